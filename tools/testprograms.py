@@ -32,7 +32,7 @@ class Program:
     def __init__(self, message):
         target, self.path = message["target"], message["executable"]
         self.home = pathlib.Path(message["manifest_path"]).parent
-        # "path+file:///crates/ring#lasthop-ring@0.1.0", where the name is left out if it is the directory's.
+        # "path+file:///crates/core/ring#lasthop-ring@0.1.0", where the name is left out if it is the directory's.
         location, _, name = message["package_id"].rpartition("#")
         self.package = name.partition("@")[0] if "@" in name else pathlib.Path(location).name
         self.is_unit = target["kind"] != ["test"]
@@ -63,18 +63,19 @@ def build(*options):
 def property_tests():
     """The names of the property tests of each program that has some, by the program's name."""
     found = collections.defaultdict(list)
-    for path in sorted(ROOT.glob("crates/*/**/*.rs")):
-        crate, kind, *rest = path.relative_to(ROOT / "crates").parts
+    for path in sorted(ROOT.glob("crates/**/*.rs")):
+        home = next(parent for parent in path.parents if (parent / "Cargo.toml").exists())
+        kind, *rest = path.relative_to(home).parts
         target = "unit" if kind == "src" else rest[0].removesuffix(".rs")
         text = path.read_text()
         for block in re.finditer(r"^( *)(?:proptest::)?proptest! \{\n(.*?)^\1\}", text, re.MULTILINE | re.DOTALL):
             names = re.findall(r"#\[test\]\s+(?:#\[[^\n]*\]\s+)*fn (\w+)", block[2])
-            found[f"{package(crate)}:{target}"] += names
+            found[f"{package(home.name)}:{target}"] += names
     return found
 
 
 def package(crate):
-    """The package in `crates/CRATE`."""
+    """The package of the crate in the folder CRATE."""
     return crate if crate == "lasthop" else f"lasthop-{crate}"
 
 

@@ -1,4 +1,4 @@
-# lib.sh - what the peers have in common: the contract with `lasthop bench` (README.md),
+# lib.sh - the common part of the peers: the contract with `lasthop bench` (README.md),
 # and processes that end together.  Sourced by sh, not run.
 # shellcheck shell=sh
 set -u
@@ -41,13 +41,13 @@ read_contract() {
         taskset -c "$number" true 2>/dev/null || fail 77 "CPU $number is not there or not allowed here; see: taskset -cp \$\$"
     done
     cd "$dir" || exit 1
-    # What ends by abort() has its say in its log.
+    # A process that ends by abort() has its message in its log.
     ulimit -c 0
     # DPDK's own files: the default is outside the directory, below /run.
     export RUNTIME_DIRECTORY="$dir"
 }
 
-# For what joins ports in pairs and cannot do anything else.
+# For a peer that can only join ports in pairs.
 need_pairs() { [ $((ports % 2)) = 0 ] || fail 77 "joins ports in pairs, cannot switch between $ports"; }
 
 socket() { printf '%s/port%s.sock' "$dir" "$1"; }
@@ -58,7 +58,7 @@ need() {
         fail 77 "$1 is not installed; run tools/deps bench, or: apt-get install $2"
 }
 
-# need_huge_mb MB: free huge pages for what the peer is going to take.
+# need_huge_mb MB: free huge pages for the peer.
 need_huge_mb() {
     [ "$huge" = 1 ] || return 0
     free_mb=$(awk '/^HugePages_Free/ { n = $2 } /^Hugepagesize/ { k = $2 } END { print int(n * k / 1024) }' /proc/meminfo)
@@ -66,7 +66,7 @@ need_huge_mb() {
         "run it under bench/huge-pages $((($1 + 1) / 2)), or set LASTHOP_BENCH_HUGE=0"
 }
 
-# The first COUNT of the allowed CPUs that nobody has yet, each behind a comma; fails when there are fewer.
+# The first COUNT of the allowed CPUs that no peer has yet, each behind a comma; fails when there are fewer.
 more_cpus() {
     left=$1
     for number in $(seq 0 255); do
@@ -126,7 +126,7 @@ wait_for() {
     done
 }
 
-# The latest line of the child's log that says what is wrong, or its last ones.
+# The latest line of the child's log that names a fault, or its last ones.
 last_words() {
     grep -iE 'error|fail|cannot|invalid|EMER|ERR' "$log" | tail -n 2 | grep . || tail -n 2 "$log"
 }

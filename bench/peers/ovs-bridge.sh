@@ -1,5 +1,5 @@
 # ovs-bridge.sh - the bridge of peers under Open vSwitch's control plane: settings, ports, and OpenFlow rules.  With `join_pairs`
-# ports are in pairs (0-1, 2-3, ...), and RULES says what the rules look at: "ports" (the default) at the port alone; "tuple"
+# ports are in pairs (0-1, 2-3, ...), and RULES names the fields that the rules look at: "ports" (the default) at the port alone; "tuple"
 # has the addresses and ports of UDP over IPv4 decide, too, so that each of them takes a flow of its own in the data path.
 #
 # Sourced after lib.sh.
@@ -14,7 +14,7 @@ keep_files_below() {
 vsctl() { ask ovs-vsctl --timeout=30 "$@"; }
 ofctl() { ask ovs-ofctl "$@"; }
 
-# configure OPTION...: these, and what all have.  max-idle is there because flows that were frozen for longer than the usual
+# configure OPTION...: these, and the common ones.  max-idle is there because flows that were frozen for longer than the usual
 # 10 s would have to be set up again.
 configure() {
     set -- "$@" flow-limit=250000 "max-idle=${MAX_IDLE_MS:-3600000}"
@@ -25,8 +25,8 @@ configure() {
     setting "other_config: $*"
 }
 
-# add_bridge OPTION...: bridge br0 with port N of the bench as port0, port1 ... and the OpenFlow numbers 1, 2 ...; what else
-# there is to be said of port N's interface is in the words of `interface N`.
+# add_bridge OPTION...: bridge br0 with port N of the bench as port0, port1 ... and the OpenFlow numbers 1, 2 ...; the
+# other settings of port N's interface are the words of `interface N`.
 add_bridge() {
     addresses=$((macs * 8 > 8192 ? macs * 8 : 8192))
     set -- add-br br0 -- set bridge br0 other_config:mac-aging-time=3600 "other_config:mac-table-size=$addresses" "$@"
@@ -51,8 +51,8 @@ learn_addresses() {
     setting "flows: actions=NORMAL"
 }
 
-# What is moved to registers is looked at, whatever becomes of it: a rule for each flow would be as many rules, and what they
-# cost is not what is asked.
+# OVS looks at bits that are moved to registers in any case: a rule for each flow would be as many rules, and their
+# cost is not in question.
 look=move:NXM_OF_UDP_SRC[]-\>NXM_NX_REG0[0..15],move:NXM_OF_UDP_DST[]-\>NXM_NX_REG0[16..31]
 look=$look,move:NXM_OF_IP_SRC[]-\>NXM_NX_REG1[],move:NXM_OF_IP_DST[]-\>NXM_NX_REG2[]
 

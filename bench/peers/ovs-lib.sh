@@ -28,10 +28,9 @@ start_database() {
     vsctl --no-wait init
 }
 
-# A pool for each port (20500 mbufs; memory.rst in its documentation has the sum) instead of
-# a single one: that is made when the first guest connects, of 262144 mbufs or what half, a
-# quarter ... of that the memory suffices for, and connections that come while it tries are
-# lost for want of memory.
+# A pool for each port (20500 mbufs; memory.rst in its documentation has the sum) instead of a single one:
+# that is made when the first guest connects, of 262144 mbufs or a half, a quarter ... of them, as the memory
+# suffices, and connections that come while it tries are lost for want of memory.
 size_memory() {
     mtu=1500 port_mb=72
     [ "$frame_bytes" -le 1518 ] || mtu=9000 port_mb=240

@@ -10,7 +10,7 @@ use lasthop_control::format::{self, Style};
 use lasthop_control::memory::MemoryDatapath;
 use lasthop_control::message::Messages;
 use lasthop_control::private::{END, Hello};
-use lasthop_control::server::{DatapathRecord, Family, PeerId, Server, Upcall, UpcallKind, Upcalled};
+use lasthop_control::server::{DatapathRecord, DatapathUpcall, Family, PeerId, Server, UpcallKind, Upcalled};
 use lasthop_flow::{FlowKey, Match};
 
 use crate::input::{Input, Seed};
@@ -84,7 +84,7 @@ impl World {
     fn miss(&mut self, client: u64) {
         let key = FlowKey { in_port: Some(1), ..FlowKey::default() };
         let message = PacketMessage { datapath: 1, packet: vec![0; 1500], key, ..PacketMessage::default() };
-        let upcall = Upcall { kind: UpcallKind::Miss, port: 1, worker: client as usize, message };
+        let upcall = DatapathUpcall { kind: UpcallKind::Miss, port: 1, worker: client as usize, message };
         self.misses += 1;
         self.told += u64::from(self.server.upcall(upcall) == Upcalled::Queued);
     }
@@ -118,7 +118,7 @@ impl World {
     }
 }
 
-/// What a datagram's flows are: as they are written they are read again, and they can be printed.
+/// A datagram's flows read the same after they were written, and can be printed.
 fn look(datagram: &[u8]) {
     let flows =
         Messages::new(datagram).filter(|message| Family::of(message.header.kind) == Some(Family::Flow));
@@ -179,11 +179,11 @@ fn seed(datagrams: &[Vec<u8>]) -> Vec<u8> {
     seed.into_bytes()
 }
 
-/// What the stock programs of Open vSwitch say.
+/// Messages of the stock programs of Open vSwitch.
 #[must_use]
 pub fn seeds() -> Vec<(String, Vec<u8>)> {
-    const DAEMON: &str = include_str!("../../crates/control/tests/codec/golden/vswitchd.txt");
-    const TOOL: &str = include_str!("../../crates/control/tests/codec/golden/dpctl.txt");
+    const DAEMON: &str = include_str!("../../crates/protocols/control/tests/codec/golden/vswitchd.txt");
+    const TOOL: &str = include_str!("../../crates/protocols/control/tests/codec/golden/dpctl.txt");
     let daemon: Vec<_> = DAEMON.lines().map(datagram).collect();
     let tool: Vec<_> = TOOL.lines().filter_map(|line| line.rsplit('\t').next()).map(datagram).collect();
     let pieces = |name: &'static str, datagrams: Vec<Vec<u8>>, count| {

@@ -1,7 +1,7 @@
 //! The control queue of a guest that writes anything: commands are granted within range, or refused, and nothing but
 //! acknowledgements is written.
 
-#[path = "../../crates/engine/src/control.rs"]
+#[path = "../../crates/core/engine/src/control.rs"]
 #[expect(dead_code, reason = "the worker's own file, without the worker")]
 mod control;
 
@@ -15,7 +15,7 @@ use crate::descriptor_tables::layout::{
 };
 use crate::descriptor_tables::program::decode_raw;
 use crate::input::{Input, Seed};
-use control::{ControlQueue, Pace};
+use control::{ControlPace, ControlQueue};
 
 /// Steps of one input.
 const STEPS_MAX: usize = 96;
@@ -48,7 +48,7 @@ impl World {
             queue_pairs_max,
             granted: None,
             error: None,
-            pace: Pace::default(),
+            pace: ControlPace::default(),
         };
         Self { queue, entries: entries as u16, available: 0, used: 0 }
     }

@@ -4,9 +4,9 @@
 
 use lasthop_flow::{
     Action, Arp, CheckLength, Ethernet, FlowKey, Group, Hash, HashAlgorithm, Icmp, Ipv4, Ipv6, Lse, Masked,
-    Match, MplsTag, NeighbourDiscovery, Nsh, NshContext, Ports, Rewrite, Sample, Userspace, Vlan,
+    Match, MplsTag, NeighbourDiscovery, Nsh, NshContext, Ports, Rewrite, SampleAction, Userspace, Vlan,
 };
-use lasthop_flowtable::{Flow, FlowModule, MeterRate};
+use lasthop_flowtable::{FlowModule, FlowSpec, MeterRate};
 use lasthop_verdict::{Batch, Hashes, Header, IMAGE_BYTES, IMAGE_FETCH_BYTES, Module, PortId, Verdicts};
 use lasthop_wire::vnet::HEADER_BYTES;
 use lasthop_wire::{Offload, check_partial, gso};
@@ -63,7 +63,7 @@ fn action(input: &mut Input<'_>, depth: usize) -> Action {
         2 | 3 => Action::Set(rewrite(input)),
         4 => Action::PushVlan(Vlan { tpid: input.u16(), tci: input.u16() }),
         5 => Action::PopVlan,
-        6 => Action::Sample(Sample { probability: input.u32(), actions: list(input, depth) }),
+        6 => Action::Sample(SampleAction { probability: input.u32(), actions: list(input, depth) }),
         7 => Action::Recirc(u32::from(input.u8() % 3)),
         8 => {
             let algorithm = if input.bool() { HashAlgorithm::L4 } else { HashAlgorithm::SymmetricL4 };
@@ -103,8 +103,12 @@ fn module(input: &mut Input<'_>) -> FlowModule {
             FlowKey { recirc_id: Some(recirc_id), ethernet: Some(Ethernet::default()), ..FlowKey::default() };
         let mask = FlowKey { recirc_id: Some(u32::MAX), ..FlowKey::default() };
         let matching = Match { key, mask: Some(mask) };
-        let _ =
-            module.table().install(Flow { ufid: None, matching, actions: list(input, 0), is_probe: false });
+        let _ = module.table().install(FlowSpec {
+            ufid: None,
+            matching,
+            actions: list(input, 0),
+            is_probe: false,
+        });
     }
     module
 }
@@ -134,7 +138,7 @@ pub fn run(bytes: &[u8]) {
     }
 }
 
-/// What the fabric lets through of a sender's metadata.
+/// The part of a sender's metadata that the fabric lets through.
 fn checked(offload: Offload, image: &[u8], len: u32) -> Offload {
     if offload.is_gso() && offload.needs_csum() {
         let hdr_len = gso::check(image, &offload, len);
@@ -175,7 +179,7 @@ fn seed(actions: &[&[u8]], offload: Offload, frame: &[u8]) -> Vec<u8> {
     seed.into_bytes()
 }
 
-/// What control planes ask for.
+/// Requests of control planes.
 #[must_use]
 pub fn seeds() -> Vec<(String, Vec<u8>)> {
     use lasthop_wire::Network::{Ipv4 as V4, Ipv6 as V6};

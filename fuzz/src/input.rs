@@ -31,7 +31,7 @@ impl<'a> Input<'a> {
         taken
     }
 
-    /// What is left.
+    /// The bytes that are left.
     pub fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.0)
     }

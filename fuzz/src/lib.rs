@@ -2,14 +2,15 @@
 //!
 //! **Purpose.** [`headers`] takes frames, [`vhost_messages`] a front end's messages and file descriptors,
 //! [`descriptor_tables`] and [`control_queue`] a guest's ring memory, [`control_messages`] what clients of the control
-//! interface say, [`flow_actions`] what flows have done to packets, [`connections`] packets in any order through connection tracking. Each has a `run`, which panics when something does not hold, and `seeds`,
+//! interface say, [`flow_actions`] what flows have done to packets, [`connections`] packets in any order through connection tracking,
+//! [`kernel_types`] the kernel's description of its types. Each has a `run`, which panics when something does not hold, and `seeds`,
 //! inputs made of what real senders send.
 //!
 //! **Contract.** A target is a pure function of its bytes: no clock, no thread, nothing random, so that an input that
 //! fails once fails always. It ends in bounded time and leaves no descriptor and no mapping behind.
 //!
-//! **Not checked.** Guests that write their memory while it is read: one thread plays both sides here. What only the
-//! operator writes (configuration, requests) and what supervisor and switch tell each other: those have tests in the binary's
+//! **Not checked.** Guests that write their memory while it is read: one thread plays both sides here. Input that only the
+//! operator writes (configuration, requests) and messages between supervisor and switch have tests in the binary's
 //! own crate, which nothing else can use.
 //!
 //! **Threading.** None.
@@ -29,6 +30,7 @@ pub mod descriptor_tables;
 pub mod flow_actions;
 pub mod headers;
 pub mod input;
+pub mod kernel_types;
 pub mod mutation;
 pub mod vhost_messages;
 
@@ -46,7 +48,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 7] = [
+pub const TARGETS: [Target; 8] = [
     Target { name: "headers", run: headers::run, seeds: headers::seeds, input_bytes_max: 1024 },
     Target {
         name: "vhost_messages",
@@ -79,4 +81,10 @@ pub const TARGETS: [Target; 7] = [
         input_bytes_max: 1024,
     },
     Target { name: "connections", run: connections::run, seeds: connections::seeds, input_bytes_max: 2048 },
+    Target {
+        name: "kernel_types",
+        run: kernel_types::run,
+        seeds: kernel_types::seeds,
+        input_bytes_max: 2048,
+    },
 ];

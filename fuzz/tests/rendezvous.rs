@@ -4,7 +4,7 @@
 extern crate loom as std;
 
 #[expect(unreachable_pub)]
-#[path = "../../crates/ring/src/rendezvous.rs"]
+#[path = "../../crates/core/ring/src/rendezvous.rs"]
 mod rendezvous;
 
 use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
@@ -13,7 +13,7 @@ use rendezvous::arm_and_recheck;
 
 const ITEMS: u32 = 2;
 
-/// What both sides share: entries behind an index, whether the other one wants to be woken, and what wakes it.
+/// The memory that both sides share: entries behind an index, whether the other one wants to be woken, and what wakes it.
 struct Shared {
     entries: [AtomicU32; ITEMS as usize],
     published: AtomicU32,

@@ -9,14 +9,16 @@ import subprocess
 
 from realguests import Failure, Process, binary, check, free_name, need, wait_until
 
-# What ovs-vswitchd calls its datapath; the switch's own are there besides.
+# ovs-vswitchd's name of its datapath; the switch's own are there besides.
 DATAPATH = "ovs-system"
 SCHEMA = pathlib.Path("/usr/share/openvswitch/vswitch.ovsschema")
-# Where another version was built, whose programs are taken then.
-BUILT = os.environ.get("OVS")
-if BUILT:
-    SCHEMA = pathlib.Path(BUILT) / "vswitchd/vswitch.ovsschema"
-    os.environ["PATH"] = ":".join([*(f"{BUILT}/{part}" for part in ("vswitchd", "ovsdb", "utilities")), os.environ["PATH"]])
+# Where another version was built, or unpacked (tools/ovs-packages), whose programs are taken then.
+OTHER = os.environ.get("OVS")
+if OTHER:
+    is_built = (pathlib.Path(OTHER) / "vswitchd").is_dir()
+    SCHEMA = pathlib.Path(OTHER) / ("vswitchd/vswitch.ovsschema" if is_built else "usr/share/openvswitch/vswitch.ovsschema")
+    parts = ("vswitchd", "ovsdb", "utilities") if is_built else ("usr/sbin", "usr/bin")
+    os.environ["PATH"] = ":".join([*(f"{OTHER}/{part}" for part in parts), os.environ["PATH"]])
 # Its own suite takes other warnings for failures (OVS_TRAFFIC_VSWITCHD_STOP): of a busy machine, and of tables that cannot be reached.
 HARMLESS = re.compile("timeval|poll interval|context switches|faults|disk|blocked .* ms waiting for|overran|Broken pipe")
 

@@ -77,6 +77,16 @@ def answers(switch):
     return switch.ask("stats").returncode == 0
 
 
+@contextlib.contextmanager
+def stopped(switch):
+    """The supervisor does nothing meanwhile."""
+    os.kill(switch.child.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(switch.child.pid, signal.SIGCONT)
+
+
 def kill_driver(switch):
     pid = json.loads(switch.ask("port", "show", "p1", "--json").stdout)["driver"]["pid"]
     os.kill(pid, signal.SIGKILL)

@@ -20,7 +20,7 @@ from realguests import ROOT, Process, Skip, check, free_name, need, wait_until
 
 # A guest without KVM on a machine that is busy with other things needs this long at most.
 BOOT_PATIENCE_S = 240
-# What each guest serves over HTTP: this many times its own busybox, which is there without being made.
+# Each guest serves this many times its own busybox over HTTP, which is there without being made.
 COPIES = 4
 SERVE = [f"cat {' '.join(['/bin/busybox'] * COPIES)} >/tmp/data", "httpd -h /tmp"]
 

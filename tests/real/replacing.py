@@ -33,7 +33,7 @@ UNKNOWN_S = 0.01
 RING_ENTRIES = 256
 # Nothing is under way any more when nothing moved at so many looks, 50 ms apart.
 STILL_LOOKS = 20
-# What comes again and again over TCP.
+# The file that comes again and again over TCP.
 FILE = shutil.which("busybox")
 SINK_PORTS = {"linux-tcp": 7001, "qemu-tcp": 7002}
 FOR_EVER_S = 86400

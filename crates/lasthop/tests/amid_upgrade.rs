@@ -10,13 +10,13 @@ use std::time::Duration;
 use lasthop_guest::Guest;
 use rustix::process::Signal;
 use support::guests::{ONE, TWO, frame, guest, receive, running, send};
-use support::heirs::late_heir;
 use support::rogue::send_with_fds;
+use support::successors::late_successor;
 use support::talkers::Talker;
 use support::{Answer, Switch, eventually, fds, signal};
 
 const FOUR: [u8; 6] = [0x02, 0, 0, 0, 0, 4];
-/// Longer than what makes the supervisor believe that a switch process dies of its guests.
+/// Longer than the life of a switch process that the supervisor takes to die of its guests.
 const LIFE: Duration = Duration::from_millis(300);
 
 fn switch_of_four() -> Switch {
@@ -25,18 +25,18 @@ fn switch_of_four() -> Switch {
 
 /// An upgrade whose new process is told of everything, and hears it only after `meanwhile`.
 fn upgrade_slowly(switch: &Switch, rest: &str, meanwhile: impl FnOnce()) -> Answer {
-    upgrade_to(switch, &late_heir(switch, true, rest), meanwhile)
+    upgrade_to(switch, &late_successor(switch, true, rest), meanwhile)
 }
 
-fn upgrade_to(switch: &Switch, heir: &str, meanwhile: impl FnOnce()) -> Answer {
+fn upgrade_to(switch: &Switch, successor: &str, meanwhile: impl FnOnce()) -> Answer {
     // One of an upgrade that was refused may be about to end.
     let before = switch_processes(switch);
     std::thread::scope(|scope| {
-        let asked = scope.spawn(|| switch.ask(&["upgrade", heir]));
+        let asked = scope.spawn(|| switch.ask(&["upgrade", successor]));
         eventually("the new process", || {
             switch_processes(switch).iter().any(|process| !before.contains(process)).then_some(())
         });
-        // What it said first is heard before it is asked for anything else.
+        // Its first message is read before it is asked for anything else.
         std::thread::sleep(Duration::from_millis(100));
         switch.json(&["stats"]);
         meanwhile();
@@ -62,7 +62,7 @@ fn switch_processes(switch: &Switch) -> Vec<u32> {
 fn meet(sender: (&mut Guest, [u8; 6]), receiver: (&mut Guest, [u8; 6]), number: u32) {
     let frame = frame(receiver.1, sender.1, number, 60 + number as usize);
     send(sender.0, &frame);
-    // What was flooded before it knew whose address is where comes here, too.
+    // Frames that were flooded before it knew the addresses come here, too.
     while receive(receiver.0) != frame {}
 }
 
@@ -141,7 +141,7 @@ impl SwitchProcess {
     }
 }
 
-/// Bytes that nobody has read yet.
+/// Bytes that are not read yet.
 fn unread(socket: &UnixStream) -> u64 {
     rustix::io::ioctl_fionread(socket).expect("a socket")
 }
@@ -177,8 +177,8 @@ fn a_program_that_does_not_get_ready_takes_guests_over_all_the_same() {
     let switch = switch_of_four();
     let (one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
     let process = switch.switch_pid();
-    let heir = late_heir(&switch, false, &lasthop());
-    upgrade_to(&switch, &heir, || two.share_anew(3).expect("another memory table")).ok();
+    let successor = late_successor(&switch, false, &lasthop());
+    upgrade_to(&switch, &successor, || two.share_anew(3).expect("another memory table")).ok();
     assert_ne!(switch.switch_pid(), process);
     all_meet(&mut [(one, ONE), (two, TWO)], 1);
     assert!(!switch.log().contains("has to connect again"), "{}", switch.log());
@@ -233,11 +233,11 @@ fn a_new_process_that_is_killed_at_any_moment_costs_no_guest_its_connection() {
         let old = switch.switch_pid().expect("a switch process");
         std::thread::scope(|scope| {
             let asked = scope.spawn(|| switch.ask(&["upgrade"]));
-            let heir = eventually("the new process", || {
+            let successor = eventually("the new process", || {
                 switch_processes(&switch).into_iter().find(|pid| *pid != old)
             });
             std::thread::sleep(Duration::from_millis(3 * round));
-            signal(heir, Signal::KILL);
+            signal(successor, Signal::KILL);
             asked.join().expect("an answer, whatever it is");
         });
         talkers.iter().for_each(|talker| talker.hear(200));

@@ -1,4 +1,4 @@
-//! `lasthop capture` on the built binary: what passes, and what does not, is in the file, for readers that are not ours.
+//! `lasthop capture` on the built binary: frames that pass, and those that do not, are in the file, for readers that are not ours.
 
 mod support;
 
@@ -26,7 +26,7 @@ struct Capture {
 }
 
 impl Capture {
-    /// Starts one; it sees whatever comes once this returns.
+    /// Starts one; it sees all frames that come once this returns.
     fn start(switch: &Switch, words: &[&str], out: Stdio) -> Self {
         let log = switch.base.path().join(format!("capture{}", words.join("-").replace('/', "_")));
         let err = std::fs::File::create(&log).expect("a log");
@@ -42,7 +42,7 @@ impl Capture {
         std::fs::read_to_string(&self.log).expect("the log")
     }
 
-    /// Waits for its end; what it said.
+    /// Waits for its end; returns its output.
     fn end(mut self) -> String {
         let status = eventually("the end", || self.child.try_wait().expect("our child"));
         assert!(status.success(), "{}", self.log());
@@ -261,7 +261,7 @@ fn a_capture_into_a_pipe_that_nobody_opens_can_be_ended() {
     let child = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().expect("the binary runs");
     let mut capture = Capture { child, log: pipe }; // ended if this fails
     eventually("the capture", || (captures(&switch) == 1).then_some(()));
-    // Not SIGINT, which shells have background jobs ignore, and nobody takes it yet.
+    // Not SIGINT, which shells have background jobs ignore.
     signal(capture.child.id(), Signal::TERM);
     eventually("the end", || capture.child.try_wait().expect("our child"));
 }
@@ -289,7 +289,7 @@ fn there_are_only_so_many_captures_and_mistakes_are_named() {
 #[test]
 fn tcpdump_reads_it_live() {
     if Command::new("tcpdump").arg("--version").output().is_err() {
-        // Past libtest, which keeps what a test prints to itself.
+        // Past libtest, which captures a test's output.
         let _ = std::io::stderr().write_all(b"skip: there is no tcpdump here; tools/deps test installs it\n");
         return;
     }

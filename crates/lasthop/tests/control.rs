@@ -26,7 +26,18 @@ fn vnics_are_added_listed_shown_and_deleted() {
         (&vm2["mac"], &vm2["queues"], &vm2["mtu"]),
         (&json!("02:00:00:00:00:02"), &json!(2), &json!(1400))
     );
-    assert!(switch.ask(&["vnic", "list"]).ok().contains("vm2   waiting for guest  listen"));
+    let shown = switch.ask(&["vnic", "list"]).ok();
+    let row = shown.lines().find(|line| line.starts_with("vm2 ")).expect("a row");
+    assert!(row.split_whitespace().eq([
+        "vm2",
+        "no",
+        "guest",
+        "listen",
+        "02:00:00:00:00:02",
+        "2",
+        "1400",
+        vm2["socket"].as_str().expect("text")
+    ]));
     assert!(switch.ask(&["vnic", "show", "vm2"]).ok().contains("02:00:00:00:00:02 (static)"));
     let qemu = switch.ask(&["vnic", "show", "vm2", "--qemu"]);
     assert!(qemu.err.contains("reconnect-ms"), "{}", qemu.err);
@@ -235,7 +246,7 @@ fn requests_sent_at_once_are_answered_in_order() {
     assert_eq!(ids, (0..20).map(Value::from).collect::<Vec<_>>());
 }
 
-/// So many addresses behind one vnic, each of which sends a frame to somebody unknown.
+/// This number of addresses behind one vnic. Each sends a frame to an unknown address.
 fn be_many(guest: &mut Guest, first: u16, count: u16) {
     for number in first..first + count {
         let [high, low] = number.to_be_bytes();
@@ -263,7 +274,7 @@ fn many_addresses_are_all_shown_and_others_are_answered_meanwhile() {
     }
     let mut slow = switch.connect("control.sock");
     writeln!(slow, r#"{{"jsonrpc":"2.0","id":1,"method":"fdb.show"}}"#).expect("written");
-    // Who does not take the answer yet keeps nobody waiting, and gets all of it.
+    // A client that does not take the answer yet keeps no other waiting, and gets all of it.
     switch.ask(&["stats"]).ok();
     let mut answer = String::new();
     BufReader::new(slow).read_line(&mut answer).expect("an answer");
@@ -271,7 +282,7 @@ fn many_addresses_are_all_shown_and_others_are_answered_meanwhile() {
     let entries = answer["result"]["entries"].as_array().expect("entries").iter();
     let told: HashSet<(String, String)> =
         entries.map(|entry| (text(&entry["mac"]), text(&entry["port"]))).collect();
-    // What shares a bucket with too many others is not learned: a few of them.
+    // Addresses that share a bucket with too many others are not learned: a few of them.
     assert!(told.len() > 2 * usize::from(EACH) - 200, "only {} are told", told.len());
     for number in 0..2 * EACH {
         let [high, low] = number.to_be_bytes();

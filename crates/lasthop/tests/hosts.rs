@@ -2,40 +2,37 @@
 
 mod support;
 
+use std::fs::File;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::Value;
 use support::guests::{ONE, check_balance, guest};
-use support::namespaces::{Namespace, may};
+use support::namespaces::{Namespace, locked_memory, may};
 use support::{Switch, eventually, signal};
 
 const HOST: &str = "192.0.2.1:4000";
 const OUTSIDE: &str = "192.0.2.9:4000";
-
-/// What XDP sockets share with the kernel counts by user, and where nobody may raise RLIMIT_MEMLOCK there is room for two.
-static LOCKED_MEMORY: Mutex<()> = Mutex::new(());
 
 /// A switch in a namespace with `wire`, which leads to another namespace; both have an address on it.
 struct Lab {
     switch: Switch,
     host: Namespace,
     outside: Namespace,
-    _alone: MutexGuard<'static, ()>,
+    _turn: File,
 }
 
 impl Lab {
     fn new(uplink: &str) -> Self {
-        let alone = LOCKED_MEMORY.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = locked_memory();
         let (host, outside) = (Namespace::new(), Namespace::new());
         host.wire("wire", &outside, "eth0");
         host.ip("addr add 192.0.2.1/24 dev wire");
         outside.ip("addr add 192.0.2.9/24 dev eth0");
         let switch = Switch::start_in(host.name(), &["--vnic", "vm1", "--uplink", uplink]);
-        Self { switch, host, outside, _alone: alone }
+        Self { switch, host, outside, _turn: turn }
     }
 
     fn show(&self, port: &str) -> Value {
@@ -71,7 +68,7 @@ impl Lab {
             match to.recv_from(bytes) {
                 Ok((len, _)) => bytes[..len] == *b"hello",
                 Err(error) => {
-                    // Interrupted: whoever stops and continues the test's processes.
+                    // Interrupted: the test's processes were stopped and continued.
                     assert!(
                         matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted),
                         "{error}"

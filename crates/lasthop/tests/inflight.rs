@@ -1,10 +1,11 @@
-//! All of the switch is gone, and what it had in flight is known to its guests' front ends alone (INFLIGHT_SHMFD).
+//! All of the switch is gone, and only its guests' front ends know its chains in flight (INFLIGHT_SHMFD).
 
 mod support;
 
 use std::collections::HashSet;
 
-use lasthop_guest::{Guest, GuestOptions};
+use lasthop_guest::{ALL_FEATURES, Guest, GuestOptions};
+use lasthop_vhost::features::IN_ORDER;
 use lasthop_wire::Offload;
 use rustix::process::Signal;
 use support::guests::{ONE, TWO, frame, guest_with, running, send};
@@ -39,7 +40,7 @@ fn everything_dies<const N: usize>(switch: &mut Switch, guests: [(&str, &mut Gue
     }
 }
 
-/// What a guest heard, each number once and in order.
+/// The numbers that a guest heard, each once and in order.
 #[derive(Default)]
 struct Ear {
     seen: HashSet<u32>,
@@ -66,8 +67,17 @@ fn restarts(switch: &Switch) -> u64 {
 
 #[test]
 fn what_was_in_flight_is_given_back_undelivered_and_nothing_comes_twice() {
+    everything_dies_again_and_again(ALL_FEATURES);
+}
+
+#[test]
+fn what_was_in_flight_in_order_is_given_back_in_order() {
+    everything_dies_again_and_again(ALL_FEATURES | IN_ORDER);
+}
+
+fn everything_dies_again_and_again(features: u64) {
     let mut switch = Switch::start(&VNICS);
-    let mut one = guest_with(&switch, "one", options(ONE, 64));
+    let mut one = guest_with(&switch, "one", GuestOptions { features, ..options(ONE, 64) });
     let mut two = guest_with(&switch, "two", options(TWO, 64));
     let (mut ear, mut number) = (Ear::default(), 0);
     for _ in 0..DEATHS {

@@ -1,10 +1,10 @@
-//! What is said of a switch process that died: of what, and what it had done.
+//! The report of a switch process that died: the cause, and its counts.
 
 mod support;
 
 use std::time::Duration;
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 use support::guests::{ONE, TWO, frame, guest, receive, send};
 use support::{Switch, eventually, signal};
 
@@ -35,4 +35,20 @@ fn the_log_has_the_signal_and_the_last_counters() {
     assert!(line.contains("; it had taken 6 packets, delivered 5, and dropped 1 "), "{line}");
     let told = switch.ask(&["doctor"]).out;
     assert!(told.contains("signal 4 (SIGILL"), "{told}");
+}
+
+#[test]
+fn the_log_has_the_last_words_of_a_switch_process_under_its_name() {
+    let switch = Switch::start(&["--vnic", "one"]);
+    let pid = switch.switch_pid().expect("a switch process");
+    // A page: the kernel refuses the next memory that it asks for. 0 would be no limit. The runtime writes to standard error, as a panic
+    // does, and aborts.
+    let none = Rlimit { current: Some(4096), ..getrlimit(Resource::Data) };
+    prlimit(i32::try_from(pid).ok().and_then(Pid::from_raw), Resource::Data, none).expect("limited");
+    switch.ask(&["switch", "add", "other,module=bridge"]);
+    eventually("the next one", || switch.log().contains("running again").then_some(()));
+    let log = switch.log();
+    let words = |line: &&str| line.starts_with("lasthop: the switch process: memory allocation of ");
+    assert!(log.lines().any(|line| words(&line) && line.ends_with(" bytes failed")), "{log}");
+    assert!(log.contains("(SIGABRT: it gave up; the log has its last words)"), "{log}");
 }

@@ -1,4 +1,4 @@
-//! Device ports of the built binary: wires and taps in namespaces, and what becomes of them.
+//! Device ports of the built binary: wires and taps in namespaces, and changes of them.
 
 mod support;
 
@@ -39,16 +39,16 @@ impl Lab {
     }
 }
 
-/// Has a namespace ask for an address that nobody has: its ARP requests are broadcasts.
+/// Has a namespace ask for an address that no one has: its ARP requests are broadcasts.
 fn shout(namespace: &Namespace) {
     namespace.within(|| {
         let socket = UdpSocket::bind("192.0.2.9:0").expect("bound");
-        // Nobody answers, and the kernel may say so next time.
+        // There is no answer, and the kernel may say so next time.
         let _ = socket.send_to(b"x", "192.0.2.77:9");
     });
 }
 
-/// Waits for an ARP request, whatever else comes.
+/// Waits for an ARP request among other frames.
 fn hear_arp(guest: &mut Guest) -> Vec<u8> {
     loop {
         let frame = receive(guest);
@@ -320,6 +320,17 @@ fn the_doctor_knows_wires() {
     lab.until("wire", "no carrier");
     let said = lab.switch.ask(&["doctor", "wire"]).refused_with_output();
     assert!(said.contains("not ok: wire device: wire has no carrier"), "{said}");
+}
+
+#[test]
+fn the_doctor_counts_ports_as_ports() {
+    if !may() {
+        return;
+    }
+    let lab = Lab::new(&["--uplink", "wire"]);
+    lab.until("wire", "up");
+    let said = lab.switch.ask(&["doctor"]).ok();
+    assert!(said.starts_with("ok: nothing is wrong with 1 port\n"), "{said}");
 }
 
 #[test]

@@ -7,17 +7,18 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lasthop_guest::{Guest, GuestOptions};
+use lasthop_guest::{ALL_FEATURES, Guest, GuestOptions};
+use lasthop_vhost::features::IN_ORDER;
 use lasthop_wire::Offload;
 use rustix::process::Signal;
 use support::guests::{ONE, TWO, WAIT, frame, guest, guest_with, receive, send};
-use support::heirs::{heir_of_version, heir_that_waits, own_version};
+use support::successors::{heir_that_waits, heir_without_option, own_version, successor_of_version};
 use support::talkers::Talker;
 use support::{Switch, copy_of_lasthop, eventually, fds, open_files, signal};
 
 /// Deaths in each test.
 const DEATHS: u32 = 5;
-/// Time between two of them: longer than what makes the supervisor believe that one dies of its guests.
+/// Time between two of them: longer than the life of a process that the supervisor takes to die of its guests.
 const LIFE: Duration = Duration::from_millis(300);
 fn kill(switch: &Switch) -> u32 {
     let pid = eventually("the switch process", || switch.switch_pid());
@@ -54,7 +55,7 @@ fn guests_do_not_notice(words: &[&str], options: GuestOptions) {
         let ports = stats["ports"].as_array().expect("ports");
         ports.iter().filter_map(|port| port[key].as_u64()).sum::<u64>()
     };
-    // What was counted in the last ten milliseconds of each process is not known.
+    // Counts of the last ten milliseconds of each process are not known.
     assert!(sum("tx_packets") > u64::from(heard) / 2, "counters began anew: {stats}");
     assert_eq!(sum("forwarded"), sum("tx_packets"), "{stats}");
 }
@@ -77,6 +78,16 @@ fn guests_with_several_regions_and_small_rings_do_not_notice() {
     guests_do_not_notice(&["--workers", "3"], options);
 }
 
+#[test]
+fn guests_that_get_their_chains_back_in_order_do_not_notice() {
+    let options = GuestOptions { queue_pairs: 2, ring_entries: 64, ..in_order() };
+    guests_do_not_notice(&["--workers", "2"], options);
+}
+
+fn in_order() -> GuestOptions {
+    GuestOptions { features: ALL_FEATURES | IN_ORDER, ..GuestOptions::default() }
+}
+
 /// The process that shares the switch process's memory, when it has nothing else any more.
 fn keeper_of(process: u32) -> u32 {
     let children = format!("/proc/{process}/task/{process}/children");
@@ -87,7 +98,7 @@ fn keeper_of(process: u32) -> u32 {
     keeper
 }
 
-/// Descriptors, but for those that whoever runs the tests has left to all.
+/// Descriptors, but for those that the test runner has left to all.
 fn own_fds(pid: u32) -> usize {
     let numbers = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("a process").flatten();
     numbers.filter(|entry| entry.file_name().to_str().expect("a number").len() < 3).count()
@@ -277,7 +288,7 @@ fn send_on(mut guest: Guest, is_over: &AtomicBool) -> Guest {
     guest
 }
 
-/// Takes what is there, once in a while; how many frames.
+/// Takes frames that are there, once in a while; how many.
 fn receive_slowly(mut guest: Guest, is_over: &AtomicBool) -> u32 {
     let (mut bytes, mut last, mut heard) = (Vec::new(), 0, 0);
     while !is_over.load(Ordering::Relaxed) {
@@ -294,8 +305,17 @@ fn receive_slowly(mut guest: Guest, is_over: &AtomicBool) -> u32 {
 
 #[test]
 fn an_upgrade_loses_nothing_that_waits_for_a_slow_guest() {
+    nothing_that_waits_is_lost(GuestOptions::default());
+}
+
+#[test]
+fn an_upgrade_loses_nothing_that_waits_in_order() {
+    nothing_that_waits_is_lost(in_order());
+}
+
+fn nothing_that_waits_is_lost(options: GuestOptions) {
     let switch = Switch::start(&["--workers", "2", "--module", "bridge", "--vnic", "one", "--vnic", "two"]);
-    let one = guest(&switch, "one", ONE);
+    let one = guest_with(&switch, "one", GuestOptions { mac: ONE, ..options });
     let options = GuestOptions { mac: TWO, rx_buffers: 8, ..GuestOptions::default() };
     let two = guest_with(&switch, "two", options);
     let is_over = AtomicBool::new(false);
@@ -342,8 +362,8 @@ fn an_upgrade_to_another_version_of_what_is_kept_is_refused() {
     let process = switch.switch_pid();
     let version = own_version(&switch);
     for other in [version - 1, version + 1] {
-        let said = switch.ask(&["upgrade", &heir_of_version(&switch, other, "cat")]).refused();
-        assert!(said.contains(&format!("it knows version {other}")), "{said}");
+        let said = switch.ask(&["upgrade", &successor_of_version(&switch, other, "cat")]).refused();
+        assert!(said.contains(&format!("it has state version {other}")), "{said}");
     }
     assert_eq!(switch.switch_pid(), process);
     assert!(!switch.log().contains("running again"), "{}", switch.log());
@@ -355,7 +375,7 @@ fn an_upgrade_to_another_version_of_what_is_kept_is_refused() {
 fn an_upgrade_to_a_program_that_does_not_know_a_key_of_a_vnic_says_which_and_what_to_do() {
     let switch = Switch::start(&["--vnic", "one,memory-max=64G"]);
     let (process, version) = (switch.switch_pid(), own_version(&switch));
-    let older = heir_of_version(&switch, version, "exec cat >/dev/null");
+    let older = successor_of_version(&switch, version, "exec cat >/dev/null");
     let said = switch.ask(&["upgrade", &older]).refused();
     let (what, remedy) = ("vnic one has memory-max", "lasthop vnic set one memory-max=1T");
     assert!(
@@ -369,6 +389,23 @@ fn an_upgrade_to_a_program_that_does_not_know_a_key_of_a_vnic_says_which_and_wha
 }
 
 #[test]
+fn an_upgrade_to_a_program_that_does_not_know_the_controller_option_says_so() {
+    let switch = Switch::start(&["--module", "flow", "--controller", "external", "--vnic", "one"]);
+    let (process, older) = (switch.switch_pid(), heir_without_option(&switch, "--controller"));
+    let said = switch.ask(&["upgrade", &older]).refused();
+    for words in ["an older one", "controller=external", "upgrade to a later one, or restart"] {
+        assert!(said.contains(words), "{said}");
+    }
+    assert_eq!(switch.switch_pid(), process);
+    switch.ask(&["switch", "set", "default", "controller=embedded"]).ok();
+    let said = switch.ask(&["upgrade", &older]).refused();
+    assert!(
+        said.contains("it has state version 0") && !said.contains("controller"),
+        "it gets further: {said}"
+    );
+}
+
+#[test]
 fn an_upgrade_that_is_refused_after_its_program_has_told_what_it_knows_leaves_flows_as_they_are() {
     let words = ["--module", "flow", "--controller", "none", "--vnic", "one", "--vnic", "two"];
     let switch = Switch::start(&words);
@@ -379,8 +416,8 @@ fn an_upgrade_that_is_refused_after_its_program_has_told_what_it_knows_leaves_fl
     };
     let process = switch.switch_pid().expect("a switch process");
     // It does not say that it keeps flows, and ends before it is told of anything.
-    let heir = heir_of_version(&switch, own_version(&switch), "exit 1");
-    switch.ask(&["upgrade", &heir]).refused();
+    let successor = successor_of_version(&switch, own_version(&switch), "exit 1");
+    switch.ask(&["upgrade", &successor]).refused();
     assert_eq!(switch.switch_pid(), Some(process));
     let before = flows();
     assert!(before > 0, "{}", switch.json(&["flow", "show"]));
@@ -411,8 +448,8 @@ fn a_program_that_dies_while_it_takes_over_is_followed_by_the_old_one() {
     let (process, program) = (switch.switch_pid(), program_of(switch.switch_pid().expect("a process")));
     let version = own_version(&switch);
     // On a busy machine it would need seconds to answer, which are no reason to give it up.
-    let heir = heir_that_waits(&switch, version, "sleep 6\n", "sleep 0.2; exit 3");
-    let said = switch.ask(&["upgrade", &heir]).refused();
+    let successor = heir_that_waits(&switch, version, "sleep 6\n", "sleep 0.2; exit 3");
+    let said = switch.ask(&["upgrade", &successor]).refused();
     assert!(said.contains("the new one died; one of the old program goes on"), "{said}");
     eventually("the next one", || switch.log().contains("running again").then_some(()));
     assert_ne!(switch.switch_pid(), process);
@@ -430,7 +467,8 @@ fn a_program_that_never_takes_over_is_followed_by_the_old_one_and_no_vnic_stays_
     let _one = guest(&switch, "one", ONE);
     let (process, program) = (switch.switch_pid(), program_of(switch.switch_pid().expect("a process")));
     let version = own_version(&switch);
-    let said = switch.ask(&["upgrade", &heir_of_version(&switch, version, "exec cat >/dev/null")]).refused();
+    let said =
+        switch.ask(&["upgrade", &successor_of_version(&switch, version, "exec cat >/dev/null")]).refused();
     assert!(said.contains("there was no answer in time"), "{said}");
     eventually("the next one", || switch.log().contains("running again").then_some(()));
     assert_ne!(switch.switch_pid(), process);
@@ -448,9 +486,9 @@ fn an_upgrade_to_a_program_that_was_told_of_other_vnics_is_refused() {
     // Three hundred bytes are more than the question that comes first.
     let (told_at, go_at) = (told.display(), go.display());
     let waits = format!("head -c 300 >{told_at}\nwhile ! [ -e {go_at} ]; do sleep 0.01; done\n");
-    let heir = heir_that_waits(&switch, version, &waits, "cat >/dev/null");
+    let successor = heir_that_waits(&switch, version, &waits, "cat >/dev/null");
     let said = std::thread::scope(|scope| {
-        let asked = scope.spawn(|| switch.ask(&["upgrade", &heir]).refused());
+        let asked = scope.spawn(|| switch.ask(&["upgrade", &successor]).refused());
         eventually("that it is told", || (std::fs::metadata(&told).ok()?.len() == 300).then_some(()));
         switch.ask(&["vnic", "add", "three"]).ok();
         std::fs::write(&go, "").expect("written");
@@ -468,17 +506,17 @@ fn an_upgrade_to_a_program_that_was_started_for_another_default_switch_is_refuse
     let switch = Switch::start(&["--vnic", "one", "--vnic", "two"]);
     let (process, version) = (switch.switch_pid(), own_version(&switch));
     let (started, go) = (switch.base.path().join("started"), switch.base.path().join("go"));
-    let script = heir_of_version(&switch, version, "cat >/dev/null");
+    let script = successor_of_version(&switch, version, "cat >/dev/null");
     let waits = format!(
         "#!/bin/sh\n>{}\nwhile ! [ -e {} ]; do sleep 0.01; done\n. {script}\n",
         started.display(),
         go.display()
     );
-    let heir = switch.base.path().join("late");
-    std::fs::write(&heir, waits).expect("written");
-    std::fs::set_permissions(&heir, std::fs::Permissions::from_mode(0o755)).expect("made executable");
+    let successor = switch.base.path().join("late");
+    std::fs::write(&successor, waits).expect("written");
+    std::fs::set_permissions(&successor, std::fs::Permissions::from_mode(0o755)).expect("made executable");
     let said = std::thread::scope(|scope| {
-        let asked = scope.spawn(|| switch.ask(&["upgrade", heir.to_str().expect("text")]).refused());
+        let asked = scope.spawn(|| switch.ask(&["upgrade", successor.to_str().expect("text")]).refused());
         eventually("its start", || started.exists().then_some(()));
         switch.ask(&["switch", "set", "default", "module=dummy"]).ok();
         std::fs::write(&go, "").expect("written");
@@ -492,7 +530,7 @@ fn an_upgrade_to_a_program_that_was_started_for_another_default_switch_is_refuse
 fn an_address_that_the_next_program_refuses_is_in_the_way_of_no_upgrade() {
     let switch = Switch::start(&["--vnic", "one", "--vnic", "two"]);
     switch.ask(&["fdb", "add", "02:00:00:00:00:07", "two"]).ok();
-    // Which has no table: it refuses what was entered into the one before it.
+    // Which has no table: it refuses the entries of the one before it.
     switch.ask(&["switch", "set", "default", "module=dummy"]).ok();
     let process = switch.switch_pid();
     switch.ask(&["upgrade"]).ok();

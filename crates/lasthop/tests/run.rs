@@ -1,4 +1,4 @@
-//! `lasthop run`: start, end, and what can go wrong with either.
+//! `lasthop run`: start, end, and the faults of either.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! The sandbox of a running switch, from outside; and its list of system calls against what the switch does.
+//! The sandbox of a running switch, from outside; and its list of system calls against those of the switch.
 
 mod support;
 
@@ -15,7 +15,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 use rustix::process::Signal;
 use serde_json::Value;
 use support::guests::{ONE, TWO, check_balance, frame, guest, receive, send};
-use support::namespaces::{Namespace, may};
+use support::namespaces::{Namespace, locked_memory, may};
 use support::{Switch, eventually, signal};
 
 fn status_of(task: &Path) -> String {
@@ -110,7 +110,7 @@ fn all_layers_are_required_if_the_user_says_so() {
     }
 }
 
-/// strace makes another call of what the process calls: one that is in no list.
+/// strace replaces a call of the process by another one that is in no list.
 #[test]
 fn a_forbidden_call_is_told_in_the_log_and_by_the_doctor() {
     let switch = Switch::start(&["--vnic", "a"]);
@@ -168,8 +168,8 @@ fn a_layer_that_cannot_be_had_is_left_out_or_ends_the_start() {
     eventually("the end", || auto.try_wait().expect("our child"));
 }
 
-/// What is listed below these headings in docs/design/sandbox.md, which has the lists as they are (`sandbox/tests/documented.rs`):
-/// the calls that a process needs on any machine.
+/// The calls below these headings in docs/design/sandbox.md, which has the lists as they are (`sandbox/tests/documented.rs`):
+/// those that a process needs on any machine.
 fn needed(headings: &[&str]) -> BTreeSet<String> {
     let mut heading = "";
     let mut needed = BTreeSet::new();
@@ -256,7 +256,7 @@ fn misbehave(switch: &Switch) {
     });
 }
 
-/// What strace saw of one process: each line is the number of a thread and a call.
+/// strace's output for one process: each line is the number of a thread and a call.
 struct Trace(String);
 
 impl Trace {
@@ -284,7 +284,7 @@ impl Trace {
     fn calls<'a>(&'a self, process: &'a str) -> BTreeSet<&'a str> {
         let threads = self.threads(process);
         let installs = |(thread, call): &(&str, &str)| *thread == process && call.starts_with("seccomp(");
-        // Two filters are the list; one more may take away what was needed once.
+        // Two filters are the list; one more may take away calls that were needed once.
         let filters = self.lines().enumerate().filter(|(_, line)| installs(line)).map(|(index, _)| index);
         let second = filters.take(2).last().expect("a filter");
         let inside = self.lines().skip(second + 1);
@@ -317,7 +317,7 @@ fn traced(
     signal(process, Signal::KILL);
     let process = eventually("the next one", || next(&switch).filter(|next| *next != process));
     act(&switch);
-    // It has a handler for what it ignores.
+    // It has a handler for the signals that it ignores.
     signal(process, Signal::TERM);
     // And ends by itself without supervisor.
     signal(switch.pid(), Signal::KILL);
@@ -383,6 +383,7 @@ fn all_that_the_driver_process_may_is_needed() {
     if !may() {
         return;
     }
+    let _turn = locked_memory();
     let (host, outside) = (Namespace::new(), Namespace::new());
     host.wire("wire", &outside, "eth0");
     host.wire("fast", &outside, "eth1");

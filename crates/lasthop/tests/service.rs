@@ -1,4 +1,4 @@
-//! `lasthop run` under a service manager: what it tells by `NOTIFY_SOCKET`, and who may use its control socket.
+//! `lasthop run` under a service manager: its messages to `NOTIFY_SOCKET`, and access to its control socket.
 
 mod support;
 
@@ -26,7 +26,7 @@ impl Manager {
         Self(socket)
     }
 
-    /// What was told, waiting for it.
+    /// The next message, waiting for it.
     fn heard(&self) -> String {
         eventually("a datagram", || {
             let mut bytes = [0; 4096];
@@ -151,7 +151,7 @@ const NOBODY: u32 = 65534;
 #[test]
 fn a_control_group_may_not_choose_the_program() {
     if !rustix::process::geteuid().is_root() {
-        return; // only root can be somebody else
+        return; // only root can be another user
     }
     let switch = Switch::start(&["--control-group", &NOBODY.to_string()]);
     // Where others may look and run the program.
@@ -214,7 +214,7 @@ fn connect_as_nobody(switch: &Switch, count: usize) -> Vec<UnixStream> {
 #[test]
 fn clients_of_a_control_group_do_not_keep_root_out() {
     if !rustix::process::geteuid().is_root() {
-        return; // only root can be somebody else
+        return; // only root can be another user
     }
     let switch = Switch::start(&["--control-group", &NOBODY.to_string()]);
     std::fs::set_permissions(switch.base.path(), PermissionsExt::from_mode(0o755)).expect("ours");

@@ -66,12 +66,12 @@ fn switches_share_addresses_and_no_frames() {
             talk(pair, 10 * round + at as u32);
         }
     }
-    // Nobody is at the address, so a bridge floods it.
+    // No guest has the address, so a bridge floods it.
     let [alone, listening] = &mut guests[0];
     send(alone, &frame([0x02, 0, 0, 0, 0, 7], ONE, 77, 60));
     receive(listening);
     check_balance(&switch);
-    // What each guest got is what its only neighbour sent, to the frame.
+    // Each guest got exactly the frames of its only neighbour.
     for (name, rx, tx) in counts(&switch) {
         let extra = |of: &str| u64::from(name == of);
         assert_eq!((rx, tx), (10 + extra("a1"), 10 + extra("a2")), "{name}");
@@ -167,7 +167,7 @@ fn served(switch: &Switch, name: &str) -> Option<u64> {
 fn a_switch_that_has_the_name_of_one_that_is_gone_has_nothing_else_of_it() {
     let switch = Switch::start(&[]);
     let is_served = |name: &str, ports: u64| {
-        // Whoever decides without a controller decides at once.
+        // A module without a controller decides at once.
         let is_it = || (module() != "flow" || served(&switch, name) == Some(ports)).then_some(());
         eventually("its controller", is_it);
     };

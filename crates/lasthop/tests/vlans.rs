@@ -1,4 +1,4 @@
-//! VLANs on the built binary: three guests, two VLANs and a trunk, and what the command line says of it.
+//! VLANs on the built binary: three guests, two VLANs and a trunk, and the output of the command line.
 
 mod support;
 
@@ -70,7 +70,7 @@ fn guests_hear_their_vlan_and_a_trunk_hears_all() {
     assert_eq!(receive(&mut a), answer);
     send(&mut t, &tagged(6, &frame(mac(2), mac(3), 4)));
     assert_eq!(receive(&mut b), frame(mac(2), mac(3), 4), "b's first frame: nothing of VLAN 5 came to it");
-    // A static entry sends to the trunk what nobody sent from.
+    // A static entry sends frames to the trunk for an address that never sent one.
     let to_entry = frame(mac(0x99), mac(1), 5);
     send(&mut a, &to_entry);
     assert_eq!(receive(&mut t), tagged(5, &to_entry));

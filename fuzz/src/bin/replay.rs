@@ -34,7 +34,7 @@ fn main() -> ExitCode {
 }
 
 fn say(line: &str) {
-    // Nobody who closed the output wants to be told.
+    // A reader that closed the output needs no message.
     let _ = writeln!(std::io::stdout(), "{line}");
 }
 

@@ -4,7 +4,7 @@ use lasthop_ring::RingAddresses;
 
 /// First guest address: small numbers are no addresses.
 pub(crate) const GUEST: u64 = 0x10_0000;
-/// What is added to a guest address to get the front end's; differs between the two regions, so that mixing them up shows.
+/// The offset of the front end's address to a guest address; it differs between the two regions, so that mixing them up shows.
 pub(crate) const USER: [u64; 2] = [0x7000_0000, 0x9000_0000];
 /// Bytes of a guest's memory: two regions next to each other, so that buffers may lie in both.
 pub(crate) const MEMORY_BYTES: usize = 0x1_0000;
@@ -51,7 +51,7 @@ impl Areas {
         }
     }
 
-    /// What the device may write.
+    /// Areas that the device may write.
     pub(crate) fn used_range(self, entries: u16) -> std::ops::Range<usize> {
         self.used..self.used + 6 + 8 * usize::from(entries)
     }

@@ -1,4 +1,4 @@
-//! What a receiver is to find, computed from the sender's memory the plainest way.
+//! The packets that a receiver is to find, computed from the sender's memory the plainest way.
 
 use lasthop_fabric::Capabilities;
 use lasthop_fabric::bounds::{FRAME_BYTES_MAX, FRAME_BYTES_MIN};
@@ -42,7 +42,7 @@ pub(super) fn packets(chain: &[u8], header_bytes: usize, receiver: Capabilities)
     } else {
         (offload.hdr_len, offload.gso_size) = (0, 0);
     }
-    // Who takes a frame whole gets its segments if it has no room for that.
+    // A receiver that takes a frame whole gets its segments if it has no room for that.
     let whole = !offload.is_gso() || takes(receiver, offload);
     let mut packets = if whole { vec![shown(offload, frame.to_vec(), receiver)] } else { Vec::new() };
     let Ok(plan) = Segmentation::plan(head, &offload, frame.len() as u32) else { return packets };

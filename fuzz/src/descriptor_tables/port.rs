@@ -59,7 +59,7 @@ pub(super) struct Port {
     earlier: Vec<u8>,
     /// Whether the guest wrote since `before` was read.
     touched: bool,
-    /// What the switch may write: receive buffers and used rings.
+    /// Areas that the switch may write: receive buffers and used rings.
     writable: Ranges,
     /// False once buffers lie over rings or tables: from then on the guest may have spoilt the books itself.
     pub(super) trusted: bool,

@@ -1,4 +1,4 @@
-//! What guests and switch do, one step after the other.
+//! Steps of guests and switch, one after the other.
 
 use lasthop_wire::{Network, Offload};
 
@@ -199,7 +199,7 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// What a guest writes.
+    /// A guest's writes.
     fn decode_write(kind: u8, input: &mut Input<'a>) -> Self {
         let (port, ring) = (input.u8(), input.u8());
         match kind {

@@ -76,7 +76,7 @@ fn slow_receiver() -> Vec<u8> {
     seed([ALL, MERGEABLE], &steps)
 }
 
-/// What guests with different abilities do.
+/// Steps of guests with different abilities.
 #[must_use]
 pub fn seeds() -> Vec<(String, Vec<u8>)> {
     let seeds = [

@@ -286,7 +286,7 @@ impl World {
         let buffers: Vec<Vec<Raw>> =
             heads.iter().map(|head| chain(memory, areas, sender.entries, *head)).collect();
         if buffers.iter().flatten().any(|raw| sender.is_used_ring(&raw.clipped())) {
-            // What is sent changes while it is sent: the switch itself writes there.
+            // The buffers change while they are sent: the switch itself writes there.
             return;
         }
         let chains: Vec<Vec<u8>> = buffers
@@ -320,7 +320,7 @@ impl World {
     }
 }
 
-/// What a receiver got in the visit that is over is what these chains say, in order, with nothing in between that was
+/// A receiver got the packets of these chains in the last visit, in order, with nothing in between that was
 /// never sent. How many packets it got.
 fn compare(receiver: &mut Port, chains: &[Vec<u8>], header_bytes: usize) -> usize {
     let packets_of = |chain: &Vec<u8>| {

@@ -27,7 +27,7 @@ const STEPS_MAX: usize = 192;
 /// How long closes may take on a busy machine, and the pause between two looks.
 const CLOSES_MAX: Duration = Duration::from_secs(60);
 const CLOSES_LOOK: Duration = Duration::from_micros(100);
-/// What the device offers; without a control queue a port has an even number of rings.
+/// The device's offer; without a control queue a port has an even number of rings.
 const OFFERED: u64 = features::CSUM
     | features::GUEST_CSUM
     | features::MRG_RXBUF

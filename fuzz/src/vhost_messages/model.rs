@@ -1,4 +1,4 @@
-//! What the session is to know after each message, told once more and simpler: which rings run, where, and enabled or not.
+//! The session's state after each message, told once more and simpler: which rings run, where, and enabled or not.
 
 use std::sync::Arc;
 
@@ -6,7 +6,8 @@ use lasthop_guestmem::MemoryMap;
 use lasthop_ring::{RING_ENTRIES_MAX, RingAddresses, RingMemory};
 use lasthop_vhost::features::{PROTOCOL_FEATURES, protocol};
 use lasthop_vhost::message::{
-    CONFIG_BYTES_MAX, ConfigMessage, FLAG_REPLY, Message, VERSION, VRING_INDEX_MASK, VRING_NO_FD, request,
+    CONFIG_BYTES_MAX, ConfigMessage, FLAG_REPLY, VERSION, VRING_INDEX_MASK, VRING_NO_FD, VhostMessage,
+    request,
 };
 use lasthop_vhost::{Offer, SessionEnd};
 
@@ -34,7 +35,7 @@ pub(super) struct Model {
     features: u64,
     acks: bool,
     rings: Vec<Ring>,
-    /// What was sent is not known any more.
+    /// The sent messages are not known any more.
     lost: bool,
 }
 
@@ -67,9 +68,9 @@ impl Model {
     /// Takes in a message, what was said to it, and what the device was asked to do meanwhile.
     pub(super) fn follow(
         &mut self,
-        message: &Message,
+        message: &VhostMessage,
         kinds: &[Kind],
-        outcome: &Result<Option<Message>, SessionEnd>,
+        outcome: &Result<Option<VhostMessage>, SessionEnd>,
         events: &[Event],
     ) {
         if self.lost {
@@ -95,7 +96,7 @@ impl Model {
         }
     }
 
-    fn new_base(&self, message: &Message) -> Option<(u16, u16)> {
+    fn new_base(&self, message: &VhostMessage) -> Option<(u16, u16)> {
         let words = Words(&message.body);
         let index = u16::try_from(words.u32(0)).ok().filter(|index| usize::from(*index) < self.rings.len());
         let base = u16::try_from(words.u32(4)).ok();
@@ -104,7 +105,7 @@ impl Model {
     }
 
     /// The session goes on, so the message was long enough and named a ring that exists.
-    fn apply(&mut self, message: &Message, kinds: &[Kind]) {
+    fn apply(&mut self, message: &VhostMessage, kinds: &[Kind]) {
         let words = Words(&message.body);
         match message.request {
             request::SET_FEATURES if words.u64(0) & !self.offered == 0 => self.features = words.u64(0),
@@ -149,7 +150,7 @@ impl Model {
         }
     }
 
-    fn check_reply(&self, message: &Message, reply: Option<&Message>) {
+    fn check_reply(&self, message: &VhostMessage, reply: Option<&VhostMessage>) {
         let asks = matches!(
             message.request,
             request::GET_FEATURES

@@ -1,6 +1,6 @@
 //! The steps of a front end, one after the other.
 
-use lasthop_vhost::message::{FLAG_NEED_REPLY, FLAG_REPLY, Message, VERSION};
+use lasthop_vhost::message::{FLAG_NEED_REPLY, FLAG_REPLY, VERSION, VhostMessage};
 
 use crate::input::{Input, Seed};
 
@@ -21,7 +21,7 @@ pub(super) enum Step<'a> {
     /// Bytes on the socket.
     Garbage(&'a [u8]),
     /// A message; on a socket it is cut there.
-    Message { message: Message, kinds: Vec<Kind>, cut: usize },
+    Message { message: VhostMessage, kinds: Vec<Kind>, cut: usize },
 }
 
 impl<'a> Step<'a> {
@@ -45,7 +45,11 @@ impl<'a> Step<'a> {
                 let body = body(input);
                 let fds = usize::from(input.u8()) % (FDS_MAX + 1);
                 let kinds = (0..fds).map(|_| Kind::decode(input)).collect();
-                Self::Message { message: Message { request, flags: message_flags(flags), body }, kinds, cut }
+                Self::Message {
+                    message: VhostMessage { request, flags: message_flags(flags), body },
+                    kinds,
+                    cut,
+                }
             }
         }
     }
@@ -130,7 +134,7 @@ mod tests {
         let bytes = seed.into_bytes();
         let mut input = Input::new(&bytes);
         let Step::Message { message, kinds, .. } = Step::decode(&mut input) else { panic!("a message") };
-        assert_eq!(message, Message { request: 9, flags: 9, body: body.concat() });
+        assert_eq!(message, VhostMessage { request: 9, flags: 9, body: body.concat() });
         assert_eq!((kinds, input.is_empty()), (vec![Kind::Event, Kind::Disk], true));
     }
 }

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use lasthop_vhost::message::{HEADER_BYTES, Header, Message};
+use lasthop_vhost::message::{HEADER_BYTES, MessageHeader, VhostMessage};
 use lasthop_vhost::{Protocol, Session, SessionEnd};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
@@ -31,13 +31,13 @@ impl Side {
         Self::Socket { session, front }
     }
 
-    /// What the session says to a message; on a socket, one that comes in two pieces.
+    /// The session's answer to a message; on a socket, one that comes in two pieces.
     pub(super) fn tell(
         &mut self,
-        message: &Message,
+        message: &VhostMessage,
         fds: Vec<OwnedFd>,
         cut: usize,
-    ) -> Result<Option<Message>, SessionEnd> {
+    ) -> Result<Option<VhostMessage>, SessionEnd> {
         let (session, front) = match self {
             Self::Direct(protocol) => {
                 return protocol.handle(message, fds.into_iter().map(Into::into).collect());
@@ -88,11 +88,12 @@ pub(super) fn send(front: &UnixStream, bytes: &[u8], fds: &[OwnedFd]) -> io::Res
 }
 
 /// The next reply, which comes whole.
-fn reply(front: &mut UnixStream) -> Option<Message> {
+fn reply(front: &mut UnixStream) -> Option<VhostMessage> {
     let mut bytes = [0; HEADER_BYTES];
     front.read_exact(&mut bytes).ok()?;
-    let Header { request, flags, size } = Header::decode(bytes).check().expect("a reply has a good header");
+    let MessageHeader { request, flags, size } =
+        MessageHeader::decode(bytes).check().expect("a reply has a good header");
     let mut body = vec![0; size as usize];
     front.read_exact(&mut body).expect("a reply is as long as it says");
-    Some(Message { request, flags, body })
+    Some(VhostMessage { request, flags, body })
 }

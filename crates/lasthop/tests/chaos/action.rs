@@ -1,4 +1,4 @@
-//! What happens to guests and ports; the same sequence for the same seed.
+//! Actions on guests and ports; the same sequence for the same seed.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -95,7 +95,7 @@ impl Action {
         }
     }
 
-    /// What a guest is told to do, if it is the guest that does it.
+    /// The order to a guest, if it is the guest that acts.
     pub(crate) fn order(self) -> Option<&'static str> {
         matches!(self, Self::Reconnect | Self::Reset | Self::Restart | Self::Memory | Self::Hostile)
             .then(|| self.name())

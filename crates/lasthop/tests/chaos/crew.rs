@@ -1,4 +1,4 @@
-//! The guest processes, and what they answer.
+//! The guest processes, and their answers.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use crate::support::{eventually, signal};
 /// Longest wait for an answer, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What a guest counts, in one life.
+/// A guest's counts, in one life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Count {
     pub(crate) sent: u64,
@@ -22,7 +22,7 @@ pub(crate) struct Count {
     pub(crate) strayed: u64,
 }
 
-/// What all lives of all guests are made of.
+/// The arguments of all lives of all guests.
 #[derive(Clone, Debug)]
 pub(crate) struct Setting {
     pub(crate) guests: u8,
@@ -98,7 +98,7 @@ impl Member {
         }
     }
 
-    /// Tells it what to do; it may take its time.
+    /// Sends it an order; it may take its time.
     pub(crate) fn order(&mut self, order: &str) {
         self.go_on();
         let told = writeln!(self.child.stdin.as_mut().expect("piped"), "{order}");
@@ -127,14 +127,14 @@ impl Member {
         false
     }
 
-    /// Takes what it has said.
+    /// Takes its answers.
     pub(crate) fn listen(&mut self) {
         while let Ok(line) = self.answers.try_recv() {
             self.take(&line);
         }
     }
 
-    /// What it has counted in this life.
+    /// Its counts in this life.
     pub(crate) fn count(&mut self) -> Count {
         self.order("count");
         let end = Instant::now() + PATIENCE;

@@ -1,4 +1,4 @@
-//! Frames that tell who sent them to whom, and whose every byte follows from that.
+//! Frames that name their sender and receiver, from which every byte of them follows.
 
 use std::sync::LazyLock;
 
@@ -18,7 +18,7 @@ pub(crate) const TSO_BYTES_MIN: usize = 2000;
 const ETHERNET_BYTES: usize = 14;
 /// Ethernet, IPv4 and TCP without options.
 const TCP_BYTES: usize = 54;
-/// Bytes of what a frame tells of itself, behind its headers.
+/// Bytes of a frame's description of itself, behind its headers.
 const TALE_BYTES: usize = 20;
 /// IEEE 802: for experiments.
 const EXPERIMENTAL: [u8; 2] = [0x88, 0xb5];
@@ -31,7 +31,7 @@ static PATTERN: LazyLock<Vec<u8>> = LazyLock::new(|| {
     (0..TSO_BYTES_MAX + PATTERN_STARTS as usize).map(|_| random.next() as u8).collect()
 });
 
-/// What a frame is.
+/// The description of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tale {
     /// A guest, or [`ALL`].
@@ -88,7 +88,7 @@ impl Tale {
         frame
     }
 
-    /// What the sender leaves to be done.
+    /// The work that the sender leaves to be done.
     pub(crate) fn offload(&self) -> Offload {
         match self.segment_bytes {
             0 => Offload::default(),
@@ -103,7 +103,7 @@ impl Tale {
         }
     }
 
-    /// What a frame says of itself, right or wrong.
+    /// A frame's description of itself, right or wrong.
     pub(crate) fn parse(frame: &[u8]) -> Option<Self> {
         let at = if is_tcp(frame) { TCP_BYTES } else { ETHERNET_BYTES };
         let tale = frame.get(at..at + TALE_BYTES)?;

@@ -3,7 +3,7 @@
 //!
 //! Environment: `CHAOS_SECONDS` (45), `CHAOS_SEED` (printed; the same seed gives the same actions; several with commas between
 //! share the time), `CHAOS_GUESTS` (5), `CHAOS_WORKERS` (3), `CHAOS_TRACE` (1: each action is shown). docs/results/reliability.md
-//! tells what is checked.
+//! lists the checks.
 
 #![deny(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "a program of its own, not a test of the harness")]

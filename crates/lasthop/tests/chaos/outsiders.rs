@@ -7,10 +7,10 @@ use std::process::{Child, Command, Stdio};
 
 use crate::support::Switch;
 
-/// Their switch; what they send would be strange to the storm's own guests.
+/// Their switch; their frames would be strange to the storm's own guests.
 const SWITCH: &str = "outside";
 const VNICS: [&str; 4] = ["dpdk0", "dpdk1", "linux1", "linux2"];
-/// What the crew ends with where no such guest is installed.
+/// The crew's exit status where no such guest is installed.
 const NOBODY: i32 = 77;
 
 /// The words that make their switch and vnics.
@@ -53,7 +53,7 @@ impl Outsiders {
         assert!(ended.is_none(), "outsiders: {ended:?} {}", self.complaints());
     }
 
-    /// Sends them home; what they did, in words.
+    /// Ends them; returns a description of their work.
     pub(crate) fn end(&mut self) -> String {
         drop(self.child.stdin.take());
         let mut summary = String::new();

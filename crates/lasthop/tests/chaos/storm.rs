@@ -19,7 +19,7 @@ use crate::watch::{Holding, guest_mappings};
 const CHECKPOINT_ACTIONS: u64 = 50;
 /// Anonymous memory that the switch may have gained since the first checkpoint, in KiB: allocators keep some.
 const GROWTH_KIB_MAX: u64 = 16 * 1024;
-/// What the log says when there is another switch process.
+/// The line of the log when there is another switch process.
 const RUNNING_AGAIN: &str = "the switch process is running again";
 /// How long a switch process lives at least.
 const PROOF: Duration = Duration::from_millis(300);
@@ -49,7 +49,7 @@ struct Place {
     until: Option<Instant>,
 }
 
-/// A switch, its guests, and what has been done to them.
+/// A switch, its guests, and the actions on them so far.
 pub(crate) struct Storm {
     plan: Plan,
     /// They are sent home before their switch ends.
@@ -64,7 +64,7 @@ pub(crate) struct Storm {
     reborn: Instant,
     actions: BTreeMap<&'static str, u64>,
     compared: u64,
-    /// What guests and ports counted when they were last asked.
+    /// The last counts of guests and ports.
     counted: Vec<(Count, Value)>,
 }
 
@@ -237,7 +237,7 @@ impl Storm {
         self.first = None;
         let news = self.switch.log().split_off(log.len());
         for (guest, place) in (1..).zip(&mut self.places) {
-            // What was counted last is not known.
+            // The last counts are not known.
             place.base = None;
             let lost = format!(
                 "vnic {}: its guest could not be taken over and has to connect again: it was in the middle",
@@ -264,7 +264,7 @@ impl Storm {
         assert_eq!(shown["queues"], self.places[usize::from(guest) - 1].queues, "{shown}");
     }
 
-    /// Nobody sends until all that was sent has arrived or been dropped; then both sides' counters are compared.
+    /// Guests send nothing until all frames have arrived or been dropped; then both sides' counters are compared.
     fn checkpoint(&mut self) -> Holding {
         for place in &mut self.places {
             place.until = None;
@@ -276,7 +276,7 @@ impl Storm {
             let settled = now.iter().all(|(guest, port)| {
                 guest.in_flight == 0 && number(&port["waiting"]) == 0 && port["state"] == "running"
             });
-            // What was under way when a guest was asked has arrived when it is asked the next time.
+            // Frames under way when a guest was asked have arrived when it is asked the next time.
             let same = std::mem::replace(&mut settled_before, settled) && settled && self.agrees(&now);
             self.counted = now;
             same.then_some(())
@@ -361,7 +361,7 @@ fn drops<'a>(ports: impl Iterator<Item = &'a Value>) -> BTreeMap<String, u64> {
     sums
 }
 
-/// What a port has counted more than its guest: from the guest, to the guest.
+/// A port's counts beyond its guest's: from the guest, to the guest.
 fn offsets(guest: &Count, port: &Value) -> (u64, u64) {
     (
         number(&port["rx_packets"]).wrapping_sub(guest.sent),

@@ -1,6 +1,6 @@
-//! A guest process: it talks to all others at random, checks every frame that it hears, and does what it is told.
+//! A guest process: it talks to all others at random, checks every frame that it hears, and executes orders.
 //!
-//! Orders come as lines on standard input; answers go as lines to standard output. Whatever must not be ends the
+//! Orders come as lines on standard input; answers go as lines to standard output. Each violation ends the
 //! process with a panic, which the parent takes for a failure.
 
 use std::collections::HashMap;
@@ -18,7 +18,7 @@ use crate::support::random::Random;
 
 /// Longest wait for a port to serve again.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// TCP segmentation: what only guests with an even number can do.
+/// TCP segmentation: only guests with an even number have it.
 const TSO: u64 = {
     use lasthop_vhost::features as f;
     f::HOST_TSO4 | f::HOST_TSO6 | f::GUEST_TSO4 | f::GUEST_TSO6 | f::HOST_ECN | f::GUEST_ECN
@@ -42,7 +42,7 @@ struct Talker {
     socket: PathBuf,
     random: Random,
     guest: Guest,
-    /// What receive buffers are filled with, to see what is written behind a frame.
+    /// The byte in fresh receive buffers, to see writes behind a frame.
     guard: Option<u8>,
     quiet: bool,
     number: u32,
@@ -50,7 +50,7 @@ struct Talker {
     last: HashMap<(u8, u8, u16, u8, bool), Position>,
     sent: u64,
     received: u64,
-    /// Frames for somebody else, whose address the switch did not know.
+    /// Frames for another guest, since the switch did not know its address.
     strayed: u64,
 }
 
@@ -62,13 +62,14 @@ fn answer(line: &str) {
 
 /// Some kind of guest, of those that byte-exactness can be checked for.
 fn options(me: u8, random: &mut Random, queue_pairs: u16, guard: Option<u8>) -> GuestOptions {
-    use lasthop_vhost::features::{EVENT_IDX, INDIRECT_DESC, MRG_RXBUF};
+    use lasthop_vhost::features::{EVENT_IDX, IN_ORDER, INDIRECT_DESC, MRG_RXBUF};
+    let in_order = if random.once_in(2) { IN_ORDER } else { 0 };
     let without = [0, EVENT_IDX, INDIRECT_DESC, MRG_RXBUF, MRG_RXBUF | EVENT_IDX][random.below(5) as usize];
     let offloads = if does_tso(me) { 0 } else { TSO };
     let longest = if does_tso(me) { TSO_BYTES_MAX } else { PLAIN_BYTES_MAX } as u32 + 12;
     let merges = without & MRG_RXBUF == 0;
     GuestOptions {
-        features: ALL_FEATURES & !without & !offloads,
+        features: in_order | ALL_FEATURES & !without & !offloads,
         queue_pairs,
         ring_entries: [64, 128, 256][random.below(3) as usize],
         tx_slot_bytes: longest,
@@ -158,7 +159,7 @@ impl Talker {
         Ok(())
     }
 
-    /// All that is there, if nobody sends.
+    /// All that is there, if no guest sends.
     fn hear_the_rest(&mut self) -> Result<(), GuestError> {
         let mut before = None;
         while self.quiet && before != Some(self.received) {

@@ -1,4 +1,4 @@
-//! What a process holds, from /proc.
+//! The descriptors and memory of a process, from /proc.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! A front end that does only what it is told to: VMMs at every stage, and with every mistake.
+//! A front end that does nothing by itself: VMMs at every stage, and with every mistake.
 
 use std::os::fd::{AsFd, OwnedFd};
 

@@ -136,10 +136,10 @@ fn a_switch_of_another_version_is_told() {
 #[test]
 fn a_switch_of_another_user_is_told() {
     if !rustix::process::geteuid().is_root() {
-        return; // nobody else to be
+        return; // no other user to be
     }
     let switch = Switch::start(&["--vnic", "vm1"]);
-    // Where nobody may go, to a program that nobody may run.
+    // A directory that no one may enter, with a program that no one may run.
     let base = switch.base.path();
     let program = copy_of_lasthop(base, "lasthop");
     for path in [base, &program] {
@@ -151,4 +151,25 @@ fn a_switch_of_another_user_is_told() {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(has_all(&first_lines(&text), &["permission denied", "user who started the switch"]), "{text}");
     assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn a_switch_of_a_container_is_not_taken_for_that_of_the_host() {
+    if !crate::support::namespaces::may() {
+        return;
+    }
+    let base = tempfile::tempdir().expect("a directory");
+    let dir = base.path().join("run");
+    std::fs::create_dir(&dir).expect("a directory");
+    let (shown, binary) = (dir.display(), env!("CARGO_BIN_EXE_lasthop"));
+    let script = format!("mount -t tmpfs tmpfs {shown} && exec {binary} run --dir {shown} --vnic vm1");
+    let mut other = Command::new("unshare");
+    other.args(["--mount", "sh", "-c", &script]).stderr(std::process::Stdio::null());
+    let mut other = other.spawn().expect("util-linux has it");
+    let socket = std::path::PathBuf::from(format!("/proc/{}/root{shown}/control.sock", other.id()));
+    eventually("the other switch", || socket.exists().then_some(()));
+    let said = lasthop(&["doctor", "--dir", dir.to_str().expect("text")]).out;
+    other.kill().and_then(|()| other.wait()).expect("a child");
+    assert!(said.starts_with(&format!("not ok: switch: no switch is running in {shown}")), "{said}");
+    assert!(!said.contains(&format!("process {}", other.id())), "{said}");
 }

@@ -13,7 +13,7 @@ use lasthop_guest::Guest;
 use support::guests::{ONE, TWO, frame, guest, guest_with};
 use support::{Answer, Switch, eventually, module};
 
-/// What a person reads first.
+/// The lines that a person reads first.
 fn first_lines(text: &str) -> String {
     text.lines().take(3).collect::<Vec<_>>().join("\n")
 }
@@ -36,7 +36,7 @@ fn diagnosed(switch: &Switch, words: &[&str]) -> Answer {
     found.unwrap_or_else(|_| panic!("{words:?} are not in the first three lines of:\n{last}"))
 }
 
-/// Runs what the remedies say to type, with placeholders filled in: nothing of it is refused.
+/// Runs the commands of the remedies, with placeholders filled in: none is refused.
 fn try_remedies(switch: &Switch, text: &str) {
     let command = format!("lasthop --dir {} ", switch.dir().display());
     for remedy in text.lines().filter_map(|line| line.trim().strip_prefix("remedy: ")) {
@@ -58,7 +58,7 @@ fn try_remedies(switch: &Switch, text: &str) {
     }
 }
 
-/// Something is broken, and the first three lines say what.
+/// Something is broken, and the first three lines name it.
 fn blames(switch: &Switch, words: &[&str]) {
     let answer = diagnosed(switch, words);
     assert_eq!(answer.code, Some(1), "{}", answer.out);

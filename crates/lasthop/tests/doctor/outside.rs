@@ -119,7 +119,7 @@ fn other_users_processes_do_not_steer_the_terminal() {
 #[test]
 fn a_vmm_without_permission_is_named() {
     if !rustix::process::geteuid().is_root() {
-        return; // nobody else to be
+        return; // no other user to be
     }
     let switch = Switch::start(&["--vnic", "vm1"]);
     let chardev = format!("socket,id=c,path={},reconnect=1", switch.path("vm1.sock").display());
@@ -133,7 +133,7 @@ fn a_vmm_without_permission_is_named() {
 #[test]
 fn a_libvirt_guest_without_permission_is_named() {
     if !rustix::process::geteuid().is_root() {
-        return; // nobody else to be
+        return; // no other user to be
     }
     let switch = Switch::start(&["--vnic", "vm1"]);
     let chardev = format!("socket,id=charnet0,path={},reconnect=1", switch.path("vm1.sock").display());

@@ -1,4 +1,4 @@
-//! Drivers that are absent, half way, broken, or do not take what they get.
+//! Drivers that are absent, half way, broken, or do not take their frames.
 
 use lasthop_guest::{Guest, GuestOptions};
 use lasthop_vhost::features;

@@ -19,7 +19,7 @@ fn can_run() -> bool {
     is_there && may()
 }
 
-/// `cargo test` does not build what nothing links to; `tools/test` does it before.
+/// `cargo test` does not build it, since nothing links to it; `tools/test` does so before.
 fn library() -> PathBuf {
     let directory = Path::new(env!("CARGO_BIN_EXE_lasthop")).parent().expect("a directory");
     let library = directory.join("liblasthop_ovs_glue.so");
@@ -64,7 +64,7 @@ impl Rig {
         String::from_utf8(output.stderr).expect("text")
     }
 
-    /// The lines of a dump, without what changes by itself.
+    /// The lines of a dump, without the fields that change by themselves.
     fn flows(&self, words: &[&str]) -> Vec<String> {
         let told = self.ok(words);
         let steady = |line: &str| {

@@ -12,8 +12,8 @@ use crate::support::{Switch, eventually};
 
 const THREE: [u8; 6] = [2, 0, 0, 0, 0, 3];
 
-/// Sends frames to addresses that nobody has, far more than may go up, until told to stop; how many. Not without a pause: on a
-/// machine with few CPUs that would be a flood of work, which nobody promises anything about.
+/// Sends frames to addresses that no guest has, far more than may go up, until told to stop; how many. It pauses: on a machine with
+/// few CPUs it would else be a flood of work, for which there is no promise.
 fn flood(guest: &mut Guest, stop: &AtomicBool) -> u32 {
     let mut number = 0_u32;
     while !stop.load(Ordering::Relaxed) {
@@ -31,7 +31,7 @@ fn flood(guest: &mut Guest, stop: &AtomicBool) -> u32 {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
-    // The last ones were told to nobody yet.
+    // The last ones were not published yet.
     guest.flush(0).expect("connected");
     number
 }

@@ -2,16 +2,21 @@
 
 use std::time::Duration;
 
+use lasthop_control::client::{Client, ClientError};
 use lasthop_control::family::FlowMessage;
 use lasthop_flow::Action;
 use lasthop_guest::Guest;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use rustix::process::Signal;
 
 use crate::plane::{Plane, two_guests, two_vnics};
 use crate::support::guests::{ONE, TWO, check_balance, frame, receive, send};
-use crate::support::{Switch, eventually, signal};
+use crate::support::{Switch, eventually, signal, stop};
 
-/// Flows of packets that nobody sends.
+/// For an answer, on a busy machine: longer than any test takes.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+/// Flows of packets that no guest sends.
 const MANY: u32 = 1400;
 
 fn hello(number: u32) -> Vec<u8> {
@@ -63,6 +68,36 @@ fn ports_of_a_switch_without_flows_are_not_to_be_had() {
     let refused = Plane::try_new(&switch, "default").err().expect("a bridge");
     assert!(refused.to_string().contains("no flow table"), "{refused}");
     eventually("a line in the log", || switch.log().contains("its switch has no flow table").then_some(()));
+}
+
+/// Whether a process has ended, and its parent does not know it yet.
+fn is_dead(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    status.contains("\nState:\tZ")
+}
+
+#[test]
+fn a_client_that_connects_as_the_switch_process_dies_does_not_wait_for_ever() {
+    let switch = two_vnics(&["--fail-mode", "secure"]);
+    let address = SocketAddrUnix::new(switch.path("datapath.sock")).expect("short");
+    for _ in 0..3 {
+        let process = switch.switch_pid().expect("a switch process");
+        // The supervisor hears of both at once.
+        stop(switch.pid());
+        signal(process, Signal::KILL);
+        eventually("its end", || is_dead(process).then_some(()));
+        let flags = SocketFlags::CLOEXEC;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("a socket");
+        set_socket_timeout(&socket, Timeout::Recv, Some(LONGEST_WAIT)).expect("set");
+        connect(&socket, &address).expect("it listens");
+        signal(switch.pid(), Signal::CONT);
+        match Client::new(socket) {
+            Ok(mut client) => drop(client.datapaths().expect("an answer")),
+            // The dead process was given it.
+            Err(error) => assert!(matches!(error, ClientError::HungUp), "{error}"),
+        }
+        eventually("another process", || switch.switch_pid().filter(|pid| *pid != process));
+    }
 }
 
 #[test]
@@ -325,9 +360,23 @@ fn packets_that_are_all_dropped_for_lack_of_a_flow_are_not_well() {
         "{}",
         said.out
     );
+    // Monitoring asks for the present, in which nothing is sent.
     let said = switch.ask(&["doctor", "--switch"]);
+    assert!(!said.out.contains("every packet"), "{}", said.out);
+    let said = std::thread::scope(|scope| {
+        let doctor = scope.spawn(|| switch.ask(&["doctor", "--switch"]));
+        while !doctor.is_finished() {
+            send(&mut one, &frame(TWO, ONE, 9, 60));
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        doctor.join().expect("asked")
+    });
     assert_eq!(said.code, Some(2), "{}", said.out);
-    assert!(said.out.contains("no flow matches them"), "{}", said.out);
+    assert!(
+        said.out.contains("one drops: every packet from the guest is dropped (now): no flow"),
+        "{}",
+        said.out
+    );
 }
 
 #[test]

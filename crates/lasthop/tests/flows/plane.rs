@@ -19,7 +19,7 @@ use crate::support::{Switch, eventually};
 /// Misses go by worker, packets need no alignment (`OVS_DP_F_*`).
 const PER_WORKER: u32 = 9;
 
-/// Set when dropped, also by a panic: who waits for it ends then.
+/// Set when dropped, also by a panic: threads that wait for it end then.
 pub(crate) struct Ends<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -37,7 +37,7 @@ pub(crate) struct Plane {
     places: BTreeMap<[u8; 6], u32>,
 }
 
-/// A switch of module flow with vnics `one` and `two` and no controller, and what else `words` say.
+/// A switch of module flow with vnics `one` and `two`, no controller, and the options `words`.
 pub(crate) fn two_vnics(words: &[&str]) -> Switch {
     let two = ["--module", "flow", "--controller", "none", "--vnic", "one", "--vnic", "two"];
     Switch::start(&[&two[..], words].concat())
@@ -131,7 +131,7 @@ impl Plane {
         self.client.flow_add(&flow).expect("installed");
     }
 
-    /// A flow of packets with a mark, which nobody sends. Some have names.
+    /// A flow of packets with a mark, which no guest sends. Some have names.
     pub(crate) fn add_other(&mut self, number: u32) {
         self.client.flow_add(&self.other(number)).expect("installed");
     }
@@ -148,7 +148,7 @@ impl Plane {
         FlowMessage { ufid, ..self.flow(key, mask, vec![Action::Output(number)]) }
     }
 
-    /// All flows but what happened to them, in some order that is always the same.
+    /// All flows without their statistics, in some order that is always the same.
     pub(crate) fn flows(&mut self) -> Vec<FlowMessage> {
         let mut flows = self.client.flows(self.datapath).expect("listed");
         flows.iter_mut().for_each(|flow| flow.stats = None);

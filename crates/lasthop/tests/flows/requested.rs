@@ -1,4 +1,4 @@
-//! Ports that nobody configured: devices that a control plane names, and taps that are made for it.
+//! Ports that are not configured: devices that a control plane names, and taps that are made for it.
 
 use lasthop_control::client::ClientError;
 use lasthop_control::family::{VportKind, VportMessage};
@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use crate::plane::Plane;
 use crate::support::guests::{ONE, guest};
-use crate::support::heirs::{heir_of_version, own_version, report};
 use crate::support::namespaces::{Namespace, may};
+use crate::support::successors::{own_version, report, successor_of_version};
 use crate::support::{Switch, eventually, signal};
 
 const EPERM: i32 = 1;
@@ -124,7 +124,7 @@ fn an_operator_says_which_devices_there_may_be() {
     assert!(shown.contains("datapath-devices = [\"dp7\", \"br*\"]"), "{shown}");
 }
 
-/// One that was taken over: it says what it likes.
+/// A controller that was taken over: it sends anything.
 #[test]
 fn a_switch_process_gets_no_device_that_no_controller_may_ask_for() {
     if !may() {
@@ -138,7 +138,7 @@ fn a_switch_process_gets_no_device_that_no_controller_may_ask_for() {
     };
     let wants = [wanted("ve0", "Netdev"), wanted("evil0", "Internal")].concat();
     let taken_over = format!("for i in 1 2 3 4 5; do\n{wants}sleep 0.2\ndone");
-    switch.ask(&["upgrade", &heir_of_version(&switch, own_version(&switch), &taken_over)]).refused();
+    switch.ask(&["upgrade", &successor_of_version(&switch, own_version(&switch), &taken_over)]).refused();
     for name in ["ve0", "evil0"] {
         let line =
             format!("switch default: no port {name} for its controller: no switch has controller=external");

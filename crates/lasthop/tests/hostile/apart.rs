@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use lasthop_vhost::message::{Message, request};
+use lasthop_vhost::message::{VhostMessage, request};
 use rustix::process::Signal;
 
 use crate::support::odd_fds::{LingeringSocket, watched};
@@ -19,14 +19,14 @@ const TOGGLES: usize = 150;
 const AT_ONCE: usize = 48;
 /// All of them take twice as long at least: 64 changes each, of which a front end has 200 a second in the long run.
 const SLOWED: Duration = Duration::from_secs(20);
-/// Longer than what makes the supervisor believe that a switch process dies of its guests.
+/// Longer than the life of a switch process that the supervisor takes to die of its guests.
 const LIFE: Duration = Duration::from_millis(300);
 
 #[test]
 fn rings_that_are_started_without_end_are_slowed_down_and_delay_nobody() {
     let mut victims = Victims::beside(&["bad,queues=16"]);
     let (mut rogue, _desk) = Rogue::attach(&victims.switch, "bad", 16);
-    // Within what it may take at once.
+    // Within the time that it may take at once.
     let start = Instant::now();
     rogue.toggle_features(AT_ONCE).expect("written");
     rogue.await_turn();
@@ -58,7 +58,7 @@ fn a_session_that_waits_in_a_system_call_is_waited_for_by_nobody() {
     let (rogue, _desk) = Rogue::attach(&victims.switch, "bad", 1);
     // Longer than any guest here waits for a frame.
     let socket = LingeringSocket::new(Duration::from_secs(60));
-    let message = Message::new(request::SET_LOG_FD, Vec::new()).encode();
+    let message = VhostMessage::new(request::SET_LOG_FD, Vec::new()).encode();
     rogue.send_bytes(&message[..1], &[socket.fd()]).expect("written");
     let peer = socket.let_go();
     // The switch has it alone, and is to close it.
@@ -78,7 +78,7 @@ fn a_session_that_waits_in_a_system_call_is_waited_for_by_nobody() {
 fn half_a_message_is_waited_for_by_no_upgrade() {
     let mut victims = Victims::beside(&["bad"]);
     let rogue = Rogue::connect(&victims.switch, "bad");
-    let half = Message::new(request::SET_MEM_TABLE, vec![0; 40]).encode();
+    let half = VhostMessage::new(request::SET_MEM_TABLE, vec![0; 40]).encode();
     rogue.send(request::GET_FEATURES, &[], &[]).expect("written");
     rogue.send_bytes(&half[..30], &[]).expect("written");
     for _ in 0..2 {
@@ -97,7 +97,7 @@ fn answers_that_take_the_kernel_long_are_slowed_down() {
     let mut victims = Victims::beside(&["bad"]);
     let mut rogue = Rogue::connect(&victims.switch, "bad");
     let _watches = watched(rogue.stream.as_fd(), WATCHES);
-    // One answer beyond what it has at once costs it a second.
+    // One answer beyond its allowance costs it a second.
     rogue.set_patience(Duration::from_millis(500));
     let answered = (0..ANSWERS)
         .take_while(|_| rogue.send(request::GET_FEATURES, &[], &[]).is_ok() && rogue.answer().is_ok())

@@ -12,7 +12,7 @@ use crate::support::odd_fds::{LingeringSocket, nested};
 use crate::support::rogue::send_with_fds;
 use crate::support::rogue::{Desk, GUEST_ADDR, Rogue, region};
 use crate::support::victims::Victims;
-use crate::support::{eventually, is_alive, signal};
+use crate::support::{eventually, is_alive, signal, stop};
 
 /// Longer than any test takes, so that a thread that waits for a close makes the test fail.
 const LINGER: Duration = Duration::from_secs(3600);
@@ -24,7 +24,7 @@ fn lingering() -> LingeringSocket {
 /// Does something before the switch can look at it: afterwards, copies that were sent are the last ones.
 pub(crate) fn unseen<T>(victims: &Victims, act: impl FnOnce() -> T) -> T {
     let processes = [victims.switch.switch_pid().expect("it runs"), victims.switch.pid()];
-    processes.iter().for_each(|pid| signal(*pid, Signal::STOP));
+    processes.iter().for_each(|pid| stop(*pid));
     let done = act();
     processes.iter().for_each(|pid| signal(*pid, Signal::CONT));
     done
@@ -143,7 +143,7 @@ fn a_socket_that_lingers_within_a_call_socket_holds_up_neither_process() {
 fn what_lies_unread_in_a_sessions_own_socket_holds_up_nobody() {
     let mut victims = Victims::beside(&["bad", "waiting"]);
     let (rogue, socket) = (Rogue::connect(&victims.switch, "bad"), lingering());
-    // The first message ends the session; nobody reads the second.
+    // The first message ends the session; the second is not read.
     let peer = unseen(&victims, || {
         rogue.send_bytes(&[0xff; 12], &[]).expect("sent");
         rogue.send(request::GET_FEATURES, &[], &[socket.fd()]).expect("sent");

@@ -41,7 +41,7 @@ fn descriptors_of_any_kind_with_any_message_harm_nobody() {
             let (mut rogue, desk) = (Rogue::connect(&victims.switch, vnic), Desk::new(1));
             rogue.negotiate();
             rogue.share(&desk, &[]);
-            // The kernel lets nobody pass an io_uring on.
+            // The kernel lets no process pass an io_uring on.
             if rogue.send(number, &body, &[fd.as_fd()]).is_ok() {
                 // Some of these end the session.
                 let _ = rogue.front.get_features();

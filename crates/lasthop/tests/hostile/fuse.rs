@@ -79,7 +79,7 @@ fn files_whose_attributes_and_release_are_not_answered_harm_nobody() {
     victims.assert_unharmed();
 }
 
-/// A switch process one of whose threads waits for a file system that does not answer; and the server of that.
+/// A switch process with a thread that waits for a file system that does not answer, and the server of that.
 fn stuck(victims: &Victims) -> (u32, FuseServer) {
     let rogue = Rogue::connect(&victims.switch, "bad");
     let server = send_file(victims, &rogue, request::GET_FEATURES, &[], &[opcode::FLUSH]);
@@ -120,6 +120,37 @@ fn a_killed_switch_process_that_cannot_end_is_replaced_and_named_and_reaped_in_t
             .contains(&format!("the switch process {pid}, which was stuck, has ended"))
             .then_some(())
     });
+}
+
+#[test]
+fn beside_as_many_stuck_processes_as_there_may_be_no_other_one_is_started() {
+    /// As docs/design/hostile-guests.md has it.
+    const STUCK_MAX: usize = 16;
+    if !fuse::may() {
+        return;
+    }
+    let vnics: Vec<String> = (0..STUCK_MAX).map(|number| format!("bad{number}")).collect();
+    let mut victims = Victims::beside(&vnics.iter().map(String::as_str).collect::<Vec<_>>());
+    let mut servers = Vec::new();
+    for vnic in &vnics {
+        let pid = victims.switch.switch_pid().expect("it runs");
+        let rogue = Rogue::connect(&victims.switch, vnic);
+        let server = send_file(&victims, &rogue, request::GET_FEATURES, &[], &[opcode::FLUSH]);
+        server.await_victim();
+        servers.push(server);
+        victims.upgrade();
+        let line = format!("the switch process {pid} was killed and cannot end");
+        eventually("its name", || victims.switch.log().contains(&line).then_some(()));
+    }
+    let told = victims.switch.ask(&["upgrade"]).refused();
+    assert!(told.contains(&format!("{STUCK_MAX} processes that were killed cannot end")), "{told}");
+    victims.talk(10);
+    victims.talk_anew(10);
+    victims.operate();
+    victims.attach_another();
+    drop(servers.pop());
+    eventually("room", || (victims.switch.ask(&["upgrade"]).code == Some(0)).then_some(()));
+    victims.talk(10);
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! Front ends that do not behave, at the built binary, next to two guests that talk and lose nothing.
-//! docs/design/hostile-guests.md lists what else is tried.
+//! docs/design/hostile-guests.md lists the other attacks.
 
 mod apart;
 mod closing;
+mod crowded;
 mod descriptors;
 mod figures;
 mod fuse;

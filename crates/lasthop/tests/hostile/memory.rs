@@ -8,10 +8,11 @@ use lasthop_ring::Descriptor;
 use lasthop_vhost::message::{MemoryRegionMessage, RingAddressMessage};
 use rustix::fs::{MemfdFlags, SealFlags, ftruncate, memfd_create};
 
+use crate::support::eventually;
 use crate::support::guests::{TWO, frame};
 use crate::support::odd_fds::{assortment, sealed_memory};
-use crate::support::rogue::{Desk, GUEST_ADDR, RING_ENTRIES, Rogue, USER_ADDR, kick, sparse_memory};
-use crate::support::sys::secret_memory;
+use crate::support::rogue::{Desk, GUEST_ADDR, RING_ENTRIES, Rogue, USER_ADDR, kick, region, sparse_memory};
+use crate::support::sys::{map_with_faults_that_wait, secret_memory};
 use crate::support::victims::Victims;
 
 const BYTES: u64 = 2 << 20;
@@ -60,7 +61,7 @@ fn memory_of_any_kind_is_taken_or_refused_and_harms_nobody() {
     for (file, vnic) in all.iter().zip(&vnics) {
         let (mut rogue, desk) = (Rogue::connect(&victims.switch, vnic), Desk::new(1));
         rogue.negotiate();
-        // The kernel lets nobody pass an io_uring on.
+        // The kernel lets no process pass an io_uring on.
         if rogue.front.set_mem_table(&[whole(BYTES)], &[file.as_fd()]).is_ok() {
             start_at(&mut rogue, &desk, at(0, 0x1000, 0x2000));
         }
@@ -93,6 +94,33 @@ fn rings_that_lie_in_each_other_harm_nobody() {
     victims.talk_anew(5);
     drop(sessions);
     victims.assert_free("bad0");
+    victims.assert_unharmed();
+}
+
+/// Such faults are those of the process that asked for them: the switch has a mapping of its own.
+#[test]
+fn memory_whose_faults_wait_in_the_front_end_holds_up_nobody() {
+    let mut victims = Victims::beside(&["bad"]);
+    let file = sparse_memory(BYTES);
+    if !map_with_faults_that_wait(file.as_fd(), BYTES as usize) {
+        std::io::Write::write_all(&mut std::io::stderr(), b"\nskip userfaultfd: this kernel has none\n")
+            .expect("written");
+        return;
+    }
+    let (mut rogue, mut desk) = (Rogue::connect(&victims.switch, "bad"), Desk::new(1));
+    rogue.negotiate();
+    rogue.share(&desk, &[(region(GUEST_ADDR + BYTES, BYTES), file.as_fd())]);
+    for index in 0..2 {
+        rogue.start_ring(index, Some(desk.kick.as_fd()), Some(desk.call.as_fd())).expect("sent");
+    }
+    rogue.await_turn();
+    // Zeroes out of a hole, with a header of zeroes before them.
+    assert!(desk.publish(0, &[(GUEST_ADDR + BYTES, 72)]), "there is room");
+    let received = || (victims.switch.port("bad")["rx_packets"] == 1).then_some(());
+    eventually("the frame", received);
+    victims.talk(5);
+    drop(rogue);
+    victims.assert_free("bad");
     victims.assert_unharmed();
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lasthop_vhost::message::{Message, request};
+use lasthop_vhost::message::{VhostMessage, request};
 
 use crate::support::guests::{TWO, frame};
 use crate::support::rogue::{Rogue, message_of_size};
@@ -21,7 +21,7 @@ fn await_end(switch: &Switch, why: &str) {
 fn half_a_message_holds_up_nobody() {
     let mut victims = Victims::beside(&["bad"]);
     let rogue = Rogue::connect(&victims.switch, "bad");
-    let half = Message::new(request::SET_MEM_TABLE, vec![0; 40]).encode();
+    let half = VhostMessage::new(request::SET_MEM_TABLE, vec![0; 40]).encode();
     rogue.send_bytes(&half[..30], &[]).expect("written");
     eventually("it is there", || (victims.switch.port("bad")["state"] == "connected").then_some(()));
     victims.talk(20);
@@ -37,13 +37,13 @@ fn half_a_message_holds_up_nobody() {
 fn a_flood_of_messages_holds_up_nobody_and_unread_answers_end_it() {
     let mut victims = Victims::beside(&["bad"]);
     let mut rogue = Rogue::connect(&victims.switch, "bad");
-    let flood = Message::new(request::GET_FEATURES, Vec::new()).encode().repeat(100);
+    let flood = VhostMessage::new(request::GET_FEATURES, Vec::new()).encode().repeat(100);
     for _ in 0..50 {
         rogue.send_bytes(&flood, &[]).expect("written");
         (0..100).for_each(|_| drop(rogue.answer().expect("each is answered")));
     }
     victims.talk(20);
-    // Its answer is as long as the question: 256 bytes, of 268 with what is asked for.
+    // Its answer is as long as the question: 256 bytes, of 268 with the range.
     let range = [0, 256, 0_u32].map(u32::to_ne_bytes).concat();
     let greedy = message_of_size(request::GET_CONFIG, 268, &[range, vec![0; 256]].concat());
     rogue.set_patience(Duration::from_secs(1));
@@ -79,7 +79,7 @@ fn a_message_one_byte_at_a_time_is_one_like_any_other() {
     let mut rogue = Rogue::connect(&victims.switch, "bad");
     rogue.negotiate();
     for _ in 0..5 {
-        let asked = Message::new(request::GET_FEATURES, Vec::new());
+        let asked = VhostMessage::new(request::GET_FEATURES, Vec::new());
         rogue.send_in_pieces(&asked, 1, &[]).expect("written");
         victims.talk(2);
         assert_eq!(rogue.answer().expect("answered").request, request::GET_FEATURES);

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lasthop_vhost::message::{Message, request};
+use lasthop_vhost::message::{VhostMessage, request};
 
 use crate::support::fds;
 use crate::support::guests::frame;
@@ -14,7 +14,7 @@ use crate::support::odd_fds::{assortment, nested};
 use crate::support::rogue::{Desk, Rogue, event_fd, kick, region, sparse_memory};
 use crate::support::victims::Victims;
 
-/// Ends what others do when it is dropped, also by a panic.
+/// Ends other threads' work when it is dropped, also by a panic.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -23,7 +23,7 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Rings stop and start, frames go to addresses that nobody has.
+/// Rings stop and start, frames go to addresses that no guest has.
 fn toggle(dir: &Path, is_over: &AtomicBool) {
     let (mut rogue, mut desk) = Rogue::start(dir, "bad0", 1);
     let mut number = 0_u32;
@@ -60,7 +60,7 @@ fn pass_descriptors(dir: &Path, is_over: &AtomicBool) {
         let rogue = Rogue::at(dir, "bad2");
         let within = nested(event_fd().as_fd());
         let ring = 1_u64.to_ne_bytes();
-        // The kernel lets nobody pass an io_uring on, and sessions end meanwhile.
+        // The kernel lets no process pass an io_uring on, and sessions end meanwhile.
         let _ = rogue.send(request::SET_VRING_CALL, &ring, &[within.as_fd()]);
         let _ = rogue.send(request::SET_BACKEND_REQ_FD, &[], &[fd.as_fd()]);
         let _ = rogue.send(request::SET_VRING_KICK, &ring, &[fd.as_fd()]);
@@ -71,7 +71,7 @@ fn pass_descriptors(dir: &Path, is_over: &AtomicBool) {
 /// A byte comes now and then, and answers are read as slowly.
 fn trickle(dir: &Path, is_over: &AtomicBool) {
     let mut rogue = Rogue::at(dir, "bad3");
-    let question = Message::new(request::GET_FEATURES, Vec::new()).encode();
+    let question = VhostMessage::new(request::GET_FEATURES, Vec::new()).encode();
     for byte in question.iter().cycle().take_while(|_| !is_over.load(Ordering::Relaxed)) {
         if rogue.send_bytes(&[*byte], &[]).is_err() {
             return;
@@ -112,7 +112,7 @@ fn everything_at_once_harms_nobody() {
 #[test]
 fn bells_that_ring_themselves_harm_nobody() {
     let mut victims = Victims::beside(&["bad0", "bad1"]);
-    // Kick and call are one eventfd, of both vnics: who is called is kicked.
+    // Kick and call are one eventfd, of both vnics: each call is a kick.
     let bell = event_fd();
     let mut sessions: Vec<_> =
         ["bad0", "bad1"].map(|vnic| (Rogue::connect(&victims.switch, vnic), Desk::new(1))).into();

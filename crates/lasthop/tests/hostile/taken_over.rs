@@ -1,14 +1,14 @@
-//! A switch process that was taken over, or hangs: it says what it likes, or nothing.
+//! A switch process that was taken over, or hangs: it sends anything, or nothing.
 
 use rustix::process::Signal;
 
-use crate::support::heirs::{heir_of_version, own_version, report};
+use crate::support::successors::{own_version, report, successor_of_version};
 use crate::support::{Switch, eventually, signal};
 
 /// The switch process is one that says `lines`, lines of sh, as soon as it is the one that is listened to.
 fn taken_over_by(switch: &Switch, lines: &str) {
-    let heir = heir_of_version(switch, own_version(switch), lines);
-    switch.ask(&["upgrade", &heir]).refused();
+    let successor = successor_of_version(switch, own_version(switch), lines);
+    switch.ask(&["upgrade", &successor]).refused();
 }
 
 #[test]
@@ -61,8 +61,9 @@ fn a_switch_process_that_hangs_is_named_and_another_one_takes_its_place() {
     // It says yes to everything that it is told at its start, and then no more.
     let done = |id| report(&format!(r#"{{"Reply":{{"id":{id},"result":{{"Ok":"Done"}}}}}}"#));
     let yes: String = (1..60).map(done).collect();
-    let heir = heir_of_version(&switch, own_version(&switch), &format!("sleep 0.3\n{yes}exec sleep 60"));
-    switch.ask(&["upgrade", &heir]);
+    let successor =
+        successor_of_version(&switch, own_version(&switch), &format!("sleep 0.3\n{yes}exec sleep 60"));
+    switch.ask(&["upgrade", &successor]);
     let hangs = switch.switch_pid();
     switch.ask(&["vnic", "list"]).ok();
     eventually("a line in the log", || switch.log().contains("does not answer: it waits").then_some(()));

@@ -171,6 +171,6 @@ fn the_documented_file_has_no_mistakes() {
     let text = page.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a file");
     let json: Value = serde_json::from_str(&check(text, &["--json"]).out).expect("JSON");
     let mistakes = json["mistakes"].as_array().expect("a list");
-    // Line 0: what only this machine lacks, CPUs or groups.
+    // Line 0: CPUs or groups that this machine lacks.
     assert!(mistakes.iter().all(|mistake| mistake["line"] == 0), "{mistakes:?}");
 }

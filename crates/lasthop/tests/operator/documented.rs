@@ -12,15 +12,14 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("--watch", "it never ends; operator/watch.rs"),
     ("lasthop capture", "it waits for packets; capture.rs"),
     ("lasthop bench", "it takes minutes; bench.rs"),
-    ("lasthop ovs", "it changes the system's Open vSwitch; lasthop-ovs-glue"),
+    ("lasthop ovs", "it changes the system's Open vSwitch; tests/real/ovs-documented"),
     ("/var/lib/", "it writes into the system's directories; operator/metrics.rs"),
     ("libvirt-qemu", "the user may not be there; permissions.rs"),
     ("socket-group=kvm", "the group may not be there; operator/set.rs"),
     ("--sandbox strict", "containers do not allow it; sandbox.rs"),
-    ("device=tap9", "it needs another VMM's tap; ports.rs"),
 ];
 
-/// Commands whose exit status says what they found, and which ones are of that kind.
+/// Commands that report findings by their exit status, and these statuses.
 const FINDS: &[(&str, &[i32])] = &[("lasthop doctor", &[1, 2]), ("--dry-run", &[3])];
 
 fn root() -> PathBuf {
@@ -37,7 +36,7 @@ fn pages(folder: &str) -> Vec<PathBuf> {
 /// The commands of a text's indented blocks.
 fn commands(text: &str) -> Vec<&str> {
     let lines = text.lines().filter_map(|line| line.strip_prefix("    ")).map(str::trim_start);
-    let ours = lines.filter(|line| line.starts_with("lasthop "));
+    let ours = lines.filter(|line| line.starts_with("lasthop ") || line.starts_with("ip "));
     ours.map(|line| line.split(" #").next().unwrap_or_default().trim_end()).collect()
 }
 
@@ -56,17 +55,22 @@ impl Shell {
     /// Runs a command as it was typed, against `switch`.
     fn run(&self, switch: &Switch, command: &str) -> (i32, String) {
         let binary = env!("CARGO_BIN_EXE_lasthop");
-        let script =
-            format!("lasthop() {{ '{binary}' --dir '{}' \"$@\"; }}\n{command}", switch.dir().display());
+        self.run_script(&format!(
+            "lasthop() {{ '{binary}' --dir '{}' \"$@\"; }}\n{command}",
+            switch.dir().display()
+        ))
+    }
+
+    fn run_script(&self, script: &str) -> (i32, String) {
         let output =
-            Command::new("sh").args(["-c", &script]).current_dir(self.0.path()).stdin(Stdio::null()).output();
+            Command::new("sh").args(["-c", script]).current_dir(self.0.path()).stdin(Stdio::null()).output();
         let output = output.expect("a shell");
         let said = [output.stdout, output.stderr].concat();
         (output.status.code().unwrap_or(-1), String::from_utf8_lossy(&said).into_owned())
     }
 }
 
-/// Runs what a document says, in order; what went wrong.
+/// Runs the commands of a document, in order; returns the failures.
 fn try_document(text: &str, host: &Namespace, not_run: &mut BTreeSet<&'static str>) -> Vec<String> {
     let shell = Shell::new();
     let mut switch = Switch::start_in(host.name(), &["--vnic", "vm1", "--vnic", "vm2"]);
@@ -78,7 +82,10 @@ fn try_document(text: &str, host: &Namespace, not_run: &mut BTreeSet<&'static st
             drop(switch);
             switch = Switch::start_in(host.name(), &words.split_whitespace().collect::<Vec<_>>());
         } else {
-            let (code, said) = shell.run(&switch, command);
+            let (code, said) = match command.starts_with("ip ") {
+                true => host.within(|| shell.run_script(command)),
+                false => shell.run(&switch, command),
+            };
             let finds = FINDS.iter().any(|(words, codes)| command.contains(words) && codes.contains(&code));
             if code != 0 && !finds {
                 wrong.push(format!("{command}: {code}, {said}"));

@@ -1,6 +1,7 @@
-//! What an operator does to a running switch: vnics changed, files applied, counters watched, things printed to paste.
+//! An operator's work on a running switch: vnics changed, files applied, counters watched, texts printed to paste.
 
 mod apply;
+mod bench;
 mod documented;
 mod metrics;
 mod print;

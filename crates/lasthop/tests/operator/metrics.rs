@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::support::Switch;
 use crate::support::guests::{ONE, TWO, frame, guest, receive, send};
 
-/// Samples by name and labels; panics at whatever Prometheus would not take, or not as it was meant.
+/// Samples by name and labels; panics at lines that Prometheus would not take, or not as they are meant.
 fn parse(text: &str) -> BTreeMap<String, f64> {
     let (mut samples, mut seen) = (BTreeMap::new(), BTreeSet::new());
     let mut family = (String::new(), String::new());

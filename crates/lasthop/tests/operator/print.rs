@@ -1,4 +1,4 @@
-//! What is printed to be pasted, installed or completed.
+//! Texts that are printed to be pasted, installed or completed.
 
 use serde_json::Value;
 
@@ -30,7 +30,7 @@ fn a_vnic_is_shown_for_each_vmm() {
 
 #[test]
 fn help_fits_a_terminal() {
-    for words in [&["run"][..], &["vnic", "add"], &["vnic", "set"], &["capture"], &["doctor"], &["bench"]] {
+    for words in [&["run"][..], &["vnic", "add"], &["vnic", "set"], &["capture"], &["doctor"]] {
         let help = lasthop(&[words, &["--help"]].concat()).ok();
         let wide = help.lines().find(|line| line.chars().count() > 100);
         assert_eq!(wide, None, "{words:?}");

@@ -63,7 +63,7 @@ fn an_address_changes_under_an_attached_guest() {
     receive(&mut two);
     let said = switch.ask(&["vnic", "set", "one", "mac=02:00:00:00:00:09"]).ok();
     assert!(said.starts_with("one mac: - -> 02:00:00:00:00:09 (the only one"), "{said}");
-    // Who decides by flows hears of it, and looks at those that there are, a moment later.
+    // A controller hears of it, and checks its flows, a moment later.
     eventually("the drop", || {
         send(&mut one, &frame(TWO, ONE, 2, 60));
         (drops(&switch, "one", "rx_drops", "source_spoofed") > Some(0)).then_some(())
@@ -114,7 +114,7 @@ fn what_cannot_change_is_refused_with_the_remedy() {
         ("mac=", "lasthop: \"mac=\" is not KEY=VALUE"),
         ("mtu=none,mtu=1400", "\"mtu\" is given twice"),
         ("vlan=10,trunk=20", "vnic \"one\" has both vlan and trunk"),
-        ("socket-owner=4294967295", "socket-owner=4294967295: this number is nobody's"),
+        ("socket-owner=4294967295", "socket-owner=4294967295: no user or group has this number"),
         ("socket-group=no-such-group", "there is no group \"no-such-group\""),
     ] {
         let message = switch.ask(&["vnic", "set", "one", keys]).refused();

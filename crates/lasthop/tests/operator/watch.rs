@@ -41,8 +41,8 @@ fn rates_come_as_blocks_with_an_empty_line_behind_each() {
     let mut watch = Watch::start(&switch, &["--watch", "0.1"]);
     for _ in 0..2 {
         assert!(watch.line().starts_with("VNIC  STATE"));
-        assert!(watch.line().starts_with("one   waiting for guest"));
-        assert!(watch.line().starts_with("two   waiting for guest"));
+        assert!(watch.line().starts_with("one   no guest"));
+        assert!(watch.line().starts_with("two   no guest"));
         assert_eq!(watch.line().split_whitespace().collect::<Vec<_>>(), ["all", "0", "0", "0", "0", "0"]);
         assert_eq!(watch.line(), "");
     }

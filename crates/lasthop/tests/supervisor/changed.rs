@@ -93,7 +93,7 @@ fn what_was_done_by_hand_stays() {
         service.settle();
         end(&service);
         assert!(service.switch.ask(&["config", "show"]).ok().contains("flow"), "red is what it was made");
-        // What the file names is there again.
+        // Ports that the file names are there again.
         assert_eq!(names(&service), ["four", "one", "three", "two"]);
         assert!(service.switch.ask(&["fdb", "show"]).ok().contains("02:00:00:00:00:09"));
         assert!(three.wait(Some(Duration::from_millis(100))).is_ok(), "it is attached");

@@ -100,7 +100,7 @@ fn both_processes_killed_in_turns_and_at_once() {
         }
         service.kill();
         talkers.iter().for_each(|talker| talker.hear(200));
-        // Longer than what makes the supervisor believe that one dies of its guests.
+        // Longer than the life of a process that the supervisor takes to die of its guests.
         std::thread::sleep(Duration::from_millis(300));
         signal(service.inner().expect("a switch process"), Signal::KILL);
     }
@@ -116,7 +116,7 @@ fn has_ended(pid: u32) -> bool {
     state.is_empty() || state.starts_with('Z')
 }
 
-/// It has to be killed: nobody tells it to end, and it does not see that nobody is there any more.
+/// It has to be killed: no process tells it to end, and it does not see that its supervisor is gone.
 #[test]
 fn two_switch_processes_never_serve_one_guest() {
     let service = Service::start(&["--vnic", "one", "--vnic", "two"]);

@@ -1,4 +1,4 @@
-//! The supervisor itself ends, and guests do not notice: a service manager keeps what the next one needs.
+//! The supervisor itself ends, and guests do not notice: a service manager keeps descriptors for the next one.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -61,7 +61,7 @@ impl Service {
         this
     }
 
-    /// What the manager tells.
+    /// The manager's state.
     pub(crate) fn state(&self) -> Value {
         eventually("the manager", || {
             let text = std::fs::read(self.switch.base.path().join("state")).ok()?;
@@ -73,7 +73,7 @@ impl Service {
         u32::try_from(self.state()["pid"].as_u64().expect("a number")).expect("a process")
     }
 
-    /// Names of what is kept.
+    /// Names of the kept descriptors.
     pub(crate) fn kept(&self) -> Vec<String> {
         let state = self.state();
         let names = state["names"].as_array().expect("names");

@@ -102,7 +102,7 @@ impl FuseServer {
         Self { waiting, stop, thread: Some(thread), _root: root }
     }
 
-    /// Waits until somebody waits for an answer that does not come.
+    /// Waits until a process waits for an answer that does not come.
     pub(crate) fn await_victim(&self) {
         eventually("a request without answer", || (self.waiting.load(Ordering::SeqCst) > 0).then_some(()));
     }

@@ -3,12 +3,12 @@
 
 pub(crate) mod fuse;
 pub(crate) mod guests;
-pub(crate) mod heirs;
 pub(crate) mod namespaces;
 pub(crate) mod odd_fds;
 pub(crate) mod random;
 pub(crate) mod rogue;
 pub(crate) mod sequences;
+pub(crate) mod successors;
 pub(crate) mod sys;
 pub(crate) mod talkers;
 pub(crate) mod victims;
@@ -41,7 +41,7 @@ pub(crate) fn eventually<T>(what: &str, mut condition: impl FnMut() -> Option<T>
     }
 }
 
-/// What a command wrote and how it ended.
+/// The output of a command, and how it ended.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) out: String,
@@ -55,7 +55,7 @@ impl Answer {
         self.out
     }
 
-    /// What was written by a command whose answer is that something is not as it should be.
+    /// The output of a command that reports a finding by its exit status.
     pub(crate) fn refused_with_output(self) -> String {
         assert_eq!(self.code, Some(1), "{}{}", self.out, self.err);
         self.out
@@ -84,7 +84,7 @@ pub(crate) fn copy_of_lasthop(directory: &Path, name: &str) -> PathBuf {
     path
 }
 
-/// The module of switches whose tests name none: the usual one, or what LASTHOP_TEST_MODULE says.
+/// The module of switches whose tests name none: the usual one, or that of LASTHOP_TEST_MODULE.
 pub(crate) fn module() -> String {
     std::env::var("LASTHOP_TEST_MODULE").unwrap_or_else(|_| "flow".to_owned())
 }
@@ -112,7 +112,7 @@ impl Switch {
         switch
     }
 
-    /// Starts one in `base`, whatever becomes of it.
+    /// Starts one in `base`, and does not wait until it serves.
     pub(crate) fn spawn(base: TempDir, words: &[&str]) -> Self {
         Self::spawn_by(Command::new(env!("CARGO_BIN_EXE_lasthop")), base, words)
     }
@@ -213,6 +213,22 @@ impl Drop for Switch {
 pub(crate) fn signal(pid: u32, signal: Signal) {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).expect("a process");
     kill_process(pid, signal).expect("signalled");
+}
+
+/// Stops a process. Its threads do nothing more after the return: a signal alone takes effect in each at its next chance.
+pub(crate) fn stop(pid: u32) {
+    signal(pid, Signal::STOP);
+    eventually("all threads to be stopped", || threads_are_stopped(pid).then_some(()));
+}
+
+/// A thread that waits in the kernel for what cannot be interrupted (D) stops before it does anything else.
+fn threads_are_stopped(pid: u32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("a process").flatten();
+    let status = |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("status")).ok();
+    let is_in = |status: &str, state: &str| status.contains(&format!("\nState:\t{state}"));
+    let all: Vec<String> = threads.filter_map(status).collect();
+    let is_over = |status: &String| ["T", "D", "Z", "X"].iter().any(|state| is_in(status, state));
+    all.iter().all(is_over) && all.iter().any(|status| is_in(status, "T"))
 }
 
 /// All processes that a process started, in any of its threads.

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::process::Command;
 use std::sync::Once;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,6 +22,15 @@ pub(crate) fn may() -> bool {
     is_root
 }
 
+/// The turn of a test with XDP sockets, until it is dropped. Their memory counts by user towards RLIMIT_MEMLOCK. Where that cannot be
+/// raised there is room for two sockets, so tests of all programs take turns.
+pub(crate) fn locked_memory() -> File {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("locked-memory");
+    let turn = File::create(path).expect("a file");
+    turn.lock().expect("a turn");
+    turn
+}
+
 /// A network namespace, deleted when dropped.
 pub(crate) struct Namespace(String);
 
@@ -36,7 +46,7 @@ impl Namespace {
         &self.0
     }
 
-    /// `ip` in the namespace; what it writes.
+    /// Runs `ip` in the namespace; returns its output.
     pub(crate) fn ip(&self, words: &str) -> String {
         ip(&format!("-n {} {words}", self.0))
     }

@@ -57,21 +57,21 @@ impl LingeringSocket {
     }
 }
 
-/// A UNIX socket in whose receive queue `fd` lies.
+/// A UNIX socket with `fd` in its receive queue.
 pub(crate) fn nested(fd: BorrowedFd<'_>) -> OwnedFd {
     let (sender, receiver) = UnixStream::pair().expect("sockets");
     send_with_fds(sender.as_fd(), b"x", &[fd]).expect("sent");
     receiver.into()
 }
 
-/// An eventfd that wakes `watchers` epoll items whenever it is signalled; all of them are gone with what is returned.
+/// An eventfd that wakes `watchers` epoll items whenever it is signalled; all of them are gone with the returned descriptors.
 pub(crate) fn watched_eventfd(watchers: usize) -> (OwnedFd, Vec<OwnedFd>) {
     let event = event_fd();
     let watches = watched(event.as_fd(), watchers);
     (event, watches)
 }
 
-/// Watches of a descriptor, which go when what is returned is dropped.
+/// Watches of a descriptor, which end when the returned descriptors are dropped.
 pub(crate) fn watched(fd: BorrowedFd<'_>, watchers: usize) -> Vec<OwnedFd> {
     const COPIES: usize = 500;
     raise_descriptor_limit();

@@ -1,4 +1,4 @@
-//! A small generator: what follows from a seed is the same on every machine.
+//! A small generator: a seed gives the same numbers on every machine.
 
 /// `SplitMix64`.
 pub(crate) struct Random(u64);

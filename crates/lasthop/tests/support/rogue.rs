@@ -1,4 +1,4 @@
-//! A vhost-user front end that a guest has taken over: it sends what a test tells it to.
+//! A vhost-user front end that a guest has taken over: it sends any message that a test wants.
 
 use std::io::{self, IoSlice, Read};
 use std::mem::MaybeUninit;
@@ -12,7 +12,9 @@ use lasthop_guestmem::{Mapping, MemoryMap, Region, Segment, memfd};
 use lasthop_ring::{DriverRing, RingAddresses, RingMemory};
 use lasthop_vhost::features::{self, protocol};
 use lasthop_vhost::front::{FrontEnd, FrontError};
-use lasthop_vhost::message::{HEADER_BYTES, Header, MemoryRegionMessage, Message, RingAddressMessage};
+use lasthop_vhost::message::{
+    HEADER_BYTES, MemoryRegionMessage, MessageHeader, RingAddressMessage, VhostMessage,
+};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
@@ -74,7 +76,7 @@ impl Rogue {
 
     /// Sends a message of any number with any body and any descriptors.
     pub(crate) fn send(&self, number: u32, body: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-        let bytes = Message::new(number, body.to_vec()).encode();
+        let bytes = VhostMessage::new(number, body.to_vec()).encode();
         let sent = self.send_bytes(&bytes, fds)?;
         io::Write::write_all(&mut &self.stream, &bytes[sent..])
     }
@@ -82,7 +84,7 @@ impl Rogue {
     /// The same in pieces of `piece` bytes; the descriptors come with the first one.
     pub(crate) fn send_in_pieces(
         &self,
-        message: &Message,
+        message: &VhostMessage,
         piece: usize,
         fds: &[BorrowedFd<'_>],
     ) -> io::Result<()> {
@@ -94,13 +96,13 @@ impl Rogue {
     }
 
     /// The next answer; an error when the switch hung up, or none comes in time.
-    pub(crate) fn answer(&self) -> io::Result<Message> {
+    pub(crate) fn answer(&self) -> io::Result<VhostMessage> {
         let mut header = [0; HEADER_BYTES];
         (&self.stream).read_exact(&mut header)?;
-        let header = Header::decode(header);
+        let header = MessageHeader::decode(header);
         let mut body = vec![0; header.size as usize];
         (&self.stream).read_exact(&mut body)?;
-        Ok(Message { request: header.request, flags: header.flags, body })
+        Ok(VhostMessage { request: header.request, flags: header.flags, body })
     }
 
     /// Waits until the switch has read everything that was sent before.
@@ -127,7 +129,7 @@ impl Rogue {
         eventually("the end of the session", || self.is_ended().then_some(()));
     }
 
-    /// Agrees upon what a session needs.
+    /// Negotiates the features that a session needs.
     pub(crate) fn negotiate(&mut self) {
         self.try_to_negotiate(FEATURES).expect("answers");
     }
@@ -334,7 +336,7 @@ impl Desk {
         std::iter::from_fn(|| ring.take_used().expect("a sound ring")).count()
     }
 
-    /// A transmit ring, for what no driver does.
+    /// A transmit ring, to do things that no driver does.
     pub(crate) fn ring(&mut self, pair: u16) -> &mut DriverRing {
         &mut self.rings[usize::from(pair)]
     }
@@ -348,7 +350,7 @@ impl Desk {
     }
 }
 
-/// The bytes of a message whose header says what it likes.
+/// The bytes of a message with any header.
 pub(crate) fn message_of_size(number: u32, size: u32, body: &[u8]) -> Vec<u8> {
     let header = [number, 1, size].map(u32::to_ne_bytes).concat();
     [header, body.to_vec()].concat()

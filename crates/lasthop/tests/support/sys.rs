@@ -1,7 +1,7 @@
 //! Descriptors that only bare system calls give.
 #![allow(unsafe_code, reason = "bare system calls")]
 
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// The descriptor that a system call returned, if it succeeded. Many hosts refuse some calls.
 fn owned(fd: libc::c_long) -> Option<OwnedFd> {
@@ -21,6 +21,28 @@ pub(crate) fn userfaultfd() -> Option<OwnedFd> {
     const USER_MODE_ONLY: i32 = 1;
     // SAFETY: flags alone.
     owned(unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | USER_MODE_ONLY) })
+}
+
+/// Maps a file into this process, for good, with a userfaultfd(2) that is never read. A thread that touches an absent page of this mapping
+/// waits for ever. False if the kernel has no such thing.
+pub(crate) fn map_with_faults_that_wait(file: BorrowedFd<'_>, bytes: usize) -> bool {
+    /// `UFFDIO_API`, `UFFDIO_REGISTER` and their arguments (linux/userfaultfd.h).
+    const API: libc::Ioctl = 0xc018_aa3f_u32 as libc::Ioctl;
+    const REGISTER: libc::Ioctl = 0xc020_aa00_u32 as libc::Ioctl;
+    const VERSION: u64 = 0xaa;
+    const MISSING: u64 = 1;
+    let Some(faults) = userfaultfd() else { return false };
+    let shared = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+    // SAFETY: a new mapping, where the kernel finds room; nothing of this process refers to it.
+    let at = unsafe { libc::mmap(std::ptr::null_mut(), bytes, shared.0, shared.1, file.as_raw_fd(), 0) };
+    let (mut api, mut range) = ([VERSION, 0, 0], [at as u64, bytes as u64, MISSING, 0]);
+    // SAFETY: the arguments are as long as the kernel's, and live on.
+    let is_watched = at != libc::MAP_FAILED
+        && unsafe { libc::ioctl(faults.as_raw_fd(), API, api.as_mut_ptr()) } == 0
+        && unsafe { libc::ioctl(faults.as_raw_fd(), REGISTER, range.as_mut_ptr()) } == 0;
+    // Faults wait for as long as it is open.
+    std::mem::forget(faults);
+    is_watched
 }
 
 /// An io_uring(7).

@@ -72,7 +72,7 @@ fn talk(mut guest: Guest, (from, to): ([u8; 6], [u8; 6]), heard: &AtomicU32, is_
     guest
 }
 
-/// What a guest heard of the other one.
+/// The frames that a guest heard of the other one.
 struct Listener {
     from: [u8; 6],
     to: [u8; 6],

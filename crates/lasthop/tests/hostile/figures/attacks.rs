@@ -1,4 +1,4 @@
-//! The attacks, each of which goes on until it is told to end, whatever the switch does to it.
+//! The attacks. Each continues until it is told to end, even if the switch refuses it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use lasthop_guest::{Guest, GuestOptions};
 use lasthop_guestmem::memfd;
 use lasthop_vhost::features;
-use lasthop_vhost::message::{MemoryRegionMessage, Message, request};
+use lasthop_vhost::message::{MemoryRegionMessage, VhostMessage, request};
 use rustix::fs::{FallocateFlags, fallocate};
 
 use crate::support::guests::{TWO, frame};
@@ -31,27 +31,31 @@ const BIG_BYTES: u64 = 1 << 30;
 const LARGE: u32 = 60_000;
 
 pub(super) const ATTACKS: &[Attack] = &[
-    Attack { name: "descriptors whose close waits", run: |ground| linger(ground, false) },
-    Attack { name: "the same in the queue of a call socket", run: |ground| linger(ground, true) },
-    Attack { name: "call with 500,000 watches", run: slow_calls },
-    Attack { name: "the session's own socket with as many", run: slow_answers },
-    Attack { name: "75 regions of 64 GiB to 32 TiB", run: address_space },
-    Attack { name: "frames all over sparse memory", run: sparse_frames },
-    Attack { name: "holes punched into 1 GiB", run: punch },
-    Attack { name: "features set again and again, 32 rings", run: toggle },
-    Attack { name: "half a message", run: half_a_message },
-    Attack { name: "call descriptors changed without end", run: change_calls },
-    Attack { name: "control queue without end", run: control_queue },
-    Attack { name: "four ports that start flows without end", run: start_flows },
-    Attack { name: "ring without kick descriptor, sending", run: without_kick },
-    Attack { name: "memory of 1 GiB mapped, touched and unmapped again and again", run: come_and_go },
-    Attack { name: "messages without end", run: ask },
-    Attack { name: "connections without end", run: connect_again },
-    Attack { name: "descriptors of all kinds", run: odd_descriptors },
-    Attack { name: "kicks without end", run: kick_again },
-    Attack { name: "memory cut short", run: cut_short },
-    Attack { name: "idle clients on the control socket", run: idle_clients },
-    Attack { name: "everything at once", run: everything },
+    Attack::new("descriptors whose close waits", |ground| linger(ground, false)),
+    Attack::new("the same in the queue of a call socket", |ground| linger(ground, true)),
+    Attack::new("call with 500,000 watches", slow_calls),
+    Attack::new("the session's own socket with as many", slow_answers),
+    Attack::new("75 regions of 64 GiB to 32 TiB", address_space),
+    Attack::new("frames all over sparse memory", sparse_frames),
+    Attack::new("holes punched into 1 GiB", punch),
+    Attack::new("features set again and again, 32 rings", toggle),
+    Attack::new("half a message", half_a_message),
+    Attack::new("call descriptors changed without end", change_calls),
+    Attack::new("control queue without end", control_queue),
+    Attack::new("four ports that start flows without end", start_flows),
+    Attack::new("ring without kick descriptor, sending", without_kick),
+    Attack::new("memory of 1 GiB mapped, touched and unmapped again and again", come_and_go),
+    Attack::new("messages without end", ask),
+    Attack::new("connections without end", connect_again),
+    Attack::new("descriptors of all kinds", odd_descriptors),
+    Attack::new("kicks without end", kick_again),
+    Attack::new("memory cut short", cut_short),
+    Attack::new("idle clients on the control socket", idle_clients),
+    Attack {
+        is_supervisor_stopped: true,
+        ..Attack::new("call descriptors changed, and the supervisor stopped", change_calls)
+    },
+    Attack::new("everything at once", everything),
 ];
 
 fn linger(ground: &Ground<'_>, is_nested: bool) {
@@ -93,7 +97,7 @@ fn slow_calls(ground: &Ground<'_>) {
     });
 }
 
-/// Every answer wakes whatever watches the front end's end of the connection.
+/// Every answer wakes all watches of the front end's end of the connection.
 fn slow_answers(ground: &Ground<'_>) {
     again_and_again(ground, || {
         let rogue = connect(ground.dir, "bad0")?;
@@ -208,7 +212,7 @@ fn toggle(ground: &Ground<'_>) {
 }
 
 fn half_a_message(ground: &Ground<'_>) {
-    let half = Message::new(request::SET_MEM_TABLE, vec![0; 40]).encode();
+    let half = VhostMessage::new(request::SET_MEM_TABLE, vec![0; 40]).encode();
     again_and_again(ground, || {
         let rogue = connect(ground.dir, "bad0")?;
         rogue.send_bytes(&half[..30], &[]).ok()?;
@@ -297,7 +301,7 @@ fn without_kick(ground: &Ground<'_>) {
 }
 
 fn ask(ground: &Ground<'_>) {
-    let flood = Message::new(request::GET_FEATURES, Vec::new()).encode().repeat(50);
+    let flood = VhostMessage::new(request::GET_FEATURES, Vec::new()).encode().repeat(50);
     again_and_again(ground, || {
         let (rogue, _desk) = attach(ground.dir, "bad0", 1, &[])?;
         while ground.goes_on() {
@@ -385,7 +389,7 @@ fn everything(ground: &Ground<'_>) {
         });
     }
     fn trickle(ground: &Ground<'_>) {
-        let question = Message::new(request::GET_FEATURES, Vec::new()).encode();
+        let question = VhostMessage::new(request::GET_FEATURES, Vec::new()).encode();
         again_and_again(ground, || {
             let rogue = connect(ground.dir, "bad3")?;
             for byte in question.iter().cycle().take_while(|_| ground.goes_on()) {

@@ -1,9 +1,0 @@
-//! Guests at work: what a workload makes them do.
-
-mod first_packets;
-mod frames;
-mod round_trip;
-mod station;
-mod traffic;
-
-pub(crate) use station::{Done, FIRST_FRAME_SECONDS_MAX, Station};

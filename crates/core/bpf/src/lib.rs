@@ -1,0 +1,52 @@
+//! BPF programs of a few dozen instructions, written in Rust: no compiler, no library and no object file is needed.
+//!
+//! ```text
+//!   Assembler ──finish──> Code ──Program::load──> Program ──attach_*──> Link
+//!      ^    ^                     (the verifier judges)          (its drop detaches)
+//!      │    └── Map: what programs and processes share; WritableWords: a map in this process's memory
+//!      └── Btf: where the running kernel keeps the members of its structures
+//! ```
+//!
+//! - A program lives as long as a descriptor of it, or of its link. Nothing is pinned, so nothing is left when
+//!   the process ends, however it ends.
+//! - Offsets in the kernel's structures come from its BTF. A name that is missing there is an error for the caller, never
+//!   a guess by kernel version.
+//! - BTF bytes, and map contents are read with bounds: no content of theirs causes a panic.
+//!
+//! Not checked here: whether a program is correct. The kernel's verifier does that at [`Program::load`], and its message
+//! is part of [`LoadError`].
+#![deny(unsafe_code)]
+
+mod assembler;
+mod bounds;
+pub mod btf;
+mod instruction;
+mod map;
+mod program;
+mod sys;
+mod words;
+
+pub use assembler::{Assembler, Code, CodeError, Label};
+pub use btf::Btf;
+pub use instruction::{Condition, Operand, Operation, Register, Width};
+pub use map::Map;
+pub use program::{Hook, Licence, Link, LoadError, Program, ProgramKind};
+pub use words::{ReadWords, WritableWords};
+
+/// Numbers of helper functions (linux/bpf.h, `enum bpf_func_id`).
+pub mod helper {
+    /// `bpf_map_lookup_elem(map, key)`: the value's address, or 0.
+    pub const MAP_LOOKUP: i32 = 1;
+    /// `bpf_map_delete_elem(map, key)`.
+    pub const MAP_DELETE: i32 = 3;
+    /// `bpf_ktime_get_ns()`: CLOCK_MONOTONIC.
+    pub const KTIME_NS: i32 = 5;
+    /// `bpf_get_smp_processor_id()`.
+    pub const CPU: i32 = 8;
+    /// `bpf_get_current_pid_tgid()`: the process above the thread's number.
+    pub const PID_TGID: i32 = 14;
+    /// `bpf_redirect(interface, flags)`.
+    pub const REDIRECT: i32 = 23;
+    /// `bpf_redirect_map(map, key, flags)`.
+    pub const REDIRECT_MAP: i32 = 51;
+}

@@ -1,0 +1,119 @@
+//! Maps: memory that programs and processes share.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use crate::sys::{KEY_BYTES, MapFd, MapShape};
+
+/// Numbers of linux/bpf.h.
+mod number {
+    pub(super) const HASH: u32 = 1;
+    pub(super) const ARRAY: u32 = 2;
+    pub(super) const XSKMAP: u32 = 17;
+    pub(super) const MMAPABLE: u32 = 1 << 10;
+}
+
+/// A map, until the last descriptor of it and the last program that uses it are gone.
+#[derive(Debug)]
+pub struct Map(MapFd);
+
+impl Map {
+    fn new(name: &str, shape: MapShape) -> io::Result<Self> {
+        MapFd::create(name, shape).map(Self)
+    }
+
+    /// Values of `value_bytes` by number, 0 to `entries` - 1, all zero.
+    ///
+    /// # Errors
+    /// Errors of bpf(2); EPERM without CAP_BPF.
+    pub fn array(name: &str, value_bytes: u32, entries: u32) -> io::Result<Self> {
+        Self::new(name, array(value_bytes, entries))
+    }
+
+    /// An array of one value, which processes can map: [`WritableWords`](crate::WritableWords).
+    ///
+    /// # Errors
+    /// As [`Self::array`].
+    pub fn shared(name: &str, value_bytes: u32) -> io::Result<Self> {
+        Self::new(name, MapShape { flags: number::MMAPABLE, ..array(value_bytes, 1) })
+    }
+
+    /// The same for programs to write and for processes to read: no process can change it by its descriptor, not even
+    /// the one that made it. See [`ReadWords`](crate::ReadWords).
+    ///
+    /// # Errors
+    /// As [`Self::array`].
+    pub fn shared_read_only(name: &str, value_bytes: u32) -> io::Result<Self> {
+        let map = Self::shared(name, value_bytes)?;
+        map.0.freeze()?;
+        Ok(map)
+    }
+
+    /// Values of `value_bytes` by any number of 32 bits, at most `entries`, for which there is memory from the start.
+    ///
+    /// # Errors
+    /// As [`Self::array`].
+    pub fn hash(name: &str, value_bytes: u32, entries: u32) -> io::Result<Self> {
+        Self::new(name, MapShape { map_type: number::HASH, ..array(value_bytes, entries) })
+    }
+
+    /// XDP sockets by receive queue, 0 to `queues` - 1.
+    ///
+    /// # Errors
+    /// As [`Self::array`].
+    pub fn xdp_sockets(name: &str, queues: u32) -> io::Result<Self> {
+        let (map_type, key_bytes, value_bytes) = (number::XSKMAP, KEY_BYTES, 4);
+        Self::new(
+            name,
+            MapShape { map_type, key_bytes, value_bytes, entries_max: queues, ..Default::default() },
+        )
+    }
+
+    /// Sets the value of `key`.
+    ///
+    /// # Errors
+    /// Errors of bpf(2); EINVAL for a value of another size, E2BIG for a full map.
+    pub fn set(&self, key: u32, value: &[u8]) -> io::Result<()> {
+        self.0.update(key, value)
+    }
+
+    /// The value of `key`, if it has one.
+    ///
+    /// # Errors
+    /// Errors of bpf(2), other than that there is none.
+    pub fn get(&self, key: u32) -> io::Result<Option<Vec<u8>>> {
+        match self.0.look_up(key) {
+            Ok(value) => Ok(Some(value)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Removes `key` from a hash; whether it was there.
+    ///
+    /// # Errors
+    /// Errors of bpf(2), other than that it was not there.
+    pub fn remove(&self, key: u32) -> io::Result<bool> {
+        match self.0.delete(key) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn array(value_bytes: u32, entries_max: u32) -> MapShape {
+    MapShape { map_type: number::ARRAY, key_bytes: KEY_BYTES, value_bytes, entries_max, ..Default::default() }
+}
+
+impl AsFd for Map {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl From<Map> for OwnedFd {
+    fn from(map: Map) -> Self {
+        map.0.into_descriptor()
+    }
+}

@@ -1,0 +1,198 @@
+//! The control queue (virtio 1.2, 5.1.6.5) of guests without a VMM in between, which would otherwise wait for ever.
+
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use lasthop_guestmem::{Cursor, MemoryMap, Segment, Word};
+use lasthop_ring::{BufferAccess, DeviceRing, RingError, walk};
+
+const CLASS_MQ: u8 = 4;
+const MQ_VQ_PAIRS_SET: u8 = 0;
+const ACK_OK: u8 = 0;
+const ACK_ERR: u8 = 1;
+/// Pieces of one command: Linux uses three.
+const SEGMENTS_MAX: usize = 16;
+/// Commands served at a time; a guest has one under way.
+const COMMANDS_MAX: usize = 16;
+/// Time from one serving to the next at least, in ns: guests ask when they start and when they are set up anew, and each time all
+/// rings of the port may change.
+const PAUSE_NS: u64 = 10_000_000;
+
+/// The result of one serving of the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ControlOutcome {
+    /// Commands that were answered.
+    pub(crate) commands: usize,
+    /// Queue pairs that the last of them to ask for some was granted.
+    pub(crate) granted: Option<u16>,
+    /// Whether the guest is to be signalled.
+    pub(crate) signal: bool,
+}
+
+/// When a control queue may be served.
+#[derive(Debug, Default)]
+pub(crate) struct ControlPace {
+    next_ns: u64,
+    is_late: bool,
+}
+
+/// A control ring and the memory that it lies in.
+#[derive(Debug)]
+pub(crate) struct ControlQueue {
+    pub(crate) ring: DeviceRing,
+    pub(crate) map: Arc<MemoryMap>,
+    /// Index of the virtqueue: behind all queue pairs.
+    pub(crate) index: u16,
+    pub(crate) queue_pairs_max: u16,
+    /// Memory in which a successor finds the granted number.
+    pub(crate) granted: Option<Word>,
+    pub(crate) error: Option<RingError>,
+    pub(crate) pace: ControlPace,
+}
+
+impl ControlQueue {
+    /// When it may be served, if that is not now. If it is, not for a while afterwards.
+    pub(crate) fn defer(&mut self, now_ns: u64) -> Option<u64> {
+        self.pace.is_late = now_ns < self.pace.next_ns;
+        if self.pace.is_late {
+            return Some(self.pace.next_ns);
+        }
+        self.pace.next_ns = now_ns + PAUSE_NS;
+        None
+    }
+
+    /// Whether it was put off and not served since.
+    pub(crate) fn is_late(&self) -> bool {
+        self.pace.is_late
+    }
+
+    /// Answers pending commands and asks for the next kick.
+    pub(crate) fn serve(&mut self) -> ControlOutcome {
+        let (mut granted, mut commands) = (None, 0);
+        while self.error.is_none() && commands < COMMANDS_MAX {
+            match self.serve_one(&mut granted) {
+                Ok(true) => commands += 1,
+                Ok(false) => break,
+                Err(error) => self.error = Some(error),
+            }
+        }
+        // A guest that has more under way than is served at a time has to kick again.
+        let _ = self.ring.arm_kicks();
+        self.ring.publish();
+        ControlOutcome { commands, granted, signal: commands > 0 && self.ring.needs_signal() }
+    }
+
+    fn serve_one(&mut self, granted: &mut Option<u16>) -> Result<bool, RingError> {
+        if self.ring.pending()? == 0 && !self.ring.arm_kicks()? {
+            return Ok(false);
+        }
+        let head = self.ring.head(0)?;
+        let mut readable = ArrayVec::<Segment, SEGMENTS_MAX>::new();
+        let mut writable = ArrayVec::<Segment, SEGMENTS_MAX>::new();
+        walk(&self.ring, &self.map, head, BufferAccess::Both, &mut 0, |segment, is_writable| {
+            let list = if is_writable { &mut writable } else { &mut readable };
+            list.try_push(segment).is_ok()
+        })?;
+        self.ring.take(1);
+        let asked = self.parse(&readable);
+        if let (Some(pairs), Some(word)) = (asked, &self.granted) {
+            word.store(u32::from(pairs));
+        }
+        let ack = if asked.is_some() { ACK_OK } else { ACK_ERR };
+        let written = Cursor::new(&self.map, &writable).write(&[ack]).unwrap_or(0);
+        *granted = asked.or(*granted);
+        self.ring.complete(head, written as u32);
+        Ok(true)
+    }
+
+    /// The queue pairs that a command asks for, if they can be granted.
+    fn parse(&self, readable: &[Segment]) -> Option<u16> {
+        let mut bytes = [0; 4];
+        let len = Cursor::new(&self.map, readable).read(&mut bytes).ok()?;
+        let [CLASS_MQ, MQ_VQ_PAIRS_SET, low, high] = bytes else { return None };
+        let pairs = u16::from_le_bytes([low, high]);
+        (len == 4 && (1..=self.queue_pairs_max).contains(&pairs)).then_some(pairs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lasthop_guestmem::{Mapping, Region};
+    use lasthop_ring::{DriverRing, RingAddresses, RingMemory};
+
+    const COMMAND: u64 = 8192;
+    const ACK: u64 = 8256;
+
+    fn queue() -> (ControlQueue, DriverRing) {
+        let mapping = Arc::new(Mapping::anonymous(16384).unwrap());
+        let map = Arc::new(MemoryMap::new(vec![Region { guest_addr: 0, user_addr: 0, mapping }]).unwrap());
+        let addresses = RingAddresses { descriptors: 0, available: 1024, used: 2048 };
+        let memory = || RingMemory::new(&map, 16, addresses).unwrap();
+        let driver = DriverRing::new(memory(), false);
+        let ring = DeviceRing::new(memory(), 0, false);
+        (
+            ControlQueue {
+                ring,
+                map,
+                index: 4,
+                queue_pairs_max: 2,
+                granted: None,
+                error: None,
+                pace: ControlPace::default(),
+            },
+            driver,
+        )
+    }
+
+    fn ask(queue: &mut ControlQueue, driver: &mut DriverRing, command: &[u8]) -> (Option<u16>, u8) {
+        let at = |addr, len| queue.map.translate(addr, len, &mut 0).unwrap();
+        queue.map.write(at(COMMAND, 4), 0, command).unwrap();
+        queue.map.write(at(ACK, 1), 0, &[0xee]).unwrap();
+        // As Linux does: class and command, then data, then the ack.
+        driver.add(&[(COMMAND, 2), (COMMAND + 2, command.len() as u32 - 2)], &[(ACK, 1)], 0).unwrap();
+        driver.publish();
+        let ControlOutcome { commands, granted, signal } = queue.serve();
+        assert_eq!((commands, signal), (1, true));
+        assert_eq!(driver.take_used().unwrap().unwrap().len, 1);
+        let mut ack = [0];
+        queue.map.read(queue.map.translate(ACK, 1, &mut 0).unwrap(), 0, &mut ack).unwrap();
+        (granted, ack[0])
+    }
+
+    #[test]
+    fn queue_pairs_are_granted_within_range_and_all_else_is_answered_with_an_error() {
+        let (mut queue, mut driver) = queue();
+        assert_eq!(ask(&mut queue, &mut driver, &[4, 0, 2, 0]), (Some(2), ACK_OK));
+        for refused in [[4, 0, 0, 0], [4, 0, 3, 0], [4, 1, 1, 0], [0, 0, 1, 0]] {
+            assert_eq!(ask(&mut queue, &mut driver, &refused), (None, ACK_ERR), "{refused:?}");
+        }
+        assert_eq!(ask(&mut queue, &mut driver, &[4, 0, 1]), (None, ACK_ERR), "cut short");
+    }
+
+    #[test]
+    fn of_several_commands_the_last_one_counts_and_the_next_ones_have_to_wait() {
+        let (mut queue, mut driver) = queue();
+        queue
+            .map
+            .write(queue.map.translate(COMMAND, 8, &mut 0).unwrap(), 0, &[4, 0, 2, 0, 4, 0, 1, 0])
+            .unwrap();
+        for at in [COMMAND, COMMAND + 4, COMMAND + 8] {
+            driver.add(&[(at, 4)], &[(ACK, 1)], 0).unwrap();
+        }
+        driver.publish();
+        assert_eq!(queue.defer(5), None);
+        assert_eq!(queue.serve(), ControlOutcome { commands: 3, granted: Some(1), signal: true });
+        assert_eq!((queue.defer(6), queue.is_late()), (Some(5 + PAUSE_NS), true));
+        assert_eq!((queue.defer(5 + PAUSE_NS), queue.is_late()), (None, false));
+    }
+
+    #[test]
+    fn a_broken_control_ring_is_stopped() {
+        let (mut queue, mut driver) = queue();
+        driver.add(&[(1 << 40, 2)], &[(ACK, 1)], 0).unwrap();
+        driver.publish();
+        assert_eq!(queue.serve().commands, 0);
+        assert!(matches!(queue.error, Some(RingError::BufferOutside(..))));
+    }
+}

@@ -1,0 +1,262 @@
+//! The back end of a vhost-user session: one attached guest, whose requests become tasks of workers.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use lasthop_guestmem::{MemoryMap, Word};
+use lasthop_verdict::PortId;
+use lasthop_vhost::{Device, ForeignFd, Offer, RingStart};
+
+use crate::EngineError;
+use crate::control::{ControlPace, ControlQueue};
+use crate::features;
+use crate::port::{PortConfig, PortRecord, PortTable};
+use crate::worker_pool::WorkerPool;
+
+/// The number of changes that a worker's wait for others counts as: a wait takes 10 ms, a change 0.5 ms.
+const WAIT_CHANGES: u64 = 20;
+
+/// The switch's end of one attached guest: has the workers do the requests of its vhost-user session.
+#[derive(Debug)]
+pub struct PortDevice {
+    port: PortId,
+    offer: Offer,
+    /// Virtio and protocol features as acknowledged.
+    features: u64,
+    protocol_features: u64,
+    /// The guest's memory, for its control ring.
+    map: Arc<MemoryMap>,
+    /// Changes that all workers had to be told of.
+    changes: Arc<AtomicU64>,
+    pool: Arc<WorkerPool>,
+    ports: Arc<Mutex<PortTable>>,
+}
+
+impl PortDevice {
+    /// For a port that is attached to.
+    pub(crate) fn new(
+        port: PortId,
+        config: &PortConfig,
+        pool: Arc<WorkerPool>,
+        ports: Arc<Mutex<PortTable>>,
+    ) -> Self {
+        let offer = Offer {
+            features: features::offered(config),
+            queue_pairs: config.queue_pairs,
+            mac: config.mac.map(|mac| mac.0),
+            mtu: config.mtu,
+            private: features::private(config),
+        };
+        let (map, changes) = (Arc::default(), Arc::default());
+        Self { port, offer, features: 0, protocol_features: 0, map, changes, pool, ports }
+    }
+
+    /// Changes that workers were told of so far, each of which takes some of their time. One that made a worker wait for others counts as
+    /// many.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Relaxed)
+    }
+
+    /// The same as a number that goes on until all that was done for the guest is undone.
+    #[must_use]
+    pub fn change_count(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.changes)
+    }
+
+    /// Has workers make a change of the port, unless it is gone: then there is nothing to change.
+    fn change<R>(&mut self, make: impl FnOnce(&Self) -> R) -> Option<R> {
+        self.changes.fetch_add(1, Ordering::Relaxed);
+        let pool = Arc::clone(&self.pool);
+        let _change = pool.port_changes().session_change(self.port);
+        let is_there = self.table().get(self.port).is_some();
+        let made = is_there.then(|| make(self));
+        self.changes.fetch_add(WAIT_CHANGES * pool.take_waits(self.port), Ordering::Relaxed);
+        made
+    }
+
+    fn use_features(&mut self) {
+        let capabilities = features::capabilities(self.features, self.protocol_features);
+        self.change(|this| _ = this.pool.set_capabilities(this.port, capabilities));
+    }
+
+    fn table(&self) -> MutexGuard<'_, PortTable> {
+        self.ports.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The queue pairs that the guest asked another process's control queue for; 0 is none.
+    fn restore_pairs(&self, pairs: u32) {
+        let pairs = u16::try_from(pairs).ok().filter(|pairs| (1..=self.offer.queue_pairs).contains(pairs));
+        if let Some(pairs) = pairs {
+            self.pool.grant_pairs(self.port, pairs);
+        }
+    }
+
+    fn start(&self, index: u16, start: RingStart) -> Result<std::io::Result<()>, EngineError> {
+        let port = self.port;
+        let RingStart { ring, kick, call, enabled, is_taken_over, granted } = start;
+        let queue_pairs_max = self.offer.queue_pairs;
+        if let Some(pairs) = granted.as_ref().filter(|_| is_taken_over).map(Word::load) {
+            self.restore_pairs(pairs);
+        }
+        let started = if index == 2 * queue_pairs_max {
+            let map = Arc::clone(&self.map);
+            let pace = ControlPace::default();
+            let control = ControlQueue { ring, map, index, queue_pairs_max, granted, error: None, pace };
+            self.pool.start_control(port, control, (kick, call))
+        } else {
+            self.pool.start_ring(port, index, ring, (kick, call), enabled)
+        };
+        if is_taken_over && matches!(started, Ok(Ok(()))) {
+            // The previous process may have published entries without signalling the guest.
+            self.pool.signal_guest_later(port, index);
+        }
+        started
+    }
+
+    fn record(&self, change: impl FnOnce(&mut PortRecord)) {
+        if let Some(record) = self.table().get_mut(self.port) {
+            change(record);
+        }
+    }
+}
+
+impl Device for PortDevice {
+    fn offer(&self) -> Offer {
+        self.offer
+    }
+
+    fn is_link_up(&self) -> bool {
+        self.table().get(self.port).is_none_or(|record| record.config.link_up)
+    }
+
+    fn memory_bytes_max(&self) -> u64 {
+        let max_bytes = self.table().get(self.port).map(|record| record.config.memory_bytes_max);
+        max_bytes.unwrap_or(lasthop_vhost::MEMORY_BYTES_MAX_DEFAULT)
+    }
+
+    fn set_features(&mut self, features: u64) {
+        self.record(|record| record.features = features);
+        self.features = features;
+        self.use_features();
+    }
+
+    fn set_protocol_features(&mut self, features: u64) {
+        self.protocol_features = features;
+        self.use_features();
+    }
+
+    fn set_memory(&mut self, map: Arc<MemoryMap>) {
+        self.change(|this| _ = this.pool.set_memory(this.port, &map));
+        self.map = map;
+    }
+
+    fn start_ring(&mut self, index: u16, start: RingStart) -> Result<(), String> {
+        let started = self.change(|this| this.start(index, start));
+        match started.unwrap_or(Err(EngineError::NoSuchPort(self.port))) {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(format!("cannot wait for kicks of ring {index}: {error}")),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    fn stop_ring(&mut self, index: u16) -> Option<u16> {
+        self.change(|this| this.pool.stop_ring(this.port, index).ok().flatten()).flatten()
+    }
+
+    fn set_ring_enabled(&mut self, index: u16, enabled: bool) {
+        self.change(|this| _ = this.pool.set_ring_enabled(this.port, index, enabled));
+    }
+
+    fn set_ring_call(&mut self, index: u16, call: Option<ForeignFd>) {
+        self.change(|this| _ = this.pool.set_ring_call(this.port, index, call));
+    }
+
+    fn set_mtu(&mut self, mtu: u16) {
+        self.record(|record| record.guest_mtu = Some(mtu));
+    }
+}
+
+impl Drop for PortDevice {
+    fn drop(&mut self) {
+        let pool = Arc::clone(&self.pool);
+        // All rings have stopped before, so a switch that is being quiesced need not be waited for.
+        let _change = pool.port_changes().control_change(self.port);
+        let _ = pool.detach(self.port);
+        self.changes.fetch_add(1, Ordering::Relaxed);
+        // Last: a ring of this guest that is not stopped yet would else count as the next guest's.
+        self.table().detach(self.port);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Sender, channel};
+
+    use lasthop_guestmem::{Mapping, Region};
+    use lasthop_ring::{DeviceRing, RingAddresses, RingMemory};
+
+    use super::*;
+    use crate::{Engine, EngineSettings};
+
+    fn engine() -> (Engine, PortId) {
+        let module = lasthop_modules::by_name("dummy", &lasthop_modules::BridgeSettings::default()).unwrap();
+        let engine = Engine::start(module.into(), &EngineSettings::default()).unwrap();
+        let port = engine.add_port(PortConfig::default()).unwrap();
+        (engine, port)
+    }
+
+    /// Holds the worker up until the returned sender is dropped.
+    fn hold_worker(engine: &Engine) -> Sender<()> {
+        let (is_held, held) = channel();
+        let (go_on, told) = channel();
+        engine.pool.mailbox(0).post(Box::new(move |_| {
+            is_held.send(()).unwrap();
+            assert!(told.recv().is_err(), "nothing is sent");
+        }));
+        held.recv().unwrap();
+        go_on
+    }
+
+    #[test]
+    fn a_port_is_free_when_all_that_was_done_for_its_guest_is_undone() {
+        let (engine, port) = engine();
+        let device = engine.device(port).unwrap();
+        let held = hold_worker(&engine);
+        let leaving = std::thread::spawn(move || drop(device));
+        while engine.pool.mailbox(0).len() == 0 {
+            std::thread::yield_now();
+        }
+        // Something of the guest is still to be undone: that must not befall the next one.
+        assert!(matches!(engine.device(port), Err(EngineError::Attached(_))));
+        drop(held);
+        leaving.join().unwrap();
+        engine.device(port).unwrap();
+    }
+
+    #[test]
+    fn a_ring_that_was_not_stopped_in_time_starts_for_the_next_guest_only() {
+        let (engine, port) = engine();
+        let mapping = Arc::new(Mapping::anonymous(8192).unwrap());
+        let map = Arc::new(MemoryMap::new(vec![Region { guest_addr: 0, user_addr: 0, mapping }]).unwrap());
+        let start = || {
+            let addresses = RingAddresses { descriptors: 0, available: 1024, used: 2048 };
+            let ring = DeviceRing::new(RingMemory::new(&map, 16, addresses).unwrap(), 0, false);
+            RingStart { ring, kick: None, call: None, enabled: true, is_taken_over: false, granted: None }
+        };
+        let mut device = engine.device(port).unwrap();
+        device.set_memory(Arc::clone(&map));
+        device.start_ring(1, start()).unwrap();
+        let held = hold_worker(&engine);
+        assert_eq!(device.stop_ring(1), None, "nobody knows where it stands");
+        drop(held);
+        for _ in 0..2 {
+            assert!(device.start_ring(1, start()).unwrap_err().contains("restart its guest"));
+        }
+        drop(device);
+        let mut device = engine.device(port).unwrap();
+        device.set_memory(Arc::clone(&map));
+        device.start_ring(1, start()).unwrap();
+        assert_eq!(device.stop_ring(1), Some(0));
+    }
+}

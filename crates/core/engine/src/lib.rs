@@ -1,0 +1,482 @@
+//! Worker threads around the fabric: when they work, sleep and wake. The only crate that knows clocks and CPUs.
+//!
+//! **Purpose.** [`Engine`] runs the switch's workers and lets the control side add ports, attach guests ([`PortDevice`]
+//! is the back end of a vhost-user session) and read counters.
+//!
+//! **Contract.** Control calls are messages to the workers and are answered within [`REPLY_TIMEOUT`] or fail, naming the
+//! worker that did not answer. An idle worker makes no system call and visits no ring; an idle ring is never visited.
+//! Workers wait neither for guests nor for each other, with two exceptions. While a ring is stopped, its home waits until the
+//! others are done with what they hold of it. A front end that makes its call descriptor blocking and fills it holds one
+//! worker up until the watchdog looks, 100 ms at most as a rule; then its port is stopped ([`PortState::Stopped`]).
+//!
+//! **Not checked.** That kick and call descriptors are eventfds: the session does that before it hands them over.
+//!
+//! **Threading.** Each worker owns a fabric of one pool; a queue pair has a home among them. There is a thread for each worker,
+//! and the first one serves all workers as long as they have little to do. The watchdog is a thread that sleeps unless guests
+//! are signalled. A change is posted to every worker as a task; once all have answered, the old state is unused (grace
+//! period). The control side may be any number of threads: changes of one port are made one after the other. Before
+//! [`Engine::begin`] no thread serves a worker, and the control side, one thread then, runs tasks itself.
+//!
+//! ```text
+//!            kick                     work                      nothing for the hysteresis
+//!   asleep -------> active: visit, visit, ... -------> arm kicks, fence, look again --nothing--> asleep
+//!     ^  ^                 ^                                     | something
+//!     |  mailbox           +-------------------------------------+
+//!     |  +-- another worker returned a packet
+//!     +-- earliest deadline of a packet that waits for receive buffers
+//! ```
+#![deny(unsafe_code)] // sys.rs alone may have some
+
+mod capture;
+mod control;
+mod device;
+mod events;
+mod features;
+mod former_counters;
+mod homes;
+mod load;
+mod mailbox;
+mod memory_costs;
+mod offences;
+mod persistent_counters;
+mod polled;
+mod port;
+mod port_changes;
+mod signals;
+mod slow_calls;
+mod stalls;
+mod stats;
+mod sys;
+mod threads;
+mod upcalls;
+mod watchdog;
+mod worker;
+mod worker_pool;
+mod worker_thread;
+
+pub use capture::{CAPTURES_MAX, Capture};
+pub use device::PortDevice;
+pub use former_counters::{FormerCounters, former_writes};
+pub use lasthop_fabric::{CaptureDirection, CapturedFrame, UpcallLimits, UpcallLine, UpcallRecord, Watch};
+pub use load::Gathering;
+pub use persistent_counters::{NAMES_BYTES, PORT_COUNTERS_BYTES, SavedCounters};
+pub use port::{PortConfig, PortState};
+pub use stats::{EngineStats, PortStats, RingInspection, RingStats, WorkerStats};
+pub use sys::{peer_process, peer_user};
+pub use upcalls::Upcalls;
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use lasthop_fabric::Fabric;
+use lasthop_fabric::bounds::WORKERS_MAX;
+use lasthop_guestmem::Mapping;
+use lasthop_verdict::{FdbEntry, FdbMove, Mac, Module, PORTS_MAX, PortId, PortSettings, SwitchId, Vid};
+use thiserror::Error;
+
+use port::{PortRecord, PortTable};
+use stats::PortShare;
+use threads::Threads;
+use watchdog::Watchdog;
+use worker::Worker;
+use worker_pool::WorkerPool;
+
+/// How long a control call waits for the worker: far more than a visit takes, also on a machine whose CPUs are all taken, and
+/// less than callers' own time limits.
+pub const REPLY_TIMEOUT: Duration = Duration::from_secs(4);
+
+/// How often it is looked whether all packets have come to their end.
+const QUIESCE_POLL: Duration = Duration::from_micros(100);
+
+/// Why the engine did not do as told.
+#[derive(Debug, Error)]
+pub enum EngineError {
+    /// All of `PORTS_MAX` are in use.
+    #[error("the switch has {PORTS_MAX} ports already; delete one first")]
+    TooManyPorts,
+    /// No such port.
+    #[error("there is no port {0}")]
+    NoSuchPort(PortId),
+    /// Another guest is attached, or has not quite gone.
+    #[error("port {0} has a guest, which has to detach before another one can attach")]
+    Attached(PortId),
+    /// The module refused the port.
+    #[error("{0}")]
+    Refused(String),
+    /// The numbered worker did not answer in time.
+    #[error("the switch's worker {0} did not answer within {seconds} s; it is stuck or the machine is overloaded", seconds = REPLY_TIMEOUT.as_secs())]
+    NoAnswer(usize),
+    /// A virtqueue stayed in use, although all workers answered.
+    #[error("virtqueue {1} of port {0} stays in use; restart the switch")]
+    RingBusy(PortId, u16),
+    /// A worker did not answer in time when the virtqueue was to be stopped.
+    #[error(
+        "virtqueue {1} of port {0} was not stopped in time, so where it would go on is not known; restart its guest"
+    )]
+    Adrift(PortId, u16),
+    /// The front end held workers up again and again.
+    #[error(
+        "its front end {1}, once too often; start it again in {0} s, or delete the vnic and add it again"
+    )]
+    Held(u64, &'static str),
+    /// A session did not finish a change of its port.
+    #[error(
+        "a session has been changing its port for {seconds} s; a worker is stuck or the machine is overloaded",
+        seconds = REPLY_TIMEOUT.as_secs()
+    )]
+    Changing,
+    /// `CAPTURES_MAX` captures are running.
+    #[error("{CAPTURES_MAX} captures are running already; end one first")]
+    TooManyCaptures,
+    /// The system refused something at start.
+    #[error("cannot {0}: {1}")]
+    System(&'static str, std::io::Error),
+}
+
+/// How the engine runs.
+#[derive(Clone, Debug)]
+pub struct EngineSettings {
+    /// CPUs that workers may run on; empty: all that the process may use.
+    pub cpus: Vec<usize>,
+    /// Worker threads, 1 to `WORKERS_MAX`; beyond the number of CPUs they only get in each other's way.
+    pub workers: usize,
+    /// How long a thread looks for more work after the last packet at most, in microseconds; the time adapts to how often
+    /// looking has found packets lately ([`lasthop_ring::AdaptivePoll`]).
+    pub hysteresis_us: u32,
+    /// Which thread serves which worker.
+    pub gathering: Gathering,
+}
+
+/// Default of `hysteresis_us`: most guests have answered by then. A sleep and a wake-up together cost about a quarter of it.
+pub const HYSTERESIS_US_DEFAULT: u32 = 200;
+
+impl Default for EngineSettings {
+    fn default() -> Self {
+        Self {
+            cpus: Vec::new(),
+            workers: 1,
+            hysteresis_us: HYSTERESIS_US_DEFAULT,
+            gathering: Gathering::default(),
+        }
+    }
+}
+
+/// A running switch. Dropping it stops its workers.
+pub struct Engine {
+    module: Arc<dyn Module>,
+    pool: Arc<WorkerPool>,
+    ports: Arc<Mutex<PortTable>>,
+    started: std::time::Instant,
+    settings: EngineSettings,
+    threads: Threads,
+    watchdog: Option<JoinHandle<()>>,
+    captures: capture::Captures,
+}
+
+impl Engine {
+    /// Starts a switch whose packets `module` decides on.
+    ///
+    /// # Errors
+    /// [`EngineError::System`].
+    pub fn start(module: Arc<dyn Module>, settings: &EngineSettings) -> Result<Self, EngineError> {
+        let mut engine = Self::prepare(module, settings)?;
+        engine.begin()?;
+        Ok(engine)
+    }
+
+    /// As [`Self::start`], but no packet passes before [`Self::begin`]: until then no thread serves a worker, and the calling
+    /// thread, which must be this one, runs the workers' tasks without waiting for another thread.
+    ///
+    /// # Errors
+    /// [`EngineError::System`].
+    pub fn prepare(module: Arc<dyn Module>, settings: &EngineSettings) -> Result<Self, EngineError> {
+        lasthop_guestmem::guard::install().map_err(|error| EngineError::System("handle SIGBUS", error))?;
+        let workers = settings.workers.clamp(1, WORKERS_MAX);
+        let fabrics = Fabric::for_workers(&module, workers).map_err(EngineError::Refused)?;
+        let flow_key = RandomState::new().hash_one(std::process::id());
+        let pool =
+            WorkerPool::new(workers).map_err(|error| EngineError::System("create an eventfd", error))?;
+        let (pool, started) = (Arc::new(pool), std::time::Instant::now());
+        let audited = Arc::clone(&pool);
+        let watchdog = Watchdog::start(pool.watchdog(), move |port| audited.audit(port))
+            .map_err(|error| EngineError::System("start the watchdog", error))?;
+        let (ports, watchdog, captures) = (Arc::default(), Some(watchdog), capture::Captures::default());
+        let (settings, threads) = (settings.clone(), Threads::start(workers)?);
+        let engine = Self { module, pool, ports, started, settings, threads, watchdog, captures };
+        for (number, mut fabric) in fabrics.into_iter().enumerate() {
+            fabric.set_flow_key(flow_key);
+            let worker = Worker::new(fabric, Arc::clone(&engine.pool), started)
+                .map_err(|error| EngineError::System("set up a worker", error))?;
+            engine.pool.watchdog().watch_me(number);
+            engine.pool.mailbox(number).park(worker);
+        }
+        Ok(engine)
+    }
+
+    /// Hands workers to their threads, if that was not done yet.
+    ///
+    /// # Errors
+    /// [`EngineError::System`].
+    pub fn begin(&mut self) -> Result<(), EngineError> {
+        let workers = self.pool.mailboxes().iter().filter_map(|mailbox| mailbox.take_worker());
+        let workers: Vec<Worker> = workers.map(|worker| *worker).collect();
+        if workers.is_empty() {
+            return Ok(());
+        }
+        let worker_threads = worker_thread::worker_threads(workers, &self.pool, &self.settings, self.started)
+            .map_err(|error| EngineError::System("set up a worker", error))?;
+        self.threads.begin(worker_threads);
+        Ok(())
+    }
+
+    fn table(&self) -> std::sync::MutexGuard<'_, PortTable> {
+        self.ports.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a port; guests may attach to it afterwards.
+    ///
+    /// # Errors
+    /// [`EngineError::TooManyPorts`], [`EngineError::Refused`] by the module, [`EngineError::NoAnswer`].
+    pub fn add_port(&self, config: PortConfig) -> Result<PortId, EngineError> {
+        let port = self.table().claim(config.clone()).ok_or(EngineError::TooManyPorts)?;
+        let (pairs, link_up, settings) = (config.queue_pairs, config.link_up, settings(config));
+        let added = self
+            .pool
+            .call_all(move |worker| worker.fabric.add_port(port, pairs))
+            .and_then(|_| self.module.port_added(port, &settings).map_err(EngineError::Refused))
+            .and_then(|()| if link_up { Ok(()) } else { self.pool.set_link(port, false) });
+        if let Err(error) = added {
+            self.forget(port)?;
+            return Err(error);
+        }
+        Ok(port)
+    }
+
+    /// Keeps a copy of the counters of `port` in `memory`, of [`PORT_COUNTERS_BYTES`], to be read after this process was killed.
+    ///
+    /// # Errors
+    /// [`EngineError::NoAnswer`].
+    pub fn keep_counters(&self, port: PortId, memory: &Arc<Mapping>) -> Result<(), EngineError> {
+        persistent_counters::write_names(memory);
+        let memory = Arc::clone(memory);
+        self.pool.call_all(move |worker| worker.keep_counters(port, &memory)).map(drop)
+    }
+
+    /// Takes no more packets from any guest. Taken packets are finished or postponed. Postponed ones are taken again, here after
+    /// [`Self::resume`] or by another process. Waits up to `timeout` for partially delivered packets, which cannot be postponed.
+    ///
+    /// # Errors
+    /// [`EngineError::NoAnswer`].
+    pub fn quiesce(&self, timeout: Duration) -> Result<(), EngineError> {
+        let until = std::time::Instant::now() + timeout;
+        let left = |worker: &mut Worker| (worker.fabric.under_way(), worker.fabric.unpostponable());
+        let sum = |left: Vec<(usize, usize)>| {
+            left.into_iter().fold((0, 0), |sum, left| (sum.0 + left.0, sum.1 + left.1))
+        };
+        let mut under_way = sum(self.pool.call_all(move |worker| {
+            worker.set_draining(true);
+            left(worker)
+        })?);
+        while under_way.1 > 0 && std::time::Instant::now() < until {
+            std::thread::sleep(QUIESCE_POLL);
+            under_way = sum(self.pool.call_all(left)?);
+        }
+        self.pool.call_all(Worker::quiesce)?;
+        if under_way.0 > 0 {
+            self.pool.call(0, |worker| worker.withdraw())?;
+            self.pool.call_all(Worker::postpone)?;
+        }
+        Ok(())
+    }
+
+    /// Sessions begin no change of any port until [`Self::resume`], and wait meanwhile. To be called before [`Self::quiesce`] once sessions
+    /// have threads of their own.
+    ///
+    /// # Errors
+    /// [`EngineError::Changing`].
+    pub fn pause_sessions(&self) -> Result<(), EngineError> {
+        if self.pool.port_changes().pause(REPLY_TIMEOUT) { Ok(()) } else { Err(EngineError::Changing) }
+    }
+
+    /// Goes on after [`Self::quiesce`] and [`Self::quiesce`].
+    ///
+    /// # Errors
+    /// [`EngineError::NoAnswer`].
+    pub fn resume(&self) -> Result<(), EngineError> {
+        self.pool.port_changes().resume();
+        self.pool.call_all(|worker| worker.set_draining(false)).map(drop)
+    }
+
+    /// Changes a port while its guest is attached. Its address, its VLANs, its isolation, its limits and its link change at once.
+    /// The next guest is told a new address, MTU and features when it attaches.
+    ///
+    /// # Errors
+    /// [`EngineError::NoSuchPort`], [`EngineError::Refused`] for other queue pairs or kind, and by the module, which change nothing;
+    /// [`EngineError::NoAnswer`].
+    pub fn change_port(&self, port: PortId, config: PortConfig) -> Result<(), EngineError> {
+        let old = self.table().get(port).map(|record| record.config.clone());
+        let old = old.ok_or(EngineError::NoSuchPort(port))?;
+        if config.queue_pairs != old.queue_pairs {
+            let why = format!("the number of queue pairs of \"{}\" cannot change; add it anew", old.name);
+            return Err(EngineError::Refused(why));
+        }
+        if config.kind != old.kind {
+            let why = format!("the kind of \"{}\" cannot change; add it anew", old.name);
+            return Err(EngineError::Refused(why));
+        }
+        self.module.port_changed(port, &settings(config.clone())).map_err(EngineError::Refused)?;
+        let link_up = config.link_up;
+        if let Some(record) = self.table().get_mut(port) {
+            record.config = config;
+        }
+        let _change = self.pool.port_changes().control_change(port);
+        if link_up != old.link_up { self.pool.set_link(port, link_up) } else { Ok(()) }
+    }
+
+    /// Takes a port to another switch, with its guest. Packets are dropped meanwhile, for a named reason.
+    ///
+    /// # Errors
+    /// [`EngineError::NoSuchPort`], [`EngineError::NoAnswer`]; [`EngineError::Refused`] by the module, and then the port is back
+    /// where it was.
+    pub fn move_port(&self, port: PortId, switch: SwitchId) -> Result<(), EngineError> {
+        let old = self.table().get(port).map(|record| record.config.clone());
+        let old = old.ok_or(EngineError::NoSuchPort(port))?;
+        let new = PortConfig { switch, ..old.clone() };
+        self.module.port_removed(port);
+        // No worker is amid a visit any more that knew it there.
+        self.pool.call_all(|_| ())?;
+        let added = self.module.port_added(port, &settings(new.clone())).map_err(EngineError::Refused);
+        if added.is_err() {
+            return self.module.port_added(port, &settings(old)).map_err(EngineError::Refused).and(added);
+        }
+        if let Some(record) = self.table().get_mut(port) {
+            record.config = new;
+        }
+        Ok(())
+    }
+
+    /// The ports of a switch, as its module is told of them.
+    #[must_use]
+    pub fn ports_of(&self, switch: SwitchId) -> Vec<(PortId, PortSettings)> {
+        let records = self.table().records().into_iter();
+        let own = records.filter(|(_, record)| record.config.switch == switch);
+        own.map(|(port, record)| (port, settings(record.config))).collect()
+    }
+
+    /// Removes a port; its guest's rings are stopped first.
+    ///
+    /// # Errors
+    /// [`EngineError::NoSuchPort`], [`EngineError::NoAnswer`].
+    pub fn remove_port(&self, port: PortId) -> Result<(), EngineError> {
+        self.table().get(port).ok_or(EngineError::NoSuchPort(port))?;
+        self.forget(port)
+    }
+
+    /// Whether the module has taken the port or not: else it would refuse the number to the next.
+    fn forget(&self, port: PortId) -> Result<(), EngineError> {
+        // A session that is at work with it begins nothing more.
+        self.table().leave(port);
+        let _change = self.pool.port_changes().control_change(port);
+        // Rings first: a frame still under way would be learned from again.
+        self.pool.remove_port(port)?;
+        self.module.port_removed(port);
+        self.table().release(port);
+        Ok(())
+    }
+
+    /// The back end for a guest that attaches to `port`, one at a time. Dropping it detaches the guest; the next one may attach
+    /// when that is done.
+    ///
+    /// # Errors
+    /// [`EngineError::NoSuchPort`], [`EngineError::Attached`].
+    pub fn device(&self, port: PortId) -> Result<PortDevice, EngineError> {
+        let config = self.table().attach(port)?;
+        Ok(PortDevice::new(port, &config, Arc::clone(&self.pool), Arc::clone(&self.ports)))
+    }
+
+    /// Counters and states of all ports and workers. Each worker tells of one moment of its own; sums are conserved. The persistent
+    /// counters are written first: after this process's death no counter is less than one that was reported.
+    ///
+    /// # Errors
+    /// [`EngineError::NoAnswer`].
+    pub fn stats(&self) -> Result<EngineStats, EngineError> {
+        let records: Vec<(PortId, PortRecord)> = self.table().records();
+        let internal = (PortId::INTERNAL, 0);
+        let ports = records.iter().map(|(port, record)| (*port, record.config.queue_pairs));
+        let ports: Arc<[(PortId, u16)]> = std::iter::once(internal).chain(ports).collect();
+        let shares = self.pool.call_all(move |worker| {
+            let shares = ports.iter().map(|(port, pairs)| PortShare::of(worker, *port, *pairs)).collect();
+            worker.persist_counters();
+            (worker.stats(), shares)
+        })?;
+        Ok(EngineStats::collect(shares, records))
+    }
+
+    /// Addresses that the module saw change ports lately.
+    #[must_use]
+    pub fn moves(&self) -> Vec<FdbMove> {
+        self.module.moves(worker::now_ns(self.started))
+    }
+
+    /// Has `module` decide from now on. It knows the ports that there are already.
+    ///
+    /// # Errors
+    /// [`EngineError::NoAnswer`]: that worker uses the old one until it looks at its tasks.
+    pub fn set_module(&mut self, module: &Arc<dyn Module>) -> Result<(), EngineError> {
+        self.module = Arc::clone(module);
+        let module = Arc::clone(module);
+        self.pool.call_all(move |worker| worker.fabric.set_module(Arc::clone(&module))).map(drop)
+    }
+
+    /// The module's forwarding table.
+    #[must_use]
+    pub fn fdb(&self) -> Vec<FdbEntry> {
+        self.module.fdb(worker::now_ns(self.started))
+    }
+
+    /// Enters a static address into the module's forwarding table: for one VLAN, or for all that the port carries.
+    ///
+    /// # Errors
+    /// [`EngineError::NoSuchPort`], [`EngineError::Refused`] by the module.
+    pub fn fdb_add(&self, mac: Mac, vlan: Option<Vid>, port: PortId) -> Result<(), EngineError> {
+        self.table().get(port).ok_or(EngineError::NoSuchPort(port))?;
+        self.module.fdb_add(mac, vlan, port).map_err(EngineError::Refused)
+    }
+
+    /// Takes out an entry of `fdb_add`.
+    ///
+    /// # Errors
+    /// [`EngineError::NoSuchPort`], [`EngineError::Refused`] by the module.
+    pub fn fdb_del(&self, mac: Mac, vlan: Option<Vid>, port: PortId) -> Result<(), EngineError> {
+        self.table().get(port).ok_or(EngineError::NoSuchPort(port))?;
+        self.module.fdb_del(mac, vlan, port).map_err(EngineError::Refused)
+    }
+
+    /// Forgets learned addresses, of one port or all, of one VLAN or all; how many.
+    ///
+    /// # Errors
+    /// [`EngineError::Refused`] by the module.
+    pub fn fdb_flush(&self, port: Option<PortId>, vlan: Option<Vid>) -> Result<usize, EngineError> {
+        self.module.fdb_flush(port, vlan).map_err(EngineError::Refused)
+    }
+}
+
+/// The settings of a port that its module gets.
+fn settings(config: PortConfig) -> PortSettings {
+    let PortConfig { name, switch, mac, storm, vlans, is_isolated, kind, .. } = config;
+    PortSettings { name, switch, mac, storm, macs_max: None, vlans, is_isolated, kind }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        // Those without a thread know of each other, and would stay for ever.
+        self.pool.mailboxes().iter().for_each(|mailbox| drop(mailbox.take_worker()));
+        self.pool.mailboxes().iter().for_each(|mailbox| mailbox.post(Box::new(Worker::stop)));
+        self.threads.join();
+        // Last: a worker may be stuck until the watchdog looks.
+        self.pool.watchdog().end();
+        let _ = self.watchdog.take().map(JoinHandle::join);
+    }
+}

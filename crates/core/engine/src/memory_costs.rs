@@ -1,0 +1,422 @@
+//! The costs of guests' memory to the switch, by port.
+//!
+//! The kernel charges a page of shared memory to the process that touches it first. A front end may leave its memory sparse and name
+//! buffers all over it: then the switch allocates it, page tables included. And an access waits for as long as the front end
+//! punches holes around it. So some visits are metered (`lasthop_fabric::VisitMeter`): one in 64, each for all of those, and one after 8 MiB
+//! of frames, for itself. All are metered for a second after a round that took long, after many page faults in visits that were not
+//! metered, and once a port has had much of its memory filled. Page faults are charged to the port in whose memory they were. Now and
+//! then its files are asked how much of them has memory. Their growth, up to the switch's faults there, counts as filled by the switch.
+//! A port's rings stop when that is too much, or when its memory stalls workers again and again.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use lasthop_fabric::VisitMeter;
+use lasthop_guestmem::{Filled, MemoryMap, Unmapped};
+use lasthop_verdict::{PORTS_MAX, PortId};
+
+use crate::offences::Offence;
+use crate::stalls::{STALL_NS, Wait, control_ns};
+use crate::sys::ThreadUsage;
+use crate::worker::now_ns;
+use crate::worker_pool::WorkerPool;
+
+/// Bytes of a small page.
+const PAGE_BYTES: u64 = 4096;
+/// Page faults in a port's memory after which its files are asked: those of 16 MiB in small pages.
+const AUDIT_FAULTS: u64 = 4096;
+/// Page faults after which the worker asks them itself: the watchdog's thread has no CPU. An audit takes some microseconds.
+const AUDIT_FAULTS_MAX: u64 = 4 * AUDIT_FAULTS;
+/// Page faults between two metered visits that are an alarm: those of 4 MiB, where some 8 MiB of frames were.
+const ALARM_FAULTS: u64 = 1024;
+/// Bytes that the switch may have filled of a port's memory, beside half of the present ones: more than the receive buffers
+/// of a guest that has just started.
+const FILLED_BYTES_MAX: u64 = 128 << 20;
+/// As much is forgiven in this time: guests restart, and use memory for packets that they did not use before.
+const FORGIVEN: Duration = Duration::from_secs(3600);
+/// So many stalls within that time are an offence: some may be the host's fault, when it is short of memory.
+const STALLS_MAX: u32 = 5;
+const STALLS_TIME: Duration = Duration::from_secs(10);
+
+/// The accounts of all ports.
+#[derive(Debug)]
+pub(crate) struct MemoryCosts {
+    /// Page faults by port that were not looked after yet.
+    faults: Vec<AtomicU64>,
+    accounts: Mutex<HashMap<PortId, MemoryAccount>>,
+    /// Times that all visits were to be metered for a while.
+    alarms: AtomicU64,
+}
+
+/// When the files of a port are to be asked how much of them has memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Audit {
+    No,
+    /// By the watchdog.
+    Soon,
+    /// It was to be soon, and was not.
+    Now,
+}
+
+#[derive(Debug)]
+struct MemoryAccount {
+    map: Weak<MemoryMap>,
+    /// Memory that the switch has filled, as of `at`.
+    filled_bytes: u64,
+    at: Instant,
+    stalls: u32,
+    stalled_since: Instant,
+}
+
+impl MemoryAccount {
+    fn new(now: Instant) -> Self {
+        Self { map: Weak::new(), filled_bytes: 0, at: now, stalls: 0, stalled_since: now }
+    }
+
+    /// Enters `faults` since the last time, and how the files changed meanwhile; whether it is too much.
+    fn audit(&mut self, faults: u64, filled: Filled, now: Instant) -> bool {
+        let forgiven = now.saturating_duration_since(self.at).as_secs_f64() / FORGIVEN.as_secs_f64();
+        let forgiven_bytes = (FILLED_BYTES_MAX as f64 * forgiven) as u64;
+        (self.filled_bytes, self.at) = (self.filled_bytes.saturating_sub(forgiven_bytes), now);
+        // Memory that the guest gave back, as by a balloon, is on no account any more.
+        self.filled_bytes = self.filled_bytes.saturating_sub(filled.shrunk_bytes);
+        let added_bytes = filled.grown_bytes.min(faults.saturating_mul(PAGE_BYTES));
+        self.filled_bytes += added_bytes;
+        added_bytes > 0 && self.filled_bytes > FILLED_BYTES_MAX + filled.bytes / 2
+    }
+
+    /// The guest has this memory from now on. Another guest does not pay for all that was filled of the last one's.
+    fn set_memory(&mut self, map: &Arc<MemoryMap>) {
+        if self.map.strong_count() == 0 {
+            self.filled_bytes = self.filled_bytes.min(FILLED_BYTES_MAX);
+        }
+        self.map = Arc::downgrade(map);
+    }
+
+    /// Enters a stall; whether that is one too many.
+    fn stall(&mut self, now: Instant) -> bool {
+        if now.saturating_duration_since(self.stalled_since) > STALLS_TIME {
+            (self.stalls, self.stalled_since) = (0, now);
+        }
+        self.stalls += 1;
+        if self.stalls < STALLS_MAX {
+            return false;
+        }
+        self.stalls = 0;
+        true
+    }
+}
+
+impl Default for MemoryCosts {
+    fn default() -> Self {
+        let faults = (0..PORTS_MAX).map(|_| AtomicU64::new(0)).collect();
+        Self { faults, accounts: Mutex::default(), alarms: AtomicU64::new(0) }
+    }
+}
+
+impl MemoryCosts {
+    fn accounts(&self) -> MutexGuard<'_, HashMap<PortId, MemoryAccount>> {
+        self.accounts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The guest of `port` has this memory from now on.
+    pub(crate) fn set_memory(&self, port: PortId, map: &Arc<MemoryMap>) {
+        self.accounts().entry(port).or_insert_with(|| MemoryAccount::new(Instant::now())).set_memory(map);
+    }
+
+    /// The port is removed.
+    pub(crate) fn forget(&self, port: PortId) {
+        self.accounts().remove(&port);
+    }
+
+    /// There were page faults in the memory of `port`; when to audit it.
+    fn charge(&self, port: PortId, faults: u64) -> Audit {
+        let Some(sum) = self.faults.get(port.index()) else { return Audit::No };
+        let before = sum.fetch_add(faults, Ordering::Relaxed);
+        match before.saturating_add(faults) {
+            AUDIT_FAULTS_MAX.. => Audit::Now,
+            AUDIT_FAULTS.. if before < AUDIT_FAULTS => Audit::Soon,
+            _ => Audit::No,
+        }
+    }
+
+    /// Has workers meter all visits for a while.
+    fn raise_alarm(&self) {
+        self.alarms.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Alarms so far.
+    #[inline]
+    pub(crate) fn alarms(&self) -> u64 {
+        self.alarms.load(Ordering::Relaxed)
+    }
+
+    /// Asks the files of `port` how much of them has memory; whether the switch has filled too much of that.
+    pub(crate) fn audit(&self, port: PortId) -> bool {
+        let faults = self.faults.get(port.index()).map_or(0, |faults| faults.swap(0, Ordering::Relaxed));
+        // Measured without the lock: workers take it, and the map may be the last one of its memory, to be unmapped here.
+        let map = self.accounts().get(&port).and_then(|account| account.map.upgrade());
+        // Huge pages come out of a pool that the administrator has set aside for guests.
+        let Some(map) = map.filter(|map| map.page_bytes_max() == PAGE_BYTES) else { return false };
+        let filled = map.measure();
+        let mut accounts = self.accounts();
+        let Some(account) = accounts.get_mut(&port) else { return false };
+        let is_too_much = account.audit(faults, filled, Instant::now());
+        if account.filled_bytes > FILLED_BYTES_MAX / 2 {
+            self.raise_alarm();
+        }
+        is_too_much
+    }
+
+    fn stall(&self, port: PortId) -> bool {
+        self.accounts().get_mut(&port).is_some_and(|account| account.stall(Instant::now()))
+    }
+}
+
+/// One worker's meter.
+pub(crate) struct MemoryMeter {
+    pool: Arc<WorkerPool>,
+    started: Instant,
+    /// The thread's usage at the end of the last lap, and the time of that.
+    used: ThreadUsage,
+    at_ns: u64,
+    unmapped: Unmapped,
+}
+
+impl MemoryMeter {
+    pub(crate) fn new(pool: Arc<WorkerPool>, started: Instant) -> Self {
+        let (used, unmapped) = (ThreadUsage::default(), Unmapped::default());
+        Self { pool, started, used, at_ns: 0, unmapped }
+    }
+}
+
+impl VisitMeter for MemoryMeter {
+    fn lap(&mut self, port: Option<PortId>, weight: u64) {
+        let (used, at_ns) = (ThreadUsage::now(), now_ns(self.started));
+        let (before, since_ns) =
+            (std::mem::replace(&mut self.used, used), std::mem::replace(&mut self.at_ns, at_ns));
+        let unmapped = Unmapped::now();
+        let unmapped_before = std::mem::replace(&mut self.unmapped, unmapped);
+        let faults = used.faults().saturating_sub(before.faults());
+        let costs = self.pool.memory_costs();
+        if port.is_none() && faults >= ALARM_FAULTS {
+            costs.raise_alarm();
+        }
+        let Some(port) = port.filter(|port| faults > 0 && *port != PortId::INTERNAL) else { return };
+        match costs.charge(port, faults.saturating_mul(weight)) {
+            Audit::No => {}
+            Audit::Soon => self.pool.watchdog().audit(port),
+            Audit::Now => self.pool.audit(port),
+        }
+        let wait = Wait {
+            ns: at_ns - since_ns,
+            has_slept: used.waits > before.waits,
+            has_read_disk: used.major_faults != before.major_faults,
+            is_alone: unmapped.none_since(unmapped_before),
+        };
+        if wait.is_of_the_memory(control_ns) && costs.stall(port) {
+            self.pool.quarantine(port, Offence::MemoryStalls);
+        }
+    }
+}
+
+/// Which visits are metered.
+#[derive(Debug)]
+pub(crate) struct Sampling {
+    random: u32,
+    /// All of them until then.
+    all_until_ns: u64,
+    /// Cost of the visits since the last one that was metered (`lasthop_fabric::bounds`): bytes, and some for each packet.
+    cost: u64,
+    alarms: u64,
+}
+
+/// One visit of this many is metered.
+const VISITS_SHARE: u32 = 64;
+/// One delivery of this many is metered, of packets that waited for receive buffers: it may be larger than a visit.
+const DRAINS_SHARE: u32 = 8;
+/// A round that takes longer, in ns, may have waited for a guest's memory.
+const SLOW_ROUND_NS: u64 = STALL_NS;
+/// Cost of visits after which the next one is metered, for the page faults of those before it.
+const COST_MAX: u64 = 8 << 20;
+/// All visits are metered for this time after a slow round or an alarm, in ns.
+const ALL_NS: u64 = 1_000_000_000;
+
+impl Sampling {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self { random: seed as u32 | 1, all_until_ns: 0, cost: 0, alarms: 0 }
+    }
+
+    /// The weight of the next visit; 0: it is not metered. No guest can tell beforehand.
+    #[inline]
+    pub(crate) fn of_visit(&mut self, now_ns: u64) -> u64 {
+        self.weight(now_ns, VISITS_SHARE)
+    }
+
+    /// The weight of the next delivery of packets that waited for receive buffers.
+    pub(crate) fn of_drain(&mut self, now_ns: u64) -> u64 {
+        self.weight(now_ns, DRAINS_SHARE)
+    }
+
+    #[inline]
+    fn weight(&mut self, now_ns: u64, share: u32) -> u64 {
+        // Xorshift (Marsaglia, 2003).
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 17;
+        self.random ^= self.random << 5;
+        let weight = match now_ns < self.all_until_ns {
+            true => 1,
+            false if self.random.is_multiple_of(share) => u64::from(share),
+            false => u64::from(self.cost >= COST_MAX),
+        };
+        self.cost *= u64::from(weight == 0);
+        weight
+    }
+
+    /// A visit had this cost.
+    #[inline]
+    pub(crate) fn note_cost(&mut self, cost: u64) {
+        self.cost = self.cost.saturating_add(cost);
+    }
+
+    /// The number of alarms so far.
+    #[inline]
+    pub(crate) fn note_alarms(&mut self, now_ns: u64, alarms: u64) {
+        if alarms != self.alarms {
+            (self.alarms, self.all_until_ns) = (alarms, now_ns + ALL_NS);
+        }
+    }
+
+    /// A round with packets took this time.
+    #[inline]
+    pub(crate) fn note_round(&mut self, now_ns: u64, round_ns: u64) {
+        if round_ns >= SLOW_ROUND_NS {
+            self.all_until_ns = now_ns + ALL_NS;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use lasthop_guestmem::{Mapping, Region, Segment, memfd};
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    /// A guest's sparse memory.
+    fn sparse(bytes: u64) -> (std::os::fd::OwnedFd, Arc<MemoryMap>) {
+        let file = memfd("sparse", bytes).unwrap();
+        let mapping = Arc::new(Mapping::of_file(file.as_fd(), 0, bytes).unwrap());
+        let region = Region { guest_addr: 0, user_addr: 0, mapping };
+        (file, Arc::new(MemoryMap::new(vec![region]).unwrap()))
+    }
+
+    fn touch(map: &MemoryMap, from_bytes: u64, bytes: u64) {
+        map.touch(Segment { offset: from_bytes, len: bytes as u32, region: 0 });
+    }
+
+    #[test]
+    fn what_the_switch_fills_counts_and_what_the_front_end_fills_does_not() {
+        let (file, map) = sparse(1 << 30);
+        let mut account = MemoryAccount { map: Arc::downgrade(&map), ..MemoryAccount::new(Instant::now()) };
+        let now = Instant::now();
+        touch(&map, 0, 4 * MIB);
+        assert!(!account.audit(1024, map.measure(), now));
+        assert_eq!(account.filled_bytes, 4 * MIB);
+        rustix::io::pwrite(&file, &vec![1; 8 << 20], 512 * MIB).unwrap();
+        touch(&map, 512 * MIB, 8 * MIB);
+        assert!(!account.audit(0, map.measure(), now), "the switch had no part in it");
+        assert_eq!(account.filled_bytes, 4 * MIB);
+        touch(&map, 512 * MIB, 8 * MIB);
+        assert!(!account.audit(2048, map.measure(), now), "nothing grew");
+        assert_eq!(account.filled_bytes, 4 * MIB);
+    }
+
+    #[test]
+    fn too_much_is_too_much_and_is_forgiven_in_time() {
+        let (_file, map) = sparse(1 << 30);
+        let now = Instant::now();
+        let mut account = MemoryAccount { map: Arc::downgrade(&map), ..MemoryAccount::new(now) };
+        account.filled_bytes = FILLED_BYTES_MAX - MIB;
+        touch(&map, 0, MIB);
+        assert!(!account.audit(256, map.measure(), now));
+        touch(&map, MIB, 4 * MIB);
+        assert!(account.audit(1024, map.measure(), now));
+        assert!(!account.audit(0, map.measure(), now + FORGIVEN / 2));
+        assert_eq!(account.filled_bytes, FILLED_BYTES_MAX / 2 + 4 * MIB);
+        let shrunk = Filled { shrunk_bytes: 4 * MIB, ..Filled::default() };
+        assert!(!account.audit(1024, shrunk, now + FORGIVEN / 2));
+        assert_eq!(account.filled_bytes, FILLED_BYTES_MAX / 2, "a balloon");
+    }
+
+    #[test]
+    fn stalls_that_are_rare_are_none() {
+        let now = Instant::now();
+        let mut account = MemoryAccount::new(now);
+        let late = |account: &mut MemoryAccount, seconds| account.stall(now + Duration::from_secs(seconds));
+        assert!((0..9).all(|number| !late(&mut account, 6 * number)));
+        let often = [60, 61, 62, 63, 64].map(|at| late(&mut account, at));
+        assert_eq!(often, [false, false, false, false, true]);
+    }
+
+    #[test]
+    fn some_visits_are_metered_and_all_after_a_slow_round() {
+        let mut sampling = Sampling::new(7);
+        let metered = (0..64_000).filter(|_| sampling.of_visit(0) > 0).count();
+        assert!((900..1100).contains(&metered), "{metered}");
+        sampling.note_round(0, STALL_NS - 1);
+        assert!((0..64).any(|_| sampling.of_visit(0) == 0));
+        sampling.note_round(0, STALL_NS);
+        assert!((0..64).all(|_| sampling.of_visit(ALL_NS - 1) == 1));
+        assert!((0..64).any(|_| sampling.of_visit(ALL_NS) == 0));
+        sampling.note_alarms(ALL_NS, 1);
+        assert!((0..64).all(|_| sampling.of_visit(2 * ALL_NS - 1) == 1));
+        assert!((0..64).any(|_| sampling.of_visit(2 * ALL_NS) == 0));
+    }
+
+    #[test]
+    fn a_visit_after_many_bytes_is_metered_for_itself() {
+        let mut sampling = Sampling::new(7);
+        let mut unmetered = 0;
+        for _ in 0..100_000 {
+            unmetered = if sampling.of_visit(0) == 0 { unmetered + 1 } else { 0 };
+            assert!(unmetered <= 8, "more than 8 MiB went by");
+            sampling.note_cost(1 << 20);
+        }
+        (0..64).for_each(|_| sampling.note_cost(1 << 20));
+        let weights: Vec<u64> = (0..64).map(|_| sampling.of_visit(0)).collect();
+        assert!(weights[0] == 1 || weights[0] == 64, "{weights:?}");
+        assert!(weights[1..].iter().all(|weight| [0, 64].contains(weight)), "once: {weights:?}");
+    }
+
+    #[test]
+    fn a_port_is_audited_by_the_watchdog_and_by_the_worker_if_that_is_late() {
+        let (costs, port) = (MemoryCosts::default(), PortId(3));
+        assert_eq!(costs.charge(port, AUDIT_FAULTS - 1), Audit::No);
+        assert_eq!(costs.charge(port, 1), Audit::Soon);
+        assert_eq!(costs.charge(port, 1), Audit::No, "it was asked for");
+        assert_eq!(costs.charge(port, AUDIT_FAULTS_MAX), Audit::Now);
+        costs.audit(port);
+        assert_eq!(costs.charge(port, AUDIT_FAULTS), Audit::Soon, "from the beginning");
+    }
+
+    #[test]
+    fn a_port_with_much_that_was_filled_is_an_alarm() {
+        let (_file, map) = sparse(1 << 30);
+        let (costs, port) = (MemoryCosts::default(), PortId(3));
+        costs.set_memory(port, &map);
+        touch(&map, 0, FILLED_BYTES_MAX / 2);
+        costs.charge(port, FILLED_BYTES_MAX / 2 / PAGE_BYTES);
+        assert!(!costs.audit(port));
+        assert_eq!(costs.alarms(), 0);
+        touch(&map, FILLED_BYTES_MAX, MIB);
+        costs.charge(port, MIB / PAGE_BYTES);
+        assert!(!costs.audit(port));
+        assert_eq!(costs.alarms(), 1);
+    }
+}

@@ -1,0 +1,129 @@
+//! System calls for which neither std nor rustix has safe calls: interrupting a thread that waits in the kernel, reading how
+//! long a thread waited, and finding the process at the other end of a socket.
+//!
+//! The signal is SIGURG: ignored by default, so that a stray one ends no process, and sent by the kernel only for
+//! out-of-band data of sockets that asked for it, which none here does.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use rustix::thread::Pid;
+
+const SIGNAL: libc::c_int = libc::SIGURG;
+
+extern "C" fn do_nothing(_signal: libc::c_int) {}
+
+/// Has the signal interrupt system calls, in the whole process: a handler that does nothing, without `SA_RESTART`.
+///
+/// # Errors
+/// When sigaction(2) refuses.
+pub(crate) fn install() -> io::Result<()> {
+    // SAFETY: an all-zero sigaction is valid; the handler touches nothing.
+    let result = unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = do_nothing as *const () as usize;
+        action.sa_flags = libc::SA_ONSTACK;
+        libc::sigaction(SIGNAL, &raw const action, std::ptr::null_mut())
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Lets the signal reach the calling thread, even if the inherited mask blocks it.
+pub(crate) fn unblock() {
+    // SAFETY: the set is initialized by sigemptyset before it is used, and lives here.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, SIGNAL);
+        // Fails for unknown operations only.
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut());
+    }
+}
+
+/// Interrupts the system call in which `thread` of this process waits. Does nothing to a thread that is gone.
+pub(crate) fn interrupt(thread: Pid) {
+    let process = rustix::process::getpid().as_raw_nonzero().get();
+    // SAFETY: tgkill takes three numbers; it reaches threads of this process only, which all have the handler.
+    unsafe { libc::syscall(libc::SYS_tgkill, process, thread.as_raw_nonzero().get(), SIGNAL) };
+}
+
+/// CPU time of the calling thread in ns: it does not pass while others have the core.
+pub(crate) fn thread_cpu_ns() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    // Neither is negative, and centuries fit.
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// The kernel's counters of a thread's page faults and waits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ThreadUsage {
+    /// Page faults that needed nothing from a disk.
+    pub(crate) minor_faults: u64,
+    /// Page faults that did: memory that the host had swapped out.
+    pub(crate) major_faults: u64,
+    /// Times that it gave its CPU up, to wait for something.
+    pub(crate) waits: u64,
+}
+
+impl ThreadUsage {
+    /// Of the calling thread, since it began.
+    pub(crate) fn now() -> Self {
+        // SAFETY: an all-zero rusage is valid, and the kernel writes one, which lives here.
+        let usage = unsafe {
+            let mut usage: libc::rusage = std::mem::zeroed();
+            // Fails for unknown arguments only.
+            libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage);
+            usage
+        };
+        // Counts are never negative.
+        Self {
+            minor_faults: usage.ru_minflt as u64,
+            major_faults: usage.ru_majflt as u64,
+            waits: usage.ru_nvcsw as u64,
+        }
+    }
+
+    pub(crate) fn faults(&self) -> u64 {
+        self.minor_faults + self.major_faults
+    }
+}
+
+/// The process that made the other end of a connected UNIX socket, unless it is in a PID namespace that is not seen from
+/// here: then the kernel says 0, which rustix's type for it cannot hold.
+#[must_use]
+pub fn peer_process(socket: BorrowedFd<'_>) -> Option<i32> {
+    peer(socket).map(|peer| peer.pid).filter(|pid| *pid > 0)
+}
+
+/// The user who made the other end of a connected UNIX socket.
+#[must_use]
+pub fn peer_user(socket: BorrowedFd<'_>) -> Option<u32> {
+    // Without a process the kernel knows of no user either.
+    peer(socket).filter(|peer| peer.uid != u32::MAX).map(|peer| peer.uid)
+}
+
+fn peer(socket: BorrowedFd<'_>) -> Option<libc::ucred> {
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len_bytes = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len_bytes` to `peer`, any bytes of which are a ucred; both live here.
+    let result = unsafe {
+        let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
+        libc::getsockopt(socket.as_raw_fd(), level, name, (&raw mut peer).cast(), &raw mut len_bytes)
+    };
+    (result == 0).then_some(peer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn both_ends_of_a_pair_are_ours_and_a_file_has_no_other_end() {
+        let (one, _other) = std::os::unix::net::UnixStream::pair().expect("a pair");
+        assert_eq!(peer_process(one.as_fd()), i32::try_from(std::process::id()).ok());
+        let file = std::fs::File::open("/dev/null").expect("there");
+        assert_eq!(peer_process(file.as_fd()), None);
+    }
+}

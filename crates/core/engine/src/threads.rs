@@ -1,0 +1,64 @@
+//! The workers' threads: there before guests wait for them, since to start one takes a while where CPUs are scarce.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use crate::EngineError;
+use crate::worker_thread::WorkerThread;
+
+/// Each waits for its workers, or for the end.
+#[derive(Default)]
+pub(crate) struct Threads {
+    idle: Vec<Sender<WorkerThread>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Threads {
+    /// Starts as many.
+    pub(crate) fn start(count: usize) -> Result<Self, EngineError> {
+        let mut threads = Self::default();
+        for number in 0..count {
+            let (worker_thread, given) = channel();
+            let thread = std::thread::Builder::new()
+                .name(format!("worker{number}"))
+                .spawn(move || work(&given))
+                .map_err(|error| EngineError::System("start a worker thread", error))?;
+            threads.idle.push(worker_thread);
+            threads.threads.push(thread);
+        }
+        Ok(threads)
+    }
+
+    /// Gives each thread its workers, once in its life.
+    pub(crate) fn begin(&mut self, worker_threads: Vec<WorkerThread>) {
+        for (idle, worker_thread) in self.idle.drain(..).zip(worker_threads) {
+            // A thread ends with its workers, or when it will get none.
+            let _ = idle.send(worker_thread);
+        }
+    }
+
+    /// Waits until all threads have ended. Their workers were told to stop before.
+    pub(crate) fn join(&mut self) {
+        self.idle.clear();
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A thread's main function. A panic ends the process, even in a build that unwinds: a switch without one of its workers
+/// would hold up every guest for ever, while one that has died is started again.
+fn work(given: &Receiver<WorkerThread>) {
+    struct AbortOnPanic;
+    impl Drop for AbortOnPanic {
+        fn drop(&mut self) {
+            if std::thread::panicking() {
+                std::process::abort();
+            }
+        }
+    }
+    let _abort_on_panic = AbortOnPanic;
+    if let Ok(worker_thread) = given.recv() {
+        worker_thread.run();
+    }
+}

@@ -1,0 +1,152 @@
+//! The control plane's place at an engine: packets that go up to it, and packets that it sends.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use lasthop_fabric::{UpcallLimits, UpcallLine, UpcallReader, UpcallRecord, UpcallWriter, upcalls};
+use lasthop_verdict::{DropReason, PortId};
+use lasthop_wire::Offload;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::worker::{Worker, now_ns};
+use crate::worker_pool::WorkerPool;
+use crate::{Engine, EngineError};
+
+/// Packets for the control plane. Dropping it sends no more there: packets of no flow are lost by name. Belongs to one thread.
+#[derive(Debug)]
+pub struct Upcalls {
+    reader: UpcallReader,
+    wake_fd: Arc<OwnedFd>,
+    pool: Arc<WorkerPool>,
+}
+
+impl Engine {
+    /// From now on packets for the control plane go to the returned queue, and to none that was returned before.
+    ///
+    /// # Errors
+    /// [`EngineError::System`] without memory or descriptors, [`EngineError::NoAnswer`].
+    pub fn upcalls(&self, limits: UpcallLimits) -> Result<Upcalls, EngineError> {
+        let refused = |error: std::io::Error| EngineError::System("hand packets to the control plane", error);
+        let wake_fd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
+            .map_err(|errno| refused(errno.into()))?;
+        let wake_fd = Arc::new(wake_fd);
+        let no_memory = |_| refused(std::io::ErrorKind::OutOfMemory.into());
+        let (writers, reader) = upcalls(self.pool.mailboxes().len(), limits).map_err(no_memory)?;
+        let upcalls = Upcalls { reader, wake_fd, pool: Arc::clone(&self.pool) };
+        for (worker, writer) in writers.into_iter().enumerate() {
+            let wake_fd = Arc::clone(&upcalls.wake_fd);
+            self.pool.call(worker, move |worker| worker.answer_to(Some((writer, wake_fd))))?;
+        }
+        Ok(upcalls)
+    }
+
+    /// Sends a frame that came from `origin` on from the port `internal`, soon and in the order of calls: `announce` tells the
+    /// module its actions, or why they are not to be executed; `done` is called afterwards. It is not sent either while
+    /// [`lasthop_fabric::bounds::INTERNAL_FRAMES_MAX`] frames are under way or the share of `origin` in them is, or while workers
+    /// are quiesced ([`Engine::quiesce`]). Its result is counted at `origin`.
+    pub fn inject(
+        &self,
+        origin: PortId,
+        frame: Vec<u8>,
+        announce: impl FnOnce() -> Result<(), DropReason> + Send + 'static,
+        done: impl FnOnce() + Send + 'static,
+    ) {
+        self.pool.mailbox(0).post(Box::new(move |worker| {
+            match worker.can_inject(origin, frame.len()).and_then(|()| announce()) {
+                Ok(()) => worker.inject(origin, &frame),
+                Err(reason) => worker.fabric.drop_injected(origin, reason),
+            }
+            done();
+        }));
+    }
+
+    /// Counts packets that came from `origin`, were handed to the control plane, and never got there.
+    pub fn upcalls_lost(&self, origin: PortId, packets: u64) {
+        self.pool.mailbox(0).post(Box::new(move |worker| {
+            (0..packets).for_each(|_| worker.fabric.drop_injected(origin, DropReason::NoFlow));
+        }));
+    }
+
+    /// CLOCK_MONOTONIC when the clock began that modules are told, in nanoseconds.
+    #[must_use]
+    pub fn clock_origin_ns(&self) -> u64 {
+        let time = clock_gettime(ClockId::Monotonic);
+        let monotonic_ns = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
+        monotonic_ns.saturating_sub(now_ns(self.started))
+    }
+}
+
+impl Upcalls {
+    /// Readable when a packet has come since this was last called and [`Self::pop`] found none.
+    pub fn hear(&self) {
+        // Non-blocking: nothing to read is nothing new.
+        let _ = rustix::io::read(&self.wake_fd, &mut [0; 8]);
+    }
+
+    /// The next packet, of the line whose turn it is; its bytes replace those in `frame`.
+    pub fn pop(&mut self, frame: &mut Vec<u8>) -> Option<UpcallRecord> {
+        self.reader.pop(frame)
+    }
+
+    /// Passes a line over from now on, or no more.
+    pub fn hold(&mut self, line: UpcallLine, is_held: bool) {
+        match is_held {
+            true => self.reader.hold(line),
+            false => self.reader.release(line),
+        }
+    }
+
+    /// Whether so much waits that no more is taken from workers.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.reader.is_full()
+    }
+}
+
+impl AsFd for Upcalls {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.wake_fd.as_fd()
+    }
+}
+
+impl Drop for Upcalls {
+    fn drop(&mut self) {
+        for mailbox in self.pool.mailboxes() {
+            let wake_fd = Arc::clone(&self.wake_fd);
+            mailbox.post(Box::new(move |worker| worker.answer_no_more(&wake_fd)));
+        }
+    }
+}
+
+impl Worker {
+    /// Packets for the control plane go there from now on.
+    pub(crate) fn answer_to(&mut self, plane: Option<(UpcallWriter, Arc<OwnedFd>)>) {
+        let (writer, wake_fd) = plane.unzip();
+        self.fabric.set_upcalls(writer);
+        self.upcall_wake_fd = wake_fd;
+    }
+
+    /// The control plane with this eventfd is gone; another one may be there already.
+    pub(crate) fn answer_no_more(&mut self, wake_fd: &Arc<OwnedFd>) {
+        if self.upcall_wake_fd.as_ref().is_some_and(|own| Arc::ptr_eq(own, wake_fd)) {
+            self.answer_to(None);
+        }
+    }
+
+    /// Whether a frame of the control plane's may be sent: not while the worker is quiesced, since another one may have the rings.
+    fn can_inject(&mut self, origin: PortId, len_bytes: usize) -> Result<(), DropReason> {
+        if self.is_quiesced() {
+            return Err(DropReason::Recalled);
+        }
+        self.fabric.can_inject(origin, len_bytes).map_err(|_| DropReason::RxShare)
+    }
+
+    /// Sends a frame of the control plane's.
+    fn inject(&mut self, origin: PortId, frame: &[u8]) {
+        let now_ns = now_ns(self.started);
+        let sent = self.fabric.inject_for(origin, frame, Offload::default(), now_ns);
+        debug_assert!(sent.is_ok(), "it was asked whether it could be: {sent:?}");
+        self.send_signals();
+    }
+}

@@ -1,0 +1,209 @@
+//! A thread that interrupts workers that are stuck in a write to a guest's call descriptor, and audits guests' memory for them.
+//!
+//! Descriptors are made non-blocking when they arrive, but their front end shares that flag and may take it back at any
+//! time; there is no write to an eventfd that would not wait then. So a worker counts when it begins a write and when it
+//! comes back, and a thread of the watchdog's own looks now and then whether one is inside:
+//!
+//! ```text
+//!   worker      [odd: inside] write ... [even: back]            wakes the watchdog if it sleeps
+//!   watchdog    sleeps ──woken──> every 100 ms: interrupt who is inside ──nobody wrote for 100 ms──> sleeps
+//! ```
+//!
+//! A write that does not wait is not interrupted by a signal, so it does no harm to interrupt a worker that would have come
+//! back anyway; and a write that was interrupted has waited.
+
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::{JoinHandle, Thread};
+use std::time::Duration;
+
+use lasthop_verdict::PortId;
+use rustix::thread::Pid;
+
+use crate::sys;
+
+/// How often a watchdog looks that is awake: a worker is stuck for so long at most, unless the signal came just before it
+/// began to wait, and then once more.
+const TICK: Duration = Duration::from_millis(100);
+
+/// One worker's writes. On a cache line of its own: the worker changes it for each signal.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Watch {
+    /// Begun and ended, each counted: odd inside a write.
+    moves: AtomicU64,
+    /// Number of the thread that serves it (gettid(2)); 0: none yet.
+    thread: AtomicI32,
+}
+
+/// State that workers and the watchdog's thread share.
+#[derive(Debug)]
+pub(crate) struct Watchdog {
+    watches: Vec<Watch>,
+    /// Whether the thread looks, or is about to.
+    is_awake: AtomicBool,
+    is_over: AtomicBool,
+    /// Ports whose memory is to be looked at, each once.
+    audits: Mutex<Vec<PortId>>,
+    thread: OnceLock<Thread>,
+}
+
+impl Watchdog {
+    /// For `workers` workers; it watches none before `start`.
+    pub(crate) fn new(workers: usize) -> Self {
+        Self {
+            watches: (0..workers).map(|_| Watch::default()).collect(),
+            is_awake: AtomicBool::new(false),
+            is_over: AtomicBool::new(false),
+            audits: Mutex::default(),
+            thread: OnceLock::new(),
+        }
+    }
+
+    /// Starts the watchdog's thread, which ends after `end`. It does the audits that are asked for.
+    ///
+    /// # Errors
+    /// When the signal cannot be handled, or a thread cannot be had.
+    pub(crate) fn start(
+        this: &Arc<Self>,
+        audit: impl Fn(PortId) + Send + 'static,
+    ) -> std::io::Result<JoinHandle<()>> {
+        sys::install()?;
+        let thread = std::thread::Builder::new().name("watchdog".into());
+        let watching = Arc::clone(this);
+        let thread = thread.spawn(move || watching.run(audit))?;
+        let _ = this.thread.set(thread.thread().clone());
+        Ok(thread)
+    }
+
+    /// The calling thread serves `worker` from now on.
+    pub(crate) fn watch_me(&self, worker: usize) {
+        sys::unblock();
+        let thread = rustix::thread::gettid().as_raw_nonzero().get();
+        self.watches[worker].thread.store(thread, Ordering::Relaxed);
+    }
+
+    /// Does `write`, on the thread of `worker`; a write that waits is interrupted.
+    #[inline]
+    pub(crate) fn guarded<R>(&self, worker: usize, write: impl FnOnce() -> R) -> R {
+        let moves = &self.watches[worker].moves;
+        let count = moves.load(Ordering::Relaxed); // changed by the thread that serves it only
+        // Either the watchdog sees this when it looks for the last time, or this thread sees that it has gone to sleep.
+        moves.store(count + 1, Ordering::SeqCst);
+        if !self.is_awake.load(Ordering::SeqCst) {
+            self.wake();
+        }
+        let result = write();
+        moves.store(count + 2, Ordering::Release);
+        result
+    }
+
+    #[cold]
+    fn wake(&self) {
+        if !self.is_awake.swap(true, Ordering::SeqCst) {
+            self.thread.get().into_iter().for_each(Thread::unpark);
+        }
+    }
+
+    fn audits(&self) -> MutexGuard<'_, Vec<PortId>> {
+        self.audits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the memory of a port looked at, which takes system calls: a worker does that only if this thread is late.
+    pub(crate) fn audit(&self, port: PortId) {
+        let mut audits = self.audits();
+        if !audits.contains(&port) {
+            audits.push(port);
+        }
+        self.thread.get().into_iter().for_each(Thread::unpark);
+    }
+
+    /// Ends the watchdog's thread; all workers have ended before.
+    pub(crate) fn end(&self) {
+        self.is_over.store(true, Ordering::SeqCst);
+        self.thread.get().into_iter().for_each(Thread::unpark);
+    }
+
+    fn run(&self, audit: impl Fn(PortId)) {
+        let mut seen = vec![0; self.watches.len()];
+        while !self.is_over.load(Ordering::SeqCst) {
+            let audits = std::mem::take(&mut *self.audits());
+            audits.into_iter().for_each(&audit);
+            if self.is_awake.load(Ordering::SeqCst) {
+                std::thread::park_timeout(TICK);
+                self.tick(&mut seen);
+            } else {
+                std::thread::park();
+            }
+        }
+    }
+
+    /// Looks after the workers, and falls asleep if none wrote since the last time. `seen` has the counts of that time.
+    fn tick(&self, seen: &mut [u64]) {
+        if !self.look(seen) {
+            self.is_awake.store(false, Ordering::SeqCst);
+            if self.look(seen) {
+                self.is_awake.store(true, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// Interrupts workers inside a write; whether one is, or was since the last time.
+    fn look(&self, seen: &mut [u64]) -> bool {
+        let mut any = false;
+        for (watch, seen) in self.watches.iter().zip(seen) {
+            let moves = watch.moves.load(Ordering::SeqCst);
+            let inside = moves % 2 == 1;
+            if inside {
+                Pid::from_raw(watch.thread.load(Ordering::Relaxed)).into_iter().for_each(sys::interrupt);
+            }
+            any |= inside || moves != *seen;
+            *seen = moves;
+        }
+        any
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{EventfdFlags, eventfd};
+    use rustix::io::{Errno, write};
+
+    #[test]
+    fn it_is_awake_as_long_as_a_worker_writes() {
+        let (watchdog, mut seen) = (Watchdog::new(2), [0; 2]);
+        assert!(watchdog.guarded(1, || watchdog.is_awake.load(Ordering::SeqCst)), "woken before the write");
+        watchdog.tick(&mut seen);
+        assert!(watchdog.is_awake.load(Ordering::SeqCst), "a worker wrote");
+        watchdog.guarded(0, || watchdog.tick(&mut seen));
+        watchdog.tick(&mut seen);
+        assert!(watchdog.is_awake.load(Ordering::SeqCst), "a worker came back");
+        watchdog.tick(&mut seen);
+        assert!(!watchdog.is_awake.load(Ordering::SeqCst), "no worker wrote");
+        watchdog.guarded(0, || {
+            watchdog.tick(&mut seen);
+            watchdog.tick(&mut seen);
+            assert!(watchdog.is_awake.load(Ordering::SeqCst), "a worker is inside");
+        });
+    }
+
+    #[test]
+    fn a_write_that_waits_is_interrupted_and_one_that_does_not_is_not() {
+        let watchdog = Arc::new(Watchdog::new(1));
+        let thread = Watchdog::start(&watchdog, |_| ()).unwrap();
+        watchdog.watch_me(0);
+        let event = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        write(&event, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        let tell = || write(&event, &1_u64.to_ne_bytes());
+        assert_eq!(watchdog.guarded(0, tell), Err(Errno::INTR));
+        rustix::io::ioctl_fionbio(&event, true).unwrap();
+        let interrupted = || {
+            (0..1000).for_each(|_| sys::interrupt(rustix::thread::gettid()));
+            tell()
+        };
+        assert_eq!(watchdog.guarded(0, interrupted), Err(Errno::AGAIN));
+        watchdog.end();
+        thread.join().unwrap();
+    }
+}

@@ -1,0 +1,664 @@
+//! One worker: a fabric, its active rings, and the descriptors by which guests and the control side wake it.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use lasthop_fabric::{DrrScheduler, Fabric, RingId, RingPart, Stopping, Visited};
+use lasthop_guestmem::{Mapping, guard};
+use lasthop_ring::{AdaptivePoll, DeviceRing, arm_and_recheck};
+use lasthop_verdict::PortId;
+use lasthop_vhost::ForeignFd;
+
+use crate::control::ControlQueue;
+use crate::events::{Event, Events};
+use crate::load::{Load, MoveDamping};
+use crate::mailbox::WorkerTask;
+use crate::memory_costs::{MemoryMeter, Sampling};
+use crate::persistent_counters::PersistentCounters;
+use crate::polled::{PolledRings, UNKICKED_NS};
+use crate::signals::{CallFd, GuestSignals};
+use crate::slow_calls::SlowCalls;
+use crate::stats::WorkerStats;
+use crate::worker_pool::WorkerPool;
+
+/// How long a stop waits for other workers' visits, which take some 100 us, before the control side looks for the stuck one.
+const RECALL: Duration = Duration::from_millis(10);
+
+/// Time since the engine started, in ns.
+pub(crate) fn now_ns(started: Instant) -> u64 {
+    started.elapsed().as_nanos() as u64
+}
+
+/// A guest's eventfds of one virtqueue.
+#[derive(Debug)]
+pub(crate) struct RingFds {
+    pub(crate) signals: GuestSignals,
+    /// Whether this worker is the ring's home.
+    is_home: bool,
+    /// At home only.
+    kick: Option<ForeignFd>,
+    /// Kicks heard, at home.
+    kicks: u64,
+}
+
+/// A fabric with everything that runs it. One thread at a time serves it.
+pub(crate) struct Worker {
+    pub(crate) fabric: Fabric,
+    pub(crate) stats: WorkerStats,
+    pub(crate) pool: Arc<WorkerPool>,
+    events: Events,
+    active: DrrScheduler,
+    persistent_counters: PersistentCounters,
+    pub(crate) fds: HashMap<(PortId, u16), RingFds>,
+    pub(crate) controls: HashMap<PortId, ControlQueue>,
+    /// When the first of the control queues is to be served whose guests kicked too soon after the last time.
+    pub(crate) late_control_ns: u64,
+    /// Ports whose calls took long.
+    pub(crate) slow_calls: SlowCalls,
+    /// Costs of ports beside their visits, to be charged at the end of the round.
+    pub(crate) debts: Vec<(PortId, u64)>,
+    polled: PolledRings,
+    sampling: Sampling,
+    /// When the round before began, if it found packets.
+    busy_since_ns: Option<u64>,
+    failures: HashMap<PortId, String>,
+    /// To be rung when the control plane was handed something.
+    pub(crate) upcall_wake_fd: Option<Arc<OwnedFd>>,
+    /// How much of the time its rounds take, and how long it stays with the thread that serves it.
+    pub(crate) load: Load,
+    pub(crate) stay: MoveDamping,
+    pub(crate) started: Instant,
+    faults_seen: usize,
+    polled_ns: u64,
+    /// The last round found packets.
+    has_worked: bool,
+    /// The receive ring whose guest was signalled last, and when, until that was looked after.
+    pub(crate) called: Option<(RingId, u64)>,
+    /// Nothing is taken from guests.
+    is_draining: bool,
+    /// And nothing is done for them: not a word of their rings is written any more, since another process may be at them.
+    pub(crate) is_quiesced: bool,
+    stopping: bool,
+}
+
+impl Worker {
+    pub(crate) fn new(mut fabric: Fabric, pool: Arc<WorkerPool>, started: Instant) -> std::io::Result<Self> {
+        let events = Events::new()?;
+        events.listen(pool.mailbox(fabric.worker()).wake_fd(), Event::Mailbox)?;
+        fabric.set_meter(Box::new(MemoryMeter::new(Arc::clone(&pool), started)));
+        let stats = WorkerStats { index: fabric.worker(), ..WorkerStats::default() };
+        Ok(Self {
+            fabric,
+            stats,
+            pool,
+            events,
+            active: DrrScheduler::default(),
+            persistent_counters: PersistentCounters::default(),
+            fds: HashMap::new(),
+            controls: HashMap::new(),
+            late_control_ns: u64::MAX,
+            slow_calls: SlowCalls::default(),
+            debts: Vec::new(),
+            polled: PolledRings::default(),
+            sampling: Sampling::new(RandomState::new().hash_one(0)),
+            busy_since_ns: None,
+            failures: HashMap::new(),
+            upcall_wake_fd: None,
+            load: Load::default(),
+            stay: MoveDamping::default(),
+            started,
+            faults_seen: guard::faults(),
+            polled_ns: 0,
+            has_worked: false,
+            called: None,
+            is_draining: false,
+            is_quiesced: false,
+            stopping: false,
+        })
+    }
+
+    /// Its number in the pool.
+    pub(crate) fn number(&self) -> usize {
+        self.stats.index
+    }
+
+    /// Thread number `thread` serves it from now on.
+    pub(crate) fn set_thread(&mut self, thread: usize) {
+        self.stats.thread = thread;
+    }
+
+    /// Readable when it is wanted.
+    pub(crate) fn events(&self) -> BorrowedFd<'_> {
+        self.events.fd()
+    }
+
+    /// Whether there are rings to look at.
+    pub(crate) fn is_active(&self) -> bool {
+        !self.is_quiesced && !self.active.is_empty()
+    }
+
+    /// Whether it was told to stop.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping
+    }
+
+    /// A round among its rings; whether there were packets.
+    pub(crate) fn step(&mut self, now: u64, adaptive_poll: &mut AdaptivePoll) -> bool {
+        if let Some(since_ns) = self.busy_since_ns.take() {
+            self.sampling.note_round(now, now - since_ns);
+            self.sampling.note_alarms(now, self.pool.memory_costs().alarms());
+        }
+        self.has_worked = self.round(now, adaptive_poll);
+        self.busy_since_ns = self.has_worked.then_some(now);
+        self.persistent_counters.write_if_due(now, &self.fabric);
+        self.has_worked
+    }
+
+    /// Looks for kicks and tasks if it has not for `poll_ns`; among others that have packets, rings without any for
+    /// `look_ns` are left alone then.
+    pub(crate) fn poll_events_if_due(&mut self, now: u64, poll_ns: u64, look_ns: u64) {
+        if now - self.polled_ns >= poll_ns {
+            self.polled_ns = now;
+            self.poll_events(0);
+            if self.has_worked {
+                self.arm_idle_rings(now, look_ns);
+            }
+        }
+    }
+
+    /// Takes kicks and tasks, waiting for one up to `sleep_ns` (`u64::MAX`: as long as it takes).
+    pub(crate) fn poll_events(&mut self, sleep_ns: u64) {
+        self.count_sleep(sleep_ns);
+        self.take_events((sleep_ns < u64::MAX).then_some(sleep_ns));
+    }
+
+    /// Others wanted its thread's core.
+    pub(crate) fn count_crowd(&mut self) {
+        self.stats.crowded += 1;
+    }
+
+    /// It sleeps for up to `sleep_ns`, or looks for events if that is 0.
+    pub(crate) fn count_sleep(&mut self, sleep_ns: u64) {
+        self.stats.sleeps += u64::from(sleep_ns > 0);
+        self.stats.polls += u64::from(sleep_ns == 0);
+    }
+
+    /// Gives each port with active rings its turn; true if one had packets.
+    fn round(&mut self, now: u64, adaptive_poll: &mut AdaptivePoll) -> bool {
+        if self.is_quiesced {
+            return false;
+        }
+        if self.fabric.take_returns() {
+            self.send_signals();
+        }
+        if now >= self.late_control_ns {
+            self.serve_late_controls(now);
+        }
+        self.look_at_polled(now);
+        let mut active = std::mem::take(&mut self.active);
+        let mut worked = active.round(now, |ring| self.visit(ring, now, adaptive_poll));
+        self.active = active;
+        while let Some((port, cost)) = self.debts.pop() {
+            self.active.charge(port, cost);
+        }
+        if self.fabric.deadline_ns().is_some() {
+            self.meter_drain(now);
+            worked |= self.fabric.drain_waiting();
+            self.fabric.expire(now);
+            self.send_signals();
+        }
+        if guard::faults() != self.faults_seen {
+            self.quarantine();
+        }
+        self.wake_unblocked(now); // last: a ring that is unblocked after it would be slept over
+        worked
+    }
+
+    fn visit(&mut self, ring: RingId, now: u64, adaptive_poll: &mut AdaptivePoll) -> Visited {
+        if self.is_draining {
+            return Visited::default();
+        }
+        self.stats.visits += 1;
+        let weight = self.sampling.of_visit(now);
+        self.fabric.set_metered(weight);
+        let visited = self.fabric.visit_in_turn(ring, now);
+        self.sampling.note_cost(visited.cost);
+        if visited.packets > 0 {
+            self.stats.batches += 1;
+            adaptive_poll.found(ring.port.index(), now);
+        }
+        self.persistent_counters.note();
+        self.send_signals();
+        visited
+    }
+
+    /// Sets whether the coming delivery of packets that wait for receive buffers is metered.
+    fn meter_drain(&mut self, now: u64) {
+        let weight = self.sampling.of_drain(now);
+        self.fabric.set_metered(weight);
+    }
+
+    fn wake_unblocked(&mut self, now: u64) {
+        if self.is_quiesced {
+            return; // they keep
+        }
+        while let Some(ring) = self.fabric.unblocked().pop() {
+            self.activate(ring, now);
+        }
+    }
+
+    /// Arms the rings that yielded nothing for `look_ns`, and leaves those alone that have nothing now either.
+    pub(crate) fn arm_idle_rings(&mut self, now: u64, look_ns: u64) {
+        if self.is_quiesced {
+            return; // another worker may have the rings
+        }
+        for index in (0..self.active.len()).rev() {
+            let Some(active) = self.active.get(index) else { continue };
+            if now.saturating_sub(active.worked_ns) >= look_ns {
+                if self.fabric.arm(active.ring) {
+                    self.fabric.suppress_kicks(active.ring);
+                } else {
+                    self.active.remove(active.ring);
+                    if self.must_poll(active.ring) {
+                        self.polled.add(active.ring, now);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Looks at the rings without kicks whose pauses are over.
+    fn look_at_polled(&mut self, now: u64) {
+        while let Some(ring) = self.polled.next_due(now) {
+            if !self.must_poll(ring) {
+                self.polled.remove(ring);
+            } else if self.fabric.arm(ring) {
+                self.activate(ring, now);
+            }
+        }
+    }
+
+    /// Whether the guest gave no kick descriptor: such a ring is looked at for ever (vhost-user, "VHOST_USER_VRING_NOFD_MASK").
+    fn must_poll(&self, ring: RingId) -> bool {
+        let key = (ring.port, 2 * ring.queue + 1);
+        self.fds.get(&key).is_some_and(|fds| fds.signals.is_polled)
+            && self.fabric.ring_state(ring.port, key.1).is_some_and(|state| state.error.is_none())
+    }
+
+    /// Nothing is active: gets ready to sleep until a kick, a task, another worker or the earliest deadline. For how long,
+    /// in ns; 0: not at all, `u64::MAX`: as long as it takes.
+    pub(crate) fn prepare_sleep(&mut self, now: u64) -> u64 {
+        if self.is_quiesced {
+            return u64::MAX; // a task ends this, and new packets are found then
+        }
+        let moved = self.fabric.arm_waiting();
+        self.send_signals();
+        let deadline = self.fabric.deadline_ns().map(|deadline| deadline.saturating_sub(now));
+        // Packets delivered while arming may have unblocked a ring without kicks.
+        self.wake_unblocked(now);
+        if moved || deadline == Some(0) || !self.active.is_empty() {
+            return 0; // other rings are armed even if a receiver moves its index without end
+        }
+        let returned = arm_and_recheck(
+            self,
+            |worker| worker.fabric.prepare_sleep(),
+            |worker| worker.fabric.take_returns(),
+        );
+        if returned {
+            return 0; // others are heard however fast packets come back
+        }
+        let shortened =
+            |timeout: u64| if self.waits_for_a_polled_ring() { timeout.min(UNKICKED_NS) } else { timeout };
+        let due = self.persistent_counters.due_in_ns(now);
+        let late = (self.late_control_ns < u64::MAX).then_some(self.late_control_ns);
+        let looks = self.polled.due_ns().into_iter().chain(late).map(|at| at.saturating_sub(now));
+        deadline.map(shortened).into_iter().chain(due).chain(looks).min().unwrap_or(u64::MAX)
+    }
+
+    /// Has slept, or was about to.
+    pub(crate) fn wake(&mut self, now: u64) {
+        self.fabric.end_sleep();
+        self.send_signals();
+        self.wake_unblocked(now);
+    }
+
+    /// Whether packets wait for a guest that gave no kick descriptor: it will post buffers without a kick.
+    fn waits_for_a_polled_ring(&self) -> bool {
+        let is_polled = |ring: &RingId| {
+            self.fds.get(&(ring.port, 2 * ring.queue)).is_some_and(|fds| fds.signals.is_polled)
+        };
+        self.fabric.waiting_rings().iter().any(is_polled)
+    }
+
+    /// Takes kicks and tasks, waiting for one up to `timeout_ns` (`None`: as long as it takes).
+    pub(crate) fn take_events(&mut self, timeout_ns: Option<u64>) {
+        let events = self.events.wait(timeout_ns);
+        let now = now_ns(self.started);
+        for event in events {
+            match event {
+                Event::Mailbox => self.run_tasks(),
+                Event::Kick(port, index) => self.kicked(port, index, now),
+            }
+        }
+    }
+
+    fn run_tasks(&mut self) {
+        // The rest of a task is for later.
+        for _ in 0..self.pool.mailbox(self.stats.index).len() {
+            let Some(task) = self.pool.mailbox(self.stats.index).take() else { break };
+            self.run_task(task);
+        }
+    }
+
+    pub(crate) fn run_task(&mut self, task: WorkerTask) {
+        task(self);
+        self.send_signals();
+    }
+
+    fn kicked(&mut self, port: PortId, index: u16, now: u64) {
+        if self.is_quiesced {
+            return; // another worker may have the rings
+        }
+        if let Some(fds) = self.fds.get_mut(&(port, index)) {
+            fds.kicks += 1;
+        }
+        self.persistent_counters.note();
+        self.handle_kick(port, index, now);
+    }
+
+    /// Handles a kick.
+    fn handle_kick(&mut self, port: PortId, index: u16, now: u64) {
+        if self.controls.get(&port).is_some_and(|control| control.index == index) {
+            self.serve_control(port, now);
+            return;
+        }
+        let ring = RingId { port, queue: index / 2 };
+        if index % 2 == 1 {
+            self.activate(ring, now);
+        } else {
+            self.meter_drain(now);
+            self.fabric.receive_kick(ring);
+            self.send_signals();
+        }
+    }
+
+    /// Enables or disables a ring as its guest asked for; asks again by itself.
+    pub(crate) fn grant_ring(&mut self, port: PortId, index: u16) {
+        let Some(pairs) = self.pool.granted_pairs(port) else { return };
+        if !self.set_ring_enabled(port, index, index / 2 < pairs) {
+            let again: WorkerTask = Box::new(move |worker| worker.grant_ring(port, index));
+            self.pool.mailbox(self.stats.index).post(again);
+        }
+    }
+
+    /// The control ring of a port starts.
+    pub(crate) fn start_control(
+        &mut self,
+        port: PortId,
+        control: ControlQueue,
+        kick: Option<ForeignFd>,
+        signals: GuestSignals,
+    ) -> std::io::Result<()> {
+        let index = control.index;
+        self.fds.insert((port, index), RingFds { signals, is_home: true, kick: None, kicks: 0 });
+        self.listen(port, index, kick)?;
+        self.controls.insert(port, control);
+        self.serve_control(port, now_ns(self.started));
+        Ok(())
+    }
+
+    /// Hears the kicks of a ring.
+    fn listen(&mut self, port: PortId, index: u16, kick: Option<ForeignFd>) -> std::io::Result<()> {
+        let Some(fds) = self.fds.get_mut(&(port, index)) else { return Ok(()) };
+        if let Some(kick) = &kick {
+            self.events.listen(kick.as_fd(), Event::Kick(port, index))?;
+        }
+        fds.kick = kick;
+        Ok(())
+    }
+
+    fn activate(&mut self, ring: RingId, now: u64) {
+        self.polled.remove(ring);
+        if self.active.add(ring, now) {
+            self.fabric.suppress_kicks(ring);
+        }
+    }
+
+    /// Stops the rings of ports whose memory was cut short.
+    fn quarantine(&mut self) {
+        self.faults_seen = guard::faults();
+        let mut ports: Vec<PortId> = self.fds.keys().map(|(port, _)| *port).collect();
+        ports.sort_unstable();
+        ports.dedup();
+        for port in ports.into_iter().filter(|port| self.fabric.memory_is_dead(*port)).collect::<Vec<_>>() {
+            self.stop_for(port, "the guest's memory file was cut short; restart the guest");
+        }
+    }
+
+    /// The rings of a port are stopped for a fault of its guest or front end, until they are started again.
+    pub(crate) fn fail(&mut self, port: PortId, why: impl Into<String>) {
+        self.failures.insert(port, why.into());
+    }
+
+    /// Stops the rings of a port for a fault of its guest or front end.
+    pub(crate) fn stop_for(&mut self, port: PortId, why: &str) {
+        self.fail(port, why);
+        self.continue_stopping(port);
+    }
+
+    /// Others may be at a ring of a port that stops: they come back. Rings that its session has started anew meanwhile stay.
+    fn continue_stopping(&mut self, port: PortId) {
+        if self.failures.contains_key(&port) && !self.stop_all(port) {
+            self.pool.mailbox(self.stats.index).post(Box::new(move |worker| worker.continue_stopping(port)));
+        }
+    }
+
+    /// Stops the rings that this worker is home to. The session stops them once more, at all workers, and is told then where the
+    /// rings stood. False if other workers take long to leave them.
+    fn stop_all(&mut self, port: PortId) -> bool {
+        let at_home = self.fds.iter().filter(|((owner, _), fds)| *owner == port && fds.is_home);
+        let indices: Vec<u16> = at_home.map(|((_, index), _)| *index).collect();
+        let mut all = true;
+        for index in indices {
+            match self.stop_ring(port, index) {
+                Some(Some(base)) => self.pool.note_stopped(port, index, base),
+                Some(None) => {}
+                None => all = false,
+            }
+        }
+        all
+    }
+
+    /// A ring of this worker's is made; nothing passes yet.
+    pub(crate) fn prepare_ring(&mut self, port: PortId, index: u16, ring: DeviceRing) -> Option<RingPart> {
+        let fds = RingFds {
+            signals: GuestSignals { call: None, is_polled: false },
+            is_home: true,
+            kick: None,
+            kicks: 0,
+        };
+        let part = self.fabric.prepare_ring(port, index, ring)?;
+        self.fds.insert((port, index), fds);
+        Some(part)
+    }
+
+    /// A ring was made, by this worker or another one.
+    pub(crate) fn join_ring(&mut self, port: PortId, index: u16, part: &RingPart, signals: GuestSignals) {
+        self.failures.remove(&port);
+        self.fabric.join_ring(port, index, part);
+        let is_home = self.is_home(port, index);
+        self.fds.insert((port, index), RingFds { signals, is_home, kick: None, kicks: 0 });
+    }
+
+    /// A ring of this worker's starts: everybody knows it. It is looked at once without a kick.
+    pub(crate) fn open_ring(
+        &mut self,
+        port: PortId,
+        index: u16,
+        kick: Option<ForeignFd>,
+        enabled: bool,
+    ) -> std::io::Result<()> {
+        self.listen(port, index, kick)?;
+        self.enable_or_retry(port, index, enabled);
+        if index % 2 == 1 {
+            self.activate(RingId { port, queue: index / 2 }, now_ns(self.started));
+        }
+        Ok(())
+    }
+
+    /// Enables or disables a ring; if others are at it for long, later.
+    fn enable_or_retry(&mut self, port: PortId, index: u16, enabled: bool) {
+        if !self.set_ring_enabled(port, index, enabled) {
+            let again: WorkerTask = Box::new(move |worker| worker.enable_or_retry(port, index, enabled));
+            self.pool.mailbox(self.stats.index).post(again);
+        }
+    }
+
+    /// Whether virtqueue `index` is this worker's.
+    pub(crate) fn is_home(&self, port: PortId, index: u16) -> bool {
+        self.fds.get(&(port, index)).is_some_and(|fds| fds.is_home)
+    }
+
+    /// Kicks of a ring of this worker's since it started.
+    pub(crate) fn kicks(&self, port: PortId, index: u16) -> u64 {
+        self.fds.get(&(port, index)).map_or(0, |fds| fds.kicks)
+    }
+
+    /// Stops a ring of this worker's, and returns where it would go on; `None` if others are at it for long: ask again.
+    pub(crate) fn stop_ring(&mut self, port: PortId, index: u16) -> Option<Option<u16>> {
+        if self.controls.get(&port).is_some_and(|control| control.index == index) {
+            let control = self.controls.remove(&port);
+            self.leave_ring(port, index);
+            return Some(control.map(|control| control.ring.base()));
+        }
+        let until = Instant::now() + RECALL;
+        let mut step = self.fabric.stop_step(port, index);
+        while step == Stopping::Busy && Instant::now() < until {
+            self.send_signals();
+            std::thread::yield_now();
+            step = self.fabric.stop_step(port, index);
+        }
+        self.send_signals();
+        match step {
+            Stopping::Busy => None,
+            Stopping::Done(base) => {
+                self.leave_ring(port, index);
+                Some(base)
+            }
+        }
+    }
+
+    /// A ring has stopped, of this worker or another one: nothing of it is kept.
+    pub(crate) fn leave_ring(&mut self, port: PortId, index: u16) {
+        self.fabric.leave_ring(port, index);
+        if index % 2 == 1 {
+            self.active.remove(RingId { port, queue: index / 2 });
+            self.polled.remove(RingId { port, queue: index / 2 });
+        }
+        if let Some(kick) = self.fds.remove(&(port, index)).and_then(|fds| fds.kick) {
+            self.events.forget(kick.as_fd());
+        }
+    }
+
+    /// Packets pass or do not pass a ring from now on; false if others are at it for long: ask again.
+    pub(crate) fn set_ring_enabled(&mut self, port: PortId, index: u16, enabled: bool) -> bool {
+        let until = Instant::now() + RECALL;
+        let mut done = self.fabric.set_ring_enabled(port, index, enabled);
+        while !done && Instant::now() < until {
+            std::thread::yield_now();
+            done = self.fabric.set_ring_enabled(port, index, enabled);
+        }
+        self.send_signals();
+        done
+    }
+
+    pub(crate) fn set_call(&mut self, port: PortId, index: u16, call: Option<&Arc<CallFd>>) {
+        if let Some(fds) = self.fds.get_mut(&(port, index)) {
+            fds.signals.call = call.cloned();
+        }
+    }
+
+    /// The guest of a port is gone, its rings have stopped: nothing of it is kept.
+    pub(crate) fn forget_guest(&mut self, port: PortId) {
+        self.failures.remove(&port);
+        self.fabric.set_memory(port, &Arc::default());
+        self.fabric.set_capabilities(port, lasthop_fabric::Capabilities::default());
+    }
+
+    /// Whether anything is taken from guests. Rings that are left alone meanwhile are looked at again.
+    pub(crate) fn set_draining(&mut self, is_draining: bool) {
+        let was_still = std::mem::replace(&mut self.is_quiesced, false);
+        self.is_draining = is_draining;
+        if was_still {
+            self.handle_missed_kicks();
+        }
+    }
+
+    /// Kicks were not heard: looks at all rings.
+    fn handle_missed_kicks(&mut self) {
+        let at_home = self.fds.iter().filter(|(_, fds)| fds.is_home);
+        let rings: Vec<(PortId, u16)> = at_home.map(|(ring, _)| *ring).collect();
+        let now = now_ns(self.started);
+        rings.into_iter().for_each(|(port, index)| self.handle_kick(port, index, now));
+    }
+
+    pub(crate) fn is_quiesced(&self) -> bool {
+        self.is_quiesced
+    }
+
+    /// Stops work; the counters are written for their reader.
+    pub(crate) fn quiesce(&mut self) {
+        self.is_quiesced = true;
+        self.persistent_counters.write(now_ns(self.started), &self.fabric);
+    }
+
+    /// All workers are quiesced: returns packets that wait for receive buffers to their homes.
+    pub(crate) fn withdraw(&mut self) {
+        self.fabric.withdraw();
+    }
+
+    /// Packets that are taken back here will be taken from their rings once more.
+    pub(crate) fn postpone(&mut self) {
+        self.fabric.postpone();
+        self.persistent_counters.write(now_ns(self.started), &self.fabric);
+    }
+
+    /// A port goes.
+    pub(crate) fn remove_port(&mut self, port: PortId) {
+        self.fabric.remove_port(port);
+        self.persistent_counters.close(port);
+        self.slow_calls.forget(port);
+    }
+
+    /// Keeps a copy of a port's counters, as far as this worker counts them.
+    pub(crate) fn keep_counters(&mut self, port: PortId, memory: &Arc<Mapping>) {
+        self.persistent_counters.open(port, self.stats.index, memory);
+    }
+
+    /// Its counters are told of.
+    pub(crate) fn persist_counters(&mut self) {
+        self.persistent_counters.write(now_ns(self.started), &self.fabric);
+    }
+
+    /// Its counters, and how many rings are active.
+    pub(crate) fn stats(&self) -> WorkerStats {
+        WorkerStats {
+            active_rings: self.active.len(),
+            handoffs: self.fabric.handoff_counters(),
+            ..self.stats
+        }
+    }
+
+    /// Why all rings of a port were stopped, if they were.
+    pub(crate) fn failure(&self, port: PortId) -> Option<String> {
+        let control = self.controls.get(&port).and_then(|control| control.error);
+        self.failures.get(&port).cloned().or_else(|| control.map(|error| format!("control queue: {error}")))
+    }
+
+    pub(crate) fn stop(&mut self) {
+        self.stopping = true;
+    }
+}

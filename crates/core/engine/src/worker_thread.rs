@@ -1,0 +1,329 @@
+//! Which thread serves which worker.
+//!
+//! While there is little to do the first thread serves all workers, one after the other, and the threads of the others stand
+//! still: so the two directions of a conversation meet the same thread, awake, and no more cores are kept from guests than
+//! the work needs. A worker with more to do than fits beside the others goes to its own thread, and comes back when that
+//! has had little to do for long (`load.rs`).
+//!
+//! ```text
+//!   thread 0   worker 0, worker 1, worker 2      looks around, or sleeps until one of them is wanted
+//!                 |  ^
+//!        crowded  |  | about to sleep, after little work
+//!                 v  |
+//!   thread 1   worker 1                          looks around, or sleeps until it is wanted
+//!              none                              waits for its worker
+//! ```
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Instant;
+
+use lasthop_ring::{AdaptivePoll, CoreYield, SignalRetry};
+
+use crate::EngineSettings;
+use crate::events::Gate;
+use crate::load::Gathering;
+use crate::worker::{Worker, now_ns};
+use crate::worker_pool::WorkerPool;
+
+/// How often a busy worker looks for kicks and tasks: a ring that wakes meanwhile waits so long at most.
+const POLL_NS: u64 = 20_000;
+/// The same of a worker whose thread has looked around in vain for this long: the answer to its packets may come from an armed
+/// ring.
+const IDLE_POLL_NS: u64 = 2_000;
+
+/// A thread and the workers that it serves.
+pub(crate) struct WorkerThread {
+    number: usize,
+    gathering: Gathering,
+    pool: Arc<WorkerPool>,
+    started: Instant,
+    cpus: Vec<usize>,
+    workers: Vec<Worker>,
+    /// Workers that come here.
+    arrivals: Receiver<Worker>,
+    role: Role,
+    adaptive_poll: AdaptivePoll,
+    signal_retry: SignalRetry,
+    /// When the last round began, if it found packets.
+    busy_since_ns: Option<u64>,
+    worked_ns: u64,
+    core_yield: CoreYield,
+}
+
+/// The part of a thread among the others.
+enum Role {
+    First {
+        /// To the workers' own threads, by number; none to this one.
+        homes: Vec<Option<Sender<Worker>>>,
+        /// Tells which of several workers is wanted.
+        gate: Gate,
+        /// This thread's load in percent, for the others.
+        load: Arc<AtomicU64>,
+    },
+    Other {
+        first: Sender<Worker>,
+        load_of_first: Arc<AtomicU64>,
+    },
+}
+
+/// Makes a [`WorkerThread`] for each worker, to be run on an operating system thread.
+pub(crate) fn worker_threads(
+    workers: Vec<Worker>,
+    pool: &Arc<WorkerPool>,
+    settings: &EngineSettings,
+    started: Instant,
+) -> std::io::Result<Vec<WorkerThread>> {
+    let load = Arc::new(AtomicU64::new(0));
+    let (to_first, to_this) = channel();
+    let (mut homes, mut arrivals) = (vec![None], vec![to_this]);
+    for (sender, receiver) in (1..workers.len()).map(|_| channel()) {
+        homes.push(Some(sender));
+        arrivals.push(receiver);
+    }
+    let gate = Gate::new()?;
+    workers.first().map_or(Ok(()), |first| gate.open(first.events(), first.number()))?;
+    let first = Role::First { homes, gate, load: Arc::clone(&load) };
+    let others =
+        std::iter::repeat_with(|| Role::Other { first: to_first.clone(), load_of_first: Arc::clone(&load) });
+    let roles = std::iter::once(first).chain(others);
+    let worker_thread = |((worker, arrivals), role): ((Worker, _), _)| WorkerThread {
+        number: worker.number(),
+        gathering: settings.gathering,
+        pool: Arc::clone(pool),
+        started,
+        cpus: settings.cpus.clone(),
+        workers: vec![worker],
+        arrivals,
+        role,
+        adaptive_poll: AdaptivePoll::new(u64::from(settings.hysteresis_us) * 1000),
+        signal_retry: SignalRetry::default(),
+        busy_since_ns: None,
+        worked_ns: 0,
+        core_yield: CoreYield::default(),
+    };
+    Ok(workers.into_iter().zip(arrivals).zip(roles).map(worker_thread).collect())
+}
+
+impl WorkerThread {
+    /// Serves until all workers were told to stop.
+    pub(crate) fn run(mut self) {
+        self.choose_cpus();
+        for worker in std::mem::take(&mut self.workers) {
+            self.take(worker);
+        }
+        self.serve();
+        if matches!(self.role, Role::First { .. }) {
+            return; // the others wait as long as it may send them a worker
+        }
+        while let Ok(worker) = self.arrivals.recv() {
+            self.take(worker);
+            self.serve();
+        }
+    }
+
+    fn choose_cpus(&self) {
+        if self.cpus.is_empty() {
+            return;
+        }
+        let mut set = rustix::thread::CpuSet::new();
+        for &cpu in self.cpus.iter().filter(|cpu| **cpu < rustix::thread::CpuSet::MAX_CPU) {
+            set.set(cpu);
+        }
+        // CPUs that went offline since the command line was checked leave the worker unpinned: slower, not broken.
+        let _ = rustix::thread::sched_setaffinity(None, &set);
+    }
+
+    /// Serves the workers that are here until none is.
+    fn serve(&mut self) {
+        while !self.workers.is_empty() {
+            let now = now_ns(self.started);
+            self.count_load(now);
+            let worked = self.round(now);
+            if worked {
+                self.signal_retry.found(now);
+            } else {
+                self.workers.iter_mut().for_each(|worker| worker.retry_signals(now, &mut self.signal_retry));
+            }
+            if self.workers.iter().any(Worker::is_active) {
+                self.stay_awake(worked, now);
+            } else {
+                self.sleep(now);
+            }
+            self.accept_workers();
+            self.workers.retain(|worker| !worker.is_stopping());
+        }
+    }
+
+    /// A worker comes here.
+    fn take(&mut self, mut worker: Worker) {
+        self.pool.watchdog().watch_me(worker.number());
+        worker.set_thread(self.number);
+        worker.load.begin(now_ns(self.started));
+        self.workers.push(worker);
+    }
+
+    /// The first thread takes in workers that were sent. The sender of one wakes the first worker afterwards.
+    fn accept_workers(&mut self) {
+        while let Role::First { homes, gate, .. } = &self.role
+            && let Ok(mut worker) = self.arrivals.try_recv()
+        {
+            if gate.open(worker.events(), worker.number()).is_ok() {
+                worker.stay.come_back(now_ns(self.started));
+                self.take(worker);
+            } else {
+                // No memory for it in the kernel: it would not be heard while this thread sleeps.
+                worker.stay.leave(now_ns(self.started));
+                send_home(homes, worker);
+            }
+        }
+    }
+
+    /// Has each worker do a round; whether one had packets.
+    fn round(&mut self, now: u64) -> bool {
+        if let [only] = &mut self.workers[..] {
+            let worked = only.step(now, &mut self.adaptive_poll);
+            self.busy_since_ns = worked.then_some(now);
+            return worked;
+        }
+        let (mut worked, mut since, mut lost_ns) = (false, now, 0);
+        for worker in &mut self.workers {
+            if worker.step(now, &mut self.adaptive_poll) {
+                let until = now_ns(self.started);
+                lost_ns += worker.load.add(until - since);
+                (worked, since) = (true, until);
+            }
+        }
+        self.workers.iter_mut().for_each(|worker| worker.load.lose(lost_ns));
+        worked
+    }
+
+    /// Enters the time that the last round of a lone worker took, and acts on its load.
+    fn count_load(&mut self, now: u64) {
+        if let (Some(since), [only]) = (self.busy_since_ns.take(), &mut self.workers[..]) {
+            let lost_ns = only.load.add(now - since);
+            only.load.lose(lost_ns);
+        }
+        if self.workers.iter().all(|worker| worker.load.is_over(now)) {
+            self.workers.iter_mut().for_each(|worker| worker.load.begin(now));
+            self.share_out(now);
+        }
+    }
+
+    /// Workers that have too much to do together go apart.
+    fn share_out(&mut self, now: u64) {
+        let Role::First { homes, gate, load } = &mut self.role else { return };
+        let loads = self.workers.iter().map(|worker| {
+            let number = worker.number();
+            (homes[number].is_some().then_some(number), worker.load.percent())
+        });
+        load.store(loads.clone().map(|(_, percent)| percent).sum(), Ordering::Relaxed);
+        let moved = self.gathering.worker_to_move(loads);
+        let Some(at) =
+            moved.and_then(|number| self.workers.iter().position(|worker| worker.number() == number))
+        else {
+            return;
+        };
+        let mut worker = self.workers.swap_remove(at);
+        worker.stay.leave(now);
+        gate.close(worker.events());
+        send_home(homes, worker);
+    }
+
+    /// There are rings to look at.
+    fn stay_awake(&mut self, worked: bool, now: u64) {
+        if worked {
+            self.worked_ns = now;
+        }
+        let poll_ns = if now - self.worked_ns >= IDLE_POLL_NS { IDLE_POLL_NS } else { POLL_NS };
+        let look_ns = self.adaptive_poll.ns();
+        self.workers.iter_mut().for_each(|worker| worker.poll_events_if_due(now, poll_ns, look_ns));
+        if !worked {
+            self.arm_or_yield(now);
+        }
+    }
+
+    /// Arms rings that had no packets for the adaptive polling time. If another thread wants the core meanwhile, all rings without
+    /// packets are armed.
+    fn arm_or_yield(&mut self, now: u64) {
+        let look_ns = self.adaptive_poll.ns();
+        self.arm_idle_rings(now, look_ns);
+        if self.workers.iter().any(Worker::is_active) && self.is_crowded(now) {
+            self.arm_idle_rings(now, 0);
+        }
+    }
+
+    fn arm_idle_rings(&mut self, now: u64, look_ns: u64) {
+        self.workers.iter_mut().for_each(|worker| worker.arm_idle_rings(now, look_ns));
+    }
+
+    /// Offers the core now and then. Returns whether another thread took it.
+    fn is_crowded(&mut self, now: u64) -> bool {
+        let is_wanted = self.core_yield.is_wanted(now, || now_ns(self.started), std::thread::yield_now);
+        if is_wanted {
+            self.workers.first_mut().into_iter().for_each(Worker::count_crowd);
+        }
+        is_wanted
+    }
+
+    /// No ring is to be looked at: sleeps, unless another thread can wait for its rings.
+    fn sleep(&mut self, now: u64) {
+        if self.give_back(now) {
+            return;
+        }
+        if let [only] = &mut self.workers[..] {
+            let sleep_ns = only.prepare_sleep(now);
+            only.poll_events(sleep_ns);
+            only.wake(now);
+        } else {
+            self.sleep_together(now);
+        }
+    }
+
+    /// The worker goes back to the first thread, if it has little to do; whether it does.
+    fn give_back(&mut self, now: u64) -> bool {
+        let Role::Other { first, load_of_first } = &self.role else { return false };
+        let Some(worker) = self.workers.pop() else { return false };
+        let load_of_first = load_of_first.load(Ordering::Relaxed);
+        if !self.gathering.may_come_back(worker.stay, now, worker.load.percent(), load_of_first) {
+            self.workers.push(worker);
+            return false;
+        }
+        match first.send(worker) {
+            Ok(()) => {
+                self.pool.mailbox(0).wake();
+                true
+            }
+            // It has ended, and so will this one.
+            Err(refused) => {
+                self.workers.push(refused.0);
+                false
+            }
+        }
+    }
+
+    /// Sleeps until one of several workers is wanted.
+    fn sleep_together(&mut self, now: u64) {
+        let Role::First { gate, .. } = &self.role else { return };
+        let sleep_ns = self.workers.iter_mut().map(|worker| worker.prepare_sleep(now)).min().unwrap_or(0);
+        let wanted = gate.wait(sleep_ns);
+        for worker in &mut self.workers {
+            let is_wanted = wanted.contains(&worker.number());
+            if is_wanted || wanted.is_empty() {
+                worker.count_sleep(sleep_ns);
+            }
+            if is_wanted {
+                worker.take_events(Some(0));
+            }
+            worker.wake(now);
+        }
+    }
+}
+
+fn send_home(homes: &[Option<Sender<Worker>>], worker: Worker) {
+    if let Some(home) = &homes[worker.number()] {
+        // Its thread waits for it as long as the first one is there.
+        let _ = home.send(worker);
+    }
+}

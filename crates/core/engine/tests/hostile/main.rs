@@ -1,0 +1,124 @@
+//! Guests that lie, flood and leave, one attack at a time, next to two guests that talk and lose nothing.
+//! docs/design/hostile-guests.md lists them.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod costs;
+mod frames;
+mod lifecycle;
+mod rings;
+mod stalls;
+
+use lasthop_engine::{PortState, PortStats};
+use lasthop_guest::{Guest, GuestOptions};
+use lasthop_verdict::PortId;
+use support::{PATIENCE, TestSwitch, config, eventually, frame, receive, send};
+
+/// Workers: one, so that an attack that holds it up would hold up all guests.
+const WORKERS: usize = 1;
+/// Frames in each direction after each attack.
+const ROUNDS: u32 = 20;
+/// Numbers of guests in their addresses.
+const ONE: u8 = 1;
+const OTHER: u8 = 2;
+const BAD: u8 = 3;
+const THIRD: u8 = 4;
+
+/// A switch with two guests that talk to each other.
+struct Scene {
+    switch: TestSwitch,
+    ports: [PortId; 2],
+    one: Guest,
+    other: Guest,
+    sent: u32,
+    /// Frames of `one` alone, besides.
+    sent_alone: u32,
+    /// Frames of the bad guest that `other` received, not looked at yet.
+    held: std::collections::VecDeque<Vec<u8>>,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let mut switch = TestSwitch::start("bridge", WORKERS);
+        let (first, one) = switch.attach(config("one"), GuestOptions::default());
+        let (second, other) = switch.attach(config("other"), GuestOptions::default());
+        let mut scene = Self {
+            switch,
+            ports: [first, second],
+            one,
+            other,
+            sent: 0,
+            sent_alone: 0,
+            held: Default::default(),
+        };
+        scene.talk();
+        scene
+    }
+
+    /// The two exchange frames; each arrives, in order.
+    fn talk(&mut self) {
+        for number in self.sent..self.sent + ROUNDS {
+            let (there, back) = (frame(OTHER, ONE, number, 200), frame(ONE, OTHER, number, 1000));
+            send(&mut self.one, &there);
+            assert_eq!(receive_mine(&mut self.other, OTHER), there);
+            send(&mut self.other, &back);
+            assert_eq!(receive_mine(&mut self.one, ONE), back);
+            self.one.reclaim(0).unwrap();
+            self.other.reclaim(0).unwrap();
+        }
+        self.sent += ROUNDS;
+    }
+
+    /// They have lost nothing, by their own counters, and every packet of everybody is accounted for.
+    fn assert_unharmed(&mut self) {
+        self.assert_nothing_lost();
+        self.switch.assert_conserved();
+    }
+
+    /// As far as ports are there that could tell.
+    fn assert_nothing_lost(&mut self) {
+        self.talk();
+        for (port, sent) in self.ports.into_iter().zip([self.sent + self.sent_alone, self.sent]) {
+            let PortStats { state, counters, .. } = self.switch.port(port);
+            assert_eq!(state, PortState::Running);
+            let lost: Vec<_> = counters.rx_drops.nonzero().chain(counters.tx_drops.nonzero()).collect();
+            assert_eq!((counters.rx_packets, lost), (u64::from(sent), vec![]));
+            assert!(counters.is_conserved());
+        }
+    }
+
+    fn attach(&mut self, name: &str, options: GuestOptions) -> (PortId, Guest) {
+        self.switch.attach(config(name), options)
+    }
+
+    /// Waits until a port is stopped for a reason that says `words`.
+    fn await_stop(&self, port: PortId, words: &str) {
+        eventually(words, || match self.switch.port(port).state {
+            PortState::Stopped(why) => {
+                assert!(why.contains(words), "stopped for \"{why}\" instead of \"{words}\"");
+                true
+            }
+            _ => false,
+        });
+    }
+
+    /// A guest that was stopped is reset, and talks as any other.
+    fn assert_healed(&mut self, port: PortId, bad: &mut Guest) {
+        bad.reset().unwrap();
+        eventually("a reset heals it", || self.switch.port(port).state == PortState::Running);
+        let greeting = frame(OTHER, BAD, 0, 64);
+        send(bad, &greeting);
+        assert_eq!(receive_mine(&mut self.other, OTHER), greeting);
+    }
+}
+
+/// The next frame that is for guest `me`, and was not flooded here.
+fn receive_mine(guest: &mut Guest, me: u8) -> Vec<u8> {
+    loop {
+        let bytes = receive(guest);
+        if bytes[5] == me {
+            return bytes;
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! The visits of `tools/instructions` (counted) and `benches/visit.rs` (timed).
+
+use lasthop_fabric::Capabilities;
+
+use super::frames::{Frame, TSO_SEGMENTS, one_flow, plain, tcp, udp, udp6};
+use super::{Decider, Layout, Plan, everything};
+
+/// Packets of a full batch.
+const BATCH: usize = 32;
+/// Largest TCP frames that a visit takes: 256 KiB.
+const LARGE: usize = 4;
+
+/// A name and its plan.
+pub type Scenario = (&'static str, fn() -> Plan);
+
+/// Every scenario. The names stand in `bench/instructions.tsv`.
+pub const ALL: &[Scenario] = &[
+    ("64-one-flow", || Plan::bridged(one_flow(BATCH, 64))),
+    ("64-idle-ports", || Plan { receivers: 250, ..Plan::bridged(one_flow(BATCH, 64)) }),
+    ("64-destinations", destinations),
+    ("64-two-descriptors", || Plan { cuts: vec![12], ..Plan::bridged(one_flow(BATCH, 64)) }),
+    ("64-indirect", || Plan {
+        cuts: vec![12],
+        layout: Layout::Indirect,
+        ..Plan::bridged(one_flow(BATCH, 64))
+    }),
+    ("64-single", || Plan::bridged(one_flow(1, 64))),
+    ("1500", || Plan::bridged(one_flow(BATCH, 1500))),
+    ("9000-merged", || Plan {
+        rx_buffer_bytes: 1536,
+        buffers_expected: 6 * BATCH / 2,
+        ..Plan::bridged(one_flow(BATCH / 2, 9000))
+    }),
+    ("tso-passed", || Plan { rx_buffer_bytes: 68 << 10, ..Plan::bridged(vec![tcp(TSO_SEGMENTS); LARGE]) }),
+    ("tso-segmented", || Plan {
+        capabilities: Capabilities { csum: false, tso4: false, tso6: false, ..everything() },
+        buffers_expected: LARGE * TSO_SEGMENTS,
+        ..Plan::bridged(vec![tcp(TSO_SEGMENTS); LARGE])
+    }),
+    ("1500-summed", || Plan {
+        capabilities: Capabilities { csum: false, tso4: false, tso6: false, ..everything() },
+        ..Plan::bridged(vec![tcp(1); BATCH])
+    }),
+    ("flood-8", || flood(8)),
+    ("dropped", dropped),
+    ("flow-cached", || flows(0, true)),
+    ("flow-cached-1000-masks", || flows(1000, true)),
+    ("flow-cached-32-destinations", || Plan {
+        decider: Decider::Flows { other_masks: 0, is_cached: true },
+        frames: destinations().frames.into_iter().map(udp).collect(),
+        ..destinations()
+    }),
+    ("flow-cached-ipv6", || Plan { frames: sources().into_iter().map(udp6).collect(), ..flows(0, true) }),
+    ("flow-found", || flows(0, false)),
+    ("flow-found-100-masks", || flows(100, false)),
+];
+
+/// Packets of as many flows.
+pub fn flows(other_masks: u16, is_cached: bool) -> Plan {
+    let frames = sources().into_iter().map(udp).collect();
+    Plan { decider: Decider::Flows { other_masks, is_cached }, ..Plan::bridged(frames) }
+}
+
+/// From different addresses.
+fn sources() -> Vec<Frame> {
+    let mut frames = one_flow(BATCH, 64);
+    for (frame, source) in frames.iter_mut().zip(0..) {
+        frame.bytes[10] = source;
+    }
+    frames
+}
+
+/// Each packet of a batch to another receiver.
+pub fn destinations() -> Plan {
+    let frames = (0..BATCH as u8).map(|receiver| plain(receiver, 64)).collect();
+    Plan { receivers: BATCH as u16, ..Plan::bridged(frames) }
+}
+
+/// An unknown address: every packet to all `receivers`.
+pub fn flood(receivers: u16) -> Plan {
+    let frames = vec![plain(200, 64); BATCH];
+    Plan { receivers, buffers_expected: BATCH * usize::from(receivers), ..Plan::bridged(frames) }
+}
+
+/// The sender has no partner: fetched, dropped, completed.
+pub fn dropped() -> Plan {
+    Plan { decider: Decider::Dummy, receivers: 0, buffers_expected: 0, ..Plan::bridged(one_flow(BATCH, 64)) }
+}

@@ -1,0 +1,538 @@
+//! The switching fabric: packets from transmit rings through a module's verdicts into receive rings, copied once.
+//!
+//! **Purpose.** A [`Fabric`] is one worker's view of a switch: it knows all ports and moves packets between them (mSwitch's batched,
+//! per-destination forwarding; Hyper-Switch's vNIC with its internal receive queue). It knows nothing of forwarding
+//! decisions: those come from a [`Module`].
+//!
+//! **Contract.** Sans-io: time comes in as a number, signals go out as a list ([`Fabric::signals`]); nothing here
+//! makes a system call, reads a clock or starts a thread, and nothing is allocated per packet. Every packet is accounted
+//! for: [`PortCounters::is_conserved`] holds between any two calls. A chain belongs to the switch from `visit` until its
+//! last copy is delivered or dropped; stopping a ring ends that at once.
+//!
+//! **Not checked.** That maps and rings given to one port belong together: the session ensures it. That every
+//! fabric of a switch is told of every port and ring ([`Fabric::join_ring`]): the engine does that.
+//!
+//! **Threading.** Each worker owns a fabric; [`Fabric::for_workers`] makes those of one switch. A transmit
+//! ring has a home: the fabric on which it was started. Only the home takes, counts and completes its
+//! packets. Receive rings are shared: the worker with a ring's claim delivers. A worker that finds it taken
+//! queues references there and continues. No worker ever waits.
+//!
+//! ```text
+//!            visit(ring)                                                                     signals(), wakes()
+//!   fetch ------------> decide ---------> sort ---------------> deliver -----------> publish ----------->
+//!   transmit ring       module            per destination       claim? reserve|copy  used rings
+//!   side table          verdicts          only those touched      |        |         complete <- take_returns()
+//!   header images                                                 |        +-> no buffers: waits -> drain(ring)
+//!                                                                 +-> taken: left for its holder ----^
+//! ```
+#![forbid(unsafe_code)]
+
+mod board;
+pub mod bounds;
+mod capture;
+mod counters;
+mod destinations;
+mod detach;
+mod frame;
+mod lifecycle;
+mod meter;
+mod port_link;
+mod progress;
+mod reference;
+mod rx;
+mod takeover;
+mod tally;
+mod tx;
+mod upcall;
+
+pub use capture::tap::{CaptureDirection, CapturedFrame, Tap, TapClock, TapReader, Watch, tap};
+pub use counters::{Drops, HandoffCounters, PortCounters};
+pub use lifecycle::{RingPart, RingState, Stopping};
+pub use meter::VisitMeter;
+pub use progress::RingProgress;
+pub use tally::{RX_DROPS, TX_DROPS};
+pub use tx::drr::{ActiveRing, DrrScheduler, Visited};
+pub use tx::internal::InjectError;
+pub use upcall::line::UpcallLine;
+pub use upcall::{UpcallLimits, UpcallReader, UpcallRecord, UpcallWriter, upcalls};
+
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use lasthop_guestmem::Segment;
+use lasthop_verdict::{BATCH_PACKETS_MAX, Batch, DropReason, Module, Output, PortId, Verdicts};
+
+use board::Board;
+use destinations::Destinations;
+use meter::Metering;
+use reference::{Attempt, PacketCopy, Return};
+use rx::receiver::Receivers;
+use rx::service::{Scratch, Service, Tools};
+use tx::internal::InternalPort;
+use tx::sender::Fetched;
+use tx::senders::Senders;
+use tx::side_table::SegmentBuffer;
+use upcall::Upcalls;
+
+/// The features that a port's guest negotiated, as far as they concern packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// A packet may span several receive buffers (MRG_RXBUF).
+    pub mergeable: bool,
+    /// Takes packets with an incomplete checksum (GUEST_CSUM).
+    pub csum: bool,
+    /// Takes unsegmented TCP over IPv4 (GUEST_TSO4).
+    pub tso4: bool,
+    /// Takes unsegmented TCP over IPv6 (GUEST_TSO6).
+    pub tso6: bool,
+    /// Takes unsegmented TCP with congestion marks (GUEST_ECN).
+    pub ecn: bool,
+    /// Takes unsegmented UDP (GUEST_USO4 and GUEST_USO6: `gso_type` is the same for both, so half of it counts for none).
+    pub uso: bool,
+    /// Bytes of the virtio-net header: 12, or 10 for legacy guests without MRG_RXBUF.
+    pub header_bytes: usize,
+    /// The same of the packets that it sends: 8 more if they tell their hashes.
+    pub sent_header_bytes: usize,
+}
+
+impl Default for Capabilities {
+    fn default() -> Self {
+        let header_bytes = lasthop_wire::vnet::HEADER_BYTES;
+        Self {
+            mergeable: false,
+            csum: false,
+            tso4: false,
+            tso6: false,
+            ecn: false,
+            uso: false,
+            header_bytes,
+            sent_header_bytes: header_bytes,
+        }
+    }
+}
+
+/// A ring of one direction: queue pair `queue` of `port`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RingId {
+    /// The port.
+    pub port: PortId,
+    /// The queue pair.
+    pub queue: u16,
+}
+
+/// A guest to be signalled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Signal {
+    /// The port.
+    pub port: PortId,
+    /// Index of the virtqueue: receive rings are even, transmit rings odd (virtio 1.2, 5.1.2).
+    pub index: u16,
+}
+
+impl Signal {
+    fn receive(ring: RingId) -> Self {
+        Self { port: ring.port, index: 2 * ring.queue }
+    }
+
+    fn transmit(ring: RingId) -> Self {
+        Self { port: ring.port, index: 2 * ring.queue + 1 }
+    }
+}
+
+/// One worker's view of a switch, and everything that it needs to move packets.
+pub struct Fabric {
+    module: Arc<dyn Module>,
+    senders: Senders,
+    receivers: Receivers,
+    internal: Option<InternalPort>,
+    fetched: Fetched,
+    verdicts: Verdicts,
+    upcalls: Upcalls,
+    destinations: Destinations,
+    scratch: Scratch,
+    segments: Box<SegmentBuffer>,
+    signals: Vec<Signal>,
+    wakes: u64,
+    epoch: u32,
+    metering: Metering,
+}
+
+/// The tools of a fabric, and its receivers beside them.
+macro_rules! tools {
+    ($fabric:ident) => {
+        Tools {
+            senders: &mut $fabric.senders,
+            scratch: &mut $fabric.scratch,
+            segments: &mut $fabric.segments,
+            signals: &mut $fabric.signals,
+        }
+    };
+}
+use tools;
+
+impl Fabric {
+    /// Polls a transmit ring whose home is here: fetches a batch and handles it to the end. Returns the
+    /// packets taken: 0 means the ring is empty, stopped, or waits for slow receivers.
+    pub fn visit(&mut self, ring: RingId, now_ns: u64) -> usize {
+        let taken = self.begin_visit(ring, now_ns);
+        if !self.receivers.leases.is_empty() {
+            self.copy_visit();
+        }
+        if taken > 0 {
+            self.finish_visit();
+        }
+        taken
+    }
+
+    /// As `visit`, for a [`DrrScheduler`]: returns the result, with the cost of the port's packets since the
+    /// last time.
+    pub fn visit_in_turn(&mut self, ring: RingId, now_ns: u64) -> Visited {
+        let packets = self.visit(ring, now_ns);
+        let cost = self.senders.get_mut(ring.port).map_or(0, |sender| sender.charge.take());
+        Visited { packets, more: packets > 0 && self.fetched.more, cost }
+    }
+
+    /// The first of `visit`'s three parts. It delivers packets that need no other worker, and reserves
+    /// buffers in contended rings. The other two parts follow before any other call to this fabric. Other
+    /// fabrics may work in between.
+    pub fn begin_visit(&mut self, ring: RingId, now_ns: u64) -> usize {
+        self.lap(None);
+        let taken = self.senders.fetch(ring, &mut self.fetched);
+        self.lap_fetched(ring);
+        if taken == 0 {
+            self.release(ring, now_ns);
+        }
+        if self.senders.is_tapped() {
+            self.tap_fetched(ring, taken);
+        }
+        if self.fetched.len > 0 {
+            self.switch(ring.port, now_ns);
+            if self.verdicts.holds() {
+                self.hold(ring);
+            }
+            if self.senders.take_let_wait() {
+                self.rank_waiting(ring);
+            }
+        }
+        taken
+    }
+
+    #[cold]
+    fn hold(&mut self, ring: RingId) {
+        if let Some(queue) = self.senders.queue_mut(ring) {
+            queue.held = true;
+        }
+    }
+
+    /// A ring that the module had wait is taken from again if it need not any more.
+    fn release(&mut self, ring: RingId, now_ns: u64) {
+        let worker = self.worker();
+        if let Some(queue) = self.senders.queue_mut(ring)
+            && queue.held
+        {
+            queue.held = self.module.is_holding(ring.port, worker, now_ns);
+        }
+    }
+
+    /// The second part of `visit`: fills reserved buffers.
+    pub fn copy_visit(&mut self) {
+        self.receivers.copy_leases(&*self.fetched.headers, &mut tools!(self));
+    }
+
+    /// The third part of `visit`: publishes on both sides.
+    pub fn finish_visit(&mut self) {
+        if !self.receivers.leases.is_empty() {
+            self.receivers.finish_leases(&mut tools!(self));
+        }
+        self.publish();
+    }
+
+    fn switch(&mut self, port: PortId, now_ns: u64) {
+        self.verdicts.clear();
+        let headers = &self.fetched.headers[..self.fetched.len];
+        let hashes = &self.fetched.hashes;
+        self.module.decide(&Batch { port, headers, hashes }, now_ns, &mut self.verdicts);
+        self.lap(None);
+        if let Some(destination) = self.common_destination() {
+            self.forward_all(destination, now_ns);
+            self.lap(Some(destination));
+            return;
+        }
+        self.destinations.sort(self.verdicts.outputs());
+        self.expect_copies();
+        self.fetched.add_images(self.verdicts.images());
+        if !self.verdicts.upcalls().is_empty() {
+            self.send_upcalls(now_ns);
+        }
+        while let Some(list) = self.destinations.next() {
+            let mut at = Some(list.first);
+            while at.is_some() {
+                let mut copies = ArrayVec::<PacketCopy<'_>, BATCH_PACKETS_MAX>::new();
+                while let Some(index) = at.filter(|_| !copies.is_full()) {
+                    let output = self.verdicts.outputs()[index];
+                    copies.push(PacketCopy {
+                        packet: self.fetched.packets[usize::from(output.packet)],
+                        header: &self.fetched.headers[usize::from(output.image)],
+                        truncate_len_bytes: output.truncate_len_bytes,
+                        image: output.image,
+                    });
+                    at = self.destinations.after(index);
+                }
+                self.receivers.accept(list.port, &copies, &mut tools!(self), now_ns);
+            }
+            self.lap(Some(list.port));
+        }
+    }
+
+    /// Where each packet of the batch goes, whole and alone, if that is one and the same: the usual case, spared the lists.
+    #[inline]
+    fn common_destination(&self) -> Option<PortId> {
+        let outputs = self.verdicts.outputs();
+        let port = outputs.first()?.port;
+        let plain = |(index, output): (usize, &Output)| {
+            let index = index as u16; // below BATCH_PACKETS_MAX
+            *output == Output { packet: index, image: index, port, truncate_len_bytes: u32::MAX }
+        };
+        let rest =
+            self.verdicts.drops().len() + self.verdicts.upcalls().len() + self.verdicts.lost() as usize;
+        let known = port.index() < lasthop_verdict::PORTS_MAX;
+        let all =
+            known && rest == 0 && outputs.len() == self.fetched.len && outputs.iter().enumerate().all(plain);
+        all.then_some(port)
+    }
+
+    #[inline]
+    fn forward_all(&mut self, port: PortId, now_ns: u64) {
+        let packets = self.fetched.packets[..self.fetched.len].iter().zip(self.fetched.headers.iter());
+        let copy =
+            |(image, (&packet, header))| PacketCopy { packet, header, truncate_len_bytes: u32::MAX, image };
+        let mut copies = ArrayVec::<PacketCopy<'_>, BATCH_PACKETS_MAX>::new();
+        copies.extend((0..).zip(packets).map(copy)); // in place: `collect` would move all its room
+        self.receivers.accept(port, &copies, &mut tools!(self), now_ns);
+    }
+
+    /// Tells each packet's slot how many copies to wait for; packets without any are dropped here.
+    fn expect_copies(&mut self) {
+        if self.senders.is_tapped() {
+            self.tap_decided();
+        }
+        let mut copies = [0_u16; BATCH_PACKETS_MAX];
+        let mut counts = 0; // all that there were, as bits: above 1 if a packet has several copies
+        for output in self.verdicts.outputs() {
+            let count = &mut copies[usize::from(output.packet)];
+            *count += 1;
+            counts |= *count;
+        }
+        let mut to_none = 0;
+        if counts > 1 && self.destinations.ports().any(|port| self.receivers.is_down(port)) {
+            to_none = self.leave_out_ports_down(&mut copies);
+        }
+        for upcall in self.verdicts.upcalls() {
+            copies[usize::from(upcall.packet)] += 1;
+        }
+        let mut reasons = [DropReason::NoDestination; BATCH_PACKETS_MAX];
+        for &(packet, reason) in self.verdicts.drops() {
+            reasons[usize::from(packet)] = reason;
+            if copies[usize::from(packet)] > 0 {
+                self.senders.count_lost(self.fetched.packets[usize::from(packet)], 1, reason);
+            }
+        }
+        for (index, &packet) in self.fetched.packets[..self.fetched.len].iter().enumerate() {
+            match to_none >> index & 1 {
+                0 => self.senders.expect_copies(packet, copies[index], reasons[index]),
+                _ => self.senders.settle(packet, Attempt::to_none()),
+            }
+        }
+        if self.verdicts.lost() > 0 {
+            let (first, lost) = (self.fetched.packets[0], self.verdicts.lost());
+            self.senders.count_lost(first, lost, DropReason::VerdictOverflow);
+        }
+    }
+
+    /// Takes the copies of flooded packets, which have several, for ports that are down out of the verdicts: a bridge floods to
+    /// ports with a carrier. `copies` of each packet is brought up to date. Returns the packets that nothing at all becomes of any more,
+    /// as bits.
+    #[cold]
+    fn leave_out_ports_down(&mut self, copies: &mut [u16; BATCH_PACKETS_MAX]) -> u32 {
+        let bits =
+            |packets: &mut dyn Iterator<Item = u16>| packets.fold(0_u32, |bits, packet| bits | 1 << packet);
+        let flooded =
+            bits(&mut (0..).zip(&*copies).filter(|(_, count)| **count > 1).map(|(packet, _)| packet));
+        let Self { verdicts, receivers, destinations, .. } = self;
+        verdicts.retain_outputs(|output| {
+            let is_left_out = flooded >> output.packet & 1 != 0 && receivers.is_down(output.port);
+            copies[usize::from(output.packet)] -= u16::from(is_left_out);
+            !is_left_out
+        });
+        while destinations.next().is_some() {}
+        destinations.sort(verdicts.outputs());
+        let upcalls = verdicts.upcalls().iter().map(|upcall| upcall.packet);
+        let drops = verdicts.drops().iter().map(|(packet, _)| *packet);
+        let left = (0..).zip(&*copies).filter(|(_, count)| **count > 0).map(|(packet, _)| packet);
+        flooded & !bits(&mut left.chain(upcalls).chain(drops))
+    }
+
+    /// Publishes completions to senders, once per batch; receivers were served before.
+    fn publish(&mut self) {
+        self.senders.publish(&mut self.signals);
+        self.detach_obstacles();
+        self.wakes |= self.senders.sleepers();
+    }
+
+    /// Settles packets that other workers delivered or dropped: a chain is completed with its last copy. True
+    /// if there were any.
+    pub fn take_returns(&mut self) -> bool {
+        let mut any = false;
+        while let Some(reference) = self.senders.next_return() {
+            any = true;
+            self.senders.handoffs.returned += 1;
+            let outcome = self.senders.judge(reference.packet, reference.outcome);
+            self.receivers.enter(&Return { outcome, ..reference });
+            self.senders.charge(reference.packet, 1, &reference.delivered);
+            let attempt = Attempt { outcome, delivered: reference.delivered.packets as u32 };
+            self.senders.settle_waiting(reference.packet, attempt);
+        }
+        if any {
+            self.publish();
+        }
+        any
+    }
+
+    /// Announces that this worker goes to sleep: others will ask for it to be woken (`wakes`). A full fence and a last
+    /// `take_returns` have to follow; see `lasthop_ring::arm_and_recheck`.
+    pub fn prepare_sleep(&self) {
+        self.senders.board.inbox(self.senders.worker).sleep_flag.prepare_sleep();
+    }
+
+    /// This worker does not sleep, or not any more.
+    pub fn end_sleep(&self) {
+        self.senders.board.inbox(self.senders.worker).sleep_flag.clear();
+    }
+
+    /// Workers to be woken, as bits; none afterwards.
+    pub fn wakes(&mut self) -> u64 {
+        std::mem::take(&mut self.wakes)
+    }
+
+    /// Counters of hand-overs to other workers.
+    #[must_use]
+    pub fn handoff_counters(&self) -> HandoffCounters {
+        self.senders.handoffs
+    }
+
+    /// Number of this worker in its switch.
+    #[must_use]
+    pub fn worker(&self) -> usize {
+        usize::from(self.senders.worker)
+    }
+
+    /// A receive ring may have new buffers: delivers the packets that wait for it. Returns whether none waits
+    /// any more. Also false if another worker has the ring's claim.
+    pub fn drain(&mut self, ring: RingId) -> bool {
+        self.lap(None);
+        let empty = self.receivers.drain(ring, &mut tools!(self));
+        self.lap(Some(ring.port));
+        self.publish();
+        empty
+    }
+
+    /// As `drain`, for a kick, which is heard once and by this worker only: if another one is at the ring, this one looks
+    /// after it, since that one may have looked at the guest's index before the guest moved it.
+    pub fn receive_kick(&mut self, ring: RingId) {
+        self.lap(None);
+        self.receivers.drain_kicked(ring, &mut tools!(self));
+        self.lap(Some(ring.port));
+        self.publish();
+    }
+
+    /// Receive rings that this worker looks after, since it let packets wait there.
+    #[must_use]
+    pub fn waiting_rings(&self) -> &[RingId] {
+        self.receivers.kept()
+    }
+
+    /// Serves every receive ring of `waiting_rings` whose guest has moved. Returns whether any did.
+    pub fn drain_waiting(&mut self) -> bool {
+        let mut moved = false;
+        self.lap(None);
+        for index in (0..self.receivers.kept().len()).rev() {
+            let Some(&ring) = self.receivers.kept().get(index) else { continue };
+            moved |= self.receivers.drain_if_moved(ring, &mut tools!(self));
+            self.lap(Some(ring.port));
+        }
+        self.publish();
+        moved
+    }
+
+    /// Drops packets that waited too long.
+    pub fn expire(&mut self, now_ns: u64) {
+        for index in (0..self.receivers.kept().len()).rev() {
+            let Some(ring) = self.receivers.kept_until(index, now_ns) else { continue };
+            self.receivers.with_claim(ring, &mut tools!(self), |service| service.expire(now_ns));
+        }
+        self.publish();
+    }
+
+    /// When `expire` or `drain_waiting` has something to do, on the clock of `visit`; 0 is at once.
+    #[must_use]
+    pub fn deadline_ns(&self) -> Option<u64> {
+        self.receivers.deadline_ns()
+    }
+
+    /// Tells the guest not to kick for a transmit ring: it is visited anyway.
+    pub fn suppress_kicks(&mut self, ring: RingId) {
+        if let Some(queue) = self.senders.queue_mut(ring) {
+            queue.ring.suppress_kicks();
+        }
+    }
+
+    /// Asks for a kick of a transmit ring and looks once more. True: there is work, do not sleep.
+    pub fn arm(&mut self, ring: RingId) -> bool {
+        let Some(queue) = self.senders.queue_mut(ring) else { return false };
+        // A blocked ring is visited again when a waiting chain is settled (`unblocked`), not by a kick.
+        if queue.error.is_some() || queue.closed || queue.is_blocked() {
+            return false;
+        }
+        if queue.postponement.is_due() {
+            return true;
+        }
+        queue.ring.arm_kicks().unwrap_or_else(|error| {
+            queue.error = Some(error);
+            false
+        })
+    }
+
+    /// Rings to be polled again without a kick: chains that blocked them were settled. Cleared by the caller.
+    pub fn unblocked(&mut self) -> &mut Vec<RingId> {
+        self.senders.unblocked()
+    }
+
+    /// Asks for a kick of every receive ring of `waiting_rings`, and looks once more. True: a guest has posted buffers.
+    pub fn arm_waiting(&mut self) -> bool {
+        let mut moved = false;
+        for index in (0..self.receivers.kept().len()).rev() {
+            let Some(&ring) = self.receivers.kept().get(index) else { continue };
+            moved |= self.receivers.arm(ring, &mut tools!(self));
+        }
+        // Giving a claim up may mean to serve once more.
+        self.publish();
+        moved
+    }
+
+    /// Guests to be signalled, in order; cleared by the caller.
+    pub fn signals(&mut self) -> &mut Vec<Signal> {
+        &mut self.signals
+    }
+
+    /// Serves a receive ring, and calls `meanwhile` with the ring's claim taken, as if this worker had lost
+    /// its core there. For tests of the other workers; `None` if the claim was taken.
+    #[doc(hidden)]
+    pub fn while_serving<R>(&mut self, ring: RingId, meanwhile: impl FnOnce() -> R) -> Option<R> {
+        let result = self.receivers.with_claim(ring, &mut tools!(self), |service: &mut Service<'_, '_>| {
+            service.serve();
+            meanwhile()
+        });
+        self.publish();
+        result
+    }
+}

@@ -1,0 +1,393 @@
+//! The receive sides of a worker: delivers lists of copies, and follows up rings where packets wait.
+
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use lasthop_guestmem::MemoryMap;
+use lasthop_verdict::{BATCH_PACKETS_MAX, DropReason, Header, PORTS_MAX, PortId};
+use lasthop_wire::flow_hash;
+
+use crate::board::Board;
+use crate::reference::{Attempt, Delivered, Outcome, PacketCopy, Return};
+use crate::rx::lease::Leases;
+use crate::rx::receive_ring::{FollowUp, ReceiveRing};
+use crate::rx::service::{Received, Service, Tools};
+use crate::{Capabilities, RingId};
+
+/// The receive side of a port, as one worker has it.
+#[derive(Debug, Default)]
+pub(crate) struct Receiver {
+    pub(crate) map: Arc<MemoryMap>,
+    pub(crate) capabilities: Capabilities,
+    pub(crate) queues: Vec<Option<Arc<ReceiveRing>>>,
+    pub(crate) received: Received,
+    /// The index of each queue in `Receivers::kept`.
+    kept_at: Vec<Option<usize>>,
+}
+
+impl Receiver {
+    pub(crate) fn new(pairs: usize) -> Self {
+        let mut receiver = Self::default();
+        receiver.queues.resize_with(pairs, || None);
+        receiver.kept_at.resize(pairs, None);
+        receiver
+    }
+}
+
+/// All receive sides of a worker, and the rings with follow-ups.
+#[derive(Debug)]
+pub(crate) struct Receivers {
+    slots: Vec<Option<Box<Receiver>>>,
+    /// Rings where packets of this worker wait, in no order.
+    kept: Vec<RingId>,
+    /// The time of the next follow-up of each.
+    kept_until_ns: Vec<u64>,
+    pub(crate) leases: Leases,
+    board: Arc<Board>,
+    /// Secret of the choice among a guest's receive queues: senders cannot aim at one.
+    pub(crate) flow_key: u64,
+}
+
+impl Receivers {
+    pub(crate) fn new(board: Arc<Board>) -> Self {
+        let mut slots = Vec::new();
+        slots.resize_with(PORTS_MAX, || None);
+        Self {
+            slots,
+            kept: Vec::with_capacity(PORTS_MAX),
+            kept_until_ns: Vec::with_capacity(PORTS_MAX),
+            leases: Leases::new(board.workers()),
+            board,
+            flow_key: 0,
+        }
+    }
+
+    pub(crate) fn get(&self, port: PortId) -> Option<&Receiver> {
+        self.slots.get(port.index())?.as_deref()
+    }
+
+    pub(crate) fn get_mut(&mut self, port: PortId) -> Option<&mut Receiver> {
+        self.slots.get_mut(port.index())?.as_deref_mut()
+    }
+
+    pub(crate) fn put(&mut self, port: PortId, receiver: Receiver) {
+        self.slots[port.index()] = Some(Box::new(receiver));
+    }
+
+    pub(crate) fn remove(&mut self, port: PortId) {
+        let pairs = self.get(port).map_or(0, |receiver| receiver.queues.len() as u16);
+        (0..pairs).for_each(|queue| self.keep(RingId { port, queue }, None));
+        self.slots[port.index()] = None;
+    }
+
+    pub(crate) fn ring(&self, ring: RingId) -> Option<&ReceiveRing> {
+        self.get(ring.port)?.queues.get(usize::from(ring.queue))?.as_deref()
+    }
+
+    /// Every ring that this worker knows.
+    pub(crate) fn rings(&self) -> impl Iterator<Item = RingId> + '_ {
+        let queues = self.slots.iter().flatten().flat_map(|receiver| &receiver.queues);
+        queues.flatten().map(|place| place.id)
+    }
+
+    /// Rings that this worker looks after.
+    pub(crate) fn kept(&self) -> &[RingId] {
+        &self.kept
+    }
+
+    /// Ring number `index` of them, if it may not be left alone any longer at `now_ns`.
+    pub(crate) fn kept_until(&self, index: usize, now_ns: u64) -> Option<RingId> {
+        let due = self.kept_until_ns.get(index).is_some_and(|until_ns| *until_ns <= now_ns);
+        due.then(|| self.kept.get(index).copied()).flatten()
+    }
+
+    /// When this worker has to look after one of them.
+    pub(crate) fn deadline_ns(&self) -> Option<u64> {
+        self.kept_until_ns.iter().copied().min()
+    }
+
+    /// Sets this worker's next work at `ring`.
+    #[inline]
+    pub(crate) fn note(&mut self, ring: RingId, follow_up: FollowUp) {
+        let until_ns = match follow_up {
+            FollowUp::None if self.kept.is_empty() => return,
+            FollowUp::None => None,
+            FollowUp::Until(deadline_ns) => Some(deadline_ns),
+            FollowUp::Now => Some(0),
+        };
+        self.keep(ring, until_ns);
+    }
+
+    fn keep(&mut self, ring: RingId, until_ns: Option<u64>) {
+        let next = self.kept.len();
+        let Some(at) = self.kept_at(ring) else { return };
+        match (*at, until_ns) {
+            (Some(at), Some(until_ns)) => self.kept_until_ns[at] = until_ns,
+            (None, Some(until_ns)) => {
+                *at = Some(next);
+                self.kept.push(ring);
+                self.kept_until_ns.push(until_ns);
+            }
+            (Some(_), None) => {
+                let at = at.take();
+                self.let_go(at);
+            }
+            (None, None) => {}
+        }
+    }
+
+    fn kept_at(&mut self, ring: RingId) -> Option<&mut Option<usize>> {
+        self.slots.get_mut(ring.port.index())?.as_deref_mut()?.kept_at.get_mut(usize::from(ring.queue))
+    }
+
+    /// The last of the kept rings takes the place of the one `at`.
+    fn let_go(&mut self, at: Option<usize>) {
+        let Some(at) = at else { return };
+        self.kept.swap_remove(at);
+        self.kept_until_ns.swap_remove(at);
+        let moved = self.kept.get(at).copied();
+        if let Some(place) = moved.and_then(|moved| self.kept_at(moved)) {
+            *place = Some(at);
+        }
+    }
+
+    /// Works at `ring` with its claim; `None` if that is taken or the ring is gone: then it is not this worker's affair.
+    pub(crate) fn with_claim<R>(
+        &mut self,
+        ring: RingId,
+        tools: &mut Tools<'_>,
+        work: impl FnOnce(&mut Service<'_, '_>) -> R,
+    ) -> Option<R> {
+        let receiver = self.slots.get_mut(ring.port.index()).and_then(Option::as_deref_mut);
+        let done = receiver.and_then(|receiver| {
+            let place = receiver.queues.get(usize::from(ring.queue))?.as_deref()?;
+            let claim = place.lock.try_lock()?;
+            let mut service = Service::new(place, claim, &mut receiver.received, tools);
+            let result = work(&mut service);
+            Some((result, service.close()))
+        });
+        self.note(ring, done.as_ref().map_or(FollowUp::None, |(_, follow_up)| *follow_up));
+        done.map(|(result, _)| result)
+    }
+
+    /// Delivers copies of one visit's packets to `port`, or lets them wait there, or drops them for a reason; in any case
+    /// each is accounted for.
+    #[inline]
+    pub(crate) fn accept(
+        &mut self,
+        port: PortId,
+        copies: &[PacketCopy<'_>],
+        tools: &mut Tools<'_>,
+        now_ns: u64,
+    ) {
+        let open = self.board.receiving(port);
+        if open.is_power_of_two() {
+            let ring = RingId { port, queue: open.trailing_zeros() as u16 };
+            self.accept_at(ring, copies, tools, now_ns);
+        } else if self.get(port).is_none() {
+            self.refuse(port, copies, tools, DropReason::PortGone);
+        } else if open == 0 {
+            self.refuse_down(port, copies, tools);
+        } else {
+            self.accept_by_flow(port, open, copies, tools, now_ns);
+        }
+    }
+
+    /// As `accept`, for a guest with several open queues: a flow keeps its queue as long as their set stays.
+    fn accept_by_flow(
+        &mut self,
+        port: PortId,
+        open: u64,
+        copies: &[PacketCopy<'_>],
+        tools: &mut Tools<'_>,
+        now_ns: u64,
+    ) {
+        let queue_of = |copy: &PacketCopy<'_>| {
+            let chosen = flow_hash(copy.header.bytes(), self.flow_key) as u32 % open.count_ones();
+            (0..chosen).fold(open, |bits, _| bits & (bits - 1)).trailing_zeros() as u16
+        };
+        let queues: ArrayVec<u16, BATCH_PACKETS_MAX> = copies.iter().map(queue_of).collect();
+        let mut touched = queues.iter().fold(0_u64, |bits, queue| bits | 1 << queue);
+        while touched != 0 {
+            let queue = touched.trailing_zeros() as u16;
+            touched &= touched - 1;
+            let of_queue = queues.iter().zip(copies).filter(|(chosen, _)| **chosen == queue);
+            let list: ArrayVec<PacketCopy<'_>, BATCH_PACKETS_MAX> = of_queue.map(|(_, copy)| *copy).collect();
+            self.accept_at(RingId { port, queue }, &list, tools, now_ns);
+        }
+    }
+
+    /// As `accept`, for one ring.
+    #[inline]
+    fn accept_at(&mut self, ring: RingId, copies: &[PacketCopy<'_>], tools: &mut Tools<'_>, now_ns: u64) {
+        let Self { slots, leases, .. } = self;
+        let receiver = slots.get_mut(ring.port.index()).and_then(Option::as_deref_mut);
+        let Some(Receiver { queues, received, .. }) = receiver else {
+            return self.refuse(ring.port, copies, tools, DropReason::PortGone);
+        };
+        let Some(place) = queues.get(usize::from(ring.queue)).and_then(Option::as_deref) else {
+            return self.refuse(ring.port, copies, tools, DropReason::PortDown);
+        };
+        let follow_up = match place.claim() {
+            Some(claim) => {
+                let mut service = Service::new(place, claim, received, tools);
+                service.accept(copies, leases, now_ns);
+                service.close()
+            }
+            None => leave(place, copies, received, tools, now_ns),
+        };
+        self.note(ring, follow_up);
+    }
+
+    /// Whether `port` is there, and takes nothing: it has no running guest, or its link is down.
+    #[inline]
+    pub(crate) fn is_down(&self, port: PortId) -> bool {
+        self.get(port).is_some() && self.board.receiving(port) == 0
+    }
+
+    /// Drops packets for `port`, which is down. Flooded ones do not count as lost.
+    #[cold]
+    fn refuse_down(&mut self, port: PortId, copies: &[PacketCopy<'_>], tools: &mut Tools<'_>) {
+        let reason = self.board.link(port).or(DropReason::PortDown);
+        for copy in copies {
+            match is_to_group(copy.header) {
+                true => tools.senders.settle(copy.packet, Attempt::to_none()),
+                false => self.refuse(port, std::slice::from_ref(copy), tools, reason),
+            }
+        }
+    }
+
+    /// Drops all of `copies`.
+    fn refuse(&mut self, port: PortId, copies: &[PacketCopy<'_>], tools: &mut Tools<'_>, reason: DropReason) {
+        for copy in copies {
+            if let Some(receiver) = self.get_mut(port) {
+                receiver.received.drops.count(reason);
+            }
+            if tools.senders.is_tapped() {
+                tools.senders.tap_copy(port, copy, Outcome::Drop(reason));
+            }
+            tools.senders.settle(copy.packet, Attempt::dropped(reason));
+        }
+    }
+
+    /// Fills the buffers reserved in this visit. The claims are free for others meanwhile.
+    pub(crate) fn copy_leases(&mut self, headers: &[Header], tools: &mut Tools<'_>) {
+        let Self { slots, leases, .. } = self;
+        let place = |ring: RingId| {
+            slots.get(ring.port.index())?.as_deref()?.queues.get(usize::from(ring.queue))?.as_deref()
+        };
+        leases.copy(tools.senders, headers, tools.segments, place);
+        if tools.senders.is_tapped() {
+            leases.tap(tools.senders, headers);
+        }
+        let mut all = Delivered::default();
+        for (ring, result) in leases.results() {
+            let Some(receiver) = slots[ring.port.index()].as_deref_mut() else { continue };
+            match result {
+                Ok(delivered) => {
+                    receiver.received.delivered.add(&delivered);
+                    all.add(&delivered);
+                }
+                Err(reason) => receiver.received.drops.count(reason),
+            }
+        }
+        if let Some(first) = leases.first_packet() {
+            tools.senders.charge(first, all.packets as usize, &all);
+            tools.senders.handoffs.leased += all.packets;
+        }
+    }
+
+    /// Publishes the filled buffers, or leaves that to the holder of the claim.
+    pub(crate) fn finish_leases(&mut self, tools: &mut Tools<'_>) {
+        let worker = tools.senders.worker;
+        while let Some(ring) = self.leases.next_ring() {
+            let Some(receiver) = self.slots[ring.port.index()].as_deref_mut() else { continue };
+            let Some(place) = receiver.queues.get(usize::from(ring.queue)).and_then(Option::as_deref) else {
+                continue;
+            };
+            place.lock.publish_order().finish(worker);
+            let follow_up = match place.lock.try_lock_again() {
+                Some(claim) => Service::new(place, claim, &mut receiver.received, tools).close(),
+                None => continue,
+            };
+            self.note(ring, follow_up);
+        }
+        self.leases.settle(tools.senders);
+    }
+
+    /// Delivers the packets that wait at a ring, as far as there are buffers. True if none waits any more.
+    pub(crate) fn drain(&mut self, ring: RingId, tools: &mut Tools<'_>) -> bool {
+        let known = self.ring(ring).is_some();
+        self.with_claim(ring, tools, |service| service.serve()).unwrap_or(!known)
+    }
+
+    /// As `drain`; if the claim is taken, this worker tries again.
+    pub(crate) fn drain_kicked(&mut self, ring: RingId, tools: &mut Tools<'_>) {
+        let served = self.with_claim(ring, tools, |service| service.serve());
+        if served.is_none() && self.ring(ring).is_some() {
+            self.note(ring, FollowUp::Now);
+        }
+    }
+
+    /// As `drain`, if there is anything new; true if so.
+    pub(crate) fn drain_if_moved(&mut self, ring: RingId, tools: &mut Tools<'_>) -> bool {
+        let drained = self.with_claim(ring, tools, |service| {
+            let moved = service.claim.is_worth_a_try() || !service.claim.is_clear();
+            moved.then(|| service.serve()).is_some()
+        });
+        drained.unwrap_or(false)
+    }
+
+    /// Asks for a kick of a ring that packets wait for, and looks once more. True: there is work.
+    pub(crate) fn arm(&mut self, ring: RingId, tools: &mut Tools<'_>) -> bool {
+        let armed = self.with_claim(ring, tools, |service| {
+            // Past the index of the last attempt, not past the present one: buffers posted in between would
+            // be missed.
+            let seen = service.claim.seen_available;
+            let waits = service.claim.waiting() > 0;
+            service.claim.unserved || (waits && service.claim.ring.arm_kicks_past(seen))
+        });
+        armed.unwrap_or(false)
+    }
+
+    /// A reference came back to this worker.
+    pub(crate) fn enter(&mut self, reference: &Return) {
+        if let Some(receiver) = self.get_mut(reference.to.port) {
+            receiver.received.enter(reference.outcome, &reference.delivered);
+        }
+    }
+}
+
+/// Whether a frame is for a group of stations: no single port must receive it.
+fn is_to_group(header: &Header) -> bool {
+    header.bytes().first().is_some_and(|first| first & 1 != 0) // IEEE 802-2014, 8.2.2
+}
+
+/// The claim is taken: its holder will deliver the copies.
+fn leave(
+    place: &ReceiveRing,
+    copies: &[PacketCopy<'_>],
+    received: &mut Received,
+    tools: &mut Tools<'_>,
+    now_ns: u64,
+) -> FollowUp {
+    tools.senders.handoffs.contended += 1;
+    for copy in copies {
+        let refused = if tools.senders.begin_waiting(copy.packet, place.id) {
+            tools.senders.enqueue(place, copy.waiting(0, now_ns)).err()
+        } else {
+            Some(DropReason::RxShare)
+        };
+        if let Some(reason) = refused {
+            received.drops.count(reason);
+            if tools.senders.is_tapped() {
+                tools.senders.tap_copy(place.id.port, copy, Outcome::Drop(reason));
+            }
+            tools.senders.settle(copy.packet, Attempt::dropped(reason));
+        }
+    }
+    let Some(claim) = place.lock.try_lock_again() else { return FollowUp::None };
+    let mut service = Service::new(place, claim, received, tools);
+    service.serve();
+    service.close()
+}

@@ -1,0 +1,134 @@
+//! Reserves receive buffers for one packet, without publishing them.
+
+use arrayvec::ArrayVec;
+use lasthop_guestmem::{MemoryMap, Segment};
+use lasthop_ring::{BufferAccess, DeviceRing, RingError, walk};
+
+use crate::bounds::{PACKET_BUFFER_SEGMENTS_MAX, PACKET_BUFFERS_MAX};
+
+/// Receive buffers set aside for one packet: all it needs, or none.
+#[derive(Debug, Default)]
+pub(crate) struct Reservation {
+    /// Head and bytes to be written of each buffer.
+    buffers: ArrayVec<(u16, u32), PACKET_BUFFERS_MAX>,
+    segments: ArrayVec<Segment, PACKET_BUFFER_SEGMENTS_MAX>,
+    /// Pieces found since the last call, for packets that no longer wait, without the first piece of each.
+    further_pieces: u64,
+}
+
+/// Why there is no reservation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// Not now: the guest has posted too few buffers, up to this available index.
+    NoBuffers(u16),
+    /// Not ever: one buffer (or 64 merged ones) cannot hold the packet.
+    TooSmall,
+    /// The guest's ring is broken.
+    Broken(RingError),
+}
+
+impl Reservation {
+    /// Takes buffers for `len` bytes from `ring`; after a refusal none is taken.
+    #[inline]
+    pub(crate) fn take(
+        &mut self,
+        ring: &mut DeviceRing,
+        map: &MemoryMap,
+        hint: &mut u16,
+        len: u32,
+        mergeable: bool,
+    ) -> Result<(), Refusal> {
+        let taken = self.try_to_take(ring, map, hint, len, mergeable);
+        // A guest that posts a little again and again has others' packets tried as often: that is not their senders' doing.
+        if !matches!(taken, Err(Refusal::NoBuffers(_))) {
+            self.further_pieces += (self.segments.len() as u64).saturating_sub(1);
+        }
+        taken
+    }
+
+    /// Returns the pieces found since the last call, for packets that no longer wait, without the first piece
+    /// of each.
+    pub(crate) fn take_further_pieces(&mut self) -> u64 {
+        std::mem::take(&mut self.further_pieces)
+    }
+
+    #[inline]
+    fn try_to_take(
+        &mut self,
+        ring: &mut DeviceRing,
+        map: &MemoryMap,
+        hint: &mut u16,
+        len: u32,
+        mergeable: bool,
+    ) -> Result<(), Refusal> {
+        self.buffers.clear();
+        self.segments.clear();
+        let pending = ring.pending().map_err(Refusal::Broken)?;
+        let mut missing = len;
+        while missing > 0 {
+            let taken = self.buffers.len() as u16;
+            if self.buffers.is_full() || (taken > 0 && !mergeable) {
+                return Err(Refusal::TooSmall);
+            }
+            if taken == pending {
+                // The guest has posted all it can: waiting would not help.
+                let never = pending == ring.entries();
+                let seen = ring.base().wrapping_add(pending);
+                return Err(if never { Refusal::TooSmall } else { Refusal::NoBuffers(seen) });
+            }
+            let head = ring.head(taken).map_err(Refusal::Broken)?;
+            let room = self.walk_buffer(ring, map, hint, head, missing)?;
+            self.buffers.push((head, room.min(missing)));
+            missing -= room.min(missing);
+        }
+        ring.take(self.buffers.len() as u16);
+        Ok(())
+    }
+
+    /// Adds the segments of the buffer at `head`; returns its bytes, counted up to `missing`.
+    #[inline]
+    fn walk_buffer(
+        &mut self,
+        ring: &DeviceRing,
+        map: &MemoryMap,
+        hint: &mut u16,
+        head: u16,
+        missing: u32,
+    ) -> Result<u32, Refusal> {
+        let mut room = 0_u32;
+        let mut overflow = false;
+        walk(ring, map, head, BufferAccess::Writable, hint, |segment, _| {
+            overflow =
+                self.segments.try_push(Segment { len: segment.len.min(missing - room), ..segment }).is_err();
+            room += segment.len.min(missing - room);
+            !overflow && room < missing
+        })
+        .map_err(Refusal::Broken)?;
+        // A buffer of no bytes would never be used up.
+        if overflow || room == 0 { Err(Refusal::TooSmall) } else { Ok(room) }
+    }
+
+    /// The memory, in order.
+    pub(crate) fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
+    /// Buffers taken: the header's `num_buffers`.
+    pub(crate) fn buffers(&self) -> u16 {
+        self.buffers.len() as u16
+    }
+
+    /// Gives everything back, unused.
+    pub(crate) fn put_back(&mut self, ring: &mut DeviceRing) {
+        ring.put_back(self.buffers());
+        self.buffers.clear();
+    }
+
+    /// Writes the used entries; the guest sees them at the ring's next publication.
+    #[inline]
+    pub(crate) fn complete(&self, ring: &mut DeviceRing) {
+        for &(head, written_bytes) in &self.buffers {
+            ring.complete(head, written_bytes);
+        }
+    }
+}

@@ -1,0 +1,556 @@
+//! One worker at one receive ring, with the claim.
+
+use arrayvec::ArrayVec;
+use lasthop_exchange::CombiningGuard;
+use lasthop_verdict::{BATCH_PACKETS_MAX, DropReason, IMAGE_BYTES};
+
+use crate::bounds::{RECLAIMS_MAX, SERVICE_BYTES_MAX, SERVICE_PACKETS_MAX};
+use crate::counters::Drops;
+use crate::frame::shape;
+use crate::reference::{Attempt, Delivered, Outcome, PacketCopy, PacketRef, Return, Waiting};
+use crate::rx::deliver::Delivery;
+use crate::rx::express::Express;
+use crate::rx::lease::Leases;
+use crate::rx::receive_ring::{FollowUp, ReceiveRing, RxQueue};
+use crate::rx::reservation::{Refusal, Reservation};
+use crate::tx::senders::Senders;
+use crate::tx::side_table::SegmentBuffer;
+use crate::{RingId, Signal};
+
+/// A worker's counters for a receiver.
+#[derive(Debug, Default)]
+pub(crate) struct Received {
+    pub(crate) delivered: Delivered,
+    pub(crate) drops: Drops,
+}
+
+/// Scratch memory for delivery, once per worker.
+#[derive(Debug)]
+pub(crate) struct Scratch {
+    pub(crate) reservation: Reservation,
+    segment_head: [u8; IMAGE_BYTES],
+    pub(crate) express: Express,
+}
+
+impl Default for Scratch {
+    fn default() -> Self {
+        Self {
+            reservation: Reservation::default(),
+            segment_head: [0; IMAGE_BYTES],
+            express: Express::default(),
+        }
+    }
+}
+
+/// A worker's state, for any ring that it serves.
+pub(crate) struct Tools<'a> {
+    pub(crate) senders: &'a mut Senders,
+    pub(crate) scratch: &'a mut Scratch,
+    pub(crate) segments: &'a mut SegmentBuffer,
+    pub(crate) signals: &'a mut Vec<Signal>,
+}
+
+/// A receive ring while this worker has its claim.
+pub(crate) struct Service<'a, 't> {
+    place: &'a ReceiveRing,
+    pub(crate) claim: CombiningGuard<'a, RxQueue, Waiting>,
+    received: &'a mut Received,
+    tools: &'a mut Tools<'t>,
+}
+
+/// Outcomes of the copies of one list that were tried. The last one may have found no buffers.
+#[derive(Default)]
+struct Attempts {
+    list: ArrayVec<Attempt, BATCH_PACKETS_MAX>,
+    /// The segment at which the last one continues, if it waits.
+    next_segment: u32,
+}
+
+/// A holder's remaining budget for packets of others.
+struct Budget {
+    packets: u32,
+    bytes: u32,
+}
+
+impl Budget {
+    fn spend(&mut self, bytes: u32) -> bool {
+        let left = self.packets > 0 && self.bytes > 0;
+        self.packets = self.packets.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(bytes);
+        left
+    }
+}
+
+impl<'a, 't> Service<'a, 't> {
+    #[inline]
+    pub(crate) fn new(
+        place: &'a ReceiveRing,
+        claim: CombiningGuard<'a, RxQueue, Waiting>,
+        received: &'a mut Received,
+        tools: &'a mut Tools<'t>,
+    ) -> Self {
+        Self { place, claim, received, tools }
+    }
+
+    /// Delivers copies of one visit's packets, or queues them, or drops them for a reason. Each is accounted
+    /// for. Packets that already wait go first.
+    #[inline]
+    pub(crate) fn accept(&mut self, copies: &[PacketCopy<'_>], leases: &mut Leases, now_ns: u64) {
+        if !self.claim.is_open() {
+            self.serve();
+            copies.iter().for_each(|copy| self.refuse(copy, DropReason::PortDown));
+            return;
+        }
+        self.prefetch(copies.len());
+        let clear = self.serve();
+        let mut leased = 0;
+        let mut blocked = !clear;
+        if clear && self.place.is_contended() && !leases.is_off() {
+            (leased, blocked) = self.lease(copies, leases);
+        }
+        let mut copies = &copies[leased..];
+        if !blocked {
+            copies = &copies[self.express(copies)..];
+        }
+        if !copies.is_empty() {
+            self.accept_one_by_one(copies, blocked, clear, now_ns);
+        }
+    }
+
+    /// As `accept`, for unusual packets; `blocked`: there are no buffers anyway.
+    #[inline]
+    fn accept_one_by_one(&mut self, copies: &[PacketCopy<'_>], blocked: bool, clear: bool, now_ns: u64) {
+        let mut attempts = Attempts::default();
+        if !blocked {
+            let mut delivered = Delivered::default();
+            self.attempt(copies, 0, &mut delivered, &mut attempts);
+            self.received.delivered.add(&delivered);
+        }
+        let (tried, untried) = copies.split_at(attempts.list.len());
+        if self.tools.senders.is_tapped() {
+            self.tools.senders.tap_attempts(self.place.id.port, tried, &attempts.list);
+        }
+        let settled = tried.iter().zip(&attempts.list).map(|(copy, attempt)| (copy.packet, *attempt));
+        self.tools.senders.settle_all(settled);
+        for (copy, attempt) in tried.iter().zip(&attempts.list) {
+            match attempt.outcome {
+                Outcome::Done | Outcome::ToNone => {}
+                Outcome::Drop(reason) => self.received.drops.count(reason),
+                Outcome::Wait => {
+                    self.let_wait_or_drop(copy, attempts.next_segment, clear, now_ns);
+                }
+            }
+        }
+        untried.iter().for_each(|copy| self.let_wait_or_drop(copy, 0, clear, now_ns));
+    }
+
+    /// Prefetches the next `count` receive buffers' descriptors.
+    #[inline]
+    fn prefetch(&self, count: usize) {
+        for ahead in 0..count {
+            if let Ok(head) = self.claim.ring.head(ahead as u16) {
+                self.claim.ring.prefetch_descriptor(head);
+            }
+        }
+    }
+
+    /// Delivers the first copies, as far as they are usual ones that find buffers; how many.
+    #[inline]
+    fn express(&mut self, copies: &[PacketCopy<'_>]) -> usize {
+        let Some(source) = copies.first().and_then(|copy| self.tools.senders.source(copy.packet)) else {
+            return 0;
+        };
+        let to = (&*self.place.map, self.place.capabilities);
+        let delivered = &mut self.received.delivered;
+        let before = delivered.bytes;
+        let done = self.tools.scratch.express.run(&mut self.claim, to, &source, copies, delivered);
+        let bytes = delivered.bytes - before;
+        if self.tools.senders.is_tapped() {
+            self.tools.senders.tap_delivered(self.place.id.port, &copies[..done]);
+        }
+        self.tools.senders.settle_delivered(copies[..done].iter().map(|copy| copy.packet), bytes);
+        done
+    }
+
+    /// Tries to put copies into the ring, in order, until one finds no buffers. All are of one transmit ring;
+    /// the first continues at its segment `next_segment`.
+    #[inline]
+    fn attempt(
+        &mut self,
+        copies: &[PacketCopy<'_>],
+        next_segment: u32,
+        delivered: &mut Delivered,
+        attempts: &mut Attempts,
+    ) {
+        let Some(source) = copies.first().and_then(|copy| self.tools.senders.source(copy.packet)) else {
+            attempts.list.extend(copies.iter().map(|_| Attempt::dropped(DropReason::Recalled)));
+            return;
+        };
+        let place = self.place;
+        let Scratch { reservation, segment_head, .. } = &mut *self.tools.scratch;
+        let (queue, capabilities) = (&mut *self.claim, place.capabilities);
+        let mut delivery =
+            Delivery { queue, map: &place.map, capabilities, delivered, reservation, segment_head };
+        attempts.next_segment = next_segment;
+        for copy in copies {
+            let frame = source.frame(copy.packet, copy.header, copy.truncate_len_bytes, self.tools.segments);
+            let attempt = match frame {
+                Some(frame) => delivery.deliver(&frame, &mut attempts.next_segment),
+                None => Attempt::dropped(DropReason::Recalled),
+            };
+            attempts.list.push(attempt);
+            if attempt.outcome == Outcome::Wait {
+                break;
+            }
+            attempts.next_segment = 0;
+        }
+        self.tools.senders.charge(copies[0].packet, copies.len(), delivered);
+        self.charge_pieces(copies[0].packet);
+    }
+
+    /// Charges the sender of the packets that were just tried, `first` being one, for the pieces of memory that their buffers
+    /// are in.
+    fn charge_pieces(&mut self, first: PacketRef) {
+        let pieces = self.tools.scratch.reservation.take_further_pieces();
+        if pieces > 0 {
+            self.tools.senders.charge_pieces(first, pieces);
+        }
+    }
+
+    /// Reserves buffers for the copies that need no segmentation, to be filled without the claim. Returns the
+    /// number of copies done, and whether the next one found no buffers.
+    fn lease(&mut self, copies: &[PacketCopy<'_>], leases: &mut Leases) -> (usize, bool) {
+        let worker = self.tools.senders.worker;
+        if self.claim.leases.iter().any(|lease| lease.0 == worker) {
+            return (0, false); // one at a time: entries written behind it are published with it
+        }
+        let start = self.claim.ring.used_position();
+        let mut seen = self.lease_usual(copies, leases);
+        let mut blocked = false;
+        for copy in &copies[seen..] {
+            let (len, offload) = shape(copy.header, copy.truncate_len_bytes);
+            let capabilities = self.place.capabilities;
+            if !leases.has_room() || (offload.is_gso() && !capabilities.takes_gso(offload)) {
+                break;
+            }
+            let (queue, reservation) = (&mut *self.claim, &mut self.tools.scratch.reservation);
+            let len = capabilities.header_bytes as u32 + len;
+            let map = &self.place.map;
+            match reservation.take(&mut queue.ring, map, &mut queue.hint, len, capabilities.mergeable) {
+                Ok(()) => {
+                    reservation.complete(&mut queue.ring);
+                    leases.enter(self.place.id, copy, reservation);
+                }
+                Err(Refusal::NoBuffers(available)) => {
+                    (queue.seen_available, blocked) = (available, true);
+                    break;
+                }
+                // Its segments may fit.
+                Err(Refusal::TooSmall) if offload.is_gso() => break,
+                Err(Refusal::TooSmall) => self.refuse(copy, DropReason::RxBufferSmall),
+                Err(Refusal::Broken(error)) => {
+                    queue.broken = Some(error);
+                    self.refuse(copy, DropReason::RxRingBroken);
+                }
+            }
+            seen += 1;
+        }
+        if let Some(first) = copies.first() {
+            self.charge_pieces(first.packet);
+        }
+        if self.claim.ring.used_position() != start {
+            self.claim.leases.push_back((worker, start));
+            leases.begin(self.place.id);
+        }
+        (seen, blocked)
+    }
+
+    /// Reserves buffers for the first copies, as far as they are usual ones that find buffers; how many.
+    #[inline]
+    fn lease_usual(&mut self, copies: &[PacketCopy<'_>], leases: &mut Leases) -> usize {
+        let copies = &copies[..copies.len().min(leases.usual_room())];
+        let Some(source) = copies.first().and_then(|copy| self.tools.senders.source(copy.packet)) else {
+            return 0;
+        };
+        let to = (&*self.place.map, self.place.capabilities);
+        let places = self.tools.scratch.express.lease(&mut self.claim, to, &source, copies);
+        leases.enter_usual(self.place.id, copies, places);
+        places.len()
+    }
+
+    /// Drops one of this worker's own packets.
+    pub(crate) fn refuse(&mut self, copy: &PacketCopy<'_>, reason: DropReason) {
+        self.received.drops.count(reason);
+        if self.tools.senders.is_tapped() {
+            self.tools.senders.tap_copy(self.place.id.port, copy, Outcome::Drop(reason));
+        }
+        self.tools.senders.settle(copy.packet, Attempt::dropped(reason));
+    }
+
+    /// A copy without buffers waits; beyond the bounds of waiting it is dropped.
+    fn let_wait_or_drop(&mut self, copy: &PacketCopy<'_>, next_segment: u32, clear: bool, now_ns: u64) {
+        if let Err(reason) = self.let_wait(copy, next_segment, clear, now_ns) {
+            self.refuse(copy, reason);
+        }
+    }
+
+    fn let_wait(
+        &mut self,
+        copy: &PacketCopy<'_>,
+        next_segment: u32,
+        clear: bool,
+        now_ns: u64,
+    ) -> Result<(), DropReason> {
+        let may_wait = clear || {
+            let blocked = self.claim.waiting() > 0;
+            self.absorb();
+            // Absorbed packets were never tried. Unless others are in front of them, there may be buffers for
+            // them.
+            self.claim.unserved |= !blocked && self.claim.waiting() > 0;
+            self.claim.is_clear()
+        };
+        if let Some(reason) = self.claim.full(copy.header.frame_len_bytes()) {
+            return Err(reason);
+        }
+        if !self.tools.senders.begin_waiting(copy.packet, self.place.id) {
+            return Err(DropReason::RxShare);
+        }
+        if next_segment > 0 {
+            self.tools.senders.rule_out(copy.packet);
+        }
+        let waiting = copy.waiting(next_segment, now_ns);
+        if may_wait {
+            self.claim.push(waiting);
+            return Ok(());
+        }
+        // A packet of this worker may still be in the queue: this one may not overtake it.
+        self.tools.senders.enqueue(self.place, waiting)
+    }
+
+    /// Moves packets that other workers queued to the waiting ones.
+    pub(crate) fn absorb(&mut self) {
+        while let Some(waiting) = self.claim.dequeue() {
+            let drop = self.full(&waiting);
+            self.wait_or_finish(waiting, drop);
+        }
+    }
+
+    fn full(&mut self, waiting: &Waiting) -> Option<DropReason> {
+        self.claim.full(waiting.header.frame_len_bytes())
+    }
+
+    fn wait_or_finish(&mut self, waiting: Waiting, drop: Option<DropReason>) {
+        match drop {
+            Some(reason) => self.finish(waiting, Outcome::Drop(reason)),
+            None => self.claim.push(waiting),
+        }
+    }
+
+    /// Delivers waiting and queued packets, in order, as far as there are buffers. Other workers' packets are
+    /// bounded. True if nothing is ahead of this worker's next packet.
+    #[inline]
+    pub(crate) fn serve(&mut self) -> bool {
+        self.claim.unserved = false;
+        if self.claim.waiting() == 0 && self.claim.is_clear() {
+            return true;
+        }
+        self.serve_waiting()
+    }
+
+    fn serve_waiting(&mut self) -> bool {
+        let mut budget = Budget { packets: SERVICE_PACKETS_MAX, bytes: SERVICE_BYTES_MAX };
+        loop {
+            let left = self.claim.waiting() == 0;
+            let next = if left { self.claim.dequeue() } else { self.claim.pop() };
+            let Some(waiting) = next else { return self.claim.is_clear() };
+            let own = self.tools.senders.owns(waiting.packet);
+            if !own && !budget.spend(waiting.header.frame_len_bytes()) {
+                self.claim.put_back(waiting);
+                self.claim.unserved = true;
+                return false;
+            }
+            if !self.try_waiting(waiting, left) {
+                // Queued packets wait, too: in the lock's queue they would look like work.
+                self.absorb();
+                return false;
+            }
+        }
+    }
+
+    /// Tries to deliver a packet that waited; false if it has to wait on.
+    fn try_waiting(&mut self, mut waiting: Waiting, was_left: bool) -> bool {
+        if !self.claim.is_open() {
+            self.finish(waiting, Outcome::Drop(DropReason::PortDown));
+            return true;
+        }
+        let copy = waiting.copy();
+        let mut delivered = Delivered::default();
+        let mut attempts = Attempts::default();
+        self.attempt(&[copy], waiting.next_segment, &mut delivered, &mut attempts);
+        waiting.delivered.add(&delivered);
+        let outcome =
+            attempts.list.first().map_or(Outcome::Drop(DropReason::Recalled), |first| first.outcome);
+        if outcome != Outcome::Wait {
+            self.finish(waiting, outcome);
+            return true;
+        }
+        if was_left && self.claim.is_stalled() {
+            self.finish(waiting, Outcome::Drop(DropReason::RxStalled));
+            return true;
+        }
+        waiting.next_segment = attempts.next_segment;
+        if self.tools.senders.owns(waiting.packet) {
+            if waiting.next_segment > 0 {
+                self.tools.senders.rule_out(waiting.packet);
+            }
+            let delivered = std::mem::take(&mut waiting.delivered);
+            self.received.delivered.add(&delivered);
+            let so_far = Attempt { outcome, delivered: delivered.packets as u32 };
+            self.tools.senders.settle(waiting.packet, so_far);
+        }
+        self.claim.put_back(waiting);
+        false
+    }
+
+    /// A packet's wait is over: its home is told, or enters it, if that is this worker.
+    pub(crate) fn finish(&mut self, waiting: Waiting, outcome: Outcome) {
+        if self.claim.waiting() == 0 {
+            self.claim.ring.suppress_kicks();
+        }
+        if self.tools.senders.is_tapped() {
+            self.tools.senders.tap_copy(self.place.id.port, &waiting.copy(), outcome);
+        }
+        let Waiting { packet, delivered, .. } = waiting;
+        if !self.tools.senders.owns(packet) {
+            self.tools.senders.give_back(Return { packet, to: self.place.id, outcome, delivered });
+            return;
+        }
+        let outcome = self.tools.senders.judge(packet, outcome);
+        self.received.enter(outcome, &delivered);
+        let attempt = Attempt { outcome, delivered: delivered.packets as u32 };
+        self.tools.senders.settle_waiting(packet, attempt);
+    }
+
+    /// Sends all that waits or was left back to its homes, to be taken from its rings once more. Packets for a ring that is being
+    /// stopped are dropped instead: later packets of their flow already go to another queue, and may not be overtaken by them.
+    pub(crate) fn withdraw(&mut self) {
+        let RingId { port, queue } = self.place.id;
+        let is_wanted = self.tools.senders.board.link(port).is_wanted(usize::from(queue), false);
+        while let Some(waiting) = self.claim.pop().or_else(|| self.claim.dequeue()) {
+            let outcome = match waiting.next_segment {
+                _ if !is_wanted => Outcome::Drop(DropReason::PortDown),
+                0 => Outcome::Wait,
+                _ => Outcome::Drop(DropReason::Restart),
+            };
+            self.finish(waiting, outcome);
+        }
+    }
+
+    /// Drops all that waits or was left.
+    pub(crate) fn drop_waiting(&mut self, reason: DropReason) {
+        while let Some(waiting) = self.claim.pop().or_else(|| self.claim.dequeue()) {
+            self.finish(waiting, Outcome::Drop(reason));
+        }
+    }
+
+    /// Detaches the packets of the transmit ring `sender` that wait, oldest first, as far as there is room; how many.
+    pub(crate) fn detach(&mut self, sender: RingId) -> usize {
+        self.serve();
+        let Tools { senders, segments, .. } = &mut *self.tools;
+        let of_sender =
+            |waiting: &&mut Waiting| waiting.packet.ring() == sender && !waiting.packet.is_detached();
+        let mut count = 0;
+        for waiting in self.claim.waiting_mut().filter(of_sender) {
+            let Some(packet) = senders.detach(waiting.packet, segments) else { break };
+            waiting.packet = packet;
+            count += 1;
+        }
+        count
+    }
+
+    /// Drops waiting packets for which `gone` holds. The others keep their order.
+    pub(crate) fn drop_those(&mut self, gone: impl Fn(PacketRef) -> bool, reason: DropReason) {
+        for _ in 0..self.claim.waiting() {
+            let Some(waiting) = self.claim.pop() else { break };
+            if gone(waiting.packet) {
+                self.finish(waiting, Outcome::Drop(reason));
+            } else {
+                self.claim.push(waiting);
+            }
+        }
+        while let Some(waiting) = self.claim.dequeue() {
+            let drop = if gone(waiting.packet) { Some(reason) } else { self.full(&waiting) };
+            self.wait_or_finish(waiting, drop);
+        }
+    }
+
+    /// Drops packets that waited too long at `now_ns`. A receiver that let its queue expire is stalled until
+    /// it moves.
+    pub(crate) fn expire(&mut self, now_ns: u64) {
+        while self.claim.deadline_ns().is_some_and(|deadline| deadline <= now_ns) {
+            self.claim.stall();
+            let Some(waiting) = self.claim.pop() else { break };
+            self.finish(waiting, Outcome::Drop(DropReason::RxTimeout));
+            // Those behind waited for their turn only.
+            self.serve();
+        }
+    }
+
+    /// Publishes delivered packets to the guest, up to the oldest one still being copied.
+    #[inline]
+    pub(crate) fn publish(&mut self) {
+        let queue = &mut *self.claim;
+        let mut end = queue.ring.used_position();
+        if !queue.leases.is_empty() {
+            let order = self.place.lock.publish_order();
+            while queue.leases.front().is_some_and(|lease| order.take_finished(lease.0)) {
+                queue.leases.pop_front();
+            }
+            order.set_oldest(queue.leases.front().map(|lease| lease.0));
+            end = queue.leases.front().map_or(end, |lease| lease.1);
+        }
+        if end != queue.ring.published_position() {
+            queue.ring.publish_up_to(end);
+            if queue.ring.needs_signal() {
+                self.tools.signals.push(Signal::receive(self.place.id));
+            }
+        }
+        if let Some(error) = queue.broken {
+            let _ = self.place.error.set(error);
+            self.tools.senders.board.set_receiving(self.place.id.port, self.place.id.queue, false);
+        }
+    }
+
+    /// Publishes, releases the claim and looks once more. Returns this worker's follow-up: a worker that
+    /// queued packets must drain them.
+    #[inline]
+    pub(crate) fn close(self) -> FollowUp {
+        let mut service = self;
+        for _ in 0..RECLAIMS_MAX {
+            service.publish();
+            let follow_up = service.claim.follow_up();
+            let Self { place, claim, received, tools } = service;
+            if !claim.release() {
+                return follow_up;
+            }
+            // Another worker queued packets, or finished copying. The present holder of the claim serves
+            // those and all that wait.
+            let Some(claim) = place.lock.try_lock() else { return FollowUp::None };
+            service = Self { place, claim, received, tools };
+            service.serve();
+        }
+        service.publish();
+        let follow_up = service.claim.follow_up();
+        if service.claim.release() { FollowUp::Now } else { follow_up }
+    }
+}
+
+impl Received {
+    /// Enters the outcome of a packet that waited.
+    pub(crate) fn enter(&mut self, outcome: Outcome, delivered: &Delivered) {
+        self.delivered.add(delivered);
+        if let Outcome::Drop(reason) = outcome {
+            self.drops.count(reason);
+        }
+    }
+}

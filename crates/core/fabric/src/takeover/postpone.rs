@@ -1,0 +1,178 @@
+//! Postpones packets that still wait for receive buffers when their device quiesces: the successor takes them
+//! again.
+//!
+//! ```text
+//!   at rest   one worker: receive rings' queues ──> references, back to their homes
+//!             homes: nothing was done of the chain? ──yes──> ledger: postponed, in the order in which they were taken
+//!                                                   └─no───> dropped, as restart
+//!   then      home, here or in another process: postponed chains are fetched before any other
+//! ```
+//!
+//! A postponed chain counts as never taken. Once fetched again, it is read, checked and decided on again.
+
+use lasthop_verdict::{BATCH_PACKETS_MAX, DropReason, PortId};
+
+use crate::reference::{Outcome, PacketRef};
+use crate::tx::postponement::Rank;
+use crate::tx::sender::{Fetched, Sender, read_chains};
+use crate::tx::senders::Senders;
+use crate::tx::tx_queue::TxQueue;
+use crate::{Fabric, RingId, Tools, tools};
+
+impl TxQueue {
+    /// Chains under way that cannot be postponed, or not yet.
+    fn unpostponable(&self) -> usize {
+        if self.taken() == 0 {
+            return 0;
+        }
+        let chains = self.ring.marked().filter(|head| !self.postponement.is_possible(*head)).count();
+        chains + usize::from(self.detached())
+    }
+
+    /// The next `count` postponed chains are not postponed any more.
+    fn resume(&mut self, count: usize) {
+        self.postponement.next.drain(..count);
+        self.ring.resume(count as u16); // at most the ring's entries
+    }
+
+    /// Writes the withdrawn chains into the ledger. Returns the heads that find no room.
+    fn postpone(&mut self) -> Vec<u16> {
+        let Some(mut heads) = self.postponement.gather() else { return Vec::new() };
+        let beyond = heads.split_off(self.ring.postpone(&heads));
+        self.postponement.next = heads.into();
+        beyond
+    }
+}
+
+impl Sender {
+    /// As `take_pending`, over chains that were postponed.
+    #[cold]
+    pub(crate) fn take_postponed(
+        &mut self,
+        queue: u16,
+        fetched: &mut Fetched,
+    ) -> (usize, Option<lasthop_ring::RingError>) {
+        let Some(Some(queue)) = self.queues.get_mut(usize::from(queue)) else { return (0, None) };
+        let wanted = queue.postponement.next.len().min(self.charge.begin_visit()).min(BATCH_PACKETS_MAX);
+        fetched.heads.iter_mut().zip(&queue.postponement.next).for_each(|(place, head)| *place = *head);
+        let (taken, error) = read_chains(queue, &self.map, self.epoch, fetched, wanted, |_, _| false);
+        queue.blocked = taken < wanted && error.is_none() && !queue.table.has_room();
+        // First: nothing may be done of a chain that a successor would take again.
+        queue.resume(taken);
+        fetched.more = queue.postponement.is_due() || queue.ring.pending().is_ok_and(|pending| pending > 0);
+        self.charge.add_pieces(std::mem::take(&mut queue.pieces));
+        self.charge.taken(taken);
+        (taken, error)
+    }
+
+    /// Chains at `heads`, which were postponed and count as not taken, are dropped.
+    fn drop_postponed(&mut self, queue: u16, heads: &[u16], reason: DropReason) {
+        let Some(Some(queue)) = self.queues.get_mut(usize::from(queue)) else { return };
+        heads.iter().for_each(|head| queue.ring.give_up(*head));
+        self.counters.rx_packets += heads.len() as u64;
+        self.counters.rx_drops.count_all(reason, heads.len() as u64);
+    }
+}
+
+impl Senders {
+    /// Some segments of a frame that waits were delivered.
+    #[cold]
+    pub(crate) fn rule_out(&mut self, packet: PacketRef) {
+        let queue = self.queue_mut(packet.ring()).filter(|_| !packet.is_detached());
+        queue.into_iter().for_each(|queue| queue.postponement.rule_out(packet.head));
+    }
+
+    /// The outcome of a copy of this worker's packet, for which another worker knows only its own outcome.
+    pub(crate) fn judge(&self, packet: PacketRef, outcome: Outcome) -> Outcome {
+        let queue = || self.get(packet.port())?.queues.get(usize::from(packet.queue))?.as_ref();
+        let is_possible = || {
+            let is_guests = packet.port() != PortId::INTERNAL && !packet.is_detached();
+            is_guests && queue().is_some_and(|queue| queue.postponement.is_possible(packet.head))
+        };
+        match outcome {
+            Outcome::Wait if !is_possible() => Outcome::Drop(DropReason::Restart),
+            outcome => outcome,
+        }
+    }
+
+    /// Marks a chain to be taken again: until then it counts as not taken.
+    pub(crate) fn withdraw(&mut self, packet: PacketRef) {
+        let Some(sender) = self.get_mut(packet.port()) else { return };
+        let Some(Some(queue)) = sender.queues.get_mut(usize::from(packet.queue)) else { return };
+        queue.table.release(packet.head);
+        let Rank { frame_bytes, is_gso, .. } = queue.postponement.withdraw(packet.head);
+        sender.counters.rx_packets -= 1;
+        sender.counters.rx_bytes -= u64::from(frame_bytes);
+        sender.counters.rx_gso_packets -= u64::from(is_gso);
+    }
+
+    /// Chains of `ring` that were postponed are dropped, since it stops.
+    pub(crate) fn recall_postponed(&mut self, ring: RingId) {
+        let Some(queue) = self.queue_mut(ring) else { return };
+        let heads: Vec<u16> = queue.postponement.next.iter().copied().collect();
+        if heads.is_empty() {
+            return;
+        }
+        queue.resume(heads.len());
+        self.drop_postponed(ring, &heads, DropReason::Recalled);
+    }
+
+    fn drop_postponed(&mut self, ring: RingId, heads: &[u16], reason: DropReason) {
+        if let Some(sender) = self.get_mut(ring.port) {
+            sender.drop_postponed(ring.queue, heads, reason);
+        }
+        self.note_completed(ring);
+    }
+}
+
+impl Fabric {
+    /// Packets that would be lost if this device ended now: taken from transmit rings at home here, not
+    /// returned and partly done, or detached.
+    #[must_use]
+    pub fn unpostponable(&self) -> usize {
+        self.senders.queues().map(|(_, queue)| queue.unpostponable()).sum()
+    }
+
+    /// Notes in which order packets of the present visit were taken, since some wait.
+    #[cold]
+    pub(crate) fn rank_waiting(&mut self, ring: RingId) {
+        if ring.port == PortId::INTERNAL || self.verdicts.lost() > 0 {
+            return;
+        }
+        let mut copies = [0_u16; BATCH_PACKETS_MAX];
+        self.verdicts.outputs().iter().for_each(|output| copies[usize::from(output.packet)] += 1);
+        self.verdicts.upcalls().iter().for_each(|upcall| copies[usize::from(upcall.packet)] += 1);
+        self.verdicts.drops().iter().for_each(|(packet, _)| copies[usize::from(*packet)] += 1);
+        let Some(queue) = self.senders.queue_mut(ring) else { return };
+        let packets = self.fetched.packets[..self.fetched.len].iter().zip(self.fetched.headers.iter());
+        for ((packet, header), copies) in packets.zip(copies) {
+            if copies == 1 {
+                queue.postponement.rank(packet.head, header.frame_len_bytes(), header.offload.is_gso());
+            }
+        }
+    }
+
+    /// Returns all packets that wait for receive buffers to their homes, to be postponed there or dropped.
+    /// Called once for all fabrics of a switch when none polls or serves a ring any more; then each has to
+    /// [`Self::postpone`].
+    pub fn withdraw(&mut self) {
+        let rings: Vec<RingId> = self.receivers.rings().collect();
+        for ring in rings {
+            self.receivers.with_claim(ring, &mut tools!(self), |service| service.withdraw());
+        }
+        self.publish();
+    }
+
+    /// Writes the withdrawn chains into the ledgers of the rings at home here.
+    pub fn postpone(&mut self) {
+        self.take_returns();
+        let rings: Vec<RingId> = self.senders.queues().map(|(ring, _)| ring).collect();
+        for ring in rings {
+            let beyond = self.senders.queue_mut(ring).map(TxQueue::postpone).unwrap_or_default();
+            if !beyond.is_empty() {
+                self.senders.drop_postponed(ring, &beyond, DropReason::Restart);
+            }
+        }
+        self.publish();
+    }
+}

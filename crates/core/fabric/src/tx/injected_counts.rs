@@ -1,0 +1,130 @@
+//! Counts re-injected packets at their original input port.
+//!
+//! ```text
+//!   port 3: rx ── upcall ──> forwarded at port 3 ... control plane ... inject_for(3) ──> injected at port 3
+//!                                                                           └──> forwarded, dropped, waiting at port 3
+//! ```
+//!
+//! Their bytes lie in the ring of the port `internal`, whose home alone counts them. Each frame there is
+//! counted for one port. When that port is removed, its packets under way are counted at `internal`. So both
+//! sums are conserved.
+
+use lasthop_verdict::{DropReason, PortId};
+
+use crate::counters::PortCounters;
+use crate::reference::{Attempt, PacketRef};
+use crate::tx::injected::InjectedFrame;
+use crate::tx::internal::InternalPort;
+use crate::tx::sender::Fetched;
+use crate::tx::senders::Senders;
+
+impl Senders {
+    /// The frame that will be taken from `head` of the port `internal` is counted for `port`, if there is one.
+    pub(crate) fn open_account(&mut self, head: u16, port: PortId) {
+        let port = if self.get(port).is_some() { port } else { PortId::INTERNAL };
+        if let Some(account) = self.accounts.0.get_mut(usize::from(head)) {
+            *account = InjectedFrame { port, waiting: 0 };
+        }
+    }
+
+    /// Where a packet is counted.
+    #[inline]
+    pub(crate) fn account_of(&self, packet: PacketRef) -> PortId {
+        match packet.port() {
+            PortId::INTERNAL => self.accounts.of(packet.head),
+            port => port,
+        }
+    }
+
+    /// The counters that a packet is counted in.
+    #[inline]
+    pub(crate) fn counters_of(&mut self, packet: PacketRef) -> Option<&mut PortCounters> {
+        self.get_mut(self.account_of(packet)).map(|sender| &mut sender.counters)
+    }
+
+    /// Frames were taken from the port `internal`.
+    #[cold]
+    pub(crate) fn enter_accounts(&mut self, fetched: &Fetched) {
+        for (packet, header) in fetched.packets[..fetched.len].iter().zip(fetched.headers.iter()) {
+            let port = self.account_of(*packet);
+            if port == PortId::INTERNAL {
+                continue;
+            }
+            if let Some(own) = self.get_mut(PortId::INTERNAL) {
+                own.counters.rx_packets -= 1;
+                own.counters.rx_bytes -= u64::from(header.frame_len_bytes());
+                own.counters.rx_gso_packets -= u64::from(header.offload.is_gso());
+            }
+            self.count_injected(port, 1);
+        }
+    }
+
+    /// A copy begins to wait, or waits no more.
+    pub(crate) fn count_waiting(&mut self, packet: PacketRef, begins: bool) {
+        let step = |count: u64| if begins { count + 1 } else { count - 1 };
+        if let Some(counters) = self.counters_of(packet) {
+            counters.waiting = step(counters.waiting);
+        }
+        let account = self.accounts.0.get_mut(usize::from(packet.head));
+        if let Some(account) = account.filter(|_| packet.port() == PortId::INTERNAL) {
+            account.waiting = step(account.waiting);
+        }
+    }
+
+    /// As `settle_all`, for frames of the port `internal`.
+    #[cold]
+    pub(crate) fn settle_own(&mut self, attempts: impl Iterator<Item = (PacketRef, Attempt)>) {
+        let mut completed = false;
+        for (packet, attempt) in attempts {
+            let is_over = self.counters_of(packet).is_some_and(|counters| counters.settle(attempt));
+            if is_over && let Some(queue) = self.queue_mut(InternalPort::RING) {
+                completed |= queue.settle(packet.head, || false);
+            }
+        }
+        if completed {
+            self.note_completed(InternalPort::RING);
+        }
+    }
+
+    /// A packet comes back for `port`, and is dropped before it is sent.
+    pub(crate) fn drop_injected(&mut self, port: PortId, reason: DropReason) {
+        let port = if self.get(port).is_some() { port } else { PortId::INTERNAL };
+        self.count_injected(port, 1);
+        if let Some(sender) = self.get_mut(port) {
+            sender.counters.rx_drops.count(reason);
+        }
+    }
+
+    /// Packets of the port `internal` itself count as received there.
+    fn count_injected(&mut self, port: PortId, packets: u64) {
+        let Some(sender) = self.get_mut(port) else { return };
+        match port {
+            PortId::INTERNAL => sender.counters.rx_packets += packets,
+            _ => sender.counters.injected += packets,
+        }
+    }
+
+    /// A port is removed: its packets under way are counted at `internal` from now on, as if they had come
+    /// from there.
+    pub(crate) fn close_accounts(&mut self, port: PortId) {
+        if port == PortId::INTERNAL {
+            return;
+        }
+        let Self { accounts, .. } = self;
+        let left: Vec<(u16, u64)> = (0..)
+            .zip(&mut accounts.0)
+            .filter(|(_, account)| account.port == port)
+            .map(|(head, account)| {
+                account.port = PortId::INTERNAL;
+                (head, account.waiting)
+            })
+            .collect();
+        for (head, waiting) in left {
+            let Some(own) = self.get_mut(PortId::INTERNAL) else { return };
+            let copies = own.pending_copies(head);
+            own.counters.rx_packets += u64::from(copies.min(1));
+            own.counters.copies_added += u64::from(copies.saturating_sub(1));
+            own.counters.waiting += waiting;
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! Transmit rings: fetching chains, their homes, completions and costs, and the scheduler of rings.
+
+pub(crate) mod chain;
+pub(crate) mod cost;
+pub(crate) mod detached;
+pub(crate) mod drr;
+pub(crate) mod injected;
+pub(crate) mod injected_counts;
+pub(crate) mod internal;
+pub(crate) mod offload;
+pub(crate) mod postponement;
+pub(crate) mod sender;
+pub(crate) mod senders;
+pub(crate) mod side_table;
+pub(crate) mod tx_queue;

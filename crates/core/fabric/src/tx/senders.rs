@@ -1,0 +1,466 @@
+//! All transmit sides of a worker: fetching, settling copies, and publishing completions.
+
+use std::sync::Arc;
+
+use lasthop_exchange::full_fence;
+use lasthop_verdict::{DropReason, PORTS_MAX, PortId};
+
+use crate::RingId;
+use crate::board::Board;
+use crate::bounds::{LENT_PACKETS_MAX, WAITING_SHARE_QUARTERS};
+use crate::capture::tap::Taps;
+use crate::counters::HandoffCounters;
+use crate::frame::Source;
+use crate::reference::{Attempt, Delivered, Outcome, PacketRef, Return, Waiting};
+use crate::rx::receive_ring::ReceiveRing;
+use crate::tx::cost::Charge;
+use crate::tx::injected::InjectedFrames;
+use crate::tx::sender::{Fetched, Sender};
+use crate::tx::side_table::{Chains, SegmentBuffer};
+use crate::tx::tx_queue::{Obstacle, TxQueue};
+
+/// All transmit sides, as one worker has them.
+#[derive(Debug)]
+pub(crate) struct Senders {
+    slots: Vec<Option<Box<Sender>>>,
+    dirty: Vec<RingId>,
+    unblocked: Vec<RingId>,
+    /// Rings with completed chains that are to be used, and are held back.
+    obstructed: Vec<RingId>,
+    pub(crate) board: Arc<Board>,
+    pub(crate) worker: u8,
+    /// References to packets of this worker in the queues of receive rings; bounded.
+    lent: usize,
+    /// Workers that something was given back to since the last publication, as bits.
+    returned: u64,
+    /// Whether a copy began to wait since that was asked last.
+    has_let_wait: bool,
+    /// Hand-overs to other workers.
+    pub(crate) handoffs: HandoffCounters,
+    /// The captures here, if any.
+    pub(crate) taps: Option<Box<Taps>>,
+    /// Of the port `internal`, at its home.
+    pub(super) accounts: InjectedFrames,
+}
+
+impl Senders {
+    pub(crate) fn new(board: Arc<Board>, worker: u8) -> Self {
+        let mut slots = Vec::new();
+        slots.resize_with(PORTS_MAX, || None);
+        let (dirty, unblocked) = (Vec::with_capacity(PORTS_MAX), Vec::with_capacity(PORTS_MAX));
+        let obstructed = Vec::with_capacity(PORTS_MAX);
+        let handoffs = HandoffCounters::default();
+        let accounts = InjectedFrames::default();
+        let (lent, returned, has_let_wait, taps) = (0, 0, false, None);
+        Self {
+            slots,
+            dirty,
+            unblocked,
+            obstructed,
+            board,
+            worker,
+            lent,
+            returned,
+            has_let_wait,
+            handoffs,
+            taps,
+            accounts,
+        }
+    }
+
+    /// Whether this worker is the packet's home, which alone settles it.
+    #[inline]
+    pub(crate) fn owns(&self, packet: PacketRef) -> bool {
+        packet.home == self.worker
+    }
+
+    /// Returns a reference to its home.
+    pub(crate) fn give_back(&mut self, reference: Return) {
+        let home = reference.packet.home;
+        let given = self.board.inbox(home).returns.push(reference);
+        debug_assert!(given.is_ok(), "a completion queue holds whatever its worker may lend");
+        self.returned |= 1 << home;
+    }
+
+    /// The next reference that came back.
+    pub(crate) fn next_return(&mut self) -> Option<Return> {
+        self.board.inbox(self.worker).returns.pop()
+    }
+
+    /// A reference came back, or was ours all along: its wait is over.
+    pub(crate) fn settle_waiting(&mut self, packet: PacketRef, attempt: Attempt) {
+        self.end_waiting(packet);
+        match attempt.outcome {
+            Outcome::Wait => self.withdraw(packet),
+            _ => self.settle(packet, attempt),
+        }
+    }
+
+    /// Whether a copy began to wait since this was asked last.
+    #[inline]
+    pub(crate) fn take_let_wait(&mut self) -> bool {
+        std::mem::take(&mut self.has_let_wait)
+    }
+
+    /// Workers that sleep and have returned references to handle, as bits.
+    #[inline]
+    pub(crate) fn sleepers(&mut self) -> u64 {
+        if self.returned == 0 {
+            return 0;
+        }
+        full_fence();
+        let returned = std::mem::take(&mut self.returned);
+        let is_asleep =
+            |worker: &u8| returned >> worker & 1 != 0 && self.board.inbox(*worker).sleep_flag.wake();
+        (0..self.board.workers() as u8).filter(is_asleep).fold(0, |bits, worker| bits | 1 << worker)
+    }
+
+    /// The rings at home here.
+    pub(crate) fn queues(&self) -> impl Iterator<Item = (RingId, &TxQueue)> {
+        let senders =
+            (0..).zip(&self.slots).filter_map(|(port, sender)| Some((PortId(port), sender.as_ref()?)));
+        let queues = senders
+            .flat_map(|(port, sender)| (0..).zip(&sender.queues).map(move |(queue, tx)| (port, queue, tx)));
+        queues.filter_map(|(port, queue, tx)| Some((RingId { port, queue }, tx.as_ref()?)))
+    }
+
+    /// Chains taken and neither completed nor postponed.
+    pub(crate) fn taken(&self) -> usize {
+        self.queues().map(|(_, queue)| usize::from(queue.taken())).sum()
+    }
+
+    pub(crate) fn get(&self, port: PortId) -> Option<&Sender> {
+        self.slots.get(port.index())?.as_deref()
+    }
+
+    pub(crate) fn get_mut(&mut self, port: PortId) -> Option<&mut Sender> {
+        self.slots.get_mut(port.index())?.as_deref_mut()
+    }
+
+    pub(crate) fn put(&mut self, port: PortId, sender: Sender) {
+        self.slots[port.index()] = Some(Box::new(sender));
+    }
+
+    pub(crate) fn remove(&mut self, port: PortId) {
+        self.close_accounts(port);
+        self.slots[port.index()] = None;
+    }
+
+    pub(crate) fn queue_mut(&mut self, ring: RingId) -> Option<&mut TxQueue> {
+        self.get_mut(ring.port)?.queues.get_mut(usize::from(ring.queue))?.as_mut()
+    }
+
+    /// A ring gets its home here. Chains that another device left undone are returned, and counted as
+    /// dropped.
+    pub(crate) fn begin(&mut self, ring: RingId, mut queue: TxQueue) -> Option<Arc<Chains>> {
+        let (chains_lost, copies_lost) = queue.give_up_taken();
+        let chains = Arc::clone(queue.chains());
+        let sender = self.get_mut(ring.port)?;
+        *sender.queues.get_mut(usize::from(ring.queue))? = Some(queue);
+        sender.counters.rx_packets += chains_lost;
+        sender.counters.copies_added += copies_lost - chains_lost; // each marked chain has one at least
+        sender.counters.rx_drops.count_all(DropReason::Restart, copies_lost);
+        if chains_lost > 0 {
+            self.mark_dirty(ring);
+        }
+        Some(chains)
+    }
+
+    /// Takes a batch from a ring into `fetched`; frames that are no frames are dropped and completed here. Returns the
+    /// heads taken. A broken ring is marked and yields nothing more.
+    #[inline]
+    pub(crate) fn fetch(&mut self, ring: RingId, fetched: &mut Fetched) -> usize {
+        fetched.len = 0;
+        fetched.hashes.clear();
+        let Some(sender) = self.slots.get_mut(ring.port.index()).and_then(Option::as_deref_mut) else {
+            return 0;
+        };
+        let Some(queue) = sender.queues.get_mut(usize::from(ring.queue)).and_then(Option::as_mut) else {
+            return 0;
+        };
+        if queue.error.is_some() || queue.closed || queue.held {
+            return 0;
+        }
+        let discard = self.board.discards(ring.port, ring.queue);
+        let (taken, error) = sender.fetch(ring, fetched, self.worker, discard);
+        if let Some(queue) = self.queue_mut(ring) {
+            queue.error = error;
+        }
+        if taken > fetched.len {
+            self.mark_dirty(ring);
+        }
+        if ring.port == PortId::INTERNAL {
+            self.enter_accounts(fetched);
+        }
+        taken
+    }
+
+    /// The ring and memory that a packet lies in, unless they are gone.
+    #[inline]
+    pub(crate) fn source(&self, packet: PacketRef) -> Option<Source<'_>> {
+        let sender = self.get(packet.port())?;
+        let chains = sender.chains.get(usize::from(packet.ring().queue))?.as_deref()?;
+        let vnet_bytes = sender.capabilities.sent_header_bytes;
+        if packet.is_detached() {
+            let frames = chains.detached.get()?;
+            return Some(Source { map: &frames.map, chains: &frames.chains, vnet_bytes });
+        }
+        Some(Source { map: &sender.map, chains, vnet_bytes })
+    }
+
+    /// As `settle_all`, for one attempt.
+    #[inline]
+    pub(crate) fn settle(&mut self, packet: PacketRef, attempt: Attempt) {
+        self.settle_all(std::iter::once((packet, attempt)));
+    }
+
+    /// Enters the results of attempts to deliver copies of packets of one ring. A chain is completed with its last copy.
+    #[inline]
+    pub(crate) fn settle_all(&mut self, attempts: impl Iterator<Item = (PacketRef, Attempt)>) {
+        let mut attempts = attempts.peekable();
+        let Some(&(first, _)) = attempts.peek() else { return };
+        if first.is_detached() {
+            return self.settle_all_detached(attempts);
+        }
+        let ring = RingId { port: first.port(), queue: first.queue };
+        if ring.port == PortId::INTERNAL {
+            return self.settle_own(attempts);
+        }
+        let Some(sender) = self.slots.get_mut(ring.port.index()).and_then(Option::as_deref_mut) else {
+            return;
+        };
+        let Sender { queues, counters, .. } = sender;
+        let Some(Some(queue)) = queues.get_mut(usize::from(ring.queue)) else { return };
+        let mut completed = false;
+        for (packet, attempt) in attempts {
+            if counters.settle(attempt) {
+                completed |= queue.settle(packet.head, || attempt.is_slow());
+            }
+        }
+        if completed {
+            let news = queue.note_completed();
+            self.enlist(ring, news);
+        }
+    }
+
+    #[cold]
+    fn settle_all_detached(&mut self, attempts: impl Iterator<Item = (PacketRef, Attempt)>) {
+        attempts.for_each(|(packet, attempt)| self.settle_detached(packet, attempt));
+    }
+
+    /// As `settle`, for a detached packet. There may be room for another one then.
+    #[cold]
+    fn settle_detached(&mut self, packet: PacketRef, attempt: Attempt) {
+        let ring = packet.ring();
+        let Some(sender) = self.get_mut(ring.port) else { return };
+        if !sender.counters.settle(attempt) {
+            return;
+        }
+        if let Some(Some(queue)) = sender.queues.get_mut(usize::from(ring.queue)) {
+            queue.settle_detached(packet.head, packet.epoch);
+        }
+        self.mark_dirty(ring);
+    }
+
+    /// Copies a packet that waits out of its guest's memory, and settles it there. Returns the reference that takes its place; `None`:
+    /// there is no room.
+    #[cold]
+    pub(crate) fn detach(&mut self, packet: PacketRef, buffer: &mut SegmentBuffer) -> Option<PacketRef> {
+        let ring = packet.ring();
+        let Sender { map, queues, counters, charge, .. } = self.get_mut(ring.port)?;
+        let pairs = queues.len();
+        let queue = queues.get_mut(usize::from(ring.queue))?.as_mut()?;
+        let (slot, bytes) = queue.detach(map, (packet.head, packet.epoch), pairs, buffer)?;
+        counters.detached += 1;
+        charge.add_copies(1);
+        charge.add_bytes(bytes);
+        if queue.settle(packet.head, || false) {
+            self.note_completed(ring);
+        }
+        Some(packet.detached(slot))
+    }
+
+    /// The next ring with completed chains that are obstructed, as it was published last.
+    #[inline]
+    pub(crate) fn next_obstructed(&mut self) -> Option<RingId> {
+        self.obstructed.pop()
+    }
+
+    /// Where the packet waits that obstructs others of `ring`.
+    pub(crate) fn obstacle(&self, ring: RingId) -> Option<Obstacle> {
+        self.get(ring.port)?.queues.get(usize::from(ring.queue))?.as_ref()?.obstacle()
+    }
+
+    /// Charges the port of `first`, if its home is here, for the deliveries of it and the next ones,
+    /// `packets` in all.
+    #[inline]
+    pub(crate) fn charge(&mut self, first: PacketRef, packets: usize, delivered: &Delivered) {
+        if let Some(charge) = self.charge_of(first) {
+            charge.add_delivered(packets as u64, delivered);
+        }
+    }
+
+    /// Charges the port of `packet`, if this is its home, for pieces of memory beyond one for each packet.
+    pub(crate) fn charge_pieces(&mut self, packet: PacketRef, pieces: u64) {
+        if let Some(charge) = self.charge_of(packet) {
+            charge.add_pieces(pieces);
+        }
+    }
+
+    /// The account of the port of `packet`, if this is its home.
+    #[inline]
+    fn charge_of(&mut self, packet: PacketRef) -> Option<&mut Charge> {
+        self.owns(packet).then(|| self.get_mut(packet.port())).flatten().map(|sender| &mut sender.charge)
+    }
+
+    /// Enters that packets of one ring were delivered whole.
+    #[inline]
+    pub(crate) fn settle_delivered(
+        &mut self,
+        packets: impl ExactSizeIterator<Item = PacketRef> + Clone,
+        bytes: u64,
+    ) {
+        let Some(first) = packets.clone().next() else { return };
+        let ring = first.ring();
+        if ring.port == PortId::INTERNAL {
+            let whole = Attempt { outcome: Outcome::Done, delivered: 1 };
+            return self.settle_own(packets.map(|packet| (packet, whole)));
+        }
+        let Some(sender) = self.slots.get_mut(ring.port.index()).and_then(Option::as_deref_mut) else {
+            return;
+        };
+        let Sender { queues, counters, charge, .. } = sender;
+        charge.add_bytes(bytes);
+        let Some(Some(queue)) = queues.get_mut(usize::from(ring.queue)) else { return };
+        counters.forwarded += packets.len() as u64;
+        let mut completed = false;
+        for packet in packets {
+            completed |= queue.settle(packet.head, || false);
+        }
+        if completed {
+            let news = queue.note_completed();
+            self.enlist(ring, news);
+        }
+    }
+
+    /// Enters the result of [`TxQueue::note_completed`].
+    #[inline]
+    fn enlist(&mut self, ring: RingId, (is_news, was_blocked): (bool, bool)) {
+        if was_blocked {
+            self.unblocked.push(ring);
+        }
+        if is_news {
+            self.dirty.push(ring);
+        }
+    }
+
+    /// A chain of `ring` was completed.
+    pub(crate) fn note_completed(&mut self, ring: RingId) {
+        if let Some(news) = self.queue_mut(ring).map(TxQueue::note_completed) {
+            self.enlist(ring, news);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn mark_dirty(&mut self, ring: RingId) {
+        let Some(queue) = self.queue_mut(ring) else { return };
+        if !std::mem::replace(&mut queue.dirty, true) {
+            self.dirty.push(ring);
+        }
+    }
+
+    /// Sets how many copies of a packet of this batch there will be; none is a drop for `reason`.
+    #[inline]
+    pub(crate) fn expect_copies(&mut self, packet: PacketRef, copies: u16, reason: DropReason) {
+        let Some(sender) = self.get_mut(packet.port()) else { return };
+        match copies {
+            0 => self.settle(packet, Attempt { outcome: Outcome::Drop(reason), delivered: 0 }),
+            1 => {}
+            _ => {
+                sender.charge.add_copies(u64::from(copies - 1));
+                if let Some(Some(queue)) = sender.queues.get_mut(usize::from(packet.queue)) {
+                    queue.ring.set_mark(packet.head, copies);
+                }
+                if let Some(counters) = self.counters_of(packet) {
+                    counters.copies_added += u64::from(copies - 1);
+                }
+            }
+        }
+    }
+
+    /// Copies that the module wanted and that could not be made: beyond the room for verdicts, or not in the form wanted.
+    pub(crate) fn count_lost(&mut self, packet: PacketRef, copies: u32, reason: DropReason) {
+        let Some(counters) = self.counters_of(packet) else { return };
+        counters.copies_added += u64::from(copies);
+        counters.rx_drops.count_all(reason, u64::from(copies));
+    }
+
+    /// A copy begins to wait at the receive ring `at`, if its sender's share of waiting chains allows.
+    pub(crate) fn begin_waiting(&mut self, packet: PacketRef, at: RingId) -> bool {
+        if self.lent >= LENT_PACKETS_MAX && self.board.workers() > 1 {
+            return false;
+        }
+        let Some(sender) = self.get_mut(packet.port()) else { return false };
+        let Some(Some(queue)) = sender.queues.get_mut(usize::from(packet.queue)) else { return false };
+        let share = u32::from(queue.ring.entries()) * u32::from(WAITING_SHARE_QUARTERS) / 4;
+        if u32::from(queue.waiting) >= share.max(1) {
+            return false;
+        }
+        queue.begin_waiting(packet.head, at);
+        if queue.ring.held_back() > 0 {
+            // It was postponed, and taken again: those behind it are completed.
+            self.mark_dirty(packet.ring());
+        }
+        self.lent += 1;
+        self.has_let_wait = true;
+        self.count_waiting(packet, true);
+        true
+    }
+
+    /// Queues a copy that began to wait for the holder of the ring's claim.
+    pub(crate) fn enqueue(&mut self, place: &ReceiveRing, waiting: Waiting) -> Result<(), DropReason> {
+        match place.lock.enqueue(waiting) {
+            Ok(()) => self.handoffs.left += 1,
+            Err(waiting) => {
+                self.end_waiting(waiting.packet);
+                return Err(DropReason::RxQueueFull);
+            }
+        }
+        Ok(())
+    }
+
+    /// A copy waits no more; `settle` follows.
+    pub(crate) fn end_waiting(&mut self, packet: PacketRef) {
+        self.lent -= 1;
+        let queue = self.queue_mut(packet.ring()).filter(|_| !packet.is_detached());
+        queue.into_iter().for_each(|queue| queue.end_waiting(packet.head));
+        self.count_waiting(packet, false);
+    }
+
+    /// Rings that were blocked and may be visited again; cleared by the caller.
+    pub(crate) fn unblocked(&mut self) -> &mut Vec<RingId> {
+        &mut self.unblocked
+    }
+
+    /// Publishes all completions. Rings whose guest wants a signal are added to `signals`.
+    #[inline]
+    pub(crate) fn publish(&mut self, signals: &mut Vec<crate::Signal>) {
+        while let Some(ring) = self.dirty.pop() {
+            if self.publish_ring(ring, signals) {
+                self.obstructed.push(ring);
+            }
+        }
+    }
+
+    /// As `publish`, for one ring. Whether completed chains of it are obstructed.
+    #[inline(always)]
+    pub(crate) fn publish_ring(&mut self, ring: RingId, signals: &mut Vec<crate::Signal>) -> bool {
+        let Some(queue) = self.queue_mut(ring) else { return false };
+        queue.dirty = false;
+        let is_obstructed = queue.publish();
+        if queue.ring.needs_signal() {
+            signals.push(crate::Signal::transmit(ring));
+        }
+        is_obstructed
+    }
+}

@@ -1,0 +1,187 @@
+//! Walks descriptor chains: each descriptor is read once, checked and translated.
+
+use lasthop_guestmem::{MemoryMap, Segment};
+
+use crate::{
+    CHAIN_DESCRIPTORS_MAX, DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Descriptor, DeviceRing,
+    EMPTY_DESCRIPTORS_MAX, RingError,
+};
+
+/// Which way the buffers of a chain go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BufferAccess {
+    /// The device reads: transmit rings.
+    Readable,
+    /// The device writes: receive rings.
+    Writable,
+    /// Readable ones, then writable ones: control rings.
+    Both,
+}
+
+/// As [`walk_from`], from the chain's head.
+///
+/// # Errors
+/// As [`walk_from`].
+#[inline]
+pub fn walk(
+    ring: &DeviceRing,
+    map: &MemoryMap,
+    head: u16,
+    direction: BufferAccess,
+    hint: &mut u16,
+    segment: impl FnMut(Segment, bool) -> bool,
+) -> Result<bool, RingError> {
+    walk_from(ring, map, ring.descriptor(head), direction, hint, segment)
+}
+
+/// Walks the chain whose first descriptor is `first`, as it was just read. Each descriptor is read once,
+/// checked and translated. `segment` gets every non-empty piece and whether the device writes to it; it ends
+/// the walk by returning false. Returns whether the walk reached the end of the chain.
+///
+/// `hint` is the region of the last translation.
+///
+/// # Errors
+/// A fault of the driver; see [`RingError`].
+#[inline]
+pub fn walk_from(
+    ring: &DeviceRing,
+    map: &MemoryMap,
+    first: Descriptor,
+    direction: BufferAccess,
+    hint: &mut u16,
+    mut segment: impl FnMut(Segment, bool) -> bool,
+) -> Result<bool, RingError> {
+    let (budget, empty) = (CHAIN_DESCRIPTORS_MAX, 0);
+    let mut walk = Walk { map, direction, hint, writable_seen: false, budget, empty };
+    if first.flags & (DESC_INDIRECT | DESC_NEXT) == 0 {
+        // The usual chain of a small packet, spared the loops: one buffer in one region.
+        let writable = walk.check_direction(first)?;
+        return match map.translate_whole(first.addr, first.len, walk.hint) {
+            Some(piece) if piece.len > 0 => Ok(segment(piece, writable)),
+            _ => walk.buffer(first, &mut segment),
+        };
+    }
+    if first.flags & DESC_INDIRECT != 0 {
+        return walk.indirect(first, &mut segment);
+    }
+    let direct_max = walk.budget.min(u32::from(ring.entries()));
+    walk.budget = direct_max;
+    let mut descriptor = first;
+    loop {
+        if !walk.buffer(descriptor, &mut segment)? {
+            return Ok(false);
+        }
+        if descriptor.flags & DESC_NEXT == 0 {
+            return Ok(true);
+        }
+        if descriptor.next >= ring.entries() {
+            return Err(RingError::DescriptorOutOfRange(descriptor.next, ring.entries()));
+        }
+        descriptor = ring.descriptor(descriptor.next);
+        if descriptor.flags & DESC_INDIRECT != 0 {
+            // The ring's size bounds the direct ones only.
+            walk.budget = CHAIN_DESCRIPTORS_MAX - (direct_max - walk.budget);
+            return walk.indirect(descriptor, &mut segment);
+        }
+    }
+}
+
+struct Walk<'a> {
+    map: &'a MemoryMap,
+    direction: BufferAccess,
+    hint: &'a mut u16,
+    writable_seen: bool,
+    budget: u32,
+    /// Descriptors without a byte so far.
+    empty: u32,
+}
+
+impl Walk<'_> {
+    /// One buffer; false if the visitor wants no more.
+    #[inline]
+    fn buffer(
+        &mut self,
+        descriptor: Descriptor,
+        segment: &mut impl FnMut(Segment, bool) -> bool,
+    ) -> Result<bool, RingError> {
+        self.budget = self.budget.checked_sub(1).ok_or(RingError::ChainLoops)?;
+        let writable = self.check_direction(descriptor)?;
+        if descriptor.len == 0 {
+            return self.empty(descriptor);
+        }
+        if let Some(piece) = self.map.translate_whole(descriptor.addr, descriptor.len, self.hint) {
+            return Ok(segment(piece, writable));
+        }
+        let (mut addr, mut left) = (descriptor.addr, descriptor.len);
+        while left > 0 {
+            let outside = RingError::BufferOutside(descriptor.addr, descriptor.len);
+            let piece = self.map.translate(addr, left, self.hint).ok_or(outside)?;
+            if !segment(piece, writable) {
+                return Ok(false);
+            }
+            left -= piece.len;
+            addr = addr.checked_add(u64::from(piece.len)).ok_or(outside)?;
+        }
+        Ok(true)
+    }
+
+    /// A descriptor of nothing, which does not end the walk.
+    #[cold]
+    fn empty(&mut self, descriptor: Descriptor) -> Result<bool, RingError> {
+        if self.direction == BufferAccess::Writable {
+            // No driver posts room for nothing; thousands of them would be walked for each packet, and never used up.
+            return Err(RingError::EmptyBuffer(descriptor.addr));
+        }
+        self.empty += 1;
+        if self.empty > EMPTY_DESCRIPTORS_MAX { Err(RingError::ManyEmpty) } else { Ok(true) }
+    }
+
+    #[inline]
+    fn check_direction(&mut self, descriptor: Descriptor) -> Result<bool, RingError> {
+        let writable = descriptor.flags & DESC_WRITE != 0;
+        let allowed = match self.direction {
+            BufferAccess::Readable => !writable,
+            BufferAccess::Writable => writable,
+            BufferAccess::Both => writable || !self.writable_seen,
+        };
+        self.writable_seen |= writable;
+        if allowed { Ok(writable) } else { Err(RingError::WrongDirection) }
+    }
+
+    /// The table behind an indirect descriptor, which ends its chain (virtio 1.2, 2.7.5.3).
+    fn indirect(
+        &mut self,
+        table: Descriptor,
+        segment: &mut impl FnMut(Segment, bool) -> bool,
+    ) -> Result<bool, RingError> {
+        let entries = table.len / Descriptor::BYTES;
+        if !table.len.is_multiple_of(Descriptor::BYTES) || entries == 0 || entries > CHAIN_DESCRIPTORS_MAX {
+            return Err(RingError::BadIndirectLength(table.len));
+        }
+        if table.flags & DESC_NEXT != 0 {
+            return Err(RingError::NestedIndirect);
+        }
+        self.budget = self.budget.min(entries);
+        let outside = RingError::BufferOutside(table.addr, table.len);
+        let area = self.map.translate(table.addr, table.len, self.hint).ok_or(outside)?;
+        let mut index = 0;
+        loop {
+            let mut bytes = [0; 16];
+            self.map.read(area, index * Descriptor::BYTES, &mut bytes).map_err(|_| outside)?;
+            let descriptor = Descriptor::from_le_bytes(bytes);
+            if descriptor.flags & DESC_INDIRECT != 0 {
+                return Err(RingError::NestedIndirect);
+            }
+            if !self.buffer(descriptor, segment)? {
+                return Ok(false);
+            }
+            if descriptor.flags & DESC_NEXT == 0 {
+                return Ok(true);
+            }
+            index = u32::from(descriptor.next);
+            if index >= entries {
+                return Err(RingError::DescriptorOutOfRange(descriptor.next, entries as u16));
+            }
+        }
+    }
+}

@@ -1,0 +1,482 @@
+//! The device's side of a split ring: take heads, write used entries, publish, and suppress notifications.
+//!
+//! ```text
+//!   avail.ring  [ . . t t t|p p p|. . ]      t taken, p pending        next_avail ^ at the first pending one
+//!   used.ring   [ . . u u|w w|. . . . ]      u published, w written    published ^ before w, next_used ^ behind w
+//! ```
+//!
+//! Used entries are written first and published by one store of used.idx. The ledger records each step for a
+//! successor.
+
+use std::sync::atomic::{Ordering, fence};
+
+mod used_order;
+
+use crate::ledger::{HELD_BACK, order};
+use crate::{Descriptor, InflightLog, Ledger, LedgerError, RingError, RingMemory, arm_and_recheck};
+use used_order::UsedOrder;
+
+const USED_NO_NOTIFY: u16 = 1;
+const AVAIL_NO_INTERRUPT: u16 = 1;
+
+/// The device's side of one split ring.
+#[derive(Debug)]
+pub struct DeviceRing {
+    memory: RingMemory,
+    ledger: Ledger,
+    /// Position of the next head to take.
+    next_avail: u16,
+    /// Position of the next used entry to write; used.idx follows at `publish`.
+    next_used: u16,
+    /// used.idx as the driver sees it.
+    published: u16,
+    /// used.idx when the driver was last considered for a signal.
+    signalled: u16,
+    /// Whether `signalled` means anything: the first publication after a start always signals.
+    signalled_valid: bool,
+    /// The driver's available index when it was last signalled as it asked for.
+    signalled_available: u16,
+    event_idx: bool,
+    kicks_armed: bool,
+    /// For a front end that keeps track, too.
+    log: Option<Box<InflightLog>>,
+    /// Of a ring whose chains, which are marked, are used in order.
+    used_order: Option<UsedOrder>,
+}
+
+impl DeviceRing {
+    /// As `begin`, without anything being kept for a successor.
+    #[must_use]
+    pub fn new(memory: RingMemory, base: u16, event_idx: bool) -> Self {
+        let ledger = Ledger::private(memory.entries());
+        Self::begin(memory, ledger, base, event_idx)
+    }
+
+    /// Begins a ring at `base`, the next position of the available ring (GET_VRING_BASE's answer). Its state
+    /// is kept in `ledger`, which has as many entries.
+    #[must_use]
+    pub fn begin(memory: RingMemory, ledger: Ledger, base: u16, event_idx: bool) -> Self {
+        let used = memory.used_index();
+        ledger.begin(base, used);
+        Self::at(memory, ledger, (base, used), event_idx)
+    }
+
+    /// As `begin`, for a ring that completes chains in any order and keeps them in `log`, too. Chains in
+    /// flight there belonged to a device that is gone with its ledger. They are marked, as after
+    /// [`Self::take_over`], and the ring continues behind them; `base` is ignored. Also returns whether there
+    /// were any.
+    #[must_use]
+    pub fn begin_logged(
+        memory: RingMemory,
+        ledger: Ledger,
+        mut log: InflightLog,
+        base: u16,
+        event_idx: bool,
+    ) -> (Self, bool) {
+        let used = memory.used_index();
+        let mut heads = log.recover(used);
+        // A driver that began anew in the meantime has made fewer available than were taken.
+        if usize::from(memory.available_index().wrapping_sub(used)) < heads.len() {
+            log.begin(used);
+            heads.clear();
+        }
+        let was_taken = !heads.is_empty();
+        let mut ring = Self::begin(memory, ledger, if was_taken { used } else { base }, event_idx);
+        heads.iter().for_each(|head| ring.set_mark(*head, 1));
+        ring.take(heads.len() as u16); // at most the ring's entries
+        ring.ledger.set_taken(ring.next_avail);
+        ring.log = Some(Box::new(log));
+        (ring, was_taken)
+    }
+
+    /// As `take_over`, for a ring that is written down in `log`, too.
+    ///
+    /// # Errors
+    /// [`LedgerError`]; nothing is changed in the ring then.
+    pub fn take_over_logged(
+        memory: RingMemory,
+        ledger: Ledger,
+        mut log: InflightLog,
+        event_idx: bool,
+    ) -> Result<Self, LedgerError> {
+        let seen = memory.used_index();
+        log.recover(seen);
+        let (base, used) = ledger.where_marked(seen)?;
+        let mut ring = Self::at(memory, ledger, (base, used), event_idx);
+        (ring.published, ring.log) = (seen, Some(Box::new(log)));
+        ring.ledger.set_taken(base);
+        ring.publish();
+        Ok(ring)
+    }
+
+    /// Takes over the ring of a dead device, from its `ledger`. Chains that it had completed are published.
+    /// Chains that it had taken and not completed stay marked ([`Self::marked`]), until [`Self::settle`]
+    /// completes them.
+    ///
+    /// # Errors
+    /// [`LedgerError`]; nothing is changed then.
+    pub fn take_over(memory: RingMemory, ledger: Ledger, event_idx: bool) -> Result<Self, LedgerError> {
+        let (base, used) = ledger.where_marked(memory.used_index())?;
+        let mut ring = Self::at(memory, ledger, (base, used), event_idx);
+        // Otherwise a successor of this device would take the next completed chains for untaken ones.
+        ring.ledger.set_taken(base);
+        ring.publish();
+        Ok(ring)
+    }
+
+    /// As `take_over`, for a ring that uses its buffers in order: buffers that were not filled are pending
+    /// again.
+    ///
+    /// # Errors
+    /// [`LedgerError`]; nothing is changed then.
+    pub fn take_over_in_order(
+        memory: RingMemory,
+        ledger: Ledger,
+        event_idx: bool,
+    ) -> Result<Self, LedgerError> {
+        let (base, used) = ledger.where_filled(memory.used_index())?;
+        let mut ring = Self::at(memory, ledger, (base, used), event_idx);
+        ring.publish();
+        Ok(ring)
+    }
+
+    fn at(memory: RingMemory, ledger: Ledger, (base, next_used): (u16, u16), event_idx: bool) -> Self {
+        Self {
+            memory,
+            ledger,
+            next_avail: base,
+            next_used,
+            published: next_used,
+            signalled: next_used,
+            signalled_valid: false,
+            signalled_available: base,
+            event_idx,
+            kicks_armed: true,
+            log: None,
+            used_order: None,
+        }
+    }
+
+    /// Entries of the ring.
+    #[must_use]
+    pub fn entries(&self) -> u16 {
+        self.memory.entries()
+    }
+
+    /// Where another back end would continue, if every taken chain was completed.
+    #[must_use]
+    pub fn base(&self) -> u16 {
+        self.next_avail
+    }
+
+    /// The driver's available index as last read and checked.
+    #[inline]
+    #[must_use]
+    pub fn available_index(&self) -> u16 {
+        self.memory.available_index()
+    }
+
+    /// Heads that wait to be taken.
+    ///
+    /// # Errors
+    /// [`RingError::IndexJump`].
+    #[inline]
+    pub fn pending(&self) -> Result<u16, RingError> {
+        let pending = self.memory.available_index().wrapping_sub(self.next_avail);
+        if pending > self.entries() {
+            Err(RingError::IndexJump(pending, self.entries()))
+        } else {
+            Ok(pending)
+        }
+    }
+
+    /// Head number `ahead` of the pending ones.
+    ///
+    /// # Errors
+    /// [`RingError::DescriptorOutOfRange`].
+    #[inline]
+    pub fn head(&self, ahead: u16) -> Result<u16, RingError> {
+        let head = self.memory.available_entry(self.next_avail.wrapping_add(ahead));
+        if head < self.entries() {
+            Ok(head)
+        } else {
+            Err(RingError::DescriptorOutOfRange(head, self.entries()))
+        }
+    }
+
+    /// Goes past `count` pending heads, which the caller read.
+    #[inline]
+    pub fn take(&mut self, count: u16) {
+        self.next_avail = self.next_avail.wrapping_add(count);
+    }
+
+    /// As `take`, for the given heads, which were all marked. They are completed in any order, and used in that order or, after
+    /// [`Self::keep_order`], as they were taken.
+    #[inline]
+    pub fn take_marked(&mut self, heads: &[u16]) {
+        let count = heads.len() as u16; // at most the ring's entries
+        if self.log.is_some() {
+            self.log_taken(count);
+        }
+        if let Some(used_order) = &mut self.used_order {
+            used_order.note(self.next_avail, heads);
+        }
+        self.take(count);
+        self.ledger.set_taken(self.next_avail);
+    }
+
+    /// Heads are read a second time here. They only go to the log, which the driver's own front end reads.
+    #[cold]
+    fn log_taken(&mut self, count: u16) {
+        for ahead in 0..count {
+            let head = self.memory.available_entry(self.next_avail.wrapping_add(ahead));
+            self.log.iter_mut().for_each(|log| log.take(head));
+        }
+    }
+
+    /// Outputs still to be done for the chain at `head`; 0: the driver owns it.
+    #[inline(always)]
+    #[must_use]
+    pub fn mark(&self, head: u16) -> u16 {
+        self.ledger.mark(head)
+    }
+
+    /// Notes the outputs still to be done for the chain at `head`, at least 1, before they are done. A
+    /// successor reads this.
+    #[inline(always)]
+    pub fn set_mark(&mut self, head: u16, left: u16) {
+        self.ledger.set_mark(head, left);
+    }
+
+    /// Heads that are marked, but for those of completed chains that are held back.
+    pub fn marked(&self) -> impl Iterator<Item = u16> + '_ {
+        self.ledger.marked().filter(|head| self.ledger.mark(*head) != HELD_BACK)
+    }
+
+    /// Chains that are marked with 1 are to be taken once more, in this order and before any other, by this device or its successor:
+    /// nothing was done of them, and nothing is until [`Self::resume`]. How many of them, from the first on: there may not be room
+    /// for all.
+    pub fn postpone(&mut self, heads: &[u16]) -> usize {
+        self.ledger.postpone(heads)
+    }
+
+    /// Takes the next `count` postponed chains: a successor will not take them again.
+    pub fn resume(&mut self, count: u16) {
+        self.ledger.resume(count);
+    }
+
+    /// Chains that were postponed and not resumed, in their order.
+    #[must_use]
+    pub fn postponed(&self) -> Vec<u16> {
+        self.ledger.postponed()
+    }
+
+    /// One more output of the marked chain at `head` is done. True if that was the last one: the chain is
+    /// completed.
+    #[inline]
+    pub fn settle(&mut self, head: u16) -> bool {
+        let mark = self.ledger.mark(head);
+        debug_assert!(mark > 0 && mark != HELD_BACK, "a chain is settled once for each copy");
+        let left = mark.saturating_sub(1);
+        if left > 0 {
+            self.ledger.set_mark(head, left);
+            return false;
+        }
+        self.complete_marked(head);
+        true
+    }
+
+    /// Completes the marked chain at `head`, however much was to be done of it.
+    pub fn give_up(&mut self, head: u16) {
+        self.complete_marked(head);
+    }
+
+    #[inline]
+    fn complete_marked(&mut self, head: u16) {
+        if self.used_order.is_some() {
+            return self.complete_in_order(head);
+        }
+        self.use_marked(head);
+    }
+
+    /// A successor finds the head marked, or its used entry written.
+    #[inline]
+    fn use_marked(&mut self, head: u16) {
+        self.complete(head, 0);
+        order();
+        self.ledger.set_mark(head, 0);
+    }
+
+    /// All used entries written so far are of filled buffers: a successor publishes them.
+    #[inline]
+    pub fn note_filled(&mut self) {
+        self.ledger.set_filled(self.next_used);
+    }
+
+    /// Gives back the `count` heads taken last: they are pending again.
+    #[inline]
+    pub fn put_back(&mut self, count: u16) {
+        self.next_avail = self.next_avail.wrapping_sub(count);
+    }
+
+    /// Descriptor `index` of the table, read now.
+    #[inline]
+    #[must_use]
+    pub fn descriptor(&self, index: u16) -> Descriptor {
+        self.memory.descriptor(index)
+    }
+
+    /// Asks for the cache line of a descriptor.
+    #[inline]
+    pub fn prefetch_descriptor(&self, index: u16) {
+        self.memory.prefetch_descriptor(index);
+    }
+
+    /// Reads the memory of the next `count` used entries, so that a later write need not wait for its pages.
+    pub fn touch_used(&self, count: u16) {
+        let ends = [self.next_used, self.next_used.wrapping_add(count)];
+        let entries = ends.map(|position| self.memory.used_entry(position));
+        std::hint::black_box((self.memory.used_index(), entries));
+    }
+
+    /// Writes a used entry behind those written before; the driver sees it at `publish`.
+    #[inline]
+    pub fn complete(&mut self, head: u16, written_bytes: u32) {
+        self.memory.set_used_entry(self.next_used, u32::from(head), written_bytes);
+        self.next_used = self.next_used.wrapping_add(1);
+    }
+
+    /// Shows the driver all completed entries, by one store.
+    #[inline]
+    pub fn publish(&mut self) {
+        self.publish_up_to(self.next_used);
+    }
+
+    /// As [`Self::publish`], but only entries before `position`: those behind it are not finished yet.
+    #[inline]
+    pub fn publish_up_to(&mut self, position: u16) {
+        if self.log.is_some() {
+            return self.publish_logged(position);
+        }
+        self.publish_plain(position);
+    }
+
+    #[inline]
+    fn publish_plain(&mut self, position: u16) {
+        self.published = position;
+        self.ledger.set_filled(position);
+        order();
+        self.memory.set_used_index(position);
+        order();
+    }
+
+    /// The heads are those of the used entries, as the driver's memory has them: see `log_taken`.
+    #[cold]
+    fn publish_logged(&mut self, position: u16) {
+        let (mut at, chains) = (self.published, position.wrapping_sub(self.published));
+        while at != position {
+            let (head, _) = self.memory.used_entry(at);
+            self.log.iter_mut().for_each(|log| log.link(head as u16));
+            at = at.wrapping_add(1);
+        }
+        self.publish_plain(position);
+        self.log.iter_mut().for_each(|log| log.published(position, chains));
+    }
+
+    /// Position just behind the last used entry written.
+    #[inline]
+    #[must_use]
+    pub fn used_position(&self) -> u16 {
+        self.next_used
+    }
+
+    /// Position just behind the last used entry that the driver sees.
+    #[inline]
+    #[must_use]
+    pub fn published_position(&self) -> u16 {
+        self.published
+    }
+
+    /// Whether the driver wants a signal for chains published since the last call (virtio 1.2, 2.7.7).
+    #[inline]
+    #[must_use]
+    pub fn needs_signal(&mut self) -> bool {
+        let (old, new) = (self.signalled, self.published);
+        if old == new && self.signalled_valid {
+            return false;
+        }
+        // The driver stores its event index, then looks at used.idx; we stored used.idx, then look at the event index.
+        fence(Ordering::SeqCst);
+        let was_valid = std::mem::replace(&mut self.signalled_valid, true);
+        self.signalled = new;
+        if !was_valid {
+            return true;
+        }
+        if !self.event_idx {
+            return self.memory.available_flags() & AVAIL_NO_INTERRUPT == 0;
+        }
+        let is_wanted = crossed(self.memory.used_event(), new, old);
+        if is_wanted {
+            self.signalled_available = self.memory.available_index();
+        }
+        is_wanted
+    }
+
+    /// Whether the driver seems to have missed its last signal: since then it made nothing available and
+    /// asked for no other signal. Without EVENT_IDX this is unknown, and counts as reacted.
+    #[must_use]
+    pub fn is_unheeded(&self) -> bool {
+        let (end, oldest) = (self.signalled, self.signalled.wrapping_sub(self.entries()));
+        self.event_idx
+            && self.signalled_valid
+            && self.memory.available_index() == self.signalled_available
+            && crossed(self.memory.used_event(), end, oldest)
+    }
+
+    /// Tells the driver that it need not kick: this ring is being looked at anyway.
+    #[inline]
+    pub fn suppress_kicks(&mut self) {
+        if self.kicks_armed {
+            self.kicks_armed = false;
+            // With EVENT_IDX a stale avail_event does the same: it is passed once in 65536 heads.
+            if !self.event_idx {
+                self.memory.set_used_flags(USED_NO_NOTIFY);
+            }
+        }
+    }
+
+    /// Asks for a kick for the next head, and looks once more. True: heads are pending, do not sleep.
+    ///
+    /// # Errors
+    /// [`RingError::IndexJump`].
+    pub fn arm_kicks(&mut self) -> Result<bool, RingError> {
+        let seen = self.next_avail;
+        let moved = self.arm_kicks_past(seen);
+        self.pending().map(|pending| moved || pending > 0)
+    }
+
+    /// Asks for a kick once the driver's index passes `seen`, and looks once more. True: it has already.
+    #[must_use]
+    pub fn arm_kicks_past(&mut self, seen: u16) -> bool {
+        arm_and_recheck(self, |ring| ring.ask_for_kick(seen), |ring| ring.has_moved_past(seen))
+    }
+
+    pub(crate) fn ask_for_kick(&mut self, seen: u16) {
+        self.kicks_armed = true;
+        if self.event_idx {
+            self.memory.set_available_event(seen);
+        } else {
+            self.memory.set_used_flags(0);
+        }
+    }
+
+    pub(crate) fn has_moved_past(&self, seen: u16) -> bool {
+        self.memory.available_index() != seen
+    }
+}
+
+/// Whether going from `old` to `new` passed `event` (virtio 1.2, 2.7.10.1).
+#[inline]
+pub(crate) fn crossed(event: u16, new: u16, old: u16) -> bool {
+    new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
+}

@@ -1,0 +1,131 @@
+//! Chains that are completed in any order, and used in the order in which they were made available (VIRTIO_F_IN_ORDER,
+//! virtio 1.2, 2.7.9).
+//!
+//! ```text
+//!   heads, by position   [ . . a b c d e . . ]     a is under way; b, d and e are completed, and held back
+//!                 next_used ^         ^ next_avail
+//! ```
+
+use super::DeviceRing;
+use crate::RingError;
+use crate::ledger::HELD_BACK;
+
+/// The chains of a ring that were taken and not used, in their order.
+#[derive(Debug)]
+pub(super) struct UsedOrder {
+    /// Heads by position of the available ring, as they were checked.
+    heads: Box<[u16]>,
+    /// How far that is ahead of the position of the used ring.
+    lag: u16,
+    /// Chains that are completed, and wait for one before them.
+    held_back: u16,
+}
+
+impl UsedOrder {
+    /// Heads were taken, the first one at `position`.
+    #[inline(never)]
+    pub(super) fn note(&mut self, position: u16, heads: &[u16]) {
+        for (ahead, head) in (0..).zip(heads) {
+            let slot = self.slot(position.wrapping_add(ahead));
+            self.heads[slot] = *head;
+        }
+    }
+
+    fn slot(&self, position: u16) -> usize {
+        usize::from(position) & (self.heads.len() - 1)
+    }
+
+    /// The head whose used entry is to be at position `used`.
+    #[inline]
+    fn head(&self, used: u16) -> u16 {
+        self.heads[self.slot(used.wrapping_add(self.lag))]
+    }
+}
+
+impl DeviceRing {
+    /// From now on the marked chains are used in the order in which they were taken. If the ring was taken over, that is the order in
+    /// which the driver's available ring has them still.
+    ///
+    /// # Errors
+    /// [`RingError::ChainsInFlight`] if the driver overwrote those entries.
+    pub fn keep_order(mut self) -> Result<Self, RingError> {
+        let lag = self.ledger.lag();
+        let first = self.next_used.wrapping_add(lag);
+        let mut used_order =
+            UsedOrder { heads: vec![0; usize::from(self.entries())].into(), lag, held_back: 0 };
+        let mut is_known = vec![false; usize::from(self.entries())];
+        for ahead in 0..self.next_avail.wrapping_sub(first) {
+            let position = first.wrapping_add(ahead);
+            let head = self.memory.available_entry(position);
+            let is_marked = head < self.entries() && self.ledger.mark(head) > 0;
+            if !is_marked || std::mem::replace(&mut is_known[usize::from(head)], true) {
+                return Err(RingError::ChainsInFlight(head));
+            }
+            used_order.note(position, &[head]);
+            used_order.held_back += u16::from(self.ledger.mark(head) == HELD_BACK);
+        }
+        self.used_order = Some(used_order);
+        self.ledger.set_in_order();
+        self.use_held_back();
+        if self.next_used != self.published {
+            self.publish();
+        }
+        Ok(self)
+    }
+
+    /// Whether chains are used in the order in which they were taken.
+    #[must_use]
+    pub fn keeps_order(&self) -> bool {
+        self.used_order.is_some()
+    }
+
+    /// Completed chains that wait for one before them to be used.
+    #[inline]
+    #[must_use]
+    pub fn held_back(&self) -> u16 {
+        self.used_order.as_ref().map_or(0, |used_order| used_order.held_back)
+    }
+
+    /// The chain that others are held back by, if there are such.
+    #[must_use]
+    pub fn holding_back(&self) -> Option<u16> {
+        let used_order = self.used_order.as_ref().filter(|used_order| used_order.held_back > 0)?;
+        Some(used_order.head(self.next_used))
+    }
+
+    /// The chain at `head` is completed: it is used if it is the oldest, together with those that waited for it.
+    #[inline(never)]
+    pub(super) fn complete_in_order(&mut self, head: u16) {
+        let Some(used_order) = &mut self.used_order else { return };
+        if used_order.head(self.next_used) != head {
+            used_order.held_back += 1;
+            return self.ledger.set_mark(head, HELD_BACK);
+        }
+        self.use_marked(head);
+        self.use_held_back();
+    }
+
+    #[inline]
+    fn use_held_back(&mut self) {
+        while let Some(used_order) = self.used_order.as_mut().filter(|used_order| used_order.held_back > 0) {
+            let head = used_order.head(self.next_used);
+            if self.ledger.mark(head) != HELD_BACK {
+                return;
+            }
+            used_order.held_back -= 1;
+            self.use_marked(head);
+        }
+    }
+
+    /// Copies of packets that were taken out of the driver's memory and are not delivered yet: lost if this device ends now. The
+    /// driver may have their chains back.
+    #[must_use]
+    pub fn detached(&self) -> u16 {
+        self.ledger.detached()
+    }
+
+    /// Notes their number for a successor.
+    pub fn set_detached(&mut self, count: u16) {
+        self.ledger.set_detached(count);
+    }
+}

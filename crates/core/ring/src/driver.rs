@@ -1,0 +1,411 @@
+//! The driver's side of a split ring: add chains, publish, and take used chains back.
+
+use std::sync::atomic::{Ordering, fence};
+
+use lasthop_guestmem::{MemoryMap, Segment, StaleSegment};
+use thiserror::Error;
+
+use crate::device::crossed;
+use crate::{DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Descriptor, RingMemory, arm_and_recheck};
+
+pub(crate) const USED_NO_NOTIFY: u16 = 1;
+pub(crate) const AVAIL_NO_INTERRUPT: u16 = 1;
+
+/// A fault of the device. The ring has to be reset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum DriverRingError {
+    /// The used index ran ahead by more than the device was given.
+    #[error("used index jumped by {0} with {1} chains in flight")]
+    UsedIndexJump(u16, u16),
+    /// A used id beyond the table.
+    #[error("used id {0} in a table of {1}")]
+    UsedOutOfRange(u32, u16),
+    /// A used id that is not the head of a chain in flight.
+    #[error("used id {0} is not in flight")]
+    NotInFlight(u16),
+    /// The device agreed to use chains in order, and used another one first.
+    #[error("used id {0} where {1} was made available first")]
+    OutOfOrder(u16, u16),
+}
+
+/// A chain that the device has done with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Used {
+    /// Its first descriptor; free again.
+    pub head: u16,
+    /// The token that was passed when the chain was added.
+    pub token: u32,
+    /// Bytes that the device says it wrote. Never checked here.
+    pub len: u32,
+}
+
+/// The driver's private record of a descriptor. The table is shared with the device, so nothing is read back
+/// from it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Slot {
+    /// As it stands in the table. A store of the same again would take the cache line away from the device for nothing.
+    written: Descriptor,
+    /// The next descriptor of the chain, or of the free list.
+    next: u16,
+    /// Of a head in flight: its last descriptor.
+    tail: u16,
+    /// Of a head in flight: descriptors of the chain; 0 for all others.
+    count: u16,
+    token: u32,
+}
+
+/// The driver's side of one split ring.
+///
+/// ```text
+///   free_head -> [3] -> [1] -> [7] <- free_tail     free_count of them, linked by Slot::next; first in, first out,
+///                                                  so that a device which works in order sees the same table for ever
+///   chain     -> [4] -> [5]                        Slot[4] { tail: 5, count: 2 }, given back in one step
+///
+///   avail.ring [ . . p p p|n n|. . ]    used.ring [ . . u u|. . . ]
+///                     published^   ^next_avail         ^next_used ^used.idx
+/// ```
+#[derive(Debug)]
+pub struct DriverRing {
+    memory: RingMemory,
+    slots: Box<[Slot]>,
+    /// The available entries as they stand in the ring.
+    heads: Box<[u16]>,
+    free_head: u16,
+    /// Means something while `free_count` is not 0.
+    free_tail: u16,
+    free_count: u16,
+    /// Position of the next head to add; avail.idx follows at `publish`.
+    next_avail: u16,
+    published: u16,
+    /// avail.idx when the device was last considered for a kick.
+    kicked: u16,
+    /// Whether `kicked` means anything: the first publication always kicks.
+    kicked_valid: bool,
+    next_used: u16,
+    /// used.idx as last read: saves touching the device's cache line for every entry.
+    seen_used: u16,
+    event_idx: bool,
+    calls_armed: bool,
+    in_order: bool,
+}
+
+impl DriverRing {
+    /// A fresh ring: everything in `memory` is zeroed. The device must not be running on it.
+    #[must_use]
+    pub fn new(memory: RingMemory, event_idx: bool) -> Self {
+        Self::starting_at(memory, event_idx, 0)
+    }
+
+    /// As [`Self::new`] with both indices at `position`, which the device has to be told as its base.
+    #[must_use]
+    pub fn starting_at(memory: RingMemory, event_idx: bool, position: u16) -> Self {
+        let entries = memory.entries();
+        memory.set_available_flags(0);
+        memory.set_available_index(position);
+        memory.set_used_event(position);
+        memory.set_used_flags(0);
+        memory.set_used_index(position);
+        memory.set_available_event(position);
+        for index in 0..entries {
+            memory.set_descriptor(index, Descriptor::default());
+            memory.set_available_entry(index, 0);
+        }
+        Self {
+            memory,
+            slots: (1..=entries).map(|next| Slot { next, ..Slot::default() }).collect(),
+            heads: vec![0; usize::from(entries)].into(),
+            free_head: 0,
+            free_tail: entries - 1,
+            free_count: entries,
+            next_avail: position,
+            published: position,
+            kicked: position,
+            kicked_valid: false,
+            next_used: position,
+            seen_used: position,
+            event_idx,
+            calls_armed: true,
+            in_order: false,
+        }
+    }
+
+    /// The device has to use chains in the order in which they are made available (VIRTIO_F_IN_ORDER). The free list is first in, first
+    /// out, so descriptors are then used in ring order, as the driver has to (virtio 1.2, 2.7.13.1).
+    #[must_use]
+    pub fn in_order(mut self, in_order: bool) -> Self {
+        self.in_order = in_order;
+        self
+    }
+
+    /// Entries of the ring.
+    #[must_use]
+    pub fn entries(&self) -> u16 {
+        self.memory.entries()
+    }
+
+    /// Descriptors that are not in flight.
+    #[must_use]
+    pub fn free_descriptors(&self) -> u16 {
+        self.free_count
+    }
+
+    /// The head that the next chain will have; `None` when no descriptor is free.
+    #[inline]
+    #[must_use]
+    pub fn next_head(&self) -> Option<u16> {
+        (self.free_count > 0).then_some(self.free_head)
+    }
+
+    /// Chains that were published and not yet taken back.
+    #[must_use]
+    pub fn in_flight(&self) -> u16 {
+        self.published.wrapping_sub(self.next_used)
+    }
+
+    /// Position just behind the last published head.
+    #[must_use]
+    pub fn published_position(&self) -> u16 {
+        self.published
+    }
+
+    /// Position of the next used entry to take.
+    #[must_use]
+    pub fn used_position(&self) -> u16 {
+        self.next_used
+    }
+
+    /// Adds a chain of buffers (guest address, bytes): those that the device reads, then those that it writes. The device
+    /// sees it at [`Self::publish`]. `None` when there are too few free descriptors, or no buffer at all.
+    #[inline]
+    pub fn add(&mut self, readable: &[(u64, u32)], writable: &[(u64, u32)], token: u32) -> Option<u16> {
+        let count = readable.len() + writable.len();
+        if count == 0 || count > usize::from(self.free_count) {
+            return None;
+        }
+        let head = self.free_head;
+        let (mut index, mut tail) = (head, head);
+        for (number, (addr, len)) in readable.iter().chain(writable).copied().enumerate() {
+            let next = self.slots[usize::from(index)].next;
+            let (more, link) = if number + 1 < count { (DESC_NEXT, next) } else { (0, 0) };
+            let direction = if number < readable.len() { 0 } else { DESC_WRITE };
+            self.write(index, Descriptor { addr, len, flags: more | direction, next: link });
+            (tail, index) = (index, next);
+        }
+        self.enter(head, tail, count as u16, token, index); // count is at most free_count
+        Some(head)
+    }
+
+    /// Adds a chain whose descriptors are in an indirect table of `len` bytes at guest address `addr`,
+    /// written by the caller (see [`write_table`]). `None` when there is no free descriptor.
+    #[inline]
+    pub fn add_indirect(&mut self, addr: u64, len: u32, token: u32) -> Option<u16> {
+        if self.free_count == 0 {
+            return None;
+        }
+        let head = self.free_head;
+        let next = self.slots[usize::from(head)].next;
+        self.write(head, Descriptor { addr, len, flags: DESC_INDIRECT, next: 0 });
+        self.enter(head, head, 1, token, next);
+        Some(head)
+    }
+
+    /// Takes the chain off the free list and puts its head behind the last one.
+    #[inline]
+    fn enter(&mut self, head: u16, tail: u16, count: u16, token: u32, free_head: u16) {
+        let slot = &mut self.slots[usize::from(head)];
+        (slot.tail, slot.count, slot.token) = (tail, count, token);
+        self.free_head = free_head;
+        self.free_count -= count;
+        self.append(head);
+    }
+
+    #[inline]
+    fn write(&mut self, index: u16, descriptor: Descriptor) {
+        let slot = &mut self.slots[usize::from(index)];
+        if slot.written != descriptor {
+            slot.written = descriptor;
+            self.memory.set_descriptor(index, descriptor);
+        }
+    }
+
+    #[inline]
+    fn append(&mut self, head: u16) {
+        let entry = &mut self.heads[usize::from(self.next_avail & (self.memory.entries() - 1))];
+        if *entry != head {
+            *entry = head;
+            self.memory.set_available_entry(self.next_avail, head);
+        }
+        self.next_avail = self.next_avail.wrapping_add(1);
+    }
+
+    /// Shows the device all added chains, by one store.
+    #[inline]
+    pub fn publish(&mut self) {
+        self.published = self.next_avail;
+        self.memory.set_available_index(self.published);
+    }
+
+    /// Whether the device wants a kick for chains published since the last call (virtio 1.2, 2.7.10).
+    #[inline]
+    #[must_use]
+    pub fn needs_kick(&mut self) -> bool {
+        let (old, new) = (self.kicked, self.published);
+        if old == new && self.kicked_valid {
+            return false;
+        }
+        // The device stores its event index, then looks at avail.idx; we stored avail.idx, then look at the event index.
+        fence(Ordering::SeqCst);
+        let was_valid = std::mem::replace(&mut self.kicked_valid, true);
+        self.kicked = new;
+        if !was_valid {
+            return true;
+        }
+        if !self.event_idx {
+            return self.memory.used_flags() & USED_NO_NOTIFY == 0;
+        }
+        crossed(self.memory.available_event(), new, old)
+    }
+
+    /// The next chain that the device has done with; its descriptors are free again.
+    ///
+    /// # Errors
+    /// A fault of the device; see [`DriverRingError`].
+    #[inline]
+    pub fn take_used(&mut self) -> Result<Option<Used>, DriverRingError> {
+        if self.next_used == self.seen_used && !self.look()? {
+            return Ok(None);
+        }
+        let (id, len) = self.memory.used_entry(self.next_used);
+        let head = u16::try_from(id).ok().filter(|head| *head < self.entries());
+        let head = head.ok_or(DriverRingError::UsedOutOfRange(id, self.entries()))?;
+        let first = self.heads[usize::from(self.next_used & (self.memory.entries() - 1))];
+        if self.in_order && head != first {
+            return Err(DriverRingError::OutOfOrder(head, first));
+        }
+        let token = self.release(head)?;
+        self.next_used = self.next_used.wrapping_add(1);
+        Ok(Some(Used { head, token, len }))
+    }
+
+    /// Used entries that wait to be taken.
+    ///
+    /// # Errors
+    /// [`DriverRingError::UsedIndexJump`].
+    #[inline]
+    pub fn used_pending(&mut self) -> Result<u16, DriverRingError> {
+        self.look()?;
+        Ok(self.seen_used.wrapping_sub(self.next_used))
+    }
+
+    /// Reads the used index; whether there is anything to take.
+    #[inline]
+    fn look(&mut self) -> Result<bool, DriverRingError> {
+        let seen = self.memory.used_index();
+        let ahead = seen.wrapping_sub(self.next_used);
+        if ahead > self.in_flight() {
+            return Err(DriverRingError::UsedIndexJump(ahead, self.in_flight()));
+        }
+        self.seen_used = seen;
+        Ok(ahead > 0)
+    }
+
+    #[inline]
+    fn release(&mut self, head: u16) -> Result<u32, DriverRingError> {
+        let Slot { tail, count, token, .. } = self.slots[usize::from(head)];
+        if count == 0 {
+            return Err(DriverRingError::NotInFlight(head));
+        }
+        self.slots[usize::from(head)].count = 0;
+        if self.free_count == 0 {
+            self.free_head = head;
+        } else {
+            self.slots[usize::from(self.free_tail)].next = head;
+        }
+        self.free_tail = tail;
+        self.free_count += count;
+        Ok(token)
+    }
+
+    /// Tells the device that it need not signal: the used ring is being looked at anyway.
+    #[inline]
+    pub fn suppress_calls(&mut self) {
+        if self.calls_armed {
+            self.calls_armed = false;
+            // With EVENT_IDX a stale used_event does the same: it is passed once in 65536 entries.
+            if !self.event_idx {
+                self.memory.set_available_flags(AVAIL_NO_INTERRUPT);
+            }
+        }
+    }
+
+    /// Asks for a signal for the next used entry, and looks once more. True: there is something to take, do not sleep.
+    #[must_use]
+    pub fn arm_calls(&mut self) -> bool {
+        self.arm_calls_ahead(0)
+    }
+
+    /// Asks for a signal once more than `ahead` used entries wait (without EVENT_IDX: for the next one), and looks once
+    /// more. True: they wait already, do not sleep.
+    #[must_use]
+    pub fn arm_calls_ahead(&mut self, ahead: u16) -> bool {
+        arm_and_recheck(self, |ring| ring.ask_for_call(ahead), |ring| ring.has_used(ahead))
+    }
+
+    #[inline]
+    pub(crate) fn ask_for_call(&mut self, ahead: u16) {
+        self.calls_armed = true;
+        if self.event_idx {
+            self.memory.set_used_event(self.next_used.wrapping_add(ahead));
+        } else {
+            self.memory.set_available_flags(0);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn has_used(&self, ahead: u16) -> bool {
+        self.memory.used_index().wrapping_sub(self.next_used) > ahead
+    }
+
+    /// For tests of back ends: writes descriptor `index` (modulo the table) without regard to the free list.
+    pub fn set_raw_descriptor(&mut self, index: u16, descriptor: Descriptor) {
+        self.slots[usize::from(index & (self.entries() - 1))].written = descriptor;
+        self.memory.set_descriptor(index, descriptor);
+    }
+
+    /// For tests of back ends: publishes any head, together with the added chains. It does not count as in
+    /// flight, so its completion is an error here.
+    pub fn publish_raw_head(&mut self, head: u16) {
+        self.append(head);
+        self.publish();
+    }
+
+    /// For tests of back ends: stores the available index alone.
+    pub fn set_raw_index(&mut self, index: u16) {
+        self.memory.set_available_index(index);
+    }
+}
+
+/// Writes an indirect table of the given buffers (guest address, bytes) at the start of `table`; its length in bytes, as
+/// [`DriverRing::add_indirect`] wants it.
+///
+/// # Errors
+/// [`StaleSegment`] when the table does not hold them or does not lie in `map`.
+pub fn write_table(
+    map: &MemoryMap,
+    table: Segment,
+    readable: &[(u64, u32)],
+    writable: &[(u64, u32)],
+) -> Result<u32, StaleSegment> {
+    let count = readable.len() + writable.len();
+    if count as u64 * u64::from(Descriptor::BYTES) > u64::from(table.len) {
+        return Err(StaleSegment);
+    }
+    for (number, (addr, len)) in readable.iter().chain(writable).copied().enumerate() {
+        let more = if number + 1 < count { DESC_NEXT } else { 0 };
+        let direction = if number < readable.len() { 0 } else { DESC_WRITE };
+        // `next` may come out wrong beyond 65535 entries; no device takes as many.
+        let descriptor = Descriptor { addr, len, flags: more | direction, next: (number + 1) as u16 };
+        map.write(table, number as u32 * Descriptor::BYTES, &descriptor.to_le_bytes())?;
+    }
+    Ok(count as u32 * Descriptor::BYTES)
+}

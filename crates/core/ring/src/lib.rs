@@ -1,0 +1,115 @@
+//! Split virtqueues (virtio 1.2, 2.7) in memory that the other side writes, too: the device's side and the
+//! driver's side.
+//!
+//! **Purpose.** [`DeviceRing`] is the back end's side: take heads, walk chains, write used entries, publish,
+//! and suppress notifications of both directions. [`DriverRing`] is the other side, for guests in user space.
+//! [`Carousel`] is a faster driver's side with fewer features.
+//!
+//! **Contract.** For any contents written by the other side, a call ends in bounded time and yields a value
+//! or a [`RingError`]. After an error the ring has to be stopped. Entries are written first and published by
+//! one index store ([`DeviceRing::publish`]). A thread sleeps only after [`DeviceRing::arm_kicks`] returned
+//! false; it uses [`arm_and_recheck`], as every sleeper of the workspace does.
+//!
+//! **Not checked.** That the driver leaves published descriptors alone: each is read once into a local value,
+//! which is used. That a head is published once: the owner's side table checks it.
+//!
+//! **Threading.** One thread at a time owns a ring; the other side runs at the same time in another process. Indices are
+//! atomics, entries are volatile.
+//!
+//! ```text
+//!   driver writes                                device writes
+//!   avail.idx ----------------+                  used.idx ------------+
+//!                             v                                       v
+//!   avail.ring [ . . h h h h |. . ]              used.ring [ u u u u |. . . ]
+//!                    ^ next_avail                            ^ signalled  (next_used = used.idx + unpublished)
+//!                    |-pending-|                             |-unsignalled-|
+//!   avail.used_event: "signal me past this"      used.avail_event: "kick me past this"
+//! ```
+
+mod adaptive_poll;
+mod carousel;
+mod chain;
+mod core_yield;
+#[doc(hidden)]
+pub mod death;
+mod device;
+mod driver;
+mod inflight;
+mod ledger;
+mod memory;
+mod rendezvous;
+mod signal_retry;
+#[cfg(test)]
+mod tests;
+
+pub use adaptive_poll::AdaptivePoll;
+pub use carousel::{Carousel, Returned};
+pub use chain::{BufferAccess, walk, walk_from};
+pub use core_yield::CoreYield;
+pub use device::DeviceRing;
+pub use driver::*;
+pub use inflight::InflightLog;
+pub use ledger::{Ledger, LedgerError};
+pub use memory::{Descriptor, RingAddresses, RingMemory};
+pub use rendezvous::arm_and_recheck;
+pub use signal_retry::SignalRetry;
+
+use thiserror::Error;
+
+/// Entries of a ring (virtio 1.2, 2.7: "Maximum Queue Size value is 32768").
+pub const RING_ENTRIES_MAX: u16 = 32768;
+/// Descriptors that one chain may visit, indirect ones included: more than any driver chains, little enough to walk.
+pub const CHAIN_DESCRIPTORS_MAX: u32 = 1024;
+/// Descriptors without a byte that a chain to be read may have: no driver has use for one, and each is walked for nothing.
+pub const EMPTY_DESCRIPTORS_MAX: u32 = 32;
+
+/// The chain continues at `next` (virtio 1.2, 2.7.5).
+pub const DESC_NEXT: u16 = 1;
+/// The device writes to the buffer.
+pub const DESC_WRITE: u16 = 2;
+/// The buffer is a table of descriptors.
+pub const DESC_INDIRECT: u16 = 4;
+
+/// A fault of the other side of a ring. The ring has to be stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum RingError {
+    /// A size that is not a power of two in range.
+    #[error("ring size {0} is not a power of two from 1 to {RING_ENTRIES_MAX}")]
+    BadSize(u32),
+    /// An area of the ring is outside memory, crosses regions, or is misaligned.
+    #[error("the ring's {0} area at {1:#x} does not lie, aligned, inside one memory region")]
+    BadArea(&'static str, u64),
+    /// The available index ran ahead by more than the ring holds.
+    #[error("available index jumped by {0} in a ring of {1}")]
+    IndexJump(u16, u16),
+    /// A head or a next field beyond the table.
+    #[error("descriptor index {0} in a table of {1}")]
+    DescriptorOutOfRange(u16, u16),
+    /// More descriptors than the table has: a loop.
+    #[error("descriptor chain loops")]
+    ChainLoops,
+    /// A buffer outside guest memory.
+    #[error("buffer of {1} bytes at guest address {0:#x} lies outside guest memory")]
+    BufferOutside(u64, u32),
+    /// A receive buffer of no bytes.
+    #[error("receive buffer of no bytes at guest address {0:#x}")]
+    EmptyBuffer(u64),
+    /// More than `EMPTY_DESCRIPTORS_MAX` in one chain.
+    #[error("more than {EMPTY_DESCRIPTORS_MAX} empty descriptors in one chain")]
+    ManyEmpty,
+    /// A writable buffer in a transmit chain, a readable one in a receive chain.
+    #[error("descriptor for the wrong direction")]
+    WrongDirection,
+    /// An indirect table inside an indirect table, or followed by a next descriptor.
+    #[error("indirect descriptor where none is allowed")]
+    NestedIndirect,
+    /// The length of an indirect table is no multiple of 16, zero, or too large.
+    #[error("indirect table of {0} bytes")]
+    BadIndirectLength(u32),
+    /// The available ring of a ring that is used in order does not have the chains in flight any more.
+    #[error("descriptor {0} stands where the driver had made a chain available that is in flight")]
+    ChainsInFlight(u16),
+    /// The same head made available twice without having been used.
+    #[error("descriptor {0} is available twice")]
+    HeadTwice(u16),
+}

@@ -1,0 +1,8 @@
+//! The two sides of a ring against each other.
+
+mod fixture;
+mod hostile;
+mod in_order;
+mod inflight;
+mod model;
+mod threads;

@@ -1,0 +1,272 @@
+//! The key of a flow table: a packet's fields in words that are compared and masked at once.
+//!
+//! ```text
+//!   word  bits 63..32             bits 31..0
+//!    0    recirculation id        datapath hash
+//!    1    priority                mark
+//!    2    in port : 16 | destination address : 48
+//!    3    source address : 48 | EtherType : 16
+//!    4    outer TPID : 16 | TCI : 16 | inner TPID : 16 | TCI : 16
+//!    5    IP protocol : 8 | TOS : 8 | TTL : 8 | fragment : 8 | IPv6 flow label : 32
+//!    6    source port : 16 | destination port : 16 | TCP flags : 16 | no Ethernet header : 16
+//!    7    IPv4 source : 32        destination : 32
+//!   8-11  IPv6 source : 128 | destination : 128; or
+//!   8-10  service header: flags : 8 | TTL : 8 | metadata type : 8 | next protocol : 8 | path : 32 | context : 128
+//!  12-13  neighbour discovery target : 128
+//!  14     source link-layer address : 48 (ARP, neighbour discovery)
+//!  15     target link-layer address : 48
+//!  16     MPLS entry 0 : 32       entry 1 : 32
+//!  17     MPLS entry 2 : 32       0
+//! ```
+//!
+//! An IPv4 packet fills the first eight words, a cache line; absent fields are zero. As in the Open vSwitch
+//! datapath, ICMP type and code are in the place of ports, the ARP operation in that of the IP protocol, and
+//! bit 12 of a TCI says that there is a tag.
+
+mod extract;
+mod mini_key;
+
+pub use extract::{Offsets, extract, ipv6_transport};
+pub use mini_key::{MINI_KEY4_WORDS, MINI_KEY6_WORDS, MiniKey};
+
+/// Words of a key.
+pub const KEY_WORDS: usize = 18;
+/// Words that may differ from zero unless there is IPv6, ARP, MPLS or a service header.
+pub const KEY_WORDS_SHORT: usize = 8;
+/// Bit 12 of a TCI in a key: there is a tag.
+pub const VLAN_PRESENT: u16 = 0x1000;
+/// EtherType of frames with an 802.2 header that names none.
+pub const ETHERTYPE_802_2: u16 = 0x0004;
+
+/// `frag` of a whole datagram, a first fragment, and a later one, which has no transport header.
+pub const FRAGMENT_NONE: u8 = 0;
+/// See [`FRAGMENT_NONE`].
+pub const FRAGMENT_FIRST: u8 = 1;
+/// See [`FRAGMENT_NONE`].
+pub const FRAGMENT_LATER: u8 = 2;
+
+/// Where a number is in a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Field {
+    word: u8,
+    shift: u8,
+    bits: u8,
+}
+
+/// Where a number of 128 bits is in a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WideField {
+    word: u8,
+}
+
+macro_rules! fields {
+    ($($name:ident = $word:literal, $shift:literal, $bits:literal, $doc:literal;)*) => {
+        /// The fields of up to 64 bits.
+        pub mod field {
+            use super::Field;
+            $(#[doc = $doc] pub const $name: Field = Field { word: $word, shift: $shift, bits: $bits };)*
+            /// All of them.
+            pub const ALL: &[Field] = &[$($name),*];
+        }
+    };
+}
+
+fields! {
+    RECIRC_ID = 0, 32, 32, "Which pass through the table; 0 is the first.";
+    DP_HASH = 0, 0, 32, "The result of a hash action.";
+    PRIORITY = 1, 32, 32, "Queueing priority.";
+    MARK = 1, 0, 32, "Packet mark.";
+    IN_PORT = 2, 48, 16, "Where the packet came in.";
+    ETH_DST = 2, 0, 48, "Destination address.";
+    ETH_SRC = 3, 16, 48, "Source address.";
+    ETH_TYPE = 3, 0, 16, "EtherType behind all tags.";
+    VLAN_TPID = 4, 48, 16, "EtherType of the outer tag.";
+    VLAN_TCI = 4, 32, 16, "The outer tag.";
+    CVLAN_TPID = 4, 16, 16, "EtherType of the inner tag.";
+    CVLAN_TCI = 4, 0, 16, "The inner tag.";
+    IP_PROTO = 5, 56, 8, "IP protocol behind extension headers; ARP operation.";
+    IP_TOS = 5, 48, 8, "TOS or traffic class.";
+    IP_TTL = 5, 40, 8, "TTL or hop limit.";
+    IP_FRAG = 5, 32, 8, "`FRAGMENT_*`.";
+    IPV6_LABEL = 5, 0, 20, "IPv6 flow label.";
+    TP_SRC = 6, 48, 16, "Source port, or ICMP type.";
+    TP_DST = 6, 32, 16, "Destination port, or ICMP code.";
+    TCP_FLAGS = 6, 16, 16, "TCP flags, 12 bits.";
+    NO_ETHERNET = 6, 0, 16, "1 for packets without an Ethernet header.";
+    IPV4_SRC = 7, 32, 32, "IPv4 source; ARP sender's address.";
+    IPV4_DST = 7, 0, 32, "IPv4 destination; ARP target's address.";
+    LL_SRC = 14, 0, 48, "ARP sender's Ethernet address; neighbour discovery's source option.";
+    LL_DST = 15, 0, 48, "ARP target's Ethernet address; neighbour discovery's target option.";
+    MPLS_0 = 16, 32, 32, "Topmost MPLS entry.";
+    MPLS_1 = 16, 0, 32, "The entry below it.";
+    MPLS_2 = 17, 32, 32, "The entry below that.";
+}
+
+/// The fields of 128 bits.
+pub mod wide_field {
+    use super::WideField;
+
+    /// IPv6 source.
+    pub const IPV6_SRC: WideField = WideField { word: 8 };
+    /// IPv6 destination.
+    pub const IPV6_DST: WideField = WideField { word: 10 };
+    /// Target of neighbour discovery.
+    pub const ND_TARGET: WideField = WideField { word: 12 };
+    /// All of them.
+    pub const ALL: &[WideField] = &[IPV6_SRC, IPV6_DST, ND_TARGET];
+}
+
+/// The fields of a network service header (RFC 8300, 2), in the place of IPv6 addresses.
+pub mod nsh_field {
+    use super::{Field, WideField};
+
+    /// Flags: unassigned bit, O bit.
+    pub const FLAGS: Field = Field { word: 8, shift: 56, bits: 8 };
+    /// Hops left.
+    pub const TTL: Field = Field { word: 8, shift: 48, bits: 8 };
+    /// Metadata type; 0 is no header.
+    pub const MD_TYPE: Field = Field { word: 8, shift: 40, bits: 8 };
+    /// The next protocol.
+    pub const NEXT_PROTOCOL: Field = Field { word: 8, shift: 32, bits: 8 };
+    /// Service path identifier and service index.
+    pub const PATH: Field = Field { word: 8, shift: 0, bits: 32 };
+    /// Context of metadata type 1.
+    pub const CONTEXT: WideField = WideField { word: 9 };
+}
+
+impl Field {
+    /// Its lowest bits set: the mask of an exact match, and the largest value.
+    #[inline]
+    #[must_use]
+    pub const fn ones(self) -> u64 {
+        (1 << self.bits) - 1
+    }
+}
+
+/// A packet's metadata and headers; or, as a mask, which of their bits count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Key(pub [u64; KEY_WORDS]);
+
+impl Key {
+    /// A field's value.
+    #[inline]
+    #[must_use]
+    pub const fn get(&self, field: Field) -> u64 {
+        self.0[field.word as usize] >> field.shift & field.ones()
+    }
+
+    /// The last EtherType.
+    #[inline]
+    #[must_use]
+    pub const fn ethertype(&self) -> u16 {
+        self.get(field::ETH_TYPE) as u16
+    }
+
+    /// The IP protocol, or ARP's operation.
+    #[inline]
+    #[must_use]
+    pub const fn ip_proto(&self) -> u8 {
+        self.get(field::IP_PROTO) as u8
+    }
+
+    /// Sets a field; bits that it does not have are left out.
+    #[inline]
+    pub const fn put(&mut self, field: Field, value: u64) {
+        let word = &mut self.0[field.word as usize];
+        let ones = field.ones();
+        *word = *word & !(ones << field.shift) | (value & ones) << field.shift;
+    }
+
+    /// A field's value.
+    #[inline]
+    #[must_use]
+    pub const fn get_wide(&self, field: WideField) -> u128 {
+        (self.0[field.word as usize] as u128) << 64 | self.0[field.word as usize + 1] as u128
+    }
+
+    /// Sets a field.
+    #[inline]
+    pub const fn put_wide(&mut self, field: WideField, value: u128) {
+        self.0[field.word as usize] = (value >> 64) as u64;
+        self.0[field.word as usize + 1] = value as u64;
+    }
+
+    /// The bits that `mask` has set.
+    #[inline]
+    #[must_use]
+    pub fn masked(&self, mask: &Self) -> Self {
+        let mut words = self.0;
+        words.iter_mut().zip(&mask.0).for_each(|(word, mask)| *word &= mask);
+        Self(words)
+    }
+}
+
+/// The first header of a packet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LinkLayer {
+    /// An Ethernet header.
+    #[default]
+    Ethernet,
+    /// A network header of this EtherType.
+    None(u16),
+}
+
+/// A packet's metadata: facts besides its bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Metadata {
+    /// Which pass through the table; 0 is the first.
+    pub recirc_id: u32,
+    /// The result of a hash action.
+    pub dp_hash: u32,
+    /// Queueing priority.
+    pub priority: u32,
+    /// Packet mark.
+    pub mark: u32,
+    /// Where the packet came in.
+    pub in_port: u16,
+    /// Its first header.
+    pub link: LinkLayer,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_fields_share_a_bit() {
+        let mut all = Key::default();
+        for field in field::ALL {
+            let mut one = Key::default();
+            one.put(*field, u64::MAX);
+            assert_eq!(one.get(*field), field.ones());
+            assert_eq!(all.masked(&one), Key::default(), "{field:?}");
+            all.put(*field, u64::MAX);
+        }
+        for field in wide_field::ALL {
+            let mut one = Key::default();
+            one.put_wide(*field, u128::MAX - 5);
+            assert_eq!(one.get_wide(*field), u128::MAX - 5);
+            one.put_wide(*field, u128::MAX);
+            assert_eq!(all.masked(&one), Key::default(), "{field:?}");
+            all.put_wide(*field, u128::MAX);
+        }
+    }
+
+    #[test]
+    fn no_two_fields_of_a_service_header_share_a_bit() {
+        use nsh_field::{CONTEXT, FLAGS, MD_TYPE, NEXT_PROTOCOL, PATH, TTL};
+        let mut key = Key::default();
+        key.put_wide(CONTEXT, u128::MAX);
+        for (field, value) in [FLAGS, TTL, MD_TYPE, NEXT_PROTOCOL, PATH].into_iter().zip(1..) {
+            key.put(field, value);
+        }
+        assert_eq!(key.0[8..12], [0x0102_0304_0000_0005, u64::MAX, u64::MAX, 0]);
+    }
+
+    #[test]
+    fn a_field_is_set_without_touching_others() {
+        let mut key = Key([u64::MAX; KEY_WORDS]);
+        key.put(field::TP_DST, 0x1_0050);
+        assert_eq!((key.get(field::TP_DST), key.0[6]), (0x50, 0xffff_0050_ffff_ffff));
+    }
+}

@@ -1,0 +1,158 @@
+//! A packet's part in its connection, by protocol.
+
+use lasthop_wire::headers::{PROTO_ICMP, PROTO_ICMPV6, PROTO_SCTP, PROTO_TCP, PROTO_UDP};
+
+use crate::connection::{ASSURED, Connection, Progress, SEEN_REPLY};
+use crate::packet::PacketImage;
+use crate::policy::CtPolicy;
+use crate::sctp::{Sctp, SctpOutcome};
+use crate::tcp::{Context, Outcome, Segment, Tcp, TcpTimeout};
+use crate::tuple::{CtTuple, Direction, is_icmp_request};
+
+/// A UDP connection with replies is a stream after this time.
+const UDP_STREAM_MS: u64 = 2000;
+/// A connection that has less left than this, in milliseconds, is not hastened: as in the kernel.
+pub(crate) const HASTENED_MS_MIN: u64 = 120_000;
+/// Bytes of a UDP header.
+const UDP_BYTES: usize = 8;
+
+/// The effect of a packet on its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Advance {
+    /// It belongs to it. The connection's timeout is set to this, in ms; none leaves it unchanged.
+    Accepted(Option<u64>),
+    /// It belongs to it, and ends it.
+    Last,
+    /// It does not. The connection's timeout is cut to this, in ms, if it has [`HASTENED_MS_MIN`] left.
+    Invalid(Option<u64>),
+    /// It begins another one in its place.
+    Reopened,
+}
+
+/// Whether the transport header is whole and makes sense.
+pub(crate) fn is_well_formed(packet: &PacketImage<'_>) -> bool {
+    let Some(end) = packet.end() else { return false };
+    let l4 = packet.l4();
+    let is_whole = match packet.layers.l4_proto {
+        PROTO_TCP => Segment::of(packet).is_some(),
+        PROTO_UDP => match packet.word(l4 + 4) {
+            // One of a frame to be cut may be too large for its field.
+            Some(len) => {
+                packet.offload.is_gso() || (usize::from(len) >= UDP_BYTES && l4 + usize::from(len) <= end)
+            }
+            None => false,
+        },
+        PROTO_SCTP => l4 + 12 <= end,
+        PROTO_ICMP | PROTO_ICMPV6 => l4 + 8 <= end,
+        _ => true,
+    };
+    is_whole && !packet.has_wrong_checksum()
+}
+
+/// A connection that begins with a packet, and for how long it lives; none if it cannot begin one.
+pub(crate) fn first(
+    packet: &PacketImage<'_>,
+    tuple: &CtTuple,
+    policy: &CtPolicy,
+    now_ms: u64,
+) -> Option<(Progress, u64)> {
+    match tuple.proto {
+        PROTO_TCP => {
+            let segment = Segment::of(packet)?;
+            let mut tcp = Tcp::first(&segment, &policy.tcp)?;
+            let context = Context {
+                policy: &policy.tcp,
+                direction: Direction::Original,
+                is_replied: false,
+                is_assured: false,
+                ack_offset: 0,
+            };
+            match tcp.advance(&segment, &context) {
+                Outcome::Accepted { timeout, .. } => {
+                    Some((Progress::Tcp(tcp), milliseconds(policy.tcp.timeout(timeout))))
+                }
+                _ => None,
+            }
+        }
+        PROTO_SCTP => {
+            let mut sctp = Sctp::first(packet)?;
+            let outcome = sctp.advance(packet, Direction::Original, true);
+            (outcome != SctpOutcome::Invalid).then(|| (Progress::Sctp(sctp), sctp_timeout(&sctp, policy)))
+        }
+        PROTO_ICMP | PROTO_ICMPV6 => {
+            let [kind, _] = tuple.dst_port.to_be_bytes();
+            is_icmp_request(tuple.proto, kind)
+                .then(|| (Progress::Other, milliseconds(icmp_timeout(tuple, policy))))
+        }
+        PROTO_UDP => Some((Progress::Udp { since_ms: now_ms }, milliseconds(policy.udp_single_s))),
+        _ => Some((Progress::Other, milliseconds(policy.generic_s))),
+    }
+}
+
+/// The next packet of a connection. `ack_offset`: see [`Context`].
+pub(crate) fn advance(
+    connection: &mut Connection,
+    packet: &PacketImage<'_>,
+    direction: Direction,
+    policy: &CtPolicy,
+    ack_offset: impl FnOnce(u32) -> u32,
+    now_ms: u64,
+) -> Advance {
+    let is_replied = connection.has(SEEN_REPLY);
+    let (is_assured, timeout_ms) = match &mut connection.progress {
+        Progress::Tcp(tcp) => {
+            let Some(segment) = Segment::of(packet) else { return Advance::Invalid(None) };
+            let context = Context {
+                policy: &policy.tcp,
+                direction,
+                is_replied,
+                is_assured: connection.status & ASSURED != 0,
+                ack_offset: ack_offset(segment.ack),
+            };
+            match tcp.advance(&segment, &context) {
+                Outcome::Accepted { timeout, is_assured } => {
+                    (is_assured, Some(milliseconds(policy.tcp.timeout(timeout))))
+                }
+                Outcome::Ignored => (false, None),
+                Outcome::Last => return Advance::Last,
+                Outcome::Invalid { hastens } => {
+                    let timeout_s = policy.tcp.timeout(TcpTimeout::Unacknowledged);
+                    return Advance::Invalid(hastens.then(|| milliseconds(timeout_s)));
+                }
+                Outcome::Reopened => return Advance::Reopened,
+            }
+        }
+        Progress::Sctp(sctp) => match sctp.advance(packet, direction, false) {
+            SctpOutcome::Accepted { is_assured } => (is_assured, Some(sctp_timeout(sctp, policy))),
+            SctpOutcome::Ignored => (false, None),
+            SctpOutcome::Invalid => return Advance::Invalid(None),
+        },
+        Progress::Udp { since_ms } => {
+            let is_stream = is_replied && now_ms > since_ms.saturating_add(UDP_STREAM_MS);
+            let timeout_s = if is_stream { policy.udp_multiple_s } else { policy.udp_single_s };
+            (is_stream, Some(milliseconds(timeout_s)))
+        }
+        Progress::Other => {
+            let tuple = &connection.tuples[0];
+            let timeout_s = if tuple.is_icmp() { icmp_timeout(tuple, policy) } else { policy.generic_s };
+            // Neither has a sign of being more than one packet but a reply.
+            (is_replied || direction == Direction::Reply, Some(milliseconds(timeout_s)))
+        }
+    };
+    if is_assured {
+        connection.status |= ASSURED;
+    }
+    Advance::Accepted(timeout_ms)
+}
+
+fn icmp_timeout(tuple: &CtTuple, policy: &CtPolicy) -> u32 {
+    if tuple.is_ipv6 { policy.icmpv6_s } else { policy.icmp_s }
+}
+
+fn sctp_timeout(sctp: &Sctp, policy: &CtPolicy) -> u64 {
+    u64::from(policy.sctp_ms[sctp.state() as usize])
+}
+
+fn milliseconds(seconds: u32) -> u64 {
+    1000 * u64::from(seconds)
+}

@@ -1,0 +1,373 @@
+//! TCP: states and windows of a connection's two directions, as strict as Linux's nf_conntrack.
+
+mod policy;
+mod segment;
+pub(crate) mod state;
+mod window;
+
+pub use policy::{TCP_TIMEOUTS, TcpPolicy, TcpTimeout};
+pub(crate) use segment::{Segment, adjusted_sack_blocks};
+pub use state::TcpState;
+use state::{SegmentKind, Transition, transition};
+use window::Fit;
+
+use crate::tuple::Direction;
+
+/// Retransmissions of one segment after which a connection gets the shorter timeout: as Linux's default.
+const RETRANSMISSIONS_MAX: u8 = 3;
+
+/// Window scaling was offered (RFC 7323).
+const WINDOW_SCALE: u8 = 1;
+/// Selective acknowledgements were offered (RFC 2018).
+const SACK_PERMITTED: u8 = 2;
+/// This side closed first.
+const CLOSE_INIT: u8 = 4;
+/// Windows are not held against it: the connection was picked up in the middle.
+const BE_LIBERAL: u8 = 8;
+/// It has unacknowledged data.
+const DATA_UNACKNOWLEDGED: u8 = 0x10;
+/// `max_ack` is known.
+const MAX_ACK_SET: u8 = 0x20;
+
+/// Both sides sent a SYN (`last_flags`).
+const SIMULTANEOUS_OPEN: u8 = 0x40;
+/// An acknowledgement may be the answer to a SYN that was let through (RFC 5961) (`last_flags`).
+const CHALLENGE_ACK: u8 = 0x80;
+
+/// The state of one side. Its sequence numbers are without NAT's offsets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Side {
+    /// Behind the last byte that it sent.
+    end: u32,
+    /// Behind the last byte that it may send.
+    max_end: u32,
+    /// The largest window that it announced; 0: nothing was seen of it.
+    max_window: u32,
+    /// The highest number that it acknowledged.
+    max_ack: u32,
+    scale: u8,
+    flags: u8,
+}
+
+/// A TCP connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tcp {
+    sides: [Side; 2],
+    last_seq: u32,
+    last_ack: u32,
+    last_end: u32,
+    last_window: u16,
+    last_scale: u8,
+    last_flags: u8,
+    last_kind: SegmentKind,
+    last_direction: Direction,
+    retransmissions: u8,
+    state: TcpState,
+}
+
+/// The facts about a connection that its next segment is judged by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Context<'a> {
+    pub(crate) policy: &'a TcpPolicy,
+    pub(crate) direction: Direction,
+    /// A packet in reply direction was seen.
+    pub(crate) is_replied: bool,
+    /// See [`Outcome::Accepted`].
+    pub(crate) is_assured: bool,
+    /// NAT's offset of the other side's sequence numbers where this segment acknowledges them.
+    pub(crate) ack_offset: u32,
+}
+
+/// The effect of a segment on its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// It belongs to it, which lives for this timeout from now on. `is_assured`: it has proved to be a connection.
+    Accepted { timeout: TcpTimeout, is_assured: bool },
+    /// It may belong to it, and changes neither state nor lifetime.
+    Ignored,
+    /// It belongs to it, and ends it.
+    Last,
+    /// It does not. `hastens`: it seems that both sides have ended it; it should not live for long.
+    Invalid { hastens: bool },
+    /// It begins another connection in this one's place.
+    Reopened,
+}
+
+impl Tcp {
+    /// A connection that begins with a segment; none for one that cannot begin any.
+    pub(crate) fn first(segment: &Segment, policy: &TcpPolicy) -> Option<Self> {
+        let Transition::To(state) =
+            transition(Direction::Original, SegmentKind::of(segment.flags), TcpState::None)
+        else {
+            return None;
+        };
+        let max_window = u32::from(segment.window).max(1);
+        let end = segment.end();
+        let mut sender = Side { end, max_end: end, max_window, ..Side::default() };
+        let mut receiver = Side::default();
+        if state == TcpState::SynSent {
+            sender.take_options(segment);
+        } else {
+            if !policy.is_loose {
+                return None;
+            }
+            sender.max_end = end.wrapping_add(max_window);
+            // Its options are not known.
+            (sender.flags, receiver.flags) = (SACK_PERMITTED | BE_LIBERAL, SACK_PERMITTED | BE_LIBERAL);
+        }
+        Some(Self {
+            sides: [sender, receiver],
+            last_seq: 0,
+            last_ack: 0,
+            last_end: 0,
+            last_window: 0,
+            last_scale: 0,
+            last_flags: 0,
+            last_kind: SegmentKind::None,
+            last_direction: Direction::Original,
+            retransmissions: 0,
+            state: TcpState::None,
+        })
+    }
+
+    pub(crate) fn state(&self) -> TcpState {
+        self.state
+    }
+
+    /// Window scale of a direction, and its flags as ctnetlink has them (IP_CT_TCP_FLAG_*).
+    pub(crate) fn scale_and_flags(&self, direction: Direction) -> (u8, u8) {
+        let side = &self.sides[direction.index()];
+        (side.scale, side.flags & (WINDOW_SCALE | SACK_PERMITTED | CLOSE_INIT | BE_LIBERAL))
+    }
+
+    /// The next segment.
+    pub(crate) fn advance(&mut self, segment: &Segment, context: &Context<'_>) -> Outcome {
+        let (old, direction) = (self.state, context.direction);
+        let kind = SegmentKind::of(segment.flags);
+        let next = match transition(direction, kind, old) {
+            Transition::Invalid => return Outcome::Invalid { hastens: false },
+            Transition::Ignore => match self.ignore(segment, kind, direction) {
+                None => return Outcome::Ignored,
+                Some(state) => state,
+            },
+            Transition::To(TcpState::SynSent) if old >= TcpState::TimeWait => {
+                if self.is_over(direction) {
+                    return Outcome::Reopened;
+                }
+                match self.ignore(segment, kind, direction) {
+                    None => return Outcome::Ignored,
+                    Some(state) => state,
+                }
+            }
+            Transition::To(TcpState::TimeWait) if self.is_challenge(kind, direction) => {
+                self.last_flags &= !CHALLENGE_ACK;
+                return Outcome::Ignored;
+            }
+            Transition::To(state) => state,
+        };
+        let (next, is_checked) = match self.refine(segment, kind, next, context) {
+            None => return Outcome::Invalid { hastens: false },
+            Some(refined) => refined,
+        };
+        let fit = if is_checked { self.fit(segment, kind, context) } else { Fit::Inside };
+        match fit {
+            Fit::Inside => self.accept(kind, next, context),
+            Fit::Aside => Outcome::Ignored,
+            Fit::Outside => {
+                Outcome::Invalid { hastens: context.is_assured && self.seems_over(kind, context.direction) }
+            }
+        }
+    }
+
+    /// After an end outside of the windows: whether there was one of the other side. We may be out of sync.
+    fn seems_over(&mut self, kind: SegmentKind, direction: Direction) -> bool {
+        let is_end = |kind| matches!(kind, SegmentKind::Fin | SegmentKind::Rst);
+        if !is_end(kind) {
+            return false;
+        }
+        if self.last_direction != direction && is_end(self.last_kind) {
+            return true;
+        }
+        (self.last_kind, self.last_direction) = (kind, direction);
+        false
+    }
+
+    /// Whether a SYN in TIME_WAIT or CLOSE begins another connection: this one was closed, or aborted by the same side.
+    fn is_over(&self, direction: Direction) -> bool {
+        let is_closed = (self.sides[0].flags | self.sides[1].flags) & CLOSE_INIT != 0;
+        is_closed || (self.last_direction == direction && self.last_kind == SegmentKind::Rst)
+    }
+
+    /// Whether an acknowledgement answers a SYN that was let through, and not the last FIN (RFC 5961, 4).
+    fn is_challenge(&self, kind: SegmentKind, direction: Direction) -> bool {
+        self.state == TcpState::LastAck
+            && kind == SegmentKind::Ack
+            && self.last_direction != direction
+            && self.last_kind == SegmentKind::Syn
+            && self.last_flags & CHALLENGE_ACK != 0
+    }
+
+    /// Notes a segment that may be valid although our state says otherwise: we may have missed something. If it answers such a
+    /// segment, we are in sync again, and the state is given.
+    fn ignore(&mut self, segment: &Segment, kind: SegmentKind, direction: Direction) -> Option<TcpState> {
+        let answers_syn = kind == SegmentKind::SynAck
+            && self.last_kind == SegmentKind::Syn
+            && self.last_direction != direction
+            && segment.ack == self.last_end;
+        if answers_syn {
+            self.sides[self.last_direction.index()] = Side {
+                end: self.last_end,
+                max_end: self.last_end,
+                max_window: u32::from(self.last_window).max(1),
+                scale: self.last_scale,
+                flags: self.last_flags & !CHALLENGE_ACK,
+                ..self.sides[self.last_direction.index()]
+            };
+            self.last_flags &= !CHALLENGE_ACK;
+            let liberal = self.sides[direction.index()].flags & BE_LIBERAL;
+            self.sides[direction.index()] = Side { flags: liberal, ..Side::default() };
+            self.state = TcpState::SynSent;
+            return Some(TcpState::SynRecv);
+        }
+        (self.last_kind, self.last_direction) = (kind, direction);
+        (self.last_seq, self.last_end, self.last_window) = (segment.seq, segment.end(), segment.window);
+        if self.state == TcpState::SynSent && kind == SegmentKind::Ack && direction == Direction::Reply {
+            // Perhaps a challenge to a SYN in the place of a connection that the server still has (RFC 5961, 4).
+            self.last_ack = segment.ack;
+        }
+        if kind == SegmentKind::Syn && direction == Direction::Original {
+            let mut side = Side::default();
+            side.take_options(segment);
+            (self.last_flags, self.last_scale) = (side.flags, side.scale);
+            if self.state == TcpState::LastAck {
+                self.last_flags |= CHALLENGE_ACK;
+            }
+        }
+        None
+    }
+
+    /// The next state where the table alone cannot tell, and whether windows are to be checked. None: an invalid RST.
+    fn refine(
+        &mut self,
+        segment: &Segment,
+        kind: SegmentKind,
+        next: TcpState,
+        context: &Context<'_>,
+    ) -> Option<(TcpState, bool)> {
+        match next {
+            TcpState::SynSent2 => self.last_flags |= SIMULTANEOUS_OPEN,
+            TcpState::SynRecv
+                if context.direction == Direction::Reply
+                    && kind == SegmentKind::Ack
+                    && self.last_flags & SIMULTANEOUS_OPEN != 0 =>
+            {
+                return Some((TcpState::Established, true));
+            }
+            TcpState::Close if kind == SegmentKind::Rst => return self.reset(segment, context),
+            _ => {}
+        }
+        Some((next, true))
+    }
+
+    /// The next state after an RST; none if it is invalid.
+    fn reset(&self, segment: &Segment, context: &Context<'_>) -> Option<(TcpState, bool)> {
+        if self.state.is_closing() {
+            return Some((TcpState::Close, false));
+        }
+        let is_established = self.state == TcpState::Established && context.is_assured;
+        let peer = &self.sides[context.direction.inverse().index()];
+        let mut next = TcpState::Close;
+        if peer.flags & MAX_ACK_SET != 0 && self.last_kind != SegmentKind::Syn {
+            // Most likely an answer to a SYN that was let through.
+            if segment.seq == 0 && !is_established {
+                return Some((next, true));
+            }
+            if is_before(segment.seq, peer.max_ack) && !context.policy.ignores_invalid_rst {
+                return None;
+            }
+            let is_exact = !is_established || segment.seq == peer.max_ack;
+            let follows_data = self.last_kind == SegmentKind::Ack
+                && self.last_direction == context.direction
+                && segment.seq == self.last_end;
+            if is_exact || follows_data {
+                return Some((next, true));
+            }
+            // The receiver may answer with a challenge (RFC 5961, 3).
+            next = self.state;
+        }
+        let answers = self.last_direction != context.direction
+            && ((context.is_replied && self.last_kind == SegmentKind::Syn)
+                || (!context.is_assured && self.last_kind == SegmentKind::Ack));
+        let answers_challenge = self.state == TcpState::SynSent
+            && self.last_kind == SegmentKind::Ack
+            && self.last_direction == Direction::Reply
+            && segment.seq == self.last_ack;
+        let is_exact = (answers && segment.ack == self.last_end) || answers_challenge;
+        Some((next, !is_exact))
+    }
+
+    fn accept(&mut self, kind: SegmentKind, next: TcpState, context: &Context<'_>) -> Outcome {
+        let old = self.state;
+        (self.last_kind, self.last_direction, self.state) = (kind, context.direction, next);
+        if old != next && next == TcpState::FinWait {
+            self.sides[context.direction.index()].flags |= CLOSE_INIT;
+        }
+        let timeout = self.timeout(kind, context.policy);
+        if !context.is_replied {
+            if kind == SegmentKind::Rst {
+                return Outcome::Last;
+            }
+            // Otherwise a client that uses a port again would keep its old connection for ever.
+            if kind == SegmentKind::Syn && old == TcpState::SynSent {
+                return Outcome::Ignored;
+            }
+            let is_shorter = next == TcpState::Established
+                && context.policy.timeout(timeout) > context.policy.timeout(TcpTimeout::Unacknowledged);
+            let timeout = if is_shorter { TcpTimeout::Unacknowledged } else { timeout };
+            return Outcome::Accepted { timeout, is_assured: context.is_assured };
+        }
+        let is_assured = context.is_assured
+            || (matches!(old, TcpState::SynRecv | TcpState::Established) && next == TcpState::Established);
+        Outcome::Accepted { timeout, is_assured }
+    }
+
+    fn timeout(&self, kind: SegmentKind, policy: &TcpPolicy) -> TcpTimeout {
+        let timeout = TcpTimeout::of(self.state);
+        let is_longer_than = |other| policy.timeout(timeout) > policy.timeout(other);
+        let unacknowledged = (self.sides[0].flags | self.sides[1].flags) & DATA_UNACKNOWLEDGED != 0;
+        if self.retransmissions >= RETRANSMISSIONS_MAX && is_longer_than(TcpTimeout::Retransmitted) {
+            TcpTimeout::Retransmitted
+        } else if kind == SegmentKind::Rst {
+            TcpTimeout::Of(TcpState::Close)
+        } else if unacknowledged && is_longer_than(TcpTimeout::Unacknowledged) {
+            TcpTimeout::Unacknowledged
+        } else if self.last_window == 0 && is_longer_than(TcpTimeout::Retransmitted) {
+            TcpTimeout::Retransmitted
+        } else {
+            timeout
+        }
+    }
+}
+
+impl Side {
+    /// Takes the options of a SYN. A SYN without any options changes nothing.
+    fn take_options(&mut self, segment: &Segment) {
+        if !segment.has_options {
+            return;
+        }
+        (self.scale, self.flags) = (0, self.flags & BE_LIBERAL);
+        if let Some(scale) = segment.scale {
+            self.scale = scale;
+            self.flags |= WINDOW_SCALE;
+        }
+        if segment.is_sack_permitted {
+            self.flags |= SACK_PERMITTED;
+        }
+    }
+}
+
+/// Whether sequence number `a` comes before `b` (RFC 9293, 3.4).
+#[inline]
+pub(crate) fn is_before(a: u32, b: u32) -> bool {
+    (a.wrapping_sub(b) as i32) < 0
+}

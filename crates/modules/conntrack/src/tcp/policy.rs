@@ -1,0 +1,54 @@
+//! Timeouts and strictness of TCP.
+
+use super::state::TcpState;
+
+/// How TCP is tracked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TcpPolicy {
+    /// A connection may be picked up in the middle (nf_conntrack_tcp_loose). OVS's own tracker and the kernel both do.
+    pub is_loose: bool,
+    /// Segments outside of windows are accepted (nf_conntrack_tcp_be_liberal; `ovs-dpctl
+    /// ct-disable-tcp-seq-chk`).
+    pub is_liberal: bool,
+    /// An RST outside of the window counts (nf_conntrack_tcp_ignore_invalid_rst).
+    pub ignores_invalid_rst: bool,
+    /// Seconds by [`TcpTimeout`].
+    pub timeouts_s: [u32; TCP_TIMEOUTS],
+}
+
+/// Timeouts of TCP: one for each state, and two more.
+pub const TCP_TIMEOUTS: usize = 12;
+
+/// Which timeout of TCP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TcpTimeout {
+    /// That of a state.
+    Of(TcpState),
+    /// One segment was sent again and again.
+    Retransmitted,
+    /// Data was not acknowledged.
+    Unacknowledged,
+}
+
+impl TcpTimeout {
+    pub(crate) fn of(state: TcpState) -> Self {
+        Self::Of(state)
+    }
+
+    /// Where it is in [`TcpPolicy::timeouts_s`].
+    #[must_use]
+    pub fn index(self) -> usize {
+        match self {
+            Self::Of(state) => state as usize,
+            Self::Retransmitted => 10,
+            Self::Unacknowledged => 11,
+        }
+    }
+}
+
+impl TcpPolicy {
+    #[inline]
+    pub(crate) fn timeout(&self, timeout: TcpTimeout) -> u32 {
+        self.timeouts_s[timeout.index()]
+    }
+}

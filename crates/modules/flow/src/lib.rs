@@ -1,0 +1,66 @@
+//! Flow keys, masks and actions as values, shared by the control interface and the flow table.
+//!
+//! **Purpose.** [`FlowKey`] has the fields of a packet; a second one as its mask has the bits that count.
+//! [`Action`] is a step for packets that match. The control interface (the Open vSwitch datapath protocol)
+//! reads and writes these types. The flow table compiles them into its own compact form and back. Neither
+//! knows the other.
+//!
+//! **Contract.** A value holds exactly the given groups: a group of fields that is absent in a key is absent
+//! here, not zero, so a dump shows the installed flow. In a mask an absent group matches anything. Every
+//! [`Group`] has one image in bytes, that of the structure in linux/openvswitch.h, in which masks are applied
+//! bit by bit. Numbers are in the host's byte order everywhere but in images.
+//!
+//! **Not checked.** Whether a key makes sense (TCP without IP), but for [`Match::check`], which has the rules of the
+//! kernel's datapath. Whether ports, meters and recirculation ids exist.
+//!
+//! **Threading.** Plain values.
+//!
+//! ```text
+//!   control interface                this crate                           flow table
+//!   OVS_KEY_ATTR_* bytes <---> FlowKey, mask, [Action] <---> compact key, mask, compiled actions
+//!
+//!   FlowKey  recirc_id dp_hash priority in_port mark | tunnel | ct.* | ethernet vlans[0..2] ether_type |
+//!            ipv4 ipv6 arp mpls nsh | tcp udp sctp icmp icmpv6 tcp_flags | nd
+//! ```
+#![forbid(unsafe_code)]
+
+mod action;
+mod check;
+mod group;
+mod key;
+mod size;
+mod tunnel;
+
+pub use action::{
+    Action, CheckLength, Conntrack, Hash, HashAlgorithm, Masked, MplsTag, Nat, NatRange, NatSource, Rewrite,
+    SampleAction, Userspace, drop_reason,
+};
+pub use check::{Match, MatchError};
+pub use group::{Arp, Ethernet, Group, Icmp, Ipv4, Ipv6, Lse, NeighbourDiscovery, Ports, Tuple4, Tuple6};
+pub use key::{
+    CtKey, FRAGMENT_FIRST, FRAGMENT_LATER, FRAGMENT_NONE, FlowKey, Nsh, NshContext, VLAN_PRESENT, Vlan,
+    ct_state,
+};
+pub use tunnel::{Tunnel, TunnelOptions};
+
+/// VLAN tags of one packet that are matched.
+pub const VLANS_MAX: usize = 2;
+/// MPLS label stack entries of one packet that are matched.
+pub const MPLS_MAX: usize = 3;
+
+/// The name that a control plane gives a flow (OVS_FLOW_ATTR_UFID).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Ufid(pub [u8; 16]);
+
+/// A flow's statistics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlowStats {
+    /// Packets that matched.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// When the last of them came, in milliseconds of CLOCK_MONOTONIC; 0 is never.
+    pub used_ms: u64,
+    /// All TCP flags that were seen, or-ed.
+    pub tcp_flags: u16,
+}

@@ -1,0 +1,57 @@
+//! Why a flow could not be installed.
+
+use std::fmt;
+
+/// A part of a flow that is not supported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnsupportedFlow {
+    /// This switch does not have it.
+    Unsupported(&'static str),
+    /// More than is done for one packet.
+    TooLong(&'static str),
+}
+
+impl fmt::Display for UnsupportedFlow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unsupported(what) => write!(f, "{what}: not supported"),
+            Self::TooLong(why) => f.write_str(why),
+        }
+    }
+}
+
+impl std::error::Error for UnsupportedFlow {}
+
+/// Why a flow could not be installed, changed or found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InstallError {
+    /// A flow with this name, or one that matches the same, is there already.
+    Exists,
+    /// There is none with this name, or that matches this.
+    Unknown,
+    /// A bound of the table.
+    NoRoom(&'static str),
+    /// It is not supported.
+    Refused(UnsupportedFlow),
+}
+
+impl From<UnsupportedFlow> for InstallError {
+    fn from(refused: UnsupportedFlow) -> Self {
+        Self::Refused(refused)
+    }
+}
+
+impl fmt::Display for InstallError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exists => {
+                f.write_str("a flow with this name or match exists; replace it or remove it first")
+            }
+            Self::Unknown => f.write_str("there is no such flow"),
+            Self::NoRoom(why) => f.write_str(why),
+            Self::Refused(refused) => refused.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for InstallError {}

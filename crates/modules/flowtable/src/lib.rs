@@ -1,0 +1,72 @@
+//! The flow table: flows that the control plane installed are looked up and executed for each packet.
+//!
+//! **Purpose.** [`FlowTable`] holds flows: matches and actions. [`FlowModule`] is the module that looks
+//! packets up there and turns the actions of their flows into verdicts. A miss is an upcall to the control
+//! plane (Hyper-Switch, 3.1: packet headers, flow table, control interface).
+//!
+//! **Contract.** As of `lasthop-verdict`. The cost of a packet is bounded (`bounds`). A packet like an
+//! earlier one is a hit in its worker's cache, so its cost depends neither on the number of flows nor on that
+//! of masks. Installing, replacing, dumping and removing flows costs workers nothing, except that a removal
+//! makes them revalidate their caches. Flows have no priorities: if several match a packet, one of them is
+//! used. Flows name ports by the control plane's numbers. Packets from a port without a number, and misses
+//! without a control plane, go to the standby module, if there is one.
+//!
+//! **Not checked.** Whether a match makes sense for packets (`lasthop_flow::Match::check` does), whether ports exist (the
+//! fabric does).
+//!
+//! **Threading.** Workers call [`lasthop_verdict::Module::decide`], each with its own number, and never wait.
+//! They share atomic words; memory is reused after all visits that might read it are over. All other calls
+//! take the writer's lock, which workers never take.
+//!
+//! ```text
+//!   header image ─> cache_key ─ this worker's caches ─ hit ──────────────────────────────┬─> statistics ─> actions ─> verdicts
+//!                     └─ none: key ─> masks, by use ─> buckets ─> flow ─ cache it ────┘      │            │
+//!                                                        └─ none: upcall                     │            └─ recirculate ─> key
+//!   FlowTable: install, replace, dump, remove ── one writer ── words that workers load     └─ this worker's entry of the flow
+//! ```
+#![forbid(unsafe_code)]
+
+mod action_packet;
+mod arena;
+mod batch_lookup;
+pub mod bounds;
+mod buckets;
+mod cache;
+mod cache_key;
+mod chunks;
+mod compact;
+mod decide;
+mod describe;
+mod error;
+mod execute;
+mod execution;
+mod executions;
+mod flow_memory;
+mod grace;
+mod hash;
+mod lane;
+mod meter;
+mod module;
+mod numbers;
+mod pending;
+mod pending_filter;
+mod program;
+mod rewrite;
+mod shared;
+mod slot;
+mod stats;
+mod table;
+mod tally;
+
+pub use describe::describe;
+pub use error::{InstallError, UnsupportedFlow};
+pub use execution::{EXECUTED, Execution};
+pub use executions::Executions;
+pub use flow_memory::FlowSpec;
+pub use flow_memory::Installed;
+pub use meter::{MeterCounters, MeterRate};
+pub use module::{FlowModule, LookUps};
+pub use table::{Dumped, FlowSelector, FlowTable, Removed};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,536 @@
+//! The table as its writer sees it: one writer, and no worker waits for it.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use lasthop_flow::{Action, FlowKey, FlowStats, Ufid};
+use lasthop_wire::Key;
+
+use crate::InstallError;
+use crate::arena::Blocks;
+use crate::bounds::{FLOWS_MAX, FORMER_BYTES, FORMER_FLOWS, MASKS_MAX};
+use crate::compact::Compact;
+use crate::flow_memory::{FlowMemory, FlowSpec, Installed};
+use crate::grace::Moment;
+use crate::meter::{MeterCounters, MeterRate, Meters};
+use crate::numbers::Numbers;
+use crate::program::{Step, compile};
+use crate::shared::Shared;
+use crate::slot::{Identity, slot_in, tag_of};
+use crate::tally::Tally;
+
+/// A flow as a dump has it: its slot, itself, and its statistics.
+pub type Dumped = (usize, Arc<Installed>, FlowStats);
+
+/// Which flow is meant.
+#[derive(Clone, Copy, Debug)]
+pub enum FlowSelector<'a> {
+    /// The one with this name.
+    Ufid(Ufid),
+    /// Of those without a name, the one with this key, for any mask.
+    Key(&'a FlowKey),
+}
+
+/// A flow that was taken out of the table; see [`FlowTable::final_stats`].
+#[derive(Clone, Debug)]
+pub struct Removed {
+    /// The flow.
+    pub flow: Arc<Installed>,
+    stats: Arc<OnceLock<FlowStats>>,
+}
+
+/// A flow in its slot.
+#[derive(Debug)]
+struct Record {
+    flow: Arc<Installed>,
+    mask: u16,
+    hash: u64,
+    program: u64,
+    tally: Tally,
+}
+
+/// Memory to be reused after a grace period.
+#[derive(Debug)]
+enum Retired {
+    Flow { slot: u32, tally: Tally, stats: Arc<OnceLock<FlowStats>> },
+    Program(u64),
+    Mask(u16),
+}
+
+#[derive(Debug, Default)]
+struct Writer {
+    /// By slot.
+    records: Vec<Option<Record>>,
+    /// By slot: how many flows it has had.
+    generations: Vec<u32>,
+    free: Vec<u32>,
+    count: usize,
+    by_ufid: HashMap<Ufid, u32>,
+    /// Slots of flows without a name, by hash of their key.
+    by_key: HashMap<u64, Vec<u32>>,
+    key_hasher: RandomState,
+    /// Each mask's number.
+    masks: HashMap<Key, u16>,
+    /// By number: the mask and its flows.
+    mask_flows: Vec<(Key, u32)>,
+    free_masks: Vec<u16>,
+    blocks: Blocks,
+    retired: VecDeque<(Moment, Retired)>,
+    /// The last flows that were removed or got other actions, by their tags in upcalls.
+    former: VecDeque<(u32, Arc<Installed>)>,
+    former_bytes: usize,
+    flow_memory: FlowMemory,
+}
+
+/// Flows, for several workers to look up and one writer at a time to change.
+///
+/// No method makes a worker wait; its cost is the caller's alone.
+#[derive(Debug)]
+pub struct FlowTable {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) meters: Meters,
+    writer: Mutex<Writer>,
+}
+
+impl Default for FlowTable {
+    fn default() -> Self {
+        Self::new(Numbers::identical())
+    }
+}
+
+impl FlowTable {
+    /// Without flows, for ports with these numbers.
+    pub(crate) fn new(numbers: Numbers) -> Self {
+        Self { shared: Arc::new(Shared::new(numbers)), meters: Meters::new(), writer: Mutex::default() }
+    }
+
+    fn writer(&self) -> MutexGuard<'_, Writer> {
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Installs a flow. Workers find it when this returns.
+    ///
+    /// # Errors
+    /// [`InstallError::Exists`] if there is one with this name or the same match; [`InstallError::NoRoom`];
+    /// [`InstallError::Refused`] if a part is not supported. Nothing has changed then.
+    pub fn install(&self, flow: FlowSpec) -> Result<(), InstallError> {
+        self.install_counted(flow, FlowStats::default()).map(drop)
+    }
+
+    /// Installs a flow whose statistics continue from `stats`. Returns its slot, which it keeps until it is
+    /// removed.
+    ///
+    /// # Errors
+    /// As [`Self::install`].
+    pub fn install_counted(&self, flow: FlowSpec, stats: FlowStats) -> Result<usize, InstallError> {
+        let compact = Compact::of(&flow.matching)?;
+        let program = compile(&flow.actions)?;
+        let mut writer = self.writer();
+        writer.reclaim(&self.shared);
+        let name = flow.ufid.map_or(FlowSelector::Key(&flow.matching.key), FlowSelector::Ufid);
+        let is_met = !flow.is_probe && writer.find(&self.shared, &compact).is_some();
+        if is_met || writer.slot_of(name).is_some() {
+            return Err(InstallError::Exists);
+        }
+        writer.install(&self.shared, (flow, Tally::brought(stats)), &compact, &program)
+    }
+
+    /// Gives a flow other actions. Statistics stay.
+    ///
+    /// # Errors
+    /// [`InstallError::Unknown`], [`InstallError::NoRoom`], [`InstallError::Refused`].
+    pub fn replace(
+        &self,
+        name: FlowSelector<'_>,
+        actions: Vec<Action>,
+    ) -> Result<Arc<Installed>, InstallError> {
+        let program = compile(&actions)?;
+        let mut writer = self.writer();
+        writer.reclaim(&self.shared);
+        let slot = writer.slot_of(name).ok_or(InstallError::Unknown)?;
+        writer.replace(&self.shared, slot, actions, &program)
+    }
+
+    /// A flow and its statistics.
+    ///
+    /// # Errors
+    /// [`InstallError::Unknown`].
+    pub fn get(&self, name: FlowSelector<'_>) -> Result<(Arc<Installed>, FlowStats), InstallError> {
+        let writer = self.writer();
+        let slot = writer.slot_of(name);
+        slot.and_then(|slot| writer.entry(&self.shared, slot)).ok_or(InstallError::Unknown)
+    }
+
+    /// The flow in a slot, and its statistics.
+    #[must_use]
+    pub fn at(&self, slot: usize) -> Option<(Arc<Installed>, FlowStats)> {
+        self.writer().entry(&self.shared, u32::try_from(slot).ok()?)
+    }
+
+    /// The slot of a flow, which it has as long as it is there.
+    #[must_use]
+    pub fn slot(&self, name: FlowSelector<'_>) -> Option<usize> {
+        self.writer().slot_of(name).map(|slot| slot as usize)
+    }
+
+    /// Begins to count a flow anew.
+    ///
+    /// # Errors
+    /// [`InstallError::Unknown`].
+    pub fn clear_stats(&self, name: FlowSelector<'_>) -> Result<(), InstallError> {
+        let mut writer = self.writer();
+        let slot = writer.slot_of(name).ok_or(InstallError::Unknown)?;
+        let now = self.shared.flows.get(slot as usize).map(|flow| self.shared.stats_of(flow));
+        if let (Some(Some(record)), Some(now)) = (writer.records.get_mut(slot as usize), now) {
+            record.tally = Tally::cleared(now);
+        }
+        Ok(())
+    }
+
+    /// Takes a flow out: no packet that comes from now on finds it.
+    ///
+    /// # Errors
+    /// [`InstallError::Unknown`].
+    pub fn remove(&self, name: FlowSelector<'_>) -> Result<Removed, InstallError> {
+        let mut writer = self.writer();
+        let slot = writer.slot_of(name).ok_or(InstallError::Unknown)?;
+        let removed = writer.remove(&self.shared, slot).ok_or(InstallError::Unknown)?;
+        writer.reclaim(&self.shared);
+        Ok(removed)
+    }
+
+    /// Removes the flows in up to `slots` slots from `cursor` on. Returns where to continue, until there are
+    /// none.
+    pub fn flush(&self, cursor: usize, slots: usize) -> Option<usize> {
+        let mut writer = self.writer();
+        let end = writer.records.len().min(cursor.saturating_add(slots));
+        for slot in cursor..end {
+            let _ = writer.remove(&self.shared, slot as u32);
+        }
+        writer.reclaim(&self.shared);
+        (end < writer.records.len()).then_some(end)
+    }
+
+    /// The flow that an upcall names, as it was when its packet met it, unless that is long ago.
+    #[must_use]
+    pub fn named(&self, flow: u32) -> Option<Arc<Installed>> {
+        self.writer().tagged(flow)
+    }
+
+    /// Flows from `cursor` on, out of up to `slots` slots, with their statistics and slots; and where to
+    /// continue, until there are none. Flows installed or removed between two calls may be among them or not.
+    pub fn dump(&self, cursor: usize, slots: usize) -> (Vec<Dumped>, Option<usize>) {
+        let mut writer = self.writer();
+        writer.reclaim(&self.shared);
+        self.shared.stats.refill(self.shared.workers.load(Ordering::Relaxed), writer.count);
+        let end = writer.records.len().min(cursor.saturating_add(slots));
+        let entry = |slot| writer.entry(&self.shared, slot as u32).map(|(flow, stats)| (slot, flow, stats));
+        let flows = (cursor..end).filter_map(entry).collect();
+        (flows, (end < writer.records.len()).then_some(end))
+    }
+
+    /// A removed flow's final statistics; `None` as long as a worker may still count a packet.
+    #[must_use]
+    pub fn final_stats(&self, removed: &Removed) -> Option<FlowStats> {
+        self.writer().reclaim(&self.shared);
+        removed.stats.get().copied()
+    }
+
+    /// Sets the rate of a meter, with a full bucket and zero statistics; a rate of 0 lets everything pass.
+    ///
+    /// # Errors
+    /// [`InstallError::NoRoom`] if there are as many as there may be.
+    pub fn set_meter(&self, meter: u32, rate: MeterRate) -> Result<(), InstallError> {
+        let is_set = self.meters.set(meter, rate);
+        if is_set {
+            Ok(())
+        } else {
+            Err(InstallError::NoRoom("there are as many meters as there may be (4096)"))
+        }
+    }
+
+    /// Takes a meter out: it lets everything through.
+    pub fn remove_meter(&self, meter: u32) {
+        self.meters.remove(meter);
+    }
+
+    /// The statistics of a meter; `None` if there is none.
+    #[must_use]
+    pub fn meter_stats(&self, meter: u32) -> Option<MeterCounters> {
+        self.meters.stats(meter)
+    }
+
+    /// Sets CLOCK_MONOTONIC, in nanoseconds, of the workers' time 0: statistics use CLOCK_MONOTONIC.
+    pub fn set_clock_origin(&self, origin_ns: u64) {
+        self.shared.clock_origin_ms.store(origin_ns / 1_000_000, Ordering::Relaxed);
+    }
+
+    /// Flows and masks that there are.
+    #[must_use]
+    pub fn len(&self) -> (usize, usize) {
+        let writer = self.writer();
+        (writer.count, writer.masks.len())
+    }
+
+    /// Bytes of flows' actions and data, of at most [`crate::bounds::FLOW_DATA_BYTES_MAX`].
+    #[must_use]
+    pub fn data_bytes(&self) -> usize {
+        self.writer().flow_memory.bytes()
+    }
+
+    /// Bytes of workers' statistics.
+    #[must_use]
+    pub fn stats_memory_bytes(&self) -> usize {
+        self.shared.stats.memory_bytes()
+    }
+}
+
+impl Writer {
+    fn record(&self, slot: u32) -> Option<&Record> {
+        self.records.get(slot as usize)?.as_ref()
+    }
+
+    fn tag(&self, slot: u32) -> u32 {
+        tag_of(slot, self.generations.get(slot as usize).copied().unwrap_or(0))
+    }
+
+    fn tagged(&self, tag: u32) -> Option<Arc<Installed>> {
+        let slot = slot_in(tag);
+        let present = self.record(slot).filter(|_| self.tag(slot) == tag).map(|record| &record.flow);
+        let former = || self.former.iter().rev().find(|(other, _)| *other == tag).map(|(_, flow)| flow);
+        present.or_else(former).map(Arc::clone)
+    }
+
+    /// Remembers a flow for upcalls that are on their way.
+    fn leave(&mut self, slot: u32, flow: &Arc<Installed>) {
+        self.former.push_back((self.tag(slot), Arc::clone(flow)));
+        self.former_bytes += flow.bytes();
+        while (self.former.len() > FORMER_FLOWS || self.former_bytes > FORMER_BYTES)
+            && let Some((_, oldest)) = self.former.pop_front()
+        {
+            self.former_bytes -= oldest.bytes();
+        }
+    }
+
+    /// The next flow in a slot is none of those before it.
+    fn next_generation(&mut self, slot: u32) -> u32 {
+        let generation = &mut self.generations[slot as usize];
+        *generation = generation.wrapping_add(1).max(1);
+        *generation
+    }
+
+    /// The flow that matches exactly this.
+    fn find(&self, shared: &Shared, compact: &Compact) -> Option<u32> {
+        shared.find(*self.masks.get(&compact.mask)?, &compact.key)
+    }
+
+    fn slot_of(&self, name: FlowSelector<'_>) -> Option<u32> {
+        let key = match name {
+            FlowSelector::Ufid(ufid) => return self.by_ufid.get(&ufid).copied(),
+            FlowSelector::Key(key) => key,
+        };
+        let slots = self.by_key.get(&self.key_hasher.hash_one(key))?;
+        let has_it = |slot: &&u32| self.record(**slot).is_some_and(|record| record.flow.matching.key == *key);
+        slots.iter().find(has_it).copied()
+    }
+
+    /// Enters a flow's name, or takes it out.
+    fn name(&mut self, flow: &FlowSpec, slot: u32, is_there: bool) {
+        if let Some(ufid) = flow.ufid {
+            if is_there {
+                self.by_ufid.insert(ufid, slot)
+            } else {
+                self.by_ufid.remove(&ufid)
+            };
+            return;
+        }
+        let hash = self.key_hasher.hash_one(&flow.matching.key);
+        let slots = self.by_key.entry(hash).or_default();
+        if is_there {
+            slots.push(slot);
+            return;
+        }
+        slots.retain(|other| *other != slot);
+        if slots.is_empty() {
+            self.by_key.remove(&hash);
+        }
+    }
+
+    fn entry(&self, shared: &Shared, slot: u32) -> Option<(Arc<Installed>, FlowStats)> {
+        let record = self.record(slot)?;
+        let stats = shared.stats_of(shared.flows.get(slot as usize)?);
+        Some((Arc::clone(&record.flow), record.tally.told(stats)))
+    }
+
+    fn install(
+        &mut self,
+        shared: &Shared,
+        (flow, tally): (FlowSpec, Tally),
+        compact: &Compact,
+        program: &[u64],
+    ) -> Result<usize, InstallError> {
+        let flow = self.flow_memory.enter(flow)?;
+        let slot = self.vacancy().ok_or(InstallError::NoRoom("the table has 262144 flows"))?;
+        let place =
+            shared.flows.make(slot as usize).ok_or(InstallError::NoRoom("the table has 262144 flows"))?;
+        let Some(mask) = self.mask(shared, &compact.mask) else {
+            self.free.push(slot);
+            return Err(InstallError::NoRoom("the table has 1024 masks"));
+        };
+        let word = self.place(shared, program).inspect_err(|_| {
+            self.free.push(slot);
+            self.drop_mask(shared, mask);
+        });
+        let word = word?;
+        let hash = shared
+            .masks
+            .get(usize::from(mask))
+            .map_or(0, |slot| slot.hash(mask, &compact.key, &shared.secret));
+        place.occupy(Identity::new(self.next_generation(slot), mask), &compact.key, word);
+        let everybody = self.records.iter().zip(0..).filter_map(|(record, slot)| {
+            record.as_ref().filter(|record| !record.flow.is_probe).map(|record| (record.hash, slot))
+        });
+        if !flow.is_probe && shared.buckets.insert((hash, slot), self.count, everybody).is_err() {
+            place.vacate();
+            self.free.push(slot);
+            self.drop_mask(shared, mask);
+            self.give_back(word);
+            return Err(InstallError::NoRoom("too many flows have the same hash"));
+        }
+        self.name(&flow, slot, true);
+        let record = Record { flow, mask, hash, program: word, tally };
+        self.records[slot as usize] = Some(record);
+        self.count += 1;
+        shared.stats.refill(shared.workers.load(Ordering::Relaxed), self.count);
+        Ok(slot as usize)
+    }
+
+    /// A free slot.
+    fn vacancy(&mut self) -> Option<u32> {
+        if let Some(slot) = self.free.pop() {
+            return Some(slot);
+        }
+        let slot = self.records.len() as u32;
+        (slot < FLOWS_MAX).then(|| {
+            self.records.push(None);
+            self.generations.push(0);
+            slot
+        })
+    }
+
+    /// The number of a mask, which gets one flow more.
+    fn mask(&mut self, shared: &Shared, mask: &Key) -> Option<u16> {
+        if let Some(number) = self.masks.get(mask) {
+            self.mask_flows[usize::from(*number)].1 += 1;
+            return Some(*number);
+        }
+        let number = match self.free_masks.pop() {
+            Some(number) => number,
+            None if self.mask_flows.len() < MASKS_MAX => {
+                self.mask_flows.push((Key::default(), 0));
+                (self.mask_flows.len() - 1) as u16
+            }
+            None => return None,
+        };
+        shared.masks.make(usize::from(number))?.occupy(mask);
+        self.mask_flows[usize::from(number)] = (*mask, 1);
+        self.masks.insert(*mask, number);
+        shared.set_live(number, true);
+        Some(number)
+    }
+
+    /// A mask has one flow less.
+    fn drop_mask(&mut self, shared: &Shared, number: u16) {
+        let (mask, flows) = &mut self.mask_flows[usize::from(number)];
+        *flows -= 1;
+        if *flows == 0 {
+            self.masks.remove(mask);
+            shared.set_live(number, false);
+            self.retired.push_back((shared.visits.now(), Retired::Mask(number)));
+        }
+    }
+
+    /// The word that stands for a program.
+    fn place(&mut self, shared: &Shared, program: &[u64]) -> Result<u64, InstallError> {
+        match program {
+            [] => Ok(Step::END.0),
+            [only] => Ok(*only),
+            _ => {
+                let place = shared.arena.put(&mut self.blocks, program);
+                let place = place.ok_or(InstallError::NoRoom("there is no room for more actions"))?;
+                Ok(Step::long(place, program.len()).0)
+            }
+        }
+    }
+
+    fn give_back(&mut self, program: u64) {
+        if let Some((place, len)) = Step(program).place() {
+            self.blocks.give_back(place, len);
+        }
+    }
+
+    fn replace(
+        &mut self,
+        shared: &Shared,
+        slot: u32,
+        actions: Vec<Action>,
+        program: &[u64],
+    ) -> Result<Arc<Installed>, InstallError> {
+        let former = self.record(slot).map(|record| Arc::clone(&record.flow)).ok_or(InstallError::Unknown)?;
+        let FlowSpec { ufid, matching, is_probe, .. } = &**former;
+        let flow = FlowSpec { ufid: *ufid, matching: matching.clone(), actions, is_probe: *is_probe };
+        let flow = self.flow_memory.enter(flow)?;
+        let word = self.place(shared, program)?;
+        let record = self.records.get_mut(slot as usize).and_then(Option::as_mut);
+        let (Some(record), Some(place)) = (record, shared.flows.get(slot as usize)) else {
+            self.give_back(word);
+            return Err(InstallError::Unknown);
+        };
+        place.set_program(word);
+        let (old, mask) = (std::mem::replace(&mut record.program, word), record.mask);
+        record.flow = Arc::clone(&flow);
+        self.leave(slot, &former);
+        place.rename(Identity::new(self.next_generation(slot), mask));
+        shared.version.fetch_add(1, Ordering::Release);
+        self.retired.push_back((shared.visits.now(), Retired::Program(old)));
+        Ok(flow)
+    }
+
+    /// Takes a flow out.
+    fn remove(&mut self, shared: &Shared, slot: u32) -> Option<Removed> {
+        let record = self.records.get_mut(slot as usize)?.take()?;
+        shared.buckets.remove(record.hash, slot);
+        shared.flows.get(slot as usize)?.vacate();
+        // Before the grace period starts: later visits revalidate their caches.
+        shared.version.fetch_add(1, Ordering::Release);
+        self.name(&record.flow, slot, false);
+        self.leave(slot, &record.flow);
+        self.count -= 1;
+        let removed = Removed { flow: record.flow, stats: Arc::default() };
+        let moment = shared.visits.now();
+        let retired = Retired::Flow { slot, tally: record.tally, stats: Arc::clone(&removed.stats) };
+        self.retired.extend([(moment, retired), (moment, Retired::Program(record.program))]);
+        self.drop_mask(shared, record.mask);
+        Some(removed)
+    }
+
+    /// Frees memory whose grace period is over.
+    fn reclaim(&mut self, shared: &Shared) {
+        while self.retired.front().is_some_and(|(moment, _)| shared.visits.have_passed(moment)) {
+            match self.retired.pop_front() {
+                Some((_, Retired::Flow { slot, tally, stats })) => {
+                    if let Some(place) = shared.flows.get(slot as usize) {
+                        let _ = stats.set(tally.told(shared.stats_of(place)));
+                        shared.stats.take_back(place);
+                    }
+                    self.free.push(slot);
+                }
+                Some((_, Retired::Program(program))) => self.give_back(program),
+                Some((_, Retired::Mask(number))) => self.free_masks.push(number),
+                None => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! Destinations of copies, and headers pushed on them.
+
+use lasthop_flow::{
+    Action, CheckLength, Ethernet, Hash, HashAlgorithm, Masked, Match, MplsTag, Ports, Rewrite, SampleAction,
+    Userspace, Vlan,
+};
+use lasthop_flowtable::{FlowModule, FlowSelector, MeterRate, describe};
+use lasthop_verdict::{DropReason, Mac, UpcallReason};
+use lasthop_wire::Offload;
+use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4};
+use proptest::prelude::*;
+
+use crate::packets::{Net, Spec, any_spec};
+use crate::support::{Outcome, all_of, install, module, outcome, result};
+
+fn run(actions: Vec<Action>) -> Outcome {
+    outcome(&module(actions), &Spec::plain().frame(), Offload::default())
+}
+
+fn ports(outcome: &Outcome) -> Vec<u16> {
+    outcome.copies.iter().map(|(port, ..)| *port).collect()
+}
+
+proptest! {
+    #[test]
+    fn tags_go_on_and_off(spec in any_spec(), tci: u16) {
+        let push = |tpid, tci| Action::PushVlan(Vlan { tpid, tci: tci | 0x1000 });
+        let [high, low] = (tci & !0x1000).to_be_bytes();
+        let [a, b] = spec.ethertype().to_be_bytes();
+        let tagged = spec.frame_with(&[0x88, 0xa8, 0, 9, 0x81, 0, high, low, a, b]);
+        let actions = vec![push(0x8100, tci), push(0x88a8, 9)];
+        prop_assert_eq!(result(actions.clone(), &spec.frame()), Ok(tagged));
+        let back = [actions, vec![Action::PopVlan, Action::PopVlan, Action::PopVlan]].concat();
+        prop_assert_eq!(result(back, &spec.frame()), Ok(spec.frame()));
+    }
+
+    #[test]
+    fn labels_go_on_and_off(spec in any_spec(), entries: [u32; 2]) {
+        let push = |lse| Action::PushMpls(MplsTag { lse, ether_type: 0x8847, is_l3: true });
+        let bytes = [&[0x88, 0x47][..], &entries[1].to_be_bytes(), &entries[0].to_be_bytes()].concat();
+        let pushed: Vec<_> = entries.map(push).to_vec();
+        prop_assert_eq!(result(pushed.clone(), &spec.frame()), Ok(spec.frame_with(&bytes)));
+        let pops = vec![Action::PopMpls(0x8847), Action::PopMpls(spec.ethertype())];
+        prop_assert_eq!(result([pushed, pops].concat(), &spec.frame()), Ok(spec.frame()));
+    }
+
+    #[test]
+    fn ethernet_headers_go_off_and_on(spec in any_spec(), macs: [[u8; 6]; 2]) {
+        let push = Action::PushEthernet(Ethernet { src: Mac(macs[0]), dst: Mac(macs[1]) });
+        let wanted = Spec { macs, ..spec.clone() }.frame();
+        prop_assert_eq!(result(vec![Action::PopEthernet, push], &spec.frame()), Ok(wanted));
+        prop_assert_eq!(result(vec![Action::PopEthernet], &spec.frame()), Err(DropReason::ActionImpossible));
+    }
+}
+
+#[test]
+fn each_copy_is_as_the_packet_was_at_its_output() {
+    let push = Action::PushVlan(Vlan { tpid: 0x8100, tci: 0x1005 });
+    let outcome = run(vec![
+        Action::Output(2),
+        push,
+        Action::Output(3),
+        Action::Output(4),
+        Action::PopVlan,
+        Action::Output(5),
+    ]);
+    let tagged = Spec::plain().frame_with(&[0x81, 0, 0, 5, 8, 0]);
+    let frames: Vec<_> = outcome.copies.iter().map(|(_, bytes, _)| bytes.clone()).collect();
+    assert_eq!(ports(&outcome), [2, 3, 4, 5]);
+    assert_eq!(frames, [Spec::plain().frame(), tagged.clone(), tagged, Spec::plain().frame()]);
+    assert_eq!(outcome.drops, []);
+}
+
+#[test]
+fn copies_take_their_changes_along() {
+    let push = Action::PushVlan(Vlan { tpid: 0x8100, tci: 0x1005 });
+    let clone = Action::Clone(vec![push, Action::Output(2)]);
+    let outcome = run(vec![clone, Action::Output(3)]);
+    assert_eq!(outcome.copies[0].1.len(), outcome.copies[1].1.len() + 4);
+    let always = SampleAction { probability: u32::MAX, actions: vec![Action::Output(7)] };
+    let never = SampleAction { probability: 0, actions: vec![Action::Output(8)] };
+    assert_eq!(ports(&run(vec![Action::Sample(always), Action::Sample(never), Action::Output(9)])), [7, 9]);
+    let half = SampleAction { probability: u32::MAX / 2, actions: vec![Action::Output(7)] };
+    let module = module(vec![Action::Sample(half)]);
+    let taken = (0..1000).filter(|_| !outcome_of(&module).copies.is_empty()).count();
+    assert!((350..650).contains(&taken), "{taken} of 1000");
+}
+
+fn outcome_of(module: &FlowModule) -> Outcome {
+    outcome(module, &Spec::plain().frame(), Offload::default())
+}
+
+#[test]
+fn an_output_is_cut_and_the_next_one_is_whole() {
+    let outcome = run(vec![
+        Action::Truncate(20),
+        Action::Output(2),
+        Action::Output(3),
+        Action::Truncate(1),
+        Action::Output(4),
+    ]);
+    let lens: Vec<_> = outcome.copies.iter().map(|(_, _, len)| *len).collect();
+    assert_eq!(lens, [20, u32::MAX, 14]);
+}
+
+#[test]
+fn the_length_decides_and_that_of_a_segment_for_frames_to_be_cut() {
+    let check = |len_bytes| {
+        let (greater, less_equal) = (vec![Action::Output(2)], vec![Action::Output(3)]);
+        vec![Action::CheckLength(CheckLength { len_bytes, greater, less_equal }), Action::Output(9)]
+    };
+    let len = Spec::plain().frame().len() as u16;
+    assert_eq!(ports(&run(check(len - 1))), [2, 9]);
+    assert_eq!(ports(&run(check(len))), [3, 9]);
+    let frame = Spec { is_tcp: true, payload: vec![0; 3000], ..Spec::plain() }.frame();
+    let offload = Offload {
+        flags: F_NEEDS_CSUM,
+        gso_type: GSO_TCPV4,
+        hdr_len: 54,
+        gso_size: 1000,
+        csum_start: 34,
+        csum_offset: 16,
+    };
+    assert_eq!(ports(&outcome(&module(check(1054)), &frame, offload)), [3, 9]);
+    assert_eq!(ports(&outcome(&module(check(1053)), &frame, offload)), [2, 9]);
+    let tag = MplsTag { lse: 0, ether_type: 0x8847, is_l3: true };
+    let mpls = outcome(&module(vec![Action::PushMpls(tag), Action::Output(2)]), &frame, offload);
+    assert_eq!((mpls.copies.len(), &mpls.drops[..]), (0, &[DropReason::BadGso][..]));
+}
+
+#[test]
+fn recirculation_finds_flows_by_the_changed_packet() {
+    let module = FlowModule::default();
+    let hash = Hash { algorithm: HashAlgorithm::L4, basis: 7 };
+    let mark = Rewrite::Mark(Masked { value: 0x50, mask: 0xf0 });
+    let push = Action::PushMpls(MplsTag { lse: 0x100, ether_type: 0x8847, is_l3: true });
+    let first = vec![Action::Set(mark), Action::Hash(hash), push, Action::Recirc(5), Action::Output(9)];
+    install(&module, all_of(Some(0x0800), 0), first);
+    let mut second = all_of(Some(0x8847), 5);
+    second.key.mark = Some(0x50);
+    second.mask.iter_mut().for_each(|mask| mask.mark = Some(u32::MAX));
+    install(&module, second, vec![Action::Output(3)]);
+    for _ in 0..2 {
+        assert_eq!(ports(&outcome_of(&module)), [3, 9], "also when the cache knows both");
+    }
+    let dumped = module.table().dump(0, 10).0;
+    assert!(dumped.iter().all(|(_, _, stats)| stats.packets == 2), "{dumped:?}");
+}
+
+#[test]
+fn fields_that_a_tag_pushes_out_of_the_image_are_absent() {
+    // Destination options of 64 bytes: UDP's header ends 126 bytes into the frame, and 130 with a tag, of which 128 are seen.
+    let net = Net::V6 { src: [1; 16], dst: [2; 16], label: 0, tclass: 0, hlimit: 9 };
+    let mut frame = Spec { net, ..Spec::plain() }.frame();
+    (frame[20], frame[18], frame[19]) = (60, 0, 92);
+    frame.splice(54..54, [&[17, 7][..], &[0; 62]].concat());
+    let push = Action::PushVlan(Vlan { tpid: 0x8100, tci: 0x1005 });
+    let module = module(vec![push, Action::Recirc(1)]);
+    let asked = outcome(&module, &frame, Offload::default());
+    let (upcall, bytes) = &asked.upcalls[0];
+    let key = describe(bytes, &upcall.metadata);
+    assert_eq!((key.udp, key.vlans.len()), (Some(Ports::default()), 1));
+    install(&module, Match { key, mask: None }, vec![Action::Output(3)]);
+    module.settle(upcall.ticket);
+    assert_eq!(ports(&outcome(&module, &frame, Offload::default())), [3]);
+}
+
+#[test]
+fn packets_that_recirculate_for_ever_are_stopped() {
+    let module = module(vec![Action::Recirc(1)]);
+    install(&module, all_of(None, 1), vec![Action::Recirc(1), Action::Recirc(1), Action::Recirc(1)]);
+    let outcome = outcome_of(&module);
+    assert_eq!(outcome.copies, []);
+    assert!(outcome.drops.contains(&DropReason::ActionBudget), "{:?}", outcome.drops);
+}
+
+#[test]
+fn lists_in_lists_do_not_use_up_the_stack() {
+    let nested = || (0..16).fold(Action::Recirc(1), |inner, _| Action::Clone(vec![Action::Output(2), inner]));
+    let module = module(vec![nested()]);
+    install(&module, all_of(None, 1), vec![nested()]);
+    let outcome = outcome_of(&module);
+    assert!((17..=40).contains(&outcome.copies.len()), "{}", outcome.copies.len());
+}
+
+#[test]
+fn hashes_are_never_zero_and_symmetric_ones_have_no_direction() {
+    let modules = [HashAlgorithm::L4, HashAlgorithm::SymmetricL4]
+        .map(|algorithm| module(vec![Action::Hash(Hash { algorithm, basis: 3 }), Action::Recirc(1)]));
+    let hash_of = |module: &FlowModule, spec: Spec| {
+        outcome(module, &spec.frame(), Offload::default()).upcalls[0].0.metadata.dp_hash
+    };
+    let [l4, symmetric] = &modules;
+    let mut back = Spec::plain();
+    back.net = Net::V4 { src: [10, 0, 0, 2], dst: [10, 0, 0, 1], tos: 0, ttl: 64 };
+    back.ports = [53, 1000];
+    assert_eq!(hash_of(symmetric, Spec::plain()), hash_of(symmetric, back.clone()));
+    assert_ne!(hash_of(l4, Spec::plain()), hash_of(l4, back));
+    assert_ne!(hash_of(l4, Spec::plain()), hash_of(l4, Spec { ports: [1000, 54], ..Spec::plain() }));
+    assert_ne!(hash_of(l4, Spec::plain()), 0);
+}
+
+#[test]
+fn packets_of_no_flow_and_those_of_userspace_actions_go_up() {
+    let nobody = FlowModule::default();
+    let outcome = outcome_of(&nobody);
+    let (upcall, bytes) = &outcome.upcalls[0];
+    assert_eq!((upcall.reason, bytes), (UpcallReason::Miss, &Spec::plain().frame()));
+    assert_eq!((upcall.metadata.in_port, outcome.copies.len(), outcome.drops.len()), (1, 0, 0));
+    let userspace = || Action::Userspace(Userspace::default());
+    let outcome =
+        run(vec![userspace(), Action::Truncate(30), Action::Clone(vec![userspace()]), Action::Output(2)]);
+    let steps: Vec<_> =
+        outcome.upcalls.iter().map(|(upcall, _)| (upcall.reason, upcall.truncate_len_bytes)).collect();
+    let [(UpcallReason::Action { flow, step: 0 }, u32::MAX), (second, 30)] = steps[..] else {
+        panic!("{steps:?}");
+    };
+    assert_eq!(second, UpcallReason::Action { flow, step: 1 });
+    assert_eq!(ports(&outcome), [2]);
+}
+
+#[test]
+fn an_upcall_names_the_flow_as_it_was_when_its_packet_met_it() {
+    let ask = |port_id| vec![Action::Userspace(Userspace { port_id, ..Userspace::default() })];
+    let module = module(ask(1));
+    let flow_of = |outcome: &Outcome| match outcome.upcalls[0].0.reason {
+        UpcallReason::Action { flow, .. } => flow,
+        reason => panic!("{reason:?}"),
+    };
+    let matching = all_of(None, 0);
+    let name = || FlowSelector::Key(&matching.key);
+    let first = flow_of(&outcome_of(&module));
+    module.table().replace(name(), ask(2)).expect("it is there");
+    let second = flow_of(&outcome_of(&module));
+    module.table().remove(name()).expect("it is there");
+    install(&module, matching.clone(), ask(3));
+    let third = flow_of(&outcome_of(&module));
+    let named = |flow| module.table().named(flow).map(|flow| flow.actions.clone());
+    assert_eq!([first, second, third].map(named), [1, 2, 3].map(|port_id| Some(ask(port_id))));
+    assert_eq!(named(second ^ 1), None, "no flow was ever there");
+}
+
+#[test]
+fn nothing_is_lost_without_a_name() {
+    assert_eq!(run(vec![]).drops, [DropReason::FlowDrop]);
+    assert_eq!(run(vec![Action::PopEthernet, Action::Output(2)]).drops, [DropReason::ActionImpossible]);
+    let images: Vec<_> = (0..70)
+        .flat_map(|tci| [Action::PushVlan(Vlan { tpid: 0x8100, tci }), Action::Output(2), Action::PopVlan])
+        .collect();
+    let outcome = run(images);
+    assert_eq!(outcome.copies.len() + outcome.drops.len(), 70);
+    assert!(outcome.drops.iter().all(|reason| *reason == DropReason::VerdictOverflow));
+}
+
+#[test]
+fn meters_let_their_rate_through() {
+    let module = module(vec![Action::Meter(3), Action::Output(2)]);
+    module.table().set_meter(3, MeterRate { rate: 10, burst: 0, is_kbps: false }).expect("there is room");
+    let outcomes: Vec<_> = (0..15).map(|_| outcome_of(&module)).collect();
+    assert!(outcomes[..10].iter().all(|outcome| outcome.copies.len() == 1));
+    assert!(outcomes[10..].iter().all(|outcome| outcome.drops == [DropReason::MeterExceeded]));
+    let stats = module.table().meter_stats(3).expect("it was set");
+    assert_eq!((stats.packets, stats.dropped_packets), (15, 5));
+}
+
+#[test]
+fn a_drop_has_the_name_that_the_control_plane_gave_it() {
+    let drops = |actions| run(actions).drops;
+    assert_eq!(
+        drops(vec![Action::drop_for(DropReason::Isolated), Action::Output(2)]),
+        [DropReason::Isolated]
+    );
+    assert_eq!(drops(vec![Action::Drop(7)]), [DropReason::FlowDrop]);
+    let sent = run(vec![Action::Output(2), Action::drop_for(DropReason::Isolated), Action::Output(3)]);
+    assert_eq!((ports(&sent), sent.drops), (vec![2], vec![]), "what went before went");
+}

@@ -1,0 +1,291 @@
+//! Where addresses are: learned from sources of frames, or entered by the user.
+//!
+//! A learned address is of one VLAN. One that was entered holds in one VLAN, or in all that its port carries. Ageing is by
+//! the time that an address was last seen, in a packet that came here or in the counters of a flow.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use lasthop_verdict::Vid;
+
+use crate::bounds::MOVES_MAX;
+use crate::ports::Port;
+
+/// A VLAN, or none, and an address.
+pub(crate) type FdbKey = (u16, u64);
+
+/// A learned address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Learned {
+    pub(crate) port: u32,
+    pub(crate) seen_ns: u64,
+}
+
+/// An entry of the user's, or a port's own address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Static {
+    pub(crate) port: u32,
+    /// `None` is every VLAN that the port carries.
+    pub(crate) vlan: Option<Vid>,
+}
+
+impl Static {
+    fn holds_in(&self, vid: u16, ports: &BTreeMap<u32, Port>) -> bool {
+        let carries = || ports.get(&self.port).is_some_and(|port| port.carries(vid));
+        self.vlan.map_or_else(carries, |own| own.get() == vid)
+    }
+}
+
+/// An address that changed ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Move {
+    pub(crate) fdb_key: FdbKey,
+    pub(crate) from: u32,
+    pub(crate) to: u32,
+    pub(crate) count: u32,
+    pub(crate) last_ns: u64,
+}
+
+/// The result of learning from a source address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LearnResult {
+    /// Known addresses are as before.
+    Unchanged,
+    /// The address is reached through another port than before, or is known at all.
+    Changed,
+}
+
+/// Bounds and times.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AddressLimits {
+    pub(crate) entries_max: usize,
+    pub(crate) port_max: usize,
+    pub(crate) ageing_ns: u64,
+}
+
+/// Events so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct AddressCounts {
+    pub(crate) learned: u64,
+    pub(crate) moved: u64,
+    pub(crate) aged_out: u64,
+    pub(crate) limit_hit: u64,
+    pub(crate) table_full: u64,
+}
+
+/// All addresses of one switch.
+#[derive(Debug)]
+pub(crate) struct Addresses {
+    limits: AddressLimits,
+    learned: HashMap<FdbKey, Learned>,
+    /// By port: how many were learned there.
+    sums: HashMap<u32, usize>,
+    statics: HashMap<u64, Vec<Static>>,
+    moves: Vec<Move>,
+    /// Ports that have room for an address more than they had.
+    freed: BTreeSet<u32>,
+    /// The whole table has, and had none.
+    is_unblocked: bool,
+    pub(crate) counts: AddressCounts,
+}
+
+impl Addresses {
+    pub(crate) fn new(limits: AddressLimits) -> Self {
+        Self {
+            limits,
+            learned: HashMap::new(),
+            sums: HashMap::new(),
+            statics: HashMap::new(),
+            moves: Vec::new(),
+            freed: BTreeSet::new(),
+            is_unblocked: false,
+            counts: AddressCounts::default(),
+        }
+    }
+
+    /// Takes these in place of all that were entered before. Forgets learned addresses where they hold.
+    pub(crate) fn set_statics(
+        &mut self,
+        entries: impl Iterator<Item = (u64, Static)>,
+        ports: &BTreeMap<u32, Port>,
+    ) {
+        self.statics.clear();
+        for (mac, entry) in entries {
+            self.statics.entry(mac).or_default().push(entry);
+        }
+        let taken = |fdb_key: &FdbKey| self.find_static(*fdb_key, ports).is_some();
+        let fdb_keys: Vec<FdbKey> = self.learned.keys().filter(|fdb_key| taken(fdb_key)).copied().collect();
+        fdb_keys.into_iter().for_each(|fdb_key| self.forget(fdb_key));
+    }
+
+    /// The static entry for an address and VLAN.
+    pub(crate) fn find_static(&self, fdb_key: FdbKey, ports: &BTreeMap<u32, Port>) -> Option<Static> {
+        let entries = self.statics.get(&fdb_key.1)?;
+        entries.iter().find(|entry| entry.holds_in(fdb_key.0, ports)).copied()
+    }
+
+    /// Addresses of the user's at `port` in VLAN `vid`.
+    pub(crate) fn statics_of(
+        &self,
+        port: u32,
+        vid: u16,
+        ports: &BTreeMap<u32, Port>,
+    ) -> impl Iterator<Item = u64> {
+        let entries =
+            self.statics.iter().flat_map(|(mac, entries)| entries.iter().map(|entry| (*mac, *entry)));
+        entries.filter(move |(_, entry)| entry.port == port && entry.holds_in(vid, ports)).map(|(mac, _)| mac)
+    }
+
+    /// Where an address is reached.
+    pub(crate) fn find(&self, fdb_key: FdbKey, ports: &BTreeMap<u32, Port>, now_ns: u64) -> Option<u32> {
+        match self.find_static(fdb_key, ports) {
+            Some(entry) => Some(entry.port),
+            None => self
+                .learned
+                .get(&fdb_key)
+                .filter(|entry| !self.is_aged(entry, now_ns))
+                .map(|entry| entry.port),
+        }
+    }
+
+    fn is_aged(&self, entry: &Learned, now_ns: u64) -> bool {
+        entry.seen_ns.saturating_add(self.limits.ageing_ns) < now_ns
+    }
+
+    /// Learns that an address is behind `port`, which was seen `seen_ns` ago at latest.
+    pub(crate) fn learn(&mut self, fdb_key: FdbKey, number: u32, port: &Port, seen_ns: u64) -> LearnResult {
+        let port_max = self.port_max(port);
+        match self.learned.get(&fdb_key).copied() {
+            Some(old) if old.port == number => self.refresh(fdb_key, old, seen_ns),
+            Some(old) => {
+                self.forget(fdb_key);
+                self.note_move(fdb_key, (old.port, number), seen_ns);
+                if self.insert(fdb_key, number, port_max, seen_ns) {
+                    self.counts.moved += 1;
+                }
+                LearnResult::Changed
+            }
+            None if self.insert(fdb_key, number, port_max, seen_ns) => {
+                self.counts.learned += 1;
+                LearnResult::Changed
+            }
+            None => LearnResult::Unchanged,
+        }
+    }
+
+    fn refresh(&mut self, fdb_key: FdbKey, old: Learned, seen_ns: u64) -> LearnResult {
+        let was_aged = self.is_aged(&old, seen_ns);
+        let seen_ns = old.seen_ns.max(seen_ns);
+        self.learned.insert(fdb_key, Learned { seen_ns, ..old });
+        if was_aged { LearnResult::Changed } else { LearnResult::Unchanged }
+    }
+
+    fn insert(&mut self, fdb_key: FdbKey, port: u32, port_max: usize, seen_ns: u64) -> bool {
+        if self.sum(port) >= port_max {
+            self.counts.limit_hit += 1;
+            return false;
+        }
+        if self.learned.len() >= self.limits.entries_max {
+            self.counts.table_full += 1;
+            return false;
+        }
+        self.learned.insert(fdb_key, Learned { port, seen_ns });
+        *self.sums.entry(port).or_default() += 1;
+        true
+    }
+
+    /// Addresses learned from a port.
+    pub(crate) fn sum(&self, port: u32) -> usize {
+        self.sums.get(&port).copied().unwrap_or(0)
+    }
+
+    fn forget(&mut self, fdb_key: FdbKey) {
+        self.is_unblocked |= self.learned.len() >= self.limits.entries_max;
+        if let Some(entry) = self.learned.remove(&fdb_key)
+            && let Some(sum) = self.sums.get_mut(&entry.port)
+        {
+            *sum -= 1;
+            self.freed.insert(entry.port);
+        }
+    }
+
+    /// Ports that have more room for addresses since this was last called; all, if the second one says so.
+    pub(crate) fn take_freed(&mut self) -> (BTreeSet<u32>, bool) {
+        (std::mem::take(&mut self.freed), std::mem::take(&mut self.is_unblocked))
+    }
+
+    /// Whether another address could be learned from a port.
+    pub(crate) fn has_room(&self, number: u32, port: &Port) -> bool {
+        self.sum(number) < self.port_max(port) && self.learned.len() < self.limits.entries_max
+    }
+
+    fn port_max(&self, port: &Port) -> usize {
+        port.settings.macs_max.map_or(self.limits.port_max, |max| max as usize)
+    }
+
+    /// The address was in a packet of a flow from `port`. Nothing is learned.
+    pub(crate) fn seen(&mut self, fdb_key: FdbKey, port: u32, seen_ns: u64) {
+        if let Some(entry) = self.learned.get_mut(&fdb_key).filter(|entry| entry.port == port) {
+            entry.seen_ns = entry.seen_ns.max(seen_ns);
+        }
+    }
+
+    pub(crate) fn learned(&self, fdb_key: FdbKey) -> Option<Learned> {
+        self.learned.get(&fdb_key).copied()
+    }
+
+    /// Forgets aged addresses, and returns them.
+    pub(crate) fn sweep(&mut self, now_ns: u64) -> Vec<FdbKey> {
+        let aged = self.learned.iter().filter(|(_, entry)| self.is_aged(entry, now_ns));
+        let fdb_keys: Vec<FdbKey> = aged.map(|(fdb_key, _)| *fdb_key).collect();
+        self.counts.aged_out += fdb_keys.len() as u64;
+        fdb_keys.iter().for_each(|fdb_key| self.forget(*fdb_key));
+        fdb_keys
+    }
+
+    /// Forgets learned addresses, of one port or all, of one VLAN or all, and returns them.
+    pub(crate) fn flush(&mut self, port: Option<u32>, vlan: Option<Vid>) -> Vec<FdbKey> {
+        let chosen = self.learned.iter().filter(|((vid, _), entry)| {
+            port.is_none_or(|port| entry.port == port) && vlan.is_none_or(|vlan| vlan.get() == *vid)
+        });
+        let fdb_keys: Vec<FdbKey> = chosen.map(|(fdb_key, _)| *fdb_key).collect();
+        fdb_keys.iter().for_each(|fdb_key| self.forget(*fdb_key));
+        fdb_keys
+    }
+
+    fn note_move(&mut self, fdb_key: FdbKey, (from, to): (u32, u32), now_ns: u64) {
+        let known = self.moves.iter().position(|entry| entry.fdb_key == fdb_key);
+        let count = known.and_then(|at| self.moves.get(at)).map_or(0, |entry| entry.count);
+        let entry = Move { fdb_key, from, to, count: count.saturating_add(1), last_ns: now_ns };
+        let oldest = || (0..self.moves.len()).min_by_key(|at| self.moves.get(*at).map(|entry| entry.last_ns));
+        let at = known.or_else(|| oldest().filter(|_| self.moves.len() >= MOVES_MAX));
+        match at.and_then(|at| self.moves.get_mut(at)) {
+            Some(old) => *old = entry,
+            None => self.moves.push(entry),
+        }
+    }
+
+    /// A port goes: another port may get its number.
+    pub(crate) fn forget_port(&mut self, port: u32) -> Vec<FdbKey> {
+        self.moves.retain(|entry| entry.from != port && entry.to != port);
+        let fdb_keys = self.flush(Some(port), None);
+        self.sums.remove(&port);
+        fdb_keys
+    }
+
+    /// When the next one is aged, if there is one.
+    pub(crate) fn ageing_due_ns(&self) -> Option<u64> {
+        let ageing_ns = self.limits.ageing_ns + 1;
+        self.learned.values().map(|entry| entry.seen_ns.saturating_add(ageing_ns)).min()
+    }
+
+    /// Live learned addresses.
+    pub(crate) fn all_learned(&self, now_ns: u64) -> impl Iterator<Item = (FdbKey, Learned)> {
+        let live = self.learned.iter().filter(move |(_, entry)| !self.is_aged(entry, now_ns));
+        live.map(|(fdb_key, entry)| (*fdb_key, *entry))
+    }
+
+    /// Addresses that moved lately.
+    pub(crate) fn moves(&self) -> &[Move] {
+        &self.moves
+    }
+}

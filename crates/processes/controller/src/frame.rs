@@ -1,0 +1,230 @@
+//! A packet as a decision sees it, and the bits that the decision looked at.
+//!
+//! ```text
+//!   FlowKey of a miss ──> Frame ──decide──> actions, Looked ──> Match: the widest flow whose packets are all decided alike
+//! ```
+
+use lasthop_flow::{Ethernet, FlowKey, Match, VLAN_PRESENT, Vlan};
+use lasthop_verdict::{FrameTag, Mac, NO_VID};
+use lasthop_wire::headers::ETHERTYPE_VLAN;
+use lasthop_wire::key::ETHERTYPE_802_2;
+
+/// The VID of a TCI, and its priority. Bit 12 says that there is a tag.
+pub(crate) const TCI_VID: u16 = 0x0fff;
+pub(crate) const TCI_PRIORITY: u16 = 0xe000;
+const MAC_BITS: u32 = 48;
+const DIGIT_BITS: u32 = 4;
+pub(crate) const MAC_ONES: u64 = (1 << MAC_BITS) - 1;
+
+/// A packet, as far as a bridge looks at it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Frame {
+    pub(crate) port: u32,
+    pub(crate) src: u64,
+    pub(crate) dst: u64,
+    /// Behind all tags.
+    pub(crate) ether_type: u16,
+    /// EtherType and TCI of the first tag; an EtherType of 0 is no tag.
+    pub(crate) outer: (u16, u16),
+    /// EtherType of the second tag; 0 is none.
+    pub(crate) inner: u16,
+}
+
+/// Bits that a decision depends on, besides the port and which tags there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Looked {
+    pub(crate) src: u64,
+    pub(crate) dst: u64,
+    pub(crate) ether_type: u16,
+    /// Of the first tag.
+    pub(crate) tci: u16,
+}
+
+impl Frame {
+    /// None for packets without input port or Ethernet header, which never miss.
+    pub(crate) fn of(key: &FlowKey) -> Option<Self> {
+        let (port, ethernet) = (key.in_port?, key.ethernet?);
+        let mut frame = Self {
+            port,
+            src: ethernet.src.to_bits(),
+            dst: ethernet.dst.to_bits(),
+            ether_type: key.ether_type.unwrap_or(ETHERTYPE_802_2),
+            ..Self::default()
+        };
+        let is_whole = |vlan: &&Vlan| vlan.tci & VLAN_PRESENT != 0;
+        let mut tags = key.vlans.iter();
+        if let Some(outer) = tags.next().filter(is_whole) {
+            frame.outer = (outer.tpid, outer.tci);
+            frame.inner = tags.next().filter(is_whole).map_or(0, |inner| inner.tpid);
+        }
+        // A frame that ends in a tag has its EtherType and nothing else.
+        if let Some(cut) = key.vlans.iter().find(|vlan| vlan.tci & VLAN_PRESENT == 0) {
+            frame.ether_type = cut.tpid;
+        }
+        Some(frame)
+    }
+
+    /// How it came.
+    pub(crate) fn tag(&self) -> FrameTag {
+        match (self.is_tagged(), self.vid()) {
+            (false, _) => FrameTag::None,
+            (true, NO_VID) => FrameTag::PriorityOnly,
+            (true, _) => FrameTag::Vlan,
+        }
+    }
+
+    /// The TCI of the tag of VLAN `vid` that is put in front, or where there was one.
+    pub(crate) fn tci(&self, vid: u16) -> u16 {
+        let kept = if self.is_tagged() { self.outer.1 & !TCI_VID } else { 0 };
+        kept | VLAN_PRESENT | vid
+    }
+
+    pub(crate) fn is_tagged(&self) -> bool {
+        self.outer.0 == ETHERTYPE_VLAN
+    }
+
+    pub(crate) fn vid(&self) -> u16 {
+        self.outer.1 & TCI_VID
+    }
+
+    /// Without the bits that were not looked at.
+    pub(crate) fn masked(self, looked: &Looked) -> Self {
+        let tci = if self.outer.0 == 0 { 0 } else { self.outer.1 & (looked.tci | VLAN_PRESENT) };
+        Self {
+            src: self.src & looked.src,
+            dst: self.dst & looked.dst,
+            ether_type: self.ether_type & looked.ether_type,
+            outer: (self.outer.0, tci),
+            ..self
+        }
+    }
+
+    /// The flow of all packets that are like this one as far as was looked.
+    pub(crate) fn to_match(self, looked: &Looked) -> Match {
+        let frame = self.masked(looked);
+        let tags = [(frame.outer.0, frame.outer.1), (frame.inner, VLAN_PRESENT)];
+        let tags = tags.into_iter().filter(|(tpid, _)| *tpid != 0);
+        let key = FlowKey {
+            recirc_id: Some(0),
+            in_port: Some(frame.port),
+            ethernet: Some(Ethernet { src: Mac::from_bits(frame.src), dst: Mac::from_bits(frame.dst) }),
+            vlans: tags.clone().map(|(tpid, tci)| Vlan { tpid, tci }).collect(),
+            ether_type: Some(frame.ether_type).filter(|_| looked.ether_type != 0),
+            ..FlowKey::default()
+        };
+        let tci = [looked.tci | VLAN_PRESENT, VLAN_PRESENT];
+        let mask = FlowKey {
+            recirc_id: Some(u32::MAX),
+            in_port: Some(u32::MAX),
+            ethernet: Some(Ethernet { src: Mac::from_bits(looked.src), dst: Mac::from_bits(looked.dst) }),
+            vlans: tags.zip(tci).map(|(_, tci)| Vlan { tpid: u16::MAX, tci }).collect(),
+            ether_type: Some(looked.ether_type).filter(|bits| *bits != 0),
+            ..FlowKey::default()
+        };
+        Match { key, mask: Some(mask) }
+    }
+
+    /// The frame and bits from which [`Frame::to_match`] made a flow; none if it did not.
+    pub(crate) fn of_match(key: &FlowKey, mask: &FlowKey) -> Option<(Self, Looked)> {
+        let looked = Looked {
+            src: mask.ethernet.unwrap_or_default().src.to_bits(),
+            dst: mask.ethernet.unwrap_or_default().dst.to_bits(),
+            ether_type: mask.ether_type.unwrap_or(0),
+            tci: mask.vlans.first().map_or(0, |vlan| vlan.tci & !VLAN_PRESENT),
+        };
+        let mut frame = Self::of(key)?;
+        if key.ether_type.is_none() && looked.ether_type == 0 {
+            frame.ether_type = 0;
+        }
+        let frame = frame.masked(&looked);
+        let made = frame.to_match(&looked);
+        let is_same = made.packets() == Match { key: key.clone(), mask: Some(mask.clone()) }.packets();
+        is_same.then_some((frame, looked))
+    }
+}
+
+impl Looked {
+    /// Whether there can be a flow: not for frames that end in a tag, which no match of the control interface tells from untagged ones.
+    pub(crate) fn can_match(&self, frame: &Frame) -> bool {
+        self.ether_type != u16::MAX || frame.ether_type != ETHERTYPE_VLAN
+    }
+
+    /// Whether nothing is looked at that `other` does not look at.
+    pub(crate) fn is_within(&self, other: &Self) -> bool {
+        self.src & !other.src == 0
+            && self.dst & !other.dst == 0
+            && self.ether_type & !other.ether_type == 0
+            && self.tci & !other.tci == 0
+    }
+}
+
+/// The highest hexadecimal digits of a `bits` wide number, as many as tell `value` from `other`, of which `mask` counts; none
+/// if it is the same. Digits, not bits: each length is a mask of the flow table's, of which a guest that makes up all that it can
+/// is to leave some for others.
+pub(crate) fn apart(value: u64, other: u64, mask: u64, bits: u32) -> u64 {
+    let ones = (1_u64 << bits) - 1;
+    let difference = (value ^ other) & mask & ones;
+    match difference.checked_ilog2() {
+        Some(top) => ones & !((1 << (top / DIGIT_BITS * DIGIT_BITS)) - 1),
+        None => 0,
+    }
+}
+
+/// As [`apart`], for addresses that count whole.
+pub(crate) fn apart_from_mac(value: u64, other: u64) -> u64 {
+    apart(value, other, MAC_ONES, MAC_BITS)
+}
+
+/// Bits of an EtherType that tell it from that of a tag.
+pub(crate) fn apart_from_tag(ether_type: u16) -> u16 {
+    apart(ether_type.into(), ETHERTYPE_VLAN.into(), u64::MAX, u16::BITS) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame() -> Frame {
+        let (port, src, dst) = (7, 0x0200_0000_0001, 0x0200_0000_0002);
+        Frame { port, src, dst, ether_type: 0x0800, outer: (ETHERTYPE_VLAN, 0xb005), inner: 0x88a8 }
+    }
+
+    #[test]
+    fn a_flow_says_what_was_looked_at_and_no_more() {
+        let all = Looked { src: MAC_ONES, dst: MAC_ONES, ether_type: 0, tci: TCI_VID };
+        let matching = frame().to_match(&all);
+        assert_eq!(matching.check(), Ok(()));
+        let mask = matching.mask.clone().expect("there is one");
+        assert_eq!(mask.ether_type, None);
+        assert_eq!(mask.vlans[0], Vlan { tpid: 0xffff, tci: 0x1fff });
+        assert_eq!(mask.vlans[1], Vlan { tpid: 0xffff, tci: 0x1000 });
+        let (read, looked) = Frame::of_match(&matching.key, &mask).expect("ours");
+        assert_eq!((read, looked), (frame().masked(&all), all));
+        let other = FlowKey { priority: Some(0), ..mask.clone() };
+        assert!(Frame::of_match(&matching.key, &other).is_some(), "it looks at nothing more");
+        let key = FlowKey { priority: Some(0), ..matching.key };
+        assert!(Frame::of_match(&key, &FlowKey { priority: Some(1), ..mask }).is_none());
+    }
+
+    #[test]
+    fn flows_of_any_ethertype_are_complete() {
+        for ether_type in [0x0800, 0x0806, 0x86dd, 0x8035, 0x8847, 0x8848, 0x894f, 4, 0x88cc, 0x8100] {
+            let frame = Frame { ether_type, outer: (0, 0), inner: 0, ..frame() };
+            let bits = apart_from_tag(ether_type);
+            let looked = Looked { ether_type: bits, ..Looked::default() };
+            let matching = frame.to_match(&looked);
+            assert_eq!(matching.check(), Ok(()), "{ether_type:#x}");
+            let mask = matching.mask.clone().expect("there is one");
+            assert_eq!(Frame::of_match(&matching.key, &mask), Some((frame.masked(&looked), looked)));
+            assert_eq!(bits == 0, ether_type == ETHERTYPE_VLAN);
+        }
+    }
+
+    #[test]
+    fn the_first_digits_that_differ_tell_numbers_apart() {
+        assert_eq!(apart(0x12a4, 0x1284, u64::MAX, 16), 0xfff0);
+        assert_eq!(apart(0x92a4, 0x1284, u64::MAX, 16), 0xf000);
+        assert_eq!(apart(0x1285, 0x1284, u64::MAX, 16), 0xffff);
+        assert_eq!(apart(0x12a4, 0x1284, 0xff00, 16), 0, "the rest does not count");
+    }
+}

@@ -1,0 +1,132 @@
+//! A connection to the switch without its socket: requests go out by the datagram, and each is known until its datagram's end.
+
+use std::collections::VecDeque;
+
+use lasthop_control::server::Family;
+use lasthop_control::talk::{self, Ask, Told};
+
+use crate::bounds::{BATCH_BYTES, BATCH_REQUESTS};
+
+/// Spreads the numbers of connections' first requests (2^32 by the golden ratio).
+const NUMBERS_APART: u32 = 0x9e37_79b9;
+
+/// A request that was sent, and its purpose.
+#[derive(Debug)]
+struct Open<W> {
+    seq: u32,
+    what: W,
+    refusal: Option<(i32, Option<String>)>,
+}
+
+/// An answer, or the end of a request.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Answer<W> {
+    /// An answer to it, or a message that was not asked for.
+    Message(Option<W>, Told),
+    /// It is done, or not: the number of the refusal, and its sentence.
+    Done(W, Option<(i32, Option<String>)>),
+}
+
+/// One end of a connection.
+#[derive(Debug)]
+pub(crate) struct DatapathLink<W> {
+    port_id: Option<u32>,
+    last_seq: u32,
+    batch: Vec<u8>,
+    batched: Vec<Open<W>>,
+    out: VecDeque<Vec<u8>>,
+    /// Datagrams that are sent or queued and have no END yet.
+    open: VecDeque<Vec<Open<W>>>,
+}
+
+impl<W: Clone> DatapathLink<W> {
+    /// A connection that was just made, and asks for this port id.
+    pub(crate) fn new(port_id: u32) -> Self {
+        Self {
+            port_id: None,
+            // Others' changes are told with others' numbers.
+            last_seq: port_id.wrapping_mul(NUMBERS_APART),
+            batch: Vec::new(),
+            batched: Vec::new(),
+            out: VecDeque::from([talk::hello(port_id)]),
+            open: VecDeque::new(),
+        }
+    }
+
+    /// Where misses go that are to come here; none until the switch has said so.
+    pub(crate) fn port_id(&self) -> Option<u32> {
+        self.port_id
+    }
+
+    /// Adds a request. It goes out with the next [`DatapathLink::flush`] at latest.
+    pub(crate) fn ask(&mut self, ask: &Ask, what: W) -> bool {
+        self.last_seq = self.last_seq.wrapping_add(1).max(1);
+        let seq = self.last_seq;
+        let Ok(bytes) = ask.encode(seq, self.port_id.unwrap_or(0)) else { return false };
+        if self.batch.len() + bytes.len() > BATCH_BYTES {
+            self.flush();
+        }
+        self.batch.resize(self.batch.len().next_multiple_of(4), 0);
+        self.batch.extend_from_slice(&bytes);
+        self.batched.push(Open { seq, what, refusal: None });
+        if self.batched.len() >= BATCH_REQUESTS {
+            self.flush();
+        }
+        true
+    }
+
+    /// Sends the requests so far.
+    pub(crate) fn flush(&mut self) {
+        if !self.batched.is_empty() {
+            self.out.push_back(std::mem::take(&mut self.batch));
+            self.open.push_back(std::mem::take(&mut self.batched));
+        }
+    }
+
+    pub(crate) fn output(&self) -> Option<&[u8]> {
+        self.out.front().map(Vec::as_slice)
+    }
+
+    pub(crate) fn sent(&mut self) {
+        self.out.pop_front();
+    }
+
+    /// Datagrams whose end is not told yet.
+    pub(crate) fn open_count(&self) -> usize {
+        self.open.len()
+    }
+
+    /// Takes a datagram; its answers go to `answers`.
+    pub(crate) fn received(&mut self, datagram: &[u8], answers: &mut Vec<Answer<W>>) {
+        for told in talk::read(datagram) {
+            match told {
+                Told::Nothing => {}
+                Told::Hello(port_id) => {
+                    self.port_id = Some(port_id);
+                    for first in [talk::listen(), talk::watch(Family::Vport), talk::watch(Family::Datapath)] {
+                        self.out.push_back(first);
+                        self.open.push_back(Vec::new());
+                    }
+                }
+                Told::End => {
+                    let ended = self.open.pop_front().unwrap_or_default();
+                    answers.extend(ended.into_iter().map(|open| Answer::Done(open.what, open.refusal)));
+                }
+                Told::Refused { seq, errno, why } => {
+                    if let Some(open) = self.find(seq) {
+                        open.refusal = Some((errno, why));
+                    }
+                }
+                Told::Miss(_) | Told::BadMiss(_) => answers.push(Answer::Message(None, told)),
+                Told::Datapath(seq, _) | Told::Port(seq, _) | Told::Flow(seq, _) => {
+                    let what = self.find(seq).map(|open| open.what.clone());
+                    answers.push(Answer::Message(what, told));
+                }
+            }
+        }
+    }
+
+    fn find(&mut self, seq: u32) -> Option<&mut Open<W>> {
+        self.open.front_mut()?.iter_mut().find(|open| open.seq == seq)
+    }
+}

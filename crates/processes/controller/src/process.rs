@@ -1,0 +1,412 @@
+//! The controller process: it decides for switches of module flow.
+//!
+//! The controller crate decides; here are its sockets. It opens nothing: connections to the switch
+//! process come over the channel, and so does all that it knows of switches and ports.
+
+use lasthop_api::controller_orders::{ControlledSwitch, ControllerOrder, ControllerReport};
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use crate::{Controller, LINKS, StaticAddress, SwitchConfig};
+use lasthop_control::bounds::DATAGRAM_BYTES_MAX;
+use lasthop_foreign::{ForeignFd, Shortage};
+use lasthop_verdict::{PortSettings, SwitchId};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+
+use lasthop_api::facts::MoveFacts;
+use lasthop_api::fdb::Flush;
+use lasthop_api::orders::SwitchPort;
+use lasthop_api::report::{FdbLine, FdbReport, SwitchInside};
+use lasthop_api::switches::SwitchName;
+use lasthop_runtime::clock::{earlier, now_ns};
+use lasthop_runtime::fault::Fault;
+use lasthop_runtime::ipc::{Channel, take_channel};
+use lasthop_runtime::poller::{Interest, Poller};
+use lasthop_runtime::sandbox::{self, KeptFds, ProcessRole};
+use lasthop_runtime::signals;
+
+/// The channel's number in the poller; connections have those behind it.
+const CHANNEL: u64 = 0;
+/// Datagrams taken from one connection in a row: then its requests go out.
+const DATAGRAMS_PER_TURN: usize = 64;
+
+/// Runs until the supervisor is gone.
+pub fn run(mode: sandbox::SandboxMode) -> Result<(), Fault> {
+    // Signals to a whole group are for the supervisor.
+    signals::ignore()?;
+    // Named, because it was started as /proc/self/exe.
+    let _ = rustix::thread::set_name(c"lasthop-control");
+    let mut channel: Channel<ControllerReport, ControllerOrder> = take_channel()?;
+    let kept = KeptFds { channel: channel.as_fd() };
+    match sandbox::enter(ProcessRole::Controller, mode, &kept, ControllerReport::Forbidden) {
+        Ok(layers) => drop(channel.send(&ControllerReport::Sandbox(layers), None)),
+        Err(fault) => {
+            let _ = channel.send(&ControllerReport::Failed { why: fault.message }, None);
+            // Said by the supervisor.
+            std::process::exit(1);
+        }
+    }
+    let poller = Poller::new()?;
+    poller.add(&channel, CHANNEL, Interest::READ)?;
+    Process::new(channel, poller).serve()
+}
+
+/// A connection to the switch process.
+struct Socket {
+    fd: OwnedFd,
+    /// It takes no more, and is watched for room as well.
+    is_full: bool,
+    /// The system had no memory for the last message.
+    shortage: Shortage,
+}
+
+struct Process {
+    channel: Channel<ControllerReport, ControllerOrder>,
+    /// The channel is watched for room as well.
+    is_channel_full: bool,
+    poller: Poller,
+    controller: Controller,
+    /// As told last.
+    switches: BTreeMap<SwitchName, ControlledSwitch>,
+    /// None while there is no switch process.
+    sockets: Vec<Socket>,
+    /// Orders to connect so far.
+    connection: u64,
+    buffer: Vec<u8>,
+}
+
+/// Another number each time.
+fn nonce() -> u32 {
+    (now_ns() >> 10) as u32 // a microsecond, about; wraps around after an hour
+}
+
+impl Process {
+    fn new(channel: Channel<ControllerReport, ControllerOrder>, poller: Poller) -> Self {
+        Self {
+            channel,
+            is_channel_full: false,
+            poller,
+            controller: Controller::new(nonce()),
+            switches: BTreeMap::new(),
+            sockets: Vec::new(),
+            connection: 0,
+            buffer: vec![0; DATAGRAM_BYTES_MAX],
+        }
+    }
+
+    fn serve(&mut self) -> Result<(), Fault> {
+        let mut has_more = false;
+        loop {
+            let due = if has_more { Some(Instant::now()) } else { self.due() };
+            for happening in self.poller.wait(due)? {
+                match happening.source {
+                    CHANNEL if !self.hear() => return Ok(()),
+                    CHANNEL => {}
+                    link => self.receive(link as usize - 1), // ours are small
+                }
+            }
+            has_more = !self.sockets.is_empty() && self.controller.turn(now_ns());
+            self.controller
+                .take_log_lines()
+                .into_iter()
+                .for_each(|words| self.tell(&ControllerReport::Said(words)));
+            self.send_all(|fd, datagram| send(fd, datagram, SendFlags::NOSIGNAL));
+            self.watch()?;
+        }
+    }
+
+    fn due(&self) -> Option<Instant> {
+        let due_ns = self.controller.due_ns().filter(|_| !self.sockets.is_empty());
+        let due = due_ns.map(|due_ns| Instant::now() + Duration::from_nanos(due_ns.saturating_sub(now_ns())));
+        self.sockets
+            .iter()
+            .map(|socket| socket.shortage.due())
+            .fold(earlier(due, self.channel.due()), earlier)
+    }
+
+    /// Executes orders of the supervisor. False when it is gone.
+    fn hear(&mut self) -> bool {
+        let is_open = self.channel.flush().is_ok() && self.channel.receive().unwrap_or(false);
+        while let Some((order, fds)) = self.channel.take() {
+            self.obey(order, fds.unwrap_or_default());
+        }
+        is_open
+    }
+
+    fn obey(&mut self, order: ControllerOrder, fds: Vec<ForeignFd>) {
+        match order {
+            ControllerOrder::Connect => self.connect(fds),
+            ControllerOrder::Switches(switches) => self.take_switches(switches),
+            ControllerOrder::Flush { round, flush } => {
+                let flushed = self.flush(&flush);
+                self.tell(&ControllerReport::Flushed { round, flushed });
+            }
+            ControllerOrder::Live { round } => self.tell(&ControllerReport::Alive { round }),
+            ControllerOrder::Tell { round } => self.tell_all(round),
+        }
+    }
+
+    fn tell_all(&mut self, round: u64) {
+        let (fdb, switches) = self.describe();
+        let (parts, fdb) = fdb.in_parts();
+        parts.into_iter().for_each(|fdb| self.tell(&ControllerReport::Addresses { round, fdb }));
+        let moves = self.moves();
+        self.tell(&ControllerReport::Told { round, fdb, moves, switches });
+    }
+
+    fn tell(&mut self, report: &ControllerReport) {
+        // If the other side is gone, reading says so.
+        let _ = self.channel.send(report, None);
+    }
+
+    /// There is another switch process, or the first one.
+    fn connect(&mut self, fds: Vec<ForeignFd>) {
+        self.disconnect();
+        self.connection += 1;
+        if fds.len() != LINKS {
+            let why =
+                "no file descriptors are left for connections to the switch; raise the limit (ulimit -n)";
+            self.tell(&ControllerReport::Said(why.to_owned()));
+            return self.lose_connection();
+        }
+        self.controller.reconnected(nonce());
+        // The supervisor made them.
+        for (number, fd) in (1..).zip(fds.into_iter().map(ForeignFd::into_trusted)) {
+            if self.poller.add(&fd, number, Interest::READ).is_err() {
+                return self.lose_connection();
+            }
+            self.sockets.push(Socket { fd, is_full: false, shortage: Shortage::default() });
+        }
+    }
+
+    /// A broken connection is of no use: the supervisor makes another one.
+    fn lose_connection(&mut self) {
+        self.disconnect();
+        self.tell(&ControllerReport::Disconnected { connection: self.connection });
+    }
+
+    fn disconnect(&mut self) {
+        for socket in self.sockets.drain(..) {
+            self.poller.remove(&socket.fd);
+        }
+    }
+
+    /// Tells the controller changes of the switches.
+    fn take_switches(&mut self, switches: Vec<ControlledSwitch>) {
+        let switches: BTreeMap<_, _> =
+            switches.into_iter().map(|switch| (switch.name.clone(), switch)).collect();
+        let old = std::mem::replace(&mut self.switches, switches);
+        for name in old.keys().filter(|name| !self.switches.contains_key(*name)) {
+            self.controller.remove_switch(name.as_str());
+        }
+        for (name, switch) in &self.switches {
+            update(&mut self.controller, old.get(name), switch);
+        }
+    }
+
+    fn flush(&mut self, flush: &Flush) -> usize {
+        let port = flush.vnic.as_ref().map(lasthop_api::vnic::Name::as_str);
+        let has_port = |switch: &&ControlledSwitch| {
+            port.is_none_or(|port| switch.ports.iter().any(|known| known.vnic.name.as_str() == port))
+        };
+        let names = self.switches.values().filter(has_port).map(|switch| switch.name.as_str());
+        names.map(|name| self.controller.flush(name, port, flush.vlan, now_ns())).sum()
+    }
+
+    /// All addresses, and the counts of each switch.
+    fn describe(&self) -> (FdbReport, Vec<SwitchInside>) {
+        let (mut entries, mut switches) = (Vec::new(), Vec::new());
+        for name in self.switches.keys() {
+            let addresses = self.controller.addresses(name.as_str(), now_ns()).unwrap_or_default();
+            let stats = self.controller.stats_of(name.as_str()).unwrap_or_default();
+            let counters = stats.counters().map(|(name, count)| (name.to_owned(), count)).collect();
+            switches.push(SwitchInside {
+                name: name.clone(),
+                addresses: addresses.len(),
+                counters,
+                askers: Vec::new(),
+            });
+            entries.extend(addresses.into_iter().map(|address| FdbLine {
+                switch: name.clone(),
+                mac: address.mac.to_string(),
+                vlan: address.vlan,
+                port: address.port,
+                age_ms: address.age_ns / 1_000_000,
+                is_static: address.is_static,
+            }));
+        }
+        (FdbReport { entries }, switches)
+    }
+
+    /// Addresses that changed ports lately.
+    fn moves(&self) -> Vec<MoveFacts> {
+        let moves = self.switches.keys().flat_map(|name| self.controller.moves(name.as_str(), now_ns()));
+        let told = moves.map(|moved| MoveFacts {
+            mac: moved.mac.to_string(),
+            from: moved.from,
+            to: moved.to,
+            count: moved.count,
+            age_ms: moved.age_ns / 1_000_000,
+        });
+        told.collect()
+    }
+
+    /// Takes datagrams from the switch process.
+    fn receive(&mut self, link: usize) {
+        for _ in 0..DATAGRAMS_PER_TURN {
+            let Some(socket) = self.sockets.get(link) else { return };
+            match recv(&socket.fd, self.buffer.as_mut_slice(), RecvFlags::empty()) {
+                Ok((0, _)) => return self.lose_connection(),
+                Ok((len, _)) => {
+                    let datagram = self.buffer.get(..len).unwrap_or_default();
+                    self.controller.received(link, datagram, now_ns());
+                }
+                Err(Errno::AGAIN) => return,
+                Err(Errno::INTR) => {}
+                // The switch process is gone, as a rule; the supervisor hands over connections to the next one.
+                Err(_) => return self.lose_connection(),
+            }
+        }
+    }
+
+    /// Sends as much as the switch process takes.
+    fn send_all(&mut self, send: impl Fn(&OwnedFd, &[u8]) -> rustix::io::Result<usize>) {
+        let now = Instant::now();
+        for link in 0..self.sockets.len() {
+            while let Some((socket, datagram)) = self.sockets.get_mut(link).zip(self.controller.output(link))
+            {
+                socket.shortage.take_over(now);
+                if socket.shortage.due().is_some() {
+                    break;
+                }
+                match send(&socket.fd, datagram) {
+                    Ok(_) => {
+                        socket.shortage.end();
+                        self.controller.sent(link);
+                    }
+                    Err(Errno::NOBUFS) => {
+                        socket.shortage.hit(now);
+                    }
+                    Err(Errno::AGAIN) => break,
+                    Err(Errno::INTR) => {}
+                    Err(_) => return self.lose_connection(),
+                }
+            }
+        }
+    }
+
+    /// Watches for room where something waits for it.
+    fn watch(&mut self) -> Result<(), Fault> {
+        for (link, socket) in self.sockets.iter_mut().enumerate() {
+            // Without memory there is room all the time.
+            let write = self.controller.output(link).is_some() && socket.shortage.due().is_none();
+            if write != socket.is_full {
+                self.poller.modify(&socket.fd, link as u64 + 1, Interest { read: true, write })?;
+                socket.is_full = write;
+            }
+        }
+        let _ = self.channel.flush(); // if the other side is gone, reading says so
+        let interest = self.channel.interest();
+        if interest.write != self.is_channel_full {
+            self.poller.modify(&self.channel, CHANNEL, interest)?;
+            self.is_channel_full = interest.write;
+        }
+        Ok(())
+    }
+}
+
+/// Tells the controller changes of one switch.
+fn update(controller: &mut Controller, old: Option<&ControlledSwitch>, switch: &ControlledSwitch) {
+    let name = switch.name.as_str();
+    controller.set_switch(&SwitchConfig { name: name.to_owned(), addresses_max: switch.addresses_max });
+    let old_ports = old.map(|old| old.ports.as_slice()).unwrap_or_default();
+    let old_fdb = old.map(|old| old.fdb.as_slice()).unwrap_or_default();
+    let is_in =
+        |port: &SwitchPort, ports: &[SwitchPort]| ports.iter().any(|other| other.vnic.name == port.vnic.name);
+    for gone in old_ports.iter().filter(|port| !is_in(port, &switch.ports)) {
+        controller.remove_port(name, gone.vnic.name.as_str());
+    }
+    for port in switch.ports.iter().filter(|port| !old_ports.contains(port)) {
+        controller.set_port(name, settings(port));
+    }
+    if switch.fdb != old_fdb {
+        let entries = switch.fdb.iter().map(|entry| StaticAddress {
+            mac: entry.mac,
+            vlan: entry.vlan,
+            port: entry.vnic.to_string(),
+        });
+        controller.set_statics(name, entries.collect());
+    }
+}
+
+/// A port as modules are told of it.
+fn settings(SwitchPort { vnic, leads, .. }: &SwitchPort) -> PortSettings {
+    PortSettings {
+        name: vnic.name.to_string(),
+        switch: SwitchId::DEFAULT,
+        mac: vnic.mac,
+        storm: vnic.storm(),
+        macs_max: None,
+        vlans: vnic.port_vlans(),
+        is_isolated: vnic.isolated,
+        kind: leads.kind(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn connections_that_the_other_side_closes_are_told_of_once() {
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
+        let channel = Channel::new(ours.into()).expect("a channel");
+        let mut process = Process::new(channel, Poller::new().expect("a poller"));
+        let mut supervisor: Channel<ControllerOrder, ControllerReport> =
+            Channel::new(theirs.into()).expect("a channel");
+        let pairs = (0..LINKS).map(|_| UnixStream::pair().expect("a pair"));
+        let (near, far): (Vec<ForeignFd>, Vec<UnixStream>) =
+            pairs.map(|(near, far)| (near.into(), far)).unzip();
+        process.obey(ControllerOrder::Connect, Vec::new());
+        process.obey(ControllerOrder::Connect, near);
+        assert_eq!(process.sockets.len(), LINKS);
+        drop(far);
+        (0..LINKS).for_each(|link| process.receive(link));
+        assert!(process.sockets.is_empty());
+        supervisor.receive().expect("what was said");
+        let lost = std::iter::from_fn(|| supervisor.take()).filter_map(|(report, _)| match report {
+            ControllerReport::Disconnected { connection } => Some(connection),
+            _ => None,
+        });
+        assert_eq!(lost.collect::<Vec<_>>(), [1, 2]);
+    }
+
+    #[test]
+    fn a_connection_without_memory_is_left_alone_for_a_while_and_then_tried_again() {
+        let (ours, _theirs) = UnixStream::pair().expect("a pair");
+        let channel = Channel::new(ours.into()).expect("a channel");
+        let mut process = Process::new(channel, Poller::new().expect("a poller"));
+        let pairs = (0..LINKS).map(|_| UnixStream::pair().expect("a pair"));
+        let (near, far): (Vec<ForeignFd>, Vec<UnixStream>) =
+            pairs.map(|(near, far)| (near.into(), far)).unzip();
+        process.obey(ControllerOrder::Connect, near);
+        for _ in 0..20 {
+            process.send_all(|_, _| Err(Errno::NOBUFS));
+            process.watch().expect("watched");
+            assert!(process.sockets.iter().all(|socket| socket.shortage.due().is_some() && !socket.is_full));
+            let due = process.due().expect("another try");
+            assert!(process.poller.wait(Some(due)).expect("waited").is_empty(), "nobody calls before");
+        }
+        while process.sockets.iter().any(|socket| socket.shortage.due().is_some()) {
+            process.poller.wait(process.due()).expect("waited");
+            process.send_all(|fd, datagram| send(fd, datagram, SendFlags::NOSIGNAL));
+        }
+        assert!((0..LINKS).all(|link| process.controller.output(link).is_none()), "all is sent");
+        drop(far);
+    }
+}

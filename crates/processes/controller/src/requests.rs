@@ -1,0 +1,83 @@
+//! The purpose of each request, and the epoch of the switch that its answer is for.
+
+use lasthop_control::family::{Band, FlowMessage, MeterMessage};
+use lasthop_control::talk::Ask;
+use lasthop_flow::{Match, Ufid};
+
+use crate::open_packets::InputPort;
+use crate::switch::DatapathChange;
+
+/// The purpose of a request.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Purpose {
+    Make(String),
+    Find(String),
+    Features,
+    Ports(String),
+    Port(String, String),
+    PortGone,
+    /// Where a port's misses go.
+    Subscribe(String),
+    Adopt(String),
+    Count(String),
+    Flow(String, Ufid),
+    FlowGone,
+    Meter(String),
+    /// Of a packet from this port.
+    Execute(InputPort),
+}
+
+impl Purpose {
+    /// The switch that it is about, if its answer holds for one epoch of that switch only.
+    pub(crate) fn switch(&self) -> Option<&str> {
+        match self {
+            Self::Make(switch) | Self::Find(switch) | Self::Ports(switch) | Self::Port(switch, _) => {
+                Some(switch)
+            }
+            Self::Subscribe(switch) | Self::Adopt(switch) | Self::Count(switch) => Some(switch),
+            Self::Flow(switch, _) | Self::Meter(switch) => Some(switch),
+            Self::Features | Self::PortGone | Self::FlowGone | Self::Execute(_) => None,
+        }
+    }
+}
+
+/// A request, and the epoch of its switch that it is for: an answer for another epoch is ignored. A switch of this name, or its
+/// datapath, may have been removed and made again meanwhile.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Sent {
+    pub(crate) purpose: Purpose,
+    pub(crate) epoch: u64,
+}
+
+impl Sent {
+    /// For any epoch of the switch.
+    pub(crate) fn for_all(purpose: Purpose) -> Self {
+        Self { purpose, epoch: 0 }
+    }
+}
+
+/// `OVS_METER_BAND_TYPE_DROP`.
+const BAND_DROP: u32 = 1;
+
+/// The request that brings a change about.
+pub(crate) fn request(switch: &str, datapath: i32, change: DatapathChange) -> (Ask, Purpose) {
+    let flow = |ufid| FlowMessage { datapath, ufid: Some(ufid), ..FlowMessage::default() };
+    let meter = |id| MeterMessage { datapath, id: Some(id), ..MeterMessage::default() };
+    let name = switch.to_owned();
+    match change {
+        DatapathChange::Install { ufid, matches, actions } => {
+            let Match { key, mask } = *matches;
+            let wanted = FlowMessage { key: Some(key), mask, actions: Some(actions), ..flow(ufid) };
+            (Ask::FlowNew(wanted), Purpose::Flow(name, ufid))
+        }
+        DatapathChange::Modify { ufid, actions } => {
+            (Ask::FlowSet(FlowMessage { actions: Some(actions), ..flow(ufid) }), Purpose::Flow(name, ufid))
+        }
+        DatapathChange::Remove { ufid } => (Ask::FlowDel(flow(ufid)), Purpose::FlowGone),
+        DatapathChange::Meter { meter: id, rate } => {
+            let band = Band { kind: BAND_DROP, rate, burst: 0, stats: None };
+            (Ask::MeterSet(MeterMessage { bands: Some(vec![band]), ..meter(id) }), Purpose::Meter(name))
+        }
+        DatapathChange::MeterGone { meter: id } => (Ask::MeterDel(meter(id)), Purpose::FlowGone),
+    }
+}

@@ -1,0 +1,157 @@
+//! A switch that is served, and how far that is.
+
+use std::collections::BTreeMap;
+
+use crate::bounds::{COUNTING_NS, PORTS_NS};
+use crate::config::SwitchConfig;
+use crate::requests::{Purpose, Sent};
+use crate::stats::ControllerStats;
+use crate::switch::Switch;
+
+/// How far it is with a switch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// Its datapath is to be made, or was asked for.
+    Absent,
+    /// Its ports and flows are looked at.
+    Adopting,
+    Serving,
+}
+
+/// One kind of list that the datapath is asked for, again and again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ListRequest {
+    due_ns: Option<u64>,
+    /// The list is on its way.
+    is_asked: bool,
+}
+
+impl ListRequest {
+    /// When it is to be asked for, while it is not on its way.
+    pub(crate) fn due_ns(&self) -> Option<u64> {
+        self.due_ns.filter(|_| !self.is_asked)
+    }
+
+    /// There is a reason to look at `at_ns`, or before.
+    pub(crate) fn want(&mut self, at_ns: u64) {
+        self.due_ns = Some(self.due_ns.map_or(at_ns, |due_ns| due_ns.min(at_ns)));
+    }
+
+    /// Whether it is to be asked for now; then it is on its way.
+    pub(crate) fn begin(&mut self, now_ns: u64) -> bool {
+        let is_due = self.due_ns().is_some_and(|due_ns| due_ns <= now_ns);
+        if is_due {
+            *self = Self { is_asked: true, due_ns: None };
+        }
+        is_due
+    }
+
+    /// All of it came. A request made meanwhile is still due.
+    pub(crate) fn end(&mut self) {
+        self.is_asked = false;
+    }
+}
+
+/// A switch and the state of the conversation about it.
+#[derive(Debug)]
+pub(crate) struct ServedSwitch {
+    pub(crate) switch: Switch,
+    pub(crate) stage: Stage,
+    /// Another number whenever its datapath may be another one.
+    pub(crate) epoch: u64,
+    /// The index of its datapath in this epoch.
+    pub(crate) datapath: i32,
+    /// When the next step is due; while a list is on its way it is not.
+    pub(crate) ports: ListRequest,
+    pub(crate) counters: ListRequest,
+    /// Packets have passed since the counters were read for the last time but one.
+    pub(crate) is_busy: bool,
+    pub(crate) again_due_ns: Option<u64>,
+    /// Ports that the list on its way has.
+    pub(crate) listed: BTreeMap<String, u32>,
+    /// Ports whose misses come here.
+    pub(crate) subscribed: BTreeMap<String, u32>,
+}
+
+impl ServedSwitch {
+    pub(crate) fn new(config: &SwitchConfig, epoch: u64) -> Self {
+        Self {
+            switch: Switch::new(config),
+            stage: Stage::Absent,
+            epoch,
+            datapath: 0,
+            ports: ListRequest::default(),
+            counters: ListRequest::default(),
+            is_busy: false,
+            again_due_ns: Some(0),
+            listed: BTreeMap::new(),
+            subscribed: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn disconnected(&mut self, epoch: u64) {
+        self.switch.disconnected();
+        (self.stage, self.epoch, self.datapath) = (Stage::Absent, epoch, 0);
+        self.listed.clear();
+        (self.ports, self.counters, self.again_due_ns) =
+            (ListRequest::default(), ListRequest::default(), Some(0));
+        self.is_busy = false;
+        self.subscribed.clear();
+    }
+
+    pub(crate) fn stats(&self) -> ControllerStats {
+        ControllerStats { ports: self.subscribed.len() as u64, ..ControllerStats::of(&self.switch) }
+    }
+
+    /// A request about this switch as it is.
+    pub(crate) fn sent(&self, purpose: Purpose) -> Sent {
+        Sent { purpose, epoch: self.epoch }
+    }
+
+    pub(crate) fn due_ns(&self) -> Option<u64> {
+        let late_ns = self.switch.late_ns();
+        [self.ports.due_ns(), self.counters.due_ns(), self.again_due_ns, late_ns].into_iter().flatten().min()
+    }
+
+    /// Packets pass, so there is something to count and a reason to see that all ports are as they are thought to be.
+    pub(crate) fn is_used(&mut self, now_ns: u64) {
+        self.counters.want(now_ns + COUNTING_NS);
+        if !std::mem::replace(&mut self.is_busy, true) {
+            self.ports.want(now_ns + PORTS_NS);
+        }
+    }
+
+    /// All counters were told. While nothing passes they are read when something may have to be forgotten.
+    pub(crate) fn counted(&mut self, now_ns: u64) {
+        self.switch.end_round(now_ns);
+        self.switch.sweep(now_ns);
+        self.counters.end();
+        self.is_busy = false;
+        if self.switch.take_use() {
+            self.is_used(now_ns);
+        } else if let Some(due_ns) = self.switch.forgetting_due_ns() {
+            self.counters.want(due_ns.max(now_ns + COUNTING_NS));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_is_not_forgotten_while_a_list_is_on_its_way() {
+        let mut list = ListRequest::default();
+        assert!(list.due_ns().is_none() && !list.begin(u64::MAX));
+        list.want(50);
+        list.want(70);
+        assert_eq!((list.due_ns(), list.begin(49), list.begin(50)), (Some(50), false, true));
+        assert!(!list.begin(50), "it is on its way");
+        list.want(60);
+        assert_eq!(list.due_ns(), None);
+        list.end();
+        assert_eq!((list.due_ns(), list.begin(60)), (Some(60), true));
+        list.end();
+        assert_eq!(list.due_ns(), None);
+    }
+}

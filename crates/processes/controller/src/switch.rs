@@ -1,0 +1,589 @@
+//! One switch: its ports, its addresses, its flows, and the changes that bring the datapath in line with them.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use lasthop_flow::{Action, FlowKey, FlowStats, Match, Ufid};
+use lasthop_verdict::{DropReason, Mac, PortSettings, PortVlans, Vid};
+
+use crate::addresses::{AddressLimits, Addresses, FdbKey, LearnResult, Static};
+use crate::bounds::{
+    ABOUT_FEW, ADDRESSES_PORT_SHARE, AGEING_NS, COUNTING_NS, FLOWS_MAX, FLOWS_PORT_SHARE, IDLE_CROWDED_NS,
+    IDLE_NS, REVALIDATED_PER_TURN,
+};
+use crate::config::{StaticAddress, SwitchConfig};
+use crate::decide::{Admitted, Decision, Flood, View, admit, route};
+use crate::flap_damping::FlapDamping;
+use crate::flows::{self, Flow, Flows};
+use crate::frame::{Frame, Looked, MAC_ONES};
+use crate::ports::Port;
+
+#[cfg(test)]
+mod tests;
+
+/// A change to be made in the datapath.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum DatapathChange {
+    Install { ufid: Ufid, matches: Box<Match>, actions: Vec<Action> },
+    Modify { ufid: Ufid, actions: Vec<Action> },
+    Remove { ufid: Ufid },
+    Meter { meter: u32, rate: u32 },
+    MeterGone { meter: u32 },
+}
+
+/// Events so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct FlowCounts {
+    pub(crate) misses: u64,
+    pub(crate) strange: u64,
+    pub(crate) installed: u64,
+    pub(crate) changed: u64,
+    pub(crate) removed: u64,
+    pub(crate) idle: u64,
+    pub(crate) limit_hit: u64,
+    pub(crate) evicted: u64,
+    pub(crate) overrun: u64,
+    pub(crate) revalidated: u64,
+    pub(crate) adopted: u64,
+    pub(crate) refused: u64,
+}
+
+/// A switch of module flow.
+#[derive(Debug)]
+pub(crate) struct Switch {
+    /// By name, those without a number included.
+    settings: BTreeMap<String, PortSettings>,
+    numbers: BTreeMap<String, u32>,
+    ports: BTreeMap<u32, Port>,
+    statics: Vec<StaticAddress>,
+    pub(crate) addresses: Addresses,
+    flows: Flows,
+    flows_max: usize,
+    /// Those that a switch process had that is no more.
+    former: Vec<Flow>,
+    changes: VecDeque<DatapathChange>,
+    /// Flows to be looked at again.
+    to_revalidate: Vec<Ufid>,
+    flaps: FlapDamping,
+    round: u64,
+    round_began_ns: u64,
+    /// Packets have met flows since this was last asked for.
+    is_used: bool,
+    pub(crate) counts: FlowCounts,
+}
+
+impl Switch {
+    pub(crate) fn new(config: &SwitchConfig) -> Self {
+        let entries_max = config.addresses_max;
+        let port_max = entries_max / ADDRESSES_PORT_SHARE;
+        Self {
+            settings: BTreeMap::new(),
+            numbers: BTreeMap::new(),
+            ports: BTreeMap::new(),
+            statics: Vec::new(),
+            addresses: Addresses::new(AddressLimits { entries_max, port_max, ageing_ns: AGEING_NS }),
+            flows: Flows::default(),
+            flows_max: FLOWS_MAX,
+            former: Vec::new(),
+            changes: VecDeque::new(),
+            to_revalidate: Vec::new(),
+            flaps: FlapDamping::default(),
+            round: 0,
+            round_began_ns: 0,
+            is_used: false,
+            counts: FlowCounts::default(),
+        }
+    }
+
+    fn view(&self, now_ns: u64) -> View<'_> {
+        View { ports: &self.ports, addresses: &self.addresses, now_ns }
+    }
+
+    /// A port is to be served, or has other settings.
+    pub(crate) fn set_port(&mut self, settings: PortSettings) {
+        let name = settings.name.clone();
+        if self.settings.insert(name.clone(), settings.clone()) == Some(settings) {
+            return;
+        }
+        if let Some(number) = self.numbers.get(&name).copied() {
+            self.open(&name, number);
+        }
+    }
+
+    /// A port is no more; its number.
+    pub(crate) fn remove_port(&mut self, name: &str) -> Option<u32> {
+        self.settings.remove(name);
+        self.lose_number(name)
+    }
+
+    /// A port of the datapath has this number.
+    pub(crate) fn set_number(&mut self, name: &str, number: u32) {
+        if self.numbers.get(name) == Some(&number) {
+            return;
+        }
+        let owner = self.numbers.iter().find(|(_, taken)| **taken == number).map(|(name, _)| name.clone());
+        for stale in owner.iter().map(String::as_str).chain([name]) {
+            self.lose_number(stale);
+        }
+        if self.settings.contains_key(name) {
+            self.numbers.insert(name.to_owned(), number);
+            self.open(name, number);
+        }
+    }
+
+    /// A port has no number any more; the one that it had.
+    pub(crate) fn lose_number(&mut self, name: &str) -> Option<u32> {
+        let number = self.numbers.remove(name)?;
+        if let Some(port) = self.ports.remove(&number) {
+            let metered = Flood::ALL.into_iter().filter(|flood| flood.limit(&port) > 0);
+            self.changes
+                .extend(metered.map(|flood| DatapathChange::MeterGone { meter: flood.meter(number) }));
+        }
+        self.addresses.forget_port(number);
+        self.refresh_statics();
+        Some(number)
+    }
+
+    fn open(&mut self, name: &str, number: u32) {
+        let Some(settings) = self.settings.get(name) else { return };
+        let port = Port { settings: settings.clone() };
+        let old = self.ports.get(&number);
+        let is_other =
+            |old: &Port| old.own_mac() != port.own_mac() || old.settings.vlans != port.settings.vlans;
+        if old.is_some_and(is_other) {
+            // Learned addresses go with the own address and the VLANs: the guest may use neither any more.
+            self.addresses.flush(Some(number), None);
+        }
+        let old = self.ports.insert(number, port.clone());
+        for flood in Flood::ALL {
+            let (was, rate) = (old.as_ref().map_or(0, |old| flood.limit(old)), flood.limit(&port));
+            let meter = flood.meter(number);
+            match rate {
+                _ if rate == was => {}
+                0 => self.changes.push_back(DatapathChange::MeterGone { meter }),
+                _ => self.changes.push_back(DatapathChange::Meter { meter, rate }),
+            }
+        }
+        self.refresh_statics();
+    }
+
+    /// Takes these as the user's entries.
+    pub(crate) fn set_statics(&mut self, entries: Vec<StaticAddress>) {
+        self.statics = entries;
+        self.refresh_statics();
+    }
+
+    fn refresh_statics(&mut self) {
+        let own = self.ports.iter().filter(|(_, port)| port.own_mac() != 0);
+        let own = own.map(|(number, port)| (port.own_mac(), Static { port: *number, vlan: None }));
+        let entered = self.statics.iter().filter_map(|entry| {
+            let port = *self.numbers.get(&entry.port)?;
+            Some((entry.mac.to_bits(), Static { port, vlan: entry.vlan }))
+        });
+        let all: Vec<_> = own.chain(entered).collect();
+        self.addresses.set_statics(all.into_iter(), &self.ports);
+        self.to_revalidate = self.flows.names();
+    }
+
+    /// Ports that are to be served and have no number.
+    pub(crate) fn unnumbered(&self) -> impl Iterator<Item = &str> {
+        self.settings.keys().filter(|name| !self.numbers.contains_key(*name)).map(String::as_str)
+    }
+
+    pub(crate) fn has_port(&self, name: &str) -> bool {
+        self.settings.contains_key(name)
+    }
+
+    pub(crate) fn numbers(&self) -> &BTreeMap<String, u32> {
+        &self.numbers
+    }
+
+    /// The actions for a packet without a flow; packets like it will meet one.
+    pub(crate) fn miss(&mut self, key: &FlowKey, now_ns: u64) -> Vec<Action> {
+        self.counts.misses += 1;
+        let frame = Frame::of(key).filter(|frame| self.ports.contains_key(&frame.port));
+        let Some(frame) = frame else {
+            self.counts.strange += 1;
+            return vec![Action::drop_for(DropReason::NoFlow)];
+        };
+        let mut looked = Looked::default();
+        let admitted = admit(self.view(now_ns), &frame, &mut looked);
+        if let Ok(Admitted { learn_at: Some(fdb_key), .. }) = admitted {
+            self.learn(fdb_key, frame.port, now_ns);
+        }
+        let decision = self.decide(&frame, admitted, looked, now_ns);
+        self.install(&frame, vid_of(admitted), &decision, now_ns);
+        decision.actions
+    }
+
+    fn decide(
+        &self,
+        frame: &Frame,
+        admitted: Result<Admitted, DropReason>,
+        looked: Looked,
+        now_ns: u64,
+    ) -> Decision {
+        match admitted {
+            Ok(admitted) => route(self.view(now_ns), frame, admitted.vid, looked),
+            Err(reason) => Decision::drop_for(reason, looked),
+        }
+    }
+
+    fn install(&mut self, frame: &Frame, vid: Option<u16>, decision: &Decision, now_ns: u64) {
+        let Decision { actions, looked } = decision;
+        if !looked.can_match(frame) {
+            return;
+        }
+        let masked = frame.masked(looked);
+        let ufid = self.flows.name(&masked, looked);
+        if let Some(known) = self.flows.get_mut(ufid) {
+            if known.frame != masked || known.looked != *looked {
+                return; // another flow has its name: its packets are asked about, each of them
+            }
+            // Early misses were on their way before the flow was there. Later ones say that another client removed it.
+            if known.used_ns.saturating_add(2 * COUNTING_NS) <= now_ns {
+                known.used_ns = now_ns;
+                let (matches, actions) = (Box::new(frame.to_match(looked)), known.actions.clone());
+                self.changes.push_back(DatapathChange::Install { ufid, matches, actions });
+            }
+            return;
+        }
+        if !self.make_room(frame.port) {
+            self.counts.limit_hit += 1;
+            return;
+        }
+        let (packets, round) = (0, self.round);
+        let is_unlearned = vid.is_some_and(|vid| self.is_unlearned((vid, frame.src), frame.port));
+        let flow = Flow {
+            frame: masked,
+            looked: *looked,
+            actions: actions.clone(),
+            vid,
+            used_ns: now_ns,
+            packets,
+            round,
+            is_unlearned,
+        };
+        self.flows.insert(ufid, flow);
+        self.counts.installed += 1;
+        let matches = Box::new(frame.to_match(looked));
+        self.changes.push_back(DatapathChange::Install { ufid, matches, actions: actions.clone() });
+    }
+
+    /// Whether packets of a port may have one more flow, if need be in place of one of a port that has far more.
+    fn make_room(&mut self, port: u32) -> bool {
+        if self.flows.sum(port) >= self.flows_max / FLOWS_PORT_SHARE {
+            return false;
+        }
+        if self.flows.len() < self.flows_max {
+            return true;
+        }
+        let evicted = self.flows.evictable_for(port);
+        evicted.into_iter().for_each(|ufid| self.remove(ufid));
+        self.counts.evicted += u64::from(evicted.is_some());
+        evicted.is_some()
+    }
+
+    /// Whether packets from an address would teach it, if there were room.
+    fn is_unlearned(&self, fdb_key: FdbKey, port: u32) -> bool {
+        let has_own = self.ports.get(&port).is_some_and(|port| port.own_mac() != 0);
+        !has_own
+            && self.addresses.learned(fdb_key).is_none()
+            && self.addresses.find_static(fdb_key, &self.ports).is_none()
+    }
+
+    /// Learns where an address is; flows that are about it follow.
+    fn learn(&mut self, fdb_key: FdbKey, number: u32, now_ns: u64) {
+        let Some(port) = self.ports.get(&number) else { return };
+        if self.addresses.learn(fdb_key, number, port, now_ns) == LearnResult::Changed {
+            self.revalidate_about(fdb_key, now_ns);
+        }
+        self.revalidate_unlearned(now_ns);
+    }
+
+    /// Where there is room for addresses again, packets have to be seen to teach theirs.
+    fn revalidate_unlearned(&mut self, now_ns: u64) {
+        let (freed, is_unblocked) = self.addresses.take_freed();
+        // The freed room may be taken already: an address that moves costs little even if many flows wait.
+        let has_room = |(number, port): &(&u32, &Port)| {
+            (is_unblocked || freed.contains(number)) && self.addresses.has_room(**number, port)
+        };
+        let ports = self.ports.iter().filter(has_room).map(|(number, _)| *number);
+        let unlearned: Vec<Ufid> = ports.flat_map(|port| self.flows.unlearned(port)).collect();
+        unlearned.into_iter().for_each(|ufid| self.revalidate(ufid, now_ns));
+    }
+
+    /// Looks again at flows that depend on where an address is: few at once, many by turns, and not again for a while.
+    fn revalidate_about(&mut self, fdb_key: FdbKey, now_ns: u64) {
+        if self.flaps.is_deferred(fdb_key, now_ns) {
+            return;
+        }
+        let about = self.flows.about(fdb_key);
+        if about.len() <= ABOUT_FEW {
+            return about.into_iter().for_each(|ufid| self.revalidate(ufid, now_ns));
+        }
+        self.flaps.looked(fdb_key, now_ns);
+        self.to_revalidate.extend(about);
+    }
+
+    /// Looks at the flows of addresses that moved more than once, when it is time.
+    pub(crate) fn revalidate_late(&mut self, now_ns: u64) {
+        let due = self.flaps.take_due(now_ns);
+        due.into_iter().for_each(|fdb_key| self.revalidate_about(fdb_key, now_ns));
+    }
+
+    /// When that is to be done.
+    pub(crate) fn late_ns(&self) -> Option<u64> {
+        self.flaps.due_ns()
+    }
+
+    /// Looks again at some of the flows that are in doubt; whether there are more.
+    pub(crate) fn revalidate_some(&mut self, now_ns: u64) -> bool {
+        self.revalidate_unlearned(now_ns);
+        for _ in 0..REVALIDATED_PER_TURN {
+            let Some(ufid) = self.to_revalidate.pop() else { return false };
+            self.revalidate(ufid, now_ns);
+        }
+        !self.to_revalidate.is_empty()
+    }
+
+    /// Decides once more about a flow's packets.
+    fn revalidate(&mut self, ufid: Ufid, now_ns: u64) {
+        let Some(flow) = self.flows.get(ufid) else { return };
+        self.counts.revalidated += 1;
+        let mut looked = Looked::default();
+        let admitted = admit(self.view(now_ns), &flow.frame, &mut looked);
+        let decision = self.decide(&flow.frame, admitted, looked, now_ns);
+        let needs_learning = admitted.is_ok_and(|admitted| self.needs_learning(&admitted, flow.frame.port));
+        if needs_learning || vid_of(admitted) != flow.vid || !decision.looked.is_within(&flow.looked) {
+            return self.remove(ufid);
+        }
+        if decision.actions != flow.actions {
+            self.modify(ufid, decision.actions);
+        }
+    }
+
+    /// Whether the next packet has to be seen, since the address is known elsewhere, or could be learned and is not.
+    fn needs_learning(&self, admitted: &Admitted, number: u32) -> bool {
+        let Some(fdb_key) = admitted.learn_at else { return false };
+        let has_room = || self.ports.get(&number).is_some_and(|port| self.addresses.has_room(number, port));
+        self.addresses.learned(fdb_key).map_or_else(has_room, |entry| entry.port != number)
+    }
+
+    fn modify(&mut self, ufid: Ufid, actions: Vec<Action>) {
+        self.counts.changed += 1;
+        if let Some(flow) = self.flows.get_mut(ufid) {
+            flow.actions.clone_from(&actions);
+        }
+        self.changes.push_back(DatapathChange::Modify { ufid, actions });
+    }
+
+    fn remove(&mut self, ufid: Ufid) {
+        if self.flows.remove(ufid).is_some() {
+            self.counts.removed += 1;
+        }
+        self.changes.push_back(DatapathChange::Remove { ufid });
+    }
+
+    /// The datapath did not take a flow, or has lost it. Its packets are asked about again.
+    pub(crate) fn forget_flow(&mut self, ufid: Ufid) {
+        self.counts.refused += 1;
+        self.flows.remove(ufid);
+    }
+
+    /// The next change for the datapath.
+    pub(crate) fn take_change(&mut self) -> Option<DatapathChange> {
+        self.changes.pop_front()
+    }
+
+    /// Everything in the datapath is in doubt, or gone: another process may serve it. Addresses stay.
+    pub(crate) fn disconnected(&mut self) {
+        let flows = std::mem::take(&mut self.flows);
+        if flows.len() > 0 {
+            self.former = flows.into_flows().collect();
+        }
+        self.changes.clear();
+        self.to_revalidate.clear();
+        self.flaps.clear();
+    }
+
+    /// Meters of all ports, for a datapath that may have none of them.
+    pub(crate) fn renew_meters(&mut self) {
+        for (number, port) in &self.ports {
+            let metered = Flood::ALL.into_iter().filter(|flood| flood.limit(port) > 0);
+            let metered = metered.map(|flood| (flood.meter(*number), flood.limit(port)));
+            self.changes.extend(metered.map(|(meter, rate)| DatapathChange::Meter { meter, rate }));
+        }
+    }
+
+    /// A flow that is in the datapath, made by a controller that is no more.
+    pub(crate) fn adopt(
+        &mut self,
+        ufid: Ufid,
+        matches: &Match,
+        actions: Vec<Action>,
+        stats: FlowStats,
+        now_ns: u64,
+    ) {
+        if !flows::is_ours(ufid) {
+            return; // another client's
+        }
+        let read = matches.mask.as_ref().and_then(|mask| Frame::of_match(&matches.key, mask));
+        let read = read.filter(|(frame, looked)| self.flows.is_free_for(ufid, frame, looked));
+        let Some((frame, looked)) = read else { return self.remove(ufid) };
+        self.counts.adopted += 1;
+        // One without a packet was made for one that was sent on, and is not old, or it would be gone.
+        let used_ns = match stats.used_ms {
+            0 => now_ns.saturating_sub(IDLE_NS),
+            ms => (ms * 1_000_000).min(now_ns),
+        };
+        let admitted = admit(self.view(now_ns), &frame, &mut Looked::default());
+        let vid = vid_of(admitted);
+        let (packets, round) = (stats.packets, self.round);
+        let is_unlearned = false; // if its source cannot be learned, a miss will tell
+        let flow = Flow { frame, looked, actions, vid, used_ns, packets, round, is_unlearned };
+        self.flows.insert(ufid, flow);
+        // Its source was there then: the knowledge of the controller before is in its flows.
+        if let Ok(Admitted { learn_at: Some(fdb_key), .. }) = admitted {
+            let known = self.addresses.learned(fdb_key);
+            if known.is_none_or(|known| known.seen_ns < used_ns) && looked.src == MAC_ONES {
+                self.learn(fdb_key, frame.port, used_ns);
+            }
+        }
+        self.to_revalidate.push(ufid);
+    }
+
+    /// The datapath's flows are known: makes those again that another process had, so that their packets need not be asked about.
+    pub(crate) fn reinstall(&mut self, now_ns: u64) {
+        for flow in std::mem::take(&mut self.former) {
+            let is_idle = flow.used_ns.saturating_add(IDLE_NS) < now_ns;
+            let mut looked = Looked::default();
+            let admitted = admit(self.view(now_ns), &flow.frame, &mut looked);
+            let decision = self.decide(&flow.frame, admitted, looked, now_ns);
+            let is_same = vid_of(admitted) == flow.vid && decision.looked.is_within(&flow.looked);
+            if is_same && !is_idle && self.ports.contains_key(&flow.frame.port) {
+                let decision = Decision { looked: flow.looked, ..decision };
+                self.install(&flow.frame, flow.vid, &decision, now_ns);
+            }
+        }
+        self.to_revalidate = self.flows.names();
+    }
+
+    /// A look at all flows' counters begins.
+    pub(crate) fn begin_round(&mut self, now_ns: u64) {
+        self.round += 1;
+        self.round_began_ns = now_ns;
+    }
+
+    /// A flow's counters. Packets that met it are as good as seen.
+    pub(crate) fn counted(&mut self, ufid: Ufid, stats: FlowStats, now_ns: u64) {
+        let round = self.round;
+        let Some(flow) = self.flows.get_mut(ufid) else {
+            if flows::is_ours(ufid) {
+                self.changes.push_back(DatapathChange::Remove { ufid });
+            }
+            return;
+        };
+        flow.round = round;
+        let has_news = stats.packets > flow.packets;
+        flow.packets = stats.packets;
+        if !has_news {
+            return;
+        }
+        self.is_used = true;
+        flow.used_ns = flow.used_ns.max((stats.used_ms * 1_000_000).min(now_ns));
+        let (frame, used_ns) = (flow.frame, flow.used_ns);
+        if let Some(vid) = flow.vid {
+            self.addresses.seen((vid, frame.src), frame.port, used_ns);
+        }
+    }
+
+    /// All counters were told: removes idle flows, and forgets flows that the datapath has lost.
+    pub(crate) fn end_round(&mut self, now_ns: u64) {
+        // A flow that was made shortly before may not have been there when the counters were read.
+        let sure_ns = self.round_began_ns.saturating_sub(2 * COUNTING_NS);
+        let lost = self.flows.iter().filter(|(_, flow)| flow.round < self.round && flow.used_ns < sure_ns);
+        let lost: Vec<Ufid> = lost.map(|(ufid, _)| ufid).collect();
+        lost.into_iter().for_each(|ufid| self.forget_flow(ufid));
+        let idle_ns = self.idle_ns();
+        let idle = self.flows.iter().filter(|(_, flow)| flow.used_ns.saturating_add(idle_ns) < now_ns);
+        let idle: Vec<Ufid> = idle.map(|(ufid, _)| ufid).collect();
+        self.counts.idle += idle.len() as u64;
+        idle.into_iter().for_each(|ufid| self.remove(ufid));
+    }
+
+    /// How long a flow stays that is not used.
+    fn idle_ns(&self) -> u64 {
+        if self.flows.len() > self.flows_max / 2 { IDLE_CROWDED_NS } else { IDLE_NS }
+    }
+
+    /// Whether packets have met flows since this was last asked.
+    pub(crate) fn take_use(&mut self) -> bool {
+        std::mem::take(&mut self.is_used)
+    }
+
+    /// When the next flow or address is to go if no packet meets it; none if there are none.
+    pub(crate) fn forgetting_due_ns(&self) -> Option<u64> {
+        let idle_ns = self.idle_ns();
+        let flows = self.flows.iter().map(|(_, flow)| flow.used_ns.saturating_add(idle_ns + 1));
+        flows.chain(self.addresses.ageing_due_ns()).min()
+    }
+
+    /// Forgets addresses that have aged out.
+    pub(crate) fn sweep(&mut self, now_ns: u64) {
+        let fdb_keys = self.addresses.sweep(now_ns);
+        self.forgotten(&fdb_keys, now_ns);
+    }
+
+    /// Forgets learned addresses, of one port or all, of one VLAN or all; how many.
+    pub(crate) fn flush(&mut self, port: Option<&str>, vlan: Option<Vid>, now_ns: u64) -> usize {
+        let number = port.map(|name| self.numbers.get(name).copied());
+        let fdb_keys = match number {
+            Some(None) => Vec::new(),
+            Some(number) => self.addresses.flush(number, vlan),
+            None => self.addresses.flush(None, vlan),
+        };
+        self.forgotten(&fdb_keys, now_ns);
+        fdb_keys.len()
+    }
+
+    /// The next packet from an address that was forgotten teaches it again, so it must not meet a flow.
+    fn forgotten(&mut self, fdb_keys: &[FdbKey], now_ns: u64) {
+        fdb_keys.iter().for_each(|fdb_key| self.revalidate_about(*fdb_key, now_ns));
+        self.revalidate_unlearned(now_ns);
+    }
+
+    /// The name of the port with this number.
+    pub(crate) fn name_of(&self, number: u32) -> Option<&str> {
+        self.ports.get(&number).map(|port| port.settings.name.as_str())
+    }
+
+    /// Ports' own addresses and entries of the user's, each with its VLAN and port, whether that has a number or not.
+    pub(crate) fn statics(&self) -> impl Iterator<Item = (Mac, Option<u16>, &str)> {
+        let own = self.settings.values().filter_map(|port| Some((port.mac?, None, port.name.as_str())));
+        let entered = self.statics.iter().map(|entry| (entry.mac, entry.vlan, entry.port.as_str()));
+        let all = own.chain(entered).filter(|(_, _, port)| self.has_port(port));
+        all.map(|(mac, vlan, port)| (mac, vlan.map(Vid::get).or_else(|| self.access_vlan(port)), port))
+    }
+
+    /// The one VLAN of a port, if it has but one.
+    fn access_vlan(&self, name: &str) -> Option<u16> {
+        match self.settings.get(name)?.vlans {
+            PortVlans::Access(vid) => Some(vid.get()),
+            _ => None,
+        }
+    }
+
+    /// Whether flows are to be looked at again.
+    pub(crate) fn has_to_revalidate(&self) -> bool {
+        !self.to_revalidate.is_empty()
+    }
+
+    pub(crate) fn flow_count(&self) -> usize {
+        self.flows.len()
+    }
+}
+
+/// The VLAN of packets that get so far.
+fn vid_of(admitted: Result<Admitted, DropReason>) -> Option<u16> {
+    admitted.ok().map(|admitted| admitted.vid)
+}

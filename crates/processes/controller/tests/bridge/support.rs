@@ -1,0 +1,372 @@
+//! A switch in one thread: flow module, control interface and controller, and the packets that come out.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::ControlFlow;
+
+use lasthop_control::datapath::{
+    Datapath, DatapathFlow, DatapathId, Execute, FlowInstall, FlowName, FlowView, Meter, MeterFeatures, Port,
+    PortView, RemovalId,
+};
+use lasthop_control::family::{DatapathStats, MegaflowStats, PacketMessage};
+use lasthop_control::server::{DatapathUpcall, PeerId, Server, UpcallKind};
+use lasthop_control::{Errno, Refusal};
+use lasthop_controller::{Controller, LINKS};
+use lasthop_flow::{Action, FlowStats};
+use lasthop_flowtable::{self as flowtable, Execution, FlowModule, InstallError, MeterRate, describe};
+use lasthop_modules::{Bridge, BridgeSettings};
+use lasthop_verdict::{Batch, DropReason, Hashes, Header, Module, PortId, Verdicts};
+use lasthop_wire::{Metadata, Offload};
+
+pub(crate) const SECOND_NS: u64 = 1_000_000_000;
+pub(crate) const SWITCH: &str = "default";
+
+/// The flow module behind the control interface, as the switch process has it.
+pub(crate) struct Tables {
+    pub(crate) module: FlowModule,
+    /// Ports that there are, by name.
+    pub(crate) ports: BTreeMap<String, PortId>,
+    members: BTreeMap<u32, PortId>,
+    executions: VecDeque<Execute>,
+}
+
+fn refusal(error: InstallError) -> Refusal {
+    let errno = match error {
+        InstallError::Exists => Errno::EEXIST,
+        InstallError::Unknown => Errno::ENOENT,
+        InstallError::NoRoom(_) => Errno::ENOSPC,
+        InstallError::Refused(_) => Errno::EINVAL,
+    };
+    Refusal::new(errno, "the flow table says no")
+}
+
+fn name(name: &FlowName) -> flowtable::FlowSelector<'_> {
+    match name {
+        FlowName::Ufid(ufid) => flowtable::FlowSelector::Ufid(*ufid),
+        FlowName::Key(key) => flowtable::FlowSelector::Key(key),
+    }
+}
+
+fn flow(found: &flowtable::FlowSpec, stats: FlowStats) -> DatapathFlow {
+    DatapathFlow { ufid: found.ufid, matches: found.matching.clone(), actions: found.actions.clone(), stats }
+}
+
+impl Tables {
+    fn new() -> Self {
+        let module = FlowModule::in_waiting(1, Box::new(Bridge::new(&BridgeSettings::with_entries(64))));
+        let (ports, members, executions) = (BTreeMap::new(), BTreeMap::new(), VecDeque::new());
+        Self { module, ports, members, executions }
+    }
+
+    pub(crate) fn flows(&self) -> Vec<DatapathFlow> {
+        let (mut all, mut cursor) = (Vec::new(), Some(0));
+        while let Some(from) = cursor {
+            let (some, next) = self.module.table().dump(from, 4096);
+            all.extend(some.iter().map(|(_, found, stats)| flow(found, *stats)));
+            cursor = next;
+        }
+        all
+    }
+}
+
+impl Datapath for Tables {
+    fn created(&mut self, _: DatapathId, _: &str) -> Result<(), Refusal> {
+        Ok(())
+    }
+
+    fn destroyed(&mut self, _: DatapathId) {}
+
+    fn stats(&self, _: DatapathId) -> (DatapathStats, MegaflowStats) {
+        Default::default()
+    }
+
+    fn port_added(&mut self, _: DatapathId, port: &Port) -> Result<(), Refusal> {
+        if port.number == 0 {
+            return Ok(());
+        }
+        let no_port = Refusal::new(Errno::ENODEV, "there is no such port");
+        let id = *self.ports.get(&port.name).ok_or(no_port)?;
+        self.module.set_number(id, u16::try_from(port.number).ok());
+        self.members.insert(port.number, id);
+        Ok(())
+    }
+
+    fn port_changed(&mut self, _: DatapathId, _: &Port) -> Result<(), Refusal> {
+        Ok(())
+    }
+
+    fn port_removed(&mut self, _: DatapathId, number: u32) {
+        if let Some(port) = self.members.remove(&number) {
+            self.module.set_number(port, None);
+        }
+    }
+
+    fn port_view(&self, _: DatapathId, _: u32) -> PortView {
+        PortView::default()
+    }
+
+    fn flow_install(&mut self, _: DatapathId, install: FlowInstall) -> Result<(), Refusal> {
+        let FlowInstall { ufid, matches, actions, is_probe, .. } = install;
+        let installed = flowtable::FlowSpec { ufid, matching: matches, actions, is_probe };
+        self.module.table().install(installed).map_err(refusal)
+    }
+
+    fn flow_change(
+        &mut self,
+        _: DatapathId,
+        flow: &FlowName,
+        actions: Option<Vec<Action>>,
+        _: bool,
+    ) -> Result<(), Refusal> {
+        self.module.table().replace(name(flow), actions.unwrap_or_default()).map(drop).map_err(refusal)
+    }
+
+    fn flow(&self, _: DatapathId, wanted: &FlowName) -> Option<DatapathFlow> {
+        self.module.table().get(name(wanted)).ok().map(|(found, stats)| flow(&found, stats))
+    }
+
+    fn flow_remove(&mut self, _: DatapathId, flow: &FlowName, _: bool) -> Result<Option<RemovalId>, Refusal> {
+        self.module.table().remove(name(flow)).map(|_| None).map_err(refusal)
+    }
+
+    fn flow_removed(&mut self, _: RemovalId) -> Option<DatapathFlow> {
+        None
+    }
+
+    fn flows_flush(&mut self, _: DatapathId) {
+        while self.module.table().flush(0, usize::MAX).is_some() {}
+    }
+
+    fn flows_visit(
+        &self,
+        _: DatapathId,
+        cursor: u64,
+        visit: &mut dyn FnMut(FlowView<'_>) -> ControlFlow<()>,
+    ) -> Option<u64> {
+        let flows = self.flows();
+        let at = flows.iter().skip(cursor as usize).position(|flow| visit(flow.view()).is_break());
+        at.map(|at| cursor + at as u64)
+    }
+
+    fn execute(&mut self, _: DatapathId, execute: Execute) -> Result<(), Refusal> {
+        self.executions.push_back(execute);
+        Ok(())
+    }
+
+    fn meter_features(&self, _: DatapathId) -> MeterFeatures {
+        MeterFeatures { meters_max: 4096, bands_max: 1 }
+    }
+
+    fn meter_set(&mut self, _: DatapathId, meter: u32, what: Meter) -> Result<Option<Meter>, Refusal> {
+        let band = what.bands.first().copied().unwrap_or_default();
+        let rate = MeterRate { rate: band.rate, burst: band.burst, is_kbps: what.is_kbps };
+        self.module.table().set_meter(meter, rate).map(|()| None).map_err(refusal)
+    }
+
+    fn meter(&self, _: DatapathId, _: u32) -> Option<Meter> {
+        None
+    }
+
+    fn meter_remove(&mut self, _: DatapathId, meter: u32) -> Option<Meter> {
+        let none = MeterRate { rate: 0, burst: 0, is_kbps: false };
+        self.module.table().set_meter(meter, none).ok().map(|()| Meter::default())
+    }
+}
+
+/// Copies of a frame by port, in the order of ports.
+pub(crate) type Copies = Vec<(u16, Vec<u8>)>;
+
+/// A module's decision about a frame.
+pub(crate) struct Decided {
+    pub(crate) copies: Copies,
+    pub(crate) asked: Vec<(Metadata, u32, Vec<u8>)>,
+    pub(crate) drops: Vec<DropReason>,
+}
+
+/// Has a module decide about a frame.
+pub(crate) fn decide(module: &dyn Module, port: u16, frame: &[u8], now_ns: u64) -> Decided {
+    let header = Header::new(&frame[..frame.len().min(128)], frame.len() as u32, Offload::default());
+    let mut verdicts = Verdicts::default();
+    let batch = Batch { port: PortId(port), headers: &[header], hashes: &Hashes::NONE };
+    module.decide(&batch, now_ns, &mut verdicts);
+    let whole = |index: u16| {
+        let image = usize::from(index).checked_sub(32).map_or(&header, |made| &verdicts.images()[made]);
+        [image.bytes(), &frame[image.covers_bytes() as usize..]].concat()
+    };
+    let mut copies: Copies =
+        verdicts.outputs().iter().map(|output| (output.port.0, whole(output.image))).collect();
+    copies.sort();
+    let asked = verdicts.upcalls().iter().map(|upcall| (upcall.metadata, upcall.ticket, whole(upcall.image)));
+    let drops = verdicts.drops().iter().map(|(_, reason)| *reason).collect();
+    Decided { copies, asked: asked.collect(), drops }
+}
+
+/// All of it.
+pub(crate) struct Rig {
+    pub(crate) server: Server,
+    pub(crate) tables: Tables,
+    pub(crate) controller: Controller,
+    /// Clients of the server, by link.
+    peers: [PeerId; LINKS],
+    pub(crate) now_ns: u64,
+    /// Packets that were asked about.
+    pub(crate) misses: u64,
+    /// Why the last frame was dropped, if a flow said so.
+    pub(crate) drops: Vec<DropReason>,
+    /// Of each packet that the controller had executed, why it was dropped if it was.
+    pub(crate) executed: Vec<Option<DropReason>>,
+}
+
+impl Rig {
+    pub(crate) fn new(controller: Controller) -> Self {
+        let (server, tables) = (Server::new(), Tables::new());
+        let (peers, now_ns) = ([PeerId(1), PeerId(2)], 1_000 * SECOND_NS);
+        Self { server, tables, controller, peers, now_ns, misses: 0, drops: Vec::new(), executed: Vec::new() }
+    }
+
+    /// The controller dies, and another one comes.
+    pub(crate) fn replace_controller(&mut self, controller: Controller) {
+        for peer in &mut self.peers {
+            self.server.disconnected(*peer);
+            peer.0 += 2;
+        }
+        self.controller = controller;
+    }
+
+    /// The switch process dies, and another one has its ports by their numbers.
+    pub(crate) fn replace_tables(&mut self) {
+        let records = self.server.records().clone();
+        let ports = std::mem::take(&mut self.tables.ports);
+        (self.server, self.tables) = (Server::new(), Tables::new());
+        self.tables.ports = ports;
+        assert!(self.server.restore(records, &mut self.tables).is_empty());
+    }
+
+    /// Passes messages on until none is left.
+    pub(crate) fn settle(&mut self) -> Copies {
+        let mut copies = Vec::new();
+        loop {
+            let mut is_quiet = !self.controller.turn(self.now_ns);
+            for link in 0..LINKS {
+                is_quiet &= !self.exchange(link);
+            }
+            self.update_asked();
+            while let Some(execute) = self.tables.executions.pop_front() {
+                copies.extend(self.execute(execute));
+                is_quiet = false;
+            }
+            if is_quiet {
+                copies.sort();
+                return copies;
+            }
+        }
+    }
+
+    /// The next datagram of the controller's that changes something; false if there is none.
+    pub(crate) fn obey_one(&mut self) -> bool {
+        let (peer, datagram) = (self.peers[0], self.controller.output(0).map(<[u8]>::to_vec));
+        let Some(datagram) = datagram else { return false };
+        self.controller.sent(0);
+        self.server.received(peer, datagram, &mut self.tables).expect("a good client");
+        while let Some(answer) = self.server.output(peer).map(<[u8]>::to_vec) {
+            self.server.sent(peer, &mut self.tables);
+            self.controller.received(0, &answer, self.now_ns);
+        }
+        true
+    }
+
+    /// Lists that were asked for are told.
+    pub(crate) fn list(&mut self) {
+        while self.exchange(1) {}
+    }
+
+    /// Ports whose misses go to a controller.
+    pub(crate) fn heard_ports(&self) -> usize {
+        let miss = |port| DatapathUpcall {
+            kind: UpcallKind::Miss,
+            port,
+            worker: 0,
+            message: PacketMessage { datapath: 1, ..PacketMessage::default() },
+        };
+        let ports = self.server.records().values().flat_map(|known| known.ports.keys());
+        ports.filter(|port| self.server.reader_of(&miss(**port)).is_some()).count()
+    }
+
+    fn update_asked(&mut self) {
+        let is_asked = self.server.records().keys().any(|id| self.server.takes_misses(*id));
+        self.tables.module.set_asked(is_asked);
+    }
+
+    /// Carries datagrams both ways; whether there were any.
+    fn exchange(&mut self, link: usize) -> bool {
+        let (peer, mut is_busy) = (self.peers[link], false);
+        while self.server.wants_input(peer)
+            && let Some(datagram) = self.controller.output(link).map(<[u8]>::to_vec)
+        {
+            self.controller.sent(link);
+            self.server.received(peer, datagram, &mut self.tables).expect("a good client");
+            is_busy = true;
+        }
+        while let Some(datagram) = self.server.output(peer).map(<[u8]>::to_vec) {
+            self.server.sent(peer, &mut self.tables);
+            self.controller.received(link, &datagram, self.now_ns);
+            is_busy = true;
+        }
+        is_busy
+    }
+
+    fn execute(&mut self, execute: Execute) -> Copies {
+        let in_port = execute.metadata.in_port.expect("it came from somewhere") as u16;
+        let metadata = Metadata { in_port, ..Metadata::default() };
+        let execution = Execution::new(metadata, &execute.actions, 0).expect("it can be done");
+        self.tables.module.execute_next(execution).expect("there is room");
+        let Decided { copies, asked, drops } = decide(&self.tables.module, 0, &execute.packet, self.now_ns);
+        assert!(asked.is_empty());
+        self.executed.push(drops.first().copied());
+        self.tables.module.settle((execute.hash.expect("as it was told") >> 32) as u32);
+        copies
+    }
+
+    /// The copies of a frame that leave, by a flow or by the controller.
+    pub(crate) fn send(&mut self, port: u16, frame: &[u8]) -> Copies {
+        let mut copies = self.ask(port, frame);
+        copies.extend(self.settle());
+        copies.sort();
+        copies
+    }
+
+    /// As [`Self::send`], without the controller's part.
+    pub(crate) fn ask(&mut self, port: u16, frame: &[u8]) -> Copies {
+        let Decided { copies, asked, drops } = decide(&self.tables.module, port, frame, self.now_ns);
+        self.drops = drops;
+        for (metadata, ticket, packet) in asked {
+            self.misses += 1;
+            let key = describe(&packet, &metadata);
+            let hash = Some(u64::from(ticket) << 32);
+            let message = PacketMessage { datapath: 1, packet, key, hash, ..PacketMessage::default() };
+            let port = u32::from(metadata.in_port);
+            self.server.upcall(DatapathUpcall { kind: UpcallKind::Miss, port, worker: 0, message });
+        }
+        copies
+    }
+
+    /// The controller gets its upcalls, and its answers are not delivered.
+    pub(crate) fn hear(&mut self) {
+        while let Some(datagram) = self.server.output(self.peers[0]).map(<[u8]>::to_vec) {
+            self.server.sent(self.peers[0], &mut self.tables);
+            self.controller.received(0, &datagram, self.now_ns);
+        }
+        self.controller.turn(self.now_ns);
+    }
+
+    pub(crate) fn flow_count(&self) -> usize {
+        self.tables.flows().len()
+    }
+}
+
+pub(crate) fn mac(number: u8) -> [u8; 6] {
+    [2, 0, 0, 0, 0, number]
+}
+
+pub(crate) fn frame(destination: [u8; 6], source: [u8; 6], rest: &[u8]) -> Vec<u8> {
+    [&destination[..], &source[..], rest].concat()
+}

@@ -1,0 +1,447 @@
+//! The engine as the switch process uses it: ports by name, counters and tables as reports.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use lasthop_engine::{
+    Capture, Engine, EngineError, EngineSettings, FormerCounters, PORT_COUNTERS_BYTES, PortConfig,
+    PortDevice, PortStats, RingInspection, RingStats, SavedCounters, Watch, WorkerStats,
+};
+use lasthop_fabric::Drops as DropCounters;
+use lasthop_fabric::bounds::TAP_BYTES;
+use lasthop_flowtable::{Executions, FlowModule};
+use lasthop_guestmem::Mapping;
+use lasthop_verdict::{FdbEntry, FdbMove, PortId, SwitchId};
+
+use lasthop_api::capture::{CaptureSpec, Sighting};
+use lasthop_api::facts::MoveFacts;
+use lasthop_api::fdb::{Flush, StaticEntry};
+use lasthop_api::orders::{HostDevice, SwitchPort};
+use lasthop_api::report::{
+    DropCounts, FdbLine, FdbReport, PortReport, RingReport, StatsReport, SwitchInside, WorkerReport,
+};
+use lasthop_api::settings::SwitchSettings;
+use lasthop_api::switches::{SwitchName, SwitchSpec};
+use lasthop_api::vnic::describe_features;
+use lasthop_runtime::fault::{Fault, Kind};
+
+use super::switches::NamedSwitches;
+
+/// The engine and the names of its ports.
+pub(super) struct Datapath {
+    engine: Engine,
+    /// Workers have begun.
+    is_begun: bool,
+    switches: NamedSwitches,
+    ports: BTreeMap<String, NamedPort>,
+    /// Counts by processes that are dead.
+    pasts: BTreeMap<PortId, FormerCounters>,
+}
+
+/// A port, by name.
+#[derive(Clone, Debug)]
+pub(super) struct NamedPort {
+    pub(super) number: PortId,
+    /// The switch that it belongs to; none if it is there since a controller asked for it.
+    home: Option<SwitchName>,
+    /// The one that it is in: another one, if a datapath has it.
+    pub(super) at: SwitchId,
+    /// The host's device behind it.
+    pub(super) device: Option<HostDevice>,
+}
+
+impl NamedPort {
+    /// Whether it is there since a controller asked for it.
+    pub(super) fn is_requested(&self) -> bool {
+        self.home.is_none()
+    }
+}
+
+impl Datapath {
+    /// Without workers at work: the first tasks for all of them need not wait for any.
+    pub(super) fn prepare(settings: &SwitchSettings) -> Result<Self, Fault> {
+        let mut switches = NamedSwitches::new(&settings.default_switch(), settings.workers.0)?;
+        let cpus = settings.cpus.clone().unwrap_or_default().0;
+        let settings = EngineSettings {
+            cpus,
+            workers: settings.workers.0,
+            hysteresis_us: settings.hysteresis.0,
+            ..EngineSettings::default()
+        };
+        let engine = Engine::prepare(switches.module(), &settings).map_err(refused)?;
+        switches.set_clock_origin(engine.clock_origin_ns());
+        Ok(Self { engine, is_begun: false, switches, ports: BTreeMap::new(), pasts: BTreeMap::new() })
+    }
+
+    /// Starts the workers, if they were not; they sleep until there is a port with a guest.
+    pub(super) fn begin(&mut self) -> Result<(), Fault> {
+        self.engine.begin().map_err(refused)?;
+        self.is_begun = true;
+        Ok(())
+    }
+
+    /// Whether packets pass.
+    pub(super) fn is_begun(&self) -> bool {
+        self.is_begun
+    }
+
+    pub(super) fn add_switch(&mut self, spec: &SwitchSpec) -> Result<(), Fault> {
+        self.switches.add(spec)?;
+        let told = self.engine.set_module(&self.switches.module());
+        if told.is_err() {
+            self.switches.remove(spec.name.as_str())?;
+        }
+        told.map_err(refused)
+    }
+
+    /// Changes a switch; it keeps its ports.
+    pub(super) fn set_switch(&mut self, spec: &SwitchSpec) -> Result<(), Fault> {
+        let number = self.switches.find(spec.name.as_str())?;
+        let ports = self.engine.ports_of(number);
+        if self.switches.replace(spec, &ports)? {
+            self.engine.set_module(&self.switches.module()).map_err(refused)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn remove_switch(&mut self, name: &str) -> Result<(), Fault> {
+        self.switches.remove(name)?;
+        // A worker that does not answer in time lets the module go when it does.
+        let _ = self.engine.set_module(&self.switches.module());
+        Ok(())
+    }
+
+    pub(super) fn switches(&self) -> Vec<SwitchInside> {
+        let addresses: Vec<PortId> = self.engine.fdb().iter().map(|entry| entry.port).collect();
+        self.switches.describe(&addresses)
+    }
+
+    /// Makes a port. `book` is memory for its counters, should this process be killed.
+    pub(super) fn add(&mut self, port: &SwitchPort, book: Option<OwnedFd>) -> Result<(), Fault> {
+        let (vnic, home) = (&port.vnic, (!port.is_requested).then(|| port.vnic.switch.clone()));
+        let at = self.home(home.as_ref())?;
+        let number = self.engine.add_port(port_config(port, at)).map_err(refused)?;
+        if let Some(memory) = book.as_ref().and_then(book_of).map(Arc::new) {
+            let _ = self.engine.keep_counters(number, &memory);
+            self.pasts.insert(number, FormerCounters::of_memory(&memory));
+        }
+        self.ports.insert(vnic.name.to_string(), NamedPort { number, home, at, device: port.device });
+        Ok(())
+    }
+
+    /// The switch of this name; without a name, that of ports which are in none.
+    fn home(&mut self, name: Option<&SwitchName>) -> Result<SwitchId, Fault> {
+        if let Some(name) = name {
+            return self.switches.find(name.as_str());
+        }
+        let (number, is_new) = self.switches.nowhere()?;
+        if is_new {
+            self.engine.set_module(&self.switches.module()).map_err(refused)?;
+        }
+        Ok(number)
+    }
+
+    /// The host has something else of a port.
+    pub(super) fn set_host_device(&mut self, name: &str, device: Option<HostDevice>) {
+        if let Some(port) = self.ports.get_mut(name) {
+            port.device = device;
+        }
+    }
+
+    pub(super) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    pub(super) fn executions(&self) -> Arc<Executions> {
+        self.switches.executions()
+    }
+
+    pub(super) fn port_named(&self, name: &str) -> Option<NamedPort> {
+        self.ports.get(name).cloned()
+    }
+
+    /// Ports that are there since a controller asked for them.
+    pub(super) fn requested(&self) -> impl Iterator<Item = (&str, PortId)> {
+        let requested = self.ports.iter().filter(|(_, port)| port.is_requested());
+        requested.map(|(name, port)| (name.as_str(), port.number))
+    }
+
+    /// Whether a datapath may have a port: its switch has a flow table, or it is there for that.
+    pub(super) fn is_for_datapaths(&self, port: &NamedPort) -> bool {
+        port.is_requested() || self.switches.flow_table(port.at).is_some()
+    }
+
+    /// Whether there is a switch of this name.
+    pub(super) fn has_switch(&self, name: &str) -> bool {
+        self.switches.find(name).is_ok()
+    }
+
+    /// Whether a datapath of this name is for controllers outside.
+    pub(super) fn is_for_outside(&self, name: &str) -> bool {
+        self.switches.is_for_outside(name)
+    }
+
+    /// Whether a datapath of this name is the controller process's.
+    pub(super) fn has_own_controller(&self, name: &str) -> bool {
+        self.switches.has_own_controller(name)
+    }
+
+    /// Whether a switch is to have another controller than it has.
+    pub(super) fn has_other_controller(&self, spec: &SwitchSpec) -> bool {
+        self.switches.has_other_controller(spec)
+    }
+
+    /// The switch of this name and its flow table; whether it was made for this.
+    pub(super) fn flow_switch(&mut self, name: &str) -> Result<(SwitchId, Arc<FlowModule>, bool), Fault> {
+        let is_made = self.switches.find(name).is_err();
+        if is_made {
+            self.add_switch(&SwitchSpec::of_datapath(name)?)?;
+        }
+        let number = self.switches.find(name)?;
+        let module = self.switches.flow_table(number).map(Arc::clone);
+        let module = module.ok_or_else(|| Fault::refused(format!("switch \"{name}\" has no flow table")))?;
+        Ok((number, module, is_made))
+    }
+
+    /// Takes a port to another switch, unless it is there.
+    pub(super) fn move_port(&mut self, name: &str, switch: SwitchId) -> Result<(), EngineError> {
+        let Some(port) = self.ports.get_mut(name).filter(|port| port.at != switch) else { return Ok(()) };
+        self.engine.move_port(port.number, switch)?;
+        port.at = switch;
+        Ok(())
+    }
+
+    /// Takes a port to the switch that it belongs to.
+    pub(super) fn send_home(&mut self, name: &str) -> Result<(), Fault> {
+        let Some(port) = self.ports.get(name) else { return Ok(()) };
+        let home = port.home.clone();
+        let home = self.home(home.as_ref())?;
+        self.move_port(name, home).map_err(refused)
+    }
+
+    /// Sessions change nothing of any port until `wake`.
+    pub(super) fn quiesce(&self) -> Result<(), Fault> {
+        self.engine.pause_sessions().map_err(refused)
+    }
+
+    /// Takes no more packets from guests, and waits up to `patience` for taken ones.
+    pub(super) fn rest(&self, patience: Duration) -> Result<(), Fault> {
+        self.engine.quiesce(patience).map_err(refused)
+    }
+
+    /// Goes on after `rest`.
+    pub(super) fn wake(&self) -> Result<(), Fault> {
+        self.engine.resume().map_err(refused)
+    }
+
+    /// Changes a port while packets pass.
+    pub(super) fn change(&mut self, port: &SwitchPort) -> Result<(), Fault> {
+        let name = port.vnic.name.as_str();
+        let number = self.find(name)?;
+        let at = self.ports.get(name).map_or(SwitchId::DEFAULT, |port| port.at);
+        self.engine.change_port(number, port_config(port, at)).map_err(refused)
+    }
+
+    /// Forgets a port. Its session has ended before.
+    pub(super) fn remove(&mut self, name: &str) -> Result<(), Fault> {
+        let port = self.find(name)?;
+        self.ports.remove(name);
+        self.pasts.remove(&port);
+        self.engine.remove_port(port).map_err(refused)
+    }
+
+    /// The device that the session with the port's guest drives.
+    pub(super) fn device(&self, name: &str) -> Result<PortDevice, Fault> {
+        self.engine.device(self.find(name)?).map_err(refused)
+    }
+
+    /// Counts of a port by processes that are dead; none if nothing was counted.
+    pub(super) fn past(&self, port: PortId) -> Option<&SavedCounters> {
+        self.pasts.get(&port)?.known()
+    }
+
+    /// Counts of this process; the supervisor adds those of others.
+    pub(super) fn stats(&self) -> Result<StatsReport, Fault> {
+        let stats = self.engine.stats().map_err(refused)?;
+        let ports = stats.ports.into_iter().map(port_report).collect();
+        Ok(StatsReport {
+            ports,
+            workers: stats.workers.into_iter().map(worker_report).collect(),
+            ..StatsReport::default()
+        })
+    }
+
+    /// The lines of one switch, or of all.
+    pub(super) fn fdb(&self, switch: Option<&str>) -> FdbReport {
+        let ports = self.ports.iter();
+        let at_home = ports.filter_map(|(name, port)| Some((port.number, (name, port.home.as_ref()?))));
+        let is_wanted = |home: &SwitchName| switch.is_none_or(|switch| home.as_str() == switch);
+        let names: BTreeMap<PortId, (&String, &SwitchName)> =
+            at_home.filter(|(_, (_, home))| is_wanted(home)).collect();
+        // Besides other switches' entries, those that are older than the end of their port have no name.
+        let named =
+            |entry: FdbEntry| names.get(&entry.port).map(|(name, switch)| fdb_line(&entry, name, switch));
+        FdbReport { entries: self.engine.fdb().into_iter().filter_map(named).collect() }
+    }
+
+    /// The rings that run of each of the named ports.
+    pub(super) fn rings(&self, names: &[&str]) -> Result<Vec<Vec<RingInspection>>, Fault> {
+        let ports: Vec<PortId> = names.iter().map(|name| self.find(name)).collect::<Result<_, _>>()?;
+        self.engine.inspect(&ports).map_err(refused)
+    }
+
+    pub(super) fn moves(&self) -> Vec<MoveFacts> {
+        let told = |moved: FdbMove| MoveFacts {
+            mac: moved.mac.to_string(),
+            from: self.name_of(moved.from),
+            to: self.name_of(moved.to),
+            count: moved.count,
+            age_ms: moved.age_ns / 1_000_000,
+        };
+        self.engine.moves().into_iter().map(told).collect()
+    }
+
+    /// The port's name. A report of it may be older than its end.
+    fn name_of(&self, port: PortId) -> String {
+        let named = self.ports.iter().find(|(_, known)| known.number == port);
+        named.map_or_else(|| format!("port {port}"), |(name, _)| name.clone())
+    }
+
+    pub(super) fn fdb_add(&self, entry: &StaticEntry) -> Result<(), Fault> {
+        self.engine.fdb_add(entry.mac, entry.vlan, self.find(entry.vnic.as_str())?).map_err(refused)
+    }
+
+    pub(super) fn fdb_del(&self, entry: &StaticEntry) -> Result<(), Fault> {
+        self.engine.fdb_del(entry.mac, entry.vlan, self.find(entry.vnic.as_str())?).map_err(refused)
+    }
+
+    /// Forgets learned addresses; how many.
+    pub(super) fn fdb_flush(&self, flush: &Flush) -> Result<usize, Fault> {
+        let port = flush.vnic.as_ref().map(|vnic| self.find(vnic.as_str())).transpose()?;
+        self.engine.fdb_flush(port, flush.vlan).map_err(refused)
+    }
+
+    /// Starts a capture, and tells the names of its interfaces.
+    pub(super) fn capture(&self, spec: &CaptureSpec) -> Result<(Capture, Vec<String>), Fault> {
+        let names: BTreeSet<&str> = match spec.names.is_empty() {
+            true => self.ports.keys().map(String::as_str).collect(),
+            false => spec.names.iter().map(String::as_str).collect(),
+        };
+        let watch = Watch {
+            ports: names.iter().map(|name| self.find(name)).collect::<Result<_, _>>()?,
+            inbound: spec.wants(Sighting::In),
+            outbound: spec.wants(Sighting::Out),
+            drops: spec.wants(Sighting::Drop),
+            snap_len_bytes: spec.snap_len_bytes(),
+            buffer_bytes: TAP_BYTES,
+        };
+        let capture = self.engine.capture(&watch).map_err(|error| match error {
+            EngineError::TooManyCaptures => Fault::new(Kind::Limit, error.to_string()),
+            error => refused(error),
+        })?;
+        Ok((capture, names.into_iter().map(str::to_owned).collect()))
+    }
+
+    fn find(&self, name: &str) -> Result<PortId, Fault> {
+        let gone = || Fault::new(Kind::NoSuchVnic, format!("there is no vnic \"{name}\""));
+        self.ports.get(name).map(|port| port.number).ok_or_else(gone)
+    }
+}
+
+fn port_config(SwitchPort { vnic: spec, leads, .. }: &SwitchPort, switch: SwitchId) -> PortConfig {
+    PortConfig {
+        switch,
+        name: spec.name.to_string(),
+        mac: spec.mac,
+        mtu: spec.mtu,
+        memory_bytes_max: spec.memory_max.unwrap_or_default().bytes(),
+        storm: spec.storm(),
+        queue_pairs: spec.queues,
+        features_mask: spec.features_off.mask_without(),
+        link_up: spec.link.is_up(),
+        vlans: spec.port_vlans(),
+        is_isolated: spec.isolated,
+        kind: leads.kind(),
+    }
+}
+
+/// The memory for a port's counters, as long as the supervisor's version has it. Without it counters begin at 0 after this process,
+/// and nothing else.
+fn book_of(book: &OwnedFd) -> Option<Mapping> {
+    let bytes = u64::try_from(rustix::fs::fstat(book).ok()?.st_size).ok()?;
+    Mapping::of_file(book.as_fd(), 0, bytes.min(PORT_COUNTERS_BYTES as u64)).ok()
+}
+
+fn refused(error: impl std::fmt::Display) -> Fault {
+    Fault::refused(error.to_string())
+}
+
+fn fdb_line(entry: &FdbEntry, name: &str, switch: &SwitchName) -> FdbLine {
+    FdbLine {
+        switch: switch.clone(),
+        mac: entry.mac.to_string(),
+        vlan: entry.vlan,
+        port: name.to_owned(),
+        age_ms: entry.age_ns / 1_000_000,
+        is_static: entry.is_static,
+    }
+}
+
+fn drops(counters: &DropCounters) -> DropCounts {
+    counters.nonzero().map(|(reason, count)| (reason.name().to_owned(), count)).collect()
+}
+
+fn port_report(port: PortStats) -> PortReport {
+    let counters = &port.counters;
+    PortReport {
+        name: port.name,
+        state: port.state.to_string(),
+        since_ms: None,
+        rx_packets: counters.rx_packets,
+        rx_bytes: counters.rx_bytes,
+        rx_gso_packets: counters.rx_gso_packets,
+        tx_packets: counters.tx_packets,
+        tx_bytes: counters.tx_bytes,
+        tx_gso_packets: counters.tx_gso_packets,
+        injected: counters.injected,
+        copies_added: counters.copies_added,
+        segments_added: counters.segments_added,
+        forwarded: counters.forwarded,
+        upcalls: counters.upcalls,
+        flooded_to_none: counters.flooded_to_none,
+        waiting: counters.waiting,
+        detached: counters.detached,
+        rx_drops: drops(&counters.rx_drops),
+        tx_drops: drops(&counters.tx_drops),
+        tx_csum_completed: counters.tx_csum_completed,
+        signals: counters.signals,
+        conserved: counters.is_conserved(),
+        features: describe_features(port.features),
+        rings: port.rings.into_iter().map(ring_report).collect(),
+        guest_mtu: port.guest_mtu,
+    }
+}
+
+fn ring_report(ring: RingStats) -> RingReport {
+    RingReport { index: ring.index, entries: ring.entries, enabled: ring.enabled, error: ring.error }
+}
+
+fn worker_report(worker: WorkerStats) -> WorkerReport {
+    WorkerReport {
+        index: worker.index,
+        thread: worker.thread,
+        cpu_ns: None,
+        sleeps: worker.sleeps,
+        polls: worker.polls,
+        crowded: worker.crowded,
+        visits: worker.visits,
+        batches: worker.batches,
+        contended: worker.handoffs.contended,
+        left: worker.handoffs.left,
+        leased: worker.handoffs.leased,
+        returned: worker.handoffs.returned,
+        wakes: worker.wakes,
+    }
+}

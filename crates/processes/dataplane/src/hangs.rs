@@ -1,0 +1,225 @@
+//! A watch that names hanging turns in the log: those of the main thread or a session's thread that take longer than a second.
+//!
+//! ```text
+//!   a turn      begins: since when, at what ... ends                 wakes the watch if it sleeps
+//!   the watch   sleeps ──woken──> every TICK: names threads that take long ──no turn since the last TICK──> sleeps
+//! ```
+
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+use lasthop_runtime::log::{say, say_of_others};
+
+/// How often it is looked while there are turns.
+const TICK: Duration = Duration::from_millis(500);
+/// A turn that takes longer is named: others' turns take some milliseconds.
+const LONG: Duration = Duration::from_secs(1);
+
+/// The work of a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Work {
+    /// The main thread executes an order of the supervisor's,
+    Order,
+    /// serves clients of the control interface,
+    Clients,
+    /// hands packets to the control plane,
+    Upcalls,
+    /// or comes to rest, as the supervisor is gone.
+    Leaving,
+    /// A session's thread serves its front end, or takes its session apart.
+    Session,
+}
+
+impl Work {
+    const ALL: [Self; 5] = [Self::Order, Self::Clients, Self::Upcalls, Self::Leaving, Self::Session];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Order => "an order of the supervisor",
+            Self::Clients => "clients of the control interface",
+            Self::Upcalls => "packets for the control plane",
+            Self::Leaving => "coming to rest",
+            Self::Session => "its front end's messages",
+        }
+    }
+}
+
+/// All threads that are watched.
+pub(super) struct HangWatch {
+    born: Instant,
+    turns: Mutex<Vec<Weak<Turns>>>,
+    /// Turns begun.
+    begun: AtomicU64,
+    is_awake: AtomicBool,
+    thread: OnceLock<Thread>,
+}
+
+/// The turns of one thread.
+pub(super) struct Turns {
+    watch: Arc<HangWatch>,
+    /// The vnic; none: the main thread.
+    vnic: Option<String>,
+    /// Nanoseconds since the watch was born, when the turn under way began; 0: there is none.
+    since_ns: AtomicU64,
+    work: AtomicU8,
+    is_named: AtomicBool,
+}
+
+/// A turn that is under way until this is dropped.
+pub(super) struct Turn<'a>(&'a Turns);
+
+impl HangWatch {
+    /// Starts the thread, which sleeps until the first turn. Without one nothing is named, and nothing else is amiss.
+    pub(super) fn start() -> Arc<Self> {
+        let watch = Arc::new(Self::new());
+        let watching = Arc::clone(&watch);
+        let thread = std::thread::Builder::new().name("hangs".to_owned()).spawn(move || watching.run());
+        let _ = thread.map(|thread| watch.thread.set(thread.thread().clone()));
+        watch
+    }
+
+    fn new() -> Self {
+        let (turns, begun, is_awake, thread) = Default::default();
+        Self { born: Instant::now(), turns, begun, is_awake, thread }
+    }
+
+    /// Watches a thread as long as the returned value lives: that of a vnic's session, or the main thread.
+    pub(super) fn watch(self: &Arc<Self>, vnic: Option<String>) -> Arc<Turns> {
+        let watch = Arc::clone(self);
+        let (since_ns, work, is_named) = Default::default();
+        let turns = Arc::new(Turns { watch, vnic, since_ns, work, is_named });
+        let mut all = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|turns| turns.strong_count() > 0);
+        all.push(Arc::downgrade(&turns));
+        turns
+    }
+
+    fn now_ns(&self) -> u64 {
+        (self.born.elapsed().as_nanos() as u64).max(1)
+    }
+
+    fn run(&self) {
+        let mut seen = 0;
+        loop {
+            if self.is_awake.load(Ordering::SeqCst) {
+                std::thread::park_timeout(TICK);
+                self.look(&mut seen, self.now_ns());
+            } else {
+                std::thread::park();
+            }
+        }
+    }
+
+    /// Names turns that take long, and falls asleep if there was no turn since the last time. `seen` is the number of turns then.
+    fn look(&self, seen: &mut u64, now_ns: u64) {
+        let turns: Vec<Arc<Turns>> = {
+            let all = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+            all.iter().filter_map(Weak::upgrade).collect()
+        };
+        turns.iter().for_each(|turns| turns.name_if_long(now_ns));
+        let is_idle = || turns.iter().all(|turns| turns.since_ns.load(Ordering::SeqCst) == 0);
+        let begun = self.begun.load(Ordering::SeqCst);
+        if std::mem::replace(seen, begun) == begun && is_idle() {
+            self.is_awake.store(false, Ordering::SeqCst);
+            // One that began in between has seen that the watch is awake.
+            if self.begun.load(Ordering::SeqCst) != begun {
+                self.is_awake.store(true, Ordering::SeqCst);
+            }
+        }
+    }
+
+    #[cold]
+    fn wake(&self) {
+        if !self.is_awake.swap(true, Ordering::SeqCst) {
+            self.thread.get().into_iter().for_each(Thread::unpark);
+        }
+    }
+}
+
+impl Turns {
+    /// The thread is at `work` until the returned value is dropped.
+    pub(super) fn begin(&self, work: Work) -> Turn<'_> {
+        self.work.store(work as u8, Ordering::Relaxed);
+        self.since_ns.store(self.watch.now_ns(), Ordering::SeqCst);
+        self.watch.begun.fetch_add(1, Ordering::SeqCst);
+        if !self.watch.is_awake.load(Ordering::SeqCst) {
+            self.watch.wake();
+        }
+        Turn(self)
+    }
+
+    fn name_if_long(&self, now_ns: u64) {
+        let since_ns = self.since_ns.load(Ordering::SeqCst);
+        let is_long = since_ns != 0 && now_ns.saturating_sub(since_ns) >= LONG.as_nanos() as u64;
+        if is_long && !self.is_named.swap(true, Ordering::SeqCst) {
+            self.say("has been busy", "for more than a second");
+        }
+    }
+
+    fn say(&self, did: &str, how_long: &str) {
+        let work =
+            Work::ALL.get(usize::from(self.work.load(Ordering::Relaxed))).map_or("", |work| work.name());
+        match &self.vnic {
+            Some(vnic) => say_of_others!("vnic {vnic}: its session {did} with {work} {how_long}"),
+            None => say!("the main thread of the switch process {did} with {work} {how_long}"),
+        }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let Self(turns) = self;
+        if turns.is_named.swap(false, Ordering::SeqCst) {
+            let ns = turns.watch.now_ns().saturating_sub(turns.since_ns.load(Ordering::SeqCst));
+            turns.say("was busy", &format!("for {:.1} s", ns as f64 / 1e9));
+        }
+        turns.since_ns.store(0, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG_NS: u64 = LONG.as_nanos() as u64;
+
+    #[test]
+    fn a_long_turn_is_named_once_and_short_ones_are_not() {
+        let watch = Arc::new(HangWatch::new());
+        let (main, session) = (watch.watch(None), watch.watch(Some("vm1".to_owned())));
+        let _long = session.begin(Work::Session);
+        let _short = main.begin(Work::Order);
+        let now_ns = session.since_ns.load(Ordering::SeqCst) + LONG_NS;
+        main.since_ns.store(now_ns, Ordering::SeqCst);
+        watch.look(&mut 0, now_ns);
+        assert!(session.is_named.load(Ordering::SeqCst) && !main.is_named.load(Ordering::SeqCst));
+    }
+
+    #[test]
+    fn it_sleeps_when_there_was_no_turn_for_a_while_and_not_before() {
+        let watch = Arc::new(HangWatch::new());
+        let main = watch.watch(None);
+        let mut seen = 0;
+        let turn = main.begin(Work::Clients);
+        for _ in 0..3 {
+            watch.look(&mut seen, 1);
+            assert!(watch.is_awake.load(Ordering::SeqCst), "one is under way");
+        }
+        drop(turn);
+        drop(main.begin(Work::Upcalls));
+        watch.look(&mut seen, 1);
+        assert!(watch.is_awake.load(Ordering::SeqCst), "there was one");
+        watch.look(&mut seen, 1);
+        assert!(!watch.is_awake.load(Ordering::SeqCst));
+        drop(main.begin(Work::Upcalls));
+        assert!(watch.is_awake.load(Ordering::SeqCst), "it was woken");
+    }
+
+    #[test]
+    fn works_are_found_by_their_numbers() {
+        assert!(Work::ALL.iter().enumerate().all(|(number, work)| *work as usize == number));
+    }
+}

@@ -1,0 +1,121 @@
+//! The switch process's answer to "doctor": its sessions, and how far their rings are.
+
+use lasthop_engine::RingInspection;
+use lasthop_guestmem::MemoryMap;
+use lasthop_vhost::features::protocol;
+use lasthop_vhost::{RingView, SessionView};
+
+use lasthop_api::facts::{FileFacts, Inspection, MemoryFacts, ProgressFacts, RingFacts, SessionFacts};
+use lasthop_api::vnic::describe_features;
+use lasthop_runtime::fault::Fault;
+
+use super::datapath::Datapath;
+use super::sessions::Sessions;
+
+/// The facts about all guests, or about that of port `name`; and `askers`, the connections of clients from outside who take packets
+/// that match no flow.
+pub(super) fn inspect(
+    datapath: &Datapath,
+    sessions: &Sessions,
+    name: Option<&str>,
+    askers: Vec<u64>,
+) -> Result<Inspection, Fault> {
+    let views = sessions.look(|port, session| {
+        let is_wanted = name.is_none_or(|name| name == port);
+        is_wanted.then(|| (port.to_owned(), Seen::of(session.view())))
+    });
+    let mut views: Vec<(String, Seen)> = views.into_iter().flatten().collect();
+    views.sort_by(|(one, _), (other, _)| one.cmp(other));
+    let names: Vec<&str> = views.iter().map(|(port, _)| port.as_str()).collect();
+    let rings = datapath.rings(&names)?;
+    let facts = views.into_iter().zip(rings);
+    Ok(Inspection {
+        sessions: facts.map(|((port, seen), rings)| (port, session(seen, &rings))).collect(),
+        ports: datapath.stats()?.ports,
+        fdb: datapath.fdb(None).entries,
+        moves: datapath.moves(),
+        is_asked: !askers.is_empty(),
+        askers,
+    })
+}
+
+/// A snapshot of a session. It has no reference to the guest's memory, since dropping the last one unmaps the memory.
+struct Seen {
+    view: SessionView,
+    memory: MemoryFacts,
+}
+
+impl Seen {
+    fn of(mut view: SessionView) -> Self {
+        let memory = view.memory.take().as_deref().map(memory).unwrap_or_default();
+        Self { view, memory }
+    }
+}
+
+fn session(Seen { view, memory }: Seen, running: &[RingInspection]) -> SessionFacts {
+    let words = |text: String| text.split_whitespace().map(str::to_owned).collect();
+    let ring = |(index, told): (usize, &RingView)| {
+        ring(index as u16, told, running.iter().find(|ring| usize::from(ring.index) == index))
+    };
+    SessionFacts {
+        messages: view.messages,
+        offered: describe_features(view.offered),
+        features: describe_features(view.features),
+        protocol_features: words(protocol::names(view.protocol_features)),
+        status: view.status,
+        refused: view.refused,
+        ignored: view.ignored,
+        memory,
+        rings: view.rings.iter().enumerate().map(ring).collect(),
+    }
+}
+
+fn ring(index: u16, told: &RingView, running: Option<&RingInspection>) -> RingFacts {
+    let progress = running.and_then(|ring| ring.progress).map(|progress| ProgressFacts {
+        available: progress.available,
+        taken: progress.taken,
+        used: progress.used,
+        waiting: progress.waiting,
+        stalled: progress.is_stalled,
+    });
+    RingFacts {
+        index,
+        entries: told.entries,
+        placed: told.is_placed,
+        started: told.is_kicked,
+        polled: told.is_polled,
+        has_call: told.has_call,
+        // A guest without a VMM in between says how many pairs it uses by its control queue.
+        enabled: running.map_or(told.enabled, |ring| ring.enabled),
+        running: told.running,
+        error: running.and_then(|ring| ring.error.clone()),
+        worker: running.map(|ring| ring.worker),
+        kicks: running.map_or(0, |ring| ring.kicks),
+        progress,
+    }
+}
+
+fn memory(map: &MemoryMap) -> MemoryFacts {
+    let backings = || {
+        map.regions().iter().filter_map(|region| Some((region.mapping.range()?, region.mapping.backing()?)))
+    };
+    let mut kinds: Vec<String> = backings().map(|(_, backing)| backing.kind.name().to_owned()).collect();
+    kinds.sort();
+    kinds.dedup();
+    // A file is counted once, however many regions lie in it.
+    let mut files: Vec<_> =
+        backings().map(|(range, backing)| ((range.device, range.inode), backing.filled_bytes)).collect();
+    files.sort_unstable();
+    files.dedup_by_key(|(file, _)| *file);
+    MemoryFacts {
+        regions: map.regions().len(),
+        bytes: map.regions().iter().map(|region| region.mapping.len() as u64).sum(),
+        kinds,
+        filled_bytes: files.iter().map(|(_, bytes)| bytes).sum(),
+        is_dead: map.is_dead(),
+        files: files
+            .iter()
+            .map(|((device, inode), _)| FileFacts { device: *device, inode: *inode })
+            .collect(),
+    }
+}

@@ -1,0 +1,166 @@
+//! Datapaths as the supervisor keeps them, so that the next switch process goes on with them.
+//!
+//! To the supervisor they are a value that it does not look into. Flows are kept elsewhere (`survival`).
+
+use std::collections::BTreeMap;
+
+use lasthop_control::datapath::{DatapathId, Meter, Port};
+use lasthop_control::family::{Band, VportOptions};
+use lasthop_control::server::DatapathRecord;
+use serde::{Deserialize, Serialize};
+
+/// All that there are, by number.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct KeptDatapaths {
+    pub(super) version: u64,
+    pub(super) datapaths: BTreeMap<i32, KeptDatapath>,
+}
+
+/// See [`DatapathRecord`].
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct KeptDatapath {
+    name: String,
+    user_features: u32,
+    masks_cache_size: u32,
+    per_cpu_port_ids: Vec<u32>,
+    lost: u64,
+    ports: BTreeMap<u32, KeptPort>,
+    pub(super) meters: BTreeMap<u32, KeptMeter>,
+    /// It is that of a switch that is there without it, and goes with that one.
+    #[serde(default)]
+    pub(super) is_of_switch: bool,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct KeptPort {
+    name: String,
+    /// `OVS_VPORT_TYPE_*`.
+    kind: u32,
+    upcall_port_ids: Vec<u32>,
+    /// Of tunnels: UDP port, whether it is VXLAN with group-based policy.
+    options: Option<(Option<u16>, bool)>,
+}
+
+/// A meter without its counts.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct KeptMeter {
+    is_kbps: bool,
+    /// Type, rate, burst.
+    bands: Vec<(u32, u32, u32)>,
+}
+
+impl KeptDatapath {
+    pub(super) fn of(record: &DatapathRecord, beside: Beside<'_>) -> Self {
+        Self {
+            name: record.name.clone(),
+            user_features: record.user_features,
+            masks_cache_size: record.masks_cache_size,
+            per_cpu_port_ids: record.per_cpu_port_ids.clone(),
+            lost: record.lost,
+            ports: record.ports.iter().map(|(number, port)| (*number, KeptPort::of(port))).collect(),
+            meters: beside.meters.iter().map(|(id, meter)| (*id, KeptMeter::of(meter))).collect(),
+            is_of_switch: beside.is_of_switch,
+        }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn record(&self) -> DatapathRecord {
+        DatapathRecord {
+            name: self.name.clone(),
+            user_features: self.user_features,
+            masks_cache_size: self.masks_cache_size,
+            per_cpu_port_ids: self.per_cpu_port_ids.clone(),
+            lost: self.lost,
+            ports: self.ports.iter().map(|(number, port)| (*number, port.port(*number))).collect(),
+        }
+    }
+}
+
+impl KeptPort {
+    fn of(port: &Port) -> Self {
+        Self {
+            name: port.name.clone(),
+            kind: port.kind.into(),
+            upcall_port_ids: port.upcall_port_ids.clone(),
+            options: port.options.map(|VportOptions { dst_port, is_gbp }| (dst_port, is_gbp)),
+        }
+    }
+
+    fn port(&self, number: u32) -> Port {
+        Port {
+            number,
+            name: self.name.clone(),
+            kind: self.kind.into(),
+            options: self.options.map(|(dst_port, is_gbp)| VportOptions { dst_port, is_gbp }),
+            upcall_port_ids: self.upcall_port_ids.clone(),
+        }
+    }
+}
+
+impl KeptMeter {
+    fn of(meter: &Meter) -> Self {
+        let bands = meter.bands.iter().map(|band| (band.kind, band.rate, band.burst)).collect();
+        Self { is_kbps: meter.is_kbps, bands }
+    }
+
+    pub(super) fn meter(&self) -> Meter {
+        let band = |(kind, rate, burst): &(u32, u32, u32)| Band {
+            kind: *kind,
+            rate: *rate,
+            burst: *burst,
+            stats: None,
+        };
+        Meter { is_kbps: self.is_kbps, bands: self.bands.iter().map(band).collect(), ..Meter::default() }
+    }
+}
+
+/// The kept state of a datapath beside its record.
+#[derive(Clone, Copy)]
+pub(super) struct Beside<'a> {
+    pub(super) meters: &'a BTreeMap<u32, Meter>,
+    pub(super) is_of_switch: bool,
+}
+
+/// The kept state of datapath records and their meters.
+pub(super) fn all<'a>(
+    version: u64,
+    records: impl Iterator<Item = (&'a DatapathId, &'a DatapathRecord)>,
+    beside: impl Fn(DatapathId) -> Option<Beside<'a>>,
+) -> KeptDatapaths {
+    let (none, is_of_switch) = (BTreeMap::new(), false);
+    let kept = |(id, record): (&DatapathId, &DatapathRecord)| {
+        (id.0, KeptDatapath::of(record, beside(*id).unwrap_or(Beside { meters: &none, is_of_switch })))
+    };
+    KeptDatapaths { version, datapaths: records.map(kept).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use lasthop_control::family::VportKind;
+
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_what_was_there() {
+        let mut record = DatapathRecord { user_features: 9, lost: 3, ..DatapathRecord::named("ovs-system") };
+        record.per_cpu_port_ids = vec![7, 8];
+        let options = Some(VportOptions { dst_port: Some(4789), is_gbp: true });
+        for (number, kind) in [(0, VportKind::Internal), (2, VportKind::Vxlan)] {
+            let port = Port { number, name: format!("p{number}"), kind, options, upcall_port_ids: vec![1] };
+            record.ports.insert(number, port);
+        }
+        let band = Band { kind: 1, rate: 1000, burst: 10, stats: None };
+        let meter = Meter { is_kbps: true, bands: vec![band], ..Meter::default() };
+        let meters: BTreeMap<u32, Meter> = [(5, meter.clone())].into();
+        let beside = Beside { meters: &meters, is_of_switch: true };
+        let kept = all(4, [(&DatapathId(1), &record)].into_iter(), |_| Some(beside));
+        let text = serde_json::to_string(&kept).expect("JSON");
+        let read: KeptDatapaths = serde_json::from_str(&text).expect("the same");
+        assert_eq!((&read, read.version), (&kept, 4));
+        assert_eq!(read.datapaths[&1].record(), record);
+        assert_eq!(read.datapaths[&1].meters[&5].meter(), meter);
+    }
+}

@@ -1,0 +1,418 @@
+//! The control interface: its clients make datapaths, give ports numbers, install flows, and get the misses.
+//!
+//! ```text
+//!   client ── SEQPACKET, handed over by the supervisor ──> Connections ── Server ──> Adapter ──> switches, flow tables, engine
+//!     ^                                                        ^
+//!     └── packets of no flow <── Connections::upcall <─────────┴── Upcalls <── workers
+//! ```
+//!
+//! A datapath is a switch of module flow: the one of its name, or one that is made for it. All of this is done on the main
+//! thread, some of it a turn.
+
+mod adapter;
+mod executed;
+mod flows;
+mod kept;
+mod meters;
+mod own_devices;
+mod packets;
+mod places;
+mod refused_flows;
+mod survival;
+mod unanswered;
+mod waiting;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use lasthop_control::datapath::{Datapath as _, DatapathId};
+use lasthop_control::server::{DatapathUpcall, PeerId, Server, Upcalled};
+use lasthop_control::socket::{Access, Closed, Connections};
+use lasthop_engine::{UpcallLimits, UpcallLine, Upcalls};
+use lasthop_flowtable::FlowModule;
+use lasthop_foreign::ForeignFd;
+use lasthop_verdict::PortId;
+use serde_json::Value;
+
+use lasthop_api::orders::{Report, STATE_VERSION};
+use lasthop_runtime::clock::earlier;
+use lasthop_runtime::fault::{Fault, Kind};
+use lasthop_runtime::log::{say, say_of_others};
+use lasthop_runtime::poller::{Interest, Poller};
+
+use super::datapath::Datapath;
+use super::flow_memory::FlowMemory;
+use super::wishes::Wishes;
+use adapter::Adapter;
+use kept::{Beside, KeptDatapath, KeptDatapaths};
+use own_devices::OwnDevices;
+use places::Places;
+use survival::Returning;
+use unanswered::Unanswered;
+use waiting::Waiting;
+
+/// Packets that are handed to the control plane in a row; then guests and clients are looked after.
+const UPCALLS_PER_TURN: usize = 256;
+/// Flows of another process that are installed again before any guest goes on: the ones that were used last, in a millisecond or two. The
+/// others follow as quickly, in as many a turn, before any client is served.
+const FLOWS_PER_TURN: usize = 512;
+/// How soon it is looked whether workers are done with flows that were taken out.
+const SETTLE_PAUSE: Duration = Duration::from_millis(1);
+
+/// The poller's numbers for it: its clients, and packets for them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Numbers {
+    pub(super) clients: u64,
+    pub(super) packets: u64,
+}
+
+/// A packet for the control plane.
+struct Held {
+    upcall: DatapathUpcall,
+    module: Arc<FlowModule>,
+    /// Where it came from.
+    port: PortId,
+    ticket: u32,
+    /// Where those behind it wait.
+    line: UpcallLine,
+}
+
+pub(super) struct Interface {
+    connections: Connections,
+    places: Places,
+    wishes: Wishes,
+    /// Once there is a client.
+    upcalls: Option<Upcalls>,
+    /// Bounds on upcalls under way, for one port.
+    limits: UpcallLimits,
+    numbers: Numbers,
+    frame: Vec<u8>,
+    /// Packets may be left without a further event.
+    is_behind: bool,
+    /// Clients had their turn.
+    is_served: bool,
+    /// Those whose clients have enough to read.
+    waiting: Waiting<Held>,
+    unanswered: Unanswered,
+    returning: Returning,
+    /// Clients wait for flows that were taken out.
+    is_settling: bool,
+    /// Changes to datapaths and to meters that the supervisor knows of.
+    told: (u64, u64),
+    /// Clients from outside, with the numbers under which the supervisor handed their connections over.
+    outsiders: BTreeMap<PeerId, u64>,
+    own_devices: OwnDevices,
+}
+
+impl Interface {
+    pub(super) fn new(poller: &Poller, numbers: Numbers, limits: UpcallLimits) -> Result<Self, Fault> {
+        let connections = Connections::new(Server::new(), Access::Asked)
+            .map_err(|error| Fault::internal("begin the control interface", error))?;
+        poller.add(connections.fd(), numbers.clients, Interest::READ)?;
+        Ok(Self {
+            connections,
+            places: Places::default(),
+            wishes: Wishes::default(),
+            upcalls: None,
+            limits,
+            numbers,
+            frame: Vec::new(),
+            is_behind: false,
+            is_served: false,
+            waiting: Waiting::default(),
+            unanswered: Unanswered::default(),
+            returning: Returning::default(),
+            is_settling: false,
+            told: (0, 0),
+            outsiders: BTreeMap::new(),
+            own_devices: OwnDevices::default(),
+        })
+    }
+
+    /// A client that the supervisor let in under this number, or the supervisor's own controller.
+    pub(super) fn add(
+        &mut self,
+        poller: &Poller,
+        (socket, number): (ForeignFd, u64),
+        is_own: bool,
+        inside: &Datapath,
+    ) {
+        self.listen(poller, inside);
+        match self.connections.add(socket) {
+            Ok(client) if is_own => {
+                self.unanswered.watch(client);
+                self.places.controllers.insert(client);
+            }
+            Ok(client) => drop(self.outsiders.insert(client, number)),
+            Err(why) => say_of_others!(Warning: "refused a control connection: {why}"),
+        }
+    }
+
+    /// Serves clients. They find all flows that there were.
+    pub(super) fn serve(&mut self, inside: &mut Datapath) {
+        if !self.returning.is_empty() {
+            return;
+        }
+        self.is_served = true;
+        let mut adapter = Adapter::new(inside, &mut self.places, &mut self.wishes);
+        match self.connections.turn(&mut adapter) {
+            Ok(closed) => closed.iter().for_each(|(client, why)| {
+                self.unanswered.forget(*client);
+                self.places.controllers.remove(client);
+                self.outsiders.remove(client);
+                complain(why);
+            }),
+            Err(error) => say_of_others!(Warning: "cannot wait for control clients: {error}"),
+        }
+    }
+
+    /// Hands packets to the control plane, to each client as fast as that takes them: those that wait do so where lines have turns.
+    pub(super) fn ask(&mut self, inside: &mut Datapath) {
+        let Some(upcalls) = &mut self.upcalls else { return };
+        upcalls.hear();
+        if upcalls.is_full() {
+            self.waiting.give_up_slowest();
+        }
+        let server = self.connections.server();
+        let mut ready = self.waiting.ready(|client| server.reader(client), Instant::now());
+        self.is_behind = false;
+        for _ in 0..UPCALLS_PER_TURN {
+            let client = ready.pop_front();
+            let held = match client {
+                Some(client) => self.waiting.take(client),
+                None => self.next(inside),
+            };
+            match (held, client) {
+                (None, None) => return,
+                (None, Some(_)) => {}
+                (Some(held), _) => {
+                    let is_taken = self.hand_over(held, client.is_some(), inside);
+                    ready.extend(client.filter(|_| is_taken));
+                }
+            }
+        }
+        self.is_behind = true;
+    }
+
+    /// Hands a packet over, unless its client has enough to read: then it waits, as it may have before, and its line with it.
+    fn hand_over(&mut self, held: Held, has_waited: bool, inside: &mut Datapath) -> bool {
+        let reader = self.connections.server().reader_of(&held.upcall);
+        let busy = reader.filter(|reader| self.waiting.is_waited_for(*reader));
+        if let Some(upcalls) = &mut self.upcalls {
+            upcalls.hold(held.line, busy.is_some());
+        }
+        if let Some(reader) = busy {
+            self.waiting.hold(held, reader, has_waited);
+            return false;
+        }
+        let mut adapter = Adapter::new(inside, &mut self.places, &mut self.wishes);
+        if self.connections.upcall(held.upcall, &mut adapter) == Upcalled::Lost {
+            held.module.settle(held.ticket);
+            inside.engine().upcalls_lost(held.port, 1);
+        }
+        reader.into_iter().for_each(|reader| self.unanswered.asked(reader));
+        true
+    }
+
+    /// The next packet of an existing datapath. Packets of others, and of forgotten actions, are dropped for a named reason.
+    fn next(&mut self, inside: &Datapath) -> Option<Held> {
+        let upcalls = self.upcalls.as_mut()?;
+        while let Some(record) = upcalls.pop(&mut self.frame) {
+            if let Some((upcall, module)) = self.places.upcall(&record, &mut self.frame) {
+                let (port, ticket, line) = (record.port, record.ticket, record.line());
+                return Some(Held { upcall, module, port, ticket, line });
+            }
+            // It has no ticket that counts: its flow table is gone from here, or it is not one that others go behind.
+            inside.engine().upcalls_lost(record.port, 1);
+        }
+        None
+    }
+
+    /// The end of a turn: does the work that waits for workers.
+    pub(super) fn finish(&mut self, inside: &mut Datapath) {
+        self.places.forget_stats();
+        self.own_devices.ask(&mut self.wishes, Instant::now());
+        self.returning.bring_back(&mut self.places, FLOWS_PER_TURN);
+        let is_due = self.connections.due().is_some_and(|due| due <= Instant::now());
+        if !std::mem::take(&mut self.is_served) && (is_due || self.connections.has_more()) {
+            self.serve(inside);
+            self.is_served = false;
+        }
+        if self.is_behind || !self.waiting.is_empty() {
+            self.ask(inside);
+        }
+        if self.is_settling || self.connections.server().is_settling() {
+            self.is_settling =
+                self.connections.settle(&mut Adapter::new(inside, &mut self.places, &mut self.wishes));
+        }
+    }
+
+    /// Has workers hand packets over, once there is anybody who could be asked.
+    fn listen(&mut self, poller: &Poller, inside: &Datapath) {
+        if self.upcalls.is_some() {
+            return;
+        }
+        let made = inside.engine().upcalls(self.limits).map_err(|error| Fault::refused(error.to_string()));
+        let watched = made.and_then(|upcalls| {
+            poller.add(&upcalls, self.numbers.packets, Interest::READ)?;
+            Ok(upcalls)
+        });
+        match watched {
+            Ok(upcalls) => {
+                (self.upcalls, self.places.can_ask) = (Some(upcalls), true);
+            }
+            Err(fault) => say_of_others!(Warning: "the control plane cannot be asked about packets: {fault}"),
+        }
+    }
+
+    /// When there is something to do even if nothing happens.
+    pub(super) fn due(&self) -> Option<Instant> {
+        if self.is_behind || self.connections.has_more() || !self.returning.is_empty() {
+            return Some(Instant::now());
+        }
+        let settling = self.is_settling.then(|| Instant::now() + SETTLE_PAUSE);
+        let waiting = earlier(self.waiting.due(), self.connections.due());
+        let own = earlier(self.own_devices.due(), self.unanswered.due());
+        earlier(settling, earlier(waiting, own))
+    }
+
+    /// Numbers of the connections of clients from outside who take packets of no flow.
+    pub(super) fn askers(&self, inside: &Datapath) -> Vec<u64> {
+        let server = self.connections.server();
+        let outside = server.records().iter().filter(|(_, record)| !inside.has_own_controller(&record.name));
+        let clients: BTreeSet<PeerId> = outside.flat_map(|(id, _)| server.miss_takers(*id)).collect();
+        clients.iter().filter_map(|client| self.outsiders.get(client)).copied().collect()
+    }
+
+    /// A port goes away, and out of its datapath.
+    pub(super) fn port_lost(&mut self, name: &str, inside: &mut Datapath) {
+        self.connections.port_lost(name, &mut Adapter::new(inside, &mut self.places, &mut self.wishes));
+        self.wishes.left(name);
+        self.places.forget_ports();
+    }
+
+    /// A switch has no flow table any more, and is no datapath.
+    pub(super) fn datapath_lost(&mut self, name: &str, inside: &mut Datapath) {
+        let mut adapter = Adapter::new(inside, &mut self.places, &mut self.wishes);
+        self.connections.datapath_lost(name, &mut adapter);
+    }
+
+    /// A port that was asked for is there.
+    pub(super) fn port_arrived(&mut self, name: &str, inside: &mut Datapath) {
+        self.wishes.arrived(name);
+        if self.own_devices.arrived(name) {
+            let datapaths = self.connections.server().records();
+            let id = datapaths.iter().find(|(_, record)| record.name == name).map(|(id, _)| *id);
+            let mut adapter = Adapter::new(inside, &mut self.places, &mut self.wishes);
+            adapter.take_own_device(id, name);
+        }
+    }
+
+    /// A port that was asked for is not to be had.
+    pub(super) fn port_denied(&mut self, name: &str, errno: i32) {
+        self.wishes.denied(name, errno);
+        self.own_devices.denied(name, Instant::now());
+    }
+
+    /// Reports for the supervisor.
+    pub(super) fn take_reports(&mut self) -> Vec<Report> {
+        let mut reports = self.wishes.take_reports();
+        let server = self.connections.server();
+        let is_silent = self.unanswered.is_silent(|client| server.reader(client), Instant::now());
+        reports.extend(is_silent.then_some(Report::Unanswered));
+        reports.extend(self.news().map(Report::Datapaths));
+        reports
+    }
+
+    /// Datapaths, ports and meters, for the next process, if there is anything new about them.
+    fn news(&mut self) -> Option<Value> {
+        let server = self.connections.server();
+        let now = (server.changes(), self.places.meter_changes);
+        if std::mem::replace(&mut self.told, now) == now {
+            return None;
+        }
+        let beside = |id| {
+            let place = self.places.get(id)?;
+            Some(Beside { meters: &place.meters, is_of_switch: place.made.is_none() })
+        };
+        serde_json::to_value(kept::all(STATE_VERSION, server.records().iter(), beside)).ok()
+    }
+
+    /// Makes the datapaths again that another process told last, with the flows that it left in `file`; all ports are there. Without
+    /// that memory, all else is made, and an error says so: later changes of flows are not written down, so none may come back later.
+    pub(super) fn restore(
+        &mut self,
+        told: Value,
+        file: Option<ForeignFd>,
+        inside: &mut Datapath,
+    ) -> Result<(), Fault> {
+        let unknown = |why: &dyn std::fmt::Display| {
+            Fault::new(Kind::Internal, format!("datapaths of another version are not known: {why}"))
+        };
+        let nothing = || KeptDatapaths { version: STATE_VERSION, ..KeptDatapaths::default() };
+        let kept: Option<KeptDatapaths> = serde_json::from_value(told).map_err(|error| unknown(&error))?;
+        let mut kept = kept.unwrap_or_else(nothing);
+        if kept.version != STATE_VERSION {
+            return Err(unknown(&kept.version));
+        }
+        // A switch may have been taken away while there was no switch process to be told so.
+        kept.datapaths.retain(|_, kept| !kept.is_of_switch || inside.has_switch(kept.name()));
+        let records = kept.datapaths.iter().map(|(id, kept)| (DatapathId(*id), kept.record())).collect();
+        let mut adapter = Adapter::new(inside, &mut self.places, &mut self.wishes);
+        for name in self.connections.server_mut().restore(records, &mut adapter) {
+            say!(Warning: "{name} is not in its datapath any more: it was deleted while the switch process began");
+        }
+        for (id, kept) in &kept.datapaths {
+            for (meter, kept) in &kept.meters {
+                let _ = adapter.meter_set(DatapathId(*id), *meter, kept.meter());
+            }
+        }
+        adapter.release_orphans();
+        let names = kept.datapaths.values().map(KeptDatapath::name);
+        let missing = names.filter(|name| adapter.lacks_own_device(name)).map(str::to_owned);
+        self.own_devices = OwnDevices::new(missing, Instant::now());
+        let no_memory = || Fault::new(Kind::Limit, "the memory of flows cannot be mapped");
+        let (memory, found) = file.and_then(FlowMemory::of).ok_or_else(no_memory)?;
+        self.places.flow_memory = Some(memory);
+        self.returning = Returning::of(found);
+        self.returning.bring_back(&mut self.places, FLOWS_PER_TURN);
+        Ok(())
+    }
+}
+
+/// A client that just hangs up is not logged.
+fn complain(why: &Closed) {
+    if !matches!(why, Closed::HungUp) {
+        say_of_others!(Warning: "closed a control connection: {why}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lasthop_control::server::DatapathRecord;
+
+    use lasthop_api::settings::{Settings, SwitchSettings};
+
+    use super::*;
+
+    #[test]
+    fn the_datapath_of_a_switch_that_is_gone_is_not_made_again() {
+        let settings = SwitchSettings::new(Settings::default()).expect("settings");
+        let mut inside = Datapath::prepare(&settings).expect("an engine");
+        let poller = Poller::new().expect("a poller");
+        let limits = settings.upcalls.unwrap_or_default().limits();
+        let numbers = Numbers { clients: u64::MAX, packets: u64::MAX - 1 };
+        let mut interface = Interface::new(&poller, numbers, limits).expect("an interface");
+        let names = [(1, "gone"), (2, "ovs-system"), (3, "default")];
+        let records = names.map(|(id, name)| (DatapathId(id), DatapathRecord::named(name)));
+        let meters = BTreeMap::new();
+        let beside = |id| Some(Beside { meters: &meters, is_of_switch: id != DatapathId(2) });
+        let kept = kept::all(STATE_VERSION, records.iter().map(|(id, record)| (id, record)), beside);
+        let restored = interface.restore(serde_json::to_value(kept).expect("JSON"), None, &mut inside);
+        assert!(restored.is_err_and(|fault| fault.message.contains("memory of flows")), "it has none");
+        let restored: Vec<i32> = interface.connections.server().records().keys().map(|id| id.0).collect();
+        assert_eq!(restored, [2, 3]);
+        assert!(!inside.has_switch("gone") && inside.has_switch("ovs-system"));
+    }
+}

@@ -1,0 +1,102 @@
+//! Devices of datapaths' own ports that went with the last supervisor.
+//!
+//! A restart of the service ends all taps. Clients ask again for those of other ports, since they are told that these are gone. A
+//! datapath's own port stays, so nobody asks for its tap: this process does, once it has the datapath again.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use lasthop_api::orders::{WantedDevice, WantedKind};
+
+use super::super::wishes::Wishes;
+
+/// Between two requests: the last supervisor's processes may take a moment to let a tap go.
+const PAUSE: Duration = Duration::from_millis(250);
+/// How often a device is asked for. After ten seconds somebody else has its name.
+const ATTEMPTS: u32 = 40;
+
+/// Those that are missing.
+#[derive(Debug, Default)]
+pub(super) struct OwnDevices {
+    /// Attempts that are left, by name of device and datapath.
+    missing: BTreeMap<String, u32>,
+    /// When they are asked for again.
+    due: Option<Instant>,
+}
+
+impl OwnDevices {
+    pub(super) fn new(missing: impl Iterator<Item = String>, now: Instant) -> Self {
+        let missing: BTreeMap<String, u32> = missing.map(|name| (name, ATTEMPTS)).collect();
+        let due = (!missing.is_empty()).then_some(now);
+        Self { missing, due }
+    }
+
+    /// When there is something to ask for.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
+    /// Asks for what is missing, if it is time.
+    pub(super) fn ask(&mut self, wishes: &mut Wishes, now: Instant) {
+        if self.due.take_if(|due| *due <= now).is_none() {
+            return;
+        }
+        for (name, attempts) in &mut self.missing {
+            *attempts -= 1;
+            let (name, switch) = (name.clone(), name.clone());
+            wishes.want_for_ourselves(WantedDevice { name, kind: WantedKind::Internal, switch });
+        }
+    }
+
+    /// The supervisor has it; whether it was missing.
+    pub(super) fn arrived(&mut self, name: &str) -> bool {
+        self.missing.remove(name).is_some()
+    }
+
+    /// The supervisor cannot have it at the moment.
+    pub(super) fn denied(&mut self, name: &str, now: Instant) {
+        match self.missing.get(name) {
+            Some(0) => drop(self.missing.remove(name)),
+            Some(_) => self.due = Some(now + PAUSE),
+            None => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_device_is_asked_for_until_it_is_there() {
+        let (mut wishes, mut now) = (Wishes::default(), Instant::now());
+        let mut devices = OwnDevices::new(["ovs-system".to_owned()].into_iter(), now);
+        assert_eq!(devices.due(), Some(now));
+        devices.ask(&mut wishes, now);
+        assert_eq!((wishes.take_reports().len(), devices.due()), (1, None), "asked once");
+        devices.ask(&mut wishes, now);
+        assert!(wishes.take_reports().is_empty());
+        devices.denied("other", now);
+        devices.denied("ovs-system", now);
+        now += PAUSE;
+        assert_eq!(devices.due(), Some(now));
+        devices.ask(&mut wishes, now);
+        assert_eq!(wishes.take_reports().len(), 1);
+        assert!(devices.arrived("ovs-system") && !devices.arrived("ovs-system"));
+        assert_eq!(devices.due(), None);
+    }
+
+    #[test]
+    fn a_name_that_is_taken_is_given_up() {
+        let (mut wishes, mut now) = (Wishes::default(), Instant::now());
+        let mut devices = OwnDevices::new(["ovs-system".to_owned()].into_iter(), now);
+        for _ in 0..2 * ATTEMPTS {
+            devices.ask(&mut wishes, now);
+            devices.denied("ovs-system", now);
+            now += PAUSE;
+        }
+        assert_eq!(wishes.take_reports().len(), ATTEMPTS as usize);
+        assert!(devices.due().is_none_or(|due| due <= now) && !devices.arrived("ovs-system"));
+        assert!(OwnDevices::new(std::iter::empty(), now).due().is_none());
+    }
+}

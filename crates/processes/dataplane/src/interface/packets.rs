@@ -1,0 +1,304 @@
+//! Packets to the control plane, and from it.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use lasthop_control::datapath::{DatapathId, Execute};
+use lasthop_control::family::PacketMessage;
+use lasthop_control::server::{DatapathUpcall, UpcallKind};
+use lasthop_control::{Errno, Refusal};
+use lasthop_engine::UpcallRecord;
+use lasthop_fabric::bounds::{FRAME_BYTES_MAX, FRAME_BYTES_MIN};
+use lasthop_flow::{Action, FlowKey, Userspace};
+use lasthop_flowtable::{EXECUTED, Execution, FlowModule, describe};
+use lasthop_verdict::{PORTS_MAX, PortId, UpcallReason};
+use lasthop_wire::Metadata;
+use lasthop_wire::key::LinkLayer;
+
+use super::adapter::Adapter;
+use super::flows;
+use super::places::{Place, Places};
+
+/// Packets of the control plane's that workers have not heard of yet.
+const UNDER_WAY_PACKETS_MAX: usize = 1024;
+/// Their bytes.
+const UNDER_WAY_BYTES_MAX: usize = 8 << 20;
+/// The input port of packets that have none (the kernel's `DP_MAX_PORTS`).
+const NO_PORT: u16 = u16::MAX;
+
+/// Some packets, and their bytes.
+#[derive(Debug, Default)]
+struct Load {
+    packets: AtomicUsize,
+    bytes: AtomicUsize,
+}
+
+impl Load {
+    fn get(&self) -> [usize; 2] {
+        [&self.packets, &self.bytes].map(|count| count.load(Ordering::Relaxed))
+    }
+
+    fn add(&self, bytes: usize) {
+        self.packets.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn subtract(&self, bytes: usize) {
+        self.packets.fetch_sub(1, Ordering::Relaxed);
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+/// Packets that were handed to workers to be executed. A port may have as many as it leaves to others: however many packets some ports
+/// have executed, there is room for those of another one.
+#[derive(Debug)]
+pub(super) struct UnderWay {
+    all: Load,
+    of_port: Box<[Load]>,
+}
+
+impl Default for UnderWay {
+    fn default() -> Self {
+        Self { all: Load::default(), of_port: (0..PORTS_MAX).map(|_| Load::default()).collect() }
+    }
+}
+
+impl UnderWay {
+    fn has_room(&self, origin: PortId) -> bool {
+        let Some(own) = self.of_port.get(origin.index()) else { return false };
+        let room = [UNDER_WAY_PACKETS_MAX, UNDER_WAY_BYTES_MAX];
+        (own.get().into_iter().zip(self.all.get()).zip(room)).all(|((own, all), max)| own + all < max)
+    }
+
+    fn enter(&self, origin: PortId, bytes: usize) {
+        self.all.add(bytes);
+        self.of_port.get(origin.index()).into_iter().for_each(|own| own.add(bytes));
+    }
+
+    fn leave(&self, origin: PortId, bytes: usize) {
+        self.all.subtract(bytes);
+        self.of_port.get(origin.index()).into_iter().for_each(|own| own.subtract(bytes));
+    }
+}
+
+/// A packet's hash goes up with it and comes back when it is executed: the lower half is the hash of its flow, the upper
+/// half the ticket by which the flow table learns that it is through.
+fn hash_of(key: &FlowKey, ticket: u32) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (key.ethernet, key.ipv4, key.ipv6, key.tcp.or(key.udp).or(key.sctp)).hash(&mut hasher);
+    u64::from(ticket) << 32 | u64::from(hasher.finish() as u32)
+}
+
+fn ticket_in(hash: u64) -> u32 {
+    (hash >> 32) as u32
+}
+
+/// Userspace actions in the order in which they are written, those of lists within included.
+fn userspace(actions: &[Action]) -> Vec<&Userspace> {
+    actions.iter().flat_map(userspace_in).collect()
+}
+
+fn userspace_in(action: &Action) -> Vec<&Userspace> {
+    match action {
+        Action::Userspace(userspace) => vec![userspace],
+        Action::Sample(sample) => userspace(&sample.actions),
+        Action::Clone(actions) => userspace(actions),
+        Action::CheckLength(check) => [userspace(&check.greater), userspace(&check.less_equal)].concat(),
+        _ => Vec::new(),
+    }
+}
+
+impl Places {
+    /// The upcall for a packet, and the module with its flow table; takes the frame. None if that is gone.
+    pub(super) fn upcall(
+        &self,
+        record: &UpcallRecord,
+        frame: &mut Vec<u8>,
+    ) -> Option<(DatapathUpcall, Arc<FlowModule>)> {
+        let (id, place) = self.of_origin(record.origin)?;
+        let (kind, action, actions) = match record.reason {
+            UpcallReason::Miss => (UpcallKind::Miss, None, None),
+            UpcallReason::Action { flow, step } => {
+                let (action, actions) = place.action(flow, usize::from(step))?;
+                (UpcallKind::Action { port_id: action.port_id }, Some(action), actions)
+            }
+        };
+        let key = describe(frame, &record.metadata);
+        let hash = Some(hash_of(&key, record.ticket));
+        let packet = std::mem::take(frame);
+        let key = FlowKey { in_port: key.in_port.filter(|number| *number != u32::from(NO_PORT)), ..key };
+        let len_bytes = Some(record.len_bytes).filter(|len| *len as usize > packet.len());
+        let user_data = action.and_then(|action| action.user_data);
+        let message = PacketMessage {
+            datapath: id.0,
+            packet,
+            key,
+            actions,
+            user_data,
+            len_bytes,
+            hash,
+            ..PacketMessage::default()
+        };
+        let (port, worker) = (u32::from(record.metadata.in_port), usize::from(record.worker));
+        Some((DatapathUpcall { kind, port, worker, message }, Arc::clone(&place.module)))
+    }
+}
+
+impl Place {
+    /// The action that sent a packet up, and all of its flow's, if it wants them told.
+    fn action(&self, flow: u32, step: usize) -> Option<(Userspace, Option<Vec<Action>>)> {
+        if flow & EXECUTED != 0 {
+            return Some((self.executed.find(flow & !EXECUTED, step)?.clone(), None));
+        }
+        let flow = self.module.table().named(flow)?;
+        let action = (*userspace(&flow.actions).get(step)?).clone();
+        let actions = action.has_actions.then(|| flow.actions.clone());
+        Some((action, actions))
+    }
+}
+
+fn metadata(key: &FlowKey) -> Metadata {
+    let in_port = key.in_port.and_then(|port| u16::try_from(port).ok()).unwrap_or(NO_PORT);
+    Metadata {
+        recirc_id: key.recirc_id.unwrap_or(0),
+        dp_hash: key.dp_hash.unwrap_or(0),
+        priority: key.priority.unwrap_or(0),
+        mark: key.mark.unwrap_or(0),
+        in_port,
+        link: link(key),
+    }
+}
+
+/// A key that tells the EtherType and no addresses is of a packet without an Ethernet header.
+fn link(key: &FlowKey) -> LinkLayer {
+    match (key.ethernet, key.ether_type) {
+        (None, Some(ethertype)) => LinkLayer::None(ethertype),
+        _ => LinkLayer::Ethernet,
+    }
+}
+
+impl Adapter<'_> {
+    /// Sends a packet of the control plane's, unless it only asks whether that could be.
+    pub(super) fn send(&mut self, id: DatapathId, execute: Execute) -> Result<(), Refusal> {
+        let Execute { packet, metadata: key, actions, is_probe, hash, .. } = execute;
+        let place = self.place(id)?;
+        let (module, metadata) = (Arc::clone(&place.module), metadata(&key));
+        let member = place.members.get(&u32::from(metadata.in_port));
+        let origin = member.and_then(|member| member.port).unwrap_or(PortId::INTERNAL);
+        if is_probe {
+            return Execution::new(metadata, &actions, 0).map(drop).map_err(flows::unsupported);
+        }
+        let ticket = hash.map_or(0, ticket_in);
+        let execution = self.execution(id, (origin, metadata), &actions, packet.len()).inspect_err(|_| {
+            // It is not sent, and nothing waits for it.
+            module.settle(ticket);
+            self.inside.engine().upcalls_lost(origin, 1);
+        })?;
+        self.inject((origin, ticket), module, execution, packet);
+        Ok(())
+    }
+
+    /// A packet that came back and cannot be read is not sent, and nothing waits for it.
+    pub(super) fn give_up(&self, id: DatapathId, hash: u64) {
+        if let Ok(place) = self.place(id) {
+            place.module.settle(ticket_in(hash));
+        }
+    }
+
+    /// The actions for a packet of this many bytes, if it may be sent.
+    fn execution(
+        &mut self,
+        id: DatapathId,
+        (origin, metadata): (PortId, Metadata),
+        actions: &[Action],
+        len_bytes: usize,
+    ) -> Result<Execution, Refusal> {
+        if !(FRAME_BYTES_MIN as usize..=FRAME_BYTES_MAX as usize).contains(&len_bytes) {
+            return Err(Refusal::invalid("the packet is too short or too long for a frame"));
+        }
+        if !self.places.under_way.has_room(origin) {
+            return Err(Refusal::new(
+                Errno::ENOMEM,
+                "too many packets of this port are on their way to be executed",
+            ));
+        }
+        let own = userspace(actions).into_iter().cloned().collect();
+        let number = self.place_mut(id)?.executed.remember(own);
+        Execution::new(metadata, actions, number).map_err(flows::unsupported)
+    }
+
+    /// Has a worker send a packet.
+    fn inject(
+        &self,
+        (origin, ticket): (PortId, u32),
+        module: Arc<FlowModule>,
+        execution: Execution,
+        packet: Vec<u8>,
+    ) {
+        let (executions, under_way) = (self.inside.executions(), Arc::clone(&self.places.under_way));
+        let (len_bytes, announced) = (packet.len(), Arc::clone(&module));
+        under_way.enter(origin, len_bytes);
+        self.inside.engine().inject(
+            origin,
+            packet,
+            move || executions.announce(&announced, execution, ticket),
+            move || {
+                module.done(ticket);
+                under_way.leave(origin, len_bytes);
+            },
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lasthop_flow::{CheckLength, SampleAction};
+
+    use super::*;
+
+    #[test]
+    fn userspace_actions_are_found_in_the_order_of_the_flow_table() {
+        let action = |port_id| Action::Userspace(Userspace { port_id, ..Userspace::default() });
+        let sample = SampleAction { probability: 1, actions: vec![action(2), Action::PopVlan] };
+        let check = CheckLength { len_bytes: 9, greater: vec![action(4)], less_equal: vec![action(5)] };
+        let actions = [
+            action(1),
+            Action::Sample(sample),
+            Action::Clone(vec![action(3)]),
+            Action::CheckLength(check),
+            action(6),
+        ];
+        let ids: Vec<u32> = userspace(&actions).iter().map(|action| action.port_id).collect();
+        assert_eq!(ids, [1, 2, 3, 4, 5, 6]);
+    }
+
+    #[test]
+    fn packets_of_some_ports_leave_room_for_those_of_others() {
+        let under_way = UnderWay::default();
+        let flood = |port| std::iter::repeat_with(move || PortId(port));
+        for port in 1..=4 {
+            flood(port)
+                .take_while(|port| under_way.has_room(*port))
+                .for_each(|port| under_way.enter(port, 60));
+        }
+        let [all, _] = under_way.all.get();
+        assert!((UNDER_WAY_PACKETS_MAX / 2..UNDER_WAY_PACKETS_MAX).contains(&all), "{all}");
+        assert!(under_way.has_room(PortId(5)));
+        // Long ones reach the bound in bytes.
+        under_way.enter(PortId(5), UNDER_WAY_BYTES_MAX / 2);
+        assert!(!under_way.has_room(PortId(5)) && under_way.has_room(PortId(6)));
+        under_way.leave(PortId(5), UNDER_WAY_BYTES_MAX / 2);
+        assert!(under_way.has_room(PortId(5)));
+    }
+
+    #[test]
+    fn a_hash_brings_the_ticket_back_and_tells_flows_apart() {
+        let key =
+            |port| FlowKey { udp: Some(lasthop_flow::Ports { src: port, dst: 1 }), ..FlowKey::default() };
+        let hash = hash_of(&key(1), 0x1_0007);
+        assert_eq!((ticket_in(hash), ticket_in(hash_of(&key(1), 0))), (0x1_0007, 0));
+        assert_eq!(hash as u32, hash_of(&key(1), 0) as u32);
+        assert_ne!(hash as u32, hash_of(&key(2), 0) as u32);
+    }
+}

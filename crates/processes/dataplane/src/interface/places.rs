@@ -1,0 +1,168 @@
+//! The switch's datapaths: which switch each is, and which ports it has.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use lasthop_control::datapath::{DatapathId, Meter, RemovalId};
+use lasthop_control::server::PeerId;
+use lasthop_engine::{Engine, EngineStats, PortStats};
+use lasthop_flowtable::{FlowModule, Removed};
+use lasthop_verdict::{PortId, SwitchId};
+
+use super::super::flow_memory::{FlowMemory, RecordPlace};
+use super::executed::Executed;
+use super::packets::UnderWay;
+use super::refused_flows::RefusedFlows;
+
+/// A port in a datapath.
+#[derive(Clone, Debug)]
+pub(super) struct Member {
+    pub(super) name: String,
+    /// None: a number without a port, as that of the datapath's own may be.
+    pub(super) port: Option<PortId>,
+}
+
+/// A datapath.
+pub(super) struct Place {
+    pub(super) switch: SwitchId,
+    pub(super) module: Arc<FlowModule>,
+    /// Its switch was made for it and goes with it: its name.
+    pub(super) made: Option<String>,
+    /// By number.
+    pub(super) members: BTreeMap<u32, Member>,
+    pub(super) meters: BTreeMap<u32, Meter>,
+    /// The name of its flow table in upcalls.
+    pub(super) origin: u16,
+    pub(super) executed: Executed,
+    /// By slot of the flow table: where the flow is in memory that outlives this process.
+    pub(super) records: Vec<Option<RecordPlace>>,
+}
+
+/// All datapaths, and statistics that are asked for later.
+#[derive(Default)]
+pub(super) struct Places {
+    all: BTreeMap<DatapathId, Place>,
+    pub(super) removals: BTreeMap<RemovalId, (Arc<FlowModule>, Removed)>,
+    pub(super) last_removal: u64,
+    last_origin: u16,
+    pub(super) under_way: Arc<UnderWay>,
+    /// Clients that are the switch's own controller. They are for switches and ports that there are, and nothing is made for them.
+    pub(super) controllers: BTreeSet<PeerId>,
+    pub(super) refused_flows: RefusedFlows,
+    /// Workers hand over packets of no flow.
+    pub(super) can_ask: bool,
+    /// Rises when a meter is set or taken out.
+    pub(super) meter_changes: u64,
+    /// The memory in which a successor finds flows; none if there is no such memory.
+    pub(super) flow_memory: Option<FlowMemory>,
+    /// Flows that found no room there were told of.
+    pub(super) is_memory_full: bool,
+    told: RefCell<Told>,
+}
+
+/// Counters that clients were told.
+#[derive(Default)]
+struct Told {
+    stats: EngineStats,
+    is_of_this_turn: bool,
+}
+
+impl Places {
+    pub(super) fn insert(&mut self, id: DatapathId, place: Place) {
+        self.all.insert(id, place);
+    }
+
+    pub(super) fn remove(&mut self, id: DatapathId) -> Option<Place> {
+        self.all.remove(&id)
+    }
+
+    /// A datapath, and the memory in which its flows outlive this process.
+    pub(super) fn with_memory(&mut self, id: DatapathId) -> (Option<&mut Place>, Option<&mut FlowMemory>) {
+        (self.all.get_mut(&id), self.flow_memory.as_mut())
+    }
+
+    pub(super) fn get(&self, id: DatapathId) -> Option<&Place> {
+        self.all.get(&id)
+    }
+
+    pub(super) fn get_mut(&mut self, id: DatapathId) -> Option<&mut Place> {
+        self.all.get_mut(&id)
+    }
+
+    /// An origin for upcalls that no datapath has, nor had lately. Upcalls queued for a deleted datapath are dropped, also if another
+    /// one has its switch, or its switch's number. Never 0, which stands for none.
+    pub(super) fn fresh_origin(&mut self) -> u16 {
+        loop {
+            self.last_origin = self.last_origin.wrapping_add(1).max(1);
+            if self.of_origin(self.last_origin).is_none() {
+                return self.last_origin;
+            }
+        }
+    }
+
+    /// The datapath that is called so in upcalls.
+    pub(super) fn of_origin(&self, origin: u16) -> Option<(DatapathId, &Place)> {
+        self.all.iter().find(|(_, place)| place.origin == origin).map(|(id, place)| (*id, place))
+    }
+
+    /// Whether a port is in a datapath.
+    pub(super) fn has(&self, port: PortId) -> bool {
+        let mut members = self.all.values().flat_map(|place| place.members.values());
+        members.any(|member| member.port == Some(port))
+    }
+
+    /// Counters are asked for again in the next turn.
+    pub(super) fn forget_stats(&mut self) {
+        self.told.get_mut().is_of_this_turn = false;
+    }
+
+    /// A port has gone: another one may have its number.
+    pub(super) fn forget_ports(&mut self) {
+        self.told = RefCell::default();
+    }
+
+    /// A port's counters, as of this turn. While workers do not answer, as they were told last: clients take a counter that goes back
+    /// for an error.
+    pub(super) fn stats_of<R>(
+        &self,
+        engine: &Engine,
+        port: PortId,
+        tell: impl FnOnce(&PortStats) -> R,
+    ) -> Option<R> {
+        let mut told = self.told.borrow_mut();
+        if !std::mem::replace(&mut told.is_of_this_turn, true)
+            && let Ok(stats) = engine.stats()
+        {
+            told.stats = stats;
+        }
+        told.stats.ports.iter().find(|one| one.port == port).map(tell)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    fn place(origin: u16) -> Place {
+        let (made, members, meters, executed) = Default::default();
+        let module = Arc::new(FlowModule::for_workers(1));
+        Place { switch: SwitchId(3), module, made, members, meters, origin, executed, records: Vec::new() }
+    }
+
+    #[test]
+    fn a_datapath_that_comes_is_not_asked_what_one_before_it_was_to_be() {
+        let mut places = Places::default();
+        let first = places.fresh_origin();
+        places.insert(DatapathId(1), place(first));
+        assert_eq!(places.of_origin(first).map(|(id, _)| id), Some(DatapathId(1)));
+        places.remove(DatapathId(1));
+        let second = places.fresh_origin();
+        places.insert(DatapathId(1), place(second));
+        assert!(places.of_origin(first).is_none(), "the same datapath, of the same switch");
+        let others: Vec<u16> = (0..=u16::MAX).map(|_| places.fresh_origin()).collect();
+        assert!(!others.contains(&second) && !others.contains(&0));
+    }
+}

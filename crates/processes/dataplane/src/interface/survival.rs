@@ -1,0 +1,135 @@
+//! Flows that outlive the switch process: written down as they come, change and go, and installed again by the next process.
+
+use std::collections::VecDeque;
+
+use lasthop_control::attr::{Attrs, Writer};
+use lasthop_control::datapath::DatapathId;
+use lasthop_control::family::FlowMessage;
+use lasthop_control::{Errno, Refusal};
+use lasthop_flow::{FlowStats, Match};
+use lasthop_flowtable as flowtable;
+use rustix::time::{ClockId, clock_gettime};
+
+use lasthop_runtime::log::say_of_others;
+
+use super::super::flow_memory::{FlowMemory, Found, RecordPlace};
+use super::flows::refused;
+use super::places::Places;
+
+/// Flows that another process left and that are not installed again yet, those first that were used last.
+#[derive(Debug, Default)]
+pub(super) struct Returning(VecDeque<Found>);
+
+impl Returning {
+    pub(super) fn of(mut found: Vec<Found>) -> Self {
+        found.sort_unstable_by_key(|one| std::cmp::Reverse(one.used_ms));
+        Self(found.into())
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Installs the next flows again, at most `flows`. Flows that cannot be installed are forgotten: their packets cause upcalls.
+    pub(super) fn bring_back(&mut self, places: &mut Places, flows: usize) {
+        let now_ms = now_ms();
+        for _ in 0..flows {
+            let Some(found) = self.0.pop_front() else { return };
+            if places.bring_back(found, now_ms).is_err()
+                && let Some(memory) = &mut places.flow_memory
+            {
+                memory.remove(found.place);
+            }
+        }
+    }
+}
+
+impl Places {
+    /// Records a flow as it is now. A flow for which there is no room causes an upcall again after this process's end.
+    pub(super) fn keep(&mut self, id: DatapathId, slot: Option<usize>) {
+        let (Some(place), Some(memory)) = self.with_memory(id) else { return };
+        let Some((slot, (flow, stats))) = slot.and_then(|slot| Some((slot, place.module.table().at(slot)?)))
+        else {
+            return;
+        };
+        if flow.is_probe {
+            return;
+        }
+        if place.records.len() <= slot {
+            place.records.resize(slot + 1, None);
+        }
+        let record = &mut place.records[slot];
+        *record = message_of(&flow).ok().and_then(|message| write(memory, *record, (id, &message), &stats));
+        let is_full = record.is_none() && !self.is_memory_full;
+        if is_full {
+            self.is_memory_full = true;
+            say_of_others!(
+                "there are more flows than are kept for the next switch process: packets of some will be asked about again after its start"
+            );
+        }
+    }
+
+    /// A flow is about to go.
+    pub(super) fn forget(&mut self, id: DatapathId, slot: usize) {
+        let (Some(place), Some(memory)) = self.with_memory(id) else { return };
+        if let Some(record) = place.records.get_mut(slot).and_then(Option::take) {
+            memory.remove(record);
+        }
+    }
+
+    /// Installs a flow of another process. Its record is checked as a client's request is.
+    fn bring_back(&mut self, found: Found, now_ms: u64) -> Result<(), Refusal> {
+        let Found { place: record, datapath, .. } = found;
+        let (Some(place), Some(memory)) = self.with_memory(DatapathId(datapath)) else {
+            return Err(Errno::ENODEV.into());
+        };
+        let (message, mut stats) = memory.read(record);
+        stats.used_ms = stats.used_ms.min(now_ms);
+        let wanted = FlowMessage::decode(datapath, Attrs::new(&message))?;
+        let (Some(key), Some(actions)) = (wanted.key, wanted.actions) else {
+            return Err(Refusal::invalid("a flow needs a key and actions"));
+        };
+        let matching = Match { key, mask: wanted.mask };
+        matching.check()?;
+        let flow = flowtable::FlowSpec { ufid: wanted.ufid, matching, actions, is_probe: false };
+        let slot = place.module.table().install_counted(flow, stats).map_err(refused)?;
+        if place.records.len() <= slot {
+            place.records.resize(slot + 1, None);
+        }
+        place.records[slot] = Some(record);
+        Ok(())
+    }
+}
+
+/// Writes a flow in place of its former record.
+fn write(
+    memory: &mut FlowMemory,
+    old: Option<RecordPlace>,
+    (id, message): (DatapathId, &[u8]),
+    stats: &FlowStats,
+) -> Option<RecordPlace> {
+    match old {
+        Some(old) => memory.replace(old, id.0, message, stats),
+        None => memory.put(id.0, message, stats),
+    }
+}
+
+/// A flow as a client would install it.
+fn message_of(flow: &flowtable::FlowSpec) -> Result<Vec<u8>, Refusal> {
+    let message = FlowMessage {
+        ufid: flow.ufid,
+        key: Some(flow.matching.key.clone()),
+        mask: flow.matching.mask.clone(),
+        actions: Some(flow.actions.clone()),
+        ..FlowMessage::default()
+    };
+    let mut writer = Writer::default();
+    message.encode(&mut writer);
+    writer.finish()
+}
+
+/// CLOCK_MONOTONIC in milliseconds, in which flows' last use is told.
+fn now_ms() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec.unsigned_abs() * 1000 + now.tv_nsec.unsigned_abs() / 1_000_000
+}

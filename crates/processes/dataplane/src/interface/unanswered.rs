@@ -1,0 +1,105 @@
+//! Whether the controller that comes with the switch still does something about packets that it is asked about.
+//!
+//! One that is alive and does nothing, since it hangs or was stopped, would be asked for ever: its connections are sound. The
+//! supervisor finds out the cause; this file only sees that it was asked and did not answer.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use lasthop_control::server::{PeerId, Reader};
+
+/// How long nothing may come from the controller after it was asked about a packet. It answers within a millisecond.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// When a client was asked, and how much had come from it by then.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    since: Instant,
+    heard: u64,
+}
+
+/// The controller's connections.
+#[derive(Debug, Default)]
+pub(super) struct Unanswered {
+    own: BTreeMap<PeerId, Option<Asked>>,
+}
+
+impl Unanswered {
+    /// This client is the controller.
+    pub(super) fn watch(&mut self, client: PeerId) {
+        self.own.insert(client, None);
+    }
+
+    /// A client is gone.
+    pub(super) fn forget(&mut self, client: PeerId) {
+        self.own.remove(&client);
+    }
+
+    /// A client was asked about a packet.
+    pub(super) fn asked(&mut self, Reader { client, heard, .. }: Reader) {
+        if let Some(asked) = self.own.get_mut(&client) {
+            asked.get_or_insert_with(|| Asked { since: Instant::now(), heard });
+        }
+    }
+
+    /// Whether the controller was asked and has said nothing since, for too long; that is true once for each such time.
+    pub(super) fn is_silent(&mut self, reader: impl Fn(PeerId) -> Option<Reader>, now: Instant) -> bool {
+        let mut is_silent = false;
+        for (client, asked) in &mut self.own {
+            let heard = reader(*client).map(|reader| reader.heard);
+            asked.take_if(|asked| Some(asked.heard) != heard);
+            if let Some(asked) = asked.as_mut().filter(|asked| now >= asked.since + PATIENCE) {
+                (asked.since, is_silent) = (now, true);
+            }
+        }
+        is_silent
+    }
+
+    /// When that may be so.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.own.values().flatten().map(|asked| asked.since + PATIENCE).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWN: PeerId = PeerId(1);
+
+    fn reader(heard: u64) -> impl Fn(PeerId) -> Option<Reader> {
+        move |client| Some(Reader { client, is_busy: false, taken: 0, heard })
+    }
+
+    fn asked(heard: u64) -> (Unanswered, Instant) {
+        let mut unanswered = Unanswered::default();
+        unanswered.watch(OWN);
+        assert!(!unanswered.is_silent(|_| None, Instant::now()), "it has not said who it is");
+        assert!(unanswered.due().is_none());
+        unanswered.asked(reader(heard)(OWN).expect("there"));
+        let due = unanswered.due().expect("it was asked");
+        (unanswered, due)
+    }
+
+    #[test]
+    fn who_is_asked_and_says_nothing_is_noticed_once_for_each_patience() {
+        let (mut unanswered, due) = asked(5);
+        assert!(!unanswered.is_silent(reader(5), due - PATIENCE / 2));
+        assert!(unanswered.is_silent(reader(5), due));
+        assert!(!unanswered.is_silent(reader(5), due));
+        assert!(unanswered.is_silent(reader(5), due + PATIENCE));
+    }
+
+    #[test]
+    fn who_says_anything_is_not_and_nor_is_who_was_not_asked_or_is_gone() {
+        let (mut unanswered, due) = asked(5);
+        assert!(!unanswered.is_silent(reader(6), due) && unanswered.due().is_none());
+        assert!(!unanswered.is_silent(reader(6), due + 2 * PATIENCE));
+        let (mut unanswered, due) = asked(5);
+        unanswered.forget(OWN);
+        assert!(!unanswered.is_silent(reader(5), due) && unanswered.due().is_none());
+        let mut others = Unanswered::default();
+        others.asked(reader(0)(PeerId(2)).expect("there"));
+        assert!(others.due().is_none(), "somebody else's controller is none of ours");
+    }
+}

@@ -1,0 +1,410 @@
+//! The switch process: the engine, and one vhost-user session for each guest.
+//!
+//! **Purpose.** [`run`] is the process's whole life. Its main thread serves the channel to the supervisor, the control interface
+//! and packets of no flow; each session has a thread of its own, so that no front end lengthens a turn of it. Packets are the
+//! engine's threads' business.
+//!
+//! **Contract.** The process opens no path: guests' connections, memory and rings all come over the channel or over those
+//! connections. It runs in its sandbox before it meets a guest. Without a supervisor it finishes its work and ends.
+//!
+//! **Not checked.** Orders of the supervisor, which is trusted.
+//!
+//! **Threading.** The main thread, one thread for each session, and the engine's workers.
+//!
+//! ```text
+//!   supervisor ──orders, descriptors──> main thread ──> datapath: engine, workers
+//!                                          │  └ interface: control clients, upcalls
+//!   guest (VMM) ──vhost-user───────────> sessions ──> rings and memory for the engine
+//! ```
+#![deny(unsafe_code)] // files called sys.rs alone may have some
+
+mod captures;
+mod datapath;
+mod flow_memory;
+mod hangs;
+mod inspection;
+mod interface;
+mod keeper;
+mod reports;
+mod sessions;
+mod succession;
+mod switches;
+mod sys;
+mod wishes;
+
+use std::os::fd::{AsFd, IntoRawFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use lasthop_foreign::{ForeignFd, Origin};
+
+use lasthop_api::capture::CaptureSpec;
+use lasthop_api::modules::FLOW;
+use lasthop_api::orders::{Answer, Order, Report, Request, STATE_VERSION};
+use lasthop_api::report::{FdbReport, SwitchInside};
+use lasthop_api::settings::SwitchSettings;
+use lasthop_api::switches::SwitchSpec;
+use lasthop_api::vnic::VnicSpec;
+use lasthop_runtime::clock::earlier;
+use lasthop_runtime::descriptors;
+use lasthop_runtime::fault::{Fault, Kind};
+use lasthop_runtime::ipc::{Channel, take_channel};
+use lasthop_runtime::poller::{Happening, Interest, Poller};
+use lasthop_runtime::sandbox::{self, KeptFds, ProcessRole, Spent};
+use lasthop_runtime::signals;
+
+use captures::{Captures, Terms};
+use datapath::Datapath;
+use hangs::{HangWatch, Turns, Work};
+use interface::{Interface, Numbers};
+use keeper::Keeper;
+use reports::{Flushed, Reports};
+use sessions::{Arrival, Sessions};
+use succession::{Brought, Calming, PendingSuccessors};
+
+/// The channel's number in the poller.
+const CHANNEL: u64 = 0;
+/// Those of the control interface.
+const INTERFACE: Numbers = Numbers { clients: 1, packets: 2 };
+
+/// Runs until the supervisor says so or is gone.
+pub fn run(settings: &SwitchSettings) -> Result<(), Fault> {
+    // Signals to a whole group are for the supervisor.
+    signals::ignore()?;
+    descriptors::raise_limit();
+    // Named, because it was started as /proc/self/exe.
+    let _ = rustix::thread::set_name(c"lasthop-switch");
+    let mut channel = take_channel()?;
+    let datapath = match begin(settings, &mut channel) {
+        Ok(datapath) => datapath,
+        Err(fault) => fail(&mut channel, fault),
+    };
+    let (poller, channel_poller) = (Poller::new()?, Poller::new()?);
+    poller.add(&channel, CHANNEL, Interest::READ)?;
+    channel_poller.add(&channel, CHANNEL, Interest::READ)?;
+    let interface = Interface::new(&poller, INTERFACE, settings.upcalls.unwrap_or_default().limits())?;
+    let reports = Reports::new(channel.as_fd())
+        .map_err(|error| Fault::internal("send on the channel to the supervisor", error))?;
+    let (reports, watch) = (Arc::new(reports), HangWatch::start());
+    Switch {
+        channel,
+        reports: Arc::clone(&reports),
+        turns: watch.watch(None),
+        interface,
+        is_channel_full: false,
+        poller,
+        channel_poller,
+        datapath,
+        sessions: Sessions::new(reports, watch),
+        captures: Captures::default(),
+        calming: None,
+        brought: Brought::default(),
+        pending_successors: PendingSuccessors::default(),
+        stage: Stage::Serving,
+    }
+    .serve()
+}
+
+/// Ends the process, which cannot start. The supervisor logs the reason.
+fn fail(channel: &mut Channel<Report, Request>, fault: Fault) -> ! {
+    let _ = channel.send(&Report::Failed { why: fault.message }, None);
+    std::process::exit(1);
+}
+
+/// Enters the sandbox, then makes the workers, which inherit it.
+fn begin(settings: &SwitchSettings, channel: &mut Channel<Report, Request>) -> Result<Datapath, Fault> {
+    let kept = KeptFds { channel: channel.as_fd() };
+    let keeper = Keeper::prepare();
+    let layers = sandbox::enter(ProcessRole::Switch, settings.sandbox, &kept, Report::Forbidden)?;
+    // For ever, since the keeper, which has it, may outlive anything here.
+    let spent = Spent::of(ProcessRole::Switch, settings.sandbox, &layers)?;
+    let spent = spent.map(|spent| &*Box::leak(Box::new(spent)));
+    // Without it guests wait longer when this process dies, and nothing else.
+    if let Ok(held) = keeper.and_then(|keeper| keeper.start(spent)) {
+        let _ = held.into_raw_fd();
+    }
+    spent.map_or(Ok(()), Spent::take_away)?;
+    descriptors::start_closing();
+    let _ = channel.send(&Report::Sandbox(layers), None);
+    Datapath::prepare(settings)
+}
+
+/// Why a connection did not arrive.
+fn no_descriptor() -> Fault {
+    let why = "the switch process has no file descriptor left for its connection; raise the limit (ulimit -n, LimitNOFILE=)";
+    Fault::new(Kind::Limit, why)
+}
+
+/// How far the switch is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Serving,
+    /// Another process is to go on: nothing is taken from guests.
+    Resting,
+    /// Its last answer is on its way.
+    Ending,
+    Over,
+}
+
+struct Switch {
+    /// Heard only, once it is here.
+    channel: Channel<Report, Request>,
+    reports: Arc<Reports>,
+    turns: Arc<Turns>,
+    is_channel_full: bool,
+    poller: Poller,
+    /// The channel alone: all that is listened to while the switch rests.
+    channel_poller: Poller,
+    interface: Interface,
+    /// Before the engine in the order of dropping: sessions hold devices of it.
+    sessions: Sessions,
+    /// Before the engine, too.
+    pending_successors: PendingSuccessors,
+    /// Before the engine, too: they end with a word from its workers.
+    captures: Captures,
+    datapath: Datapath,
+    calming: Option<Calming>,
+    brought: Brought,
+    stage: Stage,
+}
+
+impl Switch {
+    fn serve(&mut self) -> Result<(), Fault> {
+        let turns = Arc::clone(&self.turns);
+        while self.stage != Stage::Over {
+            for Happening { source, .. } in self.wait()? {
+                match source {
+                    CHANNEL => {
+                        let _turn = turns.begin(Work::Order);
+                        self.hear();
+                    }
+                    // It came to rest in between.
+                    _ if self.stage == Stage::Resting => {}
+                    _ if source == INTERFACE.clients => {
+                        let _turn = turns.begin(Work::Clients);
+                        self.interface.serve(&mut self.datapath);
+                    }
+                    _ => {
+                        let _turn = turns.begin(Work::Upcalls);
+                        self.interface.ask(&mut self.datapath);
+                    }
+                }
+            }
+            self.finish_turn(&turns);
+            self.watch_channel()?;
+        }
+        Ok(())
+    }
+
+    /// Ends a turn, after all its events were handled.
+    fn finish_turn(&mut self, turns: &Turns) {
+        if self.stage == Stage::Serving {
+            let _turn = turns.begin(Work::Clients);
+            self.interface.finish(&mut self.datapath);
+        }
+        for report in self.interface.take_reports() {
+            self.reports.report(&report);
+        }
+        self.rest_if_calm();
+        if self.datapath.is_begun() {
+            self.sessions.start_threads();
+        }
+    }
+
+    /// Waits for events. A process at rest serves no client, and clients do not wake it: their messages stay in the sockets.
+    fn wait(&mut self) -> Result<Vec<Happening>, Fault> {
+        let due = earlier(self.reports.due(), self.calming.map(|_| Calming::due()));
+        match self.stage {
+            Stage::Resting => self.channel_poller.wait(due),
+            _ => self.poller.wait(earlier(due, self.interface.due())),
+        }
+    }
+
+    fn hear(&mut self) {
+        let is_open = self.reports.flush() != Flushed::Gone && self.channel.receive().unwrap_or(false);
+        while let Some((request, fds)) = self.channel.take() {
+            self.obey(request, fds);
+        }
+        match self.stage {
+            Stage::Ending if !is_open || !self.reports.wants_write() => self.stage = Stage::Over,
+            Stage::Serving | Stage::Resting if !is_open => self.leave(),
+            _ => {}
+        }
+    }
+
+    /// Waits for room in the channel while reports of this thread may wait for that; sessions see to theirs.
+    fn watch_channel(&mut self) -> Result<(), Fault> {
+        let _ = self.reports.flush(); // if the other side is gone, reading says so
+        if self.reports.is_overrun() && matches!(self.stage, Stage::Serving | Stage::Resting) {
+            self.leave();
+        }
+        let interest = self.reports.interest();
+        if interest.write != self.is_channel_full {
+            for poller in [&self.poller, &self.channel_poller] {
+                poller.modify(&self.channel, CHANNEL, interest)?;
+            }
+            self.is_channel_full = interest.write;
+        }
+        Ok(())
+    }
+
+    fn obey(&mut self, Request { id, order }: Request, fds: Option<Vec<ForeignFd>>) {
+        if !order.is_preparation() {
+            self.begin_work();
+        }
+        let result = match order {
+            Order::Attach { name, attachment } => return self.attach(name, attachment, fds),
+            Order::Bring { attachment, numbers } => return self.bring(attachment, numbers, fds),
+            Order::TakeOver { name, attachment, session } => {
+                self.take_over(name, attachment, session, fds).map(|()| Answer::Done)
+            }
+            Order::Prepare { name, attachment, session } => {
+                let prepared = self.prepare(name.clone(), attachment, session, fds);
+                let of_vnic = |fault: Fault| Fault::new(fault.kind, format!("vnic {name}: {fault}"));
+                prepared.map(|()| Answer::Done).map_err(of_vnic)
+            }
+            Order::Touch { for_us } => return self.touch(Duration::from_micros(for_us)),
+            Order::GoOn { attachments } => Ok(Answer::WentOn { refused: self.go_on_with(&attachments) }),
+            Order::AddPort(port) => {
+                let book = fds.and_then(|mut fds| fds.pop()).map(ForeignFd::into_trusted);
+                self.datapath.add(&port, book).map(|()| {
+                    self.interface.port_arrived(port.vnic.name.as_str(), &mut self.datapath);
+                    Answer::Done
+                })
+            }
+            Order::ChangePort(port) => self.datapath.change(&port).map(|()| {
+                let guest_told = self.sessions.set_link(port.vnic.name.as_str(), port.vnic.link.is_up());
+                Answer::Changed { guest_told }
+            }),
+            Order::RemovePort { name } => {
+                self.sessions.end_of_port(&name);
+                self.interface.port_lost(&name, &mut self.datapath);
+                self.datapath.remove(&name).map(|()| Answer::Done)
+            }
+            Order::Capture { spec, greeting } => self.capture(&spec, greeting, fds).map(|()| Answer::Done),
+            Order::Restore(told) => {
+                let flows = fds.and_then(|mut fds| fds.pop());
+                self.interface.restore(told, flows, &mut self.datapath).map(|()| Answer::Done)
+            }
+            Order::Connect => self.connect((fds, id), false).map(|()| Answer::Done),
+            Order::ConnectController => self.connect((fds, id), true).map(|()| Answer::Done),
+            Order::AddSwitch(spec) => self.datapath.add_switch(&spec).map(|()| Answer::Done),
+            Order::SetSwitch(spec) => self.set_switch(&spec).map(|()| Answer::Done),
+            Order::RemoveSwitch { name } => self.remove_switch(&name).map(|()| Answer::Done),
+            Order::HostDevice { name, device } => return self.datapath.set_host_device(&name, device),
+            Order::Denied { name, errno } => return self.interface.port_denied(&name, errno),
+            Order::Switches => Ok(Answer::Switches(self.switches())),
+            Order::Stats => self.datapath.stats().map(Answer::Stats),
+            Order::Inspect { name } => {
+                let askers = self.interface.askers(&self.datapath);
+                inspection::inspect(&self.datapath, &self.sessions, name.as_deref(), askers)
+                    .map(Answer::Inspection)
+            }
+            Order::Fdb { switch, in_parts } => Ok(Answer::Fdb(self.fdb(id, switch.as_deref(), in_parts))),
+            Order::FdbAdd(entry) => self.datapath.fdb_add(&entry).map(|()| Answer::Done),
+            Order::FdbDel(entry) => self.datapath.fdb_del(&entry).map(|()| Answer::Done),
+            Order::FdbFlush(flush) => self.datapath.fdb_flush(&flush).map(Answer::Flushed),
+            Order::Know => Ok(Answer::Knows {
+                version: STATE_VERSION,
+                prepares: true,
+                keeps_flows: true,
+                program: env!("CARGO_PKG_VERSION").to_owned(),
+                vnic_keys: VnicSpec::KEYS.iter().map(|key| (*key).to_owned()).collect(),
+            }),
+            Order::Rest => return self.begin_to_rest(id),
+            Order::Hold => self.datapath.rest(Duration::ZERO).map(|()| Answer::Done),
+            Order::Wake => self.wake().map(|()| Answer::Done),
+            Order::End => {
+                self.captures = Captures::default();
+                self.sessions.end_all();
+                self.stage = Stage::Ending;
+                return self.reports.reply_last(id, Ok(Answer::Done));
+            }
+        };
+        self.reports.reply(id, result);
+    }
+
+    /// The facts that each switch knows, and the controller of its packets.
+    fn switches(&self) -> Vec<SwitchInside> {
+        let (mut all, askers) = (self.datapath.switches(), self.interface.askers(&self.datapath));
+        for switch in all.iter_mut().filter(|switch| self.datapath.is_for_outside(switch.name.as_str())) {
+            switch.askers.clone_from(&askers);
+        }
+        all
+    }
+
+    /// All addresses; if they are wanted in parts, the last ones.
+    fn fdb(&mut self, id: u64, switch: Option<&str>, in_parts: bool) -> FdbReport {
+        let whole = self.datapath.fdb(switch);
+        if !in_parts {
+            return whole;
+        }
+        let (parts, last) = whole.in_parts();
+        parts.into_iter().for_each(|fdb| self.reports.report(&Report::Addresses { id, fdb }));
+        last
+    }
+
+    /// From here on packets pass.
+    fn begin_work(&mut self) {
+        if let Err(fault) = self.datapath.begin() {
+            self.reports.report(&Report::Failed { why: fault.message });
+            std::process::exit(1);
+        }
+    }
+
+    fn attach(&mut self, name: String, attachment: u64, fds: Option<Vec<ForeignFd>>) {
+        let made = self.datapath.device(&name).and_then(|device| {
+            let mut fds = fds.unwrap_or_default().into_iter();
+            let (socket, memory) = (fds.next().ok_or_else(no_descriptor)?, fds.next());
+            let origin = self.sessions.admit(&name)?;
+            let arrival = Arrival { name: name.clone(), attachment, socket: socket.of(&origin), memory };
+            self.sessions.begin(arrival, device)
+        });
+        if let Err(fault) = made {
+            self.reports.report_of_session(&Report::Detached { name, attachment, why: fault.message });
+        }
+    }
+
+    /// Changes a switch; one that has no flow table any more is no datapath. Another controller begins with an empty one: flows of the
+    /// controller before would stay for ever.
+    fn set_switch(&mut self, spec: &SwitchSpec) -> Result<(), Fault> {
+        if spec.module.as_str() != FLOW || self.datapath.has_other_controller(spec) {
+            self.interface.datapath_lost(spec.name.as_str(), &mut self.datapath);
+        }
+        self.datapath.set_switch(spec)
+    }
+
+    /// Takes a switch away, and its datapath with it: otherwise the next switch of this name would find that, with the number of
+    /// another switch.
+    fn remove_switch(&mut self, name: &str) -> Result<(), Fault> {
+        self.datapath.remove_switch(name)?;
+        self.interface.datapath_lost(name, &mut self.datapath);
+        Ok(())
+    }
+
+    /// A client of the control interface, or the supervisor's own controller.
+    fn connect(&mut self, (fds, number): (Option<Vec<ForeignFd>>, u64), is_own: bool) -> Result<(), Fault> {
+        let client = fds.and_then(|mut fds| fds.pop()).ok_or_else(no_descriptor)?;
+        let client = client.of(&Origin::new("a control client"));
+        self.interface.add(&self.poller, (client, number), is_own, &self.datapath);
+        Ok(())
+    }
+
+    fn capture(
+        &mut self,
+        spec: &CaptureSpec,
+        greeting: String,
+        fds: Option<Vec<ForeignFd>>,
+    ) -> Result<(), Fault> {
+        let client = fds.and_then(|mut fds| fds.pop()).ok_or_else(no_descriptor)?;
+        let (capture, names) = self.datapath.capture(spec)?;
+        let terms = Terms {
+            names,
+            snap_len_bytes: spec.snap_len_bytes(),
+            count: spec.count,
+            duration: spec.duration_s.map(Duration::from_secs),
+            greeting: greeting.into_bytes(),
+        };
+        self.captures.begin(capture, client.of(&Origin::new("a capture client")), terms)
+    }
+}

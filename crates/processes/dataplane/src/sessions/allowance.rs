@@ -1,0 +1,105 @@
+//! How much of the switch's time the requests of a front end may take: of a CPU by its session's thread, and of the workers.
+
+use std::time::{Duration, Instant};
+
+/// The charge for a change of a ring: it interrupts each worker two or three times, at any point of its work.
+const CHANGE: Duration = Duration::from_micros(500);
+/// The time that may be taken at once: a front end starts, resets and starts again 32 rings some twenty times in a row, or gets many
+/// pieces of memory one by one, as fast as it can.
+const BURST: Duration = Duration::from_secs(2);
+/// In the long run it may take one part of this many of the time: 200 changes a second, or 32 rings stopped and started three times.
+const SHARE: u32 = 10;
+
+/// A thread that took more than this lately gives way to all other threads: a start takes less, even with 32 rings.
+const MODEST: Duration = Duration::from_millis(100);
+
+/// The most excess that it has to make good by waiting: 20 s of waiting, even if a single turn took longer.
+const EXCESS_MAX: Duration = Duration::from_secs(2);
+
+/// The time that the front end of one vnic has taken lately.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Allowance {
+    /// The time that it took and has not made good by waiting.
+    taken: Duration,
+    as_of: Instant,
+}
+
+impl Allowance {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { taken: Duration::ZERO, as_of: now }
+    }
+
+    /// The thread had a CPU for `time` to serve it, and workers were told of `changes`.
+    pub(super) fn charge(&mut self, now: Instant, time: Duration, changes: u64) {
+        let changes = CHANGE.saturating_mul(u32::try_from(changes).unwrap_or(u32::MAX));
+        let taken = self.taken_at(now).saturating_add(time).saturating_add(changes);
+        self.taken = taken.min(BURST + EXCESS_MAX);
+        self.as_of = now;
+    }
+
+    /// For how long it has to wait; none if it need not.
+    pub(super) fn pause(&self, now: Instant) -> Option<Duration> {
+        let excess = self.taken_at(now).checked_sub(BURST).filter(|excess| !excess.is_zero())?;
+        Some(excess.saturating_mul(SHARE))
+    }
+
+    /// Whether it has taken so much that others are to go before it.
+    pub(super) fn is_immodest(&self, now: Instant) -> bool {
+        self.taken_at(now) > MODEST
+    }
+
+    /// As of when it was charged last.
+    #[cfg(test)]
+    pub(super) fn taken(&self) -> Duration {
+        self.taken
+    }
+
+    fn taken_at(&self, now: Instant) -> Duration {
+        self.taken.saturating_sub(now.saturating_duration_since(self.as_of) / SHARE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn starts_are_not_slowed_down_and_restarts_without_end_are() {
+        let start = Instant::now();
+        let mut allowance = Allowance::new(start);
+        for _ in 0..20 {
+            // 33 rings are stopped and started, at 10 ms a time.
+            allowance.charge(start, Duration::from_millis(10), 66);
+            assert_eq!(allowance.pause(start), None);
+        }
+        assert!(allowance.is_immodest(start));
+        let mut now = start;
+        let mut changes = 0_u64;
+        while now < start + Duration::from_secs(60) {
+            allowance.charge(now, Duration::ZERO, 66);
+            changes += 66;
+            now += allowance.pause(now).unwrap_or_default();
+        }
+        assert!((11_000..=16_000).contains(&changes), "{changes} in a minute");
+        assert_eq!(allowance.pause(now), None, "it has waited");
+    }
+
+    #[test]
+    fn a_start_gives_way_to_nobody() {
+        let start = Instant::now();
+        let mut allowance = Allowance::new(start);
+        (0..2).for_each(|_| allowance.charge(start, Duration::from_millis(10), 66));
+        assert!(!allowance.is_immodest(start));
+    }
+
+    #[test]
+    fn long_turns_are_charged_too() {
+        let start = Instant::now();
+        let mut allowance = Allowance::new(start);
+        allowance.charge(start, BURST + Duration::from_secs(1), 0);
+        assert_eq!(allowance.pause(start), Some(Duration::from_secs(10)));
+        assert_eq!(allowance.pause(start + Duration::from_secs(10)), None);
+        allowance.charge(start, Duration::from_secs(600), 0);
+        assert_eq!(allowance.pause(start), Some(Duration::from_secs(20)), "at most");
+    }
+}

@@ -1,0 +1,300 @@
+//! The thread of one session: it does all work on a front end's behalf, and no other thread waits for it.
+//!
+//! ```text
+//!   waits for:  its front end ── a turn: messages, rings, memory ── news ──> the supervisor ── rests
+//!               its doorbell ── link, end, hold, from the main thread
+//!               room for news that have not left: until then its front end is not read
+//!               the end of a pause, if it took too much
+//!               closes of its descriptors, if too many are to be done
+//! ```
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+use lasthop_engine::PortDevice;
+use lasthop_foreign::ForeignFd;
+use lasthop_vhost::{Session, SessionEnd};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::setpriority_process;
+use rustix::time::{ClockId, clock_gettime};
+
+use lasthop_api::orders::Report;
+use lasthop_runtime::poller::timespec;
+
+use super::super::hangs::{Turns, Work};
+use super::super::reports::{Flushed, Reports};
+use super::{Hold, Shared, Stage};
+
+/// How many times as much as other work a slow write is charged: no other thread gets the CPU meanwhile, workers neither.
+const SLOW_WRITE_SHARE: u32 = 20;
+/// Niceness of the thread of a front end that has it work all the time. Beside workers and other guests' threads it gets the time that
+/// they leave, and a tenth of a CPU that they want all of.
+const NICENESS: i32 = 10;
+/// Pause between two looks whether a front end's descriptors are closed, while too many of them are not.
+const CLOSES_PAUSE: Duration = Duration::from_millis(10);
+
+/// Why a thread woke up.
+#[derive(Clone, Copy, Default)]
+struct Woken {
+    /// The front end sent something, or takes something.
+    front_end: bool,
+    /// It hung up while it had to wait.
+    is_hung_up: bool,
+    /// There is room for news.
+    room: bool,
+}
+
+/// The state of a session's news to the supervisor.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum News {
+    Told,
+    Waiting,
+    /// There is no supervisor to hear them any more.
+    Lost,
+}
+
+pub(super) struct SessionThread {
+    pub(super) port: String,
+    pub(super) attachment: u64,
+    pub(super) shared: Arc<Shared>,
+    pub(super) reports: Arc<Reports>,
+    pub(super) hold: Arc<Hold>,
+    pub(super) turns: Arc<Turns>,
+    socket: Arc<ForeignFd>,
+    news: News,
+    /// The state of the link that the front end was told last.
+    link_told: bool,
+    /// The last refusal, as reported.
+    refused: Option<String>,
+    /// Its thread has a lower priority than others, for good: the kernel lets no thread raise its own.
+    gives_way: bool,
+    /// Dropped when nothing is left of the session, which disconnects the other end.
+    over: Sender<Infallible>,
+}
+
+/// The further parts of a thread.
+pub(super) struct Company {
+    pub(super) reports: Arc<Reports>,
+    pub(super) hold: Arc<Hold>,
+    pub(super) turns: Arc<Turns>,
+    pub(super) over: Sender<Infallible>,
+}
+
+impl SessionThread {
+    pub(super) fn new(
+        (port, attachment): (String, u64),
+        shared: Arc<Shared>,
+        socket: Arc<ForeignFd>,
+        Company { reports, hold, turns, over }: Company,
+    ) -> Self {
+        let link_told = shared.is_link_up.load(Ordering::SeqCst);
+        let (news, refused, gives_way) = (News::Told, None, false);
+        Self {
+            port,
+            attachment,
+            shared,
+            reports,
+            hold,
+            turns,
+            socket,
+            news,
+            link_told,
+            refused,
+            gives_way,
+            over,
+        }
+    }
+
+    /// Serves the session to its end. A panic ends the process, even in a build that unwinds: the state of the guest's rings is
+    /// unknown.
+    pub(super) fn run(mut self) {
+        let _bomb = Bomb;
+        let why = loop {
+            let woken = self.wait();
+            if self.shared.is_unwanted.load(Ordering::SeqCst) {
+                break None;
+            }
+            if woken.is_hung_up {
+                break Some(SessionEnd::HungUp.to_string());
+            }
+            if let Some(why) = self.act(woken) {
+                break Some(why);
+            }
+        };
+        self.end();
+        let Self { port: name, attachment, reports, over, shared, socket, .. } = self;
+        // Before the supervisor is told: the next guest may come at once.
+        drop((shared, socket, over));
+        why.into_iter().for_each(|why| {
+            reports.report_of_session(&Report::Detached { name: name.clone(), attachment, why });
+        });
+        // No other thread may wait for room for it.
+        reports.flush_all();
+    }
+
+    fn wait(&self) -> Woken {
+        let pause = self.shared.allowance().pause(Instant::now());
+        let is_let = self.is_let();
+        let origin = self.socket.origin();
+        let closes = (origin.is_full() && !origin.is_overdue()).then_some(CLOSES_PAUSE);
+        let pause = pause.max(closes);
+        let is_served = self.news == News::Told && pause.is_none() && is_let;
+        // The system has room for news in the socket, and does not take them.
+        let refused_until = self.reports.due().filter(|_| self.news == News::Waiting);
+        let mut polled = vec![PollFd::new(&self.shared.doorbell, PollFlags::IN)];
+        let mut timeout = None;
+        if is_served {
+            let mut wanted = PollFlags::IN;
+            wanted.set(PollFlags::OUT, self.shared.wants_write.load(Ordering::SeqCst));
+            polled.push(PollFd::new(&self.socket, wanted));
+        } else if let Some(due) = refused_until {
+            timeout = Some(timespec(due.saturating_duration_since(Instant::now())));
+        } else if self.news == News::Waiting {
+            polled.push(PollFd::from_borrowed_fd(self.reports.socket(), PollFlags::OUT));
+        } else if is_let {
+            // It is not read, but whether it is there is to be known: the next one may come.
+            polled.push(PollFd::new(&self.socket, PollFlags::empty()));
+            timeout = pause.map(timespec);
+        }
+        if poll(&mut polled, timeout.as_ref()).is_err() {
+            return Woken::default();
+        }
+        let happened = polled.get(1).is_some_and(|fd| !fd.revents().is_empty());
+        if !polled[0].revents().is_empty() {
+            self.shared.hush();
+        }
+        let is_room = happened && self.news == News::Waiting;
+        let is_hung_up = happened && !is_served && !is_room;
+        Woken { front_end: happened && is_served, is_hung_up, room: is_room || refused_until.is_some() }
+    }
+
+    /// Whether it may be served, as far as this depends on whether the switch is to rest.
+    fn is_let(&self) -> bool {
+        match self.hold.stage() {
+            Stage::Serving => true,
+            Stage::Calming => !self.shared.is_resting.load(Ordering::SeqCst),
+            Stage::Held => false,
+        }
+    }
+
+    /// Does a turn of work. Returns why the session is over, if it is.
+    fn act(&mut self, woken: Woken) -> Option<String> {
+        let shared = Arc::clone(&self.shared);
+        let mut session = shared.session();
+        let session = session.as_mut()?;
+        if woken.room {
+            self.flush(session);
+        }
+        // The switch may have been told to rest meanwhile: the thread that has the session sees to that.
+        let is_let = self.is_let();
+        let link_is_up = self.shared.is_link_up.load(Ordering::SeqCst);
+        let is_served = woken.front_end && is_let;
+        if !is_served && link_is_up == self.link_told {
+            return None;
+        }
+        let turns = Arc::clone(&self.turns);
+        let _turn = turns.begin(Work::Session);
+        if link_is_up != self.link_told {
+            self.link_told = link_is_up;
+            session.set_link(link_is_up);
+        }
+        is_served.then(|| self.serve(session)).flatten()
+    }
+
+    fn serve(&mut self, session: &mut Session<PortDevice>) -> Option<String> {
+        let (began, changes) = (cpu_time(), session.device().changes());
+        self.shared.is_resting.store(false, Ordering::SeqCst);
+        let ended = session.ready().err().map(|end| end.to_string());
+        let changes = session.device().changes() - changes;
+        let closing = self.socket.origin().take_spent();
+        let writing = session.take_slow_writes().saturating_mul(SLOW_WRITE_SHARE);
+        let taken = cpu_time().saturating_sub(began) + closing + writing;
+        self.charge(taken, changes);
+        if ended.is_some() {
+            return ended;
+        }
+        self.report_refusal(session);
+        self.tell(session);
+        self.shared.publish(session);
+        None
+    }
+
+    /// Enters what a turn has taken. One that takes much gives way to all other threads for the rest of its session.
+    fn charge(&mut self, taken: Duration, changes: u64) {
+        let now = Instant::now();
+        let mut allowance = self.shared.allowance();
+        allowance.charge(now, taken, changes);
+        if !self.gives_way && allowance.is_immodest(now) {
+            drop(allowance);
+            self.gives_way = setpriority_process(None, NICENESS).is_ok();
+        }
+    }
+
+    /// Sends the session's changes for a successor, which continues from them.
+    fn tell(&mut self, session: &mut Session<PortDevice>) {
+        let flushed =
+            session.update().map_or(Flushed::All, |update| self.reports.tell(self.attachment, update));
+        self.told(session, flushed);
+    }
+
+    fn flush(&mut self, session: &Session<PortDevice>) {
+        let flushed = self.reports.flush();
+        self.told(session, flushed);
+        self.shared.publish(session);
+    }
+
+    fn told(&mut self, session: &Session<PortDevice>, flushed: Flushed) {
+        self.news = match flushed {
+            Flushed::All => News::Told,
+            Flushed::Waiting => News::Waiting,
+            Flushed::Gone => News::Lost,
+        };
+        if self.news == News::Told {
+            session.rest();
+        }
+    }
+
+    /// Logs the last refusal, unless it equals the one before. A VMM may be refused as fast as it asks.
+    fn report_refusal(&mut self, session: &Session<PortDevice>) {
+        let last = session.refusals().last.as_ref().map(ToString::to_string);
+        if last != self.refused {
+            self.refused.clone_from(&last);
+            let name = self.port.clone();
+            last.into_iter().for_each(|why| {
+                self.reports.report_if_idle(&Report::Refused { name: name.clone(), why });
+            });
+        }
+    }
+
+    /// Takes the session apart: its rings stop, its memory goes, its connection ends. Only the next guest of the vnic waits for that,
+    /// and is charged for it: otherwise coming and going with much memory would cost nothing.
+    fn end(&self) {
+        let Some(mut session) = self.shared.session().take() else { return };
+        let _turn = self.turns.begin(Work::Session);
+        let (began, changes) = (cpu_time(), session.device().change_count());
+        let before = changes.load(Ordering::Relaxed);
+        drop(session);
+        let changes = changes.load(Ordering::Relaxed) - before;
+        let taken = cpu_time().saturating_sub(began) + self.socket.origin().take_spent();
+        self.shared.allowance().charge(Instant::now(), taken, changes);
+    }
+}
+
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::process::abort();
+        }
+    }
+}
+
+/// The CPU time of this thread so far. Time for which it waits is not charged: others have the CPU meanwhile.
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}

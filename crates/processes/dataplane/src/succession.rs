@@ -1,0 +1,247 @@
+//! Sessions of a switch process that died, and the state that the next one needs should this one die.
+
+use std::collections::BTreeMap;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use lasthop_engine::PortDevice;
+use lasthop_foreign::ForeignFd;
+use lasthop_vhost::{Device, PreviousSession, SavedSession, SessionMemory, Successor};
+use serde_json::Value;
+
+use lasthop_api::orders::{Answer, STATE_VERSION};
+use lasthop_runtime::fault::{Fault, Kind};
+use lasthop_runtime::log::say_of_others;
+
+use super::captures::Captures;
+use super::hangs::Work;
+use super::sessions::{self, Arrival};
+use super::{Stage, Switch, no_descriptor};
+
+/// How long packets that can neither be postponed nor taken once more may take to come to their end when the switch is to rest. Packets
+/// that wait for a slow receiver then are lost, and counted.
+const REST_PATIENCE: Duration = Duration::from_millis(10);
+
+/// How long sessions that are in the middle of something may take to come to rest. A session that takes longer is left behind, as by a
+/// death of this process: its guest has to connect again. Packets pass meanwhile, and a front end that is merely slow, as on a machine
+/// whose CPUs are all taken, is not to lose its session.
+const CALM_PATIENCE: Duration = Duration::from_secs(2);
+/// How often it is looked whether they have.
+const CALM_PAUSE: Duration = Duration::from_millis(2);
+
+/// The switch is to rest, and sessions are in the middle of something. All else works meanwhile.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Calming {
+    /// The order that asked for it.
+    id: u64,
+    until: Instant,
+}
+
+impl Calming {
+    pub(super) fn due() -> Instant {
+        Instant::now() + CALM_PAUSE
+    }
+}
+
+impl Switch {
+    /// The switch is to rest, so that another process can go on where this one stands: at once, or when sessions let it.
+    pub(super) fn begin_to_rest(&mut self, id: u64) {
+        if self.stage == Stage::Resting {
+            // Another process may be at work already: no session is served any more, not even one amid a message.
+            let result = self.come_to_rest();
+            return self.reports.reply_last(id, result.map(|()| Answer::Done));
+        }
+        self.sessions.set_stage(sessions::Stage::Calming);
+        self.calming = Some(Calming { id, until: Instant::now() + CALM_PATIENCE });
+        self.rest_if_calm();
+    }
+
+    /// Comes to rest if it is to and sessions are at rest, or have had time enough.
+    pub(super) fn rest_if_calm(&mut self) {
+        let is_over = |calming: &mut Calming| {
+            self.sessions.restless().next().is_none() || Instant::now() >= calming.until
+        };
+        if let Some(Calming { id, .. }) = self.calming.take_if(is_over) {
+            let result = self.come_to_rest();
+            self.reports.reply_last(id, result.map(|()| Answer::Done));
+        }
+    }
+
+    fn come_to_rest(&mut self) -> Result<(), Fault> {
+        self.sessions.set_stage(sessions::Stage::Held);
+        for port in self.sessions.restless() {
+            say_of_others!(
+                "vnic {port}: its front end is in the middle of a message, and is not waited for: its guest will have to connect again"
+            );
+        }
+        self.stage = Stage::Resting;
+        self.datapath.quiesce()?;
+        self.datapath.rest(REST_PATIENCE)
+    }
+
+    /// The supervisor is gone. Packets under way are finished, and connections are left as they are: with copies of them another
+    /// process may continue them, and without copies they end with this one.
+    pub(super) fn leave(&mut self) -> ! {
+        let turns = Arc::clone(&self.turns);
+        let _turn = turns.begin(Work::Leaving);
+        self.captures = Captures::default();
+        // A process that rests already was told to, and another process may be at work.
+        if self.stage != Stage::Resting {
+            self.sessions.set_stage(sessions::Stage::Calming);
+            let until = Instant::now() + CALM_PATIENCE;
+            while self.sessions.restless().next().is_some() && Instant::now() < until {
+                std::thread::sleep(CALM_PAUSE);
+            }
+            let _ = self.come_to_rest();
+        }
+        // Nothing is dropped: a session that is dropped hangs up.
+        std::process::exit(0)
+    }
+
+    /// Goes on, or begins.
+    pub(super) fn wake(&mut self) -> Result<(), Fault> {
+        self.stage = Stage::Serving;
+        self.calming = None;
+        self.pending_successors.clear();
+        let woken = self.datapath.wake();
+        self.sessions.set_stage(sessions::Stage::Serving);
+        woken?;
+        self.begin_work();
+        Ok(())
+    }
+
+    /// Descriptors of a session that will be taken over arrived; without all of them it will not be.
+    pub(super) fn bring(&mut self, attachment: u64, numbers: Vec<u32>, fds: Option<Vec<ForeignFd>>) {
+        let numbered = numbers.into_iter().zip(fds.unwrap_or_default());
+        self.brought.entry(attachment).or_default().extend(numbered);
+    }
+
+    /// Goes on with a session at once.
+    pub(super) fn take_over(
+        &mut self,
+        name: String,
+        attachment: u64,
+        session: Value,
+        fds: Option<Vec<ForeignFd>>,
+    ) -> Result<(), Fault> {
+        self.prepare(name, attachment, session, fds)?;
+        self.go_on(attachment)
+    }
+
+    /// Gets everything ready to go on with a session.
+    pub(super) fn prepare(
+        &mut self,
+        name: String,
+        attachment: u64,
+        session: Value,
+        fds: Option<Vec<ForeignFd>>,
+    ) -> Result<(), Fault> {
+        // The port has room for one guest.
+        self.pending_successors.retain(|_, pending| pending.port != name);
+        let pending = self.pending(&name, attachment, session, fds)?;
+        self.pending_successors.insert(attachment, pending);
+        Ok(())
+    }
+
+    fn pending(
+        &mut self,
+        name: &str,
+        attachment: u64,
+        session: Value,
+        fds: Option<Vec<ForeignFd>>,
+    ) -> Result<PendingSuccessor, Fault> {
+        let mut fds = fds.unwrap_or_default().into_iter();
+        let (Some(socket), Some(memory)) = (fds.next(), fds.next()) else { return Err(no_descriptor()) };
+        let origin = self.sessions.arrears(name).begin();
+        let (socket, fds) = (socket.of(&origin), self.brought.remove(&attachment).unwrap_or_default());
+        let fds = fds.into_iter().map(|(number, fd)| (number, fd.of(&origin))).collect();
+        let device = self.datapath.device(name)?;
+        let is_link_up = device.is_link_up();
+        let kept = SessionMemory::map(memory.as_fd(), device.offer().rings()).map_err(internal)?;
+        let awaited = if session.is_null() {
+            Awaited::First { socket, memory, kept, device }
+        } else {
+            let previous = PreviousSession { memory: kept, session: known(session)?, fds };
+            Awaited::Next(Box::new(Successor::prepare(socket, device, previous).map_err(internal)?))
+        };
+        Ok(PendingSuccessor { port: name.to_owned(), is_link_up, awaited })
+    }
+
+    /// Has the memory mapped that the prepared sessions' guests use now.
+    pub(super) fn touch(&self, patience: Duration) {
+        let until = Instant::now() + patience;
+        for pending in self.pending_successors.values() {
+            if let Awaited::Next(successor) = &pending.awaited {
+                successor.touch(|| Instant::now() >= until);
+            }
+        }
+    }
+
+    /// Goes on with sessions for which everything was got ready; with which it cannot.
+    pub(super) fn go_on_with(&mut self, attachments: &[u64]) -> Vec<(u64, Fault)> {
+        let results = attachments.iter().map(|attachment| (*attachment, self.go_on(*attachment)));
+        results.filter_map(|(attachment, result)| Some((attachment, result.err()?))).collect()
+    }
+
+    /// Goes on with a session for which everything was got ready.
+    fn go_on(&mut self, attachment: u64) -> Result<(), Fault> {
+        let pending = self
+            .pending_successors
+            .remove(&attachment)
+            .ok_or_else(|| internal("nothing was got ready for it"))?;
+        let PendingSuccessor { port: name, is_link_up, awaited } = pending;
+        match awaited {
+            Awaited::First { socket, memory, kept, device } => {
+                kept.check(0).map_err(internal)?;
+                let arrival = Arrival { name, attachment, socket, memory: Some(memory) };
+                self.sessions.begin(arrival, device)
+            }
+            Awaited::Next(successor) => {
+                let session = successor.take_over().map_err(internal)?;
+                self.sessions.enter(name, attachment, session, is_link_up)
+            }
+        }
+    }
+}
+
+fn internal(error: impl std::fmt::Display) -> Fault {
+    Fault::new(Kind::Internal, error.to_string())
+}
+
+/// The saved session, if a process of this version saved it.
+fn known(mut told: Value) -> Result<SavedSession, Fault> {
+    let version = told.get("version").and_then(Value::as_u64);
+    if version != Some(STATE_VERSION) {
+        let why =
+            format!("it was told in another version, {}, than {STATE_VERSION}", version.unwrap_or_default());
+        return Err(Fault::new(Kind::Internal, why));
+    }
+    let session = told.get_mut("session").map(Value::take).unwrap_or_default();
+    serde_json::from_value(session).map_err(|error| Fault::internal("read what is known of it", error))
+}
+
+/// Descriptors that arrived for sessions which are to be taken over.
+pub(super) type Brought = BTreeMap<u64, BTreeMap<u32, ForeignFd>>;
+
+/// A session that is prepared for a guest that another process still has.
+pub(super) struct PendingSuccessor {
+    port: String,
+    is_link_up: bool,
+    awaited: Awaited,
+}
+
+/// Where its session stands.
+enum Awaited {
+    /// Its front end has said nothing yet.
+    First {
+        socket: ForeignFd,
+        memory: ForeignFd,
+        kept: SessionMemory,
+        device: PortDevice,
+    },
+    Next(Box<Successor<PortDevice>>),
+}
+
+/// By attachment.
+pub(super) type PendingSuccessors = BTreeMap<u64, PendingSuccessor>;

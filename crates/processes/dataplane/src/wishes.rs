@@ -1,0 +1,146 @@
+//! Ports that controllers want and this process does not have: the supervisor is asked for them, and told when they are no longer
+//! wanted.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use lasthop_control::datapath::{Readiness, WantedPort};
+use lasthop_control::family::VportKind;
+use lasthop_control::{Errno, Refusal};
+
+use lasthop_api::orders::{Report, WantedDevice, WantedKind};
+
+/// Wanted ports, and reports for the supervisor.
+#[derive(Debug, Default)]
+pub(super) struct Wishes {
+    /// By name: why not, once that is known. As many as there are clients that wait.
+    asked: BTreeMap<String, Option<Refusal>>,
+    reports: Vec<Report>,
+    /// Ports that stay until the supervisor has heard that they are no longer wanted.
+    leaving: BTreeSet<String>,
+}
+
+impl Wishes {
+    /// A port that is not there is wanted, possibly not for the first time.
+    ///
+    /// # Errors
+    /// The supervisor's refusal, once.
+    pub(super) fn want(&mut self, wanted: WantedPort<'_>) -> Result<Readiness, Refusal> {
+        let kind = match wanted.kind {
+            VportKind::Netdev => WantedKind::Netdev,
+            VportKind::Internal => WantedKind::Internal,
+            // Others are not over a device.
+            _ => return Ok(Readiness::Ready),
+        };
+        match self.asked.get(wanted.name) {
+            Some(None) => {}
+            Some(Some(refusal)) => {
+                let refusal = *refusal;
+                self.asked.remove(wanted.name);
+                return Err(refusal);
+            }
+            None => {
+                let (name, switch) = (wanted.name.to_owned(), wanted.datapath.to_owned());
+                self.asked.insert(name.clone(), None);
+                self.reports.push(Report::Wanted(WantedDevice { name, kind, switch }));
+            }
+        }
+        Ok(Readiness::NotYet)
+    }
+
+    /// A device is wanted for which no client waits.
+    pub(super) fn want_for_ourselves(&mut self, wanted: WantedDevice) {
+        self.reports.push(Report::Wanted(wanted));
+    }
+
+    /// The port is there.
+    pub(super) fn arrived(&mut self, name: &str) {
+        self.asked.remove(name);
+    }
+
+    /// The supervisor cannot have it.
+    pub(super) fn denied(&mut self, name: &str, errno: i32) {
+        if let Some(answer) = self.asked.get_mut(name) {
+            *answer = Some(Refusal::new(Errno(errno), "the switch has no port for it; its log says why"));
+        }
+    }
+
+    /// The port is no longer wanted, whether it is there or to come.
+    pub(super) fn release(&mut self, name: &str, is_there: bool) {
+        self.asked.remove(name);
+        if is_there {
+            self.leaving.insert(name.to_owned());
+        }
+        self.reports.push(Report::Released { name: name.to_owned() });
+    }
+
+    /// Whether a port is about to go: a client that wants it has to wait for the next one.
+    pub(super) fn is_leaving(&self, name: &str) -> bool {
+        self.leaving.contains(name)
+    }
+
+    /// The port is there no more.
+    pub(super) fn left(&mut self, name: &str) {
+        self.leaving.remove(name);
+    }
+
+    /// Reports for the supervisor.
+    pub(super) fn take_reports(&mut self) -> Vec<Report> {
+        std::mem::take(&mut self.reports)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lasthop_control::server::PeerId;
+
+    use super::*;
+
+    const WANTED: WantedPort<'static> =
+        WantedPort { client: PeerId(1), datapath: "ovs-system", name: "br0", kind: VportKind::Internal };
+
+    fn told(wishes: &mut Wishes) -> Vec<String> {
+        let told = |report| match report {
+            Report::Wanted(wanted) => format!("{} for {}", wanted.name, wanted.switch),
+            Report::Released { name } => format!("not {name}"),
+            _ => "?".to_owned(),
+        };
+        wishes.take_reports().into_iter().map(told).collect()
+    }
+
+    #[test]
+    fn the_supervisor_is_asked_once() {
+        let mut wishes = Wishes::default();
+        for _ in 0..3 {
+            assert_eq!(wishes.want(WANTED), Ok(Readiness::NotYet));
+        }
+        assert_eq!(told(&mut wishes), ["br0 for ovs-system"]);
+        wishes.arrived("br0");
+        wishes.release("br0", true);
+        assert!(wishes.is_leaving("br0"));
+        assert_eq!(wishes.want(WANTED), Ok(Readiness::NotYet));
+        assert_eq!(told(&mut wishes), ["not br0", "br0 for ovs-system"], "in this order");
+        wishes.left("br0");
+        assert!(!wishes.is_leaving("br0"));
+    }
+
+    #[test]
+    fn what_is_denied_may_be_asked_for_again() {
+        let mut wishes = Wishes::default();
+        let _ = wishes.want(WANTED);
+        wishes.denied("br0", 17);
+        assert_eq!(wishes.want(WANTED).map_err(|refusal| refusal.errno), Err(Errno::EEXIST));
+        assert_eq!(wishes.want(WANTED), Ok(Readiness::NotYet));
+        assert_eq!(told(&mut wishes).len(), 2);
+        wishes.denied("br1", 17);
+        wishes.release("br0", false);
+        wishes.denied("br0", 17);
+        assert!(wishes.asked.is_empty(), "nobody waits for an answer");
+    }
+
+    #[test]
+    fn a_tunnel_needs_no_device() {
+        let mut wishes = Wishes::default();
+        assert_eq!(wishes.want(WantedPort { kind: VportKind::Vxlan, ..WANTED }), Ok(Readiness::Ready));
+        assert!(told(&mut wishes).is_empty());
+    }
+}

@@ -1,0 +1,33 @@
+//! Which back end serves which device.
+
+use std::os::fd::OwnedFd;
+
+use lasthop_guest::VnicPair;
+
+use crate::packet::{self, PacketQueue};
+use crate::tap::TapQueue;
+use crate::xdp::XdpQueue;
+use crate::{DriverError, Needs, Queue};
+use lasthop_device::{Backend, DeviceFacts};
+
+/// The vNIC's properties that a device's back end needs.
+pub(crate) fn needs(facts: &DeviceFacts) -> Result<Needs, DriverError> {
+    match facts.backend {
+        Backend::AfPacket | Backend::Tap => Ok(packet::NEEDS),
+        Backend::AfXdp => Ok(XdpQueue::needs(facts)?),
+    }
+}
+
+/// Queue `number` of a device, on a queue pair of the vNIC.
+pub(crate) fn queue(
+    facts: &DeviceFacts,
+    number: u16,
+    fd: OwnedFd,
+    pair: &VnicPair,
+) -> Result<Box<dyn Queue>, DriverError> {
+    Ok(match facts.backend {
+        Backend::AfPacket => Box::new(PacketQueue::new(fd, facts.header_bytes, pair)?),
+        Backend::Tap => Box::new(TapQueue::new(fd, pair)?),
+        Backend::AfXdp => Box::new(XdpQueue::new(facts, number, fd)?),
+    })
+}

@@ -1,0 +1,353 @@
+//! The driver process's ports and I/O threads, from the control side.
+
+use std::collections::BTreeMap;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+use lasthop_guest::{Vnic, VnicOptions, VnicPair};
+use lasthop_vhost::features;
+use lasthop_wire::vnet::{HEADER_BYTES, HEADER_BYTES_LEGACY};
+
+use crate::backend::{needs, queue};
+use crate::event::{Report, Reporter, Reports, reports};
+use crate::io::IoThread;
+use crate::lane::{Lane, LaneState};
+use crate::stats::{DevicePortId, DevicePortStats, DriverSettings, DriverStats};
+use crate::{DriverError, DriverEvent, Needs, Queue, QueueError};
+use lasthop_device::{Backend, DeviceFacts, DriverCounters};
+
+/// Features of the vNIC that do not depend on the device.
+const RING_FEATURES: u64 = features::VERSION_1
+    | features::EVENT_IDX
+    | features::MRG_RXBUF
+    | features::MQ
+    | features::MAC
+    | features::MTU
+    | features::STATUS;
+
+/// Where a lane is.
+#[derive(Clone, Copy, Debug)]
+struct LaneId {
+    thread: usize,
+    number: u32,
+}
+
+#[derive(Debug)]
+struct AttachedPort {
+    facts: DeviceFacts,
+    vnic: Option<Vnic>,
+    /// Goes up with each device and each switch.
+    generation: u64,
+    lanes: Vec<LaneId>,
+    /// Descriptors of a device that no queue has yet.
+    spare: Vec<OwnedFd>,
+    /// Queues that no lane has, for want of a switch.
+    queues: Vec<Box<dyn Queue>>,
+    /// Counters of former lanes.
+    past: DriverCounters,
+    /// Kinds of events of this generation that were told.
+    told: Vec<std::mem::Discriminant<DriverEvent>>,
+}
+
+impl AttachedPort {
+    fn has_device(&self) -> bool {
+        !(self.lanes.is_empty() && self.spare.is_empty() && self.queues.is_empty())
+    }
+}
+
+/// The driver process's ports and threads. Calls come from one thread; those that talk to the switch wait for its answers.
+#[derive(Debug)]
+pub struct Driver {
+    threads: Vec<IoThread>,
+    ports: BTreeMap<DevicePortId, AttachedPort>,
+    reporter: Reporter,
+    reports: Reports,
+    next_lane: u32,
+    next_generation: u64,
+}
+
+impl Driver {
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// [`DriverError::System`].
+    pub fn start(settings: &DriverSettings) -> Result<Self, DriverError> {
+        let (reporter, reports) = reports().map_err(|error| DriverError::System("make an eventfd", error))?;
+        let threads = (0..settings.threads.max(1))
+            .map(|number| IoThread::start(number, settings, reporter.clone()))
+            .collect::<Result<_, _>>()
+            .map_err(|error| DriverError::System("start an I/O thread", error))?;
+        Ok(Self { threads, ports: BTreeMap::new(), reporter, reports, next_lane: 0, next_generation: 0 })
+    }
+
+    /// Makes a device a port: `device` are its descriptors in the order of queues, `switch` a connection on which the switch
+    /// serves a vhost-user session.
+    ///
+    /// # Errors
+    /// [`DriverError`]; there is no port then.
+    pub fn attach(
+        &mut self,
+        id: DevicePortId,
+        facts: DeviceFacts,
+        device: Vec<OwnedFd>,
+        switch: UnixStream,
+    ) -> Result<(), DriverError> {
+        if self.ports.contains_key(&id) {
+            return Err(DriverError::PortExists(id));
+        }
+        check(&facts, &device)?;
+        let port = AttachedPort {
+            facts,
+            vnic: None,
+            generation: 0,
+            lanes: Vec::new(),
+            spare: device,
+            queues: Vec::new(),
+            past: DriverCounters::default(),
+            told: Vec::new(),
+        };
+        self.ports.insert(id, port);
+        self.replace_switch(id, switch).inspect_err(|_| _ = self.ports.remove(&id))
+    }
+
+    /// Ends a port: its device and its vNIC are closed.
+    ///
+    /// # Errors
+    /// [`DriverError::NoSuchPort`], [`DriverError::NoAnswer`].
+    pub fn detach(&mut self, id: DevicePortId) -> Result<(), DriverError> {
+        self.recall(id)?;
+        self.ports.remove(&id);
+        Ok(())
+    }
+
+    /// Gives a port another connection to a switch: the old one has ended, or ends now.
+    ///
+    /// # Errors
+    /// [`DriverError`]; the port is without switch then, and keeps its device.
+    pub fn replace_switch(&mut self, id: DevicePortId, switch: UnixStream) -> Result<(), DriverError> {
+        self.recall(id)?;
+        let port = self.ports.get_mut(&id).ok_or(DriverError::NoSuchPort(id))?;
+        let pairs = match &mut port.vnic {
+            Some(vnic) => vnic.reconnect(switch)?,
+            None => {
+                let (vnic, pairs) = Vnic::over(switch, options(&port.facts)?)?;
+                port.vnic = Some(vnic);
+                pairs
+            }
+        };
+        self.serve(id, pairs)
+    }
+
+    /// Gives a port another device, as when it came back. If it is of another kind, the connection to the switch ends, and
+    /// [`DriverEvent::SwitchGone`] asks for another one.
+    ///
+    /// # Errors
+    /// [`DriverError`]; the port is without device then.
+    pub fn replace_device(
+        &mut self,
+        id: DevicePortId,
+        facts: DeviceFacts,
+        device: Vec<OwnedFd>,
+    ) -> Result<(), DriverError> {
+        check(&facts, &device)?;
+        let wanted = needs(&facts)?;
+        self.recall(id)?;
+        let port = self.ports.get_mut(&id).ok_or(DriverError::NoSuchPort(id))?;
+        port.queues.clear();
+        let fits = needs(&port.facts)? == wanted && port.facts.queues == facts.queues;
+        (port.facts, port.spare) = (facts, device);
+        let features = RING_FEATURES | port.facts.features;
+        let reset = match &mut port.vnic {
+            Some(vnic) if fits => vnic.reset(features).map_err(|error| error.to_string()),
+            Some(_) => Err("the device is of another kind than the last one".to_owned()),
+            None => return Ok(()),
+        };
+        match reset {
+            Ok(pairs) => self.serve(id, pairs),
+            Err(why) => {
+                port.vnic = None;
+                let event = DriverEvent::SwitchGone { port: id, why };
+                self.reporter.report(Report { generation: port.generation, event });
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes a port's lanes back from their threads, and their queues out of them.
+    fn recall(&mut self, id: DevicePortId) -> Result<(), DriverError> {
+        let port = self.ports.get_mut(&id).ok_or(DriverError::NoSuchPort(id))?;
+        for LaneId { thread, number } in std::mem::take(&mut port.lanes) {
+            let Some(mut lane) = self.threads[thread].ask(move |io| io.remove(number))? else { continue };
+            port.past += settled(lane.count());
+            port.queues.push(lane.queue);
+        }
+        self.next_generation += 1;
+        port.generation = self.next_generation;
+        port.told.clear();
+        Ok(())
+    }
+
+    /// Has threads serve the pairs, with the queues that there were before, or else with the port's spare descriptors.
+    fn serve(&mut self, id: DevicePortId, pairs: Vec<VnicPair>) -> Result<(), DriverError> {
+        if !pairs.iter().all(|pair| pair.is_mergeable() && pair.header_bytes() == HEADER_BYTES) {
+            return Err(DriverError::TooFewFeatures);
+        }
+        let port = self.ports.get_mut(&id).ok_or(DriverError::NoSuchPort(id))?;
+        if port.queues.is_empty() {
+            port.queues = open_queues(port, &pairs)?;
+        }
+        let queues = std::mem::take(&mut port.queues);
+        let Some(vnic) = &port.vnic else { return Err(DriverError::NoSuchPort(id)) };
+        for (pair, queue) in pairs.into_iter().zip(queues) {
+            let session = vnic.fd().try_clone_to_owned();
+            let session = session.map_err(|error| DriverError::System("copy a descriptor", error))?;
+            let lane = start_lane((id, port.generation), pair, queue, session, &self.reporter)?;
+            let thread = lightest(&self.threads)?;
+            let number = self.next_lane;
+            self.next_lane = self.next_lane.wrapping_add(1);
+            let added = self.threads[thread].ask(move |io| io.add(number, lane))?;
+            added.map_err(|(_, error)| DriverError::System("wait for a device", error))?;
+            port.lanes.push(LaneId { thread, number });
+        }
+        Ok(())
+    }
+
+    /// Readable when there may be an event.
+    #[must_use]
+    pub fn events_fd(&self) -> BorrowedFd<'_> {
+        self.reports.fd()
+    }
+
+    /// The next event, if there is one. An event of a device or switch that was replaced meanwhile is none, and each is told
+    /// once for all queues.
+    pub fn next_event(&mut self) -> Option<DriverEvent> {
+        while let Some(Report { generation, event }) = self.reports.take() {
+            let (DriverEvent::DeviceGone { port, .. } | DriverEvent::SwitchGone { port, .. }) = &event;
+            let Some(port) = self.ports.get_mut(port) else { continue };
+            let kind = std::mem::discriminant(&event);
+            if port.generation == generation && !port.told.contains(&kind) {
+                port.told.push(kind);
+                return Some(event);
+            }
+        }
+        None
+    }
+
+    /// Counters of ports and threads.
+    ///
+    /// # Errors
+    /// [`DriverError::NoAnswer`].
+    pub fn stats(&self) -> Result<DriverStats, DriverError> {
+        let ports = self.ports.iter().map(|(id, port)| self.port_stats(*id, port));
+        let threads = self.threads.iter().map(|thread| thread.ask(|io| io.stats()));
+        Ok(DriverStats {
+            ports: ports.collect::<Result<_, _>>()?,
+            threads: threads.collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Counters of each of a port's queues, since it has this device and this switch.
+    ///
+    /// # Errors
+    /// [`DriverError::NoSuchPort`], [`DriverError::NoAnswer`].
+    pub fn queue_counters(&self, id: DevicePortId) -> Result<Vec<DriverCounters>, DriverError> {
+        let port = self.ports.get(&id).ok_or(DriverError::NoSuchPort(id))?;
+        let counted = port.lanes.iter().map(|place| self.count(*place));
+        Ok(counted
+            .collect::<Result<Vec<_>, _>>()?
+            .into_iter()
+            .flatten()
+            .map(|(counters, _)| counters)
+            .collect())
+    }
+
+    fn count(
+        &self,
+        LaneId { thread, number }: LaneId,
+    ) -> Result<Option<(DriverCounters, LaneState)>, DriverError> {
+        self.threads[thread].ask(move |io| io.count(number))
+    }
+
+    fn port_stats(&self, id: DevicePortId, port: &AttachedPort) -> Result<DevicePortStats, DriverError> {
+        let (mut counters, mut states) = (port.past, Vec::new());
+        for place in &port.lanes {
+            if let Some((more, state)) = self.count(*place)? {
+                counters += more;
+                states.push(state);
+            }
+        }
+        let has_switch = !states.is_empty() && !states.contains(&LaneState::NoSwitch);
+        Ok(DevicePortStats {
+            port: id,
+            counters,
+            has_device: port.has_device() && !states.contains(&LaneState::NoDevice),
+            has_switch,
+            features: port.vnic.as_ref().filter(|_| has_switch).map_or(0, Vnic::features),
+        })
+    }
+}
+
+/// Final counters of a lane: waiting frames are lost.
+fn settled(mut counters: DriverCounters) -> DriverCounters {
+    counters.drops[lasthop_device::DeviceDropReason::DeviceFull as usize] += counters.waiting;
+    counters.waiting = 0;
+    counters
+}
+
+fn check(facts: &DeviceFacts, device: &[OwnedFd]) -> Result<(), DriverError> {
+    if usize::from(facts.queues) != device.len() || device.is_empty() {
+        let (name, queues) = (facts.name.clone(), facts.queues);
+        return Err(DriverError::WrongDescriptors { name, queues, descriptors: device.len() });
+    }
+    let is_header = [HEADER_BYTES, HEADER_BYTES_LEGACY].contains(&usize::from(facts.header_bytes));
+    if facts.backend == Backend::AfPacket && !is_header {
+        let (name, header_bytes) = (facts.name.clone(), facts.header_bytes);
+        return Err(DriverError::WrongHeaders { name, header_bytes });
+    }
+    Ok(())
+}
+
+fn options(facts: &DeviceFacts) -> Result<VnicOptions, DriverError> {
+    let Needs { rx_entries, tx_entries, arena_bytes } = needs(facts)?;
+    let features = RING_FEATURES | facts.features;
+    Ok(VnicOptions { features, queue_pairs: facts.queues, rx_entries, tx_entries, arena_bytes })
+}
+
+/// The back ends of a port's queues, of the descriptors that it has.
+fn open_queues(port: &mut AttachedPort, pairs: &[VnicPair]) -> Result<Vec<Box<dyn Queue>>, DriverError> {
+    let descriptors = (0..).zip(std::mem::take(&mut port.spare));
+    descriptors.zip(pairs).map(|((number, fd), pair)| queue(&port.facts, number, fd, pair)).collect()
+}
+
+/// A lane whose queue has started. It starts without a device, too: frames from the switch are dropped then.
+fn start_lane(
+    (id, generation): (DevicePortId, u64),
+    mut pair: VnicPair,
+    mut queue: Box<dyn Queue>,
+    session: OwnedFd,
+    reporter: &Reporter,
+) -> Result<Lane, DriverError> {
+    let mut counters = DriverCounters::default();
+    let state = match queue.start(&mut pair, &mut counters) {
+        Ok(()) => LaneState::Open,
+        Err(QueueError::Vnic(error)) => return Err(error.into()),
+        Err(error) => {
+            let event = DriverEvent::DeviceGone { port: id, why: error.to_string() };
+            reporter.report(Report { generation, event });
+            LaneState::NoDevice
+        }
+    };
+    pair.rx.flush()?;
+    let mut lane = Lane::new((id, generation), pair, queue, session, state);
+    lane.counters = counters;
+    Ok(lane)
+}
+
+/// The thread with the fewest lanes.
+fn lightest(threads: &[IoThread]) -> Result<usize, DriverError> {
+    let mut lightest = (usize::MAX, 0);
+    for (number, thread) in threads.iter().enumerate() {
+        lightest = lightest.min((thread.ask(|io| io.stats().lanes)?, number));
+    }
+    Ok(lightest.1)
+}

@@ -1,0 +1,339 @@
+//! I/O threads: poll active lanes, sleep when all are idle, and run tasks of the control side.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use lasthop_ring::{AdaptivePoll, CoreYield};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::event::{Report, Reporter};
+use crate::lane::{Lane, LaneState, Moved};
+use crate::watch::{Source, Watch};
+use crate::{DriverError, DriverEvent, DriverSettings, QueueError, ThreadStats};
+
+/// How often a busy thread looks for events: a lane that wakes meanwhile waits so long at most.
+const POLL_NS: u64 = 20_000;
+/// The same of one that has looked around in vain for so long, if it waits for other lanes.
+const IDLE_POLL_NS: u64 = 2_000;
+/// How long a control call waits for a thread: far more than a visit takes.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Something for a thread to do between two visits.
+type ThreadTask = Box<dyn FnOnce(&mut Io) + Send>;
+
+/// An I/O thread as the control side knows it.
+#[derive(Debug)]
+pub(crate) struct IoThread {
+    number: usize,
+    tasks: Sender<ThreadTask>,
+    bell: Arc<OwnedFd>,
+    handle: Option<JoinHandle<()>>,
+}
+
+impl IoThread {
+    pub(crate) fn start(
+        number: usize,
+        settings: &DriverSettings,
+        reporter: Reporter,
+    ) -> std::io::Result<Self> {
+        let bell = Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?);
+        let (tasks, inbox) = channel();
+        let io = Io::new(inbox, &bell, settings, reporter)?;
+        let named = std::thread::Builder::new().name(format!("io-{number}"));
+        let handle = Some(named.spawn(move || io.run())?);
+        Ok(Self { number, tasks, bell, handle })
+    }
+
+    fn post(&self, task: ThreadTask) {
+        // A thread that is gone answers nothing, which is noticed.
+        let _ = self.tasks.send(task);
+        // Fails only when the bell rings already.
+        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+    }
+
+    /// Has the thread run `task`, and returns its result.
+    ///
+    /// # Errors
+    /// [`DriverError::NoAnswer`].
+    pub(crate) fn ask<R: Send + 'static>(
+        &self,
+        task: impl FnOnce(&mut Io) -> R + Send + 'static,
+    ) -> Result<R, DriverError> {
+        let (reply, answer) = sync_channel(1);
+        self.post(Box::new(move |io| {
+            let _ = reply.send(task(io));
+        }));
+        answer.recv_timeout(REPLY_TIMEOUT).map_err(|_| DriverError::NoAnswer(self.number))
+    }
+}
+
+impl Drop for IoThread {
+    fn drop(&mut self) {
+        self.post(Box::new(|io| io.is_stopping = true));
+        if let Some(handle) = self.handle.take() {
+            // A thread that panicked is as ended as another one.
+            let _ = handle.join();
+        }
+    }
+}
+
+/// A thread that serves lanes.
+pub(crate) struct Io {
+    lanes: Vec<(u32, Lane)>,
+    watch: Watch,
+    tasks: Receiver<ThreadTask>,
+    reporter: Reporter,
+    stats: ThreadStats,
+    adaptive_poll: AdaptivePoll,
+    started: Instant,
+    polled_ns: u64,
+    worked_ns: u64,
+    core_yield: CoreYield,
+    is_stopping: bool,
+}
+
+impl Io {
+    fn new(
+        tasks: Receiver<ThreadTask>,
+        bell: &OwnedFd,
+        settings: &DriverSettings,
+        reporter: Reporter,
+    ) -> std::io::Result<Self> {
+        let watch = Watch::new()?;
+        watch.listen(bell.as_fd(), Source::Bell)?;
+        Ok(Self {
+            lanes: Vec::new(),
+            watch,
+            tasks,
+            reporter,
+            stats: ThreadStats::default(),
+            adaptive_poll: AdaptivePoll::new(u64::from(settings.hysteresis_us) * 1000),
+            started: Instant::now(),
+            polled_ns: 0,
+            worked_ns: 0,
+            core_yield: CoreYield::default(),
+            is_stopping: false,
+        })
+    }
+
+    fn now_ns(&self) -> u64 {
+        ns_since(self.started)
+    }
+
+    /// Serves until told to stop.
+    fn run(mut self) {
+        while !self.is_stopping {
+            let now = self.now_ns();
+            let worked = self.round(now);
+            if !self.lanes.iter().any(|(_, lane)| lane.is_active) {
+                self.sleep();
+                continue;
+            }
+            if worked {
+                self.worked_ns = now;
+            }
+            let is_idle = now - self.worked_ns >= IDLE_POLL_NS && self.has_sleepers();
+            if now - self.polled_ns >= if is_idle { IDLE_POLL_NS } else { POLL_NS } {
+                self.polled_ns = now;
+                self.stats.polls += 1;
+                self.take_events(false);
+                if worked {
+                    self.leave_idle(now, self.adaptive_poll.ns());
+                }
+            }
+            if !worked {
+                self.wind_down(now);
+            }
+        }
+    }
+
+    /// Nothing is active.
+    fn sleep(&mut self) {
+        self.stats.sleeps += 1;
+        self.take_events(true);
+    }
+
+    /// Whether there are lanes that only an event tells of.
+    fn has_sleepers(&self) -> bool {
+        self.lanes.iter().any(|(_, lane)| !lane.is_active)
+    }
+
+    /// Visits active lanes; whether one had something to do.
+    fn round(&mut self, now: u64) -> bool {
+        let mut worked = false;
+        for (number, lane) in self.lanes.iter_mut().filter(|(_, lane)| lane.is_active) {
+            self.stats.visits += 1;
+            match lane.visit() {
+                Ok(Moved { to_device: 0, to_switch: 0 }) => {}
+                Ok(moved) => {
+                    self.stats.batches += 1;
+                    lane.worked_ns = now;
+                    worked = true;
+                    enter(&mut self.adaptive_poll, *number, moved, now);
+                }
+                Err(error) => {
+                    self.reporter.report(fall(lane, &error, &self.watch));
+                    worked = true;
+                }
+            }
+        }
+        worked
+    }
+
+    /// Stops polling lanes that had no frames for as long as polling has paid lately. If another thread wants
+    /// the core, stops for all lanes without frames.
+    fn wind_down(&mut self, now: u64) {
+        self.leave_idle(now, self.adaptive_poll.ns());
+        if self.lanes.iter().any(|(_, lane)| lane.is_active) && self.is_crowded(now) {
+            self.leave_idle(now, 0);
+        }
+    }
+
+    /// Yields the core now and then. Returns whether another thread took it.
+    fn is_crowded(&mut self, now: u64) -> bool {
+        let is_wanted = self.core_yield.is_wanted(now, || ns_since(self.started), std::thread::yield_now);
+        self.stats.crowded += u64::from(is_wanted);
+        is_wanted
+    }
+
+    fn leave_idle(&mut self, now: u64, look_ns: u64) {
+        for (number, lane) in self.lanes.iter_mut().filter(|(_, lane)| lane.is_active) {
+            if !is_idle(lane.worked_ns, now, look_ns) {
+                continue;
+            }
+            if let Err(error) = lane.rest(&self.watch, *number) {
+                let error = QueueError::Failed(
+                    rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO),
+                );
+                self.reporter.report(fall(lane, &error, &self.watch));
+            }
+        }
+    }
+
+    fn take_events(&mut self, may_sleep: bool) {
+        let events = self.watch.wait(may_sleep);
+        let now = self.now_ns();
+        for event in events {
+            match event {
+                Source::Bell => self.run_errands(),
+                Source::Device(number) | Source::Call(number) => {
+                    if let Some(lane) = self.lane(number) {
+                        lane.activate(now);
+                    }
+                }
+                Source::Session(number) => self.hung_up(number),
+            }
+        }
+    }
+
+    fn run_errands(&mut self) {
+        while let Ok(task) = self.tasks.try_recv() {
+            task(self);
+        }
+    }
+
+    fn lane(&mut self, number: u32) -> Option<&mut Lane> {
+        self.lanes.iter_mut().find(|(other, _)| *other == number).map(|(_, lane)| lane)
+    }
+
+    fn hung_up(&mut self, number: u32) {
+        let Some((_, lane)) = self.lanes.iter_mut().find(|(other, _)| *other == number) else { return };
+        if lane.state != LaneState::NoSwitch {
+            lane.close(LaneState::NoSwitch, &self.watch);
+            let event = DriverEvent::SwitchGone { port: lane.port, why: "the switch hung up".to_owned() };
+            self.reporter.report(Report { generation: lane.generation, event });
+        }
+    }
+
+    /// Serves a lane from now on; it is looked at once without an event.
+    ///
+    /// # Errors
+    /// The lane comes back when its descriptors cannot be waited for.
+    pub(crate) fn add(&mut self, number: u32, mut lane: Lane) -> Result<(), (Box<Lane>, std::io::Error)> {
+        if let Err(error) = lane.enter(&self.watch, number) {
+            lane.leave(&self.watch);
+            return Err((Box::new(lane), error));
+        }
+        lane.activate(self.now_ns());
+        self.lanes.push((number, lane));
+        Ok(())
+    }
+
+    /// Serves a lane no more.
+    pub(crate) fn remove(&mut self, number: u32) -> Option<Lane> {
+        let at = self.lanes.iter().position(|(other, _)| *other == number)?;
+        let (_, mut lane) = self.lanes.swap_remove(at);
+        lane.leave(&self.watch);
+        Some(lane)
+    }
+
+    /// A lane's counters and state.
+    pub(crate) fn count(&mut self, number: u32) -> Option<(lasthop_device::DriverCounters, LaneState)> {
+        self.lane(number).map(|lane| (lane.count(), lane.state))
+    }
+
+    /// The thread's counters.
+    pub(crate) fn stats(&self) -> ThreadStats {
+        let time = clock_gettime(ClockId::ThreadCPUTime);
+        let cpu_ns = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
+        let thread_id = rustix::thread::gettid().as_raw_nonzero().get();
+        ThreadStats { thread_id, cpu_ns, lanes: self.lanes.len(), ..self.stats }
+    }
+}
+
+fn ns_since(start: Instant) -> u64 {
+    start.elapsed().as_nanos() as u64
+}
+
+/// Whether a lane may be left alone in a round that began at `now`. It moved frames, or woke, at `worked_ns`,
+/// was visited since, and has had no frames for `look_ns`. A device signals its frames once, so a lane that
+/// just woke has to be visited.
+fn is_idle(worked_ns: u64, now: u64, look_ns: u64) -> bool {
+    worked_ns < now && now - worked_ns >= look_ns
+}
+
+/// Frames that a lane moved each way, in the order of its visits. Each way is a source of its own, since
+/// answers go the other way.
+fn enter(adaptive_poll: &mut AdaptivePoll, lane: u32, moved: Moved, now: u64) {
+    let source = 2 * lane as usize;
+    if moved.to_device > 0 {
+        adaptive_poll.found(source, now);
+    }
+    if moved.to_switch > 0 {
+        adaptive_poll.found(source + 1, now);
+    }
+}
+
+/// Closes a lane as far as an error demands.
+fn fall(lane: &mut Lane, error: &QueueError, watch: &Watch) -> Report {
+    let (port, why) = (lane.port, error.to_string());
+    let event = match error {
+        QueueError::Vnic(_) => {
+            lane.close(LaneState::NoSwitch, watch);
+            DriverEvent::SwitchGone { port, why }
+        }
+        _ => {
+            lane.close(LaneState::NoDevice, watch);
+            DriverEvent::DeviceGone { port, why }
+        }
+    };
+    Report { generation: lane.generation, event }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lane_is_visited_before_it_is_left_alone() {
+        for look_ns in [0, 50] {
+            assert!(!is_idle(1000, 1000, look_ns), "it had frames in this round, and may have more");
+            assert!(!is_idle(1001, 1000, look_ns), "it woke after this round");
+        }
+        assert!(is_idle(999, 1000, 0) && !is_idle(999, 1000, 2) && is_idle(950, 1000, 50));
+    }
+}

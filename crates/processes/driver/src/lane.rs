@@ -1,0 +1,177 @@
+//! A lane: one queue of a device and one queue pair of the vNIC.
+
+use std::os::fd::OwnedFd;
+
+use lasthop_guest::VnicPair;
+
+use crate::watch::{Interest, Source, Watch};
+use crate::{DevicePortId, Next, Queue, QueueError};
+use lasthop_device::{DeviceDropReason, DriverCounters};
+
+/// How far a lane is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LaneState {
+    /// Frames pass.
+    Open,
+    /// There is no device: frames from the switch are dropped.
+    NoDevice,
+    /// There is no switch, or none to deal with: nothing moves.
+    NoSwitch,
+}
+
+/// Frames that a visit moved or dropped.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Moved {
+    pub(crate) to_device: usize,
+    pub(crate) to_switch: usize,
+}
+
+/// One queue of a device and one queue pair of its port's vNIC, with everything that one thread needs to serve them.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    pub(crate) port: DevicePortId,
+    pub(crate) generation: u64,
+    pub(crate) pair: VnicPair,
+    pub(crate) queue: Box<dyn Queue>,
+    /// The connection to the switch; a descriptor of the lane's own.
+    pub(crate) session: OwnedFd,
+    pub(crate) counters: DriverCounters,
+    pub(crate) state: LaneState,
+    /// Whether it is visited, or else waited for.
+    pub(crate) is_active: bool,
+    /// When it last had something to do.
+    pub(crate) worked_ns: u64,
+    received: Next,
+    sent: Next,
+    /// The device events to wait for, if any.
+    interest: Option<Interest>,
+}
+
+impl Lane {
+    /// A lane whose queue was started, or found its device gone.
+    pub(crate) fn new(
+        (port, generation): (DevicePortId, u64),
+        pair: VnicPair,
+        queue: Box<dyn Queue>,
+        session: OwnedFd,
+        state: LaneState,
+    ) -> Self {
+        Self {
+            port,
+            generation,
+            pair,
+            queue,
+            session,
+            counters: DriverCounters::default(),
+            state,
+            is_active: false,
+            worked_ns: 0,
+            received: Next::Idle,
+            sent: Next::Idle,
+            interest: None,
+        }
+    }
+
+    /// A thread is going to serve it as number `lane`.
+    pub(crate) fn enter(&mut self, watch: &Watch, lane: u32) -> std::io::Result<()> {
+        watch.listen(self.pair.rx.call_fd(), Source::Call(lane))?;
+        watch.listen(self.pair.tx.call_fd(), Source::Call(lane))?;
+        watch.listen_for_end(&self.session, Source::Session(lane))?;
+        if self.state == LaneState::Open {
+            let interest = Interest { input: true, output: false };
+            watch.listen_to_device(self.queue.fd(), lane, interest)?;
+            self.interest = Some(interest);
+        }
+        Ok(())
+    }
+
+    /// The thread serves it no more.
+    pub(crate) fn leave(&mut self, watch: &Watch) {
+        watch.forget(self.pair.rx.call_fd());
+        watch.forget(self.pair.tx.call_fd());
+        watch.forget(rustix::fd::AsFd::as_fd(&self.session));
+        self.forget_device(watch);
+    }
+
+    fn forget_device(&mut self, watch: &Watch) {
+        if self.interest.take().is_some() {
+            watch.forget(self.queue.fd());
+        }
+    }
+
+    /// It is less open than it was.
+    pub(crate) fn close(&mut self, state: LaneState, watch: &Watch) {
+        self.state = state;
+        self.forget_device(watch);
+        if state == LaneState::NoSwitch {
+            self.is_active = false;
+        }
+    }
+
+    /// It is looked at from now on: the switch need not signal.
+    pub(crate) fn activate(&mut self, now: u64) {
+        if self.state == LaneState::NoSwitch || self.is_active {
+            return;
+        }
+        (self.is_active, self.worked_ns) = (true, now);
+        self.pair.rx.suppress_calls();
+        self.pair.tx.suppress_calls();
+    }
+
+    /// A batch in each direction.
+    ///
+    /// # Errors
+    /// [`QueueError`]; frames moved until then are published.
+    #[inline]
+    pub(crate) fn visit(&mut self) -> Result<Moved, QueueError> {
+        let moved = match self.state {
+            LaneState::Open => self.pump(),
+            LaneState::NoDevice => self.discard(),
+            LaneState::NoSwitch => return Ok(Moved::default()),
+        };
+        self.pair.rx.flush()?;
+        self.pair.tx.flush()?;
+        moved
+    }
+
+    #[inline]
+    fn pump(&mut self) -> Result<Moved, QueueError> {
+        let sent = self.queue.send(&mut self.pair, &mut self.counters)?;
+        self.sent = sent.next;
+        let received = self.queue.receive(&mut self.pair, &mut self.counters)?;
+        self.received = received.next;
+        Ok(Moved { to_device: sent.frames, to_switch: received.frames })
+    }
+
+    fn discard(&mut self) -> Result<Moved, QueueError> {
+        let visit = self.queue.discard(&mut self.pair, &mut self.counters, DeviceDropReason::DeviceDown)?;
+        (self.sent, self.received) = (visit.next, Next::Idle);
+        Ok(Moved { to_device: visit.frames, to_switch: 0 })
+    }
+
+    /// Goes to sleep: asks for signals and looks once more. False: there is something to do, it stays active.
+    pub(crate) fn rest(&mut self, watch: &Watch, lane: u32) -> std::io::Result<bool> {
+        let has_frames = self.sent != Next::Blocked && self.pair.rx.arm_calls();
+        let has_room = self.received == Next::Blocked && self.pair.tx.arm_calls();
+        if has_frames || has_room {
+            self.pair.rx.suppress_calls();
+            self.pair.tx.suppress_calls();
+            return Ok(false);
+        }
+        let wanted = Interest { input: self.received != Next::Blocked, output: self.sent == Next::Blocked };
+        if self.interest.is_some_and(|interest| interest != wanted) {
+            watch.change(self.queue.fd(), lane, wanted)?;
+            self.interest = Some(wanted);
+        }
+        self.is_active = false;
+        Ok(true)
+    }
+
+    /// Its counters.
+    pub(crate) fn count(&mut self) -> DriverCounters {
+        if self.state == LaneState::Open {
+            self.counters.missed += self.queue.missed();
+        }
+        self.counters
+    }
+}

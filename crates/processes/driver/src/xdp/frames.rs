@@ -1,0 +1,172 @@
+//! The owner of each frame of the UMEM.
+//!
+//! ```text
+//!   one queue's arena = its UMEM      receiving frames 0..n, sending frames n..2n
+//!
+//!        ┌──> fill ring ──> kernel ──> receive ring ─┐          ┌─> completion ring ─> lent to the switch, to be written ─┐
+//!        │    Kernel                                 v          │                      Switch                            v
+//!      [reclaimed] <── switch's transmit ring <── [received]  kernel <── transmit ring <────────────────────────── [to be sent]
+//!                      Switch                                 Kernel
+//! ```
+//!
+//! Each ring is longer than there are frames that may stand in it, so none is ever full. Frames of one direction never serve
+//! the other: neither direction can starve the other one.
+//!
+//! Frames named by the kernel and the switch are checked against this table: a frame that is not theirs is
+//! refused.
+
+use crate::bounds::XDP_FRAMES;
+
+/// Bytes in front of every received frame that are the receiver's (XDP_PACKET_HEADROOM, linux/bpf.h): more than a virtio-net
+/// header. Frames to be sent start at the same place.
+pub(crate) const HEADROOM_BYTES: u32 = 256;
+/// Sizes of a frame's slot: those of an aligned UMEM, with pages of 4 KiB.
+const PLACE_BYTES: [u32; 2] = [2048, 4096];
+/// Bytes of an Ethernet header with one VLAN tag.
+pub(super) const LINK_BYTES: u32 = 18;
+
+/// Bytes of the place of each frame, for devices of `mtu_bytes`; `None`: there is none as large.
+pub(crate) fn place_bytes(mtu_bytes: u32) -> Option<u32> {
+    let wanted = HEADROOM_BYTES + LINK_BYTES + mtu_bytes;
+    PLACE_BYTES.into_iter().find(|bytes| *bytes >= wanted)
+}
+
+/// The largest MTU whose frames fit a slot.
+#[cfg(test)]
+const MTU_BYTES_MAX: u32 = PLACE_BYTES[1] - HEADROOM_BYTES - LINK_BYTES;
+const _: () = assert!(PLACE_BYTES[1] - HEADROOM_BYTES - LINK_BYTES == lasthop_device::XDP_MTU_BYTES_MAX);
+
+/// The owner of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Holder {
+    /// We, for the moment.
+    Us,
+    /// The kernel, to write a received frame to it or to send it.
+    Kernel,
+    /// The switch: in one of the vNIC's rings.
+    Switch,
+}
+
+/// Which way a frame goes: each frame serves one direction for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// From the device to the switch.
+    Receiving,
+    /// From the switch to the device.
+    Sending,
+}
+
+/// The table of one queue's frames.
+#[derive(Debug)]
+pub(super) struct Frames {
+    holders: Box<[Holder]>,
+    /// How many each holder has, by way and holder.
+    held: [[u32; 3]; 2],
+    place_bytes: u32,
+}
+
+impl Frames {
+    /// All frames are ours.
+    pub(super) fn new(place_bytes: u32) -> Self {
+        let holders = vec![Holder::Us; 2 * XDP_FRAMES as usize].into();
+        Self { holders, held: [[XDP_FRAMES, 0, 0]; 2], place_bytes }
+    }
+
+    /// Bytes of memory for one queue, with slots of `place_bytes`.
+    pub(super) fn len_bytes(place_bytes: u32) -> u32 {
+        2 * XDP_FRAMES * place_bytes
+    }
+
+    pub(super) fn place_bytes(&self) -> u32 {
+        self.place_bytes
+    }
+
+    /// Where a frame's place starts, from the start of the UMEM.
+    pub(super) fn place(&self, frame: u32) -> u32 {
+        frame * self.place_bytes
+    }
+
+    /// The frame in whose slot `addr` lies.
+    pub(super) fn at(&self, addr: u64) -> Option<u32> {
+        let frame = addr / u64::from(self.place_bytes);
+        u32::try_from(frame).ok().filter(|frame| (*frame as usize) < self.holders.len())
+    }
+
+    /// Passes a frame of `way` on, if `from` has it; else nothing changes.
+    #[must_use]
+    pub(super) fn pass(&mut self, frame: u32, way: Way, from: Holder, to: Holder) -> bool {
+        let right_way = Self::of(way).contains(&frame);
+        match self.holders.get_mut(frame as usize) {
+            Some(holder) if right_way && *holder == from => {
+                *holder = to;
+                self.held[way as usize][from as usize] -= 1;
+                self.held[way as usize][to as usize] += 1;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The frames of `way`.
+    pub(super) fn of(way: Way) -> std::ops::Range<u32> {
+        match way {
+            Way::Receiving => 0..XDP_FRAMES,
+            Way::Sending => XDP_FRAMES..2 * XDP_FRAMES,
+        }
+    }
+
+    /// How many frames of `way` a holder has.
+    pub(super) fn held(&self, holder: Holder, way: Way) -> u32 {
+        self.held[way as usize][holder as usize]
+    }
+
+    /// Takes back the frames of the former switch.
+    pub(super) fn recall_from_switch(&mut self) {
+        for way in [Way::Receiving, Way::Sending] {
+            for frame in Self::of(way) {
+                let _ = self.pass(frame, way, Holder::Switch, Holder::Us);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_hold_frames_of_the_mtu_with_a_tag() {
+        for (mtu_bytes, place) in [(68, 2048), (1500, 2048), (1774, 2048), (1775, 4096), (3822, 4096)] {
+            assert_eq!(place_bytes(mtu_bytes), Some(place), "{mtu_bytes}");
+        }
+        assert_eq!((place_bytes(3823), MTU_BYTES_MAX), (None, 3822));
+    }
+
+    #[test]
+    fn a_frame_passes_from_its_owner_in_its_direction_only() {
+        let mut frames = Frames::new(2048);
+        assert!(frames.pass(5, Way::Receiving, Holder::Us, Holder::Kernel));
+        assert!(!frames.pass(5, Way::Receiving, Holder::Us, Holder::Kernel), "twice");
+        assert!(!frames.pass(5, Way::Sending, Holder::Kernel, Holder::Us), "the other way's");
+        assert!(!frames.pass(2 * XDP_FRAMES, Way::Sending, Holder::Us, Holder::Kernel), "none");
+        assert_eq!(
+            (frames.held(Holder::Kernel, Way::Receiving), frames.held(Holder::Us, Way::Receiving)),
+            (1, XDP_FRAMES - 1)
+        );
+        assert_eq!(frames.held(Holder::Us, Way::Sending), XDP_FRAMES);
+        assert!(frames.pass(5, Way::Receiving, Holder::Kernel, Holder::Switch));
+        frames.recall_from_switch();
+        assert_eq!(frames.held(Holder::Us, Way::Receiving), XDP_FRAMES);
+    }
+
+    #[test]
+    fn an_address_is_a_frame_or_none() {
+        let frames = Frames::new(2048);
+        assert_eq!((frames.at(0), frames.at(2047), frames.at(2048)), (Some(0), Some(0), Some(1)));
+        let end = u64::from(Frames::len_bytes(2048));
+        assert_eq!(
+            (frames.at(end - 1), frames.at(end), frames.at(u64::MAX)),
+            (Some(2 * XDP_FRAMES - 1), None, None)
+        );
+    }
+}

@@ -1,0 +1,276 @@
+//! The back end for XDP sockets: joins the UMEM to the vNIC's rings without copies.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use lasthop_guest::{GuestError, VnicPair, VnicRing};
+use lasthop_guestmem::Segment;
+use lasthop_ring::Used;
+use lasthop_wire::Offload;
+use rustix::io::Errno;
+
+use super::frames::{Frames, HEADROOM_BYTES, Holder, LINK_BYTES, Way, place_bytes};
+use super::socket::XdpBinding;
+use super::umem::{Received, Umem};
+use super::{HEADER, partial};
+use crate::bounds::{XDP_BATCH, XDP_FRAMES};
+use crate::{Needs, Next, Queue, QueueError, Visit};
+use lasthop_device::{DeviceDropReason, DeviceFacts, DriverCounters, XdpFacts};
+
+/// Where the virtio-net header starts in a frame's place, so that the frame itself starts behind the headroom.
+const HEADER_AT: u32 = HEADROOM_BYTES - HEADER;
+
+/// One queue of a device by an XDP socket. The vNIC's memory is the socket's: a frame is published to the switch where the
+/// kernel wrote it, and sent from where the switch wrote it.
+///
+/// ```text
+///   a frame's place   [ ............ | virtio-net header | frame ...................... ]
+///                     0     HEADER_AT^      HEADROOM_BYTES^                  place_bytes^
+/// ```
+#[derive(Debug)]
+pub struct XdpQueue {
+    umem: Umem,
+    interface: u32,
+    number: u16,
+    xdp: XdpFacts,
+    frame_bytes_max: u32,
+    /// Buffers that still come back and belong to a frame dropped as too long.
+    rest: u16,
+}
+
+impl XdpQueue {
+    /// The requirements of each queue of a device for the vNIC.
+    ///
+    /// # Errors
+    /// [`QueueError::Failed`] for an MTU that no frame's place is large enough for.
+    pub fn needs(facts: &DeviceFacts) -> Result<Needs, QueueError> {
+        let place = place_bytes(facts.mtu_bytes).ok_or(QueueError::Failed(Errno::MSGSIZE))?;
+        let entries = XDP_FRAMES as u16; // see bounds.rs
+        Ok(Needs { rx_entries: entries, tx_entries: entries, arena_bytes: Frames::len_bytes(place) })
+    }
+
+    /// Queue `number` of a device, with the socket that was made for it.
+    ///
+    /// # Errors
+    /// As [`Self::needs`].
+    pub fn new(facts: &DeviceFacts, number: u16, socket: OwnedFd) -> Result<Self, QueueError> {
+        let place = place_bytes(facts.mtu_bytes).ok_or(QueueError::Failed(Errno::MSGSIZE))?;
+        Ok(Self {
+            umem: Umem::new(Frames::new(place), socket),
+            interface: facts.index,
+            number,
+            xdp: facts.xdp.unwrap_or_default(),
+            frame_bytes_max: facts.mtu_bytes + LINK_BYTES,
+            rest: 0,
+        })
+    }
+
+    fn place(&self, pair: &VnicPair) -> XdpBinding {
+        let arena = pair.arena();
+        let memory = &pair.map().regions()[usize::from(arena.region)].mapping;
+        XdpBinding {
+            interface: self.interface,
+            queue: self.number,
+            umem_addr: memory.start().as_ptr() as u64 + arena.offset,
+            umem_bytes: Frames::len_bytes(self.umem.frames.place_bytes()),
+            place_bytes: self.umem.frames.place_bytes(),
+            copy: !self.xdp.native,
+        }
+    }
+
+    /// Lends the switch a frame of ours to write to.
+    fn lend(&mut self, ring: &mut VnicRing, frame: u32) {
+        let frames = &mut self.umem.frames;
+        let (at, len_bytes) = (frames.place(frame) + HEADER_AT, frames.place_bytes() - HEADER_AT);
+        if frames.pass(frame, Way::Sending, Holder::Us, Holder::Switch) {
+            let lent = ring.lend(at, len_bytes, frame);
+            debug_assert!(lent, "the ring has as many entries as there are frames to send");
+        }
+    }
+
+    /// Frames that the switch has copied go back to the kernel, to be received to.
+    fn refill(&mut self, pair: &mut VnicPair) -> Result<(), QueueError> {
+        while let Some(Used { token, .. }) = pair.tx.take_back()? {
+            if self.umem.frames.pass(token, Way::Receiving, Holder::Switch, Holder::Us) {
+                self.umem.fill(token)?;
+            }
+        }
+        self.umem.show_filled()
+    }
+
+    /// Publishes a received frame to the switch where it lies.
+    fn publish(&mut self, pair: &mut VnicPair, received: Received) -> Result<(), QueueError> {
+        let Received { frame, at, len_bytes } = received;
+        let offload = if self.xdp.partial_checksums { look(pair, received) } else { Offload::default() };
+        let header = segment(pair, at - HEADER, HEADER);
+        pair.map().write(header, 0, &offload.emit(0)).map_err(GuestError::from)?;
+        if self.umem.frames.pass(frame, Way::Receiving, Holder::Us, Holder::Switch) {
+            let lent = pair.tx.lend(at - HEADER, HEADER + len_bytes, frame);
+            debug_assert!(lent, "the ring has as many entries as there are frames to receive");
+        }
+        Ok(())
+    }
+
+    /// The next frame from the switch with its length, or why it is dropped; it is ours from here on. None: there is none.
+    fn take(&mut self, pair: &mut VnicPair) -> Result<Option<Taken>, QueueError> {
+        while let Some(Used { token, len, .. }) = pair.rx.take_back()? {
+            if !self.umem.frames.pass(token, Way::Sending, Holder::Switch, Holder::Us) {
+                continue; // the ring has checked: each token comes back once
+            }
+            if self.rest > 0 {
+                self.rest -= 1;
+                self.lend(&mut pair.rx, token);
+                continue;
+            }
+            let buffers =
+                if pair.is_mergeable() { buffers_of(pair, self.umem.frames.place(token))? } else { 1 };
+            self.rest = buffers.saturating_sub(1);
+            let len_bytes = len.saturating_sub(HEADER);
+            let is_too_long = self.rest > 0 || len_bytes > self.frame_bytes_max;
+            return Ok(Some(Taken { frame: token, len_bytes, is_too_long }));
+        }
+        Ok(None)
+    }
+
+    /// Takes a batch from the switch; `each` says why a frame is dropped, or sends it.
+    fn take_batch(
+        &mut self,
+        pair: &mut VnicPair,
+        counters: &mut DriverCounters,
+        each: impl Fn(&mut Umem, Taken) -> Result<Option<DeviceDropReason>, QueueError>,
+    ) -> Result<Visit, QueueError> {
+        for count in 0..XDP_BATCH {
+            let Some(taken) = self.take(pair)? else { return Ok(Visit { frames: count, next: Next::Idle }) };
+            counters.from_switch.count(taken.len_bytes as usize);
+            match each(&mut self.umem, taken)? {
+                None => counters.to_device.count(taken.len_bytes as usize),
+                Some(reason) => {
+                    counters.drop(reason);
+                    self.lend(&mut pair.rx, taken.frame);
+                }
+            }
+        }
+        Ok(Visit { frames: XDP_BATCH, next: Next::More })
+    }
+
+    /// Sent frames are lent to the switch again.
+    fn lend_sent(&mut self, pair: &mut VnicPair) -> Result<(), QueueError> {
+        while let Some(frame) = self.umem.take_sent()? {
+            self.lend(&mut pair.rx, frame);
+        }
+        Ok(())
+    }
+}
+
+/// A frame taken from the switch.
+#[derive(Clone, Copy, Debug)]
+struct Taken {
+    frame: u32,
+    len_bytes: u32,
+    is_too_long: bool,
+}
+
+impl Queue for XdpQueue {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.umem.fd()
+    }
+
+    fn start(&mut self, pair: &mut VnicPair, counters: &mut DriverCounters) -> Result<(), QueueError> {
+        self.umem.frames.recall_from_switch();
+        self.rest = 0;
+        for frame in Frames::of(Way::Sending) {
+            self.lend(&mut pair.rx, frame);
+        }
+        let place = self.place(pair);
+        self.umem.bind(&place)?;
+        for _ in 0..self.umem.received()? {
+            let len_bytes =
+                self.umem.take()?.map_or_else(|(len_bytes, _)| len_bytes, |frame| frame.len_bytes);
+            counters.from_device.count(len_bytes as usize);
+            counters.drop(DeviceDropReason::NoSwitch);
+        }
+        self.umem.release_received();
+        self.umem.fill_all()
+    }
+
+    fn receive(&mut self, pair: &mut VnicPair, counters: &mut DriverCounters) -> Result<Visit, QueueError> {
+        self.refill(pair)?;
+        let waiting = self.umem.received()? as usize;
+        let frames = waiting.min(XDP_BATCH);
+        for _ in 0..frames {
+            match self.umem.take()? {
+                Ok(received) => {
+                    self.publish(pair, received)?;
+                    counters.from_device.count(received.len_bytes as usize);
+                    counters.to_switch.count(received.len_bytes as usize);
+                }
+                Err((len_bytes, reason)) => {
+                    counters.from_device.count(len_bytes as usize);
+                    counters.drop(reason);
+                }
+            }
+        }
+        self.umem.release_received();
+        let next = if waiting > frames {
+            Next::More
+        } else if self.umem.frames.held(Holder::Kernel, Way::Receiving) == 0 {
+            Next::Blocked
+        } else {
+            Next::Idle
+        };
+        Ok(Visit { frames, next })
+    }
+
+    fn send(&mut self, pair: &mut VnicPair, counters: &mut DriverCounters) -> Result<Visit, QueueError> {
+        self.lend_sent(pair)?;
+        let visit = self.take_batch(pair, counters, |umem, taken| {
+            if taken.is_too_long {
+                return Ok(Some(DeviceDropReason::TooLong));
+            }
+            umem.send(taken.frame, taken.len_bytes).map(|()| None)
+        })?;
+        let all_seen = self.umem.show_sent()?;
+        self.lend_sent(pair)?;
+        let without_buffers = self.umem.frames.held(Holder::Switch, Way::Sending) == 0;
+        let next = if visit.next == Next::Idle && (!all_seen || without_buffers) {
+            Next::Blocked
+        } else {
+            visit.next
+        };
+        Ok(Visit { next, ..visit })
+    }
+
+    fn discard(
+        &mut self,
+        pair: &mut VnicPair,
+        counters: &mut DriverCounters,
+        reason: DeviceDropReason,
+    ) -> Result<Visit, QueueError> {
+        self.take_batch(pair, counters, |_, _| Ok(Some(reason)))
+    }
+
+    fn missed(&mut self) -> u64 {
+        self.umem.missed()
+    }
+}
+
+fn segment(pair: &VnicPair, at: u32, len_bytes: u32) -> Segment {
+    let arena = pair.arena();
+    Segment { offset: arena.offset + u64::from(at), len: len_bytes, region: arena.region }
+}
+
+/// Buffers that the frame in the place at `place` came in, as its virtio-net header says.
+fn buffers_of(pair: &VnicPair, place: u32) -> Result<u16, QueueError> {
+    let mut header = [0; HEADER as usize];
+    pair.map().read(segment(pair, place + HEADER_AT, HEADER), 0, &mut header).map_err(GuestError::from)?;
+    Ok(u16::from_le_bytes([header[10], header[11]]))
+}
+
+/// The undone offloads of a received frame.
+fn look(pair: &VnicPair, received: Received) -> Offload {
+    let mut head = [0; partial::HEAD_BYTES];
+    let head = &mut head[..partial::HEAD_BYTES.min(received.len_bytes as usize)];
+    match pair.map().read(segment(pair, received.at, received.len_bytes), 0, head) {
+        Ok(()) => partial::offload(head),
+        Err(_) => Offload::default(),
+    }
+}

@@ -1,0 +1,200 @@
+//! The UMEM of a queue: frames move between the kernel, the switch and us.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::sockopt;
+
+use super::entry::Frame;
+use super::frames::{Frames, HEADROOM_BYTES, Holder, Way};
+use super::rings::Broken;
+use super::socket::{Rings, XdpBinding};
+use crate::QueueError;
+use crate::bounds::XDP_WAKES_MAX;
+use lasthop_device::DeviceDropReason;
+
+/// Bytes of the shortest frame there is: an Ethernet header.
+const FRAME_BYTES_MIN: u32 = 14;
+
+impl From<Broken> for QueueError {
+    fn from(_: Broken) -> Self {
+        Self::Failed(Errno::PROTO)
+    }
+}
+
+/// The meaning of a socket's error for the device.
+fn failed(error: Errno) -> QueueError {
+    match error {
+        Errno::NETDOWN | Errno::NXIO | Errno::NODEV => QueueError::DeviceGone,
+        error => QueueError::Failed(error),
+    }
+}
+
+/// A received frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Received {
+    pub(super) frame: u32,
+    /// Where its first byte lies, from the start of the UMEM.
+    pub(super) at: u32,
+    pub(super) len_bytes: u32,
+}
+
+/// The memory that a queue shares with the kernel: all exchange between the two.
+#[derive(Debug)]
+pub(super) struct Umem {
+    pub(super) frames: Frames,
+    socket: OwnedFd,
+    /// None: not bound yet.
+    rings: Option<Rings>,
+    /// Address of the memory that it is bound to, if it is.
+    bound_to: u64,
+    /// The kernel's count of dropped frames when it was last asked.
+    missed: u64,
+}
+
+impl Umem {
+    pub(super) fn new(frames: Frames, socket: OwnedFd) -> Self {
+        Self { frames, socket, rings: None, bound_to: 0, missed: 0 }
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Binds the socket, once.
+    ///
+    /// # Errors
+    /// [`QueueError::LockedMemory`]; [`QueueError::DeviceGone`] where it was bound to other memory before, which it cannot
+    /// leave: there has to be another socket.
+    pub(super) fn bind(&mut self, place: &XdpBinding) -> Result<(), QueueError> {
+        if self.rings.is_some() {
+            return if self.bound_to == place.umem_addr { Ok(()) } else { Err(QueueError::DeviceGone) };
+        }
+        let bound = Rings::bind(self.socket.as_fd(), place).map_err(|error| match error {
+            Errno::NOBUFS => QueueError::LockedMemory(place.umem_bytes >> 10),
+            error => failed(error),
+        });
+        (self.rings, self.bound_to) = (Some(bound?), place.umem_addr);
+        Ok(())
+    }
+
+    fn rings(&mut self) -> Result<&mut Rings, QueueError> {
+        self.rings.as_mut().ok_or(QueueError::DeviceGone)
+    }
+
+    /// Gives the kernel all frames of ours to receive to.
+    pub(super) fn fill_all(&mut self) -> Result<(), QueueError> {
+        for frame in Frames::of(Way::Receiving) {
+            self.fill(frame)?;
+        }
+        self.show_filled()
+    }
+
+    /// Gives the kernel a frame to receive to, if it is ours; seen at [`Self::show_filled`].
+    pub(super) fn fill(&mut self, frame: u32) -> Result<(), QueueError> {
+        let place = u64::from(self.frames.place(frame));
+        if self.frames.pass(frame, Way::Receiving, Holder::Us, Holder::Kernel) {
+            self.rings()?.fill.put(place);
+        }
+        Ok(())
+    }
+
+    pub(super) fn show_filled(&mut self) -> Result<(), QueueError> {
+        let socket = self.socket.as_fd();
+        let Some(rings) = &mut self.rings else { return Ok(()) };
+        if rings.fill.publish() > 0 { rings.wake_to_receive(socket).map_err(failed) } else { Ok(()) }
+    }
+
+    /// Frames that wait to be taken.
+    pub(super) fn received(&mut self) -> Result<u32, QueueError> {
+        Ok(self.rings()?.receive.pending()?)
+    }
+
+    /// Takes the next of the [received](Self::received) frames. For an invalid one, returns the length alone;
+    /// it went back to the kernel if it was the kernel's.
+    pub(super) fn take(&mut self) -> Result<Result<Received, (u32, DeviceDropReason)>, QueueError> {
+        let told = self.rings()?.receive.take();
+        let Some(frame) = self.frames.at(told.addr) else {
+            return Ok(Err((told.len_bytes, DeviceDropReason::Truncated)));
+        };
+        if !self.frames.pass(frame, Way::Receiving, Holder::Kernel, Holder::Us) {
+            return Ok(Err((told.len_bytes, DeviceDropReason::Truncated)));
+        }
+        if !self.is_whole(frame, told) {
+            self.fill(frame)?;
+            return Ok(Err((told.len_bytes, DeviceDropReason::Truncated)));
+        }
+        let at = told.addr as u32; // the frame's place is below 2^32, see `Frames::at`
+        Ok(Ok(Received { frame, at, len_bytes: told.len_bytes }))
+    }
+
+    /// It lies in its slot, behind room for a virtio-net header, and does not continue in another slot.
+    fn is_whole(&self, frame: u32, told: Frame) -> bool {
+        const CONTINUED: u32 = 1; // XDP_PKT_CONTD (linux/if_xdp.h)
+        let place = u64::from(self.frames.place(frame));
+        let end = told.addr + u64::from(told.len_bytes);
+        told.addr >= place + u64::from(super::HEADER)
+            && end <= place + u64::from(self.frames.place_bytes())
+            && told.len_bytes >= FRAME_BYTES_MIN
+            && told.options & CONTINUED == 0
+    }
+
+    /// Gives the kernel the places of taken frames in its ring.
+    pub(super) fn release_received(&mut self) {
+        if let Some(rings) = &mut self.rings {
+            rings.receive.release();
+        }
+    }
+
+    /// Gives the kernel a frame of ours to send, as long as said; seen at [`Self::show_sent`].
+    pub(super) fn send(&mut self, frame: u32, len_bytes: u32) -> Result<(), QueueError> {
+        let addr = u64::from(self.frames.place(frame) + HEADROOM_BYTES);
+        if self.frames.pass(frame, Way::Sending, Holder::Us, Holder::Kernel) {
+            self.rings()?.transmit.put(Frame { addr, len_bytes, options: 0 });
+        }
+        Ok(())
+    }
+
+    /// Shows the kernel the frames to send, and wakes it until it has seen all or asks for no wake-up.
+    /// Returns whether it has seen all.
+    pub(super) fn show_sent(&mut self) -> Result<bool, QueueError> {
+        let socket = self.socket.as_fd();
+        let rings = self.rings.as_mut().ok_or(QueueError::DeviceGone)?;
+        rings.transmit.publish();
+        // In copy mode the kernel takes 32 frames a call.
+        for _ in 0..XDP_WAKES_MAX {
+            let before = rings.transmit.waiting()?;
+            if before == 0 || rings.wake_to_send(socket).map_err(failed)? {
+                return Ok(true);
+            }
+            if rings.transmit.waiting()? == before {
+                return Ok(false);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Takes the next frame that the kernel has sent. Frames that are not the kernel's are skipped.
+    pub(super) fn take_sent(&mut self) -> Result<Option<u32>, QueueError> {
+        loop {
+            let completion = &mut self.rings()?.completion;
+            if completion.pending()? == 0 {
+                completion.release();
+                return Ok(None);
+            }
+            let addr = completion.take();
+            if let Some(frame) = self.frames.at(addr)
+                && self.frames.pass(frame, Way::Sending, Holder::Kernel, Holder::Us)
+            {
+                return Ok(Some(frame));
+            }
+        }
+    }
+
+    /// Frames that the kernel dropped since the last call, since earlier ones were not read.
+    pub(super) fn missed(&mut self) -> u64 {
+        let Ok(told) = sockopt::xdp_statistics(&self.socket) else { return 0 };
+        let now = told.rx_dropped + told.rx_ring_full.unwrap_or(0);
+        now.wrapping_sub(std::mem::replace(&mut self.missed, now))
+    }
+}

@@ -1,0 +1,194 @@
+//! Frames that pass: segmentation, checksums, tags, long frames, several queues.
+
+use lasthop_device::{DeviceDropReason, DriverCounters, FrameCount};
+use lasthop_netdev::{PacketOptions, TapOptions};
+
+use crate::lab::{Lab, Namespace};
+use crate::support::eventually;
+use crate::talk::{datagrams, segmented_datagrams, stream};
+
+const MIB: usize = 1 << 20;
+
+/// Whether frames were larger on average than any wire takes.
+fn is_unsegmented(flow: FrameCount) -> bool {
+    flow.bytes / flow.frames.max(1) > 4000
+}
+
+fn assert_unsegmented(sender: &DriverCounters, receiver: &DriverCounters) {
+    assert!(is_unsegmented(sender.from_device) && is_unsegmented(sender.to_switch), "{sender:?}");
+    assert!(is_unsegmented(receiver.from_switch) && is_unsegmented(receiver.to_device), "{receiver:?}");
+}
+
+/// Everything that is to pass between two namespaces with addresses 1 and 2, both ways.
+fn talk(one: &Namespace, two: &Namespace) {
+    stream(one, two, "192.0.2.2", 4 * MIB);
+    stream(two, one, "192.0.2.1", 4 * MIB);
+    stream(one, two, "[fd00::2]", 4 * MIB);
+    stream(two, one, "[fd00::1]", 4 * MIB);
+    datagrams(one, two, "192.0.2.2", &[1, 18, 100, 1472, 1473, 9000, 60000]);
+    datagrams(two, one, "[fd00::1]", &[1, 18, 100, 1452, 9000]);
+}
+
+#[test]
+#[ignore = "needs root"]
+fn frames_pass_unsegmented_from_wire_to_wire() {
+    let mut lab = Lab::new(1);
+    let one = lab.packet_port(1, 1500, PacketOptions::default());
+    let two = lab.packet_port(2, 1500, PacketOptions::default());
+    talk(&one, &two);
+    lab.assert_conserved();
+    let before = (lab.port(1).counters, lab.port(2).counters);
+    stream(&one, &two, "192.0.2.2", 64 * MIB);
+    assert_unsegmented(&since(lab.port(1).counters, before.0), &since(lab.port(2).counters, before.1));
+}
+
+#[test]
+#[ignore = "needs root"]
+fn frames_pass_unsegmented_between_a_host_behind_a_tap_and_a_wire() {
+    let mut lab = Lab::new(1);
+    let one = lab.tap_port(1, TapOptions::default());
+    let two = lab.packet_port(2, 1500, PacketOptions::default());
+    talk(&one, &two);
+    lab.assert_conserved();
+    for (from, to, numbers, address) in [(&one, &two, (1, 2), "192.0.2.2"), (&two, &one, (2, 1), "[fd00::1]")]
+    {
+        let before = (lab.port(numbers.0).counters, lab.port(numbers.1).counters);
+        stream(from, to, address, 64 * MIB);
+        let after = (lab.port(numbers.0).counters, lab.port(numbers.1).counters);
+        assert_unsegmented(&since(after.0, before.0), &since(after.1, before.1));
+    }
+    lab.assert_conserved();
+}
+
+fn since(now: DriverCounters, before: DriverCounters) -> DriverCounters {
+    let flow = |now: FrameCount, before: FrameCount| FrameCount {
+        frames: now.frames - before.frames,
+        bytes: now.bytes - before.bytes,
+    };
+    DriverCounters {
+        from_device: flow(now.from_device, before.from_device),
+        to_switch: flow(now.to_switch, before.to_switch),
+        from_switch: flow(now.from_switch, before.from_switch),
+        to_device: flow(now.to_device, before.to_device),
+        ..now
+    }
+}
+
+#[test]
+#[ignore = "needs root"]
+fn the_short_header_of_older_kernels_does_as_well() {
+    let mut lab = Lab::new(1);
+    let short = PacketOptions { short_header: true, ..PacketOptions::default() };
+    let one = lab.packet_port(1, 1500, short);
+    let two = lab.packet_port(2, 1500, short);
+    talk(&one, &two);
+    lab.assert_conserved();
+}
+
+/// Without this the kernel takes a frame's partial checksum for a complete one.
+#[test]
+#[ignore = "needs root"]
+fn checksums_and_segments_are_right_on_wires_that_do_neither() {
+    let mut lab = Lab::new(1);
+    let one = lab.packet_port(1, 1500, PacketOptions::default());
+    let two = lab.packet_port(2, 1500, PacketOptions::default());
+    for name in ["wire1", "wire2"] {
+        lab.host.run(&format!("ethtool -K {name} tx off tso off gso off"));
+    }
+    for namespace in [&one, &two] {
+        namespace.run("ethtool -K eth0 rx off gro off");
+    }
+    talk(&one, &two);
+    for namespace in [&one, &two] {
+        namespace.run("ethtool -K eth0 tx off tso off gso off");
+    }
+    talk(&one, &two);
+    lab.assert_conserved();
+}
+
+#[test]
+#[ignore = "needs root"]
+fn long_frames_pass_whole() {
+    let mut lab = Lab::new(1);
+    let one = lab.packet_port(1, 9000, PacketOptions::default());
+    let two = lab.packet_port(2, 9000, PacketOptions::default());
+    let three = lab.tap_port(3, TapOptions { mtu_bytes: Some(9000), ..TapOptions::default() });
+    for (namespace, device) in [(&one, "eth0"), (&two, "eth0"), (&three, "tap0")] {
+        namespace.run(&format!("ethtool -K {device} tso off gso off"));
+    }
+    talk(&one, &two);
+    let before = lab.port(1).counters;
+    datagrams(&one, &two, "192.0.2.2", &[8972]);
+    let counters = since(lab.port(1).counters, before);
+    assert!(counters.to_switch.bytes >= 9014 && counters.from_switch.bytes >= 9014, "{counters:?}");
+    stream(&one, &three, "192.0.2.3", 4 * MIB);
+    stream(&three, &two, "[fd00::2]", 4 * MIB);
+    datagrams(&one, &three, "192.0.2.3", &[8972]);
+    lab.assert_conserved();
+}
+
+#[test]
+#[ignore = "needs root"]
+fn several_queues_share_the_flows() {
+    let mut lab = Lab::new(2);
+    let one = lab.tap_port(1, TapOptions { queues: 2, ..TapOptions::default() });
+    let two = lab.packet_port(2, 1500, PacketOptions { queues: 2, ..PacketOptions::default() });
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| stream(&one, &two, "192.0.2.2", 2 * MIB));
+            scope.spawn(|| stream(&two, &one, "[fd00::1]", 2 * MIB));
+        }
+    });
+    datagrams(&one, &two, "192.0.2.2", &[1, 1472, 9000]);
+    let threads = lab.driver.stats().unwrap().threads;
+    assert_eq!(threads.iter().map(|thread| thread.lanes).collect::<Vec<_>>(), [2, 2]);
+    for number in [1, 2] {
+        let flows = lab.driver.queue_counters(lasthop_driver::DevicePortId(number)).unwrap();
+        assert!(flows.iter().all(|queue| queue.from_device.frames > 0), "{flows:?}");
+        assert_eq!(flows.len(), 2);
+    }
+    lab.assert_conserved();
+}
+
+#[test]
+#[ignore = "needs root"]
+fn only_frames_too_long_for_the_wire_are_dropped() {
+    let mut lab = Lab::new(1);
+    let one = lab.tap_port(1, TapOptions { mtu_bytes: Some(9000), ..TapOptions::default() });
+    let two = lab.packet_port(2, 1500, PacketOptions::default());
+    datagrams(&one, &two, "192.0.2.2", &[1, 1472]);
+    let sender = one.within(|| std::net::UdpSocket::bind("0.0.0.0:0")).unwrap();
+    for _ in 0..3 {
+        sender.send_to(&[0; 5000], "192.0.2.2:9").unwrap();
+    }
+    let dropped = || lab.port(2).counters.dropped(DeviceDropReason::TooLong);
+    eventually("long frames are dropped", || dropped() == 3);
+    datagrams(&one, &two, "192.0.2.2", &[1, 1472]);
+    stream(&one, &two, "192.0.2.2", MIB);
+    assert_eq!(dropped(), 3);
+    lab.assert_conserved();
+}
+
+#[test]
+#[ignore = "needs root"]
+fn datagrams_pass_unsegmented_where_kernels_can() {
+    let mut lab = Lab::new(1);
+    let one = lab.packet_port(1, 1500, PacketOptions::default());
+    let two = lab.tap_port(2, TapOptions::default());
+    let old = lab.packet_port(3, 1500, PacketOptions { short_header: true, ..PacketOptions::default() });
+    datagrams(&one, &two, "192.0.2.2", &[1]);
+    let before = (lab.port(1).counters, lab.port(2).counters);
+    segmented_datagrams(&one, &two, "192.0.2.2");
+    segmented_datagrams(&two, &one, "[fd00::1]");
+    for (now, before) in [(lab.port(1).counters, before.0), (lab.port(2).counters, before.1)] {
+        let counters = since(now, before);
+        // 20 of these, and other packets of the hosts.
+        assert!(counters.from_device.frames < 100 && counters.to_device.frames < 100, "{counters:?}");
+        assert!(counters.from_device.bytes > 200_000 && counters.to_device.bytes > 200_000, "{counters:?}");
+    }
+    // A kernel that cannot gets them cut by the switch.
+    segmented_datagrams(&one, &old, "192.0.2.3");
+    segmented_datagrams(&two, &old, "[fd00::3]");
+    assert!(lab.port(3).counters.to_device.frames >= 400, "{:?}", lab.port(3).counters);
+    lab.assert_conserved();
+}

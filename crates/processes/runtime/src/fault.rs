@@ -1,0 +1,108 @@
+//! The one error of this binary: a sentence for the user, and its number in the control interface.
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// The kind of a fault; each has its JSON-RPC error code (docs/user/control-api.md lists them).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Kind {
+    /// The line is not JSON.
+    Parse,
+    /// The line is JSON but no request.
+    Request,
+    /// There is no such method.
+    Method,
+    /// A parameter, option, key or value is wrong.
+    Params,
+    /// Something failed that the asker has no part in.
+    Internal,
+    /// The switch will not do it.
+    Refused,
+    /// There is no vnic of that name.
+    NoSuchVnic,
+    /// There is no switch of that name.
+    NoSuchSwitch,
+    /// The name is taken.
+    NameTaken,
+    /// A socket or directory cannot be used.
+    Socket,
+    /// The switch process is not there or does not answer.
+    SwitchDown,
+    /// A bound was reached.
+    Limit,
+}
+
+impl Kind {
+    /// The kind with this number.
+    pub fn of_code(code: i64) -> Option<Self> {
+        const ALL: &[Kind] = &[
+            Kind::Parse,
+            Kind::Request,
+            Kind::Method,
+            Kind::Params,
+            Kind::Internal,
+            Kind::Refused,
+            Kind::NoSuchVnic,
+            Kind::NameTaken,
+            Kind::Socket,
+            Kind::SwitchDown,
+            Kind::Limit,
+        ];
+        ALL.iter().copied().find(|kind| kind.code() == code)
+    }
+
+    /// The number for JSON-RPC: -327xx are the specification's own, -320xx are ours.
+    pub fn code(self) -> i64 {
+        match self {
+            Self::Parse => -32700,
+            Self::Request => -32600,
+            Self::Method => -32601,
+            Self::Params => -32602,
+            Self::Internal => -32603,
+            Self::Refused => -32000,
+            Self::NoSuchVnic => -32001,
+            Self::NameTaken => -32002,
+            Self::Socket => -32003,
+            Self::SwitchDown => -32004,
+            Self::Limit => -32005,
+            Self::NoSuchSwitch => -32006,
+        }
+    }
+}
+
+/// One clear sentence that names the thing and the remedy.
+#[derive(Clone, Debug, Error, PartialEq, Eq, Serialize, Deserialize)]
+#[error("{message}")]
+pub struct Fault {
+    /// The kind, for programs.
+    pub kind: Kind,
+    /// The sentence, for users.
+    pub message: String,
+}
+
+impl Fault {
+    /// A fault of this kind.
+    pub fn new(kind: Kind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into() }
+    }
+
+    /// A parameter, option, key or value is wrong.
+    pub fn params(message: impl Into<String>) -> Self {
+        Self::new(Kind::Params, message)
+    }
+
+    /// A socket or directory cannot be used.
+    pub fn socket(message: impl Into<String>) -> Self {
+        Self::new(Kind::Socket, message)
+    }
+
+    /// The switch will not do it.
+    pub fn refused(message: impl Into<String>) -> Self {
+        Self::new(Kind::Refused, message)
+    }
+
+    /// For system calls that fail only when the machine is in trouble.
+    pub fn internal(what: &str, error: impl std::fmt::Display) -> Self {
+        Self::new(Kind::Internal, format!("cannot {what}: {error}"))
+    }
+}

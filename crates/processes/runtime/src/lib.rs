@@ -1,0 +1,31 @@
+//! The ground that every process of the switch stands on.
+//!
+//! **Purpose.** The event loop ([`poller`]), the channel between supervisor and inner processes ([`ipc`]), the sandbox that
+//! an inner process enters before it meets a guest ([`sandbox`]), the log, signals, clocks, the service manager and `/proc`.
+//! The crate knows nothing of ports, switches or packets.
+//!
+//! **Contract.** A failure is a [`fault::Fault`]: one sentence for the user, with the number that the API gives it. Nothing
+//! here waits but [`poller::Poller::wait`]. Bytes from another process are bounded before they are parsed.
+//!
+//! **Not checked.** The meaning of messages: [`ipc::Channel`] carries any type that serde knows.
+//!
+//! **Threading.** Each value belongs to one thread. The log may be used by all threads.
+//!
+//! ```text
+//!   supervisor, dataplane, driver, controller, command line
+//!        │ events       │ frames + descriptors      │ before any guest      │ lines
+//!      poller          ipc                        sandbox              log, notify
+//! ```
+#![deny(unsafe_code)] // files called sys.rs alone may have some
+
+pub mod clock;
+pub mod descriptors;
+pub mod fault;
+pub mod harmless;
+pub mod ipc;
+pub mod log;
+pub mod notify;
+pub mod poller;
+pub mod procfs;
+pub mod sandbox;
+pub mod signals;

@@ -1,0 +1,118 @@
+//! `epoll`, level triggered, with a number for each source.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::buffer::spare_capacity;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::io::Errno;
+
+use crate::fault::Fault;
+
+/// Events taken at a time: enough for every port of a busy moment, the rest comes with the next call.
+const EVENTS_MAX: usize = 64;
+/// The shortest wait until a deadline, so that rounding never makes it a busy loop.
+const WAIT_MIN: Duration = Duration::from_millis(1);
+
+/// The events that a source is watched for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interest {
+    /// Bytes or the end of the stream.
+    pub read: bool,
+    /// Room for bytes.
+    pub write: bool,
+}
+
+impl Interest {
+    /// For bytes only.
+    pub const READ: Self = Self { read: true, write: false };
+
+    fn flags(self) -> EventFlags {
+        let mut flags = EventFlags::empty();
+        flags.set(EventFlags::IN, self.read);
+        flags.set(EventFlags::OUT, self.write);
+        flags
+    }
+}
+
+/// Something happened to the source with this number.
+#[derive(Clone, Copy, Debug)]
+pub struct Happening {
+    /// The number given with [`Poller::add`].
+    pub source: u64,
+    /// The other side is gone, or the descriptor is broken.
+    pub is_over: bool,
+}
+
+/// The set of watched descriptors.
+pub struct Poller {
+    epoll: OwnedFd,
+    events: Vec<Event>,
+}
+
+impl std::fmt::Debug for Poller {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Poller").field("epoll", &self.epoll).finish_non_exhaustive()
+    }
+}
+
+impl AsFd for Poller {
+    /// Readable when something has happened.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}
+
+impl Poller {
+    /// A set without descriptors.
+    pub fn new() -> Result<Self, Fault> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC)
+            .map_err(|error| Fault::internal("create an epoll set", error))?;
+        Ok(Self { epoll, events: Vec::with_capacity(EVENTS_MAX) })
+    }
+
+    /// Starts to watch `source`, which shows up as `number`.
+    pub fn add(&self, source: impl AsFd, number: u64, interest: Interest) -> Result<(), Fault> {
+        epoll::add(&self.epoll, source, EventData::new_u64(number), interest.flags())
+            .map_err(|error| Fault::internal("watch a descriptor", error))
+    }
+
+    /// Changes the events that `source` is watched for.
+    pub fn modify(&self, source: impl AsFd, number: u64, interest: Interest) -> Result<(), Fault> {
+        epoll::modify(&self.epoll, source, EventData::new_u64(number), interest.flags())
+            .map_err(|error| Fault::internal("watch a descriptor", error))
+    }
+
+    /// Stops to watch `source`. Needed before a descriptor of which anybody has a copy is closed: it would be watched for as long as
+    /// that one has it. Sessions' sockets are such.
+    pub fn remove(&self, source: impl AsFd) {
+        // Fails only for a descriptor that is not in the set, and then there is nothing to do.
+        let _ = epoll::delete(&self.epoll, source);
+    }
+
+    /// Waits until something happens or `deadline` passes; without one, for ever.
+    pub fn wait(&mut self, deadline: Option<Instant>) -> Result<Vec<Happening>, Fault> {
+        let timeout = deadline.map(timespec_until);
+        self.events.clear();
+        match epoll::wait(&self.epoll, spare_capacity(&mut self.events), timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => Ok(self.events.iter().map(happening).collect()),
+            Err(error) => Err(Fault::internal("wait for events", error)),
+        }
+    }
+}
+
+fn happening(event: &Event) -> Happening {
+    let flags = event.flags;
+    Happening { source: event.data.u64(), is_over: flags.intersects(EventFlags::HUP | EventFlags::ERR) }
+}
+
+fn timespec_until(deadline: Instant) -> Timespec {
+    let wait = deadline.saturating_duration_since(Instant::now());
+    timespec(if wait.is_zero() { wait } else { wait.max(WAIT_MIN) })
+}
+
+/// As poll(2) and its like have it.
+pub fn timespec(time: Duration) -> Timespec {
+    Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) }
+}

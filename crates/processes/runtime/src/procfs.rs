@@ -1,0 +1,172 @@
+//! Facts about processes from proc(5).
+
+use std::fmt::Display;
+use std::io::ErrorKind;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// All processes that are there now.
+pub fn pids() -> impl Iterator<Item = i32> {
+    numbers(Path::new("/proc"))
+}
+
+/// The threads of a process; none if it is no more.
+pub fn threads(pid: impl Display) -> impl Iterator<Item = i32> {
+    numbers(&dir(pid).join("task"))
+}
+
+/// The entries of a directory whose names are numbers.
+fn numbers(dir: &Path) -> impl Iterator<Item = i32> + use<> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// Where the system tells of a process.
+pub fn dir(pid: impl Display) -> PathBuf {
+    PathBuf::from(format!("/proc/{pid}"))
+}
+
+/// One of its files of text; none if there is no such process any more, or it may not be looked at.
+pub fn text(pid: impl Display, file: &str) -> Option<String> {
+    let bytes = std::fs::read(dir(pid).join(file)).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// The state of a process's first thread, as proc_pid_stat(5) has it.
+fn state(pid: impl Display) -> Option<char> {
+    // Behind the name, in which there may be anything.
+    text(pid, "stat")?.rsplit_once(") ")?.1.chars().next()
+}
+
+/// CPU time that the threads of a process have taken, in nanoseconds; 0 if it is not there.
+pub fn cpu_ns(pid: impl Display) -> u64 {
+    threads(&pid).filter_map(|thread| thread_cpu_ns(&pid, thread)).sum()
+}
+
+/// CPU time that one thread of a process has taken, in nanoseconds.
+pub fn thread_cpu_ns(pid: impl Display, thread: i32) -> Option<u64> {
+    text(pid, &format!("task/{thread}/schedstat"))?.split_whitespace().next()?.parse().ok()
+}
+
+/// Whether a path leads a process to the same file as this one, as far as that can be told: it may have a file system of its own.
+pub fn sees(pid: impl Display, path: &Path) -> bool {
+    let theirs = dir(pid).join("root").join(path.strip_prefix("/").unwrap_or(path));
+    match (path.symlink_metadata(), theirs.symlink_metadata()) {
+        (Ok(ours), Ok(theirs)) => (ours.dev(), ours.ino()) == (theirs.dev(), theirs.ino()),
+        (Ok(_), Err(error)) => error.kind() != ErrorKind::NotFound,
+        _ => true,
+    }
+}
+
+/// Whether a process is stopped: by a signal, or with a debugger.
+pub fn is_stopped(pid: impl Display) -> bool {
+    matches!(state(pid), Some('T' | 't'))
+}
+
+/// The state of a process that does not answer, in words: "it is stopped (T)".
+pub fn state_text(pid: impl Display) -> String {
+    let Some(state) = state(pid) else { return "it is no more".to_owned() };
+    let what = match state {
+        'T' => "it is stopped",
+        't' => "a debugger has stopped it",
+        'D' => "it waits for the kernel",
+        'R' => "it is busy, or gets no CPU",
+        'Z' | 'X' => "it has ended",
+        _ => "it waits for something",
+    };
+    format!("{what} ({state})")
+}
+
+/// The number of the process that a pidfd is of; none if it was reaped.
+pub fn pid_of(pidfd: impl AsFd) -> Option<u32> {
+    let number = pidfd.as_fd().as_raw_fd();
+    let told = text("self", &format!("fdinfo/{number}"))?;
+    let pid = told.lines().find_map(|line| line.strip_prefix("Pid:"))?;
+    pid.trim().parse().ok()
+}
+
+/// The state of a process that was killed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// One of its threads may still run, or it cannot be looked at.
+    Runs,
+    /// All its threads have ended.
+    Ended,
+    /// Those of its threads that have not ended are in system calls that no signal ends. The name of the first one.
+    Stuck(String),
+}
+
+/// How a killed process stands. A thread in state D has SIGKILL pending, and does not return to its program.
+pub fn standing(pid: impl Display) -> Standing {
+    let stats = threads(&pid).map(|thread| text(&pid, &format!("task/{thread}/stat")));
+    standing_of(stats)
+}
+
+fn standing_of(stats: impl Iterator<Item = Option<String>>) -> Standing {
+    let mut standing = Standing::Ended;
+    // One that is gone since it was listed has ended.
+    for stat in stats.flatten() {
+        let Some((name, fields)) = stat.rsplit_once(") ") else { return Standing::Runs };
+        match fields.chars().next() {
+            Some('Z' | 'X') => {}
+            Some('D') if standing == Standing::Ended => {
+                let name = name.split_once(" (").map_or(name, |(_, name)| name);
+                standing = Standing::Stuck(name.to_owned());
+            }
+            Some('D') => {}
+            _ => return Standing::Runs,
+        }
+    }
+    standing
+}
+
+/// Whether the first thread of a process has ended, and others keep it from being reaped.
+pub fn is_headless(pid: impl Display) -> bool {
+    matches!(state(&pid), Some('Z' | 'X')) && standing(&pid) != Standing::Ended
+}
+
+/// The value of a variable in an environment as `environ` has it.
+pub fn variable<'a>(environment: &'a str, name: &str) -> Option<&'a str> {
+    environment.split('\0').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_finds_itself() {
+        let own = std::process::id() as i32;
+        assert!(pids().any(|pid| pid == own));
+        assert!(text(own, "comm").is_some_and(|name| !name.is_empty()));
+        assert_eq!(text(own, "no such file"), None);
+        assert!(!is_stopped(own));
+        assert!(state_text(own).ends_with(')'), "{}", state_text(own));
+        assert_eq!(state_text("none"), "it is no more");
+    }
+
+    #[test]
+    fn a_process_is_stuck_if_those_threads_that_have_not_ended_wait_in_the_kernel() {
+        let standing = |states: &[char]| {
+            let stat = |(number, state): (usize, &char)| Some(format!("{number} (a) b) {state} 1 2"));
+            standing_of(states.iter().enumerate().map(stat))
+        };
+        assert_eq!(standing(&[]), Standing::Ended);
+        assert_eq!(standing(&['Z', 'X']), Standing::Ended);
+        assert_eq!(standing(&['Z', 'D', 'D']), Standing::Stuck("a) b".to_owned()));
+        assert_eq!(standing(&['Z', 'D', 'S']), Standing::Runs);
+        assert_eq!(standing(&['R']), Standing::Runs);
+        assert_eq!(standing_of([None, Some("torn".to_owned())].into_iter()), Standing::Runs);
+        let own = std::process::id();
+        assert_eq!((super::standing(own), is_headless(own)), (Standing::Runs, false));
+    }
+
+    #[test]
+    fn variables_are_found_by_their_whole_names() {
+        let environment = "HOME=/\0LD_PRELOAD=/a.so\0EMPTY=\0";
+        assert_eq!(variable(environment, "LD_PRELOAD"), Some("/a.so"));
+        assert_eq!(variable(environment, "EMPTY"), Some(""));
+        assert_eq!(variable(environment, "LD"), None);
+    }
+}

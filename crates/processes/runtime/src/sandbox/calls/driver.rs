@@ -1,0 +1,66 @@
+//! Further calls of the driver process: frames to and from devices, and the front end's side of vhost-user.
+//!
+//! Its devices are descriptors that the supervisor has opened and bound. XDP sockets alone are bound here, since they take
+//! the memory of the process that uses them.
+
+use super::{Call, NO_ADDRESS, Terms, call, int};
+
+/// Options of XDP sockets, and the length of their address in bytes (linux/if_xdp.h).
+const XDP_MMAP_OFFSETS: i32 = 1;
+const XDP_RX_RING: i32 = 2;
+const XDP_TX_RING: i32 = 3;
+const XDP_UMEM_REG: i32 = 4;
+const XDP_UMEM_FILL_RING: i32 = 5;
+const XDP_UMEM_COMPLETION_RING: i32 = 6;
+const XDP_STATISTICS: i32 = 7;
+const XDP_ADDRESS_BYTES: i32 = 16;
+
+/// The option `name` of sockets of `level`.
+const fn option(level: i32, name: i32) -> [super::Term; 2] {
+    [int(1, level), int(2, name)]
+}
+
+const PACKETS_LOST: Terms = &option(libc::SOL_PACKET, libc::PACKET_STATISTICS);
+
+pub(in crate::sandbox) const CALLS: &[Call] = &[
+    // The packet path, with any arguments.
+    Call::any(call!(SYS_recvmmsg), "receives frames from packet sockets"),
+    Call::any(call!(SYS_sendmmsg), "and go"),
+    Call::any(call!(SYS_read), "receives frames from taps; the eventfd of events"),
+    Call::any(call!(SYS_writev), "sends frames to taps"),
+    Call::any(call!(SYS_recvfrom), "wakes an XDP socket's fill ring").kept(),
+    Call::with(call!(SYS_sendto), &[NO_ADDRESS], "wakes an XDP socket's transmit ring"),
+    Call::any(call!(SYS_getsockname), "checks whether a packet socket's device exists"),
+    Call::with(call!(SYS_getsockopt), &[PACKETS_LOST], "counts frames that a packet socket lost"),
+    Call::with(
+        call!(SYS_getsockopt),
+        &[&option(libc::SOL_XDP, XDP_MMAP_OFFSETS), &option(libc::SOL_XDP, XDP_STATISTICS)],
+        "offsets of an XDP socket's rings, and its losses",
+    ),
+    Call::with(
+        call!(SYS_setsockopt),
+        &[
+            &option(libc::SOL_XDP, XDP_UMEM_REG),
+            &option(libc::SOL_XDP, XDP_UMEM_FILL_RING),
+            &option(libc::SOL_XDP, XDP_UMEM_COMPLETION_RING),
+            &option(libc::SOL_XDP, XDP_RX_RING),
+            &option(libc::SOL_XDP, XDP_TX_RING),
+        ],
+        "memory and rings of an XDP socket",
+    ),
+    Call::with(
+        call!(SYS_bind),
+        &[&[int(2, XDP_ADDRESS_BYTES)]],
+        "device of an XDP socket: no other address is as short",
+    )
+    .kept(),
+    Call::any(call!(SYS_clock_nanosleep), "waits while the kernel still holds the last XDP socket's queue")
+        .kept(),
+    // A front end waits for the switch's answers.
+    Call::with(
+        call!(SYS_setsockopt),
+        &[&option(libc::SOL_SOCKET, libc::SO_RCVTIMEO), &option(libc::SOL_SOCKET, libc::SO_SNDTIMEO)],
+        "timeouts for sending and receiving",
+    ),
+    Call::with(call!(SYS_ioctl), &[&[int(1, libc::FIONBIO as i32)]], "makes the connection blocking"),
+];

@@ -1,0 +1,102 @@
+//! The list of system calls as filters that the kernel runs before each call (seccomp(2)).
+//!
+//! Two filters, since one has a single answer for its list: the first ends the process at a call that is in neither list,
+//! the second lets calls that are listed as refused fail. The kernel (from 5.11 on) has a bitmap of calls that both let
+//! through with any arguments, and runs neither for those: all calls of the packet path are of that kind.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use seccompiler::{
+    BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule,
+};
+
+use super::ProcessRole;
+use super::calls::{Call, Refusal, Term, Value};
+use super::layer::Made;
+use super::sys;
+
+/// Values that are known at run time only.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Own {
+    pub(super) process: u32,
+    /// None: without one, the calls that name it are not allowed.
+    pub(super) names: Option<u32>,
+}
+
+/// Allows the calls of `role`'s list to this thread, and to those that it starts.
+pub(super) fn restrict(role: ProcessRole, names: Option<BorrowedFd<'_>>) -> Made {
+    let names = names.and_then(|names| names.as_raw_fd().try_into().ok());
+    let own = Own { process: std::process::id(), names };
+    let programs = programs(role, own).map_err(|error| error.to_string())?;
+    for program in &programs {
+        sys::filter(program).map_err(|error| error.to_string())?;
+    }
+    let allowed: BTreeSet<i64> = role.calls().map(|call| call.number).collect();
+    Ok(format!("{} allowed", allowed.len()))
+}
+
+/// The filters, in the order in which they are to be installed: nothing can be installed behind the one that ends.
+pub(super) fn programs(role: ProcessRole, own: Own) -> Result<[BpfProgram; 2], BackendError> {
+    let arch = std::env::consts::ARCH.try_into()?;
+    let (mut failing, mut passing) = (BTreeMap::new(), BTreeMap::new());
+    for Refusal(call) in role.refusals() {
+        add(&mut failing, call, own)?;
+        add(&mut passing, call, own)?;
+    }
+    for call in role.calls() {
+        add(&mut passing, call, own)?;
+    }
+    let errno = SeccompAction::Errno(libc::ENOSYS as u32);
+    let program = |rules, otherwise, listed| SeccompFilter::new(rules, otherwise, listed, arch)?.try_into();
+    Ok([
+        program(failing, SeccompAction::Allow, errno)?,
+        program(passing, SeccompAction::Trap, SeccompAction::Allow)?,
+    ])
+}
+
+/// The filter that removes those of `role`'s calls that are needed once. It is installed after the others, which allow that.
+pub(super) fn spent(role: ProcessRole, own: Own) -> Result<BpfProgram, BackendError> {
+    let mut rules = BTreeMap::new();
+    for call in role.calls().filter(|call| call.is_once) {
+        add(&mut rules, call, own)?;
+    }
+    let arch = std::env::consts::ARCH.try_into()?;
+    SeccompFilter::new(rules, SeccompAction::Allow, SeccompAction::Trap, arch)?.try_into()
+}
+
+/// Adds a call's rules to those of its number. None at all means: with any arguments.
+fn add(rules: &mut BTreeMap<i64, Vec<SeccompRule>>, call: &Call, own: Own) -> Result<(), BackendError> {
+    let has_any = rules.get(&call.number).is_some_and(Vec::is_empty);
+    if call.terms.is_empty() || has_any {
+        rules.insert(call.number, Vec::new());
+        return Ok(());
+    }
+    for terms in call.terms {
+        let conditions =
+            terms.iter().map(|term| condition(term, own)).collect::<Result<Option<Vec<_>>, _>>()?;
+        if let Some(conditions) = conditions {
+            rules.entry(call.number).or_default().push(SeccompRule::new(conditions)?);
+        }
+    }
+    Ok(())
+}
+
+/// None: nothing fulfils it.
+fn condition(term: &Term, own: Own) -> Result<Option<SeccompCondition>, BackendError> {
+    use SeccompCmpArgLen::{Dword, Qword};
+    use SeccompCmpOp::{Eq, MaskedEq, Ne};
+    let (len, operator, value) = match term.is {
+        Value::Int(value) => (Dword, Eq, value.into()),
+        Value::NotInt(value) => (Dword, Ne, value.into()),
+        Value::Long(value) => (Qword, Eq, value),
+        Value::Bits { mask, value } => (Qword, MaskedEq(mask), value),
+        Value::OwnProcess => (Dword, Eq, own.process.into()),
+        Value::DescriptorNames => match own.names {
+            Some(names) => (Dword, Eq, names.into()),
+            None => return Ok(None),
+        },
+    };
+    SeccompCondition::new(term.argument, len, operator, value).map(Some)
+}

@@ -1,0 +1,329 @@
+//! The ports' counters at the end of a switch process: those of the next one continue from there.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::SystemTime;
+
+use lasthop_engine::{PORT_COUNTERS_BYTES, SavedCounters, former_writes};
+use lasthop_fabric::{Drops, PortCounters, RX_DROPS, TX_DROPS};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+
+use lasthop_api::orders::Answer;
+use lasthop_api::report::{self, PortReport, WorkerReport};
+use lasthop_runtime::procfs;
+
+use super::Supervisor;
+use super::store::Key;
+
+/// The name of a worker's thread, without the number behind it.
+const THREAD_NAME: &str = "worker";
+
+/// The switch's own port, which has no account: packets of the control plane are counted at the ports that they came from.
+const INTERNAL: &str = "internal";
+
+/// One port's counters: those of all switch processes that are dead, and memory in which the present one keeps its own.
+#[derive(Debug)]
+pub(super) struct Account {
+    book: OwnedFd,
+    /// Of a switch process that is to take over from the present one.
+    next: Option<OwnedFd>,
+    past: SavedCounters,
+    /// When all of that began, in milliseconds since 1970.
+    since_ms: u64,
+}
+
+impl Account {
+    pub(super) fn open() -> io::Result<Self> {
+        Ok(Self { book: blank()?, next: None, past: SavedCounters::default(), since_ms: time_ms() })
+    }
+
+    /// An account that another supervisor kept.
+    pub(super) fn of_kept(book: OwnedFd, past: &BTreeMap<String, u64>, since_ms: Option<u64>) -> Self {
+        let since_ms = since_ms.unwrap_or_else(time_ms);
+        let mut account = Self { book, next: None, past: SavedCounters::default(), since_ms };
+        past.iter().for_each(|(name, count)| account.past.add(name, *count));
+        // The process that counted there is dead.
+        if let Ok(booked) = account.close_book() {
+            account.add_to_past(&booked);
+        }
+        account
+    }
+
+    /// The counters of all that are dead, by name.
+    pub(super) fn past_by_name(&self) -> BTreeMap<String, u64> {
+        let known = PortCounters::names().zip(self.past.counters.words());
+        let known = known.map(|(name, count)| (name.to_string(), count));
+        let all = known.chain(self.past.unknown.clone());
+        all.filter(|(_, count)| *count > 0).collect()
+    }
+
+    /// When its counters began, in milliseconds since 1970.
+    pub(super) fn since_ms(&self) -> u64 {
+        self.since_ms
+    }
+
+    /// A copy of the memory, for the switch.
+    pub(super) fn book(&self) -> io::Result<OwnedFd> {
+        self.book.try_clone()
+    }
+
+    /// A copy of the memory that the switch after the present one gets.
+    fn next_book(&mut self) -> io::Result<OwnedFd> {
+        let next = blank()?;
+        let copy = next.try_clone()?;
+        self.next = Some(next);
+        Ok(copy)
+    }
+
+    /// Returns the counters of a switch process that has stopped counting; the next one begins a new file.
+    fn close_book(&mut self) -> io::Result<SavedCounters> {
+        let mut bytes = vec![0; PORT_COUNTERS_BYTES];
+        let read = rustix::io::pread(&self.book, &mut bytes[..], 0)?;
+        self.book = self.next.take().map_or_else(blank, Ok)?;
+        Ok(SavedCounters::of(&bytes[..read]))
+    }
+
+    /// Adds the counts of the book before this one. The present switch process is told, for clients of its control interface: if that
+    /// fails, their counters begin at 0.
+    fn add_to_past(&mut self, booked: &SavedCounters) {
+        self.past.merge(booked);
+        for (at, bytes) in former_writes(&self.past) {
+            let _ = rustix::io::pwrite(&self.book, &bytes, at as u64);
+        }
+    }
+}
+
+impl AsFd for Account {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.book.as_fd()
+    }
+}
+
+fn blank() -> io::Result<OwnedFd> {
+    let book = memfd_create("lasthop-counters", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    ftruncate(&book, PORT_COUNTERS_BYTES as u64)?;
+    fcntl_add_seals(&book, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    Ok(book)
+}
+
+impl Supervisor {
+    /// Memory for the counters of port `number`; none if the system has none: then they begin at 0 with each switch process.
+    pub(super) fn book(&mut self, number: u32) -> Option<OwnedFd> {
+        if let Some(account) = self.accounts.get(&number) {
+            return account.book().ok();
+        }
+        let name = self.ports.get(&number).map(|port| port.spec.name.to_string()).unwrap_or_default();
+        let account = self.left_accounts.remove(&name).map_or_else(Account::open, Ok).ok()?;
+        let book = account.book().ok();
+        self.accounts.insert(number, account);
+        self.store.is_late(Key::Port(number));
+        book
+    }
+
+    /// A port over a device begins anew with each supervisor, when it is asked for; its counters go on.
+    pub(super) fn leave_account(&mut self, port: &str, account: Account) {
+        self.left_accounts.insert(port.to_owned(), account);
+    }
+
+    /// Memory for the counters of port `number` in the switch process that is to take over; none as for `book`.
+    pub(super) fn next_book(&mut self, number: u32) -> Option<OwnedFd> {
+        self.accounts.get_mut(&number)?.next_book().ok()
+    }
+
+    /// No switch process takes over.
+    pub(super) fn forget_next_books(&mut self) {
+        self.accounts.values_mut().for_each(|account| account.next = None);
+    }
+
+    /// The switch process has stopped counting: its counters are added to those of the processes before it.
+    ///
+    /// Returns its counters, summed over all ports.
+    pub(super) fn close_books(&mut self) -> PortCounters {
+        let accounts = self.accounts.values_mut();
+        let mut closed: Vec<(&mut Account, SavedCounters)> = accounts
+            .filter_map(|account| account.close_book().ok().map(|booked| (account, booked)))
+            .collect();
+        balance(closed.iter_mut().map(|(_, booked)| &mut booked.counters).collect());
+        let mut sum = PortCounters::default();
+        for (account, booked) in closed {
+            account.add_to_past(&booked);
+            sum.merge(&booked.counters);
+        }
+        self.accounts.keys().for_each(|number| self.store.is_late(Key::Port(*number)));
+        sum
+    }
+
+    /// Adds the counters of earlier switch processes to those of the present one.
+    pub(super) fn with_past(&self, mut answer: Answer) -> Answer {
+        let ports = match &mut answer {
+            Answer::Stats(stats) => {
+                stats.time_ms = time_ms();
+                self.lives.pid().iter().for_each(|pid| enter_cpu_time(*pid, &mut stats.workers));
+                &mut stats.ports
+            }
+            Answer::Inspection(inspection) => &mut inspection.ports,
+            _ => return answer,
+        };
+        let booked = self.accounts.iter().filter_map(|(number, account)| {
+            let port = self.ports.get(number)?;
+            Some((port.spec.name.as_str(), account))
+        });
+        let past: HashMap<&str, &Account> = booked.collect();
+        let upcalls: u64 = past.values().map(|account| account.past.counters.upcalls).sum();
+        for port in ports {
+            if let Some(account) = past.get(port.name.as_str()) {
+                add(port, &account.past);
+                port.since_ms = Some(account.since_ms);
+            }
+            if port.name == INTERNAL {
+                port.tx_packets += upcalls;
+            }
+        }
+        answer
+    }
+}
+
+/// The time of day, in milliseconds since 1970.
+fn time_ms() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The processor time of each worker's thread, which is called by its number.
+fn enter_cpu_time(pid: u32, workers: &mut [WorkerReport]) {
+    let of_thread = |thread: i32| {
+        let name = procfs::text(pid, &format!("task/{thread}/comm"))?;
+        let number = name.trim().strip_prefix(THREAD_NAME)?.parse::<usize>().ok()?;
+        Some((number, procfs::thread_cpu_ns(pid, thread)?))
+    };
+    let times: HashMap<usize, u64> = procfs::threads(pid).filter_map(of_thread).collect();
+    workers.iter_mut().for_each(|worker| worker.cpu_ns = times.get(&worker.index).copied());
+}
+
+/// The copies of different ports' counters may be of different moments: a packet that left one port has come to another, or to
+/// the control plane.
+fn balance(mut ports: Vec<&mut PortCounters>) {
+    let forwarded: u64 = ports.iter().map(|port| port.forwarded.saturating_sub(port.upcalls)).sum();
+    let delivered: u64 = ports.iter().map(|port| port.tx_packets).sum();
+    let Some(busiest) = ports.iter_mut().max_by_key(|port| port.forwarded + port.tx_packets) else { return };
+    let missing = delivered.saturating_sub(forwarded);
+    busiest.forwarded += missing;
+    busiest.rx_packets += missing;
+    busiest.tx_packets += forwarded.saturating_sub(delivered);
+}
+
+/// The counters of a dead process, in one line.
+pub(super) fn obituary(counters: &PortCounters) -> String {
+    let mut drops = counters.rx_drops;
+    drops.merge(&counters.tx_drops);
+    let mut reasons: Vec<_> = drops.nonzero().collect();
+    reasons.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    let reasons: Vec<String> =
+        reasons.iter().map(|(reason, count)| format!("{count} {}", reason.name())).collect();
+    let reasons = if reasons.is_empty() { "nothing".to_owned() } else { reasons.join(", ") };
+    let (taken, delivered) = (counters.rx_packets, counters.tx_packets);
+    format!("it had taken {taken} packets, delivered {delivered}, and dropped {reasons}")
+}
+
+/// Each counter is named here: none that comes to be is forgotten.
+fn add(port: &mut PortReport, past: &SavedCounters) {
+    let PortCounters {
+        rx_packets,
+        rx_bytes,
+        rx_gso_packets,
+        injected,
+        copies_added,
+        segments_added,
+        forwarded,
+        upcalls,
+        rx_drops,
+        flooded_to_none,
+        waiting: _, // a dead process has no waiting packets
+        detached,
+        tx_packets,
+        tx_bytes,
+        tx_gso_packets,
+        tx_drops,
+        tx_csum_completed,
+        signals,
+    } = &past.counters;
+    port.rx_packets += rx_packets;
+    port.rx_bytes += rx_bytes;
+    port.rx_gso_packets += rx_gso_packets;
+    port.tx_packets += tx_packets;
+    port.tx_bytes += tx_bytes;
+    port.tx_gso_packets += tx_gso_packets;
+    port.injected += injected;
+    port.copies_added += copies_added;
+    port.segments_added += segments_added;
+    port.forwarded += forwarded;
+    port.upcalls += upcalls;
+    port.detached += detached;
+    port.flooded_to_none += flooded_to_none;
+    add_drops(&mut port.rx_drops, (rx_drops, RX_DROPS), past);
+    add_drops(&mut port.tx_drops, (tx_drops, TX_DROPS), past);
+    port.tx_csum_completed += tx_csum_completed;
+    port.signals += signals;
+}
+
+fn add_drops(drops: &mut report::DropCounts, (known, side): (&Drops, &str), past: &SavedCounters) {
+    let known = known.nonzero().map(|(reason, count)| (reason.name(), count));
+    let unknown = past.unknown.iter().filter_map(|(name, count)| Some((name.strip_prefix(side)?, *count)));
+    for (reason, count) in known.chain(unknown) {
+        *drops.entry(reason.to_owned()).or_default() += count;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lasthop_engine::NAMES_BYTES;
+    use lasthop_verdict::DropReason;
+
+    use super::*;
+
+    #[test]
+    fn closed_books_balance() {
+        let port = |rx_packets, forwarded, tx_packets| PortCounters {
+            rx_packets,
+            forwarded,
+            tx_packets,
+            ..PortCounters::default()
+        };
+        let mut asked = [PortCounters { upcalls: 2, ..port(9, 9, 0) }, port(0, 0, 7)];
+        balance(asked.iter_mut().collect());
+        assert_eq!((asked[0].forwarded, asked[1].tx_packets), (9, 7), "two were asked about");
+        for (mut one, mut other) in [(port(9, 9, 3), port(3, 3, 7)), (port(5, 5, 3), port(3, 3, 9))] {
+            balance(vec![&mut one, &mut other]);
+            assert_eq!(one.forwarded + other.forwarded, one.tx_packets + other.tx_packets);
+            assert!(one.is_conserved() && other.is_conserved());
+        }
+    }
+
+    #[test]
+    fn an_obituary_has_the_most_frequent_reason_first() {
+        let mut counters = PortCounters { rx_packets: 9, tx_packets: 4, ..PortCounters::default() };
+        assert_eq!(obituary(&counters), "it had taken 9 packets, delivered 4, and dropped nothing");
+        counters.rx_drops.count_all(DropReason::BadCsum, 2);
+        counters.tx_drops.count_all(DropReason::Restart, 3);
+        let text = obituary(&counters);
+        assert!(text.ends_with("dropped 3 restart, 2 bad_csum"), "{text}");
+    }
+
+    #[test]
+    fn an_account_starts_blank_and_is_read_whole() {
+        let mut account = Account::open().expect("an account");
+        let write = |bytes: &[u8], at| rustix::io::pwrite(&account.book, bytes, at).expect("written");
+        write(b"rx_packets rx_drops.moon tx_drops.too_long forwarded tx_drops.moon", 0);
+        let words = [7_u64, 2, 3, 5, 1].map(u64::to_ne_bytes);
+        write(words.as_flattened(), NAMES_BYTES as u64);
+        let booked = account.close_book().expect("read");
+        assert_eq!((booked.counters.rx_packets, booked.counters.forwarded), (7, 5));
+        assert_eq!(account.close_book().expect("read"), SavedCounters::default());
+        let mut port = PortReport { tx_drops: [("too_long".to_owned(), 4)].into(), ..PortReport::default() };
+        add(&mut port, &booked);
+        assert_eq!((port.rx_packets, port.forwarded), (7, 5));
+        assert_eq!(port.rx_drops, [("moon".to_owned(), 2)].into());
+        assert_eq!(port.tx_drops, [("moon".to_owned(), 1), ("too_long".to_owned(), 7)].into());
+    }
+}

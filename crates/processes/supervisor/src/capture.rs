@@ -1,0 +1,60 @@
+//! The method `capture`: its client's connection goes to the switch process, which writes the capture to it.
+
+use std::collections::BTreeSet;
+
+use serde_json::json;
+
+use lasthop_api::capture::CaptureSpec;
+use lasthop_api::orders::Order;
+use lasthop_api::rpc;
+use lasthop_runtime::fault::{Fault, Kind};
+
+use super::Supervisor;
+use super::orders::{Asker, OrderPurpose, switch_down};
+
+impl Supervisor {
+    /// Has the switch answer this client. Everything after the answer is the capture.
+    pub(super) fn capture(&mut self, spec: &CaptureSpec, asker: &Asker) -> Result<(), Fault> {
+        spec.check()?;
+        for name in &spec.names {
+            self.find(name)?;
+        }
+        if self.ports.is_empty() {
+            return Err(Fault::new(
+                Kind::NoSuchVnic,
+                "there is no vnic; make one first: lasthop vnic add NAME",
+            ));
+        }
+        if !self.lives.is_up() {
+            return Err(switch_down());
+        }
+        // One that is gone needs no capture.
+        let Some(shared) = self.control.as_ref().and_then(|control| control.share(asker.client)) else {
+            return Ok(());
+        };
+        let failed = |error| Fault::internal("share the connection", error);
+        let fd = shared.map_err(failed)?;
+        self.lent.keep(&fd, &self.poller).map_err(failed)?;
+        let result = Ok(json!({"interfaces": self.interfaces(spec)}));
+        let greeting = asker.id.as_ref().map(|id| rpc::write_answer(id, &result)).unwrap_or_default();
+        let greeting = String::from_utf8_lossy(&greeting).into_owned();
+        let order = Order::Capture { spec: spec.clone(), greeting };
+        self.order_with(order, vec![fd], OrderPurpose::Captured, Some(asker.clone()));
+        Ok(())
+    }
+
+    /// The names in the order of the file's interfaces.
+    fn interfaces(&self, spec: &CaptureSpec) -> BTreeSet<String> {
+        match spec.names.is_empty() {
+            true => self.ports.values().map(|port| port.spec.name.to_string()).collect(),
+            false => spec.names.iter().cloned().collect(),
+        }
+    }
+
+    /// The switch has begun: the connection is its own.
+    pub(super) fn captured(&mut self, asker: Option<Asker>) {
+        if let (Some(control), Some(asker)) = (&mut self.control, asker) {
+            control.hand_over(asker.client, &self.poller);
+        }
+    }
+}

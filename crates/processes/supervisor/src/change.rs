@@ -1,0 +1,114 @@
+//! `vnic.set`: a vnic changes while its guest is attached.
+
+use serde_json::{Map, Value};
+
+use lasthop_api::orders::{Answer, Order};
+use lasthop_api::report::SetReport;
+use lasthop_api::vnic::VnicSpec;
+use lasthop_api::vnic::change::{self, Change};
+use lasthop_runtime::fault::{Fault, Kind};
+use lasthop_runtime::log::say;
+
+use super::Supervisor;
+use super::orders::{Asker, OrderPurpose, switch_down};
+use super::placeholder::mtu_of;
+use super::requests::{check_absolute, to_json};
+use super::store::Key;
+
+/// A change that the switch has been told of.
+#[derive(Debug)]
+pub(super) struct Changing {
+    pub(super) port: u32,
+    to: VnicSpec,
+    changes: Vec<Change>,
+}
+
+impl Supervisor {
+    /// Changes some keys of a vnic. A refusal by the switch leaves them as they were.
+    pub(super) fn vnic_set(&mut self, params: Value, asker: &Asker) -> Result<Option<Value>, Fault> {
+        let (name, keys) = name_and_keys(params)?;
+        let number = self.find_vnic(&name)?;
+        self.change_vnic(number, keys, Some(asker.clone()))
+    }
+
+    /// As `vnic.set`, for a client that waits for an answer, or of our own accord.
+    pub(super) fn change_vnic(
+        &mut self,
+        number: u32,
+        keys: Map<String, Value>,
+        asker: Option<Asker>,
+    ) -> Result<Option<Value>, Fault> {
+        let Some(port) = self.ports.get_mut(&number) else { return Ok(None) };
+        let name = port.spec.name.to_string();
+        let to = change::with_keys(&port.spec, keys)?;
+        check_absolute(&to)?;
+        let changes = change::changes(&port.spec, &to);
+        change::refuse_anew(&to.name, &changes, &to)?;
+        if changes.is_empty() {
+            return to_json(&SetReport { name, changes, guest_told: None }).map(Some);
+        }
+        if port.is_changing {
+            return Err(Fault::refused(format!("vnic \"{name}\" is being changed; try again in a moment")));
+        }
+        if !self.lives.is_up() {
+            return Err(switch_down());
+        }
+        port.set_access(&port.spec, &to).inspect_err(|_| {
+            // Part of it may have been done.
+            let _ = port.set_access(&to, &port.spec);
+        })?;
+        port.is_changing = true;
+        let order = Order::ChangePort(port.as_told(&to));
+        self.order(order, OrderPurpose::Changed(Changing { port: number, to, changes }), asker);
+        Ok(None)
+    }
+
+    /// The switch has changed a port, or has not.
+    pub(super) fn changed(
+        &mut self,
+        changing: Changing,
+        result: Result<Answer, Fault>,
+    ) -> Result<Value, Fault> {
+        let (number, asked_bytes) = (changing.port, mtu_of(&changing.to));
+        let result = self.conclude_change(changing, result);
+        self.heed_after_change(number, asked_bytes);
+        result
+    }
+
+    fn conclude_change(&mut self, changing: Changing, result: Result<Answer, Fault>) -> Result<Value, Fault> {
+        let Changing { port, to, changes } = changing;
+        self.store.is_late(Key::Port(port));
+        let Some(port) = self.ports.get_mut(&port) else {
+            return Err(Fault::new(Kind::NoSuchVnic, "the vnic was deleted while it was being changed"));
+        };
+        port.is_changing = false;
+        self.tracking_is_late = true;
+        match result {
+            Ok(answer) => {
+                let what = changes.iter().map(Change::text).collect::<Vec<_>>().join(", ");
+                say!("vnic {}: {what}", to.name);
+                let name = to.name.to_string();
+                port.spec = to;
+                let is_mtu_other = changes.iter().any(|change| change.key == "mtu");
+                port.placeholder.iter().for_each(|placeholder| placeholder.follow(&port.spec, is_mtu_other));
+                let guest_told = if let Answer::Changed { guest_told } = answer { guest_told } else { None };
+                to_json(&SetReport { name, changes, guest_told })
+            }
+            Err(fault) => {
+                // Restore the former access; it was possible before.
+                let _ = port.set_access(&to, &port.spec);
+                Err(fault)
+            }
+        }
+    }
+}
+
+fn name_and_keys(params: Value) -> Result<(String, Map<String, Value>), Fault> {
+    let Value::Object(mut keys) = params else {
+        return Err(Fault::params("vnic.set needs an object with \"name\" and the keys to change"));
+    };
+    match keys.remove("name") {
+        Some(Value::String(name)) => Ok((name, keys)),
+        _ => Err(Fault::params("\"name\" is missing; it is the vnic's, as text")),
+    }
+}

@@ -1,0 +1,473 @@
+//! A child process: started, and started again when it ends.
+
+use std::ffi::OsString;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use lasthop_foreign::{ForeignFd, Origin};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use lasthop_api::report::Ended;
+use lasthop_api::roles::{CONTROLLER_ROLE, DRIVER_ROLE, SWITCH_ROLE};
+use lasthop_api::settings::SwitchSettings;
+use lasthop_runtime::clock::Pause;
+use lasthop_runtime::fault::Fault;
+use lasthop_runtime::ipc::Channel;
+use lasthop_runtime::log::say;
+use lasthop_runtime::poller::{Interest, Poller};
+use lasthop_runtime::sandbox::{self, Layer};
+
+use super::reaper::{ChildProcess, Reaper};
+use super::spawner::Job;
+
+/// Pause before a process that died is started again; doubles.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// A process that lived this long had no trouble with its start.
+const SOUND_LIFE: Duration = Duration::from_secs(10);
+/// One that lived this long is started again at once: if each does, that is four times a second.
+const SHORT_LIFE: Duration = Duration::from_millis(250);
+
+/// The file of this very program, also if another one took its path since.
+const OWN_PROGRAM: &str = "/proc/self/exe";
+
+/// The properties that tell one kind of process from another.
+#[derive(Clone, Debug)]
+pub(crate) struct Role {
+    /// For the log: "the switch process".
+    pub(crate) name: &'static str,
+    /// The hidden subcommand and its options.
+    pub(crate) words: Vec<OsString>,
+}
+
+impl Role {
+    /// The process that moves packets between guests.
+    pub(crate) fn switch(settings: &SwitchSettings) -> Self {
+        let workers = settings.workers.0.to_string();
+        let mut words: Vec<String> =
+            [SWITCH_ROLE, "--module", settings.module.as_str(), "--workers", &workers]
+                .map(str::to_owned)
+                .into();
+        if let Some(cpus) = &settings.cpus {
+            words.extend(["--cpus".to_owned(), cpus.to_string()]);
+        }
+        if let Some(entries) = &settings.fdb_entries {
+            words.extend(["--fdb-entries".to_owned(), entries.0.to_string()]);
+        }
+        // Programs of before know no such word, and take a switch for one of the controller process.
+        if let Some(controller) = settings.controller.filter(|controller| !controller.is_default()) {
+            words.extend(["--controller".to_owned(), controller.to_string()]);
+        }
+        if let Some(mode) = settings.fail_mode {
+            words.extend(["--fail-mode".to_owned(), mode.to_string()]);
+        }
+        if let Some(upcalls) = settings.upcalls {
+            words.extend(["--upcalls".to_owned(), upcalls.to_string()]);
+        }
+        words.extend(["--hysteresis-us".to_owned(), settings.hysteresis.to_string()]);
+        words.extend(["--sandbox".to_owned(), settings.sandbox.as_str().to_owned()]);
+        Self { name: "the switch process", words: words.into_iter().map(OsString::from).collect() }
+    }
+
+    /// The process that moves packets between the switch and devices.
+    pub(crate) fn driver(settings: &SwitchSettings) -> Self {
+        let hysteresis = settings.hysteresis.to_string();
+        let words = [DRIVER_ROLE, "--hysteresis-us", &hysteresis, "--sandbox", settings.sandbox.as_str()];
+        Self { name: "the driver process", words: words.map(OsString::from).into() }
+    }
+
+    /// The process that decides for switches of module flow.
+    pub(crate) fn controller(settings: &SwitchSettings) -> Self {
+        let words = [CONTROLLER_ROLE, "--sandbox", settings.sandbox.as_str()];
+        Self { name: "the controller process", words: words.map(OsString::from).into() }
+    }
+}
+
+/// A running process, which is told `Out` and tells `In`.
+#[derive(Debug)]
+pub(crate) struct Process<Out, In> {
+    child: ChildProcess,
+    started: Instant,
+    pub(crate) channel: Channel<Out, In>,
+    /// The channel is watched for room as well.
+    is_full: bool,
+    /// The channel is at its end, and is not watched any more.
+    is_silent: bool,
+    /// Names the process also when its number is another's; none if the system has no room for it.
+    handle: Option<OwnedFd>,
+    /// Its last message, when it could not continue.
+    pub(crate) last_words: Option<String>,
+    /// The rights that it has given up, once it reported them.
+    pub(crate) sandbox: Option<Vec<Layer>>,
+}
+
+impl<Out: Serialize, In: DeserializeOwned> Process<Out, In> {
+    /// Starts it, with one end of a socket pair as its standard input.
+    fn start(role: &Role, program: &Path, reaper: &Reaper) -> Result<Self, Fault> {
+        reaper.check_room()?;
+        let failed = |error| Fault::internal(&format!("start {}", role.name), error);
+        let (ours, theirs) = UnixStream::pair().map_err(failed)?;
+        let ours = ForeignFd::new(ours.into(), &Origin::new(role.name));
+        let channel = Channel::new(ours).map_err(failed)?;
+        let job = Job { program: program.to_path_buf(), words: role.words.clone() };
+        let child = reaper.start(role.name, job, theirs.as_fd()).map_err(failed)?;
+        let pid = i32::try_from(child.pid()).ok().and_then(Pid::from_raw);
+        let handle = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        let started = Instant::now();
+        Ok(Self {
+            child,
+            started,
+            channel,
+            is_full: false,
+            is_silent: false,
+            handle,
+            last_words: None,
+            sandbox: None,
+        })
+    }
+
+    /// Takes its messages, with the descriptors that came along; whether the channel is at its end.
+    pub(crate) fn hear(&mut self) -> (Vec<(In, Vec<ForeignFd>)>, std::io::Result<bool>) {
+        let _ = self.channel.flush();
+        let is_open = self.channel.receive();
+        let heard = std::iter::from_fn(|| self.channel.take());
+        let heard = heard.map(|(message, fds)| (message, fds.unwrap_or_default())).collect();
+        (heard, is_open.map(|is_open| !is_open))
+    }
+
+    /// Watches the channel, under the number `source`, for room while something waits for it.
+    pub(crate) fn watch(&mut self, poller: &Poller, source: u64) {
+        if self.is_silent {
+            return;
+        }
+        let _ = self.channel.flush(); // if the other side is gone, reading says so
+        if self.channel.is_overrun() {
+            self.last_words.get_or_insert_with(|| "it did not read its orders".to_owned());
+            return self.fall_silent(poller);
+        }
+        let interest = self.channel.interest();
+        // Fails only without memory; the next turn tries again.
+        if interest.write != self.is_full && poller.modify(&self.channel, source, interest).is_ok() {
+            self.is_full = interest.write;
+        }
+    }
+}
+
+impl<Out, In> Process<Out, In> {
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.pid()
+    }
+
+    /// Has it end, and does not wait for that.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill();
+    }
+
+    /// Whether it has ended, or was killed and is stuck.
+    pub(crate) fn is_over(&mut self, now: Instant) -> bool {
+        self.child.is_over(now)
+    }
+
+    /// When [`Self::is_over`] is to be asked without an event.
+    pub(crate) fn end_due(&self) -> Option<Instant> {
+        self.child.due()
+    }
+
+    /// No later message of it counts: only its end remains to be seen.
+    fn fall_silent(&mut self, poller: &Poller) {
+        if !std::mem::replace(&mut self.is_silent, true) {
+            poller.remove(&self.channel);
+            self.kill();
+        }
+    }
+
+    fn end_text(&mut self) -> String {
+        let how = self.child.end_text();
+        match self.last_words.take() {
+            Some(words) => format!("{how}: {words}"),
+            None => how,
+        }
+    }
+}
+
+/// A process over all its lives.
+#[derive(Debug)]
+pub(crate) struct Lives<Out, In> {
+    role: Role,
+    reaper: Reaper,
+    program: PathBuf,
+    current: Option<Process<Out, In>>,
+    /// When the next one is started, if there is none.
+    next: Option<Instant>,
+    pause: Pause,
+    /// The last one lived too short.
+    is_hasty: bool,
+    starts: u64,
+    /// How the last one ended, and when.
+    last_end: Option<(String, Instant)>,
+    /// It was killed, and did not end by itself.
+    was_killed: bool,
+}
+
+impl<Out: Serialize, In: DeserializeOwned> Lives<Out, In> {
+    pub(crate) fn new(role: Role, reaper: &Reaper) -> Self {
+        Self {
+            role,
+            reaper: reaper.clone(),
+            program: PathBuf::from(OWN_PROGRAM),
+            current: None,
+            next: None,
+            pause: Pause::new(PAUSE_MIN, PAUSE_MAX),
+            is_hasty: false,
+            starts: 0,
+            last_end: None,
+            was_killed: false,
+        }
+    }
+
+    /// The process that runs now.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.current.as_ref().map(Process::pid)
+    }
+
+    /// A descriptor of the process that runs now.
+    pub(crate) fn handle(&self) -> Option<&OwnedFd> {
+        self.current.as_ref()?.handle.as_ref()
+    }
+
+    /// For how long it has been running.
+    pub(crate) fn up(&self) -> Option<Duration> {
+        self.current.as_ref().map(|process| process.started.elapsed())
+    }
+
+    /// The sandbox of the process that runs now.
+    pub(crate) fn sandbox(&self) -> Option<&[Layer]> {
+        self.current.as_ref()?.sandbox.as_deref()
+    }
+
+    /// The next process is started in this way.
+    pub(crate) fn set_role(&mut self, role: Role) {
+        self.role = role;
+    }
+
+    /// Times that it was started; no two of its processes have the same.
+    pub(crate) fn starts(&self) -> u64 {
+        self.starts
+    }
+
+    /// Times that it was started again.
+    pub(crate) fn restarts(&self) -> u64 {
+        self.starts.saturating_sub(1)
+    }
+
+    /// How the last one ended, and how long ago.
+    pub(crate) fn last_end(&self) -> Option<Ended> {
+        let told = |(how, when): &(String, Instant)| Ended {
+            why: how.clone(),
+            ago_ms: when.elapsed().as_millis() as u64,
+        };
+        self.last_end.as_ref().map(told)
+    }
+
+    pub(crate) fn current(&mut self) -> Option<&mut Process<Out, In>> {
+        self.current.as_mut()
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        self.current.is_some()
+    }
+
+    /// When [`Self::start`] is to be called.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.next
+    }
+
+    /// Starts it, and has its channel watched under the number `source`.
+    pub(crate) fn start(&mut self, poller: &Poller, source: u64) -> Result<&mut Process<Out, In>, Fault> {
+        self.next = None;
+        let process = Process::start(&self.role, &self.program, &self.reaper)?;
+        self.starts += 1;
+        let process = self.current.insert(process);
+        poller.add(&process.channel, source, Interest::READ)?;
+        Ok(process)
+    }
+
+    /// As [`Self::start`], with a word about it. A start that fails is tried again after a pause.
+    pub(crate) fn start_or_plan(&mut self, poller: &Poller, source: u64) {
+        match self.start(poller, source).map(|process| process.pid()) {
+            Ok(pid) => {
+                let again = if self.restarts() > 0 { " again" } else { "" };
+                say!("{} is running{again}, as process {pid}", self.role.name);
+            }
+            Err(fault) => self.retry(&fault),
+        }
+    }
+
+    /// It could not be started, for `fault`: plans another try.
+    pub(crate) fn retry(&mut self, fault: &Fault) {
+        self.bury();
+        // A start that fails is not tried again without a pause, for any reason.
+        self.is_hasty = true;
+        let pause_ms = self.plan().as_millis();
+        say!(Error: "{fault}; trying again in {pause_ms} ms");
+    }
+
+    /// Tells the process that runs now, if one does.
+    pub(crate) fn send(&mut self, order: &Out, fds: Vec<ForeignFd>) {
+        if let Some(process) = &mut self.current {
+            // A channel fails when its other end is gone, and reading from it shows that.
+            let _ = process.channel.send(order, fds);
+        }
+    }
+
+    /// As [`Self::send`], for an order that may arrive after a later one: while the system refuses descriptors that it or others have.
+    pub(crate) fn send_patiently(&mut self, order: &Out, fds: Vec<ForeignFd>) {
+        if let Some(process) = &mut self.current {
+            let _ = process.channel.send_patiently(order, fds);
+        }
+    }
+
+    /// The messages of the process, with the descriptors that came along. One that has closed its channel, or says something odd, is ended.
+    pub(crate) fn hear(&mut self, poller: &Poller) -> Vec<(In, Vec<ForeignFd>)> {
+        let Some(process) = self.current.as_mut().filter(|process| !process.is_silent) else {
+            return Vec::new();
+        };
+        let (heard, is_over) = process.hear();
+        let is_over = is_over.unwrap_or_else(|error| {
+            say!(Warning: "{} said something odd: {error}", self.role.name);
+            true
+        });
+        if is_over {
+            process.fall_silent(poller);
+        }
+        heard
+    }
+
+    /// Whether the process is over, and all its messages are read. Then it is to be buried.
+    pub(crate) fn is_over(&mut self, now: Instant) -> bool {
+        self.current.as_mut().is_some_and(|process| process.is_over(now))
+    }
+
+    /// When [`Self::is_over`] is to be asked without an event.
+    pub(crate) fn end_due(&self) -> Option<Instant> {
+        self.current.as_ref().and_then(Process::end_due)
+    }
+
+    /// Whether the process has said all that it ever will.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.current.as_ref().is_none_or(|process| process.is_silent)
+    }
+
+    /// Has the process end; nothing that it says counts any more.
+    pub(crate) fn silence(&mut self, poller: &Poller) {
+        if let Some(process) = &mut self.current {
+            process.fall_silent(poller);
+        }
+    }
+
+    /// When its channel has to be looked after without an event.
+    pub(crate) fn channel_due(&self) -> Option<Instant> {
+        self.current.as_ref()?.channel.due()
+    }
+
+    /// Watches its channel, under the number `source`, for room while something waits for it.
+    pub(crate) fn watch(&mut self, poller: &Poller, source: u64) {
+        if let Some(process) = &mut self.current {
+            process.watch(poller, source);
+        }
+    }
+
+    /// Notes the rights that the process has given up.
+    pub(crate) fn note_sandbox(&mut self, layers: Vec<Layer>) {
+        // Those that are started again have the same.
+        if self.restarts() == 0 {
+            say!("sandbox of {}: {}", self.role.name, sandbox::summary(&layers));
+        }
+        if let Some(process) = &mut self.current {
+            process.sandbox = Some(layers);
+        }
+    }
+
+    /// Why the process cannot go on, in its own words.
+    pub(crate) fn note_last_words(&mut self, words: String) {
+        if let Some(process) = &mut self.current {
+            process.last_words = Some(words);
+        }
+    }
+
+    /// The process does something that it never does by itself, so it is ended.
+    pub(crate) fn give_up_on(&mut self, why: &str) {
+        if let Some(process) = &mut self.current {
+            process.last_words.get_or_insert_with(|| format!("it was ended, since {why}"));
+            process.kill();
+        }
+    }
+
+    /// Starts another program's process beside the present one.
+    pub(crate) fn stand_by(&self, program: &Path) -> Result<Process<Out, In>, Fault> {
+        Process::start(&self.role, program, &self.reaper)
+    }
+
+    /// `successor`, of `program`, takes the place of the present process, and so will those after it. The replaced process is returned.
+    pub(crate) fn replace(
+        &mut self,
+        successor: Process<Out, In>,
+        program: PathBuf,
+    ) -> Option<Process<Out, In>> {
+        let replaced = self.current.replace(successor);
+        replaced.iter().for_each(|process| self.count_life(process.started.elapsed()));
+        let why = format!("was replaced by that of {}", program.display());
+        self.last_end = Some((why, Instant::now()));
+        self.starts += 1;
+        self.program = program;
+        replaced
+    }
+
+    /// From the next start on it is a process of `program`.
+    pub(crate) fn use_program(&mut self, program: PathBuf) {
+        self.program = program;
+    }
+
+    /// Whether the one that ended last ended right after its start.
+    pub(crate) fn is_hasty(&self) -> bool {
+        self.is_hasty
+    }
+
+    /// From the next start on it is a process of the program that runs here.
+    pub(crate) fn use_own_program(&mut self) {
+        self.program = PathBuf::from(OWN_PROGRAM);
+    }
+
+    /// Whether the one that was buried last was killed: it did not end by itself.
+    pub(crate) fn was_killed(&self) -> bool {
+        self.was_killed
+    }
+
+    /// It is over, or does not matter any more: says how it ended.
+    pub(crate) fn bury(&mut self) -> String {
+        let Some(mut process) = self.current.take() else { return "was not running".to_owned() };
+        self.count_life(process.started.elapsed());
+        let how = process.end_text();
+        self.was_killed = process.child.was_killed();
+        self.last_end = Some((how.clone(), Instant::now()));
+        how
+    }
+
+    fn count_life(&mut self, life: Duration) {
+        if life >= SOUND_LIFE {
+            self.pause.reset();
+        }
+        self.is_hasty = life < SHORT_LIFE;
+    }
+
+    /// Plans the next start; returns the pause until then.
+    pub(crate) fn plan(&mut self) -> Duration {
+        let pause = if self.is_hasty { self.pause.take() } else { Duration::ZERO };
+        self.next = Some(Instant::now() + pause);
+        pause
+    }
+}

@@ -1,0 +1,199 @@
+//! The control socket and its clients.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use lasthop_foreign::{ForeignFd, Origin};
+
+use lasthop_runtime::clock::earlier;
+use lasthop_runtime::fault::{Fault, Kind};
+use lasthop_runtime::log::say_of_others;
+use lasthop_runtime::poller::{Interest, Poller};
+
+use super::access::Access;
+use super::client::Client;
+use super::sockets::ListenSocket;
+use super::source::Source;
+
+/// Clients at a time; a program needs one connection. One more makes room for itself in place of one that is idle.
+const CLIENTS_MAX: usize = 16;
+/// Further ones, for root and our own user only: others may keep all of those busy.
+const OWNERS_MAX: usize = 4;
+/// Pause after `accept` failed for lack of descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
+
+/// A request line and the number of its client.
+pub(super) type Line = (u32, Vec<u8>);
+
+/// All connections to the control socket.
+#[derive(Debug)]
+pub(super) struct Control {
+    socket: ListenSocket,
+    clients: BTreeMap<u32, Client>,
+    /// Numbers are not used again, so that a late answer never reaches another client.
+    next: u32,
+    /// No `accept` before this.
+    paused_until: Option<Instant>,
+}
+
+impl Control {
+    /// Listens at `path`, for our own user and for those that `access` names. `kept` is the socket of the
+    /// last supervisor.
+    pub(super) fn open(path: &Path, access: Access, kept: Option<ListenSocket>) -> Result<Self, Fault> {
+        let socket = match kept {
+            Some(kept) => {
+                access.apply(Some(Access::OF_A_GROUP), path)?;
+                kept
+            }
+            None => ListenSocket::bind(path, access)?,
+        };
+        Ok(Self { socket, clients: BTreeMap::new(), next: 0, paused_until: None })
+    }
+
+    /// The socket, and device and inode of its file.
+    pub(super) fn listening(&self) -> Option<(&ListenSocket, (u64, u64))> {
+        Some((&self.socket, self.socket.file()?))
+    }
+
+    /// Leaves the socket to the next supervisor.
+    pub(super) fn leave_socket(&mut self) {
+        self.socket.leave();
+    }
+
+    /// Takes new clients.
+    pub(super) fn accept(&mut self, poller: &Poller) {
+        loop {
+            let socket = match self.socket.accept(&Origin::new("a control client")) {
+                Ok(Some(socket)) => socket,
+                Ok(None) => return,
+                Err(error) => return self.pause(&error, poller),
+            };
+            let Ok(mut client) = Client::new(socket) else { continue };
+            if !self.has_room(client.is_owner, poller) {
+                say_of_others!(Warning: "refused a control client, there are {CLIENTS_MAX} already");
+                client.refuse(too_many());
+                continue;
+            }
+            self.next += 1;
+            if poller.add(&client, Source::Client(self.next).into(), Interest::READ).is_ok() {
+                self.clients.insert(self.next, client);
+            }
+        }
+    }
+
+    /// Without descriptors a client that waits would wake us at once, again and again.
+    fn pause(&mut self, error: &std::io::Error, poller: &Poller) {
+        say_of_others!(Warning: "cannot take a control client: {error}; trying again in a second");
+        let nothing = Interest { read: false, write: false };
+        if poller.modify(&self.socket, Source::Control.into(), nothing).is_ok() {
+            self.paused_until = Some(Instant::now() + ACCEPT_PAUSE);
+        }
+    }
+
+    /// Whether one more client may come, if need be in place of those that have just gone without having said anything, or of the one
+    /// that has asked for nothing for longest. An owner is evicted for an owner only.
+    fn has_room(&mut self, is_owner: bool, poller: &Poller) -> bool {
+        if self.clients.len() >= CLIENTS_MAX {
+            self.leave(poller, Client::is_gone);
+        }
+        if self.clients.len() >= CLIENTS_MAX {
+            let idle = self.clients.iter().filter(|(_, client)| is_owner || !client.is_owner);
+            let idle = idle.filter_map(|(number, client)| Some((client.idle_since()?, *number)));
+            if let Some((_, number)) = idle.min() {
+                say_of_others!(Warning: "a control client that asks for nothing makes room for another one");
+                self.hand_over(number, poller);
+            }
+        }
+        self.clients.len() < CLIENTS_MAX + if is_owner { OWNERS_MAX } else { 0 }
+    }
+
+    /// Reads from a client: the lines that are to be served now. One that is gone has no use for answers, so all its
+    /// lines are.
+    pub(super) fn read(&mut self, number: u32, is_over: bool, poller: &Poller) -> Vec<Line> {
+        let Some(client) = self.clients.get_mut(&number) else { return Vec::new() };
+        let is_sound = client.read().is_ok();
+        if is_sound && !is_over {
+            return self.proceed(number, poller).into_iter().collect();
+        }
+        let lines = client.last_lines();
+        self.hand_over(number, poller); // the switch may have a copy
+        lines.into_iter().map(|line| (number, line)).collect()
+    }
+
+    /// Sends the answer to a client's request.
+    pub(super) fn answer(&mut self, number: u32, line: Vec<u8>) {
+        if let Some(client) = self.clients.get_mut(&number) {
+            client.answer(line);
+        }
+    }
+
+    /// Another descriptor of a client's connection; none if it is gone.
+    pub(super) fn share(&self, number: u32) -> Option<std::io::Result<ForeignFd>> {
+        self.clients.get(&number).map(Client::share)
+    }
+
+    /// Whether a client may also decide which programs run here.
+    pub(super) fn is_owner(&self, number: u32) -> bool {
+        self.clients.get(&number).is_some_and(|client| client.is_owner)
+    }
+
+    /// Another process serves the client's connection from now on.
+    pub(super) fn hand_over(&mut self, number: u32, poller: &Poller) {
+        if let Some(client) = self.clients.remove(&number) {
+            poller.remove(&client); // by itself it would stay in the set, as there is a copy
+        }
+    }
+
+    /// Has done with those clients. The switch may have a copy of a connection.
+    fn leave(&mut self, poller: &Poller, is_over: impl Fn(&Client) -> bool) {
+        let over = self.clients.iter().filter(|(_, client)| is_over(client)).map(|(number, _)| *number);
+        let over: Vec<u32> = over.collect();
+        over.into_iter().for_each(|number| self.hand_over(number, poller));
+    }
+
+    /// Writes as much as possible to a client, and takes its next line.
+    pub(super) fn proceed(&mut self, number: u32, poller: &Poller) -> Option<Line> {
+        let client = self.clients.get_mut(&number)?;
+        let line = client.write(Instant::now()).is_ok().then(|| client.next_line());
+        // The line may have been too long, which makes an answer.
+        let is_sound = line.is_some() && client.write(Instant::now()).is_ok();
+        if !is_sound || client.is_over(Instant::now()) || self.watch(number, poller).is_err() {
+            self.hand_over(number, poller);
+        }
+        Some((number, line??))
+    }
+
+    fn watch(&self, number: u32, poller: &Poller) -> Result<(), Fault> {
+        let Some(client) = self.clients.get(&number) else { return Ok(()) };
+        poller.modify(client, Source::Client(number).into(), client.interest())
+    }
+
+    /// Drops clients that do not read, and takes new ones again after a pause.
+    pub(super) fn expire(&mut self, now: Instant, poller: &Poller) {
+        self.leave(poller, |client| client.due().is_some_and(|due| due <= now));
+        if self.paused_until.take_if(|until| *until <= now).is_some() {
+            // Fails only without memory, and then there is more that does not go on.
+            let _ = poller.modify(&self.socket, Source::Control.into(), Interest::READ);
+        }
+    }
+
+    /// When [`Self::expire`] has something to do.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.clients.values().map(Client::due).fold(self.paused_until, earlier)
+    }
+}
+
+fn too_many() -> Fault {
+    let why = format!(
+        "the switch serves {CLIENTS_MAX} control clients already; end one of them, or try again later"
+    );
+    Fault::new(Kind::Limit, why)
+}
+
+impl AsFd for Control {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

@@ -1,0 +1,404 @@
+//! The state of a device port beyond that of a vnic: an open device, and the driver process that serves it.
+//!
+//! ```text
+//!   device:  absent ──there, and up──► open ──► descriptors unsent ──► at the driver ──gone──► absent
+//!   vnic:    Idle at the switch + descriptors + a driver ──► a socket pair: one end each ──► joined
+//! ```
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use lasthop_device::{DeviceFacts, DriverCounters, OpenedDevice};
+use lasthop_netdev::{Uplink, tap_namespace_id};
+use rustix::io::Errno;
+
+use lasthop_api::orders::HostDevice;
+use lasthop_api::port::PortSpec;
+use lasthop_netdev::links::LinkDevice;
+use lasthop_runtime::clock::Pause;
+
+use super::opening::Opening;
+
+/// Pause before a device that could not be opened, or failed, is opened again; doubles.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// A device that was open for this long had no trouble.
+const SOUND: Duration = Duration::from_secs(10);
+
+/// How long the switch may take to say that a connection is over.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// The outside of a device port.
+#[derive(Debug)]
+pub(super) struct DevicePort {
+    pub(super) spec: PortSpec,
+    /// A controller asked for it; no file or flag has it.
+    pub(super) is_requested: bool,
+    /// The facts of the host's device that the switch was told.
+    pub(super) told: Option<HostDevice>,
+    /// The device as the kernel told last; none if there is none.
+    pub(super) seen: Option<LinkDevice>,
+    opened: Option<Opened>,
+    /// Whether the driver process has the port.
+    pub(super) is_driven: bool,
+    /// When a connection to the switch, which is of no use any more, is taken down unless it ends by itself.
+    stale: Option<Instant>,
+    /// Why there is trouble, as logged last.
+    trouble: Option<String>,
+    /// When the device is opened next, after a failure.
+    retry: Option<Instant>,
+    pause: Pause,
+    /// The driver process's last counters, and those before it: they start at zero with each process.
+    pub(super) counters: DriverCounters,
+}
+
+#[derive(Debug)]
+struct Opened {
+    facts: DeviceFacts,
+    /// Why this back end.
+    why: String,
+    /// For the driver process, which has not got them yet.
+    unsent: Option<Vec<OwnedFd>>,
+    /// A tap is there as long as a process has it open: also while there is no driver process.
+    kept: Vec<OwnedFd>,
+    /// Keeps the host's stack where it is to be, also while there is no driver process.
+    uplink: Option<Uplink>,
+    /// Of a tap: the namespace that it was moved to.
+    namespace: Option<i32>,
+    /// The driver process could not go on with the descriptors that it had.
+    is_spent: bool,
+    since: Instant,
+}
+
+impl Opened {
+    /// Descriptors for the next driver process; none if they cannot be had, and the device has to be opened anew.
+    fn renew(&mut self) -> Option<Vec<OwnedFd>> {
+        match &mut self.uplink {
+            Some(uplink) => uplink.sockets().ok().map(|device| device.queues),
+            None => self.kept.iter().map(OwnedFd::try_clone).collect::<Result<_, _>>().ok(),
+        }
+    }
+}
+
+impl DevicePort {
+    pub(super) fn new(spec: PortSpec) -> Self {
+        Self {
+            spec,
+            is_requested: false,
+            told: None,
+            seen: None,
+            opened: None,
+            is_driven: false,
+            stale: None,
+            trouble: None,
+            retry: None,
+            pause: Pause::new(PAUSE_MIN, PAUSE_MAX),
+            counters: DriverCounters::default(),
+        }
+    }
+
+    /// Whether there is something to open that is not open. Devices have to be up: one that is down fails at once.
+    pub(super) fn wants_opening(&self, now: Instant) -> bool {
+        self.could_open() && self.retry.is_none_or(|at| at <= now)
+    }
+
+    fn could_open(&self) -> bool {
+        match &self.opened {
+            // It is open, and stays so.
+            Some(opened) => opened.is_spent,
+            // An internal port's tap is made once.
+            None if self.is_internal() => false,
+            None => self.spec.is_tap() || self.seen.as_ref().is_some_and(|device| device.is_up),
+        }
+    }
+
+    /// Whether it is a tap that a controller asked for. It is made once; its user may move it to another network
+    /// namespace, rename and delete it.
+    pub(super) fn is_internal(&self) -> bool {
+        self.is_requested && self.spec.is_tap()
+    }
+
+    /// The device was opened.
+    pub(super) fn open(&mut self, opening: Opening, now: Instant) {
+        let Opening { device: OpenedDevice { facts, queues }, why, uplink } = opening;
+        let copies = queues.iter().map(OwnedFd::try_clone).collect::<Result<_, _>>();
+        let kept = if self.spec.is_tap() { copies.unwrap_or_default() } else { Vec::new() };
+        (self.trouble, self.retry) = (None, None);
+        self.opened = Some(Opened {
+            facts,
+            why,
+            unsent: Some(queues),
+            kept,
+            uplink,
+            namespace: None,
+            is_spent: false,
+            since: now,
+        });
+    }
+
+    /// The device could not be opened. True if that is news.
+    pub(super) fn failed(&mut self, why: &str, now: Instant) -> bool {
+        self.retry = Some(now + self.pause.take());
+        let is_news = self.trouble.as_deref() != Some(why);
+        self.trouble = Some(why.to_owned());
+        is_news
+    }
+
+    /// The device is gone, or is another one of the same name.
+    pub(super) fn lost(&mut self, now: Instant) {
+        let is_internal = self.is_internal();
+        let Some(opened) = &mut self.opened else { return };
+        let was_sound = now.saturating_duration_since(opened.since) >= SOUND;
+        if was_sound {
+            self.pause.reset();
+        }
+        self.retry = Some(now + if was_sound { Duration::ZERO } else { self.pause.take() });
+        if is_internal {
+            opened.is_spent = true;
+        } else {
+            self.opened = None;
+        }
+    }
+
+    /// Has descriptors of the same tap for the driver process again.
+    pub(super) fn renew(&mut self) {
+        if let Some(opened) = &mut self.opened {
+            (opened.unsent, opened.is_spent) = (opened.renew(), false);
+        }
+    }
+
+    /// Looks where a tap is that others may have moved. False if it is no more.
+    pub(super) fn look_for_tap(&mut self) -> bool {
+        let Some(opened) = &mut self.opened else { return false };
+        let Some(queue) = opened.kept.first() else { return true };
+        match tap_namespace_id(queue.as_fd()) {
+            Ok(namespace) => opened.namespace = namespace,
+            Err(error) => return error != Errno::BADFD,
+        }
+        true
+    }
+
+    /// Whether the tap was moved to another network namespace.
+    pub(super) fn is_elsewhere(&self) -> bool {
+        self.opened.as_ref().is_some_and(|opened| opened.namespace.is_some())
+    }
+
+    /// The device as others on the host find it.
+    pub(super) fn host_device(&self) -> Option<HostDevice> {
+        let seen = self.seen.as_ref().map(|device| device.index);
+        let index = self.facts().map(|facts| facts.index).or(seen)?;
+        Some(HostDevice { index, namespace: self.opened.as_ref().and_then(|opened| opened.namespace) })
+    }
+
+    /// The tap that it shares the host with is a new one: it is opened anew, at once. Gives `number` back.
+    pub(super) fn is_wanted_again(&mut self, number: u32, now: Instant) -> u32 {
+        self.lost(now);
+        self.retry = None;
+        number
+    }
+
+    /// Every message of the kernel on the device is news: there is no use in waiting.
+    pub(super) fn see(&mut self, seen: Option<&LinkDevice>, now: Instant) {
+        let is_same = match (&self.opened, seen) {
+            (Some(opened), Some(device)) => opened.facts.index == device.index,
+            (Some(_), None) => false,
+            (None, _) => true,
+        };
+        if !is_same && !self.is_internal() {
+            self.lost(now);
+        }
+        let came_up = |device: &LinkDevice| device.is_up && !self.seen.as_ref().is_some_and(|old| old.is_up);
+        if seen.is_some_and(came_up) {
+            self.retry = None;
+        }
+        self.seen = seen.cloned();
+    }
+
+    /// The driver process is gone, and with it all that it had.
+    pub(super) fn driver_gone(&mut self) {
+        (self.is_driven, self.stale) = (false, None);
+        if let Some(opened) = &mut self.opened {
+            opened.unsent = opened.renew();
+        }
+        self.opened.take_if(|opened| opened.unsent.as_ref().is_none_or(Vec::is_empty));
+    }
+
+    /// Descriptors for the driver process, if it has to get some.
+    pub(super) fn take_unsent(&mut self) -> Option<(DeviceFacts, Vec<OwnedFd>)> {
+        let opened = self.opened.as_mut()?;
+        Some((opened.facts.clone(), opened.unsent.take()?))
+    }
+
+    pub(super) fn has_unsent(&self) -> bool {
+        self.opened.as_ref().is_some_and(|opened| opened.unsent.is_some())
+    }
+
+    /// The driver process has another connection to the switch.
+    pub(super) fn joined(&mut self) {
+        (self.is_driven, self.stale) = (true, None);
+    }
+
+    /// The driver process says that its connection to the switch is over. Usually the switch says so, too.
+    pub(super) fn left(&mut self, now: Instant) {
+        self.stale = Some(now + PATIENCE);
+    }
+
+    /// Whether the connection has not ended in time.
+    pub(super) fn is_stale(&self, now: Instant) -> bool {
+        self.stale.is_some_and(|at| at <= now)
+    }
+
+    /// The driver process has let go of the port.
+    pub(super) fn undrive(&mut self) {
+        (self.is_driven, self.stale) = (false, None);
+    }
+
+    pub(super) fn facts(&self) -> Option<&DeviceFacts> {
+        self.opened.as_ref().map(|opened| &opened.facts)
+    }
+
+    /// Why this back end.
+    pub(super) fn choice(&self) -> Option<&str> {
+        self.opened.as_ref().map(|opened| opened.why.as_str())
+    }
+
+    pub(super) fn trouble(&self) -> Option<&str> {
+        self.trouble.as_deref()
+    }
+
+    /// Notes a fault of a device that is open.
+    pub(super) fn note(&mut self, trouble: String) {
+        self.trouble = Some(trouble);
+    }
+
+    /// Whether frames can pass at the device's end.
+    pub(super) fn has_link(&self) -> bool {
+        self.seen.as_ref().is_some_and(|device| device.has_link)
+    }
+
+    /// Whether the device is a port of a Linux bridge, too.
+    pub(super) fn is_of_bridge(&self) -> bool {
+        self.seen.as_ref().is_some_and(|device| device.is_of_bridge)
+    }
+
+    /// The device's MTU in bytes, as far as it is known.
+    pub(super) fn mtu_bytes(&self) -> Option<u32> {
+        let seen = self.seen.as_ref().map(|device| device.mtu_bytes);
+        seen.or_else(|| self.facts().map(|facts| facts.mtu_bytes))
+    }
+
+    /// When a connection of no use is to be taken down.
+    pub(super) fn stale(&self) -> Option<Instant> {
+        self.stale
+    }
+
+    /// When the device is to be opened again.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.retry.filter(|_| self.could_open())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lasthop_device::Backend;
+
+    use super::*;
+
+    fn opening(index: u32) -> Opening {
+        let facts = DeviceFacts {
+            backend: Backend::AfPacket,
+            name: "eth1".to_owned(),
+            index,
+            queues: 1,
+            mtu_bytes: 1500,
+            mac: [2, 0, 0, 0, 0, 1],
+            features: 0,
+            header_bytes: 12,
+            xdp: None,
+        };
+        let queue = std::fs::File::open("/dev/null").expect("a descriptor").into();
+        Opening { device: OpenedDevice { facts, queues: vec![queue] }, why: "any".to_owned(), uplink: None }
+    }
+
+    fn device(index: u32, is_up: bool) -> LinkDevice {
+        LinkDevice {
+            index,
+            name: "eth1".to_owned(),
+            is_up,
+            has_link: is_up,
+            mtu_bytes: 1500,
+            is_of_bridge: false,
+        }
+    }
+
+    fn port(text: &str) -> DevicePort {
+        DevicePort::new(text.parse().expect("a port"))
+    }
+
+    #[test]
+    fn a_device_is_opened_when_it_is_there_and_up() {
+        let (mut port, now) = (port("eth1"), Instant::now());
+        assert!(!port.wants_opening(now));
+        port.see(Some(&device(7, false)), now);
+        assert!(!port.wants_opening(now) && port.due().is_none());
+        port.see(Some(&device(7, true)), now);
+        assert!(port.wants_opening(now));
+        port.open(opening(7), now);
+        assert!(!port.wants_opening(now) && port.has_unsent());
+        assert!(port.take_unsent().is_some() && port.take_unsent().is_none());
+    }
+
+    #[test]
+    fn another_device_of_the_same_name_is_another_device() {
+        let (mut port, now) = (port("eth1"), Instant::now());
+        port.see(Some(&device(7, true)), now);
+        port.open(opening(7), now);
+        port.see(Some(&device(7, false)), now);
+        assert!(port.facts().is_some(), "down is not gone");
+        port.see(Some(&device(8, true)), now);
+        assert!(port.facts().is_none() && port.wants_opening(now));
+        port.open(opening(8), now);
+        port.see(None, now);
+        assert!(port.facts().is_none() && !port.wants_opening(now));
+    }
+
+    #[test]
+    fn failures_are_told_once_and_tried_again_with_growing_pauses() {
+        let (mut port, mut now) = (port("eth1"), Instant::now());
+        port.see(Some(&device(7, true)), now);
+        for (attempt, pause_ms) in [100, 200, 400, 800, 1600, 3200, 5000, 5000].into_iter().enumerate() {
+            assert_eq!(port.failed("no", now), attempt == 0);
+            assert!(!port.wants_opening(now));
+            now += Duration::from_millis(pause_ms);
+            assert_eq!(port.due(), Some(now));
+            assert!(port.wants_opening(now));
+        }
+        assert!(port.failed("another reason", now));
+        port.see(Some(&device(7, false)), now);
+        port.see(Some(&device(7, true)), now);
+        assert!(port.wants_opening(now), "the kernel had news");
+    }
+
+    #[test]
+    fn a_tap_outlives_the_driver_process_and_a_socket_does_not() {
+        let now = Instant::now();
+        for (text, is_kept) in [("eth1,tap=eth1", true), ("eth1", false)] {
+            let mut port = port(text);
+            port.open(opening(7), now);
+            port.take_unsent();
+            port.joined();
+            port.driver_gone();
+            assert_eq!((port.has_unsent(), port.is_driven), (is_kept, false), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_connection_of_no_use_has_its_time() {
+        let (mut port, now) = (port("eth1"), Instant::now());
+        port.joined();
+        port.left(now);
+        assert!(!port.is_stale(now) && port.is_stale(now + PATIENCE));
+        port.joined();
+        assert!(!port.is_stale(now + PATIENCE));
+    }
+}

@@ -1,0 +1,246 @@
+//! Device ports: their devices watched, opened, and handed to the driver process; their connections made.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::time::Instant;
+
+use rustix::io::Errno;
+
+use lasthop_api::driver_orders::DriverOrder;
+use lasthop_netdev::links::Links;
+use lasthop_runtime::clock::earlier;
+use lasthop_runtime::fault::Fault;
+use lasthop_runtime::log::say_of_others;
+use lasthop_runtime::poller::Interest;
+
+use super::Supervisor;
+use super::opening;
+use super::port::Port;
+use super::source::Source;
+
+impl Supervisor {
+    /// Hears of network devices from now on.
+    pub(super) fn watch_links(&mut self) -> Result<(), Fault> {
+        if self.links.is_none() {
+            let links = Links::open()?;
+            self.poller.add(&links, Source::Links.into(), Interest::READ)?;
+            self.links = Some(links);
+        }
+        Ok(())
+    }
+
+    /// Takes the kernel's messages on devices.
+    pub(super) fn hear_links(&mut self) {
+        let Some(links) = &mut self.links else { return };
+        let heard = links.receive();
+        let is_concerned =
+            |port: &Port| port.device().is_some_and(|device| heard.names.contains(device.spec.device_name()));
+        let concerned: Vec<u32> =
+            self.ports.iter().filter(|(_, port)| is_concerned(port)).map(|(number, _)| *number).collect();
+        for number in concerned {
+            self.see_device(number);
+            self.advance_port(number);
+            self.look_for_device(number);
+        }
+        self.look_for_placeholders(&heard.names);
+        self.heed_placeholders(|name| heard.names.contains(name));
+        heard.limited.iter().for_each(|limited| self.heed_limit(limited));
+        for (request, errno) in heard.done {
+            self.on_done(request, errno);
+        }
+        self.tracking_is_late = true;
+    }
+
+    /// Notes the known state of a port's device.
+    pub(super) fn see_device(&mut self, number: u32) {
+        let (Some(port), Some(links)) = (self.ports.get_mut(&number), &self.links) else { return };
+        let Some(device) = port.device_mut() else { return };
+        let seen = links.find(device.spec.device_name()).cloned();
+        let name = device.facts().and_then(|facts| links.name_of(facts.index));
+        let is_other = name.is_some_and(|name| name != device.spec.device_name());
+        let is_renamed = is_other && !device.is_internal();
+        device.see(seen.as_ref(), Instant::now());
+        if is_renamed && device.is_driven {
+            // It would continue under its new name, which the port's configuration does not have.
+            device.undrive();
+            self.detach_from_driver(number);
+        }
+    }
+
+    /// The kernel has served a port's request, or has refused it.
+    fn on_done(&mut self, request: u32, errno: Option<i32>) {
+        let Some((number, what)) = self.driver.requests.remove(&request) else { return };
+        if let Some(errno) = errno {
+            let error = Errno::from_raw_os_error(errno);
+            self.trouble(number, format!("the kernel did not {what}: {error}"));
+        }
+    }
+
+    fn trouble(&mut self, number: u32, what: String) {
+        self.say_of_port(number, &what);
+        if let Some(device) = self.ports.get_mut(&number).and_then(Port::device_mut) {
+            device.note(what);
+        }
+    }
+
+    /// Takes all device ports as far as possible.
+    pub(super) fn settle_devices(&mut self) {
+        let devices = self.ports.iter().filter(|(_, port)| port.device().is_some());
+        let numbers: Vec<u32> = devices.map(|(number, _)| *number).collect();
+        numbers.into_iter().for_each(|number| self.advance_port(number));
+    }
+
+    /// Opens a port's device if possible, and makes the missing connections.
+    pub(super) fn settle_device(&mut self, number: u32, now: Instant) {
+        if !self.ports.get(&number).is_some_and(Port::is_known) {
+            return;
+        }
+        self.need_driver();
+        if self.driver.lives.is_up() {
+            self.open_device(number, now);
+            self.join_device(number, now);
+        }
+    }
+
+    fn open_device(&mut self, number: u32, now: Instant) {
+        let Some(port) = self.ports.get_mut(&number) else { return };
+        let name = port.spec.name.clone();
+        let Some(device) = port.device_mut().filter(|device| device.wants_opening(now)) else { return };
+        if device.is_internal() {
+            return device.renew();
+        }
+        let opened =
+            if device.is_requested { opening::requested(&device.spec) } else { opening::open(&device.spec) };
+        match opened {
+            Ok(opening) => {
+                let facts = &opening.device.facts;
+                let (index, backend) = (facts.index, facts.backend.name());
+                say_of_others!("port {name}: {} is open, by {backend}: {}", facts.name, opening.why);
+                device.open(opening, now);
+                self.tell_of_device(number);
+                self.give_addresses(number, index);
+                self.free_host_of(number, now);
+            }
+            Err(why) => {
+                if device.failed(&why, now) {
+                    say_of_others!(Warning: "port {name}: {why}");
+                }
+            }
+        }
+    }
+
+    /// A tap is there that is the host's port in the place of another port's device: that one is opened with it.
+    fn free_host_of(&mut self, number: u32, now: Instant) {
+        let Some(device) = self.ports.get(&number).and_then(Port::device) else { return };
+        let Some(tap) = device.spec.tap.clone() else { return };
+        let devices = self.ports.iter_mut().filter_map(|(number, port)| Some((*number, port.device_mut()?)));
+        let hosts = devices.filter(|(_, device)| device.spec.host_tap().as_ref() == Some(&tap));
+        let numbers: Vec<u32> = hosts.map(|(number, device)| device.is_wanted_again(number, now)).collect();
+        numbers.into_iter().for_each(|number| self.advance_port(number));
+    }
+
+    /// Gives a tap its addresses. Answers come later.
+    fn give_addresses(&mut self, number: u32, index: u32) {
+        let Some(device) = self.ports.get(&number).and_then(Port::device) else { return };
+        let Some(links) = self.links.as_mut().filter(|_| device.spec.is_tap()) else { return };
+        let name = device.spec.device_name();
+        let mut asked = Vec::new();
+        for prefix in &device.spec.address {
+            let added = links.add_address(index, prefix.address, prefix.len_bits);
+            asked.push((added, format!("give {name} the address {prefix}")));
+        }
+        for (request, what) in asked {
+            match request {
+                Ok(request) => drop(self.driver.requests.insert(request, (number, what))),
+                Err(error) => self.trouble(number, format!("cannot {what}: {error}")),
+            }
+        }
+    }
+
+    /// Gives the driver process the parts of a port that it lacks, and a connection to the switch.
+    fn join_device(&mut self, number: u32, now: Instant) {
+        let Some(port) = self.ports.get_mut(&number) else { return };
+        let (may_join, is_attached) = (port.may_join(now), port.is_attached());
+        let Some(device) = port.device_mut() else { return };
+        match device.is_driven {
+            // The switch tells when it is let go, and then it begins anew.
+            true if is_attached && device.is_stale(now) => {
+                device.undrive();
+                device.lost(now);
+                self.detach_from_driver(number);
+            }
+            true if is_attached && device.has_unsent() => self.replace_device(number),
+            true if may_join => {
+                self.connect(number, now, |port| DriverOrder::ReplaceSwitch { port }, Vec::new());
+            }
+            false if may_join => {
+                let Some((facts, fds)) = device.take_unsent() else { return };
+                self.connect(number, now, |port| DriverOrder::Attach { port, facts }, fds);
+            }
+            _ => {}
+        }
+    }
+
+    fn replace_device(&mut self, port: u32) {
+        let device = self.ports.get_mut(&port).and_then(Port::device_mut);
+        let Some((facts, fds)) = device.and_then(|device| device.take_unsent()) else { return };
+        let fds = fds.into_iter().map(Into::into).collect();
+        self.driver.lives.send(&DriverOrder::ReplaceDevice { port, facts }, fds);
+    }
+
+    /// Makes a connection between the switch and the driver process, which gets its end behind `fds`.
+    fn connect(
+        &mut self,
+        number: u32,
+        now: Instant,
+        order: impl FnOnce(u32) -> DriverOrder,
+        mut fds: Vec<OwnedFd>,
+    ) {
+        let (ours, theirs) = match UnixStream::pair() {
+            Ok(pair) => pair,
+            Err(error) => {
+                let _ = self.ports.get_mut(&number).map(|port| port.postpone(now));
+                return self.device_gone(number, &format!("cannot make a connection: {error}"), now);
+            }
+        };
+        let Some(port) = self.ports.get_mut(&number) else { return };
+        self.next_attachment += 1;
+        let attachment = self.next_attachment;
+        port.attached(attachment, now);
+        if let Some(device) = port.device_mut() {
+            device.joined();
+        }
+        let name = port.spec.name.to_string();
+        fds.push(theirs.into());
+        self.driver.lives.send(&order(number), fds.into_iter().map(Into::into).collect());
+        let fds = self.provide(number, attachment, ours.into());
+        self.attach(name, attachment, fds);
+    }
+
+    /// A device does not work any more, or the driver process cannot serve it. It is opened again.
+    pub(super) fn device_gone(&mut self, number: u32, why: &str, now: Instant) {
+        self.trouble(number, why.to_owned());
+        if let Some(device) = self.ports.get_mut(&number).and_then(Port::device_mut) {
+            device.lost(now);
+        }
+        self.look_for_tap(number);
+        self.advance_port(number);
+    }
+
+    /// When device ports, or clients that ask for them, have something to do without an event.
+    pub(super) fn devices_due(&self) -> Option<Instant> {
+        let ports = self.ports.values().filter(|_| self.driver.lives.is_up());
+        ports.map(Port::device_due).fold(self.driver.due(), earlier)
+    }
+
+    pub(super) fn devices_on_time(&mut self, now: Instant) {
+        self.answer_asking(0, now);
+        if self.driver.lives.due().is_some_and(|due| due <= now) {
+            self.start_driver();
+        }
+        let is_due = |port: &Port| port.device_due().is_some_and(|due| due <= now);
+        let due: Vec<u32> =
+            self.ports.iter().filter(|(_, port)| is_due(port)).map(|(number, _)| *number).collect();
+        due.into_iter().for_each(|number| self.advance_port(number));
+    }
+}

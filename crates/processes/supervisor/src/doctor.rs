@@ -1,0 +1,173 @@
+//! The method "doctor": the supervisor's own facts, and the switch process's answer.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+use serde_json::Value;
+
+use lasthop_api::facts::{ExternalFacts, Facts, Inspection, MoveFacts, SessionFacts, SwitchFacts, VnicFacts};
+use lasthop_api::report::{DevicePortReport, FdbReport, PortReport, StatsReport, VnicReport};
+use lasthop_api::switches::FailMode;
+use lasthop_runtime::fault::Fault;
+
+use super::Supervisor;
+use super::controller::{ControllerAnswer, ControllerQuestion};
+use super::driver::Wanted;
+use super::orders::Asker;
+use super::requests::{describe, to_json};
+use super::warnings::Warner;
+
+impl Supervisor {
+    /// Without a switch process the answer comes at once: the client wants to know that it is missing.
+    pub(super) fn doctor(&mut self, name: Option<String>, asker: &Asker) -> Result<Option<Value>, Fault> {
+        if let Some(name) = &name {
+            self.find(name)?;
+        }
+        if self.ports.values().any(|port| port.device().is_some()) {
+            self.ask_driver(Wanted::Doctor { name }, asker);
+            return Ok(None);
+        }
+        self.examine(name, asker)
+    }
+
+    /// As `doctor`, when the driver process's counters are known.
+    pub(super) fn examine(&mut self, name: Option<String>, asker: &Asker) -> Result<Option<Value>, Fault> {
+        if self.lives.is_up() {
+            return self.ask_controller(ControllerQuestion::Doctor { name }, asker);
+        }
+        self.facts(name.as_deref(), None, &ControllerAnswer::default()).map(Some)
+    }
+
+    /// All facts together.
+    pub(super) fn facts(
+        &self,
+        name: Option<&str>,
+        inside: Option<Inspection>,
+        told: &ControllerAnswer,
+    ) -> Result<Value, Fault> {
+        let is_asked = |vnic: &VnicFacts| name.is_none_or(|name| vnic.name() == name);
+        let stats = inside.as_ref().map(|inside| StatsReport {
+            ports: inside.ports.clone(),
+            workers: Vec::new(),
+            ..StatsReport::default()
+        });
+        let ports = self.device_ports(&stats.unwrap_or_default());
+        let ports = ports.into_iter().map(|port| DevicePortReport { inside: None, ..port }).collect();
+        let mut vnics: Vec<VnicFacts> = self.vnic_facts(inside.as_ref());
+        // Others' addresses and settings are facts about this one, too: they may be the same.
+        if name.is_some() {
+            for vnic in vnics.iter_mut().filter(|vnic| !is_asked(vnic)) {
+                vnic.session = None;
+            }
+        }
+        vnics.sort_by(|one, other| one.vnic.name.cmp(&other.vnic.name));
+        let external = inside.as_ref().and_then(|inside| self.external_facts(inside));
+        let (fdb, mut moves) = inside.map(|inside| (inside.fdb, inside.moves)).unwrap_or_default();
+        let fdb = self.with_controlled(told, None, FdbReport { entries: fdb }).entries;
+        moves.extend(told.moves.iter().cloned());
+        let moves = merged(moves);
+        let switch = self.switch_facts();
+        // Without the switch process the controller was not asked either.
+        let controller = switch.deaf.is_none().then(|| self.controller_facts(told)).flatten();
+        to_json(&Facts { switch, controller, external, vnics, ports, fdb, moves })
+    }
+
+    fn external_facts(&self, inside: &Inspection) -> Option<ExternalFacts> {
+        let all: Vec<_> = self.switches.iter().filter(|switch| switch.has_outside_controller()).collect();
+        let facts = ExternalFacts {
+            switches: all.iter().map(|switch| switch.name.to_string()).collect(),
+            is_secure: all.iter().any(|switch| switch.fail_mode() == FailMode::Secure),
+            is_asked: inside.is_asked,
+            clients: self.control_clients.of(&inside.askers),
+        };
+        (!all.is_empty()).then_some(facts)
+    }
+
+    fn switch_facts(&self) -> SwitchFacts {
+        let settings = &self.settings;
+        SwitchFacts {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            switch_pid: self.lives.pid(),
+            up_ms: self.lives.up().map(|up| up.as_millis() as u64),
+            restarts: self.lives.restarts(),
+            last_end: self.lives.last_end(),
+            deaf: self.deafness().map(|fault| fault.message),
+            module: settings.module.as_str().to_owned(),
+            workers: settings.workers.0,
+            cpus: settings.cpus.as_ref().map(ToString::to_string),
+            sandboxes: self.sandboxes(),
+        }
+    }
+
+    fn vnic_facts(&self, inside: Option<&Inspection>) -> Vec<VnicFacts> {
+        let stats = inside.map(|inside| StatsReport {
+            ports: inside.ports.clone(),
+            workers: Vec::new(),
+            ..StatsReport::default()
+        });
+        let stats = stats.unwrap_or_default();
+        let sessions = inside.map(|inside| inside.sessions.as_slice()).unwrap_or_default();
+        let sessions: HashMap<&str, &SessionFacts> =
+            sessions.iter().map(|(name, session)| (name.as_str(), session)).collect();
+        let warner = Warner::new(self.ports.values(), &stats);
+        let vnics = self.ports.values().filter(|port| port.device().is_none());
+        let facts = vnics.map(|port| {
+            let name = port.spec.name.as_str();
+            // The session's own report has more.
+            let bare = |counted: &PortReport| PortReport {
+                features: Vec::new(),
+                rings: Vec::new(),
+                ..counted.clone()
+            };
+            let vnic =
+                VnicReport { features: Vec::new(), rings: Vec::new(), ..describe(port, &stats, &warner) };
+            let session = sessions.get(name).map(|session| (*session).clone());
+            let counters = warner.inside(port).map(bare);
+            let switch = self.switches.iter().find(|switch| switch.name == port.spec.switch);
+            let module = switch.map(|switch| switch.module.as_str().to_owned()).unwrap_or_default();
+            VnicFacts { vnic, module, connection: port.connection(), session, counters }
+        });
+        facts.collect()
+    }
+}
+
+/// Moves of one address between the same two ports as one: some were seen by the bridge that stood in for the controller, the others by
+/// the controller.
+fn merged(moves: Vec<MoveFacts>) -> Vec<MoveFacts> {
+    let mut all: Vec<MoveFacts> = Vec::new();
+    for moved in moves {
+        let pair = [&moved.from, &moved.to];
+        let is_same = |known: &&mut MoveFacts| {
+            known.mac == moved.mac && pair.contains(&&known.from) && pair.contains(&&known.to)
+        };
+        match all.iter_mut().find(is_same) {
+            Some(known) => {
+                let count = known.count.saturating_add(moved.count);
+                let latest = if moved.age_ms < known.age_ms { moved } else { known.clone() };
+                *known = MoveFacts { count, ..latest };
+            }
+            None => all.push(moved),
+        }
+    }
+    all.sort_by_key(|moved| Reverse(moved.count));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moves_that_two_have_seen_count_together() {
+        let moved = |from: &str, to: &str, count, age_ms| MoveFacts {
+            mac: "02:00:00:00:00:01".to_owned(),
+            from: from.to_owned(),
+            to: to.to_owned(),
+            count,
+            age_ms,
+        };
+        let told = merged(vec![moved("c", "a", 2, 5), moved("a", "b", 1, 90), moved("b", "a", 2, 10)]);
+        assert_eq!(told, [moved("b", "a", 3, 10), moved("c", "a", 2, 5)]);
+    }
+}

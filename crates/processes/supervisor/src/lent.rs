@@ -1,0 +1,91 @@
+//! Connections of clients that are the switch process's: to the control interface, and those that captures are written to.
+//!
+//! A switch process that was killed and is stuck keeps its descriptors open. Its clients would wait for the end of a connection that
+//! no process serves. So a copy of each is here, and is shut down when the switch process is over.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::AsFd;
+
+use lasthop_foreign::ForeignFd;
+use rustix::net::{Shutdown, shutdown};
+
+use lasthop_runtime::poller::{Interest, Poller};
+
+use super::source::Source;
+
+/// Connections of which a copy is kept: more than the control interface serves. Others are not shut down for a stuck process.
+const LENT_MAX: usize = 1024;
+
+/// Nothing but the end of a connection, which is always told.
+const END_ALONE: Interest = Interest { read: false, write: false };
+
+#[derive(Debug, Default)]
+pub(super) struct LentConnections {
+    connections: BTreeMap<u32, ForeignFd>,
+    next_number: u32,
+}
+
+impl LentConnections {
+    /// A copy of a connection that is handed to the switch process.
+    pub(super) fn keep(&mut self, connection: &ForeignFd, poller: &Poller) -> io::Result<()> {
+        if self.connections.len() >= LENT_MAX {
+            return Ok(());
+        }
+        let copy = connection.try_clone()?;
+        self.next_number = self.next_number.wrapping_add(1);
+        poller
+            .add(&copy, Source::LentConnections(self.next_number).into(), END_ALONE)
+            .map_err(io::Error::other)?;
+        self.connections.insert(self.next_number, copy);
+        Ok(())
+    }
+
+    /// A connection has ended.
+    pub(super) fn forget(&mut self, number: u32, poller: &Poller) {
+        if let Some(connection) = self.connections.remove(&number) {
+            poller.remove(&connection); // by itself it would stay in the set while there is a copy
+        }
+    }
+
+    /// The switch process is over: ends all of its clients' connections.
+    pub(super) fn end_all(&mut self, poller: &Poller) {
+        for (_, connection) in std::mem::take(&mut self.connections) {
+            poller.remove(&connection);
+            let _ = shutdown(connection.as_fd(), Shutdown::Both);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn connections_end_for_clients_whatever_copies_there_are() {
+        let (mut lent, mut poller) = (LentConnections::default(), Poller::new().expect("a set"));
+        let (mut client, connection) = UnixStream::pair().expect("a pair");
+        let stuck = ForeignFd::from(connection);
+        lent.keep(&stuck, &poller).expect("kept");
+        lent.end_all(&poller);
+        assert_eq!(client.read(&mut [0]).expect("the end"), 0);
+        let now = Some(Instant::now());
+        assert!(poller.wait(now).expect("a set").is_empty());
+        let (client, connection) = UnixStream::pair().expect("a pair");
+        let served = ForeignFd::from(connection);
+        lent.keep(&served, &poller).expect("kept");
+        assert!(poller.wait(now).expect("a set").is_empty(), "it goes on");
+        drop(client);
+        let ended = poller.wait(now).expect("a set");
+        let Some(Source::LentConnections(number)) = ended.first().and_then(|event| Source::of(event.source))
+        else {
+            panic!("nothing was heard: {ended:?}")
+        };
+        lent.forget(number, &poller);
+        assert!(lent.connections.is_empty() && poller.wait(now).expect("a set").is_empty());
+    }
+}

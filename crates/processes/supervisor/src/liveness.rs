@@ -1,0 +1,236 @@
+//! Whether the switch process answers. One that owes a sign of life is looked at once a second. One that owes none is asked whether it is
+//! there every 2 s while it works. An idle one is not asked: every 32 s the supervisor looks whether it has worked since.
+//!
+//! ```text
+//!   order ──> 1 s without a word: asked whether it is there ──> 3 s: named in the log, and requests to it are refused at once
+//!     ^                                                    └──> 10 s: ended, unless it was stopped by a signal
+//!     └── nothing was asked for 2 s, and it has worked: asked whether it is there
+//! ```
+
+use std::time::{Duration, Instant};
+
+use lasthop_api::orders::{Answer, Order};
+use lasthop_api::report::StatsReport;
+use lasthop_runtime::fault::{Fault, Kind};
+use lasthop_runtime::log::say;
+use lasthop_runtime::procfs;
+
+use super::Supervisor;
+use super::controller::ControllerAnswer;
+use super::lifecycle::Stage;
+use super::orders::{Asker, OrderPurpose};
+use super::requests::Question;
+
+/// Between two looks.
+const LOOK_PAUSE: Duration = Duration::from_secs(1);
+/// Looks without a word after which it is named: its slowest work, to map and unmap memory of large guests, takes less.
+const NAMED_LOOKS: u32 = 3;
+/// Looks without a word after which it is ended: attached guests have had no new flows and no answers for as long, and a start takes
+/// some 0.1 s. Looks are counted and not the time, so that a pause of the whole machine ends no process.
+const ENDED_LOOKS: u32 = 10;
+/// The same of a process that has not begun to serve: on a machine whose CPUs are all taken, a program needs seconds to start.
+const START_LOOKS: u32 = 30;
+
+/// Between two looks at a process that owes nothing: while it works, and while it is idle.
+const WORKING_ROUND: Duration = Duration::from_secs(2);
+const IDLE_ROUND: Duration = Duration::from_secs(32);
+/// CPU time since the last question by which a process works. An answer takes some 50 us.
+const WORK_NS: u64 = 1_000_000;
+
+/// The watch over the switch process.
+#[derive(Debug)]
+pub(super) struct Liveness {
+    /// The next look; none if there is no process.
+    next: Option<Instant>,
+    /// It owes a sign of life.
+    is_owed: bool,
+    looks: u32,
+    round: Duration,
+    /// CPU time that it had taken when it was asked last.
+    cpu_ns: u64,
+    /// The last one that has begun to serve, by its number.
+    begun: u64,
+    /// The last one that was ended since it did not answer.
+    ended: u64,
+}
+
+impl Default for Liveness {
+    fn default() -> Self {
+        Self { next: None, is_owed: false, looks: 0, round: WORKING_ROUND, cpu_ns: 0, begun: 0, ended: 0 }
+    }
+}
+
+impl Liveness {
+    /// It was told something.
+    pub(super) fn told(&mut self, now: Instant) {
+        if !std::mem::replace(&mut self.is_owed, true) {
+            self.next = Some(now + LOOK_PAUSE);
+        }
+    }
+
+    /// It has said something; whether it had not for long.
+    fn lives(&mut self, now: Instant) -> bool {
+        let was_deaf = self.is_deaf();
+        (self.is_owed, self.looks, self.next) = (false, 0, Some(now + self.round));
+        was_deaf
+    }
+
+    /// Nothing is owed at `now`, and the process has taken `cpu_ns` of CPU time. Whether it is to be asked; if not, it is looked at later.
+    fn is_to_ask(&mut self, cpu_ns: u64, now: Instant) -> bool {
+        // Another process has begun anew.
+        let has_worked = cpu_ns < self.cpu_ns || cpu_ns - self.cpu_ns >= WORK_NS;
+        if has_worked {
+            (self.cpu_ns, self.round) = (cpu_ns, WORKING_ROUND);
+        } else {
+            self.round = IDLE_ROUND;
+            self.next = Some(now + self.round);
+        }
+        has_worked
+    }
+
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.next
+    }
+
+    fn is_deaf(&self) -> bool {
+        self.looks >= NAMED_LOOKS
+    }
+}
+
+impl Supervisor {
+    /// The switch process has said something, or is another one.
+    pub(super) fn switch_lives(&mut self) {
+        if self.liveness.lives(Instant::now()) && self.lives.is_up() {
+            say!("the switch process (process {}) answers again", self.lives.pid().unwrap_or_default());
+        }
+    }
+
+    /// Looks at a switch process that owes a sign of life, if it is time.
+    pub(super) fn look_for_life(&mut self, now: Instant) {
+        if self.liveness.next.is_none_or(|next| next > now) {
+            return;
+        }
+        let Some(pid) = self.lives.pid() else {
+            self.liveness.next = None;
+            return;
+        };
+        self.liveness.next = Some(now + LOOK_PAUSE);
+        if !matches!(self.stage, Stage::Serving) || self.upgrade.is_some() {
+            // A process that begins, ends or hands over may take longer, and has another limit.
+            self.liveness.looks = 0;
+            return;
+        }
+        if self.liveness.is_deaf() && procfs::is_stopped(pid) {
+            // It gets its full time once it is let go on.
+            return;
+        }
+        if procfs::is_headless(pid) {
+            // It was killed, and one of its threads cannot end: the channel stays open, and says nothing of that.
+            return self.lives.silence(&self.poller);
+        }
+        if !self.liveness.is_owed {
+            if self.liveness.is_to_ask(procfs::cpu_ns(pid), now) {
+                self.order(Order::Know, OrderPurpose::Restored, None);
+            }
+            return;
+        }
+        self.liveness.looks += 1;
+        let ended_looks = if self.liveness.begun == self.lives.starts() { ENDED_LOOKS } else { START_LOOKS };
+        match self.liveness.looks {
+            1 => self.order(Order::Know, OrderPurpose::Restored, None),
+            NAMED_LOOKS => {
+                say!(Error: "{}", deaf(pid));
+                self.answer_without_switch();
+            }
+            looks if looks == ended_looks => {
+                say!(Error: "{}; ending it", deaf(pid));
+                self.liveness.ended = self.lives.starts();
+                self.lives.give_up_on("it did not answer");
+            }
+            _ => {}
+        }
+    }
+
+    /// The switch process serves from now on.
+    pub(super) fn switch_has_begun(&mut self) {
+        self.liveness.begun = self.lives.starts();
+    }
+
+    /// Whether the last process was ended since it did not answer.
+    pub(super) fn was_ended_for_silence(&self) -> bool {
+        self.liveness.ended == self.lives.starts()
+    }
+
+    /// The reason why it cannot be asked, if it does not answer.
+    pub(super) fn deafness(&self) -> Option<Fault> {
+        self.liveness.is_deaf().then(|| deaf(self.lives.pid().unwrap_or_default()))
+    }
+
+    /// Answers clients that wait for the switch process, with the facts that are known without it.
+    fn answer_without_switch(&mut self) {
+        let questions: Vec<(Question, Asker)> = self.take_questions();
+        for (question, asker) in questions {
+            let answer = self.conclude_alone(&question);
+            self.answer(asker, answer);
+        }
+    }
+
+    /// The answer to a question without the switch process.
+    pub(super) fn conclude_alone(&self, question: &Question) -> Result<serde_json::Value, Fault> {
+        match question {
+            Question::List | Question::Show { .. } | Question::Ports { .. } => {
+                self.conclude(question, Answer::Stats(StatsReport::default()))
+            }
+            Question::Doctor { name, .. } => self.facts(name.as_deref(), None, &ControllerAnswer::default()),
+            _ => Err(deaf(self.lives.pid().unwrap_or_default())),
+        }
+    }
+}
+
+fn deaf(pid: u32) -> Fault {
+    let state = procfs::state_text(pid);
+    Fault::new(Kind::SwitchDown, format!("the switch process (process {pid}) does not answer: {state}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The pause before each look at a process, and whether it is asked then. `cpu_ms`: the CPU time it has taken by each look, in milliseconds.
+    fn looks(cpu_ms: &[u64]) -> Vec<(u64, bool)> {
+        let (mut liveness, mut now) = (Liveness::default(), Instant::now());
+        liveness.lives(now);
+        let look = |cpu_ms: &u64| {
+            let at = liveness.due().expect("a look");
+            let pause = at - now;
+            now = at;
+            let is_asked = liveness.is_to_ask(cpu_ms * 1_000_000, at);
+            if is_asked {
+                liveness.told(at);
+                assert_eq!(liveness.due(), Some(at + LOOK_PAUSE), "an answer is owed");
+                liveness.lives(at);
+            }
+            (pause.as_secs(), is_asked)
+        };
+        cpu_ms.iter().map(look).collect()
+    }
+
+    #[test]
+    fn a_process_that_works_is_asked_and_an_idle_one_is_looked_at_rarely() {
+        assert_eq!(looks(&[9, 9, 9, 9]), [(2, true), (2, false), (32, false), (32, false)]);
+        assert_eq!(looks(&[10, 20, 30]), [(2, true), (2, true), (2, true)]);
+        assert_eq!(looks(&[0, 9, 18, 18]), [(2, false), (32, true), (2, true), (2, false)]);
+        assert_eq!(looks(&[50, 1, 1]), [(2, true), (2, true), (2, false)], "another process");
+    }
+
+    #[test]
+    fn a_process_that_says_nothing_is_deaf_after_some_looks_and_not_after_a_word() {
+        let (mut liveness, now) = (Liveness::default(), Instant::now());
+        liveness.told(now);
+        liveness.told(now + LOOK_PAUSE);
+        assert_eq!(liveness.due(), Some(now + LOOK_PAUSE), "since the first order");
+        liveness.looks = NAMED_LOOKS;
+        assert!(liveness.is_deaf() && liveness.lives(now) && !liveness.is_deaf());
+        assert!(!liveness.lives(now));
+    }
+}

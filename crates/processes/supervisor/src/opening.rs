@@ -1,0 +1,85 @@
+//! Devices opened as their ports ask for it.
+
+use lasthop_device::OpenedDevice;
+use lasthop_netdev::{OpenError, TapOptions, Uplink, UplinkOptions};
+
+use lasthop_verdict::Mac;
+
+use lasthop_api::mac;
+use lasthop_api::port::{BackendChoice, HostAccess, PortSpec};
+
+/// The first bytes of a made-up address: administered locally (IEEE 802-2014, 8.4).
+const LOCAL: [u8; 3] = [0x02, 0x6c, 0x68];
+
+/// The open device of a port.
+#[derive(Debug)]
+pub(super) struct Opening {
+    pub(super) device: OpenedDevice,
+    /// Why with this back end.
+    pub(super) why: String,
+    /// None for a tap.
+    pub(super) uplink: Option<Uplink>,
+}
+
+/// The device of a port; or the obstacle, with the remedy.
+pub(super) fn open(spec: &PortSpec) -> Result<Opening, String> {
+    let opened = match &spec.tap {
+        Some(name) => tap(name, spec),
+        None => uplink(spec),
+    };
+    opened.map_err(|error| error.to_string())
+}
+
+fn uplink(spec: &PortSpec) -> Result<Opening, OpenError> {
+    let backend = match spec.backend {
+        BackendChoice::AfPacket => Some(lasthop_device::Backend::AfPacket),
+        BackendChoice::AfXdp => Some(lasthop_device::Backend::AfXdp),
+        BackendChoice::Auto | BackendChoice::Tap => None,
+    };
+    let host = match spec.host {
+        HostAccess::Shared => lasthop_device::Host::Shared,
+        HostAccess::Off => lasthop_device::Host::Off,
+        HostAccess::Port => lasthop_device::Host::Port,
+    };
+    let options = UplinkOptions { backend, host, queues: spec.queues, qdisc_bypass: spec.qdisc_bypass };
+    let mut uplink = Uplink::open(spec.device_name(), options)?;
+    let (device, why) = (uplink.sockets()?, uplink.reason().to_owned());
+    Ok(Opening { device, why, uplink: Some(uplink) })
+}
+
+/// The tap of an internal port, new and down; the controller that asked for it sets it up.
+pub(super) fn internal(name: &str) -> Result<Opening, OpenError> {
+    let device = lasthop_netdev::tap(name, TapOptions { up: false, ..TapOptions::default() })?;
+    Ok(Opening { device, why: "a controller asked for an internal port".to_owned(), uplink: None })
+}
+
+/// A device that a controller asked for, kept from the host's stack if this kernel can do that, as with its own datapath.
+pub(super) fn requested(spec: &PortSpec) -> Result<Opening, String> {
+    let why_shared = match open(&PortSpec { host: HostAccess::Off, ..spec.clone() }) {
+        Ok(opening) => return Ok(opening),
+        Err(why) => why,
+    };
+    let mut opening = open(spec)?;
+    opening.why += &format!("; the host's stack hears the device, too: {why_shared}");
+    Ok(opening)
+}
+
+/// The address of a tap that was given none: the same after each start, and another one on each host, as udev does it. None where
+/// the host has no name of its own (machine-id(5)): the kernel chooses an address.
+fn mac_of(name: &str) -> Option<Mac> {
+    let machine = std::fs::read("/etc/machine-id").ok()?;
+    let machine = machine.trim_ascii();
+    let is_named = machine.len() == 32 && machine.iter().all(u8::is_ascii_hexdigit);
+    is_named.then(|| mac::made_from(LOCAL, &[machine, b"\n", name.as_bytes()].concat()))
+}
+
+fn tap(name: &str, spec: &PortSpec) -> Result<Opening, OpenError> {
+    let options = TapOptions {
+        queues: spec.queues,
+        mtu_bytes: spec.mtu.map(u32::from),
+        mac: spec.mac.or_else(|| mac_of(name)).map(|mac| mac.0),
+        up: true,
+    };
+    let device = lasthop_netdev::tap(name, options)?;
+    Ok(Opening { device, why: "the port is over a tap".to_owned(), uplink: None })
+}

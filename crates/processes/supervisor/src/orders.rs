@@ -1,0 +1,373 @@
+//! Orders to the switch, and the handling of its answers.
+
+use std::time::{Duration, Instant};
+
+use lasthop_foreign::ForeignFd;
+use serde_json::Value;
+
+use lasthop_api::fdb::StaticEntry;
+use lasthop_api::orders::{Answer, Order, Report, Request};
+use lasthop_api::report::{FdbLine, FdbReport};
+use lasthop_api::switches::{SwitchName, SwitchSpec};
+use lasthop_runtime::fault::{Fault, Kind};
+use lasthop_runtime::log::say_of_others;
+use lasthop_runtime::procfs;
+
+use super::Supervisor;
+use super::change::Changing;
+use super::lifecycle::Stage;
+use super::requests::Question;
+use super::source::Source;
+use super::store::Key;
+use super::upgrade::Upgrade;
+
+/// Longest time until a client is told that the switch does not answer.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(8);
+
+/// The client that gets the answer.
+#[derive(Clone, Debug)]
+pub(super) struct Asker {
+    pub(super) client: u32,
+    /// None if no answer is wanted.
+    pub(super) id: Option<Value>,
+}
+
+/// The purpose of an order whose answer is awaited.
+#[derive(Debug)]
+pub(super) enum OrderPurpose {
+    /// The port is known to the switch. A new one goes again if it is refused.
+    Added {
+        port: u32,
+        is_new: bool,
+    },
+    /// The switch is known to the switch process. A new one goes again if it is refused.
+    SwitchAdded {
+        name: SwitchName,
+        is_new: bool,
+    },
+    /// The switch is as it is to be.
+    SwitchSet {
+        spec: SwitchSpec,
+    },
+    /// The switch process has let a switch go. One that it does not let go is there again.
+    SwitchRemoved {
+        spec: SwitchSpec,
+    },
+    /// The port has its new settings.
+    Changed(Changing),
+    Removed,
+    /// The port's link follows the uplinks'.
+    Tracked,
+    /// An address is in the forwarding table, behind the port with this number, or out of it.
+    FdbAdded {
+        port: u32,
+        entry: StaticEntry,
+    },
+    FdbDeleted(StaticEntry),
+    /// As it was in the switch before.
+    Restored,
+    /// Datapaths are as they were, and it has the memory of flows.
+    DatapathsRestored,
+    /// The switch takes nothing more, and has nothing in its hands.
+    Rested,
+    /// The session with this number goes on, behind the port with that number.
+    TakenOver {
+        port: u32,
+        attachment: u64,
+    },
+    /// These sessions go on, each behind the port with the number in front.
+    WentOn(Vec<(u32, u64)>),
+    /// All orders of the start are done.
+    Started,
+    /// All guests are gone.
+    Ended,
+    Question(Question),
+    /// The client's connection has become the switch's.
+    Captured,
+}
+
+/// An order without an answer yet.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    what: OrderPurpose,
+    asker: Option<Asker>,
+    until: Instant,
+    /// Addresses of an answer that comes in parts.
+    addresses: Vec<FdbLine>,
+}
+
+impl Waiting {
+    fn new(what: OrderPurpose, asker: Option<Asker>) -> Self {
+        Self { what, asker, until: Instant::now() + ANSWER_PATIENCE, addresses: Vec::new() }
+    }
+
+    /// The whole answer, of which this is the last part.
+    fn whole(&mut self, answer: Answer) -> Answer {
+        match answer {
+            Answer::Fdb(FdbReport { entries }) => {
+                self.addresses.extend(entries);
+                Answer::Fdb(FdbReport { entries: std::mem::take(&mut self.addresses) })
+            }
+            answer => answer,
+        }
+    }
+
+    /// When the asker has waited for long enough.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.asker.is_some().then_some(self.until)
+    }
+
+    /// The purpose of the answer.
+    pub(super) fn what(&self) -> &OrderPurpose {
+        &self.what
+    }
+
+    /// Whether the switch is to come to rest.
+    pub(super) fn is_for_rest(&self) -> bool {
+        matches!(self.what, OrderPurpose::Rested)
+    }
+}
+
+impl Supervisor {
+    /// Sends an order; its answer is for `what` and for `asker`.
+    pub(super) fn order(&mut self, order: Order, what: OrderPurpose, asker: Option<Asker>) {
+        self.order_with(order, Vec::new(), what, asker);
+    }
+
+    /// As `order`, with descriptors.
+    pub(super) fn order_with(
+        &mut self,
+        order: Order,
+        fds: Vec<ForeignFd>,
+        what: OrderPurpose,
+        asker: Option<Asker>,
+    ) -> u64 {
+        self.next_request += 1;
+        let id = self.next_request;
+        self.waiting.insert(id, Waiting::new(what, asker));
+        self.send(Request { id, order }, fds);
+        id
+    }
+
+    /// Hands a connection over. The answer is a report, when it is over.
+    pub(super) fn attach(&mut self, name: String, attachment: u64, fds: Vec<ForeignFd>) {
+        self.send(Request { id: 0, order: Order::Attach { name, attachment } }, fds);
+    }
+
+    /// Hands over descriptors that belong to a session which is to be taken over.
+    pub(super) fn bring(&mut self, attachment: u64, numbers: Vec<u32>, fds: Vec<ForeignFd>) {
+        self.send(Request { id: 0, order: Order::Bring { attachment, numbers } }, fds);
+    }
+
+    /// Tells the switch something that it does not answer.
+    pub(super) fn tell_switch(&mut self, order: Order) {
+        self.send(Request { id: 0, order }, Vec::new());
+    }
+
+    fn send(&mut self, request: Request, fds: Vec<ForeignFd>) {
+        if self.lives.is_up() {
+            self.liveness.told(Instant::now());
+        }
+        // It changes nothing, and without an answer to it the process is taken for one that hangs.
+        if matches!(request.order, Order::Know) {
+            self.lives.send(&request, fds);
+        } else {
+            self.lives.send_patiently(&request, fds);
+        }
+    }
+
+    /// When channels have to be looked after without an event.
+    pub(super) fn channels_due(&self) -> [Option<Instant>; 4] {
+        let successor = self.upgrade.as_ref().and_then(Upgrade::channel_due);
+        [
+            self.lives.channel_due(),
+            self.driver.lives.channel_due(),
+            self.controller.lives.channel_due(),
+            successor,
+        ]
+    }
+
+    /// Watches the channels for room while something waits for it.
+    pub(super) fn watch_channels(&mut self) {
+        self.lives.watch(&self.poller, Source::Switch.into());
+        self.driver.lives.watch(&self.poller, Source::Driver.into());
+        self.controller.lives.watch(&self.poller, Source::ControllerProcess.into());
+        if let Some(successor) = self.upgrade.as_mut().and_then(Upgrade::successor) {
+            successor.watch(&self.poller, Source::Successor.into());
+        }
+    }
+
+    /// Takes the switch's messages.
+    pub(super) fn hear(&mut self) {
+        let reports = self.lives.hear(&self.poller);
+        if !reports.is_empty() {
+            self.take_over_goes_on();
+        }
+        if reports.iter().any(|(report, _)| report.is_of_main_thread()) {
+            self.switch_lives();
+        }
+        reports.into_iter().for_each(|(report, fds)| self.on_report(report, fds));
+    }
+
+    fn on_report(&mut self, report: Report, fds: Vec<ForeignFd>) {
+        match report {
+            Report::Keep { attachment, numbers } => self.keep_fds(attachment, numbers, fds),
+            Report::Kept { attachment, session, numbers } => {
+                self.keep_session(attachment, session, &numbers);
+            }
+            Report::Wanted(wanted) => self.device_wanted(wanted),
+            Report::Released { name } => self.device_released(&name),
+            Report::Datapaths(told) => {
+                self.datapaths = Some(told);
+                self.store.is_late(Key::Head);
+            }
+            Report::Detached { name, attachment, why } => self.detached(&name, attachment, &why),
+            Report::Refused { name, why } => self.refused(&name, why),
+            Report::Failed { why } => self.lives.note_last_words(why),
+            Report::Unanswered => self.suspect_controller(),
+            Report::Sandbox(layers) => self.sandboxed(layers),
+            Report::Forbidden(call) => self.lives.note_last_words(call.to_string()),
+            Report::Addresses { id, fdb } => {
+                if let Some(waiting) = self.waiting.get_mut(&id) {
+                    waiting.addresses.extend(fdb.entries);
+                }
+            }
+            Report::Reply { id, result } => {
+                if let Some(mut waiting) = self.waiting.remove(&id) {
+                    let result = result.map(|answer| waiting.whole(answer));
+                    self.on_reply(waiting, result);
+                }
+            }
+        }
+    }
+
+    fn on_reply(&mut self, waiting: Waiting, result: Result<Answer, Fault>) {
+        let Waiting { what, asker, .. } = waiting;
+        let answer = match what {
+            OrderPurpose::Added { port, is_new } => self.added(port, is_new, result.map(drop)),
+            OrderPurpose::SwitchAdded { name, is_new } => self.switch_added(&name, is_new, result.map(drop)),
+            OrderPurpose::SwitchSet { spec } => self.switch_is_set(spec, result.map(drop)),
+            OrderPurpose::SwitchRemoved { spec } => self.switch_removed(spec, result.map(drop)),
+            OrderPurpose::Changed(changing) => self.changed(changing, result),
+            OrderPurpose::Removed => result.map(|_| Value::Bool(true)),
+            OrderPurpose::FdbAdded { port, entry } => result.and_then(|_| {
+                self.remember_entry(port, entry)?;
+                Ok(Value::Bool(true))
+            }),
+            OrderPurpose::FdbDeleted(entry) => result.map(|_| {
+                self.forget_entry(&entry);
+                Value::Bool(true)
+            }),
+            OrderPurpose::DatapathsRestored => {
+                self.datapaths_restored(result.map(drop));
+                Ok(Value::Null)
+            }
+            OrderPurpose::Restored | OrderPurpose::Tracked => result.map(|_| Value::Null),
+            OrderPurpose::TakenOver { port, attachment } => {
+                self.taken_over(port, attachment, result.map(drop))
+            }
+            OrderPurpose::WentOn(sessions) => self.went_on(sessions, result),
+            OrderPurpose::Started => return self.started(),
+            OrderPurpose::Rested => return self.rested(result),
+            OrderPurpose::Ended => return,
+            OrderPurpose::Captured => match result {
+                Ok(_) => return self.captured(asker),
+                Err(fault) => Err(fault),
+            },
+            OrderPurpose::Question(question) => {
+                result.and_then(|answer| self.conclude(&question, self.with_past(answer)))
+            }
+        };
+        match (asker, answer) {
+            (Some(asker), answer) => self.answer(asker, answer),
+            (None, Err(fault)) if matches!(self.stage, Stage::Starting) => self.fail_start(fault),
+            (None, Err(fault)) => say_of_others!(Warning: "{fault}"),
+            (None, Ok(_)) => {}
+        }
+    }
+
+    /// Tells every waiting client that no answer will come.
+    pub(super) fn fail_waiting(&mut self) {
+        let is_starting = !matches!(self.stage, Stage::Serving);
+        for (_, waiting) in std::mem::take(&mut self.waiting) {
+            let is_removal =
+                matches!(waiting.what, OrderPurpose::Removed | OrderPurpose::SwitchRemoved { .. });
+            match waiting.what {
+                OrderPurpose::Added { port, is_new: true } => self.forget_port(port),
+                OrderPurpose::SwitchAdded { name, is_new: true } => self.forget_switch(&name),
+                OrderPurpose::Changed(changing) => drop(self.changed(changing, Err(switch_down()))),
+                _ => {}
+            }
+            if let (Some(asker), false) = (waiting.asker, is_starting) {
+                // A port to remove is gone, and the next process will not be told of it.
+                let answer = if is_removal { Ok(Value::Bool(true)) } else { Err(switch_down()) };
+                self.answer(asker, answer);
+            }
+        }
+    }
+
+    /// Questions with a waiting client; none of them is answered any more.
+    pub(super) fn take_questions(&mut self) -> Vec<(Question, Asker)> {
+        let is_question =
+            |waiting: &Waiting| waiting.asker.is_some() && matches!(waiting.what, OrderPurpose::Question(_));
+        let taken: Vec<Waiting> = self
+            .waiting
+            .extract_if(.., |_, waiting| is_question(waiting))
+            .map(|(_, waiting)| waiting)
+            .collect();
+        taken
+            .into_iter()
+            .filter_map(|waiting| match (waiting.what, waiting.asker) {
+                (OrderPurpose::Question(question), Some(asker)) => Some((question, asker)),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// Answers the clients that have waited for too long. Their orders may still be executed.
+    pub(super) fn give_up_waiting(&mut self, now: Instant) {
+        let late = self.waiting.values_mut().filter(|waiting| waiting.until <= now);
+        let askers: Vec<Asker> = late.filter_map(|waiting| waiting.asker.take()).collect();
+        for asker in askers {
+            let (seconds, pid) = (ANSWER_PATIENCE.as_secs(), self.lives.pid().unwrap_or_default());
+            let state = procfs::state_text(pid);
+            let why = format!(
+                "the switch process (process {pid}) did not answer within {seconds} s: {state}; see its log"
+            );
+            self.answer(asker, Err(Fault::new(Kind::SwitchDown, why)));
+        }
+    }
+}
+
+/// The answer while there is no switch process.
+pub(super) fn switch_down() -> Fault {
+    Fault::new(
+        Kind::SwitchDown,
+        "the switch process is being started again; try again in a moment, or see its log",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_that_came_in_parts_are_one_answer_in_order() {
+        let line = |age_ms| FdbLine {
+            switch: SwitchName::default(),
+            mac: "02:00:00:00:00:01".to_owned(),
+            vlan: None,
+            port: "vm1".to_owned(),
+            age_ms,
+            is_static: false,
+        };
+        let mut waiting = Waiting::new(OrderPurpose::Restored, None);
+        waiting.addresses.extend([line(1), line(2)]);
+        waiting.addresses.extend([line(3)]);
+        let Answer::Fdb(whole) = waiting.whole(Answer::Fdb(FdbReport { entries: vec![line(4)] })) else {
+            panic!("an answer to the same question")
+        };
+        assert_eq!(whole.entries, [1, 2, 3, 4].map(line));
+        assert!(matches!(waiting.whole(Answer::Done), Answer::Done));
+    }
+}

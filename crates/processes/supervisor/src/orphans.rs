@@ -1,0 +1,37 @@
+//! Zombies without a parent, where the supervisor is the first process of a container.
+//!
+//! The process that holds a dead switch process's memory ends a moment after it (`dataplane/keeper.rs`). Its parent is then
+//! the first process, which has to wait for it, or it stays as a zombie.
+
+use rustix::process::{Pid, WaitOptions, waitpid};
+
+use lasthop_runtime::procfs;
+
+use super::Supervisor;
+
+impl Supervisor {
+    /// Buries orphans that have ended, if they are ours to bury.
+    pub(super) fn bury_orphans(&self) {
+        // A successor is a child that is in no list yet.
+        if std::process::id() != 1 || self.upgrade.is_some() {
+            return;
+        }
+        let own = [self.lives.pid(), self.driver.lives.pid(), self.controller.lives.pid()];
+        let is_own = |pid: &u32| own.contains(&Some(*pid)) || self.reaper.is_to_reap(*pid);
+        for pid in children().filter(|pid| !is_own(pid)) {
+            let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+            // A process that still runs is looked at again after the next restart.
+            let _ = waitpid(pid, WaitOptions::NOHANG);
+        }
+    }
+}
+
+/// All children of this process, whichever of its threads started them.
+fn children() -> impl Iterator<Item = u32> {
+    let listed =
+        procfs::threads("self").filter_map(|thread| procfs::text("self", &format!("task/{thread}/children")));
+    let pids: Vec<u32> = listed
+        .flat_map(|listed| listed.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
+        .collect();
+    pids.into_iter()
+}

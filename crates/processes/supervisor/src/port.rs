@@ -1,0 +1,714 @@
+//! One port's outside: its socket, and which connection the switch has.
+//!
+//! ```text
+//!              confirmed          guest there           attach
+//!   Down ────────────────► Idle ───────────────► (fd) ─────────► Attached ──┐
+//!    ▲ switch gone          ▲ ▲                                             │ detached
+//!    └──────────────────────┘ └─────────────────────────────────────────────┘
+//! ```
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use lasthop_foreign::{ForeignFd, HoldReason, PendingCloses};
+use rustix::io::Errno;
+use rustix::net::{Shutdown, shutdown};
+
+use lasthop_api::facts::ConnectionFacts;
+use lasthop_api::orders::SwitchPort;
+use lasthop_api::port::PortSpec;
+use lasthop_api::report::Ended;
+use lasthop_api::vnic::{LinkState, MemoryMax, VnicMode, VnicSpec};
+use lasthop_runtime::clock::{Pause, earlier};
+use lasthop_runtime::fault::Fault;
+use lasthop_runtime::log::say_of_others;
+
+use super::access::Access;
+use super::device::DevicePort;
+use super::placeholder::Placeholder;
+use super::sockets::{ListenSocket, check_length, connect_to};
+
+/// How long a second connection may wait for the first one's hang-up, which can be on its way: on a busy machine for longer than a
+/// second.
+const HOLD: Duration = Duration::from_secs(3);
+/// Pause between attempts to connect, and before the next guest after one that hung up at once; doubles.
+const RETRY_MIN: Duration = Duration::from_millis(100);
+const RETRY_MAX: Duration = Duration::from_secs(1);
+/// An attachment shorter than this makes a pause: front ends that fail in a loop must not flood the log.
+const SHORT: Duration = Duration::from_secs(1);
+/// After an attachment this long the pauses are short again.
+const LONG: Duration = Duration::from_secs(10);
+/// Pause after `accept` failed for lack of descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
+
+/// Pause before it is looked whether descriptors that did not close are closed by now.
+const STUCK_PAUSE: Duration = Duration::from_secs(60);
+
+/// The switch's knowledge of the port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Life {
+    /// Nothing: guests wait in the socket's backlog.
+    Down,
+    /// It has the port and no guest.
+    Idle,
+    /// It has the connection with this number.
+    Attached { number: u64, since: Instant },
+}
+
+/// How the port gets its connections.
+#[derive(Debug)]
+enum Role {
+    Listen {
+        socket: ListenSocket,
+        held: Option<(ForeignFd, Instant)>,
+        /// No `accept` before this.
+        paused_until: Option<Instant>,
+        /// To make when a guest hangs up at once.
+        pause: Pause,
+        /// A refusal was logged since the last attachment.
+        is_refusal_said: bool,
+    },
+    Connect {
+        next: Instant,
+        pause: Pause,
+        /// The reason for which it waits, as logged last.
+        said: Option<Errno>,
+    },
+    /// Connections are made to the driver process.
+    Device {
+        device: Box<DevicePort>,
+        /// The next one is not made before.
+        next: Instant,
+        pause: Pause,
+    },
+}
+
+impl Role {
+    fn listen(socket: ListenSocket) -> Self {
+        let pause = Pause::new(RETRY_MIN, RETRY_MAX);
+        Self::Listen { socket, held: None, paused_until: None, pause, is_refusal_said: false }
+    }
+}
+
+/// A vnic with its socket.
+#[derive(Debug)]
+pub(super) struct Port {
+    pub(super) spec: VnicSpec,
+    pub(super) path: PathBuf,
+    /// The listener is in the set of watched descriptors.
+    pub(super) is_watched: bool,
+    /// The switch has been told of a change and has not answered yet.
+    pub(super) is_changing: bool,
+    /// The uplinks that it depends on have no link, so it has none either, as the switch was told.
+    pub(super) is_cut: bool,
+    /// The host's device of the port's name, for controllers outside.
+    pub(super) placeholder: Option<Placeholder>,
+    life: Life,
+    role: Role,
+    /// The last refusal of a request of the front end, until the next one attaches.
+    refusal: Option<String>,
+    /// How the last connection ended, and when.
+    last_end: Option<(String, Instant)>,
+    /// The process at the other end, as far as the system tells.
+    peer_pid: Option<i32>,
+    /// Descriptors of front ends that this process has not closed yet.
+    pub(super) arrears: PendingCloses,
+    /// Guests sent away, and when the last one was.
+    refused_guests: u64,
+    last_refused: Option<Instant>,
+}
+
+impl Port {
+    /// Makes the socket, or gets ready to connect.
+    pub(super) fn open(spec: VnicSpec, dir: &Path) -> Result<Self, Fault> {
+        let path = spec.socket_in(dir);
+        check_length(&path)?;
+        let role = match spec.mode {
+            VnicMode::Listen => Role::listen(ListenSocket::bind(&path, Access::of(&spec)?)?),
+            VnicMode::Connect => {
+                Role::Connect { next: Instant::now(), pause: Pause::new(RETRY_MIN, RETRY_MAX), said: None }
+            }
+        };
+        Ok(Self::with_role(spec, path, role))
+    }
+
+    /// As `open`, with the socket that the last supervisor had, and device and inode of its file.
+    pub(super) fn go_on(
+        spec: VnicSpec,
+        dir: &Path,
+        kept: Option<(ForeignFd, (u64, u64))>,
+    ) -> Result<Self, Fault> {
+        let path = spec.socket_in(dir);
+        let kept = kept.filter(|_| spec.mode == VnicMode::Listen);
+        match kept.and_then(|(socket, file)| ListenSocket::of_kept(socket, &path, file)) {
+            Some(socket) => Ok(Self::with_role(spec, path, Role::listen(socket))),
+            None => Self::open(spec, dir),
+        }
+    }
+
+    /// A port over a device; its path is that of no file.
+    pub(super) fn over_device(spec: PortSpec, dir: &Path) -> Self {
+        let vnic = spec.vnic();
+        let path = vnic.socket_in(dir);
+        let (next, pause) = (Instant::now(), Pause::new(RETRY_MIN, RETRY_MAX));
+        let role = Role::Device { device: Box::new(DevicePort::new(spec)), next, pause };
+        Self::with_role(vnic, path, role)
+    }
+
+    /// As `over_device`, since a controller asked for it.
+    pub(super) fn on_request(spec: PortSpec, dir: &Path) -> Self {
+        let mut port = Self::over_device(spec, dir);
+        if let Some(device) = port.device_mut() {
+            device.is_requested = true;
+        }
+        port
+    }
+
+    fn with_role(spec: VnicSpec, path: PathBuf, role: Role) -> Self {
+        let arrears = PendingCloses::new(&format!("vnic {}", spec.name));
+        Self {
+            spec,
+            path,
+            is_watched: false,
+            is_changing: false,
+            is_cut: false,
+            placeholder: None,
+            arrears,
+            life: Life::Down,
+            role,
+            refusal: None,
+            last_end: None,
+            peer_pid: None,
+            refused_guests: 0,
+            last_refused: None,
+        }
+    }
+
+    /// The outside of a device port; none of a vnic.
+    pub(super) fn device(&self) -> Option<&DevicePort> {
+        match &self.role {
+            Role::Device { device, .. } => Some(device),
+            Role::Listen { .. } | Role::Connect { .. } => None,
+        }
+    }
+
+    pub(super) fn device_mut(&mut self) -> Option<&mut DevicePort> {
+        match &mut self.role {
+            Role::Device { device, .. } => Some(device),
+            Role::Listen { .. } | Role::Connect { .. } => None,
+        }
+    }
+
+    /// The port as the switch is told of it.
+    pub(super) fn as_told(&self, vnic: &VnicSpec) -> SwitchPort {
+        let leads = self.device().map(|device| device.spec.leads()).unwrap_or_default();
+        let link = if self.is_cut { LinkState::Down } else { vnic.link };
+        let placeholder = self.placeholder.as_ref().map(Placeholder::host_device);
+        let device = self.device().and_then(DevicePort::host_device).or(placeholder);
+        SwitchPort {
+            // The default goes without words: programs of before there were others do not know the key.
+            vnic: VnicSpec {
+                link,
+                memory_max: vnic.memory_max.filter(|max| *max != MemoryMax::default()),
+                ..vnic.clone()
+            },
+            leads,
+            is_requested: self.is_requested(),
+            device,
+        }
+    }
+
+    /// Whether it is there since a controller asked for it.
+    pub(super) fn is_requested(&self) -> bool {
+        self.device().is_some_and(|device| device.is_requested)
+    }
+
+    /// Whether a guest has a link here.
+    pub(super) fn has_guest_link(&self) -> bool {
+        self.is_attached() && self.spec.link.is_up() && !self.is_cut
+    }
+
+    /// Whether the switch waits for a connection that may be made now.
+    pub(super) fn may_join(&self, now: Instant) -> bool {
+        self.life == Life::Idle && matches!(self.role, Role::Device { next, .. } if next <= now)
+    }
+
+    /// The port's kind in messages to users.
+    pub(super) fn kind_word(&self) -> &'static str {
+        if self.device().is_some() { "port" } else { "vnic" }
+    }
+
+    /// Whether the switch has the port.
+    pub(super) fn is_known(&self) -> bool {
+        self.life != Life::Down
+    }
+
+    pub(super) fn is_attached(&self) -> bool {
+        matches!(self.life, Life::Attached { .. })
+    }
+
+    /// Gives the socket's file the owner, group and mode of `to` in place of those of `from`.
+    pub(super) fn set_access(&self, from: &VnicSpec, to: &VnicSpec) -> Result<(), Fault> {
+        let (before, access) = (Access::of(from)?, Access::of(to)?);
+        if access == before || !matches!(self.role, Role::Listen { .. }) {
+            return Ok(());
+        }
+        access.apply(Some(before), &self.path)
+    }
+
+    /// The listening socket, to be watched while it may be accepted from.
+    pub(super) fn listener(&self) -> Option<BorrowedFd<'_>> {
+        match &self.role {
+            Role::Listen { socket, .. } => Some(socket.as_fd()),
+            Role::Connect { .. } | Role::Device { .. } => None,
+        }
+    }
+
+    /// The listening socket, and device and inode of its file.
+    pub(super) fn listening(&self) -> Option<(&ListenSocket, (u64, u64))> {
+        match &self.role {
+            Role::Listen { socket, .. } => Some((socket, socket.file()?)),
+            Role::Connect { .. } | Role::Device { .. } => None,
+        }
+    }
+
+    /// Leaves the listening socket to the next supervisor.
+    pub(super) fn leave(&mut self) {
+        if let Role::Listen { socket, .. } = &mut self.role {
+            socket.leave();
+        }
+    }
+
+    /// Whether a readable listener is of interest now.
+    pub(super) fn may_accept(&self) -> bool {
+        self.life != Life::Down && matches!(self.role, Role::Listen { paused_until: None, .. })
+    }
+
+    /// One line on the guest's next step.
+    pub(super) fn invitation(&self) -> String {
+        let path = self.path.display();
+        if self.is_requested() {
+            return format!("the controller of {} asked for it", self.spec.switch);
+        }
+        if let Some(device) = self.device() {
+            return format!("its device is {}", device.spec.device_name());
+        }
+        match self.spec.mode {
+            VnicMode::Listen => format!("connect its guest to {path}"),
+            VnicMode::Connect => format!("its guest has to listen at {path}"),
+        }
+    }
+
+    /// The switch has the port now; a guest whose session is handed over stays attached.
+    pub(super) fn confirm(&mut self) {
+        if matches!(self.life, Life::Attached { .. }) {
+            return;
+        }
+        self.life = Life::Idle;
+        if let Role::Connect { next, .. } | Role::Device { next, .. } = &mut self.role {
+            *next = Instant::now();
+        }
+    }
+
+    /// The switch is gone, and with it the connection.
+    pub(super) fn down(&mut self) {
+        self.life = Life::Down;
+        if let Role::Listen { held, .. } = &mut self.role {
+            *held = None;
+        }
+    }
+
+    /// The switch has got a connection.
+    pub(super) fn attached(&mut self, number: u64, now: Instant) {
+        self.life = Life::Attached { number, since: now };
+        self.refusal = None;
+    }
+
+    /// The front end was refused something. Without one it is news of a port of the same name that is gone.
+    pub(super) fn refused(&mut self, why: String) {
+        if matches!(self.life, Life::Attached { .. }) {
+            self.refusal = Some(why);
+        }
+    }
+
+    /// For a diagnosis of a guest without a network.
+    pub(super) fn connection(&self) -> ConnectionFacts {
+        let millis = |since: Instant| since.elapsed().as_millis() as u64;
+        let attached_ms = match self.life {
+            Life::Attached { since, .. } => Some(millis(since)),
+            Life::Down | Life::Idle => None,
+        };
+        let waits = match &self.role {
+            Role::Connect { said, .. } if attached_ms.is_none() => *said,
+            _ => None,
+        };
+        ConnectionFacts {
+            attached_ms,
+            peer_pid: self.peer_pid.filter(|_| attached_ms.is_some()),
+            waits_because: waits.map(|error| error.to_string()),
+            waits_errno: waits.map(Errno::raw_os_error),
+            last_end: self
+                .last_end
+                .as_ref()
+                .map(|(why, when)| Ended { why: why.clone(), ago_ms: millis(*when) }),
+            refused_guests: self.refused_guests,
+            refused_ago_ms: self.last_refused.map(millis),
+        }
+    }
+
+    /// Notes the process at the other end of a connection.
+    pub(super) fn meet(&mut self, fd: &ForeignFd) {
+        self.peer_pid = lasthop_engine::peer_process(fd.as_fd());
+    }
+
+    /// Notes how a connection ended.
+    pub(super) fn end(&mut self, why: &str) {
+        self.last_end = Some((why.to_owned(), Instant::now()));
+    }
+
+    /// The last refusal of a request of the present front end, or else of the last one.
+    pub(super) fn last_refusal(&self) -> Option<&str> {
+        self.refusal.as_deref()
+    }
+
+    /// The connection ended. False if it was not the current one.
+    pub(super) fn detached(&mut self, attachment: u64, now: Instant) -> bool {
+        let Life::Attached { number, since } = self.life else { return false };
+        if number != attachment {
+            return false;
+        }
+        self.life = Life::Idle;
+        match &mut self.role {
+            Role::Listen { is_refusal_said, paused_until, pause, .. } => {
+                *is_refusal_said = false;
+                let pause = pause_after(now.saturating_duration_since(since), pause);
+                *paused_until = (*paused_until).max(pause.map(|pause| now + pause));
+            }
+            // A pause also here, so that a peer which hangs up at once makes no busy loop.
+            Role::Connect { next, pause, .. } => *next = now + pause.take(),
+            Role::Device { next, pause, .. } => {
+                let pause = pause_after(now.saturating_duration_since(since), pause);
+                *next = now + pause.unwrap_or_default();
+            }
+        }
+        true
+    }
+
+    /// When [`Self::advance`] has something to do without an event.
+    pub(super) fn due(&self) -> Option<Instant> {
+        match &self.role {
+            Role::Listen { held, paused_until, .. } => {
+                let held = held.as_ref().map(|(_, until)| *until);
+                match self.life {
+                    Life::Down => None,
+                    // A port on hold opens when the pause is over.
+                    Life::Idle => *paused_until,
+                    Life::Attached { .. } => earlier(held, *paused_until),
+                }
+            }
+            Role::Connect { next, .. } => (self.life == Life::Idle).then_some(*next),
+            Role::Device { .. } => None,
+        }
+    }
+
+    /// When a device port has something to do without an event, given a driver process.
+    pub(super) fn device_due(&self) -> Option<Instant> {
+        let Role::Device { device, next, .. } = &self.role else { return None };
+        match self.life {
+            Life::Down => None,
+            Life::Idle => {
+                let joins = device.has_unsent() || device.is_driven;
+                earlier(device.due(), joins.then_some(*next))
+            }
+            Life::Attached { .. } => earlier(device.due(), device.stale()),
+        }
+    }
+
+    /// A connection could not be made: the next one is tried after a pause.
+    pub(super) fn postpone(&mut self, now: Instant) {
+        if let Role::Device { next, pause, .. } = &mut self.role {
+            *next = now + pause.take();
+        }
+    }
+
+    /// Takes all steps that are possible now; a connection that results is for the switch.
+    pub(super) fn advance(&mut self, now: Instant) -> Option<ForeignFd> {
+        match (self.life, &self.role) {
+            (Life::Down, _) => None,
+            (_, Role::Listen { .. }) => self.accept(now),
+            (Life::Idle, Role::Connect { next, .. }) if *next <= now => self.connect(now),
+            _ => None,
+        }
+    }
+
+    fn accept(&mut self, now: Instant) -> Option<ForeignFd> {
+        let is_idle = self.life == Life::Idle;
+        let in_arrears = is_idle.then(|| self.in_arrears(now)).flatten();
+        let Role::Listen { socket, held, paused_until, is_refusal_said, .. } = &mut self.role else {
+            return None;
+        };
+        if let Some(in_arrears) = in_arrears {
+            hold(&self.spec, in_arrears, paused_until, now);
+        }
+        paused_until.take_if(|until| *until <= now);
+        if is_idle && paused_until.is_some() {
+            return None;
+        }
+        if let Some((fd, until)) = held.take() {
+            match (is_idle, until > now) {
+                (true, _) => return Some(fd),
+                (false, true) => *held = Some((fd, until)),
+                (false, false) => {
+                    hang_up(&fd);
+                    self.refused_guests += 1;
+                    self.last_refused = Some(now);
+                    say_refused(&self.spec, is_refusal_said);
+                }
+            }
+        }
+        if paused_until.is_some() {
+            return None;
+        }
+        match socket.accept(&self.arrears.begin()) {
+            Ok(None) => None,
+            Ok(Some(socket)) if is_idle => Some(socket),
+            Ok(Some(socket)) if held.is_none() => {
+                *held = Some((socket, now + HOLD));
+                None
+            }
+            Ok(Some(socket)) => {
+                hang_up(&socket);
+                self.refused_guests += 1;
+                self.last_refused = Some(now);
+                say_refused(&self.spec, is_refusal_said);
+                None
+            }
+            Err(error) => {
+                say_of_others!(
+                    Warning: "vnic {}: cannot accept a connection: {error}; trying again in a second",
+                    self.spec.name
+                );
+                *paused_until = Some(now + ACCEPT_PAUSE);
+                None
+            }
+        }
+    }
+
+    /// Why no front end is let in, if none is: descriptors of earlier ones.
+    pub(super) fn in_arrears(&mut self, now: Instant) -> Option<HoldReason> {
+        self.arrears.held(now).or_else(|| self.arrears.held_for_costs(now))
+    }
+
+    fn connect(&mut self, now: Instant) -> Option<ForeignFd> {
+        let in_arrears = self.in_arrears(now);
+        let Role::Connect { next, pause, said } = &mut self.role else { return None };
+        if let Some(held) = in_arrears {
+            let mut until = None;
+            hold(&self.spec, held, &mut until, now);
+            *next = until.unwrap_or(now);
+            return None;
+        }
+        match connect_to(&self.path) {
+            Ok(fd) => {
+                *said = None;
+                pause.reset();
+                Some(ForeignFd::new(fd, &self.arrears.begin()))
+            }
+            Err(error) => {
+                if *said != Some(error) {
+                    let path = self.path.display();
+                    say_of_others!(
+                        "vnic {}: waits until a guest listens at {path} ({error})",
+                        self.spec.name
+                    );
+                    *said = Some(error);
+                }
+                *next = now + pause.take();
+                None
+            }
+        }
+    }
+}
+
+/// The pause before the next guest, if the last one's attachment of `length` was too short.
+fn pause_after(length: Duration, pause: &mut Pause) -> Option<Duration> {
+    if length >= LONG {
+        pause.reset();
+    }
+    (length < SHORT).then(|| pause.take())
+}
+
+/// Ends a connection now: it is closed in its time.
+fn hang_up(socket: &ForeignFd) {
+    let _ = shutdown(socket, Shutdown::Both);
+}
+
+/// Keeps the port closed while `held` says so.
+fn hold(spec: &VnicSpec, held: HoldReason, paused_until: &mut Option<Instant>, now: Instant) {
+    let pause = match held {
+        HoldReason::For(left) | HoldReason::Costly(left) => left,
+        HoldReason::Stuck(_) => STUCK_PAUSE,
+    };
+    if paused_until.is_none_or(|until| until <= now) {
+        say_of_others!(Warning: "vnic {}: {held}", spec.name);
+    }
+    *paused_until = (*paused_until).max(Some(now + pause));
+}
+
+/// Logs the first refusal since a guest attached; the others are like it.
+fn say_refused(spec: &VnicSpec, is_said: &mut bool) {
+    if !*is_said {
+        say_of_others!(
+            Warning: "vnic {}: refused a second guest, it has one already; give each guest a vnic of its own",
+            spec.name
+        );
+        *is_said = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{ErrorKind, Read};
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    use super::*;
+
+    fn port(options: &str, dir: &Path) -> Port {
+        let mut port = Port::open(options.parse().expect("a vnic"), dir).expect("a port");
+        port.confirm();
+        port
+    }
+
+    fn is_closed(stream: &mut UnixStream) -> bool {
+        stream.set_nonblocking(true).expect("set");
+        match stream.read(&mut [0]) {
+            Ok(0) => true,
+            Err(error) => error.kind() == ErrorKind::ConnectionReset,
+            Ok(_) => false,
+        }
+    }
+
+    #[test]
+    fn a_second_guest_waits_for_the_first_ones_hang_up() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut port = port("a", dir.path());
+        let now = Instant::now();
+        let _first = UnixStream::connect(&port.path).expect("connected");
+        assert!(port.advance(now).is_some());
+        port.attached(1, now);
+        let _second = UnixStream::connect(&port.path).expect("connected");
+        assert!(port.advance(now).is_none());
+        assert_eq!(port.due(), Some(now + HOLD));
+        assert!(!port.detached(7, now + SHORT), "not the current one");
+        assert!(port.detached(1, now + SHORT));
+        assert!(port.advance(now + SHORT).is_some());
+        assert_eq!(port.due(), None);
+    }
+
+    #[test]
+    fn a_second_guest_is_refused_after_a_while_and_a_third_at_once() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut port = port("a", dir.path());
+        let now = Instant::now();
+        port.attached(1, now);
+        let mut second = UnixStream::connect(&port.path).expect("connected");
+        assert!(port.advance(now).is_none());
+        let mut third = UnixStream::connect(&port.path).expect("connected");
+        assert!(port.advance(now).is_none());
+        assert!(is_closed(&mut third) && !is_closed(&mut second));
+        assert!(port.advance(now + HOLD).is_none());
+        assert!(is_closed(&mut second));
+        assert_eq!(port.due(), None);
+    }
+
+    #[test]
+    fn without_a_switch_guests_wait_in_the_backlog() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut port = port("a", dir.path());
+        port.down();
+        let mut guest = UnixStream::connect(&port.path).expect("connected");
+        assert!(!port.may_accept() && port.advance(Instant::now()).is_none());
+        assert!(!is_closed(&mut guest));
+        port.confirm();
+        assert!(port.may_accept() && port.advance(Instant::now()).is_some());
+    }
+
+    #[test]
+    fn connecting_is_tried_again_with_growing_pauses_for_ever() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut port = port("a,mode=connect", dir.path());
+        let mut now = port.due().expect("at once").max(Instant::now());
+        for pause_ms in [100, 200, 400, 800, 1000, 1000] {
+            assert!(port.advance(now).is_none());
+            assert_eq!(port.due(), Some(now + Duration::from_millis(pause_ms)));
+            now += Duration::from_millis(pause_ms);
+        }
+        let _guest = UnixListener::bind(&port.path).expect("bound");
+        assert!(port.advance(now).is_some());
+        port.attached(1, now);
+        assert_eq!(port.due(), None);
+        assert!(port.detached(1, now));
+        assert_eq!(port.due(), Some(now + RETRY_MIN));
+    }
+
+    /// Lets a guest in and out again after `length`.
+    fn visit(port: &mut Port, now: Instant, length: Duration) -> Instant {
+        let _guest = UnixStream::connect(&port.path).expect("connected");
+        assert!(port.may_accept() && port.advance(now).is_some());
+        port.attached(1, now);
+        assert!(port.detached(1, now + length));
+        now + length
+    }
+
+    #[test]
+    fn guests_that_hang_up_at_once_make_growing_pauses() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut port = port("a", dir.path());
+        let mut now = Instant::now();
+        for pause_ms in [100, 200, 400, 800, 1000, 1000] {
+            now = visit(&mut port, now, Duration::ZERO);
+            let _early = UnixStream::connect(&port.path).expect("connected");
+            assert!(!port.may_accept() && port.advance(now).is_none());
+            now += Duration::from_millis(pause_ms);
+            assert_eq!(port.due(), Some(now));
+            assert!(port.advance(now).is_some(), "let in when the pause is over");
+            assert_eq!(port.due(), None);
+        }
+        now = visit(&mut port, now, SHORT);
+        assert_eq!(port.due(), None, "long enough for no pause");
+        now = visit(&mut port, now, LONG);
+        now = visit(&mut port, now, Duration::ZERO);
+        assert_eq!(port.due(), Some(now + RETRY_MIN), "long enough for short pauses");
+    }
+
+    #[test]
+    fn a_held_guest_waits_for_the_end_of_the_pause() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut port = port("a", dir.path());
+        let now = Instant::now();
+        port.attached(1, now);
+        let mut held = UnixStream::connect(&port.path).expect("connected");
+        assert!(port.advance(now).is_none());
+        assert!(port.detached(1, now));
+        assert!(port.advance(now).is_none() && !is_closed(&mut held));
+        assert_eq!(port.due(), Some(now + RETRY_MIN));
+        assert!(port.advance(now + RETRY_MIN).is_some());
+    }
+
+    #[test]
+    fn a_refusal_is_kept_until_the_next_guest() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut port = port("a", dir.path());
+        let now = Instant::now();
+        port.refused("of another port".to_owned());
+        assert_eq!(port.last_refusal(), None);
+        port.attached(1, now);
+        port.refused("first".to_owned());
+        port.refused("second".to_owned());
+        assert!(port.detached(1, now));
+        assert_eq!(port.last_refusal(), Some("second"));
+        port.attached(2, now);
+        assert_eq!(port.last_refusal(), None);
+    }
+}

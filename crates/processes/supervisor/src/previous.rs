@@ -1,0 +1,424 @@
+//! The state that the last supervisor left, merged with the settings of file and flags.
+//!
+//! ```text
+//!   running then ─┐                        a port that neither the file of then nor that of today names was added by hand, and stays
+//!   told then ────┼─► wanted ─► plan ─►    untouched, changed: continues with its guest
+//!   told today ───┘                        gone, or another vnic by now: its guest is let go
+//! ```
+
+use std::collections::BTreeMap;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use lasthop_foreign::{ForeignFd, Origin};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{Shutdown, shutdown};
+use rustix::process::{Signal, pidfd_send_signal};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use lasthop_api::fdb::StaticEntry;
+use lasthop_api::orders::STATE_VERSION;
+use lasthop_api::port;
+use lasthop_api::report::ConfigReport;
+use lasthop_api::switches;
+use lasthop_api::vnic::{Name, VnicSpec};
+use lasthop_config::plan::{Plan, Step};
+use lasthop_runtime::fault::{Fault, Kind};
+use lasthop_runtime::log::say;
+use lasthop_runtime::procfs::{self, Standing};
+
+use super::account::Account;
+use super::flows::KeptFlows;
+use super::port::Port;
+use super::reaper::{Look, Looks, stuck_text};
+use super::records::{HeadRecord, PortRecord, RECORD_VERSION, Told};
+use super::saved_session::SavedSession;
+use super::sockets::ListenSocket;
+use super::store::{Inherited, Key};
+use super::{RunSettings, Supervisor};
+
+/// How long the last switch process may take to end by itself, now that its supervisor is gone.
+const END_PATIENCE: Duration = Duration::from_millis(100);
+
+/// All that was left.
+#[derive(Debug)]
+pub(super) struct PreviousState {
+    head: HeadRecord,
+    ports: BTreeMap<u32, PortRecord>,
+}
+
+impl PreviousState {
+    /// Reads the state that came; none if nothing did. If it cannot be continued, it is dropped, and the log says so. The last
+    /// switch process has ended then: two must never serve the same guest, nor move frames between the same devices.
+    pub(super) fn read(inherited: &Inherited) -> Result<Option<Self>, Fault> {
+        if inherited.is_empty() {
+            return Ok(None);
+        }
+        match Self::try_read(inherited) {
+            Ok(previous) => previous.await_end_of_switch(inherited).map(|()| Some(previous)),
+            Err(why) => {
+                say!(
+                    Warning: "the last supervisor's state cannot be continued: {why}; guests have to connect again"
+                );
+                inherited.shut_all();
+                // Only a reader of the records knows which of them is the switch process.
+                inherited.all().filter(|fd| is_process(fd)).try_for_each(await_end)?;
+                Ok(None)
+            }
+        }
+    }
+
+    fn try_read(inherited: &Inherited) -> Result<Self, String> {
+        let head = inherited.head().ok_or("its first part is missing")?;
+        let version = |key: &str| serde_json::from_slice::<Value>(head).ok()?.get(key)?.as_u64();
+        let theirs = [version("version"), version("state")].map(Option::unwrap_or_default);
+        let ours = [RECORD_VERSION, STATE_VERSION];
+        if theirs != ours {
+            let text = |[records, state]: [u64; 2]| format!("{records}.{state}");
+            return Err(format!("it is of version {}, and this lasthop knows {}", text(theirs), text(ours)));
+        }
+        let ports = inherited.ports().map(|(number, text)| Ok((number, parse(text)?)));
+        Ok(Self { head: parse(head)?, ports: ports.collect::<Result<_, String>>()? })
+    }
+
+    fn await_end_of_switch(&self, inherited: &Inherited) -> Result<(), Fault> {
+        let process = self.head.process.and_then(|process| inherited.find(&process));
+        process.map_or(Ok(()), |process| await_end(&process))
+    }
+
+    /// The control socket, if its file is still there.
+    pub(super) fn control(&self, inherited: &Inherited, path: &Path) -> Option<ListenSocket> {
+        let listening = self.head.control.as_ref()?;
+        ListenSocket::of_kept(inherited.find(&listening.socket)?, path, listening.file)
+    }
+
+    fn running(&self, dir: &Path) -> ConfigReport {
+        let vnics = self.ports.values().filter(|port| port.device.is_none());
+        ConfigReport {
+            switches: self.head.switches.clone(),
+            vnics: vnics.map(|port| port.spec.clone().without_default_socket(dir)).collect(),
+            ports: self.ports.values().filter_map(|port| port.device.clone()).collect(),
+            fdb: self.head.fdb.clone(),
+            ..ConfigReport::default()
+        }
+    }
+
+    /// Adds to `settings` the ports and switches that were added by hand and fit to them.
+    fn add_by_hand(&self, settings: &mut RunSettings) {
+        let Told { switches, ports, fdb } = &self.head.told;
+        for switch in self.head.switches.iter().filter(|switch| !switches.contains(&switch.name)) {
+            settings.switches.push(switch.clone());
+            if switches::check_all(&settings.switches).is_err() {
+                settings.switches.pop();
+            }
+        }
+        for port in self.ports.values().filter(|port| !ports.contains(&port.spec.name)) {
+            match &port.device {
+                _ if !settings.has_room_for(port) => {}
+                Some(device) => settings.ports.push(device.clone()),
+                None => settings.vnics.push(port.spec.clone()),
+            }
+        }
+        for entry in self.head.fdb.iter().filter(|entry| !fdb.contains(entry)) {
+            let is_same = |other: &StaticEntry| (other.mac, other.vlan) == (entry.mac, entry.vlan);
+            if settings.has_port(&entry.vnic) && !settings.fdb.iter().any(is_same) {
+                settings.fdb.push(entry.clone());
+            }
+        }
+    }
+}
+
+impl RunSettings {
+    /// The names of file and flags.
+    pub(super) fn told(&self) -> Told {
+        let switches = self.switches.iter().filter(|switch| !switch.name.is_default());
+        let vnics = self.vnics.iter().map(|vnic| vnic.name.clone());
+        Told {
+            switches: switches.map(|switch| switch.name.clone()).collect(),
+            ports: vnics.chain(self.ports.iter().map(|port| port.name.clone())).collect(),
+            fdb: self.fdb.clone(),
+        }
+    }
+
+    fn has_port(&self, name: &Name) -> bool {
+        self.vnics.iter().any(|vnic| vnic.name == *name) || self.ports.iter().any(|port| port.name == *name)
+    }
+
+    /// Whether a port that they do not name may stay: its switch is there, and no other port has its name, socket or device.
+    fn has_room_for(&self, port: &PortRecord) -> bool {
+        let path = port.spec.socket_in(&self.dir);
+        let has_socket = |other: &VnicSpec| port.device.is_none() && other.socket_in(&self.dir) == path;
+        let is_beside = |device| port::check_beside(device, &self.ports).is_ok();
+        self.switches.iter().any(|switch| switch.name == port.spec.switch)
+            && !self.has_port(&port.spec.name)
+            && !self.vnics.iter().any(has_socket)
+            && port.device.as_ref().is_none_or(is_beside)
+    }
+
+    fn wanted(&self) -> ConfigReport {
+        let switches = self.switches.iter().filter(|switch| !switch.name.is_default());
+        let vnics = self.vnics.iter().map(|vnic| vnic.clone().without_default_socket(&self.dir));
+        ConfigReport {
+            switches: switches.cloned().collect(),
+            vnics: vnics.collect(),
+            ports: self.ports.clone(),
+            fdb: self.fdb.clone(),
+            ..ConfigReport::default()
+        }
+    }
+}
+
+impl Supervisor {
+    /// Continues the last supervisor's state, as far as `settings` have it, and adds to them the ports that were added by hand.
+    pub(super) fn inherit(
+        &mut self,
+        previous: PreviousState,
+        settings: &mut RunSettings,
+        inherited: &Inherited,
+    ) -> Result<(), Fault> {
+        let PreviousState { head, ports } = previous;
+        let (requested, ports) = ports.into_iter().partition(|(_, port)| port.is_requested);
+        let previous = PreviousState { head, ports };
+        let requested: BTreeMap<u32, PortRecord> = requested;
+        requested.into_iter().for_each(|(number, port)| self.let_go(number, port, inherited));
+        let running = previous.running(&settings.dir);
+        previous.add_by_hand(settings);
+        self.switches.clone_from(&settings.switches);
+        self.datapaths.clone_from(&previous.head.datapaths);
+        let flows = previous.head.flows.and_then(|flows| inherited.find(&flows));
+        self.flows = flows.map(|flows| KeptFlows::of_kept(flows.into_trusted()));
+        let plan = Plan::new(&running, &settings.wanted());
+        let pid = previous.head.pid;
+        for (number, record) in previous.ports {
+            let name = &record.spec.name;
+            let is_kept = record.device.is_none() && !goes(&plan, name);
+            match settings.vnics.iter().position(|vnic| is_kept && vnic.name == *name) {
+                Some(at) => {
+                    let spec = settings.vnics.remove(at);
+                    self.inherit_port(number, record, spec, inherited)?;
+                }
+                None => self.let_go(number, record, inherited),
+            }
+        }
+        let guests = self.saved_sessions.len();
+        say!("goes on where process {pid} ended, with {guests} guests{}", plan_text(&plan));
+        Ok(())
+    }
+
+    fn inherit_port(
+        &mut self,
+        number: u32,
+        record: PortRecord,
+        spec: VnicSpec,
+        inherited: &Inherited,
+    ) -> Result<(), Fault> {
+        let PortRecord { spec: before, listening, saved_session, book, past, since_ms, .. } = record;
+        let kept = listening.and_then(|kept| Some((inherited.find(&kept.socket)?, kept.file)));
+        let mut port = Port::go_on(spec, &self.dir, kept)?;
+        port.set_access(&before, &port.spec)?;
+        if let Some(book) = book.and_then(|book| inherited.find(&book)) {
+            self.accounts.insert(number, Account::of_kept(book.into_trusted(), &past, since_ms));
+        }
+        if let Some(record) = saved_session {
+            match SavedSession::of_kept(record, inherited, &port.arrears.begin(), port.spec.queues) {
+                Some(saved_session) => {
+                    port.attached(saved_session.attachment(), Instant::now());
+                    port.meet(saved_session.connection());
+                    self.next_attachment = self.next_attachment.max(saved_session.attachment());
+                    self.saved_sessions.insert(number, saved_session);
+                }
+                None => say!(Warning: "vnic {}: its guest is gone, or has to connect again", port.spec.name),
+            }
+        }
+        self.next_port = self.next_port.max(number);
+        self.ports.insert(number, port);
+        self.store.is_late(Key::Port(number));
+        self.make_placeholder(number);
+        Ok(())
+    }
+
+    /// A port is no more, or is to be another one: its guest has to go. Device ports begin anew, but for their counters.
+    fn let_go(&mut self, number: u32, record: PortRecord, inherited: &Inherited) {
+        self.next_port = self.next_port.max(number);
+        let book = record.book.as_ref().filter(|_| record.device.is_some());
+        if let Some(book) = book.and_then(|book| inherited.find(book)) {
+            let account = Account::of_kept(book.into_trusted(), &record.past, record.since_ms);
+            self.leave_account(record.spec.name.as_str(), account);
+        }
+        let (origin, queues) = (Origin::new(&format!("vnic {}", record.spec.name)), record.spec.queues);
+        let saved_session = record
+            .saved_session
+            .and_then(|saved_session| SavedSession::of_kept(saved_session, inherited, &origin, queues));
+        if let Some(saved_session) = saved_session {
+            saved_session.hang_up();
+        }
+        let path = record.spec.socket_in(&self.dir);
+        let kept = record.listening.and_then(|kept| Some((inherited.find(&kept.socket)?, kept.file)));
+        // Its file goes with it.
+        drop(kept.and_then(|(socket, file)| ListenSocket::of_kept(socket, &path, file)));
+    }
+}
+
+/// Whether a vnic cannot go on with its guest.
+fn goes(plan: &Plan, vnic: &Name) -> bool {
+    plan.steps.iter().any(|step| match step {
+        Step::Remove { name } => name == vnic,
+        Step::Anew { vnic: other, .. } => other.name == *vnic,
+        _ => false,
+    })
+}
+
+/// The differences to the former state; nothing if there are none.
+fn plan_text(plan: &Plan) -> String {
+    lasthop_config::plan_text::lines(plan).lines().map(|line| format!("; {line}")).collect()
+}
+
+fn parse<T: DeserializeOwned>(text: &[u8]) -> Result<T, String> {
+    serde_json::from_slice(text).map_err(|error| error.to_string())
+}
+
+/// Whether a descriptor is of a process, which is a file of no other kind (pidfd_open(2)).
+fn is_process(fd: &ForeignFd) -> bool {
+    let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap_or_default();
+    let link = link.to_string_lossy();
+    // Since Linux 6.9 they have inodes of their own.
+    link == "anon_inode:[pidfd]" || link.starts_with("pidfd:[")
+}
+
+/// Makes sure that a process has ended, or is stuck: no thread of it runs its program any more then (`reaper`). No guest is served
+/// before that, since two switch processes must never serve the same guest.
+fn await_end(process: &ForeignFd) -> Result<(), Fault> {
+    if ends(process, END_PATIENCE) {
+        return Ok(());
+    }
+    let _ = pidfd_send_signal(process, Signal::KILL);
+    let mut looks = Looks::begin(Instant::now());
+    while let Some(due) = looks.due() {
+        if ends(process, due.saturating_duration_since(Instant::now())) {
+            return Ok(());
+        }
+        let pid = procfs::pid_of(process).unwrap_or_default();
+        let standing = procfs::standing(pid);
+        let look = looks.note(matches!(standing, Standing::Stuck(_)), Instant::now());
+        if let (Look::IsStuck, Standing::Stuck(thread)) = (look, standing) {
+            say!(Error: "{}", stuck_text("the last supervisor's switch process", pid, &thread));
+            return Ok(());
+        }
+    }
+    let why = "the switch process of the last supervisor does not end, though it was killed; guests wait until it has";
+    Err(Fault::new(Kind::Internal, why))
+}
+
+fn ends(process: &ForeignFd, patience: Duration) -> bool {
+    let timeout = Timespec::try_from(patience).ok();
+    let mut fds = [PollFd::new(process, PollFlags::IN)];
+    poll(&mut fds, timeout.as_ref()).is_ok_and(|count| count > 0)
+}
+
+impl Inherited {
+    /// Ends all connections, and lets others listen where these sockets do.
+    fn shut_all(&self) {
+        for fd in self.all() {
+            let _ = shutdown(fd, Shutdown::Both);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+    use super::*;
+    use crate::access::Access;
+    use crate::sleeper::Sleeper;
+    use lasthop_api::settings::{Settings, SwitchSettings};
+
+    fn error_of(head: &str, fd: OwnedFd) -> String {
+        PreviousState::try_read(&Inherited::of_test(head.as_bytes(), fd)).expect_err("refused")
+    }
+
+    #[test]
+    fn another_version_is_told_from_ours() {
+        let fd = || UnixStream::pair().expect("a pair").0.into();
+        let ours = format!("{RECORD_VERSION}.{STATE_VERSION}");
+        let later = format!("{{\"version\":{RECORD_VERSION},\"state\":{}}}", STATE_VERSION + 1);
+        let why = error_of(&later, fd());
+        assert!(why.contains(&format!("of version {RECORD_VERSION}.{}", STATE_VERSION + 1)), "{why}");
+        assert!(why.ends_with(&format!("knows {ours}")), "{why}");
+        assert!(error_of("{}", fd()).contains("of version 0.0"));
+        let torn = format!("{{\"version\":{RECORD_VERSION},\"state\":{STATE_VERSION}}}");
+        assert!(error_of(&torn, fd()).contains("missing field"));
+        let nothing = PreviousState::read(&Inherited::default()).expect("read");
+        assert!(nothing.is_none(), "nothing was left, and nothing is said");
+    }
+
+    #[test]
+    fn sockets_of_another_version_make_room() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("a.sock");
+        let old = UnixListener::bind(&path).expect("bound");
+        let inherited = Inherited::of_test(b"{}", old.into());
+        assert!(ListenSocket::bind(&path, Access::OWNER_ALONE).is_err(), "a listener is there");
+        assert!(PreviousState::read(&inherited).expect("read").is_none());
+        drop(ListenSocket::bind(&path, Access::OWNER_ALONE).expect("free"));
+    }
+
+    #[test]
+    fn a_process_of_another_version_has_ended_before_anything_begins() {
+        let mut sleeper = Sleeper::start();
+        let pid = Pid::from_child(&sleeper.0);
+        let process = pidfd_open(pid, PidfdFlags::empty()).expect("a descriptor");
+        assert!(PreviousState::read(&Inherited::of_test(b"{}", process)).expect("ended").is_none());
+        let status = sleeper.0.try_wait().expect("a child").expect("it has ended");
+        assert!(!status.success());
+    }
+
+    #[test]
+    fn what_was_added_by_hand_stays_unless_it_is_in_the_way() {
+        let settings = |vnics: &[&str], switches: &[&str]| RunSettings {
+            dir: "/run/test".into(),
+            control_group: None,
+            datapath_devices: None,
+            switch: SwitchSettings::new(Settings::default()).expect("defaults"),
+            switches: switches.iter().map(|switch| switch.parse().expect("a switch")).collect(),
+            vnics: vnics.iter().map(|vnic| vnic.parse().expect("a vnic")).collect(),
+            ports: Vec::new(),
+            fdb: Vec::new(),
+        };
+        let record = |vnic: &str| PortRecord {
+            spec: vnic.parse().expect("a vnic"),
+            device: None,
+            listening: None,
+            saved_session: None,
+            book: None,
+            is_requested: false,
+            past: BTreeMap::new(),
+            since_ms: None,
+        };
+        let before = settings(&["old"], &["default"]);
+        let head = HeadRecord {
+            version: RECORD_VERSION,
+            state: STATE_VERSION,
+            pid: 1,
+            process: None,
+            control: None,
+            switches: vec!["red".parse().expect("a switch")],
+            fdb: Vec::new(),
+            datapaths: None,
+            flows: None,
+            told: before.told(),
+        };
+        let vnics = ["old", "hand", "reds,switch=red", "blues,switch=blue", "same,socket=/run/test/now.sock"];
+        let ports = (1..).zip(vnics.map(record)).collect();
+        let mut now = settings(&["now"], &["default"]);
+        PreviousState { head, ports }.add_by_hand(&mut now);
+        let names: Vec<&str> = now.vnics.iter().map(|vnic| vnic.name.as_str()).collect();
+        assert_eq!(names, ["now", "hand", "reds"]);
+        assert!(now.switches.iter().any(|switch| switch.name.as_str() == "red"));
+    }
+}

@@ -1,0 +1,502 @@
+//! Child processes and their ends, for which nothing waits.
+//!
+//! ```text
+//!   started ── its pidfd is watched ──> readable: it has ended, and is reaped
+//!      └─ killed ──> looked at after 10 ms, 20 ms, ...: is each thread at its end, or in a system call that nothing interrupts (D)?
+//!                       └─ seven times in a row: it is stuck, and another process may take its place; it is reaped when it ends
+//! ```
+//!
+//! The standard error of a process is relayed to the log (`relay`).
+//!
+//! A stuck process is as good as dead. SIGKILL is pending for each of its threads, so none of them returns to its program: not a word of
+//! memory that it shared is written by that program any more. Its descriptors stay open, so nothing may wait for those to close.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, ExitStatus};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use libc::SIGSYS;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use lasthop_runtime::clock::{Pause, earlier};
+use lasthop_runtime::fault::{Fault, Kind};
+use lasthop_runtime::log::say;
+use lasthop_runtime::poller::{Interest, Poller, timespec};
+use lasthop_runtime::procfs::{self, Standing};
+
+use super::relay::Relay;
+use super::spawner::{Job, Spawner};
+
+/// Pause before the first look at a killed process; doubles.
+const LOOK_PAUSE_MIN: Duration = Duration::from_millis(10);
+const LOOK_PAUSE_MAX: Duration = Duration::from_secs(2);
+/// Looks in a row at which it is stuck before it counts as that, 1.3 s in all: threads are in state D when they end, too, as when their
+/// namespaces are taken down.
+const STUCK_LOOKS: u32 = 7;
+/// Looks at one process, a minute in all. One that is neither stuck nor ended by then is waited for without looks.
+const LOOKS_MAX: u32 = 36;
+/// Stuck processes that there may be. With as many, no other process is started until one of them has ended: each keeps guests' memory.
+pub(super) const STUCK_MAX: usize = 16;
+
+/// When a killed process is looked at, to tell whether it is stuck.
+#[derive(Clone, Debug)]
+pub(super) struct Looks {
+    next: Option<Instant>,
+    pause: Pause,
+    left: u32,
+    /// In a row at which it was stuck.
+    stuck: u32,
+}
+
+/// The result of a look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    /// Another look will tell.
+    Early,
+    /// It counts as stuck from now on.
+    IsStuck,
+    /// It still runs, and there is no other look.
+    IsLast,
+}
+
+impl Looks {
+    pub(super) fn begin(now: Instant) -> Self {
+        let mut pause = Pause::new(LOOK_PAUSE_MIN, LOOK_PAUSE_MAX);
+        Self { next: Some(now + pause.take()), pause, left: LOOKS_MAX, stuck: 0 }
+    }
+
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.next
+    }
+
+    /// Notes the result of a look.
+    pub(super) fn note(&mut self, is_stuck: bool, now: Instant) -> Look {
+        self.left = self.left.saturating_sub(1);
+        self.stuck = if is_stuck { self.stuck + 1 } else { 0 };
+        let look = match () {
+            () if self.stuck >= STUCK_LOOKS => Look::IsStuck,
+            () if self.left == 0 => Look::IsLast,
+            () => Look::Early,
+        };
+        self.next = (look == Look::Early).then(|| now + self.pause.take());
+        look
+    }
+}
+
+/// A child whose end is to be heard.
+#[derive(Debug)]
+struct Watched {
+    child: Child,
+    /// For the log: "the switch process".
+    name: &'static str,
+    /// Its pidfd, without a copy: a copied one would stay in the set after it was closed here.
+    /// None if the system had no room for it: then the process is killed, and reaped by looks.
+    end: Option<OwnedFd>,
+    /// Once it was killed.
+    looks: Option<Looks>,
+    status: Option<ExitStatus>,
+    is_stuck: bool,
+}
+
+impl Watched {
+    fn kill(&mut self, now: Instant) {
+        // Fails only for one that has ended.
+        let _ = self.child.kill();
+        self.looks.get_or_insert_with(|| Looks::begin(now));
+    }
+
+    /// Reaps it, if it has ended.
+    fn is_reaped(&mut self) -> bool {
+        if self.status.is_none() {
+            // Fails only for a child that other code has waited for, which does not happen.
+            self.status = self.child.try_wait().ok().flatten();
+        }
+        self.status.is_some()
+    }
+
+    fn due(&self) -> Option<Instant> {
+        self.looks.as_ref().and_then(Looks::due).filter(|_| self.status.is_none())
+    }
+
+    /// Looks at it, if it is time to; reports each finding once.
+    fn look(&mut self, now: Instant) {
+        if self.is_reaped() || self.due().is_none_or(|due| due > now) {
+            return;
+        }
+        let (pid, name) = (self.child.id(), self.name);
+        let standing = procfs::standing(pid);
+        let Some(looks) = &mut self.looks else { return };
+        match (looks.note(matches!(standing, Standing::Stuck(_)), now), standing) {
+            (Look::IsStuck, Standing::Stuck(thread)) => {
+                self.is_stuck = true;
+                say!(Error: "{}", stuck_text(name, pid, &thread));
+            }
+            (Look::IsLast, _) => {
+                say!(Error: "{name} {pid} was killed and still runs; nothing takes its place before it has ended");
+            }
+            _ => {}
+        }
+    }
+}
+
+/// One line about a stuck process: which one, its state, and the meaning of that.
+pub(super) fn stuck_text(name: &str, pid: impl std::fmt::Display, thread: &str) -> String {
+    format!(
+        "{name} {pid} was killed and cannot end: its thread {thread} waits in a system call that nothing interrupts (D), mostly for a file \
+         system that does not answer (FUSE, NFS); it runs no more and another one takes its place; its memory is free once that call returns"
+    )
+}
+
+/// All children that are watched.
+#[derive(Clone, Debug)]
+pub(super) struct Reaper(Rc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    /// Which of them there was does not matter: there are few processes.
+    events: Poller,
+    next_number: Cell<u64>,
+    spawner: Spawner,
+    relay: RefCell<Relay>,
+    /// Killed ones that are of no more interest, but to be reaped.
+    left: RefCell<Vec<Watched>>,
+}
+
+impl Reaper {
+    pub(super) fn new() -> Result<Self, Fault> {
+        Ok(Self(Rc::new(Inner {
+            events: Poller::new()?,
+            next_number: Cell::new(0),
+            spawner: Spawner::start()?,
+            relay: RefCell::default(),
+            left: RefCell::default(),
+        })))
+    }
+
+    /// Whether another process may be started beside those that are stuck.
+    pub(super) fn check_room(&self) -> Result<(), Fault> {
+        let stuck = self.stuck();
+        if stuck < STUCK_MAX {
+            return Ok(());
+        }
+        let why = format!(
+            "{stuck} processes that were killed cannot end, so no other one is started; end the front ends whose descriptors do not close \
+             (the log names their vnics), or the server of their file system"
+        );
+        Err(Fault::new(Kind::Limit, why))
+    }
+
+    /// Whether it is one of those that were killed and are to be reaped here.
+    pub(super) fn is_to_reap(&self, pid: u32) -> bool {
+        self.0.left.borrow().iter().any(|left| left.child.id() == pid)
+    }
+
+    /// Processes that were killed and are stuck.
+    pub(super) fn stuck(&self) -> usize {
+        self.0.left.borrow().iter().filter(|left| left.is_stuck).count()
+    }
+
+    /// Starts a process with `input` as its standard input. Its standard error is relayed to the log, and its end watched for.
+    pub(super) fn start(
+        &self,
+        name: &'static str,
+        job: Job,
+        input: BorrowedFd<'_>,
+    ) -> io::Result<ChildProcess> {
+        let number = self.next_number();
+        let errors = self.0.relay.borrow_mut().open(name, number, &self.0.events)?;
+        // The number of a descriptor, so that there is one for the pidfd once the process is there.
+        let room = eventfd(0, EventfdFlags::CLOEXEC)?;
+        let child = self.0.spawner.spawn(job, input, errors.as_fd())?;
+        drop(room);
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        let opened = pid.ok_or_else(|| io::Error::other("no process number")).and_then(|pid| {
+            let end = pidfd_open(pid, PidfdFlags::empty())?;
+            self.watch(&end).map_err(io::Error::other)?;
+            Ok(end)
+        });
+        let (end, failed) = opened.map_or_else(|error| (None, Some(error)), |end| (Some(end), None));
+        let (looks, status, is_stuck) = Default::default();
+        let watched = Watched { child, name, end, looks, status, is_stuck };
+        let child = ChildProcess { watched: Some(watched), reaper: self.clone() };
+        failed.map_or(Ok(child), Err)
+    }
+
+    fn next_number(&self) -> u64 {
+        let number = self.0.next_number.get() + 1;
+        self.0.next_number.set(number);
+        number
+    }
+
+    fn watch(&self, end: &OwnedFd) -> Result<(), Fault> {
+        self.0.events.add(end, self.next_number(), Interest::READ)
+    }
+
+    /// Logs the processes' lines of standard error.
+    pub(super) fn hear(&self) {
+        self.0.relay.borrow_mut().hear();
+    }
+
+    /// When [`Self::tend`] is to be called without an event.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.0.left.borrow().iter().map(Watched::due).fold(None, earlier)
+    }
+
+    /// Reaps those of no more interest that have ended, and looks at the others.
+    pub(super) fn tend(&self, now: Instant) {
+        self.0.left.borrow_mut().retain_mut(|left| {
+            left.look(now);
+            if left.is_stuck && left.status.is_some() {
+                say!("{} {}, which was stuck, has ended", left.name, left.child.id());
+            }
+            left.status.is_none()
+        });
+    }
+
+    /// On the way out, when no guest is served any more: waits until all have ended that are not stuck, for so long at most.
+    pub(super) fn await_all(&self, patience: Duration) {
+        let until = Instant::now() + patience;
+        loop {
+            let now = Instant::now();
+            self.hear();
+            self.tend(now);
+            let left = self.0.left.borrow();
+            let mut ends: Vec<PollFd<'_>> = left
+                .iter()
+                .filter(|left| !left.is_stuck)
+                .filter_map(|left| Some(PollFd::new(left.end.as_ref()?, PollFlags::IN)))
+                .collect();
+            if ends.is_empty() || now >= until {
+                return;
+            }
+            let pause = earlier(self.due(), Some(until)).map(|due| due.saturating_duration_since(now));
+            let _ = poll(&mut ends, pause.map(timespec).as_ref());
+        }
+    }
+}
+
+impl AsFd for Reaper {
+    /// Readable when one of them has ended, or written to standard error.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.events.as_fd()
+    }
+}
+
+/// A process of ours. One that is dropped is killed, and reaped once it has ended.
+#[derive(Debug)]
+pub(super) struct ChildProcess {
+    /// None only while it is dropped.
+    watched: Option<Watched>,
+    reaper: Reaper,
+}
+
+impl ChildProcess {
+    fn watched(&self) -> &Watched {
+        self.watched.as_ref().expect("only drop takes it")
+    }
+
+    fn watched_mut(&mut self) -> &mut Watched {
+        self.watched.as_mut().expect("only drop takes it")
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.watched().child.id()
+    }
+
+    /// Has it end, and does not wait for that.
+    pub(super) fn kill(&mut self) {
+        self.watched_mut().kill(Instant::now());
+    }
+
+    /// Whether it has ended, or is as good as that.
+    pub(super) fn is_over(&mut self, now: Instant) -> bool {
+        let watched = self.watched_mut();
+        watched.look(now);
+        watched.status.is_some() || watched.is_stuck
+    }
+
+    /// Whether it is over and its descriptors are open still.
+    pub(super) fn is_stuck(&self) -> bool {
+        self.watched().is_stuck
+    }
+
+    /// When [`Self::is_over`] is to be asked without an event.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.watched().due().filter(|_| !self.watched().is_stuck)
+    }
+
+    /// Whether it was killed, by whomever.
+    pub(super) fn was_killed(&self) -> bool {
+        self.watched().status.is_none_or(|status| status.signal() == Some(libc::SIGKILL))
+    }
+
+    /// How it ended.
+    pub(super) fn end_text(&self) -> String {
+        match self.watched().status {
+            Some(status) => describe(status),
+            None if self.is_stuck() => "was killed, and is stuck in the kernel".to_owned(),
+            None => "was killed".to_owned(),
+        }
+    }
+}
+
+impl Drop for ChildProcess {
+    fn drop(&mut self) {
+        let Some(mut watched) = self.watched.take() else { return };
+        watched.kill(Instant::now());
+        if !watched.is_reaped() {
+            self.reaper.0.left.borrow_mut().push(watched);
+        }
+    }
+}
+
+fn describe(status: ExitStatus) -> String {
+    match (status.signal(), status.code()) {
+        // The system call is told by the process itself, as a rule.
+        (Some(SIGSYS), _) => "was ended by SIGSYS".to_owned(),
+        (Some(signal), _) => {
+            let core = if status.core_dumped() { core_text() } else { String::new() };
+            format!("was killed by signal {signal}{}{core}", meaning(signal))
+        }
+        (None, Some(code)) => format!("ended with status {code}"),
+        (None, None) => "ended".to_owned(),
+    }
+}
+
+/// The meaning of a signal that a program brought upon itself; empty for others.
+fn meaning(signal: i32) -> &'static str {
+    match signal {
+        libc::SIGSEGV => " (SIGSEGV: memory that is not there)",
+        libc::SIGBUS => " (SIGBUS: memory whose file is shorter, or which the machine lost)",
+        libc::SIGILL => " (SIGILL: an instruction that this CPU does not have)",
+        libc::SIGFPE => " (SIGFPE: arithmetic without a result)",
+        libc::SIGABRT => " (SIGABRT: it gave up; the log has its last words)",
+        libc::SIGTRAP => " (SIGTRAP)",
+        _ => "",
+    }
+}
+
+/// Where its core is (core(5)).
+fn core_text() -> String {
+    let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
+    match pattern.trim().strip_prefix('|') {
+        Some(program) if program.contains("systemd-coredump") => ", with a core: coredumpctl info".to_owned(),
+        Some(program) => format!(", with a core for {}", program.split(' ').next().unwrap_or_default()),
+        None => format!(", with a core: {}", pattern.trim()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn start(reaper: &Reaper, line: &str) -> ChildProcess {
+        let job = Job { program: "/bin/sh".into(), words: ["-c", line].map(Into::into).to_vec() };
+        let input = std::fs::File::open("/dev/null").expect("a file");
+        reaper.start("a process", job, input.as_fd()).expect("started")
+    }
+
+    #[test]
+    fn an_end_is_described_by_signal_or_status() {
+        assert_eq!(describe(ExitStatus::from_raw(9)), "was killed by signal 9");
+        let crashed = describe(ExitStatus::from_raw(libc::SIGSEGV));
+        assert_eq!(crashed, "was killed by signal 11 (SIGSEGV: memory that is not there)");
+        let with_core = describe(ExitStatus::from_raw(libc::SIGABRT | 0x80));
+        assert!(with_core.contains("its last words), with a core"), "{with_core}");
+        assert_eq!(describe(ExitStatus::from_raw(SIGSYS)), "was ended by SIGSYS");
+        assert_eq!(describe(ExitStatus::from_raw(3 << 8)), "ended with status 3");
+    }
+
+    /// Looks at it when they are due, as `is_stuck` has it, until there is no other one; how many there were, and the last.
+    fn look_on(is_stuck: impl Fn(u32) -> bool) -> (u32, Look) {
+        let mut now = Instant::now();
+        let mut looks = Looks::begin(now);
+        for count in 1.. {
+            now = looks.due().expect("another look");
+            let look = looks.note(is_stuck(count), now);
+            if looks.due().is_none() {
+                return (count, look);
+            }
+        }
+        unreachable!("looks are bounded")
+    }
+
+    #[test]
+    fn a_process_is_stuck_when_it_is_at_some_looks_in_a_row() {
+        assert_eq!(look_on(|_| true), (STUCK_LOOKS, Look::IsStuck));
+        assert_eq!(look_on(|count| count != 2), (2 + STUCK_LOOKS, Look::IsStuck));
+        assert_eq!(
+            look_on(|count| count % STUCK_LOOKS != 0),
+            (LOOKS_MAX, Look::IsLast),
+            "it runs now and then"
+        );
+        assert_eq!(look_on(|_| false), (LOOKS_MAX, Look::IsLast));
+    }
+
+    fn readable(reaper: &Reaper, timeout: Duration) -> bool {
+        let mut fds = [PollFd::new(reaper, PollFlags::IN)];
+        poll(&mut fds, Some(&timespec(timeout))).expect("polled") > 0
+    }
+
+    #[test]
+    fn a_child_that_is_dropped_is_killed_and_reaped_by_its_event() {
+        let reaper = Reaper::new().expect("a set");
+        let child = start(&reaper, "exec sleep 1000");
+        assert!(!readable(&reaper, Duration::ZERO), "it runs");
+        let pid = child.pid();
+        drop(child);
+        while reaper.is_to_reap(pid) {
+            // Its standard error ends first.
+            assert!(readable(&reaper, Duration::from_secs(60)));
+            reaper.hear();
+            reaper.tend(Instant::now());
+        }
+        assert!(procfs::text(pid, "stat").is_none(), "it is reaped");
+        assert!(!readable(&reaper, Duration::ZERO) && reaper.due().is_none());
+    }
+
+    #[test]
+    fn beside_as_many_stuck_processes_as_there_may_be_no_other_one_is_started() {
+        let reaper = Reaper::new().expect("a set");
+        for _ in 0..STUCK_MAX {
+            reaper.check_room().expect("room for another one");
+            let mut child = start(&reaper, "exec sleep 1000");
+            // As looks find one that a file system holds.
+            let mut watched = child.watched.take().expect("it runs");
+            watched.is_stuck = true;
+            reaper.0.left.borrow_mut().push(watched);
+        }
+        let fault = reaper.check_room().expect_err("no room");
+        assert_eq!(fault.kind, Kind::Limit);
+        assert!(fault.message.starts_with("16 processes that were killed cannot end"), "{fault}");
+        reaper.0.left.borrow_mut()[0].kill(Instant::now());
+        while reaper.stuck() == STUCK_MAX {
+            assert!(readable(&reaper, Duration::from_secs(60)));
+            reaper.hear();
+            reaper.tend(Instant::now());
+        }
+        reaper.check_room().expect("room again");
+        reaper.0.left.borrow_mut().iter_mut().for_each(|left| {
+            left.is_stuck = false;
+            left.kill(Instant::now());
+        });
+        reaper.await_all(Duration::from_secs(60));
+    }
+
+    #[test]
+    fn a_child_that_ends_is_over_and_says_how() {
+        let reaper = Reaper::new().expect("a set");
+        let mut child = start(&reaper, "exit 3");
+        while !child.is_over(Instant::now()) {
+            assert!(readable(&reaper, Duration::from_secs(60)));
+            reaper.hear();
+        }
+        assert!(!child.is_stuck());
+        assert_eq!(child.end_text(), "ended with status 3");
+    }
+}

@@ -1,0 +1,232 @@
+//! Ports without a configuration: a controller of a datapath wants a device, by its name.
+//!
+//! ```text
+//!   switch process ── Wanted ──> is it there, or can it be made? ──no──> Denied
+//!                                  │ yes
+//!                  <── AddPort ────┘   a device port as any other: opened, driven, kept over deaths of both processes
+//!                  ── Released ──> forgotten, RemovePort: a tap that was made is gone
+//!                  <── RemovePort   the device is no more, and the port is out of its datapath
+//! ```
+
+use std::time::Instant;
+
+use lasthop_netdev::{OpenError, ethernet_device};
+use rustix::io::Errno;
+
+use lasthop_api::orders::{Order, WantedDevice, WantedKind};
+use lasthop_api::port::PortSpec;
+use lasthop_api::switches::SwitchSpec;
+use lasthop_runtime::fault::{Fault, Kind};
+use lasthop_runtime::log::say_of_others;
+
+use super::Supervisor;
+use super::device::DevicePort;
+use super::opening::{self, Opening};
+use super::orders::OrderPurpose;
+use super::port::Port;
+
+/// Devices that were asked for and are ports: each costs descriptors and a place in the driver process, and a datapath of Open vSwitch
+/// has some ten.
+const REQUESTED_MAX: usize = 256;
+
+/// Why there is no port.
+#[derive(Debug)]
+struct Denial {
+    errno: Errno,
+    why: String,
+}
+
+impl From<OpenError> for Denial {
+    fn from(error: OpenError) -> Self {
+        Self { errno: error.errno(), why: error.to_string() }
+    }
+}
+
+impl From<Fault> for Denial {
+    fn from(fault: Fault) -> Self {
+        let errno = match fault.kind {
+            Kind::NameTaken => Errno::EXIST,
+            Kind::Limit => Errno::NOSPC,
+            _ => Errno::BUSY,
+        };
+        Self { errno, why: fault.message }
+    }
+}
+
+impl Supervisor {
+    /// A controller wants a device as a port.
+    pub(super) fn device_wanted(&mut self, wanted: WantedDevice) {
+        if let Err(denial) = self.add_wanted(&wanted) {
+            self.deny(wanted.name, &wanted.switch, denial);
+        }
+    }
+
+    fn deny(&mut self, name: String, switch: &str, Denial { errno, why }: Denial) {
+        say_of_others!(Warning: "switch {switch}: no port {name} for its controller: {why}");
+        self.tell_switch(Order::Denied { name, errno: errno.raw_os_error() });
+    }
+
+    /// The switch process does not take a port that it wanted.
+    pub(super) fn deny_again(&mut self, number: u32, fault: &Fault) {
+        let Some(port) = self.ports.get(&number) else { return };
+        let (name, switch) = (port.spec.name.to_string(), port.spec.switch.to_string());
+        self.deny(name, &switch, Denial { errno: Errno::BUSY, why: fault.message.clone() });
+    }
+
+    fn add_wanted(&mut self, wanted: &WantedDevice) -> Result<(), Denial> {
+        let spec = spec_of(wanted)?;
+        self.check_wanted(&wanted.name)?;
+        self.check_device(&spec)?;
+        let opening = match wanted.kind {
+            WantedKind::Internal => Some(make(&wanted.name)?),
+            WantedKind::Netdev => {
+                ethernet_device(&wanted.name)?;
+                None
+            }
+        };
+        let number = self.enter_device_port(Port::on_request(spec, &self.dir))?;
+        if let (Some(opening), Some(port)) = (opening, self.ports.get_mut(&number)) {
+            let _ = port.device_mut().map(|device| device.open(opening, Instant::now()));
+        }
+        self.tell_of_port(number, true, None);
+        Ok(())
+    }
+
+    /// The switch process is not believed that a controller asked: there has to be one that may, the operator has to allow the device,
+    /// and there have to be few.
+    fn check_wanted(&self, name: &str) -> Result<(), Denial> {
+        let is_allowed = match &self.datapath_devices {
+            Some(devices) => devices.allow(name),
+            None => self.switches.iter().any(SwitchSpec::has_outside_controller),
+        };
+        if !is_allowed {
+            let why = "no switch has controller=external, or datapath-devices does not name it";
+            return Err(Denial { errno: Errno::PERM, why: why.to_owned() });
+        }
+        if self.ports.values().filter(|port| port.is_requested()).count() >= REQUESTED_MAX {
+            let why = format!("controllers have {REQUESTED_MAX} devices already");
+            return Err(Denial { errno: Errno::NOSPC, why });
+        }
+        Ok(())
+    }
+
+    /// No controller wants a device any more.
+    pub(super) fn device_released(&mut self, name: &str) {
+        let Ok(number) = self.find(name) else { return };
+        if self.ports.get(&number).is_some_and(Port::is_requested) {
+            self.remove_tap(number);
+            self.forget_port(number);
+            self.order(Order::RemovePort { name: name.to_owned() }, OrderPurpose::Restored, None);
+        }
+    }
+
+    /// A tap is gone when all have closed it; the driver process takes its time, and a controller may want the name at once.
+    fn remove_tap(&mut self, number: u32) {
+        let device =
+            self.ports.get(&number).and_then(Port::device).filter(|device| DevicePort::is_internal(device));
+        let Some((device, links)) = device.zip(self.links.as_mut()) else { return };
+        if let Some(host) = device.host_device().filter(|host| host.namespace.is_none()) {
+            // If it is not there any more, all the better.
+            let _ = links.remove(host.index);
+        }
+    }
+
+    /// Tells the switch the host's facts of a port's device, if they are news.
+    pub(super) fn tell_of_device(&mut self, number: u32) {
+        let Some(port) = self.ports.get_mut(&number) else { return };
+        let name = port.spec.name.to_string();
+        let Some(device) = port.device_mut() else { return };
+        let host = device.host_device();
+        if std::mem::replace(&mut device.told, host) != host {
+            self.tell_switch(Order::HostDevice { name, device: host });
+        }
+    }
+
+    /// A device does not work: an internal port's tap may be gone, in any namespace.
+    pub(super) fn look_for_tap(&mut self, number: u32) {
+        if self.ports.get(&number).and_then(Port::device).is_some_and(DevicePort::is_internal) {
+            self.look_for_device(number);
+        }
+    }
+
+    /// There are news of a device: if it was asked for, it may be gone.
+    pub(super) fn look_for_device(&mut self, number: u32) {
+        let Some(device) = self.ports.get_mut(&number).and_then(Port::device_mut) else { return };
+        let is_there = match device.is_requested {
+            true if device.is_internal() => device.look_for_tap(),
+            true => device.seen.is_some(),
+            false => true,
+        };
+        if is_there {
+            self.tell_of_device(number);
+        } else {
+            self.device_ended(number);
+        }
+    }
+
+    /// The device of a port that was asked for is no more, nor will be the port.
+    fn device_ended(&mut self, number: u32) {
+        let Some(port) = self.ports.get(&number) else { return };
+        let name = port.spec.name.to_string();
+        say_of_others!(
+            Warning: "port {name}: its device is gone, and the port, which a controller had asked for, with it"
+        );
+        self.forget_port(number);
+        self.order(Order::RemovePort { name }, OrderPurpose::Restored, None);
+    }
+}
+
+fn spec_of(wanted: &WantedDevice) -> Result<PortSpec, Denial> {
+    let unfit = |fault: Fault| Denial { errno: Errno::INVAL, why: fault.message };
+    let spec = PortSpec {
+        switch: wanted.switch.parse().map_err(unfit)?,
+        tap: (wanted.kind == WantedKind::Internal).then(|| wanted.name.clone()),
+        // The controller decides which packets pass between which ports.
+        uplink: false,
+        ..PortSpec::named(wanted.name.parse().map_err(unfit)?)
+    };
+    spec.check().map_err(unfit)?;
+    Ok(spec)
+}
+
+/// A tap without another owner.
+fn make(name: &str) -> Result<Opening, Denial> {
+    if ethernet_device(name).is_ok() {
+        let why = format!("there is a device {name} already; delete it, or choose another name");
+        return Err(Denial { errno: Errno::EXIST, why });
+    }
+    Ok(opening::internal(name)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted(name: &str, kind: WantedKind) -> WantedDevice {
+        WantedDevice { name: name.to_owned(), kind, switch: "ovs-system".to_owned() }
+    }
+
+    #[test]
+    fn a_wanted_device_is_a_port_of_its_name() {
+        let spec = |kind| spec_of(&wanted("ovs-p0", kind)).expect("a port");
+        let (netdev, internal) = (spec(WantedKind::Netdev), spec(WantedKind::Internal));
+        assert_eq!((netdev.device_name(), netdev.is_tap()), ("ovs-p0", false));
+        assert_eq!((internal.device_name(), internal.is_tap()), ("ovs-p0", true));
+        assert_eq!(internal.switch.as_str(), "ovs-system");
+    }
+
+    #[test]
+    fn names_that_cannot_be_ports_are_invalid() {
+        for name in ["", "a b", "internal", "sixteen-bytes-xx"] {
+            let denial = spec_of(&wanted(name, WantedKind::Internal)).expect_err(name);
+            assert_eq!(denial.errno, Errno::INVAL, "{name}");
+        }
+    }
+
+    #[test]
+    fn without_a_device_there_is_no_port() {
+        assert_eq!(Denial::from(OpenError::NoDevice("eth9".to_owned())).errno, Errno::NODEV);
+        let taken = Denial::from(Fault::new(Kind::NameTaken, "there is one"));
+        assert_eq!(taken.errno, Errno::EXIST);
+    }
+}

@@ -1,0 +1,449 @@
+//! The methods of the control interface (docs/user/control-api.md).
+
+use std::rc::Rc;
+
+use lasthop_modules::FDB_ENTRIES_MAX;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use lasthop_api::modules::{FLOW, FdbEntries};
+use lasthop_api::names;
+use lasthop_api::orders::{Answer, Order};
+use lasthop_api::port::PortSpec;
+use lasthop_api::report::{
+    ConfigReport, FlushReport, SandboxReport, StatsReport, VersionReport, VlansReport, VnicList, VnicReport,
+    VnicVlans,
+};
+use lasthop_api::rpc;
+use lasthop_api::settings::Settings;
+use lasthop_api::vnic::VnicSpec;
+use lasthop_runtime::fault::{Fault, Kind};
+use lasthop_runtime::sandbox::Layer;
+
+use super::Supervisor;
+use super::control::Line;
+use super::controller::ControllerAnswer;
+use super::orders::{Asker, OrderPurpose, switch_down};
+use super::port::Port;
+use super::warnings::Warner;
+
+/// All methods.
+const METHODS: &[&str] = &[
+    "switch.add",
+    "switch.set",
+    "switch.del",
+    "switch.list",
+    "vnic.add",
+    "vnic.del",
+    "vnic.set",
+    "vnic.list",
+    "vnic.show",
+    "port.add",
+    "port.del",
+    "port.list",
+    "port.show",
+    "vlan.show",
+    "fdb.show",
+    "fdb.add",
+    "fdb.del",
+    "fdb.flush",
+    "stats",
+    "capture",
+    "doctor",
+    "config.show",
+    "version",
+    "upgrade",
+];
+/// A vnic's state when there is no switch process to ask, or it does not answer.
+const STATE_DOWN: &str = "no answer from the switch process";
+
+/// A question that only the switch can answer.
+#[derive(Debug)]
+pub(super) enum Question {
+    Stats {
+        name: Option<String>,
+    },
+    Fdb {
+        switch: Option<String>,
+        controller: Rc<ControllerAnswer>,
+    },
+    Flush {
+        controller: Rc<ControllerAnswer>,
+    },
+    Switches {
+        controller: Rc<ControllerAnswer>,
+    },
+    List,
+    Show {
+        name: String,
+    },
+    /// Device ports, one or all.
+    Ports {
+        name: Option<String>,
+    },
+    Doctor {
+        name: Option<String>,
+        controller: Rc<ControllerAnswer>,
+    },
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Named {
+    name: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MaybeNamed {
+    name: Option<String>,
+}
+
+impl Supervisor {
+    /// A client sent something, or is gone.
+    pub(super) fn hear_client(&mut self, client: u32, is_over: bool) {
+        let Some(control) = &mut self.control else { return };
+        for line in control.read(client, is_over, &self.poller) {
+            self.serve_line(line);
+        }
+    }
+
+    /// Writes the answers, and serves the requests that those clients have sent in the meantime.
+    pub(super) fn proceed_with_clients(&mut self) {
+        while let Some(client) = self.answered.pop_front() {
+            let Some(control) = &mut self.control else { return };
+            if let Some(line) = control.proceed(client, &self.poller) {
+                self.serve_line(line);
+            }
+        }
+    }
+
+    fn serve_line(&mut self, (client, line): Line) {
+        match rpc::read_call(&line) {
+            Err((id, fault)) => self.answer(Asker { client, id: Some(id) }, Err(fault)),
+            Ok(call) => {
+                let asker = Asker { client, id: call.id };
+                match self.call(&call.method, call.params, &asker) {
+                    Ok(None) => {}
+                    Ok(Some(value)) => self.answer(asker, Ok(value)),
+                    Err(fault) => self.answer(asker, Err(fault)),
+                }
+            }
+        }
+    }
+
+    /// Answers a request, if an answer is wanted.
+    pub(super) fn answer(&mut self, asker: Asker, result: Result<Value, Fault>) {
+        let line = asker.id.map(|id| rpc::write_answer(&id, &result)).unwrap_or_default();
+        if let Some(control) = &mut self.control {
+            control.answer(asker.client, line);
+            self.answered.push_back(asker.client);
+        }
+    }
+
+    /// Executes a request. None: the answer comes later.
+    fn call(&mut self, method: &str, params: Value, asker: &Asker) -> Result<Option<Value>, Fault> {
+        match method {
+            "switch.set" => self.switch_set(&rpc::params(params)?, asker),
+            "switch.add" => self.switch_add(rpc::params(params)?, asker).map(|()| None),
+            "switch.del" => self.switch_del(&rpc::params::<Named>(params)?.name, asker),
+            "switch.list" => rpc::params(params).and_then(|Nothing {}| self.switch_list(asker)),
+            "vnic.add" => self.vnic_add(rpc::params(params)?, asker).map(|()| None),
+            "vnic.del" => self.vnic_del(&rpc::params::<Named>(params)?.name, asker),
+            "vnic.set" => self.vnic_set(params, asker),
+            "vnic.list" => rpc::params(params).and_then(|Nothing {}| self.vnic_list(asker)),
+            "vnic.show" => self.vnic_show(rpc::params::<Named>(params)?.name, asker),
+            "port.add" => self.port_add(rpc::params(params)?, asker).map(|()| None),
+            "port.del" => self.port_del(&rpc::params::<Named>(params)?.name, asker),
+            "port.list" => rpc::params(params).and_then(|Nothing {}| self.port_list(asker)),
+            "port.show" => self.port_show(rpc::params::<Named>(params)?.name, asker),
+            "vlan.show" => rpc::params(params).and_then(|Nothing {}| self.vlan_show().map(Some)),
+            "fdb.add" => self.fdb_add(rpc::params(params)?, asker),
+            "fdb.del" => self.fdb_del(rpc::params(params)?, asker),
+            "fdb.flush" => self.fdb_flush(rpc::params(params)?, asker),
+            "upgrade" => self.upgrade(rpc::params(params)?, asker).map(|()| None),
+            "fdb.show" => self.fdb_show(rpc::params(params)?, asker),
+            "stats" => self.stats(rpc::params::<MaybeNamed>(params)?.name, asker),
+            "capture" => self.capture(&rpc::params(params)?, asker).map(|()| None),
+            "doctor" => self.doctor(rpc::params::<MaybeNamed>(params)?.name, asker),
+            "config.show" => rpc::params(params).and_then(|Nothing {}| self.config().map(Some)),
+            "version" => rpc::params(params).and_then(|Nothing {}| self.version().map(Some)),
+            _ => Err(no_such_method(method)),
+        }
+    }
+
+    fn vnic_add(&mut self, spec: VnicSpec, asker: &Asker) -> Result<(), Fault> {
+        check_absolute(&spec)?;
+        spec.check()?;
+        if !self.lives.is_up() {
+            return Err(switch_down());
+        }
+        let port = self.open_port(spec)?;
+        self.tell_of_port(port, true, Some(asker.clone()));
+        Ok(())
+    }
+
+    fn port_add(&mut self, spec: PortSpec, asker: &Asker) -> Result<(), Fault> {
+        spec.check()?;
+        if !self.lives.is_up() {
+            return Err(switch_down());
+        }
+        let port = self.open_device_port(spec)?;
+        self.tell_of_port(port, true, Some(asker.clone()));
+        Ok(())
+    }
+
+    fn vnic_del(&mut self, name: &str, asker: &Asker) -> Result<Option<Value>, Fault> {
+        let number = self.find_vnic(name)?;
+        self.delete(number, name, asker)
+    }
+
+    fn port_del(&mut self, name: &str, asker: &Asker) -> Result<Option<Value>, Fault> {
+        let number = self.find_device_port(name)?;
+        if self.ports.get(&number).is_some_and(Port::is_requested) {
+            let why = format!(
+                "the port \"{name}\" is there since a controller asked for it; take it away there: ovs-vsctl del-port {name}"
+            );
+            return Err(Fault::refused(why));
+        }
+        self.delete(number, name, asker)
+    }
+
+    fn delete(&mut self, number: u32, name: &str, asker: &Asker) -> Result<Option<Value>, Fault> {
+        self.forget_port(number);
+        self.forget_entries_of(name);
+        if !self.lives.is_up() {
+            return Ok(Some(Value::Bool(true)));
+        }
+        self.order(Order::RemovePort { name: name.to_owned() }, OrderPurpose::Removed, Some(asker.clone()));
+        Ok(None)
+    }
+
+    fn vnic_list(&mut self, asker: &Asker) -> Result<Option<Value>, Fault> {
+        if self.lives.is_up() {
+            self.ask(Question::List, asker)
+        } else {
+            self.list(&StatsReport::default()).map(Some)
+        }
+    }
+
+    fn vnic_show(&mut self, name: String, asker: &Asker) -> Result<Option<Value>, Fault> {
+        self.find_vnic(&name)?;
+        let question = Question::Show { name };
+        if self.lives.is_up() {
+            return self.ask(question, asker);
+        }
+        self.conclude(&question, Answer::Stats(StatsReport::default())).map(Some)
+    }
+
+    fn stats(&mut self, name: Option<String>, asker: &Asker) -> Result<Option<Value>, Fault> {
+        if let Some(name) = &name {
+            self.find(name)?;
+        }
+        self.ask(Question::Stats { name }, asker)
+    }
+
+    fn vlan_show(&self) -> Result<Value, Fault> {
+        let mut vnics: Vec<_> = self.ports.values().map(|port| VnicVlans::of(&port.spec)).collect();
+        vnics.sort_by(|one, other| one.name.cmp(&other.name));
+        to_json(&VlansReport { vnics })
+    }
+
+    fn config(&self) -> Result<Value, Fault> {
+        let settings = &self.settings;
+        let is_flow = settings.module.as_str() == FLOW;
+        let settings = Settings {
+            module: Some(settings.module.clone()),
+            cpus: settings.cpus.clone(),
+            fdb_entries: Some(settings.fdb_entries.unwrap_or(FdbEntries(FDB_ENTRIES_MAX))),
+            controller: is_flow.then(|| settings.controller.unwrap_or_default()),
+            fail_mode: settings.fail_mode.filter(|_| is_flow),
+            upcalls: settings.upcalls,
+            workers: Some(settings.workers),
+            hysteresis_us: Some(settings.hysteresis),
+            sandbox: Some(settings.sandbox),
+            control_group: self.control_group.clone(),
+            datapath_devices: self.datapath_devices.clone(),
+        };
+        let spec = |port: &Port| port.spec.clone().without_default_socket(&self.dir);
+        let vnics = self.ports.values().filter(|port| port.device().is_none());
+        let mut vnics: Vec<VnicSpec> = vnics.map(spec).collect();
+        vnics.sort_by(|one, other| one.name.cmp(&other.name));
+        let mut ports: Vec<PortSpec> = self
+            .ports
+            .values()
+            .filter(|port| !port.is_requested())
+            .filter_map(|port| Some(port.device()?.spec.clone()))
+            .collect();
+        ports.sort_by(|one, other| one.name.cmp(&other.name));
+        let switches = self.switches.iter().filter(|switch| !switch.name.is_default()).cloned().collect();
+        to_json(&ConfigReport { settings, switches, vnics, ports, fdb: self.static_entries.clone() })
+    }
+
+    fn version(&self) -> Result<Value, Fault> {
+        to_json(&VersionReport {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            module: self.settings.module.as_str().to_owned(),
+            driver_pid: self.driver.lives.pid(),
+            sandboxes: self.sandboxes(),
+        })
+    }
+
+    /// The rights that the running inner processes have given up.
+    pub(super) fn sandboxes(&self) -> Vec<SandboxReport> {
+        let told = [
+            ("switch", self.lives.sandbox()),
+            ("driver", self.driver.lives.sandbox()),
+            ("controller", self.controller.lives.sandbox()),
+        ];
+        let report = |(process, layers): (&str, Option<&[Layer]>)| {
+            let (process, mode) = (process.to_owned(), self.settings.sandbox);
+            Some(SandboxReport { process, mode, layers: layers?.to_vec() })
+        };
+        told.into_iter().filter_map(report).collect()
+    }
+
+    pub(super) fn ask(&mut self, question: Question, asker: &Asker) -> Result<Option<Value>, Fault> {
+        if !self.lives.is_up() {
+            return Err(switch_down());
+        }
+        if self.deafness().is_some() {
+            return self.conclude_alone(&question).map(Some);
+        }
+        let order = match question {
+            Question::Fdb { ref switch, .. } => Order::Fdb { switch: switch.clone(), in_parts: true },
+            Question::Doctor { ref name, .. } => Order::Inspect { name: name.clone() },
+            Question::Switches { .. } => Order::Switches,
+            // A flush comes with an order of its own.
+            _ => Order::Stats,
+        };
+        self.order(order, OrderPurpose::Question(question), Some(asker.clone()));
+        Ok(None)
+    }
+
+    /// Makes the answer to a question out of the switch's.
+    pub(super) fn conclude(&self, question: &Question, answer: Answer) -> Result<Value, Fault> {
+        match (question, answer) {
+            (Question::Fdb { switch, controller }, Answer::Fdb(fdb)) => {
+                to_json(&self.with_controlled(controller, switch.as_deref(), fdb))
+            }
+            (Question::Flush { controller }, Answer::Flushed(flushed)) => {
+                to_json(&FlushReport { flushed: flushed + controller.flushed })
+            }
+            (Question::Switches { controller }, Answer::Switches(inside)) => {
+                self.list_switches(&controller.with_controlled(inside))
+            }
+            (Question::Stats { name }, Answer::Stats(stats)) => to_json(&only(stats, name.as_deref())),
+            (Question::Doctor { name, controller }, Answer::Inspection(inside)) => {
+                self.facts(name.as_deref(), Some(inside), controller)
+            }
+            (Question::List, Answer::Stats(stats)) => self.list(&stats),
+            (Question::Ports { name }, Answer::Stats(stats)) => self.describe_ports(name.as_deref(), &stats),
+            (Question::Show { name }, Answer::Stats(stats)) => {
+                let number = self.find(name)?;
+                let warner = Warner::new(self.ports.values(), &stats);
+                self.ports
+                    .get(&number)
+                    .map_or(Ok(Value::Null), |port| to_json(&describe(port, &stats, &warner)))
+            }
+            _ => Err(Fault::new(Kind::Internal, "the switch process answered something else than was asked")),
+        }
+    }
+
+    fn list(&self, stats: &StatsReport) -> Result<Value, Fault> {
+        let warner = Warner::new(self.ports.values(), stats);
+        let vnics = self.ports.values().filter(|port| port.device().is_none());
+        let mut vnics: Vec<_> = vnics.map(|port| describe(port, stats, &warner)).collect();
+        vnics.sort_by(|one, other| one.name.cmp(&other.name));
+        for vnic in &mut vnics {
+            vnic.features.clear();
+            vnic.rings.clear();
+        }
+        to_json(&VnicList { vnics })
+    }
+}
+
+/// Refuses a relative path: a client may be anywhere.
+pub(super) fn check_absolute(spec: &VnicSpec) -> Result<(), Fault> {
+    match spec.socket.as_ref().filter(|path| !path.is_absolute()) {
+        Some(path) => Err(Fault::params(format!("the socket path \"{}\" must start with /", path.display()))),
+        None => Ok(()),
+    }
+}
+
+/// The counters without the part of `vnic.show`, and of one port only if it is named.
+fn only(mut stats: StatsReport, name: Option<&str>) -> StatsReport {
+    stats.ports.retain(|port| name.is_none_or(|name| port.name == name));
+    for port in &mut stats.ports {
+        port.features.clear();
+        port.rings.clear();
+        port.guest_mtu = None;
+    }
+    stats
+}
+
+pub(super) fn describe(port: &Port, stats: &StatsReport, warner: &Warner<'_>) -> VnicReport {
+    let name = port.spec.name.as_str();
+    let inside = stats.ports.iter().find(|inside| inside.name == name);
+    let state = inside.map_or(STATE_DOWN, |inside| inside.state.as_str());
+    let mut vnic = VnicReport::new(&port.spec, port.path.clone(), state);
+    vnic.warnings = warner.warnings(port);
+    vnic.uplinks_down = port.is_cut;
+    vnic.last_refusal = port.last_refusal().map(str::to_owned);
+    if let Some(inside) = inside {
+        vnic.features.clone_from(&inside.features);
+        vnic.rings.clone_from(&inside.rings);
+    }
+    vnic
+}
+
+fn no_such_method(method: &str) -> Fault {
+    let hint = names::hint(method, METHODS.iter().copied());
+    let methods = METHODS.join(", ");
+    Fault::new(Kind::Method, format!("there is no method \"{method}\"{hint} (there are {methods})"))
+}
+
+pub(super) fn to_json(value: &impl Serialize) -> Result<Value, Fault> {
+    serde_json::to_value(value).map_err(|error| Fault::internal("write the answer", error))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_mistyped_method_is_refused_with_the_right_one() {
+        let fault = no_such_method("vnic.lst");
+        assert_eq!(fault.kind, Kind::Method);
+        assert!(fault.message.contains("did you mean \"vnic.list\""), "{fault}");
+    }
+
+    #[test]
+    fn counters_of_one_port_come_alone() {
+        let port = |name: &str| lasthop_api::report::PortReport {
+            name: name.to_owned(),
+            features: vec!["CSUM".to_owned()],
+            ..Default::default()
+        };
+        let stats =
+            StatsReport { ports: vec![port("a"), port("b")], workers: Vec::new(), ..StatsReport::default() };
+        let one = only(stats.clone(), Some("b"));
+        assert_eq!(one.ports.iter().map(|port| port.name.as_str()).collect::<Vec<_>>(), ["b"]);
+        assert!(one.ports[0].features.is_empty());
+        assert_eq!(only(stats, None).ports.len(), 2);
+    }
+
+    #[test]
+    fn parameters_that_nobody_asked_for_are_refused() {
+        assert!(rpc::params::<Nothing>(json!({})).is_ok() && rpc::params::<Nothing>(Value::Null).is_ok());
+        let fault = rpc::params::<Named>(json!({"name": "a", "nam": 1})).err().expect("refused");
+        assert!(fault.message.contains("unknown key \"nam\""), "{fault}");
+    }
+}

@@ -1,0 +1,138 @@
+//! The descriptors that the service manager kept for this process.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+
+use lasthop_foreign::{ForeignFd, Origin};
+
+use super::identity::Identity;
+use super::record::Record;
+use super::{HEAD_NAME, PORT_NAMES, PREFIX, sys};
+
+/// Descriptors that a manager may give: more than it keeps by any sensible setting.
+const COUNT_MAX: u16 = u16::MAX - 3;
+
+/// All that has a name of ours.
+#[derive(Debug, Default)]
+pub struct Inherited {
+    pub(super) head: Option<(Record, Vec<u8>)>,
+    /// By port.
+    pub(super) ports: BTreeMap<u32, (Record, Vec<u8>)>,
+    pub(super) fds: BTreeMap<Identity, (String, ForeignFd)>,
+    /// Names of descriptors without a use.
+    pub(super) useless: Vec<String>,
+}
+
+impl Inherited {
+    /// Takes the descriptors that came with this process. To be called before anything is opened.
+    pub fn take() -> Self {
+        let variable = |name: &str| std::env::var(name).unwrap_or_default();
+        let is_ours = variable("LISTEN_PID").parse() == Ok(std::process::id());
+        let count = variable("LISTEN_FDS").parse().ok().filter(|count| is_ours && *count <= COUNT_MAX);
+        let fds = sys::take(count.unwrap_or_default());
+        let names = variable("LISTEN_FDNAMES");
+        // Those without a name are of others, and so are those with other names: sockets of a .socket unit.
+        Self::sorted(names.split(':').map(str::to_owned).zip(fds))
+    }
+
+    fn sorted(fds: impl Iterator<Item = (String, OwnedFd)>) -> Self {
+        let mut this = Self::default();
+        for (name, fd) in fds.filter(|(name, _)| name.starts_with(PREFIX)) {
+            this.sort(name, fd);
+        }
+        this
+    }
+
+    fn sort(&mut self, name: String, fd: OwnedFd) {
+        let port = name.strip_prefix(PORT_NAMES).map(str::parse);
+        let is_known = match (name.as_str(), port) {
+            (HEAD_NAME, _) => {
+                self.head = Record::read(fd);
+                self.head.is_some()
+            }
+            (_, Some(Ok(port))) => {
+                let record = Record::read(fd);
+                record.map(|record| self.ports.insert(port, record)).is_some()
+            }
+            _ => match Identity::of(&fd) {
+                Ok(identity) => {
+                    let fd = ForeignFd::new(fd, &Origin::new("the service manager"));
+                    // Of two that are the same, the one before goes: its name, not that of the one that is used.
+                    let before = self.fds.insert(identity, (name.clone(), fd));
+                    self.useless.extend(before.map(|(name, _)| name));
+                    true
+                }
+                Err(_) => false,
+            },
+        };
+        if !is_known {
+            self.useless.push(name);
+        }
+    }
+
+    /// The descriptors of a manager that keeps a first record of this text, and one descriptor.
+    #[cfg(test)]
+    pub(crate) fn of_test(head: &[u8], fd: OwnedFd) -> Self {
+        let mut record = Record::create().expect("memory");
+        record.write(head).expect("written");
+        let head = std::os::fd::AsFd::as_fd(&record).try_clone_to_owned().expect("a copy");
+        let all = [(HEAD_NAME, head), ("lasthop-1", fd)];
+        Self::sorted(all.map(|(name, fd)| (name.to_owned(), fd)).into_iter())
+    }
+
+    /// Whether there is nothing.
+    pub fn is_empty(&self) -> bool {
+        self.head.is_none() && self.ports.is_empty() && self.fds.is_empty() && self.useless.is_empty()
+    }
+
+    pub(crate) fn head(&self) -> Option<&[u8]> {
+        self.head.as_ref().map(|(_, text)| &text[..])
+    }
+
+    /// Texts by port.
+    pub(crate) fn ports(&self) -> impl Iterator<Item = (u32, &[u8])> {
+        self.ports.iter().map(|(number, (_, text))| (*number, &text[..]))
+    }
+
+    /// All descriptors but those of texts.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &ForeignFd> {
+        self.fds.values().map(|(_, fd)| fd)
+    }
+
+    /// A copy of a descriptor, if it came.
+    pub(crate) fn find(&self, identity: &Identity) -> Option<ForeignFd> {
+        self.fds.get(identity)?.1.try_clone().ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn what_is_ours_is_sorted_and_the_rest_is_closed() {
+        let record = |text: &[u8]| {
+            let mut record = Record::create().expect("memory");
+            record.write(text).expect("written");
+            record.as_fd().try_clone_to_owned().expect("a copy")
+        };
+        let (one, other) = UnixStream::pair().expect("a pair");
+        let identity = Identity::of(&one).expect("open");
+        let all = [
+            ("lasthop-head", record(b"head")),
+            ("lasthop-port-7", record(b"seven")),
+            ("lasthop-1", one.try_clone().expect("a copy").into()),
+            ("lasthop-2", one.into()),
+            ("somebodys", other.into()),
+            ("lasthop-port-8", tempfile::tempfile().expect("a file").into()),
+        ];
+        let inherited = Inherited::sorted(all.map(|(name, fd)| (name.to_owned(), fd)).into_iter());
+        assert_eq!(inherited.head(), Some(&b"head"[..]));
+        assert_eq!(inherited.ports().collect::<Vec<_>>(), [(7, &b"seven"[..])]);
+        assert!(inherited.find(&identity).is_some() && inherited.all().count() == 1);
+        assert_eq!(inherited.useless, ["lasthop-1", "lasthop-port-8"], "one too many, a file without a text");
+        assert!(Inherited::sorted(std::iter::empty()).is_empty());
+    }
+}

@@ -1,0 +1,295 @@
+//! The descriptors that the service manager keeps for the next supervisor, should this one end: systemd's store of descriptors.
+//!
+//! ```text
+//!   lasthop-head     record: switches, static addresses, the switch process ┐ names descriptors by their identity,
+//!   lasthop-port-N   record: vnic, guest's session, counters                ┘ which must be in the store before
+//!   lasthop-M        a descriptor: listening socket, connection, memory of guest or session, kick, call, process
+//! ```
+//!
+//! A record is rewritten in its place, so that the manager hears of new descriptors only. One that is killed at any moment
+//! leaves records that are whole, and descriptors that no record names at worst.
+
+mod identity;
+mod inherited;
+mod record;
+mod sys;
+
+pub(super) use identity::Identity;
+pub use inherited::Inherited;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use lasthop_runtime::log::say;
+use lasthop_runtime::notify::FdStore;
+
+use record::Record;
+
+/// The prefix of all our names.
+const PREFIX: &str = "lasthop-";
+const HEAD_NAME: &str = "lasthop-head";
+const PORT_NAMES: &str = "lasthop-port-";
+/// Pause between two rounds: a front end that says much is to keep neither us nor the manager busy. The next supervisor
+/// does not know the front end's messages of the last pause, and then that front end has to connect again.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// Descriptors that the head may need: its record, control socket, switch process and memory of flows; and the last two once more, since
+/// the next ones are named before the last ones are let go, or no supervisor could make sure of the end of a process.
+const HEAD_ROOM: usize = 6;
+
+/// The owner of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Key {
+    Head,
+    Port(u32),
+}
+
+impl Key {
+    fn name(self) -> String {
+        match self {
+            Self::Head => HEAD_NAME.to_owned(),
+            Self::Port(port) => format!("{PORT_NAMES}{port}"),
+        }
+    }
+}
+
+/// A text, and the descriptors that it names.
+#[derive(Debug, Default)]
+pub(super) struct RecordContents<'a> {
+    pub(super) text: Vec<u8>,
+    fds: Vec<(Identity, BorrowedFd<'a>)>,
+}
+
+impl<'a> RecordContents<'a> {
+    /// Adds a descriptor; returns its name for the text.
+    pub(super) fn name(&mut self, fd: &'a impl AsFd) -> io::Result<Identity> {
+        let identity = Identity::of(fd)?;
+        self.fds.push((identity, fd.as_fd()));
+        Ok(identity)
+    }
+}
+
+#[derive(Debug)]
+struct Slot {
+    record: Record,
+    uses: BTreeSet<Identity>,
+}
+
+/// The manager's store, as far as it has something of ours. Without a manager that has one, nothing is kept.
+#[derive(Debug, Default)]
+pub(super) struct Store {
+    fd_store: Option<FdStore>,
+    /// Names of the kept descriptors.
+    held: BTreeMap<Identity, String>,
+    slots: BTreeMap<Key, Slot>,
+    /// Records that are not up to date.
+    late: BTreeSet<Key>,
+    /// Names of descriptors that were kept for this process and have no use.
+    useless: Vec<String>,
+    next_name: u64,
+    /// Those that found no room; they are late again when something else has gone.
+    turned_away: BTreeSet<Key>,
+    /// A kept descriptor may be without a use.
+    is_untidy: bool,
+    not_before: Option<Instant>,
+    /// The last fault, as logged.
+    trouble: Option<String>,
+}
+
+impl Store {
+    /// That of the manager that started this process.
+    pub(super) fn of_environment() -> Self {
+        Self { fd_store: FdStore::of_environment(), ..Self::default() }
+    }
+
+    /// Whether something is kept at all.
+    pub(super) fn is_on(&self) -> bool {
+        self.fd_store.is_some()
+    }
+
+    /// Notes the descriptors that were kept for this process. [`Self::tidy`] removes those without a use.
+    pub(super) fn adopt(&mut self, inherited: Inherited) {
+        let Inherited { head, ports, fds, useless } = inherited;
+        let slot = |(record, _): (Record, Vec<u8>)| Slot { record, uses: BTreeSet::new() };
+        self.slots.extend(head.map(|head| (Key::Head, slot(head))));
+        self.slots.extend(ports.into_iter().map(|(port, record)| (Key::Port(port), slot(record))));
+        self.held.extend(fds.into_iter().map(|(identity, (name, _))| (identity, name)));
+        let numbers = self.held.values().filter_map(|name| name.strip_prefix(PREFIX)?.parse::<u64>().ok());
+        self.next_name = numbers.max().unwrap_or_default();
+        self.useless = useless;
+        self.is_untidy = true;
+    }
+
+    /// Something has changed that belongs into a record.
+    pub(super) fn is_late(&mut self, key: Key) {
+        if self.is_on() {
+            self.late.insert(key);
+        }
+    }
+
+    /// When there is something to do.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.is_behind().then(|| self.not_before.unwrap_or_else(Instant::now))
+    }
+
+    fn is_behind(&self) -> bool {
+        self.is_on() && (!self.late.is_empty() || self.is_untidy)
+    }
+
+    /// Whether it is time.
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.is_behind() && self.not_before.is_none_or(|at| at <= now)
+    }
+
+    /// The pause is over.
+    pub(super) fn slice_boost(&mut self) {
+        self.not_before = None;
+    }
+
+    /// The records to bring up to date at `now`.
+    pub(super) fn take_late(&mut self, now: Instant) -> BTreeSet<Key> {
+        self.not_before = Some(now + PAUSE);
+        // A close that failed may succeed now.
+        self.is_untidy |= self.trouble.is_some() && !self.late.is_empty();
+        std::mem::take(&mut self.late)
+    }
+
+    /// Brings a record up to date; none: it goes, with all that only it named. A record that the manager has no time for is
+    /// stored again later, and one that it has no room for when it has more.
+    pub(super) fn settle(&mut self, key: Key, contents: Option<RecordContents<'_>>) {
+        let done = match contents {
+            Some(contents) => self.enter(key, &contents),
+            None => self.forget(key),
+        };
+        match done {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.is_late(key),
+            Err(error) => self.complain(error.to_string()),
+        }
+    }
+
+    fn enter(&mut self, key: Key, contents: &RecordContents<'_>) -> io::Result<()> {
+        self.check_room(key, contents).inspect_err(|_| {
+            self.turned_away.insert(key);
+        })?;
+        for (identity, fd) in &contents.fds {
+            self.hold(*identity, *fd)?;
+        }
+        if !self.slots.contains_key(&key) {
+            let record = Record::create()?;
+            self.keep(&key.name(), record.as_fd())?;
+            self.slots.insert(key, Slot { record, uses: BTreeSet::new() });
+        }
+        let Some(slot) = self.slots.get_mut(&key) else { return Ok(()) };
+        slot.record.write(&contents.text)?;
+        let uses = contents.fds.iter().map(|(identity, _)| *identity).collect();
+        let before = std::mem::replace(&mut slot.uses, uses);
+        self.let_go(before)
+    }
+
+    fn forget(&mut self, key: Key) -> io::Result<()> {
+        if !self.slots.contains_key(&key) {
+            return Ok(());
+        }
+        self.release(&key.name())?;
+        let uses = self.slots.remove(&key).map(|slot| slot.uses).unwrap_or_default();
+        self.let_go(uses)
+    }
+
+    /// Has a descriptor kept, unless it is.
+    fn hold(&mut self, identity: Identity, fd: BorrowedFd<'_>) -> io::Result<()> {
+        if self.held.contains_key(&identity) {
+            return Ok(());
+        }
+        self.next_name += 1;
+        let name = format!("{PREFIX}{}", self.next_name);
+        self.keep(&name, fd)?;
+        self.held.insert(identity, name);
+        Ok(())
+    }
+
+    /// Whether there is room for all of it: half a session is of no use, and would take the room of a whole one.
+    fn check_room(&self, key: Key, contents: &RecordContents<'_>) -> io::Result<()> {
+        let Some(fd_store) = &self.fd_store else { return Ok(()) };
+        let fresh: BTreeSet<_> = contents
+            .fds
+            .iter()
+            .map(|(identity, _)| identity)
+            .filter(|fd| !self.held.contains_key(fd))
+            .collect();
+        let needed = fresh.len() + usize::from(!self.slots.contains_key(&key));
+        let of_head = self.slots.get(&Key::Head).map_or(0, |head| 1 + head.uses.len());
+        let reserved = if key == Key::Head { 0 } else { HEAD_ROOM.saturating_sub(of_head) };
+        let room = fd_store.room;
+        if needed > 0 && self.held.len() + self.slots.len() + needed + reserved > room {
+            return Err(io::Error::other(format!(
+                "its room for {room} descriptors is full; raise FileDescriptorStoreMax= and FDSTORE= of the unit"
+            )));
+        }
+        Ok(())
+    }
+
+    fn keep(&self, name: &str, fd: BorrowedFd<'_>) -> io::Result<()> {
+        self.fd_store.as_ref().map_or(Ok(()), |fd_store| fd_store.keep(name, fd))
+    }
+
+    fn release(&mut self, name: &str) -> io::Result<()> {
+        let Some(fd_store) = &self.fd_store else { return Ok(()) };
+        fd_store.release(name)?;
+        self.late.append(&mut self.turned_away);
+        Ok(())
+    }
+
+    /// Has those closed that no record names any more. Those that are left over make it untidy.
+    fn let_go(&mut self, identities: impl IntoIterator<Item = Identity>) -> io::Result<()> {
+        for identity in identities {
+            let is_used = self.slots.values().any(|slot| slot.uses.contains(&identity));
+            if let (false, Some(name)) = (is_used, self.held.get(&identity).cloned()) {
+                self.release(&name).inspect_err(|_| self.is_untidy = true)?;
+                self.held.remove(&identity);
+            }
+        }
+        Ok(())
+    }
+
+    /// Has all kept descriptors without a use closed, if there may be any: all records that `is_wanted` has no use for, and
+    /// descriptors that none names.
+    pub(super) fn tidy(&mut self, is_wanted: impl Fn(Key) -> bool) {
+        if !self.is_untidy {
+            return;
+        }
+        let tidied = self.try_to_tidy(is_wanted);
+        self.is_untidy = tidied.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
+        // Else a manager that is not there would be asked for ever, each time after a pause.
+        if let Err(error) = tidied
+            && !self.is_untidy
+        {
+            self.complain(error.to_string());
+        }
+    }
+
+    fn try_to_tidy(&mut self, is_wanted: impl Fn(Key) -> bool) -> io::Result<()> {
+        while let Some(name) = self.useless.last().cloned() {
+            self.release(&name)?;
+            self.useless.pop();
+        }
+        let obsolete: Vec<Key> = self.slots.keys().copied().filter(|key| !is_wanted(*key)).collect();
+        obsolete.into_iter().try_for_each(|key| self.forget(key))?;
+        let used: BTreeSet<Identity> =
+            self.slots.values().flat_map(|slot| slot.uses.iter().copied()).collect();
+        let left: Vec<Identity> = self.held.keys().filter(|held| !used.contains(held)).copied().collect();
+        self.let_go(left)
+    }
+
+    /// Logs a fault, once.
+    pub(super) fn complain(&mut self, why: String) {
+        if self.trouble.as_ref() != Some(&why) {
+            say!(
+                Warning: "the service manager does not keep all: {why}. Guests may have to connect again when this process ends"
+            );
+            self.trouble = Some(why);
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! Link tracking: guests of a switch have a link only while one of its tracked uplinks has one.
+
+use std::collections::BTreeMap;
+
+use lasthop_api::orders::Order;
+use lasthop_api::switches::SwitchName;
+use lasthop_netdev::links::Links;
+use lasthop_runtime::log::say_of_others;
+
+use super::Supervisor;
+use super::orders::OrderPurpose;
+use super::port::Port;
+
+impl Supervisor {
+    /// Tells the switch which guests' links go down or come back.
+    pub(super) fn track_uplinks(&mut self) {
+        let is_known = self.links.as_ref().is_some_and(Links::is_complete);
+        if !is_known || !std::mem::take(&mut self.tracking_is_late) {
+            return;
+        }
+        let has_link = has_link(self.ports.values());
+        let mut orders = Vec::new();
+        for port in self.ports.values_mut().filter(|port| port.device().is_none() && !port.is_changing) {
+            let is_cut = has_link.get(&port.spec.switch) == Some(&false);
+            if std::mem::replace(&mut port.is_cut, is_cut) != is_cut {
+                let (name, what) =
+                    (&port.spec.name, if is_cut { "goes down with" } else { "is up again, as is" });
+                say_of_others!("vnic {name}: its link {what} the uplinks'");
+                orders.push(Order::ChangePort(port.as_told(&port.spec)));
+            }
+        }
+        // A switch process that is to come is told with the port.
+        if self.lives.is_up() {
+            orders.into_iter().for_each(|order| self.order(order, OrderPurpose::Tracked, None));
+        }
+    }
+}
+
+/// Switches with tracked uplinks, and whether one of these has a link.
+fn has_link<'a>(ports: impl Iterator<Item = &'a Port>) -> BTreeMap<SwitchName, bool> {
+    let mut switches = BTreeMap::new();
+    let tracked = ports.filter_map(Port::device).filter(|device| device.spec.link_tracking);
+    for device in tracked {
+        *switches.entry(device.spec.switch.clone()).or_default() |= device.has_link();
+    }
+    switches
+}

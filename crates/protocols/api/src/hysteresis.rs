@@ -1,0 +1,75 @@
+//! How long threads that move packets look for more before they sleep.
+
+use std::str::FromStr;
+
+use lasthop_engine::HYSTERESIS_US_DEFAULT;
+use serde::{Deserialize, Serialize};
+
+use lasthop_runtime::fault::Fault;
+
+/// Longest that may be asked for, in microseconds: a core is busy for so long after each packet.
+const HYSTERESIS_US_MAX: u32 = 10_000;
+
+/// A time in microseconds, 0 (sleep at once) to 10000. Of the switch's workers and the driver's threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "serde_json::Value")]
+pub struct Hysteresis(pub u32);
+
+impl Default for Hysteresis {
+    fn default() -> Self {
+        Self(HYSTERESIS_US_DEFAULT)
+    }
+}
+
+impl TryFrom<i64> for Hysteresis {
+    type Error = Fault;
+
+    fn try_from(number: i64) -> Result<Self, Fault> {
+        let number = u32::try_from(number).ok().filter(|number| *number <= HYSTERESIS_US_MAX);
+        number.map(Self).ok_or_else(out_of_range)
+    }
+}
+
+/// From a number only: in text it would have a unit.
+impl TryFrom<serde_json::Value> for Hysteresis {
+    type Error = Fault;
+
+    fn try_from(value: serde_json::Value) -> Result<Self, Fault> {
+        value.as_i64().ok_or_else(out_of_range)?.try_into()
+    }
+}
+
+impl FromStr for Hysteresis {
+    type Err = Fault;
+
+    fn from_str(text: &str) -> Result<Self, Fault> {
+        text.parse::<i64>().map_err(|_| out_of_range())?.try_into()
+    }
+}
+
+impl std::fmt::Display for Hysteresis {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+fn out_of_range() -> Fault {
+    Fault::params(format!(
+        "hysteresis-us must be a whole number of microseconds from 0 to {HYSTERESIS_US_MAX} (default: {HYSTERESIS_US_DEFAULT})"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_in_range_only() {
+        assert_eq!("0".parse(), Ok(Hysteresis(0)));
+        assert_eq!("10000".parse(), Ok(Hysteresis(10_000)));
+        for text in ["-1", "10001", "50us", ""] {
+            let fault = text.parse::<Hysteresis>().expect_err(text);
+            assert!(fault.message.contains("0 to 10000"), "{text}: {fault}");
+        }
+    }
+}

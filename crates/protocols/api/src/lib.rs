@@ -1,0 +1,47 @@
+//! The words that the processes of the switch and its users exchange.
+//!
+//! **Purpose.** Specifications of ports and switches as users write them, reports as the API answers them, orders from the
+//! supervisor to the inner processes, and the frames of JSON-RPC. The command line, the supervisor and the inner processes
+//! share these types; none of them sees another one's code for it.
+//!
+//! **Contract.** A value that was parsed is valid by itself: names, addresses, numbers in their ranges. An error names the
+//! thing, the fault and the remedy ([`lasthop_runtime::fault::Fault`]). docs/user/control-api.md describes the reports; a
+//! renamed field of an order changes [`orders::STATE_VERSION`].
+//!
+//! **Not checked.** How values go together: two ports of one name, a port of a switch that is not there. The supervisor does.
+//!
+//! **Threading.** None: plain values.
+//!
+//! ```text
+//!   command line ──rpc──> supervisor ──orders──> switch process
+//!        ^   specs, settings   │  │──controller_orders──> controller process
+//!        └──────report, facts──┘  └──driver_orders──────> driver process
+//! ```
+#![forbid(unsafe_code)]
+#![expect(missing_docs, reason = "docs/user/control-api.md explains the fields of reports")]
+
+pub mod capture;
+pub mod controller_orders;
+pub mod cpus;
+pub mod device_patterns;
+pub mod driver_orders;
+pub mod facts;
+pub mod fdb;
+pub mod hysteresis;
+pub mod mac;
+pub mod modules;
+pub mod names;
+mod options;
+pub mod orders;
+pub mod pcapng;
+pub mod port;
+pub mod readable;
+pub mod report;
+pub mod roles;
+pub mod rpc;
+pub mod rundir;
+pub mod settings;
+pub mod switches;
+pub mod upcalls;
+pub mod vnic;
+pub mod workers;

@@ -1,0 +1,91 @@
+//! The form of names, and "did you mean": names close to a mistyped one.
+
+use lasthop_runtime::fault::Fault;
+
+/// Longest name, in bytes: it is part of a socket's path, which may have 107, and leaves 38 to its directory. A UUID has 36.
+const NAME_BYTES_MAX: usize = 64;
+/// Names offered at most.
+const OFFERS_MAX: usize = 3;
+
+/// Refuses a text that is not fit to be the name of a `kind`, reserved ones apart.
+pub fn check(text: &str, kind: &str) -> Result<(), Fault> {
+    let is_fit = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    if (1..=NAME_BYTES_MAX).contains(&text.len()) && text.bytes().all(is_fit) {
+        return Ok(());
+    }
+    Err(Fault::params(format!(
+        "\"{text}\" cannot be the name of a {kind}; use 1 to {NAME_BYTES_MAX} letters, digits, '.', '_' and '-'"
+    )))
+}
+
+/// The names that are a small number of changes away from `word`, nearest first.
+pub fn close<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
+    let reach = (word.chars().count() / 3).clamp(1, 3);
+    let mut near: Vec<_> = names.into_iter().map(|name| (distance(word, name), name)).collect();
+    near.retain(|(changes, _)| *changes <= reach);
+    near.sort();
+    near.into_iter().take(OFFERS_MAX).map(|(_, name)| name).collect()
+}
+
+/// `; did you mean "x"?`, or nothing if no name is close.
+pub fn hint<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> String {
+    let offers: Vec<String> = close(word, names).iter().map(|name| format!("\"{name}\"")).collect();
+    if offers.is_empty() { String::new() } else { format!("; did you mean {}?", offers.join(" or ")) }
+}
+
+/// Turns serde's words for an unknown key into ours: "unknown field `a`, expected one of `b`, `c`".
+pub fn unknown_key(message: &str) -> Option<String> {
+    let mut quoted = message.strip_prefix("unknown field")?.split('`').skip(1).step_by(2);
+    let key = quoted.next()?;
+    let mut known: Vec<&str> = quoted.collect();
+    // The command line's spelling may be known too, but one of the two is enough for a hint.
+    let spellings = known.clone();
+    known.retain(|name| !name.contains('-') || !spellings.contains(&name.replace('-', "_").as_str()));
+    let hint = hint(key, known.iter().copied());
+    Some(format!("unknown key \"{key}\"{hint} (there are {})", known.join(", ")))
+}
+
+/// Insertions, deletions and replacements between two words, ignoring case.
+fn distance(one: &str, other: &str) -> usize {
+    let lower = |text: &str| text.to_lowercase().chars().collect::<Vec<_>>();
+    let (one, other) = (lower(one), lower(other));
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (above, letter) in one.iter().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], above + 1);
+        for (column, candidate) in other.iter().enumerate() {
+            let replaced = diagonal + usize::from(letter != candidate);
+            diagonal = row[column + 1];
+            row[column + 1] = replaced.min(diagonal + 1).min(row[column] + 1);
+        }
+    }
+    row[other.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distance_counts_changes() {
+        assert_eq!(distance("mode", "mode"), 0);
+        assert_eq!(distance("MODE", "mode"), 0);
+        assert_eq!(distance("modul", "module"), 1);
+        assert_eq!(distance("kitten", "sitting"), 3);
+        assert_eq!(distance("", "abc"), 3);
+    }
+
+    #[test]
+    fn a_key_with_two_spellings_is_listed_once() {
+        let message = "unknown field `fdb`, expected one of `name`, `fdb_entries`, `fdb-entries`, `top-key`";
+        let text = unknown_key(message).expect("an unknown key");
+        assert_eq!(text, "unknown key \"fdb\" (there are name, fdb_entries, top-key)");
+    }
+
+    #[test]
+    fn only_close_names_are_offered_nearest_first() {
+        assert_eq!(close("modul", ["cpus", "module", "vnic"]), ["module"]);
+        assert_eq!(close("web12", ["web1", "db", "web2", "mail"]), ["web1", "web2"]);
+        assert_eq!(hint("zebra", ["cpus", "module"]), "");
+        assert_eq!(hint("queue", ["queues", "mtu"]), "; did you mean \"queues\"?");
+    }
+}

@@ -1,0 +1,69 @@
+//! Options of vnics, ports and switches on the command line: `NAME[,KEY=VALUE]...`.
+
+use std::str::FromStr;
+
+use lasthop_runtime::fault::Fault;
+use lasthop_verdict::StormLimits;
+
+/// A key and its value.
+pub(crate) type Setting<'a> = (&'a str, &'a str);
+
+/// The name and the options of `NAME[,KEY=VALUE]...`, each key once.
+pub(crate) fn options(text: &str) -> Result<(&str, Vec<Setting<'_>>), Fault> {
+    match text.split_once(',') {
+        Some((name, rest)) => Ok((name, settings(rest)?)),
+        None => Ok((text, Vec::new())),
+    }
+}
+
+/// `KEY=VALUE[,KEY=VALUE]...`, each key once.
+pub(crate) fn settings(text: &str) -> Result<Vec<Setting<'_>>, Fault> {
+    let mut options: Vec<Setting<'_>> = Vec::new();
+    for part in text.split(',') {
+        let (key, value) = option(part)?;
+        if options.iter().any(|(earlier, _)| *earlier == key) {
+            return Err(Fault::params(format!("\"{key}\" is given twice; leave one out")));
+        }
+        options.push((key, value));
+    }
+    Ok(options)
+}
+
+fn option(part: &str) -> Result<Setting<'_>, Fault> {
+    match part.split_once('=') {
+        Some((key, value)) if !value.is_empty() => Ok((key, value)),
+        _ => Err(Fault::params(format!("\"{part}\" is not KEY=VALUE"))),
+    }
+}
+
+/// The number that a key is set to.
+pub(crate) fn number<N: FromStr + BoundedNumber>(key: &str, value: &str) -> Result<N, Fault> {
+    value.parse().map_err(|_| Fault::params(format!("{key}={value} is not a number up to {}", N::MAX)))
+}
+
+/// A type of numbers, for the words of a refusal.
+pub(crate) trait BoundedNumber {
+    /// The largest one.
+    const MAX: u32;
+}
+
+impl BoundedNumber for u16 {
+    const MAX: u32 = u16::MAX as u32;
+}
+
+impl BoundedNumber for u32 {
+    const MAX: u32 = StormLimits::RATE_MAX;
+}
+
+/// Settings of the whole, with which it is started.
+const OF_THE_WHOLE: &[&str] =
+    &["workers", "cpus", "hysteresis-us", "upcalls", "sandbox", "control-group", "datapath-devices"];
+
+/// The error about a key that is a setting of the whole, not of a vnic or switch.
+pub(crate) fn of_the_whole(key: &str) -> Option<Fault> {
+    OF_THE_WHOLE.contains(&key).then(|| {
+        Fault::params(format!(
+            "{key} is a setting of the whole program, not of a vnic or switch, and takes a restart: lasthop run --{key}, or {key} at the top of the file"
+        ))
+    })
+}

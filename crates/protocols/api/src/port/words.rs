@@ -1,0 +1,152 @@
+//! Words of a device port that stand for one of a few things.
+
+use std::fmt;
+use std::str::FromStr;
+
+use lasthop_verdict::PortKind;
+use serde::{Deserialize, Serialize};
+
+use crate::names;
+use lasthop_runtime::fault::Fault;
+
+/// How frames get to and from a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", try_from = "String")]
+pub enum BackendChoice {
+    /// The best that the device and the kernel can do.
+    #[default]
+    Auto,
+    AfPacket,
+    AfXdp,
+    Tap,
+}
+
+impl BackendChoice {
+    const ALL: [Self; 4] = [Self::Auto, Self::AfPacket, Self::AfXdp, Self::Tap];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::AfPacket => "af_packet",
+            Self::AfXdp => "af_xdp",
+            Self::Tap => "tap",
+        }
+    }
+}
+
+/// Whether the host sees the frames of a device, too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", try_from = "String")]
+pub enum HostAccess {
+    /// The host's own stack, as before.
+    #[default]
+    Shared,
+    /// No packet: the device belongs to the switch alone.
+    Off,
+    /// The host's stack, by a port of its own at the switch.
+    Port,
+}
+
+impl HostAccess {
+    const ALL: [Self; 3] = [Self::Shared, Self::Off, Self::Port];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Shared => "shared",
+            Self::Off => "off",
+            Self::Port => "port",
+        }
+    }
+}
+
+/// The kind of peer behind a port, which decides which ports it may reach.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Leads {
+    /// A guest, or the host itself.
+    #[default]
+    Inside,
+    /// A wire: an uplink.
+    Out,
+    /// A wire whose frames may go to other wires.
+    Through,
+}
+
+impl Leads {
+    /// The same in the words of the modules.
+    pub fn kind(self) -> PortKind {
+        match self {
+            Self::Inside => PortKind::Inside,
+            Self::Out => PortKind::Uplink,
+            Self::Through => PortKind::TransitUplink,
+        }
+    }
+}
+
+/// The one of `all` that is called `word`.
+fn find<T: Copy>(key: &str, word: &str, all: &[T], name: fn(T) -> &'static str) -> Result<T, Fault> {
+    all.iter().copied().find(|one| name(*one) == word).ok_or_else(|| {
+        let known = || all.iter().map(|one| name(*one));
+        let (hint, known) = (names::hint(word, known()), known().collect::<Vec<_>>().join(", "));
+        Fault::params(format!("there is no {key} \"{word}\"{hint} (there are {known})"))
+    })
+}
+
+impl FromStr for BackendChoice {
+    type Err = Fault;
+
+    fn from_str(word: &str) -> Result<Self, Fault> {
+        find("backend", word, &Self::ALL, Self::name)
+    }
+}
+
+impl FromStr for HostAccess {
+    type Err = Fault;
+
+    fn from_str(word: &str) -> Result<Self, Fault> {
+        find("host", word, &Self::ALL, Self::name)
+    }
+}
+
+impl TryFrom<String> for BackendChoice {
+    type Error = Fault;
+
+    fn try_from(word: String) -> Result<Self, Fault> {
+        word.parse()
+    }
+}
+
+impl TryFrom<String> for HostAccess {
+    type Error = Fault;
+
+    fn try_from(word: String) -> Result<Self, Fault> {
+        word.parse()
+    }
+}
+
+impl fmt::Display for BackendChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_read_and_written_alike_and_close_ones_are_offered() {
+        for backend in BackendChoice::ALL {
+            assert_eq!(backend.name().parse(), Ok(backend));
+            assert_eq!(serde_json::to_value(backend).expect("JSON"), backend.name());
+        }
+        for host in HostAccess::ALL {
+            assert_eq!(host.name().parse(), Ok(host));
+            assert_eq!(serde_json::to_value(host).expect("JSON"), host.name());
+        }
+        let fault = "af_paket".parse::<BackendChoice>().expect_err("no such one");
+        assert!(fault.message.contains("did you mean \"af_packet\""), "{fault}");
+        let fault = "none".parse::<HostAccess>().expect_err("no such one");
+        assert!(fault.message.contains("there are shared, off, port"), "{fault}");
+    }
+}

@@ -1,0 +1,585 @@
+//! Reports of the control interface, as JSON has them (docs/user/control-api.md).
+
+mod device_port;
+
+pub use device_port::{DeviceCounters, DevicePortList, DevicePortReport, DriverFacts};
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use lasthop_verdict::{Mac, PortVlans, Vid, VlanSet};
+use serde::{Deserialize, Serialize};
+
+use crate::fdb::StaticEntry;
+use crate::port::PortSpec;
+use crate::settings::Settings;
+use crate::switches::{ControllerKind, SwitchName, SwitchSpec};
+use crate::vnic::change::Change;
+use crate::vnic::{
+    FeatureSet, LinkState, MemoryMax, SocketMode, VnicMode, VnicSpec, mac_text, vid_number, vlan_list,
+};
+use lasthop_runtime::ipc::FRAME_BYTES_MAX;
+use lasthop_runtime::sandbox::{self, Layer};
+
+/// Addresses told in one message, of at most 512 bytes each: so no message is too long, even with the largest table.
+const ADDRESSES_PER_PART: usize = FRAME_BYTES_MAX / 512;
+
+/// Counters of the whole switch.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StatsReport {
+    /// When they were read, in milliseconds since 1970.
+    #[serde(default)]
+    pub time_ms: u64,
+    /// One per port, and one of the switch itself.
+    pub ports: Vec<PortReport>,
+    /// One per worker, by number.
+    pub workers: Vec<WorkerReport>,
+}
+
+/// How a connection ends as a rule.
+pub const HUNG_UP: &str = "the front end closed the connection";
+
+/// Counters of the workers alone.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkersReport {
+    /// One per worker, by number.
+    pub workers: Vec<WorkerReport>,
+}
+
+/// Packets by the name of the reason for which they were dropped; reasons that did not occur are left out.
+pub type DropCounts = BTreeMap<String, u64>;
+
+/// One port: "rx" is from the guest, "tx" is to it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortReport {
+    /// Its name.
+    pub name: String,
+    /// How far its guest has come, in a word or a sentence.
+    pub state: String,
+    /// When its counters began, in milliseconds since 1970; none: with the switch process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since_ms: Option<u64>,
+    /// Packets taken from the guest's transmit rings.
+    pub rx_packets: u64,
+    /// Their bytes, without virtio-net headers.
+    pub rx_bytes: u64,
+    /// Those of them that were GSO frames.
+    pub rx_gso_packets: u64,
+    /// Packets put into the guest's receive rings.
+    pub tx_packets: u64,
+    /// Their bytes, without virtio-net headers.
+    pub tx_bytes: u64,
+    /// Those of them that were GSO frames.
+    pub tx_gso_packets: u64,
+    /// Packets that the switch itself put in.
+    pub injected: u64,
+    /// Copies beyond the first that floods made of this port's packets.
+    pub copies_added: u64,
+    /// Segments beyond the first that software segmentation made of them.
+    pub segments_added: u64,
+    /// Packets of this port that were delivered.
+    pub forwarded: u64,
+    /// Those of them that the control plane was handed.
+    #[serde(default)]
+    pub upcalls: u64,
+    /// Packets to several ports of which none could receive.
+    #[serde(default)]
+    pub flooded_to_none: u64,
+    /// Packets that wait for receive buffers now.
+    pub waiting: u64,
+    /// Packets that were copied while they waited.
+    #[serde(default)]
+    pub detached: u64,
+    /// Packets of this port that were dropped, by reason.
+    pub rx_drops: DropCounts,
+    /// Packets to this port that were dropped, by reason; each is also in its sender's `rx_drops`.
+    pub tx_drops: DropCounts,
+    /// Checksums completed in software for this guest.
+    pub tx_csum_completed: u64,
+    /// Times that the guest was signalled.
+    pub signals: u64,
+    /// Whether each packet taken in was forwarded, dropped for a reason, flooded to none, or waits.
+    pub conserved: bool,
+    /// Negotiated virtio features and the rings; shown with the vnic, not with the counters.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub features: Vec<String>,
+    /// The rings that run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rings: Vec<RingReport>,
+    /// The MTU that the front end told, in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guest_mtu: Option<u16>,
+}
+
+impl PortReport {
+    /// Frames that came in, with the copies and segments made of them.
+    pub fn taken_in(&self) -> u64 {
+        self.rx_packets + self.injected + self.copies_added + self.segments_added
+    }
+
+    /// Packets of this port that were dropped.
+    pub fn dropped(&self) -> u64 {
+        self.rx_drops.values().sum()
+    }
+}
+
+/// One ring of a port: even numbers carry to the guest, odd ones from it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RingReport {
+    /// Index of the virtqueue.
+    pub index: u16,
+    /// Entries of the ring.
+    pub entries: u16,
+    /// Whether packets pass.
+    pub enabled: bool,
+    /// The fault of its guest that stopped it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// One worker thread since it started.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerReport {
+    /// Its number, from 0.
+    pub index: usize,
+    /// The worker whose thread serves it: the first one, or itself.
+    #[serde(default)]
+    pub thread: usize,
+    /// Processor time of its own thread, in nanoseconds, if the system tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_ns: Option<u64>,
+    /// Times it went to sleep.
+    pub sleeps: u64,
+    /// Times it looked for events without sleeping.
+    pub polls: u64,
+    /// Times its thread went to sleep since others wanted its core.
+    #[serde(default)]
+    pub crowded: u64,
+    /// Visits to rings.
+    pub visits: u64,
+    /// Visits that found packets.
+    pub batches: u64,
+    /// Batches that found another worker at their receive ring for longer than a short look.
+    #[serde(default)]
+    pub contended: u64,
+    /// References that were left for that worker.
+    #[serde(default)]
+    pub left: u64,
+    /// Packets that were copied side by side with another worker.
+    #[serde(default)]
+    pub leased: u64,
+    /// References that came back from other workers.
+    #[serde(default)]
+    pub returned: u64,
+    /// Times it woke another worker.
+    #[serde(default)]
+    pub wakes: u64,
+}
+
+/// The forwarding tables, by switch and then by address.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FdbReport {
+    /// One per address and VLAN.
+    pub entries: Vec<FdbLine>,
+}
+
+impl FdbReport {
+    /// All addresses in parts that fit into a message each; the last one apart.
+    pub fn in_parts(self) -> (Vec<Self>, Self) {
+        let mut last = self.entries;
+        let mut parts = Vec::new();
+        while last.len() > ADDRESSES_PER_PART {
+            let rest = last.split_off(ADDRESSES_PER_PART);
+            parts.push(Self { entries: std::mem::replace(&mut last, rest) });
+        }
+        (parts, Self { entries: last })
+    }
+}
+
+/// One address and where it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FdbLine {
+    /// The switch that knows it.
+    pub switch: SwitchName,
+    /// The address.
+    pub mac: String,
+    /// None: of untagged frames, or a static one for all VLANs that its vnic carries.
+    #[serde(default)]
+    pub vlan: Option<u16>,
+    /// The name of its port.
+    pub port: String,
+    /// Since it was last seen as a source; 0 for static ones.
+    pub age_ms: u64,
+    /// Whether a user set it; it does not age.
+    #[serde(rename = "static")]
+    pub is_static: bool,
+}
+
+/// How many addresses were forgotten.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlushReport {
+    /// Entries that were removed.
+    pub flushed: usize,
+}
+
+/// Which VLANs each vnic carries.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VlansReport {
+    /// One per vnic.
+    pub vnics: Vec<VnicVlans>,
+}
+
+/// The VLANs of one vnic.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VnicVlans {
+    /// The name of the vnic.
+    pub name: String,
+    /// No VLAN settings: every frame passes as it is.
+    pub passes_all: bool,
+    /// Single VLANs and ranges, by number.
+    pub vlans: Vec<VlanReport>,
+}
+
+/// A VLAN or a range of them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VlanReport {
+    /// The VLAN, or the first of a range: 1 to 4094.
+    pub vlan: u16,
+    /// The last of a range, which belongs to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vlan_end: Option<u16>,
+    /// `PVID`: untagged frames from the guest are in it; `Egress Untagged`: frames go to the guest without a tag.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub flags: Vec<String>,
+}
+
+impl VlanReport {
+    fn untagged(vid: Vid) -> Self {
+        let flags = ["PVID", "Egress Untagged"].map(str::to_owned).into();
+        Self { vlan: vid.get(), vlan_end: None, flags }
+    }
+
+    fn tagged(first: u16, last: u16) -> Self {
+        Self { vlan: first, vlan_end: (last > first).then_some(last), flags: Vec::new() }
+    }
+}
+
+impl VnicVlans {
+    pub fn of(spec: &VnicSpec) -> Self {
+        let (name, vlans) = (spec.name.to_string(), spec.port_vlans());
+        let passes_all = vlans == PortVlans::Any;
+        let vlans = match vlans {
+            PortVlans::Any => vec![VlanReport::tagged(1, 4094)],
+            PortVlans::Access(vid) => vec![VlanReport::untagged(vid)],
+            PortVlans::Trunk { carried, native } => {
+                let ranges = carried.map_or_else(
+                    || vec![(1, 4094)],
+                    |set| set.ranges().iter().map(|(first, last)| (first.get(), last.get())).collect(),
+                );
+                trunk(ranges, native)
+            }
+        };
+        Self { name, passes_all, vlans }
+    }
+}
+
+/// Tagged ranges, with the native VLAN on a line of its own in its place.
+fn trunk(ranges: Vec<(u16, u16)>, native: Option<Vid>) -> Vec<VlanReport> {
+    let Some(native) = native else {
+        return ranges.into_iter().map(|(first, last)| VlanReport::tagged(first, last)).collect();
+    };
+    let vid = native.get();
+    let around = |(first, last): (u16, u16)| match (first..=last).contains(&vid) {
+        true => vec![(first, vid - 1), (vid + 1, last)],
+        false => vec![(first, last)],
+    };
+    let tagged = ranges.into_iter().flat_map(around).filter(|(first, last)| first <= last);
+    let tagged = tagged.map(|(first, last)| VlanReport::tagged(first, last));
+    let mut all: Vec<_> = tagged.chain([VlanReport::untagged(native)]).collect();
+    all.sort_by_key(|vlan| vlan.vlan);
+    all
+}
+
+/// A vnic as it is set up and how it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VnicReport {
+    /// Its name.
+    pub name: String,
+    /// The switch that it belongs to.
+    pub switch: SwitchName,
+    /// How far its guest has come, in a word or a sentence.
+    pub state: String,
+    /// The side that makes the socket.
+    pub mode: VnicMode,
+    /// The path in use.
+    pub socket: PathBuf,
+    /// Its static address; null if any is learned.
+    #[serde(default, with = "mac_text")]
+    pub mac: Option<Mac>,
+    /// Queue pairs that a guest may use: 1 to 32.
+    pub queues: u16,
+    /// The MTU that the guest is told, in bytes: 68 to 65535.
+    pub mtu: Option<u16>,
+    /// How much memory its guest may have; null is the default.
+    #[serde(default)]
+    pub memory_max: Option<MemoryMax>,
+    /// Virtio features that are not offered.
+    pub features_off: FeatureSet,
+    /// Frames per second from its guest that may be flooded; 0 is no limit.
+    #[serde(default)]
+    pub storm_broadcast: u32,
+    /// As `storm_broadcast`, of multicast frames.
+    #[serde(default)]
+    pub storm_multicast: u32,
+    /// As `storm_broadcast`, of frames to unknown addresses.
+    #[serde(default)]
+    pub storm_unknown: u32,
+    /// The VLAN that it is in, without tags.
+    #[serde(default, with = "vid_number")]
+    pub vlan: Option<Vid>,
+    /// VLANs that it carries, with tags.
+    #[serde(default, with = "vlan_list")]
+    pub trunk: Option<VlanSet>,
+    /// The VLAN of untagged frames, beside those with tags.
+    #[serde(default, with = "vid_number")]
+    pub native: Option<Vid>,
+    /// Whether it exchanges no frames with other isolated vnics.
+    #[serde(default)]
+    pub isolated: bool,
+    /// Whether packets pass, as set by the user.
+    #[serde(default)]
+    pub link: LinkState,
+    /// Its link is down since no uplink that its switch depends on has one.
+    #[serde(default)]
+    pub uplinks_down: bool,
+    /// Mode of the socket's file.
+    #[serde(default)]
+    pub socket_mode: Option<SocketMode>,
+    /// Owner of the socket's file, by name or number.
+    #[serde(default)]
+    pub socket_owner: Option<String>,
+    /// Group of the socket's file, by name or number.
+    #[serde(default)]
+    pub socket_group: Option<String>,
+    /// Negotiated virtio features.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub features: Vec<String>,
+    /// The rings that run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rings: Vec<RingReport>,
+    /// The last refusal to the front end of the present or last guest.
+    #[serde(default)]
+    pub last_refusal: Option<String>,
+    /// Settings that will disappoint, one sentence each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
+}
+
+impl VnicReport {
+    /// The vnic in `state`, with nothing negotiated. `socket` is the path in use.
+    pub fn new(spec: &VnicSpec, socket: PathBuf, state: &str) -> Self {
+        Self {
+            name: spec.name.to_string(),
+            switch: spec.switch.clone(),
+            state: state.to_owned(),
+            mode: spec.mode,
+            socket,
+            mac: spec.mac,
+            queues: spec.queues,
+            mtu: spec.mtu,
+            memory_max: spec.memory_max,
+            features_off: spec.features_off.clone(),
+            storm_broadcast: spec.storm_broadcast,
+            storm_multicast: spec.storm_multicast,
+            storm_unknown: spec.storm_unknown,
+            vlan: spec.vlan,
+            trunk: spec.trunk.clone(),
+            native: spec.native,
+            isolated: spec.isolated,
+            link: spec.link,
+            uplinks_down: false,
+            socket_mode: spec.socket_mode,
+            socket_owner: spec.socket_owner.clone(),
+            socket_group: spec.socket_group.clone(),
+            features: Vec::new(),
+            rings: Vec::new(),
+            last_refusal: None,
+            warnings: Vec::new(),
+        }
+    }
+}
+
+/// The changes of `vnic.set`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SetReport {
+    /// The name of the vnic.
+    pub name: String,
+    /// One per key, with the time at which it takes effect.
+    pub changes: Vec<Change>,
+    /// Whether the attached guest learnt of its new link state; null if that did not change, or there is no guest.
+    pub guest_told: Option<bool>,
+}
+
+/// All vnics, by name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VnicList {
+    /// One per vnic.
+    pub vnics: Vec<VnicReport>,
+}
+
+/// The switch process's state of a switch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SwitchInside {
+    /// Its name.
+    pub name: SwitchName,
+    /// Lines of its forwarding table.
+    pub addresses: usize,
+    /// Counts of the table's events, by name.
+    pub counters: BTreeMap<String, u64>,
+    /// Connections of clients from outside who take its packets of no flow, if its controller is one.
+    #[serde(default)]
+    pub askers: Vec<u64>,
+}
+
+/// A process that is connected to the control interface.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ControlClient {
+    /// None if the system does not tell, as of one in a container.
+    pub pid: Option<i32>,
+    /// Its name, as in its `comm` (proc(5)).
+    pub name: Option<String>,
+    /// Since it connected to this switch process.
+    pub connected_ms: u64,
+}
+
+impl ControlClient {
+    /// `ovs-vswitchd (process 4711), connected for 3 min`
+    pub fn text(&self) -> String {
+        let name = self.name.as_deref().unwrap_or("a process of another namespace");
+        let pid = self.pid.map(|pid| format!(" (process {pid})")).unwrap_or_default();
+        format!("{name}{pid}, connected for {}", crate::readable::time(self.connected_ms))
+    }
+}
+
+/// Something that is over.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ended {
+    /// How it ended, in words.
+    pub why: String,
+    /// The time since then, in milliseconds.
+    pub ago_ms: u64,
+}
+
+/// A switch: its settings and its state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SwitchReport {
+    /// Its name.
+    pub name: SwitchName,
+    /// The name of its module.
+    pub module: String,
+    /// Slots of its forwarding table; null if its module has none.
+    pub fdb_entries: Option<usize>,
+    /// Names of its vnics.
+    pub vnics: Vec<String>,
+    /// Lines of its forwarding table; null while there is no switch process to ask.
+    pub addresses: Option<usize>,
+    /// Counts of the table's events, by name.
+    #[serde(default)]
+    pub counters: BTreeMap<String, u64>,
+    /// The controller that gets its misses; null if its module has none.
+    #[serde(default)]
+    pub controller: Option<ControllerKind>,
+    /// The processes that are connected and asked, if the controller is an external one.
+    #[serde(default)]
+    pub clients: Vec<ControlClient>,
+}
+
+/// All switches: the default one, then the others in the order in which they were made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SwitchList {
+    /// One per switch.
+    pub switches: Vec<SwitchReport>,
+}
+
+/// The configuration of the switch: from its start, and since.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConfigReport {
+    /// Those of the program and of the default switch.
+    #[serde(flatten)]
+    pub settings: Settings,
+    /// Those beside the default one, by name.
+    #[serde(default)]
+    pub switches: Vec<SwitchSpec>,
+    /// Those of guests.
+    pub vnics: Vec<VnicSpec>,
+    /// Those over devices and taps.
+    #[serde(default)]
+    pub ports: Vec<PortSpec>,
+    /// Static entries of the forwarding tables.
+    #[serde(default)]
+    pub fdb: Vec<StaticEntry>,
+}
+
+/// Which program is running.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VersionReport {
+    /// The version of the program.
+    pub version: String,
+    /// The process of `lasthop run`.
+    pub pid: u32,
+    /// The module of the default switch.
+    pub module: String,
+    /// The driver process, if there is one.
+    #[serde(default)]
+    pub driver_pid: Option<u32>,
+    /// The sandboxes of the inner processes.
+    #[serde(default)]
+    pub sandboxes: Vec<SandboxReport>,
+}
+
+/// The sandbox of one of the inner processes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SandboxReport {
+    /// Which one: `switch` or `driver`.
+    pub process: String,
+    /// The requested mode.
+    pub mode: sandbox::SandboxMode,
+    /// None at all if it has no sandbox.
+    pub layers: Vec<Layer>,
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::controller_orders::ControllerReport;
+    use crate::orders::Report;
+
+    use super::*;
+
+    #[test]
+    fn a_large_table_is_told_whole_in_parts_that_fit() {
+        let line = FdbLine {
+            switch: "s".repeat(32).parse().expect("a name"),
+            mac: "02:00:00:00:00:01".to_owned(),
+            vlan: Some(4094),
+            port: "p".repeat(32),
+            age_ms: u64::MAX,
+            is_static: false,
+        };
+        let count = 150_000;
+        let entries =
+            (0..count).map(|age_ms| FdbLine { age_ms: u64::MAX - age_ms, ..line.clone() }).collect();
+        let whole = FdbReport { entries };
+        let (mut parts, last) = whole.clone().in_parts();
+        parts.push(last);
+        for fdb in parts.clone() {
+            let by_controller = ControllerReport::Addresses { round: u64::MAX, fdb: fdb.clone() };
+            assert!(serde_json::to_vec(&by_controller).expect("JSON").len() <= FRAME_BYTES_MAX);
+            let by_switch = Report::Addresses { id: u64::MAX, fdb };
+            assert!(serde_json::to_vec(&by_switch).expect("JSON").len() <= FRAME_BYTES_MAX);
+        }
+        let told: Vec<FdbLine> = parts.into_iter().flat_map(|part| part.entries).collect();
+        assert!(told == whole.entries, "none is missing, and all are in order");
+        let (parts, last) = FdbReport { entries: Vec::new() }.in_parts();
+        assert!(parts.is_empty() && last.entries.is_empty());
+    }
+}

@@ -1,0 +1,153 @@
+//! Settings that only a restart can change: as they are asked for, and as the switch process runs with them.
+
+use clap::Args;
+use serde::{Deserialize, Serialize};
+
+use crate::cpus::CpuList;
+use crate::device_patterns::DevicePatterns;
+use crate::hysteresis::Hysteresis;
+use crate::modules::{FdbEntries, ModuleName};
+use crate::switches::{ControllerKind, FailMode, SwitchSpec};
+use crate::upcalls::UpcallBounds;
+use crate::workers::Workers;
+use lasthop_runtime::fault::Fault;
+use lasthop_runtime::sandbox;
+
+/// Settings from the file or from flags. In a report, the settings of the running switch.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Args, Serialize, Deserialize)]
+pub struct Settings {
+    /// Module of the switch "default", which decides where its packets go: flow, bridge or dummy [default: flow]
+    #[arg(long)]
+    pub module: Option<ModuleName>,
+    /// CPUs that workers may use, as in 0-3,6 [default: all]
+    #[arg(long, value_name = "LIST")]
+    pub cpus: Option<CpuList>,
+    /// Slots of the forwarding table of the switch "default"; addresses behind one port take at most a quarter [default: 16384]
+    #[arg(long, value_name = "N")]
+    pub fdb_entries: Option<FdbEntries>,
+    /// Controller of the switch "default", with module flow: the built-in one (embedded), a client of the datapath socket such as
+    /// ovs-vswitchd (external), or none [default: embedded]
+    #[arg(long, value_name = "embedded|external|none")]
+    #[serde(default)]
+    pub controller: Option<ControllerKind>,
+    /// Packets without a flow in the switch "default", while its controller is away: forward as a bridge (standalone), or drop
+    /// (secure) [default: standalone; secure with --controller external]
+    #[arg(long, value_name = "standalone|secure")]
+    #[serde(default)]
+    pub fail_mode: Option<FailMode>,
+    /// Limits of each port for packets on the way to the controller: packets, KiB, and packets a second per worker (0: no
+    /// limit); packets beyond are dropped as no_flow [default: packets=256,kib=256,rate=20000]
+    #[arg(long, value_name = "packets=N,kib=N,rate=N")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub upcalls: Option<UpcallBounds>,
+    /// Threads that move packets, 1 to 16; under light load only the first one works [default: one for each CPU of --cpus; without
+    /// it 2, or 1 with fewer than 4 CPUs]
+    #[arg(long, value_name = "N")]
+    pub workers: Option<Workers>,
+    /// Longest busy-poll before a worker thread sleeps, in microseconds, 0 to 10000. It polls only while that pays; a larger value
+    /// saves wake-ups where answers take long [default: 200]
+    #[arg(long, value_name = "N")]
+    #[serde(default)]
+    pub hysteresis_us: Option<Hysteresis>,
+    /// Sandbox of the switch, driver and controller process: as much as this kernel allows (auto), everything or no start
+    /// (strict), none (off) [default: auto]
+    #[arg(long, value_name = "auto|strict|off")]
+    pub sandbox: Option<sandbox::SandboxMode>,
+    /// Group, by name or number, whose members may use the control socket, besides the switch's own user [default: none]
+    #[arg(long, value_name = "GROUP")]
+    #[serde(default)]
+    pub control_group: Option<String>,
+    /// Network devices that an outside controller may use as ports, and taps that it may request, by name, as in eth1,br*
+    /// [default: all if a switch has controller=external, else none]
+    #[arg(long, value_name = "NAMES")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub datapath_devices: Option<DevicePatterns>,
+}
+
+impl Settings {
+    /// Both together, of which these win.
+    pub fn over(self, other: Self) -> Self {
+        Self {
+            module: self.module.or(other.module),
+            cpus: self.cpus.or(other.cpus),
+            fdb_entries: self.fdb_entries.or(other.fdb_entries),
+            controller: self.controller.or(other.controller),
+            fail_mode: self.fail_mode.or(other.fail_mode),
+            upcalls: self.upcalls.or(other.upcalls),
+            workers: self.workers.or(other.workers),
+            hysteresis_us: self.hysteresis_us.or(other.hysteresis_us),
+            sandbox: self.sandbox.or(other.sandbox),
+            control_group: self.control_group.or(other.control_group),
+            datapath_devices: self.datapath_devices.or(other.datapath_devices),
+        }
+    }
+}
+
+/// How the switch process is to run; module and table are the default switch's.
+#[derive(Clone, Debug, Args)]
+pub struct SwitchSettings {
+    #[arg(long)]
+    pub module: ModuleName,
+    #[arg(long)]
+    pub cpus: Option<CpuList>,
+    #[arg(long)]
+    pub fdb_entries: Option<FdbEntries>,
+    #[arg(long)]
+    pub controller: Option<ControllerKind>,
+    #[arg(long)]
+    pub fail_mode: Option<FailMode>,
+    #[arg(long)]
+    pub upcalls: Option<UpcallBounds>,
+    #[arg(long, default_value = "1")]
+    pub workers: Workers,
+    #[arg(long = "hysteresis-us", default_value_t)]
+    pub hysteresis: Hysteresis,
+    #[arg(long, default_value = "auto")]
+    pub sandbox: sandbox::SandboxMode,
+}
+
+impl SwitchSettings {
+    /// The given settings, and defaults.
+    ///
+    /// # Errors
+    /// One sentence that names CPUs which this process may not use.
+    pub fn new(asked: Settings) -> Result<Self, Fault> {
+        let Settings {
+            module,
+            cpus,
+            fdb_entries,
+            controller,
+            fail_mode,
+            upcalls,
+            workers,
+            hysteresis_us,
+            sandbox,
+            control_group: _,
+            datapath_devices: _,
+        } = asked;
+        cpus.as_ref().map_or(Ok(()), CpuList::check)?;
+        Ok(Self {
+            module: module.unwrap_or_default(),
+            workers: workers.unwrap_or_else(|| Workers::for_cpus(cpus.as_ref())),
+            cpus,
+            fdb_entries,
+            controller,
+            fail_mode,
+            upcalls,
+            hysteresis: hysteresis_us.unwrap_or_default(),
+            sandbox: sandbox.unwrap_or_default(),
+        })
+    }
+
+    /// The switch that is always there is this one from now on.
+    pub fn set_default_switch(&mut self, spec: &SwitchSpec) {
+        self.module = spec.module.clone();
+        self.fdb_entries = spec.fdb_entries;
+        (self.controller, self.fail_mode) = (Some(spec.controller), spec.fail_mode);
+    }
+
+    /// The switch that is always there.
+    pub fn default_switch(&self) -> SwitchSpec {
+        SwitchSpec::default_of(self.module.clone(), self.fdb_entries, self.controller, self.fail_mode)
+    }
+}

@@ -1,0 +1,380 @@
+//! The configuration file, TOML.
+//!
+//! **Purpose.** [`read`] gives the configuration that a file says, [`read_all`] all mistakes in it at once, [`SCHEMA`] its
+//! form for editors. [`plan`] says which steps lead from a running switch to a file.
+//!
+//! **Contract.** A mistake names its line and the remedy. Keys that a file leaves out have the defaults of the command line.
+//!
+//! **Not checked.** Whether sockets, devices and users exist: that shows when they are used.
+//!
+//! **Threading.** None. A file is read as a whole, up to a bound.
+//!
+//! ```toml
+//! module = "flow"
+//! cpus = "0-1"
+//! workers = 2
+//!
+//! [[switch]]
+//! name = "storage"
+//! module = "dummy"
+//!
+//! [[vnic]]
+//! name = "vm1"
+//! mac = "02:00:00:00:00:01"
+//! vlan = 5
+//!
+//! [[port]]
+//! name = "eth1"
+//!
+//! [[fdb]]
+//! mac = "02:00:00:00:00:02"
+//! vnic = "vm1"
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod mistakes;
+pub mod plan;
+pub mod plan_text;
+mod schema;
+mod sense;
+
+pub use mistakes::Mistake;
+pub use schema::SCHEMA;
+
+use std::path::Path;
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use lasthop_api::cpus::CpuList;
+use lasthop_api::device_patterns::DevicePatterns;
+use lasthop_api::fdb::StaticEntry;
+use lasthop_api::hysteresis::Hysteresis;
+use lasthop_api::modules::{FdbEntries, ModuleName};
+use lasthop_api::names;
+use lasthop_api::port::PortSpec;
+use lasthop_api::settings::Settings;
+use lasthop_api::switches::{ControllerKind, FailMode, SwitchSpec};
+use lasthop_api::upcalls::UpcallBounds;
+use lasthop_api::vnic::VnicSpec;
+use lasthop_api::workers::Workers;
+use lasthop_runtime::fault::Fault;
+use lasthop_runtime::sandbox;
+
+/// Largest file, in bytes: room for 1024 vnics with everything said.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// The contents of the file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Config {
+    /// Settings of the whole switch.
+    pub settings: Settings,
+    /// Those that were named, beside the default one.
+    pub switches: Vec<SwitchSpec>,
+    /// Its vnics, without ports over devices.
+    pub vnics: Vec<VnicSpec>,
+    /// Device ports.
+    pub ports: Vec<PortSpec>,
+    /// Static entries of the forwarding table.
+    pub fdb: Vec<StaticEntry>,
+}
+
+impl Config {
+    /// The default switch and those that were named.
+    pub fn all_switches(&self) -> Vec<SwitchSpec> {
+        let module = self.settings.module.clone().unwrap_or_default();
+        let Settings { fdb_entries, controller, fail_mode, .. } = self.settings;
+        let default = SwitchSpec::default_of(module, fdb_entries, controller, fail_mode);
+        std::iter::once(default).chain(self.switches.iter().cloned()).collect()
+    }
+
+    /// All that is a vnic to the switch: device ports, too.
+    pub fn all_vnics(&self) -> Vec<VnicSpec> {
+        self.vnics.iter().cloned().chain(self.ports.iter().map(PortSpec::vnic)).collect()
+    }
+}
+
+/// The settings stand here once more, since a flattened table has no unknown keys.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    module: Option<ModuleName>,
+    cpus: Option<CpuList>,
+    #[serde(rename = "fdb-entries")]
+    fdb_entries: Option<FdbEntries>,
+    controller: Option<ControllerKind>,
+    #[serde(rename = "fail-mode")]
+    fail_mode: Option<FailMode>,
+    upcalls: Option<UpcallBounds>,
+    workers: Option<Workers>,
+    #[serde(rename = "hysteresis-us")]
+    hysteresis_us: Option<Hysteresis>,
+    sandbox: Option<sandbox::SandboxMode>,
+    #[serde(rename = "control-group")]
+    control_group: Option<String>,
+    #[serde(rename = "datapath-devices")]
+    datapath_devices: Option<DevicePatterns>,
+    #[serde(default)]
+    switch: Vec<Spanned<SwitchSpec>>,
+    #[serde(default)]
+    vnic: Vec<Spanned<VnicSpec>>,
+    #[serde(default)]
+    port: Vec<Spanned<PortSpec>>,
+    #[serde(default)]
+    fdb: Vec<StaticEntry>,
+}
+
+/// Reads the file at `path`. Relative socket paths in it start at its directory.
+pub fn read(path: &Path) -> Result<Config, Fault> {
+    read_all(path)?.map_err(|mistakes| {
+        let shown = path.display();
+        let more = match mistakes.len() {
+            0 | 1 => String::new(),
+            count => format!(" ({} more; see all with: lasthop check -c {shown})", count - 1),
+        };
+        let first = mistakes.first().map(ToString::to_string).unwrap_or_default();
+        Fault::params(format!("{shown}:{first}{more}"))
+    })
+}
+
+/// As [`read`]; with all mistakes of a file that can be read.
+pub fn read_all(path: &Path) -> Result<Result<Config, Vec<Mistake>>, Fault> {
+    let shown = path.display();
+    let failed = |why: &dyn std::fmt::Display| Fault::params(format!("cannot read \"{shown}\": {why}"));
+    let meta = std::fs::metadata(path).map_err(|error| failed(&error))?;
+    if meta.len() > FILE_BYTES_MAX {
+        return Err(failed(&format_args!("it is larger than {FILE_BYTES_MAX} bytes")));
+    }
+    let text = std::fs::read_to_string(path).map_err(|error| failed(&error))?;
+    let mut config = match mistakes::collect(&text, parse) {
+        Ok(config) => config,
+        Err(mistakes) => return Ok(Err(mistakes)),
+    };
+    let base = std::path::absolute(path).map_err(|error| failed(&error))?;
+    let base = base.parent().unwrap_or(Path::new("/"));
+    config.vnics = config.vnics.into_iter().map(|vnic| vnic.based_at(base)).collect();
+    Ok(Ok(config))
+}
+
+/// The configuration in `text`, or its first mistake.
+fn parse(text: &str) -> Result<Config, Mistake> {
+    let file: File = toml::from_str(text).map_err(|error| mistake(text, &error))?;
+    let switches = distinct_switches(text, file.switch)?;
+    let mut vnics: Vec<VnicSpec> = Vec::with_capacity(file.vnic.len());
+    for vnic in file.vnic {
+        let line = line_of(text, vnic.span().start);
+        sense::check(vnic.get_ref(), &vnics).map_err(|fault| Mistake::new(line..=line, fault.message))?;
+        vnics.push(vnic.into_inner());
+    }
+    let ports = distinct_ports(text, file.port, &vnics)?;
+    let settings = Settings {
+        module: file.module,
+        cpus: file.cpus,
+        fdb_entries: file.fdb_entries,
+        controller: file.controller,
+        fail_mode: file.fail_mode,
+        upcalls: file.upcalls,
+        workers: file.workers,
+        hysteresis_us: file.hysteresis_us,
+        sandbox: file.sandbox,
+        control_group: file.control_group,
+        datapath_devices: file.datapath_devices,
+    };
+    Ok(Config { settings, switches, vnics, ports, fdb: file.fdb })
+}
+
+/// The device ports, or the first one that cannot be beside the others and the vnics.
+fn distinct_ports(
+    text: &str,
+    ports: Vec<Spanned<PortSpec>>,
+    vnics: &[VnicSpec],
+) -> Result<Vec<PortSpec>, Mistake> {
+    let (mut distinct, mut vnics) = (Vec::with_capacity(ports.len()), vnics.to_vec());
+    for port in ports {
+        let line = line_of(text, port.span().start);
+        sense::check_port(port.get_ref(), &distinct, &vnics)
+            .map_err(|fault| Mistake::new(line..=line, fault.message))?;
+        vnics.push(port.get_ref().vnic());
+        distinct.push(port.into_inner());
+    }
+    Ok(distinct)
+}
+
+/// The switches, or the second one with a name.
+fn distinct_switches(text: &str, switches: Vec<Spanned<SwitchSpec>>) -> Result<Vec<SwitchSpec>, Mistake> {
+    let mut distinct: Vec<SwitchSpec> = Vec::with_capacity(switches.len());
+    for switch in switches {
+        let line = line_of(text, switch.span().start);
+        sense::check_switch(switch.get_ref(), &distinct)
+            .map_err(|fault| Mistake::new(line..=line, fault.message))?;
+        distinct.push(switch.into_inner());
+    }
+    Ok(distinct)
+}
+
+fn mistake(text: &str, error: &toml::de::Error) -> Mistake {
+    let span = error.span().unwrap_or_default();
+    let lines = line_of(text, span.start)..=line_of(text, span.end.saturating_sub(1).max(span.start));
+    let words = || error.message().trim().replace('\n', ", ");
+    let single = || single_table(text.get(span.clone()).unwrap_or_default(), error.message());
+    Mistake::new(lines.clone(), names::unknown_key(error.message()).or_else(single).unwrap_or_else(words))
+}
+
+/// `[vnic]` where there may be several: everybody's first mistake.
+fn single_table(heading: &str, message: &str) -> Option<String> {
+    let name = heading.trim_start().strip_prefix('[')?.split(']').next()?;
+    let is_single = message.starts_with("invalid type: map, expected a sequence") && !name.starts_with('[');
+    is_single.then(|| format!("[{name}] is one table, and there may be several: write [[{name}]]"))
+}
+
+fn line_of(text: &str, offset: usize) -> usize {
+    1 + text.bytes().take(offset).filter(|byte| *byte == b'\n').count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_file_is_understood() {
+        let text = "module = \"dummy\"\nsandbox = \"strict\"\ncontrol-group = \"kvm\"\ncpus = \"0-1\"\nfdb-entries = 4096\nworkers = 2\nhysteresis-us = 20\n[[switch]]\nname = \"red\"\n\
+                    [[switch]]\nname = \"blue\"\nmodule = \"bridge\"\nfdb-entries = 128\n\
+                    [[vnic]]\nname = \"a\"\n[[vnic]]\nname = \"b\"\nswitch = \"red\"\nsocket = \"s\"\n\
+                    mode = \"connect\"\nmac = \"02:00:00:00:00:01\"\nqueues = 2\nmtu = 1400\nfeatures-off = [\"TSO\"]\nstorm-broadcast = 1000\n";
+        let config = parse(text).expect("a good file");
+        let settings = &config.settings;
+        assert_eq!(settings.module.as_ref().map(ModuleName::as_str), Some("dummy"));
+        assert_eq!(settings.cpus, Some(CpuList(vec![0, 1])));
+        assert_eq!(settings.fdb_entries, Some(FdbEntries(4096)));
+        assert_eq!((settings.workers, settings.hysteresis_us), (Some(Workers(2)), Some(Hysteresis(20))));
+        assert_eq!(settings.sandbox, Some(sandbox::SandboxMode::Strict));
+        assert_eq!(settings.control_group.as_deref(), Some("kvm"));
+        let specs: Vec<VnicSpec> = [
+            "a",
+            "b,switch=red,socket=s,mode=connect,mac=02:00:00:00:00:01,queues=2,mtu=1400,features-off=TSO,storm-broadcast=1000",
+        ]
+        .map(|text| text.parse().expect("a vnic"))
+        .into();
+        assert_eq!(config.vnics, specs);
+        let switches =
+            ["red", "blue,module=bridge,fdb-entries=128"].map(|text| text.parse().expect("a switch"));
+        assert_eq!(config.switches, switches);
+    }
+
+    #[test]
+    fn vlans_and_static_entries_are_understood() {
+        let text = "[[vnic]]\nname = \"a\"\nvlan = 5\nisolated = true\n[[vnic]]\nname = \"b\"\ntrunk = [10, \"20-29\"]\nnative = 99\n\
+                    [[fdb]]\nmac = \"02:00:00:00:00:07\"\nvlan = 5\nvnic = \"a\"\n";
+        let config = parse(text).expect("a good file");
+        let specs = ["a,vlan=5,isolated=true", "b,trunk=10+20-29,native=99"]
+            .map(|text| text.parse().expect("a vnic"));
+        assert_eq!(config.vnics, specs);
+        assert_eq!(config.fdb.len(), 1);
+        assert_eq!(config.fdb[0].vnic.as_str(), "a");
+    }
+
+    #[test]
+    fn device_ports_are_understood() {
+        let text = "[[port]]\nname = \"out\"\ndevice = \"eth1\"\nbackend = \"af_packet\"\nqueues = 2\nhost = \"off\"\ntransit = true\n\
+                    link-tracking = true\nqdisc-bypass = true\ntrunk = [5]\n\
+                    [[port]]\nname = \"br0\"\ntap = \"br0\"\naddress = [\"192.0.2.1/24\", \"2001:db8::1/64\"]\nmtu = 9000\n\
+                    [[fdb]]\nmac = \"02:00:00:00:00:07\"\nvnic = \"out\"\n";
+        let config = parse(text).expect("a good file");
+        let specs = [
+            "out,device=eth1,backend=af_packet,queues=2,host=off,transit=true,link-tracking=true,qdisc-bypass=true,trunk=5",
+            "br0,tap=br0,address=192.0.2.1/24+2001:db8::1/64,mtu=9000",
+        ]
+        .map(|text| text.parse().expect("a port"));
+        assert_eq!(config.ports, specs);
+        assert_eq!(config.all_vnics().len(), 2);
+    }
+
+    #[test]
+    fn an_empty_file_says_nothing() {
+        assert_eq!(parse(""), Ok(Config::default()));
+    }
+
+    #[test]
+    fn mistakes_have_a_line_and_a_remedy() {
+        for (text, line, words) in [
+            ("modul = \"bridge\"", 1, "did you mean \"module\""),
+            ("\nmodule = \"brige\"", 2, "did you mean \"bridge\""),
+            ("cpus = \"3-1\"", 1, "not a list of CPUs"),
+            ("fdb-entries = 63", 1, "64 to 1048576"),
+            ("fdb-entries = -1", 1, "64 to 1048576"),
+            ("fdb_entries = 100", 1, "did you mean \"fdb-entries\""),
+            ("workers = 17", 1, "workers must be a whole number from 1 to 16"),
+            ("sandbox = \"on\"", 1, "none of auto, strict, off"),
+            ("worker = 2", 1, "did you mean \"workers\""),
+            ("hysteresis-us = -1", 1, "hysteresis-us must be a whole number of microseconds"),
+            ("upcalls = \"rate=-1\"", 1, "rate=-1 is not a whole number"),
+            ("hysteresis = 1", 1, "did you mean \"hysteresis-us\""),
+            ("[[vnic]]\nname = \"a\"\nque = 1", 3, "unknown key \"que\""),
+            ("[[vnic]]\nname = \"a\"\nqueus = 1", 3, "did you mean \"queues\""),
+            ("[[vnic]]\nname = \"a\"\n\nmac = \"01:00:00:00:00:01\"", 4, "unicast"),
+            ("[[vnic]]\nname = \"a\"\nqueues = 99", 3, "1 to 32"),
+            ("workers = 1\n[vnic]\nname = \"a\"", 2, "write [[vnic]]"),
+            ("hysteresis-us = \"200us\"", 1, "a whole number of microseconds"),
+            ("[[vnic]]\nname = \"a\"\nqueues = \"2\"", 3, "queues must be a whole number from 1 to 32"),
+            ("[[vnic]]\nname = \"a\"\nqueues = 70000", 3, "queues must be a whole number from 1 to 32"),
+            ("[[vnic]]\nname = \"a\"\nmtu = 9", 3, "68 to 65535"),
+            ("[[vnic]]\nname = \"a\"\nmtu = 1.5", 3, "mtu must be a whole number from 68 to 65535"),
+            ("[[vnic]]\nname = \"internal\"", 2, "choose another"),
+            ("[[vnic]]\nname = \"a\"\nmode = \"both\"", 3, "listen"),
+            ("[[vnic]]\nmtu = 1500", 1, "name"),
+            ("[[vnic]]\nname = \"a\"\nswitch = \"a b\"", 3, "name of a switch"),
+            ("[[switch]]\nmodule = \"dummy\"", 1, "name"),
+            ("[[switch]]\nname = \"a\"\nmodul = \"dummy\"", 3, "did you mean \"module\""),
+            ("[[switch]]\nname = \"a\"\nmodule = \"dumy\"", 3, "did you mean \"dummy\""),
+            ("[[switch]]\nname = \"a\"\nfdb-entries = 1", 3, "64 to 1048576"),
+            ("[[switch]]\nname = \"a\"\n[[switch]]\nname = \"a\"", 3, "switch \"a\" already"),
+            ("[[swich]]\nname = \"a\"", 1, "did you mean \"switch\""),
+            ("[[vnic]]\nname = \"a\"\nvlan = 0", 3, "0 is no VLAN"),
+            ("[[vnic]]\nname = \"a\"\nvlan = 4095", 3, "4095 is reserved"),
+            ("[[vnic]]\nname = \"a\"\nvlan = \"5\"", 3, "without quotes"),
+            ("[[vnic]]\nname = \"a\"\ntrunk = 10", 3, "as in [10,"),
+            ("[[vnic]]\nname = \"a\"\n\ntrunk = [10, \"29-20\"]", 4, "write it as 20-29"),
+            ("[[vnic]]\nname = \"a\"\nnative = 70000", 3, "1 to 4094"),
+            ("\n[[vnic]]\nname = \"a\"\nvlan = 5\ntrunk = [6]", 2, "both vlan and trunk"),
+            ("[[vnic]]\nname = \"a\"\nisolated = 1", 3, "isolated"),
+            ("[[port]]\ndevice = \"eth1\"", 1, "name"),
+            ("[[port]]\nname = \"eth1\"\nhosts = \"off\"", 3, "did you mean \"host\""),
+            ("[[port]]\nname = \"eth1\"\nhost = \"of\"", 3, "did you mean \"off\""),
+            ("[[port]]\nname = \"eth1\"\nbackend = \"af-packet\"", 3, "did you mean \"af_packet\""),
+            ("[[port]]\nname = \"eth1\"\nqueues = 33", 3, "1 to 32"),
+            ("[[port]]\nname = \"eth1\"\naddress = [\"192.0.2.1/24\"]", 1, "address is for taps"),
+            ("[[port]]\nname = \"b\"\ntap = \"b\"\naddress = [\"192.0.2.1\"]", 4, "write it as"),
+            ("[[vnic]]\nname = \"a\"\n[[port]]\nname = \"a\"", 3, "\"a\" already"),
+            (
+                "[[port]]\nname = \"a\"\n[[port]]\nname = \"b\"\ndevice = \"a\"",
+                3,
+                "the device \"a\" is that of port \"a\"",
+            ),
+            ("[[fdb]]\nmac = \"03:00:00:00:00:01\"\nvnic = \"a\"", 2, "unicast"),
+            ("[[fdb]]\nmac = \"02:00:00:00:00:01\"\nport = \"a\"", 3, "unknown key \"port\""),
+            ("[[fdb]]\nmac = \"02:00:00:00:00:01\"", 1, "vnic"),
+            ("[[vnic]]\nname = \"a\"\n[[vnic]]\nname = \"a\"", 3, "\"a\" already"),
+            ("module = ", 1, ""),
+        ] {
+            let mistake = parse(text).expect_err(text);
+            assert_eq!(mistake.line, line, "{text}: {mistake}");
+            assert!(mistake.message.contains(words), "{text}: {mistake}");
+        }
+    }
+
+    #[test]
+    fn all_mistakes_are_found_at_once() {
+        let text = "modul = \"bridge\"\nworkers = 99\n\n[[vnic]]\nname = \"a\"\nqueus = 2\nfeatures-off = [\n  \"TSOO\",\n]\n\
+                    [[vnic]]\nmtu = 9000\n[[vnic]]\nname = \"a\"\n[[vnic]]\nname = \"b\"\nmtu = 1\nlink = \"don\"\n[[vnics]]\nx = 1\n";
+        let found = mistakes::collect(text, parse).expect_err("full of mistakes");
+        let lines: Vec<usize> = found.iter().map(|mistake| mistake.line).collect();
+        assert_eq!(lines, [1, 2, 6, 7, 10, 12, 16, 17, 18], "{found:?}");
+    }
+
+    #[test]
+    fn a_file_of_nothing_but_mistakes_ends() {
+        let found = mistakes::collect(&"nonsense\n".repeat(500), parse).expect_err("nonsense");
+        assert_eq!(found.len(), mistakes::MISTAKES_MAX);
+    }
+}

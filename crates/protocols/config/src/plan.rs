@@ -1,0 +1,359 @@
+//! The steps from the running switch to the switch that a file asks for. Nothing here changes anything.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use lasthop_api::fdb::StaticEntry;
+use lasthop_api::modules::ModuleName;
+use lasthop_api::port::PortSpec;
+use lasthop_api::report::ConfigReport;
+use lasthop_api::settings::Settings;
+use lasthop_api::switches::{SwitchChange, SwitchName, SwitchSpec};
+use lasthop_api::vnic::change::{Change, When, changes};
+use lasthop_api::vnic::{Name, VnicSpec};
+
+/// One thing to do.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "op", rename_all = "lowercase")]
+#[expect(missing_docs, reason = "the fields of a step are what its comment names")]
+pub enum Step {
+    /// A vnic goes, and its guest with it.
+    Remove { name: Name },
+    /// A vnic changes while its guest is attached.
+    Change { name: Name, changes: Vec<Change> },
+    /// A vnic goes and comes again, since some of its keys cannot change; its guest attaches again.
+    Anew { vnic: VnicSpec, changes: Vec<Change> },
+    /// A vnic comes.
+    Add { vnic: VnicSpec },
+    /// A device port goes.
+    #[serde(rename = "remove_port")]
+    RemovePort { name: Name },
+    /// A device port goes and comes again as another one.
+    #[serde(rename = "anew_port")]
+    AnewPort { port: PortSpec, changes: Vec<Change> },
+    /// A device port comes.
+    #[serde(rename = "add_port")]
+    AddPort { port: PortSpec },
+    /// A switch goes; its vnics went before.
+    #[serde(rename = "remove_switch")]
+    RemoveSwitch { name: SwitchName },
+    /// A switch comes.
+    #[serde(rename = "add_switch")]
+    AddSwitch { switch: SwitchSpec },
+    /// A switch changes, with the guests that it has.
+    #[serde(rename = "set_switch")]
+    SetSwitch { switch: SwitchSpec, from: String, to: String },
+    /// A static entry of the forwarding table goes.
+    Forget { entry: StaticEntry },
+    /// A static entry comes.
+    Enter { entry: StaticEntry },
+    /// A setting of the switch is another, which takes a restart.
+    Restart { key: String, from: Value, to: Value },
+}
+
+/// The steps, in the order in which they are shown.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Plan {
+    /// In the order in which they are taken.
+    pub steps: Vec<Step>,
+}
+
+impl Plan {
+    /// From the running configuration to the wanted one. Settings of the switch that the file leaves out are not compared.
+    pub fn new(running: &ConfigReport, wanted: &ConfigReport) -> Self {
+        let by_name = |report: &ConfigReport| -> BTreeMap<Name, VnicSpec> {
+            report.vnics.iter().map(|vnic| (vnic.name.clone(), vnic.clone())).collect()
+        };
+        let (old, new) = (by_name(running), by_name(wanted));
+        let removed = old.keys().filter(|name| !new.contains_key(*name));
+        let removed = removed.map(|name| Step::Remove { name: name.clone() });
+        let changed = new.values().filter_map(|vnic| change(old.get(&vnic.name)?, vnic));
+        let added = new.values().filter(|vnic| !old.contains_key(&vnic.name));
+        let added = added.map(|vnic| Step::Add { vnic: vnic.clone() });
+        let vnics: Vec<Step> = removed.chain(changed).chain(added).chain(ports(running, wanted)).collect();
+        // A removed vnic takes its entries along.
+        let is_gone = |vnic: &Name| {
+            vnics.iter().any(|step| match step {
+                Step::Remove { name } | Step::RemovePort { name } => name == vnic,
+                Step::Anew { vnic: spec, .. } => spec.name == *vnic,
+                Step::AnewPort { port, .. } => port.name == *vnic,
+                _ => false,
+            })
+        };
+        let stays =
+            |entry: &StaticEntry, other: &ConfigReport| !is_gone(&entry.vnic) && other.fdb.contains(entry);
+        let obsolete =
+            running.fdb.iter().filter(|entry| !is_gone(&entry.vnic) && !wanted.fdb.contains(entry));
+        let missing = wanted.fdb.iter().filter(|entry| !stays(entry, running));
+        let obsolete = obsolete.map(|entry| Step::Forget { entry: entry.clone() });
+        let missing = missing.map(|entry| Step::Enter { entry: entry.clone() });
+        let entries: Vec<Step> = obsolete.chain(missing).collect();
+        let default = default_switch(&running.settings, &wanted.settings);
+        let settings = restarts(running, wanted).chain(default).chain(switches(running, wanted));
+        Self { steps: settings.chain(vnics).chain(entries).collect() }
+    }
+
+    /// Whether the switch is as it is wanted.
+    pub fn is_empty(&self) -> bool {
+        self.steps.is_empty()
+    }
+
+    /// Whether only a restart of the switch can do some of it.
+    pub fn needs_restart(&self) -> bool {
+        self.steps.iter().any(|step| matches!(step, Step::Restart { .. }))
+    }
+
+    /// Vnics whose address has to be taken away first, since another one gets it before they get theirs.
+    pub fn addresses_to_free(&self) -> Vec<Name> {
+        let address = |changes: &[Change]| changes.iter().find(|change| change.key == "mac").cloned();
+        let wanted: Vec<Value> = self
+            .steps
+            .iter()
+            .filter_map(|step| match step {
+                Step::Change { changes, .. } => Some(address(changes)?.to),
+                Step::Anew { vnic, .. } => Some(Value::String(vnic.mac?.to_string())),
+                _ => None, // added vnics come last
+            })
+            .collect();
+        let moves = self.steps.iter().filter_map(|step| match step {
+            Step::Change { name, changes } => Some((name, address(changes)?.from)),
+            _ => None,
+        });
+        let moves = moves.filter(|(_, from)| !from.is_null() && wanted.contains(from));
+        moves.map(|(name, _)| name.clone()).collect()
+    }
+}
+
+fn change(old: &VnicSpec, new: &VnicSpec) -> Option<Step> {
+    let changes = changes(old, new);
+    match changes.iter().any(|change| change.when == When::Anew) {
+        _ if changes.is_empty() => None,
+        true => Some(Step::Anew { vnic: new.clone(), changes }),
+        false => Some(Step::Change { name: new.name.clone(), changes }),
+    }
+}
+
+/// Device ports that go, come, or are made anew: none of their keys changes while they exist.
+fn ports(running: &ConfigReport, wanted: &ConfigReport) -> Vec<Step> {
+    let find = |all: &[PortSpec], name: &Name| all.iter().find(|port| port.name == *name).cloned();
+    let removed = running.ports.iter().filter(|port| find(&wanted.ports, &port.name).is_none());
+    let removed = removed.map(|port| Step::RemovePort { name: port.name.clone() });
+    let others = wanted.ports.iter().cloned().filter_map(|port| match find(&running.ports, &port.name) {
+        None => Some(Step::AddPort { port }),
+        Some(old) => {
+            let changes = changes(&old, &port);
+            (!changes.is_empty()).then_some(Step::AnewPort { port, changes })
+        }
+    });
+    removed.chain(others).collect()
+}
+
+/// Switches that go, come, or are set up in another way.
+fn switches(running: &ConfigReport, wanted: &ConfigReport) -> Vec<Step> {
+    let (old, new) = (&running.switches, &wanted.switches);
+    let find =
+        |all: &[SwitchSpec], name: &SwitchName| all.iter().find(|switch| switch.name == *name).cloned();
+    let removed = old.iter().filter(|switch| find(new, &switch.name).is_none());
+    let removed = removed.map(|switch| Step::RemoveSwitch { name: switch.name.clone() });
+    let others = new.iter().filter_map(|switch| match find(old, &switch.name) {
+        None => Some(Step::AddSwitch { switch: switch.clone() }),
+        Some(other) => set_switch(&other, switch),
+    });
+    removed.chain(others).collect()
+}
+
+/// The switch that is always there: keys that the file leaves out stay as they are.
+fn default_switch(running: &Settings, wanted: &Settings) -> Option<Step> {
+    let spec = |settings: &Settings| {
+        let Settings { module, fdb_entries, controller, fail_mode, .. } = settings.clone();
+        SwitchSpec::default_of(module.unwrap_or_default(), fdb_entries, controller, fail_mode)
+    };
+    let old = spec(running);
+    let table = |module: &ModuleName| SwitchSpec { module: module.clone(), ..old.clone() }.table();
+    let mut all = wanted.clone().over(running.clone());
+    // A table is not meant for a module that has none.
+    all.fdb_entries =
+        all.fdb_entries.filter(|_| all.module.as_ref().is_none_or(|module| table(module).is_some()));
+    set_switch(&old, &spec(&all))
+}
+
+/// Most of a switch can change while it runs.
+fn set_switch(old: &SwitchSpec, new: &SwitchSpec) -> Option<Step> {
+    let (from, to) = (old.options_text(), new.options_text());
+    if from == to {
+        return None;
+    }
+    if SwitchChange::to(new).of(old).is_err() {
+        let key = format!("switch {}", new.name);
+        return Some(Step::Restart { key, from: from.into(), to: to.into() });
+    }
+    Some(Step::SetSwitch { switch: new.clone(), from, to })
+}
+
+/// Keys of the settings that are the default switch's.
+const SWITCH_KEYS: [&str; 4] = ["module", "fdb_entries", "controller", "fail_mode"];
+
+fn restarts<'a>(running: &'a ConfigReport, wanted: &'a ConfigReport) -> impl Iterator<Item = Step> + 'a {
+    let settings = |report: &ConfigReport| match serde_json::to_value(&report.settings) {
+        Ok(Value::Object(settings)) => settings,
+        _ => serde_json::Map::new(),
+    };
+    let old = settings(running);
+    let given = settings(wanted)
+        .into_iter()
+        .filter(|(key, to)| !to.is_null() && !SWITCH_KEYS.contains(&key.as_str()));
+    given.filter_map(move |(key, to)| {
+        let from = old.get(&key).cloned().unwrap_or_default();
+        (from != to).then(|| Step::Restart { key: key.replace('_', "-"), from, to })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lasthop_api::modules::FdbEntries;
+    use lasthop_api::workers::Workers;
+
+    fn report(vnics: &[&str]) -> ConfigReport {
+        let vnics = vnics.iter().map(|vnic| vnic.parse().expect("a vnic")).collect();
+        ConfigReport { vnics, ..ConfigReport::default() }
+    }
+
+    fn plan(old: &[&str], new: &[&str]) -> Plan {
+        Plan::new(&report(old), &report(new))
+    }
+
+    fn name(text: &str) -> Name {
+        text.parse().expect("a name")
+    }
+
+    #[test]
+    fn what_is_the_same_is_left_alone() {
+        assert!(plan(&["a,mtu=1400", "b"], &["b", "a,mtu=1400"]).is_empty());
+    }
+
+    #[test]
+    fn vnics_go_change_and_come() {
+        let plan = plan(&["a", "b,mtu=1400", "c"], &["b,mtu=1500", "c,queues=2", "d"]);
+        let words: Vec<String> = plan
+            .steps
+            .iter()
+            .map(|step| match step {
+                Step::Remove { name } => format!("- {name}"),
+                Step::Change { name, changes } => format!("~ {name} {}", changes[0].text()),
+                Step::Anew { vnic, changes } => format!("! {} {}", vnic.name, changes[0].text()),
+                Step::Add { vnic } => format!("+ {}", vnic.name),
+                other => format!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(words, ["- a", "~ b mtu: 1400 -> 1500", "! c queues: 1 -> 2", "+ d"]);
+        assert!(!plan.needs_restart());
+    }
+
+    #[test]
+    fn switches_come_go_and_change() {
+        let with = |switches: &[&str]| ConfigReport {
+            switches: switches.iter().map(|switch| switch.parse().expect("a switch")).collect(),
+            ..report(&[])
+        };
+        let plan = Plan::new(
+            &with(&["a", "b", "c,module=bridge,fdb-entries=64", "e,module=flow"]),
+            &with(&["b,fdb-entries=16384", "c,module=bridge", "e,module=flow,fdb-entries=64", "d"]),
+        );
+        let switch = |text: &str| text.parse().expect("a switch");
+        let (from, to) = ("module=bridge,fdb-entries=64".into(), "module=bridge,fdb-entries=16384".into());
+        let key = "switch e".to_owned();
+        let restart = |from: &str, to: &str| Step::Restart { key, from: from.into(), to: to.into() };
+        let expected = [
+            Step::RemoveSwitch { name: "a".parse().expect("a name") },
+            Step::SetSwitch { switch: switch("c,module=bridge"), from, to },
+            restart("module=flow,fdb-entries=16384", "module=flow,fdb-entries=64"),
+            Step::AddSwitch { switch: switch("d") },
+        ];
+        assert_eq!(plan.steps, expected);
+    }
+
+    #[test]
+    fn device_ports_come_and_go_and_are_made_anew() {
+        let with = |ports: &[&str]| ConfigReport {
+            ports: ports.iter().map(|port| port.parse().expect("a port")).collect(),
+            ..ConfigReport::default()
+        };
+        let plan = Plan::new(&with(&["a", "b", "c,vlan=5"]), &with(&["b", "c,vlan=6", "d"]));
+        let words: Vec<String> = plan
+            .steps
+            .iter()
+            .map(|step| match step {
+                Step::RemovePort { name } => format!("- {name}"),
+                Step::AnewPort { port, changes } => format!("! {} {}", port.name, changes[0].text()),
+                Step::AddPort { port } => format!("+ {}", port.name),
+                other => format!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(words, ["- a", "! c vlan: 5 -> 6", "+ d"]);
+    }
+
+    #[test]
+    fn entries_come_and_go_and_come_again_with_their_vnic() {
+        let entry = |mac: u8, vnic: &str| StaticEntry {
+            mac: lasthop_verdict::Mac([2, 0, 0, 0, 0, mac]),
+            vlan: None,
+            vnic: name(vnic),
+        };
+        let (mut old, mut new) = (report(&["a", "b", "c,vlan=5"]), report(&["a", "c,queues=2"]));
+        old.fdb = vec![entry(1, "a"), entry(2, "a"), entry(3, "b"), entry(4, "c")];
+        new.fdb = vec![entry(2, "a"), entry(4, "c"), entry(5, "a")];
+        let plan = Plan::new(&old, &new);
+        let entries = plan.steps.iter().filter_map(|step| match step {
+            Step::Forget { entry } => Some(('-', entry.mac.0[5])),
+            Step::Enter { entry } => Some(('+', entry.mac.0[5])),
+            _ => None,
+        });
+        assert_eq!(entries.collect::<Vec<_>>(), [('-', 1), ('+', 4), ('+', 5)]);
+        assert!(Plan::new(&new, &new).is_empty());
+    }
+
+    #[test]
+    fn addresses_that_change_hands_are_freed_first() {
+        let (one, two) = ("mac=02:00:00:00:00:01", "mac=02:00:00:00:00:02");
+        let swap =
+            plan(&[&format!("a,{one}"), &format!("b,{two}")], &[&format!("a,{two}"), &format!("b,{one}")]);
+        assert_eq!(swap.addresses_to_free(), [name("a"), name("b")]);
+        let chain = plan(&[&format!("a,{one}"), "b"], &["a", &format!("b,{one}")]);
+        assert_eq!(chain.addresses_to_free(), [name("a")]);
+        let anew = plan(&["a", &format!("b,{one}")], &[&format!("a,{one},queues=2"), &format!("b,{two}")]);
+        assert_eq!(anew.addresses_to_free(), [name("b")], "for one that is made anew, too");
+        assert_eq!(plan(&["a"], &[&format!("a,{one}")]).addresses_to_free(), Vec::<Name>::new());
+    }
+
+    #[test]
+    fn the_default_switch_changes_as_others_do() {
+        let with = |module: &str, entries: Option<usize>| {
+            let mut with = report(&[]);
+            with.settings.module = Some(module.parse().expect("a module"));
+            with.settings.fdb_entries = entries.map(FdbEntries);
+            with
+        };
+        let steps = |old, new| Plan::new(&old, &new).steps;
+        assert!(steps(with("bridge", Some(16384)), with("bridge", None)).is_empty());
+        let [Step::SetSwitch { switch, .. }] = &steps(with("bridge", Some(64)), with("flow", None))[..]
+        else {
+            panic!("one step");
+        };
+        assert_eq!((switch.module.as_str(), switch.table()), ("flow", Some(64)));
+        assert!(matches!(steps(with("bridge", Some(64)), with("dummy", None))[..], [Step::SetSwitch { .. }]));
+    }
+
+    #[test]
+    fn settings_of_the_switch_are_compared_if_they_are_given() {
+        let mut old = report(&[]);
+        old.settings.workers = Some(Workers(2));
+        let mut new = report(&[]);
+        assert!(Plan::new(&old, &new).is_empty());
+        new.settings.workers = Some(Workers(4));
+        let plan = Plan::new(&old, &new);
+        assert!(plan.needs_restart() && plan.steps.len() == 1, "{plan:?}");
+    }
+}

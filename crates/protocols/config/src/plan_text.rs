@@ -1,0 +1,74 @@
+//! The steps that bring the switch in line with a file, planned or done.
+
+use crate::plan::{Plan, Step};
+use lasthop_api::fdb::StaticEntry;
+use lasthop_api::vnic::change::{Change, When, value_text};
+
+/// A line for each vnic or static entry that comes (`+`), goes (`-`) or changes (`~`), and for changes that take a restart (`!`).
+pub fn lines(plan: &Plan) -> String {
+    plan.steps.iter().map(step).collect()
+}
+
+fn step(step: &Step) -> String {
+    match step {
+        Step::Remove { name } => format!("- vnic {name}\n"),
+        Step::Add { vnic } => format!("+ vnic {}\n", vnic.name),
+        Step::RemoveSwitch { name } => format!("- switch {name}\n"),
+        Step::AddSwitch { switch } => format!("+ switch {}\n", switch.name),
+        Step::SetSwitch { switch, from, to } => format!("~ switch {}: {from} -> {to}\n", switch.name),
+        Step::Change { name, changes } => changes
+            .iter()
+            .map(|change| format!("~ vnic {name} {}{}\n", change.text(), effect(change)))
+            .collect(),
+        Step::Anew { vnic, changes } => changes
+            .iter()
+            .map(|change| {
+                format!("~ vnic {} {} (made anew: its guest attaches again)\n", vnic.name, change.text())
+            })
+            .collect(),
+        Step::RemovePort { name } => format!("- port {name}\n"),
+        Step::AddPort { port } => format!("+ port {}\n", port.name),
+        Step::AnewPort { port, changes } => changes
+            .iter()
+            .map(|change| format!("~ port {} {} (made anew)\n", port.name, change.text()))
+            .collect(),
+        Step::Forget { entry } => format!("- fdb {}\n", entry_text(entry)),
+        Step::Enter { entry } => format!("+ fdb {}\n", entry_text(entry)),
+        Step::Restart { key, from, to } => {
+            format!("! {key}: {} -> {} (takes a restart of the switch)\n", value_text(from), value_text(to))
+        }
+    }
+}
+
+fn entry_text(entry: &StaticEntry) -> String {
+    let vlan = entry.vlan.map_or_else(String::new, |vid| format!(" vlan {vid}"));
+    format!("{} dev {}{vlan}", entry.mac, entry.vnic)
+}
+
+fn effect(change: &Change) -> &'static str {
+    match change.when {
+        When::Attach => " (its guest is told when it attaches next)",
+        When::Now | When::Anew => "",
+    }
+}
+
+/// How many came, went and changed.
+pub fn sum(plan: &Plan) -> String {
+    let count = |is: fn(&Step) -> bool| plan.steps.iter().filter(|step| is(step)).count();
+    let added = count(|step| {
+        matches!(step, Step::Add { .. } | Step::AddPort { .. } | Step::AddSwitch { .. } | Step::Enter { .. })
+    });
+    let removed = count(|step| {
+        matches!(
+            step,
+            Step::Remove { .. } | Step::RemovePort { .. } | Step::RemoveSwitch { .. } | Step::Forget { .. }
+        )
+    });
+    let changed = count(|step| {
+        matches!(
+            step,
+            Step::Change { .. } | Step::SetSwitch { .. } | Step::Anew { .. } | Step::AnewPort { .. }
+        )
+    });
+    format!("{added} added, {removed} removed, {changed} changed")
+}

@@ -1,0 +1,176 @@
+//! The file's JSON Schema, for editors. Written by hand, since most of it is not in the types; the tests hold it and the
+//! parser to each other.
+
+/// JSON Schema, draft 2020-12.
+pub const SCHEMA: &str = include_str!("schema.json");
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Map, Value};
+
+    use super::SCHEMA;
+    use crate::parse;
+    use lasthop_api::port::PortSpec;
+    use lasthop_api::vnic::VnicSpec;
+
+    fn schema() -> Value {
+        serde_json::from_str(SCHEMA).expect("JSON")
+    }
+
+    /// Where a property stands: a file with it, given its value as TOML.
+    type Place = fn(&str, &str) -> String;
+
+    fn at_top(key: &str, value: &str) -> String {
+        format!("{key} = {value}\n")
+    }
+
+    fn in_vnic(key: &str, value: &str) -> String {
+        let name = if key == "name" { "" } else { "name = \"a\"\n" };
+        format!("[[vnic]]\n{name}{key} = {value}\n")
+    }
+
+    /// Of module flow for keys that are of that.
+    fn in_switch(key: &str, value: &str) -> String {
+        let is_of_flow = matches!(key, "controller" | "fail-mode");
+        let module = if is_of_flow { "module = \"flow\"\n" } else { "" };
+        in_vnic(key, value).replace("[[vnic]]\n", &format!("[[switch]]\n{module}"))
+    }
+
+    /// A device port, or a tap for keys of taps.
+    fn in_port(key: &str, value: &str) -> String {
+        let is_of_tap = matches!(key, "address" | "mac" | "mtu") || value == "\"tap\"";
+        let tap = if is_of_tap { "tap = \"a\"\n" } else { "" };
+        in_vnic(key, value).replace("[[vnic]]\n", &format!("[[port]]\n{tap}"))
+    }
+
+    fn in_fdb(key: &str, value: &str) -> String {
+        let mac = if key == "mac" { "" } else { "mac = \"02:00:00:00:00:01\"\n" };
+        let vnic = if key == "vnic" { "" } else { "vnic = \"a\"\n" };
+        format!("[[fdb]]\n{mac}{vnic}{key} = {value}\n")
+    }
+
+    fn properties(object: &Value) -> &Map<String, Value> {
+        assert_eq!(object["additionalProperties"], false, "unknown keys are errors");
+        object["properties"].as_object().expect("properties")
+    }
+
+    fn is_fine(place: Place, key: &str, value: &str) -> bool {
+        parse(&place(key, value)).is_ok()
+    }
+
+    /// Values at the edges of a property are parsed, values beyond are not.
+    fn check(place: Place, key: &str, property: &Value) {
+        let allowed = |value: &str| assert!(is_fine(place, key, value), "{key} = {value} is in the schema");
+        let refused =
+            |value: &str| assert!(!is_fine(place, key, value), "{key} = {value} is not in the schema");
+        if let Some(minimum) = property["minimum"].as_i64() {
+            let maximum = property["maximum"].as_i64().expect("both or none");
+            for number in [minimum, maximum] {
+                allowed(&number.to_string());
+            }
+            for number in [minimum - 1, maximum + 1] {
+                refused(&number.to_string());
+            }
+            refused(&format!("\"{minimum}\""));
+        }
+        for word in property["enum"].as_array().into_iter().flatten() {
+            allowed(&word.to_string());
+        }
+        for word in property["items"]["enum"].as_array().into_iter().flatten() {
+            allowed(&format!("[{word}]"));
+        }
+        for value in property["examples"].as_array().into_iter().flatten().chain(property.get("default")) {
+            allowed(&value.to_string());
+        }
+        if property["type"] != "string" || property.get("pattern").is_some() {
+            refused("\"#\"");
+        }
+        refused("1.5");
+    }
+
+    #[test]
+    fn schema_and_parser_agree() {
+        let schema = schema();
+        for (key, property) in properties(&schema)
+            .iter()
+            .filter(|(key, _)| !matches!(key.as_str(), "switch" | "vnic" | "port" | "fdb"))
+        {
+            check(at_top, key, property);
+        }
+        for (key, property) in properties(&schema["$defs"]["switch"]) {
+            check(in_switch, key, property);
+        }
+        for (key, property) in properties(&schema["$defs"]["vnic"]) {
+            check(in_vnic, key, property);
+        }
+        for (key, property) in properties(&schema["$defs"]["port"]) {
+            check(in_port, key, property);
+        }
+        for (key, property) in properties(&schema["$defs"]["fdb"]) {
+            check(in_fdb, key, property);
+        }
+    }
+
+    /// Whether a class of characters, `[a-z.-]` without its brackets, has one.
+    fn has(class: &str, character: char) -> bool {
+        let mut left: Vec<char> = class.chars().collect();
+        while let [first, rest @ ..] = &left[..] {
+            let (last, taken) = match rest {
+                ['-', last, ..] => (*last, 3),
+                _ => (*first, 1),
+            };
+            if (*first..=last).contains(&character) {
+                return true;
+            }
+            left.drain(..taken);
+        }
+        false
+    }
+
+    #[test]
+    fn names_of_devices_have_the_characters_that_the_schema_says() {
+        let schema = schema();
+        let pattern =
+            schema["properties"]["datapath-devices"]["items"]["pattern"].as_str().expect("a pattern");
+        let class = pattern.strip_prefix("^[").and_then(|rest| rest.strip_suffix("]{1,32}$")).expect(pattern);
+        for character in ' '..='\u{7f}' {
+            let quote = if character == '\'' { '"' } else { '\'' };
+            let value = format!("[{quote}a{character}{quote}]");
+            assert_eq!(is_fine(at_top, "datapath-devices", &value), has(class, character), "{value}");
+        }
+    }
+
+    /// Keys in the parser's own words: "(there are a, b, c)".
+    fn known_keys(text: &str) -> Vec<String> {
+        let message = parse(text).expect_err("unknown key").message;
+        let list = message.split("(there are ").nth(1).expect("a list").trim_end_matches(')');
+        list.split(", ").map(str::to_owned).collect()
+    }
+
+    fn sorted<'a>(keys: impl IntoIterator<Item = &'a String>) -> Vec<String> {
+        let mut keys: Vec<String> = keys.into_iter().cloned().collect();
+        keys.sort();
+        keys.dedup();
+        keys
+    }
+
+    #[test]
+    fn every_key_of_the_parser_is_in_the_schema() {
+        let schema = schema();
+        assert_eq!(sorted(properties(&schema).keys()), sorted(&known_keys("zzzzzz = 1")));
+        let switch = properties(&schema["$defs"]["switch"]);
+        let known = known_keys("[[switch]]\nname = \"a\"\nzzzzzz = 1").into_iter();
+        assert_eq!(
+            sorted(switch.keys()),
+            sorted(&known.map(|key| key.replace('_', "-")).collect::<Vec<_>>())
+        );
+        for (kind, keys) in [("vnic", VnicSpec::KEYS), ("port", PortSpec::KEYS)] {
+            let in_schema = properties(&schema["$defs"][kind]);
+            let keys: Vec<String> = keys.iter().chain(&["name"]).map(|key| (*key).to_owned()).collect();
+            assert_eq!(sorted(in_schema.keys()), sorted(&keys));
+            let known = known_keys(&format!("[[{kind}]]\nname = \"a\"\nzzzzzz = 1")).into_iter();
+            let known: Vec<String> = known.map(|key| key.replace('_', "-")).collect();
+            assert_eq!(sorted(in_schema.keys()), sorted(&known));
+        }
+    }
+}

@@ -1,0 +1,333 @@
+//! The client's side: sends requests and receives answers.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::Instant;
+
+use lasthop_foreign::Shortage;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+
+use crate::attr::{Attrs, Writer};
+use crate::family::{DatapathMessage, FlowMessage, PacketMessage, VportMessage};
+use crate::message::{self, Messages, NetlinkHeader, NetlinkMessage};
+use crate::private::{END, HELLO, decode_number};
+use crate::refusal::Errno;
+use crate::server::Family;
+use crate::talk;
+use crate::uapi::{command, nlm};
+
+/// Bytes of the largest datagram taken: a packet of 64 KiB and its key.
+const DATAGRAM_BYTES_MAX: usize = 128 * 1024;
+
+/// How often a request is tried while the system has no memory for it: for half a second and more.
+const TRIES_MAX: usize = 12;
+
+/// Tries again while the system has no memory, after pauses that grow.
+fn insist(mut send: impl FnMut() -> rustix::io::Result<usize>) -> rustix::io::Result<usize> {
+    let mut shortage = Shortage::default();
+    for _ in 1..TRIES_MAX {
+        match send() {
+            Err(rustix::io::Errno::NOBUFS) => std::thread::sleep(shortage.hit(Instant::now())),
+            result => return result,
+        }
+    }
+    send()
+}
+
+/// Why a call to the switch failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The switch says no.
+    #[error("{what}: {}{}", Errno(*.errno), .why.as_ref().map(|why| format!(" ({why})")).unwrap_or_default())]
+    Refused {
+        /// The request.
+        what: &'static str,
+        /// Its number.
+        errno: i32,
+        /// Its sentence.
+        why: Option<String>,
+    },
+    /// The switch says something that is no answer.
+    #[error("{0}: the switch answered with something else; is it of another version?")]
+    WrongAnswer(&'static str),
+    /// The switch closed the connection.
+    #[error("the switch closed the control connection")]
+    HungUp,
+    /// The system failed.
+    #[error("the control connection failed: {0}")]
+    Io(#[from] io::Error),
+}
+
+impl From<rustix::io::Errno> for ClientError {
+    fn from(errno: rustix::io::Errno) -> Self {
+        match errno {
+            rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET => Self::HungUp,
+            _ => Self::Io(errno.into()),
+        }
+    }
+}
+
+/// A blocking connection: each call sends one request and waits for the last message of the answer.
+#[derive(Debug)]
+pub struct Client {
+    socket: OwnedFd,
+    port_id: u32,
+    seq: u32,
+    buffer: Vec<u8>,
+}
+
+impl Client {
+    /// Connects to the control socket at `path`.
+    ///
+    /// # Errors
+    /// If no server listens there, or one with another protocol.
+    pub fn connect(path: &Path) -> Result<Self, ClientError> {
+        let flags = SocketFlags::CLOEXEC;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+        Self::new(socket)
+    }
+
+    /// On a connected socket.
+    ///
+    /// # Errors
+    /// When the other end speaks another language.
+    pub fn new(socket: OwnedFd) -> Result<Self, ClientError> {
+        let mut client = Self { socket, port_id: 0, seq: 0, buffer: vec![0; DATAGRAM_BYTES_MAX] };
+        client.send(&talk::hello(0))?;
+        let answer = client.receive()?;
+        let message = Messages::new(&answer).next();
+        let port_id = message.and_then(|message| decode_number(&message, HELLO));
+        client.port_id = port_id.ok_or(ClientError::WrongAnswer("connecting"))?;
+        client.transact("listening to sentences", &talk::listen())?;
+        // Another version may not know of it: then all are told.
+        client.transact("asking for all datapaths", &talk::see_all())?;
+        Ok(client)
+    }
+
+    /// The port id: where misses go that name it.
+    #[must_use]
+    pub fn port_id(&self) -> u32 {
+        self.port_id
+    }
+
+    /// To wait for unsolicited messages: misses, notifications.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    fn send(&self, datagram: &[u8]) -> Result<(), ClientError> {
+        insist(|| rustix::net::send(&self.socket, datagram, SendFlags::NOSIGNAL))?;
+        Ok(())
+    }
+
+    /// The next datagram, of any kind.
+    ///
+    /// # Errors
+    /// When the connection ends.
+    pub fn receive(&mut self) -> Result<Vec<u8>, ClientError> {
+        let (len, _) = rustix::net::recv(&self.socket, self.buffer.as_mut_slice(), RecvFlags::empty())?;
+        match self.buffer.get(..len) {
+            Some([]) | None => Err(ClientError::HungUp),
+            Some(datagram) => Ok(datagram.to_vec()),
+        }
+    }
+
+    /// Sends one datagram of requests and returns all that it is answered with.
+    ///
+    /// # Errors
+    /// When the switch refuses one of them, and when the connection ends.
+    pub fn transact(&mut self, what: &'static str, requests: &[u8]) -> Result<Vec<Vec<u8>>, ClientError> {
+        self.send(requests)?;
+        let (mut answers, mut refused) = (Vec::new(), None);
+        loop {
+            let datagram = self.receive()?;
+            let Some(first) = Messages::new(&datagram).next() else { continue };
+            if first.header.kind == END {
+                return refused.map_or(Ok(answers), Err);
+            }
+            match first.error() {
+                Some(0) => {}
+                Some(errno) => refused = Some(ClientError::Refused { what, errno, why: first.error_text() }),
+                None => answers.push(datagram),
+            }
+        }
+    }
+
+    fn header(&mut self, kind: u16, flags: u16) -> NetlinkHeader {
+        self.seq = self.seq.wrapping_add(1);
+        NetlinkHeader { kind, flags: nlm::REQUEST | flags, seq: self.seq, port_id: self.port_id }
+    }
+
+    /// Asks and reads all objects that are told, in however many datagrams.
+    fn ask<T>(
+        &mut self,
+        what: &'static str,
+        (family, command, flags): (Family, u8, u16),
+        datapath: i32,
+        fill: impl FnOnce(&mut Writer),
+        decode: impl Fn(i32, Attrs<'_>) -> Option<T>,
+    ) -> Result<Vec<T>, ClientError> {
+        let header = self.header(family.id(), flags);
+        let request = message::encode_datapath(header, (command, family.version()), datapath, fill);
+        let request =
+            request.map_err(|refusal| ClientError::Refused { what, errno: refusal.errno.0, why: None })?;
+        let answers = self.transact(what, &request)?;
+        let messages =
+            answers.iter().flat_map(|answer| Messages::new(answer)).filter(|message| !message.is_done());
+        let read = |message: NetlinkMessage<'_>| {
+            let (datapath, attrs) = message.generic().ok()?.datapath().ok()?;
+            decode(datapath, attrs)
+        };
+        messages.map(|message| read(message).ok_or(ClientError::WrongAnswer(what))).collect()
+    }
+
+    /// All datapaths.
+    ///
+    /// # Errors
+    /// When the switch refuses, and when the connection ends.
+    pub fn datapaths(&mut self) -> Result<Vec<DatapathMessage>, ClientError> {
+        let how = (Family::Datapath, command::GET, nlm::DUMP);
+        self.ask(
+            "listing datapaths",
+            how,
+            0,
+            |_| {},
+            |datapath, attrs| DatapathMessage::decode(datapath, attrs).ok(),
+        )
+    }
+
+    /// Makes or changes a datapath, and returns it as it is then.
+    ///
+    /// # Errors
+    /// When the switch refuses, and when the connection ends.
+    pub fn datapath_put(
+        &mut self,
+        wanted: &DatapathMessage,
+        is_new: bool,
+    ) -> Result<DatapathMessage, ClientError> {
+        let (what, command) = match is_new {
+            true => ("making a datapath", command::NEW),
+            false => ("changing a datapath", command::SET),
+        };
+        let how = (Family::Datapath, command, nlm::ECHO | nlm::ACK);
+        let decode = |datapath, attrs: Attrs<'_>| DatapathMessage::decode(datapath, attrs).ok();
+        let told = self.ask(what, how, wanted.datapath, |writer| wanted.encode(writer), decode)?;
+        told.into_iter().next().ok_or(ClientError::WrongAnswer(what))
+    }
+
+    /// All ports of a datapath.
+    ///
+    /// # Errors
+    /// When the switch refuses, and when the connection ends.
+    pub fn ports(&mut self, datapath: i32) -> Result<Vec<VportMessage>, ClientError> {
+        let how = (Family::Vport, command::GET, nlm::DUMP);
+        self.ask(
+            "listing ports",
+            how,
+            datapath,
+            |_| {},
+            |datapath, attrs| VportMessage::decode(datapath, attrs).ok(),
+        )
+    }
+
+    /// Makes a port, and returns it as it is then.
+    ///
+    /// # Errors
+    /// When the switch refuses, and when the connection ends.
+    pub fn port_add(&mut self, wanted: &VportMessage) -> Result<VportMessage, ClientError> {
+        const WHAT: &str = "making a port";
+        let how = (Family::Vport, command::NEW, nlm::ECHO | nlm::ACK);
+        let decode = |datapath, attrs: Attrs<'_>| VportMessage::decode(datapath, attrs).ok();
+        let told = self.ask(WHAT, how, wanted.datapath, |writer| wanted.encode(writer), decode)?;
+        told.into_iter().next().ok_or(ClientError::WrongAnswer(WHAT))
+    }
+
+    /// Takes a port out of its datapath.
+    ///
+    /// # Errors
+    /// When the switch refuses, and when the connection ends.
+    pub fn port_remove(&mut self, wanted: &VportMessage) -> Result<(), ClientError> {
+        let how = (Family::Vport, command::DEL, nlm::ACK);
+        self.ask("removing a port", how, wanted.datapath, |writer| wanted.encode(writer), |_, _| Some(()))
+            .map(drop)
+    }
+
+    /// All flows of a datapath.
+    ///
+    /// # Errors
+    /// When the switch refuses, and when the connection ends.
+    pub fn flows(&mut self, datapath: i32) -> Result<Vec<FlowMessage>, ClientError> {
+        let how = (Family::Flow, command::GET, nlm::DUMP);
+        self.ask(
+            "listing flows",
+            how,
+            datapath,
+            |_| {},
+            |datapath, attrs| FlowMessage::decode(datapath, attrs).ok(),
+        )
+    }
+
+    /// Installs a flow; one that is there already is an error.
+    ///
+    /// # Errors
+    /// When the switch refuses, and when the connection ends.
+    pub fn flow_add(&mut self, flow: &FlowMessage) -> Result<(), ClientError> {
+        let how = (Family::Flow, command::NEW, nlm::CREATE | nlm::ACK);
+        self.ask("installing a flow", how, flow.datapath, |writer| flow.encode(writer), |_, _| Some(()))
+            .map(drop)
+    }
+
+    /// Takes a flow out, and returns it as it was at last; without name and key all go, and nothing is returned.
+    ///
+    /// # Errors
+    /// When the switch refuses, and when the connection ends.
+    pub fn flow_remove(&mut self, flow: &FlowMessage) -> Result<Option<FlowMessage>, ClientError> {
+        let how = (Family::Flow, command::DEL, nlm::ECHO | nlm::ACK);
+        let decode = |datapath, attrs: Attrs<'_>| FlowMessage::decode(datapath, attrs).ok();
+        let told = self.ask("removing a flow", how, flow.datapath, |writer| flow.encode(writer), decode)?;
+        Ok(told.into_iter().next())
+    }
+
+    /// Has the switch do something with a packet.
+    ///
+    /// # Errors
+    /// When the switch refuses, and when the connection ends.
+    pub fn execute(&mut self, packet: &PacketMessage) -> Result<(), ClientError> {
+        let how = (Family::Packet, crate::uapi::packet::EXECUTE, nlm::ACK);
+        self.ask("executing", how, packet.datapath, |writer| packet.encode(writer), |_, _| Some(())).map(drop)
+    }
+
+    /// Joins the ports' group: added and removed ports are notified from then on.
+    ///
+    /// # Errors
+    /// When the switch refuses, and when the connection ends.
+    pub fn watch_ports(&mut self) -> Result<(), ClientError> {
+        self.transact("watching ports", &talk::watch(Family::Vport)).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::io::Errno;
+
+    use super::*;
+
+    #[test]
+    fn a_request_that_there_is_no_memory_for_is_tried_again_and_not_for_ever() {
+        let mut tries = 0;
+        let mut short_of = |count| {
+            tries = 0;
+            insist(|| {
+                tries += 1;
+                if tries > count { Ok(5) } else { Err(Errno::NOBUFS) }
+            })
+        };
+        assert_eq!(short_of(3), Ok(5));
+        assert_eq!(short_of(usize::MAX), Err(Errno::NOBUFS));
+        assert_eq!(tries, TRIES_MAX);
+        assert_eq!(insist(|| Err(Errno::PIPE)), Err(Errno::PIPE));
+    }
+}

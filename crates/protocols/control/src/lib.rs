@@ -1,0 +1,57 @@
+//! The control interface: the datapath protocol of Open vSwitch over a socket of our own.
+//!
+//! **Purpose.** A control plane (the embedded controller, or the stock ovs-vswitchd under `ovs-glue`) speaks
+//! to the switch in the messages of the kernel's datapath: generic netlink, families `ovs_datapath`,
+//! `ovs_vport`, `ovs_flow`, `ovs_packet`, `ovs_meter` and `ovs_ct_limit`. They go over a UNIX SEQPACKET
+//! socket, since netlink needs a kernel module. [`message`], [`family`], [`key`] and [`action`] are the
+//! codec. [`server`] answers requests from a [`datapath::Datapath`], and [`socket`] gives it clients.
+//! [`client`] is the other side, [`talk`] the same without blocking, and [`mod@format`] prints flows as
+//! ovs-dpctl does.
+//!
+//! **Contract.** Bytes from a socket are checked before use. Invalid ones are refused with the kernel's error
+//! number. Attributes of a message that have no meaning here are ignored; unknown keys and actions are
+//! refused, by which OVS probes features. Everything is bounded ([`bounds`]). A client that does not read is
+//! not read from either, and loses misses, which are counted; the server never waits for it.
+//!
+//! **Restart.** Datapaths, ports and where misses go are kept as [`server::DatapathRecord`]s, from which
+//! another process continues. Clients reconnect with their port ids. Flows are installed again.
+//!
+//! **Not checked.** Whether actions fit their packets: the code that executes them has to check anyway.
+//!
+//! **Own codec.** The crate `netlink-bindings` 0.3.5, generated from the kernel's specifications, was tried
+//! first. It knows neither meters nor limits of connections, takes an MPLS stack for one entry and SET_MASKED
+//! for an unmasked key, and searches a key once for each field. It would have saved only the smaller part.
+//!
+//! **Threading.** None: server and sockets belong to one thread, which waits for [`socket::Connections::fd`].
+//!
+//! ```text
+//!   ovs-vswitchd ── LD_PRELOAD ──┐                   requests
+//!   lasthop controller ──────────┼── SEQPACKET <──> Connections <──> Server ── codec ──> Datapath: ports, flows, meters
+//!   lasthop flow ────────────────┘   answers, notifications, misses     ^
+//!                                                                       └── upcall()
+//! ```
+#![deny(unsafe_code)]
+
+pub mod action;
+pub mod attr;
+pub mod bounds;
+pub mod client;
+mod conntrack;
+pub mod datapath;
+pub mod family;
+pub mod format;
+pub mod key;
+pub mod memory;
+pub mod message;
+mod nsh;
+pub mod private;
+mod refusal;
+mod rewrite;
+pub mod server;
+pub mod socket;
+mod sys;
+pub mod talk;
+mod tunnel;
+mod uapi;
+
+pub use refusal::{Errno, Refusal};

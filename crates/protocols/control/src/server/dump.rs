@@ -1,0 +1,74 @@
+//! Dumps: made a datagram at a time, as the client takes them.
+
+use std::ops::ControlFlow;
+
+use super::answer::Answer;
+use super::request::DumpCursor;
+use super::state::State;
+use crate::bounds::DUMP_BYTES;
+use crate::datapath::{Datapath, DatapathId};
+use crate::message::{self, NetlinkHeader};
+
+/// A dump on its way.
+#[derive(Clone, Debug)]
+pub(super) struct Dump {
+    /// The request.
+    pub(super) header: NetlinkHeader,
+    pub(super) what: DumpCursor,
+}
+
+impl Dump {
+    /// The next datagram, and whether it was the last one.
+    pub(super) fn next(&mut self, state: &State, datapath: &dyn Datapath) -> (Vec<u8>, bool) {
+        let mut bytes = Vec::with_capacity(DUMP_BYTES);
+        let mut put = |answer: Answer| answer.append_part(self.header, &mut bytes);
+        self.what = match self.what {
+            DumpCursor::Datapaths { after, is_all } => datapaths(state, datapath, (after, is_all), &mut put),
+            DumpCursor::Ports { id, from } => ports(state, datapath, id, from, &mut put),
+            DumpCursor::Flows { id, cursor, omitted } => flows(datapath, id, cursor, omitted, &mut put),
+            DumpCursor::Nothing => DumpCursor::Nothing,
+        };
+        let is_last = matches!(self.what, DumpCursor::Nothing);
+        if is_last {
+            bytes.extend(message::done(self.header, Ok(())));
+        }
+        (bytes, is_last)
+    }
+}
+
+/// Adds to the datagram; breaks when it has no room, and the answer was not added.
+type Put<'a> = &'a mut dyn FnMut(Answer) -> ControlFlow<()>;
+
+fn datapaths(
+    state: &State,
+    datapath: &dyn Datapath,
+    (after, is_all): (i32, bool),
+    put: Put<'_>,
+) -> DumpCursor {
+    let mut last = after;
+    let listed =
+        state.datapaths_after(after).filter(|(_, known)| is_all || !datapath.is_reserved(&known.name));
+    for (id, known) in listed {
+        if put(Answer::Datapath(known.message(id, datapath))).is_break() {
+            return DumpCursor::Datapaths { after: last, is_all };
+        }
+        last = id.0;
+    }
+    DumpCursor::Nothing
+}
+
+fn ports(state: &State, datapath: &dyn Datapath, id: DatapathId, from: u32, put: Put<'_>) -> DumpCursor {
+    let Some(known) = state.datapath(id) else { return DumpCursor::Nothing };
+    for port in known.ports_from(from) {
+        if put(Answer::Vport(known.port_message(id, port, datapath))).is_break() {
+            return DumpCursor::Ports { id, from: port.number };
+        }
+    }
+    DumpCursor::Nothing
+}
+
+fn flows(datapath: &dyn Datapath, id: DatapathId, cursor: u64, omitted: u32, put: Put<'_>) -> DumpCursor {
+    let next = datapath
+        .flows_visit(id, cursor, &mut |flow| put(Answer::Flow(super::flows::message(id, flow, omitted))));
+    next.map_or(DumpCursor::Nothing, |cursor| DumpCursor::Flows { id, cursor, omitted })
+}

@@ -1,0 +1,149 @@
+//! One client's connection: its state, and the messages waiting for it.
+
+use std::collections::VecDeque;
+
+use arrayvec::ArrayVec;
+
+use super::dump::Dump;
+use crate::bounds::{ANSWER_BYTES_MAX, GROUPS_MAX, UPCALL_BYTES_MAX};
+use crate::datapath::{DatapathId, RemovalId};
+use crate::message::NetlinkHeader;
+
+/// A removed flow whose client gets its statistics in order.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Removal {
+    pub(super) header: NetlinkHeader,
+    pub(super) id: DatapathId,
+    pub(super) removal: RemovalId,
+    pub(super) omitted: u32,
+}
+
+/// Messages waiting for a client, in order.
+#[derive(Debug)]
+enum Waiting {
+    Datagram(Vec<u8>),
+    Removal(Removal),
+}
+
+impl Waiting {
+    /// Bytes that count against the limit.
+    fn len_bytes(&self) -> usize {
+        match self {
+            Waiting::Datagram(datagram) => datagram.len(),
+            Waiting::Removal(_) => size_of::<Self>(),
+        }
+    }
+}
+
+/// A connection that said HELLO.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) port_id: u32,
+    pub(super) protocol: u32,
+    /// Wants sentences in acknowledgements.
+    pub(super) is_extended: bool,
+    /// Finds datapaths of the switch's own controllers in lists.
+    pub(super) sees_all: bool,
+    pub(super) groups: ArrayVec<u32, GROUPS_MAX>,
+    /// The rest of a request datagram during a dump.
+    pub(super) request: Option<Vec<u8>>,
+    pub(super) dump: Option<Dump>,
+    output: VecDeque<Waiting>,
+    output_bytes: usize,
+    pub(super) lost: u64,
+    /// Datagrams that were sent.
+    pub(super) taken: u64,
+    /// Request datagrams that came.
+    pub(super) heard: u64,
+}
+
+impl Peer {
+    pub(super) fn new(port_id: u32, protocol: u32) -> Self {
+        Self {
+            port_id,
+            protocol,
+            is_extended: false,
+            sees_all: false,
+            groups: ArrayVec::new(),
+            request: None,
+            dump: None,
+            output: VecDeque::new(),
+            output_bytes: 0,
+            lost: 0,
+            taken: 0,
+            heard: 0,
+        }
+    }
+
+    /// Whether another request datagram may be taken.
+    pub(super) fn is_idle(&self) -> bool {
+        self.request.is_none() && self.has_room()
+    }
+
+    /// Whether there is room for answers.
+    pub(super) fn has_room(&self) -> bool {
+        self.output_bytes < ANSWER_BYTES_MAX
+    }
+
+    /// Whether a miss or a notification of `len_bytes` has room.
+    pub(super) fn has_room_for_upcall(&self, len_bytes: usize) -> bool {
+        self.output_bytes + len_bytes <= UPCALL_BYTES_MAX
+    }
+
+    pub(super) fn push(&mut self, datagram: Vec<u8>) {
+        self.enqueue(Waiting::Datagram(datagram));
+    }
+
+    pub(super) fn push_removal(&mut self, removal: Removal) {
+        self.enqueue(Waiting::Removal(removal));
+    }
+
+    fn enqueue(&mut self, waiting: Waiting) {
+        self.output_bytes += waiting.len_bytes();
+        self.output.push_back(waiting);
+    }
+
+    /// The next datagram; none while it is about a removal whose last packets are under way.
+    pub(super) fn output(&self) -> Option<&[u8]> {
+        match self.output.front()? {
+            Waiting::Datagram(datagram) => Some(datagram),
+            Waiting::Removal(_) => None,
+        }
+    }
+
+    pub(super) fn pop(&mut self) {
+        if let Some(waiting) = self.output.pop_front_if(|waiting| matches!(waiting, Waiting::Datagram(_))) {
+            self.output_bytes -= waiting.len_bytes();
+            self.taken += 1;
+        }
+    }
+
+    /// Removals that are not told yet.
+    pub(super) fn removals(&self) -> impl Iterator<Item = Removal> {
+        self.output.iter().filter_map(|waiting| match waiting {
+            Waiting::Removal(removal) => Some(*removal),
+            Waiting::Datagram(_) => None,
+        })
+    }
+
+    /// Replaces each removal by the message of `tell`; `Some(None)` is no message. Returns whether any
+    /// removal is left.
+    pub(super) fn settle(&mut self, mut tell: impl FnMut(Removal) -> Option<Option<Vec<u8>>>) -> bool {
+        for waiting in &mut self.output {
+            if let Waiting::Removal(removal) = waiting
+                && let Some(told) = tell(*removal)
+            {
+                *waiting = Waiting::Datagram(told.unwrap_or_default());
+            }
+        }
+        let is_empty =
+            |waiting: &Waiting| matches!(waiting, Waiting::Datagram(datagram) if datagram.is_empty());
+        self.output.retain(|waiting| !is_empty(waiting));
+        self.output_bytes = self.output.iter().map(Waiting::len_bytes).sum();
+        self.removals().next().is_some()
+    }
+
+    pub(super) fn output_bytes(&self) -> usize {
+        self.output_bytes
+    }
+}

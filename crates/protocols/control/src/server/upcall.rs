@@ -1,0 +1,110 @@
+//! Packets on their way to the control plane.
+
+use super::answer::Answer;
+use super::{Server, families::Family};
+use crate::bounds::UPCALL_BYTES_READY;
+use crate::datapath::DatapathId;
+use crate::datapath::PeerId;
+use crate::family::PacketMessage;
+use crate::message::NetlinkHeader;
+use crate::uapi::packet;
+
+/// Why a packet goes to the control plane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UpcallKind {
+    /// No flow matched it.
+    Miss,
+    /// An action says so; to this port id, unless misses go by worker.
+    Action {
+        /// From the action.
+        port_id: u32,
+    },
+}
+
+/// A packet for the control plane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DatapathUpcall {
+    /// Why.
+    pub kind: UpcallKind,
+    /// Where it came in.
+    pub port: u32,
+    /// The worker that met it: packets of one flow come from one worker, and so to one reader.
+    pub worker: usize,
+    /// The packet message.
+    pub message: PacketMessage,
+}
+
+/// A client that packets are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reader {
+    /// The client.
+    pub client: PeerId,
+    /// So much waits for it already that more had better wait where others' turns come first.
+    pub is_busy: bool,
+    /// Datagrams that its socket took so far.
+    pub taken: u64,
+    /// Request datagrams that came from it so far.
+    pub heard: u64,
+}
+
+/// The outcome of an upcall.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Upcalled {
+    /// It waits for its client.
+    Queued,
+    /// It has no reader, or there is no room. Counted in the datapath's `lost`.
+    Lost,
+}
+
+impl Server {
+    /// Tells the control plane of a packet. Never waits: without room it is lost.
+    pub fn upcall(&mut self, upcall: DatapathUpcall) -> Upcalled {
+        let id = DatapathId(upcall.message.datapath);
+        let is_queued = self.target(id, &upcall).is_some_and(|peer| self.queue_upcall(peer, upcall));
+        if is_queued {
+            return Upcalled::Queued;
+        }
+        if let Some(known) = self.state.datapath_mut(id) {
+            known.lost += 1;
+        }
+        Upcalled::Lost
+    }
+
+    /// The client that a packet is for.
+    #[must_use]
+    pub fn reader_of(&self, upcall: &DatapathUpcall) -> Option<Reader> {
+        self.reader(self.target(DatapathId(upcall.message.datapath), upcall)?)
+    }
+
+    /// The state of a client's queue; none if it is gone.
+    #[must_use]
+    pub fn reader(&self, client: PeerId) -> Option<Reader> {
+        let peer = self.peers.get(&client)?;
+        let is_busy = peer.output_bytes() > UPCALL_BYTES_READY;
+        Some(Reader { client, is_busy, taken: peer.taken, heard: peer.heard })
+    }
+
+    fn target(&self, id: DatapathId, upcall: &DatapathUpcall) -> Option<PeerId> {
+        let known = self.state.datapath(id)?;
+        let port_id = match upcall.kind {
+            UpcallKind::Action { port_id } if !known.is_per_cpu() => Some(port_id),
+            _ => known.upcall_port_id(upcall.port, upcall.worker, upcall.message.hash.unwrap_or(0)),
+        };
+        self.port_ids.get(&port_id?).copied()
+    }
+
+    fn queue_upcall(&mut self, id: PeerId, upcall: DatapathUpcall) -> bool {
+        let command = match upcall.kind {
+            UpcallKind::Miss => packet::MISS,
+            UpcallKind::Action { .. } => packet::ACTION,
+        };
+        // Before the packet is copied: a flood of lost misses must cost little.
+        if !self.has_room(id, upcall.message.packet.len()) {
+            return false;
+        }
+        let header = NetlinkHeader { kind: Family::Packet.id(), ..NetlinkHeader::default() };
+        let message = Answer::Packet(Box::new(upcall.message)).message(header, command, 0);
+        // A packet of more than 65531 bytes cannot be told.
+        message.is_ok_and(|bytes| self.push_droppable(id, bytes))
+    }
+}

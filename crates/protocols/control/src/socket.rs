@@ -1,0 +1,437 @@
+//! The server's sockets: connected SEQPACKET sockets, one for each client, in one `epoll` set that its owner waits for.
+//!
+//! Nothing here waits. A full socket is written to when it has room; a client that does not read is not read
+//! from either.
+//!
+//! ```text
+//!   epoll ── heard of ──> [ clients whose turn comes, each once ] ── a visit: so many messages ──> is anything left? ── no ──> epoll
+//!                              ^                                                                      │ yes
+//!                              └──────────────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! A turn ends after a number of messages, of any clients. A client that sends without end, in datagrams of
+//! any length, delays others by its visits, and its owner's other work by a turn.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
+
+use lasthop_foreign::{ForeignFd, Shortage, discard};
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::io::Errno as SystemErrno;
+use rustix::net::{RecvFlags, SendFlags};
+
+use crate::bounds::{
+    DATAGRAM_BYTES_MAX, DATAGRAMS_PER_VISIT, EVENTS_PER_TURN, MESSAGES_PER_TURN, MESSAGES_PER_VISIT,
+    PEERS_MAX,
+};
+use crate::datapath::Datapath;
+use crate::server::{DatapathUpcall, PeerId, Server, Upcalled};
+use crate::sys::peer_user;
+
+/// Which users may connect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Root, the user that the switch runs as, and those with these numbers.
+    Users(Vec<u32>),
+    /// The process that handed the connection over has checked it already.
+    Asked,
+}
+
+impl Default for Access {
+    fn default() -> Self {
+        Self::Users(Vec::new())
+    }
+}
+
+impl Access {
+    fn check(&self, socket: &ForeignFd) -> Result<(), Closed> {
+        let Self::Users(users) = self else { return Ok(()) };
+        let user = peer_user(socket.as_fd())?;
+        let own = rustix::process::geteuid().as_raw();
+        if user == 0 || user == own || users.contains(&user) { Ok(()) } else { Err(Closed::User(user)) }
+    }
+}
+
+/// Why a connection is not taken, or is closed.
+#[derive(Debug, thiserror::Error)]
+pub enum Closed {
+    /// A user without access.
+    #[error("user {0} may not control the switch; run the client as root or as the switch's user")]
+    User(u32),
+    /// More than there may be.
+    #[error("there are {PEERS_MAX} control connections already; is a client leaking them?")]
+    TooMany,
+    /// It broke the protocol.
+    #[error(transparent)]
+    Goodbye(#[from] crate::server::Goodbye),
+    /// A datagram that is longer than any request.
+    #[error("a control client sent a datagram of {0} bytes; at most {DATAGRAM_BYTES_MAX} are taken")]
+    TooLong(usize),
+    /// File descriptors, for which there is no use.
+    #[error("a control client sent file descriptors, which no request has")]
+    Descriptors,
+    /// It hung up.
+    #[error("the control client closed the connection")]
+    HungUp,
+    /// The system failed.
+    #[error("a control connection failed: {0}")]
+    Io(#[from] io::Error),
+}
+
+impl From<SystemErrno> for Closed {
+    fn from(errno: SystemErrno) -> Self {
+        match errno {
+            SystemErrno::PIPE | SystemErrno::CONNRESET => Closed::HungUp,
+            _ => Closed::Io(errno.into()),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Connection {
+    socket: ForeignFd,
+    interest: EventFlags,
+    /// The socket took no more; it is written to when it says so.
+    is_full: bool,
+    /// The system had no memory for the last datagram.
+    shortage: Shortage,
+    /// The other end is closed.
+    has_hung_up: bool,
+    /// Its turn will come.
+    is_queued: bool,
+}
+
+impl Drop for Connection {
+    /// The client learns of the end at once: the socket is closed behind the descriptors that it sent, which may take long.
+    fn drop(&mut self) {
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+    }
+}
+
+/// The server and its clients' sockets.
+#[derive(Debug)]
+pub struct Connections {
+    server: Server,
+    epoll: OwnedFd,
+    connections: BTreeMap<PeerId, Connection>,
+    /// Clients with input, or with unfinished requests.
+    turns: VecDeque<PeerId>,
+    last: u64,
+    access: Access,
+    buffer: Vec<u8>,
+    /// As the system does it, but in tests.
+    send: Send,
+}
+
+type Send = fn(BorrowedFd<'_>, &[u8]) -> rustix::io::Result<usize>;
+
+fn send(socket: BorrowedFd<'_>, datagram: &[u8]) -> rustix::io::Result<usize> {
+    rustix::net::send(socket, datagram, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
+}
+
+impl Connections {
+    /// Without clients.
+    ///
+    /// # Errors
+    /// When there are no file descriptors left.
+    pub fn new(server: Server, access: Access) -> io::Result<Self> {
+        Ok(Self {
+            server,
+            epoll: epoll::create(CreateFlags::CLOEXEC)?,
+            connections: BTreeMap::new(),
+            turns: VecDeque::new(),
+            last: 0,
+            access,
+            buffer: vec![0; DATAGRAM_BYTES_MAX],
+            send,
+        })
+    }
+
+    /// The descriptor to wait for: readable when [`Connections::turn`] has work.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    /// The server.
+    #[must_use]
+    pub fn server(&self) -> &Server {
+        &self.server
+    }
+
+    /// The server, to be restored.
+    pub fn server_mut(&mut self) -> &mut Server {
+        &mut self.server
+    }
+
+    /// A client connected. Its socket is made non-blocking.
+    ///
+    /// # Errors
+    /// When it may not, or cannot be served.
+    pub fn add(&mut self, socket: ForeignFd) -> Result<PeerId, Closed> {
+        self.access.check(&socket)?;
+        if self.connections.len() >= PEERS_MAX {
+            return Err(Closed::TooMany);
+        }
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        self.last += 1;
+        let (id, interest) = (PeerId(self.last), EventFlags::IN);
+        epoll::add(&self.epoll, &socket, EventData::new_u64(id.0), interest)?;
+        let (is_full, shortage, has_hung_up, is_queued) = Default::default();
+        let connection = Connection { socket, interest, is_full, shortage, has_hung_up, is_queued };
+        self.connections.insert(id, connection);
+        Ok(id)
+    }
+
+    /// Serves clients with input, or with room again: some of them, and a bounded amount of each. Returns
+    /// connections that ended, and why. If there is more ([`Connections::has_more`]), it has to be called
+    /// again soon.
+    ///
+    /// # Errors
+    /// When the set cannot be waited for.
+    pub fn turn(&mut self, datapath: &mut dyn Datapath) -> io::Result<Vec<(PeerId, Closed)>> {
+        self.listen()?;
+        self.end_shortages(Instant::now());
+        let (mut closed, mut left) = (Vec::new(), MESSAGES_PER_TURN);
+        // An unfinished client goes behind the others, and has no second turn in this call.
+        for _ in 0..self.turns.len() {
+            let Some(id) = self.turns.pop_front_if(|_| left > 0) else { break };
+            let granted = left.min(MESSAGES_PER_VISIT);
+            self.server.grant(granted);
+            if let Err(why) = self.visit(id, datapath) {
+                self.remove(id);
+                closed.push((id, why));
+            }
+            // A visit that was about nothing is not for nothing.
+            left = left.saturating_sub((granted - self.server.granted()).max(1));
+        }
+        self.server.report_readers(datapath);
+        Ok(closed)
+    }
+
+    /// Whether clients' requests are left that nothing will be heard of.
+    #[must_use]
+    pub fn has_more(&self) -> bool {
+        !self.turns.is_empty()
+    }
+
+    /// When [`Connections::turn`] has work without an event: the system had no memory for a datagram.
+    #[must_use]
+    pub fn due(&self) -> Option<Instant> {
+        self.connections.values().filter_map(|connection| connection.shortage.due()).min()
+    }
+
+    /// Queues clients for whose datagrams there may be memory again.
+    fn end_shortages(&mut self, now: Instant) {
+        let over = self.connections.iter_mut().filter_map(|(id, connection)| {
+            let is_over = connection.shortage.take_over(now);
+            connection.is_full &= !is_over;
+            is_over.then_some(*id)
+        });
+        let over: Vec<PeerId> = over.collect();
+        over.into_iter().for_each(|id| self.queue(id));
+    }
+
+    /// Queues clients with input, or with room again.
+    fn listen(&mut self) -> io::Result<()> {
+        let mut events =
+            [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; EVENTS_PER_TURN];
+        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        let count = match epoll::wait(&self.epoll, &mut events, Some(&now)) {
+            Err(SystemErrno::INTR) => 0,
+            result => result?,
+        };
+        for event in events.iter().take(count) {
+            let id = PeerId(event.data.u64());
+            // The kernel's structure has no alignment.
+            let flags = event.flags;
+            if let Some(connection) = self.connections.get_mut(&id) {
+                connection.is_full &= connection.shortage.due().is_some();
+                connection.has_hung_up |= flags.contains(EventFlags::HUP);
+                self.queue(id);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a client a turn, unless it has one.
+    fn queue(&mut self, id: PeerId) {
+        if let Some(connection) = self.connections.get_mut(&id)
+            && !std::mem::replace(&mut connection.is_queued, true)
+        {
+            self.turns.push_back(id);
+        }
+    }
+
+    /// Reports removed flows once workers have finished their visits, and continues requests for ports whose
+    /// devices are there. Returns whether a client waits for more of either.
+    pub fn settle(&mut self, datapath: &mut dyn Datapath) -> bool {
+        self.server.grant(MESSAGES_PER_VISIT);
+        self.server.settle(Instant::now(), datapath);
+        self.flush(datapath);
+        self.server.is_settling()
+    }
+
+    /// Tells the control plane of a packet, or counts that it could not be told.
+    pub fn upcall(&mut self, upcall: DatapathUpcall, datapath: &mut dyn Datapath) -> Upcalled {
+        let upcalled = self.server.upcall(upcall);
+        if upcalled == Upcalled::Queued {
+            self.flush(datapath);
+        }
+        upcalled
+    }
+
+    /// A datapath is gone: clients are notified.
+    pub fn datapath_lost(&mut self, name: &str, datapath: &mut dyn Datapath) {
+        self.server.datapath_lost(name, datapath);
+        self.flush(datapath);
+    }
+
+    /// The device or guest of a port is gone, and the port with it: clients are told.
+    pub fn port_lost(&mut self, name: &str, datapath: &mut dyn Datapath) {
+        self.server.port_lost(name, datapath);
+        self.flush(datapath);
+    }
+
+    /// Sends notifications: output that no request of the client caused.
+    fn flush(&mut self, datapath: &mut dyn Datapath) {
+        loop {
+            let told = self.server.take_told();
+            if told.is_empty() {
+                return;
+            }
+            // A client with room again may continue a request of which others are notified, too.
+            for id in told {
+                // One that ended is found out about in its turn.
+                let _ = self.write(id, datapath).and_then(|()| self.watch(id));
+            }
+        }
+    }
+
+    fn remove(&mut self, id: PeerId) {
+        self.server.disconnected(id);
+        if let Some(connection) = self.connections.remove(&id) {
+            let _ = epoll::delete(&self.epoll, &connection.socket);
+        }
+    }
+
+    fn visit(&mut self, id: PeerId, datapath: &mut dyn Datapath) -> Result<(), Closed> {
+        let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
+        connection.is_queued = false;
+        let has_hung_up = connection.has_hung_up;
+        self.server.advance(id, datapath);
+        self.write(id, datapath)?;
+        for _ in 0..DATAGRAMS_PER_VISIT {
+            let may_read = self.server.granted() > 0 && self.server.wants_input(id);
+            if !may_read || !self.read(id, datapath)? {
+                break;
+            }
+            self.write(id, datapath)?;
+        }
+        self.flush(datapath);
+        // Its requests are done, and it cannot read answers.
+        if has_hung_up && !self.server.wants_input(id) && !self.server.has_work(id) {
+            return Err(Closed::HungUp);
+        }
+        self.watch(id)
+    }
+
+    /// Takes one datagram; false when there is none.
+    fn read(&mut self, id: PeerId, datapath: &mut dyn Datapath) -> Result<bool, Closed> {
+        let Some(connection) = self.connections.get(&id) else { return Ok(false) };
+        let (socket, buffer) = (&connection.socket, self.buffer.as_mut_slice());
+        let len = match discard(socket.as_fd(), buffer, RecvFlags::TRUNC, socket.origin()) {
+            Err(SystemErrno::AGAIN | SystemErrno::INTR) => return Ok(false),
+            Ok((_, true)) => return Err(Closed::Descriptors),
+            Ok((0, _)) => return Err(Closed::HungUp),
+            result => result?.0,
+        };
+        let datagram = self.buffer.get(..len).ok_or(Closed::TooLong(len))?.to_vec();
+        self.server.received(id, datagram, datapath)?;
+        Ok(true)
+    }
+
+    /// Sends waiting datagrams, as far as the socket takes them.
+    fn write(&mut self, id: PeerId, datapath: &mut dyn Datapath) -> Result<(), Closed> {
+        let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
+        while !connection.is_full
+            && let Some(datagram) = self.server.output(id)
+        {
+            match (self.send)(connection.socket.as_fd(), datagram) {
+                Err(SystemErrno::AGAIN) => connection.is_full = true,
+                Err(SystemErrno::NOBUFS) => {
+                    connection.is_full = true;
+                    connection.shortage.hit(Instant::now());
+                }
+                Err(SystemErrno::INTR) => {}
+                result => {
+                    result?;
+                    connection.shortage.end();
+                    self.server.sent(id, datapath);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for the next event: input if requests may be read, room if output waits, the next turn if a
+    /// request is not done.
+    fn watch(&mut self, id: PeerId) -> Result<(), Closed> {
+        if self.server.has_work(id) {
+            self.queue(id);
+        }
+        let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
+        let mut interest = EventFlags::empty();
+        interest.set(EventFlags::IN, self.server.wants_input(id));
+        // Without memory there is room all the time.
+        let is_short = connection.shortage.due().is_some();
+        interest.set(EventFlags::OUT, self.server.output(id).is_some() && !is_short);
+        if interest != connection.interest {
+            epoll::modify(&self.epoll, &connection.socket, EventData::new_u64(id.0), interest)?;
+            connection.interest = interest;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    use super::*;
+    use crate::memory::MemoryDatapath;
+    use crate::talk;
+
+    fn is_readable(fd: BorrowedFd<'_>) -> bool {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&now)).expect("polled") > 0
+    }
+
+    #[test]
+    fn a_socket_without_memory_is_left_alone_for_a_while_and_then_tried_again() {
+        let mut datapath = MemoryDatapath::new();
+        let mut connections = Connections::new(Server::new(), Access::Asked).expect("a set");
+        let flags = SocketFlags::CLOEXEC;
+        let (near, far) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("a pair");
+        connections.add(near.into()).expect("a client");
+        connections.send = |_, _| Err(SystemErrno::NOBUFS);
+        rustix::net::send(&far, &talk::hello(7), SendFlags::NOSIGNAL).expect("sent");
+        assert!(connections.turn(&mut datapath).expect("a turn").is_empty());
+        for _ in 0..20 {
+            let due = connections.due().expect("another try");
+            assert!(!connections.has_more() && !is_readable(connections.fd()), "nobody is called before");
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            assert!(connections.turn(&mut datapath).expect("a turn").is_empty());
+        }
+        connections.send = send;
+        while let Some(due) = connections.due() {
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            assert!(connections.turn(&mut datapath).expect("a turn").is_empty());
+        }
+        assert!(is_readable(far.as_fd()), "it is answered");
+    }
+}

@@ -1,0 +1,240 @@
+//! Requests and answers for a client that never blocks: sent as bytes, received as values.
+//!
+//! ```text
+//!   Requests: number, message, message, ... ──> one datagram        Told <── one message of a datagram from the switch
+//! ```
+
+use crate::attr::{Attrs, Writer};
+use crate::family::{DatapathMessage, FlowMessage, MeterMessage, PacketMessage, VportMessage};
+use crate::message::{self, Messages, NetlinkHeader, NetlinkMessage};
+use crate::private::{self, END, HELLO, Hello, JOIN, LISTEN, SEE_ALL, decode_number};
+use crate::refusal::Refusal;
+use crate::server::Family;
+use crate::uapi::{command, flow, meter, nlm, packet, protocol};
+
+/// A request.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Ask {
+    /// A datapath, by name or number.
+    Datapath(DatapathMessage),
+    /// A datapath that there is not yet; told as it is then.
+    DatapathNew(DatapathMessage),
+    /// Other settings of a datapath.
+    DatapathSet(DatapathMessage),
+    /// All ports of a datapath.
+    Ports(i32),
+    /// A port; told as it is then.
+    PortNew(VportMessage),
+    /// Other settings of a port.
+    PortSet(VportMessage),
+    /// A port's end.
+    PortDel(VportMessage),
+    /// All flows of a datapath; their names and counters only, if so wanted.
+    Flows {
+        /// The datapath.
+        datapath: i32,
+        /// Without keys, masks and actions.
+        is_brief: bool,
+    },
+    /// A flow that there is not yet.
+    FlowNew(FlowMessage),
+    /// Other actions for a flow.
+    FlowSet(FlowMessage),
+    /// A flow's end; without name and key that of all.
+    FlowDel(FlowMessage),
+    /// A meter that is made, or changed.
+    MeterSet(MeterMessage),
+    /// A meter's end.
+    MeterDel(MeterMessage),
+    /// A packet, and its actions.
+    Execute(PacketMessage),
+}
+
+/// A message from the switch.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Told {
+    /// The connection's port id.
+    Hello(u32),
+    /// All is said that there is to say about the oldest datagram that this was not said of.
+    End,
+    /// A request is not done.
+    Refused {
+        /// Number of the request.
+        seq: u32,
+        /// `errno` of the refusal.
+        errno: i32,
+        /// Its sentence, for clients that asked for them.
+        why: Option<String>,
+    },
+    /// A datapath.
+    Datapath(u32, DatapathMessage),
+    /// A port, in answer to the request of this number; 0 is unasked.
+    Port(u32, VportMessage),
+    /// A flow, in answer to the request of this number; 0 is unasked.
+    Flow(u32, Box<FlowMessage>),
+    /// A packet of no flow.
+    Miss(Box<PacketMessage>),
+    /// A packet of no flow, in this datapath, that cannot be read.
+    BadMiss(i32),
+    /// A message of no meaning here: acknowledgements, ends of lists, unsolicited ones.
+    Nothing,
+}
+
+/// The first datagram of a connection, which asks for a port id: this one, or any if it is 0.
+#[must_use]
+pub fn hello(port_id: u32) -> Vec<u8> {
+    Hello { protocol: protocol::GENERIC, port_id, process: std::process::id() }.encode()
+}
+
+/// The second one: sentences are wanted along with refusals.
+#[must_use]
+pub fn listen() -> Vec<u8> {
+    private::number(LISTEN, 0, 1)
+}
+
+/// For clients other than Open vSwitch: lists also show datapaths of the switch's own controllers.
+#[must_use]
+pub fn see_all() -> Vec<u8> {
+    private::number(SEE_ALL, 0, 1)
+}
+
+/// Asks for notifications of others' changes in this family.
+#[must_use]
+pub fn watch(family: Family) -> Vec<u8> {
+    private::number(JOIN, 0, family.group().unwrap_or(0))
+}
+
+impl Ask {
+    /// The message, numbered.
+    ///
+    /// # Errors
+    /// EMSGSIZE if it is too long for one.
+    pub fn encode(&self, seq: u32, port_id: u32) -> Result<Vec<u8>, Refusal> {
+        let (family, command, flags) = self.kind();
+        let header = NetlinkHeader { kind: family.id(), flags: nlm::REQUEST | flags, seq, port_id };
+        let version = (command, family.version());
+        message::encode_datapath(header, version, self.datapath(), |writer| self.fill(writer))
+    }
+
+    fn kind(&self) -> (Family, u8, u16) {
+        match self {
+            Self::Datapath(_) => (Family::Datapath, command::GET, 0),
+            Self::DatapathNew(_) => (Family::Datapath, command::NEW, nlm::ECHO),
+            Self::DatapathSet(_) => (Family::Datapath, command::SET, 0),
+            Self::Ports(_) => (Family::Vport, command::GET, nlm::DUMP),
+            Self::PortNew(_) => (Family::Vport, command::NEW, nlm::ECHO),
+            Self::PortSet(_) => (Family::Vport, command::SET, 0),
+            Self::PortDel(_) => (Family::Vport, command::DEL, 0),
+            Self::Flows { .. } => (Family::Flow, command::GET, nlm::DUMP),
+            Self::FlowNew(_) => (Family::Flow, command::NEW, nlm::CREATE),
+            Self::FlowSet(_) => (Family::Flow, command::SET, 0),
+            Self::FlowDel(_) => (Family::Flow, command::DEL, 0),
+            Self::MeterSet(_) => (Family::Meter, meter::SET, 0),
+            Self::MeterDel(_) => (Family::Meter, meter::DEL, 0),
+            Self::Execute(_) => (Family::Packet, packet::EXECUTE, 0),
+        }
+    }
+
+    fn datapath(&self) -> i32 {
+        match self {
+            Self::Datapath(wanted) | Self::DatapathNew(wanted) | Self::DatapathSet(wanted) => wanted.datapath,
+            Self::PortNew(wanted) | Self::PortSet(wanted) | Self::PortDel(wanted) => wanted.datapath,
+            Self::FlowNew(wanted) | Self::FlowSet(wanted) | Self::FlowDel(wanted) => wanted.datapath,
+            Self::MeterSet(wanted) | Self::MeterDel(wanted) => wanted.datapath,
+            Self::Execute(wanted) => wanted.datapath,
+            Self::Ports(datapath) | Self::Flows { datapath, .. } => *datapath,
+        }
+    }
+
+    fn fill(&self, writer: &mut Writer) {
+        match self {
+            Self::Datapath(wanted) | Self::DatapathNew(wanted) | Self::DatapathSet(wanted) => {
+                wanted.encode(writer);
+            }
+            Self::PortNew(wanted) | Self::PortSet(wanted) | Self::PortDel(wanted) => wanted.encode(writer),
+            Self::FlowNew(wanted) | Self::FlowSet(wanted) | Self::FlowDel(wanted) => wanted.encode(writer),
+            Self::MeterSet(wanted) | Self::MeterDel(wanted) => wanted.encode(writer),
+            Self::Execute(wanted) => wanted.encode(writer),
+            Self::Flows { is_brief: true, .. } => {
+                let omitted = Some(flow::OMIT_KEY | flow::OMIT_MASK | flow::OMIT_ACTIONS);
+                FlowMessage { omitted, ..FlowMessage::default() }.encode(writer);
+            }
+            Self::Ports(_) | Self::Flows { .. } => {}
+        }
+    }
+}
+
+/// The messages of a datagram, in order.
+pub fn read(datagram: &[u8]) -> impl Iterator<Item = Told> {
+    Messages::new(datagram).map(|message| told(&message))
+}
+
+fn told(message: &NetlinkMessage<'_>) -> Told {
+    let NetlinkHeader { kind, seq, .. } = message.header;
+    if kind == END {
+        return Told::End;
+    }
+    if let Some(port_id) = decode_number(message, HELLO) {
+        return Told::Hello(port_id);
+    }
+    match message.error() {
+        Some(0) => return Told::Nothing,
+        Some(errno) => return Told::Refused { seq, errno, why: message.error_text() },
+        None => {}
+    }
+    let generic = message.generic().ok();
+    let about = generic.and_then(|generic| Some((generic.command, generic.datapath().ok()?)));
+    let object = |(command, (datapath, attrs))| object(kind, seq, command, datapath, attrs);
+    about.and_then(object).unwrap_or(Told::Nothing)
+}
+
+fn object(kind: u16, seq: u32, command: u8, datapath: i32, attrs: Attrs<'_>) -> Option<Told> {
+    Some(match Family::of(kind)? {
+        Family::Datapath => Told::Datapath(seq, DatapathMessage::decode(datapath, attrs).ok()?),
+        Family::Vport => Told::Port(seq, VportMessage::decode(datapath, attrs).ok()?),
+        Family::Flow => Told::Flow(seq, Box::new(FlowMessage::decode(datapath, attrs).ok()?)),
+        Family::Packet if command == packet::MISS => PacketMessage::decode(datapath, attrs)
+            .map_or(Told::BadMiss(datapath), |packet| Told::Miss(Box::new(packet))),
+        Family::Packet | Family::Meter | Family::CtLimit => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_and_answers_round_trip() {
+        use crate::memory::MemoryDatapath;
+        use crate::server::{PeerId, Server};
+
+        let (mut server, mut datapath) = (Server::new(), MemoryDatapath::new());
+        let mut say = |bytes: Vec<u8>| {
+            server.received(PeerId(1), bytes, &mut datapath).expect("a good client");
+            let mut heard = Vec::new();
+            while let Some(answer) = server.output(PeerId(1)) {
+                heard.extend(read(answer));
+                server.sent(PeerId(1), &mut datapath);
+            }
+            heard
+        };
+        let Told::Hello(port_id) = say(hello(0))[0] else { panic!("no port id") };
+        say(listen());
+        let wanted = |name: &str| DatapathMessage {
+            name: Some(name.to_owned()),
+            upcall_port_id: Some(0),
+            ..DatapathMessage::default()
+        };
+        let heard = say(Ask::DatapathNew(wanted("red")).encode(1, port_id).expect("short"));
+        assert!(
+            matches!(&heard[..], [Told::Datapath(1, made), Told::End] if made.datapath == 1),
+            "{heard:?}"
+        );
+        let heard = say(Ask::DatapathNew(wanted("red")).encode(2, port_id).expect("short"));
+        assert!(matches!(&heard[..], [Told::Refused { seq: 2, errno: 17, why: Some(_) }, Told::End]));
+        let heard = say(Ask::Ports(1).encode(3, port_id).expect("short"));
+        assert!(
+            matches!(&heard[..], [Told::Port(3, port), Told::Nothing, Told::End] if port.number == Some(0))
+        );
+    }
+}

@@ -1,0 +1,170 @@
+//! Counters of frames, and the equation that they conserve.
+
+use std::ops::AddAssign;
+
+use serde::{Deserialize, Serialize};
+
+/// Frames and their bytes, virtio-net headers not counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FrameCount {
+    /// Frames; a GSO frame counts once.
+    pub frames: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+impl FrameCount {
+    /// Counts one frame.
+    #[inline]
+    pub fn count(&mut self, bytes: usize) {
+        self.frames += 1;
+        self.bytes += bytes as u64;
+    }
+}
+
+impl AddAssign for FrameCount {
+    fn add_assign(&mut self, other: Self) {
+        self.frames += other.frames;
+        self.bytes += other.bytes;
+    }
+}
+
+/// Why the driver dropped a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DeviceDropReason {
+    /// From the device: longer than the longest frame there can be.
+    Truncated,
+    /// From the device: its offloads cannot be expressed in a virtio-net header, or are invalid.
+    BadOffload,
+    /// From the device: it waited there while no switch was attached.
+    NoSwitch,
+    /// To the device: it is gone, or down.
+    DeviceDown,
+    /// To the device: its queue was full.
+    DeviceFull,
+    /// To the device: longer than the device's MTU.
+    TooLong,
+    /// To the device: the kernel refused it for another reason.
+    Refused,
+}
+
+impl DeviceDropReason {
+    /// All reasons, in the order of their numbers.
+    pub const ALL: [Self; 7] = [
+        Self::Truncated,
+        Self::BadOffload,
+        Self::NoSwitch,
+        Self::DeviceDown,
+        Self::DeviceFull,
+        Self::TooLong,
+        Self::Refused,
+    ];
+
+    /// The name in output.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Truncated => "truncated",
+            Self::BadOffload => "bad_offload",
+            Self::NoSwitch => "no_switch",
+            Self::DeviceDown => "device_down",
+            Self::DeviceFull => "device_full",
+            Self::TooLong => "too_long",
+            Self::Refused => "refused",
+        }
+    }
+
+    /// Whether it is for frames that come from the device.
+    #[must_use]
+    pub fn is_inbound(self) -> bool {
+        matches!(self, Self::Truncated | Self::BadOffload | Self::NoSwitch)
+    }
+}
+
+/// Counters of frames, of one queue or of a port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DriverCounters {
+    /// Taken from the device.
+    pub from_device: FrameCount,
+    /// Of these, put into the transmit ring towards the switch.
+    pub to_switch: FrameCount,
+    /// Taken from the receive ring, where the switch puts them.
+    pub from_switch: FrameCount,
+    /// Of these, given to the device.
+    pub to_device: FrameCount,
+    /// Frames that the kernel dropped because they were not read in time.
+    pub missed: u64,
+    /// Dropped frames by [`DeviceDropReason`].
+    pub drops: [u64; DeviceDropReason::ALL.len()],
+    /// Frames taken from the receive ring that wait until the device has room.
+    pub waiting: u64,
+}
+
+impl DriverCounters {
+    /// Counts a dropped frame.
+    #[inline]
+    pub fn drop(&mut self, reason: DeviceDropReason) {
+        self.drops[reason as usize] += 1;
+    }
+
+    /// Frames dropped for a reason.
+    #[must_use]
+    pub fn dropped(&self, reason: DeviceDropReason) -> u64 {
+        self.drops[reason as usize]
+    }
+
+    /// Whether every frame is where the counters say.
+    #[must_use]
+    pub fn is_conserved(&self) -> bool {
+        let sum = |inbound: bool| -> u64 {
+            let reasons = DeviceDropReason::ALL.into_iter().filter(|reason| reason.is_inbound() == inbound);
+            reasons.map(|reason| self.dropped(reason)).sum()
+        };
+        self.from_device.frames == self.to_switch.frames + sum(true)
+            && self.from_switch.frames == self.to_device.frames + sum(false) + self.waiting
+    }
+}
+
+impl AddAssign for DriverCounters {
+    fn add_assign(&mut self, other: Self) {
+        self.from_device += other.from_device;
+        self.to_switch += other.to_switch;
+        self.from_switch += other.from_switch;
+        self.to_device += other.to_device;
+        self.missed += other.missed;
+        for (sum, more) in self.drops.iter_mut().zip(other.drops) {
+            *sum += more;
+        }
+        self.waiting += other.waiting;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_are_numbered_as_listed_and_named_once() {
+        for (number, reason) in DeviceDropReason::ALL.into_iter().enumerate() {
+            assert_eq!(reason as usize, number);
+            let same = DeviceDropReason::ALL.into_iter().filter(|other| other.name() == reason.name());
+            assert_eq!(same.count(), 1, "{}", reason.name());
+        }
+    }
+
+    #[test]
+    fn a_frame_that_is_nowhere_is_noticed() {
+        let mut counters = DriverCounters::default();
+        counters.from_device.count(60);
+        assert!(!counters.is_conserved());
+        counters.drop(DeviceDropReason::Truncated);
+        assert!(counters.is_conserved());
+        counters.from_switch.count(60);
+        assert!(!counters.is_conserved());
+        counters.waiting = 1;
+        assert!(counters.is_conserved());
+        counters.drop(DeviceDropReason::Refused);
+        assert!(!counters.is_conserved());
+    }
+}

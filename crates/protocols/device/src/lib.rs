@@ -1,0 +1,23 @@
+//! Network devices, as the processes tell each other of them.
+//!
+//! **Purpose.** Plain values that the opener (`lasthop-netdev`), the driver (`lasthop-driver`) and the reports share: facts
+//! about an opened device, its counters, the host's part of it.
+//!
+//! **Contract.** Values are JSON between the processes: a renamed field changes the version of the kept state. Every frame that
+//! a driver takes is counted at its end ([`DriverCounters::is_conserved`]).
+//!
+//! **Not checked.** Whether facts are true: only the supervisor makes them.
+//!
+//! **Threading.** None.
+#![forbid(unsafe_code)]
+
+mod counters;
+mod facts;
+mod host;
+
+pub use counters::{DeviceDropReason, DriverCounters, FrameCount};
+pub use facts::{Backend, DeviceFacts, OpenedDevice, XdpFacts};
+pub use host::{Host, host_tap};
+
+/// Bytes of the largest MTU with which a device can be used through XDP sockets: one frame fits a slot of their memory.
+pub const XDP_MTU_BYTES_MAX: u32 = 3822;

@@ -1,0 +1,111 @@
+use std::time::{Duration, Instant};
+
+use crate::Origin;
+use crate::costs::Costs;
+
+/// How long no other connection is let in after one whose descriptors took long to close.
+const HOLD: Duration = Duration::from_secs(60);
+/// Connections of one port whose descriptors may be stuck. With as many, no other one is let in until one of them is through: each keeps
+/// a closing thread and up to some 900 descriptors.
+const STUCK_MAX: usize = 4;
+
+/// Descriptors of one port's earlier connections that are still to be closed.
+#[derive(Debug)]
+pub struct PendingCloses {
+    name: String,
+    origins: Vec<Origin>,
+    /// When a close was seen last to take too long, of any connection.
+    slow_at: Option<Instant>,
+    /// CPU time of closing that was not asked for, of connections that are through.
+    spent: Duration,
+    costs: Costs,
+}
+
+/// Why no connection is let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HoldReason {
+    /// Closing took long a short while ago. The port is held for this time still.
+    For(Duration),
+    /// The number of connections whose descriptors do not close.
+    Stuck(usize),
+    /// Closing took more CPU time than the port has. The port is held for this time still.
+    Costly(Duration),
+}
+
+impl PendingCloses {
+    /// Of a port that had no connection. `name` is for the log: "vnic a".
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        let (origins, slow_at, spent, costs) = Default::default();
+        Self { name: name.to_owned(), origins, slow_at, spent, costs }
+    }
+
+    /// The origin of the next connection.
+    pub fn begin(&mut self) -> Origin {
+        self.forget_finished();
+        let origin = Origin::new(&self.name);
+        self.origins.push(origin.clone());
+        origin
+    }
+
+    /// Why the next connection is not to be let in, if it is not.
+    pub fn held(&mut self, now: Instant) -> Option<HoldReason> {
+        self.forget_finished();
+        let stuck = self.origins.iter().filter(|origin| origin.is_overdue() && origin.waiting() > 0).count();
+        if stuck >= STUCK_MAX {
+            return Some(HoldReason::Stuck(stuck));
+        }
+        let left = HOLD.checked_sub(now.saturating_duration_since(self.slow_at?))?;
+        (!left.is_zero()).then_some(HoldReason::For(left))
+    }
+
+    /// As [`Self::held`], for a process that charges the CPU time of closes to nothing else. Also true of the connection that is there:
+    /// its descriptors come and go while it lasts.
+    pub fn held_for_costs(&mut self, now: Instant) -> Option<HoldReason> {
+        let live: Duration = self.origins.iter().map(Origin::take_spent).sum();
+        let spent = live + self.take_spent();
+        self.costs.charge(now, spent);
+        self.costs.excess(now).map(HoldReason::Costly)
+    }
+
+    /// Forgets connections that have nothing left to be closed, but for when closing took long.
+    fn forget_finished(&mut self) {
+        for origin in &self.origins {
+            self.slow_at = self.slow_at.max(origin.slow_at());
+        }
+        let spent = &mut self.spent;
+        self.origins.retain(|origin| {
+            let is_through = origin.waiting() == 0 && !origin.is_in_use();
+            *spent += if is_through { origin.take_spent() } else { Duration::ZERO };
+            !is_through
+        });
+    }
+
+    /// The CPU time that closing has taken since this was asked last, for connections that are through.
+    pub fn take_spent(&mut self) -> Duration {
+        self.forget_finished();
+        std::mem::take(&mut self.spent)
+    }
+}
+
+impl std::fmt::Display for HoldReason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::For(left) => {
+                let left = left.as_secs() + 1;
+                write!(f, "descriptors of its front end took long to close; it is held for {left} s")
+            }
+            Self::Costly(left) => {
+                let left = left.as_secs() + 1;
+                write!(
+                    f,
+                    "closing descriptors of its front ends took too much CPU time; it is held for {left} s"
+                )
+            }
+            Self::Stuck(count) => write!(
+                f,
+                "descriptors of {count} of its front ends do not close; it is held until they do, or until the switch process is replaced"
+            ),
+        }
+    }
+}

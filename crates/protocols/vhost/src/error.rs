@@ -1,0 +1,152 @@
+use lasthop_guestmem::{ByteSize, MappingError};
+use lasthop_ring::RingError;
+use thiserror::Error;
+
+use crate::message::{BODY_BYTES_MAX, TABLE_REGIONS_MAX};
+
+/// Why a session ended. The text is for users.
+#[derive(Debug, Error)]
+pub enum SessionEnd {
+    /// The front end closed the connection, as it does when its guest ends.
+    #[error("the front end closed the connection")]
+    HungUp,
+    /// The front end broke the protocol: nothing that it sends can be trusted to be a message any more.
+    #[error("the front end broke the vhost-user protocol: {0}")]
+    Protocol(#[from] ProtocolError),
+    /// Descriptors that it sent take long to close, so it is to send no more of them.
+    #[error(
+        "file descriptors that the front end sent take long to close: sockets that linger, or files that it serves itself"
+    )]
+    SlowToClose,
+    /// A request could not be served, and the front end did not ask to be told so.
+    #[error("{0}")]
+    Refused(#[from] RequestError),
+    /// The system failed the connection.
+    #[error("the connection to the front end failed: {0}")]
+    Io(#[from] std::io::Error),
+}
+
+/// A message that a correct front end never sends.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ProtocolError {
+    /// Another version in the flags of a header.
+    #[error("message of protocol version {0}, only version 1 exists; is a vhost-user front end connected?")]
+    Version(u32),
+    /// A body larger than any that is defined.
+    #[error(
+        "{0} with a body of {1} bytes, more than it can have (no message has more than {BODY_BYTES_MAX})"
+    )]
+    BodyTooLarge(String, u32),
+    /// A body that ends before its last field.
+    #[error("{0} with a body of {1} bytes, which is too short")]
+    BodyTooShort(String, usize),
+    /// More regions in one table than a message can carry.
+    #[error("SET_MEM_TABLE with {0} regions, a table has at most {TABLE_REGIONS_MAX}")]
+    TooManyRegions(u32),
+    /// More file descriptors than a message can carry, or than this process may open.
+    #[error(
+        "message with more than {TABLE_REGIONS_MAX} file descriptors, or the limit of open files is reached (raise it: ulimit -n)"
+    )]
+    TooManyFds,
+    /// A reply, though nothing was asked.
+    #[error("{0} is marked as a reply, but nothing was asked")]
+    UnexpectedReply(String),
+    /// A ring that the port does not have.
+    #[error(
+        "{request} names ring {index}, but the port's last one is {}; give the port more queue pairs, or the VM fewer queues",
+        rings.saturating_sub(1)
+    )]
+    NoSuchRing {
+        /// Name of the request.
+        request: String,
+        /// The ring it names.
+        index: u64,
+        /// Rings of the port.
+        rings: u16,
+    },
+    /// It asks and asks, and does not read the answers.
+    #[error("requests keep coming, but {0} bytes of replies wait to be read")]
+    RepliesUnread(usize),
+}
+
+/// Why a request was refused. The session goes on if the front end asked for an acknowledgement.
+#[derive(Debug, Error)]
+pub enum RequestError {
+    /// Memory without a file.
+    #[error(
+        "front end sent no file descriptor for its memory: start the VM with shared memory (QEMU: -object memory-backend-memfd,share=on; libvirt: <memoryBacking><source type='memfd'/><access mode='shared'/></memoryBacking>; Cloud Hypervisor: --memory shared=on)"
+    )]
+    NotShared,
+    /// Not as many file descriptors as the request needs.
+    #[error("{request} with {got} file descriptors, {needed} needed")]
+    FdCount {
+        /// Name of the request.
+        request: String,
+        /// File descriptors that came.
+        got: usize,
+        /// File descriptors needed.
+        needed: usize,
+    },
+    /// A kick, call or error descriptor that is something else.
+    #[error("{0} with a file descriptor that is not an eventfd; the front end must pass one")]
+    NoEventFd(String),
+    /// A back-end channel that is something else.
+    #[error("{0} with a file descriptor that is not a UNIX stream socket; the front end must pass one")]
+    NoUnixStream(String),
+    /// A region that cannot be mapped.
+    #[error("{0}")]
+    Mapping(#[from] MappingError),
+    /// Regions that do not go together.
+    #[error("the front end's memory table is unusable: {0}")]
+    MemoryTable(String),
+    /// Regions that are too large together.
+    #[error(
+        "the front end's memory regions have {} together, and its vnic allows {}; if the guest is as large as that, raise memory-max of the vnic",
+        ByteSize(*.asked_bytes),
+        ByteSize(*.max_bytes)
+    )]
+    MemoryMax {
+        /// Bytes of all regions.
+        asked_bytes: u64,
+        /// Bytes that they may have.
+        max_bytes: u64,
+    },
+    /// Feature bits that were not offered.
+    #[error("the front end acknowledged features that were not offered: {0}")]
+    NotOffered(String),
+    /// A ring with impossible parameters.
+    #[error("ring {0} is unusable: {1}")]
+    Ring(u16, RingError),
+    /// A position that no split ring has.
+    #[error("ring {0} is to start at position {1:#x}, beyond 0xffff: the front end expects packed rings")]
+    RingBase(u16, u32),
+    /// A ring that the device does not start.
+    #[error("ring {0} cannot be started: {1}")]
+    Device(u16, String),
+    /// Neither 0 nor 1.
+    #[error("SET_VRING_ENABLE of ring {0} with {1}, which is neither 0 nor 1")]
+    Enable(u16, u32),
+    /// An MTU that no Ethernet link has.
+    #[error("MTU of {0} bytes is outside 68..=65535")]
+    Mtu(u64),
+    /// A request that belongs to a feature that was not offered, and that must not be passed over.
+    #[error("{0} belongs to a feature that was not offered; live migration is not supported")]
+    NotServed(String),
+    /// A file for chains in flight that does not do.
+    #[error("the front end's file for chains in flight is unusable: {0}")]
+    Inflight(String),
+    /// The system refused.
+    #[error("{0} failed: {1}")]
+    System(String, std::io::Error),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ring_too_many_is_told_from_the_last_one() {
+        let error = ProtocolError::NoSuchRing { request: "SET_VRING_CALL".into(), index: 5, rings: 5 };
+        assert!(error.to_string().starts_with("SET_VRING_CALL names ring 5, but the port's last one is 4; "));
+    }
+}

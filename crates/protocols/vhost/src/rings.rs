@@ -1,0 +1,431 @@
+//! The front end's settings of each ring, and which rings run.
+
+use std::sync::Arc;
+
+use lasthop_foreign::ForeignFd;
+use lasthop_guestmem::MemoryMap;
+use lasthop_ring::{DeviceRing, InflightLog, Ledger, RING_ENTRIES_MAX, RingAddresses, RingError, RingMemory};
+
+use crate::features::{EVENT_IDX, IN_ORDER, PROTOCOL_FEATURES};
+use crate::inflight::Inflight;
+use crate::saved::{PreviousSession, SavedKick, SavedRing, SessionMemory};
+use crate::{Device, RequestError, RingStart, TakeOverError};
+
+/// The state that all rings of a session start with.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    /// The guest's memory, once there is any.
+    pub(crate) map: Option<Arc<MemoryMap>>,
+    /// Features as last acknowledged, `PROTOCOL_FEATURES` included.
+    pub(crate) features: u64,
+    /// Memory that a successor gets.
+    pub(crate) kept: Option<SessionMemory>,
+    /// Where the front end has chains in flight written down.
+    pub(crate) inflight: Option<Inflight>,
+}
+
+impl Shared {
+    /// Whether rings wait to be enabled. The last acknowledgement counts: a front end that drops the bit sends no
+    /// SET_VRING_ENABLE, even if it negotiated protocol features.
+    fn rings_start_enabled(&self) -> bool {
+        self.features & PROTOCOL_FEATURES == 0
+    }
+
+    fn uses_event_idx(&self) -> bool {
+        self.features & EVENT_IDX != 0
+    }
+
+    /// Puts a ring in the order that was negotiated. Receive rings, and the control ring, use their buffers in order anyway.
+    fn ordered(&self, index: u16, ring: DeviceRing) -> Result<DeviceRing, RequestError> {
+        if self.features & IN_ORDER == 0 || is_filled(index) {
+            return Ok(ring);
+        }
+        ring.keep_order().map_err(|error| RequestError::Ring(index, error))
+    }
+
+    fn log(&self, index: u16, entries: u16) -> Option<InflightLog> {
+        self.inflight.as_ref()?.log(index, entries)
+    }
+
+    fn ledger(&self, index: u16, entries: u16) -> Ledger {
+        let kept = self.kept.as_ref().and_then(|kept| kept.ledger(index, entries));
+        kept.unwrap_or_else(|| Ledger::private(entries))
+    }
+}
+
+/// Whether a ring's buffers are filled in the order in which they are taken: of receive rings, and of the control ring, whose index is
+/// even, too.
+fn is_filled(index: u16) -> bool {
+    index.is_multiple_of(2)
+}
+
+/// How a driver kicks.
+#[derive(Debug, Default)]
+pub(crate) enum Kick {
+    /// SET_VRING_KICK has not come: the ring is to be stopped.
+    #[default]
+    NotSet,
+    /// It does not: the device polls.
+    Polled,
+    /// By an eventfd.
+    Fd(Numbered),
+}
+
+/// A descriptor, and its number for a successor.
+#[derive(Debug)]
+pub(crate) struct Numbered {
+    pub(crate) fd: ForeignFd,
+    pub(crate) number: u32,
+}
+
+/// A ring's size and place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Layout {
+    /// Entries; 0 before SET_VRING_NUM.
+    entries: u16,
+    addresses: Option<RingAddresses>,
+}
+
+#[derive(Debug, Default)]
+struct Ring {
+    layout: Layout,
+    /// Where the ring goes on when it is started.
+    base: u16,
+    kick: Kick,
+    call: Option<Numbered>,
+    /// The value of the last SET_VRING_ENABLE.
+    enable: Option<bool>,
+    running: bool,
+}
+
+impl Ring {
+    fn enabled(&self, shared: &Shared) -> bool {
+        self.enable.unwrap_or_else(|| shared.rings_start_enabled())
+    }
+
+    /// The start of it for the device; `None` as long as something is missing.
+    fn start(&self, index: u16, shared: &Shared) -> Result<Option<RingStart>, RequestError> {
+        let (false, Some(memory)) = (matches!(self.kick, Kick::NotSet), self.memory(index, shared)?) else {
+            return Ok(None);
+        };
+        let ledger = shared.ledger(index, self.layout.entries);
+        let event_idx = shared.uses_event_idx();
+        let (ring, is_taken_over) = match shared.log(index, self.layout.entries) {
+            Some(log) => DeviceRing::begin_logged(memory, ledger, log, self.base, event_idx),
+            None => (DeviceRing::begin(memory, ledger, self.base, event_idx), false),
+        };
+        let ring = shared.ordered(index, ring)?;
+        Ok(Some(RingStart { is_taken_over, ..self.start_with(ring, shared)? }))
+    }
+
+    /// Where it lies, if its size and place and any memory are known.
+    fn memory(&self, index: u16, shared: &Shared) -> Result<Option<RingMemory>, RequestError> {
+        let (Some(map), Some(addresses)) = (&shared.map, self.layout.addresses) else { return Ok(None) };
+        if self.layout.entries == 0 {
+            return Ok(None);
+        }
+        let memory = RingMemory::new(map, u32::from(self.layout.entries), addresses);
+        memory.map(Some).map_err(|error| RequestError::Ring(index, error))
+    }
+
+    fn start_with(&self, ring: DeviceRing, shared: &Shared) -> Result<RingStart, RequestError> {
+        let kick = match &self.kick {
+            Kick::NotSet | Kick::Polled => None,
+            Kick::Fd(kick) => Some(duplicate(kick)?),
+        };
+        let call = self.call.as_ref().map(duplicate).transpose()?;
+        let granted = shared.kept.as_ref().map(SessionMemory::granted);
+        Ok(RingStart { ring, kick, call, enabled: self.enabled(shared), is_taken_over: false, granted })
+    }
+
+    /// As `start`, for a ring that another device ran.
+    fn take_over(&self, index: u16, shared: &Shared) -> Result<Option<RingStart>, TakeOverError> {
+        let Some(memory) = self.memory(index, shared)? else { return Ok(None) };
+        let (ledger, event_idx) = (shared.ledger(index, self.layout.entries), shared.uses_event_idx());
+        let ring = match shared.log(index, self.layout.entries) {
+            _ if is_filled(index) => DeviceRing::take_over_in_order(memory, ledger, event_idx),
+            Some(log) => DeviceRing::take_over_logged(memory, ledger, log, event_idx),
+            None => DeviceRing::take_over(memory, ledger, event_idx),
+        };
+        let ring = shared.ordered(index, ring.map_err(|error| TakeOverError::Ring(index, error))?)?;
+        Ok(Some(RingStart { is_taken_over: true, ..self.start_with(ring, shared)? }))
+    }
+
+    fn kept(&self) -> SavedRing {
+        let kick = match &self.kick {
+            Kick::NotSet => SavedKick::NotSet,
+            Kick::Polled => SavedKick::Polled,
+            Kick::Fd(kick) => SavedKick::Fd(kick.number),
+        };
+        let addresses = self.layout.addresses.map(|at| [at.descriptors, at.available, at.used]);
+        SavedRing {
+            entries: self.layout.entries,
+            addresses,
+            base: self.base,
+            kick,
+            call: self.call.as_ref().map(|call| call.number),
+            enable: self.enable,
+            is_running: self.running,
+        }
+    }
+
+    fn of_kept(kept: &SavedRing, previous: &mut PreviousSession) -> Result<Self, TakeOverError> {
+        let mut numbered =
+            |number| Ok::<_, TakeOverError>(Numbered { fd: previous.take_fd(number)?, number });
+        let kick = match kept.kick {
+            SavedKick::NotSet => Kick::NotSet,
+            SavedKick::Polled => Kick::Polled,
+            SavedKick::Fd(number) => Kick::Fd(numbered(number)?),
+        };
+        let call = kept.call.map(&mut numbered).transpose()?;
+        let addresses = kept.addresses.map(|[descriptors, available, used]| RingAddresses {
+            descriptors,
+            available,
+            used,
+        });
+        let layout = Layout { entries: kept.entries, addresses };
+        Ok(Self { layout, base: kept.base, kick, call, enable: kept.enable, running: false })
+    }
+}
+
+/// A front end's settings of a ring, for people who look why a guest has no network.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RingView {
+    /// Entries; 0 if it told none.
+    pub entries: u16,
+    /// It told where the ring lies.
+    pub is_placed: bool,
+    /// It started the ring: SET_VRING_KICK came.
+    pub is_kicked: bool,
+    /// It gave no kick descriptor, so the device polls.
+    pub is_polled: bool,
+    /// It gave a descriptor to be signalled by.
+    pub has_call: bool,
+    /// The ring is to pass packets.
+    pub enabled: bool,
+    /// The device runs it.
+    pub running: bool,
+}
+
+/// All rings of a session. A ring runs whenever it has memory, size, place and kick; indices are checked by the caller.
+#[derive(Debug)]
+pub(crate) struct Rings(Vec<Ring>);
+
+impl Rings {
+    pub(crate) fn new(count: u16) -> Self {
+        Self((0..count).map(|_| Ring::default()).collect())
+    }
+
+    /// As a dead session had them; none runs yet.
+    pub(crate) fn of_kept(previous: &mut PreviousSession) -> Result<Self, TakeOverError> {
+        let rings = previous.session.rings.clone();
+        rings.iter().map(|kept| Ring::of_kept(kept, previous)).collect::<Result<_, _>>().map(Self)
+    }
+
+    pub(crate) fn kept(&self) -> Vec<SavedRing> {
+        self.0.iter().map(Ring::kept).collect()
+    }
+
+    /// Has the memory mapped that a ring is going to use, which another device may run still.
+    pub(crate) fn touch(&self, index: u16, shared: &Shared) {
+        let ring = &self.0[usize::from(index)];
+        // A fault in its addresses is reported when it is to be used.
+        if let (Some(map), Ok(Some(memory))) = (&shared.map, ring.memory(index, shared)) {
+            memory.touch(map);
+            shared.ledger(index, ring.layout.entries).touch();
+        }
+    }
+
+    /// Starts a ring that ran in a dead session, as that one left it.
+    pub(crate) fn take_over(
+        &mut self,
+        index: u16,
+        device: &mut impl Device,
+        shared: &Shared,
+    ) -> Result<(), TakeOverError> {
+        let ring = self.ring(index);
+        if let Some(start) = ring.take_over(index, shared)? {
+            device.start_ring(index, start).map_err(|error| RequestError::Device(index, error))?;
+            ring.running = true;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn count(&self) -> u16 {
+        self.0.len() as u16 // made of a u16
+    }
+
+    pub(crate) fn views(&self, shared: &Shared) -> Vec<RingView> {
+        let view = |ring: &Ring| RingView {
+            entries: ring.layout.entries,
+            is_placed: ring.layout.addresses.is_some(),
+            is_kicked: !matches!(ring.kick, Kick::NotSet),
+            is_polled: matches!(ring.kick, Kick::Polled),
+            has_call: ring.call.is_some(),
+            enabled: ring.enabled(shared),
+            running: ring.running,
+        };
+        self.0.iter().map(view).collect()
+    }
+
+    fn ring(&mut self, index: u16) -> &mut Ring {
+        &mut self.0[usize::from(index)]
+    }
+
+    /// Starts a ring if it is not running and all is there.
+    fn start(&mut self, index: u16, device: &mut impl Device, shared: &Shared) -> Result<(), RequestError> {
+        let ring = self.ring(index);
+        if ring.running {
+            return Ok(());
+        }
+        if let Some(start) = ring.start(index, shared)? {
+            device.start_ring(index, start).map_err(|error| RequestError::Device(index, error))?;
+            ring.running = true;
+        }
+        Ok(())
+    }
+
+    fn stop(&mut self, index: u16, device: &mut impl Device) {
+        let ring = self.ring(index);
+        if std::mem::take(&mut ring.running)
+            && let Some(base) = device.stop_ring(index)
+        {
+            ring.base = base;
+        }
+    }
+
+    /// Starts, in order, all rings that can be; the first failure, after all were tried.
+    pub(crate) fn start_all(
+        &mut self,
+        device: &mut impl Device,
+        shared: &Shared,
+    ) -> Result<(), RequestError> {
+        let tried = (0..self.count()).map(|index| self.start(index, device, shared));
+        tried.fold(Ok(()), Result::and)
+    }
+
+    /// Stops, in order, all rings that run; they start again by `start_all`.
+    pub(crate) fn stop_all(&mut self, device: &mut impl Device) {
+        for index in 0..self.count() {
+            self.stop(index, device);
+        }
+    }
+
+    /// Stops all rings until they are kicked again. Positions stay, as they may be asked for; `disable` forgets
+    /// SET_VRING_ENABLE too.
+    pub(crate) fn reset(&mut self, device: &mut impl Device, disable: bool) {
+        self.stop_all(device);
+        for ring in &mut self.0 {
+            ring.kick = Kick::NotSet;
+            ring.enable = ring.enable.filter(|_| !disable);
+        }
+    }
+
+    pub(crate) fn set_entries(
+        &mut self,
+        index: u16,
+        entries: u32,
+        device: &mut impl Device,
+        shared: &Shared,
+    ) -> Result<(), RequestError> {
+        if !entries.is_power_of_two() || entries > u32::from(RING_ENTRIES_MAX) {
+            return Err(RequestError::Ring(index, RingError::BadSize(entries)));
+        }
+        let layout = Layout { entries: entries as u16, ..self.ring(index).layout };
+        self.set_layout(index, layout, device, shared)
+    }
+
+    pub(crate) fn set_addresses(
+        &mut self,
+        index: u16,
+        addresses: RingAddresses,
+        device: &mut impl Device,
+        shared: &Shared,
+    ) -> Result<(), RequestError> {
+        let layout = Layout { addresses: Some(addresses), ..self.ring(index).layout };
+        self.set_layout(index, layout, device, shared)
+    }
+
+    fn set_layout(
+        &mut self,
+        index: u16,
+        layout: Layout,
+        device: &mut impl Device,
+        shared: &Shared,
+    ) -> Result<(), RequestError> {
+        if self.ring(index).layout != layout {
+            self.stop(index, device);
+            self.ring(index).layout = layout;
+        }
+        self.start(index, device, shared)
+    }
+
+    pub(crate) fn set_base(
+        &mut self,
+        index: u16,
+        base: u32,
+        device: &mut impl Device,
+        shared: &Shared,
+    ) -> Result<(), RequestError> {
+        let base = u16::try_from(base).map_err(|_| RequestError::RingBase(index, base))?;
+        self.stop(index, device);
+        self.ring(index).base = base;
+        self.start(index, device, shared)
+    }
+
+    /// Stops a ring until it is kicked again; where it would go on.
+    pub(crate) fn take_base(&mut self, index: u16, device: &mut impl Device) -> u16 {
+        self.stop(index, device);
+        let ring = self.ring(index);
+        ring.kick = Kick::NotSet;
+        ring.base
+    }
+
+    /// Starts a ring, or starts it again.
+    pub(crate) fn set_kick(
+        &mut self,
+        index: u16,
+        kick: Kick,
+        device: &mut impl Device,
+        shared: &Shared,
+    ) -> Result<(), RequestError> {
+        self.stop(index, device);
+        self.ring(index).kick = kick;
+        self.start(index, device, shared)
+    }
+
+    pub(crate) fn set_call(
+        &mut self,
+        index: u16,
+        call: Option<Numbered>,
+        device: &mut impl Device,
+    ) -> Result<(), RequestError> {
+        let ring = self.ring(index);
+        ring.call = call;
+        if ring.running {
+            let call = ring.call.as_ref().map(duplicate).transpose()?;
+            device.set_ring_call(index, call);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn set_enabled(
+        &mut self,
+        index: u16,
+        enabled: bool,
+        device: &mut impl Device,
+        shared: &Shared,
+    ) {
+        let ring = self.ring(index);
+        let before = ring.enabled(shared);
+        ring.enable = Some(enabled);
+        if ring.running && before != enabled {
+            device.set_ring_enabled(index, enabled);
+        }
+    }
+}
+
+/// The session keeps its own descriptor, to start the ring again with.
+fn duplicate(numbered: &Numbered) -> Result<ForeignFd, RequestError> {
+    numbered.fd.try_clone().map_err(|error| RequestError::System("duplicating an eventfd".to_owned(), error))
+}

@@ -1,0 +1,220 @@
+//! The back ends that are measured, started for a measurement or found running.
+
+mod outside;
+mod process;
+mod spec;
+
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use lasthop_guest::{BurstGuest, GuestError, GuestListener, GuestOptions};
+use rustix::process::Signal;
+
+use crate::process::{ProcessTree, Usage};
+use crate::resident::{Resident, ResidentKind};
+use crate::work::Tally;
+use crate::{BenchError, Cores, MemoryUse};
+
+pub use spec::BackendSpec;
+
+/// The requirements of a run for its back ends.
+#[derive(Clone, Debug)]
+pub(crate) struct Setup {
+    pub(crate) ports: u16,
+    /// The longest frame.
+    pub(crate) frame_bytes: u32,
+    /// Addresses behind each port.
+    pub(crate) macs: u32,
+    pub(crate) cores: Cores,
+    /// May use huge pages.
+    pub(crate) huge_pages: bool,
+    /// The program `lasthop`.
+    pub(crate) program: PathBuf,
+    /// Set when the result is no longer wanted.
+    pub(crate) stop: Arc<AtomicBool>,
+    /// Where sockets and logs go: an empty directory for each back end.
+    pub(crate) dir: PathBuf,
+}
+
+/// The side that makes the sockets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SocketRole {
+    /// The back end; guests connect.
+    Listen,
+    /// The guests; the back end connects.
+    Connect,
+}
+
+/// A back end that is running, or stopped for a while.
+#[derive(Debug)]
+pub(crate) struct Backend {
+    pub(crate) name: String,
+    /// How it is configured, in its own words.
+    pub(crate) settings: Vec<String>,
+    kind: Running,
+    doors: Vec<Door>,
+}
+
+#[derive(Debug)]
+enum Running {
+    Process(process::Started),
+    Resident(Resident),
+    /// Runs without us; its CPU time can be seen if its process is known.
+    Outside(Option<ProcessTree>),
+}
+
+/// Where a guest gets in.
+#[derive(Debug)]
+enum Door {
+    /// The back end serves at this path.
+    Knock(PathBuf),
+    /// The back end comes to us, at this path.
+    Wait(PathBuf),
+    /// Inside this process.
+    Inside,
+}
+
+/// A way in that is ready: where the back end comes to us, something listens.
+#[derive(Debug)]
+enum Entrance<'a> {
+    Connect(&'a Path),
+    Accept(GuestListener),
+    Inside,
+}
+
+impl Backend {
+    /// Starts a back end, which is then frozen.
+    pub(crate) fn start(spec: &BackendSpec, setup: &Setup) -> Result<Self, BenchError> {
+        match spec {
+            BackendSpec::Null => Self::resident(spec, ResidentKind::Null, setup),
+            BackendSpec::Limit => Self::resident(spec, ResidentKind::Limit, setup),
+            BackendSpec::Outside { sockets, role, pid } => outside::find(spec, sockets, *role, *pid, setup),
+            BackendSpec::Lasthop { .. } | BackendSpec::Command { .. } => {
+                let (started, role) = process::start(spec, setup)?;
+                let doors =
+                    (0..setup.ports).map(|port| door(&process::socket(&setup.dir, port), role)).collect();
+                let settings = started.settings();
+                Ok(Self { name: spec.to_string(), settings, kind: Running::Process(started), doors })
+            }
+        }
+    }
+
+    fn resident(spec: &BackendSpec, kind: ResidentKind, setup: &Setup) -> Result<Self, BenchError> {
+        let resident = Resident::start(kind, Some(setup.cores.switch))?;
+        let doors = (0..setup.ports).map(|_| Door::Inside).collect();
+        let settings = vec![format!("{spec}: a thread of the bench, polling")];
+        Ok(Self { name: spec.to_string(), settings, kind: Running::Resident(resident), doors })
+    }
+
+    /// Connects a guest to each port, in order.
+    pub(crate) fn guests(&self, options: &GuestOptions) -> Result<Vec<BurstGuest>, BenchError> {
+        // All listen before the first waits: the back end tries each only now and then.
+        let entrances = self.doors.iter().map(|door| match door {
+            Door::Knock(path) => Ok(Entrance::Connect(path)),
+            Door::Wait(path) => outside::listen(path).map(Entrance::Accept),
+            Door::Inside => Ok(Entrance::Inside),
+        });
+        let entrances = entrances.collect::<Result<Vec<_>, _>>()?;
+        (0..).zip(entrances).map(|(port, entrance)| self.enter(port, &entrance, options.clone())).collect()
+    }
+
+    /// The sockets at which guests of other programs get in, and their makers.
+    pub(crate) fn sockets(&self) -> Result<Vec<(PathBuf, SocketRole)>, BenchError> {
+        let socket = |door: &Door| match door {
+            Door::Knock(path) => Ok((path.clone(), SocketRole::Listen)),
+            Door::Wait(path) => Ok((path.clone(), SocketRole::Connect)),
+            Door::Inside => {
+                let why = "is a part of the bench and trusts its guests, so others cannot attach".to_owned();
+                Err(BenchError::Missing { name: self.name.clone(), why })
+            }
+        };
+        self.doors.iter().map(socket).collect()
+    }
+
+    fn enter(
+        &self,
+        port: u16,
+        entrance: &Entrance<'_>,
+        options: GuestOptions,
+    ) -> Result<BurstGuest, BenchError> {
+        let guest = |error: GuestError| BenchError::Guest { backend: self.name.clone(), error };
+        match entrance {
+            Entrance::Connect(path) => {
+                let stream = UnixStream::connect(path)
+                    .map_err(|error| BenchError::Socket(path.to_path_buf(), error))?;
+                BurstGuest::over(stream, options).map_err(guest)
+            }
+            Entrance::Accept(listener) => outside::accept(listener, options).map_err(guest),
+            Entrance::Inside => {
+                let Running::Resident(resident) = &self.kind else { return Err(guest(GuestError::HungUp)) };
+                let (ours, theirs) = UnixStream::pair()?;
+                resident.attach(port, theirs)?;
+                BurstGuest::over(ours, options).map_err(|error| match resident.fault(port) {
+                    Some(why) => BenchError::Backend { name: self.name.clone(), why },
+                    None => guest(error),
+                })
+            }
+        }
+    }
+
+    /// Lets it run.
+    pub(crate) fn thaw(&self) {
+        match &self.kind {
+            Running::Process(started) => started.tree().signal(Signal::CONT),
+            Running::Resident(resident) => resident.set_running(true),
+            Running::Outside(_) => {}
+        }
+    }
+
+    /// Stops it where it is, so that it takes nothing from others. One that was found running goes on.
+    pub(crate) fn freeze(&self) {
+        match &self.kind {
+            Running::Process(started) => started.tree().signal(Signal::STOP),
+            Running::Resident(resident) => resident.set_running(false),
+            Running::Outside(_) => {}
+        }
+    }
+
+    fn tree(&self) -> Option<ProcessTree> {
+        match &self.kind {
+            Running::Process(started) => Some(started.tree()),
+            Running::Resident(_) => None,
+            Running::Outside(tree) => *tree,
+        }
+    }
+
+    /// Its CPU time so far; unknown inside this process and for an unknown process.
+    pub(crate) fn usage(&self) -> Option<Usage> {
+        self.tree().map(ProcessTree::usage)
+    }
+
+    pub(crate) fn memory(&self) -> Option<MemoryUse> {
+        self.tree().map(ProcessTree::memory)
+    }
+
+    /// The frames that it took from its guests and delivered to them, if it is a switch that tells.
+    pub(crate) fn counted(&self) -> Result<Option<Tally>, BenchError> {
+        match &self.kind {
+            Running::Process(started) => started.counted(),
+            Running::Resident(_) | Running::Outside(_) => Ok(None),
+        }
+    }
+
+    /// Whether every packet is accounted for, if it is a switch that can tell; ends it.
+    pub(crate) fn end(self) -> Result<(), BenchError> {
+        self.thaw();
+        match &self.kind {
+            Running::Process(started) => started.check_accounts(&self.name),
+            Running::Resident(_) | Running::Outside(_) => Ok(()),
+        }
+    }
+}
+
+fn door(path: &Path, role: SocketRole) -> Door {
+    match role {
+        SocketRole::Listen => Door::Knock(path.to_owned()),
+        SocketRole::Connect => Door::Wait(path.to_owned()),
+    }
+}

@@ -1,0 +1,117 @@
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use super::SocketRole;
+
+/// A back end as asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BackendSpec {
+    /// Lasthop itself, with a module.
+    Lasthop {
+        /// `bridge`, `dummy`, or `flow` without a controller, with flows between pairs of ports.
+        module: String,
+    },
+    /// Moves ring entries and no packet: the most that the generator can do.
+    Null,
+    /// The bare algorithm of a single-copy switch, without anything that makes one.
+    Limit,
+    /// A command that starts one and says when it is ready (bench/peers/README.md).
+    Command {
+        /// Its name in reports.
+        name: String,
+        /// For the shell.
+        command: String,
+    },
+    /// One that runs already.
+    Outside {
+        /// One for each port.
+        sockets: Vec<PathBuf>,
+        /// The side that makes them.
+        role: SocketRole,
+        /// Leader of its process group, to see its CPU time.
+        pid: Option<u32>,
+    },
+}
+
+impl BackendSpec {
+    /// Whether it joins ports in pairs and can do nothing else.
+    pub(crate) fn is_for_pairs(&self) -> bool {
+        match self {
+            Self::Null | Self::Limit => true,
+            Self::Lasthop { module } => module == "dummy" || module == "flow",
+            Self::Command { .. } | Self::Outside { .. } => false,
+        }
+    }
+}
+
+impl fmt::Display for BackendSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lasthop { module } if module == "bridge" => f.write_str("lasthop"),
+            Self::Lasthop { module } => write!(f, "lasthop-{module}"),
+            Self::Null => f.write_str("null"),
+            Self::Limit => f.write_str("limit"),
+            Self::Command { name, .. } => f.write_str(name),
+            Self::Outside { .. } => f.write_str("sockets"),
+        }
+    }
+}
+
+impl FromStr for BackendSpec {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some((name, command)) = text.split_once('=') {
+            return command_of(name, command);
+        }
+        match text {
+            "lasthop" => Ok(Self::Lasthop { module: "bridge".to_owned() }),
+            "lasthop-dummy" => Ok(Self::Lasthop { module: "dummy".to_owned() }),
+            "lasthop-flow" => Ok(Self::Lasthop { module: "flow".to_owned() }),
+            "null" => Ok(Self::Null),
+            "limit" => Ok(Self::Limit),
+            _ => Err(format!(
+                "there is no back end \"{text}\"; there are lasthop, lasthop-dummy, lasthop-flow, limit and null, and NAME=COMMAND \
+                 starts another one"
+            )),
+        }
+    }
+}
+
+fn command_of(name: &str, command: &str) -> Result<BackendSpec, String> {
+    let plain = |sign: char| sign.is_ascii_alphanumeric() || "-_.".contains(sign);
+    if name.is_empty() || !name.chars().all(plain) {
+        return Err(format!("\"{name}\" is no name for a back end; use letters, digits, and - _ ."));
+    }
+    if command.trim().is_empty() {
+        return Err(format!("{name}= wants a command behind it"));
+    }
+    Ok(BackendSpec::Command { name: name.to_owned(), command: command.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_back() {
+        for text in ["lasthop", "lasthop-dummy", "lasthop-flow", "null", "limit"] {
+            assert_eq!(text.parse::<BackendSpec>().expect(text).to_string(), text);
+        }
+        let command: BackendSpec = "ovs-1=A=1 run me".parse().expect("a command");
+        assert_eq!(
+            command,
+            BackendSpec::Command { name: "ovs-1".to_owned(), command: "A=1 run me".to_owned() }
+        );
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (text, words) in
+            [("lastho", "no back end"), ("a b=c", "no name"), ("=c", "no name"), ("a= ", "wants a command")]
+        {
+            assert!(text.parse::<BackendSpec>().expect_err(text).contains(words), "{text}");
+        }
+    }
+}

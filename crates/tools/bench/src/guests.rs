@@ -1,0 +1,91 @@
+//! The guests of one back end: the bench's own, or others'.
+
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use lasthop_guest::GuestError;
+
+use crate::stock::StockGuests;
+use crate::work::{Done, Station, Tally};
+use crate::{BenchError, DriverChoice, Workload};
+
+/// Guests that are attached to a back end.
+#[derive(Debug)]
+pub(crate) enum Guests {
+    /// Bare rings, played by this thread.
+    Rings(Station),
+    /// Processes of testpmd.
+    Stock(StockGuests),
+}
+
+impl Guests {
+    /// Waits until frames pass between all that will send and receive. False: they do not, or `stop` was set.
+    pub(crate) fn meet(
+        &mut self,
+        backend: &str,
+        workload: &Workload,
+        stop: &AtomicBool,
+    ) -> Result<bool, BenchError> {
+        match self {
+            Self::Rings(station) => station.meet(workload, stop).map_err(|error| of_ring(backend, error)),
+            Self::Stock(guests) => guests.meet(),
+        }
+    }
+
+    /// Shows the back end all addresses, or begins traffic that goes on by itself.
+    pub(crate) fn begin(&mut self, backend: &str, workload: &Workload) -> Result<(), BenchError> {
+        match self {
+            Self::Rings(station) => station.learn(workload).map_err(|error| of_ring(backend, error)),
+            Self::Stock(guests) => guests.begin(workload),
+        }
+    }
+
+    /// Does the work for a while, and counts.
+    pub(crate) fn work(
+        &mut self,
+        backend: &str,
+        workload: &Workload,
+        duration: Duration,
+    ) -> Result<Done, BenchError> {
+        match self {
+            Self::Rings(station) => station.work(workload, duration).map_err(|error| of_ring(backend, error)),
+            Self::Stock(guests) => guests.work(duration),
+        }
+    }
+
+    /// Ends traffic that goes on by itself, and empties the rings.
+    pub(crate) fn finish(&mut self) -> Result<(), BenchError> {
+        match self {
+            Self::Rings(_) => Ok(()),
+            Self::Stock(guests) => guests.finish(),
+        }
+    }
+
+    /// Empties the rings. The frames that guests sent and received since they started, if they count them.
+    pub(crate) fn drain(&mut self) -> Result<Option<Tally>, BenchError> {
+        match self {
+            Self::Rings(_) => Ok(None),
+            Self::Stock(guests) => guests.drain().map(Some),
+        }
+    }
+
+    /// The choice of a stock driver.
+    pub(crate) fn choice(&self) -> Option<&DriverChoice> {
+        match self {
+            Self::Rings(_) => None,
+            Self::Stock(guests) => guests.choice(),
+        }
+    }
+
+    /// CPUs of the threads that send and receive; `generator` is that of the bench.
+    pub(crate) fn cpus(&self, generator: usize) -> String {
+        match self {
+            Self::Rings(_) => generator.to_string(),
+            Self::Stock(guests) => guests.cpus(),
+        }
+    }
+}
+
+fn of_ring(backend: &str, error: GuestError) -> BenchError {
+    BenchError::Guest { backend: backend.to_owned(), error }
+}

@@ -1,0 +1,34 @@
+//! The library of `lasthop-bench`: traffic between guests, through any vhost-user back end, measured. Guests are bare
+//! virtio rings of its own, or DPDK's testpmd.
+//!
+//! **Purpose.** Speed claims that hold: several back ends get the same work in the same run, in turns, and every figure
+//! comes with its known disturbances.
+//!
+//! **Contract.** A [`Sample`] is one measurement of one [`Workload`] on one back end; it carries the distance of the two
+//! cores as probed before and after it, and only samples of one [`Placement`] are compared. Nothing is left running.
+#![forbid(unsafe_code)]
+
+mod backend;
+mod cores;
+mod error;
+mod guests;
+mod machine;
+mod process;
+pub mod report;
+mod resident;
+mod run;
+mod sample;
+mod stock;
+mod suite;
+mod work;
+mod workload;
+
+pub use backend::{BackendSpec, SocketRole};
+pub use cores::Cores;
+pub use error::BenchError;
+pub use machine::machine;
+pub use run::{BenchPlan, Failure, Outcome, Progress, run};
+pub use sample::{MemoryUse, Placement, RoundTrip, Sample};
+pub use stock::DriverChoice;
+pub use suite::Suite;
+pub use workload::{GRAMMAR, Metric, StockTraffic, TrafficKind, Workload};

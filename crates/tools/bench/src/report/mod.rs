@@ -1,0 +1,43 @@
+//! Reports on samples, for people and for programs: comparison, text, Markdown, TSV, JSON and two pictures.
+//!
+//! All of it is a pure function of the samples. Figures are compared within one [`Placement`](crate::Placement) only, ratios
+//! say how much better the reference is, and each disturbance of a figure is written next to it.
+//!
+//! ```text
+//!   samples ──┬──────────────────────────> tsv
+//!             └──> Comparison ──┬────────> table, markdown, json
+//!                               └─ Panel > svg, svg_round_trips
+//! ```
+
+mod canvas;
+mod caption;
+mod card;
+mod comparison;
+mod figures;
+mod json;
+mod markdown;
+mod marks;
+mod panel;
+mod ratio;
+mod round_trips;
+mod scale;
+mod spread;
+mod svg;
+mod text;
+mod tsv;
+
+#[cfg(test)]
+mod tests;
+
+pub use comparison::{Cell, Comparison, LIMIT_BACKEND, NULL_BACKEND, Role, Row};
+pub use json::json;
+pub use markdown::markdown;
+pub use ratio::Ratio;
+pub use round_trips::svg_round_trips;
+pub use spread::Spread;
+pub use svg::{Heading, svg};
+pub use text::table;
+pub use tsv::tsv;
+
+/// The text in place of a report about no samples.
+const NOTHING: &str = "Nothing was measured.";

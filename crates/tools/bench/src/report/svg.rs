@@ -1,0 +1,103 @@
+use super::NOTHING;
+use super::canvas::{Anchor, Canvas, Font, colour};
+use super::card::{Card, INNER_WIDTH_PX, MARGIN_PX};
+use super::comparison::{Comparison, Role, Row};
+use super::marks::{footnotes, ratio_note};
+use super::panel::{Panel, whisker};
+use crate::workload::Metric;
+
+/// The lines above a picture.
+#[derive(Clone, Copy, Debug)]
+pub struct Heading<'a> {
+    /// The subject of the picture.
+    pub title: &'a str,
+    /// The machine and the date, in a line.
+    pub machine: &'a str,
+}
+
+/// Between panels next to each other.
+const COLUMN_GAP_PX: f64 = 44.0;
+/// Between panels one below the other.
+const ROW_GAP_PX: f64 = 26.0;
+const LEGEND: Font = Font::new(11.5, colour::INK);
+/// Room for the sign before each of the legend's words, and behind them.
+const SIGN_PX: f64 = 25.0;
+const LEGEND_GAP_PX: f64 = 20.0;
+const LEGEND_PITCH_PX: f64 = 20.0;
+
+/// The picture to look at first: a panel for each workload with a bar for each back end.
+#[must_use]
+pub fn svg(comparison: &Comparison, heading: &Heading) -> String {
+    let mut card = Card::new(heading);
+    let rows: Vec<&Row> = comparison.by_metric().into_iter().flat_map(|(_, rows)| rows).collect();
+    if rows.is_empty() {
+        return card.finish(&[NOTHING.to_owned()]);
+    }
+    legend(&mut card, comparison);
+    let columns = rows.len().min(2);
+    let width = (INNER_WIDTH_PX - COLUMN_GAP_PX * (columns - 1) as f64) / columns as f64;
+    for line in rows.chunks(columns) {
+        let panels: Vec<Panel> = line.iter().map(|row| Panel::new(row, width)).collect();
+        draw_line(&mut card, &panels, width);
+    }
+    let notes: Vec<String> = ratio_note(comparison).into_iter().chain(footnotes(comparison)).collect();
+    card.finish(&notes)
+}
+
+fn draw_line(card: &mut Card, panels: &[Panel], width: f64) {
+    let head = panels.iter().map(Panel::head_px).fold(0.0, f64::max);
+    let body = panels.iter().map(Panel::body_px).fold(0.0, f64::max);
+    for (column, panel) in panels.iter().enumerate() {
+        let x = MARGIN_PX + column as f64 * (width + COLUMN_GAP_PX);
+        panel.draw(&mut card.canvas, (x, card.y), head);
+    }
+    card.y += head + body + ROW_GAP_PX;
+}
+
+type Sign = fn(&mut Canvas, (f64, f64));
+
+fn legend(card: &mut Card, comparison: &Comparison) {
+    let (mut x, mut y) = (MARGIN_PX, card.y + 8.0);
+    for (words, sign) in legend_entries(comparison) {
+        let width = SIGN_PX + LEGEND.width_px(&words);
+        if x > MARGIN_PX && x + width > MARGIN_PX + INNER_WIDTH_PX {
+            (x, y) = (MARGIN_PX, y + LEGEND_PITCH_PX);
+        }
+        sign(&mut card.canvas, (x, y));
+        let words = LEGEND.cut(&words, INNER_WIDTH_PX - SIGN_PX);
+        card.canvas.text((x + SIGN_PX, y), Anchor::Start, LEGEND, &words);
+        x += width + LEGEND_GAP_PX;
+    }
+    card.y = y + LEGEND_PITCH_PX;
+}
+
+fn legend_entries(comparison: &Comparison) -> impl Iterator<Item = (String, Sign)> {
+    let has = |role| comparison.cells().any(|cell| cell.role == role);
+    let ratios = comparison.cells().any(|cell| cell.ratio.is_some());
+    let round_trips = comparison.rows.iter().any(|row| row.metric == Metric::Micros);
+    let reference = &comparison.reference;
+    let entries: [(bool, String, Sign); 7] = [
+        (has(Role::Reference), reference.clone(), |canvas, at| swatch(canvas, at, colour::REFERENCE)),
+        (has(Role::Variant), "its variants".to_owned(), |canvas, at| swatch(canvas, at, colour::VARIANT)),
+        (has(Role::Peer), "others".to_owned(), |canvas, at| swatch(canvas, at, colour::PEER)),
+        (ratios, format!("{reference} is n times better"), ratio_sign),
+        (has(Role::Ceiling), "the most that can be reached".to_owned(), ceiling_sign),
+        (true, "least to most".to_owned(), |canvas, (x, y)| whisker(canvas, (x, x + 18.0), y - 4.0)),
+        (round_trips, "99th percentile".to_owned(), |canvas, (x, y)| {
+            canvas.ring((x + 14.0, y - 4.0), 3.5, colour::INK);
+        }),
+    ];
+    entries.into_iter().filter_map(|(present, words, sign)| present.then_some((words, sign)))
+}
+
+fn ratio_sign(canvas: &mut Canvas, (x, y): (f64, f64)) {
+    canvas.text((x + 18.0, y), Anchor::End, Font::new(12.0, colour::FAINT), "n×");
+}
+
+fn swatch(canvas: &mut Canvas, (x, y): (f64, f64), fill: &str) {
+    canvas.bar((x, y - 9.0), (18.0, 10.0), fill);
+}
+
+fn ceiling_sign(canvas: &mut Canvas, (x, y): (f64, f64)) {
+    canvas.outline((x, y - 7.0), (18.0, 6.0), colour::CEILING);
+}

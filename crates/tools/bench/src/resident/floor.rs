@@ -1,0 +1,195 @@
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use lasthop_ceiling::{End, Lane, Limit, Null, poll};
+use lasthop_vhost::ForeignFd;
+
+use super::ResidentKind;
+
+/// Looks at all lanes between two looks for lanes that need a signal and threads that want the lock. Those cost a fence
+/// for each ring, which waits for cache lines of the other core: not for each batch. Few enough for a guest that sleeps to
+/// be woken within tens of microseconds, and for 65536 entries not to pass by.
+const ROUNDS: u32 = 1024;
+
+/// How the data thread moves frames.
+pub(super) enum Exchange {
+    Null(Null),
+    Limit(Limit),
+}
+
+impl Exchange {
+    pub(super) fn new(kind: ResidentKind) -> Self {
+        match kind {
+            ResidentKind::Null => Self::Null(Null::default()),
+            ResidentKind::Limit => Self::Limit(Limit::default()),
+        }
+    }
+
+    fn poll(&mut self, lanes: &mut [Lane]) {
+        match self {
+            Self::Null(null) => poll(null, lanes, ROUNDS),
+            Self::Limit(limit) => poll(limit, lanes, ROUNDS),
+        };
+    }
+}
+
+/// Which of a guest's rings: by their numbers in a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct RingId {
+    pub(super) port: u16,
+    pub(super) transmits: bool,
+}
+
+impl RingId {
+    /// The lane that the ring is an end of: a lane has the number of the port that sends.
+    fn lane(self) -> usize {
+        usize::from(if self.transmits { self.port } else { self.port ^ 1 })
+    }
+}
+
+/// The rings of all guests.
+#[derive(Debug, Default)]
+pub(super) struct Rings {
+    lanes: Vec<Lane>,
+    calls: HashMap<RingId, ForeignFd>,
+    refusals: HashMap<u16, String>,
+    running: bool,
+    ending: bool,
+}
+
+impl Rings {
+    fn lane(&mut self, ring: RingId) -> &mut Lane {
+        let count = self.lanes.len().max((ring.lane() | 1) + 1);
+        self.lanes.resize_with(count, Lane::default);
+        &mut self.lanes[ring.lane()]
+    }
+
+    fn end(&mut self, ring: RingId) -> &mut Option<End> {
+        let lane = self.lane(ring);
+        if ring.transmits { &mut lane.from } else { &mut lane.to }
+    }
+
+    pub(super) fn start(&mut self, ring: RingId, end: End, call: Option<ForeignFd>) {
+        self.lane(ring).fault = None;
+        self.refusals.remove(&ring.port);
+        *self.end(ring) = Some(end);
+        self.set_call(ring, call);
+    }
+
+    /// Takes a ring away; where it would go on.
+    pub(super) fn stop(&mut self, ring: RingId) -> Option<u16> {
+        self.calls.remove(&ring);
+        self.end(ring).take().map(|end| end.base())
+    }
+
+    pub(super) fn set_enabled(&mut self, ring: RingId, enabled: bool) {
+        if let Some(end) = self.end(ring) {
+            end.set_enabled(enabled);
+        }
+    }
+
+    pub(super) fn set_call(&mut self, ring: RingId, call: Option<ForeignFd>) {
+        match call {
+            Some(call) => self.calls.insert(ring, call),
+            None => self.calls.remove(&ring),
+        };
+    }
+
+    /// Keeps why a guest's ring was not started.
+    pub(super) fn refuse(&mut self, port: u16, why: String) {
+        self.refusals.insert(port, why);
+    }
+
+    fn fault(&self, port: u16) -> Option<String> {
+        let broken = |lane: usize| self.lanes.get(lane)?.fault.map(|error| (lane, error));
+        let broken = broken(port.into()).or_else(|| broken(usize::from(port ^ 1)));
+        let broken =
+            broken.map(|(lane, error)| format!("on the way from port {lane} to {}: {error}", lane ^ 1));
+        self.refusals.get(&port).cloned().or(broken)
+    }
+
+    /// Wakes guests that sleep.
+    fn signal(&mut self) {
+        for (lane, port) in self.lanes.iter_mut().zip(0..) {
+            let from = (lane.from.as_mut(), RingId { port, transmits: true });
+            let to = (lane.to.as_mut(), RingId { port: port ^ 1, transmits: false });
+            for (end, ring) in [from, to] {
+                if end.is_some_and(End::needs_signal)
+                    && let Some(call) = self.calls.get(&ring)
+                {
+                    // Full is as good as written: the guest has not read the earlier signal.
+                    let _ = rustix::io::write(call, &1_u64.to_ne_bytes());
+                }
+            }
+        }
+    }
+}
+
+/// The place where the rings are: the data thread holds it while it polls, and lets others in when they ask.
+#[derive(Debug, Default)]
+pub(super) struct Floor {
+    rings: Mutex<Rings>,
+    /// The threads that want the lock; the data thread waits for them, since it would win every race for it.
+    asking: AtomicU32,
+    /// A thread has left.
+    left: Condvar,
+    polling: AtomicBool,
+}
+
+impl Floor {
+    fn lock(&self) -> MutexGuard<'_, Rings> {
+        self.rings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes something while nothing moves.
+    pub(super) fn with<R>(&self, change: impl FnOnce(&mut Rings) -> R) -> R {
+        self.asking.fetch_add(1, Ordering::Relaxed);
+        let mut rings = self.lock();
+        self.asking.fetch_sub(1, Ordering::Relaxed);
+        let result = change(&mut rings);
+        drop(rings);
+        self.left.notify_all();
+        result
+    }
+
+    pub(super) fn set_running(&self, running: bool) {
+        self.with(|rings| {
+            rings.running = running;
+            if !running {
+                self.polling.store(false, Ordering::Relaxed);
+            }
+        });
+    }
+
+    /// Whether the data thread has begun to poll since it was told to run.
+    pub(super) fn is_polling(&self) -> bool {
+        self.polling.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn fault(&self, port: u16) -> Option<String> {
+        self.with(|rings| rings.fault(port))
+    }
+
+    pub(super) fn end(&self) {
+        self.with(|rings| rings.ending = true);
+    }
+
+    /// Polls, while it is to run and no other thread wants the lock, until the end.
+    pub(super) fn work(&self, exchange: &mut Exchange) {
+        let mut rings = self.lock();
+        loop {
+            let resting = |rings: &mut Rings| {
+                let asked = self.asking.load(Ordering::Relaxed) > 0;
+                !rings.ending && (asked || !rings.running)
+            };
+            rings = self.left.wait_while(rings, resting).unwrap_or_else(PoisonError::into_inner);
+            if rings.ending {
+                return;
+            }
+            self.polling.store(true, Ordering::Relaxed);
+            exchange.poll(&mut rings.lanes);
+            rings.signal();
+        }
+    }
+}

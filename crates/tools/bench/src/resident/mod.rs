@@ -1,0 +1,125 @@
+//! Back ends inside the bench's own process, to measure against: see `lasthop_ceiling`, which also says why nothing else
+//! may use them.
+//!
+//! ```text
+//!   guest --- socket --> control thread of port 0 --+                        +-- data thread, pinned
+//!   guest --- socket --> control thread of port 1 --+--> [ Floor: lanes ] <--+   0 -> 1, 1 -> 0, 2 -> 3, ...
+//! ```
+
+mod attendant;
+mod floor;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use rustix::thread::{CpuSet, sched_setaffinity};
+
+use attendant::Attendant;
+use floor::{Exchange, Floor};
+
+use crate::workload::GUESTS_MAX;
+
+/// Which ceiling.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ResidentKind {
+    /// Passes ring entries and no bytes: the most that the generator can do.
+    Null,
+    /// The bare algorithm of a switch that copies once.
+    Limit,
+}
+
+/// A polling back end in this process. Dropping it ends its sessions and threads.
+#[derive(Debug)]
+pub(crate) struct Resident {
+    floor: Arc<Floor>,
+    attendants: Mutex<HashMap<u16, Attendant>>,
+    worker: Option<JoinHandle<()>>,
+}
+
+impl Resident {
+    /// A data thread, on `cpu` if one is given, that does not poll yet: see [`Self::set_running`].
+    ///
+    /// # Errors
+    /// When there is no such CPU, or no thread to be had.
+    pub(crate) fn start(kind: ResidentKind, cpu: Option<usize>) -> io::Result<Self> {
+        let floor = Arc::new(Floor::default());
+        let (ready, pinned) = sync_channel(1);
+        let own = Arc::clone(&floor);
+        let worker = std::thread::Builder::new()
+            .name("ceiling".to_owned())
+            .spawn(move || work(&own, kind, cpu, &ready))?;
+        let resident = Self { floor, attendants: Mutex::default(), worker: Some(worker) };
+        pinned.recv().map_err(|_| io::Error::other("the ceiling's data thread ended at once"))??;
+        Ok(resident)
+    }
+
+    /// Serves a front end on `port`, in a thread of its own; an earlier one on that port ends. Ports 2 i and 2 i + 1 are
+    /// joined.
+    ///
+    /// # Errors
+    /// A port beyond [`GUESTS_MAX`], or when the system refuses a thread or a descriptor.
+    pub(crate) fn attach(&self, port: u16, socket: UnixStream) -> io::Result<()> {
+        if port >= GUESTS_MAX {
+            let text = format!("a ceiling has ports 0 to {}, not {port}", GUESTS_MAX - 1);
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
+        let mut attendants = self.attendants.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(attendants.remove(&port));
+        let attendant = Attendant::start(port, socket, Arc::clone(&self.floor))?;
+        attendants.insert(port, attendant);
+        Ok(())
+    }
+
+    /// Polls, or sleeps without using any CPU; returns when it does.
+    pub(crate) fn set_running(&self, running: bool) {
+        self.floor.set_running(running);
+        // Ended early it has panicked: its neighbours will notice.
+        let ended = || self.worker.as_ref().is_none_or(JoinHandle::is_finished);
+        while self.floor.is_polling() != running && !ended() {
+            std::thread::yield_now();
+        }
+    }
+
+    /// The reason why the guest on `port` is not served, if it asked for a feature that a ceiling lacks or broke the rules of a ring.
+    pub(crate) fn fault(&self, port: u16) -> Option<String> {
+        self.floor.fault(port)
+    }
+}
+
+impl Drop for Resident {
+    fn drop(&mut self) {
+        // Sessions first: they stop their rings, which needs the floor.
+        self.attendants.get_mut().unwrap_or_else(PoisonError::into_inner).clear();
+        self.floor.end();
+        if let Some(worker) = self.worker.take() {
+            let _ = worker.join(); // a panic was told already
+        }
+    }
+}
+
+/// The data thread.
+fn work(floor: &Floor, kind: ResidentKind, cpu: Option<usize>, ready: &SyncSender<io::Result<()>>) {
+    let pinned = cpu.map_or(Ok(()), pin);
+    let failed = pinned.is_err();
+    let _ = ready.send(pinned); // `start` waits for it
+    if !failed {
+        floor.work(&mut Exchange::new(kind));
+    }
+}
+
+/// Keeps this thread on one CPU.
+fn pin(cpu: usize) -> io::Result<()> {
+    let refused = |why: io::Error| io::Error::new(why.kind(), format!("cannot run on CPU {cpu}: {why}"));
+    if cpu >= CpuSet::MAX_CPU {
+        return Err(refused(io::ErrorKind::InvalidInput.into()));
+    }
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    sched_setaffinity(None, &set).map_err(|errno| refused(errno.into()))
+}

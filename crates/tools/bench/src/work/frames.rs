@@ -1,0 +1,207 @@
+use lasthop_guest::START_BYTES;
+use lasthop_wire::checksum::Sum;
+use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4, HEADER_BYTES, Offload};
+
+use crate::Workload;
+
+const ETHERNET_BYTES: usize = 14;
+const IPV4_BYTES: usize = 20;
+const TCP_BYTES: usize = 20;
+/// Where a frame has its UDP ports.
+const PORTS: std::ops::Range<usize> = ETHERNET_BYTES + IPV4_BYTES..ETHERNET_BYTES + IPV4_BYTES + 4;
+/// How each address of ours starts (locally administered): by this the receiver knows our frames among those that a switch
+/// may send by itself.
+const OURS: [u8; 2] = [0x02, 0x4c];
+/// Where a UDP datagram's payload begins, which is where a frame's number is if it has one; virtio-net header counted.
+const NUMBER: usize = HEADER_BYTES + ETHERNET_BYTES + IPV4_BYTES + 8;
+const PROTOCOL_TCP: u8 = 6;
+const PROTOCOL_UDP: u8 = 17;
+/// Payload of a segment on a link of 1500 bytes, with TCP timestamps, as Linux sends it.
+const SEGMENT_BYTES: u16 = 1448;
+
+/// The frames that one guest sends to another, virtio-net header in front: the same but for addresses and ports, which go
+/// round.
+#[derive(Debug)]
+pub(crate) struct Frames {
+    bytes: Vec<u8>,
+    flows: Round,
+    macs: Round,
+}
+
+/// Counts from 0 to `end` and starts again.
+#[derive(Clone, Copy, Debug)]
+struct Round {
+    next: u32,
+    end: u32,
+}
+
+impl Round {
+    #[inline]
+    fn step(&mut self) -> u32 {
+        let now = self.next;
+        self.next = if now + 1 == self.end { 0 } else { now + 1 };
+        now
+    }
+}
+
+/// Address `number` of guest `guest`.
+fn mac(guest: u16, number: u32) -> [u8; 6] {
+    let number = number.to_be_bytes();
+    [OURS[0], OURS[1], guest as u8, number[1], number[2], number[3]] // guests are at most 256
+}
+
+impl Frames {
+    pub(crate) fn new(workload: &Workload, from: u16, to: u16) -> Self {
+        let mut frame: Vec<u8> = (0..workload.frame_bytes).map(|at| at as u8).collect();
+        frame[..6].copy_from_slice(&mac(to, 0));
+        frame[6..12].copy_from_slice(&mac(from, 0));
+        frame[12..14].copy_from_slice(&0x0800_u16.to_be_bytes());
+        let protocol = if workload.uncut() { PROTOCOL_TCP } else { PROTOCOL_UDP };
+        ipv4(&mut frame[ETHERNET_BYTES..], protocol, from, to);
+        let offload = if workload.uncut() { tcp(&mut frame) } else { udp(&mut frame) };
+        let bytes = [&offload.emit(0), &frame[..]].concat();
+        let round = |end| Round { next: 0, end };
+        Self { bytes, flows: round(workload.flows), macs: round(workload.macs) }
+    }
+
+    /// The next frame, whole, with its header.
+    #[inline(always)]
+    pub(crate) fn next(&mut self) -> &[u8] {
+        let frame = &mut self.bytes[HEADER_BYTES..];
+        if self.flows.end > 1 {
+            let [.., high, middle, low] = self.flows.step().to_be_bytes();
+            let ports = &mut frame[PORTS];
+            // Source port the low 16 bits, destination port above 0x4000 the rest.
+            ports.copy_from_slice(&[middle, low, 0x40, high]);
+        }
+        if self.macs.end > 1 {
+            let [_, number @ ..] = self.macs.step().to_be_bytes();
+            frame[3..6].copy_from_slice(&number);
+            frame[9..12].copy_from_slice(&number);
+        }
+        &self.bytes
+    }
+
+    /// Its first bytes: all that is different from one frame to the next.
+    #[inline(always)]
+    pub(crate) fn next_start(&mut self) -> &[u8; START_BYTES] {
+        self.next().first_chunk().unwrap_or(&[0; START_BYTES])
+    }
+
+    /// Has all frames be of flow `number`, if there is just one.
+    pub(crate) fn set_ports(&mut self, number: u32) {
+        let [.., high, middle, low] = number.to_be_bytes();
+        self.bytes[HEADER_BYTES..][PORTS].copy_from_slice(&[middle, low, 0x40, high]);
+    }
+
+    /// Has all frames go from address `from` of one guest to address `to` of the other, if each has just one.
+    pub(crate) fn set_addresses(&mut self, from: u32, to: u32) {
+        let frame = &mut self.bytes[HEADER_BYTES..];
+        frame[3..6].copy_from_slice(&to.to_be_bytes()[1..]);
+        frame[9..12].copy_from_slice(&from.to_be_bytes()[1..]);
+    }
+
+    /// Gives the next frame, a UDP datagram, a number.
+    pub(crate) fn set_number(&mut self, number: u32) {
+        self.bytes[NUMBER..NUMBER + 4].copy_from_slice(&number.to_be_bytes());
+    }
+
+    /// Bytes of each frame with its header.
+    #[inline(always)]
+    pub(crate) fn len_bytes(&self) -> usize {
+        self.bytes.len()
+    }
+}
+
+/// The number of a received frame that was given one.
+pub(crate) fn number(start: &[u8; START_BYTES]) -> u32 {
+    u32::from_be_bytes(std::array::from_fn(|at| start[NUMBER + at]))
+}
+
+/// Whether a received frame, by its first bytes, header in front, is one of ours.
+#[inline(always)]
+pub(crate) fn is_ours(start: &[u8; START_BYTES]) -> bool {
+    const DESTINATION: usize = HEADER_BYTES;
+    const SOURCE: usize = HEADER_BYTES + 6;
+    start[DESTINATION..DESTINATION + 2] == OURS && start[SOURCE..SOURCE + 2] == OURS
+}
+
+fn ipv4(packet: &mut [u8], protocol: u8, from: u16, to: u16) {
+    let [.., high, low] = packet.len().to_be_bytes(); // at most 65535
+    packet[..IPV4_BYTES]
+        .copy_from_slice(&[0x45, 0, high, low, 0, 0, 0x40, 0, 64, protocol, 0, 0, 10, 9, 0, 0, 10, 9, 0, 0]);
+    packet[14..16].copy_from_slice(&from.to_be_bytes());
+    packet[18..20].copy_from_slice(&to.to_be_bytes());
+    let mut sum = Sum::default();
+    sum.add(&packet[..IPV4_BYTES]);
+    packet[10..12].copy_from_slice(&sum.finish().to_be_bytes());
+}
+
+/// UDP without a checksum.
+fn udp(frame: &mut [u8]) -> Offload {
+    let datagram = &mut frame[ETHERNET_BYTES + IPV4_BYTES..];
+    let [.., high, low] = datagram.len().to_be_bytes();
+    datagram[..8].copy_from_slice(&[0x40, 0, 0x40, 0, high, low, 0, 0]);
+    Offload::default()
+}
+
+/// TCP that is still to be cut and summed.
+fn tcp(frame: &mut [u8]) -> Offload {
+    let start = ETHERNET_BYTES + IPV4_BYTES;
+    let address = |at| std::array::from_fn(|byte| frame[at + byte]);
+    let len_bytes = (frame.len() - start) as u16; // less than an IPv4 packet
+    let pseudo = Sum::pseudo_v4(address(start - 8), address(start - 4), PROTOCOL_TCP, len_bytes);
+    let header = &mut frame[start..start + TCP_BYTES];
+    header.copy_from_slice(&[0x40, 0, 0x40, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 0xff, 0xff, 0, 0, 0, 0]);
+    header[16..18].copy_from_slice(&pseudo.partial().to_be_bytes());
+    Offload {
+        flags: F_NEEDS_CSUM,
+        gso_type: GSO_TCPV4,
+        hdr_len: (start + TCP_BYTES) as u16,
+        gso_size: SEGMENT_BYTES,
+        csum_start: start as u16,
+        csum_offset: 16,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    fn workload(text: &str) -> Workload {
+        text.parse().expect(text)
+    }
+
+    #[test]
+    fn headers_are_right_and_known_again() {
+        for text in ["size=60", "size=64", "size=9000", "size=65549"] {
+            let mut frames = Frames::new(&workload(text), 1, 2);
+            let bytes = frames.next().to_vec();
+            assert_eq!(bytes.len(), frames.len_bytes());
+            assert!(is_ours(bytes.first_chunk().expect("long enough")), "{text}");
+            let offload = Offload::parse(bytes.first_chunk().expect("long enough"));
+            assert_eq!(offload.is_gso(), text == "size=65549");
+            let frame = &bytes[HEADER_BYTES..];
+            let mut sum = Sum::default();
+            sum.add(&frame[14..34]);
+            assert_eq!(sum.finish(), 0, "the IPv4 header's sum is right");
+            assert_eq!(usize::from(u16::from_be_bytes([frame[16], frame[17]])), frame.len() - 14);
+        }
+        assert!(!is_ours(&[2; START_BYTES]));
+    }
+
+    #[test]
+    fn flows_and_addresses_are_as_many_as_asked_for() {
+        let mut frames = Frames::new(&workload("size=64,flows=70000,macs=300"), 1, 2);
+        let mut flows = HashSet::new();
+        let mut pairs = HashSet::new();
+        for _ in 0..140_000 {
+            let head = &frames.next_start()[HEADER_BYTES..];
+            flows.insert(head[34..38].to_vec());
+            pairs.insert(head[..12].to_vec());
+            assert_eq!((head[0], head[6], head[2], head[8]), (2, 2, 2, 1));
+        }
+        assert_eq!((flows.len(), pairs.len()), (70_000, 300));
+    }
+}

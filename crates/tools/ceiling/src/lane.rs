@@ -1,0 +1,106 @@
+use lasthop_guestmem::MemoryMap;
+use lasthop_ring::{DeviceRing, RingError};
+
+use crate::memory::GuestMemory;
+use crate::null::SeenBuffers;
+use crate::{BATCH_FRAMES, NotOneRegion};
+
+/// One ring of a guest, with the guest's memory.
+#[derive(Debug)]
+pub struct End {
+    pub(crate) ring: DeviceRing,
+    pub(crate) memory: GuestMemory,
+    pub(crate) seen: SeenBuffers,
+    enabled: bool,
+}
+
+impl End {
+    /// A ring in the memory of `map`, whose buffers are trusted to lie there.
+    ///
+    /// # Errors
+    /// [`NotOneRegion`].
+    pub fn new(mut ring: DeviceRing, map: &MemoryMap, enabled: bool) -> Result<Self, NotOneRegion> {
+        let memory = GuestMemory::of(map)?;
+        ring.suppress_kicks();
+        let seen = SeenBuffers::new(ring.entries());
+        Ok(Self { ring, memory, seen, enabled })
+    }
+
+    /// Whether the ring takes part.
+    pub fn set_enabled(&mut self, enabled: bool) {
+        self.enabled = enabled;
+    }
+
+    /// Position of the next available head; all before it are completed.
+    #[must_use]
+    pub fn base(&self) -> u16 {
+        self.ring.base()
+    }
+
+    /// Whether the driver wants to be signalled for chains completed since the last call. To be asked before 65536
+    /// entries are.
+    #[must_use]
+    pub fn needs_signal(&mut self) -> bool {
+        self.ring.needs_signal()
+    }
+}
+
+/// The way from one guest's transmit ring to another's receive ring; open when both are there and enabled.
+#[derive(Debug, Default)]
+pub struct Lane {
+    /// The transmit ring.
+    pub from: Option<End>,
+    /// The receive ring.
+    pub to: Option<End>,
+    /// The fault of a driver; nothing moves then, until this is cleared.
+    pub fault: Option<RingError>,
+}
+
+impl Lane {
+    /// Moves one batch; how many frames.
+    #[inline(always)]
+    fn run(&mut self, pass: &mut impl Pass) -> u16 {
+        let Self { from: Some(from), to: Some(to), fault: None } = self else { return 0 };
+        if !(from.enabled && to.enabled) {
+            return 0;
+        }
+        let moved = waiting(from, to).and_then(|frames| match frames {
+            0 => Ok(0),
+            _ => pass.run(from, to, frames).map(|()| frames),
+        });
+        moved.unwrap_or_else(|error| {
+            self.fault = Some(error);
+            0
+        })
+    }
+}
+
+/// Frames to move now: those that have a receive buffer. Both indices are always read, so that the wait for one cache line
+/// does not begin when that for the other ends.
+#[inline(always)]
+fn waiting(from: &End, to: &End) -> Result<u16, RingError> {
+    let (frames, buffers) = (from.ring.pending()?, to.ring.pending()?);
+    Ok(BATCH_FRAMES.min(frames).min(buffers))
+}
+
+/// A way to move a batch of frames.
+pub trait Pass {
+    /// Moves `frames` frames, 1 to [`BATCH_FRAMES`], which are there, into as many receive buffers, which are there too.
+    ///
+    /// # Errors
+    /// A head out of range; the ring is to be stopped.
+    fn run(&mut self, from: &mut End, to: &mut End, frames: u16) -> Result<(), RingError>;
+}
+
+/// Looks at each lane `rounds` times, in turns; how many frames were moved.
+pub fn poll(pass: &mut impl Pass, lanes: &mut [Lane], rounds: u32) -> u64 {
+    let mut moved = 0;
+    for _ in 0..rounds {
+        let frames: u64 = lanes.iter_mut().map(|lane| u64::from(lane.run(pass))).sum();
+        if frames == 0 {
+            std::hint::spin_loop();
+        }
+        moved += frames;
+    }
+    moved
+}

@@ -1,0 +1,209 @@
+//! `lasthop check` and `lasthop apply`: a file is checked, and a running switch is brought in line with it.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use serde_json::{Value, json};
+
+use crate::output::{print, print_json};
+use crate::show;
+use lasthop_api::fdb::{check_count, check_vnic_of};
+use lasthop_api::report::ConfigReport;
+use lasthop_api::switches::SwitchChange;
+use lasthop_api::vnic::change::Change;
+use lasthop_api::vnic::{Name, check_members};
+use lasthop_api::{rundir, switches};
+use lasthop_config::plan::{Plan, Step};
+use lasthop_config::plan_text;
+use lasthop_config::{Config, Mistake};
+use lasthop_runtime::fault::Fault;
+
+use super::ask::Asking;
+use super::client::ask;
+
+/// Exit status when the switch differs from the file: with `--dry-run`, or since a change takes a restart.
+const DIFFERS: u8 = 3;
+
+/// The file of the service.
+const SERVICE_FILE: &str = "/etc/lasthop/lasthop.toml";
+
+/// Writes the schema of files.
+pub(super) fn schema() -> Result<ExitCode, Fault> {
+    print(lasthop_config::SCHEMA)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Looks at a file as `run` would, and tells of all mistakes.
+pub(super) fn check(file: Option<&Path>, dir: Option<&Path>, json: bool) -> Result<ExitCode, Fault> {
+    let file = file.unwrap_or(Path::new(SERVICE_FILE));
+    // Without a run directory the default paths of sockets are not known, and nothing is wrong with them.
+    let dir = rundir::choose(dir).unwrap_or_default();
+    let mistakes = match lasthop_config::read_all(file)? {
+        Ok(config) => beyond_the_file(&config, &dir),
+        Err(mistakes) => mistakes,
+    };
+    if json {
+        print_json(&json!({"valid": mistakes.is_empty(), "mistakes": mistakes}))?;
+    } else if mistakes.is_empty() {
+        print(&format!("{} is valid", file.display()))?;
+    } else {
+        print(&mistakes.iter().map(|mistake| located(file, mistake)).collect::<String>())?;
+    }
+    Ok(if mistakes.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn located(file: &Path, mistake: &Mistake) -> String {
+    let file = file.display();
+    if mistake.line == 0 { format!("{file}: {}\n", mistake.message) } else { format!("{file}:{mistake}\n") }
+}
+
+/// Faults of the file's switches and of its vnics' switches. `run` may be told of more switches by flags.
+fn wrong_switches(config: &Config) -> Vec<Fault> {
+    let all = config.all_switches();
+    let vnics = config.all_vnics();
+    let members = vnics.iter().filter_map(|vnic| check_members(&all, [vnic]).err());
+    switches::check_all(&all).err().into_iter().chain(members).collect()
+}
+
+/// Faults of the file's static entries.
+fn wrong_entries(config: &Config) -> Vec<Fault> {
+    match check_count(&config.fdb) {
+        Err(fault) => vec![fault],
+        Ok(()) => {
+            let vnics = config.all_vnics();
+            config.fdb.iter().filter_map(|entry| check_vnic_of(entry, &vnics).err()).collect()
+        }
+    }
+}
+
+/// Faults on this machine, or of all of the file.
+fn beyond_the_file(config: &Config, dir: &Path) -> Vec<Mistake> {
+    let cpus = config.settings.cpus.as_ref().and_then(|cpus| cpus.check().err());
+    let vnics = config.vnics.iter().filter_map(|vnic| {
+        let fault = lasthop_supervisor::check_vnic(vnic, dir).err()?;
+        Some(Fault { message: format!("vnic \"{}\": {}", vnic.name, fault.message), ..fault })
+    });
+    let group = lasthop_supervisor::check_control_group(config.settings.control_group.as_deref()).err();
+    let all =
+        cpus.into_iter().chain(group).chain(wrong_switches(config)).chain(vnics).chain(wrong_entries(config));
+    all.map(|fault| Mistake::of_machine(fault.message)).collect()
+}
+
+impl Asking {
+    /// Brings the switch in line with the file, or only says how.
+    pub(super) fn apply(&self, file: &Path, is_dry: bool) -> Result<ExitCode, Fault> {
+        let config = lasthop_config::read(file)?;
+        wrong_switches(&config).into_iter().chain(wrong_entries(&config)).next().map_or(Ok(()), Err)?;
+        let running: ConfigReport = ask(&self.dir, "config.show", &json!({}))?;
+        let plan = Plan::new(&running, &wanted(config, &self.dir));
+        if self.json {
+            let applied = !is_dry && !plan.is_empty();
+            print_json(
+                &json!({"steps": plan.steps, "applied": applied, "needs_restart": plan.needs_restart()}),
+            )?;
+        } else {
+            print(&plan_text::lines(&plan))?;
+        }
+        if !is_dry {
+            self.carry_out(&plan)?;
+        }
+        if !self.json {
+            print(&sum(&plan, file, is_dry))?;
+        }
+        let differs = if is_dry { !plan.is_empty() } else { plan.needs_restart() };
+        Ok(if differs { ExitCode::from(DIFFERS) } else { ExitCode::SUCCESS })
+    }
+
+    pub(super) fn config(&self) -> Result<ExitCode, Fault> {
+        let running: ConfigReport = ask(&self.dir, "config.show", &json!({}))?;
+        self.show(&running, show::config)
+    }
+
+    /// Removals first: they make room for additions.
+    fn carry_out(&self, plan: &Plan) -> Result<(), Fault> {
+        for step in &plan.steps {
+            match step {
+                Step::Remove { name } => self.remove(name)?,
+                Step::Anew { vnic, .. } => self.remove(&vnic.name)?,
+                Step::RemovePort { name } => self.remove_port(name)?,
+                Step::AnewPort { port, .. } => self.remove_port(&port.name)?,
+                _ => {}
+            }
+        }
+        for step in &plan.steps {
+            match step {
+                Step::RemoveSwitch { name } => self.order("switch.del", &json!({"name": name}))?,
+                Step::SetSwitch { switch, .. } => {
+                    self.order("switch.set", &json!(SwitchChange::to(switch)))?
+                }
+                Step::AddSwitch { switch } => self.order("switch.add", &json!(switch))?,
+                Step::Forget { entry } => self.order("fdb.del", &json!(entry))?,
+                _ => {}
+            }
+        }
+        for name in plan.addresses_to_free() {
+            self.order("vnic.set", &json!({"name": name, "mac": null}))?;
+        }
+        for step in &plan.steps {
+            match step {
+                Step::Change { name, changes } => self.order("vnic.set", &keys(name, changes))?,
+                Step::Anew { vnic, .. } | Step::Add { vnic } => self.order("vnic.add", &json!(vnic))?,
+                Step::AnewPort { port, .. } | Step::AddPort { port } => {
+                    self.order("port.add", &json!(port))?
+                }
+                _ => {}
+            }
+        }
+        for step in &plan.steps {
+            if let Step::Enter { entry } = step {
+                self.order("fdb.add", &json!(entry))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn remove(&self, name: &Name) -> Result<(), Fault> {
+        self.order("vnic.del", &json!({"name": name}))
+    }
+
+    fn remove_port(&self, name: &Name) -> Result<(), Fault> {
+        self.order("port.del", &json!({"name": name}))
+    }
+
+    fn order(&self, method: &str, params: &Value) -> Result<(), Fault> {
+        let done: Result<Value, Fault> = ask(&self.dir, method, params);
+        done.map(drop).map_err(|fault| {
+            let why = format!(
+                "{}; what comes after it was not done: apply again when it is remedied",
+                fault.message
+            );
+            Fault { message: why, ..fault }
+        })
+    }
+}
+
+fn keys(name: &Name, changes: &[Change]) -> Value {
+    let keys = changes.iter().map(|change| (change.key.clone(), change.to.clone()));
+    Value::Object(keys.chain([("name".to_owned(), json!(name))]).collect())
+}
+
+/// The file's configuration, in the form of a running one.
+fn wanted(config: Config, dir: &Path) -> ConfigReport {
+    let vnics = config.vnics.into_iter().map(|vnic| vnic.without_default_socket(dir)).collect();
+    ConfigReport {
+        settings: config.settings,
+        switches: config.switches,
+        vnics,
+        ports: config.ports,
+        fdb: config.fdb,
+    }
+}
+
+fn sum(plan: &Plan, file: &Path, is_dry: bool) -> String {
+    let file = file.display();
+    match (plan.is_empty(), is_dry) {
+        (true, _) => format!("nothing to do: the switch is as {file} says"),
+        (false, true) => format!("{} if this were applied", plan_text::sum(plan)),
+        (false, false) => plan_text::sum(plan),
+    }
+}

@@ -1,0 +1,230 @@
+//! The subcommands that ask a running switch and show its answer.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use lasthop_api::facts::Facts;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::doctor::{self, Diagnosis, Scope};
+use crate::output::{print, print_json};
+use crate::show;
+use lasthop_api::fdb::{Flush, StaticEntry};
+use lasthop_api::report::{
+    FdbReport, FlushReport, SetReport, StatsReport, VersionReport, VlansReport, VnicList, VnicReport,
+    WorkersReport,
+};
+use lasthop_api::vnic::{Name, VnicSpec, change};
+use lasthop_runtime::fault::{Fault, Kind};
+use lasthop_supervisor::upgraded_text;
+
+use super::client::{ask, ask_within};
+use super::pattern::Pattern;
+use super::{FdbCommand, VnicCommand};
+
+/// Longest wait for an upgrade; longer than the supervisor's for both programs, which has the better message.
+const UPGRADE_PATIENCE: Duration = Duration::from_secs(120);
+
+/// For how long workers are looked at.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Whether a command was given one name, so that its answer is about that one and no list.
+fn is_one(names: &[Pattern]) -> bool {
+    matches!(names, [only] if !only.is_of_many())
+}
+
+/// Where to ask, and how to answer.
+#[derive(Debug)]
+pub(super) struct Asking {
+    pub(super) dir: PathBuf,
+    pub(super) json: bool,
+}
+
+impl Asking {
+    pub(super) fn vnic(&self, command: VnicCommand) -> Result<ExitCode, Fault> {
+        match command {
+            VnicCommand::Add { vnic } => self.add(vnic),
+            VnicCommand::Set { words } => self.set(&words),
+            VnicCommand::Del { names } => self.del(&names),
+            VnicCommand::List => {
+                let list: VnicList = ask(&self.dir, "vnic.list", &json!({}))?;
+                self.show(&list, show::vnic_list)
+            }
+            VnicCommand::Show { names, paste } => {
+                let each = self.vnics(&names)?;
+                let each = each.iter().map(|name| ask(&self.dir, "vnic.show", &json!({"name": name})));
+                let each = each.collect::<Result<Vec<VnicReport>, Fault>>()?;
+                self.show_vnics(&each, is_one(&names), &paste)
+            }
+        }
+    }
+
+    fn add(&self, vnic: VnicSpec) -> Result<ExitCode, Fault> {
+        let here =
+            std::env::current_dir().map_err(|error| Fault::internal("find the current directory", error))?;
+        let made: VnicReport = ask(&self.dir, "vnic.add", &vnic.based_at(&here))?;
+        self.show(&made, show::vnic_added)
+    }
+
+    /// The last word has the changes, those before it are names.
+    fn set(&self, words: &[String]) -> Result<ExitCode, Fault> {
+        let Some((keys, names)) = words.split_last() else { return Ok(ExitCode::SUCCESS) };
+        let names = names.iter().map(|name| name.parse()).collect::<Result<Vec<Pattern>, Fault>>()?;
+        let mut all = Vec::new();
+        for name in self.vnics(&names)? {
+            let mut params = change::parse_keys(&name.parse()?, keys)?;
+            params.insert("name".to_owned(), json!(name));
+            all.push(ask::<SetReport>(&self.dir, "vnic.set", &params)?);
+        }
+        self.show_each(&all, is_one(&names), show::vnic_set)
+    }
+
+    fn del(&self, names: &[Pattern]) -> Result<ExitCode, Fault> {
+        let all = self.vnics(names)?;
+        for name in &all {
+            ask::<Value>(&self.dir, "vnic.del", &json!({"name": name}))?;
+            if !self.json {
+                print(&format!("deleted {name}"))?;
+            }
+        }
+        if self.json {
+            print_json(&true)?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Answers about several things: one as itself, several as a list.
+    pub(super) fn show_each<T: Serialize>(
+        &self,
+        each: &[T],
+        is_one: bool,
+        text: impl Fn(&T) -> String,
+    ) -> Result<ExitCode, Fault> {
+        match (each, self.json) {
+            ([one], _) if is_one => self.show(one, text),
+            (_, true) => self.show(&each, |_| String::new()),
+            (_, false) => {
+                print(&each.iter().map(text).collect::<Vec<_>>().join("\n")).map(|()| ExitCode::SUCCESS)
+            }
+        }
+    }
+
+    pub(super) fn fdb(&self, command: FdbCommand) -> Result<ExitCode, Fault> {
+        match command {
+            FdbCommand::Show { switch } => {
+                let params = switch.map_or_else(|| json!({}), |switch| json!({"switch": switch}));
+                let fdb: FdbReport = ask(&self.dir, "fdb.show", &params)?;
+                self.show(&fdb, show::fdb)
+            }
+            FdbCommand::Add(entry) => self.change("fdb.add", "added", entry.into()),
+            FdbCommand::Del(entry) => self.change("fdb.del", "deleted", entry.into()),
+            FdbCommand::Flush { vnic, vlan } => {
+                let done: FlushReport = ask(&self.dir, "fdb.flush", &Flush { vnic, vlan })?;
+                self.show(&done, |FlushReport { flushed }| {
+                    let noun = if *flushed == 1 { "address" } else { "addresses" };
+                    format!("forgot {flushed} learned {noun}")
+                })
+            }
+        }
+    }
+
+    fn change(&self, method: &str, done: &str, entry: StaticEntry) -> Result<ExitCode, Fault> {
+        let answer: Value = ask(&self.dir, method, &entry)?;
+        self.show(&answer, |_| format!("{done} {} of {}", entry.mac, entry.vnic))
+    }
+
+    pub(super) fn vlan(&self) -> Result<ExitCode, Fault> {
+        let vlans: VlansReport = ask(&self.dir, "vlan.show", &json!({}))?;
+        self.show(&vlans, show::vlans)
+    }
+
+    pub(super) fn stats(&self, names: &[Pattern], check: bool) -> Result<ExitCode, Fault> {
+        let stats = self.counters(names)?;
+        if check { self.check(&stats) } else { self.show(&stats, show::stats) }
+    }
+
+    pub(super) fn prometheus(&self, names: &[Pattern]) -> Result<ExitCode, Fault> {
+        print(&show::prometheus(&self.counters(names)?))?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// With `--json` the counters only; else how busy they are at the moment.
+    pub(super) fn workers(&self) -> Result<ExitCode, Fault> {
+        let before = self.counters(&[])?;
+        if self.json {
+            print_json(&WorkersReport { workers: before.workers })?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        std::thread::sleep(LOOK);
+        self.show(&self.counters(&[])?, |now| show::workers(&before, now))
+    }
+
+    /// With `--json` the counters are shown in any case; the exit status tells.
+    fn check(&self, stats: &StatsReport) -> Result<ExitCode, Fault> {
+        if self.json {
+            print_json(stats)?;
+        }
+        match show::conservation(stats) {
+            Ok(line) if !self.json => print(&line)?,
+            Ok(_) => {}
+            Err(message) => return Err(Fault::new(Kind::Internal, message)),
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// 1 if something is broken.
+    pub(super) fn doctor(&self, name: Option<&Name>) -> Result<ExitCode, Fault> {
+        let scope = name.map_or(Scope::All, |name| Scope::Port(name.as_str()));
+        let diagnosis = self.examine(scope, name)?;
+        self.show(&diagnosis, Diagnosis::text)?;
+        Ok(ExitCode::from(u8::from(!diagnosis.ok)))
+    }
+
+    /// 2 if something is broken, 1 after a warning.
+    pub(super) fn doctor_of_switch(&self) -> Result<ExitCode, Fault> {
+        let diagnosis = self.examine(Scope::Switch, None)?;
+        self.show(&diagnosis, Diagnosis::text_of_switch)?;
+        Ok(ExitCode::from(diagnosis.severity()))
+    }
+
+    fn examine(&self, scope: Scope<'_>, name: Option<&Name>) -> Result<Diagnosis, Fault> {
+        let params = name.map_or_else(|| json!({}), |name| json!({"name": name}));
+        doctor::examine(&self.dir, scope, || ask::<Facts>(&self.dir, "doctor", &params))
+    }
+
+    pub(super) fn upgrade(&self, binary: Option<PathBuf>) -> Result<ExitCode, Fault> {
+        let resolved = binary.map(|binary| {
+            std::path::absolute(&binary).map_err(|error| Fault::internal("find the program", error))
+        });
+        let params = resolved.transpose()?.map_or_else(|| json!({}), |binary| json!({"binary": binary}));
+        let done: Value = ask_within(UPGRADE_PATIENCE, &self.dir, "upgrade", &params)?;
+        self.show(&done, upgraded_text)
+    }
+
+    pub(super) fn version(&self) -> Result<ExitCode, Fault> {
+        let version = env!("CARGO_PKG_VERSION");
+        let running: Option<VersionReport> = match ask(&self.dir, "version", &json!({})) {
+            // There is one, and it does not answer.
+            Err(fault) if fault.kind == Kind::SwitchDown => return Err(fault),
+            running => running.ok(),
+        };
+        self.show(&json!({"version": version, "running": running}), |_| {
+            show::version(version, running.as_ref())
+        })
+    }
+
+    pub(super) fn show<T: Serialize>(
+        &self,
+        value: &T,
+        text: impl Fn(&T) -> String,
+    ) -> Result<ExitCode, Fault> {
+        if self.json {
+            print_json(value)?
+        } else {
+            print(&text(value))?
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}

@@ -1,0 +1,149 @@
+//! A connection to the control socket of a running switch.
+
+use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use lasthop_api::rpc;
+use lasthop_api::rundir::{control_socket, option, owner};
+use lasthop_runtime::fault::{Fault, Kind};
+use lasthop_runtime::procfs;
+
+/// Longest wait for an answer; longer than the supervisor's for the switch, which has the better message.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Wait after which a switch that was stopped is not waited for any longer.
+const LOOK_PAUSE: Duration = Duration::from_secs(2);
+
+/// Asks the switch that runs in `dir`.
+pub(super) fn ask<T: DeserializeOwned>(
+    dir: &Path,
+    method: &str,
+    params: &impl Serialize,
+) -> Result<T, Fault> {
+    ask_within(PATIENCE, dir, method, params)
+}
+
+/// As [`ask`], with the longest wait for an answer.
+pub(super) fn ask_within<T: DeserializeOwned>(
+    patience: Duration,
+    dir: &Path,
+    method: &str,
+    params: &impl Serialize,
+) -> Result<T, Fault> {
+    begin_within(patience, dir, method, params).map(|(_, answer)| answer)
+}
+
+/// As [`ask`], for an answer that something else comes after.
+pub(super) fn begin<T: DeserializeOwned>(
+    dir: &Path,
+    method: &str,
+    params: &impl Serialize,
+) -> Result<(BufReader<UnixStream>, T), Fault> {
+    begin_within(PATIENCE, dir, method, params)
+}
+
+fn begin_within<T: DeserializeOwned>(
+    patience: Duration,
+    dir: &Path,
+    method: &str,
+    params: &impl Serialize,
+) -> Result<(BufReader<UnixStream>, T), Fault> {
+    let mut stream = BufReader::new(connect(dir)?);
+    let line = exchange(dir, &mut stream, &rpc::write_call(method, params), patience)
+        .map_err(|error| no_answer(dir, &error, patience))?;
+    if line.is_empty() {
+        return Err(Fault::new(
+            Kind::SwitchDown,
+            "the switch closed the connection without an answer; see its log",
+        ));
+    }
+    let answer = rpc::read_answer(&line)?;
+    let patient = stream.get_ref().set_read_timeout(None);
+    patient.map_err(|error| Fault::internal("wait for the switch", error))?;
+    Ok((stream, answer))
+}
+
+fn connect(dir: &Path) -> Result<UnixStream, Fault> {
+    let path = control_socket(dir);
+    connect_within(PATIENCE, &path).map_err(|error| match error.kind() {
+        ErrorKind::WouldBlock => no_answer(dir, &error, PATIENCE),
+        _ => unreachable(dir, &path, &error),
+    })
+}
+
+/// A switch that takes no connections lets them wait, and all more wait to be one of them.
+fn connect_within(patience: Duration, path: &Path) -> std::io::Result<UnixStream> {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket.into())
+}
+
+/// Why there is no answer at `path`, a socket of the switch in `dir`.
+pub(super) fn unreachable(dir: &Path, path: &Path, error: &std::io::Error) -> Fault {
+    let (shown, option, dir) = (path.display(), option(dir), dir.display());
+    let message = match error.kind() {
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => format!(
+            "no switch is running in {dir}: nobody listens at {shown}; start one with: lasthop run{option}; lasthop doctor{option} looks for others"
+        ),
+        ErrorKind::PermissionDenied => {
+            format!(
+                "permission denied at {shown}; do this as the user who started the switch, or in the socket's group if it has one (control-group)"
+            )
+        }
+        _ => format!("cannot connect to {shown}: {error}"),
+    };
+    Fault::socket(message)
+}
+
+fn exchange(
+    dir: &Path,
+    stream: &mut BufReader<UnixStream>,
+    request: &str,
+    patience: Duration,
+) -> std::io::Result<String> {
+    stream.get_ref().set_read_timeout(Some(LOOK_PAUSE.min(patience)))?;
+    stream.get_ref().set_write_timeout(Some(patience))?;
+    let written = stream.get_mut().write_all(request.as_bytes());
+    let mut line = String::new();
+    let mut read = stream.read_line(&mut line);
+    if read.as_ref().is_err_and(is_late)
+        && patience > LOOK_PAUSE
+        && !owner(dir).is_some_and(procfs::is_stopped)
+    {
+        stream.get_ref().set_read_timeout(Some(patience - LOOK_PAUSE))?;
+        read = stream.read_line(&mut line);
+    }
+    // A switch that will not serve us says so before it has read anything, and hangs up.
+    match read {
+        Ok(_) if !line.is_empty() => Ok(line),
+        read => written.and(read).map(|_| line),
+    }
+}
+
+fn is_late(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
+}
+
+fn no_answer(dir: &Path, error: &std::io::Error, patience: Duration) -> Fault {
+    let (shown, owner) = (dir.display(), owner(dir));
+    let message = match owner {
+        _ if !is_late(error) => format!("the switch in {shown} gave no answer: {error}"),
+        Some(pid) if procfs::is_stopped(pid) => {
+            let state = procfs::state_text(pid);
+            format!("the switch (process {pid}) does not answer: {state}; let it go on: kill -CONT {pid}")
+        }
+        Some(pid) => {
+            let (seconds, state) = (patience.as_secs(), procfs::state_text(pid));
+            format!("the switch (process {pid}) did not answer within {seconds} s: {state}; see its log")
+        }
+        None => format!("the switch in {shown} did not answer within {} s; see its log", patience.as_secs()),
+    };
+    Fault::new(Kind::SwitchDown, message)
+}

@@ -1,0 +1,284 @@
+//! `lasthop flow`: the flows of datapaths, over the datapath socket as controllers use it.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::Subcommand;
+use lasthop_control::client::{Client, ClientError};
+use lasthop_control::family::{DatapathMessage, FlowMessage};
+use lasthop_control::format::{self, Style};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::ask::Asking;
+use super::client::{ask, unreachable};
+use super::flow_join;
+use lasthop_api::modules::FLOW;
+use lasthop_api::names;
+use lasthop_api::rundir::datapath_socket;
+use lasthop_runtime::clock;
+use lasthop_runtime::fault::{Fault, Kind};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum FlowCommand {
+    /// Show flows with match, counters and actions, one line each, as ovs-dpctl dump-flows prints them
+    Show {
+        /// Only flows of this datapath [default: all]
+        #[arg(long, value_name = "NAME")]
+        datapath: Option<String>,
+        /// Show wildcarded fields, too, and names of flows
+        #[arg(short, long)]
+        more: bool,
+        /// Show ports by name, not by number
+        #[arg(long)]
+        names: bool,
+    },
+    /// Join two ports by flows that match all their packets; only for a switch with controller=none, since flows have no
+    /// priorities
+    Join {
+        /// A vnic or port, of a switch of module flow
+        one: String,
+        /// The other one
+        other: String,
+        /// The datapath that they are in; made if it is not there
+        #[arg(long, value_name = "NAME", default_value = "default")]
+        datapath: String,
+    },
+}
+
+/// One flow, for `--json`.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct FlowReport {
+    datapath: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ufid: Option<String>,
+    #[serde(rename = "match")]
+    matching: String,
+    actions: String,
+    packets: u64,
+    bytes: u64,
+    /// Milliseconds since a packet met it last; none did if it is missing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    used_ago_ms: Option<u64>,
+    tcp_flags: u16,
+}
+
+#[derive(Debug, Serialize)]
+struct FlowList {
+    flows: Vec<FlowReport>,
+}
+
+/// How flows are shown.
+#[derive(Clone, Copy, Debug)]
+struct Shown {
+    more: bool,
+    names: bool,
+}
+
+/// A datapath with its flows.
+#[derive(Debug)]
+struct Table {
+    name: String,
+    ports: BTreeMap<u32, String>,
+    flows: Vec<FlowMessage>,
+}
+
+impl Asking {
+    pub(super) fn flow(&self, command: FlowCommand) -> Result<ExitCode, Fault> {
+        let (datapath, more, names) = match command {
+            FlowCommand::Show { datapath, more, names } => (datapath, more, names),
+            FlowCommand::Join { one, other, datapath } => {
+                self.refuse_embedded(&datapath)?;
+                let joined = flow_join::join(&self.dir, &datapath, [one, other])
+                    .map_err(|error| failed(&self.dir, error.into()))?;
+                return self.show(&joined, |joined| {
+                    format!("joined {} and {} by {} flows", joined.ports[0], joined.ports[1], joined.flows)
+                });
+            }
+        };
+        let shown = Shown { more, names };
+        let tables = tables(&self.dir, datapath.as_deref()).map_err(|error| failed(&self.dir, error))?;
+        let now_ms = clock::now_ns() / 1_000_000;
+        if self.json {
+            let flows = tables.iter().flat_map(|table| table.reports(shown, now_ms)).collect();
+            return self.show(&FlowList { flows }, |_| String::new());
+        }
+        self.show(&(), |()| text(&tables, shown, now_ms))
+    }
+}
+
+impl Asking {
+    /// Refuses a switch whose embedded controller has flows of its own: others go before or behind them as it happens.
+    fn refuse_embedded(&self, switch: &str) -> Result<(), Fault> {
+        let config: Value = ask(&self.dir, "config.show", &json!({}))?;
+        let others = config["switches"].as_array().into_iter().flatten();
+        let named = others.into_iter().find(|other| other["name"] == switch);
+        let settings = named.or((switch == "default").then_some(&config));
+        let is_embedded = |settings: &Value| {
+            settings["module"].as_str().is_none_or(|module| module == FLOW)
+                && settings["controller"].as_str().is_none_or(|controller| controller == "embedded")
+        };
+        if !settings.is_some_and(is_embedded) {
+            return Ok(());
+        }
+        Err(Fault::refused(format!(
+            "switch {switch} has the embedded controller, whose flows would go before or behind these as it happens; first: \
+             lasthop switch set {switch} controller=none"
+        )))
+    }
+}
+
+/// Why there are no flows to be shown.
+#[derive(Debug)]
+enum Failure {
+    Client(ClientError),
+    NoDatapath(Fault),
+}
+
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Self {
+        Self::Client(error)
+    }
+}
+
+fn tables(dir: &Path, wanted: Option<&str>) -> Result<Vec<Table>, Failure> {
+    let mut client = Client::connect(&datapath_socket(dir))?;
+    let all = client.datapaths()?;
+    let chosen = choose(all, wanted).map_err(Failure::NoDatapath)?;
+    chosen.into_iter().map(|datapath| Ok(table(&mut client, datapath)?)).collect()
+}
+
+fn choose(all: Vec<DatapathMessage>, wanted: Option<&str>) -> Result<Vec<DatapathMessage>, Fault> {
+    let Some(wanted) = wanted else { return Ok(all) };
+    let there: Vec<String> = all.iter().filter_map(|datapath| datapath.name.clone()).collect();
+    let chosen: Vec<_> =
+        all.into_iter().filter(|datapath| datapath.name.as_deref() == Some(wanted)).collect();
+    if chosen.is_empty() {
+        let hint = names::hint(wanted, there.iter().map(String::as_str));
+        let known = if there.is_empty() { "none".to_owned() } else { there.join(", ") };
+        return Err(Fault::params(format!("there is no datapath \"{wanted}\"{hint} (there are: {known})")));
+    }
+    Ok(chosen)
+}
+
+fn table(client: &mut Client, datapath: DatapathMessage) -> Result<Table, ClientError> {
+    let ports = client.ports(datapath.datapath)?;
+    let ports = ports.into_iter().filter_map(|port| Some((port.number?, port.name?))).collect();
+    let flows = client.flows(datapath.datapath)?;
+    Ok(Table { name: datapath.name.unwrap_or_default(), ports, flows })
+}
+
+impl Table {
+    fn name_of(&self, port: u32, shown: Shown) -> Option<String> {
+        self.ports.get(&port).filter(|_| shown.names).cloned()
+    }
+
+    fn lines(&self, shown: Shown, now_ms: u64) -> impl Iterator<Item = String> {
+        self.flows.iter().map(move |flow| {
+            let names = |port| self.name_of(port, shown);
+            format::flow(flow, now_ms, Style { is_verbose: shown.more, names: &names })
+        })
+    }
+
+    fn reports(&self, shown: Shown, now_ms: u64) -> impl Iterator<Item = FlowReport> {
+        self.flows.iter().map(move |flow| {
+            let names = |port| self.name_of(port, shown);
+            let style = Style { is_verbose: shown.more, names: &names };
+            let stats = flow.stats.unwrap_or_default();
+            let key = flow.key.as_ref().map(|key| format::key(key, flow.mask.as_ref(), style));
+            FlowReport {
+                datapath: self.name.clone(),
+                ufid: flow.ufid.map(format::ufid),
+                matching: key.unwrap_or_default(),
+                actions: format::actions(flow.actions.as_deref().unwrap_or_default(), style),
+                packets: stats.packets,
+                bytes: stats.bytes,
+                used_ago_ms: (stats.used_ms != 0).then(|| now_ms.saturating_sub(stats.used_ms)),
+                tcp_flags: stats.tcp_flags,
+            }
+        })
+    }
+}
+
+/// Flows of one datapath are shown without its name, as ovs-dpctl shows them.
+fn text(tables: &[Table], shown: Shown, now_ms: u64) -> String {
+    let mut text = String::new();
+    for table in tables {
+        if tables.len() > 1 {
+            text += &format!("{}:\n", table.name);
+        }
+        table.lines(shown, now_ms).for_each(|line| text += &format!("{line}\n"));
+    }
+    if tables.is_empty() { "no datapath: no switch here has the module \"flow\"".to_owned() } else { text }
+}
+
+fn failed(dir: &Path, failure: Failure) -> Fault {
+    match failure {
+        Failure::NoDatapath(fault) => fault,
+        Failure::Client(ClientError::Io(error)) => unreachable(dir, &datapath_socket(dir), &error),
+        Failure::Client(ClientError::HungUp) => {
+            Fault::new(Kind::SwitchDown, "the switch closed the connection without an answer; see its log")
+        }
+        Failure::Client(error) => Fault::new(Kind::Internal, format!("cannot ask for flows: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lasthop_flow::{Action, FlowKey, FlowStats};
+
+    use super::*;
+
+    const BY_NUMBER: Shown = Shown { more: false, names: false };
+    const BY_NAME: Shown = Shown { more: false, names: true };
+
+    fn datapath(name: &str) -> DatapathMessage {
+        DatapathMessage { name: Some(name.to_owned()), ..DatapathMessage::default() }
+    }
+
+    fn example() -> Table {
+        let stats = FlowStats { packets: 3, bytes: 180, used_ms: 4000, tcp_flags: 0x12 };
+        let flow = FlowMessage {
+            key: Some(FlowKey { in_port: Some(2), ..FlowKey::default() }),
+            actions: Some(vec![Action::Output(1)]),
+            stats: Some(stats),
+            ..FlowMessage::default()
+        };
+        let ports = BTreeMap::from([(1, "vm1".to_owned()), (2, "vm2".to_owned())]);
+        Table { name: "default".to_owned(), ports, flows: vec![flow] }
+    }
+
+    #[test]
+    fn a_line_is_what_ovs_dpctl_prints() {
+        let by_number = text(&[example()], BY_NUMBER, 5500);
+        assert!(by_number.contains("in_port(2)"), "{by_number}");
+        let end = "packets:3, bytes:180, used:1.500s, flags:S., actions:1\n";
+        assert!(by_number.ends_with(end), "{by_number}");
+        let by_name = text(&[example()], BY_NAME, 5500);
+        assert!(by_name.contains("in_port(vm2)") && by_name.ends_with("actions:vm1\n"), "{by_name}");
+    }
+
+    #[test]
+    fn several_datapaths_are_told_apart() {
+        let both = [example(), Table { name: "red".to_owned(), ..example() }];
+        let text = text(&both, BY_NUMBER, 0);
+        let heads: Vec<_> = text.lines().filter(|line| line.ends_with(':')).collect();
+        assert_eq!(heads, ["default:", "red:"]);
+    }
+
+    #[test]
+    fn json_has_what_the_line_has() {
+        let reports: Vec<_> = example().reports(BY_NAME, 5500).collect();
+        let value = serde_json::to_value(&reports).expect("serializable");
+        assert_eq!(value[0]["match"], "in_port(vm2)");
+        assert_eq!((&value[0]["used_ago_ms"], &value[0]["packets"]), (&1500.into(), &3.into()));
+    }
+
+    #[test]
+    fn a_wrong_name_is_answered_with_those_that_there_are() {
+        let error = choose(vec![datapath("default"), datapath("red")], Some("defualt")).expect_err("no such");
+        assert!(error.to_string().contains("did you mean \"default\""), "{error}");
+        assert_eq!(choose(vec![datapath("red")], Some("red")).expect("there").len(), 1);
+    }
+}

@@ -1,0 +1,501 @@
+//! The command line: its words, and which of the binary's roles they ask for.
+
+mod apply;
+mod ask;
+mod bench;
+mod capture;
+mod client;
+mod flow;
+mod flow_join;
+mod generate;
+mod ovs;
+mod paste;
+mod pattern;
+mod port;
+mod run;
+mod switch;
+mod watch;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+use lasthop_verdict::{Mac, Vid};
+
+use crate::show::Sort;
+use lasthop_api::fdb::{StaticEntry, unicast};
+use lasthop_api::hysteresis::Hysteresis;
+use lasthop_api::port::PortSpec;
+use lasthop_api::roles::{CONTROLLER_ROLE, DRIVER_ROLE, SWITCH_ROLE};
+use lasthop_api::rundir;
+use lasthop_api::settings::{Settings, SwitchSettings};
+use lasthop_api::switches::{SwitchName, SwitchSpec};
+use lasthop_api::vnic::{Name, VnicSpec};
+use lasthop_runtime::fault::Fault;
+use lasthop_runtime::sandbox;
+
+use pattern::Pattern;
+
+/// Lasthop, a software switch for virtual machines: guests attach by vhost-user, and their packets are copied once,
+/// from the sender's memory to the receiver's.
+#[derive(Debug, Parser)]
+#[command(name = "lasthop", version, max_term_width = 100)]
+struct Cli {
+    /// Run directory [default: /run/lasthop as root, $XDG_RUNTIME_DIR/lasthop otherwise]
+    #[arg(long, global = true, value_name = "RUNDIR")]
+    dir: Option<PathBuf>,
+    /// Answer in JSON
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a switch until it is told to end (SIGTERM, Ctrl-C)
+    Run(RunArgs),
+    /// Make, change, remove and show virtual network interfaces
+    #[command(subcommand)]
+    Vnic(VnicCommand),
+    /// Make, remove and show ports over network devices and taps
+    #[command(subcommand)]
+    Port(PortCommand),
+    /// Make, remove and list switches: vnics of different switches never exchange a frame
+    #[command(subcommand)]
+    Switch(SwitchCommand),
+    /// Look for mistakes in a configuration file, all at once, without running it
+    Check {
+        /// The file [default: /etc/lasthop/lasthop.toml, the service's]
+        #[arg(short, long, value_name = "FILE")]
+        config: Option<PathBuf>,
+        /// Write the file's JSON Schema instead, for an editor
+        #[arg(long, conflicts_with = "config")]
+        schema: bool,
+    },
+    /// Change the running switch to match a configuration file, vnic by vnic; unchanged vnics are left alone
+    ///
+    /// Exit status: 0 if the switch matches the file, 1 if something failed, 3 if they differ: with --dry-run, or because a setting
+    /// needs a restart.
+    Apply {
+        /// The file
+        #[arg(short, long, value_name = "FILE")]
+        config: PathBuf,
+        /// Only print the steps
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Show the configuration of the running switch
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Show and change the forwarding tables
+    #[command(subcommand)]
+    Fdb(FdbCommand),
+    /// Show the flows of switches with the module "flow"
+    #[command(subcommand)]
+    Flow(flow::FlowCommand),
+    /// Have Open vSwitch's own daemon control the switch, unmodified
+    #[command(subcommand)]
+    Ovs(ovs::OvsCommand),
+    /// Show the VLANs of the vnics
+    #[command(subcommand)]
+    Vlan(VlanCommand),
+    /// Show packet counters, drops with their reasons, and whether every packet is accounted for
+    Stats {
+        /// Only these vnics; * and ? stand for letters: 'vm0*'
+        names: Vec<Pattern>,
+        /// Exit with 1 unless every received packet is delivered, dropped for a reason, or waiting
+        #[arg(long)]
+        check: bool,
+        /// Show counters and load of the worker threads instead
+        #[arg(long, conflicts_with_all = ["check", "names", "watch"])]
+        workers: bool,
+        /// Print in the format of Prometheus, for node_exporter's textfile collector
+        #[arg(long, conflicts_with_all = ["check", "workers", "watch", "json"])]
+        prometheus: bool,
+        /// Show packets, bits and drops per second, again and again [default: every second]
+        #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", conflicts_with = "check")]
+        watch: Option<watch::Interval>,
+        /// With --watch: the order of lines [default: rate in a terminal, name elsewhere]
+        #[arg(long, value_enum, requires = "watch")]
+        sort: Option<Sort>,
+    },
+    /// Capture packets with the reason of their drop, as pcapng: lasthop capture vm1 | tcpdump -nr -
+    Capture(capture::CaptureArgs),
+    /// Say why a guest has no network
+    ///
+    /// Checks each link from the vnic's socket to its drops, the switch and its host. The first line names the broken link, with
+    /// the remedy. Exits with 1 if something is broken, else with 0; a vnic without a guest is broken.
+    Doctor {
+        /// Only this vnic
+        name: Option<Name>,
+        /// Check the switch itself and not its guests, for monitoring: exits with 0, with 1 after a warning, with 2 if
+        /// something is broken or there is no switch
+        #[arg(long, conflicts_with = "name")]
+        switch: bool,
+    },
+    /// Measure switches, back ends in turns: runs the program lasthop-bench beside this one (lasthop-bench --help)
+    #[command(disable_help_flag = true)]
+    Bench {
+        /// Options of lasthop-bench
+        #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<OsString>,
+    },
+    /// Replace the running switch process by one of another program; guests stay attached
+    ///
+    /// The supervisor stays. A program that cannot be run, or that has another version of the kept state, is refused, and
+    /// nothing changes.
+    Upgrade {
+        /// The new lasthop [default: the file at the path that `lasthop run` was started from]
+        binary: Option<PathBuf>,
+    },
+    /// Show the version of this program and of the running switch
+    Version,
+    /// Write the script that completes this command line in a shell
+    Completions { shell: generate::Shell },
+    /// Write manual pages into a directory
+    Man {
+        #[arg(long, value_name = "DIR")]
+        out: PathBuf,
+    },
+    /// The switch process (for `lasthop run` only)
+    #[command(hide = true, name = SWITCH_ROLE)]
+    SwitchProcess(SwitchSettings),
+    /// The process that serves device ports (for `lasthop run` only)
+    #[command(hide = true, name = DRIVER_ROLE)]
+    DriverProcess {
+        #[arg(long = "hysteresis-us", default_value_t)]
+        hysteresis: Hysteresis,
+        #[arg(long, default_value = "auto")]
+        sandbox: sandbox::SandboxMode,
+    },
+    /// The process that decides for switches of module flow (for `lasthop run` only)
+    #[command(hide = true, name = CONTROLLER_ROLE)]
+    ControllerProcess {
+        #[arg(long, default_value = "auto")]
+        sandbox: sandbox::SandboxMode,
+    },
+}
+
+#[derive(Clone, Debug, Args)]
+struct RunArgs {
+    /// Configuration file; flags add to it and win over it
+    #[arg(short, long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// A switch besides "default", which always exists: NAME[,module=flow|bridge|dummy]
+    /// [,fdb-entries=N][,controller=embedded|external|none] (may be repeated)
+    #[arg(long = "switch", value_name = "NAME[,KEY=VALUE]...")]
+    switches: Vec<SwitchSpec>,
+    /// A vnic: NAME[,switch=NAME][,socket=PATH][,mode=listen|connect] [,mac=ADDRESS][,queues=N][,mtu=N]
+    /// [,memory-max=64G][,features-off=CSUM+TSO4] [,storm-broadcast=N][,storm-multicast=N][,storm-unknown=N]
+    /// [,vlan=VID][,trunk=VID+VID-VID][,native=VID] [,isolated=true][,link=down] [,socket-mode=0660]
+    /// [,socket-owner=USER][,socket-group=GROUP] (may be repeated)
+    #[arg(long = "vnic", value_name = "NAME[,KEY=VALUE]...")]
+    vnics: Vec<VnicSpec>,
+    /// A network device as a port: DEVICE[,backend=auto|af_packet|af_xdp][,queues=N][,host=shared|off|port] [,transit=true]
+    /// [,link-tracking=true][,qdisc-bypass=true][,uplink=false], and keys of a vnic (may be repeated)
+    #[arg(long = "uplink", value_name = "DEVICE[,KEY=VALUE]...", value_parser = lasthop_api::port::uplink)]
+    uplinks: Vec<PortSpec>,
+    /// A port for the host itself, with addresses: NAME=ADDRESS/LEN[+ADDRESS/LEN][,KEY=VALUE]... (may be repeated)
+    #[arg(long = "host-port", value_name = "NAME[=ADDRESS/LEN]...", value_parser = lasthop_api::port::host_port)]
+    host_ports: Vec<PortSpec>,
+    #[command(flatten)]
+    settings: Settings,
+}
+
+#[derive(Debug, Subcommand)]
+#[expect(clippy::large_enum_variant, reason = "there is one for each run of the program")]
+enum VnicCommand {
+    /// Make a vnic
+    Add {
+        /// Its name, and options: switch=NAME [default: default], socket=PATH, mode=listen (the switch makes the socket)
+        /// or connect (the VMM does), mac=ADDRESS (static), queues=N (pairs), mtu=BYTES, memory-max=SIZE (of all
+        /// of the guest's memory, default 1T), features-off=CSUM+TSO4 (not offered to the guest), vlan=VID (untagged),
+        /// trunk=VID+VID-VID (tagged), native=VID (untagged on a trunk), isolated=true (talks to others only), storm-broadcast=N, storm-multicast=N, storm-unknown=N (frames per second
+        /// from the guest that may be flooded; 0, the default, is no limit), link=down (nothing passes), socket-mode=0660, socket-owner=USER,
+        /// socket-group=GROUP (who may attach)
+        #[arg(value_name = "NAME[,KEY=VALUE]...")]
+        vnic: VnicSpec,
+    },
+    /// Change vnics while their guests are attached
+    Set {
+        /// The vnics, and last the changes; * and ? stand for letters of names: 'vm0*'
+        ///
+        /// Changes: link=down|up, mac=ADDRESS, memory-max=SIZE, storm-broadcast=N, storm-multicast=N, storm-unknown=N,
+        /// socket-mode=0660, socket-owner=USER, socket-group=GROUP at once; mtu=BYTES, features-off=CSUM+TSO4 when a
+        /// guest attaches next. KEY=none resets a key to its default
+        #[arg(value_names = ["NAME", "KEY=VALUE[,KEY=VALUE]"], num_args = 2.., required = true)]
+        words: Vec<String>,
+    },
+    /// Remove vnics; their guests are disconnected
+    Del {
+        /// The vnics; * and ? stand for letters: 'vm0*'
+        #[arg(required = true)]
+        names: Vec<Pattern>,
+    },
+    /// List all vnics
+    List,
+    /// Show vnics, or the options of a VMM to attach a guest
+    Show {
+        /// The vnics; * and ? stand for letters: 'vm0*'
+        #[arg(required = true)]
+        names: Vec<Pattern>,
+        #[command(flatten)]
+        paste: paste::Paste,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum PortCommand {
+    /// Make a port over a network device or a tap
+    Add {
+        /// Its name, and options: device=DEVICE [default: NAME] or tap=TAP (made if it is not there),
+        /// backend=auto|af_packet|af_xdp|tap, queues=N, host=shared|off|port (other users of the device's frames),
+        /// transit=true (frames may go to other uplinks that say so), link-tracking=true (guests have a link only while an
+        /// uplink has one), qdisc-bypass=true, uplink=false (no wire, but another VMM's tap), address=ADDRESS/LEN+ADDRESS/LEN,
+        /// mac=ADDRESS and mtu=BYTES (of a tap); as for a vnic: switch, features-off, vlan, trunk, native, isolated,
+        /// storm-broadcast, storm-multicast, storm-unknown
+        #[arg(value_name = "NAME[,KEY=VALUE]...")]
+        port: PortSpec,
+    },
+    /// Remove a port; its device is left as it is, a tap made by the switch is removed
+    Del {
+        /// The port
+        name: Name,
+    },
+    /// List all ports over devices and taps
+    List,
+    /// Show a port: its device, its back end and why it was chosen, its counters
+    Show {
+        /// The port
+        name: Name,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum SwitchCommand {
+    /// Make a switch
+    Add {
+        /// Its name, and options: module=flow, bridge or dummy [default: flow], fdb-entries=N [default: 16384],
+        /// controller=embedded, external or none [default: embedded], fail-mode=standalone or secure [default: standalone; secure if external] (both of
+        /// module flow)
+        #[arg(value_name = "NAME[,KEY=VALUE]...")]
+        switch: SwitchSpec,
+    },
+    /// Change a switch while guests are attached to it
+    Set {
+        /// The switch
+        name: SwitchName,
+        /// Changes: module=flow, bridge or dummy, fdb-entries=N, controller=embedded, external or none,
+        /// fail-mode=standalone or secure. A change of module forgets learned addresses and flows
+        #[arg(value_name = "KEY=VALUE[,KEY=VALUE]...")]
+        keys: String,
+    },
+    /// Remove a switch that has no vnics
+    Del {
+        /// The switch
+        name: SwitchName,
+    },
+    /// List all switches
+    List,
+}
+
+#[derive(Debug, Subcommand)]
+enum ConfigCommand {
+    /// Print it as a configuration file, for a later start: lasthop config show > FILE
+    Show,
+}
+
+#[derive(Debug, Subcommand)]
+enum FdbCommand {
+    /// Show which address is behind which vnic, and in which VLAN
+    Show {
+        /// Only addresses of this switch
+        #[arg(long, value_name = "NAME")]
+        switch: Option<SwitchName>,
+    },
+    /// Enter a static address: frames to it go to the vnic, and no other may send from it
+    Add(FdbEntryArgs),
+    /// Remove a static address
+    Del(FdbEntryArgs),
+    /// Forget learned addresses: all, or those of one vnic, one VLAN
+    Flush {
+        /// Only addresses learned from this vnic
+        #[arg(long, value_name = "NAME")]
+        vnic: Option<Name>,
+        /// Only addresses learned in this VLAN
+        #[arg(long, value_name = "VID")]
+        vlan: Option<Vid>,
+    },
+}
+
+#[derive(Debug, Args)]
+struct FdbEntryArgs {
+    /// The address
+    #[arg(value_parser = unicast)]
+    mac: Mac,
+    /// The vnic that it is behind
+    vnic: Name,
+    /// The VLAN that it is in [default: all that the vnic carries]
+    #[arg(long, value_name = "VID")]
+    vlan: Option<Vid>,
+}
+
+impl From<FdbEntryArgs> for StaticEntry {
+    fn from(FdbEntryArgs { mac, vnic, vlan }: FdbEntryArgs) -> Self {
+        Self { mac, vlan, vnic }
+    }
+}
+
+#[derive(Debug, Subcommand)]
+enum VlanCommand {
+    /// Show the VLANs of each vnic, and the untagged ones
+    Show,
+}
+
+/// The part of the system that a command line asks for.
+#[derive(Debug)]
+pub enum Part {
+    /// The process that moves packets between guests.
+    SwitchProcess(SwitchSettings),
+    /// The process that serves device ports.
+    DriverProcess {
+        /// Longest wait for further frames before the switch is told of some.
+        hysteresis: Hysteresis,
+        /// How strict its sandbox is.
+        sandbox: sandbox::SandboxMode,
+    },
+    /// The process that decides for switches of module flow.
+    ControllerProcess {
+        /// How strict its sandbox is.
+        sandbox: sandbox::SandboxMode,
+    },
+    /// All that a user asks for: the supervisor, or a question to a running one.
+    Command(Box<Invocation>),
+}
+
+/// A command with the options that all commands have.
+#[derive(Debug)]
+pub struct Invocation {
+    dir: Option<PathBuf>,
+    json: bool,
+    command: Command,
+}
+
+/// Reads the command line; ends the process if it is wrong, or asks for help.
+#[must_use]
+pub fn parse() -> Part {
+    let Cli { dir, json, command } = Cli::parse();
+    match command {
+        Command::SwitchProcess(settings) => Part::SwitchProcess(settings),
+        Command::DriverProcess { hysteresis, sandbox } => Part::DriverProcess { hysteresis, sandbox },
+        Command::ControllerProcess { sandbox } => Part::ControllerProcess { sandbox },
+        command => Part::Command(Box::new(Invocation { dir, json, command })),
+    }
+}
+
+impl Invocation {
+    /// Runs the command to its end.
+    ///
+    /// # Errors
+    /// One sentence for the user.
+    pub fn run(self) -> Result<ExitCode, Fault> {
+        let Self { dir, json, command } = self;
+        match command {
+            Command::Bench { words } => bench::run(&words, json),
+            Command::Check { schema: true, .. } => apply::schema(),
+            Command::Check { config, .. } => apply::check(config.as_deref(), dir.as_deref(), json),
+            Command::Completions { shell } => generate::completions(shell),
+            Command::Man { out } => generate::man(&out),
+            command => with_directory(command, dir.as_deref(), json),
+        }
+    }
+}
+
+/// As `run`, for commands that start or ask a switch.
+fn with_directory(command: Command, dir: Option<&Path>, json: bool) -> Result<ExitCode, Fault> {
+    let dir = match (&command, rundir::choose(dir)) {
+        // The version is known without a switch.
+        (Command::Version, Err(_)) => PathBuf::new(),
+        (_, dir) => dir?,
+    };
+    let question = ask::Asking { dir, json };
+    match command {
+        Command::Run(args) => run::run(question.dir, &args),
+        Command::Apply { config, dry_run } => question.apply(&config, dry_run),
+        Command::Vnic(command) => question.vnic(command),
+        Command::Port(command) => question.port(command),
+        Command::Switch(command) => question.switch(command),
+        Command::Config(ConfigCommand::Show) => question.config(),
+        Command::Fdb(command) => question.fdb(command),
+        Command::Flow(command) => question.flow(command),
+        Command::Ovs(command) => question.ovs(command),
+        Command::Vlan(VlanCommand::Show) => question.vlan(),
+        Command::Stats { workers: true, .. } => question.workers(),
+        Command::Stats { names, prometheus: true, .. } => question.prometheus(&names),
+        Command::Capture(args) => capture::run(&question.dir, &args, question.json),
+        Command::Stats { names, watch: Some(interval), sort, .. } => question.watch(&names, interval, sort),
+        Command::Stats { names, check, .. } => question.stats(&names, check),
+        Command::Doctor { switch: true, .. } => question.doctor_of_switch(),
+        Command::Doctor { name, .. } => question.doctor(name.as_ref()),
+        Command::Upgrade { binary } => question.upgrade(binary),
+        // The others went elsewhere.
+        _ => question.version(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    /// The help texts of a command and of those below it.
+    fn help_texts(command: &clap::Command) -> Vec<String> {
+        let of_arguments = command.get_arguments().flat_map(|argument| {
+            let values = argument.get_possible_values();
+            let of_values = values.iter().filter_map(|value| value.get_help().map(ToString::to_string));
+            let of_argument = [argument.get_help(), argument.get_long_help()].into_iter().flatten();
+            of_argument.map(ToString::to_string).chain(of_values).collect::<Vec<_>>()
+        });
+        let own = [command.get_about(), command.get_long_about()].into_iter().flatten();
+        let below = command.get_subcommands().flat_map(help_texts);
+        own.map(ToString::to_string).chain(of_arguments).chain(below).collect()
+    }
+
+    #[test]
+    fn help_is_in_sentences_with_a_subject() {
+        let texts = help_texts(&Cli::command());
+        assert!(texts.len() > 100, "{}", texts.len());
+        let sentences = texts.iter().flat_map(|text| text.split(". ").flat_map(str::lines));
+        let wrong: Vec<_> = sentences
+            .filter(|sentence| {
+                let word = sentence.split_whitespace().next().unwrap_or_default().trim_end_matches(':');
+                ["What", "Who", "Whom", "Whose", "Whoever", "Whatever", "Nobody", "Somebody"].contains(&word)
+            })
+            .collect();
+        assert!(wrong.is_empty(), "{wrong:#?}");
+    }
+
+    #[test]
+    fn global_options_go_before_and_after_the_command() {
+        for words in
+            [["lasthop", "--dir", "/d", "--json", "stats"], ["lasthop", "stats", "--json", "--dir", "/d"]]
+        {
+            let cli = Cli::try_parse_from(words).expect("valid");
+            assert_eq!((cli.dir, cli.json), (Some(PathBuf::from("/d")), true));
+        }
+    }
+
+    #[test]
+    fn a_mistake_in_a_vnic_shows_its_remedy() {
+        let error = Cli::try_parse_from(["lasthop", "run", "--vnic", "a,mak=1"]).expect_err("no such option");
+        assert!(error.to_string().contains("did you mean \"mac\""), "{error}");
+    }
+}

@@ -1,0 +1,131 @@
+//! Names on the command line, and patterns of names.
+
+use std::str::FromStr;
+
+use serde_json::json;
+
+use lasthop_api::report::{StatsReport, VnicList};
+use lasthop_api::vnic::Name;
+use lasthop_runtime::fault::{Fault, Kind};
+
+use super::ask::Asking;
+use super::client::ask;
+
+/// A name, or with `*` (any letters) and `?` (any one) those that look like it.
+#[derive(Clone, Debug)]
+pub(super) struct Pattern(String);
+
+impl FromStr for Pattern {
+    type Err = Fault;
+
+    fn from_str(text: &str) -> Result<Self, Fault> {
+        let pattern = Self(text.to_owned());
+        // The switch's own port has counters.
+        let is_counted = text == INTERNAL;
+        if !pattern.is_of_many() && !is_counted {
+            text.parse::<Name>()?;
+        }
+        Ok(pattern)
+    }
+}
+
+/// Name of the port that the switch itself sends from.
+const INTERNAL: &str = "internal";
+
+impl Pattern {
+    pub(super) fn is_of_many(&self) -> bool {
+        self.0.contains(['*', '?'])
+    }
+
+    fn matches(&self, name: &str) -> bool {
+        matches(self.0.as_bytes(), name.as_bytes())
+    }
+
+    /// Those of `names` that it means, at least one.
+    fn choose(&self, names: &[String]) -> Result<Vec<String>, Fault> {
+        if !self.is_of_many() {
+            return Ok(vec![self.0.clone()]);
+        }
+        let chosen: Vec<String> = names.iter().filter(|name| self.matches(name)).cloned().collect();
+        if chosen.is_empty() {
+            let why = format!("no name is like \"{}\"; see the list: lasthop vnic list", self.0);
+            return Err(Fault::new(Kind::NoSuchVnic, why));
+        }
+        Ok(chosen)
+    }
+}
+
+fn matches(pattern: &[u8], name: &[u8]) -> bool {
+    match (pattern.split_first(), name.split_first()) {
+        (None, None) => true,
+        (Some((b'*', rest)), _) => (0..=name.len()).any(|skipped| matches(rest, &name[skipped..])),
+        (Some((b'?', rest)), Some((_, behind))) => matches(rest, behind),
+        (Some((letter, rest)), Some((own, behind))) => letter == own && matches(rest, behind),
+        _ => false,
+    }
+}
+
+/// The names that the patterns match, in the patterns' order, each name once.
+fn choose_all(patterns: &[Pattern], names: &[String]) -> Result<Vec<String>, Fault> {
+    let mut chosen: Vec<String> = Vec::new();
+    for pattern in patterns {
+        let new = pattern.choose(names)?;
+        new.into_iter().for_each(|name| {
+            if !chosen.contains(&name) {
+                chosen.push(name);
+            }
+        });
+    }
+    Ok(chosen)
+}
+
+impl Asking {
+    /// The vnics that are meant.
+    pub(super) fn vnics(&self, patterns: &[Pattern]) -> Result<Vec<String>, Fault> {
+        if !patterns.iter().any(Pattern::is_of_many) {
+            return choose_all(patterns, &[]);
+        }
+        let list: VnicList = ask(&self.dir, "vnic.list", &json!({}))?;
+        choose_all(patterns, &list.vnics.into_iter().map(|vnic| vnic.name).collect::<Vec<_>>())
+    }
+
+    /// Counters of the ports that are meant, or of all.
+    pub(super) fn counters(&self, patterns: &[Pattern]) -> Result<StatsReport, Fault> {
+        let of = |params| ask::<StatsReport>(&self.dir, "stats", &params);
+        if let [only] = patterns
+            && !only.is_of_many()
+        {
+            return of(json!({"name": only.0}));
+        }
+        let mut stats = of(json!({}))?;
+        if patterns.is_empty() {
+            return Ok(stats);
+        }
+        let names: Vec<String> = stats.ports.iter().map(|port| port.name.clone()).collect();
+        let chosen = choose_all(patterns, &names)?;
+        if let Some(missing) = chosen.iter().find(|name| !names.contains(name)) {
+            return of(json!({"name": missing})); // which lists the names that are there
+        }
+        stats.ports.retain(|port| chosen.contains(&port.name));
+        Ok(stats)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_chosen_as_shells_do() {
+        let names: Vec<String> = ["vm01", "vm02", "vm10", "web"].map(str::to_owned).into();
+        let choose = |patterns: &[&str]| {
+            let patterns: Vec<Pattern> = patterns.iter().map(|text| text.parse().expect(text)).collect();
+            choose_all(&patterns, &names)
+        };
+        assert_eq!(choose(&["vm0*"]).expect("some"), ["vm01", "vm02"]);
+        assert_eq!(choose(&["web", "vm?0", "*"]).expect("all"), ["web", "vm10", "vm01", "vm02"]);
+        assert_eq!(choose(&["new"]).expect("a name is a name"), ["new"]);
+        assert!(choose(&["x*"]).expect_err("none").message.contains("no name is like"));
+        assert!("a b".parse::<Pattern>().is_err());
+    }
+}

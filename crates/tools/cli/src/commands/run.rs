@@ -1,0 +1,170 @@
+//! `lasthop run`: the file and the flags together.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use lasthop_api::fdb::check_entries;
+use lasthop_api::port::{self, PortSpec};
+use lasthop_api::settings::SwitchSettings;
+use lasthop_api::switches;
+use lasthop_api::vnic::{check_members, check_unique};
+use lasthop_config::Config;
+use lasthop_runtime::fault::Fault;
+use lasthop_runtime::log::say;
+use lasthop_runtime::notify::Manager;
+use lasthop_supervisor::{Inherited, RunSettings};
+
+use super::RunArgs;
+
+/// Exit status of a service whose file or flags are wrong (sysexits.h, `EX_CONFIG`): another start would not help.
+const WRONG_SETTINGS: u8 = 78;
+/// Pause before a wrong file is read again, while guests wait.
+const READ_PAUSE: Duration = Duration::from_millis(500);
+/// For which service managers are asked each time.
+const WAIT: Duration = Duration::from_secs(10);
+/// Shortest time from the start to a failure while guests wait: no more than the unit's `StartLimitBurst=` in its interval, after
+/// which the service manager would close the kept descriptors.
+const FAILED_START: Duration = Duration::from_secs(4);
+
+/// Runs a switch in `dir` until it is told to end; a service manager is told its state.
+pub(super) fn run(dir: PathBuf, args: &RunArgs) -> Result<ExitCode, Fault> {
+    let start = Instant::now();
+    let inherited = Inherited::take();
+    let mut manager = Manager::of_environment();
+    let guests_wait = manager.is_there() && !inherited.is_empty();
+    let settings = match told(&dir, args) {
+        Err(_) if guests_wait => told_at_last(&dir, args, &manager),
+        Err(fault) if manager.is_there() => {
+            manager.tell_end(&fault.message);
+            say!("{fault}");
+            return Ok(ExitCode::from(WRONG_SETTINGS));
+        }
+        Err(fault) => return Err(fault),
+        Ok(settings) => settings,
+    };
+    let Err(fault) = lasthop_supervisor::run(settings, &mut manager, inherited) else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    manager.tell_end(&fault.message);
+    if !guests_wait {
+        return Err(fault);
+    }
+    say!("{fault}");
+    std::thread::sleep(FAILED_START.saturating_sub(start.elapsed()));
+    Ok(ExitCode::FAILURE)
+}
+
+/// The settings of the file and the flags, once they are right: ending now would have the service manager let guests go, after some
+/// starts that cannot succeed either.
+fn told_at_last(dir: &Path, args: &RunArgs, manager: &Manager) -> RunSettings {
+    let mut said = String::new();
+    loop {
+        let fault = match told(dir, args) {
+            Ok(settings) => return settings,
+            Err(fault) => fault,
+        };
+        let why = format!("{fault}; guests wait until that is right");
+        manager.tell_wait(&why, WAIT);
+        if why != said {
+            say!(Warning: "{why}");
+            said = why;
+        }
+        std::thread::sleep(READ_PAUSE);
+    }
+}
+
+/// The settings of the file and the flags.
+fn told(dir: &Path, args: &RunArgs) -> Result<RunSettings, Fault> {
+    let file = args.config.as_deref().map(lasthop_config::read).transpose()?.unwrap_or_default();
+    let here =
+        std::env::current_dir().map_err(|error| Fault::internal("find the current directory", error))?;
+    let RunArgs { settings: asked, switches, vnics, uplinks, host_ports, .. } = args.clone();
+    let vnics = vnics.into_iter().map(|vnic| vnic.based_at(&here)).collect();
+    let ports = uplinks.into_iter().chain(host_ports).collect();
+    let flags = Config { settings: asked, switches, vnics, ports, fdb: Vec::new() };
+    settings(dir.to_path_buf(), file, flags)
+}
+
+/// Flags win over the file, and their switches and vnics come after its.
+fn settings(dir: PathBuf, file: Config, flags: Config) -> Result<RunSettings, Fault> {
+    let asked = flags.settings.over(file.settings);
+    let (control_group, datapath_devices) = (asked.control_group.clone(), asked.datapath_devices.clone());
+    let switch = SwitchSettings::new(asked)?;
+    let named = file.switches.into_iter().chain(flags.switches);
+    let switches: Vec<_> = std::iter::once(switch.default_switch()).chain(named).collect();
+    switches::check_all(&switches)?;
+    let vnics: Vec<_> = file.vnics.into_iter().chain(flags.vnics).collect();
+    let ports: Vec<_> = file.ports.into_iter().chain(flags.ports).collect();
+    let all: Vec<_> = vnics.iter().cloned().chain(ports.iter().map(PortSpec::vnic)).collect();
+    check_unique(&all)?;
+    (1..ports.len()).try_for_each(|at| port::check_beside(&ports[at], &ports[..at]))?;
+    check_members(&switches, &all)?;
+    check_entries(&file.fdb, &all)?;
+    Ok(RunSettings { dir, control_group, datapath_devices, switch, switches, vnics, ports, fdb: file.fdb })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lasthop_api::modules::FdbEntries;
+    use lasthop_api::settings::Settings;
+    use lasthop_api::workers::Workers;
+
+    fn asking(settings: Settings) -> Config {
+        Config { settings, ..Config::default() }
+    }
+
+    fn config(module: Option<&str>, vnics: &[&str]) -> Config {
+        let vnics = vnics.iter().map(|vnic| vnic.parse().expect("a vnic")).collect();
+        let module = module.map(|name| name.parse().expect("a module"));
+        Config { vnics, ..asking(Settings { module, ..Settings::default() }) }
+    }
+
+    fn together(file: Config, flags: Config) -> Result<RunSettings, Fault> {
+        settings(PathBuf::from("/d"), file, flags)
+    }
+
+    #[test]
+    fn flags_override_and_extend_the_file() {
+        let run = together(config(Some("dummy"), &["a"]), config(Some("bridge"), &["b"])).expect("valid");
+        assert_eq!(run.switch.module.as_str(), "bridge");
+        assert_eq!(run.vnics.iter().map(|vnic| vnic.name.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+        let run = together(config(Some("dummy"), &[]), config(None, &[])).expect("valid");
+        assert_eq!(run.switch.module.as_str(), "dummy");
+        let with = |workers| asking(Settings { workers: Some(Workers(workers)), ..Settings::default() });
+        assert_eq!(together(with(3), with(4)).expect("valid").switch.workers, Workers(4));
+        assert_eq!(together(with(3), Config::default()).expect("valid").switch.workers, Workers(3));
+    }
+
+    #[test]
+    fn vnics_of_the_flags_may_be_in_switches_of_the_file() {
+        let file = || {
+            let red = "red,module=dummy".parse().expect("a switch");
+            let settings = Settings { fdb_entries: Some(FdbEntries(128)), ..Settings::default() };
+            Config { settings, switches: vec![red], ..config(None, &["a"]) }
+        };
+        let run = together(file(), config(None, &["b,switch=red"])).expect("valid");
+        let switches: Vec<_> =
+            run.switches.iter().map(|switch| (switch.name.as_str(), switch.table())).collect();
+        assert_eq!(switches, [("default", Some(128)), ("red", None)]);
+        let message = |flags| together(file(), flags).expect_err("refused").message;
+        assert!(message(config(None, &["b,switch=rad"])).contains("did you mean \"red\""));
+        assert!(message(file()).contains("a switch \"red\" already"));
+    }
+
+    #[test]
+    fn a_dummy_needs_no_table() {
+        let run = together(
+            config(Some("dummy"), &[]),
+            asking(Settings { fdb_entries: Some(FdbEntries(64)), ..Settings::default() }),
+        );
+        assert_eq!(run.expect("valid").switches[0].table(), None);
+    }
+
+    #[test]
+    fn a_name_twice_is_refused() {
+        let fault = together(config(None, &["a"]), config(None, &["a"])).expect_err("twice");
+        assert!(fault.message.contains("two vnics or ports \"a\""), "{fault}");
+    }
+}

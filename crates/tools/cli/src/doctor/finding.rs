@@ -1,0 +1,145 @@
+//! The doctor's findings: one for each link of each vnic, and some for the switch and its host.
+
+use serde::Serialize;
+
+/// How a link is. The worst comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub(crate) enum State {
+    /// Packets do not pass here.
+    #[serde(rename = "not ok")]
+    NotOk,
+    /// Packets pass, but something is lost or slower than it could be.
+    #[serde(rename = "warning")]
+    Warning,
+    /// It cannot be told, mostly since a link before it is broken.
+    #[serde(rename = "unknown")]
+    Unknown,
+    #[serde(rename = "ok")]
+    Ok,
+}
+
+impl State {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::NotOk => "not ok",
+            Self::Warning => "warning",
+            Self::Unknown => "unknown",
+            Self::Ok => "ok",
+        }
+    }
+}
+
+/// The conditions for packets to pass, in the order of the checks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Link {
+    /// The machine: limits, CPUs.
+    Host,
+    /// The switch process.
+    Switch,
+    /// The vnic's socket.
+    Socket,
+    /// A front end at the other end of it.
+    Peer,
+    /// Features agreed with the guest's driver.
+    Negotiation,
+    /// The guest's memory.
+    Memory,
+    /// Its virtqueues.
+    Rings,
+    /// The link state that the guest is told.
+    #[serde(rename = "link")]
+    Cable,
+    /// Addresses behind the port.
+    Learning,
+    /// Packets lost.
+    Drops,
+    /// The network device of a port.
+    Device,
+    /// The process that serves it.
+    Driver,
+    /// The process that decides about packets of no flow.
+    Controller,
+}
+
+impl Link {
+    /// The chain of one vnic.
+    pub(crate) const CHAIN: [Self; 8] = [
+        Self::Socket,
+        Self::Peer,
+        Self::Negotiation,
+        Self::Memory,
+        Self::Rings,
+        Self::Cable,
+        Self::Learning,
+        Self::Drops,
+    ];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Host => "host",
+            Self::Switch => "switch",
+            Self::Socket => "socket",
+            Self::Peer => "peer",
+            Self::Negotiation => "negotiation",
+            Self::Memory => "memory",
+            Self::Rings => "rings",
+            Self::Cable => "link",
+            Self::Learning => "learning",
+            Self::Drops => "drops",
+            Self::Device => "device",
+            Self::Driver => "driver",
+            Self::Controller => "controller",
+        }
+    }
+}
+
+/// One sentence on one link.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Finding {
+    pub(crate) state: State,
+    /// None for the switch and the host.
+    pub(crate) vnic: Option<String>,
+    pub(crate) link: Link,
+    pub(crate) text: String,
+    pub(crate) remedy: Option<String>,
+}
+
+/// The verdict on links behind a broken one.
+pub(crate) const NOT_REACHED: &str = "not reached";
+
+/// A judgement on a link, before it is known whose.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Verdict {
+    pub(crate) state: State,
+    pub(crate) text: String,
+    pub(crate) remedy: Option<String>,
+}
+
+impl Verdict {
+    pub(crate) fn ok(text: impl Into<String>) -> Self {
+        Self { state: State::Ok, text: text.into(), remedy: None }
+    }
+
+    pub(crate) fn unknown(text: impl Into<String>) -> Self {
+        Self { state: State::Unknown, text: text.into(), remedy: None }
+    }
+
+    /// For a link behind a broken one.
+    pub(crate) fn not_reached() -> Self {
+        Self::unknown(NOT_REACHED)
+    }
+
+    pub(crate) fn broken(text: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { state: State::NotOk, text: text.into(), remedy: Some(remedy.into()) }
+    }
+
+    pub(crate) fn warning(text: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { state: State::Warning, text: text.into(), remedy: Some(remedy.into()) }
+    }
+
+    pub(crate) fn about(self, vnic: Option<&str>, link: Link) -> Finding {
+        let Self { state, text, remedy } = self;
+        Finding { state, vnic: vnic.map(str::to_owned), link, text, remedy }
+    }
+}

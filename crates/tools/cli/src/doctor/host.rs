@@ -1,0 +1,282 @@
+//! The switch as a whole and the machine under it.
+
+use std::io::ErrorKind;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use lasthop_api::cpus;
+use lasthop_api::report::SandboxReport;
+use lasthop_api::rundir::{control_socket, option};
+use lasthop_runtime::fault::{Fault, Kind};
+use lasthop_runtime::procfs;
+use lasthop_runtime::sandbox::{SandboxMode, summary};
+
+use super::controller;
+use super::finding::{Finding, Link, State, Verdict};
+use super::processes::Process;
+use super::restarts::{Restarts, YOUNG_MS};
+use lasthop_api::facts::{Facts, SwitchFacts};
+use lasthop_api::readable::{count, time};
+
+/// Other switches that are named where there is none.
+const SWITCHES_SHOWN_MAX: usize = 3;
+/// Descriptors that a guest takes: connection, memory, kicks and calls of a few queue pairs.
+const GUEST_DESCRIPTORS: u64 = 16;
+/// Descriptors left below which the next guest may not fit.
+const SPARE_DESCRIPTORS: u64 = 4 * GUEST_DESCRIPTORS;
+
+/// Why there is no answer from the switch in `dir`, if `fault` says so; else it is the asker's own mistake.
+pub(super) fn unanswered(dir: &Path, fault: &Fault, processes: &[Process]) -> Option<Finding> {
+    let verdict = match fault.kind {
+        Kind::SwitchDown | Kind::Socket => not_running(dir, fault, processes),
+        Kind::Internal => other_version(fault),
+        _ if fault.message.contains("there is no method") => other_version(fault),
+        _ => return None,
+    };
+    Some(verdict.about(None, Link::Switch))
+}
+
+fn other_version(fault: &Fault) -> Verdict {
+    Verdict::broken(
+        format!(
+            "version mismatch: this lasthop is {}, and the running switch is another version ({})",
+            env!("CARGO_PKG_VERSION"),
+            fault.message
+        ),
+        "restart the switch, or use the program that it was started with; lasthop version shows both",
+    )
+}
+
+fn not_running(dir: &Path, fault: &Fault, processes: &[Process]) -> Verdict {
+    let (shown, path) = (dir.display(), control_socket(dir));
+    let kind = UnixStream::connect(&path).map_err(|error| error.kind()).err();
+    if kind == Some(ErrorKind::PermissionDenied) {
+        return Verdict::broken(
+            format!("permission denied at {}: the switch belongs to another user", path.display()),
+            "run this as the user who started the switch (sudo lasthop doctor)",
+        );
+    }
+    let switches = switches(dir, processes);
+    if let Some((process, _)) = switches.iter().find(|(_, other)| other == dir) {
+        let why = match kind {
+            Some(ErrorKind::NotFound) => format!("its control socket {} was removed", path.display()),
+            _ => fault.message.clone(),
+        };
+        if procfs::is_stopped(process.pid) {
+            return Verdict::broken(
+                format!("the switch in {shown} cannot be asked: {why}"),
+                format!("let it go on: kill -CONT {}", process.pid),
+            );
+        }
+        return Verdict::broken(
+            format!("the switch in {shown} (process {}) cannot be asked: {why}", process.pid),
+            format!(
+                "restart it: systemctl restart lasthop, which guests stay attached to; without a service kill {} and start it again, and \
+                 guests have to connect again",
+                process.pid
+            ),
+        );
+    }
+    if let Some((_, nearest)) = switches.first() {
+        let named = switches.iter().take(SWITCHES_SHOWN_MAX);
+        let named: Vec<_> =
+            named.map(|(process, other)| format!("{} (process {})", other.display(), process.pid)).collect();
+        return Verdict::broken(
+            format!("no switch is running in {shown}, but in {}", named.join(", ")),
+            format!(
+                "ask that one: lasthop --dir {} doctor; or start one here: lasthop run{}",
+                nearest.display(),
+                option(dir)
+            ),
+        );
+    }
+    let left = if kind == Some(ErrorKind::ConnectionRefused) {
+        " (its control socket is left over: it was killed)"
+    } else {
+        ""
+    };
+    Verdict::broken(
+        format!("no switch is running in {shown}{left}"),
+        format!("start one: lasthop run{} --vnic vm1 --vnic vm2", option(dir)),
+    )
+}
+
+/// Switches of this machine whose directories are here, those first that are likely meant: next to `dir`, then of the same user.
+fn switches<'a>(dir: &Path, processes: &'a [Process]) -> Vec<(&'a Process, PathBuf)> {
+    let own_uid = rustix::process::geteuid().as_raw();
+    let all = processes.iter().filter_map(|process| Some((process, process.run_dir()?)));
+    // In a container the same path is another directory.
+    let mut switches: Vec<_> = all.filter(|(process, other)| process.sees(other)).collect();
+    switches.sort_by_key(|(process, other)| {
+        (other.parent() != dir.parent(), process.user.uid != own_uid, process.pid)
+    });
+    switches
+}
+
+/// All about the switch process and its machine, by two looks.
+pub(super) fn findings(before: &Facts, facts: &Facts) -> Vec<Finding> {
+    let switch = &facts.switch;
+    let host = [descriptors(switch), processors(switch)].into_iter().flatten();
+    let mut findings = vec![process(switch).about(None, Link::Switch)];
+    findings.extend(facts.controller.as_ref().map(|facts| {
+        controller::controller(before.controller.as_ref(), facts).about(None, Link::Controller)
+    }));
+    findings.extend(
+        facts.external.as_ref().map(|facts| controller::external(facts).about(None, Link::Controller)),
+    );
+    findings.extend(confinements(&switch.sandboxes).map(|verdict| verdict.about(None, Link::Switch)));
+    findings.extend(host.map(|verdict| verdict.about(None, Link::Host)));
+    findings
+}
+
+/// A switch that no guest can come to.
+pub(super) fn without_ports(facts: &Facts) -> Option<Finding> {
+    let none = Verdict::broken("the switch has no vnics", "make one: lasthop vnic add NAME");
+    (facts.vnics.is_empty() && facts.ports.is_empty()).then(|| none.about(None, Link::Switch))
+}
+
+fn process(switch: &SwitchFacts) -> Verdict {
+    let own = env!("CARGO_PKG_VERSION");
+    let restarts = Restarts {
+        process: "switch",
+        number: switch.restarts,
+        last_end: switch.last_end.as_ref(),
+        remedy: "see the log of lasthop run; if a guest causes it, `lasthop vnic del` that one, and report it as a bug",
+    };
+    let Some((pid, up_ms)) = switch.switch_pid.zip(switch.up_ms) else { return restarts.down() };
+    if let Some(why) = &switch.deaf {
+        return Verdict::broken(
+            why,
+            format!(
+                "let it go on if it was stopped (kill -CONT {pid}); one that hangs is ended and started again by itself"
+            ),
+        );
+    }
+    if switch.restarts > 0 && up_ms < YOUNG_MS {
+        return restarts.young("crashed");
+    }
+    if switch.version != own {
+        return Verdict::warning(
+            format!("version mismatch: this lasthop is {own}, the running switch is {}", switch.version),
+            "restart the switch",
+        );
+    }
+    Verdict::ok(format!(
+        "lasthop {}, module {}, {}, process {pid} for {}, {}",
+        switch.version,
+        switch.module,
+        count(switch.workers, "worker"),
+        time(up_ms),
+        restarts.text()
+    ))
+}
+
+/// One line for all processes that are confined by every layer, one for each other.
+fn confinements(sandboxes: &[SandboxReport]) -> impl Iterator<Item = Verdict> {
+    let is_whole = |sandbox: &&SandboxReport| {
+        confinement(sandbox).state == State::Ok && sandbox.layers.iter().all(|layer| layer.on)
+    };
+    let (whole, others): (Vec<&SandboxReport>, Vec<_>) = sandboxes.iter().partition(is_whole);
+    let names: Vec<&str> = whole.iter().map(|sandbox| sandbox.process.as_str()).collect();
+    let noun = if names.len() == 1 { "process" } else { "processes" };
+    let line =
+        format!("sandbox of the {} {noun}: all layers (lasthop version lists them)", names.join(" and "));
+    let line = (!names.is_empty()).then(|| Verdict::ok(line));
+    line.into_iter().chain(others.into_iter().map(confinement))
+}
+
+/// The confinement of processes, should a guest take one over.
+fn confinement(sandbox: &SandboxReport) -> Verdict {
+    let SandboxReport { process, mode, layers } = sandbox;
+    let text = format!("sandbox of the {process} process: {}", summary(layers));
+    let is_filtered = layers.iter().any(|layer| layer.on && layer.name == "system calls");
+    match mode {
+        SandboxMode::Off => Verdict::warning(
+            text,
+            "who takes that process over has its user's rights: run without --sandbox=off",
+        ),
+        _ if !is_filtered => Verdict::warning(text, "use a kernel with seccomp (CONFIG_SECCOMP_FILTER)"),
+        // Other layers that a kernel or container lacks are no fault of this switch.
+        _ => Verdict::ok(text),
+    }
+}
+
+/// Open files of the switch process against its limit (proc(5): limits, fd).
+fn descriptors(switch: &SwitchFacts) -> Option<Verdict> {
+    let pid = switch.switch_pid?;
+    let limits = procfs::text(pid, "limits")?;
+    let limit = nofile(&limits)?;
+    let used = std::fs::read_dir(procfs::dir(pid).join("fd")).ok()?.count() as u64;
+    let text = format!("{used} of {limit} file descriptors in use");
+    let is_short = limit.saturating_sub(used) < SPARE_DESCRIPTORS;
+    let remedy = format!(
+        "raise the limit before `lasthop run`: ulimit -n (a guest takes about {GUEST_DESCRIPTORS}); systemd: LimitNOFILE="
+    );
+    Some(if is_short {
+        Verdict::warning(format!("the limit of open files is near: {text}"), remedy)
+    } else {
+        Verdict::ok(text)
+    })
+}
+
+/// The soft limit of open files.
+fn nofile(limits: &str) -> Option<u64> {
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+fn processors(switch: &SwitchFacts) -> Option<Verdict> {
+    let allowed = cpus::allowed()?.0.len();
+    let own = switch.cpus.as_ref().and_then(|list| list.parse::<cpus::CpuList>().ok());
+    let cpus = own.map_or(allowed, |list| list.0.len());
+    let text = format!("{} on {}", count(switch.workers, "worker"), count(cpus, "CPU"));
+    let remedy = "start it with fewer --workers, or more --cpus";
+    Some(if switch.workers > cpus {
+        Verdict::warning(format!("{text}: they get in each other's way"), remedy)
+    } else {
+        Verdict::ok(text)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lasthop_api::report::Ended;
+
+    #[test]
+    fn a_crash_loop_and_another_version_are_told() {
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        let sound = SwitchFacts {
+            version,
+            switch_pid: Some(7),
+            up_ms: Some(90_000),
+            workers: 1,
+            ..SwitchFacts::default()
+        };
+        assert_eq!(process(&sound).state, State::Ok);
+        let deaf = SwitchFacts { deaf: Some("it is stopped".into()), ..sound.clone() };
+        assert_eq!(process(&deaf).state, State::NotOk);
+        let last_end = Some(Ended { why: "was killed by signal 11".into(), ago_ms: 2000 });
+        let crashed = SwitchFacts { restarts: 3, up_ms: Some(2000), last_end, ..sound.clone() };
+        let verdict = process(&crashed);
+        assert_eq!(verdict.state, State::Warning);
+        assert!(
+            verdict.text.contains("crashed")
+                && verdict.text.contains("3 restarts): the last one was killed by signal 11 2 s ago"),
+            "{}",
+            verdict.text
+        );
+        assert_eq!(process(&SwitchFacts { switch_pid: None, ..crashed }).state, State::NotOk);
+        let verdict = process(&SwitchFacts { version: "0.0.0".into(), ..sound.clone() });
+        assert!(verdict.text.contains("the running switch is 0.0.0"), "{}", verdict.text);
+        let many = SwitchFacts { workers: 9, cpus: Some("0-1".into()), ..sound };
+        assert_eq!(processors(&many).map(|verdict| verdict.state), Some(State::Warning));
+    }
+
+    #[test]
+    fn the_limit_of_open_files_is_read() {
+        let limits = "Limit                     Soft Limit           Hard Limit           Units\n\
+                      Max open files            1024                 524288               files\n";
+        assert_eq!(nofile(limits), Some(1024));
+    }
+}

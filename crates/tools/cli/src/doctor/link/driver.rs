@@ -1,0 +1,111 @@
+//! The features that the front end and the guest's driver agreed to, and the link state that the guest sees.
+
+use crate::doctor::finding::Verdict;
+use lasthop_api::facts::SessionFacts;
+use lasthop_api::readable::time;
+
+use super::{Case, vlans};
+
+/// The driver gave up (virtio 1.2, 2.1).
+const STATUS_FAILED: u8 = 128;
+/// Offloads, and the cost of doing without; both directions of one are told once.
+const OFFLOADS: &[(&str, &str)] = &[
+    ("HOST_TSO4", "TCP from this guest (IPv4) goes out in packets of one MTU, up to 45 times as many"),
+    ("GUEST_TSO4", "TCP to this guest (IPv4) is segmented by the switch, up to 45 packets for one"),
+    ("CSUM", "the guest computes all checksums itself"),
+    ("GUEST_CSUM", "the switch completes each checksum before this guest gets a packet"),
+    ("MRG_RXBUF", "each receive buffer has to hold the largest packet"),
+];
+
+/// Features.
+pub(super) fn negotiation(case: &Case<'_>) -> Verdict {
+    let Some(session) = &case.now.session else { return Verdict::not_reached() };
+    if session.messages == 0 {
+        return Verdict::broken(
+            format!("whoever is connected has said nothing {}", since(case)),
+            "is it a vhost-user front end? QEMU: -netdev vhost-user,chardev=...; not a plain -netdev stream",
+        );
+    }
+    if let Some(refusal) = case.refusal(&["features that were not offered", "packed rings"]) {
+        return Verdict::broken(refusal, "turn that feature off at the VMM");
+    }
+    if session.status & STATUS_FAILED != 0 {
+        return Verdict::broken(
+            "the guest's virtio-net driver gave up (status FAILED)",
+            "see the guest's log (dmesg | grep virtio); leave out what you added to the device's options",
+        );
+    }
+    if session.features.is_empty() {
+        // A front end that was refused its memory never gets as far as its guest's driver.
+        if let Some(refusal) = case.refusal(&[""]) {
+            return Verdict::broken(refusal, "put that right, then start the guest again");
+        }
+        if case.has_private_memory() {
+            return Verdict::unknown("the driver has not started, and its memory would not do");
+        }
+        return Verdict::broken(
+            format!("the guest's virtio-net driver has not started {}", since(case)),
+            "the guest boots still, or has no driver: in it, lspci must show a virtio network device, and modprobe virtio_net must load one",
+        );
+    }
+    offloads(case, session)
+}
+
+fn since(case: &Case<'_>) -> String {
+    case.now.connection.attached_ms.map(|ms| format!("(connected for {})", time(ms))).unwrap_or_default()
+}
+
+fn offloads(case: &Case<'_>, session: &SessionFacts) -> Verdict {
+    let agreed = format!("{} features: {}", session.features.len(), session.features.join(" "));
+    let missing: Vec<_> = OFFLOADS.iter().filter(|(name, _)| !case.now.has(name)).collect();
+    let Some((_, cost)) = missing.first() else { return Verdict::ok(agreed) };
+    let names: Vec<&str> = missing.iter().map(|(name, _)| *name).collect();
+    let is_masked = |name: &str| !session.offered.iter().any(|offered| offered == name);
+    let text = format!("offloads are off, {} not negotiated: {cost}", names.join(" "));
+    let off = &case.now.vnic.features_off;
+    let remedy = if !off.is_empty() && names.iter().any(|name| is_masked(name)) {
+        format!("this vnic has features-off={}; leave that out", off.joined())
+    } else {
+        "the guest's driver or VMM did not want them: for QEMU leave out csum=off, host_tso4=off, guest_tso4=off, mrg_rxbuf=off; DPDK has none by default".to_owned()
+    };
+    Verdict::warning(text, remedy)
+}
+
+/// The link state that the guest sees.
+pub(super) fn link(case: &Case<'_>) -> Verdict {
+    let vnic = &case.now.vnic;
+    if !vnic.link.is_up() {
+        return Verdict::broken(
+            "the link is down, as it was set: what comes and goes is dropped",
+            format!("lasthop vnic set {} link=up", vnic.name),
+        );
+    }
+    if vnic.uplinks_down {
+        return Verdict::broken(
+            "the link is down with its switch's uplinks (link-tracking): none of them has one",
+            "see which device is down: lasthop port list; or leave out link-tracking there",
+        );
+    }
+    if let Some(mismatch) = vlans::alone(case) {
+        return mismatch;
+    }
+    if let Some(warning) = vnic.warnings.first() {
+        return Verdict::warning(
+            format!("MTU mismatch: {warning}"),
+            format!(
+                "lasthop vnic set {} mtu=BYTES, the same for all that talk to each other; and in their guests",
+                vnic.name
+            ),
+        );
+    }
+    let mtu = match vnic.mtu {
+        Some(mtu) => format!("up, MTU {mtu}"),
+        None => "up, MTU as the guest has it".to_owned(),
+    };
+    let passes = case
+        .now
+        .session
+        .as_ref()
+        .is_some_and(|session| session.rings.iter().any(|ring| ring.running && ring.enabled));
+    if passes { Verdict::ok(mtu) } else { Verdict::not_reached() }
+}

@@ -1,0 +1,201 @@
+//! Packets lost, by name: which of them are normal, and the remedies for the others.
+
+use crate::doctor::finding::{State, Verdict};
+use lasthop_api::readable::time;
+use lasthop_api::report::{DropCounts, PortReport};
+
+use super::Case;
+
+/// Losses that mean something is wrong with this vnic: name in the counters, meaning, remedy.
+const FROM_GUEST: &[(&str, &str, &str)] = &[
+    (
+        "vlan_tagged",
+        "VLAN mismatch: the guest sends tagged frames, and its vnic takes untagged ones only",
+        "take the VLAN interface out of the guest, or give the vnic trunk= instead of vlan=",
+    ),
+    (
+        "vlan_untagged",
+        "VLAN mismatch: the guest sends untagged frames, and its vnic is a trunk without native VLAN",
+        "in the guest: ip link add link eth0 name eth0.N type vlan id N; or give the vnic native=N, or vlan=N",
+    ),
+    (
+        "vlan_not_carried",
+        "VLAN mismatch: the guest sends in a VLAN that its vnic does not carry",
+        "add that VLAN to the vnic's trunk=",
+    ),
+    (
+        "vlan_nested",
+        "VLAN mismatch: the guest sends frames with two tags",
+        "take one VLAN interface out of the guest",
+    ),
+    (
+        "source_spoofed",
+        "the guest sends from another address than the vnic's mac=, or from one that is another vnic's",
+        "give the guest that address (QEMU: mac=... at -device), or leave mac= out at the vnic; if a port of the host has it (lasthop port list; \
+         ip link), give one of the two another",
+    ),
+    (
+        "source_invalid",
+        "the guest sends from a group address or zero",
+        "set a unicast address in the guest: ip link set eth0 address ...",
+    ),
+    (
+        "queue_disabled",
+        "the guest sends on a queue that its front end disabled",
+        "restart the guest; QEMU's monitor: set_link NET on",
+    ),
+    ("too_long", "the guest sends frames longer than 65553 bytes", "lower the guest's MTU"),
+    (
+        "too_short",
+        "the guest sends frames shorter than an Ethernet header",
+        "the guest's driver has a bug, or negotiated another header size",
+    ),
+    (
+        "chain_too_long",
+        "the guest sends frames in too many pieces",
+        "see docs/user/control-api.md; turn off scatter-gather: ethtool -K eth0 sg off",
+    ),
+    (
+        "bad_gso",
+        "the guest asks for segmentation of what cannot be segmented",
+        "in the guest: ethtool -K eth0 tso off gso off",
+    ),
+    ("bad_csum", "the guest asks for checksums outside of frames", "in the guest: ethtool -K eth0 tx off"),
+    ("verdict_overflow", "the module decided more copies than there is room for", "report this as a bug"),
+];
+const TO_GUEST: &[(&str, &str, &str)] = &[
+    (
+        "rx_buffer_small",
+        "MTU mismatch: frames are larger than the guest's receive buffers, and it does not merge buffers",
+        "give all vnics the same mtu=, or let the guest negotiate MRG_RXBUF (QEMU: leave out mrg_rxbuf=off)",
+    ),
+    (
+        "rx_queue_full",
+        "the guest does not take packets as fast as they come (rx_queue_full)",
+        "more receive buffers (QEMU: rx_queue_size=1024), more vCPU time, or more queue pairs (queues=)",
+    ),
+    (
+        "rx_timeout",
+        "the guest gave no buffers in time: it hangs, is paused or overloaded",
+        "see the guest's console and its vCPUs' load",
+    ),
+    ("rx_stalled", "the guest does not take packets any more", "see the guest's console and its vCPUs' load"),
+    ("rx_ring_broken", "the guest's receive ring was broken by its driver", "restart the guest"),
+    ("rx_share", "too much waits for this slow guest", "see the guest's vCPUs' load"),
+];
+
+/// One kind of loss that matters.
+struct Loss {
+    text: String,
+    remedy: &'static str,
+    is_going_on: bool,
+}
+
+pub(super) fn drops(case: &Case<'_>, is_whole: bool) -> Verdict {
+    let Some(port) = &case.now.counters else { return Verdict::not_reached() };
+    let before = case.before.counters.as_ref();
+    let from = losses(FROM_GUEST, &port.rx_drops, before.map(|port| &port.rx_drops));
+    let to = losses(TO_GUEST, &port.tx_drops, before.map(|port| &port.tx_drops));
+    let mut all: Vec<Loss> = from.into_iter().chain(to).collect();
+    all.sort_by_key(|loss| !loss.is_going_on);
+    let summary = summary(port, case.facts.switch.up_ms);
+    if let Some(unaccounted) = unaccounted(case) {
+        return unaccounted;
+    }
+    if !is_whole {
+        // Behind a broken link, losses are its consequence.
+        return if summary.starts_with("none") { Verdict::not_reached() } else { Verdict::unknown(summary) };
+    }
+    if let Some(starved) = starved(case) {
+        return starved;
+    }
+    if let Some(loss) = all.first() {
+        let state = if loss.is_going_on { State::NotOk } else { State::Warning };
+        let since = if loss.is_going_on { "now".to_owned() } else { "earlier".to_owned() };
+        let text = format!("{} ({since}); {summary}", loss.text);
+        return Verdict { state, text, remedy: Some(loss.remedy.to_owned()) };
+    }
+    let is_alone = case.neighbours().next().is_none() && port.rx_drops.contains_key("no_destination");
+    if is_alone {
+        return Verdict::warning(
+            format!("there is nobody to talk to: this is the only vnic of its switch; {summary}"),
+            "add another one: lasthop vnic add NAME",
+        );
+    }
+    Verdict::ok(summary)
+}
+
+/// As [`starved`], between the two looks only.
+pub(super) fn starved_now(case: &Case<'_>) -> Option<Verdict> {
+    let is_sending = case.now.counters.as_ref()?.rx_packets > case.before.counters.as_ref()?.rx_packets;
+    starved(case).filter(|_| is_sending)
+}
+
+/// All packets from the guest are dropped for lack of a flow, or by a flow: since the first look, or, where none came since then, since
+/// counters count.
+fn starved(case: &Case<'_>) -> Option<Verdict> {
+    let now = case.now.counters.as_ref()?;
+    let of = |port: &PortReport, name: &str| port.rx_drops.get(name).copied().unwrap_or(0);
+    let before = case.before.counters.as_ref().filter(|before| before.rx_packets < now.rx_packets);
+    let since = |name: &str| of(now, name) - before.map_or(0, |before| of(before, name)).min(of(now, name));
+    let packets = now.rx_packets - before.map_or(0, |before| before.rx_packets);
+    let (no_flow, flow_drop) = (since("no_flow"), since("flow_drop"));
+    // Some may be under way, to the controller too.
+    if packets == 0 || no_flow + flow_drop < packets {
+        return None;
+    }
+    let when = if before.is_some() { "now" } else { "since counters count" };
+    let summary = summary(now, case.facts.switch.up_ms);
+    if no_flow > 0 {
+        let why = "no flow matches them, and no controller makes one";
+        let text = format!("every packet from the guest is dropped ({when}): {why} (no_flow); {summary}");
+        return Some(Verdict::broken(
+            text,
+            "lasthop ovs status says who decides; lasthop flow show has the flows",
+        ));
+    }
+    let text = format!("every packet from the guest is dropped by a flow ({when}, flow_drop); {summary}");
+    Some(Verdict::broken(
+        text,
+        "lasthop flow show has the flows; with Open vSwitch: ovs-ofctl dump-flows BRIDGE",
+    ))
+}
+
+/// Packets that are in none of the counters that they may be in.
+pub(super) fn unaccounted(case: &Case<'_>) -> Option<Verdict> {
+    let port = case.now.counters.as_ref().filter(|port| !port.conserved)?;
+    Some(Verdict::broken(
+        format!("packets are not accounted for: {}", summary(port, case.facts.switch.up_ms)),
+        "lasthop stats --check tells whose; report this as a bug",
+    ))
+}
+
+fn losses(table: &[(&str, &str, &'static str)], now: &DropCounts, before: Option<&DropCounts>) -> Vec<Loss> {
+    let of = |(name, meaning, remedy): &(&str, &str, &'static str)| {
+        let count = now.get(*name).copied().filter(|count| *count > 0)?;
+        let earlier = before.map_or(count, |before| before.get(*name).copied().unwrap_or(0));
+        let text = format!("{meaning}: {count} dropped as {name}");
+        Some(Loss { text, remedy, is_going_on: count > earlier })
+    };
+    table.iter().filter_map(of).collect()
+}
+
+fn summary(port: &PortReport, up_ms: Option<u64>) -> String {
+    let since = up_ms.map(|ms| format!(" in {}", time(ms))).unwrap_or_default();
+    let line = |direction: &str, drops: &DropCounts| {
+        let mut drops: Vec<_> = drops.iter().collect();
+        drops.sort_by_key(|(name, count)| (std::cmp::Reverse(**count), name.as_str()));
+        let names: Vec<String> = drops.iter().map(|(name, count)| format!("{name} {count}")).collect();
+        (!names.is_empty()).then(|| format!("{direction}: {}", names.join(", ")))
+    };
+    let lines: Vec<String> = [line("from guest", &port.rx_drops), line("to guest", &port.tx_drops)]
+        .into_iter()
+        .flatten()
+        .collect();
+    let passed = format!("{} packets from the guest, {} to it", port.rx_packets, port.tx_packets);
+    if lines.is_empty() {
+        format!("none of {passed}{since}")
+    } else {
+        format!("{}; of {passed}{since}", lines.join("; "))
+    }
+}

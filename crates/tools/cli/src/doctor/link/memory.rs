@@ -1,0 +1,105 @@
+//! The guest's memory: there, shared, and the one that the guest writes to.
+
+use crate::doctor::finding::Verdict;
+use crate::doctor::mappings::{self, Mapped};
+use crate::doctor::processes::Sharing;
+use lasthop_api::facts::{RingFacts, SessionFacts};
+use lasthop_api::readable::{bytes, count};
+
+use super::Case;
+
+const SHARE: &str = "start the VM with shared memory: QEMU -object memory-backend-memfd,id=mem,size=...,share=on -machine memory-backend=mem; libvirt <memoryBacking><source type='memfd'/><access mode='shared'/></memoryBacking>; Cloud Hypervisor --memory shared=on";
+/// A guest that has booted has filled more than this of its memory.
+const BOOTED_BYTES: u64 = 4 << 20;
+/// Memories smaller than this are no booted guest's: tests and tools.
+const GUEST_BYTES_MIN: u64 = 64 << 20;
+
+pub(super) fn memory(case: &Case<'_>) -> Verdict {
+    let Some(session) = &case.now.session else { return Verdict::not_reached() };
+    let memory = &session.memory;
+    let peer = case.peer();
+    let private = peer.map(|peer| (peer.title(), peer.sharing()));
+    if memory.regions == 0 {
+        return nothing(case, private);
+    }
+    if memory.is_dead {
+        return Verdict::broken(
+            "the guest's memory file was cut short: what was behind it is lost",
+            "restart the guest; nobody may truncate its memory file",
+        );
+    }
+    // Its mapping says more than a command line, and more than the guest's progress so far: it may boot, or hang.
+    let mapped = peer.and_then(|peer| mappings::of_process(peer.pid, &memory.files));
+    let what = match (mapped, &private) {
+        (Some(Mapped::Shared), _) | (None, Some((_, Sharing::Shared | Sharing::Unknown)) | None) => None,
+        (_, Some((_, Sharing::Private(what)))) => Some(*what),
+        (Some(Mapped::Private), _) => Some("mapped it privately"),
+    };
+    if let (Some(what), Some((title, _))) = (what, &private) {
+        return Verdict::broken(
+            format!(
+                "the guest's memory is not shared: {title} has {what}, so the switch sees a private copy"
+            ),
+            SHARE,
+        );
+    }
+    let is_shared = mapped == Some(Mapped::Shared) || matches!(private, Some((_, Sharing::Shared)));
+    if !is_shared && !has_traffic(case) && has_been_silent(case) {
+        return silent(session);
+    }
+    let kinds = memory.kinds.join(", ");
+    Verdict::ok(format!("{} in {}, {kinds}, shared", bytes(memory.bytes), count(memory.regions, "region")))
+}
+
+fn nothing(case: &Case<'_>, private: Option<(String, Sharing)>) -> Verdict {
+    if let Some((title, Sharing::Private(what))) = private {
+        return Verdict::broken(
+            format!("the guest's memory is not shared: {title} has {what}, and hands over none"),
+            SHARE,
+        );
+    }
+    match case.refusal(&["memory", "region"]) {
+        Some(refusal) => Verdict::broken(format!("the guest's memory cannot be used: {refusal}"), SHARE),
+        None => Verdict::broken(
+            "the front end has handed over no memory: it is not shared, or the guest boots still",
+            SHARE,
+        ),
+    }
+}
+
+/// In both looks: a driver that starts may kick before it posts the first buffer. How much of the file is filled tells nothing, since
+/// a private mapping fills it as well.
+fn has_been_silent(case: &Case<'_>) -> bool {
+    [case.before, case.now].iter().all(|facts| facts.session.as_ref().is_some_and(is_silent))
+}
+
+/// Rings run and were kicked, and there was never anything in them.
+fn is_silent(session: &SessionFacts) -> bool {
+    let running: Vec<&RingFacts> = session.rings.iter().filter(|ring| ring.running).collect();
+    let is_empty = |ring: &&RingFacts| {
+        ring.progress.is_some_and(|at| at.available == 0 && at.taken == 0 && at.used == 0)
+    };
+    !running.is_empty() && running.iter().all(is_empty) && running.iter().any(|ring| ring.kicks > 0)
+}
+
+fn has_traffic(case: &Case<'_>) -> bool {
+    case.now.counters.as_ref().is_some_and(|port| port.rx_packets + port.tx_packets > 0)
+}
+
+fn silent(session: &SessionFacts) -> Verdict {
+    let kicks: u64 = session.rings.iter().map(|ring| ring.kicks).sum();
+    let memory = &session.memory;
+    let is_unused = memory.bytes >= GUEST_BYTES_MIN && memory.filled_bytes < BOOTED_BYTES;
+    let empty = if is_unused {
+        format!(", and of {} only {} are in use", bytes(memory.bytes), bytes(memory.filled_bytes))
+    } else {
+        String::new()
+    };
+    Verdict::broken(
+        format!(
+            "the guest's memory is most likely not shared (share=on is missing): it kicked {}, but its rings stay empty{empty}",
+            count(kicks as usize, "time")
+        ),
+        SHARE,
+    )
+}

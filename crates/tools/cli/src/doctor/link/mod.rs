@@ -1,0 +1,147 @@
+//! A vnic's chain, a file for each subject: each link is judged by its facts.
+
+mod driver;
+mod drops;
+mod learning;
+mod memory;
+mod outside;
+mod rings;
+mod vlans;
+
+use std::collections::HashSet;
+use std::path::PathBuf;
+
+use lasthop_verdict::{Vid, VlanSet};
+
+use lasthop_api::port::PortSpec;
+use lasthop_api::report::VnicReport;
+
+use super::finding::{Finding, Link, State, Verdict};
+use super::processes::{self, Process, Sharing};
+use lasthop_api::facts::{Facts, VnicFacts};
+
+/// The facts by which a vnic is judged: two looks, some time apart, and the machine around it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Case<'a> {
+    pub(super) before: &'a VnicFacts,
+    pub(super) now: &'a VnicFacts,
+    pub(super) facts: &'a Facts,
+    pub(super) processes: &'a [Process],
+    pub(super) sockets: &'a Sockets<'a>,
+}
+
+/// Sockets of this machine's front ends, by their command lines.
+#[derive(Debug)]
+pub(super) struct Sockets<'a> {
+    all: Vec<(&'a Process, PathBuf)>,
+    /// Those that are no vnic's, and that no process serves: another switch's guest is no stray.
+    strays: Vec<(&'a Process, PathBuf)>,
+}
+
+impl<'a> Sockets<'a> {
+    pub(super) fn of(processes: &'a [Process], facts: &Facts) -> Self {
+        let served_at = processes::served_at(processes);
+        let known = facts.vnics.iter().map(|vnic| &vnic.vnic.socket).chain(&served_at);
+        let known: HashSet<&PathBuf> = known.collect();
+        let of_process =
+            |process: &'a Process| process.sockets().into_iter().map(move |path| (process, path));
+        let all = processes.iter().flat_map(of_process).filter(|(process, path)| process.sees(path));
+        let all: Vec<_> = all.collect();
+        let strays = all.iter().filter(|(_, path)| !known.contains(path)).cloned().collect();
+        Self { all, strays }
+    }
+}
+
+/// The facts of another port that tell whether it is reached.
+struct Neighbour<'a> {
+    is_isolated: bool,
+    vlan: Option<Vid>,
+    trunk: Option<&'a VlanSet>,
+    native: Option<Vid>,
+}
+
+impl<'a> From<&'a VnicReport> for Neighbour<'a> {
+    fn from(vnic: &'a VnicReport) -> Self {
+        let VnicReport { isolated, vlan, trunk, native, .. } = vnic;
+        Self { is_isolated: *isolated, vlan: *vlan, trunk: trunk.as_ref(), native: *native }
+    }
+}
+
+impl<'a> From<&'a PortSpec> for Neighbour<'a> {
+    fn from(port: &'a PortSpec) -> Self {
+        let PortSpec { isolated, vlan, trunk, native, .. } = port;
+        Self { is_isolated: *isolated, vlan: *vlan, trunk: trunk.as_ref(), native: *native }
+    }
+}
+
+impl Neighbour<'_> {
+    /// Without VLAN settings it takes frames as they are.
+    fn passes_tags(&self) -> bool {
+        self.vlan.is_none() && self.trunk.is_none() && self.native.is_none()
+    }
+}
+
+impl<'a> Case<'a> {
+    /// The other vnics of its switch.
+    fn vnics(&self) -> impl Iterator<Item = &'a VnicReport> {
+        let own = &self.now.vnic;
+        let vnics = self.facts.vnics.iter().map(|vnic| &vnic.vnic);
+        vnics.filter(move |other| other.switch == own.switch && other.name != own.name)
+    }
+
+    /// The other vnics and the device ports of its switch.
+    fn neighbours(&self) -> impl Iterator<Item = Neighbour<'a>> {
+        let own = &self.now.vnic;
+        let vnics = self.vnics();
+        let ports = self.facts.ports.iter().map(|port| &port.settings);
+        let ports = ports.filter(move |port| port.switch == own.switch);
+        vnics.map(Neighbour::from).chain(ports.map(Neighbour::from))
+    }
+
+    /// The process at the other end of the socket.
+    fn peer(&self) -> Option<&'a Process> {
+        let pid = self.now.connection.peer_pid?;
+        self.processes.iter().find(|process| process.pid == pid)
+    }
+
+    /// The peer's command line says that its guest's memory is its own.
+    fn has_private_memory(&self) -> bool {
+        self.peer().is_some_and(|peer| matches!(peer.sharing(), Sharing::Private(_)))
+    }
+
+    /// The last refusal with these words, if the refused thing is still missing.
+    fn refusal(&self, words: &[&str]) -> Option<&'a str> {
+        let refusal = self.now.vnic.last_refusal.as_deref()?;
+        words.iter().any(|word| refusal.contains(word)).then_some(refusal)
+    }
+}
+
+/// Complaints that have nothing to do with whether there is a guest, and how it is.
+pub(super) fn of_switch(case: &Case<'_>) -> Vec<Finding> {
+    let name = Some(case.now.name());
+    let socket = outside::socket(case).about(name, Link::Socket);
+    let lost = drops::unaccounted(case).or_else(|| drops::starved_now(case));
+    let lost = lost.map(|verdict| verdict.about(name, Link::Drops));
+    [socket].into_iter().filter(|socket| socket.state < State::Unknown).chain(lost).collect()
+}
+
+/// All links of a vnic, in order.
+pub(super) fn chain(case: &Case<'_>) -> Vec<Finding> {
+    let mut is_whole = true;
+    let judged = Link::CHAIN.map(|link| {
+        let verdict = match (link, is_whole) {
+            (Link::Socket, _) => outside::socket(case),
+            (Link::Peer, true) => outside::peer(case),
+            (Link::Negotiation, true) => driver::negotiation(case),
+            (Link::Memory, true) => memory::memory(case),
+            (Link::Rings, true) => rings::rings(case),
+            (Link::Cable, true) => driver::link(case),
+            (Link::Learning, true) => learning::learning(case),
+            (Link::Drops, _) => drops::drops(case, is_whole),
+            _ => Verdict::not_reached(),
+        };
+        is_whole &= verdict.state != State::NotOk;
+        verdict.about(Some(case.now.name()), link)
+    });
+    judged.into()
+}

@@ -1,0 +1,178 @@
+//! A vnic's socket, and the process at the other end.
+
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use crate::doctor::finding::Verdict;
+use crate::doctor::processes::Process;
+use lasthop_api::readable::time;
+use lasthop_api::report::HUNG_UP;
+use lasthop_api::rundir::control_socket;
+use lasthop_api::vnic::VnicMode;
+
+use super::Case;
+
+/// A second guest was sent away so short a time ago that it still tries.
+const STILL_TRIES_MS: u64 = 10_000;
+
+/// The file of the socket.
+pub(super) fn socket(case: &Case<'_>) -> Verdict {
+    let vnic = &case.now.vnic;
+    let path = vnic.socket.display();
+    if vnic.mode == VnicMode::Connect {
+        let listens = if case.now.connection.attached_ms.is_some() { "listens" } else { "has to listen" };
+        return Verdict::ok(format!("{path}, where the VMM {listens}"));
+    }
+    match vnic.socket.symlink_metadata() {
+        Ok(meta) if meta.file_type().is_socket() => Verdict::ok(format!("{path}, where the switch listens")),
+        Ok(_) => Verdict::broken(
+            format!("\"{path}\" is no socket: something else took its place"),
+            format!("remove it, then: {}", add_anew(&vnic.name)),
+        ),
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            Verdict::unknown(format!("{path}: {error}; look as the user who started the switch"))
+        }
+        Err(error) if case.now.connection.attached_ms.is_some() => Verdict::warning(
+            format!(
+                "the socket file \"{path}\" is gone ({error}): its guest stays, the next one cannot come"
+            ),
+            add_anew(&vnic.name),
+        ),
+        Err(error) => Verdict::broken(
+            format!("the socket file \"{path}\" is gone ({error}): somebody removed it"),
+            add_anew(&vnic.name),
+        ),
+    }
+}
+
+fn add_anew(name: &str) -> String {
+    format!("lasthop vnic del {name} && lasthop vnic add {name} (with the same options)")
+}
+
+/// The connected process.
+pub(super) fn peer(case: &Case<'_>) -> Verdict {
+    let connection = &case.now.connection;
+    if let Some(attached_ms) = connection.attached_ms {
+        return connected(case, attached_ms);
+    }
+    if let Some(end) = connection.last_end.as_ref().filter(|end| end.why != HUNG_UP) {
+        return Verdict::broken(
+            format!("the connection was ended {} ago: {}", time(end.ago_ms), end.why),
+            "put that right, then start the guest again",
+        );
+    }
+    if case.now.vnic.mode == VnicMode::Connect { nobody_listens(case) } else { nobody_came(case) }
+}
+
+fn connected(case: &Case<'_>, attached_ms: u64) -> Verdict {
+    let connection = &case.now.connection;
+    let peer = case.peer().map(Process::title);
+    let pid = connection.peer_pid.map(|pid| format!("process {pid}"));
+    let who = peer.or(pid).unwrap_or_else(|| "a front end".to_owned());
+    let text = format!("{who}, connected for {}", time(attached_ms));
+    let Some(ago_ms) = connection.refused_ago_ms else { return Verdict::ok(text) };
+    let second = format!(
+        "{text}; a second guest was sent away {} ago ({} in all): a vnic has one guest",
+        time(ago_ms),
+        connection.refused_guests
+    );
+    let remedy = "give each guest a vnic of its own: lasthop vnic add NAME";
+    if ago_ms < STILL_TRIES_MS { Verdict::warning(second, remedy) } else { Verdict::ok(second) }
+}
+
+/// The VMM has to make the socket, and has not.
+fn nobody_listens(case: &Case<'_>) -> Verdict {
+    let vnic = &case.now.vnic;
+    let path = vnic.socket.display();
+    let other =
+        elsewhere(case).map(|(process, other)| format!("; {} uses {}", process.title(), other.display()));
+    let other = other.unwrap_or_default();
+    match case.now.connection.waits_errno.map(std::io::Error::from_raw_os_error).map(|error| error.kind()) {
+        Some(std::io::ErrorKind::ConnectionRefused) => Verdict::broken(
+            format!(
+                "nobody listens at {path}: the socket file is left over from a VMM that has ended{other}"
+            ),
+            "start the VMM (QEMU: -chardev socket,path=...,server=on), or use mode=listen",
+        ),
+        Some(std::io::ErrorKind::PermissionDenied) => Verdict::broken(
+            format!("the switch may not connect to {path}: permission denied"),
+            "give the switch's user write permission to the socket and its directory",
+        ),
+        _ => Verdict::broken(
+            format!(
+                "nobody listens at {path}: there is no such socket, the VMM is not running or uses another path{other}"
+            ),
+            format!("lasthop vnic show {} --qemu prints what the VMM needs; or use mode=listen", vnic.name),
+        ),
+    }
+}
+
+fn nobody_came(case: &Case<'_>) -> Verdict {
+    let vnic = &case.now.vnic;
+    let path = &vnic.socket;
+    let shown = path.display();
+    let start = format!("lasthop vnic show {} --qemu (or --libvirt) prints what the VMM needs", vnic.name);
+    if let Some((process, _)) = case.sockets.all.iter().find(|(_, named)| named == path) {
+        return not_connected(case, process);
+    }
+    if let Some((process, other)) = elsewhere(case) {
+        let text = format!(
+            "no guest is connected to {shown}; {} uses the wrong socket path {}, which is no vnic's",
+            process.title(),
+            other.display()
+        );
+        return Verdict::broken(
+            text,
+            format!("give it {shown}, or make a vnic with socket={}", other.display()),
+        );
+    }
+    let left = case.now.connection.last_end.as_ref();
+    let left = left.map(|end| format!("; the last one left {} ago", time(end.ago_ms))).unwrap_or_default();
+    Verdict::broken(format!("no guest is connected to {shown}{left}"), start)
+}
+
+/// A process names this very socket.
+fn not_connected(case: &Case<'_>, process: &Process) -> Verdict {
+    let path = &case.now.vnic.socket;
+    if let Some(closed) = process.user.closed_at(path) {
+        let remedy = if closed == *path {
+            let group = process.user.group().unwrap_or_else(|| "kvm".to_owned());
+            format!("lasthop vnic set {} socket-group={group}", case.now.name())
+        } else {
+            format!(
+                "let it into {}: chgrp, chmod g+x; or give the vnic a socket=PATH elsewhere",
+                closed.display()
+            )
+        };
+        return Verdict::broken(
+            format!(
+                "{} has no permission to connect: {} is closed to its user (uid {})",
+                process.title(),
+                closed.display(),
+                process.user.uid
+            ),
+            remedy,
+        );
+    }
+    let text = format!("{} was started for this socket, but is not connected to it", process.title());
+    if process.is_user_mode_linux() {
+        return Verdict::broken(text, "User Mode Linux does not connect again: end it, and start it again");
+    }
+    Verdict::broken(
+        text,
+        "QEMU comes back after a restart only with reconnect=1 at its -chardev (since 9.2: reconnect-ms=1000); start it again",
+    )
+}
+
+/// A front end whose socket is no vnic's and that no other process serves: probably meant for this one.
+fn elsewhere<'a>(case: &Case<'a>) -> Option<(&'a Process, &'a PathBuf)> {
+    let own = &case.now.vnic.socket;
+    // Not a guest of another switch, whether that runs or has left its directory behind.
+    let is_others = |path: &Path| path.parent().is_some_and(|dir| control_socket(dir).exists());
+    let is_near = |path: &Path| {
+        path.parent() == own.parent() || (path.file_name() == own.file_name() && !is_others(path))
+    };
+    let near = case.sockets.strays.iter().filter(|(_, path)| is_near(path));
+    let nearest = near.min_by_key(|(_, path)| path.file_name() != own.file_name());
+    nearest.map(|(process, path)| (*process, path))
+}

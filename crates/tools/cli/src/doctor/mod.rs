@@ -1,0 +1,161 @@
+//! `lasthop doctor`: why a guest has no network, link by link.
+//!
+//! The switch tells facts (`facts`), twice and some time apart, so that moving rings differ from stopped ones. The asking
+//! process judges them here, and also looks at the machine: sockets in the file system, command lines of front ends,
+//! limits.
+//!
+//! ```text
+//!   socket - peer - negotiation - memory - rings - link - learning - drops      for each vnic (link/)
+//!   switch, host                                                                once (host.rs)
+//! ```
+
+mod controller;
+mod finding;
+mod host;
+mod link;
+mod mappings;
+mod ports;
+mod processes;
+mod restarts;
+mod show;
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use lasthop_api::rundir;
+use lasthop_runtime::fault::Fault;
+
+use finding::{Finding, State};
+use lasthop_api::facts::{Facts, VnicFacts};
+use link::{Case, Sockets};
+use processes::Process;
+
+/// Between two looks: a guest that sends or receives at all does it several times meanwhile, and the wait is short for a person.
+const PAUSE: Duration = Duration::from_millis(400);
+
+/// The scope of an examination.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Scope<'a> {
+    /// The switch and everything at it.
+    All,
+    /// The switch, and one vnic or port.
+    Port(&'a str),
+    /// The switch and its host, with any guests.
+    Switch,
+}
+
+impl Scope<'_> {
+    fn has(self, name: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Port(only) => only == name,
+            Self::Switch => false,
+        }
+    }
+}
+
+/// The result.
+#[derive(Debug, Serialize)]
+pub(crate) struct Diagnosis {
+    /// Nothing is broken.
+    pub(crate) ok: bool,
+    /// The switch and the host first, then each vnic's chain in its order.
+    findings: Vec<Finding>,
+    /// The facts that it was judged by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    facts: Option<Facts>,
+}
+
+/// Examines the switch in `dir`, or a part of it; `look` asks it for its facts.
+///
+/// # Errors
+/// When there is no such vnic. That there is no switch is a finding.
+pub(crate) fn examine(
+    dir: &Path,
+    scope: Scope<'_>,
+    look: impl Fn() -> Result<Facts, Fault>,
+) -> Result<Diagnosis, Fault> {
+    let first = look();
+    std::thread::sleep(if first.is_err() { Duration::ZERO } else { PAUSE });
+    let mut processes = Process::of_interest();
+    match first.and_then(|before| Ok((before, look()?))) {
+        Ok((before, now)) => {
+            let peers = now.vnics.iter().filter_map(|vnic| Process::read(vnic.connection.peer_pid?));
+            processes.extend(peers.collect::<Vec<_>>());
+            let mut diagnosis = judge(&before, now, scope, &processes);
+            diagnosis.address(dir);
+            Ok(diagnosis)
+        }
+        Err(fault) => match host::unanswered(dir, &fault, &processes) {
+            Some(finding) => Ok(Diagnosis { ok: false, findings: vec![finding], facts: None }),
+            None => Err(fault),
+        },
+    }
+}
+
+fn judge(before: &Facts, now: Facts, scope: Scope<'_>, processes: &[Process]) -> Diagnosis {
+    let sockets = Sockets::of(processes, &now);
+    let earlier: HashMap<&str, &VnicFacts> = before.vnics.iter().map(|vnic| (vnic.name(), vnic)).collect();
+    let mut findings = host::findings(before, &now);
+    let is_of_switch = matches!(scope, Scope::Switch);
+    findings.extend(host::without_ports(&now).filter(|_| !is_of_switch));
+    for vnic in now.vnics.iter().filter(|vnic| is_of_switch || scope.has(vnic.name())) {
+        let before = earlier.get(vnic.name()).copied().unwrap_or(vnic);
+        let case = Case { before, now: vnic, facts: &now, processes, sockets: &sockets };
+        findings.extend(if is_of_switch { link::of_switch(&case) } else { link::chain(&case) });
+    }
+    for port in now.ports.iter().filter(|port| is_of_switch || scope.has(&port.name)) {
+        let before = before.ports.iter().find(|earlier| earlier.name == port.name);
+        findings.extend(ports::chain(before.unwrap_or(port), port, is_of_switch));
+    }
+    let ok = findings.iter().all(|finding| finding.state != State::NotOk);
+    Diagnosis { ok, findings, facts: Some(now) }
+}
+
+impl Diagnosis {
+    /// Broken links first, then warnings; each in the order of the chain.
+    fn complaints(&self) -> Vec<&Finding> {
+        let mut complaints: Vec<&Finding> =
+            self.findings.iter().filter(|finding| finding.state < State::Unknown).collect();
+        complaints.sort_by_key(|finding| finding.state);
+        complaints
+    }
+
+    /// Remedies are for copying: they name the switch that was asked.
+    fn address(&mut self, dir: &Path) {
+        let option = rundir::option(dir);
+        for remedy in self.findings.iter_mut().filter_map(|finding| finding.remedy.as_mut()) {
+            for command in ["vnic", "port", "stats", "ovs", "flow"] {
+                *remedy =
+                    remedy.replace(&format!("lasthop {command}"), &format!("lasthop{option} {command}"));
+            }
+        }
+    }
+
+    pub(crate) fn text(&self) -> String {
+        show::text(self)
+    }
+
+    /// As [`Self::text`], of an examination of the switch alone.
+    pub(crate) fn text_of_switch(&self) -> String {
+        show::text_of_switch(self)
+    }
+
+    /// 0 if all is well, 1 after a warning, 2 if something is broken: OK, WARNING and CRITICAL of monitoring systems.
+    pub(crate) fn severity(&self) -> u8 {
+        match self.complaints().first().map(|worst| worst.state) {
+            Some(State::NotOk) => 2,
+            Some(_) => 1,
+            None => 0,
+        }
+    }
+
+    /// Vnics, and those of them that have a guest.
+    fn guests(&self) -> (usize, usize) {
+        let vnics = self.facts.as_ref().map(|facts| &facts.vnics[..]).unwrap_or_default();
+        (vnics.len(), vnics.iter().filter(|vnic| vnic.connection.attached_ms.is_some()).count())
+    }
+}

@@ -1,0 +1,202 @@
+//! Ports over devices and taps: the device, the process that serves it, its losses.
+
+use lasthop_api::report::{DevicePortReport, DriverFacts, DropCounts};
+
+use super::finding::{Finding, Link, Verdict};
+use super::restarts::{Restarts, YOUNG_MS};
+
+/// Losses of the driver process: name in the counters, meaning, remedy.
+const LOSSES: &[(&str, &str, &str)] = &[
+    (
+        "device_full",
+        "the device was full: it is slower than what is sent to it",
+        "a longer queue: ip link set DEVICE txqueuelen 10000; or more queues= at the port",
+    ),
+    (
+        "too_long",
+        "guests send frames longer than the device's MTU",
+        "give all the same MTU: ip link set DEVICE mtu BYTES, or lasthop vnic set NAME mtu=BYTES",
+    ),
+    (
+        "truncated",
+        "frames from the device were longer than 64 KiB",
+        "turn off offloads there: ethtool -K DEVICE gro off",
+    ),
+    (
+        "bad_offload",
+        "frames from the device ask for what cannot be said to a guest",
+        "turn off offloads there: ethtool -K DEVICE gro off lro off",
+    ),
+    (
+        "refused",
+        "the kernel refused frames",
+        "see the host's log (dmesg), and that the device takes such frames",
+    ),
+];
+
+/// For frames that the driver process did not take in time.
+const MISSED_REMEDY: &str = "it is short of processor time, or has too few queues= for the device";
+
+/// Everything about one port, by two looks. For the switch's health only losses between them count.
+pub(super) fn chain(before: &DevicePortReport, port: &DevicePortReport, is_of_switch: bool) -> Vec<Finding> {
+    let device = device(port);
+    let drops = drops(before, port, is_of_switch);
+    let links = [(Link::Driver, driver(&port.driver)), (Link::Device, device), (Link::Drops, drops)];
+    links.into_iter().map(|(link, verdict)| verdict.about(Some(&port.name), link)).collect()
+}
+
+fn driver(driver: &DriverFacts) -> Verdict {
+    let restarts = Restarts {
+        process: "driver",
+        number: driver.restarts,
+        last_end: driver.last_end.as_ref(),
+        remedy: "see the log of lasthop run; if a device causes it, `lasthop port del` that one, and report it as a bug",
+    };
+    match driver.pid {
+        None => restarts.down(),
+        Some(_) if restarts.last_end.is_some_and(|end| end.ago_ms < YOUNG_MS) => restarts.young("ended"),
+        Some(pid) => Verdict::ok(format!("process {pid}, {}", restarts.text())),
+    }
+}
+
+fn device(port: &DevicePortReport) -> Verdict {
+    let (name, why) = (&port.device, port.why.clone().unwrap_or_default());
+    match port.state.as_str() {
+        "up" if port.is_of_bridge => Verdict::warning(
+            format!(
+                "{name} is a port of a Linux bridge, too: the host and the switch both forward each frame, and frames may go round"
+            ),
+            format!(
+                "take it out of the bridge: ip link set {name} nomaster; or lasthop port del {}",
+                port.name
+            ),
+        ),
+        "up" => Verdict::ok(format!(
+            "{name} is up, {}, MTU {}",
+            port.backend.map_or("no back end", |backend| backend.name()),
+            port.mtu.unwrap_or_default()
+        )),
+        "no device" => Verdict::broken(
+            why,
+            format!(
+                "ip link shows which there are; one of another namespace: ip netns exec THERE ip link set {name} netns PID, that of lasthop run"
+            ),
+        ),
+        "down" if port.requested && port.settings.is_tap() => {
+            Verdict::ok(format!("{name} is down, as a controller asked for it and nobody set it up"))
+        }
+        "down" => Verdict::broken(why, format!("ip link set {name} up")),
+        "no carrier" => Verdict::broken(
+            format!("{name} has no carrier"),
+            "see to its cable, or to the other end; ethtool tells what the device sees",
+        ),
+        "driver restarting" | "switch restarting" => Verdict::not_reached(),
+        state if why.is_empty() => {
+            Verdict::warning(format!("{name} is not served yet ({state})"), "ask again in a moment")
+        }
+        state => Verdict::broken(
+            format!("{name} is not served ({state}): {why}"),
+            format!("put that right; or do without it: lasthop port del {}", port.name),
+        ),
+    }
+}
+
+fn drops(before: &DevicePortReport, port: &DevicePortReport, is_of_switch: bool) -> Verdict {
+    let (earlier, counters) = (&before.counters, &port.counters);
+    if !counters.conserved {
+        return Verdict::warning(
+            "frames are not accounted for",
+            "report this as a bug, with lasthop port show --json",
+        );
+    }
+    let missed = ("frames were lost before the driver process took them", MISSED_REMEDY);
+    let missed = (missed.0, missed.1, earlier.missed, counters.missed);
+    let of = |drops: &DropCounts, reason: &str| drops.get(reason).copied().unwrap_or(0);
+    let dropped = LOSSES.iter().map(|(reason, what, remedy)| {
+        (*what, *remedy, of(&earlier.drops, reason), of(&counters.drops, reason))
+    });
+    let mut found: Vec<_> = [missed].into_iter().chain(dropped).filter(|(_, _, _, now)| *now > 0).collect();
+    found.sort_by_key(|(_, _, before, now)| now <= before);
+    let Some((what, remedy, before, lost)) = found.first() else {
+        return Verdict::ok("none that mean trouble");
+    };
+    let is_going_on = lost > before;
+    let text = format!("{what} ({lost} lost, {})", if is_going_on { "now" } else { "earlier" });
+    if is_of_switch && !is_going_on {
+        return Verdict::ok(format!("none now; {text}"));
+    }
+    Verdict::warning(text, remedy.replace("DEVICE", &port.device))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::doctor::finding::State;
+
+    fn port(state: &str, drops: serde_json::Value) -> DevicePortReport {
+        let flow = json!({"frames": 0, "bytes": 0});
+        let counters = json!({"from_device": flow, "to_switch": flow, "from_switch": flow, "to_device": flow,
+            "missed": 0, "drops": drops, "waiting": 0, "conserved": true});
+        serde_json::from_value(json!({
+            "name": "wan", "settings": {"name": "wan", "device": "eth1"}, "device": "eth1", "state": state,
+            "why": null, "backend": "af_packet", "backend_why": null, "mtu": 1500, "mac": null, "has_link": true,
+            "features": [], "driver": {"pid": 7, "restarts": 0, "last_end": null}, "counters": counters, "inside": null
+        }))
+        .expect("a report")
+    }
+
+    fn chain_of(port: &DevicePortReport) -> Vec<Finding> {
+        chain(port, port, false)
+    }
+
+    #[test]
+    fn a_sound_port_has_no_complaint() {
+        let states: Vec<State> =
+            chain_of(&port("up", json!({"device_down": 3}))).iter().map(|finding| finding.state).collect();
+        assert_eq!(states, [State::Ok; 3]);
+    }
+
+    #[test]
+    fn an_internal_port_may_be_down() {
+        let mut internal = port("down", json!({}));
+        internal.requested = true;
+        assert_eq!(device(&internal).state, State::NotOk, "a device is of no use so");
+        internal.settings = "in1,tap=in1".parse().expect("a port");
+        assert_eq!(device(&internal).state, State::Ok);
+    }
+
+    #[test]
+    fn what_is_missing_and_what_is_lost_have_remedies() {
+        for (state, remedy) in
+            [("no device", "ip link"), ("down", "ip link set eth1 up"), ("no carrier", "cable")]
+        {
+            let verdict = device(&port(state, json!({})));
+            assert_eq!(verdict.state, State::NotOk);
+            assert!(verdict.remedy.as_ref().is_some_and(|text| text.contains(remedy)), "{verdict:?}");
+        }
+        for (reason, _, _) in LOSSES {
+            let [one, three] = [1, 3].map(|count| port("up", json!({*reason: count})));
+            let verdict = drops(&three, &three, false);
+            assert!(
+                verdict.state == State::Warning && verdict.text.contains("(3 lost, earlier)"),
+                "{verdict:?}"
+            );
+            let verdict = drops(&one, &three, true);
+            assert!(verdict.state == State::Warning && verdict.text.contains("(3 lost, now)"), "{verdict:?}");
+        }
+    }
+
+    #[test]
+    fn the_health_of_the_switch_is_that_of_now() {
+        let lossy = port("up", json!({"device_full": 3, "refused": 9}));
+        let verdict = drops(&lossy, &lossy, true);
+        assert!(verdict.state == State::Ok && verdict.text.contains("none now"), "{verdict:?}");
+        let mut missed = lossy.clone();
+        missed.counters.missed = 7;
+        let verdict = drops(&lossy, &missed, true);
+        assert_eq!(verdict.state, State::Warning);
+        assert!(verdict.text.contains("took them (7 lost, now)"), "{verdict:?}");
+    }
+}

@@ -1,0 +1,300 @@
+//! Command lines of other processes of this machine, as far as they have to do with vhost-user.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::permissions::Credentials;
+use lasthop_api::rundir;
+use lasthop_runtime::harmless::harmless;
+use lasthop_runtime::procfs;
+
+/// A process and its arguments.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Process {
+    pub(crate) pid: i32,
+    pub(crate) name: String,
+    pub(crate) arguments: Vec<String>,
+    /// The user that it runs as.
+    pub(crate) user: Credentials,
+    /// XDG_RUNTIME_DIR, where it may be seen.
+    pub(crate) runtime_dir: Option<String>,
+}
+
+/// Words that command lines of vhost-user front ends have: QEMU, Cloud Hypervisor, DPDK, User Mode Linux.
+const FRONT_END_WORDS: &[&str] = &["vhost-user", "vhost_user", "virtio_user", "virtio_uml"];
+
+/// The argument that tells a kernel in user mode its socket.
+const UML_DEVICE: &str = "virtio_uml.device=";
+
+impl Process {
+    /// None if there is no such process any more, or it may not be looked at.
+    pub(crate) fn read(pid: i32) -> Option<Self> {
+        let arguments = procfs::text(pid, "cmdline")?.split_terminator('\0').map(of_others).collect();
+        let name = of_others(procfs::text(pid, "comm")?.trim());
+        let status = procfs::text(pid, "status")?;
+        let numbers = |key: &str| -> Vec<u32> {
+            let line = status.lines().find_map(|line| line.strip_prefix(key));
+            line.unwrap_or_default().split_whitespace().filter_map(|word| word.parse().ok()).collect()
+        };
+        let gids = numbers("Gid:").into_iter().skip(1).take(1).chain(numbers("Groups:")).collect();
+        // The directory of a process that may not be dumped is root's.
+        let uid = *numbers("Uid:").get(1)?;
+        let environment = procfs::text(pid, "environ").unwrap_or_default();
+        let runtime_dir = procfs::variable(&environment, "XDG_RUNTIME_DIR").map(of_others);
+        Some(Self { pid, name, arguments, user: Credentials { uid, gids }, runtime_dir })
+    }
+
+    /// All processes that look like front ends, and all switches.
+    pub(crate) fn of_interest() -> Vec<Self> {
+        procfs::pids()
+            .filter_map(Self::read)
+            .filter(|process| process.is_front_end() || process.run_dir().is_some())
+            .collect()
+    }
+
+    /// Whether it only started the front end whose words it has.
+    fn is_wrapper(&self) -> bool {
+        ["timeout", "sudo", "su", "nohup", "setsid", "env", "strace", "setpriv"].contains(&self.name.as_str())
+    }
+
+    fn is_front_end(&self) -> bool {
+        self.arguments.iter().any(|argument| FRONT_END_WORDS.iter().any(|word| argument.contains(word)))
+    }
+
+    /// A guest that is its own front end.
+    pub(crate) fn is_user_mode_linux(&self) -> bool {
+        self.arguments.iter().any(|argument| argument.starts_with(UML_DEVICE))
+    }
+
+    /// "qemu-system-x86 (process 12)".
+    pub(crate) fn title(&self) -> String {
+        format!("{} (process {})", self.name, self.pid)
+    }
+
+    /// The sockets of its vhost-user network cards, if it is a front end.
+    pub(crate) fn sockets(&self) -> Vec<PathBuf> {
+        if !self.is_front_end() || self.is_wrapper() {
+            return Vec::new();
+        }
+        let paths = self
+            .arguments
+            .iter()
+            .filter(|argument| self.is_of_card(argument))
+            .flat_map(|argument| paths(argument));
+        paths.filter(|path| path.is_absolute()).collect()
+    }
+
+    /// Whether a path leads it to the same file as us, as far as that can be told: it may have a file system of its own.
+    pub(crate) fn sees(&self, path: &Path) -> bool {
+        procfs::sees(self.pid, path)
+    }
+
+    /// A QEMU has character devices for other things, too.
+    fn is_of_card(&self, argument: &str) -> bool {
+        let Some(id) = value(argument, "id") else { return true };
+        self.arguments.iter().any(|other| is_card_at(other, id))
+    }
+
+    /// Whether its guest's memory is shared, as far as its command line tells.
+    pub(crate) fn sharing(&self) -> Sharing {
+        let program = self.arguments.first().map_or("", String::as_str);
+        if program.contains("cloud-hypervisor") {
+            let shared = self.arguments.iter().any(|argument| argument.contains("shared=on"));
+            return if shared { Sharing::Shared } else { Sharing::Private("--memory without shared=on") };
+        }
+        if program.contains("qemu") || program.contains("kvm") {
+            self.qemu_sharing()
+        } else {
+            Sharing::Unknown
+        }
+    }
+
+    fn qemu_sharing(&self) -> Sharing {
+        let backends: Vec<&String> =
+            self.arguments.iter().filter(|argument| argument.starts_with("memory-backend-")).collect();
+        let is_on = |backend: &&&String| {
+            backend.starts_with("memory-backend-shm")
+                || value(backend, "share").is_some_and(|share| ["on", "yes", "true"].contains(&share))
+        };
+        let used = |backend: &&String| {
+            let id = value(backend, "id").unwrap_or_default();
+            let users = [format!("memory-backend={id}"), format!("memdev={id}")];
+            self.arguments
+                .iter()
+                .any(|other| other.split(',').any(|part| users.iter().any(|user| user == part)))
+        };
+        // JSON, as libvirt writes it, is not taken apart.
+        if self
+            .arguments
+            .iter()
+            .any(|argument| argument.starts_with('{') && argument.contains("memory-backend"))
+        {
+            return match self.arguments.iter().any(|argument| argument.contains("\"share\":true")) {
+                true => Sharing::Shared,
+                false => {
+                    Sharing::Private("a memory backend that is not shared (libvirt: <access mode='shared'/>)")
+                }
+            };
+        }
+        match backends.iter().find(is_on) {
+            Some(backend) if used(backend) => Sharing::Shared,
+            Some(_) => Sharing::Private(
+                "a shared memory backend that nothing uses (-machine memory-backend=ID is missing)",
+            ),
+            None if backends.is_empty() => Sharing::Private("no memory backend"),
+            None => Sharing::Private("a memory backend without share=on"),
+        }
+    }
+
+    /// The run directory, if this is a `lasthop run` and it can be told.
+    pub(crate) fn run_dir(&self) -> Option<PathBuf> {
+        let program = Path::new(self.arguments.first()?).file_name()?.to_str()?;
+        if !program.starts_with("lasthop") || !self.arguments.iter().any(|argument| argument == "run") {
+            return None;
+        }
+        let named = |pair: &[String]| (pair[0] == "--dir").then(|| pair[1].clone());
+        let joined =
+            self.arguments.iter().find_map(|argument| argument.strip_prefix("--dir=").map(str::to_owned));
+        let dir = self.arguments.windows(2).find_map(named).or(joined);
+        dir.map(PathBuf::from).or_else(|| rundir::default_of(self.user.uid == 0, self.runtime_dir.as_deref()))
+    }
+}
+
+/// Text that another user chose, made harmless.
+fn of_others(text: &str) -> String {
+    harmless(text).into_owned()
+}
+
+/// Paths of sockets that are of use: somebody listens there, or has a guest that came by it. Here and in the network namespaces of
+/// these processes, each of which knows only of its own, while a path leads from one to the other.
+pub(crate) fn served_at(processes: &[Process]) -> HashSet<PathBuf> {
+    let namespace = |pid: &dyn Display| std::fs::read_link(procfs::dir(pid).join("ns/net")).ok();
+    let here = (namespace(&"self"), procfs::text("self", "net/unix"));
+    let mut tables = HashMap::from([here]);
+    for process in processes {
+        let name = namespace(&process.pid);
+        tables.entry(name).or_insert_with(|| procfs::text(process.pid, "net/unix"));
+    }
+    tables.values().flatten().flat_map(|table| served(table)).collect()
+}
+
+/// Those in one table (proc(5), net/unix).
+fn served(table: &str) -> impl Iterator<Item = PathBuf> {
+    /// The flag __SO_ACCEPTCON, as it is printed.
+    const ACCEPTS: &str = "00010000";
+    /// The state SS_CONNECTED.
+    const CONNECTED: &str = "03";
+    table.lines().filter_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let is_served = words.get(3) == Some(&ACCEPTS) || words.get(5) == Some(&CONNECTED);
+        is_served.then(|| words.get(7).map(PathBuf::from)).flatten()
+    })
+}
+
+/// Guest memory by a command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sharing {
+    Unknown,
+    Shared,
+    /// The memory that it has instead.
+    Private(&'static str),
+}
+
+/// Whether this is the `-netdev` of a vhost-user card at the character device `id`: as people write it, or as JSON, which libvirt
+/// writes.
+fn is_card_at(argument: &str, id: &str) -> bool {
+    if argument.starts_with('{') {
+        let Ok(netdev) = serde_json::from_str::<Value>(argument) else { return false };
+        return netdev["type"] == "vhost-user" && netdev["chardev"] == id;
+    }
+    argument.contains("vhost-user") && value(argument, "chardev") == Some(id)
+}
+
+/// The value of a key in `word,key=value,...`.
+fn value<'a>(argument: &'a str, key: &str) -> Option<&'a str> {
+    argument.split(',').find_map(|part| part.strip_prefix(key)?.strip_prefix('='))
+}
+
+/// Sockets that one argument names.
+fn paths(argument: &str) -> Vec<PathBuf> {
+    if let Some(device) = argument.strip_prefix(UML_DEVICE) {
+        return device.split(':').next().map(PathBuf::from).into_iter().collect();
+    }
+    ["path", "socket"].iter().filter_map(|key| value(argument, key)).map(PathBuf::from).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process(line: &str) -> Process {
+        let arguments = line.split_whitespace().map(str::to_owned).collect();
+        Process { pid: 7, name: "p".into(), arguments, ..Process::default() }
+    }
+
+    const CARD: &str = "-chardev socket,id=c,path=/r/a.sock,reconnect=1 -netdev vhost-user,id=n,chardev=c";
+
+    #[test]
+    fn sockets_of_cards_are_found_and_others_are_not() {
+        let sockets = |line: &str| process(line).sockets();
+        let monitor = "-chardev socket,id=m,path=/r/qmp.sock -mon chardev=m";
+        assert_eq!(sockets(&format!("qemu {monitor} {CARD}")), [PathBuf::from("/r/a.sock")]);
+        assert_eq!(
+            sockets("testpmd --vdev net_virtio_user0,path=/r/b.sock,queues=1"),
+            [PathBuf::from("/r/b.sock")]
+        );
+        assert_eq!(sockets("ch --net vhost_user=true,socket=/r/c.sock"), [PathBuf::from("/r/c.sock")]);
+        assert_eq!(sockets("linux.uml mem=64M virtio_uml.device=/r/d.sock:1"), [PathBuf::from("/r/d.sock")]);
+        assert!(sockets(&format!("qemu {monitor}")).is_empty());
+        let libvirts = r#"-chardev socket,id=charnet0,path=/r/e.sock,reconnect=1 -netdev {"type":"vhost-user","chardev":"charnet0","id":"hostnet0"}"#;
+        assert_eq!(sockets(&format!("qemu {monitor} {libvirts}")), [PathBuf::from("/r/e.sock")]);
+    }
+
+    #[test]
+    fn sharing_is_read_off_a_command_line() {
+        let sharing = |line: &str| process(&format!("/usr/bin/{line} {CARD}")).sharing();
+        let shared = "-object memory-backend-memfd,id=m,size=1G,share=on";
+        let machine = "-machine q35,memory-backend=m";
+        assert_eq!(sharing(&format!("qemu-system-x86_64 {shared} {machine}")), Sharing::Shared);
+        assert!(
+            matches!(sharing(&format!("qemu-system-x86_64 {shared}")), Sharing::Private(why) if why.contains("nothing uses"))
+        );
+        let private = "-object memory-backend-memfd,id=m,size=1G,share=off";
+        assert_eq!(
+            sharing(&format!("qemu-system-x86_64 {private} {machine}")),
+            Sharing::Private("a memory backend without share=on")
+        );
+        assert_eq!(sharing("qemu-system-x86_64 -m 1G"), Sharing::Private("no memory backend"));
+        assert_eq!(sharing("testpmd"), Sharing::Unknown);
+        assert_eq!(sharing("cloud-hypervisor --memory size=1G,shared=on"), Sharing::Shared);
+    }
+
+    #[test]
+    fn a_switch_is_known_by_its_words() {
+        assert_eq!(process("/usr/bin/lasthop run --dir /r").run_dir(), Some(PathBuf::from("/r")));
+        assert_eq!(process("lasthop --dir=/r run").run_dir(), Some(PathBuf::from("/r")));
+        assert_eq!(process("lasthop doctor --dir /r").run_dir(), None);
+        assert_eq!(process("lasthop run").run_dir(), Some(PathBuf::from("/run/lasthop")));
+        let user = |runtime_dir: Option<&str>| Process {
+            user: Credentials { uid: 7, gids: Vec::new() },
+            runtime_dir: runtime_dir.map(str::to_owned),
+            ..process("lasthop run")
+        };
+        assert_eq!(user(Some("/run/user/7")).run_dir(), Some(PathBuf::from("/run/user/7/lasthop")));
+        assert_eq!(user(None).run_dir(), None);
+    }
+
+    #[test]
+    fn sockets_of_use_are_told_from_others() {
+        let table = "Num       RefCount Protocol Flags    Type St Inode Path\n\
+                     00000000a: 00000002 00000000 00010000 0001 01 1 /r/listens.sock\n\
+                     00000000b: 00000003 00000000 00000000 0001 03 2 /r/connected.sock\n\
+                     00000000c: 00000002 00000000 00000000 0001 01 3 /r/only-bound.sock\n\
+                     00000000d: 00000002 00000000 00010000 0001 01 4\n";
+        let paths: Vec<PathBuf> = served(table).collect();
+        assert_eq!(paths, ["/r/listens.sock", "/r/connected.sock"].map(PathBuf::from));
+    }
+}

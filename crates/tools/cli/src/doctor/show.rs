@@ -1,0 +1,154 @@
+//! The diagnosis as text: broken links first, with their remedies, then the chain of each vnic.
+
+use super::Diagnosis;
+use super::finding::{Finding, NOT_REACHED, State};
+use lasthop_api::readable::count;
+
+/// Vnics up to which each link of each one has its line; of more, only chains with a complaint are drawn.
+const CHAINS_MAX: usize = 4;
+/// Complaints shown with their remedies.
+const COMPLAINTS_MAX: usize = 10;
+
+pub(super) fn text(diagnosis: &Diagnosis) -> String {
+    let chains: Vec<&[Finding]> = chains(diagnosis).collect();
+    let mut text = head(diagnosis, &subjects(diagnosis, &chains));
+    // Faults of switch and host stand above.
+    let is_sound = |finding: &&Finding| finding.vnic.is_none() && finding.state == State::Ok;
+    diagnosis.findings.iter().filter(is_sound).for_each(|finding| text.push_str(&line(finding)));
+    let is_long = chains.len() <= CHAINS_MAX;
+    let is_drawn =
+        |links: &&&[Finding]| is_long || links.iter().any(|finding| finding.state < State::Unknown);
+    let drawn: Vec<String> = chains.iter().filter(is_drawn).map(|links| chain(links, is_long)).collect();
+    drawn.iter().for_each(|chain| text.push_str(chain));
+    if drawn.len() < chains.len() {
+        let quiet: Vec<&[Finding]> = chains.iter().filter(|links| !is_drawn(links)).copied().collect();
+        text.push_str(&format!("{} without complaint\n", subjects(diagnosis, &quiet)));
+    }
+    text
+}
+
+/// The vnics and ports that chains belong to: "2 vnics and 1 port".
+fn subjects(diagnosis: &Diagnosis, chains: &[&[Finding]]) -> String {
+    let ports = diagnosis.facts.as_ref().map(|facts| &facts.ports[..]).unwrap_or_default();
+    let is_port = |links: &&&[Finding]| {
+        let name = links.first().and_then(|finding| finding.vnic.as_deref());
+        ports.iter().any(|port| Some(port.name.as_str()) == name)
+    };
+    let of_ports = chains.iter().filter(is_port).count();
+    match (chains.len() - of_ports, of_ports) {
+        (vnics, 0) => count(vnics, "vnic"),
+        (0, ports) => count(ports, "port"),
+        (vnics, ports) => format!("{} and {}", count(vnics, "vnic"), count(ports, "port")),
+    }
+}
+
+/// In few lines, the first of which is all that a monitoring system shows.
+pub(super) fn text_of_switch(diagnosis: &Diagnosis) -> String {
+    let (vnics, guests) = diagnosis.guests();
+    let mut text = match diagnosis.complaints().is_empty() {
+        true => format!("ok: the switch is well; {guests} of {} a guest\n\n", have(vnics)),
+        false => head(diagnosis, &count(vnics, "vnic")),
+    };
+    let is_sound = |finding: &&Finding| finding.state == State::Ok;
+    diagnosis.findings.iter().filter(is_sound).for_each(|finding| text.push_str(&line(finding)));
+    text
+}
+
+fn have(vnics: usize) -> String {
+    format!("{} {}", count(vnics, "vnic"), if vnics == 1 { "has" } else { "have" })
+}
+
+/// The links of each vnic.
+fn chains(diagnosis: &Diagnosis) -> impl Iterator<Item = &[Finding]> {
+    let groups = diagnosis.findings.chunk_by(|one, next| one.vnic == next.vnic);
+    groups.filter(|links| links.iter().any(|finding| finding.vnic.is_some()))
+}
+
+/// The first broken link of each vnic; or that all is well.
+fn head(diagnosis: &Diagnosis, subjects: &str) -> String {
+    let complaints = diagnosis.complaints();
+    if complaints.is_empty() {
+        return format!("ok: nothing is wrong with {subjects}\n\n");
+    }
+    let mut text: String = complaints.iter().take(COMPLAINTS_MAX).map(|finding| complaint(finding)).collect();
+    if let Some(more) = complaints.len().checked_sub(COMPLAINTS_MAX).filter(|more| *more > 0) {
+        text.push_str(&format!("and {}: lasthop doctor NAME\n", count(more, "more complaint")));
+    }
+    text + "\n"
+}
+
+fn complaint(finding: &Finding) -> String {
+    let whose = finding.vnic.as_ref().map(|vnic| format!("{vnic} ")).unwrap_or_default();
+    let text = format!("{}: {whose}{}: {}\n", finding.state.name(), finding.link.name(), finding.text);
+    match &finding.remedy {
+        Some(remedy) => format!("{text}  remedy: {remedy}\n"),
+        None => text,
+    }
+}
+
+fn chain(links: &[Finding], is_long: bool) -> String {
+    let marks: Vec<String> = links.iter().map(mark).collect();
+    let name = links.first().and_then(|finding| finding.vnic.as_deref()).unwrap_or_default();
+    let mut text = format!("{name}: {}\n", marks.join(" - "));
+    if is_long {
+        // Behind the broken link there is nothing to tell.
+        let known = links.iter().filter(|finding| finding.text != NOT_REACHED);
+        known.for_each(|finding| text.push_str(&line(finding)));
+    }
+    text
+}
+
+/// A link of the drawing.
+fn mark(finding: &Finding) -> String {
+    let sign = match finding.state {
+        State::NotOk => " NOT OK",
+        State::Warning => " (!)",
+        State::Unknown => " ?",
+        State::Ok => " ok",
+    };
+    format!("{}{sign}", finding.link.name())
+}
+
+fn line(finding: &Finding) -> String {
+    format!("  {:<8} {:<12} {}\n", finding.state.name(), finding.link.name(), finding.text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::finding::{Link, Verdict};
+
+    fn diagnosis(vnics: usize, broken: usize) -> Diagnosis {
+        let mut findings = vec![Verdict::ok("runs").about(None, Link::Switch)];
+        for number in 0..vnics {
+            let peer =
+                if number < broken { Verdict::broken("nobody", "somebody") } else { Verdict::ok("qemu") };
+            let name = format!("v{number}");
+            findings.push(Verdict::ok("/s").about(Some(&name), Link::Socket));
+            findings.push(peer.about(Some(&name), Link::Peer));
+            findings.push(Verdict::not_reached().about(Some(&name), Link::Memory));
+        }
+        Diagnosis { ok: broken == 0, findings, facts: None }
+    }
+
+    #[test]
+    fn the_broken_link_comes_first_and_what_lies_behind_it_is_drawn_only() {
+        let expected = "not ok: v0 peer: nobody\n  remedy: somebody\n\n  \
+                        ok       switch       runs\n\
+                        v0: socket ok - peer NOT OK - memory ?\n  \
+                        ok       socket       /s\n  \
+                        not ok   peer         nobody\n";
+        assert_eq!(text(&diagnosis(1, 1)), expected);
+    }
+
+    #[test]
+    fn many_vnics_have_a_line_each_at_most() {
+        let text = text(&diagnosis(100, 60));
+        assert_eq!(text.matches("remedy: ").count(), COMPLAINTS_MAX);
+        assert!(text.contains("and 50 more complaints: lasthop doctor NAME\n"), "{text}");
+        assert!(
+            text.ends_with("v59: socket ok - peer NOT OK - memory ?\n40 vnics without complaint\n"),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,59 @@
+//! Standard output: the only place of the binary that writes there.
+
+use std::io::{ErrorKind, Write};
+
+use lasthop_runtime::fault::Fault;
+use lasthop_runtime::harmless::harmless_lines;
+
+/// Cursor to the first column of the first line, and everything after it away (ECMA-48: CUP, ED).
+const HOME_AND_CLEAR: &[u8] = b"\x1b[H\x1b[J";
+
+/// Writes `text`, without characters that steer a terminal, and a line end if it has none. A reader that went away (`| head`) is no
+/// error.
+pub(crate) fn print(text: &str) -> Result<(), Fault> {
+    print_next(text).map(drop)
+}
+
+/// Clears the screen: the next that is printed begins where it does.
+pub(crate) fn clear_screen() -> Result<(), Fault> {
+    let cleared = std::io::stdout().write_all(HOME_AND_CLEAR);
+    cleared.map_err(|error| Fault::internal("clear the screen", error))
+}
+
+/// As [`print`], for one of many: false if the reader has gone away.
+pub(crate) fn print_next(text: &str) -> Result<bool, Fault> {
+    let text = &harmless_lines(text);
+    let end = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
+    let mut out = std::io::stdout().lock();
+    let written = out
+        .write_all(text.as_bytes())
+        .and_then(|()| out.write_all(end.as_bytes()))
+        .and_then(|()| out.flush());
+    match written {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Fault::internal("write the answer", error)),
+    }
+}
+
+/// A terminal that standard output is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Screen {
+    pub(crate) columns: usize,
+    pub(crate) rows: usize,
+}
+
+/// The terminal that standard output is, if it is one and tells its size.
+pub(crate) fn screen() -> Option<Screen> {
+    let out = std::io::stdout();
+    let size = rustix::termios::tcgetwinsize(out).ok()?;
+    let screen = Screen { columns: size.ws_col.into(), rows: size.ws_row.into() };
+    (screen.columns > 0 && screen.rows > 0).then_some(screen)
+}
+
+/// Writes `value` as indented JSON.
+pub(crate) fn print_json(value: &impl serde::Serialize) -> Result<(), Fault> {
+    let text = serde_json::to_string_pretty(value)
+        .map_err(|error| Fault::internal("write the answer as JSON", error))?;
+    print(&text)
+}

@@ -1,0 +1,47 @@
+//! `lasthop ovs`: the stock Open vSwitch, with this switch as its datapath.
+//!
+//! Open vSwitch's programs are those of the system. Those that talk to the kernel's datapath are started with a library in front of
+//! libc (`ovs-glue`) that connects them to the switch's control interface instead.
+
+mod install;
+mod library;
+mod processes;
+mod programs;
+mod run;
+mod status;
+
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+pub(crate) use install::{Unit, UnitChange};
+pub(crate) use run::{Places, run};
+pub(crate) use status::{Guest, Status};
+
+use lasthop_api::rundir::datapath_socket;
+use lasthop_runtime::fault::Fault;
+
+/// How the library is told where the switch is.
+const SOCKET_VARIABLE: &str = "LASTHOP_DATAPATH";
+/// How the loader is told of the library.
+const PRELOAD_VARIABLE: &str = "LD_PRELOAD";
+
+/// Has a program talk to the switch in `dir` where it would talk to the kernel's datapath.
+fn divert(command: &mut Command, dir: &Path) -> Result<(), Fault> {
+    command.env(PRELOAD_VARIABLE, library::find()?).env(SOCKET_VARIABLE, datapath_socket(dir));
+    Ok(())
+}
+
+/// Becomes a program that has the switch in `dir` as its datapath. Returns only to say why not.
+pub(crate) fn exec(dir: &Path, words: &[String]) -> Fault {
+    let Some((program, arguments)) = words.split_first() else {
+        return Fault::params("which command? for example: lasthop ovs exec ovs-dpctl show");
+    };
+    let found = programs::find(program).unwrap_or_else(|| PathBuf::from(program));
+    let mut command = Command::new(&found);
+    if let Err(fault) = divert(&mut command, dir) {
+        return fault;
+    }
+    let error = command.args(arguments).exec();
+    Fault::params(format!("cannot run {}: {error}", found.display()))
+}

@@ -1,0 +1,307 @@
+//! `lasthop ovs run`: Open vSwitch's two daemons in the foreground, in a directory of their own.
+
+use std::fs;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use lasthop_control::client::Client;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::divert;
+use super::programs::{Programs, find};
+use lasthop_api::rundir::{datapath_socket, option};
+use lasthop_runtime::fault::Fault;
+use lasthop_runtime::log::say;
+use lasthop_runtime::poller::timespec;
+use lasthop_runtime::signals::Signals;
+
+/// How long daemons may take to start, and to end before they are killed.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Between two looks at the daemons.
+const LOOK: Duration = Duration::from_millis(100);
+/// Between the death of the daemon and its next start.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The directories of Open vSwitch.
+#[derive(Clone, Debug)]
+pub(crate) struct Places {
+    /// Sockets and process numbers (`OVS_RUNDIR`).
+    pub(crate) run: PathBuf,
+    /// Its configuration.
+    pub(crate) database: PathBuf,
+}
+
+impl Places {
+    /// In the switch's run directory, unless a database is named that outlives it.
+    pub(crate) fn new(dir: &Path, database: Option<PathBuf>) -> Self {
+        let run = dir.join("ovs");
+        Self { database: database.unwrap_or_else(|| run.join("conf.db")), run }
+    }
+
+    fn server_socket(&self) -> PathBuf {
+        self.run.join("db.sock")
+    }
+
+    fn remote(&self) -> String {
+        format!("unix:{}", self.server_socket().display())
+    }
+
+    /// Removes files that are of no use without the daemons, one of which may have been killed amid its work: all but a database.
+    fn clear(&self) {
+        // Files that cannot be removed are removed at the next start.
+        if !self.database.starts_with(&self.run) {
+            let _ = fs::remove_dir_all(&self.run);
+            return;
+        }
+        for entry in fs::read_dir(&self.run).into_iter().flatten().flatten() {
+            let is_socket = entry.file_type().is_ok_and(|kind| kind.is_socket());
+            if is_socket || entry.path().extension().is_some_and(|extension| extension == "pid") {
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+    }
+
+    fn pid_file(&self) -> PathBuf {
+        self.run.join("ovs-vswitchd.pid")
+    }
+}
+
+/// Runs until it is told to end (SIGTERM, Ctrl-C); then ports and flows go, too.
+pub(crate) fn run(dir: &Path, places: &Places) -> Result<(), Fault> {
+    let mut signals = Signals::take()?;
+    let programs = Programs::find()?;
+    Client::connect(&datapath_socket(dir)).map_err(|error| no_switch(dir, &error))?;
+    let mut daemons = Daemons::start(dir, places, &programs)?;
+    let run = places.run.display();
+    say!(
+        "Open vSwitch {} runs; its tools find it, and its logs, with: export OVS_RUNDIR={run} OVS_LOGDIR={run}",
+        programs.version
+    );
+    let ended = daemons.watch(&mut signals);
+    daemons.end();
+    ended
+}
+
+fn no_switch(dir: &Path, error: &lasthop_control::client::ClientError) -> Fault {
+    let path = datapath_socket(dir);
+    Fault::socket(format!(
+        "no switch answers at {}: {error}; start one first: lasthop{} run --controller external",
+        path.display(),
+        option(dir)
+    ))
+}
+
+/// The database's server and the switch's daemon.
+struct Daemons<'a> {
+    dir: &'a Path,
+    places: &'a Places,
+    programs: &'a Programs,
+    server: Child,
+    daemon: Child,
+}
+
+impl<'a> Daemons<'a> {
+    fn start(dir: &'a Path, places: &'a Places, programs: &'a Programs) -> Result<Self, Fault> {
+        prepare(places, programs)?;
+        let mut server = start_server(places, programs)?;
+        let started = await_file(&places.server_socket(), &mut server, "ovsdb-server")
+            .and_then(|()| initialize(places, programs))
+            .and_then(|()| start_daemon(dir, places, programs));
+        match started {
+            Ok(daemon) => Ok(Self { dir, places, programs, server, daemon }),
+            Err(fault) => {
+                end(&mut server);
+                Err(fault)
+            }
+        }
+    }
+
+    /// Until a signal comes. A daemon that dies is started again, as Open vSwitch's own monitor does.
+    fn watch(&mut self, signals: &mut Signals) -> Result<(), Fault> {
+        while !comes_within(signals, LOOK)? {
+            if let Some(status) = ended(&mut self.server) {
+                return Err(Fault::refused(format!("ovsdb-server ended ({status}); see what it said above")));
+            }
+            let Some(status) = ended(&mut self.daemon) else { continue };
+            say!(Error: "ovs-vswitchd ended ({status}); it is started again");
+            if comes_within(signals, PAUSE)? {
+                break;
+            }
+            self.daemon = start_daemon(self.dir, self.places, self.programs)?;
+        }
+        Ok(())
+    }
+
+    /// In order: the daemon takes its ports and flows along, then the database ends.
+    fn end(&mut self) {
+        let mut exit = Command::new(&self.programs.control);
+        exit.args(["--timeout=5", "--target=ovs-vswitchd", "exit", "--cleanup"]);
+        exit.env("OVS_RUNDIR", &self.places.run).stdin(Stdio::null()).stdout(Stdio::null());
+        if ended(&mut self.daemon).is_none() {
+            // One that does not listen is ended below.
+            let _ = exit.status();
+            end_after(&mut self.daemon, PATIENCE);
+        }
+        end(&mut self.server);
+        self.places.clear();
+    }
+}
+
+fn prepare(places: &Places, programs: &Programs) -> Result<(), Fault> {
+    let cannot = |path: &Path, error| Fault::params(format!("cannot make {}: {error}", path.display()));
+    fs::create_dir_all(&places.run).map_err(|error| cannot(&places.run, error))?;
+    if let Some(directory) = places.database.parent() {
+        fs::create_dir_all(directory).map_err(|error| cannot(directory, error))?;
+    }
+    if UnixStream::connect(places.server_socket()).is_ok() {
+        let run = places.run.display();
+        return Err(Fault::refused(format!("Open vSwitch runs in {run} already; end that one first")));
+    }
+    // Of a run that was killed.
+    let _ = fs::remove_file(places.server_socket());
+    if places.database.exists() {
+        return Ok(());
+    }
+    let mut create = Command::new(&programs.database);
+    create.arg("create").arg(&places.database).arg(&programs.schema);
+    succeed(create, "make Open vSwitch's database")
+}
+
+fn start_server(places: &Places, programs: &Programs) -> Result<Child, Fault> {
+    let mut server = tied(&programs.server);
+    server.arg(&places.database).arg(format!("--remote=p{}", places.remote()));
+    server.args(["-vconsole:warn", "-vsyslog:off", "--log-file", "--pidfile"]);
+    spawn(server, places, "ovsdb-server")
+}
+
+fn initialize(places: &Places, programs: &Programs) -> Result<(), Fault> {
+    let mut init = Command::new(&programs.tool);
+    init.arg(format!("--db={}", places.remote())).args(["--timeout=20", "--no-wait", "init"]);
+    succeed(init, "prepare Open vSwitch's database")
+}
+
+fn start_daemon(dir: &Path, places: &Places, programs: &Programs) -> Result<Child, Fault> {
+    // Of one that died.
+    let _ = fs::remove_file(places.pid_file());
+    let mut daemon = tied(&programs.daemon);
+    daemon.arg(places.remote()).arg(format!("--pidfile={}", places.pid_file().display()));
+    daemon.args(["-vconsole:warn", "-vsyslog:off", "--log-file"]);
+    divert(&mut daemon, dir)?;
+    let mut daemon = spawn(daemon, places, "ovs-vswitchd")?;
+    let started = await_file(&places.pid_file(), &mut daemon, "ovs-vswitchd");
+    if started.is_err() {
+        end(&mut daemon);
+    }
+    started.map(|()| daemon)
+}
+
+/// A program that ends when this process does, however it does, where the system has the means.
+fn tied(program: &Path) -> Command {
+    let Some(setpriv) = find("setpriv") else { return Command::new(program) };
+    let mut command = Command::new(setpriv);
+    command.args(["--pdeathsig", "TERM"]).arg(program);
+    command
+}
+
+fn spawn(mut command: Command, places: &Places, name: &str) -> Result<Child, Fault> {
+    command
+        .env("OVS_RUNDIR", &places.run)
+        .env("OVS_LOGDIR", &places.run)
+        .current_dir(&places.run)
+        .stdin(Stdio::null());
+    command.spawn().map_err(|error| Fault::params(format!("cannot start {name}: {error}")))
+}
+
+fn succeed(mut command: Command, what: &str) -> Result<(), Fault> {
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.map_err(|error| Fault::internal(what, error))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(Fault::params(format!("cannot {what}: {}", String::from_utf8_lossy(&output.stderr).trim())))
+}
+
+/// Waits until a daemon has made the file that says that it is ready.
+fn await_file(path: &Path, daemon: &mut Child, name: &str) -> Result<(), Fault> {
+    let until = Instant::now() + PATIENCE;
+    while !path.exists() {
+        if let Some(status) = ended(daemon) {
+            return Err(Fault::refused(format!("{name} ended ({status}); see what it said above")));
+        }
+        if Instant::now() >= until {
+            return Err(Fault::refused(format!("{name} did not start within {} s", PATIENCE.as_secs())));
+        }
+        std::thread::sleep(LOOK);
+    }
+    Ok(())
+}
+
+fn ended(child: &mut Child) -> Option<ExitStatus> {
+    child.try_wait().ok().flatten()
+}
+
+fn end(child: &mut Child) {
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    if let Some(pid) = pid.filter(|_| ended(child).is_none()) {
+        // It may have ended just so.
+        let _ = kill_process(pid, Signal::TERM);
+        end_after(child, PATIENCE);
+    }
+}
+
+/// Waits for its end, and makes it end if that takes too long.
+fn end_after(child: &mut Child, patience: Duration) {
+    let until = Instant::now() + patience;
+    while ended(child).is_none() {
+        if Instant::now() >= until {
+            // Not there any more is as good.
+            let _ = child.kill().and_then(|()| child.wait());
+            return;
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// Whether a signal came within some time.
+fn comes_within(signals: &mut Signals, time: Duration) -> Result<bool, Fault> {
+    match poll(&mut [PollFd::new(&*signals, PollFlags::IN)], Some(&timespec(time))) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(signals.came()),
+        Err(error) => Err(Fault::internal("wait for signals", error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    fn names(dir: &Path) -> Vec<String> {
+        let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn what_daemons_that_were_killed_leave_goes_and_the_database_stays() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let places = Places::new(dir.path(), None);
+        fs::create_dir(&places.run).expect("writable");
+        for name in ["conf.db", ".conf.db.~lock~", "ovs-vswitchd.pid"] {
+            fs::write(places.run.join(name), "x").expect("writable");
+        }
+        // Files of sockets stay when those who listen are gone.
+        drop(UnixListener::bind(places.run.join("br0.mgmt")).expect("a socket"));
+        places.clear();
+        assert_eq!(names(&places.run), [".conf.db.~lock~", "conf.db"]);
+        let elsewhere = Places::new(dir.path(), Some(dir.path().join("conf.db")));
+        elsewhere.clear();
+        assert_eq!(names(dir.path()), Vec::<String>::new());
+    }
+}

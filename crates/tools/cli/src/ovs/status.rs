@@ -1,0 +1,284 @@
+//! `lasthop ovs status`: the parts that Open vSwitch needs, which of them are there, and which are missing.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use lasthop_control::client::{Client, ClientError};
+use serde::Serialize;
+
+use super::processes::{Daemon, daemons};
+use super::programs::Programs;
+use super::{Unit, library};
+use lasthop_api::readable::count;
+use lasthop_api::report::ControlClient;
+use lasthop_api::rundir::{datapath_socket, option};
+use lasthop_runtime::fault::Fault;
+use lasthop_runtime::procfs;
+
+/// One thing that was looked at.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Check {
+    name: &'static str,
+    is_ok: bool,
+    /// It is there, and has no effect.
+    is_warning: bool,
+    text: String,
+}
+
+/// A vnic, and the controller that gets its misses.
+#[derive(Clone, Debug)]
+pub(crate) struct Guest {
+    pub(crate) name: String,
+    pub(crate) switch: String,
+    /// Ports that Open vSwitch may have.
+    pub(crate) is_for_outside: bool,
+}
+
+/// All of them.
+#[derive(Debug, Serialize)]
+pub(crate) struct Status {
+    ok: bool,
+    checks: Vec<Check>,
+}
+
+impl Check {
+    fn new(name: &'static str, result: Result<String, String>) -> Self {
+        let is_ok = result.is_ok();
+        Self { name, is_ok, is_warning: false, text: result.unwrap_or_else(|text| text) }
+    }
+
+    fn warning(name: &'static str, text: String) -> Self {
+        Self { name, is_ok: false, is_warning: true, text }
+    }
+
+    fn word(&self) -> &'static str {
+        match (self.is_ok, self.is_warning) {
+            (true, _) => "ok",
+            (false, true) => "warning",
+            (false, false) => "missing",
+        }
+    }
+}
+
+impl Status {
+    /// Of the switch in `dir`, whose vnics are `guests`, and Open vSwitch's sockets in `run`, or where its tools look. `clients` are who
+    /// decides about packets of switches with an external controller; none if there is no such switch.
+    pub(crate) fn look(
+        dir: &Path,
+        run: Option<PathBuf>,
+        guests: &[Guest],
+        clients: Option<&[ControlClient]>,
+    ) -> Self {
+        let programs = Programs::find();
+        let version = told(programs.as_ref(), |found| format!("Open vSwitch {}", found.version));
+        let mut checks = vec![
+            Check::new("programs", version),
+            Check::new("library", told(library::find().as_ref(), |path| path.display().to_string())),
+            Check::new("switch", datapaths(dir).map_err(|error| no_datapaths(dir, &error))),
+            Check::new("daemon", daemon(&daemons(&datapath_socket(dir)), &datapath_socket(dir), dir)),
+        ];
+        checks.extend(clients.map(|clients| controller(clients, &datapath_socket(dir), dir)));
+        checks.extend(vnics(guests, dir).map(|result| Check::new("vnics", result)));
+        let unit = Unit::new(None);
+        if unit.exists() {
+            checks.push(Check::new("service", Ok(format!("{} is installed", unit.path().display()))));
+        }
+        checks.extend(programs.ok().and_then(|programs| limits(&programs.tool, run, guests)));
+        Self { ok: checks.iter().all(|check| check.is_ok || check.is_warning), checks }
+    }
+
+    /// Whether nothing is missing.
+    pub(crate) fn is_ok(&self) -> bool {
+        self.ok
+    }
+
+    /// A line each.
+    pub(crate) fn text(&self) -> String {
+        let line = |check: &Check| format!("{:8} {:10} {}\n", check.word(), check.name, check.text);
+        self.checks.iter().map(line).collect()
+    }
+}
+
+fn told<T>(found: Result<&T, &Fault>, text: impl Fn(&T) -> String) -> Result<String, String> {
+    found.map(text).map_err(ToString::to_string)
+}
+
+fn datapaths(dir: &Path) -> Result<String, ClientError> {
+    let mut client = Client::connect(&datapath_socket(dir))?;
+    let mut lines = Vec::new();
+    for datapath in client.datapaths()? {
+        let ports = client.ports(datapath.datapath)?.len();
+        let flows = datapath.stats.unwrap_or_default().flows;
+        let (ports, flows) = (count(ports, "port"), count(flows as usize, "flow"));
+        lines.push(format!("{}: {ports}, {flows}", datapath.name.unwrap_or_default()));
+    }
+    Ok(if lines.is_empty() { "no datapath yet".to_owned() } else { lines.join("; ") })
+}
+
+fn no_datapaths(dir: &Path, error: &ClientError) -> String {
+    let (path, option) = (datapath_socket(dir), option(dir));
+    format!(
+        "nobody answers at {}: {error}; start a switch: lasthop{option} run --controller external",
+        path.display()
+    )
+}
+
+/// The process that takes packets that match no flow. Before the first bridge there is none.
+fn controller(clients: &[ControlClient], socket: &Path, dir: &Path) -> Check {
+    let stopped = clients.iter().filter_map(|client| client.pid).find(|pid| procfs::is_stopped(*pid));
+    if let Some(pid) = stopped {
+        let text = format!("process {pid} is connected and stopped (T): have it go on: kill -CONT {pid}");
+        return Check::new("controller", Err(text));
+    }
+    if clients.is_empty() {
+        let socket = socket.display();
+        return Check::warning(
+            "controller",
+            format!(
+                "no process takes packets of no flow at {socket}, so they are dropped or bridged (fail-mode); start it: \
+                 lasthop{} ovs run; if it runs, it has no bridge: ovs-vsctl add-br br0",
+                option(dir)
+            ),
+        );
+    }
+    let names: Vec<String> = clients.iter().map(ControlClient::text).collect();
+    Check::new("controller", Ok(names.join("; ")))
+}
+
+/// Vnics that Open vSwitch can have as ports; none is a mistake if there are any.
+fn vnics(guests: &[Guest], dir: &Path) -> Option<Result<String, String>> {
+    let ours: Vec<&str> =
+        guests.iter().filter(|guest| guest.is_for_outside).map(|guest| guest.name.as_str()).collect();
+    let first = guests.first()?;
+    if !ours.is_empty() {
+        return Some(Ok(format!("{} can be ports of its bridges", ours.join(", "))));
+    }
+    let names: Vec<&str> =
+        guests.iter().filter(|guest| guest.switch == first.switch).map(|guest| guest.name.as_str()).collect();
+    Some(Err(format!(
+        "{} on switch \"{switch}\", whose controller is not external: Open vSwitch cannot have them; lasthop{option} switch set {switch} \
+         controller=external",
+        names.join(", "),
+        switch = first.switch,
+        option = option(dir)
+    )))
+}
+
+fn daemon(daemons: &[Daemon], socket: &Path, dir: &Path) -> Result<String, String> {
+    let start = format!("start it by: lasthop{0} ovs run, or for good: lasthop{0} ovs install", option(dir));
+    if let Some(ours) = daemons.iter().find(|daemon| daemon.socket.as_deref() == Some(socket)) {
+        return Ok(format!("ovs-vswitchd (process {}) has this switch as its datapath", ours.pid));
+    }
+    match daemons.first() {
+        None => Err(format!("ovs-vswitchd does not run, or is another user's; {start}")),
+        Some(Daemon { pid, socket: None }) => {
+            Err(format!("ovs-vswitchd (process {pid}) uses the kernel or DPDK; {start}"))
+        }
+        Some(Daemon { pid, socket: Some(other) }) => {
+            Err(format!("ovs-vswitchd (process {pid}) uses the switch at {}", other.display()))
+        }
+    }
+}
+
+/// Limits that Open vSwitch sets on devices of the kernel, as far as no packet passes them: policing of all but internal ports, and QoS
+/// of guests.
+fn limits(tool: &Path, run: Option<PathBuf>, guests: &[Guest]) -> Option<Check> {
+    let ask = |table: &str, conditions: &[&str]| -> Option<Vec<String>> {
+        let mut command = Command::new(tool);
+        command.args(["--timeout=5", "--bare", "--columns=name", "find", table]).args(conditions);
+        if let Some(run) = &run {
+            command.env("OVS_RUNDIR", run);
+        }
+        let output = command.stdin(Stdio::null()).output().ok().filter(|output| output.status.success())?;
+        Some(String::from_utf8_lossy(&output.stdout).split_whitespace().map(str::to_owned).collect())
+    };
+    let policed = ask("Interface", &["ingress_policing_rate>0", "type!=internal"])?;
+    let mut shaped = ask("Port", &["qos!=[]"])?;
+    // Frames that leave by a device do so through its queues.
+    shaped.retain(|name| guests.iter().any(|guest| guest.name == *name));
+    no_limits(&policed, &shaped).map(|text| Check::warning("limits", text))
+}
+
+fn no_limits(policed: &[String], shaped: &[String]) -> Option<String> {
+    let named = |setting: &str, names: &[String]| {
+        (!names.is_empty()).then(|| format!("{setting} of {}", names.join(", ")))
+    };
+    let settings = [named("ingress_policing_rate", policed), named("qos", shaped)];
+    let settings = settings.into_iter().flatten().collect::<Vec<_>>().join(" and ");
+    (!settings.is_empty()).then(|| {
+        format!(
+            "{settings} limit nothing: Open vSwitch sets them on the kernel's devices of these names, which the packets do not pass; use \
+             OpenFlow meters, which the switch enforces"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_daemon_of_the_kernel_is_not_ours() {
+        let (socket, dir) = (Path::new("/run/lasthop/datapath.sock"), Path::new("/run/lasthop"));
+        let ours = Daemon { pid: 7, socket: Some(socket.to_owned()) };
+        let kernels = Daemon { pid: 8, socket: None };
+        let others = Daemon { pid: 9, socket: Some(PathBuf::from("/run/other.sock")) };
+        assert!(daemon(&[kernels.clone(), ours], socket, dir).is_ok_and(|text| text.contains("process 7")));
+        assert!(daemon(&[kernels], socket, dir).is_err_and(|text| text.contains("uses the kernel")));
+        assert!(daemon(&[others], socket, dir).is_err_and(|text| text.contains("/run/other.sock")));
+        assert!(daemon(&[], socket, dir).is_err_and(|text| text.contains("lasthop ovs run")));
+    }
+
+    #[test]
+    fn vnics_that_open_vswitch_cannot_have_are_told_with_the_remedy() {
+        let guest = |name: &str, is_for_outside| Guest {
+            name: name.into(),
+            switch: "default".into(),
+            is_for_outside,
+        };
+        let look = |guests: &[Guest]| vnics(guests, Path::new("/run/lasthop"));
+        assert_eq!(look(&[]), None);
+        let forgotten =
+            look(&[guest("vm1", false), guest("vm2", false)]).expect("vnics").expect_err("no port");
+        assert!(forgotten.starts_with("vm1, vm2 on switch \"default\""), "{forgotten}");
+        assert!(forgotten.ends_with("lasthop switch set default controller=external"), "{forgotten}");
+        assert!(
+            look(&[guest("vm1", false), guest("vm2", true)])
+                .expect("vnics")
+                .is_ok_and(|text| text.starts_with("vm2 can"))
+        );
+    }
+
+    #[test]
+    fn who_decides_is_named_and_nobody_is_a_warning() {
+        let (socket, dir) = (Path::new("/run/lasthop/datapath.sock"), Path::new("/run/lasthop"));
+        let nobody = controller(&[], socket, dir);
+        assert!(nobody.is_warning && nobody.text.contains("/run/lasthop/datapath.sock"), "{nobody:?}");
+        let client =
+            ControlClient { pid: Some(i32::MAX), name: Some("ovs-vswitchd".into()), connected_ms: 7000 };
+        let there = controller(&[client], socket, dir);
+        assert!(there.is_ok && there.text.starts_with("ovs-vswitchd (process "), "{there:?}");
+        assert!(there.text.ends_with("connected for 7 s"), "{there:?}");
+    }
+
+    #[test]
+    fn limits_that_limit_nothing_are_named() {
+        let names = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(no_limits(&[], &[]), None);
+        let told = |policed, shaped| no_limits(&names(policed), &names(shaped)).expect("something is set");
+        assert!(
+            told("vm1 eth1", "vm2")
+                .starts_with("ingress_policing_rate of vm1, eth1 and qos of vm2 limit nothing")
+        );
+        assert!(told("", "vm2").starts_with("qos of vm2 limit nothing"));
+    }
+
+    #[test]
+    fn one_thing_missing_is_enough() {
+        let checks = vec![Check::new("a", Ok("b".to_owned())), Check::new("c", Err("d".to_owned()))];
+        let status = Status { ok: checks.iter().all(|check| check.is_ok), checks };
+        assert!(!status.is_ok());
+        assert_eq!(status.text(), "ok       a          b\nmissing  c          d\n");
+        assert_eq!(Check::warning("e", "f".to_owned()).word(), "warning");
+    }
+}

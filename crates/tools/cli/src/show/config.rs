@@ -1,0 +1,53 @@
+//! The configuration of the switch, as a configuration file.
+
+use serde_json::{Map, Value};
+
+use lasthop_api::port::PortSpec;
+use lasthop_api::report::ConfigReport;
+use lasthop_api::vnic::VnicSpec;
+use lasthop_api::vnic::change;
+
+/// A file that `lasthop run -c` takes: keys that are as by default are left out.
+pub(crate) fn config(config: &ConfigReport) -> String {
+    let settings = match serde_json::to_value(&config.settings) {
+        Ok(Value::Object(settings)) => lines(&settings),
+        _ => String::new(),
+    };
+    let vnics = config.vnics.iter().map(|vnic| {
+        let keys = change::not_default(vnic, &VnicSpec::named(vnic.name.clone()));
+        format!("\n[[vnic]]\nname = {}\n{}", toml_text(vnic.name.as_str()), lines(&keys))
+    });
+    let ports = config.ports.iter().map(|port| {
+        let keys = change::not_default(port, &PortSpec::named(port.name.clone()));
+        format!("\n[[port]]\nname = {}\n{}", toml_text(port.name.as_str()), lines(&keys))
+    });
+    let switches = config.switches.iter().map(|switch| match serde_json::to_value(switch) {
+        Ok(Value::Object(keys)) => format!("\n[[switch]]\n{}", lines(&keys)),
+        _ => String::new(),
+    });
+    let entries = config.fdb.iter().map(|entry| match serde_json::to_value(entry) {
+        Ok(Value::Object(entry)) => format!("\n[[fdb]]\n{}", lines(&entry)),
+        _ => String::new(),
+    });
+    settings + &switches.chain(vnics).chain(ports).chain(entries).collect::<String>()
+}
+
+fn lines(object: &Map<String, Value>) -> String {
+    let given = object.iter().filter(|(_, value)| !value.is_null());
+    given.map(|(key, value)| format!("{} = {}\n", key.replace('_', "-"), toml_value(value))).collect()
+}
+
+fn toml_value(value: &Value) -> String {
+    match value {
+        Value::String(text) => toml_text(text),
+        Value::Array(values) => {
+            format!("[{}]", values.iter().map(toml_value).collect::<Vec<_>>().join(", "))
+        }
+        // Numbers and booleans are written alike.
+        other => other.to_string(),
+    }
+}
+
+fn toml_text(text: &str) -> String {
+    toml::Value::String(text.to_owned()).to_string()
+}

@@ -1,0 +1,49 @@
+//! Answers as text for people. Nothing here writes anything.
+
+mod change;
+mod cloud_hypervisor;
+mod config;
+mod libvirt;
+mod port;
+mod prometheus;
+mod qemu;
+mod rates;
+mod shell;
+mod stats;
+mod switch;
+mod table;
+mod testpmd;
+mod vlan;
+mod vnic;
+
+pub(crate) use change::vnic_set;
+pub(crate) use cloud_hypervisor::{cloud_hypervisor, cloud_hypervisor_hint};
+pub(crate) use config::config;
+pub(crate) use libvirt::{libvirt, libvirt_hint};
+pub(crate) use port::{port, port_added, port_list};
+pub(crate) use prometheus::prometheus;
+pub(crate) use qemu::{qemu, qemu_hint};
+pub(crate) use rates::{Sort, View, rates};
+pub(crate) use stats::{conservation, stats, workers};
+pub(crate) use switch::{switch_added, switch_list};
+pub(crate) use testpmd::{TESTPMD_HINT, testpmd};
+pub(crate) use vlan::{fdb, vlans};
+pub(crate) use vnic::{vnic, vnic_added, vnic_list};
+
+use lasthop_api::report::{SandboxReport, VersionReport};
+use lasthop_runtime::sandbox::summary;
+
+/// This program and the running switch.
+pub(crate) fn version(own: &str, running: Option<&VersionReport>) -> String {
+    match running {
+        Some(VersionReport { version, pid, module, driver_pid, sandboxes }) => {
+            let driver = driver_pid.map_or_else(String::new, |pid| format!(", driver process {pid}"));
+            let sandbox = |one: &SandboxReport| {
+                format!("\nsandbox of the {} process: {}", one.process, summary(&one.layers))
+            };
+            let sandboxes: String = sandboxes.iter().map(sandbox).collect();
+            format!("lasthop {own}\nrunning: {version} (process {pid}, module {module}{driver}){sandboxes}")
+        }
+        None => format!("lasthop {own}\nrunning: none"),
+    }
+}

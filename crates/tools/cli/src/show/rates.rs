@@ -1,0 +1,200 @@
+//! Rates as a table for people.
+
+use std::collections::BTreeMap;
+
+use crate::rates::{PortRates, Rates};
+
+use super::table::Table;
+
+/// Name of the port that the switch itself sends from.
+const INTERNAL: &str = "internal";
+/// Lines around those of vnics: headings, all, those that are left out, and the one that the cursor is in.
+const FRAME_LINES: usize = 4;
+
+/// The order of lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Sort {
+    /// By name
+    Name,
+    /// Those that move most
+    Rate,
+    /// Those that lose most
+    Drops,
+}
+
+/// How an interval is shown.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct View {
+    pub(crate) sort: Sort,
+    /// Lines that there are; of more vnics than fit, those that move are shown.
+    pub(crate) rows: Option<usize>,
+}
+
+impl Sort {
+    fn order(self, ports: &mut [&PortRates]) {
+        let by = |value: fn(&PortRates) -> f64| {
+            move |one: &&PortRates, other: &&PortRates| value(other).total_cmp(&value(one))
+        };
+        match self {
+            Self::Name => {}
+            Self::Rate => ports.sort_by(by(moved)),
+            Self::Drops => ports.sort_by(by(PortRates::drops_per_s)),
+        }
+    }
+}
+
+/// Bits and drops of both directions: more than 0 for every port that is not idle.
+fn moved(port: &PortRates) -> f64 {
+    port.rx_bits_per_s + port.tx_bits_per_s + port.drops_per_s()
+}
+
+/// One interval: a line for each vnic and one for all, and the drops under it.
+pub(crate) fn rates(rates: &Rates, view: View) -> String {
+    let mut ports: Vec<&PortRates> = rates.ports.iter().filter(|port| port.name != INTERNAL).collect();
+    if ports.is_empty() {
+        return "no vnics; make one with: lasthop vnic add NAME\n".to_owned();
+    }
+    let all = (ports.len() > 1).then(|| row(&sum(&ports)));
+    let rest = fit(&mut ports, view);
+    let headings =
+        ["VNIC", "STATE", ">FROM GUEST pkt/s", ">bit/s", ">TO GUEST pkt/s", ">bit/s", ">DROPPED pkt/s"];
+    let mut table = Table::new(&headings);
+    ports.iter().map(|port| row(port)).chain(all).for_each(|cells| table.row(cells));
+    let lines = table.text() + &rest + &ports.iter().map(|port| drop_lines(port)).collect::<String>();
+    let rows = view.rows.unwrap_or(usize::MAX);
+    lines.lines().take(rows).fold(String::new(), |text, line| text + line + "\n")
+}
+
+/// Puts vnics into their order, and leaves out those that do not fit; a line on these.
+fn fit(ports: &mut Vec<&PortRates>, view: View) -> String {
+    view.sort.order(ports);
+    let room = view.rows.map_or(usize::MAX, |rows| rows.saturating_sub(FRAME_LINES).max(1));
+    if ports.len() <= room {
+        return String::new();
+    }
+    let vnics = ports.len();
+    ports.retain(|port| moved(port) > 0.0);
+    let (moving, idle) = (ports.len(), vnics - ports.len());
+    ports.truncate(room);
+    match moving - ports.len() {
+        0 => format!("{idle} others are idle\n"),
+        more => format!("{more} more move less, {idle} are idle\n"),
+    }
+}
+
+fn row(port: &PortRates) -> Vec<String> {
+    let numbers = [
+        port.rx_packets_per_s,
+        port.rx_bits_per_s,
+        port.tx_packets_per_s,
+        port.tx_bits_per_s,
+        port.drops_per_s(),
+    ];
+    [port.name.clone(), port.state.clone()].into_iter().chain(numbers.map(short)).collect()
+}
+
+/// Of all vnics. A packet from one to another counts in both directions, a drop at both its ends.
+fn sum(ports: &[&PortRates]) -> PortRates {
+    let sum = |rate: fn(&PortRates) -> f64| ports.iter().map(|port| rate(port)).sum();
+    let drops = sum(PortRates::drops_per_s);
+    PortRates {
+        name: "all".to_owned(),
+        rx_packets_per_s: sum(|port| port.rx_packets_per_s),
+        rx_bits_per_s: sum(|port| port.rx_bits_per_s),
+        tx_packets_per_s: sum(|port| port.tx_packets_per_s),
+        tx_bits_per_s: sum(|port| port.tx_bits_per_s),
+        rx_drops_per_s: [(String::new(), drops)].into(),
+        ..PortRates::default()
+    }
+}
+
+fn drop_lines(port: &PortRates) -> String {
+    let line = |direction: &str, drops: &BTreeMap<String, f64>| {
+        let reasons: Vec<String> =
+            drops.iter().map(|(reason, rate)| format!("{reason} {}/s", short(*rate))).collect();
+        if reasons.is_empty() {
+            return String::new();
+        }
+        format!("{} dropped {direction} guest: {}\n", port.name, reasons.join(", "))
+    };
+    line("from", &port.rx_drops_per_s) + &line("to", &port.tx_drops_per_s)
+}
+
+/// A number with three digits that count, and its SI prefix: `12.3k`.
+pub(super) fn short(number: f64) -> String {
+    let mut scaled = number + 0.0; // the sum of nothing is -0
+    for prefix in ["", "k", "M", "G"] {
+        if scaled < 999.5 {
+            return format!("{}{prefix}", three_digits(scaled));
+        }
+        scaled /= 1000.0;
+    }
+    format!("{}T", three_digits(scaled))
+}
+
+fn three_digits(number: f64) -> String {
+    match number {
+        number if number == 0.0 || number >= 99.95 => format!("{number:.0}"),
+        number if number >= 9.995 => format!("{number:.1}"),
+        _ => format!("{number:.2}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_short() {
+        let shown = [0.0, 0.5, 9.99, 10.0, 99.96, 999.4, 999.6, 1234.0, 8.5e6, 9.6e9, 2.5e12].map(short);
+        assert_eq!(
+            shown,
+            ["0", "0.50", "9.99", "10.0", "100", "999", "1.00k", "1.23k", "8.50M", "9.60G", "2.50T"]
+        );
+    }
+
+    #[test]
+    fn vnics_their_sum_and_their_drops_are_shown() {
+        let port = |name: &str, rate| PortRates {
+            name: name.into(),
+            state: "running".into(),
+            rx_packets_per_s: rate,
+            rx_drops_per_s: [("same_port".to_owned(), rate)].into(),
+            ..PortRates::default()
+        };
+        let all =
+            Rates { seconds: 1.0, ports: vec![port("internal", 9.0), port("a", 1500.0), port("b", 0.0)] };
+        let text = rates(&all, View { sort: Sort::Name, rows: None });
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[0].starts_with("VNIC  STATE    FROM GUEST pkt/s"), "{text}");
+        assert_eq!(
+            lines[1].split_whitespace().collect::<Vec<_>>(),
+            ["a", "running", "1.50k", "0", "0", "0", "1.50k"]
+        );
+        assert_eq!(lines[3].split_whitespace().collect::<Vec<_>>(), ["all", "1.50k", "0", "0", "0", "1.50k"]);
+        assert_eq!(lines[4], "a dropped from guest: same_port 1.50k/s");
+    }
+
+    #[test]
+    fn of_many_vnics_those_that_move_most_are_shown() {
+        let port = |number: u32| PortRates {
+            name: format!("vm{number}"),
+            rx_bits_per_s: if number < 30 { f64::from(number) } else { 0.0 },
+            ..PortRates::default()
+        };
+        let all = Rates { seconds: 1.0, ports: (0..500).map(port).collect() };
+        let shown = |sort, rows| {
+            let text = rates(&all, View { sort, rows });
+            text.lines()
+                .map(|line| line.split_whitespace().next().unwrap_or_default().to_owned())
+                .collect::<Vec<_>>()
+        };
+        let lines = shown(Sort::Rate, Some(24));
+        assert_eq!((lines.len(), &lines[1][..], &lines[20][..], &lines[21][..]), (23, "vm29", "vm10", "all"));
+        assert!(
+            rates(&all, View { sort: Sort::Rate, rows: Some(24) }).contains("9 more move less, 471 are idle")
+        );
+        assert_eq!(shown(Sort::Name, None).len(), 502);
+        assert_eq!(shown(Sort::Name, Some(40))[1..3], ["vm1", "vm2"]);
+    }
+}

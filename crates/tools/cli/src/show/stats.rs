@@ -1,0 +1,225 @@
+//! Counters, and whether they add up.
+
+use lasthop_api::report::{DropCounts, PortReport, StatsReport, WorkerReport};
+
+use super::table::Table;
+
+/// Name of the port that the switch itself sends from.
+const INTERNAL: &str = "internal";
+
+/// All counters as a table, and the drops under it.
+pub(crate) fn stats(stats: &StatsReport) -> String {
+    let ports: Vec<&PortReport> = stats.ports.iter().filter(|port| is_of_interest(port)).collect();
+    if ports.is_empty() {
+        return "no vnics; make one with: lasthop vnic add NAME".to_owned();
+    }
+    let headings = [
+        "VNIC",
+        "STATE",
+        ">FROM GUEST",
+        ">BYTES",
+        ">GSO",
+        ">TO GUEST",
+        ">BYTES",
+        ">GSO",
+        ">WAITING",
+        ">DROPPED",
+    ];
+    let mut table = Table::new(&headings);
+    for port in &ports {
+        table.row(counters(port));
+    }
+    let lines: String = ports.iter().map(|port| drop_lines(port) + &detached_line(port)).collect();
+    table.text() + &lines
+}
+
+/// How busy workers were between two looks, in percent of a processor, and their counts since they started.
+pub(crate) fn workers(before: &StatsReport, stats: &StatsReport) -> String {
+    let headings = [
+        "WORKER", ">BUSY", ">ON", ">SLEEPS", ">POLLS", ">CROWD", ">VISITS", ">BATCHES", ">CONT", ">LEFT",
+        ">LEASED", ">RETURN", ">WAKES",
+    ];
+    let mut table = Table::new(&headings);
+    for worker in &stats.workers {
+        let numbers = [
+            worker.thread as u64,
+            worker.sleeps,
+            worker.polls,
+            worker.crowded,
+            worker.visits,
+            worker.batches,
+            worker.contended,
+            worker.left,
+            worker.leased,
+            worker.returned,
+            worker.wakes,
+        ];
+        let numbers = numbers.map(|number| number.to_string());
+        let passed_ms = stats.time_ms.saturating_sub(before.time_ms);
+        let earlier = before.workers.iter().find(|earlier| earlier.index == worker.index);
+        let busy = earlier.and_then(|earlier| busy(earlier, worker, passed_ms));
+        let busy = busy.map_or_else(|| "?".to_owned(), |percent| format!("{percent}%"));
+        table.row([worker.index.to_string(), busy].into_iter().chain(numbers));
+    }
+    table.text()
+}
+
+/// Percent of the time that the worker's own thread had a processor for.
+fn busy(before: &WorkerReport, now: &WorkerReport, passed_ms: u64) -> Option<u64> {
+    let ran_ns = now.cpu_ns?.checked_sub(before.cpu_ns?)?;
+    (ran_ns / 10_000).checked_div(passed_ms).map(|percent| percent.min(100))
+}
+
+/// The switch's own port is shown once it was used.
+fn is_of_interest(port: &PortReport) -> bool {
+    port.name != INTERNAL || port.taken_in() + port.tx_packets > 0
+}
+
+fn counters(port: &PortReport) -> Vec<String> {
+    let dropped = port.dropped() + port.tx_drops.values().sum::<u64>();
+    let numbers = [
+        port.rx_packets,
+        port.rx_bytes,
+        port.rx_gso_packets,
+        port.tx_packets,
+        port.tx_bytes,
+        port.tx_gso_packets,
+        port.waiting,
+        dropped,
+    ];
+    [port.name.clone(), port.state.clone()]
+        .into_iter()
+        .chain(numbers.map(|number| number.to_string()))
+        .collect()
+}
+
+fn drop_lines(port: &PortReport) -> String {
+    let line = |direction: &str, drops: &DropCounts| match drops.is_empty() {
+        true => String::new(),
+        false => format!("{} dropped {direction} guest: {}\n", port.name, reasons(drops)),
+    };
+    line("from", &port.rx_drops) + &line("to", &port.tx_drops)
+}
+
+/// Packets that cost one more copy.
+fn detached_line(port: &PortReport) -> String {
+    match port.detached {
+        0 => String::new(),
+        count => format!("{} detached: {count} packets that waited\n", port.name),
+    }
+}
+
+/// Most frequent first.
+fn reasons(drops: &DropCounts) -> String {
+    let mut drops: Vec<_> = drops.iter().collect();
+    drops.sort_by_key(|(reason, count)| (std::cmp::Reverse(**count), reason.as_str()));
+    drops.iter().map(|(reason, count)| format!("{reason} {count}")).collect::<Vec<_>>().join(", ")
+}
+
+/// One line with the sums if every port's packets are accounted for, else which port's are not.
+pub(crate) fn conservation(stats: &StatsReport) -> Result<String, String> {
+    let broken: Vec<String> = stats.ports.iter().filter(|port| !port.conserved).map(broken_line).collect();
+    if !broken.is_empty() {
+        return Err(format!("packets are not conserved: {}", broken.join("; ")));
+    }
+    let sum = |value: fn(&PortReport) -> u64| stats.ports.iter().map(value).sum::<u64>();
+    // A packet that came back from the control plane had been delivered to it before: it is one packet.
+    let returned = sum(|port| port.injected.min(port.upcalls));
+    Ok(format!(
+        "conserved: {} packets in, {} delivered, {} dropped, {} flooded to none, {} waiting",
+        sum(PortReport::taken_in) - returned,
+        sum(|port| port.forwarded) - returned,
+        sum(PortReport::dropped),
+        sum(|port| port.flooded_to_none),
+        sum(|port| port.waiting),
+    ))
+}
+
+fn broken_line(port: &PortReport) -> String {
+    format!(
+        "\"{}\" took in {} packets, and {} were delivered, {} dropped, {} flooded to none, {} wait",
+        port.name,
+        port.taken_in(),
+        port.forwarded,
+        port.dropped(),
+        port.flooded_to_none,
+        port.waiting
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn port(name: &str, rx_packets: u64, forwarded: u64, conserved: bool) -> PortReport {
+        let drops = |reasons: &[(&str, u64)]| {
+            reasons.iter().map(|(reason, count)| ((*reason).into(), *count)).collect()
+        };
+        PortReport {
+            name: name.into(),
+            state: "running".into(),
+            rx_packets,
+            forwarded,
+            rx_drops: drops(&[("no_destination", 2), ("too_short", 30)]),
+            tx_drops: drops(&[("rx_timeout", 1)]),
+            conserved,
+            ..PortReport::default()
+        }
+    }
+
+    #[test]
+    fn counters_and_reasons_are_shown() {
+        let text = stats(&StatsReport {
+            ports: vec![port("vm1", 132, 100, true)],
+            workers: vec![],
+            ..StatsReport::default()
+        });
+        let mut lines = text.lines();
+        assert!(lines.next().is_some_and(|line| line.starts_with("VNIC  STATE    FROM GUEST")), "{text}");
+        let row: Vec<&str> = lines.next().unwrap_or_default().split_whitespace().collect();
+        assert_eq!(row, ["vm1", "running", "132", "0", "0", "0", "0", "0", "0", "33"]);
+        assert_eq!(lines.next(), Some("vm1 dropped from guest: too_short 30, no_destination 2"));
+        assert_eq!(lines.next(), Some("vm1 dropped to guest: rx_timeout 1"));
+        assert_eq!(lines.next(), None);
+    }
+
+    #[test]
+    fn workers_have_a_line_each() {
+        let worker = |index| WorkerReport {
+            index,
+            sleeps: 4,
+            crowded: 7,
+            contended: 12,
+            wakes: 3,
+            ..WorkerReport::default()
+        };
+        let look = |time_ms, cpu_ns| {
+            let ran = |index| WorkerReport { cpu_ns: Some(cpu_ns * index as u64), ..worker(index) };
+            StatsReport { time_ms, workers: vec![ran(0), ran(1)], ..StatsReport::default() }
+        };
+        let text = workers(&look(1000, 7_000_000), &look(1500, 207_000_000));
+        let row: Vec<&str> = text.lines().nth(2).unwrap_or_default().split_whitespace().collect();
+        assert_eq!(row, ["1", "40%", "0", "4", "0", "7", "0", "0", "12", "0", "0", "0", "3"]);
+        assert_eq!(text.lines().count(), 3);
+    }
+
+    #[test]
+    fn the_check_sums_up_or_names_the_port() {
+        let good = StatsReport {
+            ports: vec![port("a", 132, 100, true), port("b", 32, 0, true)],
+            workers: vec![],
+            ..StatsReport::default()
+        };
+        assert_eq!(
+            conservation(&good).as_deref(),
+            Ok("conserved: 164 packets in, 100 delivered, 64 dropped, 0 flooded to none, 0 waiting")
+        );
+        let bad = StatsReport {
+            ports: vec![port("a", 132, 100, true), port("b", 40, 0, false)],
+            workers: vec![],
+            ..StatsReport::default()
+        };
+        let message = conservation(&bad).expect_err("not conserved");
+        assert!(message.contains("\"b\" took in 40") && !message.contains("\"a\""), "{message}");
+    }
+}

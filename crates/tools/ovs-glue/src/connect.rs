@@ -1,0 +1,153 @@
+//! Connections to the control socket.
+
+use std::io::Write;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use lasthop_control::message::{Messages, NetlinkMessage};
+use lasthop_control::private::{END, HELLO, Hello, JOIN, REJOIN, decode_number, number};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+
+use crate::{PATH, WAIT};
+
+/// Between two attempts: a switch process that starts takes some of these.
+const PAUSE: Duration = Duration::from_millis(20);
+/// Bytes of the longest answer to a request of this file.
+const ANSWER_BYTES: usize = 64;
+
+/// The path of the switch's control socket, and how long to wait for it.
+#[derive(Clone, Debug)]
+pub(crate) struct ControlSocket {
+    pub(crate) path: PathBuf,
+    pub(crate) wait: Duration,
+}
+
+impl ControlSocket {
+    /// As the environment says.
+    pub(crate) fn of_environment() -> Self {
+        let path = std::env::var_os("LASTHOP_DATAPATH").map_or_else(|| PATH.into(), PathBuf::from);
+        Self { path, wait: WAIT }
+    }
+}
+
+/// The properties that a new connection asks for.
+#[derive(Clone, Debug)]
+pub(crate) struct ConnectionRequest {
+    pub(crate) protocol: u32,
+    /// 0 is any.
+    pub(crate) port_id: u32,
+    pub(crate) groups: Vec<u32>,
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(crate) struct SwitchConnection {
+    pub(crate) socket: OwnedFd,
+    pub(crate) port_id: u32,
+    /// Notifications of its groups were lost, and the switch does not tell them once more.
+    pub(crate) has_missed: bool,
+}
+
+/// Connects, waiting for a switch process that is not there.
+pub(crate) fn connect(
+    control_socket: &ControlSocket,
+    request: &ConnectionRequest,
+) -> Result<SwitchConnection, Errno> {
+    let deadline = Instant::now() + control_socket.wait;
+    loop {
+        match attempt(&control_socket.path, request) {
+            Ok(connected) => return Ok(connected),
+            Err(errno) if Instant::now() >= deadline => {
+                report_once(&control_socket.path, errno);
+                return Err(Errno::CONNREFUSED);
+            }
+            Err(_) => std::thread::sleep(PAUSE),
+        }
+    }
+}
+
+/// Writes to standard error once: the program reports its own errors afterwards.
+fn report_once(path: &Path, errno: Errno) {
+    static IS_SAID: AtomicBool = AtomicBool::new(false);
+    if IS_SAID.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let sentence = format!(
+        "lasthop: no switch answers at {} ({errno}); start one with `lasthop run`, or name its socket in LASTHOP_DATAPATH\n",
+        path.display(),
+    );
+    // A program without standard error cannot be told.
+    let _ = std::io::stderr().write_all(sentence.as_bytes());
+}
+
+fn attempt(path: &Path, request: &ConnectionRequest) -> Result<SwitchConnection, Errno> {
+    let flags = SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    let hello = Hello { protocol: request.protocol, port_id: request.port_id, process: std::process::id() };
+    let port_id = ask(&socket, &hello.encode(), HELLO)?.0;
+    let has_missed = match request.groups[..] {
+        [] => false,
+        [group] => !join_again(&socket, group)?,
+        ref groups => groups.iter().try_for_each(|group| join(&socket, *group)).map(|()| true)?,
+    };
+    Ok(SwitchConnection { socket, port_id, has_missed })
+}
+
+fn join(socket: &OwnedFd, group: u32) -> Result<(), Errno> {
+    tell(socket, &number(JOIN, 0, group), JOIN).map(drop)
+}
+
+/// Becomes a member of a group once more, on a connection without other requests. Returns whether the switch will send the lost
+/// messages: they follow, for the program to read. A switch of an earlier version answers with END alone.
+fn join_again(socket: &OwnedFd, group: u32) -> Result<bool, Errno> {
+    rustix::net::send(socket, &number(REJOIN, 0, group), SendFlags::NOSIGNAL)?;
+    loop {
+        let mut buffer = [0; ANSWER_BYTES];
+        let message = receive(socket, &mut buffer)?;
+        match message.map(|message| (message.header.kind, decode_number(&message, REJOIN))) {
+            Some((_, Some(errno))) => return Ok(errno == 0),
+            Some((END, _)) => return join(socket, group).map(|()| false),
+            _ => {}
+        }
+    }
+}
+
+/// A request that stands for a system call; returns whether others' messages were passed over meanwhile.
+pub(crate) fn tell(socket: impl AsFd, request: &[u8], kind: u16) -> Result<bool, Errno> {
+    let (errno, was_skipping) = ask(&socket, request, kind)?;
+    let errno = i32::try_from(errno).unwrap_or(0);
+    if errno == 0 { Ok(was_skipping) } else { Err(Errno::from_raw_os_error(errno)) }
+}
+
+/// Sends a request of our own and reads its answer's number; its END is read, too.
+fn ask(socket: impl AsFd, request: &[u8], kind: u16) -> Result<(u32, bool), Errno> {
+    rustix::net::send(&socket, request, SendFlags::NOSIGNAL)?;
+    let (mut answer, mut was_skipping) = (None, false);
+    loop {
+        let mut buffer = [0; ANSWER_BYTES];
+        let message = receive(&socket, &mut buffer)?;
+        match message.map(|message| (message.header.kind, decode_number(&message, kind))) {
+            // HELLO has no END: it comes before there are requests.
+            Some((HELLO, Some(number))) => return Ok((number, false)),
+            Some((_, Some(number))) => answer = Some(number),
+            Some((END, _)) if answer.is_some() => return Ok((answer.unwrap_or(0), was_skipping)),
+            Some((END, _)) => {}
+            _ => was_skipping = true,
+        }
+    }
+}
+
+fn receive(socket: impl AsFd, buffer: &mut [u8; ANSWER_BYTES]) -> Result<Option<NetlinkMessage<'_>>, Errno> {
+    let len = loop {
+        match rustix::net::recv(&socket, buffer.as_mut_slice(), RecvFlags::empty()) {
+            Err(Errno::INTR) => {}
+            Ok((0, _)) => return Err(Errno::CONNRESET),
+            result => break result?.0,
+        }
+    };
+    Ok(buffer.get(..len).and_then(|bytes| Messages::new(bytes).next()))
+}

@@ -1,0 +1,78 @@
+//! The program's netlink descriptors: those to the switch, and those to the kernel.
+
+use std::collections::BTreeMap;
+use std::os::fd::{IntoRawFd, RawFd};
+use std::sync::{Arc, RwLock};
+
+use rustix::io::Errno;
+
+use crate::connect::{self, ConnectionRequest, ControlSocket};
+use crate::switch_socket::SwitchSocket;
+
+/// linux/netlink.h: protocols.
+const ROUTE: i32 = 0;
+const NETFILTER: i32 = 12;
+const GENERIC: i32 = 16;
+
+/// A netlink socket.
+#[derive(Clone, Debug)]
+pub(crate) enum NetlinkSocket {
+    /// To the switch.
+    Switch(Arc<SwitchSocket>),
+    /// To the kernel, looked at for one request.
+    Route,
+}
+
+static SOCKETS: RwLock<BTreeMap<RawFd, NetlinkSocket>> = RwLock::new(BTreeMap::new());
+
+/// A new netlink socket for the switch to answer; `None` if the kernel is to.
+pub(crate) fn open(protocol: i32) -> Option<Result<RawFd, Errno>> {
+    matches!(protocol, NETFILTER | GENERIC).then(|| open_to_switch(protocol.unsigned_abs()))
+}
+
+fn open_to_switch(protocol: u32) -> Result<RawFd, Errno> {
+    let control_socket = ControlSocket::of_environment();
+    let connected =
+        connect::connect(&control_socket, &ConnectionRequest { protocol, port_id: 0, groups: Vec::new() })?;
+    let fd = connected.socket.into_raw_fd();
+    insert(
+        fd,
+        NetlinkSocket::Switch(Arc::new(SwitchSocket::new(fd, control_socket, protocol, connected.port_id))),
+    );
+    Ok(fd)
+}
+
+/// The kernel made this netlink socket.
+pub(crate) fn note(fd: RawFd, protocol: i32) {
+    if fd >= 0 && protocol == ROUTE {
+        insert(fd, NetlinkSocket::Route);
+    }
+}
+
+fn insert(fd: RawFd, socket: NetlinkSocket) {
+    if let Ok(mut sockets) = SOCKETS.write() {
+        sockets.insert(fd, socket);
+    }
+}
+
+/// The kind of a descriptor; `None` for all others of the program's.
+pub(crate) fn find(fd: RawFd) -> Option<NetlinkSocket> {
+    SOCKETS.read().ok()?.get(&fd).cloned()
+}
+
+/// A descriptor to the switch.
+pub(crate) fn switch_socket(fd: RawFd) -> Option<Arc<SwitchSocket>> {
+    match find(fd)? {
+        NetlinkSocket::Switch(socket) => Some(socket),
+        NetlinkSocket::Route => None,
+    }
+}
+
+/// A descriptor is closed.
+pub(crate) fn forget(fd: RawFd) {
+    if find(fd).is_some()
+        && let Ok(mut sockets) = SOCKETS.write()
+    {
+        sockets.remove(&fd);
+    }
+}
