@@ -1,0 +1,287 @@
+//! Which threads of a process are a guest's CPUs: by their names, or as the user says.
+//!
+//! | guest | threads |
+//! |---|---|
+//! | QEMU | `CPU 0/KVM`, `CPU 0/TCG`; only with `-name NAME,debug-threads=on` |
+//! | Cloud Hypervisor, Firecracker, crosvm | `vcpu0`, `fc_vcpu 0`, `crosvm_vcpu0` |
+//! | DPDK | `rte-worker-1`, `lcore-worker-1`, `dpdk-worker1`, and the first thread |
+//! | user-mode Linux | the first thread, and the processes that it traces: they run the guest's programs |
+//!
+//! Only threads of the front end's process, and processes that it traces, are looked at. So a guest that gives other threads
+//! the names of vCPUs harms its own packets alone.
+
+use std::str::FromStr;
+
+use thiserror::Error;
+
+use crate::thread::ThreadId;
+
+/// Threads of one guest: more vCPUs than most hosts have CPUs, and not all slots of the view.
+pub const GUEST_THREADS_MAX: usize = 256;
+/// Beginnings of the names of vCPUs, each followed by a number.
+const VCPUS: [&str; 4] = ["CPU ", "vcpu", "fc_vcpu ", "crosvm_vcpu"];
+/// The same of DPDK's threads; the first thread has the program's name.
+const LCORES: [&str; 3] = ["rte-worker-", "lcore-worker-", "dpdk-worker"];
+const QEMU: &str = "qemu-system-";
+
+/// A process at one moment, as /proc shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProcessSnapshot {
+    /// Its threads, the first one first.
+    pub threads: Vec<NamedThread>,
+    /// The first threads of its children that it traces.
+    pub traced: Vec<ThreadId>,
+}
+
+/// A thread with its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedThread {
+    /// The thread.
+    pub id: ThreadId,
+    /// Up to 15 bytes, which the process chooses.
+    pub name: String,
+}
+
+/// The environment that a guest runs in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GuestKind {
+    /// A VMM: a thread for each vCPU.
+    Vmm,
+    /// DPDK: threads that poll, and sleep for no packet.
+    Dpdk,
+    /// User-mode Linux: it runs if any of its threads does.
+    UserMode,
+    /// As the user said.
+    Chosen,
+}
+
+/// A guest's threads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GuestThreads {
+    /// The environment that it runs in.
+    pub kind: GuestKind,
+    /// Its threads; at least one.
+    pub threads: Vec<ThreadId>,
+}
+
+/// Why a guest's threads are not known. The remedy is part of the message.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum UnknownThreads {
+    /// QEMU does not name its threads by default.
+    #[error("QEMU does not name its vCPU threads: start it with -name NAME,debug-threads=on, or set vcpus")]
+    Unnamed,
+    /// Another program.
+    #[error("no thread of process {0:?} has the name of a vCPU: set vcpus")]
+    NoneNamed(String),
+    /// The user's choice has no thread.
+    #[error("vcpus names no thread of the front end's process")]
+    NoneChosen,
+    /// The user's choice is a thread of another process.
+    #[error("vcpus has the thread {0}, which is not one of the front end's process")]
+    NotIts(u32),
+    /// There are too many.
+    #[error("the guest has {0} threads, at most {GUEST_THREADS_MAX} are tracked")]
+    TooMany(usize),
+    /// The user wants none.
+    #[error("vcpus = \"none\"")]
+    Unwanted,
+}
+
+/// Which threads the user wants to be taken for the guest's.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum ThreadChoice {
+    /// Those with the names of vCPUs.
+    #[default]
+    Auto,
+    /// None: the guest is treated as if there were no view.
+    None,
+    /// Those with names that begin like this.
+    Named(String),
+    /// Those of these numbers.
+    Numbers(Vec<u32>),
+}
+
+/// A choice that is none.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error(
+    "{0:?} chooses no threads: \"auto\", \"none\", \"name:BEGINNING\", or numbers with commas are possible, {GUEST_THREADS_MAX} at most"
+)]
+pub struct BadChoice(String);
+
+impl FromStr for ThreadChoice {
+    type Err = BadChoice;
+
+    fn from_str(text: &str) -> Result<Self, BadChoice> {
+        let bad = || BadChoice(text.to_owned());
+        match text {
+            "auto" => return Ok(Self::Auto),
+            "none" => return Ok(Self::None),
+            _ => {}
+        }
+        if let Some(beginning) = text.strip_prefix("name:") {
+            return if beginning.is_empty() { Err(bad()) } else { Ok(Self::Named(beginning.to_owned())) };
+        }
+        let numbers = text.split(',').take(GUEST_THREADS_MAX + 1).map(|number| number.trim().parse());
+        let numbers: Vec<u32> = numbers.collect::<Result<_, _>>().map_err(|_| bad())?;
+        if numbers.len() > GUEST_THREADS_MAX || numbers.contains(&0) {
+            Err(bad())
+        } else {
+            Ok(Self::Numbers(numbers))
+        }
+    }
+}
+
+impl ProcessSnapshot {
+    /// The guest's threads.
+    ///
+    /// # Errors
+    /// [`UnknownThreads`].
+    pub fn guest_threads(&self, choice: &ThreadChoice) -> Result<GuestThreads, UnknownThreads> {
+        let found = match choice {
+            ThreadChoice::Auto => self.by_names()?,
+            ThreadChoice::None => return Err(UnknownThreads::Unwanted),
+            ThreadChoice::Named(beginning) => self.chosen(self.named(|name| name.starts_with(beginning)))?,
+            ThreadChoice::Numbers(numbers) => self.chosen(self.numbered(numbers)?)?,
+        };
+        match found.threads.len() {
+            count if count > GUEST_THREADS_MAX => Err(UnknownThreads::TooMany(count)),
+            _ => Ok(found),
+        }
+    }
+
+    fn by_names(&self) -> Result<GuestThreads, UnknownThreads> {
+        let vcpus = self.named(|name| is_numbered(name, &VCPUS));
+        if !vcpus.is_empty() {
+            return Ok(GuestThreads { kind: GuestKind::Vmm, threads: vcpus });
+        }
+        let first = self.threads.first();
+        let with_first =
+            |others: Vec<ThreadId>| first.map(|first| first.id).into_iter().chain(others).collect();
+        let lcores = self.named(|name| is_numbered(name, &LCORES));
+        if !lcores.is_empty() {
+            return Ok(GuestThreads { kind: GuestKind::Dpdk, threads: with_first(lcores) });
+        }
+        if !self.traced.is_empty() {
+            return Ok(GuestThreads { kind: GuestKind::UserMode, threads: with_first(self.traced.clone()) });
+        }
+        let name = first.map(|first| first.name.clone()).unwrap_or_default();
+        Err(if name.starts_with(QEMU) { UnknownThreads::Unnamed } else { UnknownThreads::NoneNamed(name) })
+    }
+
+    fn named(&self, is_it: impl Fn(&str) -> bool) -> Vec<ThreadId> {
+        self.threads.iter().filter(|thread| is_it(&thread.name)).map(|thread| thread.id).collect()
+    }
+
+    fn numbered(&self, numbers: &[u32]) -> Result<Vec<ThreadId>, UnknownThreads> {
+        let all = || self.threads.iter().map(|thread| thread.id).chain(self.traced.iter().copied());
+        let find = |tid: &u32| all().find(|id| id.tid == *tid).ok_or(UnknownThreads::NotIts(*tid));
+        numbers.iter().map(find).collect()
+    }
+
+    fn chosen(&self, threads: Vec<ThreadId>) -> Result<GuestThreads, UnknownThreads> {
+        if threads.is_empty() {
+            return Err(UnknownThreads::NoneChosen);
+        }
+        Ok(GuestThreads { kind: GuestKind::Chosen, threads })
+    }
+}
+
+/// Whether a name is one of these beginnings, a number, and perhaps more behind a slash.
+fn is_numbered(name: &str, beginnings: &[&str]) -> bool {
+    let number = beginnings.iter().find_map(|beginning| name.strip_prefix(beginning));
+    let digits = number.map(|number| number.split_once('/').map_or(number, |(number, _)| number));
+    digits.is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn thread(tid: u32) -> ThreadId {
+        ThreadId { tid, start_ticks: 7 }
+    }
+
+    fn process(names: &[&str], traced: &[u32]) -> ProcessSnapshot {
+        let named = |(index, name): (usize, &&str)| NamedThread {
+            id: thread(100 + index as u32),
+            name: (*name).to_owned(),
+        };
+        ProcessSnapshot {
+            threads: names.iter().enumerate().map(named).collect(),
+            traced: traced.iter().copied().map(thread).collect(),
+        }
+    }
+
+    fn found(process: &ProcessSnapshot) -> (GuestKind, Vec<u32>) {
+        let guest = process.guest_threads(&ThreadChoice::Auto).unwrap();
+        (guest.kind, guest.threads.into_iter().map(|thread| thread.tid).collect())
+    }
+
+    /// The names are those of QEMU 7.2, DPDK 22.11 and user-mode Linux 6.1.
+    #[test]
+    fn threads_of_known_guests_are_found_by_their_names() {
+        let qemu = process(&["qemu-system-x86", "call_rcu", "CPU 0/TCG", "CPU 1/KVM"], &[]);
+        assert_eq!(found(&qemu), (GuestKind::Vmm, vec![102, 103]));
+        let cloud_hypervisor = process(&["cloud-hyperviso", "vmm", "vcpu0", "vcpu10", "vcpu_x"], &[]);
+        assert_eq!(found(&cloud_hypervisor), (GuestKind::Vmm, vec![102, 103]));
+        let dpdk = process(&["dpdk-testpmd", "eal-intr-thread", "rte_mp_handle", "rte-worker-1"], &[]);
+        assert_eq!(found(&dpdk), (GuestKind::Dpdk, vec![100, 103]));
+        assert_eq!(found(&process(&["linux"], &[300, 301])), (GuestKind::UserMode, vec![100, 300, 301]));
+    }
+
+    #[test]
+    fn other_processes_get_a_remedy() {
+        let error = |process: &ProcessSnapshot| process.guest_threads(&ThreadChoice::Auto).unwrap_err();
+        assert_eq!(error(&process(&["qemu-system-x86", "qemu-system-x86"], &[])), UnknownThreads::Unnamed);
+        let other = error(&process(&["other", "CPU /KVM", "vcpu", "CPU x"], &[]));
+        assert_eq!(other, UnknownThreads::NoneNamed("other".to_owned()));
+        assert_eq!(error(&process(&[], &[])), UnknownThreads::NoneNamed(String::new()));
+    }
+
+    #[test]
+    fn the_user_s_choice_is_among_the_process_s_threads() {
+        let process = process(&["mine", "io", "io"], &[300]);
+        let choose = |text: &str| {
+            let guest = process.guest_threads(&text.parse().unwrap())?;
+            Ok(guest.threads.into_iter().map(|thread| thread.tid).collect::<Vec<_>>())
+        };
+        assert_eq!(choose("name:io"), Ok(vec![101, 102]));
+        assert_eq!(choose("100, 300"), Ok(vec![100, 300]));
+        assert_eq!(choose("100,1"), Err(UnknownThreads::NotIts(1)));
+        assert_eq!(choose("name:vcpu"), Err(UnknownThreads::NoneChosen));
+        assert_eq!(choose("none"), Err(UnknownThreads::Unwanted));
+    }
+
+    #[test]
+    fn a_guest_cannot_take_all_slots() {
+        let names: Vec<String> = (0..=GUEST_THREADS_MAX).map(|number| format!("vcpu{number}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let error = process(&names, &[]).guest_threads(&ThreadChoice::Auto).unwrap_err();
+        assert_eq!(error, UnknownThreads::TooMany(GUEST_THREADS_MAX + 1));
+    }
+
+    #[test]
+    fn choices_are_checked() {
+        for bad in ["", "name:", "0", "1,,2", "-1", "Auto", "99999999999"] {
+            assert!(bad.parse::<ThreadChoice>().is_err(), "{bad}");
+        }
+        let many = vec!["1"; GUEST_THREADS_MAX + 1].join(",");
+        assert!(many.parse::<ThreadChoice>().is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_names_give_threads_of_the_process_or_none(
+            names in prop::collection::vec("(CPU |vcpu|rte-worker-)?[0-9/KVM]{0,6}", 0..20),
+            traced in prop::collection::vec(1000..2000_u32, 0..4),
+        ) {
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            let process = process(&names, &traced);
+            if let Ok(guest) = process.guest_threads(&ThreadChoice::Auto) {
+                let all: Vec<ThreadId> = process.threads.iter().map(|thread| thread.id).chain(process.traced.clone()).collect();
+                prop_assert!(!guest.threads.is_empty() && guest.threads.iter().all(|thread| all.contains(thread)));
+            }
+        }
+    }
+}

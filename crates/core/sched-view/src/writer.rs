@@ -1,0 +1,287 @@
+//! The view's owner: loads the programs, and says which threads are tracked.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use lasthop_bpf::{Btf, Link, LoadError, Map, Program, WritableWords};
+use lasthop_sched::{Activity, Occupant};
+use rustix::time::{ClockId, clock_gettime};
+use thiserror::Error;
+
+use crate::layout::{
+    BUCKETS, CPUS_MAX, LOOKUP_WORDS, Slot, THREADS_MAX, VIEW_WORDS, WAYS, is_free, thread_word,
+};
+use crate::offsets::{MigrateEvent, OffsetError, SwitchEvent, TaskEvent, TaskOffsets};
+use crate::programs::{self, ProgramError, ViewMaps};
+use crate::reader::ViewReader;
+use crate::thread::{ThreadError, ThreadId, ThreadStat, is_in_host_pid_namespace};
+
+const WORD_BYTES: u32 = 8;
+
+/// Why there is no view. Each has a remedy, or says that there is none.
+#[derive(Debug, Error)]
+pub enum ViewOpenError {
+    /// The process may not.
+    #[error(
+        "the view of the scheduler needs the capabilities CAP_BPF and CAP_PERFMON: start lasthop run as root, or give it both"
+    )]
+    NotPermitted,
+    /// The kernel does not describe its types.
+    #[error(
+        "the view of the scheduler needs /sys/kernel/btf/vmlinux, that is a kernel with CONFIG_DEBUG_INFO_BTF: {0}"
+    )]
+    NoTypes(io::Error),
+    /// Another kernel than those known.
+    #[error("the view of the scheduler is not made for this kernel (it needs Linux 5.18 or newer): {0}")]
+    Kernel(#[from] OffsetError),
+    /// Threads have other numbers here than for BPF.
+    #[error(
+        "the view of the scheduler needs the PID namespace of the host: start lasthop run outside of the container, or share that namespace with it"
+    )]
+    PidNamespace,
+    /// Anything else.
+    #[error("the view of the scheduler cannot be had: {0}")]
+    System(#[from] io::Error),
+}
+
+impl From<ProgramError> for ViewOpenError {
+    fn from(error: ProgramError) -> Self {
+        match error {
+            ProgramError::Code(error) => Self::System(io::Error::other(error)),
+            ProgramError::Load(LoadError::System(error)) => Self::of(error),
+            ProgramError::Load(error) => Self::System(error.into()),
+        }
+    }
+}
+
+impl ViewOpenError {
+    fn of(error: io::Error) -> Self {
+        if error.kind() == io::ErrorKind::PermissionDenied { Self::NotPermitted } else { Self::System(error) }
+    }
+}
+
+/// Why a thread is not tracked.
+#[derive(Debug, Error)]
+pub enum TrackError {
+    /// It has ended, or another one has its number.
+    #[error(transparent)]
+    Thread(#[from] ThreadError),
+    /// All slots are taken.
+    #[error("as many threads are tracked as can be, {THREADS_MAX} or fewer")]
+    Full,
+    /// It has a slot.
+    #[error("thread {0} is tracked already")]
+    Twice(u32),
+    /// Errors of bpf(2).
+    #[error("the view of the scheduler cannot be changed: {0}")]
+    System(#[from] io::Error),
+}
+
+/// A tracked thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TrackedThread {
+    /// The thread.
+    pub thread: ThreadId,
+    /// Its slot in the view.
+    pub slot: Slot,
+}
+
+/// The programs that run for events.
+#[derive(Debug)]
+struct EventPrograms {
+    switch: Program,
+    wake_up: Program,
+    wake_up_new: Program,
+    migration: Program,
+}
+
+/// The view, and the programs that write it. They run while it is [attached](Self::attach), and end with this process,
+/// however it ends.
+#[derive(Debug)]
+pub struct ViewWriter {
+    maps: ViewMaps,
+    view: ViewReader,
+    lookup: WritableWords,
+    events: EventPrograms,
+    enter_cpu: Program,
+    enter_thread: Program,
+    links: Vec<Link>,
+    tracked: HashMap<u32, TrackedThread>,
+    /// Slots that no thread has.
+    free: Vec<Slot>,
+}
+
+impl ViewWriter {
+    /// Loads the programs. They do not run yet.
+    ///
+    /// # Errors
+    /// [`ViewOpenError`].
+    pub fn open() -> Result<Self, ViewOpenError> {
+        if !is_in_host_pid_namespace() {
+            return Err(ViewOpenError::PidNamespace);
+        }
+        let btf = Btf::kernel().map_err(ViewOpenError::NoTypes)?;
+        let maps = new_maps().map_err(ViewOpenError::of)?;
+        let task = TaskOffsets::of(&btf)?;
+        let event = |name| TaskEvent::of(&btf, name);
+        let events = EventPrograms {
+            switch: programs::on_switch(&maps, &SwitchEvent::of(&btf)?, &task)?,
+            wake_up: programs::on_wake_up(&maps, &event("sched_wakeup")?, &task)?,
+            wake_up_new: programs::on_wake_up(&maps, &event("sched_wakeup_new")?, &task)?,
+            migration: programs::on_migration(&maps, &MigrateEvent::of(&btf)?, &task)?,
+        };
+        Ok(Self {
+            view: ViewReader::map(maps.view.as_fd())?,
+            lookup: WritableWords::map(maps.lookup.as_fd(), LOOKUP_WORDS)?,
+            enter_cpu: programs::enter_cpu(&maps)?,
+            enter_thread: programs::enter_thread(&maps)?,
+            maps,
+            events,
+            links: Vec::new(),
+            tracked: HashMap::new(),
+            free: (0..THREADS_MAX as u16).rev().filter_map(|number| Slot::new(number, 0)).collect(),
+        })
+    }
+
+    /// The view's descriptor, for a [`ViewReader`] in another process. It cannot be used to change the view.
+    #[must_use]
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.maps.view.as_fd()
+    }
+
+    /// The view, in this process.
+    #[must_use]
+    pub fn reader(&self) -> &ViewReader {
+        &self.view
+    }
+
+    /// Whether the programs run.
+    #[must_use]
+    pub fn is_attached(&self) -> bool {
+        !self.links.is_empty()
+    }
+
+    /// From here on, the programs run for each event of the host's scheduler. Nothing happens if they do already.
+    ///
+    /// # Errors
+    /// Errors of bpf(2); none of them runs then.
+    pub fn attach(&mut self) -> io::Result<()> {
+        if self.is_attached() {
+            return Ok(());
+        }
+        let events = &self.events;
+        let programs = [&events.switch, &events.wake_up, &events.wake_up_new, &events.migration];
+        let links = programs.map(Program::attach).into_iter().collect::<io::Result<Vec<_>>>()?;
+        self.enter_cpus()?;
+        self.links = links;
+        Ok(())
+    }
+
+    /// Each CPU has a state, although nothing happens there.
+    fn enter_cpus(&self) -> io::Result<()> {
+        for cpu in 0..CPUS_MAX {
+            match self.enter_cpu.run(Some(cpu), &[]) {
+                Ok(_) => {}
+                // Offline, or beyond those that the machine can have.
+                Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NXIO.raw_os_error()) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// The programs do not run any more. No thread is tracked then.
+    pub fn detach(&mut self) {
+        self.links.clear();
+        let tracked: Vec<u32> = self.tracked.keys().copied().collect();
+        tracked.into_iter().for_each(|tid| self.forget(tid));
+    }
+
+    /// Tracks a thread until it ends or is forgotten.
+    ///
+    /// # Errors
+    /// [`TrackError`]; the thread is not tracked then.
+    pub fn track(&mut self, thread: ThreadId) -> Result<TrackedThread, TrackError> {
+        self.sweep();
+        if self.tracked.contains_key(&thread.tid) {
+            return Err(TrackError::Twice(thread.tid));
+        }
+        let slot = self.free.pop().ok_or(TrackError::Full)?;
+        let tracked = TrackedThread { thread, slot };
+        self.tracked.insert(thread.tid, tracked);
+        match self.begin(tracked) {
+            Ok(()) => Ok(tracked),
+            Err(error) => {
+                self.forget(thread.tid);
+                Err(error)
+            }
+        }
+    }
+
+    fn begin(&mut self, TrackedThread { thread, slot }: TrackedThread) -> Result<(), TrackError> {
+        let earlier = self.view.word(slot).unwrap_or_default();
+        let at = bucket(thread.tid).find(|at| self.lookup.load(*at) == Some(0)).ok_or(TrackError::Full)?;
+        self.lookup.store(at, slot.lookup_word(thread.tid));
+        // Only now: a thread that ended before would keep its slot, and a later one of its number would be taken for it. One
+        // that ends from here on frees the slot at its last switch.
+        let stat = ThreadStat::read(thread.tid)?;
+        if stat.id != thread {
+            return Err(ThreadError::Gone(thread.tid).into());
+        }
+        let now_ns = monotonic_ns();
+        let has_cpu =
+            self.view.cpu(stat.cpu, now_ns).map(|cpu| cpu.occupant) == Some(Occupant::Thread(thread.tid));
+        let awake = if has_cpu { Activity::Running } else { Activity::Runnable };
+        let word = thread_word(slot, stat.sleeps.unwrap_or(awake), stat.cpu, now_ns);
+        self.enter(slot, earlier, word)
+    }
+
+    /// Replaces a slot's word, unless a program has done so meanwhile.
+    fn enter(&self, slot: Slot, earlier: u64, later: u64) -> Result<(), TrackError> {
+        self.enter_thread.run(None, &[u64::from(slot.number()), earlier, later])?;
+        Ok(())
+    }
+
+    /// Tracks a thread no more; its slot's state is not to be asked for any more. Nothing happens if it is not tracked.
+    pub fn forget(&mut self, tid: u32) {
+        let Some(TrackedThread { slot, .. }) = self.tracked.remove(&tid) else { return };
+        // The program at the thread's last switch may have done so.
+        for at in bucket(tid).filter(|at| self.lookup.load(*at) == Some(slot.lookup_word(tid))) {
+            self.lookup.store(at, 0);
+        }
+        self.free.insert(0, slot.next());
+    }
+
+    /// Frees the slots of threads that have ended, and returns those threads.
+    pub fn sweep(&mut self) -> Vec<ThreadId> {
+        let is_gone = |tracked: &&TrackedThread| self.view.word(tracked.slot).is_none_or(is_free);
+        let gone: Vec<ThreadId> =
+            self.tracked.values().filter(is_gone).map(|tracked| tracked.thread).collect();
+        gone.iter().for_each(|thread| self.forget(thread.tid));
+        gone
+    }
+
+    /// The threads that are tracked, in no order; some may have ended.
+    pub fn tracked(&self) -> impl Iterator<Item = TrackedThread> {
+        self.tracked.values().copied()
+    }
+}
+
+/// The words of the lookup that can be a thread's.
+fn bucket(tid: u32) -> std::ops::Range<usize> {
+    let first = tid as usize % BUCKETS * WAYS;
+    first..first + WAYS
+}
+
+fn new_maps() -> io::Result<ViewMaps> {
+    Ok(ViewMaps {
+        view: Map::shared_read_only("lasthop_view", VIEW_WORDS as u32 * WORD_BYTES)?,
+        lookup: Map::shared("lasthop_lookup", LOOKUP_WORDS as u32 * WORD_BYTES)?,
+    })
+}
+
+fn monotonic_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
+}

@@ -1,0 +1,106 @@
+//! The threads of a guest, seen from one CPU.
+
+use crate::state::{Activity, ThreadState};
+
+/// The numbers of threads of one guest in each state. The caller counts threads of a guest that halt-polls as blocked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GuestView {
+    /// Have another CPU.
+    pub running: u16,
+    /// Wait for another CPU.
+    pub waiting_elsewhere: u16,
+    /// Wait for this CPU.
+    pub waiting_here: u16,
+    /// Sleep.
+    pub blocked: u16,
+    /// Are not seen.
+    pub unknown: u16,
+    /// The time since the last of those that sleep went to sleep, in ns; 0 without any.
+    pub blocked_for_ns: u64,
+}
+
+impl GuestView {
+    /// Of the threads with these states (`None`: not seen), from a thread that has `own_cpu`.
+    #[must_use]
+    pub fn new(own_cpu: u16, threads: impl IntoIterator<Item = Option<ThreadState>>) -> Self {
+        let mut guest = Self::default();
+        for thread in threads {
+            guest.add(own_cpu, thread);
+        }
+        guest
+    }
+
+    fn add(&mut self, own_cpu: u16, thread: Option<ThreadState>) {
+        let Some(thread) = thread else {
+            self.unknown = self.unknown.saturating_add(1);
+            return;
+        };
+        let count = match thread.activity {
+            Activity::Blocked => {
+                let is_first = self.blocked == 0;
+                self.blocked_for_ns =
+                    if is_first { thread.for_ns } else { self.blocked_for_ns.min(thread.for_ns) };
+                &mut self.blocked
+            }
+            // This CPU has another thread, the one that asks: the state is over.
+            _ if thread.cpu == own_cpu => &mut self.waiting_here,
+            Activity::Running => &mut self.running,
+            Activity::Runnable => &mut self.waiting_elsewhere,
+        };
+        *count = count.saturating_add(1);
+    }
+
+    /// Whether all threads are seen, and there are any.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        self.unknown == 0 && self.running + self.waiting_elsewhere + self.waiting_here + self.blocked > 0
+    }
+
+    /// Whether all threads sleep.
+    #[must_use]
+    pub fn is_blocked(&self) -> bool {
+        self.is_known() && self.running + self.waiting_elsewhere + self.waiting_here == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn thread(activity: Activity, cpu: u16, for_ns: u64) -> Option<ThreadState> {
+        Some(ThreadState { activity, cpu, for_ns })
+    }
+
+    #[test]
+    fn threads_are_counted_by_what_they_do_and_where() {
+        let guest = GuestView::new(
+            1,
+            [
+                thread(Activity::Running, 0, 5),
+                thread(Activity::Running, 1, 5),
+                thread(Activity::Runnable, 1, 5),
+                thread(Activity::Runnable, 0, 5),
+                thread(Activity::Blocked, 1, 700),
+                thread(Activity::Blocked, 0, 300),
+            ],
+        );
+        let expected = GuestView {
+            running: 1,
+            waiting_elsewhere: 1,
+            waiting_here: 2,
+            blocked: 2,
+            unknown: 0,
+            blocked_for_ns: 300,
+        };
+        assert_eq!(guest, expected);
+        assert!(guest.is_known() && !guest.is_blocked());
+    }
+
+    #[test]
+    fn a_guest_with_a_thread_that_is_not_seen_is_not_known() {
+        let guest = GuestView::new(0, [thread(Activity::Blocked, 0, 1), None]);
+        assert!(!guest.is_known() && !guest.is_blocked());
+        assert!(!GuestView::new(0, []).is_known(), "nor one without threads");
+        assert!(GuestView::new(0, [thread(Activity::Blocked, 0, 1)]).is_blocked());
+    }
+}

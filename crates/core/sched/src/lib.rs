@@ -1,0 +1,41 @@
+//! When to act: decisions as pure functions of the view of the scheduler, of queues, of history and of the time.
+//!
+//! **Purpose.** A switch without a CPU of its own has to look for packets, give its CPU away and signal guests at the right
+//! time. If the host's scheduler can be seen, that is a decision; else it is a guess:
+//!
+//! ```text
+//!   [look]      poll, give the CPU away, or sleep        else: for a learned time
+//!   [occupy]    keep the CPU, or offer it                else: an offer every 20 us
+//!   [remind]    a second signal, or none                 else: after 100 us, by trust
+//!   [notify]    signal a receiver now, or later          else: now
+//!   [transmit]  let a sender kick, or look by a timer    else: let it kick
+//! ```
+//!
+//! **Contract.** No clock, no descriptor, no thread, no allocation. The same arguments give the same decision. Times are ns of
+//! one clock. The view may be late, missing or wrong: that changes when something is done, and no bound of `bounds.rs`.
+//!
+//! **Not checked.** The caller acts when a decision says so, and asks again whenever it has looked at the view: once a
+//! round, never per packet.
+#![forbid(unsafe_code)]
+
+pub mod bounds;
+mod guest;
+mod look;
+mod notify;
+mod occupy;
+mod policy;
+mod remind;
+mod state;
+mod transmit;
+
+pub use guest::GuestView;
+pub use look::{Look, LookRound, look};
+pub use notify::{Notification, Notify, notify};
+pub use occupy::{LastOffer, Occupancy, occupy};
+pub use policy::{Mode, Modes, Policy};
+pub use remind::{Reminder, UnansweredSignal, remind};
+pub use state::{Activity, CpuState, Occupant, ThreadState};
+pub use transmit::{Transmit, TransmitRing, transmit};
+
+#[cfg(test)]
+mod schedules;

@@ -1,0 +1,110 @@
+//! Notify: whether a receiver is signalled now or later (Hyper-Switch, 3.3).
+
+use crate::bounds::{NOTIFY_DELAY_MAX_NS, RECENT_NS};
+use crate::guest::GuestView;
+
+/// Packets in a receive ring that its guest has not been told of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Notification {
+    /// Whether the guest asks for a signal, by its event index or flag.
+    pub is_wanted: bool,
+    /// When the first of these packets was published.
+    pub first_ns: u64,
+    /// When the ring was signalled last, if it was.
+    pub signalled_ns: Option<u64>,
+    /// Whether the guest has used packets or posted buffers since then.
+    pub has_progressed: bool,
+    /// Whether the receive ring has no buffers left: the guest has to be told before more can come.
+    pub is_full: bool,
+}
+
+/// When the guest is signalled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notify {
+    /// Now.
+    Now,
+    /// At this time, unless a later look at the view says earlier.
+    At(u64),
+    /// Not at all: it looks by itself.
+    Unwanted,
+}
+
+/// By the receiver, `None` without a view.
+///
+/// A receiver that sleeps is signalled at once, one that was interrupted recently and still works on that a little later.
+/// It is not known which thread an interrupt goes to, so all of them have to run.
+#[must_use]
+pub fn notify(pending: &Notification, receiver: Option<&GuestView>, now_ns: u64) -> Notify {
+    if !pending.is_wanted {
+        return Notify::Unwanted;
+    }
+    let is_working = receiver.is_some_and(|guest| {
+        guest.is_known()
+            && guest.running > 0
+            && guest.blocked == 0
+            && guest.waiting_elsewhere + guest.waiting_here == 0
+    });
+    let was_interrupted = pending.has_progressed
+        && pending.signalled_ns.is_some_and(|at_ns| now_ns.saturating_sub(at_ns) < RECENT_NS);
+    let due_ns = pending.first_ns.saturating_add(NOTIFY_DELAY_MAX_NS);
+    if is_working && was_interrupted && !pending.is_full && now_ns < due_ns {
+        // A clock that went back delays nothing beyond the bound.
+        Notify::At(due_ns.min(now_ns.saturating_add(NOTIFY_DELAY_MAX_NS)))
+    } else {
+        Notify::Now
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PENDING: Notification = Notification {
+        is_wanted: true,
+        first_ns: 1_000_000,
+        signalled_ns: Some(990_000),
+        has_progressed: true,
+        is_full: false,
+    };
+    const WORKS: GuestView = GuestView {
+        running: 2,
+        waiting_elsewhere: 0,
+        waiting_here: 0,
+        blocked: 0,
+        unknown: 0,
+        blocked_for_ns: 0,
+    };
+
+    #[test]
+    fn a_receiver_that_was_interrupted_and_works_on_that_is_signalled_later() {
+        assert_eq!(notify(&PENDING, Some(&WORKS), 1_010_000), Notify::At(1_050_000));
+        assert_eq!(notify(&PENDING, Some(&WORKS), 1_050_000), Notify::Now);
+    }
+
+    #[test]
+    fn any_other_receiver_is_signalled_at_once() {
+        let now = |pending: Notification, guest: GuestView| {
+            notify(&pending, Some(&guest), 1_010_000) == Notify::Now
+        };
+        assert!(now(PENDING, GuestView { running: 1, blocked: 1, ..WORKS }), "a thread sleeps");
+        assert!(now(PENDING, GuestView { waiting_here: 1, ..WORKS }), "a thread waits for a CPU");
+        assert!(now(PENDING, GuestView { unknown: 1, ..WORKS }), "a thread is not seen");
+        assert!(now(Notification { signalled_ns: None, ..PENDING }, WORKS), "it was never signalled");
+        assert!(
+            now(Notification { signalled_ns: Some(910_000), ..PENDING }, WORKS),
+            "it was signalled long ago"
+        );
+        assert!(now(Notification { has_progressed: false, ..PENDING }, WORKS), "it has not reacted");
+        assert!(now(Notification { is_full: true, ..PENDING }, WORKS), "its ring is full");
+        assert_eq!(notify(&PENDING, None, 1_010_000), Notify::Now, "there is no view");
+    }
+
+    #[test]
+    fn the_ring_s_own_suppression_wins() {
+        let unwanted = Notification { is_wanted: false, ..PENDING };
+        assert_eq!(
+            notify(&unwanted, Some(&GuestView { running: 0, blocked: 1, ..WORKS }), 1_010_000),
+            Notify::Unwanted
+        );
+    }
+}

@@ -1,0 +1,106 @@
+//! The policies, and whether each is used.
+
+/// A use of the view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// How long to look for packets: [`look`](crate::look()).
+    Look,
+    /// When to offer the CPU: [`occupy`](crate::occupy()).
+    Yield,
+    /// When to signal again: [`remind`](crate::remind()).
+    SecondSignal,
+    /// When to signal: [`notify`](crate::notify()).
+    Notify,
+    /// When to let a sender kick: [`transmit`](crate::transmit()).
+    TransmitTimer,
+}
+
+impl Policy {
+    /// All of them.
+    pub const ALL: [Self; 5] =
+        [Self::Look, Self::Yield, Self::SecondSignal, Self::Notify, Self::TransmitTimer];
+
+    /// As users write it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Look => "look",
+            Self::Yield => "yield",
+            Self::SecondSignal => "second-signal",
+            Self::Notify => "notify",
+            Self::TransmitTimer => "transmit-timer",
+        }
+    }
+
+    /// The policy of that name.
+    #[must_use]
+    pub fn of_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|policy| policy.name() == name)
+    }
+
+    /// Those that delay nothing are used where there is a view. The others wait for a measurement that shows a gain.
+    const fn is_default(self) -> bool {
+        matches!(self, Self::Look | Self::Yield | Self::SecondSignal)
+    }
+}
+
+/// Whether a policy is used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Where there is a view.
+    On,
+    /// Never.
+    Off,
+    /// The policy that measured best.
+    #[default]
+    Auto,
+}
+
+/// The mode of each policy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Modes([Mode; Policy::ALL.len()]);
+
+impl Modes {
+    /// Sets the mode of one.
+    pub fn set(&mut self, policy: Policy, mode: Mode) {
+        self.0[policy as usize] = mode;
+    }
+
+    /// The mode of one.
+    #[must_use]
+    pub fn get(&self, policy: Policy) -> Mode {
+        self.0[policy as usize]
+    }
+
+    /// Whether a policy is used where there is a view.
+    #[must_use]
+    pub fn is_used(&self, policy: Policy) -> bool {
+        match self.get(policy) {
+            Mode::On => true,
+            Mode::Off => false,
+            Mode::Auto => policy.is_default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policies_have_names_and_are_switched_one_by_one() {
+        let mut modes = Modes::default();
+        for policy in Policy::ALL {
+            assert_eq!(Policy::of_name(policy.name()), Some(policy));
+            modes.set(policy, Mode::On);
+            assert!(modes.is_used(policy));
+            modes.set(policy, Mode::Off);
+            assert!(!modes.is_used(policy) && modes.get(policy) == Mode::Off);
+            modes.set(policy, Mode::Auto);
+        }
+        assert_eq!(modes, Modes::default());
+        let used = Policy::ALL.map(|policy| modes.is_used(policy));
+        assert_eq!(used, [true, true, true, false, false]);
+        assert_eq!(Policy::of_name("patience"), None);
+    }
+}

@@ -1,0 +1,152 @@
+//! Random schedules: no policy keeps anything waiting beyond its bound, with any view.
+//!
+//! The view is any sequence of states here, true or not. A guest that lies, or a view that is late, can do no worse.
+
+use proptest::prelude::*;
+
+use crate::bounds::{NOTIFY_DELAY_MAX_NS, OFFER_NS, TRANSMIT_DELAY_MAX_NS};
+use crate::{
+    Activity, CpuState, GuestView, LastOffer, Look, LookRound, Notification, Notify, Occupancy, Occupant,
+    ThreadState, Transmit, TransmitRing, look, notify, occupy, transmit,
+};
+
+const STEPS: usize = 100;
+
+fn thread() -> impl Strategy<Value = Option<ThreadState>> {
+    let activity = prop::sample::select(vec![Activity::Running, Activity::Runnable, Activity::Blocked]);
+    prop::option::weighted(0.9, (activity, 0..3_u16, 0..400_000_u64))
+        .prop_map(|state| state.map(|(activity, cpu, for_ns)| ThreadState { activity, cpu, for_ns }))
+}
+
+/// Often one that works on: only then does a policy delay something for long.
+fn guest() -> impl Strategy<Value = Option<GuestView>> {
+    let works = ThreadState { activity: Activity::Running, cpu: 1, for_ns: 0 };
+    let any = prop::collection::vec(thread(), 0..4).prop_map(|threads| GuestView::new(0, threads));
+    prop_oneof![
+        6 => Just(Some(GuestView::new(0, [Some(works)]))),
+        3 => any.prop_map(Some),
+        1 => Just(None),
+    ]
+}
+
+/// A step of a schedule: a time passes, the view shows something, and perhaps packets come.
+#[derive(Clone, Debug)]
+struct Step {
+    pause_ns: u64,
+    guest: Option<GuestView>,
+    has_packets: bool,
+    has_progressed: bool,
+    is_full: bool,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = (0..30_000_u64, guest(), any::<bool>(), prop::bool::weighted(0.9), prop::bool::weighted(0.1))
+        .prop_map(|(pause_ns, guest, has_packets, has_progressed, is_full)| Step {
+            pause_ns,
+            guest,
+            has_packets,
+            has_progressed,
+            is_full,
+        });
+    prop::collection::vec(step, 1..STEPS)
+}
+
+/// The times in a pause of a caller at which it has to act: when a decision was due, and at the pause's end.
+fn stops(now_ns: u64, end_ns: u64, due_ns: Option<u64>) -> impl Iterator<Item = u64> {
+    due_ns.filter(|due_ns| (now_ns..end_ns).contains(due_ns)).into_iter().chain([end_ns])
+}
+
+proptest! {
+    #[test]
+    fn a_receiver_is_told_of_each_packet_in_time(steps in steps()) {
+        let (mut now_ns, mut first_ns, mut signalled_ns, mut due_ns) = (1_000_000, None, None, None);
+        for step in steps {
+            let end_ns = now_ns + step.pause_ns;
+            for at_ns in stops(now_ns, end_ns, due_ns) {
+                now_ns = at_ns;
+                if step.has_packets && at_ns == end_ns {
+                    first_ns = first_ns.or(Some(at_ns));
+                }
+                let Some(first) = first_ns else { continue };
+                prop_assert!(at_ns - first <= NOTIFY_DELAY_MAX_NS, "{} ns", at_ns - first);
+                let pending = Notification {
+                    is_wanted: true,
+                    first_ns: first,
+                    signalled_ns,
+                    has_progressed: step.has_progressed,
+                    is_full: step.is_full,
+                };
+                match notify(&pending, step.guest.as_ref(), at_ns) {
+                    Notify::Now => (first_ns, signalled_ns, due_ns) = (None, Some(at_ns), None),
+                    Notify::At(at) => {
+                        prop_assert!(at > at_ns && at <= first + NOTIFY_DELAY_MAX_NS);
+                        due_ns = Some(at);
+                    }
+                    Notify::Unwanted => prop_assert!(false, "it was wanted"),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_sender_s_packets_are_taken_in_time(steps in steps()) {
+        let mut ring = TransmitRing { visited_ns: 1_000_000 };
+        // When the oldest packet was posted that was not taken; whether the sender kicks.
+        let (mut now_ns, mut posted_ns, mut is_armed, mut due_ns) = (1_000_000, None, false, None);
+        for step in steps {
+            let end_ns = now_ns + step.pause_ns;
+            for at_ns in stops(now_ns, end_ns, due_ns) {
+                now_ns = at_ns;
+                if step.has_packets && at_ns == end_ns {
+                    posted_ns = posted_ns.or(Some(at_ns));
+                }
+                let waited_ns = posted_ns.map_or(0, |posted_ns: u64| at_ns - posted_ns);
+                prop_assert!(waited_ns <= TRANSMIT_DELAY_MAX_NS, "{waited_ns} ns");
+                if is_armed && posted_ns.is_some() {
+                    // It kicked.
+                    (ring.visited_ns, posted_ns, is_armed) = (at_ns, None, false);
+                } else if is_armed {
+                    continue;
+                }
+                match transmit(ring, step.guest.as_ref(), at_ns) {
+                    // The look after arming finds posted packets (`ring/rendezvous.rs`).
+                    Transmit::Arm => (posted_ns, is_armed, due_ns) = (None, true, None),
+                    Transmit::Visit => {
+                        (ring.visited_ns, posted_ns) = (at_ns, None);
+                        due_ns = Some(at_ns + TRANSMIT_DELAY_MAX_NS);
+                    }
+                    Transmit::VisitBy(by_ns) => {
+                        prop_assert!(by_ns > at_ns && by_ns <= ring.visited_ns + TRANSMIT_DELAY_MAX_NS);
+                        due_ns = Some(by_ns);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn looking_in_vain_ends(steps in steps(), learned_ns in 0..400_000_u64, max_ns in 0..300_000_u64) {
+        let mut idle_ns = 0;
+        for step in steps {
+            let round = LookRound { idle_ns, learned_ns, max_ns, is_posted: step.is_full };
+            let looked = look(&round, step.guest.as_ref());
+            prop_assert!(idle_ns < max_ns || looked == Look::Sleep);
+            idle_ns = if step.has_packets || looked == Look::Sleep { 0 } else { idle_ns + step.pause_ns };
+        }
+    }
+
+    /// Counts that are wrong cost no more offers than guessing does.
+    #[test]
+    fn offers_that_nothing_takes_are_as_rare_as_without_a_view(counts in prop::collection::vec((0..3_u32, 0..30_000_u64), 1..STEPS)) {
+        let (mut last, mut now_ns, mut offers) = (None, 0_u64, 0);
+        for (waiting, pause_ns) in counts {
+            now_ns += pause_ns;
+            let cpu = CpuState { occupant: Occupant::Thread(1), waiting };
+            let offer = last.map(|at_ns| LastOffer { age_ns: now_ns - at_ns, was_taken: false });
+            if occupy(Some(&cpu), offer) == Occupancy::Offer {
+                (last, offers) = (Some(now_ns), offers + 1);
+            }
+        }
+        prop_assert!(offers <= 1 + now_ns / OFFER_NS);
+    }
+}

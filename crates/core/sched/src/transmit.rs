@@ -1,0 +1,74 @@
+//! Transmit timer and block edge: whether a sender kicks, or the switch looks by itself (Hyper-Switch, 3.3 and 3.5).
+
+use crate::bounds::TRANSMIT_DELAY_MAX_NS;
+use crate::guest::GuestView;
+
+/// A transmit ring in which nothing was found for as long as looking pays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TransmitRing {
+    /// When it was looked at last.
+    pub visited_ns: u64,
+}
+
+/// The decision about the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transmit {
+    /// The sender kicks when it posts a packet; the ring is left alone until then.
+    Arm,
+    /// The sender does not kick; the ring is looked at by this time, or when the sender goes to sleep.
+    VisitBy(u64),
+    /// The ring is looked at now: the sender went to sleep after it had been looked at last.
+    Visit,
+}
+
+/// By the sender, `None` without a view.
+///
+/// A sender that runs posts packets without a kick, which would cost it an exit each, and they wait for the timer. When it
+/// goes to sleep, its packets are taken at once. A sender that sleeps posts nothing, and its first packet is worth a kick.
+#[must_use]
+pub fn transmit(ring: TransmitRing, sender: Option<&GuestView>, now_ns: u64) -> Transmit {
+    let Some(sender) = sender.filter(|sender| sender.is_known()) else { return Transmit::Arm };
+    let due_ns = ring.visited_ns.saturating_add(TRANSMIT_DELAY_MAX_NS);
+    let visited_ago_ns = now_ns.saturating_sub(ring.visited_ns);
+    if sender.is_blocked() {
+        if sender.blocked_for_ns < visited_ago_ns { Transmit::Visit } else { Transmit::Arm }
+    } else if now_ns >= due_ns {
+        Transmit::Visit
+    } else {
+        // A clock that went back delays nothing beyond the bound.
+        Transmit::VisitBy(due_ns.min(now_ns.saturating_add(TRANSMIT_DELAY_MAX_NS)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RING: TransmitRing = TransmitRing { visited_ns: 1_000_000 };
+
+    #[test]
+    fn a_sender_that_runs_does_not_kick_and_its_packets_wait_for_the_timer() {
+        for awake in [
+            GuestView { running: 1, blocked: 1, ..GuestView::default() },
+            GuestView { waiting_here: 1, ..GuestView::default() },
+        ] {
+            assert_eq!(transmit(RING, Some(&awake), 1_010_000), Transmit::VisitBy(1_050_000));
+            assert_eq!(transmit(RING, Some(&awake), 1_050_000), Transmit::Visit);
+        }
+    }
+
+    #[test]
+    fn when_it_goes_to_sleep_its_packets_are_taken_and_then_it_kicks() {
+        let sleeps = |blocked_for_ns| GuestView { blocked: 1, blocked_for_ns, ..GuestView::default() };
+        assert_eq!(transmit(RING, Some(&sleeps(5_000)), 1_010_000), Transmit::Visit);
+        assert_eq!(transmit(RING, Some(&sleeps(10_000)), 1_010_000), Transmit::Arm);
+        assert_eq!(transmit(RING, Some(&sleeps(u64::MAX)), 1_010_000), Transmit::Arm);
+    }
+
+    #[test]
+    fn a_sender_that_is_not_seen_kicks() {
+        assert_eq!(transmit(RING, None, 1_010_000), Transmit::Arm);
+        let half_seen = GuestView { running: 1, unknown: 1, ..GuestView::default() };
+        assert_eq!(transmit(RING, Some(&half_seen), 1_010_000), Transmit::Arm);
+    }
+}
