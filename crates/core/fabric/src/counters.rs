@@ -1,16 +1,25 @@
 //! Counters of ports and of hand-overs between workers, and the equation that they conserve.
 
+use std::fmt;
+
 use lasthop_verdict::DropReason;
 
 use crate::reference::{Attempt, Outcome};
 
 /// Drop counters of one direction, one per [`DropReason`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Drops([u64; DropReason::ALL.len()]);
 
 impl Default for Drops {
     fn default() -> Self {
         Self([0; DropReason::ALL.len()])
+    }
+}
+
+/// Reasons that occurred, by name: a failed test names the cause.
+impl fmt::Debug for Drops {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.nonzero().map(|(reason, count)| (reason.name(), count))).finish()
     }
 }
 
