@@ -28,6 +28,7 @@ use serde::Serialize;
 use lasthop_api::rundir;
 use lasthop_runtime::fault::Fault;
 
+use crate::ovs::Bridges;
 use finding::{Finding, State};
 use lasthop_api::facts::{Facts, VnicFacts};
 use link::{Case, Sockets};
@@ -85,7 +86,8 @@ pub(crate) fn examine(
         Ok((before, now)) => {
             let peers = now.vnics.iter().filter_map(|vnic| Process::read(vnic.connection.peer_pid?));
             processes.extend(peers.collect::<Vec<_>>());
-            let mut diagnosis = judge(&before, now, scope, &processes);
+            let bridges = now.external.as_ref().and_then(|_| Bridges::ask(dir));
+            let mut diagnosis = judge(&before, now, scope, &processes, bridges.as_ref());
             diagnosis.address(dir);
             Ok(diagnosis)
         }
@@ -96,7 +98,13 @@ pub(crate) fn examine(
     }
 }
 
-fn judge(before: &Facts, now: Facts, scope: Scope<'_>, processes: &[Process]) -> Diagnosis {
+fn judge(
+    before: &Facts,
+    now: Facts,
+    scope: Scope<'_>,
+    processes: &[Process],
+    bridges: Option<&Bridges>,
+) -> Diagnosis {
     let sockets = Sockets::of(processes, &now);
     let earlier: HashMap<&str, &VnicFacts> = before.vnics.iter().map(|vnic| (vnic.name(), vnic)).collect();
     let mut findings = host::findings(before, &now);
@@ -104,7 +112,7 @@ fn judge(before: &Facts, now: Facts, scope: Scope<'_>, processes: &[Process]) ->
     findings.extend(host::without_ports(&now).filter(|_| !is_of_switch));
     for vnic in now.vnics.iter().filter(|vnic| is_of_switch || scope.has(vnic.name())) {
         let before = earlier.get(vnic.name()).copied().unwrap_or(vnic);
-        let case = Case { before, now: vnic, facts: &now, processes, sockets: &sockets };
+        let case = Case { before, now: vnic, facts: &now, processes, sockets: &sockets, bridges };
         findings.extend(if is_of_switch { link::of_switch(&case) } else { link::chain(&case) });
     }
     for port in now.ports.iter().filter(|port| is_of_switch || scope.has(&port.name)) {

@@ -3,6 +3,7 @@
 //! Open vSwitch's programs are those of the system. Those that talk to the kernel's datapath are started with a library in front of
 //! libc (`ovs-glue`) that connects them to the switch's control interface instead.
 
+mod bridges;
 mod install;
 mod library;
 mod processes;
@@ -14,6 +15,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+pub(crate) use bridges::{BridgePort, Bridges, Surroundings};
 pub(crate) use install::{Unit, UnitChange};
 pub(crate) use run::{Places, run};
 pub(crate) use status::{Guest, Status};

@@ -16,6 +16,8 @@ use lasthop_verdict::{Vid, VlanSet};
 use lasthop_api::port::PortSpec;
 use lasthop_api::report::VnicReport;
 
+use crate::ovs::{BridgePort, Bridges};
+
 use super::finding::{Finding, Link, State, Verdict};
 use super::processes::{self, Process, Sharing};
 use lasthop_api::facts::{Facts, VnicFacts};
@@ -28,6 +30,8 @@ pub(super) struct Case<'a> {
     pub(super) facts: &'a Facts,
     pub(super) processes: &'a [Process],
     pub(super) sockets: &'a Sockets<'a>,
+    /// Of the Open vSwitch that has this switch as its datapath.
+    pub(super) bridges: Option<&'a Bridges>,
 }
 
 /// Sockets of this machine's front ends, by their command lines.
@@ -71,6 +75,13 @@ impl<'a> From<&'a PortSpec> for Neighbour<'a> {
     fn from(port: &'a PortSpec) -> Self {
         let PortSpec { isolated, vlan, trunk, native, .. } = port;
         Self { is_isolated: *isolated, vlan: *vlan, trunk: trunk.as_ref(), native: *native }
+    }
+}
+
+impl<'a> From<&'a BridgePort> for Neighbour<'a> {
+    fn from(port: &'a BridgePort) -> Self {
+        let BridgePort { access, native, trunks, .. } = port;
+        Self { is_isolated: false, vlan: *access, trunk: trunks.as_ref(), native: *native }
     }
 }
 
