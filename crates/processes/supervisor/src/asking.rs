@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use super::orders::Asker;
+use super::question::Asker;
 
 /// The requests and their clients, in the order of arrival.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use lasthop_api::rpc;
 use lasthop_runtime::fault::{Fault, Kind};
 
 use super::Supervisor;
-use super::orders::{Asker, OrderPurpose, switch_down};
+use super::question::{Asker, OrderPurpose, switch_down};
 
 impl Supervisor {
     /// Has the switch answer this client. Everything after the answer is the capture.

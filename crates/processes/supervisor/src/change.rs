@@ -4,24 +4,15 @@ use serde_json::{Map, Value};
 
 use lasthop_api::orders::{Answer, Order};
 use lasthop_api::report::SetReport;
-use lasthop_api::vnic::VnicSpec;
 use lasthop_api::vnic::change::{self, Change};
 use lasthop_runtime::fault::{Fault, Kind};
 use lasthop_runtime::log::say;
 
 use super::Supervisor;
-use super::orders::{Asker, OrderPurpose, switch_down};
 use super::placeholder::mtu_of;
-use super::requests::{check_absolute, to_json};
+use super::question::{Asker, Changing, OrderPurpose, switch_down, to_json};
+use super::requests::check_absolute;
 use super::store::Key;
-
-/// A change that the switch has been told of.
-#[derive(Debug)]
-pub(super) struct Changing {
-    pub(super) port: u32,
-    to: VnicSpec,
-    changes: Vec<Change>,
-}
 
 impl Supervisor {
     /// Changes some keys of a vnic. A refusal by the switch leaves them as they were.

@@ -15,11 +15,11 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use serde_json::Value;
 
 use lasthop_api::controller_orders::{ControlledSwitch, ControllerOrder, ControllerReport};
-use lasthop_api::facts::{ControllerFacts, MoveFacts};
+use lasthop_api::facts::ControllerFacts;
 use lasthop_api::fdb::Flush;
 use lasthop_api::modules::FLOW;
 use lasthop_api::orders::Order;
-use lasthop_api::report::{FdbLine, FdbReport, SwitchInside};
+use lasthop_api::report::{FdbLine, FdbReport};
 use lasthop_api::settings::SwitchSettings;
 use lasthop_api::switches::{ControllerKind, SwitchName, SwitchSpec};
 use lasthop_api::vnic::Name;
@@ -29,12 +29,11 @@ use lasthop_runtime::log::{say, say_of_others};
 use super::Supervisor;
 use super::asking::Asking;
 use super::child::{Lives, Role};
-use super::lifecycle::Stage;
-use super::orders::{Asker, OrderPurpose};
 use super::port::Port;
+use super::question::{Asker, ControllerAnswer, OrderPurpose, Question};
 use super::reaper::Reaper;
-use super::requests::Question;
 use super::source::Source;
+use super::stage::Stage;
 use super::upgrade::Upgrade;
 
 /// How long the controller process is waited for: one that is stopped must not keep addresses from being shown, and one that waits for
@@ -71,17 +70,6 @@ pub(super) struct ControllerProcess {
     is_replaced_by: Option<PathBuf>,
     /// The round that it has to answer, and until when.
     suspicion: Option<(u64, Instant)>,
-}
-
-/// The controller process's answer to a question; empty, if it did not answer.
-#[derive(Debug, Default)]
-pub(super) struct ControllerAnswer {
-    fdb: Vec<FdbLine>,
-    inside: Vec<SwitchInside>,
-    pub(super) moves: Vec<MoveFacts>,
-    /// It did answer.
-    has_answered: bool,
-    pub(super) flushed: usize,
 }
 
 /// The question for the switch process that follows.
@@ -434,18 +422,5 @@ impl Supervisor {
                 sums
             }),
         })
-    }
-}
-
-impl ControllerAnswer {
-    /// The switches' events, with those that the controller reports of its own.
-    pub(super) fn with_controlled(&self, mut inside: Vec<SwitchInside>) -> Vec<SwitchInside> {
-        for own in &self.inside {
-            if let Some(switch) = inside.iter_mut().find(|switch| switch.name == own.name) {
-                switch.addresses = own.addresses;
-                switch.counters.extend(own.counters.clone());
-            }
-        }
-        inside
     }
 }

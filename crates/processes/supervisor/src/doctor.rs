@@ -11,10 +11,10 @@ use lasthop_api::switches::FailMode;
 use lasthop_runtime::fault::Fault;
 
 use super::Supervisor;
-use super::controller::{ControllerAnswer, ControllerQuestion};
+use super::controller::ControllerQuestion;
 use super::driver::Wanted;
-use super::orders::Asker;
-use super::requests::{describe, to_json};
+use super::question::{Asker, ControllerAnswer, to_json};
+use super::requests::describe;
 use super::warnings::Warner;
 
 impl Supervisor {

@@ -12,8 +12,8 @@ use lasthop_runtime::log::{say, say_of_others};
 use super::Supervisor;
 use super::asking::Asking;
 use super::child::{Lives, Role};
-use super::orders::Asker;
 use super::port::Port;
+use super::question::Asker;
 use super::reaper::Reaper;
 use super::source::Source;
 

@@ -9,7 +9,7 @@ use lasthop_runtime::fault::{Fault, Kind};
 
 use super::Supervisor;
 use super::controller::ControllerQuestion;
-use super::orders::{Asker, OrderPurpose, switch_down};
+use super::question::{Asker, OrderPurpose, switch_down};
 use super::store::Key;
 
 impl Supervisor {

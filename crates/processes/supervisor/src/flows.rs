@@ -12,7 +12,7 @@ use lasthop_runtime::fault::Fault;
 use lasthop_runtime::log::say;
 
 use super::Supervisor;
-use super::orders::OrderPurpose;
+use super::question::OrderPurpose;
 use super::store::Key;
 
 /// A process that dies so soon after it got the flows may have died of one of them: that of a packet that comes every few seconds, too.

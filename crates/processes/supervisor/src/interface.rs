@@ -13,7 +13,7 @@ use lasthop_runtime::poller::{Interest, Poller};
 
 use super::Supervisor;
 use super::access::Access;
-use super::orders::OrderPurpose;
+use super::question::OrderPurpose;
 use super::sockets::ListenSocket;
 use super::source::Source;
 

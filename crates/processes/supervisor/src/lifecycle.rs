@@ -4,7 +4,6 @@ use std::time::{Duration, Instant};
 
 use lasthop_api::orders::Order;
 use lasthop_api::rundir;
-use lasthop_runtime::clock::earlier;
 use lasthop_runtime::fault::{Fault, Kind};
 use lasthop_runtime::log::say;
 use lasthop_runtime::sandbox::Layer;
@@ -14,10 +13,11 @@ use super::account::obituary;
 use super::control::Control;
 use super::controller::ControllerProcess;
 use super::driver::Driver;
-use super::orders::OrderPurpose;
 use super::port::Port;
+use super::question::OrderPurpose;
 use super::slice_boost::SliceBoost;
 use super::source::Source;
+use super::stage::Stage;
 use super::succession::SessionVersions;
 
 /// How long the switch may take to let its guests go, or to come to rest: less than service managers wait for us.
@@ -28,40 +28,6 @@ const DEATH_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Pause before a switch that could not come to rest is asked again.
 const REST_PAUSE: Duration = Duration::from_millis(20);
-
-/// How far the supervisor is.
-#[derive(Debug)]
-pub(super) enum Stage {
-    /// The first switch gets its ports; a fault ends the program with a message, at once.
-    Starting,
-    /// A failed step is tried again.
-    Serving,
-    /// The switch was told to end.
-    Ending { until: Instant },
-    /// The switch comes to rest, since the service manager keeps its guests for the next supervisor. It is asked again at `retry`.
-    Leaving { until: Instant, retry: Option<Instant> },
-    /// The loop is to be left.
-    Over(Result<(), Fault>),
-}
-
-impl Stage {
-    pub(super) fn due(&self) -> Option<Instant> {
-        match self {
-            Self::Ending { until } => Some(*until),
-            Self::Leaving { until, retry } => earlier(Some(*until), *retry),
-            Self::Starting | Self::Serving | Self::Over(_) => None,
-        }
-    }
-
-    /// Whether a process that ends now is not started again.
-    pub(super) fn is_last(&self) -> bool {
-        matches!(self, Self::Ending { .. } | Self::Leaving { .. } | Self::Over(_))
-    }
-
-    pub(super) fn is_leaving(&self) -> bool {
-        matches!(self, Self::Leaving { .. })
-    }
-}
 
 impl Supervisor {
     /// Starts a switch process and tells it of all switches and ports.

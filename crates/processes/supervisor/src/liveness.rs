@@ -16,10 +16,8 @@ use lasthop_runtime::log::say;
 use lasthop_runtime::procfs;
 
 use super::Supervisor;
-use super::controller::ControllerAnswer;
-use super::lifecycle::Stage;
-use super::orders::{Asker, OrderPurpose};
-use super::requests::Question;
+use super::question::{Asker, ControllerAnswer, OrderPurpose, Question};
+use super::stage::Stage;
 
 /// Between two looks.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);

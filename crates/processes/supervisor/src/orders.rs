@@ -5,86 +5,21 @@ use std::time::{Duration, Instant};
 use lasthop_foreign::ForeignFd;
 use serde_json::Value;
 
-use lasthop_api::fdb::StaticEntry;
 use lasthop_api::orders::{Answer, Order, Report, Request};
 use lasthop_api::report::{FdbLine, FdbReport};
-use lasthop_api::switches::{SwitchName, SwitchSpec};
 use lasthop_runtime::fault::{Fault, Kind};
 use lasthop_runtime::log::say_of_others;
 use lasthop_runtime::procfs;
 
 use super::Supervisor;
-use super::change::Changing;
-use super::lifecycle::Stage;
-use super::requests::Question;
+use super::question::{Asker, OrderPurpose, Question, switch_down};
 use super::source::Source;
+use super::stage::Stage;
 use super::store::Key;
 use super::upgrade::Upgrade;
 
 /// Longest time until a client is told that the switch does not answer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(8);
-
-/// The client that gets the answer.
-#[derive(Clone, Debug)]
-pub(super) struct Asker {
-    pub(super) client: u32,
-    /// None if no answer is wanted.
-    pub(super) id: Option<Value>,
-}
-
-/// The purpose of an order whose answer is awaited.
-#[derive(Debug)]
-pub(super) enum OrderPurpose {
-    /// The port is known to the switch. A new one goes again if it is refused.
-    Added {
-        port: u32,
-        is_new: bool,
-    },
-    /// The switch is known to the switch process. A new one goes again if it is refused.
-    SwitchAdded {
-        name: SwitchName,
-        is_new: bool,
-    },
-    /// The switch is as it is to be.
-    SwitchSet {
-        spec: SwitchSpec,
-    },
-    /// The switch process has let a switch go. One that it does not let go is there again.
-    SwitchRemoved {
-        spec: SwitchSpec,
-    },
-    /// The port has its new settings.
-    Changed(Changing),
-    Removed,
-    /// The port's link follows the uplinks'.
-    Tracked,
-    /// An address is in the forwarding table, behind the port with this number, or out of it.
-    FdbAdded {
-        port: u32,
-        entry: StaticEntry,
-    },
-    FdbDeleted(StaticEntry),
-    /// As it was in the switch before.
-    Restored,
-    /// Datapaths are as they were, and it has the memory of flows.
-    DatapathsRestored,
-    /// The switch takes nothing more, and has nothing in its hands.
-    Rested,
-    /// The session with this number goes on, behind the port with that number.
-    TakenOver {
-        port: u32,
-        attachment: u64,
-    },
-    /// These sessions go on, each behind the port with the number in front.
-    WentOn(Vec<(u32, u64)>),
-    /// All orders of the start are done.
-    Started,
-    /// All guests are gone.
-    Ended,
-    Question(Question),
-    /// The client's connection has become the switch's.
-    Captured,
-}
 
 /// An order without an answer yet.
 #[derive(Debug)]
@@ -337,14 +272,6 @@ impl Supervisor {
             self.answer(asker, Err(Fault::new(Kind::SwitchDown, why)));
         }
     }
-}
-
-/// The answer while there is no switch process.
-pub(super) fn switch_down() -> Fault {
-    Fault::new(
-        Kind::SwitchDown,
-        "the switch process is being started again; try again in a moment, or see its log",
-    )
 }
 
 #[cfg(test)]

@@ -7,22 +7,19 @@
 //!
 //! Open vSwitch's `mtu_request` sets the MTU of that tap, and by it the vnic's: a guest is told it when it attaches.
 
-use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 
 use lasthop_netdev::{OpenError, TapOptions};
 use rustix::io::Errno;
-use serde_json::{Map, Value};
 
-use lasthop_api::orders::{HostDevice, Order};
-use lasthop_api::switches::SwitchName;
-use lasthop_api::vnic::{Name, VnicSpec};
+use lasthop_api::orders::HostDevice;
+use lasthop_api::vnic::VnicSpec;
 use lasthop_runtime::log::say_of_others;
 
-use super::Supervisor;
 use super::limits::Limits;
-use super::port::Port;
-use super::warnings::MTU_USUAL;
+
+/// The MTU of a guest without one of its own, in bytes (Ethernet).
+pub(super) const MTU_USUAL: u16 = 1500;
 
 /// A tap without a purpose of its own.
 #[derive(Debug)]
@@ -36,7 +33,7 @@ pub(super) struct Placeholder {
 }
 
 impl Placeholder {
-    fn make(vnic: &VnicSpec) -> Result<Self, OpenError> {
+    pub(super) fn make(vnic: &VnicSpec) -> Result<Self, OpenError> {
         let options = TapOptions {
             mtu_bytes: vnic.mtu.map(u32::from),
             mac: vnic.mac.map(|mac| mac.0),
@@ -52,7 +49,7 @@ impl Placeholder {
         HostDevice { index: self.index, namespace: None }
     }
 
-    fn is_gone(&self) -> bool {
+    pub(super) fn is_gone(&self) -> bool {
         lasthop_netdev::tap_namespace_id(self.tap.as_fd()) == Err(Errno::BADFD)
     }
 
@@ -73,7 +70,7 @@ impl Placeholder {
     }
 
     /// As it is now; none when the tap was renamed or moved.
-    fn mtu_bytes(&self, vnic: &VnicSpec) -> Option<u32> {
+    pub(super) fn mtu_bytes(&self, vnic: &VnicSpec) -> Option<u32> {
         lasthop_netdev::mtu_bytes(vnic.name.as_str(), self.index)
     }
 
@@ -85,7 +82,7 @@ impl Placeholder {
         }
     }
 
-    fn set_link(&mut self, has_link: bool) {
+    pub(super) fn set_link(&mut self, has_link: bool) {
         if self.has_link != Some(has_link) {
             // Fails when the tap was deleted; the kernel reports that as well.
             let _ = lasthop_netdev::set_carrier(self.tap.as_fd(), has_link);
@@ -97,119 +94,4 @@ impl Placeholder {
 /// Bytes; a vnic without an MTU of its own has that of other devices.
 pub(super) fn mtu_of(vnic: &VnicSpec) -> u32 {
     vnic.mtu.unwrap_or(MTU_USUAL).into()
-}
-
-impl Supervisor {
-    /// Makes a vnic's placeholder if it is to have one. Without it the vnic is as good as ever to everybody but Open vSwitch.
-    pub(super) fn make_placeholder(&mut self, number: u32) {
-        let Some(port) = self.ports.get(&number).filter(|port| port.device().is_none()) else { return };
-        if !self.has_outside_controller(&port.spec) {
-            return;
-        }
-        let made = Placeholder::make(&port.spec);
-        // To hear of its deletion.
-        let watched = self.watch_links();
-        let Some(port) = self.ports.get_mut(&number) else { return };
-        match made {
-            Ok(placeholder) => port.placeholder = Some(placeholder),
-            Err(error) => say_of_others!(
-                Warning: "vnic {name}: Open vSwitch will not find it, for want of a tap of its name: {error}",
-                name = port.spec.name
-            ),
-        }
-        if let Err(fault) = watched {
-            say_of_others!(Warning: "vnic {}: {fault}", port.spec.name);
-        }
-    }
-
-    /// Vnics of a switch that was changed get placeholders, or have theirs taken away.
-    pub(super) fn settle_placeholders(&mut self, switch: &SwitchName) {
-        let own = self.ports.iter().filter(|(_, port)| port.spec.switch == *switch);
-        let own: Vec<u32> = own.map(|(number, _)| *number).collect();
-        for number in own {
-            let Some(port) = self.ports.get(&number) else { continue };
-            match (self.has_outside_controller(&port.spec), port.placeholder.is_some()) {
-                (true, false) => self.make_placeholder(number),
-                (false, true) => {
-                    if let Some(port) = self.ports.get_mut(&number) {
-                        port.placeholder = None;
-                    }
-                }
-                _ => continue,
-            }
-            self.tell_of_placeholder(number);
-        }
-    }
-
-    fn has_outside_controller(&self, vnic: &VnicSpec) -> bool {
-        self.switches.iter().any(|switch| switch.name == vnic.switch && switch.has_outside_controller())
-    }
-
-    /// Sets the placeholders' links to those of their guests.
-    pub(super) fn tend_placeholders(&mut self) {
-        for port in self.ports.values_mut() {
-            let has_link = port.has_guest_link();
-            if let Some(placeholder) = &mut port.placeholder {
-                placeholder.set_link(has_link);
-            }
-        }
-    }
-
-    /// There are news of devices: deleted placeholders are made again.
-    pub(super) fn look_for_placeholders(&mut self, names: &BTreeSet<String>) {
-        let is_lost = |port: &Port| {
-            let placeholder = port.placeholder.as_ref().filter(|_| names.contains(port.spec.name.as_str()));
-            placeholder.is_some_and(Placeholder::is_gone)
-        };
-        let lost: Vec<u32> =
-            self.ports.iter().filter(|(_, port)| is_lost(port)).map(|(number, _)| *number).collect();
-        for number in lost {
-            if let Some(port) = self.ports.get_mut(&number) {
-                port.placeholder = None;
-            }
-            self.make_placeholder(number);
-            self.tell_of_placeholder(number);
-        }
-    }
-
-    /// A change of a vnic to an MTU of `asked_bytes` is over: every change of its placeholder since then is applied now.
-    pub(super) fn heed_after_change(&mut self, number: u32, asked_bytes: u32) {
-        let Some(port) = self.ports.get(&number) else { return };
-        let mtu = port.placeholder.as_ref().and_then(|placeholder| placeholder.mtu_bytes(&port.spec));
-        if mtu.is_some_and(|mtu| mtu != asked_bytes) {
-            let name = port.spec.name.clone();
-            self.heed_placeholders(|other| other == name.as_str());
-        }
-    }
-
-    /// Placeholders of these names that were given another MTU give it to their vnics. Those of vnics that cannot change now are
-    /// heeded when they can.
-    pub(super) fn heed_placeholders(&mut self, is_meant: impl Fn(&str) -> bool) {
-        if !self.lives.is_up() {
-            return;
-        }
-        let wanted = |port: &Port| {
-            let may_change = !port.is_changing && is_meant(port.spec.name.as_str());
-            let placeholder = port.placeholder.as_ref().filter(|_| may_change)?;
-            let mtu = placeholder.mtu_bytes(&port.spec).filter(|mtu| *mtu != mtu_of(&port.spec))?;
-            Some((port.spec.name.clone(), mtu))
-        };
-        let wanted: Vec<(u32, (Name, u32))> =
-            self.ports.iter().filter_map(|(number, port)| Some((*number, wanted(port)?))).collect();
-        for (number, (name, mtu)) in wanted {
-            let keys = Map::from_iter([("mtu".to_owned(), Value::from(mtu))]);
-            if let Err(fault) = self.change_vnic(number, keys, None) {
-                say_of_others!(
-                    Warning: "vnic {name}: its tap was given an MTU of {mtu}, which its guest will not have: {}",
-                    fault.message
-                );
-            }
-        }
-    }
-
-    fn tell_of_placeholder(&mut self, number: u32) {
-        let Some(port) = self.ports.get(&number) else { return };
-        let device = port.placeholder.as_ref().map(Placeholder::host_device);
-        self.tell_switch(Order::HostDevice { name: port.spec.name.to_string(), device });
-    }
 }

@@ -15,9 +15,8 @@ use lasthop_runtime::log::{Level, limited_line, say, say_of_others};
 use lasthop_runtime::poller::Interest;
 
 use super::Supervisor;
-use super::orders::{Asker, OrderPurpose};
 use super::port::Port;
-use super::requests::to_json;
+use super::question::{Asker, OrderPurpose, to_json};
 use super::source::Source;
 use super::store::Key;
 

@@ -14,8 +14,8 @@ use lasthop_api::switches::{SwitchName, SwitchSpec};
 use lasthop_api::vnic::{Name, VnicSpec};
 
 use super::Supervisor;
-use super::lifecycle::Stage;
 use super::port::Port;
+use super::stage::Stage;
 use super::store::{Identity, Key, RecordContents};
 
 /// Of the records. A supervisor that knows another one begins anew.

@@ -22,8 +22,8 @@ use lasthop_runtime::log::say_of_others;
 use super::Supervisor;
 use super::device::DevicePort;
 use super::opening::{self, Opening};
-use super::orders::OrderPurpose;
 use super::port::Port;
+use super::question::OrderPurpose;
 
 /// Devices that were asked for and are ports: each costs descriptors and a place in the driver process, and a datapath of Open vSwitch
 /// has some ten.

@@ -1,9 +1,7 @@
 //! The methods of the control interface (docs/user/control-api.md).
 
-use std::rc::Rc;
-
 use lasthop_modules::FDB_ENTRIES_MAX;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::Value;
 
 use lasthop_api::modules::{FLOW, FdbEntries};
@@ -22,9 +20,8 @@ use lasthop_runtime::sandbox::Layer;
 
 use super::Supervisor;
 use super::control::Line;
-use super::controller::ControllerAnswer;
-use super::orders::{Asker, OrderPurpose, switch_down};
 use super::port::Port;
+use super::question::{Asker, OrderPurpose, Question, switch_down, to_json};
 use super::warnings::Warner;
 
 /// All methods.
@@ -56,36 +53,6 @@ const METHODS: &[&str] = &[
 ];
 /// A vnic's state when there is no switch process to ask, or it does not answer.
 const STATE_DOWN: &str = "no answer from the switch process";
-
-/// A question that only the switch can answer.
-#[derive(Debug)]
-pub(super) enum Question {
-    Stats {
-        name: Option<String>,
-    },
-    Fdb {
-        switch: Option<String>,
-        controller: Rc<ControllerAnswer>,
-    },
-    Flush {
-        controller: Rc<ControllerAnswer>,
-    },
-    Switches {
-        controller: Rc<ControllerAnswer>,
-    },
-    List,
-    Show {
-        name: String,
-    },
-    /// Device ports, one or all.
-    Ports {
-        name: Option<String>,
-    },
-    Doctor {
-        name: Option<String>,
-        controller: Rc<ControllerAnswer>,
-    },
-}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -406,10 +373,6 @@ fn no_such_method(method: &str) -> Fault {
     let hint = names::hint(method, METHODS.iter().copied());
     let methods = METHODS.join(", ");
     Fault::new(Kind::Method, format!("there is no method \"{method}\"{hint} (there are {methods})"))
-}
-
-pub(super) fn to_json(value: &impl Serialize) -> Result<Value, Fault> {
-    serde_json::to_value(value).map_err(|error| Fault::internal("write the answer", error))
 }
 
 #[cfg(test)]

@@ -11,9 +11,8 @@ use lasthop_runtime::fault::{Fault, Kind};
 use super::Supervisor;
 use super::device::DevicePort;
 use super::driver::Wanted;
-use super::orders::Asker;
 use super::port::Port;
-use super::requests::{Question, to_json};
+use super::question::{Asker, Question, to_json};
 use super::warnings::Warner;
 
 /// The switch's word for a port whose rings run.

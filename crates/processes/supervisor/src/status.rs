@@ -5,7 +5,7 @@ use std::time::Instant;
 use lasthop_runtime::notify::{Manager, Phase};
 
 use super::Supervisor;
-use super::lifecycle::Stage;
+use super::stage::Stage;
 
 impl Supervisor {
     /// Reports changes to the service manager, if there is one.

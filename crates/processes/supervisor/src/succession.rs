@@ -14,7 +14,7 @@ use lasthop_runtime::log::{say, say_of_others};
 
 use super::Supervisor;
 use super::child::Process;
-use super::orders::OrderPurpose;
+use super::question::OrderPurpose;
 use super::saved_session::{SavedSession, SessionParts, SessionVersion};
 use super::store::Key;
 

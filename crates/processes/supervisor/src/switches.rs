@@ -14,8 +14,7 @@ use lasthop_runtime::log::say;
 use super::Supervisor;
 use super::child::Role;
 use super::controller::ControllerQuestion;
-use super::orders::{Asker, OrderPurpose, switch_down};
-use super::requests::to_json;
+use super::question::{Asker, OrderPurpose, switch_down, to_json};
 use super::store::Key;
 
 /// For a name that is not close to that of any switch.

@@ -8,8 +8,8 @@ use lasthop_netdev::links::Links;
 use lasthop_runtime::log::say_of_others;
 
 use super::Supervisor;
-use super::orders::OrderPurpose;
 use super::port::Port;
+use super::question::OrderPurpose;
 
 impl Supervisor {
     /// Tells the switch which guests' links go down or come back.

@@ -31,7 +31,7 @@ use lasthop_runtime::sandbox::Layer;
 
 use super::Supervisor;
 use super::child::Process;
-use super::orders::{Asker, OrderPurpose, switch_down};
+use super::question::{Asker, OrderPurpose, switch_down};
 use super::slice_boost::SliceBoost;
 use super::source::Source;
 use super::succession::SessionVersions;

@@ -4,10 +4,9 @@ use std::collections::HashMap;
 
 use lasthop_api::report::{PortReport, StatsReport};
 
+use super::placeholder::MTU_USUAL;
 use super::port::Port;
 
-/// The MTU of a guest without one of its own, in bytes (Ethernet).
-pub(super) const MTU_USUAL: u16 = 1500;
 /// Vnics named in a warning at most.
 const NAMES_MAX: usize = 3;
 

@@ -1,0 +1,151 @@
+//! A client's request on its way: the client, the question that another process has to answer first, and the purpose of an order.
+
+use std::rc::Rc;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use lasthop_api::facts::MoveFacts;
+use lasthop_api::fdb::StaticEntry;
+use lasthop_api::report::{FdbLine, SwitchInside};
+use lasthop_api::switches::{SwitchName, SwitchSpec};
+use lasthop_api::vnic::VnicSpec;
+use lasthop_api::vnic::change::Change;
+use lasthop_runtime::fault::{Fault, Kind};
+
+/// The client that gets the answer.
+#[derive(Clone, Debug)]
+pub(super) struct Asker {
+    pub(super) client: u32,
+    /// None if no answer is wanted.
+    pub(super) id: Option<Value>,
+}
+
+/// The purpose of an order whose answer is awaited.
+#[derive(Debug)]
+pub(super) enum OrderPurpose {
+    /// The port is known to the switch. A new one goes again if it is refused.
+    Added {
+        port: u32,
+        is_new: bool,
+    },
+    /// The switch is known to the switch process. A new one goes again if it is refused.
+    SwitchAdded {
+        name: SwitchName,
+        is_new: bool,
+    },
+    /// The switch is as it is to be.
+    SwitchSet {
+        spec: SwitchSpec,
+    },
+    /// The switch process has let a switch go. One that it does not let go is there again.
+    SwitchRemoved {
+        spec: SwitchSpec,
+    },
+    /// The port has its new settings.
+    Changed(Changing),
+    Removed,
+    /// The port's link follows the uplinks'.
+    Tracked,
+    /// An address is in the forwarding table, behind the port with this number, or out of it.
+    FdbAdded {
+        port: u32,
+        entry: StaticEntry,
+    },
+    FdbDeleted(StaticEntry),
+    /// As it was in the switch before.
+    Restored,
+    /// Datapaths are as they were, and it has the memory of flows.
+    DatapathsRestored,
+    /// The switch takes nothing more, and has nothing in its hands.
+    Rested,
+    /// The session with this number goes on, behind the port with that number.
+    TakenOver {
+        port: u32,
+        attachment: u64,
+    },
+    /// These sessions go on, each behind the port with the number in front.
+    WentOn(Vec<(u32, u64)>),
+    /// All orders of the start are done.
+    Started,
+    /// All guests are gone.
+    Ended,
+    Question(Question),
+    /// The client's connection has become the switch's.
+    Captured,
+}
+
+/// A change that the switch has been told of.
+#[derive(Debug)]
+pub(super) struct Changing {
+    pub(super) port: u32,
+    pub(super) to: VnicSpec,
+    pub(super) changes: Vec<Change>,
+}
+
+/// A question that only the switch can answer.
+#[derive(Debug)]
+pub(super) enum Question {
+    Stats {
+        name: Option<String>,
+    },
+    Fdb {
+        switch: Option<String>,
+        controller: Rc<ControllerAnswer>,
+    },
+    Flush {
+        controller: Rc<ControllerAnswer>,
+    },
+    Switches {
+        controller: Rc<ControllerAnswer>,
+    },
+    List,
+    Show {
+        name: String,
+    },
+    /// Device ports, one or all.
+    Ports {
+        name: Option<String>,
+    },
+    Doctor {
+        name: Option<String>,
+        controller: Rc<ControllerAnswer>,
+    },
+}
+
+/// The controller process's answer to a question; empty, if it did not answer.
+#[derive(Debug, Default)]
+pub(super) struct ControllerAnswer {
+    pub(super) fdb: Vec<FdbLine>,
+    pub(super) inside: Vec<SwitchInside>,
+    pub(super) moves: Vec<MoveFacts>,
+    /// It did answer.
+    pub(super) has_answered: bool,
+    pub(super) flushed: usize,
+}
+
+impl ControllerAnswer {
+    /// The switches' events, with those that the controller reports of its own.
+    pub(super) fn with_controlled(&self, mut inside: Vec<SwitchInside>) -> Vec<SwitchInside> {
+        for own in &self.inside {
+            if let Some(switch) = inside.iter_mut().find(|switch| switch.name == own.name) {
+                switch.addresses = own.addresses;
+                switch.counters.extend(own.counters.clone());
+            }
+        }
+        inside
+    }
+}
+
+/// The answer while there is no switch process.
+pub(super) fn switch_down() -> Fault {
+    Fault::new(
+        Kind::SwitchDown,
+        "the switch process is being started again; try again in a moment, or see its log",
+    )
+}
+
+/// An answer as a client gets it.
+pub(super) fn to_json(value: &impl Serialize) -> Result<Value, Fault> {
+    serde_json::to_value(value).map_err(|error| Fault::internal("write the answer", error))
+}
