@@ -23,15 +23,14 @@ use lasthop_api::report::{FdbLine, FdbReport};
 use lasthop_api::settings::SwitchSettings;
 use lasthop_api::switches::{ControllerKind, SwitchName, SwitchSpec};
 use lasthop_api::vnic::Name;
+use lasthop_children::{ChildRole, Reaper, RestartingChild};
 use lasthop_runtime::fault::Fault;
 use lasthop_runtime::log::{say, say_of_others};
 
 use super::Supervisor;
 use super::asking::Asking;
-use super::child::{Lives, Role};
 use super::port::Port;
 use super::question::{Asker, ControllerAnswer, OrderPurpose, Question};
-use super::reaper::Reaper;
 use super::source::Source;
 use super::stage::Stage;
 use super::upgrade::Upgrade;
@@ -52,7 +51,7 @@ const RENEWAL_PAUSE: Duration = Duration::from_secs(1);
 /// The controller process, and the clients that wait for it.
 #[derive(Debug)]
 pub(super) struct ControllerProcess {
-    pub(super) lives: Lives<ControllerOrder, ControllerReport>,
+    pub(super) lives: RestartingChild<ControllerOrder, ControllerReport>,
     /// The configuration that it was told last.
     told: Option<Vec<ControlledSwitch>>,
     /// Which processes are connected: how often each was started until then.
@@ -84,7 +83,7 @@ pub(super) enum ControllerQuestion {
 impl ControllerProcess {
     pub(super) fn new(settings: &SwitchSettings, reaper: &Reaper) -> Self {
         Self {
-            lives: Lives::new(Role::controller(settings), reaper),
+            lives: RestartingChild::new(ChildRole::controller(settings), reaper),
             told: None,
             connected: None,
             connections: 0,

@@ -7,14 +7,13 @@ use lasthop_netdev::lift_memory_lock;
 
 use lasthop_api::driver_orders::{DriverOrder, DriverReport};
 use lasthop_api::settings::SwitchSettings;
+use lasthop_children::{ChildRole, Reaper, RestartingChild};
 use lasthop_runtime::log::{say, say_of_others};
 
 use super::Supervisor;
 use super::asking::Asking;
-use super::child::{Lives, Role};
 use super::port::Port;
 use super::question::Asker;
-use super::reaper::Reaper;
 use super::source::Source;
 
 /// How long counters of the driver process are waited for: one that is stopped must not keep its ports from being shown, and
@@ -24,7 +23,7 @@ const COUNTERS_PATIENCE: Duration = Duration::from_secs(2);
 /// The driver process, and the clients that wait for it.
 #[derive(Debug)]
 pub(super) struct Driver {
-    pub(super) lives: Lives<DriverOrder, DriverReport>,
+    pub(super) lives: RestartingChild<DriverOrder, DriverReport>,
     /// The last question is not answered yet.
     is_asked: bool,
     asking: Asking<Wanted>,
@@ -44,7 +43,7 @@ pub(super) enum Wanted {
 impl Driver {
     pub(super) fn new(settings: &SwitchSettings, reaper: &Reaper) -> Self {
         Self {
-            lives: Lives::new(Role::driver(settings), reaper),
+            lives: RestartingChild::new(ChildRole::driver(settings), reaper),
             is_asked: false,
             asking: Asking::new(COUNTERS_PATIENCE),
             requests: BTreeMap::new(),

@@ -2,10 +2,10 @@
 
 use std::time::Instant;
 
+use lasthop_children::RunningChild;
 use lasthop_runtime::clock::earlier;
 
 use super::Supervisor;
-use super::child::Process;
 use super::upgrade::Upgrade;
 
 /// Times that the channel of a process that has ended is read: more than its socket has room for. Another process may have its end of
@@ -53,7 +53,7 @@ impl Supervisor {
             .upgrade
             .as_mut()
             .and_then(Upgrade::successor)
-            .is_some_and(|successor| Process::is_over(successor, now))
+            .is_some_and(|successor| RunningChild::is_over(successor, now))
         {
             self.successor_gone();
         }

@@ -23,7 +23,6 @@ mod account;
 mod asking;
 mod capture;
 mod change;
-mod child;
 mod client;
 mod control;
 mod control_clients;
@@ -42,26 +41,19 @@ mod limits;
 mod liveness;
 mod opening;
 mod orders;
-mod orphans;
 mod placeholder;
 mod placeholders;
 mod port;
 mod ports;
 mod previous;
 mod question;
-mod reaper;
 mod records;
-mod relay;
 mod requested;
 mod requests;
 mod saved_session;
 mod showing;
-#[cfg(test)]
-mod sleeper;
-mod slice_boost;
 mod sockets;
 mod source;
-mod spawner;
 mod stage;
 mod status;
 mod store;
@@ -86,6 +78,7 @@ use lasthop_api::rundir::{RunDir, control_socket, datapath_socket};
 use lasthop_api::settings::SwitchSettings;
 use lasthop_api::switches::SwitchSpec;
 use lasthop_api::vnic::VnicSpec;
+use lasthop_children::{ChildRole, Reaper, RestartingChild, SliceBoost};
 use lasthop_netdev::links::Links;
 use lasthop_runtime::clock::earlier;
 use lasthop_runtime::descriptors;
@@ -95,7 +88,6 @@ use lasthop_runtime::poller::{Happening, Interest, Poller};
 use lasthop_runtime::signals::Signals;
 
 use account::Account;
-use child::{Lives, Role};
 use control::Control;
 use control_clients::ControlClients;
 use controller::ControllerProcess;
@@ -107,10 +99,8 @@ use liveness::Liveness;
 use orders::Waiting;
 use port::Port;
 use previous::PreviousState;
-use reaper::Reaper;
 use records::Told;
 use saved_session::SavedSession;
-use slice_boost::SliceBoost;
 use sockets::ListenSocket;
 use source::Source;
 use stage::Stage;
@@ -188,7 +178,7 @@ struct Supervisor {
     reaper: Reaper,
     signals: Signals,
     settings: SwitchSettings,
-    lives: Lives<Request, Report>,
+    lives: RestartingChild<Request, Report>,
     driver: Driver,
     controller: ControllerProcess,
     /// None until there is a device port.
@@ -255,7 +245,7 @@ impl Supervisor {
             dir: dir.to_path_buf(),
             poller,
             signals,
-            lives: Lives::new(Role::switch(&settings), &reaper),
+            lives: RestartingChild::new(ChildRole::switch(&settings), &reaper),
             driver: Driver::new(&settings, &reaper),
             controller: ControllerProcess::new(&settings, &reaper),
             reaper,

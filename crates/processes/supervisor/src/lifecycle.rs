@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use lasthop_api::orders::Order;
 use lasthop_api::rundir;
+use lasthop_children::SliceBoost;
 use lasthop_runtime::fault::{Fault, Kind};
 use lasthop_runtime::log::say;
 use lasthop_runtime::sandbox::Layer;
@@ -15,7 +16,6 @@ use super::controller::ControllerProcess;
 use super::driver::Driver;
 use super::port::Port;
 use super::question::OrderPurpose;
-use super::slice_boost::SliceBoost;
 use super::source::Source;
 use super::stage::Stage;
 use super::succession::SessionVersions;
@@ -81,7 +81,11 @@ impl Supervisor {
         self.upgraded();
         // Requests to them while there was no switch process.
         self.heed_placeholders(|_| true);
-        self.bury_orphans();
+        // A successor is a child that is in no list yet.
+        if self.upgrade.is_none() {
+            let own = [self.lives.pid(), self.driver.lives.pid(), self.controller.lives.pid()];
+            self.reaper.reap_orphans(&own);
+        }
     }
 
     /// The switch has given up the rights that it could, and continues with the guests of another one.

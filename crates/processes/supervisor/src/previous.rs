@@ -7,14 +7,11 @@
 //! ```
 
 use std::collections::BTreeMap;
-use std::os::fd::AsRawFd;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use lasthop_foreign::{ForeignFd, Origin};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{Shutdown, shutdown};
-use rustix::process::{Signal, pidfd_send_signal};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -24,23 +21,19 @@ use lasthop_api::port;
 use lasthop_api::report::ConfigReport;
 use lasthop_api::switches;
 use lasthop_api::vnic::{Name, VnicSpec};
+use lasthop_children::{await_end, is_process};
 use lasthop_config::plan::{Plan, Step};
-use lasthop_runtime::fault::{Fault, Kind};
+use lasthop_runtime::fault::Fault;
 use lasthop_runtime::log::say;
-use lasthop_runtime::procfs::{self, Standing};
 
 use super::account::Account;
 use super::flows::KeptFlows;
 use super::port::Port;
-use super::reaper::{Look, Looks, stuck_text};
 use super::records::{HeadRecord, PortRecord, RECORD_VERSION, Told};
 use super::saved_session::SavedSession;
 use super::sockets::ListenSocket;
 use super::store::{Inherited, Key};
 use super::{RunSettings, Supervisor};
-
-/// How long the last switch process may take to end by itself, now that its supervisor is gone.
-const END_PATIENCE: Duration = Duration::from_millis(100);
 
 /// All that was left.
 #[derive(Debug)]
@@ -279,44 +272,6 @@ fn parse<T: DeserializeOwned>(text: &[u8]) -> Result<T, String> {
     serde_json::from_slice(text).map_err(|error| error.to_string())
 }
 
-/// Whether a descriptor is of a process, which is a file of no other kind (pidfd_open(2)).
-fn is_process(fd: &ForeignFd) -> bool {
-    let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap_or_default();
-    let link = link.to_string_lossy();
-    // Since Linux 6.9 they have inodes of their own.
-    link == "anon_inode:[pidfd]" || link.starts_with("pidfd:[")
-}
-
-/// Makes sure that a process has ended, or is stuck: no thread of it runs its program any more then (`reaper`). No guest is served
-/// before that, since two switch processes must never serve the same guest.
-fn await_end(process: &ForeignFd) -> Result<(), Fault> {
-    if ends(process, END_PATIENCE) {
-        return Ok(());
-    }
-    let _ = pidfd_send_signal(process, Signal::KILL);
-    let mut looks = Looks::begin(Instant::now());
-    while let Some(due) = looks.due() {
-        if ends(process, due.saturating_duration_since(Instant::now())) {
-            return Ok(());
-        }
-        let pid = procfs::pid_of(process).unwrap_or_default();
-        let standing = procfs::standing(pid);
-        let look = looks.note(matches!(standing, Standing::Stuck(_)), Instant::now());
-        if let (Look::IsStuck, Standing::Stuck(thread)) = (look, standing) {
-            say!(Error: "{}", stuck_text("the last supervisor's switch process", pid, &thread));
-            return Ok(());
-        }
-    }
-    let why = "the switch process of the last supervisor does not end, though it was killed; guests wait until it has";
-    Err(Fault::new(Kind::Internal, why))
-}
-
-fn ends(process: &ForeignFd, patience: Duration) -> bool {
-    let timeout = Timespec::try_from(patience).ok();
-    let mut fds = [PollFd::new(process, PollFlags::IN)];
-    poll(&mut fds, timeout.as_ref()).is_ok_and(|count| count > 0)
-}
-
 impl Inherited {
     /// Ends all connections, and lets others listen where these sockets do.
     fn shut_all(&self) {
@@ -330,12 +285,12 @@ impl Inherited {
 mod tests {
     use std::os::fd::OwnedFd;
     use std::os::unix::net::{UnixListener, UnixStream};
+    use std::process::Command;
 
     use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
     use super::*;
     use crate::access::Access;
-    use crate::sleeper::Sleeper;
     use lasthop_api::settings::{Settings, SwitchSettings};
 
     fn error_of(head: &str, fd: OwnedFd) -> String {
@@ -370,11 +325,10 @@ mod tests {
 
     #[test]
     fn a_process_of_another_version_has_ended_before_anything_begins() {
-        let mut sleeper = Sleeper::start();
-        let pid = Pid::from_child(&sleeper.0);
-        let process = pidfd_open(pid, PidfdFlags::empty()).expect("a descriptor");
+        let mut sleeper = Command::new("sleep").arg("30").spawn().expect("a process");
+        let process = pidfd_open(Pid::from_child(&sleeper), PidfdFlags::empty()).expect("a descriptor");
         assert!(PreviousState::read(&Inherited::of_test(b"{}", process)).expect("ended").is_none());
-        let status = sleeper.0.try_wait().expect("a child").expect("it has ended");
+        let status = sleeper.try_wait().expect("a child").expect("it has ended");
         assert!(!status.success());
     }
 

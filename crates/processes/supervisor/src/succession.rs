@@ -8,12 +8,12 @@ use lasthop_foreign::ForeignFd;
 use serde_json::Value;
 
 use lasthop_api::orders::{Answer, Order, Report, Request};
+use lasthop_children::RunningChild;
 use lasthop_runtime::fault::Fault;
 use lasthop_runtime::ipc::FRAME_FDS_MAX;
 use lasthop_runtime::log::{say, say_of_others};
 
 use super::Supervisor;
-use super::child::Process;
 use super::question::OrderPurpose;
 use super::saved_session::{SavedSession, SessionParts, SessionVersion};
 use super::store::Key;
@@ -166,7 +166,7 @@ impl Supervisor {
     /// any.
     pub(super) fn prepare(
         &self,
-        successor: &mut Process<Request, Report>,
+        successor: &mut RunningChild<Request, Report>,
         known: &mut SessionVersions,
     ) -> bool {
         known.retain(|number, _| self.saved_sessions.contains_key(number));

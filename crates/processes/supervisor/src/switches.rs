@@ -8,11 +8,11 @@ use lasthop_api::orders::Order;
 use lasthop_api::report::{SwitchInside, SwitchList, SwitchReport};
 use lasthop_api::switches::{self, SwitchChange, SwitchName, SwitchSpec};
 use lasthop_api::vnic::VnicSpec;
+use lasthop_children::ChildRole;
 use lasthop_runtime::fault::{Fault, Kind};
 use lasthop_runtime::log::say;
 
 use super::Supervisor;
-use super::child::Role;
 use super::controller::ControllerQuestion;
 use super::question::{Asker, OrderPurpose, switch_down, to_json};
 use super::store::Key;
@@ -120,7 +120,7 @@ impl Supervisor {
         self.store.is_late(Key::Head);
         if spec.name.is_default() {
             self.settings.set_default_switch(&spec);
-            self.lives.set_role(Role::switch(&self.settings));
+            self.lives.set_role(ChildRole::switch(&self.settings));
         }
         self.store.is_late(Key::Head);
         say!("switch {}: {}", spec.name, spec.options_text());

@@ -24,15 +24,14 @@ use lasthop_api::fdb::StaticEntry;
 use lasthop_api::orders::{Answer, Order, Report, Request, STATE_VERSION, SwitchPort};
 use lasthop_api::switches::SwitchSpec;
 use lasthop_api::vnic::{MemoryMax, VnicSpec};
+use lasthop_children::{RunningChild, SliceBoost};
 use lasthop_runtime::fault::{Fault, Kind};
 use lasthop_runtime::log::say;
 use lasthop_runtime::poller::Interest;
 use lasthop_runtime::sandbox::Layer;
 
 use super::Supervisor;
-use super::child::Process;
 use super::question::{Asker, OrderPurpose, switch_down};
-use super::slice_boost::SliceBoost;
 use super::source::Source;
 use super::succession::SessionVersions;
 
@@ -62,7 +61,7 @@ pub(super) struct UpgradeParams {
 pub(super) enum Upgrade {
     /// The new process is asked for its version; then it is told of switches and ports, and asked once more.
     Asking {
-        successor: Process<Request, Report>,
+        successor: RunningChild<Request, Report>,
         program: PathBuf,
         asker: Asker,
         deadline: Deadline,
@@ -72,7 +71,7 @@ pub(super) enum Upgrade {
     },
     /// The old one comes to rest.
     Resting {
-        successor: Process<Request, Report>,
+        successor: RunningChild<Request, Report>,
         program: PathBuf,
         asker: Asker,
         since: Instant,
@@ -211,7 +210,7 @@ impl Upgrade {
     }
 
     /// The new process, until it takes over.
-    pub(super) fn successor(&mut self) -> Option<&mut Process<Request, Report>> {
+    pub(super) fn successor(&mut self) -> Option<&mut RunningChild<Request, Report>> {
         match self {
             Self::Asking { successor, .. } | Self::Resting { successor, .. } => Some(successor),
             Self::TakingOver { .. } => None,
@@ -277,7 +276,7 @@ impl Supervisor {
         self.refuse_upgrade("there was no answer in time");
         if is_current {
             // It has the guests and is no longer wanted: its end gives them, and all ports, to the next one.
-            self.lives.current().into_iter().for_each(Process::kill);
+            self.lives.current().into_iter().for_each(RunningChild::kill);
         }
     }
 
@@ -421,7 +420,7 @@ impl Supervisor {
     /// once, shortly before they wait.
     fn prepare_again(
         &self,
-        successor: &mut Process<Request, Report>,
+        successor: &mut RunningChild<Request, Report>,
         introduction: &mut Introduction,
     ) -> bool {
         let is_last = introduction.turns_left == 0;
@@ -436,7 +435,7 @@ impl Supervisor {
     }
 
     /// Tells the new process of switches and ports, and if it `prepares` for sessions, of these: guests do not wait yet.
-    fn introduce(&mut self, successor: &mut Process<Request, Report>, skills: &Skills) -> Introduction {
+    fn introduce(&mut self, successor: &mut RunningChild<Request, Report>, skills: &Skills) -> Introduction {
         let told = self.to_be_told();
         for (id, (order, port)) in (1..).zip(told.orders()) {
             let book = port.and_then(|port| self.next_book(port)).map(Into::into);
@@ -488,7 +487,7 @@ impl Supervisor {
     /// Has the new switch go on, which knows sessions as they were.
     fn succeed(
         &mut self,
-        successor: Process<Request, Report>,
+        successor: RunningChild<Request, Report>,
         program: PathBuf,
         introduction: &Introduction,
     ) {

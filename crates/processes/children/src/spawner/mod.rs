@@ -29,18 +29,18 @@ use lasthop_runtime::fault::Fault;
 use lasthop_runtime::log::say;
 use lasthop_runtime::notify;
 
-use super::slice_boost::without_boost;
+use crate::slice_boost::without_boost;
 
 /// The program of a process, and its arguments.
 #[derive(Debug)]
-pub(super) struct Job {
-    pub(super) program: PathBuf,
-    pub(super) words: Vec<OsString>,
+pub(crate) struct Job {
+    pub(crate) program: PathBuf,
+    pub(crate) words: Vec<OsString>,
 }
 
 /// The way to the thread, which ends with it.
 #[derive(Debug)]
-pub(super) struct Spawner {
+pub(crate) struct Spawner {
     jobs: SyncSender<Job>,
     started: Receiver<io::Result<Child>>,
     descriptors: UnixStream,
@@ -48,7 +48,7 @@ pub(super) struct Spawner {
 
 impl Spawner {
     /// Starts the thread, before there are descriptors that others sent.
-    pub(super) fn start() -> Result<Self, Fault> {
+    pub(crate) fn start() -> Result<Self, Fault> {
         let failed = |error| Fault::internal("start the thread that starts processes", error);
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
         let (jobs, to_do) = sync_channel(0);
@@ -61,7 +61,7 @@ impl Spawner {
     }
 
     /// Starts a process with these standard descriptors.
-    pub(super) fn spawn(&self, job: Job, input: BorrowedFd<'_>, errors: BorrowedFd<'_>) -> io::Result<Child> {
+    pub(crate) fn spawn(&self, job: Job, input: BorrowedFd<'_>, errors: BorrowedFd<'_>) -> io::Result<Child> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         let fds = [input, errors];

@@ -7,17 +7,15 @@ use rustix::process::{Pid, WaitOptions, waitpid};
 
 use lasthop_runtime::procfs;
 
-use super::Supervisor;
+use crate::reaper::Reaper;
 
-impl Supervisor {
-    /// Buries orphans that have ended, if they are ours to bury.
-    pub(super) fn bury_orphans(&self) {
-        // A successor is a child that is in no list yet.
-        if std::process::id() != 1 || self.upgrade.is_some() {
+impl Reaper {
+    /// Reaps orphans that have ended, if this is the first process. `own` are children that run.
+    pub fn reap_orphans(&self, own: &[Option<u32>]) {
+        if std::process::id() != 1 {
             return;
         }
-        let own = [self.lives.pid(), self.driver.lives.pid(), self.controller.lives.pid()];
-        let is_own = |pid: &u32| own.contains(&Some(*pid)) || self.reaper.is_to_reap(*pid);
+        let is_own = |pid: &u32| own.contains(&Some(*pid)) || self.is_to_reap(*pid);
         for pid in children().filter(|pid| !is_own(pid)) {
             let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
             // A process that still runs is looked at again after the next restart.

@@ -22,21 +22,21 @@ const THIS_THREAD: i32 = 0;
 const LONGEST: Duration = Duration::from_secs(1);
 
 /// Processes with short slices; dropping it ends the boost.
-pub(super) struct SliceBoost {
+pub struct SliceBoost {
     until: Instant,
     processes: Vec<u32>,
 }
 
 impl SliceBoost {
     /// Of this process and others, each with all its threads.
-    pub(super) fn begin(others: impl IntoIterator<Item = u32>) -> Self {
+    pub fn begin(others: impl IntoIterator<Item = u32>) -> Self {
         let processes: Vec<u32> = others.into_iter().chain([std::process::id()]).collect();
         processes.iter().for_each(|process| set_slices(*process, SLICE_NS));
         Self { until: Instant::now() + LONGEST, processes }
     }
 
     /// When it is to end at the latest.
-    pub(super) fn until(&self) -> Instant {
+    pub fn until(&self) -> Instant {
         self.until
     }
 }
@@ -50,7 +50,7 @@ impl Drop for SliceBoost {
 }
 
 /// Does `work`, such as to start a process, with ordinary slices: children have those of the thread that starts them, for good.
-pub(super) fn without_boost<T>(work: impl FnOnce() -> T) -> T {
+pub(crate) fn without_boost<T>(work: impl FnOnce() -> T) -> T {
     let is_boosted = |how: &sched_attr| how.sched_runtime == SLICE_NS;
     if !sys::scheduling(THIS_THREAD).as_ref().is_some_and(is_boosted) {
         return work();

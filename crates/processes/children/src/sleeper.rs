@@ -2,10 +2,10 @@
 
 use std::process::{Child, Command};
 
-pub(super) struct Sleeper(pub(super) Child);
+pub(crate) struct Sleeper(pub(crate) Child);
 
 impl Sleeper {
-    pub(super) fn start() -> Self {
+    pub(crate) fn start() -> Self {
         Self(Command::new("sleep").arg("1000").spawn().expect("a process"))
     }
 }

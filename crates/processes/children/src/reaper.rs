@@ -6,7 +6,7 @@
 //!                       └─ seven times in a row: it is stuck, and another process may take its place; it is reaped when it ends
 //! ```
 //!
-//! The standard error of a process is relayed to the log (`relay`).
+//! The standard error of a process is relayed to the log (`log_relay`).
 //!
 //! A stuck process is as good as dead. SIGKILL is pending for each of its threads, so none of them returns to its program: not a word of
 //! memory that it shared is written by that program any more. Its descriptors stay open, so nothing may wait for those to close.
@@ -29,8 +29,8 @@ use lasthop_runtime::log::say;
 use lasthop_runtime::poller::{Interest, Poller, timespec};
 use lasthop_runtime::procfs::{self, Standing};
 
-use super::relay::Relay;
-use super::spawner::{Job, Spawner};
+use crate::log_relay::LogRelay;
+use crate::spawner::{Job, Spawner};
 
 /// Pause before the first look at a killed process; doubles.
 const LOOK_PAUSE_MIN: Duration = Duration::from_millis(10);
@@ -41,11 +41,11 @@ const STUCK_LOOKS: u32 = 7;
 /// Looks at one process, a minute in all. One that is neither stuck nor ended by then is waited for without looks.
 const LOOKS_MAX: u32 = 36;
 /// Stuck processes that there may be. With as many, no other process is started until one of them has ended: each keeps guests' memory.
-pub(super) const STUCK_MAX: usize = 16;
+pub(crate) const STUCK_MAX: usize = 16;
 
 /// When a killed process is looked at, to tell whether it is stuck.
 #[derive(Clone, Debug)]
-pub(super) struct Looks {
+pub(crate) struct Looks {
     next: Option<Instant>,
     pause: Pause,
     left: u32,
@@ -55,7 +55,7 @@ pub(super) struct Looks {
 
 /// The result of a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Look {
+pub(crate) enum Look {
     /// Another look will tell.
     Early,
     /// It counts as stuck from now on.
@@ -65,17 +65,17 @@ pub(super) enum Look {
 }
 
 impl Looks {
-    pub(super) fn begin(now: Instant) -> Self {
+    pub(crate) fn begin(now: Instant) -> Self {
         let mut pause = Pause::new(LOOK_PAUSE_MIN, LOOK_PAUSE_MAX);
         Self { next: Some(now + pause.take()), pause, left: LOOKS_MAX, stuck: 0 }
     }
 
-    pub(super) fn due(&self) -> Option<Instant> {
+    pub(crate) fn due(&self) -> Option<Instant> {
         self.next
     }
 
     /// Notes the result of a look.
-    pub(super) fn note(&mut self, is_stuck: bool, now: Instant) -> Look {
+    pub(crate) fn note(&mut self, is_stuck: bool, now: Instant) -> Look {
         self.left = self.left.saturating_sub(1);
         self.stuck = if is_stuck { self.stuck + 1 } else { 0 };
         let look = match () {
@@ -145,7 +145,7 @@ impl Watched {
 }
 
 /// One line about a stuck process: which one, its state, and the meaning of that.
-pub(super) fn stuck_text(name: &str, pid: impl std::fmt::Display, thread: &str) -> String {
+pub(crate) fn stuck_text(name: &str, pid: impl std::fmt::Display, thread: &str) -> String {
     format!(
         "{name} {pid} was killed and cannot end: its thread {thread} waits in a system call that nothing interrupts (D), mostly for a file \
          system that does not answer (FUSE, NFS); it runs no more and another one takes its place; its memory is free once that call returns"
@@ -154,7 +154,7 @@ pub(super) fn stuck_text(name: &str, pid: impl std::fmt::Display, thread: &str) 
 
 /// All children that are watched.
 #[derive(Clone, Debug)]
-pub(super) struct Reaper(Rc<Inner>);
+pub struct Reaper(Rc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
@@ -162,13 +162,13 @@ struct Inner {
     events: Poller,
     next_number: Cell<u64>,
     spawner: Spawner,
-    relay: RefCell<Relay>,
+    relay: RefCell<LogRelay>,
     /// Killed ones that are of no more interest, but to be reaped.
     left: RefCell<Vec<Watched>>,
 }
 
 impl Reaper {
-    pub(super) fn new() -> Result<Self, Fault> {
+    pub fn new() -> Result<Self, Fault> {
         Ok(Self(Rc::new(Inner {
             events: Poller::new()?,
             next_number: Cell::new(0),
@@ -179,7 +179,7 @@ impl Reaper {
     }
 
     /// Whether another process may be started beside those that are stuck.
-    pub(super) fn check_room(&self) -> Result<(), Fault> {
+    pub(crate) fn check_room(&self) -> Result<(), Fault> {
         let stuck = self.stuck();
         if stuck < STUCK_MAX {
             return Ok(());
@@ -192,17 +192,17 @@ impl Reaper {
     }
 
     /// Whether it is one of those that were killed and are to be reaped here.
-    pub(super) fn is_to_reap(&self, pid: u32) -> bool {
+    pub(crate) fn is_to_reap(&self, pid: u32) -> bool {
         self.0.left.borrow().iter().any(|left| left.child.id() == pid)
     }
 
     /// Processes that were killed and are stuck.
-    pub(super) fn stuck(&self) -> usize {
+    pub fn stuck(&self) -> usize {
         self.0.left.borrow().iter().filter(|left| left.is_stuck).count()
     }
 
     /// Starts a process with `input` as its standard input. Its standard error is relayed to the log, and its end watched for.
-    pub(super) fn start(
+    pub(crate) fn start(
         &self,
         name: &'static str,
         job: Job,
@@ -238,17 +238,17 @@ impl Reaper {
     }
 
     /// Logs the processes' lines of standard error.
-    pub(super) fn hear(&self) {
+    pub fn hear(&self) {
         self.0.relay.borrow_mut().hear();
     }
 
     /// When [`Self::tend`] is to be called without an event.
-    pub(super) fn due(&self) -> Option<Instant> {
+    pub fn due(&self) -> Option<Instant> {
         self.0.left.borrow().iter().map(Watched::due).fold(None, earlier)
     }
 
     /// Reaps those of no more interest that have ended, and looks at the others.
-    pub(super) fn tend(&self, now: Instant) {
+    pub fn tend(&self, now: Instant) {
         self.0.left.borrow_mut().retain_mut(|left| {
             left.look(now);
             if left.is_stuck && left.status.is_some() {
@@ -259,7 +259,7 @@ impl Reaper {
     }
 
     /// On the way out, when no guest is served any more: waits until all have ended that are not stuck, for so long at most.
-    pub(super) fn await_all(&self, patience: Duration) {
+    pub fn await_all(&self, patience: Duration) {
         let until = Instant::now() + patience;
         loop {
             let now = Instant::now();
@@ -289,7 +289,7 @@ impl AsFd for Reaper {
 
 /// A process of ours. One that is dropped is killed, and reaped once it has ended.
 #[derive(Debug)]
-pub(super) struct ChildProcess {
+pub(crate) struct ChildProcess {
     /// None only while it is dropped.
     watched: Option<Watched>,
     reaper: Reaper,
@@ -304,39 +304,39 @@ impl ChildProcess {
         self.watched.as_mut().expect("only drop takes it")
     }
 
-    pub(super) fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.watched().child.id()
     }
 
     /// Has it end, and does not wait for that.
-    pub(super) fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.watched_mut().kill(Instant::now());
     }
 
     /// Whether it has ended, or is as good as that.
-    pub(super) fn is_over(&mut self, now: Instant) -> bool {
+    pub(crate) fn is_over(&mut self, now: Instant) -> bool {
         let watched = self.watched_mut();
         watched.look(now);
         watched.status.is_some() || watched.is_stuck
     }
 
     /// Whether it is over and its descriptors are open still.
-    pub(super) fn is_stuck(&self) -> bool {
+    pub(crate) fn is_stuck(&self) -> bool {
         self.watched().is_stuck
     }
 
     /// When [`Self::is_over`] is to be asked without an event.
-    pub(super) fn due(&self) -> Option<Instant> {
+    pub(crate) fn due(&self) -> Option<Instant> {
         self.watched().due().filter(|_| !self.watched().is_stuck)
     }
 
     /// Whether it was killed, by whomever.
-    pub(super) fn was_killed(&self) -> bool {
+    pub(crate) fn was_killed(&self) -> bool {
         self.watched().status.is_none_or(|status| status.signal() == Some(libc::SIGKILL))
     }
 
     /// How it ended.
-    pub(super) fn end_text(&self) -> String {
+    pub(crate) fn end_text(&self) -> String {
         match self.watched().status {
             Some(status) => describe(status),
             None if self.is_stuck() => "was killed, and is stuck in the kernel".to_owned(),

@@ -21,7 +21,7 @@ const PIPES_MAX: usize = 64;
 
 /// The pipes of all inner processes.
 #[derive(Debug, Default)]
-pub(super) struct Relay {
+pub(crate) struct LogRelay {
     pipes: Vec<Pipe>,
 }
 
@@ -34,9 +34,9 @@ struct Pipe {
     limiter: Limiter,
 }
 
-impl Relay {
+impl LogRelay {
     /// Standard error for a process that is about to start.
-    pub(super) fn open(&mut self, name: &'static str, number: u64, poller: &Poller) -> io::Result<OwnedFd> {
+    pub(crate) fn open(&mut self, name: &'static str, number: u64, poller: &Poller) -> io::Result<OwnedFd> {
         let (reader, writer) = io::pipe()?;
         fcntl_setfl(&reader, OFlags::NONBLOCK)?;
         fcntl_setfl(&writer, OFlags::NONBLOCK)?;
@@ -49,7 +49,7 @@ impl Relay {
     }
 
     /// Logs their lines.
-    pub(super) fn hear(&mut self) {
+    pub(crate) fn hear(&mut self) {
         self.pipes.retain_mut(|pipe| pipe.hear(relay));
     }
 }
@@ -102,14 +102,14 @@ mod tests {
 
     use super::*;
 
-    fn opened() -> (Relay, File) {
+    fn opened() -> (LogRelay, File) {
         let poller = Poller::new().expect("a set");
-        let mut relay = Relay::default();
+        let mut relay = LogRelay::default();
         let writer = relay.open("a process", 1, &poller).expect("a pipe");
         (relay, File::from(writer))
     }
 
-    fn heard(relay: &mut Relay) -> (Vec<String>, bool) {
+    fn heard(relay: &mut LogRelay) -> (Vec<String>, bool) {
         let mut lines = Vec::new();
         let pipe = relay.pipes.first_mut().expect("a pipe");
         let is_open = pipe.hear(|name, line| lines.push(format!("{name}: {line}")));

@@ -21,8 +21,8 @@ use lasthop_runtime::log::say;
 use lasthop_runtime::poller::{Interest, Poller};
 use lasthop_runtime::sandbox::{self, Layer};
 
-use super::reaper::{ChildProcess, Reaper};
-use super::spawner::Job;
+use crate::reaper::{ChildProcess, Reaper};
+use crate::spawner::Job;
 
 /// Pause before a process that died is started again; doubles.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
@@ -37,16 +37,16 @@ const OWN_PROGRAM: &str = "/proc/self/exe";
 
 /// The properties that tell one kind of process from another.
 #[derive(Clone, Debug)]
-pub(crate) struct Role {
+pub struct ChildRole {
     /// For the log: "the switch process".
-    pub(crate) name: &'static str,
+    pub name: &'static str,
     /// The hidden subcommand and its options.
-    pub(crate) words: Vec<OsString>,
+    pub words: Vec<OsString>,
 }
 
-impl Role {
+impl ChildRole {
     /// The process that moves packets between guests.
-    pub(crate) fn switch(settings: &SwitchSettings) -> Self {
+    pub fn switch(settings: &SwitchSettings) -> Self {
         let workers = settings.workers.0.to_string();
         let mut words: Vec<String> =
             [SWITCH_ROLE, "--module", settings.module.as_str(), "--workers", &workers]
@@ -74,14 +74,14 @@ impl Role {
     }
 
     /// The process that moves packets between the switch and devices.
-    pub(crate) fn driver(settings: &SwitchSettings) -> Self {
+    pub fn driver(settings: &SwitchSettings) -> Self {
         let hysteresis = settings.hysteresis.to_string();
         let words = [DRIVER_ROLE, "--hysteresis-us", &hysteresis, "--sandbox", settings.sandbox.as_str()];
         Self { name: "the driver process", words: words.map(OsString::from).into() }
     }
 
     /// The process that decides for switches of module flow.
-    pub(crate) fn controller(settings: &SwitchSettings) -> Self {
+    pub fn controller(settings: &SwitchSettings) -> Self {
         let words = [CONTROLLER_ROLE, "--sandbox", settings.sandbox.as_str()];
         Self { name: "the controller process", words: words.map(OsString::from).into() }
     }
@@ -89,10 +89,10 @@ impl Role {
 
 /// A running process, which is told `Out` and tells `In`.
 #[derive(Debug)]
-pub(crate) struct Process<Out, In> {
+pub struct RunningChild<Out, In> {
     child: ChildProcess,
     started: Instant,
-    pub(crate) channel: Channel<Out, In>,
+    pub channel: Channel<Out, In>,
     /// The channel is watched for room as well.
     is_full: bool,
     /// The channel is at its end, and is not watched any more.
@@ -100,14 +100,14 @@ pub(crate) struct Process<Out, In> {
     /// Names the process also when its number is another's; none if the system has no room for it.
     handle: Option<OwnedFd>,
     /// Its last message, when it could not continue.
-    pub(crate) last_words: Option<String>,
+    pub last_words: Option<String>,
     /// The rights that it has given up, once it reported them.
-    pub(crate) sandbox: Option<Vec<Layer>>,
+    pub sandbox: Option<Vec<Layer>>,
 }
 
-impl<Out: Serialize, In: DeserializeOwned> Process<Out, In> {
+impl<Out: Serialize, In: DeserializeOwned> RunningChild<Out, In> {
     /// Starts it, with one end of a socket pair as its standard input.
-    fn start(role: &Role, program: &Path, reaper: &Reaper) -> Result<Self, Fault> {
+    fn start(role: &ChildRole, program: &Path, reaper: &Reaper) -> Result<Self, Fault> {
         reaper.check_room()?;
         let failed = |error| Fault::internal(&format!("start {}", role.name), error);
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
@@ -131,7 +131,7 @@ impl<Out: Serialize, In: DeserializeOwned> Process<Out, In> {
     }
 
     /// Takes its messages, with the descriptors that came along; whether the channel is at its end.
-    pub(crate) fn hear(&mut self) -> (Vec<(In, Vec<ForeignFd>)>, std::io::Result<bool>) {
+    pub fn hear(&mut self) -> (Vec<(In, Vec<ForeignFd>)>, std::io::Result<bool>) {
         let _ = self.channel.flush();
         let is_open = self.channel.receive();
         let heard = std::iter::from_fn(|| self.channel.take());
@@ -140,7 +140,7 @@ impl<Out: Serialize, In: DeserializeOwned> Process<Out, In> {
     }
 
     /// Watches the channel, under the number `source`, for room while something waits for it.
-    pub(crate) fn watch(&mut self, poller: &Poller, source: u64) {
+    pub fn watch(&mut self, poller: &Poller, source: u64) {
         if self.is_silent {
             return;
         }
@@ -157,23 +157,23 @@ impl<Out: Serialize, In: DeserializeOwned> Process<Out, In> {
     }
 }
 
-impl<Out, In> Process<Out, In> {
-    pub(crate) fn pid(&self) -> u32 {
+impl<Out, In> RunningChild<Out, In> {
+    pub fn pid(&self) -> u32 {
         self.child.pid()
     }
 
     /// Has it end, and does not wait for that.
-    pub(crate) fn kill(&mut self) {
+    pub fn kill(&mut self) {
         self.child.kill();
     }
 
     /// Whether it has ended, or was killed and is stuck.
-    pub(crate) fn is_over(&mut self, now: Instant) -> bool {
+    pub fn is_over(&mut self, now: Instant) -> bool {
         self.child.is_over(now)
     }
 
     /// When [`Self::is_over`] is to be asked without an event.
-    pub(crate) fn end_due(&self) -> Option<Instant> {
+    pub fn end_due(&self) -> Option<Instant> {
         self.child.due()
     }
 
@@ -196,11 +196,11 @@ impl<Out, In> Process<Out, In> {
 
 /// A process over all its lives.
 #[derive(Debug)]
-pub(crate) struct Lives<Out, In> {
-    role: Role,
+pub struct RestartingChild<Out, In> {
+    role: ChildRole,
     reaper: Reaper,
     program: PathBuf,
-    current: Option<Process<Out, In>>,
+    current: Option<RunningChild<Out, In>>,
     /// When the next one is started, if there is none.
     next: Option<Instant>,
     pause: Pause,
@@ -213,8 +213,8 @@ pub(crate) struct Lives<Out, In> {
     was_killed: bool,
 }
 
-impl<Out: Serialize, In: DeserializeOwned> Lives<Out, In> {
-    pub(crate) fn new(role: Role, reaper: &Reaper) -> Self {
+impl<Out: Serialize, In: DeserializeOwned> RestartingChild<Out, In> {
+    pub fn new(role: ChildRole, reaper: &Reaper) -> Self {
         Self {
             role,
             reaper: reaper.clone(),
@@ -230,42 +230,42 @@ impl<Out: Serialize, In: DeserializeOwned> Lives<Out, In> {
     }
 
     /// The process that runs now.
-    pub(crate) fn pid(&self) -> Option<u32> {
-        self.current.as_ref().map(Process::pid)
+    pub fn pid(&self) -> Option<u32> {
+        self.current.as_ref().map(RunningChild::pid)
     }
 
     /// A descriptor of the process that runs now.
-    pub(crate) fn handle(&self) -> Option<&OwnedFd> {
+    pub fn handle(&self) -> Option<&OwnedFd> {
         self.current.as_ref()?.handle.as_ref()
     }
 
     /// For how long it has been running.
-    pub(crate) fn up(&self) -> Option<Duration> {
+    pub fn up(&self) -> Option<Duration> {
         self.current.as_ref().map(|process| process.started.elapsed())
     }
 
     /// The sandbox of the process that runs now.
-    pub(crate) fn sandbox(&self) -> Option<&[Layer]> {
+    pub fn sandbox(&self) -> Option<&[Layer]> {
         self.current.as_ref()?.sandbox.as_deref()
     }
 
     /// The next process is started in this way.
-    pub(crate) fn set_role(&mut self, role: Role) {
+    pub fn set_role(&mut self, role: ChildRole) {
         self.role = role;
     }
 
     /// Times that it was started; no two of its processes have the same.
-    pub(crate) fn starts(&self) -> u64 {
+    pub fn starts(&self) -> u64 {
         self.starts
     }
 
     /// Times that it was started again.
-    pub(crate) fn restarts(&self) -> u64 {
+    pub fn restarts(&self) -> u64 {
         self.starts.saturating_sub(1)
     }
 
     /// How the last one ended, and how long ago.
-    pub(crate) fn last_end(&self) -> Option<Ended> {
+    pub fn last_end(&self) -> Option<Ended> {
         let told = |(how, when): &(String, Instant)| Ended {
             why: how.clone(),
             ago_ms: when.elapsed().as_millis() as u64,
@@ -273,23 +273,23 @@ impl<Out: Serialize, In: DeserializeOwned> Lives<Out, In> {
         self.last_end.as_ref().map(told)
     }
 
-    pub(crate) fn current(&mut self) -> Option<&mut Process<Out, In>> {
+    pub fn current(&mut self) -> Option<&mut RunningChild<Out, In>> {
         self.current.as_mut()
     }
 
-    pub(crate) fn is_up(&self) -> bool {
+    pub fn is_up(&self) -> bool {
         self.current.is_some()
     }
 
     /// When [`Self::start`] is to be called.
-    pub(crate) fn due(&self) -> Option<Instant> {
+    pub fn due(&self) -> Option<Instant> {
         self.next
     }
 
     /// Starts it, and has its channel watched under the number `source`.
-    pub(crate) fn start(&mut self, poller: &Poller, source: u64) -> Result<&mut Process<Out, In>, Fault> {
+    pub fn start(&mut self, poller: &Poller, source: u64) -> Result<&mut RunningChild<Out, In>, Fault> {
         self.next = None;
-        let process = Process::start(&self.role, &self.program, &self.reaper)?;
+        let process = RunningChild::start(&self.role, &self.program, &self.reaper)?;
         self.starts += 1;
         let process = self.current.insert(process);
         poller.add(&process.channel, source, Interest::READ)?;
@@ -297,7 +297,7 @@ impl<Out: Serialize, In: DeserializeOwned> Lives<Out, In> {
     }
 
     /// As [`Self::start`], with a word about it. A start that fails is tried again after a pause.
-    pub(crate) fn start_or_plan(&mut self, poller: &Poller, source: u64) {
+    pub fn start_or_plan(&mut self, poller: &Poller, source: u64) {
         match self.start(poller, source).map(|process| process.pid()) {
             Ok(pid) => {
                 let again = if self.restarts() > 0 { " again" } else { "" };
@@ -308,7 +308,7 @@ impl<Out: Serialize, In: DeserializeOwned> Lives<Out, In> {
     }
 
     /// It could not be started, for `fault`: plans another try.
-    pub(crate) fn retry(&mut self, fault: &Fault) {
+    pub fn retry(&mut self, fault: &Fault) {
         self.bury();
         // A start that fails is not tried again without a pause, for any reason.
         self.is_hasty = true;
@@ -317,7 +317,7 @@ impl<Out: Serialize, In: DeserializeOwned> Lives<Out, In> {
     }
 
     /// Tells the process that runs now, if one does.
-    pub(crate) fn send(&mut self, order: &Out, fds: Vec<ForeignFd>) {
+    pub fn send(&mut self, order: &Out, fds: Vec<ForeignFd>) {
         if let Some(process) = &mut self.current {
             // A channel fails when its other end is gone, and reading from it shows that.
             let _ = process.channel.send(order, fds);
@@ -325,14 +325,14 @@ impl<Out: Serialize, In: DeserializeOwned> Lives<Out, In> {
     }
 
     /// As [`Self::send`], for an order that may arrive after a later one: while the system refuses descriptors that it or others have.
-    pub(crate) fn send_patiently(&mut self, order: &Out, fds: Vec<ForeignFd>) {
+    pub fn send_patiently(&mut self, order: &Out, fds: Vec<ForeignFd>) {
         if let Some(process) = &mut self.current {
             let _ = process.channel.send_patiently(order, fds);
         }
     }
 
     /// The messages of the process, with the descriptors that came along. One that has closed its channel, or says something odd, is ended.
-    pub(crate) fn hear(&mut self, poller: &Poller) -> Vec<(In, Vec<ForeignFd>)> {
+    pub fn hear(&mut self, poller: &Poller) -> Vec<(In, Vec<ForeignFd>)> {
         let Some(process) = self.current.as_mut().filter(|process| !process.is_silent) else {
             return Vec::new();
         };
@@ -348,41 +348,41 @@ impl<Out: Serialize, In: DeserializeOwned> Lives<Out, In> {
     }
 
     /// Whether the process is over, and all its messages are read. Then it is to be buried.
-    pub(crate) fn is_over(&mut self, now: Instant) -> bool {
+    pub fn is_over(&mut self, now: Instant) -> bool {
         self.current.as_mut().is_some_and(|process| process.is_over(now))
     }
 
     /// When [`Self::is_over`] is to be asked without an event.
-    pub(crate) fn end_due(&self) -> Option<Instant> {
-        self.current.as_ref().and_then(Process::end_due)
+    pub fn end_due(&self) -> Option<Instant> {
+        self.current.as_ref().and_then(RunningChild::end_due)
     }
 
     /// Whether the process has said all that it ever will.
-    pub(crate) fn is_silent(&self) -> bool {
+    pub fn is_silent(&self) -> bool {
         self.current.as_ref().is_none_or(|process| process.is_silent)
     }
 
     /// Has the process end; nothing that it says counts any more.
-    pub(crate) fn silence(&mut self, poller: &Poller) {
+    pub fn silence(&mut self, poller: &Poller) {
         if let Some(process) = &mut self.current {
             process.fall_silent(poller);
         }
     }
 
     /// When its channel has to be looked after without an event.
-    pub(crate) fn channel_due(&self) -> Option<Instant> {
+    pub fn channel_due(&self) -> Option<Instant> {
         self.current.as_ref()?.channel.due()
     }
 
     /// Watches its channel, under the number `source`, for room while something waits for it.
-    pub(crate) fn watch(&mut self, poller: &Poller, source: u64) {
+    pub fn watch(&mut self, poller: &Poller, source: u64) {
         if let Some(process) = &mut self.current {
             process.watch(poller, source);
         }
     }
 
     /// Notes the rights that the process has given up.
-    pub(crate) fn note_sandbox(&mut self, layers: Vec<Layer>) {
+    pub fn note_sandbox(&mut self, layers: Vec<Layer>) {
         // Those that are started again have the same.
         if self.restarts() == 0 {
             say!("sandbox of {}: {}", self.role.name, sandbox::summary(&layers));
@@ -393,14 +393,14 @@ impl<Out: Serialize, In: DeserializeOwned> Lives<Out, In> {
     }
 
     /// Why the process cannot go on, in its own words.
-    pub(crate) fn note_last_words(&mut self, words: String) {
+    pub fn note_last_words(&mut self, words: String) {
         if let Some(process) = &mut self.current {
             process.last_words = Some(words);
         }
     }
 
     /// The process does something that it never does by itself, so it is ended.
-    pub(crate) fn give_up_on(&mut self, why: &str) {
+    pub fn give_up_on(&mut self, why: &str) {
         if let Some(process) = &mut self.current {
             process.last_words.get_or_insert_with(|| format!("it was ended, since {why}"));
             process.kill();
@@ -408,16 +408,16 @@ impl<Out: Serialize, In: DeserializeOwned> Lives<Out, In> {
     }
 
     /// Starts another program's process beside the present one.
-    pub(crate) fn stand_by(&self, program: &Path) -> Result<Process<Out, In>, Fault> {
-        Process::start(&self.role, program, &self.reaper)
+    pub fn stand_by(&self, program: &Path) -> Result<RunningChild<Out, In>, Fault> {
+        RunningChild::start(&self.role, program, &self.reaper)
     }
 
     /// `successor`, of `program`, takes the place of the present process, and so will those after it. The replaced process is returned.
-    pub(crate) fn replace(
+    pub fn replace(
         &mut self,
-        successor: Process<Out, In>,
+        successor: RunningChild<Out, In>,
         program: PathBuf,
-    ) -> Option<Process<Out, In>> {
+    ) -> Option<RunningChild<Out, In>> {
         let replaced = self.current.replace(successor);
         replaced.iter().for_each(|process| self.count_life(process.started.elapsed()));
         let why = format!("was replaced by that of {}", program.display());
@@ -428,27 +428,27 @@ impl<Out: Serialize, In: DeserializeOwned> Lives<Out, In> {
     }
 
     /// From the next start on it is a process of `program`.
-    pub(crate) fn use_program(&mut self, program: PathBuf) {
+    pub fn use_program(&mut self, program: PathBuf) {
         self.program = program;
     }
 
     /// Whether the one that ended last ended right after its start.
-    pub(crate) fn is_hasty(&self) -> bool {
+    pub fn is_hasty(&self) -> bool {
         self.is_hasty
     }
 
     /// From the next start on it is a process of the program that runs here.
-    pub(crate) fn use_own_program(&mut self) {
+    pub fn use_own_program(&mut self) {
         self.program = PathBuf::from(OWN_PROGRAM);
     }
 
     /// Whether the one that was buried last was killed: it did not end by itself.
-    pub(crate) fn was_killed(&self) -> bool {
+    pub fn was_killed(&self) -> bool {
         self.was_killed
     }
 
     /// It is over, or does not matter any more: says how it ended.
-    pub(crate) fn bury(&mut self) -> String {
+    pub fn bury(&mut self) -> String {
         let Some(mut process) = self.current.take() else { return "was not running".to_owned() };
         self.count_life(process.started.elapsed());
         let how = process.end_text();
@@ -465,7 +465,7 @@ impl<Out: Serialize, In: DeserializeOwned> Lives<Out, In> {
     }
 
     /// Plans the next start; returns the pause until then.
-    pub(crate) fn plan(&mut self) -> Duration {
+    pub fn plan(&mut self) -> Duration {
         let pause = if self.is_hasty { self.pause.take() } else { Duration::ZERO };
         self.next = Some(Instant::now() + pause);
         pause

@@ -1,0 +1,34 @@
+//! The inner processes as children of the supervisor: started, watched, started again, reaped.
+//!
+//! **Purpose.** A [`RestartingChild`] starts a process with a channel as its standard input, and starts it again when it has ended. The
+//! [`Reaper`] watches every child by its pidfd and relays its standard error to the log.
+//!
+//! **Contract.** Nothing waits for a child, but for [`Reaper::await_all`] on the way out and [`await_end`] before a start. A child that
+//! was killed and cannot end counts as dead once its threads run no more. A dropped child is killed and reaped.
+//!
+//! **Not checked.** The meaning of messages: the channel carries any type that serde knows. The program that is started.
+//!
+//! **Threading.** One thread owns all values. A second one, with a table of descriptors of its own, starts processes.
+//!
+//! ```text
+//!   RestartingChild ── job ──> spawner (thread) ── fork, exec ──> process
+//!        │ channel: frames + descriptors  <───────────────────────  │ │
+//!   Reaper  <── pidfd: it has ended ──────────────────────────────  ┘ │
+//!   LogRelay <── pipe: lines of standard error ───────────────────────┘
+//! ```
+#![deny(unsafe_code)] // files called sys.rs alone may have some
+
+mod child;
+mod log_relay;
+mod orphans;
+mod previous;
+mod reaper;
+#[cfg(test)]
+mod sleeper;
+mod slice_boost;
+mod spawner;
+
+pub use child::{ChildRole, RestartingChild, RunningChild};
+pub use previous::{await_end, is_process};
+pub use reaper::Reaper;
+pub use slice_boost::SliceBoost;
