@@ -92,6 +92,7 @@ impl ChildRole {
 pub struct RunningChild<Out, In> {
     child: ChildProcess,
     started: Instant,
+    /// The connection to it.
     pub channel: Channel<Out, In>,
     /// The channel is watched for room as well.
     is_full: bool,
@@ -158,6 +159,7 @@ impl<Out: Serialize, In: DeserializeOwned> RunningChild<Out, In> {
 }
 
 impl<Out, In> RunningChild<Out, In> {
+    /// The number of the process.
     pub fn pid(&self) -> u32 {
         self.child.pid()
     }
@@ -214,6 +216,7 @@ pub struct RestartingChild<Out, In> {
 }
 
 impl<Out: Serialize, In: DeserializeOwned> RestartingChild<Out, In> {
+    /// Not started yet.
     pub fn new(role: ChildRole, reaper: &Reaper) -> Self {
         Self {
             role,
@@ -273,10 +276,12 @@ impl<Out: Serialize, In: DeserializeOwned> RestartingChild<Out, In> {
         self.last_end.as_ref().map(told)
     }
 
+    /// The process that runs now.
     pub fn current(&mut self) -> Option<&mut RunningChild<Out, In>> {
         self.current.as_mut()
     }
 
+    /// Whether a process runs.
     pub fn is_up(&self) -> bool {
         self.current.is_some()
     }

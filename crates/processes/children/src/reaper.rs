@@ -168,6 +168,7 @@ struct Inner {
 }
 
 impl Reaper {
+    /// Starts the thread that starts processes. No child is watched yet.
     pub fn new() -> Result<Self, Fault> {
         Ok(Self(Rc::new(Inner {
             events: Poller::new()?,

@@ -25,7 +25,7 @@ impl Supervisor {
                 "there is no vnic; make one first: lasthop vnic add NAME",
             ));
         }
-        if !self.lives.is_up() {
+        if !self.process.is_up() {
             return Err(switch_down());
         }
         // One that is gone needs no capture.

@@ -41,7 +41,7 @@ impl Supervisor {
         if port.is_changing {
             return Err(Fault::refused(format!("vnic \"{name}\" is being changed; try again in a moment")));
         }
-        if !self.lives.is_up() {
+        if !self.process.is_up() {
             return Err(switch_down());
         }
         port.set_access(&port.spec, &to).inspect_err(|_| {

@@ -28,7 +28,7 @@ use lasthop_runtime::fault::Fault;
 use lasthop_runtime::log::{say, say_of_others};
 
 use super::Supervisor;
-use super::asking::Asking;
+use super::pending_questions::PendingQuestions;
 use super::port::Port;
 use super::question::{Asker, ControllerAnswer, OrderPurpose, Question};
 use super::source::Source;
@@ -51,7 +51,7 @@ const RENEWAL_PAUSE: Duration = Duration::from_secs(1);
 /// The controller process, and the clients that wait for it.
 #[derive(Debug)]
 pub(super) struct ControllerProcess {
-    pub(super) lives: RestartingChild<ControllerOrder, ControllerReport>,
+    pub(super) process: RestartingChild<ControllerOrder, ControllerReport>,
     /// The configuration that it was told last.
     told: Option<Vec<ControlledSwitch>>,
     /// Which processes are connected: how often each was started until then.
@@ -60,7 +60,7 @@ pub(super) struct ControllerProcess {
     connections: u64,
     /// When it is given others, since it lost the last ones.
     reconnection: Option<Instant>,
-    asking: Asking<ControllerQuestion>,
+    pending: PendingQuestions<ControllerQuestion>,
     /// Addresses of an answer that comes in parts, and the answer's round.
     parts: (u64, Vec<FdbLine>),
     /// When it is to be replaced by one of another program, and that.
@@ -83,12 +83,12 @@ pub(super) enum ControllerQuestion {
 impl ControllerProcess {
     pub(super) fn new(settings: &SwitchSettings, reaper: &Reaper) -> Self {
         Self {
-            lives: RestartingChild::new(ChildRole::controller(settings), reaper),
+            process: RestartingChild::new(ChildRole::controller(settings), reaper),
             told: None,
             connected: None,
             connections: 0,
             reconnection: None,
-            asking: Asking::new(PATIENCE),
+            pending: PendingQuestions::new(PATIENCE),
             parts: (0, Vec::new()),
             renewal: None,
             is_replaced_by: None,
@@ -128,7 +128,7 @@ impl ControllerProcess {
     pub(super) fn due(&self) -> Option<Instant> {
         let suspicion = self.suspicion.map(|(_, until)| until);
         let renewal = self.renewal.as_ref().map(|(at, _)| *at);
-        let dues = [self.asking.due(), suspicion, renewal, self.reconnection, self.lives.due()];
+        let dues = [self.pending.due(), suspicion, renewal, self.reconnection, self.process.due()];
         dues.into_iter().flatten().min()
     }
 }
@@ -148,19 +148,19 @@ impl Supervisor {
         if !self.switches.iter().any(is_controlled) && self.controller.told.is_none() {
             return;
         }
-        if !self.controller.lives.is_up() && self.controller.lives.due().is_none() {
+        if !self.controller.process.is_up() && self.controller.process.due().is_none() {
             self.start_controller();
         }
         self.connect_controller();
         let wanted = self.controlled();
-        if self.controller.lives.is_up() && self.controller.told.as_ref() != Some(&wanted) {
-            self.controller.lives.send(&ControllerOrder::Switches(wanted.clone()), Vec::new());
+        if self.controller.process.is_up() && self.controller.told.as_ref() != Some(&wanted) {
+            self.controller.process.send(&ControllerOrder::Switches(wanted.clone()), Vec::new());
             self.controller.told = Some(wanted);
         }
     }
 
     fn start_controller(&mut self) {
-        self.controller.lives.start_or_plan(&self.poller, Source::ControllerProcess.into());
+        self.controller.process.start_or_plan(&self.poller, Source::ControllerProcess.into());
         self.controller.told = None;
     }
 
@@ -186,8 +186,11 @@ impl Supervisor {
 
     /// Gives both processes an end of a fresh pair of connections, unless these two have them.
     fn connect_controller(&mut self) {
-        let both = (self.lives.starts(), self.controller.lives.starts());
-        if self.controller.connected == Some(both) || !self.lives.is_up() || !self.controller.lives.is_up() {
+        let both = (self.process.starts(), self.controller.process.starts());
+        if self.controller.connected == Some(both)
+            || !self.process.is_up()
+            || !self.controller.process.is_up()
+        {
             return;
         }
         let pair = || {
@@ -207,7 +210,7 @@ impl Supervisor {
                     );
                 }
                 let ours = ours.into_iter().map(Into::into).collect();
-                self.controller.lives.send(&ControllerOrder::Connect, ours);
+                self.controller.process.send(&ControllerOrder::Connect, ours);
                 self.controller.connected = Some(both);
                 self.controller.connections += 1;
                 self.controller.reconnection = None;
@@ -220,7 +223,7 @@ impl Supervisor {
 
     /// Takes the controller process's messages.
     pub(super) fn hear_controller(&mut self) {
-        let reports = self.controller.lives.hear(&self.poller);
+        let reports = self.controller.process.hear(&self.poller);
         reports.into_iter().for_each(|(report, _)| self.on_controller_report(report));
     }
 
@@ -239,29 +242,29 @@ impl Supervisor {
             }
             ControllerReport::Disconnected { connection } => self.controller.lost(connection),
             ControllerReport::Said(words) => say_of_others!("controller: {words}"),
-            ControllerReport::Sandbox(layers) => self.controller.lives.note_sandbox(layers),
-            ControllerReport::Forbidden(call) => self.controller.lives.note_last_words(call.to_string()),
-            ControllerReport::Failed { why } => self.controller.lives.note_last_words(why),
+            ControllerReport::Sandbox(layers) => self.controller.process.note_sandbox(layers),
+            ControllerReport::Forbidden(call) => self.controller.process.note_last_words(call.to_string()),
+            ControllerReport::Failed { why } => self.controller.process.note_last_words(why),
         }
     }
 
     /// The controller process is no more; known flows go on.
     pub(super) fn controller_gone(&mut self) {
-        let pid = self.controller.lives.pid().unwrap_or_default();
-        let how = self.controller.lives.bury();
+        let pid = self.controller.process.pid().unwrap_or_default();
+        let how = self.controller.process.bury();
         self.controller.forget_process();
         if let Some(program) = self.controller.is_replaced_by.take() {
             say!("the controller process {pid} {how}, to be replaced by that of {}", program.display());
-            self.controller.lives.use_program(program);
+            self.controller.process.use_program(program);
             self.answer_controller_clients(u64::MAX, Instant::now(), ControllerAnswer::default());
             return self.settle_controller();
         }
-        if self.controller.lives.is_hasty() {
+        if self.controller.process.is_hasty() {
             // Else the program of an upgrade that is none for it would be started for ever.
-            self.controller.lives.use_own_program();
+            self.controller.process.use_own_program();
         }
         if !self.stage.is_last() {
-            let pause_ms = self.controller.lives.plan().as_millis();
+            let pause_ms = self.controller.process.plan().as_millis();
             say!(Error: "the controller process {pid} {how}; starting it again in {pause_ms} ms");
         }
         // Nothing will come any more.
@@ -274,18 +277,18 @@ impl Supervisor {
         wanted: ControllerQuestion,
         asker: &Asker,
     ) -> Result<Option<Value>, Fault> {
-        if !self.controller.lives.is_up() {
+        if !self.controller.process.is_up() {
             return self.go_on(wanted, Rc::default(), asker);
         }
-        let round = self.controller.asking.next_round();
+        let round = self.controller.pending.next_round();
         let order = match &wanted {
             ControllerQuestion::Flush(flush) => ControllerOrder::Flush { round, flush: flush.clone() },
             ControllerQuestion::Fdb { .. }
             | ControllerQuestion::Switches
             | ControllerQuestion::Doctor { .. } => ControllerOrder::Tell { round },
         };
-        self.controller.lives.send(&order, Vec::new());
-        self.controller.asking.wait(wanted, asker);
+        self.controller.process.send(&order, Vec::new());
+        self.controller.pending.wait(wanted, asker);
         Ok(None)
     }
 
@@ -320,7 +323,7 @@ impl Supervisor {
     /// was one.
     fn answer_controller_clients(&mut self, round: u64, now: Instant, told: ControllerAnswer) -> bool {
         let told = Rc::new(told);
-        let ready = self.controller.asking.take_ready(round, now);
+        let ready = self.controller.pending.take_ready(round, now);
         let is_any = !ready.is_empty();
         for (wanted, asker) in ready {
             if let Some(answer) = self.go_on(wanted, Rc::clone(&told), &asker).transpose() {
@@ -332,9 +335,9 @@ impl Supervisor {
 
     /// It may hang: it is asked for a sign of life.
     pub(super) fn suspect_controller(&mut self) {
-        if self.controller.lives.is_up() && self.controller.suspicion.is_none() {
-            let round = self.controller.asking.next_round();
-            self.controller.lives.send(&ControllerOrder::Live { round }, Vec::new());
+        if self.controller.process.is_up() && self.controller.suspicion.is_none() {
+            let round = self.controller.pending.next_round();
+            self.controller.process.send(&ControllerOrder::Live { round }, Vec::new());
             self.controller.suspicion = Some((round, Instant::now() + HANG_PATIENCE));
         }
     }
@@ -342,23 +345,23 @@ impl Supervisor {
     /// The switch process is that of `program` now: the controller process is to be, too, once flows are there again that the
     /// next one learns from.
     pub(super) fn renew_controller(&mut self, program: PathBuf) {
-        if self.controller.lives.is_up() {
+        if self.controller.process.is_up() {
             self.controller.renewal = Some((Instant::now() + RENEWAL_PAUSE, program));
         } else {
             // The one that is started next is of it at once.
             self.controller.renewal = None;
-            self.controller.lives.use_program(program);
+            self.controller.process.use_program(program);
         }
     }
 
     fn renew_controller_on_time(&mut self, now: Instant) {
         let Some((_, program)) = self.controller.renewal.take_if(|(at, _)| *at <= now) else { return };
-        match self.controller.lives.is_up() {
+        match self.controller.process.is_up() {
             true => {
                 self.controller.is_replaced_by = Some(program);
-                self.controller.lives.silence(&self.poller);
+                self.controller.process.silence(&self.poller);
             }
-            false => self.controller.lives.use_program(program),
+            false => self.controller.process.use_program(program),
         }
     }
 
@@ -367,20 +370,20 @@ impl Supervisor {
         self.renew_controller_on_time(now);
         if self.controller.reconnection.take_if(|at| *at <= now).is_some() {
             self.controller.connected = None;
-            if self.lives.is_up() {
+            if self.process.is_up() {
                 say!(Warning: "the controller process lost its connections to the switch process and is given others");
             }
         }
-        if self.controller.lives.due().is_some_and(|due| due <= now) {
+        if self.controller.process.due().is_some_and(|due| due <= now) {
             self.start_controller();
         }
         if self.answer_controller_clients(0, now, ControllerAnswer::default()) {
             self.suspect_controller();
         }
         if self.controller.suspicion.take_if(|(_, until)| *until <= now).is_some() {
-            let (pid, seconds) = (self.controller.lives.pid().unwrap_or_default(), HANG_PATIENCE.as_secs());
+            let (pid, seconds) = (self.controller.process.pid().unwrap_or_default(), HANG_PATIENCE.as_secs());
             say!(Error: "the controller process {pid} hangs: it has not answered for {seconds} s; ending it");
-            self.controller.lives.silence(&self.poller);
+            self.controller.process.silence(&self.poller);
         }
     }
 
@@ -405,13 +408,13 @@ impl Supervisor {
 
     /// The facts of the controller process for `lasthop doctor`, after it was asked: none, if no switch needs one.
     pub(super) fn controller_facts(&self, told: &ControllerAnswer) -> Option<ControllerFacts> {
-        let lives = &self.controller.lives;
+        let process = &self.controller.process;
         let is_needed = self.switches.iter().any(is_controlled);
         is_needed.then(|| ControllerFacts {
-            pid: lives.pid(),
-            up_ms: lives.up().map(|up| up.as_millis() as u64),
-            restarts: lives.restarts(),
-            last_end: lives.last_end(),
+            pid: process.pid(),
+            up_ms: process.up().map(|up| up.as_millis() as u64),
+            restarts: process.restarts(),
+            last_end: process.last_end(),
             has_answered: told.has_answered,
             counters: told.inside.iter().fold(BTreeMap::new(), |mut sums, switch| {
                 switch

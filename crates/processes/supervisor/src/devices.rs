@@ -96,7 +96,7 @@ impl Supervisor {
             return;
         }
         self.need_driver();
-        if self.driver.lives.is_up() {
+        if self.driver.process.is_up() {
             self.open_device(number, now);
             self.join_device(number, now);
         }
@@ -185,7 +185,7 @@ impl Supervisor {
         let device = self.ports.get_mut(&port).and_then(Port::device_mut);
         let Some((facts, fds)) = device.and_then(|device| device.take_unsent()) else { return };
         let fds = fds.into_iter().map(Into::into).collect();
-        self.driver.lives.send(&DriverOrder::ReplaceDevice { port, facts }, fds);
+        self.driver.process.send(&DriverOrder::ReplaceDevice { port, facts }, fds);
     }
 
     /// Makes a connection between the switch and the driver process, which gets its end behind `fds`.
@@ -212,7 +212,7 @@ impl Supervisor {
         }
         let name = port.spec.name.to_string();
         fds.push(theirs.into());
-        self.driver.lives.send(&order(number), fds.into_iter().map(Into::into).collect());
+        self.driver.process.send(&order(number), fds.into_iter().map(Into::into).collect());
         let fds = self.provide(number, attachment, ours.into());
         self.attach(name, attachment, fds);
     }
@@ -229,13 +229,13 @@ impl Supervisor {
 
     /// When device ports, or clients that ask for them, have something to do without an event.
     pub(super) fn devices_due(&self) -> Option<Instant> {
-        let ports = self.ports.values().filter(|_| self.driver.lives.is_up());
+        let ports = self.ports.values().filter(|_| self.driver.process.is_up());
         ports.map(Port::device_due).fold(self.driver.due(), earlier)
     }
 
     pub(super) fn devices_on_time(&mut self, now: Instant) {
-        self.answer_asking(0, now);
-        if self.driver.lives.due().is_some_and(|due| due <= now) {
+        self.answer_pending(0, now);
+        if self.driver.process.due().is_some_and(|due| due <= now) {
             self.start_driver();
         }
         let is_due = |port: &Port| port.device_due().is_some_and(|due| due <= now);

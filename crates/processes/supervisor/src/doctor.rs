@@ -12,10 +12,10 @@ use lasthop_runtime::fault::Fault;
 
 use super::Supervisor;
 use super::controller::ControllerQuestion;
-use super::driver::Wanted;
+use super::driver::CountersPurpose;
 use super::question::{Asker, ControllerAnswer, to_json};
 use super::requests::describe;
-use super::warnings::Warner;
+use super::warnings::WarningContext;
 
 impl Supervisor {
     /// Without a switch process the answer comes at once: the client wants to know that it is missing.
@@ -24,7 +24,7 @@ impl Supervisor {
             self.find(name)?;
         }
         if self.ports.values().any(|port| port.device().is_some()) {
-            self.ask_driver(Wanted::Doctor { name }, asker);
+            self.ask_driver(CountersPurpose::Doctor { name }, asker);
             return Ok(None);
         }
         self.examine(name, asker)
@@ -32,7 +32,7 @@ impl Supervisor {
 
     /// As `doctor`, when the driver process's counters are known.
     pub(super) fn examine(&mut self, name: Option<String>, asker: &Asker) -> Result<Option<Value>, Fault> {
-        if self.lives.is_up() {
+        if self.process.is_up() {
             return self.ask_controller(ControllerQuestion::Doctor { name }, asker);
         }
         self.facts(name.as_deref(), None, &ControllerAnswer::default()).map(Some)
@@ -88,10 +88,10 @@ impl Supervisor {
         SwitchFacts {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
-            switch_pid: self.lives.pid(),
-            up_ms: self.lives.up().map(|up| up.as_millis() as u64),
-            restarts: self.lives.restarts(),
-            last_end: self.lives.last_end(),
+            switch_pid: self.process.pid(),
+            up_ms: self.process.up().map(|up| up.as_millis() as u64),
+            restarts: self.process.restarts(),
+            last_end: self.process.last_end(),
             deaf: self.deafness().map(|fault| fault.message),
             module: settings.module.as_str().to_owned(),
             workers: settings.workers.0,
@@ -110,7 +110,7 @@ impl Supervisor {
         let sessions = inside.map(|inside| inside.sessions.as_slice()).unwrap_or_default();
         let sessions: HashMap<&str, &SessionFacts> =
             sessions.iter().map(|(name, session)| (name.as_str(), session)).collect();
-        let warner = Warner::new(self.ports.values(), &stats);
+        let warnings = WarningContext::new(self.ports.values(), &stats);
         let vnics = self.ports.values().filter(|port| port.device().is_none());
         let facts = vnics.map(|port| {
             let name = port.spec.name.as_str();
@@ -121,9 +121,9 @@ impl Supervisor {
                 ..counted.clone()
             };
             let vnic =
-                VnicReport { features: Vec::new(), rings: Vec::new(), ..describe(port, &stats, &warner) };
+                VnicReport { features: Vec::new(), rings: Vec::new(), ..describe(port, &stats, &warnings) };
             let session = sessions.get(name).map(|session| (*session).clone());
-            let counters = warner.inside(port).map(bare);
+            let counters = warnings.inside(port).map(bare);
             let switch = self.switches.iter().find(|switch| switch.name == port.spec.switch);
             let module = switch.map(|switch| switch.module.as_str().to_owned()).unwrap_or_default();
             VnicFacts { vnic, module, connection: port.connection(), session, counters }

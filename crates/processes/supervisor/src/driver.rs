@@ -11,7 +11,7 @@ use lasthop_children::{ChildRole, Reaper, RestartingChild};
 use lasthop_runtime::log::{say, say_of_others};
 
 use super::Supervisor;
-use super::asking::Asking;
+use super::pending_questions::PendingQuestions;
 use super::port::Port;
 use super::question::Asker;
 use super::source::Source;
@@ -23,17 +23,17 @@ const COUNTERS_PATIENCE: Duration = Duration::from_secs(2);
 /// The driver process, and the clients that wait for it.
 #[derive(Debug)]
 pub(super) struct Driver {
-    pub(super) lives: RestartingChild<DriverOrder, DriverReport>,
+    pub(super) process: RestartingChild<DriverOrder, DriverReport>,
     /// The last question is not answered yet.
     is_asked: bool,
-    asking: Asking<Wanted>,
+    pending: PendingQuestions<CountersPurpose>,
     /// Requests to the kernel on behalf of ports, and their purposes.
     pub(super) requests: BTreeMap<u32, (u32, String)>,
 }
 
 /// The purpose that the counters of device ports are fetched for.
 #[derive(Debug)]
-pub(super) enum Wanted {
+pub(super) enum CountersPurpose {
     /// To be shown, of one port or all.
     Ports { name: Option<String> },
     /// The method "doctor", for one vnic or port, or all.
@@ -43,23 +43,23 @@ pub(super) enum Wanted {
 impl Driver {
     pub(super) fn new(settings: &SwitchSettings, reaper: &Reaper) -> Self {
         Self {
-            lives: RestartingChild::new(ChildRole::driver(settings), reaper),
+            process: RestartingChild::new(ChildRole::driver(settings), reaper),
             is_asked: false,
-            asking: Asking::new(COUNTERS_PATIENCE),
+            pending: PendingQuestions::new(COUNTERS_PATIENCE),
             requests: BTreeMap::new(),
         }
     }
 
     /// The time at which a client has waited for long enough, or the process is to be started.
     pub(super) fn due(&self) -> Option<Instant> {
-        self.asking.due().into_iter().chain(self.lives.due()).min()
+        self.pending.due().into_iter().chain(self.process.due()).min()
     }
 }
 
 impl Supervisor {
     /// Starts the driver process with the first device port. On the way out its end is no reason for another one.
     pub(super) fn need_driver(&mut self) {
-        if !self.stage.is_leaving() && !self.driver.lives.is_up() && self.driver.lives.due().is_none() {
+        if !self.stage.is_leaving() && !self.driver.process.is_up() && self.driver.process.due().is_none() {
             self.start_driver();
         }
     }
@@ -67,13 +67,13 @@ impl Supervisor {
     pub(super) fn start_driver(&mut self) {
         // If this fails, the driver process itself reports the missing memory later.
         let _ = lift_memory_lock();
-        self.driver.lives.start_or_plan(&self.poller, Source::Driver.into());
+        self.driver.process.start_or_plan(&self.poller, Source::Driver.into());
         self.settle_devices();
     }
 
     /// Takes the driver process's messages.
     pub(super) fn hear_driver(&mut self) {
-        let reports = self.driver.lives.hear(&self.poller);
+        let reports = self.driver.process.hear(&self.poller);
         reports.into_iter().for_each(|(report, _)| self.on_driver_report(report));
     }
 
@@ -100,11 +100,11 @@ impl Supervisor {
                     }
                 }
                 self.driver.is_asked = false;
-                self.answer_asking(round, now);
+                self.answer_pending(round, now);
             }
-            DriverReport::Sandbox(layers) => self.driver.lives.note_sandbox(layers),
-            DriverReport::Forbidden(call) => self.driver.lives.note_last_words(call.to_string()),
-            DriverReport::Failed { why } => self.driver.lives.note_last_words(why),
+            DriverReport::Sandbox(layers) => self.driver.process.note_sandbox(layers),
+            DriverReport::Forbidden(call) => self.driver.process.note_last_words(call.to_string()),
+            DriverReport::Failed { why } => self.driver.process.note_last_words(why),
         }
     }
 
@@ -116,42 +116,42 @@ impl Supervisor {
 
     /// The driver process is no more; guests go on among themselves.
     pub(super) fn driver_gone(&mut self) {
-        let pid = self.driver.lives.pid().unwrap_or_default();
-        let how = self.driver.lives.bury();
+        let pid = self.driver.process.pid().unwrap_or_default();
+        let how = self.driver.process.bury();
         self.driver.is_asked = false;
         self.ports.values_mut().filter_map(Port::device_mut).for_each(super::device::DevicePort::driver_gone);
         if !self.stage.is_last() {
-            let pause_ms = self.driver.lives.plan().as_millis();
+            let pause_ms = self.driver.process.plan().as_millis();
             say!(Error: "the driver process {pid} {how}; starting it again in {pause_ms} ms");
         }
-        self.answer_asking(u64::MAX, Instant::now());
+        self.answer_pending(u64::MAX, Instant::now());
     }
 
     /// Lets the driver process forget a port.
     pub(super) fn detach_from_driver(&mut self, port: u32) {
-        self.driver.lives.send(&DriverOrder::Detach { port }, Vec::new());
+        self.driver.process.send(&DriverOrder::Detach { port }, Vec::new());
     }
 
     /// Continues with a request when counters are fresh, or do not come in time.
-    pub(super) fn ask_driver(&mut self, wanted: Wanted, asker: &Asker) {
+    pub(super) fn ask_driver(&mut self, wanted: CountersPurpose, asker: &Asker) {
         // One question at a time: those that a driver process does not answer must not pile up.
         if !self.driver.is_asked {
-            let round = self.driver.asking.next_round();
-            self.driver.is_asked = self.driver.lives.is_up();
-            self.driver.lives.send(&DriverOrder::Stats { round }, Vec::new());
+            let round = self.driver.pending.next_round();
+            self.driver.is_asked = self.driver.process.is_up();
+            self.driver.process.send(&DriverOrder::Stats { round }, Vec::new());
         }
-        self.driver.asking.wait(wanted, asker);
-        if !self.driver.lives.is_up() {
-            self.answer_asking(u64::MAX, Instant::now());
+        self.driver.pending.wait(wanted, asker);
+        if !self.driver.process.is_up() {
+            self.answer_pending(u64::MAX, Instant::now());
         }
     }
 
     /// Continues with those requests whose counters, of up to this round, have come, or that have waited for long enough.
-    pub(super) fn answer_asking(&mut self, round: u64, now: Instant) {
-        for (wanted, asker) in self.driver.asking.take_ready(round, now) {
+    pub(super) fn answer_pending(&mut self, round: u64, now: Instant) {
+        for (wanted, asker) in self.driver.pending.take_ready(round, now) {
             let answer = match wanted {
-                Wanted::Ports { name } => self.show_ports(name, &asker),
-                Wanted::Doctor { name } => self.examine(name, &asker),
+                CountersPurpose::Ports { name } => self.show_ports(name, &asker),
+                CountersPurpose::Doctor { name } => self.examine(name, &asker),
             };
             if let Some(answer) = answer.transpose() {
                 self.answer(asker, answer);

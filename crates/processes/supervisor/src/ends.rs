@@ -21,31 +21,32 @@ impl Supervisor {
             }
             _ => None,
         };
-        let inner = [self.lives.end_due(), self.driver.lives.end_due(), self.controller.lives.end_due()];
+        let inner =
+            [self.process.end_due(), self.driver.process.end_due(), self.controller.process.end_due()];
         inner.into_iter().chain([successor, self.reaper.due()]).fold(None, earlier)
     }
 
     /// Goes on without processes that have ended, or are stuck.
     pub(super) fn look_for_ends(&mut self, now: Instant) {
         self.reaper.hear();
-        if self.lives.is_over(now) {
-            let life = self.lives.starts();
+        if self.process.is_over(now) {
+            let life = self.process.starts();
             for _ in 0..LAST_READS_MAX {
-                if self.lives.is_silent() || self.lives.starts() != life {
+                if self.process.is_silent() || self.process.starts() != life {
                     break;
                 }
                 self.hear();
             }
             // Not if its last messages have put another process in its place.
-            if self.lives.starts() == life {
+            if self.process.starts() == life {
                 self.switch_gone();
             }
         }
-        if self.driver.lives.is_over(now) {
+        if self.driver.process.is_over(now) {
             self.hear_driver();
             self.driver_gone();
         }
-        if self.controller.lives.is_over(now) {
+        if self.controller.process.is_over(now) {
             self.hear_controller();
             self.controller_gone();
         }

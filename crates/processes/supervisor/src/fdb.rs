@@ -39,7 +39,7 @@ impl Supervisor {
         what: OrderPurpose,
         asker: &Asker,
     ) -> Result<Option<Value>, Fault> {
-        if !self.lives.is_up() {
+        if !self.process.is_up() {
             return Err(switch_down());
         }
         self.order(order, what, Some(asker.clone()));

@@ -122,7 +122,7 @@ impl Supervisor {
     pub(super) fn judge_flows(&mut self) {
         let death = match () {
             () if self.was_ended_for_silence() => Death::Hung,
-            () if self.lives.was_killed() => Death::Killed,
+            () if self.process.was_killed() => Death::Killed,
             () => Death::Own,
         };
         if self.flows.as_mut().is_some_and(|flows| !flows.survive(death, Instant::now())) {

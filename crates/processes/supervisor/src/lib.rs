@@ -19,14 +19,14 @@
 #![deny(unsafe_code)] // files called sys.rs alone may have some
 
 mod access;
-mod account;
-mod asking;
+
 mod capture;
 mod change;
 mod client;
 mod control;
 mod control_clients;
 mod controller;
+mod datapath_listener;
 mod device;
 mod devices;
 mod doctor;
@@ -34,13 +34,15 @@ mod driver;
 mod ends;
 mod fdb;
 mod flows;
-mod interface;
+
 mod lent;
 mod lifecycle;
+mod lifetime_counters;
 mod limits;
 mod liveness;
 mod opening;
 mod orders;
+mod pending_questions;
 mod placeholder;
 mod placeholders;
 mod port;
@@ -87,19 +89,19 @@ use lasthop_runtime::notify::Manager;
 use lasthop_runtime::poller::{Happening, Interest, Poller};
 use lasthop_runtime::signals::Signals;
 
-use account::Account;
 use control::Control;
 use control_clients::ControlClients;
 use controller::ControllerProcess;
+use datapath_listener::DatapathListener;
 use driver::Driver;
 use flows::KeptFlows;
-use interface::Entrance;
 use lent::LentConnections;
+use lifetime_counters::LifetimeCounters;
 use liveness::Liveness;
 use orders::Waiting;
 use port::Port;
 use previous::PreviousState;
-use records::Told;
+use records::ConfiguredNames;
 use saved_session::SavedSession;
 use sockets::ListenSocket;
 use source::Source;
@@ -178,7 +180,7 @@ struct Supervisor {
     reaper: Reaper,
     signals: Signals,
     settings: SwitchSettings,
-    lives: RestartingChild<Request, Report>,
+    process: RestartingChild<Request, Report>,
     driver: Driver,
     controller: ControllerProcess,
     /// None until there is a device port.
@@ -190,9 +192,9 @@ struct Supervisor {
     /// By port: the saved session that the next switch process continues.
     saved_sessions: BTreeMap<u32, SavedSession>,
     /// By port: the counters of earlier switch processes.
-    accounts: BTreeMap<u32, Account>,
+    counters: BTreeMap<u32, LifetimeCounters>,
     /// Of ports that the last supervisor had and no client has asked for since, by name.
-    left_accounts: BTreeMap<String, Account>,
+    left_counters: BTreeMap<String, LifetimeCounters>,
     /// The switch process is being replaced by that of another program.
     upgrade: Option<Upgrade>,
     /// While guests wait for a switch process.
@@ -201,7 +203,7 @@ struct Supervisor {
     static_entries: Vec<StaticEntry>,
     next_attachment: u64,
     control: Option<Control>,
-    entrance: Option<Entrance>,
+    datapath_listener: Option<DatapathListener>,
     control_clients: ControlClients,
     /// Connections of clients that are the switch process's.
     lent: LentConnections,
@@ -222,7 +224,7 @@ struct Supervisor {
     /// The store for the next supervisor.
     store: Store,
     /// Switches and ports that file and flags named.
-    told: Told,
+    configured: ConfiguredNames,
 }
 
 impl Supervisor {
@@ -240,12 +242,12 @@ impl Supervisor {
         let access = access::Access::of_control(control_group.as_deref())?;
         let control = Control::open(&control_socket(dir), access, control)?;
         poller.add(&control, Source::Control.into(), Interest::READ)?;
-        let entrance = Entrance::open(&datapath_socket(dir), access)?;
+        let datapath_listener = DatapathListener::open(&datapath_socket(dir), access)?;
         Ok(Self {
             dir: dir.to_path_buf(),
             poller,
             signals,
-            lives: RestartingChild::new(ChildRole::switch(&settings), &reaper),
+            process: RestartingChild::new(ChildRole::switch(&settings), &reaper),
             driver: Driver::new(&settings, &reaper),
             controller: ControllerProcess::new(&settings, &reaper),
             reaper,
@@ -255,14 +257,14 @@ impl Supervisor {
             ports: BTreeMap::new(),
             next_port: 0,
             saved_sessions: BTreeMap::new(),
-            accounts: BTreeMap::new(),
-            left_accounts: BTreeMap::new(),
+            counters: BTreeMap::new(),
+            left_counters: BTreeMap::new(),
             upgrade: None,
             slice_boost: None,
             static_entries: Vec::new(),
             next_attachment: 0,
             control: Some(control),
-            entrance: Some(entrance),
+            datapath_listener: Some(datapath_listener),
             control_clients: ControlClients::default(),
             lent: LentConnections::default(),
             datapaths: None,
@@ -276,7 +278,7 @@ impl Supervisor {
             tracking_is_late: false,
             stage: Stage::Starting,
             store: Store::of_environment(),
-            told: run.told(),
+            configured: run.configured(),
         })
     }
 
@@ -288,7 +290,7 @@ impl Supervisor {
             self.on_time(Instant::now());
             self.track_uplinks();
             self.tend_placeholders();
-            self.watch_entrance();
+            self.watch_datapath_listener();
             self.settle_controller();
             self.proceed_with_clients();
             self.watch_channels();
@@ -316,7 +318,7 @@ impl Supervisor {
             Some(Source::Driver) => self.hear_driver(),
             Some(Source::Successor) => self.hear_successor(),
             Some(Source::Links) => self.hear_links(),
-            Some(Source::Interface) => self.let_in(),
+            Some(Source::DatapathListener) => self.let_in(),
             Some(Source::ControllerProcess) => self.hear_controller(),
             Some(Source::LentConnections(number)) => self.lent.forget(number, &self.poller),
             Some(Source::Ends) => self.look_for_ends(Instant::now()),
@@ -333,16 +335,20 @@ impl Supervisor {
             self.ends_due(),
             waiting,
             control,
-            self.lives.due(),
+            self.process.due(),
             self.stage.due(),
             self.devices_due(),
             self.upgrade_due(),
             self.liveness.due(),
         ];
         let slice_boost = self.slice_boost.as_ref().map(SliceBoost::until);
-        let entrance = self.entrance.as_ref().and_then(Entrance::due);
-        let others =
-            others.into_iter().chain([self.controller.due(), self.store.due(), slice_boost, entrance]);
+        let datapath_listener = self.datapath_listener.as_ref().and_then(DatapathListener::due);
+        let others = others.into_iter().chain([
+            self.controller.due(),
+            self.store.due(),
+            slice_boost,
+            datapath_listener,
+        ]);
         let others = others.chain(self.channels_due());
         others.fold(ports, earlier)
     }
@@ -369,7 +375,7 @@ impl Supervisor {
         if is_due(self.devices_due()) {
             self.devices_on_time(now);
         }
-        if is_due(self.lives.due()) {
+        if is_due(self.process.due()) {
             self.restart_switch();
         }
         if is_due(self.stage.due()) {

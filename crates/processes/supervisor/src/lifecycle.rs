@@ -10,10 +10,10 @@ use lasthop_runtime::log::say;
 use lasthop_runtime::sandbox::Layer;
 
 use super::Supervisor;
-use super::account::obituary;
 use super::control::Control;
 use super::controller::ControllerProcess;
 use super::driver::Driver;
+use super::lifetime_counters::final_counters_text;
 use super::port::Port;
 use super::question::OrderPurpose;
 use super::source::Source;
@@ -32,7 +32,7 @@ const REST_PAUSE: Duration = Duration::from_millis(20);
 impl Supervisor {
     /// Starts a switch process and tells it of all switches and ports.
     pub(super) fn start_switch(&mut self) -> Result<(), Fault> {
-        self.lives.start(&self.poller, Source::Switch.into())?;
+        self.process.start(&self.poller, Source::Switch.into())?;
         self.deposit_head();
         self.tell_everything();
         Ok(())
@@ -60,13 +60,13 @@ impl Supervisor {
     /// The pause after a switch's death is over.
     pub(super) fn restart_switch(&mut self) {
         if let Err(fault) = self.start_switch() {
-            self.lives.retry(&fault);
+            self.process.retry(&fault);
         }
     }
 
     /// The switch has all its ports.
     pub(super) fn started(&mut self) {
-        let pid = self.lives.current().map_or(0, |switch| switch.pid());
+        let pid = self.process.current().map_or(0, |switch| switch.pid());
         self.slice_boost = None;
         self.switch_has_begun();
         if matches!(self.stage, Stage::Starting) {
@@ -83,17 +83,17 @@ impl Supervisor {
         self.heed_placeholders(|_| true);
         // A successor is a child that is in no list yet.
         if self.upgrade.is_none() {
-            let own = [self.lives.pid(), self.driver.lives.pid(), self.controller.lives.pid()];
+            let own = [self.process.pid(), self.driver.process.pid(), self.controller.process.pid()];
             self.reaper.reap_orphans(&own);
         }
     }
 
     /// The switch has given up the rights that it could, and continues with the guests of another one.
     pub(super) fn sandboxed(&mut self, layers: Vec<Layer>) {
-        self.lives.note_sandbox(layers);
+        self.process.note_sandbox(layers);
         // Not before: the process that takes memory apart in the end, which it started by then, is not urgent.
         if !self.saved_sessions.is_empty() {
-            self.slice_boost = Some(SliceBoost::begin(self.lives.pid()));
+            self.slice_boost = Some(SliceBoost::begin(self.process.pid()));
         }
     }
 
@@ -106,10 +106,10 @@ impl Supervisor {
 
     /// The switch process is no more.
     pub(super) fn switch_gone(&mut self) {
-        let pid = self.lives.current().map_or(0, |switch| switch.pid());
+        let pid = self.process.current().map_or(0, |switch| switch.pid());
         // First: the predecessor's threads have to be there.
         self.slice_boost = None;
-        let how = self.lives.bury();
+        let how = self.process.bury();
         if self.stage.is_leaving() {
             return self.left();
         }
@@ -125,8 +125,8 @@ impl Supervisor {
                 self.fail_start(Fault::new(Kind::Internal, format!("the switch process {how}")))
             }
             Stage::Serving => {
-                let pause_ms = self.lives.plan().as_millis();
-                let what = obituary(&counters);
+                let pause_ms = self.process.plan().as_millis();
+                let what = final_counters_text(&counters);
                 say!(Error: "the switch process {pid} {how}; {what}; starting it again in {pause_ms} ms");
             }
             Stage::Ending { .. } => self.stage = Stage::Over(Ok(())),
@@ -146,16 +146,16 @@ impl Supervisor {
         say!("ending");
         let is_starting = matches!(self.stage, Stage::Starting);
         self.control = None;
-        self.entrance = None;
+        self.datapath_listener = None;
         self.ports.clear();
         self.saved_sessions.clear();
         self.driver = Driver::new(&self.settings, &self.reaper);
         self.controller = ControllerProcess::new(&self.settings, &self.reaper);
         // One that starts has no guest yet to let go, and would only be late.
         if is_starting {
-            self.lives.bury();
+            self.process.bury();
         }
-        if self.lives.is_up() {
+        if self.process.is_up() {
             self.stage = Stage::Ending { until: Instant::now() + END_PATIENCE };
             self.order(Order::End, OrderPurpose::Ended, None);
         } else {
@@ -168,10 +168,10 @@ impl Supervisor {
     fn begin_to_leave(&mut self) {
         say!("ending; the service manager keeps the state for the next one");
         self.refuse_upgrade("the switch was asked to end");
-        self.entrance = None;
+        self.datapath_listener = None;
         self.controller = ControllerProcess::new(&self.settings, &self.reaper);
         self.stage = Stage::Leaving { until: Instant::now() + END_PATIENCE, retry: None };
-        if self.lives.is_up() {
+        if self.process.is_up() {
             self.order(Order::Rest, OrderPurpose::Rested, None);
         } else {
             self.leave();
@@ -190,16 +190,16 @@ impl Supervisor {
     fn leave(&mut self) {
         // Not before the switch rests: packets for its devices would wait for it, count as not taken, and be taken once more.
         self.driver = Driver::new(&self.settings, &self.reaper);
-        if !self.lives.is_up() {
+        if !self.process.is_up() {
             return self.left();
         }
-        self.lives.silence(&self.poller);
+        self.process.silence(&self.poller);
         self.stage = Stage::Leaving { until: Instant::now() + DEATH_PATIENCE, retry: None };
     }
 
     /// The switch process has ended, or does not: then the next supervisor sees to that.
     fn left(&mut self) {
-        self.lives.bury();
+        self.process.bury();
         // Counters that it told of and that were not read yet would be added to themselves.
         self.waiting.clear();
         self.close_books();
@@ -216,7 +216,7 @@ impl Supervisor {
                 *retry = None;
                 self.order(Order::Rest, OrderPurpose::Rested, None);
             }
-            Stage::Leaving { .. } if self.lives.is_silent() => self.left(),
+            Stage::Leaving { .. } if self.process.is_silent() => self.left(),
             Stage::Leaving { .. } => self.leave(),
             _ => self.end_by_force(),
         }
@@ -225,14 +225,14 @@ impl Supervisor {
     /// The switch did not end in time, or the user is in a hurry.
     pub(super) fn end_by_force(&mut self) {
         say!(Error: "the switch process did not end by itself and is killed");
-        self.lives.bury();
+        self.process.bury();
         self.stage = Stage::Over(Ok(()));
     }
 
     /// On the way out: no process is left that could end.
     pub(super) fn end_all(&mut self) {
         self.upgrade = None;
-        self.lives.bury();
+        self.process.bury();
         self.driver = Driver::new(&self.settings, &self.reaper);
         self.controller = ControllerProcess::new(&self.settings, &self.reaper);
         self.reaper.await_all(DEATH_PATIENCE);

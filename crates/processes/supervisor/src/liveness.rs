@@ -98,8 +98,8 @@ impl Liveness {
 impl Supervisor {
     /// The switch process has said something, or is another one.
     pub(super) fn switch_lives(&mut self) {
-        if self.liveness.lives(Instant::now()) && self.lives.is_up() {
-            say!("the switch process (process {}) answers again", self.lives.pid().unwrap_or_default());
+        if self.liveness.lives(Instant::now()) && self.process.is_up() {
+            say!("the switch process (process {}) answers again", self.process.pid().unwrap_or_default());
         }
     }
 
@@ -108,7 +108,7 @@ impl Supervisor {
         if self.liveness.next.is_none_or(|next| next > now) {
             return;
         }
-        let Some(pid) = self.lives.pid() else {
+        let Some(pid) = self.process.pid() else {
             self.liveness.next = None;
             return;
         };
@@ -124,7 +124,7 @@ impl Supervisor {
         }
         if procfs::is_headless(pid) {
             // It was killed, and one of its threads cannot end: the channel stays open, and says nothing of that.
-            return self.lives.silence(&self.poller);
+            return self.process.silence(&self.poller);
         }
         if !self.liveness.is_owed {
             if self.liveness.is_to_ask(procfs::cpu_ns(pid), now) {
@@ -133,7 +133,8 @@ impl Supervisor {
             return;
         }
         self.liveness.looks += 1;
-        let ended_looks = if self.liveness.begun == self.lives.starts() { ENDED_LOOKS } else { START_LOOKS };
+        let ended_looks =
+            if self.liveness.begun == self.process.starts() { ENDED_LOOKS } else { START_LOOKS };
         match self.liveness.looks {
             1 => self.order(Order::Know, OrderPurpose::Restored, None),
             NAMED_LOOKS => {
@@ -142,8 +143,8 @@ impl Supervisor {
             }
             looks if looks == ended_looks => {
                 say!(Error: "{}; ending it", deaf(pid));
-                self.liveness.ended = self.lives.starts();
-                self.lives.give_up_on("it did not answer");
+                self.liveness.ended = self.process.starts();
+                self.process.give_up_on("it did not answer");
             }
             _ => {}
         }
@@ -151,17 +152,17 @@ impl Supervisor {
 
     /// The switch process serves from now on.
     pub(super) fn switch_has_begun(&mut self) {
-        self.liveness.begun = self.lives.starts();
+        self.liveness.begun = self.process.starts();
     }
 
     /// Whether the last process was ended since it did not answer.
     pub(super) fn was_ended_for_silence(&self) -> bool {
-        self.liveness.ended == self.lives.starts()
+        self.liveness.ended == self.process.starts()
     }
 
     /// The reason why it cannot be asked, if it does not answer.
     pub(super) fn deafness(&self) -> Option<Fault> {
-        self.liveness.is_deaf().then(|| deaf(self.lives.pid().unwrap_or_default()))
+        self.liveness.is_deaf().then(|| deaf(self.process.pid().unwrap_or_default()))
     }
 
     /// Answers clients that wait for the switch process, with the facts that are known without it.
@@ -180,7 +181,7 @@ impl Supervisor {
                 self.conclude(question, Answer::Stats(StatsReport::default()))
             }
             Question::Doctor { name, .. } => self.facts(name.as_deref(), None, &ControllerAnswer::default()),
-            _ => Err(deaf(self.lives.pid().unwrap_or_default())),
+            _ => Err(deaf(self.process.pid().unwrap_or_default())),
         }
     }
 }

@@ -100,14 +100,14 @@ impl Supervisor {
     }
 
     fn send(&mut self, request: Request, fds: Vec<ForeignFd>) {
-        if self.lives.is_up() {
+        if self.process.is_up() {
             self.liveness.told(Instant::now());
         }
         // It changes nothing, and without an answer to it the process is taken for one that hangs.
         if matches!(request.order, Order::Know) {
-            self.lives.send(&request, fds);
+            self.process.send(&request, fds);
         } else {
-            self.lives.send_patiently(&request, fds);
+            self.process.send_patiently(&request, fds);
         }
     }
 
@@ -115,18 +115,18 @@ impl Supervisor {
     pub(super) fn channels_due(&self) -> [Option<Instant>; 4] {
         let successor = self.upgrade.as_ref().and_then(Upgrade::channel_due);
         [
-            self.lives.channel_due(),
-            self.driver.lives.channel_due(),
-            self.controller.lives.channel_due(),
+            self.process.channel_due(),
+            self.driver.process.channel_due(),
+            self.controller.process.channel_due(),
             successor,
         ]
     }
 
     /// Watches the channels for room while something waits for it.
     pub(super) fn watch_channels(&mut self) {
-        self.lives.watch(&self.poller, Source::Switch.into());
-        self.driver.lives.watch(&self.poller, Source::Driver.into());
-        self.controller.lives.watch(&self.poller, Source::ControllerProcess.into());
+        self.process.watch(&self.poller, Source::Switch.into());
+        self.driver.process.watch(&self.poller, Source::Driver.into());
+        self.controller.process.watch(&self.poller, Source::ControllerProcess.into());
         if let Some(successor) = self.upgrade.as_mut().and_then(Upgrade::successor) {
             successor.watch(&self.poller, Source::Successor.into());
         }
@@ -134,7 +134,7 @@ impl Supervisor {
 
     /// Takes the switch's messages.
     pub(super) fn hear(&mut self) {
-        let reports = self.lives.hear(&self.poller);
+        let reports = self.process.hear(&self.poller);
         if !reports.is_empty() {
             self.take_over_goes_on();
         }
@@ -158,10 +158,10 @@ impl Supervisor {
             }
             Report::Detached { name, attachment, why } => self.detached(&name, attachment, &why),
             Report::Refused { name, why } => self.refused(&name, why),
-            Report::Failed { why } => self.lives.note_last_words(why),
+            Report::Failed { why } => self.process.note_last_words(why),
             Report::Unanswered => self.suspect_controller(),
             Report::Sandbox(layers) => self.sandboxed(layers),
-            Report::Forbidden(call) => self.lives.note_last_words(call.to_string()),
+            Report::Forbidden(call) => self.process.note_last_words(call.to_string()),
             Report::Addresses { id, fdb } => {
                 if let Some(waiting) = self.waiting.get_mut(&id) {
                     waiting.addresses.extend(fdb.entries);
@@ -264,7 +264,7 @@ impl Supervisor {
         let late = self.waiting.values_mut().filter(|waiting| waiting.until <= now);
         let askers: Vec<Asker> = late.filter_map(|waiting| waiting.asker.take()).collect();
         for asker in askers {
-            let (seconds, pid) = (ANSWER_PATIENCE.as_secs(), self.lives.pid().unwrap_or_default());
+            let (seconds, pid) = (ANSWER_PATIENCE.as_secs(), self.process.pid().unwrap_or_default());
             let state = procfs::state_text(pid);
             let why = format!(
                 "the switch process (process {pid}) did not answer within {seconds} s: {state}; see its log"
@@ -277,6 +277,7 @@ impl Supervisor {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lasthop_api::switches::SwitchName;
 
     #[test]
     fn addresses_that_came_in_parts_are_one_answer_in_order() {

@@ -99,7 +99,7 @@ impl Supervisor {
     /// Placeholders of these names that were given another MTU give it to their vnics. Those of vnics that cannot change now are
     /// heeded when they can.
     pub(super) fn heed_placeholders(&mut self, is_meant: impl Fn(&str) -> bool) {
-        if !self.lives.is_up() {
+        if !self.process.is_up() {
             return;
         }
         let wanted = |port: &Port| {

@@ -253,7 +253,7 @@ impl Supervisor {
     pub(super) fn forget_port(&mut self, number: u32) {
         let Some(port) = self.ports.remove(&number) else { return };
         self.saved_sessions.remove(&number);
-        self.accounts.remove(&number);
+        self.counters.remove(&number);
         self.store.is_late(Key::Port(number));
         if port.device().is_some_and(|device| device.is_driven) {
             self.detach_from_driver(number);

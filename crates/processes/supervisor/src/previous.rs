@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
 
-use lasthop_foreign::{ForeignFd, Origin};
+use lasthop_foreign::Origin;
 use rustix::net::{Shutdown, shutdown};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -26,10 +26,10 @@ use lasthop_config::plan::{Plan, Step};
 use lasthop_runtime::fault::Fault;
 use lasthop_runtime::log::say;
 
-use super::account::Account;
 use super::flows::KeptFlows;
+use super::lifetime_counters::LifetimeCounters;
 use super::port::Port;
-use super::records::{HeadRecord, PortRecord, RECORD_VERSION, Told};
+use super::records::{ConfiguredNames, HeadRecord, PortRecord, RECORD_VERSION};
 use super::saved_session::SavedSession;
 use super::sockets::ListenSocket;
 use super::store::{Inherited, Key};
@@ -100,7 +100,7 @@ impl PreviousState {
 
     /// Adds to `settings` the ports and switches that were added by hand and fit to them.
     fn add_by_hand(&self, settings: &mut RunSettings) {
-        let Told { switches, ports, fdb } = &self.head.told;
+        let ConfiguredNames { switches, ports, fdb } = &self.head.configured;
         for switch in self.head.switches.iter().filter(|switch| !switches.contains(&switch.name)) {
             settings.switches.push(switch.clone());
             if switches::check_all(&settings.switches).is_err() {
@@ -125,10 +125,10 @@ impl PreviousState {
 
 impl RunSettings {
     /// The names of file and flags.
-    pub(super) fn told(&self) -> Told {
+    pub(super) fn configured(&self) -> ConfiguredNames {
         let switches = self.switches.iter().filter(|switch| !switch.name.is_default());
         let vnics = self.vnics.iter().map(|vnic| vnic.name.clone());
-        Told {
+        ConfiguredNames {
             switches: switches.map(|switch| switch.name.clone()).collect(),
             ports: vnics.chain(self.ports.iter().map(|port| port.name.clone())).collect(),
             fdb: self.fdb.clone(),
@@ -212,7 +212,7 @@ impl Supervisor {
         let mut port = Port::go_on(spec, &self.dir, kept)?;
         port.set_access(&before, &port.spec)?;
         if let Some(book) = book.and_then(|book| inherited.find(&book)) {
-            self.accounts.insert(number, Account::of_kept(book.into_trusted(), &past, since_ms));
+            self.counters.insert(number, LifetimeCounters::of_kept(book.into_trusted(), &past, since_ms));
         }
         if let Some(record) = saved_session {
             match SavedSession::of_kept(record, inherited, &port.arrears.begin(), port.spec.queues) {
@@ -237,8 +237,8 @@ impl Supervisor {
         self.next_port = self.next_port.max(number);
         let book = record.book.as_ref().filter(|_| record.device.is_some());
         if let Some(book) = book.and_then(|book| inherited.find(book)) {
-            let account = Account::of_kept(book.into_trusted(), &record.past, record.since_ms);
-            self.leave_account(record.spec.name.as_str(), account);
+            let counters = LifetimeCounters::of_kept(book.into_trusted(), &record.past, record.since_ms);
+            self.leave_counters(record.spec.name.as_str(), counters);
         }
         let (origin, queues) = (Origin::new(&format!("vnic {}", record.spec.name)), record.spec.queues);
         let saved_session = record
@@ -365,7 +365,7 @@ mod tests {
             fdb: Vec::new(),
             datapaths: None,
             flows: None,
-            told: before.told(),
+            configured: before.configured(),
         };
         let vnics = ["old", "hand", "reds,switch=red", "blues,switch=blue", "same,socket=/run/test/now.sock"];
         let ports = (1..).zip(vnics.map(record)).collect();

@@ -43,7 +43,8 @@ pub(super) struct HeadRecord {
     /// The memory in which switch processes leave flows.
     #[serde(default)]
     pub(super) flows: Option<Identity>,
-    pub(super) told: Told,
+    #[serde(rename = "told")]
+    pub(super) configured: ConfiguredNames,
 }
 
 /// A socket, and device and inode of its file.
@@ -55,7 +56,7 @@ pub(super) struct Listening {
 
 /// Switches and ports that file and flags named; the rest was added by hand.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(super) struct Told {
+pub(super) struct ConfiguredNames {
     pub(super) switches: Vec<SwitchName>,
     pub(super) ports: Vec<Name>,
     pub(super) fdb: Vec<StaticEntry>,
@@ -148,7 +149,7 @@ impl Supervisor {
             version: RECORD_VERSION,
             state: STATE_VERSION,
             pid: std::process::id(),
-            process: self.lives.handle().map(|process| contents.name(process)).transpose()?,
+            process: self.process.handle().map(|process| contents.name(process)).transpose()?,
             control: match self.control.as_ref().and_then(|control| control.listening()) {
                 Some((socket, file)) => Some(Listening { socket: contents.name(socket)?, file }),
                 None => None,
@@ -157,7 +158,7 @@ impl Supervisor {
             fdb: self.static_entries.clone(),
             datapaths: self.datapaths.clone(),
             flows: self.flows.as_ref().map(|flows| contents.name(flows)).transpose()?,
-            told: self.told.clone(),
+            configured: self.configured.clone(),
         };
         contents.text = serde_json::to_vec(&record)?;
         Ok(contents)
@@ -174,10 +175,10 @@ impl Supervisor {
         let saved_session = self.saved_sessions.get(&number).filter(|_| device.is_none());
         let saved_session =
             saved_session.map(|saved_session| saved_session.record(&mut contents)).transpose()?;
-        let account = self.accounts.get(&number);
-        let book = account.map(|account| contents.name(account)).transpose()?;
-        let past = account.map(|account| account.past_by_name()).unwrap_or_default();
-        let since_ms = account.map(super::account::Account::since_ms);
+        let counters = self.counters.get(&number);
+        let book = counters.map(|counters| contents.name(counters)).transpose()?;
+        let past = counters.map(|counters| counters.past_by_name()).unwrap_or_default();
+        let since_ms = counters.map(super::lifetime_counters::LifetimeCounters::since_ms);
         let spec = port.spec.clone();
         let is_requested = port.is_requested();
         let record =

@@ -22,7 +22,7 @@ use super::Supervisor;
 use super::control::Line;
 use super::port::Port;
 use super::question::{Asker, OrderPurpose, Question, switch_down, to_json};
-use super::warnings::Warner;
+use super::warnings::WarningContext;
 
 /// All methods.
 const METHODS: &[&str] = &[
@@ -146,7 +146,7 @@ impl Supervisor {
     fn vnic_add(&mut self, spec: VnicSpec, asker: &Asker) -> Result<(), Fault> {
         check_absolute(&spec)?;
         spec.check()?;
-        if !self.lives.is_up() {
+        if !self.process.is_up() {
             return Err(switch_down());
         }
         let port = self.open_port(spec)?;
@@ -156,7 +156,7 @@ impl Supervisor {
 
     fn port_add(&mut self, spec: PortSpec, asker: &Asker) -> Result<(), Fault> {
         spec.check()?;
-        if !self.lives.is_up() {
+        if !self.process.is_up() {
             return Err(switch_down());
         }
         let port = self.open_device_port(spec)?;
@@ -183,7 +183,7 @@ impl Supervisor {
     fn delete(&mut self, number: u32, name: &str, asker: &Asker) -> Result<Option<Value>, Fault> {
         self.forget_port(number);
         self.forget_entries_of(name);
-        if !self.lives.is_up() {
+        if !self.process.is_up() {
             return Ok(Some(Value::Bool(true)));
         }
         self.order(Order::RemovePort { name: name.to_owned() }, OrderPurpose::Removed, Some(asker.clone()));
@@ -191,7 +191,7 @@ impl Supervisor {
     }
 
     fn vnic_list(&mut self, asker: &Asker) -> Result<Option<Value>, Fault> {
-        if self.lives.is_up() {
+        if self.process.is_up() {
             self.ask(Question::List, asker)
         } else {
             self.list(&StatsReport::default()).map(Some)
@@ -201,7 +201,7 @@ impl Supervisor {
     fn vnic_show(&mut self, name: String, asker: &Asker) -> Result<Option<Value>, Fault> {
         self.find_vnic(&name)?;
         let question = Question::Show { name };
-        if self.lives.is_up() {
+        if self.process.is_up() {
             return self.ask(question, asker);
         }
         self.conclude(&question, Answer::Stats(StatsReport::default())).map(Some)
@@ -256,7 +256,7 @@ impl Supervisor {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             module: self.settings.module.as_str().to_owned(),
-            driver_pid: self.driver.lives.pid(),
+            driver_pid: self.driver.process.pid(),
             sandboxes: self.sandboxes(),
         })
     }
@@ -264,9 +264,9 @@ impl Supervisor {
     /// The rights that the running inner processes have given up.
     pub(super) fn sandboxes(&self) -> Vec<SandboxReport> {
         let told = [
-            ("switch", self.lives.sandbox()),
-            ("driver", self.driver.lives.sandbox()),
-            ("controller", self.controller.lives.sandbox()),
+            ("switch", self.process.sandbox()),
+            ("driver", self.driver.process.sandbox()),
+            ("controller", self.controller.process.sandbox()),
         ];
         let report = |(process, layers): (&str, Option<&[Layer]>)| {
             let (process, mode) = (process.to_owned(), self.settings.sandbox);
@@ -276,7 +276,7 @@ impl Supervisor {
     }
 
     pub(super) fn ask(&mut self, question: Question, asker: &Asker) -> Result<Option<Value>, Fault> {
-        if !self.lives.is_up() {
+        if !self.process.is_up() {
             return Err(switch_down());
         }
         if self.deafness().is_some() {
@@ -313,19 +313,19 @@ impl Supervisor {
             (Question::Ports { name }, Answer::Stats(stats)) => self.describe_ports(name.as_deref(), &stats),
             (Question::Show { name }, Answer::Stats(stats)) => {
                 let number = self.find(name)?;
-                let warner = Warner::new(self.ports.values(), &stats);
+                let warnings = WarningContext::new(self.ports.values(), &stats);
                 self.ports
                     .get(&number)
-                    .map_or(Ok(Value::Null), |port| to_json(&describe(port, &stats, &warner)))
+                    .map_or(Ok(Value::Null), |port| to_json(&describe(port, &stats, &warnings)))
             }
             _ => Err(Fault::new(Kind::Internal, "the switch process answered something else than was asked")),
         }
     }
 
     fn list(&self, stats: &StatsReport) -> Result<Value, Fault> {
-        let warner = Warner::new(self.ports.values(), stats);
+        let warnings = WarningContext::new(self.ports.values(), stats);
         let vnics = self.ports.values().filter(|port| port.device().is_none());
-        let mut vnics: Vec<_> = vnics.map(|port| describe(port, stats, &warner)).collect();
+        let mut vnics: Vec<_> = vnics.map(|port| describe(port, stats, &warnings)).collect();
         vnics.sort_by(|one, other| one.name.cmp(&other.name));
         for vnic in &mut vnics {
             vnic.features.clear();
@@ -354,12 +354,12 @@ fn only(mut stats: StatsReport, name: Option<&str>) -> StatsReport {
     stats
 }
 
-pub(super) fn describe(port: &Port, stats: &StatsReport, warner: &Warner<'_>) -> VnicReport {
+pub(super) fn describe(port: &Port, stats: &StatsReport, warnings: &WarningContext<'_>) -> VnicReport {
     let name = port.spec.name.as_str();
     let inside = stats.ports.iter().find(|inside| inside.name == name);
     let state = inside.map_or(STATE_DOWN, |inside| inside.state.as_str());
     let mut vnic = VnicReport::new(&port.spec, port.path.clone(), state);
-    vnic.warnings = warner.warnings(port);
+    vnic.warnings = warnings.warnings(port);
     vnic.uplinks_down = port.is_cut;
     vnic.last_refusal = port.last_refusal().map(str::to_owned);
     if let Some(inside) = inside {

@@ -10,29 +10,29 @@ use lasthop_runtime::fault::{Fault, Kind};
 
 use super::Supervisor;
 use super::device::DevicePort;
-use super::driver::Wanted;
+use super::driver::CountersPurpose;
 use super::port::Port;
 use super::question::{Asker, Question, to_json};
-use super::warnings::Warner;
+use super::warnings::WarningContext;
 
 /// The switch's word for a port whose rings run.
 const STATE_RUNNING: &str = "running";
 
 impl Supervisor {
     pub(super) fn port_list(&mut self, asker: &Asker) -> Result<Option<Value>, Fault> {
-        self.ask_driver(Wanted::Ports { name: None }, asker);
+        self.ask_driver(CountersPurpose::Ports { name: None }, asker);
         Ok(None)
     }
 
     pub(super) fn port_show(&mut self, name: String, asker: &Asker) -> Result<Option<Value>, Fault> {
         self.find_device_port(&name)?;
-        self.ask_driver(Wanted::Ports { name: Some(name) }, asker);
+        self.ask_driver(CountersPurpose::Ports { name: Some(name) }, asker);
         Ok(None)
     }
 
     /// The driver process has told its counters, or does not: the switch is asked next.
     pub(super) fn show_ports(&mut self, name: Option<String>, asker: &Asker) -> Result<Option<Value>, Fault> {
-        if self.lives.is_up() {
+        if self.process.is_up() {
             return self.ask(Question::Ports { name }, asker);
         }
         self.describe_ports(name.as_deref(), &StatsReport::default()).map(Some)
@@ -48,23 +48,23 @@ impl Supervisor {
 
     /// All device ports, by name.
     pub(super) fn device_ports(&self, stats: &StatsReport) -> Vec<DevicePortReport> {
-        let warner = Warner::new(self.ports.values(), stats);
+        let warnings = WarningContext::new(self.ports.values(), stats);
         let mut ports: Vec<_> =
-            self.ports.values().filter_map(|port| self.describe_device(port, &warner)).collect();
+            self.ports.values().filter_map(|port| self.describe_device(port, &warnings)).collect();
         ports.sort_by(|one, other| one.name.cmp(&other.name));
         ports
     }
 
     pub(super) fn describe_port(&self, number: u32, stats: &StatsReport) -> Result<Value, Fault> {
-        let warner = Warner::new(self.ports.values(), stats);
-        let report = self.ports.get(&number).and_then(|port| self.describe_device(port, &warner));
+        let warnings = WarningContext::new(self.ports.values(), stats);
+        let report = self.ports.get(&number).and_then(|port| self.describe_device(port, &warnings));
         let gone = || Fault::new(Kind::NoSuchVnic, "the port was deleted meanwhile");
         to_json(&report.ok_or_else(gone)?)
     }
 
-    fn describe_device(&self, port: &Port, warner: &Warner<'_>) -> Option<DevicePortReport> {
+    fn describe_device(&self, port: &Port, warnings: &WarningContext<'_>) -> Option<DevicePortReport> {
         let device = port.device()?;
-        let inside = warner.inside(port).cloned();
+        let inside = warnings.inside(port).cloned();
         let (state, why) = self.state_of(port, device, inside.as_ref());
         let facts = device.facts();
         Some(DevicePortReport {
@@ -84,13 +84,13 @@ impl Supervisor {
             driver: self.driver_facts(),
             counters: DeviceCounters::from(&device.counters),
             inside,
-            warnings: warner.warnings(port),
+            warnings: warnings.warnings(port),
         })
     }
 
     pub(super) fn driver_facts(&self) -> DriverFacts {
-        let lives = &self.driver.lives;
-        DriverFacts { pid: lives.pid(), restarts: lives.restarts(), last_end: lives.last_end() }
+        let process = &self.driver.process;
+        DriverFacts { pid: process.pid(), restarts: process.restarts(), last_end: process.last_end() }
     }
 
     /// The progress of a device port, and the obstacle.
@@ -115,7 +115,7 @@ impl Supervisor {
             () if device.seen.as_ref().is_some_and(|seen| !seen.is_up) => {
                 ("down", Some(format!("{name} is set down; set it up: ip link set {name} up")))
             }
-            () if !self.driver.lives.is_up() => ("driver restarting", trouble()),
+            () if !self.driver.process.is_up() => ("driver restarting", trouble()),
             () if device.facts().is_none() => ("not open", trouble()),
             () if !device.is_driven || !port.is_attached() || !runs => ("joining", trouble()),
             () if device.is_elsewhere() => {

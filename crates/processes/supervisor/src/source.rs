@@ -13,7 +13,7 @@ pub(super) enum Source {
     /// A switch process that is to take over.
     Successor,
     /// A client of the datapath socket.
-    Interface,
+    DatapathListener,
     /// The controller process.
     ControllerProcess,
     /// A connection of a client of the switch process.
@@ -33,7 +33,7 @@ impl From<Source> for u64 {
             Source::Driver => (5, 0),
             Source::Links => (6, 0),
             Source::Successor => (7, 0),
-            Source::Interface => (8, 0),
+            Source::DatapathListener => (8, 0),
             Source::ControllerProcess => (9, 0),
             Source::Ends => (10, 0),
             Source::LentConnections(number) => (11, number),
@@ -55,7 +55,7 @@ impl Source {
             5 => Some(Self::Driver),
             6 => Some(Self::Links),
             7 => Some(Self::Successor),
-            8 => Some(Self::Interface),
+            8 => Some(Self::DatapathListener),
             9 => Some(Self::ControllerProcess),
             10 => Some(Self::Ends),
             11 => Some(Self::LentConnections(low)),
@@ -78,7 +78,7 @@ mod tests {
             Source::Links,
             Source::Successor,
         ];
-        let all = all.into_iter().chain([Source::Interface, Source::ControllerProcess, Source::Ends]);
+        let all = all.into_iter().chain([Source::DatapathListener, Source::ControllerProcess, Source::Ends]);
         for source in all.chain([Source::Listener(7), Source::LentConnections(8), Source::Client(u32::MAX)]) {
             assert_eq!(Source::of(source.into()), Some(source));
         }

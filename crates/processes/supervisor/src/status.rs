@@ -26,9 +26,9 @@ impl Supervisor {
     fn status_text(&self) -> String {
         match self.stage {
             Stage::Starting => String::new(),
-            Stage::Serving if self.lives.is_up() => self.health_text(),
+            Stage::Serving if self.process.is_up() => self.health_text(),
             Stage::Serving => {
-                let how = self.lives.last_end().map(|end| end.why).unwrap_or_default();
+                let how = self.process.last_end().map(|end| end.why).unwrap_or_default();
                 format!("the switch process {how}; it is started again")
             }
             Stage::Ending { .. } | Stage::Leaving { .. } | Stage::Over(_) => "guests are let go".to_owned(),
@@ -38,7 +38,7 @@ impl Supervisor {
     fn health_text(&self) -> String {
         let attached = self.ports.values().filter(|port| port.is_attached()).count();
         let text = format!("{}; {attached} attached", self.sizes_text());
-        match (self.lives.restarts(), self.lives.last_end()) {
+        match (self.process.restarts(), self.process.last_end()) {
             (times @ 1.., Some(end)) => {
                 format!(
                     "{text}; the switch process was started again {times} time{}, the last one {}",

@@ -67,7 +67,7 @@ impl Supervisor {
     pub(super) fn keep_fds(&mut self, attachment: u64, numbers: Vec<u32>, fds: Vec<ForeignFd>) {
         let Some(saved_session) = self.saved_session_of(attachment) else { return };
         if let Err(why) = saved_session.keep(numbers, fds) {
-            self.lives.give_up_on(&why.to_string());
+            self.process.give_up_on(&why.to_string());
         }
     }
 

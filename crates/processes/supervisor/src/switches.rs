@@ -36,7 +36,7 @@ impl Supervisor {
             let why = format!("there is a switch \"{name}\" already; choose another name");
             return Err(Fault::new(Kind::NameTaken, why));
         }
-        if !self.lives.is_up() {
+        if !self.process.is_up() {
             return Err(switch_down());
         }
         self.switches.push(spec.clone());
@@ -98,7 +98,7 @@ impl Supervisor {
         }
         let as_new = |switch: &SwitchSpec| if switch.name == spec.name { &spec } else { switch }.clone();
         switches::check_all(&self.switches.iter().map(as_new).collect::<Vec<_>>())?;
-        if !self.lives.is_up() {
+        if !self.process.is_up() {
             return Err(switch_down());
         }
         self.order(Order::SetSwitch(spec.clone()), OrderPurpose::SwitchSet { spec }, Some(asker.clone()));
@@ -120,7 +120,7 @@ impl Supervisor {
         self.store.is_late(Key::Head);
         if spec.name.is_default() {
             self.settings.set_default_switch(&spec);
-            self.lives.set_role(ChildRole::switch(&self.settings));
+            self.process.set_role(ChildRole::switch(&self.settings));
         }
         self.store.is_late(Key::Head);
         say!("switch {}: {}", spec.name, spec.options_text());
@@ -147,7 +147,7 @@ impl Supervisor {
             return Err(in_use(&spec.name, &vnics));
         }
         self.forget_switch(&spec.name);
-        if !self.lives.is_up() {
+        if !self.process.is_up() {
             return Ok(Some(Value::Bool(true)));
         }
         let order = Order::RemoveSwitch { name: name.to_owned() };
@@ -172,7 +172,7 @@ impl Supervisor {
     }
 
     pub(super) fn switch_list(&mut self, asker: &Asker) -> Result<Option<Value>, Fault> {
-        if self.lives.is_up() {
+        if self.process.is_up() {
             return self.ask_controller(ControllerQuestion::Switches, asker);
         }
         self.list_switches(&[]).map(Some)

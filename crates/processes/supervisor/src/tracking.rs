@@ -30,7 +30,7 @@ impl Supervisor {
             }
         }
         // A switch process that is to come is told with the port.
-        if self.lives.is_up() {
+        if self.process.is_up() {
             orders.into_iter().for_each(|order| self.order(order, OrderPurpose::Tracked, None));
         }
     }

@@ -109,7 +109,7 @@ impl Deadline {
 /// either.
 #[derive(Debug)]
 pub(super) struct Introduction {
-    told: Told,
+    told: SuccessorConfig,
     refused: Vec<(u32, Fault)>,
     /// Sessions that it got ready for.
     known: SessionVersions,
@@ -159,7 +159,7 @@ impl Skills {
 
 /// The facts that a new process is told. They are out of date if any of them changes.
 #[derive(Debug, PartialEq)]
-struct Told {
+struct SuccessorConfig {
     switches: Vec<SwitchSpec>,
     ports: Vec<(u32, SwitchPort)>,
     entries: Vec<StaticEntry>,
@@ -172,7 +172,7 @@ enum About {
     Entry,
 }
 
-impl Told {
+impl SuccessorConfig {
     /// The subject of the order with this number, from 1. None if no order has this number.
     fn about(&self, number: u64) -> Option<About> {
         let place = usize::try_from(number).ok()?.checked_sub(1)?;
@@ -241,12 +241,12 @@ impl Supervisor {
         if self.upgrade.is_some() {
             return Err(Fault::refused("an upgrade is under way already; wait for its end"));
         }
-        if !self.lives.is_up() {
+        if !self.process.is_up() {
             return Err(switch_down());
         }
         let program = params.binary.map_or_else(own_path, Ok)?;
         check_program(&program)?;
-        let mut successor = self.lives.stand_by(&program)?;
+        let mut successor = self.process.stand_by(&program)?;
         self.poller.add(&successor.channel, Source::Successor.into(), Interest::READ)?;
         let _ = successor.channel.send(&Request { id: 0, order: Order::Know }, None);
         let (deadline, asker, born) = (Deadline::new(Instant::now()), asker.clone(), self.switches.clone());
@@ -276,7 +276,7 @@ impl Supervisor {
         self.refuse_upgrade("there was no answer in time");
         if is_current {
             // It has the guests and is no longer wanted: its end gives them, and all ports, to the next one.
-            self.lives.current().into_iter().for_each(RunningChild::kill);
+            self.process.current().into_iter().for_each(RunningChild::kill);
         }
     }
 
@@ -412,7 +412,7 @@ impl Supervisor {
 
     /// Has all three processes take short slices, if they do not.
     fn boost_slices(&mut self, successor: u32) {
-        let current = self.lives.pid();
+        let current = self.process.pid();
         self.slice_boost.get_or_insert_with(|| SliceBoost::begin(current.into_iter().chain([successor])));
     }
 
@@ -451,9 +451,13 @@ impl Supervisor {
         Introduction { told, refused: Vec::new(), known, turns_left, keeps_flows }
     }
 
-    fn to_be_told(&self) -> Told {
+    fn to_be_told(&self) -> SuccessorConfig {
         let ports = self.ports.iter().map(|(number, port)| (*number, port.as_told(&port.spec)));
-        Told { switches: self.switches.clone(), ports: ports.collect(), entries: self.static_entries.clone() }
+        SuccessorConfig {
+            switches: self.switches.clone(),
+            ports: ports.collect(),
+            entries: self.static_entries.clone(),
+        }
     }
 
     /// The old switch has come to rest, or will not.
@@ -491,7 +495,7 @@ impl Supervisor {
         program: PathBuf,
         introduction: &Introduction,
     ) {
-        let predecessor = self.lives.replace(successor, program);
+        let predecessor = self.process.replace(successor, program);
         self.saved_sessions.values_mut().for_each(super::saved_session::SavedSession::begin_anew);
         self.fail_waiting();
         if !introduction.keeps_flows {
@@ -505,7 +509,7 @@ impl Supervisor {
         // It is killed, and reaped when it has ended; its last messages do not count.
         predecessor.iter().for_each(|switch| self.poller.remove(&switch.channel));
         drop(predecessor);
-        if let Some(switch) = self.lives.current() {
+        if let Some(switch) = self.process.current() {
             // Fails only without memory; then the new one is not heard, and is replaced when its time is over.
             let _ = self.poller.modify(&switch.channel, Source::Switch.into(), Interest::READ);
         }
@@ -522,7 +526,7 @@ impl Supervisor {
         self.slice_boost = None;
         let Some(Upgrade::TakingOver { program, asker, since, refused, .. }) = taking_over else { return };
         let pause_us = since.elapsed().as_micros() as u64;
-        let pid = self.lives.pid();
+        let pid = self.process.pid();
         say!("the switch process is that of {} now; guests waited for {pause_us} us", program.display());
         self.taken(refused.into_iter().collect());
         self.renew_controller(program.clone());
@@ -553,7 +557,7 @@ impl Supervisor {
                 self.waiting.retain(|_, waiting| !waiting.is_for_rest());
                 self.order(Order::Wake, OrderPurpose::Restored, None);
             }
-            Upgrade::TakingOver { .. } => self.lives.use_own_program(),
+            Upgrade::TakingOver { .. } => self.process.use_own_program(),
         }
         let (program, asker) = upgrade.into_parts();
         let why = format!("the switch process was not replaced by that of {}: {why}", program.display());

@@ -11,24 +11,24 @@ use super::port::Port;
 const NAMES_MAX: usize = 3;
 
 /// The facts of all vnics that a warning of one needs: looked up once, however many there are.
-pub(super) struct Warner<'a> {
+pub(super) struct WarningContext<'a> {
     inside: HashMap<&'a str, &'a PortReport>,
     /// MTU and name of each vnic of a switch, the smallest first.
     mtus: HashMap<&'a str, Vec<(u16, &'a str)>>,
 }
 
-impl<'a> Warner<'a> {
+impl<'a> WarningContext<'a> {
     /// Given all ports, and the switch's counters of them.
     pub(super) fn new(ports: impl Iterator<Item = &'a Port>, stats: &'a StatsReport) -> Self {
         let inside = stats.ports.iter().map(|inside| (inside.name.as_str(), inside)).collect();
-        let mut warner = Self { inside, mtus: HashMap::new() };
+        let mut warnings = Self { inside, mtus: HashMap::new() };
         for port in ports {
-            let Some(mtu) = warner.mtu(port) else { continue };
+            let Some(mtu) = warnings.mtu(port) else { continue };
             let entry = (mtu, port.spec.name.as_str());
-            warner.mtus.entry(port.spec.switch.as_str()).or_default().push(entry);
+            warnings.mtus.entry(port.spec.switch.as_str()).or_default().push(entry);
         }
-        warner.mtus.values_mut().for_each(|mtus| mtus.sort_unstable());
-        warner
+        warnings.mtus.values_mut().for_each(|mtus| mtus.sort_unstable());
+        warnings
     }
 
     /// The switch's counters of one of them.
@@ -111,7 +111,7 @@ mod tests {
 
     fn alone(text: &str, stats: &StatsReport) -> Vec<String> {
         let port = port(text);
-        Warner::new([&port].into_iter(), stats).warnings(&port)
+        WarningContext::new([&port].into_iter(), stats).warnings(&port)
     }
 
     #[test]
@@ -132,7 +132,7 @@ mod tests {
     fn who_has_more_than_others_is_told() {
         let ports = ["a,mtu=9000", "b", "c,mtu=1400", "d", "e,mtu=8999"].map(port);
         let stats = StatsReport::default();
-        let warnings = |index: usize| Warner::new(ports.iter(), &stats).warnings(&ports[index]);
+        let warnings = |index: usize| WarningContext::new(ports.iter(), &stats).warnings(&ports[index]);
         let text = "mtu is 9000, but c has 1400, b has 1500, d has 1500 and 1 more have less; \
                     larger packets to them may be lost: give all the same";
         assert_eq!(warnings(0), [text]);
@@ -145,8 +145,8 @@ mod tests {
         let ports =
             ["a,mtu=9000", "b,switch=red", "c,switch=blue,mtu=9000", "d,switch=red,mtu=1501"].map(port);
         let stats = StatsReport::default();
-        let warner = Warner::new(ports.iter(), &stats);
-        let count = |index: usize| warner.warnings(&ports[index]).len();
+        let warnings = WarningContext::new(ports.iter(), &stats);
+        let count = |index: usize| warnings.warnings(&ports[index]).len();
         assert_eq!([0, 1, 2, 3].map(count), [0, 0, 0, 1]);
     }
 }

@@ -19,12 +19,12 @@ use super::store::Key;
 /// The name of a worker's thread, without the number behind it.
 const THREAD_NAME: &str = "worker";
 
-/// The switch's own port, which has no account: packets of the control plane are counted at the ports that they came from.
+/// The switch's own port, which has none of these: packets of the control plane are counted at the ports that they came from.
 const INTERNAL: &str = "internal";
 
 /// One port's counters: those of all switch processes that are dead, and memory in which the present one keeps its own.
 #[derive(Debug)]
-pub(super) struct Account {
+pub(super) struct LifetimeCounters {
     book: OwnedFd,
     /// Of a switch process that is to take over from the present one.
     next: Option<OwnedFd>,
@@ -33,21 +33,21 @@ pub(super) struct Account {
     since_ms: u64,
 }
 
-impl Account {
+impl LifetimeCounters {
     pub(super) fn open() -> io::Result<Self> {
         Ok(Self { book: blank()?, next: None, past: SavedCounters::default(), since_ms: time_ms() })
     }
 
-    /// An account that another supervisor kept.
+    /// Counters that another supervisor kept.
     pub(super) fn of_kept(book: OwnedFd, past: &BTreeMap<String, u64>, since_ms: Option<u64>) -> Self {
         let since_ms = since_ms.unwrap_or_else(time_ms);
-        let mut account = Self { book, next: None, past: SavedCounters::default(), since_ms };
-        past.iter().for_each(|(name, count)| account.past.add(name, *count));
+        let mut counters = Self { book, next: None, past: SavedCounters::default(), since_ms };
+        past.iter().for_each(|(name, count)| counters.past.add(name, *count));
         // The process that counted there is dead.
-        if let Ok(booked) = account.close_book() {
-            account.add_to_past(&booked);
+        if let Ok(booked) = counters.close_book() {
+            counters.add_to_past(&booked);
         }
-        account
+        counters
     }
 
     /// The counters of all that are dead, by name.
@@ -94,7 +94,7 @@ impl Account {
     }
 }
 
-impl AsFd for Account {
+impl AsFd for LifetimeCounters {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.book.as_fd()
     }
@@ -110,47 +110,47 @@ fn blank() -> io::Result<OwnedFd> {
 impl Supervisor {
     /// Memory for the counters of port `number`; none if the system has none: then they begin at 0 with each switch process.
     pub(super) fn book(&mut self, number: u32) -> Option<OwnedFd> {
-        if let Some(account) = self.accounts.get(&number) {
-            return account.book().ok();
+        if let Some(counters) = self.counters.get(&number) {
+            return counters.book().ok();
         }
         let name = self.ports.get(&number).map(|port| port.spec.name.to_string()).unwrap_or_default();
-        let account = self.left_accounts.remove(&name).map_or_else(Account::open, Ok).ok()?;
-        let book = account.book().ok();
-        self.accounts.insert(number, account);
+        let counters = self.left_counters.remove(&name).map_or_else(LifetimeCounters::open, Ok).ok()?;
+        let book = counters.book().ok();
+        self.counters.insert(number, counters);
         self.store.is_late(Key::Port(number));
         book
     }
 
     /// A port over a device begins anew with each supervisor, when it is asked for; its counters go on.
-    pub(super) fn leave_account(&mut self, port: &str, account: Account) {
-        self.left_accounts.insert(port.to_owned(), account);
+    pub(super) fn leave_counters(&mut self, port: &str, counters: LifetimeCounters) {
+        self.left_counters.insert(port.to_owned(), counters);
     }
 
     /// Memory for the counters of port `number` in the switch process that is to take over; none as for `book`.
     pub(super) fn next_book(&mut self, number: u32) -> Option<OwnedFd> {
-        self.accounts.get_mut(&number)?.next_book().ok()
+        self.counters.get_mut(&number)?.next_book().ok()
     }
 
     /// No switch process takes over.
     pub(super) fn forget_next_books(&mut self) {
-        self.accounts.values_mut().for_each(|account| account.next = None);
+        self.counters.values_mut().for_each(|counters| counters.next = None);
     }
 
     /// The switch process has stopped counting: its counters are added to those of the processes before it.
     ///
     /// Returns its counters, summed over all ports.
     pub(super) fn close_books(&mut self) -> PortCounters {
-        let accounts = self.accounts.values_mut();
-        let mut closed: Vec<(&mut Account, SavedCounters)> = accounts
-            .filter_map(|account| account.close_book().ok().map(|booked| (account, booked)))
+        let counters = self.counters.values_mut();
+        let mut closed: Vec<(&mut LifetimeCounters, SavedCounters)> = counters
+            .filter_map(|counters| counters.close_book().ok().map(|booked| (counters, booked)))
             .collect();
         balance(closed.iter_mut().map(|(_, booked)| &mut booked.counters).collect());
         let mut sum = PortCounters::default();
-        for (account, booked) in closed {
-            account.add_to_past(&booked);
+        for (counters, booked) in closed {
+            counters.add_to_past(&booked);
             sum.merge(&booked.counters);
         }
-        self.accounts.keys().for_each(|number| self.store.is_late(Key::Port(*number)));
+        self.counters.keys().for_each(|number| self.store.is_late(Key::Port(*number)));
         sum
     }
 
@@ -159,22 +159,22 @@ impl Supervisor {
         let ports = match &mut answer {
             Answer::Stats(stats) => {
                 stats.time_ms = time_ms();
-                self.lives.pid().iter().for_each(|pid| enter_cpu_time(*pid, &mut stats.workers));
+                self.process.pid().iter().for_each(|pid| enter_cpu_time(*pid, &mut stats.workers));
                 &mut stats.ports
             }
             Answer::Inspection(inspection) => &mut inspection.ports,
             _ => return answer,
         };
-        let booked = self.accounts.iter().filter_map(|(number, account)| {
+        let booked = self.counters.iter().filter_map(|(number, counters)| {
             let port = self.ports.get(number)?;
-            Some((port.spec.name.as_str(), account))
+            Some((port.spec.name.as_str(), counters))
         });
-        let past: HashMap<&str, &Account> = booked.collect();
-        let upcalls: u64 = past.values().map(|account| account.past.counters.upcalls).sum();
+        let past: HashMap<&str, &LifetimeCounters> = booked.collect();
+        let upcalls: u64 = past.values().map(|counters| counters.past.counters.upcalls).sum();
         for port in ports {
-            if let Some(account) = past.get(port.name.as_str()) {
-                add(port, &account.past);
-                port.since_ms = Some(account.since_ms);
+            if let Some(counters) = past.get(port.name.as_str()) {
+                add(port, &counters.past);
+                port.since_ms = Some(counters.since_ms);
             }
             if port.name == INTERNAL {
                 port.tx_packets += upcalls;
@@ -214,7 +214,7 @@ fn balance(mut ports: Vec<&mut PortCounters>) {
 }
 
 /// The counters of a dead process, in one line.
-pub(super) fn obituary(counters: &PortCounters) -> String {
+pub(super) fn final_counters_text(counters: &PortCounters) -> String {
     let mut drops = counters.rx_drops;
     drops.merge(&counters.tx_drops);
     let mut reasons: Vec<_> = drops.nonzero().collect();
@@ -301,25 +301,28 @@ mod tests {
     }
 
     #[test]
-    fn an_obituary_has_the_most_frequent_reason_first() {
+    fn the_final_counters_text_has_the_most_frequent_reason_first() {
         let mut counters = PortCounters { rx_packets: 9, tx_packets: 4, ..PortCounters::default() };
-        assert_eq!(obituary(&counters), "it had taken 9 packets, delivered 4, and dropped nothing");
+        assert_eq!(
+            final_counters_text(&counters),
+            "it had taken 9 packets, delivered 4, and dropped nothing"
+        );
         counters.rx_drops.count_all(DropReason::BadCsum, 2);
         counters.tx_drops.count_all(DropReason::Restart, 3);
-        let text = obituary(&counters);
+        let text = final_counters_text(&counters);
         assert!(text.ends_with("dropped 3 restart, 2 bad_csum"), "{text}");
     }
 
     #[test]
-    fn an_account_starts_blank_and_is_read_whole() {
-        let mut account = Account::open().expect("an account");
-        let write = |bytes: &[u8], at| rustix::io::pwrite(&account.book, bytes, at).expect("written");
+    fn counters_start_blank_and_are_read_whole() {
+        let mut counters = LifetimeCounters::open().expect("counters");
+        let write = |bytes: &[u8], at| rustix::io::pwrite(&counters.book, bytes, at).expect("written");
         write(b"rx_packets rx_drops.moon tx_drops.too_long forwarded tx_drops.moon", 0);
         let words = [7_u64, 2, 3, 5, 1].map(u64::to_ne_bytes);
         write(words.as_flattened(), NAMES_BYTES as u64);
-        let booked = account.close_book().expect("read");
+        let booked = counters.close_book().expect("read");
         assert_eq!((booked.counters.rx_packets, booked.counters.forwarded), (7, 5));
-        assert_eq!(account.close_book().expect("read"), SavedCounters::default());
+        assert_eq!(counters.close_book().expect("read"), SavedCounters::default());
         let mut port = PortReport { tx_drops: [("too_long".to_owned(), 4)].into(), ..PortReport::default() };
         add(&mut port, &booked);
         assert_eq!((port.rx_packets, port.forwarded), (7, 5));

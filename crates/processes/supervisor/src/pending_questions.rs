@@ -7,22 +7,22 @@ use super::question::Asker;
 
 /// The requests and their clients, in the order of arrival.
 #[derive(Debug)]
-pub(super) struct Asking<T> {
+pub(super) struct PendingQuestions<T> {
     patience: Duration,
     /// Numbers the questions to the process.
     round: u64,
-    queue: VecDeque<Asked<T>>,
+    queue: VecDeque<PendingQuestion<T>>,
 }
 
 #[derive(Debug)]
-struct Asked<T> {
+struct PendingQuestion<T> {
     round: u64,
     wanted: T,
     asker: Asker,
     until: Instant,
 }
 
-impl<T> Asking<T> {
+impl<T> PendingQuestions<T> {
     /// No client waits yet; each will wait for at most `patience`.
     pub(super) fn new(patience: Duration) -> Self {
         Self { patience, round: 0, queue: VecDeque::new() }
@@ -37,7 +37,7 @@ impl<T> Asking<T> {
     /// A client waits for the answer to the last question.
     pub(super) fn wait(&mut self, wanted: T, asker: &Asker) {
         let until = Instant::now() + self.patience;
-        self.queue.push_back(Asked { round: self.round, wanted, asker: asker.clone(), until });
+        self.queue.push_back(PendingQuestion { round: self.round, wanted, asker: asker.clone(), until });
     }
 
     /// When the first one has waited for long enough.
@@ -47,7 +47,7 @@ impl<T> Asking<T> {
 
     /// The clients whose question, of up to `round`, is answered, or that have waited for long enough.
     pub(super) fn take_ready(&mut self, round: u64, now: Instant) -> Vec<(T, Asker)> {
-        let is_ready = |asked: &Asked<T>| asked.round <= round || asked.until <= now;
+        let is_ready = |asked: &PendingQuestion<T>| asked.round <= round || asked.until <= now;
         let (ready, waiting): (VecDeque<_>, VecDeque<_>) =
             std::mem::take(&mut self.queue).into_iter().partition(is_ready);
         self.queue = waiting;

@@ -24,14 +24,14 @@ const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
 /// Where clients of the control interface come in.
 #[derive(Debug)]
-pub(super) struct Entrance {
+pub(super) struct DatapathListener {
     socket: ListenSocket,
     is_watched: bool,
     /// Without descriptors, a waiting client would wake us at once, again and again.
     paused_until: Option<Instant>,
 }
 
-impl Entrance {
+impl DatapathListener {
     /// Listens at `path`, for our own user and for those that `access` names.
     pub(super) fn open(path: &Path, access: Access) -> Result<Self, Fault> {
         let socket = ListenSocket::bind_sequenced(path, access)?;
@@ -56,7 +56,8 @@ impl Entrance {
             return;
         }
         if is_open {
-            self.is_watched = poller.add(&self.socket, Source::Interface.into(), Interest::READ).is_ok();
+            self.is_watched =
+                poller.add(&self.socket, Source::DatapathListener.into(), Interest::READ).is_ok();
         } else {
             poller.remove(&self.socket);
             self.is_watched = false;
@@ -67,14 +68,14 @@ impl Entrance {
 impl Supervisor {
     /// Whether there is a switch process to have clients, and none is about to take its place.
     fn takes_clients(&self) -> bool {
-        self.lives.is_up() && self.upgrade.is_none()
+        self.process.is_up() && self.upgrade.is_none()
     }
 
     /// Takes connections while there is a switch process to have them.
-    pub(super) fn watch_entrance(&mut self) {
+    pub(super) fn watch_datapath_listener(&mut self) {
         let is_open = self.takes_clients();
-        if let Some(entrance) = &mut self.entrance {
-            entrance.watch(&self.poller, is_open, Instant::now());
+        if let Some(datapath_listener) = &mut self.datapath_listener {
+            datapath_listener.watch(&self.poller, is_open, Instant::now());
         }
     }
 
@@ -85,8 +86,8 @@ impl Supervisor {
             return;
         }
         for _ in 0..PER_TURN_MAX {
-            let Some(entrance) = &mut self.entrance else { return };
-            match entrance.socket.accept(&Origin::new("a control client")) {
+            let Some(datapath_listener) = &mut self.datapath_listener else { return };
+            match datapath_listener.socket.accept(&Origin::new("a control client")) {
                 Ok(Some(connection)) => {
                     if let Err(error) = self.lent.keep(&connection, &self.poller) {
                         say_of_others!(Warning: "refused a control connection: {error}");
@@ -100,7 +101,7 @@ impl Supervisor {
                 Ok(None) => return,
                 Err(error) => {
                     say_of_others!(Warning: "cannot take a control connection: {error}; trying again in a second");
-                    return entrance.pause(Instant::now());
+                    return datapath_listener.pause(Instant::now());
                 }
             }
         }
@@ -117,22 +118,22 @@ mod tests {
     fn who_cannot_be_let_in_wakes_nobody_until_the_pause_is_over() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("datapath.sock");
-        let mut entrance = Entrance::open(&path, Access::OWNER_ALONE).expect("a socket");
+        let mut datapath_listener = DatapathListener::open(&path, Access::OWNER_ALONE).expect("a socket");
         let mut poller = Poller::new().expect("a set");
         let now = Instant::now();
         let client = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .expect("a socket");
-        entrance.watch(&poller, true, now);
+        datapath_listener.watch(&poller, true, now);
         connect(&client, &SocketAddrUnix::new(&path).expect("short")).expect("it listens");
         let is_heard = |poller: &mut Poller| !poller.wait(Some(now)).expect("a set").is_empty();
         assert!(is_heard(&mut poller));
-        entrance.pause(now);
-        entrance.watch(&poller, true, now);
+        datapath_listener.pause(now);
+        datapath_listener.watch(&poller, true, now);
         assert!(!is_heard(&mut poller));
-        let due = entrance.due().expect("it goes on");
-        entrance.watch(&poller, false, due);
-        assert!(!is_heard(&mut poller) && entrance.due().is_none());
-        entrance.watch(&poller, true, due);
+        let due = datapath_listener.due().expect("it goes on");
+        datapath_listener.watch(&poller, false, due);
+        assert!(!is_heard(&mut poller) && datapath_listener.due().is_none());
+        datapath_listener.watch(&poller, true, due);
         assert!(is_heard(&mut poller));
     }
 }
