@@ -6,6 +6,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use lasthop_fabric::{CapturedFrame, Tap, TapClock, TapReader, Watch, tap};
 
+use crate::worker::Worker;
 use crate::worker_pool::WorkerPool;
 use crate::{Engine, EngineError};
 
@@ -34,7 +35,7 @@ impl Captures {
 /// A running capture. Its frames wait in bounded rings for their reader; dropping it ends it. Any thread may read.
 pub struct Capture {
     number: u64,
-    pool: Arc<WorkerPool>,
+    pool: Arc<WorkerPool<Worker>>,
     readers: Vec<TapReader>,
     clock: TapClock,
     /// Frames from then on are held back.

@@ -1,10 +1,12 @@
 //! The control queue (virtio 1.2, 5.1.6.5) of guests without a VMM in between, which would otherwise wait for ever.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use lasthop_guestmem::{Cursor, MemoryMap, Segment, Word};
 use lasthop_ring::{BufferAccess, DeviceRing, RingError, walk};
+use lasthop_verdict::PortId;
 
 const CLASS_MQ: u8 = 4;
 const MQ_VQ_PAIRS_SET: u8 = 0;
@@ -112,6 +114,74 @@ impl ControlQueue {
         let [CLASS_MQ, MQ_VQ_PAIRS_SET, low, high] = bytes else { return None };
         let pairs = u16::from_le_bytes([low, high]);
         (len == 4 && (1..=self.queue_pairs_max).contains(&pairs)).then_some(pairs)
+    }
+}
+
+/// The control queues of a worker's ports.
+#[derive(Debug)]
+pub(crate) struct ControlQueues {
+    queues: HashMap<PortId, ControlQueue>,
+    /// When the first of those is to be served whose guests kicked too soon after the last time.
+    late_ns: u64,
+}
+
+/// A control queue was served.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ServedControl {
+    /// Index of its virtqueue.
+    pub(crate) index: u16,
+    /// Rings in front of it.
+    pub(crate) rings: u16,
+    pub(crate) outcome: ControlOutcome,
+}
+
+impl Default for ControlQueues {
+    fn default() -> Self {
+        Self { queues: HashMap::new(), late_ns: u64::MAX }
+    }
+}
+
+impl ControlQueues {
+    /// Whether virtqueue `index` of a port is its control queue.
+    pub(crate) fn is_control(&self, port: PortId, index: u16) -> bool {
+        self.queues.get(&port).is_some_and(|control| control.index == index)
+    }
+
+    pub(crate) fn insert(&mut self, port: PortId, control: ControlQueue) {
+        self.queues.insert(port, control);
+    }
+
+    pub(crate) fn remove(&mut self, port: PortId) -> Option<ControlQueue> {
+        self.queues.remove(&port)
+    }
+
+    /// The fault of the guest that stopped its control queue.
+    pub(crate) fn error(&self, port: PortId) -> Option<RingError> {
+        self.queues.get(&port).and_then(|control| control.error)
+    }
+
+    /// Serves a port's control queue, or later if that was done a moment ago.
+    pub(crate) fn serve(&mut self, port: PortId, now_ns: u64) -> Option<ServedControl> {
+        let control = self.queues.get_mut(&port)?;
+        if let Some(due_ns) = control.defer(now_ns) {
+            self.late_ns = self.late_ns.min(due_ns);
+            return None;
+        }
+        let outcome = control.serve();
+        Some(ServedControl { index: control.index, rings: 2 * control.queue_pairs_max, outcome })
+    }
+
+    /// When the first of the late queues is due; `u64::MAX`: there is none.
+    #[inline]
+    pub(crate) fn late_ns(&self) -> u64 {
+        self.late_ns
+    }
+
+    /// The ports whose guests kicked too soon: the first of them is due, all are served.
+    pub(crate) fn take_late(&mut self) -> Vec<PortId> {
+        self.late_ns = u64::MAX;
+        let late = self.queues.iter().filter(|(_, control)| control.is_late()).map(|(port, _)| *port);
+        late.collect()
     }
 }
 

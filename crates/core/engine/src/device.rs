@@ -11,7 +11,7 @@ use crate::EngineError;
 use crate::control::{ControlPace, ControlQueue};
 use crate::features;
 use crate::port::{PortConfig, PortRecord, PortTable};
-use crate::worker_pool::WorkerPool;
+use crate::port_control::PortControl;
 
 /// The number of changes that a worker's wait for others counts as: a wait takes 10 ms, a change 0.5 ms.
 const WAIT_CHANGES: u64 = 20;
@@ -28,7 +28,7 @@ pub struct PortDevice {
     map: Arc<MemoryMap>,
     /// Changes that all workers had to be told of.
     changes: Arc<AtomicU64>,
-    pool: Arc<WorkerPool>,
+    control: Arc<PortControl>,
     ports: Arc<Mutex<PortTable>>,
 }
 
@@ -37,7 +37,7 @@ impl PortDevice {
     pub(crate) fn new(
         port: PortId,
         config: &PortConfig,
-        pool: Arc<WorkerPool>,
+        control: Arc<PortControl>,
         ports: Arc<Mutex<PortTable>>,
     ) -> Self {
         let offer = Offer {
@@ -48,7 +48,7 @@ impl PortDevice {
             private: features::private(config),
         };
         let (map, changes) = (Arc::default(), Arc::default());
-        Self { port, offer, features: 0, protocol_features: 0, map, changes, pool, ports }
+        Self { port, offer, features: 0, protocol_features: 0, map, changes, control, ports }
     }
 
     /// Changes that workers were told of so far, each of which takes some of their time. One that made a worker wait for others counts as
@@ -67,17 +67,17 @@ impl PortDevice {
     /// Has workers make a change of the port, unless it is gone: then there is nothing to change.
     fn change<R>(&mut self, make: impl FnOnce(&Self) -> R) -> Option<R> {
         self.changes.fetch_add(1, Ordering::Relaxed);
-        let pool = Arc::clone(&self.pool);
-        let _change = pool.port_changes().session_change(self.port);
+        let control = Arc::clone(&self.control);
+        let _change = control.port_changes().session_change(self.port);
         let is_there = self.table().get(self.port).is_some();
         let made = is_there.then(|| make(self));
-        self.changes.fetch_add(WAIT_CHANGES * pool.take_waits(self.port), Ordering::Relaxed);
+        self.changes.fetch_add(WAIT_CHANGES * control.take_waits(self.port), Ordering::Relaxed);
         made
     }
 
     fn use_features(&mut self) {
         let capabilities = features::capabilities(self.features, self.protocol_features);
-        self.change(|this| _ = this.pool.set_capabilities(this.port, capabilities));
+        self.change(|this| _ = this.control.set_capabilities(this.port, capabilities));
     }
 
     fn table(&self) -> MutexGuard<'_, PortTable> {
@@ -88,7 +88,7 @@ impl PortDevice {
     fn restore_pairs(&self, pairs: u32) {
         let pairs = u16::try_from(pairs).ok().filter(|pairs| (1..=self.offer.queue_pairs).contains(pairs));
         if let Some(pairs) = pairs {
-            self.pool.grant_pairs(self.port, pairs);
+            self.control.grant_pairs(self.port, pairs);
         }
     }
 
@@ -103,13 +103,13 @@ impl PortDevice {
             let map = Arc::clone(&self.map);
             let pace = ControlPace::default();
             let control = ControlQueue { ring, map, index, queue_pairs_max, granted, error: None, pace };
-            self.pool.start_control(port, control, (kick, call))
+            self.control.start_control(port, control, (kick, call))
         } else {
-            self.pool.start_ring(port, index, ring, (kick, call), enabled)
+            self.control.start_ring(port, index, ring, (kick, call), enabled)
         };
         if is_taken_over && matches!(started, Ok(Ok(()))) {
             // The previous process may have published entries without signalling the guest.
-            self.pool.signal_guest_later(port, index);
+            self.control.signal_guest_later(port, index);
         }
         started
     }
@@ -147,7 +147,7 @@ impl Device for PortDevice {
     }
 
     fn set_memory(&mut self, map: Arc<MemoryMap>) {
-        self.change(|this| _ = this.pool.set_memory(this.port, &map));
+        self.change(|this| _ = this.control.set_memory(this.port, &map));
         self.map = map;
     }
 
@@ -161,15 +161,15 @@ impl Device for PortDevice {
     }
 
     fn stop_ring(&mut self, index: u16) -> Option<u16> {
-        self.change(|this| this.pool.stop_ring(this.port, index).ok().flatten()).flatten()
+        self.change(|this| this.control.stop_ring(this.port, index).ok().flatten()).flatten()
     }
 
     fn set_ring_enabled(&mut self, index: u16, enabled: bool) {
-        self.change(|this| _ = this.pool.set_ring_enabled(this.port, index, enabled));
+        self.change(|this| _ = this.control.set_ring_enabled(this.port, index, enabled));
     }
 
     fn set_ring_call(&mut self, index: u16, call: Option<ForeignFd>) {
-        self.change(|this| _ = this.pool.set_ring_call(this.port, index, call));
+        self.change(|this| _ = this.control.set_ring_call(this.port, index, call));
     }
 
     fn set_mtu(&mut self, mtu: u16) {
@@ -179,10 +179,10 @@ impl Device for PortDevice {
 
 impl Drop for PortDevice {
     fn drop(&mut self) {
-        let pool = Arc::clone(&self.pool);
+        let control = Arc::clone(&self.control);
         // All rings have stopped before, so a switch that is being quiesced need not be waited for.
-        let _change = pool.port_changes().control_change(self.port);
-        let _ = pool.detach(self.port);
+        let _change = control.port_changes().control_change(self.port);
+        let _ = control.detach(self.port);
         self.changes.fetch_add(1, Ordering::Relaxed);
         // Last: a ring of this guest that is not stopped yet would else count as the next guest's.
         self.table().detach(self.port);

@@ -4,15 +4,13 @@
 use std::cell::OnceCell;
 use std::sync::Arc;
 
-use lasthop_fabric::{PortCounters, RX_DROPS, TX_DROPS};
+use lasthop_fabric::PortCounters;
 use lasthop_guestmem::{Mapping, Words};
 
-use crate::persistent_counters::{NAMES_BYTES, PAGE_BYTES, SavedCounters, WORKER_PAGES_END};
+use crate::saved_counters::{
+    FORMER_BYTES, NAMES_BYTES, PAGE_BYTES, SEAL_BYTES, SavedCounters, WORKER_PAGES_END,
+};
 
-/// The word that says whether the rest was written.
-const SEAL_BYTES: usize = 8;
-/// Bytes of the seal, the counters' names, and a word for each.
-pub(crate) const FORMER_BYTES: usize = SEAL_BYTES + NAMES_BYTES + PAGE_BYTES;
 /// Counters for which there is room.
 const COUNTERS_MAX: usize = PAGE_BYTES / 8;
 
@@ -66,16 +64,6 @@ impl FormerCounters {
             let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
             SavedCounters::of_words(&bytes)
         }))
-    }
-}
-
-impl SavedCounters {
-    /// Packets from and to the port that were dropped for reasons that this version does not know.
-    #[must_use]
-    pub fn unknown_drops(&self) -> (u64, u64) {
-        let of_side = |side| self.unknown.iter().filter(move |(name, _)| name.starts_with(side));
-        let sum = |side| of_side(side).map(|(_, count)| count).sum();
-        (sum(RX_DROPS), sum(TX_DROPS))
     }
 }
 

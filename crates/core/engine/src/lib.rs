@@ -28,6 +28,7 @@
 #![deny(unsafe_code)] // sys.rs alone may have some
 
 mod capture;
+mod clock;
 mod control;
 mod device;
 mod events;
@@ -37,11 +38,16 @@ mod homes;
 mod load;
 mod mailbox;
 mod memory_costs;
+mod memory_meter;
 mod offences;
 mod persistent_counters;
 mod polled;
 mod port;
 mod port_changes;
+mod port_control;
+mod reports;
+mod ring_fds;
+mod saved_counters;
 mod signals;
 mod slow_calls;
 mod stalls;
@@ -59,8 +65,8 @@ pub use device::PortDevice;
 pub use former_counters::{FormerCounters, former_writes};
 pub use lasthop_fabric::{CaptureDirection, CapturedFrame, UpcallLimits, UpcallLine, UpcallRecord, Watch};
 pub use load::Gathering;
-pub use persistent_counters::{NAMES_BYTES, PORT_COUNTERS_BYTES, SavedCounters};
 pub use port::{PortConfig, PortState};
+pub use saved_counters::{NAMES_BYTES, PORT_COUNTERS_BYTES, SavedCounters};
 pub use stats::{EngineStats, PortStats, RingInspection, RingStats, WorkerStats};
 pub use sys::{peer_process, peer_user};
 pub use upcalls::Upcalls;
@@ -77,7 +83,8 @@ use lasthop_verdict::{FdbEntry, FdbMove, Mac, Module, PORTS_MAX, PortId, PortSet
 use thiserror::Error;
 
 use port::{PortRecord, PortTable};
-use stats::PortShare;
+use port_control::PortControl;
+use reports::PortShare;
 use threads::Threads;
 use watchdog::Watchdog;
 use worker::Worker;
@@ -166,7 +173,8 @@ impl Default for EngineSettings {
 /// A running switch. Dropping it stops its workers.
 pub struct Engine {
     module: Arc<dyn Module>,
-    pool: Arc<WorkerPool>,
+    pool: Arc<WorkerPool<Worker>>,
+    port_control: Arc<PortControl>,
     ports: Arc<Mutex<PortTable>>,
     started: std::time::Instant,
     settings: EngineSettings,
@@ -204,7 +212,9 @@ impl Engine {
             .map_err(|error| EngineError::System("start the watchdog", error))?;
         let (ports, watchdog, captures) = (Arc::default(), Some(watchdog), capture::Captures::default());
         let (settings, threads) = (settings.clone(), Threads::start(workers)?);
-        let engine = Self { module, pool, ports, started, settings, threads, watchdog, captures };
+        let port_control = Arc::new(PortControl::new(Arc::clone(&pool)));
+        let engine =
+            Self { module, pool, port_control, ports, started, settings, threads, watchdog, captures };
         for (number, mut fabric) in fabrics.into_iter().enumerate() {
             fabric.set_flow_key(flow_key);
             let worker = Worker::new(fabric, Arc::clone(&engine.pool), started)
@@ -246,7 +256,7 @@ impl Engine {
             .pool
             .call_all(move |worker| worker.fabric.add_port(port, pairs))
             .and_then(|_| self.module.port_added(port, &settings).map_err(EngineError::Refused))
-            .and_then(|()| if link_up { Ok(()) } else { self.pool.set_link(port, false) });
+            .and_then(|()| if link_up { Ok(()) } else { self.port_control.set_link(port, false) });
         if let Err(error) = added {
             self.forget(port)?;
             return Err(error);
@@ -297,7 +307,11 @@ impl Engine {
     /// # Errors
     /// [`EngineError::Changing`].
     pub fn pause_sessions(&self) -> Result<(), EngineError> {
-        if self.pool.port_changes().pause(REPLY_TIMEOUT) { Ok(()) } else { Err(EngineError::Changing) }
+        if self.port_control.port_changes().pause(REPLY_TIMEOUT) {
+            Ok(())
+        } else {
+            Err(EngineError::Changing)
+        }
     }
 
     /// Goes on after [`Self::quiesce`] and [`Self::quiesce`].
@@ -305,7 +319,7 @@ impl Engine {
     /// # Errors
     /// [`EngineError::NoAnswer`].
     pub fn resume(&self) -> Result<(), EngineError> {
-        self.pool.port_changes().resume();
+        self.port_control.port_changes().resume();
         self.pool.call_all(|worker| worker.set_draining(false)).map(drop)
     }
 
@@ -331,8 +345,8 @@ impl Engine {
         if let Some(record) = self.table().get_mut(port) {
             record.config = config;
         }
-        let _change = self.pool.port_changes().control_change(port);
-        if link_up != old.link_up { self.pool.set_link(port, link_up) } else { Ok(()) }
+        let _change = self.port_control.port_changes().control_change(port);
+        if link_up != old.link_up { self.port_control.set_link(port, link_up) } else { Ok(()) }
     }
 
     /// Takes a port to another switch, with its guest. Packets are dropped meanwhile, for a named reason.
@@ -378,9 +392,9 @@ impl Engine {
     fn forget(&self, port: PortId) -> Result<(), EngineError> {
         // A session that is at work with it begins nothing more.
         self.table().leave(port);
-        let _change = self.pool.port_changes().control_change(port);
+        let _change = self.port_control.port_changes().control_change(port);
         // Rings first: a frame still under way would be learned from again.
-        self.pool.remove_port(port)?;
+        self.port_control.remove_port(port)?;
         self.module.port_removed(port);
         self.table().release(port);
         Ok(())
@@ -393,7 +407,7 @@ impl Engine {
     /// [`EngineError::NoSuchPort`], [`EngineError::Attached`].
     pub fn device(&self, port: PortId) -> Result<PortDevice, EngineError> {
         let config = self.table().attach(port)?;
-        Ok(PortDevice::new(port, &config, Arc::clone(&self.pool), Arc::clone(&self.ports)))
+        Ok(PortDevice::new(port, &config, Arc::clone(&self.port_control), Arc::clone(&self.ports)))
     }
 
     /// Counters and states of all ports and workers. Each worker tells of one moment of its own; sums are conserved. The persistent
@@ -417,7 +431,7 @@ impl Engine {
     /// Addresses that the module saw change ports lately.
     #[must_use]
     pub fn moves(&self) -> Vec<FdbMove> {
-        self.module.moves(worker::now_ns(self.started))
+        self.module.moves(clock::now_ns(self.started))
     }
 
     /// Has `module` decide from now on. It knows the ports that there are already.
@@ -433,7 +447,7 @@ impl Engine {
     /// The module's forwarding table.
     #[must_use]
     pub fn fdb(&self) -> Vec<FdbEntry> {
-        self.module.fdb(worker::now_ns(self.started))
+        self.module.fdb(clock::now_ns(self.started))
     }
 
     /// Enters a static address into the module's forwarding table: for one VLAN, or for all that the port carries.

@@ -7,56 +7,59 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::worker::Worker;
+/// Something for the worker `W` to do between two visits.
+pub(crate) type WorkerTask<W> = Box<dyn FnOnce(&mut W) + Send>;
 
-/// Something for the worker to do between two visits.
-pub(crate) type WorkerTask = Box<dyn FnOnce(&mut Worker) + Send>;
+/// A worker that can be parked.
+pub(crate) trait TaskRunner: Sized {
+    /// Runs a task, and sends the signals that it asks for.
+    fn run_task(&mut self, task: WorkerTask<Self>);
+}
 
 /// Tasks from the control side to a worker, and the eventfd that wakes it. Tasks are rare, so a lock each time is fine.
 ///
 /// Before a worker has a thread it is here itself, and the caller runs the task.
 #[derive(Debug)]
-pub(crate) struct Mailbox {
-    tasks: Mutex<TaskQueue>,
+pub(crate) struct Mailbox<W> {
+    tasks: Mutex<TaskQueue<W>>,
     wake_fd: OwnedFd,
-    at_hand: Mutex<AtHand>,
+    at_hand: Mutex<AtHand<W>>,
 }
 
-#[derive(Default)]
-struct AtHand(Option<Box<Worker>>);
+struct AtHand<W>(Option<Box<W>>);
 
-impl std::fmt::Debug for AtHand {
+impl<W> std::fmt::Debug for AtHand<W> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}", if self.0.is_some() { "at hand" } else { "on a thread" })
     }
 }
 
-#[derive(Default)]
-struct TaskQueue(VecDeque<WorkerTask>);
+struct TaskQueue<W>(VecDeque<WorkerTask<W>>);
 
-impl std::fmt::Debug for TaskQueue {
+impl<W> std::fmt::Debug for TaskQueue<W> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} tasks", self.0.len())
     }
 }
 
-impl Mailbox {
+impl<W: TaskRunner> Mailbox<W> {
     pub(crate) fn new() -> std::io::Result<Self> {
         let wake_fd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        Ok(Self { tasks: Mutex::default(), wake_fd, at_hand: Mutex::default() })
+        let (tasks, at_hand) = (Mutex::new(TaskQueue(VecDeque::new())), Mutex::new(AtHand(None)));
+        Ok(Self { tasks, wake_fd, at_hand })
     }
 
     /// Has the worker here until it is taken.
-    pub(crate) fn park(&self, worker: Worker) {
+    pub(crate) fn park(&self, worker: W) {
         self.at_hand().0 = Some(Box::new(worker));
     }
 
     /// The worker, for a thread of its own.
-    pub(crate) fn take_worker(&self) -> Option<Box<Worker>> {
+    pub(crate) fn take_worker(&self) -> Option<Box<W>> {
         self.at_hand().0.take()
     }
 
-    fn at_hand(&self) -> MutexGuard<'_, AtHand> {
+    fn at_hand(&self) -> MutexGuard<'_, AtHand<W>> {
         self.at_hand.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -72,7 +75,7 @@ impl Mailbox {
     }
 
     /// Leaves a task and wakes the worker.
-    pub(crate) fn post(&self, task: WorkerTask) {
+    pub(crate) fn post(&self, task: WorkerTask<W>) {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner).0.push_back(task);
         self.wake();
     }
@@ -82,17 +85,17 @@ impl Mailbox {
     }
 
     /// The next task.
-    pub(crate) fn take(&self) -> Option<WorkerTask> {
+    pub(crate) fn take(&self) -> Option<WorkerTask<W>> {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner).0.pop_front()
     }
 
     /// Has the worker run `task`; the receiver gets its result.
     pub(crate) fn ask<R: Send + 'static>(
         &self,
-        task: impl FnOnce(&mut Worker) -> R + Send + 'static,
+        task: impl FnOnce(&mut W) -> R + Send + 'static,
     ) -> Receiver<R> {
         let (reply, answer) = sync_channel(1);
-        let task: WorkerTask = Box::new(move |worker| {
+        let task: WorkerTask<W> = Box::new(move |worker| {
             let _ = reply.send(task(worker));
         });
         match &mut self.at_hand().0 {

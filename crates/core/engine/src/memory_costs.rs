@@ -13,15 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use lasthop_fabric::VisitMeter;
-use lasthop_guestmem::{Filled, MemoryMap, Unmapped};
+use lasthop_guestmem::{Filled, MemoryMap};
 use lasthop_verdict::{PORTS_MAX, PortId};
-
-use crate::offences::Offence;
-use crate::stalls::{STALL_NS, Wait, control_ns};
-use crate::sys::ThreadUsage;
-use crate::worker::now_ns;
-use crate::worker_pool::WorkerPool;
 
 /// Bytes of a small page.
 const PAGE_BYTES: u64 = 4096;
@@ -29,8 +22,6 @@ const PAGE_BYTES: u64 = 4096;
 const AUDIT_FAULTS: u64 = 4096;
 /// Page faults after which the worker asks them itself: the watchdog's thread has no CPU. An audit takes some microseconds.
 const AUDIT_FAULTS_MAX: u64 = 4 * AUDIT_FAULTS;
-/// Page faults between two metered visits that are an alarm: those of 4 MiB, where some 8 MiB of frames were.
-const ALARM_FAULTS: u64 = 1024;
 /// Bytes that the switch may have filled of a port's memory, beside half of the present ones: more than the receive buffers
 /// of a guest that has just started.
 const FILLED_BYTES_MAX: u64 = 128 << 20;
@@ -52,7 +43,7 @@ pub(crate) struct MemoryCosts {
 
 /// When the files of a port are to be asked how much of them has memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Audit {
+pub(crate) enum Audit {
     No,
     /// By the watchdog.
     Soon,
@@ -132,7 +123,7 @@ impl MemoryCosts {
     }
 
     /// There were page faults in the memory of `port`; when to audit it.
-    fn charge(&self, port: PortId, faults: u64) -> Audit {
+    pub(crate) fn charge(&self, port: PortId, faults: u64) -> Audit {
         let Some(sum) = self.faults.get(port.index()) else { return Audit::No };
         let before = sum.fetch_add(faults, Ordering::Relaxed);
         match before.saturating_add(faults) {
@@ -143,7 +134,7 @@ impl MemoryCosts {
     }
 
     /// Has workers meter all visits for a while.
-    fn raise_alarm(&self) {
+    pub(crate) fn raise_alarm(&self) {
         self.alarms.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -170,131 +161,9 @@ impl MemoryCosts {
         is_too_much
     }
 
-    fn stall(&self, port: PortId) -> bool {
+    /// Accesses to the memory of `port` had to wait; whether once too often.
+    pub(crate) fn stall(&self, port: PortId) -> bool {
         self.accounts().get_mut(&port).is_some_and(|account| account.stall(Instant::now()))
-    }
-}
-
-/// One worker's meter.
-pub(crate) struct MemoryMeter {
-    pool: Arc<WorkerPool>,
-    started: Instant,
-    /// The thread's usage at the end of the last lap, and the time of that.
-    used: ThreadUsage,
-    at_ns: u64,
-    unmapped: Unmapped,
-}
-
-impl MemoryMeter {
-    pub(crate) fn new(pool: Arc<WorkerPool>, started: Instant) -> Self {
-        let (used, unmapped) = (ThreadUsage::default(), Unmapped::default());
-        Self { pool, started, used, at_ns: 0, unmapped }
-    }
-}
-
-impl VisitMeter for MemoryMeter {
-    fn lap(&mut self, port: Option<PortId>, weight: u64) {
-        let (used, at_ns) = (ThreadUsage::now(), now_ns(self.started));
-        let (before, since_ns) =
-            (std::mem::replace(&mut self.used, used), std::mem::replace(&mut self.at_ns, at_ns));
-        let unmapped = Unmapped::now();
-        let unmapped_before = std::mem::replace(&mut self.unmapped, unmapped);
-        let faults = used.faults().saturating_sub(before.faults());
-        let costs = self.pool.memory_costs();
-        if port.is_none() && faults >= ALARM_FAULTS {
-            costs.raise_alarm();
-        }
-        let Some(port) = port.filter(|port| faults > 0 && *port != PortId::INTERNAL) else { return };
-        match costs.charge(port, faults.saturating_mul(weight)) {
-            Audit::No => {}
-            Audit::Soon => self.pool.watchdog().audit(port),
-            Audit::Now => self.pool.audit(port),
-        }
-        let wait = Wait {
-            ns: at_ns - since_ns,
-            has_slept: used.waits > before.waits,
-            has_read_disk: used.major_faults != before.major_faults,
-            is_alone: unmapped.none_since(unmapped_before),
-        };
-        if wait.is_of_the_memory(control_ns) && costs.stall(port) {
-            self.pool.quarantine(port, Offence::MemoryStalls);
-        }
-    }
-}
-
-/// Which visits are metered.
-#[derive(Debug)]
-pub(crate) struct Sampling {
-    random: u32,
-    /// All of them until then.
-    all_until_ns: u64,
-    /// Cost of the visits since the last one that was metered (`lasthop_fabric::bounds`): bytes, and some for each packet.
-    cost: u64,
-    alarms: u64,
-}
-
-/// One visit of this many is metered.
-const VISITS_SHARE: u32 = 64;
-/// One delivery of this many is metered, of packets that waited for receive buffers: it may be larger than a visit.
-const DRAINS_SHARE: u32 = 8;
-/// A round that takes longer, in ns, may have waited for a guest's memory.
-const SLOW_ROUND_NS: u64 = STALL_NS;
-/// Cost of visits after which the next one is metered, for the page faults of those before it.
-const COST_MAX: u64 = 8 << 20;
-/// All visits are metered for this time after a slow round or an alarm, in ns.
-const ALL_NS: u64 = 1_000_000_000;
-
-impl Sampling {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self { random: seed as u32 | 1, all_until_ns: 0, cost: 0, alarms: 0 }
-    }
-
-    /// The weight of the next visit; 0: it is not metered. No guest can tell beforehand.
-    #[inline]
-    pub(crate) fn of_visit(&mut self, now_ns: u64) -> u64 {
-        self.weight(now_ns, VISITS_SHARE)
-    }
-
-    /// The weight of the next delivery of packets that waited for receive buffers.
-    pub(crate) fn of_drain(&mut self, now_ns: u64) -> u64 {
-        self.weight(now_ns, DRAINS_SHARE)
-    }
-
-    #[inline]
-    fn weight(&mut self, now_ns: u64, share: u32) -> u64 {
-        // Xorshift (Marsaglia, 2003).
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 17;
-        self.random ^= self.random << 5;
-        let weight = match now_ns < self.all_until_ns {
-            true => 1,
-            false if self.random.is_multiple_of(share) => u64::from(share),
-            false => u64::from(self.cost >= COST_MAX),
-        };
-        self.cost *= u64::from(weight == 0);
-        weight
-    }
-
-    /// A visit had this cost.
-    #[inline]
-    pub(crate) fn note_cost(&mut self, cost: u64) {
-        self.cost = self.cost.saturating_add(cost);
-    }
-
-    /// The number of alarms so far.
-    #[inline]
-    pub(crate) fn note_alarms(&mut self, now_ns: u64, alarms: u64) {
-        if alarms != self.alarms {
-            (self.alarms, self.all_until_ns) = (alarms, now_ns + ALL_NS);
-        }
-    }
-
-    /// A round with packets took this time.
-    #[inline]
-    pub(crate) fn note_round(&mut self, now_ns: u64, round_ns: u64) {
-        if round_ns >= SLOW_ROUND_NS {
-            self.all_until_ns = now_ns + ALL_NS;
-        }
     }
 }
 
@@ -362,36 +231,6 @@ mod tests {
         assert!((0..9).all(|number| !late(&mut account, 6 * number)));
         let often = [60, 61, 62, 63, 64].map(|at| late(&mut account, at));
         assert_eq!(often, [false, false, false, false, true]);
-    }
-
-    #[test]
-    fn some_visits_are_metered_and_all_after_a_slow_round() {
-        let mut sampling = Sampling::new(7);
-        let metered = (0..64_000).filter(|_| sampling.of_visit(0) > 0).count();
-        assert!((900..1100).contains(&metered), "{metered}");
-        sampling.note_round(0, STALL_NS - 1);
-        assert!((0..64).any(|_| sampling.of_visit(0) == 0));
-        sampling.note_round(0, STALL_NS);
-        assert!((0..64).all(|_| sampling.of_visit(ALL_NS - 1) == 1));
-        assert!((0..64).any(|_| sampling.of_visit(ALL_NS) == 0));
-        sampling.note_alarms(ALL_NS, 1);
-        assert!((0..64).all(|_| sampling.of_visit(2 * ALL_NS - 1) == 1));
-        assert!((0..64).any(|_| sampling.of_visit(2 * ALL_NS) == 0));
-    }
-
-    #[test]
-    fn a_visit_after_many_bytes_is_metered_for_itself() {
-        let mut sampling = Sampling::new(7);
-        let mut unmetered = 0;
-        for _ in 0..100_000 {
-            unmetered = if sampling.of_visit(0) == 0 { unmetered + 1 } else { 0 };
-            assert!(unmetered <= 8, "more than 8 MiB went by");
-            sampling.note_cost(1 << 20);
-        }
-        (0..64).for_each(|_| sampling.note_cost(1 << 20));
-        let weights: Vec<u64> = (0..64).map(|_| sampling.of_visit(0)).collect();
-        assert!(weights[0] == 1 || weights[0] == 64, "{weights:?}");
-        assert!(weights[1..].iter().all(|weight| [0, 64].contains(weight)), "once: {weights:?}");
     }
 
     #[test]

@@ -9,7 +9,8 @@ use lasthop_wire::Offload;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::worker::{Worker, now_ns};
+use crate::clock::now_ns;
+use crate::worker::Worker;
 use crate::worker_pool::WorkerPool;
 use crate::{Engine, EngineError};
 
@@ -18,7 +19,7 @@ use crate::{Engine, EngineError};
 pub struct Upcalls {
     reader: UpcallReader,
     wake_fd: Arc<OwnedFd>,
-    pool: Arc<WorkerPool>,
+    pool: Arc<WorkerPool<Worker>>,
 }
 
 impl Engine {
@@ -124,12 +125,12 @@ impl Worker {
     pub(crate) fn answer_to(&mut self, plane: Option<(UpcallWriter, Arc<OwnedFd>)>) {
         let (writer, wake_fd) = plane.unzip();
         self.fabric.set_upcalls(writer);
-        self.upcall_wake_fd = wake_fd;
+        self.signals.set_upcall_wake_fd(wake_fd);
     }
 
     /// The control plane with this eventfd is gone; another one may be there already.
     pub(crate) fn answer_no_more(&mut self, wake_fd: &Arc<OwnedFd>) {
-        if self.upcall_wake_fd.as_ref().is_some_and(|own| Arc::ptr_eq(own, wake_fd)) {
+        if self.signals.upcall_wake_fd().is_some_and(|own| Arc::ptr_eq(own, wake_fd)) {
             self.answer_to(None);
         }
     }

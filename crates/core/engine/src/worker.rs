@@ -2,71 +2,50 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use lasthop_fabric::bounds::{PACKET_COST, VISIT_COST};
 use lasthop_fabric::{DrrScheduler, Fabric, RingId, RingPart, Stopping, Visited};
 use lasthop_guestmem::{Mapping, guard};
-use lasthop_ring::{AdaptivePoll, DeviceRing, arm_and_recheck};
+use lasthop_ring::{AdaptivePoll, DeviceRing, SignalRetry, arm_and_recheck};
 use lasthop_verdict::PortId;
 use lasthop_vhost::ForeignFd;
 
-use crate::control::ControlQueue;
+use crate::clock::now_ns;
+use crate::control::{ControlOutcome, ControlQueue, ControlQueues, ServedControl};
 use crate::events::{Event, Events};
 use crate::load::{Load, MoveDamping};
-use crate::mailbox::WorkerTask;
-use crate::memory_costs::{MemoryMeter, Sampling};
+use crate::mailbox::{TaskRunner, WorkerTask};
+use crate::memory_meter::{MemoryMeter, Sampling};
+use crate::offences::Offence;
 use crate::persistent_counters::PersistentCounters;
 use crate::polled::{PolledRings, UNKICKED_NS};
-use crate::signals::{CallFd, GuestSignals};
-use crate::slow_calls::SlowCalls;
+use crate::ring_fds::{CallFd, GuestSignals, RingFdMap, RingFds, calls};
+use crate::signals::SignalSender;
 use crate::stats::WorkerStats;
-use crate::worker_pool::WorkerPool;
+use crate::worker_pool::{PoolMember, WorkerPool};
 
 /// How long a stop waits for other workers' visits, which take some 100 us, before the control side looks for the stuck one.
 const RECALL: Duration = Duration::from_millis(10);
 
-/// Time since the engine started, in ns.
-pub(crate) fn now_ns(started: Instant) -> u64 {
-    started.elapsed().as_nanos() as u64
-}
-
-/// A guest's eventfds of one virtqueue.
-#[derive(Debug)]
-pub(crate) struct RingFds {
-    pub(crate) signals: GuestSignals,
-    /// Whether this worker is the ring's home.
-    is_home: bool,
-    /// At home only.
-    kick: Option<ForeignFd>,
-    /// Kicks heard, at home.
-    kicks: u64,
-}
-
 /// A fabric with everything that runs it. One thread at a time serves it.
 pub(crate) struct Worker {
     pub(crate) fabric: Fabric,
-    pub(crate) stats: WorkerStats,
-    pub(crate) pool: Arc<WorkerPool>,
+    stats: WorkerStats,
+    pool: Arc<WorkerPool<Self>>,
     events: Events,
     active: DrrScheduler,
     persistent_counters: PersistentCounters,
-    pub(crate) fds: HashMap<(PortId, u16), RingFds>,
-    pub(crate) controls: HashMap<PortId, ControlQueue>,
-    /// When the first of the control queues is to be served whose guests kicked too soon after the last time.
-    pub(crate) late_control_ns: u64,
-    /// Ports whose calls took long.
-    pub(crate) slow_calls: SlowCalls,
-    /// Costs of ports beside their visits, to be charged at the end of the round.
-    pub(crate) debts: Vec<(PortId, u64)>,
+    fds: RingFdMap,
+    pub(crate) signals: SignalSender<Self>,
+    controls: ControlQueues,
     polled: PolledRings,
     sampling: Sampling,
     /// When the round before began, if it found packets.
     busy_since_ns: Option<u64>,
     failures: HashMap<PortId, String>,
-    /// To be rung when the control plane was handed something.
-    pub(crate) upcall_wake_fd: Option<Arc<OwnedFd>>,
     /// How much of the time its rounds take, and how long it stays with the thread that serves it.
     pub(crate) load: Load,
     pub(crate) stay: MoveDamping,
@@ -75,21 +54,30 @@ pub(crate) struct Worker {
     polled_ns: u64,
     /// The last round found packets.
     has_worked: bool,
-    /// The receive ring whose guest was signalled last, and when, until that was looked after.
-    pub(crate) called: Option<(RingId, u64)>,
     /// Nothing is taken from guests.
     is_draining: bool,
     /// And nothing is done for them: not a word of their rings is written any more, since another process may be at them.
-    pub(crate) is_quiesced: bool,
+    is_quiesced: bool,
     stopping: bool,
 }
 
+impl std::fmt::Debug for Worker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "worker {}", self.stats.index)
+    }
+}
+
 impl Worker {
-    pub(crate) fn new(mut fabric: Fabric, pool: Arc<WorkerPool>, started: Instant) -> std::io::Result<Self> {
+    pub(crate) fn new(
+        mut fabric: Fabric,
+        pool: Arc<WorkerPool<Self>>,
+        started: Instant,
+    ) -> std::io::Result<Self> {
         let events = Events::new()?;
         events.listen(pool.mailbox(fabric.worker()).wake_fd(), Event::Mailbox)?;
         fabric.set_meter(Box::new(MemoryMeter::new(Arc::clone(&pool), started)));
         let stats = WorkerStats { index: fabric.worker(), ..WorkerStats::default() };
+        let signals = SignalSender::new(fabric.worker(), Arc::clone(&pool), started);
         Ok(Self {
             fabric,
             stats,
@@ -98,22 +86,18 @@ impl Worker {
             active: DrrScheduler::default(),
             persistent_counters: PersistentCounters::default(),
             fds: HashMap::new(),
-            controls: HashMap::new(),
-            late_control_ns: u64::MAX,
-            slow_calls: SlowCalls::default(),
-            debts: Vec::new(),
+            signals,
+            controls: ControlQueues::default(),
             polled: PolledRings::default(),
             sampling: Sampling::new(RandomState::new().hash_one(0)),
             busy_since_ns: None,
             failures: HashMap::new(),
-            upcall_wake_fd: None,
             load: Load::default(),
             stay: MoveDamping::default(),
             started,
             faults_seen: guard::faults(),
             polled_ns: 0,
             has_worked: false,
-            called: None,
             is_draining: false,
             is_quiesced: false,
             stopping: false,
@@ -194,14 +178,14 @@ impl Worker {
         if self.fabric.take_returns() {
             self.send_signals();
         }
-        if now >= self.late_control_ns {
+        if now >= self.controls.late_ns() {
             self.serve_late_controls(now);
         }
         self.look_at_polled(now);
         let mut active = std::mem::take(&mut self.active);
         let mut worked = active.round(now, |ring| self.visit(ring, now, adaptive_poll));
         self.active = active;
-        while let Some((port, cost)) = self.debts.pop() {
+        while let Some((port, cost)) = self.signals.next_debt() {
             self.active.charge(port, cost);
         }
         if self.fabric.deadline_ns().is_some() {
@@ -313,7 +297,7 @@ impl Worker {
         let shortened =
             |timeout: u64| if self.waits_for_a_polled_ring() { timeout.min(UNKICKED_NS) } else { timeout };
         let due = self.persistent_counters.due_in_ns(now);
-        let late = (self.late_control_ns < u64::MAX).then_some(self.late_control_ns);
+        let late = Some(self.controls.late_ns()).filter(|late_ns| *late_ns < u64::MAX);
         let looks = self.polled.due_ns().into_iter().chain(late).map(|at| at.saturating_sub(now));
         deadline.map(shortened).into_iter().chain(due).chain(looks).min().unwrap_or(u64::MAX)
     }
@@ -353,11 +337,6 @@ impl Worker {
         }
     }
 
-    pub(crate) fn run_task(&mut self, task: WorkerTask) {
-        task(self);
-        self.send_signals();
-    }
-
     fn kicked(&mut self, port: PortId, index: u16, now: u64) {
         if self.is_quiesced {
             return; // another worker may have the rings
@@ -371,7 +350,7 @@ impl Worker {
 
     /// Handles a kick.
     fn handle_kick(&mut self, port: PortId, index: u16, now: u64) {
-        if self.controls.get(&port).is_some_and(|control| control.index == index) {
+        if self.controls.is_control(port, index) {
             self.serve_control(port, now);
             return;
         }
@@ -385,11 +364,42 @@ impl Worker {
         }
     }
 
+    /// Writes the call eventfds that the last visits asked for, and wakes sleeping workers to which packets were returned.
+    #[inline]
+    pub(crate) fn send_signals(&mut self) {
+        self.signals.send(&mut self.fabric, &self.fds);
+    }
+
+    /// Signals a guest, if it gave a call descriptor for this ring; whether it did.
+    pub(crate) fn signal_guest(&mut self, port: PortId, index: u16) -> bool {
+        self.signals.signal_guest(&self.fds, port, index)
+    }
+
+    /// There were no packets: if the guest that was signalled last has had time to react and has not, it is signalled once
+    /// more, if that has been worth it.
+    #[inline]
+    pub(crate) fn retry_signals(&mut self, now: u64, signal_retry: &mut SignalRetry) {
+        if let Some(ring) = self.signals.take_called(now) {
+            self.retry_if_unanswered(ring, now, signal_retry);
+        }
+    }
+
+    fn retry_if_unanswered(&mut self, ring: RingId, now: u64, signal_retry: &mut SignalRetry) {
+        if self.is_quiesced {
+            return; // another worker may have the ring
+        }
+        let is_wanted = self.fabric.is_unheeded(ring) && signal_retry.is_worth_it(now);
+        if is_wanted && self.signal_guest(ring.port, 2 * ring.queue) {
+            self.fabric.count_signal(ring.port);
+        }
+        self.send_signals();
+    }
+
     /// Enables or disables a ring as its guest asked for; asks again by itself.
     pub(crate) fn grant_ring(&mut self, port: PortId, index: u16) {
         let Some(pairs) = self.pool.granted_pairs(port) else { return };
         if !self.set_ring_enabled(port, index, index / 2 < pairs) {
-            let again: WorkerTask = Box::new(move |worker| worker.grant_ring(port, index));
+            let again: WorkerTask<Self> = Box::new(move |worker: &mut Self| worker.grant_ring(port, index));
             self.pool.mailbox(self.stats.index).post(again);
         }
     }
@@ -408,6 +418,29 @@ impl Worker {
         self.controls.insert(port, control);
         self.serve_control(port, now_ns(self.started));
         Ok(())
+    }
+
+    /// Serves a port's control queue, or later if that was done a moment ago.
+    fn serve_control(&mut self, port: PortId, now: u64) {
+        let Some(ServedControl { index, rings, outcome }) = self.controls.serve(port, now) else { return };
+        let ControlOutcome { commands, granted, signal } = outcome;
+        if let Some(pairs) = granted {
+            self.pool.grant_pairs(port, pairs);
+            (0..rings).for_each(|ring| self.grant_ring(port, ring));
+            self.signals.add_debt(port, VISIT_COST * u64::from(rings));
+        }
+        self.signals.add_debt(port, PACKET_COST * commands as u64);
+        if signal {
+            self.signal_guest(port, index);
+        }
+        self.send_signals();
+    }
+
+    /// Serves the control queues whose guests kicked too soon.
+    fn serve_late_controls(&mut self, now: u64) {
+        for port in self.controls.take_late() {
+            self.serve_control(port, now);
+        }
     }
 
     /// Hears the kicks of a ring.
@@ -512,7 +545,8 @@ impl Worker {
     /// Enables or disables a ring; if others are at it for long, later.
     fn enable_or_retry(&mut self, port: PortId, index: u16, enabled: bool) {
         if !self.set_ring_enabled(port, index, enabled) {
-            let again: WorkerTask = Box::new(move |worker| worker.enable_or_retry(port, index, enabled));
+            let again: WorkerTask<Self> =
+                Box::new(move |worker| worker.enable_or_retry(port, index, enabled));
             self.pool.mailbox(self.stats.index).post(again);
         }
     }
@@ -529,8 +563,8 @@ impl Worker {
 
     /// Stops a ring of this worker's, and returns where it would go on; `None` if others are at it for long: ask again.
     pub(crate) fn stop_ring(&mut self, port: PortId, index: u16) -> Option<Option<u16>> {
-        if self.controls.get(&port).is_some_and(|control| control.index == index) {
-            let control = self.controls.remove(&port);
+        if self.controls.is_control(port, index) {
+            let control = self.controls.remove(port);
             self.leave_ring(port, index);
             return Some(control.map(|control| control.ring.base()));
         }
@@ -630,7 +664,7 @@ impl Worker {
     pub(crate) fn remove_port(&mut self, port: PortId) {
         self.fabric.remove_port(port);
         self.persistent_counters.close(port);
-        self.slow_calls.forget(port);
+        self.signals.forget(port);
     }
 
     /// Keeps a copy of a port's counters, as far as this worker counts them.
@@ -648,17 +682,34 @@ impl Worker {
         WorkerStats {
             active_rings: self.active.len(),
             handoffs: self.fabric.handoff_counters(),
+            wakes: self.signals.wakes(),
             ..self.stats
         }
     }
 
     /// Why all rings of a port were stopped, if they were.
     pub(crate) fn failure(&self, port: PortId) -> Option<String> {
-        let control = self.controls.get(&port).and_then(|control| control.error);
+        let control = self.controls.error(port);
         self.failures.get(&port).cloned().or_else(|| control.map(|error| format!("control queue: {error}")))
     }
 
     pub(crate) fn stop(&mut self) {
         self.stopping = true;
+    }
+}
+
+impl TaskRunner for Worker {
+    fn run_task(&mut self, task: WorkerTask<Self>) {
+        task(self);
+        self.send_signals();
+    }
+}
+
+impl PoolMember for Worker {
+    /// Calls may be over: the front end may have given other descriptors meanwhile.
+    fn stop_offender(&mut self, port: PortId, offence: Offence) {
+        if !offence.is_by_calls() || calls(&self.fds, port).any(CallFd::is_shut) {
+            self.stop_for(port, offence.why());
+        }
     }
 }

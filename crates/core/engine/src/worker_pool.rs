@@ -1,44 +1,32 @@
-//! All workers of a switch as the control side sees them: the homes of rings, and changes that go to all workers.
+//! All workers of a switch: their mailboxes, and the state that they share with each other and with the control side.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use lasthop_fabric::{Capabilities, RingPart};
-use lasthop_guestmem::MemoryMap;
-use lasthop_ring::DeviceRing;
 use lasthop_verdict::PortId;
-use lasthop_vhost::ForeignFd;
 
-use crate::control::ControlQueue;
-use crate::homes::Homes;
-use crate::mailbox::Mailbox;
+use crate::mailbox::{Mailbox, TaskRunner};
 use crate::memory_costs::MemoryCosts;
 use crate::offences::{Offence, Offences};
-use crate::port_changes::PortChanges;
-use crate::signals::{CallFd, GuestSignals};
 use crate::watchdog::Watchdog;
-use crate::worker::Worker;
 use crate::{EngineError, REPLY_TIMEOUT};
 
-/// Times that a ring is stopped, or enabled, again after all workers were between two visits.
-const STOPS_MAX: u32 = 3;
+/// A worker of a pool.
+pub(crate) trait PoolMember: TaskRunner + Send + 'static {
+    /// Stops the rings of a port whose front end held a worker up, unless its offence is over.
+    fn stop_offender(&mut self, port: PortId, offence: Offence);
+}
 
-/// The workers' mailboxes, and the state that holds for all of them.
+/// The mailboxes of workers `W`, and the state that holds for all of them.
 #[derive(Debug)]
-pub(crate) struct WorkerPool {
-    mailboxes: Vec<Mailbox>,
-    homes: Mutex<Homes>,
+pub(crate) struct WorkerPool<W> {
+    mailboxes: Vec<Mailbox<W>>,
     /// Queue pairs that guests asked for through their control queues: kept when rings are started again.
     granted_pairs: Mutex<HashMap<PortId, u16>>,
     /// Where rings would go on that a worker stopped by itself, until their session asks.
     stopped: Mutex<HashMap<(PortId, u16), u16>>,
-    /// Rings that are stopped later than their sessions waited for: where they stand, those do not know.
-    adrift: Mutex<HashSet<(PortId, u16)>>,
-    /// Times that a worker waited in vain to change a ring of a port, since the session that asked for it has asked for these.
-    waits: Mutex<HashMap<PortId, u64>>,
-    port_changes: PortChanges,
     watchdog: Arc<Watchdog>,
     offences: Mutex<Offences>,
     memory_costs: MemoryCosts,
@@ -48,25 +36,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl WorkerPool {
+impl<W: PoolMember> WorkerPool<W> {
     pub(crate) fn new(workers: usize) -> std::io::Result<Self> {
         Ok(Self {
             mailboxes: (0..workers).map(|_| Mailbox::new()).collect::<Result<_, _>>()?,
-            homes: Mutex::new(Homes::new(workers)),
             granted_pairs: Mutex::default(),
             stopped: Mutex::default(),
-            adrift: Mutex::default(),
-            waits: Mutex::default(),
-            port_changes: PortChanges::default(),
             watchdog: Arc::new(Watchdog::new(workers)),
             offences: Mutex::default(),
             memory_costs: MemoryCosts::default(),
         })
-    }
-
-    /// Which thread changes which port. A thread asks here before it starts, stops or removes anything of a port.
-    pub(crate) fn port_changes(&self) -> &PortChanges {
-        &self.port_changes
     }
 
     pub(crate) fn watchdog(&self) -> &Arc<Watchdog> {
@@ -84,11 +63,11 @@ impl WorkerPool {
         }
     }
 
-    pub(crate) fn mailbox(&self, worker: usize) -> &Mailbox {
+    pub(crate) fn mailbox(&self, worker: usize) -> &Mailbox<W> {
         &self.mailboxes[worker]
     }
 
-    pub(crate) fn mailboxes(&self) -> &[Mailbox] {
+    pub(crate) fn mailboxes(&self) -> &[Mailbox<W>] {
         &self.mailboxes
     }
 
@@ -96,7 +75,7 @@ impl WorkerPool {
     pub(crate) fn call<R: Send + 'static>(
         &self,
         worker: usize,
-        task: impl FnOnce(&mut Worker) -> R + Send + 'static,
+        task: impl FnOnce(&mut W) -> R + Send + 'static,
     ) -> Result<R, EngineError> {
         wait_for(worker, &self.mailboxes[worker].ask(task), Instant::now())
     }
@@ -105,7 +84,7 @@ impl WorkerPool {
     /// nothing that `task` removed is in use.
     pub(crate) fn call_all<R: Send + 'static>(
         &self,
-        task: impl Fn(&mut Worker) -> R + Clone + Send + 'static,
+        task: impl Fn(&mut W) -> R + Clone + Send + 'static,
     ) -> Result<Vec<R>, EngineError> {
         let asked = Instant::now();
         let answers: Vec<_> = self.mailboxes.iter().map(|mailbox| mailbox.ask(task.clone())).collect();
@@ -113,137 +92,14 @@ impl WorkerPool {
         numbered.map(|(worker, answer)| wait_for(worker, answer, asked)).collect()
     }
 
-    fn assign_home(&self, port: PortId, pair: u16) -> usize {
-        lock(&self.homes).assign(port, pair)
-    }
-
-    /// The home of virtqueue `index`, if it was ever started.
-    fn home(&self, port: PortId, index: u16) -> Option<usize> {
-        lock(&self.homes).find(port, index / 2)
-    }
-
-    /// Starts a virtqueue: its home gets it ready, the others are told, then packets pass.
-    pub(crate) fn start_ring(
-        &self,
-        port: PortId,
-        index: u16,
-        ring: DeviceRing,
-        (kick, call): (Option<ForeignFd>, Option<ForeignFd>),
-        enabled: bool,
-    ) -> Result<std::io::Result<()>, EngineError> {
-        let running = self.recall_ring(port, index)?;
-        let stands_at = running.or_else(|| lock(&self.stopped).remove(&(port, index)));
-        if stands_at.is_some_and(|base| base != ring.base()) {
-            self.set_adrift(port, index);
-        }
-        self.check_adrift(port, index)?;
-        self.check_held(port)?;
-        let home = self.assign_home(port, index / 2);
-        let signals =
-            GuestSignals { is_polled: kick.is_none(), call: call.map(|fd| Arc::new(CallFd::new(fd))) };
-        let prepared = self.call(home, move |worker| worker.prepare_ring(port, index, ring))?;
-        let Some(part) = prepared else { return Ok(Ok(())) };
-        self.call_all(move |worker| join(worker, port, index, &part, &signals))?;
-        let granted = self.granted_pairs(port).is_none_or(|pairs| index / 2 < pairs);
-        self.call(home, move |worker| worker.open_ring(port, index, kick, enabled && granted))
-    }
-
-    fn set_adrift(&self, port: PortId, index: u16) {
-        lock(&self.adrift).insert((port, index));
-    }
-
-    /// An error if a ring may not stand where its session would have it go on. It starts for the next guest only.
-    fn check_adrift(&self, port: PortId, index: u16) -> Result<(), EngineError> {
-        let is_adrift = lock(&self.adrift).contains(&(port, index));
-        if is_adrift { Err(EngineError::Adrift(port, index)) } else { Ok(()) }
-    }
-
-    /// Starts a control ring.
-    pub(crate) fn start_control(
-        &self,
-        port: PortId,
-        control: ControlQueue,
-        (kick, call): (Option<ForeignFd>, Option<ForeignFd>),
-    ) -> Result<std::io::Result<()>, EngineError> {
-        let index = control.index;
-        self.stop_ring(port, index)?;
-        self.check_adrift(port, index)?;
-        self.check_held(port)?;
-        let home = self.assign_home(port, index / 2);
-        let signals =
-            GuestSignals { is_polled: kick.is_none(), call: call.map(|fd| Arc::new(CallFd::new(fd))) };
-        self.call(home, move |worker| worker.start_control(port, control, kick, signals))
-    }
-
     /// A worker stopped a ring by itself, which would go on at `base`: its session does not know yet.
     pub(crate) fn note_stopped(&self, port: PortId, index: u16, base: u16) {
         lock(&self.stopped).insert((port, index), base);
     }
 
-    /// Stops a virtqueue. Returns where it would go on, also if a worker has stopped it before.
-    pub(crate) fn stop_ring(&self, port: PortId, index: u16) -> Result<Option<u16>, EngineError> {
-        let base = self.recall_ring(port, index).inspect_err(|_| self.set_adrift(port, index))?;
-        let before = lock(&self.stopped).remove(&(port, index));
-        Ok(base.or(before))
-    }
-
-    /// Recalls all that refers to a virtqueue, wherever it is, and then has everybody forget it.
-    fn recall_ring(&self, port: PortId, index: u16) -> Result<Option<u16>, EngineError> {
-        let Some(home) = self.home(port, index) else { return Ok(None) };
-        for _ in 0..STOPS_MAX {
-            match self.call(home, move |worker| worker.stop_ring(port, index))? {
-                Some(base) => {
-                    self.call_all(move |worker| worker.leave_ring(port, index))?;
-                    return Ok(base);
-                }
-                None => self.await_all(port)?,
-            }
-        }
-        Err(EngineError::RingBusy(port, index))
-    }
-
-    /// Waits for all workers, since one of them holds a ring for long. The error names a worker that does not come back.
-    fn await_all(&self, port: PortId) -> Result<(), EngineError> {
-        *lock(&self.waits).entry(port).or_default() += 1;
-        self.call_all(|_| ()).map(drop)
-    }
-
-    /// How often a worker waited for others since this was asked last.
-    pub(crate) fn take_waits(&self, port: PortId) -> u64 {
-        lock(&self.waits).remove(&port).unwrap_or_default()
-    }
-
-    pub(crate) fn set_ring_enabled(
-        &self,
-        port: PortId,
-        index: u16,
-        enabled: bool,
-    ) -> Result<(), EngineError> {
-        let Some(home) = self.home(port, index) else { return Ok(()) };
-        for _ in 0..STOPS_MAX {
-            if self.call(home, move |worker| worker.set_ring_enabled(port, index, enabled))? {
-                return Ok(());
-            }
-            self.await_all(port)?;
-        }
-        Err(EngineError::RingBusy(port, index))
-    }
-
-    /// Sets a port's link up or down. When this returns, nothing passes a link that is down, and nothing waits for its guest.
-    pub(crate) fn set_link(&self, port: PortId, up: bool) -> Result<(), EngineError> {
-        self.call(0, move |worker| worker.fabric.set_link(port, up))?;
-        if up {
-            return Ok(());
-        }
-        for _ in 0..STOPS_MAX {
-            // Workers that saw it up have finished that visit.
-            self.call_all(|_| ())?;
-            if self.call(0, move |worker| worker.fabric.drop_waiting(port))? {
-                return Ok(());
-            }
-        }
-        // A worker takes long at it: packets that still wait there expire.
-        Ok(())
+    /// Where a worker that stopped a ring by itself left it; its session is told once.
+    pub(crate) fn take_stopped(&self, port: PortId, index: u16) -> Option<u16> {
+        lock(&self.stopped).remove(&(port, index))
     }
 
     /// Queue pairs that a guest asked for through its control queue.
@@ -255,33 +111,6 @@ impl WorkerPool {
         lock(&self.granted_pairs).get(&port).copied()
     }
 
-    pub(crate) fn set_ring_call(
-        &self,
-        port: PortId,
-        index: u16,
-        call: Option<ForeignFd>,
-    ) -> Result<(), EngineError> {
-        let call = call.map(|fd| Arc::new(CallFd::new(fd)));
-        self.call_all(move |worker| worker.set_call(port, index, call.as_ref()))?;
-        // No signal told of chains that were published while there was none.
-        self.signal_guest(port, index)
-    }
-
-    /// Signals a guest, even if nothing was published. A worker does it, since the watchdog watches workers.
-    pub(crate) fn signal_guest(&self, port: PortId, index: u16) -> Result<(), EngineError> {
-        match self.home(port, index) {
-            Some(home) => self.call(home, move |worker| worker.signal_guest(port, index)).map(drop),
-            None => Ok(()),
-        }
-    }
-
-    /// As `signal_guest`, when the worker has nothing better to do: guests that wake up want CPUs.
-    pub(crate) fn signal_guest_later(&self, port: PortId, index: u16) {
-        if let Some(home) = self.home(port, index) {
-            self.mailboxes[home].post(Box::new(move |worker| _ = worker.signal_guest(port, index)));
-        }
-    }
-
     /// The front end of `port` held a worker up, or took more than its share: its rings stop.
     pub(crate) fn quarantine(&self, port: PortId, offence: Offence) {
         lock(&self.offences).record(port, offence, Instant::now());
@@ -290,62 +119,22 @@ impl WorkerPool {
         }
     }
 
-    /// An error, shown as the port's state, too, while the port is held for its offences.
-    fn check_held(&self, port: PortId) -> Result<(), EngineError> {
-        let hold = lock(&self.offences).hold(port, Instant::now());
-        let Some((left, offence)) = hold else { return Ok(()) };
-        let error = EngineError::Held(whole_seconds(left), offence.description());
-        let why = error.to_string();
-        self.call(0, move |worker| worker.fail(port, why))?;
-        Err(error)
+    /// How long a port's rings must not be started yet, for its offences, and why.
+    pub(crate) fn hold(&self, port: PortId) -> Option<(Duration, Offence)> {
+        lock(&self.offences).hold(port, Instant::now())
     }
 
-    pub(crate) fn set_capabilities(
-        &self,
-        port: PortId,
-        capabilities: Capabilities,
-    ) -> Result<(), EngineError> {
-        self.call_all(move |worker| worker.fabric.set_capabilities(port, capabilities)).map(drop)
-    }
-
-    pub(crate) fn set_memory(&self, port: PortId, map: &Arc<MemoryMap>) -> Result<(), EngineError> {
-        self.memory_costs.set_memory(port, map);
-        let map = Arc::clone(map);
-        self.call_all(move |worker| worker.fabric.set_memory(port, &map)).map(drop)
-    }
-
-    /// The guest of a port is gone: nothing of it is kept.
-    pub(crate) fn detach(&self, port: PortId) -> Result<(), EngineError> {
-        let pairs = lock(&self.homes).pairs(port);
-        let indices = pairs.into_iter().flat_map(|pair| [2 * pair, 2 * pair + 1]);
-        // An error at one ring does not keep the others from being stopped.
-        let stopped: Vec<_> = indices.map(|index| self.stop_ring(port, index).map(drop)).collect();
-        if stopped.iter().all(Result::is_ok) {
-            // Otherwise the homes stay known: the next start stops these rings there first.
-            lock(&self.homes).remove_port(port);
-        }
+    /// The guest of a port is gone.
+    pub(crate) fn forget_guest(&self, port: PortId) {
         lock(&self.granted_pairs).remove(&port);
         lock(&self.stopped).retain(|(of, _), _| *of != port);
-        lock(&self.adrift).retain(|(of, _)| *of != port);
-        self.take_waits(port);
-        self.call_all(move |worker| worker.forget_guest(port))?;
-        stopped.into_iter().collect()
     }
 
-    pub(crate) fn remove_port(&self, port: PortId) -> Result<(), EngineError> {
-        self.detach(port)?;
+    /// The port is removed.
+    pub(crate) fn forget_port(&self, port: PortId) {
         lock(&self.offences).forget(port);
         self.memory_costs.forget(port);
-        self.call_all(move |worker| worker.remove_port(port)).map(drop)
     }
-}
-
-fn whole_seconds(time: Duration) -> u64 {
-    time.as_millis().div_ceil(1000) as u64
-}
-
-fn join(worker: &mut Worker, port: PortId, index: u16, part: &RingPart, signals: &GuestSignals) {
-    worker.join_ring(port, index, part, signals.clone());
 }
 
 /// Waits for an answer that was asked for at `asked`.

@@ -22,9 +22,10 @@ use std::time::Instant;
 use lasthop_ring::{AdaptivePoll, CoreYield, SignalRetry};
 
 use crate::EngineSettings;
+use crate::clock::now_ns;
 use crate::events::Gate;
 use crate::load::Gathering;
-use crate::worker::{Worker, now_ns};
+use crate::worker::Worker;
 use crate::worker_pool::WorkerPool;
 
 /// How often a busy worker looks for kicks and tasks: a ring that wakes meanwhile waits so long at most.
@@ -37,7 +38,7 @@ const IDLE_POLL_NS: u64 = 2_000;
 pub(crate) struct WorkerThread {
     number: usize,
     gathering: Gathering,
-    pool: Arc<WorkerPool>,
+    pool: Arc<WorkerPool<Worker>>,
     started: Instant,
     cpus: Vec<usize>,
     workers: Vec<Worker>,
@@ -71,7 +72,7 @@ enum Role {
 /// Makes a [`WorkerThread`] for each worker, to be run on an operating system thread.
 pub(crate) fn worker_threads(
     workers: Vec<Worker>,
-    pool: &Arc<WorkerPool>,
+    pool: &Arc<WorkerPool<Worker>>,
     settings: &EngineSettings,
     started: Instant,
 ) -> std::io::Result<Vec<WorkerThread>> {

@@ -5,7 +5,7 @@ use lasthop_verdict::Header;
 use lasthop_wire::{Offload, Sum};
 
 use crate::reference::{PacketCopy, PacketRef};
-use crate::tx::side_table::{Chains, SegmentBuffer};
+use crate::side_table::{Chains, SegmentBuffer};
 
 /// A frame to be delivered: its header image, and the rest in the sender's memory.
 ///

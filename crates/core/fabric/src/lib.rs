@@ -40,17 +40,19 @@ mod port_link;
 mod progress;
 mod reference;
 mod rx;
+mod side_table;
 mod takeover;
 mod tally;
+mod tap;
 mod tx;
 mod upcall;
 
-pub use capture::tap::{CaptureDirection, CapturedFrame, Tap, TapClock, TapReader, Watch, tap};
 pub use counters::{Drops, HandoffCounters, PortCounters};
 pub use lifecycle::{RingPart, RingState, Stopping};
 pub use meter::VisitMeter;
 pub use progress::RingProgress;
 pub use tally::{RX_DROPS, TX_DROPS};
+pub use tap::{CaptureDirection, CapturedFrame, Tap, TapClock, TapReader, Watch, tap};
 pub use tx::drr::{ActiveRing, DrrScheduler, Visited};
 pub use tx::internal::InjectError;
 pub use upcall::line::UpcallLine;
@@ -68,10 +70,10 @@ use meter::Metering;
 use reference::{Attempt, PacketCopy, Return};
 use rx::receiver::Receivers;
 use rx::service::{Scratch, Service, Tools};
+use side_table::SegmentBuffer;
 use tx::internal::InternalPort;
 use tx::sender::Fetched;
 use tx::senders::Senders;
-use tx::side_table::SegmentBuffer;
 use upcall::Upcalls;
 
 /// The features that a port's guest negotiated, as far as they concern packets.

@@ -20,8 +20,8 @@ use crate::bounds::WORKERS_MAX;
 use crate::meter::Metering;
 use crate::rx::receive_ring::ReceiveRing;
 use crate::rx::receiver::Receiver;
+use crate::side_table::Chains;
 use crate::tx::sender::Sender;
-use crate::tx::side_table::Chains;
 use crate::tx::tx_queue::TxQueue;
 use crate::{Board, Capabilities, Fabric, InternalPort, PortCounters, RingId, Segment, Tools, tools};
 

@@ -18,8 +18,8 @@ use crate::rx::deliver::Buffers;
 use crate::rx::express::ReservedFrame;
 use crate::rx::receive_ring::ReceiveRing;
 use crate::rx::reservation::Reservation;
+use crate::side_table::SegmentBuffer;
 use crate::tx::senders::Senders;
-use crate::tx::side_table::SegmentBuffer;
 
 /// One packet with reserved buffers, to be copied.
 #[derive(Debug)]

@@ -13,6 +13,7 @@ use crate::bounds::{
     CLAIM_LOOKS_MAX, CONTENDED_BATCHES, LEFT_PACKETS_MAX, WAITING_BYTES_MAX, WAITING_PACKETS_MAX, WORKERS_MAX,
 };
 use crate::reference::Waiting;
+use crate::tx::senders::Senders;
 use crate::{Capabilities, RingId};
 
 /// The work that a worker still has at a ring after it released the claim.
@@ -78,6 +79,18 @@ impl ReceiveRing {
     fn claim_contended(&self) -> Option<CombiningGuard<'_, RxQueue, Waiting>> {
         self.contended.store(CONTENDED_BATCHES, Ordering::Relaxed);
         self.lock.try_lock_spinning(CLAIM_LOOKS_MAX)
+    }
+
+    /// Queues a copy of this worker's that began to wait, for the holder of the claim.
+    pub(crate) fn enqueue(&self, waiting: Waiting, senders: &mut Senders) -> Result<(), DropReason> {
+        match self.lock.enqueue(waiting) {
+            Ok(()) => senders.handoffs.left += 1,
+            Err(waiting) => {
+                senders.end_waiting(waiting.packet);
+                return Err(DropReason::RxQueueFull);
+            }
+        }
+        Ok(())
     }
 
     /// Whether another worker delivers here too, lately. Counts a batch; only the holder of the claim calls

@@ -374,7 +374,7 @@ fn leave(
     tools.senders.handoffs.contended += 1;
     for copy in copies {
         let refused = if tools.senders.begin_waiting(copy.packet, place.id) {
-            tools.senders.enqueue(place, copy.waiting(0, now_ns)).err()
+            place.enqueue(copy.waiting(0, now_ns), tools.senders).err()
         } else {
             Some(DropReason::RxShare)
         };

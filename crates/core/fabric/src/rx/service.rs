@@ -13,8 +13,8 @@ use crate::rx::express::Express;
 use crate::rx::lease::Leases;
 use crate::rx::receive_ring::{FollowUp, ReceiveRing, RxQueue};
 use crate::rx::reservation::{Refusal, Reservation};
+use crate::side_table::SegmentBuffer;
 use crate::tx::senders::Senders;
-use crate::tx::side_table::SegmentBuffer;
 use crate::{RingId, Signal};
 
 /// A worker's counters for a receiver.
@@ -324,7 +324,7 @@ impl<'a, 't> Service<'a, 't> {
             return Ok(());
         }
         // A packet of this worker may still be in the queue: this one may not overtake it.
-        self.tools.senders.enqueue(self.place, waiting)
+        self.place.enqueue(waiting, self.tools.senders)
     }
 
     /// Moves packets that other workers queued to the waiting ones.

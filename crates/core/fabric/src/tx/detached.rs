@@ -16,14 +16,7 @@ use lasthop_guestmem::{Cursor, Mapping, MemoryMap, Region, Segment, copy};
 use crate::bounds::{
     DETACHED_BYTES_MAX, DETACHED_BYTES_MIN, DETACHED_FRAMES_MAX, DETACHED_FRAMES_MIN, DETACHED_PIECE_BYTES,
 };
-use crate::tx::side_table::{ChainSegments, Chains, SegmentBuffer, SideTable};
-
-/// The detached packets of one transmit ring, as all holders of a reference read them.
-#[derive(Debug)]
-pub(crate) struct DetachedFrames {
-    pub(crate) map: MemoryMap,
-    pub(crate) chains: Arc<Chains>,
-}
+use crate::side_table::{ChainSegments, DetachedFrames, SegmentBuffer, SideTable};
 
 /// The detached packets of one transmit ring, at its home.
 #[derive(Debug)]

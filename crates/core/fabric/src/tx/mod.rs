@@ -11,5 +11,4 @@ pub(crate) mod offload;
 pub(crate) mod postponement;
 pub(crate) mod sender;
 pub(crate) mod senders;
-pub(crate) mod side_table;
 pub(crate) mod tx_queue;

@@ -12,9 +12,9 @@ use lasthop_wire::vnet::HEADER_BYTES;
 use crate::bounds::{CHAIN_SEGMENTS_MAX, VISIT_BYTES_MAX};
 use crate::counters::PortCounters;
 use crate::reference::PacketRef;
+use crate::side_table::{ChainSegments, Chains, SegmentBuffer};
 use crate::tx::chain::{Chain, read_one_piece, read_pieces};
 use crate::tx::cost::Charge;
-use crate::tx::side_table::{ChainSegments, Chains, SegmentBuffer};
 use crate::tx::tx_queue::TxQueue;
 use crate::{Capabilities, RingId};
 

@@ -8,15 +8,14 @@ use lasthop_verdict::{DropReason, PORTS_MAX, PortId};
 use crate::RingId;
 use crate::board::Board;
 use crate::bounds::{LENT_PACKETS_MAX, WAITING_SHARE_QUARTERS};
-use crate::capture::tap::Taps;
 use crate::counters::HandoffCounters;
 use crate::frame::Source;
-use crate::reference::{Attempt, Delivered, Outcome, PacketRef, Return, Waiting};
-use crate::rx::receive_ring::ReceiveRing;
+use crate::reference::{Attempt, Delivered, Outcome, PacketRef, Return};
+use crate::side_table::{Chains, SegmentBuffer};
+use crate::tap::Taps;
 use crate::tx::cost::Charge;
 use crate::tx::injected::InjectedFrames;
 use crate::tx::sender::{Fetched, Sender};
-use crate::tx::side_table::{Chains, SegmentBuffer};
 use crate::tx::tx_queue::{Obstacle, TxQueue};
 
 /// All transmit sides, as one worker has them.
@@ -415,18 +414,6 @@ impl Senders {
         self.has_let_wait = true;
         self.count_waiting(packet, true);
         true
-    }
-
-    /// Queues a copy that began to wait for the holder of the ring's claim.
-    pub(crate) fn enqueue(&mut self, place: &ReceiveRing, waiting: Waiting) -> Result<(), DropReason> {
-        match place.lock.enqueue(waiting) {
-            Ok(()) => self.handoffs.left += 1,
-            Err(waiting) => {
-                self.end_waiting(waiting.packet);
-                return Err(DropReason::RxQueueFull);
-            }
-        }
-        Ok(())
     }
 
     /// A copy waits no more; `settle` follows.

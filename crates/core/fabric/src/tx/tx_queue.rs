@@ -8,9 +8,9 @@ use lasthop_verdict::{DropReason, PortId};
 
 use crate::RingId;
 use crate::bounds::CHAIN_SEGMENTS_MAX;
+use crate::side_table::{Chains, SegmentBuffer, SideTable};
 use crate::tx::detached::DetachedPool;
 use crate::tx::postponement::Postponement;
-use crate::tx::side_table::{Chains, SegmentBuffer, SideTable};
 
 /// One transmit ring and the chains taken from it.
 #[derive(Debug)]

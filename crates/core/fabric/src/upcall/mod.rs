@@ -33,7 +33,7 @@ use crate::bounds::{CHAIN_SEGMENTS_MAX, TAP_FRAME_BYTES_MAX, UPCALL_READER_BYTES
 use crate::counters::Drops;
 use crate::frame::{Source, gather};
 use crate::reference::{Attempt, Delivered, Outcome, PacketCopy};
-use crate::tx::side_table::SegmentBuffer;
+use crate::side_table::SegmentBuffer;
 use crate::upcall::line::UpcallLine;
 
 /// Bytes in front of a record's frame: the packet's metadata.

@@ -4,8 +4,8 @@ use lasthop_guestmem::{Cursor, Segment};
 use lasthop_verdict::{BATCH_PACKETS_MAX, DropReason, Header, PortId};
 
 use crate::bounds::CHAIN_SEGMENTS_MAX;
-use crate::capture::tap::{CaptureDirection, Event, Tap};
 use crate::reference::{Attempt, Outcome, PacketCopy, PacketRef};
+use crate::tap::{CaptureDirection, Event, Tap};
 use crate::tx::senders::Senders;
 use crate::{Fabric, RingId};
 

@@ -22,7 +22,7 @@ use lasthop_verdict::{DropReason, PORTS_MAX, PortId};
 use crate::bounds::{CHAIN_SEGMENTS_MAX, TAP_FRAME_BYTES_MAX};
 use crate::frame::{Source, gather, shape};
 use crate::reference::PacketCopy;
-use crate::tx::side_table::SegmentBuffer;
+use crate::side_table::SegmentBuffer;
 
 /// An interface's number of a port that a tap does not watch.
 const UNWATCHED: u16 = u16::MAX;
@@ -101,7 +101,7 @@ struct Shared {
 
 /// One worker's end of a capture.
 pub struct Tap {
-    pub(super) id: u64,
+    pub(crate) id: u64,
     watch: Watch,
     /// By port.
     interfaces: Box<[u16; PORTS_MAX]>,
@@ -169,10 +169,10 @@ impl TapReader {
 
 /// Something that happened to a frame at a port.
 #[derive(Clone, Copy)]
-pub(super) struct Event {
-    pub(super) port: PortId,
-    pub(super) direction: CaptureDirection,
-    pub(super) dropped: Option<DropReason>,
+pub(crate) struct Event {
+    pub(crate) port: PortId,
+    pub(crate) direction: CaptureDirection,
+    pub(crate) dropped: Option<DropReason>,
 }
 
 impl Tap {
@@ -203,7 +203,7 @@ impl Tap {
 /// The taps of a worker.
 #[derive(Debug)]
 pub(crate) struct Taps {
-    pub(super) taps: Vec<Tap>,
+    pub(crate) taps: Vec<Tap>,
     /// A frame on its way from its sender's memory into records.
     frame: Box<[u8]>,
     segments: Box<SegmentBuffer>,
@@ -220,7 +220,7 @@ impl Default for Taps {
 }
 
 impl Taps {
-    pub(super) fn see(&mut self, event: Event, source: Option<&Source<'_>>, copy: &PacketCopy<'_>) {
+    pub(crate) fn see(&mut self, event: Event, source: Option<&Source<'_>>, copy: &PacketCopy<'_>) {
         let wanting = self.taps.iter().filter(|tap| tap.interface(event).is_some());
         let Some(snap_len_bytes) = wanting.map(|tap| tap.watch.snap_len_bytes).max() else { return };
         let (len, _) = shape(copy.header, copy.truncate_len_bytes);
@@ -238,7 +238,7 @@ impl Taps {
         gather(source, copy, &mut self.frame[..len], &mut self.segments)
     }
 
-    pub(super) fn forget(&mut self, port: PortId) {
+    pub(crate) fn forget(&mut self, port: PortId) {
         for tap in &mut self.taps {
             let Some(interface) = tap.interfaces.get_mut(port.index()) else { continue };
             if std::mem::replace(interface, UNWATCHED) != UNWATCHED {

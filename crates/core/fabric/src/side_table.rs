@@ -4,11 +4,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use arrayvec::ArrayVec;
-use lasthop_guestmem::Segment;
+use lasthop_guestmem::{MemoryMap, Segment};
 use lasthop_verdict::DropReason;
 
 use crate::bounds::{CHAIN_SEGMENTS_MAX, LONG_CHAINS_MAX, SLOT_SEGMENTS};
-use crate::tx::detached::DetachedFrames;
 
 /// Chunk number of a slot that has none.
 const NO_CHUNK: u16 = u16::MAX;
@@ -60,6 +59,13 @@ pub(crate) struct Chains {
     chunks: Box<[OnceLock<Chunk>]>,
     /// Made when a packet is first detached.
     pub(crate) detached: OnceLock<Box<DetachedFrames>>,
+}
+
+/// The detached packets of one transmit ring, as all holders of a reference read them.
+#[derive(Debug)]
+pub(crate) struct DetachedFrames {
+    pub(crate) map: MemoryMap,
+    pub(crate) chains: Arc<Chains>,
 }
 
 #[derive(Debug, Default)]

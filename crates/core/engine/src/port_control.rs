@@ -1,0 +1,270 @@
+//! The control side of ports: the homes of rings, and changes that go to all workers.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use lasthop_fabric::{Capabilities, RingPart};
+use lasthop_guestmem::MemoryMap;
+use lasthop_ring::DeviceRing;
+use lasthop_verdict::PortId;
+use lasthop_vhost::ForeignFd;
+
+use crate::EngineError;
+use crate::control::ControlQueue;
+use crate::homes::Homes;
+use crate::port_changes::PortChanges;
+use crate::ring_fds::{CallFd, GuestSignals};
+use crate::worker::Worker;
+use crate::worker_pool::WorkerPool;
+
+/// Times that a ring is stopped, or enabled, again after all workers were between two visits.
+const STOPS_MAX: u32 = 3;
+
+/// Changes ports and their rings, by tasks of the workers.
+#[derive(Debug)]
+pub(crate) struct PortControl {
+    pool: Arc<WorkerPool<Worker>>,
+    homes: Mutex<Homes>,
+    /// Rings that are stopped later than their sessions waited for: where they stand, those do not know.
+    adrift: Mutex<HashSet<(PortId, u16)>>,
+    /// Times that a worker waited in vain to change a ring of a port, since the session that asked for it has asked for these.
+    waits: Mutex<HashMap<PortId, u64>>,
+    port_changes: PortChanges,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl PortControl {
+    pub(crate) fn new(pool: Arc<WorkerPool<Worker>>) -> Self {
+        let homes = Mutex::new(Homes::new(pool.mailboxes().len()));
+        Self {
+            pool,
+            homes,
+            adrift: Mutex::default(),
+            waits: Mutex::default(),
+            port_changes: PortChanges::default(),
+        }
+    }
+
+    /// As its guest asked for through another process's control queue.
+    pub(crate) fn grant_pairs(&self, port: PortId, pairs: u16) {
+        self.pool.grant_pairs(port, pairs);
+    }
+
+    /// Which thread changes which port. A thread asks here before it starts, stops or removes anything of a port.
+    pub(crate) fn port_changes(&self) -> &PortChanges {
+        &self.port_changes
+    }
+
+    fn assign_home(&self, port: PortId, pair: u16) -> usize {
+        lock(&self.homes).assign(port, pair)
+    }
+
+    /// The home of virtqueue `index`, if it was ever started.
+    fn home(&self, port: PortId, index: u16) -> Option<usize> {
+        lock(&self.homes).find(port, index / 2)
+    }
+
+    /// Starts a virtqueue: its home gets it ready, the others are told, then packets pass.
+    pub(crate) fn start_ring(
+        &self,
+        port: PortId,
+        index: u16,
+        ring: DeviceRing,
+        (kick, call): (Option<ForeignFd>, Option<ForeignFd>),
+        enabled: bool,
+    ) -> Result<std::io::Result<()>, EngineError> {
+        let running = self.recall_ring(port, index)?;
+        let stands_at = running.or_else(|| self.pool.take_stopped(port, index));
+        if stands_at.is_some_and(|base| base != ring.base()) {
+            self.set_adrift(port, index);
+        }
+        self.check_adrift(port, index)?;
+        self.check_held(port)?;
+        let home = self.assign_home(port, index / 2);
+        let signals =
+            GuestSignals { is_polled: kick.is_none(), call: call.map(|fd| Arc::new(CallFd::new(fd))) };
+        let prepared = self.pool.call(home, move |worker| worker.prepare_ring(port, index, ring))?;
+        let Some(part) = prepared else { return Ok(Ok(())) };
+        self.pool.call_all(move |worker| join(worker, port, index, &part, &signals))?;
+        let granted = self.pool.granted_pairs(port).is_none_or(|pairs| index / 2 < pairs);
+        self.pool.call(home, move |worker| worker.open_ring(port, index, kick, enabled && granted))
+    }
+
+    fn set_adrift(&self, port: PortId, index: u16) {
+        lock(&self.adrift).insert((port, index));
+    }
+
+    /// An error if a ring may not stand where its session would have it go on. It starts for the next guest only.
+    fn check_adrift(&self, port: PortId, index: u16) -> Result<(), EngineError> {
+        let is_adrift = lock(&self.adrift).contains(&(port, index));
+        if is_adrift { Err(EngineError::Adrift(port, index)) } else { Ok(()) }
+    }
+
+    /// Starts a control ring.
+    pub(crate) fn start_control(
+        &self,
+        port: PortId,
+        control: ControlQueue,
+        (kick, call): (Option<ForeignFd>, Option<ForeignFd>),
+    ) -> Result<std::io::Result<()>, EngineError> {
+        let index = control.index;
+        self.stop_ring(port, index)?;
+        self.check_adrift(port, index)?;
+        self.check_held(port)?;
+        let home = self.assign_home(port, index / 2);
+        let signals =
+            GuestSignals { is_polled: kick.is_none(), call: call.map(|fd| Arc::new(CallFd::new(fd))) };
+        self.pool.call(home, move |worker| worker.start_control(port, control, kick, signals))
+    }
+
+    /// Stops a virtqueue. Returns where it would go on, also if a worker has stopped it before.
+    pub(crate) fn stop_ring(&self, port: PortId, index: u16) -> Result<Option<u16>, EngineError> {
+        let base = self.recall_ring(port, index).inspect_err(|_| self.set_adrift(port, index))?;
+        let before = self.pool.take_stopped(port, index);
+        Ok(base.or(before))
+    }
+
+    /// Recalls all that refers to a virtqueue, wherever it is, and then has everybody forget it.
+    fn recall_ring(&self, port: PortId, index: u16) -> Result<Option<u16>, EngineError> {
+        let Some(home) = self.home(port, index) else { return Ok(None) };
+        for _ in 0..STOPS_MAX {
+            match self.pool.call(home, move |worker| worker.stop_ring(port, index))? {
+                Some(base) => {
+                    self.pool.call_all(move |worker| worker.leave_ring(port, index))?;
+                    return Ok(base);
+                }
+                None => self.await_all(port)?,
+            }
+        }
+        Err(EngineError::RingBusy(port, index))
+    }
+
+    /// Waits for all workers, since one of them holds a ring for long. The error names a worker that does not come back.
+    fn await_all(&self, port: PortId) -> Result<(), EngineError> {
+        *lock(&self.waits).entry(port).or_default() += 1;
+        self.pool.call_all(|_| ()).map(drop)
+    }
+
+    /// How often a worker waited for others since this was asked last.
+    pub(crate) fn take_waits(&self, port: PortId) -> u64 {
+        lock(&self.waits).remove(&port).unwrap_or_default()
+    }
+
+    pub(crate) fn set_ring_enabled(
+        &self,
+        port: PortId,
+        index: u16,
+        enabled: bool,
+    ) -> Result<(), EngineError> {
+        let Some(home) = self.home(port, index) else { return Ok(()) };
+        for _ in 0..STOPS_MAX {
+            if self.pool.call(home, move |worker| worker.set_ring_enabled(port, index, enabled))? {
+                return Ok(());
+            }
+            self.await_all(port)?;
+        }
+        Err(EngineError::RingBusy(port, index))
+    }
+
+    /// Sets a port's link up or down. When this returns, nothing passes a link that is down, and nothing waits for its guest.
+    pub(crate) fn set_link(&self, port: PortId, up: bool) -> Result<(), EngineError> {
+        self.pool.call(0, move |worker| worker.fabric.set_link(port, up))?;
+        if up {
+            return Ok(());
+        }
+        for _ in 0..STOPS_MAX {
+            // Workers that saw it up have finished that visit.
+            self.pool.call_all(|_| ())?;
+            if self.pool.call(0, move |worker| worker.fabric.drop_waiting(port))? {
+                return Ok(());
+            }
+        }
+        // A worker takes long at it: packets that still wait there expire.
+        Ok(())
+    }
+
+    pub(crate) fn set_ring_call(
+        &self,
+        port: PortId,
+        index: u16,
+        call: Option<ForeignFd>,
+    ) -> Result<(), EngineError> {
+        let call = call.map(|fd| Arc::new(CallFd::new(fd)));
+        self.pool.call_all(move |worker| worker.set_call(port, index, call.as_ref()))?;
+        // No signal told of chains that were published while there was none.
+        self.signal_guest(port, index)
+    }
+
+    /// Signals a guest, even if nothing was published. A worker does it, since the watchdog watches workers.
+    pub(crate) fn signal_guest(&self, port: PortId, index: u16) -> Result<(), EngineError> {
+        match self.home(port, index) {
+            Some(home) => self.pool.call(home, move |worker| worker.signal_guest(port, index)).map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// As `signal_guest`, when the worker has nothing better to do: guests that wake up want CPUs.
+    pub(crate) fn signal_guest_later(&self, port: PortId, index: u16) {
+        if let Some(home) = self.home(port, index) {
+            self.pool.mailbox(home).post(Box::new(move |worker| _ = worker.signal_guest(port, index)));
+        }
+    }
+
+    /// An error, shown as the port's state, too, while the port is held for its offences.
+    fn check_held(&self, port: PortId) -> Result<(), EngineError> {
+        let Some((left, offence)) = self.pool.hold(port) else { return Ok(()) };
+        let error = EngineError::Held(whole_seconds(left), offence.description());
+        let why = error.to_string();
+        self.pool.call(0, move |worker| worker.fail(port, why))?;
+        Err(error)
+    }
+
+    pub(crate) fn set_capabilities(
+        &self,
+        port: PortId,
+        capabilities: Capabilities,
+    ) -> Result<(), EngineError> {
+        self.pool.call_all(move |worker| worker.fabric.set_capabilities(port, capabilities)).map(drop)
+    }
+
+    pub(crate) fn set_memory(&self, port: PortId, map: &Arc<MemoryMap>) -> Result<(), EngineError> {
+        self.pool.memory_costs().set_memory(port, map);
+        let map = Arc::clone(map);
+        self.pool.call_all(move |worker| worker.fabric.set_memory(port, &map)).map(drop)
+    }
+
+    /// The guest of a port is gone: nothing of it is kept.
+    pub(crate) fn detach(&self, port: PortId) -> Result<(), EngineError> {
+        let pairs = lock(&self.homes).pairs(port);
+        let indices = pairs.into_iter().flat_map(|pair| [2 * pair, 2 * pair + 1]);
+        // An error at one ring does not keep the others from being stopped.
+        let stopped: Vec<_> = indices.map(|index| self.stop_ring(port, index).map(drop)).collect();
+        if stopped.iter().all(Result::is_ok) {
+            // Otherwise the homes stay known: the next start stops these rings there first.
+            lock(&self.homes).remove_port(port);
+        }
+        self.pool.forget_guest(port);
+        lock(&self.adrift).retain(|(of, _)| *of != port);
+        self.take_waits(port);
+        self.pool.call_all(move |worker| worker.forget_guest(port))?;
+        stopped.into_iter().collect()
+    }
+
+    pub(crate) fn remove_port(&self, port: PortId) -> Result<(), EngineError> {
+        self.detach(port)?;
+        self.pool.forget_port(port);
+        self.pool.call_all(move |worker| worker.remove_port(port)).map(drop)
+    }
+}
+
+fn whole_seconds(time: Duration) -> u64 {
+    time.as_millis().div_ceil(1000) as u64
+}
+
+fn join(worker: &mut Worker, port: PortId, index: u16, part: &RingPart, signals: &GuestSignals) {
+    worker.join_ring(port, index, part, signals.clone());
+}

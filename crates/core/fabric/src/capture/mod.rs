@@ -1,4 +1,0 @@
-//! Captures of frames.
-
-pub(crate) mod events;
-pub(crate) mod tap;
