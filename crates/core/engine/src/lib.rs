@@ -45,6 +45,7 @@ mod polled;
 mod port;
 mod port_changes;
 mod port_control;
+mod profile;
 mod reports;
 mod ring_fds;
 mod saved_counters;
@@ -63,9 +64,13 @@ mod worker_thread;
 pub use capture::{CAPTURES_MAX, Capture};
 pub use device::PortDevice;
 pub use former_counters::{FormerCounters, former_writes};
-pub use lasthop_fabric::{CaptureDirection, CapturedFrame, UpcallLimits, UpcallLine, UpcallRecord, Watch};
+pub use lasthop_fabric::{
+    CaptureDirection, CapturedFrame, PortTicks, RoundTime, StageProfile, StageTicks, UpcallLimits,
+    UpcallLine, UpcallRecord, Watch, WorkStage,
+};
 pub use load::Gathering;
 pub use port::{PortConfig, PortState};
+pub use profile::{EngineProfile, RunningProfile};
 pub use saved_counters::{NAMES_BYTES, PORT_COUNTERS_BYTES, SavedCounters};
 pub use stats::{EngineStats, PortStats, RingInspection, RingStats, WorkerStats};
 pub use sys::{peer_process, peer_user};
@@ -137,6 +142,9 @@ pub enum EngineError {
     /// `CAPTURES_MAX` captures are running.
     #[error("{CAPTURES_MAX} captures are running already; end one first")]
     TooManyCaptures,
+    /// A profile is running.
+    #[error("a profile is running already; wait for its end, or end its client")]
+    ProfileRuns,
     /// The system refused something at start.
     #[error("cannot {0}: {1}")]
     System(&'static str, std::io::Error),
@@ -181,6 +189,7 @@ pub struct Engine {
     threads: Threads,
     watchdog: Option<JoinHandle<()>>,
     captures: capture::Captures,
+    profile_slot: profile::ProfileSlot,
 }
 
 impl Engine {
@@ -213,8 +222,19 @@ impl Engine {
         let (ports, watchdog, captures) = (Arc::default(), Some(watchdog), capture::Captures::default());
         let (settings, threads) = (settings.clone(), Threads::start(workers)?);
         let port_control = Arc::new(PortControl::new(Arc::clone(&pool)));
-        let engine =
-            Self { module, pool, port_control, ports, started, settings, threads, watchdog, captures };
+        let profile_slot = profile::ProfileSlot::default();
+        let engine = Self {
+            module,
+            pool,
+            port_control,
+            ports,
+            started,
+            settings,
+            threads,
+            watchdog,
+            captures,
+            profile_slot,
+        };
         for (number, mut fabric) in fabrics.into_iter().enumerate() {
             fabric.set_flow_key(flow_key);
             let worker = Worker::new(fabric, Arc::clone(&engine.pool), started)

@@ -55,6 +55,29 @@ pub(crate) fn thread_cpu_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
+/// Time in ns since some moment before the process began.
+pub(crate) fn monotonic_ns() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    // Neither is negative, and centuries fit.
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Ticks of the CPU's time stamp counter.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn time_stamp() -> u64 {
+    // SAFETY: every x86-64 processor has the instruction, and it touches no memory.
+    unsafe { std::arch::x86_64::_rdtsc() }
+}
+
+/// Whether the time stamp counter runs at one rate, whatever the CPU does (Intel SDM volume 3, 19.17.1).
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn has_steady_time_stamp() -> bool {
+    const LEAF: u32 = 0x8000_0007;
+    const INVARIANT_TSC: u32 = 1 << 8;
+    let leaf = |number| std::arch::x86_64::__cpuid(number);
+    leaf(0x8000_0000).eax >= LEAF && leaf(LEAF).edx & INVARIANT_TSC != 0
+}
+
 /// The kernel's counters of a thread's page faults and waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ThreadUsage {

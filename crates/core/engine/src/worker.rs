@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lasthop_fabric::bounds::{PACKET_COST, VISIT_COST};
-use lasthop_fabric::{DrrScheduler, Fabric, RingId, RingPart, Stopping, Visited};
+use lasthop_fabric::{DrrScheduler, Fabric, RingId, RingPart, Stopping, Visited, WorkStage};
 use lasthop_guestmem::{Mapping, guard};
 use lasthop_ring::{AdaptivePoll, DeviceRing, SignalRetry, arm_and_recheck};
 use lasthop_verdict::PortId;
@@ -131,6 +131,7 @@ impl Worker {
 
     /// A round among its rings; whether there were packets.
     pub(crate) fn step(&mut self, now: u64, adaptive_poll: &mut AdaptivePoll) -> bool {
+        self.fabric.next_round(now, self.has_worked);
         if let Some(since_ns) = self.busy_since_ns.take() {
             self.sampling.note_round(now, now - since_ns);
             self.sampling.note_alarms(now, self.pool.memory_costs().alarms());
@@ -215,7 +216,10 @@ impl Worker {
             adaptive_poll.found(ring.port.index(), now);
         }
         self.persistent_counters.note();
+        self.fabric.mark(WorkStage::Other);
         self.send_signals();
+        self.fabric.mark(WorkStage::Signal);
+        self.fabric.mark_visit(ring.port, visited.packets);
         visited
     }
 
@@ -319,12 +323,23 @@ impl Worker {
 
     /// Takes kicks and tasks, waiting for one up to `timeout_ns` (`None`: as long as it takes).
     pub(crate) fn take_events(&mut self, timeout_ns: Option<u64>) {
+        self.fabric.mark(WorkStage::Other);
         let events = self.events.wait(timeout_ns);
+        match timeout_ns {
+            Some(0) => self.fabric.mark(WorkStage::Kick),
+            _ => self.fabric.mark_sleep(),
+        }
         let now = now_ns(self.started);
         for event in events {
             match event {
-                Event::Mailbox => self.run_tasks(),
-                Event::Kick(port, index) => self.kicked(port, index, now),
+                Event::Mailbox => {
+                    self.run_tasks();
+                    self.fabric.mark(WorkStage::Control);
+                }
+                Event::Kick(port, index) => {
+                    self.kicked(port, index, now);
+                    self.fabric.mark(WorkStage::Kick);
+                }
             }
         }
     }

@@ -152,6 +152,7 @@ impl WorkerThread {
             } else {
                 self.sleep(now);
             }
+            self.leave_stages();
             self.accept_workers();
             self.workers.retain(|worker| !worker.is_stopping());
         }
@@ -163,6 +164,13 @@ impl WorkerThread {
         worker.set_thread(self.number);
         worker.load.begin(now_ns(self.started));
         self.workers.push(worker);
+    }
+
+    /// Time between what several workers do on this thread is none of theirs.
+    fn leave_stages(&self) {
+        if self.workers.len() > 1 {
+            self.workers.iter().for_each(|worker| worker.fabric.mark_away());
+        }
     }
 
     /// The first thread takes in workers that were sent. The sender of one wakes the first worker afterwards.
@@ -195,6 +203,7 @@ impl WorkerThread {
                 lost_ns += worker.load.add(until - since);
                 (worked, since) = (true, until);
             }
+            worker.fabric.mark_away();
         }
         self.workers.iter_mut().for_each(|worker| worker.load.lose(lost_ns));
         worked
@@ -310,6 +319,7 @@ impl WorkerThread {
         let sleep_ns = self.workers.iter_mut().map(|worker| worker.prepare_sleep(now)).min().unwrap_or(0);
         let wanted = gate.wait(sleep_ns);
         for worker in &mut self.workers {
+            worker.fabric.mark_sleep();
             let is_wanted = wanted.contains(&worker.number());
             if is_wanted || wanted.is_empty() {
                 worker.count_sleep(sleep_ns);

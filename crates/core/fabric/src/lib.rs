@@ -41,6 +41,7 @@ mod progress;
 mod reference;
 mod rx;
 mod side_table;
+mod stages;
 mod takeover;
 mod tally;
 mod tap;
@@ -51,6 +52,7 @@ pub use counters::{Drops, HandoffCounters, PortCounters};
 pub use lifecycle::{RingPart, RingState, Stopping};
 pub use meter::VisitMeter;
 pub use progress::RingProgress;
+pub use stages::{PortTicks, RoundTime, StageMeter, StageProfile, StageTicks, TickClock, WorkStage};
 pub use tally::{RX_DROPS, TX_DROPS};
 pub use tap::{CaptureDirection, CapturedFrame, Tap, TapClock, TapReader, Watch, tap};
 pub use tx::drr::{ActiveRing, DrrScheduler, Visited};
@@ -199,7 +201,9 @@ impl Fabric {
     /// fabrics may work in between.
     pub fn begin_visit(&mut self, ring: RingId, now_ns: u64) -> usize {
         self.lap(None);
+        self.mark(WorkStage::Other);
         let taken = self.senders.fetch(ring, &mut self.fetched);
+        self.mark(WorkStage::Parse);
         self.lap_fetched(ring);
         if taken == 0 {
             self.release(ring, now_ns);
@@ -239,6 +243,7 @@ impl Fabric {
     /// The second part of `visit`: fills reserved buffers.
     pub fn copy_visit(&mut self) {
         self.receivers.copy_leases(&*self.fetched.headers, &mut tools!(self));
+        self.mark(WorkStage::Copy);
     }
 
     /// The third part of `visit`: publishes on both sides.
@@ -254,6 +259,7 @@ impl Fabric {
         let headers = &self.fetched.headers[..self.fetched.len];
         let hashes = &self.fetched.hashes;
         self.module.decide(&Batch { port, headers, hashes }, now_ns, &mut self.verdicts);
+        self.mark(WorkStage::LookUp);
         self.lap(None);
         if let Some(destination) = self.common_destination() {
             self.forward_all(destination, now_ns);
@@ -379,6 +385,7 @@ impl Fabric {
         self.senders.publish(&mut self.signals);
         self.detach_obstacles();
         self.wakes |= self.senders.sleepers();
+        self.mark(WorkStage::Completion);
     }
 
     /// Settles packets that other workers delivered or dropped: a chain is completed with its last copy. True

@@ -2,6 +2,7 @@
 
 use lasthop_verdict::PortId;
 
+use crate::stages::WorkStage;
 use crate::{Fabric, RingId};
 
 /// Told whenever a fabric that is metered has been at one port's memory.
@@ -44,6 +45,7 @@ impl Fabric {
     fn tell_lap(&mut self, port: Option<PortId>) {
         let Metering { meter, weight } = &mut self.metering;
         meter.iter_mut().for_each(|meter| meter.lap(port, *weight));
+        self.mark(WorkStage::Other);
     }
 
     /// As [`Self::lap`] of a ring's port, after a batch was fetched from it.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lasthop_engine::{
     Capture, Engine, EngineError, EngineSettings, FormerCounters, PORT_COUNTERS_BYTES, PortConfig,
-    PortDevice, PortStats, RingInspection, RingStats, SavedCounters, Watch, WorkerStats,
+    PortDevice, PortStats, RingInspection, RingStats, RunningProfile, SavedCounters, Watch, WorkerStats,
 };
 use lasthop_fabric::Drops as DropCounters;
 use lasthop_fabric::bounds::TAP_BYTES;
@@ -342,6 +342,15 @@ impl Datapath {
             error => refused(error),
         })?;
         Ok((capture, names.into_iter().map(str::to_owned).collect()))
+    }
+
+    /// Starts a profile, and tells the names of the ports that there are.
+    pub(super) fn profile(&self, every: u32) -> Result<(RunningProfile, BTreeMap<PortId, String>), Fault> {
+        let profile = self.engine.profile(every).map_err(|error| match error {
+            EngineError::ProfileRuns => Fault::new(Kind::Limit, error.to_string()),
+            error => refused(error),
+        })?;
+        Ok((profile, self.ports.iter().map(|(name, port)| (port.number, name.clone())).collect()))
     }
 
     fn find(&self, name: &str) -> Result<PortId, Fault> {

@@ -25,6 +25,7 @@ mod hangs;
 mod inspection;
 mod interface;
 mod keeper;
+mod profiles;
 mod reports;
 mod sessions;
 mod succession;
@@ -41,6 +42,7 @@ use lasthop_foreign::{ForeignFd, Origin};
 use lasthop_api::capture::CaptureSpec;
 use lasthop_api::modules::FLOW;
 use lasthop_api::orders::{Answer, Order, Report, Request, STATE_VERSION};
+use lasthop_api::profile::ProfileSpec;
 use lasthop_api::report::{FdbReport, SwitchInside};
 use lasthop_api::settings::SwitchSettings;
 use lasthop_api::switches::SwitchSpec;
@@ -58,6 +60,7 @@ use datapath::Datapath;
 use hangs::{HangWatch, Turns, Work};
 use interface::{Interface, Numbers};
 use keeper::Keeper;
+use profiles::{ProfileTerms, Profiles};
 use reports::{Flushed, Reports};
 use sessions::{Arrival, Sessions};
 use succession::{Brought, Calming, PendingSuccessors};
@@ -97,6 +100,7 @@ pub fn run(settings: &SwitchSettings) -> Result<(), Fault> {
         datapath,
         sessions: Sessions::new(reports, watch),
         captures: Captures::default(),
+        profiles: Profiles::default(),
         calming: None,
         brought: Brought::default(),
         pending_successors: PendingSuccessors::default(),
@@ -162,6 +166,8 @@ struct Switch {
     pending_successors: PendingSuccessors,
     /// Before the engine, too: they end with a word from its workers.
     captures: Captures,
+    /// Before the engine, too.
+    profiles: Profiles,
     datapath: Datapath,
     calming: Option<Calming>,
     brought: Brought,
@@ -282,6 +288,7 @@ impl Switch {
                 self.datapath.remove(&name).map(|()| Answer::Done)
             }
             Order::Capture { spec, greeting } => self.capture(&spec, greeting, fds).map(|()| Answer::Done),
+            Order::Profile { spec, greeting } => self.profile(&spec, greeting, fds).map(|()| Answer::Done),
             Order::Restore(told) => {
                 let flows = fds.and_then(|mut fds| fds.pop());
                 self.interface.restore(told, flows, &mut self.datapath).map(|()| Answer::Done)
@@ -316,6 +323,7 @@ impl Switch {
             Order::Wake => self.wake().map(|()| Answer::Done),
             Order::End => {
                 self.captures = Captures::default();
+                self.profiles = Profiles::default();
                 self.sessions.end_all();
                 self.stage = Stage::Ending;
                 return self.reports.reply_last(id, Ok(Answer::Done));
@@ -406,5 +414,19 @@ impl Switch {
             greeting: greeting.into_bytes(),
         };
         self.captures.begin(capture, client.of(&Origin::new("a capture client")), terms)
+    }
+
+    fn profile(
+        &mut self,
+        spec: &ProfileSpec,
+        greeting: String,
+        fds: Option<Vec<ForeignFd>>,
+    ) -> Result<(), Fault> {
+        spec.check()?;
+        let client = fds.and_then(|mut fds| fds.pop()).ok_or_else(no_descriptor)?;
+        let (profile, names) = self.datapath.profile(spec.every())?;
+        let (every, duration) = (spec.every(), Duration::from_secs(spec.duration_s));
+        let terms = ProfileTerms { names, every, duration, greeting: greeting.into_bytes() };
+        self.profiles.begin(profile, client.of(&Origin::new("a profile's client")), terms)
     }
 }

@@ -49,6 +49,25 @@ pub fn thread_cpu_ns(pid: impl Display, thread: i32) -> Option<u64> {
     text(pid, &format!("task/{thread}/schedstat"))?.split_whitespace().next()?.parse().ok()
 }
 
+/// CPU time in user space and in the kernel.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CpuTimes {
+    /// In seconds, by the kernel's clock ticks.
+    pub user_s: f64,
+    /// The same in the kernel.
+    pub kernel_s: f64,
+}
+
+/// CPU time that one thread of a process has taken; none if it is not there.
+pub fn cpu_times(pid: impl Display, thread: i32) -> Option<CpuTimes> {
+    let stat = text(pid, &format!("task/{thread}/stat"))?;
+    // Behind the name, in which there may be anything: fields 3 and on of proc_pid_stat(5), of which 14 and 15 are wanted.
+    let mut fields = stat.rsplit_once(") ")?.1.split_whitespace().skip(11);
+    let ticks_per_second = rustix::param::clock_ticks_per_second() as f64;
+    let mut seconds = || Some(fields.next()?.parse::<u64>().ok()? as f64 / ticks_per_second);
+    Some(CpuTimes { user_s: seconds()?, kernel_s: seconds()? })
+}
+
 /// Whether a path leads a process to the same file as this one, as far as that can be told: it may have a file system of its own.
 pub fn sees(pid: impl Display, path: &Path) -> bool {
     let theirs = dir(pid).join("root").join(path.strip_prefix("/").unwrap_or(path));

@@ -1,11 +1,12 @@
-//! The method `capture`: its client's connection goes to the switch process, which writes the capture to it.
+//! The methods `capture` and `profile`: the client's connection goes to the switch process, which writes the results to it.
 
 use std::collections::BTreeSet;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use lasthop_api::capture::CaptureSpec;
 use lasthop_api::orders::Order;
+use lasthop_api::profile::ProfileSpec;
 use lasthop_api::rpc;
 use lasthop_runtime::fault::{Fault, Kind};
 
@@ -28,18 +29,39 @@ impl Supervisor {
         if !self.process.is_up() {
             return Err(switch_down());
         }
-        // One that is gone needs no capture.
+        let result = Ok(json!({"interfaces": self.interfaces(spec)}));
+        let spec = spec.clone();
+        self.order_stream(asker, result, |greeting| Order::Capture { spec, greeting })
+    }
+
+    /// Has the switch answer this client. One line after the answer is the profile.
+    pub(super) fn profile(&mut self, spec: &ProfileSpec, asker: &Asker) -> Result<(), Fault> {
+        spec.check()?;
+        if !self.process.is_up() {
+            return Err(switch_down());
+        }
+        let result = Ok(json!({"duration_s": spec.duration_s, "every": spec.every()}));
+        let spec = spec.clone();
+        self.order_stream(asker, result, |greeting| Order::Profile { spec, greeting })
+    }
+
+    /// Gives the switch the connection of this client, which gets `result` first as the answer.
+    fn order_stream(
+        &mut self,
+        asker: &Asker,
+        result: Result<Value, Fault>,
+        order: impl FnOnce(String) -> Order,
+    ) -> Result<(), Fault> {
+        // One that is gone needs no answer.
         let Some(shared) = self.control.as_ref().and_then(|control| control.share(asker.client)) else {
             return Ok(());
         };
         let failed = |error| Fault::internal("share the connection", error);
         let fd = shared.map_err(failed)?;
         self.lent.keep(&fd, &self.poller).map_err(failed)?;
-        let result = Ok(json!({"interfaces": self.interfaces(spec)}));
         let greeting = asker.id.as_ref().map(|id| rpc::write_answer(id, &result)).unwrap_or_default();
         let greeting = String::from_utf8_lossy(&greeting).into_owned();
-        let order = Order::Capture { spec: spec.clone(), greeting };
-        self.order_with(order, vec![fd], OrderPurpose::Captured, Some(asker.clone()));
+        self.order_with(order(greeting), vec![fd], OrderPurpose::Streamed, Some(asker.clone()));
         Ok(())
     }
 
@@ -52,7 +74,7 @@ impl Supervisor {
     }
 
     /// The switch has begun: the connection is its own.
-    pub(super) fn captured(&mut self, asker: Option<Asker>) {
+    pub(super) fn streamed(&mut self, asker: Option<Asker>) {
         if let (Some(control), Some(asker)) = (&mut self.control, asker) {
             control.hand_over(asker.client, &self.poller);
         }

@@ -205,8 +205,8 @@ impl Supervisor {
             OrderPurpose::Started => return self.started(),
             OrderPurpose::Rested => return self.rested(result),
             OrderPurpose::Ended => return,
-            OrderPurpose::Captured => match result {
-                Ok(_) => return self.captured(asker),
+            OrderPurpose::Streamed => match result {
+                Ok(_) => return self.streamed(asker),
                 Err(fault) => Err(fault),
             },
             OrderPurpose::Question(question) => {

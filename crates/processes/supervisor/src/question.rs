@@ -72,7 +72,7 @@ pub(super) enum OrderPurpose {
     Ended,
     Question(Question),
     /// The client's connection has become the switch's.
-    Captured,
+    Streamed,
 }
 
 /// A change that the switch has been told of.

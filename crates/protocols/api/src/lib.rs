@@ -35,6 +35,7 @@ mod options;
 pub mod orders;
 pub mod pcapng;
 pub mod port;
+pub mod profile;
 pub mod readable;
 pub mod report;
 pub mod roles;

@@ -7,6 +7,7 @@ use crate::capture::CaptureSpec;
 use crate::facts::Inspection;
 use crate::fdb::{Flush, StaticEntry};
 use crate::port::Leads;
+use crate::profile::ProfileSpec;
 use crate::report::{FdbReport, StatsReport, SwitchInside};
 use crate::switches::SwitchSpec;
 use crate::vnic::VnicSpec;
@@ -66,6 +67,8 @@ pub enum Order {
     GoOn { attachments: Vec<u64> },
     /// The attached descriptor is a client's connection: the capture goes there, after `greeting`.
     Capture { spec: CaptureSpec, greeting: String },
+    /// The attached descriptor is a client's connection: the profile goes there when its time is over, after `greeting`.
+    Profile { spec: ProfileSpec, greeting: String },
     /// Make again the datapaths that [`Report::Datapaths`] told of last; all ports are there. The attached descriptor is memory in which the
     /// last process left its flows, and where this one writes its own.
     Restore(Value),

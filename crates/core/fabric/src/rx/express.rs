@@ -11,6 +11,7 @@ use crate::frame::{Source, shape};
 use crate::reference::{Delivered, PacketCopy};
 use crate::rx::deliver::as_received;
 use crate::rx::receive_ring::RxQueue;
+use crate::stages::{Stages, WorkStage};
 
 /// The virtio-net header of a frame to which nothing is left to be done, in one buffer.
 const PLAIN: [u8; HEADER_BYTES] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0];
@@ -53,11 +54,13 @@ impl Express {
         (map, capabilities): (&MemoryMap, Capabilities),
         source: &Source<'_>,
         copies: &[PacketCopy<'_>],
-        delivered: &mut Delivered,
+        (delivered, stages): (&mut Delivered, &Stages),
     ) -> usize {
         let reserved = self.reserve(queue, (map, capabilities), source, copies);
+        stages.mark(WorkStage::Queue);
         let places = &self.places[..reserved];
         let copied = copy_all(map, source, copies, places);
+        stages.mark(WorkStage::Copy);
         complete(&mut queue.ring, &places[..copied.packets as usize]);
         queue.note_filled();
         delivered.add(&copied);

@@ -14,6 +14,7 @@ use crate::rx::lease::Leases;
 use crate::rx::receive_ring::{FollowUp, ReceiveRing, RxQueue};
 use crate::rx::reservation::{Refusal, Reservation};
 use crate::side_table::SegmentBuffer;
+use crate::stages::WorkStage;
 use crate::tx::senders::Senders;
 use crate::{RingId, Signal};
 
@@ -124,6 +125,7 @@ impl<'a, 't> Service<'a, 't> {
         if !blocked {
             let mut delivered = Delivered::default();
             self.attempt(copies, 0, &mut delivered, &mut attempts);
+            self.tools.senders.stages.mark(WorkStage::Copy);
             self.received.delivered.add(&delivered);
         }
         let (tried, untried) = copies.split_at(attempts.list.len());
@@ -163,7 +165,9 @@ impl<'a, 't> Service<'a, 't> {
         let to = (&*self.place.map, self.place.capabilities);
         let delivered = &mut self.received.delivered;
         let before = delivered.bytes;
-        let done = self.tools.scratch.express.run(&mut self.claim, to, &source, copies, delivered);
+        let told = (&mut *delivered, &self.tools.senders.stages);
+        let done = self.tools.scratch.express.run(&mut self.claim, to, &source, copies, told);
+        self.tools.senders.stages.mark(WorkStage::Publish);
         let bytes = delivered.bytes - before;
         if self.tools.senders.is_tapped() {
             self.tools.senders.tap_delivered(self.place.id.port, &copies[..done]);
@@ -526,8 +530,10 @@ impl<'a, 't> Service<'a, 't> {
     #[inline]
     pub(crate) fn close(self) -> FollowUp {
         let mut service = self;
+        service.tools.senders.stages.mark(WorkStage::Completion);
         for _ in 0..RECLAIMS_MAX {
             service.publish();
+            service.tools.senders.stages.mark(WorkStage::Publish);
             let follow_up = service.claim.follow_up();
             let Self { place, claim, received, tools } = service;
             if !claim.release() {

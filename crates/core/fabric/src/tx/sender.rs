@@ -13,6 +13,7 @@ use crate::bounds::{CHAIN_SEGMENTS_MAX, VISIT_BYTES_MAX};
 use crate::counters::PortCounters;
 use crate::reference::PacketRef;
 use crate::side_table::{ChainSegments, Chains, SegmentBuffer};
+use crate::stages::{Stages, WorkStage};
 use crate::tx::chain::{Chain, read_one_piece, read_pieces};
 use crate::tx::cost::Charge;
 use crate::tx::tx_queue::TxQueue;
@@ -86,15 +87,16 @@ impl Sender {
         &mut self,
         ring: RingId,
         fetched: &mut Fetched,
-        home: u8,
-        discard: Option<DropReason>,
+        home: (u8, Option<DropReason>),
+        stages: &Stages,
     ) -> (usize, Option<RingError>) {
         let Some(Some(queue)) = self.queues.get_mut(usize::from(ring.queue)) else { return (0, None) };
         let (taken, error) = match queue.postponement.is_due() {
             false => self.take_pending(ring.queue, fetched),
             true => self.take_postponed(ring.queue, fetched),
         };
-        self.read_headers(ring, fetched, taken, (home, discard));
+        stages.mark(WorkStage::Fetch);
+        self.read_headers(ring, fetched, taken, home);
         (taken, error)
     }
 

@@ -12,6 +12,7 @@ use crate::counters::HandoffCounters;
 use crate::frame::Source;
 use crate::reference::{Attempt, Delivered, Outcome, PacketRef, Return};
 use crate::side_table::{Chains, SegmentBuffer};
+use crate::stages::Stages;
 use crate::tap::Taps;
 use crate::tx::cost::Charge;
 use crate::tx::injected::InjectedFrames;
@@ -38,6 +39,8 @@ pub(crate) struct Senders {
     pub(crate) handoffs: HandoffCounters,
     /// The captures here, if any.
     pub(crate) taps: Option<Box<Taps>>,
+    /// The profile here, if any.
+    pub(crate) stages: Stages,
     /// Of the port `internal`, at its home.
     pub(super) accounts: InjectedFrames,
 }
@@ -63,6 +66,7 @@ impl Senders {
             has_let_wait,
             handoffs,
             taps,
+            stages: Stages::default(),
             accounts,
         }
     }
@@ -181,7 +185,7 @@ impl Senders {
             return 0;
         }
         let discard = self.board.discards(ring.port, ring.queue);
-        let (taken, error) = sender.fetch(ring, fetched, self.worker, discard);
+        let (taken, error) = sender.fetch(ring, fetched, (self.worker, discard), &self.stages);
         if let Some(queue) = self.queue_mut(ring) {
             queue.error = error;
         }

@@ -9,7 +9,6 @@
 //!                               └─ Panel > svg, svg_round_trips
 //! ```
 
-mod canvas;
 mod caption;
 mod card;
 mod comparison;
@@ -28,6 +27,8 @@ mod tsv;
 
 #[cfg(test)]
 mod tests;
+
+use lasthop_chart as canvas;
 
 pub use comparison::{Cell, Comparison, LIMIT_BACKEND, NULL_BACKEND, Role, Row};
 pub use json::json;

@@ -1,56 +1,79 @@
+//! Texts and shapes as elements of SVG.
+
 use std::fmt::Write;
 
 /// Typefaces that are there on most systems and have clear digits.
 const FONTS: &str = "system-ui, 'Segoe UI', Inter, Roboto, 'Helvetica Neue', Arial, sans-serif";
 /// Before the second part of a text in two colours.
-pub(super) const PART_GAP_PX: f64 = 8.0;
+pub const PART_GAP_PX: f64 = 8.0;
 
 /// Colours that stay apart for colour-blind readers, and in grey.
-pub(super) mod colour {
-    pub(in crate::report) const PAPER: &str = "#ffffff";
-    pub(in crate::report) const EDGE: &str = "#d9dee4";
-    pub(in crate::report) const INK: &str = "#1b2026";
-    pub(in crate::report) const FAINT: &str = "#5d6875";
-    pub(in crate::report) const GRID: &str = "#e6eaee";
-    pub(in crate::report) const REFERENCE: &str = "#1769d2";
-    pub(in crate::report) const VARIANT: &str = "#93bbee";
-    pub(in crate::report) const PEER: &str = "#c2c9d2";
-    pub(in crate::report) const CEILING: &str = "#8e99a6";
-    pub(in crate::report) const WHISKER: &str = "#3a434d";
+pub mod colour {
+    /// Behind everything.
+    pub const PAPER: &str = "#ffffff";
+    /// Around a picture.
+    pub const EDGE: &str = "#d9dee4";
+    /// Texts.
+    pub const INK: &str = "#1b2026";
+    /// Texts beside the point.
+    pub const FAINT: &str = "#5d6875";
+    /// Lines of a scale.
+    pub const GRID: &str = "#e6eaee";
+    /// The thing in question.
+    pub const REFERENCE: &str = "#1769d2";
+    /// Variants of it.
+    pub const VARIANT: &str = "#93bbee";
+    /// Others.
+    pub const PEER: &str = "#c2c9d2";
+    /// Limits.
+    pub const CEILING: &str = "#8e99a6";
+    /// Spreads.
+    pub const WHISKER: &str = "#3a434d";
 }
 
 /// To which side of its place a text stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Anchor {
+pub enum Anchor {
+    /// Behind it.
     Start,
+    /// In front of it.
     End,
 }
 
 /// How a text looks.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Font {
-    pub(super) size_px: f64,
-    pub(super) bold: bool,
-    pub(super) colour: &'static str,
+pub struct Font {
+    /// From line to line, about.
+    pub size_px: f64,
+    /// Bold or not.
+    pub bold: bool,
+    /// As CSS has it.
+    pub colour: &'static str,
 }
 
 impl Font {
-    pub(super) const fn new(size_px: f64, colour: &'static str) -> Self {
+    /// A plain one.
+    #[must_use]
+    pub const fn new(size_px: f64, colour: &'static str) -> Self {
         Self { size_px, bold: false, colour }
     }
 
-    pub(super) const fn bold(self) -> Self {
+    /// The same, bold.
+    #[must_use]
+    pub const fn bold(self) -> Self {
         Self { bold: true, ..self }
     }
 
     /// Room to keep for a text.
-    pub(super) fn width_px(&self, text: &str) -> f64 {
+    #[must_use]
+    pub fn width_px(&self, text: &str) -> f64 {
         let bold = if self.bold { 1.08 } else { 1.0 };
         width_em(text) * self.size_px * bold
     }
 
     /// A text in lines of at most a width, broken at blanks; a longer word is cut.
-    pub(super) fn lines(&self, text: &str, width_px: f64) -> Vec<String> {
+    #[must_use]
+    pub fn lines(&self, text: &str, width_px: f64) -> Vec<String> {
         let mut lines: Vec<String> = Vec::new();
         for word in text.split(' ').filter(|word| !word.is_empty()) {
             let word = self.cut(word, width_px);
@@ -65,7 +88,8 @@ impl Font {
     }
 
     /// A text, cut at a width.
-    pub(super) fn cut(&self, text: &str, width_px: f64) -> String {
+    #[must_use]
+    pub fn cut(&self, text: &str, width_px: f64) -> String {
         if self.width_px(text) <= width_px {
             return text.to_owned();
         }
@@ -79,13 +103,13 @@ impl Font {
 
 /// An SVG document while it is drawn. Places are in px from the upper left corner.
 #[derive(Debug, Default)]
-pub(super) struct Canvas {
+pub struct Canvas {
     body: String,
 }
 
 impl Canvas {
     /// A filled rectangle.
-    pub(super) fn bar(&mut self, (x, y): (f64, f64), (width, height): (f64, f64), fill: &str) {
+    pub fn bar(&mut self, (x, y): (f64, f64), (width, height): (f64, f64), fill: &str) {
         self.element(
             "rect",
             &[("x", x), ("y", y), ("width", width), ("height", height), ("rx", 2.0)],
@@ -95,34 +119,34 @@ impl Canvas {
     }
 
     /// The outline of a rectangle.
-    pub(super) fn outline(&mut self, (x, y): (f64, f64), (width, height): (f64, f64), stroke: &str) {
+    pub fn outline(&mut self, (x, y): (f64, f64), (width, height): (f64, f64), stroke: &str) {
         let places = [("x", x), ("y", y), ("width", width), ("height", height), ("rx", 2.0)];
         self.element("rect", &places, "none", Some((stroke, "1", "")));
     }
 
     /// A filled circle.
-    pub(super) fn dot(&mut self, (x, y): (f64, f64), radius: f64, fill: &str) {
+    pub fn dot(&mut self, (x, y): (f64, f64), radius: f64, fill: &str) {
         self.element("circle", &[("cx", x), ("cy", y), ("r", radius)], fill, None);
     }
 
     /// An empty circle.
-    pub(super) fn ring(&mut self, (x, y): (f64, f64), radius: f64, stroke: &str) {
+    pub fn ring(&mut self, (x, y): (f64, f64), radius: f64, stroke: &str) {
         let places = [("cx", x), ("cy", y), ("r", radius)];
         self.element("circle", &places, colour::PAPER, Some((stroke, "1.5", "")));
     }
 
     /// A straight line.
-    pub(super) fn line(&mut self, from: (f64, f64), to: (f64, f64), stroke: &str, width: &str) {
+    pub fn line(&mut self, from: (f64, f64), to: (f64, f64), stroke: &str, width: &str) {
         self.stroke(from, to, (stroke, width, ""));
     }
 
     /// A straight line of dashes.
-    pub(super) fn dashes(&mut self, from: (f64, f64), to: (f64, f64), stroke: &str) {
+    pub fn dashes(&mut self, from: (f64, f64), to: (f64, f64), stroke: &str) {
         self.stroke(from, to, (stroke, "1", "3 3"));
     }
 
     /// A text on its base line.
-    pub(super) fn text(&mut self, (x, y): (f64, f64), anchor: Anchor, font: Font, text: &str) {
+    pub fn text(&mut self, (x, y): (f64, f64), anchor: Anchor, font: Font, text: &str) {
         let anchor = if anchor == Anchor::Start { "start" } else { "end" };
         let _ =
             write!(self.body, r#"<text x="{x:.1}" y="{y:.1}" text-anchor="{anchor}" {}>"#, attributes(font));
@@ -130,7 +154,7 @@ impl Canvas {
     }
 
     /// A text of two parts, each in its own font.
-    pub(super) fn parts(&mut self, (x, y): (f64, f64), [first, second]: [(Font, &str); 2]) {
+    pub fn parts(&mut self, (x, y): (f64, f64), [first, second]: [(Font, &str); 2]) {
         let _ =
             write!(self.body, r#"<text x="{x:.1}" y="{y:.1}" {}>{}"#, attributes(first.0), escaped(first.1));
         if !second.1.is_empty() {
@@ -141,7 +165,7 @@ impl Canvas {
     }
 
     /// The text that a pointer shows over the elements drawn by `draw`.
-    pub(super) fn group(&mut self, title: &str, draw: impl FnOnce(&mut Self)) {
+    pub fn group(&mut self, title: &str, draw: impl FnOnce(&mut Self)) {
         let _ = writeln!(self.body, "<g><title>{}</title>", escaped(title));
         draw(self);
         self.body.push_str("</g>\n");
@@ -172,7 +196,8 @@ impl Canvas {
     }
 
     /// The document, on a card of its own so that it can stand on any ground.
-    pub(super) fn finish(self, (width, height): (f64, f64), title: &str) -> String {
+    #[must_use]
+    pub fn finish(self, (width, height): (f64, f64), title: &str) -> String {
         let (title, body) = (escaped(title), self.body);
         let (inner_width, inner_height) = (width - 1.0, height - 1.0);
         format!(
@@ -189,7 +214,8 @@ impl Canvas {
 
 /// Room for a text against the size of its font: the width of the widest usual typeface, rounded up. An estimate that
 /// is too large costs blank space, one too small lets texts overlap.
-pub(super) fn width_em(text: &str) -> f64 {
+#[must_use]
+pub fn width_em(text: &str) -> f64 {
     text.chars().map(char_em).sum()
 }
 

@@ -1,0 +1,530 @@
+//! Time by stage of a worker's work, of one round in some: the instrument behind `lasthop profile`.
+//!
+//! A mark ends a stage: the time since the mark before is added to it. Marks stand in the code that always runs, at the ends of
+//! stages and never within the loop over a batch. Without a profile each of them is a branch on one byte.
+//!
+//! ```text
+//!   round ── visit ──────────────────────────────────────────────────────────── visit ── kicks, tasks, sleep ── round
+//!            Other│Fetch│Parse│LookUp│Queue│Copy│Publish│Completion│Other│Signal
+//!            └──── added to the port if there were packets, else Poll ────────┘
+//! ```
+
+use std::cell::Cell;
+
+use lasthop_verdict::{PORTS_MAX, PortId};
+
+use crate::Fabric;
+
+/// A part of a worker's work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum WorkStage {
+    /// Looks for kicks and takes them.
+    Kick,
+    /// Reads available ring and descriptors of a transmit ring.
+    Fetch,
+    /// Reads and checks headers.
+    Parse,
+    /// The module's decision.
+    LookUp,
+    /// Sorts by destination, claims receive rings, and finds receive buffers.
+    Queue,
+    /// Copies frames.
+    Copy,
+    /// Writes used entries and index of receive rings.
+    Publish,
+    /// Settles packets, and shows their senders used entries.
+    Completion,
+    /// Writes call eventfds, and wakes other workers.
+    Signal,
+    /// Tasks of the control side.
+    Control,
+    /// Visits and rounds without packets.
+    Poll,
+    /// All between the others.
+    Other,
+}
+
+impl WorkStage {
+    /// All, in the order of a packet's way.
+    pub const ALL: [Self; STAGES] = [
+        Self::Kick,
+        Self::Fetch,
+        Self::Parse,
+        Self::LookUp,
+        Self::Queue,
+        Self::Copy,
+        Self::Publish,
+        Self::Completion,
+        Self::Signal,
+        Self::Control,
+        Self::Poll,
+        Self::Other,
+    ];
+
+    /// A word for reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        const NAMES: [&str; STAGES] = [
+            "kick",
+            "fetch",
+            "parse",
+            "look-up",
+            "queue",
+            "copy",
+            "publish",
+            "completion",
+            "signal",
+            "control",
+            "poll",
+            "other",
+        ];
+        NAMES[self as usize]
+    }
+}
+
+/// Number of stages.
+const STAGES: usize = 12;
+/// A lap of so many ticks is no work: the thread lost its CPU. One to two milliseconds of usual time stamp counters.
+const LAP_TICKS_MAX: u64 = 4_000_000;
+/// A round of this length in ns is not compared: the thread lost its CPU, or has very much to do.
+const ROUND_NS_MAX: u64 = 1_000_000;
+/// Marks of which the cost of one is learned, and how often that is tried: the least counts.
+const TRIAL_MARKS: u64 = 64;
+const TRIALS: usize = 16;
+
+/// Ticks of a counter by stage, in the order of [`WorkStage::ALL`].
+pub type StageTicks = [u64; STAGES];
+/// Reads a counter that never falls.
+pub type TickClock = fn() -> u64;
+
+/// Sampled visits to one port's transmit rings that found packets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PortTicks {
+    /// Visits.
+    pub visits: u64,
+    /// Packets that they took.
+    pub packets: u64,
+    /// Their time.
+    pub ticks: StageTicks,
+}
+
+/// Rounds with packets, without sleep, of a worker alone on its thread, and how long they took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RoundTime {
+    /// Rounds.
+    pub rounds: u64,
+    /// Ns by the engine's clock, or ticks.
+    pub time: u64,
+}
+
+/// The results of one worker.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StageProfile {
+    /// Rounds, and those of them that were sampled.
+    pub rounds: u64,
+    /// Of them those that were sampled.
+    pub sampled: u64,
+    /// Laps that were left out, since the thread had lost its CPU.
+    pub interrupted: u64,
+    /// Time in sampled rounds that is no port's.
+    pub own: StageTicks,
+    /// Ticks asleep, in sampled rounds.
+    pub asleep: u64,
+    /// Ticks from begin to end of sampled rounds, without the marks' own and those that were left out: the sum of all stages and
+    /// sleep, measured apart from them.
+    pub outside: u64,
+    /// Those with sampled visits.
+    pub ports: Vec<(PortId, PortTicks)>,
+    /// Rounds that were not sampled, in ns: the measure around the stages.
+    pub around: RoundTime,
+    /// Sampled rounds of the same kind: the sum of their stages, in ticks.
+    pub within: RoundTime,
+    /// Cost of one mark in ticks, which is not in the times of stages.
+    pub mark_ticks: u64,
+}
+
+/// Measures the stages of a worker's work in one round of `every`, at random.
+#[derive(Debug)]
+pub struct StageMeter {
+    clock: TickClock,
+    mark_ticks: u64,
+    every: u64,
+    random: u64,
+    /// Rounds until the next that is sampled.
+    left: u64,
+    at: Cell<u64>,
+    /// Other workers have the thread since the last mark.
+    is_away: Cell<bool>,
+    laps: [Cell<u64>; STAGES],
+    asleep: Cell<u64>,
+    interrupted: Cell<u64>,
+    /// Of the present round: marks, ticks that are no stage's, and when it began.
+    marks: Cell<u64>,
+    lost: Cell<u64>,
+    begun: u64,
+    /// Of the present round, sampled or not.
+    has_slept: Cell<bool>,
+    is_shared: Cell<bool>,
+    round_ns: Option<u64>,
+    round_ticks: u64,
+    ports: Vec<PortTicks>,
+    profile: StageProfile,
+}
+
+impl StageMeter {
+    /// Samples one round of `every` on average; `seed` chooses which.
+    #[must_use]
+    pub fn new(clock: TickClock, every: u32, seed: u64) -> Self {
+        let mut meter = Self {
+            clock,
+            mark_ticks: 0,
+            every: u64::from(every.max(1)),
+            random: seed | 1,
+            left: 1,
+            at: Cell::new(clock()),
+            is_away: Cell::new(false),
+            laps: Default::default(),
+            asleep: Cell::new(0),
+            interrupted: Cell::new(0),
+            marks: Cell::new(0),
+            lost: Cell::new(0),
+            begun: 0,
+            has_slept: Cell::new(false),
+            is_shared: Cell::new(false),
+            round_ns: None,
+            round_ticks: 0,
+            ports: vec![PortTicks::default(); PORTS_MAX],
+            profile: StageProfile::default(),
+        };
+        meter.mark_ticks = meter.learn_mark_ticks();
+        meter.profile.mark_ticks = meter.mark_ticks;
+        meter
+    }
+
+    fn learn_mark_ticks(&self) -> u64 {
+        let trial = || {
+            let before = (self.clock)();
+            (0..TRIAL_MARKS).for_each(|_| self.mark(WorkStage::Other));
+            (self.clock)().saturating_sub(before) / TRIAL_MARKS
+        };
+        let least = (0..TRIALS).map(|_| trial()).min().unwrap_or_default();
+        self.laps.iter().for_each(|lap| lap.set(0));
+        least
+    }
+
+    /// The time since the last mark, without the mark's own; none if other workers had some of it, or the CPU was lost.
+    fn lap(&self) -> u64 {
+        let now = (self.clock)();
+        let ticks = now.saturating_sub(self.at.replace(now)).saturating_sub(self.mark_ticks);
+        self.marks.set(self.marks.get() + 1);
+        if self.is_away.take() {
+            self.lost.set(self.lost.get() + ticks);
+            return 0;
+        }
+        ticks
+    }
+
+    #[cold]
+    fn mark(&self, stage: WorkStage) {
+        let ticks = self.lap();
+        if ticks > LAP_TICKS_MAX {
+            self.interrupted.set(self.interrupted.get() + 1);
+            self.lost.set(self.lost.get() + ticks);
+            return;
+        }
+        let lap = &self.laps[stage as usize];
+        lap.set(lap.get() + ticks);
+    }
+
+    #[cold]
+    fn mark_sleep(&self) {
+        self.asleep.set(self.asleep.get() + self.lap());
+    }
+
+    fn take_laps(&mut self) -> StageTicks {
+        let laps = self.laps.each_ref().map(Cell::take);
+        self.round_ticks += laps.iter().sum::<u64>();
+        laps
+    }
+
+    /// A visit to `port` is over.
+    #[cold]
+    fn end_visit(&mut self, port: PortId, packets: usize) {
+        let laps = self.take_laps();
+        match self.ports.get_mut(port.index()).filter(|_| packets > 0) {
+            Some(of_port) => {
+                of_port.visits += 1;
+                of_port.packets += packets as u64;
+                add(&mut of_port.ticks, &laps);
+            }
+            None => self.profile.own[WorkStage::Poll as usize] += laps.iter().sum::<u64>(),
+        }
+    }
+
+    /// A round that began at `round_ns` is over, and the next one begins; whether that is sampled.
+    fn next_round(&mut self, now_ns: u64, has_worked: bool, was_sampled: bool) -> bool {
+        if was_sampled {
+            self.mark(WorkStage::Other);
+            self.end_round(has_worked);
+        }
+        let ns = self.round_ns.replace(now_ns).map(|since| now_ns.saturating_sub(since));
+        let is_usual = has_worked && !self.has_slept.take() && !self.is_shared.take();
+        if let Some(ns) = ns.filter(|ns| is_usual && *ns < ROUND_NS_MAX) {
+            let (sum, time) = match was_sampled {
+                true => (&mut self.profile.within, self.round_ticks),
+                false => (&mut self.profile.around, ns),
+            };
+            sum.rounds += 1;
+            sum.time += time;
+        }
+        self.round_ticks = 0;
+        self.profile.rounds += 1;
+        self.left -= 1;
+        if self.left > 0 {
+            return false;
+        }
+        self.left = 1 + self.next_random() % (2 * self.every - 1);
+        self.profile.sampled += 1;
+        self.is_away.set(false);
+        self.marks.set(0);
+        self.lost.set(0);
+        self.begun = (self.clock)();
+        self.at.set(self.begun);
+        true
+    }
+
+    /// Adds the time of a round that is no port's. In a round without packets that is looking for some.
+    fn end_round(&mut self, has_worked: bool) {
+        let laps = self.take_laps();
+        let not_theirs = self.marks.take() * self.mark_ticks + self.lost.take();
+        self.profile.outside += (self.at.get() - self.begun).saturating_sub(not_theirs);
+        if has_worked {
+            return add(&mut self.profile.own, &laps);
+        }
+        for (stage, ticks) in WorkStage::ALL.into_iter().zip(laps) {
+            let stage = match stage {
+                WorkStage::Kick | WorkStage::Control => stage,
+                _ => WorkStage::Poll,
+            };
+            self.profile.own[stage as usize] += ticks;
+        }
+    }
+
+    /// Xorshift: the choice has to fit no pattern of the traffic, and nothing more.
+    fn next_random(&mut self) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random
+    }
+
+    fn finish(mut self) -> StageProfile {
+        let ports = (0..).map(PortId).zip(std::mem::take(&mut self.ports));
+        let seen = ports.filter(|(_, port)| port.visits > 0).collect();
+        let (asleep, interrupted) = (self.asleep.get(), self.interrupted.get());
+        StageProfile { ports: seen, asleep, interrupted, ..self.profile }
+    }
+}
+
+fn add(sum: &mut StageTicks, ticks: &StageTicks) {
+    sum.iter_mut().zip(ticks).for_each(|(sum, ticks)| *sum += ticks);
+}
+
+/// A worker's meter, while there is a profile.
+#[derive(Debug, Default)]
+pub(crate) struct Stages {
+    is_on: bool,
+    meter: Option<Box<StageMeter>>,
+}
+
+impl Stages {
+    /// Ends `stage`.
+    #[inline(always)]
+    pub(crate) fn mark(&self, stage: WorkStage) {
+        if self.is_on {
+            self.mark_on(stage);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn mark_on(&self, stage: WorkStage) {
+        self.meter.iter().for_each(|meter| meter.mark(stage));
+    }
+}
+
+impl Fabric {
+    /// Begins a profile. One that runs is forgotten.
+    pub fn begin_profile(&mut self, meter: Box<StageMeter>) {
+        self.senders.stages = Stages { is_on: false, meter: Some(meter) };
+    }
+
+    /// Ends it; its results, if there was one.
+    pub fn end_profile(&mut self) -> Option<StageProfile> {
+        let Stages { meter, .. } = std::mem::take(&mut self.senders.stages);
+        Some(meter?.finish())
+    }
+
+    /// A round begins at `now_ns`. The one before had packets or not.
+    #[inline]
+    pub fn next_round(&mut self, now_ns: u64, has_worked: bool) {
+        let Stages { is_on, meter } = &mut self.senders.stages;
+        if let Some(meter) = meter {
+            *is_on = meter.next_round(now_ns, has_worked, *is_on);
+        }
+    }
+
+    /// Ends `stage` of the worker's work.
+    #[inline]
+    pub fn mark(&self, stage: WorkStage) {
+        self.senders.stages.mark(stage);
+    }
+
+    /// Ends a visit.
+    #[inline]
+    pub fn mark_visit(&mut self, port: PortId, packets: usize) {
+        if self.senders.stages.is_on {
+            self.senders.stages.meter.iter_mut().for_each(|meter| meter.end_visit(port, packets));
+        }
+    }
+
+    /// Ends the worker's sleep.
+    pub fn mark_sleep(&self) {
+        if let Stages { is_on, meter: Some(meter) } = &self.senders.stages {
+            meter.has_slept.set(true);
+            if *is_on {
+                meter.mark_sleep();
+            }
+        }
+    }
+
+    /// Another worker has the thread until the next mark.
+    #[inline]
+    pub fn mark_away(&self) {
+        if let Some(meter) = &self.senders.stages.meter {
+            meter.is_away.set(true);
+            meter.is_shared.set(true);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    thread_local! {
+        static NOW: Cell<u64> = const { Cell::new(0) };
+    }
+
+    fn now() -> u64 {
+        NOW.get()
+    }
+
+    fn pass(ticks: u64) {
+        NOW.set(NOW.get() + ticks);
+    }
+
+    fn meter(every: u32) -> StageMeter {
+        StageMeter::new(now, every, 7)
+    }
+
+    fn spend(meter: &StageMeter, stages: &[(WorkStage, u64)]) {
+        for (stage, ticks) in stages {
+            pass(*ticks);
+            meter.mark(*stage);
+        }
+    }
+
+    #[test]
+    fn stages_of_a_visit_are_its_ports_and_add_up_to_all_that_passed() {
+        let mut meter = meter(1);
+        assert!(meter.next_round(1000, false, false), "each one is sampled");
+        let visit =
+            [(WorkStage::Other, 5), (WorkStage::Fetch, 30), (WorkStage::Copy, 70), (WorkStage::Copy, 2)];
+        spend(&meter, &visit);
+        meter.end_visit(PortId(3), 4);
+        spend(&meter, &[(WorkStage::Fetch, 11), (WorkStage::Other, 1)]);
+        meter.end_visit(PortId(4), 0);
+        spend(&meter, &[(WorkStage::Kick, 9)]);
+        pass(6);
+        assert!(meter.next_round(1134, true, true));
+        let profile = meter.finish();
+        let (port, ticks) = &profile.ports[0];
+        assert_eq!((profile.ports.len(), *port, ticks.visits, ticks.packets), (1, PortId(3), 1, 4));
+        assert_eq!(ticks.ticks[WorkStage::Copy as usize], 72);
+        assert_eq!(ticks.ticks.iter().sum::<u64>(), 107);
+        assert_eq!(profile.own[WorkStage::Poll as usize], 12, "a visit without packets");
+        assert_eq!((profile.own[WorkStage::Kick as usize], profile.own[WorkStage::Other as usize]), (9, 6));
+        assert_eq!(profile.within, RoundTime { rounds: 1, time: 134 }, "all that passed");
+        assert_eq!(profile.outside, 134, "measured around them");
+    }
+
+    #[test]
+    fn a_round_without_packets_is_looking_for_some_but_for_kicks_and_tasks() {
+        let mut meter = meter(1);
+        meter.next_round(0, false, false);
+        spend(&meter, &[(WorkStage::Other, 8), (WorkStage::Kick, 3), (WorkStage::Control, 2)]);
+        pass(1);
+        meter.next_round(14, false, true);
+        let profile = meter.finish();
+        let own = |stage: WorkStage| profile.own[stage as usize];
+        assert_eq!((own(WorkStage::Poll), own(WorkStage::Kick), own(WorkStage::Control)), (9, 3, 2));
+        assert_eq!(
+            (profile.within.rounds, profile.ports.len()),
+            (0, 0),
+            "only rounds with packets are compared"
+        );
+    }
+
+    #[test]
+    fn sleep_time_of_others_and_lost_cpu_time_are_no_stages() {
+        let mut meter = meter(1);
+        meter.next_round(0, false, false);
+        pass(500);
+        meter.mark_sleep();
+        pass(300);
+        meter.is_away.set(true);
+        meter.mark(WorkStage::Fetch);
+        pass(LAP_TICKS_MAX + 1);
+        meter.mark(WorkStage::Copy);
+        spend(&meter, &[(WorkStage::Copy, 10)]);
+        meter.end_visit(PortId(0), 1);
+        meter.next_round(0, true, true);
+        let profile = meter.finish();
+        assert_eq!((profile.asleep, profile.interrupted, profile.outside), (500, 1, 510));
+        assert_eq!(profile.ports[0].1.ticks.iter().sum::<u64>(), 10);
+    }
+
+    #[test]
+    fn one_round_of_many_is_sampled_and_the_others_are_the_measure_around() {
+        let mut meter = meter(16);
+        let (mut is_sampled, mut sampled) = (false, 0);
+        for round in 0..16_000 {
+            is_sampled = meter.next_round(round * 100, true, is_sampled);
+            sampled += u64::from(is_sampled);
+            if is_sampled {
+                spend(&meter, &[(WorkStage::Copy, 100)]);
+                meter.end_visit(PortId(1), 1);
+            }
+        }
+        let profile = meter.finish();
+        assert_eq!((profile.rounds, profile.sampled), (16_000, sampled));
+        assert!((900..=1100).contains(&sampled), "{sampled}");
+        assert_eq!(profile.around.time, 100 * profile.around.rounds);
+        assert_eq!(profile.within.time, 100 * profile.within.rounds);
+    }
+
+    #[test]
+    fn rounds_with_sleep_or_other_workers_are_not_compared() {
+        let mut meter = meter(1);
+        let mut is_on = meter.next_round(0, false, false);
+        for flag in [&meter.has_slept, &meter.is_shared] {
+            flag.set(true);
+        }
+        is_on = meter.next_round(50, true, is_on);
+        is_on = meter.next_round(50 + ROUND_NS_MAX, true, is_on);
+        meter.next_round(60 + ROUND_NS_MAX, true, is_on);
+        assert_eq!(meter.finish().within.rounds, 1);
+    }
+}

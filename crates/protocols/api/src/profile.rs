@@ -1,0 +1,117 @@
+//! A profile of the switch: how it is asked for, and its answer.
+
+use serde::{Deserialize, Serialize};
+
+use lasthop_runtime::fault::Fault;
+
+/// Longest profile in seconds: one that nobody waits for should not stay on.
+pub const PROFILE_SECONDS_MAX: u64 = 60;
+/// Rounds of a worker of which one is sampled, if nothing else is asked for: costs less than measurements can tell.
+pub const PROFILE_EVERY: u32 = 256;
+/// Fewest and most that can be asked for: at 1 all are measured, and the measure is most of the work.
+const PROFILE_EVERY_MAX: u32 = 1 << 20;
+
+/// The parameters of the method `profile`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProfileSpec {
+    /// How long, in seconds.
+    pub duration_s: u64,
+    /// One round of so many is sampled.
+    #[serde(default)]
+    pub every: Option<u32>,
+}
+
+impl ProfileSpec {
+    /// Whether the numbers make sense.
+    ///
+    /// # Errors
+    /// A fault that names the number and its bounds.
+    pub fn check(&self) -> Result<(), Fault> {
+        if !(1..=PROFILE_SECONDS_MAX).contains(&self.duration_s) {
+            let why = format!("a profile takes 1 to {PROFILE_SECONDS_MAX} seconds, not {}", self.duration_s);
+            return Err(Fault::params(why));
+        }
+        if !(1..=PROFILE_EVERY_MAX).contains(&self.every()) {
+            let why =
+                format!("one round of 1 to {PROFILE_EVERY_MAX} can be sampled, not one of {}", self.every());
+            return Err(Fault::params(why));
+        }
+        Ok(())
+    }
+
+    /// One round of so many is sampled.
+    pub fn every(&self) -> u32 {
+        self.every.unwrap_or(PROFILE_EVERY)
+    }
+}
+
+/// The line that follows the answer to `profile`, when its time is over.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ProfileReport {
+    /// How long it took.
+    pub seconds: f64,
+    /// The clock of all cycles: "tsc", or "monotonic" with ns in place of cycles.
+    pub clock: String,
+    /// Its cycles in a second.
+    pub cycles_per_second: f64,
+    /// One round of so many was sampled.
+    pub every: u32,
+    pub workers: Vec<ProfiledWorker>,
+    pub ports: Vec<ProfiledPort>,
+}
+
+/// One worker's rounds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ProfiledWorker {
+    pub worker: usize,
+    pub rounds: u64,
+    pub sampled_rounds: u64,
+    /// Intervals that were left out: the thread had lost its CPU.
+    pub interrupted: u64,
+    /// Cycles of sampled rounds, sleep included, measured apart from their stages.
+    pub sampled_cycles: u64,
+    /// Cycles asleep in sampled rounds.
+    pub asleep_cycles: u64,
+    /// Cycles in sampled rounds that are no port's, by stage.
+    pub cycles: Vec<StageCost>,
+    /// The sum of stages in sampled rounds with packets as percentage of the mean of other such rounds; none without any.
+    pub accounted_percent: Option<f64>,
+}
+
+/// A port's packets as one worker took them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ProfiledPort {
+    pub port: String,
+    pub worker: usize,
+    pub sampled_visits: u64,
+    pub sampled_packets: u64,
+    /// Cycles of these visits by stage.
+    pub cycles: Vec<StageCost>,
+}
+
+/// Cycles of a stage.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StageCost {
+    pub stage: String,
+    pub cycles: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_profile_is_bounded() {
+        let spec = |text| serde_json::from_value::<ProfileSpec>(text).expect("known keys");
+        assert_eq!(spec(json!({"duration_s": 60})).check(), Ok(()));
+        assert_eq!(spec(json!({"duration_s": 1})).every(), PROFILE_EVERY);
+        for bad in [json!({"duration_s": 0}), json!({"duration_s": 61}), json!({"duration_s": 1, "every": 0})]
+        {
+            assert!(spec(bad.clone()).check().is_err(), "{bad}");
+        }
+        assert!(serde_json::from_value::<ProfileSpec>(json!({})).is_err(), "a duration is needed");
+    }
+}

@@ -1,0 +1,18 @@
+//! Pictures of figures as SVG: what the bench and the command line draw with.
+//!
+//! **Purpose.** [`Canvas`] takes shapes and texts and makes a document of them; [`Font`] says how much room a text needs.
+//!
+//! **Contract.** Pure functions. Any text may be drawn: it has no meaning to XML.
+//!
+//! **Not checked.** Whether anything is drawn over something else, or beyond the edge.
+//!
+//! **Threading.** None: plain values.
+//!
+//! ```text
+//!   bar, line, dot, text ──> Canvas ──finish──> an SVG document
+//! ```
+#![forbid(unsafe_code)]
+
+mod canvas;
+
+pub use canvas::{Anchor, Canvas, Font, PART_GAP_PX, colour, width_em};
