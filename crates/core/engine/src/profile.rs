@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use lasthop_fabric::{StageMeter, StageProfile, TickClock};
 
+use crate::worker::Worker;
 use crate::worker_pool::WorkerPool;
 use crate::{Engine, EngineError, sys};
 
@@ -16,7 +17,7 @@ pub(crate) struct ProfileSlot(Arc<AtomicBool>);
 
 /// A running profile. Dropping it ends it.
 pub struct RunningProfile {
-    pool: Arc<WorkerPool>,
+    pool: Arc<WorkerPool<Worker>>,
     running: Arc<AtomicBool>,
     clock: TickClock,
     is_time_stamp: bool,
