@@ -3,12 +3,14 @@
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
+use std::process::Command;
 
 use lasthop_vhost::message::{VhostMessage, request};
-use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+use rustix::process::{Pid, Resource, Rlimit, Signal, geteuid, getrlimit, prlimit};
 
 use crate::support::rogue::{Rogue, SENT_FDS_MAX, event_fd, send_with_fds};
 use crate::support::victims::Victims;
+use crate::support::{eventually, is_alive, signal};
 
 /// More than the switch process has open, and fewer than other processes may have: this harms nothing else on the machine.
 const OPEN_MAX: u64 = 512;
@@ -32,14 +34,19 @@ impl InFlight {
     }
 }
 
+/// Has a process refused descriptors while more of its user's than `OPEN_MAX` are in flight, if it has no capability against that.
+fn limit(pid: u32) {
+    let pid = Pid::from_raw(pid as i32).expect("a process");
+    let limit = Rlimit { current: Some(OPEN_MAX), ..getrlimit(Resource::Nofile) };
+    prlimit(Some(pid), Resource::Nofile, limit).expect("limited");
+}
+
 #[test]
 fn operators_and_others_are_answered_while_descriptors_are_refused() {
     let mut victims = Victims::beside(&["bad"]);
     let (rogue, _desk) = Rogue::attach(&victims.switch, "bad", 1);
     let switch_process = victims.switch.switch_pid();
-    let pid = switch_process.and_then(|pid| Pid::from_raw(pid as i32)).expect("a switch process");
-    let limit = Rlimit { current: Some(OPEN_MAX), ..getrlimit(Resource::Nofile) };
-    prlimit(Some(pid), Resource::Nofile, limit).expect("limited");
+    limit(switch_process.expect("a switch process"));
     let in_flight = InFlight::new();
     // The supervisor is to have a copy of it. The session is answered in the turn that brought it, and not served any further before.
     let call = event_fd();
@@ -62,4 +69,60 @@ fn operators_and_others_are_answered_while_descriptors_are_refused() {
     drop(in_flight);
     assert_eq!(rogue.answer().expect("the session goes on").request, request::GET_FEATURES);
     victims.assert_unharmed();
+}
+
+/// A switch whose supervisor has no capability that lets it send descriptors nevertheless, as under the systemd service.
+fn beside_an_unprivileged_supervisor() -> Victims {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lasthop"));
+    if geteuid().is_root() {
+        command = Command::new("setpriv");
+        command.args(["--bounding-set", "-sys_admin,-sys_resource", env!("CARGO_BIN_EXE_lasthop")]);
+    }
+    let victims = Victims::beside_by(command, &["bad"], &[]);
+    let processes = [Some(victims.switch.pid()), victims.switch.switch_pid()];
+    processes.into_iter().for_each(|pid| limit(pid.expect("a process")));
+    victims
+}
+
+#[test]
+fn a_supervisor_whose_descriptors_are_refused_serves_others_and_lets_guests_in_later() {
+    let mut victims = beside_an_unprivileged_supervisor();
+    let processes = [Some(victims.switch.pid()), victims.switch.switch_pid()];
+    let in_flight = InFlight::new();
+    // The switch process is to have its connection.
+    let rogue = Rogue::connect(&victims.switch, "bad");
+    let question = VhostMessage::new(request::GET_FEATURES, Vec::new()).encode();
+    rogue.send_bytes(&question, &[]).expect("written");
+    for _ in 0..COMMANDS {
+        victims.talk(1);
+        victims.talk_anew(1);
+        victims.operate();
+        victims.switch.ask(&["vnic", "list"]).ok();
+        victims.switch.ask(&["fdb", "show"]).ok();
+    }
+    rogue.stream.set_nonblocking(true).expect("a socket");
+    assert!(rogue.answer().is_err(), "nothing was refused");
+    rogue.stream.set_nonblocking(false).expect("a socket");
+    drop(in_flight);
+    assert_eq!(rogue.answer().expect("it is let in").request, request::GET_FEATURES);
+    assert_eq!([Some(victims.switch.pid()), victims.switch.switch_pid()], processes, "none was replaced");
+    victims.assert_unharmed();
+    victims.upgrade();
+    victims.talk(10);
+}
+
+#[test]
+fn a_switch_process_that_dies_while_descriptors_are_refused_is_replaced_once_they_are_not() {
+    let mut victims = beside_an_unprivileged_supervisor();
+    let in_flight = InFlight::new();
+    let before = victims.switch.switch_pid().expect("a switch process");
+    signal(before, Signal::KILL);
+    eventually("its end", || (!is_alive(before)).then_some(()));
+    victims.switch.ask(&["version"]).ok();
+    drop(in_flight);
+    // The counters of the killed process's last milliseconds are lost, so they are not checked.
+    victims.talk(10);
+    victims.talk_anew(10);
+    victims.operate();
+    victims.attach_another();
 }

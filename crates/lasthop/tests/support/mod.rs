@@ -98,7 +98,12 @@ pub(crate) struct Switch {
 impl Switch {
     /// Starts one and waits until it is ready.
     pub(crate) fn start(words: &[&str]) -> Self {
-        let switch = Self::spawn(tempfile::tempdir().expect("a directory"), words);
+        Self::start_by(Command::new(env!("CARGO_BIN_EXE_lasthop")), words)
+    }
+
+    /// The same with a command that starts `lasthop` and adds its words.
+    pub(crate) fn start_by(command: Command, words: &[&str]) -> Self {
+        let switch = Self::spawn_by(command, tempfile::tempdir().expect("a directory"), words);
         eventually("the switch", || switch.log().contains("switch is running").then_some(()));
         switch
     }
@@ -107,9 +112,7 @@ impl Switch {
     pub(crate) fn start_in(namespace: &str, words: &[&str]) -> Self {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", namespace, env!("CARGO_BIN_EXE_lasthop")]);
-        let switch = Self::spawn_by(command, tempfile::tempdir().expect("a directory"), words);
-        eventually("the switch", || switch.log().contains("switch is running").then_some(()));
-        switch
+        Self::start_by(command, words)
     }
 
     /// Starts one in `base`, and does not wait until it serves.

@@ -1,5 +1,6 @@
 //! Two guests that talk next to a front end that does not behave, and an operator who looks after them.
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use lasthop_guest::{Guest, GuestOptions};
@@ -61,12 +62,17 @@ impl Victims {
 
     /// The same with more words for `lasthop run`.
     pub(crate) fn beside_with(vnics: &[&str], words: &[&str]) -> Self {
+        Self::beside_by(Command::new(env!("CARGO_BIN_EXE_lasthop")), vnics, words)
+    }
+
+    /// The same with a command that starts `lasthop` and adds its words.
+    pub(crate) fn beside_by(command: Command, vnics: &[&str], words: &[&str]) -> Self {
         // With addresses of their own: none of their frames is flooded to a vnic without a guest. `one` has none: it sends new
         // flows, each from an address of its own.
         let mut all = vec!["--vnic", "one", "--vnic", "two,mac=02:00:00:00:00:02", "--vnic", "spare"];
         all.extend(vnics.iter().flat_map(|vnic| ["--vnic", vnic]));
         all.extend(words);
-        let switch = Switch::start(&all);
+        let switch = Switch::start_by(command, &all);
         let (one, two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
         let mut victims = Self { switch, one, two, sent: [0; 2], number: 0 };
         // From now on it is known where `one` is.

@@ -63,6 +63,25 @@ impl Waiting {
     }
 }
 
+/// Whether an order may arrive before earlier ones, while the system refuses their descriptors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OrderPrecedence {
+    Ahead,
+    InTurn,
+}
+
+impl OrderPrecedence {
+    /// Questions change nothing. Operators wait for most of them, and a process that owes an answer to `Know` is taken for one that hangs.
+    fn of(order: &Order) -> Self {
+        match order {
+            Order::Know | Order::Stats | Order::Inspect { .. } | Order::Fdb { .. } | Order::Switches => {
+                Self::Ahead
+            }
+            _ => Self::InTurn,
+        }
+    }
+}
+
 impl Supervisor {
     /// Sends an order; its answer is for `what` and for `asker`.
     pub(super) fn order(&mut self, order: Order, what: OrderPurpose, asker: Option<Asker>) {
@@ -79,35 +98,42 @@ impl Supervisor {
     ) -> u64 {
         self.next_request += 1;
         let id = self.next_request;
+        // The answer that ends a start comes after all others.
+        let precedence = match &what {
+            OrderPurpose::Started => OrderPrecedence::InTurn,
+            _ => OrderPrecedence::of(&order),
+        };
         self.waiting.insert(id, Waiting::new(what, asker));
-        self.send(Request { id, order }, fds);
+        self.send(Request { id, order }, fds, precedence);
         id
     }
 
     /// Hands a connection over. The answer is a report, when it is over.
     pub(super) fn attach(&mut self, name: String, attachment: u64, fds: Vec<ForeignFd>) {
-        self.send(Request { id: 0, order: Order::Attach { name, attachment } }, fds);
+        self.send(Request { id: 0, order: Order::Attach { name, attachment } }, fds, OrderPrecedence::InTurn);
     }
 
     /// Hands over descriptors that belong to a session which is to be taken over.
     pub(super) fn bring(&mut self, attachment: u64, numbers: Vec<u32>, fds: Vec<ForeignFd>) {
-        self.send(Request { id: 0, order: Order::Bring { attachment, numbers } }, fds);
+        self.send(
+            Request { id: 0, order: Order::Bring { attachment, numbers } },
+            fds,
+            OrderPrecedence::InTurn,
+        );
     }
 
     /// Tells the switch something that it does not answer.
     pub(super) fn tell_switch(&mut self, order: Order) {
-        self.send(Request { id: 0, order }, Vec::new());
+        self.send(Request { id: 0, order }, Vec::new(), OrderPrecedence::InTurn);
     }
 
-    fn send(&mut self, request: Request, fds: Vec<ForeignFd>) {
+    fn send(&mut self, request: Request, fds: Vec<ForeignFd>, precedence: OrderPrecedence) {
         if self.process.is_up() {
             self.liveness.told(Instant::now());
         }
-        // It changes nothing, and without an answer to it the process is taken for one that hangs.
-        if matches!(request.order, Order::Know) {
-            self.process.send(&request, fds);
-        } else {
-            self.process.send_patiently(&request, fds);
+        match precedence {
+            OrderPrecedence::Ahead => self.process.send(&request, fds),
+            OrderPrecedence::InTurn => self.process.send_patiently(&request, fds),
         }
     }
 
