@@ -59,6 +59,8 @@ mod upcalls;
 mod watchdog;
 mod worker;
 mod worker_pool;
+#[cfg(test)]
+mod worker_tests;
 mod worker_thread;
 
 pub use capture::{CAPTURES_MAX, Capture};

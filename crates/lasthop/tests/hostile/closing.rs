@@ -2,13 +2,15 @@
 
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
 use std::time::Duration;
 
 use lasthop_vhost::message::request;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use rustix::process::Signal;
 
-use crate::support::odd_fds::{LingeringSocket, nested};
+use crate::support::odd_fds::{LingeringSocket, nested, watched};
 use crate::support::rogue::send_with_fds;
 use crate::support::rogue::{Desk, GUEST_ADDR, Rogue, region};
 use crate::support::victims::Victims;
@@ -176,6 +178,44 @@ fn as_many_as_a_message_can_have_hold_up_nobody() {
     victims.assert_unharmed();
     named(&victims, "bad");
     drop(peers);
+}
+
+/// Watches of the sender of datagrams: each of them wakes all when it is freed unread, some 10 ms in the kernel.
+const WATCHES: usize = 100_000;
+/// Datagrams in one socket, so that its close stays far below the time of a slow one.
+const DATAGRAMS: usize = 5;
+
+/// A socket whose close takes the closing process much CPU time.
+fn costly_to_close(sender: &UnixDatagram, directory: &Path) -> UnixDatagram {
+    let path = directory.join("receiver");
+    let receiver = UnixDatagram::bind(&path).expect("bound");
+    for _ in 0..DATAGRAMS {
+        sender.send_to(b"x", &path).expect("sent");
+    }
+    std::fs::remove_file(path).expect("removed");
+    receiver
+}
+
+#[test]
+fn a_front_end_whose_descriptors_cost_the_supervisor_much_to_close_has_to_leave() {
+    let mut victims = Victims::beside(&["bad"]);
+    let (mut rogue, directory) = (Rogue::connect(&victims.switch, "bad"), tempfile::tempdir().expect("one"));
+    rogue.negotiate();
+    let sender = UnixDatagram::unbound().expect("a socket");
+    let watches = watched(sender.as_fd(), WATCHES);
+    eventually("the end of the connection", || {
+        let call = costly_to_close(&sender, directory.path());
+        // The next message replaces it, and the supervisor closes the last copy.
+        let sent = rogue.front.set_vring_call(0, Some(call.as_fd()));
+        drop(call);
+        (sent.is_err() || rogue.front.get_features().is_err()).then_some(())
+    });
+    eventually("the reason", || {
+        let line = "vnic bad: closing descriptors of its front ends took too much CPU time";
+        victims.switch.log().contains(line).then_some(())
+    });
+    drop(watches);
+    victims.assert_unharmed();
 }
 
 /// A client of the control interface.
