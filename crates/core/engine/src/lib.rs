@@ -49,6 +49,7 @@ mod profile;
 mod reports;
 mod ring_fds;
 mod saved_counters;
+mod scheduling;
 mod signals;
 mod slow_calls;
 mod stalls;
@@ -74,6 +75,7 @@ pub use load::Gathering;
 pub use port::{PortConfig, PortState};
 pub use profile::{EngineProfile, RunningProfile};
 pub use saved_counters::{NAMES_BYTES, PORT_COUNTERS_BYTES, SavedCounters};
+pub use scheduling::{PolicyCounters, SchedulerView};
 pub use stats::{EngineStats, PortStats, RingInspection, RingStats, WorkerStats};
 pub use sys::{peer_process, peer_user};
 pub use upcalls::Upcalls;
@@ -86,6 +88,7 @@ use std::time::Duration;
 use lasthop_fabric::Fabric;
 use lasthop_fabric::bounds::WORKERS_MAX;
 use lasthop_guestmem::Mapping;
+use lasthop_sched::Modes;
 use lasthop_verdict::{FdbEntry, FdbMove, Mac, Module, PORTS_MAX, PortId, PortSettings, SwitchId, Vid};
 use thiserror::Error;
 
@@ -464,6 +467,18 @@ impl Engine {
         self.module = Arc::clone(module);
         let module = Arc::clone(module);
         self.pool.call_all(move |worker| worker.fabric.set_module(Arc::clone(&module))).map(drop)
+    }
+
+    /// Has the workers look and yield by `view`, as far as `modes` says so; `None`: as if there were none.
+    ///
+    /// # Errors
+    /// [`EngineError::NoAnswer`]: that worker does so when it looks at its tasks.
+    pub fn set_scheduler_view(
+        &self,
+        view: Option<Arc<dyn SchedulerView>>,
+        modes: Modes,
+    ) -> Result<(), EngineError> {
+        self.pool.call_all(move |worker| worker.scheduling.set(view.clone(), modes)).map(drop)
     }
 
     /// The module's forwarding table.

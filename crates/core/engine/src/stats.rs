@@ -4,6 +4,7 @@ use lasthop_fabric::{HandoffCounters, PortCounters, RingProgress};
 use lasthop_verdict::PortId;
 
 use crate::port::PortState;
+use crate::scheduling::PolicyCounters;
 
 /// Everything countable, of one moment.
 #[derive(Clone, Debug, Default)]
@@ -60,6 +61,8 @@ pub struct WorkerStats {
     /// Times its thread, looking for more in vain, offered its core and did not get it back at once: others wanted it, and it
     /// went to sleep. Counted for the first of the thread's workers.
     pub crowded: u64,
+    /// Decisions by the state of the host's scheduler. Counted for the first of a thread's workers.
+    pub policies: PolicyCounters,
     /// Visits to rings.
     pub visits: u64,
     /// Visits that found packets.

@@ -23,6 +23,7 @@ use crate::offences::Offence;
 use crate::persistent_counters::PersistentCounters;
 use crate::polled::{PolledRings, UNKICKED_NS};
 use crate::ring_fds::{CallFd, GuestSignals, RingFdMap, RingFds, calls};
+use crate::scheduling::Scheduling;
 use crate::signals::SignalSender;
 use crate::stats::WorkerStats;
 use crate::worker_pool::{PoolMember, WorkerPool};
@@ -49,6 +50,7 @@ pub(crate) struct Worker {
     /// How much of the time its rounds take, and how long it stays with the thread that serves it.
     pub(crate) load: Load,
     pub(crate) stay: MoveDamping,
+    pub(crate) scheduling: Scheduling,
     pub(crate) started: Instant,
     faults_seen: usize,
     polled_ns: u64,
@@ -94,6 +96,7 @@ impl Worker {
             failures: HashMap::new(),
             load: Load::default(),
             stay: MoveDamping::default(),
+            scheduling: Scheduling::default(),
             started,
             faults_seen: guard::faults(),
             polled_ns: 0,
@@ -122,6 +125,11 @@ impl Worker {
     /// Whether there are rings to look at.
     pub(crate) fn is_active(&self) -> bool {
         !self.is_quiesced && !self.active.is_empty()
+    }
+
+    /// The port that the packets of its last round went to, if that found any.
+    pub(crate) fn debtor(&self) -> Option<PortId> {
+        if self.has_worked { self.fabric.last_destination() } else { None }
     }
 
     /// Whether it was told to stop.
@@ -698,6 +706,7 @@ impl Worker {
             active_rings: self.active.len(),
             handoffs: self.fabric.handoff_counters(),
             wakes: self.signals.wakes(),
+            policies: self.scheduling.counters,
             ..self.stats
         }
     }

@@ -20,11 +20,14 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
 
 use lasthop_ring::{AdaptivePoll, CoreYield, SignalRetry};
+use lasthop_sched::{LookRound, Occupancy};
+use lasthop_verdict::PortId;
 
 use crate::EngineSettings;
 use crate::clock::now_ns;
 use crate::events::Gate;
 use crate::load::Gathering;
+use crate::scheduling::IdleStep;
 use crate::worker::Worker;
 use crate::worker_pool::WorkerPool;
 
@@ -51,6 +54,10 @@ pub(crate) struct WorkerThread {
     busy_since_ns: Option<u64>,
     worked_ns: u64,
     core_yield: CoreYield,
+    /// The longest busy-poll.
+    look_max_ns: u64,
+    /// The port that packets went to last; its guest is expected to answer.
+    debtor: Option<PortId>,
 }
 
 /// The part of a thread among the others.
@@ -103,6 +110,8 @@ pub(crate) fn worker_threads(
         busy_since_ns: None,
         worked_ns: 0,
         core_yield: CoreYield::default(),
+        look_max_ns: u64::from(settings.hysteresis_us) * 1000,
+        debtor: None,
     };
     Ok(workers.into_iter().zip(arrivals).zip(roles).map(worker_thread).collect())
 }
@@ -245,6 +254,7 @@ impl WorkerThread {
     fn stay_awake(&mut self, worked: bool, now: u64) {
         if worked {
             self.worked_ns = now;
+            self.note_debtor();
         }
         let poll_ns = if now - self.worked_ns >= IDLE_POLL_NS { IDLE_POLL_NS } else { POLL_NS };
         let look_ns = self.adaptive_poll.ns();
@@ -257,8 +267,13 @@ impl WorkerThread {
     /// Arms rings that had no packets for the adaptive polling time. If another thread wants the core meanwhile, all rings without
     /// packets are armed.
     fn arm_or_yield(&mut self, now: u64) {
-        let look_ns = self.adaptive_poll.ns();
-        self.arm_idle_rings(now, look_ns);
+        match self.idle_step(now) {
+            IdleStep::Arm(look_ns) => self.arm_idle_rings(now, look_ns),
+            IdleStep::Offer => {
+                self.offer_core();
+                return;
+            }
+        }
         if self.workers.iter().any(Worker::is_active) && self.is_crowded(now) {
             self.arm_idle_rings(now, 0);
         }
@@ -268,9 +283,45 @@ impl WorkerThread {
         self.workers.iter_mut().for_each(|worker| worker.arm_idle_rings(now, look_ns));
     }
 
-    /// Offers the core now and then. Returns whether another thread took it.
+    /// How long rings without packets are left alone: by the state of the guest that owes an answer, or for the adaptive
+    /// polling time.
+    fn idle_step(&mut self, now: u64) -> IdleStep {
+        let learned_ns = self.adaptive_poll.ns();
+        let is_posted = self.workers.iter().any(|worker| worker.fabric.deadline_ns().is_some());
+        let round = LookRound {
+            idle_ns: now.saturating_sub(self.worked_ns),
+            learned_ns,
+            max_ns: self.look_max_ns,
+            is_posted,
+        };
+        match self.workers.first_mut().map(|worker| &mut worker.scheduling) {
+            Some(scheduling) if scheduling.looks() => scheduling.idle_step(&round, self.debtor, now),
+            _ => IdleStep::Arm(learned_ns),
+        }
+    }
+
+    /// Notes where the packets of this round went.
+    fn note_debtor(&mut self) {
+        if self.workers.first().is_some_and(|worker| worker.scheduling.looks()) {
+            self.debtor = self.workers.iter().rev().find_map(Worker::debtor);
+        }
+    }
+
+    /// Offers the core; whether another thread took it.
+    fn offer_core(&mut self) -> bool {
+        let Self { workers, started, .. } = self;
+        let first = workers.first_mut();
+        first.is_some_and(|worker| worker.scheduling.offer(|| now_ns(*started), std::thread::yield_now))
+    }
+
+    /// Offers the core if it is wanted: as the view says, or else now and then. Returns whether another thread took it.
     fn is_crowded(&mut self, now: u64) -> bool {
-        let is_wanted = self.core_yield.is_wanted(now, || now_ns(self.started), std::thread::yield_now);
+        let is_wanted = match self.workers.first_mut().map(|worker| &mut worker.scheduling) {
+            Some(scheduling) if scheduling.yields() => {
+                scheduling.occupies(now) == Occupancy::Offer && self.offer_core()
+            }
+            _ => self.core_yield.is_wanted(now, || now_ns(self.started), std::thread::yield_now),
+        };
         if is_wanted {
             self.workers.first_mut().into_iter().for_each(Worker::count_crowd);
         }

@@ -41,6 +41,12 @@ impl Fabric {
         progress
     }
 
+    /// The port that the last batch with outputs went to; of several, one of them.
+    #[must_use]
+    pub fn last_destination(&self) -> Option<PortId> {
+        self.verdicts.outputs().last().map(|output| output.port)
+    }
+
     /// Whether the guest of a receive ring has not reacted to its last signal. False if another worker has
     /// the ring now: then it is signalled anyway.
     pub fn is_unheeded(&mut self, ring: RingId) -> bool {

@@ -1,5 +1,6 @@
 //! Look: whether a thread without packets polls, gives its CPU away, or sleeps.
 
+use crate::bounds::SETTLE_NS;
 use crate::guest::GuestView;
 
 /// A round in which a thread found nothing.
@@ -29,7 +30,8 @@ pub enum Look {
 /// By the guest that owes an answer, that is the receiver of the last packets; `None` without a view.
 ///
 /// Polling pays while that guest works on the answer on another CPU. It is in the way of a guest that waits for this CPU,
-/// and in vain for one that sleeps: its signal wakes it, and its kick wakes this thread.
+/// and in vain for one that sleeps: its signal wakes it, and its kick wakes this thread. One that was signalled a moment ago may
+/// just not be awake yet.
 #[must_use]
 pub fn look(round: &LookRound, debtor: Option<&GuestView>) -> Look {
     let by_time =
@@ -41,7 +43,7 @@ pub fn look(round: &LookRound, debtor: Option<&GuestView>) -> Look {
         Look::Yield
     } else if debtor.running > 0 {
         Look::Poll
-    } else if debtor.is_blocked() && !round.is_posted {
+    } else if debtor.is_blocked() && !round.is_posted && round.idle_ns >= SETTLE_NS {
         Look::Sleep
     } else {
         by_time(round.learned_ns)
@@ -90,10 +92,11 @@ mod tests {
     }
 
     #[test]
-    fn it_sleeps_at_once_when_the_guest_does() {
+    fn it_sleeps_when_the_guest_does_once_it_has_had_time_to_wake_up() {
         let sleeps = GuestView { blocked: 2, ..NONE };
-        let round = LookRound { idle_ns: 0, ..ROUND };
+        let round = LookRound { idle_ns: SETTLE_NS, ..ROUND };
         assert_eq!(look(&round, Some(&sleeps)), Look::Sleep);
+        assert_eq!(look(&LookRound { idle_ns: SETTLE_NS - 1, ..round }, Some(&sleeps)), Look::Poll);
         assert_eq!(look(&LookRound { is_posted: true, ..round }, Some(&sleeps)), Look::Poll);
         let queues = GuestView { waiting_elsewhere: 1, ..NONE };
         assert_eq!(look(&round, Some(&queues)), Look::Poll, "it runs soon");

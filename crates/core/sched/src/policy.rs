@@ -38,9 +38,10 @@ impl Policy {
         Self::ALL.into_iter().find(|policy| policy.name() == name)
     }
 
-    /// Those that delay nothing are used where there is a view. The others wait for a measurement that shows a gain.
+    /// Of those that delay nothing, all but `Yield`, which has no measured gain, are used where there is a view. The others wait for
+    /// a measurement.
     const fn is_default(self) -> bool {
-        matches!(self, Self::Look | Self::Yield | Self::SecondSignal)
+        matches!(self, Self::Look | Self::SecondSignal)
     }
 }
 
@@ -100,7 +101,7 @@ mod tests {
         }
         assert_eq!(modes, Modes::default());
         let used = Policy::ALL.map(|policy| modes.is_used(policy));
-        assert_eq!(used, [true, true, true, false, false]);
+        assert_eq!(used, [true, false, true, false, false]);
         assert_eq!(Policy::of_name("patience"), None);
     }
 }

@@ -1,0 +1,239 @@
+//! Looking and yielding of a thread by the state of the host's scheduler, where that can be seen.
+//!
+//! ```text
+//!   a round without packets ──> state of the last receiver ──> look: poll, yield or sleep
+//!                           └─> state of the own CPU ────────> yield: keep the CPU, or offer it
+//! ```
+//!
+//! The state is read once for each round without packets, and never while there are packets. Without a view, or with a policy that
+//! is off, everything is as if this file were not there.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use lasthop_sched::{
+    CpuState, GuestView, LastOffer, Look, LookRound, Modes, Occupancy, Policy, look, occupy,
+};
+use lasthop_verdict::PortId;
+
+/// If the CPU comes back later than this, another thread took it.
+const TAKEN_NS: u64 = 10_000;
+
+/// The state of the host's scheduler, read as memory. Times in it are not asked for and may be 0.
+pub trait SchedulerView: Debug + Send + Sync {
+    /// The threads of the guest behind a port, seen from a CPU; `None` if they are not known.
+    fn guest(&self, port: PortId, own_cpu: u16) -> Option<GuestView>;
+    /// A CPU; `None` if it is not known.
+    fn cpu(&self, number: u16) -> Option<CpuState>;
+}
+
+/// How often policies decided, and how: all counted since the worker started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PolicyCounters {
+    /// Look: busy-polled on, since the guest that owes an answer runs on another CPU.
+    pub look_polls: u64,
+    /// Look: gave the CPU to a guest that waits for it.
+    pub look_yields: u64,
+    /// Look: armed its rings before the end of the learned time, since the guest sleeps or waits for another CPU.
+    pub look_sleeps: u64,
+    /// Look: went by the learned time, since the guest is not seen.
+    pub look_unseen: u64,
+    /// Yield: kept the CPU, where it would have been offered without a view.
+    pub offers_spared: u64,
+    /// Yield: offered the CPU.
+    pub offers: u64,
+    /// Offers of both policies that another thread took.
+    pub offers_taken: u64,
+}
+
+/// The view and the policies of a worker.
+#[derive(Debug, Default)]
+pub(crate) struct Scheduling {
+    view: Option<Arc<dyn SchedulerView>>,
+    modes: Modes,
+    /// When the CPU came back from the last offer, and whether another thread took it.
+    last: Option<(u64, bool)>,
+    /// When an offer without a view would have been due last.
+    probed_ns: u64,
+    pub(crate) counters: PolicyCounters,
+}
+
+/// The step after a round without packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum IdleStep {
+    /// Rings without packets for this long are armed.
+    Arm(u64),
+    /// The CPU is offered, and the rings are looked at again.
+    Offer,
+}
+
+impl Scheduling {
+    pub(crate) fn set(&mut self, view: Option<Arc<dyn SchedulerView>>, modes: Modes) {
+        (self.view, self.modes) = (view, modes);
+    }
+
+    /// Whether the last receiver is of interest.
+    #[inline]
+    pub(crate) fn looks(&self) -> bool {
+        self.view.is_some() && self.modes.is_used(Policy::Look)
+    }
+
+    /// Whether the CPU's state decides when it is offered.
+    pub(crate) fn yields(&self) -> bool {
+        self.view.is_some() && self.modes.is_used(Policy::Yield)
+    }
+
+    /// The step after a round without packets at `now`; `debtor` is the port that packets went to last.
+    pub(crate) fn idle_step(&mut self, round: &LookRound, debtor: Option<PortId>, now: u64) -> IdleStep {
+        let guest = self.guest(debtor);
+        let known = guest.as_ref().filter(|guest| guest.is_known());
+        let step = match (look(round, known), known) {
+            (Look::Yield, _) if self.offer_is_due(Some(&WANTED), now) => {
+                self.counters.look_yields += 1;
+                return IdleStep::Offer;
+            }
+            (Look::Poll | Look::Yield, _) => IdleStep::Arm(round.max_ns),
+            (Look::Sleep, _) => IdleStep::Arm(0),
+        };
+        match (step, known) {
+            (_, None) => self.counters.look_unseen += 1,
+            (IdleStep::Arm(0), _) => self.counters.look_sleeps += 1,
+            _ => self.counters.look_polls += 1,
+        }
+        step
+    }
+
+    fn guest(&self, debtor: Option<PortId>) -> Option<GuestView> {
+        self.view.as_ref()?.guest(debtor?, own_cpu())
+    }
+
+    /// Whether the CPU is to be offered at `now`.
+    pub(crate) fn occupies(&mut self, now: u64) -> Occupancy {
+        let own = self.view.as_ref().and_then(|view| view.cpu(own_cpu()));
+        let is_probe_due = now.saturating_sub(self.probed_ns) >= lasthop_sched::bounds::OFFER_NS;
+        if is_probe_due {
+            self.probed_ns = now;
+        }
+        if self.offer_is_due(own.as_ref(), now) {
+            self.counters.offers += 1;
+            return Occupancy::Offer;
+        }
+        self.counters.offers_spared += u64::from(is_probe_due);
+        Occupancy::Keep
+    }
+
+    fn offer_is_due(&self, own: Option<&CpuState>, now: u64) -> bool {
+        let last = self.last.map(|(at, was_taken)| LastOffer { age_ns: now.saturating_sub(at), was_taken });
+        occupy(own, last) == Occupancy::Offer
+    }
+
+    /// Offers the CPU; whether another thread took it.
+    pub(crate) fn offer(&mut self, clock_ns: impl Fn() -> u64, offer: impl FnOnce()) -> bool {
+        let offered_ns = clock_ns();
+        offer();
+        let back_ns = clock_ns();
+        let is_taken = back_ns.saturating_sub(offered_ns) > TAKEN_NS;
+        (self.last, self.probed_ns) = (Some((back_ns, is_taken)), back_ns);
+        self.counters.offers_taken += u64::from(is_taken);
+        is_taken
+    }
+}
+
+/// A CPU that a guest's thread waits for.
+const WANTED: CpuState = CpuState { occupant: lasthop_sched::Occupant::Thread(0), waiting: 1 };
+
+/// The CPU that this thread has; the kernel keeps its number in memory of the process, so there is no system call.
+fn own_cpu() -> u16 {
+    u16::try_from(rustix::thread::sched_getcpu()).unwrap_or(u16::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lasthop_sched::{Mode, Occupant};
+    use std::cell::Cell;
+    use std::sync::Mutex;
+
+    const PORT: PortId = PortId(3);
+    const ROUND: LookRound =
+        LookRound { idle_ns: 60_000, learned_ns: 50_000, max_ns: 200_000, is_posted: false };
+
+    /// A view that says the same of each CPU, and knows one guest.
+    #[derive(Debug, Default)]
+    struct FakeView {
+        guest: Mutex<GuestView>,
+        waiting: Mutex<u32>,
+    }
+
+    impl SchedulerView for FakeView {
+        fn guest(&self, port: PortId, _: u16) -> Option<GuestView> {
+            (port == PORT).then(|| *self.guest.lock().unwrap())
+        }
+
+        fn cpu(&self, _: u16) -> Option<CpuState> {
+            Some(CpuState { occupant: Occupant::Thread(1), waiting: *self.waiting.lock().unwrap() })
+        }
+    }
+
+    fn seeing() -> (Scheduling, Arc<FakeView>) {
+        let (mut scheduling, view) = (Scheduling::default(), Arc::new(FakeView::default()));
+        scheduling.set(Some(Arc::clone(&view) as Arc<dyn SchedulerView>), Modes::default());
+        (scheduling, view)
+    }
+
+    #[test]
+    fn policies_decide_with_a_view_and_unless_they_are_off() {
+        let (mut scheduling, view) = seeing();
+        let mut modes = Modes::default();
+        [Policy::Look, Policy::Yield].into_iter().for_each(|policy| modes.set(policy, Mode::On));
+        scheduling.set(Some(view), modes);
+        assert!(scheduling.looks() && scheduling.yields());
+        modes.set(Policy::Look, Mode::Off);
+        scheduling.set(scheduling.view.clone(), modes);
+        assert!(!scheduling.looks() && scheduling.yields());
+        scheduling.set(None, modes);
+        assert!(!scheduling.looks() && !scheduling.yields());
+    }
+
+    #[test]
+    fn a_thread_polls_yields_or_sleeps_as_the_receiver_does() {
+        let (mut scheduling, view) = seeing();
+        let mut step = |guest: GuestView, port, now| {
+            *view.guest.lock().unwrap() = guest;
+            scheduling.idle_step(&ROUND, port, now)
+        };
+        let none = GuestView::default();
+        assert_eq!(step(GuestView { running: 1, ..none }, Some(PORT), 1), IdleStep::Arm(ROUND.max_ns));
+        assert_eq!(step(GuestView { blocked: 1, ..none }, Some(PORT), 2), IdleStep::Arm(0));
+        assert_eq!(step(GuestView { waiting_here: 1, ..none }, Some(PORT), 3), IdleStep::Offer);
+        let unseen = [(GuestView { running: 1, unknown: 1, ..none }, Some(PORT)), (none, None)];
+        for (guest, port) in unseen {
+            assert_eq!(step(guest, port, 4), IdleStep::Arm(0), "the learned time is over");
+        }
+        let expected = PolicyCounters {
+            look_polls: 1,
+            look_yields: 1,
+            look_sleeps: 1,
+            look_unseen: 2,
+            ..PolicyCounters::default()
+        };
+        assert_eq!(scheduling.counters, expected);
+    }
+
+    #[test]
+    fn an_offer_that_nothing_took_is_not_repeated_at_once() {
+        let (mut scheduling, view) = seeing();
+        let clock_ns = Cell::new(100_000);
+        *view.waiting.lock().unwrap() = 1;
+        assert_eq!(scheduling.occupies(clock_ns.get()), Occupancy::Offer);
+        assert!(!scheduling.offer(|| clock_ns.get(), || ()), "it came back at once");
+        assert_eq!(scheduling.occupies(clock_ns.get() + 19_999), Occupancy::Keep);
+        assert_eq!(scheduling.occupies(clock_ns.get() + 20_000), Occupancy::Offer);
+        assert!(scheduling.offer(|| clock_ns.get(), || clock_ns.set(clock_ns.get() + TAKEN_NS + 1)));
+        assert_eq!(scheduling.occupies(clock_ns.get()), Occupancy::Offer, "it is still waited for");
+        *view.waiting.lock().unwrap() = 0;
+        assert_eq!(scheduling.occupies(clock_ns.get() + 20_000), Occupancy::Keep);
+        let counters = scheduling.counters;
+        assert_eq!((counters.offers, counters.offers_taken, counters.offers_spared), (3, 1, 1));
+    }
+}
