@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lasthop_engine::{
-    Capture, Engine, EngineError, EngineSettings, FormerCounters, PORT_COUNTERS_BYTES, PortConfig,
-    PortDevice, PortStats, RingInspection, RingStats, RunningProfile, SavedCounters, Watch, WorkerStats,
+    Capture, Engine, EngineError, EngineSettings, FormerCounters, PORT_COUNTERS_BYTES, PolicyCounters,
+    PortConfig, PortDevice, PortStats, RingInspection, RingStats, RunningProfile, SavedCounters, Watch,
+    WorkerStats,
 };
 use lasthop_fabric::Drops as DropCounters;
 use lasthop_fabric::bounds::TAP_BYTES;
@@ -22,6 +23,7 @@ use lasthop_api::orders::{HostDevice, SwitchPort};
 use lasthop_api::report::{
     DropCounts, FdbLine, FdbReport, PortReport, RingReport, StatsReport, SwitchInside, WorkerReport,
 };
+use lasthop_api::sched::PolicyCounts;
 use lasthop_api::settings::SwitchSettings;
 use lasthop_api::switches::{SwitchName, SwitchSpec};
 use lasthop_api::vnic::describe_features;
@@ -452,5 +454,18 @@ fn worker_report(worker: WorkerStats) -> WorkerReport {
         leased: worker.handoffs.leased,
         returned: worker.handoffs.returned,
         wakes: worker.wakes,
+        policies: policy_counts(&worker.policies),
+    }
+}
+
+fn policy_counts(counters: &PolicyCounters) -> PolicyCounts {
+    PolicyCounts {
+        look_polls: counters.look_polls,
+        look_yields: counters.look_yields,
+        look_sleeps: counters.look_sleeps,
+        look_unseen: counters.look_unseen,
+        offers_spared: counters.offers_spared,
+        offers: counters.offers,
+        offers_taken: counters.offers_taken,
     }
 }

@@ -27,6 +27,7 @@ mod interface;
 mod keeper;
 mod profiles;
 mod reports;
+mod scheduler;
 mod sessions;
 mod succession;
 mod switches;
@@ -301,6 +302,10 @@ impl Switch {
             Order::HostDevice { name, device } => return self.datapath.set_host_device(&name, device),
             Order::Denied { name, errno } => return self.interface.port_denied(&name, errno),
             Order::Switches => Ok(Answer::Switches(self.switches())),
+            Order::Scheduler { policies, guests } => {
+                let view = fds.and_then(|mut fds| fds.pop());
+                self.datapath.see_scheduler(view.as_ref(), &policies, &guests).map(|()| Answer::Done)
+            }
             Order::Stats => self.datapath.stats().map(Answer::Stats),
             Order::Inspect { name } => {
                 let askers = self.interface.askers(&self.datapath);
@@ -315,6 +320,7 @@ impl Switch {
                 version: STATE_VERSION,
                 prepares: true,
                 keeps_flows: true,
+                sees_scheduler: true,
                 program: env!("CARGO_PKG_VERSION").to_owned(),
                 vnic_keys: VnicSpec::KEYS.iter().map(|key| (*key).to_owned()).collect(),
             }),

@@ -50,7 +50,7 @@ impl Supervisor {
         })?;
         port.is_changing = true;
         let order = Order::ChangePort(port.as_told(&to));
-        self.order(order, OrderPurpose::Changed(Changing { port: number, to, changes }), asker);
+        self.order(order, OrderPurpose::Changed(Box::new(Changing { port: number, to, changes })), asker);
         Ok(None)
     }
 

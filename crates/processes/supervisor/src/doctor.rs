@@ -97,6 +97,7 @@ impl Supervisor {
             workers: settings.workers.0,
             cpus: settings.cpus.as_ref().map(ToString::to_string),
             sandboxes: self.sandboxes(),
+            scheduler: self.sched_report_if_on(),
         }
     }
 

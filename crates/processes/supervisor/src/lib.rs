@@ -34,7 +34,7 @@ mod driver;
 mod ends;
 mod fdb;
 mod flows;
-
+mod front_end;
 mod lent;
 mod lifecycle;
 mod lifetime_counters;
@@ -53,6 +53,7 @@ mod records;
 mod requested;
 mod requests;
 mod saved_session;
+mod scheduler;
 mod showing;
 mod sockets;
 mod source;
@@ -77,6 +78,7 @@ use lasthop_api::fdb::StaticEntry;
 use lasthop_api::orders::{Report, Request};
 use lasthop_api::port::PortSpec;
 use lasthop_api::rundir::{RunDir, control_socket, datapath_socket};
+use lasthop_api::sched::ViewMode;
 use lasthop_api::settings::SwitchSettings;
 use lasthop_api::switches::SwitchSpec;
 use lasthop_api::vnic::VnicSpec;
@@ -103,6 +105,7 @@ use port::Port;
 use previous::PreviousState;
 use records::ConfiguredNames;
 use saved_session::SavedSession;
+use scheduler::Scheduler;
 use sockets::ListenSocket;
 use source::Source;
 use stage::Stage;
@@ -121,6 +124,8 @@ pub struct RunSettings {
     pub control_group: Option<String>,
     /// Devices that a control plane may have; `None` is all or none, as switches are.
     pub datapath_devices: Option<DevicePatterns>,
+    /// Whether the view of the host's scheduler is opened.
+    pub scheduler_view: ViewMode,
     /// Settings of the inner processes.
     pub switch: SwitchSettings,
     /// The default one first.
@@ -218,6 +223,7 @@ struct Supervisor {
     waiting: BTreeMap<u64, Waiting>,
     next_request: u64,
     liveness: Liveness,
+    scheduler: Scheduler,
     /// A change decides which ports' links depend on uplinks.
     tracking_is_late: bool,
     stage: Stage,
@@ -275,6 +281,7 @@ impl Supervisor {
             waiting: BTreeMap::new(),
             next_request: 0,
             liveness: Liveness::default(),
+            scheduler: Scheduler::new(run.scheduler_view),
             tracking_is_late: false,
             stage: Stage::Starting,
             store: Store::of_environment(),
@@ -292,6 +299,7 @@ impl Supervisor {
             self.tend_placeholders();
             self.watch_datapath_listener();
             self.settle_controller();
+            self.settle_scheduler(Instant::now());
             self.proceed_with_clients();
             self.watch_channels();
             self.deposit(Instant::now());
@@ -340,6 +348,7 @@ impl Supervisor {
             self.devices_due(),
             self.upgrade_due(),
             self.liveness.due(),
+            self.scheduler.due(),
         ];
         let slice_boost = self.slice_boost.as_ref().map(SliceBoost::until);
         let datapath_listener = self.datapath_listener.as_ref().and_then(DatapathListener::due);

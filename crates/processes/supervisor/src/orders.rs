@@ -209,7 +209,7 @@ impl Supervisor {
             OrderPurpose::SwitchAdded { name, is_new } => self.switch_added(&name, is_new, result.map(drop)),
             OrderPurpose::SwitchSet { spec } => self.switch_is_set(spec, result.map(drop)),
             OrderPurpose::SwitchRemoved { spec } => self.switch_removed(spec, result.map(drop)),
-            OrderPurpose::Changed(changing) => self.changed(changing, result),
+            OrderPurpose::Changed(changing) => self.changed(*changing, result),
             OrderPurpose::Removed => result.map(|_| Value::Bool(true)),
             OrderPurpose::FdbAdded { port, entry } => result.and_then(|_| {
                 self.remember_entry(port, entry)?;
@@ -223,7 +223,13 @@ impl Supervisor {
                 self.datapaths_restored(result.map(drop));
                 Ok(Value::Null)
             }
-            OrderPurpose::Restored | OrderPurpose::Tracked => result.map(|_| Value::Null),
+            OrderPurpose::SchedulerAsked(starts) => {
+                self.scheduler_known(starts, result);
+                Ok(Value::Null)
+            }
+            OrderPurpose::Restored | OrderPurpose::Tracked | OrderPurpose::SchedulerTold => {
+                result.map(|_| Value::Null)
+            }
             OrderPurpose::TakenOver { port, attachment } => {
                 self.taken_over(port, attachment, result.map(drop))
             }
@@ -256,7 +262,7 @@ impl Supervisor {
             match waiting.what {
                 OrderPurpose::Added { port, is_new: true } => self.forget_port(port),
                 OrderPurpose::SwitchAdded { name, is_new: true } => self.forget_switch(&name),
-                OrderPurpose::Changed(changing) => drop(self.changed(changing, Err(switch_down()))),
+                OrderPurpose::Changed(changing) => drop(self.changed(*changing, Err(switch_down()))),
                 _ => {}
             }
             if let (Some(asker), false) = (waiting.asker, is_starting) {

@@ -26,6 +26,7 @@ use lasthop_runtime::log::say_of_others;
 
 use super::access::Access;
 use super::device::DevicePort;
+use super::front_end::FrontEnd;
 use super::placeholder::Placeholder;
 use super::sockets::{ListenSocket, check_length, connect_to};
 
@@ -112,6 +113,7 @@ pub(super) struct Port {
     last_end: Option<(String, Instant)>,
     /// The process at the other end, as far as the system tells.
     peer_pid: Option<i32>,
+    peer_user: Option<u32>,
     /// Descriptors of front ends that this process has not closed yet.
     pub(super) arrears: PendingCloses,
     /// Guests sent away, and when the last one was.
@@ -180,6 +182,7 @@ impl Port {
             refusal: None,
             last_end: None,
             peer_pid: None,
+            peer_user: None,
             refused_guests: 0,
             last_refused: None,
         }
@@ -211,6 +214,8 @@ impl Port {
             vnic: VnicSpec {
                 link,
                 memory_max: vnic.memory_max.filter(|max| *max != MemoryMax::default()),
+                // Of the supervisor alone.
+                vcpus: None,
                 ..vnic.clone()
             },
             leads,
@@ -360,6 +365,12 @@ impl Port {
     /// Notes the process at the other end of a connection.
     pub(super) fn meet(&mut self, fd: &ForeignFd) {
         self.peer_pid = lasthop_engine::peer_process(fd.as_fd());
+        self.peer_user = lasthop_engine::peer_user(fd.as_fd());
+    }
+
+    /// The process at the other end and its user, as far as the system tells.
+    pub(super) fn front_end(&self) -> Option<FrontEnd> {
+        Some(FrontEnd { pid: self.peer_pid?, user: self.peer_user? })
     }
 
     /// Notes how a connection ended.

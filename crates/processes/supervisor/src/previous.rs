@@ -338,6 +338,7 @@ mod tests {
             dir: "/run/test".into(),
             control_group: None,
             datapath_devices: None,
+            scheduler_view: Default::default(),
             switch: SwitchSettings::new(Settings::default()).expect("defaults"),
             switches: switches.iter().map(|switch| switch.parse().expect("a switch")).collect(),
             vnics: vnics.iter().map(|vnic| vnic.parse().expect("a vnic")).collect(),

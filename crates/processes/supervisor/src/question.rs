@@ -43,7 +43,7 @@ pub(super) enum OrderPurpose {
         spec: SwitchSpec,
     },
     /// The port has its new settings.
-    Changed(Changing),
+    Changed(Box<Changing>),
     Removed,
     /// The port's link follows the uplinks'.
     Tracked,
@@ -53,6 +53,9 @@ pub(super) enum OrderPurpose {
         entry: StaticEntry,
     },
     FdbDeleted(StaticEntry),
+    /// Whether the process of this start knows the order that tells of the scheduler's view.
+    SchedulerAsked(u64),
+    SchedulerTold,
     /// As it was in the switch before.
     Restored,
     /// Datapaths are as they were, and it has the memory of flows.
@@ -100,6 +103,7 @@ pub(super) enum Question {
         controller: Rc<ControllerAnswer>,
     },
     List,
+    Scheduler,
     Show {
         name: String,
     },

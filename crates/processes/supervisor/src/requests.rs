@@ -48,6 +48,8 @@ const METHODS: &[&str] = &[
     "capture",
     "profile",
     "doctor",
+    "sched.show",
+    "sched.set",
     "config.show",
     "version",
     "upgrade",
@@ -139,6 +141,8 @@ impl Supervisor {
             "capture" => self.capture(&rpc::params(params)?, asker).map(|()| None),
             "profile" => self.profile(&rpc::params(params)?, asker).map(|()| None),
             "doctor" => self.doctor(rpc::params::<MaybeNamed>(params)?.name, asker),
+            "sched.show" => rpc::params(params).and_then(|Nothing {}| self.sched_show(asker)),
+            "sched.set" => self.sched_set(&rpc::params(params)?).map(Some),
             "config.show" => rpc::params(params).and_then(|Nothing {}| self.config().map(Some)),
             "version" => rpc::params(params).and_then(|Nothing {}| self.version().map(Some)),
             _ => Err(no_such_method(method)),
@@ -200,6 +204,14 @@ impl Supervisor {
         }
     }
 
+    fn sched_show(&mut self, asker: &Asker) -> Result<Option<Value>, Fault> {
+        if self.process.is_up() {
+            self.ask(Question::Scheduler, asker)
+        } else {
+            to_json(&self.sched_report(&StatsReport::default())).map(Some)
+        }
+    }
+
     fn vnic_show(&mut self, name: String, asker: &Asker) -> Result<Option<Value>, Fault> {
         self.find_vnic(&name)?;
         let question = Question::Show { name };
@@ -237,6 +249,7 @@ impl Supervisor {
             sandbox: Some(settings.sandbox),
             control_group: self.control_group.clone(),
             datapath_devices: self.datapath_devices.clone(),
+            scheduler_view: self.scheduler.setting(),
         };
         let spec = |port: &Port| port.spec.clone().without_default_socket(&self.dir);
         let vnics = self.ports.values().filter(|port| port.device().is_none());
@@ -311,6 +324,7 @@ impl Supervisor {
             (Question::Doctor { name, controller }, Answer::Inspection(inside)) => {
                 self.facts(name.as_deref(), Some(inside), controller)
             }
+            (Question::Scheduler, Answer::Stats(stats)) => to_json(&self.sched_report(&stats)),
             (Question::List, Answer::Stats(stats)) => self.list(&stats),
             (Question::Ports { name }, Answer::Stats(stats)) => self.describe_ports(name.as_deref(), &stats),
             (Question::Show { name }, Answer::Stats(stats)) => {

@@ -302,7 +302,7 @@ impl Supervisor {
         for (report, _) in reports {
             match report {
                 Report::Reply {
-                    result: Ok(Answer::Knows { version, prepares, keeps_flows, program, vnic_keys }),
+                    result: Ok(Answer::Knows { version, prepares, keeps_flows, program, vnic_keys, .. }),
                     ..
                 } => {
                     let skills = Skills { prepares, keeps_flows, program, vnic_keys };

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::report::{ControlClient, DevicePortReport, Ended, FdbLine, PortReport, SandboxReport, VnicReport};
+use crate::sched::SchedReport;
 
 /// The answer to "doctor": facts of one moment, no judgement.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -55,6 +56,9 @@ pub struct SwitchFacts {
     /// The sandboxes of the inner processes.
     #[serde(default)]
     pub sandboxes: Vec<SandboxReport>,
+    /// The view of the host's scheduler, without counters; none if it is off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scheduler: Option<SchedReport>,
 }
 
 /// The controller process.

@@ -41,6 +41,7 @@ pub mod report;
 pub mod roles;
 pub mod rpc;
 pub mod rundir;
+pub mod sched;
 pub mod settings;
 pub mod switches;
 pub mod upcalls;

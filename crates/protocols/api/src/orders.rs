@@ -9,6 +9,7 @@ use crate::fdb::{Flush, StaticEntry};
 use crate::port::Leads;
 use crate::profile::ProfileSpec;
 use crate::report::{FdbReport, StatsReport, SwitchInside};
+use crate::sched::{PolicyModes, SeenGuest};
 use crate::switches::SwitchSpec;
 use crate::vnic::VnicSpec;
 use lasthop_runtime::fault::Fault;
@@ -76,6 +77,9 @@ pub enum Order {
     Connect,
     /// The same, for a connection of the controller process.
     ConnectController,
+    /// The attached descriptor is the view of the host's scheduler, with these guests in it; without one there is no view any more. Only for
+    /// a process that says that it knows this order ([`Answer::Knows`]).
+    Scheduler { policies: PolicyModes, guests: Vec<SeenGuest> },
     /// All counters.
     Stats,
     /// How far all guests have come, or the one of the named port.
@@ -116,6 +120,7 @@ impl Order {
                 | Self::FdbAdd(_)
                 | Self::Restore(_)
                 | Self::Know
+                | Self::Scheduler { .. }
                 | Self::Hold
                 | Self::Bring { .. }
                 | Self::TakeOver { .. }
@@ -216,14 +221,16 @@ pub enum Answer {
     Fdb(FdbReport),
     Inspection(Inspection),
     Switches(Vec<SwitchInside>),
-    /// Of orders, reports and sessions: `STATE_VERSION`. Programs of before do not know [`Order::Prepare`], or write no flows into the memory
-    /// of [`Order::Restore`], and say nothing of it.
+    /// Of orders, reports and sessions: `STATE_VERSION`. Programs of before do not know [`Order::Prepare`] or [`Order::Scheduler`], or write
+    /// no flows into the memory of [`Order::Restore`], and say nothing of it.
     Knows {
         version: u64,
         #[serde(default)]
         prepares: bool,
         #[serde(default)]
         keeps_flows: bool,
+        #[serde(default)]
+        sees_scheduler: bool,
         /// Its version, for people; empty before it was told.
         #[serde(default)]
         program: String,

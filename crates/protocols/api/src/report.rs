@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::fdb::StaticEntry;
 use crate::port::PortSpec;
+use crate::sched::PolicyCounts;
 use crate::settings::Settings;
 use crate::switches::{ControllerKind, SwitchName, SwitchSpec};
 use crate::vnic::change::Change;
@@ -174,6 +175,9 @@ pub struct WorkerReport {
     /// Times it woke another worker.
     #[serde(default)]
     pub wakes: u64,
+    /// Decisions by the view of the scheduler; none without one.
+    #[serde(default, skip_serializing_if = "PolicyCounts::is_none")]
+    pub policies: PolicyCounts,
 }
 
 /// The forwarding tables, by switch and then by address.

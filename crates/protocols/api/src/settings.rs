@@ -7,6 +7,7 @@ use crate::cpus::CpuList;
 use crate::device_patterns::DevicePatterns;
 use crate::hysteresis::Hysteresis;
 use crate::modules::{FdbEntries, ModuleName};
+use crate::sched::ViewMode;
 use crate::switches::{ControllerKind, FailMode, SwitchSpec};
 use crate::upcalls::UpcallBounds;
 use crate::workers::Workers;
@@ -62,6 +63,11 @@ pub struct Settings {
     #[arg(long, value_name = "NAMES")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub datapath_devices: Option<DevicePatterns>,
+    /// Have workers look and yield by the state of the host's scheduler while a guest is attached, where the kernel permits that
+    /// (auto), or never (off) [default: off]
+    #[arg(long, value_name = "auto|off")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scheduler_view: Option<ViewMode>,
 }
 
 impl Settings {
@@ -79,6 +85,7 @@ impl Settings {
             sandbox: self.sandbox.or(other.sandbox),
             control_group: self.control_group.or(other.control_group),
             datapath_devices: self.datapath_devices.or(other.datapath_devices),
+            scheduler_view: self.scheduler_view.or(other.scheduler_view),
         }
     }
 }
@@ -124,6 +131,7 @@ impl SwitchSettings {
             sandbox,
             control_group: _,
             datapath_devices: _,
+            scheduler_view: _,
         } = asked;
         cpus.as_ref().map_or(Ok(()), CpuList::check)?;
         Ok(Self {

@@ -54,6 +54,7 @@ use lasthop_api::hysteresis::Hysteresis;
 use lasthop_api::modules::{FdbEntries, ModuleName};
 use lasthop_api::names;
 use lasthop_api::port::PortSpec;
+use lasthop_api::sched::ViewMode;
 use lasthop_api::settings::Settings;
 use lasthop_api::switches::{ControllerKind, FailMode, SwitchSpec};
 use lasthop_api::upcalls::UpcallBounds;
@@ -115,6 +116,8 @@ struct File {
     control_group: Option<String>,
     #[serde(rename = "datapath-devices")]
     datapath_devices: Option<DevicePatterns>,
+    #[serde(rename = "scheduler-view")]
+    scheduler_view: Option<ViewMode>,
     #[serde(default)]
     switch: Vec<Spanned<SwitchSpec>>,
     #[serde(default)]
@@ -180,6 +183,7 @@ fn parse(text: &str) -> Result<Config, Mistake> {
         sandbox: file.sandbox,
         control_group: file.control_group,
         datapath_devices: file.datapath_devices,
+        scheduler_view: file.scheduler_view,
     };
     Ok(Config { settings, switches, vnics, ports, fdb: file.fdb })
 }

@@ -36,6 +36,7 @@ const WHEN: &[(&str, When)] = &[
     ("socket_mode", When::Now),
     ("socket_owner", When::Now),
     ("socket_group", When::Now),
+    ("vcpus", When::Now),
     ("mtu", When::Attach),
     ("features_off", When::Attach),
 ];

@@ -8,6 +8,7 @@ mod link;
 mod memory;
 mod name;
 mod parse;
+mod vcpus;
 pub mod vlans;
 
 pub use access::SocketMode;
@@ -17,6 +18,7 @@ pub use limits::mac as mac_text;
 pub use link::LinkState;
 pub use memory::MemoryMax;
 pub use name::Name;
+pub use vcpus::Vcpus;
 pub use vlans::{trunk as vlan_list, vid as vid_number};
 
 use std::path::{Path, PathBuf};
@@ -94,6 +96,9 @@ pub struct VnicSpec {
     /// Group of the socket's file, by name or number.
     #[serde(default, alias = "socket-group", skip_serializing_if = "Option::is_none")]
     pub socket_group: Option<String>,
+    /// Threads of the front end that the view of the scheduler takes for the guest's vCPUs; those with the names of vCPUs if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vcpus: Option<Vcpus>,
     /// The VLAN that it is in, without tags.
     #[serde(default, with = "vlans::vid", skip_serializing_if = "Option::is_none")]
     pub vlan: Option<Vid>,
@@ -130,6 +135,7 @@ impl VnicSpec {
         "socket-mode",
         "socket-owner",
         "socket-group",
+        "vcpus",
     ];
 
     /// The keys with which other processes are told of it: those whose value is not the usual one, and some more.
@@ -159,6 +165,7 @@ impl VnicSpec {
             socket_mode: None,
             socket_owner: None,
             socket_group: None,
+            vcpus: None,
             vlan: None,
             trunk: None,
             native: None,

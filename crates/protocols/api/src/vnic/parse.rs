@@ -1,6 +1,6 @@
 //! `NAME[,switch=NAME][,socket=PATH][,mode=listen|connect][,mac=..][,queues=N][,mtu=N][,memory-max=SIZE]
 //! [,features-off=A+B][,vlan=VID][,trunk=VID+VID-VID][,native=VID][,isolated=true|false][,storm-broadcast=N]
-//! [,storm-multicast=N][,storm-unknown=N]`.
+//! [,storm-multicast=N][,storm-unknown=N][,vcpus=THREADS]`.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -38,6 +38,7 @@ fn set(spec: &mut VnicSpec, key: &str, value: &str) -> Result<(), Fault> {
         "socket-mode" => spec.socket_mode = Some(value.parse()?),
         "socket-owner" => spec.socket_owner = Some(value.to_owned()),
         "socket-group" => spec.socket_group = Some(value.to_owned()),
+        "vcpus" => spec.vcpus = Some(value.parse()?),
         "features-off" => spec.features_off = FeatureSet::of(value.split('+'))?,
         "storm-broadcast" => spec.storm_broadcast = check_storm(key, number(key, value)?)?,
         "storm-multicast" => spec.storm_multicast = check_storm(key, number(key, value)?)?,

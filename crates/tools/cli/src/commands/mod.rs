@@ -14,6 +14,7 @@ mod pattern;
 mod port;
 mod profile;
 mod run;
+mod sched;
 mod switch;
 mod watch;
 
@@ -30,6 +31,7 @@ use lasthop_api::hysteresis::Hysteresis;
 use lasthop_api::port::PortSpec;
 use lasthop_api::roles::{CONTROLLER_ROLE, DRIVER_ROLE, SWITCH_ROLE};
 use lasthop_api::rundir;
+use lasthop_api::sched::PolicyChange;
 use lasthop_api::settings::{Settings, SwitchSettings};
 use lasthop_api::switches::{SwitchName, SwitchSpec};
 use lasthop_api::vnic::{Name, VnicSpec};
@@ -66,6 +68,9 @@ enum Command {
     /// Make, remove and list switches: vnics of different switches never exchange a frame
     #[command(subcommand)]
     Switch(SwitchCommand),
+    /// Show the view of the host's scheduler, and set the policies that use it
+    #[command(subcommand)]
+    Sched(SchedCommand),
     /// Look for mistakes in a configuration file, all at once, without running it
     Check {
         /// The file [default: /etc/lasthop/lasthop.toml, the service's]
@@ -196,7 +201,7 @@ struct RunArgs {
     /// A vnic: NAME[,switch=NAME][,socket=PATH][,mode=listen|connect] [,mac=ADDRESS][,queues=N][,mtu=N]
     /// [,memory-max=64G][,features-off=CSUM+TSO4] [,storm-broadcast=N][,storm-multicast=N][,storm-unknown=N]
     /// [,vlan=VID][,trunk=VID+VID-VID][,native=VID] [,isolated=true][,link=down] [,socket-mode=0660]
-    /// [,socket-owner=USER][,socket-group=GROUP] (may be repeated)
+    /// [,socket-owner=USER][,socket-group=GROUP][,vcpus=THREADS] (may be repeated)
     #[arg(long = "vnic", value_name = "NAME[,KEY=VALUE]...")]
     vnics: Vec<VnicSpec>,
     /// A network device as a port: DEVICE[,backend=auto|af_packet|af_xdp][,queues=N][,host=shared|off|port] [,transit=true]
@@ -220,7 +225,8 @@ enum VnicCommand {
         /// of the guest's memory, default 1T), features-off=CSUM+TSO4 (not offered to the guest), vlan=VID (untagged),
         /// trunk=VID+VID-VID (tagged), native=VID (untagged on a trunk), isolated=true (talks to others only), storm-broadcast=N, storm-multicast=N, storm-unknown=N (frames per second
         /// from the guest that may be flooded; 0, the default, is no limit), link=down (nothing passes), socket-mode=0660, socket-owner=USER,
-        /// socket-group=GROUP (who may attach)
+        /// socket-group=GROUP (who may attach), vcpus=auto, none, name:BEGINNING or N+N (threads of the VMM that are the guest's
+        /// vCPUs, for the view of the scheduler)
         #[arg(value_name = "NAME[,KEY=VALUE]...")]
         vnic: VnicSpec,
     },
@@ -229,7 +235,7 @@ enum VnicCommand {
         /// The vnics, and last the changes; * and ? stand for letters of names: 'vm0*'
         ///
         /// Changes: link=down|up, mac=ADDRESS, memory-max=SIZE, storm-broadcast=N, storm-multicast=N, storm-unknown=N,
-        /// socket-mode=0660, socket-owner=USER, socket-group=GROUP at once; mtu=BYTES, features-off=CSUM+TSO4 when a
+        /// socket-mode=0660, socket-owner=USER, socket-group=GROUP, vcpus=THREADS at once; mtu=BYTES, features-off=CSUM+TSO4 when a
         /// guest attaches next. KEY=none resets a key to its default
         #[arg(value_names = ["NAME", "KEY=VALUE[,KEY=VALUE]"], num_args = 2.., required = true)]
         words: Vec<String>,
@@ -305,6 +311,18 @@ enum SwitchCommand {
     },
     /// List all switches
     List,
+}
+
+#[derive(Debug, Subcommand)]
+enum SchedCommand {
+    /// Show whether there is a view, the threads of each guest, and how often each policy decided
+    Show,
+    /// Set a policy until the service ends
+    Set {
+        /// The policy, look or yield, and its mode: on, off, or auto (on, if measurements showed a gain)
+        #[arg(value_name = "POLICY=on|off|auto")]
+        change: PolicyChange,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -433,6 +451,7 @@ fn with_directory(command: Command, dir: Option<&Path>, json: bool) -> Result<Ex
         Command::Vnic(command) => question.vnic(command),
         Command::Port(command) => question.port(command),
         Command::Switch(command) => question.switch(command),
+        Command::Sched(command) => question.sched(command),
         Command::Config(ConfigCommand::Show) => question.config(),
         Command::Fdb(command) => question.fdb(command),
         Command::Flow(command) => question.flow(command),

@@ -90,6 +90,7 @@ fn told(dir: &Path, args: &RunArgs) -> Result<RunSettings, Fault> {
 fn settings(dir: PathBuf, file: Config, flags: Config) -> Result<RunSettings, Fault> {
     let asked = flags.settings.over(file.settings);
     let (control_group, datapath_devices) = (asked.control_group.clone(), asked.datapath_devices.clone());
+    let scheduler_view = asked.scheduler_view.unwrap_or_default();
     let switch = SwitchSettings::new(asked)?;
     let named = file.switches.into_iter().chain(flags.switches);
     let switches: Vec<_> = std::iter::once(switch.default_switch()).chain(named).collect();
@@ -101,7 +102,18 @@ fn settings(dir: PathBuf, file: Config, flags: Config) -> Result<RunSettings, Fa
     (1..ports.len()).try_for_each(|at| port::check_beside(&ports[at], &ports[..at]))?;
     check_members(&switches, &all)?;
     check_entries(&file.fdb, &all)?;
-    Ok(RunSettings { dir, control_group, datapath_devices, switch, switches, vnics, ports, fdb: file.fdb })
+    let fdb = file.fdb;
+    Ok(RunSettings {
+        dir,
+        control_group,
+        datapath_devices,
+        scheduler_view,
+        switch,
+        switches,
+        vnics,
+        ports,
+        fdb,
+    })
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use lasthop_api::cpus;
 use lasthop_api::report::SandboxReport;
 use lasthop_api::rundir::{control_socket, option};
+use lasthop_api::sched::{GuestReport, SchedReport};
 use lasthop_runtime::fault::{Fault, Kind};
 use lasthop_runtime::procfs;
 use lasthop_runtime::sandbox::{SandboxMode, summary};
@@ -116,7 +117,8 @@ fn switches<'a>(dir: &Path, processes: &'a [Process]) -> Vec<(&'a Process, PathB
 /// All about the switch process and its machine, by two looks.
 pub(super) fn findings(before: &Facts, facts: &Facts) -> Vec<Finding> {
     let switch = &facts.switch;
-    let host = [descriptors(switch), processors(switch)].into_iter().flatten();
+    let scheduler = switch.scheduler.as_ref().map(scheduler);
+    let host = [descriptors(switch), processors(switch), scheduler].into_iter().flatten();
     let mut findings = vec![process(switch).about(None, Link::Switch)];
     findings.extend(facts.controller.as_ref().map(|facts| {
         controller::controller(before.controller.as_ref(), facts).about(None, Link::Controller)
@@ -238,6 +240,21 @@ fn processors(switch: &SwitchFacts) -> Option<Verdict> {
     })
 }
 
+/// The view of the host's scheduler. Without one packets pass as well, so nothing here is a warning.
+fn scheduler(report: &SchedReport) -> Verdict {
+    if let Some(why) = &report.why {
+        return Verdict::ok(format!("no view of the scheduler: {why}"));
+    }
+    let unseen = |guest: &GuestReport| Some(format!("{} ({})", guest.vnic, guest.why.as_ref()?));
+    let unseen: Vec<String> = report.guests.iter().filter_map(unseen).collect();
+    let seen = report.guests.len() - unseen.len();
+    let text = format!("view of the scheduler: {seen} of {} seen", count(report.guests.len(), "guest"));
+    Verdict::ok(match unseen.is_empty() {
+        true => text,
+        false => format!("{text}, not {}", unseen.join(", ")),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -271,6 +288,23 @@ mod tests {
         assert!(verdict.text.contains("the running switch is 0.0.0"), "{}", verdict.text);
         let many = SwitchFacts { workers: 9, cpus: Some("0-1".into()), ..sound };
         assert_eq!(processors(&many).map(|verdict| verdict.state), Some(State::Warning));
+    }
+
+    #[test]
+    fn guests_that_the_view_does_not_see_are_named_with_the_remedy() {
+        let guest = |vnic: &str, why: Option<&str>| GuestReport {
+            vnic: vnic.to_owned(),
+            pid: Some(7),
+            kind: None,
+            why: why.map(str::to_owned),
+            threads: Vec::new(),
+        };
+        let guests = vec![guest("vm1", None), guest("vm2", Some("set debug-threads"))];
+        let open = SchedReport { is_open: true, guests, ..SchedReport::default() };
+        let text = scheduler(&open).text;
+        assert_eq!(text, "view of the scheduler: 1 of 2 guests seen, not vm2 (set debug-threads)");
+        let none = SchedReport { why: Some("no guest is attached".to_owned()), ..SchedReport::default() };
+        assert_eq!(scheduler(&none).text, "no view of the scheduler: no guest is attached");
     }
 
     #[test]

@@ -1,0 +1,146 @@
+//! The view of the host's scheduler: there while a guest is attached, told to each switch process, and missed by nothing.
+
+mod support;
+
+use std::process::Command;
+use std::sync::mpsc::channel;
+
+use lasthop_guest::Guest;
+use rustix::process::{Signal, geteuid};
+use serde_json::Value;
+use support::guests::{ONE, TWO, frame, guest, receive, send};
+use support::{Switch, eventually, lasthop, signal};
+
+const VNICS: [&str; 4] = ["--vnic", "one", "--vnic", "two"];
+/// Only root may load the programs, and only outside of containers.
+const SKIPPED: &[u8] = b"skip scheduler-view: only root in the host's PID namespace has a view\n";
+
+/// Whether a view can be opened here; without it, the test of the missing view has to do.
+fn can_see() -> bool {
+    let namespace = std::fs::read_link("/proc/self/ns/pid").expect("a namespace");
+    let can = geteuid().is_root() && namespace.to_str() == Some("pid:[4026531836]");
+    if !can {
+        let _ = std::io::Write::write_all(&mut std::io::stderr(), SKIPPED);
+    }
+    can
+}
+
+fn start(words: &[&str]) -> Switch {
+    Switch::start(&[&["--scheduler-view", "auto"], words].concat())
+}
+
+fn report(switch: &Switch) -> Value {
+    switch.json(&["sched", "show"])
+}
+
+/// Both ways, so that the switch waits for an answer of each.
+fn exchange(one: &mut Guest, two: &mut Guest, number: u32) {
+    send(one, &frame(TWO, ONE, number, 60));
+    assert_eq!(receive(two), frame(TWO, ONE, number, 60));
+    send(two, &frame(ONE, TWO, number, 60));
+    assert_eq!(receive(one), frame(ONE, TWO, number, 60));
+}
+
+/// The decisions of all workers by a view of the guest.
+fn decisions(report: &Value) -> u64 {
+    let of = |worker: &Value| {
+        let counts = ["look_polls", "look_yields", "look_sleeps"];
+        counts.iter().filter_map(|count| worker[count].as_u64()).sum::<u64>()
+    };
+    report["workers"].as_array().expect("workers").iter().map(of).sum()
+}
+
+/// Lets packets pass until a switch process decides by the view.
+fn decides_by_the_view(switch: &Switch, one: &mut Guest, two: &mut Guest) {
+    let mut number = 0;
+    eventually("a decision by the view", || {
+        number += 1;
+        exchange(one, two, number);
+        (decisions(&report(switch)) > 0).then_some(())
+    });
+}
+
+/// Threads of this process are the guests' vCPUs, by their name. One test has them all: they are seen by each switch here.
+#[test]
+fn guests_are_seen_from_the_first_to_the_last_by_each_switch_process() {
+    if !can_see() {
+        return;
+    }
+    let (end, ended) = channel::<()>();
+    let (tell, told) = channel();
+    let vcpu = std::thread::Builder::new().name("vcpu0".to_owned()).spawn(move || {
+        tell.send(rustix::thread::gettid().as_raw_nonzero().get()).expect("heard");
+        let _ = ended.recv();
+    });
+    let (vcpu, tid) = (vcpu.expect("a thread"), told.recv().expect("its number"));
+    let switch = start(&VNICS);
+    let none = report(&switch);
+    assert_eq!((&none["is_open"], &none["why"]), (&false.into(), &"no guest is attached".into()), "{none}");
+    let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    let seen = eventually("both guests", || {
+        let report = report(&switch);
+        let guests = report["guests"].as_array().expect("guests");
+        let sleeps = |guest: &Value| guest["threads"][0]["activity"] == "sleeping";
+        (guests.len() == 2 && guests.iter().all(sleeps)).then_some(report)
+    });
+    assert_eq!(seen["guests"][0]["threads"][0]["tid"], tid, "{seen}");
+    assert_eq!(seen["guests"][0]["kind"], "vmm", "{seen}");
+    decides_by_the_view(&switch, &mut one, &mut two);
+    let doctor = switch.ask(&["doctor", "--switch"]).out;
+    assert!(doctor.contains("view of the scheduler: 2 of 2 guests seen"), "{doctor}");
+
+    let pid = switch.switch_pid().expect("a switch process");
+    signal(pid, Signal::KILL);
+    eventually("the next one", || switch.switch_pid().filter(|next| *next != pid));
+    decides_by_the_view(&switch, &mut one, &mut two);
+    switch.ask(&["upgrade"]).ok();
+    decides_by_the_view(&switch, &mut one, &mut two);
+
+    switch.ask(&["sched", "set", "look=off"]).ok();
+    let policies = report(&switch)["policies"].clone();
+    assert_eq!((&policies[0]["mode"], &policies[0]["is_used"]), (&"off".into(), &false.into()));
+    assert!(switch.ask(&["sched", "set", "telepathy=on"]).err.contains("look, yield"));
+
+    drop((one, two));
+    eventually("the end of the view", || (report(&switch)["is_open"] == false).then_some(()));
+    drop(end);
+    vcpu.join().expect("it ended");
+}
+
+#[test]
+fn without_rights_it_is_said_once_and_packets_pass() {
+    let base = tempfile::tempdir().expect("a directory");
+    let words = [&["--scheduler-view", "auto"], &VNICS[..]].concat();
+    let switch = if geteuid().is_root() {
+        let mut command = Command::new("setpriv");
+        let less = "-bpf,-perfmon,-sys_admin";
+        command.args(["--bounding-set", less, "--inh-caps", less, env!("CARGO_BIN_EXE_lasthop")]);
+        Switch::spawn_by(command, base, &words)
+    } else {
+        Switch::spawn(base, &words)
+    };
+    eventually("the switch", || switch.log().contains("switch is running").then_some(()));
+    for round in 0..2 {
+        let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+        exchange(&mut one, &mut two, round);
+        drop((one, two));
+        let waits = || ["one", "two"].iter().all(|name| switch.port(name)["state"] == "waiting for guest");
+        eventually("the guests' ends", || waits().then_some(()));
+    }
+    let said = switch.log().lines().filter(|line| line.contains("the view of the scheduler")).count();
+    assert_eq!(said, 1, "{}", switch.log());
+    let guest = guest(&switch, "one", ONE);
+    let why = report(&switch)["why"].clone();
+    assert!(why.as_str().expect("a reason").contains("the view of the scheduler"), "{why}");
+    drop(guest);
+}
+
+#[test]
+fn by_default_there_is_none() {
+    let switch = Switch::start(&VNICS);
+    let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    exchange(&mut one, &mut two, 1);
+    assert_eq!(report(&switch)["why"], "scheduler-view = \"off\"");
+    assert!(!switch.log().contains("scheduler"), "{}", switch.log());
+    assert!(lasthop(&["run", "--scheduler-view", "perhaps"]).err.contains("auto"));
+}

@@ -1,0 +1,72 @@
+//! The view of the host's scheduler, as the supervisor passes it: which threads are which port's guest.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use lasthop_engine::SchedulerView;
+use lasthop_foreign::ForeignFd;
+use lasthop_sched::{CpuState, GuestView};
+use lasthop_sched_view::ViewReader;
+use lasthop_sched_view::layout::Slot;
+use lasthop_verdict::PortId;
+
+use lasthop_api::sched::{PolicyModes, SeenGuest};
+use lasthop_runtime::fault::Fault;
+
+use super::datapath::Datapath;
+
+/// Times in states are not asked for: engine and policies that it has go by the states alone.
+const NO_TIME: u64 = 0;
+
+/// The view and the guests in it; made anew with each order.
+#[derive(Debug)]
+struct SeenGuests {
+    view: ViewReader,
+    /// By the port's number; none of a port whose guest is not seen.
+    slots: Vec<Box<[Slot]>>,
+}
+
+impl SeenGuests {
+    fn map(view: &ForeignFd, guests: &[(PortId, &SeenGuest)]) -> io::Result<Self> {
+        let view = ViewReader::map(view.as_fd())?;
+        let mut slots =
+            vec![Box::default(); guests.iter().map(|(port, _)| port.index() + 1).max().unwrap_or(0)];
+        for (port, guest) in guests {
+            let all = guest.slots.iter().map(|(number, generation)| Slot::new(*number, *generation));
+            slots[port.index()] = all.collect::<Option<Box<[Slot]>>>().unwrap_or_default();
+        }
+        Ok(Self { view, slots })
+    }
+}
+
+impl SchedulerView for SeenGuests {
+    fn guest(&self, port: PortId, own_cpu: u16) -> Option<GuestView> {
+        let slots = self.slots.get(port.index()).filter(|slots| !slots.is_empty())?;
+        Some(GuestView::new(own_cpu, slots.iter().map(|slot| self.view.thread(*slot, NO_TIME))))
+    }
+
+    fn cpu(&self, number: u16) -> Option<CpuState> {
+        self.view.cpu(number, NO_TIME)
+    }
+}
+
+impl Datapath {
+    /// Has the workers look and yield by the view behind the descriptor; without one, as if there were none.
+    pub(super) fn see_scheduler(
+        &self,
+        view: Option<&ForeignFd>,
+        policies: &PolicyModes,
+        guests: &[SeenGuest],
+    ) -> Result<(), Fault> {
+        // A port may have gone since the supervisor looked.
+        let number = |guest: &SeenGuest| self.port_named(&guest.port).map(|port| port.number);
+        let guests: Vec<_> = guests.iter().filter_map(|guest| Some((number(guest)?, guest))).collect();
+        let seen = view.map(|view| SeenGuests::map(view, &guests)).transpose();
+        let seen = seen.map_err(|error| Fault::internal("map the view of the scheduler", error))?;
+        let seen = seen.map(|seen| Arc::new(seen) as Arc<dyn SchedulerView>);
+        self.engine()
+            .set_scheduler_view(seen, policies.modes())
+            .map_err(|error| Fault::refused(error.to_string()))
+    }
+}

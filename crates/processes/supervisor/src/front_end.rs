@@ -1,0 +1,46 @@
+//! The process at the other end of a vhost-user connection.
+
+use std::os::unix::fs::MetadataExt;
+
+use lasthop_sched_view::ThreadId;
+
+/// The front end of a guest: the process that the socket names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FrontEnd {
+    pub(super) pid: i32,
+    pub(super) user: u32,
+}
+
+impl FrontEnd {
+    /// The process, if it still is that of the connection's user.
+    pub(super) fn process(self) -> Result<ThreadId, String> {
+        let Self { pid, user } = self;
+        let owner = std::fs::metadata(format!("/proc/{pid}")).map(|process| process.uid());
+        match owner {
+            Ok(owner) if owner == user => {}
+            Ok(owner) => {
+                return Err(format!("process {pid} is of user {owner}, and its front end of user {user}"));
+            }
+            Err(_) => return Err(format!("its front end, process {pid}, has ended")),
+        }
+        ThreadId::of(pid.cast_unsigned()).map_err(|error| error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own_user() -> u32 {
+        rustix::process::geteuid().as_raw()
+    }
+
+    #[test]
+    fn a_front_end_of_another_user_or_one_that_is_gone_is_refused() {
+        let pid = i32::try_from(std::process::id()).expect("a pid");
+        assert!(FrontEnd { pid, user: own_user() }.process().is_ok());
+        let forged = FrontEnd { pid, user: own_user() + 1 }.process().expect_err("another user's");
+        assert!(forged.contains(&format!("user {}", own_user() + 1)), "{forged}");
+        assert!(FrontEnd { pid: i32::MAX, user: own_user() }.process().expect_err("none").contains("ended"));
+    }
+}

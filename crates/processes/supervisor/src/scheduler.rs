@@ -1,0 +1,399 @@
+//! The view of the host's scheduler: open while a guest is attached, and told to the switch process.
+//!
+//! ```text
+//!   first guest attaches ──> view opened, programs attached          last guest gone ──> view closed
+//!   every guest          ──> SO_PEERCRED: its front end's process ──> /proc: threads of vCPUs ──> tracked
+//!   switch process       <── descriptor, slots of each guest, policies; after each change, and to each new process that knows the order
+//! ```
+//!
+//! The front end's process is the one that connected, or that listens. It is refused if its user is another than the connection's, or
+//! if its number went to another process since. Only its threads, and children that it traces, are tracked: see
+//! `lasthop_sched_view::guest_threads`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use lasthop_foreign::ForeignFd;
+use lasthop_sched::{Activity, Modes};
+use lasthop_sched_view::guest_threads::{GuestKind, GuestThreads, ProcessSnapshot, ThreadChoice};
+use lasthop_sched_view::layout::Slot;
+use lasthop_sched_view::{ThreadId, ViewWriter};
+use serde_json::Value;
+
+use lasthop_api::orders::{Answer, Order};
+use lasthop_api::report::StatsReport;
+use lasthop_api::sched::{
+    GuestReport, PolicyChange, PolicyModes, SchedReport, SeenGuest, ThreadReport, ViewMode, WorkerPolicies,
+};
+use lasthop_runtime::clock::{Pause, earlier};
+use lasthop_runtime::fault::Fault;
+use lasthop_runtime::log::say;
+
+use super::Supervisor;
+use super::front_end::FrontEnd;
+use super::port::Port;
+use super::question::OrderPurpose;
+use super::stage::Stage;
+
+/// Pause between two looks for a guest's threads; doubles. A VMM makes its vCPUs after it connects.
+const LOOK_MIN: Duration = Duration::from_millis(250);
+/// A look takes some 10 us for each thread of the front end.
+const LOOK_MAX: Duration = Duration::from_secs(8);
+/// The same of user-mode Linux, which has a process for each program of the guest. Until it is found, the guest counts as not seen.
+const LOOK_MAX_USER_MODE: Duration = Duration::from_secs(1);
+
+/// A guest that is attached, by its front end and the choice of the user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Attached {
+    front_end: Option<FrontEnd>,
+    choice: ThreadChoice,
+}
+
+/// Its threads.
+#[derive(Debug)]
+struct Watched {
+    guest: Attached,
+    /// The process when it was seen first, told from a later one of the same number.
+    process: Option<ThreadId>,
+    threads: Result<GuestThreads, String>,
+    next: Instant,
+    pause: Pause,
+}
+
+/// All that the supervisor knows of the host's scheduler.
+#[derive(Debug, Default)]
+pub(super) struct Scheduler {
+    setting: ViewMode,
+    modes: Modes,
+    /// None without a guest; else the view, or why there is none.
+    view: Option<Result<ViewWriter, String>>,
+    guests: BTreeMap<u32, Watched>,
+    /// The switch process, by the number of its start, that was asked whether it knows the order, and that does.
+    asked: u64,
+    knows: u64,
+    /// The guests that it was told of last; none if it has to be told in any case.
+    told: Option<Vec<SeenGuest>>,
+    /// Why there is no view was said.
+    is_said: bool,
+}
+
+impl Scheduler {
+    pub(super) fn new(setting: ViewMode) -> Self {
+        Self { setting, ..Self::default() }
+    }
+
+    /// When threads are to be looked for.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let is_open = matches!(self.view, Some(Ok(_)));
+        self.guests.values().filter(|_| is_open).map(|guest| Some(guest.next)).fold(None, earlier)
+    }
+
+    /// As the user set it, if that is not the default.
+    pub(super) fn setting(&self) -> Option<ViewMode> {
+        Some(self.setting).filter(|setting| *setting != ViewMode::default())
+    }
+
+    /// These guests are attached, and no others.
+    fn note_guests(&mut self, attached: BTreeMap<u32, Attached>, now: Instant) {
+        self.guests.retain(|port, watched| attached.get(port) == Some(&watched.guest));
+        for (port, guest) in attached {
+            self.guests.entry(port).or_insert_with(|| Watched::new(guest, now));
+        }
+    }
+
+    /// Opens the view with the first guest, closes it with the last.
+    fn open_or_close(&mut self) {
+        if self.guests.is_empty() {
+            if self.view.take().is_some_and(|view| view.is_ok()) {
+                self.told = None;
+            }
+        } else if self.view.is_none() {
+            let opened = ViewWriter::open().map_err(|error| error.to_string());
+            let opened = opened.and_then(|mut view| {
+                let attached = view.attach().map(|()| view);
+                attached.map_err(|error| format!("the view of the scheduler cannot be started: {error}"))
+            });
+            if let (Err(why), false) = (&opened, self.is_said) {
+                self.is_said = true;
+                say!(Warning: "{why}; workers look and yield by time, as with scheduler-view = \"off\"");
+            }
+            self.told = None;
+            self.view = Some(opened);
+        }
+    }
+
+    /// Looks for the threads of guests whose time has come, and has the view track those and no others.
+    fn look_for_threads(&mut self, now: Instant) {
+        let Some(Ok(view)) = &mut self.view else { return };
+        let mut has_looked = false;
+        for guest in self.guests.values_mut().filter(|guest| guest.next <= now) {
+            guest.look(now);
+            has_looked = true;
+        }
+        if !has_looked && self.told.is_some() {
+            return;
+        }
+        let wanted: BTreeSet<(u32, u64)> = self.guests.values().flat_map(Watched::threads).map(key).collect();
+        view.sweep();
+        let others = view.tracked().filter(|tracked| !wanted.contains(&key(tracked.thread)));
+        let others: Vec<u32> = others.map(|tracked| tracked.thread.tid).collect();
+        others.into_iter().for_each(|tid| view.forget(tid));
+        let known: BTreeSet<(u32, u64)> = view.tracked().map(|tracked| key(tracked.thread)).collect();
+        for (tid, start_ticks) in wanted.difference(&known) {
+            // One that has ended, or has no room, makes its guest one that is not seen.
+            let _ = view.track(ThreadId { tid: *tid, start_ticks: *start_ticks });
+        }
+    }
+
+    /// The slots of each guest all of whose threads are tracked.
+    fn seen(&self, name: impl Fn(u32) -> Option<String>) -> Vec<SeenGuest> {
+        let slots = self.slots();
+        let seen = |(port, guest): (&u32, &Watched)| {
+            let slots: Option<Vec<Slot>> =
+                guest.threads().map(|thread| slots.get(&key(thread)).copied()).collect();
+            let slots = slots.filter(|slots| !slots.is_empty())?;
+            let slots = slots.into_iter().map(|slot| (slot.number(), slot.generation())).collect();
+            Some(SeenGuest { port: name(*port)?, slots })
+        };
+        self.guests.iter().filter_map(seen).collect()
+    }
+
+    fn slots(&self) -> BTreeMap<(u32, u64), Slot> {
+        let Some(Ok(view)) = &self.view else { return BTreeMap::new() };
+        view.tracked().map(|tracked| (key(tracked.thread), tracked.slot)).collect()
+    }
+
+    fn report(&self, name: impl Fn(u32) -> Option<String>, stats: &StatsReport) -> SchedReport {
+        let is_open = matches!(self.view, Some(Ok(_)));
+        let why = match &self.view {
+            Some(Err(why)) => Some(why.clone()),
+            None if self.setting == ViewMode::Off => Some("scheduler-view = \"off\"".to_owned()),
+            None => Some("no guest is attached".to_owned()),
+            Some(Ok(_)) => None,
+        };
+        let guest = |(port, guest): (&u32, &Watched)| {
+            let threads = guest.threads().map(|thread| self.thread_report(thread)).collect();
+            Some(GuestReport {
+                vnic: name(*port)?,
+                pid: guest.guest.front_end.map(|front_end| front_end.pid),
+                kind: guest.threads.as_ref().ok().map(|found| kind_word(found.kind).to_owned()),
+                why: guest.threads.as_ref().err().cloned(),
+                threads,
+            })
+        };
+        let guests = self.guests.iter().filter(|_| is_open).filter_map(guest).collect();
+        let workers = stats.workers.iter();
+        let workers = workers.map(|worker| WorkerPolicies { index: worker.index, counts: worker.policies });
+        SchedReport {
+            setting: self.setting,
+            is_open,
+            why,
+            policies: SchedReport::policies(&self.modes, is_open),
+            guests,
+            workers: workers.collect(),
+        }
+    }
+
+    fn thread_report(&self, thread: ThreadId) -> ThreadReport {
+        let slot = self.slots().get(&key(thread)).copied();
+        let state = match (&self.view, slot) {
+            (Some(Ok(view)), Some(slot)) => view.reader().thread(slot, 0),
+            _ => None,
+        };
+        let word = match state.map(|state| state.activity) {
+            Some(Activity::Running) => "running",
+            Some(Activity::Runnable) => "waiting",
+            Some(Activity::Blocked) => "sleeping",
+            None => "unknown",
+        };
+        ThreadReport { tid: thread.tid, activity: word.to_owned(), cpu: state.map(|state| state.cpu) }
+    }
+}
+
+impl Attached {
+    fn of(port: &Port) -> Self {
+        // The characters are those of a list inside of KEY=VALUE,KEY=VALUE.
+        let choice = port.spec.vcpus.as_ref().map(|vcpus| vcpus.as_str().replace('+', ",").parse());
+        Self { front_end: port.front_end(), choice: choice.and_then(Result::ok).unwrap_or_default() }
+    }
+}
+
+impl Watched {
+    fn new(guest: Attached, now: Instant) -> Self {
+        let threads = Err("its threads were not looked for yet".to_owned());
+        Self { guest, process: None, threads, next: now, pause: Pause::new(LOOK_MIN, LOOK_MAX) }
+    }
+
+    fn threads(&self) -> impl Iterator<Item = ThreadId> {
+        self.threads.iter().flat_map(|found| found.threads.iter().copied())
+    }
+
+    fn look(&mut self, now: Instant) {
+        self.threads = self.find();
+        let is_user_mode = self.threads.as_ref().is_ok_and(|found| found.kind == GuestKind::UserMode);
+        let pause = self.pause.take();
+        self.next = now + if is_user_mode { pause.min(LOOK_MAX_USER_MODE) } else { pause };
+    }
+
+    fn find(&mut self) -> Result<GuestThreads, String> {
+        let Some(front_end) = self.guest.front_end else {
+            return Err("its front end is in a PID namespace that is not seen from here".to_owned());
+        };
+        let process = front_end.process()?;
+        if *self.process.get_or_insert(process) != process {
+            return Err(format!("its front end, process {}, has ended", front_end.pid));
+        }
+        let pid = front_end.pid.cast_unsigned();
+        let snapshot = ProcessSnapshot::read(pid)
+            .map_err(|error| format!("the threads of process {pid} cannot be read: {error}"))?;
+        snapshot.guest_threads(&self.guest.choice).map_err(|error| error.to_string())
+    }
+}
+
+impl Supervisor {
+    /// Opens, closes and updates the view as guests come and go, and tells the switch process.
+    pub(super) fn settle_scheduler(&mut self, now: Instant) {
+        if self.scheduler.setting == ViewMode::Off {
+            return;
+        }
+        let guests = self.ports.iter().filter(|(_, port)| port.device().is_none() && port.is_attached());
+        let guests = guests.map(|(number, port)| (*number, Attached::of(port))).collect();
+        self.scheduler.note_guests(guests, now);
+        self.scheduler.open_or_close();
+        self.scheduler.look_for_threads(now);
+        if matches!(self.stage, Stage::Serving) && self.process.is_up() && self.upgrade.is_none() {
+            self.tell_of_scheduler();
+        }
+    }
+
+    /// Tells the switch process of changes, if it knows the order; else asks it whether it does.
+    fn tell_of_scheduler(&mut self) {
+        let starts = self.process.starts();
+        if self.scheduler.knows != starts {
+            // One that was never told has nothing to forget.
+            if self.scheduler.asked != starts && matches!(self.scheduler.view, Some(Ok(_))) {
+                self.scheduler.asked = starts;
+                self.order(Order::Know, OrderPurpose::SchedulerAsked(starts), None);
+            }
+            return;
+        }
+        let seen = self.scheduler.seen(|number| self.name_of_port(number));
+        if self.scheduler.told.as_ref() == Some(&seen) {
+            return;
+        }
+        let view = match &self.scheduler.view {
+            Some(Ok(view)) => match view.descriptor().as_fd().try_clone_to_owned() {
+                Ok(view) => vec![ForeignFd::from(view)],
+                // No descriptor is left: tried again at the next event.
+                Err(_) => return,
+            },
+            _ => Vec::new(),
+        };
+        let policies = PolicyModes::new(&self.scheduler.modes);
+        let order = Order::Scheduler { policies, guests: seen.clone() };
+        self.scheduler.told = Some(seen);
+        self.order_with(order, view, OrderPurpose::SchedulerTold, None);
+    }
+
+    fn name_of_port(&self, number: u32) -> Option<String> {
+        self.ports.get(&number).map(|port: &Port| port.spec.name.to_string())
+    }
+
+    /// The switch process of this start has answered whether it knows the order.
+    pub(super) fn scheduler_known(&mut self, starts: u64, answer: Result<Answer, Fault>) {
+        if matches!(answer, Ok(Answer::Knows { sees_scheduler: true, .. })) {
+            (self.scheduler.knows, self.scheduler.told) = (starts, None);
+        }
+    }
+
+    /// The answer to "sched.show".
+    pub(super) fn sched_report(&self, stats: &StatsReport) -> SchedReport {
+        self.scheduler.report(|number| self.name_of_port(number), stats)
+    }
+
+    /// For the doctor; none if there is to be no view.
+    pub(super) fn sched_report_if_on(&self) -> Option<SchedReport> {
+        (self.scheduler.setting == ViewMode::Auto).then(|| self.sched_report(&StatsReport::default()))
+    }
+
+    /// Sets the mode of a policy.
+    pub(super) fn sched_set(&mut self, change: &PolicyChange) -> Result<Value, Fault> {
+        let (policy, mode) = change.resolve()?;
+        self.scheduler.modes.set(policy, mode);
+        self.scheduler.told = None;
+        Ok(Value::Bool(true))
+    }
+}
+
+fn key(thread: ThreadId) -> (u32, u64) {
+    (thread.tid, thread.start_ticks)
+}
+
+fn kind_word(kind: GuestKind) -> &'static str {
+    match kind {
+        GuestKind::Vmm => "vmm",
+        GuestKind::Dpdk => "dpdk",
+        GuestKind::UserMode => "user-mode",
+        GuestKind::Chosen => "chosen",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attached(front_end: Option<FrontEnd>) -> Attached {
+        Attached { front_end, choice: ThreadChoice::Auto }
+    }
+
+    fn own_process() -> FrontEnd {
+        let pid = i32::try_from(std::process::id()).expect("a pid");
+        FrontEnd { pid, user: rustix::process::geteuid().as_raw() }
+    }
+
+    #[test]
+    fn a_later_process_of_the_same_number_is_not_taken_for_the_front_end() {
+        let mut guest = Watched::new(attached(Some(own_process())), Instant::now());
+        let own = ThreadId::of(std::process::id()).expect("this one");
+        guest.process = Some(ThreadId { start_ticks: own.start_ticks + 1, ..own });
+        assert!(guest.find().expect_err("another one").contains("has ended"));
+    }
+
+    #[test]
+    fn the_user_chooses_among_threads_of_the_front_end_alone() {
+        let (front_end, own) = (Some(own_process()), ThreadId::current().expect("this one"));
+        let find = |number| {
+            let guest = Attached { front_end, choice: ThreadChoice::Numbers(vec![number]) };
+            Watched::new(guest, Instant::now()).find()
+        };
+        assert_eq!(find(own.tid).expect("this thread").threads, [own]);
+        assert!(find(1).expect_err("of init").contains("not one of the front end's"));
+    }
+
+    #[test]
+    fn a_guest_in_another_pid_namespace_is_not_seen_and_looks_get_rarer() {
+        let now = Instant::now();
+        let mut guest = Watched::new(attached(None), now);
+        guest.look(now);
+        assert!(guest.threads.as_ref().expect_err("none").contains("PID namespace"));
+        let first = guest.next;
+        guest.look(first);
+        assert_eq!((first - now, guest.next - first), (LOOK_MIN, 2 * LOOK_MIN));
+    }
+
+    #[test]
+    fn guests_are_those_that_are_attached_now() {
+        let (mut scheduler, now) = (Scheduler::new(ViewMode::Auto), Instant::now());
+        let guest = |pid| attached(Some(FrontEnd { pid, user: 0 }));
+        scheduler.note_guests(BTreeMap::from([(1, guest(7)), (2, attached(None))]), now);
+        scheduler.guests.get_mut(&1).expect("there").process = Some(ThreadId { tid: 7, start_ticks: 3 });
+        scheduler.note_guests(BTreeMap::from([(1, guest(7))]), now);
+        assert!(scheduler.guests[&1].process.is_some() && scheduler.guests.len() == 1);
+        scheduler.note_guests(BTreeMap::from([(1, guest(8))]), now);
+        assert!(scheduler.guests[&1].process.is_none(), "another front end is looked at anew");
+        scheduler.note_guests(BTreeMap::new(), now);
+        scheduler.open_or_close();
+        assert!(scheduler.guests.is_empty() && scheduler.view.is_none());
+    }
+}

@@ -1,0 +1,239 @@
+//! The view of the host's scheduler: its setting, its policies, and the report of `lasthop sched show`.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use lasthop_runtime::fault::Fault;
+use lasthop_sched::{Mode, Modes, Policy};
+
+/// Whether the supervisor opens the view of the scheduler.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ViewMode {
+    /// While a guest is attached, where the kernel permits it.
+    Auto,
+    /// Never: see docs/results/scheduler-view.md for the reason.
+    #[default]
+    Off,
+}
+
+impl FromStr for ViewMode {
+    type Err = Fault;
+
+    fn from_str(text: &str) -> Result<Self, Fault> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "off" => Ok(Self::Off),
+            _ => Err(Fault::params(format!("scheduler-view must be \"auto\" or \"off\", not \"{text}\""))),
+        }
+    }
+}
+
+/// Policies that the engine carries out, of those that `lasthop_sched` has.
+pub const POLICIES: [Policy; 2] = [Policy::Look, Policy::Yield];
+
+/// The mode of each policy, by name, as in orders and reports.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct PolicyModes(pub BTreeMap<String, String>);
+
+impl PolicyModes {
+    pub fn new(modes: &Modes) -> Self {
+        let word = |policy: Policy| (policy.name().to_owned(), mode_word(modes.get(policy)).to_owned());
+        Self(POLICIES.map(word).into())
+    }
+
+    /// Words of other versions that mean nothing here change nothing.
+    pub fn modes(&self) -> Modes {
+        let mut modes = Modes::default();
+        for (name, mode) in &self.0 {
+            if let (Some(policy), Some(mode)) = (policy_named(name), mode_of(mode)) {
+                modes.set(policy, mode);
+            }
+        }
+        modes
+    }
+}
+
+fn policy_named(name: &str) -> Option<Policy> {
+    POLICIES.into_iter().find(|policy| policy.name() == name)
+}
+
+fn mode_of(word: &str) -> Option<Mode> {
+    [Mode::On, Mode::Off, Mode::Auto].into_iter().find(|mode| mode_word(*mode) == word)
+}
+
+const fn mode_word(mode: Mode) -> &'static str {
+    match mode {
+        Mode::On => "on",
+        Mode::Off => "off",
+        Mode::Auto => "auto",
+    }
+}
+
+/// A change of one policy, as `look=off`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PolicyChange {
+    pub policy: String,
+    pub mode: String,
+}
+
+impl PolicyChange {
+    /// # Errors
+    /// One sentence that names the policies or the modes.
+    pub fn resolve(&self) -> Result<(Policy, Mode), Fault> {
+        let Some(policy) = policy_named(&self.policy) else {
+            let names = POLICIES.map(Policy::name).join(", ");
+            return Err(Fault::params(format!(
+                "there is no policy \"{}\"; the policies are: {names}",
+                self.policy
+            )));
+        };
+        let mode = mode_of(&self.mode).ok_or_else(|| {
+            Fault::params(format!("the mode of a policy is on, off or auto, not \"{}\"", self.mode))
+        })?;
+        Ok((policy, mode))
+    }
+}
+
+impl FromStr for PolicyChange {
+    type Err = Fault;
+
+    fn from_str(text: &str) -> Result<Self, Fault> {
+        let Some((policy, mode)) = text.split_once('=') else {
+            return Err(Fault::params(format!("\"{text}\" is no change of a policy, as look=off is")));
+        };
+        let change = Self { policy: policy.to_owned(), mode: mode.to_owned() };
+        change.resolve().map(|_| change)
+    }
+}
+
+/// A guest in the view, as the switch process is told of it: each of its threads by slot and generation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SeenGuest {
+    pub port: String,
+    pub slots: Vec<(u16, u16)>,
+}
+
+/// Decisions of a worker by the view, since it started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PolicyCounts {
+    /// Busy-polled on, since the guest that owes an answer runs on another CPU.
+    pub look_polls: u64,
+    /// Gave the CPU to a guest that waits for it.
+    pub look_yields: u64,
+    /// Armed rings before the end of the learned time.
+    pub look_sleeps: u64,
+    /// Went by the learned time, since the guest is not seen.
+    pub look_unseen: u64,
+    /// Kept the CPU, where it would have been offered without a view.
+    pub offers_spared: u64,
+    /// Offered the CPU.
+    pub offers: u64,
+    /// Offers that another thread took.
+    pub offers_taken: u64,
+}
+
+impl PolicyCounts {
+    /// Nothing was decided by a view.
+    pub fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// The answer to "sched.show".
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct SchedReport {
+    /// The setting.
+    pub setting: ViewMode,
+    /// The programs of the view run.
+    pub is_open: bool,
+    /// Why they do not.
+    pub why: Option<String>,
+    pub policies: Vec<PolicyReport>,
+    pub guests: Vec<GuestReport>,
+    pub workers: Vec<WorkerPolicies>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PolicyReport {
+    pub name: String,
+    /// on, off or auto.
+    pub mode: String,
+    /// Whether it decides now.
+    pub is_used: bool,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct GuestReport {
+    pub vnic: String,
+    /// The front end's process.
+    pub pid: Option<i32>,
+    /// vmm, dpdk, user-mode or chosen.
+    pub kind: Option<String>,
+    /// Why its threads are not seen.
+    pub why: Option<String>,
+    pub threads: Vec<ThreadReport>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ThreadReport {
+    pub tid: u32,
+    /// running, waiting, sleeping or unknown.
+    pub activity: String,
+    /// The CPU that it has, waits for, or had last.
+    pub cpu: Option<u16>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct WorkerPolicies {
+    pub index: usize,
+    #[serde(flatten)]
+    pub counts: PolicyCounts,
+}
+
+impl SchedReport {
+    /// Each policy, and whether it decides.
+    pub fn policies(modes: &Modes, is_open: bool) -> Vec<PolicyReport> {
+        let report = |policy: Policy| PolicyReport {
+            name: policy.name().to_owned(),
+            mode: mode_word(modes.get(policy)).to_owned(),
+            is_used: is_open && modes.is_used(policy),
+        };
+        POLICIES.map(report).into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_go_through_an_order_and_words_of_others_change_nothing() {
+        let mut modes = Modes::default();
+        modes.set(Policy::Look, Mode::Off);
+        modes.set(Policy::Yield, Mode::On);
+        let mut told = PolicyModes::new(&modes);
+        told.0.insert("telepathy".to_owned(), "on".to_owned());
+        assert_eq!(told.modes(), modes);
+        told.0.insert("look".to_owned(), "perhaps".to_owned());
+        assert_eq!(told.modes().get(Policy::Look), Mode::Auto);
+    }
+
+    #[test]
+    fn changes_name_a_policy_and_a_mode() {
+        let change: PolicyChange = "look=off".parse().expect("a change");
+        assert_eq!(change.resolve(), Ok((Policy::Look, Mode::Off)));
+        for (text, remedy) in
+            [("look", "look=off"), ("telepathy=on", "look, yield"), ("yield=1", "on, off or auto")]
+        {
+            let fault = text.parse::<PolicyChange>().expect_err(text);
+            assert!(fault.message.contains(remedy), "{text}: {fault}");
+        }
+        assert!("on".parse::<ViewMode>().is_err());
+        assert_eq!("auto".parse(), Ok(ViewMode::Auto));
+    }
+}
