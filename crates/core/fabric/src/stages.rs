@@ -319,7 +319,12 @@ impl StageMeter {
         self.random
     }
 
-    fn finish(mut self) -> StageProfile {
+    /// The results. A round that is being sampled ends here: it may have slept for most of the profile.
+    fn finish(mut self, is_sampled: bool) -> StageProfile {
+        if is_sampled {
+            self.mark(WorkStage::Control);
+            self.end_round(true);
+        }
         let ports = (0..).map(PortId).zip(std::mem::take(&mut self.ports));
         let seen = ports.filter(|(_, port)| port.visits > 0).collect();
         let (asleep, interrupted) = (self.asleep.get(), self.interrupted.get());
@@ -362,8 +367,8 @@ impl Fabric {
 
     /// Ends it; its results, if there was one.
     pub fn end_profile(&mut self) -> Option<StageProfile> {
-        let Stages { meter, .. } = std::mem::take(&mut self.senders.stages);
-        Some(meter?.finish())
+        let Stages { is_on, meter } = std::mem::take(&mut self.senders.stages);
+        Some(meter?.finish(is_on))
     }
 
     /// A round begins at `now_ns`. The one before had packets or not.
@@ -449,7 +454,7 @@ mod tests {
         spend(&meter, &[(WorkStage::Kick, 9)]);
         pass(6);
         assert!(meter.next_round(1134, true, true));
-        let profile = meter.finish();
+        let profile = meter.finish(false);
         let (port, ticks) = &profile.ports[0];
         assert_eq!((profile.ports.len(), *port, ticks.visits, ticks.packets), (1, PortId(3), 1, 4));
         assert_eq!(ticks.ticks[WorkStage::Copy as usize], 72);
@@ -467,7 +472,7 @@ mod tests {
         spend(&meter, &[(WorkStage::Other, 8), (WorkStage::Kick, 3), (WorkStage::Control, 2)]);
         pass(1);
         meter.next_round(14, false, true);
-        let profile = meter.finish();
+        let profile = meter.finish(false);
         let own = |stage: WorkStage| profile.own[stage as usize];
         assert_eq!((own(WorkStage::Poll), own(WorkStage::Kick), own(WorkStage::Control)), (9, 3, 2));
         assert_eq!(
@@ -490,8 +495,7 @@ mod tests {
         meter.mark(WorkStage::Copy);
         spend(&meter, &[(WorkStage::Copy, 10)]);
         meter.end_visit(PortId(0), 1);
-        meter.next_round(0, true, true);
-        let profile = meter.finish();
+        let profile = meter.finish(true);
         assert_eq!((profile.asleep, profile.interrupted, profile.outside), (500, 1, 510));
         assert_eq!(profile.ports[0].1.ticks.iter().sum::<u64>(), 10);
     }
@@ -508,7 +512,7 @@ mod tests {
                 meter.end_visit(PortId(1), 1);
             }
         }
-        let profile = meter.finish();
+        let profile = meter.finish(false);
         assert_eq!((profile.rounds, profile.sampled), (16_000, sampled));
         assert!((900..=1100).contains(&sampled), "{sampled}");
         assert_eq!(profile.around.time, 100 * profile.around.rounds);
@@ -525,6 +529,6 @@ mod tests {
         is_on = meter.next_round(50, true, is_on);
         is_on = meter.next_round(50 + ROUND_NS_MAX, true, is_on);
         meter.next_round(60 + ROUND_NS_MAX, true, is_on);
-        assert_eq!(meter.finish().within.rounds, 1);
+        assert_eq!(meter.finish(false).within.rounds, 1);
     }
 }
