@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use lasthop_bridge_policy::entry_holds;
 use lasthop_verdict::Vid;
 
 use crate::bounds::MOVES_MAX;
@@ -30,8 +31,8 @@ pub(crate) struct Static {
 
 impl Static {
     fn holds_in(&self, vid: u16, ports: &BTreeMap<u32, Port>) -> bool {
-        let carries = || ports.get(&self.port).is_some_and(|port| port.carries(vid));
-        self.vlan.map_or_else(carries, |own| own.get() == vid)
+        let carries = |vid| ports.get(&self.port).is_some_and(|port| port.carries(vid));
+        entry_holds(self.vlan.map(Vid::get), vid, carries)
     }
 }
 

@@ -1,4 +1,4 @@
-//! The decision about a packet, by the rules of the bridge, and the bits that it depends on.
+//! The decision about a packet, by the rules of the bridge (`lasthop_bridge_policy`), and the bits that it depends on.
 //!
 //! ```text
 //!   which VLAN? ── not carried, wrong tag: dropped
@@ -13,46 +13,18 @@
 
 use std::collections::BTreeMap;
 
+use lasthop_bridge_policy::{FloodKind, SourceEntry, Target, classify};
 use lasthop_flow::{Action, Vlan};
-use lasthop_verdict::{DropReason, FrameTag, NO_VID, TagEdit, TagForm};
+use lasthop_verdict::{DropReason, FrameTag, TagEdit, TagForm};
 use lasthop_wire::headers::ETHERTYPE_VLAN;
 
 use crate::addresses::{Addresses, FdbKey};
-use crate::frame::{Frame, Looked, MAC_ONES, TCI_PRIORITY, TCI_VID, apart, apart_from_mac, apart_from_tag};
+use crate::frame::{Frame, LookRecorder, Looked, TCI_PRIORITY, apart_from_tag};
 use crate::ports::Port;
 
-/// Bridge group addresses 01-80-C2-00-00-00 to -0F, which no bridge forwards (IEEE 802.1D-2004, 7.12.6).
-const LINK_LOCAL: u64 = 0x0180_c200_0000;
-const LINK_LOCAL_MASK: u64 = MAC_ONES & !0xf;
-/// The individual/group bit of an address (IEEE 802-2014, 8.2.2).
-const GROUP: u64 = 1 << 40;
-const BROADCAST: u64 = MAC_ONES;
-
-/// Why a frame is flooded; each has its meter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Flood {
-    Broadcast,
-    Multicast,
-    Unknown,
-}
-
-impl Flood {
-    pub(crate) const ALL: [Flood; 3] = [Flood::Broadcast, Flood::Multicast, Flood::Unknown];
-
-    /// Frames per second that `port` may have flooded; 0 is no limit.
-    pub(crate) fn limit(self, port: &Port) -> u32 {
-        let limits = &port.settings.storm;
-        match self {
-            Flood::Broadcast => limits.broadcast,
-            Flood::Multicast => limits.multicast,
-            Flood::Unknown => limits.unknown,
-        }
-    }
-
-    /// The number of the meter of a port's floods.
-    pub(crate) fn meter(self, port: u32) -> u32 {
-        port * 3 + 1 + self as u32
-    }
+/// The number of the meter of a port's floods of one kind.
+pub(crate) fn meter(kind: FloodKind, port: u32) -> u32 {
+    port * 3 + 1 + kind as u32
 }
 
 /// The state that a decision looks at.
@@ -81,61 +53,25 @@ pub(crate) struct Decision {
 /// Whether the packet may come from where it came from, or why it is dropped.
 pub(crate) fn admit(view: View<'_>, frame: &Frame, looked: &mut Looked) -> Result<Admitted, DropReason> {
     let port = view.ports.get(&frame.port).ok_or(DropReason::NoFlow)?;
-    let vid = classify(port, frame, looked)?;
+    let tag_vid = frame.tag_vid(looked)?;
+    let (vid, _) = classify(&port.settings.vlans, tag_vid, &mut recorder(looked))?;
     let fdb_key = (vid, frame.src);
-    if frame.src & GROUP != 0 {
-        looked.src |= GROUP;
-        return Err(DropReason::SourceInvalid);
-    }
-    if frame.src == 0 {
-        looked.src = MAC_ONES;
-        return Err(DropReason::SourceInvalid);
-    }
-    if port.own_mac() == 0 {
-        looked.src = MAC_ONES;
-        let entered = view.addresses.find_static(fdb_key, view.ports);
-        return match entered {
-            Some(entry) if entry.port != frame.port => Err(DropReason::SourceSpoofed),
-            Some(_) => Ok(Admitted { vid, learn_at: None }),
-            None => Ok(Admitted { vid, learn_at: Some(fdb_key) }),
-        };
-    }
-    let own = || view.addresses.statics_of(frame.port, vid, view.ports).chain([port.own_mac()]);
-    if own().any(|mac| mac == frame.src) {
-        looked.src = MAC_ONES;
-        return Ok(Admitted { vid, learn_at: None });
-    }
-    // Not one of its own, nor a group's or none, which are dropped for another reason.
-    looked.src |= GROUP;
-    own().chain([0]).for_each(|mac| looked.src |= apart_from_mac(frame.src, mac));
-    Err(DropReason::SourceSpoofed)
+    let (own_mac, addresses, ports) = (port.own_mac(), view.addresses, view.ports);
+    let entered = || addresses.statics_of(frame.port, vid, ports);
+    let is_entered = || entered().any(|mac| mac == frame.src);
+    let look_up = || match addresses.find_static(fdb_key, ports) {
+        Some(entry) if entry.port != frame.port => SourceEntry::Elsewhere,
+        Some(_) => SourceEntry::Here,
+        None => SourceEntry::None(fdb_key),
+    };
+    let mut recorder = LookRecorder { looked, port_addresses: || entered().chain([own_mac]) };
+    let learn_at = lasthop_bridge_policy::admit(frame.src, own_mac, is_entered, look_up, &mut recorder)?;
+    Ok(Admitted { vid, learn_at })
 }
 
-/// The VLAN that a frame belongs to (IEEE 802.1Q-2022, 6.9.1, 8.6.2).
-fn classify(port: &Port, frame: &Frame, looked: &mut Looked) -> Result<u16, DropReason> {
-    if frame.outer.0 == 0 {
-        // A frame that ends in its tag looks untagged but for its EtherType.
-        if frame.ether_type == ETHERTYPE_VLAN {
-            looked.ether_type = u16::MAX;
-            return Err(DropReason::TooShort);
-        }
-        looked.ether_type |= apart_from_tag(frame.ether_type);
-    }
-    if frame.is_tagged() && frame.vid() != NO_VID {
-        if port.is_access() {
-            looked.tci |= apart(frame.vid().into(), NO_VID.into(), u64::MAX, 12) as u16;
-            return Err(DropReason::VlanTagged);
-        }
-        looked.tci |= TCI_VID;
-        let is_carried = port.carries(frame.vid());
-        return is_carried.then_some(frame.vid()).ok_or(DropReason::VlanNotCarried);
-    }
-    if frame.is_tagged() {
-        looked.tci |= TCI_VID;
-    }
-    let own = port.untagged_vid();
-    let is_homeless = own == NO_VID && !port.is_any();
-    if is_homeless { Err(DropReason::VlanUntagged) } else { Ok(own) }
+/// Records all but source addresses.
+fn recorder(looked: &mut Looked) -> LookRecorder<'_, impl Fn() -> std::iter::Empty<u64>> {
+    LookRecorder { looked, port_addresses: std::iter::empty }
 }
 
 /// Where a packet goes that is admitted.
@@ -153,9 +89,9 @@ pub(crate) fn route(view: View<'_>, frame: &Frame, vid: u16, mut looked: Looked)
         return Decision::drop_for(reason, looked);
     }
     let from = view.ports.get(&frame.port);
-    let metered = flood.zip(from).filter(|(flood, from)| flood.limit(from) > 0);
+    let metered = flood.zip(from).filter(|(flood, from)| flood.limit(&from.settings.storm) > 0);
     if let Some((flood, _)) = metered {
-        actions.insert(0, Action::Meter(flood.meter(frame.port)));
+        actions.insert(0, Action::Meter(meter(flood, frame.port)));
     }
     Decision { actions, looked }
 }
@@ -174,42 +110,27 @@ fn targets<'a>(
     frame: &Frame,
     vid: u16,
     looked: &mut Looked,
-) -> Result<(Targets<'a>, Option<Flood>), DropReason> {
+) -> Result<(Targets<'a>, Option<FloodKind>), DropReason> {
     let from = view.ports.get(&frame.port).ok_or(DropReason::NoFlow)?;
     let reaches = |number: u32, port: &Port| number != frame.port && from.barrier(port).is_none();
-    let everybody = || {
-        let all = view.ports.iter().map(|(number, port)| (*number, port));
-        all.filter(|(number, port)| reaches(*number, port) && port.carries(vid)).collect()
+    let look_up = || view.addresses.find((vid, frame.dst), view.ports, view.now_ns);
+    let barrier = |number| match view.ports.get(&number) {
+        Some(to) => from.barrier(to),
+        None => Some(DropReason::PortGone),
     };
-    if frame.dst & GROUP != 0 {
-        let flood = group(from, frame, looked).ok_or(DropReason::LinkLocal)?;
-        return Ok((everybody(), Some(flood)));
+    let mut recorder = recorder(looked);
+    match lasthop_bridge_policy::route(frame.dst, frame.port, look_up, barrier, &mut recorder)? {
+        Target::Port(number) => {
+            let to = view.ports.get(&number).ok_or(DropReason::PortGone)?;
+            Ok((vec![(number, to)], None))
+        }
+        Target::Flood => {
+            let kind = FloodKind::recorded(frame.dst, &from.settings.storm, &mut recorder);
+            let all = view.ports.iter().map(|(number, port)| (*number, port));
+            let hearers = all.filter(|(number, port)| reaches(*number, port) && port.carries(vid));
+            Ok((hearers.collect(), Some(kind)))
+        }
     }
-    looked.dst = MAC_ONES;
-    let Some(number) = view.addresses.find((vid, frame.dst), view.ports, view.now_ns) else {
-        return Ok((everybody(), Some(Flood::Unknown)));
-    };
-    if number == frame.port {
-        return Err(DropReason::SamePort);
-    }
-    let to = view.ports.get(&number).ok_or(DropReason::PortGone)?;
-    from.barrier(to).map_or_else(|| Ok((vec![(number, to)], None)), Err)
-}
-
-/// Why a frame to a group address is flooded; `None` if it is not.
-fn group(from: &Port, frame: &Frame, looked: &mut Looked) -> Option<Flood> {
-    if frame.dst & LINK_LOCAL_MASK == LINK_LOCAL {
-        looked.dst |= LINK_LOCAL_MASK;
-        return None;
-    }
-    looked.dst |= GROUP | apart(frame.dst, LINK_LOCAL, LINK_LOCAL_MASK, 48);
-    let is_limited = [Flood::Broadcast, Flood::Multicast].into_iter().any(|flood| flood.limit(from) > 0);
-    if frame.dst == BROADCAST {
-        looked.dst |= if is_limited { MAC_ONES } else { 0 };
-        return Some(Flood::Broadcast);
-    }
-    looked.dst |= if is_limited { apart_from_mac(frame.dst, BROADCAST) } else { 0 };
-    Some(Flood::Multicast)
 }
 
 /// A copy for each target in its form; those that need the same done to them follow each other.

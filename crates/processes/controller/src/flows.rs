@@ -4,10 +4,11 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
 
+use lasthop_bridge_policy::MAC_ONES;
 use lasthop_flow::{Action, Ufid};
 
 use crate::addresses::FdbKey;
-use crate::frame::{Frame, Looked, MAC_ONES};
+use crate::frame::{Frame, Looked};
 
 /// The start of the names of flows that a controller made.
 const MARK: [u8; 4] = *b"LHc1";

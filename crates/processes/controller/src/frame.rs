@@ -4,17 +4,14 @@
 //!   FlowKey of a miss ──> Frame ──decide──> actions, Looked ──> Match: the widest flow whose packets are all decided alike
 //! ```
 
+use lasthop_bridge_policy::{Recorder, TCI_VID, digits_apart, refused_source_bits};
 use lasthop_flow::{Ethernet, FlowKey, Match, VLAN_PRESENT, Vlan};
-use lasthop_verdict::{FrameTag, Mac, NO_VID};
+use lasthop_verdict::{DropReason, FrameTag, Mac, NO_VID};
 use lasthop_wire::headers::ETHERTYPE_VLAN;
 use lasthop_wire::key::ETHERTYPE_802_2;
 
-/// The VID of a TCI, and its priority. Bit 12 says that there is a tag.
-pub(crate) const TCI_VID: u16 = 0x0fff;
+/// The priority of a TCI. Bit 12 says that there is a tag.
 pub(crate) const TCI_PRIORITY: u16 = 0xe000;
-const MAC_BITS: u32 = 48;
-const DIGIT_BITS: u32 = 4;
-pub(crate) const MAC_ONES: u64 = (1 << MAC_BITS) - 1;
 
 /// A packet, as far as a bridge looks at it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -77,6 +74,18 @@ impl Frame {
     pub(crate) fn tci(&self, vid: u16) -> u16 {
         let kept = if self.is_tagged() { self.outer.1 & !TCI_VID } else { 0 };
         kept | VLAN_PRESENT | vid
+    }
+
+    /// The VID of the first tag, if that is of IEEE 802.1Q. A frame that ends in its tag looks untagged but for its EtherType.
+    pub(crate) fn tag_vid(&self, looked: &mut Looked) -> Result<Option<u16>, DropReason> {
+        if self.outer.0 == 0 {
+            if self.ether_type == ETHERTYPE_VLAN {
+                looked.ether_type = u16::MAX;
+                return Err(DropReason::TooShort);
+            }
+            looked.ether_type |= apart_from_tag(self.ether_type);
+        }
+        Ok(self.is_tagged().then(|| self.vid()))
     }
 
     pub(crate) fn is_tagged(&self) -> bool {
@@ -143,6 +152,30 @@ impl Frame {
     }
 }
 
+/// Records into a [`Looked`]. The addresses of the frame's port tell a refused source from those that are not.
+pub(crate) struct LookRecorder<'a, F> {
+    pub(crate) looked: &'a mut Looked,
+    pub(crate) port_addresses: F,
+}
+
+impl<I: Iterator<Item = u64>, F: Fn() -> I> Recorder for LookRecorder<'_, F> {
+    fn tci(&mut self, bits: u16) {
+        self.looked.tci |= bits;
+    }
+
+    fn source(&mut self, bits: u64) {
+        self.looked.src |= bits;
+    }
+
+    fn destination(&mut self, bits: u64) {
+        self.looked.dst |= bits;
+    }
+
+    fn refused_source(&mut self, source: u64) {
+        self.looked.src |= refused_source_bits(source, (self.port_addresses)());
+    }
+}
+
 impl Looked {
     /// Whether there can be a flow: not for frames that end in a tag, which no match of the control interface tells from untagged ones.
     pub(crate) fn can_match(&self, frame: &Frame) -> bool {
@@ -158,30 +191,15 @@ impl Looked {
     }
 }
 
-/// The highest hexadecimal digits of a `bits` wide number, as many as tell `value` from `other`, of which `mask` counts; none
-/// if it is the same. Digits, not bits: each length is a mask of the flow table's, of which a guest that makes up all that it can
-/// is to leave some for others.
-pub(crate) fn apart(value: u64, other: u64, mask: u64, bits: u32) -> u64 {
-    let ones = (1_u64 << bits) - 1;
-    let difference = (value ^ other) & mask & ones;
-    match difference.checked_ilog2() {
-        Some(top) => ones & !((1 << (top / DIGIT_BITS * DIGIT_BITS)) - 1),
-        None => 0,
-    }
-}
-
-/// As [`apart`], for addresses that count whole.
-pub(crate) fn apart_from_mac(value: u64, other: u64) -> u64 {
-    apart(value, other, MAC_ONES, MAC_BITS)
-}
-
 /// Bits of an EtherType that tell it from that of a tag.
 pub(crate) fn apart_from_tag(ether_type: u16) -> u16 {
-    apart(ether_type.into(), ETHERTYPE_VLAN.into(), u64::MAX, u16::BITS) as u16
+    digits_apart(ether_type.into(), ETHERTYPE_VLAN.into(), u64::MAX, u16::BITS) as u16
 }
 
 #[cfg(test)]
 mod tests {
+    use lasthop_bridge_policy::MAC_ONES;
+
     use super::*;
 
     fn frame() -> Frame {
@@ -218,13 +236,5 @@ mod tests {
             assert_eq!(Frame::of_match(&matching.key, &mask), Some((frame.masked(&looked), looked)));
             assert_eq!(bits == 0, ether_type == ETHERTYPE_VLAN);
         }
-    }
-
-    #[test]
-    fn the_first_digits_that_differ_tell_numbers_apart() {
-        assert_eq!(apart(0x12a4, 0x1284, u64::MAX, 16), 0xfff0);
-        assert_eq!(apart(0x92a4, 0x1284, u64::MAX, 16), 0xf000);
-        assert_eq!(apart(0x1285, 0x1284, u64::MAX, 16), 0xffff);
-        assert_eq!(apart(0x12a4, 0x1284, 0xff00, 16), 0, "the rest does not count");
     }
 }

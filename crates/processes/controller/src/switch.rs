@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use lasthop_bridge_policy::{FloodKind, MAC_ONES};
 use lasthop_flow::{Action, FlowKey, FlowStats, Match, Ufid};
 use lasthop_verdict::{DropReason, Mac, PortSettings, PortVlans, Vid};
 
@@ -11,10 +12,10 @@ use crate::bounds::{
     IDLE_NS, REVALIDATED_PER_TURN,
 };
 use crate::config::{StaticAddress, SwitchConfig};
-use crate::decide::{Admitted, Decision, Flood, View, admit, route};
+use crate::decide::{Admitted, Decision, View, admit, meter, route};
 use crate::flap_damping::FlapDamping;
 use crate::flows::{self, Flow, Flows};
-use crate::frame::{Frame, Looked, MAC_ONES};
+use crate::frame::{Frame, Looked};
 use crate::ports::Port;
 
 #[cfg(test)]
@@ -134,9 +135,8 @@ impl Switch {
     pub(crate) fn lose_number(&mut self, name: &str) -> Option<u32> {
         let number = self.numbers.remove(name)?;
         if let Some(port) = self.ports.remove(&number) {
-            let metered = Flood::ALL.into_iter().filter(|flood| flood.limit(&port) > 0);
-            self.changes
-                .extend(metered.map(|flood| DatapathChange::MeterGone { meter: flood.meter(number) }));
+            let metered = FloodKind::ALL.into_iter().filter(|kind| kind.limit(&port.settings.storm) > 0);
+            self.changes.extend(metered.map(|kind| DatapathChange::MeterGone { meter: meter(kind, number) }));
         }
         self.addresses.forget_port(number);
         self.refresh_statics();
@@ -154,9 +154,9 @@ impl Switch {
             self.addresses.flush(Some(number), None);
         }
         let old = self.ports.insert(number, port.clone());
-        for flood in Flood::ALL {
-            let (was, rate) = (old.as_ref().map_or(0, |old| flood.limit(old)), flood.limit(&port));
-            let meter = flood.meter(number);
+        for kind in FloodKind::ALL {
+            let was = old.as_ref().map_or(0, |old| kind.limit(&old.settings.storm));
+            let (rate, meter) = (kind.limit(&port.settings.storm), meter(kind, number));
             match rate {
                 _ if rate == was => {}
                 0 => self.changes.push_back(DatapathChange::MeterGone { meter }),
@@ -409,8 +409,8 @@ impl Switch {
     /// Meters of all ports, for a datapath that may have none of them.
     pub(crate) fn renew_meters(&mut self) {
         for (number, port) in &self.ports {
-            let metered = Flood::ALL.into_iter().filter(|flood| flood.limit(port) > 0);
-            let metered = metered.map(|flood| (flood.meter(*number), flood.limit(port)));
+            let limits = FloodKind::ALL.map(|kind| (meter(kind, *number), kind.limit(&port.settings.storm)));
+            let metered = limits.into_iter().filter(|(_, rate)| *rate > 0);
             self.changes.extend(metered.map(|(meter, rate)| DatapathChange::Meter { meter, rate }));
         }
     }

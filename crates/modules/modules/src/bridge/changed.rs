@@ -3,10 +3,10 @@
 //! Each frame is judged by the old settings or by the new ones: they are one word, stored once. Static addresses are in the table
 //! under both before that store, and under the new ones alone after it.
 
+use lasthop_bridge_policy::{IsolationClass, entry_holds};
 use lasthop_verdict::{Mac, NO_VID, PortId, PortSettings, PortVlans, Vid};
 
-use super::configured::taken;
-use super::isolation::IsolationClass;
+use super::configured::{one_vlan, taken};
 use super::slot::FdbValue;
 use super::table::{EVERYWHERE, key_in, mac_bits, vid_of};
 use super::{Bridge, Control};
@@ -147,8 +147,5 @@ fn filter_of(vlans: &PortVlans) -> u16 {
 
 /// Whether a static address with this key holds in VLAN `vid`, at a port that carries `vlans`.
 fn holds(key: u64, vlans: &PortVlans, vid: u16) -> bool {
-    match vid_of(key) {
-        NO_VID | EVERYWHERE => vlans.carries(vid),
-        own => own == vid,
-    }
+    entry_holds(one_vlan(key), vid, |vid| vlans.carries(vid))
 }

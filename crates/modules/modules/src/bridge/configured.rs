@@ -10,11 +10,17 @@
 //! Frames from a static address are accepted from its port only; in VLANs that the port does not carry the
 //! address is free.
 
+use lasthop_bridge_policy::entry_holds;
 use lasthop_verdict::{Mac, NO_VID, PortId, Vid};
 
 use super::slot::{FdbValue, Slot, Stamp};
 use super::table::{EVERYWHERE, key_in, mac_bits, vid_of};
 use super::{Bridge, Control};
+
+/// The only VLAN that a static address with this key holds in; none if it holds in all that its port carries.
+pub(super) fn one_vlan(key: u64) -> Option<u16> {
+    Some(vid_of(key)).filter(|vid| !matches!(*vid, NO_VID | EVERYWHERE))
+}
 
 impl Bridge {
     /// The static place of an address that is not entered for the VLAN of `key` itself, but for all of its port's.
@@ -72,10 +78,7 @@ impl Bridge {
 
     /// Whether a static address with this key holds in VLAN `vid`.
     pub(super) fn holds_in(&self, key: u64, port: PortId, vid: u16) -> bool {
-        match vid_of(key) {
-            NO_VID | EVERYWHERE => self.vlans.carries(port, vid),
-            own => own == vid,
-        }
+        entry_holds(one_vlan(key), vid, |vid| self.vlans.carries(port, vid))
     }
 
     /// The owner of the address where `key` would put it for `port`.
@@ -90,12 +93,11 @@ impl Bridge {
 
     /// Whether two static entries of one address have a VLAN in common, or the same place in the table.
     fn meet(&self, one: u64, port: PortId, other: u64, owner: PortId) -> bool {
-        let is_wide = |key| matches!(vid_of(key), NO_VID | EVERYWHERE);
-        match (is_wide(one), is_wide(other)) {
+        match (one_vlan(one), one_vlan(other)) {
             _ if one == other => true,
-            (true, true) => self.vlans.overlap(port, owner),
-            (true, false) => self.holds_in(one, port, vid_of(other)),
-            (false, _) => self.holds_in(other, owner, vid_of(one)),
+            (None, None) => self.vlans.overlap(port, owner),
+            (None, Some(vid)) => self.holds_in(one, port, vid),
+            (Some(vid), _) => self.holds_in(other, owner, vid),
         }
     }
 

@@ -8,6 +8,7 @@ use std::hint;
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, TryLockError};
 
+use lasthop_bridge_policy::SourceEntry;
 use lasthop_verdict::PortId;
 
 use super::slot::{FdbValue, Slot, Stamp};
@@ -21,26 +22,24 @@ const LOCK_TRIES: u32 = 64;
 /// more work than that, and notice at most this much later that old addresses are gone.
 const SWEEP_PAUSE_NS: u64 = 1_000_000_000;
 
-/// The result of learning from a source address.
+/// The result of learning from a source address without a static entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lesson {
     /// The table's addresses are unchanged.
     Nothing,
     /// The address is now reached through the port that it came from.
     Learned,
-    /// It is the static address of another port.
-    Spoofed,
 }
 
 impl Bridge {
     /// Learns that `key`, a valid unicast address, is behind `port`, which has no static address.
-    pub(crate) fn learn(&self, key: u64, port: PortId, now: Stamp) -> Lesson {
+    pub(crate) fn learn(&self, key: u64, port: PortId, now: Stamp) -> SourceEntry<Lesson> {
         match self.table.find(key) {
-            Some((_, place)) if place.is_static() => static_lesson(place, port),
-            Some((slot, place)) if place.port() == port => self.refresh(slot, place, now),
+            Some((_, place)) if place.is_static() => static_entry(place, port),
+            Some((slot, place)) if place.port() == port => SourceEntry::None(self.refresh(slot, place, now)),
             None => match self.find_everywhere(key) {
-                Some(place) => static_lesson(place, port),
-                None if self.is_hopeless(key, port, now) => Lesson::Nothing,
+                Some(place) => static_entry(place, port),
+                None if self.is_hopeless(key, port, now) => SourceEntry::None(Lesson::Nothing),
                 None => self.learn_news(key, port, now),
             },
             Some(_) => self.learn_news(key, port, now),
@@ -68,30 +67,30 @@ impl Bridge {
         is_crowded
     }
 
-    fn learn_news(&self, key: u64, port: PortId, now: Stamp) -> Lesson {
+    fn learn_news(&self, key: u64, port: PortId, now: Stamp) -> SourceEntry<Lesson> {
         let Some(mut control) = self.control_soon() else {
             self.counts.busy.raise();
-            return Lesson::Nothing;
+            return SourceEntry::None(Lesson::Nothing);
         };
         // All over again: until the lock was ours, others could change everything. A port that is being
         // removed has lost its bit before the lock was released, so nothing of it gets into the table
         // afterwards.
         if !self.ports.is_live(port) {
-            return Lesson::Nothing;
+            return SourceEntry::None(Lesson::Nothing);
         }
         if self.ports.is_full(port) && self.is_sweep_due(now) {
             self.sweep(&control, now);
         }
         match self.table.find(key) {
-            Some((_, place)) if place.is_static() => static_lesson(place, port),
-            Some((slot, place)) if place.port() == port => self.refresh(slot, place, now),
+            Some((_, place)) if place.is_static() => static_entry(place, port),
+            Some((slot, place)) if place.port() == port => SourceEntry::None(self.refresh(slot, place, now)),
             Some((slot, place)) => {
                 control.moves.note(key, (place.port(), port), now.as_ns());
-                self.relocate(&control, slot, place, FdbValue::learned(port, now))
+                SourceEntry::None(self.relocate(&control, slot, place, FdbValue::learned(port, now)))
             }
             None => match self.find_everywhere(key) {
-                Some(place) => static_lesson(place, port),
-                None => self.insert(&control, key, FdbValue::learned(port, now)),
+                Some(place) => static_entry(place, port),
+                None => SourceEntry::None(self.insert(&control, key, FdbValue::learned(port, now))),
             },
         }
     }
@@ -168,6 +167,6 @@ impl Bridge {
 }
 
 /// A static address teaches nothing; from elsewhere than its port it is a lie.
-fn static_lesson(place: FdbValue, port: PortId) -> Lesson {
-    if place.port() == port { Lesson::Nothing } else { Lesson::Spoofed }
+fn static_entry(place: FdbValue, port: PortId) -> SourceEntry<Lesson> {
+    if place.port() == port { SourceEntry::Here } else { SourceEntry::Elsewhere }
 }

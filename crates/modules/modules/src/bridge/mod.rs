@@ -12,12 +12,13 @@
 //! Each VLAN is a bridge of its own (independent learning, IEEE 802.1Q-2022, 8.8): a frame belongs to the VLAN of its
 //! tag, or to that of its port's untagged frames, and addresses are learned, looked up and flooded within it. A copy
 //! leaves tagged or untagged as its receiver's port wants it.
+//!
+//! The rules and their drop reasons are those of `lasthop_bridge_policy`, which the controller follows, too.
 
 mod changed;
 mod configured;
 mod flood;
 mod hash;
-mod isolation;
 mod learning;
 mod moves;
 mod ports;
@@ -34,6 +35,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use lasthop_bridge_policy::{FloodKind, IsolationClass, Target};
 use lasthop_verdict::{
     BATCH_PACKETS_MAX, Batch, DropReason, FdbEntry, FdbMove, FrameTag, Header, Mac, Module, NO_VID, PortId,
     PortSettings, Verdicts, Vid,
@@ -42,15 +44,15 @@ use lasthop_verdict::{
 pub use hash::random_key;
 pub use stats::BridgeStats;
 
+use configured::one_vlan;
 use flood::{Flooded, output_edited};
-use isolation::IsolationClass;
 use moves::Moves;
 use ports::Ports;
 use slot::{FdbValue, Stamp};
 use stats::Counts;
-use storm::{Flood, Storms};
-use table::{EVERYWHERE, Table, vid_of};
-use visit::{Route, Target, Visit};
+use storm::Storms;
+use table::Table;
+use visit::{Route, Visit};
 use vlans::Vlans;
 
 /// Time without a frame from a learned address after which it counts as absent, in nanoseconds
@@ -167,7 +169,8 @@ impl Bridge {
     /// Floods a frame, within its port's limits.
     fn flood_within_limits(&self, flooded: &Flooded<'_>, now_ns: u64, verdicts: &mut Verdicts) {
         let &Flooded { packet, from, vid, header, .. } = flooded;
-        let admitted = self.storms.admit(from, Flood::of(header), now_ns);
+        let destination = header.ethernet().map_or(0, |(destination, ..)| destination);
+        let admitted = self.storms.admit(from, FloodKind::of(destination), now_ns);
         match admitted {
             Err(reason) => verdicts.drop_packet(packet, reason),
             Ok(()) if vid == NO_VID => self.flood_as_it_is(packet, from, verdicts),
@@ -192,6 +195,8 @@ impl Bridge {
         self.table.touch(homes[..count].as_flattened());
     }
 
+    /// Decides on a frame that may be in a VLAN. Kept out of the way of those that are in none.
+    #[inline(never)]
     fn decide_in_vlan(
         &self,
         visit: &mut Visit<'_>,
@@ -234,7 +239,7 @@ impl Module for Bridge {
             }
             match visit.direct(source, destination) {
                 Ok(Target::Port(port)) => verdicts.output(packet, port),
-                Ok(Target::All) => self.flood_plain((packet, header), batch.port, now_ns, verdicts),
+                Ok(Target::Flood) => self.flood_plain((packet, header), batch.port, now_ns, verdicts),
                 Err(reason) => verdicts.drop_packet(packet, reason),
             }
         }
@@ -319,6 +324,6 @@ impl Module for Bridge {
 fn fdb_entry(key: u64, place: FdbValue, now_ns: u64) -> FdbEntry {
     let is_static = place.is_static();
     let age_ns = if is_static { 0 } else { now_ns.saturating_sub(place.stamp().as_ns()) };
-    let vlan = Some(vid_of(key)).filter(|vid| !matches!(*vid, NO_VID | EVERYWHERE));
+    let vlan = one_vlan(key);
     FdbEntry { mac: Mac::from_bits(key), vlan, port: place.port(), age_ns, is_static }
 }

@@ -2,9 +2,9 @@
 
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
+use lasthop_bridge_policy::IsolationClass;
 use lasthop_verdict::{DropReason, PORTS_MAX, PortId};
 
-use super::isolation::IsolationClass;
 use super::vlans::Standing;
 
 /// Words of a set of ports.

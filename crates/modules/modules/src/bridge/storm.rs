@@ -15,7 +15,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use lasthop_verdict::{DropReason, Header, Mac, PORTS_MAX, PortId, StormLimits};
+use lasthop_bridge_policy::FloodKind;
+use lasthop_verdict::{DropReason, PORTS_MAX, PortId, StormLimits};
 
 /// Frames that may always come at once: one batch, which is how a ring's frames come.
 pub(crate) const BURST_FRAMES_MIN: u64 = lasthop_verdict::BATCH_PACKETS_MAX as u64;
@@ -26,35 +27,6 @@ const RATE_MAX: u64 = StormLimits::RATE_MAX as u64;
 /// Ticks are 1/16 ns, so that the time of one token is exact enough at any rate; 64 bits last 36 years.
 const TICKS_SHIFT: u32 = 4;
 const SECOND_TICKS: u64 = 1_000_000_000 << TICKS_SHIFT;
-
-/// Why a frame is flooded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Flood {
-    Broadcast,
-    Multicast,
-    Unknown,
-}
-
-impl Flood {
-    const COUNT: usize = 3;
-
-    /// Why a frame is flooded that is.
-    pub(crate) fn of(header: &Header) -> Self {
-        match header.macs() {
-            Some((Mac([0xff, 0xff, 0xff, 0xff, 0xff, 0xff]), _)) => Self::Broadcast,
-            Some((destination, _)) if destination.is_group() => Self::Multicast,
-            _ => Self::Unknown,
-        }
-    }
-
-    fn excess(self) -> DropReason {
-        match self {
-            Self::Broadcast => DropReason::StormBroadcast,
-            Self::Multicast => DropReason::StormMulticast,
-            Self::Unknown => DropReason::StormUnknown,
-        }
-    }
-}
 
 /// Time of one token in ticks, 0 without a limit.
 fn token(rate: u32) -> u64 {
@@ -96,7 +68,7 @@ impl Bucket {
 
 /// The limits of all ports.
 #[derive(Debug)]
-pub(crate) struct Storms(Box<[[Bucket; Flood::COUNT]]>);
+pub(crate) struct Storms(Box<[[Bucket; FloodKind::ALL.len()]]>);
 
 impl Default for Storms {
     fn default() -> Self {
@@ -117,15 +89,15 @@ impl Storms {
     }
 
     fn limited(&self, port: PortId, limits: StormLimits) -> impl Iterator<Item = (&Bucket, u32)> {
-        let rates = [limits.broadcast, limits.multicast, limits.unknown];
+        let rates = FloodKind::ALL.map(|kind| kind.limit(&limits));
         self.0.get(port.index()).into_iter().flatten().zip(rates)
     }
 
     /// Counts a frame before flooding; an error if it exceeds the limit.
     #[inline]
-    pub(crate) fn admit(&self, port: PortId, flood: Flood, now_ns: u64) -> Result<(), DropReason> {
-        let bucket = self.0.get(port.index()).map(|buckets| &buckets[flood as usize]);
-        if bucket.is_none_or(|bucket| bucket.take(now_ns)) { Ok(()) } else { Err(flood.excess()) }
+    pub(crate) fn admit(&self, port: PortId, kind: FloodKind, now_ns: u64) -> Result<(), DropReason> {
+        let bucket = self.0.get(port.index()).map(|buckets| &buckets[kind as usize]);
+        if bucket.is_none_or(|bucket| bucket.take(now_ns)) { Ok(()) } else { Err(kind.excess()) }
     }
 }
 

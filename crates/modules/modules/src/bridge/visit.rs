@@ -1,29 +1,17 @@
 //! The decisions for one batch: all frames of it come from one port at one time.
 
-use lasthop_verdict::{DropReason, FrameTag, Header, NO_VID, PortId, TagEdit};
+use lasthop_bridge_policy::{Target, Unrecorded, admit, classify, route};
+use lasthop_verdict::{DropReason, FrameTag, Header, PortId, TagEdit};
 use lasthop_wire::headers::ETHERTYPE_VLAN;
 
 use super::Bridge;
 use super::learning::Lesson;
 use super::slot::Stamp;
 use super::table::{key_in, mac_bits};
-use super::vlans::Standing;
-
-/// Bridge group addresses 01-80-C2-00-00-00 to -0F, which no bridge forwards (IEEE 802.1D-2004, 7.12.6).
-const LINK_LOCAL: u64 = 0x0180_c200_0000;
-/// The individual/group bit of an address (IEEE 802-2014, 8.2.2), as a bit of a key.
-const GROUP: u64 = 1 << 40;
+use super::vlans::{PortRules, Standing};
 
 /// Never a key.
 const NOTHING: u64 = u64::MAX;
-
-/// Where a frame goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Target {
-    Port(PortId),
-    /// All other ports.
-    All,
-}
 
 /// The destination of a frame of a VLAN, and the change of its tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,13 +36,13 @@ pub(crate) struct Visit<'a> {
     refused: (u64, DropReason),
     /// Key of the last destination, and where it is.
     destination: u64,
-    target: Result<Target, DropReason>,
+    target: Result<Target<PortId>, DropReason>,
 }
 
 impl<'a> Visit<'a> {
     #[inline]
     pub(crate) fn new(bridge: &'a Bridge, port: PortId, now: Stamp) -> Self {
-        let (standing, target) = (bridge.vlans.of(port), Ok(Target::All));
+        let (standing, target) = (bridge.vlans.of(port), Ok(Target::Flood));
         Self {
             bridge,
             port,
@@ -80,7 +68,7 @@ impl<'a> Visit<'a> {
     /// The destination of a frame in no VLAN, or a drop reason. `source` and `destination` are keys of
     /// addresses. Learns from the source first, for any destination.
     #[inline(always)] // for every frame; left to itself the compiler calls it
-    pub(crate) fn direct(&mut self, source: u64, destination: u64) -> Result<Target, DropReason> {
+    pub(crate) fn direct(&mut self, source: u64, destination: u64) -> Result<Target<PortId>, DropReason> {
         if source != self.admitted {
             self.admit(source)?;
         }
@@ -106,21 +94,9 @@ impl<'a> Visit<'a> {
 
     /// The VLAN that a frame belongs to, and how it says so (IEEE 802.1Q-2022, 6.9.1, 8.6.2).
     fn classify(&self, header: &Header, ethertype: u16) -> Result<(u16, FrameTag), DropReason> {
-        let (vid, tag) = match ethertype {
-            ETHERTYPE_VLAN => (header.tag_vid()?, FrameTag::Vlan),
-            _ => (NO_VID, FrameTag::None),
-        };
-        if vid == NO_VID {
-            let tag = if tag == FrameTag::None { tag } else { FrameTag::PriorityOnly };
-            let own = self.standing.untagged_vid();
-            let is_homeless = own == NO_VID && !self.standing.is_any();
-            return if is_homeless { Err(DropReason::VlanUntagged) } else { Ok((own, tag)) };
-        }
-        if self.standing.is_access() {
-            return Err(DropReason::VlanTagged);
-        }
-        let is_carried = self.bridge.vlans.carries(self.port, vid);
-        if is_carried { Ok((vid, tag)) } else { Err(DropReason::VlanNotCarried) }
+        let tag_vid = if ethertype == ETHERTYPE_VLAN { Some(header.tag_vid()?) } else { None };
+        let rules = PortRules { vlans: &self.bridge.vlans, port: self.port, standing: self.standing };
+        classify(&rules, tag_vid, &mut Unrecorded)
     }
 
     #[inline(always)]
@@ -137,35 +113,24 @@ impl<'a> Visit<'a> {
 
     #[inline(always)]
     fn admit_new(&mut self, key: u64) -> Result<(), DropReason> {
-        if mac_bits(key) == 0 || key & GROUP != 0 {
-            return Err(DropReason::SourceInvalid);
-        }
-        let own = self.standing.static_mac();
-        if own != 0 {
-            let is_own = mac_bits(key) == own || self.bridge.is_configured(key, self.port);
-            return if is_own { Ok(()) } else { Err(DropReason::SourceSpoofed) };
-        }
-        match self.bridge.learn(key, self.port, self.now) {
-            Lesson::Nothing => {}
-            Lesson::Learned => self.destination = NOTHING,
-            Lesson::Spoofed => return Err(DropReason::SourceSpoofed),
+        let (bridge, port, now) = (self.bridge, self.port, self.now);
+        let is_entered = || bridge.is_configured(key, port);
+        let look_up = || bridge.learn(key, port, now);
+        let own_mac = self.standing.static_mac();
+        if admit(mac_bits(key), own_mac, is_entered, look_up, &mut Unrecorded)? == Some(Lesson::Learned) {
+            self.destination = NOTHING;
         }
         Ok(())
     }
 
     #[inline]
-    fn find(&self, key: u64) -> Result<Target, DropReason> {
-        if key & GROUP != 0 {
-            let is_link_local = mac_bits(key) & !0xf == LINK_LOCAL;
-            return if is_link_local { Err(DropReason::LinkLocal) } else { Ok(Target::All) };
-        }
-        let found = self.bridge.table.look_up(key, self.now).or_else(|| self.bridge.find_everywhere(key));
-        match found.map(|place| place.port()) {
-            None => Ok(Target::All),
-            Some(port) if port == self.port => Err(DropReason::SamePort),
-            Some(port) if self.is_barred_from(port) => self.pass(port),
-            Some(port) => Ok(Target::Port(port)),
-        }
+    fn find(&self, key: u64) -> Result<Target<PortId>, DropReason> {
+        let look_up = || {
+            let found = self.bridge.table.look_up(key, self.now).or_else(|| self.bridge.find_everywhere(key));
+            found.map(|place| place.port())
+        };
+        let barrier = |port| if self.is_barred_from(port) { self.barrier(port) } else { None };
+        route(mac_bits(key), self.port, look_up, barrier, &mut Unrecorded)
     }
 
     /// Whether it has to be asked if the two talk to each other.
@@ -175,7 +140,7 @@ impl<'a> Visit<'a> {
     }
 
     #[cold]
-    fn pass(&self, port: PortId) -> Result<Target, DropReason> {
-        self.bridge.ports.barrier(self.port, port).map_or(Ok(Target::Port(port)), Err)
+    fn barrier(&self, port: PortId) -> Option<DropReason> {
+        self.bridge.ports.barrier(self.port, port)
     }
 }

@@ -6,6 +6,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use lasthop_bridge_policy::VlanRules;
 use lasthop_verdict::{NO_VID, PORTS_MAX, PortId, PortVlans, TagForm, Vid, VlanSet};
 
 use super::table::mac_bits;
@@ -55,6 +56,7 @@ impl Standing {
         mac_bits(self.0)
     }
 
+    #[inline]
     pub(crate) fn is_access(self) -> bool {
         self.0 & ACCESS != 0
     }
@@ -74,6 +76,35 @@ impl Standing {
     #[inline]
     pub(crate) fn form(self, vid: u16) -> TagForm {
         TagForm::of(vid, self.untagged_vid())
+    }
+}
+
+/// The VLAN settings of one port; its list is looked at only if it matters.
+pub(crate) struct PortRules<'a> {
+    pub(crate) vlans: &'a Vlans,
+    pub(crate) port: PortId,
+    pub(crate) standing: Standing,
+}
+
+impl VlanRules for PortRules<'_> {
+    #[inline]
+    fn is_any(&self) -> bool {
+        self.standing.is_any()
+    }
+
+    #[inline]
+    fn is_access(&self) -> bool {
+        self.standing.is_access()
+    }
+
+    #[inline]
+    fn untagged_vid(&self) -> u16 {
+        self.standing.untagged_vid()
+    }
+
+    #[inline]
+    fn carries(&self, vid: u16) -> bool {
+        self.vlans.carries(self.port, vid)
     }
 }
 

@@ -8,14 +8,16 @@ use lasthop_verdict::{DropReason, PortKind};
 ///   away from: 4 | is: 4
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct IsolationClass(u8);
+pub struct IsolationClass(u8);
 
 const ISOLATED: u8 = 1 << 0;
 const UPLINK: u8 = 1 << 1;
 const AWAY_SHIFT: u32 = 4;
 
 impl IsolationClass {
-    pub(crate) fn of(is_isolated: bool, kind: PortKind) -> Self {
+    /// The class of a port with these settings.
+    #[must_use]
+    pub fn of(is_isolated: bool, kind: PortKind) -> Self {
         let isolated = if is_isolated { ISOLATED | ISOLATED << AWAY_SHIFT } else { 0 };
         let uplink = match kind {
             PortKind::Inside => 0,
@@ -25,22 +27,28 @@ impl IsolationClass {
         Self(isolated | uplink)
     }
 
-    pub(crate) fn from_bits(bits: u8) -> Self {
+    /// The class of which [`Self::bits`] are these.
+    #[must_use]
+    pub fn from_bits(bits: u8) -> Self {
         Self(bits)
     }
 
-    pub(crate) fn bits(self) -> u8 {
+    /// The class as a number, to be stored.
+    #[must_use]
+    pub fn bits(self) -> u8 {
         self.0
     }
 
     /// Whether there may be ports that it does not talk to.
     #[inline]
-    pub(crate) fn is_barred(self) -> bool {
+    #[must_use]
+    pub fn is_barred(self) -> bool {
         self.0 != 0
     }
 
     /// Why nothing passes between the two; `None` if it does.
-    pub(crate) fn barrier(self, other: Self) -> Option<DropReason> {
+    #[must_use]
+    pub fn barrier(self, other: Self) -> Option<DropReason> {
         let met = self.0 & other.0 >> AWAY_SHIFT | other.0 & self.0 >> AWAY_SHIFT;
         match met {
             0 => None,

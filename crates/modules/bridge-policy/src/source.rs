@@ -1,0 +1,62 @@
+//! Source addresses: which ones may come from a port.
+
+use lasthop_verdict::DropReason;
+
+use crate::GROUP;
+use crate::recorder::{MAC_ONES, Recorder, mac_digits_apart};
+
+/// The static entry for a source address, as a look-up from its port found it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SourceEntry<T> {
+    /// It is an address of the port that it came from.
+    Here,
+    /// It is another port's.
+    Elsewhere,
+    /// There is none: the address may be learned.
+    None(T),
+}
+
+/// Whether a frame may come from its port, by its source address `source`. `own_mac` is the port's own address, 0 if it has none: then
+/// `look_up` finds the static entry. Else `is_entered` tells whether `source` was entered for the port.
+///
+/// Returns the content of [`SourceEntry::None`] if the address may be learned.
+///
+/// # Errors
+/// [`DropReason::SourceInvalid`], [`DropReason::SourceSpoofed`].
+#[inline(always)] // for every frame of the bridge; left to itself the compiler calls it
+pub fn admit<T>(
+    source: u64,
+    own_mac: u64,
+    is_entered: impl FnOnce() -> bool,
+    look_up: impl FnOnce() -> SourceEntry<T>,
+    recorder: &mut impl Recorder,
+) -> Result<Option<T>, DropReason> {
+    if source & GROUP != 0 {
+        recorder.source(GROUP);
+        return Err(DropReason::SourceInvalid);
+    }
+    if source == 0 {
+        recorder.source(MAC_ONES);
+        return Err(DropReason::SourceInvalid);
+    }
+    if own_mac == 0 {
+        recorder.source(MAC_ONES);
+        return match look_up() {
+            SourceEntry::Here => Ok(None),
+            SourceEntry::Elsewhere => Err(DropReason::SourceSpoofed),
+            SourceEntry::None(found) => Ok(Some(found)),
+        };
+    }
+    if source == own_mac || is_entered() {
+        recorder.source(MAC_ONES);
+        return Ok(None);
+    }
+    recorder.refused_source(source);
+    Err(DropReason::SourceSpoofed)
+}
+
+/// Bits that tell a refused source from all addresses of its port, and from groups' and none, which are dropped for another reason.
+#[must_use]
+pub fn refused_source_bits(source: u64, addresses: impl Iterator<Item = u64>) -> u64 {
+    addresses.chain([0]).fold(GROUP, |bits, address| bits | mac_digits_apart(source, address))
+}
