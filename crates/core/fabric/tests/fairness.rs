@@ -6,37 +6,17 @@ use std::collections::HashMap;
 
 use lasthop_fabric::bounds::{LONG_CHAINS_MAX, PIECE_COST, TURN_COST, VISIT_COST, VISIT_COST_MAX};
 use lasthop_fabric::{Capabilities, DrrScheduler, Fabric, RingId};
-use lasthop_verdict::{Batch, DropReason, Module, PortId, PortSettings, Verdicts};
+use lasthop_verdict::PortId;
 use lasthop_wire::Offload;
 use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4};
-use support::{RX_BUFFERS, TestGuest, assert_conserved, everything, frame, memory};
+use support::{ByLastByte, RX_BUFFERS, TestGuest, assert_conserved, everything, frame, memory};
 
 /// Costs that a worker spends on each test: a hundred turns.
 const WORK: u64 = 100 * TURN_COST as u64;
 
-/// Sends to the port that the last byte of the destination names; 0xff is ports 3 to 10.
-struct ByLastByte;
-
-impl Module for ByLastByte {
-    fn name(&self) -> &'static str {
-        "by-last-byte"
-    }
-
-    fn decide(&self, batch: &Batch<'_>, _now_ns: u64, verdicts: &mut Verdicts) {
-        for (index, header) in batch.headers.iter().enumerate() {
-            match header.bytes()[5] {
-                0xff => (3..=10).for_each(|port| verdicts.output(index, PortId(port))),
-                0 => verdicts.drop_packet(index, DropReason::NoDestination),
-                port => verdicts.output(index, PortId(u16::from(port))),
-            }
-        }
-    }
-
-    fn port_added(&self, _: PortId, _: &PortSettings) -> Result<(), String> {
-        Ok(())
-    }
-
-    fn port_removed(&self, _: PortId) {}
+/// Floods go to ports 3 to 10.
+fn new_fabric() -> Fabric {
+    Fabric::new(std::sync::Arc::new(ByLastByte { flooded: 3..=10 })).unwrap()
 }
 
 /// A guest that always has something to send.
@@ -81,7 +61,7 @@ struct Bench {
 impl Bench {
     /// Receivers are ports 3 to 10 and have neither segmentation nor checksum offload.
     fn new() -> Self {
-        let mut fabric = Fabric::new(std::sync::Arc::new(ByLastByte)).unwrap();
+        let mut fabric = new_fabric();
         let plain = Capabilities { csum: false, tso4: false, tso6: false, ..everything() };
         let receivers =
             (3..=10).map(|port| TestGuest::attach(&mut fabric, port, plain, 1024, 2048)).collect();
@@ -258,7 +238,7 @@ fn an_idle_port_saves_nothing_and_a_debt_is_not_lost_by_a_nap() {
 
 /// The cost of sending a frame of 200 bytes, cut like that, to a guest whose buffers have such pieces.
 fn cost_in_pieces(cuts: &[usize], pieces: &[u32], capabilities: Capabilities) -> u64 {
-    let mut fabric = Fabric::new(std::sync::Arc::new(ByLastByte)).unwrap();
+    let mut fabric = new_fabric();
     let mut sender = TestGuest::attach(&mut fabric, 1, everything(), 64, 2048);
     let mut receiver = TestGuest::attach(&mut fabric, 3, capabilities, 1024, 2048);
     let addresses = pieces.iter().scan(RX_BUFFERS, |end, len| {
@@ -290,7 +270,7 @@ fn descriptors_are_charged_for() {
 /// for free.
 #[test]
 fn a_visit_without_room_for_pending_chains_is_charged() {
-    let mut fabric = Fabric::new(std::sync::Arc::new(ByLastByte)).unwrap();
+    let mut fabric = new_fabric();
     let mut sender = TestGuest::attach(&mut fabric, 1, everything(), 2048, 2048);
     let _receiver = TestGuest::attach(&mut fabric, 3, everything(), 64, 2048);
     sender.queue_shared(&frame(3, 1, 200), &[50, 100, 150], LONG_CHAINS_MAX + 1);
@@ -306,7 +286,7 @@ fn a_visit_without_room_for_pending_chains_is_charged() {
 /// Else a receiver could have its senders pay for as many attempts as it likes.
 #[test]
 fn a_receiver_that_posts_too_little_again_and_again_costs_its_sender_nothing_more() {
-    let mut fabric = Fabric::new(std::sync::Arc::new(ByLastByte)).unwrap();
+    let mut fabric = new_fabric();
     let mut sender = TestGuest::attach(&mut fabric, 1, everything(), 64, 2048);
     let mut receiver = TestGuest::attach(&mut fabric, 3, everything(), 1024, 2048);
     assert!(sender.queue(&frame(3, 1, 1500), Offload::default()));

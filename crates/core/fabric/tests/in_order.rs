@@ -6,40 +6,16 @@ mod support;
 use lasthop_fabric::bounds::{DETACHED_BYTES_MAX, DETACHED_PIECE_BYTES, WAITING_NS_MAX};
 use lasthop_fabric::{Capabilities, Fabric};
 use lasthop_ring::RingError;
-use lasthop_verdict::{Batch, DropReason, Module, PortId, PortSettings, Verdicts};
+use lasthop_verdict::{DropReason, PortId};
 use lasthop_wire::Offload;
 use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4};
 use std::sync::Arc;
-use support::{TestGuest, assert_conserved, everything, frame};
+use support::{ByLastByte, TestGuest, assert_conserved, everything, frame};
 
 const PORTS: [PortId; 3] = [PortId(1), PortId(2), PortId(3)];
 const SLOW: u8 = 2;
 const FAST: u8 = 3;
 const BOTH: u8 = 0xff;
-
-/// The last byte of the destination is the port, or both receivers.
-struct ByLastByte;
-
-impl Module for ByLastByte {
-    fn name(&self) -> &'static str {
-        "by-last-byte"
-    }
-
-    fn decide(&self, batch: &Batch<'_>, _now_ns: u64, verdicts: &mut Verdicts) {
-        for (index, header) in batch.headers.iter().enumerate() {
-            match header.bytes()[5] {
-                BOTH => [SLOW, FAST].map(u16::from).map(PortId).map(|port| verdicts.output(index, port)),
-                port => [verdicts.output(index, PortId(u16::from(port))); 2],
-            };
-        }
-    }
-
-    fn port_added(&self, _: PortId, _: &PortSettings) -> Result<(), String> {
-        Ok(())
-    }
-
-    fn port_removed(&self, _: PortId) {}
-}
 
 /// A sender in order, and two receivers without buffers.
 struct World {
@@ -55,7 +31,7 @@ impl World {
     }
 
     fn with(slow: Capabilities) -> Self {
-        let mut fabric = Fabric::new(Arc::new(ByLastByte)).unwrap();
+        let mut fabric = Fabric::new(Arc::new(ByLastByte { flooded: SLOW.into()..=FAST.into() })).unwrap();
         let sender = TestGuest::attach_in_order(&mut fabric, 1, 256, 2048);
         let slow = TestGuest::attach(&mut fabric, 2, slow, 256, 2048);
         let fast = TestGuest::attach(&mut fabric, 3, everything(), 256, 2048);

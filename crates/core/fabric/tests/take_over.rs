@@ -10,40 +10,12 @@ use std::sync::Arc;
 use lasthop_fabric::{Capabilities, Fabric};
 use lasthop_guestmem::Mapping;
 use lasthop_ring::{DeviceRing, Ledger, LedgerError, death};
-use lasthop_verdict::{Batch, DropReason, Module, PortId, PortSettings, Verdicts};
+use lasthop_verdict::{DropReason, PortId};
 use lasthop_wire::Offload;
-use support::{RX_RINGS, TX_RINGS, TestGuest, assert_conserved, everything, memory, ring_at};
+use support::{ByLastByte, RX_RINGS, TX_RINGS, TestGuest, assert_conserved, everything, memory, ring_at};
 
 const ENTRIES: u32 = 16;
 const PORTS: u16 = 3;
-
-/// The last byte of the destination is the port, or broadcast.
-struct ByLastByte;
-
-impl Module for ByLastByte {
-    fn name(&self) -> &'static str {
-        "by-last-byte"
-    }
-
-    fn decide(&self, batch: &Batch<'_>, _now_ns: u64, verdicts: &mut Verdicts) {
-        for (index, header) in batch.headers.iter().enumerate() {
-            match u16::from(header.bytes()[5]) {
-                0xff => (1..=PORTS)
-                    .map(PortId)
-                    .filter(|port| *port != batch.port)
-                    .for_each(|port| verdicts.output(index, port)),
-                0 => verdicts.drop_packet(index, DropReason::NoDestination),
-                port => verdicts.output(index, PortId(port)),
-            }
-        }
-    }
-
-    fn port_added(&self, _: PortId, _: &PortSettings) -> Result<(), String> {
-        Ok(())
-    }
-
-    fn port_removed(&self, _: PortId) {}
-}
 
 /// A guest, and the kept memory of its rings.
 struct Attached {
@@ -117,7 +89,7 @@ impl World {
     }
 
     fn start(&self, is_new: bool) -> Fabric {
-        let mut fabric = Fabric::new(Arc::new(ByLastByte)).unwrap();
+        let mut fabric = Fabric::new(Arc::new(ByLastByte { flooded: 1..=PORTS })).unwrap();
         self.guests.iter().for_each(|guest| guest.attach(&mut fabric, is_new));
         fabric
     }

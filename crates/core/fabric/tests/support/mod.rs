@@ -1,12 +1,13 @@
 //! Simulated guests around a fabric: their own memory, their own rings, no threads, no clock.
 #![allow(dead_code, unreachable_pub)] // each test file uses its own part of this module
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use lasthop_fabric::{Capabilities, Fabric, PortCounters, RingId};
 use lasthop_guestmem::{Mapping, MemoryMap, Region};
 use lasthop_ring::{DeviceRing, DriverRing, RingAddresses, RingMemory};
-use lasthop_verdict::{Module, PortId};
+use lasthop_verdict::{Batch, DropReason, Module, PortId, PortSettings, Verdicts};
 use lasthop_wire::Offload;
 use lasthop_wire::vnet::HEADER_BYTES;
 
@@ -333,4 +334,34 @@ pub fn flooding_pair(rx_entries: u32) -> (Fabric, TestGuest, TestGuest) {
     let sender = TestGuest::attach(&mut fabric, 1, everything(), 64, 2048);
     let receiver = TestGuest::attach(&mut fabric, 2, everything(), rx_entries, 2048);
     (fabric, sender, receiver)
+}
+
+/// Sends to the port that the last byte of the destination names; 0xff is all ports of `flooded` but the sender's, 0 is none.
+pub struct ByLastByte {
+    pub flooded: RangeInclusive<u16>,
+}
+
+impl Module for ByLastByte {
+    fn name(&self) -> &'static str {
+        "by-last-byte"
+    }
+
+    fn decide(&self, batch: &Batch<'_>, _now_ns: u64, verdicts: &mut Verdicts) {
+        for (index, header) in batch.headers.iter().enumerate() {
+            match header.bytes()[5] {
+                0xff => {
+                    let others = self.flooded.clone().map(PortId).filter(|port| *port != batch.port);
+                    others.for_each(|port| verdicts.output(index, port));
+                }
+                0 => verdicts.drop_packet(index, DropReason::NoDestination),
+                port => verdicts.output(index, PortId(port.into())),
+            }
+        }
+    }
+
+    fn port_added(&self, _: PortId, _: &PortSettings) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn port_removed(&self, _: PortId) {}
 }
