@@ -1,7 +1,5 @@
 //! The methods `capture` and `profile`: the client's connection goes to the switch process, which writes the results to it.
 
-use std::collections::BTreeSet;
-
 use serde_json::{Value, json};
 
 use lasthop_api::capture::CaptureSpec;
@@ -18,18 +16,18 @@ impl Supervisor {
     pub(super) fn capture(&mut self, spec: &CaptureSpec, asker: &Asker) -> Result<(), Fault> {
         spec.check()?;
         for name in &spec.names {
-            self.find(name)?;
+            self.ports.find(name)?;
         }
-        if self.ports.is_empty() {
+        if self.ports.all.is_empty() {
             return Err(Fault::new(
                 Kind::NoSuchVnic,
                 "there is no vnic; make one first: lasthop vnic add NAME",
             ));
         }
-        if !self.process.is_up() {
+        if !self.switch.process.is_up() {
             return Err(switch_down());
         }
-        let result = Ok(json!({"interfaces": self.interfaces(spec)}));
+        let result = Ok(json!({"interfaces": self.ports.interfaces(spec)}));
         let spec = spec.clone();
         self.order_stream(asker, result, |greeting| Order::Capture { spec, greeting })
     }
@@ -37,7 +35,7 @@ impl Supervisor {
     /// Has the switch answer this client. One line after the answer is the profile.
     pub(super) fn profile(&mut self, spec: &ProfileSpec, asker: &Asker) -> Result<(), Fault> {
         spec.check()?;
-        if !self.process.is_up() {
+        if !self.switch.process.is_up() {
             return Err(switch_down());
         }
         let result = Ok(json!({"duration_s": spec.duration_s, "every": spec.every()}));
@@ -53,30 +51,22 @@ impl Supervisor {
         order: impl FnOnce(String) -> Order,
     ) -> Result<(), Fault> {
         // One that is gone needs no answer.
-        let Some(shared) = self.control.as_ref().and_then(|control| control.share(asker.client)) else {
+        let Some(shared) = self.clients.share(asker) else {
             return Ok(());
         };
         let failed = |error| Fault::internal("share the connection", error);
         let fd = shared.map_err(failed)?;
-        self.lent.keep(&fd, &self.poller).map_err(failed)?;
+        self.datapath_clients.keep(&fd, &self.poller).map_err(failed)?;
         let greeting = asker.id.as_ref().map(|id| rpc::write_answer(id, &result)).unwrap_or_default();
         let greeting = String::from_utf8_lossy(&greeting).into_owned();
-        self.order_with(order(greeting), vec![fd], OrderPurpose::Streamed, Some(asker.clone()));
+        self.switch.order_with(order(greeting), vec![fd], OrderPurpose::Streamed, Some(asker.clone()));
         Ok(())
-    }
-
-    /// The names in the order of the file's interfaces.
-    fn interfaces(&self, spec: &CaptureSpec) -> BTreeSet<String> {
-        match spec.names.is_empty() {
-            true => self.ports.values().map(|port| port.spec.name.to_string()).collect(),
-            false => spec.names.iter().cloned().collect(),
-        }
     }
 
     /// The switch has begun: the connection is its own.
     pub(super) fn streamed(&mut self, asker: Option<Asker>) {
-        if let (Some(control), Some(asker)) = (&mut self.control, asker) {
-            control.hand_over(asker.client, &self.poller);
+        if let Some(asker) = asker {
+            self.clients.hand_over(&asker, &self.poller);
         }
     }
 }

@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 use lasthop_api::orders::{Answer, Order};
 use lasthop_api::report::SetReport;
 use lasthop_api::vnic::change::{self, Change};
+use lasthop_fd_store::RecordKey;
 use lasthop_runtime::fault::{Fault, Kind};
 use lasthop_runtime::log::say;
 
@@ -12,13 +13,12 @@ use super::Supervisor;
 use super::placeholder::mtu_of;
 use super::question::{Asker, Changing, OrderPurpose, switch_down, to_json};
 use super::requests::check_absolute;
-use super::store::Key;
 
 impl Supervisor {
     /// Changes some keys of a vnic. A refusal by the switch leaves them as they were.
     pub(super) fn vnic_set(&mut self, params: Value, asker: &Asker) -> Result<Option<Value>, Fault> {
         let (name, keys) = name_and_keys(params)?;
-        let number = self.find_vnic(&name)?;
+        let number = self.ports.find_vnic(&name)?;
         self.change_vnic(number, keys, Some(asker.clone()))
     }
 
@@ -29,7 +29,7 @@ impl Supervisor {
         keys: Map<String, Value>,
         asker: Option<Asker>,
     ) -> Result<Option<Value>, Fault> {
-        let Some(port) = self.ports.get_mut(&number) else { return Ok(None) };
+        let Some(port) = self.ports.all.get_mut(&number) else { return Ok(None) };
         let name = port.spec.name.to_string();
         let to = change::with_keys(&port.spec, keys)?;
         check_absolute(&to)?;
@@ -41,7 +41,7 @@ impl Supervisor {
         if port.is_changing {
             return Err(Fault::refused(format!("vnic \"{name}\" is being changed; try again in a moment")));
         }
-        if !self.process.is_up() {
+        if !self.switch.process.is_up() {
             return Err(switch_down());
         }
         port.set_access(&port.spec, &to).inspect_err(|_| {
@@ -50,7 +50,11 @@ impl Supervisor {
         })?;
         port.is_changing = true;
         let order = Order::ChangePort(port.as_told(&to));
-        self.order(order, OrderPurpose::Changed(Box::new(Changing { port: number, to, changes })), asker);
+        self.switch.order(
+            order,
+            OrderPurpose::Changed(Box::new(Changing { port: number, to, changes })),
+            asker,
+        );
         Ok(None)
     }
 
@@ -68,12 +72,12 @@ impl Supervisor {
 
     fn conclude_change(&mut self, changing: Changing, result: Result<Answer, Fault>) -> Result<Value, Fault> {
         let Changing { port, to, changes } = changing;
-        self.store.is_late(Key::Port(port));
-        let Some(port) = self.ports.get_mut(&port) else {
+        self.store.is_late(RecordKey::Port(port));
+        let Some(port) = self.ports.all.get_mut(&port) else {
             return Err(Fault::new(Kind::NoSuchVnic, "the vnic was deleted while it was being changed"));
         };
         port.is_changing = false;
-        self.tracking_is_late = true;
+        self.ports.is_tracking_late = true;
         match result {
             Ok(answer) => {
                 let what = changes.iter().map(Change::text).collect::<Vec<_>>().join(", ");

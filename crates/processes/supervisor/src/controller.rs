@@ -5,7 +5,7 @@
 //!       └──────── one end of each pair to each of them, again whenever one of them is another process
 //! ```
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -15,13 +15,12 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use serde_json::Value;
 
 use lasthop_api::controller_orders::{ControlledSwitch, ControllerOrder, ControllerReport};
-use lasthop_api::facts::ControllerFacts;
 use lasthop_api::fdb::Flush;
 use lasthop_api::modules::FLOW;
 use lasthop_api::orders::Order;
-use lasthop_api::report::{FdbLine, FdbReport};
+use lasthop_api::report::FdbLine;
 use lasthop_api::settings::SwitchSettings;
-use lasthop_api::switches::{ControllerKind, SwitchName, SwitchSpec};
+use lasthop_api::switches::{ControllerKind, SwitchSpec};
 use lasthop_api::vnic::Name;
 use lasthop_children::{ChildRole, Reaper, RestartingChild};
 use lasthop_runtime::fault::Fault;
@@ -30,10 +29,14 @@ use lasthop_runtime::log::{say, say_of_others};
 use super::Supervisor;
 use super::pending_questions::PendingQuestions;
 use super::port::Port;
+use super::port_table::PortTable;
 use super::question::{Asker, ControllerAnswer, OrderPurpose, Question};
 use super::source::Source;
 use super::stage::Stage;
+use super::switch_process::SwitchProcess;
+use super::switch_table::SwitchTable;
 use super::upgrade::Upgrade;
+use lasthop_runtime::poller::Poller;
 
 /// How long the controller process is waited for: one that is stopped must not keep addresses from being shown, and one that waits for
 /// a CPU is not to be left out.
@@ -131,6 +134,147 @@ impl ControllerProcess {
         let dues = [self.pending.due(), suspicion, renewal, self.reconnection, self.process.due()];
         dues.into_iter().flatten().min()
     }
+
+    /// Starts the process if it is needed, and brings its configuration and its connections to the switch process up to date.
+    fn settle(
+        &mut self,
+        switches: &SwitchTable,
+        ports: &PortTable,
+        switch: &mut SwitchProcess,
+        poller: &Poller,
+    ) {
+        if !switches.all.iter().any(is_controlled) && self.told.is_none() {
+            return;
+        }
+        if !self.process.is_up() && self.process.due().is_none() {
+            self.start(poller);
+        }
+        self.connect(switch);
+        let wanted = self.controlled(switches, ports, switch);
+        if self.process.is_up() && self.told.as_ref() != Some(&wanted) {
+            self.process.send(&ControllerOrder::Switches(wanted.clone()), Vec::new());
+            self.told = Some(wanted);
+        }
+    }
+
+    /// Takes a message of the process: the answer to a question, with its round, if it is one.
+    fn take_report(&mut self, report: ControllerReport) -> Option<(u64, ControllerAnswer)> {
+        match report {
+            ControllerReport::Flushed { round, flushed } => {
+                return Some((round, ControllerAnswer { flushed, ..ControllerAnswer::default() }));
+            }
+            ControllerReport::Told { round, fdb, moves, switches } => {
+                self.take_part(round, fdb.entries);
+                let fdb = std::mem::take(&mut self.parts.1);
+                let told = ControllerAnswer { fdb, inside: switches, moves, has_answered: true, flushed: 0 };
+                return Some((round, told));
+            }
+            ControllerReport::Alive { round } => self.lives_at(round),
+            ControllerReport::Addresses { round, fdb } => self.take_part(round, fdb.entries),
+            ControllerReport::Disconnected { connection } => self.lost(connection),
+            ControllerReport::Said(words) => say_of_others!("controller: {words}"),
+            ControllerReport::Sandbox(layers) => self.process.note_sandbox(layers),
+            ControllerReport::Forbidden(call) => self.process.note_last_words(call.to_string()),
+            ControllerReport::Failed { why } => self.process.note_last_words(why),
+        }
+        None
+    }
+
+    fn start(&mut self, poller: &Poller) {
+        self.process.start_or_plan(poller, Source::ControllerProcess.into());
+        self.told = None;
+    }
+
+    /// All switches that it decides for, with the ports that the switch process has.
+    fn controlled(
+        &self,
+        switches: &SwitchTable,
+        ports: &PortTable,
+        switch: &SwitchProcess,
+    ) -> Vec<ControlledSwitch> {
+        // Ports that a switch process had that is being started again are to be its successor's.
+        let told = self.told.iter().flatten().flat_map(|switch| &switch.ports);
+        let told: BTreeSet<&Name> = told.map(|port| &port.vnic.name).collect();
+        let controlled = |spec: &SwitchSpec| {
+            let is_known = |port: &Port| port.is_known() || told.contains(&port.spec.name);
+            let is_there = |port: &Port| is_known(port) && !port.is_requested();
+            let own = ports.all.values().filter(|port| port.spec.switch == spec.name && is_there(port));
+            let ports: Vec<_> = own.map(|port| port.as_told(&port.spec)).collect();
+            let is_own = |vnic: &Name| ports.iter().any(|port| port.vnic.name == *vnic);
+            let fdb = switches.static_entries.iter().filter(|entry| is_own(&entry.vnic)).cloned().collect();
+            let addresses_max = spec.table().unwrap_or(0);
+            ControlledSwitch { name: spec.name.clone(), addresses_max, ports, fdb }
+        };
+        // One that the switch process does not have yet has no datapath that could be asked for.
+        let is_there = |spec: &&SwitchSpec| is_controlled(spec) && !switch.is_being_added(&spec.name);
+        switches.all.iter().filter(is_there).map(controlled).collect()
+    }
+
+    /// Gives both processes an end of a fresh pair of connections, unless these two have them.
+    fn connect(&mut self, switch: &mut SwitchProcess) {
+        let both = (switch.process.starts(), self.process.starts());
+        if self.connected == Some(both) || !switch.process.is_up() || !self.process.is_up() {
+            return;
+        }
+        let pair = || {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+        };
+        let pairs: Result<Vec<_>, _> = (0..LINKS).map(|_| pair()).collect();
+        match pairs {
+            Ok(pairs) => {
+                let (ours, theirs): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
+                for connection in theirs {
+                    switch.order_with(
+                        Order::ConnectController,
+                        vec![connection.into()],
+                        OrderPurpose::Restored,
+                        None,
+                    );
+                }
+                let ours = ours.into_iter().map(Into::into).collect();
+                self.process.send(&ControllerOrder::Connect, ours);
+                self.connected = Some(both);
+                self.connections += 1;
+                self.reconnection = None;
+            }
+            Err(error) => {
+                say!(Warning: "cannot connect the controller process to the switch process: {error}")
+            }
+        }
+    }
+
+    /// It may hang: it is asked for a sign of life.
+    pub(super) fn suspect(&mut self) {
+        if self.process.is_up() && self.suspicion.is_none() {
+            let round = self.pending.next_round();
+            self.process.send(&ControllerOrder::Live { round }, Vec::new());
+            self.suspicion = Some((round, Instant::now() + HANG_PATIENCE));
+        }
+    }
+
+    /// The switch process is that of `program` now: the controller process is to be, too, once flows are there again that the
+    /// next one learns from.
+    pub(super) fn renew(&mut self, program: PathBuf) {
+        if self.process.is_up() {
+            self.renewal = Some((Instant::now() + RENEWAL_PAUSE, program));
+        } else {
+            // The one that is started next is of it at once.
+            self.renewal = None;
+            self.process.use_program(program);
+        }
+    }
+
+    fn renew_on_time(&mut self, now: Instant, poller: &Poller) {
+        let Some((_, program)) = self.renewal.take_if(|(at, _)| *at <= now) else { return };
+        match self.process.is_up() {
+            true => {
+                self.is_replaced_by = Some(program);
+                self.process.silence(poller);
+            }
+            false => self.process.use_program(program),
+        }
+    }
 }
 
 /// Whether the embedded controller decides for a switch.
@@ -145,106 +289,16 @@ impl Supervisor {
         if !matches!(self.stage, Stage::Starting | Stage::Serving) || is_handed_over {
             return;
         }
-        if !self.switches.iter().any(is_controlled) && self.controller.told.is_none() {
-            return;
-        }
-        if !self.controller.process.is_up() && self.controller.process.due().is_none() {
-            self.start_controller();
-        }
-        self.connect_controller();
-        let wanted = self.controlled();
-        if self.controller.process.is_up() && self.controller.told.as_ref() != Some(&wanted) {
-            self.controller.process.send(&ControllerOrder::Switches(wanted.clone()), Vec::new());
-            self.controller.told = Some(wanted);
-        }
-    }
-
-    fn start_controller(&mut self) {
-        self.controller.process.start_or_plan(&self.poller, Source::ControllerProcess.into());
-        self.controller.told = None;
-    }
-
-    /// All switches that it decides for, with the ports that the switch process has.
-    fn controlled(&self) -> Vec<ControlledSwitch> {
-        // Ports that a switch process had that is being started again are to be its successor's.
-        let told = self.controller.told.iter().flatten().flat_map(|switch| &switch.ports);
-        let told: BTreeSet<&Name> = told.map(|port| &port.vnic.name).collect();
-        let controlled = |switch: &SwitchSpec| {
-            let is_known = |port: &Port| port.is_known() || told.contains(&port.spec.name);
-            let is_there = |port: &Port| is_known(port) && !port.is_requested();
-            let own = self.ports.values().filter(|port| port.spec.switch == switch.name && is_there(port));
-            let ports: Vec<_> = own.map(|port| port.as_told(&port.spec)).collect();
-            let is_own = |vnic: &Name| ports.iter().any(|port| port.vnic.name == *vnic);
-            let fdb = self.static_entries.iter().filter(|entry| is_own(&entry.vnic)).cloned().collect();
-            let addresses_max = switch.table().unwrap_or(0);
-            ControlledSwitch { name: switch.name.clone(), addresses_max, ports, fdb }
-        };
-        // One that the switch process does not have yet has no datapath that could be asked for.
-        let is_there = |switch: &&SwitchSpec| is_controlled(switch) && !self.is_being_added(&switch.name);
-        self.switches.iter().filter(is_there).map(controlled).collect()
-    }
-
-    /// Gives both processes an end of a fresh pair of connections, unless these two have them.
-    fn connect_controller(&mut self) {
-        let both = (self.process.starts(), self.controller.process.starts());
-        if self.controller.connected == Some(both)
-            || !self.process.is_up()
-            || !self.controller.process.is_up()
-        {
-            return;
-        }
-        let pair = || {
-            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
-        };
-        let pairs: Result<Vec<_>, _> = (0..LINKS).map(|_| pair()).collect();
-        match pairs {
-            Ok(pairs) => {
-                let (ours, theirs): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
-                for connection in theirs {
-                    self.order_with(
-                        Order::ConnectController,
-                        vec![connection.into()],
-                        OrderPurpose::Restored,
-                        None,
-                    );
-                }
-                let ours = ours.into_iter().map(Into::into).collect();
-                self.controller.process.send(&ControllerOrder::Connect, ours);
-                self.controller.connected = Some(both);
-                self.controller.connections += 1;
-                self.controller.reconnection = None;
-            }
-            Err(error) => {
-                say!(Warning: "cannot connect the controller process to the switch process: {error}")
-            }
-        }
+        self.controller.settle(&self.switches, &self.ports, &mut self.switch, &self.poller);
     }
 
     /// Takes the controller process's messages.
     pub(super) fn hear_controller(&mut self) {
         let reports = self.controller.process.hear(&self.poller);
-        reports.into_iter().for_each(|(report, _)| self.on_controller_report(report));
-    }
-
-    fn on_controller_report(&mut self, report: ControllerReport) {
-        match report {
-            ControllerReport::Flushed { round, flushed } => {
-                self.controller_answered(round, ControllerAnswer { flushed, ..ControllerAnswer::default() });
-            }
-            ControllerReport::Alive { round } => self.controller.lives_at(round),
-            ControllerReport::Addresses { round, fdb } => self.controller.take_part(round, fdb.entries),
-            ControllerReport::Told { round, fdb, moves, switches } => {
-                self.controller.take_part(round, fdb.entries);
-                let fdb = std::mem::take(&mut self.controller.parts.1);
-                let told = ControllerAnswer { fdb, inside: switches, moves, has_answered: true, flushed: 0 };
+        for (report, _) in reports {
+            if let Some((round, told)) = self.controller.take_report(report) {
                 self.controller_answered(round, told);
             }
-            ControllerReport::Disconnected { connection } => self.controller.lost(connection),
-            ControllerReport::Said(words) => say_of_others!("controller: {words}"),
-            ControllerReport::Sandbox(layers) => self.controller.process.note_sandbox(layers),
-            ControllerReport::Forbidden(call) => self.controller.process.note_last_words(call.to_string()),
-            ControllerReport::Failed { why } => self.controller.process.note_last_words(why),
         }
     }
 
@@ -327,102 +381,31 @@ impl Supervisor {
         let is_any = !ready.is_empty();
         for (wanted, asker) in ready {
             if let Some(answer) = self.go_on(wanted, Rc::clone(&told), &asker).transpose() {
-                self.answer(asker, answer);
+                self.clients.answer(asker, answer);
             }
         }
         is_any
     }
 
-    /// It may hang: it is asked for a sign of life.
-    pub(super) fn suspect_controller(&mut self) {
-        if self.controller.process.is_up() && self.controller.suspicion.is_none() {
-            let round = self.controller.pending.next_round();
-            self.controller.process.send(&ControllerOrder::Live { round }, Vec::new());
-            self.controller.suspicion = Some((round, Instant::now() + HANG_PATIENCE));
-        }
-    }
-
-    /// The switch process is that of `program` now: the controller process is to be, too, once flows are there again that the
-    /// next one learns from.
-    pub(super) fn renew_controller(&mut self, program: PathBuf) {
-        if self.controller.process.is_up() {
-            self.controller.renewal = Some((Instant::now() + RENEWAL_PAUSE, program));
-        } else {
-            // The one that is started next is of it at once.
-            self.controller.renewal = None;
-            self.controller.process.use_program(program);
-        }
-    }
-
-    fn renew_controller_on_time(&mut self, now: Instant) {
-        let Some((_, program)) = self.controller.renewal.take_if(|(at, _)| *at <= now) else { return };
-        match self.controller.process.is_up() {
-            true => {
-                self.controller.is_replaced_by = Some(program);
-                self.controller.process.silence(&self.poller);
-            }
-            false => self.controller.process.use_program(program),
-        }
-    }
-
     /// Does the work that is due.
     pub(super) fn controller_on_time(&mut self, now: Instant) {
-        self.renew_controller_on_time(now);
+        self.controller.renew_on_time(now, &self.poller);
         if self.controller.reconnection.take_if(|at| *at <= now).is_some() {
             self.controller.connected = None;
-            if self.process.is_up() {
+            if self.switch.process.is_up() {
                 say!(Warning: "the controller process lost its connections to the switch process and is given others");
             }
         }
         if self.controller.process.due().is_some_and(|due| due <= now) {
-            self.start_controller();
+            self.controller.start(&self.poller);
         }
         if self.answer_controller_clients(0, now, ControllerAnswer::default()) {
-            self.suspect_controller();
+            self.controller.suspect();
         }
         if self.controller.suspicion.take_if(|(_, until)| *until <= now).is_some() {
             let (pid, seconds) = (self.controller.process.pid().unwrap_or_default(), HANG_PATIENCE.as_secs());
             say!(Error: "the controller process {pid} hangs: it has not answered for {seconds} s; ending it");
             self.controller.process.silence(&self.poller);
         }
-    }
-
-    /// Forwarding tables as the switch process has them, with those of the controller in place of its switches' own: they
-    /// learn only while there is none.
-    pub(super) fn with_controlled(
-        &self,
-        controller: &ControllerAnswer,
-        wanted: Option<&str>,
-        fdb: FdbReport,
-    ) -> FdbReport {
-        let known: BTreeSet<&SwitchName> = controller.inside.iter().map(|inside| &inside.name).collect();
-        let others = fdb.entries.into_iter().filter(|line| !known.contains(&line.switch));
-        let own = controller.fdb.iter();
-        let own = own.filter(|line| wanted.is_none_or(|wanted| line.switch.as_str() == wanted)).cloned();
-        let mut entries: Vec<FdbLine> = others.chain(own).collect();
-        let place = |line: &SwitchName| self.switches.iter().position(|switch| switch.name == *line);
-        // Those of one switch are in order.
-        entries.sort_by_key(|line| place(&line.switch));
-        FdbReport { entries }
-    }
-
-    /// The facts of the controller process for `lasthop doctor`, after it was asked: none, if no switch needs one.
-    pub(super) fn controller_facts(&self, told: &ControllerAnswer) -> Option<ControllerFacts> {
-        let process = &self.controller.process;
-        let is_needed = self.switches.iter().any(is_controlled);
-        is_needed.then(|| ControllerFacts {
-            pid: process.pid(),
-            up_ms: process.up().map(|up| up.as_millis() as u64),
-            restarts: process.restarts(),
-            last_end: process.last_end(),
-            has_answered: told.has_answered,
-            counters: told.inside.iter().fold(BTreeMap::new(), |mut sums, switch| {
-                switch
-                    .counters
-                    .iter()
-                    .for_each(|(name, count)| *sums.entry(name.clone()).or_default() += count);
-                sums
-            }),
-        })
     }
 }

@@ -1,24 +1,17 @@
 //! The control interface's socket: connections to it are the switch process's.
 
-use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use lasthop_foreign::Origin;
+use lasthop_foreign::{ForeignFd, Origin};
 
-use lasthop_api::orders::Order;
 use lasthop_runtime::fault::Fault;
-use lasthop_runtime::log::say_of_others;
 use lasthop_runtime::poller::{Interest, Poller};
 
-use super::Supervisor;
 use super::access::Access;
-use super::question::OrderPurpose;
 use super::sockets::ListenSocket;
 use super::source::Source;
 
-/// Connections that are taken in a row; then others are served.
-const PER_TURN_MAX: usize = 64;
 /// Pause before connections are taken again after that failed.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
@@ -43,13 +36,18 @@ impl DatapathListener {
         self.paused_until
     }
 
+    /// The next connection, if one waits: descriptors sent over it are of `origin`.
+    pub(super) fn accept(&self, origin: &Origin) -> std::io::Result<Option<ForeignFd>> {
+        self.socket.accept(origin)
+    }
+
     /// Leaves connecting clients in the queue for a while.
-    fn pause(&mut self, now: Instant) {
+    pub(super) fn pause(&mut self, now: Instant) {
         self.paused_until = Some(now + ACCEPT_PAUSE);
     }
 
     /// Watches the socket, or leaves connecting clients in the queue.
-    fn watch(&mut self, poller: &Poller, is_open: bool, now: Instant) {
+    pub(super) fn watch(&mut self, poller: &Poller, is_open: bool, now: Instant) {
         self.paused_until.take_if(|until| *until <= now);
         let is_open = is_open && self.paused_until.is_none();
         if self.is_watched == is_open {
@@ -61,49 +59,6 @@ impl DatapathListener {
         } else {
             poller.remove(&self.socket);
             self.is_watched = false;
-        }
-    }
-}
-
-impl Supervisor {
-    /// Whether there is a switch process to have clients, and none is about to take its place.
-    fn takes_clients(&self) -> bool {
-        self.process.is_up() && self.upgrade.is_none()
-    }
-
-    /// Takes connections while there is a switch process to have them.
-    pub(super) fn watch_datapath_listener(&mut self) {
-        let is_open = self.takes_clients();
-        if let Some(datapath_listener) = &mut self.datapath_listener {
-            datapath_listener.watch(&self.poller, is_open, Instant::now());
-        }
-    }
-
-    /// Hands over the clients that have connected. They wait while there is no switch process to have them, also if they were heard
-    /// together with its end.
-    pub(super) fn let_in(&mut self) {
-        if !self.takes_clients() {
-            return;
-        }
-        for _ in 0..PER_TURN_MAX {
-            let Some(datapath_listener) = &mut self.datapath_listener else { return };
-            match datapath_listener.socket.accept(&Origin::new("a control client")) {
-                Ok(Some(connection)) => {
-                    if let Err(error) = self.lent.keep(&connection, &self.poller) {
-                        say_of_others!(Warning: "refused a control connection: {error}");
-                        continue;
-                    }
-                    let pid = lasthop_engine::peer_process(connection.as_fd());
-                    let number =
-                        self.order_with(Order::Connect, vec![connection], OrderPurpose::Restored, None);
-                    self.control_clients.add(number, pid);
-                }
-                Ok(None) => return,
-                Err(error) => {
-                    say_of_others!(Warning: "cannot take a control connection: {error}; trying again in a second");
-                    return datapath_listener.pause(Instant::now());
-                }
-            }
         }
     }
 }

@@ -11,49 +11,52 @@ use lasthop_netdev::links::Links;
 use lasthop_runtime::clock::earlier;
 use lasthop_runtime::fault::Fault;
 use lasthop_runtime::log::say_of_others;
-use lasthop_runtime::poller::Interest;
+use lasthop_runtime::poller::{Interest, Poller};
 
 use super::Supervisor;
 use super::opening;
 use super::port::Port;
+use super::port_table::PortTable;
 use super::source::Source;
 
-impl Supervisor {
+impl PortTable {
     /// Hears of network devices from now on.
-    pub(super) fn watch_links(&mut self) -> Result<(), Fault> {
+    pub(super) fn watch_links(&mut self, poller: &Poller) -> Result<(), Fault> {
         if self.links.is_none() {
             let links = Links::open()?;
-            self.poller.add(&links, Source::Links.into(), Interest::READ)?;
+            poller.add(&links, Source::Links.into(), Interest::READ)?;
             self.links = Some(links);
         }
         Ok(())
     }
+}
 
+impl Supervisor {
     /// Takes the kernel's messages on devices.
     pub(super) fn hear_links(&mut self) {
-        let Some(links) = &mut self.links else { return };
+        let Some(links) = &mut self.ports.links else { return };
         let heard = links.receive();
         let is_concerned =
             |port: &Port| port.device().is_some_and(|device| heard.names.contains(device.spec.device_name()));
         let concerned: Vec<u32> =
-            self.ports.iter().filter(|(_, port)| is_concerned(port)).map(|(number, _)| *number).collect();
+            self.ports.all.iter().filter(|(_, port)| is_concerned(port)).map(|(number, _)| *number).collect();
         for number in concerned {
             self.see_device(number);
             self.advance_port(number);
             self.look_for_device(number);
         }
-        self.look_for_placeholders(&heard.names);
+        self.ports.look_for_placeholders(&heard.names, &self.switches, &mut self.switch, &self.poller);
         self.heed_placeholders(|name| heard.names.contains(name));
-        heard.limited.iter().for_each(|limited| self.heed_limit(limited));
+        heard.limited.iter().for_each(|limited| self.ports.heed_limit(limited));
         for (request, errno) in heard.done {
             self.on_done(request, errno);
         }
-        self.tracking_is_late = true;
+        self.ports.is_tracking_late = true;
     }
 
     /// Notes the known state of a port's device.
     pub(super) fn see_device(&mut self, number: u32) {
-        let (Some(port), Some(links)) = (self.ports.get_mut(&number), &self.links) else { return };
+        let (Some(port), Some(links)) = (self.ports.all.get_mut(&number), &self.ports.links) else { return };
         let Some(device) = port.device_mut() else { return };
         let seen = links.find(device.spec.device_name()).cloned();
         let name = device.facts().and_then(|facts| links.name_of(facts.index));
@@ -63,7 +66,7 @@ impl Supervisor {
         if is_renamed && device.is_driven {
             // It would continue under its new name, which the port's configuration does not have.
             device.undrive();
-            self.detach_from_driver(number);
+            self.driver.detach(number);
         }
     }
 
@@ -72,27 +75,20 @@ impl Supervisor {
         let Some((number, what)) = self.driver.requests.remove(&request) else { return };
         if let Some(errno) = errno {
             let error = Errno::from_raw_os_error(errno);
-            self.trouble(number, format!("the kernel did not {what}: {error}"));
-        }
-    }
-
-    fn trouble(&mut self, number: u32, what: String) {
-        self.say_of_port(number, &what);
-        if let Some(device) = self.ports.get_mut(&number).and_then(Port::device_mut) {
-            device.note(what);
+            self.ports.trouble(number, format!("the kernel did not {what}: {error}"));
         }
     }
 
     /// Takes all device ports as far as possible.
     pub(super) fn settle_devices(&mut self) {
-        let devices = self.ports.iter().filter(|(_, port)| port.device().is_some());
+        let devices = self.ports.all.iter().filter(|(_, port)| port.device().is_some());
         let numbers: Vec<u32> = devices.map(|(number, _)| *number).collect();
         numbers.into_iter().for_each(|number| self.advance_port(number));
     }
 
     /// Opens a port's device if possible, and makes the missing connections.
     pub(super) fn settle_device(&mut self, number: u32, now: Instant) {
-        if !self.ports.get(&number).is_some_and(Port::is_known) {
+        if !self.ports.all.get(&number).is_some_and(Port::is_known) {
             return;
         }
         self.need_driver();
@@ -103,7 +99,7 @@ impl Supervisor {
     }
 
     fn open_device(&mut self, number: u32, now: Instant) {
-        let Some(port) = self.ports.get_mut(&number) else { return };
+        let Some(port) = self.ports.all.get_mut(&number) else { return };
         let name = port.spec.name.clone();
         let Some(device) = port.device_mut().filter(|device| device.wants_opening(now)) else { return };
         if device.is_internal() {
@@ -117,7 +113,7 @@ impl Supervisor {
                 let (index, backend) = (facts.index, facts.backend.name());
                 say_of_others!("port {name}: {} is open, by {backend}: {}", facts.name, opening.why);
                 device.open(opening, now);
-                self.tell_of_device(number);
+                self.ports.tell_of_device(number, &mut self.switch);
                 self.give_addresses(number, index);
                 self.free_host_of(number, now);
             }
@@ -131,9 +127,10 @@ impl Supervisor {
 
     /// A tap is there that is the host's port in the place of another port's device: that one is opened with it.
     fn free_host_of(&mut self, number: u32, now: Instant) {
-        let Some(device) = self.ports.get(&number).and_then(Port::device) else { return };
+        let Some(device) = self.ports.all.get(&number).and_then(Port::device) else { return };
         let Some(tap) = device.spec.tap.clone() else { return };
-        let devices = self.ports.iter_mut().filter_map(|(number, port)| Some((*number, port.device_mut()?)));
+        let devices =
+            self.ports.all.iter_mut().filter_map(|(number, port)| Some((*number, port.device_mut()?)));
         let hosts = devices.filter(|(_, device)| device.spec.host_tap().as_ref() == Some(&tap));
         let numbers: Vec<u32> = hosts.map(|(number, device)| device.is_wanted_again(number, now)).collect();
         numbers.into_iter().for_each(|number| self.advance_port(number));
@@ -141,8 +138,8 @@ impl Supervisor {
 
     /// Gives a tap its addresses. Answers come later.
     fn give_addresses(&mut self, number: u32, index: u32) {
-        let Some(device) = self.ports.get(&number).and_then(Port::device) else { return };
-        let Some(links) = self.links.as_mut().filter(|_| device.spec.is_tap()) else { return };
+        let Some(device) = self.ports.all.get(&number).and_then(Port::device) else { return };
+        let Some(links) = self.ports.links.as_mut().filter(|_| device.spec.is_tap()) else { return };
         let name = device.spec.device_name();
         let mut asked = Vec::new();
         for prefix in &device.spec.address {
@@ -152,14 +149,14 @@ impl Supervisor {
         for (request, what) in asked {
             match request {
                 Ok(request) => drop(self.driver.requests.insert(request, (number, what))),
-                Err(error) => self.trouble(number, format!("cannot {what}: {error}")),
+                Err(error) => self.ports.trouble(number, format!("cannot {what}: {error}")),
             }
         }
     }
 
     /// Gives the driver process the parts of a port that it lacks, and a connection to the switch.
     fn join_device(&mut self, number: u32, now: Instant) {
-        let Some(port) = self.ports.get_mut(&number) else { return };
+        let Some(port) = self.ports.all.get_mut(&number) else { return };
         let (may_join, is_attached) = (port.may_join(now), port.is_attached());
         let Some(device) = port.device_mut() else { return };
         match device.is_driven {
@@ -167,7 +164,7 @@ impl Supervisor {
             true if is_attached && device.is_stale(now) => {
                 device.undrive();
                 device.lost(now);
-                self.detach_from_driver(number);
+                self.driver.detach(number);
             }
             true if is_attached && device.has_unsent() => self.replace_device(number),
             true if may_join => {
@@ -182,7 +179,7 @@ impl Supervisor {
     }
 
     fn replace_device(&mut self, port: u32) {
-        let device = self.ports.get_mut(&port).and_then(Port::device_mut);
+        let device = self.ports.all.get_mut(&port).and_then(Port::device_mut);
         let Some((facts, fds)) = device.and_then(|device| device.take_unsent()) else { return };
         let fds = fds.into_iter().map(Into::into).collect();
         self.driver.process.send(&DriverOrder::ReplaceDevice { port, facts }, fds);
@@ -199,13 +196,12 @@ impl Supervisor {
         let (ours, theirs) = match UnixStream::pair() {
             Ok(pair) => pair,
             Err(error) => {
-                let _ = self.ports.get_mut(&number).map(|port| port.postpone(now));
+                let _ = self.ports.all.get_mut(&number).map(|port| port.postpone(now));
                 return self.device_gone(number, &format!("cannot make a connection: {error}"), now);
             }
         };
-        let Some(port) = self.ports.get_mut(&number) else { return };
-        self.next_attachment += 1;
-        let attachment = self.next_attachment;
+        let Some(port) = self.ports.all.get_mut(&number) else { return };
+        let attachment = self.sessions.next_attachment();
         port.attached(attachment, now);
         if let Some(device) = port.device_mut() {
             device.joined();
@@ -213,14 +209,14 @@ impl Supervisor {
         let name = port.spec.name.to_string();
         fds.push(theirs.into());
         self.driver.process.send(&order(number), fds.into_iter().map(Into::into).collect());
-        let fds = self.provide(number, attachment, ours.into());
-        self.attach(name, attachment, fds);
+        let fds = self.sessions.provide(number, attachment, ours.into(), &self.ports, &mut self.store);
+        self.switch.attach(name, attachment, fds);
     }
 
     /// A device does not work any more, or the driver process cannot serve it. It is opened again.
     pub(super) fn device_gone(&mut self, number: u32, why: &str, now: Instant) {
-        self.trouble(number, why.to_owned());
-        if let Some(device) = self.ports.get_mut(&number).and_then(Port::device_mut) {
+        self.ports.trouble(number, why.to_owned());
+        if let Some(device) = self.ports.all.get_mut(&number).and_then(Port::device_mut) {
             device.lost(now);
         }
         self.look_for_tap(number);
@@ -229,7 +225,7 @@ impl Supervisor {
 
     /// When device ports, or clients that ask for them, have something to do without an event.
     pub(super) fn devices_due(&self) -> Option<Instant> {
-        let ports = self.ports.values().filter(|_| self.driver.process.is_up());
+        let ports = self.ports.all.values().filter(|_| self.driver.process.is_up());
         ports.map(Port::device_due).fold(self.driver.due(), earlier)
     }
 
@@ -240,7 +236,7 @@ impl Supervisor {
         }
         let is_due = |port: &Port| port.device_due().is_some_and(|due| due <= now);
         let due: Vec<u32> =
-            self.ports.iter().filter(|(_, port)| is_due(port)).map(|(number, _)| *number).collect();
+            self.ports.all.iter().filter(|(_, port)| is_due(port)).map(|(number, _)| *number).collect();
         due.into_iter().for_each(|number| self.advance_port(number));
     }
 }

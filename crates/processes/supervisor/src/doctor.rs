@@ -14,6 +14,7 @@ use super::Supervisor;
 use super::controller::ControllerQuestion;
 use super::driver::CountersPurpose;
 use super::question::{Asker, ControllerAnswer, to_json};
+use super::reports::Reports;
 use super::requests::describe;
 use super::warnings::WarningContext;
 
@@ -21,9 +22,9 @@ impl Supervisor {
     /// Without a switch process the answer comes at once: the client wants to know that it is missing.
     pub(super) fn doctor(&mut self, name: Option<String>, asker: &Asker) -> Result<Option<Value>, Fault> {
         if let Some(name) = &name {
-            self.find(name)?;
+            self.ports.find(name)?;
         }
-        if self.ports.values().any(|port| port.device().is_some()) {
+        if self.ports.all.values().any(|port| port.device().is_some()) {
             self.ask_driver(CountersPurpose::Doctor { name }, asker);
             return Ok(None);
         }
@@ -32,12 +33,14 @@ impl Supervisor {
 
     /// As `doctor`, when the driver process's counters are known.
     pub(super) fn examine(&mut self, name: Option<String>, asker: &Asker) -> Result<Option<Value>, Fault> {
-        if self.process.is_up() {
+        if self.switch.process.is_up() {
             return self.ask_controller(ControllerQuestion::Doctor { name }, asker);
         }
-        self.facts(name.as_deref(), None, &ControllerAnswer::default()).map(Some)
+        self.reports().facts(name.as_deref(), None, &ControllerAnswer::default()).map(Some)
     }
+}
 
+impl Reports<'_> {
     /// All facts together.
     pub(super) fn facts(
         &self,
@@ -72,27 +75,27 @@ impl Supervisor {
         to_json(&Facts { switch, controller, external, vnics, ports, fdb, moves })
     }
 
-    fn external_facts(&self, inside: &Inspection) -> Option<ExternalFacts> {
-        let all: Vec<_> = self.switches.iter().filter(|switch| switch.has_outside_controller()).collect();
+    pub(super) fn external_facts(&self, inside: &Inspection) -> Option<ExternalFacts> {
+        let all: Vec<_> = self.switches.all.iter().filter(|switch| switch.has_outside_controller()).collect();
         let facts = ExternalFacts {
             switches: all.iter().map(|switch| switch.name.to_string()).collect(),
             is_secure: all.iter().any(|switch| switch.fail_mode() == FailMode::Secure),
             is_asked: inside.is_asked,
-            clients: self.control_clients.of(&inside.askers),
+            clients: self.datapath_clients.of(&inside.askers),
         };
         (!all.is_empty()).then_some(facts)
     }
 
-    fn switch_facts(&self) -> SwitchFacts {
+    pub(super) fn switch_facts(&self) -> SwitchFacts {
         let settings = &self.settings;
         SwitchFacts {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
-            switch_pid: self.process.pid(),
-            up_ms: self.process.up().map(|up| up.as_millis() as u64),
-            restarts: self.process.restarts(),
-            last_end: self.process.last_end(),
-            deaf: self.deafness().map(|fault| fault.message),
+            switch_pid: self.switch.process.pid(),
+            up_ms: self.switch.process.up().map(|up| up.as_millis() as u64),
+            restarts: self.switch.process.restarts(),
+            last_end: self.switch.process.last_end(),
+            deaf: self.switch.deafness().map(|fault| fault.message),
             module: settings.module.as_str().to_owned(),
             workers: settings.workers.0,
             cpus: settings.cpus.as_ref().map(ToString::to_string),
@@ -101,7 +104,7 @@ impl Supervisor {
         }
     }
 
-    fn vnic_facts(&self, inside: Option<&Inspection>) -> Vec<VnicFacts> {
+    pub(super) fn vnic_facts(&self, inside: Option<&Inspection>) -> Vec<VnicFacts> {
         let stats = inside.map(|inside| StatsReport {
             ports: inside.ports.clone(),
             workers: Vec::new(),
@@ -111,8 +114,8 @@ impl Supervisor {
         let sessions = inside.map(|inside| inside.sessions.as_slice()).unwrap_or_default();
         let sessions: HashMap<&str, &SessionFacts> =
             sessions.iter().map(|(name, session)| (name.as_str(), session)).collect();
-        let warnings = WarningContext::new(self.ports.values(), &stats);
-        let vnics = self.ports.values().filter(|port| port.device().is_none());
+        let warnings = WarningContext::new(self.ports.all.values(), &stats);
+        let vnics = self.ports.all.values().filter(|port| port.device().is_none());
         let facts = vnics.map(|port| {
             let name = port.spec.name.as_str();
             // The session's own report has more.
@@ -125,7 +128,7 @@ impl Supervisor {
                 VnicReport { features: Vec::new(), rings: Vec::new(), ..describe(port, &stats, &warnings) };
             let session = sessions.get(name).map(|session| (*session).clone());
             let counters = warnings.inside(port).map(bare);
-            let switch = self.switches.iter().find(|switch| switch.name == port.spec.switch);
+            let switch = self.switches.all.iter().find(|switch| switch.name == port.spec.switch);
             let module = switch.map(|switch| switch.module.as_str().to_owned()).unwrap_or_default();
             VnicFacts { vnic, module, connection: port.connection(), session, counters }
         });

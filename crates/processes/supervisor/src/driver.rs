@@ -8,7 +8,7 @@ use lasthop_netdev::lift_memory_lock;
 use lasthop_api::driver_orders::{DriverOrder, DriverReport};
 use lasthop_api::settings::SwitchSettings;
 use lasthop_children::{ChildRole, Reaper, RestartingChild};
-use lasthop_runtime::log::{say, say_of_others};
+use lasthop_runtime::log::say;
 
 use super::Supervisor;
 use super::pending_questions::PendingQuestions;
@@ -54,6 +54,11 @@ impl Driver {
     pub(super) fn due(&self) -> Option<Instant> {
         self.pending.due().into_iter().chain(self.process.due()).min()
     }
+
+    /// Lets the process forget a port.
+    pub(super) fn detach(&mut self, port: u32) {
+        self.process.send(&DriverOrder::Detach { port }, Vec::new());
+    }
 }
 
 impl Supervisor {
@@ -82,20 +87,20 @@ impl Supervisor {
         match report {
             DriverReport::DeviceGone { port, why } => self.device_gone(port, &why, now),
             DriverReport::SwitchGone { port, why } => {
-                self.say_of_port(port, &format!("left the switch: {why}"));
-                if let Some(device) = self.ports.get_mut(&port).and_then(Port::device_mut) {
+                self.ports.say_of_port(port, &format!("left the switch: {why}"));
+                if let Some(device) = self.ports.all.get_mut(&port).and_then(Port::device_mut) {
                     device.left(now);
                 }
             }
             DriverReport::Refused { port, why } => {
-                if let Some(device) = self.ports.get_mut(&port).and_then(Port::device_mut) {
+                if let Some(device) = self.ports.all.get_mut(&port).and_then(Port::device_mut) {
                     device.undrive();
                 }
                 self.device_gone(port, &why, now);
             }
             DriverReport::Stats { round, ports } => {
                 for (port, counters) in ports {
-                    if let Some(device) = self.ports.get_mut(&port).and_then(Port::device_mut) {
+                    if let Some(device) = self.ports.all.get_mut(&port).and_then(Port::device_mut) {
                         device.counters = counters;
                     }
                 }
@@ -108,28 +113,21 @@ impl Supervisor {
         }
     }
 
-    pub(super) fn say_of_port(&self, number: u32, what: &str) {
-        if let Some(port) = self.ports.get(&number) {
-            say_of_others!(Warning: "port {}: {what}", port.spec.name);
-        }
-    }
-
     /// The driver process is no more; guests go on among themselves.
     pub(super) fn driver_gone(&mut self) {
         let pid = self.driver.process.pid().unwrap_or_default();
         let how = self.driver.process.bury();
         self.driver.is_asked = false;
-        self.ports.values_mut().filter_map(Port::device_mut).for_each(super::device::DevicePort::driver_gone);
+        self.ports
+            .all
+            .values_mut()
+            .filter_map(Port::device_mut)
+            .for_each(super::device::DevicePort::driver_gone);
         if !self.stage.is_last() {
             let pause_ms = self.driver.process.plan().as_millis();
             say!(Error: "the driver process {pid} {how}; starting it again in {pause_ms} ms");
         }
         self.answer_pending(u64::MAX, Instant::now());
-    }
-
-    /// Lets the driver process forget a port.
-    pub(super) fn detach_from_driver(&mut self, port: u32) {
-        self.driver.process.send(&DriverOrder::Detach { port }, Vec::new());
     }
 
     /// Continues with a request when counters are fresh, or do not come in time.
@@ -154,7 +152,7 @@ impl Supervisor {
                 CountersPurpose::Doctor { name } => self.examine(name, &asker),
             };
             if let Some(answer) = answer.transpose() {
-                self.answer(asker, answer);
+                self.clients.answer(asker, answer);
             }
         }
     }

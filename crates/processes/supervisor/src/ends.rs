@@ -22,23 +22,23 @@ impl Supervisor {
             _ => None,
         };
         let inner =
-            [self.process.end_due(), self.driver.process.end_due(), self.controller.process.end_due()];
+            [self.switch.process.end_due(), self.driver.process.end_due(), self.controller.process.end_due()];
         inner.into_iter().chain([successor, self.reaper.due()]).fold(None, earlier)
     }
 
     /// Goes on without processes that have ended, or are stuck.
     pub(super) fn look_for_ends(&mut self, now: Instant) {
         self.reaper.hear();
-        if self.process.is_over(now) {
-            let life = self.process.starts();
+        if self.switch.process.is_over(now) {
+            let life = self.switch.process.starts();
             for _ in 0..LAST_READS_MAX {
-                if self.process.is_silent() || self.process.starts() != life {
+                if self.switch.process.is_silent() || self.switch.process.starts() != life {
                     break;
                 }
                 self.hear();
             }
             // Not if its last messages have put another process in its place.
-            if self.process.starts() == life {
+            if self.switch.process.starts() == life {
                 self.switch_gone();
             }
         }

@@ -6,14 +6,16 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
+use serde_json::Value;
+
 use lasthop_api::orders::FLOW_MEMORY_BYTES;
 use lasthop_api::orders::Order;
+use lasthop_fd_store::{RecordKey, RecordStore};
 use lasthop_runtime::fault::Fault;
 use lasthop_runtime::log::say;
 
-use super::Supervisor;
 use super::question::OrderPurpose;
-use super::store::Key;
+use super::switch_process::SwitchProcess;
 
 /// A process that dies so soon after it got the flows may have died of one of them: that of a packet that comes every few seconds, too.
 const YOUNG: Duration = Duration::from_secs(10);
@@ -91,17 +93,26 @@ impl AsFd for KeptFlows {
     }
 }
 
-impl Supervisor {
+/// Datapaths of clients, and their flows, for the next switch process.
+#[derive(Debug, Default)]
+pub(super) struct SavedDatapaths {
+    /// The last report of a switch process about datapaths.
+    pub(super) told: Option<Value>,
+    /// The memory in which switch processes leave flows.
+    pub(super) flows: Option<KeptFlows>,
+}
+
+impl SavedDatapaths {
     /// Tells a fresh switch process, which has all ports, of datapaths and flows, before it has any guest.
-    pub(super) fn restore_datapaths(&mut self) {
+    pub(super) fn restore(&mut self, switch: &mut SwitchProcess, store: &mut RecordStore) {
         if self.flows.is_none() {
             // Without memory, flows come back by misses.
             self.flows = KeptFlows::open().ok();
-            self.store.is_late(Key::Head);
+            store.is_late(RecordKey::Head);
         }
-        let told = self.datapaths.clone().unwrap_or_default();
+        let told = self.told.clone().unwrap_or_default();
         let memory = self.flows.as_mut().and_then(|flows| flows.hand_over(Instant::now()).ok());
-        self.order_with(
+        switch.order_with(
             Order::Restore(told),
             memory.into_iter().map(Into::into).collect(),
             OrderPurpose::DatapathsRestored,
@@ -111,22 +122,22 @@ impl Supervisor {
 
     /// A switch process has datapaths and flows again. A process without the memory of flows does not record changes of them: they are
     /// forgotten at once, or a flow that is deleted now would come back with the next process.
-    pub(super) fn datapaths_restored(&mut self, result: Result<(), Fault>) {
+    pub(super) fn restored(&mut self, result: Result<(), Fault>, store: &mut RecordStore) {
         if let Err(fault) = result {
-            self.forget_flows();
+            self.forget_flows(store);
             say!(Warning: "{fault}; the flows of the last switch process come back by misses, and so will those of this one");
         }
     }
 
     /// The switch process is dead.
-    pub(super) fn judge_flows(&mut self) {
+    pub(super) fn judge(&mut self, switch: &SwitchProcess, store: &mut RecordStore) {
         let death = match () {
-            () if self.was_ended_for_silence() => Death::Hung,
-            () if self.process.was_killed() => Death::Killed,
+            () if switch.was_ended_for_silence() => Death::Hung,
+            () if switch.process.was_killed() => Death::Killed,
             () => Death::Own,
         };
         if self.flows.as_mut().is_some_and(|flows| !flows.survive(death, Instant::now())) {
-            self.forget_flows();
+            self.forget_flows(store);
             say!(Warning:
                 "switch processes died again and again soon after they got the flows of the one before; the next one begins without flows"
             );
@@ -134,9 +145,9 @@ impl Supervisor {
     }
 
     /// Drops the memory of flows, so that the next process begins without them.
-    pub(super) fn forget_flows(&mut self) {
+    pub(super) fn forget_flows(&mut self, store: &mut RecordStore) {
         self.flows = None;
-        self.store.is_late(Key::Head);
+        store.is_late(RecordKey::Head);
     }
 }
 

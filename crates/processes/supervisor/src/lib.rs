@@ -16,16 +16,27 @@
 //!   guest (VMM)  ──connects──> NAME.sock ──────────┘                              ▲
 //!         └───────────────────────── vhost-user over the passed socket ───────────┘
 //! ```
-#![deny(unsafe_code)] // files called sys.rs alone may have some
+//!
+//! Each part has its own state and methods, and gets those below it as arguments:
+//!
+//! ```text
+//!   Supervisor: event loop, start and end, requests, upgrade ── Reports: all parts, to be shown
+//!        │
+//!   ControllerProcess   Sessions   PortCounterTable   SwitchTable   SavedDatapaths   DatapathClients
+//!           └──────────────┴──────┬────────┴──────────────┴─────────────┴───────────────┘
+//!                 PortTable   SwitchProcess   RecordStore   Driver   ApiClients
+//! ```
+#![forbid(unsafe_code)]
 
 mod access;
-
+mod api_clients;
 mod capture;
 mod change;
 mod client;
 mod control;
 mod control_clients;
 mod controller;
+mod datapath_clients;
 mod datapath_listener;
 mod device;
 mod devices;
@@ -38,7 +49,6 @@ mod front_end;
 mod lent;
 mod lifecycle;
 mod lifetime_counters;
-mod limits;
 mod liveness;
 mod opening;
 mod orders;
@@ -46,44 +56,45 @@ mod pending_questions;
 mod placeholder;
 mod placeholders;
 mod port;
+mod port_table;
 mod ports;
 mod previous;
 mod question;
 mod records;
+mod reports;
 mod requested;
 mod requests;
 mod saved_session;
 mod scheduler;
+mod sessions;
 mod showing;
 mod sockets;
 mod source;
 mod stage;
 mod status;
-mod store;
 mod succession;
+mod switch_process;
+mod switch_table;
 mod switches;
 mod tracking;
 mod upgrade;
 mod warnings;
 
-use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use rustix::fs::Mode;
-use serde_json::Value;
 
 use lasthop_api::device_patterns::DevicePatterns;
 use lasthop_api::fdb::StaticEntry;
-use lasthop_api::orders::{Report, Request};
 use lasthop_api::port::PortSpec;
 use lasthop_api::rundir::{RunDir, control_socket, datapath_socket};
 use lasthop_api::sched::ViewMode;
 use lasthop_api::settings::SwitchSettings;
 use lasthop_api::switches::SwitchSpec;
 use lasthop_api::vnic::VnicSpec;
-use lasthop_children::{ChildRole, Reaper, RestartingChild, SliceBoost};
-use lasthop_netdev::links::Links;
+use lasthop_children::{Reaper, SliceBoost};
+use lasthop_fd_store::RecordStore;
 use lasthop_runtime::clock::earlier;
 use lasthop_runtime::descriptors;
 use lasthop_runtime::fault::Fault;
@@ -91,28 +102,26 @@ use lasthop_runtime::notify::Manager;
 use lasthop_runtime::poller::{Happening, Interest, Poller};
 use lasthop_runtime::signals::Signals;
 
-use control::Control;
-use control_clients::ControlClients;
+use api_clients::ApiClients;
 use controller::ControllerProcess;
-use datapath_listener::DatapathListener;
+use datapath_clients::DatapathClients;
 use driver::Driver;
-use flows::KeptFlows;
-use lent::LentConnections;
-use lifetime_counters::LifetimeCounters;
-use liveness::Liveness;
-use orders::Waiting;
+use flows::SavedDatapaths;
+use lifetime_counters::PortCounterTable;
 use port::Port;
+use port_table::PortTable;
 use previous::PreviousState;
 use records::ConfiguredNames;
-use saved_session::SavedSession;
 use scheduler::Scheduler;
+use sessions::Sessions;
 use sockets::ListenSocket;
 use source::Source;
 use stage::Stage;
-use store::Store;
+use switch_process::SwitchProcess;
+use switch_table::SwitchTable;
 use upgrade::Upgrade;
 
-pub use store::Inherited;
+pub use lasthop_fd_store::Inherited;
 pub use upgrade::upgraded_text;
 
 /// The settings of `lasthop run`.
@@ -166,69 +175,45 @@ pub fn run(mut settings: RunSettings, manager: &mut Manager, inherited: Inherite
         supervisor.inherit(previous, &mut settings, &inherited)?;
     }
     supervisor.store.adopt(inherited);
-    supervisor.switches = settings.switches;
+    supervisor.switches.all = settings.switches;
     for vnic in settings.vnics {
         supervisor.open_port(vnic)?;
     }
     for port in settings.ports {
         supervisor.open_device_port(port)?;
     }
-    supervisor.static_entries = settings.fdb;
+    supervisor.switches.static_entries = settings.fdb;
     supervisor.start_switch()?;
     supervisor.serve(manager)
 }
 
-/// Everything that there is one of.
+/// The parts, and the state that concerns all of them.
 struct Supervisor {
     dir: PathBuf,
     poller: Poller,
     reaper: Reaper,
     signals: Signals,
     settings: SwitchSettings,
-    process: RestartingChild<Request, Report>,
+    switch: SwitchProcess,
     driver: Driver,
     controller: ControllerProcess,
-    /// None until there is a device port.
-    links: Option<Links>,
-    /// The default one first.
-    switches: Vec<SwitchSpec>,
-    ports: BTreeMap<u32, Port>,
-    next_port: u32,
-    /// By port: the saved session that the next switch process continues.
-    saved_sessions: BTreeMap<u32, SavedSession>,
-    /// By port: the counters of earlier switch processes.
-    counters: BTreeMap<u32, LifetimeCounters>,
-    /// Of ports that the last supervisor had and no client has asked for since, by name.
-    left_counters: BTreeMap<String, LifetimeCounters>,
+    switches: SwitchTable,
+    ports: PortTable,
+    sessions: Sessions,
+    counters: PortCounterTable,
     /// The switch process is being replaced by that of another program.
     upgrade: Option<Upgrade>,
     /// While guests wait for a switch process.
     slice_boost: Option<SliceBoost>,
-    /// Entries of users in the forwarding table.
-    static_entries: Vec<StaticEntry>,
-    next_attachment: u64,
-    control: Option<Control>,
-    datapath_listener: Option<DatapathListener>,
-    control_clients: ControlClients,
-    /// Connections of clients that are the switch process's.
-    lent: LentConnections,
-    /// The last report of a switch process about datapaths.
-    datapaths: Option<Value>,
-    /// The memory in which switch processes leave flows.
-    flows: Option<KeptFlows>,
+    clients: ApiClients,
+    datapath_clients: DatapathClients,
+    datapaths: SavedDatapaths,
     control_group: Option<String>,
     datapath_devices: Option<DevicePatterns>,
-    /// Clients that just got an answer.
-    answered: VecDeque<u32>,
-    waiting: BTreeMap<u64, Waiting>,
-    next_request: u64,
-    liveness: Liveness,
     scheduler: Scheduler,
-    /// A change decides which ports' links depend on uplinks.
-    tracking_is_late: bool,
     stage: Stage,
     /// The store for the next supervisor.
-    store: Store,
+    store: RecordStore,
     /// Switches and ports that file and flags named.
     configured: ConfiguredNames,
 }
@@ -246,45 +231,31 @@ impl Supervisor {
         poller.add(&reaper, Source::Ends.into(), Interest::READ)?;
         poller.add(&signals, Source::Signals.into(), Interest::READ)?;
         let access = access::Access::of_control(control_group.as_deref())?;
-        let control = Control::open(&control_socket(dir), access, control)?;
-        poller.add(&control, Source::Control.into(), Interest::READ)?;
-        let datapath_listener = DatapathListener::open(&datapath_socket(dir), access)?;
+        let clients = ApiClients::open(&control_socket(dir), access, control, &poller)?;
+        let datapath_clients = DatapathClients::open(&datapath_socket(dir), access)?;
         Ok(Self {
             dir: dir.to_path_buf(),
             poller,
             signals,
-            process: RestartingChild::new(ChildRole::switch(&settings), &reaper),
+            switch: SwitchProcess::new(&settings, &reaper),
             driver: Driver::new(&settings, &reaper),
             controller: ControllerProcess::new(&settings, &reaper),
             reaper,
             settings,
-            links: None,
-            switches: run.switches.clone(),
-            ports: BTreeMap::new(),
-            next_port: 0,
-            saved_sessions: BTreeMap::new(),
-            counters: BTreeMap::new(),
-            left_counters: BTreeMap::new(),
+            switches: SwitchTable::new(run.switches.clone()),
+            ports: PortTable::new(dir),
+            sessions: Sessions::default(),
+            counters: PortCounterTable::default(),
             upgrade: None,
             slice_boost: None,
-            static_entries: Vec::new(),
-            next_attachment: 0,
-            control: Some(control),
-            datapath_listener: Some(datapath_listener),
-            control_clients: ControlClients::default(),
-            lent: LentConnections::default(),
-            datapaths: None,
-            flows: None,
+            clients,
+            datapath_clients,
+            datapaths: SavedDatapaths::default(),
             control_group,
             datapath_devices: run.datapath_devices.clone(),
-            answered: VecDeque::new(),
-            waiting: BTreeMap::new(),
-            next_request: 0,
-            liveness: Liveness::default(),
             scheduler: Scheduler::new(run.scheduler_view),
-            tracking_is_late: false,
             stage: Stage::Starting,
-            store: Store::of_environment(),
+            store: RecordStore::of_environment(),
             configured: run.configured(),
         })
     }
@@ -295,9 +266,10 @@ impl Supervisor {
                 self.handle(happening);
             }
             self.on_time(Instant::now());
-            self.track_uplinks();
-            self.tend_placeholders();
-            self.watch_datapath_listener();
+            self.ports.track_uplinks(&mut self.switch);
+            self.ports.tend_placeholders();
+            let is_open = self.takes_datapath_clients();
+            self.datapath_clients.watch(is_open, &self.poller);
             self.settle_controller();
             self.settle_scheduler(Instant::now());
             self.proceed_with_clients();
@@ -316,47 +288,54 @@ impl Supervisor {
         match Source::of(happening.source) {
             Some(Source::Signals) if self.signals.came() => self.begin_end(),
             Some(Source::Switch) => self.hear(),
-            Some(Source::Control) => {
-                if let Some(control) = &mut self.control {
-                    control.accept(&self.poller);
-                }
-            }
+            Some(Source::Control) => self.clients.accept(&self.poller),
             Some(Source::Listener(number)) => self.advance_port(number),
             Some(Source::Client(number)) => self.hear_client(number, happening.is_over),
             Some(Source::Driver) => self.hear_driver(),
             Some(Source::Successor) => self.hear_successor(),
             Some(Source::Links) => self.hear_links(),
-            Some(Source::DatapathListener) => self.let_in(),
+            // Clients that were heard together with the end of the switch process wait for the next one.
+            Some(Source::DatapathListener) if self.takes_datapath_clients() => {
+                self.datapath_clients.accept(&mut self.switch, &self.poller);
+            }
             Some(Source::ControllerProcess) => self.hear_controller(),
-            Some(Source::LentConnections(number)) => self.lent.forget(number, &self.poller),
+            Some(Source::LentConnections(number)) => self.datapath_clients.forget(number, &self.poller),
             Some(Source::Ends) => self.look_for_ends(Instant::now()),
-            Some(Source::Signals) | None => {}
+            Some(Source::Signals | Source::DatapathListener) | None => {}
+        }
+    }
+
+    /// Whether there is a switch process to have clients of the datapath socket, and none is about to take its place.
+    fn takes_datapath_clients(&self) -> bool {
+        self.switch.process.is_up() && self.upgrade.is_none()
+    }
+
+    /// Looks at a switch process that owes a sign of life, if it is time.
+    fn look_for_life(&mut self, now: Instant) {
+        let is_busy = !matches!(self.stage, Stage::Serving) || self.upgrade.is_some();
+        if self.switch.look_for_life(is_busy, now, &self.poller) {
+            self.answer_without_switch();
         }
     }
 
     /// The earliest deadline of all.
     fn due(&self) -> Option<Instant> {
-        let ports = self.ports.values().map(Port::due).fold(None, earlier);
-        let waiting = self.waiting.values().map(Waiting::due).fold(None, earlier);
-        let control = self.control.as_ref().and_then(Control::due);
+        let ports = self.ports.all.values().map(Port::due).fold(None, earlier);
         let others = [
             self.ends_due(),
-            waiting,
-            control,
-            self.process.due(),
+            self.switch.due(),
+            self.clients.due(),
             self.stage.due(),
             self.devices_due(),
             self.upgrade_due(),
-            self.liveness.due(),
             self.scheduler.due(),
         ];
         let slice_boost = self.slice_boost.as_ref().map(SliceBoost::until);
-        let datapath_listener = self.datapath_listener.as_ref().and_then(DatapathListener::due);
         let others = others.into_iter().chain([
             self.controller.due(),
             self.store.due(),
             slice_boost,
-            datapath_listener,
+            self.datapath_clients.due(),
         ]);
         let others = others.chain(self.channels_due());
         others.fold(ports, earlier)
@@ -366,25 +345,25 @@ impl Supervisor {
     fn on_time(&mut self, now: Instant) {
         let is_due = |due: Option<Instant>| due.is_some_and(|due| due <= now);
         let ports: Vec<u32> =
-            self.ports.iter().filter(|(_, port)| is_due(port.due())).map(|(n, _)| *n).collect();
+            self.ports.all.iter().filter(|(_, port)| is_due(port.due())).map(|(n, _)| *n).collect();
         ports.into_iter().for_each(|number| self.advance_port(number));
         if is_due(self.ends_due()) {
             self.look_for_ends(now);
         }
         self.upgrade_on_time(now);
         self.slice_boost.take_if(|slice_boost| slice_boost.until() <= now);
-        if let Some(control) = &mut self.control {
-            control.expire(now, &self.poller);
-        }
+        self.clients.expire(now, &self.poller);
         self.look_for_life(now);
-        self.give_up_waiting(now);
+        for (asker, fault) in self.switch.give_up_waiting(now) {
+            self.clients.answer(asker, Err(fault));
+        }
         if is_due(self.controller.due()) {
             self.controller_on_time(now);
         }
         if is_due(self.devices_due()) {
             self.devices_on_time(now);
         }
-        if is_due(self.process.due()) {
+        if is_due(self.switch.process.due()) {
             self.restart_switch();
         }
         if is_due(self.stage.due()) {

@@ -10,15 +10,14 @@ use lasthop_runtime::log::say;
 use lasthop_runtime::sandbox::Layer;
 
 use super::Supervisor;
-use super::control::Control;
 use super::controller::ControllerProcess;
 use super::driver::Driver;
 use super::lifetime_counters::final_counters_text;
 use super::port::Port;
 use super::question::OrderPurpose;
+use super::sessions::SessionVersions;
 use super::source::Source;
 use super::stage::Stage;
-use super::succession::SessionVersions;
 
 /// How long the switch may take to let its guests go, or to come to rest: less than service managers wait for us.
 const END_PATIENCE: Duration = Duration::from_secs(10);
@@ -32,7 +31,7 @@ const REST_PAUSE: Duration = Duration::from_millis(20);
 impl Supervisor {
     /// Starts a switch process and tells it of all switches and ports.
     pub(super) fn start_switch(&mut self) -> Result<(), Fault> {
-        self.process.start(&self.poller, Source::Switch.into())?;
+        self.switch.process.start(&self.poller, Source::Switch.into())?;
         self.deposit_head();
         self.tell_everything();
         Ok(())
@@ -40,39 +39,39 @@ impl Supervisor {
 
     /// Tells a fresh switch process of all switches and ports, and hands guests over that another one had.
     pub(super) fn tell_everything(&mut self) {
-        self.replay_switches();
-        let ports: Vec<u32> = self.ports.keys().copied().collect();
+        self.switches.replay(&mut self.switch);
+        let ports: Vec<u32> = self.ports.all.keys().copied().collect();
         ports.into_iter().for_each(|port| self.tell_of_port(port, false, None));
-        self.restore_entries();
+        self.switches.restore_entries(&mut self.switch);
         self.tell_of_guests(&SessionVersions::new());
     }
 
     /// Tells a switch process that knows switches and ports of all guests, and hands them over. Some it knows, as they were.
     pub(super) fn tell_of_guests(&mut self, known: &SessionVersions) {
-        self.restore_datapaths();
-        self.hand_over(known);
+        self.datapaths.restore(&mut self.switch, &mut self.store);
+        self.sessions.hand_over(known, &mut self.ports, &mut self.switch, &mut self.store);
         // Before the answer that says that the switch runs: it has its controller then.
         self.settle_controller();
         // Its answer comes after all the others.
-        self.order(Order::Stats, OrderPurpose::Started, None);
+        self.switch.order(Order::Stats, OrderPurpose::Started, None);
     }
 
     /// The pause after a switch's death is over.
     pub(super) fn restart_switch(&mut self) {
         if let Err(fault) = self.start_switch() {
-            self.process.retry(&fault);
+            self.switch.process.retry(&fault);
         }
     }
 
     /// The switch has all its ports.
     pub(super) fn started(&mut self) {
-        let pid = self.process.current().map_or(0, |switch| switch.pid());
+        let pid = self.switch.process.current().map_or(0, |switch| switch.pid());
         self.slice_boost = None;
-        self.switch_has_begun();
+        self.switch.note_begin();
         if matches!(self.stage, Stage::Starting) {
             self.stage = Stage::Serving;
-            say!("switch is running with {}, in {}", self.sizes_text(), self.dir.display());
-            if self.ports.is_empty() {
+            say!("switch is running with {}, in {}", self.reports().sizes_text(), self.dir.display());
+            if self.ports.all.is_empty() {
                 say!("add a vnic with: lasthop vnic add NAME{}", rundir::option(&self.dir));
             }
         } else {
@@ -83,17 +82,17 @@ impl Supervisor {
         self.heed_placeholders(|_| true);
         // A successor is a child that is in no list yet.
         if self.upgrade.is_none() {
-            let own = [self.process.pid(), self.driver.process.pid(), self.controller.process.pid()];
+            let own = [self.switch.process.pid(), self.driver.process.pid(), self.controller.process.pid()];
             self.reaper.reap_orphans(&own);
         }
     }
 
     /// The switch has given up the rights that it could, and continues with the guests of another one.
     pub(super) fn sandboxed(&mut self, layers: Vec<Layer>) {
-        self.process.note_sandbox(layers);
+        self.switch.process.note_sandbox(layers);
         // Not before: the process that takes memory apart in the end, which it started by then, is not urgent.
-        if !self.saved_sessions.is_empty() {
-            self.slice_boost = Some(SliceBoost::begin(self.process.pid()));
+        if !self.sessions.saved.is_empty() {
+            self.slice_boost = Some(SliceBoost::begin(self.switch.process.pid()));
         }
     }
 
@@ -106,26 +105,26 @@ impl Supervisor {
 
     /// The switch process is no more.
     pub(super) fn switch_gone(&mut self) {
-        let pid = self.process.current().map_or(0, |switch| switch.pid());
+        let pid = self.switch.process.current().map_or(0, |switch| switch.pid());
         // First: the predecessor's threads have to be there.
         self.slice_boost = None;
-        let how = self.process.bury();
+        let how = self.switch.process.bury();
         if self.stage.is_leaving() {
             return self.left();
         }
-        self.lent.end_all(&self.poller);
-        self.switch_lives();
+        self.datapath_clients.end_all(&self.poller);
+        self.switch.note_life();
         self.upgrade_failed();
-        let counters = self.close_books();
-        self.judge_saved_sessions();
-        self.judge_flows();
-        self.ports_down();
+        let counters = self.counters.close_books(&mut self.store);
+        self.sessions.judge(&mut self.ports, &mut self.store);
+        self.datapaths.judge(&self.switch, &mut self.store);
+        self.ports.down(&self.sessions, &self.poller);
         match self.stage {
             Stage::Starting => {
                 self.fail_start(Fault::new(Kind::Internal, format!("the switch process {how}")))
             }
             Stage::Serving => {
-                let pause_ms = self.process.plan().as_millis();
+                let pause_ms = self.switch.process.plan().as_millis();
                 let what = final_counters_text(&counters);
                 say!(Error: "the switch process {pid} {how}; {what}; starting it again in {pause_ms} ms");
             }
@@ -145,19 +144,19 @@ impl Supervisor {
         }
         say!("ending");
         let is_starting = matches!(self.stage, Stage::Starting);
-        self.control = None;
-        self.datapath_listener = None;
-        self.ports.clear();
-        self.saved_sessions.clear();
+        self.clients.close();
+        self.datapath_clients.close();
+        self.ports.all.clear();
+        self.sessions.saved.clear();
         self.driver = Driver::new(&self.settings, &self.reaper);
         self.controller = ControllerProcess::new(&self.settings, &self.reaper);
         // One that starts has no guest yet to let go, and would only be late.
         if is_starting {
-            self.process.bury();
+            self.switch.process.bury();
         }
-        if self.process.is_up() {
+        if self.switch.process.is_up() {
             self.stage = Stage::Ending { until: Instant::now() + END_PATIENCE };
-            self.order(Order::End, OrderPurpose::Ended, None);
+            self.switch.order(Order::End, OrderPurpose::Ended, None);
         } else {
             self.stage = Stage::Over(Ok(()));
         }
@@ -168,11 +167,11 @@ impl Supervisor {
     fn begin_to_leave(&mut self) {
         say!("ending; the service manager keeps the state for the next one");
         self.refuse_upgrade("the switch was asked to end");
-        self.datapath_listener = None;
+        self.datapath_clients.close();
         self.controller = ControllerProcess::new(&self.settings, &self.reaper);
         self.stage = Stage::Leaving { until: Instant::now() + END_PATIENCE, retry: None };
-        if self.process.is_up() {
-            self.order(Order::Rest, OrderPurpose::Rested, None);
+        if self.switch.process.is_up() {
+            self.switch.order(Order::Rest, OrderPurpose::Rested, None);
         } else {
             self.leave();
         }
@@ -190,22 +189,22 @@ impl Supervisor {
     fn leave(&mut self) {
         // Not before the switch rests: packets for its devices would wait for it, count as not taken, and be taken once more.
         self.driver = Driver::new(&self.settings, &self.reaper);
-        if !self.process.is_up() {
+        if !self.switch.process.is_up() {
             return self.left();
         }
-        self.process.silence(&self.poller);
+        self.switch.process.silence(&self.poller);
         self.stage = Stage::Leaving { until: Instant::now() + DEATH_PATIENCE, retry: None };
     }
 
     /// The switch process has ended, or does not: then the next supervisor sees to that.
     fn left(&mut self) {
-        self.process.bury();
+        self.switch.process.bury();
         // Counters that it told of and that were not read yet would be added to themselves.
-        self.waiting.clear();
-        self.close_books();
+        drop(self.switch.take_unanswered());
+        self.counters.close_books(&mut self.store);
         self.deposit_all();
-        self.control.iter_mut().for_each(Control::leave_socket);
-        self.ports.values_mut().for_each(Port::leave);
+        self.clients.leave_socket();
+        self.ports.all.values_mut().for_each(Port::leave);
         self.stage = Stage::Over(Ok(()));
     }
 
@@ -214,9 +213,9 @@ impl Supervisor {
         match &mut self.stage {
             Stage::Leaving { until, retry } if now < *until => {
                 *retry = None;
-                self.order(Order::Rest, OrderPurpose::Rested, None);
+                self.switch.order(Order::Rest, OrderPurpose::Rested, None);
             }
-            Stage::Leaving { .. } if self.process.is_silent() => self.left(),
+            Stage::Leaving { .. } if self.switch.process.is_silent() => self.left(),
             Stage::Leaving { .. } => self.leave(),
             _ => self.end_by_force(),
         }
@@ -225,14 +224,14 @@ impl Supervisor {
     /// The switch did not end in time, or the user is in a hurry.
     pub(super) fn end_by_force(&mut self) {
         say!(Error: "the switch process did not end by itself and is killed");
-        self.process.bury();
+        self.switch.process.bury();
         self.stage = Stage::Over(Ok(()));
     }
 
     /// On the way out: no process is left that could end.
     pub(super) fn end_all(&mut self) {
         self.upgrade = None;
-        self.process.bury();
+        self.switch.process.bury();
         self.driver = Driver::new(&self.settings, &self.reaper);
         self.controller = ControllerProcess::new(&self.settings, &self.reaper);
         self.reaper.await_all(DEATH_PATIENCE);

@@ -11,10 +11,10 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 
 use lasthop_api::orders::Answer;
 use lasthop_api::report::{self, PortReport, WorkerReport};
+use lasthop_fd_store::{RecordKey, RecordStore};
 use lasthop_runtime::procfs;
 
-use super::Supervisor;
-use super::store::Key;
+use super::port_table::PortTable;
 
 /// The name of a worker's thread, without the number behind it.
 const THREAD_NAME: &str = "worker";
@@ -107,66 +107,28 @@ fn blank() -> io::Result<OwnedFd> {
     Ok(book)
 }
 
-impl Supervisor {
-    /// Memory for the counters of port `number`; none if the system has none: then they begin at 0 with each switch process.
-    pub(super) fn book(&mut self, number: u32) -> Option<OwnedFd> {
-        if let Some(counters) = self.counters.get(&number) {
-            return counters.book().ok();
-        }
-        let name = self.ports.get(&number).map(|port| port.spec.name.to_string()).unwrap_or_default();
-        let counters = self.left_counters.remove(&name).map_or_else(LifetimeCounters::open, Ok).ok()?;
-        let book = counters.book().ok();
-        self.counters.insert(number, counters);
-        self.store.is_late(Key::Port(number));
-        book
-    }
+/// The counters of all ports.
+#[derive(Debug, Default)]
+pub(super) struct PortCounterTable {
+    pub(super) by_port: BTreeMap<u32, LifetimeCounters>,
+    /// Of ports that the last supervisor had and no client has asked for since, by name.
+    left: BTreeMap<String, LifetimeCounters>,
+}
 
-    /// A port over a device begins anew with each supervisor, when it is asked for; its counters go on.
-    pub(super) fn leave_counters(&mut self, port: &str, counters: LifetimeCounters) {
-        self.left_counters.insert(port.to_owned(), counters);
-    }
-
-    /// Memory for the counters of port `number` in the switch process that is to take over; none as for `book`.
-    pub(super) fn next_book(&mut self, number: u32) -> Option<OwnedFd> {
-        self.counters.get_mut(&number)?.next_book().ok()
-    }
-
-    /// No switch process takes over.
-    pub(super) fn forget_next_books(&mut self) {
-        self.counters.values_mut().for_each(|counters| counters.next = None);
-    }
-
-    /// The switch process has stopped counting: its counters are added to those of the processes before it.
-    ///
-    /// Returns its counters, summed over all ports.
-    pub(super) fn close_books(&mut self) -> PortCounters {
-        let counters = self.counters.values_mut();
-        let mut closed: Vec<(&mut LifetimeCounters, SavedCounters)> = counters
-            .filter_map(|counters| counters.close_book().ok().map(|booked| (counters, booked)))
-            .collect();
-        balance(closed.iter_mut().map(|(_, booked)| &mut booked.counters).collect());
-        let mut sum = PortCounters::default();
-        for (counters, booked) in closed {
-            counters.add_to_past(&booked);
-            sum.merge(&booked.counters);
-        }
-        self.counters.keys().for_each(|number| self.store.is_late(Key::Port(*number)));
-        sum
-    }
-
-    /// Adds the counters of earlier switch processes to those of the present one.
-    pub(super) fn with_past(&self, mut answer: Answer) -> Answer {
+impl PortCounterTable {
+    /// Adds the counters of earlier switch processes to those of the present one, `pid`, in its answer.
+    pub(super) fn with_past(&self, mut answer: Answer, pid: Option<u32>, table: &PortTable) -> Answer {
         let ports = match &mut answer {
             Answer::Stats(stats) => {
                 stats.time_ms = time_ms();
-                self.process.pid().iter().for_each(|pid| enter_cpu_time(*pid, &mut stats.workers));
+                pid.iter().for_each(|pid| enter_cpu_time(*pid, &mut stats.workers));
                 &mut stats.ports
             }
             Answer::Inspection(inspection) => &mut inspection.ports,
             _ => return answer,
         };
-        let booked = self.counters.iter().filter_map(|(number, counters)| {
-            let port = self.ports.get(number)?;
+        let booked = self.by_port.iter().filter_map(|(number, counters)| {
+            let port = table.all.get(number)?;
             Some((port.spec.name.as_str(), counters))
         });
         let past: HashMap<&str, &LifetimeCounters> = booked.collect();
@@ -181,6 +143,50 @@ impl Supervisor {
             }
         }
         answer
+    }
+    /// Memory for the counters of port `number`; none if the system has none: then they begin at 0 with each switch process.
+    pub(super) fn book(&mut self, number: u32, name: &str, store: &mut RecordStore) -> Option<OwnedFd> {
+        if let Some(counters) = self.by_port.get(&number) {
+            return counters.book().ok();
+        }
+        let counters = self.left.remove(name).map_or_else(LifetimeCounters::open, Ok).ok()?;
+        let book = counters.book().ok();
+        self.by_port.insert(number, counters);
+        store.is_late(RecordKey::Port(number));
+        book
+    }
+
+    /// A port over a device begins anew with each supervisor, when it is asked for; its counters go on.
+    pub(super) fn leave(&mut self, port: &str, counters: LifetimeCounters) {
+        self.left.insert(port.to_owned(), counters);
+    }
+
+    /// Memory for the counters of port `number` in the switch process that is to take over; none as for `book`.
+    pub(super) fn next_book(&mut self, number: u32) -> Option<OwnedFd> {
+        self.by_port.get_mut(&number)?.next_book().ok()
+    }
+
+    /// No switch process takes over.
+    pub(super) fn forget_next_books(&mut self) {
+        self.by_port.values_mut().for_each(|counters| counters.next = None);
+    }
+
+    /// The switch process has stopped counting: its counters are added to those of the processes before it.
+    ///
+    /// Returns its counters, summed over all ports.
+    pub(super) fn close_books(&mut self, store: &mut RecordStore) -> PortCounters {
+        let counters = self.by_port.values_mut();
+        let mut closed: Vec<(&mut LifetimeCounters, SavedCounters)> = counters
+            .filter_map(|counters| counters.close_book().ok().map(|booked| (counters, booked)))
+            .collect();
+        balance(closed.iter_mut().map(|(_, booked)| &mut booked.counters).collect());
+        let mut sum = PortCounters::default();
+        for (counters, booked) in closed {
+            counters.add_to_past(&booked);
+            sum.merge(&booked.counters);
+        }
+        self.by_port.keys().for_each(|number| store.is_late(RecordKey::Port(*number)));
+        sum
     }
 }
 

@@ -9,15 +9,7 @@
 
 use std::time::{Duration, Instant};
 
-use lasthop_api::orders::{Answer, Order};
-use lasthop_api::report::StatsReport;
-use lasthop_runtime::fault::{Fault, Kind};
-use lasthop_runtime::log::say;
 use lasthop_runtime::procfs;
-
-use super::Supervisor;
-use super::question::{Asker, ControllerAnswer, OrderPurpose, Question};
-use super::stage::Stage;
 
 /// Between two looks.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
@@ -67,7 +59,7 @@ impl Liveness {
     }
 
     /// It has said something; whether it had not for long.
-    fn lives(&mut self, now: Instant) -> bool {
+    pub(super) fn lives(&mut self, now: Instant) -> bool {
         let was_deaf = self.is_deaf();
         (self.is_owed, self.looks, self.next) = (false, 0, Some(now + self.round));
         was_deaf
@@ -90,105 +82,76 @@ impl Liveness {
         self.next
     }
 
-    fn is_deaf(&self) -> bool {
+    /// Whether it owes a sign of life for too long.
+    pub(super) fn is_deaf(&self) -> bool {
         self.looks >= NAMED_LOOKS
     }
-}
 
-impl Supervisor {
-    /// The switch process has said something, or is another one.
-    pub(super) fn switch_lives(&mut self) {
-        if self.liveness.lives(Instant::now()) && self.process.is_up() {
-            say!("the switch process (process {}) answers again", self.process.pid().unwrap_or_default());
-        }
+    /// There is no process.
+    pub(super) fn forget(&mut self) {
+        self.next = None;
     }
 
-    /// Looks at a switch process that owes a sign of life, if it is time.
-    pub(super) fn look_for_life(&mut self, now: Instant) {
-        if self.liveness.next.is_none_or(|next| next > now) {
-            return;
-        }
-        let Some(pid) = self.process.pid() else {
-            self.liveness.next = None;
-            return;
-        };
-        self.liveness.next = Some(now + LOOK_PAUSE);
-        if !matches!(self.stage, Stage::Serving) || self.upgrade.is_some() {
+    /// The process with this number serves from now on.
+    pub(super) fn begun(&mut self, number: u64) {
+        self.begun = number;
+    }
+
+    /// Whether the process with this number was ended since it did not answer.
+    pub(super) fn was_ended(&self, number: u64) -> bool {
+        self.ended == number
+    }
+
+    /// The next step with process `pid`, the start of which has this number.
+    pub(super) fn look(
+        &mut self,
+        pid: u32,
+        number: u64,
+        is_busy: bool,
+        now: Instant,
+    ) -> Option<LivenessStep> {
+        self.next = Some(now + LOOK_PAUSE);
+        if is_busy {
             // A process that begins, ends or hands over may take longer, and has another limit.
-            self.liveness.looks = 0;
-            return;
+            self.looks = 0;
+            return None;
         }
-        if self.liveness.is_deaf() && procfs::is_stopped(pid) {
+        if self.is_deaf() && procfs::is_stopped(pid) {
             // It gets its full time once it is let go on.
-            return;
+            return None;
         }
         if procfs::is_headless(pid) {
             // It was killed, and one of its threads cannot end: the channel stays open, and says nothing of that.
-            return self.process.silence(&self.poller);
+            return Some(LivenessStep::Silence);
         }
-        if !self.liveness.is_owed {
-            if self.liveness.is_to_ask(procfs::cpu_ns(pid), now) {
-                self.order(Order::Know, OrderPurpose::Restored, None);
-            }
-            return;
+        if !self.is_owed {
+            return self.is_to_ask(procfs::cpu_ns(pid), now).then_some(LivenessStep::Ask);
         }
-        self.liveness.looks += 1;
-        let ended_looks =
-            if self.liveness.begun == self.process.starts() { ENDED_LOOKS } else { START_LOOKS };
-        match self.liveness.looks {
-            1 => self.order(Order::Know, OrderPurpose::Restored, None),
-            NAMED_LOOKS => {
-                say!(Error: "{}", deaf(pid));
-                self.answer_without_switch();
-            }
+        self.looks += 1;
+        let ended_looks = if self.begun == number { ENDED_LOOKS } else { START_LOOKS };
+        match self.looks {
+            1 => Some(LivenessStep::Ask),
+            NAMED_LOOKS => Some(LivenessStep::Name),
             looks if looks == ended_looks => {
-                say!(Error: "{}; ending it", deaf(pid));
-                self.liveness.ended = self.process.starts();
-                self.process.give_up_on("it did not answer");
+                self.ended = number;
+                Some(LivenessStep::End)
             }
-            _ => {}
-        }
-    }
-
-    /// The switch process serves from now on.
-    pub(super) fn switch_has_begun(&mut self) {
-        self.liveness.begun = self.process.starts();
-    }
-
-    /// Whether the last process was ended since it did not answer.
-    pub(super) fn was_ended_for_silence(&self) -> bool {
-        self.liveness.ended == self.process.starts()
-    }
-
-    /// The reason why it cannot be asked, if it does not answer.
-    pub(super) fn deafness(&self) -> Option<Fault> {
-        self.liveness.is_deaf().then(|| deaf(self.process.pid().unwrap_or_default()))
-    }
-
-    /// Answers clients that wait for the switch process, with the facts that are known without it.
-    fn answer_without_switch(&mut self) {
-        let questions: Vec<(Question, Asker)> = self.take_questions();
-        for (question, asker) in questions {
-            let answer = self.conclude_alone(&question);
-            self.answer(asker, answer);
-        }
-    }
-
-    /// The answer to a question without the switch process.
-    pub(super) fn conclude_alone(&self, question: &Question) -> Result<serde_json::Value, Fault> {
-        match question {
-            Question::List | Question::Show { .. } | Question::Ports { .. } => {
-                self.conclude(question, Answer::Stats(StatsReport::default()))
-            }
-            Question::Doctor { name, .. } => self.facts(name.as_deref(), None, &ControllerAnswer::default()),
-            _ => Err(deaf(self.process.pid().unwrap_or_default())),
+            _ => None,
         }
     }
 }
 
-fn deaf(pid: u32) -> Fault {
-    let state = procfs::state_text(pid);
-    Fault::new(Kind::SwitchDown, format!("the switch process (process {pid}) does not answer: {state}"))
+/// The step with a process that may not answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LivenessStep {
+    /// It is asked whether it is there.
+    Ask,
+    /// It is named in the log, and clients are answered without it.
+    Name,
+    /// It is ended.
+    End,
+    /// It is dead, and its channel is read no more.
+    Silence,
 }
 
 #[cfg(test)]

@@ -9,14 +9,12 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use lasthop_netdev::{OpenError, TapOptions};
+use lasthop_netdev::{OpenError, TapOptions, TrafficLimits};
 use rustix::io::Errno;
 
 use lasthop_api::orders::HostDevice;
 use lasthop_api::vnic::VnicSpec;
 use lasthop_runtime::log::say_of_others;
-
-use super::limits::Limits;
 
 /// The MTU of a guest without one of its own, in bytes (Ethernet).
 pub(super) const MTU_USUAL: u16 = 1500;
@@ -29,7 +27,7 @@ pub(super) struct Placeholder {
     /// As set last; none before.
     has_link: Option<bool>,
     /// Limits that were set on it.
-    pub(super) limits: Limits,
+    pub(super) limits: TrafficLimits,
 }
 
 impl Placeholder {
@@ -42,7 +40,7 @@ impl Placeholder {
         let device = lasthop_netdev::tap(vnic.name.as_str(), options)?;
         let index = device.facts.index;
         let tap = device.queues.into_iter().next().ok_or_else(|| OpenError::Busy(vnic.name.to_string()))?;
-        Ok(Self { tap, index, has_link: None, limits: Limits::default() })
+        Ok(Self { tap, index, has_link: None, limits: TrafficLimits::default() })
     }
 
     pub(super) fn host_device(&self) -> HostDevice {

@@ -6,24 +6,28 @@ use serde_json::{Map, Value};
 
 use lasthop_api::orders::Order;
 use lasthop_api::switches::SwitchName;
-use lasthop_api::vnic::{Name, VnicSpec};
+use lasthop_api::vnic::Name;
 use lasthop_runtime::log::say_of_others;
 
 use super::Supervisor;
 use super::placeholder::{Placeholder, mtu_of};
 use super::port::Port;
+use super::port_table::PortTable;
+use super::switch_process::SwitchProcess;
+use super::switch_table::SwitchTable;
+use lasthop_runtime::poller::Poller;
 
-impl Supervisor {
+impl PortTable {
     /// Makes a vnic's placeholder if it is to have one. Without it the vnic is as good as ever to everybody but Open vSwitch.
-    pub(super) fn make_placeholder(&mut self, number: u32) {
-        let Some(port) = self.ports.get(&number).filter(|port| port.device().is_none()) else { return };
-        if !self.has_outside_controller(&port.spec) {
+    pub(super) fn make_placeholder(&mut self, number: u32, switches: &SwitchTable, poller: &Poller) {
+        let Some(port) = self.all.get(&number).filter(|port| port.device().is_none()) else { return };
+        if !switches.has_outside_controller(&port.spec) {
             return;
         }
         let made = Placeholder::make(&port.spec);
         // To hear of its deletion.
-        let watched = self.watch_links();
-        let Some(port) = self.ports.get_mut(&number) else { return };
+        let watched = self.watch_links(poller);
+        let Some(port) = self.all.get_mut(&number) else { return };
         match made {
             Ok(placeholder) => port.placeholder = Some(placeholder),
             Err(error) => say_of_others!(
@@ -37,58 +41,64 @@ impl Supervisor {
     }
 
     /// Vnics of a switch that was changed get placeholders, or have theirs taken away.
-    pub(super) fn settle_placeholders(&mut self, switch: &SwitchName) {
-        let own = self.ports.iter().filter(|(_, port)| port.spec.switch == *switch);
+    pub(super) fn settle_placeholders(
+        &mut self,
+        switch: &SwitchName,
+        switches: &SwitchTable,
+        process: &mut SwitchProcess,
+        poller: &Poller,
+    ) {
+        let own = self.all.iter().filter(|(_, port)| port.spec.switch == *switch);
         let own: Vec<u32> = own.map(|(number, _)| *number).collect();
         for number in own {
-            let Some(port) = self.ports.get(&number) else { continue };
-            match (self.has_outside_controller(&port.spec), port.placeholder.is_some()) {
-                (true, false) => self.make_placeholder(number),
+            let Some(port) = self.all.get(&number) else { continue };
+            match (switches.has_outside_controller(&port.spec), port.placeholder.is_some()) {
+                (true, false) => self.make_placeholder(number, switches, poller),
                 (false, true) => {
-                    if let Some(port) = self.ports.get_mut(&number) {
+                    if let Some(port) = self.all.get_mut(&number) {
                         port.placeholder = None;
                     }
                 }
                 _ => continue,
             }
-            self.tell_of_placeholder(number);
-        }
-    }
-
-    fn has_outside_controller(&self, vnic: &VnicSpec) -> bool {
-        self.switches.iter().any(|switch| switch.name == vnic.switch && switch.has_outside_controller())
-    }
-
-    /// Sets the placeholders' links to those of their guests.
-    pub(super) fn tend_placeholders(&mut self) {
-        for port in self.ports.values_mut() {
-            let has_link = port.has_guest_link();
-            if let Some(placeholder) = &mut port.placeholder {
-                placeholder.set_link(has_link);
-            }
+            self.tell_of_placeholder(number, process);
         }
     }
 
     /// There are news of devices: deleted placeholders are made again.
-    pub(super) fn look_for_placeholders(&mut self, names: &BTreeSet<String>) {
+    pub(super) fn look_for_placeholders(
+        &mut self,
+        names: &BTreeSet<String>,
+        switches: &SwitchTable,
+        process: &mut SwitchProcess,
+        poller: &Poller,
+    ) {
         let is_lost = |port: &Port| {
             let placeholder = port.placeholder.as_ref().filter(|_| names.contains(port.spec.name.as_str()));
             placeholder.is_some_and(Placeholder::is_gone)
         };
         let lost: Vec<u32> =
-            self.ports.iter().filter(|(_, port)| is_lost(port)).map(|(number, _)| *number).collect();
+            self.all.iter().filter(|(_, port)| is_lost(port)).map(|(number, _)| *number).collect();
         for number in lost {
-            if let Some(port) = self.ports.get_mut(&number) {
+            if let Some(port) = self.all.get_mut(&number) {
                 port.placeholder = None;
             }
-            self.make_placeholder(number);
-            self.tell_of_placeholder(number);
+            self.make_placeholder(number, switches, poller);
+            self.tell_of_placeholder(number, process);
         }
     }
 
+    fn tell_of_placeholder(&self, number: u32, process: &mut SwitchProcess) {
+        let Some(port) = self.all.get(&number) else { return };
+        let device = port.placeholder.as_ref().map(Placeholder::host_device);
+        process.tell(Order::HostDevice { name: port.spec.name.to_string(), device });
+    }
+}
+
+impl Supervisor {
     /// A change of a vnic to an MTU of `asked_bytes` is over: every change of its placeholder since then is applied now.
     pub(super) fn heed_after_change(&mut self, number: u32, asked_bytes: u32) {
-        let Some(port) = self.ports.get(&number) else { return };
+        let Some(port) = self.ports.all.get(&number) else { return };
         let mtu = port.placeholder.as_ref().and_then(|placeholder| placeholder.mtu_bytes(&port.spec));
         if mtu.is_some_and(|mtu| mtu != asked_bytes) {
             let name = port.spec.name.clone();
@@ -99,7 +109,7 @@ impl Supervisor {
     /// Placeholders of these names that were given another MTU give it to their vnics. Those of vnics that cannot change now are
     /// heeded when they can.
     pub(super) fn heed_placeholders(&mut self, is_meant: impl Fn(&str) -> bool) {
-        if !self.process.is_up() {
+        if !self.switch.process.is_up() {
             return;
         }
         let wanted = |port: &Port| {
@@ -109,7 +119,7 @@ impl Supervisor {
             Some((port.spec.name.clone(), mtu))
         };
         let wanted: Vec<(u32, (Name, u32))> =
-            self.ports.iter().filter_map(|(number, port)| Some((*number, wanted(port)?))).collect();
+            self.ports.all.iter().filter_map(|(number, port)| Some((*number, wanted(port)?))).collect();
         for (number, (name, mtu)) in wanted {
             let keys = Map::from_iter([("mtu".to_owned(), Value::from(mtu))]);
             if let Err(fault) = self.change_vnic(number, keys, None) {
@@ -119,11 +129,5 @@ impl Supervisor {
                 );
             }
         }
-    }
-
-    fn tell_of_placeholder(&mut self, number: u32) {
-        let Some(port) = self.ports.get(&number) else { return };
-        let device = port.placeholder.as_ref().map(Placeholder::host_device);
-        self.tell_switch(Order::HostDevice { name: port.spec.name.to_string(), device });
     }
 }

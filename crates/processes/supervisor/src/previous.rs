@@ -23,6 +23,7 @@ use lasthop_api::switches;
 use lasthop_api::vnic::{Name, VnicSpec};
 use lasthop_children::{await_end, is_process};
 use lasthop_config::plan::{Plan, Step};
+use lasthop_fd_store::{Inherited, RecordKey};
 use lasthop_runtime::fault::Fault;
 use lasthop_runtime::log::say;
 
@@ -32,7 +33,6 @@ use super::port::Port;
 use super::records::{ConfiguredNames, HeadRecord, PortRecord, RECORD_VERSION};
 use super::saved_session::SavedSession;
 use super::sockets::ListenSocket;
-use super::store::{Inherited, Key};
 use super::{RunSettings, Supervisor};
 
 /// All that was left.
@@ -55,7 +55,7 @@ impl PreviousState {
                 say!(
                     Warning: "the last supervisor's state cannot be continued: {why}; guests have to connect again"
                 );
-                inherited.shut_all();
+                shut_all(inherited);
                 // Only a reader of the records knows which of them is the switch process.
                 inherited.all().filter(|fd| is_process(fd)).try_for_each(await_end)?;
                 Ok(None)
@@ -65,6 +65,10 @@ impl PreviousState {
 
     fn try_read(inherited: &Inherited) -> Result<Self, String> {
         let head = inherited.head().ok_or("its first part is missing")?;
+        Self::of_records(head, inherited.ports())
+    }
+
+    fn of_records<'a>(head: &[u8], ports: impl Iterator<Item = (u32, &'a [u8])>) -> Result<Self, String> {
         let version = |key: &str| serde_json::from_slice::<Value>(head).ok()?.get(key)?.as_u64();
         let theirs = [version("version"), version("state")].map(Option::unwrap_or_default);
         let ours = [RECORD_VERSION, STATE_VERSION];
@@ -72,7 +76,7 @@ impl PreviousState {
             let text = |[records, state]: [u64; 2]| format!("{records}.{state}");
             return Err(format!("it is of version {}, and this lasthop knows {}", text(theirs), text(ours)));
         }
-        let ports = inherited.ports().map(|(number, text)| Ok((number, parse(text)?)));
+        let ports = ports.map(|(number, text)| Ok((number, parse(text)?)));
         Ok(Self { head: parse(head)?, ports: ports.collect::<Result<_, String>>()? })
     }
 
@@ -178,10 +182,10 @@ impl Supervisor {
         requested.into_iter().for_each(|(number, port)| self.let_go(number, port, inherited));
         let running = previous.running(&settings.dir);
         previous.add_by_hand(settings);
-        self.switches.clone_from(&settings.switches);
-        self.datapaths.clone_from(&previous.head.datapaths);
+        self.switches.all.clone_from(&settings.switches);
+        self.datapaths.told.clone_from(&previous.head.datapaths);
         let flows = previous.head.flows.and_then(|flows| inherited.find(&flows));
-        self.flows = flows.map(|flows| KeptFlows::of_kept(flows.into_trusted()));
+        self.datapaths.flows = flows.map(|flows| KeptFlows::of_kept(flows.into_trusted()));
         let plan = Plan::new(&running, &settings.wanted());
         let pid = previous.head.pid;
         for (number, record) in previous.ports {
@@ -195,7 +199,7 @@ impl Supervisor {
                 None => self.let_go(number, record, inherited),
             }
         }
-        let guests = self.saved_sessions.len();
+        let guests = self.sessions.saved.len();
         say!("goes on where process {pid} ended, with {guests} guests{}", plan_text(&plan));
         Ok(())
     }
@@ -212,33 +216,34 @@ impl Supervisor {
         let mut port = Port::go_on(spec, &self.dir, kept)?;
         port.set_access(&before, &port.spec)?;
         if let Some(book) = book.and_then(|book| inherited.find(&book)) {
-            self.counters.insert(number, LifetimeCounters::of_kept(book.into_trusted(), &past, since_ms));
+            self.counters
+                .by_port
+                .insert(number, LifetimeCounters::of_kept(book.into_trusted(), &past, since_ms));
         }
         if let Some(record) = saved_session {
             match SavedSession::of_kept(record, inherited, &port.arrears.begin(), port.spec.queues) {
                 Some(saved_session) => {
                     port.attached(saved_session.attachment(), Instant::now());
                     port.meet(saved_session.connection());
-                    self.next_attachment = self.next_attachment.max(saved_session.attachment());
-                    self.saved_sessions.insert(number, saved_session);
+                    self.sessions.inherit(number, saved_session);
                 }
                 None => say!(Warning: "vnic {}: its guest is gone, or has to connect again", port.spec.name),
             }
         }
-        self.next_port = self.next_port.max(number);
-        self.ports.insert(number, port);
-        self.store.is_late(Key::Port(number));
-        self.make_placeholder(number);
+        self.ports.note_number(number);
+        self.ports.all.insert(number, port);
+        self.store.is_late(RecordKey::Port(number));
+        self.ports.make_placeholder(number, &self.switches, &self.poller);
         Ok(())
     }
 
     /// A port is no more, or is to be another one: its guest has to go. Device ports begin anew, but for their counters.
     fn let_go(&mut self, number: u32, record: PortRecord, inherited: &Inherited) {
-        self.next_port = self.next_port.max(number);
+        self.ports.note_number(number);
         let book = record.book.as_ref().filter(|_| record.device.is_some());
         if let Some(book) = book.and_then(|book| inherited.find(book)) {
             let counters = LifetimeCounters::of_kept(book.into_trusted(), &record.past, record.since_ms);
-            self.leave_counters(record.spec.name.as_str(), counters);
+            self.counters.leave(record.spec.name.as_str(), counters);
         }
         let (origin, queues) = (Origin::new(&format!("vnic {}", record.spec.name)), record.spec.queues);
         let saved_session = record
@@ -272,19 +277,17 @@ fn parse<T: DeserializeOwned>(text: &[u8]) -> Result<T, String> {
     serde_json::from_slice(text).map_err(|error| error.to_string())
 }
 
-impl Inherited {
-    /// Ends all connections, and lets others listen where these sockets do.
-    fn shut_all(&self) {
-        for fd in self.all() {
-            let _ = shutdown(fd, Shutdown::Both);
-        }
+/// Ends all connections, and lets others listen where these sockets do.
+fn shut_all(inherited: &Inherited) {
+    for fd in inherited.all() {
+        let _ = shutdown(fd, Shutdown::Both);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::os::fd::OwnedFd;
-    use std::os::unix::net::{UnixListener, UnixStream};
+    use std::os::unix::net::UnixListener;
     use std::process::Command;
 
     use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -293,41 +296,45 @@ mod tests {
     use crate::access::Access;
     use lasthop_api::settings::{Settings, SwitchSettings};
 
-    fn error_of(head: &str, fd: OwnedFd) -> String {
-        PreviousState::try_read(&Inherited::of_test(head.as_bytes(), fd)).expect_err("refused")
+    fn error_of(head: &str) -> String {
+        PreviousState::of_records(head.as_bytes(), std::iter::empty()).expect_err("refused")
+    }
+
+    /// State without its first part, which tells the version.
+    fn torn(fd: OwnedFd) -> Inherited {
+        Inherited::of_named([("lasthop-1".to_owned(), fd)].into_iter())
     }
 
     #[test]
     fn another_version_is_told_from_ours() {
-        let fd = || UnixStream::pair().expect("a pair").0.into();
         let ours = format!("{RECORD_VERSION}.{STATE_VERSION}");
         let later = format!("{{\"version\":{RECORD_VERSION},\"state\":{}}}", STATE_VERSION + 1);
-        let why = error_of(&later, fd());
+        let why = error_of(&later);
         assert!(why.contains(&format!("of version {RECORD_VERSION}.{}", STATE_VERSION + 1)), "{why}");
         assert!(why.ends_with(&format!("knows {ours}")), "{why}");
-        assert!(error_of("{}", fd()).contains("of version 0.0"));
+        assert!(error_of("{}").contains("of version 0.0"));
         let torn = format!("{{\"version\":{RECORD_VERSION},\"state\":{STATE_VERSION}}}");
-        assert!(error_of(&torn, fd()).contains("missing field"));
+        assert!(error_of(&torn).contains("missing field"));
         let nothing = PreviousState::read(&Inherited::default()).expect("read");
         assert!(nothing.is_none(), "nothing was left, and nothing is said");
     }
 
     #[test]
-    fn sockets_of_another_version_make_room() {
+    fn sockets_of_a_state_that_cannot_be_continued_make_room() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("a.sock");
         let old = UnixListener::bind(&path).expect("bound");
-        let inherited = Inherited::of_test(b"{}", old.into());
+        let inherited = torn(old.into());
         assert!(ListenSocket::bind(&path, Access::OWNER_ALONE).is_err(), "a listener is there");
         assert!(PreviousState::read(&inherited).expect("read").is_none());
         drop(ListenSocket::bind(&path, Access::OWNER_ALONE).expect("free"));
     }
 
     #[test]
-    fn a_process_of_another_version_has_ended_before_anything_begins() {
+    fn a_process_of_a_state_that_cannot_be_continued_has_ended_before_anything_begins() {
         let mut sleeper = Command::new("sleep").arg("30").spawn().expect("a process");
         let process = pidfd_open(Pid::from_child(&sleeper), PidfdFlags::empty()).expect("a descriptor");
-        assert!(PreviousState::read(&Inherited::of_test(b"{}", process)).expect("ended").is_none());
+        assert!(PreviousState::read(&torn(process)).expect("ended").is_none());
         let status = sleeper.try_wait().expect("a child").expect("it has ended");
         assert!(!status.success());
     }

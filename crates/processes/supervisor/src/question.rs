@@ -62,12 +62,12 @@ pub(super) enum OrderPurpose {
     DatapathsRestored,
     /// The switch takes nothing more, and has nothing in its hands.
     Rested,
-    /// The session with this number goes on, behind the port with that number.
+    /// The session with this number continues behind the port with that number.
     TakenOver {
         port: u32,
         attachment: u64,
     },
-    /// These sessions go on, each behind the port with the number in front.
+    /// These sessions continue, each behind the port with the number in front.
     WentOn(Vec<(u32, u64)>),
     /// All orders of the start are done.
     Started,

@@ -12,11 +12,11 @@ use lasthop_api::orders::STATE_VERSION;
 use lasthop_api::port::PortSpec;
 use lasthop_api::switches::{SwitchName, SwitchSpec};
 use lasthop_api::vnic::{Name, VnicSpec};
+use lasthop_fd_store::{FdIdentity, RecordContents, RecordKey};
 
 use super::Supervisor;
 use super::port::Port;
 use super::stage::Stage;
-use super::store::{Identity, Key, RecordContents};
 
 /// Of the records. A supervisor that knows another one begins anew.
 pub(super) const RECORD_VERSION: u64 = 1;
@@ -32,7 +32,7 @@ pub(super) struct HeadRecord {
     /// The supervisor.
     pub(super) pid: u32,
     /// The switch process; two must never serve the same guest.
-    pub(super) process: Option<Identity>,
+    pub(super) process: Option<FdIdentity>,
     pub(super) control: Option<Listening>,
     /// Those beside the default one.
     pub(super) switches: Vec<SwitchSpec>,
@@ -42,7 +42,7 @@ pub(super) struct HeadRecord {
     pub(super) datapaths: Option<Value>,
     /// The memory in which switch processes leave flows.
     #[serde(default)]
-    pub(super) flows: Option<Identity>,
+    pub(super) flows: Option<FdIdentity>,
     #[serde(rename = "told")]
     pub(super) configured: ConfiguredNames,
 }
@@ -50,7 +50,7 @@ pub(super) struct HeadRecord {
 /// A socket, and device and inode of its file.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Listening {
-    pub(super) socket: Identity,
+    pub(super) socket: FdIdentity,
     pub(super) file: (u64, u64),
 }
 
@@ -70,7 +70,7 @@ pub(super) struct PortRecord {
     pub(super) listening: Option<Listening>,
     #[serde(rename = "estate")]
     pub(super) saved_session: Option<SavedSessionRecord>,
-    pub(super) book: Option<Identity>,
+    pub(super) book: Option<FdIdentity>,
     /// Counters before the book.
     pub(super) past: BTreeMap<String, u64>,
     /// When they began, in milliseconds since 1970.
@@ -85,10 +85,10 @@ pub(super) struct PortRecord {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct SavedSessionRecord {
     pub(super) attachment: u64,
-    pub(super) connection: Identity,
-    pub(super) memory: Identity,
+    pub(super) connection: FdIdentity,
+    pub(super) memory: FdIdentity,
     pub(super) session: Value,
-    pub(super) fds: BTreeMap<u32, Identity>,
+    pub(super) fds: BTreeMap<u32, FdIdentity>,
 }
 
 impl Supervisor {
@@ -108,8 +108,8 @@ impl Supervisor {
         // Before the switch process has been told, the needed parts are not known.
         if !matches!(self.stage, Stage::Starting) {
             store.tidy(|key| match key {
-                Key::Head => true,
-                Key::Port(number) => self.ports.contains_key(&number),
+                RecordKey::Head => true,
+                RecordKey::Port(number) => self.ports.all.contains_key(&number),
             });
         }
         self.store = store;
@@ -117,18 +117,18 @@ impl Supervisor {
 
     /// As `deposit`, of the record that must be stored before other steps.
     pub(super) fn deposit_head(&mut self) {
-        self.store.is_late(Key::Head);
-        self.store.slice_boost();
+        self.store.is_late(RecordKey::Head);
+        self.store.end_pause();
         self.deposit(Instant::now());
     }
 
     /// Brings everything up to date, on the way out.
     pub(super) fn deposit_all(&mut self) {
         let end = Instant::now() + LAST_PATIENCE;
-        self.store.is_late(Key::Head);
-        self.ports.keys().for_each(|number| self.store.is_late(Key::Port(*number)));
+        self.store.is_late(RecordKey::Head);
+        self.ports.all.keys().for_each(|number| self.store.is_late(RecordKey::Port(*number)));
         while self.store.due().is_some() && Instant::now() < end {
-            self.store.slice_boost();
+            self.store.end_pause();
             self.deposit(Instant::now());
             if self.store.due().is_some() {
                 std::thread::sleep(Duration::from_millis(1));
@@ -136,10 +136,12 @@ impl Supervisor {
         }
     }
 
-    fn contents(&self, key: Key) -> Option<io::Result<RecordContents<'_>>> {
+    fn contents(&self, key: RecordKey) -> Option<io::Result<RecordContents<'_>>> {
         match key {
-            Key::Head => Some(self.head_contents()),
-            Key::Port(number) => self.ports.get(&number).map(|port| self.port_contents(number, port)),
+            RecordKey::Head => Some(self.head_contents()),
+            RecordKey::Port(number) => {
+                self.ports.all.get(&number).map(|port| self.port_contents(number, port))
+            }
         }
     }
 
@@ -149,15 +151,15 @@ impl Supervisor {
             version: RECORD_VERSION,
             state: STATE_VERSION,
             pid: std::process::id(),
-            process: self.process.handle().map(|process| contents.name(process)).transpose()?,
-            control: match self.control.as_ref().and_then(|control| control.listening()) {
+            process: self.switch.process.handle().map(|process| contents.name(process)).transpose()?,
+            control: match self.clients.listening() {
                 Some((socket, file)) => Some(Listening { socket: contents.name(socket)?, file }),
                 None => None,
             },
-            switches: self.switches.iter().filter(|switch| !switch.name.is_default()).cloned().collect(),
-            fdb: self.static_entries.clone(),
-            datapaths: self.datapaths.clone(),
-            flows: self.flows.as_ref().map(|flows| contents.name(flows)).transpose()?,
+            switches: self.switches.all.iter().filter(|switch| !switch.name.is_default()).cloned().collect(),
+            fdb: self.switches.static_entries.clone(),
+            datapaths: self.datapaths.told.clone(),
+            flows: self.datapaths.flows.as_ref().map(|flows| contents.name(flows)).transpose()?,
             configured: self.configured.clone(),
         };
         contents.text = serde_json::to_vec(&record)?;
@@ -172,10 +174,10 @@ impl Supervisor {
             None => None,
         };
         // At the other end of a device port is the driver process, which ends with us.
-        let saved_session = self.saved_sessions.get(&number).filter(|_| device.is_none());
+        let saved_session = self.sessions.saved.get(&number).filter(|_| device.is_none());
         let saved_session =
             saved_session.map(|saved_session| saved_session.record(&mut contents)).transpose()?;
-        let counters = self.counters.get(&number);
+        let counters = self.counters.by_port.get(&number);
         let book = counters.map(|counters| contents.name(counters)).transpose()?;
         let past = counters.map(|counters| counters.past_by_name()).unwrap_or_default();
         let since_ms = counters.map(super::lifetime_counters::LifetimeCounters::since_ms);

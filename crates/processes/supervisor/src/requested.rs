@@ -23,7 +23,9 @@ use super::Supervisor;
 use super::device::DevicePort;
 use super::opening::{self, Opening};
 use super::port::Port;
+use super::port_table::PortTable;
 use super::question::OrderPurpose;
+use super::switch_process::SwitchProcess;
 
 /// Devices that were asked for and are ports: each costs descriptors and a place in the driver process, and a datapath of Open vSwitch
 /// has some ten.
@@ -53,6 +55,30 @@ impl From<Fault> for Denial {
     }
 }
 
+impl PortTable {
+    /// A tap is gone when all have closed it; the driver process takes its time, and a controller may want the name at once.
+    pub(super) fn remove_tap(&mut self, number: u32) {
+        let device =
+            self.all.get(&number).and_then(Port::device).filter(|device| DevicePort::is_internal(device));
+        let Some((device, links)) = device.zip(self.links.as_mut()) else { return };
+        if let Some(host) = device.host_device().filter(|host| host.namespace.is_none()) {
+            // If it is not there any more, all the better.
+            let _ = links.remove(host.index);
+        }
+    }
+
+    /// Tells the switch the host's facts of a port's device, if they are news.
+    pub(super) fn tell_of_device(&mut self, number: u32, switch: &mut SwitchProcess) {
+        let Some(port) = self.all.get_mut(&number) else { return };
+        let name = port.spec.name.to_string();
+        let Some(device) = port.device_mut() else { return };
+        let host = device.host_device();
+        if std::mem::replace(&mut device.told, host) != host {
+            switch.tell(Order::HostDevice { name, device: host });
+        }
+    }
+}
+
 impl Supervisor {
     /// A controller wants a device as a port.
     pub(super) fn device_wanted(&mut self, wanted: WantedDevice) {
@@ -63,12 +89,12 @@ impl Supervisor {
 
     fn deny(&mut self, name: String, switch: &str, Denial { errno, why }: Denial) {
         say_of_others!(Warning: "switch {switch}: no port {name} for its controller: {why}");
-        self.tell_switch(Order::Denied { name, errno: errno.raw_os_error() });
+        self.switch.tell(Order::Denied { name, errno: errno.raw_os_error() });
     }
 
     /// The switch process does not take a port that it wanted.
     pub(super) fn deny_again(&mut self, number: u32, fault: &Fault) {
-        let Some(port) = self.ports.get(&number) else { return };
+        let Some(port) = self.ports.all.get(&number) else { return };
         let (name, switch) = (port.spec.name.to_string(), port.spec.switch.to_string());
         self.deny(name, &switch, Denial { errno: Errno::BUSY, why: fault.message.clone() });
     }
@@ -76,7 +102,7 @@ impl Supervisor {
     fn add_wanted(&mut self, wanted: &WantedDevice) -> Result<(), Denial> {
         let spec = spec_of(wanted)?;
         self.check_wanted(&wanted.name)?;
-        self.check_device(&spec)?;
+        self.ports.check_device(&spec)?;
         let opening = match wanted.kind {
             WantedKind::Internal => Some(make(&wanted.name)?),
             WantedKind::Netdev => {
@@ -85,7 +111,7 @@ impl Supervisor {
             }
         };
         let number = self.enter_device_port(Port::on_request(spec, &self.dir))?;
-        if let (Some(opening), Some(port)) = (opening, self.ports.get_mut(&number)) {
+        if let (Some(opening), Some(port)) = (opening, self.ports.all.get_mut(&number)) {
             let _ = port.device_mut().map(|device| device.open(opening, Instant::now()));
         }
         self.tell_of_port(number, true, None);
@@ -97,13 +123,13 @@ impl Supervisor {
     fn check_wanted(&self, name: &str) -> Result<(), Denial> {
         let is_allowed = match &self.datapath_devices {
             Some(devices) => devices.allow(name),
-            None => self.switches.iter().any(SwitchSpec::has_outside_controller),
+            None => self.switches.all.iter().any(SwitchSpec::has_outside_controller),
         };
         if !is_allowed {
             let why = "no switch has controller=external, or datapath-devices does not name it";
             return Err(Denial { errno: Errno::PERM, why: why.to_owned() });
         }
-        if self.ports.values().filter(|port| port.is_requested()).count() >= REQUESTED_MAX {
+        if self.ports.all.values().filter(|port| port.is_requested()).count() >= REQUESTED_MAX {
             let why = format!("controllers have {REQUESTED_MAX} devices already");
             return Err(Denial { errno: Errno::NOSPC, why });
         }
@@ -112,53 +138,31 @@ impl Supervisor {
 
     /// No controller wants a device any more.
     pub(super) fn device_released(&mut self, name: &str) {
-        let Ok(number) = self.find(name) else { return };
-        if self.ports.get(&number).is_some_and(Port::is_requested) {
-            self.remove_tap(number);
+        let Ok(number) = self.ports.find(name) else { return };
+        if self.ports.all.get(&number).is_some_and(Port::is_requested) {
+            self.ports.remove_tap(number);
             self.forget_port(number);
-            self.order(Order::RemovePort { name: name.to_owned() }, OrderPurpose::Restored, None);
-        }
-    }
-
-    /// A tap is gone when all have closed it; the driver process takes its time, and a controller may want the name at once.
-    fn remove_tap(&mut self, number: u32) {
-        let device =
-            self.ports.get(&number).and_then(Port::device).filter(|device| DevicePort::is_internal(device));
-        let Some((device, links)) = device.zip(self.links.as_mut()) else { return };
-        if let Some(host) = device.host_device().filter(|host| host.namespace.is_none()) {
-            // If it is not there any more, all the better.
-            let _ = links.remove(host.index);
-        }
-    }
-
-    /// Tells the switch the host's facts of a port's device, if they are news.
-    pub(super) fn tell_of_device(&mut self, number: u32) {
-        let Some(port) = self.ports.get_mut(&number) else { return };
-        let name = port.spec.name.to_string();
-        let Some(device) = port.device_mut() else { return };
-        let host = device.host_device();
-        if std::mem::replace(&mut device.told, host) != host {
-            self.tell_switch(Order::HostDevice { name, device: host });
+            self.switch.order(Order::RemovePort { name: name.to_owned() }, OrderPurpose::Restored, None);
         }
     }
 
     /// A device does not work: an internal port's tap may be gone, in any namespace.
     pub(super) fn look_for_tap(&mut self, number: u32) {
-        if self.ports.get(&number).and_then(Port::device).is_some_and(DevicePort::is_internal) {
+        if self.ports.all.get(&number).and_then(Port::device).is_some_and(DevicePort::is_internal) {
             self.look_for_device(number);
         }
     }
 
     /// There are news of a device: if it was asked for, it may be gone.
     pub(super) fn look_for_device(&mut self, number: u32) {
-        let Some(device) = self.ports.get_mut(&number).and_then(Port::device_mut) else { return };
+        let Some(device) = self.ports.all.get_mut(&number).and_then(Port::device_mut) else { return };
         let is_there = match device.is_requested {
             true if device.is_internal() => device.look_for_tap(),
             true => device.seen.is_some(),
             false => true,
         };
         if is_there {
-            self.tell_of_device(number);
+            self.ports.tell_of_device(number, &mut self.switch);
         } else {
             self.device_ended(number);
         }
@@ -166,13 +170,13 @@ impl Supervisor {
 
     /// The device of a port that was asked for is no more, nor will be the port.
     fn device_ended(&mut self, number: u32) {
-        let Some(port) = self.ports.get(&number) else { return };
+        let Some(port) = self.ports.all.get(&number) else { return };
         let name = port.spec.name.to_string();
         say_of_others!(
             Warning: "port {name}: its device is gone, and the port, which a controller had asked for, with it"
         );
         self.forget_port(number);
-        self.order(Order::RemovePort { name }, OrderPurpose::Restored, None);
+        self.switch.order(Order::RemovePort { name }, OrderPurpose::Restored, None);
     }
 }
 

@@ -22,6 +22,7 @@ use super::Supervisor;
 use super::control::Line;
 use super::port::Port;
 use super::question::{Asker, OrderPurpose, Question, switch_down, to_json};
+use super::reports::Reports;
 use super::warnings::WarningContext;
 
 /// All methods.
@@ -76,42 +77,29 @@ struct MaybeNamed {
 impl Supervisor {
     /// A client sent something, or is gone.
     pub(super) fn hear_client(&mut self, client: u32, is_over: bool) {
-        let Some(control) = &mut self.control else { return };
-        for line in control.read(client, is_over, &self.poller) {
+        for line in self.clients.read(client, is_over, &self.poller) {
             self.serve_line(line);
         }
     }
 
     /// Writes the answers, and serves the requests that those clients have sent in the meantime.
     pub(super) fn proceed_with_clients(&mut self) {
-        while let Some(client) = self.answered.pop_front() {
-            let Some(control) = &mut self.control else { return };
-            if let Some(line) = control.proceed(client, &self.poller) {
-                self.serve_line(line);
-            }
+        while let Some(line) = self.clients.next_line(&self.poller) {
+            self.serve_line(line);
         }
     }
 
     fn serve_line(&mut self, (client, line): Line) {
         match rpc::read_call(&line) {
-            Err((id, fault)) => self.answer(Asker { client, id: Some(id) }, Err(fault)),
+            Err((id, fault)) => self.clients.answer(Asker { client, id: Some(id) }, Err(fault)),
             Ok(call) => {
                 let asker = Asker { client, id: call.id };
                 match self.call(&call.method, call.params, &asker) {
                     Ok(None) => {}
-                    Ok(Some(value)) => self.answer(asker, Ok(value)),
-                    Err(fault) => self.answer(asker, Err(fault)),
+                    Ok(Some(value)) => self.clients.answer(asker, Ok(value)),
+                    Err(fault) => self.clients.answer(asker, Err(fault)),
                 }
             }
-        }
-    }
-
-    /// Answers a request, if an answer is wanted.
-    pub(super) fn answer(&mut self, asker: Asker, result: Result<Value, Fault>) {
-        let line = asker.id.map(|id| rpc::write_answer(&id, &result)).unwrap_or_default();
-        if let Some(control) = &mut self.control {
-            control.answer(asker.client, line);
-            self.answered.push_back(asker.client);
         }
     }
 
@@ -131,7 +119,7 @@ impl Supervisor {
             "port.del" => self.port_del(&rpc::params::<Named>(params)?.name, asker),
             "port.list" => rpc::params(params).and_then(|Nothing {}| self.port_list(asker)),
             "port.show" => self.port_show(rpc::params::<Named>(params)?.name, asker),
-            "vlan.show" => rpc::params(params).and_then(|Nothing {}| self.vlan_show().map(Some)),
+            "vlan.show" => rpc::params(params).and_then(|Nothing {}| self.reports().vlan_show().map(Some)),
             "fdb.add" => self.fdb_add(rpc::params(params)?, asker),
             "fdb.del" => self.fdb_del(rpc::params(params)?, asker),
             "fdb.flush" => self.fdb_flush(rpc::params(params)?, asker),
@@ -143,8 +131,8 @@ impl Supervisor {
             "doctor" => self.doctor(rpc::params::<MaybeNamed>(params)?.name, asker),
             "sched.show" => rpc::params(params).and_then(|Nothing {}| self.sched_show(asker)),
             "sched.set" => self.sched_set(&rpc::params(params)?).map(Some),
-            "config.show" => rpc::params(params).and_then(|Nothing {}| self.config().map(Some)),
-            "version" => rpc::params(params).and_then(|Nothing {}| self.version().map(Some)),
+            "config.show" => rpc::params(params).and_then(|Nothing {}| self.reports().config().map(Some)),
+            "version" => rpc::params(params).and_then(|Nothing {}| self.reports().version().map(Some)),
             _ => Err(no_such_method(method)),
         }
     }
@@ -152,7 +140,7 @@ impl Supervisor {
     fn vnic_add(&mut self, spec: VnicSpec, asker: &Asker) -> Result<(), Fault> {
         check_absolute(&spec)?;
         spec.check()?;
-        if !self.process.is_up() {
+        if !self.switch.process.is_up() {
             return Err(switch_down());
         }
         let port = self.open_port(spec)?;
@@ -162,7 +150,7 @@ impl Supervisor {
 
     fn port_add(&mut self, spec: PortSpec, asker: &Asker) -> Result<(), Fault> {
         spec.check()?;
-        if !self.process.is_up() {
+        if !self.switch.process.is_up() {
             return Err(switch_down());
         }
         let port = self.open_device_port(spec)?;
@@ -171,13 +159,13 @@ impl Supervisor {
     }
 
     fn vnic_del(&mut self, name: &str, asker: &Asker) -> Result<Option<Value>, Fault> {
-        let number = self.find_vnic(name)?;
+        let number = self.ports.find_vnic(name)?;
         self.delete(number, name, asker)
     }
 
     fn port_del(&mut self, name: &str, asker: &Asker) -> Result<Option<Value>, Fault> {
-        let number = self.find_device_port(name)?;
-        if self.ports.get(&number).is_some_and(Port::is_requested) {
+        let number = self.ports.find_device_port(name)?;
+        if self.ports.all.get(&number).is_some_and(Port::is_requested) {
             let why = format!(
                 "the port \"{name}\" is there since a controller asked for it; take it away there: ovs-vsctl del-port {name}"
             );
@@ -188,53 +176,77 @@ impl Supervisor {
 
     fn delete(&mut self, number: u32, name: &str, asker: &Asker) -> Result<Option<Value>, Fault> {
         self.forget_port(number);
-        self.forget_entries_of(name);
-        if !self.process.is_up() {
+        self.switches.forget_entries_of(name, &mut self.store);
+        if !self.switch.process.is_up() {
             return Ok(Some(Value::Bool(true)));
         }
-        self.order(Order::RemovePort { name: name.to_owned() }, OrderPurpose::Removed, Some(asker.clone()));
+        self.switch.order(
+            Order::RemovePort { name: name.to_owned() },
+            OrderPurpose::Removed,
+            Some(asker.clone()),
+        );
         Ok(None)
     }
 
     fn vnic_list(&mut self, asker: &Asker) -> Result<Option<Value>, Fault> {
-        if self.process.is_up() {
+        if self.switch.process.is_up() {
             self.ask(Question::List, asker)
         } else {
-            self.list(&StatsReport::default()).map(Some)
+            self.reports().list(&StatsReport::default()).map(Some)
         }
     }
 
     fn sched_show(&mut self, asker: &Asker) -> Result<Option<Value>, Fault> {
-        if self.process.is_up() {
+        if self.switch.process.is_up() {
             self.ask(Question::Scheduler, asker)
         } else {
-            to_json(&self.sched_report(&StatsReport::default())).map(Some)
+            to_json(&self.reports().sched_report(&StatsReport::default())).map(Some)
         }
     }
 
     fn vnic_show(&mut self, name: String, asker: &Asker) -> Result<Option<Value>, Fault> {
-        self.find_vnic(&name)?;
+        self.ports.find_vnic(&name)?;
         let question = Question::Show { name };
-        if self.process.is_up() {
+        if self.switch.process.is_up() {
             return self.ask(question, asker);
         }
-        self.conclude(&question, Answer::Stats(StatsReport::default())).map(Some)
+        self.reports().conclude(&question, Answer::Stats(StatsReport::default())).map(Some)
     }
 
     fn stats(&mut self, name: Option<String>, asker: &Asker) -> Result<Option<Value>, Fault> {
         if let Some(name) = &name {
-            self.find(name)?;
+            self.ports.find(name)?;
         }
         self.ask(Question::Stats { name }, asker)
     }
 
-    fn vlan_show(&self) -> Result<Value, Fault> {
-        let mut vnics: Vec<_> = self.ports.values().map(|port| VnicVlans::of(&port.spec)).collect();
+    pub(super) fn ask(&mut self, question: Question, asker: &Asker) -> Result<Option<Value>, Fault> {
+        if !self.switch.process.is_up() {
+            return Err(switch_down());
+        }
+        if self.switch.deafness().is_some() {
+            return self.reports().conclude_alone(&question).map(Some);
+        }
+        let order = match question {
+            Question::Fdb { ref switch, .. } => Order::Fdb { switch: switch.clone(), in_parts: true },
+            Question::Doctor { ref name, .. } => Order::Inspect { name: name.clone() },
+            Question::Switches { .. } => Order::Switches,
+            // A flush comes with an order of its own.
+            _ => Order::Stats,
+        };
+        self.switch.order(order, OrderPurpose::Question(question), Some(asker.clone()));
+        Ok(None)
+    }
+}
+
+impl Reports<'_> {
+    pub(super) fn vlan_show(&self) -> Result<Value, Fault> {
+        let mut vnics: Vec<_> = self.ports.all.values().map(|port| VnicVlans::of(&port.spec)).collect();
         vnics.sort_by(|one, other| one.name.cmp(&other.name));
         to_json(&VlansReport { vnics })
     }
 
-    fn config(&self) -> Result<Value, Fault> {
+    pub(super) fn config(&self) -> Result<Value, Fault> {
         let settings = &self.settings;
         let is_flow = settings.module.as_str() == FLOW;
         let settings = Settings {
@@ -251,22 +263,23 @@ impl Supervisor {
             datapath_devices: self.datapath_devices.clone(),
             scheduler_view: self.scheduler.setting(),
         };
-        let spec = |port: &Port| port.spec.clone().without_default_socket(&self.dir);
-        let vnics = self.ports.values().filter(|port| port.device().is_none());
+        let spec = |port: &Port| port.spec.clone().without_default_socket(self.dir);
+        let vnics = self.ports.all.values().filter(|port| port.device().is_none());
         let mut vnics: Vec<VnicSpec> = vnics.map(spec).collect();
         vnics.sort_by(|one, other| one.name.cmp(&other.name));
         let mut ports: Vec<PortSpec> = self
             .ports
+            .all
             .values()
             .filter(|port| !port.is_requested())
             .filter_map(|port| Some(port.device()?.spec.clone()))
             .collect();
         ports.sort_by(|one, other| one.name.cmp(&other.name));
-        let switches = self.switches.iter().filter(|switch| !switch.name.is_default()).cloned().collect();
-        to_json(&ConfigReport { settings, switches, vnics, ports, fdb: self.static_entries.clone() })
+        let switches = self.switches.all.iter().filter(|switch| !switch.name.is_default()).cloned().collect();
+        to_json(&ConfigReport { settings, switches, vnics, ports, fdb: self.switches.static_entries.clone() })
     }
 
-    fn version(&self) -> Result<Value, Fault> {
+    pub(super) fn version(&self) -> Result<Value, Fault> {
         to_json(&VersionReport {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
@@ -279,7 +292,7 @@ impl Supervisor {
     /// The rights that the running inner processes have given up.
     pub(super) fn sandboxes(&self) -> Vec<SandboxReport> {
         let told = [
-            ("switch", self.process.sandbox()),
+            ("switch", self.switch.process.sandbox()),
             ("driver", self.driver.process.sandbox()),
             ("controller", self.controller.process.sandbox()),
         ];
@@ -288,24 +301,6 @@ impl Supervisor {
             Some(SandboxReport { process, mode, layers: layers?.to_vec() })
         };
         told.into_iter().filter_map(report).collect()
-    }
-
-    pub(super) fn ask(&mut self, question: Question, asker: &Asker) -> Result<Option<Value>, Fault> {
-        if !self.process.is_up() {
-            return Err(switch_down());
-        }
-        if self.deafness().is_some() {
-            return self.conclude_alone(&question).map(Some);
-        }
-        let order = match question {
-            Question::Fdb { ref switch, .. } => Order::Fdb { switch: switch.clone(), in_parts: true },
-            Question::Doctor { ref name, .. } => Order::Inspect { name: name.clone() },
-            Question::Switches { .. } => Order::Switches,
-            // A flush comes with an order of its own.
-            _ => Order::Stats,
-        };
-        self.order(order, OrderPurpose::Question(question), Some(asker.clone()));
-        Ok(None)
     }
 
     /// Makes the answer to a question out of the switch's.
@@ -328,9 +323,10 @@ impl Supervisor {
             (Question::List, Answer::Stats(stats)) => self.list(&stats),
             (Question::Ports { name }, Answer::Stats(stats)) => self.describe_ports(name.as_deref(), &stats),
             (Question::Show { name }, Answer::Stats(stats)) => {
-                let number = self.find(name)?;
-                let warnings = WarningContext::new(self.ports.values(), &stats);
+                let number = self.ports.find(name)?;
+                let warnings = WarningContext::new(self.ports.all.values(), &stats);
                 self.ports
+                    .all
                     .get(&number)
                     .map_or(Ok(Value::Null), |port| to_json(&describe(port, &stats, &warnings)))
             }
@@ -338,9 +334,9 @@ impl Supervisor {
         }
     }
 
-    fn list(&self, stats: &StatsReport) -> Result<Value, Fault> {
-        let warnings = WarningContext::new(self.ports.values(), stats);
-        let vnics = self.ports.values().filter(|port| port.device().is_none());
+    pub(super) fn list(&self, stats: &StatsReport) -> Result<Value, Fault> {
+        let warnings = WarningContext::new(self.ports.all.values(), stats);
+        let vnics = self.ports.all.values().filter(|port| port.device().is_none());
         let mut vnics: Vec<_> = vnics.map(|port| describe(port, stats, &warnings)).collect();
         vnics.sort_by(|one, other| one.name.cmp(&other.name));
         for vnic in &mut vnics {

@@ -12,6 +12,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
+use lasthop_fd_store::{FdIdentity, Inherited, RecordContents};
 use lasthop_foreign::{ForeignFd, Origin, is_eventfd, is_memory, is_unix_socket};
 use lasthop_vhost::{MEMORY_SLOTS_MAX, SessionMemory};
 use rustix::net::{Shutdown, shutdown};
@@ -19,7 +20,6 @@ use serde_json::Value;
 use thiserror::Error;
 
 use super::records::SavedSessionRecord;
-use super::store::{Identity, Inherited, RecordContents};
 
 /// Switch processes in a row that may die while they take a session over; then its guest has to connect again.
 const UNANSWERED_MAX: u32 = 2;
@@ -83,7 +83,7 @@ impl SavedSession {
         queues: u16,
     ) -> Option<Self> {
         let SavedSessionRecord { attachment, connection, memory, session, fds } = record;
-        let find = |fd: &Identity| Some(inherited.find(fd)?.of(origin));
+        let find = |fd: &FdIdentity| Some(inherited.find(fd)?.of(origin));
         let connection = find(&connection)?;
         let Some(memory) = inherited.find(&memory) else {
             let _ = shutdown(&connection, Shutdown::Both);

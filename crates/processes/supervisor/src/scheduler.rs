@@ -64,7 +64,7 @@ struct Watched {
 /// All that the supervisor knows of the host's scheduler.
 #[derive(Debug, Default)]
 pub(super) struct Scheduler {
-    setting: ViewMode,
+    pub(super) setting: ViewMode,
     modes: Modes,
     /// None without a guest; else the view, or why there is none.
     view: Option<Result<ViewWriter, String>>,
@@ -164,7 +164,7 @@ impl Scheduler {
         view.tracked().map(|tracked| (key(tracked.thread), tracked.slot)).collect()
     }
 
-    fn report(&self, name: impl Fn(u32) -> Option<String>, stats: &StatsReport) -> SchedReport {
+    pub(super) fn report(&self, name: impl Fn(u32) -> Option<String>, stats: &StatsReport) -> SchedReport {
         let is_open = matches!(self.view, Some(Ok(_)));
         let why = match &self.view {
             Some(Err(why)) => Some(why.clone()),
@@ -257,28 +257,28 @@ impl Supervisor {
         if self.scheduler.setting == ViewMode::Off {
             return;
         }
-        let guests = self.ports.iter().filter(|(_, port)| port.device().is_none() && port.is_attached());
+        let guests = self.ports.all.iter().filter(|(_, port)| port.device().is_none() && port.is_attached());
         let guests = guests.map(|(number, port)| (*number, Attached::of(port))).collect();
         self.scheduler.note_guests(guests, now);
         self.scheduler.open_or_close();
         self.scheduler.look_for_threads(now);
-        if matches!(self.stage, Stage::Serving) && self.process.is_up() && self.upgrade.is_none() {
+        if matches!(self.stage, Stage::Serving) && self.switch.process.is_up() && self.upgrade.is_none() {
             self.tell_of_scheduler();
         }
     }
 
     /// Tells the switch process of changes, if it knows the order; else asks it whether it does.
     fn tell_of_scheduler(&mut self) {
-        let starts = self.process.starts();
+        let starts = self.switch.process.starts();
         if self.scheduler.knows != starts {
             // One that was never told has nothing to forget.
             if self.scheduler.asked != starts && matches!(self.scheduler.view, Some(Ok(_))) {
                 self.scheduler.asked = starts;
-                self.order(Order::Know, OrderPurpose::SchedulerAsked(starts), None);
+                self.switch.order(Order::Know, OrderPurpose::SchedulerAsked(starts), None);
             }
             return;
         }
-        let seen = self.scheduler.seen(|number| self.name_of_port(number));
+        let seen = self.scheduler.seen(|number| self.ports.name_of(number));
         if self.scheduler.told.as_ref() == Some(&seen) {
             return;
         }
@@ -293,11 +293,7 @@ impl Supervisor {
         let policies = PolicyModes::new(&self.scheduler.modes);
         let order = Order::Scheduler { policies, guests: seen.clone() };
         self.scheduler.told = Some(seen);
-        self.order_with(order, view, OrderPurpose::SchedulerTold, None);
-    }
-
-    fn name_of_port(&self, number: u32) -> Option<String> {
-        self.ports.get(&number).map(|port: &Port| port.spec.name.to_string())
+        self.switch.order_with(order, view, OrderPurpose::SchedulerTold, None);
     }
 
     /// The switch process of this start has answered whether it knows the order.
@@ -305,16 +301,6 @@ impl Supervisor {
         if matches!(answer, Ok(Answer::Knows { sees_scheduler: true, .. })) {
             (self.scheduler.knows, self.scheduler.told) = (starts, None);
         }
-    }
-
-    /// The answer to "sched.show".
-    pub(super) fn sched_report(&self, stats: &StatsReport) -> SchedReport {
-        self.scheduler.report(|number| self.name_of_port(number), stats)
-    }
-
-    /// For the doctor; none if there is to be no view.
-    pub(super) fn sched_report_if_on(&self) -> Option<SchedReport> {
-        (self.scheduler.setting == ViewMode::Auto).then(|| self.sched_report(&StatsReport::default()))
     }
 
     /// Sets the mode of a policy.

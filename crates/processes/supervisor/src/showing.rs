@@ -13,6 +13,7 @@ use super::device::DevicePort;
 use super::driver::CountersPurpose;
 use super::port::Port;
 use super::question::{Asker, Question, to_json};
+use super::reports::Reports;
 use super::warnings::WarningContext;
 
 /// The switch's word for a port whose rings run.
@@ -25,44 +26,50 @@ impl Supervisor {
     }
 
     pub(super) fn port_show(&mut self, name: String, asker: &Asker) -> Result<Option<Value>, Fault> {
-        self.find_device_port(&name)?;
+        self.ports.find_device_port(&name)?;
         self.ask_driver(CountersPurpose::Ports { name: Some(name) }, asker);
         Ok(None)
     }
 
     /// The driver process has told its counters, or does not: the switch is asked next.
     pub(super) fn show_ports(&mut self, name: Option<String>, asker: &Asker) -> Result<Option<Value>, Fault> {
-        if self.process.is_up() {
+        if self.switch.process.is_up() {
             return self.ask(Question::Ports { name }, asker);
         }
-        self.describe_ports(name.as_deref(), &StatsReport::default()).map(Some)
+        self.reports().describe_ports(name.as_deref(), &StatsReport::default()).map(Some)
     }
+}
 
+impl Reports<'_> {
     /// One device port, or a list of all.
     pub(super) fn describe_ports(&self, name: Option<&str>, stats: &StatsReport) -> Result<Value, Fault> {
         if let Some(name) = name {
-            return self.describe_port(self.find_device_port(name)?, stats);
+            return self.describe_port(self.ports.find_device_port(name)?, stats);
         }
         to_json(&DevicePortList { ports: self.device_ports(stats) })
     }
 
     /// All device ports, by name.
     pub(super) fn device_ports(&self, stats: &StatsReport) -> Vec<DevicePortReport> {
-        let warnings = WarningContext::new(self.ports.values(), stats);
+        let warnings = WarningContext::new(self.ports.all.values(), stats);
         let mut ports: Vec<_> =
-            self.ports.values().filter_map(|port| self.describe_device(port, &warnings)).collect();
+            self.ports.all.values().filter_map(|port| self.describe_device(port, &warnings)).collect();
         ports.sort_by(|one, other| one.name.cmp(&other.name));
         ports
     }
 
     pub(super) fn describe_port(&self, number: u32, stats: &StatsReport) -> Result<Value, Fault> {
-        let warnings = WarningContext::new(self.ports.values(), stats);
-        let report = self.ports.get(&number).and_then(|port| self.describe_device(port, &warnings));
+        let warnings = WarningContext::new(self.ports.all.values(), stats);
+        let report = self.ports.all.get(&number).and_then(|port| self.describe_device(port, &warnings));
         let gone = || Fault::new(Kind::NoSuchVnic, "the port was deleted meanwhile");
         to_json(&report.ok_or_else(gone)?)
     }
 
-    fn describe_device(&self, port: &Port, warnings: &WarningContext<'_>) -> Option<DevicePortReport> {
+    pub(super) fn describe_device(
+        &self,
+        port: &Port,
+        warnings: &WarningContext<'_>,
+    ) -> Option<DevicePortReport> {
         let device = port.device()?;
         let inside = warnings.inside(port).cloned();
         let (state, why) = self.state_of(port, device, inside.as_ref());
@@ -94,7 +101,7 @@ impl Supervisor {
     }
 
     /// The progress of a device port, and the obstacle.
-    fn state_of(
+    pub(super) fn state_of(
         &self,
         port: &Port,
         device: &DevicePort,
@@ -102,7 +109,7 @@ impl Supervisor {
     ) -> (&'static str, Option<String>) {
         let name = device.spec.device_name();
         let trouble = || device.trouble().map(str::to_owned);
-        let is_complete = self.links.as_ref().is_some_and(Links::is_complete);
+        let is_complete = self.ports.links.as_ref().is_some_and(Links::is_complete);
         // A connected back end may still be refused.
         let runs = inside.is_some_and(|inside| inside.state == STATE_RUNNING);
         let is_missing = device.seen.is_none() && !device.spec.is_tap();

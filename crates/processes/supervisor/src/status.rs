@@ -5,6 +5,7 @@ use std::time::Instant;
 use lasthop_runtime::notify::{Manager, Phase};
 
 use super::Supervisor;
+use super::reports::Reports;
 use super::stage::Stage;
 
 impl Supervisor {
@@ -26,19 +27,21 @@ impl Supervisor {
     fn status_text(&self) -> String {
         match self.stage {
             Stage::Starting => String::new(),
-            Stage::Serving if self.process.is_up() => self.health_text(),
+            Stage::Serving if self.switch.process.is_up() => self.reports().health_text(),
             Stage::Serving => {
-                let how = self.process.last_end().map(|end| end.why).unwrap_or_default();
+                let how = self.switch.process.last_end().map(|end| end.why).unwrap_or_default();
                 format!("the switch process {how}; it is started again")
             }
             Stage::Ending { .. } | Stage::Leaving { .. } | Stage::Over(_) => "guests are let go".to_owned(),
         }
     }
+}
 
-    fn health_text(&self) -> String {
-        let attached = self.ports.values().filter(|port| port.is_attached()).count();
+impl Reports<'_> {
+    pub(super) fn health_text(&self) -> String {
+        let attached = self.ports.all.values().filter(|port| port.is_attached()).count();
         let text = format!("{}; {attached} attached", self.sizes_text());
-        match (self.process.restarts(), self.process.last_end()) {
+        match (self.switch.process.restarts(), self.switch.process.last_end()) {
             (times @ 1.., Some(end)) => {
                 format!(
                     "{text}; the switch process was started again {times} time{}, the last one {}",

@@ -7,15 +7,15 @@ use lasthop_api::modules::FLOW;
 use lasthop_api::orders::Order;
 use lasthop_api::report::{SwitchInside, SwitchList, SwitchReport};
 use lasthop_api::switches::{self, SwitchChange, SwitchName, SwitchSpec};
-use lasthop_api::vnic::VnicSpec;
 use lasthop_children::ChildRole;
+use lasthop_fd_store::RecordKey;
 use lasthop_runtime::fault::{Fault, Kind};
 use lasthop_runtime::log::say;
 
 use super::Supervisor;
 use super::controller::ControllerQuestion;
 use super::question::{Asker, OrderPurpose, switch_down, to_json};
-use super::store::Key;
+use super::reports::Reports;
 
 /// For a name that is not close to that of any switch.
 const SEE_LIST: &str = "see the list: lasthop switch list";
@@ -32,39 +32,25 @@ impl Supervisor {
     /// Makes a switch. None: the answer comes later.
     pub(super) fn switch_add(&mut self, spec: SwitchSpec, asker: &Asker) -> Result<(), Fault> {
         let name = spec.name.clone();
-        if self.switches.iter().any(|other| other.name == name) {
+        if self.switches.all.iter().any(|other| other.name == name) {
             let why = format!("there is a switch \"{name}\" already; choose another name");
             return Err(Fault::new(Kind::NameTaken, why));
         }
-        if !self.process.is_up() {
+        if !self.switch.process.is_up() {
             return Err(switch_down());
         }
-        self.switches.push(spec.clone());
-        self.store.is_late(Key::Head);
-        if let Err(fault) = switches::check_all(&self.switches) {
-            self.switches.pop();
+        self.switches.all.push(spec.clone());
+        self.store.is_late(RecordKey::Head);
+        if let Err(fault) = switches::check_all(&self.switches.all) {
+            self.switches.all.pop();
             return Err(fault);
         }
-        self.order(
+        self.switch.order(
             Order::AddSwitch(spec),
             OrderPurpose::SwitchAdded { name, is_new: true },
             Some(asker.clone()),
         );
         Ok(())
-    }
-
-    /// Whether the switch process has still to say that it has a switch, which is new to everybody.
-    pub(super) fn is_being_added(&self, switch: &SwitchName) -> bool {
-        let is_it = |what: &OrderPurpose| matches!(what, OrderPurpose::SwitchAdded { name, is_new: true } if name == switch);
-        self.waiting.values().any(|waiting| is_it(waiting.what()))
-    }
-
-    /// Tells a fresh switch process of all switches but the default one, which it has.
-    pub(super) fn replay_switches(&mut self) {
-        for spec in self.switches.clone().into_iter().filter(|spec| !spec.name.is_default()) {
-            let name = spec.name.clone();
-            self.order(Order::AddSwitch(spec), OrderPurpose::SwitchAdded { name, is_new: false }, None);
-        }
     }
 
     /// The switch process has taken a switch, or has not. A new one that it refuses is gone as if it never was.
@@ -75,14 +61,14 @@ impl Supervisor {
         result: Result<(), Fault>,
     ) -> Result<Value, Fault> {
         if result.is_err() && is_new {
-            self.forget_switch(name);
+            self.switches.forget(name, &mut self.store);
         }
         result?;
-        let spec = switches::find(&self.switches, name.as_str(), SEE_LIST)?;
+        let spec = switches::find(&self.switches.all, name.as_str(), SEE_LIST)?;
         if is_new {
             say!("switch {name}: module {}", spec.module.as_str());
         }
-        to_json(&SwitchReport { addresses: Some(0), ..self.describe_switch(spec, &[]) })
+        to_json(&SwitchReport { addresses: Some(0), ..self.reports().describe_switch(spec, &[]) })
     }
 
     /// Changes a switch while it runs. None: the answer comes later.
@@ -91,17 +77,21 @@ impl Supervisor {
         change: &SwitchChange,
         asker: &Asker,
     ) -> Result<Option<Value>, Fault> {
-        let old = switches::find(&self.switches, change.name.as_str(), SEE_LIST)?.clone();
+        let old = switches::find(&self.switches.all, change.name.as_str(), SEE_LIST)?.clone();
         let spec = change.of(&old)?;
         if spec == old {
-            return to_json(&self.describe_switch(&spec, &[])).map(Some);
+            return to_json(&self.reports().describe_switch(&spec, &[])).map(Some);
         }
         let as_new = |switch: &SwitchSpec| if switch.name == spec.name { &spec } else { switch }.clone();
-        switches::check_all(&self.switches.iter().map(as_new).collect::<Vec<_>>())?;
-        if !self.process.is_up() {
+        switches::check_all(&self.switches.all.iter().map(as_new).collect::<Vec<_>>())?;
+        if !self.switch.process.is_up() {
             return Err(switch_down());
         }
-        self.order(Order::SetSwitch(spec.clone()), OrderPurpose::SwitchSet { spec }, Some(asker.clone()));
+        self.switch.order(
+            Order::SetSwitch(spec.clone()),
+            OrderPurpose::SwitchSet { spec },
+            Some(asker.clone()),
+        );
         Ok(None)
     }
 
@@ -112,80 +102,54 @@ impl Supervisor {
         result: Result<(), Fault>,
     ) -> Result<Value, Fault> {
         result?;
-        let Some(own) = self.switches.iter_mut().find(|switch| switch.name == spec.name) else {
+        let Some(own) = self.switches.all.iter_mut().find(|switch| switch.name == spec.name) else {
             return Err(Fault::new(Kind::NoSuchSwitch, "the switch was deleted while it was changed"));
         };
         let is_other_module = own.module != spec.module;
         *own = spec.clone();
-        self.store.is_late(Key::Head);
+        self.store.is_late(RecordKey::Head);
         if spec.name.is_default() {
             self.settings.set_default_switch(&spec);
-            self.process.set_role(ChildRole::switch(&self.settings));
+            self.switch.process.set_role(ChildRole::switch(&self.settings));
         }
-        self.store.is_late(Key::Head);
+        self.store.is_late(RecordKey::Head);
         say!("switch {}: {}", spec.name, spec.options_text());
         if is_other_module {
-            self.restore_entries_of(&spec.name);
+            self.switches.restore_entries_of(&spec.name, &self.ports, &mut self.switch);
         }
-        self.settle_placeholders(&spec.name);
-        to_json(&self.describe_switch(&spec, &[]))
-    }
-
-    pub(super) fn forget_switch(&mut self, name: &SwitchName) {
-        self.switches.retain(|switch| switch.name != *name);
-        self.store.is_late(Key::Head);
+        self.ports.settle_placeholders(&spec.name, &self.switches, &mut self.switch, &self.poller);
+        to_json(&self.reports().describe_switch(&spec, &[]))
     }
 
     pub(super) fn switch_del(&mut self, name: &str, asker: &Asker) -> Result<Option<Value>, Fault> {
-        let spec = switches::find(&self.switches, name, SEE_LIST)?.clone();
+        let spec = switches::find(&self.switches.all, name, SEE_LIST)?.clone();
         if spec.name.is_default() {
             let why = format!("the switch \"{name}\" cannot be deleted; leave it without vnics");
             return Err(Fault::refused(why));
         }
-        let vnics = self.vnics_of(&spec.name);
+        let vnics = self.ports.vnics_of(&spec.name);
         if !vnics.is_empty() {
             return Err(in_use(&spec.name, &vnics));
         }
-        self.forget_switch(&spec.name);
-        if !self.process.is_up() {
+        self.switches.forget(&spec.name, &mut self.store);
+        if !self.switch.process.is_up() {
             return Ok(Some(Value::Bool(true)));
         }
         let order = Order::RemoveSwitch { name: name.to_owned() };
-        self.order(order, OrderPurpose::SwitchRemoved { spec }, Some(asker.clone()));
+        self.switch.order(order, OrderPurpose::SwitchRemoved { spec }, Some(asker.clone()));
         Ok(None)
     }
 
-    /// The switch process has let a switch go, or has not, and then it is still there.
-    pub(super) fn switch_removed(
-        &mut self,
-        spec: SwitchSpec,
-        result: Result<(), Fault>,
-    ) -> Result<Value, Fault> {
-        self.store.is_late(Key::Head);
-        match &result {
-            Ok(()) => say!("switch {}: deleted", spec.name),
-            // Unless another one was made of this name in between.
-            Err(_) if self.switches.iter().all(|other| other.name != spec.name) => self.switches.push(spec),
-            Err(_) => {}
-        }
-        result.map(|()| Value::Bool(true))
-    }
-
     pub(super) fn switch_list(&mut self, asker: &Asker) -> Result<Option<Value>, Fault> {
-        if self.process.is_up() {
+        if self.switch.process.is_up() {
             return self.ask_controller(ControllerQuestion::Switches, asker);
         }
-        self.list_switches(&[]).map(Some)
-    }
-
-    pub(super) fn list_switches(&self, inside: &[SwitchInside]) -> Result<Value, Fault> {
-        let switches = self.switches.iter().map(|spec| self.describe_switch(spec, inside)).collect();
-        to_json(&SwitchList { switches })
+        self.reports().list_switches(&[]).map(Some)
     }
 
     pub(super) fn fdb_show(&mut self, params: FdbParams, asker: &Asker) -> Result<Option<Value>, Fault> {
         if let Some(name) = &params.switch {
-            let spec = switches::find(&self.switches, name, SEE_LIST)?;
+            let spec = switches::find(&self.switches.all, name, SEE_LIST)?;
             if spec.table().is_none() {
                 let module = spec.module.as_str();
                 let why = format!("switch \"{name}\" has no forwarding table: its module is {module}");
@@ -194,17 +158,18 @@ impl Supervisor {
         }
         self.ask_controller(ControllerQuestion::Fdb { switch: params.switch }, asker)
     }
+}
 
-    /// Refuses a vnic of a switch that there is not.
-    pub(super) fn check_switch_of(&self, spec: &VnicSpec) -> Result<(), Fault> {
-        let remedy = format!("make it with: lasthop switch add {}", spec.switch);
-        switches::find(&self.switches, spec.switch.as_str(), &remedy).map(drop)
+impl Reports<'_> {
+    pub(super) fn list_switches(&self, inside: &[SwitchInside]) -> Result<Value, Fault> {
+        let switches = self.switches.all.iter().map(|spec| self.describe_switch(spec, inside)).collect();
+        to_json(&SwitchList { switches })
     }
 
     /// The numbers of vnics, of device ports and of workers, for the log.
     pub(super) fn sizes_text(&self) -> String {
-        let devices = self.ports.values().filter(|port| port.device().is_some()).count();
-        let vnics = self.ports.len() - devices;
+        let devices = self.ports.all.values().filter(|port| port.device().is_some()).count();
+        let vnics = self.ports.all.len() - devices;
         let plural =
             |number: usize, noun: &str| format!("{number} {noun}{}", if number == 1 { "" } else { "s" });
         let devices = if devices > 0 {
@@ -213,30 +178,23 @@ impl Supervisor {
             String::new()
         };
         let vnics = plural(vnics, "vnic");
-        match self.switches.as_slice() {
+        match self.switches.all.as_slice() {
             [only] => format!("{vnics}{devices}, module {}", only.module.as_str()),
             all => format!("{vnics}{devices} in {} switches", all.len()),
         }
     }
 
-    fn vnics_of(&self, switch: &SwitchName) -> Vec<String> {
-        let specs = self.ports.values().map(|port| &port.spec).filter(|spec| spec.switch == *switch);
-        let mut names: Vec<String> = specs.map(|spec| spec.name.to_string()).collect();
-        names.sort();
-        names
-    }
-
-    fn describe_switch(&self, spec: &SwitchSpec, inside: &[SwitchInside]) -> SwitchReport {
+    pub(super) fn describe_switch(&self, spec: &SwitchSpec, inside: &[SwitchInside]) -> SwitchReport {
         let inside = inside.iter().find(|inside| inside.name == spec.name);
         SwitchReport {
             name: spec.name.clone(),
             module: spec.module.as_str().to_owned(),
             fdb_entries: spec.table(),
-            vnics: self.vnics_of(&spec.name),
+            vnics: self.ports.vnics_of(&spec.name),
             addresses: inside.map(|inside| inside.addresses),
             counters: inside.map(|inside| inside.counters.clone()).unwrap_or_default(),
             controller: (spec.module.as_str() == FLOW).then_some(spec.controller),
-            clients: inside.map(|inside| self.control_clients.of(&inside.askers)).unwrap_or_default(),
+            clients: inside.map(|inside| self.datapath_clients.of(&inside.askers)).unwrap_or_default(),
         }
     }
 }

@@ -7,20 +7,21 @@ use lasthop_api::switches::SwitchName;
 use lasthop_netdev::links::Links;
 use lasthop_runtime::log::say_of_others;
 
-use super::Supervisor;
 use super::port::Port;
+use super::port_table::PortTable;
 use super::question::OrderPurpose;
+use super::switch_process::SwitchProcess;
 
-impl Supervisor {
+impl PortTable {
     /// Tells the switch which guests' links go down or come back.
-    pub(super) fn track_uplinks(&mut self) {
+    pub(super) fn track_uplinks(&mut self, switch: &mut SwitchProcess) {
         let is_known = self.links.as_ref().is_some_and(Links::is_complete);
-        if !is_known || !std::mem::take(&mut self.tracking_is_late) {
+        if !is_known || !std::mem::take(&mut self.is_tracking_late) {
             return;
         }
-        let has_link = has_link(self.ports.values());
+        let has_link = has_link(self.all.values());
         let mut orders = Vec::new();
-        for port in self.ports.values_mut().filter(|port| port.device().is_none() && !port.is_changing) {
+        for port in self.all.values_mut().filter(|port| port.device().is_none() && !port.is_changing) {
             let is_cut = has_link.get(&port.spec.switch) == Some(&false);
             if std::mem::replace(&mut port.is_cut, is_cut) != is_cut {
                 let (name, what) =
@@ -30,8 +31,8 @@ impl Supervisor {
             }
         }
         // A switch process that is to come is told with the port.
-        if self.process.is_up() {
-            orders.into_iter().for_each(|order| self.order(order, OrderPurpose::Tracked, None));
+        if switch.process.is_up() {
+            orders.into_iter().for_each(|order| switch.order(order, OrderPurpose::Tracked, None));
         }
     }
 }

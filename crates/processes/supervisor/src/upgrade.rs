@@ -32,8 +32,8 @@ use lasthop_runtime::sandbox::Layer;
 
 use super::Supervisor;
 use super::question::{Asker, OrderPurpose, switch_down};
+use super::sessions::SessionVersions;
 use super::source::Source;
-use super::succession::SessionVersions;
 
 /// How long the new program may be silent while the old one serves guests, and the old one until it has come to rest: no guest waits,
 /// and on a machine whose CPUs are all taken a program needs seconds to start.
@@ -232,6 +232,20 @@ impl Upgrade {
             | Self::TakingOver { program, asker, .. } => (program, asker),
         }
     }
+
+    /// The switch process said something: if guests wait for it to take them over, it is at work.
+    pub(super) fn note_progress(&mut self) {
+        if let Self::TakingOver { heard, .. } = self {
+            *heard = Instant::now();
+        }
+    }
+
+    /// Notes the privileges that the new process has given up, which it tells only once.
+    fn note_sandbox(&mut self, layers: Vec<Layer>) {
+        if let Some(successor) = self.successor() {
+            successor.sandbox = Some(layers);
+        }
+    }
 }
 
 impl Supervisor {
@@ -241,15 +255,16 @@ impl Supervisor {
         if self.upgrade.is_some() {
             return Err(Fault::refused("an upgrade is under way already; wait for its end"));
         }
-        if !self.process.is_up() {
+        if !self.switch.process.is_up() {
             return Err(switch_down());
         }
         let program = params.binary.map_or_else(own_path, Ok)?;
         check_program(&program)?;
-        let mut successor = self.process.stand_by(&program)?;
+        let mut successor = self.switch.process.stand_by(&program)?;
         self.poller.add(&successor.channel, Source::Successor.into(), Interest::READ)?;
         let _ = successor.channel.send(&Request { id: 0, order: Order::Know }, None);
-        let (deadline, asker, born) = (Deadline::new(Instant::now()), asker.clone(), self.switches.clone());
+        let (deadline, asker, born) =
+            (Deadline::new(Instant::now()), asker.clone(), self.switches.all.clone());
         self.upgrade =
             Some(Upgrade::Asking { successor, program, asker, deadline, born, introduction: None });
         Ok(())
@@ -257,7 +272,7 @@ impl Supervisor {
 
     /// A control group is trusted with networks, and not to run programs as the switch's user.
     fn check_owner(&self, asker: &Asker) -> Result<(), Fault> {
-        if self.control.as_ref().is_some_and(|control| control.is_owner(asker.client)) {
+        if self.clients.is_owner(asker) {
             return Ok(());
         }
         Err(Fault::refused("an upgrade is for root and the user who started the switch; ask one of them"))
@@ -276,14 +291,7 @@ impl Supervisor {
         self.refuse_upgrade("there was no answer in time");
         if is_current {
             // It has the guests and is no longer wanted: its end gives them, and all ports, to the next one.
-            self.process.current().into_iter().for_each(RunningChild::kill);
-        }
-    }
-
-    /// The switch process said something: if guests wait for it to take them over, it is at work.
-    pub(super) fn take_over_goes_on(&mut self) {
-        if let Some(Upgrade::TakingOver { heard, .. }) = &mut self.upgrade {
-            *heard = Instant::now();
+            self.switch.process.current().into_iter().for_each(RunningChild::kill);
         }
     }
 
@@ -310,7 +318,9 @@ impl Supervisor {
                 }
                 Report::Reply { id, result: Err(fault) } => self.successor_refuses(id, fault),
                 Report::Failed { why } => self.refuse_upgrade(&why),
-                Report::Sandbox(layers) => self.successor_is_sandboxed(layers),
+                Report::Sandbox(layers) => {
+                    self.upgrade.iter_mut().for_each(|upgrade| upgrade.note_sandbox(layers.clone()))
+                }
                 _ => {}
             }
         }
@@ -351,7 +361,7 @@ impl Supervisor {
             let why = format!("it has state version {version}, and this switch has {STATE_VERSION}");
             return self.refuse_upgrade(&why);
         }
-        let vnics = self.ports.values().map(|port| port.as_told(&port.spec).vnic);
+        let vnics = self.ports.all.values().map(|port| port.as_told(&port.spec).vnic);
         if let Some(why) = vnics.into_iter().find_map(|vnic| skills.lacks_for(&vnic)) {
             return self.refuse_upgrade(&why);
         }
@@ -361,7 +371,7 @@ impl Supervisor {
             return;
         };
         let Some(mut introduction) = introduction else {
-            let is_other = born != self.switches;
+            let is_other = born != self.switches.all;
             // From here on: a thread that waits for a CPU has short slices from its next turn on.
             self.boost_slices(successor.pid());
             let introduction = Some(self.introduce(&mut successor, skills));
@@ -384,16 +394,7 @@ impl Supervisor {
         }
         self.upgrade =
             Some(Upgrade::Resting { successor, program, asker, since: Instant::now(), introduction });
-        self.order(Order::Rest, OrderPurpose::Rested, None);
-    }
-
-    /// Notes the privileges that the new process has given up, which it tells only once.
-    fn successor_is_sandboxed(&mut self, layers: Vec<Layer>) {
-        if let Some(Upgrade::Asking { successor, .. } | Upgrade::Resting { successor, .. }) =
-            &mut self.upgrade
-        {
-            successor.sandbox = Some(layers);
-        }
+        self.switch.order(Order::Rest, OrderPurpose::Rested, None);
     }
 
     /// The new process refuses an order. It may refuse the orders that a restarted switch process may refuse, too.
@@ -403,7 +404,7 @@ impl Supervisor {
         };
         match introduction.told.about(order) {
             Some(About::Entry) => say!(Warning: "{fault}"),
-            Some(About::Port(port)) if self.ports.get(&port).is_some_and(|port| !port.is_known()) => {
+            Some(About::Port(port)) if self.ports.all.get(&port).is_some_and(|port| !port.is_known()) => {
                 introduction.refused.push((port, fault));
             }
             _ => self.refuse_upgrade(&fault.message),
@@ -412,7 +413,7 @@ impl Supervisor {
 
     /// Has all three processes take short slices, if they do not.
     fn boost_slices(&mut self, successor: u32) {
-        let current = self.process.pid();
+        let current = self.switch.process.pid();
         self.slice_boost.get_or_insert_with(|| SliceBoost::begin(current.into_iter().chain([successor])));
     }
 
@@ -424,7 +425,9 @@ impl Supervisor {
         introduction: &mut Introduction,
     ) -> bool {
         let is_last = introduction.turns_left == 0;
-        if is_last || !self.prepare(successor, &mut introduction.known) && introduction.turns_left < TURNS_MAX
+        if is_last
+            || !self.sessions.prepare(&self.ports, successor, &mut introduction.known)
+                && introduction.turns_left < TURNS_MAX
         {
             return false;
         }
@@ -438,12 +441,12 @@ impl Supervisor {
     fn introduce(&mut self, successor: &mut RunningChild<Request, Report>, skills: &Skills) -> Introduction {
         let told = self.to_be_told();
         for (id, (order, port)) in (1..).zip(told.orders()) {
-            let book = port.and_then(|port| self.next_book(port)).map(Into::into);
+            let book = port.and_then(|port| self.counters.next_book(port)).map(Into::into);
             let _ = successor.channel.send(&Request { id, order }, book);
         }
         let (mut known, mut turns_left) = (SessionVersions::new(), 0);
         if skills.prepares {
-            self.prepare(successor, &mut known);
+            self.sessions.prepare(&self.ports, successor, &mut known);
             turns_left = TURNS_MAX;
         }
         let _ = successor.channel.send(&Request { id: 0, order: Order::Know }, None);
@@ -452,11 +455,11 @@ impl Supervisor {
     }
 
     fn to_be_told(&self) -> SuccessorConfig {
-        let ports = self.ports.iter().map(|(number, port)| (*number, port.as_told(&port.spec)));
+        let ports = self.ports.all.iter().map(|(number, port)| (*number, port.as_told(&port.spec)));
         SuccessorConfig {
-            switches: self.switches.clone(),
+            switches: self.switches.all.clone(),
             ports: ports.collect(),
-            entries: self.static_entries.clone(),
+            entries: self.switches.static_entries.clone(),
         }
     }
 
@@ -483,7 +486,7 @@ impl Supervisor {
             // It was given up in the meantime.
             (Ok(_), upgrade) => {
                 self.upgrade = upgrade;
-                self.order(Order::Wake, OrderPurpose::Restored, None);
+                self.switch.order(Order::Wake, OrderPurpose::Restored, None);
             }
         }
     }
@@ -495,28 +498,28 @@ impl Supervisor {
         program: PathBuf,
         introduction: &Introduction,
     ) {
-        let predecessor = self.process.replace(successor, program);
-        self.saved_sessions.values_mut().for_each(super::saved_session::SavedSession::begin_anew);
+        let predecessor = self.switch.process.replace(successor, program);
+        self.sessions.saved.values_mut().for_each(super::saved_session::SavedSession::begin_anew);
         self.fail_waiting();
         if !introduction.keeps_flows {
             // It would not record its changes to them. Not before: an upgrade that is refused leaves all as it was.
-            self.forget_flows();
+            self.datapaths.forget_flows(&mut self.store);
         }
         self.deposit_head();
         // Guests wait for this, and for nothing that comes after it: the old one stands still.
         self.tell_of_guests(&introduction.known);
-        self.lent.end_all(&self.poller);
+        self.datapath_clients.end_all(&self.poller);
         // It is killed, and reaped when it has ended; its last messages do not count.
         predecessor.iter().for_each(|switch| self.poller.remove(&switch.channel));
         drop(predecessor);
-        if let Some(switch) = self.process.current() {
+        if let Some(switch) = self.switch.process.current() {
             // Fails only without memory; then the new one is not heard, and is replaced when its time is over.
             let _ = self.poller.modify(&switch.channel, Source::Switch.into(), Interest::READ);
         }
-        self.close_books();
-        self.ports_down();
-        let ports: Vec<u32> = self.ports.keys().copied().collect();
-        ports.into_iter().for_each(|port| drop(self.note_told(port)));
+        self.counters.close_books(&mut self.store);
+        self.ports.down(&self.sessions, &self.poller);
+        let ports: Vec<u32> = self.ports.all.keys().copied().collect();
+        ports.into_iter().for_each(|port| drop(self.ports.note_told(port)));
     }
 
     /// The new switch goes on with everything.
@@ -526,16 +529,16 @@ impl Supervisor {
         self.slice_boost = None;
         let Some(Upgrade::TakingOver { program, asker, since, refused, .. }) = taking_over else { return };
         let pause_us = since.elapsed().as_micros() as u64;
-        let pid = self.process.pid();
+        let pid = self.switch.process.pid();
         say!("the switch process is that of {} now; guests waited for {pause_us} us", program.display());
         self.taken(refused.into_iter().collect());
-        self.renew_controller(program.clone());
-        self.answer(asker, Ok(json!({"program": program, "switch_pid": pid, "pause_us": pause_us})));
+        self.controller.renew(program.clone());
+        self.clients.answer(asker, Ok(json!({"program": program, "switch_pid": pid, "pause_us": pause_us})));
     }
 
     /// The new switch has all ports but those that it refused.
     fn taken(&mut self, mut refused: BTreeMap<u32, Fault>) {
-        let ports: Vec<u32> = self.ports.keys().copied().collect();
+        let ports: Vec<u32> = self.ports.all.keys().copied().collect();
         for port in ports {
             let result = refused.remove(&port).map_or(Ok(()), Err);
             if let Err(fault) = self.added(port, false, result) {
@@ -549,20 +552,20 @@ impl Supervisor {
         let Some(upgrade) = self.upgrade.take() else { return };
         // First: the predecessor's threads have to be there.
         self.slice_boost = None;
-        self.forget_next_books();
+        self.counters.forget_next_books();
         match &upgrade {
             Upgrade::Asking { .. } => {}
             Upgrade::Resting { .. } => {
                 // An answer that comes late is not the next upgrade's.
-                self.waiting.retain(|_, waiting| !waiting.is_for_rest());
-                self.order(Order::Wake, OrderPurpose::Restored, None);
+                self.switch.forget_rest();
+                self.switch.order(Order::Wake, OrderPurpose::Restored, None);
             }
-            Upgrade::TakingOver { .. } => self.process.use_own_program(),
+            Upgrade::TakingOver { .. } => self.switch.process.use_own_program(),
         }
         let (program, asker) = upgrade.into_parts();
         let why = format!("the switch process was not replaced by that of {}: {why}", program.display());
         say!(Warning: "{why}");
-        self.answer(asker, Err(Fault::new(Kind::Refused, why)));
+        self.clients.answer(asker, Err(Fault::new(Kind::Refused, why)));
     }
 
     /// The switch died while it was to be replaced.

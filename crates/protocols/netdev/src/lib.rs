@@ -31,6 +31,7 @@ mod packet;
 mod programs;
 mod sys;
 mod tap;
+mod traffic_limits;
 mod uplink;
 mod xdp;
 
@@ -40,5 +41,6 @@ pub use link::{ethernet_device, mtu_bytes, set_address, set_mtu};
 pub use namespace::tap_namespace_id;
 pub use packet::{PacketOptions, packet};
 pub use tap::{TapOptions, set_carrier, tap};
+pub use traffic_limits::TrafficLimits;
 pub use uplink::{Uplink, UplinkOptions};
 pub use xdp::{XdpDevice, XdpError, lift_memory_lock};

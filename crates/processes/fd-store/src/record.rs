@@ -17,26 +17,26 @@ const HEAD_BYTES: usize = 24;
 
 /// Two slots, which are written in turns: a process that is killed while it writes leaves the other one.
 #[derive(Debug)]
-pub(super) struct Record {
+pub(crate) struct Record {
     file: OwnedFd,
     count: u64,
 }
 
 impl Record {
     /// One without a text.
-    pub(super) fn create() -> io::Result<Self> {
+    pub(crate) fn create() -> io::Result<Self> {
         Ok(Self { file: memfd_create("lasthop-record", MemfdFlags::CLOEXEC)?, count: 0 })
     }
 
     /// The text that another process wrote, and the record to continue. None if there is no whole text.
-    pub(super) fn read(file: OwnedFd) -> Option<(Self, Vec<u8>)> {
+    pub(crate) fn read(file: OwnedFd) -> Option<(Self, Vec<u8>)> {
         let (count, text) =
             (0..2).filter_map(|slot| read_slot(&file, slot)).max_by_key(|(count, _)| *count)?;
         Some((Self { file, count }, text))
     }
 
     /// Puts a text in the place of the last one. After an error the last one holds.
-    pub(super) fn write(&mut self, text: &[u8]) -> io::Result<()> {
+    pub(crate) fn write(&mut self, text: &[u8]) -> io::Result<()> {
         if text.len() > SLOT_BYTES - HEAD_BYTES {
             return Err(io::Error::other(format!("{} bytes are too many to be kept", text.len())));
         }

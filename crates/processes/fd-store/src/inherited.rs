@@ -5,9 +5,9 @@ use std::os::fd::OwnedFd;
 
 use lasthop_foreign::{ForeignFd, Origin};
 
-use super::identity::Identity;
-use super::record::Record;
-use super::{HEAD_NAME, PORT_NAMES, PREFIX, sys};
+use crate::identity::FdIdentity;
+use crate::record::Record;
+use crate::{HEAD_NAME, PORT_NAMES, PREFIX, sys};
 
 /// Descriptors that a manager may give: more than it keeps by any sensible setting.
 const COUNT_MAX: u16 = u16::MAX - 3;
@@ -15,12 +15,12 @@ const COUNT_MAX: u16 = u16::MAX - 3;
 /// All that has a name of ours.
 #[derive(Debug, Default)]
 pub struct Inherited {
-    pub(super) head: Option<(Record, Vec<u8>)>,
+    pub(crate) head: Option<(Record, Vec<u8>)>,
     /// By port.
-    pub(super) ports: BTreeMap<u32, (Record, Vec<u8>)>,
-    pub(super) fds: BTreeMap<Identity, (String, ForeignFd)>,
+    pub(crate) ports: BTreeMap<u32, (Record, Vec<u8>)>,
+    pub(crate) fds: BTreeMap<FdIdentity, (String, ForeignFd)>,
     /// Names of descriptors without a use.
-    pub(super) useless: Vec<String>,
+    pub(crate) useless: Vec<String>,
 }
 
 impl Inherited {
@@ -32,10 +32,11 @@ impl Inherited {
         let fds = sys::take(count.unwrap_or_default());
         let names = variable("LISTEN_FDNAMES");
         // Those without a name are of others, and so are those with other names: sockets of a .socket unit.
-        Self::sorted(names.split(':').map(str::to_owned).zip(fds))
+        Self::of_named(names.split(':').map(str::to_owned).zip(fds))
     }
 
-    fn sorted(fds: impl Iterator<Item = (String, OwnedFd)>) -> Self {
+    /// Those that have a name of ours.
+    pub fn of_named(fds: impl Iterator<Item = (String, OwnedFd)>) -> Self {
         let mut this = Self::default();
         for (name, fd) in fds.filter(|(name, _)| name.starts_with(PREFIX)) {
             this.sort(name, fd);
@@ -54,7 +55,7 @@ impl Inherited {
                 let record = Record::read(fd);
                 record.map(|record| self.ports.insert(port, record)).is_some()
             }
-            _ => match Identity::of(&fd) {
+            _ => match FdIdentity::of(&fd) {
                 Ok(identity) => {
                     let fd = ForeignFd::new(fd, &Origin::new("the service manager"));
                     // Of two that are the same, the one before goes: its name, not that of the one that is used.
@@ -70,44 +71,35 @@ impl Inherited {
         }
     }
 
-    /// The descriptors of a manager that keeps a first record of this text, and one descriptor.
-    #[cfg(test)]
-    pub(crate) fn of_test(head: &[u8], fd: OwnedFd) -> Self {
-        let mut record = Record::create().expect("memory");
-        record.write(head).expect("written");
-        let head = std::os::fd::AsFd::as_fd(&record).try_clone_to_owned().expect("a copy");
-        let all = [(HEAD_NAME, head), ("lasthop-1", fd)];
-        Self::sorted(all.map(|(name, fd)| (name.to_owned(), fd)).into_iter())
-    }
-
     /// Whether there is nothing.
     pub fn is_empty(&self) -> bool {
         self.head.is_none() && self.ports.is_empty() && self.fds.is_empty() && self.useless.is_empty()
     }
 
-    pub(crate) fn head(&self) -> Option<&[u8]> {
+    /// The first text, if it came.
+    pub fn head(&self) -> Option<&[u8]> {
         self.head.as_ref().map(|(_, text)| &text[..])
     }
 
     /// Texts by port.
-    pub(crate) fn ports(&self) -> impl Iterator<Item = (u32, &[u8])> {
+    pub fn ports(&self) -> impl Iterator<Item = (u32, &[u8])> {
         self.ports.iter().map(|(number, (_, text))| (*number, &text[..]))
     }
 
     /// All descriptors but those of texts.
-    pub(crate) fn all(&self) -> impl Iterator<Item = &ForeignFd> {
+    pub fn all(&self) -> impl Iterator<Item = &ForeignFd> {
         self.fds.values().map(|(_, fd)| fd)
     }
 
     /// A copy of a descriptor, if it came.
-    pub(crate) fn find(&self, identity: &Identity) -> Option<ForeignFd> {
+    pub fn find(&self, identity: &FdIdentity) -> Option<ForeignFd> {
         self.fds.get(identity)?.1.try_clone().ok()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::*;
     use std::os::fd::AsFd;
     use std::os::unix::net::UnixStream;
 
@@ -119,7 +111,7 @@ mod tests {
             record.as_fd().try_clone_to_owned().expect("a copy")
         };
         let (one, other) = UnixStream::pair().expect("a pair");
-        let identity = Identity::of(&one).expect("open");
+        let identity = FdIdentity::of(&one).expect("open");
         let all = [
             ("lasthop-head", record(b"head")),
             ("lasthop-port-7", record(b"seven")),
@@ -128,11 +120,11 @@ mod tests {
             ("somebodys", other.into()),
             ("lasthop-port-8", tempfile::tempfile().expect("a file").into()),
         ];
-        let inherited = Inherited::sorted(all.map(|(name, fd)| (name.to_owned(), fd)).into_iter());
+        let inherited = Inherited::of_named(all.map(|(name, fd)| (name.to_owned(), fd)).into_iter());
         assert_eq!(inherited.head(), Some(&b"head"[..]));
         assert_eq!(inherited.ports().collect::<Vec<_>>(), [(7, &b"seven"[..])]);
         assert!(inherited.find(&identity).is_some() && inherited.all().count() == 1);
         assert_eq!(inherited.useless, ["lasthop-1", "lasthop-port-8"], "one too many, a file without a text");
-        assert!(Inherited::sorted(std::iter::empty()).is_empty());
+        assert!(Inherited::of_named(std::iter::empty()).is_empty());
     }
 }

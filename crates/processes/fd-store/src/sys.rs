@@ -13,7 +13,7 @@ const FIRST: RawFd = 3;
 /// process that is started gets them.
 ///
 /// The environment says that they are ours; the caller has asked it, before anything else was opened.
-pub(super) fn take(count: u16) -> Vec<OwnedFd> {
+pub(crate) fn take(count: u16) -> Vec<OwnedFd> {
     static IS_TAKEN: AtomicBool = AtomicBool::new(false);
     let numbers = FIRST..FIRST + RawFd::from(count);
     let are_open =

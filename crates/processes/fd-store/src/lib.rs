@@ -1,20 +1,28 @@
 //! The descriptors that the service manager keeps for the next supervisor, should this one end: systemd's store of descriptors.
 //!
+//! **Purpose.** A [`RecordStore`] keeps records, and the descriptors that these name, up to date in the manager. [`Inherited`] has the
+//! descriptors that the manager gave to this process.
+//!
+//! **Contract.** A record is rewritten in its place, so that the manager hears of new descriptors only. A process that is killed at any
+//! moment leaves records that are whole, and descriptors that no record names at worst.
+//!
+//! **Not checked.** The text of records.
+//!
+//! **Threading.** All values belong to one thread.
+//!
 //! ```text
 //!   lasthop-head     record: switches, static addresses, the switch process ┐ names descriptors by their identity,
 //!   lasthop-port-N   record: vnic, guest's session, counters                ┘ which must be in the store before
 //!   lasthop-M        a descriptor: listening socket, connection, memory of guest or session, kick, call, process
 //! ```
-//!
-//! A record is rewritten in its place, so that the manager hears of new descriptors only. One that is killed at any moment
-//! leaves records that are whole, and descriptors that no record names at worst.
+#![deny(unsafe_code)] // files called sys.rs alone may have some
 
 mod identity;
 mod inherited;
 mod record;
 mod sys;
 
-pub(super) use identity::Identity;
+pub use identity::FdIdentity;
 pub use inherited::Inherited;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,12 +49,14 @@ const HEAD_ROOM: usize = 6;
 
 /// The owner of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Key {
+pub enum RecordKey {
+    /// Everything that exists once.
     Head,
+    /// The port with this number.
     Port(u32),
 }
 
-impl Key {
+impl RecordKey {
     fn name(self) -> String {
         match self {
             Self::Head => HEAD_NAME.to_owned(),
@@ -57,15 +67,16 @@ impl Key {
 
 /// A text, and the descriptors that it names.
 #[derive(Debug, Default)]
-pub(super) struct RecordContents<'a> {
-    pub(super) text: Vec<u8>,
-    fds: Vec<(Identity, BorrowedFd<'a>)>,
+pub struct RecordContents<'a> {
+    /// The text of the record.
+    pub text: Vec<u8>,
+    fds: Vec<(FdIdentity, BorrowedFd<'a>)>,
 }
 
 impl<'a> RecordContents<'a> {
     /// Adds a descriptor; returns its name for the text.
-    pub(super) fn name(&mut self, fd: &'a impl AsFd) -> io::Result<Identity> {
-        let identity = Identity::of(fd)?;
+    pub fn name(&mut self, fd: &'a impl AsFd) -> io::Result<FdIdentity> {
+        let identity = FdIdentity::of(fd)?;
         self.fds.push((identity, fd.as_fd()));
         Ok(identity)
     }
@@ -74,23 +85,23 @@ impl<'a> RecordContents<'a> {
 #[derive(Debug)]
 struct Slot {
     record: Record,
-    uses: BTreeSet<Identity>,
+    uses: BTreeSet<FdIdentity>,
 }
 
 /// The manager's store, as far as it has something of ours. Without a manager that has one, nothing is kept.
 #[derive(Debug, Default)]
-pub(super) struct Store {
+pub struct RecordStore {
     fd_store: Option<FdStore>,
     /// Names of the kept descriptors.
-    held: BTreeMap<Identity, String>,
-    slots: BTreeMap<Key, Slot>,
+    held: BTreeMap<FdIdentity, String>,
+    slots: BTreeMap<RecordKey, Slot>,
     /// Records that are not up to date.
-    late: BTreeSet<Key>,
+    late: BTreeSet<RecordKey>,
     /// Names of descriptors that were kept for this process and have no use.
     useless: Vec<String>,
     next_name: u64,
     /// Those that found no room; they are late again when something else has gone.
-    turned_away: BTreeSet<Key>,
+    turned_away: BTreeSet<RecordKey>,
     /// A kept descriptor may be without a use.
     is_untidy: bool,
     not_before: Option<Instant>,
@@ -98,23 +109,23 @@ pub(super) struct Store {
     trouble: Option<String>,
 }
 
-impl Store {
+impl RecordStore {
     /// That of the manager that started this process.
-    pub(super) fn of_environment() -> Self {
+    pub fn of_environment() -> Self {
         Self { fd_store: FdStore::of_environment(), ..Self::default() }
     }
 
     /// Whether something is kept at all.
-    pub(super) fn is_on(&self) -> bool {
+    pub fn is_on(&self) -> bool {
         self.fd_store.is_some()
     }
 
     /// Notes the descriptors that were kept for this process. [`Self::tidy`] removes those without a use.
-    pub(super) fn adopt(&mut self, inherited: Inherited) {
+    pub fn adopt(&mut self, inherited: Inherited) {
         let Inherited { head, ports, fds, useless } = inherited;
         let slot = |(record, _): (Record, Vec<u8>)| Slot { record, uses: BTreeSet::new() };
-        self.slots.extend(head.map(|head| (Key::Head, slot(head))));
-        self.slots.extend(ports.into_iter().map(|(port, record)| (Key::Port(port), slot(record))));
+        self.slots.extend(head.map(|head| (RecordKey::Head, slot(head))));
+        self.slots.extend(ports.into_iter().map(|(port, record)| (RecordKey::Port(port), slot(record))));
         self.held.extend(fds.into_iter().map(|(identity, (name, _))| (identity, name)));
         let numbers = self.held.values().filter_map(|name| name.strip_prefix(PREFIX)?.parse::<u64>().ok());
         self.next_name = numbers.max().unwrap_or_default();
@@ -123,14 +134,14 @@ impl Store {
     }
 
     /// Something has changed that belongs into a record.
-    pub(super) fn is_late(&mut self, key: Key) {
+    pub fn is_late(&mut self, key: RecordKey) {
         if self.is_on() {
             self.late.insert(key);
         }
     }
 
     /// When there is something to do.
-    pub(super) fn due(&self) -> Option<Instant> {
+    pub fn due(&self) -> Option<Instant> {
         self.is_behind().then(|| self.not_before.unwrap_or_else(Instant::now))
     }
 
@@ -139,17 +150,17 @@ impl Store {
     }
 
     /// Whether it is time.
-    pub(super) fn is_due(&self, now: Instant) -> bool {
+    pub fn is_due(&self, now: Instant) -> bool {
         self.is_behind() && self.not_before.is_none_or(|at| at <= now)
     }
 
     /// The pause is over.
-    pub(super) fn slice_boost(&mut self) {
+    pub fn end_pause(&mut self) {
         self.not_before = None;
     }
 
     /// The records to bring up to date at `now`.
-    pub(super) fn take_late(&mut self, now: Instant) -> BTreeSet<Key> {
+    pub fn take_late(&mut self, now: Instant) -> BTreeSet<RecordKey> {
         self.not_before = Some(now + PAUSE);
         // A close that failed may succeed now.
         self.is_untidy |= self.trouble.is_some() && !self.late.is_empty();
@@ -158,7 +169,7 @@ impl Store {
 
     /// Brings a record up to date; none: it goes, with all that only it named. A record that the manager has no time for is
     /// stored again later, and one that it has no room for when it has more.
-    pub(super) fn settle(&mut self, key: Key, contents: Option<RecordContents<'_>>) {
+    pub fn settle(&mut self, key: RecordKey, contents: Option<RecordContents<'_>>) {
         let done = match contents {
             Some(contents) => self.enter(key, &contents),
             None => self.forget(key),
@@ -170,7 +181,7 @@ impl Store {
         }
     }
 
-    fn enter(&mut self, key: Key, contents: &RecordContents<'_>) -> io::Result<()> {
+    fn enter(&mut self, key: RecordKey, contents: &RecordContents<'_>) -> io::Result<()> {
         self.check_room(key, contents).inspect_err(|_| {
             self.turned_away.insert(key);
         })?;
@@ -189,7 +200,7 @@ impl Store {
         self.let_go(before)
     }
 
-    fn forget(&mut self, key: Key) -> io::Result<()> {
+    fn forget(&mut self, key: RecordKey) -> io::Result<()> {
         if !self.slots.contains_key(&key) {
             return Ok(());
         }
@@ -199,7 +210,7 @@ impl Store {
     }
 
     /// Has a descriptor kept, unless it is.
-    fn hold(&mut self, identity: Identity, fd: BorrowedFd<'_>) -> io::Result<()> {
+    fn hold(&mut self, identity: FdIdentity, fd: BorrowedFd<'_>) -> io::Result<()> {
         if self.held.contains_key(&identity) {
             return Ok(());
         }
@@ -211,7 +222,7 @@ impl Store {
     }
 
     /// Whether there is room for all of it: half a session is of no use, and would take the room of a whole one.
-    fn check_room(&self, key: Key, contents: &RecordContents<'_>) -> io::Result<()> {
+    fn check_room(&self, key: RecordKey, contents: &RecordContents<'_>) -> io::Result<()> {
         let Some(fd_store) = &self.fd_store else { return Ok(()) };
         let fresh: BTreeSet<_> = contents
             .fds
@@ -220,8 +231,8 @@ impl Store {
             .filter(|fd| !self.held.contains_key(fd))
             .collect();
         let needed = fresh.len() + usize::from(!self.slots.contains_key(&key));
-        let of_head = self.slots.get(&Key::Head).map_or(0, |head| 1 + head.uses.len());
-        let reserved = if key == Key::Head { 0 } else { HEAD_ROOM.saturating_sub(of_head) };
+        let of_head = self.slots.get(&RecordKey::Head).map_or(0, |head| 1 + head.uses.len());
+        let reserved = if key == RecordKey::Head { 0 } else { HEAD_ROOM.saturating_sub(of_head) };
         let room = fd_store.room;
         if needed > 0 && self.held.len() + self.slots.len() + needed + reserved > room {
             return Err(io::Error::other(format!(
@@ -243,7 +254,7 @@ impl Store {
     }
 
     /// Has those closed that no record names any more. Those that are left over make it untidy.
-    fn let_go(&mut self, identities: impl IntoIterator<Item = Identity>) -> io::Result<()> {
+    fn let_go(&mut self, identities: impl IntoIterator<Item = FdIdentity>) -> io::Result<()> {
         for identity in identities {
             let is_used = self.slots.values().any(|slot| slot.uses.contains(&identity));
             if let (false, Some(name)) = (is_used, self.held.get(&identity).cloned()) {
@@ -256,7 +267,7 @@ impl Store {
 
     /// Has all kept descriptors without a use closed, if there may be any: all records that `is_wanted` has no use for, and
     /// descriptors that none names.
-    pub(super) fn tidy(&mut self, is_wanted: impl Fn(Key) -> bool) {
+    pub fn tidy(&mut self, is_wanted: impl Fn(RecordKey) -> bool) {
         if !self.is_untidy {
             return;
         }
@@ -270,21 +281,21 @@ impl Store {
         }
     }
 
-    fn try_to_tidy(&mut self, is_wanted: impl Fn(Key) -> bool) -> io::Result<()> {
+    fn try_to_tidy(&mut self, is_wanted: impl Fn(RecordKey) -> bool) -> io::Result<()> {
         while let Some(name) = self.useless.last().cloned() {
             self.release(&name)?;
             self.useless.pop();
         }
-        let obsolete: Vec<Key> = self.slots.keys().copied().filter(|key| !is_wanted(*key)).collect();
+        let obsolete: Vec<RecordKey> = self.slots.keys().copied().filter(|key| !is_wanted(*key)).collect();
         obsolete.into_iter().try_for_each(|key| self.forget(key))?;
-        let used: BTreeSet<Identity> =
+        let used: BTreeSet<FdIdentity> =
             self.slots.values().flat_map(|slot| slot.uses.iter().copied()).collect();
-        let left: Vec<Identity> = self.held.keys().filter(|held| !used.contains(held)).copied().collect();
+        let left: Vec<FdIdentity> = self.held.keys().filter(|held| !used.contains(held)).copied().collect();
         self.let_go(left)
     }
 
     /// Logs a fault, once.
-    pub(super) fn complain(&mut self, why: String) {
+    pub fn complain(&mut self, why: String) {
         if self.trouble.as_ref() != Some(&why) {
             say!(
                 Warning: "the service manager does not keep all: {why}. Guests may have to connect again when this process ends"

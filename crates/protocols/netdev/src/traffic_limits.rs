@@ -1,20 +1,18 @@
-//! Limits that are set on a placeholder, as Open vSwitch does for `ingress_policing_rate` and `qos`: no packet of the guest
-//! passes it, so they limit nothing. The user is warned of that.
+//! Limits that are set on a tap which no packet passes, as Open vSwitch does for `ingress_policing_rate` and `qos` of a guest's port. They
+//! limit nothing, and the user is warned of that.
 
-use lasthop_netdev::links::{Limited, TrafficLimit};
-use lasthop_runtime::log::say_of_others;
-
-use super::Supervisor;
+use crate::links::TrafficLimit;
 
 /// Those that are set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Limits {
+pub struct TrafficLimits {
     is_policed: bool,
     is_shaped: bool,
 }
 
-impl Limits {
-    fn take(&mut self, limit: TrafficLimit, is_set: bool) {
+impl TrafficLimits {
+    /// One was set, or is not any more.
+    pub fn take(&mut self, limit: TrafficLimit, is_set: bool) {
         match limit {
             TrafficLimit::Policing => self.is_policed = is_set,
             TrafficLimit::Qos => self.is_shaped = is_set,
@@ -22,7 +20,7 @@ impl Limits {
     }
 
     /// The warning about them.
-    pub(super) fn warning(self) -> Option<String> {
+    pub fn warning(self) -> Option<String> {
         let what = match (self.is_policed, self.is_shaped) {
             (true, true) => "policing and QoS are",
             (true, false) => "policing is",
@@ -35,29 +33,13 @@ impl Limits {
     }
 }
 
-impl Supervisor {
-    /// A device has got a limit, or lost it.
-    pub(super) fn heed_limit(&mut self, limited: &Limited) {
-        let port = self.ports.values_mut().find_map(|port| {
-            let placeholder = port.placeholder.as_mut()?;
-            let is_meant = placeholder.host_device().index == limited.index;
-            is_meant.then_some((&port.spec.name, &mut placeholder.limits))
-        });
-        let Some((name, limits)) = port else { return };
-        limits.take(limited.limit, limited.is_set);
-        if let Some(warning) = limits.warning().filter(|_| limited.is_set) {
-            say_of_others!(Warning: "vnic {name}: {warning}");
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn what_is_set_is_told_until_it_is_gone() {
-        let mut limits = Limits::default();
+        let mut limits = TrafficLimits::default();
         let mut after = |limit, is_set| {
             limits.take(limit, is_set);
             let warning = limits.warning();

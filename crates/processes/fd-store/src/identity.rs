@@ -11,7 +11,7 @@ const NUMBERS: [&str; 2] = ["eventfd-id:", "Pid:"];
 
 /// Equal for two descriptors of the same file, and for no others as long as one of them is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(crate) struct Identity {
+pub struct FdIdentity {
     device: u64,
     inode: u64,
     /// Whether it may be read and written.
@@ -20,9 +20,9 @@ pub(crate) struct Identity {
     number: u64,
 }
 
-impl Identity {
+impl FdIdentity {
     /// Of an open descriptor.
-    pub(crate) fn of(fd: impl AsFd) -> io::Result<Self> {
+    pub fn of(fd: impl AsFd) -> io::Result<Self> {
         let fd = fd.as_fd();
         let (stat, flags) = (fstat(fd)?, fcntl_getfl(fd)?);
         let is_socket = FileType::from_raw_mode(stat.st_mode) == FileType::Socket;
@@ -57,7 +57,7 @@ mod tests {
         let init = Pid::from_raw(1).expect("a number");
         let all: Vec<OwnedFd> =
             vec![one.into(), other.into(), event(), event(), memory(), memory(), process(own), process(init)];
-        let of = |fd: &OwnedFd| Identity::of(fd).expect("open");
+        let of = |fd: &OwnedFd| FdIdentity::of(fd).expect("open");
         for (at, fd) in all.iter().enumerate() {
             assert_eq!(of(fd), of(&fd.try_clone().expect("a copy")), "{at}");
             assert!(all[..at].iter().all(|before| of(before) != of(fd)), "{at}");
@@ -68,6 +68,9 @@ mod tests {
     fn a_file_that_may_be_written_is_not_one_that_may_not() {
         let file = tempfile::NamedTempFile::new().expect("a file");
         let for_reading = std::fs::File::open(file.path()).expect("open");
-        assert_ne!(Identity::of(&for_reading).expect("open"), Identity::of(file.as_file()).expect("open"));
+        assert_ne!(
+            FdIdentity::of(&for_reading).expect("open"),
+            FdIdentity::of(file.as_file()).expect("open")
+        );
     }
 }

@@ -1,0 +1,101 @@
+//! The clients of the datapath socket, whose connections are the switch process's.
+
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::time::Instant;
+
+use lasthop_foreign::{ForeignFd, Origin};
+
+use lasthop_api::orders::Order;
+use lasthop_api::report::ControlClient;
+use lasthop_runtime::fault::Fault;
+use lasthop_runtime::log::say_of_others;
+use lasthop_runtime::poller::Poller;
+
+use super::access::Access;
+use super::control_clients::ControlClients;
+use super::datapath_listener::DatapathListener;
+use super::lent::LentConnections;
+use super::question::OrderPurpose;
+use super::switch_process::SwitchProcess;
+
+/// Connections that are taken in a row; then others are served.
+const PER_TURN_MAX: usize = 64;
+
+/// The socket until the switch ends, and the connections that the switch process has.
+#[derive(Debug)]
+pub(super) struct DatapathClients {
+    listener: Option<DatapathListener>,
+    connected: ControlClients,
+    /// A copy of each connection, also of those that captures are written to.
+    lent: LentConnections,
+}
+
+impl DatapathClients {
+    /// Listens at `path`, for our own user and for those that `access` names.
+    pub(super) fn open(path: &Path, access: Access) -> Result<Self, Fault> {
+        let listener = Some(DatapathListener::open(path, access)?);
+        Ok(Self { listener, connected: ControlClients::default(), lent: LentConnections::default() })
+    }
+
+    /// No client can connect any more.
+    pub(super) fn close(&mut self) {
+        self.listener = None;
+    }
+
+    /// When connections are taken again.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.listener.as_ref().and_then(DatapathListener::due)
+    }
+
+    /// Takes connections while `is_open`; else they wait in the queue.
+    pub(super) fn watch(&mut self, is_open: bool, poller: &Poller) {
+        if let Some(listener) = &mut self.listener {
+            listener.watch(poller, is_open, Instant::now());
+        }
+    }
+
+    /// Hands over the clients that have connected.
+    pub(super) fn accept(&mut self, switch: &mut SwitchProcess, poller: &Poller) {
+        for _ in 0..PER_TURN_MAX {
+            let Some(listener) = &mut self.listener else { return };
+            match listener.accept(&Origin::new("a control client")) {
+                Ok(Some(connection)) => {
+                    if let Err(error) = self.lent.keep(&connection, poller) {
+                        say_of_others!(Warning: "refused a control connection: {error}");
+                        continue;
+                    }
+                    let pid = lasthop_engine::peer_process(connection.as_fd());
+                    let number =
+                        switch.order_with(Order::Connect, vec![connection], OrderPurpose::Restored, None);
+                    self.connected.add(number, pid);
+                }
+                Ok(None) => return,
+                Err(error) => {
+                    say_of_others!(Warning: "cannot take a control connection: {error}; trying again in a second");
+                    return listener.pause(Instant::now());
+                }
+            }
+        }
+    }
+
+    /// Keeps a copy of a connection that the switch process gets.
+    pub(super) fn keep(&mut self, connection: &ForeignFd, poller: &Poller) -> std::io::Result<()> {
+        self.lent.keep(connection, poller)
+    }
+
+    /// A connection has ended.
+    pub(super) fn forget(&mut self, number: u32, poller: &Poller) {
+        self.lent.forget(number, poller);
+    }
+
+    /// The switch process is over: ends all of its clients' connections.
+    pub(super) fn end_all(&mut self, poller: &Poller) {
+        self.lent.end_all(poller);
+    }
+
+    /// The processes of these connections, each once, with its first one.
+    pub(super) fn of(&self, numbers: &[u64]) -> Vec<ControlClient> {
+        self.connected.of(numbers)
+    }
+}

@@ -1,0 +1,232 @@
+//! All ports, by number.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use lasthop_verdict::PORTS_MAX;
+
+use lasthop_api::capture::CaptureSpec;
+use lasthop_api::names;
+use lasthop_api::orders::Order;
+use lasthop_api::port::{self, PortSpec};
+use lasthop_api::switches::SwitchName;
+use lasthop_api::vnic::VnicSpec;
+use lasthop_netdev::links::{Limited, Links};
+use lasthop_runtime::fault::{Fault, Kind};
+use lasthop_runtime::log::{say, say_of_others};
+use lasthop_runtime::poller::{Interest, Poller};
+
+use super::port::Port;
+use super::source::Source;
+
+/// Vnics of a switch; one port is its own.
+const VNICS_MAX: usize = PORTS_MAX - 1;
+
+/// The ports, each of which has its own state (`port`).
+#[derive(Debug)]
+pub(super) struct PortTable {
+    pub(super) all: BTreeMap<u32, Port>,
+    /// None until there is a device port.
+    pub(super) links: Option<Links>,
+    /// A change decides which ports' links depend on uplinks.
+    pub(super) is_tracking_late: bool,
+    next_number: u32,
+    /// The run directory, in which sockets are that no setting names.
+    dir: PathBuf,
+}
+
+impl PortTable {
+    /// Without a port.
+    pub(super) fn new(dir: &Path) -> Self {
+        Self {
+            all: BTreeMap::new(),
+            links: None,
+            is_tracking_late: false,
+            next_number: 0,
+            dir: dir.to_path_buf(),
+        }
+    }
+
+    /// Adds a port; returns its number.
+    pub(super) fn add(&mut self, port: Port) -> u32 {
+        self.next_number += 1;
+        self.all.insert(self.next_number, port);
+        self.next_number
+    }
+
+    /// The name of a port.
+    pub(super) fn name_of(&self, number: u32) -> Option<String> {
+        self.all.get(&number).map(|port| port.spec.name.to_string())
+    }
+
+    /// Ports with this number, and lower ones, were another supervisor's.
+    pub(super) fn note_number(&mut self, number: u32) {
+        self.next_number = self.next_number.max(number);
+    }
+
+    /// Refuses a device port that cannot be beside the others.
+    pub(super) fn check_device(&self, spec: &PortSpec) -> Result<(), Fault> {
+        self.check_beside(&spec.vnic())?;
+        let devices = self.all.values().filter_map(Port::device);
+        port::check_beside(spec, devices.map(|device| &device.spec))
+    }
+
+    pub(super) fn check_beside(&self, spec: &VnicSpec) -> Result<(), Fault> {
+        if self.all.len() >= VNICS_MAX {
+            let why = format!("there are {VNICS_MAX} vnics, and that is the limit; delete one first");
+            return Err(Fault::new(Kind::Limit, why));
+        }
+        let path = spec.socket_in(&self.dir);
+        for port in self.all.values() {
+            let name = &port.spec.name;
+            if *name == spec.name {
+                let kind = port.kind_word();
+                let why =
+                    format!("there is a {kind} \"{name}\" already; delete it first, or choose another name");
+                return Err(Fault::new(Kind::NameTaken, why));
+            }
+            if port.path == path {
+                let path = path.display();
+                return Err(Fault::socket(format!(
+                    "the socket \"{path}\" is that of vnic \"{name}\"; use another path"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// The order that tells a switch process of a port, which is told now.
+    pub(super) fn note_told(&mut self, number: u32) -> Option<Order> {
+        let port = self.all.get_mut(&number)?;
+        let told = port.as_told(&port.spec);
+        if let Some(device) = port.device_mut() {
+            device.told = told.device;
+        }
+        Some(Order::AddPort(told))
+    }
+
+    /// The number of the port with this name.
+    pub(super) fn find(&self, name: &str) -> Result<u32, Fault> {
+        self.number_of(name).ok_or_else(|| self.no_such("vnic", name))
+    }
+
+    fn number_of(&self, name: &str) -> Option<u32> {
+        let found = self.all.iter().find(|(_, port)| port.spec.name.as_str() == name);
+        found.map(|(number, _)| *number)
+    }
+
+    /// As `find`, for methods on a vnic and not on a device port.
+    pub(super) fn find_vnic(&self, name: &str) -> Result<u32, Fault> {
+        self.find_kind(name, false)
+    }
+
+    /// As `find`, for methods on a device port.
+    pub(super) fn find_device_port(&self, name: &str) -> Result<u32, Fault> {
+        self.find_kind(name, true)
+    }
+
+    fn find_kind(&self, name: &str, is_device: bool) -> Result<u32, Fault> {
+        let wanted = if is_device { "port" } else { "vnic" };
+        let number = self.number_of(name).ok_or_else(|| self.no_such(wanted, name))?;
+        match self.all.get(&number) {
+            Some(port) if port.device().is_some() != is_device => {
+                let kind = port.kind_word();
+                let why =
+                    format!("\"{name}\" is a {kind}; use: lasthop {kind} show {name}, {kind} del {name}");
+                Err(Fault::new(Kind::NoSuchVnic, why))
+            }
+            _ => Ok(number),
+        }
+    }
+
+    fn no_such(&self, kind: &str, name: &str) -> Fault {
+        let hint = names::hint(name, self.all.values().map(|port| port.spec.name.as_str()));
+        let remedy = match (hint.is_empty(), self.all.values().any(|port| port.device().is_some())) {
+            (true, false) => "; see the list: lasthop vnic list",
+            (true, true) => "; see the lists: lasthop vnic list, lasthop port list",
+            (false, _) => hint.as_str(),
+        };
+        Fault::new(Kind::NoSuchVnic, format!("there is no {kind} \"{name}\"{remedy}"))
+    }
+
+    /// Watches a port's socket while connections may be taken from it.
+    pub(super) fn watch_port(&mut self, number: u32, poller: &Poller) {
+        let Some(port) = self.all.get_mut(&number) else { return };
+        let Some(listener) = port.listener() else { return };
+        let is_watched = match (port.may_accept(), port.is_watched) {
+            (true, false) => {
+                let added = poller.add(listener, Source::Listener(number).into(), Interest::READ);
+                added
+                    .inspect_err(|fault| say!(Warning: "vnic {}: {fault}; add it anew", port.spec.name))
+                    .is_ok()
+            }
+            (false, true) => {
+                poller.remove(listener);
+                false
+            }
+            (_, unchanged) => unchanged,
+        };
+        port.is_watched = is_watched;
+    }
+
+    /// A front end was refused something, says the switch.
+    pub(super) fn refused(&mut self, name: &str, why: String) {
+        let Ok(number) = self.find(name) else { return };
+        say_of_others!(Warning: "vnic {name}: {why}");
+        if let Some(port) = self.all.get_mut(&number) {
+            port.refused(why);
+        }
+    }
+
+    /// A device has got a limit, or lost it.
+    pub(super) fn heed_limit(&mut self, limited: &Limited) {
+        let port = self.all.values_mut().find_map(|port| {
+            let placeholder = port.placeholder.as_mut()?;
+            let is_meant = placeholder.host_device().index == limited.index;
+            is_meant.then_some((&port.spec.name, &mut placeholder.limits))
+        });
+        let Some((name, limits)) = port else { return };
+        limits.take(limited.limit, limited.is_set);
+        if let Some(warning) = limits.warning().filter(|_| limited.is_set) {
+            say_of_others!(Warning: "vnic {name}: {warning}");
+        }
+    }
+
+    /// Sets the placeholders' links to those of their guests.
+    pub(super) fn tend_placeholders(&mut self) {
+        for port in self.all.values_mut() {
+            let has_link = port.has_guest_link();
+            if let Some(placeholder) = &mut port.placeholder {
+                placeholder.set_link(has_link);
+            }
+        }
+    }
+
+    pub(super) fn say_of_port(&self, number: u32, what: &str) {
+        if let Some(port) = self.all.get(&number) {
+            say_of_others!(Warning: "port {}: {what}", port.spec.name);
+        }
+    }
+
+    pub(super) fn trouble(&mut self, number: u32, what: String) {
+        self.say_of_port(number, &what);
+        if let Some(device) = self.all.get_mut(&number).and_then(Port::device_mut) {
+            device.note(what);
+        }
+    }
+
+    pub(super) fn vnics_of(&self, switch: &SwitchName) -> Vec<String> {
+        let specs = self.all.values().map(|port| &port.spec).filter(|spec| spec.switch == *switch);
+        let mut names: Vec<String> = specs.map(|spec| spec.name.to_string()).collect();
+        names.sort();
+        names
+    }
+
+    /// The names in the order of the file's interfaces.
+    pub(super) fn interfaces(&self, spec: &CaptureSpec) -> BTreeSet<String> {
+        match spec.names.is_empty() {
+            true => self.all.values().map(|port| port.spec.name.to_string()).collect(),
+            false => spec.names.iter().cloned().collect(),
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! All parts, to be shown: nothing here changes any of them.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use lasthop_api::device_patterns::DevicePatterns;
+use lasthop_api::facts::ControllerFacts;
+use lasthop_api::report::{FdbLine, FdbReport, StatsReport};
+use lasthop_api::sched::{SchedReport, ViewMode};
+use lasthop_api::settings::SwitchSettings;
+use lasthop_api::switches::SwitchName;
+
+use super::Supervisor;
+use super::controller::{ControllerProcess, is_controlled};
+use super::datapath_clients::DatapathClients;
+use super::driver::Driver;
+use super::port_table::PortTable;
+use super::question::ControllerAnswer;
+use super::scheduler::Scheduler;
+use super::switch_process::SwitchProcess;
+use super::switch_table::SwitchTable;
+
+/// The parts as they are now. Its methods, which make answers and texts, stand with the requests that need them.
+pub(super) struct Reports<'a> {
+    pub(super) dir: &'a Path,
+    pub(super) settings: &'a SwitchSettings,
+    pub(super) control_group: &'a Option<String>,
+    pub(super) datapath_devices: &'a Option<DevicePatterns>,
+    pub(super) switches: &'a SwitchTable,
+    pub(super) ports: &'a PortTable,
+    pub(super) switch: &'a SwitchProcess,
+    pub(super) driver: &'a Driver,
+    pub(super) controller: &'a ControllerProcess,
+    pub(super) scheduler: &'a Scheduler,
+    pub(super) datapath_clients: &'a DatapathClients,
+}
+
+impl Supervisor {
+    /// All parts, to be shown.
+    pub(super) fn reports(&self) -> Reports<'_> {
+        Reports {
+            dir: &self.dir,
+            settings: &self.settings,
+            control_group: &self.control_group,
+            datapath_devices: &self.datapath_devices,
+            switches: &self.switches,
+            ports: &self.ports,
+            switch: &self.switch,
+            driver: &self.driver,
+            controller: &self.controller,
+            scheduler: &self.scheduler,
+            datapath_clients: &self.datapath_clients,
+        }
+    }
+}
+
+impl Reports<'_> {
+    /// The answer to "sched.show".
+    pub(super) fn sched_report(&self, stats: &StatsReport) -> SchedReport {
+        self.scheduler.report(|number| self.ports.name_of(number), stats)
+    }
+
+    /// For the doctor; none if there is to be no view.
+    pub(super) fn sched_report_if_on(&self) -> Option<SchedReport> {
+        (self.scheduler.setting == ViewMode::Auto).then(|| self.sched_report(&StatsReport::default()))
+    }
+
+    /// Forwarding tables as the switch process has them, with those of the controller in place of its switches' own: they
+    /// learn only while there is none.
+    pub(super) fn with_controlled(
+        &self,
+        controller: &ControllerAnswer,
+        wanted: Option<&str>,
+        fdb: FdbReport,
+    ) -> FdbReport {
+        let known: BTreeSet<&SwitchName> = controller.inside.iter().map(|inside| &inside.name).collect();
+        let others = fdb.entries.into_iter().filter(|line| !known.contains(&line.switch));
+        let own = controller.fdb.iter();
+        let own = own.filter(|line| wanted.is_none_or(|wanted| line.switch.as_str() == wanted)).cloned();
+        let mut entries: Vec<FdbLine> = others.chain(own).collect();
+        let place = |line: &SwitchName| self.switches.all.iter().position(|switch| switch.name == *line);
+        // Those of one switch are in order.
+        entries.sort_by_key(|line| place(&line.switch));
+        FdbReport { entries }
+    }
+
+    /// The facts of the controller process for `lasthop doctor`, after it was asked: none, if no switch needs one.
+    pub(super) fn controller_facts(&self, told: &ControllerAnswer) -> Option<ControllerFacts> {
+        let process = &self.controller.process;
+        let is_needed = self.switches.all.iter().any(is_controlled);
+        is_needed.then(|| ControllerFacts {
+            pid: process.pid(),
+            up_ms: process.up().map(|up| up.as_millis() as u64),
+            restarts: process.restarts(),
+            last_end: process.last_end(),
+            has_answered: told.has_answered,
+            counters: told.inside.iter().fold(BTreeMap::new(), |mut sums, switch| {
+                switch
+                    .counters
+                    .iter()
+                    .for_each(|(name, count)| *sums.entry(name.clone()).or_default() += count);
+                sums
+            }),
+        })
+    }
+}

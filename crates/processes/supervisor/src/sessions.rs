@@ -1,0 +1,290 @@
+//! The saved sessions of all guests: kept as the switch process tells of them, and handed to the next one.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::time::Instant;
+
+use lasthop_foreign::ForeignFd;
+use serde_json::Value;
+
+use lasthop_api::orders::{Order, Report, Request};
+use lasthop_children::RunningChild;
+use lasthop_fd_store::{RecordKey, RecordStore};
+use lasthop_runtime::fault::Fault;
+use lasthop_runtime::ipc::FRAME_FDS_MAX;
+use lasthop_runtime::log::{say, say_of_others};
+
+use super::port_table::PortTable;
+use super::question::OrderPurpose;
+use super::saved_session::{NotKept, SavedSession, SessionParts, SessionVersion};
+use super::switch_process::SwitchProcess;
+
+/// How a process knows the sessions of ports.
+pub(super) type SessionVersions = BTreeMap<u32, SessionVersion>;
+
+/// Descriptors with their numbers.
+type Part = (Vec<u32>, Vec<ForeignFd>);
+
+/// The parts of a session that come after its descriptors: connection and memory with it.
+struct Last {
+    name: String,
+    attachment: u64,
+    session: Value,
+    fds: Vec<ForeignFd>,
+}
+
+/// By port: the session that the next switch process continues.
+#[derive(Debug, Default)]
+pub(super) struct Sessions {
+    pub(super) saved: BTreeMap<u32, SavedSession>,
+    last_attachment: u64,
+}
+
+impl Sessions {
+    /// The number of the next connection to the switch process.
+    pub(super) fn next_attachment(&mut self) -> u64 {
+        self.last_attachment += 1;
+        self.last_attachment
+    }
+
+    /// A session that another supervisor kept.
+    pub(super) fn inherit(&mut self, number: u32, saved_session: SavedSession) {
+        self.last_attachment = self.last_attachment.max(saved_session.attachment());
+        self.saved.insert(number, saved_session);
+    }
+
+    /// The switch process continues a session, or cannot. Returns whether its port has lost its guest.
+    pub(super) fn taken_over(
+        &mut self,
+        number: u32,
+        attachment: u64,
+        result: Result<(), Fault>,
+        ports: &mut PortTable,
+        store: &mut RecordStore,
+    ) -> bool {
+        let is_current =
+            self.saved.get(&number).is_some_and(|saved_session| saved_session.attachment() == attachment);
+        match result {
+            Ok(()) => {
+                if let Some(saved_session) = self.saved.get_mut(&number).filter(|_| is_current) {
+                    saved_session.is_taken_over();
+                }
+            }
+            Err(fault) => {
+                if let Some(saved_session) = self.saved.remove(&number).filter(|_| is_current) {
+                    give_up(number, saved_session, &fault.message, ports, store);
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    /// The descriptors that the switch gets with the connection of port `number`: the connection, and memory for a successor,
+    /// if there is any.
+    pub(super) fn provide(
+        &mut self,
+        number: u32,
+        attachment: u64,
+        connection: ForeignFd,
+        ports: &PortTable,
+        store: &mut RecordStore,
+    ) -> Vec<ForeignFd> {
+        let Some(port) = ports.all.get(&number) else { return vec![connection] };
+        let made = SavedSession::new(attachment, &connection, port.spec.queues);
+        match made.and_then(|saved_session| Ok((saved_session.memory()?, saved_session))) {
+            Ok((memory, saved_session)) => {
+                self.saved.insert(number, saved_session);
+                store.is_late(RecordKey::Port(number));
+                vec![connection, memory]
+            }
+            Err(error) => {
+                let name = &port.spec.name;
+                say_of_others!(
+                    Warning: "vnic {name}: should the switch process die, its guest will have to connect again: {error}"
+                );
+                vec![connection]
+            }
+        }
+    }
+
+    /// A session that is to be changed.
+    fn session_of(&mut self, attachment: u64, store: &mut RecordStore) -> Option<&mut SavedSession> {
+        let mut saved_sessions = self.saved.iter_mut();
+        let (number, saved_session) =
+            saved_sessions.find(|(_, saved_session)| saved_session.attachment() == attachment)?;
+        store.is_late(RecordKey::Port(*number));
+        Some(saved_session)
+    }
+
+    /// The switch got descriptors from a guest's front end.
+    ///
+    /// # Errors
+    /// Descriptors that no session has: the switch process is not to be trusted.
+    pub(super) fn keep_fds(
+        &mut self,
+        attachment: u64,
+        numbers: Vec<u32>,
+        fds: Vec<ForeignFd>,
+        store: &mut RecordStore,
+    ) -> Result<(), NotKept> {
+        self.session_of(attachment, store).map_or(Ok(()), |saved_session| saved_session.keep(numbers, fds))
+    }
+
+    /// The switch told how a session is now.
+    pub(super) fn keep_session(
+        &mut self,
+        attachment: u64,
+        session: Value,
+        numbers: &[u32],
+        ports: &mut PortTable,
+        store: &mut RecordStore,
+    ) {
+        if let Some(saved_session) = self.session_of(attachment, store) {
+            saved_session.tell(session, numbers);
+        }
+        self.end_if_costly(attachment, ports);
+    }
+
+    /// Closes the connection of a front end whose descriptors take too much CPU time to close here. Those that the switch process closes
+    /// are charged to its session there.
+    fn end_if_costly(&mut self, attachment: u64, ports: &mut PortTable) {
+        let saved_session =
+            self.saved.iter().find(|(_, saved_session)| saved_session.attachment() == attachment);
+        let Some((number, saved_session)) = saved_session else { return };
+        let Some(port) = ports.all.get_mut(number) else { return };
+        if let Some(held) = port.arrears.held_for_costs(Instant::now()) {
+            say_of_others!(Warning: "vnic {}: {held}; its connection ends", port.spec.name);
+            saved_session.end_connection();
+        }
+    }
+
+    /// The switch is dead: sessions that may have killed it before are given up.
+    pub(super) fn judge(&mut self, ports: &mut PortTable, store: &mut RecordStore) {
+        // Orders are obeyed one after the other, in this order.
+        let next =
+            self.saved.iter().find(|(_, saved_session)| saved_session.is_told()).map(|(number, _)| *number);
+        for (number, mut saved_session) in std::mem::take(&mut self.saved) {
+            if saved_session.survives(next == Some(number)) {
+                self.saved.insert(number, saved_session);
+            } else {
+                give_up(
+                    number,
+                    saved_session,
+                    "the switch process died of it, or of another one, twice in a row",
+                    ports,
+                    store,
+                );
+            }
+        }
+    }
+
+    /// Tells the switch, which has its ports, to go on with all sessions. For those that it knows as they are it is ready.
+    pub(super) fn hand_over(
+        &mut self,
+        known: &SessionVersions,
+        ports: &mut PortTable,
+        switch: &mut SwitchProcess,
+        store: &mut RecordStore,
+    ) {
+        if self.saved.is_empty() {
+            return;
+        }
+        let is_known = |(number, saved_session): &(&u32, &SavedSession)| {
+            known.get(number) == Some(&saved_session.session_version())
+        };
+        let (ready, others): (Vec<_>, Vec<_>) = self.saved.iter().partition(is_known);
+        let others: Vec<u32> = others.into_iter().map(|(number, _)| *number).collect();
+        let ready: Vec<_> =
+            ready.into_iter().map(|(number, saved_session)| (*number, saved_session.attachment())).collect();
+        if !ready.is_empty() {
+            let attachments = ready.iter().map(|(_, attachment)| *attachment).collect();
+            switch.order(Order::GoOn { attachments }, OrderPurpose::WentOn(ready), None);
+        }
+        others.into_iter().for_each(|number| self.hand_over_one(number, ports, switch, store));
+        switch.order(Order::Wake, OrderPurpose::Restored, None);
+    }
+
+    fn hand_over_one(
+        &mut self,
+        number: u32,
+        ports: &mut PortTable,
+        switch: &mut SwitchProcess,
+        store: &mut RecordStore,
+    ) {
+        match self.takeover_parts(number, ports) {
+            Some(Ok((parts, Last { name, attachment, session, fds }))) => {
+                self.saved.get_mut(&number).into_iter().for_each(SavedSession::is_handed_over);
+                parts.into_iter().for_each(|(numbers, fds)| switch.bring(attachment, numbers, fds));
+                let order = Order::TakeOver { name, attachment, session };
+                switch.order_with(order, fds, OrderPurpose::TakenOver { port: number, attachment }, None);
+            }
+            Some(Err(error)) => {
+                if let Some(saved_session) = self.saved.remove(&number) {
+                    give_up(number, saved_session, &error.to_string(), ports, store);
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// Has a process that is to be the next switch get ready for all sessions that it does not know as they are. Whether there were
+    /// any.
+    pub(super) fn prepare(
+        &self,
+        ports: &PortTable,
+        successor: &mut RunningChild<Request, Report>,
+        known: &mut SessionVersions,
+    ) -> bool {
+        known.retain(|number, _| self.saved.contains_key(number));
+        let mut is_behind = false;
+        for (&number, saved_session) in &self.saved {
+            let session_version = saved_session.session_version();
+            // Without room for copies it is handed over later, and may be given up then.
+            if known.insert(number, session_version) != Some(session_version)
+                && let Some(Ok((parts, Last { name, attachment, session, fds }))) =
+                    self.takeover_parts(number, ports)
+            {
+                is_behind = true;
+                for (numbers, fds) in parts {
+                    let order = Order::Bring { attachment, numbers };
+                    let _ = successor.channel.send(&Request { id: 0, order }, fds);
+                }
+                let order = Order::Prepare { name, attachment, session };
+                let _ = successor.channel.send(&Request { id: 0, order }, fds);
+            }
+        }
+        is_behind
+    }
+
+    /// The messages by which a switch process continues a session: descriptors in parts that fit into a message, and the rest.
+    fn takeover_parts(&self, number: u32, ports: &PortTable) -> Option<io::Result<(Vec<Part>, Last)>> {
+        let (port, saved_session) = (ports.all.get(&number)?, self.saved.get(&number)?);
+        let (name, attachment) = (port.spec.name.to_string(), saved_session.attachment());
+        Some(saved_session.session_parts().map(|SessionParts { session, connection, memory, fds }| {
+            let (mut fds, mut parts) = (fds.into_iter().peekable(), Vec::new());
+            while fds.peek().is_some() {
+                parts.push(fds.by_ref().take(FRAME_FDS_MAX).unzip());
+            }
+            (parts, Last { name, attachment, session, fds: vec![connection, memory] })
+        }))
+    }
+}
+
+/// The guest of a port has to connect again.
+fn give_up(
+    number: u32,
+    saved_session: SavedSession,
+    why: &str,
+    ports: &mut PortTable,
+    store: &mut RecordStore,
+) {
+    let attachment = saved_session.attachment();
+    store.is_late(RecordKey::Port(number));
+    saved_session.hang_up();
+    let Some(port) = ports.all.get_mut(&number) else { return };
+    let name = port.spec.name.clone();
+    say!(Warning: "vnic {name}: its guest could not be taken over and has to connect again: {why}");
+    port.detached(attachment, Instant::now());
+    port.end(why);
+}

@@ -1,0 +1,306 @@
+//! The switch process: orders to it, each with the purpose of its answer, and the watch over its life.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use lasthop_foreign::ForeignFd;
+
+use lasthop_api::orders::{Answer, Order, Report, Request};
+use lasthop_api::report::{FdbLine, FdbReport};
+use lasthop_api::settings::SwitchSettings;
+use lasthop_api::switches::SwitchName;
+use lasthop_children::{ChildRole, Reaper, RestartingChild};
+use lasthop_runtime::clock::earlier;
+use lasthop_runtime::fault::{Fault, Kind};
+use lasthop_runtime::log::say;
+use lasthop_runtime::poller::Poller;
+use lasthop_runtime::procfs;
+
+use super::liveness::{Liveness, LivenessStep};
+use super::question::{Asker, OrderPurpose, Question};
+
+/// Longest time until a client is told that the switch does not answer.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(8);
+
+/// An order without an answer yet.
+#[derive(Debug)]
+struct Waiting {
+    what: OrderPurpose,
+    asker: Option<Asker>,
+    until: Instant,
+    /// Addresses of an answer that comes in parts.
+    addresses: Vec<FdbLine>,
+}
+
+impl Waiting {
+    fn new(what: OrderPurpose, asker: Option<Asker>) -> Self {
+        Self { what, asker, until: Instant::now() + ANSWER_PATIENCE, addresses: Vec::new() }
+    }
+
+    /// The whole answer, of which this is the last part.
+    fn whole(&mut self, answer: Answer) -> Answer {
+        match answer {
+            Answer::Fdb(FdbReport { entries }) => {
+                self.addresses.extend(entries);
+                Answer::Fdb(FdbReport { entries: std::mem::take(&mut self.addresses) })
+            }
+            answer => answer,
+        }
+    }
+
+    /// When the asker has waited for long enough.
+    fn due(&self) -> Option<Instant> {
+        self.asker.is_some().then_some(self.until)
+    }
+}
+
+/// Whether an order may arrive before earlier ones, while the system refuses their descriptors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OrderPrecedence {
+    Ahead,
+    InTurn,
+}
+
+impl OrderPrecedence {
+    /// Questions change nothing. Operators wait for most of them, and a process that owes an answer to `Know` is taken for one that hangs.
+    fn of(order: &Order) -> Self {
+        match order {
+            Order::Know | Order::Stats | Order::Inspect { .. } | Order::Fdb { .. } | Order::Switches => {
+                Self::Ahead
+            }
+            _ => Self::InTurn,
+        }
+    }
+}
+
+/// The present process, those after it, and the orders that they have not answered.
+#[derive(Debug)]
+pub(super) struct SwitchProcess {
+    pub(super) process: RestartingChild<Request, Report>,
+    waiting: BTreeMap<u64, Waiting>,
+    next_request: u64,
+    liveness: Liveness,
+}
+
+impl SwitchProcess {
+    /// Not started yet.
+    pub(super) fn new(settings: &SwitchSettings, reaper: &Reaper) -> Self {
+        Self {
+            process: RestartingChild::new(ChildRole::switch(settings), reaper),
+            waiting: BTreeMap::new(),
+            next_request: 0,
+            liveness: Liveness::default(),
+        }
+    }
+
+    /// Sends an order; its answer is for `what` and for `asker`.
+    pub(super) fn order(&mut self, order: Order, what: OrderPurpose, asker: Option<Asker>) {
+        self.order_with(order, Vec::new(), what, asker);
+    }
+
+    /// As `order`, with descriptors.
+    pub(super) fn order_with(
+        &mut self,
+        order: Order,
+        fds: Vec<ForeignFd>,
+        what: OrderPurpose,
+        asker: Option<Asker>,
+    ) -> u64 {
+        self.next_request += 1;
+        let id = self.next_request;
+        // The answer that ends a start comes after all others.
+        let precedence = match &what {
+            OrderPurpose::Started => OrderPrecedence::InTurn,
+            _ => OrderPrecedence::of(&order),
+        };
+        self.waiting.insert(id, Waiting::new(what, asker));
+        self.send(Request { id, order }, fds, precedence);
+        id
+    }
+
+    /// Hands a connection over. The answer is a report, when it is over.
+    pub(super) fn attach(&mut self, name: String, attachment: u64, fds: Vec<ForeignFd>) {
+        self.send(Request { id: 0, order: Order::Attach { name, attachment } }, fds, OrderPrecedence::InTurn);
+    }
+
+    /// Hands over descriptors that belong to a session which is to be taken over.
+    pub(super) fn bring(&mut self, attachment: u64, numbers: Vec<u32>, fds: Vec<ForeignFd>) {
+        self.send(
+            Request { id: 0, order: Order::Bring { attachment, numbers } },
+            fds,
+            OrderPrecedence::InTurn,
+        );
+    }
+
+    /// Tells the switch something that it does not answer.
+    pub(super) fn tell(&mut self, order: Order) {
+        self.send(Request { id: 0, order }, Vec::new(), OrderPrecedence::InTurn);
+    }
+
+    fn send(&mut self, request: Request, fds: Vec<ForeignFd>, precedence: OrderPrecedence) {
+        if self.process.is_up() {
+            self.liveness.told(Instant::now());
+        }
+        match precedence {
+            OrderPrecedence::Ahead => self.process.send(&request, fds),
+            OrderPrecedence::InTurn => self.process.send_patiently(&request, fds),
+        }
+    }
+
+    /// Addresses that are a part of an answer.
+    pub(super) fn add_addresses(&mut self, id: u64, addresses: Vec<FdbLine>) {
+        if let Some(waiting) = self.waiting.get_mut(&id) {
+            waiting.addresses.extend(addresses);
+        }
+    }
+
+    /// The order that was answered: its purpose and its client, and the whole answer.
+    pub(super) fn answered(
+        &mut self,
+        id: u64,
+        result: Result<Answer, Fault>,
+    ) -> Option<(OrderPurpose, Option<Asker>, Result<Answer, Fault>)> {
+        let mut waiting = self.waiting.remove(&id)?;
+        let result = result.map(|answer| waiting.whole(answer));
+        Some((waiting.what, waiting.asker, result))
+    }
+
+    /// Whether the switch process has still to say that it has a switch, which is new to everybody.
+    pub(super) fn is_being_added(&self, switch: &SwitchName) -> bool {
+        let is_it = |what: &OrderPurpose| matches!(what, OrderPurpose::SwitchAdded { name, is_new: true } if name == switch);
+        self.waiting.values().any(|waiting| is_it(&waiting.what))
+    }
+
+    /// All orders without an answer, in their order: none will come.
+    pub(super) fn take_unanswered(&mut self) -> Vec<(OrderPurpose, Option<Asker>)> {
+        let waiting = std::mem::take(&mut self.waiting).into_values();
+        waiting.map(|waiting| (waiting.what, waiting.asker)).collect()
+    }
+
+    /// An answer to the order to rest that comes late counts no more.
+    pub(super) fn forget_rest(&mut self) {
+        self.waiting.retain(|_, waiting| !matches!(waiting.what, OrderPurpose::Rested));
+    }
+
+    /// Questions with a waiting client; none of them is answered any more.
+    pub(super) fn take_questions(&mut self) -> Vec<(Question, Asker)> {
+        let is_question =
+            |waiting: &Waiting| waiting.asker.is_some() && matches!(waiting.what, OrderPurpose::Question(_));
+        let taken = self.waiting.extract_if(.., |_, waiting| is_question(waiting));
+        let both = |waiting: Waiting| match (waiting.what, waiting.asker) {
+            (OrderPurpose::Question(question), Some(asker)) => Some((question, asker)),
+            _ => None,
+        };
+        taken.filter_map(|(_, waiting)| both(waiting)).collect()
+    }
+
+    /// The clients that have waited for too long, and why. Their orders may still be executed.
+    pub(super) fn give_up_waiting(&mut self, now: Instant) -> Vec<(Asker, Fault)> {
+        let late = self.waiting.values_mut().filter(|waiting| waiting.until <= now);
+        let askers: Vec<Asker> = late.filter_map(|waiting| waiting.asker.take()).collect();
+        let why = || {
+            let (seconds, pid) = (ANSWER_PATIENCE.as_secs(), self.pid());
+            let state = procfs::state_text(pid);
+            let why = format!(
+                "the switch process (process {pid}) did not answer within {seconds} s: {state}; see its log"
+            );
+            Fault::new(Kind::SwitchDown, why)
+        };
+        askers.into_iter().map(|asker| (asker, why())).collect()
+    }
+
+    /// When a client has waited for too long, the process is to be started, or it is to be looked at.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let waiting = self.waiting.values().map(Waiting::due).fold(None, earlier);
+        [waiting, self.process.due(), self.liveness.due()].into_iter().fold(None, earlier)
+    }
+
+    /// The process has said something, or is another one.
+    pub(super) fn note_life(&mut self) {
+        if self.liveness.lives(Instant::now()) && self.process.is_up() {
+            say!("the switch process (process {}) answers again", self.pid());
+        }
+    }
+
+    /// Looks at a process that owes a sign of life, if it is time. One that `is_busy` may take longer. Whether clients are to be answered
+    /// without it from now on.
+    pub(super) fn look_for_life(&mut self, is_busy: bool, now: Instant, poller: &Poller) -> bool {
+        if self.liveness.due().is_none_or(|due| due > now) {
+            return false;
+        }
+        let step = match self.process.pid() {
+            Some(pid) => self.liveness.look(pid, self.process.starts(), is_busy, now),
+            None => {
+                self.liveness.forget();
+                None
+            }
+        };
+        match step {
+            Some(LivenessStep::Ask) => self.order(Order::Know, OrderPurpose::Restored, None),
+            Some(LivenessStep::Name) => {
+                say!(Error: "{}", self.no_answer());
+                return true;
+            }
+            Some(LivenessStep::End) => {
+                say!(Error: "{}; ending it", self.no_answer());
+                self.process.give_up_on("it did not answer");
+            }
+            Some(LivenessStep::Silence) => self.process.silence(poller),
+            None => {}
+        }
+        false
+    }
+
+    /// The switch process serves from now on.
+    pub(super) fn note_begin(&mut self) {
+        self.liveness.begun(self.process.starts());
+    }
+
+    /// Whether the last process was ended since it did not answer.
+    pub(super) fn was_ended_for_silence(&self) -> bool {
+        self.liveness.was_ended(self.process.starts())
+    }
+
+    /// The reason why it cannot be asked, if it does not answer.
+    pub(super) fn deafness(&self) -> Option<Fault> {
+        self.liveness.is_deaf().then(|| self.no_answer())
+    }
+
+    /// The fault of a process that does not answer.
+    pub(super) fn no_answer(&self) -> Fault {
+        let pid = self.pid();
+        let state = procfs::state_text(pid);
+        Fault::new(Kind::SwitchDown, format!("the switch process (process {pid}) does not answer: {state}"))
+    }
+
+    /// The number of the process that runs now; 0 if none does.
+    pub(super) fn pid(&self) -> u32 {
+        self.process.pid().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lasthop_api::switches::SwitchName;
+
+    #[test]
+    fn addresses_that_came_in_parts_are_one_answer_in_order() {
+        let line = |age_ms| FdbLine {
+            switch: SwitchName::default(),
+            mac: "02:00:00:00:00:01".to_owned(),
+            vlan: None,
+            port: "vm1".to_owned(),
+            age_ms,
+            is_static: false,
+        };
+        let mut waiting = Waiting::new(OrderPurpose::Restored, None);
+        waiting.addresses.extend([line(1), line(2)]);
+        waiting.addresses.extend([line(3)]);
+        let Answer::Fdb(whole) = waiting.whole(Answer::Fdb(FdbReport { entries: vec![line(4)] })) else {
+            panic!("an answer to the same question")
+        };
+        assert_eq!(whole.entries, [1, 2, 3, 4].map(line));
+        assert!(matches!(waiting.whole(Answer::Done), Answer::Done));
+    }
+}

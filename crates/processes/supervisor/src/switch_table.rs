@@ -1,0 +1,126 @@
+//! All switches, and the static entries of their forwarding tables: both outlive the switch process, which has them, too.
+
+use serde_json::Value;
+
+use lasthop_api::fdb::StaticEntry;
+use lasthop_api::orders::Order;
+use lasthop_api::switches::{self, SwitchName, SwitchSpec};
+use lasthop_api::vnic::VnicSpec;
+use lasthop_fd_store::{RecordKey, RecordStore};
+use lasthop_runtime::fault::{Fault, Kind};
+use lasthop_runtime::log::say;
+
+use super::port_table::PortTable;
+use super::question::OrderPurpose;
+use super::switch_process::SwitchProcess;
+
+/// The switches, and entries of users.
+#[derive(Debug)]
+pub(super) struct SwitchTable {
+    /// The default one first.
+    pub(super) all: Vec<SwitchSpec>,
+    pub(super) static_entries: Vec<StaticEntry>,
+}
+
+impl SwitchTable {
+    /// These switches, without entries.
+    pub(super) fn new(all: Vec<SwitchSpec>) -> Self {
+        Self { all, static_entries: Vec::new() }
+    }
+
+    /// The switch has entered an address.
+    pub(super) fn remember_entry(
+        &mut self,
+        port: u32,
+        entry: StaticEntry,
+        ports: &PortTable,
+        store: &mut RecordStore,
+    ) -> Result<(), Fault> {
+        // In between its vnic may have been deleted, and another one of the same name made, which does not have it.
+        if !ports.all.contains_key(&port) {
+            let why = "the vnic was deleted while the address was being added";
+            return Err(Fault::new(Kind::NoSuchVnic, why));
+        }
+        self.static_entries.push(entry);
+        store.is_late(RecordKey::Head);
+        Ok(())
+    }
+
+    /// The switch has taken out an address.
+    pub(super) fn forget_entry(&mut self, entry: &StaticEntry, store: &mut RecordStore) {
+        self.static_entries.retain(|known| known != entry);
+        store.is_late(RecordKey::Head);
+    }
+
+    /// A vnic goes with its addresses.
+    pub(super) fn forget_entries_of(&mut self, vnic: &str, store: &mut RecordStore) {
+        self.static_entries.retain(|entry| entry.vnic.as_str() != vnic);
+        store.is_late(RecordKey::Head);
+    }
+
+    /// Tells a new switch, which has its ports, of all entries.
+    pub(super) fn restore_entries(&self, process: &mut SwitchProcess) {
+        for entry in self.static_entries.clone() {
+            process.order(Order::FdbAdd(entry), OrderPurpose::Restored, None);
+        }
+    }
+
+    /// Enters the static addresses of one switch again, after its table was replaced.
+    pub(super) fn restore_entries_of(
+        &self,
+        switch: &SwitchName,
+        ports: &PortTable,
+        process: &mut SwitchProcess,
+    ) {
+        let is_own = |entry: &StaticEntry| {
+            let mut ports = ports.all.values().filter(|port| port.spec.switch == *switch);
+            ports.any(|port| port.spec.name == entry.vnic)
+        };
+        let own: Vec<StaticEntry> =
+            self.static_entries.iter().filter(|entry| is_own(entry)).cloned().collect();
+        for entry in own {
+            process.order(Order::FdbAdd(entry), OrderPurpose::Restored, None);
+        }
+    }
+
+    /// Tells a fresh switch process of all switches but the default one, which it has.
+    pub(super) fn replay(&self, process: &mut SwitchProcess) {
+        for spec in self.all.clone().into_iter().filter(|spec| !spec.name.is_default()) {
+            let name = spec.name.clone();
+            process.order(Order::AddSwitch(spec), OrderPurpose::SwitchAdded { name, is_new: false }, None);
+        }
+    }
+
+    /// A switch is no more.
+    pub(super) fn forget(&mut self, name: &SwitchName, store: &mut RecordStore) {
+        self.all.retain(|switch| switch.name != *name);
+        store.is_late(RecordKey::Head);
+    }
+
+    /// The switch process has let a switch go, or has not, and then it is still there.
+    pub(super) fn removed(
+        &mut self,
+        spec: SwitchSpec,
+        result: Result<(), Fault>,
+        store: &mut RecordStore,
+    ) -> Result<Value, Fault> {
+        store.is_late(RecordKey::Head);
+        match &result {
+            Ok(()) => say!("switch {}: deleted", spec.name),
+            // Unless another one was made of this name in between.
+            Err(_) if self.all.iter().all(|other| other.name != spec.name) => self.all.push(spec),
+            Err(_) => {}
+        }
+        result.map(|()| Value::Bool(true))
+    }
+
+    /// Refuses a vnic of a switch that there is not.
+    pub(super) fn check_switch_of(&self, spec: &VnicSpec) -> Result<(), Fault> {
+        let remedy = format!("make it with: lasthop switch add {}", spec.switch);
+        switches::find(&self.all, spec.switch.as_str(), &remedy).map(drop)
+    }
+
+    pub(super) fn has_outside_controller(&self, vnic: &VnicSpec) -> bool {
+        self.all.iter().any(|switch| switch.name == vnic.switch && switch.has_outside_controller())
+    }
+}
