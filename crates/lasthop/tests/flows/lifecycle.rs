@@ -12,7 +12,7 @@ use rustix::process::Signal;
 
 use crate::plane::{Plane, two_guests, two_vnics};
 use crate::support::guests::{ONE, TWO, check_balance, frame, receive, send};
-use crate::support::{Switch, eventually, signal, stop};
+use crate::support::{Switch, eventually, is_zombie, signal, stop};
 
 /// For an answer, on a busy machine: longer than any test takes.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
@@ -70,12 +70,6 @@ fn ports_of_a_switch_without_flows_are_not_to_be_had() {
     eventually("a line in the log", || switch.log().contains("its switch has no flow table").then_some(()));
 }
 
-/// Whether a process has ended, and its parent does not know it yet.
-fn is_dead(pid: u32) -> bool {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    status.contains("\nState:\tZ")
-}
-
 #[test]
 fn a_client_that_connects_as_the_switch_process_dies_does_not_wait_for_ever() {
     let switch = two_vnics(&["--fail-mode", "secure"]);
@@ -85,7 +79,7 @@ fn a_client_that_connects_as_the_switch_process_dies_does_not_wait_for_ever() {
         // The supervisor hears of both at once.
         stop(switch.pid());
         signal(process, Signal::KILL);
-        eventually("its end", || is_dead(process).then_some(()));
+        eventually("its end", || is_zombie(process).then_some(()));
         let flags = SocketFlags::CLOEXEC;
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("a socket");
         set_socket_timeout(&socket, Timeout::Recv, Some(LONGEST_WAIT)).expect("set");

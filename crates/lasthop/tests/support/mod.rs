@@ -227,11 +227,19 @@ pub(crate) fn stop(pid: u32) {
 /// A thread that waits in the kernel for what cannot be interrupted (D) stops before it does anything else.
 fn threads_are_stopped(pid: u32) -> bool {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("a process").flatten();
-    let status = |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("status")).ok();
-    let is_in = |status: &str, state: &str| status.contains(&format!("\nState:\t{state}"));
-    let all: Vec<String> = threads.filter_map(status).collect();
-    let is_over = |status: &String| ["T", "D", "Z", "X"].iter().any(|state| is_in(status, state));
-    all.iter().all(is_over) && all.iter().any(|status| is_in(status, "T"))
+    let states: Vec<char> = threads.filter_map(|thread| state(&thread.path())).collect();
+    states.iter().all(|state| "TDZX".contains(*state)) && states.contains(&'T')
+}
+
+/// Whether a process has ended, and its parent does not know it yet.
+pub(crate) fn is_zombie(pid: u32) -> bool {
+    state(Path::new(&format!("/proc/{pid}"))) == Some('Z')
+}
+
+/// The state of a process or thread, by its directory in /proc (proc_pid_status(5)).
+fn state(directory: &Path) -> Option<char> {
+    let status = std::fs::read_to_string(directory.join("status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("State:\t")?.chars().next())
 }
 
 /// All processes that a process started, in any of its threads.
