@@ -27,7 +27,7 @@ test: ## lints, the crates' tests, real guests (installs what is missing)
 
 test-systemd: build ## package and service under systemd, in a virtual machine with a disk of its own; as root, some ten minutes
 	@tools/deps systemd
-	cargo build --release --locked -p lasthop-guest --example numbered
+	cargo build --release --locked -p lasthop-frontend --example numbered
 	@tests/systemd/run
 
 lint: ## formatting, clippy, the plan of the crates, licences

@@ -3,14 +3,14 @@
 
 use std::time::Instant;
 
-use lasthop_control::attr::{Attrs, Writer};
-use lasthop_control::datapath::DatapathId;
-use lasthop_control::family::{FlowMessage, PacketMessage};
-use lasthop_control::format::{self, Style};
-use lasthop_control::memory::MemoryDatapath;
-use lasthop_control::message::Messages;
-use lasthop_control::private::{END, Hello};
-use lasthop_control::server::{DatapathRecord, DatapathUpcall, Family, PeerId, Server, UpcallKind, Upcalled};
+use lasthop_dpif::attr::{Attrs, Writer};
+use lasthop_dpif::datapath::DatapathId;
+use lasthop_dpif::family::{FlowMessage, PacketMessage};
+use lasthop_dpif::format::{self, Style};
+use lasthop_dpif::memory::MemoryDatapath;
+use lasthop_dpif::message::Messages;
+use lasthop_dpif::private::{END, Hello};
+use lasthop_dpif::server::{DatapathRecord, DatapathUpcall, Family, PeerId, Server, UpcallKind, Upcalled};
 use lasthop_flow::{FlowKey, Match};
 
 use crate::input::{Input, Seed};
@@ -182,8 +182,8 @@ fn seed(datagrams: &[Vec<u8>]) -> Vec<u8> {
 /// Messages of the stock programs of Open vSwitch.
 #[must_use]
 pub fn seeds() -> Vec<(String, Vec<u8>)> {
-    const DAEMON: &str = include_str!("../../crates/protocols/control/tests/codec/golden/vswitchd.txt");
-    const TOOL: &str = include_str!("../../crates/protocols/control/tests/codec/golden/dpctl.txt");
+    const DAEMON: &str = include_str!("../../crates/protocols/dpif/tests/codec/golden/vswitchd.txt");
+    const TOOL: &str = include_str!("../../crates/protocols/dpif/tests/codec/golden/dpctl.txt");
     let daemon: Vec<_> = DAEMON.lines().map(datagram).collect();
     let tool: Vec<_> = TOOL.lines().filter_map(|line| line.rsplit('\t').next()).map(datagram).collect();
     let pieces = |name: &'static str, datagrams: Vec<Vec<u8>>, count| {

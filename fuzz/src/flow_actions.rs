@@ -7,7 +7,7 @@ use lasthop_flow::{
     Match, MplsTag, NeighbourDiscovery, Nsh, NshContext, Ports, Rewrite, SampleAction, Userspace, Vlan,
 };
 use lasthop_flowtable::{FlowModule, FlowSpec, MeterRate};
-use lasthop_verdict::{Batch, Hashes, Header, IMAGE_BYTES, IMAGE_FETCH_BYTES, Module, PortId, Verdicts};
+use lasthop_module_api::{Batch, Hashes, Header, IMAGE_BYTES, IMAGE_FETCH_BYTES, Module, PortId, Verdicts};
 use lasthop_wire::vnet::HEADER_BYTES;
 use lasthop_wire::{Offload, check_partial, gso};
 

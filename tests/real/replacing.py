@@ -1,6 +1,6 @@
 """Every kind of guest on one switch, whose process is killed or upgraded under them; what each of them noticed.
 
-The traffic that is measured is made and counted by `numbered`, an example of the crate `lasthop-guest`.  The other load is
+The traffic that is measured is made and counted by `numbered`, an example of the crate `lasthop-frontend`.  The other load is
 theirs: TCP between two user-mode Linux guests by iperf3, and TCP of all Linux guests to a namespace behind an uplink.
 """
 
@@ -45,7 +45,7 @@ class Numbered(Process):
     def __init__(self, directory, flows, prefix=()):
         target = os.environ.get("CARGO_TARGET_DIR", ROOT / "target")
         program = f"{target}/release/examples/numbered"
-        check(os.path.exists(program), f"{program} is not there: cargo build --release -p lasthop-guest --example numbered")
+        check(os.path.exists(program), f"{program} is not there: cargo build --release -p lasthop-frontend --example numbered")
         log = free_name(directory, "numbered")
         options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         super().__init__(log, [*prefix, program, *flows], **options)

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use lasthop_guest::Guest;
+use lasthop_frontend::Guest;
 use rustix::process::Signal;
 use support::guests::{ONE, TWO, frame, guest, receive, running, send};
 use support::rogue::send_with_fds;
@@ -198,7 +198,7 @@ fn guests_that_change_while_the_old_process_comes_to_rest_go_on_as_they_are() {
             // It is told to rest meanwhile, and finds all of this when it goes on.
             two_changes = Some(scope.spawn(move || two.share_anew(4).expect("another memory table")));
             four_comes = Some(scope.spawn(move || {
-                let options = lasthop_guest::GuestOptions { mac: FOUR, ..Default::default() };
+                let options = lasthop_frontend::GuestOptions { mac: FOUR, ..Default::default() };
                 Guest::connect(path, options).expect("attached")
             }));
             drop(three);

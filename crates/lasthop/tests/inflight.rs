@@ -4,7 +4,7 @@ mod support;
 
 use std::collections::HashSet;
 
-use lasthop_guest::{ALL_FEATURES, Guest, GuestOptions};
+use lasthop_frontend::{ALL_FEATURES, Guest, GuestOptions};
 use lasthop_vhost::features::IN_ORDER;
 use lasthop_wire::Offload;
 use rustix::process::Signal;

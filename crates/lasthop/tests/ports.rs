@@ -4,7 +4,7 @@ mod support;
 
 use std::net::UdpSocket;
 
-use lasthop_guest::Guest;
+use lasthop_frontend::Guest;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use support::guests::{ONE, TWO, WAIT, check_balance, frame, guest, receive, send};

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lasthop_guest::Guest;
+use lasthop_frontend::Guest;
 use rustix::process::Signal;
 use serde_json::Value;
 use support::guests::{ONE, TWO, frame, guest, send};

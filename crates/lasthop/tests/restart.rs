@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lasthop_guest::{ALL_FEATURES, Guest, GuestOptions};
+use lasthop_frontend::{ALL_FEATURES, Guest, GuestOptions};
 use lasthop_vhost::features::IN_ORDER;
 use lasthop_wire::Offload;
 use rustix::process::Signal;

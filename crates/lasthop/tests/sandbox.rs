@@ -9,8 +9,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use lasthop_control::client::Client;
-use lasthop_guest::Guest;
+use lasthop_dpif::client::Client;
+use lasthop_frontend::Guest;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 use rustix::process::Signal;
 use serde_json::Value;

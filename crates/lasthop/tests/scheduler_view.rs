@@ -5,7 +5,7 @@ mod support;
 use std::process::Command;
 use std::sync::mpsc::channel;
 
-use lasthop_guest::Guest;
+use lasthop_frontend::Guest;
 use rustix::process::{Signal, geteuid};
 use serde_json::Value;
 use support::guests::{ONE, TWO, frame, guest, receive, send};

@@ -2,7 +2,7 @@
 
 mod support;
 
-use lasthop_guest::Guest;
+use lasthop_frontend::Guest;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use support::guests::{ONE, TWO, check_balance, frame, guest, receive, send};

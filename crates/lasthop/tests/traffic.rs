@@ -4,7 +4,7 @@ mod support;
 
 use std::time::Duration;
 
-use lasthop_guest::{Guest, GuestListener, GuestOptions};
+use lasthop_frontend::{Guest, GuestListener, GuestOptions};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use support::guests::{ONE, TWO, WAIT, check_balance, frame, guest, receive, running, send};

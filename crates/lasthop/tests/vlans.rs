@@ -184,7 +184,7 @@ fn a_file_is_applied_and_written_again_with_vlans_and_entries() {
 }
 
 /// Frames that a guest got in the meantime are thrown away.
-fn clear(guest: &mut lasthop_guest::Guest) {
+fn clear(guest: &mut lasthop_frontend::Guest) {
     let mut frame = Vec::new();
     while guest.recv(0, &mut frame).expect("a sound ring").is_some() {}
 }
@@ -192,7 +192,7 @@ fn clear(guest: &mut lasthop_guest::Guest) {
 /// Has one guest send to the other until it is heard as `seen`, or not at all, three times in a row.
 fn settles(
     switch: &Switch,
-    (from, to): (&mut lasthop_guest::Guest, &mut lasthop_guest::Guest),
+    (from, to): (&mut lasthop_frontend::Guest, &mut lasthop_frontend::Guest),
     sent: &[u8],
     seen: Option<&[u8]>,
 ) {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use lasthop_fabric::{Capabilities, Fabric};
 use lasthop_guestmem::{Mapping, MemoryMap, Region, Segment};
+use lasthop_module_api::PortId;
 use lasthop_ring::{DeviceRing, RingMemory};
-use lasthop_verdict::PortId;
 
 use super::layout::{
     Areas, GUEST, INDIRECT, MEMORY_BYTES, REGION_BYTES, Raw, USER, WRITE, chain, u16_at, u32_at,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lasthop_fabric::{Capabilities, Fabric, RingId};
-use lasthop_verdict::{Batch, DropReason, Module, PortId, PortSettings, Verdicts};
+use lasthop_module_api::{Batch, DropReason, Module, PortId, PortSettings, Verdicts};
 use lasthop_wire::hash;
 use lasthop_wire::vnet::{HEADER_BYTES, HEADER_BYTES_LEGACY};
 

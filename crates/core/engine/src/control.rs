@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use lasthop_guestmem::{Cursor, MemoryMap, Segment, Word};
+use lasthop_module_api::PortId;
 use lasthop_ring::{BufferAccess, DeviceRing, RingError, walk};
-use lasthop_verdict::PortId;
 
 const CLASS_MQ: u8 = 4;
 const MQ_VQ_PAIRS_SET: u8 = 0;

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lasthop_guestmem::{MemoryMap, Word};
-use lasthop_verdict::PortId;
+use lasthop_module_api::PortId;
 use lasthop_vhost::{Device, ForeignFd, Offer, RingStart};
 
 use crate::EngineError;

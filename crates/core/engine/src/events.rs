@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use arrayvec::ArrayVec;
 use lasthop_fabric::bounds::WORKERS_MAX;
-use lasthop_verdict::PortId;
+use lasthop_module_api::PortId;
 use rustix::event::{Timespec, epoll};
 
 /// Events taken from the kernel at a time.

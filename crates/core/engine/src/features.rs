@@ -1,7 +1,7 @@
 //! Virtio features: those that a port offers, and their meaning for packets once negotiated.
 
 use lasthop_fabric::Capabilities;
-use lasthop_verdict::PortKind;
+use lasthop_module_api::PortKind;
 use lasthop_vhost::features as virtio;
 use lasthop_wire::{hash, vnet};
 

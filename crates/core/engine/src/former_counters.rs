@@ -71,7 +71,7 @@ impl FormerCounters {
 mod tests {
     use std::os::fd::AsFd;
 
-    use lasthop_verdict::DropReason;
+    use lasthop_module_api::DropReason;
     use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
     use super::*;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use lasthop_verdict::PortId;
+use lasthop_module_api::PortId;
 
 /// Which worker each queue pair belongs to: it takes from the pair's transmit ring and hears the kicks of both rings.
 #[derive(Debug)]

@@ -88,8 +88,8 @@ use std::time::Duration;
 use lasthop_fabric::Fabric;
 use lasthop_fabric::bounds::WORKERS_MAX;
 use lasthop_guestmem::Mapping;
+use lasthop_module_api::{FdbEntry, FdbMove, Mac, Module, PORTS_MAX, PortId, PortSettings, SwitchId, Vid};
 use lasthop_sched::Modes;
-use lasthop_verdict::{FdbEntry, FdbMove, Mac, Module, PORTS_MAX, PortId, PortSettings, SwitchId, Vid};
 use thiserror::Error;
 
 use port::{PortRecord, PortTable};

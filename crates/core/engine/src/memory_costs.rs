@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use lasthop_guestmem::{Filled, MemoryMap};
-use lasthop_verdict::{PORTS_MAX, PortId};
+use lasthop_module_api::{PORTS_MAX, PortId};
 
 /// Bytes of a small page.
 const PAGE_BYTES: u64 = 4096;

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use lasthop_fabric::VisitMeter;
 use lasthop_guestmem::Unmapped;
-use lasthop_verdict::PortId;
+use lasthop_module_api::PortId;
 
 use crate::clock::now_ns;
 use crate::memory_costs::Audit;

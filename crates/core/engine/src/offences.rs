@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use lasthop_verdict::PortId;
+use lasthop_module_api::PortId;
 
 /// Times that a port may hold a worker up before it is held itself: front ends make mistakes.
 const FREE: u32 = 3;

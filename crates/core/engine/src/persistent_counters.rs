@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use lasthop_fabric::{Fabric, PortCounters};
 use lasthop_guestmem::{Mapping, Words};
-use lasthop_verdict::PortId;
+use lasthop_module_api::PortId;
 
 use crate::saved_counters::{NAMES_BYTES, PAGE_BYTES, word};
 
@@ -82,7 +82,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     use lasthop_fabric::bounds::WORKERS_MAX;
-    use lasthop_verdict::DropReason;
+    use lasthop_module_api::DropReason;
     use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
     use super::*;

@@ -48,7 +48,7 @@ impl PolledRings {
 
 #[cfg(test)]
 mod tests {
-    use lasthop_verdict::PortId;
+    use lasthop_module_api::PortId;
 
     use super::*;
 

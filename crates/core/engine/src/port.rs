@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use lasthop_verdict::{Mac, PORTS_MAX, PortId, PortKind, PortVlans, StormLimits, SwitchId};
+use lasthop_module_api::{Mac, PORTS_MAX, PortId, PortKind, PortVlans, StormLimits, SwitchId};
 
 use crate::EngineError;
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lasthop_verdict::PortId;
+use lasthop_module_api::PortId;
 
 /// Sessions change the rings of their ports side by side, and the control side adds and removes ports meanwhile. A change takes
 /// several tasks to workers; those of two changes of one port must not mix.

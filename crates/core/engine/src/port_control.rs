@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use lasthop_fabric::{Capabilities, RingPart};
 use lasthop_guestmem::MemoryMap;
+use lasthop_module_api::PortId;
 use lasthop_ring::DeviceRing;
-use lasthop_verdict::PortId;
 use lasthop_vhost::ForeignFd;
 
 use crate::EngineError;

@@ -1,7 +1,7 @@
 //! Reports of the control side, from each worker's part of them.
 
 use lasthop_fabric::PortCounters;
-use lasthop_verdict::PortId;
+use lasthop_module_api::PortId;
 
 use crate::port::{PortRecord, PortState};
 use crate::stats::{EngineStats, PortStats, RingInspection, RingStats, WorkerStats};

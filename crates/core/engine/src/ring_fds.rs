@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use lasthop_verdict::PortId;
+use lasthop_module_api::PortId;
 use lasthop_vhost::ForeignFd;
 use rustix::io::Errno;
 

@@ -89,7 +89,7 @@ pub(crate) fn word(page: &[u8], index: usize) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use lasthop_verdict::DropReason;
+    use lasthop_module_api::DropReason;
 
     use super::*;
 

@@ -11,10 +11,10 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
+use lasthop_module_api::PortId;
 use lasthop_sched::{
     CpuState, GuestView, LastOffer, Look, LookRound, Modes, Occupancy, Policy, look, occupy,
 };
-use lasthop_verdict::PortId;
 
 /// If the CPU comes back later than this, another thread took it.
 const TAKEN_NS: u64 = 10_000;

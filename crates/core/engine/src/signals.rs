@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use lasthop_fabric::bounds::NS_COST;
 use lasthop_fabric::{Fabric, RingId, Signal};
-use lasthop_verdict::PortId;
+use lasthop_module_api::PortId;
 
 use crate::clock::now_ns;
 use crate::offences::Offence;

@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 
-use lasthop_verdict::PortId;
+use lasthop_module_api::PortId;
 
 /// A write that takes longer is slow, in ns: some hundred times as long as one that wakes one thread.
 pub(crate) const SLOW_NS: u64 = 250_000;

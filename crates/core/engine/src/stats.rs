@@ -1,7 +1,7 @@
 //! Counters and states of ports, rings and workers, for reports.
 
 use lasthop_fabric::{HandoffCounters, PortCounters, RingProgress};
-use lasthop_verdict::PortId;
+use lasthop_module_api::PortId;
 
 use crate::port::PortState;
 use crate::scheduling::PolicyCounters;

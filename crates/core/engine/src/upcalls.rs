@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use lasthop_fabric::{UpcallLimits, UpcallLine, UpcallReader, UpcallRecord, UpcallWriter, upcalls};
-use lasthop_verdict::{DropReason, PortId};
+use lasthop_module_api::{DropReason, PortId};
 use lasthop_wire::Offload;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::time::{ClockId, clock_gettime};

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{JoinHandle, Thread};
 use std::time::Duration;
 
-use lasthop_verdict::PortId;
+use lasthop_module_api::PortId;
 use rustix::thread::Pid;
 
 use crate::sys;

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use lasthop_fabric::bounds::{PACKET_COST, VISIT_COST};
 use lasthop_fabric::{DrrScheduler, Fabric, RingId, RingPart, Stopping, Visited, WorkStage};
 use lasthop_guestmem::{Mapping, guard};
+use lasthop_module_api::PortId;
 use lasthop_ring::{AdaptivePoll, DeviceRing, SignalRetry, arm_and_recheck};
-use lasthop_verdict::PortId;
 use lasthop_vhost::ForeignFd;
 
 use crate::clock::now_ns;

@@ -5,7 +5,7 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use lasthop_verdict::PortId;
+use lasthop_module_api::PortId;
 
 use crate::mailbox::{Mailbox, TaskRunner};
 use crate::memory_costs::MemoryCosts;

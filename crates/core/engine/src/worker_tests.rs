@@ -5,9 +5,9 @@ use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
 use lasthop_fabric::RingId;
-use lasthop_guest::{Guest, GuestOptions};
+use lasthop_frontend::{Guest, GuestOptions};
+use lasthop_module_api::PortId;
 use lasthop_modules::{BridgeSettings, by_name};
-use lasthop_verdict::PortId;
 use lasthop_vhost::Session;
 use rustix::event::{PollFd, PollFlags, poll};
 

@@ -19,9 +19,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
 
+use lasthop_module_api::PortId;
 use lasthop_ring::{AdaptivePoll, CoreYield, SignalRetry};
 use lasthop_sched::{LookRound, Occupancy};
-use lasthop_verdict::PortId;
 
 use crate::EngineSettings;
 use crate::clock::now_ns;

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use lasthop_engine::{UpcallLimits, Upcalls};
 use lasthop_flow::{Action, Ethernet, FlowKey, Match};
 use lasthop_flowtable::{Execution, FlowModule, FlowSelector, FlowSpec};
-use lasthop_guest::{Guest, GuestOptions};
-use lasthop_verdict::{DropReason, Mac, PortId};
+use lasthop_frontend::{Guest, GuestOptions};
+use lasthop_module_api::{DropReason, Mac, PortId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use support::{PATIENCE, TestSwitch, config, eventually, frame, send};
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lasthop_engine::Gathering;
-use lasthop_guest::{Guest, GuestOptions};
+use lasthop_frontend::{Guest, GuestOptions};
 use lasthop_wire::Offload;
 use support::{TestSwitch, TestWorkers, config, eventually, frame, receive, send};
 

@@ -5,8 +5,8 @@ mod support;
 use std::sync::{Arc, Mutex};
 
 use lasthop_engine::PortConfig;
-use lasthop_guest::{Guest, GuestOptions};
-use lasthop_verdict::{Batch, Module, PortId, PortKind, PortSettings, Verdicts};
+use lasthop_frontend::{Guest, GuestOptions};
+use lasthop_module_api::{Batch, Module, PortId, PortKind, PortSettings, Verdicts};
 use lasthop_vhost::features::protocol;
 use lasthop_wire::hash::{COVERS_TCPV4, FUNCTION_TOEPLITZ};
 use lasthop_wire::{Offload, PacketHash};

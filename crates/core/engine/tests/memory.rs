@@ -2,7 +2,7 @@
 
 mod support;
 
-use lasthop_guest::GuestOptions;
+use lasthop_frontend::GuestOptions;
 use support::{TestSwitch, config, eventually, frame, receive, send};
 
 fn mapped_memfds() -> usize {

@@ -6,8 +6,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 use std::sync::Arc;
 
-use lasthop_guest::GuestOptions;
-use lasthop_verdict::{Batch, Module, PortId, PortSettings, Verdicts};
+use lasthop_frontend::GuestOptions;
+use lasthop_module_api::{Batch, Module, PortId, PortSettings, Verdicts};
 use support::{TestSwitch, config, frame, send};
 
 /// Set for the process that is to panic.

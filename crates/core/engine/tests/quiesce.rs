@@ -5,8 +5,8 @@ mod support;
 use std::time::Duration;
 
 use lasthop_engine::Gathering;
-use lasthop_guest::{Guest, GuestOptions};
-use lasthop_verdict::{DropReason, PortId};
+use lasthop_frontend::{Guest, GuestOptions};
+use lasthop_module_api::{DropReason, PortId};
 use support::{TestSwitch, TestWorkers, config, eventually, frame, send};
 
 const SENT: u32 = 24;

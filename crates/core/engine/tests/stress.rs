@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lasthop_engine::{Gathering, PortState};
-use lasthop_guest::{Guest, GuestOptions};
-use lasthop_verdict::PortId;
+use lasthop_frontend::{Guest, GuestOptions};
+use lasthop_module_api::PortId;
 use lasthop_wire::Offload;
 use support::{TestSwitch, TestWorkers, config, eventually, frame};
 

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use lasthop_exchange::{Bounded, SleepFlag};
-use lasthop_verdict::{DropReason, PORTS_MAX, PortId};
+use lasthop_module_api::{DropReason, PORTS_MAX, PortId};
+use lasthop_sync::{Bounded, SleepFlag};
 
 use crate::bounds::LENT_PACKETS_MAX;
 use crate::port_link::PortLink;

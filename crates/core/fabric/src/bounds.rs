@@ -2,9 +2,9 @@
 //!
 //! | bound | value | unit | reason |
 //! |---|---|---|---|
-//! | [`lasthop_verdict::PORTS_MAX`] | 1024 | ports | one server's guests with several vNICs each |
-//! | [`lasthop_verdict::BATCH_PACKETS_MAX`] | 32 | packets | headers of a batch stay in the first-level cache |
-//! | [`lasthop_verdict::IMAGES_MADE_MAX`] | 64 | header images | of each packet of a batch one tagged and one untagged |
+//! | [`lasthop_module_api::PORTS_MAX`] | 1024 | ports | one server's guests with several vNICs each |
+//! | [`lasthop_module_api::BATCH_PACKETS_MAX`] | 32 | packets | headers of a batch stay in the first-level cache |
+//! | [`lasthop_module_api::IMAGES_MADE_MAX`] | 64 | header images | of each packet of a batch one tagged and one untagged |
 //! | [`lasthop_ring::RING_ENTRIES_MAX`] | 32768 | entries | virtio 1.2, 2.7 |
 //! | chains of a ring that are postponed | all; of 32768 entries 2016 | chains | room in a ring's ledger; more are lost as `restart` |
 //! | [`lasthop_ring::CHAIN_DESCRIPTORS_MAX`] | 1024 | descriptors | the limit of QEMU |
@@ -74,7 +74,7 @@ pub const DETACHED_PIECE_BYTES: u32 = 2 << 10;
 /// leave as many as they are to others; the rest is for the first frame of each port.
 pub const INTERNAL_FRAMES_MAX: u16 = 128;
 /// Workers of one switch.
-pub const WORKERS_MAX: usize = lasthop_exchange::WORKERS_MAX;
+pub const WORKERS_MAX: usize = lasthop_sync::WORKERS_MAX;
 /// Packets that other workers queue at a receive ring whose claim is taken: as many as may wait there for
 /// buffers.
 pub const LEFT_PACKETS_MAX: usize = WAITING_PACKETS_MAX;
@@ -101,7 +101,7 @@ pub const LEASE_SEGMENTS_MAX: usize = 2048;
 /// Bytes of a frame that a capture can see: the longest frame, with all headers that actions may put in
 /// front.
 pub const TAP_FRAME_BYTES_MAX: usize =
-    FRAME_BYTES_MAX as usize + lasthop_verdict::IMAGE_BYTES - lasthop_verdict::IMAGE_FETCH_BYTES;
+    FRAME_BYTES_MAX as usize + lasthop_module_api::IMAGE_BYTES - lasthop_module_api::IMAGE_FETCH_BYTES;
 /// Bytes of frames that wait for a capture's reader, by worker: 25 Gbit/s for as long as a reader looks away at most.
 pub const TAP_BYTES: usize = 8 << 20;
 /// Lines for packets of the port `internal` on their way to the control plane: more than there are datapaths, so that two share

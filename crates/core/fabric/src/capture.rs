@@ -1,7 +1,7 @@
 //! Reports frames to the taps of a worker.
 
 use lasthop_guestmem::{Cursor, Segment};
-use lasthop_verdict::{BATCH_PACKETS_MAX, DropReason, Header, PortId};
+use lasthop_module_api::{BATCH_PACKETS_MAX, DropReason, Header, PortId};
 
 use crate::bounds::CHAIN_SEGMENTS_MAX;
 use crate::reference::{Attempt, Outcome, PacketCopy, PacketRef};

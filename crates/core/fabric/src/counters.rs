@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use lasthop_verdict::DropReason;
+use lasthop_module_api::DropReason;
 
 use crate::reference::{Attempt, Outcome};
 

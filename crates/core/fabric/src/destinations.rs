@@ -1,6 +1,6 @@
 //! Sorts the outputs of a batch into one list per destination.
 
-use lasthop_verdict::{BATCH_PACKETS_MAX, Output, PORTS_MAX, PortId};
+use lasthop_module_api::{BATCH_PACKETS_MAX, Output, PORTS_MAX, PortId};
 
 const END: u32 = u32::MAX;
 

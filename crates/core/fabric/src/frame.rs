@@ -1,7 +1,7 @@
 //! Frames as they are delivered: a header image, and the rest in the sender's memory.
 
 use lasthop_guestmem::{Cursor, MemoryMap, Segment, StaleSegment, copy, copy_and_sum};
-use lasthop_verdict::Header;
+use lasthop_module_api::Header;
 use lasthop_wire::{Offload, Sum};
 
 use crate::reference::{PacketCopy, PacketRef};

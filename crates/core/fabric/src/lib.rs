@@ -64,7 +64,7 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use lasthop_guestmem::Segment;
-use lasthop_verdict::{BATCH_PACKETS_MAX, Batch, DropReason, Module, Output, PortId, Verdicts};
+use lasthop_module_api::{BATCH_PACKETS_MAX, Batch, DropReason, Module, Output, PortId, Verdicts};
 
 use board::Board;
 use destinations::Destinations;
@@ -303,7 +303,7 @@ impl Fabric {
         };
         let rest =
             self.verdicts.drops().len() + self.verdicts.upcalls().len() + self.verdicts.lost() as usize;
-        let known = port.index() < lasthop_verdict::PORTS_MAX;
+        let known = port.index() < lasthop_module_api::PORTS_MAX;
         let all =
             known && rest == 0 && outputs.len() == self.fetched.len && outputs.iter().enumerate().all(plain);
         all.then_some(port)

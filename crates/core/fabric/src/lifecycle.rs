@@ -13,8 +13,8 @@
 use std::sync::Arc;
 
 use lasthop_guestmem::MemoryMap;
+use lasthop_module_api::{DropReason, Module, PortId};
 use lasthop_ring::{DeviceRing, RingError};
-use lasthop_verdict::{DropReason, Module, PortId};
 
 use crate::bounds::WORKERS_MAX;
 use crate::meter::Metering;
@@ -106,7 +106,7 @@ impl Fabric {
             destinations: crate::Destinations::default(),
             scratch: crate::Scratch::default(),
             segments: Box::new([Segment::default(); crate::bounds::CHAIN_SEGMENTS_MAX]),
-            signals: Vec::with_capacity(4 * lasthop_verdict::PORTS_MAX),
+            signals: Vec::with_capacity(4 * lasthop_module_api::PORTS_MAX),
             wakes: 0,
             metering: Metering::default(),
             epoch: 1,

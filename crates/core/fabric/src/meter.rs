@@ -1,6 +1,6 @@
 //! Costs of access to guests' memory, by port. A front end can make any access to its memory wait, or cost pages.
 
-use lasthop_verdict::PortId;
+use lasthop_module_api::PortId;
 
 use crate::stages::WorkStage;
 use crate::{Fabric, RingId};

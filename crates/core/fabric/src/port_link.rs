@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use lasthop_verdict::DropReason;
+use lasthop_module_api::DropReason;
 
 /// A port's link as the operator set it, and the queues that its guest has open.
 ///

@@ -1,7 +1,7 @@
 //! Ring positions, for people who find out why a guest has no network.
 
 use crate::{Fabric, RingId, Tools, tools};
-use lasthop_verdict::PortId;
+use lasthop_module_api::PortId;
 
 /// Positions of a ring, all modulo 65536. Two looks some time apart tell whether it moves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! References to packets in their senders' memory, and the outcomes of their delivery.
 
-use lasthop_verdict::{DropReason, Header, PortId};
+use lasthop_module_api::{DropReason, Header, PortId};
 
 use crate::RingId;
 use crate::bounds::WAITING_NS_MAX;

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use arrayvec::ArrayVec;
 use lasthop_guestmem::{MemoryMap, Segment};
-use lasthop_verdict::DropReason;
+use lasthop_module_api::DropReason;
 
 use crate::bounds::{CHAIN_SEGMENTS_MAX, LONG_CHAINS_MAX, SLOT_SEGMENTS};
 

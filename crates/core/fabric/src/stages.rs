@@ -11,7 +11,7 @@
 
 use std::cell::Cell;
 
-use lasthop_verdict::{PORTS_MAX, PortId};
+use lasthop_module_api::{PORTS_MAX, PortId};
 
 use crate::Fabric;
 

@@ -1,6 +1,6 @@
 //! Counters as a row of words, for memory that outlives the process, with names for its reader.
 
-use lasthop_verdict::DropReason;
+use lasthop_module_api::DropReason;
 
 use crate::counters::PortCounters;
 

@@ -15,9 +15,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use lasthop_exchange::{RecordReader, RecordWriter, records};
 use lasthop_guestmem::Segment;
-use lasthop_verdict::{DropReason, PORTS_MAX, PortId};
+use lasthop_module_api::{DropReason, PORTS_MAX, PortId};
+use lasthop_sync::{RecordReader, RecordWriter, records};
 
 use crate::bounds::{CHAIN_SEGMENTS_MAX, TAP_FRAME_BYTES_MAX};
 use crate::frame::{Source, gather, shape};

@@ -3,7 +3,7 @@
 mod support;
 
 use lasthop_fabric::bounds::WAITING_NS_MAX;
-use lasthop_verdict::{DropReason, PortId};
+use lasthop_module_api::{DropReason, PortId};
 use lasthop_wire::Offload;
 use support::{Received, TestGuest, assert_conserved, everything, flooding_fabric, frame};
 

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use lasthop_fabric::bounds::{LONG_CHAINS_MAX, PIECE_COST, TURN_COST, VISIT_COST, VISIT_COST_MAX};
 use lasthop_fabric::{Capabilities, DrrScheduler, Fabric, RingId};
-use lasthop_verdict::PortId;
+use lasthop_module_api::PortId;
 use lasthop_wire::Offload;
 use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4};
 use support::{ByLastByte, RX_BUFFERS, TestGuest, assert_conserved, everything, frame, memory};

@@ -10,7 +10,7 @@ use lasthop_fabric::{Fabric, UpcallLimits, UpcallReader, UpcallRecord, upcalls};
 use lasthop_flow::{Action, Ethernet, FlowKey, Match, Userspace};
 use lasthop_flowtable::bounds::{PENDING_NS_MAX, PENDING_PACKETS_MAX};
 use lasthop_flowtable::{Execution, FlowModule, FlowSpec};
-use lasthop_verdict::{DropReason, Mac, Module, PortId, PortKind, PortSettings, UpcallReason};
+use lasthop_module_api::{DropReason, Mac, Module, PortId, PortKind, PortSettings, UpcallReason};
 use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4};
 use lasthop_wire::{Metadata, Offload};
 use support::{TestGuest, assert_conserved, everything, frame};

@@ -5,8 +5,8 @@ mod support;
 
 use lasthop_fabric::bounds::{DETACHED_BYTES_MAX, DETACHED_PIECE_BYTES, WAITING_NS_MAX};
 use lasthop_fabric::{Capabilities, Fabric};
+use lasthop_module_api::{DropReason, PortId};
 use lasthop_ring::RingError;
-use lasthop_verdict::{DropReason, PortId};
 use lasthop_wire::Offload;
 use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4};
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 mod support;
 
 use lasthop_fabric::Fabric;
-use lasthop_verdict::{DropReason, PortId};
+use lasthop_module_api::{DropReason, PortId};
 use lasthop_wire::Offload;
 use support::{TestGuest, assert_conserved, everything, flooding_fabric, frame};
 

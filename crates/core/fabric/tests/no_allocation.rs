@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use lasthop_fabric::{Fabric, Tap, Watch, tap};
-use lasthop_verdict::{PortId, PortSettings};
+use lasthop_module_api::{PortId, PortSettings};
 use lasthop_wire::Offload;
 use support::{TestGuest, assert_conserved, everything, frame};
 
@@ -68,7 +68,7 @@ fn a_captured_visit_allocates_nothing() {
 }
 
 fn visits_allocate_nothing(tap: Option<Tap>) {
-    let module: Arc<dyn lasthop_verdict::Module> =
+    let module: Arc<dyn lasthop_module_api::Module> =
         lasthop_modules::by_name("bridge", &lasthop_modules::BridgeSettings::default()).unwrap().into();
     for port in 1..=2 {
         let settings = PortSettings { name: format!("p{port}"), ..PortSettings::default() };

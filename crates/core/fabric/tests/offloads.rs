@@ -7,7 +7,7 @@ mod tcp;
 
 use lasthop_fabric::Capabilities;
 use lasthop_fabric::bounds::WAITING_NS_MAX;
-use lasthop_verdict::PortId;
+use lasthop_module_api::PortId;
 use lasthop_wire::Offload;
 use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6};
 use proptest::prelude::*;

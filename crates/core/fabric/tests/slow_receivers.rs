@@ -8,8 +8,8 @@ use std::sync::Arc;
 use lasthop_fabric::Fabric;
 use lasthop_fabric::bounds::{INTERNAL_FRAMES_MAX, WAITING_NS_MAX};
 use lasthop_guestmem::{Mapping, MemoryMap, Region};
+use lasthop_module_api::{DropReason, PortId};
 use lasthop_ring::{DeviceRing, DriverRing, RingError, write_table};
-use lasthop_verdict::{DropReason, PortId};
 use lasthop_wire::Offload;
 use support::{
     RX_BUFFERS, RX_RINGS, TX_RINGS, TestGuest, assert_conserved, everything, flooding_fabric, flooding_pair,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use lasthop_fabric::Fabric;
 use lasthop_fabric::bounds::{FRAME_BYTES_MAX, WAITING_NS_MAX};
-use lasthop_verdict::{DropReason, PortId, TagEdit};
+use lasthop_module_api::{DropReason, PortId, TagEdit};
 use lasthop_wire::Offload;
 use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_NONE, GSO_TCPV4, GSO_TCPV6};
 use proptest::prelude::*;

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use lasthop_fabric::{Capabilities, Fabric};
 use lasthop_guestmem::Mapping;
+use lasthop_module_api::{DropReason, PortId};
 use lasthop_ring::{DeviceRing, Ledger, LedgerError, death};
-use lasthop_verdict::{DropReason, PortId};
 use lasthop_wire::Offload;
 use support::{ByLastByte, RX_RINGS, TX_RINGS, TestGuest, assert_conserved, everything, memory, ring_at};
 

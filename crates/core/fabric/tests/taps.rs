@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use lasthop_fabric::bounds::{TAP_BYTES, WAITING_NS_MAX};
 use lasthop_fabric::{CaptureDirection, CapturedFrame, Fabric, TapClock, TapReader, Watch, tap};
-use lasthop_verdict::{DropReason, PortId};
+use lasthop_module_api::{DropReason, PortId};
 use lasthop_wire::Offload;
 use support::{TestGuest, assert_conserved, everything, flooding_pair, frame};
 
@@ -122,9 +122,9 @@ fn drops_are_seen_with_their_reason_on_both_sides() {
 
 #[test]
 fn drops_of_the_module_are_seen() {
-    let module: Arc<dyn lasthop_verdict::Module> =
+    let module: Arc<dyn lasthop_module_api::Module> =
         lasthop_modules::by_name("bridge", &lasthop_modules::BridgeSettings::default()).unwrap().into();
-    module.port_added(PortId(1), &lasthop_verdict::PortSettings::default()).unwrap();
+    module.port_added(PortId(1), &lasthop_module_api::PortSettings::default()).unwrap();
     let mut fabric = Fabric::new(module).unwrap();
     let mut sender = TestGuest::attach(&mut fabric, 1, everything(), 64, 2048);
     let mut reader = tapped(&mut fabric, &watch(&[1]));

@@ -7,7 +7,7 @@ mod tcp;
 use std::sync::Arc;
 
 use lasthop_fabric::{Fabric, UpcallLimits, UpcallReader, UpcallRecord, upcalls};
-use lasthop_verdict::{Batch, DropReason, Module, PortId, PortSettings, Upcall, UpcallReason, Verdicts};
+use lasthop_module_api::{Batch, DropReason, Module, PortId, PortSettings, Upcall, UpcallReason, Verdicts};
 use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4, GSO_TCPV6};
 use lasthop_wire::{Metadata, Offload};
 use proptest::prelude::*;

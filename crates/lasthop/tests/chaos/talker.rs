@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
-use lasthop_guest::{ALL_FEATURES, Guest, GuestError, GuestOptions};
+use lasthop_frontend::{ALL_FEATURES, Guest, GuestError, GuestOptions};
 use lasthop_ring::{DESC_NEXT, DESC_WRITE, Descriptor};
 
 use crate::action::may_die;

@@ -27,5 +27,5 @@ pub(crate) fn fds(pid: u32) -> usize {
 /// Mappings of guests' memory in a process.
 pub(crate) fn guest_mappings(pid: u32) -> usize {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).expect("the process lives");
-    maps.lines().filter(|line| line.contains("memfd:lasthop-guest")).count()
+    maps.lines().filter(|line| line.contains("memfd:lasthop-frontend")).count()
 }

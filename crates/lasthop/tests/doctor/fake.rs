@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use lasthop_guest::ALL_FEATURES;
+use lasthop_frontend::ALL_FEATURES;
 use lasthop_guestmem::{Mapping, memfd};
 use lasthop_vhost::features::{self, protocol};
 use lasthop_vhost::front::FrontEnd;

@@ -1,6 +1,6 @@
 //! Guests that run, and whose packets do not arrive, or arrive slower than they could.
 
-use lasthop_guest::{Guest, GuestOptions};
+use lasthop_frontend::{Guest, GuestOptions};
 use lasthop_vhost::features;
 
 use crate::support::{Switch, eventually};

@@ -9,7 +9,7 @@ mod rings;
 #[path = "../support/mod.rs"]
 mod support;
 
-use lasthop_guest::Guest;
+use lasthop_frontend::Guest;
 use support::guests::{ONE, TWO, frame, guest, guest_with};
 use support::{Answer, Switch, eventually, module};
 

@@ -1,6 +1,6 @@
 //! Drivers that are absent, half way, broken, or do not take their frames.
 
-use lasthop_guest::{Guest, GuestOptions};
+use lasthop_frontend::{Guest, GuestOptions};
 use lasthop_vhost::features;
 
 use crate::fake::Fake;

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lasthop_guest::Guest;
+use lasthop_frontend::Guest;
 use lasthop_wire::Offload;
 
 use crate::plane::{Ends, Plane, two_guests};

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use lasthop_control::client::{Client, ClientError};
-use lasthop_control::family::FlowMessage;
+use lasthop_dpif::client::{Client, ClientError};
+use lasthop_dpif::family::FlowMessage;
 use lasthop_flow::Action;
-use lasthop_guest::Guest;
+use lasthop_frontend::Guest;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use rustix::process::Signal;

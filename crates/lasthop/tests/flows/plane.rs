@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lasthop_control::client::{Client, ClientError};
-use lasthop_control::family::{DatapathMessage, FlowMessage, PacketMessage, VportKind, VportMessage};
-use lasthop_control::message::Messages;
+use lasthop_dpif::client::{Client, ClientError};
+use lasthop_dpif::family::{DatapathMessage, FlowMessage, PacketMessage, VportKind, VportMessage};
+use lasthop_dpif::message::Messages;
 use lasthop_flow::{Action, Ethernet, FlowKey, Ufid};
-use lasthop_guest::Guest;
-use lasthop_verdict::Mac;
+use lasthop_frontend::Guest;
+use lasthop_module_api::Mac;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 

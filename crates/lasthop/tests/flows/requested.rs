@@ -1,7 +1,7 @@
 //! Ports that are not configured: devices that a control plane names, and taps that are made for it.
 
-use lasthop_control::client::ClientError;
-use lasthop_control::family::{VportKind, VportMessage};
+use lasthop_dpif::client::ClientError;
+use lasthop_dpif::family::{VportKind, VportMessage};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 

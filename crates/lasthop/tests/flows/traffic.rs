@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicBool;
 
-use lasthop_control::family::PacketMessage;
+use lasthop_dpif::family::PacketMessage;
 use lasthop_flow::Action;
 
 use crate::plane::{Ends, Plane, two_guests, two_vnics};

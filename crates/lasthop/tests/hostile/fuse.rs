@@ -3,7 +3,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use lasthop_control::client::Client;
+use lasthop_dpif::client::Client;
 use lasthop_vhost::message::request;
 use rustix::process::Signal;
 

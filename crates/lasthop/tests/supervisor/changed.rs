@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use lasthop_guest::Guest;
+use lasthop_frontend::Guest;
 
 use crate::service::{Service, is_hung_up_on};
 use crate::support::eventually;

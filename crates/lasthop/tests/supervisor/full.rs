@@ -7,7 +7,7 @@ use crate::service::{MANAGER, Service};
 use crate::support::guests::{ONE, TWO, frame, receive, send};
 use crate::support::{Switch, eventually, lasthop, namespaces};
 
-use lasthop_guest::{Guest, GuestOptions};
+use lasthop_frontend::{Guest, GuestOptions};
 
 /// Mounts a small file system at `$1`, in a mount namespace of its own, and becomes the rest of the words.
 const WITH_DISK: &str = "mount -t tmpfs -o size=64k,mode=755 lasthop-test \"$1\" && shift && exec \"$@\"";

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use lasthop_control::client::Client;
-use lasthop_guest::GuestOptions;
+use lasthop_dpif::client::Client;
+use lasthop_frontend::GuestOptions;
 use rustix::process::Signal;
 
 use crate::service::{Service, is_hung_up_on, kinds};

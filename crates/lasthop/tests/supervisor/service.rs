@@ -5,7 +5,7 @@ use std::io::Write;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use lasthop_guest::Guest;
+use lasthop_frontend::Guest;
 use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;

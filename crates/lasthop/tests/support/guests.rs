@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lasthop_guest::{Guest, GuestOptions};
+use lasthop_frontend::{Guest, GuestOptions};
 use lasthop_wire::Offload;
 use serde_json::Value;
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use lasthop_guest::Guest;
+use lasthop_frontend::Guest;
 use lasthop_wire::Offload;
 
 use super::eventually;

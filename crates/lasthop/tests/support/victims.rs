@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use lasthop_guest::{Guest, GuestOptions};
+use lasthop_frontend::{Guest, GuestOptions};
 
 use super::guests::{ONE, TWO, WAIT, frame, guest, running, send};
 use super::{Switch, eventually};

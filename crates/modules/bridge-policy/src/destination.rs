@@ -1,6 +1,6 @@
 //! Destination addresses: to one port, to all, or to none.
 
-use lasthop_verdict::DropReason;
+use lasthop_module_api::DropReason;
 
 use crate::GROUP;
 use crate::recorder::{MAC_BITS, MAC_ONES, Recorder, digits_apart};

@@ -1,6 +1,6 @@
 //! Kinds of floods, each of which has a limit of its own.
 
-use lasthop_verdict::{DropReason, StormLimits};
+use lasthop_module_api::{DropReason, StormLimits};
 
 use crate::GROUP;
 use crate::recorder::{MAC_ONES, Recorder, mac_digits_apart};

@@ -1,6 +1,6 @@
 //! Which ports do not talk to each other: isolated ones among themselves, and uplinks, unless both let others' frames through.
 
-use lasthop_verdict::{DropReason, PortKind};
+use lasthop_module_api::{DropReason, PortKind};
 
 /// A port's class, and the classes that it keeps away from. Most ports have none.
 ///

@@ -25,7 +25,7 @@
 //!
 //! ```
 //! use lasthop_bridge_policy::{Unrecorded, classify};
-//! use lasthop_verdict::{DropReason, FrameTag, PortVlans, Vid};
+//! use lasthop_module_api::{DropReason, FrameTag, PortVlans, Vid};
 //!
 //! let access = PortVlans::Access(Vid::try_from(5).unwrap());
 //! assert_eq!(classify(&access, None, &mut Unrecorded), Ok((5, FrameTag::None)));

@@ -1,6 +1,6 @@
 //! Source addresses: which ones may come from a port.
 
-use lasthop_verdict::DropReason;
+use lasthop_module_api::DropReason;
 
 use crate::GROUP;
 use crate::recorder::{MAC_ONES, Recorder, mac_digits_apart};

@@ -1,6 +1,6 @@
 //! The VLAN that a frame belongs to.
 
-use lasthop_verdict::{DropReason, FrameTag, NO_VID, PortVlans};
+use lasthop_module_api::{DropReason, FrameTag, NO_VID, PortVlans};
 
 use crate::recorder::{Recorder, TCI_VID, VID_BITS, digits_apart};
 

@@ -4,7 +4,7 @@ use lasthop_bridge_policy::{
     FloodKind, IsolationClass, MAC_ONES, Recorder, SourceEntry, TCI_VID, Target, admit, classify,
     entry_holds, refused_source_bits, route,
 };
-use lasthop_verdict::{DropReason, FrameTag, PortKind, PortVlans, StormLimits, Vid};
+use lasthop_module_api::{DropReason, FrameTag, PortKind, PortVlans, StormLimits, Vid};
 use proptest::prelude::*;
 
 /// The port that frames come from.

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use lasthop_verdict::DropReason;
+use lasthop_module_api::DropReason;
 
 use crate::group::{Arp, Ethernet, Group, Icmp, Ipv4, Ipv6, Lse, NeighbourDiscovery, Ports};
 use crate::key::{Nsh, Vlan};

@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use lasthop_verdict::Mac;
+use lasthop_module_api::Mac;
 
 /// Fields that are matched and rewritten together: one `OVS_KEY_ATTR_*` of fixed size.
 pub trait Group: Copy + Default + PartialEq {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use criterion::{Criterion, Throughput};
 use lasthop_flow::{Action, Ethernet, FlowKey, Ipv4, Match, Ports, Ufid};
 use lasthop_flowtable::{FlowModule, FlowSelector, FlowSpec};
-use lasthop_verdict::{BATCH_PACKETS_MAX, Batch, Hashes, Header, Mac, Module, PortId, Verdicts};
+use lasthop_module_api::{BATCH_PACKETS_MAX, Batch, Hashes, Header, Mac, Module, PortId, Verdicts};
 use lasthop_wire::Offload;
 
 const NOW_NS: u64 = 1 << 40;

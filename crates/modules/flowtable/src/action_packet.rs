@@ -1,6 +1,6 @@
 //! A copy of a packet on its way through actions: headers are pushed and popped.
 
-use lasthop_verdict::{DropReason, Header, IMAGE_FETCH_BYTES};
+use lasthop_module_api::{DropReason, Header, IMAGE_FETCH_BYTES};
 use lasthop_wire::headers::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_NSH, ETHERTYPES_MPLS, MACS_BYTES};
 use lasthop_wire::key::{LinkLayer, Offsets, VLAN_PRESENT, extract, field, nsh_field, wide_field};
 use lasthop_wire::{Key, Metadata};

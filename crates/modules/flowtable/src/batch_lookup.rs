@@ -11,7 +11,7 @@
 //!     step 3   whether they are it, and their statistics
 //! ```
 
-use lasthop_verdict::BATCH_PACKETS_MAX;
+use lasthop_module_api::BATCH_PACKETS_MAX;
 use lasthop_wire::Key;
 
 use crate::bounds::BATCH_LOOKUP_MASKS;

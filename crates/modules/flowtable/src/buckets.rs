@@ -14,7 +14,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use lasthop_exchange::prefetch;
+use lasthop_sync::prefetch;
 
 use crate::bounds::{FLOWS_MAX, PROBES_MAX};
 

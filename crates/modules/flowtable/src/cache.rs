@@ -10,7 +10,7 @@
 
 use std::ops::RangeInclusive;
 
-use lasthop_exchange::prefetch;
+use lasthop_sync::prefetch;
 
 /// Words of an entry that are not its key.
 const HEAD_WORDS: usize = 4;

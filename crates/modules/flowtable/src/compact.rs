@@ -1,7 +1,7 @@
 //! From keys as the control interface has them to the words that packets are compared by.
 
 use lasthop_flow::{CtKey, FlowKey, Ipv4, Ipv6, Match, Nsh, NshContext, Vlan};
-use lasthop_verdict::Mac;
+use lasthop_module_api::Mac;
 use lasthop_wire::Key;
 use lasthop_wire::key::{ETHERTYPE_802_2, Field, VLAN_PRESENT, field, nsh_field, wide_field};
 

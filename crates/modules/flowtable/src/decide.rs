@@ -7,7 +7,7 @@
 
 use std::sync::atomic::Ordering;
 
-use lasthop_verdict::{BATCH_PACKETS_MAX, Batch, DropReason, Header, Verdicts};
+use lasthop_module_api::{BATCH_PACKETS_MAX, Batch, DropReason, Header, Verdicts};
 use lasthop_wire::key::{extract, field};
 use lasthop_wire::{Key, Metadata};
 

@@ -3,7 +3,7 @@
 use lasthop_flow::{
     Arp, Ethernet, FlowKey, Icmp, Ipv4, Ipv6, NeighbourDiscovery, Nsh, NshContext, Ports, Vlan,
 };
-use lasthop_verdict::{IMAGE_FETCH_BYTES, Mac};
+use lasthop_module_api::{IMAGE_FETCH_BYTES, Mac};
 use lasthop_wire::key::{
     ETHERTYPE_802_2, FRAGMENT_LATER, Field, VLAN_PRESENT, extract, field, nsh_field, wide_field,
 };

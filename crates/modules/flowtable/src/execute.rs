@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use lasthop_flow::drop_reason;
-use lasthop_verdict::{DropReason, Header, Output, PortId, Upcall, UpcallReason, Verdicts};
+use lasthop_module_api::{DropReason, Header, Output, PortId, Upcall, UpcallReason, Verdicts};
 use lasthop_wire::key::{LinkLayer, field};
 use lasthop_wire::{Key, Metadata};
 

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use lasthop_verdict::{Batch, DropReason, Module, PortId, PortSettings, Verdicts};
+use lasthop_module_api::{Batch, DropReason, Module, PortId, PortSettings, Verdicts};
 
 use crate::FlowModule;
 use crate::execution::Execution;

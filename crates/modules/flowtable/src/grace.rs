@@ -11,7 +11,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use lasthop_exchange::{WORKERS_MAX, full_fence};
+use lasthop_sync::{WORKERS_MAX, full_fence};
 
 /// One worker's visits, on cache lines of their own.
 #[derive(Debug, Default)]

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use lasthop_verdict::{BATCH_PACKETS_MAX, Header};
+use lasthop_module_api::{BATCH_PACKETS_MAX, Header};
 use lasthop_wire::key::{KEY_WORDS, MINI_KEY4_WORDS, MINI_KEY6_WORDS, extract, field};
 use lasthop_wire::{Key, Metadata};
 

@@ -5,11 +5,11 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use lasthop_exchange::WORKERS_MAX;
-use lasthop_verdict::{
+use lasthop_module_api::{
     BATCH_PACKETS_MAX, Batch, DropReason, FdbEntry, FdbMove, Hashes, Header, Mac, Module, PORTS_MAX, PortId,
     PortKind, PortSettings, Upcall, Verdicts, Vid,
 };
+use lasthop_sync::WORKERS_MAX;
 use lasthop_wire::Key;
 
 use crate::bounds::EXECUTIONS_MAX;

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
-use lasthop_verdict::{PORTS_MAX, PortId};
+use lasthop_module_api::{PORTS_MAX, PortId};
 
 /// Numbers that there are, as in the Open vSwitch datapath.
 pub(crate) const NUMBERS: usize = 1 << 16;

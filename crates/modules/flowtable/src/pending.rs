@@ -16,8 +16,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use lasthop_exchange::WORKERS_MAX;
-use lasthop_verdict::{BATCH_PACKETS_MAX, PortId};
+use lasthop_module_api::{BATCH_PACKETS_MAX, PortId};
+use lasthop_sync::WORKERS_MAX;
 
 use crate::bounds::{
     CROWDS_MAX, FORGOTTEN_NS, PENDING_FLOWS, PENDING_NS_MAX, PENDING_PACKETS_MAX, PENDING_WAYS,

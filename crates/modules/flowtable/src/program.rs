@@ -332,7 +332,7 @@ fn pack(bytes: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use lasthop_flow::{CheckLength, Ethernet, Ports, SampleAction, Userspace};
-    use lasthop_verdict::Mac;
+    use lasthop_module_api::Mac;
 
     use super::*;
 

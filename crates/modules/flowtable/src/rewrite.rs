@@ -3,7 +3,7 @@
 //! A complete checksum is updated by the changed words. A partial one holds the sum of the pseudo header
 //! alone, not complemented. It follows the addresses only, since the rest is summed later.
 
-use lasthop_verdict::{DropReason, Header};
+use lasthop_module_api::{DropReason, Header};
 use lasthop_wire::headers::{
     ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_NSH, ETHERTYPE_RARP, ETHERTYPES_MPLS,
     IPV6_BYTES, PROTO_ICMP, PROTO_ICMPV6, PROTO_SCTP, PROTO_TCP, PROTO_UDP,

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use lasthop_exchange::WORKERS_MAX;
 use lasthop_flow::FlowStats;
+use lasthop_sync::WORKERS_MAX;
 use lasthop_wire::Key;
 
 use crate::arena::Arena;

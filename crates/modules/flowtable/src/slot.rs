@@ -11,7 +11,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use lasthop_exchange::prefetch;
+use lasthop_sync::prefetch;
 use lasthop_wire::Key;
 use lasthop_wire::key::{KEY_WORDS, KEY_WORDS_SHORT};
 

@@ -13,8 +13,8 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use lasthop_exchange::{WORKERS_MAX, prefetch};
 use lasthop_flow::FlowStats;
+use lasthop_sync::{WORKERS_MAX, prefetch};
 
 use crate::bounds::{FLOWS_MAX, STATS_STOCK, STATS_STOCK_MAX};
 use crate::chunks::Chunks;

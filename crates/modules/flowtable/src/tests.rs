@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use lasthop_flow::{Action, Ethernet, FlowKey, FlowStats, Ipv4, Match, Ports, Ufid, Userspace};
-use lasthop_verdict::{BATCH_PACKETS_MAX, Header};
+use lasthop_module_api::{BATCH_PACKETS_MAX, Header};
 use lasthop_wire::{Key, Metadata, Offload};
 use proptest::prelude::*;
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use lasthop_flow::{Action, Ethernet, FlowKey, FlowStats, Match, Ufid};
 use lasthop_flowtable::{FlowModule, FlowSelector, FlowSpec, Removed};
-use lasthop_verdict::{BATCH_PACKETS_MAX, Batch, Hashes, Header, Mac, Module, PortId, Verdicts};
+use lasthop_module_api::{BATCH_PACKETS_MAX, Batch, Hashes, Header, Mac, Module, PortId, Verdicts};
 use lasthop_wire::Offload;
 
 const WORKERS: usize = 3;

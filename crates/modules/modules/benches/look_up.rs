@@ -4,10 +4,10 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{Criterion, Throughput};
-use lasthop_modules::{Bridge, BridgeSettings, Dummy, FDB_ENTRIES_LIMIT};
-use lasthop_verdict::{
+use lasthop_module_api::{
     BATCH_PACKETS_MAX, Batch, Hashes, Header, Mac, Module, PortId, PortSettings, Verdicts,
 };
+use lasthop_modules::{Bridge, BridgeSettings, Dummy, FDB_ENTRIES_LIMIT};
 use lasthop_wire::Offload;
 
 const NOW_NS: u64 = 1 << 40;

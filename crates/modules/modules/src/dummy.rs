@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use lasthop_verdict::{Batch, DropReason, Module, PORTS_MAX, PortId, PortSettings, PortVlans, Verdicts};
+use lasthop_module_api::{Batch, DropReason, Module, PORTS_MAX, PortId, PortSettings, PortVlans, Verdicts};
 
 /// Frames from one port of a pair go to the other: the cost of the switch with no decision to make.
 ///

@@ -4,7 +4,7 @@
 //! addresses as an IEEE 802.1D bridge does. [`by_name`] makes the one that `--module` names. [`Switches`] hands
 //! each port's frames to the module of the port's own switch, and [`Unattached`] is for ports that have none.
 //!
-//! **Contract.** As of `lasthop-verdict`: every packet of a batch gets at least one output or one drop with a
+//! **Contract.** As of `lasthop-module-api`: every packet of a batch gets at least one output or one drop with a
 //! reason. Time and randomness come from the caller: time with each call, the bridge's hash key in its
 //! settings.
 //!
@@ -38,7 +38,7 @@ pub use dummy::Dummy;
 pub use switches::Switches;
 pub use unattached::Unattached;
 
-use lasthop_verdict::Module;
+use lasthop_module_api::Module;
 
 /// The names that [`by_name`] knows.
 pub const NAMES: &[&str] = &["bridge", "dummy"];

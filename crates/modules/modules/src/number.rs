@@ -1,6 +1,6 @@
 //! The one thing that every module asks of a new port.
 
-use lasthop_verdict::{PORTS_MAX, PortId, PortSettings};
+use lasthop_module_api::{PORTS_MAX, PortId, PortSettings};
 
 /// Refuses a port whose number is beyond all tables.
 pub(crate) fn check(port: PortId, settings: &PortSettings) -> Result<(), String> {

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-use lasthop_verdict::{
+use lasthop_module_api::{
     Batch, DropReason, FdbEntry, FdbMove, Mac, Module, PORTS_MAX, PortId, PortSettings, SWITCHES_MAX,
     SwitchId, Upcall, Verdicts, Vid,
 };

@@ -1,6 +1,6 @@
 //! A module with a clock and frames, for tests.
 
-use lasthop_verdict::{
+use lasthop_module_api::{
     BATCH_PACKETS_MAX, Batch, DropReason, Hashes, Header, Mac, Module, PORTS_MAX, PortId, PortSettings,
     Verdicts,
 };

@@ -1,6 +1,6 @@
 //! For ports that are there and belong to no switch yet, or not any more.
 
-use lasthop_verdict::{Batch, DropReason, Module, PortId, PortSettings, Verdicts};
+use lasthop_module_api::{Batch, DropReason, Module, PortId, PortSettings, Verdicts};
 
 /// Drops everything, and brings nothing to any port.
 #[derive(Clone, Copy, Debug, Default)]

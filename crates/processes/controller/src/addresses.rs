@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use lasthop_bridge_policy::entry_holds;
-use lasthop_verdict::Vid;
+use lasthop_module_api::Vid;
 
 use crate::bounds::MOVES_MAX;
 use crate::ports::Port;

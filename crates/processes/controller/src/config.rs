@@ -1,6 +1,6 @@
 //! Settings of switches that the controller gets, and addresses that it reports.
 
-use lasthop_verdict::{Mac, Vid};
+use lasthop_module_api::{Mac, Vid};
 
 use crate::bounds::ADDRESSES_MAX;
 

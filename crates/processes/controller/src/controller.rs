@@ -10,10 +10,10 @@
 
 use std::collections::BTreeMap;
 
-use lasthop_control::family::{DatapathMessage, FlowMessage, PacketMessage, VportKind, VportMessage};
-use lasthop_control::talk::{Ask, Told};
+use lasthop_dpif::family::{DatapathMessage, FlowMessage, PacketMessage, VportKind, VportMessage};
+use lasthop_dpif::talk::{Ask, Told};
 use lasthop_flow::{Action, FlowKey, Match};
-use lasthop_verdict::{DropReason, Mac, NO_VID, PortSettings, Vid};
+use lasthop_module_api::{DropReason, Mac, NO_VID, PortSettings, Vid};
 
 use crate::LINKS;
 use crate::bounds::{

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 
 use lasthop_bridge_policy::{FloodKind, SourceEntry, Target, classify};
 use lasthop_flow::{Action, Vlan};
-use lasthop_verdict::{DropReason, FrameTag, TagEdit, TagForm};
+use lasthop_module_api::{DropReason, FrameTag, TagEdit, TagForm};
 use lasthop_wire::headers::ETHERTYPE_VLAN;
 
 use crate::addresses::{Addresses, FdbKey};

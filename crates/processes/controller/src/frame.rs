@@ -6,7 +6,7 @@
 
 use lasthop_bridge_policy::{Recorder, TCI_VID, digits_apart, refused_source_bits};
 use lasthop_flow::{Ethernet, FlowKey, Match, VLAN_PRESENT, Vlan};
-use lasthop_verdict::{DropReason, FrameTag, Mac, NO_VID};
+use lasthop_module_api::{DropReason, FrameTag, Mac, NO_VID};
 use lasthop_wire::headers::ETHERTYPE_VLAN;
 use lasthop_wire::key::ETHERTYPE_802_2;
 

@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use lasthop_control::server::Family;
-use lasthop_control::talk::{self, Ask, Told};
+use lasthop_dpif::server::Family;
+use lasthop_dpif::talk::{self, Ask, Told};
 
 use crate::bounds::{BATCH_BYTES, BATCH_REQUESTS};
 

@@ -1,7 +1,7 @@
 //! A port as the controller knows it: the VLANs it carries, in which form, and the ports it may reach. The rules are the bridge's (`lasthop_bridge_policy`).
 
 use lasthop_bridge_policy::IsolationClass;
-use lasthop_verdict::{DropReason, Mac, PortSettings, TagForm};
+use lasthop_module_api::{DropReason, Mac, PortSettings, TagForm};
 
 /// A port that has a number.
 #[derive(Clone, Debug)]

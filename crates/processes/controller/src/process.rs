@@ -10,9 +10,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use crate::{Controller, LINKS, StaticAddress, SwitchConfig};
-use lasthop_control::bounds::DATAGRAM_BYTES_MAX;
+use lasthop_dpif::bounds::DATAGRAM_BYTES_MAX;
 use lasthop_foreign::{ForeignFd, Shortage};
-use lasthop_verdict::{PortSettings, SwitchId};
+use lasthop_module_api::{PortSettings, SwitchId};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
@@ -38,7 +38,7 @@ pub fn run(mode: sandbox::SandboxMode) -> Result<(), Fault> {
     // Signals to a whole group are for the supervisor.
     signals::ignore()?;
     // Named, because it was started as /proc/self/exe.
-    let _ = rustix::thread::set_name(c"lasthop-control");
+    let _ = rustix::thread::set_name(c"lasthop-dpif");
     let mut channel: Channel<ControllerReport, ControllerOrder> = take_channel()?;
     let kept = KeptFds { channel: channel.as_fd() };
     match sandbox::enter(ProcessRole::Controller, mode, &kept, ControllerReport::Forbidden) {

@@ -1,7 +1,7 @@
 //! The purpose of each request, and the epoch of the switch that its answer is for.
 
-use lasthop_control::family::{Band, FlowMessage, MeterMessage};
-use lasthop_control::talk::Ask;
+use lasthop_dpif::family::{Band, FlowMessage, MeterMessage};
+use lasthop_dpif::talk::Ask;
 use lasthop_flow::{Match, Ufid};
 
 use crate::open_packets::InputPort;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use lasthop_bridge_policy::{FloodKind, MAC_ONES};
 use lasthop_flow::{Action, FlowKey, FlowStats, Match, Ufid};
-use lasthop_verdict::{DropReason, Mac, PortSettings, PortVlans, Vid};
+use lasthop_module_api::{DropReason, Mac, PortSettings, PortVlans, Vid};
 
 use crate::addresses::{AddressLimits, Addresses, FdbKey, LearnResult, Static};
 use crate::bounds::{

@@ -14,7 +14,7 @@ use lasthop_fabric::Drops as DropCounters;
 use lasthop_fabric::bounds::TAP_BYTES;
 use lasthop_flowtable::{Executions, FlowModule};
 use lasthop_guestmem::Mapping;
-use lasthop_verdict::{FdbEntry, FdbMove, PortId, SwitchId};
+use lasthop_module_api::{FdbEntry, FdbMove, PortId, SwitchId};
 
 use lasthop_api::capture::{CaptureSpec, Sighting};
 use lasthop_api::facts::MoveFacts;

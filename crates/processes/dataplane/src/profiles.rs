@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use lasthop_engine::{EngineProfile, PortTicks, RunningProfile, StageProfile, StageTicks, WorkStage};
 use lasthop_foreign::{ForeignFd, discard};
-use lasthop_verdict::PortId;
+use lasthop_module_api::PortId;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, send, shutdown};

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use lasthop_engine::SchedulerView;
 use lasthop_foreign::ForeignFd;
+use lasthop_module_api::PortId;
 use lasthop_sched::{CpuState, GuestView};
 use lasthop_sched_view::ViewReader;
 use lasthop_sched_view::layout::Slot;
-use lasthop_verdict::PortId;
 
 use lasthop_api::sched::{PolicyModes, SeenGuest};
 use lasthop_runtime::fault::Fault;

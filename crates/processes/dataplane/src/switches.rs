@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use lasthop_flowtable::{Executions, FlowModule};
+use lasthop_module_api::{Module, PortId, PortSettings, SwitchId};
 use lasthop_modules::{Bridge, BridgeSettings, Dummy, FDB_ENTRIES_MAX, Switches, Unattached, by_name};
-use lasthop_verdict::{Module, PortId, PortSettings, SwitchId};
 
 use lasthop_api::modules::FLOW;
 use lasthop_api::report::SwitchInside;

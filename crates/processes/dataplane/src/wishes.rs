@@ -3,9 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lasthop_control::datapath::{Readiness, WantedPort};
-use lasthop_control::family::VportKind;
-use lasthop_control::{Errno, Refusal};
+use lasthop_dpif::datapath::{Readiness, WantedPort};
+use lasthop_dpif::family::VportKind;
+use lasthop_dpif::{Errno, Refusal};
 
 use lasthop_api::orders::{Report, WantedDevice, WantedKind};
 
@@ -91,7 +91,7 @@ impl Wishes {
 
 #[cfg(test)]
 mod tests {
-    use lasthop_control::server::PeerId;
+    use lasthop_dpif::server::PeerId;
 
     use super::*;
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-use lasthop_guest::{Vnic, VnicOptions, VnicPair};
+use lasthop_frontend::{Vnic, VnicOptions, VnicPair};
 use lasthop_vhost::features;
 use lasthop_wire::vnet::{HEADER_BYTES, HEADER_BYTES_LEGACY};
 

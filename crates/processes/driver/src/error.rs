@@ -2,7 +2,7 @@
 
 use std::io;
 
-use lasthop_guest::GuestError;
+use lasthop_frontend::GuestError;
 use thiserror::Error;
 
 use crate::{DevicePortId, QueueError};

@@ -1,6 +1,6 @@
 //! Buffers for frames from a device to the switch.
 
-use lasthop_guest::{GuestError, VnicPair};
+use lasthop_frontend::{GuestError, VnicPair};
 use lasthop_guestmem::{Segment, StaleSegment};
 
 use crate::bounds::{RECEIVE_AT, RECEIVE_SLOT_BYTES, RECEIVE_SLOTS};

@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
-use lasthop_guest::VnicPair;
+use lasthop_frontend::VnicPair;
 
 use crate::watch::{Interest, Source, Watch};
 use crate::{DevicePortId, Next, Queue, QueueError};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use lasthop_guest::{GuestError, VnicPair};
+use lasthop_frontend::{GuestError, VnicPair};
 use lasthop_guestmem::Segment;
 use lasthop_ring::Used;
 use lasthop_wire::vnet::HEADER_BYTES;

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use lasthop_guest::{GuestError, VnicPair};
+use lasthop_frontend::{GuestError, VnicPair};
 use lasthop_guestmem::StaleSegment;
 use lasthop_wire::vnet::HEADER_BYTES;
 use rustix::io::Errno;

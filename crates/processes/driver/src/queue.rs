@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
 
-use lasthop_guest::{GuestError, VnicPair};
+use lasthop_frontend::{GuestError, VnicPair};
 use thiserror::Error;
 
 use lasthop_device::{DeviceDropReason, DriverCounters};

@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use lasthop_guest::VnicPair;
+use lasthop_frontend::VnicPair;
 use lasthop_guestmem::{Mapping, StaleSegment};
 use rustix::io::Errno;
 

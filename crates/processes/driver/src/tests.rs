@@ -5,7 +5,7 @@ use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use lasthop_guest::{GuestError, Vnic, VnicPair};
+use lasthop_frontend::{GuestError, Vnic, VnicPair};
 use lasthop_guestmem::{MemoryMap, Segment};
 use lasthop_ring::DeviceRing;
 use lasthop_vhost::{Device, ForeignFd, Offer, RingStart, Session, features};
@@ -82,7 +82,7 @@ fn switch() -> (UnixStream, Receiver<(u16, DeviceRing)>, Receiver<Arc<MemoryMap>
 fn world() -> World {
     let (front, rings, maps) = switch();
     let needs = crate::packet::NEEDS;
-    let options = lasthop_guest::VnicOptions {
+    let options = lasthop_frontend::VnicOptions {
         features: u64::MAX,
         queue_pairs: 1,
         rx_entries: needs.rx_entries,

@@ -284,7 +284,7 @@ fn add_drops(drops: &mut report::DropCounts, (known, side): (&Drops, &str), past
 #[cfg(test)]
 mod tests {
     use lasthop_engine::NAMES_BYTES;
-    use lasthop_verdict::DropReason;
+    use lasthop_module_api::DropReason;
 
     use super::*;
 

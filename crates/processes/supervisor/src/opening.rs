@@ -3,7 +3,7 @@
 use lasthop_device::OpenedDevice;
 use lasthop_netdev::{OpenError, TapOptions, Uplink, UplinkOptions};
 
-use lasthop_verdict::Mac;
+use lasthop_module_api::Mac;
 
 use lasthop_api::mac;
 use lasthop_api::port::{BackendChoice, HostAccess, PortSpec};

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use lasthop_verdict::PORTS_MAX;
+use lasthop_module_api::PORTS_MAX;
 
 use lasthop_api::capture::CaptureSpec;
 use lasthop_api::names;

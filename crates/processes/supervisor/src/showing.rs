@@ -84,7 +84,7 @@ impl Reports<'_> {
             backend: facts.map(|facts| facts.backend),
             backend_why: device.choice().map(str::to_owned),
             mtu: device.mtu_bytes(),
-            mac: facts.map(|facts| lasthop_verdict::Mac(facts.mac).to_string()),
+            mac: facts.map(|facts| lasthop_module_api::Mac(facts.mac).to_string()),
             has_link: device.has_link(),
             is_of_bridge: device.is_of_bridge(),
             features: inside.as_ref().map(|inside| inside.features.clone()).unwrap_or_default(),

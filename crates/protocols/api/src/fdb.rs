@@ -1,6 +1,6 @@
 //! Static entries of the forwarding table: in the configuration file, on the command line, in a request.
 
-use lasthop_verdict::{Mac, Vid};
+use lasthop_module_api::{Mac, Vid};
 use serde::{Deserialize, Serialize};
 
 use crate::vnic::{Name, VnicSpec, check_mac, mac_text, vid_number};
@@ -66,7 +66,7 @@ pub fn too_many() -> Fault {
 
 /// `Mac` as text.
 mod required_mac {
-    use lasthop_verdict::Mac;
+    use lasthop_module_api::Mac;
     use serde::{Deserializer, Serializer};
 
     use super::mac_text;

@@ -1,6 +1,6 @@
 //! An address for a guest whose vnic has none, and for a tap.
 
-use lasthop_verdict::Mac;
+use lasthop_module_api::Mac;
 
 use crate::report::VnicReport;
 

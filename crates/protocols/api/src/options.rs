@@ -2,8 +2,8 @@
 
 use std::str::FromStr;
 
+use lasthop_module_api::StormLimits;
 use lasthop_runtime::fault::Fault;
-use lasthop_verdict::StormLimits;
 
 /// A key and its value.
 pub(crate) type Setting<'a> = (&'a str, &'a str);

@@ -135,7 +135,7 @@ fn padded(out: &mut Vec<u8>, bytes: &[u8]) {
 
 #[cfg(test)]
 mod tests {
-    use lasthop_verdict::DropReason;
+    use lasthop_module_api::DropReason;
     use pcap_parser::{Block, PcapNGOption, parse_pcapng};
 
     use super::*;

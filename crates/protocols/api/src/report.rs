@@ -7,7 +7,7 @@ pub use device_port::{DeviceCounters, DevicePortList, DevicePortReport, DriverFa
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use lasthop_verdict::{Mac, PortVlans, Vid, VlanSet};
+use lasthop_module_api::{Mac, PortVlans, Vid, VlanSet};
 use serde::{Deserialize, Serialize};
 
 use crate::fdb::StaticEntry;

@@ -298,7 +298,7 @@ mod tests {
     #[test]
     fn entries_come_and_go_and_come_again_with_their_vnic() {
         let entry = |mac: u8, vnic: &str| StaticEntry {
-            mac: lasthop_verdict::Mac([2, 0, 0, 0, 0, mac]),
+            mac: lasthop_module_api::Mac([2, 0, 0, 0, 0, mac]),
             vlan: None,
             vnic: name(vnic),
         };

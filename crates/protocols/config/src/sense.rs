@@ -1,6 +1,6 @@
 //! Whether a vnic or a switch makes sense, alone and beside the others of its file.
 
-use lasthop_verdict::PortVlans;
+use lasthop_module_api::PortVlans;
 
 use lasthop_api::port::{self, PortSpec};
 use lasthop_api::switches::{self, SwitchSpec};

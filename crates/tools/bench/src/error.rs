@@ -1,7 +1,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use lasthop_guest::GuestError;
+use lasthop_frontend::GuestError;
 use thiserror::Error;
 
 /// Why there is no measurement.

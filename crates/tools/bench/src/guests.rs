@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use lasthop_guest::GuestError;
+use lasthop_frontend::GuestError;
 
 use crate::stock::StockGuests;
 use crate::work::{Done, Station, Tally};

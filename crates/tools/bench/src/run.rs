@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use lasthop_guest::GuestOptions;
+use lasthop_frontend::GuestOptions;
 use lasthop_vhost::features;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use lasthop_control::message::{Messages, NetlinkMessage};
-use lasthop_control::private::{END, HELLO, Hello, JOIN, REJOIN, decode_number, number};
+use lasthop_dpif::message::{Messages, NetlinkMessage};
+use lasthop_dpif::private::{END, HELLO, Hello, JOIN, REJOIN, decode_number, number};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 

@@ -9,9 +9,9 @@ use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use lasthop_control::family::VportMessage;
-use lasthop_control::message::{Messages, NetlinkMessage};
-use lasthop_control::server::Family;
+use lasthop_dpif::family::VportMessage;
+use lasthop_dpif::message::{Messages, NetlinkMessage};
+use lasthop_dpif::server::Family;
 
 /// How long the switch may take to hear that a device has moved. Usually it takes a millisecond; OVS's main thread waits meanwhile.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -85,7 +85,7 @@ fn device(answer: &[u8]) -> Option<(u32, VportMessage)> {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use lasthop_control::message::{NetlinkHeader, encode_datapath};
+    use lasthop_dpif::message::{NetlinkHeader, encode_datapath};
 
     use super::*;
 

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Instant;
 
-use lasthop_control::private::{JOIN, LEAVE, LISTEN, number};
+use lasthop_dpif::private::{JOIN, LEAVE, LISTEN, number};
 use rustix::io::Errno;
 
 use crate::connect::{self, ConnectionRequest, ControlSocket};

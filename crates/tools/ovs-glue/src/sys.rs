@@ -13,7 +13,7 @@ use crate::descriptor::borrow;
 use crate::switch_socket::Datagram;
 use crate::table::{self, NetlinkSocket};
 use crate::{moved, probe};
-use lasthop_control::private::END;
+use lasthop_dpif::private::END;
 
 /// Bytes of a message's length and type.
 const START_BYTES: usize = 6;

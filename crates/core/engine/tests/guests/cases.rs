@@ -1,7 +1,7 @@
 use crate::support::{TestSwitch, config, eventually, frame, receive, send};
 use lasthop_engine::PortState;
-use lasthop_guest::GuestOptions;
-use lasthop_verdict::{DropReason, Mac};
+use lasthop_frontend::GuestOptions;
+use lasthop_module_api::{DropReason, Mac};
 use lasthop_vhost::features;
 
 #[test]
@@ -134,7 +134,7 @@ fn a_guest_that_resets_stops_and_comes_back_goes_on() {
     drop(one);
     eventually("the port is free", || switch.port(one_port).state == PortState::Waiting);
     let socket = switch.serve(one_port);
-    let mut again = lasthop_guest::Guest::over(socket, GuestOptions::plain()).unwrap();
+    let mut again = lasthop_frontend::Guest::over(socket, GuestOptions::plain()).unwrap();
     send(&mut again, &frame(2, 1, 102, 100));
     assert_eq!(receive(&mut other), frame(2, 1, 102, 100));
     switch.assert_conserved();
@@ -269,7 +269,7 @@ fn make_blocking(call: impl std::os::fd::AsFd) {
 }
 
 /// Makes the calls of a guest's receive ring wait: its eventfd is full, and not non-blocking any more.
-fn saturate(guest: &lasthop_guest::Guest) {
+fn saturate(guest: &lasthop_frontend::Guest) {
     let call = guest.call_fds().next().unwrap();
     while rustix::io::write(call, &(u64::MAX - 1).to_ne_bytes()).is_err() {
         let _ = rustix::io::read(call, &mut [0_u8; 8][..]); // it may have been called meanwhile
@@ -277,7 +277,7 @@ fn saturate(guest: &lasthop_guest::Guest) {
     make_blocking(call);
 }
 
-fn is_stopped_for_its_calls(switch: &TestSwitch, port: lasthop_verdict::PortId) -> bool {
+fn is_stopped_for_its_calls(switch: &TestSwitch, port: lasthop_module_api::PortId) -> bool {
     match switch.port(port).state {
         PortState::Stopped(why) => why.contains("a call eventfd blocks"),
         _ => false,
@@ -294,7 +294,7 @@ fn a_guest_whose_calls_block_is_stopped_and_named_while_others_lose_nothing() {
     receive(&mut one);
     let (bad_port, bad) = switch.attach(config("bad"), GuestOptions::default());
     saturate(&bad);
-    let talk = |one: &mut lasthop_guest::Guest, other: &mut lasthop_guest::Guest, numbers| {
+    let talk = |one: &mut lasthop_frontend::Guest, other: &mut lasthop_frontend::Guest, numbers| {
         for number in numbers {
             send(one, &frame(3, 2, number, 64));
             one.reclaim(0).unwrap();
@@ -314,7 +314,7 @@ fn a_guest_whose_calls_block_is_stopped_and_named_while_others_lose_nothing() {
 
     drop(bad);
     eventually("the port is free", || switch.port(bad_port).state == PortState::Waiting);
-    let mut again = lasthop_guest::Guest::over(switch.serve(bad_port), GuestOptions::default()).unwrap();
+    let mut again = lasthop_frontend::Guest::over(switch.serve(bad_port), GuestOptions::default()).unwrap();
     assert_eq!(switch.port(bad_port).state, PortState::Running, "another front end heals it");
     send(&mut again, &frame(3, 1, 1, 64));
     assert_eq!(receive(&mut other), frame(3, 1, 1, 64));
@@ -335,7 +335,7 @@ fn a_guest_whose_calls_block_again_and_again_is_held() {
         drop(bad);
         eventually("the port is free", || switch.port(port).state == PortState::Waiting);
         let socket = switch.serve(port);
-        match lasthop_guest::Guest::over(socket, GuestOptions::default()) {
+        match lasthop_frontend::Guest::over(socket, GuestOptions::default()) {
             Ok(guest) => bad = guest,
             Err(error) => {
                 assert!(offence == 4 && error.to_string().contains("refused"), "{offence}: {error}");

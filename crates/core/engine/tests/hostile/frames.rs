@@ -1,7 +1,7 @@
 //! Frames whose metadata is wrong are dropped for a named reason; their ring goes on.
 
+use lasthop_module_api::DropReason;
 use lasthop_ring::{DESC_NEXT, Descriptor};
-use lasthop_verdict::DropReason;
 use lasthop_wire::Offload;
 use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4};
 

@@ -11,8 +11,8 @@ mod rings;
 mod stalls;
 
 use lasthop_engine::{PortState, PortStats};
-use lasthop_guest::{Guest, GuestOptions};
-use lasthop_verdict::PortId;
+use lasthop_frontend::{Guest, GuestOptions};
+use lasthop_module_api::PortId;
 use support::{PATIENCE, TestSwitch, config, eventually, frame, receive, send};
 
 /// Workers: one, so that an attack that holds it up would hold up all guests.

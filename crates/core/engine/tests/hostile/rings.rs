@@ -4,7 +4,7 @@ use lasthop_ring::{DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Descriptor, DriverRing}
 
 use super::*;
 
-/// Where the guest's memory starts (crates/protocols/guest).
+/// Where the guest's memory starts (crates/protocols/frontend).
 const MEMORY: u64 = 0x1_0000_0000;
 const TABLE_BYTES: usize = 4 * Descriptor::BYTES as usize;
 
@@ -85,7 +85,7 @@ fn a_wrong_receive_ring_stops_by_name_and_harms_nobody() {
     }
     let drops = scene.switch.port(third_port).counters.rx_drops;
     assert!(
-        drops.of(lasthop_verdict::DropReason::RxRingBroken) > 0,
+        drops.of(lasthop_module_api::DropReason::RxRingBroken) > 0,
         "what was lost there has a name: {drops:?}"
     );
     scene.assert_unharmed();

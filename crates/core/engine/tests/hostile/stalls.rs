@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use lasthop_verdict::DropReason;
+use lasthop_module_api::DropReason;
 
 use super::*;
 
@@ -104,7 +104,7 @@ fn a_sender_without_mercy_does_not_cost_others_their_packets() {
 #[test]
 fn a_broadcast_storm_beyond_its_limit_reaches_nobody() {
     let mut scene = Scene::new();
-    let storm = lasthop_verdict::StormLimits { broadcast: 100, ..Default::default() };
+    let storm = lasthop_module_api::StormLimits { broadcast: 100, ..Default::default() };
     let settings = lasthop_engine::PortConfig { storm, ..config("bad") };
     let (port, mut bad) = scene.switch.attach(settings, GuestOptions::default());
     let mut broadcast = frame(0xff, BAD, 0, 200);

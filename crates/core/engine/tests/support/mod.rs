@@ -7,8 +7,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use lasthop_engine::{Engine, EngineSettings, Gathering, PortConfig, PortStats};
-use lasthop_guest::{Guest, GuestOptions};
-use lasthop_verdict::{Module, PortId};
+use lasthop_frontend::{Guest, GuestOptions};
+use lasthop_module_api::{Module, PortId};
 use lasthop_vhost::Session;
 use lasthop_wire::Offload;
 use rustix::event::{PollFd, PollFlags, poll};

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use lasthop_flow::{Action, Ethernet, FlowKey, Match};
 use lasthop_flowtable::{FlowModule, FlowSpec};
-use lasthop_verdict::{Header, Mac};
+use lasthop_module_api::{Header, Mac};
 
 use super::frames::Frame;
 use super::{Plan, SENDER};

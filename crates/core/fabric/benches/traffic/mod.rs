@@ -18,9 +18,9 @@ mod support;
 use std::sync::Arc;
 
 use lasthop_fabric::{Capabilities, Fabric, RingId};
+use lasthop_module_api::{Batch, Hashes, Header, Module, PortId, PortSettings, Verdicts};
 use lasthop_modules::{Bridge, BridgeSettings, Dummy, Switches};
 use lasthop_ring::write_table;
-use lasthop_verdict::{Batch, Hashes, Header, Module, PortId, PortSettings, Verdicts};
 use lasthop_wire::Offload;
 
 use frames::Frame;

@@ -1,6 +1,6 @@
 //! Destinations that do not exist: measures a visit without delivery.
 
-use lasthop_verdict::{Batch, Module, PortId, PortSettings, Verdicts};
+use lasthop_module_api::{Batch, Module, PortId, PortSettings, Verdicts};
 
 /// The first of the ports.
 const FIRST: u16 = 500;

@@ -2,8 +2,8 @@
 //! receiver did not negotiate.
 
 use lasthop_guestmem::{Cursor, MemoryMap, Segment, StaleSegment};
+use lasthop_module_api::{DropReason, IMAGE_BYTES};
 use lasthop_ring::RingError;
-use lasthop_verdict::{DropReason, IMAGE_BYTES};
 use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_ECN, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4};
 use lasthop_wire::{Offload, Segmentation, Sum};
 

@@ -1,8 +1,8 @@
 //! The usual delivery, a batch at a time: frames in one piece, into receive buffers in one piece, as they are.
 
 use lasthop_guestmem::{MemoryMap, Rest, Segment, StaleSegment};
+use lasthop_module_api::{BATCH_PACKETS_MAX, Header};
 use lasthop_ring::{DESC_WRITE, DeviceRing};
-use lasthop_verdict::{BATCH_PACKETS_MAX, Header};
 use lasthop_wire::Offload;
 use lasthop_wire::vnet::HEADER_BYTES;
 

@@ -9,7 +9,7 @@
 use std::ops::Range;
 
 use lasthop_guestmem::Segment;
-use lasthop_verdict::{DropReason, Header};
+use lasthop_module_api::{DropReason, Header};
 
 use crate::RingId;
 use crate::bounds::{LEASE_PACKETS_MAX, LEASE_SEGMENTS_MAX, PACKET_BUFFER_SEGMENTS_MAX};

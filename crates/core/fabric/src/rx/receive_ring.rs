@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use lasthop_exchange::{CombiningGuard, CombiningLock};
 use lasthop_guestmem::MemoryMap;
+use lasthop_module_api::DropReason;
 use lasthop_ring::{DeviceRing, RingError};
-use lasthop_verdict::DropReason;
+use lasthop_sync::{CombiningGuard, CombiningLock};
 
 use crate::bounds::{
     CLAIM_LOOKS_MAX, CONTENDED_BATCHES, LEFT_PACKETS_MAX, WAITING_BYTES_MAX, WAITING_PACKETS_MAX, WORKERS_MAX,

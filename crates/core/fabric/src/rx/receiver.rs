@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use lasthop_guestmem::MemoryMap;
-use lasthop_verdict::{BATCH_PACKETS_MAX, DropReason, Header, PORTS_MAX, PortId};
+use lasthop_module_api::{BATCH_PACKETS_MAX, DropReason, Header, PORTS_MAX, PortId};
 use lasthop_wire::flow_hash;
 
 use crate::board::Board;

@@ -1,8 +1,8 @@
 //! One worker at one receive ring, with the claim.
 
 use arrayvec::ArrayVec;
-use lasthop_exchange::CombiningGuard;
-use lasthop_verdict::{BATCH_PACKETS_MAX, DropReason, IMAGE_BYTES};
+use lasthop_module_api::{BATCH_PACKETS_MAX, DropReason, IMAGE_BYTES};
+use lasthop_sync::CombiningGuard;
 
 use crate::bounds::{RECLAIMS_MAX, SERVICE_BYTES_MAX, SERVICE_PACKETS_MAX};
 use crate::counters::Drops;

@@ -10,7 +10,7 @@
 //!
 //! A postponed chain counts as never taken. Once fetched again, it is read, checked and decided on again.
 
-use lasthop_verdict::{BATCH_PACKETS_MAX, DropReason, PortId};
+use lasthop_module_api::{BATCH_PACKETS_MAX, DropReason, PortId};
 
 use crate::reference::{Outcome, PacketRef};
 use crate::tx::postponement::Rank;

@@ -1,7 +1,7 @@
 //! A transmit chain as it was taken, and its headers: read once, checked, then used.
 
 use lasthop_guestmem::{Cursor, MemoryMap, Segment};
-use lasthop_verdict::{DropReason, Hashes, Header, IMAGE_FETCH_BYTES};
+use lasthop_module_api::{DropReason, Hashes, Header, IMAGE_FETCH_BYTES};
 use lasthop_wire::PacketHash;
 use lasthop_wire::hash::HASH_BYTES;
 use lasthop_wire::vnet::HEADER_BYTES;

@@ -4,7 +4,7 @@
 //! written in its time. The moment of writing does not matter: a port is charged for all that its packets
 //! caused.
 
-use lasthop_verdict::BATCH_PACKETS_MAX;
+use lasthop_module_api::BATCH_PACKETS_MAX;
 
 use crate::bounds::{COPY_COST, PACKET_COST, PIECE_COST, VISIT_COST, VISIT_COST_MAX};
 use crate::reference::Delivered;

@@ -10,7 +10,7 @@
 //! worker, for any number of rings and any cost per packet. Credit is not saved. Debts stay while others
 //! work.
 
-use lasthop_verdict::PortId;
+use lasthop_module_api::PortId;
 
 use crate::RingId;
 use crate::bounds::TURN_COST;

@@ -1,6 +1,6 @@
 //! The ports that frames of the port `internal` are counted for.
 
-use lasthop_verdict::PortId;
+use lasthop_module_api::PortId;
 
 use crate::bounds::INTERNAL_FRAMES_MAX;
 

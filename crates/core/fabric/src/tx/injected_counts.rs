@@ -9,7 +9,7 @@
 //! counted for one port. When that port is removed, its packets under way are counted at `internal`. So both
 //! sums are conserved.
 
-use lasthop_verdict::{DropReason, PortId};
+use lasthop_module_api::{DropReason, PortId};
 
 use crate::counters::PortCounters;
 use crate::reference::{Attempt, PacketRef};

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use lasthop_guestmem::{Mapping, MemoryMap, Region};
+use lasthop_module_api::{DropReason, PortId};
 use lasthop_ring::{DeviceRing, DriverRing, RingAddresses, RingMemory};
-use lasthop_verdict::{DropReason, PortId};
 use lasthop_wire::Offload;
 use lasthop_wire::vnet::HEADER_BYTES;
 use thiserror::Error;

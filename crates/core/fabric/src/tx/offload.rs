@@ -1,6 +1,6 @@
 //! A sender's offload metadata: read once, and validated against the frame.
 
-use lasthop_verdict::{DropReason, Header};
+use lasthop_module_api::{DropReason, Header};
 use lasthop_wire::vnet::HEADER_BYTES;
 use lasthop_wire::{Offload, check_partial, gso};
 

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use lasthop_guestmem::{MemoryMap, Segment};
+use lasthop_module_api::{BATCH_PACKETS_MAX, DropReason, Hashes, Header, IMAGES_MADE_MAX};
 use lasthop_ring::{
     BufferAccess, DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Descriptor, DeviceRing, RingError, walk_from,
 };
-use lasthop_verdict::{BATCH_PACKETS_MAX, DropReason, Hashes, Header, IMAGES_MADE_MAX};
 use lasthop_wire::vnet::HEADER_BYTES;
 
 use crate::bounds::{CHAIN_SEGMENTS_MAX, VISIT_BYTES_MAX};

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use lasthop_exchange::full_fence;
-use lasthop_verdict::{DropReason, PORTS_MAX, PortId};
+use lasthop_module_api::{DropReason, PORTS_MAX, PortId};
+use lasthop_sync::full_fence;
 
 use crate::RingId;
 use crate::board::Board;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use lasthop_guestmem::{MemoryMap, Segment};
+use lasthop_module_api::{DropReason, PortId};
 use lasthop_ring::{DeviceRing, RingError};
-use lasthop_verdict::{DropReason, PortId};
 
 use crate::RingId;
 use crate::bounds::CHAIN_SEGMENTS_MAX;

@@ -1,6 +1,6 @@
 //! Where packets for the control plane wait in order.
 
-use lasthop_verdict::{PORTS_MAX, PortId};
+use lasthop_module_api::{PORTS_MAX, PortId};
 
 use crate::bounds::UPCALL_LINES_OF_INTERNAL;
 

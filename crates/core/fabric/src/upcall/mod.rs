@@ -23,8 +23,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use lasthop_exchange::{RecordReader, RecordWriter, records};
-use lasthop_verdict::{DropReason, IMAGE_BYTES, PortId, Upcall, UpcallReason};
+use lasthop_module_api::{DropReason, IMAGE_BYTES, PortId, Upcall, UpcallReason};
+use lasthop_sync::{RecordReader, RecordWriter, records};
 use lasthop_wire::key::LinkLayer;
 use lasthop_wire::{Metadata, Offload, Segmentation, Sum};
 

@@ -3,8 +3,8 @@
 //! switch decided on unchanged.
 
 use etherparse::{LaxNetSlice, LaxSlicedPacket, TransportSlice};
-use lasthop_verdict::DropReason::{self, BadCsum, BadGso};
-use lasthop_verdict::PortId;
+use lasthop_module_api::DropReason::{self, BadCsum, BadGso};
+use lasthop_module_api::PortId;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use lasthop_fabric::{Capabilities, Fabric, RingId};
 use lasthop_guestmem::MemoryMap;
+use lasthop_module_api::PortId;
 use lasthop_ring::{DeviceRing, DriverRing, write_table};
-use lasthop_verdict::PortId;
 
 use crate::header::VnetHeader;
 use crate::model::Received;

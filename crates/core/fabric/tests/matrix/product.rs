@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use lasthop_fabric::Fabric;
-use lasthop_verdict::{DropReason, PortId};
+use lasthop_module_api::{DropReason, PortId};
 
 use crate::header::VnetHeader;
 use crate::model::{Offloads, Received, Sent, sent};

@@ -4,7 +4,7 @@ use etherparse::{
     IpHeaders, IpNumber, Ipv4Header, Ipv6Extensions, Ipv6Header, Ipv6RawExtHeader, Ipv6RoutingExtensions,
     TcpHeader, TransportHeader, UdpHeader,
 };
-use lasthop_verdict::DropReason;
+use lasthop_module_api::DropReason;
 use proptest::collection::vec;
 use proptest::option::of;
 use proptest::prelude::*;

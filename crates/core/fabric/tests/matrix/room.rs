@@ -1,7 +1,7 @@
 //! Receivers that negotiated large frames and have no room for one: they get its segments.
 
 use lasthop_fabric::bounds::PACKET_BUFFERS_MAX;
-use lasthop_verdict::DropReason;
+use lasthop_module_api::DropReason;
 
 use crate::header::NEEDS_CSUM;
 use crate::model::{Offloads, Received, Sent};

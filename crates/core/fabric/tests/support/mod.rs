@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use lasthop_fabric::{Capabilities, Fabric, PortCounters, RingId};
 use lasthop_guestmem::{Mapping, MemoryMap, Region};
+use lasthop_module_api::{Batch, DropReason, Module, PortId, PortSettings, Verdicts};
 use lasthop_ring::{DeviceRing, DriverRing, RingAddresses, RingMemory};
-use lasthop_verdict::{Batch, DropReason, Module, PortId, PortSettings, Verdicts};
 use lasthop_wire::Offload;
 use lasthop_wire::vnet::HEADER_BYTES;
 
@@ -305,9 +305,9 @@ impl Module for Everywhere {
 
     fn decide(
         &self,
-        batch: &lasthop_verdict::Batch<'_>,
+        batch: &lasthop_module_api::Batch<'_>,
         _now_ns: u64,
-        verdicts: &mut lasthop_verdict::Verdicts,
+        verdicts: &mut lasthop_module_api::Verdicts,
     ) {
         for index in 0..batch.headers.len() {
             for &port in self.0.iter().filter(|port| **port != batch.port) {
@@ -316,7 +316,7 @@ impl Module for Everywhere {
         }
     }
 
-    fn port_added(&self, _: PortId, _: &lasthop_verdict::PortSettings) -> Result<(), String> {
+    fn port_added(&self, _: PortId, _: &lasthop_module_api::PortSettings) -> Result<(), String> {
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! VLAN tags on frames, put in and taken out by the book.
 #![allow(dead_code, unreachable_pub)] // each test file uses its own part of this module
 
-use lasthop_verdict::{Batch, Module, Output, PortId, PortSettings, TagEdit, Verdicts};
+use lasthop_module_api::{Batch, Module, Output, PortId, PortSettings, TagEdit, Verdicts};
 use lasthop_wire::Offload;
 
 use crate::support::Received;
@@ -54,7 +54,7 @@ impl Module for Retagging {
 /// Sends a packet of a batch to `port`, with its tag changed.
 pub fn send(
     packet: usize,
-    header: &lasthop_verdict::Header,
+    header: &lasthop_module_api::Header,
     port: PortId,
     edit: Option<TagEdit>,
     verdicts: &mut Verdicts,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use lasthop_fabric::bounds::{WAITING_BYTES_MAX, WAITING_NS_MAX};
 use lasthop_fabric::{Fabric, HandoffCounters, PortCounters, Stopping};
-use lasthop_verdict::{DropReason, Module, PortId};
+use lasthop_module_api::{DropReason, Module, PortId};
 use lasthop_wire::Offload;
 use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4};
 

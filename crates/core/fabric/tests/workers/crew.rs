@@ -7,8 +7,8 @@ use lasthop_fabric::{
     Capabilities, CaptureDirection, Fabric, PortCounters, RingId, Stopping, TapReader, Watch, tap,
 };
 use lasthop_guestmem::Mapping;
+use lasthop_module_api::{Batch, DropReason, Module, PortId, PortSettings, TagEdit, Verdicts};
 use lasthop_ring::{DeviceRing, Ledger};
-use lasthop_verdict::{Batch, DropReason, Module, PortId, PortSettings, TagEdit, Verdicts};
 use lasthop_wire::vnet::HEADER_BYTES;
 
 use crate::frames::{frame, judge};

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use lasthop_guest::{Guest, GuestOptions};
+use lasthop_frontend::{Guest, GuestOptions};
 use lasthop_guestmem::memfd;
 use lasthop_vhost::features;
 use lasthop_vhost::message::{MemoryRegionMessage, VhostMessage, request};

@@ -5,7 +5,7 @@ use lasthop_flow::{
     Userspace, Vlan,
 };
 use lasthop_flowtable::{FlowModule, FlowSelector, MeterRate, describe};
-use lasthop_verdict::{DropReason, Mac, UpcallReason};
+use lasthop_module_api::{DropReason, Mac, UpcallReason};
 use lasthop_wire::Offload;
 use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4};
 use proptest::prelude::*;

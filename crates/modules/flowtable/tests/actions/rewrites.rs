@@ -1,7 +1,7 @@
 //! A rewritten packet is the one that would have been written that way.
 
 use lasthop_flow::{Action, Arp, Ethernet, Icmp, Ipv4, Ipv6, Lse, Masked, Ports, Rewrite};
-use lasthop_verdict::{DropReason, Mac};
+use lasthop_module_api::{DropReason, Mac};
 use lasthop_wire::vnet::F_NEEDS_CSUM;
 use lasthop_wire::{Offload, Sum};
 use proptest::prelude::*;

@@ -6,7 +6,7 @@ use lasthop_flow::{
     Rewrite,
 };
 use lasthop_flowtable::{FlowModule, FlowSpec};
-use lasthop_verdict::{DropReason, Mac};
+use lasthop_module_api::{DropReason, Mac};
 use lasthop_wire::Offload;
 use lasthop_wire::key::LinkLayer;
 use proptest::prelude::*;

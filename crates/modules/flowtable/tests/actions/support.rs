@@ -2,7 +2,7 @@
 
 use lasthop_flow::{Action, Ethernet, FlowKey, Match};
 use lasthop_flowtable::{FlowModule, FlowSpec};
-use lasthop_verdict::{Batch, DropReason, Hashes, Header, Module, PortId, Upcall, Verdicts};
+use lasthop_module_api::{Batch, DropReason, Hashes, Header, Module, PortId, Upcall, Verdicts};
 use lasthop_wire::Offload;
 
 pub(crate) const FROM: PortId = PortId(1);

@@ -4,7 +4,7 @@
 //! under both before that store, and under the new ones alone after it.
 
 use lasthop_bridge_policy::{IsolationClass, entry_holds};
-use lasthop_verdict::{Mac, NO_VID, PortId, PortSettings, PortVlans, Vid};
+use lasthop_module_api::{Mac, NO_VID, PortId, PortSettings, PortVlans, Vid};
 
 use super::configured::{one_vlan, taken};
 use super::slot::FdbValue;

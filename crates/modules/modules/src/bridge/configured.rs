@@ -11,7 +11,7 @@
 //! address is free.
 
 use lasthop_bridge_policy::entry_holds;
-use lasthop_verdict::{Mac, NO_VID, PortId, Vid};
+use lasthop_module_api::{Mac, NO_VID, PortId, Vid};
 
 use super::slot::{FdbValue, Slot, Stamp};
 use super::table::{EVERYWHERE, key_in, mac_bits, vid_of};

@@ -1,6 +1,6 @@
 //! Floods: all other ports that carry the frame's VLAN get a copy, each in its form.
 
-use lasthop_verdict::{DropReason, FrameTag, Header, Output, PortId, TagEdit, TagForm, Verdicts};
+use lasthop_module_api::{DropReason, FrameTag, Header, Output, PortId, TagEdit, TagForm, Verdicts};
 
 use super::Bridge;
 

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, TryLockError};
 
 use lasthop_bridge_policy::SourceEntry;
-use lasthop_verdict::PortId;
+use lasthop_module_api::PortId;
 
 use super::slot::{FdbValue, Slot, Stamp};
 use super::{Bridge, Control};

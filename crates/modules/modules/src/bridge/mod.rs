@@ -36,7 +36,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use lasthop_bridge_policy::{FloodKind, IsolationClass, Target};
-use lasthop_verdict::{
+use lasthop_module_api::{
     BATCH_PACKETS_MAX, Batch, DropReason, FdbEntry, FdbMove, FrameTag, Header, Mac, Module, NO_VID, PortId,
     PortSettings, Verdicts, Vid,
 };

@@ -1,6 +1,6 @@
 //! Addresses that changed ports lately: two guests with one address take it from each other all the time.
 
-use lasthop_verdict::{FdbMove, Mac, PortId};
+use lasthop_module_api::{FdbMove, Mac, PortId};
 
 /// Addresses watched at a time: a person wants to see one, and a guest that makes up addresses shall cost nothing.
 const MOVES_MAX: usize = 16;

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use lasthop_bridge_policy::IsolationClass;
-use lasthop_verdict::{DropReason, PORTS_MAX, PortId};
+use lasthop_module_api::{DropReason, PORTS_MAX, PortId};
 
 use super::vlans::Standing;
 

@@ -25,7 +25,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use lasthop_verdict::PortId;
+use lasthop_module_api::PortId;
 
 /// A stamp counts units of 2^26 ns, about 67 ms: coarse enough that a busy address is written 15 times a
 /// second. All 64 bits of nanoseconds shifted by this fit a stamp, so stamps do not wrap.

@@ -16,10 +16,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use lasthop_bridge_policy::FloodKind;
-use lasthop_verdict::{DropReason, PORTS_MAX, PortId, StormLimits};
+use lasthop_module_api::{DropReason, PORTS_MAX, PortId, StormLimits};
 
 /// Frames that may always come at once: one batch, which is how a ring's frames come.
-pub(crate) const BURST_FRAMES_MIN: u64 = lasthop_verdict::BATCH_PACKETS_MAX as u64;
+pub(crate) const BURST_FRAMES_MIN: u64 = lasthop_module_api::BATCH_PACKETS_MAX as u64;
 /// Part of a second that a burst may be.
 const BURST_DIVISOR: u64 = 10;
 /// Largest limit in frames per second: more than a worker floods.

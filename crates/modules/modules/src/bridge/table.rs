@@ -171,7 +171,7 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lasthop_verdict::{Mac, PortId};
+    use lasthop_module_api::{Mac, PortId};
 
     fn now() -> Stamp {
         Stamp::at(1 << 40)

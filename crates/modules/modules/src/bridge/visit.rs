@@ -1,7 +1,7 @@
 //! The decisions for one batch: all frames of it come from one port at one time.
 
 use lasthop_bridge_policy::{Target, Unrecorded, admit, classify, route};
-use lasthop_verdict::{DropReason, FrameTag, Header, PortId, TagEdit};
+use lasthop_module_api::{DropReason, FrameTag, Header, PortId, TagEdit};
 use lasthop_wire::headers::ETHERTYPE_VLAN;
 
 use super::Bridge;

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use lasthop_bridge_policy::VlanRules;
-use lasthop_verdict::{NO_VID, PORTS_MAX, PortId, PortVlans, TagForm, Vid, VlanSet};
+use lasthop_module_api::{NO_VID, PORTS_MAX, PortId, PortVlans, TagForm, Vid, VlanSet};
 
 use super::table::mac_bits;
 

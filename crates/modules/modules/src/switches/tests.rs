@@ -1,4 +1,4 @@
-use lasthop_verdict::Mac;
+use lasthop_module_api::Mac;
 
 use super::*;
 use crate::testing::{Lab, frame, mac};
@@ -175,7 +175,7 @@ fn one_batch_is_decided_whole_by_one_module() {
 /// Methods that a module leaves to the trait's defaults are not forwarded to the modules of the switches.
 #[test]
 fn every_method_of_a_module_is_handed_on() {
-    let contract = include_str!("../../../../core/verdict/src/lib.rs");
+    let contract = include_str!("../../../../core/module-api/src/lib.rs");
     let contract = contract.split("pub trait Module").nth(1).and_then(|rest| rest.split("\n}").next());
     let methods: Vec<&str> = contract
         .expect("the trait is there")

@@ -1,5 +1,5 @@
 use lasthop_flow::{Ethernet, FlowKey};
-use lasthop_verdict::{PortKind, StormLimits, SwitchId};
+use lasthop_module_api::{PortKind, StormLimits, SwitchId};
 
 use super::*;
 

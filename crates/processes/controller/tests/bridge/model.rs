@@ -1,8 +1,8 @@
 //! With any ports, addresses and frames, flows do the same as the bridge.
 
 use lasthop_controller::{Controller, StaticAddress, SwitchConfig};
+use lasthop_module_api::{Mac, Module, PortId, PortKind, PortSettings, PortVlans, Vid};
 use lasthop_modules::{Bridge, BridgeSettings};
-use lasthop_verdict::{Mac, Module, PortId, PortKind, PortSettings, PortVlans, Vid};
 use proptest::prelude::*;
 
 use crate::support::{Copies, Decided, Rig, SECOND_NS, SWITCH, decide, frame, mac};

@@ -2,10 +2,10 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use lasthop_control::datapath::{Datapath, DatapathId, FlowInstall, FlowName};
 use lasthop_controller::{Controller, SwitchConfig};
+use lasthop_dpif::datapath::{Datapath, DatapathId, FlowInstall, FlowName};
 use lasthop_flow::{Action, Ethernet, FlowKey, Match, Ufid};
-use lasthop_verdict::{DropReason, PortId, PortSettings, PortVlans, StormLimits};
+use lasthop_module_api::{DropReason, PortId, PortSettings, PortVlans, StormLimits};
 
 use crate::support::{Rig, SECOND_NS, SWITCH, frame, mac};
 
@@ -109,14 +109,13 @@ fn who_comes_after_a_controller_takes_over_what_it_left() {
     assert!(rig.controller.is_settled());
     let now = rig.server.records();
     assert_eq!(now.len(), 1);
-    let numbers =
-        |records: &std::collections::BTreeMap<DatapathId, lasthop_control::server::DatapathRecord>| {
-            records
-                .values()
-                .flat_map(|known| known.ports.iter())
-                .map(|(n, port)| (*n, port.name.clone()))
-                .collect::<Vec<_>>()
-        };
+    let numbers = |records: &std::collections::BTreeMap<DatapathId, lasthop_dpif::server::DatapathRecord>| {
+        records
+            .values()
+            .flat_map(|known| known.ports.iter())
+            .map(|(n, port)| (*n, port.name.clone()))
+            .collect::<Vec<_>>()
+    };
     assert_eq!(numbers(now), numbers(&records), "no port was made twice");
     assert_eq!((rig.flow_count(), rig.controller.stats().adopted), (flows, flows as u64));
     assert_eq!(to(&mut rig, 2, &ip(mac(1), mac(2))), [1]);
@@ -266,7 +265,7 @@ fn floods_are_limited_by_meters() {
 #[test]
 fn made_up_sources_at_a_port_with_its_own_address_meet_some_flows() {
     let mut rig = rig(2);
-    let own = lasthop_verdict::Mac(mac(1));
+    let own = lasthop_module_api::Mac(mac(1));
     rig.controller.set_port(SWITCH, PortSettings { mac: Some(own), ..settings(1) });
     rig.settle();
     let mut state = 1_u64;
@@ -337,7 +336,7 @@ fn what_was_learned_goes_with_a_ports_vlans() {
 #[test]
 fn what_one_guest_makes_up_leaves_masks_for_others() {
     let mut rig = rig(3);
-    let own = lasthop_verdict::Mac(mac(1));
+    let own = lasthop_module_api::Mac(mac(1));
     rig.controller.set_port(SWITCH, PortSettings { mac: Some(own), ..settings(1) });
     rig.settle();
     // As far from the wanted value as can be, bit by bit.

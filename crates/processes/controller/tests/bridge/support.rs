@@ -3,18 +3,18 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
 
-use lasthop_control::datapath::{
+use lasthop_controller::{Controller, LINKS};
+use lasthop_dpif::datapath::{
     Datapath, DatapathFlow, DatapathId, Execute, FlowInstall, FlowName, FlowView, Meter, MeterFeatures, Port,
     PortView, RemovalId,
 };
-use lasthop_control::family::{DatapathStats, MegaflowStats, PacketMessage};
-use lasthop_control::server::{DatapathUpcall, PeerId, Server, UpcallKind};
-use lasthop_control::{Errno, Refusal};
-use lasthop_controller::{Controller, LINKS};
+use lasthop_dpif::family::{DatapathStats, MegaflowStats, PacketMessage};
+use lasthop_dpif::server::{DatapathUpcall, PeerId, Server, UpcallKind};
+use lasthop_dpif::{Errno, Refusal};
 use lasthop_flow::{Action, FlowStats};
 use lasthop_flowtable::{self as flowtable, Execution, FlowModule, InstallError, MeterRate, describe};
+use lasthop_module_api::{Batch, DropReason, Hashes, Header, Module, PortId, Verdicts};
 use lasthop_modules::{Bridge, BridgeSettings};
-use lasthop_verdict::{Batch, DropReason, Hashes, Header, Module, PortId, Verdicts};
 use lasthop_wire::{Metadata, Offload};
 
 pub(crate) const SECOND_NS: u64 = 1_000_000_000;

@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use lasthop_control::datapath::DatapathId;
-use lasthop_control::family::PacketMessage;
-use lasthop_control::memory::MemoryDatapath;
-use lasthop_control::server::{DatapathUpcall, PeerId, Server, UpcallKind, Upcalled};
 use lasthop_controller::{Controller, LINKS, SwitchConfig};
+use lasthop_dpif::datapath::DatapathId;
+use lasthop_dpif::family::PacketMessage;
+use lasthop_dpif::memory::MemoryDatapath;
+use lasthop_dpif::server::{DatapathUpcall, PeerId, Server, UpcallKind, Upcalled};
 use lasthop_flowtable::describe;
-use lasthop_verdict::PortSettings;
+use lasthop_module_api::PortSettings;
 use lasthop_wire::Metadata;
 
 pub(crate) const SWITCHES: usize = 3;

@@ -3,16 +3,16 @@
 use std::ops::ControlFlow;
 use std::time::Instant;
 
-use lasthop_control::datapath::{
+use lasthop_dpif::datapath::{
     Datapath as Interface, DatapathFlow, DatapathId, Execute, FlowInstall, FlowName, FlowView, Meter,
     MeterFeatures, Port, PortView, Readiness, RemovalId, WantedPort,
 };
-use lasthop_control::family::{DatapathStats, MegaflowStats, VportKind, VportStats};
-use lasthop_control::{Errno, Refusal};
+use lasthop_dpif::family::{DatapathStats, MegaflowStats, VportKind, VportStats};
+use lasthop_dpif::{Errno, Refusal};
 use lasthop_engine::{EngineError, PortStats, SavedCounters};
 use lasthop_fabric::PortCounters;
 use lasthop_flow::Action;
-use lasthop_verdict::{DropReason, PortId};
+use lasthop_module_api::{DropReason, PortId};
 
 use lasthop_runtime::fault::Fault;
 use lasthop_runtime::log::say_of_others;
@@ -368,10 +368,10 @@ impl Interface for Adapter<'_> {
 mod tests {
     use std::sync::Arc;
 
-    use lasthop_control::server::PeerId;
+    use lasthop_dpif::server::PeerId;
     use lasthop_flow::Match;
     use lasthop_flowtable::{FlowModule, describe};
-    use lasthop_verdict::{Batch, Hashes, Header, Module as _, PortSettings, Verdicts};
+    use lasthop_module_api::{Batch, Hashes, Header, Module as _, PortSettings, Verdicts};
     use lasthop_wire::{Metadata, Offload};
 
     use lasthop_api::settings::{Settings, SwitchSettings};

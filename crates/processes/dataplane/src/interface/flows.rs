@@ -3,8 +3,8 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use lasthop_control::datapath::{DatapathFlow, DatapathId, FlowInstall, FlowName, FlowView, RemovalId};
-use lasthop_control::{Errno, Refusal};
+use lasthop_dpif::datapath::{DatapathFlow, DatapathId, FlowInstall, FlowName, FlowView, RemovalId};
+use lasthop_dpif::{Errno, Refusal};
 use lasthop_flow::{Action, FlowStats};
 use lasthop_flowtable::{self as flowtable, FlowModule, InstallError, Removed};
 

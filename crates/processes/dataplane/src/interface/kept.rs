@@ -4,9 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use lasthop_control::datapath::{DatapathId, Meter, Port};
-use lasthop_control::family::{Band, VportOptions};
-use lasthop_control::server::DatapathRecord;
+use lasthop_dpif::datapath::{DatapathId, Meter, Port};
+use lasthop_dpif::family::{Band, VportOptions};
+use lasthop_dpif::server::DatapathRecord;
 use serde::{Deserialize, Serialize};
 
 /// All that there are, by number.
@@ -139,7 +139,7 @@ pub(super) fn all<'a>(
 
 #[cfg(test)]
 mod tests {
-    use lasthop_control::family::VportKind;
+    use lasthop_dpif::family::VportKind;
 
     use super::*;
 

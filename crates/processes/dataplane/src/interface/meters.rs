@@ -1,8 +1,8 @@
 //! Meters of a datapath.
 
-use lasthop_control::datapath::{Meter, MeterFeatures};
-use lasthop_control::family::{Band, MeterStats};
-use lasthop_control::{Errno, Refusal};
+use lasthop_dpif::datapath::{Meter, MeterFeatures};
+use lasthop_dpif::family::{Band, MeterStats};
+use lasthop_dpif::{Errno, Refusal};
 use lasthop_flowtable::MeterRate;
 use lasthop_flowtable::bounds::METERS_MAX;
 

@@ -26,13 +26,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lasthop_control::datapath::{Datapath as _, DatapathId};
-use lasthop_control::server::{DatapathUpcall, PeerId, Server, Upcalled};
-use lasthop_control::socket::{Access, Closed, Connections};
+use lasthop_dpif::datapath::{Datapath as _, DatapathId};
+use lasthop_dpif::server::{DatapathUpcall, PeerId, Server, Upcalled};
+use lasthop_dpif::socket::{Access, Closed, Connections};
 use lasthop_engine::{UpcallLimits, UpcallLine, Upcalls};
 use lasthop_flowtable::FlowModule;
 use lasthop_foreign::ForeignFd;
-use lasthop_verdict::PortId;
+use lasthop_module_api::PortId;
 use serde_json::Value;
 
 use lasthop_api::orders::{Report, STATE_VERSION};
@@ -390,7 +390,7 @@ fn complain(why: &Closed) {
 
 #[cfg(test)]
 mod tests {
-    use lasthop_control::server::DatapathRecord;
+    use lasthop_dpif::server::DatapathRecord;
 
     use lasthop_api::settings::{Settings, SwitchSettings};
 

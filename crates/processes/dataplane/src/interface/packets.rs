@@ -4,15 +4,15 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use lasthop_control::datapath::{DatapathId, Execute};
-use lasthop_control::family::PacketMessage;
-use lasthop_control::server::{DatapathUpcall, UpcallKind};
-use lasthop_control::{Errno, Refusal};
+use lasthop_dpif::datapath::{DatapathId, Execute};
+use lasthop_dpif::family::PacketMessage;
+use lasthop_dpif::server::{DatapathUpcall, UpcallKind};
+use lasthop_dpif::{Errno, Refusal};
 use lasthop_engine::UpcallRecord;
 use lasthop_fabric::bounds::{FRAME_BYTES_MAX, FRAME_BYTES_MIN};
 use lasthop_flow::{Action, FlowKey, Userspace};
 use lasthop_flowtable::{EXECUTED, Execution, FlowModule, describe};
-use lasthop_verdict::{PORTS_MAX, PortId, UpcallReason};
+use lasthop_module_api::{PORTS_MAX, PortId, UpcallReason};
 use lasthop_wire::Metadata;
 use lasthop_wire::key::LinkLayer;
 

@@ -4,11 +4,11 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use lasthop_control::datapath::{DatapathId, Meter, RemovalId};
-use lasthop_control::server::PeerId;
+use lasthop_dpif::datapath::{DatapathId, Meter, RemovalId};
+use lasthop_dpif::server::PeerId;
 use lasthop_engine::{Engine, EngineStats, PortStats};
 use lasthop_flowtable::{FlowModule, Removed};
-use lasthop_verdict::{PortId, SwitchId};
+use lasthop_module_api::{PortId, SwitchId};
 
 use super::super::flow_memory::{FlowMemory, RecordPlace};
 use super::executed::Executed;

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use lasthop_control::{Errno, Refusal};
+use lasthop_dpif::{Errno, Refusal};
 use lasthop_flow::Match;
 
 use lasthop_runtime::log::say_of_others;

@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 
-use lasthop_control::attr::{Attrs, Writer};
-use lasthop_control::datapath::DatapathId;
-use lasthop_control::family::FlowMessage;
-use lasthop_control::{Errno, Refusal};
+use lasthop_dpif::attr::{Attrs, Writer};
+use lasthop_dpif::datapath::DatapathId;
+use lasthop_dpif::family::FlowMessage;
+use lasthop_dpif::{Errno, Refusal};
 use lasthop_flow::{FlowStats, Match};
 use lasthop_flowtable as flowtable;
 use rustix::time::{ClockId, clock_gettime};

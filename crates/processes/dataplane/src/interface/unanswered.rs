@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use lasthop_control::server::{PeerId, Reader};
+use lasthop_dpif::server::{PeerId, Reader};
 
 /// How long nothing may come from the controller after it was asked about a packet. It answers within a millisecond.
 const PATIENCE: Duration = Duration::from_secs(2);

@@ -12,7 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use lasthop_control::server::{PeerId, Reader};
+use lasthop_dpif::server::{PeerId, Reader};
 
 /// How long packets wait for a client that does not read. It loses its own from then on. A slow one reads for some time
 /// what its socket has before that takes more.

@@ -341,7 +341,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use lasthop_engine::{Engine, EngineSettings, PortConfig};
-    use lasthop_guest::{Guest, GuestOptions};
+    use lasthop_frontend::{Guest, GuestOptions};
 
     use super::*;
 

@@ -2,7 +2,7 @@
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use lasthop_guest::{GuestError, VnicPair, VnicRing};
+use lasthop_frontend::{GuestError, VnicPair, VnicRing};
 use lasthop_guestmem::Segment;
 use lasthop_ring::Used;
 use lasthop_wire::Offload;

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use lasthop_driver::{DevicePortId, DevicePortStats, Driver, DriverEvent};
 use lasthop_engine::{Engine, EngineSettings, PortConfig};
+use lasthop_module_api::{Module, PortId};
 use lasthop_modules::BridgeSettings;
-use lasthop_verdict::{Module, PortId};
 use lasthop_vhost::Session;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};

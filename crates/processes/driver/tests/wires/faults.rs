@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use lasthop_device::{DeviceDropReason, OpenedDevice};
 use lasthop_driver::{DevicePortId, DriverError, DriverEvent};
-use lasthop_guest::{Guest, GuestOptions};
+use lasthop_frontend::{Guest, GuestOptions};
 use lasthop_netdev::{OpenError, PacketOptions, TapOptions};
 use lasthop_wire::vnet::Offload;
 

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use lasthop_device::OpenedDevice;
 use lasthop_driver::{DevicePortId, DevicePortStats, Driver, DriverEvent, DriverSettings};
+use lasthop_module_api::PortId;
 use lasthop_netdev::{PacketOptions, TapOptions};
-use lasthop_verdict::PortId;
 
 use crate::support::{self, Switch};
 

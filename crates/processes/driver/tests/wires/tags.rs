@@ -2,7 +2,7 @@
 //! far switch as it went into the near one.
 
 use lasthop_device::DeviceDropReason;
-use lasthop_guest::{Guest, GuestOptions};
+use lasthop_frontend::{Guest, GuestOptions};
 use lasthop_netdev::PacketOptions;
 use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4, Offload};
 

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use lasthop_device::{DriverCounters, OpenedDevice};
 use lasthop_driver::{DevicePortId, DevicePortStats, Driver, DriverEvent, DriverSettings};
-use lasthop_guest::{Guest, GuestOptions};
-use lasthop_verdict::PortId;
+use lasthop_frontend::{Guest, GuestOptions};
+use lasthop_module_api::PortId;
 use lasthop_wire::Offload;
 use rustix::thread::{CapabilitySet, CapabilitySets};
 

@@ -11,7 +11,7 @@ pub use address::Prefix;
 pub use parse::{host_port, uplink};
 pub use words::{BackendChoice, HostAccess, Leads};
 
-use lasthop_verdict::{Mac, Vid, VlanSet};
+use lasthop_module_api::{Mac, Vid, VlanSet};
 use serde::{Deserialize, Serialize};
 
 use crate::switches::SwitchName;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use lasthop_verdict::PortKind;
+use lasthop_module_api::PortKind;
 use serde::{Deserialize, Serialize};
 
 use crate::names;

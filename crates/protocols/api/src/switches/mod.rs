@@ -13,8 +13,8 @@ pub use controller::ControllerKind;
 pub use fail_mode::FailMode;
 pub use name::SwitchName;
 
+use lasthop_module_api::SWITCHES_MAX;
 use lasthop_modules::FDB_ENTRIES_MAX;
-use lasthop_verdict::SWITCHES_MAX;
 use serde::{Deserialize, Serialize};
 
 use crate::modules::{FLOW, FdbEntries, ModuleName};

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use lasthop_verdict::{Mac, StormLimits};
+use lasthop_module_api::{Mac, StormLimits};
 use serde::{Deserialize, Deserializer};
 
 use lasthop_runtime::fault::Fault;

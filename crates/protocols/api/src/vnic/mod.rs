@@ -23,7 +23,7 @@ pub use vlans::{trunk as vlan_list, vid as vid_number};
 
 use std::path::{Path, PathBuf};
 
-use lasthop_verdict::{Mac, StormLimits, Vid, VlanSet};
+use lasthop_module_api::{Mac, StormLimits, Vid, VlanSet};
 use serde::{Deserialize, Serialize};
 
 use crate::switches::{self, SwitchName, SwitchSpec};

@@ -71,7 +71,7 @@ fn unknown(key: &str) -> Fault {
 
 #[cfg(test)]
 mod tests {
-    use lasthop_verdict::StormLimits;
+    use lasthop_module_api::StormLimits;
     use proptest::prelude::*;
 
     use super::*;

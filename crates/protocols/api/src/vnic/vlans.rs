@@ -1,6 +1,6 @@
 //! VLAN keys of a vnic: read, checked together, and written.
 
-use lasthop_verdict::{PortVlans, Vid, VlanSet};
+use lasthop_module_api::{PortVlans, Vid, VlanSet};
 use serde::{Deserialize, Deserializer};
 
 use lasthop_runtime::fault::Fault;
@@ -73,7 +73,7 @@ pub mod vid {
 
 /// `Option<VlanSet>` as a list of numbers, and ranges as text.
 pub mod trunk {
-    use lasthop_verdict::parse_vlan_range;
+    use lasthop_module_api::parse_vlan_range;
     use serde::Serialize;
     use serde::ser::SerializeSeq;
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use lasthop_guest::{BurstGuest, GuestError, GuestListener, GuestOptions};
+use lasthop_frontend::{BurstGuest, GuestError, GuestListener, GuestOptions};
 use rustix::process::Signal;
 
 use crate::process::{ProcessTree, Usage};

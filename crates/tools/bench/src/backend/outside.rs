@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lasthop_guest::{BurstGuest, GuestError, GuestListener, GuestOptions};
+use lasthop_frontend::{BurstGuest, GuestError, GuestListener, GuestOptions};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Pid;
 

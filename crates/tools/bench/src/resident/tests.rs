@@ -4,7 +4,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lasthop_guest::{Guest, GuestError, GuestOptions};
+use lasthop_frontend::{Guest, GuestError, GuestOptions};
 use lasthop_vhost::features;
 use lasthop_wire::vnet::Offload;
 

@@ -1,7 +1,7 @@
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
-use lasthop_guest::{BurstGuest, GuestError, ReadDepth};
+use lasthop_frontend::{BurstGuest, GuestError, ReadDepth};
 
 use super::frames::{Frames, is_ours, number};
 use super::round_trip::{histogram, silence, summary};

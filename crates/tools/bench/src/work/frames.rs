@@ -1,4 +1,4 @@
-use lasthop_guest::START_BYTES;
+use lasthop_frontend::START_BYTES;
 use lasthop_wire::checksum::Sum;
 use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4, HEADER_BYTES, Offload};
 

@@ -1,7 +1,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use lasthop_guest::{BurstGuest, GuestError, ReadDepth};
+use lasthop_frontend::{BurstGuest, GuestError, ReadDepth};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::first_packets::FirstPackets;

@@ -1,6 +1,6 @@
 use std::time::{Duration, Instant};
 
-use lasthop_guest::{BurstGuest, GuestError, ReadDepth};
+use lasthop_frontend::{BurstGuest, GuestError, ReadDepth};
 
 use super::frames::{Frames, is_ours};
 use crate::Workload;

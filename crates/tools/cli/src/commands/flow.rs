@@ -5,9 +5,9 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use lasthop_control::client::{Client, ClientError};
-use lasthop_control::family::{DatapathMessage, FlowMessage};
-use lasthop_control::format::{self, Style};
+use lasthop_dpif::client::{Client, ClientError};
+use lasthop_dpif::family::{DatapathMessage, FlowMessage};
+use lasthop_dpif::format::{self, Style};
 use serde::Serialize;
 use serde_json::{Value, json};
 

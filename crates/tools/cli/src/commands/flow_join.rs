@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use lasthop_control::client::{Client, ClientError};
-use lasthop_control::family::{DatapathMessage, FlowMessage, VportKind, VportMessage};
+use lasthop_dpif::client::{Client, ClientError};
+use lasthop_dpif::family::{DatapathMessage, FlowMessage, VportKind, VportMessage};
 use lasthop_flow::{Action, Ethernet, FlowKey, VLAN_PRESENT, Vlan};
 use serde::Serialize;
 

@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-use lasthop_verdict::{Mac, Vid};
+use lasthop_module_api::{Mac, Vid};
 
 use crate::show::Sort;
 use lasthop_api::fdb::{StaticEntry, unicast};

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use lasthop_api::rundir::datapath_socket;
+use lasthop_module_api::{Vid, VlanSet};
 use lasthop_runtime::procfs;
-use lasthop_verdict::{Vid, VlanSet};
 use serde::Deserialize;
 use serde_json::Value;
 

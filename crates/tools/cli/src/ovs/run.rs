@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use lasthop_control::client::Client;
+use lasthop_dpif::client::Client;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -86,7 +86,7 @@ pub(crate) fn run(dir: &Path, places: &Places) -> Result<(), Fault> {
     ended
 }
 
-fn no_switch(dir: &Path, error: &lasthop_control::client::ClientError) -> Fault {
+fn no_switch(dir: &Path, error: &lasthop_dpif::client::ClientError) -> Fault {
     let path = datapath_socket(dir);
     Fault::socket(format!(
         "no switch answers at {}: {error}; start one first: lasthop{} run --controller external",

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use lasthop_control::client::{Client, ClientError};
+use lasthop_dpif::client::{Client, ClientError};
 use serde::Serialize;
 
 use super::processes::{Daemon, daemons};

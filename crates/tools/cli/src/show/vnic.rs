@@ -1,6 +1,6 @@
 //! Vnics, one or all.
 
-use lasthop_verdict::{Vid, VlanSet};
+use lasthop_module_api::{Vid, VlanSet};
 
 use lasthop_api::report::{RingReport, VnicList, VnicReport};
 use lasthop_api::vnic::VnicMode;

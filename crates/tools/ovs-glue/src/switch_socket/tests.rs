@@ -1,12 +1,12 @@
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
-use lasthop_control::datapath::{DatapathId, Port};
-use lasthop_control::family::VportKind;
-use lasthop_control::memory::MemoryDatapath;
-use lasthop_control::message::{self, Messages, NetlinkHeader};
-use lasthop_control::private::END;
-use lasthop_control::server::{DatapathRecord, Family, Server};
+use lasthop_dpif::datapath::{DatapathId, Port};
+use lasthop_dpif::family::VportKind;
+use lasthop_dpif::memory::MemoryDatapath;
+use lasthop_dpif::message::{self, Messages, NetlinkHeader};
+use lasthop_dpif::private::END;
+use lasthop_dpif::server::{DatapathRecord, Family, Server};
 use rustix::net::{RecvFlags, SendFlags};
 
 use super::rig::Rig;

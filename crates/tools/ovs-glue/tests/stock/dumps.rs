@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use lasthop_control::client::Client;
-use lasthop_control::datapath::{Datapath, FlowInstall};
-use lasthop_control::format::{self, Style};
-use lasthop_control::memory::MemoryDatapath;
-use lasthop_control::server::{DatapathRecord, Server};
+use lasthop_dpif::client::Client;
+use lasthop_dpif::datapath::{Datapath, FlowInstall};
+use lasthop_dpif::format::{self, Style};
+use lasthop_dpif::memory::MemoryDatapath;
+use lasthop_dpif::server::{DatapathRecord, Server};
 use lasthop_flow::{Action, FlowKey, Match, Tunnel, Ufid};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;

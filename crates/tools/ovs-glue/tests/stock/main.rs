@@ -6,5 +6,5 @@ mod daemon;
 mod dumps;
 mod misses;
 mod rig;
-#[path = "../../../../protocols/control/tests/codec/values.rs"]
+#[path = "../../../../protocols/dpif/tests/codec/values.rs"]
 mod values;

@@ -6,12 +6,12 @@ use std::time::Instant;
 use etherparse::{
     ArpHardwareId, ArpOperation, ArpPacket, EtherType, PacketBuilder, PacketBuilderStep, VlanId,
 };
-use lasthop_control::family::PacketMessage;
-use lasthop_control::server::{DatapathUpcall, UpcallKind};
+use lasthop_dpif::family::PacketMessage;
+use lasthop_dpif::server::{DatapathUpcall, UpcallKind};
 use lasthop_flow::{
     Arp, Ethernet, FRAGMENT_NONE, FlowKey, Icmp, Ipv4, Ipv6, NeighbourDiscovery, Ports, VLAN_PRESENT, Vlan,
 };
-use lasthop_verdict::Mac;
+use lasthop_module_api::Mac;
 
 use crate::daemon::{Daemon, PATIENCE, can_run};
 use crate::rig::{FIRST, Rig, has_dpctl};

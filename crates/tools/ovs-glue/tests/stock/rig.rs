@@ -7,10 +7,10 @@ use std::process::{Command, Output};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-use lasthop_control::datapath::{Datapath, DatapathId, FlowInstall};
-use lasthop_control::memory::MemoryDatapath;
-use lasthop_control::server::{DatapathRecord, DatapathUpcall, Server};
-use lasthop_control::socket::{Access, Connections};
+use lasthop_dpif::datapath::{Datapath, DatapathId, FlowInstall};
+use lasthop_dpif::memory::MemoryDatapath;
+use lasthop_dpif::server::{DatapathRecord, DatapathUpcall, Server};
+use lasthop_dpif::socket::{Access, Connections};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 

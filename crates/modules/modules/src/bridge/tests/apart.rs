@@ -1,7 +1,7 @@
 //! For any frames and any configuration: no frame leaves its VLAN, and none goes between isolated ports, or
 //! between uplinks that do not both allow it.
 
-use lasthop_verdict::{BATCH_PACKETS_MAX, Hashes, Output};
+use lasthop_module_api::{BATCH_PACKETS_MAX, Hashes, Output};
 use lasthop_wire::Offload;
 use lasthop_wire::vnet::F_NEEDS_CSUM;
 use proptest::prelude::*;

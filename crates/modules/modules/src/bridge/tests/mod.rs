@@ -9,7 +9,7 @@ mod threads;
 mod vlan_model;
 mod vlans;
 
-use lasthop_verdict::DropReason;
+use lasthop_module_api::DropReason;
 
 use super::*;
 use crate::testing::{Lab, SECOND_NS, frame, frame_of, mac};
@@ -199,7 +199,7 @@ fn ports_are_refused_in_a_sentence_that_names_the_remedy() {
     for invalid in [BROADCAST, Mac([0; 6])] {
         assert!(add_with_mac(&lab, 3, invalid).expect_err("invalid").contains("unicast"));
     }
-    assert!(lab.add(lasthop_verdict::PORTS_MAX as u16).expect_err("too high").contains("1023"));
+    assert!(lab.add(lasthop_module_api::PORTS_MAX as u16).expect_err("too high").contains("1023"));
     assert_eq!(lab.send(2, frame_of(mac(22), BROADCAST)), Ok(vec![1]), "a refused port is not there");
 }
 

@@ -1,6 +1,6 @@
 //! Static addresses in VLANs, entries that users make, and removal of learned ones.
 
-use lasthop_verdict::Vid;
+use lasthop_module_api::Vid;
 
 use super::vlans::{lab_of, settings};
 use super::*;

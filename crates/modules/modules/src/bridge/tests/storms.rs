@@ -1,6 +1,6 @@
 //! Floods beyond a port's limits.
 
-use lasthop_verdict::StormLimits;
+use lasthop_module_api::StormLimits;
 
 use super::*;
 
@@ -82,7 +82,7 @@ fn limits_change_while_frames_pass() {
 #[test]
 fn floods_within_a_vlan_are_limited_too() {
     let mut lab = small(&[]);
-    let vlan = lasthop_verdict::PortVlans::Access("5".parse().expect("a VLAN"));
+    let vlan = lasthop_module_api::PortVlans::Access("5".parse().expect("a VLAN"));
     for port in [1, 2] {
         let storm = StormLimits { broadcast: 1, multicast: 0, unknown: 1 };
         let settings =

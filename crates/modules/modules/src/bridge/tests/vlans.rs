@@ -1,6 +1,6 @@
 //! Receivers of frames, and the form that each gets.
 
-use lasthop_verdict::{Hashes, PortKind, PortVlans};
+use lasthop_module_api::{Hashes, PortKind, PortVlans};
 
 use super::*;
 use crate::testing::tagged;

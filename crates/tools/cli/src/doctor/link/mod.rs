@@ -11,7 +11,7 @@ mod vlans;
 use std::collections::HashSet;
 use std::path::PathBuf;
 
-use lasthop_verdict::{Vid, VlanSet};
+use lasthop_module_api::{Vid, VlanSet};
 
 use lasthop_api::port::PortSpec;
 use lasthop_api::report::VnicReport;

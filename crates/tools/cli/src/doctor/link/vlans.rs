@@ -1,6 +1,6 @@
 //! VLANs and isolation: whether anybody is left to talk to.
 
-use lasthop_verdict::Vid;
+use lasthop_module_api::Vid;
 
 use crate::doctor::finding::Verdict;
 use crate::ovs::{Bridges, Surroundings};

@@ -1,0 +1,54 @@
+//! The code of `lasthop-sync`, run on loom's primitives instead of the standard library's.
+#![allow(dead_code)] // items that the models do not use
+
+#[path = "../../src/combining_lock.rs"]
+mod combining_lock;
+#[path = "../../src/publish_order.rs"]
+mod publish_order;
+#[path = "../../src/queue.rs"]
+mod queue;
+#[path = "../../src/records.rs"]
+mod records;
+#[path = "../../src/sleep_flag.rs"]
+mod sleep_flag;
+
+pub use combining_lock::{CombiningGuard, CombiningLock};
+pub use publish_order::PublishOrder;
+pub use queue::Bounded;
+pub use records::{RecordReader, RecordWriter, records};
+pub use sleep_flag::SleepFlag;
+
+/// Few, since loom keeps track of each atomic.
+pub const WORKERS_MAX: usize = 2;
+
+mod sync {
+    pub(crate) use loom::sync::Arc;
+    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
+
+    pub(crate) struct Cell<T>(loom::cell::UnsafeCell<T>);
+
+    impl<T> std::fmt::Debug for Cell<T> {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("Cell")
+        }
+    }
+
+    impl<T> Cell<T> {
+        pub(crate) fn new(value: T) -> Self {
+            Self(loom::cell::UnsafeCell::new(value))
+        }
+
+        pub(crate) fn with_mut<R>(&self, work: impl FnOnce(*mut T) -> R) -> R {
+            self.0.with_mut(work)
+        }
+    }
+
+    pub(crate) fn places<T>(count: usize) -> Box<[Cell<std::mem::MaybeUninit<T>>]> {
+        (0..count).map(|_| Cell::new(std::mem::MaybeUninit::uninit())).collect()
+    }
+
+    pub fn full_fence() {
+        fence(Ordering::SeqCst);
+    }
+}
+pub use sync::full_fence;

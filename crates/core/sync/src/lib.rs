@@ -1,0 +1,51 @@
+//! Lock-free hand-over between workers: a combining lock, its queue, an order of publication, and a sleep
+//! flag.
+//!
+//! **Purpose.** Several workers deliver into one receive ring, and return heads to the worker that completes
+//! them.
+//! - [`CombiningLock`]: one worker at a time uses the value; the others queue their work for it.
+//! - [`PublishOrder`]: keeps the order of work that workers do in parallel outside the lock.
+//! - [`Bounded`]: the queue.
+//! - [`SleepFlag`]: tells whether the reader of a queue sleeps.
+//! - [`records()`]: a ring of records of any length from one thread to another one, for captures and upcalls.
+//! - [`prefetch()`]: loads a cache line ahead of its use.
+//!
+//! **Contract.** No operation waits, allocates or makes a system call. Queued work is never stranded: the
+//! lock's holder looks for it after unlocking, and the thread that queued it tries the lock again
+//! ([`CombiningLock::try_lock_again`]). A sleeper sees an entry before it sleeps, or the thread that pushed
+//! it is told to wake the sleeper.
+//!
+//! **Not checked.** That a worker finishes a piece that it has begun, and that a lock is released: a worker that
+//! is killed in between takes the process along (panics abort).
+//!
+//! **Threading.** All workers share everything. Each rendezvous is that of `lasthop_ring::arm_and_recheck`: store,
+//! full fence, load on both sides, so that at least one side sees the other. `crates/core/sync/model` has the
+//! models by which loom tries every order.
+//!
+//! ```text
+//!   worker A                                      worker B
+//!   try_lock() ─ Some ─ works ─ release()         try_lock() ─ None ─ enqueue(x) ─ try_lock_again()
+//!                                  │                                                  │
+//!                                fence                                              fence
+//!                                  │                                                  ├─ None: A will look
+//!                                  └─ queue not empty? ─ try_lock() again             └─ Some: B serves the queue
+//! ```
+
+mod combining_lock;
+mod prefetch;
+mod publish_order;
+mod queue;
+mod records;
+mod sleep_flag;
+mod sync;
+
+pub use combining_lock::{CombiningGuard, CombiningLock};
+pub use prefetch::prefetch;
+pub use publish_order::PublishOrder;
+pub use queue::Bounded;
+pub use records::{RecordReader, RecordWriter, records};
+pub use sleep_flag::SleepFlag;
+pub use sync::full_fence;
+
+/// Workers that can share a lock: one for each core that a switch gets on a large server.
+pub const WORKERS_MAX: usize = 16;

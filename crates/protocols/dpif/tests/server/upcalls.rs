@@ -1,0 +1,156 @@
+//! The readers of upcalls.
+
+use lasthop_dpif::family::PacketMessage;
+use lasthop_dpif::message::Messages;
+use lasthop_dpif::server::{DatapathUpcall, PeerId, Server, UpcallKind, Upcalled};
+use lasthop_flow::FlowKey;
+
+use crate::wire::{SET, Wire, new_datapath, new_port, request};
+use lasthop_dpif::family::DatapathMessage;
+use lasthop_dpif::server::Family;
+
+fn miss(port: u32, worker: usize, hash: u64) -> DatapathUpcall {
+    let key = FlowKey { in_port: Some(port), ..FlowKey::default() };
+    let message =
+        PacketMessage { datapath: 1, packet: vec![1; 60], key, hash: Some(hash), ..PacketMessage::default() };
+    DatapathUpcall { kind: UpcallKind::Miss, port, worker, message }
+}
+
+fn action(port_id: u32) -> DatapathUpcall {
+    DatapathUpcall { kind: UpcallKind::Action { port_id }, ..miss(1, 0, 0) }
+}
+
+/// Clients that wait for misses, and their port ids.
+fn readers(wire: &mut Wire, count: usize) -> Vec<(PeerId, u32)> {
+    let mut reader = || {
+        let id = wire.client();
+        (id, wire.port_id(id))
+    };
+    (0..count).map(|_| reader()).collect()
+}
+
+fn heard(wire: &mut Wire, id: PeerId) -> Vec<(u8, PacketMessage)> {
+    let mut packets = Vec::new();
+    while let Some(datagram) = wire.next(id) {
+        let message = Messages::new(&datagram).next().expect("a message");
+        let generic = message.generic().expect("generic");
+        let (datapath, attrs) = generic.datapath().expect("of a datapath");
+        packets.push((generic.command, PacketMessage::decode(datapath, attrs).expect("ours")));
+    }
+    packets
+}
+
+fn per_cpu(wire: &mut Wire, port_ids: Vec<u32>) {
+    let id = wire.client();
+    wire.ask(id, new_datapath("dp0", 9));
+    let wanted = DatapathMessage {
+        user_features: Some(9),
+        per_cpu_port_ids: Some(port_ids),
+        ..DatapathMessage::default()
+    };
+    wire.ask(id, request(Family::Datapath, SET, 0, 1, |writer| wanted.encode(writer)));
+    wire.ask(id, new_port("vm1", None, vec![0]));
+}
+
+fn lost(server: &Server) -> u64 {
+    server.records().values().map(|known| known.lost).sum()
+}
+
+#[test]
+fn misses_go_by_worker_for_any_port_and_action() {
+    let mut wire = Wire::new();
+    let readers = readers(&mut wire, 2);
+    per_cpu(&mut wire, readers.iter().map(|(_, port_id)| *port_id).collect());
+    for worker in 0..4 {
+        assert_eq!(wire.server.upcall(miss(1, worker, 99)), Upcalled::Queued);
+    }
+    assert_eq!(wire.server.upcall(action(u32::MAX)), Upcalled::Queued, "for worker 0");
+    let heard_by_first = heard(&mut wire, readers[0].0);
+    assert_eq!(heard_by_first.iter().map(|(command, _)| *command).collect::<Vec<_>>(), [1, 1, 2]);
+    assert_eq!(heard(&mut wire, readers[1].0), [(1, miss(1, 1, 99).message), (1, miss(1, 3, 99).message)]);
+}
+
+#[test]
+fn by_port_and_the_packets_hash() {
+    let mut wire = Wire::new();
+    let readers = readers(&mut wire, 3);
+    let id = wire.client();
+    wire.ask(id, new_datapath("dp0", 3));
+    wire.ask(id, new_port("vm1", None, vec![readers[0].1, readers[1].1]));
+    wire.ask(id, new_port("vm2", None, vec![0]));
+    for hash in 0..4 {
+        assert_eq!(wire.server.upcall(miss(1, 0, hash)), Upcalled::Queued);
+    }
+    assert_eq!(wire.server.upcall(miss(2, 0, 0)), Upcalled::Lost, "nobody wants its misses");
+    assert_eq!(wire.server.upcall(action(readers[2].1)), Upcalled::Queued);
+    assert_eq!(wire.server.upcall(action(77)), Upcalled::Lost, "there is no such client");
+    assert_eq!((0..3).map(|at| heard(&mut wire, readers[at].0).len()).collect::<Vec<_>>(), [2, 2, 1]);
+    assert_eq!(lost(&wire.server), 2);
+}
+
+#[test]
+fn a_client_that_does_not_read_loses_and_others_do_not() {
+    let mut wire = Wire::new();
+    let readers = readers(&mut wire, 2);
+    per_cpu(&mut wire, readers.iter().map(|(_, port_id)| *port_id).collect());
+    let (mut queued, count) = (0, 50_000);
+    for _ in 0..count {
+        queued += u64::from(wire.server.upcall(miss(1, 0, 0)) == Upcalled::Queued);
+    }
+    assert!(queued < count, "there is a bound");
+    assert_eq!(queued + lost(&wire.server), count, "each is queued or counted");
+    assert_eq!(wire.server.lost(readers[0].0), lost(&wire.server));
+    assert_eq!(wire.server.upcall(miss(1, 1, 0)), Upcalled::Queued);
+    assert_eq!(heard(&mut wire, readers[0].0).len() as u64, queued);
+    assert_eq!(wire.server.upcall(miss(1, 0, 0)), Upcalled::Queued, "it reads again");
+}
+
+#[test]
+fn a_client_that_comes_back_has_its_port_id_again() {
+    use lasthop_dpif::private::Hello;
+    let mut wire = Wire::new();
+    let (id, port_id) = readers(&mut wire, 1)[0];
+    per_cpu(&mut wire, vec![port_id]);
+    wire.server.disconnected(id);
+    assert_eq!(wire.server.upcall(miss(1, 0, 0)), Upcalled::Lost);
+    let hello = Hello { protocol: 16, port_id, process: 1 };
+    let again = PeerId(99);
+    wire.server.received(again, hello.encode(), &mut wire.datapath).expect("a client");
+    assert_eq!(wire.port_id(again), port_id);
+    assert_eq!(wire.server.upcall(miss(1, 0, 0)), Upcalled::Queued);
+}
+
+#[test]
+fn packets_too_long_for_an_attribute_are_lost() {
+    let mut wire = Wire::new();
+    let readers = readers(&mut wire, 1);
+    per_cpu(&mut wire, vec![readers[0].1]);
+    let mut long = miss(1, 0, 0);
+    long.message.packet = vec![0; 65_532];
+    assert_eq!(wire.server.upcall(long.clone()), Upcalled::Lost);
+    long.message.packet.truncate(65_531);
+    assert_eq!(wire.server.upcall(long), Upcalled::Queued);
+}
+
+#[test]
+fn misses_without_a_reader_go_to_one_client_at_once() {
+    let mut wire = Wire::new();
+    let readers = readers(&mut wire, 2);
+    let [(first, first_id), (second, second_id)] = readers[..] else { panic!("two") };
+    let id = wire.client();
+    wire.ask(id, new_datapath("dp0", 1));
+    for (name, ids) in [("vm1", vec![first_id]), ("vm2", vec![0x7777]), ("vm3", vec![0])] {
+        wire.ask(id, new_port(name, None, ids));
+    }
+    let direct = |port_id| {
+        let wanted = DatapathMessage { upcall_port_id: Some(port_id), ..DatapathMessage::default() };
+        request(Family::Datapath, SET, 0, 1, |writer| wanted.encode(writer))
+    };
+    let reader = |wire: &Wire, port| wire.server.reader_of(&miss(port, 0, 0)).map(|reader| reader.client);
+    wire.ask(id, direct(0));
+    assert_eq!([1, 2, 3].map(|port| reader(&wire, port)), [Some(first), None, None], "as OVS says it");
+    let changes = wire.server.changes();
+    wire.ask(id, direct(second_id));
+    assert_eq!([0, 1, 2, 3].map(|port| reader(&wire, port)), [None, Some(first), Some(second), Some(second)]);
+    assert!(wire.server.changes() > changes, "to be kept for the next process");
+}
