@@ -85,7 +85,7 @@ impl WorkStage {
 
 /// Number of stages.
 const STAGES: usize = 12;
-/// A lap of so many ticks is no work: the thread lost its CPU. One to two milliseconds of usual time stamp counters.
+/// A longer lap, in ticks, is no work: the thread lost its CPU. One to two milliseconds of usual time stamp counters.
 const LAP_TICKS_MAX: u64 = 4_000_000;
 /// A round of this length in ns is not compared: the thread lost its CPU, or has very much to do.
 const ROUND_NS_MAX: u64 = 1_000_000;

@@ -17,7 +17,7 @@ const PROFILE_EVERY_MAX: u32 = 1 << 20;
 pub struct ProfileSpec {
     /// How long, in seconds.
     pub duration_s: u64,
-    /// One round of so many is sampled.
+    /// One round in this number is sampled.
     #[serde(default)]
     pub every: Option<u32>,
 }
@@ -40,7 +40,7 @@ impl ProfileSpec {
         Ok(())
     }
 
-    /// One round of so many is sampled.
+    /// One round in this number is sampled.
     pub fn every(&self) -> u32 {
         self.every.unwrap_or(PROFILE_EVERY)
     }
@@ -55,7 +55,7 @@ pub struct ProfileReport {
     pub clock: String,
     /// Its cycles in a second.
     pub cycles_per_second: f64,
-    /// One round of so many was sampled.
+    /// One round in this number was sampled.
     pub every: u32,
     pub workers: Vec<ProfiledWorker>,
     pub ports: Vec<ProfiledPort>,
