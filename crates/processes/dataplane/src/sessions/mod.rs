@@ -278,11 +278,11 @@ impl Guest {
         {}
     }
 
-    /// One that is at work is not.
+    /// One that is at work is not, and neither is one that is over as long as the supervisor is not told.
     fn is_resting(&self) -> bool {
         let Some(shared) = self.shared.upgrade() else { return true };
         let session = shared.try_session();
-        session.is_some_and(|session| session.as_ref().is_none_or(Session::is_resting))
+        session.is_some_and(|session| session.as_ref().is_some_and(Session::is_resting))
     }
 }
 

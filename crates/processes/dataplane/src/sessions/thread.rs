@@ -127,10 +127,12 @@ impl SessionThread {
         self.end();
         let Self { port: name, attachment, reports, over, shared, socket, .. } = self;
         // Before the supervisor is told: the next guest may come at once.
-        drop((shared, socket, over));
+        drop((socket, over));
         why.into_iter().for_each(|why| {
             reports.report_of_session(&Report::Detached { name: name.clone(), attachment, why });
         });
+        // A switch that comes to rest waits for this: a supervisor that is not told would have a successor continue the session.
+        drop(shared);
         // No other thread may wait for room for it.
         reports.flush_all();
     }
