@@ -9,6 +9,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::thread::Pid;
+use rustix::time::{ClockId, clock_gettime};
 
 const SIGNAL: libc::c_int = libc::SIGURG;
 
@@ -50,14 +51,16 @@ pub(crate) fn interrupt(thread: Pid) {
 
 /// CPU time of the calling thread in ns: it does not pass while others have the core.
 pub(crate) fn thread_cpu_ns() -> u64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    // Neither is negative, and centuries fit.
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    time_ns(ClockId::ThreadCPUTime)
 }
 
-/// Time in ns since some moment before the process began.
+/// CLOCK_MONOTONIC in ns.
 pub(crate) fn monotonic_ns() -> u64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    time_ns(ClockId::Monotonic)
+}
+
+fn time_ns(clock: ClockId) -> u64 {
+    let time = clock_gettime(clock);
     // Neither is negative, and centuries fit.
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

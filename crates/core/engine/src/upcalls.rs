@@ -7,12 +7,11 @@ use lasthop_fabric::{UpcallLimits, UpcallLine, UpcallReader, UpcallRecord, Upcal
 use lasthop_module_api::{DropReason, PortId};
 use lasthop_wire::Offload;
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::time::{ClockId, clock_gettime};
 
 use crate::clock::now_ns;
 use crate::worker::Worker;
 use crate::worker_pool::WorkerPool;
-use crate::{Engine, EngineError};
+use crate::{Engine, EngineError, sys};
 
 /// Packets for the control plane. Dropping it sends no more there: packets of no flow are lost by name. Belongs to one thread.
 #[derive(Debug)]
@@ -72,9 +71,7 @@ impl Engine {
     /// CLOCK_MONOTONIC when the clock began that modules are told, in nanoseconds.
     #[must_use]
     pub fn clock_origin_ns(&self) -> u64 {
-        let time = clock_gettime(ClockId::Monotonic);
-        let monotonic_ns = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
-        monotonic_ns.saturating_sub(now_ns(self.started))
+        sys::monotonic_ns().saturating_sub(now_ns(self.started))
     }
 }
 

@@ -8,8 +8,8 @@ use lasthop_dpif::family::FlowMessage;
 use lasthop_dpif::{Errno, Refusal};
 use lasthop_flow::{FlowStats, Match};
 use lasthop_flowtable as flowtable;
-use rustix::time::{ClockId, clock_gettime};
 
+use lasthop_runtime::clock;
 use lasthop_runtime::log::say_of_others;
 
 use super::super::flow_memory::{FlowMemory, Found, RecordPlace};
@@ -130,6 +130,5 @@ fn message_of(flow: &flowtable::FlowSpec) -> Result<Vec<u8>, Refusal> {
 
 /// CLOCK_MONOTONIC in milliseconds, in which flows' last use is told.
 fn now_ms() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    now.tv_sec.unsigned_abs() * 1000 + now.tv_nsec.unsigned_abs() / 1_000_000
+    clock::now_ns() / 1_000_000
 }

@@ -1,7 +1,7 @@
 //! Bridges of Open vSwitch with the VLANs of their ports, as its database has them (ovs-vswitchd.conf.db(5), tables Bridge and Port).
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use lasthop_api::rundir::datapath_socket;
 use lasthop_module_api::{Vid, VlanSet};
@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::processes::daemons;
-use super::programs;
+use super::{output_of, programs};
 
 /// Where the tools look for the database without OVS_RUNDIR.
 const DEFAULT_DATABASE: &str = "unix:/var/run/openvswitch/db.sock";
@@ -59,8 +59,7 @@ impl Bridges {
         command.args(["--timeout=5", "--format=json", &format!("--db={database}")]);
         command.args(["--", "--columns=name,ports", "list", "Bridge"]);
         command.args(["--", "--columns=_uuid,name,tag,trunks,vlan_mode", "list", "Port"]);
-        let output = command.stdin(Stdio::null()).output().ok().filter(|output| output.status.success())?;
-        let bridges = parse(&String::from_utf8_lossy(&output.stdout))?;
+        let bridges = parse(&output_of(command)?)?;
         let is_default = database == DEFAULT_DATABASE;
         let tool = if is_default { "ovs-vsctl".to_owned() } else { format!("ovs-vsctl --db={database}") };
         Some(Self { tool, bridges })

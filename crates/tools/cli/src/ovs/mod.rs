@@ -13,7 +13,7 @@ mod status;
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 pub(crate) use bridges::{BridgePort, Bridges, Surroundings};
 pub(crate) use install::{Unit, UnitChange};
@@ -32,6 +32,12 @@ const PRELOAD_VARIABLE: &str = "LD_PRELOAD";
 fn divert(command: &mut Command, dir: &Path) -> Result<(), Fault> {
     command.env(PRELOAD_VARIABLE, library::find()?).env(SOCKET_VARIABLE, datapath_socket(dir));
     Ok(())
+}
+
+/// The output of a tool of Open vSwitch; none if it cannot run, or fails.
+fn output_of(mut tool: Command) -> Option<String> {
+    let output = tool.stdin(Stdio::null()).output().ok().filter(|output| output.status.success())?;
+    Some(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// Becomes a program that has the switch in `dir` as its datapath. Returns only to say why not.

@@ -1,14 +1,14 @@
 //! `lasthop ovs status`: the parts that Open vSwitch needs, which of them are there, and which are missing.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use lasthop_dpif::client::{Client, ClientError};
 use serde::Serialize;
 
 use super::processes::{Daemon, daemons};
 use super::programs::Programs;
-use super::{Unit, library};
+use super::{Unit, library, output_of};
 use lasthop_api::readable::count;
 use lasthop_api::report::ControlClient;
 use lasthop_api::rundir::{datapath_socket, option};
@@ -189,8 +189,7 @@ fn limits(tool: &Path, run: Option<PathBuf>, guests: &[Guest]) -> Option<Check> 
         if let Some(run) = &run {
             command.env("OVS_RUNDIR", run);
         }
-        let output = command.stdin(Stdio::null()).output().ok().filter(|output| output.status.success())?;
-        Some(String::from_utf8_lossy(&output.stdout).split_whitespace().map(str::to_owned).collect())
+        Some(output_of(command)?.split_whitespace().map(str::to_owned).collect())
     };
     let policed = ask("Interface", &["ingress_policing_rate>0", "type!=internal"])?;
     let mut shaped = ask("Port", &["qos!=[]"])?;
