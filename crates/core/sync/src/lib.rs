@@ -8,6 +8,8 @@
 //! - [`Bounded`]: the queue.
 //! - [`SleepFlag`]: tells whether the reader of a queue sleeps.
 //! - [`records()`]: a ring of records of any length from one thread to another one, for captures and upcalls.
+//! - [`Version`]: words that many workers read and change.
+//! - [`MarkedStack`]: places that somebody has to look at again.
 //! - [`prefetch()`]: loads a cache line ahead of its use.
 //!
 //! **Contract.** No operation waits, allocates or makes a system call. Queued work is never stranded: the
@@ -32,20 +34,24 @@
 //! ```
 
 mod combining_lock;
+mod marked_stack;
 mod prefetch;
 mod publish_order;
 mod queue;
 mod records;
 mod sleep_flag;
 mod sync;
+mod version;
 
 pub use combining_lock::{CombiningGuard, CombiningLock};
+pub use marked_stack::{Marked, MarkedStack};
 pub use prefetch::prefetch;
 pub use publish_order::PublishOrder;
 pub use queue::Bounded;
 pub use records::{RecordReader, RecordWriter, records};
 pub use sleep_flag::SleepFlag;
 pub use sync::full_fence;
+pub use version::Version;
 
 /// Workers that can share a lock: one for each core that a switch gets on a large server.
 pub const WORKERS_MAX: usize = 16;

@@ -1,11 +1,11 @@
 //! Connections of ports and zones, and the order of eviction.
 //!
 //! ```text
-//!   port  connections, list of the evictable ones (half-open, closing), oldest first
+//!   port  list of the evictable ones (half-open, closing), oldest first
 //!   class 0 | 1 | 2 | .. | 31     ports whose list has 2^class connections or more: the heaviest class pays first
 //! ```
 
-use crate::slabs::List;
+use crate::links::List;
 
 /// Accounts of a piece.
 const PIECE: usize = 256;
@@ -47,7 +47,6 @@ pub(crate) struct ZoneAccount {
 /// A port's connections.
 #[derive(Debug)]
 pub(crate) struct PortAccount {
-    pub(crate) connections: u32,
     pub(crate) evictable: List,
     class: u8,
     /// Where it stands in its class.
@@ -56,7 +55,7 @@ pub(crate) struct PortAccount {
 
 impl Default for PortAccount {
     fn default() -> Self {
-        Self { connections: 0, evictable: List::default(), class: NO_CLASS, place: 0 }
+        Self { evictable: List::default(), class: NO_CLASS, place: 0 }
     }
 }
 
@@ -100,6 +99,11 @@ impl Ports {
         (account.class, account.place) = (class, place);
     }
 
+    /// The class of the port that has the most to give, and one; 0: none has.
+    pub(crate) fn heaviest_class(&self) -> u32 {
+        (0..CLASSES).rev().find(|class| !self.classes[*class].is_empty()).map_or(0, |class| class as u32 + 1)
+    }
+
     /// A port that has, within a factor of two, the most to give.
     pub(crate) fn heaviest(&self) -> Option<u16> {
         self.classes.iter().rev().find_map(|ports| ports.last().copied())
@@ -109,26 +113,20 @@ impl Ports {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::connection::{Connection, ListKind};
-    use crate::slabs::Slabs;
+    use crate::links::{Links, ListKind};
 
     #[test]
     fn the_heaviest_port_is_known_without_looking_at_all() {
-        let (mut ports, mut slabs) = (Ports::new(), Slabs::new(1000));
-        let mut fill = |ports: &mut Ports, port, count| {
-            let indices: Vec<u32> = (0..count).map(|_| slabs.put(Connection::default())).collect();
-            for index in &indices {
-                ports.change(port, |account| account.evictable.push(&mut slabs, ListKind::Evictable, *index));
+        let (mut ports, links) = (Ports::new(), Links::new(1000).expect("memory"));
+        assert_eq!((ports.heaviest(), ports.heaviest_class()), (None, 0));
+        for (port, indices) in [(7, 0..3), (9, 3..103), (1000, 103..113)] {
+            for index in indices {
+                ports.change(port, |account| account.evictable.push(&links, ListKind::Evictable, index, 1));
             }
-            indices
-        };
-        assert_eq!(ports.heaviest(), None);
-        fill(&mut ports, 7, 3);
-        let of_9 = fill(&mut ports, 9, 100);
-        fill(&mut ports, 1000, 10);
-        assert_eq!(ports.heaviest(), Some(9));
-        for index in of_9 {
-            ports.change(9, |account| account.evictable.remove(&mut slabs, ListKind::Evictable, index));
+        }
+        assert_eq!((ports.heaviest(), ports.heaviest_class()), (Some(9), 7));
+        for index in 3..103 {
+            ports.change(9, |account| account.evictable.remove(&links, ListKind::Evictable, index));
         }
         assert_eq!(ports.heaviest(), Some(1000));
         assert_eq!(ports.classes.iter().map(Vec::len).sum::<usize>(), 2);

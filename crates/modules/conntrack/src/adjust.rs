@@ -17,12 +17,47 @@ pub(crate) struct SequenceShifts([Shift; 2]);
 
 impl SequenceShifts {
     /// The payload of the segment at `seq` became longer by `bytes`, which may be negative. The same segment does not count twice.
-    pub(crate) fn add(&mut self, direction: Direction, seq: u32, bytes: i32) {
+    /// False, and unchanged: these offsets are beyond what is kept.
+    #[must_use]
+    pub(crate) fn add(&mut self, direction: Direction, seq: u32, bytes: i32) -> bool {
         let shift = &mut self.0[direction.index()];
         if shift.before == shift.behind || is_before(shift.position, seq) {
             let behind = shift.behind.wrapping_add_signed(bytes);
+            let is_kept =
+                i8::try_from(bytes).is_ok() && (behind.cast_signed() << 8) >> 8 == behind.cast_signed();
+            if !is_kept {
+                return false;
+            }
             *shift = Shift { position: seq, before: shift.behind, behind };
         }
+        true
+    }
+
+    /// In two words: positions; for each direction the offset behind, of 24 bits, and the last change, of 8.
+    pub(crate) fn words(&self) -> [u64; 2] {
+        let [original, reply] = &self.0;
+        let offsets = |shift: &Shift| {
+            let change = shift.behind.wrapping_sub(shift.before) & 0xff;
+            u64::from(shift.behind << 8 | change)
+        };
+        [
+            u64::from(original.position) | u64::from(reply.position) << 32,
+            offsets(original) | offsets(reply) << 32,
+        ]
+    }
+
+    /// From [`Self::words`].
+    pub(crate) fn from_words([positions, offsets]: [u64; 2]) -> Self {
+        let shift = |position: u32, offsets: u32| {
+            let behind = offsets.cast_signed() >> 8;
+            let change = (offsets << 24).cast_signed() >> 24;
+            let behind = behind.cast_unsigned();
+            Shift { position, before: behind.wrapping_sub(change.cast_unsigned()), behind }
+        };
+        Self([
+            shift(positions as u32, offsets as u32),
+            shift((positions >> 32) as u32, (offsets >> 32) as u32),
+        ])
     }
 
     /// The offset that is added to a sequence number of a direction.
@@ -53,13 +88,15 @@ mod tests {
         use Direction::{Original, Reply};
         let mut shifts = SequenceShifts::default();
         assert_eq!((shifts.seq(Original, 7), shifts.ack(Reply, 7)), (7, 7));
-        shifts.add(Original, 1000, 5);
-        shifts.add(Original, 1000, 5);
+        assert!(shifts.add(Original, 1000, 5) && shifts.add(Original, 1000, 5));
         assert_eq!((shifts.seq(Original, 1000), shifts.seq(Original, 1020)), (1000, 1025));
         assert_eq!((shifts.ack(Reply, 1025), shifts.ack(Reply, 1000)), (1020, 1000));
-        shifts.add(Original, 1100, -12);
+        assert!(shifts.add(Original, 1100, -12));
         assert_eq!((shifts.seq(Original, 1100), shifts.seq(Original, 1130)), (1105, 1123));
         assert_eq!((shifts.ack(Reply, 1105), shifts.ack(Reply, 1123)), (1100, 1130));
         assert_eq!((shifts.seq(Reply, 1200), shifts.ack(Original, 1200)), (1200, 1200));
+        assert!(shifts.add(Reply, 1200, -3));
+        assert_eq!(SequenceShifts::from_words(shifts.words()), shifts);
+        assert!(!shifts.add(Reply, 1300, 200), "no announcement is so long");
     }
 }

@@ -255,7 +255,11 @@ impl<'a> Editor<'a> {
             if old == new {
                 continue;
             }
-            let (old, new) = (&old[..len], &new[..len]);
+            // An ICMP error may come from another host than the connection has: as the packet has it, so its checksums follow.
+            let mut own_bytes = [0; PATCH_BYTES];
+            let (old, new) = (&mut own_bytes[..len], &new[..len]);
+            self.copy(l3 + at, old)?;
+            let old = &*old;
             for field in [own, of_transport].into_iter().flatten() {
                 self.follow(field, old, new, over_all)?;
             }

@@ -35,6 +35,10 @@ fn key(tuple: &CtTuple) -> CtTuple {
 }
 
 impl Expectations {
+    pub(crate) fn len(&self) -> u32 {
+        self.by_tuple.len() as u32
+    }
+
     /// The expectation that a packet of a new connection matches.
     #[inline]
     pub(crate) fn find(&self, tuple: &CtTuple, now_ms: u64) -> Option<Expectation> {

@@ -20,7 +20,13 @@ impl HashKey {
     /// Of a tuple: products of keyed pairs of words, as the flow table does it.
     #[inline]
     pub(crate) fn of_tuple(&self, tuple: &CtTuple) -> u32 {
-        let [a, b, c, d, e] = tuple.words();
+        self.of_words_of_tuple(&tuple.words())
+    }
+
+    /// Of a tuple's words.
+    #[inline]
+    pub(crate) fn of_words_of_tuple(&self, words: &[u64; TUPLE_WORDS]) -> u32 {
+        let [a, b, c, d, e] = *words;
         let [k0, k1, k2, k3, k4, k5] = self.0;
         let sum = fold(a.wrapping_add(k0), b.wrapping_add(k1))
             .wrapping_add(fold(c.wrapping_add(k2), d.wrapping_add(k3)))

@@ -31,6 +31,26 @@ impl CtHelper {
         }
     }
 
+    /// As a number; 0 is none.
+    #[inline]
+    pub(crate) fn number(helper: Option<Self>) -> u8 {
+        match helper {
+            None => 0,
+            Some(Self::Ftp) => 1,
+            Some(Self::Tftp) => 2,
+        }
+    }
+
+    /// From [`Self::number`].
+    #[inline]
+    pub(crate) fn of_number(number: u8) -> Option<Self> {
+        match number {
+            1 => Some(Self::Ftp),
+            2 => Some(Self::Tftp),
+            _ => None,
+        }
+    }
+
     /// The name.
     #[must_use]
     pub fn name(self) -> &'static str {

@@ -1,19 +1,19 @@
 //! Connection tracking and address translation, as Open vSwitch's action `ct` has them.
 //!
-//! **Purpose.** [`Tracker::track`] is `ct(...)`. Its input is a packet's header image, the packet's state
-//! from earlier actions ([`CtMetadata`]) and a request ([`CtRequest`]). Its output is the packet's new state
-//! and the changes of its headers ([`CtVerdict`]). Connections have zones, marks, labels, helpers (FTP, TFTP)
-//! and timeout policies. TCP is held against its windows as strictly as Linux's nf_conntrack does it; states
-//! and numbers have its names. **The data path does not use this crate yet.**
+//! **Purpose.** [`ConntrackTable::track`] is `ct(...)`. Its input is a packet's header image, the packet's
+//! state from earlier actions ([`CtMetadata`]) and a request ([`CtRequest`]). Its output is the packet's new
+//! state and the changes of its headers ([`CtVerdict`]). Connections have zones, marks, labels, helpers (FTP,
+//! TFTP) and timeout policies. TCP is held against its windows as strictly as Linux's nf_conntrack does it;
+//! states and numbers have its names.
 //!
 //! **Contract.** Time is an argument, in milliseconds. There is no clock, socket, thread or `unsafe`. No
 //! packet makes it panic. Only a commit remembers anything. A packet is changed once in each zone. Checksums
 //! follow by differences, and a partial one stays partial: a frame of 64 KiB stays one. Everything is
 //! bounded: connections in all, for each zone and for each port ([`CtBounds`]), chains of the index, tries
 //! for a port, steps of a sweep. When there is no room, half-open and closing connections go first, of the
-//! port that has most of them. Memory is allocated as the table fills, a slab or a piece of the index at a
-//! time. Nothing is rehashed at once, and allocated memory is kept. A connection takes less than 300 bytes,
-//! its part of the index included. Each reason to refuse a request has a name ([`CtRefusal`]) and a counter.
+//! port that has most of them. Memory is taken as the table fills. Nothing is rehashed at once, and memory
+//! that was taken is kept. A connection takes less than 300 bytes, its part of the index included. Each
+//! reason to refuse a request has a name ([`CtRefusal`]) and a counter.
 //!
 //! **Not checked.** Fragments are invalid here: a caller that wants them tracked has to reassemble them
 //! first. Checksums are verified where the whole packet is in the image, else the caller has to say
@@ -22,56 +22,62 @@
 //! tried for one packet. A source port far below a high destination port is kept, which the kernel changes
 //! against port shadowing.
 //!
-//! **Threading.** A [`Tracker`] belongs to one thread at a time. The state of a connection stays within its
-//! zone: tuples, the ports of its translation, limits and expectations have the zone in them. So zones can be
-//! spread over several trackers. That is not enough for one busy zone on several workers. The remedy is
-//! prepared and not built: protocol states are small values that functions without side effects advance,
-//! slabs never move, references are 32-bit numbers, and names have generations. So look-ups need no lock over
-//! words that are loaded one by one, as in the flow table. A connection then needs a bit that says that one
-//! worker advances it; a worker that finds it set may let the packet pass unchecked. Only commits and ends
-//! need the lock of a zone's writer.
+//! **Threading.** Workers share a [`ConntrackTable`]. Packets of connections that are known take no lock, also
+//! if both directions are on different workers. Commits, ends, helpers and ICMP errors take the lock of
+//! their zone's shard. `docs/design/conntrack.md` has the rules and their limits.
 //!
 //! ```text
-//!   image, layers ─> tuple ─> keyed hash ─> index ──> connection ─ tcp, sctp, udp ─> state bits ─┐
-//!                                  (linear hashing)      │  ^                                      │
-//!                                       expectations ────┤  │ commit: nat ── crowd                 ├─> verdict
-//!                                                        │  │         limits ── accounts           │
-//!                          time ─> sweep ─> wheel ───────┘  └─ slabs, as the table fills           │
-//!                                                        └──── helper, edit ── patches, splice ────┘
+//!   image, layers ─> tuple ─> keyed hash ─> index ──> place: words ─ tcp, sctp, udp ─> state bits ──┐
+//!                               (without a lock)     │  ^                                           │
+//!                                     expectations ──┤  │ commit: nat ── crowd                      ├─> verdict
+//!                                                    │  │         limits ── accounts                │
+//!                        time ─> sweep ─> wheel ─────┘  └─ places, as the table fills               │
+//!                                                    └──── helper, edit ── patches, splice ─────────┘
 //! ```
 #![forbid(unsafe_code)]
 
 mod accounts;
 mod adjust;
+mod adopt;
+mod bounds;
 mod connection;
+mod conntrack_table;
 mod crowd;
 mod edit;
+mod established;
 mod expect;
 mod hash;
 mod helper;
 mod index;
+mod links;
+mod metadata;
 mod nat;
 mod packet;
+mod place;
+mod places;
 mod policy;
 mod progress;
+mod record;
 mod related;
 mod request;
 mod sctp;
-mod slabs;
+mod shard;
 mod table;
 mod tcp;
 mod tracker;
 mod tuple;
 mod wheel;
 
+pub use adopt::CtAdopted;
+pub use bounds::{CtBounds, CtCounters, CtRefusal};
 pub use connection::CtId;
+pub use conntrack_table::{CT_BATCH_MAX, ConntrackTable};
 pub use edit::{CtPatch, CtRewrites, CtSplice};
 pub use helper::{CtHelper, HELPER_IMAGE_BYTES};
 pub use packet::{ChecksumState, PacketImage};
-pub use policy::CtPolicy;
+pub use policy::{CtPolicy, POLICIES_MAX};
+pub use record::{CtProtocol, CtRecord};
 pub use request::{CtCommit, CtMetadata, CtRequest, CtVerdict};
 pub use sctp::SctpState;
-pub use table::{CtBounds, CtCounters, CtRefusal};
 pub use tcp::{TCP_TIMEOUTS, TcpPolicy, TcpState, TcpTimeout};
-pub use tracker::{CtProtocol, CtRecord, POLICIES_MAX, Tracker};
 pub use tuple::{CtTuple, Direction, IpBytes};

@@ -13,7 +13,6 @@ use lasthop_flow::{Nat, NatSource};
 
 use crate::connection::{DST_NAT, SRC_NAT};
 use crate::crowd::{PortBits, PortSide};
-use crate::hash::Random;
 use crate::table::Table;
 use crate::tuple::{CtTuple, IpBytes};
 
@@ -33,9 +32,8 @@ pub(crate) struct Translation {
 }
 
 /// Chooses for one connection.
-pub(crate) struct Selection<'a> {
-    pub(crate) table: &'a mut Table,
-    pub(crate) random: &'a mut Random,
+pub(crate) struct Selection<'a, 'b> {
+    pub(crate) table: &'a mut Table<'b>,
     pub(crate) now_ms: u64,
 }
 
@@ -115,7 +113,7 @@ impl AddressRange {
     }
 }
 
-impl Selection<'_> {
+impl Selection<'_, '_> {
     /// The translation of a new connection with this tuple; none if no address and port are left.
     pub(crate) fn choose(&mut self, tuple: &CtTuple, nat: &Nat) -> Option<Translation> {
         let translated = match nat.source {
@@ -198,9 +196,10 @@ impl Selection<'_> {
 
     /// A free port of a range, if there is one.
     fn free_port(&mut self, tuple: &CtTuple, side: PortSide, ports: PortRange, nat: &Nat) -> Option<CtTuple> {
-        let mut start = if nat.is_hashed { self.number(tuple, nat, 0) } else { self.random.next() };
+        let mut start =
+            if nat.is_hashed { self.number(tuple, nat, 0) } else { self.table.state.random.next() };
         let range = (ports.first, ports.last);
-        if let Ok(found) = self.table.crowds.free_port(tuple, side, range, ports.at(start)) {
+        if let Ok(found) = self.table.state.crowds.free_port(tuple, side, range, ports.at(start)) {
             return found.map(|port| side.with(tuple, port)).filter(|found| self.is_free(found));
         }
         let mut tries = TRIES_FIRST;
@@ -215,10 +214,10 @@ impl Selection<'_> {
                 return None;
             }
             tries /= 2;
-            start = self.random.next();
+            start = self.table.state.random.next();
         }
         self.crowd(tuple, side, range);
-        let found = self.table.crowds.free_port(tuple, side, range, ports.at(start)).ok().flatten()?;
+        let found = self.table.state.crowds.free_port(tuple, side, range, ports.at(start)).ok().flatten()?;
         Some(side.with(tuple, found)).filter(|found| self.is_free(found))
     }
 
@@ -228,21 +227,21 @@ impl Selection<'_> {
         for port in range.0..=range.1 {
             taken.set(port, !self.is_free(&side.with(tuple, port)));
         }
-        self.table.crowds.add(tuple, side, range, taken);
+        self.table.state.crowds.add(tuple, side, range, taken);
     }
 
     /// The number that selects an address from the range.
     fn number(&mut self, tuple: &CtTuple, nat: &Nat, attempt: u32) -> u64 {
         if attempt > 0 {
-            return self.random.next();
+            return self.table.state.random.next();
         }
         let [src, dst, src_low, dst_low, ports] = tuple.words();
-        let mut number = self.table.key.of_words(src, src_low);
+        let mut number = self.table.shared.key.of_words(src, src_low);
         if !nat.is_persistent {
-            number = self.table.key.of_words(number ^ dst, dst_low ^ u64::from(tuple.zone));
+            number = self.table.shared.key.of_words(number ^ dst, dst_low ^ u64::from(tuple.zone));
         }
         if nat.is_hashed {
-            number = self.table.key.of_words(number, ports);
+            number = self.table.shared.key.of_words(number, ports);
         }
         number
     }

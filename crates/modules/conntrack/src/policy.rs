@@ -1,7 +1,12 @@
 //! Timeouts and strictness: OVS' timeout policies, and settings of all connections.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use crate::sctp::SctpState;
-use crate::tcp::TcpPolicy;
+use crate::tcp::{IGNORES_INVALID_RST, IS_LIBERAL, IS_LOOSE, TCP_TIMEOUTS, TcpPolicy, TcpPolicyRef};
+
+/// Timeout policies that there may be.
+pub const POLICIES_MAX: usize = 256;
 
 /// A timeout policy, in seconds but for SCTP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,5 +62,106 @@ impl CtPolicy {
 impl Default for CtPolicy {
     fn default() -> Self {
         Self::LINUX
+    }
+}
+
+const SCTP_STATES: usize = SctpState::ALL.len();
+const OTHERS: usize = 5;
+/// A rule next to those of TCP: there is a policy.
+const IS_SET: u32 = 1;
+
+/// A policy's numbers.
+#[derive(Debug)]
+struct PolicyNumbers {
+    rules: AtomicU32,
+    tcp_s: [AtomicU32; TCP_TIMEOUTS],
+    sctp_ms: [AtomicU32; SCTP_STATES],
+    /// UDP without and with replies, ICMP, ICMPv6, others.
+    others_s: [AtomicU32; OTHERS],
+}
+
+/// The policies of a table, which workers read while one is changed: they may see one number before and another after.
+#[derive(Debug)]
+pub(crate) struct Policies(Box<[PolicyNumbers]>);
+
+/// A policy of a table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PolicyRef<'a>(&'a PolicyNumbers);
+
+impl Policies {
+    pub(crate) fn new() -> Self {
+        let policies = Self((0..POLICIES_MAX).map(|_| PolicyNumbers::none()).collect());
+        policies.set(0, &CtPolicy::default());
+        policies
+    }
+
+    /// The policy of a number, or the default.
+    #[inline]
+    pub(crate) fn get(&self, number: u8) -> PolicyRef<'_> {
+        let own = &self.0[usize::from(number)];
+        PolicyRef(if own.rules.load(Ordering::Relaxed) & IS_SET != 0 { own } else { &self.0[0] })
+    }
+
+    pub(crate) fn set(&self, number: u8, policy: &CtPolicy) {
+        let place = &self.0[usize::from(number)];
+        let store = |places: &[AtomicU32], values: &[u32]| {
+            places.iter().zip(values).for_each(|(place, value)| place.store(*value, Ordering::Relaxed));
+        };
+        store(&place.tcp_s, &policy.tcp.timeouts_s);
+        store(&place.sctp_ms, &policy.sctp_ms);
+        let others =
+            [policy.udp_single_s, policy.udp_multiple_s, policy.icmp_s, policy.icmpv6_s, policy.generic_s];
+        store(&place.others_s, &others);
+        let bit = |is: bool, bit: u32| if is { bit } else { 0 };
+        let rules = IS_SET
+            | bit(policy.tcp.is_loose, IS_LOOSE)
+            | bit(policy.tcp.is_liberal, IS_LIBERAL)
+            | bit(policy.tcp.ignores_invalid_rst, IGNORES_INVALID_RST);
+        place.rules.store(rules, Ordering::Relaxed);
+    }
+
+    /// The number has the default from now on. The default itself stays.
+    pub(crate) fn unset(&self, number: u8) {
+        if number != 0 {
+            self.0[usize::from(number)].rules.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+impl PolicyNumbers {
+    fn none() -> Self {
+        let zero = |_| AtomicU32::new(0);
+        Self {
+            rules: zero(0),
+            tcp_s: std::array::from_fn(zero),
+            sctp_ms: std::array::from_fn(zero),
+            others_s: std::array::from_fn(zero),
+        }
+    }
+}
+
+impl<'a> PolicyRef<'a> {
+    #[inline]
+    pub(crate) fn tcp(self) -> TcpPolicyRef<'a> {
+        TcpPolicyRef { rules: self.0.rules.load(Ordering::Relaxed), timeouts_s: &self.0.tcp_s }
+    }
+
+    #[inline]
+    pub(crate) fn udp_s(self, is_stream: bool) -> u32 {
+        self.0.others_s[usize::from(is_stream)].load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(crate) fn icmp_s(self, is_ipv6: bool) -> u32 {
+        self.0.others_s[2 + usize::from(is_ipv6)].load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(crate) fn generic_s(self) -> u32 {
+        self.0.others_s[4].load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn sctp_ms(self, state: SctpState) -> u32 {
+        self.0.sctp_ms[state as usize].load(Ordering::Relaxed)
     }
 }

@@ -2,9 +2,10 @@
 
 use lasthop_wire::headers::{PROTO_ICMP, PROTO_ICMPV6, PROTO_SCTP, PROTO_TCP, PROTO_UDP};
 
-use crate::connection::{ASSURED, Connection, Progress, SEEN_REPLY};
+use crate::connection::{ASSURED, DYING, Progress, SEEN_REPLY};
 use crate::packet::PacketImage;
-use crate::policy::CtPolicy;
+use crate::place::Moving;
+use crate::policy::PolicyRef;
 use crate::sctp::{Sctp, SctpOutcome};
 use crate::tcp::{Context, Outcome, Segment, Tcp, TcpTimeout};
 use crate::tuple::{CtTuple, Direction, is_icmp_request};
@@ -12,7 +13,7 @@ use crate::tuple::{CtTuple, Direction, is_icmp_request};
 /// A UDP connection with replies is a stream after this time.
 const UDP_STREAM_MS: u64 = 2000;
 /// A connection that has less left than this, in milliseconds, is not hastened: as in the kernel.
-pub(crate) const HASTENED_MS_MIN: u64 = 120_000;
+const HASTENED_MS_MIN: u64 = 120_000;
 /// Bytes of a UDP header.
 const UDP_BYTES: usize = 8;
 
@@ -53,15 +54,15 @@ pub(crate) fn is_well_formed(packet: &PacketImage<'_>) -> bool {
 pub(crate) fn first(
     packet: &PacketImage<'_>,
     tuple: &CtTuple,
-    policy: &CtPolicy,
+    policy: PolicyRef<'_>,
     now_ms: u64,
 ) -> Option<(Progress, u64)> {
     match tuple.proto {
         PROTO_TCP => {
             let segment = Segment::of(packet)?;
-            let mut tcp = Tcp::first(&segment, &policy.tcp)?;
+            let mut tcp = Tcp::first(&segment, policy.tcp())?;
             let context = Context {
-                policy: &policy.tcp,
+                policy: policy.tcp(),
                 direction: Direction::Original,
                 is_replied: false,
                 is_assured: false,
@@ -69,7 +70,7 @@ pub(crate) fn first(
             };
             match tcp.advance(&segment, &context) {
                 Outcome::Accepted { timeout, .. } => {
-                    Some((Progress::Tcp(tcp), milliseconds(policy.tcp.timeout(timeout))))
+                    Some((Progress::Tcp(tcp), milliseconds(policy.tcp().timeout(timeout))))
                 }
                 _ => None,
             }
@@ -82,41 +83,78 @@ pub(crate) fn first(
         PROTO_ICMP | PROTO_ICMPV6 => {
             let [kind, _] = tuple.dst_port.to_be_bytes();
             is_icmp_request(tuple.proto, kind)
-                .then(|| (Progress::Other, milliseconds(icmp_timeout(tuple, policy))))
+                .then(|| (Progress::Other, milliseconds(policy.icmp_s(tuple.is_ipv6))))
         }
-        PROTO_UDP => Some((Progress::Udp { since_ms: now_ms }, milliseconds(policy.udp_single_s))),
-        _ => Some((Progress::Other, milliseconds(policy.generic_s))),
+        PROTO_UDP => Some((Progress::Udp { since_ms: now_ms }, milliseconds(policy.udp_s(false)))),
+        _ => Some((Progress::Other, milliseconds(policy.generic_s()))),
     }
 }
 
-/// The next packet of a connection. `ack_offset`: see [`Context`].
-pub(crate) fn advance(
-    connection: &mut Connection,
+/// Time that a connection ended by a packet is kept for the rest of that packet's actions, in milliseconds.
+const LAST_PACKET_MS: u64 = 1000;
+
+/// [`advance`], with its consequences for status and time. True: the packet counts as one of the connection.
+#[inline]
+pub(crate) fn step(
+    moving: &mut Moving,
     packet: &PacketImage<'_>,
-    direction: Direction,
-    policy: &CtPolicy,
+    (tuple, direction): (&CtTuple, Direction),
+    policy: PolicyRef<'_>,
+    ack_offset: impl FnOnce(u32) -> u32,
+    now_ms: u64,
+) -> (Advance, bool) {
+    let advance = advance(moving, packet, (tuple, direction), policy, ack_offset, now_ms);
+    match advance {
+        Advance::Accepted(None) => {}
+        Advance::Accepted(Some(timeout_ms)) => moving.expires_ms = now_ms.saturating_add(timeout_ms),
+        Advance::Last => {
+            moving.status |= DYING;
+            moving.expires_ms = now_ms.saturating_add(LAST_PACKET_MS);
+        }
+        Advance::Invalid(Some(timeout_ms)) => {
+            let left_ms = moving.expires_ms.saturating_sub(now_ms);
+            if left_ms >= HASTENED_MS_MIN && left_ms > timeout_ms {
+                moving.expires_ms = now_ms.saturating_add(timeout_ms);
+            }
+            return (advance, false);
+        }
+        Advance::Invalid(None) | Advance::Reopened => return (advance, false),
+    }
+    if direction == Direction::Reply {
+        moving.status |= SEEN_REPLY;
+    }
+    (advance, true)
+}
+
+/// The next packet of a connection, which has this tuple in one of its directions. `ack_offset`: see [`Context`].
+#[inline]
+fn advance(
+    moving: &mut Moving,
+    packet: &PacketImage<'_>,
+    (tuple, direction): (&CtTuple, Direction),
+    policy: PolicyRef<'_>,
     ack_offset: impl FnOnce(u32) -> u32,
     now_ms: u64,
 ) -> Advance {
-    let is_replied = connection.has(SEEN_REPLY);
-    let (is_assured, timeout_ms) = match &mut connection.progress {
+    let is_replied = moving.status & SEEN_REPLY != 0;
+    let (is_assured, timeout_ms) = match &mut moving.progress {
         Progress::Tcp(tcp) => {
             let Some(segment) = Segment::of(packet) else { return Advance::Invalid(None) };
             let context = Context {
-                policy: &policy.tcp,
+                policy: policy.tcp(),
                 direction,
                 is_replied,
-                is_assured: connection.status & ASSURED != 0,
+                is_assured: moving.status & ASSURED != 0,
                 ack_offset: ack_offset(segment.ack),
             };
             match tcp.advance(&segment, &context) {
                 Outcome::Accepted { timeout, is_assured } => {
-                    (is_assured, Some(milliseconds(policy.tcp.timeout(timeout))))
+                    (is_assured, Some(milliseconds(policy.tcp().timeout(timeout))))
                 }
                 Outcome::Ignored => (false, None),
                 Outcome::Last => return Advance::Last,
                 Outcome::Invalid { hastens } => {
-                    let timeout_s = policy.tcp.timeout(TcpTimeout::Unacknowledged);
+                    let timeout_s = policy.tcp().timeout(TcpTimeout::Unacknowledged);
                     return Advance::Invalid(hastens.then(|| milliseconds(timeout_s)));
                 }
                 Outcome::Reopened => return Advance::Reopened,
@@ -129,28 +167,22 @@ pub(crate) fn advance(
         },
         Progress::Udp { since_ms } => {
             let is_stream = is_replied && now_ms > since_ms.saturating_add(UDP_STREAM_MS);
-            let timeout_s = if is_stream { policy.udp_multiple_s } else { policy.udp_single_s };
-            (is_stream, Some(milliseconds(timeout_s)))
+            (is_stream, Some(milliseconds(policy.udp_s(is_stream))))
         }
         Progress::Other => {
-            let tuple = &connection.tuples[0];
-            let timeout_s = if tuple.is_icmp() { icmp_timeout(tuple, policy) } else { policy.generic_s };
+            let timeout_s = if tuple.is_icmp() { policy.icmp_s(tuple.is_ipv6) } else { policy.generic_s() };
             // Neither has a sign of being more than one packet but a reply.
             (is_replied || direction == Direction::Reply, Some(milliseconds(timeout_s)))
         }
     };
     if is_assured {
-        connection.status |= ASSURED;
+        moving.status |= ASSURED;
     }
     Advance::Accepted(timeout_ms)
 }
 
-fn icmp_timeout(tuple: &CtTuple, policy: &CtPolicy) -> u32 {
-    if tuple.is_ipv6 { policy.icmpv6_s } else { policy.icmp_s }
-}
-
-fn sctp_timeout(sctp: &Sctp, policy: &CtPolicy) -> u64 {
-    u64::from(policy.sctp_ms[sctp.state() as usize])
+fn sctp_timeout(sctp: &Sctp, policy: PolicyRef<'_>) -> u64 {
+    u64::from(policy.sctp_ms(sctp.state()))
 }
 
 fn milliseconds(seconds: u32) -> u64 {

@@ -21,7 +21,12 @@ pub(crate) struct Related {
 
 impl Related {
     /// None: it is about no connection, or its destination is not the sender of the packet inside.
-    pub(crate) fn find(table: &mut Table, packet: &PacketImage<'_>, zone: u16, now_ms: u64) -> Option<Self> {
+    pub(crate) fn find(
+        table: &mut Table<'_>,
+        packet: &PacketImage<'_>,
+        zone: u16,
+        now_ms: u64,
+    ) -> Option<Self> {
         let l3 = packet.layers.l3;
         let end = packet.end()?.min(packet.head.len());
         let head = packet.head.get(..end)?;
@@ -31,7 +36,7 @@ impl Related {
         let (index, direction) = table.find(&inner.inverse()?, now_ms)?;
         let outer = packet.layers.addresses(packet.head);
         let destination = outer.get(outer.len() / 2..)?;
-        let sender = &table.get(index)?.tuple(direction).dst.0;
+        let sender = table.place(index)?.tuple(direction).dst.0;
         let sender = if l3 == Network::Ipv4 { &sender[..4] } else { &sender[..] };
         (destination == sender).then_some(Self { index, direction, inner: (layers, inner) })
     }

@@ -2,10 +2,10 @@
 
 use lasthop_flow::{Masked, Nat};
 
+use crate::bounds::CtRefusal;
 use crate::connection::CtId;
 use crate::edit::CtRewrites;
 use crate::helper::CtHelper;
-use crate::table::CtRefusal;
 use crate::tuple::CtTuple;
 
 /// Whether a connection is remembered.
@@ -35,7 +35,7 @@ pub struct CtRequest {
     pub helper: Option<CtHelper>,
     /// Address translation.
     pub nat: Option<Nat>,
-    /// Index of the timeout policy of a new connection ([`crate::Tracker::set_policy`]); 0 is the default.
+    /// Index of the timeout policy of a new connection ([`crate::ConntrackTable::set_policy`]); 0 is the default.
     pub policy: u8,
 }
 

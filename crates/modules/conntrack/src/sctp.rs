@@ -159,6 +159,23 @@ impl Sctp {
         Some(Self { tags, state: SctpState::None, doubted: None })
     }
 
+    /// In words, for memory that workers share.
+    pub(crate) fn words(&self) -> [u64; 2] {
+        let doubted = self.doubted.map_or(0, |direction| direction as u64 + 1);
+        [u64::from(self.tags[0]) | u64::from(self.tags[1]) << 32, self.state as u64 | doubted << 8]
+    }
+
+    /// From [`Self::words`]. Any words make some association.
+    pub(crate) fn from_words([tags, state]: [u64; 2]) -> Self {
+        let doubted = match state >> 8 & 3 {
+            1 => Some(Direction::Original),
+            2 => Some(Direction::Reply),
+            _ => None,
+        };
+        let state = *SctpState::ALL.get(usize::from(state as u8)).unwrap_or(&SctpState::None);
+        Self { tags: [tags as u32, (tags >> 32) as u32], state, doubted }
+    }
+
     pub(crate) fn state(&self) -> SctpState {
         self.state
     }

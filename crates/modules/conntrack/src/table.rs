@@ -1,90 +1,15 @@
-//! The table: connections by either tuple, within limits, until they are over.
+//! The writer's view of a shard: connections come, within limits, and go.
 
-use crate::accounts::{Accounts, Ports, ZoneAccount};
-use crate::connection::{Connection, CtId, EVICTABLE, LIVE, ListKind};
-use crate::crowd::Crowds;
-use crate::hash::HashKey;
-use crate::index::Index;
-use crate::slabs::Slabs;
+use std::sync::MutexGuard;
+use std::sync::atomic::Ordering;
+
+use crate::bounds::CtRefusal;
+use crate::connection::{Connection, CtId, is_evictable};
+use crate::index::Search;
+use crate::links::ListKind;
+use crate::place::Place;
+use crate::shard::{Count, SHARDS, Shard, ShardState, Shared};
 use crate::tuple::{CtTuple, Direction};
-use crate::wheel::Wheel;
-
-/// How many connections there may be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CtBounds {
-    /// In all.
-    pub connections_max: u32,
-    /// That packets of one port began.
-    pub port_connections_max: u32,
-    /// Of a zone that has no limit of its own; none: no limit.
-    pub zone_connections_max: Option<u32>,
-}
-
-impl Default for CtBounds {
-    /// A million; one port gets a quarter.
-    fn default() -> Self {
-        Self { connections_max: 1 << 20, port_connections_max: 1 << 18, zone_connections_max: None }
-    }
-}
-
-/// The reason why a connection was not committed, or a packet not translated: the packet has to be dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum CtRefusal {
-    /// The table is full of connections that are not to be evicted.
-    TableFull,
-    /// The port has its share, and none of its connections may be evicted.
-    PortShare,
-    /// The zone has reached its limit.
-    ZoneLimit,
-    /// Address translation has no address and port left.
-    NatExhausted,
-    /// Another connection has one of its tuples.
-    TupleTaken,
-    /// The header image lacks bytes that translation has to change.
-    NotInImage,
-}
-
-impl CtRefusal {
-    /// All of them.
-    pub const ALL: [Self; 6] = [
-        Self::TableFull,
-        Self::PortShare,
-        Self::ZoneLimit,
-        Self::NatExhausted,
-        Self::TupleTaken,
-        Self::NotInImage,
-    ];
-}
-
-impl std::fmt::Display for CtRefusal {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::TableFull => "the table of connections is full",
-            Self::PortShare => "the port has its share of connections",
-            Self::ZoneLimit => "the zone has reached its limit of connections",
-            Self::NatExhausted => "no address and port is left to translate to",
-            Self::TupleTaken => "another connection has the tuple",
-            Self::NotInImage => "a header to be translated is beyond the header image",
-        })
-    }
-}
-
-/// Counters of the table's connections, since its start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CtCounters {
-    /// Committed.
-    pub created: u64,
-    /// Over by time.
-    pub expired: u64,
-    /// Gone to make room.
-    pub evicted: u64,
-    /// Gone by a packet (RST, another connection in its place) or a request.
-    pub deleted: u64,
-    /// Packets that could not be tracked.
-    pub invalid: u64,
-    /// Not committed, by [`CtRefusal`].
-    pub refused: [u64; CtRefusal::ALL.len()],
-}
 
 /// Why a connection goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,81 +19,83 @@ pub(crate) enum End {
     Deleted,
 }
 
-/// See the module.
+/// Changes of packets that a writer follows at most, so that it has its turn soon.
+const CHANGES_MAX: u32 = 64;
+/// Connections that are tried, where others are at work on the first, to make room for one.
+const EVICTIONS_MAX: u32 = 4;
+/// Tries to make room, each of which another worker may use.
+const ROOMS_MAX: u32 = 4;
+/// Looks at a connection that is to go and is busy.
+const REMOVALS_MAX: u32 = 16;
+
+/// A shard, and its writer's part.
 #[derive(Debug)]
-pub(crate) struct Table {
-    slabs: Slabs,
-    index: Index,
-    wheel: Wheel,
-    zones: Accounts<ZoneAccount>,
-    ports: Ports,
-    pub(crate) crowds: Crowds,
-    pub(crate) key: HashKey,
-    pub(crate) counters: CtCounters,
-    pub(crate) bounds: CtBounds,
+pub(crate) struct Table<'a> {
+    pub(crate) shared: &'a Shared,
+    pub(crate) shard: &'a Shard,
+    pub(crate) state: MutexGuard<'a, ShardState>,
 }
 
-impl Table {
-    pub(crate) fn new(bounds: CtBounds, now_ms: u64) -> Self {
-        // Indices and a direction are numbers of 31 bits.
-        let connections_max = bounds.connections_max.min(1 << 30);
-        Self {
-            slabs: Slabs::new(connections_max),
-            index: Index::new(2 * connections_max as usize),
-            wheel: Wheel::new(now_ms),
-            zones: Accounts::new(),
-            ports: Ports::new(),
-            crowds: Crowds::default(),
-            key: HashKey::random(),
-            counters: CtCounters::default(),
-            bounds: CtBounds { connections_max, ..bounds },
-        }
+impl<'a> Table<'a> {
+    /// The writer of a zone's shard.
+    pub(crate) fn of_zone(shared: &'a Shared, zone: u16) -> Self {
+        Self::of_shard(shared, Shared::shard_number(zone))
     }
 
-    pub(crate) fn len(&self) -> u32 {
-        self.slabs.len()
+    /// The writer of a shard.
+    pub(crate) fn of_shard(shared: &'a Shared, number: usize) -> Self {
+        let shard = &shared.shards[number % SHARDS];
+        Self::with(shared, shard, shard.write())
     }
 
-    /// Bytes that connections and index take.
-    pub(crate) fn bytes(&self) -> usize {
-        self.slabs.places() as usize * size_of::<Connection>() + self.index.bytes()
+    fn with(shared: &'a Shared, shard: &'a Shard, state: MutexGuard<'a, ShardState>) -> Self {
+        let mut table = Self { shared, shard, state };
+        table.follow_changes();
+        table
     }
 
     #[inline]
-    pub(crate) fn get(&self, index: u32) -> Option<&Connection> {
-        self.slabs.get(index)
+    pub(crate) fn place(&self, index: u32) -> Option<Place<'a>> {
+        self.shared.places.get(index)
     }
 
-    #[inline]
-    pub(crate) fn get_mut(&mut self, index: u32) -> Option<&mut Connection> {
-        self.slabs.get_mut(index)
+    /// A connection as it is now. Workers may change it meanwhile, but for what stays; it can go by this writer only.
+    pub(crate) fn get(&self, index: u32) -> Option<Connection> {
+        let place = self.place(index)?;
+        place.version().is_live().then(|| place.connection())
     }
 
     pub(crate) fn id(&self, index: u32) -> Option<CtId> {
-        let connection = self.get(index)?;
-        Some(CtId { index, generation: connection.generation })
+        let version = self.place(index)?.version();
+        version.is_live().then_some(CtId { index, generation: version.generation() })
     }
 
     /// The connection of this name, if it is still there.
-    pub(crate) fn named(&self, id: CtId) -> Option<&Connection> {
-        self.get(id.index).filter(|connection| connection.generation == id.generation)
+    pub(crate) fn named(&self, id: CtId) -> Option<Connection> {
+        self.id(id.index).filter(|found| *found == id).and_then(|_| self.get(id.index))
     }
 
-    /// One more than the largest index may be.
-    pub(crate) fn places(&self) -> u32 {
-        self.slabs.places()
+    pub(crate) fn refuse(&self, refusal: CtRefusal) -> CtRefusal {
+        self.shard.count(refusal as usize);
+        refusal
     }
 
     /// The connection that has this tuple; one that is over goes.
-    #[inline]
     pub(crate) fn find(&mut self, tuple: &CtTuple, now_ms: u64) -> Option<(u32, Direction)> {
-        let hash = self.key.of_tuple(tuple);
-        let (index, direction) = self.index.find(&self.slabs, tuple, hash)?;
-        if self.slabs.get(index)?.expires_ms > now_ms {
+        let (index, direction) = self.search(tuple)?;
+        if self.place(index)?.expires_ms() > now_ms || !self.remove(index, End::Expired) {
             return Some((index, direction));
         }
-        self.remove(index, End::Expired);
         None
+    }
+
+    fn search(&self, tuple: &CtTuple) -> Option<(u32, Direction)> {
+        let hash = self.shared.key.of_tuple(tuple);
+        match self.shard.index.find(&self.shared.places, hash, &tuple.words()) {
+            Search::Found(found) => Some((found.index, found.direction)),
+            // The writer is disturbed by nobody.
+            Search::Absent | Search::Unsure => None,
+        }
     }
 
     /// Whether no connection has this tuple.
@@ -177,147 +104,228 @@ impl Table {
     }
 
     /// Enters a connection, for which another one may have to go.
-    pub(crate) fn insert(&mut self, mut connection: Connection, now_ms: u64) -> Result<u32, CtRefusal> {
+    pub(crate) fn insert(&mut self, connection: &Connection, now_ms: u64) -> Result<u32, CtRefusal> {
         let [original, reply] = connection.tuples;
         if !self.is_free(&original, now_ms) || !self.is_free(&reply, now_ms) {
             return Err(CtRefusal::TupleTaken);
         }
-        connection.hashes = [self.key.of_tuple(&original), self.key.of_tuple(&reply)];
-        if !connection.hashes.iter().all(|hash| self.index.has_room(&self.slabs, *hash)) {
+        let hashes = [self.shared.key.of_tuple(&original), self.shared.key.of_tuple(&reply)];
+        if !hashes.iter().all(|hash| self.shard.index.has_room(&self.shared.places, *hash)) {
             return Err(CtRefusal::TupleTaken);
         }
         let (port, zone) = (connection.in_port, connection.zone());
         self.make_room(port, zone)?;
-        connection.status |= LIVE | EVICTABLE;
-        let is_evictable = connection.is_evictable();
-        let index = self.slabs.put(connection);
-        let tuples = 2 * self.slabs.len() as usize;
-        self.index.insert(&mut self.slabs, index, tuples);
-        self.wheel.add(&mut self.slabs, index);
-        self.zones.get_mut(zone).members.push(&mut self.slabs, ListKind::Zone, index);
-        let slabs = &mut self.slabs;
-        self.ports.change(port, |account| {
-            account.connections += 1;
-            account.evictable.push(slabs, ListKind::Evictable, index);
-        });
-        if !is_evictable {
-            self.settle(index);
-        }
-        self.crowds.take(&original);
-        self.crowds.take(&reply);
-        self.counters.created += 1;
+        let links = &self.shared.links;
+        let Some(index) = self.shared.places.take(links, &mut self.state.vacant) else {
+            self.release_room(port);
+            return Err(CtRefusal::TableFull);
+        };
+        let Some(place) = self.place(index) else { return Err(CtRefusal::TableFull) };
+        place.enter(connection, hashes);
+        self.register(index, connection);
+        self.shard.count(Count::Created as usize);
         Ok(index)
     }
 
-    /// Makes room for one more connection within all limits.
-    fn make_room(&mut self, port: u16, zone: u16) -> Result<(), CtRefusal> {
+    /// Puts a connection that is in its place into index and lists. Room for it is counted already.
+    pub(crate) fn register(&mut self, index: u32, connection: &Connection) {
+        let (links, zone) = (&self.shared.links, connection.zone());
+        self.state.len += 1;
+        self.shard.index.insert(&self.shared.places, index, 2 * self.state.len);
+        self.state.wheel.add(links, index, connection.expires_ms);
+        self.state.zones.get_mut(zone).members.push(links, ListKind::Zone, index, 0);
+        self.settle(index, connection.in_port, connection.is_evictable());
+        connection.tuples.iter().for_each(|tuple| self.state.crowds.take(tuple));
+    }
+
+    /// Makes room for one more connection within all limits, and counts it.
+    pub(crate) fn make_room(&mut self, port: u16, zone: u16) -> Result<(), CtRefusal> {
         if self.zone_limit(zone).is_some_and(|limit| self.zone_len(zone) >= limit) {
             return Err(CtRefusal::ZoneLimit);
         }
-        let of_port = self.ports.get(port).map_or(0, |account| account.connections);
-        if of_port >= self.bounds.port_connections_max {
-            let oldest = self.ports.get(port).and_then(|account| account.evictable.first());
-            self.remove(oldest.ok_or(CtRefusal::PortShare)?, End::Evicted);
+        let shared = self.shared;
+        let port_len = &shared.port_lens[usize::from(port)];
+        let mut rooms = 0;
+        while !Shared::reserve(port_len, shared.port_connections_max) {
+            rooms += 1;
+            if rooms > ROOMS_MAX || !self.evict_of_port(port) {
+                return Err(CtRefusal::PortShare);
+            }
         }
-        if self.slabs.len() >= self.bounds.connections_max {
-            let heaviest = self.ports.heaviest().and_then(|port| self.ports.get(port));
-            let oldest = heaviest.and_then(|account| account.evictable.first());
-            self.remove(oldest.ok_or(CtRefusal::TableFull)?, End::Evicted);
+        rooms = 0;
+        while !Shared::reserve(&shared.len, shared.connections_max) {
+            rooms += 1;
+            if rooms > ROOMS_MAX || !self.evict_of_heaviest() {
+                port_len.fetch_sub(1, Ordering::Relaxed);
+                return Err(CtRefusal::TableFull);
+            }
         }
         Ok(())
     }
 
-    /// Takes a connection out.
-    pub(crate) fn remove(&mut self, index: u32, end: End) {
-        let Some(connection) = self.slabs.get(index) else { return };
-        let (port, zone, tuples) = (connection.in_port, connection.zone(), connection.tuples);
-        let is_evictable = connection.has(EVICTABLE);
-        self.index.remove(&mut self.slabs, index);
-        self.wheel.remove(&mut self.slabs, index);
-        self.zones.get_mut(zone).members.remove(&mut self.slabs, ListKind::Zone, index);
-        let slabs = &mut self.slabs;
-        self.ports.change(port, |account| {
-            account.connections -= 1;
-            if is_evictable {
-                account.evictable.remove(slabs, ListKind::Evictable, index);
-            }
-        });
-        self.slabs.take(index);
-        tuples.iter().for_each(|tuple| self.crowds.give_back(tuple));
-        match end {
-            End::Expired => self.counters.expired += 1,
-            End::Evicted => self.counters.evicted += 1,
-            End::Deleted => self.counters.deleted += 1,
-        }
+    pub(crate) fn release_room(&self, port: u16) {
+        self.shared.port_lens[usize::from(port)].fetch_sub(1, Ordering::Relaxed);
+        self.shared.len.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// After a packet changed a connection: its time, and whether it may be evicted.
-    #[inline]
-    pub(crate) fn follow(&mut self, index: u32, expires_ms: u64) {
-        let Some(connection) = self.slabs.get_mut(index) else { return };
-        let is_sooner = expires_ms < connection.expires_ms;
-        connection.expires_ms = expires_ms;
-        let is_moved = connection.is_evictable() != connection.has(EVICTABLE);
-        if is_sooner {
-            self.wheel.hasten(&mut self.slabs, index);
+    /// The oldest connection of a port that may go does. False: there is none, as far as one can see without waiting.
+    fn evict_of_port(&mut self, port: u16) -> bool {
+        self.evict_own(port) || self.others().any(|mut other| other.evict_own(port))
+    }
+
+    /// The same for the port that has most to give, in the shard where that is.
+    fn evict_of_heaviest(&mut self) -> bool {
+        let heaviest = |shard: &Shard| shard.heaviest.load(Ordering::Relaxed);
+        let most = self.shared.shards.iter().map(heaviest).max().unwrap_or(0);
+        let evict = |table: &mut Table<'_>| {
+            let port = table.state.ports.heaviest();
+            port.is_some_and(|port| table.evict_own(port))
+        };
+        if heaviest(self.shard) == most && evict(self) {
+            return true;
         }
-        if is_moved {
-            self.settle(index);
+        let is_most = |other: &Table<'_>| heaviest(other.shard) == most;
+        self.others().filter(is_most).any(|mut other| evict(&mut other))
+            || evict(self)
+            || self.others().any(|mut other| evict(&mut other))
+    }
+
+    /// Writers of the other shards, as far as they have none: nothing is waited for with a lock in hand.
+    fn others(&self) -> impl Iterator<Item = Table<'a>> + use<'a> {
+        let (shared, own) = (self.shared, std::ptr::from_ref(self.shard));
+        let others = shared.shards.iter().filter(move |shard| !std::ptr::eq(*shard, own));
+        others.filter_map(move |shard| Some(Table::with(shared, shard, shard.try_write()?)))
+    }
+
+    fn evict_own(&mut self, port: u16) -> bool {
+        let mut next = self.state.ports.get(port).and_then(|account| account.evictable.first());
+        for _ in 0..EVICTIONS_MAX {
+            let Some(index) = next else { return false };
+            next = self.shared.links.get(index, ListKind::Evictable).behind.checked_sub(1);
+            if self.remove(index, End::Evicted) {
+                return true;
+            }
         }
+        false
+    }
+
+    /// Takes a connection out. False: it stays, as a worker that changes it does not run.
+    pub(crate) fn remove(&mut self, index: u32, end: End) -> bool {
+        let Some(place) = self.place(index) else { return false };
+        let mut tries = 0..REMOVALS_MAX;
+        let version = tries.find_map(|_| place.quiet_version().filter(|version| place.take(*version)));
+        let Some(version) = version else { return false };
+        if !version.is_live() {
+            place.give_back(version);
+            return false;
+        }
+        let (port, tuples) =
+            (place.in_port(), [place.tuple(Direction::Original), place.tuple(Direction::Reply)]);
+        let shared = self.shared;
+        self.shard.index.remove(&shared.places, index);
+        self.state.wheel.remove(&shared.links, index);
+        let zone = self.state.zones.get_mut(tuples[0].zone);
+        zone.members.remove(&shared.links, ListKind::Zone, index);
+        self.settle(index, port, false);
+        tuples.iter().for_each(|tuple| self.state.crowds.give_back(tuple));
+        place.vacate(version);
+        shared.places.give_back(&shared.links, &mut self.state.vacant, index);
+        self.state.len -= 1;
+        self.release_room(port);
+        self.shard.count(match end {
+            End::Expired => Count::Expired,
+            End::Evicted => Count::Evicted,
+            End::Deleted => Count::Deleted,
+        } as usize);
+        true
     }
 
     /// Puts a connection into its port's list of evictable ones, or takes it out.
-    fn settle(&mut self, index: u32) {
-        let Some(connection) = self.slabs.get_mut(index) else { return };
-        let (port, is_evictable) = (connection.in_port, connection.is_evictable());
-        connection.status ^= EVICTABLE;
-        let slabs = &mut self.slabs;
-        self.ports.change(port, |account| {
+    fn settle(&mut self, index: u32, port: u16, is_evictable: bool) {
+        let links = &self.shared.links;
+        let is_in = links.get(index, ListKind::Evictable).extra != 0;
+        if is_in == is_evictable {
+            return;
+        }
+        self.state.ports.change(port, |account| {
             if is_evictable {
-                account.evictable.push(slabs, ListKind::Evictable, index);
+                account.evictable.push(links, ListKind::Evictable, index, 1);
             } else {
-                account.evictable.remove(slabs, ListKind::Evictable, index);
+                account.evictable.remove(links, ListKind::Evictable, index);
             }
         });
+        self.shard.heaviest.store(self.state.ports.heaviest_class(), Ordering::Relaxed);
+    }
+
+    /// Lists follow what packets have changed.
+    fn follow_changes(&mut self) {
+        for _ in 0..CHANGES_MAX {
+            let Some(index) = self.shared.next_change(self.shard, &mut self.state) else { return };
+            let Some(place) = self.place(index) else { continue };
+            if !place.version().is_live() {
+                continue;
+            }
+            let shard = self.shared.shard(place.zone());
+            if std::ptr::eq(shard, self.shard) {
+                self.follow(index);
+            } else {
+                // The place has a connection of another shard by now.
+                self.shared.note_change(shard, index);
+            }
+        }
+    }
+
+    /// Lists follow a connection as it is now.
+    pub(crate) fn follow(&mut self, index: u32) {
+        let Some(place) = self.place(index) else { return };
+        let moving = place.moving(place.tuple(Direction::Original).proto);
+        self.settle(index, place.in_port(), is_evictable(moving.status, &moving.progress));
+        self.state.wheel.hasten(&self.shared.links, index, moving.expires_ms);
     }
 
     /// Looks at connections whose time may have come, in at most `steps` steps. True: all were looked at.
-    pub(crate) fn sweep(&mut self, now_ms: u64, mut steps: u32) -> bool {
-        while let Some(index) = self.wheel.due(now_ms, &mut steps) {
-            if self.slabs.get(index).is_some_and(|connection| connection.expires_ms > now_ms) {
-                self.wheel.hasten(&mut self.slabs, index);
-            } else {
-                self.remove(index, End::Expired);
+    pub(crate) fn sweep(&mut self, now_ms: u64, steps: &mut u32) -> bool {
+        while let Some(index) = self.state.wheel.due(now_ms, steps) {
+            let expires_ms = self.place(index).map_or(0, Place::expires_ms);
+            if expires_ms > now_ms || !self.remove(index, End::Expired) {
+                self.state.wheel.put_off(&self.shared.links, index, expires_ms);
             }
         }
-        steps > 0
+        *steps > 0
     }
 
     /// Takes at most `steps` connections of a zone out. True: none is left.
     pub(crate) fn flush_zone(&mut self, zone: u16, steps: u32) -> bool {
         for _ in 0..steps {
-            let Some(first) = self.zones.get(zone).and_then(|account| account.members.first()) else {
+            let Some(first) = self.state.zones.get(zone).and_then(|account| account.members.first()) else {
                 return true;
             };
-            self.remove(first, End::Deleted);
+            if !self.remove(first, End::Deleted) {
+                return false;
+            }
         }
         self.zone_len(zone) == 0
     }
 
-    pub(crate) fn zone_len(&self, zone: u16) -> u32 {
-        self.zones.get(zone).map_or(0, |account| account.members.len())
+    /// Takes connections of all zones out while there are steps.
+    pub(crate) fn flush(&mut self, steps: &mut u32) -> bool {
+        let mut slot = 0;
+        while let Some((at, index)) = self.state.wheel.any(slot) {
+            if *steps == 0 || !self.remove(index, End::Deleted) {
+                return false;
+            }
+            (slot, *steps) = (at, *steps - 1);
+        }
+        true
     }
 
-    pub(crate) fn port_len(&self, port: u16) -> u32 {
-        self.ports.get(port).map_or(0, |account| account.connections)
+    pub(crate) fn zone_len(&self, zone: u16) -> u32 {
+        self.state.zones.get(zone).map_or(0, |account| account.members.len())
     }
 
     pub(crate) fn zone_limit(&self, zone: u16) -> Option<u32> {
-        self.zones.get(zone).and_then(|account| account.limit).or(self.bounds.zone_connections_max)
-    }
-
-    pub(crate) fn set_zone_limit(&mut self, zone: u16, limit: Option<u32>) {
-        self.zones.get_mut(zone).limit = limit;
+        let default = || u32::try_from(self.shared.zone_connections_max.load(Ordering::Relaxed)).ok();
+        self.state.zones.get(zone).and_then(|account| account.limit).or_else(default)
     }
 }
 

@@ -5,6 +5,7 @@ mod segment;
 pub(crate) mod state;
 mod window;
 
+pub(crate) use policy::{IGNORES_INVALID_RST, IS_LIBERAL, IS_LOOSE, TcpPolicyRef};
 pub use policy::{TCP_TIMEOUTS, TcpPolicy, TcpTimeout};
 pub(crate) use segment::{Segment, adjusted_sack_blocks};
 pub use state::TcpState;
@@ -12,6 +13,9 @@ use state::{SegmentKind, Transition, transition};
 use window::Fit;
 
 use crate::tuple::Direction;
+
+/// Words of a connection's state.
+pub(crate) const TCP_WORDS: usize = 7;
 
 /// Retransmissions of one segment after which a connection gets the shorter timeout: as Linux's default.
 const RETRANSMISSIONS_MAX: u8 = 3;
@@ -68,7 +72,7 @@ pub(crate) struct Tcp {
 /// The facts about a connection that its next segment is judged by.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Context<'a> {
-    pub(crate) policy: &'a TcpPolicy,
+    pub(crate) policy: TcpPolicyRef<'a>,
     pub(crate) direction: Direction,
     /// A packet in reply direction was seen.
     pub(crate) is_replied: bool,
@@ -95,7 +99,7 @@ pub(crate) enum Outcome {
 
 impl Tcp {
     /// A connection that begins with a segment; none for one that cannot begin any.
-    pub(crate) fn first(segment: &Segment, policy: &TcpPolicy) -> Option<Self> {
+    pub(crate) fn first(segment: &Segment, policy: TcpPolicyRef<'_>) -> Option<Self> {
         let Transition::To(state) =
             transition(Direction::Original, SegmentKind::of(segment.flags), TcpState::None)
         else {
@@ -108,7 +112,7 @@ impl Tcp {
         if state == TcpState::SynSent {
             sender.take_options(segment);
         } else {
-            if !policy.is_loose {
+            if !policy.is_loose() {
                 return None;
             }
             sender.max_end = end.wrapping_add(max_window);
@@ -128,6 +132,74 @@ impl Tcp {
             retransmissions: 0,
             state: TcpState::None,
         })
+    }
+
+    /// In words, for memory that workers share.
+    #[inline]
+    pub(crate) fn words(&self) -> [u64; TCP_WORDS] {
+        let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+        let [original, reply] = &self.sides;
+        let small = [
+            original.scale,
+            original.flags,
+            reply.scale,
+            reply.flags,
+            self.last_scale,
+            self.last_flags,
+            self.last_kind as u8,
+            self.last_direction as u8,
+        ];
+        let last = u32::from(self.last_window)
+            | u32::from(self.retransmissions) << 16
+            | u32::from(self.state as u8) << 24;
+        [
+            pair(original.end, original.max_end),
+            pair(original.max_window, original.max_ack),
+            pair(reply.end, reply.max_end),
+            pair(reply.max_window, reply.max_ack),
+            pair(self.last_seq, self.last_ack),
+            pair(self.last_end, last),
+            u64::from_le_bytes(small),
+        ]
+    }
+
+    /// From [`Self::words`]. Any words make some connection: they may have been read amid a change.
+    #[inline]
+    pub(crate) fn from_words(words: [u64; TCP_WORDS]) -> Self {
+        let (low, high) = (|word: u64| word as u32, |word: u64| (word >> 32) as u32);
+        let [original, original_windows, reply, reply_windows, last, last_end, small] = words;
+        let small = small.to_le_bytes();
+        let side = |ends: u64, windows: u64, scale: u8, flags: u8| Side {
+            end: low(ends),
+            max_end: high(ends),
+            max_window: low(windows),
+            max_ack: high(windows),
+            // Shifts of more than 31 bits would make no sense.
+            scale: scale & 15,
+            flags,
+        };
+        let sides = [
+            side(original, original_windows, small[0], small[1]),
+            side(reply, reply_windows, small[2], small[3]),
+        ];
+        Self {
+            sides,
+            last_seq: low(last),
+            last_ack: high(last),
+            last_end: low(last_end),
+            last_window: high(last_end) as u16,
+            last_scale: small[4],
+            last_flags: small[5],
+            last_kind: SegmentKind::of_number(small[6]),
+            last_direction: if small[7] & 1 == 0 { Direction::Original } else { Direction::Reply },
+            retransmissions: (last_end >> 48) as u8,
+            state: TcpState::of_number((last_end >> 56) as u8),
+        }
+    }
+
+    /// Windows are not held against it from now on: its state is not known for certain.
+    pub(crate) fn doubt(&mut self) {
+        self.sides.iter_mut().for_each(|side| side.flags |= BE_LIBERAL);
     }
 
     pub(crate) fn state(&self) -> TcpState {
@@ -282,7 +354,7 @@ impl Tcp {
             if segment.seq == 0 && !is_established {
                 return Some((next, true));
             }
-            if is_before(segment.seq, peer.max_ack) && !context.policy.ignores_invalid_rst {
+            if is_before(segment.seq, peer.max_ack) && !context.policy.ignores_invalid_rst() {
                 return None;
             }
             let is_exact = !is_established || segment.seq == peer.max_ack;
@@ -331,7 +403,7 @@ impl Tcp {
         Outcome::Accepted { timeout, is_assured }
     }
 
-    fn timeout(&self, kind: SegmentKind, policy: &TcpPolicy) -> TcpTimeout {
+    fn timeout(&self, kind: SegmentKind, policy: TcpPolicyRef<'_>) -> TcpTimeout {
         let timeout = TcpTimeout::of(self.state);
         let is_longer_than = |other| policy.timeout(timeout) > policy.timeout(other);
         let unacknowledged = (self.sides[0].flags | self.sides[1].flags) & DATA_UNACKNOWLEDGED != 0;

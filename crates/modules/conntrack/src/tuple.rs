@@ -14,12 +14,10 @@ impl IpBytes {
     /// Of 4 or 16 bytes; none else.
     #[inline]
     pub(crate) fn from_slice(bytes: &[u8]) -> Option<Self> {
-        let mut address = [0; 16];
-        match bytes.len() {
-            4 | 16 => address[..bytes.len()].copy_from_slice(bytes),
-            _ => return None,
+        if let Ok(address) = <[u8; 4]>::try_from(bytes) {
+            return Some(Self(u128::from(u32::from_le_bytes(address)).to_le_bytes()));
         }
-        Some(Self(address))
+        bytes.try_into().ok().map(Self)
     }
 
     /// As a number; of IPv4 addresses only those with equal high parts compare.
@@ -138,9 +136,39 @@ impl CtTuple {
             bytes[at..].first_chunk().map_or(0, |bytes: &[u8; 8]| u64::from_le_bytes(*bytes))
         };
         let ports = u64::from(self.src_port) << 16 | u64::from(self.dst_port);
-        let rest = u64::from(self.zone) << 16 | u64::from(self.proto) << 8 | u64::from(self.is_ipv6);
+        let rest = u64::from(self.zone) << ZONE_SHIFT
+            | u64::from(self.proto) << PROTO_SHIFT
+            | u64::from(self.is_ipv6);
         let (src, dst) = (&self.src.0, &self.dst.0);
         [half(src, 0), half(dst, 0), half(src, 8), half(dst, 8), ports << 32 | rest]
+    }
+}
+
+/// In a tuple of words.
+const ZONE_SHIFT: u32 = 16;
+const PROTO_SHIFT: u32 = 8;
+
+impl CtTuple {
+    /// From [`Self::words`].
+    #[inline]
+    pub(crate) fn from_words(words: [u64; TUPLE_WORDS]) -> Self {
+        let [src, dst, src_high, dst_high, rest] = words;
+        let address = |low: u64, high: u64| IpBytes((u128::from(low) | u128::from(high) << 64).to_le_bytes());
+        Self {
+            src: address(src, src_high),
+            dst: address(dst, dst_high),
+            src_port: (rest >> 48) as u16,
+            dst_port: (rest >> 32) as u16,
+            zone: Self::zone_in_words(rest),
+            proto: (rest >> PROTO_SHIFT) as u8,
+            is_ipv6: rest & 1 != 0,
+        }
+    }
+
+    /// The zone in the last of a tuple's words.
+    #[inline]
+    pub(crate) fn zone_in_words(last: u64) -> u16 {
+        (last >> ZONE_SHIFT) as u16
     }
 }
 
@@ -225,5 +253,6 @@ mod tests {
         others[5].proto = 9;
         others[6].is_ipv6 = true;
         assert!(others.iter().all(|other| other.words() != one.words()));
+        assert!(others.iter().all(|other| CtTuple::from_words(other.words()) == *other));
     }
 }

@@ -4,8 +4,7 @@
 //! at when that is due: it is over, or moves to the slot of its time as it is then. Times beyond the wheel's end are looked at
 //! once a turn. So nothing is moved for a packet, but when a time comes closer.
 
-use crate::connection::ListKind;
-use crate::slabs::{List, Slabs};
+use crate::links::{Links, List, ListKind};
 
 /// Milliseconds of a slot.
 const SLOT_MS: u64 = 1000;
@@ -32,22 +31,36 @@ impl Wheel {
         (due % SLOTS as u64) as u16
     }
 
-    pub(crate) fn add(&mut self, slabs: &mut Slabs, index: u32) {
-        let Some(connection) = slabs.get_mut(index) else { return };
-        let slot = self.slot_of(connection.expires_ms);
-        connection.slot = slot;
-        self.slots[usize::from(slot)].push(slabs, ListKind::Wheel, index);
+    pub(crate) fn add(&mut self, links: &Links, index: u32, expires_ms: u64) {
+        let slot = self.slot_of(expires_ms);
+        self.slots[usize::from(slot)].push(links, ListKind::Wheel, index, slot);
     }
 
-    pub(crate) fn remove(&mut self, slabs: &mut Slabs, index: u32) {
-        let Some(slot) = slabs.get(index).map(|connection| connection.slot) else { return };
-        self.slots[usize::from(slot)].remove(slabs, ListKind::Wheel, index);
+    pub(crate) fn remove(&mut self, links: &Links, index: u32) {
+        let slot = links.get(index, ListKind::Wheel).extra;
+        if let Some(slot) = self.slots.get_mut(usize::from(slot)) {
+            slot.remove(links, ListKind::Wheel, index);
+        }
     }
 
-    /// A connection's time came closer.
-    pub(crate) fn hasten(&mut self, slabs: &mut Slabs, index: u32) {
-        self.remove(slabs, index);
-        self.add(slabs, index);
+    /// A connection is to be looked at another time.
+    pub(crate) fn put_off(&mut self, links: &Links, index: u32, expires_ms: u64) {
+        self.remove(links, index);
+        self.add(links, index, expires_ms);
+    }
+
+    /// A connection's time may have come closer.
+    pub(crate) fn hasten(&mut self, links: &Links, index: u32, expires_ms: u64) {
+        let turn = |slot: u16| (u64::from(slot) + SLOTS as u64 - self.reached % SLOTS as u64) % SLOTS as u64;
+        if turn(self.slot_of(expires_ms)) < turn(links.get(index, ListKind::Wheel).extra) {
+            self.put_off(links, index, expires_ms);
+        }
+    }
+
+    /// Any connection, from this slot on, and its slot.
+    pub(crate) fn any(&self, from: usize) -> Option<(usize, u32)> {
+        let slots = self.slots.iter().enumerate().skip(from);
+        slots.filter_map(|(at, slot)| Some((at, slot.first()?))).next()
     }
 
     /// The next connection to be looked at; none: all until `now_ms` were, or `steps` are used up.

@@ -3,6 +3,8 @@
 
 #[path = "../../src/combining_lock.rs"]
 mod combining_lock;
+#[path = "../../src/marked_stack.rs"]
+mod marked_stack;
 #[path = "../../src/publish_order.rs"]
 mod publish_order;
 #[path = "../../src/queue.rs"]
@@ -11,19 +13,25 @@ mod queue;
 mod records;
 #[path = "../../src/sleep_flag.rs"]
 mod sleep_flag;
+#[path = "../../src/version.rs"]
+mod version;
 
 pub use combining_lock::{CombiningGuard, CombiningLock};
+pub use marked_stack::{Marked, MarkedStack};
 pub use publish_order::PublishOrder;
 pub use queue::Bounded;
 pub use records::{RecordReader, RecordWriter, records};
 pub use sleep_flag::SleepFlag;
+pub use version::Version;
 
 /// Few, since loom keeps track of each atomic.
 pub const WORKERS_MAX: usize = 2;
 
 mod sync {
     pub(crate) use loom::sync::Arc;
-    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
+    pub(crate) use loom::sync::atomic::{
+        AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+    };
 
     pub(crate) struct Cell<T>(loom::cell::UnsafeCell<T>);
 
@@ -52,3 +60,10 @@ mod sync {
     }
 }
 pub use sync::full_fence;
+
+/// Tries orders with up to three unforced changes of thread, or as many as LOOM_MAX_PREEMPTIONS says. All orders take minutes.
+pub fn bounded() -> loom::model::Builder {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound.get_or_insert(3);
+    model
+}

@@ -1,6 +1,6 @@
 //! Tries every order of two or three workers, and every visible order of their stores.
 
-use lasthop_sync_model::{Bounded, CombiningGuard, CombiningLock, SleepFlag, full_fence, records};
+use lasthop_sync_model::{Bounded, CombiningGuard, CombiningLock, SleepFlag, bounded, full_fence, records};
 use loom::sync::Arc;
 use loom::thread;
 
@@ -36,8 +36,7 @@ fn deliver(lock: &CombiningLock<Vec<u32>, u32>, packets: [u32; 2]) {
 
 #[test]
 fn queued_values_are_served_in_each_workers_order() {
-    let model = loom::model::Builder::new();
-    model.check(|| {
+    bounded().check(|| {
         let lock = Arc::new(CombiningLock::new(Vec::new(), 4));
         let other = Arc::clone(&lock);
         let thread = thread::spawn(move || deliver(&other, [1, 2]));
@@ -103,7 +102,7 @@ fn finished_leases_are_published() {
 
 #[test]
 fn a_sleeper_is_woken_or_sees_the_returned_head() {
-    loom::model(|| {
+    bounded().check(|| {
         let home = Arc::new((Bounded::new(2), SleepFlag::default()));
         let away = Arc::clone(&home);
         let thread = thread::spawn(move || {
@@ -124,8 +123,7 @@ fn a_sleeper_is_woken_or_sees_the_returned_head() {
 
 #[test]
 fn two_pushers_and_a_popper() {
-    let model = loom::model::Builder::new();
-    model.check(|| {
+    bounded().check(|| {
         let queue = Arc::new(Bounded::new(2));
         let pushers: Vec<_> = (0..2_u32)
             .map(|value| {
@@ -145,7 +143,7 @@ fn two_pushers_and_a_popper() {
 
 #[test]
 fn a_record_is_seen_whole_and_its_room_given_back() {
-    loom::model(|| {
+    bounded().check(|| {
         let (mut writer, mut reader) = records(8 * 8).unwrap();
         let thread = thread::spawn(move || {
             (1..=3_u8).filter(|value| writer.push([u64::from(*value); 2], &[*value; 3])).count()

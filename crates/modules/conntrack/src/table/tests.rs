@@ -4,7 +4,10 @@ use std::net::IpAddr;
 use proptest::prelude::*;
 
 use super::*;
+use crate::bounds::CtBounds;
 use crate::connection::{ASSURED, Progress};
+use crate::place::{Change, Moving};
+use crate::places::Places;
 use crate::tuple::IpBytes;
 
 fn tuple(host: u16, port: u16, zone: u16) -> CtTuple {
@@ -23,67 +26,132 @@ fn bounds(connections_max: u32, port_connections_max: u32) -> CtBounds {
     CtBounds { connections_max, port_connections_max, zone_connections_max: None }
 }
 
-fn assure(table: &mut Table, index: u32) {
-    let connection = table.get_mut(index).expect("it is there");
-    connection.status |= ASSURED;
-    let expires_ms = connection.expires_ms;
-    table.follow(index, expires_ms);
-}
+/// Connections of all zones.
+struct World(Shared);
 
-/// The index and all lists say the same of each connection.
-fn check(table: &Table) {
-    let live: Vec<u32> = (0..table.places()).filter(|index| table.get(*index).is_some()).collect();
-    assert_eq!(live.len(), table.len() as usize);
-    let (mut ports, mut zones): (BTreeMap<u16, u32>, BTreeMap<u16, u32>) = (BTreeMap::new(), BTreeMap::new());
-    for index in live {
-        let connection = table.get(index).expect("it is there");
-        *ports.entry(connection.in_port).or_default() += 1;
-        *zones.entry(connection.zone()).or_default() += 1;
-        for direction in [Direction::Original, Direction::Reply] {
-            let tuple = connection.tuple(direction);
-            assert_eq!(
-                table.index.find(&table.slabs, tuple, table.key.of_tuple(tuple)),
-                Some((index, direction))
-            );
-        }
-        assert_eq!(connection.has(EVICTABLE), connection.is_evictable());
+impl World {
+    fn new(connections_max: u32, port_connections_max: u32) -> Self {
+        let bounds = bounds(connections_max, port_connections_max);
+        Self(Shared::new(Places::new(Shared::places_for(&bounds)).expect("memory"), bounds, 0))
     }
-    assert!(ports.iter().all(|(port, count)| table.port_len(*port) == *count));
-    assert!(zones.iter().all(|(zone, count)| table.zone_len(*zone) == *count));
+
+    fn insert(&self, connection: &Connection, now_ms: u64) -> Result<u32, CtRefusal> {
+        Table::of_zone(&self.0, connection.zone()).insert(connection, now_ms)
+    }
+
+    fn find(&self, tuple: &CtTuple, now_ms: u64) -> Option<(u32, Direction)> {
+        Table::of_zone(&self.0, tuple.zone).find(tuple, now_ms)
+    }
+
+    fn remove(&self, index: u32) {
+        let zone = self.0.places.get(index).expect("a place").zone();
+        assert!(Table::of_zone(&self.0, zone).remove(index, End::Deleted));
+    }
+
+    /// True: all shards have been looked at.
+    fn sweep(&self, now_ms: u64, steps: u32) -> bool {
+        (0..SHARDS).all(|number| Table::of_shard(&self.0, number).sweep(now_ms, &mut steps.clone()))
+    }
+
+    fn change(&self, index: u32, change: impl Fn(&mut Connection)) {
+        let place = self.0.places.get(index).expect("it is there");
+        let done = place.update(|place| {
+            let mut connection = place.connection();
+            change(&mut connection);
+            Some(((), Change::Packet(Moving::of(&connection), None)))
+        });
+        assert!(done.is_some());
+        self.0.note_change(self.0.shard(place.zone()), index);
+    }
+
+    fn assure(&self, index: u32) {
+        self.change(index, |connection| connection.status |= ASSURED);
+    }
+
+    fn len(&self) -> u32 {
+        self.0.len.load(Ordering::Relaxed)
+    }
+
+    fn port_len(&self, port: u16) -> u32 {
+        self.0.port_lens[usize::from(port)].load(Ordering::Relaxed)
+    }
+
+    fn zone_len(&self, zone: u16) -> u32 {
+        Table::of_zone(&self.0, zone).zone_len(zone)
+    }
+
+    fn expired(&self) -> u64 {
+        self.0.shards.iter().map(|shard| shard.counted(Count::Expired as usize)).sum()
+    }
+
+    fn id(&self, index: u32) -> CtId {
+        Table::of_shard(&self.0, 0).id(index).expect("it is there")
+    }
+
+    fn is_there(&self, id: CtId) -> bool {
+        Table::of_shard(&self.0, 0).named(id).is_some()
+    }
+
+    /// The index and all lists say the same of each connection.
+    fn check(&self) {
+        let shared = &self.0;
+        (0..SHARDS).for_each(|number| drop(Table::of_shard(shared, number)));
+        let is_live = |index: &u32| shared.places.get(*index).is_some_and(|place| place.version().is_live());
+        let live: Vec<u32> = (0..shared.places.used()).filter(is_live).collect();
+        assert_eq!(live.len(), self.len() as usize);
+        let (mut ports, mut zones): (BTreeMap<u16, u32>, BTreeMap<u16, u32>) =
+            (BTreeMap::new(), BTreeMap::new());
+        for index in live {
+            let connection = shared.places.get(index).expect("it is there").connection();
+            *ports.entry(connection.in_port).or_default() += 1;
+            *zones.entry(connection.zone()).or_default() += 1;
+            for direction in [Direction::Original, Direction::Reply] {
+                let tuple = connection.tuple(direction);
+                let hash = shared.key.of_tuple(tuple);
+                let search = shared.shard(tuple.zone).index.find(&shared.places, hash, &tuple.words());
+                let Search::Found(found) = search else { panic!("{tuple} is lost: {search:?}") };
+                assert_eq!((found.index, found.direction), (index, direction));
+            }
+            let is_listed = shared.links.get(index, ListKind::Evictable).extra == 1;
+            assert_eq!(is_listed, connection.is_evictable());
+        }
+        assert!(ports.iter().all(|(port, count)| self.port_len(*port) == *count));
+        assert!(zones.iter().all(|(zone, count)| self.zone_len(*zone) == *count));
+    }
 }
 
 #[test]
 fn a_table_takes_memory_as_it_fills_and_finds_everything() {
-    let mut table = Table::new(bounds(1 << 20, 1 << 20), 0);
-    assert!(table.bytes() < 8192, "an empty table takes {} bytes", table.bytes());
+    let table = World::new(1 << 20, 1 << 20);
+    assert_eq!(table.0.places.used(), 0);
     for number in 0..20_000 {
-        let inserted = table.insert(connection(tuple(number, 7, 0), 1, 1000), 0);
+        let inserted = table.insert(&connection(tuple(number, 7, 0), 1, 1000), 0);
         assert!(inserted.is_ok());
     }
-    check(&table);
-    let each = table.bytes() as f64 / 20_000.0;
-    assert!(each < 300.0, "{each} bytes for each connection");
+    table.check();
+    let used = table.0.places.used();
+    assert!((20_000..20_064).contains(&used), "{used} places");
     assert!(table.find(&tuple(20_000, 7, 0), 0).is_none());
     assert!(table.find(&tuple(5, 7, 1), 0).is_none(), "a zone is part of the tuple");
 }
 
 #[test]
 fn an_ended_connection_is_not_found_and_its_tuple_is_free() {
-    let mut table = Table::new(bounds(10, 10), 0);
-    let first = table.insert(connection(tuple(1, 1, 0), 1, 1000), 0).expect("there is room");
-    let id = table.id(first).expect("it is there");
-    assert_eq!(table.insert(connection(tuple(1, 1, 0), 1, 1000), 999), Err(CtRefusal::TupleTaken));
-    assert!(table.insert(connection(tuple(1, 1, 0), 1, 3000), 1000).is_ok());
-    assert_eq!((table.len(), table.counters.expired), (1, 1));
-    assert!(table.named(id).is_none(), "the name is not used again");
+    let table = World::new(10, 10);
+    let first = table.insert(&connection(tuple(1, 1, 0), 1, 1000), 0).expect("there is room");
+    let id = table.id(first);
+    assert_eq!(table.insert(&connection(tuple(1, 1, 0), 1, 1000), 999), Err(CtRefusal::TupleTaken));
+    assert!(table.insert(&connection(tuple(1, 1, 0), 1, 3000), 1000).is_ok());
+    assert_eq!((table.len(), table.expired()), (1, 1));
+    assert!(!table.is_there(id), "the name is not used again");
 }
 
 #[test]
 fn a_sweep_is_bounded_and_comes_to_all_in_the_end() {
-    let mut table = Table::new(bounds(5000, 5000), 0);
+    let table = World::new(5000, 5000);
     for number in 0..3000 {
         // Up to 50 minutes: beyond a turn of the wheel.
-        let _ = table.insert(connection(tuple(number, 1, 0), 1, 1000 * u64::from(number)), 0);
+        let _ = table.insert(&connection(tuple(number, 1, 0), 1, 1000 * u64::from(number)), 0);
     }
     for second in 0..3100_u64 {
         while !table.sweep(second * 1000, 64) {}
@@ -94,72 +162,73 @@ fn a_sweep_is_bounded_and_comes_to_all_in_the_end() {
             "{second}: {left}"
         );
     }
-    assert_eq!((table.len(), table.counters.expired), (0, 3000));
+    assert_eq!((table.len(), table.expired()), (0, 3000));
 }
 
 #[test]
 fn timers_can_be_moved_forward_and_back() {
-    let mut table = Table::new(bounds(10, 10), 0);
-    let short = table.insert(connection(tuple(1, 1, 0), 1, 900_000), 0).expect("there is room");
-    let long = table.insert(connection(tuple(2, 1, 0), 1, 5000), 0).expect("there is room");
-    table.follow(short, 2000);
-    table.follow(long, 60_000);
+    let table = World::new(10, 10);
+    let short = table.insert(&connection(tuple(1, 1, 0), 1, 900_000), 0).expect("there is room");
+    let long = table.insert(&connection(tuple(2, 1, 0), 1, 5000), 0).expect("there is room");
+    table.change(short, |connection| connection.expires_ms = 2000);
+    table.change(long, |connection| connection.expires_ms = 60_000);
+    let ids = [table.id(short), table.id(long)];
     assert!(table.sweep(10_000, 1000));
-    assert!(table.get(short).is_none() && table.get(long).is_some());
+    assert_eq!(ids.map(|id| table.is_there(id)), [false, true]);
     assert!(table.sweep(70_000, 1000) && table.len() == 0);
 }
 
 #[test]
 fn a_flood_of_one_port_evicts_its_own_half_open_ones() {
-    let mut table = Table::new(bounds(1000, 600), 0);
+    let table = World::new(1000, 600);
     let mut others = Vec::new();
     for number in 0..100 {
-        let index = table.insert(connection(tuple(number, 1, 0), 2, 10_000), 0).expect("there is room");
+        let index = table.insert(&connection(tuple(number, 1, 0), 2, 10_000), 0).expect("there is room");
         if number % 2 == 0 {
-            assure(&mut table, index);
+            table.assure(index);
         }
-        others.push(table.id(index).expect("it is there"));
+        others.push(table.id(index));
     }
     for number in 0..30_000 {
-        assert!(table.insert(connection(tuple(number, 2, 0), 1, 10_000), 0).is_ok());
+        assert!(table.insert(&connection(tuple(number, 2, 0), 1, 10_000), 0).is_ok());
     }
     assert_eq!((table.port_len(1), table.port_len(2)), (600, 100));
     // A second port floods: the table is full, and the port with most connections pays.
     for number in 0..30_000 {
-        assert!(table.insert(connection(tuple(number, 3, 0), 3, 10_000), 0).is_ok());
+        assert!(table.insert(&connection(tuple(number, 3, 0), 3, 10_000), 0).is_ok());
     }
-    assert!(others.iter().all(|id| table.named(*id).is_some()), "a third port lost nothing");
+    assert!(others.iter().all(|id| table.is_there(*id)), "a third port lost nothing");
     assert_eq!(table.len(), 1000);
-    check(&table);
+    table.check();
     // And a new connection of the third one finds room.
-    assert!(table.insert(connection(tuple(1, 4, 0), 2, 10_000), 0).is_ok());
+    assert!(table.insert(&connection(tuple(1, 4, 0), 2, 10_000), 0).is_ok());
 }
 
 #[test]
 fn assured_connections_are_not_evicted() {
-    let mut table = Table::new(bounds(4, 3), 0);
+    let table = World::new(4, 3);
     for number in 0..3 {
-        let index = table.insert(connection(tuple(number, 1, 0), 1, 10_000), 0).expect("there is room");
-        assure(&mut table, index);
+        let index = table.insert(&connection(tuple(number, 1, 0), 1, 10_000), 0).expect("there is room");
+        table.assure(index);
     }
-    assert_eq!(table.insert(connection(tuple(9, 1, 0), 1, 10_000), 0), Err(CtRefusal::PortShare));
-    let last = table.insert(connection(tuple(9, 1, 0), 2, 10_000), 0).expect("another port's share");
-    assure(&mut table, last);
-    assert_eq!(table.insert(connection(tuple(8, 1, 0), 2, 10_000), 0), Err(CtRefusal::TableFull));
+    assert_eq!(table.insert(&connection(tuple(9, 1, 0), 1, 10_000), 0), Err(CtRefusal::PortShare));
+    let last = table.insert(&connection(tuple(9, 1, 0), 2, 10_000), 0).expect("another port's share");
+    table.assure(last);
+    assert_eq!(table.insert(&connection(tuple(8, 1, 0), 2, 10_000), 0), Err(CtRefusal::TableFull));
 }
 
 #[test]
 fn zones_have_limits_of_their_own() {
     let limits = CtBounds { zone_connections_max: Some(2), ..bounds(100, 100) };
-    let mut table = Table::new(limits, 0);
-    table.set_zone_limit(5, Some(3));
-    let mut insert = |zone, number| table.insert(connection(tuple(number, 1, zone), 1, 1000), 0);
+    let table = World(Shared::new(Places::new(Shared::places_for(&limits)).expect("memory"), limits, 0));
+    Table::of_zone(&table.0, 5).state.zones.get_mut(5).limit = Some(3);
+    let insert = |zone, number| table.insert(&connection(tuple(number, 1, zone), 1, 1000), 0);
     assert_eq!((0..4).filter(|number| insert(1, *number).is_ok()).count(), 2);
     assert_eq!((0..4).filter(|number| insert(5, *number).is_ok()).count(), 3);
     assert_eq!(insert(5, 9), Err(CtRefusal::ZoneLimit));
-    assert!(!table.flush_zone(5, 1) && table.flush_zone(5, 10));
+    assert!(!Table::of_zone(&table.0, 5).flush_zone(5, 1) && Table::of_zone(&table.0, 5).flush_zone(5, 10));
     assert_eq!((table.zone_len(5), table.zone_len(1)), (0, 2));
-    check(&table);
+    table.check();
 }
 
 proptest! {
@@ -167,7 +236,7 @@ proptest! {
     fn the_table_is_a_map_of_both_tuples(
         steps in prop::collection::vec((0..40_u16, 0..3_u16, 0..3_u16, 0..4_u8, 1..20_u64), 0..300),
     ) {
-        let mut table = Table::new(bounds(1000, 1000), 0);
+        let table = World::new(1000, 1000);
         let (mut model, mut now) = (BTreeMap::new(), 0);
         for (host, port, zone, what, seconds) in steps {
             let key = tuple(host, port, zone);
@@ -175,7 +244,7 @@ proptest! {
             let alive = model.get(&(host, port, zone)).is_some_and(|at: &u64| *at > now);
             match what {
                 0 | 1 => {
-                    let inserted = table.insert(connection(key, port, expires), now);
+                    let inserted = table.insert(&connection(key, port, expires), now);
                     prop_assert_eq!(inserted.is_ok(), !alive);
                     if inserted.is_ok() {
                         model.insert((host, port, zone), expires);
@@ -186,7 +255,7 @@ proptest! {
                     prop_assert_eq!(found.is_some(), alive);
                     if let Some((index, direction)) = found {
                         prop_assert_eq!(direction, Direction::Reply);
-                        table.remove(index, End::Deleted);
+                        table.remove(index);
                         model.remove(&(host, port, zone));
                     }
                 }
@@ -195,7 +264,7 @@ proptest! {
                     table.sweep(now, 1000);
                 }
             }
-            check(&table);
+            table.check();
         }
         for ((host, port, zone), expires) in model {
             prop_assert_eq!(table.find(&tuple(host, port, zone), now).is_some(), expires > now);

@@ -1,5 +1,7 @@
 //! Timeouts and strictness of TCP.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use super::state::TcpState;
 
 /// How TCP is tracked.
@@ -46,9 +48,32 @@ impl TcpTimeout {
     }
 }
 
-impl TcpPolicy {
+pub(crate) const IS_LOOSE: u32 = 2;
+pub(crate) const IS_LIBERAL: u32 = 4;
+pub(crate) const IGNORES_INVALID_RST: u32 = 8;
+
+/// A policy that others may change: its rules as bits, and its timeouts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TcpPolicyRef<'a> {
+    pub(crate) rules: u32,
+    pub(crate) timeouts_s: &'a [AtomicU32; TCP_TIMEOUTS],
+}
+
+impl TcpPolicyRef<'_> {
     #[inline]
-    pub(crate) fn timeout(&self, timeout: TcpTimeout) -> u32 {
-        self.timeouts_s[timeout.index()]
+    pub(crate) fn timeout(self, timeout: TcpTimeout) -> u32 {
+        self.timeouts_s[timeout.index()].load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_loose(self) -> bool {
+        self.rules & IS_LOOSE != 0
+    }
+
+    pub(crate) fn is_liberal(self) -> bool {
+        self.rules & IS_LIBERAL != 0
+    }
+
+    pub(crate) fn ignores_invalid_rst(self) -> bool {
+        self.rules & IGNORES_INVALID_RST != 0
     }
 }

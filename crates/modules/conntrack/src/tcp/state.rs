@@ -42,6 +42,12 @@ impl TcpState {
         Self::SynSent2,
     ];
 
+    /// By number; of one that there is not, none.
+    #[inline]
+    pub(crate) fn of_number(number: u8) -> Self {
+        *Self::ALL.get(usize::from(number)).unwrap_or(&Self::None)
+    }
+
     /// Whether it is on its way out: such a connection may be evicted before others.
     pub(crate) fn is_closing(self) -> bool {
         matches!(self, Self::FinWait | Self::CloseWait | Self::LastAck | Self::TimeWait | Self::Close)
@@ -69,6 +75,14 @@ const ECE: u8 = 0x40;
 const CWR: u8 = 0x80;
 
 impl SegmentKind {
+    const ALL: [Self; 6] = [Self::Syn, Self::SynAck, Self::Fin, Self::Ack, Self::Rst, Self::None];
+
+    /// By number; of one that there is not, none.
+    #[inline]
+    pub(super) fn of_number(number: u8) -> Self {
+        *Self::ALL.get(usize::from(number)).unwrap_or(&Self::None)
+    }
+
     #[inline]
     pub(super) fn of(flags: u8) -> Self {
         match flags {

@@ -67,7 +67,7 @@ impl Tcp {
         }
         let fit = hold_against(sender, receiver, &numbers);
         if fit != Fit::Inside {
-            let is_liberal = context.policy.is_liberal || sender.flags & BE_LIBERAL != 0;
+            let is_liberal = context.policy.is_liberal() || sender.flags & BE_LIBERAL != 0;
             return if is_liberal { Fit::Inside } else { fit };
         }
         move_windows(sender, receiver, segment, numbers);

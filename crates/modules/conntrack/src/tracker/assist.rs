@@ -1,19 +1,18 @@
 //! Helpers at work: expectations, and translated announcements.
 
-use super::Tracker;
+use super::Tracking;
 use crate::connection::SEQUENCE_ADJUSTED;
 use crate::edit::{CtSplice, Editor, NotInImage};
 use crate::helper::{Announced, announced, write_address};
 use crate::packet::PacketImage;
+use crate::place::{Change, Moving};
 use crate::tcp::Segment;
 use crate::tuple::{CtTuple, Direction};
 
 /// Ports that are tried for an expected connection, in a row.
 const PORTS_TRIED_MAX: u16 = 128;
-/// Connections with adjusted sequence numbers at a time: 3 MiB.
-const SHIFTS_MAX: usize = 1 << 16;
 
-impl Tracker {
+impl Tracking<'_> {
     /// Looks for announcements in a packet.
     pub(super) fn assist(
         &mut self,
@@ -49,7 +48,7 @@ impl Tracker {
                 write_address(&written, expected.dst.to_ip(own.l3()), expected.dst_port).ok_or(NotInImage)?;
             let splice =
                 CtSplice { at: written.at as u16, removed_bytes: written.len as u16, inserted: text };
-            self.put_in(editor, packet, (index, direction), splice, now_ms)?;
+            self.put_in(editor, packet, (index, direction), splice)?;
         }
         self.expect(&expected, master, direction, &found, now_ms);
         Ok(())
@@ -64,14 +63,16 @@ impl Tracker {
         now_ms: u64,
     ) {
         // Without room nothing is expected: the connection will come as a new one.
-        let _ = self.expectations.add(expected, master, direction.inverse(), found.port, now_ms);
+        let expectations = &mut self.table.state.expectations;
+        let _ = expectations.add(expected, master, direction.inverse(), found.port, now_ms);
+        self.tell_expected();
     }
 
     /// The announced tuple, or one with a port that no other connection awaits.
     fn free_expectation(&self, announced: &CtTuple, master: crate::CtId, now_ms: u64) -> Option<CtTuple> {
         let ports = (0..PORTS_TRIED_MAX).map(|offset| announced.dst_port.wrapping_add(offset).max(1));
         let mut candidates = ports.map(|dst_port| CtTuple { dst_port, ..*announced });
-        candidates.find(|candidate| !self.expectations.is_taken(candidate, master, now_ms))
+        candidates.find(|candidate| !self.table.state.expectations.is_taken(candidate, master, now_ms))
     }
 
     /// Other text goes into a segment; sequence numbers behind it are adjusted from then on.
@@ -81,28 +82,21 @@ impl Tracker {
         packet: &PacketImage<'_>,
         (index, direction): (u32, Direction),
         splice: CtSplice,
-        now_ms: u64,
     ) -> Result<(), NotInImage> {
         let grown = splice.inserted.len() as i32 - i32::from(splice.removed_bytes);
-        let (Some(segment), Some(id)) = (Segment::of(packet), self.table.id(index)) else {
+        let (Some(segment), Some(place)) = (Segment::of(packet), self.table.place(index)) else {
             return Err(NotInImage);
         };
-        let has_shifts = self.shifts.contains_key(&id);
-        if grown != 0 && !has_shifts && self.shifts.len() >= SHIFTS_MAX {
-            let table = &self.table;
-            self.shifts
-                .retain(|id, _| table.named(*id).is_some_and(|connection| connection.expires_ms > now_ms));
-            if self.shifts.len() >= SHIFTS_MAX {
-                return Err(NotInImage);
-            }
-        }
         editor.splice(splice)?;
-        if grown != 0 {
-            self.shifts.entry(id).or_default().add(direction, segment.seq, grown);
-            if let Some(connection) = self.table.get_mut(index) {
-                connection.status |= SEQUENCE_ADJUSTED;
-            }
+        if grown == 0 {
+            return Ok(());
         }
-        Ok(())
+        let adjusted = place.update(|place| {
+            let mut connection = place.connection();
+            connection.status |= SEQUENCE_ADJUSTED;
+            let is_kept = connection.shifts.add(direction, segment.seq, grown);
+            is_kept.then(|| ((), Change::Shifts(connection.shifts, Moving::of(&connection))))
+        });
+        adjusted.ok_or(NotInImage)
     }
 }

@@ -2,18 +2,21 @@
 
 use lasthop_flow::Nat;
 
-use super::{Look, Tracker, with_state};
+use super::{Look, Tracking};
+use crate::bounds::CtRefusal;
 use crate::connection::{self, Connection};
 use crate::expect::Expectation;
+use crate::metadata::{metadata_of_new, with_state};
 use crate::nat::{Selection, Translation};
 use crate::packet::PacketImage;
+use crate::place::{Change, Moving};
 use crate::progress::first;
 use crate::request::{CtCommit, CtMetadata, CtRequest, CtVerdict};
-use crate::table::{CtRefusal, End};
+use crate::table::End;
 use crate::tuple::{CtTuple, Direction};
 use lasthop_flow::ct_state::{NEW, RELATED, TRACKED};
 
-impl Tracker {
+impl Tracking<'_> {
     /// A packet that begins a connection, which is entered if that is asked for.
     pub(super) fn begin(
         &mut self,
@@ -39,7 +42,7 @@ impl Tracker {
                 with_state(verdict, metadata.state)
             }
             Err(refusal) => {
-                let refused = Some(self.refused(refusal));
+                let refused = Some(self.table.refuse(refusal));
                 CtVerdict { metadata, refused, ..CtVerdict::default() }
             }
         }
@@ -49,12 +52,7 @@ impl Tracker {
     fn metadata_of_new(&self, tuple: &CtTuple, expected: Option<&Expectation>) -> CtMetadata {
         let zone = tuple.zone;
         let Some(master) = expected.and_then(|expected| self.table.named(expected.master)) else {
-            return CtMetadata {
-                state: TRACKED | NEW,
-                zone,
-                original: Some(*tuple),
-                ..CtMetadata::default()
-            };
+            return metadata_of_new(tuple);
         };
         let original = Some(*master.tuple(Direction::Original));
         let state = TRACKED | NEW | RELATED;
@@ -69,7 +67,7 @@ impl Tracker {
         request: &CtRequest,
         now_ms: u64,
     ) -> Result<u32, CtRefusal> {
-        let policy = self.policies.get(usize::from(request.policy)).unwrap_or(&self.policies[0]);
+        let policy = self.table.shared.policies.get(request.policy);
         let (progress, timeout_ms) = first(packet, tuple, policy, now_ms).ok_or(CtRefusal::TupleTaken)?;
         let translation = self.translation(tuple, expected, request.nat.as_ref(), now_ms)?;
         let expires_ms = now_ms.saturating_add(timeout_ms);
@@ -85,9 +83,10 @@ impl Tracker {
             connection.master = Some(expected.master);
             (connection.mark, connection.labels) = (master.mark, master.labels);
         }
-        let index = self.table.insert(connection, now_ms)?;
+        let index = self.table.insert(&connection, now_ms)?;
         if let Some(expected) = expected {
-            self.expectations.remove(expected);
+            self.table.state.expectations.remove(expected);
+            self.tell_expected();
         }
         Ok(index)
     }
@@ -101,7 +100,7 @@ impl Tracker {
         now_ms: u64,
     ) -> Result<Translation, CtRefusal> {
         let translated = expected.and_then(|expected| self.as_its_master(tuple, expected));
-        let mut selection = Selection { table: &mut self.table, random: &mut self.random, now_ms };
+        let mut selection = Selection { table: &mut self.table, now_ms };
         let found = match (nat, translated) {
             (None, _) => selection.choose(tuple, &Nat::default()),
             (Some(_), Some(translated)) if translated != *tuple => {
@@ -119,16 +118,21 @@ impl Tracker {
         Some(CtTuple { src: reply.dst, dst: reply.src, dst_port: expected.real_port, ..*tuple })
     }
 
-    /// Mark, labels and helper of a connection that is in the table.
-    pub(super) fn write_over(&mut self, index: u32, request: &CtRequest) {
-        let Some(connection) = self.table.get_mut(index) else { return };
-        connection.mark = connection.mark & !request.mark.mask | request.mark.value & request.mark.mask;
-        let (value, mask) = &request.labels;
-        for ((label, value), mask) in connection.labels.iter_mut().zip(value).zip(mask) {
-            *label = *label & !mask | value & mask;
-        }
-        if connection.helper.is_none() {
-            connection.helper = request.helper;
-        }
+    /// Mark, labels and helper of a connection that is in the table. False: others kept changing it.
+    pub(super) fn write_over(&mut self, index: u32, request: &CtRequest) -> bool {
+        let Some(place) = self.table.place(index) else { return false };
+        let written = place.update(|place| {
+            let mut connection = place.connection();
+            connection.mark = connection.mark & !request.mark.mask | request.mark.value & request.mark.mask;
+            let (value, mask) = &request.labels;
+            for ((label, value), mask) in connection.labels.iter_mut().zip(value).zip(mask) {
+                *label = *label & !mask | value & mask;
+            }
+            if connection.helper.is_none() {
+                connection.helper = request.helper;
+            }
+            Some(((), Change::Over(connection.mark, connection.labels, Moving::of(&connection))))
+        });
+        written.is_some()
     }
 }

@@ -1,7 +1,7 @@
 //! TCP segments, most of them near the expected ones.
 
 use lasthop_conntrack::{
-    CtBounds, CtCommit, CtMetadata, CtProtocol, CtRecord, CtRequest, PacketImage, TcpState, Tracker,
+    ConntrackTable, CtBounds, CtCommit, CtMetadata, CtProtocol, CtRecord, CtRequest, PacketImage, TcpState,
 };
 use lasthop_wire::Offload;
 
@@ -140,7 +140,7 @@ fn segments_get_the_same_states_and_leave_the_same_connections() {
     let started = std::time::Instant::now();
     let now_ms = || 1_000_000 + started.elapsed().as_millis() as u64;
     for port in 10_000..10_000 + CONNECTIONS {
-        let mut tracker = Tracker::new(CtBounds::default(), now_ms());
+        let tracker = ConntrackTable::new(CtBounds::default(), now_ms());
         let mut talk = Talk::new(&mut rng, port);
         let mut so_far = Vec::new();
         for step in 0..SEGMENTS {
@@ -150,7 +150,9 @@ fn segments_get_the_same_states_and_leave_the_same_connections() {
             let image = PacketImage::parse(&frame, frame.len() as u32, Offload::default(), 1).expect("TCP");
             let verdict = tracker.track(&image, &CtMetadata::default(), &request, now_ms());
             let wanted_kept = kept_by_kernel(router.entry(port));
-            let found = tracker.next_record(0, now_ms()).map(|found| found.1);
+            let mut found = Vec::new();
+            tracker.dump(0, None, now_ms(), 1, &mut found);
+            let found = found.pop();
             // We keep a connection for a moment after a reset that ends it at once, for the sake of that packet.
             let found = kept(found.filter(|found| found.left_ms > 1000));
             so_far.push(format!(

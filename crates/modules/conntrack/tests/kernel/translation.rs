@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use lasthop_conntrack::{CtBounds, CtCommit, CtMetadata, CtRequest, PacketImage, Tracker};
+use lasthop_conntrack::{ConntrackTable, CtBounds, CtCommit, CtMetadata, CtRequest, PacketImage};
 use lasthop_flow::{Nat, NatRange, NatSource};
 use lasthop_wire::Offload;
 
@@ -86,7 +86,7 @@ fn comparable(frame: &[u8]) -> Vec<u8> {
 fn compare(scene: &Scene) {
     let Some(mut router) = Router::start(scene.rules) else { return };
     let mut rng = Rng(0x5eed_0002);
-    let mut tracker = Tracker::new(CtBounds::default(), 0);
+    let tracker = ConntrackTable::new(CtBounds::default(), 0);
     let (mut seen, mut opened, mut errors) = (Vec::new(), BTreeSet::new(), 0);
     for number in 0..PACKETS {
         let (side, frame) = packet(&mut rng, scene, &seen, &mut opened);

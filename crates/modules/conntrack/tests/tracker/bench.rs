@@ -2,7 +2,9 @@
 
 use std::net::IpAddr;
 
-use lasthop_conntrack::{CtBounds, CtCommit, CtMetadata, CtRequest, CtVerdict, PacketImage, Tracker};
+use lasthop_conntrack::{
+    ConntrackTable, CtBounds, CtCommit, CtMetadata, CtRecord, CtRequest, CtVerdict, PacketImage,
+};
 use lasthop_flow::{Nat, NatRange, NatSource, ct_state};
 use lasthop_wire::Offload;
 
@@ -17,13 +19,29 @@ pub(crate) const SNAT: u32 = ct_state::SRC_NAT;
 pub(crate) const DNAT: u32 = ct_state::DST_NAT;
 
 pub(crate) struct Bench {
-    pub(crate) tracker: Tracker,
+    pub(crate) tracker: ConntrackTable,
     pub(crate) now_ms: u64,
 }
 
 impl Default for Bench {
     fn default() -> Self {
         Self::with(CtBounds::default())
+    }
+}
+
+/// Connections one by one.
+pub(crate) trait Records {
+    /// The next connection at or behind a place, and the place behind it.
+    fn next_record(&self, place: u32, now_ms: u64) -> Option<(u32, CtRecord)>;
+}
+
+impl Records for ConntrackTable {
+    fn next_record(&self, place: u32, now_ms: u64) -> Option<(u32, CtRecord)> {
+        let (mut next, mut records) = (Some(place), Vec::new());
+        while let (Some(place), true) = (next, records.is_empty()) {
+            next = self.dump(place, None, now_ms, 1, &mut records);
+        }
+        Some((next.unwrap_or(u32::MAX), records.pop()?))
     }
 }
 
@@ -51,7 +69,7 @@ pub(crate) fn natted() -> CtRequest {
 
 impl Bench {
     pub(crate) fn with(bounds: CtBounds) -> Self {
-        Self { tracker: Tracker::new(bounds, 1_000_000), now_ms: 1_000_000 }
+        Self { tracker: ConntrackTable::new(bounds, 1_000_000), now_ms: 1_000_000 }
     }
 
     /// One action for a packet.

@@ -1,5 +1,6 @@
 //! Packets through a tracker, by its public interface alone.
 
+mod adopt;
 mod bench;
 mod frames;
 mod helpers;

@@ -9,7 +9,7 @@ use lasthop_conntrack::{CtMetadata, CtRequest, IpBytes};
 use lasthop_flow::NatSource;
 use proptest::prelude::*;
 
-use crate::bench::{Bench, DNAT, EST, NEW, REPLY, SNAT, commit, nat, natted};
+use crate::bench::{Bench, DNAT, EST, NEW, REPLY, Records, SNAT, commit, nat, natted};
 use crate::frames::{assert_right, at, ends, udp};
 
 /// A connection: as its client has it, and as its server has it.

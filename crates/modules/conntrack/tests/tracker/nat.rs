@@ -8,7 +8,7 @@ use lasthop_flow::{Nat, NatSource};
 use lasthop_wire::Offload;
 use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4};
 
-use crate::bench::{Bench, DNAT, EST, NEW, REPLY, SNAT, commit, nat, natted};
+use crate::bench::{Bench, DNAT, EST, NEW, REPLY, Records, SNAT, commit, nat, natted};
 use crate::frames::{ACK, SYN, Tcp, at, ends, udp};
 
 const SRC: NatSource = NatSource::Src;
@@ -308,7 +308,7 @@ fn a_udp_packet_without_checksum_gets_none() {
 
 #[test]
 fn packets_without_headers_to_translate_are_refused_and_not_remembered() {
-    let mut bench = Bench::default();
+    let bench = Bench::default();
     let out = Tcp::new(at("10.0.0.1:1000"), at("198.51.100.2:80"), SYN, 1, 0).frame();
     // A UDP header's checksum is behind this image's end.
     let udp = udp(at("10.0.0.1:1000"), at("198.51.100.2:53"), b"abc");

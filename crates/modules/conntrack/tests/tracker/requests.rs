@@ -3,7 +3,7 @@
 use lasthop_conntrack::{CtCommit, CtMetadata, CtRefusal, CtRequest, PacketImage};
 use lasthop_flow::Masked;
 
-use crate::bench::{Bench, EST, INVALID, NEW, REPLY, commit};
+use crate::bench::{Bench, EST, INVALID, NEW, REPLY, Records, commit};
 use crate::frames::{ACK, SYN, Tcp, at, udp};
 
 fn out() -> Vec<u8> {
@@ -91,10 +91,10 @@ fn a_forced_commit_without_a_first_packet_is_invalid() {
 
 #[test]
 fn excess_over_a_limit_is_refused_by_name_and_counted() {
-    let mut bench = Bench::default();
+    let bench = Bench::default();
     bench.tracker.set_default_zone_limit(Some(1));
     bench.tracker.set_zone_limit(7, Some(2));
-    let mut refused = |zone, port: u16| {
+    let refused = |zone, port: u16| {
         let frame = udp(at(&format!("10.0.0.1:{port}")), at("10.0.0.2:53"), b"?");
         let image = PacketImage::parse(&frame, frame.len() as u32, Default::default(), 1).expect("UDP");
         let request = CtRequest { zone, ..commit() };

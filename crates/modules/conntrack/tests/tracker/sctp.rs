@@ -3,7 +3,7 @@
 use lasthop_conntrack::{CtProtocol, CtRecord, SctpState};
 use lasthop_flow::NatSource;
 
-use crate::bench::{Bench, EST, INVALID, NEW, REPLY, commit, nat, natted};
+use crate::bench::{Bench, EST, INVALID, NEW, REPLY, Records, commit, nat, natted};
 use crate::frames::{SCTP, at, frame, ip};
 
 const CLIENT: &str = "10.0.0.1:5000";

@@ -2,7 +2,7 @@
 
 use lasthop_conntrack::{CtBounds, CtPolicy, CtRefusal, CtRequest};
 
-use crate::bench::{Bench, EST, INVALID, NEW, REPLY, commit};
+use crate::bench::{Bench, EST, INVALID, NEW, REPLY, Records, commit};
 use crate::frames::{at, frame, ip, udp};
 
 const CLIENT: &str = "[fd00::1]:4000";
@@ -29,7 +29,7 @@ fn replies_make_a_connection_and_time_makes_a_stream() {
 #[test]
 fn timeouts_are_those_of_the_policy_of_the_commit() {
     let mut bench = Bench::default();
-    assert!(bench.tracker.set_policy(3, CtPolicy { udp_single_s: 7, ..CtPolicy::OVS }));
+    bench.tracker.set_policy(3, CtPolicy { udp_single_s: 7, ..CtPolicy::OVS });
     let request = CtRequest { policy: 3, ..commit() };
     bench.state(&udp(at(CLIENT), at(SERVER), b"?"), &request);
     assert_eq!(left_s(&bench), 7);
@@ -66,12 +66,12 @@ fn fragments_are_not_tracked() {
 #[test]
 fn a_flood_of_half_open_connections_evicts_no_other_ports() {
     let bounds = CtBounds { connections_max: 1000, port_connections_max: 600, zone_connections_max: None };
-    let mut bench = Bench::with(bounds);
+    let bench = Bench::with(bounds);
     let peer = |port: u16| (at(&format!("10.0.0.9:{port}")), at("10.0.0.2:53"));
-    let mut packet = |frame: &[u8], in_port: u16| {
+    let packet = |frame: &[u8], in_port: u16| {
         let image =
             lasthop_conntrack::PacketImage::parse(frame, frame.len() as u32, Default::default(), in_port);
-        let (tracker, now_ms) = (&mut bench.tracker, bench.now_ms);
+        let (tracker, now_ms) = (&bench.tracker, bench.now_ms);
         let verdict = tracker.track(&image.expect("UDP"), &Default::default(), &commit(), now_ms);
         (verdict.metadata.state, verdict.refused)
     };

@@ -1,0 +1,101 @@
+//! `ct(...)` for packets of established connections, by their number and the number of threads, and for new ones.
+#![allow(clippy::print_stdout, reason = "a measurement says what it found")]
+
+mod frames;
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use criterion::{BenchmarkId, Criterion, Throughput};
+use frames::{NOW_MS, commit, established, image, segment, syn};
+use lasthop_conntrack::{CT_BATCH_MAX, ConntrackTable, CtBounds, CtMetadata, CtRequest};
+
+/// Packets of a measured piece.
+const PACKETS: u32 = 1 << 12;
+
+/// One thread's packets: those of one direction, of connections in an order that the cache cannot guess.
+fn run(table: &ConntrackTable, frames: &[[u8; frames::FRAME_BYTES]]) {
+    let (before, request) = (CtMetadata::default(), CtRequest::default());
+    for batch in frames.chunks(CT_BATCH_MAX) {
+        let images: Vec<_> = batch.iter().map(|frame| image(frame)).collect();
+        table.prefetch(&images, 0);
+        for image in &images {
+            black_box(table.track(image, &before, &request, NOW_MS));
+        }
+    }
+}
+
+fn established_packets(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("established");
+    group.throughput(Throughput::Elements(PACKETS.into()));
+    for connections in [1, 1000, 100_000] {
+        let table = established(connections, &commit(0));
+        println!("{connections} connections: {} bytes each", table.memory_bytes() / connections as usize);
+        let frames = [false, true].map(|is_reply| {
+            let number = |packet: u32| packet.wrapping_mul(0x9e37_79b9) % connections;
+            (0..PACKETS).map(|packet| segment(number(packet), is_reply)).collect::<Vec<_>>()
+        });
+        group.bench_function(BenchmarkId::new("1-thread", connections), |bencher| {
+            bencher.iter(|| run(&table, &frames[0]));
+        });
+        group.bench_function(BenchmarkId::new("2-threads", connections), |bencher| {
+            bencher.iter_custom(|rounds| {
+                let mean = |times: [Duration; 2]| (times[0] + times[1]) / 2;
+                mean(std::thread::scope(|scope| {
+                    let timed = |frames| {
+                        let table = &table;
+                        scope.spawn(move || {
+                            let began = Instant::now();
+                            (0..rounds).for_each(|_| run(table, frames));
+                            began.elapsed()
+                        })
+                    };
+                    let threads = [timed(&frames[0]), timed(&frames[1])];
+                    threads.map(|thread| thread.join().expect("it ends"))
+                }))
+            });
+        });
+    }
+    group.finish();
+}
+
+fn new_connections(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("new");
+    group.throughput(Throughput::Elements(PACKETS.into()));
+    let frames: Vec<_> = (0..PACKETS).map(syn).collect();
+    for (name, request) in [("commit", commit(0)), ("source-nat", frames::snat())] {
+        group.bench_function(name, |bencher| {
+            bencher.iter_batched(
+                || {
+                    let table = ConntrackTable::new(CtBounds::default(), NOW_MS);
+                    // Memory is there, as after some minutes.
+                    for frame in &frames {
+                        table.track(&image(frame), &CtMetadata::default(), &commit(0), NOW_MS);
+                    }
+                    while !table.flush(1 << 20) {}
+                    table
+                },
+                |table| {
+                    for frame in &frames {
+                        black_box(table.track(&image(frame), &CtMetadata::default(), &request, NOW_MS));
+                    }
+                    assert_eq!(table.len(), PACKETS);
+                    table
+                },
+                criterion::BatchSize::PerIteration,
+            );
+        });
+    }
+    group.finish();
+}
+
+fn main() {
+    let mut criterion = Criterion::default()
+        .warm_up_time(Duration::from_millis(300))
+        .measurement_time(Duration::from_secs(1))
+        .sample_size(20)
+        .configure_from_args();
+    established_packets(&mut criterion);
+    new_connections(&mut criterion);
+    criterion.final_summary();
+}

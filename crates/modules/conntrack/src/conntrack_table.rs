@@ -1,0 +1,284 @@
+//! The connections of a datapath, for several workers at once.
+//!
+//! All methods take `&self`: workers track, while the control plane dumps, flushes and sets limits.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+use arrayvec::ArrayVec;
+use lasthop_guestmem::Mapping;
+
+use crate::adopt::{CtAdopted, adopt};
+use crate::bounds::{CtBounds, CtCounters, CtRefusal};
+use crate::connection::CtId;
+use crate::packet::PacketImage;
+use crate::places::Places;
+use crate::policy::CtPolicy;
+use crate::record::CtRecord;
+use crate::request::{CtMetadata, CtRequest, CtVerdict};
+use crate::shard::{Count, SHARDS, Shared};
+use crate::table::{End, Table};
+use crate::tracker::Tracking;
+use crate::tuple::CtTuple;
+
+/// Packets that are looked up ahead at once.
+pub const CT_BATCH_MAX: usize = 32;
+/// Places that a call of [`ConntrackTable::dump`] looks at.
+const DUMPED_PLACES_MAX: u32 = 1 << 14;
+/// Steps of a sweep or flush with a shard's lock in hand; a commit may wait for so many.
+const STEPS_AT_ONCE: u32 = 64;
+
+/// The connections of all zones of a datapath. Workers and the control plane share it.
+#[derive(Debug)]
+pub struct ConntrackTable {
+    shared: Shared,
+}
+
+impl ConntrackTable {
+    /// An empty table at a time, in milliseconds of any clock that only runs forward. Without memory it refuses all.
+    #[must_use]
+    pub fn new(bounds: CtBounds, now_ms: u64) -> Self {
+        let places = Places::new(Shared::places_for(&bounds)).unwrap_or_else(Places::none);
+        Self { shared: Shared::new(places, bounds, now_ms) }
+    }
+
+    /// A table whose connections lie in `memory`, which outlives the process, with those that another process left there. That process
+    /// must not use it any more. Times are of one clock for both. None: the memory is smaller than [`Self::memory_bytes_for`].
+    #[must_use]
+    pub fn in_memory(memory: &Arc<Mapping>, bounds: CtBounds, now_ms: u64) -> Option<(Self, CtAdopted)> {
+        let (places, used) = Places::of(memory, Shared::places_for(&bounds))?;
+        let shared = Shared::new(places, bounds, now_ms);
+        let adopted = adopt(&shared, used, now_ms);
+        Some((Self { shared }, adopted))
+    }
+
+    /// Bytes of memory for [`Self::in_memory`].
+    #[must_use]
+    pub fn memory_bytes_for(bounds: &CtBounds) -> usize {
+        Places::bytes_for(Shared::places_for(bounds))
+    }
+
+    /// `ct(...)` for a packet that carries `before`. Any number of workers may call this at once.
+    #[inline]
+    pub fn track(
+        &self,
+        packet: &PacketImage<'_>,
+        before: &CtMetadata,
+        request: &CtRequest,
+        now_ms: u64,
+    ) -> CtVerdict {
+        match self.shared.pass(packet, before, request, now_ms) {
+            Some(passed) => self.shared.verdict(packet, &passed),
+            None => self.track_locked(packet, before, request, now_ms),
+        }
+    }
+
+    #[cold]
+    fn track_locked(
+        &self,
+        packet: &PacketImage<'_>,
+        before: &CtMetadata,
+        request: &CtRequest,
+        now_ms: u64,
+    ) -> CtVerdict {
+        Tracking { table: Table::of_zone(&self.shared, request.zone) }.track(packet, before, request, now_ms)
+    }
+
+    /// Loads into the cache where the connections of these packets are: at most [`CT_BATCH_MAX`] of them. To be called for a batch
+    /// before its packets are tracked.
+    pub fn prefetch<'p>(&self, packets: impl IntoIterator<Item = &'p PacketImage<'p>>, zone: u16) {
+        let index = &self.shared.shard(zone).index;
+        let hash = |packet: &PacketImage<'_>| Some(self.shared.key.of_tuple(&packet.tuple(zone)?));
+        let hashes: ArrayVec<u32, CT_BATCH_MAX> =
+            packets.into_iter().filter_map(hash).take(CT_BATCH_MAX).collect();
+        hashes.iter().for_each(|hash| index.prefetch_head(*hash));
+        hashes.iter().for_each(|hash| index.prefetch_first(&self.shared.places, *hash));
+    }
+
+    /// Connections in the table; some may be over by time.
+    #[must_use]
+    pub fn len(&self) -> u32 {
+        self.shared.len.load(Ordering::Relaxed)
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes that connections and index take.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        let index: usize = self.shared.shards.iter().map(|shard| shard.index.bytes()).sum();
+        self.shared.places.used() as usize * BYTES_OF_PLACE + index
+    }
+
+    /// The table's counters.
+    #[must_use]
+    pub fn counters(&self) -> CtCounters {
+        let sum = |count: usize| self.shared.shards.iter().map(|shard| shard.counted(count)).sum();
+        CtCounters {
+            created: sum(Count::Created as usize),
+            expired: sum(Count::Expired as usize),
+            evicted: sum(Count::Evicted as usize),
+            deleted: sum(Count::Deleted as usize),
+            invalid: sum(Count::Invalid as usize),
+            unchecked: sum(Count::Unchecked as usize),
+            waited: sum(Count::Waited as usize),
+            refused: CtRefusal::ALL.map(|refusal| sum(refusal as usize)),
+        }
+    }
+
+    /// Takes out connections that are over, in at most `steps` steps, each of a slot of time or a connection. True: all
+    /// until now were. To be called some times a second, by one thread.
+    pub fn sweep(&self, now_ms: u64, steps: u32) -> bool {
+        let mut left = steps;
+        for _ in 0..SHARDS {
+            let number = self.shared.sweeps.load(Ordering::Relaxed) as usize;
+            loop {
+                let mut at_once = left.min(STEPS_AT_ONCE);
+                let given = at_once;
+                let mut table = Table::of_shard(&self.shared, number);
+                let is_done = table.sweep(now_ms, &mut at_once) && !table.shard.has_changes();
+                drop(table);
+                left -= given - at_once;
+                if left == 0 {
+                    return false;
+                }
+                if is_done {
+                    break;
+                }
+            }
+            self.shared.sweeps.store((number as u32 + 1) % SHARDS as u32, Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// Takes at most `steps` connections of a zone out. True: none is left.
+    pub fn flush_zone(&self, zone: u16, mut steps: u32) -> bool {
+        loop {
+            let at_once = steps.min(STEPS_AT_ONCE);
+            if Table::of_zone(&self.shared, zone).flush_zone(zone, at_once) {
+                return true;
+            }
+            steps -= at_once;
+            if steps == 0 {
+                return false;
+            }
+        }
+    }
+
+    /// Takes at most `steps` connections of all zones out. True: none is left.
+    pub fn flush(&self, steps: u32) -> bool {
+        let mut left = steps;
+        (0..SHARDS).all(|number| {
+            loop {
+                let mut at_once = left.min(STEPS_AT_ONCE);
+                left -= at_once;
+                if Table::of_shard(&self.shared, number).flush(&mut at_once) {
+                    left += at_once;
+                    return true;
+                }
+                if left == 0 {
+                    return false;
+                }
+            }
+        })
+    }
+
+    /// Takes out the connection with this tuple, of either direction. Whether there was one.
+    pub fn delete(&self, tuple: &CtTuple, now_ms: u64) -> bool {
+        let mut table = Table::of_zone(&self.shared, tuple.zone);
+        let found = table.find(tuple, now_ms);
+        found.is_some_and(|(index, _)| table.remove(index, End::Deleted))
+    }
+
+    /// Adds connections from a place on to `records`, until these are `records_max`, and gives the place to continue at; none: that were
+    /// all. A dump begins at 0. A zone leaves out all others. Connections that come or go meanwhile may be missing; those
+    /// that stay are there once. Looks at a bounded number of places, so a call may add none and not be the last. Takes no lock.
+    pub fn dump(
+        &self,
+        place: u32,
+        zone: Option<u16>,
+        now_ms: u64,
+        records_max: usize,
+        records: &mut Vec<CtRecord>,
+    ) -> Option<u32> {
+        let places = &self.shared.places;
+        let end = places.used().min(place.saturating_add(DUMPED_PLACES_MAX));
+        for index in place..end {
+            if records.len() >= records_max {
+                return Some(index);
+            }
+            let is_wanted = |record: &CtRecord| zone.is_none_or(|zone| record.tuples[0].zone == zone);
+            records.extend(CtRecord::at(places, index, now_ms).filter(is_wanted));
+        }
+        (end < places.used()).then_some(end)
+    }
+
+    /// The connection of this name.
+    #[must_use]
+    pub fn record_of(&self, id: CtId, now_ms: u64) -> Option<CtRecord> {
+        CtRecord::at(&self.shared.places, id.index, now_ms).filter(|record| record.id == id)
+    }
+
+    /// A limit for a zone; none: that of all zones without one.
+    pub fn set_zone_limit(&self, zone: u16, limit: Option<u32>) {
+        Table::of_zone(&self.shared, zone).state.zones.get_mut(zone).limit = limit;
+        let mut limits = self.zone_limits_kept();
+        match limit {
+            Some(limit) => limits.insert(zone, limit),
+            None => limits.remove(&zone),
+        };
+    }
+
+    fn zone_limits_kept(&self) -> MutexGuard<'_, std::collections::BTreeMap<u16, u32>> {
+        self.shared.zone_limits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Zones that have a limit of their own, with it and their connections.
+    #[must_use]
+    pub fn zone_limits(&self) -> Vec<(u16, u32, u32)> {
+        let limits = self.zone_limits_kept().clone();
+        limits.into_iter().map(|(zone, limit)| (zone, limit, self.zone(zone).1)).collect()
+    }
+
+    /// The limit of zones without one of their own.
+    pub fn set_default_zone_limit(&self, limit: Option<u32>) {
+        let limit = limit.map_or(u64::MAX, u64::from);
+        self.shared.zone_connections_max.store(limit, Ordering::Relaxed);
+    }
+
+    /// That limit.
+    #[must_use]
+    pub fn default_zone_limit(&self) -> Option<u32> {
+        u32::try_from(self.shared.zone_connections_max.load(Ordering::Relaxed)).ok()
+    }
+
+    /// The limit that counts for a zone, and its connections.
+    #[must_use]
+    pub fn zone(&self, zone: u16) -> (Option<u32>, u32) {
+        let table = Table::of_zone(&self.shared, zone);
+        (table.zone_limit(zone), table.zone_len(zone))
+    }
+
+    /// Connections that packets of a port began.
+    #[must_use]
+    pub fn port_connections(&self, port: u16) -> u32 {
+        self.shared.port_lens[usize::from(port)].load(Ordering::Relaxed)
+    }
+
+    /// Sets a timeout policy; number 0 is the default, and has the rules for TCP that begin connections.
+    pub fn set_policy(&self, number: u8, policy: CtPolicy) {
+        self.shared.policies.set(number, &policy);
+    }
+
+    /// A policy is no more: connections that have it follow the default. That itself stays.
+    pub fn delete_policy(&self, number: u8) {
+        self.shared.policies.unset(number);
+    }
+}
+
+/// Bytes of a place, with its links.
+const BYTES_OF_PLACE: usize = (crate::place::PLACE_WORDS + crate::links::LINK_WORDS) * size_of::<u64>();

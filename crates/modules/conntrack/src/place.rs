@@ -1,0 +1,399 @@
+//! A connection in words that several workers share, and which outlive the process.
+//!
+//! ```text
+//!   word  0 version      generation : 32, changes : 31, busy : 1       an odd generation: there is a connection
+//!         1 status : 16, port : 16, policy : 8, helper : 8             2 time of expiry
+//!         3 hashes       4 next in the chains, by direction            5 .. 10 .. 15 tuples
+//!        15 mark        16, 17 labels        18 master                 19 .. 23 packets and bytes
+//!        23 .. 30 protocol                   30, 31 sequence offsets
+//! ```
+//!
+//! Workers read and change them by the version ([`lasthop_sync::Version`]). Tuples, hashes, port and policy do not change within a
+//! generation; chains belong to the index.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use lasthop_sync::Version;
+
+use crate::adjust::SequenceShifts;
+use crate::connection::{Connection, CtId, Progress};
+use crate::helper::CtHelper;
+use crate::sctp::Sctp;
+use crate::tcp::{TCP_WORDS, Tcp};
+use crate::tuple::{CtTuple, Direction, TUPLE_WORDS};
+use lasthop_wire::headers::{PROTO_SCTP, PROTO_TCP, PROTO_UDP};
+
+/// Words of a connection.
+pub(crate) const PLACE_WORDS: usize = 32;
+
+const VERSION_AT: usize = 0;
+const STATUS_AT: usize = 1;
+const EXPIRES_AT: usize = 2;
+const HASHES_AT: usize = 3;
+const CHAIN_AT: usize = 4;
+const TUPLES_AT: usize = 5;
+const MARK_AT: usize = 15;
+const LABELS_AT: usize = 16;
+const MASTER_AT: usize = 18;
+const COUNTS_AT: usize = 19;
+const PROGRESS_AT: usize = 23;
+const SHIFTS_AT: usize = 30;
+
+const _: () = assert!(PROGRESS_AT + TCP_WORDS == SHIFTS_AT && SHIFTS_AT + 2 == PLACE_WORDS);
+
+/// Tries of a change before it is given up.
+const TRIES_MAX: u32 = 64;
+
+/// The fields that packets change, all but marks and labels.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moving {
+    pub(crate) status: u16,
+    pub(crate) policy: u8,
+    pub(crate) helper: Option<CtHelper>,
+    in_port: u16,
+    pub(crate) expires_ms: u64,
+    pub(crate) progress: Progress,
+}
+
+/// The words of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place<'a>(pub(crate) &'a [AtomicU64; PLACE_WORDS]);
+
+impl<'a> Place<'a> {
+    #[inline]
+    fn load(self, at: usize) -> u64 {
+        self.0[at].load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn store(self, at: usize, word: u64) {
+        self.0[at].store(word, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn version_word(self) -> &'a AtomicU64 {
+        &self.0[VERSION_AT]
+    }
+
+    #[inline]
+    pub(crate) fn version(self) -> Version {
+        Version::of(self.version_word())
+    }
+
+    /// Whether nothing has changed since the version was `then`; to be asked behind the reads.
+    #[inline]
+    pub(crate) fn is_still(self, then: Version) -> bool {
+        then.is_still(self.version_word())
+    }
+
+    /// Whether it is the same connection as at `then`; to be asked behind the reads.
+    #[inline]
+    pub(crate) fn is_still_connection(self, then: Version) -> bool {
+        then.is_still_generation(self.version_word())
+    }
+
+    /// The version that no worker is changing; none if one stays busy.
+    #[inline]
+    pub(crate) fn quiet_version(self) -> Option<Version> {
+        Version::quiet(self.version_word())
+    }
+
+    /// From `then` on only the caller changes this place, until it calls [`Self::give_back`]. False: it has changed since.
+    #[inline]
+    pub(crate) fn take(self, then: Version) -> bool {
+        then.take(self.version_word())
+    }
+
+    /// The next version, with all that was stored.
+    #[inline]
+    pub(crate) fn give_back(self, then: Version) {
+        then.give_back(self.version_word());
+    }
+
+    /// A taken place has no connection any more.
+    pub(crate) fn vacate(self, then: Version) {
+        then.end(self.version_word());
+    }
+
+    /// Changes a connection by what it is. None: others did not let it, or there is none, or `change` gave none.
+    pub(crate) fn update<R>(self, mut change: impl FnMut(Self) -> Option<(R, Change)>) -> Option<R> {
+        for _ in 0..TRIES_MAX {
+            let version = self.quiet_version()?;
+            if !version.is_live() {
+                return None;
+            }
+            let changed = change(self);
+            if !self.is_still(version) {
+                continue;
+            }
+            let (result, change) = changed?;
+            if self.take(version) {
+                change.store(self);
+                self.give_back(version);
+                return Some(result);
+            }
+        }
+        None
+    }
+
+    #[inline]
+    pub(crate) fn hash(self, direction: Direction) -> u32 {
+        (self.load(HASHES_AT) >> (32 * direction.index())) as u32
+    }
+
+    /// The next one in the chain of a direction.
+    #[inline]
+    pub(crate) fn chain(self, direction: Direction) -> u32 {
+        (self.0[CHAIN_AT].load(Ordering::Acquire) >> (32 * direction.index())) as u32
+    }
+
+    /// For the holder of the shard's lock.
+    pub(crate) fn set_chain(self, direction: Direction, next: u32) {
+        let shift = 32 * direction.index();
+        let word = self.load(CHAIN_AT) & !(0xffff_ffff << shift) | u64::from(next) << shift;
+        self.0[CHAIN_AT].store(word, Ordering::Release);
+    }
+
+    #[inline]
+    fn tuple_words(self, direction: Direction) -> [u64; TUPLE_WORDS] {
+        let start = TUPLES_AT + TUPLE_WORDS * direction.index();
+        std::array::from_fn(|at| self.load(start + at))
+    }
+
+    #[inline]
+    pub(crate) fn has_tuple(self, direction: Direction, words: &[u64; TUPLE_WORDS]) -> bool {
+        self.tuple_words(direction) == *words
+    }
+
+    #[inline]
+    pub(crate) fn tuple(self, direction: Direction) -> CtTuple {
+        CtTuple::from_words(self.tuple_words(direction))
+    }
+
+    #[inline]
+    pub(crate) fn zone(self) -> u16 {
+        CtTuple::zone_in_words(self.load(TUPLES_AT + TUPLE_WORDS - 1))
+    }
+
+    #[inline]
+    pub(crate) fn expires_ms(self) -> u64 {
+        self.load(EXPIRES_AT)
+    }
+
+    #[inline]
+    pub(crate) fn mark(self) -> u32 {
+        self.load(MARK_AT) as u32
+    }
+
+    #[inline]
+    pub(crate) fn labels(self) -> [u8; 16] {
+        let [low, high] = [self.load(LABELS_AT), self.load(LABELS_AT + 1)];
+        (u128::from(low) | u128::from(high) << 64).to_le_bytes()
+    }
+
+    #[inline]
+    pub(crate) fn master(self) -> Option<CtId> {
+        let word = self.load(MASTER_AT);
+        let id = CtId { index: word as u32, generation: (word >> 32) as u32 };
+        (id.generation & 1 == 1).then_some(id)
+    }
+
+    #[inline]
+    pub(crate) fn in_port(self) -> u16 {
+        (self.load(STATUS_AT) >> 16) as u16
+    }
+
+    #[inline]
+    pub(crate) fn status(self) -> u16 {
+        self.load(STATUS_AT) as u16
+    }
+
+    /// The parts that packets move on, for a connection of this protocol.
+    #[inline]
+    pub(crate) fn moving(self, proto: u8) -> Moving {
+        let word = self.load(STATUS_AT);
+        Moving {
+            status: word as u16,
+            in_port: (word >> 16) as u16,
+            policy: (word >> 32) as u8,
+            helper: CtHelper::of_number((word >> 40) as u8),
+            expires_ms: self.load(EXPIRES_AT),
+            progress: self.progress(proto),
+        }
+    }
+
+    #[inline]
+    fn progress(self, proto: u8) -> Progress {
+        let word = |at: usize| self.load(PROGRESS_AT + at);
+        match proto {
+            PROTO_TCP => Progress::Tcp(Tcp::from_words(std::array::from_fn(word))),
+            PROTO_UDP => Progress::Udp { since_ms: word(0) },
+            PROTO_SCTP => Progress::Sctp(Sctp::from_words([word(0), word(1)])),
+            _ => Progress::Other,
+        }
+    }
+
+    /// Stores what a packet has moved on; for the one that took the place.
+    #[inline]
+    pub(crate) fn store_moving(self, moving: &Moving) {
+        self.store(STATUS_AT, status_word(moving.status, moving.in_port, moving.policy, moving.helper));
+        self.store(EXPIRES_AT, moving.expires_ms);
+        match &moving.progress {
+            Progress::Tcp(tcp) => {
+                let words = tcp.words();
+                words.iter().enumerate().for_each(|(at, word)| self.store(PROGRESS_AT + at, *word));
+            }
+            Progress::Sctp(sctp) => {
+                let words = sctp.words();
+                words.iter().enumerate().for_each(|(at, word)| self.store(PROGRESS_AT + at, *word));
+            }
+            Progress::Udp { since_ms } => self.store(PROGRESS_AT, *since_ms),
+            Progress::Other => {}
+        }
+    }
+
+    /// Counts a packet; for the one that took the place.
+    #[inline]
+    pub(crate) fn count(self, direction: Direction, bytes: u32) {
+        let at = COUNTS_AT + 2 * direction.index();
+        self.store(at, self.load(at).wrapping_add(1));
+        self.store(at + 1, self.load(at + 1).wrapping_add(u64::from(bytes)));
+    }
+
+    #[inline]
+    pub(crate) fn shifts(self) -> SequenceShifts {
+        SequenceShifts::from_words([self.load(SHIFTS_AT), self.load(SHIFTS_AT + 1)])
+    }
+
+    /// All of a connection. It is one state only if the version stays the same meanwhile.
+    pub(crate) fn connection(self) -> Connection {
+        let tuples = [Direction::Original, Direction::Reply].map(|direction| self.tuple(direction));
+        let moving = self.moving(tuples[0].proto);
+        let counts = |at: usize| [self.load(COUNTS_AT + at), self.load(COUNTS_AT + 2 + at)];
+        Connection {
+            tuples,
+            expires_ms: moving.expires_ms,
+            packets: counts(0),
+            bytes: counts(1),
+            progress: moving.progress,
+            labels: self.labels(),
+            mark: self.mark(),
+            master: self.master(),
+            status: moving.status,
+            in_port: moving.in_port,
+            policy: moving.policy,
+            helper: moving.helper,
+            shifts: self.shifts(),
+        }
+    }
+
+    /// Enters a connection into a vacant place, for the holder of the shard's lock. It is in no chain yet.
+    pub(crate) fn enter(self, connection: &Connection, hashes: [u32; 2]) {
+        let vacant = self.version();
+        self.store_all(connection, hashes);
+        vacant.end(self.version_word());
+    }
+
+    /// Writes a connection that another process left as it is kept, under its name. No other thread knows of it yet.
+    pub(crate) fn restore(self, connection: &Connection, hashes: [u32; 2]) {
+        let version = self.version();
+        self.store_all(connection, hashes);
+        self.give_back(version);
+    }
+
+    fn store_all(self, connection: &Connection, hashes: [u32; 2]) {
+        for (direction, tuple) in [Direction::Original, Direction::Reply].into_iter().zip(&connection.tuples)
+        {
+            let start = TUPLES_AT + TUPLE_WORDS * direction.index();
+            tuple.words().iter().enumerate().for_each(|(at, word)| self.store(start + at, *word));
+        }
+        self.store(HASHES_AT, u64::from(hashes[0]) | u64::from(hashes[1]) << 32);
+        self.store(CHAIN_AT, 0);
+        self.store(MARK_AT, connection.mark.into());
+        self.store_labels(connection.labels);
+        let master = connection.master.map_or(0, |id| u64::from(id.generation) << 32 | u64::from(id.index));
+        self.store(MASTER_AT, master);
+        for at in 0..2 {
+            self.store(COUNTS_AT + 2 * at, connection.packets[at]);
+            self.store(COUNTS_AT + 2 * at + 1, connection.bytes[at]);
+        }
+        self.store_moving(&Moving::of(connection));
+        self.store_shifts(connection.shifts);
+    }
+
+    fn store_labels(self, labels: [u8; 16]) {
+        let labels = u128::from_le_bytes(labels);
+        self.store(LABELS_AT, labels as u64);
+        self.store(LABELS_AT + 1, (labels >> 64) as u64);
+    }
+
+    fn store_shifts(self, shifts: SequenceShifts) {
+        let [positions, offsets] = shifts.words();
+        self.store(SHIFTS_AT, positions);
+        self.store(SHIFTS_AT + 1, offsets);
+    }
+
+    /// Makes a place vacant that another process left, whatever is in it.
+    pub(crate) fn clear(self) {
+        let version = self.version();
+        if version.is_live() {
+            version.end(self.version_word());
+        } else if version.is_busy() {
+            version.give_back(self.version_word());
+        }
+    }
+}
+
+impl Moving {
+    pub(crate) fn of(connection: &Connection) -> Self {
+        Self {
+            status: connection.status,
+            policy: connection.policy,
+            helper: connection.helper,
+            in_port: connection.in_port,
+            expires_ms: connection.expires_ms,
+            progress: connection.progress,
+        }
+    }
+}
+
+#[inline]
+fn status_word(status: u16, in_port: u16, policy: u8, helper: Option<CtHelper>) -> u64 {
+    u64::from(status)
+        | u64::from(in_port) << 16
+        | u64::from(policy) << 32
+        | u64::from(CtHelper::number(helper)) << 40
+}
+
+/// A change of a connection that is not a packet's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Change {
+    /// Mark, labels, helper.
+    Over(u32, [u8; 16], Moving),
+    /// A packet: the moved parts, its direction, its bytes.
+    Packet(Moving, Option<(Direction, u32)>),
+    /// Sequence offsets.
+    Shifts(SequenceShifts, Moving),
+}
+
+impl Change {
+    fn store(&self, place: Place<'_>) {
+        match self {
+            Self::Over(mark, labels, moving) => {
+                place.store(MARK_AT, u64::from(*mark));
+                place.store_labels(*labels);
+                place.store_moving(moving);
+            }
+            Self::Packet(moving, counted) => {
+                place.store_moving(moving);
+                if let Some((direction, bytes)) = counted {
+                    place.count(*direction, *bytes);
+                }
+            }
+            Self::Shifts(shifts, moving) => {
+                place.store_shifts(*shifts);
+                place.store_moving(moving);
+            }
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! All places for connections, in memory that may outlive the process; and the vacant ones.
+//!
+//! ```text
+//!   header   layout, places, places used so far        one page
+//!   places   of 256 bytes each, used in a row: memory is taken as they are
+//! ```
+//!
+//! Vacant places are in lists of the shards that used them last. A shard that has many gives a batch of them to the common pool.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use lasthop_guestmem::{Mapping, Words};
+use lasthop_sync::prefetch;
+
+use crate::links::{Links, ListKind, ListLink};
+use crate::place::{PLACE_WORDS, Place};
+
+/// The layout of a place, and the meaning of its words; another one is another number.
+const LAYOUT: u64 = u64::from_ne_bytes(*b"lhconns1");
+const HEADER_WORDS: usize = 512;
+const LAYOUT_AT: usize = 0;
+const USED_AT: usize = 1;
+
+/// Places of a batch.
+const BATCH: u32 = 64;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Places {
+    header: Words,
+    places: Words,
+    count: u32,
+    pool: Mutex<Pool>,
+}
+
+/// Batches that no shard has.
+#[derive(Debug, Default)]
+struct Pool {
+    /// The first place of the first batch, as index + 1.
+    first: u32,
+    used: u32,
+}
+
+/// A shard's vacant places.
+#[derive(Debug, Default)]
+pub(crate) struct Vacant {
+    /// As index + 1.
+    first: u32,
+    len: u32,
+}
+
+impl Places {
+    /// Bytes for this number of places.
+    pub(crate) fn bytes_for(places: u32) -> usize {
+        (HEADER_WORDS + places as usize * PLACE_WORDS) * size_of::<u64>()
+    }
+
+    /// In memory of this process.
+    pub(crate) fn new(places: u32) -> Option<Self> {
+        let mapping = Arc::new(Mapping::anonymous(Self::bytes_for(places)).ok()?);
+        Some(Self::of(&mapping, places)?.0)
+    }
+
+    /// In this memory; and how many places another process has used there, if any. None: it is too small.
+    pub(crate) fn of(memory: &Arc<Mapping>, places: u32) -> Option<(Self, u32)> {
+        let header = Words::new(memory, 0, HEADER_WORDS)?;
+        let rows = Words::new(memory, HEADER_WORDS * size_of::<u64>(), places as usize * PLACE_WORDS)?;
+        let is_known = header.read(LAYOUT_AT) == LAYOUT;
+        let used = header.read(USED_AT).min(places.into()) as u32;
+        let places = Self { header, places: rows, count: places, pool: Mutex::default() };
+        if is_known {
+            places.lock().used = used;
+            return Some((places, used));
+        }
+        for index in 0..used {
+            places.get(index).into_iter().for_each(Place::clear);
+        }
+        places.header.write_at(USED_AT, &[0]);
+        places.header.publish(LAYOUT_AT, LAYOUT);
+        Some((places, 0))
+    }
+
+    /// None at all.
+    pub(crate) fn none() -> Self {
+        Self { header: Words::none(), places: Words::none(), count: 0, pool: Mutex::default() }
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, index: u32) -> Option<Place<'_>> {
+        self.places.atomics().as_chunks::<PLACE_WORDS>().0.get(index as usize).map(Place)
+    }
+
+    /// One more than the largest index in use may be.
+    pub(crate) fn used(&self) -> u32 {
+        self.header.read(USED_AT).min(self.count.into()) as u32
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Pool> {
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A vacant place for a shard.
+    pub(crate) fn take(&self, links: &Links, vacant: &mut Vacant) -> Option<u32> {
+        if vacant.first == 0 {
+            self.refill(links, vacant);
+        }
+        let index = vacant.first.checked_sub(1)?;
+        vacant.first = links.get(index, ListKind::Wheel).behind;
+        vacant.len -= 1;
+        Some(index)
+    }
+
+    /// A place is vacant.
+    pub(crate) fn give_back(&self, links: &Links, vacant: &mut Vacant, index: u32) {
+        let next = ListLink { behind: vacant.first, ..ListLink::default() };
+        links.set(index, ListKind::Wheel, next);
+        vacant.first = index + 1;
+        vacant.len += 1;
+        if vacant.len >= 2 * BATCH {
+            self.give_batch(links, vacant);
+        }
+    }
+
+    fn refill(&self, links: &Links, vacant: &mut Vacant) {
+        let mut pool = self.lock();
+        if let Some(first) = pool.first.checked_sub(1) {
+            pool.first = links.get(first, ListKind::Evictable).behind;
+            links.set(first, ListKind::Evictable, ListLink::default());
+            (vacant.first, vacant.len) = (first + 1, BATCH);
+            return;
+        }
+        let fresh = pool.used..(pool.used + BATCH).min(self.count);
+        pool.used = fresh.end;
+        // Before any of them is written to.
+        self.header.publish(USED_AT, u64::from(fresh.end));
+        for index in fresh.rev() {
+            links.set(index, ListKind::Wheel, ListLink { behind: vacant.first, ..ListLink::default() });
+            vacant.first = index + 1;
+            vacant.len += 1;
+        }
+    }
+
+    /// The first places of a shard's become a batch of the pool.
+    fn give_batch(&self, links: &Links, vacant: &mut Vacant) {
+        let first = vacant.first;
+        let mut last = first - 1;
+        for _ in 1..BATCH {
+            last = links.get(last, ListKind::Wheel).behind.saturating_sub(1);
+        }
+        vacant.first = links.get(last, ListKind::Wheel).behind;
+        vacant.len -= BATCH;
+        links.set(last, ListKind::Wheel, ListLink::default());
+        let mut pool = self.lock();
+        links.set(first - 1, ListKind::Evictable, ListLink { behind: pool.first, ..ListLink::default() });
+        pool.first = first;
+    }
+}
+
+impl Place<'_> {
+    /// Loads its words into the cache.
+    #[inline]
+    pub(crate) fn prefetch(self) {
+        self.0.iter().step_by(8).for_each(prefetch);
+    }
+
+    /// The version as it is, for a place that another process left.
+    pub(crate) fn is_torn(self) -> bool {
+        self.0[0].load(Ordering::Relaxed) & 1 != 0
+    }
+}

@@ -1,0 +1,214 @@
+//! The shards of a table: each has the connections of some zones, one writer at a time, and any number of readers.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+use lasthop_sync::{Marked, MarkedStack};
+
+use crate::accounts::{Accounts, Ports, ZoneAccount};
+use crate::bounds::{CtBounds, CtRefusal};
+use crate::crowd::Crowds;
+use crate::expect::Expectations;
+use crate::hash::{HashKey, Random};
+use crate::index::Index;
+use crate::links::{Links, PLACES_MAX};
+use crate::places::{Places, Vacant};
+use crate::policy::Policies;
+use crate::wheel::Wheel;
+
+/// Shards of a table: commits of zones of different ones do not meet.
+pub(crate) const SHARDS: usize = 16;
+/// Places more than connections: those that a shard may keep vacant, in all.
+const SPARE_PLACES: u32 = SHARDS as u32 * 128;
+/// Looks at a lock before a thread waits for it: some microseconds, in which a commit has finished.
+const SPINS_MAX: u32 = 2000;
+const PORTS: usize = 1 << 16;
+
+/// Counters of a shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Count {
+    Created = CtRefusal::ALL.len() as isize,
+    Expired,
+    Evicted,
+    Deleted,
+    Invalid,
+    Unchecked,
+    Waited,
+}
+
+pub(crate) const COUNTS: usize = Count::Waited as usize + 1;
+
+/// The parts of a shard that its writer uses.
+#[derive(Debug)]
+pub(crate) struct ShardState {
+    pub(crate) wheel: Wheel,
+    pub(crate) zones: Accounts<ZoneAccount>,
+    pub(crate) ports: Ports,
+    pub(crate) crowds: Crowds,
+    pub(crate) expectations: Expectations,
+    pub(crate) random: Random,
+    pub(crate) vacant: Vacant,
+    pub(crate) len: u32,
+    /// Changes that were taken from the stack and not looked at yet.
+    pub(crate) changes: Marked,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Shard {
+    pub(crate) index: Index,
+    /// Connections that packets have changed so that lists have to follow.
+    changed: MarkedStack,
+    /// Expectations that there are.
+    pub(crate) expected: AtomicU32,
+    /// [`Ports::heaviest_class`].
+    pub(crate) heaviest: AtomicU32,
+    counts: [AtomicU64; COUNTS],
+    state: Mutex<ShardState>,
+}
+
+/// A table's connections and shards.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) places: Places,
+    pub(crate) links: Links,
+    pub(crate) shards: Box<[Shard]>,
+    pub(crate) key: HashKey,
+    pub(crate) policies: Policies,
+    pub(crate) connections_max: u32,
+    pub(crate) port_connections_max: u32,
+    /// Of zones without a limit; [`u64::MAX`]: none.
+    pub(crate) zone_connections_max: AtomicU64,
+    /// Limits of zones, for reports.
+    pub(crate) zone_limits: Mutex<BTreeMap<u16, u32>>,
+    pub(crate) len: AtomicU32,
+    pub(crate) port_lens: Box<[AtomicU32]>,
+    /// The shard whose turn it is in the next sweep.
+    pub(crate) sweeps: AtomicU32,
+}
+
+impl Shared {
+    /// Places for a table of these bounds.
+    pub(crate) fn places_for(bounds: &CtBounds) -> u32 {
+        bounds.connections_max.min(PLACES_MAX - SPARE_PLACES) + SPARE_PLACES
+    }
+
+    /// Without memory for its links the table has room for nothing.
+    pub(crate) fn new(places: Places, bounds: CtBounds, now_ms: u64) -> Self {
+        let count = Self::places_for(&bounds);
+        let shard = || Index::new(2 * count as usize).map(|index| Shard::new(index, now_ms));
+        let shards: Option<Vec<Shard>> = (0..SHARDS).map(|_| shard()).collect();
+        let (places, links, shards) = match (Links::new(count as usize), shards) {
+            (Some(links), Some(shards)) => (places, links, shards),
+            _ => (
+                Places::none(),
+                Links::none(),
+                (0..SHARDS).map(|_| Shard::new(Index::none(), now_ms)).collect(),
+            ),
+        };
+        Self {
+            places,
+            links,
+            shards: shards.into_boxed_slice(),
+            key: HashKey::random(),
+            policies: Policies::new(),
+            connections_max: count - SPARE_PLACES,
+            port_connections_max: bounds.port_connections_max,
+            zone_connections_max: AtomicU64::new(bounds.zone_connections_max.map_or(u64::MAX, u64::from)),
+            zone_limits: Mutex::default(),
+            len: AtomicU32::new(0),
+            port_lens: (0..PORTS).map(|_| AtomicU32::new(0)).collect(),
+            sweeps: AtomicU32::new(0),
+        }
+    }
+
+    /// The number of the shard of a zone. Neighbours are in different ones.
+    #[inline]
+    pub(crate) fn shard_number(zone: u16) -> usize {
+        usize::from(zone) % SHARDS
+    }
+
+    #[inline]
+    pub(crate) fn shard(&self, zone: u16) -> &Shard {
+        &self.shards[Self::shard_number(zone)]
+    }
+
+    /// A packet has changed a connection so that lists have to follow: the next writer does it. To be called behind the change.
+    pub(crate) fn note_change(&self, shard: &Shard, index: u32) {
+        if let Some(word) = self.links.pending(index) {
+            shard.changed.push(index, word);
+        }
+    }
+
+    /// The next connection of a shard that was changed; the caller looks at it behind this.
+    pub(crate) fn next_change(&self, shard: &Shard, state: &mut ShardState) -> Option<u32> {
+        shard.changed.take(&mut state.changes, |index| self.links.pending(index))
+    }
+
+    /// Adds one to a count that may be at most `max`. False: it is that.
+    pub(crate) fn reserve(count: &AtomicU32, max: u32) -> bool {
+        let more = |count: u32| (count < max).then_some(count + 1);
+        count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+}
+
+impl Shard {
+    fn new(index: Index, now_ms: u64) -> Self {
+        let state = ShardState {
+            wheel: Wheel::new(now_ms),
+            zones: Accounts::new(),
+            ports: Ports::new(),
+            crowds: Crowds::default(),
+            expectations: Expectations::default(),
+            random: Random::new(),
+            vacant: Vacant::default(),
+            len: 0,
+            changes: Marked::default(),
+        };
+        Self {
+            index,
+            changed: MarkedStack::default(),
+            expected: AtomicU32::new(0),
+            heaviest: AtomicU32::new(0),
+            counts: std::array::from_fn(|_| AtomicU64::new(0)),
+            state: Mutex::new(state),
+        }
+    }
+
+    /// Whether packets have changed connections so that lists have to follow.
+    pub(crate) fn has_changes(&self) -> bool {
+        !self.changed.is_empty()
+    }
+
+    #[inline]
+    pub(crate) fn count(&self, count: usize) {
+        self.counts[count].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn counted(&self, count: usize) -> u64 {
+        self.counts[count].load(Ordering::Relaxed)
+    }
+
+    /// The shard's writer. Others are waited for: first by looking again and again, as a commit takes about a microsecond.
+    pub(crate) fn write(&self) -> MutexGuard<'_, ShardState> {
+        for _ in 0..SPINS_MAX {
+            match self.state.try_lock() {
+                Ok(state) => return state,
+                Err(TryLockError::Poisoned(poisoned)) => return poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => std::hint::spin_loop(),
+            }
+        }
+        self.count(Count::Waited as usize);
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same, if there is no other one.
+    pub(crate) fn try_write(&self) -> Option<MutexGuard<'_, ShardState>> {
+        match self.state.try_lock() {
+            Ok(state) => Some(state),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+}
