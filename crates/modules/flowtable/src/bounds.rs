@@ -7,7 +7,7 @@
 //! | [`FLOW_DATA_BYTES_MAX`] | 256 | MiB | 1 KiB for each flow: ten actions, or data of a control plane's own |
 //! | [`FOUR_ENTRIES`] | 8192 to 131072 | usual packets, IPv4 | 512 KiB to 8 MiB a worker, of which a page is there once it is used |
 //! | [`SIX_ENTRIES`] | 4096 to 65536 | the same, IPv6 | 512 KiB to 8 MiB a worker, as above |
-//! | [`OTHER_ENTRIES`] | 2048 to 8192 | other packets | 384 KiB to 1.5 MiB a worker, as above |
+//! | [`OTHER_ENTRIES`] | 2048 to 8192 | other packets | 512 KiB to 2 MiB a worker, as above |
 //! | the others | | | below |
 
 use std::ops::RangeInclusive;
@@ -29,7 +29,7 @@ pub const MASKS_MAX: usize = 1024;
 pub const FOUR_ENTRIES: RangeInclusive<usize> = 1 << 13..=1 << 17;
 /// The same of IPv6, two cache lines each.
 pub const SIX_ENTRIES: RangeInclusive<usize> = 1 << 12..=1 << 16;
-/// The same of all other packets, three cache lines each.
+/// The same of all other packets, and of those in a later pass, four cache lines each.
 pub const OTHER_ENTRIES: RangeInclusive<usize> = 1 << 11..=1 << 13;
 /// Batches to wait before the union mask narrows: narrowing invalidates the caches.
 pub const UNION_NARROWS_AFTER: u32 = 16_384;

@@ -1,9 +1,11 @@
 //! From keys as the control interface has them to the words that packets are compared by.
 
-use lasthop_flow::{CtKey, FlowKey, Ipv4, Ipv6, Match, Nsh, NshContext, Vlan};
+use lasthop_flow::{CtKey, FlowKey, Group as _, Ipv4, Ipv6, Match, Nsh, NshContext, Tuple4, Tuple6, Vlan};
 use lasthop_module_api::Mac;
 use lasthop_wire::Key;
-use lasthop_wire::key::{ETHERTYPE_802_2, Field, VLAN_PRESENT, field, nsh_field, wide_field};
+use lasthop_wire::key::{
+    CtWords, ETHERTYPE_802_2, Field, VLAN_PRESENT, ct_field, field, nsh_field, wide_field,
+};
 
 use crate::UnsupportedFlow;
 
@@ -52,16 +54,10 @@ impl Compact {
     }
 }
 
-/// Tunnels and connection tracking: no packet here has any of it.
+/// Tunnels: no packet here has any of it.
 fn refuse_unknown(key: &FlowKey) -> Result<(), UnsupportedFlow> {
     if key.tunnel.is_some() {
         return Err(UnsupportedFlow::Unsupported("a tunnel key: there are no tunnel ports"));
-    }
-    let CtKey { state, zone, mark, labels, tuple4, tuple6 } = &key.ct;
-    let numbers = [state.unwrap_or(0), u32::from(zone.unwrap_or(0)), mark.unwrap_or(0)];
-    let is_tracked = numbers != [0; 3] || labels.is_some_and(|labels| labels != [0; 16]);
-    if is_tracked || tuple4.is_some() || tuple6.is_some() {
-        return Err(UnsupportedFlow::Unsupported("a key of connection tracking"));
     }
     Ok(())
 }
@@ -77,6 +73,7 @@ fn ones_of(key: &FlowKey) -> FlowKey {
         priority: key.priority.map(|_| u32::MAX),
         in_port: key.in_port.map(|_| u32::MAX),
         mark: key.mark.map(|_| u32::MAX),
+        ct: ones_of_ct(&key.ct),
         ethernet: ones(key.ethernet),
         vlans: key.vlans.iter().map(|_| Vlan { tpid: u16::MAX, tci: u16::MAX }).collect(),
         ether_type: key.ether_type.map(|_| u16::MAX),
@@ -93,6 +90,17 @@ fn ones_of(key: &FlowKey) -> FlowKey {
         icmpv6: ones(key.icmpv6),
         nd: ones(key.nd),
         ..FlowKey::default()
+    }
+}
+
+fn ones_of_ct(key: &CtKey) -> CtKey {
+    CtKey {
+        state: key.state.map(|_| u32::MAX),
+        zone: key.zone.map(|_| u16::MAX),
+        mark: key.mark.map(|_| u32::MAX),
+        labels: key.labels.map(|_| [u8::MAX; 16]),
+        tuple4: key.tuple4.map(|_| Tuple4::ones()),
+        tuple6: key.tuple6.map(|_| Tuple6::ones()),
     }
 }
 
@@ -117,6 +125,7 @@ fn pack(from: &FlowKey, side: Side) -> Key {
     for (place, number) in metadata {
         key.put(place, u64::from(number.unwrap_or(0)));
     }
+    put_tracked(&mut key, &from.ct);
     put_link(&mut key, from, side);
     if let Some(ip) = from.ipv4 {
         put_ipv4(&mut key, ip);
@@ -139,6 +148,35 @@ fn pack(from: &FlowKey, side: Side) -> Key {
     }
     put_transport(&mut key, from);
     key
+}
+
+/// The words of a packet with these fields of connection tracking.
+#[must_use]
+pub fn tracked(key: &FlowKey) -> CtWords {
+    let mut words = Key::default();
+    put_tracked(&mut words, &key.ct);
+    CtWords::of(&words)
+}
+
+fn put_tracked(key: &mut Key, from: &CtKey) {
+    key.put(ct_field::STATE, from.state.unwrap_or(0).into());
+    key.put(ct_field::ZONE, from.zone.unwrap_or(0).into());
+    key.put(ct_field::MARK, from.mark.unwrap_or(0).into());
+    key.put_wide(ct_field::LABELS, u128::from_be_bytes(from.labels.unwrap_or_default()));
+    let four = from.tuple4.map(|tuple| (tuple.src_port, tuple.dst_port, tuple.proto));
+    let six = from.tuple6.map(|tuple| (tuple.src_port, tuple.dst_port, tuple.proto));
+    let (src_port, dst_port, proto) = four.or(six).unwrap_or_default();
+    key.put(ct_field::TP_SRC, src_port.into());
+    key.put(ct_field::TP_DST, dst_port.into());
+    key.put(ct_field::PROTO, proto.into());
+    if let Some(tuple) = from.tuple4 {
+        key.put(ct_field::IPV4_SRC, u32::from(tuple.src).into());
+        key.put(ct_field::IPV4_DST, u32::from(tuple.dst).into());
+    }
+    if let Some(tuple) = from.tuple6 {
+        key.put_wide(ct_field::IPV6_SRC, tuple.src.to_bits());
+        key.put_wide(ct_field::IPV6_DST, tuple.dst.to_bits());
+    }
 }
 
 fn put_nsh(key: &mut Key, header: &Nsh) {
@@ -320,9 +358,6 @@ mod tests {
     fn fields_that_no_packet_has_here_are_refused() {
         let refused = |key| Compact::of(&Match { key, mask: None }).is_err();
         assert!(refused(FlowKey { tunnel: Some(Box::new(Tunnel::default())), ..udp() }));
-        let state = |state| CtKey { state: Some(state), ..CtKey::default() };
-        assert!(refused(FlowKey { ct: state(0x21), ..udp() }));
-        assert!(!refused(FlowKey { ct: state(0), ..udp() }), "no packet is tracked");
         let mask = FlowKey { tunnel: Some(Box::default()), ..FlowKey::default() };
         assert!(Compact::of(&Match { key: udp(), mask: Some(mask) }).is_ok());
     }

@@ -11,6 +11,7 @@ use lasthop_module_api::{BATCH_PACKETS_MAX, Batch, DropReason, Header, Verdicts}
 use lasthop_wire::key::{extract, field};
 use lasthop_wire::{Key, Metadata};
 
+use crate::FlowTable;
 use crate::cache::Hit;
 use crate::cache_key::{CacheKey, Kind};
 use crate::execute::Executor;
@@ -38,9 +39,11 @@ impl FlowModule {
             lane.batch_lookup(shared, extract_all(headers, &metadata, keys));
         }
         let port = batch.port;
-        let (meters, may_hold) = (&self.table.meters, !self.is_uplink(port));
+        let FlowTable { meters, tracking, .. } = &self.table;
+        let may_hold = !self.is_uplink(port);
         let origin = self.origin.load(Ordering::Relaxed);
-        let mut executor = Executor { shared, meters, lane, verdicts, now_ns, origin, port, may_hold };
+        let mut executor =
+            Executor { shared, meters, tracking, lane, verdicts, now_ns, origin, port, may_hold };
         match is_warm {
             true => self.decide_by_caches(&mut executor, batch, &metadata, (cache_keys, keys)),
             false => self.decide_by_batch_lookup(&mut executor, batch, &metadata, keys),

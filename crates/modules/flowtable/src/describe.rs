@@ -1,11 +1,12 @@
 //! Packets as the control plane sees them: from the words that are compared back to fields.
 
 use lasthop_flow::{
-    Arp, Ethernet, FlowKey, Icmp, Ipv4, Ipv6, NeighbourDiscovery, Nsh, NshContext, Ports, Vlan,
+    Arp, CtKey, Ethernet, FlowKey, Icmp, Ipv4, Ipv6, NeighbourDiscovery, Nsh, NshContext, Ports, Tuple4,
+    Tuple6, Vlan,
 };
 use lasthop_module_api::{IMAGE_FETCH_BYTES, Mac};
 use lasthop_wire::key::{
-    ETHERTYPE_802_2, FRAGMENT_LATER, Field, VLAN_PRESENT, extract, field, nsh_field, wide_field,
+    ETHERTYPE_802_2, FRAGMENT_LATER, Field, VLAN_PRESENT, ct_field, extract, field, nsh_field, wide_field,
 };
 use lasthop_wire::{Key, Metadata};
 
@@ -52,6 +53,7 @@ fn unpack(key: &Key) -> FlowKey {
         priority: Some(number(key, field::PRIORITY)),
         mark: Some(number(key, field::MARK)),
         in_port: Some(number(key, field::IN_PORT)),
+        ct: tracked(key),
         ..FlowKey::default()
     };
     let ethertype = number(key, field::ETH_TYPE);
@@ -74,6 +76,34 @@ fn unpack(key: &Key) -> FlowKey {
         put_transport(&mut told, key);
     }
     told
+}
+
+/// State, zone, mark and labels always; the original direction of a packet that has one of its own IP version.
+fn tracked(key: &Key) -> CtKey {
+    let (proto, ethertype) = (number(key, ct_field::PROTO), number::<u16>(key, field::ETH_TYPE));
+    let (src_port, dst_port) = (number(key, ct_field::TP_SRC), number(key, ct_field::TP_DST));
+    let tuple4 = || Tuple4 {
+        src: number::<u32>(key, ct_field::IPV4_SRC).into(),
+        dst: number::<u32>(key, ct_field::IPV4_DST).into(),
+        src_port,
+        dst_port,
+        proto,
+    };
+    let tuple6 = || Tuple6 {
+        src: key.get_wide(ct_field::IPV6_SRC).into(),
+        dst: key.get_wide(ct_field::IPV6_DST).into(),
+        src_port,
+        dst_port,
+        proto,
+    };
+    CtKey {
+        state: Some(number(key, ct_field::STATE)),
+        zone: Some(number(key, ct_field::ZONE)),
+        mark: Some(number(key, ct_field::MARK)),
+        labels: Some(key.get_wide(ct_field::LABELS).to_be_bytes()),
+        tuple4: (proto != 0 && ethertype == ETHERTYPE_IPV4).then(tuple4),
+        tuple6: (proto != 0 && ethertype == ETHERTYPE_IPV6).then(tuple6),
+    }
 }
 
 /// Tags, and the EtherType behind them. A frame that ends behind a TPID has a tag of nothing.
@@ -176,14 +206,21 @@ fn put_transport(told: &mut FlowKey, key: &Key) {
 #[cfg(test)]
 mod tests {
     use lasthop_flow::Match;
-    use lasthop_wire::key::LinkLayer;
+    use lasthop_wire::key::{CT_WORDS, CtWords, LinkLayer};
     use proptest::prelude::*;
 
     use super::*;
     use crate::compact::Compact;
 
-    const METADATA: Metadata =
-        Metadata { recirc_id: 1, dp_hash: 2, priority: 3, mark: 4, in_port: 5, link: LinkLayer::Ethernet };
+    const METADATA: Metadata = Metadata {
+        recirc_id: 1,
+        dp_hash: 2,
+        priority: 3,
+        mark: 4,
+        in_port: 5,
+        link: LinkLayer::Ethernet,
+        ct: CtWords([0; CT_WORDS]),
+    };
 
     fn frame(bytes: &[&[u8]]) -> Vec<u8> {
         [&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1][..], &bytes.concat()].concat()

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use lasthop_flow::drop_reason;
 use lasthop_module_api::{DropReason, Header, Output, PortId, Upcall, UpcallReason, Verdicts};
-use lasthop_wire::key::{LinkLayer, field};
+use lasthop_wire::key::{CtWords, LinkLayer, field};
 use lasthop_wire::{Key, Metadata};
 
 use crate::action_packet::{ActionPacket, ETHERNET_BYTES, EVERYTHING};
@@ -16,11 +16,12 @@ use crate::lane::Lane;
 use crate::meter::Meters;
 use crate::pending::{Ticket, Turn};
 use crate::pending_filter::FilterKey;
-use crate::program::{ALWAYS, Code, GROUP_BYTES_MAX, Kind, Step};
+use crate::program::{ALWAYS, Code, GROUP_BYTES_MAX, Kind, Step, load, read_ct};
 use crate::rewrite::{Masks, rewrite};
 use crate::shared::Shared;
 use crate::slot::{EntryId, tag_of};
 use crate::stats::Counted;
+use crate::tracking::Tracking;
 
 /// Bytes of an output at least, however it is cut.
 const TRUNCATED_BYTES_MIN: u32 = ETHERNET_BYTES as u32;
@@ -29,6 +30,7 @@ const TRUNCATED_BYTES_MIN: u32 = ETHERNET_BYTES as u32;
 pub(crate) struct Executor<'a> {
     pub(crate) shared: &'a Shared,
     pub(crate) meters: &'a Meters,
+    pub(crate) tracking: &'a Tracking,
     pub(crate) lane: &'a mut Lane,
     pub(crate) verdicts: &'a mut Verdicts,
     pub(crate) now_ns: u64,
@@ -307,8 +309,23 @@ impl Executor<'_> {
             Code::Drop => return Err(drop_reason(number(0, 32) as u32)),
             Code::PushNsh => return push_nsh_by(copy, step, rest),
             Code::PopNsh => copy.pop_nsh()?,
+            Code::Ct => return self.track(copy, step, rest),
+            Code::CtClear => copy.metadata.ct = CtWords::default(),
         }
         Ok(0)
+    }
+
+    /// Tracks a packet. Its connection counts for the port that the packet came in by, also if the control plane sends it.
+    fn track(
+        &self,
+        copy: &mut ActionPacket<'_>,
+        step: Step,
+        rest: &[AtomicU64],
+    ) -> Result<usize, DropReason> {
+        let (request, len) = read_ct(step, rest);
+        let port = self.shared.numbers.port(copy.metadata.in_port).unwrap_or(PortId::INTERNAL);
+        self.tracking.track(copy, &request, (port.0, self.shared.monotonic_ms(self.now_ns)))?;
+        Ok(len)
     }
 
     /// A list of which the packet itself sees nothing.
@@ -435,10 +452,6 @@ fn send(shared: &Shared, verdicts: &mut Verdicts, packet: usize, step: Step) {
         Some(port) => verdicts.output(packet, port),
         None => verdicts.drop_packet(packet, DropReason::PortGone),
     }
-}
-
-fn load(words: &[AtomicU64], index: usize) -> u64 {
-    words.get(index).map_or(0, |word| word.load(Ordering::Relaxed))
 }
 
 /// Sets a number of the metadata by the word behind the step.

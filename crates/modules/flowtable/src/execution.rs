@@ -5,8 +5,7 @@ use std::sync::atomic::AtomicU64;
 use lasthop_flow::Action;
 use lasthop_wire::Metadata;
 
-use crate::UnsupportedFlow;
-use crate::program::compile;
+use crate::{FlowTable, UnsupportedFlow};
 
 /// In the place of a flow's number, for userspace actions of packets that the control plane has executed: this bit, and the
 /// execution's number.
@@ -21,13 +20,18 @@ pub struct Execution {
 }
 
 impl Execution {
-    /// Has `actions` done to a packet, which comes from `metadata.in_port` for all that it does. Packets that go back to the
+    /// Has `actions` of the control plane of `table` done to a packet, which comes from `metadata.in_port` for all that it does. Packets that go back to the
     /// control plane by an action name `number`, below [`EXECUTED`], in the place of a flow.
     ///
     /// # Errors
     /// If there is something among them that is not done here.
-    pub fn new(metadata: Metadata, actions: &[Action], number: u32) -> Result<Self, UnsupportedFlow> {
-        let program = compile(actions)?.into_iter().map(AtomicU64::new).collect();
+    pub fn new(
+        table: &FlowTable,
+        metadata: Metadata,
+        actions: &[Action],
+        number: u32,
+    ) -> Result<Self, UnsupportedFlow> {
+        let program = table.compile(actions)?.into_iter().map(AtomicU64::new).collect();
         Ok(Self { metadata, program, number: number | EXECUTED })
     }
 }

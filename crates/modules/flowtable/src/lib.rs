@@ -35,6 +35,7 @@ mod cache;
 mod cache_key;
 mod chunks;
 mod compact;
+mod ct_words;
 mod decide;
 mod describe;
 mod error;
@@ -57,7 +58,9 @@ mod slot;
 mod stats;
 mod table;
 mod tally;
+mod tracking;
 
+pub use compact::tracked;
 pub use describe::describe;
 pub use error::{InstallError, UnsupportedFlow};
 pub use execution::{EXECUTED, Execution};

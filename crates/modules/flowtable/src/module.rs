@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use lasthop_conntrack::CtCounters;
 use lasthop_module_api::{
     BATCH_PACKETS_MAX, Batch, DropReason, FdbEntry, FdbMove, Hashes, Header, Mac, Module, PORTS_MAX, PortId,
     PortKind, PortSettings, Upcall, Verdicts, Vid,
@@ -190,9 +191,10 @@ impl FlowModule {
         };
         let (shared, lane) = (&*self.table.shared, &mut own.lane);
         lane.begin(shared);
-        let (meters, origin) = (&self.table.meters, self.origin.load(Ordering::Relaxed));
+        let FlowTable { meters, tracking, .. } = &self.table;
+        let origin = self.origin.load(Ordering::Relaxed);
         let (port, may_hold) = (PortId::INTERNAL, false);
-        Executor { shared, meters, lane, verdicts, now_ns, origin, port, may_hold }
+        Executor { shared, meters, tracking, lane, verdicts, now_ns, origin, port, may_hold }
             .execute(packet, header, &execution);
         lane.borrows.give_back(meters);
         lane.end(shared);
@@ -319,7 +321,11 @@ impl Module for FlowModule {
             ("cache_hits", cached),
             ("misses", missed),
         ];
-        own.into_iter().chain(self.standby.iter().flat_map(|standby| standby.counters())).collect()
+        let tracked = self.tracked_counters();
+        own.into_iter()
+            .chain(tracked)
+            .chain(self.standby.iter().flat_map(|standby| standby.counters()))
+            .collect()
     }
 
     fn fdb(&self, now_ns: u64) -> Vec<FdbEntry> {
@@ -344,6 +350,24 @@ impl Module for FlowModule {
 }
 
 impl FlowModule {
+    /// None before the first connection.
+    fn tracked_counters(&self) -> Vec<(&'static str, u64)> {
+        let Some(connections) = self.table.connections_made() else { return Vec::new() };
+        let counted = connections.counters();
+        if counted == CtCounters::default() {
+            return Vec::new();
+        }
+        vec![
+            ("connections", u64::from(connections.len())),
+            ("connection_bytes", connections.memory_bytes() as u64),
+            ("ct_created", counted.created),
+            ("ct_expired", counted.expired),
+            ("ct_evicted", counted.evicted),
+            ("ct_deleted", counted.deleted),
+            ("ct_invalid", counted.invalid),
+        ]
+    }
+
     fn standby(&self) -> Result<&dyn Module, String> {
         let none = || "a flow table alone has no forwarding table".to_owned();
         self.standby.as_deref().ok_or_else(none)

@@ -99,6 +99,8 @@ impl PendingFilter {
 mod tests {
     use lasthop_wire::Key;
 
+    use lasthop_wire::key::KEY_WORDS;
+
     use super::*;
     use crate::cache_key::UnionMask;
     use crate::hash::Secret;
@@ -106,7 +108,7 @@ mod tests {
     /// A cache_key of something, and how it is known again.
     fn cache_key(union: &UnionMask, number: u64) -> (CacheKey, FilterKey) {
         let mut cache_key = CacheKey::default();
-        cache_key.see_other(union.sought(&Key([number; 18]), &Secret::random()), 0);
+        cache_key.see_other(union.sought(&Key([number; KEY_WORDS]), &Secret::random()), 0);
         (cache_key, FilterKey::of(&cache_key))
     }
 
@@ -139,7 +141,7 @@ mod tests {
         filter.begin(union.time());
         let (_, before) = cache_key(&union, 1);
         filter.add(before);
-        assert!(!union.aim(Key([1; 18])));
+        assert!(!union.aim(Key([1; KEY_WORDS])));
         filter.begin(union.time());
         let (one, filter_key) = cache_key(&union, 2);
         assert!(!filter.is_clear(&one));

@@ -6,11 +6,17 @@
 //!                                                           that has it
 //! ```
 
+mod ct;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use lasthop_flow::{Action, Group, HashAlgorithm, Masked, Nsh, NshContext, Rewrite, Vlan};
 
 use crate::UnsupportedFlow;
 use crate::bounds::{NESTING_MAX, PROGRAM_WORDS_MAX, PUSH_NSH_BYTES_MAX};
 use crate::numbers::NUMBERS;
+
+pub(crate) use ct::read as read_ct;
 
 /// Bytes of the largest group that is rewritten: IPv6.
 pub(crate) const GROUP_BYTES_MAX: usize = 40;
@@ -57,6 +63,8 @@ codes! {
     Drop = "Number 32.",
     PushNsh = "Bytes 8; words with the header follow.",
     PopNsh = "No operands.",
+    Ct = "Zone 16, commit 8, helper 8, parts 8, policy 8; words with the parts follow, see `ct`.",
+    CtClear = "No operands.",
 }
 
 /// The header that [`Code::Rewrite`] changes.
@@ -139,20 +147,30 @@ impl Step {
     }
 }
 
-/// Compiles a flow's actions.
-pub(crate) fn compile(actions: &[Action]) -> Result<Vec<u64>, UnsupportedFlow> {
-    let mut compiler = Compiler { words: Vec::new(), userspace: 0 };
+/// Word number `index` of those behind a step.
+#[inline]
+pub(crate) fn load(words: &[AtomicU64], index: usize) -> u64 {
+    words.get(index).map_or(0, |word| word.load(Ordering::Relaxed))
+}
+
+/// Compiles a flow's actions. `policies` gives the number of a timeout policy's name.
+pub(crate) fn compile(
+    actions: &[Action],
+    policies: &dyn Fn(&str) -> u8,
+) -> Result<Vec<u64>, UnsupportedFlow> {
+    let mut compiler = Compiler { words: Vec::new(), userspace: 0, policies };
     compiler.list(actions, 0)?;
     Ok(compiler.words)
 }
 
-struct Compiler {
+struct Compiler<'a> {
     words: Vec<u64>,
+    policies: &'a dyn Fn(&str) -> u8,
     /// Userspace steps so far.
     userspace: u64,
 }
 
-impl Compiler {
+impl Compiler<'_> {
     fn step(&mut self, code: Code, operands: u64) {
         self.words.push(Step::new(code, operands).0);
     }
@@ -236,9 +254,11 @@ impl Compiler {
                 self.nested(owner, 36, &check.less_equal, depth)?;
             }
             Action::Drop(number) => self.step(Code::Drop, u64::from(*number)),
-            Action::Ct(_) | Action::CtClear => {
-                return Err(UnsupportedFlow::Unsupported("connection tracking"));
+            Action::Ct(conntrack) => {
+                let policy = conntrack.timeout.as_deref().map_or(0, self.policies);
+                ct::compile(&mut self.words, conntrack, policy)?;
             }
+            Action::CtClear => self.step(Code::CtClear, 0),
             Action::PushNsh(header) => self.push_nsh(header)?,
             Action::PopNsh => self.step(Code::PopNsh, 0),
         }
@@ -336,6 +356,10 @@ mod tests {
 
     use super::*;
 
+    fn compile(actions: &[Action]) -> Result<Vec<u64>, UnsupportedFlow> {
+        super::compile(actions, &|_| 0)
+    }
+
     fn codes(words: &[u64]) -> Vec<Code> {
         words.iter().map(|word| Step(*word).code()).collect()
     }
@@ -383,7 +407,6 @@ mod tests {
 
     #[test]
     fn unsupported_or_unbounded_actions_are_refused() {
-        assert!(matches!(compile(&[Action::Ct(Box::default())]), Err(UnsupportedFlow::Unsupported(_))));
         assert!(matches!(compile(&[Action::Output(70_000)]), Err(UnsupportedFlow::Unsupported(_))));
         let long = vec![Action::Output(1); PROGRAM_WORDS_MAX + 1];
         assert!(matches!(compile(&long), Err(UnsupportedFlow::TooLong(_))));

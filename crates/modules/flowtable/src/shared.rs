@@ -115,6 +115,12 @@ impl Shared {
         self.buckets.find(hash, selects)
     }
 
+    /// CLOCK_MONOTONIC in milliseconds when the workers' clock says `now_ns`.
+    #[inline]
+    pub(crate) fn monotonic_ms(&self, now_ns: u64) -> u64 {
+        self.clock_origin_ms.load(Ordering::Relaxed) + now_ns / 1_000_000
+    }
+
     /// A flow's statistics of all workers.
     pub(crate) fn stats_of(&self, slot: &FlowSlot) -> FlowStats {
         let mut stats = self.stats.sum(slot);

@@ -1,8 +1,8 @@
 //! Flows and masks as workers see them: words that one writer stores and every worker loads.
 //!
 //! ```text
-//!   flow   generation : 32 | mask : 16 | 1 : 16      program      statistics of workers      key, masked: 18 words
-//!   mask   used words : 32, one bit each             mask: 18 words
+//!   flow   generation : 32 | mask : 16 | 1 : 16      program      statistics of workers      key, masked: 26 words
+//!   mask   used words : 32, one bit each             mask: 26 words
 //! ```
 //!
 //! A slot's memory is never freed, and its contents are not replaced before a grace period is over (see
@@ -99,7 +99,7 @@ pub(crate) struct FlowSlot {
     key: [AtomicU64; KEY_WORDS],
 }
 
-const _: () = assert!(size_of::<FlowSlot>() == 192);
+const _: () = assert!(size_of::<FlowSlot>() == 256);
 
 impl FlowSlot {
     #[inline]

@@ -5,10 +5,11 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use lasthop_conntrack::{ConntrackTable, CtAdopted, CtPolicy};
 use lasthop_flow::{Action, FlowKey, FlowStats, Ufid};
+use lasthop_guestmem::Mapping;
 use lasthop_wire::Key;
 
-use crate::InstallError;
 use crate::arena::Blocks;
 use crate::bounds::{FLOWS_MAX, FORMER_BYTES, FORMER_FLOWS, MASKS_MAX};
 use crate::compact::Compact;
@@ -16,10 +17,12 @@ use crate::flow_memory::{FlowMemory, FlowSpec, Installed};
 use crate::grace::Moment;
 use crate::meter::{MeterCounters, MeterRate, Meters};
 use crate::numbers::Numbers;
-use crate::program::{Step, compile};
+use crate::program::{Code, Step, compile};
 use crate::shared::Shared;
 use crate::slot::{Identity, slot_in, tag_of};
 use crate::tally::Tally;
+use crate::tracking::Tracking;
+use crate::{InstallError, UnsupportedFlow};
 
 /// A flow as a dump has it: its slot, itself, and its statistics.
 pub type Dumped = (usize, Arc<Installed>, FlowStats);
@@ -91,6 +94,7 @@ struct Writer {
 pub struct FlowTable {
     pub(crate) shared: Arc<Shared>,
     pub(crate) meters: Meters,
+    pub(crate) tracking: Tracking,
     writer: Mutex<Writer>,
 }
 
@@ -103,7 +107,53 @@ impl Default for FlowTable {
 impl FlowTable {
     /// Without flows, for ports with these numbers.
     pub(crate) fn new(numbers: Numbers) -> Self {
-        Self { shared: Arc::new(Shared::new(numbers)), meters: Meters::new(), writer: Mutex::default() }
+        let (shared, tracking) = (Arc::new(Shared::new(numbers)), Tracking::new());
+        Self { shared, meters: Meters::new(), tracking, writer: Mutex::default() }
+    }
+
+    /// The words of an action list.
+    pub(crate) fn compile(&self, actions: &[Action]) -> Result<Vec<u64>, UnsupportedFlow> {
+        let program = compile(actions, &|name| self.tracking.policy(name))?;
+        if program.iter().any(|word| Step(*word).is(Code::Ct)) {
+            // Made here and by no worker: it maps memory.
+            let _ = self.connections();
+        }
+        Ok(program)
+    }
+
+    /// The connections that `ct` actions look up and commit. Their table is made by the first call, or by the first flow with such an
+    /// action.
+    #[must_use]
+    pub fn connections(&self) -> &ConntrackTable {
+        self.tracking.connections(self.shared.monotonic_ms(0))
+    }
+
+    /// Has connections lie in `memory`, which outlives the process, with those that another process left there: it must not use it any
+    /// more. It is `now_ms` by CLOCK_MONOTONIC. None: the memory is smaller than [`ConntrackTable::memory_bytes_for`] the default bounds, or
+    /// there is a table already; connections do not outlive the process then.
+    #[must_use]
+    pub fn keep_connections(&self, memory: &Arc<Mapping>, now_ms: u64) -> Option<CtAdopted> {
+        self.tracking.keep_in(memory, now_ms)
+    }
+
+    /// The connections, if there is a table of them.
+    #[must_use]
+    pub fn connections_made(&self) -> Option<&ConntrackTable> {
+        self.tracking.made()
+    }
+
+    /// Makes the timeout policy of this name and IP protocol (TCP, UDP, ICMP, ICMPv6), of whose timeouts `timeouts` is taken, or replaces it;
+    /// connections that follow it already follow the new one. False: there are as many as there may be
+    /// ([`POLICIES_MAX`](lasthop_conntrack::POLICIES_MAX), those that OVS makes for one of its own counting as one, and one being the
+    /// default). Flows find a policy when they are installed.
+    #[must_use]
+    pub fn set_timeout_policy(&self, name: &str, proto: u8, timeouts: &CtPolicy) -> bool {
+        self.tracking.set_policy(name, proto, timeouts, self.shared.monotonic_ms(0))
+    }
+
+    /// Takes a timeout policy away: connections that follow it follow the default from now on. Whether there was one.
+    pub fn remove_timeout_policy(&self, name: &str) -> bool {
+        self.tracking.remove_policy(name)
     }
 
     fn writer(&self) -> MutexGuard<'_, Writer> {
@@ -126,7 +176,7 @@ impl FlowTable {
     /// As [`Self::install`].
     pub fn install_counted(&self, flow: FlowSpec, stats: FlowStats) -> Result<usize, InstallError> {
         let compact = Compact::of(&flow.matching)?;
-        let program = compile(&flow.actions)?;
+        let program = self.compile(&flow.actions)?;
         let mut writer = self.writer();
         writer.reclaim(&self.shared);
         let name = flow.ufid.map_or(FlowSelector::Key(&flow.matching.key), FlowSelector::Ufid);
@@ -146,7 +196,7 @@ impl FlowTable {
         name: FlowSelector<'_>,
         actions: Vec<Action>,
     ) -> Result<Arc<Installed>, InstallError> {
-        let program = compile(&actions)?;
+        let program = self.compile(&actions)?;
         let mut writer = self.writer();
         writer.reclaim(&self.shared);
         let slot = writer.slot_of(name).ok_or(InstallError::Unknown)?;

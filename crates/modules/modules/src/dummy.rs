@@ -106,7 +106,7 @@ impl Module for Dummy {
 
 /// Refuses what needs a look at headers.
 fn refuse_headers(settings: &PortSettings) -> Result<(), String> {
-    if settings.vlans == PortVlans::Any && !settings.is_isolated {
+    if settings.policy.vlans == PortVlans::Any && !settings.policy.is_isolated {
         return Ok(());
     }
     let name = &settings.name;
@@ -118,6 +118,8 @@ fn refuse_headers(settings: &PortSettings) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
+    use lasthop_module_api::PortPolicy;
+
     use super::*;
     use crate::testing::{Lab, frame};
 
@@ -186,11 +188,19 @@ mod tests {
     #[test]
     fn isolation_and_vlans_are_refused() {
         let lab = lab(&[]);
-        let settings = PortSettings { name: "a".into(), is_isolated: true, ..PortSettings::default() };
+        let settings = PortSettings {
+            name: "a".into(),
+            policy: PortPolicy { is_isolated: true, ..PortPolicy::default() },
+            ..PortSettings::default()
+        };
         let error = lab.module.port_added(PortId(1), &settings).expect_err("isolated");
         assert!(error.contains("--module bridge"), "{error}");
         let vlans = PortVlans::Access(5.try_into().expect("a VLAN"));
-        let settings = PortSettings { name: "a".into(), vlans, ..PortSettings::default() };
+        let settings = PortSettings {
+            name: "a".into(),
+            policy: PortPolicy { vlans, ..PortPolicy::default() },
+            ..PortSettings::default()
+        };
         assert!(lab.module.port_added(PortId(1), &settings).is_err());
     }
 

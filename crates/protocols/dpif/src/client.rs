@@ -11,11 +11,12 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFla
 use crate::attr::{Attrs, Writer};
 use crate::family::{DatapathMessage, FlowMessage, PacketMessage, VportMessage};
 use crate::message::{self, Messages, NetlinkHeader, NetlinkMessage};
-use crate::private::{END, HELLO, decode_number};
-use crate::refusal::Errno;
+use crate::netfilter::{self, Connection, connection};
+use crate::private::{END, HELLO, Hello, decode_number};
+use crate::refusal::{Errno, Refusal};
 use crate::server::Family;
 use crate::talk;
-use crate::uapi::{command, nlm};
+use crate::uapi::{command, nlm, protocol};
 
 /// Bytes of the largest datagram taken: a packet of 64 KiB and its key.
 const DATAGRAM_BYTES_MAX: usize = 128 * 1024;
@@ -68,6 +69,13 @@ impl From<rustix::io::Errno> for ClientError {
     }
 }
 
+fn dial(path: &Path) -> Result<OwnedFd, ClientError> {
+    let flags = SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}
+
 /// A blocking connection: each call sends one request and waits for the last message of the answer.
 #[derive(Debug)]
 pub struct Client {
@@ -83,10 +91,7 @@ impl Client {
     /// # Errors
     /// If no server listens there, or one with another protocol.
     pub fn connect(path: &Path) -> Result<Self, ClientError> {
-        let flags = SocketFlags::CLOEXEC;
-        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-        rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
-        Self::new(socket)
+        Self::new(dial(path)?)
     }
 
     /// On a connected socket.
@@ -94,8 +99,20 @@ impl Client {
     /// # Errors
     /// When the other end speaks another language.
     pub fn new(socket: OwnedFd) -> Result<Self, ClientError> {
+        Self::begin(socket, protocol::GENERIC)
+    }
+
+    /// Connects to the control socket at `path`, for requests about connections ([`Self::connections`]) and no others.
+    ///
+    /// # Errors
+    /// As [`Self::connect`].
+    pub fn connect_netfilter(path: &Path) -> Result<Self, ClientError> {
+        Self::begin(dial(path)?, protocol::NETFILTER)
+    }
+
+    fn begin(socket: OwnedFd, protocol: u32) -> Result<Self, ClientError> {
         let mut client = Self { socket, port_id: 0, seq: 0, buffer: vec![0; DATAGRAM_BYTES_MAX] };
-        client.send(&talk::hello(0))?;
+        client.send(&Hello { protocol, port_id: 0, process: std::process::id() }.encode())?;
         let answer = client.receive()?;
         let message = Messages::new(&answer).next();
         let port_id = message.and_then(|message| decode_number(&message, HELLO));
@@ -298,6 +315,41 @@ impl Client {
     pub fn execute(&mut self, packet: &PacketMessage) -> Result<(), ClientError> {
         let how = (Family::Packet, crate::uapi::packet::EXECUTE, nlm::ACK);
         self.ask("executing", how, packet.datapath, |writer| packet.encode(writer), |_, _| Some(())).map(drop)
+    }
+
+    /// All connections, or those of a zone.
+    ///
+    /// # Errors
+    /// When the switch refuses, and when the connection ends.
+    pub fn connections(&mut self, zone: Option<u16>) -> Result<Vec<Connection>, ClientError> {
+        const WHAT: &str = "listing connections";
+        let answers = self.ask_netfilter(WHAT, (netfilter::GET, nlm::DUMP), zone)?;
+        let messages =
+            answers.iter().flat_map(|answer| Messages::new(answer)).filter(|message| !message.is_done());
+        let read = |message: NetlinkMessage<'_>| {
+            netfilter::open(&message).and_then(|(_, attrs)| Connection::decode(attrs))
+        };
+        messages.map(|message| read(message).map_err(|_| ClientError::WrongAnswer(WHAT))).collect()
+    }
+
+    /// Ends all connections, or those of a zone.
+    ///
+    /// # Errors
+    /// When the switch refuses, and when the connection ends.
+    pub fn connections_flush(&mut self, zone: Option<u16>) -> Result<(), ClientError> {
+        self.ask_netfilter("ending connections", (netfilter::DELETE, nlm::ACK), zone).map(drop)
+    }
+
+    fn ask_netfilter(
+        &mut self,
+        what: &'static str,
+        (command, flags): (u8, u16),
+        zone: Option<u16>,
+    ) -> Result<Vec<Vec<u8>>, ClientError> {
+        let header = self.header(netfilter::kind(netfilter::CTNETLINK, command), flags);
+        let request = message::encode(header, |writer| connection::encode_request(writer, zone));
+        let refused = |refusal: Refusal| ClientError::Refused { what, errno: refusal.errno.0, why: None };
+        self.transact(what, &request.map_err(refused)?)
     }
 
     /// Joins the ports' group: added and removed ports are notified from then on.

@@ -2,11 +2,13 @@
 
 use std::ops::ControlFlow;
 
+use lasthop_conntrack::CtRecord;
 use lasthop_flow::{Action, FlowKey, FlowStats, Match, Ufid};
 
 use crate::family::{
     Band, DatapathStats, MegaflowStats, MeterStats, VportKind, VportOptions, VportStats, ZoneLimit,
 };
+use crate::netfilter::{ConnectionSelector, TimeoutPolicy};
 use crate::refusal::{Errno, Refusal};
 
 /// A connection, by a number that its owner chose.
@@ -319,6 +321,45 @@ pub trait Datapath {
     fn ct_limits(&self, zones: Option<&[ZoneLimit]>) -> Result<Vec<ZoneLimit>, Refusal> {
         let _ = zones;
         Err(without_conntrack())
+    }
+
+    /// Shows connections from `cursor` on (0 is the first), of a zone or all, until `visit` breaks. Returns where to continue: at the
+    /// connection shown last; `None` when all were shown. Connections that come or go meanwhile may be missed or shown.
+    fn connections_visit(
+        &self,
+        cursor: u64,
+        zone: Option<u16>,
+        visit: &mut dyn FnMut(&CtRecord) -> ControlFlow<()>,
+    ) -> Option<u64> {
+        let _ = (cursor, zone, visit);
+        None
+    }
+    /// Takes connections out. That there is none of a zone, or none at all, is no error.
+    ///
+    /// # Errors
+    /// ENOENT if the one is not there.
+    fn connections_delete(&mut self, which: ConnectionSelector) -> Result<(), Refusal> {
+        match which {
+            ConnectionSelector::All | ConnectionSelector::Zone(_) => Ok(()),
+            ConnectionSelector::One(_) => Err(Refusal::new(Errno::ENOENT, "there is no such connection")),
+        }
+    }
+    /// Makes a timeout policy, or replaces it.
+    ///
+    /// # Errors
+    /// ENOSPC if there are as many as there may be.
+    fn timeout_policy_set(&mut self, policy: TimeoutPolicy) -> Result<(), Refusal> {
+        let _ = policy;
+        Err(without_conntrack())
+    }
+    /// Timeout policies, by name.
+    fn timeout_policies(&self) -> Vec<TimeoutPolicy> {
+        Vec::new()
+    }
+    /// Takes a timeout policy away; whether there was one.
+    fn timeout_policy_remove(&mut self, name: &str) -> bool {
+        let _ = name;
+        false
     }
 }
 

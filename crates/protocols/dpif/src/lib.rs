@@ -43,6 +43,7 @@ pub mod format;
 pub mod key;
 pub mod memory;
 pub mod message;
+mod netfilter;
 mod nsh;
 pub mod private;
 mod refusal;
@@ -54,4 +55,7 @@ pub mod talk;
 mod tunnel;
 mod uapi;
 
+/// A connection's tuple.
+pub use lasthop_conntrack::CtTuple as ConnectionTuple;
+pub use netfilter::{Connection, ConnectionSelector, TimeoutPolicy};
 pub use refusal::{Errno, Refusal};

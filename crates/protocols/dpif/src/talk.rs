@@ -1,7 +1,7 @@
 //! Requests and answers for a client that never blocks: sent as bytes, received as values.
 //!
 //! ```text
-//!   Requests: number, message, message, ... ──> one datagram        Told <── one message of a datagram from the switch
+//!   Requests: number, message, message, ... ──> one datagram        DpifReply <── one message of a datagram from the switch
 //! ```
 
 use crate::attr::{Attrs, Writer};
@@ -14,7 +14,7 @@ use crate::uapi::{command, flow, meter, nlm, packet, protocol};
 
 /// A request.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Ask {
+pub enum DpifRequest {
     /// A datapath, by name or number.
     Datapath(DatapathMessage),
     /// A datapath that there is not yet; told as it is then.
@@ -52,7 +52,7 @@ pub enum Ask {
 
 /// A message from the switch.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Told {
+pub enum DpifReply {
     /// The connection's port id.
     Hello(u32),
     /// All is said that there is to say about the oldest datagram that this was not said of.
@@ -104,7 +104,7 @@ pub fn watch(family: Family) -> Vec<u8> {
     private::number(JOIN, 0, family.group().unwrap_or(0))
 }
 
-impl Ask {
+impl DpifRequest {
     /// The message, numbered.
     ///
     /// # Errors
@@ -165,36 +165,36 @@ impl Ask {
 }
 
 /// The messages of a datagram, in order.
-pub fn read(datagram: &[u8]) -> impl Iterator<Item = Told> {
+pub fn read(datagram: &[u8]) -> impl Iterator<Item = DpifReply> {
     Messages::new(datagram).map(|message| told(&message))
 }
 
-fn told(message: &NetlinkMessage<'_>) -> Told {
+fn told(message: &NetlinkMessage<'_>) -> DpifReply {
     let NetlinkHeader { kind, seq, .. } = message.header;
     if kind == END {
-        return Told::End;
+        return DpifReply::End;
     }
     if let Some(port_id) = decode_number(message, HELLO) {
-        return Told::Hello(port_id);
+        return DpifReply::Hello(port_id);
     }
     match message.error() {
-        Some(0) => return Told::Nothing,
-        Some(errno) => return Told::Refused { seq, errno, why: message.error_text() },
+        Some(0) => return DpifReply::Nothing,
+        Some(errno) => return DpifReply::Refused { seq, errno, why: message.error_text() },
         None => {}
     }
     let generic = message.generic().ok();
     let about = generic.and_then(|generic| Some((generic.command, generic.datapath().ok()?)));
     let object = |(command, (datapath, attrs))| object(kind, seq, command, datapath, attrs);
-    about.and_then(object).unwrap_or(Told::Nothing)
+    about.and_then(object).unwrap_or(DpifReply::Nothing)
 }
 
-fn object(kind: u16, seq: u32, command: u8, datapath: i32, attrs: Attrs<'_>) -> Option<Told> {
+fn object(kind: u16, seq: u32, command: u8, datapath: i32, attrs: Attrs<'_>) -> Option<DpifReply> {
     Some(match Family::of(kind)? {
-        Family::Datapath => Told::Datapath(seq, DatapathMessage::decode(datapath, attrs).ok()?),
-        Family::Vport => Told::Port(seq, VportMessage::decode(datapath, attrs).ok()?),
-        Family::Flow => Told::Flow(seq, Box::new(FlowMessage::decode(datapath, attrs).ok()?)),
+        Family::Datapath => DpifReply::Datapath(seq, DatapathMessage::decode(datapath, attrs).ok()?),
+        Family::Vport => DpifReply::Port(seq, VportMessage::decode(datapath, attrs).ok()?),
+        Family::Flow => DpifReply::Flow(seq, Box::new(FlowMessage::decode(datapath, attrs).ok()?)),
         Family::Packet if command == packet::MISS => PacketMessage::decode(datapath, attrs)
-            .map_or(Told::BadMiss(datapath), |packet| Told::Miss(Box::new(packet))),
+            .map_or(DpifReply::BadMiss(datapath), |packet| DpifReply::Miss(Box::new(packet))),
         Family::Packet | Family::Meter | Family::CtLimit => return None,
     })
 }
@@ -218,23 +218,26 @@ mod tests {
             }
             heard
         };
-        let Told::Hello(port_id) = say(hello(0))[0] else { panic!("no port id") };
+        let DpifReply::Hello(port_id) = say(hello(0))[0] else { panic!("no port id") };
         say(listen());
         let wanted = |name: &str| DatapathMessage {
             name: Some(name.to_owned()),
             upcall_port_id: Some(0),
             ..DatapathMessage::default()
         };
-        let heard = say(Ask::DatapathNew(wanted("red")).encode(1, port_id).expect("short"));
+        let heard = say(DpifRequest::DatapathNew(wanted("red")).encode(1, port_id).expect("short"));
         assert!(
-            matches!(&heard[..], [Told::Datapath(1, made), Told::End] if made.datapath == 1),
+            matches!(&heard[..], [DpifReply::Datapath(1, made), DpifReply::End] if made.datapath == 1),
             "{heard:?}"
         );
-        let heard = say(Ask::DatapathNew(wanted("red")).encode(2, port_id).expect("short"));
-        assert!(matches!(&heard[..], [Told::Refused { seq: 2, errno: 17, why: Some(_) }, Told::End]));
-        let heard = say(Ask::Ports(1).encode(3, port_id).expect("short"));
+        let heard = say(DpifRequest::DatapathNew(wanted("red")).encode(2, port_id).expect("short"));
+        assert!(matches!(
+            &heard[..],
+            [DpifReply::Refused { seq: 2, errno: 17, why: Some(_) }, DpifReply::End]
+        ));
+        let heard = say(DpifRequest::Ports(1).encode(3, port_id).expect("short"));
         assert!(
-            matches!(&heard[..], [Told::Port(3, port), Told::Nothing, Told::End] if port.number == Some(0))
+            matches!(&heard[..], [DpifReply::Port(3, port), DpifReply::Nothing, DpifReply::End] if port.number == Some(0))
         );
     }
 }

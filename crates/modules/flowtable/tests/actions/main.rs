@@ -7,3 +7,4 @@ mod paths;
 mod rewrites;
 mod services;
 mod support;
+mod tracking;

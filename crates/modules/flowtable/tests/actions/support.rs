@@ -46,9 +46,19 @@ pub(crate) fn module(actions: Vec<Action>) -> FlowModule {
 
 /// The results of `module` for a frame; it sees the first 128 bytes.
 pub(crate) fn outcome(module: &FlowModule, frame: &[u8], offload: Offload) -> Outcome {
+    outcome_from(module, FROM, (frame, offload), NOW_NS)
+}
+
+/// The same for a frame that comes in by a port at a time.
+pub(crate) fn outcome_from(
+    module: &FlowModule,
+    port: PortId,
+    (frame, offload): (&[u8], Offload),
+    now_ns: u64,
+) -> Outcome {
     let header = Header::new(&frame[..frame.len().min(128)], frame.len() as u32, offload);
     let mut verdicts = Verdicts::default();
-    module.decide(&Batch { port: FROM, headers: &[header], hashes: &Hashes::NONE }, NOW_NS, &mut verdicts);
+    module.decide(&Batch { port, headers: &[header], hashes: &Hashes::NONE }, now_ns, &mut verdicts);
     let image = |index: u16| match usize::from(index).checked_sub(32) {
         None => &header,
         Some(made) => &verdicts.images()[made],

@@ -19,16 +19,16 @@ impl Bridge {
     pub(super) fn change(&self, port: PortId, settings: &PortSettings) -> Result<(), String> {
         let control = self.control();
         let (old, old_keys) = (self.vlans.of(port), self.static_keys(port));
-        let isolation = IsolationClass::of(settings.is_isolated, settings.kind);
-        let mac = settings.mac.map_or(0, Mac::to_bits);
+        let isolation = IsolationClass::of(settings.policy.is_isolated, settings.kind);
+        let mac = settings.policy.mac.map_or(0, Mac::to_bits);
         let keys = self.keys_after(&control, &old_keys, port, settings)?;
         for key in keys.iter().filter(|key| !old_keys.contains(key)) {
             self.refuse_taken(&control, (*key, port), settings)?;
         }
         self.enter(&control, &keys, port, settings)?;
-        self.storms.change(port, settings.storm);
+        self.storms.change(port, settings.policy.storm);
         self.ports.set_isolation(port, isolation);
-        let is_other_vlan = self.vlans.change(port, &settings.vlans, isolation.is_barred(), mac);
+        let is_other_vlan = self.vlans.change(port, &settings.policy.vlans, isolation.is_barred(), mac);
         self.ports.set_standing(port, self.vlans.of(port));
         for key in old_keys.iter().filter(|key| !keys.contains(key)) {
             self.forget_static(&control, *key, port);
@@ -56,14 +56,15 @@ impl Bridge {
     ) -> Result<Vec<u64>, String> {
         let (old_mac, old_everywhere) =
             (self.vlans.of(port).static_mac(), vid_of(self.static_key(0, None, port)));
-        let everywhere = filter_of(&settings.vlans);
+        let everywhere = filter_of(&settings.policy.vlans);
         let own_key = (old_mac != 0).then(|| key_in(old_everywhere, old_mac));
-        let mut keys: Vec<u64> = settings.mac.iter().map(|mac| key_in(everywhere, mac.to_bits())).collect();
+        let mut keys: Vec<u64> =
+            settings.policy.mac.iter().map(|mac| key_in(everywhere, mac.to_bits())).collect();
         for key in old_keys.iter().filter(|key| Some(**key) != own_key) {
             let (filter, mac) = (vid_of(*key), mac_bits(*key));
             let name = &settings.name;
             let is_for_all = filter == old_everywhere && !control.for_one_vlan.contains(&(port, *key));
-            if !is_for_all && !settings.vlans.carries(filter) {
+            if !is_for_all && !settings.policy.vlans.carries(filter) {
                 return Err(format!(
                     "\"{name}\" has the static address {} in VLAN {filter}, which it would not carry any more; first: \
                      lasthop fdb del {} {name} --vlan {filter}",
@@ -98,7 +99,8 @@ impl Bridge {
             ));
         }
         let meets = |other: u64, owner: PortId| {
-            let both = |vid: &u16| holds(key, &settings.vlans, *vid) && self.holds_in(other, owner, *vid);
+            let both =
+                |vid: &u16| holds(key, &settings.policy.vlans, *vid) && self.holds_in(other, owner, *vid);
             other == key || (NO_VID..VIDS).any(|vid| both(&vid))
         };
         let mut others = self.table.entries().filter(|(_, other, place)| {
@@ -122,7 +124,7 @@ impl Bridge {
         let is_there = |key: u64| self.table.find(key).is_some_and(|(_, place)| place.is_static());
         let missing: Vec<u64> = keys.iter().copied().filter(|key| !is_there(*key)).collect();
         for (count, key) in missing.iter().enumerate() {
-            self.make_way(control, *key, |vid| holds(*key, &settings.vlans, vid));
+            self.make_way(control, *key, |vid| holds(*key, &settings.policy.vlans, vid));
             let room = self.make_room(*key, Mac::from_bits(mac_bits(*key)), &settings.name);
             match room {
                 Ok(slot) => slot.occupy(*key, FdbValue::configured(port)),

@@ -20,7 +20,7 @@ impl Bridge {
         let mut forms = Forms::default();
         let mut is_lost = false;
         let before = verdicts.outputs().len();
-        for port in self.ports.others(frame.from).filter(|port| self.vlans.carries(*port, frame.vid)) {
+        for port in self.hearers(frame.from, frame.vid) {
             let form = self.vlans.of(port).form(frame.vid);
             match forms.image(frame, form, verdicts) {
                 Ok(image) => put(frame.packet, image, port, verdicts),
@@ -38,12 +38,21 @@ impl Bridge {
 
     /// Untagged frames of ports without VLAN settings, which such ports alone get.
     pub(super) fn flood_as_it_is(&self, packet: usize, from: PortId, verdicts: &mut Verdicts) {
-        let others = self.ports.others_without_vlans(from);
         if self.ports.isolation(from).is_barred() {
-            let hearers = others.filter(|port| self.ports.barrier(from, *port).is_none());
-            return output_all(packet, hearers, verdicts);
+            return output_all(packet, self.hearers_as_it_is(from), verdicts);
         }
-        output_all(packet, others, verdicts);
+        output_all(packet, self.ports.others_without_vlans(from), verdicts);
+    }
+
+    /// Ports that get a flood in this VLAN.
+    pub(super) fn hearers(&self, from: PortId, vid: u16) -> impl Iterator<Item = PortId> {
+        self.ports.others(from).filter(move |port| self.vlans.carries(*port, vid))
+    }
+
+    /// Ports that get an untagged flood of a port without VLAN settings.
+    pub(super) fn hearers_as_it_is(&self, from: PortId) -> impl Iterator<Item = PortId> {
+        let others = self.ports.others_without_vlans(from);
+        others.filter(move |port| self.ports.barrier(from, *port).is_none())
     }
 }
 

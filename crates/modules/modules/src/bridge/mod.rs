@@ -170,7 +170,11 @@ impl Bridge {
     fn flood_within_limits(&self, flooded: &Flooded<'_>, now_ns: u64, verdicts: &mut Verdicts) {
         let &Flooded { packet, from, vid, header, .. } = flooded;
         let destination = header.ethernet().map_or(0, |(destination, ..)| destination);
-        let admitted = self.storms.admit(from, FloodKind::of(destination), now_ns);
+        let is_heard = || match vid {
+            NO_VID => self.hearers_as_it_is(from).next().is_some(),
+            vid => self.hearers(from, vid).next().is_some(),
+        };
+        let admitted = self.storms.admit(from, FloodKind::of(destination), is_heard, now_ns);
         match admitted {
             Err(reason) => verdicts.drop_packet(packet, reason),
             Ok(()) if vid == NO_VID => self.flood_as_it_is(packet, from, verdicts),
@@ -254,14 +258,14 @@ impl Module for Bridge {
                 settings.name
             ));
         }
-        let isolation = IsolationClass::of(settings.is_isolated, settings.kind);
-        self.vlans.set(port, &settings.vlans, isolation.is_barred());
-        if let Some(mac) = settings.mac {
+        let isolation = IsolationClass::of(settings.policy.is_isolated, settings.kind);
+        self.vlans.set(port, &settings.policy.vlans, isolation.is_barred());
+        if let Some(mac) = settings.policy.mac {
             self.configure(&control, (mac, None), port, &settings.name)?;
         }
-        self.storms.open(port, settings.storm);
+        self.storms.open(port, settings.policy.storm);
         let macs_max = settings.macs_max.unwrap_or(self.port_macs_max);
-        self.vlans.set_static_mac(port, settings.mac.map_or(0, Mac::to_bits));
+        self.vlans.set_static_mac(port, settings.policy.mac.map_or(0, Mac::to_bits));
         self.ports.open(port, macs_max, self.vlans.of(port), isolation);
         control.names.insert(port, settings.name.clone());
         Ok(())

@@ -53,6 +53,10 @@ impl Bucket {
         self.token.store(token, Ordering::Relaxed);
     }
 
+    fn is_limited(&self) -> bool {
+        self.token.load(Ordering::Relaxed) != 0
+    }
+
     /// Takes a token if there is one.
     fn take(&self, now_ns: u64) -> bool {
         let token = self.token.load(Ordering::Relaxed);
@@ -93,11 +97,22 @@ impl Storms {
         self.0.get(port.index()).into_iter().flatten().zip(rates)
     }
 
-    /// Counts a frame before flooding; an error if it exceeds the limit.
+    /// Counts a frame before flooding; an error if it exceeds the limit. A flood that no port gets does no harm: it takes no token, and
+    /// has no destination, however many came before. Of unlimited ports it is not asked whether it `is_heard`.
     #[inline]
-    pub(crate) fn admit(&self, port: PortId, kind: FloodKind, now_ns: u64) -> Result<(), DropReason> {
+    pub(crate) fn admit(
+        &self,
+        port: PortId,
+        kind: FloodKind,
+        is_heard: impl FnOnce() -> bool,
+        now_ns: u64,
+    ) -> Result<(), DropReason> {
         let bucket = self.0.get(port.index()).map(|buckets| &buckets[kind as usize]);
-        if bucket.is_none_or(|bucket| bucket.take(now_ns)) { Ok(()) } else { Err(kind.excess()) }
+        match bucket.filter(|bucket| bucket.is_limited()) {
+            Some(_) if !is_heard() => Err(DropReason::NoDestination),
+            Some(bucket) if !bucket.take(now_ns) => Err(kind.excess()),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-use lasthop_module_api::Mac;
+use lasthop_module_api::{Mac, PortPolicy};
 
 use super::*;
 use crate::testing::{Lab, frame, mac};
@@ -18,7 +18,12 @@ fn switches() -> Switches {
 }
 
 fn settings(port: u16, switch: SwitchId, mac: Option<Mac>) -> PortSettings {
-    PortSettings { name: format!("vm{port}"), switch, mac, ..PortSettings::default() }
+    PortSettings {
+        name: format!("vm{port}"),
+        switch,
+        policy: PortPolicy { mac, ..PortPolicy::default() },
+        ..PortSettings::default()
+    }
 }
 
 fn add(switches: &Switches, port: u16, switch: SwitchId) {

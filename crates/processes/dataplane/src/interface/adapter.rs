@@ -3,17 +3,19 @@
 use std::ops::ControlFlow;
 use std::time::Instant;
 
+use lasthop_conntrack::CtRecord;
 use lasthop_dpif::datapath::{
     Datapath as Interface, DatapathFlow, DatapathId, Execute, FlowInstall, FlowName, FlowView, Meter,
     MeterFeatures, Port, PortView, Readiness, RemovalId, WantedPort,
 };
-use lasthop_dpif::family::{DatapathStats, MegaflowStats, VportKind, VportStats};
-use lasthop_dpif::{Errno, Refusal};
+use lasthop_dpif::family::{DatapathStats, MegaflowStats, VportKind, VportStats, ZoneLimit};
+use lasthop_dpif::{ConnectionSelector, Errno, Refusal, TimeoutPolicy};
 use lasthop_engine::{EngineError, PortStats, SavedCounters};
 use lasthop_fabric::PortCounters;
 use lasthop_flow::Action;
 use lasthop_module_api::{DropReason, PortId};
 
+use lasthop_runtime::clock;
 use lasthop_runtime::fault::Fault;
 use lasthop_runtime::log::say_of_others;
 
@@ -180,7 +182,13 @@ impl Interface for Adapter<'_> {
         let (members, meters, executed, records) = Default::default();
         let origin = self.places.fresh_origin();
         module.set_origin(origin);
-        self.places.insert(id, Place { switch, module, made, members, meters, origin, executed, records });
+        let is_reserved = self.is_reserved(name);
+        if !is_reserved {
+            self.places.connection_memory.iter_mut().for_each(|memory| memory.lend(id, module.table()));
+            self.places.ct_settings.apply(module.table());
+        }
+        let place = Place { switch, module, made, is_reserved, members, meters, origin, executed, records };
+        self.places.insert(id, place);
         Ok(())
     }
 
@@ -200,6 +208,7 @@ impl Interface for Adapter<'_> {
         numbers.into_iter().for_each(|number| self.release(id, number));
         self.places.flush(id);
         let Some(place) = self.places.remove(id) else { return };
+        self.places.connection_memory.iter().for_each(|memory| memory.take_back(id));
         place.module.set_asked(false);
         meters::clear(&place);
         if let Some(name) = place.made
@@ -350,7 +359,7 @@ impl Interface for Adapter<'_> {
     }
 
     fn meter_set(&mut self, id: DatapathId, meter: u32, what: Meter) -> Result<Option<Meter>, Refusal> {
-        self.places.meter_changes += 1;
+        self.places.setting_changes += 1;
         meters::set(self.place_mut(id)?, meter, what)
     }
 
@@ -359,8 +368,49 @@ impl Interface for Adapter<'_> {
     }
 
     fn meter_remove(&mut self, id: DatapathId, meter: u32) -> Option<Meter> {
-        self.places.meter_changes += 1;
+        self.places.setting_changes += 1;
         meters::remove(self.places.get_mut(id)?, meter)
+    }
+
+    fn ct_limits_set(&mut self, limits: &[ZoneLimit]) -> Result<(), Refusal> {
+        self.places.setting_changes += 1;
+        self.places.set_ct_limits(limits)
+    }
+
+    fn ct_limits_remove(&mut self, zones: &[ZoneLimit]) -> Result<(), Refusal> {
+        self.places.setting_changes += 1;
+        self.places.remove_ct_limits(zones)
+    }
+
+    fn ct_limits(&self, zones: Option<&[ZoneLimit]>) -> Result<Vec<ZoneLimit>, Refusal> {
+        self.places.ct_limits(zones)
+    }
+
+    fn connections_visit(
+        &self,
+        cursor: u64,
+        zone: Option<u16>,
+        visit: &mut dyn FnMut(&CtRecord) -> ControlFlow<()>,
+    ) -> Option<u64> {
+        self.places.visit_connections((cursor, zone), clock::now_ms(), visit)
+    }
+
+    fn connections_delete(&mut self, which: ConnectionSelector) -> Result<(), Refusal> {
+        self.places.delete_connections(which, clock::now_ms())
+    }
+
+    fn timeout_policy_set(&mut self, policy: TimeoutPolicy) -> Result<(), Refusal> {
+        self.places.setting_changes += 1;
+        self.places.set_timeout_policy(policy)
+    }
+
+    fn timeout_policies(&self) -> Vec<TimeoutPolicy> {
+        self.places.ct_settings.policies()
+    }
+
+    fn timeout_policy_remove(&mut self, name: &str) -> bool {
+        self.places.setting_changes += 1;
+        self.places.remove_timeout_policy(name)
     }
 }
 

@@ -4,6 +4,8 @@
 
 use std::collections::BTreeMap;
 
+use lasthop_conntrack::{CtPolicy, TCP_TIMEOUTS, TcpPolicy};
+use lasthop_dpif::TimeoutPolicy;
 use lasthop_dpif::datapath::{DatapathId, Meter, Port};
 use lasthop_dpif::family::{Band, VportOptions};
 use lasthop_dpif::server::DatapathRecord;
@@ -14,6 +16,53 @@ use serde::{Deserialize, Serialize};
 pub(super) struct KeptDatapaths {
     pub(super) version: u64,
     pub(super) datapaths: BTreeMap<i32, KeptDatapath>,
+    /// Of all of them.
+    #[serde(default)]
+    pub(super) connections: KeptCtSettings,
+}
+
+/// Limits of zones and timeout policies.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct KeptCtSettings {
+    pub(super) default_limit: u32,
+    pub(super) limits: BTreeMap<u16, u32>,
+    pub(super) policies: Vec<KeptPolicy>,
+}
+
+/// See [`TimeoutPolicy`]; in seconds.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct KeptPolicy {
+    name: String,
+    l3: u16,
+    l4: u8,
+    tcp: [u32; TCP_TIMEOUTS],
+    /// Without a reply, and with replies.
+    udp: [u32; 2],
+    icmp: u32,
+    icmpv6: u32,
+}
+
+impl KeptPolicy {
+    pub(super) fn of(policy: &TimeoutPolicy) -> Self {
+        let TimeoutPolicy { name, l3, l4, timeouts } = policy;
+        Self {
+            name: name.clone(),
+            l3: *l3,
+            l4: *l4,
+            tcp: timeouts.tcp.timeouts_s,
+            udp: [timeouts.udp_single_s, timeouts.udp_multiple_s],
+            icmp: timeouts.icmp_s,
+            icmpv6: timeouts.icmpv6_s,
+        }
+    }
+
+    pub(super) fn policy(self) -> TimeoutPolicy {
+        let Self { name, l3, l4, tcp: timeouts_s, udp: [udp_single_s, udp_multiple_s], icmp, icmpv6 } = self;
+        let tcp = TcpPolicy { timeouts_s, ..CtPolicy::LINUX.tcp };
+        let (icmp_s, icmpv6_s) = (icmp, icmpv6);
+        let timeouts = CtPolicy { tcp, udp_single_s, udp_multiple_s, icmp_s, icmpv6_s, ..CtPolicy::LINUX };
+        TimeoutPolicy { name, l3, l4, timeouts }
+    }
 }
 
 /// See [`DatapathRecord`].
@@ -134,7 +183,7 @@ pub(super) fn all<'a>(
     let kept = |(id, record): (&DatapathId, &DatapathRecord)| {
         (id.0, KeptDatapath::of(record, beside(*id).unwrap_or(Beside { meters: &none, is_of_switch })))
     };
-    KeptDatapaths { version, datapaths: records.map(kept).collect() }
+    KeptDatapaths { version, datapaths: records.map(kept).collect(), ..KeptDatapaths::default() }
 }
 
 #[cfg(test)]
@@ -142,6 +191,18 @@ mod tests {
     use lasthop_dpif::family::VportKind;
 
     use super::*;
+
+    #[test]
+    fn a_timeout_policy_is_kept() {
+        let timeouts =
+            CtPolicy { udp_single_s: 1, udp_multiple_s: 2, icmp_s: 3, icmpv6_s: 4, ..CtPolicy::LINUX };
+        let tcp = TcpPolicy { timeouts_s: std::array::from_fn(|index| index as u32), ..timeouts.tcp };
+        let timeouts = CtPolicy { tcp, ..timeouts };
+        let policy = TimeoutPolicy { name: "ovs_tp_0_udp4".into(), l3: 2, l4: 17, timeouts };
+        let text = serde_json::to_string(&KeptPolicy::of(&policy)).expect("JSON");
+        let read: KeptPolicy = serde_json::from_str(&text).expect("the same");
+        assert_eq!(read.policy(), policy);
+    }
 
     #[test]
     fn what_is_kept_is_what_was_there() {
@@ -162,5 +223,6 @@ mod tests {
         assert_eq!((&read, read.version), (&kept, 4));
         assert_eq!(read.datapaths[&1].record(), record);
         assert_eq!(read.datapaths[&1].meters[&5].meter(), meter);
+        assert_eq!(read.connections, KeptCtSettings::default());
     }
 }

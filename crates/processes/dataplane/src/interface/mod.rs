@@ -10,6 +10,8 @@
 //! thread, some of it a turn.
 
 mod adapter;
+mod connection_memory;
+mod connections;
 mod executed;
 mod flows;
 mod kept;
@@ -45,6 +47,8 @@ use super::datapath::Datapath;
 use super::flow_memory::FlowMemory;
 use super::wishes::Wishes;
 use adapter::Adapter;
+use connection_memory::ConnectionMemory;
+use connections::{CtSettings, Sweeps};
 use kept::{Beside, KeptDatapath, KeptDatapaths};
 use own_devices::OwnDevices;
 use places::Places;
@@ -103,6 +107,7 @@ pub(super) struct Interface {
     /// Clients from outside, with the numbers under which the supervisor handed their connections over.
     outsiders: BTreeMap<PeerId, u64>,
     own_devices: OwnDevices,
+    sweeps: Sweeps,
 }
 
 impl Interface {
@@ -127,6 +132,7 @@ impl Interface {
             told: (0, 0),
             outsiders: BTreeMap::new(),
             own_devices: OwnDevices::default(),
+            sweeps: Sweeps::default(),
         })
     }
 
@@ -232,6 +238,7 @@ impl Interface {
     /// The end of a turn: does the work that waits for workers.
     pub(super) fn finish(&mut self, inside: &mut Datapath) {
         self.places.forget_stats();
+        self.sweeps.turn(&self.places, Instant::now());
         self.own_devices.ask(&mut self.wishes, Instant::now());
         self.returning.bring_back(&mut self.places, FLOWS_PER_TURN);
         let is_due = self.connections.due().is_some_and(|due| due <= Instant::now());
@@ -274,7 +281,7 @@ impl Interface {
         let settling = self.is_settling.then(|| Instant::now() + SETTLE_PAUSE);
         let waiting = earlier(self.waiting.due(), self.connections.due());
         let own = earlier(self.own_devices.due(), self.unanswered.due());
-        earlier(settling, earlier(waiting, own))
+        earlier(settling, earlier(self.sweeps.due(&self.places), earlier(waiting, own)))
     }
 
     /// Numbers of the connections of clients from outside who take packets of no flow.
@@ -325,10 +332,10 @@ impl Interface {
         reports
     }
 
-    /// Datapaths, ports and meters, for the next process, if there is anything new about them.
+    /// Datapaths, ports, meters and settings, for the next process, if there is anything new about them.
     fn news(&mut self) -> Option<Value> {
         let server = self.connections.server();
-        let now = (server.changes(), self.places.meter_changes);
+        let now = (server.changes(), self.places.setting_changes);
         if std::mem::replace(&mut self.told, now) == now {
             return None;
         }
@@ -336,7 +343,9 @@ impl Interface {
             let place = self.places.get(id)?;
             Some(Beside { meters: &place.meters, is_of_switch: place.made.is_none() })
         };
-        serde_json::to_value(kept::all(STATE_VERSION, server.records().iter(), beside)).ok()
+        let connections = self.places.ct_settings.kept();
+        let kept = kept::all(STATE_VERSION, server.records().iter(), beside);
+        serde_json::to_value(KeptDatapaths { connections, ..kept }).ok()
     }
 
     /// Makes the datapaths again that another process told last, with the flows that it left in `file`; all ports are there. Without
@@ -359,6 +368,10 @@ impl Interface {
         // A switch may have been taken away while there was no switch process to be told so.
         kept.datapaths.retain(|_, kept| !kept.is_of_switch || inside.has_switch(kept.name()));
         let records = kept.datapaths.iter().map(|(id, kept)| (DatapathId(*id), kept.record())).collect();
+        self.places.ct_settings = CtSettings::of(std::mem::take(&mut kept.connections));
+        self.places.connection_memory = file.as_ref().and_then(ConnectionMemory::of);
+        let is_there = |id: DatapathId| kept.datapaths.get(&id.0).is_some_and(|kept| !kept.is_of_switch);
+        self.places.connection_memory.iter().for_each(|memory| memory.forget_unless(is_there));
         let mut adapter = Adapter::new(inside, &mut self.places, &mut self.wishes);
         for name in self.connections.server_mut().restore(records, &mut adapter) {
             say!(Warning: "{name} is not in its datapath any more: it was deleted while the switch process began");

@@ -11,7 +11,7 @@ use lasthop_dpif::{Errno, Refusal};
 use lasthop_engine::UpcallRecord;
 use lasthop_fabric::bounds::{FRAME_BYTES_MAX, FRAME_BYTES_MIN};
 use lasthop_flow::{Action, FlowKey, Userspace};
-use lasthop_flowtable::{EXECUTED, Execution, FlowModule, describe};
+use lasthop_flowtable::{EXECUTED, Execution, FlowModule, describe, tracked};
 use lasthop_module_api::{PORTS_MAX, PortId, UpcallReason};
 use lasthop_wire::Metadata;
 use lasthop_wire::key::LinkLayer;
@@ -167,6 +167,7 @@ fn metadata(key: &FlowKey) -> Metadata {
         mark: key.mark.unwrap_or(0),
         in_port,
         link: link(key),
+        ct: tracked(key),
     }
 }
 
@@ -187,7 +188,9 @@ impl Adapter<'_> {
         let member = place.members.get(&u32::from(metadata.in_port));
         let origin = member.and_then(|member| member.port).unwrap_or(PortId::INTERNAL);
         if is_probe {
-            return Execution::new(metadata, &actions, 0).map(drop).map_err(flows::unsupported);
+            return Execution::new(module.table(), metadata, &actions, 0)
+                .map(drop)
+                .map_err(flows::unsupported);
         }
         let ticket = hash.map_or(0, ticket_in);
         let execution = self.execution(id, (origin, metadata), &actions, packet.len()).inspect_err(|_| {
@@ -224,8 +227,9 @@ impl Adapter<'_> {
             ));
         }
         let own = userspace(actions).into_iter().cloned().collect();
-        let number = self.place_mut(id)?.executed.remember(own);
-        Execution::new(metadata, actions, number).map_err(flows::unsupported)
+        let place = self.place_mut(id)?;
+        let number = place.executed.remember(own);
+        Execution::new(place.module.table(), metadata, actions, number).map_err(flows::unsupported)
     }
 
     /// Has a worker send a packet.

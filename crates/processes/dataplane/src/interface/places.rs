@@ -11,6 +11,8 @@ use lasthop_flowtable::{FlowModule, Removed};
 use lasthop_module_api::{PortId, SwitchId};
 
 use super::super::flow_memory::{FlowMemory, RecordPlace};
+use super::connection_memory::ConnectionMemory;
+use super::connections::CtSettings;
 use super::executed::Executed;
 use super::packets::UnderWay;
 use super::refused_flows::RefusedFlows;
@@ -29,6 +31,8 @@ pub(super) struct Place {
     pub(super) module: Arc<FlowModule>,
     /// Its switch was made for it and goes with it: its name.
     pub(super) made: Option<String>,
+    /// It belongs to the switch's own controller: clients from outside see none of its connections.
+    pub(super) is_reserved: bool,
     /// By number.
     pub(super) members: BTreeMap<u32, Member>,
     pub(super) meters: BTreeMap<u32, Meter>,
@@ -52,18 +56,22 @@ pub(super) struct Places {
     pub(super) refused_flows: RefusedFlows,
     /// Workers hand over packets of no flow.
     pub(super) can_ask: bool,
-    /// Rises when a meter is set or taken out.
-    pub(super) meter_changes: u64,
+    /// Rises when a meter, a zone's limit or a timeout policy is set or taken out.
+    pub(super) setting_changes: u64,
     /// The memory in which a successor finds flows; none if there is no such memory.
     pub(super) flow_memory: Option<FlowMemory>,
+    /// The memory in which a successor finds connections; none if there is no such memory.
+    pub(super) connection_memory: Option<ConnectionMemory>,
     /// Flows that found no room there were told of.
     pub(super) is_memory_full: bool,
-    told: RefCell<Told>,
+    /// Limits and timeout policies that clients set.
+    pub(super) ct_settings: CtSettings,
+    told: RefCell<ReportedCounters>,
 }
 
 /// Counters that clients were told.
 #[derive(Default)]
-struct Told {
+struct ReportedCounters {
     stats: EngineStats,
     is_of_this_turn: bool,
 }
@@ -80,6 +88,11 @@ impl Places {
     /// A datapath, and the memory in which its flows outlive this process.
     pub(super) fn with_memory(&mut self, id: DatapathId) -> (Option<&mut Place>, Option<&mut FlowMemory>) {
         (self.all.get_mut(&id), self.flow_memory.as_mut())
+    }
+
+    /// Each datapath, by number.
+    pub(super) fn all(&self) -> impl Iterator<Item = (DatapathId, &Place)> {
+        self.all.iter().map(|(id, place)| (*id, place))
     }
 
     pub(super) fn get(&self, id: DatapathId) -> Option<&Place> {
@@ -149,7 +162,8 @@ mod tests {
     fn place(origin: u16) -> Place {
         let (made, members, meters, executed) = Default::default();
         let module = Arc::new(FlowModule::for_workers(1));
-        Place { switch: SwitchId(3), module, made, members, meters, origin, executed, records: Vec::new() }
+        let (is_reserved, records) = (false, Vec::new());
+        Place { switch: SwitchId(3), module, made, is_reserved, members, meters, origin, executed, records }
     }
 
     #[test]

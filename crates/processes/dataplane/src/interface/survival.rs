@@ -32,7 +32,7 @@ impl Returning {
 
     /// Installs the next flows again, at most `flows`. Flows that cannot be installed are forgotten: their packets cause upcalls.
     pub(super) fn bring_back(&mut self, places: &mut Places, flows: usize) {
-        let now_ms = now_ms();
+        let now_ms = clock::now_ms();
         for _ in 0..flows {
             let Some(found) = self.0.pop_front() else { return };
             if places.bring_back(found, now_ms).is_err()
@@ -126,9 +126,4 @@ fn message_of(flow: &flowtable::FlowSpec) -> Result<Vec<u8>, Refusal> {
     let mut writer = Writer::default();
     message.encode(&mut writer);
     writer.finish()
-}
-
-/// CLOCK_MONOTONIC in milliseconds, in which flows' last use is told.
-fn now_ms() -> u64 {
-    clock::now_ns() / 1_000_000
 }

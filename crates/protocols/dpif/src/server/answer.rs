@@ -2,6 +2,8 @@
 
 use std::ops::ControlFlow;
 
+use lasthop_conntrack::CtRecord;
+
 use super::families::Family;
 use crate::attr::Writer;
 use crate::bounds::DUMP_BYTES;
@@ -9,6 +11,7 @@ use crate::family::{
     CtLimitMessage, DatapathMessage, FlowMessage, MeterMessage, PacketMessage, VportMessage,
 };
 use crate::message::{self, NetlinkHeader};
+use crate::netfilter::{self, TimeoutPolicy, connection};
 use crate::refusal::Refusal;
 use crate::uapi::{command, nlm};
 
@@ -21,28 +24,22 @@ pub(super) enum Answer {
     Packet(Box<PacketMessage>),
     Meter(MeterMessage),
     CtLimit(CtLimitMessage),
+    Connection(Box<CtRecord>),
+    Timeouts(TimeoutPolicy),
 }
 
 impl Answer {
-    fn family(&self) -> Family {
+    /// Its family and datapath; or, of netfilter's, its subsystem.
+    fn origin(&self) -> Result<(Family, i32), u8> {
         match self {
-            Answer::Datapath(_) => Family::Datapath,
-            Answer::Vport(_) => Family::Vport,
-            Answer::Flow(_) => Family::Flow,
-            Answer::Packet(_) => Family::Packet,
-            Answer::Meter(_) => Family::Meter,
-            Answer::CtLimit(_) => Family::CtLimit,
-        }
-    }
-
-    fn datapath(&self) -> i32 {
-        match self {
-            Answer::Datapath(message) => message.datapath,
-            Answer::Vport(message) => message.datapath,
-            Answer::Flow(message) => message.datapath,
-            Answer::Packet(message) => message.datapath,
-            Answer::Meter(message) => message.datapath,
-            Answer::CtLimit(message) => message.datapath,
+            Answer::Datapath(message) => Ok((Family::Datapath, message.datapath)),
+            Answer::Vport(message) => Ok((Family::Vport, message.datapath)),
+            Answer::Flow(message) => Ok((Family::Flow, message.datapath)),
+            Answer::Packet(message) => Ok((Family::Packet, message.datapath)),
+            Answer::Meter(message) => Ok((Family::Meter, message.datapath)),
+            Answer::CtLimit(message) => Ok((Family::CtLimit, message.datapath)),
+            Answer::Connection(_) => Err(netfilter::CTNETLINK),
+            Answer::Timeouts(_) => Err(netfilter::CTNETLINK_TIMEOUT),
         }
     }
 
@@ -54,6 +51,8 @@ impl Answer {
             Answer::Packet(message) => message.encode(writer),
             Answer::Meter(message) => message.encode(writer),
             Answer::CtLimit(message) => message.encode(writer),
+            Answer::Connection(record) => connection::encode(writer, record),
+            Answer::Timeouts(policy) => policy.encode(writer),
         }
     }
 
@@ -64,11 +63,18 @@ impl Answer {
         command: u8,
         flags: u16,
     ) -> Result<Vec<u8>, Refusal> {
-        let family = self.family();
-        let header = NetlinkHeader { kind: family.id(), flags, ..request };
-        message::encode_datapath(header, (command, family.version()), self.datapath(), |writer| {
-            self.encode(writer)
-        })
+        match self.origin() {
+            Ok((family, datapath)) => {
+                let header = NetlinkHeader { kind: family.id(), flags, ..request };
+                let command = (command, family.version());
+                message::encode_datapath(header, command, datapath, |writer| self.encode(writer))
+            }
+            Err(subsystem) => {
+                let kind = netfilter::kind(subsystem, netfilter::NEW);
+                let header = NetlinkHeader { kind, flags, ..request };
+                message::encode(header, |writer| self.encode(writer))
+            }
+        }
     }
 
     /// As one message of a dump, behind others; breaks if the datagram is full. A message longer than a

@@ -34,7 +34,7 @@ pub(super) fn serve(
         command::GET => {
             let id = find(state, &wanted)?;
             let answer = Answer::Datapath(state.expect(id)?.message(id, datapath));
-            Ok(Outcome::Told { answer, command: command::NEW })
+            Ok(Outcome::Object { answer, command: command::NEW })
         }
         _ => Err(unknown_command()),
     }

@@ -22,10 +22,12 @@ impl Dump {
     pub(super) fn next(&mut self, state: &State, datapath: &dyn Datapath) -> (Vec<u8>, bool) {
         let mut bytes = Vec::with_capacity(DUMP_BYTES);
         let mut put = |answer: Answer| answer.append_part(self.header, &mut bytes);
-        self.what = match self.what {
+        self.what = match std::mem::replace(&mut self.what, DumpCursor::Nothing) {
             DumpCursor::Datapaths { after, is_all } => datapaths(state, datapath, (after, is_all), &mut put),
             DumpCursor::Ports { id, from } => ports(state, datapath, id, from, &mut put),
             DumpCursor::Flows { id, cursor, omitted } => flows(datapath, id, cursor, omitted, &mut put),
+            DumpCursor::Connections { cursor, zone } => connections(datapath, cursor, zone, &mut put),
+            DumpCursor::TimeoutPolicies { after } => timeout_policies(datapath, &after, &mut put),
             DumpCursor::Nothing => DumpCursor::Nothing,
         };
         let is_last = matches!(self.what, DumpCursor::Nothing);
@@ -71,4 +73,22 @@ fn flows(datapath: &dyn Datapath, id: DatapathId, cursor: u64, omitted: u32, put
     let next = datapath
         .flows_visit(id, cursor, &mut |flow| put(Answer::Flow(super::flows::message(id, flow, omitted))));
     next.map_or(DumpCursor::Nothing, |cursor| DumpCursor::Flows { id, cursor, omitted })
+}
+
+fn connections(datapath: &dyn Datapath, cursor: u64, zone: Option<u16>, put: Put<'_>) -> DumpCursor {
+    let next =
+        datapath.connections_visit(cursor, zone, &mut |record| put(Answer::Connection(Box::new(*record))));
+    next.map_or(DumpCursor::Nothing, |cursor| DumpCursor::Connections { cursor, zone })
+}
+
+fn timeout_policies(datapath: &dyn Datapath, after: &str, put: Put<'_>) -> DumpCursor {
+    let mut last = after.to_owned();
+    for policy in datapath.timeout_policies().into_iter().filter(|policy| *policy.name > *after) {
+        let name = policy.name.clone();
+        if put(Answer::Timeouts(policy)).is_break() {
+            return DumpCursor::TimeoutPolicies { after: last };
+        }
+        last = name;
+    }
+    DumpCursor::Nothing
 }

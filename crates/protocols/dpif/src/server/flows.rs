@@ -32,7 +32,7 @@ pub(super) fn serve(
         command::GET => {
             let flow = datapath.flow(id, &expect_name(&wanted)?).ok_or(no_flow())?;
             let answer = Answer::Flow(message(id, flow.view(), omitted));
-            return Ok(Outcome::Told { answer, command: command::NEW });
+            return Ok(Outcome::Object { answer, command: command::NEW });
         }
         _ => return Err(unknown_command()),
     };

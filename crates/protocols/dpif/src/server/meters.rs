@@ -22,7 +22,7 @@ pub(super) fn serve(
         uapi::GET => get(datapath, request, &wanted)?,
         _ => return Err(unknown_command()),
     };
-    Ok(Outcome::Told { answer: Answer::Meter(answer), command: request.command })
+    Ok(Outcome::Object { answer: Answer::Meter(answer), command: request.command })
 }
 
 fn features(datapath: &dyn Datapath, request: &Request<'_>) -> MeterMessage {
@@ -104,7 +104,7 @@ pub(super) fn serve_ct_limits(
         ct_limit::GET => {
             let limits = Some(datapath.ct_limits(limits)?);
             let answer = Answer::CtLimit(CtLimitMessage { datapath: request.id.0, limits });
-            return Ok(Outcome::Told { answer, command: request.command });
+            return Ok(Outcome::Object { answer, command: request.command });
         }
         _ => return Err(unknown_command()),
     }

@@ -361,7 +361,7 @@ impl Server {
         let peer = self.peers.get(&id);
         let sees_all = peer.is_some_and(|peer| peer.sees_all);
         if peer.is_some_and(|peer| peer.protocol == protocol::NETFILTER) {
-            let what = netfilter::serve(message.header)?;
+            let what = netfilter::serve(message, datapath)?;
             return self.finish(id, message.header, what, datapath);
         }
         if message.header.kind == ctrl::FAMILY_ID {
@@ -392,7 +392,7 @@ impl Server {
     ) -> Result<(), Refusal> {
         match outcome {
             Outcome::Done => {}
-            Outcome::Told { answer, command } => self.push(id, answer.message(request, command, 0)?),
+            Outcome::Object { answer, command } => self.push(id, answer.message(request, command, 0)?),
             Outcome::Changed { answer, command, family } => {
                 self.changes += u64::from(family != Family::Flow);
                 let bytes = answer.message(request, command, 0)?;

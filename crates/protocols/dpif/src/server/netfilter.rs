@@ -1,25 +1,65 @@
-//! Requests on a netfilter socket: connections of the host are none of a datapath's business, and the switch has none of
-//! its own. So there is nothing to list, and nothing left after flushing.
+//! Requests on a netfilter socket: the datapaths' connections and timeout policies. They do not reach those of the host.
 
-use super::request::DumpCursor;
-use super::request::Outcome;
-use crate::message::NetlinkHeader;
+use super::answer::Answer;
+use super::request::{DumpCursor, Outcome};
+use crate::datapath::Datapath;
+use crate::message::NetlinkMessage;
+use crate::netfilter::{
+    AF_UNSPEC, CTNETLINK, CTNETLINK_TIMEOUT, ConnectionSelector, DELETE, GET, NEW, TimeoutPolicy, open,
+};
 use crate::refusal::{Errno, Refusal};
 use crate::uapi::nlm;
 
-/// linux/netfilter/nfnetlink.h: subsystems in the high byte of a type.
-const CTNETLINK: u8 = 1;
-const CTNETLINK_TIMEOUT: u8 = 8;
-/// linux/netfilter/nfnetlink_conntrack.h, and for timeouts.
-const CT_DELETE: u8 = 2;
-
-pub(super) fn serve(request: NetlinkHeader) -> Result<Outcome, Refusal> {
-    let [subsystem, kind] = request.kind.to_be_bytes();
-    match (subsystem, kind) {
-        (CTNETLINK | CTNETLINK_TIMEOUT, _) if request.has(nlm::DUMP) => {
-            Ok(Outcome::Dump(DumpCursor::Nothing))
+pub(super) fn serve(message: &NetlinkMessage<'_>, datapath: &mut dyn Datapath) -> Result<Outcome, Refusal> {
+    let [subsystem, command] = message.header.kind.to_be_bytes();
+    let is_dump = message.header.has(nlm::DUMP);
+    match (subsystem, command) {
+        (CTNETLINK, GET) if is_dump => dump(message),
+        (CTNETLINK, DELETE) => delete(message, datapath),
+        (CTNETLINK_TIMEOUT, GET) if is_dump => {
+            Ok(Outcome::Dump(DumpCursor::TimeoutPolicies { after: String::new() }))
         }
-        (CTNETLINK, CT_DELETE) => Ok(Outcome::Done),
-        _ => Err(Refusal::new(Errno::EOPNOTSUPP, "the switch does not track connections")),
+        (CTNETLINK_TIMEOUT, _) => serve_timeouts(message, command, datapath),
+        _ => Err(Refusal::new(Errno::EOPNOTSUPP, "the switch does not have this part of netfilter")),
+    }
+}
+
+/// Connections, of a zone or all. A filter that is not known is left to the client, as older kernels do.
+fn dump(message: &NetlinkMessage<'_>) -> Result<Outcome, Refusal> {
+    let (_, attrs) = open(message)?;
+    let zone = match ConnectionSelector::decode(AF_UNSPEC, attrs) {
+        Ok(ConnectionSelector::Zone(zone)) => Some(zone),
+        _ => None,
+    };
+    Ok(Outcome::Dump(DumpCursor::Connections { cursor: 0, zone }))
+}
+
+fn delete(message: &NetlinkMessage<'_>, datapath: &mut dyn Datapath) -> Result<Outcome, Refusal> {
+    let (family, attrs) = open(message)?;
+    let which = ConnectionSelector::decode(family, attrs)?;
+    datapath.connections_delete(which)?;
+    Ok(Outcome::Done)
+}
+
+fn serve_timeouts(
+    message: &NetlinkMessage<'_>,
+    command: u8,
+    datapath: &mut dyn Datapath,
+) -> Result<Outcome, Refusal> {
+    let unknown = Refusal::new(Errno::ENOENT, "there is no such timeout policy");
+    let (_, attrs) = open(message)?;
+    match command {
+        NEW => datapath.timeout_policy_set(TimeoutPolicy::decode(attrs)?).map(|()| Outcome::Done),
+        GET => {
+            let name = TimeoutPolicy::decode_name(attrs)?;
+            let policy = datapath.timeout_policies().into_iter().find(|policy| policy.name == name);
+            let answer = Answer::Timeouts(policy.ok_or(unknown)?);
+            Ok(Outcome::Object { answer, command: NEW })
+        }
+        DELETE => {
+            let name = TimeoutPolicy::decode_name(attrs)?;
+            if datapath.timeout_policy_remove(&name) { Ok(Outcome::Done) } else { Err(unknown) }
+        }
+        _ => Err(Refusal::new(Errno::EOPNOTSUPP, "timeout policies have no such command")),
     }
 }

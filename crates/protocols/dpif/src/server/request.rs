@@ -49,6 +49,10 @@ pub(super) enum DumpCursor {
     Ports { id: DatapathId, from: u32 },
     /// Flows from this place on, without the omitted fields.
     Flows { id: DatapathId, cursor: u64, omitted: u32 },
+    /// Connections from this place on, of a zone or all.
+    Connections { cursor: u64, zone: Option<u16> },
+    /// Timeout policies behind this name.
+    TimeoutPolicies { after: String },
     /// Nothing (more).
     Nothing,
 }
@@ -59,7 +63,7 @@ pub(super) enum Outcome {
     /// An acknowledgement, if one is wanted.
     Done,
     /// An object for the requester (GET).
-    Told { answer: Answer, command: u8 },
+    Object { answer: Answer, command: u8 },
     /// An object for the requester (NLM_F_ECHO), and for its family's group.
     Changed { answer: Answer, command: u8, family: Family },
     /// A flow that was taken out, to be told once its last packets are counted.

@@ -28,7 +28,7 @@ pub(super) fn serve(
         command::SET => change(state, datapath, &wanted),
         command::GET => {
             let (id, number) = find(state, &wanted)?;
-            Ok(Outcome::Told { answer: answer(state, datapath, id, number)?, command: command::NEW })
+            Ok(Outcome::Object { answer: answer(state, datapath, id, number)?, command: command::NEW })
         }
         _ => Err(unknown_command()),
     }

@@ -78,7 +78,7 @@ enum Door {
 
 /// A way in that is ready: where the back end comes to us, something listens.
 #[derive(Debug)]
-enum Entrance<'a> {
+enum GuestSocket<'a> {
     Connect(&'a Path),
     Accept(GuestListener),
     Inside,
@@ -111,13 +111,13 @@ impl Backend {
     /// Connects a guest to each port, in order.
     pub(crate) fn guests(&self, options: &GuestOptions) -> Result<Vec<BurstGuest>, BenchError> {
         // All listen before the first waits: the back end tries each only now and then.
-        let entrances = self.doors.iter().map(|door| match door {
-            Door::Knock(path) => Ok(Entrance::Connect(path)),
-            Door::Wait(path) => outside::listen(path).map(Entrance::Accept),
-            Door::Inside => Ok(Entrance::Inside),
+        let sockets = self.doors.iter().map(|door| match door {
+            Door::Knock(path) => Ok(GuestSocket::Connect(path)),
+            Door::Wait(path) => outside::listen(path).map(GuestSocket::Accept),
+            Door::Inside => Ok(GuestSocket::Inside),
         });
-        let entrances = entrances.collect::<Result<Vec<_>, _>>()?;
-        (0..).zip(entrances).map(|(port, entrance)| self.enter(port, &entrance, options.clone())).collect()
+        let sockets = sockets.collect::<Result<Vec<_>, _>>()?;
+        (0..).zip(sockets).map(|(port, socket)| self.enter(port, &socket, options.clone())).collect()
     }
 
     /// The sockets at which guests of other programs get in, and their makers.
@@ -136,18 +136,18 @@ impl Backend {
     fn enter(
         &self,
         port: u16,
-        entrance: &Entrance<'_>,
+        socket: &GuestSocket<'_>,
         options: GuestOptions,
     ) -> Result<BurstGuest, BenchError> {
         let guest = |error: GuestError| BenchError::Guest { backend: self.name.clone(), error };
-        match entrance {
-            Entrance::Connect(path) => {
+        match socket {
+            GuestSocket::Connect(path) => {
                 let stream = UnixStream::connect(path)
                     .map_err(|error| BenchError::Socket(path.to_path_buf(), error))?;
                 BurstGuest::over(stream, options).map_err(guest)
             }
-            Entrance::Accept(listener) => outside::accept(listener, options).map_err(guest),
-            Entrance::Inside => {
+            GuestSocket::Accept(listener) => outside::accept(listener, options).map_err(guest),
+            GuestSocket::Inside => {
                 let Running::Resident(resident) = &self.kind else { return Err(guest(GuestError::HungUp)) };
                 let (ours, theirs) = UnixStream::pair()?;
                 resident.attach(port, theirs)?;

@@ -18,7 +18,7 @@ use lasthop_config::plan_text;
 use lasthop_config::{Config, Mistake};
 use lasthop_runtime::fault::Fault;
 
-use super::ask::Asking;
+use super::ask::ApiRequest;
 use super::client::ask;
 
 /// Exit status when the switch differs from the file: with `--dry-run`, or since a change takes a restart.
@@ -89,7 +89,7 @@ fn beyond_the_file(config: &Config, dir: &Path) -> Vec<Mistake> {
     all.map(|fault| Mistake::of_machine(fault.message)).collect()
 }
 
-impl Asking {
+impl ApiRequest {
     /// Brings the switch in line with the file, or only says how.
     pub(super) fn apply(&self, file: &Path, is_dry: bool) -> Result<ExitCode, Fault> {
         let config = lasthop_config::read(file)?;

@@ -37,12 +37,12 @@ fn is_one(names: &[Pattern]) -> bool {
 
 /// Where to ask, and how to answer.
 #[derive(Debug)]
-pub(super) struct Asking {
+pub(super) struct ApiRequest {
     pub(super) dir: PathBuf,
     pub(super) json: bool,
 }
 
-impl Asking {
+impl ApiRequest {
     pub(super) fn vnic(&self, command: VnicCommand) -> Result<ExitCode, Fault> {
         match command {
             VnicCommand::Add { vnic } => self.add(vnic),

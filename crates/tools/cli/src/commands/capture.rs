@@ -113,11 +113,12 @@ pub(super) fn run(dir: &Path, args: &CaptureArgs, json: bool) -> Result<ExitCode
     say!("capturing {}; Ctrl-C ends it", interfaces.join(", "));
     let piece_bytes = piece_bytes(&output);
     let blocks = Blocks::default();
-    let mut relay = Relay { stream, signals, output, piece_bytes, name, blocks, is_interrupted: false };
-    let end = relay.run()?;
-    let is_due = args.count.is_some_and(|count| relay.blocks.packets >= count)
+    let mut capture =
+        CaptureStream { stream, signals, output, piece_bytes, name, blocks, is_interrupted: false };
+    let end = capture.run()?;
+    let is_due = args.count.is_some_and(|count| capture.blocks.packets >= count)
         || args.duration.is_some_and(|seconds| started.elapsed() >= Duration::from_secs(seconds));
-    relay.summarize(end, is_due, json && args.file().is_some())
+    capture.summarize(end, is_due, json && args.file().is_some())
 }
 
 /// Unbuffered.
@@ -137,7 +138,7 @@ fn create(path: &Path) -> Result<File, Fault> {
         .map_err(|error| Fault::new(Kind::Internal, format!("cannot create {}: {error}", path.display())))
 }
 
-struct Relay {
+struct CaptureStream {
     stream: BufReader<UnixStream>,
     signals: Signals,
     output: File,
@@ -147,7 +148,7 @@ struct Relay {
     is_interrupted: bool,
 }
 
-impl Relay {
+impl CaptureStream {
     fn run(&mut self) -> Result<End, Fault> {
         let mut bytes = vec![0; READ_BYTES];
         loop {

@@ -87,7 +87,13 @@ fn connect_within(patience: Duration, path: &Path) -> std::io::Result<UnixStream
 
 /// Why there is no answer at `path`, a socket of the switch in `dir`.
 pub(super) fn unreachable(dir: &Path, path: &Path, error: &std::io::Error) -> Fault {
+    let removed = (error.kind() == ErrorKind::NotFound).then(|| running(dir)).flatten();
     let (shown, option, dir) = (path.display(), option(dir), dir.display());
+    if let Some(pid) = removed {
+        return Fault::socket(format!(
+            "the switch in {dir} (process {pid}) cannot be asked: its socket {shown} was removed; lasthop doctor{option} has the remedy"
+        ));
+    }
     let message = match error.kind() {
         ErrorKind::NotFound | ErrorKind::ConnectionRefused => format!(
             "no switch is running in {dir}: nobody listens at {shown}; start one with: lasthop run{option}; lasthop doctor{option} looks for others"
@@ -100,6 +106,11 @@ pub(super) fn unreachable(dir: &Path, path: &Path, error: &std::io::Error) -> Fa
         _ => format!("cannot connect to {shown}: {error}"),
     };
     Fault::socket(message)
+}
+
+/// The supervisor that holds a run directory. One that was killed leaves its number behind, which another program may have by now.
+fn running(dir: &Path) -> Option<u32> {
+    owner(dir).filter(|pid| procfs::text(pid, "comm").is_some_and(|name| name.trim_end() == "lasthop"))
 }
 
 fn exchange(

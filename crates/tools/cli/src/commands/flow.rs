@@ -11,7 +11,7 @@ use lasthop_dpif::format::{self, Style};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::ask::Asking;
+use super::ask::ApiRequest;
 use super::client::{ask, unreachable};
 use super::flow_join;
 use lasthop_api::modules::FLOW;
@@ -84,7 +84,7 @@ struct Table {
     flows: Vec<FlowMessage>,
 }
 
-impl Asking {
+impl ApiRequest {
     pub(super) fn flow(&self, command: FlowCommand) -> Result<ExitCode, Fault> {
         let (datapath, more, names) = match command {
             FlowCommand::Show { datapath, more, names } => (datapath, more, names),
@@ -99,7 +99,7 @@ impl Asking {
         };
         let shown = Shown { more, names };
         let tables = tables(&self.dir, datapath.as_deref()).map_err(|error| failed(&self.dir, error))?;
-        let now_ms = clock::now_ns() / 1_000_000;
+        let now_ms = clock::now_ms();
         if self.json {
             let flows = tables.iter().flat_map(|table| table.reports(shown, now_ms)).collect();
             return self.show(&FlowList { flows }, |_| String::new());
@@ -108,7 +108,7 @@ impl Asking {
     }
 }
 
-impl Asking {
+impl ApiRequest {
     /// Refuses a switch whose embedded controller has flows of its own: others go before or behind them as it happens.
     fn refuse_embedded(&self, switch: &str) -> Result<(), Fault> {
         let config: Value = ask(&self.dir, "config.show", &json!({}))?;
@@ -216,11 +216,18 @@ fn text(tables: &[Table], shown: Shown, now_ms: u64) -> String {
 fn failed(dir: &Path, failure: Failure) -> Fault {
     match failure {
         Failure::NoDatapath(fault) => fault,
-        Failure::Client(ClientError::Io(error)) => unreachable(dir, &datapath_socket(dir), &error),
-        Failure::Client(ClientError::HungUp) => {
+        Failure::Client(error) => failed_client(dir, error),
+    }
+}
+
+/// Why the datapath socket did not answer.
+pub(super) fn failed_client(dir: &Path, error: ClientError) -> Fault {
+    match error {
+        ClientError::Io(error) => unreachable(dir, &datapath_socket(dir), &error),
+        ClientError::HungUp => {
             Fault::new(Kind::SwitchDown, "the switch closed the connection without an answer; see its log")
         }
-        Failure::Client(error) => Fault::new(Kind::Internal, format!("cannot ask for flows: {error}")),
+        error => Fault::new(Kind::Internal, format!("cannot ask the datapath: {error}")),
     }
 }
 

@@ -5,6 +5,7 @@ mod ask;
 mod bench;
 mod capture;
 mod client;
+mod conntrack;
 mod flow;
 mod flow_join;
 mod generate;
@@ -101,6 +102,9 @@ enum Command {
     /// Show the flows of switches with the module "flow"
     #[command(subcommand)]
     Flow(flow::FlowCommand),
+    /// Show and end the connections that flows with ct actions track
+    #[command(subcommand)]
+    Conntrack(conntrack::ConntrackCommand),
     /// Have Open vSwitch's own daemon control the switch, unmodified
     #[command(subcommand)]
     Ovs(ovs::OvsCommand),
@@ -139,7 +143,7 @@ enum Command {
     /// Checks each link from the vnic's socket to its drops, the switch and its host. The first line names the broken link, with
     /// the remedy. Exits with 1 if something is broken, else with 0; a vnic without a guest is broken.
     Doctor {
-        /// Only this vnic
+        /// Only this vnic or port
         name: Option<Name>,
         /// Check the switch itself and not its guests, for monitoring: exits with 0, with 1 after a warning, with 2 if
         /// something is broken or there is no switch
@@ -317,9 +321,11 @@ enum SwitchCommand {
 enum SchedCommand {
     /// Show whether there is a view, the threads of each guest, and how often each policy decided
     Show,
+    /// Show the last decisions of each worker, the oldest first
+    Trace,
     /// Set a policy until the service ends
     Set {
-        /// The policy, look or yield, and its mode: on, off, or auto (on, if measurements showed a gain)
+        /// The policy, look, yield, second-signal or notify, and its mode: on, off, or auto (on, if measurements showed a gain)
         #[arg(value_name = "POLICY=on|off|auto")]
         change: PolicyChange,
     },
@@ -444,7 +450,7 @@ fn with_directory(command: Command, dir: Option<&Path>, json: bool) -> Result<Ex
         (Command::Version, Err(_)) => PathBuf::new(),
         (_, dir) => dir?,
     };
-    let question = ask::Asking { dir, json };
+    let question = ask::ApiRequest { dir, json };
     match command {
         Command::Run(args) => run::run(question.dir, &args),
         Command::Apply { config, dry_run } => question.apply(&config, dry_run),
@@ -455,6 +461,7 @@ fn with_directory(command: Command, dir: Option<&Path>, json: bool) -> Result<Ex
         Command::Config(ConfigCommand::Show) => question.config(),
         Command::Fdb(command) => question.fdb(command),
         Command::Flow(command) => question.flow(command),
+        Command::Conntrack(command) => question.conntrack(command),
         Command::Ovs(command) => question.ovs(command),
         Command::Vlan(VlanCommand::Show) => question.vlan(),
         Command::Stats { workers: true, .. } => question.workers(),

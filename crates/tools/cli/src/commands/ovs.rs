@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use serde_json::json;
 
-use super::ask::Asking;
+use super::ask::ApiRequest;
 use super::client::ask;
 use crate::output::print;
 use crate::ovs::{self, Guest, Places, Status, Unit};
@@ -39,7 +39,7 @@ pub(super) enum OvsCommand {
     },
     /// Show the requirements that are met, and those that are missing; exits with 1 if one is missing
     Status {
-        /// Where Open vSwitch's sockets are, if not where its tools look
+        /// Where Open vSwitch's sockets are [default: $OVS_RUNDIR, else where those of the running ovs-vswitchd are]
         #[arg(long, value_name = "DIR")]
         ovs_rundir: Option<PathBuf>,
     },
@@ -51,7 +51,7 @@ pub(super) enum OvsCommand {
     },
 }
 
-impl Asking {
+impl ApiRequest {
     /// None if there is no answer.
     fn guests(&self) -> Vec<Guest> {
         let list: Option<VnicList> = ask(&self.dir, "vnic.list", &json!({})).ok();
@@ -97,8 +97,12 @@ impl Asking {
                 self.show(&Unit::new(units.as_deref()).uninstall()?, ovs::UnitChange::text)
             }
             OvsCommand::Status { ovs_rundir } => {
-                let status =
-                    Status::look(&self.dir, ovs_rundir, &self.guests(), self.control_clients().as_deref());
+                let status = Status::look(
+                    &self.dir,
+                    ovs_rundir.as_deref(),
+                    &self.guests(),
+                    self.control_clients().as_deref(),
+                );
                 self.show(&status, Status::text)?;
                 Ok(ExitCode::from(u8::from(!status.is_ok())))
             }

@@ -10,7 +10,7 @@ use lasthop_api::report::VnicReport;
 use lasthop_runtime::fault::Fault;
 use lasthop_runtime::log::say;
 
-use super::ask::Asking;
+use super::ask::ApiRequest;
 
 /// The reader that the vnic is shown for; none: people.
 #[derive(Debug, Args)]
@@ -32,7 +32,7 @@ pub(super) struct Paste {
     tcg: bool,
 }
 
-impl Asking {
+impl ApiRequest {
     /// The hint goes to standard error, so that standard output can be pasted or substituted as it is.
     pub(super) fn show_vnics(
         &self,

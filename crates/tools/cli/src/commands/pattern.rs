@@ -8,7 +8,7 @@ use lasthop_api::report::{StatsReport, VnicList};
 use lasthop_api::vnic::Name;
 use lasthop_runtime::fault::{Fault, Kind};
 
-use super::ask::Asking;
+use super::ask::ApiRequest;
 use super::client::ask;
 
 /// A name, or with `*` (any letters) and `?` (any one) those that look like it.
@@ -79,7 +79,7 @@ fn choose_all(patterns: &[Pattern], names: &[String]) -> Result<Vec<String>, Fau
     Ok(chosen)
 }
 
-impl Asking {
+impl ApiRequest {
     /// The vnics that are meant.
     pub(super) fn vnics(&self, patterns: &[Pattern]) -> Result<Vec<String>, Fault> {
         if !patterns.iter().any(Pattern::is_of_many) {

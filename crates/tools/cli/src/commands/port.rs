@@ -9,10 +9,10 @@ use lasthop_api::report::{DevicePortList, DevicePortReport};
 use lasthop_runtime::fault::Fault;
 
 use super::PortCommand;
-use super::ask::Asking;
+use super::ask::ApiRequest;
 use super::client::ask;
 
-impl Asking {
+impl ApiRequest {
     pub(super) fn port(&self, command: PortCommand) -> Result<ExitCode, Fault> {
         match command {
             PortCommand::Add { port } => {

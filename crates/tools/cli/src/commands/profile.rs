@@ -15,7 +15,7 @@ use lasthop_api::profile::{PROFILE_EVERY, ProfileReport, ProfileSpec};
 use lasthop_api::report::VersionReport;
 use lasthop_runtime::fault::{Fault, Kind};
 
-use super::ask::Asking;
+use super::ask::ApiRequest;
 use super::client;
 use crate::show;
 use crate::usage::{ProfileAnswer, UsageLook, WatchedProcess};
@@ -42,7 +42,7 @@ pub(super) struct ProfileArgs {
 #[derive(Deserialize)]
 struct Begun {}
 
-impl Asking {
+impl ApiRequest {
     /// Profiles the switch, and shows the result.
     pub(super) fn profile(&self, args: &ProfileArgs) -> Result<ExitCode, Fault> {
         let spec = ProfileSpec { duration_s: args.seconds, every: Some(args.every) };

@@ -10,10 +10,10 @@ use lasthop_api::switches::SwitchChange;
 use lasthop_runtime::fault::Fault;
 
 use super::SwitchCommand;
-use super::ask::Asking;
+use super::ask::ApiRequest;
 use super::client::ask;
 
-impl Asking {
+impl ApiRequest {
     pub(super) fn switch(&self, command: SwitchCommand) -> Result<ExitCode, Fault> {
         match command {
             SwitchCommand::Add { switch } => {

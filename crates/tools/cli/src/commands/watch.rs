@@ -14,7 +14,7 @@ use lasthop_api::report::StatsReport;
 use lasthop_runtime::fault::{Fault, Kind};
 use lasthop_runtime::log::say;
 
-use super::ask::Asking;
+use super::ask::ApiRequest;
 use super::pattern::Pattern;
 
 /// Shortest and longest interval in seconds: no busy loop, no forgotten one.
@@ -40,7 +40,7 @@ impl FromStr for Interval {
     }
 }
 
-impl Asking {
+impl ApiRequest {
     /// Shows rates until it is ended, or its reader is gone.
     pub(super) fn watch(
         &self,

@@ -3,7 +3,7 @@
 use super::finding::Verdict;
 use super::restarts::{Restarts, YOUNG_MS};
 use lasthop_api::facts::{ControllerFacts, ExternalFacts};
-use lasthop_api::readable::time;
+use lasthop_api::readable::{count, time};
 use lasthop_api::report::ControlClient;
 use lasthop_runtime::procfs;
 
@@ -29,7 +29,8 @@ pub(super) fn controller(before: Option<&ControllerFacts>, facts: &ControllerFac
     }
     let of = |facts: &ControllerFacts, name: &str| facts.counters.get(name).copied().unwrap_or(0);
     let (held, dropped) = (of(facts, "flows_held"), of(facts, "misses_dropped"));
-    let text = format!("controller process {pid} for {}, {held} flows, {}", time(up_ms), restarts.text());
+    let flows = count(usize::try_from(held).unwrap_or(usize::MAX), "flow");
+    let text = format!("controller process {pid} for {}, {flows}, {}", time(up_ms), restarts.text());
     let limited = of(facts, "flow_limit_hit");
     let limited_now = limited.saturating_sub(before.map_or(limited, |before| of(before, "flow_limit_hit")));
     if limited_now > 0 {

@@ -240,8 +240,14 @@ fn processors(switch: &SwitchFacts) -> Option<Verdict> {
     })
 }
 
-/// The view of the host's scheduler. Without one packets pass as well, so nothing here is a warning.
+/// The view of the host's scheduler. Without one packets pass as well, so only missing rights are a warning.
 fn scheduler(report: &SchedReport) -> Verdict {
+    if report.lacks_rights {
+        return Verdict::warning(
+            "no view of the scheduler: lasthop run lacks CAP_BPF or CAP_PERFMON",
+            "give it both capabilities, or set scheduler-view = \"off\"",
+        );
+    }
     if let Some(why) = &report.why {
         return Verdict::ok(format!("no view of the scheduler: {why}"));
     }
@@ -304,6 +310,8 @@ mod tests {
         let text = scheduler(&open).text;
         assert_eq!(text, "view of the scheduler: 1 of 2 guests seen, not vm2 (set debug-threads)");
         let none = SchedReport { why: Some("no guest is attached".to_owned()), ..SchedReport::default() };
+        let powerless = SchedReport { lacks_rights: true, ..none.clone() };
+        assert_eq!((scheduler(&none).state, scheduler(&powerless).state), (State::Ok, State::Warning));
         assert_eq!(scheduler(&none).text, "no view of the scheduler: no guest is attached");
     }
 

@@ -50,7 +50,7 @@ pub(super) fn text_of_switch(diagnosis: &Diagnosis) -> String {
         false => head(diagnosis, &count(vnics, "vnic")),
     };
     let is_sound = |finding: &&Finding| finding.state == State::Ok;
-    diagnosis.findings.iter().filter(is_sound).for_each(|finding| text.push_str(&line(finding)));
+    diagnosis.findings.iter().filter(is_sound).for_each(|finding| text.push_str(&named_line(finding)));
     text
 }
 
@@ -113,6 +113,16 @@ fn line(finding: &Finding) -> String {
     format!("  {:<8} {:<12} {}\n", finding.state.name(), finding.link.name(), finding.text)
 }
 
+/// The same where lines of several ports are below each other.
+fn named_line(finding: &Finding) -> String {
+    match &finding.vnic {
+        Some(name) => {
+            format!("  {:<8} {:<12} {name}: {}\n", finding.state.name(), finding.link.name(), finding.text)
+        }
+        None => line(finding),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -139,6 +149,19 @@ mod tests {
                         ok       socket       /s\n  \
                         not ok   peer         nobody\n";
         assert_eq!(text(&diagnosis(1, 1)), expected);
+    }
+
+    #[test]
+    fn links_of_ports_are_named_where_the_switch_is_judged() {
+        let findings = vec![
+            Verdict::ok("runs").about(None, Link::Switch),
+            Verdict::ok("is up").about(Some("eth1"), Link::Device),
+        ];
+        let text = text_of_switch(&Diagnosis { ok: true, findings, facts: None });
+        assert!(
+            text.ends_with("  ok       switch       runs\n  ok       device       eth1: is up\n"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -1,19 +1,12 @@
 //! Bridges of Open vSwitch with the VLANs of their ports, as its database has them (ovs-vswitchd.conf.db(5), tables Bridge and Port).
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
-use lasthop_api::rundir::datapath_socket;
 use lasthop_module_api::{Vid, VlanSet};
-use lasthop_runtime::procfs;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::processes::daemons;
-use super::{output_of, programs};
-
-/// Where the tools look for the database without OVS_RUNDIR.
-const DEFAULT_DATABASE: &str = "unix:/var/run/openvswitch/db.sock";
+use super::database::Database;
 
 /// A port of a bridge: its name, and the frames that it carries.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,19 +43,13 @@ pub(crate) struct Surroundings<'a> {
 }
 
 impl Bridges {
-    /// Those of the ovs-vswitchd that has the switch in `dir` as its datapath; none if there is none, or its database does not answer.
+    /// Those of the Open vSwitch that controls the switch in `dir`; none if there is none, or its database does not answer.
     pub(crate) fn ask(dir: &Path) -> Option<Self> {
-        let socket = datapath_socket(dir);
-        let daemon = daemons(&socket).into_iter().find(|daemon| daemon.socket.as_ref() == Some(&socket))?;
-        let database = database(daemon.pid);
-        let mut command = Command::new(programs::find("ovs-vsctl")?);
-        command.args(["--timeout=5", "--format=json", &format!("--db={database}")]);
-        command.args(["--", "--columns=name,ports", "list", "Bridge"]);
-        command.args(["--", "--columns=_uuid,name,tag,trunks,vlan_mode", "list", "Port"]);
-        let bridges = parse(&output_of(command)?)?;
-        let is_default = database == DEFAULT_DATABASE;
-        let tool = if is_default { "ovs-vsctl".to_owned() } else { format!("ovs-vsctl --db={database}") };
-        Some(Self { tool, bridges })
+        let database = Database::find(dir, None)?;
+        let mut words = vec!["--format=json", "--", "--columns=name,ports", "list", "Bridge"];
+        words.extend(["--", "--columns=_uuid,name,tag,trunks,vlan_mode", "list", "Port"]);
+        let bridges = parse(&database.ask(&words)?)?;
+        Some(Self { tool: database.tool(), bridges })
     }
 
     /// The command that changes these bridges.
@@ -83,19 +70,6 @@ impl Bridges {
 impl Bridges {
     pub(crate) fn of(text: &str) -> Self {
         Self { tool: "ovs-vsctl".to_owned(), bridges: parse(text).expect("two tables") }
-    }
-}
-
-/// The database of a daemon: its argument, else where OVS_RUNDIR is.
-fn database(pid: i32) -> String {
-    let words = procfs::text(pid, "cmdline").unwrap_or_default();
-    if let Some(remote) = words.split('\0').skip(1).find(|word| word.starts_with("unix:")) {
-        return remote.to_owned();
-    }
-    let environment = procfs::text(pid, "environ").unwrap_or_default();
-    match procfs::variable(&environment, "OVS_RUNDIR") {
-        Some(run) => format!("unix:{}", PathBuf::from(run).join("db.sock").display()),
-        None => DEFAULT_DATABASE.to_owned(),
     }
 }
 

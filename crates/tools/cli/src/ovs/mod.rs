@@ -4,6 +4,7 @@
 //! libc (`ovs-glue`) that connects them to the switch's control interface instead.
 
 mod bridges;
+mod database;
 mod install;
 mod library;
 mod processes;

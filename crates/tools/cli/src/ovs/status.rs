@@ -1,14 +1,14 @@
 //! `lasthop ovs status`: the parts that Open vSwitch needs, which of them are there, and which are missing.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
 use lasthop_dpif::client::{Client, ClientError};
 use serde::Serialize;
 
+use super::database::Database;
 use super::processes::{Daemon, daemons};
 use super::programs::Programs;
-use super::{Unit, library, output_of};
+use super::{Unit, library};
 use lasthop_api::readable::count;
 use lasthop_api::report::ControlClient;
 use lasthop_api::rundir::{datapath_socket, option};
@@ -61,11 +61,11 @@ impl Check {
 }
 
 impl Status {
-    /// Of the switch in `dir`, whose vnics are `guests`, and Open vSwitch's sockets in `run`, or where its tools look. `clients` are who
-    /// decides about packets of switches with an external controller; none if there is no such switch.
+    /// Of the switch in `dir`, whose vnics are `guests`, and the Open vSwitch that controls it, whose sockets are in `run` if that is given.
+    /// `clients` decide about packets of switches with an external controller; none if there is no such switch.
     pub(crate) fn look(
         dir: &Path,
-        run: Option<PathBuf>,
+        run: Option<&Path>,
         guests: &[Guest],
         clients: Option<&[ControlClient]>,
     ) -> Self {
@@ -83,7 +83,7 @@ impl Status {
         if unit.exists() {
             checks.push(Check::new("service", Ok(format!("{} is installed", unit.path().display()))));
         }
-        checks.extend(programs.ok().and_then(|programs| limits(&programs.tool, run, guests)));
+        checks.extend(Database::find(dir, run).and_then(|database| limits(&database, guests)));
         Self { ok: checks.iter().all(|check| check.is_ok || check.is_warning), checks }
     }
 
@@ -182,14 +182,10 @@ fn daemon(daemons: &[Daemon], socket: &Path, dir: &Path) -> Result<String, Strin
 
 /// Limits that Open vSwitch sets on devices of the kernel, as far as no packet passes them: policing of all but internal ports, and QoS
 /// of guests.
-fn limits(tool: &Path, run: Option<PathBuf>, guests: &[Guest]) -> Option<Check> {
+fn limits(database: &Database, guests: &[Guest]) -> Option<Check> {
     let ask = |table: &str, conditions: &[&str]| -> Option<Vec<String>> {
-        let mut command = Command::new(tool);
-        command.args(["--timeout=5", "--bare", "--columns=name", "find", table]).args(conditions);
-        if let Some(run) = &run {
-            command.env("OVS_RUNDIR", run);
-        }
-        Some(output_of(command)?.split_whitespace().map(str::to_owned).collect())
+        let words = [&["--bare", "--columns=name", "find", table], conditions].concat();
+        Some(database.ask(&words)?.split_whitespace().map(str::to_owned).collect())
     };
     let policed = ask("Interface", &["ingress_policing_rate>0", "type!=internal"])?;
     let mut shaped = ask("Port", &["qos!=[]"])?;
@@ -214,6 +210,8 @@ fn no_limits(policed: &[String], shaped: &[String]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
 
     #[test]

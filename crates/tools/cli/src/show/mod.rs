@@ -29,7 +29,7 @@ pub(crate) use profile_svg::profile_svg;
 pub(crate) use prometheus::prometheus;
 pub(crate) use qemu::{qemu, qemu_hint};
 pub(crate) use rates::{Sort, View, rates};
-pub(crate) use sched::sched;
+pub(crate) use sched::{sched, sched_trace};
 pub(crate) use stats::{conservation, stats, workers};
 pub(crate) use switch::{switch_added, switch_list};
 pub(crate) use testpmd::{TESTPMD_HINT, testpmd};

@@ -17,6 +17,8 @@ pub(crate) fn qemu(vnic: &VnicReport, tcg: bool) -> String {
         VnicMode::Connect => "server=on",
     };
     let arguments = [
+        // Names of vCPU threads, by which the view of the host's scheduler finds them.
+        format!("-name {name},debug-threads=on"),
         "-m 1G".to_owned(),
         "-object memory-backend-memfd,id=lasthop-memory,size=1G,share=on".to_owned(),
         "-machine memory-backend=lasthop-memory".to_owned(),
@@ -67,7 +69,8 @@ mod tests {
     #[test]
     fn a_listening_vnic_is_connected_to_again_and_again() {
         let text = qemu(&vnic("vm1,mac=02:00:00:00:00:01", "/run/lasthop/vm1.sock"), false);
-        let expected = "-m 1G \\\n\
+        let expected = "-name vm1,debug-threads=on \\\n\
+            -m 1G \\\n\
             -object memory-backend-memfd,id=lasthop-memory,size=1G,share=on \\\n\
             -machine memory-backend=lasthop-memory \\\n\
             -chardev socket,id=chr-vm1,path=/run/lasthop/vm1.sock,reconnect=1 \\\n\

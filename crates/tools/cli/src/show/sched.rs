@@ -1,6 +1,8 @@
 //! The view of the host's scheduler.
 
-use lasthop_api::sched::{GuestReport, SchedReport, ThreadReport};
+use lasthop_api::sched::{
+    DecisionLine, GuestReport, GuestThreadCounts, SchedReport, SchedTrace, ThreadReport, WorkerPolicies,
+};
 
 use super::table::Table;
 
@@ -25,26 +27,97 @@ pub(crate) fn sched(report: &SchedReport) -> String {
         parts.push(guests.text());
     }
     if !report.workers.is_empty() {
-        let mut workers = Table::new(&[
-            ">WORKER", ">POLLS", ">YIELDS", ">SLEEPS", ">UNSEEN", ">SPARED", ">OFFERS", ">TAKEN",
-        ]);
-        for worker in &report.workers {
-            let counts = &worker.counts;
-            let numbers = [
-                worker.index as u64,
-                counts.look_polls,
-                counts.look_yields,
-                counts.look_sleeps,
-                counts.look_unseen,
-                counts.offers_spared,
-                counts.offers,
-                counts.offers_taken,
-            ];
-            workers.row(numbers.map(|number| number.to_string()));
-        }
-        parts.push(workers.text());
+        parts.push(decisions(&report.workers));
+        parts.push(savings(&report.workers));
     }
     parts.join("\n")
+}
+
+/// How often look and yield decided.
+fn decisions(workers: &[WorkerPolicies]) -> String {
+    let mut table =
+        Table::new(&[">WORKER", ">POLLS", ">YIELDS", ">SLEEPS", ">UNSEEN", ">KEPT", ">OFFERS", ">TAKEN"]);
+    for worker in workers {
+        let counts = &worker.counts;
+        let numbers = [
+            worker.index as u64,
+            counts.look_polls,
+            counts.look_yields,
+            counts.look_sleeps,
+            counts.look_unseen,
+            counts.offers_spared,
+            counts.offers,
+            counts.offers_taken,
+        ];
+        table.row(numbers.map(|number| number.to_string()));
+    }
+    table.text()
+}
+
+/// Second signals, and what was spared.
+fn savings(workers: &[WorkerPolicies]) -> String {
+    let mut table = Table::new(&[
+        ">WORKER",
+        ">2ND SIGNALS",
+        ">ANSWERED",
+        ">SPARED",
+        ">DELAYED",
+        ">JOINED",
+        ">POLLING SPARED, us",
+    ]);
+    for worker in workers {
+        let counts = &worker.counts;
+        let numbers = [
+            worker.index as u64,
+            counts.second_signals,
+            counts.second_signals_answered,
+            counts.second_signals_spared,
+            counts.signals_delayed,
+            counts.signals_joined,
+            counts.look_spared_us,
+        ];
+        table.row(numbers.map(|number| number.to_string()));
+    }
+    table.text()
+}
+
+/// The last decisions.
+pub(crate) fn sched_trace(trace: &SchedTrace) -> String {
+    if trace.decisions.is_empty() {
+        return "no decisions by the view of the scheduler".to_owned();
+    }
+    let mut table = Table::new(&[
+        ">AGO, us",
+        ">FOR, us",
+        ">TIMES",
+        ">WORKER",
+        "POLICY",
+        "DECISION",
+        "VNIC",
+        "ITS THREADS",
+    ]);
+    trace.decisions.iter().for_each(|line| table.row(decision_row(line)));
+    table.text()
+}
+
+fn decision_row(line: &DecisionLine) -> [String; 8] {
+    [
+        line.ago_us.to_string(),
+        line.for_us.to_string(),
+        line.times.to_string(),
+        line.worker.to_string(),
+        line.policy.clone(),
+        line.decision.clone(),
+        line.vnic.clone().unwrap_or_else(|| "-".to_owned()),
+        line.guest.as_ref().map_or_else(|| "-".to_owned(), counts_text),
+    ]
+}
+
+fn counts_text(counts: &GuestThreadCounts) -> String {
+    let waiting = counts.waiting_here + counts.waiting_elsewhere;
+    let of = [("running", counts.running), ("waiting", waiting), ("sleeping", counts.sleeping)];
+    let some = of.iter().filter(|(_, count)| *count > 0);
+    some.map(|(word, count)| format!("{count} {word}")).collect::<Vec<_>>().join(", ")
 }
 
 fn guest_row(guest: &GuestReport) -> [String; 4] {
@@ -71,7 +144,7 @@ fn threads_text(threads: &[ThreadReport]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lasthop_api::sched::{PolicyCounts, WorkerPolicies};
+    use lasthop_api::sched::PolicyCounts;
     use lasthop_sched::Modes;
 
     #[test]
@@ -84,7 +157,8 @@ mod tests {
             why: why.map(str::to_owned),
             threads: (0..count).map(thread).collect(),
         };
-        let counts = PolicyCounts { look_polls: 3, offers_spared: 5, ..PolicyCounts::default() };
+        let counts =
+            PolicyCounts { look_polls: 3, offers_spared: 5, second_signals: 4, ..PolicyCounts::default() };
         let report = SchedReport {
             is_open: true,
             policies: SchedReport::policies(&Modes::default(), true),
@@ -93,14 +167,38 @@ mod tests {
             ..SchedReport::default()
         };
         let expected = "view of the scheduler: open\n\n\
-                        POLICY  MODE  USED\nlook    auto  yes\nyield   auto  no\n\n\
+                        POLICY         MODE  USED\nlook           auto  yes\nyield          auto  no\n\
+                        second-signal  auto  yes\nnotify         auto  no\n\n\
                         VNIC  PROCESS  KIND  THREADS\n\
                         vm1   7        vmm   0 running on 1, 1 running on 1\n\
                         vm2   7        -     no names\n\n\
-                        WORKER  POLLS  YIELDS  SLEEPS  UNSEEN  SPARED  OFFERS  TAKEN\n     \
-                        0      3       0       0       0       5       0      0\n";
+                        WORKER  POLLS  YIELDS  SLEEPS  UNSEEN  KEPT  OFFERS  TAKEN\n     \
+                        0      3       0       0       0     5       0      0\n\n\
+                        WORKER  2ND SIGNALS  ANSWERED  SPARED  DELAYED  JOINED  POLLING SPARED, us\n     \
+                        0            4         0       0        0       0                   0\n";
         assert_eq!(sched(&report), expected);
         assert!(threads_text(&(0..11).map(thread).collect::<Vec<_>>()).ends_with("and 3 more"));
+    }
+
+    #[test]
+    fn a_trace_has_a_line_for_each_decision() {
+        let line = DecisionLine {
+            worker: 1,
+            ago_us: 900,
+            for_us: 20,
+            times: 3,
+            policy: "look".to_owned(),
+            decision: "poll".to_owned(),
+            vnic: Some("vm1".to_owned()),
+            guest: Some(GuestThreadCounts { running: 1, sleeping: 2, ..GuestThreadCounts::default() }),
+        };
+        let offer = DecisionLine { decision: "offer".to_owned(), vnic: None, guest: None, ..line.clone() };
+        let text = sched_trace(&SchedTrace { decisions: vec![line, offer] });
+        let rows: Vec<Vec<&str>> =
+            text.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(rows[0], ["900", "20", "3", "1", "look", "poll", "vm1", "1", "running,", "2", "sleeping"]);
+        assert_eq!(rows[1], ["900", "20", "3", "1", "look", "offer", "-", "-"]);
+        assert!(sched_trace(&SchedTrace::default()).starts_with("no decisions"));
     }
 
     #[test]

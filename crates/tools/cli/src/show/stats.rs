@@ -30,7 +30,18 @@ pub(crate) fn stats(stats: &StatsReport) -> String {
         table.row(counters(port));
     }
     let lines: String = ports.iter().map(|port| drop_lines(port) + &detached_line(port)).collect();
-    table.text() + &lines
+    table.text() + &lines + &stats.workers.iter().map(age_line).collect::<String>()
+}
+
+/// A worker that did not answer.
+fn age_line(worker: &WorkerReport) -> String {
+    let line = |age_ms| {
+        format!(
+            "worker {} does not answer; its counters were saved {age_ms} ms ago, states of its rings may be older\n",
+            worker.index
+        )
+    };
+    worker.age_ms.map(line).unwrap_or_default()
 }
 
 /// How busy workers were between two looks, in percent of a processor, and their counts since they started.
@@ -181,6 +192,20 @@ mod tests {
         assert_eq!(lines.next(), Some("vm1 dropped from guest: too_short 30, no_destination 2"));
         assert_eq!(lines.next(), Some("vm1 dropped to guest: rx_timeout 1"));
         assert_eq!(lines.next(), None);
+    }
+
+    #[test]
+    fn a_worker_that_does_not_answer_is_named() {
+        let late = WorkerReport { index: 1, age_ms: Some(70), ..WorkerReport::default() };
+        let text = stats(&StatsReport {
+            ports: vec![port("vm1", 132, 100, true)],
+            workers: vec![WorkerReport::default(), late],
+            ..StatsReport::default()
+        });
+        let line =
+            "worker 1 does not answer; its counters were saved 70 ms ago, states of its rings may be older";
+        assert_eq!(text.lines().last(), Some(line));
+        assert_eq!(text.matches("does not answer").count(), 1);
     }
 
     #[test]

@@ -127,7 +127,9 @@ fn send(lab: &Lab<Bridge>, verdicts: &mut Verdicts, ports: &[Port], from: u16, f
 }
 
 fn with_mac(number: u16, port: &Port, address: Option<u8>) -> PortSettings {
-    PortSettings { mac: address.map(mac), ..settings(number, &port.words) }
+    let mut settings = settings(number, &port.words);
+    settings.policy.mac = address.map(mac);
+    settings
 }
 
 proptest! {

@@ -9,7 +9,7 @@ mod threads;
 mod vlan_model;
 mod vlans;
 
-use lasthop_module_api::DropReason;
+use lasthop_module_api::{DropReason, PortPolicy};
 
 use super::*;
 use crate::testing::{Lab, SECOND_NS, frame, frame_of, mac};
@@ -32,7 +32,11 @@ fn small(ports: &[u16]) -> Lab<Bridge> {
 }
 
 fn add_with_mac(lab: &Lab<Bridge>, port: u16, mac: Mac) -> Result<(), String> {
-    let settings = PortSettings { name: format!("vm{port}"), mac: Some(mac), ..PortSettings::default() };
+    let settings = PortSettings {
+        name: format!("vm{port}"),
+        policy: PortPolicy { mac: Some(mac), ..PortPolicy::default() },
+        ..PortSettings::default()
+    };
     lab.module.port_added(PortId(port), &settings)
 }
 
@@ -278,7 +282,11 @@ fn counters_have_names_of_their_own() {
 }
 
 fn change_mac(lab: &Lab<Bridge>, port: u16, mac: Option<Mac>) -> Result<(), String> {
-    let settings = PortSettings { name: format!("vm{port}"), mac, ..PortSettings::default() };
+    let settings = PortSettings {
+        name: format!("vm{port}"),
+        policy: PortPolicy { mac, ..PortPolicy::default() },
+        ..PortSettings::default()
+    };
     lab.module.port_changed(PortId(port), &settings)
 }
 

@@ -1,6 +1,6 @@
 //! Floods beyond a port's limits.
 
-use lasthop_module_api::StormLimits;
+use lasthop_module_api::{PortPolicy, PortVlans, StormLimits};
 
 use super::*;
 
@@ -10,7 +10,11 @@ const BURST: usize = 32;
 
 fn limited(storm: StormLimits) -> Lab<Bridge> {
     let mut lab = small(&[2, 3]);
-    let settings = PortSettings { name: "vm1".into(), storm, ..PortSettings::default() };
+    let settings = PortSettings {
+        name: "vm1".into(),
+        policy: PortPolicy { storm, ..PortPolicy::default() },
+        ..PortSettings::default()
+    };
     lab.module.port_added(PortId(1), &settings).expect("a new port is accepted");
     lab.send(2, frame(22, 99)).expect("flooded");
     lab
@@ -72,7 +76,11 @@ fn limits_change_while_frames_pass() {
     let mut lab = limited(StormLimits { broadcast: 1, multicast: 1, unknown: 0 });
     assert_eq!((arrived(&mut lab, 1, BROADCAST).0, arrived(&mut lab, 1, MULTICAST).0), (BURST, BURST));
     let storm = StormLimits { broadcast: 0, multicast: 1, unknown: 5 };
-    let settings = PortSettings { name: "vm1".into(), storm, ..PortSettings::default() };
+    let settings = PortSettings {
+        name: "vm1".into(),
+        policy: PortPolicy { storm, ..PortPolicy::default() },
+        ..PortSettings::default()
+    };
     lab.module.port_changed(PortId(1), &settings).expect("nothing is in the way");
     assert_eq!(arrived(&mut lab, 1, BROADCAST), (100, None));
     assert_eq!(arrived(&mut lab, 1, MULTICAST).0, 0, "a bucket whose limit stays is not filled");
@@ -85,8 +93,11 @@ fn floods_within_a_vlan_are_limited_too() {
     let vlan = lasthop_module_api::PortVlans::Access("5".parse().expect("a VLAN"));
     for port in [1, 2] {
         let storm = StormLimits { broadcast: 1, multicast: 0, unknown: 1 };
-        let settings =
-            PortSettings { name: format!("vm{port}"), vlans: vlan.clone(), storm, ..PortSettings::default() };
+        let settings = PortSettings {
+            name: format!("vm{port}"),
+            policy: PortPolicy { vlans: vlan.clone(), storm, ..PortPolicy::default() },
+            ..PortSettings::default()
+        };
         lab.module.port_added(PortId(port), &settings).expect("a new port is accepted");
     }
     assert_eq!(arrived(&mut lab, 1, BROADCAST), (BURST, Some(DropReason::StormBroadcast)));
@@ -94,4 +105,27 @@ fn floods_within_a_vlan_are_limited_too() {
     assert_eq!(arrived(&mut lab, 1, MULTICAST), (100, None));
     lab.send(2, frame(22, 99)).expect("flooded");
     assert_eq!(arrived(&mut lab, 1, mac(22)), (100, None), "a known address");
+}
+
+#[test]
+fn a_flood_that_no_port_gets_has_no_destination_and_takes_no_token() {
+    for vlan in [None, Some("5")] {
+        let vlans = vlan.map_or(PortVlans::Any, |vid| PortVlans::Access(vid.parse().expect("a VLAN")));
+        let storm = StormLimits { broadcast: 10, multicast: 10, unknown: 10 };
+        let settings = |port: u16| PortSettings {
+            name: format!("vm{port}"),
+            policy: PortPolicy { vlans: vlans.clone(), storm, ..PortPolicy::default() },
+            ..PortSettings::default()
+        };
+        let mut lab = small(&[]);
+        lab.module.port_added(PortId(1), &settings(1)).expect("a new port is accepted");
+        for destination in [BROADCAST, MULTICAST, mac(99)] {
+            let fates: Vec<_> = (0..100).map(|_| lab.send(1, frame_of(mac(11), destination))).collect();
+            assert!(fates.iter().all(|fate| *fate == Err(DropReason::NoDestination)), "{vlan:?}: {fates:?}");
+        }
+        lab.module.port_added(PortId(2), &settings(2)).expect("a new port is accepted");
+        for destination in [BROADCAST, MULTICAST, mac(99)] {
+            assert_eq!(arrived(&mut lab, 1, destination).0, BURST, "{vlan:?}: a full bucket");
+        }
+    }
 }

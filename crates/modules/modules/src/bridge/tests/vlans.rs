@@ -11,17 +11,17 @@ pub(super) fn settings(port: u16, words: &str) -> PortSettings {
     let (mut carried, mut native) = (None, None);
     for (key, value) in words.split(',').filter_map(|word| word.split_once('=')) {
         match key {
-            "vlan" => settings.vlans = PortVlans::Access(value.parse().expect("a VLAN")),
+            "vlan" => settings.policy.vlans = PortVlans::Access(value.parse().expect("a VLAN")),
             "trunk" if value != "all" => carried = Some(value.parse().expect("a list")),
             "native" => native = Some(value.parse().expect("a VLAN")),
-            "isolated" => settings.is_isolated = true,
+            "isolated" => settings.policy.is_isolated = true,
             "kind" => settings.kind = kind(value),
-            "mac" => settings.mac = Some(value.parse().expect("an address")),
+            "mac" => settings.policy.mac = Some(value.parse().expect("an address")),
             _ => {}
         }
     }
     if words.contains("trunk") || native.is_some() {
-        settings.vlans = PortVlans::Trunk { carried, native };
+        settings.policy.vlans = PortVlans::Trunk { carried, native };
     }
     settings
 }

@@ -62,6 +62,26 @@ const FROM_GUEST: &[(&str, &str, &str)] = &[
     ),
     ("bad_csum", "the guest asks for checksums outside of frames", "in the guest: ethtool -K eth0 tx off"),
     ("verdict_overflow", "the module decided more copies than there is room for", "report this as a bug"),
+    (
+        "ct_table_full",
+        "the table of connections is full of established ones (ct_table_full)",
+        "lasthop conntrack stats; shorter timeouts (ovs-vsctl add-zone-tp), or a limit for each zone (ovs-dpctl ct-set-limits)",
+    ),
+    (
+        "ct_port_share",
+        "the guest has as many connections as those of one port may be tracked (ct_port_share)",
+        "lasthop conntrack list shows them; shorter timeouts: ovs-vsctl add-zone-tp",
+    ),
+    (
+        "ct_zone_limit",
+        "a zone of its flows has as many connections as its limit allows (ct_zone_limit)",
+        "ovs-dpctl ct-get-limits; a higher one: ovs-dpctl ct-set-limits",
+    ),
+    (
+        "ct_nat_exhausted",
+        "address translation has no address and port left for its new connections (ct_nat_exhausted)",
+        "more addresses or ports in nat(...) of its flows",
+    ),
 ];
 const TO_GUEST: &[(&str, &str, &str)] = &[
     (

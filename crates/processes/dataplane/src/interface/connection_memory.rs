@@ -1,0 +1,138 @@
+//! The memory in which connections outlive this process: behind that of flows, in the same file.
+//!
+//! ```text
+//!   flows (`flow_memory`) | owner, one page | connections (`lasthop_conntrack`)
+//! ```
+//!
+//! The connections of one datapath lie there, the first one of a controller outside: Open vSwitch has one. Those of others go with this
+//! process. A datapath that is deleted leaves no connections to the next one of its number.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use lasthop_api::orders::{CONNECTION_MEMORY_BYTES, FLOW_MEMORY_BYTES};
+use lasthop_conntrack::{ConntrackTable, CtBounds};
+use lasthop_dpif::datapath::DatapathId;
+use lasthop_flowtable::FlowTable;
+use lasthop_guestmem::{Mapping, Words};
+use lasthop_runtime::clock;
+use lasthop_runtime::log::say_of_others;
+
+/// The datapath's number plus one; 0: none.
+const OWNER_BYTES: u64 = 4096;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct ConnectionMemory {
+    owner: Words,
+    connections: Arc<Mapping>,
+    /// A table of this process uses it, or did.
+    is_lent: bool,
+}
+
+/// Bytes that a table of connections needs.
+fn table_bytes() -> u64 {
+    ConntrackTable::memory_bytes_for(&CtBounds::default()) as u64
+}
+
+impl ConnectionMemory {
+    /// None if it cannot be mapped, as in a file of an earlier version.
+    pub(super) fn of(file: impl AsFd) -> Option<Self> {
+        debug_assert!(OWNER_BYTES + table_bytes() <= CONNECTION_MEMORY_BYTES);
+        let map =
+            |from, bytes| Mapping::of_file(file.as_fd(), FLOW_MEMORY_BYTES + from, bytes).ok().map(Arc::new);
+        let owner = Words::new(&map(0, OWNER_BYTES)?, 0, 1)?;
+        Some(Self { owner, connections: map(OWNER_BYTES, table_bytes())?, is_lent: false })
+    }
+
+    /// The datapath whose connections lie there.
+    fn owner(&self) -> Option<DatapathId> {
+        let number = self.owner.read(0).checked_sub(1)?;
+        i32::try_from(number).ok().map(DatapathId)
+    }
+
+    /// Forgets connections of the last process, unless `is_there` says that their datapath is.
+    pub(super) fn forget_unless(&self, is_there: impl Fn(DatapathId) -> bool) {
+        if !self.owner().is_some_and(is_there) {
+            self.owner.publish(0, 0);
+        }
+    }
+
+    /// The connections of a datapath outlive this process from now on, if those of no other one do; those that the last process left come back.
+    pub(super) fn lend(&mut self, id: DatapathId, table: &FlowTable) {
+        let owner = self.owner();
+        if self.is_lent || owner.is_some_and(|owner| owner != id) {
+            return;
+        }
+        if owner.is_none() {
+            // Connections without a layout are none.
+            Words::new(&self.connections, 0, 1).into_iter().for_each(|layout| layout.publish(0, 0));
+        }
+        self.is_lent = true;
+        let adopted = table.keep_connections(&self.connections, clock::now_ms());
+        self.owner.publish(0, if adopted.is_some() { u64::from(id.0.cast_unsigned()) + 1 } else { 0 });
+        if let Some(lost) = adopted.map(|adopted| adopted.dropped).filter(|lost| *lost > 0) {
+            say_of_others!(Warning: "{lost} connections of the last switch process make no sense any more, and begin anew");
+        }
+    }
+
+    /// A datapath is deleted. Workers may use its table for a moment yet, so it is lent to no other one.
+    pub(super) fn take_back(&self, id: DatapathId) {
+        if self.is_lent {
+            self.forget_unless(|owner| owner != id);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lasthop_guestmem::memfd;
+
+    use super::*;
+
+    fn file() -> std::os::fd::OwnedFd {
+        memfd("connections", FLOW_MEMORY_BYTES + CONNECTION_MEMORY_BYTES).expect("memory")
+    }
+
+    fn owner_of(file: &impl AsFd) -> Option<i32> {
+        ConnectionMemory::of(file).expect("mapped").owner().map(|id| id.0)
+    }
+
+    #[test]
+    fn the_first_datapath_has_it_until_it_is_deleted() {
+        let file = file();
+        let mut memory = ConnectionMemory::of(&file).expect("mapped");
+        let tables = [FlowTable::default(), FlowTable::default(), FlowTable::default()];
+        memory.lend(DatapathId(0), &tables[0]);
+        assert_eq!(owner_of(&file), Some(0));
+        memory.lend(DatapathId(2), &tables[1]);
+        assert_eq!(owner_of(&file), Some(0));
+        memory.take_back(DatapathId(2));
+        assert_eq!(owner_of(&file), Some(0));
+        memory.take_back(DatapathId(0));
+        assert_eq!(owner_of(&file), None);
+        memory.lend(DatapathId(3), &tables[2]);
+        assert_eq!(owner_of(&file), None, "workers may still be at the table of the first one");
+    }
+
+    #[test]
+    fn connections_are_those_of_their_datapath_and_of_no_other_one() {
+        let file = file();
+        let lend = |id, table: &FlowTable| {
+            ConnectionMemory::of(&file).expect("mapped").lend(DatapathId(id), table);
+            table.connections_made().is_some()
+        };
+        assert!(lend(5, &FlowTable::default()));
+        assert!(!lend(6, &FlowTable::default()), "it is another one's");
+        assert!(lend(5, &FlowTable::default()));
+        ConnectionMemory::of(&file).expect("mapped").forget_unless(|id| id != DatapathId(5));
+        assert!(lend(6, &FlowTable::default()));
+        assert_eq!(owner_of(&file), Some(6));
+    }
+
+    #[test]
+    fn a_file_of_an_earlier_version_has_none() {
+        let file = memfd("flows", FLOW_MEMORY_BYTES).expect("memory");
+        assert!(ConnectionMemory::of(&file).is_none());
+    }
+}
