@@ -43,7 +43,7 @@ impl PortDevice {
         let offer = Offer {
             features: features::offered(config),
             queue_pairs: config.queue_pairs,
-            mac: config.mac.map(|mac| mac.0),
+            mac: config.policy.mac.map(|mac| mac.0),
             mtu: config.mtu,
             private: features::private(config),
         };

@@ -37,7 +37,7 @@ const REQUIRES: &[(u64, u64)] = &[
 /// The features offered to a port's guest: those that its settings imply, without those that its mask removes.
 pub(crate) fn offered(config: &PortConfig) -> u64 {
     let mut features = ALWAYS;
-    if config.mac.is_some() {
+    if config.policy.mac.is_some() {
         features |= virtio::MAC;
     }
     if config.mtu.is_some() {

@@ -30,11 +30,14 @@
 mod capture;
 mod clock;
 mod control;
+mod decision_trace;
+mod delayed_signals;
 mod device;
 mod events;
 mod features;
 mod former_counters;
 mod homes;
+mod late_workers;
 mod load;
 mod mailbox;
 mod memory_costs;
@@ -46,6 +49,7 @@ mod port;
 mod port_changes;
 mod port_control;
 mod profile;
+mod reminders;
 mod reports;
 mod ring_fds;
 mod saved_counters;
@@ -65,6 +69,7 @@ mod worker_tests;
 mod worker_thread;
 
 pub use capture::{CAPTURES_MAX, Capture};
+pub use decision_trace::{PolicyDecision, TRACE_ENTRIES_MAX, TracedDecision};
 pub use device::PortDevice;
 pub use former_counters::{FormerCounters, former_writes};
 pub use lasthop_fabric::{
@@ -92,9 +97,9 @@ use lasthop_module_api::{FdbEntry, FdbMove, Mac, Module, PORTS_MAX, PortId, Port
 use lasthop_sched::Modes;
 use thiserror::Error;
 
+use late_workers::LateWorkers;
 use port::{PortRecord, PortTable};
 use port_control::PortControl;
-use reports::PortShare;
 use threads::Threads;
 use watchdog::Watchdog;
 use worker::Worker;
@@ -195,6 +200,7 @@ pub struct Engine {
     watchdog: Option<JoinHandle<()>>,
     captures: capture::Captures,
     profile_slot: profile::ProfileSlot,
+    late_workers: LateWorkers,
 }
 
 impl Engine {
@@ -239,6 +245,7 @@ impl Engine {
             watchdog,
             captures,
             profile_slot,
+            late_workers: LateWorkers::default(),
         };
         for (number, mut fabric) in fabrics.into_iter().enumerate() {
             fabric.set_flow_key(flow_key);
@@ -295,8 +302,13 @@ impl Engine {
     /// [`EngineError::NoAnswer`].
     pub fn keep_counters(&self, port: PortId, memory: &Arc<Mapping>) -> Result<(), EngineError> {
         persistent_counters::write_names(memory);
+        let internal = self.late_workers.keep(port, memory);
         let memory = Arc::clone(memory);
-        self.pool.call_all(move |worker| worker.keep_counters(port, &memory)).map(drop)
+        let keep = move |worker: &mut Worker| {
+            internal.iter().for_each(|memory| worker.keep_counters(PortId::INTERNAL, memory));
+            worker.keep_counters(port, &memory);
+        };
+        self.pool.call_all(keep).map(drop)
     }
 
     /// Takes no more packets from any guest. Taken packets are finished or postponed. Postponed ones are taken again, here after
@@ -421,6 +433,7 @@ impl Engine {
         // Rings first: a frame still under way would be learned from again.
         self.port_control.remove_port(port)?;
         self.module.port_removed(port);
+        self.late_workers.forget(port);
         self.table().release(port);
         Ok(())
     }
@@ -436,7 +449,8 @@ impl Engine {
     }
 
     /// Counters and states of all ports and workers. Each worker tells of one moment of its own; sums are conserved. The persistent
-    /// counters are written first: after this process's death no counter is less than one that was reported.
+    /// counters are written first: after this process's death no counter is less than one that was reported. A worker that does not
+    /// answer within 50 ms is reported by its persistent counters ([`WorkerStats::age_ms`]), if there are any.
     ///
     /// # Errors
     /// [`EngineError::NoAnswer`].
@@ -445,11 +459,7 @@ impl Engine {
         let internal = (PortId::INTERNAL, 0);
         let ports = records.iter().map(|(port, record)| (*port, record.config.queue_pairs));
         let ports: Arc<[(PortId, u16)]> = std::iter::once(internal).chain(ports).collect();
-        let shares = self.pool.call_all(move |worker| {
-            let shares = ports.iter().map(|(port, pairs)| PortShare::of(worker, *port, *pairs)).collect();
-            worker.persist_counters();
-            (worker.stats(), shares)
-        })?;
+        let shares = self.late_workers.shares(&self.pool, self.started, &ports)?;
         Ok(EngineStats::collect(shares, records))
     }
 
@@ -479,6 +489,15 @@ impl Engine {
         modes: Modes,
     ) -> Result<(), EngineError> {
         self.pool.call_all(move |worker| worker.scheduling.set(view.clone(), modes)).map(drop)
+    }
+
+    /// The last decisions of each worker by the view, the oldest first, and the time on their clock.
+    ///
+    /// # Errors
+    /// [`EngineError::NoAnswer`].
+    pub fn decisions(&self) -> Result<(u64, Vec<Vec<TracedDecision>>), EngineError> {
+        let decisions = self.pool.call_all(|worker| worker.scheduling.traced())?;
+        Ok((clock::now_ns(self.started), decisions))
     }
 
     /// The module's forwarding table.
@@ -516,8 +535,8 @@ impl Engine {
 
 /// The settings of a port that its module gets.
 fn settings(config: PortConfig) -> PortSettings {
-    let PortConfig { name, switch, mac, storm, vlans, is_isolated, kind, .. } = config;
-    PortSettings { name, switch, mac, storm, macs_max: None, vlans, is_isolated, kind }
+    let PortConfig { name, switch, policy, kind, .. } = config;
+    PortSettings { name, switch, policy, macs_max: None, kind }
 }
 
 impl Drop for Engine {

@@ -14,8 +14,13 @@ use crate::stalls::{STALL_NS, Wait, control_ns};
 use crate::sys::ThreadUsage;
 use crate::worker_pool::{PoolMember, WorkerPool};
 
-/// Page faults between two metered visits that are an alarm: those of 4 MiB, where some 8 MiB of frames were.
+/// Page faults outside of metered work that are an alarm: those of 4 MiB.
 const ALARM_FAULTS: u64 = 1024;
+/// Time in ns within which they are: a worker has some of its own now and then.
+const ALARM_NS: u64 = 1_000_000_000;
+/// The most time in ns that one page fault is charged for: one takes from 0.2 us to some 20 us in a virtual machine. Else the thread
+/// lost its CPU meanwhile.
+const FAULT_NS_MAX: u64 = 50_000;
 
 /// One worker's meter.
 pub(crate) struct MemoryMeter<W> {
@@ -25,28 +30,43 @@ pub(crate) struct MemoryMeter<W> {
     used: ThreadUsage,
     at_ns: u64,
     unmapped: Unmapped,
+    /// Page faults outside of metered work, and since when.
+    unmetered_faults: u64,
+    unmetered_since_ns: u64,
 }
 
 impl<W: PoolMember> MemoryMeter<W> {
     pub(crate) fn new(pool: Arc<WorkerPool<W>>, started: Instant) -> Self {
         let (used, unmapped) = (ThreadUsage::default(), Unmapped::default());
-        Self { pool, started, used, at_ns: 0, unmapped }
+        Self { pool, started, used, at_ns: 0, unmapped, unmetered_faults: 0, unmetered_since_ns: 0 }
+    }
+
+    /// There were `faults` that nobody is charged for; whether that is an alarm. Metered visits come by chance, so it
+    /// does not matter how many there were in between.
+    fn note_unmetered(&mut self, faults: u64, now_ns: u64) -> bool {
+        if now_ns.saturating_sub(self.unmetered_since_ns) >= ALARM_NS {
+            (self.unmetered_faults, self.unmetered_since_ns) = (0, now_ns);
+        }
+        self.unmetered_faults += faults;
+        let is_alarm = self.unmetered_faults >= ALARM_FAULTS;
+        self.unmetered_faults *= u64::from(!is_alarm);
+        is_alarm
     }
 }
 
 impl<W: PoolMember> VisitMeter for MemoryMeter<W> {
-    fn lap(&mut self, port: Option<PortId>, weight: u64) {
+    fn lap(&mut self, port: Option<PortId>, weight: u64) -> u64 {
         let (used, at_ns) = (ThreadUsage::now(), now_ns(self.started));
         let (before, since_ns) =
             (std::mem::replace(&mut self.used, used), std::mem::replace(&mut self.at_ns, at_ns));
         let unmapped = Unmapped::now();
         let unmapped_before = std::mem::replace(&mut self.unmapped, unmapped);
         let faults = used.faults().saturating_sub(before.faults());
-        let costs = self.pool.memory_costs();
-        if port.is_none() && faults >= ALARM_FAULTS {
-            costs.raise_alarm();
+        if port.is_none() && faults > 0 && self.note_unmetered(faults, at_ns) {
+            self.pool.memory_costs().raise_alarm();
         }
-        let Some(port) = port.filter(|port| faults > 0 && *port != PortId::INTERNAL) else { return };
+        let Some(port) = port.filter(|port| faults > 0 && *port != PortId::INTERNAL) else { return 0 };
+        let costs = self.pool.memory_costs();
         match costs.charge(port, faults.saturating_mul(weight)) {
             Audit::No => {}
             Audit::Soon => self.pool.watchdog().audit(port),
@@ -61,6 +81,7 @@ impl<W: PoolMember> VisitMeter for MemoryMeter<W> {
         if wait.is_of_the_memory(control_ns) && costs.stall(port) {
             self.pool.quarantine(port, Offence::MemoryStalls);
         }
+        wait.ns.min(faults.saturating_mul(FAULT_NS_MAX))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Copies of the counters in memory that outlives the process, so that they are known when it was killed.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use lasthop_fabric::{Fabric, PortCounters};
 use lasthop_guestmem::{Mapping, Words};
@@ -21,9 +22,43 @@ pub(crate) fn write_names(memory: &Arc<Mapping>) {
     }
 }
 
+/// When a worker wrote its copies last, for other threads that read them.
+#[derive(Debug, Default)]
+pub(crate) struct CopyClock {
+    /// Even between writes, odd during one.
+    version: AtomicU64,
+    written_ns: AtomicU64,
+}
+
+impl CopyClock {
+    fn write(&self, now_ns: u64, write: impl FnOnce()) {
+        let version = self.version.load(Ordering::Relaxed);
+        self.version.store(version.wrapping_add(1), Ordering::Relaxed);
+        fence(Ordering::Release);
+        write();
+        self.written_ns.store(now_ns, Ordering::Relaxed);
+        self.version.store(version.wrapping_add(2), Ordering::Release);
+    }
+
+    /// The result of `read` and the time of its copies; `None` if they were written meanwhile.
+    pub(crate) fn read<R>(&self, read: impl FnOnce() -> R) -> Option<(R, u64)> {
+        let version = self.version.load(Ordering::Acquire);
+        let found = (read(), self.written_ns.load(Ordering::Relaxed));
+        fence(Ordering::Acquire);
+        let is_whole = version.is_multiple_of(2) && version == self.version.load(Ordering::Relaxed);
+        is_whole.then_some(found)
+    }
+}
+
+/// The row of `worker` in a port's memory.
+pub(crate) fn row_of(memory: &Arc<Mapping>, worker: usize) -> Option<Words> {
+    Words::new(memory, NAMES_BYTES + worker * PAGE_BYTES, PortCounters::WORDS)
+}
+
 /// One worker's copies.
 #[derive(Debug, Default)]
 pub(crate) struct PersistentCounters {
+    clock: Arc<CopyClock>,
     pages: Vec<(PortId, Words)>,
     written_ns: u64,
     /// Something was counted since.
@@ -31,11 +66,15 @@ pub(crate) struct PersistentCounters {
 }
 
 impl PersistentCounters {
+    /// Copies whose readers go by `clock`.
+    pub(crate) fn new(clock: Arc<CopyClock>) -> Self {
+        Self { clock, ..Self::default() }
+    }
+
     /// Keeps the counters of `port` in worker number `worker`'s part of `memory`, if it has one.
     pub(crate) fn open(&mut self, port: PortId, worker: usize, memory: &Arc<Mapping>) {
         self.close(port);
-        let page = Words::new(memory, NAMES_BYTES + worker * PAGE_BYTES, PortCounters::WORDS);
-        self.pages.extend(page.map(|page| (port, page)));
+        self.pages.extend(row_of(memory, worker).map(|page| (port, page)));
         self.is_behind = true;
     }
 
@@ -69,11 +108,13 @@ impl PersistentCounters {
     #[cold]
     pub(crate) fn write(&mut self, now_ns: u64, fabric: &Fabric) {
         (self.written_ns, self.is_behind) = (now_ns, false);
-        for (port, page) in &self.pages {
-            if let Some(counters) = fabric.counters(*port) {
-                page.write(&counters.words());
+        self.clock.write(now_ns, || {
+            for (port, page) in &self.pages {
+                if let Some(counters) = fabric.counters(*port) {
+                    page.write(&counters.words());
+                }
             }
-        }
+        });
     }
 }
 
@@ -87,6 +128,14 @@ mod tests {
 
     use super::*;
     use crate::saved_counters::{PORT_COUNTERS_BYTES, SavedCounters};
+
+    #[test]
+    fn copies_that_are_written_meanwhile_are_not_read() {
+        let clock = CopyClock::default();
+        clock.write(7, || assert_eq!(clock.read(|| ()), None, "amid a write"));
+        assert_eq!(clock.read(|| 5), Some((5, 7)));
+        assert_eq!(clock.read(|| clock.write(8, || ())), None, "a write amid the look");
+    }
 
     #[test]
     fn counters_are_read_as_they_were_written() {

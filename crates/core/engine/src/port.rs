@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use lasthop_module_api::{Mac, PORTS_MAX, PortId, PortKind, PortVlans, StormLimits, SwitchId};
+use lasthop_module_api::{PORTS_MAX, PortId, PortKind, PortPolicy, SwitchId};
 
 use crate::EngineError;
 
@@ -13,24 +13,18 @@ pub struct PortConfig {
     pub name: String,
     /// The switch that it belongs to.
     pub switch: SwitchId,
-    /// Static address; also told to the guest.
-    pub mac: Option<Mac>,
+    /// The rules for its packets, for the module; the static address is also told to the guest.
+    pub policy: PortPolicy,
     /// Largest packet in bytes that the guest is told to send; `None`: its own choice.
     pub mtu: Option<u16>,
     /// Bytes that the memory regions of its guest may have together.
     pub memory_bytes_max: u64,
-    /// How many frames of its guest may be flooded.
-    pub storm: StormLimits,
     /// Queue pairs offered.
     pub queue_pairs: u16,
     /// Virtio features that may be offered; all by default.
     pub features_mask: u64,
     /// Whether its link is up: while it is not, nothing passes, either way.
     pub link_up: bool,
-    /// VLANs that the port carries.
-    pub vlans: PortVlans,
-    /// Isolated ports talk to others only.
-    pub is_isolated: bool,
     /// The kind of peer behind the port.
     pub kind: PortKind,
 }
@@ -40,15 +34,12 @@ impl Default for PortConfig {
         Self {
             name: String::new(),
             switch: SwitchId::DEFAULT,
-            mac: None,
+            policy: PortPolicy::default(),
             mtu: None,
             memory_bytes_max: lasthop_vhost::MEMORY_BYTES_MAX_DEFAULT,
-            storm: StormLimits::default(),
             queue_pairs: 1,
             features_mask: u64::MAX,
             link_up: true,
-            vlans: PortVlans::Any,
-            is_isolated: false,
             kind: PortKind::Inside,
         }
     }

@@ -9,7 +9,7 @@ use crate::worker::Worker;
 use crate::{Engine, EngineError};
 
 /// The part of a port that one worker knows.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct PortShare {
     counters: PortCounters,
     /// Rings whose home it is.
@@ -27,6 +27,13 @@ impl PortShare {
         });
         let counters = worker.fabric.counters(port).unwrap_or_default();
         Self { counters, rings: rings.collect(), failure: worker.failure(port) }
+    }
+
+    /// Of a worker that does not answer: its counters as it saved them, and the rest as it last said.
+    pub(crate) fn saved(counters: PortCounters, last: Option<&Self>) -> Self {
+        let (rings, failure) =
+            last.map(|last| (last.rings.clone(), last.failure.clone())).unwrap_or_default();
+        Self { counters, rings, failure }
     }
 
     /// Adds another worker's part.

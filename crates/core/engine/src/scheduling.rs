@@ -1,8 +1,9 @@
-//! Looking and yielding of a thread by the state of the host's scheduler, where that can be seen.
+//! Looking, yielding and second signals of a thread by the state of the host's scheduler, where that can be seen.
 //!
 //! ```text
 //!   a round without packets ──> state of the last receiver ──> look: poll, yield or sleep
-//!                           └─> state of the own CPU ────────> yield: keep the CPU, or offer it
+//!                           ├─> state of the own CPU ────────> yield: keep the CPU, or offer it
+//!                           └─> state of the guest signalled ─> second signal, or none (`reminders.rs`)
 //! ```
 //!
 //! The state is read once for each round without packets, and never while there are packets. Without a view, or with a policy that
@@ -13,11 +14,16 @@ use std::sync::Arc;
 
 use lasthop_module_api::PortId;
 use lasthop_sched::{
-    CpuState, GuestView, LastOffer, Look, LookRound, Modes, Occupancy, Policy, look, occupy,
+    CpuState, GuestView, LastOffer, Look, LookRound, Modes, Notification, Notify, Occupancy, Policy,
+    Reminder, UnansweredSignal, look, notify, occupy, remind,
 };
+
+use crate::decision_trace::{DecisionTrace, PolicyDecision, TracedDecision};
 
 /// If the CPU comes back later than this, another thread took it.
 const TAKEN_NS: u64 = 10_000;
+/// Packets within this time after a second signal count as its result, as in `ring/signal_retry.rs`.
+const ANSWER_NS: u64 = 400_000;
 
 /// The state of the host's scheduler, read as memory. Times in it are not asked for and may be 0.
 pub trait SchedulerView: Debug + Send + Sync {
@@ -36,6 +42,8 @@ pub struct PolicyCounters {
     pub look_yields: u64,
     /// Look: armed its rings before the end of the learned time, since the guest sleeps or waits for another CPU.
     pub look_sleeps: u64,
+    /// Look: the busy-polling that this spared, by the learned time, in us.
+    pub look_spared_us: u64,
     /// Look: went by the learned time, since the guest is not seen.
     pub look_unseen: u64,
     /// Yield: kept the CPU, where it would have been offered without a view.
@@ -44,6 +52,16 @@ pub struct PolicyCounters {
     pub offers: u64,
     /// Offers of both policies that another thread took.
     pub offers_taken: u64,
+    /// Second signal: sent to a guest that slept.
+    pub second_signals: u64,
+    /// Those of them after which packets came within 0.4 ms.
+    pub second_signals_answered: u64,
+    /// Notify: signals that were held back.
+    pub signals_delayed: u64,
+    /// Notify: signals that were left out, since the ring's was held back already.
+    pub signals_joined: u64,
+    /// Second signal: none to a guest that was awake, where one would have been due without a view.
+    pub second_signals_spared: u64,
 }
 
 /// The view and the policies of a worker.
@@ -55,6 +73,11 @@ pub(crate) struct Scheduling {
     last: Option<(u64, bool)>,
     /// When an offer without a view would have been due last.
     probed_ns: u64,
+    /// When the last second signal was sent, until it is known whether it was answered.
+    reminded_ns: Option<u64>,
+    /// The time of the last signal for which it was noted that a guess would have been due.
+    guessed_ns: u64,
+    trace: DecisionTrace,
     pub(crate) counters: PolicyCounters,
 }
 
@@ -69,6 +92,9 @@ pub(crate) enum IdleStep {
 
 impl Scheduling {
     pub(crate) fn set(&mut self, view: Option<Arc<dyn SchedulerView>>, modes: Modes) {
+        if view.is_some() {
+            self.trace.begin();
+        }
         (self.view, self.modes) = (view, modes);
     }
 
@@ -83,6 +109,67 @@ impl Scheduling {
         self.view.is_some() && self.modes.is_used(Policy::Yield)
     }
 
+    /// Whether the state of a guest that was signalled decides about a second signal.
+    #[inline]
+    pub(crate) fn reminds(&self) -> bool {
+        self.view.is_some() && self.modes.is_used(Policy::SecondSignal)
+    }
+
+    /// The step about a signal that the guest of `port` has not answered.
+    pub(crate) fn remind(&self, signal: UnansweredSignal, port: PortId) -> Reminder {
+        remind(signal, self.guest(Some(port)).as_ref())
+    }
+
+    /// Whether signals of guests that run may be held back.
+    #[inline]
+    pub(crate) fn notifies(&self) -> bool {
+        self.view.is_some() && self.modes.is_used(Policy::Notify)
+    }
+
+    /// When the guest of `port` is signalled.
+    pub(crate) fn notify(&self, pending: &Notification, port: PortId, now: u64) -> Notify {
+        if self.notifies() { notify(pending, self.guest(Some(port)).as_ref(), now) } else { Notify::Now }
+    }
+
+    /// A signal is held back, or joins one that is already.
+    pub(crate) fn count_delay(&mut self, is_joined: bool) {
+        let counters = &mut self.counters;
+        let counter = if is_joined { &mut counters.signals_joined } else { &mut counters.signals_delayed };
+        *counter += 1;
+    }
+
+    /// Whether a signal of this time is the first one for which this is asked.
+    pub(crate) fn is_guess_due(&mut self, signalled_ns: u64) -> bool {
+        std::mem::replace(&mut self.guessed_ns, signalled_ns) != signalled_ns
+    }
+
+    /// The guest of `port` slept, and was signalled once more.
+    pub(crate) fn note_reminder(&mut self, now: u64, port: PortId) {
+        self.counters.second_signals += 1;
+        self.reminded_ns = Some(now);
+        let guest = self.guest(Some(port));
+        self.trace.enter(now, PolicyDecision::SecondSignal, Some(port), guest);
+    }
+
+    /// The guest of `port` is awake, and was not signalled once more.
+    pub(crate) fn note_spared(&mut self, now: u64, port: PortId) {
+        self.counters.second_signals_spared += 1;
+        let guest = self.guest(Some(port));
+        self.trace.enter(now, PolicyDecision::NoSecondSignal, Some(port), guest);
+    }
+
+    /// The last packets came at `worked_ns`.
+    pub(crate) fn note_answer(&mut self, worked_ns: u64) {
+        if let Some(reminded_ns) = self.reminded_ns.take_if(|at| *at < worked_ns) {
+            self.counters.second_signals_answered += u64::from(worked_ns - reminded_ns < ANSWER_NS);
+        }
+    }
+
+    /// The last decisions, the oldest first.
+    pub(crate) fn traced(&self) -> Vec<TracedDecision> {
+        self.trace.entries()
+    }
+
     /// The step after a round without packets at `now`; `debtor` is the port that packets went to last.
     pub(crate) fn idle_step(&mut self, round: &LookRound, debtor: Option<PortId>, now: u64) -> IdleStep {
         let guest = self.guest(debtor);
@@ -90,16 +177,28 @@ impl Scheduling {
         let step = match (look(round, known), known) {
             (Look::Yield, _) if self.offer_is_due(Some(&WANTED), now) => {
                 self.counters.look_yields += 1;
+                self.trace.enter(now, PolicyDecision::LookYield, debtor, known.copied());
                 return IdleStep::Offer;
             }
             (Look::Poll | Look::Yield, _) => IdleStep::Arm(round.max_ns),
             (Look::Sleep, _) => IdleStep::Arm(0),
         };
-        match (step, known) {
-            (_, None) => self.counters.look_unseen += 1,
-            (IdleStep::Arm(0), _) => self.counters.look_sleeps += 1,
-            _ => self.counters.look_polls += 1,
-        }
+        let decision = match (step, known) {
+            (_, None) => {
+                self.counters.look_unseen += 1;
+                PolicyDecision::LookUnseen
+            }
+            (IdleStep::Arm(0), _) => {
+                self.counters.look_sleeps += 1;
+                self.counters.look_spared_us += round.learned_ns.saturating_sub(round.idle_ns) / 1000;
+                PolicyDecision::LookSleep
+            }
+            _ => {
+                self.counters.look_polls += 1;
+                PolicyDecision::LookPoll
+            }
+        };
+        self.trace.enter(now, decision, debtor, known.copied());
         step
     }
 
@@ -116,6 +215,7 @@ impl Scheduling {
         }
         if self.offer_is_due(own.as_ref(), now) {
             self.counters.offers += 1;
+            self.trace.enter(now, PolicyDecision::Offer, None, None);
             return Occupancy::Offer;
         }
         self.counters.offers_spared += u64::from(is_probe_due);
@@ -218,6 +318,32 @@ mod tests {
             ..PolicyCounters::default()
         };
         assert_eq!(scheduling.counters, expected);
+    }
+
+    #[test]
+    fn a_guest_that_sleeps_is_reminded_and_its_answer_is_counted() {
+        let (mut scheduling, view) = seeing();
+        assert!(scheduling.reminds(), "by default, where there is a view");
+        let signal = UnansweredSignal { age_ns: 30_000 };
+        *view.guest.lock().unwrap() = GuestView { running: 1, ..GuestView::default() };
+        assert_eq!(scheduling.remind(signal, PORT), Reminder::Watch);
+        assert!(
+            scheduling.is_guess_due(100) && !scheduling.is_guess_due(100) && scheduling.is_guess_due(200)
+        );
+        *view.guest.lock().unwrap() = GuestView { blocked: 1, ..GuestView::default() };
+        assert_eq!(scheduling.remind(signal, PORT), Reminder::Signal);
+        for (sent_ns, worked_ns) in [(1000, 900), (1000, 1000 + ANSWER_NS - 1), (2_000_000, 3_000_000)] {
+            scheduling.note_reminder(sent_ns, PORT);
+            scheduling.note_answer(worked_ns);
+        }
+        scheduling.note_spared(4_000_000, PORT);
+        let counters = scheduling.counters;
+        let counts =
+            (counters.second_signals, counters.second_signals_answered, counters.second_signals_spared);
+        assert_eq!(counts, (3, 1, 1), "one in time, one later, one before the signal");
+        let decisions: Vec<_> =
+            scheduling.traced().iter().map(|entry| (entry.decision, entry.times)).collect();
+        assert_eq!(decisions, [(PolicyDecision::SecondSignal, 3), (PolicyDecision::NoSecondSignal, 1)]);
     }
 
     #[test]

@@ -7,16 +7,17 @@ use std::time::Instant;
 use lasthop_fabric::bounds::NS_COST;
 use lasthop_fabric::{Fabric, RingId, Signal};
 use lasthop_module_api::PortId;
+use lasthop_sched::bounds::REACTION_NS;
+use lasthop_sched::{Notification, Notify};
 
 use crate::clock::now_ns;
+use crate::delayed_signals::{DelayedSignal, DelayedSignals};
 use crate::offences::Offence;
 use crate::ring_fds::{Blocked, RingFdMap, calls};
+use crate::scheduling::Scheduling;
 use crate::slow_calls::{SLOW_NS, SlowCalls, WriteSpeed};
 use crate::sys::thread_cpu_ns;
 use crate::worker_pool::{PoolMember, WorkerPool};
-
-/// Within this time a guest reacts to a signal if it has a CPU, also if it has to wake up.
-const REACTION_NS: u64 = 100_000;
 
 /// A worker's end of all signals.
 pub(crate) struct SignalSender<W> {
@@ -30,6 +31,7 @@ pub(crate) struct SignalSender<W> {
     debts: Vec<(PortId, u64)>,
     /// The receive ring whose guest was signalled last, and when, until that was looked after.
     called: Option<(RingId, u64)>,
+    delayed: DelayedSignals,
     /// To be written when the control plane was handed something.
     upcall_wake_fd: Option<Arc<OwnedFd>>,
     /// Times that another worker was woken.
@@ -45,6 +47,7 @@ impl<W: PoolMember> SignalSender<W> {
             slow_calls: SlowCalls::default(),
             debts: Vec::new(),
             called: None,
+            delayed: DelayedSignals::default(),
             upcall_wake_fd: None,
             wakes: 0,
         }
@@ -124,9 +127,9 @@ impl<W: PoolMember> SignalSender<W> {
     }
 
     /// Writes the call eventfds that the last visits asked for, and wakes sleeping workers to which packets were returned.
-    pub(crate) fn send(&mut self, fabric: &mut Fabric, fds: &RingFdMap) {
+    pub(crate) fn send(&mut self, fabric: &mut Fabric, fds: &RingFdMap, scheduling: &mut Scheduling) {
         if !fabric.signals().is_empty() {
-            self.signal_guests(fabric, fds);
+            self.signal_guests(fabric, fds, scheduling);
         }
         let mut wakes = fabric.wakes();
         self.wakes += u64::from(wakes.count_ones());
@@ -142,18 +145,112 @@ impl<W: PoolMember> SignalSender<W> {
         }
     }
 
-    fn signal_guests(&mut self, fabric: &mut Fabric, fds: &RingFdMap) {
+    fn signal_guests(&mut self, fabric: &mut Fabric, fds: &RingFdMap, scheduling: &mut Scheduling) {
         let mut clock_ns = now_ns(self.started);
         let mut signals = std::mem::take(fabric.signals());
         for Signal { port, index } in signals.drain(..) {
-            if self.signal_guest_timed(fds, port, index, &mut clock_ns) {
-                fabric.count_signal(port);
-                if index.is_multiple_of(2) {
-                    self.called = Some((RingId { port, queue: index / 2 }, clock_ns));
-                }
+            if !self.delays(fabric, scheduling, (port, index), clock_ns) {
+                self.signal_ring(fabric, fds, (port, index), &mut clock_ns);
             }
         }
         *fabric.signals() = signals;
+    }
+
+    /// Signals a ring, and remembers the last receive ring.
+    fn signal_ring(
+        &mut self,
+        fabric: &mut Fabric,
+        fds: &RingFdMap,
+        (port, index): (PortId, u16),
+        clock_ns: &mut u64,
+    ) {
+        if self.signal_guest_timed(fds, port, index, clock_ns) {
+            fabric.count_signal(port);
+            if index.is_multiple_of(2) {
+                self.called = Some((RingId { port, queue: index / 2 }, *clock_ns));
+            }
+        }
+    }
+
+    /// Whether the signal of a receive ring is held back, since its guest runs and will be told of more at once.
+    #[inline]
+    fn delays(
+        &mut self,
+        fabric: &Fabric,
+        scheduling: &mut Scheduling,
+        (port, index): (PortId, u16),
+        now: u64,
+    ) -> bool {
+        if !scheduling.notifies() || !index.is_multiple_of(2) {
+            return false;
+        }
+        let held = self.delayed.find(port, index);
+        let signal = held.unwrap_or(DelayedSignal { port, index, first_ns: now });
+        if is_now(fabric, scheduling, &self.delayed, &signal, now) {
+            self.delayed.forget(port, index);
+            self.delayed.note(port, index, now);
+            return false;
+        }
+        scheduling.count_delay(held.is_some());
+        self.delayed.hold(signal);
+        true
+    }
+
+    /// Sends the signals that were held back and are not to be any longer.
+    #[inline]
+    pub(crate) fn send_delayed(
+        &mut self,
+        fabric: &mut Fabric,
+        fds: &RingFdMap,
+        scheduling: &Scheduling,
+        now: u64,
+    ) {
+        if !self.delayed.is_empty() {
+            self.send_held(fabric, fds, |fabric, delayed, signal| {
+                is_now(fabric, scheduling, delayed, signal, now)
+            });
+        }
+    }
+
+    /// Sends all signals that were held back.
+    pub(crate) fn flush(&mut self, fabric: &mut Fabric, fds: &RingFdMap) {
+        self.send_held(fabric, fds, |_, _, _| true);
+    }
+
+    fn send_held(
+        &mut self,
+        fabric: &mut Fabric,
+        fds: &RingFdMap,
+        mut is_now: impl FnMut(&Fabric, &DelayedSignals, &DelayedSignal) -> bool,
+    ) {
+        let mut clock_ns = now_ns(self.started);
+        let mut delayed = std::mem::take(&mut self.delayed);
+        while let Some(signal) = delayed.take_if(|delayed, signal| is_now(fabric, delayed, signal)) {
+            delayed.note(signal.port, signal.index, clock_ns);
+            self.signal_ring(fabric, fds, (signal.port, signal.index), &mut clock_ns);
+        }
+        self.delayed = delayed;
+    }
+
+    /// When the oldest signal that is held back has to be sent.
+    pub(crate) fn delayed_until_ns(&self) -> Option<u64> {
+        self.delayed.due_ns()
+    }
+
+    /// Another ring may have this number next.
+    pub(crate) fn forget_ring(&mut self, port: PortId, index: u16) {
+        self.delayed.forget(port, index);
+    }
+
+    /// The ring whose guest was signalled last, and when, until that was looked after.
+    #[inline]
+    pub(crate) fn called(&self) -> Option<(RingId, u64)> {
+        self.called
+    }
+
+    /// That was looked after.
+    pub(crate) fn forget_called(&mut self) {
+        self.called = None;
     }
 
     /// The ring whose guest was signalled last, once, when it has had time to react.
@@ -162,4 +259,23 @@ impl<W: PoolMember> SignalSender<W> {
         let is_due = |(_, at): &mut (RingId, u64)| now.saturating_sub(*at) >= REACTION_NS;
         self.called.take_if(is_due).map(|(ring, _)| ring)
     }
+}
+
+/// Whether a signal is to be sent at `now`. The ring asks for it: with EVENT_IDX, its guest has looked at the ring since the signal before.
+fn is_now(
+    fabric: &Fabric,
+    scheduling: &Scheduling,
+    delayed: &DelayedSignals,
+    signal: &DelayedSignal,
+    now: u64,
+) -> bool {
+    let ring = RingId { port: signal.port, queue: signal.index / 2 };
+    let pending = Notification {
+        is_wanted: true,
+        first_ns: signal.first_ns,
+        signalled_ns: delayed.signalled_ns(signal.port, signal.index),
+        has_progressed: true,
+        is_full: fabric.waiting_rings().contains(&ring),
+    };
+    scheduling.notify(&pending, signal.port, now) == Notify::Now
 }

@@ -54,6 +54,9 @@ pub struct WorkerStats {
     pub index: usize,
     /// The number of the worker whose thread serves it: the first one's, or its own.
     pub thread: usize,
+    /// The age of its part of the report in ms, if it did not answer in time: counters of ports are those that it saved, states and
+    /// the other counts here those of its last answer.
+    pub age_ms: Option<u64>,
     /// Times it went to sleep.
     pub sleeps: u64,
     /// Times it looked for events without sleeping.

@@ -83,6 +83,11 @@ impl Watchdog {
         self.watches[worker].thread.store(thread, Ordering::Relaxed);
     }
 
+    /// CPU time of the thread that serves `worker`, in ns; `None`: there is none yet.
+    pub(crate) fn cpu_ns(&self, worker: usize) -> Option<u64> {
+        sys::thread_cpu_ns_of(self.watches[worker].thread.load(Ordering::Relaxed))
+    }
+
     /// Does `write`, on the thread of `worker`; a write that waits is interrupted.
     #[inline]
     pub(crate) fn guarded<R>(&self, worker: usize, write: impl FnOnce() -> R) -> R {

@@ -10,7 +10,7 @@ use lasthop_fabric::bounds::{PACKET_COST, VISIT_COST};
 use lasthop_fabric::{DrrScheduler, Fabric, RingId, RingPart, Stopping, Visited, WorkStage};
 use lasthop_guestmem::{Mapping, guard};
 use lasthop_module_api::PortId;
-use lasthop_ring::{AdaptivePoll, DeviceRing, SignalRetry, arm_and_recheck};
+use lasthop_ring::{AdaptivePoll, DeviceRing, arm_and_recheck};
 use lasthop_vhost::ForeignFd;
 
 use crate::clock::now_ns;
@@ -79,6 +79,7 @@ impl Worker {
         events.listen(pool.mailbox(fabric.worker()).wake_fd(), Event::Mailbox)?;
         fabric.set_meter(Box::new(MemoryMeter::new(Arc::clone(&pool), started)));
         let stats = WorkerStats { index: fabric.worker(), ..WorkerStats::default() };
+        let persistent_counters = PersistentCounters::new(Arc::clone(pool.copy_clock(fabric.worker())));
         let signals = SignalSender::new(fabric.worker(), Arc::clone(&pool), started);
         Ok(Self {
             fabric,
@@ -86,7 +87,7 @@ impl Worker {
             pool,
             events,
             active: DrrScheduler::default(),
-            persistent_counters: PersistentCounters::default(),
+            persistent_counters,
             fds: HashMap::new(),
             signals,
             controls: ControlQueues::default(),
@@ -140,6 +141,7 @@ impl Worker {
     /// A round among its rings; whether there were packets.
     pub(crate) fn step(&mut self, now: u64, adaptive_poll: &mut AdaptivePoll) -> bool {
         self.fabric.next_round(now, self.has_worked);
+        self.signals.send_delayed(&mut self.fabric, &self.fds, &self.scheduling, now);
         if let Some(since_ns) = self.busy_since_ns.take() {
             self.sampling.note_round(now, now - since_ns);
             self.sampling.note_alarms(now, self.pool.memory_costs().alarms());
@@ -310,7 +312,13 @@ impl Worker {
             |timeout: u64| if self.waits_for_a_polled_ring() { timeout.min(UNKICKED_NS) } else { timeout };
         let due = self.persistent_counters.due_in_ns(now);
         let late = Some(self.controls.late_ns()).filter(|late_ns| *late_ns < u64::MAX);
-        let looks = self.polled.due_ns().into_iter().chain(late).map(|at| at.saturating_sub(now));
+        let looks = self
+            .polled
+            .due_ns()
+            .into_iter()
+            .chain(late)
+            .chain(self.signals.delayed_until_ns())
+            .map(|at| at.saturating_sub(now));
         deadline.map(shortened).into_iter().chain(due).chain(looks).min().unwrap_or(u64::MAX)
     }
 
@@ -390,32 +398,17 @@ impl Worker {
     /// Writes the call eventfds that the last visits asked for, and wakes sleeping workers to which packets were returned.
     #[inline]
     pub(crate) fn send_signals(&mut self) {
-        self.signals.send(&mut self.fabric, &self.fds);
+        self.signals.send(&mut self.fabric, &self.fds, &mut self.scheduling);
+    }
+
+    /// Sends all signals that are held back.
+    fn flush_signals(&mut self) {
+        self.signals.flush(&mut self.fabric, &self.fds);
     }
 
     /// Signals a guest, if it gave a call descriptor for this ring; whether it did.
     pub(crate) fn signal_guest(&mut self, port: PortId, index: u16) -> bool {
         self.signals.signal_guest(&self.fds, port, index)
-    }
-
-    /// There were no packets: if the guest that was signalled last has had time to react and has not, it is signalled once
-    /// more, if that has been worth it.
-    #[inline]
-    pub(crate) fn retry_signals(&mut self, now: u64, signal_retry: &mut SignalRetry) {
-        if let Some(ring) = self.signals.take_called(now) {
-            self.retry_if_unanswered(ring, now, signal_retry);
-        }
-    }
-
-    fn retry_if_unanswered(&mut self, ring: RingId, now: u64, signal_retry: &mut SignalRetry) {
-        if self.is_quiesced {
-            return; // another worker may have the ring
-        }
-        let is_wanted = self.fabric.is_unheeded(ring) && signal_retry.is_worth_it(now);
-        if is_wanted && self.signal_guest(ring.port, 2 * ring.queue) {
-            self.fabric.count_signal(ring.port);
-        }
-        self.send_signals();
     }
 
     /// Enables or disables a ring as its guest asked for; asks again by itself.
@@ -591,6 +584,7 @@ impl Worker {
             self.leave_ring(port, index);
             return Some(control.map(|control| control.ring.base()));
         }
+        self.flush_signals();
         let until = Instant::now() + RECALL;
         let mut step = self.fabric.stop_step(port, index);
         while step == Stopping::Busy && Instant::now() < until {
@@ -610,6 +604,8 @@ impl Worker {
 
     /// A ring has stopped, of this worker or another one: nothing of it is kept.
     pub(crate) fn leave_ring(&mut self, port: PortId, index: u16) {
+        self.flush_signals();
+        self.signals.forget_ring(port, index);
         self.fabric.leave_ring(port, index);
         if index % 2 == 1 {
             self.active.remove(RingId { port, queue: index / 2 });
@@ -668,6 +664,7 @@ impl Worker {
 
     /// Stops work; the counters are written for their reader.
     pub(crate) fn quiesce(&mut self) {
+        self.flush_signals();
         self.is_quiesced = true;
         self.persistent_counters.write(now_ns(self.started), &self.fabric);
     }
@@ -726,6 +723,9 @@ impl TaskRunner for Worker {
     fn run_task(&mut self, task: WorkerTask<Self>) {
         task(self);
         self.send_signals();
+        if self.is_quiesced {
+            self.flush_signals(); // nothing else would, before another process goes on with the rings
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use lasthop_module_api::PortId;
 use crate::mailbox::{Mailbox, TaskRunner};
 use crate::memory_costs::MemoryCosts;
 use crate::offences::{Offence, Offences};
+use crate::persistent_counters::CopyClock;
 use crate::watchdog::Watchdog;
 use crate::{EngineError, REPLY_TIMEOUT};
 
@@ -30,6 +31,8 @@ pub(crate) struct WorkerPool<W> {
     watchdog: Arc<Watchdog>,
     offences: Mutex<Offences>,
     memory_costs: MemoryCosts,
+    /// By worker.
+    copy_clocks: Vec<Arc<CopyClock>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -45,6 +48,7 @@ impl<W: PoolMember> WorkerPool<W> {
             watchdog: Arc::new(Watchdog::new(workers)),
             offences: Mutex::default(),
             memory_costs: MemoryCosts::default(),
+            copy_clocks: (0..workers).map(|_| Arc::default()).collect(),
         })
     }
 
@@ -65,6 +69,11 @@ impl<W: PoolMember> WorkerPool<W> {
 
     pub(crate) fn mailbox(&self, worker: usize) -> &Mailbox<W> {
         &self.mailboxes[worker]
+    }
+
+    /// When the worker wrote its persistent counters.
+    pub(crate) fn copy_clock(&self, worker: usize) -> &Arc<CopyClock> {
+        &self.copy_clocks[worker]
     }
 
     pub(crate) fn mailboxes(&self) -> &[Mailbox<W>] {
@@ -138,7 +147,7 @@ impl<W: PoolMember> WorkerPool<W> {
 }
 
 /// Waits for an answer that was asked for at `asked`.
-fn wait_for<R>(worker: usize, answer: &Receiver<R>, asked: Instant) -> Result<R, EngineError> {
+pub(crate) fn wait_for<R>(worker: usize, answer: &Receiver<R>, asked: Instant) -> Result<R, EngineError> {
     let left = REPLY_TIMEOUT.saturating_sub(asked.elapsed());
     answer.recv_timeout(left).map_err(|_| EngineError::NoAnswer(worker))
 }

@@ -154,7 +154,8 @@ impl WorkerThread {
             if worked {
                 self.signal_retry.found(now);
             } else {
-                self.workers.iter_mut().for_each(|worker| worker.retry_signals(now, &mut self.signal_retry));
+                let (worked_ns, signal_retry) = (self.worked_ns, &mut self.signal_retry);
+                self.workers.iter_mut().for_each(|worker| worker.retry_signals(now, worked_ns, signal_retry));
             }
             if self.workers.iter().any(Worker::is_active) {
                 self.stay_awake(worked, now);
@@ -287,10 +288,13 @@ impl WorkerThread {
     /// polling time.
     fn idle_step(&mut self, now: u64) -> IdleStep {
         let learned_ns = self.adaptive_poll.ns();
-        let is_posted = self.workers.iter().any(|worker| worker.fabric.deadline_ns().is_some());
+        // One that may have missed its signal is not left alone before that is known.
+        let is_reminding = self.workers.iter().any(|worker| worker.is_reminding_soon(now));
+        let is_posted =
+            is_reminding || self.workers.iter().any(|worker| worker.fabric.deadline_ns().is_some());
         let round = LookRound {
             idle_ns: now.saturating_sub(self.worked_ns),
-            learned_ns,
+            learned_ns: if is_reminding { self.look_max_ns } else { learned_ns },
             max_ns: self.look_max_ns,
             is_posted,
         };

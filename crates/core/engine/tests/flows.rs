@@ -55,7 +55,7 @@ impl ControlPlane {
                 record.port,
                 bytes.clone(),
                 move || {
-                    let execution = Execution::new(metadata, &todo, 0).unwrap();
+                    let execution = Execution::new(announcer.table(), metadata, &todo, 0).unwrap();
                     announcer.execute_next(execution).map_err(|_| DropReason::NoFlow)
                 },
                 move || settler.settle(record.ticket),

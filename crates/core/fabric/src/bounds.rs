@@ -36,6 +36,10 @@ pub const VISIT_BYTES_MAX: u32 = 256 << 10;
 pub const VISIT_COST: u64 = 2048;
 /// Cost of a nanosecond that was measured at one port's memory.
 pub const NS_COST: u64 = 10;
+/// A port rests for this multiple of the time that page faults in its memory took. So they take a quarter of a worker at most.
+pub const FAULT_REST_FACTOR: u64 = 3;
+/// The longest rest in ns.
+pub const FAULT_REST_NS_MAX: u64 = 100_000_000;
 /// Cost of a packet that is taken, decided on and put into one ring, besides its bytes.
 pub const PACKET_COST: u64 = 768;
 /// Cost of each further copy, or segment, besides its bytes.
@@ -84,6 +88,9 @@ pub const LENT_PACKETS_MAX: usize = 4096;
 pub const SERVICE_PACKETS_MAX: u32 = 64;
 /// Bytes of them: one visit's worth.
 pub const SERVICE_BYTES_MAX: u32 = VISIT_BYTES_MAX;
+/// Bytes of packets of any worker that it delivers while page faults are metered: one frame. Each of its pages may be
+/// slow to get.
+pub const SERVICE_METERED_BYTES_MAX: u32 = 64 << 10;
 /// Times that a holder continues at once because packets were queued while it worked. Then its other rings
 /// are next.
 pub const RECLAIMS_MAX: u32 = 2;

@@ -68,7 +68,6 @@ use lasthop_module_api::{BATCH_PACKETS_MAX, Batch, DropReason, Module, Output, P
 
 use board::Board;
 use destinations::Destinations;
-use meter::Metering;
 use reference::{Attempt, PacketCopy, Return};
 use rx::receiver::Receivers;
 use rx::service::{Scratch, Service, Tools};
@@ -158,7 +157,6 @@ pub struct Fabric {
     signals: Vec<Signal>,
     wakes: u64,
     epoch: u32,
-    metering: Metering,
 }
 
 /// The tools of a fabric, and its receivers beside them.
@@ -202,6 +200,10 @@ impl Fabric {
     pub fn begin_visit(&mut self, ring: RingId, now_ns: u64) -> usize {
         self.lap(None);
         self.mark(WorkStage::Other);
+        if self.is_resting(ring.port, now_ns) {
+            self.fetched.len = 0;
+            return 0;
+        }
         let taken = self.senders.fetch(ring, &mut self.fetched);
         self.mark(WorkStage::Parse);
         self.lap_fetched(ring);

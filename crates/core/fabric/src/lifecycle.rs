@@ -17,7 +17,6 @@ use lasthop_module_api::{DropReason, Module, PortId};
 use lasthop_ring::{DeviceRing, RingError};
 
 use crate::bounds::WORKERS_MAX;
-use crate::meter::Metering;
 use crate::rx::receive_ring::ReceiveRing;
 use crate::rx::receiver::Receiver;
 use crate::side_table::Chains;
@@ -108,7 +107,6 @@ impl Fabric {
             segments: Box::new([Segment::default(); crate::bounds::CHAIN_SEGMENTS_MAX]),
             signals: Vec::with_capacity(4 * lasthop_module_api::PORTS_MAX),
             wakes: 0,
-            metering: Metering::default(),
             epoch: 1,
         }
     }

@@ -29,6 +29,21 @@ impl PortCounters {
         words
     }
 
+    /// The counters that [`Self::words`] were; words that are missing count as 0.
+    #[must_use]
+    pub fn from_words(words: &[u64]) -> Self {
+        let (mut counters, mut left) = (Self::default(), words.iter().copied());
+        let mut next = || left.next().unwrap_or(0);
+        counters.plain().into_iter().for_each(|(_, counter)| *counter = next());
+        for reason in DropReason::ALL {
+            counters.rx_drops.count_all(*reason, next());
+        }
+        for reason in DropReason::ALL {
+            counters.tx_drops.count_all(*reason, next());
+        }
+        counters
+    }
+
     /// The names of the words, in order. Another version of the program may have other ones, in another
     /// order.
     pub fn names() -> impl Iterator<Item = String> {
@@ -98,6 +113,8 @@ mod tests {
         assert_eq!(counters.rx_drops.of(DropReason::TooShort), 17);
         assert_eq!(counters.tx_drops.of(DropReason::ALL[REASONS - 1]), PortCounters::WORDS as u64);
         assert_eq!(counters.words().to_vec(), (1..=PortCounters::WORDS as u64).collect::<Vec<_>>());
+        assert_eq!(PortCounters::from_words(&counters.words()), counters);
+        assert_eq!(PortCounters::from_words(&[1]).words().iter().sum::<u64>(), 1, "words are missing");
         assert!(!counters.add_to("rx_drops.moon", 1) && !counters.add_to("too_short", 1));
     }
 

@@ -69,7 +69,9 @@ impl Switch {
     /// The control plane executes actions for a packet, unless it is too late.
     fn execute(&mut self, record: &UpcallRecord, bytes: &[u8], actions: &[Action]) {
         if self.module.begin(record.ticket) {
-            self.module.execute_next(Execution::new(record.metadata, actions, 0).unwrap()).unwrap();
+            self.module
+                .execute_next(Execution::new(self.module.table(), record.metadata, actions, 0).unwrap())
+                .unwrap();
             self.fabric.inject_for(record.port, bytes, Offload::default(), 0).unwrap();
         } else {
             self.fabric.drop_injected(record.port, DropReason::OutOfOrder);
@@ -402,7 +404,10 @@ fn packets_of_the_control_plane_come_back_on_its_own_account() {
     let metadata = Metadata { in_port: 700, ..Metadata::default() };
     for _ in 0..3 {
         let actions = [Action::Userspace(Userspace::default()), Action::Recirc(9)];
-        switch.module.execute_next(Execution::new(metadata, &actions, 0).unwrap()).unwrap();
+        switch
+            .module
+            .execute_next(Execution::new(switch.module.table(), metadata, &actions, 0).unwrap())
+            .unwrap();
         switch.fabric.inject(&frame(2, 1, 60), Offload::default(), 0).unwrap();
         let mut bytes = Vec::new();
         let record = switch.reader.pop(&mut bytes).unwrap();

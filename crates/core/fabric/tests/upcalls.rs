@@ -18,12 +18,12 @@ const LIMITS: UpcallLimits = UpcallLimits { packets: 16, bytes: 200_000, rate: 0
 const REASON: UpcallReason = UpcallReason::Action { flow: 7, step: 2 };
 
 /// Sends every packet to the control plane, cut, and some to port 2 as well.
-struct Asking {
+struct UpcallModule {
     truncate_len_bytes: u32,
     also_forwards: bool,
 }
 
-impl Module for Asking {
+impl Module for UpcallModule {
     fn name(&self) -> &'static str {
         "asking"
     }
@@ -56,15 +56,15 @@ impl Module for Asking {
     fn port_removed(&self, _: PortId) {}
 }
 
-fn fabric(limits: UpcallLimits, module: Asking) -> (Fabric, UpcallReader) {
+fn fabric(limits: UpcallLimits, module: UpcallModule) -> (Fabric, UpcallReader) {
     let mut fabric = Fabric::new(Arc::new(module)).unwrap();
     let (mut writers, reader) = upcalls(1, limits).unwrap();
     fabric.set_upcalls(writers.pop());
     (fabric, reader)
 }
 
-fn whole() -> Asking {
-    Asking { truncate_len_bytes: u32::MAX, also_forwards: false }
+fn whole() -> UpcallModule {
+    UpcallModule { truncate_len_bytes: u32::MAX, also_forwards: false }
 }
 
 fn popped(reader: &mut UpcallReader) -> Vec<(UpcallRecord, Vec<u8>)> {
@@ -184,7 +184,7 @@ fn a_rate_holds_over_time() {
 
 #[test]
 fn copies_go_both_ways_and_are_cut_for_the_control_plane_alone() {
-    let module = Asking { truncate_len_bytes: 50, also_forwards: true };
+    let module = UpcallModule { truncate_len_bytes: 50, also_forwards: true };
     let (mut fabric, mut reader) = fabric(LIMITS, module);
     let mut sender = TestGuest::attach(&mut fabric, 1, everything(), 64, 2048);
     let mut receiver = TestGuest::attach(&mut fabric, 2, everything(), 64, 2048);

@@ -11,11 +11,13 @@ use crate::Mapping;
 pub struct Words {
     start: NonNull<u64>,
     count: usize,
-    _pin: Arc<Mapping>,
+    _pin: Option<Arc<Mapping>>,
 }
 
-// SAFETY: the pin keeps the memory; all access is by atomics, and no reference to it outlives a call.
+// SAFETY: the pin keeps the memory; all access is by atomics, and no reference to it outlives the row.
 unsafe impl Send for Words {}
+// SAFETY: as above.
+unsafe impl Sync for Words {}
 
 impl Words {
     /// `count` words from byte `offset` of `mapping` on; `None` if they do not lie there, aligned.
@@ -28,7 +30,22 @@ impl Words {
         }
         // SAFETY: the whole row lies inside the mapping.
         let start = unsafe { mapping.start().add(offset_bytes) }.cast();
-        Some(Self { start, count, _pin: Arc::clone(mapping) })
+        Some(Self { start, count, _pin: Some(Arc::clone(mapping)) })
+    }
+
+    /// A row without words.
+    #[must_use]
+    pub fn none() -> Self {
+        Self { start: NonNull::dangling(), count: 0, _pin: None }
+    }
+
+    /// The words, for threads that share them. Other processes may write them at any time.
+    #[inline]
+    #[must_use]
+    pub fn atomics(&self) -> &[AtomicU64] {
+        // SAFETY: `new` checked that `count` words lie there, aligned; the pin keeps them as long as the reference lives. All access
+        // is by atomics, which have the layout of the words.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast::<AtomicU64>(), self.count) }
     }
 
     /// Writes the first words; those for which there is no room are left out.
@@ -87,6 +104,9 @@ mod tests {
         row.publish(2, 9);
         row.write_at(usize::MAX, &[5]);
         assert_eq!([row.read(0), row.read(1), row.read(2), row.read(usize::MAX)], [6, 7, 0, 0]);
+        row.atomics()[1].fetch_add(1, Ordering::Relaxed);
+        assert_eq!((row.read(1), row.atomics().len()), (8, 2));
+        assert!(Words::none().atomics().is_empty());
         for (offset, count) in [(4, 1), (4096, 1), (0, 513), (8, 512), (usize::MAX, 1), (0, usize::MAX)] {
             assert!(Words::new(&mapping, offset, count).is_none(), "{offset} {count}");
         }

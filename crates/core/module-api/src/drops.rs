@@ -66,6 +66,12 @@ drop_reasons! {
     ActionBudget = "action_budget", "The flows that it goes through have more actions than are done for one packet.";
     VerdictOverflow = "verdict_overflow", "The module decided more copies than there is room for.";
     OutOfOrder = "out_of_order", "Packets of its flow were with the control plane: as many as may be (256), others passed before it came back (after 50 ms), or one was just being sent when nobody was asked any more.";
+    CtTableFull = "ct_table_full", "The table of connections is full, and none of them may be evicted.";
+    CtPortShare = "ct_port_share", "Packets of its port began as many connections as those of one port may, and none of them may be evicted.";
+    CtZoneLimit = "ct_zone_limit", "The connection's zone has as many connections as its limit allows.";
+    CtNatExhausted = "ct_nat_exhausted", "Address translation has no address and port left for a new connection.";
+    CtTupleTaken = "ct_tuple_taken", "Another connection has the addresses and ports that a new one would have.";
+    CtContended = "ct_contended", "The packet had to be compared with its connection's state, which other workers kept changing.";
 }
 
 #[cfg(test)]
@@ -112,6 +118,12 @@ mod tests {
         "action_budget",
         "verdict_overflow",
         "out_of_order",
+        "ct_table_full",
+        "ct_port_share",
+        "ct_zone_limit",
+        "ct_nat_exhausted",
+        "ct_tuple_taken",
+        "ct_contended",
     ];
 
     #[test]

@@ -169,6 +169,20 @@ pub enum PortKind {
     TransitUplink,
 }
 
+/// A user's rules for the packets of a port, which a module keeps.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PortPolicy {
+    /// Static address: never learned elsewhere, and the only source address accepted from the port (anti-spoofing). `None`: the port
+    /// may send from any.
+    pub mac: Option<Mac>,
+    /// Limits of flooded packets from the port.
+    pub storm: StormLimits,
+    /// VLANs that the port carries.
+    pub vlans: PortVlans,
+    /// Packets between two isolated ports are dropped.
+    pub is_isolated: bool,
+}
+
 /// A port's settings for a module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortSettings {
@@ -176,16 +190,10 @@ pub struct PortSettings {
     pub name: String,
     /// The switch that it belongs to; for the module that tells switches apart, and no other.
     pub switch: SwitchId,
-    /// Static address: never learned elsewhere, and the only source address accepted from the port (anti-spoofing).
-    pub mac: Option<Mac>,
-    /// Limits of flooded frames from the port.
-    pub storm: StormLimits,
+    /// The rules for its packets.
+    pub policy: PortPolicy,
     /// Addresses that may be learned from the port; `None` is the module's default.
     pub macs_max: Option<u32>,
-    /// Which VLANs it carries.
-    pub vlans: PortVlans,
-    /// Frames between two isolated ports are dropped.
-    pub is_isolated: bool,
     /// Its kind.
     pub kind: PortKind,
 }

@@ -1,5 +1,5 @@
 //! The cost of the view, per context switch: two threads on one CPU pass a byte to and fro, with and without the view by
-//! turns.
+//! turns, and with empty programs at the two tracepoints that such a switch passes: the part that no shorter program spares.
 //!
 //! `cargo run --release -p lasthop-sched-view --example switch_cost [ROUNDS]`, as root, on a machine that does nothing
 //! else.
@@ -8,6 +8,7 @@ use std::error::Error;
 use std::io::{Write, pipe};
 use std::time::Instant;
 
+use lasthop_bpf::{Assembler, Btf, Licence, Link, Program, ProgramKind, Register};
 use lasthop_sched_view::{ThreadId, ViewWriter};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
@@ -54,6 +55,20 @@ fn measure(before: impl Fn(ThreadId) + Sync) -> Result<f64, Box<dyn Error>> {
     Ok(ns / f64::from(TRIPS) / SWITCHES_PER_TRIP)
 }
 
+/// Programs that do nothing, attached until they are dropped.
+fn attach_empty() -> Result<Vec<(Program, Link)>, Box<dyn Error>> {
+    let btf = Btf::kernel()?;
+    let attach = |name| -> Result<(Program, Link), Box<dyn Error>> {
+        let kind = ProgramKind::Tracing { btf_id: btf.tracepoint(name)?.btf_id() };
+        let mut code = Assembler::new();
+        code.set(Register::R0, 0).exit();
+        let program = Program::load(kind, Licence::MitOrGpl, "lasthop_empty", &code.finish()?)?;
+        let link = program.attach()?;
+        Ok((program, link))
+    };
+    ["sched_switch", "sched_wakeup"].into_iter().map(attach).collect()
+}
+
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
@@ -62,7 +77,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 fn main() -> Result<(), Box<dyn Error>> {
     let rounds = std::env::args().nth(1).map_or(Ok(ROUNDS), |text| text.parse())?;
     let view = std::sync::Mutex::new(ViewWriter::open()?);
-    let (mut off, mut on, mut tracked) = (Vec::new(), Vec::new(), Vec::new());
+    let [mut off, mut empty, mut on, mut tracked] = [const { Vec::new() }; 4];
     let track = |thread| {
         if let Ok(mut view) = view.lock() {
             let _ = view.track(thread);
@@ -71,15 +86,19 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut out = std::io::stdout();
     for _ in 0..rounds {
         off.push(measure(|_| {})?);
+        let programs = attach_empty()?;
+        empty.push(measure(|_| {})?);
+        drop(programs);
         view.lock().map_err(|_| "poisoned")?.attach()?;
         on.push(measure(|_| {})?);
         tracked.push(measure(track)?);
         view.lock().map_err(|_| "poisoned")?.detach();
         let last = |values: &[f64]| values.last().copied().unwrap_or_default();
-        writeln!(out, "{:.0} {:.0} {:.0}", last(&off), last(&on), last(&tracked))?;
+        writeln!(out, "{:.0} {:.0} {:.0} {:.0}", last(&off), last(&empty), last(&on), last(&tracked))?;
     }
     let more = |with: &[f64]| median(with.iter().zip(&off).map(|(with, without)| with - without).collect());
     writeln!(out, "median ns per context switch: {:.0} without the view", median(off.clone()))?;
+    writeln!(out, "{:+.0} with empty programs", more(&empty))?;
     writeln!(out, "{:+.0} with the view, {:+.0} with both threads tracked", more(&on), more(&tracked))?;
     Ok(())
 }

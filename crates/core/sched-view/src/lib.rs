@@ -28,10 +28,12 @@ mod offsets;
 mod process;
 mod programs;
 mod reader;
+mod rights;
 mod thread;
 mod writer;
 
 pub use offsets::OffsetError;
 pub use reader::ViewReader;
+pub use rights::has_rights;
 pub use thread::{ThreadError, ThreadId};
 pub use writer::{TrackError, TrackedThread, ViewOpenError, ViewWriter};

@@ -4,10 +4,10 @@
 
 use proptest::prelude::*;
 
-use crate::bounds::{NOTIFY_DELAY_MAX_NS, OFFER_NS, TRANSMIT_DELAY_MAX_NS};
+use crate::bounds::{NOTIFY_DELAY_MAX_NS, OFFER_NS, TRANSMIT_DELAY_MAX_NS, WATCH_NS};
 use crate::{
     Activity, CpuState, GuestView, LastOffer, Look, LookRound, Notification, Notify, Occupancy, Occupant,
-    ThreadState, Transmit, TransmitRing, look, notify, occupy, transmit,
+    Reminder, ThreadState, Transmit, TransmitRing, UnansweredSignal, look, notify, occupy, remind, transmit,
 };
 
 const STEPS: usize = 100;
@@ -121,6 +121,22 @@ proptest! {
                     }
                 }
             }
+        }
+    }
+
+    /// A signal is followed by another one, or by the end of the watch; a guest is never watched for longer.
+    #[test]
+    fn a_signal_that_is_not_answered_is_settled_in_time(steps in steps()) {
+        let mut age_ns = 0;
+        for step in steps {
+            let reminder = remind(UnansweredSignal { age_ns }, step.guest.as_ref());
+            prop_assert!(age_ns < WATCH_NS || reminder != Reminder::Watch);
+            let is_seen_awake = step.guest.is_some_and(|guest| guest.is_known() && !guest.is_blocked());
+            prop_assert!(!is_seen_awake || reminder != Reminder::Signal);
+            if reminder != Reminder::Watch {
+                break;
+            }
+            age_ns += step.pause_ns;
         }
     }
 

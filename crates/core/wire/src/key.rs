@@ -17,11 +17,17 @@
 //!  15     target link-layer address : 48
 //!  16     MPLS entry 0 : 32       entry 1 : 32
 //!  17     MPLS entry 2 : 32       0
+//!  18     ct state : 8 | original protocol : 8 | zone : 16 | ct mark : 32
+//!  19-20  ct labels : 128
+//!  21     original source port : 16 | destination port : 16 | 0 : 32
+//!  22     original IPv4 source : 32 | destination : 32; or
+//!  22-25  original IPv6 source : 128 | destination : 128
 //! ```
 //!
 //! An IPv4 packet fills the first eight words, a cache line; absent fields are zero. As in the Open vSwitch
 //! datapath, ICMP type and code are in the place of ports, the ARP operation in that of the IP protocol, and
-//! bit 12 of a TCI says that there is a tag.
+//! bit 12 of a TCI says that there is a tag. The last eight words are connection tracking's ([`CtWords`]): zero until
+//! an action `ct` has seen the packet.
 
 mod extract;
 mod mini_key;
@@ -30,7 +36,11 @@ pub use extract::{Offsets, extract, ipv6_transport};
 pub use mini_key::{MINI_KEY4_WORDS, MINI_KEY6_WORDS, MiniKey};
 
 /// Words of a key.
-pub const KEY_WORDS: usize = 18;
+pub const KEY_WORDS: usize = CT_WORD + CT_WORDS;
+/// Words of a key about connection tracking.
+pub const CT_WORDS: usize = 8;
+/// The first of them.
+pub const CT_WORD: usize = 18;
 /// Words that may differ from zero unless there is IPv6, ARP, MPLS or a service header.
 pub const KEY_WORDS_SHORT: usize = 8;
 /// Bit 12 of a TCI in a key: there is a tag.
@@ -134,6 +144,34 @@ pub mod nsh_field {
     pub const CONTEXT: WideField = WideField { word: 9 };
 }
 
+/// The fields of connection tracking.
+pub mod ct_field {
+    use super::{Field, WideField};
+
+    /// State bits (`OVS_CS_F_*`); 0 is untracked.
+    pub const STATE: Field = Field { word: 18, shift: 56, bits: 8 };
+    /// Protocol of the original direction; 0 is none.
+    pub const PROTO: Field = Field { word: 18, shift: 48, bits: 8 };
+    /// Zone.
+    pub const ZONE: Field = Field { word: 18, shift: 32, bits: 16 };
+    /// Mark.
+    pub const MARK: Field = Field { word: 18, shift: 0, bits: 32 };
+    /// Labels, the first byte highest.
+    pub const LABELS: WideField = WideField { word: 19 };
+    /// Source port of the original direction, or ICMP type.
+    pub const TP_SRC: Field = Field { word: 21, shift: 48, bits: 16 };
+    /// Destination port of the original direction, or ICMP code.
+    pub const TP_DST: Field = Field { word: 21, shift: 32, bits: 16 };
+    /// Source of the original direction, IPv4.
+    pub const IPV4_SRC: Field = Field { word: 22, shift: 32, bits: 32 };
+    /// Destination of the original direction, IPv4.
+    pub const IPV4_DST: Field = Field { word: 22, shift: 0, bits: 32 };
+    /// Source of the original direction, IPv6.
+    pub const IPV6_SRC: WideField = WideField { word: 22 };
+    /// Destination of the original direction, IPv6.
+    pub const IPV6_DST: WideField = WideField { word: 24 };
+}
+
 impl Field {
     /// Its lowest bits set: the mask of an exact match, and the largest value.
     #[inline]
@@ -201,6 +239,28 @@ impl Key {
     }
 }
 
+/// A key's words about connection tracking, which a packet carries from action to action; all zero is untracked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CtWords(pub [u64; CT_WORDS]);
+
+impl CtWords {
+    /// Those of a key.
+    #[must_use]
+    pub fn of(key: &Key) -> Self {
+        let mut words = Self::default();
+        words.0.copy_from_slice(&key.0[CT_WORD..]);
+        words
+    }
+
+    /// A key that has them, and nothing else.
+    #[must_use]
+    pub fn to_key(&self) -> Key {
+        let mut key = Key::default();
+        key.0[CT_WORD..].copy_from_slice(&self.0);
+        key
+    }
+}
+
 /// The first header of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LinkLayer {
@@ -226,6 +286,8 @@ pub struct Metadata {
     pub in_port: u16,
     /// Its first header.
     pub link: LinkLayer,
+    /// Its connection.
+    pub ct: CtWords,
 }
 
 #[cfg(test)]
@@ -261,6 +323,25 @@ mod tests {
             key.put(field, value);
         }
         assert_eq!(key.0[8..12], [0x0102_0304_0000_0005, u64::MAX, u64::MAX, 0]);
+    }
+
+    #[test]
+    fn no_two_fields_of_connection_tracking_share_a_bit() {
+        use ct_field::{
+            IPV4_DST, IPV4_SRC, IPV6_DST, IPV6_SRC, LABELS, MARK, PROTO, STATE, TP_DST, TP_SRC, ZONE,
+        };
+        let (mut key, mut four) = (Key::default(), Key::default());
+        for (field, value) in [STATE, PROTO, ZONE, MARK, TP_SRC, TP_DST].into_iter().zip(1..) {
+            key.put(field, value);
+        }
+        for (field, value) in [LABELS, IPV6_SRC, IPV6_DST].into_iter().zip(7..) {
+            key.put_wide(field, value);
+        }
+        let words = CtWords([0x0102_0003_0000_0004, 0, 7, 0x0005_0006_0000_0000, 0, 8, 0, 9]);
+        assert_eq!((CtWords::of(&key), words.to_key()), (words, key));
+        four.put(IPV4_SRC, 1);
+        four.put(IPV4_DST, 2);
+        assert_eq!(CtWords::of(&four).0[4], 0x1_0000_0002);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 use crate::support::{TestSwitch, config, eventually, frame, receive, send};
 use lasthop_engine::PortState;
 use lasthop_frontend::GuestOptions;
-use lasthop_module_api::{DropReason, Mac};
+use lasthop_module_api::{DropReason, Mac, PortPolicy};
 use lasthop_vhost::features;
 
 #[test]
@@ -99,7 +99,7 @@ fn a_stream_keeps_its_order_and_loses_nothing_that_is_not_counted() {
 fn a_port_with_an_address_of_its_own_tells_and_enforces_it() {
     let mut switch = TestSwitch::start("bridge", WORKERS);
     let mac = Mac([2, 0, 0, 0, 0, 1]);
-    let settings = lasthop_engine::PortConfig { mac: Some(mac), mtu: Some(1400), ..config("one") };
+    let settings = lasthop_engine::PortConfig { policy: own(mac), mtu: Some(1400), ..config("one") };
     let (port, mut one) =
         switch.attach(settings, GuestOptions { mac: [2, 0, 0, 0, 0, 9], ..GuestOptions::default() });
     assert_eq!(one.mac(), mac.0, "the guest is told its address");
@@ -108,7 +108,7 @@ fn a_port_with_an_address_of_its_own_tells_and_enforces_it() {
     eventually("the spoofed frame is dropped", || {
         switch.port(port).counters.rx_drops.of(DropReason::SourceSpoofed) == 1
     });
-    let taken = lasthop_engine::PortConfig { mac: Some(mac), ..config("two") };
+    let taken = lasthop_engine::PortConfig { policy: own(mac), ..config("two") };
     assert!(switch.engine.add_port(taken).unwrap_err().to_string().contains("02:00:00:00:00:01"));
     switch.assert_conserved();
 }
@@ -397,4 +397,8 @@ fn a_link_goes_down_and_up_under_a_guest_and_what_waits_for_it_goes() {
     switch.assert_conserved();
     switch.engine.remove_port(other_port).unwrap();
     assert!(switch.engine.change_port(other_port, config("other")).is_err(), "it is gone");
+}
+
+fn own(mac: Mac) -> PortPolicy {
+    PortPolicy { mac: Some(mac), ..PortPolicy::default() }
 }

@@ -10,6 +10,8 @@ mod lifecycle;
 mod rings;
 mod stalls;
 
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
 use lasthop_engine::{PortState, PortStats};
 use lasthop_frontend::{Guest, GuestOptions};
 use lasthop_module_api::PortId;
@@ -25,6 +27,15 @@ const OTHER: u8 = 2;
 const BAD: u8 = 3;
 const THIRD: u8 = 4;
 
+/// All scenes of this process; the one that has to be without others is its only writer.
+static STAGE: RwLock<()> = RwLock::new(());
+
+/// A scene's part of the stage.
+enum Turn {
+    Beside(#[expect(dead_code)] RwLockReadGuard<'static, ()>),
+    Alone(#[expect(dead_code)] RwLockWriteGuard<'static, ()>),
+}
+
 /// A switch with two guests that talk to each other.
 struct Scene {
     switch: TestSwitch,
@@ -36,10 +47,21 @@ struct Scene {
     sent_alone: u32,
     /// Frames of the bad guest that `other` received, not looked at yet.
     held: std::collections::VecDeque<Vec<u8>>,
+    /// The last field: the switch has ended when the next turn begins.
+    _turn: Turn,
 }
 
 impl Scene {
     fn new() -> Self {
+        Self::set(Turn::Beside(STAGE.read().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    /// While no other scene of this process unmaps memory, or takes the CPU.
+    fn alone() -> Self {
+        Self::set(Turn::Alone(STAGE.write().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    fn set(turn: Turn) -> Self {
         let mut switch = TestSwitch::start("bridge", WORKERS);
         let (first, one) = switch.attach(config("one"), GuestOptions::default());
         let (second, other) = switch.attach(config("other"), GuestOptions::default());
@@ -51,6 +73,7 @@ impl Scene {
             sent: 0,
             sent_alone: 0,
             held: Default::default(),
+            _turn: turn,
         };
         scene.talk();
         scene

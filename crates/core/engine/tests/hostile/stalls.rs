@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use lasthop_module_api::DropReason;
+use lasthop_module_api::{DropReason, PortPolicy};
 
 use super::*;
 
@@ -105,7 +105,8 @@ fn a_sender_without_mercy_does_not_cost_others_their_packets() {
 fn a_broadcast_storm_beyond_its_limit_reaches_nobody() {
     let mut scene = Scene::new();
     let storm = lasthop_module_api::StormLimits { broadcast: 100, ..Default::default() };
-    let settings = lasthop_engine::PortConfig { storm, ..config("bad") };
+    let settings =
+        lasthop_engine::PortConfig { policy: PortPolicy { storm, ..PortPolicy::default() }, ..config("bad") };
     let (port, mut bad) = scene.switch.attach(settings, GuestOptions::default());
     let mut broadcast = frame(0xff, BAD, 0, 200);
     broadcast[..6].fill(0xff);

@@ -4,7 +4,7 @@ use arrayvec::ArrayVec;
 use lasthop_module_api::{BATCH_PACKETS_MAX, DropReason, IMAGE_BYTES};
 use lasthop_sync::CombiningGuard;
 
-use crate::bounds::{RECLAIMS_MAX, SERVICE_BYTES_MAX, SERVICE_PACKETS_MAX};
+use crate::bounds::{RECLAIMS_MAX, SERVICE_BYTES_MAX, SERVICE_METERED_BYTES_MAX, SERVICE_PACKETS_MAX};
 use crate::counters::Drops;
 use crate::frame::shape;
 use crate::reference::{Attempt, Delivered, Outcome, PacketCopy, PacketRef, Return, Waiting};
@@ -351,7 +351,8 @@ impl<'a, 't> Service<'a, 't> {
     }
 
     /// Delivers waiting and queued packets, in order, as far as there are buffers. Other workers' packets are
-    /// bounded. True if nothing is ahead of this worker's next packet.
+    /// bounded, and while metered this worker's, too: each may cost page faults. True if nothing is ahead of this worker's
+    /// next packet.
     #[inline]
     pub(crate) fn serve(&mut self) -> bool {
         self.claim.unserved = false;
@@ -362,13 +363,15 @@ impl<'a, 't> Service<'a, 't> {
     }
 
     fn serve_waiting(&mut self) -> bool {
-        let mut budget = Budget { packets: SERVICE_PACKETS_MAX, bytes: SERVICE_BYTES_MAX };
+        let is_metered = self.tools.senders.is_metered();
+        let bytes = if is_metered { SERVICE_METERED_BYTES_MAX } else { SERVICE_BYTES_MAX };
+        let mut budget = Budget { packets: SERVICE_PACKETS_MAX, bytes };
         loop {
             let left = self.claim.waiting() == 0;
             let next = if left { self.claim.dequeue() } else { self.claim.pop() };
             let Some(waiting) = next else { return self.claim.is_clear() };
-            let own = self.tools.senders.owns(waiting.packet);
-            if !own && !budget.spend(waiting.header.frame_len_bytes()) {
+            let is_bounded = is_metered || !self.tools.senders.owns(waiting.packet);
+            if is_bounded && !budget.spend(waiting.header.frame_len_bytes()) {
                 self.claim.put_back(waiting);
                 self.claim.unserved = true;
                 return false;
@@ -386,6 +389,9 @@ impl<'a, 't> Service<'a, 't> {
         if !self.claim.is_open() {
             self.finish(waiting, Outcome::Drop(DropReason::PortDown));
             return true;
+        }
+        if self.tools.senders.is_metered() {
+            self.tools.senders.lap_waiting(waiting.packet, self.place.id.port, self.tools.segments);
         }
         let copy = waiting.copy();
         let mut delivered = Delivered::default();

@@ -6,7 +6,10 @@
 
 use lasthop_module_api::BATCH_PACKETS_MAX;
 
-use crate::bounds::{COPY_COST, PACKET_COST, PIECE_COST, VISIT_COST, VISIT_COST_MAX};
+use crate::bounds::{
+    COPY_COST, FAULT_REST_FACTOR, FAULT_REST_NS_MAX, NS_COST, PACKET_COST, PIECE_COST, VISIT_COST,
+    VISIT_COST_MAX,
+};
 use crate::reference::Delivered;
 
 /// The account of one port's transmit side at its worker.
@@ -22,6 +25,9 @@ pub(crate) struct Charge {
     packets_max: usize,
     /// Cost of a visit after which that changes; 0 as long as it is to grow.
     cost_max: u64,
+    /// Page faults' rest that has not begun, in ns, and the end of the one that has.
+    rest_due_ns: u64,
+    rest_until_ns: u64,
 }
 
 impl Default for Charge {
@@ -33,6 +39,8 @@ impl Default for Charge {
             taken: 0,
             packets_max: BATCH_PACKETS_MAX,
             cost_max: VISIT_COST_MAX,
+            rest_due_ns: 0,
+            rest_until_ns: 0,
         }
     }
 }
@@ -92,6 +100,23 @@ impl Charge {
         self.add_bytes(delivered.bytes << u32::from(delivered.csum_completed > 0));
     }
 
+    /// Page faults in the port's memory took this time. Cost alone does not protect others: a round without packets of theirs is
+    /// short, so debts are soon paid, and the next packet of others meets the next faults.
+    pub(crate) fn add_faults(&mut self, ns: u64) {
+        self.total += NS_COST * ns;
+        self.rest_due_ns = (self.rest_due_ns + FAULT_REST_FACTOR * ns).min(FAULT_REST_NS_MAX);
+    }
+
+    /// Nothing is to be taken from the port before, since page faults in its memory took long; it is `now_ns`.
+    pub(crate) fn rest_until_ns(&mut self, now_ns: u64) -> u64 {
+        if self.rest_due_ns > 0 {
+            let from_ns = self.rest_until_ns.max(now_ns);
+            self.rest_until_ns =
+                (from_ns + std::mem::take(&mut self.rest_due_ns)).min(now_ns + FAULT_REST_NS_MAX);
+        }
+        self.rest_until_ns
+    }
+
     /// The cost since the last call.
     #[inline]
     pub(crate) fn take(&mut self) -> u64 {
@@ -115,6 +140,20 @@ mod tests {
         charge.taken(1);
         charge.add_bytes(100 * VISIT_COST_MAX);
         assert_eq!(charge.begin_visit(), 1, "a packet is not divided");
+    }
+
+    #[test]
+    fn page_faults_are_followed_by_a_rest_of_thrice_their_time() {
+        let mut charge = Charge::default();
+        assert_eq!(charge.rest_until_ns(1000), 0);
+        charge.add_faults(50);
+        assert_eq!(charge.rest_until_ns(2000), 2000 + 50 * FAULT_REST_FACTOR);
+        charge.add_faults(10);
+        charge.add_faults(10);
+        assert_eq!(charge.rest_until_ns(2050), 2000 + 70 * FAULT_REST_FACTOR, "one after the other");
+        charge.add_faults(u64::from(u32::MAX));
+        assert_eq!(charge.rest_until_ns(4000), 4000 + FAULT_REST_NS_MAX, "it has an end");
+        assert_eq!(charge.take(), NS_COST * (70 + u64::from(u32::MAX)));
     }
 
     #[test]

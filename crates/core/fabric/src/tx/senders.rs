@@ -10,6 +10,7 @@ use crate::board::Board;
 use crate::bounds::{LENT_PACKETS_MAX, WAITING_SHARE_QUARTERS};
 use crate::counters::HandoffCounters;
 use crate::frame::Source;
+use crate::meter::Metering;
 use crate::reference::{Attempt, Delivered, Outcome, PacketRef, Return};
 use crate::side_table::{Chains, SegmentBuffer};
 use crate::stages::Stages;
@@ -41,6 +42,8 @@ pub(crate) struct Senders {
     pub(crate) taps: Option<Box<Taps>>,
     /// The profile here, if any.
     pub(crate) stages: Stages,
+    /// Of visits that are metered.
+    pub(crate) metering: Metering,
     /// Of the port `internal`, at its home.
     pub(super) accounts: InjectedFrames,
 }
@@ -67,6 +70,7 @@ impl Senders {
             handoffs,
             taps,
             stages: Stages::default(),
+            metering: Metering::default(),
             accounts,
         }
     }

@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use lasthop_module_api::{DropReason, IMAGE_BYTES, PortId, Upcall, UpcallReason};
 use lasthop_sync::{RecordReader, RecordWriter, records};
-use lasthop_wire::key::LinkLayer;
+use lasthop_wire::key::{CT_WORDS, CtWords, LinkLayer};
 use lasthop_wire::{Metadata, Offload, Segmentation, Sum};
 
 use crate::Fabric;
@@ -37,7 +37,9 @@ use crate::side_table::SegmentBuffer;
 use crate::upcall::line::UpcallLine;
 
 /// Bytes in front of a record's frame: the packet's metadata.
-const PREFIX_BYTES: usize = 28;
+const PREFIX_BYTES: usize = NUMBERS_BYTES + 8 * CT_WORDS;
+/// Those of them that are numbers of 32 bits.
+const NUMBERS_BYTES: usize = 28;
 const MISS: u64 = 0;
 const ACTION: u64 = 1;
 const SECOND_NS: u64 = 1_000_000_000;
@@ -109,18 +111,23 @@ impl UpcallRecord {
     }
 
     fn prefix(&self) -> [u8; PREFIX_BYTES] {
-        let Metadata { recirc_id, dp_hash, priority, mark, link, .. } = self.metadata;
+        let Metadata { recirc_id, dp_hash, priority, mark, link, ct, .. } = self.metadata;
         let mut bytes = [0; PREFIX_BYTES];
         let numbers =
             [recirc_id, dp_hash, priority, mark, self.ticket, u32::from(self.origin), number_of(link)];
-        for (place, number) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(numbers) {
+        let (first, rest) = bytes.split_at_mut(NUMBERS_BYTES);
+        for (place, number) in first.as_chunks_mut::<4>().0.iter_mut().zip(numbers) {
             *place = number.to_ne_bytes();
+        }
+        for (place, word) in rest.as_chunks_mut::<8>().0.iter_mut().zip(ct.0) {
+            *place = word.to_ne_bytes();
         }
         bytes
     }
 
     fn of([first, second]: [u64; 2], prefix: &[u8]) -> Self {
-        let mut numbers = prefix.as_chunks::<4>().0.iter().map(|bytes| u32::from_ne_bytes(*bytes));
+        let (first_part, rest) = prefix.split_at_checked(NUMBERS_BYTES).unwrap_or_default();
+        let mut numbers = first_part.as_chunks::<4>().0.iter().map(|bytes| u32::from_ne_bytes(*bytes));
         let mut next = || numbers.next().unwrap_or(0);
         let [recirc_id, dp_hash, priority, mark, ticket, origin, link] = std::array::from_fn(|_| next());
         let origin = origin as u16;
@@ -128,8 +135,11 @@ impl UpcallRecord {
             ACTION => UpcallReason::Action { flow: second as u32, step: (first >> 8) as u16 },
             _ => UpcallReason::Miss,
         };
-        let in_port = (first >> 24) as u16;
-        let metadata = Metadata { recirc_id, dp_hash, priority, mark, in_port, link: link_of(link) };
+        let (in_port, mut ct) = ((first >> 24) as u16, CtWords::default());
+        for (word, bytes) in ct.0.iter_mut().zip(rest.as_chunks::<8>().0) {
+            *word = u64::from_ne_bytes(*bytes);
+        }
+        let metadata = Metadata { recirc_id, dp_hash, priority, mark, in_port, link: link_of(link), ct };
         let (worker, port) = ((first >> 40) as u8, PortId((first >> 48) as u16));
         Self { reason, port, metadata, worker, len_bytes: (second >> 32) as u32, ticket, origin }
     }
@@ -484,9 +494,9 @@ mod tests {
     #[test]
     fn a_record_survives_its_words() {
         for reason in [UpcallReason::Miss, UpcallReason::Action { flow: u32::MAX, step: 0xabcd }] {
-            let link = LinkLayer::None(0x894f);
+            let (link, ct) = (LinkLayer::None(0x894f), CtWords([1, 2, 3, 4, 5, 6, 7, u64::MAX]));
             let metadata =
-                Metadata { recirc_id: 1, dp_hash: u32::MAX, priority: 3, mark: 4, in_port: 1023, link };
+                Metadata { recirc_id: 1, dp_hash: u32::MAX, priority: 3, mark: 4, in_port: 1023, link, ct };
             let (port, len_bytes) = (PortId(1022), u32::MAX);
             let (worker, ticket, origin) = (15, 0x1_0007, 0xfedc);
             let record = UpcallRecord { reason, port, metadata, worker, len_bytes, ticket, origin };

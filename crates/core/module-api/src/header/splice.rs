@@ -40,6 +40,27 @@ impl Header {
         Ok(())
     }
 
+    /// Puts `bytes` in the place of the `count` bytes of payload from `at` on. The image has to be of the whole frame. Offsets of
+    /// headers and checksums, which are in front of the payload, stay.
+    ///
+    /// # Errors
+    /// [`DropReason::ActionImpossible`] if the image is not whole, or not that long; [`DropReason::TooLong`] if it would be too long.
+    /// Nothing has changed then.
+    pub fn replace(&mut self, at: usize, count: usize, bytes: &[u8]) -> Result<(), DropReason> {
+        let (len, end) = (usize::from(self.len), at + count);
+        if self.covers_bytes() != self.frame_len || end > len {
+            return Err(DropReason::ActionImpossible);
+        }
+        let new_len = len - count + bytes.len();
+        if new_len > IMAGE_BYTES {
+            return Err(DropReason::TooLong);
+        }
+        self.bytes.copy_within(end..len, at + bytes.len());
+        self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
+        self.len = new_len as u16; // at most IMAGE_BYTES
+        Ok(())
+    }
+
     fn check_splice(&self, at: usize, end: usize) -> Result<(), DropReason> {
         if end > usize::from(self.len) || at > end {
             return Err(DropReason::ActionImpossible);
@@ -65,6 +86,20 @@ mod tests {
 
     use super::*;
     use crate::header::CSUM;
+
+    #[test]
+    fn payload_is_replaced_by_more_or_less_of_it() {
+        let mut header = Header::new(&[7; 60], 60, CSUM);
+        header.bytes_mut()[54..].copy_from_slice(b"abcdef");
+        assert_eq!(header.replace(55, 2, b"12345"), Ok(()));
+        assert_eq!((&header.bytes()[53..], header.frame_len_bytes()), (&b"\x07a12345def"[..], 63));
+        assert_eq!(header.replace(54, 9, b"x"), Ok(()));
+        assert_eq!((&header.bytes()[54..], header.offload), (&b"x"[..], CSUM));
+        assert_eq!(header.replace(54, 2, b""), Err(DropReason::ActionImpossible));
+        assert_eq!(header.replace(54, 1, &[0; IMAGE_BYTES]), Err(DropReason::TooLong));
+        let mut part = Header::new(&[7; 60], 61, CSUM);
+        assert_eq!(part.replace(54, 1, b"y"), Err(DropReason::ActionImpossible));
+    }
 
     #[test]
     fn inserted_bytes_can_be_removed() {

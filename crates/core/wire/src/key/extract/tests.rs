@@ -1,10 +1,17 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::key::Field;
+use crate::key::{CtWords, Field};
 
-const METADATA: Metadata =
-    Metadata { recirc_id: 1, dp_hash: 2, priority: 3, mark: 4, in_port: 5, link: LinkLayer::Ethernet };
+const METADATA: Metadata = Metadata {
+    recirc_id: 1,
+    dp_hash: 2,
+    priority: 3,
+    mark: 4,
+    in_port: 5,
+    link: LinkLayer::Ethernet,
+    ct: CtWords([6, 7, 8, 9, 10, 11, 12, 13]),
+};
 
 fn key_of(head: &[u8]) -> (Key, Offsets) {
     let mut key = Key([u64::MAX; super::super::KEY_WORDS]);
@@ -39,7 +46,7 @@ fn metadata_and_addresses_have_their_places() {
     use field::*;
     assert_eq!(fields(&key, [RECIRC_ID, DP_HASH, PRIORITY, MARK, IN_PORT]), [1, 2, 3, 4, 5]);
     assert_eq!(fields(&key, [ETH_DST, ETH_SRC, ETH_TYPE]), [0xa001_0203_0405, 0xb007_0809_0a0b, 0x88b5]);
-    assert_eq!((&key.0[4..], offsets), (&[0; 14][..], Offsets { network: 14, transport: 0 }));
+    assert_eq!((&key.0[4..CT_WORD], offsets), (&[0; 14][..], Offsets { network: 14, transport: 0 }));
 }
 
 #[test]
@@ -228,6 +235,7 @@ proptest! {
         let ethertype = key.ethertype();
         let is_long = matches!(ethertype, ETHERTYPE_IPV6 | ETHERTYPE_ARP | ETHERTYPE_RARP | ETHERTYPE_NSH)
             || ETHERTYPES_MPLS.contains(&ethertype);
-        prop_assert!(is_long || key.0[super::super::KEY_WORDS_SHORT..].iter().all(|word| *word == 0));
+        prop_assert!(is_long || key.0[super::super::KEY_WORDS_SHORT..CT_WORD].iter().all(|word| *word == 0));
+        prop_assert_eq!(CtWords::of(&key), METADATA.ct);
     }
 }

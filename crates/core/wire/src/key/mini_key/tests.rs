@@ -11,6 +11,7 @@ const METADATA: Metadata = Metadata {
     mark: 4,
     in_port: 5,
     link: super::super::LinkLayer::Ethernet,
+    ct: super::super::CtWords([0; super::super::CT_WORDS]),
 };
 
 fn key_of(head: &[u8]) -> Key {
@@ -20,9 +21,9 @@ fn key_of(head: &[u8]) -> Key {
 }
 
 /// A packet's mini key, as it is tested: its key, the key of the masked mini key, and TCP flags.
-type Told = (Key, Key, u16);
+type KeyParts = (Key, Key, u16);
 
-fn told4(head: &[u8], mask: &Key) -> Option<Told> {
+fn told4(head: &[u8], mask: &Key) -> Option<KeyParts> {
     let mini_key = MiniKey::<MINI_KEY4_WORDS>::of(head)?;
     Some((
         key4(mini_key),
@@ -31,7 +32,7 @@ fn told4(head: &[u8], mask: &Key) -> Option<Told> {
     ))
 }
 
-fn told6(head: &[u8], mask: &Key) -> Option<Told> {
+fn told6(head: &[u8], mask: &Key) -> Option<KeyParts> {
     let mini_key = MiniKey::<MINI_KEY6_WORDS>::of(head)?;
     Some((
         key6(mini_key),
@@ -108,7 +109,7 @@ fn any_packet() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-fn check(packet: &[u8], mask: &Key, told: Option<Told>) -> Result<(), TestCaseError> {
+fn check(packet: &[u8], mask: &Key, told: Option<KeyParts>) -> Result<(), TestCaseError> {
     let Some((whole, masked, flags)) = told else { return Ok(()) };
     let key = key_of(packet);
     prop_assert_eq!(whole, key);

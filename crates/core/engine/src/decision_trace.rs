@@ -1,0 +1,110 @@
+//! The last decisions of policies, for people who ask why a thread looked, slept or signalled.
+
+use std::collections::VecDeque;
+
+use lasthop_module_api::PortId;
+use lasthop_sched::GuestView;
+
+/// Entries of one worker: some seconds of a guest that is not busy, and 16 KiB.
+pub const TRACE_ENTRIES_MAX: usize = 256;
+
+/// A decision of a policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PolicyDecision {
+    /// Look: polled on, since the guest runs on another CPU.
+    LookPoll,
+    /// Look: gave the CPU to the guest, which waits for it.
+    LookYield,
+    /// Look: armed the rings.
+    LookSleep,
+    /// Look: went by the learned time, since the guest is not seen.
+    LookUnseen,
+    /// Yield: offered the CPU.
+    Offer,
+    /// Second signal: sent, since the guest sleeps.
+    SecondSignal,
+    /// Second signal: none, since the guest runs or waits for a CPU.
+    NoSecondSignal,
+}
+
+/// A decision, and its repetitions without another one in between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TracedDecision {
+    /// When it was made first, in ns since the engine started.
+    pub first_ns: u64,
+    /// When it was made last.
+    pub last_ns: u64,
+    /// How often it was made.
+    pub times: u64,
+    /// The decision.
+    pub decision: PolicyDecision,
+    /// The port whose guest it was about, if it was about one.
+    pub port: Option<PortId>,
+    /// The guest's threads when it was made first, if they were seen.
+    pub guest: Option<GuestView>,
+}
+
+/// A worker's trace. Without a view it has no memory and stays empty.
+#[derive(Debug, Default)]
+pub(crate) struct DecisionTrace(VecDeque<TracedDecision>);
+
+impl DecisionTrace {
+    /// There will be decisions.
+    pub(crate) fn begin(&mut self) {
+        self.0.reserve_exact(TRACE_ENTRIES_MAX.saturating_sub(self.0.len()));
+    }
+
+    /// Enters a decision; the oldest one makes room.
+    pub(crate) fn enter(
+        &mut self,
+        now_ns: u64,
+        decision: PolicyDecision,
+        port: Option<PortId>,
+        guest: Option<GuestView>,
+    ) {
+        if let Some(last) = self.0.back_mut().filter(|last| (last.decision, last.port) == (decision, port)) {
+            (last.last_ns, last.times) = (now_ns, last.times + 1);
+            return;
+        }
+        if self.0.len() >= TRACE_ENTRIES_MAX {
+            self.0.pop_front();
+        }
+        self.0.push_back(TracedDecision {
+            first_ns: now_ns,
+            last_ns: now_ns,
+            times: 1,
+            decision,
+            port,
+            guest,
+        });
+    }
+
+    /// The entries, the oldest first.
+    pub(crate) fn entries(&self) -> Vec<TracedDecision> {
+        self.0.iter().copied().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn repetitions_are_one_entry_and_the_oldest_entries_go() {
+        let mut trace = DecisionTrace::default();
+        trace.begin();
+        let room = trace.0.capacity();
+        for now_ns in 0..3 {
+            trace.enter(now_ns, PolicyDecision::LookPoll, Some(PortId(1)), None);
+        }
+        let entry = trace.entries()[0];
+        assert_eq!((entry.first_ns, entry.last_ns, entry.times, trace.entries().len()), (0, 2, 3, 1));
+        for number in 0..2 * TRACE_ENTRIES_MAX as u64 {
+            let port = Some(PortId((number % 2) as u16));
+            trace.enter(number + 10, PolicyDecision::LookSleep, port, None);
+        }
+        assert_eq!(trace.entries().len(), TRACE_ENTRIES_MAX);
+        assert_eq!(trace.entries()[0].first_ns, 10 + TRACE_ENTRIES_MAX as u64);
+        assert_eq!(trace.0.capacity(), room, "it takes no more memory");
+    }
+}

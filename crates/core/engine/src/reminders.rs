@@ -1,0 +1,85 @@
+//! Second signals of a worker by the state of the host's scheduler, where that can be seen.
+
+use lasthop_fabric::RingId;
+use lasthop_ring::SignalRetry;
+use lasthop_sched::bounds::{REACTION_NS, SETTLE_NS};
+use lasthop_sched::{Reminder, UnansweredSignal};
+
+use crate::worker::Worker;
+
+impl Worker {
+    /// There were no packets since `worked_ns`: if the guest that was signalled last has not reacted, it is signalled once more.
+    /// With a view that is if it sleeps. Without one it is if it has had time to react, and if that has been worth it.
+    #[inline]
+    pub(crate) fn retry_signals(&mut self, now: u64, worked_ns: u64, signal_retry: &mut SignalRetry) {
+        if self.scheduling.reminds() {
+            self.remind(now, worked_ns, signal_retry);
+        } else if let Some(ring) = self.signals.take_called(now) {
+            self.retry_if_unanswered(ring, now, signal_retry);
+        }
+    }
+
+    /// Whether a guest was signalled a moment ago, and may be signalled again soon.
+    pub(crate) fn is_reminding_soon(&self, now: u64) -> bool {
+        self.scheduling.reminds()
+            && self.signals.called().is_some_and(|(_, at_ns)| now.saturating_sub(at_ns) < SETTLE_NS)
+    }
+
+    fn remind(&mut self, now: u64, worked_ns: u64, signal_retry: &mut SignalRetry) {
+        self.scheduling.note_answer(worked_ns);
+        let Some((ring, at_ns)) = self.signals.called() else { return };
+        let age_ns = now.saturating_sub(at_ns);
+        if age_ns < SETTLE_NS || self.is_quiesced() {
+            return; // another process may have the ring
+        }
+        match self.scheduling.remind(UnansweredSignal { age_ns }, ring.port) {
+            Reminder::Watch => self.spare(ring, (now, at_ns)),
+            Reminder::GiveUp => {
+                self.spare(ring, (now, at_ns));
+                self.signals.forget_called();
+            }
+            Reminder::Signal => {
+                self.signals.forget_called();
+                self.signal_sleeper(ring, now);
+            }
+            Reminder::SignalByTrust => {
+                self.signals.forget_called();
+                self.retry_if_unanswered(ring, now, signal_retry);
+            }
+        }
+    }
+
+    /// The guest, which was signalled at `at_ns`, is awake: notes once that a guess would signal it by now.
+    fn spare(&mut self, ring: RingId, (now, at_ns): (u64, u64)) {
+        if now.saturating_sub(at_ns) < REACTION_NS || !self.scheduling.is_guess_due(at_ns) {
+            return;
+        }
+        if self.fabric.is_unheeded(ring) {
+            self.scheduling.note_spared(now, ring.port);
+        } else {
+            self.signals.forget_called();
+        }
+        self.send_signals();
+    }
+
+    /// The guest sleeps: it is signalled once more, unless it has reacted before.
+    fn signal_sleeper(&mut self, ring: RingId, now: u64) {
+        if self.fabric.is_unheeded(ring) && self.signal_guest(ring.port, 2 * ring.queue) {
+            self.fabric.count_signal(ring.port);
+            self.scheduling.note_reminder(now, ring.port);
+        }
+        self.send_signals();
+    }
+
+    /// A guest has had time to react to its signal: if it has not, it is signalled once more, if that has been worth it.
+    fn retry_if_unanswered(&mut self, ring: RingId, now: u64, signal_retry: &mut SignalRetry) {
+        if self.is_quiesced() {
+            return; // another worker may have the ring
+        }
+        let is_wanted = self.fabric.is_unheeded(ring) && signal_retry.is_worth_it(now);
+        if is_wanted && self.signal_guest(ring.port, 2 * ring.queue) {
+            self.fabric.count_signal(ring.port);
+        }
+        self.send_signals();
+    }
+}
