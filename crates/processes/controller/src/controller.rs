@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 
 use lasthop_dpif::family::{DatapathMessage, FlowMessage, PacketMessage, VportKind, VportMessage};
-use lasthop_dpif::talk::{Ask, Told};
+use lasthop_dpif::talk::{DpifReply, DpifRequest};
 use lasthop_flow::{Action, FlowKey, Match};
 use lasthop_module_api::{DropReason, Mac, NO_VID, PortSettings, Vid};
 
@@ -126,7 +126,7 @@ impl Controller {
         served.subscribed.remove(name);
         let gone = VportMessage { datapath: served.datapath, number, ..VportMessage::default() };
         if number.is_some() && served.stage == Stage::Serving {
-            self.links[MAIN].ask(&Ask::PortDel(gone), Sent::for_all(Purpose::PortGone));
+            self.links[MAIN].ask(&DpifRequest::PortDel(gone), Sent::for_all(Purpose::PortGone));
         }
     }
 
@@ -161,28 +161,28 @@ impl Controller {
         }
     }
 
-    fn on_message(&mut self, purpose: Option<Purpose>, told: Told, now_ns: u64) {
+    fn on_message(&mut self, purpose: Option<Purpose>, told: DpifReply, now_ns: u64) {
         match (purpose, told) {
-            (_, Told::Miss(packet)) => self.miss(*packet, now_ns),
-            (_, Told::BadMiss(datapath)) => {
+            (_, DpifReply::Miss(packet)) => self.miss(*packet, now_ns),
+            (_, DpifReply::BadMiss(datapath)) => {
                 let served = self.names.get(&datapath).and_then(|name| self.switches.get_mut(name));
                 served.into_iter().for_each(|served| served.switch.counts.strange += 1);
             }
-            (Some(Purpose::Make(switch) | Purpose::Find(switch)), Told::Datapath(_, made)) => {
+            (Some(Purpose::Make(switch) | Purpose::Find(switch)), DpifReply::Datapath(_, made)) => {
                 self.on_datapath(&switch, made.datapath);
             }
-            (Some(Purpose::Ports(switch)), Told::Port(_, port)) => self.on_port_listed(&switch, port),
-            (Some(Purpose::Port(switch, _)), Told::Port(_, port)) => self.on_port_number(&switch, port),
-            (Some(Purpose::Adopt(switch)), Told::Flow(_, flow)) => self.adopt(&switch, *flow, now_ns),
-            (Some(Purpose::Count(switch)), Told::Flow(_, flow)) => {
+            (Some(Purpose::Ports(switch)), DpifReply::Port(_, port)) => self.on_port_listed(&switch, port),
+            (Some(Purpose::Port(switch, _)), DpifReply::Port(_, port)) => self.on_port_number(&switch, port),
+            (Some(Purpose::Adopt(switch)), DpifReply::Flow(_, flow)) => self.adopt(&switch, *flow, now_ns),
+            (Some(Purpose::Count(switch)), DpifReply::Flow(_, flow)) => {
                 let flow = flow.ufid.map(|ufid| (ufid, flow.stats.unwrap_or_default()));
                 if let Some((served, (ufid, stats))) = self.switches.get_mut(&switch).zip(flow) {
                     served.switch.counted(ufid, stats, now_ns);
                 }
             }
-            (None, Told::Port(_, port)) => self.on_changed(port.datapath, now_ns + AGAIN_NS),
+            (None, DpifReply::Port(_, port)) => self.on_changed(port.datapath, now_ns + AGAIN_NS),
             // The switch is being handed to another controller: do not recreate its datapath.
-            (None, Told::Datapath(_, gone)) => self.on_changed(gone.datapath, now_ns + COUNTING_NS),
+            (None, DpifReply::Datapath(_, gone)) => self.on_changed(gone.datapath, now_ns + COUNTING_NS),
             _ => {}
         }
     }
@@ -199,7 +199,7 @@ impl Controller {
             (Purpose::Execute(port), _) => self.open_packets.leave(port),
             (Purpose::Make(switch), Some((EEXIST, _))) => {
                 let wanted = DatapathMessage { name: Some(switch.clone()), ..DatapathMessage::default() };
-                self.ask(MAIN, &Ask::Datapath(wanted), Purpose::Find(switch));
+                self.ask(MAIN, &DpifRequest::Datapath(wanted), Purpose::Find(switch));
             }
             // The switch is being removed, as a message will tell, or handed to another controller.
             (Purpose::Make(switch) | Purpose::Find(switch), Some((ENODEV, _))) => self.wait(&switch, now_ns),
@@ -264,7 +264,7 @@ impl Controller {
         }
     }
 
-    fn ask(&mut self, link: usize, ask: &Ask, purpose: Purpose) {
+    fn ask(&mut self, link: usize, ask: &DpifRequest, purpose: Purpose) {
         let served = purpose.switch().and_then(|name| self.switches.get(name));
         let epoch = served.map_or(0, |served| served.epoch);
         self.links[link].ask(ask, Sent { purpose, epoch });
@@ -289,6 +289,12 @@ impl Controller {
         has_more
     }
 
+    /// Whether all packets that came are answered for, and all requests are sent.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.open_packets.is_empty() && self.links.iter().all(|link| link.output().is_none())
+    }
+
     /// When [`Controller::turn`] has work to do if no datagram comes before.
     #[must_use]
     pub fn due_ns(&self) -> Option<u64> {
@@ -310,12 +316,13 @@ impl Controller {
         let Some(served) = self.switches.get_mut(name) else { return };
         if served.ports.begin(now_ns) {
             served.listed.clear();
-            self.links[LISTS].ask(&Ask::Ports(datapath), served.sent(Purpose::Ports(name.to_owned())));
+            self.links[LISTS]
+                .ask(&DpifRequest::Ports(datapath), served.sent(Purpose::Ports(name.to_owned())));
         }
         if served.counters.begin(now_ns) {
             served.switch.begin_round(now_ns);
             let sent = served.sent(Purpose::Count(name.to_owned()));
-            self.links[LISTS].ask(&Ask::Flows { datapath, is_brief: true }, sent);
+            self.links[LISTS].ask(&DpifRequest::Flows { datapath, is_brief: true }, sent);
         }
     }
 
@@ -326,7 +333,7 @@ impl Controller {
             user_features: Some(FEATURES),
             ..DatapathMessage::default()
         };
-        self.ask(MAIN, &Ask::DatapathNew(wanted), Purpose::Make(name.to_owned()));
+        self.ask(MAIN, &DpifRequest::DatapathNew(wanted), Purpose::Make(name.to_owned()));
     }
 
     /// There is a datapath, new or old.
@@ -339,7 +346,7 @@ impl Controller {
         self.names.insert(datapath, name.to_owned());
         let wanted =
             DatapathMessage { datapath, user_features: Some(FEATURES), ..DatapathMessage::default() };
-        self.links[MAIN].ask(&Ask::DatapathSet(wanted), Sent::for_all(Purpose::Features));
+        self.links[MAIN].ask(&DpifRequest::DatapathSet(wanted), Sent::for_all(Purpose::Features));
     }
 
     fn on_port_listed(&mut self, switch: &str, port: VportMessage) {
@@ -374,7 +381,7 @@ impl Controller {
             Stage::Adopting => {
                 let datapath = served.datapath;
                 let sent = served.sent(Purpose::Adopt(name.to_owned()));
-                self.links[LISTS].ask(&Ask::Flows { datapath, is_brief: false }, sent);
+                self.links[LISTS].ask(&DpifRequest::Flows { datapath, is_brief: false }, sent);
             }
             Stage::Serving => served.again_due_ns = Some(now_ns),
         }
@@ -431,7 +438,7 @@ impl Controller {
             ..VportMessage::default()
         };
         let purpose = Purpose::Port(switch.to_owned(), port.to_owned());
-        self.ask(MAIN, &Ask::PortNew(wanted), purpose);
+        self.ask(MAIN, &DpifRequest::PortNew(wanted), purpose);
     }
 
     /// A port has a number, and its misses come here.
@@ -455,7 +462,7 @@ impl Controller {
         let fresh: Vec<(String, u32)> = fresh.map(|(port, number)| (port.clone(), *number)).collect();
         if fresh.len() > 1 {
             let wanted = DatapathMessage { datapath, upcall_port_id: port_id, ..DatapathMessage::default() };
-            self.links[MAIN].ask(&Ask::DatapathSet(wanted), Sent::for_all(Purpose::Features));
+            self.links[MAIN].ask(&DpifRequest::DatapathSet(wanted), Sent::for_all(Purpose::Features));
         }
         for (port, number) in fresh {
             let wanted = VportMessage {
@@ -466,7 +473,7 @@ impl Controller {
             };
             served.subscribed.insert(port, number);
             let sent = Sent { purpose: Purpose::Subscribe(name.to_owned()), epoch };
-            self.links[MAIN].ask(&Ask::PortSet(wanted), sent);
+            self.links[MAIN].ask(&DpifRequest::PortSet(wanted), sent);
         }
     }
 
@@ -502,7 +509,7 @@ impl Controller {
         let port = (packet.datapath, packet.key.in_port);
         let metadata = FlowKey { in_port: packet.key.in_port, ..FlowKey::default() };
         let execute = PacketMessage { key: metadata, actions: Some(actions), user_data: None, ..packet };
-        if self.links[MAIN].ask(&Ask::Execute(execute), Sent::for_all(Purpose::Execute(port))) {
+        if self.links[MAIN].ask(&DpifRequest::Execute(execute), Sent::for_all(Purpose::Execute(port))) {
             self.open_packets.enter(port);
         }
     }

@@ -54,7 +54,7 @@ pub(crate) struct Decision {
 pub(crate) fn admit(view: View<'_>, frame: &Frame, looked: &mut Looked) -> Result<Admitted, DropReason> {
     let port = view.ports.get(&frame.port).ok_or(DropReason::NoFlow)?;
     let tag_vid = frame.tag_vid(looked)?;
-    let (vid, _) = classify(&port.settings.vlans, tag_vid, &mut recorder(looked))?;
+    let (vid, _) = classify(&port.settings.policy.vlans, tag_vid, &mut recorder(looked))?;
     let fdb_key = (vid, frame.src);
     let (own_mac, addresses, ports) = (port.own_mac(), view.addresses, view.ports);
     let entered = || addresses.statics_of(frame.port, vid, ports);
@@ -89,7 +89,7 @@ pub(crate) fn route(view: View<'_>, frame: &Frame, vid: u16, mut looked: Looked)
         return Decision::drop_for(reason, looked);
     }
     let from = view.ports.get(&frame.port);
-    let metered = flood.zip(from).filter(|(flood, from)| flood.limit(&from.settings.storm) > 0);
+    let metered = flood.zip(from).filter(|(flood, from)| flood.limit(&from.settings.policy.storm) > 0);
     if let Some((flood, _)) = metered {
         actions.insert(0, Action::Meter(meter(flood, frame.port)));
     }
@@ -125,7 +125,7 @@ fn targets<'a>(
             Ok((vec![(number, to)], None))
         }
         Target::Flood => {
-            let kind = FloodKind::recorded(frame.dst, &from.settings.storm, &mut recorder);
+            let kind = FloodKind::recorded(frame.dst, &from.settings.policy.storm, &mut recorder);
             let all = view.ports.iter().map(|(number, port)| (*number, port));
             let hearers = all.filter(|(number, port)| reaches(*number, port) && port.carries(vid));
             Ok((hearers.collect(), Some(kind)))

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use lasthop_dpif::server::Family;
-use lasthop_dpif::talk::{self, Ask, Told};
+use lasthop_dpif::talk::{self, DpifReply, DpifRequest};
 
 use crate::bounds::{BATCH_BYTES, BATCH_REQUESTS};
 
@@ -22,7 +22,7 @@ struct Open<W> {
 #[derive(Debug, PartialEq)]
 pub(crate) enum Answer<W> {
     /// An answer to it, or a message that was not asked for.
-    Message(Option<W>, Told),
+    Message(Option<W>, DpifReply),
     /// It is done, or not: the number of the refusal, and its sentence.
     Done(W, Option<(i32, Option<String>)>),
 }
@@ -59,7 +59,7 @@ impl<W: Clone> DatapathLink<W> {
     }
 
     /// Adds a request. It goes out with the next [`DatapathLink::flush`] at latest.
-    pub(crate) fn ask(&mut self, ask: &Ask, what: W) -> bool {
+    pub(crate) fn ask(&mut self, ask: &DpifRequest, what: W) -> bool {
         self.last_seq = self.last_seq.wrapping_add(1).max(1);
         let seq = self.last_seq;
         let Ok(bytes) = ask.encode(seq, self.port_id.unwrap_or(0)) else { return false };
@@ -100,25 +100,25 @@ impl<W: Clone> DatapathLink<W> {
     pub(crate) fn received(&mut self, datagram: &[u8], answers: &mut Vec<Answer<W>>) {
         for told in talk::read(datagram) {
             match told {
-                Told::Nothing => {}
-                Told::Hello(port_id) => {
+                DpifReply::Nothing => {}
+                DpifReply::Hello(port_id) => {
                     self.port_id = Some(port_id);
                     for first in [talk::listen(), talk::watch(Family::Vport), talk::watch(Family::Datapath)] {
                         self.out.push_back(first);
                         self.open.push_back(Vec::new());
                     }
                 }
-                Told::End => {
+                DpifReply::End => {
                     let ended = self.open.pop_front().unwrap_or_default();
                     answers.extend(ended.into_iter().map(|open| Answer::Done(open.what, open.refusal)));
                 }
-                Told::Refused { seq, errno, why } => {
+                DpifReply::Refused { seq, errno, why } => {
                     if let Some(open) = self.find(seq) {
                         open.refusal = Some((errno, why));
                     }
                 }
-                Told::Miss(_) | Told::BadMiss(_) => answers.push(Answer::Message(None, told)),
-                Told::Datapath(seq, _) | Told::Port(seq, _) | Told::Flow(seq, _) => {
+                DpifReply::Miss(_) | DpifReply::BadMiss(_) => answers.push(Answer::Message(None, told)),
+                DpifReply::Datapath(seq, _) | DpifReply::Port(seq, _) | DpifReply::Flow(seq, _) => {
                     let what = self.find(seq).map(|open| open.what.clone());
                     answers.push(Answer::Message(what, told));
                 }

@@ -14,6 +14,10 @@ impl OpenPackets {
         self.0.get(&port).copied().unwrap_or_default()
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     pub(crate) fn enter(&mut self, port: InputPort) {
         *self.0.entry(port).or_default() += 1;
     }

@@ -12,17 +12,17 @@ pub(crate) struct Port {
 impl Port {
     /// Its own address, the only one that it may send from but for entries of the user's; 0 is none.
     pub(crate) fn own_mac(&self) -> u64 {
-        self.settings.mac.map_or(0, Mac::to_bits)
+        self.settings.policy.mac.map_or(0, Mac::to_bits)
     }
 
     /// Whether frames of VLAN `vid` come from and go to the port.
     pub(crate) fn carries(&self, vid: u16) -> bool {
-        self.settings.vlans.carries(vid)
+        self.settings.policy.vlans.carries(vid)
     }
 
     /// The form of frames of VLAN `vid`, which the port carries.
     pub(crate) fn form(&self, vid: u16) -> TagForm {
-        TagForm::of(vid, self.settings.vlans.untagged_vid())
+        TagForm::of(vid, self.settings.policy.vlans.untagged_vid())
     }
 
     /// Why nothing passes between the two; `None` if it does.
@@ -31,6 +31,6 @@ impl Port {
     }
 
     fn isolation(&self) -> IsolationClass {
-        IsolationClass::of(self.settings.is_isolated, self.settings.kind)
+        IsolationClass::of(self.settings.policy.is_isolated, self.settings.kind)
     }
 }

@@ -75,8 +75,13 @@ struct Process {
     sockets: Vec<Socket>,
     /// Orders to connect so far.
     connection: u64,
+    /// It is to end once all packets are answered for, and then anyway.
+    finish_by: Option<Instant>,
     buffer: Vec<u8>,
 }
+
+/// How long the switch process may take to answer for the last packets.
+const FINISH_PATIENCE: Duration = Duration::from_millis(500);
 
 /// Another number each time.
 fn nonce() -> u32 {
@@ -93,6 +98,7 @@ impl Process {
             switches: BTreeMap::new(),
             sockets: Vec::new(),
             connection: 0,
+            finish_by: None,
             buffer: vec![0; DATAGRAM_BYTES_MAX],
         }
     }
@@ -101,11 +107,15 @@ impl Process {
         let mut has_more = false;
         loop {
             let due = if has_more { Some(Instant::now()) } else { self.due() };
+            let mut has_received = false;
             for happening in self.poller.wait(due)? {
                 match happening.source {
                     CHANNEL if !self.hear() => return Ok(()),
                     CHANNEL => {}
-                    link => self.receive(link as usize - 1), // ours are small
+                    link => {
+                        has_received = true;
+                        self.receive(link as usize - 1); // ours are small
+                    }
                 }
             }
             has_more = !self.sockets.is_empty() && self.controller.turn(now_ns());
@@ -114,17 +124,30 @@ impl Process {
                 .into_iter()
                 .for_each(|words| self.tell(&ControllerReport::Said(words)));
             self.send_all(|fd, datagram| send(fd, datagram, SendFlags::NOSIGNAL));
+            if !has_received && self.is_finished() {
+                // At once: packets that still come would be lost with the sockets.
+                self.disconnect();
+                return Ok(());
+            }
             self.watch()?;
         }
     }
 
+    /// Whether it is to end, and has no packets to answer for.
+    fn is_finished(&self) -> bool {
+        self.finish_by.is_some_and(|by| self.controller.is_idle() || by <= Instant::now())
+    }
+
     fn due(&self) -> Option<Instant> {
+        if self.finish_by.is_some() && self.controller.is_idle() {
+            return Some(Instant::now()); // for a last look at the sockets
+        }
         let due_ns = self.controller.due_ns().filter(|_| !self.sockets.is_empty());
         let due = due_ns.map(|due_ns| Instant::now() + Duration::from_nanos(due_ns.saturating_sub(now_ns())));
         self.sockets
             .iter()
             .map(|socket| socket.shortage.due())
-            .fold(earlier(due, self.channel.due()), earlier)
+            .fold(earlier(earlier(due, self.channel.due()), self.finish_by), earlier)
     }
 
     /// Executes orders of the supervisor. False when it is gone.
@@ -146,6 +169,7 @@ impl Process {
             }
             ControllerOrder::Live { round } => self.tell(&ControllerReport::Alive { round }),
             ControllerOrder::Tell { round } => self.tell_all(round),
+            ControllerOrder::Finish => self.finish_by = Some(Instant::now() + FINISH_PATIENCE),
         }
     }
 
@@ -154,7 +178,7 @@ impl Process {
         let (parts, fdb) = fdb.in_parts();
         parts.into_iter().for_each(|fdb| self.tell(&ControllerReport::Addresses { round, fdb }));
         let moves = self.moves();
-        self.tell(&ControllerReport::Told { round, fdb, moves, switches });
+        self.tell(&ControllerReport::Answer { round, fdb, moves, switches });
     }
 
     fn tell(&mut self, report: &ControllerReport) {
@@ -347,11 +371,8 @@ fn settings(SwitchPort { vnic, leads, .. }: &SwitchPort) -> PortSettings {
     PortSettings {
         name: vnic.name.to_string(),
         switch: SwitchId::DEFAULT,
-        mac: vnic.mac,
-        storm: vnic.storm(),
+        policy: vnic.policy(),
         macs_max: None,
-        vlans: vnic.port_vlans(),
-        is_isolated: vnic.isolated,
         kind: leads.kind(),
     }
 }
@@ -384,6 +405,27 @@ mod tests {
             _ => None,
         });
         assert_eq!(lost.collect::<Vec<_>>(), [1, 2]);
+    }
+
+    #[test]
+    fn a_process_that_is_to_finish_sends_all_that_waits_and_ends() {
+        let (ours, _theirs) = UnixStream::pair().expect("a pair");
+        let mut process =
+            Process::new(Channel::new(ours.into()).expect("a channel"), Poller::new().expect("a poller"));
+        let pairs = (0..LINKS).map(|_| UnixStream::pair().expect("a pair"));
+        let (near, far): (Vec<ForeignFd>, Vec<UnixStream>) =
+            pairs.map(|(near, far)| (near.into(), far)).unzip();
+        process.obey(ControllerOrder::Connect, near);
+        assert!(!process.is_finished() && !process.controller.is_idle(), "its first requests wait");
+        process.obey(ControllerOrder::Finish, Vec::new());
+        assert!(!process.is_finished());
+        process.serve().expect("an end in order");
+        assert!(process.controller.is_idle() && process.sockets.is_empty());
+        for mut link in far {
+            let mut sent = Vec::new();
+            std::io::Read::read_to_end(&mut link, &mut sent).expect("up to its end");
+            assert!(!sent.is_empty());
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The purpose of each request, and the epoch of the switch that its answer is for.
 
 use lasthop_dpif::family::{Band, FlowMessage, MeterMessage};
-use lasthop_dpif::talk::Ask;
+use lasthop_dpif::talk::DpifRequest;
 use lasthop_flow::{Match, Ufid};
 
 use crate::open_packets::InputPort;
@@ -60,7 +60,7 @@ impl Sent {
 const BAND_DROP: u32 = 1;
 
 /// The request that brings a change about.
-pub(crate) fn request(switch: &str, datapath: i32, change: DatapathChange) -> (Ask, Purpose) {
+pub(crate) fn request(switch: &str, datapath: i32, change: DatapathChange) -> (DpifRequest, Purpose) {
     let flow = |ufid| FlowMessage { datapath, ufid: Some(ufid), ..FlowMessage::default() };
     let meter = |id| MeterMessage { datapath, id: Some(id), ..MeterMessage::default() };
     let name = switch.to_owned();
@@ -68,16 +68,20 @@ pub(crate) fn request(switch: &str, datapath: i32, change: DatapathChange) -> (A
         DatapathChange::Install { ufid, matches, actions } => {
             let Match { key, mask } = *matches;
             let wanted = FlowMessage { key: Some(key), mask, actions: Some(actions), ..flow(ufid) };
-            (Ask::FlowNew(wanted), Purpose::Flow(name, ufid))
+            (DpifRequest::FlowNew(wanted), Purpose::Flow(name, ufid))
         }
-        DatapathChange::Modify { ufid, actions } => {
-            (Ask::FlowSet(FlowMessage { actions: Some(actions), ..flow(ufid) }), Purpose::Flow(name, ufid))
-        }
-        DatapathChange::Remove { ufid } => (Ask::FlowDel(flow(ufid)), Purpose::FlowGone),
+        DatapathChange::Modify { ufid, actions } => (
+            DpifRequest::FlowSet(FlowMessage { actions: Some(actions), ..flow(ufid) }),
+            Purpose::Flow(name, ufid),
+        ),
+        DatapathChange::Remove { ufid } => (DpifRequest::FlowDel(flow(ufid)), Purpose::FlowGone),
         DatapathChange::Meter { meter: id, rate } => {
             let band = Band { kind: BAND_DROP, rate, burst: 0, stats: None };
-            (Ask::MeterSet(MeterMessage { bands: Some(vec![band]), ..meter(id) }), Purpose::Meter(name))
+            (
+                DpifRequest::MeterSet(MeterMessage { bands: Some(vec![band]), ..meter(id) }),
+                Purpose::Meter(name),
+            )
         }
-        DatapathChange::MeterGone { meter: id } => (Ask::MeterDel(meter(id)), Purpose::FlowGone),
+        DatapathChange::MeterGone { meter: id } => (DpifRequest::MeterDel(meter(id)), Purpose::FlowGone),
     }
 }

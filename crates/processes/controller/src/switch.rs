@@ -135,7 +135,8 @@ impl Switch {
     pub(crate) fn lose_number(&mut self, name: &str) -> Option<u32> {
         let number = self.numbers.remove(name)?;
         if let Some(port) = self.ports.remove(&number) {
-            let metered = FloodKind::ALL.into_iter().filter(|kind| kind.limit(&port.settings.storm) > 0);
+            let metered =
+                FloodKind::ALL.into_iter().filter(|kind| kind.limit(&port.settings.policy.storm) > 0);
             self.changes.extend(metered.map(|kind| DatapathChange::MeterGone { meter: meter(kind, number) }));
         }
         self.addresses.forget_port(number);
@@ -147,16 +148,17 @@ impl Switch {
         let Some(settings) = self.settings.get(name) else { return };
         let port = Port { settings: settings.clone() };
         let old = self.ports.get(&number);
-        let is_other =
-            |old: &Port| old.own_mac() != port.own_mac() || old.settings.vlans != port.settings.vlans;
+        let is_other = |old: &Port| {
+            old.own_mac() != port.own_mac() || old.settings.policy.vlans != port.settings.policy.vlans
+        };
         if old.is_some_and(is_other) {
             // Learned addresses go with the own address and the VLANs: the guest may use neither any more.
             self.addresses.flush(Some(number), None);
         }
         let old = self.ports.insert(number, port.clone());
         for kind in FloodKind::ALL {
-            let was = old.as_ref().map_or(0, |old| kind.limit(&old.settings.storm));
-            let (rate, meter) = (kind.limit(&port.settings.storm), meter(kind, number));
+            let was = old.as_ref().map_or(0, |old| kind.limit(&old.settings.policy.storm));
+            let (rate, meter) = (kind.limit(&port.settings.policy.storm), meter(kind, number));
             match rate {
                 _ if rate == was => {}
                 0 => self.changes.push_back(DatapathChange::MeterGone { meter }),
@@ -409,7 +411,8 @@ impl Switch {
     /// Meters of all ports, for a datapath that may have none of them.
     pub(crate) fn renew_meters(&mut self) {
         for (number, port) in &self.ports {
-            let limits = FloodKind::ALL.map(|kind| (meter(kind, *number), kind.limit(&port.settings.storm)));
+            let limits =
+                FloodKind::ALL.map(|kind| (meter(kind, *number), kind.limit(&port.settings.policy.storm)));
             let metered = limits.into_iter().filter(|(_, rate)| *rate > 0);
             self.changes.extend(metered.map(|(meter, rate)| DatapathChange::Meter { meter, rate }));
         }
@@ -559,7 +562,8 @@ impl Switch {
 
     /// Ports' own addresses and entries of the user's, each with its VLAN and port, whether that has a number or not.
     pub(crate) fn statics(&self) -> impl Iterator<Item = (Mac, Option<u16>, &str)> {
-        let own = self.settings.values().filter_map(|port| Some((port.mac?, None, port.name.as_str())));
+        let own =
+            self.settings.values().filter_map(|port| Some((port.policy.mac?, None, port.name.as_str())));
         let entered = self.statics.iter().map(|entry| (entry.mac, entry.vlan, entry.port.as_str()));
         let all = own.chain(entered).filter(|(_, _, port)| self.has_port(port));
         all.map(|(mac, vlan, port)| (mac, vlan.map(Vid::get).or_else(|| self.access_vlan(port)), port))
@@ -567,7 +571,7 @@ impl Switch {
 
     /// The one VLAN of a port, if it has but one.
     fn access_vlan(&self, name: &str) -> Option<u16> {
-        match self.settings.get(name)?.vlans {
+        match self.settings.get(name)?.policy.vlans {
             PortVlans::Access(vid) => Some(vid.get()),
             _ => None,
         }

@@ -306,7 +306,7 @@ impl Datapath {
     }
 
     /// The port's name. A report of it may be older than its end.
-    fn name_of(&self, port: PortId) -> String {
+    pub(super) fn name_of(&self, port: PortId) -> String {
         let named = self.ports.iter().find(|(_, known)| known.number == port);
         named.map_or_else(|| format!("port {port}"), |(name, _)| name.clone())
     }
@@ -365,15 +365,12 @@ fn port_config(SwitchPort { vnic: spec, leads, .. }: &SwitchPort, switch: Switch
     PortConfig {
         switch,
         name: spec.name.to_string(),
-        mac: spec.mac,
         mtu: spec.mtu,
         memory_bytes_max: spec.memory_max.unwrap_or_default().bytes(),
-        storm: spec.storm(),
         queue_pairs: spec.queues,
         features_mask: spec.features_off.mask_without(),
         link_up: spec.link.is_up(),
-        vlans: spec.port_vlans(),
-        is_isolated: spec.isolated,
+        policy: spec.policy(),
         kind: leads.kind(),
     }
 }
@@ -443,6 +440,7 @@ fn worker_report(worker: WorkerStats) -> WorkerReport {
     WorkerReport {
         index: worker.index,
         thread: worker.thread,
+        age_ms: worker.age_ms,
         cpu_ns: None,
         sleeps: worker.sleeps,
         polls: worker.polls,
@@ -463,9 +461,15 @@ fn policy_counts(counters: &PolicyCounters) -> PolicyCounts {
         look_polls: counters.look_polls,
         look_yields: counters.look_yields,
         look_sleeps: counters.look_sleeps,
+        look_spared_us: counters.look_spared_us,
         look_unseen: counters.look_unseen,
         offers_spared: counters.offers_spared,
         offers: counters.offers,
         offers_taken: counters.offers_taken,
+        signals_delayed: counters.signals_delayed,
+        signals_joined: counters.signals_joined,
+        second_signals: counters.second_signals,
+        second_signals_answered: counters.second_signals_answered,
+        second_signals_spared: counters.second_signals_spared,
     }
 }

@@ -306,6 +306,7 @@ impl Switch {
                 let view = fds.and_then(|mut fds| fds.pop());
                 self.datapath.see_scheduler(view.as_ref(), &policies, &guests).map(|()| Answer::Done)
             }
+            Order::SchedTrace => self.datapath.trace_scheduling().map(Answer::SchedTrace),
             Order::Stats => self.datapath.stats().map(Answer::Stats),
             Order::Inspect { name } => {
                 let askers = self.interface.askers(&self.datapath);
@@ -321,6 +322,7 @@ impl Switch {
                 prepares: true,
                 keeps_flows: true,
                 sees_scheduler: true,
+                traces_decisions: true,
                 program: env!("CARGO_PKG_VERSION").to_owned(),
                 vnic_keys: VnicSpec::KEYS.iter().map(|key| (*key).to_owned()).collect(),
             }),

@@ -4,14 +4,14 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use lasthop_engine::SchedulerView;
+use lasthop_engine::{PolicyDecision, SchedulerView, TracedDecision};
 use lasthop_foreign::ForeignFd;
 use lasthop_module_api::PortId;
-use lasthop_sched::{CpuState, GuestView};
+use lasthop_sched::{CpuState, GuestView, Policy};
 use lasthop_sched_view::ViewReader;
 use lasthop_sched_view::layout::Slot;
 
-use lasthop_api::sched::{PolicyModes, SeenGuest};
+use lasthop_api::sched::{DecisionLine, GuestThreadCounts, PolicyModes, SchedTrace, SeenGuest};
 use lasthop_runtime::fault::Fault;
 
 use super::datapath::Datapath;
@@ -68,5 +68,53 @@ impl Datapath {
         self.engine()
             .set_scheduler_view(seen, policies.modes())
             .map_err(|error| Fault::refused(error.to_string()))
+    }
+
+    /// The last decisions of all workers, the oldest first.
+    pub(super) fn trace_scheduling(&self) -> Result<SchedTrace, Fault> {
+        let (now_ns, workers) =
+            self.engine().decisions().map_err(|error| Fault::refused(error.to_string()))?;
+        let of_worker = |(worker, decisions): (usize, Vec<TracedDecision>)| {
+            decisions.into_iter().map(move |decision| (worker, decision))
+        };
+        let mut decisions: Vec<_> = workers.into_iter().enumerate().flat_map(of_worker).collect();
+        decisions.sort_by_key(|(_, decision)| decision.first_ns);
+        let line = |(worker, decision)| self.decision_line(now_ns, worker, &decision);
+        Ok(SchedTrace { decisions: decisions.into_iter().map(line).collect() })
+    }
+
+    fn decision_line(&self, now_ns: u64, worker: usize, decision: &TracedDecision) -> DecisionLine {
+        let (policy, word) = decision_words(decision.decision);
+        DecisionLine {
+            worker,
+            ago_us: now_ns.saturating_sub(decision.first_ns) / 1000,
+            for_us: (decision.last_ns - decision.first_ns) / 1000,
+            times: decision.times,
+            policy: policy.name().to_owned(),
+            decision: word.to_owned(),
+            vnic: decision.port.map(|port| self.name_of(port)),
+            guest: decision.guest.as_ref().map(thread_counts),
+        }
+    }
+}
+
+fn decision_words(decision: PolicyDecision) -> (Policy, &'static str) {
+    match decision {
+        PolicyDecision::LookPoll => (Policy::Look, "poll"),
+        PolicyDecision::LookYield => (Policy::Look, "yield"),
+        PolicyDecision::LookSleep => (Policy::Look, "sleep"),
+        PolicyDecision::LookUnseen => (Policy::Look, "unseen"),
+        PolicyDecision::Offer => (Policy::Yield, "offer"),
+        PolicyDecision::SecondSignal => (Policy::SecondSignal, "signal"),
+        PolicyDecision::NoSecondSignal => (Policy::SecondSignal, "none"),
+    }
+}
+
+fn thread_counts(guest: &GuestView) -> GuestThreadCounts {
+    GuestThreadCounts {
+        running: guest.running,
+        waiting_here: guest.waiting_here,
+        waiting_elsewhere: guest.waiting_elsewhere,
+        sleeping: guest.blocked,
     }
 }

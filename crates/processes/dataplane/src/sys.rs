@@ -17,7 +17,7 @@ const FDS_MAX: RawFd = 64;
 const BEGIN_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Arguments of the process: its first function, the descriptor that it waits for, and other open ones, which it closes.
-struct Told<B> {
+struct MemoryKeeper<B> {
     begin: B,
     has_begun: AtomicBool,
     end: RawFd,
@@ -33,7 +33,8 @@ pub(super) fn keep_memory<B: Fn() -> bool + Sync + 'static>(end: OwnedFd, begin:
     let stack = Box::leak(vec![0_u128; STACK_BYTES / size_of::<u128>()].into_boxed_slice());
     let others = (0..FDS_MAX).filter(|fd| *fd != end.as_raw_fd() && is_open(*fd)).collect();
     let has_begun = AtomicBool::new(false);
-    let told: &Told<B> = Box::leak(Box::new(Told { begin, has_begun, end: end.as_raw_fd(), others }));
+    let told: &MemoryKeeper<B> =
+        Box::leak(Box::new(MemoryKeeper { begin, has_begun, end: end.as_raw_fd(), others }));
     // SAFETY: the stack and the arguments live for ever, and no other code has them. The process shares memory and
     // thread-local storage with this thread; its function uses neither, and ends as a process, without destructors.
     let child = unsafe {
@@ -59,7 +60,7 @@ fn is_open(fd: RawFd) -> bool {
 /// about which debug builds would complain.
 extern "C" fn wait_for_the_end<B: Fn() -> bool + Sync + 'static>(told: *mut libc::c_void) -> libc::c_int {
     // SAFETY: the argument from `keep_memory`, which lives for ever and is never changed.
-    let told = unsafe { &*told.cast::<Told<B>>() };
+    let told = unsafe { &*told.cast::<MemoryKeeper<B>>() };
     let may_go_on = (told.begin)();
     told.has_begun.store(true, Ordering::Release);
     if !may_go_on {

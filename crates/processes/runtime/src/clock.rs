@@ -11,6 +11,12 @@ pub fn now_ns() -> u64 {
     time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
 }
 
+/// The same in milliseconds.
+#[must_use]
+pub fn now_ms() -> u64 {
+    now_ns() / 1_000_000
+}
+
 /// The earlier of two deadlines.
 pub fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
     one.into_iter().chain(other).min()

@@ -6,67 +6,62 @@ use lasthop_api::capture::CaptureSpec;
 use lasthop_api::orders::Order;
 use lasthop_api::profile::ProfileSpec;
 use lasthop_api::rpc;
+use lasthop_listeners::Asker;
 use lasthop_runtime::fault::{Fault, Kind};
 
 use super::Supervisor;
-use super::question::{Asker, OrderPurpose, switch_down};
+use super::port_table::PortTable;
+use super::question::{OrderPurpose, switch_down};
 
-impl Supervisor {
-    /// Has the switch answer this client. Everything after the answer is the capture.
-    pub(super) fn capture(&mut self, spec: &CaptureSpec, asker: &Asker) -> Result<(), Fault> {
+/// A result that comes in the course of time.
+pub(super) struct Stream {
+    /// The answer that its client gets first.
+    answer: Value,
+    /// Its order; the argument is the line with the answer.
+    order: Box<dyn FnOnce(String) -> Order>,
+}
+
+impl Stream {
+    /// Everything after the answer is the capture.
+    pub(super) fn capture(spec: &CaptureSpec, ports: &PortTable) -> Result<Self, Fault> {
         spec.check()?;
         for name in &spec.names {
-            self.ports.find(name)?;
+            ports.find(name)?;
         }
-        if self.ports.all.is_empty() {
-            return Err(Fault::new(
-                Kind::NoSuchVnic,
-                "there is no vnic; make one first: lasthop vnic add NAME",
-            ));
+        if ports.all.is_empty() {
+            let why = "there is no vnic; make one first: lasthop vnic add NAME";
+            return Err(Fault::new(Kind::NoSuchVnic, why));
         }
-        if !self.switch.process.is_up() {
-            return Err(switch_down());
-        }
-        let result = Ok(json!({"interfaces": self.ports.interfaces(spec)}));
-        let spec = spec.clone();
-        self.order_stream(asker, result, |greeting| Order::Capture { spec, greeting })
+        let (answer, spec) = (json!({"interfaces": ports.interfaces(spec)}), spec.clone());
+        Ok(Self { answer, order: Box::new(|greeting| Order::Capture { spec, greeting }) })
     }
 
-    /// Has the switch answer this client. One line after the answer is the profile.
-    pub(super) fn profile(&mut self, spec: &ProfileSpec, asker: &Asker) -> Result<(), Fault> {
+    /// One line after the answer is the profile.
+    pub(super) fn profile(spec: &ProfileSpec) -> Result<Self, Fault> {
         spec.check()?;
-        if !self.switch.process.is_up() {
+        let answer = json!({"duration_s": spec.duration_s, "every": spec.every()});
+        let spec = spec.clone();
+        Ok(Self { answer, order: Box::new(|greeting| Order::Profile { spec, greeting }) })
+    }
+}
+
+impl Supervisor {
+    /// Gives the switch the connection of this client, which gets the answer first.
+    pub(super) fn order_stream(&mut self, stream: Stream, asker: &Asker) -> Result<(), Fault> {
+        if !self.out.switch.process.is_up() {
             return Err(switch_down());
         }
-        let result = Ok(json!({"duration_s": spec.duration_s, "every": spec.every()}));
-        let spec = spec.clone();
-        self.order_stream(asker, result, |greeting| Order::Profile { spec, greeting })
-    }
-
-    /// Gives the switch the connection of this client, which gets `result` first as the answer.
-    fn order_stream(
-        &mut self,
-        asker: &Asker,
-        result: Result<Value, Fault>,
-        order: impl FnOnce(String) -> Order,
-    ) -> Result<(), Fault> {
         // One that is gone needs no answer.
         let Some(shared) = self.clients.share(asker) else {
             return Ok(());
         };
         let failed = |error| Fault::internal("share the connection", error);
         let fd = shared.map_err(failed)?;
-        self.datapath_clients.keep(&fd, &self.poller).map_err(failed)?;
-        let greeting = asker.id.as_ref().map(|id| rpc::write_answer(id, &result)).unwrap_or_default();
+        self.datapath_clients.keep(&fd, &self.out.poller).map_err(failed)?;
+        let Stream { answer, order } = stream;
+        let greeting = asker.id.as_ref().map(|id| rpc::write_answer(id, &Ok(answer))).unwrap_or_default();
         let greeting = String::from_utf8_lossy(&greeting).into_owned();
-        self.switch.order_with(order(greeting), vec![fd], OrderPurpose::Streamed, Some(asker.clone()));
+        self.out.switch.order_with(order(greeting), vec![fd], OrderPurpose::Streamed, Some(asker.clone()));
         Ok(())
-    }
-
-    /// The switch has begun: the connection is its own.
-    pub(super) fn streamed(&mut self, asker: Option<Asker>) {
-        if let Some(asker) = asker {
-            self.clients.hand_over(&asker, &self.poller);
-        }
     }
 }

@@ -6,20 +6,26 @@ use lasthop_api::orders::{Answer, Order};
 use lasthop_api::report::SetReport;
 use lasthop_api::vnic::change::{self, Change};
 use lasthop_fd_store::RecordKey;
+use lasthop_listeners::{Asker, check_absolute};
 use lasthop_runtime::fault::{Fault, Kind};
 use lasthop_runtime::log::say;
 
-use super::Supervisor;
+use super::outputs::Outputs;
 use super::placeholder::mtu_of;
-use super::question::{Asker, Changing, OrderPurpose, switch_down, to_json};
-use super::requests::check_absolute;
+use super::ports::Ports;
+use super::question::{Changing, OrderPurpose, switch_down, to_json};
 
-impl Supervisor {
+impl Ports {
     /// Changes some keys of a vnic. A refusal by the switch leaves them as they were.
-    pub(super) fn vnic_set(&mut self, params: Value, asker: &Asker) -> Result<Option<Value>, Fault> {
+    pub(super) fn vnic_set(
+        &mut self,
+        params: Value,
+        asker: &Asker,
+        out: &mut Outputs,
+    ) -> Result<Option<Value>, Fault> {
         let (name, keys) = name_and_keys(params)?;
-        let number = self.ports.find_vnic(&name)?;
-        self.change_vnic(number, keys, Some(asker.clone()))
+        let number = self.table.find_vnic(&name)?;
+        self.change_vnic(number, keys, Some(asker.clone()), out)
     }
 
     /// As `vnic.set`, for a client that waits for an answer, or of our own accord.
@@ -28,8 +34,9 @@ impl Supervisor {
         number: u32,
         keys: Map<String, Value>,
         asker: Option<Asker>,
+        out: &mut Outputs,
     ) -> Result<Option<Value>, Fault> {
-        let Some(port) = self.ports.all.get_mut(&number) else { return Ok(None) };
+        let Some(port) = self.table.all.get_mut(&number) else { return Ok(None) };
         let name = port.spec.name.to_string();
         let to = change::with_keys(&port.spec, keys)?;
         check_absolute(&to)?;
@@ -41,7 +48,7 @@ impl Supervisor {
         if port.is_changing {
             return Err(Fault::refused(format!("vnic \"{name}\" is being changed; try again in a moment")));
         }
-        if !self.switch.process.is_up() {
+        if !out.switch.process.is_up() {
             return Err(switch_down());
         }
         port.set_access(&port.spec, &to).inspect_err(|_| {
@@ -50,7 +57,7 @@ impl Supervisor {
         })?;
         port.is_changing = true;
         let order = Order::ChangePort(port.as_told(&to));
-        self.switch.order(
+        out.switch.order(
             order,
             OrderPurpose::Changed(Box::new(Changing { port: number, to, changes })),
             asker,
@@ -63,21 +70,27 @@ impl Supervisor {
         &mut self,
         changing: Changing,
         result: Result<Answer, Fault>,
+        out: &mut Outputs,
     ) -> Result<Value, Fault> {
         let (number, asked_bytes) = (changing.port, mtu_of(&changing.to));
-        let result = self.conclude_change(changing, result);
-        self.heed_after_change(number, asked_bytes);
+        let result = self.conclude_change(changing, result, out);
+        self.heed_after_change(number, asked_bytes, out);
         result
     }
 
-    fn conclude_change(&mut self, changing: Changing, result: Result<Answer, Fault>) -> Result<Value, Fault> {
+    fn conclude_change(
+        &mut self,
+        changing: Changing,
+        result: Result<Answer, Fault>,
+        out: &mut Outputs,
+    ) -> Result<Value, Fault> {
         let Changing { port, to, changes } = changing;
-        self.store.is_late(RecordKey::Port(port));
-        let Some(port) = self.ports.all.get_mut(&port) else {
+        out.store.is_late(RecordKey::Port(port));
+        let Some(port) = self.table.all.get_mut(&port) else {
             return Err(Fault::new(Kind::NoSuchVnic, "the vnic was deleted while it was being changed"));
         };
         port.is_changing = false;
-        self.ports.is_tracking_late = true;
+        self.table.is_tracking_late = true;
         match result {
             Ok(answer) => {
                 let what = changes.iter().map(Change::text).collect::<Vec<_>>().join(", ");

@@ -7,15 +7,12 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use lasthop_api::controller_orders::LINKS;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use serde_json::Value;
 
 use lasthop_api::controller_orders::{ControlledSwitch, ControllerOrder, ControllerReport};
-use lasthop_api::fdb::Flush;
 use lasthop_api::modules::FLOW;
 use lasthop_api::orders::Order;
 use lasthop_api::report::FdbLine;
@@ -23,19 +20,16 @@ use lasthop_api::settings::SwitchSettings;
 use lasthop_api::switches::{ControllerKind, SwitchSpec};
 use lasthop_api::vnic::Name;
 use lasthop_children::{ChildRole, Reaper, RestartingChild};
-use lasthop_runtime::fault::Fault;
 use lasthop_runtime::log::{say, say_of_others};
 
-use super::Supervisor;
 use super::pending_questions::PendingQuestions;
 use super::port::Port;
 use super::port_table::PortTable;
-use super::question::{Asker, ControllerAnswer, OrderPurpose, Question};
+use super::question::{ControllerAnswer, OrderPurpose, Question};
 use super::source::Source;
-use super::stage::Stage;
 use super::switch_process::SwitchProcess;
 use super::switch_table::SwitchTable;
-use super::upgrade::Upgrade;
+use lasthop_listeners::Asker;
 use lasthop_runtime::poller::Poller;
 
 /// How long the controller process is waited for: one that is stopped must not keep addresses from being shown, and one that waits for
@@ -50,6 +44,8 @@ const RECONNECTION_PAUSE: Duration = Duration::from_secs(1);
 
 /// How long after an upgrade of the switch process the controller process is replaced: packets of new flows do not wait for both.
 const RENEWAL_PAUSE: Duration = Duration::from_secs(1);
+/// How long a process may take to end that was told to: more than it takes for the answers to its last packets.
+const FINISH_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The controller process, and the clients that wait for it.
 #[derive(Debug)]
@@ -63,24 +59,17 @@ pub(super) struct ControllerProcess {
     connections: u64,
     /// When it is given others, since it lost the last ones.
     reconnection: Option<Instant>,
-    pending: PendingQuestions<ControllerQuestion>,
+    pending: PendingQuestions,
     /// Addresses of an answer that comes in parts, and the answer's round.
     parts: (u64, Vec<FdbLine>),
     /// When it is to be replaced by one of another program, and that.
     renewal: Option<(Instant, PathBuf)>,
     /// The process is ended to be replaced by one of this program.
     is_replaced_by: Option<PathBuf>,
+    /// The process was told to end, and is ended then.
+    finish_until: Option<Instant>,
     /// The round that it has to answer, and until when.
     suspicion: Option<(u64, Instant)>,
-}
-
-/// The question for the switch process that follows.
-#[derive(Debug)]
-pub(super) enum ControllerQuestion {
-    Doctor { name: Option<String> },
-    Fdb { switch: Option<String> },
-    Switches,
-    Flush(Flush),
 }
 
 impl ControllerProcess {
@@ -95,6 +84,7 @@ impl ControllerProcess {
             parts: (0, Vec::new()),
             renewal: None,
             is_replaced_by: None,
+            finish_until: None,
             suspicion: None,
         }
     }
@@ -131,12 +121,19 @@ impl ControllerProcess {
     pub(super) fn due(&self) -> Option<Instant> {
         let suspicion = self.suspicion.map(|(_, until)| until);
         let renewal = self.renewal.as_ref().map(|(at, _)| *at);
-        let dues = [self.pending.due(), suspicion, renewal, self.reconnection, self.process.due()];
+        let dues = [
+            self.pending.due(),
+            suspicion,
+            renewal,
+            self.finish_until,
+            self.reconnection,
+            self.process.due(),
+        ];
         dues.into_iter().flatten().min()
     }
 
     /// Starts the process if it is needed, and brings its configuration and its connections to the switch process up to date.
-    fn settle(
+    pub(super) fn settle(
         &mut self,
         switches: &SwitchTable,
         ports: &PortTable,
@@ -163,7 +160,7 @@ impl ControllerProcess {
             ControllerReport::Flushed { round, flushed } => {
                 return Some((round, ControllerAnswer { flushed, ..ControllerAnswer::default() }));
             }
-            ControllerReport::Told { round, fdb, moves, switches } => {
+            ControllerReport::Answer { round, fdb, moves, switches } => {
                 self.take_part(round, fdb.entries);
                 let fdb = std::mem::take(&mut self.parts.1);
                 let told = ControllerAnswer { fdb, inside: switches, moves, has_answered: true, flushed: 0 };
@@ -265,14 +262,91 @@ impl ControllerProcess {
         }
     }
 
+    /// Asks on behalf of a client, which waits; gives the question back if there is no process, or it has no part in the answer.
+    pub(super) fn ask(&mut self, question: Question, asker: &Asker) -> Result<(), Question> {
+        if !self.process.is_up() {
+            return Err(question);
+        }
+        let Some(order) = question.controller_order(self.pending.next_round()) else { return Err(question) };
+        self.process.send(&order, Vec::new());
+        self.pending.wait(question, asker);
+        Ok(())
+    }
+
+    /// The questions that are answered up to this round, or have waited for long enough.
+    pub(super) fn take_ready(&mut self, round: u64, now: Instant) -> Vec<(Question, Asker)> {
+        self.pending.take_ready(round, now)
+    }
+
+    /// Packets that a process has in hand would be lost if it were killed: it ends by itself, unless that takes too long.
     fn renew_on_time(&mut self, now: Instant, poller: &Poller) {
+        if self.finish_until.take_if(|until| *until <= now).is_some() {
+            self.process.silence(poller);
+        }
         let Some((_, program)) = self.renewal.take_if(|(at, _)| *at <= now) else { return };
         match self.process.is_up() {
             true => {
                 self.is_replaced_by = Some(program);
-                self.process.silence(poller);
+                self.process.send(&ControllerOrder::Finish, Vec::new());
+                self.finish_until = Some(now + FINISH_PATIENCE);
             }
             false => self.process.use_program(program),
+        }
+    }
+
+    /// Takes the process's messages. The rounds that they answer, in order, with the answers.
+    pub(super) fn hear(&mut self, poller: &Poller) -> Vec<(u64, ControllerAnswer)> {
+        let mut answers = Vec::new();
+        for (report, _) in self.process.hear(poller) {
+            if let Some((round, answer)) = self.take_report(report) {
+                self.lives_at(round);
+                answers.push((round, answer));
+            }
+        }
+        answers
+    }
+
+    /// The process is no more; known flows go on. No other one is started if this is the `is_last`.
+    pub(super) fn gone(&mut self, is_last: bool) {
+        let pid = self.process.pid().unwrap_or_default();
+        let how = self.process.bury();
+        self.forget_process();
+        self.finish_until = None;
+        if let Some(program) = self.is_replaced_by.take() {
+            say!("the controller process {pid} {how}, to be replaced by that of {}", program.display());
+            self.process.use_program(program);
+            return;
+        }
+        if self.process.is_hasty() {
+            // Else the program of an upgrade that is none for it would be started for ever.
+            self.process.use_own_program();
+        }
+        if !is_last {
+            let pause_ms = self.process.plan().as_millis();
+            say!(Error: "the controller process {pid} {how}; starting it again in {pause_ms} ms");
+        }
+    }
+
+    /// Does the work that is due, but for clients that have waited for long enough, and for a process that hangs.
+    pub(super) fn on_time(&mut self, now: Instant, switch: &SwitchProcess, poller: &Poller) {
+        self.renew_on_time(now, poller);
+        if self.reconnection.take_if(|at| *at <= now).is_some() {
+            self.connected = None;
+            if switch.process.is_up() {
+                say!(Warning: "the controller process lost its connections to the switch process and is given others");
+            }
+        }
+        if self.process.due().is_some_and(|due| due <= now) {
+            self.start(poller);
+        }
+    }
+
+    /// Ends a process that has not given a sign of life in time.
+    pub(super) fn end_if_hung(&mut self, now: Instant, poller: &Poller) {
+        if self.suspicion.take_if(|(_, until)| *until <= now).is_some() {
+            let (pid, seconds) = (self.process.pid().unwrap_or_default(), HANG_PATIENCE.as_secs());
+            say!(Error: "the controller process {pid} hangs: it has not answered for {seconds} s; ending it");
+            self.process.silence(poller);
         }
     }
 }
@@ -280,132 +354,4 @@ impl ControllerProcess {
 /// Whether the embedded controller decides for a switch.
 pub(super) fn is_controlled(switch: &SwitchSpec) -> bool {
     switch.module.as_str() == FLOW && switch.controller == ControllerKind::Embedded
-}
-
-impl Supervisor {
-    /// Starts the controller process if one is needed, and brings its configuration and its connections to the switch process up to date.
-    pub(super) fn settle_controller(&mut self) {
-        let is_handed_over = self.upgrade.as_ref().is_some_and(Upgrade::is_handed_over);
-        if !matches!(self.stage, Stage::Starting | Stage::Serving) || is_handed_over {
-            return;
-        }
-        self.controller.settle(&self.switches, &self.ports, &mut self.switch, &self.poller);
-    }
-
-    /// Takes the controller process's messages.
-    pub(super) fn hear_controller(&mut self) {
-        let reports = self.controller.process.hear(&self.poller);
-        for (report, _) in reports {
-            if let Some((round, told)) = self.controller.take_report(report) {
-                self.controller_answered(round, told);
-            }
-        }
-    }
-
-    /// The controller process is no more; known flows go on.
-    pub(super) fn controller_gone(&mut self) {
-        let pid = self.controller.process.pid().unwrap_or_default();
-        let how = self.controller.process.bury();
-        self.controller.forget_process();
-        if let Some(program) = self.controller.is_replaced_by.take() {
-            say!("the controller process {pid} {how}, to be replaced by that of {}", program.display());
-            self.controller.process.use_program(program);
-            self.answer_controller_clients(u64::MAX, Instant::now(), ControllerAnswer::default());
-            return self.settle_controller();
-        }
-        if self.controller.process.is_hasty() {
-            // Else the program of an upgrade that is none for it would be started for ever.
-            self.controller.process.use_own_program();
-        }
-        if !self.stage.is_last() {
-            let pause_ms = self.controller.process.plan().as_millis();
-            say!(Error: "the controller process {pid} {how}; starting it again in {pause_ms} ms");
-        }
-        // Nothing will come any more.
-        self.answer_controller_clients(u64::MAX, Instant::now(), ControllerAnswer::default());
-    }
-
-    /// Continues with a question when the controller has answered, or does not in time.
-    pub(super) fn ask_controller(
-        &mut self,
-        wanted: ControllerQuestion,
-        asker: &Asker,
-    ) -> Result<Option<Value>, Fault> {
-        if !self.controller.process.is_up() {
-            return self.go_on(wanted, Rc::default(), asker);
-        }
-        let round = self.controller.pending.next_round();
-        let order = match &wanted {
-            ControllerQuestion::Flush(flush) => ControllerOrder::Flush { round, flush: flush.clone() },
-            ControllerQuestion::Fdb { .. }
-            | ControllerQuestion::Switches
-            | ControllerQuestion::Doctor { .. } => ControllerOrder::Tell { round },
-        };
-        self.controller.process.send(&order, Vec::new());
-        self.controller.pending.wait(wanted, asker);
-        Ok(None)
-    }
-
-    fn go_on(
-        &mut self,
-        wanted: ControllerQuestion,
-        controller: Rc<ControllerAnswer>,
-        asker: &Asker,
-    ) -> Result<Option<Value>, Fault> {
-        match wanted {
-            ControllerQuestion::Fdb { switch } => self.ask(Question::Fdb { switch, controller }, asker),
-            ControllerQuestion::Switches => self.ask(Question::Switches { controller }, asker),
-            ControllerQuestion::Doctor { name } => self.ask(Question::Doctor { name, controller }, asker),
-            ControllerQuestion::Flush(flush) => self.change_fdb(
-                Order::FdbFlush(flush),
-                OrderPurpose::Question(Question::Flush { controller }),
-                asker,
-            ),
-        }
-    }
-
-    /// The controller has answered: rounds end in order, so this is for the clients left of this one only.
-    fn controller_answered(&mut self, round: u64, told: ControllerAnswer) {
-        let now = Instant::now();
-        self.controller.lives_at(round);
-        // A client that has waited for too long is told the rest without it.
-        self.answer_controller_clients(0, now, ControllerAnswer::default());
-        self.answer_controller_clients(round, now, told);
-    }
-
-    /// Serves the clients whose question of up to this round is answered, or that have waited for long enough; whether there
-    /// was one.
-    fn answer_controller_clients(&mut self, round: u64, now: Instant, told: ControllerAnswer) -> bool {
-        let told = Rc::new(told);
-        let ready = self.controller.pending.take_ready(round, now);
-        let is_any = !ready.is_empty();
-        for (wanted, asker) in ready {
-            if let Some(answer) = self.go_on(wanted, Rc::clone(&told), &asker).transpose() {
-                self.clients.answer(asker, answer);
-            }
-        }
-        is_any
-    }
-
-    /// Does the work that is due.
-    pub(super) fn controller_on_time(&mut self, now: Instant) {
-        self.controller.renew_on_time(now, &self.poller);
-        if self.controller.reconnection.take_if(|at| *at <= now).is_some() {
-            self.controller.connected = None;
-            if self.switch.process.is_up() {
-                say!(Warning: "the controller process lost its connections to the switch process and is given others");
-            }
-        }
-        if self.controller.process.due().is_some_and(|due| due <= now) {
-            self.controller.start(&self.poller);
-        }
-        if self.answer_controller_clients(0, now, ControllerAnswer::default()) {
-            self.controller.suspect();
-        }
-        if self.controller.suspicion.take_if(|(_, until)| *until <= now).is_some() {
-            let (pid, seconds) = (self.controller.process.pid().unwrap_or_default(), HANG_PATIENCE.as_secs());
-            say!(Error: "the controller process {pid} hangs: it has not answered for {seconds} s; ending it");
-            self.controller.process.silence(&self.poller);
-        }
-    }
 }

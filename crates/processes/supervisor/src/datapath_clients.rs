@@ -8,15 +8,13 @@ use lasthop_foreign::{ForeignFd, Origin};
 
 use lasthop_api::orders::Order;
 use lasthop_api::report::ControlClient;
+use lasthop_listeners::{ControlClients, DatapathListener, LentConnections, SocketAccess};
 use lasthop_runtime::fault::Fault;
 use lasthop_runtime::log::say_of_others;
 use lasthop_runtime::poller::Poller;
 
-use super::access::Access;
-use super::control_clients::ControlClients;
-use super::datapath_listener::DatapathListener;
-use super::lent::LentConnections;
 use super::question::OrderPurpose;
+use super::source::Source;
 use super::switch_process::SwitchProcess;
 
 /// Connections that are taken in a row; then others are served.
@@ -33,9 +31,13 @@ pub(super) struct DatapathClients {
 
 impl DatapathClients {
     /// Listens at `path`, for our own user and for those that `access` names.
-    pub(super) fn open(path: &Path, access: Access) -> Result<Self, Fault> {
-        let listener = Some(DatapathListener::open(path, access)?);
-        Ok(Self { listener, connected: ControlClients::default(), lent: LentConnections::default() })
+    pub(super) fn open(path: &Path, access: SocketAccess) -> Result<Self, Fault> {
+        let listener = Some(DatapathListener::open(path, access, Source::DatapathListener.into())?);
+        Ok(Self {
+            listener,
+            connected: ControlClients::default(),
+            lent: LentConnections::new(|number| Source::LentConnections(number).into()),
+        })
     }
 
     /// No client can connect any more.

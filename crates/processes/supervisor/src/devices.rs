@@ -13,11 +13,13 @@ use lasthop_runtime::fault::Fault;
 use lasthop_runtime::log::say_of_others;
 use lasthop_runtime::poller::{Interest, Poller};
 
-use super::Supervisor;
 use super::opening;
+use super::outputs::Outputs;
 use super::port::Port;
 use super::port_table::PortTable;
+use super::ports::Ports;
 use super::source::Source;
+use super::switch_table::SwitchTable;
 
 impl PortTable {
     /// Hears of network devices from now on.
@@ -31,32 +33,32 @@ impl PortTable {
     }
 }
 
-impl Supervisor {
+impl Ports {
     /// Takes the kernel's messages on devices.
-    pub(super) fn hear_links(&mut self) {
-        let Some(links) = &mut self.ports.links else { return };
+    pub(super) fn hear_links(&mut self, switches: &SwitchTable, out: &mut Outputs) {
+        let Some(links) = &mut self.table.links else { return };
         let heard = links.receive();
         let is_concerned =
             |port: &Port| port.device().is_some_and(|device| heard.names.contains(device.spec.device_name()));
         let concerned: Vec<u32> =
-            self.ports.all.iter().filter(|(_, port)| is_concerned(port)).map(|(number, _)| *number).collect();
+            self.table.all.iter().filter(|(_, port)| is_concerned(port)).map(|(number, _)| *number).collect();
         for number in concerned {
             self.see_device(number);
-            self.advance_port(number);
-            self.look_for_device(number);
+            self.advance_port(number, out);
+            self.look_for_device(number, out);
         }
-        self.ports.look_for_placeholders(&heard.names, &self.switches, &mut self.switch, &self.poller);
-        self.heed_placeholders(|name| heard.names.contains(name));
-        heard.limited.iter().for_each(|limited| self.ports.heed_limit(limited));
+        self.table.look_for_placeholders(&heard.names, switches, &mut out.switch, &out.poller);
+        self.heed_placeholders(|name| heard.names.contains(name), out);
+        heard.limited.iter().for_each(|limited| self.table.heed_limit(limited));
         for (request, errno) in heard.done {
             self.on_done(request, errno);
         }
-        self.ports.is_tracking_late = true;
+        self.table.is_tracking_late = true;
     }
 
     /// Notes the known state of a port's device.
     pub(super) fn see_device(&mut self, number: u32) {
-        let (Some(port), Some(links)) = (self.ports.all.get_mut(&number), &self.ports.links) else { return };
+        let (Some(port), Some(links)) = (self.table.all.get_mut(&number), &self.table.links) else { return };
         let Some(device) = port.device_mut() else { return };
         let seen = links.find(device.spec.device_name()).cloned();
         let name = device.facts().and_then(|facts| links.name_of(facts.index));
@@ -75,31 +77,31 @@ impl Supervisor {
         let Some((number, what)) = self.driver.requests.remove(&request) else { return };
         if let Some(errno) = errno {
             let error = Errno::from_raw_os_error(errno);
-            self.ports.trouble(number, format!("the kernel did not {what}: {error}"));
+            self.table.trouble(number, format!("the kernel did not {what}: {error}"));
         }
     }
 
     /// Takes all device ports as far as possible.
-    pub(super) fn settle_devices(&mut self) {
-        let devices = self.ports.all.iter().filter(|(_, port)| port.device().is_some());
+    pub(super) fn settle_devices(&mut self, out: &mut Outputs) {
+        let devices = self.table.all.iter().filter(|(_, port)| port.device().is_some());
         let numbers: Vec<u32> = devices.map(|(number, _)| *number).collect();
-        numbers.into_iter().for_each(|number| self.advance_port(number));
+        numbers.into_iter().for_each(|number| self.advance_port(number, out));
     }
 
     /// Opens a port's device if possible, and makes the missing connections.
-    pub(super) fn settle_device(&mut self, number: u32, now: Instant) {
-        if !self.ports.all.get(&number).is_some_and(Port::is_known) {
+    pub(super) fn settle_device(&mut self, number: u32, now: Instant, out: &mut Outputs) {
+        if !self.table.all.get(&number).is_some_and(Port::is_known) {
             return;
         }
-        self.need_driver();
+        self.need_driver(out);
         if self.driver.process.is_up() {
-            self.open_device(number, now);
-            self.join_device(number, now);
+            self.open_device(number, now, out);
+            self.join_device(number, now, out);
         }
     }
 
-    fn open_device(&mut self, number: u32, now: Instant) {
-        let Some(port) = self.ports.all.get_mut(&number) else { return };
+    fn open_device(&mut self, number: u32, now: Instant, out: &mut Outputs) {
+        let Some(port) = self.table.all.get_mut(&number) else { return };
         let name = port.spec.name.clone();
         let Some(device) = port.device_mut().filter(|device| device.wants_opening(now)) else { return };
         if device.is_internal() {
@@ -113,9 +115,9 @@ impl Supervisor {
                 let (index, backend) = (facts.index, facts.backend.name());
                 say_of_others!("port {name}: {} is open, by {backend}: {}", facts.name, opening.why);
                 device.open(opening, now);
-                self.ports.tell_of_device(number, &mut self.switch);
+                self.table.tell_of_device(number, &mut out.switch);
                 self.give_addresses(number, index);
-                self.free_host_of(number, now);
+                self.free_host_of(number, now, out);
             }
             Err(why) => {
                 if device.failed(&why, now) {
@@ -126,20 +128,20 @@ impl Supervisor {
     }
 
     /// A tap is there that is the host's port in the place of another port's device: that one is opened with it.
-    fn free_host_of(&mut self, number: u32, now: Instant) {
-        let Some(device) = self.ports.all.get(&number).and_then(Port::device) else { return };
+    fn free_host_of(&mut self, number: u32, now: Instant, out: &mut Outputs) {
+        let Some(device) = self.table.all.get(&number).and_then(Port::device) else { return };
         let Some(tap) = device.spec.tap.clone() else { return };
         let devices =
-            self.ports.all.iter_mut().filter_map(|(number, port)| Some((*number, port.device_mut()?)));
+            self.table.all.iter_mut().filter_map(|(number, port)| Some((*number, port.device_mut()?)));
         let hosts = devices.filter(|(_, device)| device.spec.host_tap().as_ref() == Some(&tap));
         let numbers: Vec<u32> = hosts.map(|(number, device)| device.is_wanted_again(number, now)).collect();
-        numbers.into_iter().for_each(|number| self.advance_port(number));
+        numbers.into_iter().for_each(|number| self.advance_port(number, out));
     }
 
     /// Gives a tap its addresses. Answers come later.
     fn give_addresses(&mut self, number: u32, index: u32) {
-        let Some(device) = self.ports.all.get(&number).and_then(Port::device) else { return };
-        let Some(links) = self.ports.links.as_mut().filter(|_| device.spec.is_tap()) else { return };
+        let Some(device) = self.table.all.get(&number).and_then(Port::device) else { return };
+        let Some(links) = self.table.links.as_mut().filter(|_| device.spec.is_tap()) else { return };
         let name = device.spec.device_name();
         let mut asked = Vec::new();
         for prefix in &device.spec.address {
@@ -149,14 +151,14 @@ impl Supervisor {
         for (request, what) in asked {
             match request {
                 Ok(request) => drop(self.driver.requests.insert(request, (number, what))),
-                Err(error) => self.ports.trouble(number, format!("cannot {what}: {error}")),
+                Err(error) => self.table.trouble(number, format!("cannot {what}: {error}")),
             }
         }
     }
 
     /// Gives the driver process the parts of a port that it lacks, and a connection to the switch.
-    fn join_device(&mut self, number: u32, now: Instant) {
-        let Some(port) = self.ports.all.get_mut(&number) else { return };
+    fn join_device(&mut self, number: u32, now: Instant, out: &mut Outputs) {
+        let Some(port) = self.table.all.get_mut(&number) else { return };
         let (may_join, is_attached) = (port.may_join(now), port.is_attached());
         let Some(device) = port.device_mut() else { return };
         match device.is_driven {
@@ -168,18 +170,18 @@ impl Supervisor {
             }
             true if is_attached && device.has_unsent() => self.replace_device(number),
             true if may_join => {
-                self.connect(number, now, |port| DriverOrder::ReplaceSwitch { port }, Vec::new());
+                self.connect(number, now, |port| DriverOrder::ReplaceSwitch { port }, Vec::new(), out);
             }
             false if may_join => {
                 let Some((facts, fds)) = device.take_unsent() else { return };
-                self.connect(number, now, |port| DriverOrder::Attach { port, facts }, fds);
+                self.connect(number, now, |port| DriverOrder::Attach { port, facts }, fds, out);
             }
             _ => {}
         }
     }
 
     fn replace_device(&mut self, port: u32) {
-        let device = self.ports.all.get_mut(&port).and_then(Port::device_mut);
+        let device = self.table.all.get_mut(&port).and_then(Port::device_mut);
         let Some((facts, fds)) = device.and_then(|device| device.take_unsent()) else { return };
         let fds = fds.into_iter().map(Into::into).collect();
         self.driver.process.send(&DriverOrder::ReplaceDevice { port, facts }, fds);
@@ -192,15 +194,16 @@ impl Supervisor {
         now: Instant,
         order: impl FnOnce(u32) -> DriverOrder,
         mut fds: Vec<OwnedFd>,
+        out: &mut Outputs,
     ) {
         let (ours, theirs) = match UnixStream::pair() {
             Ok(pair) => pair,
             Err(error) => {
-                let _ = self.ports.all.get_mut(&number).map(|port| port.postpone(now));
-                return self.device_gone(number, &format!("cannot make a connection: {error}"), now);
+                let _ = self.table.all.get_mut(&number).map(|port| port.postpone(now));
+                return self.device_gone(number, &format!("cannot make a connection: {error}"), now, out);
             }
         };
-        let Some(port) = self.ports.all.get_mut(&number) else { return };
+        let Some(port) = self.table.all.get_mut(&number) else { return };
         let attachment = self.sessions.next_attachment();
         port.attached(attachment, now);
         if let Some(device) = port.device_mut() {
@@ -209,34 +212,33 @@ impl Supervisor {
         let name = port.spec.name.to_string();
         fds.push(theirs.into());
         self.driver.process.send(&order(number), fds.into_iter().map(Into::into).collect());
-        let fds = self.sessions.provide(number, attachment, ours.into(), &self.ports, &mut self.store);
-        self.switch.attach(name, attachment, fds);
+        let fds = self.sessions.provide(number, attachment, ours.into(), &self.table, &mut out.store);
+        out.switch.attach(name, attachment, fds);
     }
 
     /// A device does not work any more, or the driver process cannot serve it. It is opened again.
-    pub(super) fn device_gone(&mut self, number: u32, why: &str, now: Instant) {
-        self.ports.trouble(number, why.to_owned());
-        if let Some(device) = self.ports.all.get_mut(&number).and_then(Port::device_mut) {
+    pub(super) fn device_gone(&mut self, number: u32, why: &str, now: Instant, out: &mut Outputs) {
+        self.table.trouble(number, why.to_owned());
+        if let Some(device) = self.table.all.get_mut(&number).and_then(Port::device_mut) {
             device.lost(now);
         }
-        self.look_for_tap(number);
-        self.advance_port(number);
+        self.look_for_tap(number, out);
+        self.advance_port(number, out);
     }
 
     /// When device ports, or clients that ask for them, have something to do without an event.
     pub(super) fn devices_due(&self) -> Option<Instant> {
-        let ports = self.ports.all.values().filter(|_| self.driver.process.is_up());
+        let ports = self.table.all.values().filter(|_| self.driver.process.is_up());
         ports.map(Port::device_due).fold(self.driver.due(), earlier)
     }
 
-    pub(super) fn devices_on_time(&mut self, now: Instant) {
-        self.answer_pending(0, now);
+    pub(super) fn devices_on_time(&mut self, now: Instant, out: &mut Outputs) {
         if self.driver.process.due().is_some_and(|due| due <= now) {
-            self.start_driver();
+            self.start_driver(out);
         }
         let is_due = |port: &Port| port.device_due().is_some_and(|due| due <= now);
         let due: Vec<u32> =
-            self.ports.all.iter().filter(|(_, port)| is_due(port)).map(|(number, _)| *number).collect();
-        due.into_iter().for_each(|number| self.advance_port(number));
+            self.table.all.iter().filter(|(_, port)| is_due(port)).map(|(number, _)| *number).collect();
+        due.into_iter().for_each(|number| self.advance_port(number, out));
     }
 }

@@ -10,35 +10,10 @@ use lasthop_api::report::{DevicePortReport, FdbReport, PortReport, StatsReport, 
 use lasthop_api::switches::FailMode;
 use lasthop_runtime::fault::Fault;
 
-use super::Supervisor;
-use super::controller::ControllerQuestion;
-use super::driver::CountersPurpose;
-use super::question::{Asker, ControllerAnswer, to_json};
+use super::question::{ControllerAnswer, to_json};
 use super::reports::Reports;
 use super::requests::describe;
 use super::warnings::WarningContext;
-
-impl Supervisor {
-    /// Without a switch process the answer comes at once: the client wants to know that it is missing.
-    pub(super) fn doctor(&mut self, name: Option<String>, asker: &Asker) -> Result<Option<Value>, Fault> {
-        if let Some(name) = &name {
-            self.ports.find(name)?;
-        }
-        if self.ports.all.values().any(|port| port.device().is_some()) {
-            self.ask_driver(CountersPurpose::Doctor { name }, asker);
-            return Ok(None);
-        }
-        self.examine(name, asker)
-    }
-
-    /// As `doctor`, when the driver process's counters are known.
-    pub(super) fn examine(&mut self, name: Option<String>, asker: &Asker) -> Result<Option<Value>, Fault> {
-        if self.switch.process.is_up() {
-            return self.ask_controller(ControllerQuestion::Doctor { name }, asker);
-        }
-        self.reports().facts(name.as_deref(), None, &ControllerAnswer::default()).map(Some)
-    }
-}
 
 impl Reports<'_> {
     /// All facts together.

@@ -1,46 +1,82 @@
-//! Static entries of the forwarding table: the switch has them, and the supervisor knows them for the next switch.
+//! Requests about forwarding tables: the switch has the entries, and the supervisor knows static ones for the next switch.
 
+use serde::Deserialize;
 use serde_json::Value;
 
 use lasthop_api::fdb::{Flush, STATIC_ENTRIES_MAX, StaticEntry, too_many};
 use lasthop_api::orders::Order;
+use lasthop_api::switches;
+use lasthop_listeners::Asker;
 use lasthop_runtime::fault::Fault;
 
-use super::Supervisor;
-use super::controller::ControllerQuestion;
-use super::question::{Asker, OrderPurpose, switch_down};
+use super::outputs::Outputs;
+use super::port_table::PortTable;
+use super::question::{OrderPurpose, Question, switch_down};
+use super::switch_table::SwitchTable;
+use super::switches::SEE_LIST;
 
-impl Supervisor {
-    pub(super) fn fdb_add(&mut self, entry: StaticEntry, asker: &Asker) -> Result<Option<Value>, Fault> {
-        let port = self.ports.find(entry.vnic.as_str())?;
-        if self.switches.static_entries.len() >= STATIC_ENTRIES_MAX {
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct FdbParams {
+    switch: Option<String>,
+}
+
+impl SwitchTable {
+    /// Enters an address. The answer comes when the switch has it.
+    pub(super) fn add_entry(
+        &self,
+        entry: StaticEntry,
+        asker: &Asker,
+        ports: &PortTable,
+        out: &mut Outputs,
+    ) -> Result<Option<Value>, Fault> {
+        let port = ports.find(entry.vnic.as_str())?;
+        if self.static_entries.len() >= STATIC_ENTRIES_MAX {
             return Err(too_many());
         }
-        self.change_fdb(Order::FdbAdd(entry.clone()), OrderPurpose::FdbAdded { port, entry }, asker)
+        order(Order::FdbAdd(entry.clone()), OrderPurpose::FdbAdded { port, entry }, asker, out)
     }
 
-    pub(super) fn fdb_del(&mut self, entry: StaticEntry, asker: &Asker) -> Result<Option<Value>, Fault> {
-        self.ports.find(entry.vnic.as_str())?;
-        self.change_fdb(Order::FdbDel(entry.clone()), OrderPurpose::FdbDeleted(entry), asker)
-    }
-
-    pub(super) fn fdb_flush(&mut self, flush: Flush, asker: &Asker) -> Result<Option<Value>, Fault> {
-        if let Some(vnic) = &flush.vnic {
-            self.ports.find(vnic.as_str())?;
-        }
-        self.ask_controller(ControllerQuestion::Flush(flush), asker)
-    }
-
-    pub(super) fn change_fdb(
-        &mut self,
-        order: Order,
-        what: OrderPurpose,
+    /// Takes an address out. The answer comes when the switch has done so.
+    pub(super) fn delete_entry(
+        &self,
+        entry: StaticEntry,
         asker: &Asker,
+        ports: &PortTable,
+        out: &mut Outputs,
     ) -> Result<Option<Value>, Fault> {
-        if !self.switch.process.is_up() {
-            return Err(switch_down());
-        }
-        self.switch.order(order, what, Some(asker.clone()));
-        Ok(None)
+        ports.find(entry.vnic.as_str())?;
+        order(Order::FdbDel(entry.clone()), OrderPurpose::FdbDeleted(entry), asker, out)
     }
+
+    /// The question for the addresses of one switch or all. Refuses a switch that has no table.
+    pub(super) fn fdb_question(&self, FdbParams { switch }: FdbParams) -> Result<Question, Fault> {
+        if let Some(name) = &switch {
+            let spec = switches::find(&self.all, name, SEE_LIST)?;
+            if spec.table().is_none() {
+                let module = spec.module.as_str();
+                let why = format!("switch \"{name}\" has no forwarding table: its module is {module}");
+                return Err(Fault::refused(why));
+            }
+        }
+        Ok(Question::Fdb { switch })
+    }
+}
+
+impl PortTable {
+    /// The request to forget learned addresses. Refuses a vnic that there is not.
+    pub(super) fn flush(&self, flush: Flush) -> Result<Question, Fault> {
+        if let Some(vnic) = &flush.vnic {
+            self.find(vnic.as_str())?;
+        }
+        Ok(Question::Flush(flush))
+    }
+}
+
+fn order(order: Order, what: OrderPurpose, asker: &Asker, out: &mut Outputs) -> Result<Option<Value>, Fault> {
+    if !out.switch.process.is_up() {
+        return Err(switch_down());
+    }
+    out.switch.order(order, what, Some(asker.clone()));
+    Ok(None)
 }

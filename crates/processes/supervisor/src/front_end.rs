@@ -8,7 +8,8 @@ use lasthop_sched_view::ThreadId;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FrontEnd {
     pub(super) pid: i32,
-    pub(super) user: u32,
+    /// The connection's user; none of a process of our own, which is not reaped before it is known to have ended.
+    pub(super) user: Option<u32>,
 }
 
 impl FrontEnd {
@@ -17,8 +18,9 @@ impl FrontEnd {
         let Self { pid, user } = self;
         let owner = std::fs::metadata(format!("/proc/{pid}")).map(|process| process.uid());
         match owner {
-            Ok(owner) if owner == user => {}
+            Ok(owner) if user.is_none_or(|user| owner == user) => {}
             Ok(owner) => {
+                let user = user.unwrap_or_default();
                 return Err(format!("process {pid} is of user {owner}, and its front end of user {user}"));
             }
             Err(_) => return Err(format!("its front end, process {pid}, has ended")),
@@ -38,9 +40,12 @@ mod tests {
     #[test]
     fn a_front_end_of_another_user_or_one_that_is_gone_is_refused() {
         let pid = i32::try_from(std::process::id()).expect("a pid");
-        assert!(FrontEnd { pid, user: own_user() }.process().is_ok());
-        let forged = FrontEnd { pid, user: own_user() + 1 }.process().expect_err("another user's");
+        assert!(FrontEnd { pid, user: Some(own_user()) }.process().is_ok());
+        let forged = FrontEnd { pid, user: Some(own_user() + 1) }.process().expect_err("another user's");
         assert!(forged.contains(&format!("user {}", own_user() + 1)), "{forged}");
-        assert!(FrontEnd { pid: i32::MAX, user: own_user() }.process().expect_err("none").contains("ended"));
+        assert!(FrontEnd { pid, user: None }.process().is_ok(), "one of our own");
+        assert!(
+            FrontEnd { pid: i32::MAX, user: Some(own_user()) }.process().expect_err("none").contains("ended")
+        );
     }
 }

@@ -20,38 +20,37 @@
 //! Each part has its own state and methods, and gets those below it as arguments:
 //!
 //! ```text
-//!   Supervisor: event loop, start and end, requests, upgrade ── Reports: all parts, to be shown
+//!   Supervisor: event loop, start and end, order of steps of several parts ── Reports: all parts, to be shown
 //!        │
-//!   ControllerProcess   Sessions   PortCounterTable   SwitchTable   SavedDatapaths   DatapathClients
-//!           └──────────────┴──────┬────────┴──────────────┴─────────────┴───────────────┘
-//!                 PortTable   SwitchProcess   RecordStore   Driver   ApiClients
+//!   Upgrades   ControllerProcess   Scheduler
+//!        │           │                 │
+//!   Ports: PortTable, Sessions, PortCounterTable, Driver     SwitchTable   SavedDatapaths   DatapathClients   ApiClients
+//!        └───────────┴──────┬──────────┴────────────────────────┴──────────────┘
+//!   Outputs: Poller, SwitchProcess, RecordStore
 //! ```
 #![forbid(unsafe_code)]
 
-mod access;
-mod api_clients;
 mod capture;
 mod change;
-mod client;
-mod control;
-mod control_clients;
 mod controller;
 mod datapath_clients;
-mod datapath_listener;
+mod deposit;
 mod device;
 mod devices;
 mod doctor;
 mod driver;
+mod driver_reports;
 mod ends;
 mod fdb;
 mod flows;
 mod front_end;
-mod lent;
+mod handover;
 mod lifecycle;
 mod lifetime_counters;
 mod liveness;
 mod opening;
 mod orders;
+mod outputs;
 mod pending_questions;
 mod placeholder;
 mod placeholders;
@@ -60,6 +59,7 @@ mod port_table;
 mod ports;
 mod previous;
 mod question;
+mod questions;
 mod records;
 mod reports;
 mod requested;
@@ -68,11 +68,9 @@ mod saved_session;
 mod scheduler;
 mod sessions;
 mod showing;
-mod sockets;
 mod source;
 mod stage;
-mod status;
-mod succession;
+mod successor;
 mod switch_process;
 mod switch_table;
 mod switches;
@@ -93,8 +91,9 @@ use lasthop_api::sched::ViewMode;
 use lasthop_api::settings::SwitchSettings;
 use lasthop_api::switches::SwitchSpec;
 use lasthop_api::vnic::VnicSpec;
-use lasthop_children::{Reaper, SliceBoost};
+use lasthop_children::Reaper;
 use lasthop_fd_store::RecordStore;
+use lasthop_listeners::{ApiClients, ApiSources, ListenSocket};
 use lasthop_runtime::clock::earlier;
 use lasthop_runtime::descriptors;
 use lasthop_runtime::fault::Fault;
@@ -102,24 +101,21 @@ use lasthop_runtime::notify::Manager;
 use lasthop_runtime::poller::{Happening, Interest, Poller};
 use lasthop_runtime::signals::Signals;
 
-use api_clients::ApiClients;
 use controller::ControllerProcess;
 use datapath_clients::DatapathClients;
 use driver::Driver;
 use flows::SavedDatapaths;
-use lifetime_counters::PortCounterTable;
+use outputs::Outputs;
 use port::Port;
-use port_table::PortTable;
+use ports::Ports;
 use previous::PreviousState;
 use records::ConfiguredNames;
 use scheduler::Scheduler;
-use sessions::Sessions;
-use sockets::ListenSocket;
 use source::Source;
 use stage::Stage;
 use switch_process::SwitchProcess;
 use switch_table::SwitchTable;
-use upgrade::Upgrade;
+use upgrade::Upgrades;
 
 pub use lasthop_fd_store::Inherited;
 pub use upgrade::upgraded_text;
@@ -149,13 +145,13 @@ pub struct RunSettings {
 
 /// Refuses a vnic that cannot be on this machine, with its socket in `dir` if it names none.
 pub fn check_vnic(vnic: &VnicSpec, dir: &Path) -> Result<(), Fault> {
-    sockets::check_length(&vnic.socket_in(dir))?;
-    access::Access::of(vnic).map(drop)
+    lasthop_listeners::check_length(&vnic.socket_in(dir))?;
+    lasthop_listeners::SocketAccess::of(vnic).map(drop)
 }
 
 /// Refuses a group that is not on this machine.
 pub fn check_control_group(group: Option<&str>) -> Result<(), Fault> {
-    access::Access::of_control(group).map(drop)
+    lasthop_listeners::SocketAccess::of_control(group).map(drop)
 }
 
 /// Runs a switch until it is asked to end, and reports its state to `manager`. `inherited` has the descriptors that this one
@@ -174,37 +170,34 @@ pub fn run(mut settings: RunSettings, manager: &mut Manager, inherited: Inherite
     if let Some(previous) = previous {
         supervisor.inherit(previous, &mut settings, &inherited)?;
     }
-    supervisor.store.adopt(inherited);
+    supervisor.out.store.adopt(inherited);
     supervisor.switches.all = settings.switches;
     for vnic in settings.vnics {
-        supervisor.open_port(vnic)?;
+        supervisor.ports.open_vnic(vnic, &supervisor.switches, &mut supervisor.out)?;
     }
     for port in settings.ports {
-        supervisor.open_device_port(port)?;
+        supervisor.ports.open_device_port(port, &supervisor.switches, &mut supervisor.out)?;
     }
     supervisor.switches.static_entries = settings.fdb;
     supervisor.start_switch()?;
     supervisor.serve(manager)
 }
 
+/// The control socket and its clients, for the poller.
+const API_SOURCES: ApiSources =
+    ApiSources { socket: Source::CONTROL, client: |client| Source::Client(client).into() };
+
 /// The parts, and the state that concerns all of them.
 struct Supervisor {
     dir: PathBuf,
-    poller: Poller,
+    out: Outputs,
     reaper: Reaper,
     signals: Signals,
     settings: SwitchSettings,
-    switch: SwitchProcess,
-    driver: Driver,
     controller: ControllerProcess,
     switches: SwitchTable,
-    ports: PortTable,
-    sessions: Sessions,
-    counters: PortCounterTable,
-    /// The switch process is being replaced by that of another program.
-    upgrade: Option<Upgrade>,
-    /// While guests wait for a switch process.
-    slice_boost: Option<SliceBoost>,
+    ports: Ports,
+    upgrades: Upgrades,
     clients: ApiClients,
     datapath_clients: DatapathClients,
     datapaths: SavedDatapaths,
@@ -212,8 +205,6 @@ struct Supervisor {
     datapath_devices: Option<DevicePatterns>,
     scheduler: Scheduler,
     stage: Stage,
-    /// The store for the next supervisor.
-    store: RecordStore,
     /// Switches and ports that file and flags named.
     configured: ConfiguredNames,
 }
@@ -230,24 +221,20 @@ impl Supervisor {
         let (poller, reaper) = (Poller::new()?, Reaper::new()?);
         poller.add(&reaper, Source::Ends.into(), Interest::READ)?;
         poller.add(&signals, Source::Signals.into(), Interest::READ)?;
-        let access = access::Access::of_control(control_group.as_deref())?;
-        let clients = ApiClients::open(&control_socket(dir), access, control, &poller)?;
+        let access = lasthop_listeners::SocketAccess::of_control(control_group.as_deref())?;
+        let clients = ApiClients::open(&control_socket(dir), access, control, API_SOURCES, &poller)?;
         let datapath_clients = DatapathClients::open(&datapath_socket(dir), access)?;
+        let switch = SwitchProcess::new(&settings, &reaper);
         Ok(Self {
             dir: dir.to_path_buf(),
-            poller,
+            ports: Ports::new(dir, Driver::new(&settings, &reaper)),
+            out: Outputs { poller, switch, store: RecordStore::of_environment() },
             signals,
-            switch: SwitchProcess::new(&settings, &reaper),
-            driver: Driver::new(&settings, &reaper),
             controller: ControllerProcess::new(&settings, &reaper),
             reaper,
             settings,
             switches: SwitchTable::new(run.switches.clone()),
-            ports: PortTable::new(dir),
-            sessions: Sessions::default(),
-            counters: PortCounterTable::default(),
-            upgrade: None,
-            slice_boost: None,
+            upgrades: Upgrades::default(),
             clients,
             datapath_clients,
             datapaths: SavedDatapaths::default(),
@@ -255,27 +242,30 @@ impl Supervisor {
             datapath_devices: run.datapath_devices.clone(),
             scheduler: Scheduler::new(run.scheduler_view),
             stage: Stage::Starting,
-            store: RecordStore::of_environment(),
             configured: run.configured(),
         })
     }
 
     fn serve(&mut self, manager: &mut Manager) -> Result<(), Fault> {
         loop {
-            for happening in self.poller.wait(earlier(self.due(), manager.due()))? {
+            for happening in self.out.poller.wait(earlier(self.due(), manager.due()))? {
                 self.handle(happening);
             }
             self.on_time(Instant::now());
-            self.ports.track_uplinks(&mut self.switch);
-            self.ports.tend_placeholders();
+            self.ports.table.track_uplinks(&mut self.out.switch);
+            self.ports.table.tend_placeholders();
             let is_open = self.takes_datapath_clients();
-            self.datapath_clients.watch(is_open, &self.poller);
+            self.datapath_clients.watch(is_open, &self.out.poller);
             self.settle_controller();
-            self.settle_scheduler(Instant::now());
+            let serves = matches!(self.stage, Stage::Serving) && !self.upgrades.is_under_way();
+            let driver = self.ports.driver.process.pid();
+            self.scheduler.settle(&self.ports.table, driver, serves, &mut self.out.switch, Instant::now());
             self.proceed_with_clients();
             self.watch_channels();
             self.deposit(Instant::now());
-            self.tell(manager);
+            if manager.is_there() {
+                manager.tell(self.stage.phase(), self.reports().status_text(&self.stage), Instant::now());
+            }
             if let Stage::Over(result) = &self.stage {
                 let result = result.clone();
                 self.end_all();
@@ -288,18 +278,21 @@ impl Supervisor {
         match Source::of(happening.source) {
             Some(Source::Signals) if self.signals.came() => self.begin_end(),
             Some(Source::Switch) => self.hear(),
-            Some(Source::Control) => self.clients.accept(&self.poller),
-            Some(Source::Listener(number)) => self.advance_port(number),
+            Some(Source::Control) => self.clients.accept(&self.out.poller),
+            Some(Source::Listener(number)) => self.ports.advance_port(number, &mut self.out),
             Some(Source::Client(number)) => self.hear_client(number, happening.is_over),
             Some(Source::Driver) => self.hear_driver(),
-            Some(Source::Successor) => self.hear_successor(),
-            Some(Source::Links) => self.hear_links(),
+            Some(Source::Successor) => {
+                let refused = self.upgrades.hear(&mut self.ports, &self.switches, &mut self.out);
+                self.answer_upgrade(refused);
+            }
+            Some(Source::Links) => self.ports.hear_links(&self.switches, &mut self.out),
             // Clients that were heard together with the end of the switch process wait for the next one.
             Some(Source::DatapathListener) if self.takes_datapath_clients() => {
-                self.datapath_clients.accept(&mut self.switch, &self.poller);
+                self.datapath_clients.accept(&mut self.out.switch, &self.out.poller);
             }
             Some(Source::ControllerProcess) => self.hear_controller(),
-            Some(Source::LentConnections(number)) => self.datapath_clients.forget(number, &self.poller),
+            Some(Source::LentConnections(number)) => self.datapath_clients.forget(number, &self.out.poller),
             Some(Source::Ends) => self.look_for_ends(Instant::now()),
             Some(Source::Signals | Source::DatapathListener) | None => {}
         }
@@ -307,34 +300,24 @@ impl Supervisor {
 
     /// Whether there is a switch process to have clients of the datapath socket, and none is about to take its place.
     fn takes_datapath_clients(&self) -> bool {
-        self.switch.process.is_up() && self.upgrade.is_none()
-    }
-
-    /// Looks at a switch process that owes a sign of life, if it is time.
-    fn look_for_life(&mut self, now: Instant) {
-        let is_busy = !matches!(self.stage, Stage::Serving) || self.upgrade.is_some();
-        if self.switch.look_for_life(is_busy, now, &self.poller) {
-            self.answer_without_switch();
-        }
+        self.out.switch.process.is_up() && !self.upgrades.is_under_way()
     }
 
     /// The earliest deadline of all.
     fn due(&self) -> Option<Instant> {
-        let ports = self.ports.all.values().map(Port::due).fold(None, earlier);
+        let ports = self.ports.table.all.values().map(Port::due).fold(None, earlier);
         let others = [
             self.ends_due(),
-            self.switch.due(),
+            self.out.switch.due(),
             self.clients.due(),
             self.stage.due(),
-            self.devices_due(),
-            self.upgrade_due(),
+            self.ports.devices_due(),
+            self.upgrades.due(),
             self.scheduler.due(),
         ];
-        let slice_boost = self.slice_boost.as_ref().map(SliceBoost::until);
         let others = others.into_iter().chain([
             self.controller.due(),
-            self.store.due(),
-            slice_boost,
+            self.out.store.due(),
             self.datapath_clients.due(),
         ]);
         let others = others.chain(self.channels_due());
@@ -345,25 +328,31 @@ impl Supervisor {
     fn on_time(&mut self, now: Instant) {
         let is_due = |due: Option<Instant>| due.is_some_and(|due| due <= now);
         let ports: Vec<u32> =
-            self.ports.all.iter().filter(|(_, port)| is_due(port.due())).map(|(n, _)| *n).collect();
-        ports.into_iter().for_each(|number| self.advance_port(number));
+            self.ports.table.all.iter().filter(|(_, port)| is_due(port.due())).map(|(n, _)| *n).collect();
+        ports.into_iter().for_each(|number| self.ports.advance_port(number, &mut self.out));
         if is_due(self.ends_due()) {
             self.look_for_ends(now);
         }
-        self.upgrade_on_time(now);
-        self.slice_boost.take_if(|slice_boost| slice_boost.until() <= now);
-        self.clients.expire(now, &self.poller);
-        self.look_for_life(now);
-        for (asker, fault) in self.switch.give_up_waiting(now) {
+        let given_up = self.upgrades.on_time(now, &mut self.ports, &mut self.out);
+        self.answer_upgrade(given_up);
+        self.out.switch.boost_on_time(now);
+        self.clients.expire(now, &self.out.poller);
+        // One that starts or ends may take longer to give a sign of life.
+        let is_busy = !matches!(self.stage, Stage::Serving) || self.upgrades.is_under_way();
+        if self.out.switch.look_for_life(is_busy, now, &self.out.poller) {
+            self.answer_without_switch();
+        }
+        for (asker, fault) in self.out.switch.give_up_waiting(now) {
             self.clients.answer(asker, Err(fault));
         }
         if is_due(self.controller.due()) {
             self.controller_on_time(now);
         }
-        if is_due(self.devices_due()) {
-            self.devices_on_time(now);
+        if is_due(self.ports.devices_due()) {
+            self.answer_driver_clients(0, now);
+            self.ports.devices_on_time(now, &mut self.out);
         }
-        if is_due(self.switch.process.due()) {
+        if is_due(self.out.switch.process.due()) {
             self.restart_switch();
         }
         if is_due(self.stage.due()) {

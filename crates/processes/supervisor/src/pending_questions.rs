@@ -3,26 +3,28 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use super::question::Asker;
+use lasthop_listeners::Asker;
+
+use super::question::Question;
 
 /// The requests and their clients, in the order of arrival.
 #[derive(Debug)]
-pub(super) struct PendingQuestions<T> {
+pub(super) struct PendingQuestions {
     patience: Duration,
     /// Numbers the questions to the process.
     round: u64,
-    queue: VecDeque<PendingQuestion<T>>,
+    queue: VecDeque<PendingQuestion>,
 }
 
 #[derive(Debug)]
-struct PendingQuestion<T> {
+struct PendingQuestion {
     round: u64,
-    wanted: T,
+    question: Question,
     asker: Asker,
     until: Instant,
 }
 
-impl<T> PendingQuestions<T> {
+impl PendingQuestions {
     /// No client waits yet; each will wait for at most `patience`.
     pub(super) fn new(patience: Duration) -> Self {
         Self { patience, round: 0, queue: VecDeque::new() }
@@ -35,9 +37,9 @@ impl<T> PendingQuestions<T> {
     }
 
     /// A client waits for the answer to the last question.
-    pub(super) fn wait(&mut self, wanted: T, asker: &Asker) {
+    pub(super) fn wait(&mut self, question: Question, asker: &Asker) {
         let until = Instant::now() + self.patience;
-        self.queue.push_back(PendingQuestion { round: self.round, wanted, asker: asker.clone(), until });
+        self.queue.push_back(PendingQuestion { round: self.round, question, asker: asker.clone(), until });
     }
 
     /// When the first one has waited for long enough.
@@ -46,11 +48,11 @@ impl<T> PendingQuestions<T> {
     }
 
     /// The clients whose question, of up to `round`, is answered, or that have waited for long enough.
-    pub(super) fn take_ready(&mut self, round: u64, now: Instant) -> Vec<(T, Asker)> {
-        let is_ready = |asked: &PendingQuestion<T>| asked.round <= round || asked.until <= now;
+    pub(super) fn take_ready(&mut self, round: u64, now: Instant) -> Vec<(Question, Asker)> {
+        let is_ready = |asked: &PendingQuestion| asked.round <= round || asked.until <= now;
         let (ready, waiting): (VecDeque<_>, VecDeque<_>) =
             std::mem::take(&mut self.queue).into_iter().partition(is_ready);
         self.queue = waiting;
-        ready.into_iter().map(|asked| (asked.wanted, asked.asker)).collect()
+        ready.into_iter().map(|asked| (asked.question, asked.asker)).collect()
     }
 }

@@ -9,10 +9,11 @@ use lasthop_api::switches::SwitchName;
 use lasthop_api::vnic::Name;
 use lasthop_runtime::log::say_of_others;
 
-use super::Supervisor;
+use super::outputs::Outputs;
 use super::placeholder::{Placeholder, mtu_of};
 use super::port::Port;
 use super::port_table::PortTable;
+use super::ports::Ports;
 use super::switch_process::SwitchProcess;
 use super::switch_table::SwitchTable;
 use lasthop_runtime::poller::Poller;
@@ -95,21 +96,21 @@ impl PortTable {
     }
 }
 
-impl Supervisor {
+impl Ports {
     /// A change of a vnic to an MTU of `asked_bytes` is over: every change of its placeholder since then is applied now.
-    pub(super) fn heed_after_change(&mut self, number: u32, asked_bytes: u32) {
-        let Some(port) = self.ports.all.get(&number) else { return };
+    pub(super) fn heed_after_change(&mut self, number: u32, asked_bytes: u32, out: &mut Outputs) {
+        let Some(port) = self.table.all.get(&number) else { return };
         let mtu = port.placeholder.as_ref().and_then(|placeholder| placeholder.mtu_bytes(&port.spec));
         if mtu.is_some_and(|mtu| mtu != asked_bytes) {
             let name = port.spec.name.clone();
-            self.heed_placeholders(|other| other == name.as_str());
+            self.heed_placeholders(|other| other == name.as_str(), out);
         }
     }
 
     /// Placeholders of these names that were given another MTU give it to their vnics. Those of vnics that cannot change now are
     /// heeded when they can.
-    pub(super) fn heed_placeholders(&mut self, is_meant: impl Fn(&str) -> bool) {
-        if !self.switch.process.is_up() {
+    pub(super) fn heed_placeholders(&mut self, is_meant: impl Fn(&str) -> bool, out: &mut Outputs) {
+        if !out.switch.process.is_up() {
             return;
         }
         let wanted = |port: &Port| {
@@ -119,10 +120,10 @@ impl Supervisor {
             Some((port.spec.name.clone(), mtu))
         };
         let wanted: Vec<(u32, (Name, u32))> =
-            self.ports.all.iter().filter_map(|(number, port)| Some((*number, wanted(port)?))).collect();
+            self.table.all.iter().filter_map(|(number, port)| Some((*number, wanted(port)?))).collect();
         for (number, (name, mtu)) in wanted {
             let keys = Map::from_iter([("mtu".to_owned(), Value::from(mtu))]);
-            if let Err(fault) = self.change_vnic(number, keys, None) {
+            if let Err(fault) = self.change_vnic(number, keys, None, out) {
                 say_of_others!(
                     Warning: "vnic {name}: its tap was given an MTU of {mtu}, which its guest will not have: {}",
                     fault.message

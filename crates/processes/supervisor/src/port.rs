@@ -20,15 +20,14 @@ use lasthop_api::orders::SwitchPort;
 use lasthop_api::port::PortSpec;
 use lasthop_api::report::Ended;
 use lasthop_api::vnic::{LinkState, MemoryMax, VnicMode, VnicSpec};
+use lasthop_listeners::{ListenSocket, SocketAccess, check_length, connect_to};
 use lasthop_runtime::clock::{Pause, earlier};
 use lasthop_runtime::fault::Fault;
 use lasthop_runtime::log::say_of_others;
 
-use super::access::Access;
 use super::device::DevicePort;
 use super::front_end::FrontEnd;
 use super::placeholder::Placeholder;
-use super::sockets::{ListenSocket, check_length, connect_to};
 
 /// How long a second connection may wait for the first one's hang-up, which can be on its way: on a busy machine for longer than a
 /// second.
@@ -127,7 +126,7 @@ impl Port {
         let path = spec.socket_in(dir);
         check_length(&path)?;
         let role = match spec.mode {
-            VnicMode::Listen => Role::listen(ListenSocket::bind(&path, Access::of(&spec)?)?),
+            VnicMode::Listen => Role::listen(ListenSocket::bind(&path, SocketAccess::of(&spec)?)?),
             VnicMode::Connect => {
                 Role::Connect { next: Instant::now(), pause: Pause::new(RETRY_MIN, RETRY_MAX), said: None }
             }
@@ -255,7 +254,7 @@ impl Port {
 
     /// Gives the socket's file the owner, group and mode of `to` in place of those of `from`.
     pub(super) fn set_access(&self, from: &VnicSpec, to: &VnicSpec) -> Result<(), Fault> {
-        let (before, access) = (Access::of(from)?, Access::of(to)?);
+        let (before, access) = (SocketAccess::of(from)?, SocketAccess::of(to)?);
         if access == before || !matches!(self.role, Role::Listen { .. }) {
             return Ok(());
         }
@@ -370,7 +369,7 @@ impl Port {
 
     /// The process at the other end and its user, as far as the system tells.
     pub(super) fn front_end(&self) -> Option<FrontEnd> {
-        Some(FrontEnd { pid: self.peer_pid?, user: self.peer_user? })
+        Some(FrontEnd { pid: self.peer_pid?, user: Some(self.peer_user?) })
     }
 
     /// Notes how a connection ended.

@@ -32,7 +32,7 @@ pub(super) struct PortTable {
     pub(super) is_tracking_late: bool,
     next_number: u32,
     /// The run directory, in which sockets are that no setting names.
-    dir: PathBuf,
+    pub(super) dir: PathBuf,
 }
 
 impl PortTable {
@@ -123,6 +123,24 @@ impl PortTable {
     /// As `find`, for methods on a device port.
     pub(super) fn find_device_port(&self, name: &str) -> Result<u32, Fault> {
         self.find_kind(name, true)
+    }
+
+    /// As `find_device_port`, of one that its user may take away.
+    pub(super) fn find_removable(&self, name: &str) -> Result<u32, Fault> {
+        let number = self.find_device_port(name)?;
+        if self.all.get(&number).is_some_and(Port::is_requested) {
+            let why = format!(
+                "the port \"{name}\" is there since a controller asked for it; take it away there: ovs-vsctl del-port {name}"
+            );
+            return Err(Fault::refused(why));
+        }
+        Ok(number)
+    }
+
+    /// Refuses the name of a port that there is not.
+    pub(super) fn checked(&self, name: Option<String>) -> Result<Option<String>, Fault> {
+        name.as_ref().map_or(Ok(0), |name| self.find(name))?;
+        Ok(name)
     }
 
     fn find_kind(&self, name: &str, is_device: bool) -> Result<u32, Fault> {

@@ -1,25 +1,43 @@
-//! The ports: made, removed, and their connections handed to the switch.
+//! The ports, with all that comes and goes with them: made, removed, and their connections handed to the switch.
+//!
+//! ```text
+//!   Ports: this file, `change`, `placeholders`, `devices`, `driver`, `requested`
+//!     PortTable   Sessions   PortCounterTable   Driver
+//! ```
 
+use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Instant;
 
 use serde_json::Value;
 
+use lasthop_api::orders::{Answer, Order};
 use lasthop_api::port::PortSpec;
-use lasthop_api::report::{HUNG_UP, StatsReport, VnicReport};
+use lasthop_api::report::HUNG_UP;
 use lasthop_api::vnic::VnicSpec;
 use lasthop_fd_store::RecordKey;
+use lasthop_listeners::{Asker, check_absolute};
 use lasthop_runtime::fault::{Fault, Kind};
 use lasthop_runtime::log::{Level, limited_line, say, say_of_others};
-
-use super::Supervisor;
-use super::port::Port;
-use super::port_table::PortTable;
-use super::question::{Asker, OrderPurpose, to_json};
-use super::sessions::Sessions;
 use lasthop_runtime::poller::Poller;
 
-/// The state of a vnic that was just made.
-const STATE_NEW: &str = "waiting for guest";
+use super::driver::Driver;
+use super::lifetime_counters::PortCounterTable;
+use super::outputs::Outputs;
+use super::port::Port;
+use super::port_table::PortTable;
+use super::question::{OrderPurpose, switch_down};
+use super::sessions::Sessions;
+use super::switch_table::SwitchTable;
+
+/// All ports, the sessions and counters of each, and the driver process that serves those over devices.
+#[derive(Debug)]
+pub(super) struct Ports {
+    pub(super) table: PortTable,
+    pub(super) sessions: Sessions,
+    pub(super) counters: PortCounterTable,
+    pub(super) driver: Driver,
+}
 
 impl PortTable {
     /// The switch is gone, and all connections with it that nothing is kept of.
@@ -31,41 +49,98 @@ impl PortTable {
     }
 }
 
-impl Supervisor {
+impl Ports {
+    /// Without a port; `driver` is not started yet.
+    pub(super) fn new(dir: &Path, driver: Driver) -> Self {
+        let (sessions, counters) = (Sessions::default(), PortCounterTable::default());
+        Self { table: PortTable::new(dir), sessions, counters, driver }
+    }
+
+    /// Makes a vnic. The answer comes when the switch has it.
+    pub(super) fn add_vnic(
+        &mut self,
+        spec: VnicSpec,
+        asker: &Asker,
+        switches: &SwitchTable,
+        out: &mut Outputs,
+    ) -> Result<(), Fault> {
+        check_absolute(&spec)?;
+        spec.check()?;
+        if !out.switch.process.is_up() {
+            return Err(switch_down());
+        }
+        let number = self.open_vnic(spec, switches, out)?;
+        self.tell_of_port(number, true, Some(asker.clone()), out);
+        Ok(())
+    }
+
+    /// Makes a device port. The answer comes when the switch has it.
+    pub(super) fn add_port(
+        &mut self,
+        spec: PortSpec,
+        asker: &Asker,
+        switches: &SwitchTable,
+        out: &mut Outputs,
+    ) -> Result<(), Fault> {
+        spec.check()?;
+        if !out.switch.process.is_up() {
+            return Err(switch_down());
+        }
+        let number = self.open_device_port(spec, switches, out)?;
+        self.tell_of_port(number, true, Some(asker.clone()), out);
+        Ok(())
+    }
+
     /// Makes a port's socket. The switch does not know the port yet.
-    pub(super) fn open_port(&mut self, spec: VnicSpec) -> Result<u32, Fault> {
-        self.switches.check_switch_of(&spec)?;
-        self.ports.check_beside(&spec)?;
-        let port = Port::open(spec, &self.dir)?;
-        let number = self.ports.add(port);
-        self.store.is_late(RecordKey::Port(number));
-        self.ports.make_placeholder(number, &self.switches, &self.poller);
+    pub(super) fn open_vnic(
+        &mut self,
+        spec: VnicSpec,
+        switches: &SwitchTable,
+        out: &mut Outputs,
+    ) -> Result<u32, Fault> {
+        switches.check_switch_of(&spec)?;
+        self.table.check_beside(&spec)?;
+        let port = Port::open(spec, &self.table.dir)?;
+        let number = self.table.add(port);
+        out.store.is_late(RecordKey::Port(number));
+        self.table.make_placeholder(number, switches, &out.poller);
         Ok(number)
     }
 
     /// Makes a device port. The switch does not know it yet.
-    pub(super) fn open_device_port(&mut self, spec: PortSpec) -> Result<u32, Fault> {
-        self.switches.check_switch_of(&spec.vnic())?;
-        self.ports.check_device(&spec)?;
-        self.enter_device_port(Port::over_device(spec, &self.dir))
+    pub(super) fn open_device_port(
+        &mut self,
+        spec: PortSpec,
+        switches: &SwitchTable,
+        out: &mut Outputs,
+    ) -> Result<u32, Fault> {
+        switches.check_switch_of(&spec.vnic())?;
+        self.table.check_device(&spec)?;
+        self.enter_device_port(Port::over_device(spec, &self.table.dir), out)
     }
 
     /// Makes a device port that was checked.
-    pub(super) fn enter_device_port(&mut self, port: Port) -> Result<u32, Fault> {
-        self.ports.watch_links(&self.poller)?;
-        let number = self.ports.add(port);
-        self.store.is_late(RecordKey::Port(number));
+    pub(super) fn enter_device_port(&mut self, port: Port, out: &mut Outputs) -> Result<u32, Fault> {
+        self.table.watch_links(&out.poller)?;
+        let number = self.table.add(port);
+        out.store.is_late(RecordKey::Port(number));
         self.see_device(number);
         Ok(number)
     }
 
     /// Tells the switch of a port, which is new to everybody or to this switch process.
-    pub(super) fn tell_of_port(&mut self, number: u32, is_new: bool, asker: Option<Asker>) {
-        let name = self.ports.all.get(&number).map(|port| port.spec.name.to_string()).unwrap_or_default();
-        let book = self.counters.book(number, &name, &mut self.store);
-        let Some(order) = self.ports.note_told(number) else { return };
+    pub(super) fn tell_of_port(
+        &mut self,
+        number: u32,
+        is_new: bool,
+        asker: Option<Asker>,
+        out: &mut Outputs,
+    ) {
+        let name = self.table.all.get(&number).map(|port| port.spec.name.to_string()).unwrap_or_default();
+        let book = self.counters.book(number, &name, &mut out.store);
+        let Some(order) = self.table.note_told(number) else { return };
         let what = OrderPurpose::Added { port: number, is_new };
-        self.switch.order_with(order, book.into_iter().map(Into::into).collect(), what, asker);
+        out.switch.order_with(order, book.into_iter().map(Into::into).collect(), what, asker);
     }
 
     /// The switch has taken a port, or has not. A new port that it refuses is gone as if it never was.
@@ -74,8 +149,9 @@ impl Supervisor {
         number: u32,
         is_new: bool,
         result: Result<(), Fault>,
-    ) -> Result<Value, Fault> {
-        let Some(port) = self.ports.all.get_mut(&number) else {
+        out: &mut Outputs,
+    ) -> Result<(), Fault> {
+        let Some(port) = self.table.all.get_mut(&number) else {
             return Err(Fault::new(Kind::NoSuchVnic, "the vnic was deleted while it was being added"));
         };
         match result {
@@ -84,23 +160,17 @@ impl Supervisor {
                 if !port.is_attached() {
                     say!("{} {}: {}", port.kind_word(), port.spec.name, port.invitation());
                 }
-                let report = VnicReport::new(&port.spec, port.path.clone(), STATE_NEW);
-                let is_device = port.device().is_some();
-                self.ports.is_tracking_late = true;
-                self.advance_port(number);
-                if is_device {
-                    self.reports().describe_port(number, &StatsReport::default())
-                } else {
-                    to_json(&report)
-                }
+                self.table.is_tracking_late = true;
+                self.advance_port(number, out);
+                Ok(())
             }
             Err(fault) => {
                 let is_requested = port.is_requested();
                 if is_requested {
-                    self.deny_again(number, &fault);
+                    self.deny_again(number, &fault, out);
                 }
                 if is_new || is_requested {
-                    self.forget_port(number);
+                    self.forget_port(number, out);
                 }
                 Err(fault)
             }
@@ -108,11 +178,11 @@ impl Supervisor {
     }
 
     /// Lets a port take its next steps, and hands over a connection that results.
-    pub(super) fn advance_port(&mut self, number: u32) {
-        let Some(port) = self.ports.all.get_mut(&number) else { return };
+    pub(super) fn advance_port(&mut self, number: u32, out: &mut Outputs) {
+        let Some(port) = self.table.all.get_mut(&number) else { return };
         let now = Instant::now();
         if port.device().is_some() {
-            return self.settle_device(number, now);
+            return self.settle_device(number, now, out);
         }
         if let Some(fd) = port.advance(now) {
             let attachment = self.sessions.next_attachment();
@@ -120,38 +190,78 @@ impl Supervisor {
             port.meet(&fd);
             let name = port.spec.name.to_string();
             say_of_others!("vnic {name}: a guest is connected");
-            let fds = self.sessions.provide(number, attachment, fd, &self.ports, &mut self.store);
-            self.switch.attach(name, attachment, fds);
+            let fds = self.sessions.provide(number, attachment, fd, &self.table, &mut out.store);
+            out.switch.attach(name, attachment, fds);
         }
-        self.ports.watch_port(number, &self.poller);
+        self.table.watch_port(number, &out.poller);
     }
 
     /// A connection is over, says the switch.
-    pub(super) fn detached(&mut self, name: &str, attachment: u64, why: &str) {
-        let Ok(number) = self.ports.find(name) else { return };
-        if self.ports.all.get_mut(&number).is_some_and(|port| port.detached(attachment, Instant::now())) {
-            if self.ports.all.get(&number).is_some_and(|port| port.device().is_none()) {
+    pub(super) fn detached(&mut self, name: &str, attachment: u64, why: &str, out: &mut Outputs) {
+        let Ok(number) = self.table.find(name) else { return };
+        if self.table.all.get_mut(&number).is_some_and(|port| port.detached(attachment, Instant::now())) {
+            if self.table.all.get(&number).is_some_and(|port| port.device().is_none()) {
                 let level = if why == HUNG_UP { Level::Info } else { Level::Warning };
                 limited_line(level, format_args!("vnic {name}: its guest is gone: {why}"));
             }
             self.sessions.saved.remove(&number);
-            self.store.is_late(RecordKey::Port(number));
-            if let Some(port) = self.ports.all.get_mut(&number) {
+            out.store.is_late(RecordKey::Port(number));
+            if let Some(port) = self.table.all.get_mut(&number) {
                 port.end(why);
             }
-            self.advance_port(number);
+            self.advance_port(number, out);
         }
     }
 
     /// Takes a port away, from the driver process, too.
-    pub(super) fn forget_port(&mut self, number: u32) {
-        let Some(port) = self.ports.all.remove(&number) else { return };
+    pub(super) fn forget_port(&mut self, number: u32, out: &mut Outputs) {
+        let Some(port) = self.table.all.remove(&number) else { return };
         self.sessions.saved.remove(&number);
         self.counters.by_port.remove(&number);
-        self.store.is_late(RecordKey::Port(number));
+        out.store.is_late(RecordKey::Port(number));
         if port.device().is_some_and(|device| device.is_driven) {
             self.driver.detach(number);
         }
-        self.ports.is_tracking_late = true;
+        self.table.is_tracking_late = true;
+    }
+
+    /// Takes a port away at a user's request, from the switch, too. False: the switch is to answer first.
+    pub(super) fn delete(&mut self, number: u32, asker: &Asker, out: &mut Outputs) -> bool {
+        let name = self.table.name_of(number).unwrap_or_default();
+        self.forget_port(number, out);
+        if !out.switch.process.is_up() {
+            return true;
+        }
+        out.switch.order(Order::RemovePort { name }, OrderPurpose::Removed, Some(asker.clone()));
+        false
+    }
+
+    /// The switch goes on with sessions for which it was ready, but for some.
+    pub(super) fn went_on(
+        &mut self,
+        sessions: Vec<(u32, u64)>,
+        result: Result<Answer, Fault>,
+        out: &mut Outputs,
+    ) -> Result<Value, Fault> {
+        let Answer::WentOn { refused } = result? else { return Ok(Value::Null) };
+        let mut refused: BTreeMap<u64, Fault> = refused.into_iter().collect();
+        for (number, attachment) in sessions {
+            let result = refused.remove(&attachment).map_or(Ok(()), Err);
+            self.taken_over(number, attachment, result, out);
+        }
+        Ok(Value::Null)
+    }
+
+    /// The switch goes on with a session, or cannot.
+    pub(super) fn taken_over(
+        &mut self,
+        number: u32,
+        attachment: u64,
+        result: Result<(), Fault>,
+        out: &mut Outputs,
+    ) {
+        if self.sessions.taken_over(number, attachment, result, &mut self.table, &mut out.store) {
+            self.advance_port(number, out);
+        }
     }
 }

@@ -24,15 +24,18 @@ use lasthop_api::vnic::{Name, VnicSpec};
 use lasthop_children::{await_end, is_process};
 use lasthop_config::plan::{Plan, Step};
 use lasthop_fd_store::{Inherited, RecordKey};
+use lasthop_listeners::ListenSocket;
 use lasthop_runtime::fault::Fault;
 use lasthop_runtime::log::say;
 
 use super::flows::KeptFlows;
 use super::lifetime_counters::LifetimeCounters;
+use super::outputs::Outputs;
 use super::port::Port;
+use super::ports::Ports;
 use super::records::{ConfiguredNames, HeadRecord, PortRecord, RECORD_VERSION};
 use super::saved_session::SavedSession;
-use super::sockets::ListenSocket;
+use super::switch_table::SwitchTable;
 use super::{RunSettings, Supervisor};
 
 /// All that was left.
@@ -179,7 +182,7 @@ impl Supervisor {
         let (requested, ports) = ports.into_iter().partition(|(_, port)| port.is_requested);
         let previous = PreviousState { head, ports };
         let requested: BTreeMap<u32, PortRecord> = requested;
-        requested.into_iter().for_each(|(number, port)| self.let_go(number, port, inherited));
+        requested.into_iter().for_each(|(number, port)| self.ports.let_go(number, port, inherited));
         let running = previous.running(&settings.dir);
         previous.add_by_hand(settings);
         self.switches.all.clone_from(&settings.switches);
@@ -194,26 +197,35 @@ impl Supervisor {
             match settings.vnics.iter().position(|vnic| is_kept && vnic.name == *name) {
                 Some(at) => {
                     let spec = settings.vnics.remove(at);
-                    self.inherit_port(number, record, spec, inherited)?;
+                    self.ports.inherit_port(
+                        number,
+                        record,
+                        spec,
+                        (inherited, &self.switches),
+                        &mut self.out,
+                    )?;
                 }
-                None => self.let_go(number, record, inherited),
+                None => self.ports.let_go(number, record, inherited),
             }
         }
-        let guests = self.sessions.saved.len();
+        let guests = self.ports.sessions.saved.len();
         say!("goes on where process {pid} ended, with {guests} guests{}", plan_text(&plan));
         Ok(())
     }
+}
 
+impl Ports {
     fn inherit_port(
         &mut self,
         number: u32,
         record: PortRecord,
         spec: VnicSpec,
-        inherited: &Inherited,
+        (inherited, switches): (&Inherited, &SwitchTable),
+        out: &mut Outputs,
     ) -> Result<(), Fault> {
         let PortRecord { spec: before, listening, saved_session, book, past, since_ms, .. } = record;
         let kept = listening.and_then(|kept| Some((inherited.find(&kept.socket)?, kept.file)));
-        let mut port = Port::go_on(spec, &self.dir, kept)?;
+        let mut port = Port::go_on(spec, &self.table.dir, kept)?;
         port.set_access(&before, &port.spec)?;
         if let Some(book) = book.and_then(|book| inherited.find(&book)) {
             self.counters
@@ -230,16 +242,16 @@ impl Supervisor {
                 None => say!(Warning: "vnic {}: its guest is gone, or has to connect again", port.spec.name),
             }
         }
-        self.ports.note_number(number);
-        self.ports.all.insert(number, port);
-        self.store.is_late(RecordKey::Port(number));
-        self.ports.make_placeholder(number, &self.switches, &self.poller);
+        self.table.note_number(number);
+        self.table.all.insert(number, port);
+        out.store.is_late(RecordKey::Port(number));
+        self.table.make_placeholder(number, switches, &out.poller);
         Ok(())
     }
 
     /// A port is no more, or is to be another one: its guest has to go. Device ports begin anew, but for their counters.
     fn let_go(&mut self, number: u32, record: PortRecord, inherited: &Inherited) {
-        self.ports.note_number(number);
+        self.table.note_number(number);
         let book = record.book.as_ref().filter(|_| record.device.is_some());
         if let Some(book) = book.and_then(|book| inherited.find(book)) {
             let counters = LifetimeCounters::of_kept(book.into_trusted(), &record.past, record.since_ms);
@@ -252,7 +264,7 @@ impl Supervisor {
         if let Some(saved_session) = saved_session {
             saved_session.hang_up();
         }
-        let path = record.spec.socket_in(&self.dir);
+        let path = record.spec.socket_in(&self.table.dir);
         let kept = record.listening.and_then(|kept| Some((inherited.find(&kept.socket)?, kept.file)));
         // Its file goes with it.
         drop(kept.and_then(|(socket, file)| ListenSocket::of_kept(socket, &path, file)));
@@ -293,8 +305,8 @@ mod tests {
     use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
     use super::*;
-    use crate::access::Access;
     use lasthop_api::settings::{Settings, SwitchSettings};
+    use lasthop_listeners::SocketAccess;
 
     fn error_of(head: &str) -> String {
         PreviousState::of_records(head.as_bytes(), std::iter::empty()).expect_err("refused")
@@ -325,9 +337,9 @@ mod tests {
         let path = dir.path().join("a.sock");
         let old = UnixListener::bind(&path).expect("bound");
         let inherited = torn(old.into());
-        assert!(ListenSocket::bind(&path, Access::OWNER_ALONE).is_err(), "a listener is there");
+        assert!(ListenSocket::bind(&path, SocketAccess::OWNER_ALONE).is_err(), "a listener is there");
         assert!(PreviousState::read(&inherited).expect("read").is_none());
-        drop(ListenSocket::bind(&path, Access::OWNER_ALONE).expect("free"));
+        drop(ListenSocket::bind(&path, SocketAccess::OWNER_ALONE).expect("free"));
     }
 
     #[test]

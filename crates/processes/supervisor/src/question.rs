@@ -5,21 +5,15 @@ use std::rc::Rc;
 use serde::Serialize;
 use serde_json::Value;
 
+use lasthop_api::controller_orders::ControllerOrder;
 use lasthop_api::facts::MoveFacts;
-use lasthop_api::fdb::StaticEntry;
+use lasthop_api::fdb::{Flush, StaticEntry};
+use lasthop_api::orders::Order;
 use lasthop_api::report::{FdbLine, SwitchInside};
 use lasthop_api::switches::{SwitchName, SwitchSpec};
 use lasthop_api::vnic::VnicSpec;
 use lasthop_api::vnic::change::Change;
 use lasthop_runtime::fault::{Fault, Kind};
-
-/// The client that gets the answer.
-#[derive(Clone, Debug)]
-pub(super) struct Asker {
-    pub(super) client: u32,
-    /// None if no answer is wanted.
-    pub(super) id: Option<Value>,
-}
 
 /// The purpose of an order whose answer is awaited.
 #[derive(Debug)]
@@ -73,7 +67,8 @@ pub(super) enum OrderPurpose {
     Started,
     /// All guests are gone.
     Ended,
-    Question(Question),
+    /// A client's question, with the controller process's part of the answer.
+    Question(Question, Rc<ControllerAnswer>),
     /// The client's connection has become the switch's.
     Streamed,
 }
@@ -86,7 +81,8 @@ pub(super) struct Changing {
     pub(super) changes: Vec<Change>,
 }
 
-/// A question that only the switch can answer.
+/// A client's question. Some need counters of the driver process first, then an answer of the controller process; all need the switch
+/// process last.
 #[derive(Debug)]
 pub(super) enum Question {
     Stats {
@@ -94,16 +90,12 @@ pub(super) enum Question {
     },
     Fdb {
         switch: Option<String>,
-        controller: Rc<ControllerAnswer>,
     },
-    Flush {
-        controller: Rc<ControllerAnswer>,
-    },
-    Switches {
-        controller: Rc<ControllerAnswer>,
-    },
+    Flush(Flush),
+    Switches,
     List,
     Scheduler,
+    SchedTrace,
     Show {
         name: String,
     },
@@ -113,8 +105,37 @@ pub(super) enum Question {
     },
     Doctor {
         name: Option<String>,
-        controller: Rc<ControllerAnswer>,
     },
+}
+
+impl Question {
+    /// The order to the controller process, which its first answer comes from; none if that has no part in it.
+    pub(super) fn controller_order(&self, round: u64) -> Option<ControllerOrder> {
+        match self {
+            Self::Flush(flush) => Some(ControllerOrder::Flush { round, flush: flush.clone() }),
+            Self::Fdb { .. } | Self::Switches | Self::Doctor { .. } => Some(ControllerOrder::Tell { round }),
+            Self::Stats { .. }
+            | Self::List
+            | Self::Scheduler
+            | Self::SchedTrace
+            | Self::Show { .. }
+            | Self::Ports { .. } => None,
+        }
+    }
+
+    /// The order to the switch process.
+    pub(super) fn switch_order(&self) -> Order {
+        match self {
+            Self::Fdb { switch } => Order::Fdb { switch: switch.clone(), in_parts: true },
+            Self::Flush(flush) => Order::FdbFlush(flush.clone()),
+            Self::Doctor { name } => Order::Inspect { name: name.clone() },
+            Self::Switches => Order::Switches,
+            Self::SchedTrace => Order::SchedTrace,
+            Self::Stats { .. } | Self::List | Self::Scheduler | Self::Show { .. } | Self::Ports { .. } => {
+                Order::Stats
+            }
+        }
+    }
 }
 
 /// The controller process's answer to a question; empty, if it did not answer.

@@ -18,6 +18,7 @@ use super::driver::Driver;
 use super::port_table::PortTable;
 use super::question::ControllerAnswer;
 use super::scheduler::Scheduler;
+use super::stage::Stage;
 use super::switch_process::SwitchProcess;
 use super::switch_table::SwitchTable;
 
@@ -45,9 +46,9 @@ impl Supervisor {
             control_group: &self.control_group,
             datapath_devices: &self.datapath_devices,
             switches: &self.switches,
-            ports: &self.ports,
-            switch: &self.switch,
-            driver: &self.driver,
+            ports: &self.ports.table,
+            switch: &self.out.switch,
+            driver: &self.ports.driver,
             controller: &self.controller,
             scheduler: &self.scheduler,
             datapath_clients: &self.datapath_clients,
@@ -103,5 +104,33 @@ impl Reports<'_> {
                 sums
             }),
         })
+    }
+
+    /// The state for the service manager at this stage: one line, as `systemctl status` shows it.
+    pub(super) fn status_text(&self, stage: &Stage) -> String {
+        match stage {
+            Stage::Starting => String::new(),
+            Stage::Serving if self.switch.process.is_up() => self.health_text(),
+            Stage::Serving => {
+                let how = self.switch.process.last_end().map(|end| end.why).unwrap_or_default();
+                format!("the switch process {how}; it is started again")
+            }
+            Stage::Ending { .. } | Stage::Leaving { .. } | Stage::Over(_) => "guests are let go".to_owned(),
+        }
+    }
+
+    fn health_text(&self) -> String {
+        let attached = self.ports.all.values().filter(|port| port.is_attached()).count();
+        let text = format!("{}; {attached} attached", self.sizes_text());
+        match (self.switch.process.restarts(), self.switch.process.last_end()) {
+            (times @ 1.., Some(end)) => {
+                format!(
+                    "{text}; the switch process was started again {times} time{}, the last one {}",
+                    if times == 1 { "" } else { "s" },
+                    end.why
+                )
+            }
+            _ => text,
+        }
     }
 }

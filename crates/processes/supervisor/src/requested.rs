@@ -13,19 +13,22 @@ use std::time::Instant;
 use lasthop_netdev::{OpenError, ethernet_device};
 use rustix::io::Errno;
 
+use lasthop_api::device_patterns::DevicePatterns;
 use lasthop_api::orders::{Order, WantedDevice, WantedKind};
 use lasthop_api::port::PortSpec;
 use lasthop_api::switches::SwitchSpec;
 use lasthop_runtime::fault::{Fault, Kind};
 use lasthop_runtime::log::say_of_others;
 
-use super::Supervisor;
 use super::device::DevicePort;
 use super::opening::{self, Opening};
+use super::outputs::Outputs;
 use super::port::Port;
 use super::port_table::PortTable;
+use super::ports::Ports;
 use super::question::OrderPurpose;
 use super::switch_process::SwitchProcess;
+use super::switch_table::SwitchTable;
 
 /// Devices that were asked for and are ports: each costs descriptors and a place in the driver process, and a datapath of Open vSwitch
 /// has some ten.
@@ -36,6 +39,36 @@ const REQUESTED_MAX: usize = 256;
 struct Denial {
     errno: Errno,
     why: String,
+}
+
+impl Denial {
+    fn tell(self, name: String, switch: &str, process: &mut SwitchProcess) {
+        say_of_others!(Warning: "switch {switch}: no port {name} for its controller: {}", self.why);
+        process.tell(Order::Denied { name, errno: self.errno.raw_os_error() });
+    }
+}
+
+/// Which devices controllers may have as ports.
+pub(super) struct AllowedDevices<'a> {
+    /// As the operator has it; without it all or none.
+    pub(super) patterns: Option<&'a DevicePatterns>,
+    pub(super) switches: &'a SwitchTable,
+}
+
+impl AllowedDevices<'_> {
+    /// The switch process is not believed that a controller asked: there has to be one that may, and the operator has to allow
+    /// the device.
+    fn check(&self, name: &str) -> Result<(), Denial> {
+        let is_allowed = match self.patterns {
+            Some(devices) => devices.allow(name),
+            None => self.switches.all.iter().any(SwitchSpec::has_outside_controller),
+        };
+        if is_allowed {
+            return Ok(());
+        }
+        let why = "no switch has controller=external, or datapath-devices does not name it";
+        Err(Denial { errno: Errno::PERM, why: why.to_owned() })
+    }
 }
 
 impl From<OpenError> for Denial {
@@ -79,30 +112,39 @@ impl PortTable {
     }
 }
 
-impl Supervisor {
+impl Ports {
     /// A controller wants a device as a port.
-    pub(super) fn device_wanted(&mut self, wanted: WantedDevice) {
-        if let Err(denial) = self.add_wanted(&wanted) {
-            self.deny(wanted.name, &wanted.switch, denial);
+    pub(super) fn device_wanted(
+        &mut self,
+        wanted: WantedDevice,
+        allowed: &AllowedDevices<'_>,
+        out: &mut Outputs,
+    ) {
+        if let Err(denial) = self.add_wanted(&wanted, allowed, out) {
+            denial.tell(wanted.name, &wanted.switch, &mut out.switch);
         }
     }
 
-    fn deny(&mut self, name: String, switch: &str, Denial { errno, why }: Denial) {
-        say_of_others!(Warning: "switch {switch}: no port {name} for its controller: {why}");
-        self.switch.tell(Order::Denied { name, errno: errno.raw_os_error() });
-    }
-
     /// The switch process does not take a port that it wanted.
-    pub(super) fn deny_again(&mut self, number: u32, fault: &Fault) {
-        let Some(port) = self.ports.all.get(&number) else { return };
+    pub(super) fn deny_again(&mut self, number: u32, fault: &Fault, out: &mut Outputs) {
+        let Some(port) = self.table.all.get(&number) else { return };
         let (name, switch) = (port.spec.name.to_string(), port.spec.switch.to_string());
-        self.deny(name, &switch, Denial { errno: Errno::BUSY, why: fault.message.clone() });
+        Denial { errno: Errno::BUSY, why: fault.message.clone() }.tell(name, &switch, &mut out.switch);
     }
 
-    fn add_wanted(&mut self, wanted: &WantedDevice) -> Result<(), Denial> {
+    fn add_wanted(
+        &mut self,
+        wanted: &WantedDevice,
+        allowed: &AllowedDevices<'_>,
+        out: &mut Outputs,
+    ) -> Result<(), Denial> {
         let spec = spec_of(wanted)?;
-        self.check_wanted(&wanted.name)?;
-        self.ports.check_device(&spec)?;
+        allowed.check(&wanted.name)?;
+        if self.table.all.values().filter(|port| port.is_requested()).count() >= REQUESTED_MAX {
+            let why = format!("controllers have {REQUESTED_MAX} devices already");
+            return Err(Denial { errno: Errno::NOSPC, why });
+        }
+        self.table.check_device(&spec)?;
         let opening = match wanted.kind {
             WantedKind::Internal => Some(make(&wanted.name)?),
             WantedKind::Netdev => {
@@ -110,73 +152,55 @@ impl Supervisor {
                 None
             }
         };
-        let number = self.enter_device_port(Port::on_request(spec, &self.dir))?;
-        if let (Some(opening), Some(port)) = (opening, self.ports.all.get_mut(&number)) {
+        let number = self.enter_device_port(Port::on_request(spec, &self.table.dir), out)?;
+        if let (Some(opening), Some(port)) = (opening, self.table.all.get_mut(&number)) {
             let _ = port.device_mut().map(|device| device.open(opening, Instant::now()));
         }
-        self.tell_of_port(number, true, None);
-        Ok(())
-    }
-
-    /// The switch process is not believed that a controller asked: there has to be one that may, the operator has to allow the device,
-    /// and there have to be few.
-    fn check_wanted(&self, name: &str) -> Result<(), Denial> {
-        let is_allowed = match &self.datapath_devices {
-            Some(devices) => devices.allow(name),
-            None => self.switches.all.iter().any(SwitchSpec::has_outside_controller),
-        };
-        if !is_allowed {
-            let why = "no switch has controller=external, or datapath-devices does not name it";
-            return Err(Denial { errno: Errno::PERM, why: why.to_owned() });
-        }
-        if self.ports.all.values().filter(|port| port.is_requested()).count() >= REQUESTED_MAX {
-            let why = format!("controllers have {REQUESTED_MAX} devices already");
-            return Err(Denial { errno: Errno::NOSPC, why });
-        }
+        self.tell_of_port(number, true, None, out);
         Ok(())
     }
 
     /// No controller wants a device any more.
-    pub(super) fn device_released(&mut self, name: &str) {
-        let Ok(number) = self.ports.find(name) else { return };
-        if self.ports.all.get(&number).is_some_and(Port::is_requested) {
-            self.ports.remove_tap(number);
-            self.forget_port(number);
-            self.switch.order(Order::RemovePort { name: name.to_owned() }, OrderPurpose::Restored, None);
+    pub(super) fn device_released(&mut self, name: &str, out: &mut Outputs) {
+        let Ok(number) = self.table.find(name) else { return };
+        if self.table.all.get(&number).is_some_and(Port::is_requested) {
+            self.table.remove_tap(number);
+            self.forget_port(number, out);
+            out.switch.order(Order::RemovePort { name: name.to_owned() }, OrderPurpose::Restored, None);
         }
     }
 
     /// A device does not work: an internal port's tap may be gone, in any namespace.
-    pub(super) fn look_for_tap(&mut self, number: u32) {
-        if self.ports.all.get(&number).and_then(Port::device).is_some_and(DevicePort::is_internal) {
-            self.look_for_device(number);
+    pub(super) fn look_for_tap(&mut self, number: u32, out: &mut Outputs) {
+        if self.table.all.get(&number).and_then(Port::device).is_some_and(DevicePort::is_internal) {
+            self.look_for_device(number, out);
         }
     }
 
     /// There are news of a device: if it was asked for, it may be gone.
-    pub(super) fn look_for_device(&mut self, number: u32) {
-        let Some(device) = self.ports.all.get_mut(&number).and_then(Port::device_mut) else { return };
+    pub(super) fn look_for_device(&mut self, number: u32, out: &mut Outputs) {
+        let Some(device) = self.table.all.get_mut(&number).and_then(Port::device_mut) else { return };
         let is_there = match device.is_requested {
             true if device.is_internal() => device.look_for_tap(),
             true => device.seen.is_some(),
             false => true,
         };
         if is_there {
-            self.ports.tell_of_device(number, &mut self.switch);
+            self.table.tell_of_device(number, &mut out.switch);
         } else {
-            self.device_ended(number);
+            self.device_ended(number, out);
         }
     }
 
     /// The device of a port that was asked for is no more, nor will be the port.
-    fn device_ended(&mut self, number: u32) {
-        let Some(port) = self.ports.all.get(&number) else { return };
+    fn device_ended(&mut self, number: u32, out: &mut Outputs) {
+        let Some(port) = self.table.all.get(&number) else { return };
         let name = port.spec.name.to_string();
         say_of_others!(
             Warning: "port {name}: its device is gone, and the port, which a controller had asked for, with it"
         );
-        self.forget_port(number);
-        self.switch.order(Order::RemovePort { name }, OrderPurpose::Restored, None);
+        self.forget_port(number, out);
+        out.switch.order(Order::RemovePort { name }, OrderPurpose::Restored, None);
     }
 }
 

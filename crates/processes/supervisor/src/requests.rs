@@ -6,22 +6,24 @@ use serde_json::Value;
 
 use lasthop_api::modules::{FLOW, FdbEntries};
 use lasthop_api::names;
-use lasthop_api::orders::{Answer, Order};
+use lasthop_api::orders::Answer;
 use lasthop_api::port::PortSpec;
 use lasthop_api::report::{
     ConfigReport, FlushReport, SandboxReport, StatsReport, VersionReport, VlansReport, VnicList, VnicReport,
     VnicVlans,
 };
 use lasthop_api::rpc;
+use lasthop_api::sched::SchedTrace;
 use lasthop_api::settings::Settings;
 use lasthop_api::vnic::VnicSpec;
+use lasthop_listeners::{Asker, RequestLine};
 use lasthop_runtime::fault::{Fault, Kind};
 use lasthop_runtime::sandbox::Layer;
 
 use super::Supervisor;
-use super::control::Line;
+use super::capture::Stream;
 use super::port::Port;
-use super::question::{Asker, OrderPurpose, Question, switch_down, to_json};
+use super::question::{ControllerAnswer, Question, to_json};
 use super::reports::Reports;
 use super::warnings::WarningContext;
 
@@ -50,11 +52,14 @@ const METHODS: &[&str] = &[
     "profile",
     "doctor",
     "sched.show",
+    "sched.trace",
     "sched.set",
     "config.show",
     "version",
     "upgrade",
 ];
+/// The state of a vnic that was just made.
+const STATE_NEW: &str = "waiting for guest";
 /// A vnic's state when there is no switch process to ask, or it does not answer.
 const STATE_DOWN: &str = "no answer from the switch process";
 
@@ -77,19 +82,19 @@ struct MaybeNamed {
 impl Supervisor {
     /// A client sent something, or is gone.
     pub(super) fn hear_client(&mut self, client: u32, is_over: bool) {
-        for line in self.clients.read(client, is_over, &self.poller) {
+        for line in self.clients.read(client, is_over, &self.out.poller) {
             self.serve_line(line);
         }
     }
 
     /// Writes the answers, and serves the requests that those clients have sent in the meantime.
     pub(super) fn proceed_with_clients(&mut self) {
-        while let Some(line) = self.clients.next_line(&self.poller) {
+        while let Some(line) = self.clients.next_line(&self.out.poller) {
             self.serve_line(line);
         }
     }
 
-    fn serve_line(&mut self, (client, line): Line) {
+    fn serve_line(&mut self, (client, line): RequestLine) {
         match rpc::read_call(&line) {
             Err((id, fault)) => self.clients.answer(Asker { client, id: Some(id) }, Err(fault)),
             Ok(call) => {
@@ -107,135 +112,104 @@ impl Supervisor {
     fn call(&mut self, method: &str, params: Value, asker: &Asker) -> Result<Option<Value>, Fault> {
         match method {
             "switch.set" => self.switch_set(&rpc::params(params)?, asker),
-            "switch.add" => self.switch_add(rpc::params(params)?, asker).map(|()| None),
-            "switch.del" => self.switch_del(&rpc::params::<Named>(params)?.name, asker),
-            "switch.list" => rpc::params(params).and_then(|Nothing {}| self.switch_list(asker)),
-            "vnic.add" => self.vnic_add(rpc::params(params)?, asker).map(|()| None),
-            "vnic.del" => self.vnic_del(&rpc::params::<Named>(params)?.name, asker),
-            "vnic.set" => self.vnic_set(params, asker),
-            "vnic.list" => rpc::params(params).and_then(|Nothing {}| self.vnic_list(asker)),
-            "vnic.show" => self.vnic_show(rpc::params::<Named>(params)?.name, asker),
-            "port.add" => self.port_add(rpc::params(params)?, asker).map(|()| None),
-            "port.del" => self.port_del(&rpc::params::<Named>(params)?.name, asker),
-            "port.list" => rpc::params(params).and_then(|Nothing {}| self.port_list(asker)),
-            "port.show" => self.port_show(rpc::params::<Named>(params)?.name, asker),
+            "switch.add" => self.switches.add(rpc::params(params)?, asker, &mut self.out).map(|()| None),
+            "switch.del" => {
+                let name = rpc::params::<Named>(params)?.name;
+                self.switches.delete(&name, asker, &self.ports.table, &mut self.out)
+            }
+            "switch.list" => rpc::params(params).and_then(|Nothing {}| self.ask(Question::Switches, asker)),
+            "vnic.add" => {
+                self.ports.add_vnic(rpc::params(params)?, asker, &self.switches, &mut self.out).map(|()| None)
+            }
+            "vnic.del" => {
+                let number = self.ports.table.find_vnic(&rpc::params::<Named>(params)?.name)?;
+                Ok(self.delete(number, asker))
+            }
+            "vnic.set" => self.ports.vnic_set(params, asker, &mut self.out),
+            "vnic.list" => rpc::params(params).and_then(|Nothing {}| self.ask(Question::List, asker)),
+            "vnic.show" => {
+                let Named { name } = rpc::params(params)?;
+                self.ports.table.find_vnic(&name)?;
+                self.ask(Question::Show { name }, asker)
+            }
+            "port.add" => {
+                self.ports.add_port(rpc::params(params)?, asker, &self.switches, &mut self.out).map(|()| None)
+            }
+            "port.del" => {
+                let number = self.ports.table.find_removable(&rpc::params::<Named>(params)?.name)?;
+                Ok(self.delete(number, asker))
+            }
+            "port.list" => {
+                let Nothing {} = rpc::params(params)?;
+                self.ask(Question::Ports { name: None }, asker)
+            }
+            "port.show" => {
+                let Named { name } = rpc::params(params)?;
+                self.ports.table.find_device_port(&name)?;
+                self.ask(Question::Ports { name: Some(name) }, asker)
+            }
             "vlan.show" => rpc::params(params).and_then(|Nothing {}| self.reports().vlan_show().map(Some)),
-            "fdb.add" => self.fdb_add(rpc::params(params)?, asker),
-            "fdb.del" => self.fdb_del(rpc::params(params)?, asker),
-            "fdb.flush" => self.fdb_flush(rpc::params(params)?, asker),
+            "fdb.add" => {
+                self.switches.add_entry(rpc::params(params)?, asker, &self.ports.table, &mut self.out)
+            }
+            "fdb.del" => {
+                self.switches.delete_entry(rpc::params(params)?, asker, &self.ports.table, &mut self.out)
+            }
+            "fdb.flush" => self.ask(self.ports.table.flush(rpc::params(params)?)?, asker),
             "upgrade" => self.upgrade(rpc::params(params)?, asker).map(|()| None),
-            "fdb.show" => self.fdb_show(rpc::params(params)?, asker),
-            "stats" => self.stats(rpc::params::<MaybeNamed>(params)?.name, asker),
-            "capture" => self.capture(&rpc::params(params)?, asker).map(|()| None),
-            "profile" => self.profile(&rpc::params(params)?, asker).map(|()| None),
-            "doctor" => self.doctor(rpc::params::<MaybeNamed>(params)?.name, asker),
-            "sched.show" => rpc::params(params).and_then(|Nothing {}| self.sched_show(asker)),
-            "sched.set" => self.sched_set(&rpc::params(params)?).map(Some),
+            "fdb.show" => self.ask(self.switches.fdb_question(rpc::params(params)?)?, asker),
+            "stats" => {
+                let name = self.ports.table.checked(rpc::params::<MaybeNamed>(params)?.name)?;
+                self.ask(Question::Stats { name }, asker)
+            }
+            "capture" => {
+                let stream = Stream::capture(&rpc::params(params)?, &self.ports.table)?;
+                self.order_stream(stream, asker).map(|()| None)
+            }
+            "profile" => self.order_stream(Stream::profile(&rpc::params(params)?)?, asker).map(|()| None),
+            "doctor" => {
+                let name = self.ports.table.checked(rpc::params::<MaybeNamed>(params)?.name)?;
+                self.ask(Question::Doctor { name }, asker)
+            }
+            "sched.show" => rpc::params(params).and_then(|Nothing {}| self.ask(Question::Scheduler, asker)),
+            "sched.trace" => rpc::params(params).and_then(|Nothing {}| self.sched_trace(asker)),
+            "sched.set" => self.scheduler.set(&rpc::params(params)?).map(Some),
             "config.show" => rpc::params(params).and_then(|Nothing {}| self.reports().config().map(Some)),
             "version" => rpc::params(params).and_then(|Nothing {}| self.reports().version().map(Some)),
             _ => Err(no_such_method(method)),
         }
     }
 
-    fn vnic_add(&mut self, spec: VnicSpec, asker: &Asker) -> Result<(), Fault> {
-        check_absolute(&spec)?;
-        spec.check()?;
-        if !self.switch.process.is_up() {
-            return Err(switch_down());
-        }
-        let port = self.open_port(spec)?;
-        self.tell_of_port(port, true, Some(asker.clone()));
-        Ok(())
-    }
-
-    fn port_add(&mut self, spec: PortSpec, asker: &Asker) -> Result<(), Fault> {
-        spec.check()?;
-        if !self.switch.process.is_up() {
-            return Err(switch_down());
-        }
-        let port = self.open_device_port(spec)?;
-        self.tell_of_port(port, true, Some(asker.clone()));
-        Ok(())
-    }
-
-    fn vnic_del(&mut self, name: &str, asker: &Asker) -> Result<Option<Value>, Fault> {
-        let number = self.ports.find_vnic(name)?;
-        self.delete(number, name, asker)
-    }
-
-    fn port_del(&mut self, name: &str, asker: &Asker) -> Result<Option<Value>, Fault> {
-        let number = self.ports.find_device_port(name)?;
-        if self.ports.all.get(&number).is_some_and(Port::is_requested) {
-            let why = format!(
-                "the port \"{name}\" is there since a controller asked for it; take it away there: ovs-vsctl del-port {name}"
-            );
-            return Err(Fault::refused(why));
-        }
-        self.delete(number, name, asker)
-    }
-
-    fn delete(&mut self, number: u32, name: &str, asker: &Asker) -> Result<Option<Value>, Fault> {
-        self.forget_port(number);
-        self.switches.forget_entries_of(name, &mut self.store);
-        if !self.switch.process.is_up() {
-            return Ok(Some(Value::Bool(true)));
-        }
-        self.switch.order(
-            Order::RemovePort { name: name.to_owned() },
-            OrderPurpose::Removed,
-            Some(asker.clone()),
-        );
-        Ok(None)
-    }
-
-    fn vnic_list(&mut self, asker: &Asker) -> Result<Option<Value>, Fault> {
-        if self.switch.process.is_up() {
-            self.ask(Question::List, asker)
-        } else {
-            self.reports().list(&StatsReport::default()).map(Some)
+    /// The switch has taken a port, or has not.
+    pub(super) fn port_added(
+        &mut self,
+        number: u32,
+        is_new: bool,
+        result: Result<(), Fault>,
+    ) -> Result<Value, Fault> {
+        self.ports.added(number, is_new, result, &mut self.out)?;
+        match self.ports.table.all.get(&number) {
+            Some(port) if port.device().is_none() => {
+                to_json(&VnicReport::new(&port.spec, port.path.clone(), STATE_NEW))
+            }
+            _ => self.reports().describe_port(number, &StatsReport::default()),
         }
     }
 
-    fn sched_show(&mut self, asker: &Asker) -> Result<Option<Value>, Fault> {
-        if self.switch.process.is_up() {
-            self.ask(Question::Scheduler, asker)
-        } else {
-            to_json(&self.reports().sched_report(&StatsReport::default())).map(Some)
-        }
+    /// Takes a vnic or port away, with its static entries. None: the answer comes later.
+    fn delete(&mut self, number: u32, asker: &Asker) -> Option<Value> {
+        let name = self.ports.table.name_of(number).unwrap_or_default();
+        let is_done = self.ports.delete(number, asker, &mut self.out);
+        self.switches.forget_entries_of(&name, &mut self.out.store);
+        is_done.then_some(Value::Bool(true))
     }
 
-    fn vnic_show(&mut self, name: String, asker: &Asker) -> Result<Option<Value>, Fault> {
-        self.ports.find_vnic(&name)?;
-        let question = Question::Show { name };
-        if self.switch.process.is_up() {
-            return self.ask(question, asker);
+    fn sched_trace(&mut self, asker: &Asker) -> Result<Option<Value>, Fault> {
+        if !self.scheduler.is_traced_by(&self.out.switch) {
+            // It was not told of any view, or is of a version without traces.
+            return to_json(&SchedTrace::default()).map(Some);
         }
-        self.reports().conclude(&question, Answer::Stats(StatsReport::default())).map(Some)
-    }
-
-    fn stats(&mut self, name: Option<String>, asker: &Asker) -> Result<Option<Value>, Fault> {
-        if let Some(name) = &name {
-            self.ports.find(name)?;
-        }
-        self.ask(Question::Stats { name }, asker)
-    }
-
-    pub(super) fn ask(&mut self, question: Question, asker: &Asker) -> Result<Option<Value>, Fault> {
-        if !self.switch.process.is_up() {
-            return Err(switch_down());
-        }
-        if self.switch.deafness().is_some() {
-            return self.reports().conclude_alone(&question).map(Some);
-        }
-        let order = match question {
-            Question::Fdb { ref switch, .. } => Order::Fdb { switch: switch.clone(), in_parts: true },
-            Question::Doctor { ref name, .. } => Order::Inspect { name: name.clone() },
-            Question::Switches { .. } => Order::Switches,
-            // A flush comes with an order of its own.
-            _ => Order::Stats,
-        };
-        self.switch.order(order, OrderPurpose::Question(question), Some(asker.clone()));
-        Ok(None)
+        self.ask(Question::SchedTrace, asker)
     }
 }
 
@@ -303,22 +277,28 @@ impl Reports<'_> {
         told.into_iter().filter_map(report).collect()
     }
 
-    /// Makes the answer to a question out of the switch's.
-    pub(super) fn conclude(&self, question: &Question, answer: Answer) -> Result<Value, Fault> {
+    /// Makes the answer to a question out of the switch's, and the controller's part.
+    pub(super) fn conclude(
+        &self,
+        question: &Question,
+        controller: &ControllerAnswer,
+        answer: Answer,
+    ) -> Result<Value, Fault> {
         match (question, answer) {
-            (Question::Fdb { switch, controller }, Answer::Fdb(fdb)) => {
+            (Question::Fdb { switch }, Answer::Fdb(fdb)) => {
                 to_json(&self.with_controlled(controller, switch.as_deref(), fdb))
             }
-            (Question::Flush { controller }, Answer::Flushed(flushed)) => {
+            (Question::Flush(_), Answer::Flushed(flushed)) => {
                 to_json(&FlushReport { flushed: flushed + controller.flushed })
             }
-            (Question::Switches { controller }, Answer::Switches(inside)) => {
+            (Question::Switches, Answer::Switches(inside)) => {
                 self.list_switches(&controller.with_controlled(inside))
             }
             (Question::Stats { name }, Answer::Stats(stats)) => to_json(&only(stats, name.as_deref())),
-            (Question::Doctor { name, controller }, Answer::Inspection(inside)) => {
+            (Question::Doctor { name }, Answer::Inspection(inside)) => {
                 self.facts(name.as_deref(), Some(inside), controller)
             }
+            (Question::SchedTrace, Answer::SchedTrace(trace)) => to_json(&trace),
             (Question::Scheduler, Answer::Stats(stats)) => to_json(&self.sched_report(&stats)),
             (Question::List, Answer::Stats(stats)) => self.list(&stats),
             (Question::Ports { name }, Answer::Stats(stats)) => self.describe_ports(name.as_deref(), &stats),
@@ -344,14 +324,6 @@ impl Reports<'_> {
             vnic.rings.clear();
         }
         to_json(&VnicList { vnics })
-    }
-}
-
-/// Refuses a relative path: a client may be anywhere.
-pub(super) fn check_absolute(spec: &VnicSpec) -> Result<(), Fault> {
-    match spec.socket.as_ref().filter(|path| !path.is_absolute()) {
-        Some(path) => Err(Fault::params(format!("the socket path \"{}\" must start with /", path.display()))),
-        None => Ok(()),
     }
 }
 

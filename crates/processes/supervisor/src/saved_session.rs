@@ -41,7 +41,7 @@ pub(super) struct SavedSession {
     fds_max: usize,
     /// How often it changed here.
     changes: u64,
-    successor: Successor,
+    takeover: Takeover,
     /// Deaths in a row, while it was taken over and soon after.
     unanswered: u32,
     young: u32,
@@ -49,11 +49,11 @@ pub(super) struct SavedSession {
 
 /// How far the present switch process is with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Successor {
+enum Takeover {
     /// It began the session itself, or none is there.
     None,
     /// It was told to take it over.
-    Told,
+    Ordered,
     /// It took it over.
     Since(Instant),
 }
@@ -69,7 +69,7 @@ impl SavedSession {
             fds: BTreeMap::new(),
             fds_max: fds_max(queues),
             changes: 0,
-            successor: Successor::None,
+            takeover: Takeover::None,
             unanswered: 0,
             young: 0,
         })
@@ -99,7 +99,7 @@ impl SavedSession {
             fds,
             fds_max: fds_max(queues),
             changes: 0,
-            successor: Successor::None,
+            takeover: Takeover::None,
             unanswered: 0,
             young: 0,
         })
@@ -155,31 +155,31 @@ impl SavedSession {
     /// The switch that had it is dead. False: it, and others before it, may have died of this, and that is enough. `is_next`: of
     /// those that it was told to take over and has not, this is the first.
     pub(super) fn survives(&mut self, is_next: bool) -> bool {
-        match std::mem::replace(&mut self.successor, Successor::None) {
-            Successor::Told => self.unanswered += u32::from(is_next),
-            Successor::Since(since) if since.elapsed() < PROOF => {
+        match std::mem::replace(&mut self.takeover, Takeover::None) {
+            Takeover::Ordered => self.unanswered += u32::from(is_next),
+            Takeover::Since(since) if since.elapsed() < PROOF => {
                 (self.unanswered, self.young) = (0, self.young + 1)
             }
-            Successor::Since(_) => (self.unanswered, self.young) = (0, 0),
+            Takeover::Since(_) => (self.unanswered, self.young) = (0, 0),
             // It had nothing to do with the session, or had it from the beginning, and then nothing was counted before.
-            Successor::None => {}
+            Takeover::None => {}
         }
         self.unanswered < UNANSWERED_MAX && self.young < YOUNG_MAX
     }
 
     /// The switch that had it was ended in order.
     pub(super) fn begin_anew(&mut self) {
-        (self.successor, self.unanswered, self.young) = (Successor::None, 0, 0);
+        (self.takeover, self.unanswered, self.young) = (Takeover::None, 0, 0);
     }
 
     /// Whether the present switch was told to take it over and has not answered.
     pub(super) fn is_told(&self) -> bool {
-        self.successor == Successor::Told
+        self.takeover == Takeover::Ordered
     }
 
     /// The switch took it over.
     pub(super) fn is_taken_over(&mut self) {
-        self.successor = Successor::Since(Instant::now());
+        self.takeover = Takeover::Since(Instant::now());
     }
 
     /// Which session it is, and its version: a process that knows this version knows the session as it is now.
@@ -200,7 +200,7 @@ impl SavedSession {
 
     /// The present switch is told to take it over.
     pub(super) fn is_handed_over(&mut self) {
-        self.successor = Successor::Told;
+        self.takeover = Takeover::Ordered;
     }
 
     /// Ends the connection, of which others may have copies.

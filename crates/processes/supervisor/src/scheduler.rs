@@ -3,6 +3,7 @@
 //! ```text
 //!   first guest attaches ──> view opened, programs attached          last guest gone ──> view closed
 //!   every guest          ──> SO_PEERCRED: its front end's process ──> /proc: threads of vCPUs ──> tracked
+//!   every device port    ──> the driver process ──────────────────────> /proc: its I/O threads ──> tracked, while there is a guest
 //!   switch process       <── descriptor, slots of each guest, policies; after each change, and to each new process that knows the order
 //! ```
 //!
@@ -30,11 +31,11 @@ use lasthop_runtime::clock::{Pause, earlier};
 use lasthop_runtime::fault::Fault;
 use lasthop_runtime::log::say;
 
-use super::Supervisor;
 use super::front_end::FrontEnd;
 use super::port::Port;
+use super::port_table::PortTable;
 use super::question::OrderPurpose;
-use super::stage::Stage;
+use super::switch_process::SwitchProcess;
 
 /// Pause between two looks for a guest's threads; doubles. A VMM makes its vCPUs after it connects.
 const LOOK_MIN: Duration = Duration::from_millis(250);
@@ -43,11 +44,15 @@ const LOOK_MAX: Duration = Duration::from_secs(8);
 /// The same of user-mode Linux, which has a process for each program of the guest. Until it is found, the guest counts as not seen.
 const LOOK_MAX_USER_MODE: Duration = Duration::from_secs(1);
 
-/// A guest that is attached, by its front end and the choice of the user.
+/// Beginning of the names of the driver process's I/O threads (`driver/io.rs`). A packet that goes to a device waits for these.
+const DRIVER_THREADS: &str = "io-";
+
+/// A guest that is attached, by its front end and the choice of the user; or a device port, by the driver process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Attached {
     front_end: Option<FrontEnd>,
     choice: ThreadChoice,
+    is_device: bool,
 }
 
 /// Its threads.
@@ -72,6 +77,8 @@ pub(super) struct Scheduler {
     /// The switch process, by the number of its start, that was asked whether it knows the order, and that does.
     asked: u64,
     knows: u64,
+    /// And the one that tells its decisions.
+    traces: u64,
     /// The guests that it was told of last; none if it has to be told in any case.
     told: Option<Vec<SeenGuest>>,
     /// Why there is no view was said.
@@ -177,7 +184,7 @@ impl Scheduler {
             Some(GuestReport {
                 vnic: name(*port)?,
                 pid: guest.guest.front_end.map(|front_end| front_end.pid),
-                kind: guest.threads.as_ref().ok().map(|found| kind_word(found.kind).to_owned()),
+                kind: guest.threads.as_ref().ok().map(|found| guest.kind_word(found.kind).to_owned()),
                 why: guest.threads.as_ref().err().cloned(),
                 threads,
             })
@@ -189,6 +196,7 @@ impl Scheduler {
             setting: self.setting,
             is_open,
             why,
+            lacks_rights: self.setting == ViewMode::Auto && !lasthop_sched_view::has_rights(),
             policies: SchedReport::policies(&self.modes, is_open),
             guests,
             workers: workers.collect(),
@@ -215,7 +223,15 @@ impl Attached {
     fn of(port: &Port) -> Self {
         // The characters are those of a list inside of KEY=VALUE,KEY=VALUE.
         let choice = port.spec.vcpus.as_ref().map(|vcpus| vcpus.as_str().replace('+', ",").parse());
-        Self { front_end: port.front_end(), choice: choice.and_then(Result::ok).unwrap_or_default() }
+        let choice = choice.and_then(Result::ok).unwrap_or_default();
+        Self { front_end: port.front_end(), choice, is_device: false }
+    }
+
+    /// A device port; `driver` is the process that serves it.
+    fn device(driver: Option<u32>) -> Self {
+        let pid = driver.and_then(|pid| i32::try_from(pid).ok());
+        let front_end = pid.map(|pid| FrontEnd { pid, user: None });
+        Self { front_end, choice: ThreadChoice::Named(DRIVER_THREADS.to_owned()), is_device: true }
     }
 }
 
@@ -223,6 +239,16 @@ impl Watched {
     fn new(guest: Attached, now: Instant) -> Self {
         let threads = Err("its threads were not looked for yet".to_owned());
         Self { guest, process: None, threads, next: now, pause: Pause::new(LOOK_MIN, LOOK_MAX) }
+    }
+
+    fn kind_word(&self, kind: GuestKind) -> &'static str {
+        match kind {
+            _ if self.guest.is_device => "device",
+            GuestKind::Vmm => "vmm",
+            GuestKind::Dpdk => "dpdk",
+            GuestKind::UserMode => "user-mode",
+            GuestKind::Chosen => "chosen",
+        }
     }
 
     fn threads(&self) -> impl Iterator<Item = ThreadId> {
@@ -251,38 +277,54 @@ impl Watched {
     }
 }
 
-impl Supervisor {
-    /// Opens, closes and updates the view as guests come and go, and tells the switch process.
-    pub(super) fn settle_scheduler(&mut self, now: Instant) {
-        if self.scheduler.setting == ViewMode::Off {
+impl Scheduler {
+    /// Opens, closes and updates the view as guests come and go, and tells the switch process, if it is one that `serves`.
+    pub(super) fn settle(
+        &mut self,
+        ports: &PortTable,
+        driver: Option<u32>,
+        serves: bool,
+        switch: &mut SwitchProcess,
+        now: Instant,
+    ) {
+        if self.setting == ViewMode::Off {
             return;
         }
-        let guests = self.ports.all.iter().filter(|(_, port)| port.device().is_none() && port.is_attached());
-        let guests = guests.map(|(number, port)| (*number, Attached::of(port))).collect();
-        self.scheduler.note_guests(guests, now);
-        self.scheduler.open_or_close();
-        self.scheduler.look_for_threads(now);
-        if matches!(self.stage, Stage::Serving) && self.switch.process.is_up() && self.upgrade.is_none() {
-            self.tell_of_scheduler();
+        let (devices, guests): (Vec<_>, Vec<_>) = ports
+            .all
+            .iter()
+            .filter(|(_, port)| port.is_attached())
+            .partition(|(_, port)| port.device().is_some());
+        let mut attached: BTreeMap<u32, Attached> =
+            guests.into_iter().map(|(number, port)| (*number, Attached::of(port))).collect();
+        // Devices alone are no reason for a view.
+        if !attached.is_empty() {
+            attached.extend(devices.into_iter().map(|(number, _)| (*number, Attached::device(driver))));
+        }
+        self.note_guests(attached, now);
+        self.open_or_close();
+        self.look_for_threads(now);
+        if serves && switch.process.is_up() {
+            self.tell(ports, switch);
         }
     }
 
     /// Tells the switch process of changes, if it knows the order; else asks it whether it does.
-    fn tell_of_scheduler(&mut self) {
-        let starts = self.switch.process.starts();
-        if self.scheduler.knows != starts {
+    fn tell(&mut self, ports: &PortTable, switch: &mut SwitchProcess) {
+        let starts = switch.process.starts();
+        if self.knows != starts {
             // One that was never told has nothing to forget.
-            if self.scheduler.asked != starts && matches!(self.scheduler.view, Some(Ok(_))) {
-                self.scheduler.asked = starts;
-                self.switch.order(Order::Know, OrderPurpose::SchedulerAsked(starts), None);
+            if self.asked != starts && matches!(self.view, Some(Ok(_))) {
+                self.asked = starts;
+                switch.order(Order::Know, OrderPurpose::SchedulerAsked(starts), None);
             }
             return;
         }
-        let seen = self.scheduler.seen(|number| self.ports.name_of(number));
-        if self.scheduler.told.as_ref() == Some(&seen) {
+        let seen = self.seen(|number| ports.name_of(number));
+        if self.told.as_ref() == Some(&seen) {
             return;
         }
-        let view = match &self.scheduler.view {
+        let view = match &self.view {
             Some(Ok(view)) => match view.descriptor().as_fd().try_clone_to_owned() {
                 Ok(view) => vec![ForeignFd::from(view)],
                 // No descriptor is left: tried again at the next event.
@@ -290,24 +332,30 @@ impl Supervisor {
             },
             _ => Vec::new(),
         };
-        let policies = PolicyModes::new(&self.scheduler.modes);
+        let policies = PolicyModes::new(&self.modes);
         let order = Order::Scheduler { policies, guests: seen.clone() };
-        self.scheduler.told = Some(seen);
-        self.switch.order_with(order, view, OrderPurpose::SchedulerTold, None);
+        self.told = Some(seen);
+        switch.order_with(order, view, OrderPurpose::SchedulerTold, None);
+    }
+
+    /// Whether the present switch process tells its decisions.
+    pub(super) fn is_traced_by(&self, switch: &SwitchProcess) -> bool {
+        self.traces == switch.process.starts()
     }
 
     /// The switch process of this start has answered whether it knows the order.
-    pub(super) fn scheduler_known(&mut self, starts: u64, answer: Result<Answer, Fault>) {
-        if matches!(answer, Ok(Answer::Knows { sees_scheduler: true, .. })) {
-            (self.scheduler.knows, self.scheduler.told) = (starts, None);
+    pub(super) fn known(&mut self, starts: u64, answer: Result<Answer, Fault>) {
+        if let Ok(Answer::Knows { sees_scheduler: true, traces_decisions, .. }) = answer {
+            (self.knows, self.told) = (starts, None);
+            self.traces = if traces_decisions { starts } else { 0 };
         }
     }
 
     /// Sets the mode of a policy.
-    pub(super) fn sched_set(&mut self, change: &PolicyChange) -> Result<Value, Fault> {
+    pub(super) fn set(&mut self, change: &PolicyChange) -> Result<Value, Fault> {
         let (policy, mode) = change.resolve()?;
-        self.scheduler.modes.set(policy, mode);
-        self.scheduler.told = None;
+        self.modes.set(policy, mode);
+        self.told = None;
         Ok(Value::Bool(true))
     }
 }
@@ -316,26 +364,17 @@ fn key(thread: ThreadId) -> (u32, u64) {
     (thread.tid, thread.start_ticks)
 }
 
-fn kind_word(kind: GuestKind) -> &'static str {
-    match kind {
-        GuestKind::Vmm => "vmm",
-        GuestKind::Dpdk => "dpdk",
-        GuestKind::UserMode => "user-mode",
-        GuestKind::Chosen => "chosen",
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn attached(front_end: Option<FrontEnd>) -> Attached {
-        Attached { front_end, choice: ThreadChoice::Auto }
+        Attached { front_end, choice: ThreadChoice::Auto, is_device: false }
     }
 
     fn own_process() -> FrontEnd {
         let pid = i32::try_from(std::process::id()).expect("a pid");
-        FrontEnd { pid, user: rustix::process::geteuid().as_raw() }
+        FrontEnd { pid, user: Some(rustix::process::geteuid().as_raw()) }
     }
 
     #[test]
@@ -350,7 +389,7 @@ mod tests {
     fn the_user_chooses_among_threads_of_the_front_end_alone() {
         let (front_end, own) = (Some(own_process()), ThreadId::current().expect("this one"));
         let find = |number| {
-            let guest = Attached { front_end, choice: ThreadChoice::Numbers(vec![number]) };
+            let guest = Attached { front_end, choice: ThreadChoice::Numbers(vec![number]), is_device: false };
             Watched::new(guest, Instant::now()).find()
         };
         assert_eq!(find(own.tid).expect("this thread").threads, [own]);
@@ -369,9 +408,30 @@ mod tests {
     }
 
     #[test]
+    fn a_device_port_is_seen_by_threads_of_the_driver_process() {
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let (tell, told) = std::sync::mpsc::channel();
+        let thread = std::thread::Builder::new().name("io-0".to_owned());
+        let thread = thread.spawn(move || {
+            tell.send(ThreadId::current().expect("this one")).expect("heard");
+            let _ = ended.recv();
+        });
+        let id = told.recv().expect("its number");
+        let mut device = Watched::new(Attached::device(Some(std::process::id())), Instant::now());
+        device.look(Instant::now());
+        let found = device.threads.as_ref().expect("its threads");
+        assert_eq!((&found.threads[..], device.kind_word(found.kind)), (&[id][..], "device"));
+        let mut none = Watched::new(Attached::device(None), Instant::now());
+        none.look(Instant::now());
+        assert!(none.threads.is_err(), "there is no driver process");
+        drop(end);
+        thread.expect("a thread").join().expect("it ended");
+    }
+
+    #[test]
     fn guests_are_those_that_are_attached_now() {
         let (mut scheduler, now) = (Scheduler::new(ViewMode::Auto), Instant::now());
-        let guest = |pid| attached(Some(FrontEnd { pid, user: 0 }));
+        let guest = |pid| attached(Some(FrontEnd { pid, user: Some(0) }));
         scheduler.note_guests(BTreeMap::from([(1, guest(7)), (2, attached(None))]), now);
         scheduler.guests.get_mut(&1).expect("there").process = Some(ThreadId { tid: 7, start_ticks: 3 });
         scheduler.note_guests(BTreeMap::from([(1, guest(7))]), now);

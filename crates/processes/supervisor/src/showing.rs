@@ -8,37 +8,14 @@ use lasthop_api::report::{
 use lasthop_netdev::links::Links;
 use lasthop_runtime::fault::{Fault, Kind};
 
-use super::Supervisor;
 use super::device::DevicePort;
-use super::driver::CountersPurpose;
 use super::port::Port;
-use super::question::{Asker, Question, to_json};
+use super::question::to_json;
 use super::reports::Reports;
 use super::warnings::WarningContext;
 
 /// The switch's word for a port whose rings run.
 const STATE_RUNNING: &str = "running";
-
-impl Supervisor {
-    pub(super) fn port_list(&mut self, asker: &Asker) -> Result<Option<Value>, Fault> {
-        self.ask_driver(CountersPurpose::Ports { name: None }, asker);
-        Ok(None)
-    }
-
-    pub(super) fn port_show(&mut self, name: String, asker: &Asker) -> Result<Option<Value>, Fault> {
-        self.ports.find_device_port(&name)?;
-        self.ask_driver(CountersPurpose::Ports { name: Some(name) }, asker);
-        Ok(None)
-    }
-
-    /// The driver process has told its counters, or does not: the switch is asked next.
-    pub(super) fn show_ports(&mut self, name: Option<String>, asker: &Asker) -> Result<Option<Value>, Fault> {
-        if self.switch.process.is_up() {
-            return self.ask(Question::Ports { name }, asker);
-        }
-        self.reports().describe_ports(name.as_deref(), &StatsReport::default()).map(Some)
-    }
-}
 
 impl Reports<'_> {
     /// One device port, or a list of all.

@@ -27,7 +27,7 @@ impl From<Source> for u64 {
         let (kind, number) = match source {
             Source::Signals => (0, 0),
             Source::Switch => (1, 0),
-            Source::Control => (2, 0),
+            Source::Control => return Source::CONTROL,
             Source::Listener(port) => (3, port),
             Source::Client(client) => (4, client),
             Source::Driver => (5, 0),
@@ -43,6 +43,9 @@ impl From<Source> for u64 {
 }
 
 impl Source {
+    /// The number of [`Self::Control`].
+    pub(super) const CONTROL: u64 = 2 << 32;
+
     /// The source behind a number from the poller.
     pub(super) fn of(number: u64) -> Option<Self> {
         let low = number as u32;

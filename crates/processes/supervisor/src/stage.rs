@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use lasthop_runtime::clock::earlier;
 use lasthop_runtime::fault::Fault;
+use lasthop_runtime::notify::Phase;
 
 /// How far the supervisor is.
 #[derive(Debug)]
@@ -26,6 +27,15 @@ impl Stage {
             Self::Ending { until } => Some(*until),
             Self::Leaving { until, retry } => earlier(Some(*until), *retry),
             Self::Starting | Self::Serving | Self::Over(_) => None,
+        }
+    }
+
+    /// As the service manager is told.
+    pub(super) fn phase(&self) -> Phase {
+        match self {
+            Self::Starting => Phase::Starting,
+            Self::Serving => Phase::Serving,
+            Self::Ending { .. } | Self::Leaving { .. } | Self::Over(_) => Phase::Ending,
         }
     }
 

@@ -9,7 +9,8 @@ use lasthop_api::orders::{Answer, Order, Report, Request};
 use lasthop_api::report::{FdbLine, FdbReport};
 use lasthop_api::settings::SwitchSettings;
 use lasthop_api::switches::SwitchName;
-use lasthop_children::{ChildRole, Reaper, RestartingChild};
+use lasthop_children::{ChildRole, Reaper, RestartingChild, SliceBoost};
+use lasthop_listeners::Asker;
 use lasthop_runtime::clock::earlier;
 use lasthop_runtime::fault::{Fault, Kind};
 use lasthop_runtime::log::say;
@@ -17,7 +18,7 @@ use lasthop_runtime::poller::Poller;
 use lasthop_runtime::procfs;
 
 use super::liveness::{Liveness, LivenessStep};
-use super::question::{Asker, OrderPurpose, Question};
+use super::question::{OrderPurpose, Question};
 
 /// Longest time until a client is told that the switch does not answer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(8);
@@ -65,9 +66,12 @@ impl OrderPrecedence {
     /// Questions change nothing. Operators wait for most of them, and a process that owes an answer to `Know` is taken for one that hangs.
     fn of(order: &Order) -> Self {
         match order {
-            Order::Know | Order::Stats | Order::Inspect { .. } | Order::Fdb { .. } | Order::Switches => {
-                Self::Ahead
-            }
+            Order::Know
+            | Order::SchedTrace
+            | Order::Stats
+            | Order::Inspect { .. }
+            | Order::Fdb { .. }
+            | Order::Switches => Self::Ahead,
             _ => Self::InTurn,
         }
     }
@@ -80,6 +84,8 @@ pub(super) struct SwitchProcess {
     waiting: BTreeMap<u64, Waiting>,
     next_request: u64,
     liveness: Liveness,
+    /// While guests wait for a switch process.
+    slice_boost: Option<SliceBoost>,
 }
 
 impl SwitchProcess {
@@ -90,6 +96,7 @@ impl SwitchProcess {
             waiting: BTreeMap::new(),
             next_request: 0,
             liveness: Liveness::default(),
+            slice_boost: None,
         }
     }
 
@@ -185,10 +192,10 @@ impl SwitchProcess {
     /// Questions with a waiting client; none of them is answered any more.
     pub(super) fn take_questions(&mut self) -> Vec<(Question, Asker)> {
         let is_question =
-            |waiting: &Waiting| waiting.asker.is_some() && matches!(waiting.what, OrderPurpose::Question(_));
+            |waiting: &Waiting| waiting.asker.is_some() && matches!(waiting.what, OrderPurpose::Question(..));
         let taken = self.waiting.extract_if(.., |_, waiting| is_question(waiting));
         let both = |waiting: Waiting| match (waiting.what, waiting.asker) {
-            (OrderPurpose::Question(question), Some(asker)) => Some((question, asker)),
+            (OrderPurpose::Question(question, _), Some(asker)) => Some((question, asker)),
             _ => None,
         };
         taken.filter_map(|(_, waiting)| both(waiting)).collect()
@@ -212,7 +219,8 @@ impl SwitchProcess {
     /// When a client has waited for too long, the process is to be started, or it is to be looked at.
     pub(super) fn due(&self) -> Option<Instant> {
         let waiting = self.waiting.values().map(Waiting::due).fold(None, earlier);
-        [waiting, self.process.due(), self.liveness.due()].into_iter().fold(None, earlier)
+        let boost = self.slice_boost.as_ref().map(SliceBoost::until);
+        [waiting, self.process.due(), self.liveness.due(), boost].into_iter().fold(None, earlier)
     }
 
     /// The process has said something, or is another one.
@@ -271,6 +279,22 @@ impl SwitchProcess {
         let pid = self.pid();
         let state = procfs::state_text(pid);
         Fault::new(Kind::SwitchDown, format!("the switch process (process {pid}) does not answer: {state}"))
+    }
+
+    /// Has the process, the supervisor and the process that is to follow take short slices, if they do not.
+    pub(super) fn boost_slices(&mut self, successor: Option<u32>) {
+        let current = self.process.pid();
+        self.slice_boost.get_or_insert_with(|| SliceBoost::begin(current.into_iter().chain(successor)));
+    }
+
+    /// Guests wait no more. Threads of a process that is to end have to be there still.
+    pub(super) fn end_boost(&mut self) {
+        self.slice_boost = None;
+    }
+
+    /// Ends a boost that has lasted for too long.
+    pub(super) fn boost_on_time(&mut self, now: Instant) {
+        self.slice_boost.take_if(|boost| boost.until() <= now);
     }
 
     /// The number of the process that runs now; 0 if none does.

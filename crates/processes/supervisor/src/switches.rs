@@ -1,6 +1,5 @@
 //! The switches: made, removed and listed. The supervisor's knowledge of them outlives the switch process.
 
-use serde::Deserialize;
 use serde_json::Value;
 
 use lasthop_api::modules::FLOW;
@@ -8,90 +7,119 @@ use lasthop_api::orders::Order;
 use lasthop_api::report::{SwitchInside, SwitchList, SwitchReport};
 use lasthop_api::switches::{self, SwitchChange, SwitchName, SwitchSpec};
 use lasthop_children::ChildRole;
-use lasthop_fd_store::RecordKey;
+use lasthop_fd_store::{RecordKey, RecordStore};
+use lasthop_listeners::Asker;
 use lasthop_runtime::fault::{Fault, Kind};
 use lasthop_runtime::log::say;
 
 use super::Supervisor;
-use super::controller::ControllerQuestion;
-use super::question::{Asker, OrderPurpose, switch_down, to_json};
+use super::outputs::Outputs;
+use super::port_table::PortTable;
+use super::question::{OrderPurpose, switch_down, to_json};
 use super::reports::Reports;
+use super::switch_table::SwitchTable;
 
 /// For a name that is not close to that of any switch.
-const SEE_LIST: &str = "see the list: lasthop switch list";
+pub(super) const SEE_LIST: &str = "see the list: lasthop switch list";
 /// Vnics named at most in a refusal.
 const NAMED_MAX: usize = 3;
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct FdbParams {
-    switch: Option<String>,
-}
-
-impl Supervisor {
-    /// Makes a switch. None: the answer comes later.
-    pub(super) fn switch_add(&mut self, spec: SwitchSpec, asker: &Asker) -> Result<(), Fault> {
+impl SwitchTable {
+    /// Makes a switch. The answer comes when the switch process has it.
+    pub(super) fn add(&mut self, spec: SwitchSpec, asker: &Asker, out: &mut Outputs) -> Result<(), Fault> {
         let name = spec.name.clone();
-        if self.switches.all.iter().any(|other| other.name == name) {
+        if self.all.iter().any(|other| other.name == name) {
             let why = format!("there is a switch \"{name}\" already; choose another name");
             return Err(Fault::new(Kind::NameTaken, why));
         }
-        if !self.switch.process.is_up() {
+        if !out.switch.process.is_up() {
             return Err(switch_down());
         }
-        self.switches.all.push(spec.clone());
-        self.store.is_late(RecordKey::Head);
-        if let Err(fault) = switches::check_all(&self.switches.all) {
-            self.switches.all.pop();
+        self.all.push(spec.clone());
+        out.store.is_late(RecordKey::Head);
+        if let Err(fault) = switches::check_all(&self.all) {
+            self.all.pop();
             return Err(fault);
         }
-        self.switch.order(
-            Order::AddSwitch(spec),
-            OrderPurpose::SwitchAdded { name, is_new: true },
-            Some(asker.clone()),
-        );
+        let purpose = OrderPurpose::SwitchAdded { name, is_new: true };
+        out.switch.order(Order::AddSwitch(spec), purpose, Some(asker.clone()));
         Ok(())
     }
 
     /// The switch process has taken a switch, or has not. A new one that it refuses is gone as if it never was.
-    pub(super) fn switch_added(
+    pub(super) fn added(
         &mut self,
         name: &SwitchName,
         is_new: bool,
         result: Result<(), Fault>,
-    ) -> Result<Value, Fault> {
+        store: &mut RecordStore,
+    ) -> Result<SwitchSpec, Fault> {
         if result.is_err() && is_new {
-            self.switches.forget(name, &mut self.store);
+            self.forget(name, store);
         }
         result?;
-        let spec = switches::find(&self.switches.all, name.as_str(), SEE_LIST)?;
+        let spec = switches::find(&self.all, name.as_str(), SEE_LIST)?;
         if is_new {
             say!("switch {name}: module {}", spec.module.as_str());
         }
-        to_json(&SwitchReport { addresses: Some(0), ..self.reports().describe_switch(spec, &[]) })
+        Ok(spec.clone())
     }
 
+    /// A switch with the changes that a user wants, and whether there are any.
+    fn changed(&self, change: &SwitchChange) -> Result<(SwitchSpec, bool), Fault> {
+        let old = switches::find(&self.all, change.name.as_str(), SEE_LIST)?;
+        let spec = change.of(old)?;
+        let as_new = |switch: &SwitchSpec| if switch.name == spec.name { &spec } else { switch }.clone();
+        let is_other = spec != *old;
+        if is_other {
+            switches::check_all(&self.all.iter().map(as_new).collect::<Vec<_>>())?;
+        }
+        Ok((spec, is_other))
+    }
+
+    /// Takes a switch away that has no ports. None: the answer comes later.
+    pub(super) fn delete(
+        &mut self,
+        name: &str,
+        asker: &Asker,
+        ports: &PortTable,
+        out: &mut Outputs,
+    ) -> Result<Option<Value>, Fault> {
+        let spec = switches::find(&self.all, name, SEE_LIST)?.clone();
+        if spec.name.is_default() {
+            let why = format!("the switch \"{name}\" cannot be deleted; leave it without vnics");
+            return Err(Fault::refused(why));
+        }
+        let vnics = ports.vnics_of(&spec.name);
+        if !vnics.is_empty() {
+            return Err(in_use(&spec.name, &vnics));
+        }
+        self.forget(&spec.name, &mut out.store);
+        if !out.switch.process.is_up() {
+            return Ok(Some(Value::Bool(true)));
+        }
+        let order = Order::RemoveSwitch { name: name.to_owned() };
+        out.switch.order(order, OrderPurpose::SwitchRemoved { spec }, Some(asker.clone()));
+        Ok(None)
+    }
+}
+
+impl Supervisor {
     /// Changes a switch while it runs. None: the answer comes later.
     pub(super) fn switch_set(
         &mut self,
         change: &SwitchChange,
         asker: &Asker,
     ) -> Result<Option<Value>, Fault> {
-        let old = switches::find(&self.switches.all, change.name.as_str(), SEE_LIST)?.clone();
-        let spec = change.of(&old)?;
-        if spec == old {
+        let (spec, is_other) = self.switches.changed(change)?;
+        if !is_other {
             return to_json(&self.reports().describe_switch(&spec, &[])).map(Some);
         }
-        let as_new = |switch: &SwitchSpec| if switch.name == spec.name { &spec } else { switch }.clone();
-        switches::check_all(&self.switches.all.iter().map(as_new).collect::<Vec<_>>())?;
-        if !self.switch.process.is_up() {
+        if !self.out.switch.process.is_up() {
             return Err(switch_down());
         }
-        self.switch.order(
-            Order::SetSwitch(spec.clone()),
-            OrderPurpose::SwitchSet { spec },
-            Some(asker.clone()),
-        );
+        let order = Order::SetSwitch(spec.clone());
+        self.out.switch.order(order, OrderPurpose::SwitchSet { spec }, Some(asker.clone()));
         Ok(None)
     }
 
@@ -107,56 +135,18 @@ impl Supervisor {
         };
         let is_other_module = own.module != spec.module;
         *own = spec.clone();
-        self.store.is_late(RecordKey::Head);
+        self.out.store.is_late(RecordKey::Head);
         if spec.name.is_default() {
             self.settings.set_default_switch(&spec);
-            self.switch.process.set_role(ChildRole::switch(&self.settings));
+            self.out.switch.process.set_role(ChildRole::switch(&self.settings));
         }
-        self.store.is_late(RecordKey::Head);
         say!("switch {}: {}", spec.name, spec.options_text());
+        let Outputs { switch, poller, .. } = &mut self.out;
         if is_other_module {
-            self.switches.restore_entries_of(&spec.name, &self.ports, &mut self.switch);
+            self.switches.restore_entries_of(&spec.name, &self.ports.table, switch);
         }
-        self.ports.settle_placeholders(&spec.name, &self.switches, &mut self.switch, &self.poller);
+        self.ports.table.settle_placeholders(&spec.name, &self.switches, switch, poller);
         to_json(&self.reports().describe_switch(&spec, &[]))
-    }
-
-    pub(super) fn switch_del(&mut self, name: &str, asker: &Asker) -> Result<Option<Value>, Fault> {
-        let spec = switches::find(&self.switches.all, name, SEE_LIST)?.clone();
-        if spec.name.is_default() {
-            let why = format!("the switch \"{name}\" cannot be deleted; leave it without vnics");
-            return Err(Fault::refused(why));
-        }
-        let vnics = self.ports.vnics_of(&spec.name);
-        if !vnics.is_empty() {
-            return Err(in_use(&spec.name, &vnics));
-        }
-        self.switches.forget(&spec.name, &mut self.store);
-        if !self.switch.process.is_up() {
-            return Ok(Some(Value::Bool(true)));
-        }
-        let order = Order::RemoveSwitch { name: name.to_owned() };
-        self.switch.order(order, OrderPurpose::SwitchRemoved { spec }, Some(asker.clone()));
-        Ok(None)
-    }
-
-    pub(super) fn switch_list(&mut self, asker: &Asker) -> Result<Option<Value>, Fault> {
-        if self.switch.process.is_up() {
-            return self.ask_controller(ControllerQuestion::Switches, asker);
-        }
-        self.reports().list_switches(&[]).map(Some)
-    }
-
-    pub(super) fn fdb_show(&mut self, params: FdbParams, asker: &Asker) -> Result<Option<Value>, Fault> {
-        if let Some(name) = &params.switch {
-            let spec = switches::find(&self.switches.all, name, SEE_LIST)?;
-            if spec.table().is_none() {
-                let module = spec.module.as_str();
-                let why = format!("switch \"{name}\" has no forwarding table: its module is {module}");
-                return Err(Fault::refused(why));
-            }
-        }
-        self.ask_controller(ControllerQuestion::Fdb { switch: params.switch }, asker)
     }
 }
 

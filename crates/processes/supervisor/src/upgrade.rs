@@ -12,7 +12,6 @@
 //!   old one killed
 //! ```
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -20,33 +19,28 @@ use rustix::fs::{Access, access};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use lasthop_api::fdb::StaticEntry;
-use lasthop_api::orders::{Answer, Order, Report, Request, STATE_VERSION, SwitchPort};
-use lasthop_api::switches::SwitchSpec;
-use lasthop_api::vnic::{MemoryMax, VnicSpec};
-use lasthop_children::{RunningChild, SliceBoost};
+use lasthop_api::orders::{Answer, Order, Report, Request, STATE_VERSION};
+use lasthop_api::switches::{ControllerKind, SwitchSpec};
+use lasthop_children::RunningChild;
+use lasthop_listeners::Asker;
 use lasthop_runtime::fault::{Fault, Kind};
 use lasthop_runtime::log::say;
 use lasthop_runtime::poller::Interest;
-use lasthop_runtime::sandbox::Layer;
 
-use super::Supervisor;
-use super::question::{Asker, OrderPurpose, switch_down};
-use super::sessions::SessionVersions;
+use super::outputs::Outputs;
+use super::ports::Ports;
+use super::question::{OrderPurpose, switch_down};
 use super::source::Source;
+use super::successor::{Introduction, Skills, Successor};
+use super::switch_table::SwitchTable;
 
 /// How long the new program may be silent while the old one serves guests, and the old one until it has come to rest: no guest waits,
 /// and on a machine whose CPUs are all taken a program needs seconds to start.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// How long all that may take before the old one is told to rest, regardless of the new program's messages.
-const ASKING_MAX: Duration = Duration::from_secs(60);
+const PREPARING_MAX: Duration = Duration::from_secs(60);
 /// How long the new switch may say nothing while guests wait for it. To start another one takes longer than to let it go on, unless it hangs.
 const TAKE_OVER_PATIENCE: Duration = Duration::from_secs(10);
-/// How often a new process is told once more of sessions that changed while it was told. It is told of later changes when guests wait.
-const TURNS_MAX: u32 = 4;
-/// How long a new process may touch guests' memory beforehand; and once more while the old one comes to rest, which takes as long.
-const TOUCH: Duration = Duration::from_millis(100);
-const LAST_TOUCH: Duration = Duration::from_millis(1);
 /// Why a new program that knows other switches and ports than there are is none.
 const CHANGED: &str = "its vnics, ports or switches changed meanwhile; try again";
 
@@ -56,31 +50,39 @@ pub(super) struct UpgradeParams {
     binary: Option<PathBuf>,
 }
 
+/// The client that asked for an upgrade, and its answer.
+pub(super) type UpgradeAnswer = (Asker, Result<Value, Fault>);
+
+/// The upgrade that is under way, if there is one.
+#[derive(Debug, Default)]
+pub(super) struct Upgrades {
+    current: Option<Upgrade>,
+}
+
+#[derive(Debug)]
+struct Upgrade {
+    program: PathBuf,
+    asker: Asker,
+    step: Step,
+}
+
 /// How far an upgrade is.
 #[derive(Debug)]
-pub(super) enum Upgrade {
+enum Step {
     /// The new process is asked for its version; then it is told of switches and ports, and asked once more.
-    Asking {
-        successor: RunningChild<Request, Report>,
-        program: PathBuf,
-        asker: Asker,
+    Preparing {
+        successor: Successor,
         deadline: Deadline,
         /// The switches when it was started: options of the default one are among its own.
         born: Vec<SwitchSpec>,
+        /// The default switch's controller, if one was chosen: another of its options.
+        controller: Option<ControllerKind>,
         introduction: Option<Introduction>,
     },
     /// The old one comes to rest.
-    Resting {
-        successor: RunningChild<Request, Report>,
-        program: PathBuf,
-        asker: Asker,
-        since: Instant,
-        introduction: Introduction,
-    },
+    Resting { successor: Successor, since: Instant, introduction: Introduction },
     /// The new one takes over. The old one, which does nothing any more, comes to its end meanwhile: guests need not wait for that.
     TakingOver {
-        program: PathBuf,
-        asker: Asker,
         since: Instant,
         /// When it said something last, or got the guests.
         heard: Instant,
@@ -90,255 +92,193 @@ pub(super) enum Upgrade {
 
 /// Until when a new program has to say something.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Deadline {
+struct Deadline {
     asked: Instant,
     heard: Instant,
 }
 
 impl Deadline {
-    fn new(now: Instant) -> Self {
-        Self { asked: now, heard: now }
-    }
-
     fn until(&self) -> Instant {
-        (self.heard + PATIENCE).min(self.asked + ASKING_MAX)
+        (self.heard + PATIENCE).min(self.asked + PREPARING_MAX)
     }
 }
 
-/// The facts that the new process gets before guests wait for it, and the ports that it will not have. The old one does not have those
-/// either.
-#[derive(Debug)]
-pub(super) struct Introduction {
-    told: SuccessorConfig,
-    refused: Vec<(u32, Fault)>,
-    /// Sessions that it got ready for.
-    known: SessionVersions,
-    /// How often it may still be told of sessions that changed since it was asked.
-    turns_left: u32,
-    keeps_flows: bool,
+/// The old switch process is at rest: the new one is to continue with its guests.
+pub(super) struct ReadySuccessor {
+    pub(super) successor: Successor,
+    pub(super) program: PathBuf,
+    pub(super) introduction: Introduction,
+    pub(super) waiting: WaitingGuests,
 }
 
-/// The skills of a new program, as far as not all programs of its state version have them.
-struct Skills {
-    prepares: bool,
-    keeps_flows: bool,
-    program: String,
-    vnic_keys: Vec<String>,
+/// Guests wait since then, and a client does for the end of the upgrade.
+pub(super) struct WaitingGuests {
+    asker: Asker,
+    since: Instant,
 }
 
-/// The keys that vnics have had since before programs told which they know.
-const LATER_KEYS: &[&str] = &["memory-max"];
-
-impl Skills {
-    /// Why it cannot have a vnic, if that has a key that the program does not know: it would end with the order that tells it of the vnic.
-    fn lacks_for(&self, vnic: &VnicSpec) -> Option<String> {
-        let is_known = |key: &str| match self.vnic_keys.is_empty() {
-            true => !LATER_KEYS.contains(&key),
-            false => self.vnic_keys.iter().any(|known| known == key),
-        };
-        let keys = vnic.keys_told();
-        let key = keys.iter().find(|key| !is_known(key))?;
-        let program = match self.program.as_str() {
-            "" => "a lasthop of before it".to_owned(),
-            version => format!("lasthop {version}"),
-        };
-        let remedy = match key.as_str() {
-            "memory-max" => format!(
-                "set the default first: lasthop vnic set {} memory-max={}",
-                vnic.name,
-                MemoryMax::default()
-            ),
-            _ => format!("make the vnic anew without {key}"),
-        };
-        Some(format!(
-            "vnic {} has {key}, which that program, {program}, does not know; upgrade to a later one, or {remedy}",
-            vnic.name
-        ))
-    }
+/// The consequence of the old switch process's answer to the order to rest.
+pub(super) enum RestOutcome {
+    Ready(Box<ReadySuccessor>),
+    /// Nothing comes of the upgrade.
+    Refused(Option<UpgradeAnswer>),
 }
 
-/// The facts that a new process is told. They are out of date if any of them changes.
-#[derive(Debug, PartialEq)]
-struct SuccessorConfig {
-    switches: Vec<SwitchSpec>,
-    ports: Vec<(u32, SwitchPort)>,
-    entries: Vec<StaticEntry>,
+/// An upgrade that is over: the new process has all guests.
+pub(super) struct FinishedUpgrade {
+    pub(super) program: PathBuf,
+    pub(super) asker: Asker,
+    /// How long guests waited, in microseconds.
+    pub(super) pause_us: u64,
+    /// Ports that it does not have.
+    pub(super) refused: Vec<(u32, Fault)>,
 }
 
-/// The subject of an order of an introduction.
-enum About {
-    Switch,
-    Port(u32),
-    Entry,
-}
-
-impl SuccessorConfig {
-    /// The subject of the order with this number, from 1. None if no order has this number.
-    fn about(&self, number: u64) -> Option<About> {
-        let place = usize::try_from(number).ok()?.checked_sub(1)?;
-        let switches = self.switches.iter().filter(|spec| !spec.name.is_default()).count();
-        let Some(place) = place.checked_sub(switches) else { return Some(About::Switch) };
-        match self.ports.get(place) {
-            Some((port, _)) => Some(About::Port(*port)),
-            None => (place - self.ports.len() < self.entries.len()).then_some(About::Entry),
+impl Upgrades {
+    /// Begins an upgrade. The answer comes when it is done, or refused.
+    pub(super) fn begin(
+        &mut self,
+        params: UpgradeParams,
+        asker: &Asker,
+        switches: &SwitchTable,
+        controller: Option<ControllerKind>,
+        out: &mut Outputs,
+    ) -> Result<(), Fault> {
+        if self.is_under_way() {
+            return Err(Fault::refused("an upgrade is under way already; wait for its end"));
         }
-    }
-
-    /// The orders that tell it, those of a port with its number.
-    fn orders(&self) -> impl Iterator<Item = (Order, Option<u32>)> {
-        // The default one is among the options of the process.
-        let switches = self.switches.iter().filter(|spec| !spec.name.is_default());
-        let switches = switches.map(|spec| (Order::AddSwitch(spec.clone()), None));
-        let ports = self.ports.iter().map(|(number, port)| (Order::AddPort(port.clone()), Some(*number)));
-        let entries = self.entries.iter().map(|entry| (Order::FdbAdd(entry.clone()), None));
-        switches.chain(ports).chain(entries)
-    }
-}
-
-impl Upgrade {
-    fn until(&self) -> Instant {
-        match self {
-            Self::Asking { deadline, .. } => deadline.until(),
-            Self::Resting { since, .. } => *since + PATIENCE,
-            Self::TakingOver { heard, .. } => *heard + TAKE_OVER_PATIENCE,
+        if !out.switch.process.is_up() {
+            return Err(switch_down());
         }
+        let program = params.binary.map_or_else(own_path, Ok)?;
+        check_program(&program)?;
+        let mut successor = out.switch.process.stand_by(&program)?;
+        out.poller.add(&successor.channel, Source::Successor.into(), Interest::READ)?;
+        let _ = successor.channel.send(&Request { id: 0, order: Order::Know }, None);
+        let now = Instant::now();
+        let (deadline, born) = (Deadline { asked: now, heard: now }, switches.all.clone());
+        let step = Step::Preparing { successor, deadline, born, controller, introduction: None };
+        self.current = Some(Upgrade { program, asker: asker.clone(), step });
+        Ok(())
+    }
+
+    pub(super) fn is_under_way(&self) -> bool {
+        self.current.is_some()
     }
 
     /// Whether the old switch has been told to rest.
     pub(super) fn is_handed_over(&self) -> bool {
-        !matches!(self, Self::Asking { .. })
+        matches!(self.step(), Some(Step::Resting { .. } | Step::TakingOver { .. }))
+    }
+
+    fn step(&self) -> Option<&Step> {
+        self.current.as_ref().map(|upgrade| &upgrade.step)
     }
 
     /// The new process, until it takes over.
-    pub(super) fn successor(&mut self) -> Option<&mut RunningChild<Request, Report>> {
-        match self {
-            Self::Asking { successor, .. } | Self::Resting { successor, .. } => Some(successor),
-            Self::TakingOver { .. } => None,
+    pub(super) fn successor(&mut self) -> Option<&mut Successor> {
+        match &mut self.current.as_mut()?.step {
+            Step::Preparing { successor, .. } | Step::Resting { successor, .. } => Some(successor),
+            Step::TakingOver { .. } => None,
         }
     }
 
     /// When its channel has to be looked after without an event.
     pub(super) fn channel_due(&self) -> Option<Instant> {
-        match self {
-            Self::Asking { successor, .. } | Self::Resting { successor, .. } => successor.channel.due(),
-            Self::TakingOver { .. } => None,
+        match self.step()? {
+            Step::Preparing { successor, .. } | Step::Resting { successor, .. } => successor.channel.due(),
+            Step::TakingOver { .. } => None,
         }
     }
 
-    fn into_parts(self) -> (PathBuf, Asker) {
-        match self {
-            Self::Asking { program, asker, .. }
-            | Self::Resting { program, asker, .. }
-            | Self::TakingOver { program, asker, .. } => (program, asker),
+    /// When it is to be looked whether the new process has ended.
+    pub(super) fn end_due(&self) -> Option<Instant> {
+        match self.step()? {
+            Step::Preparing { successor, .. } | Step::Resting { successor, .. } => successor.end_due(),
+            Step::TakingOver { .. } => None,
         }
+    }
+
+    /// The time at which a step has taken too long.
+    pub(super) fn due(&self) -> Option<Instant> {
+        Some(match self.step()? {
+            Step::Preparing { deadline, .. } => deadline.until(),
+            Step::Resting { since, .. } => *since + PATIENCE,
+            Step::TakingOver { heard, .. } => *heard + TAKE_OVER_PATIENCE,
+        })
     }
 
     /// The switch process said something: if guests wait for it to take them over, it is at work.
     pub(super) fn note_progress(&mut self) {
-        if let Self::TakingOver { heard, .. } = self {
+        if let Some(Upgrade { step: Step::TakingOver { heard, .. }, .. }) = &mut self.current {
             *heard = Instant::now();
         }
     }
 
-    /// Notes the privileges that the new process has given up, which it tells only once.
-    fn note_sandbox(&mut self, layers: Vec<Layer>) {
-        if let Some(successor) = self.successor() {
-            successor.sandbox = Some(layers);
-        }
-    }
-}
-
-impl Supervisor {
-    /// Begins an upgrade. The answer comes when it is done, or refused.
-    pub(super) fn upgrade(&mut self, params: UpgradeParams, asker: &Asker) -> Result<(), Fault> {
-        self.check_owner(asker)?;
-        if self.upgrade.is_some() {
-            return Err(Fault::refused("an upgrade is under way already; wait for its end"));
-        }
-        if !self.switch.process.is_up() {
-            return Err(switch_down());
-        }
-        let program = params.binary.map_or_else(own_path, Ok)?;
-        check_program(&program)?;
-        let mut successor = self.switch.process.stand_by(&program)?;
-        self.poller.add(&successor.channel, Source::Successor.into(), Interest::READ)?;
-        let _ = successor.channel.send(&Request { id: 0, order: Order::Know }, None);
-        let (deadline, asker, born) =
-            (Deadline::new(Instant::now()), asker.clone(), self.switches.all.clone());
-        self.upgrade =
-            Some(Upgrade::Asking { successor, program, asker, deadline, born, introduction: None });
-        Ok(())
-    }
-
-    /// A control group is trusted with networks, and not to run programs as the switch's user.
-    fn check_owner(&self, asker: &Asker) -> Result<(), Fault> {
-        if self.clients.is_owner(asker) {
-            return Ok(());
-        }
-        Err(Fault::refused("an upgrade is for root and the user who started the switch; ask one of them"))
-    }
-
-    /// The time at which a step has taken too long.
-    pub(super) fn upgrade_due(&self) -> Option<Instant> {
-        self.upgrade.as_ref().map(Upgrade::until)
-    }
-
-    pub(super) fn upgrade_on_time(&mut self, now: Instant) {
-        if self.upgrade_due().is_none_or(|due| due > now) {
-            return;
-        }
-        let is_current = matches!(self.upgrade, Some(Upgrade::TakingOver { .. }));
-        self.refuse_upgrade("there was no answer in time");
+    /// Gives up a step that has taken too long.
+    pub(super) fn on_time(
+        &mut self,
+        now: Instant,
+        ports: &mut Ports,
+        out: &mut Outputs,
+    ) -> Option<UpgradeAnswer> {
+        self.due().filter(|due| *due <= now)?;
+        let is_current = matches!(self.step(), Some(Step::TakingOver { .. }));
+        let answer = self.refuse("there was no answer in time", ports, out);
         if is_current {
             // It has the guests and is no longer wanted: its end gives them, and all ports, to the next one.
-            self.switch.process.current().into_iter().for_each(RunningChild::kill);
+            out.switch.process.current().into_iter().for_each(RunningChild::kill);
         }
+        answer
     }
 
     /// The new process has something to say before it takes over.
-    pub(super) fn hear_successor(&mut self) {
-        let Some(Upgrade::Asking { successor, .. } | Upgrade::Resting { successor, .. }) = &mut self.upgrade
-        else {
-            return;
-        };
-        let (reports, is_over) = successor.hear();
-        if let Some(Upgrade::Asking { deadline, .. }) = &mut self.upgrade
+    pub(super) fn hear(
+        &mut self,
+        ports: &mut Ports,
+        switches: &SwitchTable,
+        out: &mut Outputs,
+    ) -> Option<UpgradeAnswer> {
+        let (reports, is_over) = self.successor()?.hear();
+        if let Some(Upgrade { step: Step::Preparing { deadline, .. }, .. }) = &mut self.current
             && !reports.is_empty()
         {
             deadline.heard = Instant::now();
         }
         for (report, _) in reports {
-            match report {
+            let refusal = match report {
                 Report::Reply {
                     result: Ok(Answer::Knows { version, prepares, keeps_flows, program, vnic_keys, .. }),
                     ..
                 } => {
                     let skills = Skills { prepares, keeps_flows, program, vnic_keys };
-                    self.successor_knows(version, &skills);
+                    self.knows(version, &skills, ports, switches, out)
                 }
-                Report::Reply { id, result: Err(fault) } => self.successor_refuses(id, fault),
-                Report::Failed { why } => self.refuse_upgrade(&why),
+                Report::Reply { id, result: Err(fault) } => self.refuses(id, fault, ports),
+                Report::Failed { why } => Err(why),
                 Report::Sandbox(layers) => {
-                    self.upgrade.iter_mut().for_each(|upgrade| upgrade.note_sandbox(layers.clone()))
+                    // It tells only once.
+                    self.successor().into_iter().for_each(|process| process.sandbox = Some(layers.clone()));
+                    Ok(())
                 }
-                _ => {}
+                _ => Ok(()),
+            };
+            if let Err(why) = refusal {
+                return self.refuse(&why, ports, out);
             }
         }
-        if !matches!(is_over, Ok(false)) {
-            self.successor_is_over();
-        }
+        if matches!(is_over, Ok(false)) { None } else { self.is_over(ports, out) }
     }
 
     /// The new process has ended before it took over.
-    pub(super) fn successor_gone(&mut self) {
-        self.hear_successor();
-        self.successor_is_over();
-    }
-
-    fn successor_is_over(&mut self) {
-        let is_unheard = matches!(self.upgrade, Some(Upgrade::Asking { introduction: None, .. }));
-        let later_option =
-            self.settings.controller.filter(|controller| is_unheard && !controller.is_default());
+    pub(super) fn is_over(&mut self, ports: &mut Ports, out: &mut Outputs) -> Option<UpgradeAnswer> {
+        self.successor()?;
+        let later_option = match self.step() {
+            Some(Step::Preparing { introduction: None, controller, .. }) => {
+                controller.filter(|controller| !controller.is_default())
+            }
+            _ => None,
+        };
         let why = match later_option {
             // Programs of before this option end when they are started with it.
             Some(controller) => format!(
@@ -347,234 +287,163 @@ impl Supervisor {
             ),
             None => "it ended without an answer; is it a lasthop of this version or a later one?".to_owned(),
         };
-        if self.upgrade.as_mut().is_some_and(|upgrade| upgrade.successor().is_some()) {
-            self.refuse_upgrade(&why);
-        }
+        self.refuse(&why, ports, out)
     }
 
-    fn successor_knows(&mut self, version: u64, skills: &Skills) {
-        if !matches!(self.upgrade, Some(Upgrade::Asking { .. })) {
-            // It was asked nothing more.
-            return;
-        }
-        if version != STATE_VERSION {
-            let why = format!("it has state version {version}, and this switch has {STATE_VERSION}");
-            return self.refuse_upgrade(&why);
-        }
-        let vnics = self.ports.all.values().map(|port| port.as_told(&port.spec).vnic);
-        if let Some(why) = vnics.into_iter().find_map(|vnic| skills.lacks_for(&vnic)) {
-            return self.refuse_upgrade(&why);
-        }
-        let Some(Upgrade::Asking { mut successor, program, asker, deadline, born, introduction }) =
-            self.upgrade.take()
+    /// The new process has told its version: it is told of everything, or the old one is to rest.
+    fn knows(
+        &mut self,
+        version: u64,
+        skills: &Skills,
+        ports: &mut Ports,
+        switches: &SwitchTable,
+        out: &mut Outputs,
+    ) -> Result<(), String> {
+        let Some(Upgrade { step: Step::Preparing { successor, born, introduction, .. }, .. }) =
+            &mut self.current
         else {
-            return;
+            // It was asked nothing more.
+            return Ok(());
         };
-        let Some(mut introduction) = introduction else {
-            let is_other = born != self.switches.all;
+        if version != STATE_VERSION {
+            return Err(format!("it has state version {version}, and this switch has {STATE_VERSION}"));
+        }
+        let vnics = ports.table.all.values().map(|port| port.as_told(&port.spec).vnic);
+        if let Some(why) = vnics.into_iter().find_map(|vnic| skills.lacks_for(&vnic)) {
+            return Err(why);
+        }
+        let Some(introduction) = introduction else {
+            let is_other = *born != switches.all;
             // From here on: a thread that waits for a CPU has short slices from its next turn on.
-            self.boost_slices(successor.pid());
-            let introduction = Some(self.introduce(&mut successor, skills));
-            self.upgrade = Some(Upgrade::Asking { successor, program, asker, deadline, born, introduction });
-            if is_other {
-                self.refuse_upgrade(CHANGED);
-            }
-            return;
+            out.switch.boost_slices(Some(successor.pid()));
+            *introduction = Some(Introduction::make(successor, skills, ports, switches));
+            return if is_other { Err(CHANGED.to_owned()) } else { Ok(()) };
         };
-        if self.prepare_again(&mut successor, &mut introduction) {
-            let introduction = Some(introduction);
-            self.upgrade = Some(Upgrade::Asking { successor, program, asker, deadline, born, introduction });
-            return;
+        if introduction.prepare_again(successor, &ports.sessions, &ports.table) {
+            return Ok(());
         }
-        self.boost_slices(successor.pid());
-        if skills.prepares {
-            // While the old one comes to rest.
-            let for_us = LAST_TOUCH.as_micros() as u64;
-            let _ = successor.channel.send(&Request { id: 0, order: Order::Touch { for_us } }, None);
-        }
-        self.upgrade =
-            Some(Upgrade::Resting { successor, program, asker, since: Instant::now(), introduction });
-        self.switch.order(Order::Rest, OrderPurpose::Rested, None);
+        out.switch.boost_slices(Some(successor.pid()));
+        // While the old one comes to rest.
+        skills.prepare_last(successor);
+        let current = self.current.take();
+        self.current = current.map(|upgrade| Upgrade { step: upgrade.step.rest(), ..upgrade });
+        out.switch.order(Order::Rest, OrderPurpose::Rested, None);
+        Ok(())
     }
 
-    /// The new process refuses an order. It may refuse the orders that a restarted switch process may refuse, too.
-    fn successor_refuses(&mut self, order: u64, fault: Fault) {
-        let Some(Upgrade::Asking { introduction: Some(introduction), .. }) = &mut self.upgrade else {
-            return self.refuse_upgrade(&fault.message);
-        };
-        match introduction.told.about(order) {
-            Some(About::Entry) => say!(Warning: "{fault}"),
-            Some(About::Port(port)) if self.ports.all.get(&port).is_some_and(|port| !port.is_known()) => {
-                introduction.refused.push((port, fault));
+    /// The new process refuses an order.
+    fn refuses(&mut self, order: u64, fault: Fault, ports: &Ports) -> Result<(), String> {
+        let refused = match &mut self.current {
+            Some(Upgrade { step: Step::Preparing { introduction: Some(introduction), .. }, .. }) => {
+                introduction.note_refusal(order, fault, &ports.table)
             }
-            _ => self.refuse_upgrade(&fault.message),
-        }
-    }
-
-    /// Has all three processes take short slices, if they do not.
-    fn boost_slices(&mut self, successor: u32) {
-        let current = self.switch.process.pid();
-        self.slice_boost.get_or_insert_with(|| SliceBoost::begin(current.into_iter().chain([successor])));
-    }
-
-    /// Whether the new process is told of sessions once more, which are not as they were. Of memory that guests use it is told at least
-    /// once, shortly before they wait.
-    fn prepare_again(
-        &self,
-        successor: &mut RunningChild<Request, Report>,
-        introduction: &mut Introduction,
-    ) -> bool {
-        let is_last = introduction.turns_left == 0;
-        if is_last
-            || !self.sessions.prepare(&self.ports, successor, &mut introduction.known)
-                && introduction.turns_left < TURNS_MAX
-        {
-            return false;
-        }
-        introduction.turns_left -= 1;
-        let orders = [Order::Touch { for_us: TOUCH.as_micros() as u64 }, Order::Know];
-        orders.into_iter().for_each(|order| _ = successor.channel.send(&Request { id: 0, order }, None));
-        true
-    }
-
-    /// Tells the new process of switches and ports, and if it `prepares` for sessions, of these: guests do not wait yet.
-    fn introduce(&mut self, successor: &mut RunningChild<Request, Report>, skills: &Skills) -> Introduction {
-        let told = self.to_be_told();
-        for (id, (order, port)) in (1..).zip(told.orders()) {
-            let book = port.and_then(|port| self.counters.next_book(port)).map(Into::into);
-            let _ = successor.channel.send(&Request { id, order }, book);
-        }
-        let (mut known, mut turns_left) = (SessionVersions::new(), 0);
-        if skills.prepares {
-            self.sessions.prepare(&self.ports, successor, &mut known);
-            turns_left = TURNS_MAX;
-        }
-        let _ = successor.channel.send(&Request { id: 0, order: Order::Know }, None);
-        let keeps_flows = skills.keeps_flows;
-        Introduction { told, refused: Vec::new(), known, turns_left, keeps_flows }
-    }
-
-    fn to_be_told(&self) -> SuccessorConfig {
-        let ports = self.ports.all.iter().map(|(number, port)| (*number, port.as_told(&port.spec)));
-        SuccessorConfig {
-            switches: self.switches.all.clone(),
-            ports: ports.collect(),
-            entries: self.switches.static_entries.clone(),
-        }
+            _ => Err(fault),
+        };
+        refused.map_err(|fault| fault.message)
     }
 
     /// The old switch has come to rest, or will not.
-    pub(super) fn rested(&mut self, result: Result<Answer, Fault>) {
-        if self.stage.is_leaving() {
-            return self.rested_to_leave(result.map(drop));
-        }
-        match (result, self.upgrade.take()) {
-            (Ok(_), Some(Upgrade::Resting { successor, program, asker, since, introduction })) => {
-                if introduction.told != self.to_be_told() {
-                    self.upgrade = Some(Upgrade::Resting { successor, program, asker, since, introduction });
-                    return self.refuse_upgrade(CHANGED);
-                }
-                self.succeed(successor, program.clone(), &introduction);
-                let refused = introduction.refused;
-                let heard = Instant::now();
-                self.upgrade = Some(Upgrade::TakingOver { program, asker, since, heard, refused });
-            }
-            (Err(fault), upgrade) => {
-                self.upgrade = upgrade;
-                self.refuse_upgrade(&fault.message);
-            }
-            // It was given up in the meantime.
-            (Ok(_), upgrade) => {
-                self.upgrade = upgrade;
-                self.switch.order(Order::Wake, OrderPurpose::Restored, None);
-            }
-        }
-    }
-
-    /// Has the new switch go on, which knows sessions as they were.
-    fn succeed(
+    pub(super) fn rested(
         &mut self,
-        successor: RunningChild<Request, Report>,
-        program: PathBuf,
-        introduction: &Introduction,
-    ) {
-        let predecessor = self.switch.process.replace(successor, program);
-        self.sessions.saved.values_mut().for_each(super::saved_session::SavedSession::begin_anew);
-        self.fail_waiting();
-        if !introduction.keeps_flows {
-            // It would not record its changes to them. Not before: an upgrade that is refused leaves all as it was.
-            self.datapaths.forget_flows(&mut self.store);
+        result: Result<Answer, Fault>,
+        ports: &mut Ports,
+        switches: &SwitchTable,
+        out: &mut Outputs,
+    ) -> RestOutcome {
+        if let Err(fault) = result {
+            return RestOutcome::Refused(self.refuse(&fault.message, ports, out));
         }
-        self.deposit_head();
-        // Guests wait for this, and for nothing that comes after it: the old one stands still.
-        self.tell_of_guests(&introduction.known);
-        self.datapath_clients.end_all(&self.poller);
-        // It is killed, and reaped when it has ended; its last messages do not count.
-        predecessor.iter().for_each(|switch| self.poller.remove(&switch.channel));
-        drop(predecessor);
-        if let Some(switch) = self.switch.process.current() {
-            // Fails only without memory; then the new one is not heard, and is replaced when its time is over.
-            let _ = self.poller.modify(&switch.channel, Source::Switch.into(), Interest::READ);
+        let Some(Step::Resting { introduction, .. }) = self.step() else {
+            // It was given up in the meantime.
+            out.switch.order(Order::Wake, OrderPurpose::Restored, None);
+            return RestOutcome::Refused(None);
+        };
+        if !introduction.is_current(&ports.table, switches) {
+            return RestOutcome::Refused(self.refuse(CHANGED, ports, out));
         }
-        self.counters.close_books(&mut self.store);
-        self.ports.down(&self.sessions, &self.poller);
-        let ports: Vec<u32> = self.ports.all.keys().copied().collect();
-        ports.into_iter().for_each(|port| drop(self.ports.note_told(port)));
-    }
-
-    /// The new switch goes on with everything.
-    pub(super) fn upgraded(&mut self) {
-        // One that was asked for while a process started is not over with that start.
-        let taking_over = self.upgrade.take_if(|upgrade| matches!(upgrade, Upgrade::TakingOver { .. }));
-        self.slice_boost = None;
-        let Some(Upgrade::TakingOver { program, asker, since, refused, .. }) = taking_over else { return };
-        let pause_us = since.elapsed().as_micros() as u64;
-        let pid = self.switch.process.pid();
-        say!("the switch process is that of {} now; guests waited for {pause_us} us", program.display());
-        self.taken(refused.into_iter().collect());
-        self.controller.renew(program.clone());
-        self.clients.answer(asker, Ok(json!({"program": program, "switch_pid": pid, "pause_us": pause_us})));
-    }
-
-    /// The new switch has all ports but those that it refused.
-    fn taken(&mut self, mut refused: BTreeMap<u32, Fault>) {
-        let ports: Vec<u32> = self.ports.all.keys().copied().collect();
-        for port in ports {
-            let result = refused.remove(&port).map_or(Ok(()), Err);
-            if let Err(fault) = self.added(port, false, result) {
-                say!(Warning: "{fault}");
+        match self.current.take() {
+            Some(Upgrade { program, asker, step: Step::Resting { successor, since, introduction } }) => {
+                let waiting = WaitingGuests { asker, since };
+                RestOutcome::Ready(Box::new(ReadySuccessor { successor, program, introduction, waiting }))
+            }
+            other => {
+                self.current = other;
+                RestOutcome::Refused(None)
             }
         }
+    }
+
+    /// The new process, which is the switch process now, has been told to continue with all guests.
+    pub(super) fn take_over(
+        &mut self,
+        WaitingGuests { asker, since }: WaitingGuests,
+        program: PathBuf,
+        refused: Vec<(u32, Fault)>,
+    ) {
+        let step = Step::TakingOver { since, heard: Instant::now(), refused };
+        self.current = Some(Upgrade { program, asker, step });
+    }
+
+    /// The new process has everything. None if there was no upgrade, or one that was asked for while a process started.
+    pub(super) fn finish(&mut self) -> Option<FinishedUpgrade> {
+        let taken = self.current.take_if(|upgrade| matches!(upgrade.step, Step::TakingOver { .. }))?;
+        let Upgrade { program, asker, step: Step::TakingOver { since, refused, .. } } = taken else {
+            return None;
+        };
+        Some(FinishedUpgrade { program, asker, pause_us: since.elapsed().as_micros() as u64, refused })
     }
 
     /// Nothing comes of the upgrade; if the old switch is there, it goes on.
-    pub(super) fn refuse_upgrade(&mut self, why: &str) {
-        let Some(upgrade) = self.upgrade.take() else { return };
+    pub(super) fn refuse(
+        &mut self,
+        why: &str,
+        ports: &mut Ports,
+        out: &mut Outputs,
+    ) -> Option<UpgradeAnswer> {
+        let Upgrade { program, asker, step } = self.current.take()?;
         // First: the predecessor's threads have to be there.
-        self.slice_boost = None;
-        self.counters.forget_next_books();
-        match &upgrade {
-            Upgrade::Asking { .. } => {}
-            Upgrade::Resting { .. } => {
+        out.switch.end_boost();
+        ports.counters.forget_next_books();
+        match step {
+            Step::Preparing { .. } => {}
+            Step::Resting { .. } => {
                 // An answer that comes late is not the next upgrade's.
-                self.switch.forget_rest();
-                self.switch.order(Order::Wake, OrderPurpose::Restored, None);
+                out.switch.forget_rest();
+                out.switch.order(Order::Wake, OrderPurpose::Restored, None);
             }
-            Upgrade::TakingOver { .. } => self.switch.process.use_own_program(),
+            Step::TakingOver { .. } => out.switch.process.use_own_program(),
         }
-        let (program, asker) = upgrade.into_parts();
         let why = format!("the switch process was not replaced by that of {}: {why}", program.display());
         say!(Warning: "{why}");
-        self.clients.answer(asker, Err(Fault::new(Kind::Refused, why)));
+        Some((asker, Err(Fault::new(Kind::Refused, why))))
     }
 
     /// The switch died while it was to be replaced.
-    pub(super) fn upgrade_failed(&mut self) {
-        let why = match &self.upgrade {
-            Some(Upgrade::TakingOver { .. }) => "the new one died; one of the old program goes on",
+    pub(super) fn fail(&mut self, ports: &mut Ports, out: &mut Outputs) -> Option<UpgradeAnswer> {
+        let why = match self.step()? {
+            Step::TakingOver { .. } => "the new one died; one of the old program goes on",
             _ => "the old one died in the meantime, and was started again",
         };
-        self.refuse_upgrade(why);
+        self.refuse(why, ports, out)
+    }
+}
+
+impl Step {
+    /// The next step of a process that knows everything.
+    fn rest(self) -> Self {
+        match self {
+            Self::Preparing { successor, introduction: Some(introduction), .. } => {
+                Self::Resting { successor, since: Instant::now(), introduction }
+            }
+            other => other,
+        }
+    }
+}
+
+impl FinishedUpgrade {
+    /// The answer to the client, with the number of the new process.
+    pub(super) fn answer(&self, pid: Option<u32>) -> Value {
+        json!({"program": self.program, "switch_pid": pid, "pause_us": self.pause_us})
     }
 }
 

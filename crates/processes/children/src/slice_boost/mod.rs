@@ -22,6 +22,7 @@ const THIS_THREAD: i32 = 0;
 const LONGEST: Duration = Duration::from_secs(1);
 
 /// Processes with short slices; dropping it ends the boost.
+#[derive(Debug)]
 pub struct SliceBoost {
     until: Instant,
     processes: Vec<u32>,

@@ -1,5 +1,5 @@
 use lasthop_flow::{Ethernet, FlowKey};
-use lasthop_module_api::{PortKind, StormLimits, SwitchId};
+use lasthop_module_api::{PortKind, PortPolicy, SwitchId};
 
 use super::*;
 
@@ -11,11 +11,8 @@ fn settings(name: &str) -> PortSettings {
     PortSettings {
         name: name.to_owned(),
         switch: SwitchId::default(),
-        mac: None,
-        storm: StormLimits::default(),
+        policy: PortPolicy::default(),
         macs_max: Some(0),
-        vlans: PortVlans::Any,
-        is_isolated: false,
         kind: PortKind::Inside,
     }
 }

@@ -1,7 +1,7 @@
 //! With any ports, addresses and frames, flows do the same as the bridge.
 
 use lasthop_controller::{Controller, StaticAddress, SwitchConfig};
-use lasthop_module_api::{Mac, Module, PortId, PortKind, PortSettings, PortVlans, Vid};
+use lasthop_module_api::{Mac, Module, PortId, PortKind, PortPolicy, PortSettings, PortVlans, Vid};
 use lasthop_modules::{Bridge, BridgeSettings};
 use proptest::prelude::*;
 
@@ -48,14 +48,9 @@ fn port() -> impl Strategy<Value = PortSettings> {
     let own = prop::option::weighted(0.2, 1..=MACS);
     let macs_max = prop::option::weighted(0.3, 0..3_u32);
     (vlans(), any::<bool>(), kind, own, macs_max).prop_map(|(vlans, isolated, kind, own, macs_max)| {
-        PortSettings {
-            vlans,
-            is_isolated: isolated,
-            kind,
-            mac: own.map(|number| Mac(mac(number))),
-            macs_max,
-            ..PortSettings::default()
-        }
+        let mac = own.map(|number| Mac(mac(number)));
+        let policy = PortPolicy { mac, vlans, is_isolated: isolated, ..PortPolicy::default() };
+        PortSettings { policy, kind, macs_max, ..PortSettings::default() }
     })
 }
 
@@ -165,7 +160,8 @@ impl Pair {
 
     fn set_mac(&mut self, port: u16, own: Option<u8>) {
         let Some(settings) = &self.ports[usize::from(port)] else { return };
-        let settings = PortSettings { mac: own.map(|number| Mac(mac(number))), ..settings.clone() };
+        let mut settings = settings.clone();
+        settings.policy.mac = own.map(|number| Mac(mac(number)));
         if self.bridge.port_changed(PortId(port), &settings).is_ok() {
             self.rig.controller.set_port(SWITCH, settings.clone());
             self.ports[usize::from(port)] = Some(settings);

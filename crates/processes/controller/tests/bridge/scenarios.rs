@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use lasthop_controller::{Controller, SwitchConfig};
 use lasthop_dpif::datapath::{Datapath, DatapathId, FlowInstall, FlowName};
 use lasthop_flow::{Action, Ethernet, FlowKey, Match, Ufid};
-use lasthop_module_api::{DropReason, PortId, PortSettings, PortVlans, StormLimits};
+use lasthop_module_api::{DropReason, PortId, PortPolicy, PortSettings, PortVlans, StormLimits};
 
 use crate::support::{Rig, SECOND_NS, SWITCH, frame, mac};
 
@@ -23,6 +23,10 @@ fn controller(ports: u16) -> Controller {
         controller.set_port(SWITCH, settings(port));
     }
     controller
+}
+
+fn with(policy: PortPolicy, port: u16) -> PortSettings {
+    PortSettings { policy, ..settings(port) }
 }
 
 fn settings(port: u16) -> PortSettings {
@@ -129,8 +133,8 @@ fn flows_of_a_switch_that_has_changed_meanwhile_are_changed_when_they_are_taken_
     to(&mut rig, 1, &ip(BROADCAST, mac(1)));
     rig.replace_controller(Controller::new(0x8000_0000));
     let mut next = controller(3);
-    next.set_port(SWITCH, PortSettings { is_isolated: true, ..settings(1) });
-    next.set_port(SWITCH, PortSettings { is_isolated: true, ..settings(2) });
+    next.set_port(SWITCH, with(PortPolicy { is_isolated: true, ..PortPolicy::default() }, 1));
+    next.set_port(SWITCH, with(PortPolicy { is_isolated: true, ..PortPolicy::default() }, 2));
     rig.replace_controller(next);
     rig.settle();
     let misses = rig.misses;
@@ -252,7 +256,7 @@ fn flows_that_somebody_took_away_are_made_again() {
 fn floods_are_limited_by_meters() {
     let mut rig = rig(2);
     let storm = StormLimits { broadcast: 10, ..StormLimits::default() };
-    rig.controller.set_port(SWITCH, PortSettings { storm, ..settings(1) });
+    rig.controller.set_port(SWITCH, with(PortPolicy { storm, ..PortPolicy::default() }, 1));
     rig.settle();
     let passed = (0..100).filter(|_| !to(&mut rig, 1, &ip(BROADCAST, mac(1))).is_empty()).count();
     assert_eq!(passed, 10, "a second's worth at once");
@@ -266,7 +270,7 @@ fn floods_are_limited_by_meters() {
 fn made_up_sources_at_a_port_with_its_own_address_meet_some_flows() {
     let mut rig = rig(2);
     let own = lasthop_module_api::Mac(mac(1));
-    rig.controller.set_port(SWITCH, PortSettings { mac: Some(own), ..settings(1) });
+    rig.controller.set_port(SWITCH, with(PortPolicy { mac: Some(own), ..PortPolicy::default() }, 1));
     rig.settle();
     let mut state = 1_u64;
     for _ in 0..2000 {
@@ -317,9 +321,9 @@ fn a_port_that_gets_the_number_of_one_that_is_gone_gets_none_of_its_packets() {
 
 #[test]
 fn what_was_learned_goes_with_a_ports_vlans() {
-    let access = |port, vid: u16| PortSettings {
-        vlans: PortVlans::Access(vid.try_into().expect("a VLAN")),
-        ..settings(port)
+    let access = |port, vid: u16| {
+        let vlans = PortVlans::Access(vid.try_into().expect("a VLAN"));
+        with(PortPolicy { vlans, ..PortPolicy::default() }, port)
     };
     let mut rig = rig(3);
     for port in 1..=3 {
@@ -337,7 +341,7 @@ fn what_was_learned_goes_with_a_ports_vlans() {
 fn what_one_guest_makes_up_leaves_masks_for_others() {
     let mut rig = rig(3);
     let own = lasthop_module_api::Mac(mac(1));
-    rig.controller.set_port(SWITCH, PortSettings { mac: Some(own), ..settings(1) });
+    rig.controller.set_port(SWITCH, with(PortPolicy { mac: Some(own), ..PortPolicy::default() }, 1));
     rig.settle();
     // As far from the wanted value as can be, bit by bit.
     let apart = |value: [u8; 6], bit: usize| {

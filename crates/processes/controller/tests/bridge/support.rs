@@ -317,7 +317,8 @@ impl Rig {
     fn execute(&mut self, execute: Execute) -> Copies {
         let in_port = execute.metadata.in_port.expect("it came from somewhere") as u16;
         let metadata = Metadata { in_port, ..Metadata::default() };
-        let execution = Execution::new(metadata, &execute.actions, 0).expect("it can be done");
+        let table = self.tables.module.table();
+        let execution = Execution::new(table, metadata, &execute.actions, 0).expect("it can be done");
         self.tables.module.execute_next(execution).expect("there is room");
         let Decided { copies, asked, drops } = decide(&self.tables.module, 0, &execute.packet, self.now_ns);
         assert!(asked.is_empty());

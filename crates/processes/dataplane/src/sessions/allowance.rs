@@ -10,7 +10,8 @@ const BURST: Duration = Duration::from_secs(2);
 /// In the long run it may take one part of this many of the time: 200 changes a second, or 32 rings stopped and started three times.
 const SHARE: u32 = 10;
 
-/// A thread that took more than this lately gives way to all other threads: a start takes less, even with 32 rings.
+/// A thread that took more than this lately gives way to all other threads, and pauses after each turn for as long as that is charged:
+/// a start takes less, even with 32 rings.
 const MODEST: Duration = Duration::from_millis(100);
 
 /// The most excess that it has to make good by waiting: 20 s of waiting, even if a single turn took longer.
@@ -22,25 +23,30 @@ pub(super) struct Allowance {
     /// The time that it took and has not made good by waiting.
     taken: Duration,
     as_of: Instant,
+    /// The end of the pause after its last turn.
+    paced_until: Instant,
 }
 
 impl Allowance {
     pub(super) fn new(now: Instant) -> Self {
-        Self { taken: Duration::ZERO, as_of: now }
+        Self { taken: Duration::ZERO, as_of: now, paced_until: now }
     }
 
     /// The thread had a CPU for `time` to serve it, and workers were told of `changes`.
     pub(super) fn charge(&mut self, now: Instant, time: Duration, changes: u64) {
         let changes = CHANGE.saturating_mul(u32::try_from(changes).unwrap_or(u32::MAX));
-        let taken = self.taken_at(now).saturating_add(time).saturating_add(changes);
-        self.taken = taken.min(BURST + EXCESS_MAX);
+        let turn = time.saturating_add(changes);
+        self.taken = self.taken_at(now).saturating_add(turn).min(BURST + EXCESS_MAX);
         self.as_of = now;
+        if self.is_immodest(now) {
+            self.paced_until = now + turn.min(EXCESS_MAX);
+        }
     }
 
     /// For how long it has to wait; none if it need not.
     pub(super) fn pause(&self, now: Instant) -> Option<Duration> {
-        let excess = self.taken_at(now).checked_sub(BURST).filter(|excess| !excess.is_zero())?;
-        Some(excess.saturating_mul(SHARE))
+        let excess = self.taken_at(now).saturating_sub(BURST).saturating_mul(SHARE);
+        Some(excess.max(self.paced_until.saturating_duration_since(now))).filter(|pause| !pause.is_zero())
     }
 
     /// Whether it has taken so much that others are to go before it.
@@ -64,13 +70,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn starts_are_not_slowed_down_and_restarts_without_end_are() {
+    fn starts_are_not_slowed_down_much_and_restarts_without_end_are() {
         let start = Instant::now();
         let mut allowance = Allowance::new(start);
-        for _ in 0..20 {
+        for number in 0..20 {
             // 33 rings are stopped and started, at 10 ms a time.
             allowance.charge(start, Duration::from_millis(10), 66);
-            assert_eq!(allowance.pause(start), None);
+            let pause = (number > 1).then_some(Duration::from_millis(10) + 66 * CHANGE);
+            assert_eq!(allowance.pause(start), pause, "{number}");
         }
         assert!(allowance.is_immodest(start));
         let mut now = start;

@@ -50,7 +50,7 @@ struct Woken {
 /// The state of a session's news to the supervisor.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum News {
-    Told,
+    Delivered,
     Waiting,
     /// There is no supervisor to hear them any more.
     Lost,
@@ -91,7 +91,7 @@ impl SessionThread {
         Company { reports, hold, turns, over }: Company,
     ) -> Self {
         let link_told = shared.is_link_up.load(Ordering::SeqCst);
-        let (news, refused, gives_way) = (News::Told, None, false);
+        let (news, refused, gives_way) = (News::Delivered, None, false);
         Self {
             port,
             attachment,
@@ -143,7 +143,7 @@ impl SessionThread {
         let origin = self.socket.origin();
         let closes = (origin.is_full() && !origin.is_overdue()).then_some(CLOSES_PAUSE);
         let pause = pause.max(closes);
-        let is_served = self.news == News::Told && pause.is_none() && is_let;
+        let is_served = self.news == News::Delivered && pause.is_none() && is_let;
         // The system has room for news in the socket, and does not take them.
         let refused_until = self.reports.due().filter(|_| self.news == News::Waiting);
         let mut polled = vec![PollFd::new(&self.shared.doorbell, PollFlags::IN)];
@@ -250,11 +250,11 @@ impl SessionThread {
 
     fn told(&mut self, session: &Session<PortDevice>, flushed: Flushed) {
         self.news = match flushed {
-            Flushed::All => News::Told,
+            Flushed::All => News::Delivered,
             Flushed::Waiting => News::Waiting,
             Flushed::Gone => News::Lost,
         };
-        if self.news == News::Told {
+        if self.news == News::Delivered {
             session.rest();
         }
     }

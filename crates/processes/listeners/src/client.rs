@@ -22,10 +22,10 @@ const READ_BYTES: usize = 4096;
 
 /// A connection to the control socket.
 #[derive(Debug)]
-pub(super) struct Client {
+pub(crate) struct Client {
     stream: ForeignFd,
     /// It is of root or of our own user, and not only of the control group.
-    pub(super) is_owner: bool,
+    pub(crate) is_owner: bool,
     input: Vec<u8>,
     output: VecDeque<u8>,
     /// A request of it is under way.
@@ -41,7 +41,7 @@ pub(super) struct Client {
 }
 
 impl Client {
-    pub(super) fn new(stream: ForeignFd) -> std::io::Result<Self> {
+    pub(crate) fn new(stream: ForeignFd) -> std::io::Result<Self> {
         ioctl_fionbio(&stream, true)?;
         let own = rustix::process::geteuid().as_raw();
         let is_owner = peer_user(stream.as_fd()).is_some_and(|user| user == 0 || user == own);
@@ -60,7 +60,7 @@ impl Client {
     }
 
     /// Reads all bytes that are there. An error means that the client is to be dropped.
-    pub(super) fn read(&mut self) -> std::io::Result<()> {
+    pub(crate) fn read(&mut self) -> std::io::Result<()> {
         let mut bytes = [0; READ_BYTES];
         while self.wants_read() {
             match discard(self.stream.as_fd(), &mut bytes, RecvFlags::empty(), self.stream.origin()) {
@@ -80,7 +80,7 @@ impl Client {
     }
 
     /// The next request line; none while the one before is unanswered.
-    pub(super) fn next_line(&mut self) -> Option<Vec<u8>> {
+    pub(crate) fn next_line(&mut self) -> Option<Vec<u8>> {
         if self.is_waiting || self.is_closing || !self.output.is_empty() {
             return None;
         }
@@ -105,7 +105,7 @@ impl Client {
     }
 
     /// All whole lines, one after the other, of a client that is gone.
-    pub(super) fn last_lines(&mut self) -> Vec<Vec<u8>> {
+    pub(crate) fn last_lines(&mut self) -> Vec<Vec<u8>> {
         let end = self.input.iter().rposition(|byte| *byte == b'\n').unwrap_or(0);
         self.input[..end]
             .split(|byte| *byte == b'\n')
@@ -115,14 +115,14 @@ impl Client {
     }
 
     /// Tells a client that it cannot be served.
-    pub(super) fn refuse(&mut self, fault: Fault) {
+    pub(crate) fn refuse(&mut self, fault: Fault) {
         let line = write_answer(&serde_json::Value::Null, &Err(fault));
         // A new connection has room for it; the client may be gone, and that is fine too.
         let _ = send(&self.stream, &line, SendFlags::NOSIGNAL);
     }
 
     /// Whether it has gone and left nothing to read.
-    pub(super) fn is_gone(&self) -> bool {
+    pub(crate) fn is_gone(&self) -> bool {
         let mut polled = [PollFd::new(&self.stream, PollFlags::IN)];
         let is_polled = poll(&mut polled, Some(&Timespec::default())).is_ok();
         let is_over = is_polled && polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR);
@@ -130,14 +130,14 @@ impl Client {
     }
 
     /// The request under way is answered with `line`; an empty one for a notification.
-    pub(super) fn answer(&mut self, line: Vec<u8>) {
+    pub(crate) fn answer(&mut self, line: Vec<u8>) {
         self.is_waiting = false;
         self.output = line.into();
         self.served = Instant::now();
     }
 
     /// Since when it has asked for nothing, if all that it asked for is done.
-    pub(super) fn idle_since(&self) -> Option<Instant> {
+    pub(crate) fn idle_since(&self) -> Option<Instant> {
         let is_idle = !self.is_waiting && self.output.is_empty() && !self.input.contains(&b'\n');
         (is_idle && self.has_read_all()).then_some(self.served)
     }
@@ -148,7 +148,7 @@ impl Client {
 
     /// Writes as much as the socket takes at once. Room for the rest appears while the client reads: a long table delays no other
     /// client.
-    pub(super) fn write(&mut self, now: Instant) -> std::io::Result<()> {
+    pub(crate) fn write(&mut self, now: Instant) -> std::io::Result<()> {
         if self.output.is_empty() {
             return Ok(()); // it may have gone, and its request is to be done all the same
         }
@@ -169,12 +169,12 @@ impl Client {
     }
 
     /// Another descriptor of the connection, for the switch process.
-    pub(super) fn share(&self) -> std::io::Result<ForeignFd> {
+    pub(crate) fn share(&self) -> std::io::Result<ForeignFd> {
         self.stream.try_clone()
     }
 
     /// Whether there is nothing more to do for it.
-    pub(super) fn is_over(&self, now: Instant) -> bool {
+    pub(crate) fn is_over(&self, now: Instant) -> bool {
         let is_silent = !self.is_waiting && self.output.is_empty();
         let has_line = self.input.contains(&b'\n');
         is_silent && (self.is_closing || (self.is_done && !has_line))
@@ -182,7 +182,7 @@ impl Client {
     }
 
     /// When [`Self::is_over`] may become true by itself.
-    pub(super) fn due(&self) -> Option<Instant> {
+    pub(crate) fn due(&self) -> Option<Instant> {
         self.reads_until
     }
 
@@ -191,7 +191,7 @@ impl Client {
     }
 
     /// A client is not read from while it has an unanswered request: it has to wait.
-    pub(super) fn interest(&self) -> Interest {
+    pub(crate) fn interest(&self) -> Interest {
         let write = !self.output.is_empty();
         Interest { read: self.wants_read() && !self.is_waiting && !write, write }
     }

@@ -8,54 +8,54 @@ use lasthop_foreign::{ForeignFd, Origin};
 use lasthop_runtime::fault::Fault;
 use lasthop_runtime::poller::{Interest, Poller};
 
-use super::access::Access;
+use super::access::SocketAccess;
 use super::sockets::ListenSocket;
-use super::source::Source;
 
 /// Pause before connections are taken again after that failed.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
 /// Where clients of the control interface come in.
 #[derive(Debug)]
-pub(super) struct DatapathListener {
+pub struct DatapathListener {
     socket: ListenSocket,
     is_watched: bool,
     /// Without descriptors, a waiting client would wake us at once, again and again.
     paused_until: Option<Instant>,
+    /// The number of the poller for its events.
+    source: u64,
 }
 
 impl DatapathListener {
     /// Listens at `path`, for our own user and for those that `access` names.
-    pub(super) fn open(path: &Path, access: Access) -> Result<Self, Fault> {
+    pub fn open(path: &Path, access: SocketAccess, source: u64) -> Result<Self, Fault> {
         let socket = ListenSocket::bind_sequenced(path, access)?;
-        Ok(Self { socket, is_watched: false, paused_until: None })
+        Ok(Self { socket, is_watched: false, paused_until: None, source })
     }
 
     /// When connections are taken again.
-    pub(super) fn due(&self) -> Option<Instant> {
+    pub fn due(&self) -> Option<Instant> {
         self.paused_until
     }
 
     /// The next connection, if one waits: descriptors sent over it are of `origin`.
-    pub(super) fn accept(&self, origin: &Origin) -> std::io::Result<Option<ForeignFd>> {
+    pub fn accept(&self, origin: &Origin) -> std::io::Result<Option<ForeignFd>> {
         self.socket.accept(origin)
     }
 
     /// Leaves connecting clients in the queue for a while.
-    pub(super) fn pause(&mut self, now: Instant) {
+    pub fn pause(&mut self, now: Instant) {
         self.paused_until = Some(now + ACCEPT_PAUSE);
     }
 
     /// Watches the socket, or leaves connecting clients in the queue.
-    pub(super) fn watch(&mut self, poller: &Poller, is_open: bool, now: Instant) {
+    pub fn watch(&mut self, poller: &Poller, is_open: bool, now: Instant) {
         self.paused_until.take_if(|until| *until <= now);
         let is_open = is_open && self.paused_until.is_none();
         if self.is_watched == is_open {
             return;
         }
         if is_open {
-            self.is_watched =
-                poller.add(&self.socket, Source::DatapathListener.into(), Interest::READ).is_ok();
+            self.is_watched = poller.add(&self.socket, self.source, Interest::READ).is_ok();
         } else {
             poller.remove(&self.socket);
             self.is_watched = false;
@@ -73,7 +73,8 @@ mod tests {
     fn who_cannot_be_let_in_wakes_nobody_until_the_pause_is_over() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("datapath.sock");
-        let mut datapath_listener = DatapathListener::open(&path, Access::OWNER_ALONE).expect("a socket");
+        let mut datapath_listener =
+            DatapathListener::open(&path, SocketAccess::OWNER_ALONE, 8).expect("a socket");
         let mut poller = Poller::new().expect("a set");
         let now = Instant::now();
         let client = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)

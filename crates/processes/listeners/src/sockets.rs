@@ -12,9 +12,10 @@ use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, socket_with,
 };
 
+use lasthop_api::vnic::VnicSpec;
 use lasthop_runtime::fault::Fault;
 
-use super::access::Access;
+use super::access::SocketAccess;
 
 /// Longest path of a Unix socket, in bytes (unix(7): sun_path without its zero).
 const PATH_BYTES_MAX: usize = 107;
@@ -25,7 +26,7 @@ const BACKLOG: i32 = 1024;
 
 /// A listening socket; its file goes when this is dropped.
 #[derive(Debug)]
-pub(crate) struct ListenSocket {
+pub struct ListenSocket {
     listener: ForeignFd,
     path: PathBuf,
     /// Device and inode, to remove no file of others.
@@ -34,7 +35,7 @@ pub(crate) struct ListenSocket {
 
 impl ListenSocket {
     /// Listens at `path`, for the users that `access` names. A socket file without a listener is replaced.
-    pub(super) fn bind(path: &Path, access: Access) -> Result<Self, Fault> {
+    pub fn bind(path: &Path, access: SocketAccess) -> Result<Self, Fault> {
         check_length(path)?;
         clear(path)?;
         let listener = UnixListener::bind(path).map_err(|error| cannot_bind(path, &error))?;
@@ -42,14 +43,14 @@ impl ListenSocket {
     }
 
     /// As `bind`, for connections that keep datagrams apart (SEQPACKET).
-    pub(super) fn bind_sequenced(path: &Path, access: Access) -> Result<Self, Fault> {
+    pub fn bind_sequenced(path: &Path, access: SocketAccess) -> Result<Self, Fault> {
         check_length(path)?;
         clear(path)?;
         let listener = listen_sequenced(path).map_err(|error| cannot_bind(path, &error.into()))?;
         Self::begin(listener, path, access)
     }
 
-    fn begin(listener: OwnedFd, path: &Path, access: Access) -> Result<Self, Fault> {
+    fn begin(listener: OwnedFd, path: &Path, access: SocketAccess) -> Result<Self, Fault> {
         let this = Self { listener: foreign(listener), path: path.to_path_buf(), identity: identity(path) };
         ioctl_fionbio(&this.listener, true).map_err(|error| cannot_bind(path, &error.into()))?;
         access.apply(None, path)?;
@@ -57,23 +58,23 @@ impl ListenSocket {
     }
 
     /// A socket that listens at `path` already, if its file there is the one of that device and inode.
-    pub(super) fn of_kept(socket: ForeignFd, path: &Path, file: (u64, u64)) -> Option<Self> {
+    pub fn of_kept(socket: ForeignFd, path: &Path, file: (u64, u64)) -> Option<Self> {
         let this = Self { listener: socket, path: path.to_path_buf(), identity: Some(file) };
         (identity(path) == this.identity && ioctl_fionbio(&this.listener, true).is_ok()).then_some(this)
     }
 
     /// Device and inode of its file, unless it has another owner by now.
-    pub(super) fn file(&self) -> Option<(u64, u64)> {
+    pub fn file(&self) -> Option<(u64, u64)> {
         self.identity
     }
 
     /// Its file stays when this is dropped: another process has the socket as well.
-    pub(super) fn leave(&mut self) {
+    pub fn leave(&mut self) {
         self.identity = None;
     }
 
     /// The next connection, if one waits: descriptors sent over it are of `origin`.
-    pub(crate) fn accept(&self, origin: &Origin) -> std::io::Result<Option<ForeignFd>> {
+    pub fn accept(&self, origin: &Origin) -> std::io::Result<Option<ForeignFd>> {
         loop {
             match accept_with(&self.listener, SocketFlags::CLOEXEC) {
                 Ok(socket) => return Ok(Some(ForeignFd::new(socket, origin))),
@@ -113,15 +114,23 @@ fn listen_sequenced(path: &Path) -> rustix::io::Result<OwnedFd> {
 }
 
 /// Connects to the listener at `path`, without ever waiting.
-pub(crate) fn connect_to(path: &Path) -> rustix::io::Result<OwnedFd> {
+pub fn connect_to(path: &Path) -> rustix::io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     connect(&socket, &SocketAddrUnix::new(path)?)?;
     Ok(socket)
 }
 
+/// Refuses a relative path: a client may be anywhere.
+pub fn check_absolute(spec: &VnicSpec) -> Result<(), Fault> {
+    match spec.socket.as_ref().filter(|path| !path.is_absolute()) {
+        Some(path) => Err(Fault::params(format!("the socket path \"{}\" must start with /", path.display()))),
+        None => Ok(()),
+    }
+}
+
 /// Refuses a path that no socket can have.
-pub(crate) fn check_length(path: &Path) -> Result<(), Fault> {
+pub fn check_length(path: &Path) -> Result<(), Fault> {
     let length = path.as_os_str().len();
     if length <= PATH_BYTES_MAX {
         return Ok(());
@@ -173,6 +182,7 @@ fn cannot_bind(path: &Path, error: &std::io::Error) -> Fault {
     let remedy = match error.kind() {
         ErrorKind::PermissionDenied => "use a directory that you may write to",
         ErrorKind::NotFound => "create its directory first",
+        ErrorKind::StorageFull => "free some room there (df, df -i), or use another path",
         _ => "use another path",
     };
     Fault::socket(format!("cannot listen at \"{}\": {error}; {remedy}", path.display()))
@@ -183,7 +193,7 @@ mod tests {
     use super::*;
 
     fn message(path: &Path) -> String {
-        ListenSocket::bind(path, Access::OWNER_ALONE).expect_err("refused").message
+        ListenSocket::bind(path, SocketAccess::OWNER_ALONE).expect_err("refused").message
     }
 
     #[test]
@@ -192,7 +202,7 @@ mod tests {
         let path = dir.path().join("a.sock");
         drop(UnixListener::bind(&path).expect("bound"));
         assert!(path.exists(), "the file stays behind");
-        let socket = ListenSocket::bind(&path, Access::OWNER_ALONE).expect("replaced");
+        let socket = ListenSocket::bind(&path, SocketAccess::OWNER_ALONE).expect("replaced");
         assert_eq!(path.metadata().expect("there").mode() & 0o777, 0o600);
         assert!(connect_to(&path).is_ok());
         assert!(socket.accept(Origin::own()).expect("no trouble").is_some());
@@ -229,7 +239,7 @@ mod tests {
     fn somebody_elses_file_is_not_removed() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("a.sock");
-        let socket = ListenSocket::bind(&path, Access::OWNER_ALONE).expect("bound");
+        let socket = ListenSocket::bind(&path, SocketAccess::OWNER_ALONE).expect("bound");
         std::fs::rename(&path, dir.path().join("b.sock")).expect("moved");
         std::fs::write(&path, "new").expect("written");
         drop(socket);

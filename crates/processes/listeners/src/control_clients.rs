@@ -20,13 +20,13 @@ struct Connected {
 
 /// By the number under which the connection was handed over.
 #[derive(Debug, Default)]
-pub(super) struct ControlClients {
+pub struct ControlClients {
     connected: BTreeMap<u64, Connected>,
 }
 
 impl ControlClients {
     /// The process with this number, if the system tells, has connected.
-    pub(super) fn add(&mut self, number: u64, pid: Option<i32>) {
+    pub fn add(&mut self, number: u64, pid: Option<i32>) {
         if self.connected.len() >= REMEMBERED_MAX {
             let is_there = |client: &Connected| client.pid.is_none_or(|pid| procfs::dir(pid).exists());
             self.connected.retain(|_, client| is_there(client));
@@ -39,7 +39,7 @@ impl ControlClients {
     }
 
     /// The processes of these connections, each once, with its first one.
-    pub(super) fn of(&self, numbers: &[u64]) -> Vec<ControlClient> {
+    pub fn of(&self, numbers: &[u64]) -> Vec<ControlClient> {
         let mut clients: Vec<ControlClient> = Vec::new();
         for connected in numbers.iter().filter_map(|number| self.connected.get(number)) {
             let Connected { pid, name, since } = connected.clone();

@@ -19,27 +19,27 @@ const GROUPS: &str = "/etc/group";
 
 /// The users that may attach to a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Access {
+pub struct SocketAccess {
     mode: u32,
     owner: Option<u32>,
     group: Option<u32>,
 }
 
-impl Access {
+impl SocketAccess {
     /// For the switch's own user alone.
-    pub(super) const OWNER_ALONE: Self = Self { mode: 0o600, owner: None, group: None };
+    pub const OWNER_ALONE: Self = Self { mode: 0o600, owner: None, group: None };
 
     /// A file's mode and group when no record of them exists.
-    pub(super) const OF_A_GROUP: Self = Self { mode: 0o660, owner: None, group: Some(0) };
+    pub const OF_A_GROUP: Self = Self { mode: 0o660, owner: None, group: Some(0) };
 
     /// For the switch's own user, and for a group if one is named.
-    pub(super) fn of_control(group: Option<&str>) -> Result<Self, Fault> {
+    pub fn of_control(group: Option<&str>) -> Result<Self, Fault> {
         let Some(name) = group else { return Ok(Self::OWNER_ALONE) };
         Ok(Self { mode: 0o660, owner: None, group: Some(number("control-group", name, GROUPS)?) })
     }
 
     /// The access that a vnic's keys ask for.
-    pub(super) fn of(spec: &VnicSpec) -> Result<Self, Fault> {
+    pub fn of(spec: &VnicSpec) -> Result<Self, Fault> {
         let number = |key, name: &Option<String>, table| {
             name.as_deref().map(|name| number(key, name, table)).transpose()
         };
@@ -51,7 +51,7 @@ impl Access {
     }
 
     /// Gives the file at `path` these instead of those of `before`.
-    pub(super) fn apply(self, before: Option<Self>, path: &Path) -> Result<(), Fault> {
+    pub fn apply(self, before: Option<Self>, path: &Path) -> Result<(), Fault> {
         let own = |was: Option<u32>, own: u32| was.map(|_| own);
         let (was_owner, was_group) = before.map_or((None, None), |before| (before.owner, before.group));
         let owner = self.owner.or_else(|| own(was_owner, rustix::process::geteuid().as_raw()));
@@ -151,18 +151,18 @@ mod tests {
         let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let state =
             || path.metadata().map(|meta| (meta.mode() & 0o777, meta.uid(), meta.gid())).expect("there");
-        let access = Access { mode: 0o606, owner: None, group: Some(own.1) };
+        let access = SocketAccess { mode: 0o606, owner: None, group: Some(own.1) };
         access.apply(None, &path).expect("our own group");
         assert_eq!(state(), (0o606, own.0, own.1));
         if own.0 != 0 {
-            let fault = Access { owner: Some(0), ..access }.apply(None, &path).expect_err("not root");
+            let fault = SocketAccess { owner: Some(0), ..access }.apply(None, &path).expect_err("not root");
             assert!(fault.message.contains("run the switch as root"), "{fault}");
             return;
         }
-        let given = Access { mode: 0o660, owner: Some(12345), group: Some(12346) };
+        let given = SocketAccess { mode: 0o660, owner: Some(12345), group: Some(12346) };
         given.apply(Some(access), &path).expect("root may");
         assert_eq!(state(), (0o660, 12345, 12346));
-        Access::OWNER_ALONE.apply(Some(given), &path).expect("root may");
+        SocketAccess::OWNER_ALONE.apply(Some(given), &path).expect("root may");
         assert_eq!(state(), (0o600, 0, 0));
     }
 
@@ -173,7 +173,7 @@ mod tests {
         std::fs::write(&file, "").expect("written");
         std::fs::set_permissions(&file, Permissions::from_mode(0o644)).expect("ours");
         std::os::unix::fs::symlink(&file, &link).expect("linked");
-        let fault = Access::OWNER_ALONE.apply(None, &link).expect_err("no socket");
+        let fault = SocketAccess::OWNER_ALONE.apply(None, &link).expect_err("no socket");
         assert!(fault.message.contains("is no socket any more"), "{fault}");
         assert_eq!(file.metadata().expect("there").mode() & 0o777, 0o644);
     }

@@ -12,10 +12,9 @@ use lasthop_runtime::fault::{Fault, Kind};
 use lasthop_runtime::log::say_of_others;
 use lasthop_runtime::poller::{Interest, Poller};
 
-use super::access::Access;
+use super::access::SocketAccess;
 use super::client::Client;
 use super::sockets::ListenSocket;
-use super::source::Source;
 
 /// Clients at a time; a program needs one connection. One more makes room for itself in place of one that is idle.
 const CLIENTS_MAX: usize = 16;
@@ -24,46 +23,61 @@ const OWNERS_MAX: usize = 4;
 /// Pause after `accept` failed for lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
+/// The numbers of the poller for events of the control socket, and of the client with a number.
+#[derive(Clone, Copy, Debug)]
+pub struct ApiSources {
+    /// The socket.
+    pub socket: u64,
+    /// A client.
+    pub client: fn(u32) -> u64,
+}
+
 /// A request line and the number of its client.
-pub(super) type Line = (u32, Vec<u8>);
+pub type RequestLine = (u32, Vec<u8>);
 
 /// All connections to the control socket.
 #[derive(Debug)]
-pub(super) struct Control {
+pub(crate) struct Control {
     socket: ListenSocket,
     clients: BTreeMap<u32, Client>,
     /// Numbers are not used again, so that a late answer never reaches another client.
     next: u32,
     /// No `accept` before this.
     paused_until: Option<Instant>,
+    sources: ApiSources,
 }
 
 impl Control {
     /// Listens at `path`, for our own user and for those that `access` names. `kept` is the socket of the
     /// last supervisor.
-    pub(super) fn open(path: &Path, access: Access, kept: Option<ListenSocket>) -> Result<Self, Fault> {
+    pub(crate) fn open(
+        path: &Path,
+        access: SocketAccess,
+        kept: Option<ListenSocket>,
+        sources: ApiSources,
+    ) -> Result<Self, Fault> {
         let socket = match kept {
             Some(kept) => {
-                access.apply(Some(Access::OF_A_GROUP), path)?;
+                access.apply(Some(SocketAccess::OF_A_GROUP), path)?;
                 kept
             }
             None => ListenSocket::bind(path, access)?,
         };
-        Ok(Self { socket, clients: BTreeMap::new(), next: 0, paused_until: None })
+        Ok(Self { socket, clients: BTreeMap::new(), next: 0, paused_until: None, sources })
     }
 
     /// The socket, and device and inode of its file.
-    pub(super) fn listening(&self) -> Option<(&ListenSocket, (u64, u64))> {
+    pub(crate) fn listening(&self) -> Option<(&ListenSocket, (u64, u64))> {
         Some((&self.socket, self.socket.file()?))
     }
 
     /// Leaves the socket to the next supervisor.
-    pub(super) fn leave_socket(&mut self) {
+    pub(crate) fn leave_socket(&mut self) {
         self.socket.leave();
     }
 
     /// Takes new clients.
-    pub(super) fn accept(&mut self, poller: &Poller) {
+    pub(crate) fn accept(&mut self, poller: &Poller) {
         loop {
             let socket = match self.socket.accept(&Origin::new("a control client")) {
                 Ok(Some(socket)) => socket,
@@ -77,7 +91,7 @@ impl Control {
                 continue;
             }
             self.next += 1;
-            if poller.add(&client, Source::Client(self.next).into(), Interest::READ).is_ok() {
+            if poller.add(&client, (self.sources.client)(self.next), Interest::READ).is_ok() {
                 self.clients.insert(self.next, client);
             }
         }
@@ -87,7 +101,7 @@ impl Control {
     fn pause(&mut self, error: &std::io::Error, poller: &Poller) {
         say_of_others!(Warning: "cannot take a control client: {error}; trying again in a second");
         let nothing = Interest { read: false, write: false };
-        if poller.modify(&self.socket, Source::Control.into(), nothing).is_ok() {
+        if poller.modify(&self.socket, self.sources.socket, nothing).is_ok() {
             self.paused_until = Some(Instant::now() + ACCEPT_PAUSE);
         }
     }
@@ -111,7 +125,7 @@ impl Control {
 
     /// Reads from a client: the lines that are to be served now. One that is gone has no use for answers, so all its
     /// lines are.
-    pub(super) fn read(&mut self, number: u32, is_over: bool, poller: &Poller) -> Vec<Line> {
+    pub(crate) fn read(&mut self, number: u32, is_over: bool, poller: &Poller) -> Vec<RequestLine> {
         let Some(client) = self.clients.get_mut(&number) else { return Vec::new() };
         let is_sound = client.read().is_ok();
         if is_sound && !is_over {
@@ -123,24 +137,24 @@ impl Control {
     }
 
     /// Sends the answer to a client's request.
-    pub(super) fn answer(&mut self, number: u32, line: Vec<u8>) {
+    pub(crate) fn answer(&mut self, number: u32, line: Vec<u8>) {
         if let Some(client) = self.clients.get_mut(&number) {
             client.answer(line);
         }
     }
 
     /// Another descriptor of a client's connection; none if it is gone.
-    pub(super) fn share(&self, number: u32) -> Option<std::io::Result<ForeignFd>> {
+    pub(crate) fn share(&self, number: u32) -> Option<std::io::Result<ForeignFd>> {
         self.clients.get(&number).map(Client::share)
     }
 
     /// Whether a client may also decide which programs run here.
-    pub(super) fn is_owner(&self, number: u32) -> bool {
+    pub(crate) fn is_owner(&self, number: u32) -> bool {
         self.clients.get(&number).is_some_and(|client| client.is_owner)
     }
 
     /// Another process serves the client's connection from now on.
-    pub(super) fn hand_over(&mut self, number: u32, poller: &Poller) {
+    pub(crate) fn hand_over(&mut self, number: u32, poller: &Poller) {
         if let Some(client) = self.clients.remove(&number) {
             poller.remove(&client); // by itself it would stay in the set, as there is a copy
         }
@@ -154,7 +168,7 @@ impl Control {
     }
 
     /// Writes as much as possible to a client, and takes its next line.
-    pub(super) fn proceed(&mut self, number: u32, poller: &Poller) -> Option<Line> {
+    pub(crate) fn proceed(&mut self, number: u32, poller: &Poller) -> Option<RequestLine> {
         let client = self.clients.get_mut(&number)?;
         let line = client.write(Instant::now()).is_ok().then(|| client.next_line());
         // The line may have been too long, which makes an answer.
@@ -167,20 +181,20 @@ impl Control {
 
     fn watch(&self, number: u32, poller: &Poller) -> Result<(), Fault> {
         let Some(client) = self.clients.get(&number) else { return Ok(()) };
-        poller.modify(client, Source::Client(number).into(), client.interest())
+        poller.modify(client, (self.sources.client)(number), client.interest())
     }
 
     /// Drops clients that do not read, and takes new ones again after a pause.
-    pub(super) fn expire(&mut self, now: Instant, poller: &Poller) {
+    pub(crate) fn expire(&mut self, now: Instant, poller: &Poller) {
         self.leave(poller, |client| client.due().is_some_and(|due| due <= now));
         if self.paused_until.take_if(|until| *until <= now).is_some() {
             // Fails only without memory, and then there is more that does not go on.
-            let _ = poller.modify(&self.socket, Source::Control.into(), Interest::READ);
+            let _ = poller.modify(&self.socket, self.sources.socket, Interest::READ);
         }
     }
 
     /// When [`Self::expire`] has something to do.
-    pub(super) fn due(&self) -> Option<Instant> {
+    pub(crate) fn due(&self) -> Option<Instant> {
         self.clients.values().map(Client::due).fold(self.paused_until, earlier)
     }
 }

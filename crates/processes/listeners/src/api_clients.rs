@@ -11,15 +11,22 @@ use lasthop_api::rpc;
 use lasthop_runtime::fault::Fault;
 use lasthop_runtime::poller::{Interest, Poller};
 
-use super::access::Access;
-use super::control::{Control, Line};
-use super::question::Asker;
+use super::access::SocketAccess;
+use super::control::{ApiSources, Control, RequestLine};
 use super::sockets::ListenSocket;
-use super::source::Source;
+
+/// The client that gets the answer.
+#[derive(Clone, Debug)]
+pub struct Asker {
+    /// Its number.
+    pub client: u32,
+    /// None if no answer is wanted.
+    pub id: Option<Value>,
+}
 
 /// The control socket until the switch ends, and clients with answers that are not written yet.
 #[derive(Debug)]
-pub(super) struct ApiClients {
+pub struct ApiClients {
     control: Option<Control>,
     /// Clients that just got an answer.
     answered: VecDeque<u32>,
@@ -27,42 +34,43 @@ pub(super) struct ApiClients {
 
 impl ApiClients {
     /// Listens at `path`, for our own user and for those that `access` names. `kept` is the socket of the last supervisor.
-    pub(super) fn open(
+    pub fn open(
         path: &Path,
-        access: Access,
+        access: SocketAccess,
         kept: Option<ListenSocket>,
+        sources: ApiSources,
         poller: &Poller,
     ) -> Result<Self, Fault> {
-        let control = Control::open(path, access, kept)?;
-        poller.add(&control, Source::Control.into(), Interest::READ)?;
+        let control = Control::open(path, access, kept, sources)?;
+        poller.add(&control, sources.socket, Interest::READ)?;
         Ok(Self { control: Some(control), answered: VecDeque::new() })
     }
 
     /// No client is served any more.
-    pub(super) fn close(&mut self) {
+    pub fn close(&mut self) {
         self.control = None;
     }
 
     /// Takes new clients.
-    pub(super) fn accept(&mut self, poller: &Poller) {
+    pub fn accept(&mut self, poller: &Poller) {
         if let Some(control) = &mut self.control {
             control.accept(poller);
         }
     }
 
     /// The lines of a client that are to be served now: it sent something, or is gone.
-    pub(super) fn read(&mut self, client: u32, is_over: bool, poller: &Poller) -> Vec<Line> {
+    pub fn read(&mut self, client: u32, is_over: bool, poller: &Poller) -> Vec<RequestLine> {
         self.control.as_mut().map(|control| control.read(client, is_over, poller)).unwrap_or_default()
     }
 
     /// Writes answers, until one of their clients has sent another request meanwhile.
-    pub(super) fn next_line(&mut self, poller: &Poller) -> Option<Line> {
+    pub fn next_line(&mut self, poller: &Poller) -> Option<RequestLine> {
         let control = self.control.as_mut()?;
         std::iter::from_fn(|| self.answered.pop_front()).find_map(|client| control.proceed(client, poller))
     }
 
     /// Answers a request, if an answer is wanted.
-    pub(super) fn answer(&mut self, asker: Asker, result: Result<Value, Fault>) {
+    pub fn answer(&mut self, asker: Asker, result: Result<Value, Fault>) {
         let line = asker.id.map(|id| rpc::write_answer(&id, &result)).unwrap_or_default();
         if let Some(control) = &mut self.control {
             control.answer(asker.client, line);
@@ -71,39 +79,39 @@ impl ApiClients {
     }
 
     /// Whether a client may also decide which programs run here.
-    pub(super) fn is_owner(&self, asker: &Asker) -> bool {
+    pub fn is_owner(&self, asker: &Asker) -> bool {
         self.control.as_ref().is_some_and(|control| control.is_owner(asker.client))
     }
 
     /// Another descriptor of a client's connection; none if it is gone.
-    pub(super) fn share(&self, asker: &Asker) -> Option<std::io::Result<ForeignFd>> {
+    pub fn share(&self, asker: &Asker) -> Option<std::io::Result<ForeignFd>> {
         self.control.as_ref().and_then(|control| control.share(asker.client))
     }
 
     /// Another process serves the client's connection from now on.
-    pub(super) fn hand_over(&mut self, asker: &Asker, poller: &Poller) {
+    pub fn hand_over(&mut self, asker: &Asker, poller: &Poller) {
         if let Some(control) = &mut self.control {
             control.hand_over(asker.client, poller);
         }
     }
 
     /// The control socket, and device and inode of its file.
-    pub(super) fn listening(&self) -> Option<(&ListenSocket, (u64, u64))> {
+    pub fn listening(&self) -> Option<(&ListenSocket, (u64, u64))> {
         self.control.as_ref().and_then(Control::listening)
     }
 
     /// Leaves the socket to the next supervisor.
-    pub(super) fn leave_socket(&mut self) {
+    pub fn leave_socket(&mut self) {
         self.control.iter_mut().for_each(Control::leave_socket);
     }
 
     /// When [`Self::expire`] has something to do.
-    pub(super) fn due(&self) -> Option<Instant> {
+    pub fn due(&self) -> Option<Instant> {
         self.control.as_ref().and_then(Control::due)
     }
 
     /// Drops clients that do not read, and takes new ones again after a pause.
-    pub(super) fn expire(&mut self, now: Instant, poller: &Poller) {
+    pub fn expire(&mut self, now: Instant, poller: &Poller) {
         if let Some(control) = &mut self.control {
             control.expire(now, poller);
         }

@@ -12,44 +12,48 @@ use rustix::net::{Shutdown, shutdown};
 
 use lasthop_runtime::poller::{Interest, Poller};
 
-use super::source::Source;
-
 /// Connections of which a copy is kept: more than the control interface serves. Others are not shut down for a stuck process.
 const LENT_MAX: usize = 1024;
 
 /// Nothing but the end of a connection, which is always told.
 const END_ALONE: Interest = Interest { read: false, write: false };
 
-#[derive(Debug, Default)]
-pub(super) struct LentConnections {
+/// Copies of connections, by number.
+#[derive(Debug)]
+pub struct LentConnections {
     connections: BTreeMap<u32, ForeignFd>,
     next_number: u32,
+    /// The number of the poller for the end of a connection.
+    source: fn(u32) -> u64,
 }
 
 impl LentConnections {
+    /// None yet; `source` is the number of the poller for the end of each.
+    pub fn new(source: fn(u32) -> u64) -> Self {
+        Self { connections: BTreeMap::new(), next_number: 0, source }
+    }
+
     /// A copy of a connection that is handed to the switch process.
-    pub(super) fn keep(&mut self, connection: &ForeignFd, poller: &Poller) -> io::Result<()> {
+    pub fn keep(&mut self, connection: &ForeignFd, poller: &Poller) -> io::Result<()> {
         if self.connections.len() >= LENT_MAX {
             return Ok(());
         }
         let copy = connection.try_clone()?;
         self.next_number = self.next_number.wrapping_add(1);
-        poller
-            .add(&copy, Source::LentConnections(self.next_number).into(), END_ALONE)
-            .map_err(io::Error::other)?;
+        poller.add(&copy, (self.source)(self.next_number), END_ALONE).map_err(io::Error::other)?;
         self.connections.insert(self.next_number, copy);
         Ok(())
     }
 
     /// A connection has ended.
-    pub(super) fn forget(&mut self, number: u32, poller: &Poller) {
+    pub fn forget(&mut self, number: u32, poller: &Poller) {
         if let Some(connection) = self.connections.remove(&number) {
             poller.remove(&connection); // by itself it would stay in the set while there is a copy
         }
     }
 
     /// The switch process is over: ends all of its clients' connections.
-    pub(super) fn end_all(&mut self, poller: &Poller) {
+    pub fn end_all(&mut self, poller: &Poller) {
         for (_, connection) in std::mem::take(&mut self.connections) {
             poller.remove(&connection);
             let _ = shutdown(connection.as_fd(), Shutdown::Both);
@@ -67,7 +71,7 @@ mod tests {
 
     #[test]
     fn connections_end_for_clients_whatever_copies_there_are() {
-        let (mut lent, mut poller) = (LentConnections::default(), Poller::new().expect("a set"));
+        let (mut lent, mut poller) = (LentConnections::new(u64::from), Poller::new().expect("a set"));
         let (mut client, connection) = UnixStream::pair().expect("a pair");
         let stuck = ForeignFd::from(connection);
         lent.keep(&stuck, &poller).expect("kept");
@@ -81,11 +85,9 @@ mod tests {
         assert!(poller.wait(now).expect("a set").is_empty(), "it goes on");
         drop(client);
         let ended = poller.wait(now).expect("a set");
-        let Some(Source::LentConnections(number)) = ended.first().and_then(|event| Source::of(event.source))
-        else {
-            panic!("nothing was heard: {ended:?}")
-        };
-        lent.forget(number, &poller);
+        let number = ended.first().map(|event| event.source);
+        assert_eq!(number, Some(2), "{ended:?}");
+        lent.forget(2, &poller);
         assert!(lent.connections.is_empty() && poller.wait(now).expect("a set").is_empty());
     }
 }

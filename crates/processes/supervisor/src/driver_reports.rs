@@ -1,0 +1,80 @@
+//! The driver process as the ports need it: started with the first device port, and its reports handled.
+
+use std::time::Instant;
+
+use lasthop_api::driver_orders::DriverReport;
+use lasthop_netdev::lift_memory_lock;
+use lasthop_runtime::log::say;
+
+use super::device::DevicePort;
+use super::outputs::Outputs;
+use super::port::Port;
+use super::ports::Ports;
+use super::source::Source;
+
+impl Ports {
+    /// Starts the driver process with the first device port. On the way out its end is no reason for another one.
+    pub(super) fn need_driver(&mut self, out: &mut Outputs) {
+        if !self.driver.is_last && !self.driver.process.is_up() && self.driver.process.due().is_none() {
+            self.start_driver(out);
+        }
+    }
+
+    pub(super) fn start_driver(&mut self, out: &mut Outputs) {
+        // If this fails, the driver process itself reports the missing memory later.
+        let _ = lift_memory_lock();
+        self.driver.process.start_or_plan(&out.poller, Source::Driver.into());
+        self.settle_devices(out);
+    }
+
+    /// Takes the driver process's messages. The last question that one of them answers, if any does.
+    pub(super) fn hear_driver(&mut self, out: &mut Outputs) -> Option<u64> {
+        let reports = self.driver.process.hear(&out.poller);
+        let rounds = reports.into_iter().filter_map(|(report, _)| self.on_driver_report(report, out));
+        rounds.max()
+    }
+
+    fn on_driver_report(&mut self, report: DriverReport, out: &mut Outputs) -> Option<u64> {
+        let now = Instant::now();
+        match report {
+            DriverReport::DeviceGone { port, why } => self.device_gone(port, &why, now, out),
+            DriverReport::SwitchGone { port, why } => {
+                self.table.say_of_port(port, &format!("left the switch: {why}"));
+                if let Some(device) = self.table.all.get_mut(&port).and_then(Port::device_mut) {
+                    device.left(now);
+                }
+            }
+            DriverReport::Refused { port, why } => {
+                if let Some(device) = self.table.all.get_mut(&port).and_then(Port::device_mut) {
+                    device.undrive();
+                }
+                self.device_gone(port, &why, now, out);
+            }
+            DriverReport::Stats { round, ports } => {
+                for (port, counters) in ports {
+                    if let Some(device) = self.table.all.get_mut(&port).and_then(Port::device_mut) {
+                        device.counters = counters;
+                    }
+                }
+                self.driver.is_asked = false;
+                return Some(round);
+            }
+            DriverReport::Sandbox(layers) => self.driver.process.note_sandbox(layers),
+            DriverReport::Forbidden(call) => self.driver.process.note_last_words(call.to_string()),
+            DriverReport::Failed { why } => self.driver.process.note_last_words(why),
+        }
+        None
+    }
+
+    /// The driver process is no more; guests go on among themselves.
+    pub(super) fn driver_gone(&mut self) {
+        let pid = self.driver.process.pid().unwrap_or_default();
+        let how = self.driver.process.bury();
+        self.driver.is_asked = false;
+        self.table.all.values_mut().filter_map(Port::device_mut).for_each(DevicePort::driver_gone);
+        if !self.driver.is_last {
+            let pause_ms = self.driver.process.plan().as_millis();
+            say!(Error: "the driver process {pid} {how}; starting it again in {pause_ms} ms");
+        }
+    }
+}

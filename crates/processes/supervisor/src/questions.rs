@@ -1,0 +1,130 @@
+//! Clients' questions on their way: the processes that know parts of an answer are asked one after the other.
+//!
+//! ```text
+//!   client ──> driver process: counters ──> controller process ──> switch process ──> Reports: the answer
+//!              of device ports              addresses, moves       its answer comes as a reply (orders)
+//! ```
+//!
+//! A process that has no part in the answer, or does not run, is left out. One that does not answer delays it for a moment at most.
+
+use std::rc::Rc;
+use std::time::Instant;
+
+use lasthop_api::orders::Answer;
+use lasthop_api::report::StatsReport;
+use lasthop_listeners::Asker;
+use lasthop_runtime::fault::Fault;
+use serde_json::Value;
+
+use super::Supervisor;
+use super::question::{ControllerAnswer, OrderPurpose, Question, switch_down};
+use super::reports::Reports;
+
+impl Supervisor {
+    /// Finds the answer to a question. None: it comes later.
+    pub(super) fn ask(&mut self, question: Question, asker: &Asker) -> Result<Option<Value>, Fault> {
+        let needs_counters = match &question {
+            Question::Ports { .. } => true,
+            Question::Doctor { .. } => self.ports.table.all.values().any(|port| port.device().is_some()),
+            _ => false,
+        };
+        if !needs_counters {
+            return self.ask_controller(question, asker);
+        }
+        self.ports.driver.ask(question, asker);
+        self.answer_driver_clients(0, Instant::now());
+        Ok(None)
+    }
+
+    /// As `ask`, when counters of device ports are known.
+    fn ask_controller(&mut self, question: Question, asker: &Asker) -> Result<Option<Value>, Fault> {
+        if !self.out.switch.process.is_up()
+            && let Some(answer) = self.reports().conclude_without_switch(&question)
+        {
+            return answer.map(Some);
+        }
+        match self.controller.ask(question, asker) {
+            Ok(()) => Ok(None),
+            Err(question) => self.ask_switch(question, Rc::default(), asker),
+        }
+    }
+
+    /// As `ask`, when the controller process has answered.
+    fn ask_switch(
+        &mut self,
+        question: Question,
+        controller: Rc<ControllerAnswer>,
+        asker: &Asker,
+    ) -> Result<Option<Value>, Fault> {
+        if !self.out.switch.process.is_up() {
+            return Err(switch_down());
+        }
+        // A flush is a change: the order may still be executed.
+        if self.out.switch.deafness().is_some() && !matches!(question, Question::Flush(_)) {
+            return self.reports().conclude_alone(&question).map(Some);
+        }
+        let (order, purpose) = (question.switch_order(), OrderPurpose::Question(question, controller));
+        self.out.switch.order(order, purpose, Some(asker.clone()));
+        Ok(None)
+    }
+
+    /// Continues with the questions whose counters, of up to this round, have come, or that have waited for long enough.
+    pub(super) fn answer_driver_clients(&mut self, round: u64, now: Instant) {
+        for (question, asker) in self.ports.driver.take_ready(round, now) {
+            if let Some(answer) = self.ask_controller(question, &asker).transpose() {
+                self.clients.answer(asker, answer);
+            }
+        }
+    }
+
+    /// Continues with the questions that the controller has answered up to this round, or that have waited for long enough; whether
+    /// there was one.
+    pub(super) fn answer_controller_clients(
+        &mut self,
+        round: u64,
+        now: Instant,
+        told: ControllerAnswer,
+    ) -> bool {
+        let told = Rc::new(told);
+        let ready = self.controller.take_ready(round, now);
+        let is_any = !ready.is_empty();
+        for (question, asker) in ready {
+            if let Some(answer) = self.ask_switch(question, Rc::clone(&told), &asker).transpose() {
+                self.clients.answer(asker, answer);
+            }
+        }
+        is_any
+    }
+
+    /// Answers clients that wait for a switch process that does not answer, with the facts that are known without it.
+    pub(super) fn answer_without_switch(&mut self) {
+        for (question, asker) in self.out.switch.take_questions() {
+            let answer = self.reports().conclude_alone(&question);
+            self.clients.answer(asker, answer);
+        }
+    }
+}
+
+impl Reports<'_> {
+    /// The answer while there is no switch process; none if there cannot be one.
+    fn conclude_without_switch(&self, question: &Question) -> Option<Result<Value, Fault>> {
+        let nothing = ControllerAnswer::default();
+        match question {
+            Question::List | Question::Show { .. } | Question::Ports { .. } | Question::Scheduler => {
+                Some(self.conclude(question, &nothing, Answer::Stats(StatsReport::default())))
+            }
+            Question::Doctor { name } => Some(self.facts(name.as_deref(), None, &nothing)),
+            Question::Switches => Some(self.list_switches(&[])),
+            Question::Stats { .. } | Question::SchedTrace | Question::Fdb { .. } | Question::Flush(_) => None,
+        }
+    }
+
+    /// The answer while the switch process does not answer.
+    fn conclude_alone(&self, question: &Question) -> Result<Value, Fault> {
+        let known = match question {
+            Question::Scheduler | Question::SchedTrace | Question::Switches => None,
+            _ => self.conclude_without_switch(question),
+        };
+        known.unwrap_or_else(|| Err(self.switch.no_answer()))
+    }
+}

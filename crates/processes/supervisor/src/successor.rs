@@ -1,0 +1,192 @@
+//! The new program's process of an upgrade: its skills, and the facts that it gets before guests wait for it.
+
+use std::time::Duration;
+
+use lasthop_api::fdb::StaticEntry;
+use lasthop_api::orders::{Order, Report, Request, SwitchPort};
+use lasthop_api::switches::SwitchSpec;
+use lasthop_api::vnic::{MemoryMax, VnicSpec};
+use lasthop_children::RunningChild;
+use lasthop_runtime::fault::Fault;
+use lasthop_runtime::log::say;
+
+use super::port_table::PortTable;
+use super::ports::Ports;
+use super::sessions::{SessionVersions, Sessions};
+use super::switch_table::SwitchTable;
+
+/// How often a new process is told once more of sessions that changed while it was told. It is told of later changes when guests wait.
+const TURNS_MAX: u32 = 4;
+/// How long a new process may touch guests' memory beforehand; and once more while the old one comes to rest, which takes as long.
+const TOUCH: Duration = Duration::from_millis(100);
+const LAST_TOUCH: Duration = Duration::from_millis(1);
+
+/// The process, until it takes over.
+pub(super) type Successor = RunningChild<Request, Report>;
+
+/// The facts that the new process gets before guests wait for it, and the ports that it will not have. The old one does not have those
+/// either.
+#[derive(Debug)]
+pub(super) struct Introduction {
+    told: SuccessorConfig,
+    pub(super) refused: Vec<(u32, Fault)>,
+    /// Sessions that it got ready for.
+    pub(super) known: SessionVersions,
+    /// How often it may still be told of sessions that changed since it was asked.
+    turns_left: u32,
+    pub(super) keeps_flows: bool,
+}
+
+impl Introduction {
+    /// Tells the new process of switches and ports, and if it `prepares` for sessions, of these: guests do not wait yet.
+    pub(super) fn make(
+        successor: &mut Successor,
+        skills: &Skills,
+        ports: &mut Ports,
+        switches: &SwitchTable,
+    ) -> Self {
+        let told = SuccessorConfig::new(&ports.table, switches);
+        for (id, (order, port)) in (1..).zip(told.orders()) {
+            let book = port.and_then(|port| ports.counters.next_book(port)).map(Into::into);
+            let _ = successor.channel.send(&Request { id, order }, book);
+        }
+        let (mut known, mut turns_left) = (SessionVersions::new(), 0);
+        if skills.prepares {
+            ports.sessions.prepare(&ports.table, successor, &mut known);
+            turns_left = TURNS_MAX;
+        }
+        let _ = successor.channel.send(&Request { id: 0, order: Order::Know }, None);
+        Self { told, refused: Vec::new(), known, turns_left, keeps_flows: skills.keeps_flows }
+    }
+
+    /// Whether the new process is told of sessions once more, which are not as they were. Of memory that guests use it is told at least
+    /// once, shortly before they wait.
+    pub(super) fn prepare_again(
+        &mut self,
+        successor: &mut Successor,
+        sessions: &Sessions,
+        ports: &PortTable,
+    ) -> bool {
+        let is_last = self.turns_left == 0;
+        if is_last || !sessions.prepare(ports, successor, &mut self.known) && self.turns_left < TURNS_MAX {
+            return false;
+        }
+        self.turns_left -= 1;
+        let orders = [Order::Touch { for_us: TOUCH.as_micros() as u64 }, Order::Know];
+        orders.into_iter().for_each(|order| _ = successor.channel.send(&Request { id: 0, order }, None));
+        true
+    }
+
+    /// Whether ports and switches are still those that the new process was told of.
+    pub(super) fn is_current(&self, ports: &PortTable, switches: &SwitchTable) -> bool {
+        self.told == SuccessorConfig::new(ports, switches)
+    }
+
+    /// The new process refuses an order. It may refuse the orders that a restarted switch process may refuse, too; another refusal is
+    /// given back.
+    pub(super) fn note_refusal(&mut self, order: u64, fault: Fault, ports: &PortTable) -> Result<(), Fault> {
+        match self.told.about(order) {
+            Some(About::Entry) => say!(Warning: "{fault}"),
+            Some(About::Port(port)) if ports.all.get(&port).is_some_and(|port| !port.is_known()) => {
+                self.refused.push((port, fault));
+            }
+            _ => return Err(fault),
+        }
+        Ok(())
+    }
+}
+
+/// The skills of a new program, as far as not all programs of its state version have them.
+#[derive(Debug)]
+pub(super) struct Skills {
+    pub(super) prepares: bool,
+    pub(super) keeps_flows: bool,
+    pub(super) program: String,
+    pub(super) vnic_keys: Vec<String>,
+}
+
+/// The keys that vnics have had since before programs told which they know.
+const LATER_KEYS: &[&str] = &["memory-max"];
+
+impl Skills {
+    /// Has it touch guests' memory while the old one comes to rest.
+    pub(super) fn prepare_last(&self, successor: &mut Successor) {
+        if self.prepares {
+            let for_us = LAST_TOUCH.as_micros() as u64;
+            let _ = successor.channel.send(&Request { id: 0, order: Order::Touch { for_us } }, None);
+        }
+    }
+
+    /// Why it cannot have a vnic, if that has a key that the program does not know: it would end with the order that tells it of the vnic.
+    pub(super) fn lacks_for(&self, vnic: &VnicSpec) -> Option<String> {
+        let is_known = |key: &str| match self.vnic_keys.is_empty() {
+            true => !LATER_KEYS.contains(&key),
+            false => self.vnic_keys.iter().any(|known| known == key),
+        };
+        let keys = vnic.keys_told();
+        let key = keys.iter().find(|key| !is_known(key))?;
+        let program = match self.program.as_str() {
+            "" => "a lasthop of before it".to_owned(),
+            version => format!("lasthop {version}"),
+        };
+        let remedy = match key.as_str() {
+            "memory-max" => format!(
+                "set the default first: lasthop vnic set {} memory-max={}",
+                vnic.name,
+                MemoryMax::default()
+            ),
+            _ => format!("make the vnic anew without {key}"),
+        };
+        Some(format!(
+            "vnic {} has {key}, which that program, {program}, does not know; upgrade to a later one, or {remedy}",
+            vnic.name
+        ))
+    }
+}
+
+/// The facts that a new process is told. They are out of date if any of them changes.
+#[derive(Debug, PartialEq)]
+struct SuccessorConfig {
+    switches: Vec<SwitchSpec>,
+    ports: Vec<(u32, SwitchPort)>,
+    entries: Vec<StaticEntry>,
+}
+
+/// The subject of an order of an introduction.
+enum About {
+    Switch,
+    Port(u32),
+    Entry,
+}
+
+impl SuccessorConfig {
+    fn new(ports: &PortTable, switches: &SwitchTable) -> Self {
+        let told = ports.all.iter().map(|(number, port)| (*number, port.as_told(&port.spec)));
+        Self {
+            switches: switches.all.clone(),
+            ports: told.collect(),
+            entries: switches.static_entries.clone(),
+        }
+    }
+
+    /// The subject of the order with this number, from 1. None if no order has this number.
+    fn about(&self, number: u64) -> Option<About> {
+        let place = usize::try_from(number).ok()?.checked_sub(1)?;
+        let switches = self.switches.iter().filter(|spec| !spec.name.is_default()).count();
+        let Some(place) = place.checked_sub(switches) else { return Some(About::Switch) };
+        match self.ports.get(place) {
+            Some((port, _)) => Some(About::Port(*port)),
+            None => (place - self.ports.len() < self.entries.len()).then_some(About::Entry),
+        }
+    }
+
+    /// The orders that tell it, those of a port with its number.
+    fn orders(&self) -> impl Iterator<Item = (Order, Option<u32>)> {
+        // The default one is among the options of the process.
+        let switches = self.switches.iter().filter(|spec| !spec.name.is_default());
+        let switches = switches.map(|spec| (Order::AddSwitch(spec.clone()), None));
+        let ports = self.ports.iter().map(|(number, port)| (Order::AddPort(port.clone()), Some(*number)));
+        let entries = self.entries.iter().map(|entry| (Order::FdbAdd(entry.clone()), None));
+        switches.chain(ports).chain(entries)
+    }
+}
