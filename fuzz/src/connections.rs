@@ -1,10 +1,10 @@
 //! Any packets in any order through connection tracking: no panic, states that make sense, checksums that stay right, bounds
 //! that hold.
 //!
-//! A tracker's secrets are random, and with them the ports of translations: what is asserted holds for any.
+//! A table's secrets are random, and with them the ports of translations: what is asserted holds for any.
 
 use lasthop_conntrack::{
-    CtBounds, CtCommit, CtHelper, CtMetadata, CtRefusal, CtRequest, CtVerdict, PacketImage, Tracker,
+    ConntrackTable, CtBounds, CtCommit, CtHelper, CtMetadata, CtRefusal, CtRequest, CtVerdict, PacketImage,
 };
 use lasthop_flow::{Masked, Nat, NatRange, NatSource, ct_state};
 use lasthop_wire::vnet::F_DATA_VALID;
@@ -91,36 +91,34 @@ pub fn run(bytes: &[u8]) {
         port_connections_max: 8,
         zone_connections_max: Some(10),
     };
-    let (mut tracker, mut now_ms) = (Tracker::new(bounds, 0), 0);
+    let (table, mut now_ms) = (ConntrackTable::new(bounds, 0), 0);
     for _ in 0..STEPS_MAX {
         if input.is_empty() {
             break;
         }
         let step = Step::decode(&mut input);
         now_ms += step.pause_ms;
-        track(&mut tracker, &step, now_ms);
-        assert!(
-            tracker.len() <= CONNECTIONS_MAX && tracker.zone(0).1 <= 10 && tracker.port_connections(0) <= 8
-        );
-        tracker.sweep(now_ms, 8);
+        track(&table, &step, now_ms);
+        assert!(table.len() <= CONNECTIONS_MAX && table.zone(0).1 <= 10 && table.port_connections(0) <= 8);
+        table.sweep(now_ms, 8);
     }
-    let counters = tracker.counters();
+    let counters = table.counters();
     assert_eq!(
         counters.created,
-        u64::from(tracker.len()) + counters.expired + counters.evicted + counters.deleted
+        u64::from(table.len()) + counters.expired + counters.evicted + counters.deleted
     );
     // Nothing lives for longer than a week.
     now_ms += 7 * 86_400_000;
-    while !tracker.sweep(now_ms, 4096) {}
-    assert!(tracker.is_empty() && tracker.zone(0).1 == 0 && tracker.zone(1).1 == 0);
+    while !table.sweep(now_ms, 4096) {}
+    assert!(table.is_empty() && table.zone(0).1 == 0 && table.zone(1).1 == 0);
 }
 
-fn track(tracker: &mut Tracker, step: &Step<'_>, now_ms: u64) {
+fn track(table: &ConntrackTable, step: &Step<'_>, now_ms: u64) {
     let image = &step.frame[..step.image];
     let Ok(packet) = PacketImage::parse(image, step.frame.len() as u32, step.offload, step.in_port) else {
         return;
     };
-    let verdict = tracker.track(&packet, &CtMetadata::default(), &step.request, now_ms);
+    let verdict = table.track(&packet, &CtMetadata::default(), &step.request, now_ms);
     check(step, image, &verdict);
     if !step.goes_on || verdict.refused.is_some() || verdict.rewrites.splice.is_some() {
         return;
@@ -129,7 +127,7 @@ fn track(tracker: &mut Tracker, step: &Step<'_>, now_ms: u64) {
     let Ok(packet) = PacketImage::parse(&image, step.frame.len() as u32, step.offload, step.in_port) else {
         panic!("what was translated is no packet any more");
     };
-    let again = tracker.track(&packet, &verdict.metadata, &step.request, now_ms);
+    let again = table.track(&packet, &verdict.metadata, &step.request, now_ms);
     let nat_bits = ct_state::SRC_NAT | ct_state::DST_NAT;
     assert!(again.rewrites.is_empty() || verdict.metadata.state & nat_bits == 0, "it was translated twice");
     assert_eq!(again.metadata.state & ct_state::INVALID, verdict.metadata.state & ct_state::INVALID);
@@ -313,12 +311,12 @@ mod tests {
     fn seeds_are_what_they_say() {
         for (name, bytes) in seeds() {
             let mut input = Input::new(&bytes);
-            let (mut tracker, mut states) = (Tracker::new(CtBounds::default(), 0), Vec::new());
+            let (table, mut states) = (ConntrackTable::new(CtBounds::default(), 0), Vec::new());
             while !input.is_empty() {
                 let step = Step::decode(&mut input);
                 let packet = PacketImage::parse(step.frame, step.frame.len() as u32, step.offload, 0);
                 let packet = packet.expect("a packet");
-                let verdict = tracker.track(&packet, &CtMetadata::default(), &step.request, 0);
+                let verdict = table.track(&packet, &CtMetadata::default(), &step.request, 0);
                 states.push(verdict.metadata.state & (ct_state::INVALID | ct_state::RELATED));
             }
             assert!(states.iter().all(|state| state & ct_state::INVALID == 0), "{name}: {states:x?}");

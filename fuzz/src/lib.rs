@@ -16,9 +16,9 @@
 //! **Threading.** None.
 //!
 //! ```text
-//!   tools/fuzz            nightly: libFuzzer ----> targets/NAME.rs --+
-//!   tools/fuzz --smoke    stable:  bin/replay ---> mutations --------+--> NAME::run(bytes)
-//!                                                                        `-- seeds/NAME/*
+//!   tools/fuzz       nightly: libFuzzer --------> libfuzzer/targets/NAME.rs --+
+//!   cargo test       stable:  tests/neighbours -> mutations ------------------+--> NAME::run(bytes)
+//!                                                                                  `-- seeds/NAME/*
 //! ```
 
 #![forbid(unsafe_code)]
@@ -32,12 +32,13 @@ pub mod headers;
 pub mod input;
 pub mod kernel_types;
 pub mod mutation;
+pub mod neighbours;
 pub mod vhost_messages;
 
 /// A target by name.
 #[derive(Clone, Copy)]
 pub struct Target {
-    /// As in `fuzz/targets` and `fuzz/seeds`.
+    /// As in `fuzz/libfuzzer/targets` and `fuzz/seeds`.
     pub name: &'static str,
     /// Panics when something does not hold for these bytes.
     pub run: fn(&[u8]),

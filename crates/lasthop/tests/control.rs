@@ -42,7 +42,7 @@ fn vnics_are_added_listed_shown_and_deleted() {
     let qemu = switch.ask(&["vnic", "show", "vm2", "--qemu"]);
     assert!(qemu.err.contains("reconnect-ms"), "{}", qemu.err);
     let qemu = qemu.ok();
-    assert!(qemu.starts_with("-m 1G \\\n") && !qemu.contains('#'), "{qemu}");
+    assert!(qemu.starts_with("-name vm2,debug-threads=on \\\n") && !qemu.contains('#'), "{qemu}");
     assert!(qemu.contains("queues=2") && qemu.contains("mac=02:00:00:00:00:02,mq=on"), "{qemu}");
     assert!(switch.ask(&["vnic", "show", "vm2", "--libvirt"]).ok().contains("<mtu size='1400'/>"));
     switch.connect("vm2.sock");

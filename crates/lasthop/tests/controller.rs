@@ -140,6 +140,9 @@ fn an_upgrade_replaces_the_controller_too_and_flows_go_on() {
     talk();
     assert!(count(&switch, "flows_adopted") >= 2, "{}", switch.log());
     assert_eq!(count(&switch, "misses_answered"), 0, "{}", switch.log());
+    let log = switch.log();
+    let end = log.lines().find(|line| line.contains("to be replaced by that of")).expect("it says so");
+    assert!(!end.contains("killed"), "packets in its hands would be lost: {end}");
     check_balance(&switch);
 }
 

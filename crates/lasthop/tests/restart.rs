@@ -12,7 +12,9 @@ use lasthop_vhost::features::IN_ORDER;
 use lasthop_wire::Offload;
 use rustix::process::Signal;
 use support::guests::{ONE, TWO, WAIT, frame, guest, guest_with, receive, send};
-use support::successors::{heir_that_waits, heir_without_option, own_version, successor_of_version};
+use support::successors::{
+    own_version, successor_of_version, successor_that_waits, successor_without_option,
+};
 use support::talkers::Talker;
 use support::{Switch, copy_of_lasthop, eventually, fds, open_files, signal};
 
@@ -391,7 +393,7 @@ fn an_upgrade_to_a_program_that_does_not_know_a_key_of_a_vnic_says_which_and_wha
 #[test]
 fn an_upgrade_to_a_program_that_does_not_know_the_controller_option_says_so() {
     let switch = Switch::start(&["--module", "flow", "--controller", "external", "--vnic", "one"]);
-    let (process, older) = (switch.switch_pid(), heir_without_option(&switch, "--controller"));
+    let (process, older) = (switch.switch_pid(), successor_without_option(&switch, "--controller"));
     let said = switch.ask(&["upgrade", &older]).refused();
     for words in ["an older one", "controller=external", "upgrade to a later one, or restart"] {
         assert!(said.contains(words), "{said}");
@@ -448,7 +450,7 @@ fn a_program_that_dies_while_it_takes_over_is_followed_by_the_old_one() {
     let (process, program) = (switch.switch_pid(), program_of(switch.switch_pid().expect("a process")));
     let version = own_version(&switch);
     // On a busy machine it would need seconds to answer, which are no reason to give it up.
-    let successor = heir_that_waits(&switch, version, "sleep 6\n", "sleep 0.2; exit 3");
+    let successor = successor_that_waits(&switch, version, "sleep 6\n", "sleep 0.2; exit 3");
     let said = switch.ask(&["upgrade", &successor]).refused();
     assert!(said.contains("the new one died; one of the old program goes on"), "{said}");
     eventually("the next one", || switch.log().contains("running again").then_some(()));
@@ -486,7 +488,7 @@ fn an_upgrade_to_a_program_that_was_told_of_other_vnics_is_refused() {
     // Three hundred bytes are more than the question that comes first.
     let (told_at, go_at) = (told.display(), go.display());
     let waits = format!("head -c 300 >{told_at}\nwhile ! [ -e {go_at} ]; do sleep 0.01; done\n");
-    let successor = heir_that_waits(&switch, version, &waits, "cat >/dev/null");
+    let successor = successor_that_waits(&switch, version, &waits, "cat >/dev/null");
     let said = std::thread::scope(|scope| {
         let asked = scope.spawn(|| switch.ask(&["upgrade", &successor]).refused());
         eventually("that it is told", || (std::fs::metadata(&told).ok()?.len() == 300).then_some(()));

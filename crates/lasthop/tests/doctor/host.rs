@@ -55,6 +55,8 @@ fn a_control_socket_that_was_removed_is_told() {
     let answer = doctor_in(&switch.dir());
     check(&answer, &["cannot be asked", &process, "control socket", "was removed", "restart"]);
     assert!(!answer.out.contains("no switch is running"), "{}", answer.out);
+    let refused = switch.ask(&["stats"]).refused();
+    assert!(has_all(&refused, &["cannot be asked", &process, "was removed", "lasthop doctor"]), "{refused}");
 }
 
 #[test]

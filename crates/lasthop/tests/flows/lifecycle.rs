@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lasthop_dpif::client::{Client, ClientError};
 use lasthop_dpif::family::FlowMessage;
-use lasthop_flow::Action;
+use lasthop_flow::{Action, Conntrack};
 use lasthop_frontend::Guest;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
@@ -327,13 +327,14 @@ fn a_flow_with_an_action_that_there_is_not_is_refused_and_logged_with_the_remedy
     let switch = two_vnics(&[]);
     let (mut plane, one, _) = Plane::of_two(&switch, "default");
     for _ in 0..3 {
-        let tracked = plane.flow_from(one, vec![Action::Ct(Box::default())]);
-        plane.client.flow_add(&tracked).expect_err("there is no connection tracking");
+        let sip = Conntrack { helper: Some("sip".to_owned()), ..Conntrack::default() };
+        let tracked = plane.flow_from(one, vec![Action::Ct(Box::new(sip))]);
+        plane.client.flow_add(&tracked).expect_err("there is no such helper");
     }
     let is_line = |line: &&str| line.contains("refused a flow for packets from one");
     let line = eventually("the line", || switch.log().lines().find(is_line).map(str::to_owned));
     assert!(
-        line.contains("connection tracking is not supported") && line.contains("OpenFlow rules"),
+        line.contains("helper other than ftp and tftp is not supported") && line.contains("OpenFlow rules"),
         "{line}"
     );
     assert_eq!(switch.log().lines().filter(is_line).count(), 1, "and not for each try");

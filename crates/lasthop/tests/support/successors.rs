@@ -6,11 +6,11 @@ use super::Switch;
 
 /// A program that claims state version `version` each time it is asked, and then does `rest`, a line of sh.
 pub(crate) fn successor_of_version(switch: &Switch, version: u64, rest: &str) -> String {
-    heir_that_waits(switch, version, "", rest)
+    successor_that_waits(switch, version, "", rest)
 }
 
 /// As `successor_of_version`; it does `between`, lines of sh, before it says so once more.
-pub(crate) fn heir_that_waits(switch: &Switch, version: u64, between: &str, rest: &str) -> String {
+pub(crate) fn successor_that_waits(switch: &Switch, version: u64, between: &str, rest: &str) -> String {
     let say = answer(&format!(r#"{{"version":{version}}}"#));
     program(switch, &format!("successor{version}"), &format!("{say}{between}{say}{rest}"))
 }
@@ -45,7 +45,7 @@ pub(crate) fn report(json: &str) -> String {
 }
 
 /// An older program, which does not know an option of the switch process.
-pub(crate) fn heir_without_option(switch: &Switch, option: &str) -> String {
+pub(crate) fn successor_without_option(switch: &Switch, option: &str) -> String {
     let refuses = format!("case \" $* \" in *\" {option} \"*) exit 2 ;; esac\n");
     let says = answer(r#"{"version":0}"#);
     program(switch, "older", &format!("{refuses}{says}exec cat >/dev/null"))

@@ -64,3 +64,11 @@ pub(crate) fn unshare_mounts_and_descriptors() {
     let done = unsafe { libc::unshare(libc::CLONE_NEWNS | libc::CLONE_FILES) };
     assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
 }
+
+/// Gives the calling thread, and those that it starts, a table of descriptors of its own: processes that others start get no copies, so
+/// that no exec(2) waits for the close of one.
+pub(crate) fn unshare_descriptors() {
+    // SAFETY: the thread uses no descriptor that another thread opens or closes later, and gives none to others.
+    let unshared = unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FILES) };
+    unshared.expect("a table of its own");
+}

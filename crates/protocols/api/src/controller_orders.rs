@@ -36,6 +36,8 @@ pub enum ControllerOrder {
     Tell { round: u64 },
     /// Give a sign of life.
     Live { round: u64 },
+    /// Answer for all packets that came, and end.
+    Finish,
 }
 
 /// From the controller process.
@@ -48,7 +50,8 @@ pub enum ControllerReport {
     /// Part of the answer to [`ControllerOrder::Tell`]: addresses that come before others.
     Addresses { round: u64, fdb: FdbReport },
     /// The answer to [`ControllerOrder::Tell`], with the last addresses.
-    Told { round: u64, fdb: FdbReport, moves: Vec<MoveFacts>, switches: Vec<SwitchInside> },
+    #[serde(rename = "Told")]
+    Answer { round: u64, fdb: FdbReport, moves: Vec<MoveFacts>, switches: Vec<SwitchInside> },
     /// The connections that came with so many orders to connect, this one included, are over: the other side has closed one, or they
     /// never were. Nothing comes of them any more.
     Disconnected { connection: u64 },

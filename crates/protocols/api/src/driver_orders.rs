@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use lasthop_runtime::sandbox::{ForbiddenCall, Layer};
 
-/// An order of the supervisor's. Ports have the supervisor's numbers.
+/// An order of the supervisor's. Ports have the supervisor's numbers. `round` numbers questions, from 1: the answer to one has its number.
+/// `why` is a sentence without a full stop.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum DriverOrder {
     /// Serve a port: the attached descriptors are the device's, and behind them a connection to the switch.

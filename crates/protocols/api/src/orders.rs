@@ -9,7 +9,7 @@ use crate::fdb::{Flush, StaticEntry};
 use crate::port::Leads;
 use crate::profile::ProfileSpec;
 use crate::report::{FdbReport, StatsReport, SwitchInside};
-use crate::sched::{PolicyModes, SeenGuest};
+use crate::sched::{PolicyModes, SchedTrace, SeenGuest};
 use crate::switches::SwitchSpec;
 use crate::vnic::VnicSpec;
 use lasthop_runtime::fault::Fault;
@@ -23,14 +23,23 @@ pub const STATE_VERSION: u64 = 4;
 /// some 500,000 flows of the usual length.
 pub const FLOW_MEMORY_BYTES: u64 = 256 << 20;
 
+/// Bytes behind them for connections (`ct` actions), of which those take memory that were used once.
+pub const CONNECTION_MEMORY_BYTES: u64 = 320 << 20;
+
 /// From the supervisor: an order and the number under which its answer is awaited.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Request {
+    /// The number of the answer; 0 is that of orders without one.
     pub id: u64,
+    /// The order.
     pub order: Order,
 }
 
 /// An order to the switch process.
+///
+/// `name` is that of a vnic, port or switch. `attachment` numbers the connections that guests' front ends made, each once. `numbers` are
+/// those by which a session knows its descriptors; each attached descriptor has one, in order. A refusal is a [`Fault`] with a sentence
+/// for the user, and leaves all as it was.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Order {
     /// Make a switch beside the default one.
@@ -66,12 +75,12 @@ pub enum Order {
     Touch { for_us: u64 },
     /// Continue the sessions that were prepared under these numbers: no other process serves them any more.
     GoOn { attachments: Vec<u64> },
-    /// The attached descriptor is a client's connection: the capture goes there, after `greeting`.
+    /// The attached descriptor is a client's connection: the capture, in pcapng, goes there, after `greeting`.
     Capture { spec: CaptureSpec, greeting: String },
     /// The attached descriptor is a client's connection: the profile goes there when its time is over, after `greeting`.
     Profile { spec: ProfileSpec, greeting: String },
     /// Make again the datapaths that [`Report::Datapaths`] told of last; all ports are there. The attached descriptor is memory in which the
-    /// last process left its flows, and where this one writes its own.
+    /// last process left its flows and connections, and where this one writes its own.
     Restore(Value),
     /// The attached descriptor is a connection of a permitted client of the datapath socket.
     Connect,
@@ -80,6 +89,8 @@ pub enum Order {
     /// The attached descriptor is the view of the host's scheduler, with these guests in it; without one there is no view any more. Only for
     /// a process that says that it knows this order ([`Answer::Knows`]).
     Scheduler { policies: PolicyModes, guests: Vec<SeenGuest> },
+    /// The last decisions by that view. Only for a process that says that it knows this order ([`Answer::Knows`]).
+    SchedTrace,
     /// All counters.
     Stats,
     /// How far all guests have come, or the one of the named port.
@@ -135,6 +146,7 @@ impl Order {
 /// A port as the switch process gets it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SwitchPort {
+    /// Its settings; those of a device port, too, which is a vnic for the switch.
     pub vnic: VnicSpec,
     /// Which ports it may reach.
     pub leads: Leads,
@@ -156,7 +168,9 @@ pub struct HostDevice {
 /// A device that a switch is to have as a port of the same name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WantedDevice {
+    /// Its name, as long as the kernel allows: up to 15 bytes.
     pub name: String,
+    /// Where it comes from.
     pub kind: WantedKind,
     /// The switch, which may be known to the switch process alone.
     pub switch: String,
@@ -221,6 +235,7 @@ pub enum Answer {
     Fdb(FdbReport),
     Inspection(Inspection),
     Switches(Vec<SwitchInside>),
+    SchedTrace(SchedTrace),
     /// Of orders, reports and sessions: `STATE_VERSION`. Programs of before do not know [`Order::Prepare`] or [`Order::Scheduler`], or write
     /// no flows into the memory of [`Order::Restore`], and say nothing of it.
     Knows {
@@ -231,6 +246,9 @@ pub enum Answer {
         keeps_flows: bool,
         #[serde(default)]
         sees_scheduler: bool,
+        /// It knows [`Order::SchedTrace`].
+        #[serde(default)]
+        traces_decisions: bool,
         /// Its version, for people; empty before it was told.
         #[serde(default)]
         program: String,

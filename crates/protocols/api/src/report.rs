@@ -146,6 +146,9 @@ pub struct WorkerReport {
     /// The worker whose thread serves it: the first one, or itself.
     #[serde(default)]
     pub thread: usize,
+    /// It did not answer in time: this number of milliseconds ago it saved the counters of ports that are reported.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub age_ms: Option<u64>,
     /// Processor time of its own thread, in nanoseconds, if the system tells.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_ns: Option<u64>,

@@ -32,7 +32,7 @@ impl FromStr for ViewMode {
 }
 
 /// Policies that the engine carries out, of those that `lasthop_sched` has.
-pub const POLICIES: [Policy; 2] = [Policy::Look, Policy::Yield];
+pub const POLICIES: [Policy; 4] = [Policy::Look, Policy::Yield, Policy::SecondSignal, Policy::Notify];
 
 /// The mode of each policy, by name, as in orders and reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -120,6 +120,7 @@ pub struct SeenGuest {
 
 /// Decisions of a worker by the view, since it started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)] // another version has other ones
 pub struct PolicyCounts {
     /// Busy-polled on, since the guest that owes an answer runs on another CPU.
     pub look_polls: u64,
@@ -127,6 +128,8 @@ pub struct PolicyCounts {
     pub look_yields: u64,
     /// Armed rings before the end of the learned time.
     pub look_sleeps: u64,
+    /// Busy-polling that this spared, by the learned time, in us.
+    pub look_spared_us: u64,
     /// Went by the learned time, since the guest is not seen.
     pub look_unseen: u64,
     /// Kept the CPU, where it would have been offered without a view.
@@ -135,6 +138,16 @@ pub struct PolicyCounts {
     pub offers: u64,
     /// Offers that another thread took.
     pub offers_taken: u64,
+    /// Second signals to guests that slept.
+    pub second_signals: u64,
+    /// Those after which packets came within 0.4 ms.
+    pub second_signals_answered: u64,
+    /// Signals that were held back, since the guest runs.
+    pub signals_delayed: u64,
+    /// Signals that joined one that was held back.
+    pub signals_joined: u64,
+    /// Second signals that were due without a view, and not sent since the guest was awake.
+    pub second_signals_spared: u64,
 }
 
 impl PolicyCounts {
@@ -153,6 +166,9 @@ pub struct SchedReport {
     pub is_open: bool,
     /// Why they do not.
     pub why: Option<String>,
+    /// The setting asks for a view, and the supervisor may not load its programs.
+    #[serde(default)]
+    pub lacks_rights: bool,
     pub policies: Vec<PolicyReport>,
     pub guests: Vec<GuestReport>,
     pub workers: Vec<WorkerPolicies>,
@@ -193,6 +209,43 @@ pub struct WorkerPolicies {
     pub index: usize,
     #[serde(flatten)]
     pub counts: PolicyCounts,
+}
+
+/// The answer to "sched.trace".
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SchedTrace {
+    /// The last decisions of all workers, the oldest first.
+    pub decisions: Vec<DecisionLine>,
+}
+
+/// A decision, and its repetitions by one worker without another one in between.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DecisionLine {
+    pub worker: usize,
+    /// How long ago it was made first.
+    pub ago_us: u64,
+    /// From the first to the last repetition.
+    pub for_us: u64,
+    pub times: u64,
+    pub policy: String,
+    /// In a word.
+    pub decision: String,
+    /// The vnic or port whose guest it was about.
+    pub vnic: Option<String>,
+    /// The guest's threads at the first decision, if they were seen.
+    pub guest: Option<GuestThreadCounts>,
+}
+
+/// The numbers of a guest's threads by their state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestThreadCounts {
+    /// Have another CPU than the worker.
+    pub running: u16,
+    /// Wait for the worker's CPU.
+    pub waiting_here: u16,
+    /// Wait for another one.
+    pub waiting_elsewhere: u16,
+    pub sleeping: u16,
 }
 
 impl SchedReport {

@@ -38,6 +38,7 @@ pub mod plan;
 pub mod plan_text;
 mod schema;
 mod sense;
+mod wording;
 
 pub use mistakes::Mistake;
 pub use schema::SCHEMA;
@@ -52,7 +53,6 @@ use lasthop_api::device_patterns::DevicePatterns;
 use lasthop_api::fdb::StaticEntry;
 use lasthop_api::hysteresis::Hysteresis;
 use lasthop_api::modules::{FdbEntries, ModuleName};
-use lasthop_api::names;
 use lasthop_api::port::PortSpec;
 use lasthop_api::sched::ViewMode;
 use lasthop_api::settings::Settings;
@@ -220,16 +220,7 @@ fn distinct_switches(text: &str, switches: Vec<Spanned<SwitchSpec>>) -> Result<V
 fn mistake(text: &str, error: &toml::de::Error) -> Mistake {
     let span = error.span().unwrap_or_default();
     let lines = line_of(text, span.start)..=line_of(text, span.end.saturating_sub(1).max(span.start));
-    let words = || error.message().trim().replace('\n', ", ");
-    let single = || single_table(text.get(span.clone()).unwrap_or_default(), error.message());
-    Mistake::new(lines.clone(), names::unknown_key(error.message()).or_else(single).unwrap_or_else(words))
-}
-
-/// `[vnic]` where there may be several: everybody's first mistake.
-fn single_table(heading: &str, message: &str) -> Option<String> {
-    let name = heading.trim_start().strip_prefix('[')?.split(']').next()?;
-    let is_single = message.starts_with("invalid type: map, expected a sequence") && !name.starts_with('[');
-    is_single.then(|| format!("[{name}] is one table, and there may be several: write [[{name}]]"))
+    Mistake::new(lines, wording::of(text, span, error.message()))
 }
 
 fn line_of(text: &str, offset: usize) -> usize {
@@ -363,6 +354,20 @@ mod tests {
         ] {
             let mistake = parse(text).expect_err(text);
             assert_eq!(mistake.line, line, "{text}: {mistake}");
+            assert!(mistake.message.contains(words), "{text}: {mistake}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_type_is_told_with_the_key_and_the_form() {
+        for (text, words) in [
+            ("workers = \"3\"", "workers must be a whole number, without quotes"),
+            ("cpus = 3", "cpus must be text in quotes: cpus = \"3\""),
+            ("datapath-devices = \"eth0\"", "must be a list: datapath-devices = [\"eth0\"]"),
+            ("[[vnic]]\nname = \"a\"\nlink = true", "link must be text in quotes"),
+            ("[[port]]\nname = 1", "name must be text in quotes: name = \"1\""),
+        ] {
+            let mistake = parse(text).expect_err(text);
             assert!(mistake.message.contains(words), "{text}: {mistake}");
         }
     }

@@ -49,6 +49,7 @@ pub(super) const ATTACKS: &[Attack] = &[
     Attack::new("connections without end", connect_again),
     Attack::new("descriptors of all kinds", odd_descriptors),
     Attack::new("kicks without end", kick_again),
+    Attack::new("none, but a thread that takes a CPU", spin),
     Attack::new("memory cut short", cut_short),
     Attack::new("idle clients on the control socket", idle_clients),
     Attack {
@@ -339,6 +340,14 @@ fn odd_descriptors(ground: &Ground<'_>) {
         }
         Some(())
     });
+}
+
+/// No attack: the part of others that is the lack of a CPU.
+fn spin(ground: &Ground<'_>) {
+    ground.begin();
+    while ground.goes_on() {
+        std::hint::spin_loop();
+    }
 }
 
 fn kick_again(ground: &Ground<'_>) {

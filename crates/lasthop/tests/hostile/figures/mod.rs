@@ -16,6 +16,7 @@ use lasthop_wire::Offload;
 use rustix::process::Signal;
 
 use crate::support::guests::frame;
+use crate::support::sys::unshare_descriptors;
 use crate::support::victims::{Times, Victims};
 use crate::support::{is_alive, signal};
 use attacks::ATTACKS;
@@ -192,6 +193,7 @@ fn measure(attack: &Attack) -> Sample {
         let ground = Ground { dir: &dir, is_over: &is_over, has_begun: &has_begun };
         scope.spawn(move || {
             lowest_priority();
+            unshare_descriptors();
             (attack.run)(&ground);
         });
         while !has_begun.load(Ordering::Relaxed) {
@@ -265,7 +267,7 @@ fn number_of(variable: &str, otherwise: usize) -> usize {
 }
 
 #[test]
-#[ignore = "measures for ten minutes, in a release build: bench/hostile"]
+#[ignore = "measures for two minutes, in a release build: bench/hostile"]
 #[allow(clippy::print_stdout, reason = "the table is what it is run for")]
 fn figures_of_attacks_next_to_those_of_neighbours_that_behave() {
     let rounds = number_of("HOSTILE_ROUNDS", ROUNDS);

@@ -27,6 +27,7 @@ const LOOPBACK: &str = "lo";
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PortSpec {
+    /// Unique among vnics and ports.
     pub name: Name,
     /// The network device; that of the port's name if neither this nor `tap` is given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -37,7 +38,7 @@ pub struct PortSpec {
     /// How frames get to and from the device.
     #[serde(default)]
     pub backend: BackendChoice,
-    /// Queues of the device that are served, and queue pairs towards the switch.
+    /// Queues of the device that are served, and queue pairs towards the switch: 1 to 32.
     #[serde(default = "limits::one_queue", deserialize_with = "limits::queues")]
     pub queues: u16,
     /// Whether the host sees the device's frames, too.
@@ -58,29 +59,37 @@ pub struct PortSpec {
     /// Addresses of the host on the tap.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub address: Vec<Prefix>,
-    /// As of a vnic.
+    /// The switch that it belongs to; it exchanges packets with ports of that switch only.
     #[serde(default)]
     pub switch: SwitchName,
     /// The tap's Ethernet address, and the only one that the host may send from.
     #[serde(default, with = "mac_text", skip_serializing_if = "Option::is_none")]
     pub mac: Option<Mac>,
-    /// The MTU of the tap, in bytes; a device's is as it is.
+    /// The MTU of the tap in bytes, 68 to 65,535; a device keeps its own.
     #[serde(default, deserialize_with = "limits::mtu", skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u16>,
+    /// Virtio features that the port's session with the switch goes without.
     #[serde(default, alias = "features-off")]
     pub features_off: FeatureSet,
+    /// Broadcast packets per second from the device that may be flooded, 0 to 10,000,000; 0 is no limit.
     #[serde(default, alias = "storm-broadcast", deserialize_with = "limits::storm_broadcast")]
     pub storm_broadcast: u32,
+    /// As `storm_broadcast`, of packets to other group addresses.
     #[serde(default, alias = "storm-multicast", deserialize_with = "limits::storm_multicast")]
     pub storm_multicast: u32,
+    /// As `storm_broadcast`, of packets to addresses that no port is known for.
     #[serde(default, alias = "storm-unknown", deserialize_with = "limits::storm_unknown")]
     pub storm_unknown: u32,
+    /// The VLAN that it is in, 1 to 4094, without tags (access port); not beside `trunk` and `native`.
     #[serde(default, with = "vid_number", skip_serializing_if = "Option::is_none")]
     pub vlan: Option<Vid>,
+    /// VLANs that it carries, with tags; all if none is named beside `native`.
     #[serde(default, with = "vlan_list", skip_serializing_if = "Option::is_none")]
     pub trunk: Option<VlanSet>,
+    /// The VLAN of untagged packets, 1 to 4094, beside those with tags.
     #[serde(default, with = "vid_number", skip_serializing_if = "Option::is_none")]
     pub native: Option<Vid>,
+    /// Isolated ports exchange no packets with each other.
     #[serde(default, deserialize_with = "vlans::flag", skip_serializing_if = "vlans::is_false")]
     pub isolated: bool,
 }
@@ -153,6 +162,7 @@ impl PortSpec {
         (self.host == HostAccess::Port).then(|| lasthop_device::host_tap(self.device_name()))
     }
 
+    /// Whether the switch makes its device, a tap.
     pub fn is_tap(&self) -> bool {
         self.tap.is_some()
     }
@@ -185,6 +195,9 @@ impl PortSpec {
     }
 
     /// Refuses keys that make no sense together.
+    ///
+    /// # Errors
+    /// One sentence with the port's name, the key, and the remedy.
     pub fn check(&self) -> Result<(), Fault> {
         self.vnic().check()?;
         check_device(self.device_name())?;
@@ -243,6 +256,9 @@ impl PortSpec {
 }
 
 /// Refuses the second of two ports over one device: each frame would come in twice.
+///
+/// # Errors
+/// One sentence that names the other port.
 pub fn check_beside<'a>(
     port: &PortSpec,
     others: impl IntoIterator<Item = &'a PortSpec>,

@@ -23,7 +23,7 @@ pub use vlans::{trunk as vlan_list, vid as vid_number};
 
 use std::path::{Path, PathBuf};
 
-use lasthop_module_api::{Mac, StormLimits, Vid, VlanSet};
+use lasthop_module_api::{Mac, PortPolicy, StormLimits, Vid, VlanSet};
 use serde::{Deserialize, Serialize};
 
 use crate::switches::{self, SwitchName, SwitchSpec};
@@ -41,6 +41,7 @@ pub enum VnicMode {
 }
 
 impl VnicMode {
+    /// The word of the key `mode`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Listen => "listen",
@@ -53,6 +54,7 @@ impl VnicMode {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VnicSpec {
+    /// Unique among vnics and ports.
     pub name: Name,
     /// Where it belongs; it exchanges frames with vnics of that switch only.
     #[serde(default)]
@@ -60,28 +62,31 @@ pub struct VnicSpec {
     /// RUNDIR/NAME.sock if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub socket: Option<PathBuf>,
+    /// The side that makes the socket.
     #[serde(default)]
     pub mode: VnicMode,
     /// Static address; any address is learned without one.
     #[serde(default, with = "limits::mac", skip_serializing_if = "Option::is_none")]
     pub mac: Option<Mac>,
-    /// Queue pairs that a guest may use.
+    /// Queue pairs that a guest may use: 1 to 32.
     #[serde(default = "limits::one_queue", deserialize_with = "limits::queues")]
     pub queues: u16,
-    /// The MTU that the guest is told, in bytes.
+    /// The MTU that the guest is told, in bytes: 68 to 65,535 (virtio 1.2, 5.1.4.1). It is told none by default.
     #[serde(default, deserialize_with = "limits::mtu", skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u16>,
-    /// How much memory its guest may have.
+    /// How much memory its guest may have: 1 MiB to 64 TiB.
     #[serde(default, alias = "memory-max", skip_serializing_if = "Option::is_none")]
     pub memory_max: Option<MemoryMax>,
     /// Virtio features that are not offered.
     #[serde(default, alias = "features-off")]
     pub features_off: FeatureSet,
-    /// Frames per second from its guest that may be flooded, by kind; 0 is no limit.
+    /// Broadcast packets per second from its guest that may be flooded, 0 to 10,000,000; 0 is no limit.
     #[serde(default, alias = "storm-broadcast", deserialize_with = "limits::storm_broadcast")]
     pub storm_broadcast: u32,
+    /// As `storm_broadcast`, of packets to other group addresses.
     #[serde(default, alias = "storm-multicast", deserialize_with = "limits::storm_multicast")]
     pub storm_multicast: u32,
+    /// As `storm_broadcast`, of packets to addresses that no port is known for.
     #[serde(default, alias = "storm-unknown", deserialize_with = "limits::storm_unknown")]
     pub storm_unknown: u32,
     /// Whether packets pass.
@@ -99,16 +104,16 @@ pub struct VnicSpec {
     /// Threads of the front end that the view of the scheduler takes for the guest's vCPUs; those with the names of vCPUs if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vcpus: Option<Vcpus>,
-    /// The VLAN that it is in, without tags.
+    /// The VLAN that it is in, 1 to 4094, without tags (access port); not beside `trunk` and `native`.
     #[serde(default, with = "vlans::vid", skip_serializing_if = "Option::is_none")]
     pub vlan: Option<Vid>,
-    /// VLANs that it carries, with tags.
+    /// VLANs that it carries, with tags; all if none is named beside `native`.
     #[serde(default, with = "vlans::trunk", skip_serializing_if = "Option::is_none")]
     pub trunk: Option<VlanSet>,
-    /// The VLAN of untagged frames, beside those with tags.
+    /// The VLAN of untagged packets, 1 to 4094, beside those with tags.
     #[serde(default, with = "vlans::vid", skip_serializing_if = "Option::is_none")]
     pub native: Option<Vid>,
-    /// Isolated vnics talk to others only.
+    /// Isolated vnics exchange no packets with each other.
     #[serde(default, deserialize_with = "vlans::flag", skip_serializing_if = "vlans::is_false")]
     pub isolated: bool,
 }
@@ -173,16 +178,20 @@ impl VnicSpec {
         }
     }
 
-    /// How many frames of its guest may be flooded.
-    pub fn storm(&self) -> StormLimits {
-        StormLimits {
+    /// The rules for its packets, as a module keeps them. `check` has passed.
+    pub fn policy(&self) -> PortPolicy {
+        let storm = StormLimits {
             broadcast: self.storm_broadcast,
             multicast: self.storm_multicast,
             unknown: self.storm_unknown,
-        }
+        };
+        PortPolicy { mac: self.mac, storm, vlans: self.port_vlans(), is_isolated: self.isolated }
     }
 
     /// Refuses keys that make no sense together.
+    ///
+    /// # Errors
+    /// One sentence with the key and the remedy.
     pub fn check(&self) -> Result<(), Fault> {
         self.check_vlans()?;
         let of_file = [

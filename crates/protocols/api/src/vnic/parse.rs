@@ -99,8 +99,8 @@ mod tests {
         assert_eq!(spec.features_off.joined(), "CSUM+TSO4");
         assert_eq!(spec.switch.as_str(), "red");
         let spec = parse("vm1,storm-broadcast=1,storm-multicast=20,storm-unknown=10000000").expect("limits");
-        assert_eq!(spec.storm(), StormLimits { broadcast: 1, multicast: 20, unknown: 10_000_000 });
-        assert_eq!(parse("vm1").expect("a name").storm(), StormLimits::default());
+        assert_eq!(spec.policy().storm, StormLimits { broadcast: 1, multicast: 20, unknown: 10_000_000 });
+        assert_eq!(parse("vm1").expect("a name").policy().storm, StormLimits::default());
     }
 
     #[test]
