@@ -100,6 +100,8 @@ mod tests {
     use std::fs::File;
     use std::io::Write;
 
+    use rustix::event::{PollFd, PollFlags, poll};
+
     use super::*;
 
     fn opened() -> (LogRelay, File) {
@@ -107,6 +109,13 @@ mod tests {
         let mut relay = LogRelay::default();
         let writer = relay.open("a process", 1, &poller).expect("a pipe");
         (relay, File::from(writer))
+    }
+
+    /// Waits for the end: a process that another test starts has a copy of the pipe until exec(2) closes it.
+    fn wait_for_the_end(relay: &LogRelay) {
+        let pipe = relay.pipes.first().expect("a pipe");
+        let mut watched = [PollFd::new(&pipe.reader, PollFlags::empty())];
+        poll(&mut watched, None).expect("hung up");
     }
 
     fn heard(relay: &mut LogRelay) -> (Vec<String>, bool) {
@@ -125,6 +134,7 @@ mod tests {
         writer.write_all(b"o\nthree\xff").expect("written");
         assert_eq!(heard(&mut relay), (vec!["a process: two".to_owned()], true));
         drop(writer);
+        wait_for_the_end(&relay);
         assert_eq!(heard(&mut relay), (vec!["a process: three\u{fffd}".to_owned()], false), "last words");
     }
 
