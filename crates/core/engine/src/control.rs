@@ -160,6 +160,11 @@ impl ControlQueues {
         self.queues.get(&port).and_then(|control| control.error)
     }
 
+    /// Where the ring stands, if it has one.
+    pub(crate) fn position(&self, port: PortId) -> Option<u16> {
+        self.queues.get(&port).map(|control| control.ring.base())
+    }
+
     /// Serves a port's control queue, or later if that was done a moment ago.
     pub(crate) fn serve(&mut self, port: PortId, now_ns: u64) -> Option<ServedControl> {
         let control = self.queues.get_mut(&port)?;

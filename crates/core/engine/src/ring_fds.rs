@@ -8,6 +8,8 @@ use lasthop_module_api::PortId;
 use lasthop_vhost::ForeignFd;
 use rustix::io::Errno;
 
+use crate::empty_kicks::KickRecord;
+
 /// The descriptors between a ring and its guest: the call descriptor, and whether there is a kick descriptor.
 #[derive(Clone, Debug)]
 pub(crate) struct GuestSignals {
@@ -69,6 +71,14 @@ pub(crate) struct RingFds {
     pub(crate) kick: Option<ForeignFd>,
     /// Kicks heard, at home.
     pub(crate) kicks: u64,
+    pub(crate) record: KickRecord,
+}
+
+impl RingFds {
+    /// Those of a ring whose kicks are not heard yet.
+    pub(crate) fn new(signals: GuestSignals, is_home: bool) -> Self {
+        Self { signals, is_home, kick: None, kicks: 0, record: KickRecord::default() }
+    }
 }
 
 /// By port and index of the virtqueue.

@@ -15,6 +15,7 @@ use lasthop_vhost::ForeignFd;
 
 use crate::clock::now_ns;
 use crate::control::{ControlOutcome, ControlQueue, ControlQueues, ServedControl};
+use crate::empty_kicks::UnheardRings;
 use crate::events::{Event, Events};
 use crate::load::{Load, MoveDamping};
 use crate::mailbox::{TaskRunner, WorkerTask};
@@ -36,13 +37,14 @@ pub(crate) struct Worker {
     pub(crate) fabric: Fabric,
     stats: WorkerStats,
     pool: Arc<WorkerPool<Self>>,
-    events: Events,
+    pub(crate) events: Events,
     active: DrrScheduler,
-    persistent_counters: PersistentCounters,
-    fds: RingFdMap,
+    pub(crate) persistent_counters: PersistentCounters,
+    pub(crate) fds: RingFdMap,
     pub(crate) signals: SignalSender<Self>,
-    controls: ControlQueues,
-    polled: PolledRings,
+    pub(crate) controls: ControlQueues,
+    pub(crate) polled: PolledRings,
+    pub(crate) unheard: UnheardRings,
     sampling: Sampling,
     /// When the round before began, if it found packets.
     busy_since_ns: Option<u64>,
@@ -59,7 +61,7 @@ pub(crate) struct Worker {
     /// Nothing is taken from guests.
     is_draining: bool,
     /// And nothing is done for them: not a word of their rings is written any more, since another process may be at them.
-    is_quiesced: bool,
+    pub(crate) is_quiesced: bool,
     stopping: bool,
 }
 
@@ -92,6 +94,7 @@ impl Worker {
             signals,
             controls: ControlQueues::default(),
             polled: PolledRings::default(),
+            unheard: UnheardRings::default(),
             sampling: Sampling::new(RandomState::new().hash_one(0)),
             busy_since_ns: None,
             failures: HashMap::new(),
@@ -192,6 +195,7 @@ impl Worker {
         if now >= self.controls.late_ns() {
             self.serve_late_controls(now);
         }
+        self.hear_again(now);
         self.look_at_polled(now);
         let mut active = std::mem::take(&mut self.active);
         let mut worked = active.round(now, |ring| self.visit(ring, now, adaptive_poll));
@@ -234,7 +238,7 @@ impl Worker {
     }
 
     /// Sets whether the coming delivery of packets that wait for receive buffers is metered.
-    fn meter_drain(&mut self, now: u64) {
+    pub(crate) fn meter_drain(&mut self, now: u64) {
         let weight = self.sampling.of_drain(now);
         self.fabric.set_metered(weight);
     }
@@ -268,24 +272,6 @@ impl Worker {
         }
     }
 
-    /// Looks at the rings without kicks whose pauses are over.
-    fn look_at_polled(&mut self, now: u64) {
-        while let Some(ring) = self.polled.next_due(now) {
-            if !self.must_poll(ring) {
-                self.polled.remove(ring);
-            } else if self.fabric.arm(ring) {
-                self.activate(ring, now);
-            }
-        }
-    }
-
-    /// Whether the guest gave no kick descriptor: such a ring is looked at for ever (vhost-user, "VHOST_USER_VRING_NOFD_MASK").
-    fn must_poll(&self, ring: RingId) -> bool {
-        let key = (ring.port, 2 * ring.queue + 1);
-        self.fds.get(&key).is_some_and(|fds| fds.signals.is_polled)
-            && self.fabric.ring_state(ring.port, key.1).is_some_and(|state| state.error.is_none())
-    }
-
     /// Nothing is active: gets ready to sleep until a kick, a task, another worker or the earliest deadline. For how long,
     /// in ns; 0: not at all, `u64::MAX`: as long as it takes.
     pub(crate) fn prepare_sleep(&mut self, now: u64) -> u64 {
@@ -316,6 +302,7 @@ impl Worker {
             .polled
             .due_ns()
             .into_iter()
+            .chain(self.unheard.due_ns())
             .chain(late)
             .chain(self.signals.delayed_until_ns())
             .map(|at| at.saturating_sub(now));
@@ -327,14 +314,6 @@ impl Worker {
         self.fabric.end_sleep();
         self.send_signals();
         self.wake_unblocked(now);
-    }
-
-    /// Whether packets wait for a guest that gave no kick descriptor: it will post buffers without a kick.
-    fn waits_for_a_polled_ring(&self) -> bool {
-        let is_polled = |ring: &RingId| {
-            self.fds.get(&(ring.port, 2 * ring.queue)).is_some_and(|fds| fds.signals.is_polled)
-        };
-        self.fabric.waiting_rings().iter().any(is_polled)
     }
 
     /// Takes kicks and tasks, waiting for one up to `timeout_ns` (`None`: as long as it takes).
@@ -365,33 +344,6 @@ impl Worker {
         for _ in 0..self.pool.mailbox(self.stats.index).len() {
             let Some(task) = self.pool.mailbox(self.stats.index).take() else { break };
             self.run_task(task);
-        }
-    }
-
-    fn kicked(&mut self, port: PortId, index: u16, now: u64) {
-        if self.is_quiesced {
-            return; // another worker may have the rings
-        }
-        if let Some(fds) = self.fds.get_mut(&(port, index)) {
-            fds.kicks += 1;
-        }
-        self.persistent_counters.note();
-        self.handle_kick(port, index, now);
-    }
-
-    /// Handles a kick.
-    fn handle_kick(&mut self, port: PortId, index: u16, now: u64) {
-        if self.controls.is_control(port, index) {
-            self.serve_control(port, now);
-            return;
-        }
-        let ring = RingId { port, queue: index / 2 };
-        if index % 2 == 1 {
-            self.activate(ring, now);
-        } else {
-            self.meter_drain(now);
-            self.fabric.receive_kick(ring);
-            self.send_signals();
         }
     }
 
@@ -429,7 +381,7 @@ impl Worker {
         signals: GuestSignals,
     ) -> std::io::Result<()> {
         let index = control.index;
-        self.fds.insert((port, index), RingFds { signals, is_home: true, kick: None, kicks: 0 });
+        self.fds.insert((port, index), RingFds::new(signals, true));
         self.listen(port, index, kick)?;
         self.controls.insert(port, control);
         self.serve_control(port, now_ns(self.started));
@@ -437,7 +389,7 @@ impl Worker {
     }
 
     /// Serves a port's control queue, or later if that was done a moment ago.
-    fn serve_control(&mut self, port: PortId, now: u64) {
+    pub(crate) fn serve_control(&mut self, port: PortId, now: u64) {
         let Some(ServedControl { index, rings, outcome }) = self.controls.serve(port, now) else { return };
         let ControlOutcome { commands, granted, signal } = outcome;
         if let Some(pairs) = granted {
@@ -459,17 +411,7 @@ impl Worker {
         }
     }
 
-    /// Hears the kicks of a ring.
-    fn listen(&mut self, port: PortId, index: u16, kick: Option<ForeignFd>) -> std::io::Result<()> {
-        let Some(fds) = self.fds.get_mut(&(port, index)) else { return Ok(()) };
-        if let Some(kick) = &kick {
-            self.events.listen(kick.as_fd(), Event::Kick(port, index))?;
-        }
-        fds.kick = kick;
-        Ok(())
-    }
-
-    fn activate(&mut self, ring: RingId, now: u64) {
+    pub(crate) fn activate(&mut self, ring: RingId, now: u64) {
         self.polled.remove(ring);
         if self.active.add(ring, now) {
             self.fabric.suppress_kicks(ring);
@@ -523,14 +465,9 @@ impl Worker {
 
     /// A ring of this worker's is made; nothing passes yet.
     pub(crate) fn prepare_ring(&mut self, port: PortId, index: u16, ring: DeviceRing) -> Option<RingPart> {
-        let fds = RingFds {
-            signals: GuestSignals { call: None, is_polled: false },
-            is_home: true,
-            kick: None,
-            kicks: 0,
-        };
         let part = self.fabric.prepare_ring(port, index, ring)?;
-        self.fds.insert((port, index), fds);
+        let signals = GuestSignals { call: None, is_polled: false };
+        self.fds.insert((port, index), RingFds::new(signals, true));
         Some(part)
     }
 
@@ -539,7 +476,7 @@ impl Worker {
         self.failures.remove(&port);
         self.fabric.join_ring(port, index, part);
         let is_home = self.is_home(port, index);
-        self.fds.insert((port, index), RingFds { signals, is_home, kick: None, kicks: 0 });
+        self.fds.insert((port, index), RingFds::new(signals, is_home));
     }
 
     /// A ring of this worker's starts: everybody knows it. It is looked at once without a kick.
@@ -606,6 +543,7 @@ impl Worker {
     pub(crate) fn leave_ring(&mut self, port: PortId, index: u16) {
         self.flush_signals();
         self.signals.forget_ring(port, index);
+        self.unheard.remove((port, index));
         self.fabric.leave_ring(port, index);
         if index % 2 == 1 {
             self.active.remove(RingId { port, queue: index / 2 });
@@ -648,14 +586,6 @@ impl Worker {
         if was_still {
             self.handle_missed_kicks();
         }
-    }
-
-    /// Kicks were not heard: looks at all rings.
-    fn handle_missed_kicks(&mut self) {
-        let at_home = self.fds.iter().filter(|(_, fds)| fds.is_home);
-        let rings: Vec<(PortId, u16)> = at_home.map(|(ring, _)| *ring).collect();
-        let now = now_ns(self.started);
-        rings.into_iter().for_each(|(port, index)| self.handle_kick(port, index, now));
     }
 
     pub(crate) fn is_quiesced(&self) -> bool {

@@ -34,6 +34,30 @@ fn kicks_without_end_hold_up_nobody() {
 }
 
 #[test]
+fn of_kicks_without_packets_few_are_heard_and_later_packets_are_found() {
+    const KICKS: u64 = 100_000;
+    let mut scene = Scene::new();
+    let (port, mut bad) = scene.attach("bad", GuestOptions { rx_buffers: 4, ..GuestOptions::default() });
+    let heard = |scene: &Scene| {
+        scene.switch.engine.inspect(&[port]).unwrap()[0].iter().map(|ring| ring.kicks).sum::<u64>()
+    };
+    for number in 0..3 {
+        // Of both rings.
+        (0..KICKS).for_each(|_| bad.kick(0).unwrap());
+        assert!(heard(&scene) < KICKS / 50, "{} of {KICKS} kicks", heard(&scene));
+        send(&mut bad, &frame(OTHER, BAD, number, 64));
+        assert_eq!(receive_mine(&mut scene.other, OTHER), frame(OTHER, BAD, number, 64));
+        // More than it has buffers: most wait until it posts them again.
+        let frames: Vec<_> = (0..64).map(|number| frame(BAD, OTHER, number, 64)).collect();
+        frames.iter().for_each(|frame| send(&mut scene.other, frame));
+        frames.iter().for_each(|frame| assert_eq!(receive_mine(&mut bad, BAD), *frame));
+        scene.other.reclaim(0).unwrap();
+    }
+    assert_eq!(scene.switch.port(port).counters.tx_drops.total(), 0);
+    assert_eq!(scene.switch.port(port).state, PortState::Running);
+}
+
+#[test]
 fn a_guest_that_posts_no_buffers_costs_only_who_sends_to_it() {
     let mut scene = Scene::new();
     let (port, mut bad) = scene.attach("bad", GuestOptions { rx_buffers: 1, ..GuestOptions::default() });

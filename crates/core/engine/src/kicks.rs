@@ -1,0 +1,118 @@
+//! Kicks of guests to a worker, and looks at rings whose kicks it does not hear.
+
+use std::os::fd::AsFd;
+
+use lasthop_fabric::RingId;
+use lasthop_module_api::PortId;
+use lasthop_vhost::ForeignFd;
+
+use crate::clock::now_ns;
+use crate::events::Event;
+use crate::worker::Worker;
+
+/// Time until the kicks of a ring are tried to be heard once more.
+const RETRY_NS: u64 = 10_000_000;
+
+impl Worker {
+    /// Hears the kicks of a ring.
+    pub(crate) fn listen(
+        &mut self,
+        port: PortId,
+        index: u16,
+        kick: Option<ForeignFd>,
+    ) -> std::io::Result<()> {
+        let Some(fds) = self.fds.get_mut(&(port, index)) else { return Ok(()) };
+        if let Some(kick) = &kick {
+            self.events.listen(kick.as_fd(), Event::Kick(port, index))?;
+        }
+        fds.kick = kick;
+        Ok(())
+    }
+
+    pub(crate) fn kicked(&mut self, port: PortId, index: u16, now: u64) {
+        if self.is_quiesced {
+            return; // another worker may have the rings
+        }
+        self.handle_kick(port, index, now);
+        self.persistent_counters.note();
+        let position = match self.controls.is_control(port, index) {
+            true => self.controls.position(port),
+            false => self.fabric.ring_progress(port, index).map(|progress| progress.taken),
+        };
+        let Some(fds) = self.fds.get_mut(&(port, index)) else { return };
+        fds.kicks += 1;
+        if let Some(deaf_ns) = fds.record.note(position)
+            && let Some(kick) = &fds.kick
+        {
+            self.events.forget(kick.as_fd());
+            self.unheard.add((port, index), now + deaf_ns);
+        }
+    }
+
+    /// Handles a kick.
+    fn handle_kick(&mut self, port: PortId, index: u16, now: u64) {
+        if self.controls.is_control(port, index) {
+            self.serve_control(port, now);
+            return;
+        }
+        let ring = RingId { port, queue: index / 2 };
+        if index % 2 == 1 {
+            self.activate(ring, now);
+        } else {
+            self.meter_drain(now);
+            self.fabric.receive_kick(ring);
+            self.send_signals();
+        }
+    }
+
+    /// Kicks were not heard: looks at all rings.
+    pub(crate) fn handle_missed_kicks(&mut self) {
+        let at_home = self.fds.iter().filter(|(_, fds)| fds.is_home);
+        let rings: Vec<(PortId, u16)> = at_home.map(|(ring, _)| *ring).collect();
+        let now = now_ns(self.started);
+        rings.into_iter().for_each(|(port, index)| self.handle_kick(port, index, now));
+    }
+
+    /// Hears the rings again that had kicks without packets, when their time is over. That is an event by itself: the
+    /// descriptor is readable since their last kick.
+    pub(crate) fn hear_again(&mut self, now: u64) {
+        while let Some((port, index)) = self.unheard.next_due(now) {
+            let kick = self.fds.get(&(port, index)).and_then(|fds| fds.kick.as_ref());
+            let heard = kick.map(|kick| self.events.listen(kick.as_fd(), Event::Kick(port, index)));
+            if let Some(Err(_)) = heard {
+                // No memory for it in the kernel.
+                self.unheard.add((port, index), now + RETRY_NS);
+            }
+        }
+    }
+
+    /// Looks at the rings without kicks whose pauses are over.
+    pub(crate) fn look_at_polled(&mut self, now: u64) {
+        while let Some(ring) = self.polled.next_due(now) {
+            if !self.must_poll(ring) {
+                self.polled.remove(ring);
+            } else if self.fabric.arm(ring) {
+                self.activate(ring, now);
+            }
+        }
+    }
+
+    /// Whether a transmit ring is to be looked at while it is quiet, since its kicks are not heard.
+    pub(crate) fn must_poll(&self, ring: RingId) -> bool {
+        let index = 2 * ring.queue + 1;
+        self.is_unheard(ring.port, index)
+            && self.fabric.ring_state(ring.port, index).is_some_and(|state| state.error.is_none())
+    }
+
+    /// Whether packets wait for a guest whose kicks are not heard: it will post buffers without one.
+    pub(crate) fn waits_for_a_polled_ring(&self) -> bool {
+        self.fabric.waiting_rings().iter().any(|ring| self.is_unheard(ring.port, 2 * ring.queue))
+    }
+
+    /// Whether the guest gave no kick descriptor (vhost-user, `VHOST_USER_VRING_NOFD_MASK`), or its kicks are not heard for
+    /// a while.
+    fn is_unheard(&self, port: PortId, index: u16) -> bool {
+        self.fds.get(&(port, index)).is_some_and(|fds| fds.signals.is_polled)
+            || self.unheard.contains((port, index))
+    }
+}
