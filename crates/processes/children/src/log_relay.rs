@@ -52,6 +52,12 @@ impl LogRelay {
     pub(crate) fn hear(&mut self) {
         self.pipes.retain_mut(|pipe| pipe.hear(relay));
     }
+
+    /// Whether a process may still write.
+    #[cfg(test)]
+    pub(crate) fn is_open(&self) -> bool {
+        !self.pipes.is_empty()
+    }
 }
 
 impl Pipe {

@@ -299,7 +299,7 @@ fn shut_all(inherited: &Inherited) {
 #[cfg(test)]
 mod tests {
     use std::os::fd::OwnedFd;
-    use std::os::unix::net::UnixListener;
+    use std::os::unix::net::{UnixListener, UnixStream};
     use std::process::Command;
 
     use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -339,6 +339,11 @@ mod tests {
         let inherited = torn(old.into());
         assert!(ListenSocket::bind(&path, SocketAccess::OWNER_ALONE).is_err(), "a listener is there");
         assert!(PreviousState::read(&inherited).expect("read").is_none());
+        // A process that another test starts has a copy of the listener until exec(2) closes it.
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while UnixStream::connect(&path).is_ok() && std::time::Instant::now() < until {
+            std::thread::yield_now();
+        }
         drop(ListenSocket::bind(&path, SocketAccess::OWNER_ALONE).expect("free"));
     }
 
