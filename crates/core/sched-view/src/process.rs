@@ -9,6 +9,8 @@ use crate::thread::ThreadId;
 
 /// Threads of a process that are looked at: a VMM has its vCPUs and some threads for each device.
 const PROCESS_THREADS_MAX: usize = 4096;
+/// Listings of a process's threads: where threads come and go all the time, each one shows others.
+const LISTINGS_MAX: usize = 4;
 
 impl ProcessSnapshot {
     /// The process `pid`, in the PID namespace of this one. Threads that end meanwhile are left out.
@@ -16,7 +18,7 @@ impl ProcessSnapshot {
     /// # Errors
     /// NotFound if there is none; 0, which SO_PEERCRED says of a peer in another PID namespace, is none.
     pub fn read(pid: u32) -> io::Result<Self> {
-        let tids = numbers_in(Path::new(&format!("/proc/{pid}/task")))?;
+        let tids = settled(|| numbers_in(Path::new(&format!("/proc/{pid}/task"))))?;
         let named = |tid: &u32| {
             let name = fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm")).ok()?;
             Some(NamedThread { id: ThreadId::of(*tid).ok()?, name: name.trim_end_matches('\n').to_owned() })
@@ -26,6 +28,22 @@ impl ProcessSnapshot {
         let traced = children.filter(|child| is_traced_by(*child, pid)).take(GUEST_THREADS_MAX);
         Ok(Self { threads, traced: traced.filter_map(|child| ThreadId::of(child).ok()).collect() })
     }
+}
+
+/// The threads of a process. A listing leaves some out if others end meanwhile, so it is repeated until it shows no other one.
+/// Threads that have ended by now may be among them.
+fn settled(list: impl Fn() -> io::Result<Vec<u32>>) -> io::Result<Vec<u32>> {
+    let mut tids = list()?;
+    for _ in 1..LISTINGS_MAX {
+        let known = tids.len();
+        tids.extend(list()?);
+        tids.sort_unstable();
+        tids.dedup();
+        if tids.len() == known {
+            break;
+        }
+    }
+    Ok(tids)
 }
 
 /// The entries of a directory that are numbers, in order.
@@ -52,6 +70,17 @@ fn is_traced_by(child: u32, pid: u32) -> bool {
 mod tests {
     use super::*;
     use crate::guest_threads::{GuestKind, ThreadChoice};
+
+    #[test]
+    fn a_thread_that_one_listing_leaves_out_is_found() {
+        let listings = std::cell::RefCell::new(vec![vec![1, 2, 4], vec![1, 2, 3], vec![1, 2, 3]]);
+        let tids = settled(|| Ok(listings.borrow_mut().remove(0))).unwrap();
+        assert_eq!(tids, [1, 2, 3, 4]);
+        assert!(listings.borrow().is_empty(), "until there is no other one");
+        let count = std::cell::Cell::new(0);
+        let changing = settled(|| Ok(vec![count.replace(count.get() + 1)])).unwrap();
+        assert_eq!(changing.len(), LISTINGS_MAX);
+    }
 
     #[test]
     fn the_threads_of_this_process_are_read_with_their_names() {
