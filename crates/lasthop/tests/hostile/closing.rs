@@ -13,6 +13,7 @@ use rustix::process::Signal;
 use crate::support::odd_fds::{LingeringSocket, nested, watched};
 use crate::support::rogue::send_with_fds;
 use crate::support::rogue::{Desk, GUEST_ADDR, Rogue, region};
+use crate::support::starts::NoStarts;
 use crate::support::victims::Victims;
 use crate::support::{eventually, is_alive, signal, stop};
 
@@ -104,14 +105,15 @@ fn descriptors_that_do_not_close_are_named_and_their_vnic_is_held() {
 
 /// Sends a lingering socket, and a second time within a UNIX socket that becomes a call descriptor, and leaves.
 fn send_nested(victims: &Victims, vnic: &str, leave: impl FnOnce(Rogue)) -> TcpStream {
-    let (mut rogue, desk, socket) = (Rogue::connect(&victims.switch, vnic), Desk::new(1), lingering());
+    let (mut rogue, desk) = (Rogue::connect(&victims.switch, vnic), Desk::new(1));
     rogue.negotiate();
     rogue.share(&desk, &[]);
+    let (socket, no_starts) = (lingering(), NoStarts::begin());
     let call = nested(socket.fd());
     let peer = socket.let_go();
     rogue.start_ring(0, Some(desk.kick.as_fd()), Some(call.as_fd())).expect("sent");
     rogue.await_turn();
-    drop(call);
+    drop((call, no_starts));
     leave(rogue);
     peer
 }

@@ -8,6 +8,7 @@ pub(crate) mod odd_fds;
 pub(crate) mod random;
 pub(crate) mod rogue;
 pub(crate) mod sequences;
+pub(crate) mod starts;
 pub(crate) mod successors;
 pub(crate) mod sys;
 pub(crate) mod talkers;
@@ -69,7 +70,7 @@ impl Answer {
 
 /// Runs the binary to its end.
 pub(crate) fn lasthop(words: &[&str]) -> Answer {
-    let output = Command::new(env!("CARGO_BIN_EXE_lasthop")).args(words).stdin(Stdio::null()).output();
+    let output = starts::output(Command::new(env!("CARGO_BIN_EXE_lasthop")).args(words).stdin(Stdio::null()));
     let output = output.expect("the binary runs");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
     Answer { out: text(output.stdout), err: text(output.stderr), code: output.status.code() }
@@ -79,7 +80,7 @@ pub(crate) fn lasthop(words: &[&str]) -> Answer {
 /// tests' threads, too, and such a file cannot be run.
 pub(crate) fn copy_of_lasthop(directory: &Path, name: &str) -> PathBuf {
     let path = directory.join(name);
-    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_lasthop")).arg(&path).status();
+    let copied = starts::status(Command::new("cp").arg(env!("CARGO_BIN_EXE_lasthop")).arg(&path));
     assert!(copied.expect("cp runs").success());
     path
 }
@@ -127,8 +128,8 @@ impl Switch {
         if is_open && std::env::var_os("LASTHOP_TEST_MODULE").is_some() {
             command.arg("--module").arg(module());
         }
-        let child =
-            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().expect("the binary runs");
+        let command = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        let child = starts::spawn(command).expect("the binary runs");
         Self { child, base }
     }
 

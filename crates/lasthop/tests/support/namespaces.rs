@@ -8,6 +8,7 @@ use std::process::Command;
 use std::sync::Once;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::starts;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 /// Whether this user may make namespaces and devices; says once, as tools/test counts it, if not.
@@ -73,12 +74,12 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        let _ = Command::new("ip").args(["netns", "del", &self.0]).status();
+        let _ = starts::status(Command::new("ip").args(["netns", "del", &self.0]));
     }
 }
 
 fn ip(words: &str) -> String {
-    let output = Command::new("ip").args(words.split_whitespace()).output().expect("ip runs");
+    let output = starts::output(Command::new("ip").args(words.split_whitespace())).expect("ip runs");
     assert!(output.status.success(), "ip {words}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).expect("text")
 }

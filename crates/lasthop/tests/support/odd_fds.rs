@@ -16,18 +16,22 @@ use rustix::process::{PidfdFlags, Resource, Rlimit, getpid, getrlimit, pidfd_ope
 use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
 
 use super::rogue::{event_fd, send_with_fds};
+use super::starts::NoStarts;
 use super::sys;
 
 /// A TCP socket whose close(2) waits, with the peer that never reads.
 pub(crate) struct LingeringSocket {
     socket: TcpStream,
     _peer: TcpStream,
+    /// A process that starts would have a copy, and its close could be the last one.
+    _no_starts: NoStarts,
 }
 
 impl LingeringSocket {
     /// Its last close waits for `linger`, if nothing ends it before.
     pub(crate) fn new(linger: Duration) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let no_starts = NoStarts::begin();
         let mut socket = TcpStream::connect(listener.local_addr().expect("an address")).expect("connected");
         let (peer, _) = listener.accept().expect("a peer");
         // Its buffer and the peer's are full then.
@@ -36,7 +40,7 @@ impl LingeringSocket {
         rustix::net::sockopt::set_socket_linger(&socket, Some(linger)).expect("lingers");
         // A socket that does not block does not linger either.
         socket.set_nonblocking(false).expect("a socket");
-        Self { socket, _peer: peer }
+        Self { socket, _peer: peer, _no_starts: no_starts }
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
@@ -45,7 +49,7 @@ impl LingeringSocket {
 
     /// The same without waiting, if the close of this process's copy is the last one.
     pub(crate) fn let_go_elsewhere(self) -> TcpStream {
-        let Self { socket, _peer: peer } = self;
+        let Self { socket, _peer: peer, .. } = self;
         std::thread::spawn(move || drop(socket));
         peer
     }
