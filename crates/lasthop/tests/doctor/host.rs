@@ -56,7 +56,10 @@ fn a_control_socket_that_was_removed_is_told() {
     check(&answer, &["cannot be asked", &process, "control socket", "was removed", "restart"]);
     assert!(!answer.out.contains("no switch is running"), "{}", answer.out);
     let refused = switch.ask(&["stats"]).refused();
-    assert!(has_all(&refused, &["cannot be asked", &process, "was removed", "lasthop doctor"]), "{refused}");
+    let known = ["cannot be asked", &process, "was removed", "lasthop doctor"];
+    assert!(has_all(&refused, &known), "{refused}");
+    let version = switch.ask(&["version"]).ok();
+    assert!(version.contains("\nrunning: not known: ") && has_all(&version, &known), "{version}");
 }
 
 #[test]

@@ -20,7 +20,7 @@ use lasthop_api::vnic::{Name, VnicSpec, change};
 use lasthop_runtime::fault::{Fault, Kind};
 use lasthop_supervisor::upgraded_text;
 
-use super::client::{ask, ask_within};
+use super::client::{self, ask, ask_within};
 use super::pattern::Pattern;
 use super::{FdbCommand, VnicCommand};
 
@@ -205,13 +205,16 @@ impl ApiRequest {
 
     pub(super) fn version(&self) -> Result<ExitCode, Fault> {
         let version = env!("CARGO_PKG_VERSION");
-        let running: Option<VersionReport> = match ask(&self.dir, "version", &json!({})) {
+        let asked: Result<VersionReport, Fault> = ask(&self.dir, "version", &json!({}));
+        let (running, fault) = match asked {
+            Ok(running) => (Some(running), None),
             // There is one, and it does not answer.
             Err(fault) if fault.kind == Kind::SwitchDown => return Err(fault),
-            running => running.ok(),
+            Err(_) if client::has_none(&self.dir) => (None, None),
+            Err(fault) => (None, Some(fault.message)),
         };
-        self.show(&json!({"version": version, "running": running}), |_| {
-            show::version(version, running.as_ref())
+        self.show(&json!({"version": version, "running": running, "fault": fault}), |_| {
+            show::version(version, running.as_ref(), fault.as_deref())
         })
     }
 

@@ -108,6 +108,12 @@ pub(super) fn unreachable(dir: &Path, path: &Path, error: &std::io::Error) -> Fa
     Fault::socket(message)
 }
 
+/// Whether there is no switch in `dir`, rather than one that cannot be asked.
+pub(super) fn has_none(dir: &Path) -> bool {
+    let refused = connect_within(PATIENCE, &control_socket(dir)).err().map(|error| error.kind());
+    matches!(refused, Some(ErrorKind::NotFound | ErrorKind::ConnectionRefused)) && running(dir).is_none()
+}
+
 /// The supervisor that holds a run directory. One that was killed leaves its number behind, which another program may have by now.
 fn running(dir: &Path) -> Option<u32> {
     owner(dir).filter(|pid| procfs::text(pid, "comm").is_some_and(|name| name.trim_end() == "lasthop"))

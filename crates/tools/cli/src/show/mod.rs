@@ -39,10 +39,10 @@ pub(crate) use vnic::{vnic, vnic_added, vnic_list};
 use lasthop_api::report::{SandboxReport, VersionReport};
 use lasthop_runtime::sandbox::summary;
 
-/// This program and the running switch.
-pub(crate) fn version(own: &str, running: Option<&VersionReport>) -> String {
-    match running {
-        Some(VersionReport { version, pid, module, driver_pid, sandboxes }) => {
+/// This program and the running switch, or why that is not known.
+pub(crate) fn version(own: &str, running: Option<&VersionReport>, fault: Option<&str>) -> String {
+    match (running, fault) {
+        (Some(VersionReport { version, pid, module, driver_pid, sandboxes }), _) => {
             let driver = driver_pid.map_or_else(String::new, |pid| format!(", driver process {pid}"));
             let sandbox = |one: &SandboxReport| {
                 format!("\nsandbox of the {} process: {}", one.process, summary(&one.layers))
@@ -50,6 +50,7 @@ pub(crate) fn version(own: &str, running: Option<&VersionReport>) -> String {
             let sandboxes: String = sandboxes.iter().map(sandbox).collect();
             format!("lasthop {own}\nrunning: {version} (process {pid}, module {module}{driver}){sandboxes}")
         }
-        None => format!("lasthop {own}\nrunning: none"),
+        (None, Some(fault)) => format!("lasthop {own}\nrunning: not known: {fault}"),
+        (None, None) => format!("lasthop {own}\nrunning: none"),
     }
 }
