@@ -72,6 +72,8 @@ drop_reasons! {
     CtNatExhausted = "ct_nat_exhausted", "Address translation has no address and port left for a new connection.";
     CtTupleTaken = "ct_tuple_taken", "Another connection has the addresses and ports that a new one would have.";
     CtContended = "ct_contended", "The packet had to be compared with its connection's state, which other workers kept changing.";
+    AclDenied = "acl_denied", "A rule of its sender or receiver denies its connection (lasthop acl list).";
+    AclInvalid = "acl_invalid", "It belongs to no connection, and its sender or receiver has rules about connections.";
 }
 
 #[cfg(test)]
@@ -124,6 +126,8 @@ mod tests {
         "ct_nat_exhausted",
         "ct_tuple_taken",
         "ct_contended",
+        "acl_denied",
+        "acl_invalid",
     ];
 
     #[test]

@@ -10,6 +10,7 @@
 
 use std::collections::BTreeMap;
 
+use lasthop_api::acl::AclRule;
 use lasthop_dpif::family::{DatapathMessage, FlowMessage, PacketMessage, VportKind, VportMessage};
 use lasthop_dpif::talk::{DpifReply, DpifRequest};
 use lasthop_flow::{Action, FlowKey, Match};
@@ -134,6 +135,13 @@ impl Controller {
     pub fn set_statics(&mut self, switch: &str, entries: Vec<StaticAddress>) {
         if let Some(served) = self.switches.get_mut(switch) {
             served.switch.set_statics(entries);
+        }
+    }
+
+    /// Takes these as all rules about connections of a switch's ports.
+    pub fn set_acl(&mut self, switch: &str, rules: Vec<AclRule>) {
+        if let Some(served) = self.switches.get_mut(switch) {
+            served.switch.set_acl(rules);
         }
     }
 
@@ -493,6 +501,7 @@ impl Controller {
         }
         served.is_used(now_ns);
         let actions = served.switch.miss(&packet.key, now_ns);
+        self.log_lines.extend(served.switch.denials.take());
         self.apply_changes(&name);
         // Dropped packets are answered, too: the switch keeps those behind them waiting for the answer.
         self.execute(packet, actions);
@@ -507,7 +516,7 @@ impl Controller {
 
     fn execute(&mut self, packet: PacketMessage, actions: Vec<Action>) {
         let port = (packet.datapath, packet.key.in_port);
-        let metadata = FlowKey { in_port: packet.key.in_port, ..FlowKey::default() };
+        let metadata = FlowKey { in_port: packet.key.in_port, ct: packet.key.ct, ..FlowKey::default() };
         let execute = PacketMessage { key: metadata, actions: Some(actions), user_data: None, ..packet };
         if self.links[MAIN].ask(&DpifRequest::Execute(execute), Sent::for_all(Purpose::Execute(port))) {
             self.open_packets.enter(port);

@@ -8,18 +8,23 @@
 //!   where is its destination? ── one port, or all that carry the VLAN ──> actions
 //! ```
 //!
+//! Ports with rules let connections pass before and behind that ([`crate::gate`]).
+//!
 //! A drop looks at as few digits as tell the packet from those that pass: one that makes up addresses is met by some dozens of
 //! flows.
 
 use std::collections::BTreeMap;
 
+use lasthop_api::acl::RuleName;
 use lasthop_bridge_policy::{FloodKind, SourceEntry, Target, classify};
 use lasthop_flow::{Action, Vlan};
 use lasthop_module_api::{DropReason, FrameTag, TagEdit, TagForm};
 use lasthop_wire::headers::ETHERTYPE_VLAN;
 
+use crate::acl::AclVerdict;
 use crate::addresses::{Addresses, FdbKey};
 use crate::frame::{Frame, LookRecorder, Looked, TCI_PRIORITY, apart_from_tag};
+use crate::gate::{Gate, Passage, Stage};
 use crate::ports::Port;
 
 /// The number of the meter of a port's floods of one kind.
@@ -48,13 +53,18 @@ pub(crate) struct Admitted {
 pub(crate) struct Decision {
     pub(crate) actions: Vec<Action>,
     pub(crate) looked: Looked,
+    /// The rule that denied it, if that is to be logged.
+    pub(crate) logged: Option<RuleName>,
 }
 
-/// Whether the packet may come from where it came from, or why it is dropped.
+/// Whether the packet may come from where it came from, or why it is dropped. One that was recirculated came in before.
 pub(crate) fn admit(view: View<'_>, frame: &Frame, looked: &mut Looked) -> Result<Admitted, DropReason> {
     let port = view.ports.get(&frame.port).ok_or(DropReason::NoFlow)?;
     let tag_vid = frame.tag_vid(looked)?;
     let (vid, _) = classify(&port.settings.policy.vlans, tag_vid, &mut recorder(looked))?;
+    if Stage::of(frame.recirc_id) != Stage::Entry {
+        return Ok(Admitted { vid, learn_at: None });
+    }
     let fdb_key = (vid, frame.src);
     let (own_mac, addresses, ports) = (port.own_mac(), view.addresses, view.ports);
     let entered = || addresses.statics_of(frame.port, vid, ports);
@@ -74,34 +84,117 @@ fn recorder(looked: &mut Looked) -> LookRecorder<'_, impl Fn() -> std::iter::Emp
     LookRecorder { looked, port_addresses: std::iter::empty }
 }
 
-/// Where a packet goes that is admitted.
-pub(crate) fn route(view: View<'_>, frame: &Frame, vid: u16, mut looked: Looked) -> Decision {
+/// The next step of a packet that is admitted.
+pub(crate) fn forward(view: View<'_>, frame: &Frame, vid: u16, mut looked: Looked) -> Decision {
+    let Some(from) = view.ports.get(&frame.port) else {
+        return Decision::drop_for(DropReason::NoFlow, looked);
+    };
+    let gate = Gate::from_port(frame.port, from, vid);
+    let passage = match (Stage::of(frame.recirc_id), gate) {
+        (Stage::Entry, None) => Passage::Passes(Vec::new()),
+        (Stage::Entry, Some(gate)) => gate.meet(frame, &mut looked),
+        (Stage::FromPort, Some(gate)) => gate.pass(frame, &mut looked),
+        (Stage::ToPort(number), _) => return deliver(view, frame, (vid, number), looked),
+        // Its sender had rules when it came.
+        (Stage::FromPort, None) => Passage::Dropped(DropReason::NoFlow, None),
+    };
+    match passage {
+        Passage::Passes(before) => route(view, frame, vid, looked).behind(before),
+        Passage::Tracked(actions) => Decision { actions: actions.into(), looked, ..Decision::default() },
+        Passage::Dropped(reason, verdict) => Decision::denied(reason, verdict, looked),
+    }
+}
+
+/// The last step of a packet to a port with rules.
+fn deliver(view: View<'_>, frame: &Frame, (vid, number): (u16, u32), mut looked: Looked) -> Decision {
+    let Some(port) = view.ports.get(&number).filter(|port| port.carries(vid)) else {
+        return Decision::drop_for(DropReason::PortGone, looked);
+    };
+    let Some(gate) = Gate::to_port(number, port, vid) else {
+        return Decision::drop_for(DropReason::NoFlow, looked);
+    };
+    match gate.pass(frame, &mut looked) {
+        Passage::Passes(before) => send(frame, vid, &[(number, port)], looked).behind(before),
+        Passage::Tracked(_) => Decision::drop_for(DropReason::NoFlow, looked),
+        Passage::Dropped(reason, verdict) => Decision::denied(reason, verdict, looked),
+    }
+}
+
+/// The ports that a packet goes to.
+fn route(view: View<'_>, frame: &Frame, vid: u16, mut looked: Looked) -> Decision {
     let (targets, flood) = match targets(view, frame, vid, &mut looked) {
         Ok(found) => found,
         Err(reason) => return Decision::drop_for(reason, looked),
     };
-    let tag = frame.tag();
+    let (mut open, mut tracked, mut denied) = (Vec::with_capacity(targets.len()), Vec::new(), None);
+    for (number, port) in targets {
+        match Gate::to_port(number, port, vid).map(|gate| gate.meet(frame, &mut looked)) {
+            None | Some(Passage::Passes(_)) => open.push((number, port)),
+            Some(Passage::Tracked(actions)) => tracked.extend(actions),
+            Some(Passage::Dropped(reason, verdict)) => denied = Some((reason, verdict)),
+        }
+    }
+    let mut decision = match (open.is_empty(), tracked.is_empty(), denied) {
+        (true, true, Some((reason, verdict))) => return Decision::denied(reason, verdict, looked),
+        (true, false, _) => Decision { looked, ..Decision::default() },
+        _ => send(frame, vid, &open, looked),
+    };
+    if decision.is_drop() && !tracked.is_empty() {
+        decision.actions.clear();
+    }
+    // Packets are tracked as they came; outputs may edit the tag.
+    decision = decision.behind(tracked);
+    let actions = &mut decision.actions;
+    let from = view.ports.get(&frame.port).filter(|_| !is_drop(actions));
+    let metered = flood.zip(from).filter(|(flood, from)| flood.limit(&from.settings.policy.storm) > 0);
+    if let Some((flood, _)) = metered {
+        actions.insert(0, Action::Meter(meter(flood, frame.port)));
+    }
+    decision
+}
+
+/// Copies for ports, each in its form.
+fn send(frame: &Frame, vid: u16, targets: &[(u32, &Port)], mut looked: Looked) -> Decision {
     let forms = targets.iter().map(|(number, port)| (*number, port.form(vid)));
-    let mut actions = outputs(frame, (vid, tag), forms, &mut looked);
+    let actions = outputs(frame, (vid, frame.tag()), forms, &mut looked);
     if actions.is_empty() {
         let is_nested = targets.iter().any(|(_, port)| port.form(vid) == TagForm::Untagged);
         let reason = if is_nested { DropReason::VlanNested } else { DropReason::NoDestination };
         return Decision::drop_for(reason, looked);
     }
-    let from = view.ports.get(&frame.port);
-    let metered = flood.zip(from).filter(|(flood, from)| flood.limit(&from.settings.policy.storm) > 0);
-    if let Some((flood, _)) = metered {
-        actions.insert(0, Action::Meter(meter(flood, frame.port)));
-    }
-    Decision { actions, looked }
+    Decision { actions, looked, ..Decision::default() }
 }
 
 type Targets<'a> = Vec<(u32, &'a Port)>;
 
 impl Decision {
     pub(crate) fn drop_for(reason: DropReason, looked: Looked) -> Self {
-        Self { actions: vec![Action::drop_for(reason)], looked }
+        Self { actions: vec![Action::drop_for(reason)], looked, logged: None }
     }
+
+    fn denied(reason: DropReason, verdict: Option<AclVerdict<'_>>, looked: Looked) -> Self {
+        let logged = match verdict {
+            Some(AclVerdict::Denied { rule }) if rule.log => Some(rule.name.clone()),
+            _ => None,
+        };
+        Self { logged, ..Self::drop_for(reason, looked) }
+    }
+
+    fn is_drop(&self) -> bool {
+        is_drop(&self.actions)
+    }
+
+    /// The same with these actions in front, unless the packet is dropped.
+    fn behind(mut self, before: Vec<Action>) -> Self {
+        if !self.is_drop() {
+            self.actions.splice(0..0, before);
+        }
+        self
+    }
+}
+
+fn is_drop(actions: &[Action]) -> bool {
+    matches!(actions, [Action::Drop(_)])
 }
 
 /// Ports that get the packet, and why it is flooded, if it is; or why it is dropped.

@@ -5,15 +5,26 @@
 //! ```
 
 use lasthop_bridge_policy::{Recorder, TCI_VID, digits_apart, refused_source_bits};
-use lasthop_flow::{Ethernet, FlowKey, Match, VLAN_PRESENT, Vlan};
+use lasthop_flow::{
+    Arp, Ethernet, FlowKey, Icmp, Ipv4, Ipv6, Match, NeighbourDiscovery, Nsh, Ports, VLAN_PRESENT, Vlan,
+};
 use lasthop_module_api::{DropReason, FrameTag, Mac, NO_VID};
-use lasthop_wire::headers::ETHERTYPE_VLAN;
+use lasthop_wire::headers::{
+    ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_NSH, ETHERTYPE_RARP, ETHERTYPE_VLAN,
+    ETHERTYPES_MPLS, PROTO_ICMPV6, PROTO_SCTP, PROTO_TCP, PROTO_UDP,
+};
 use lasthop_wire::key::ETHERTYPE_802_2;
+
+use crate::acl::PacketKind;
+use crate::connection::Connection;
 
 /// The priority of a TCI. Bit 12 says that there is a tag.
 pub(crate) const TCI_PRIORITY: u16 = 0xe000;
 
-/// A packet, as far as a bridge looks at it.
+/// ICMPv6 types of neighbour discovery, the first and the last one (RFC 4861, 4).
+const ND_TYPES: (u8, u8) = (133, 137);
+
+/// A packet, as far as a bridge looks at it, and rules of its ports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Frame {
     pub(crate) port: u32,
@@ -25,6 +36,13 @@ pub(crate) struct Frame {
     pub(crate) outer: (u16, u16),
     /// EtherType of the second tag; 0 is none.
     pub(crate) inner: u16,
+    /// Which pass through the table: 0 is the first.
+    pub(crate) recirc_id: u32,
+    /// IP protocol; 0 is none.
+    pub(crate) protocol: u8,
+    pub(crate) icmpv6_type: u8,
+    /// Its connection, once it was tracked.
+    pub(crate) connection: Connection,
 }
 
 /// Bits that a decision depends on, besides the port and which tags there are.
@@ -35,6 +53,9 @@ pub(crate) struct Looked {
     pub(crate) ether_type: u16,
     /// Of the first tag.
     pub(crate) tci: u16,
+    pub(crate) protocol: u8,
+    pub(crate) icmpv6_type: u8,
+    pub(crate) connection: Connection,
 }
 
 impl Frame {
@@ -46,6 +67,10 @@ impl Frame {
             src: ethernet.src.to_bits(),
             dst: ethernet.dst.to_bits(),
             ether_type: key.ether_type.unwrap_or(ETHERTYPE_802_2),
+            recirc_id: key.recirc_id.unwrap_or(0),
+            protocol: protocol(key),
+            icmpv6_type: key.icmpv6.map_or(0, |icmp| icmp.kind),
+            connection: Connection::of(&key.ct),
             ..Self::default()
         };
         let is_whole = |vlan: &&Vlan| vlan.tci & VLAN_PRESENT != 0;
@@ -88,6 +113,27 @@ impl Frame {
         Ok(self.is_tagged().then(|| self.vid()))
     }
 
+    /// Its kind, as rules tell kinds apart.
+    pub(crate) fn kind(&self, looked: &mut Looked) -> PacketKind {
+        looked.ether_type = u16::MAX;
+        match self.ether_type {
+            ETHERTYPE_ARP => PacketKind::Arp,
+            ETHERTYPE_IPV4 => PacketKind::Ipv4,
+            ETHERTYPE_IPV6 if self.is_neighbour_discovery(looked) => PacketKind::NeighbourDiscovery,
+            ETHERTYPE_IPV6 => PacketKind::Ipv6,
+            _ => PacketKind::Other,
+        }
+    }
+
+    fn is_neighbour_discovery(&self, looked: &mut Looked) -> bool {
+        looked.protocol = u8::MAX;
+        if self.protocol != PROTO_ICMPV6 {
+            return false;
+        }
+        looked.icmpv6_type = u8::MAX;
+        (ND_TYPES.0..=ND_TYPES.1).contains(&self.icmpv6_type)
+    }
+
     pub(crate) fn is_tagged(&self) -> bool {
         self.outer.0 == ETHERTYPE_VLAN
     }
@@ -104,6 +150,9 @@ impl Frame {
             dst: self.dst & looked.dst,
             ether_type: self.ether_type & looked.ether_type,
             outer: (self.outer.0, tci),
+            protocol: self.protocol & looked.protocol,
+            icmpv6_type: self.icmpv6_type & looked.icmpv6_type,
+            connection: self.connection.masked(&looked.connection),
             ..self
         }
     }
@@ -114,13 +163,15 @@ impl Frame {
         let tags = [(frame.outer.0, frame.outer.1), (frame.inner, VLAN_PRESENT)];
         let tags = tags.into_iter().filter(|(tpid, _)| *tpid != 0);
         let key = FlowKey {
-            recirc_id: Some(0),
+            recirc_id: Some(frame.recirc_id),
             in_port: Some(frame.port),
             ethernet: Some(Ethernet { src: Mac::from_bits(frame.src), dst: Mac::from_bits(frame.dst) }),
             vlans: tags.clone().map(|(tpid, tci)| Vlan { tpid, tci }).collect(),
             ether_type: Some(frame.ether_type).filter(|_| looked.ether_type != 0),
+            ct: frame.connection.to_key(&looked.connection, frame.ether_type),
             ..FlowKey::default()
         };
+        let key = with_layers(key, &frame);
         let tci = [looked.tci | VLAN_PRESENT, VLAN_PRESENT];
         let mask = FlowKey {
             recirc_id: Some(u32::MAX),
@@ -128,6 +179,9 @@ impl Frame {
             ethernet: Some(Ethernet { src: Mac::from_bits(looked.src), dst: Mac::from_bits(looked.dst) }),
             vlans: tags.zip(tci).map(|(_, tci)| Vlan { tpid: u16::MAX, tci }).collect(),
             ether_type: Some(looked.ether_type).filter(|bits| *bits != 0),
+            ipv6: Some(Ipv6 { proto: looked.protocol, ..Ipv6::default() }).filter(|_| looked.protocol != 0),
+            icmpv6: Some(Icmp { kind: looked.icmpv6_type, code: 0 }).filter(|_| looked.icmpv6_type != 0),
+            ct: looked.connection.to_key(&looked.connection, frame.ether_type),
             ..FlowKey::default()
         };
         Match { key, mask: Some(mask) }
@@ -140,6 +194,9 @@ impl Frame {
             dst: mask.ethernet.unwrap_or_default().dst.to_bits(),
             ether_type: mask.ether_type.unwrap_or(0),
             tci: mask.vlans.first().map_or(0, |vlan| vlan.tci & !VLAN_PRESENT),
+            protocol: mask.ipv6.map_or(0, |ip| ip.proto),
+            icmpv6_type: mask.icmpv6.map_or(0, |icmp| icmp.kind),
+            connection: Connection::of(&mask.ct),
         };
         let mut frame = Self::of(key)?;
         if key.ether_type.is_none() && looked.ether_type == 0 {
@@ -150,6 +207,37 @@ impl Frame {
         let is_same = made.packets() == Match { key: key.clone(), mask: Some(mask.clone()) }.packets();
         is_same.then_some((frame, looked))
     }
+}
+
+/// The IP protocol of an IPv6 packet, which neighbour discovery is told by; 0 is none.
+fn protocol(key: &FlowKey) -> u8 {
+    key.ipv6.map_or(0, |ip| ip.proto)
+}
+
+/// Adds the groups of fields that a key of its EtherType and protocol has, although nothing is known of them.
+fn with_layers(mut key: FlowKey, frame: &Frame) -> FlowKey {
+    match key.ether_type {
+        Some(ETHERTYPE_IPV4) => key.ipv4 = Some(Ipv4::default()),
+        Some(ETHERTYPE_IPV6) => key.ipv6 = Some(Ipv6 { proto: frame.protocol, ..Ipv6::default() }),
+        Some(ETHERTYPE_ARP | ETHERTYPE_RARP) => key.arp = Some(Arp::default()),
+        Some(ETHERTYPE_NSH) => key.nsh = Some(Nsh::default()),
+        Some(kind) if ETHERTYPES_MPLS.contains(&kind) => key.mpls.push(0),
+        _ => {}
+    }
+    if key.ipv6.is_none() {
+        return key;
+    }
+    match frame.protocol {
+        PROTO_TCP => (key.tcp, key.tcp_flags) = (Some(Ports::default()), Some(0)),
+        PROTO_UDP => key.udp = Some(Ports::default()),
+        PROTO_SCTP => key.sctp = Some(Ports::default()),
+        PROTO_ICMPV6 => {
+            key.icmpv6 = Some(Icmp { kind: frame.icmpv6_type, code: 0 });
+            key.nd = Some(NeighbourDiscovery::default());
+        }
+        _ => {}
+    }
+    key
 }
 
 /// Records into a [`Looked`]. The addresses of the frame's port tell a refused source from those that are not.
@@ -188,6 +276,9 @@ impl Looked {
             && self.dst & !other.dst == 0
             && self.ether_type & !other.ether_type == 0
             && self.tci & !other.tci == 0
+            && self.protocol & !other.protocol == 0
+            && self.icmpv6_type & !other.icmpv6_type == 0
+            && self.connection.masked(&other.connection) == self.connection
     }
 }
 
@@ -204,12 +295,20 @@ mod tests {
 
     fn frame() -> Frame {
         let (port, src, dst) = (7, 0x0200_0000_0001, 0x0200_0000_0002);
-        Frame { port, src, dst, ether_type: 0x0800, outer: (ETHERTYPE_VLAN, 0xb005), inner: 0x88a8 }
+        Frame {
+            port,
+            src,
+            dst,
+            ether_type: 0x0800,
+            outer: (ETHERTYPE_VLAN, 0xb005),
+            inner: 0x88a8,
+            ..Frame::default()
+        }
     }
 
     #[test]
     fn a_flow_says_what_was_looked_at_and_no_more() {
-        let all = Looked { src: MAC_ONES, dst: MAC_ONES, ether_type: 0, tci: TCI_VID };
+        let all = Looked { src: MAC_ONES, dst: MAC_ONES, tci: TCI_VID, ..Looked::default() };
         let matching = frame().to_match(&all);
         assert_eq!(matching.check(), Ok(()));
         let mask = matching.mask.clone().expect("there is one");

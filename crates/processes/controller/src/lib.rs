@@ -22,14 +22,18 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod acl;
 mod addresses;
 pub mod bounds;
 mod config;
+mod connection;
 mod controller;
 mod decide;
+mod denial_log;
 mod flap_damping;
 mod flows;
 mod frame;
+mod gate;
 mod link;
 mod open_packets;
 mod ports;

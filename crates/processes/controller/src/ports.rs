@@ -1,12 +1,18 @@
 //! A port as the controller knows it: the VLANs it carries, in which form, and the ports it may reach. The rules are the bridge's (`lasthop_bridge_policy`).
 
+use std::rc::Rc;
+
 use lasthop_bridge_policy::IsolationClass;
 use lasthop_module_api::{DropReason, Mac, PortSettings, TagForm};
+
+use crate::acl::PortAcl;
 
 /// A port that has a number.
 #[derive(Clone, Debug)]
 pub(crate) struct Port {
     pub(crate) settings: PortSettings,
+    /// The rules about its connections, if there are some.
+    pub(crate) acl: Option<Rc<PortAcl>>,
 }
 
 impl Port {

@@ -1,21 +1,26 @@
 //! One switch: its ports, its addresses, its flows, and the changes that bring the datapath in line with them.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
 
+use lasthop_api::acl::AclRule;
 use lasthop_bridge_policy::{FloodKind, MAC_ONES};
 use lasthop_flow::{Action, FlowKey, FlowStats, Match, Ufid};
 use lasthop_module_api::{DropReason, Mac, PortSettings, PortVlans, Vid};
 
+use crate::acl::PortAcl;
 use crate::addresses::{AddressLimits, Addresses, FdbKey, LearnResult, Static};
 use crate::bounds::{
     ABOUT_FEW, ADDRESSES_PORT_SHARE, AGEING_NS, COUNTING_NS, FLOWS_MAX, FLOWS_PORT_SHARE, IDLE_CROWDED_NS,
     IDLE_NS, REVALIDATED_PER_TURN,
 };
 use crate::config::{StaticAddress, SwitchConfig};
-use crate::decide::{Admitted, Decision, View, admit, meter, route};
+use crate::decide::{Admitted, Decision, View, admit, forward, meter};
+use crate::denial_log::DenialLog;
 use crate::flap_damping::FlapDamping;
 use crate::flows::{self, Flow, Flows};
 use crate::frame::{Frame, Looked};
+use crate::gate::Stage;
 use crate::ports::Port;
 
 #[cfg(test)]
@@ -56,6 +61,8 @@ pub(crate) struct Switch {
     numbers: BTreeMap<String, u32>,
     ports: BTreeMap<u32, Port>,
     statics: Vec<StaticAddress>,
+    /// Rules about connections of ports.
+    acl: Vec<AclRule>,
     pub(crate) addresses: Addresses,
     flows: Flows,
     flows_max: usize,
@@ -70,6 +77,7 @@ pub(crate) struct Switch {
     /// Packets have met flows since this was last asked for.
     is_used: bool,
     pub(crate) counts: FlowCounts,
+    pub(crate) denials: DenialLog,
 }
 
 impl Switch {
@@ -81,6 +89,7 @@ impl Switch {
             numbers: BTreeMap::new(),
             ports: BTreeMap::new(),
             statics: Vec::new(),
+            acl: Vec::new(),
             addresses: Addresses::new(AddressLimits { entries_max, port_max, ageing_ns: AGEING_NS }),
             flows: Flows::default(),
             flows_max: FLOWS_MAX,
@@ -92,6 +101,7 @@ impl Switch {
             round_began_ns: 0,
             is_used: false,
             counts: FlowCounts::default(),
+            denials: DenialLog::default(),
         }
     }
 
@@ -146,7 +156,7 @@ impl Switch {
 
     fn open(&mut self, name: &str, number: u32) {
         let Some(settings) = self.settings.get(name) else { return };
-        let port = Port { settings: settings.clone() };
+        let port = Port { settings: settings.clone(), acl: PortAcl::of(name, &self.acl).map(Rc::new) };
         let old = self.ports.get(&number);
         let is_other = |old: &Port| {
             old.own_mac() != port.own_mac() || old.settings.policy.vlans != port.settings.policy.vlans
@@ -172,6 +182,15 @@ impl Switch {
     pub(crate) fn set_statics(&mut self, entries: Vec<StaticAddress>) {
         self.statics = entries;
         self.refresh_statics();
+    }
+
+    /// Takes these as the rules of all ports. Flows of ports whose rules are others now are decided on again.
+    pub(crate) fn set_acl(&mut self, rules: Vec<AclRule>) {
+        self.acl = rules;
+        for port in self.ports.values_mut() {
+            port.acl = PortAcl::of(&port.settings.name, &self.acl).map(Rc::new);
+        }
+        self.to_revalidate = self.flows.names();
     }
 
     fn refresh_statics(&mut self) {
@@ -214,6 +233,9 @@ impl Switch {
         }
         let decision = self.decide(&frame, admitted, looked, now_ns);
         self.install(&frame, vid_of(admitted), &decision, now_ns);
+        if let Some((rule, port)) = decision.logged.as_ref().zip(self.ports.get(&frame.port)) {
+            self.denials.note(rule, &port.settings.name, key, now_ns);
+        }
         decision.actions
     }
 
@@ -225,13 +247,13 @@ impl Switch {
         now_ns: u64,
     ) -> Decision {
         match admitted {
-            Ok(admitted) => route(self.view(now_ns), frame, admitted.vid, looked),
+            Ok(admitted) => forward(self.view(now_ns), frame, admitted.vid, looked),
             Err(reason) => Decision::drop_for(reason, looked),
         }
     }
 
     fn install(&mut self, frame: &Frame, vid: Option<u16>, decision: &Decision, now_ns: u64) {
-        let Decision { actions, looked } = decision;
+        let Decision { actions, looked, .. } = decision;
         if !looked.can_match(frame) {
             return;
         }
@@ -254,7 +276,8 @@ impl Switch {
             return;
         }
         let (packets, round) = (0, self.round);
-        let is_unlearned = vid.is_some_and(|vid| self.is_unlearned((vid, frame.src), frame.port));
+        let is_entry = Stage::of(frame.recirc_id) == Stage::Entry;
+        let is_unlearned = is_entry && vid.is_some_and(|vid| self.is_unlearned((vid, frame.src), frame.port));
         let flow = Flow {
             frame: masked,
             looked: *looked,
@@ -495,7 +518,8 @@ impl Switch {
         self.is_used = true;
         flow.used_ns = flow.used_ns.max((stats.used_ms * 1_000_000).min(now_ns));
         let (frame, used_ns) = (flow.frame, flow.used_ns);
-        if let Some(vid) = flow.vid {
+        let is_entry = Stage::of(frame.recirc_id) == Stage::Entry;
+        if let Some(vid) = flow.vid.filter(|_| is_entry) {
             self.addresses.seen((vid, frame.src), frame.port, used_ns);
         }
     }

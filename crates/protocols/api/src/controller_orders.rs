@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::acl::AclRule;
 use crate::facts::MoveFacts;
 use crate::fdb::{Flush, StaticEntry};
 use crate::orders::SwitchPort;
@@ -21,6 +22,9 @@ pub struct ControlledSwitch {
     /// Those that the switch process has.
     pub ports: Vec<SwitchPort>,
     pub fdb: Vec<StaticEntry>,
+    /// Rules about connections of these ports, in their order.
+    #[serde(default)]
+    pub acl: Vec<AclRule>,
 }
 
 /// From the supervisor.

@@ -24,7 +24,7 @@ impl DevicePatterns {
 }
 
 /// Whether a name is like a pattern: its first part at the start, its last part at the end, the others in between in their order.
-fn is_like(name: &str, pattern: &str) -> bool {
+pub(crate) fn is_like(name: &str, pattern: &str) -> bool {
     let Some((first, rest)) = pattern.split_once('*') else { return name == pattern };
     let Some(mut left) = name.strip_prefix(first) else { return false };
     let mut parts: Vec<&str> = rest.split('*').collect();

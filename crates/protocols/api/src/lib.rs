@@ -20,6 +20,7 @@
 #![forbid(unsafe_code)]
 #![expect(missing_docs, reason = "docs/user/control-api.md explains the fields of reports")]
 
+pub mod acl;
 pub mod capture;
 pub mod controller_orders;
 pub mod cpus;

@@ -1,5 +1,6 @@
 //! The controller against the bridge, over the real flow table and the real control interface.
 
+mod acl;
 mod model;
 mod scenarios;
 mod support;

@@ -321,7 +321,7 @@ impl Rig {
         let execution = Execution::new(table, metadata, &execute.actions, 0).expect("it can be done");
         self.tables.module.execute_next(execution).expect("there is room");
         let Decided { copies, asked, drops } = decide(&self.tables.module, 0, &execute.packet, self.now_ns);
-        assert!(asked.is_empty());
+        self.raise(asked);
         self.executed.push(drops.first().copied());
         self.tables.module.settle((execute.hash.expect("as it was told") >> 32) as u32);
         copies
@@ -339,6 +339,12 @@ impl Rig {
     pub(crate) fn ask(&mut self, port: u16, frame: &[u8]) -> Copies {
         let Decided { copies, asked, drops } = decide(&self.tables.module, port, frame, self.now_ns);
         self.drops = drops;
+        self.raise(asked);
+        copies
+    }
+
+    /// Packets without a flow go to the controller.
+    fn raise(&mut self, asked: Vec<(Metadata, u32, Vec<u8>)>) {
         for (metadata, ticket, packet) in asked {
             self.misses += 1;
             let key = describe(&packet, &metadata);
@@ -347,7 +353,6 @@ impl Rig {
             let port = u32::from(metadata.in_port);
             self.server.upcall(DatapathUpcall { kind: UpcallKind::Miss, port, worker: 0, message });
         }
-        copies
     }
 
     /// The controller gets its upcalls, and its answers are not delivered.

@@ -1,0 +1,170 @@
+//! Ports with rules: their packets are tracked on their way in and out, and pass if their connection may.
+//!
+//! ```text
+//!   entry ── sender without rules ──────────────────────────> route ── receiver without rules ──> output
+//!     │                                                       ^    └── receiver with rules ──┐
+//!     └── sender with rules ── ct(zone of the sender), ──> from port                         ct(zone of the receiver),
+//!                                       recirculated          │ allowed                      recirculated ──> to port ──> output
+//! ```
+//!
+//! A port has a zone of its own, so a connection passes a port only if that port's rules allowed it. A connection that they
+//! allowed is committed with their mark ([`PortAcl::mark`]): packets of such a connection meet one wide flow. When the rules
+//! change, so does the mark. Then the packets of living connections are decided on again, by the direction and addresses with
+//! which the connection began.
+
+use lasthop_api::acl::Direction;
+use lasthop_flow::{Action, Conntrack, Masked, ct_state};
+use lasthop_module_api::DropReason;
+use lasthop_wire::headers::ETHERTYPE_IPV4;
+
+use crate::acl::{AclVerdict, Attempt, AttemptBits, ConnectionTuple, PacketKind, PortAcl};
+use crate::frame::{Frame, Looked};
+use crate::ports::Port;
+
+/// How far a packet got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// It just came.
+    Entry,
+    /// It was tracked in the zone of its sender.
+    FromPort,
+    /// It was tracked in the zone of this port, to which it goes.
+    ToPort(u32),
+}
+
+impl Stage {
+    /// The stage of packets with this recirculation id.
+    pub(crate) fn of(recirc_id: u32) -> Self {
+        match recirc_id {
+            0 => Self::Entry,
+            id if id % 2 == 1 => Self::FromPort,
+            id => Self::ToPort(id / 2 - 1),
+        }
+    }
+
+    fn recirc_id(self) -> u32 {
+        match self {
+            Self::Entry => 0,
+            Self::FromPort => 1,
+            Self::ToPort(port) => 2 * (port + 1),
+        }
+    }
+}
+
+/// A port that a packet passes, in one direction.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Gate<'a> {
+    pub(crate) number: u32,
+    pub(crate) acl: &'a PortAcl,
+    pub(crate) direction: Direction,
+    pub(crate) vid: u16,
+}
+
+/// The decision at a gate.
+#[derive(Clone, Debug)]
+pub(crate) enum Passage<'a> {
+    /// These actions, and then on.
+    Passes(Vec<Action>),
+    /// These actions, and nothing else: the packet comes back tracked.
+    Tracked([Action; 2]),
+    Dropped(DropReason, Option<AclVerdict<'a>>),
+}
+
+impl<'a> Gate<'a> {
+    /// The gate of a packet's sender, if that has rules.
+    pub(crate) fn from_port(number: u32, port: &'a Port, vid: u16) -> Option<Self> {
+        Some(Self { number, acl: port.acl.as_deref()?, direction: Direction::Egress, vid })
+    }
+
+    /// The gate of a packet's receiver, if that has rules.
+    pub(crate) fn to_port(number: u32, port: &'a Port, vid: u16) -> Option<Self> {
+        Some(Self { number, acl: port.acl.as_deref()?, direction: Direction::Ingress, vid })
+    }
+
+    /// Decides about a packet that was not tracked here: IP has to be, unless it is neighbour discovery.
+    pub(crate) fn meet(&self, frame: &Frame, looked: &mut Looked) -> Passage<'a> {
+        let kind = frame.kind(looked);
+        if matches!(kind, PacketKind::Ipv4 | PacketKind::Ipv6) {
+            return Passage::Tracked([self.track(None), Action::Recirc(self.stage().recirc_id())]);
+        }
+        let mut tuple = ConnectionTuple { protocol: frame.protocol, ..ConnectionTuple::default() };
+        if kind == PacketKind::NeighbourDiscovery {
+            tuple.src_port = frame.icmpv6_type.into();
+        }
+        let verdict = self.evaluate(kind, self.direction, &tuple, frame, looked).0;
+        match verdict.reason() {
+            Some(reason) => Passage::Dropped(reason, Some(verdict)),
+            None => Passage::Passes(Vec::new()),
+        }
+    }
+
+    /// Decides about a packet that was tracked here.
+    pub(crate) fn pass(&self, frame: &Frame, looked: &mut Looked) -> Passage<'a> {
+        let (connection, seen) = (frame.connection, &mut looked.connection);
+        seen.state |= ct_state::TRACKED | ct_state::INVALID;
+        if connection.state & (ct_state::TRACKED | ct_state::INVALID) != ct_state::TRACKED {
+            return Passage::Dropped(DropReason::AclInvalid, None);
+        }
+        let mark = self.acl.mark(self.vid);
+        seen.mark = u32::MAX;
+        if connection.mark == mark {
+            seen.state |= ct_state::NEW;
+            if connection.state & ct_state::NEW == 0 {
+                return Passage::Passes(Vec::new());
+            }
+        }
+        seen.state |= ct_state::REPLY;
+        let is_reply = connection.state & ct_state::REPLY != 0;
+        let direction = if is_reply { opposite(self.direction) } else { self.direction };
+        looked.ether_type = u16::MAX;
+        let kind = if frame.ether_type == ETHERTYPE_IPV4 { PacketKind::Ipv4 } else { PacketKind::Ipv6 };
+        let (verdict, bits) = self.evaluate(kind, direction, &connection.tuple, frame, looked);
+        looked.connection.tuple = looked.connection.tuple.or(bits.tuple);
+        match verdict.reason() {
+            Some(reason) => Passage::Dropped(reason, Some(verdict)),
+            None => Passage::Passes(vec![self.track(Some(mark))]),
+        }
+    }
+
+    fn evaluate(
+        &self,
+        kind: PacketKind,
+        direction: Direction,
+        tuple: &ConnectionTuple,
+        frame: &Frame,
+        looked: &mut Looked,
+    ) -> (AclVerdict<'a>, AttemptBits) {
+        let remote_mac = if self.direction == Direction::Ingress { frame.src } else { frame.dst };
+        let attempt = Attempt { kind, direction, tuple, remote_mac, vid: self.vid };
+        let mut bits = AttemptBits::default();
+        let verdict = self.acl.evaluate(&attempt, &mut bits);
+        let seen = if self.direction == Direction::Ingress { &mut looked.src } else { &mut looked.dst };
+        *seen |= bits.remote_mac;
+        (verdict, bits)
+    }
+
+    fn stage(&self) -> Stage {
+        match self.direction {
+            Direction::Egress => Stage::FromPort,
+            Direction::Ingress => Stage::ToPort(self.number),
+        }
+    }
+
+    /// Tracks a packet in the port's zone; with a mark its connection is remembered as one that the rules allow.
+    fn track(&self, mark: Option<u32>) -> Action {
+        Action::Ct(Box::new(Conntrack {
+            is_commit: mark.is_some(),
+            // Numbers of ports are below 65536.
+            zone: Some(self.number as u16),
+            mark: mark.map(Masked::exact),
+            ..Conntrack::default()
+        }))
+    }
+}
+
+fn opposite(direction: Direction) -> Direction {
+    match direction {
+        Direction::Ingress => Direction::Egress,
+        Direction::Egress => Direction::Ingress,
+    }
+}

@@ -1,0 +1,380 @@
+//! Rules about who may talk to whom (access control lists): in the configuration file, on the command line, in a request.
+//!
+//! Rules are ordered; the first one that applies to a connection decides, and without one the connection is allowed. A rule
+//! is about connections, not packets: packets of a connection that was allowed pass in both directions.
+
+mod port_range;
+
+pub use port_range::{PortRange, PortRanges};
+
+use std::fmt;
+use std::str::FromStr;
+
+use ipnet::IpNet;
+use lasthop_module_api::{Mac, Vid};
+use serde::{Deserialize, Serialize};
+
+use crate::device_patterns::is_like;
+use crate::names;
+use crate::vnic::{mac_text, vid_number};
+use lasthop_runtime::fault::{Fault, Kind};
+
+/// Rules of all switches together.
+pub const ACL_RULES_MAX: usize = 1024;
+/// Patterns of ports in one rule.
+const PATTERNS_MAX: usize = 64;
+
+/// One rule.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AclRule {
+    /// Unique; by it a rule is deleted, and named in counters and the log.
+    pub name: RuleName,
+    /// The ports that it protects, by name; `*` is any part of a name.
+    pub port: PortPatterns,
+    pub direction: Direction,
+    pub action: AclAction,
+    /// Without one it applies to all packets but ARP, neighbour discovery and answers of DHCP servers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub protocol: Option<AclProtocol>,
+    /// The other side's addresses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remote: Option<IpNet>,
+    /// The port's own addresses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub local: Option<IpNet>,
+    /// Source ports of the connection.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sport: Option<PortRanges>,
+    /// Destination ports of the connection.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dport: Option<PortRanges>,
+    #[serde(default, alias = "icmp-type", skip_serializing_if = "Option::is_none")]
+    pub icmp_type: Option<u8>,
+    #[serde(default, alias = "icmp-code", skip_serializing_if = "Option::is_none")]
+    pub icmp_code: Option<u8>,
+    /// The Ethernet address of the other side.
+    #[serde(default, alias = "remote-mac", with = "mac_text", skip_serializing_if = "Option::is_none")]
+    pub remote_mac: Option<Mac>,
+    #[serde(default, with = "vid_number", skip_serializing_if = "Option::is_none")]
+    pub vlan: Option<Vid>,
+    /// The log names connections that this rule denies, a bounded number of them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub log: bool,
+}
+
+/// The direction in which a connection begins, as the guest sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Direction {
+    /// To the port.
+    Ingress,
+    /// From the port.
+    Egress,
+}
+
+/// The fate of connections that a rule applies to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum AclAction {
+    /// They pass, in both directions.
+    Allow,
+    /// Their packets are dropped as `acl_denied`.
+    Deny,
+}
+
+impl fmt::Display for Direction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Ingress => "ingress",
+            Self::Egress => "egress",
+        })
+    }
+}
+
+impl fmt::Display for AclAction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Allow => "allow",
+            Self::Deny => "deny",
+        })
+    }
+}
+
+/// A protocol by name, or an IP protocol by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "NameOrNumber", into = "String")]
+pub enum AclProtocol {
+    /// ARP, which is no IP.
+    Arp,
+    /// An IP protocol (IANA's number).
+    Ip(u8),
+}
+
+/// Names of IP protocols.
+const PROTOCOLS: [(&str, u8); 5] = [("tcp", 6), ("udp", 17), ("icmp", 1), ("icmp6", 58), ("sctp", 132)];
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "the name of a protocol or a number from 0 to 255 was expected")]
+enum NameOrNumber {
+    Number(u8),
+    Name(String),
+}
+
+impl TryFrom<NameOrNumber> for AclProtocol {
+    type Error = Fault;
+
+    fn try_from(given: NameOrNumber) -> Result<Self, Fault> {
+        match given {
+            NameOrNumber::Number(number) => Ok(Self::Ip(number)),
+            NameOrNumber::Name(name) => name.parse(),
+        }
+    }
+}
+
+impl FromStr for AclProtocol {
+    type Err = Fault;
+
+    fn from_str(text: &str) -> Result<Self, Fault> {
+        if text == "arp" {
+            return Ok(Self::Arp);
+        }
+        let named = PROTOCOLS.iter().find(|(name, _)| *name == text).map(|(_, number)| *number);
+        named.or_else(|| text.parse().ok()).map(Self::Ip).ok_or_else(|| {
+            Fault::params(format!(
+                "\"{text}\" is no protocol; use tcp, udp, icmp, icmp6, sctp, arp, or an IP protocol from 0 to 255"
+            ))
+        })
+    }
+}
+
+impl fmt::Display for AclProtocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Arp => f.pad("arp"),
+            Self::Ip(number) => match PROTOCOLS.iter().find(|(_, known)| known == number) {
+                Some((name, _)) => f.pad(name),
+                None => write!(f, "{number}"),
+            },
+        }
+    }
+}
+
+impl From<AclProtocol> for String {
+    fn from(protocol: AclProtocol) -> Self {
+        protocol.to_string()
+    }
+}
+
+/// The name of a rule: `[A-Za-z0-9._-]{1,64}`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct RuleName(String);
+
+impl RuleName {
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for RuleName {
+    type Err = Fault;
+
+    fn from_str(text: &str) -> Result<Self, Fault> {
+        names::check(text, "rule").map(|()| Self(text.to_owned()))
+    }
+}
+
+impl TryFrom<String> for RuleName {
+    type Error = Fault;
+
+    fn try_from(text: String) -> Result<Self, Fault> {
+        text.parse()
+    }
+}
+
+impl From<RuleName> for String {
+    fn from(name: RuleName) -> Self {
+        name.0
+    }
+}
+
+impl fmt::Display for RuleName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+/// Names of ports, with `*` for any part of them.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "OneOrMany", into = "OneOrMany")]
+pub struct PortPatterns(Vec<String>);
+
+#[derive(Serialize, Deserialize)]
+#[serde(untagged, expecting = "the name of a port or a list of names was expected")]
+enum OneOrMany {
+    One(String),
+    Many(Vec<String>),
+}
+
+impl PortPatterns {
+    /// Whether a port is among them.
+    pub fn have(&self, port: &str) -> bool {
+        self.0.iter().any(|pattern| is_like(port, pattern))
+    }
+
+    /// From names and patterns.
+    pub fn new(patterns: Vec<String>) -> Result<Self, Fault> {
+        if !(1..=PATTERNS_MAX).contains(&patterns.len()) {
+            return Err(Fault::params(format!(
+                "a rule is about 1 to {PATTERNS_MAX} names of ports, and not {}; \"*\" is all ports",
+                patterns.len()
+            )));
+        }
+        for pattern in &patterns {
+            // Any letter may stand where the star is.
+            names::check(&pattern.replace('*', "x"), "port")?;
+        }
+        Ok(Self(patterns))
+    }
+}
+
+impl TryFrom<OneOrMany> for PortPatterns {
+    type Error = Fault;
+
+    fn try_from(given: OneOrMany) -> Result<Self, Fault> {
+        match given {
+            OneOrMany::One(pattern) => Self::new(vec![pattern]),
+            OneOrMany::Many(patterns) => Self::new(patterns),
+        }
+    }
+}
+
+impl From<PortPatterns> for OneOrMany {
+    fn from(PortPatterns(mut patterns): PortPatterns) -> Self {
+        match patterns.len() {
+            1 => Self::One(patterns.remove(0)),
+            _ => Self::Many(patterns),
+        }
+    }
+}
+
+impl fmt::Display for PortPatterns {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0.join(","))
+    }
+}
+
+impl AclRule {
+    /// Refuses keys that do not go together.
+    pub fn check(&self) -> Result<(), Fault> {
+        let name = &self.name;
+        let protocol = match self.protocol {
+            Some(AclProtocol::Ip(number)) => number,
+            Some(AclProtocol::Arp) | None => u8::MAX,
+        };
+        let has_ports = self.sport.is_some() || self.dport.is_some();
+        let has_icmp = self.icmp_type.is_some() || self.icmp_code.is_some();
+        let families = [self.remote, self.local].map(|prefix| prefix.map(|prefix| prefix.addr().is_ipv4()));
+        let why = if has_ports && ![6, 17, 132].contains(&protocol) {
+            "sport and dport need protocol tcp, udp or sctp"
+        } else if has_icmp && ![1, 58].contains(&protocol) {
+            "icmp-type and icmp-code need protocol icmp or icmp6"
+        } else if self.icmp_code.is_some() && self.icmp_type.is_none() {
+            "icmp-code needs an icmp-type"
+        } else if self.protocol == Some(AclProtocol::Arp) && (families[0].is_some() || families[1].is_some())
+        {
+            "ARP has no IP header: leave remote and local out"
+        } else if matches!(families, [Some(one), Some(other)] if one != other) {
+            "remote and local are of two IP versions"
+        } else {
+            return Ok(());
+        };
+        Err(Fault::params(format!("rule \"{name}\": {why}")))
+    }
+
+    /// The rule as one line: the keys that are given, as on the command line.
+    pub fn text(&self) -> String {
+        let mut words = vec![self.port.to_string(), self.direction.to_string(), self.action.to_string()];
+        let mut say = |key: &str, value: Option<String>| {
+            words.extend(value.map(|value| format!("{key} {value}")));
+        };
+        say("protocol", self.protocol.map(|protocol| protocol.to_string()));
+        say("remote", self.remote.map(|prefix| prefix.to_string()));
+        say("local", self.local.map(|prefix| prefix.to_string()));
+        say("sport", self.sport.as_ref().map(ToString::to_string));
+        say("dport", self.dport.as_ref().map(ToString::to_string));
+        say("icmp-type", self.icmp_type.map(|number| number.to_string()));
+        say("icmp-code", self.icmp_code.map(|number| number.to_string()));
+        say("remote-mac", self.remote_mac.map(|mac| mac.to_string()));
+        say("vlan", self.vlan.map(|vid| vid.to_string()));
+        words.extend(self.log.then(|| "log".to_owned()));
+        words.join(" ")
+    }
+}
+
+/// Refuses a list in which a rule is wrong, two have one name, or there are too many.
+pub fn check_rules(rules: &[AclRule]) -> Result<(), Fault> {
+    if rules.len() > ACL_RULES_MAX {
+        let why = format!(
+            "there are {} rules, and the limit is {ACL_RULES_MAX}; use patterns of ports",
+            rules.len()
+        );
+        return Err(Fault::new(Kind::Limit, why));
+    }
+    let mut names = std::collections::HashSet::new();
+    for rule in rules {
+        rule.check()?;
+        if !names.insert(&rule.name) {
+            return Err(Fault::params(format!(
+                "two rules have the name \"{}\"; choose another one",
+                rule.name
+            )));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(json: &str) -> Result<AclRule, String> {
+        let rule: AclRule = serde_json::from_str(json).map_err(|error| error.to_string())?;
+        rule.check().map_err(|fault| fault.message).map(|()| rule)
+    }
+
+    #[test]
+    fn a_rule_is_read_checked_and_written() {
+        let json = r#"{"name":"https","port":"web*","direction":"ingress","action":"allow","protocol":"tcp","remote":"10.0.0.0/8","dport":[443,"8000-8080"]}"#;
+        let https = rule(json).expect("a rule");
+        assert_eq!(serde_json::to_string(&https).expect("JSON"), json);
+        assert_eq!(https.text(), "web* ingress allow protocol tcp remote 10.0.0.0/8 dport 443,8000-8080");
+        assert!(https.port.have("web1") && !https.port.have("db"));
+        for (more, words) in [
+            (r#""dport":443"#, "need protocol tcp"),
+            (r#""protocol":"tcp","icmp-type":8"#, "need protocol icmp"),
+            (r#""protocol":"icmp","icmp-code":8"#, "needs an icmp-type"),
+            (r#""protocol":"arp","remote":"10.0.0.1/32""#, "ARP has no IP header"),
+            (r#""remote":"10.0.0.0/8","local":"fd00::/8""#, "two IP versions"),
+            (r#""protocol":"http""#, "is no protocol"),
+            (r#""protocol":"tcp","dport":"9-3""#, "9-3"),
+            (r#""protocol":"tcp","dport":70000"#, "70000"),
+            (r#""remote":"10.0.0.0/40""#, "invalid IP address"),
+            (r#""prot":"tcp""#, "unknown field"),
+        ] {
+            let json =
+                format!(r#"{{"name":"r","port":["a","b"],"direction":"egress","action":"deny",{more}}}"#);
+            let refusal = rule(&json).expect_err(more);
+            assert!(refusal.contains(words), "{more}: {refusal}");
+        }
+    }
+
+    #[test]
+    fn names_are_unique_and_rules_bounded() {
+        let rule = rule(r#"{"name":"r","port":"a","direction":"egress","action":"deny"}"#).expect("a rule");
+        assert!(check_rules(std::slice::from_ref(&rule)).is_ok());
+        assert!(check_rules(&[rule.clone(), rule.clone()]).expect_err("twice").message.contains("\"r\""));
+        assert_eq!(check_rules(&vec![rule; ACL_RULES_MAX + 1]).expect_err("many").kind, Kind::Limit);
+    }
+}
