@@ -209,6 +209,46 @@ fn the_forwarding_table_is_the_controller_s() {
 }
 
 #[test]
+fn rules_deny_are_listed_and_can_be_written_to_a_file() {
+    let switch = start(&["one", "two"]);
+    let deny = ["acl", "add", "silence", "--port", "one", "--direction", "egress", "--action", "deny"];
+    let refusal = switch.ask(&deny).refused();
+    assert!(refusal.contains("lasthop switch set default fail-mode=secure"), "{refusal}");
+    switch.ask(&["switch", "set", "default", "fail-mode=secure"]).ok();
+    switch.ask(&deny).ok();
+    let refusal = switch.ask(&["switch", "set", "default", "module=bridge"]).refused();
+    assert!(refusal.contains("only the embedded controller of module flow knows rules"), "{refusal}");
+    let mut one = guest(&switch, "one", ONE);
+    let denied =
+        |switch: &Switch| switch.port("one")["rx_drops"]["acl_denied"].as_u64().filter(|count| *count > 0);
+    let mut number = 0;
+    eventually("the drop", || {
+        number += 1;
+        send(&mut one, &frame(TWO, ONE, number, 60));
+        denied(&switch)
+    });
+    let doctor = switch.ask(&["doctor", "one"]).refused_with_output();
+    assert!(doctor.contains("every packet from the guest is denied by rules"), "{doctor}");
+    assert!(switch.ask(&["acl", "list"]).ok().contains("silence  one   egress     deny    all"));
+    let file = switch.dir().join("written.toml");
+    std::fs::write(&file, switch.ask(&["config", "show"]).ok()).expect("written");
+    let file = file.to_str().expect("a path");
+    switch.ask(&["check", "-c", file]).ok();
+    assert!(switch.ask(&["apply", "-c", file]).ok().contains("nothing to do"));
+    switch.ask(&["acl", "del", "silence"]).ok();
+    assert!(
+        switch.ask(&["apply", "-c", file, "--dry-run"]).out.contains("+ acl silence: one egress deny all")
+    );
+    let mut two = guest(&switch, "two", TWO);
+    eventually("a frame", || {
+        number += 1;
+        send(&mut one, &frame(TWO, ONE, number, 60));
+        two.wait(Some(Duration::from_millis(100))).expect("connected").then_some(())
+    });
+    switch.ask(&["stats", "--check"]).ok();
+}
+
+#[test]
 fn vnics_and_switches_come_and_go_under_it() {
     let switch = start(&["one"]);
     switch.ask(&["vnic", "add", "two"]).ok();

@@ -6,7 +6,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use ipnet::IpNet;
-use lasthop_api::acl::{AclAction, AclProtocol, AclRule, Direction, PortRanges};
+use lasthop_api::acl::{AclAction, AclDirection, AclProtocol, AclRule, PortRanges};
 use lasthop_bridge_policy::{MAC_ONES, digits_apart};
 use lasthop_module_api::DropReason;
 use lasthop_wire::headers::{PROTO_ICMP, PROTO_ICMPV6, PROTO_SCTP, PROTO_TCP, PROTO_UDP};
@@ -28,8 +28,8 @@ pub(crate) struct PortAcl {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum PacketKind {
     Arp,
-    /// Router and neighbour solicitation and advertisement, and redirects (RFC 4861, 4).
-    NeighbourDiscovery,
+    /// ICMPv6 of neighbours, routers and multicast listeners, which has no connections.
+    Discovery,
     Ipv4,
     Ipv6,
     #[default]
@@ -65,7 +65,7 @@ impl ConnectionTuple {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attempt<'a> {
     pub(crate) kind: PacketKind,
-    pub(crate) direction: Direction,
+    pub(crate) direction: AclDirection,
     pub(crate) tuple: &'a ConnectionTuple,
     pub(crate) remote_mac: u64,
     pub(crate) vid: u16,
@@ -137,7 +137,7 @@ fn has_remote_mac(rule: &AclRule, attempt: &Attempt<'_>, bits: &mut AttemptBits)
 
 /// Whether the rule is about packets of this kind and protocol.
 fn has_kind(rule: &AclRule, attempt: &Attempt<'_>, bits: &mut AttemptBits) -> bool {
-    let is_ip = matches!(attempt.kind, PacketKind::Ipv4 | PacketKind::Ipv6 | PacketKind::NeighbourDiscovery);
+    let is_ip = matches!(attempt.kind, PacketKind::Ipv4 | PacketKind::Ipv6 | PacketKind::Discovery);
     match rule.protocol {
         Some(AclProtocol::Arp) => attempt.kind == PacketKind::Arp,
         Some(AclProtocol::Ip(_)) if !is_ip => false,
@@ -146,7 +146,7 @@ fn has_kind(rule: &AclRule, attempt: &Attempt<'_>, bits: &mut AttemptBits) -> bo
             number == attempt.tuple.protocol
         }
         None => match attempt.kind {
-            PacketKind::Arp | PacketKind::NeighbourDiscovery => false,
+            PacketKind::Arp | PacketKind::Discovery => false,
             PacketKind::Other => rule.remote.is_none() && rule.local.is_none(),
             PacketKind::Ipv4 => !is_dhcp_answer(attempt, DHCP, bits),
             PacketKind::Ipv6 => !is_dhcp_answer(attempt, DHCPV6, bits),
@@ -156,7 +156,7 @@ fn has_kind(rule: &AclRule, attempt: &Attempt<'_>, bits: &mut AttemptBits) -> bo
 
 /// Whether it is the answer of a DHCP server to the port, which a client may await without a connection.
 fn is_dhcp_answer(attempt: &Attempt<'_>, (server, client): (u16, u16), bits: &mut AttemptBits) -> bool {
-    if attempt.direction == Direction::Egress {
+    if attempt.direction == AclDirection::Egress {
         return false;
     }
     bits.tuple.protocol = u8::MAX;
@@ -170,11 +170,11 @@ fn has_addresses(rule: &AclRule, attempt: &Attempt<'_>, bits: &mut AttemptBits) 
     let ConnectionTuple { src, dst, .. } = *attempt.tuple;
     let (seen, mask) = (&mut bits.tuple, attempt.kind);
     match attempt.direction {
-        Direction::Ingress => {
+        AclDirection::Ingress => {
             has_address(rule.remote, src, mask, &mut seen.src)
                 && has_address(rule.local, dst, mask, &mut seen.dst)
         }
-        Direction::Egress => {
+        AclDirection::Egress => {
             has_address(rule.remote, dst, mask, &mut seen.dst)
                 && has_address(rule.local, src, mask, &mut seen.src)
         }
@@ -256,7 +256,7 @@ mod tests {
         ConnectionTuple { src, dst, src_port: 40000, dst_port, protocol: PROTO_TCP }
     }
 
-    fn is_allowed(acl: &PortAcl, direction: Direction, tuple: &ConnectionTuple) -> (bool, AttemptBits) {
+    fn is_allowed(acl: &PortAcl, direction: AclDirection, tuple: &ConnectionTuple) -> (bool, AttemptBits) {
         let attempt = Attempt { kind: PacketKind::Ipv4, direction, tuple, remote_mac: 7, vid: 0 };
         let mut bits = AttemptBits::default();
         let verdict = acl.evaluate(&attempt, &mut bits);
@@ -269,13 +269,13 @@ mod tests {
     #[test]
     fn a_web_server_takes_two_rules() {
         let acl = rules(&[HTTPS, NOTHING]);
-        let (is_in, bits) = is_allowed(&acl, Direction::Ingress, &tcp([9, 9, 9, 9], 443));
+        let (is_in, bits) = is_allowed(&acl, AclDirection::Ingress, &tcp([9, 9, 9, 9], 443));
         assert!(is_in);
         assert_eq!((bits.tuple.protocol, bits.tuple.dst_port, bits.tuple.src), (0xff, 0xffff, 0));
-        let (is_in, bits) = is_allowed(&acl, Direction::Ingress, &tcp([9, 9, 9, 9], 0x8000));
+        let (is_in, bits) = is_allowed(&acl, AclDirection::Ingress, &tcp([9, 9, 9, 9], 0x8000));
         assert!(!is_in);
         assert_eq!(bits.tuple.dst_port, 0xf000, "one flow for all ports that begin so");
-        assert!(is_allowed(&acl, Direction::Egress, &tcp([9, 9, 9, 9], 22)).0);
+        assert!(is_allowed(&acl, AclDirection::Egress, &tcp([9, 9, 9, 9], 22)).0);
     }
 
     #[test]
@@ -283,14 +283,14 @@ mod tests {
         let acl = rules(&[NOTHING]);
         let answer =
             ConnectionTuple { src_port: 67, dst_port: 68, protocol: PROTO_UDP, ..tcp([10, 0, 0, 2], 0) };
-        assert!(is_allowed(&acl, Direction::Ingress, &answer).0);
+        assert!(is_allowed(&acl, AclDirection::Ingress, &answer).0);
         let other = ConnectionTuple { dst_port: 69, ..answer };
-        assert!(!is_allowed(&acl, Direction::Ingress, &other).0);
+        assert!(!is_allowed(&acl, AclDirection::Ingress, &other).0);
         let tuple = &ConnectionTuple::default();
         for (kind, is_passing) in
-            [(PacketKind::Arp, true), (PacketKind::NeighbourDiscovery, true), (PacketKind::Other, false)]
+            [(PacketKind::Arp, true), (PacketKind::Discovery, true), (PacketKind::Other, false)]
         {
-            let attempt = Attempt { kind, direction: Direction::Ingress, tuple, remote_mac: 0, vid: 0 };
+            let attempt = Attempt { kind, direction: AclDirection::Ingress, tuple, remote_mac: 0, vid: 0 };
             let verdict = acl.evaluate(&attempt, &mut AttemptBits::default());
             assert_eq!(verdict.reason().is_none(), is_passing, "{kind:?}");
         }
@@ -299,9 +299,9 @@ mod tests {
     #[test]
     fn prefixes_are_told_apart_by_few_digits() {
         let acl = rules(&[r#""direction":"ingress","action":"deny","remote":"10.32.0.0/11""#]);
-        let (is_in, bits) = is_allowed(&acl, Direction::Ingress, &tcp([10, 33, 0, 1], 1));
+        let (is_in, bits) = is_allowed(&acl, AclDirection::Ingress, &tcp([10, 33, 0, 1], 1));
         assert_eq!((is_in, bits.tuple.src), (false, 0xfff0_0000));
-        let (is_in, bits) = is_allowed(&acl, Direction::Ingress, &tcp([192, 33, 0, 1], 1));
+        let (is_in, bits) = is_allowed(&acl, AclDirection::Ingress, &tcp([192, 33, 0, 1], 1));
         assert_eq!((is_in, bits.tuple.src), (true, 0xf000_0000));
     }
 

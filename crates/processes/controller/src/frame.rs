@@ -21,8 +21,10 @@ use crate::connection::Connection;
 /// The priority of a TCI. Bit 12 says that there is a tag.
 pub(crate) const TCI_PRIORITY: u16 = 0xe000;
 
-/// ICMPv6 types of neighbour discovery, the first and the last one (RFC 4861, 4).
-const ND_TYPES: (u8, u8) = (133, 137);
+/// ICMPv6 types of multicast listener and neighbour discovery, the first and the last one (RFC 2710, 3; RFC 4861, 4).
+const DISCOVERY_TYPES: (u8, u8) = (130, 137);
+/// That of MLDv2 reports (RFC 3810, 5.2).
+const MLD2_REPORT: u8 = 143;
 
 /// A packet, as far as a bridge looks at it, and rules of its ports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -119,19 +121,20 @@ impl Frame {
         match self.ether_type {
             ETHERTYPE_ARP => PacketKind::Arp,
             ETHERTYPE_IPV4 => PacketKind::Ipv4,
-            ETHERTYPE_IPV6 if self.is_neighbour_discovery(looked) => PacketKind::NeighbourDiscovery,
+            ETHERTYPE_IPV6 if self.is_discovery(looked) => PacketKind::Discovery,
             ETHERTYPE_IPV6 => PacketKind::Ipv6,
             _ => PacketKind::Other,
         }
     }
 
-    fn is_neighbour_discovery(&self, looked: &mut Looked) -> bool {
+    fn is_discovery(&self, looked: &mut Looked) -> bool {
         looked.protocol = u8::MAX;
         if self.protocol != PROTO_ICMPV6 {
             return false;
         }
         looked.icmpv6_type = u8::MAX;
-        (ND_TYPES.0..=ND_TYPES.1).contains(&self.icmpv6_type)
+        let (first, last) = DISCOVERY_TYPES;
+        (first..=last).contains(&self.icmpv6_type) || self.icmpv6_type == MLD2_REPORT
     }
 
     pub(crate) fn is_tagged(&self) -> bool {

@@ -12,7 +12,7 @@
 //! change, so does the mark. Then the packets of living connections are decided on again, by the direction and addresses with
 //! which the connection began.
 
-use lasthop_api::acl::Direction;
+use lasthop_api::acl::AclDirection;
 use lasthop_flow::{Action, Conntrack, Masked, ct_state};
 use lasthop_module_api::DropReason;
 use lasthop_wire::headers::ETHERTYPE_IPV4;
@@ -56,7 +56,7 @@ impl Stage {
 pub(crate) struct Gate<'a> {
     pub(crate) number: u32,
     pub(crate) acl: &'a PortAcl,
-    pub(crate) direction: Direction,
+    pub(crate) direction: AclDirection,
     pub(crate) vid: u16,
 }
 
@@ -73,12 +73,12 @@ pub(crate) enum Passage<'a> {
 impl<'a> Gate<'a> {
     /// The gate of a packet's sender, if that has rules.
     pub(crate) fn from_port(number: u32, port: &'a Port, vid: u16) -> Option<Self> {
-        Some(Self { number, acl: port.acl.as_deref()?, direction: Direction::Egress, vid })
+        Some(Self { number, acl: port.acl.as_deref()?, direction: AclDirection::Egress, vid })
     }
 
     /// The gate of a packet's receiver, if that has rules.
     pub(crate) fn to_port(number: u32, port: &'a Port, vid: u16) -> Option<Self> {
-        Some(Self { number, acl: port.acl.as_deref()?, direction: Direction::Ingress, vid })
+        Some(Self { number, acl: port.acl.as_deref()?, direction: AclDirection::Ingress, vid })
     }
 
     /// Decides about a packet that was not tracked here: IP has to be, unless it is neighbour discovery.
@@ -88,7 +88,7 @@ impl<'a> Gate<'a> {
             return Passage::Tracked([self.track(None), Action::Recirc(self.stage().recirc_id())]);
         }
         let mut tuple = ConnectionTuple { protocol: frame.protocol, ..ConnectionTuple::default() };
-        if kind == PacketKind::NeighbourDiscovery {
+        if kind == PacketKind::Discovery {
             tuple.src_port = frame.icmpv6_type.into();
         }
         let verdict = self.evaluate(kind, self.direction, &tuple, frame, looked).0;
@@ -129,24 +129,24 @@ impl<'a> Gate<'a> {
     fn evaluate(
         &self,
         kind: PacketKind,
-        direction: Direction,
+        direction: AclDirection,
         tuple: &ConnectionTuple,
         frame: &Frame,
         looked: &mut Looked,
     ) -> (AclVerdict<'a>, AttemptBits) {
-        let remote_mac = if self.direction == Direction::Ingress { frame.src } else { frame.dst };
+        let remote_mac = if self.direction == AclDirection::Ingress { frame.src } else { frame.dst };
         let attempt = Attempt { kind, direction, tuple, remote_mac, vid: self.vid };
         let mut bits = AttemptBits::default();
         let verdict = self.acl.evaluate(&attempt, &mut bits);
-        let seen = if self.direction == Direction::Ingress { &mut looked.src } else { &mut looked.dst };
+        let seen = if self.direction == AclDirection::Ingress { &mut looked.src } else { &mut looked.dst };
         *seen |= bits.remote_mac;
         (verdict, bits)
     }
 
     fn stage(&self) -> Stage {
         match self.direction {
-            Direction::Egress => Stage::FromPort,
-            Direction::Ingress => Stage::ToPort(self.number),
+            AclDirection::Egress => Stage::FromPort,
+            AclDirection::Ingress => Stage::ToPort(self.number),
         }
     }
 
@@ -162,9 +162,9 @@ impl<'a> Gate<'a> {
     }
 }
 
-fn opposite(direction: Direction) -> Direction {
+fn opposite(direction: AclDirection) -> AclDirection {
     match direction {
-        Direction::Ingress => Direction::Egress,
-        Direction::Egress => Direction::Ingress,
+        AclDirection::Ingress => AclDirection::Egress,
+        AclDirection::Egress => AclDirection::Ingress,
     }
 }

@@ -346,11 +346,12 @@ impl Process {
 fn update(controller: &mut Controller, old: Option<&ControlledSwitch>, switch: &ControlledSwitch) {
     let name = switch.name.as_str();
     controller.set_switch(&SwitchConfig { name: name.to_owned(), addresses_max: switch.addresses_max });
-    let old_ports = old.map(|old| old.ports.as_slice()).unwrap_or_default();
+    // Rules first: no port is served without its rules.
     let old_acl = old.map(|old| old.acl.as_slice()).unwrap_or_default();
     if switch.acl != old_acl {
         controller.set_acl(name, switch.acl.clone());
     }
+    let old_ports = old.map(|old| old.ports.as_slice()).unwrap_or_default();
     let old_fdb = old.map(|old| old.fdb.as_slice()).unwrap_or_default();
     let is_in =
         |port: &SwitchPort, ports: &[SwitchPort]| ports.iter().any(|other| other.vnic.name == port.vnic.name);

@@ -9,15 +9,15 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use lasthop_api::acl::AclRule;
 use lasthop_api::controller_orders::LINKS;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use lasthop_api::controller_orders::{ControlledSwitch, ControllerOrder, ControllerReport};
-use lasthop_api::modules::FLOW;
 use lasthop_api::orders::Order;
 use lasthop_api::report::FdbLine;
 use lasthop_api::settings::SwitchSettings;
-use lasthop_api::switches::{ControllerKind, SwitchSpec};
+use lasthop_api::switches::SwitchSpec;
 use lasthop_api::vnic::Name;
 use lasthop_children::{ChildRole, Reaper, RestartingChild};
 use lasthop_runtime::log::{say, say_of_others};
@@ -200,7 +200,10 @@ impl ControllerProcess {
             let is_own = |vnic: &Name| ports.iter().any(|port| port.vnic.name == *vnic);
             let fdb = switches.static_entries.iter().filter(|entry| is_own(&entry.vnic)).cloned().collect();
             let addresses_max = spec.table().unwrap_or(0);
-            ControlledSwitch { name: spec.name.clone(), addresses_max, ports, fdb }
+            let is_about_own =
+                |rule: &&AclRule| ports.iter().any(|port| rule.port.have(port.vnic.name.as_str()));
+            let acl = switches.acl.iter().filter(is_about_own).cloned().collect();
+            ControlledSwitch { name: spec.name.clone(), addresses_max, ports, fdb, acl }
         };
         // One that the switch process does not have yet has no datapath that could be asked for.
         let is_there = |spec: &&SwitchSpec| is_controlled(spec) && !switch.is_being_added(&spec.name);
@@ -353,5 +356,5 @@ impl ControllerProcess {
 
 /// Whether the embedded controller decides for a switch.
 pub(super) fn is_controlled(switch: &SwitchSpec) -> bool {
-    switch.module.as_str() == FLOW && switch.controller == ControllerKind::Embedded
+    switch.has_embedded_controller()
 }

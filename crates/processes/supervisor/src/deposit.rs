@@ -110,6 +110,7 @@ impl<'a> KeptState<'a> {
             },
             switches: self.switches.all.iter().filter(|switch| !switch.name.is_default()).cloned().collect(),
             fdb: self.switches.static_entries.clone(),
+            acl: self.switches.acl.clone(),
             datapaths: self.datapaths.told.clone(),
             flows: self.datapaths.flows.as_ref().map(|flows| contents.name(flows)).transpose()?,
             configured: self.configured.clone(),

@@ -30,6 +30,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod acl;
 mod capture;
 mod change;
 mod controller;
@@ -83,6 +84,7 @@ use std::time::Instant;
 
 use rustix::fs::Mode;
 
+use lasthop_api::acl::AclRule;
 use lasthop_api::device_patterns::DevicePatterns;
 use lasthop_api::fdb::StaticEntry;
 use lasthop_api::port::PortSpec;
@@ -141,6 +143,8 @@ pub struct RunSettings {
     pub ports: Vec<PortSpec>,
     /// Static entries.
     pub fdb: Vec<StaticEntry>,
+    /// Rules about connections.
+    pub acl: Vec<AclRule>,
 }
 
 /// Refuses a vnic that cannot be on this machine, with its socket in `dir` if it names none.
@@ -172,6 +176,7 @@ pub fn run(mut settings: RunSettings, manager: &mut Manager, inherited: Inherite
     }
     supervisor.out.store.adopt(inherited);
     supervisor.switches.all = settings.switches;
+    supervisor.switches.acl = settings.acl;
     for vnic in settings.vnics {
         supervisor.ports.open_vnic(vnic, &supervisor.switches, &mut supervisor.out)?;
     }

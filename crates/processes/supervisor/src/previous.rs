@@ -101,13 +101,14 @@ impl PreviousState {
             vnics: vnics.map(|port| port.spec.clone().without_default_socket(dir)).collect(),
             ports: self.ports.values().filter_map(|port| port.device.clone()).collect(),
             fdb: self.head.fdb.clone(),
+            acl: self.head.acl.clone(),
             ..ConfigReport::default()
         }
     }
 
     /// Adds to `settings` the ports and switches that were added by hand and fit to them.
     fn add_by_hand(&self, settings: &mut RunSettings) {
-        let ConfiguredNames { switches, ports, fdb } = &self.head.configured;
+        let ConfiguredNames { switches, ports, fdb, acl } = &self.head.configured;
         for switch in self.head.switches.iter().filter(|switch| !switches.contains(&switch.name)) {
             settings.switches.push(switch.clone());
             if switches::check_all(&settings.switches).is_err() {
@@ -127,6 +128,12 @@ impl PreviousState {
                 settings.fdb.push(entry.clone());
             }
         }
+        // Their order counts, so lists are not merged: the one that was changed last is taken, and the file's if both were.
+        if self.head.acl != *acl && settings.acl == *acl {
+            settings.acl.clone_from(&self.head.acl);
+        } else if self.head.acl != settings.acl {
+            say!("the rules of the file are new: they replace those that were there");
+        }
     }
 }
 
@@ -139,6 +146,7 @@ impl RunSettings {
             switches: switches.map(|switch| switch.name.clone()).collect(),
             ports: vnics.chain(self.ports.iter().map(|port| port.name.clone())).collect(),
             fdb: self.fdb.clone(),
+            acl: self.acl.clone(),
         }
     }
 
@@ -165,6 +173,7 @@ impl RunSettings {
             vnics: vnics.collect(),
             ports: self.ports.clone(),
             fdb: self.fdb.clone(),
+            acl: self.acl.clone(),
             ..ConfigReport::default()
         }
     }
@@ -368,6 +377,7 @@ mod tests {
             vnics: vnics.iter().map(|vnic| vnic.parse().expect("a vnic")).collect(),
             ports: Vec::new(),
             fdb: Vec::new(),
+            acl: Vec::new(),
         };
         let record = |vnic: &str| PortRecord {
             spec: vnic.parse().expect("a vnic"),
@@ -388,6 +398,7 @@ mod tests {
             control: None,
             switches: vec!["red".parse().expect("a switch")],
             fdb: Vec::new(),
+            acl: Vec::new(),
             datapaths: None,
             flows: None,
             configured: before.configured(),

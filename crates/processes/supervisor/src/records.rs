@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use lasthop_api::acl::AclRule;
 use lasthop_api::fdb::StaticEntry;
 use lasthop_api::port::PortSpec;
 use lasthop_api::switches::{SwitchName, SwitchSpec};
@@ -28,6 +29,8 @@ pub(super) struct HeadRecord {
     /// Those beside the default one.
     pub(super) switches: Vec<SwitchSpec>,
     pub(super) fdb: Vec<StaticEntry>,
+    #[serde(default)]
+    pub(super) acl: Vec<AclRule>,
     /// The last report of a switch process about datapaths.
     #[serde(default)]
     pub(super) datapaths: Option<Value>,
@@ -51,6 +54,8 @@ pub(super) struct ConfiguredNames {
     pub(super) switches: Vec<SwitchName>,
     pub(super) ports: Vec<Name>,
     pub(super) fdb: Vec<StaticEntry>,
+    #[serde(default)]
+    pub(super) acl: Vec<AclRule>,
 }
 
 /// One port.

@@ -47,6 +47,10 @@ const METHODS: &[&str] = &[
     "fdb.add",
     "fdb.del",
     "fdb.flush",
+    "acl.list",
+    "acl.add",
+    "acl.del",
+    "acl.set",
     "stats",
     "capture",
     "profile",
@@ -149,15 +153,15 @@ impl Supervisor {
                 self.ask(Question::Ports { name: Some(name) }, asker)
             }
             "vlan.show" => rpc::params(params).and_then(|Nothing {}| self.reports().vlan_show().map(Some)),
-            "fdb.add" => {
-                self.switches.add_entry(rpc::params(params)?, asker, &self.ports.table, &mut self.out)
+            "fdb.add" | "fdb.del" | "fdb.flush" | "fdb.show" => self.call_fdb(method, params, asker),
+            "acl.list" => {
+                let Nothing {} = rpc::params(params)?;
+                to_json(&self.switches.acl_report(&self.ports.table)).map(Some)
             }
-            "fdb.del" => {
-                self.switches.delete_entry(rpc::params(params)?, asker, &self.ports.table, &mut self.out)
+            "acl.add" | "acl.del" | "acl.set" => {
+                self.switches.change_rules(method, params, &self.ports.table, &mut self.out.store).map(Some)
             }
-            "fdb.flush" => self.ask(self.ports.table.flush(rpc::params(params)?)?, asker),
             "upgrade" => self.upgrade(rpc::params(params)?, asker).map(|()| None),
-            "fdb.show" => self.ask(self.switches.fdb_question(rpc::params(params)?)?, asker),
             "stats" => {
                 let name = self.ports.table.checked(rpc::params::<MaybeNamed>(params)?.name)?;
                 self.ask(Question::Stats { name }, asker)
@@ -177,6 +181,16 @@ impl Supervisor {
             "config.show" => rpc::params(params).and_then(|Nothing {}| self.reports().config().map(Some)),
             "version" => rpc::params(params).and_then(|Nothing {}| self.reports().version().map(Some)),
             _ => Err(no_such_method(method)),
+        }
+    }
+
+    fn call_fdb(&mut self, method: &str, params: Value, asker: &Asker) -> Result<Option<Value>, Fault> {
+        let (switches, ports) = (&self.switches, &self.ports.table);
+        match method {
+            "fdb.add" => switches.add_entry(rpc::params(params)?, asker, ports, &mut self.out),
+            "fdb.del" => switches.delete_entry(rpc::params(params)?, asker, ports, &mut self.out),
+            "fdb.flush" => self.ask(ports.flush(rpc::params(params)?)?, asker),
+            _ => self.ask(switches.fdb_question(rpc::params(params)?)?, asker),
         }
     }
 
@@ -250,7 +264,8 @@ impl Reports<'_> {
             .collect();
         ports.sort_by(|one, other| one.name.cmp(&other.name));
         let switches = self.switches.all.iter().filter(|switch| !switch.name.is_default()).cloned().collect();
-        to_json(&ConfigReport { settings, switches, vnics, ports, fdb: self.switches.static_entries.clone() })
+        let (fdb, acl) = (self.switches.static_entries.clone(), self.switches.acl.clone());
+        to_json(&ConfigReport { settings, switches, vnics, ports, fdb, acl })
     }
 
     pub(super) fn version(&self) -> Result<Value, Fault> {

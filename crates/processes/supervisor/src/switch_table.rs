@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use lasthop_api::acl::{self, AclRule};
 use lasthop_api::fdb::StaticEntry;
 use lasthop_api::orders::Order;
 use lasthop_api::switches::{self, SwitchName, SwitchSpec};
@@ -20,12 +21,14 @@ pub(super) struct SwitchTable {
     /// The default one first.
     pub(super) all: Vec<SwitchSpec>,
     pub(super) static_entries: Vec<StaticEntry>,
+    /// Rules about connections, in their order.
+    pub(super) acl: Vec<AclRule>,
 }
 
 impl SwitchTable {
     /// These switches, without entries.
     pub(super) fn new(all: Vec<SwitchSpec>) -> Self {
-        Self { all, static_entries: Vec::new() }
+        Self { all, static_entries: Vec::new(), acl: Vec::new() }
     }
 
     /// The switch has entered an address.
@@ -114,10 +117,11 @@ impl SwitchTable {
         result.map(|()| Value::Bool(true))
     }
 
-    /// Refuses a vnic of a switch that there is not.
+    /// Refuses a vnic of a switch that there is not, or that does not keep the rules about the vnic.
     pub(super) fn check_switch_of(&self, spec: &VnicSpec) -> Result<(), Fault> {
         let remedy = format!("make it with: lasthop switch add {}", spec.switch);
-        switches::find(&self.all, spec.switch.as_str(), &remedy).map(drop)
+        switches::find(&self.all, spec.switch.as_str(), &remedy)?;
+        acl::check_switch_of(&self.acl, &self.all, (spec.name.as_str(), &spec.switch))
     }
 
     pub(super) fn has_outside_controller(&self, vnic: &VnicSpec) -> bool {

@@ -112,6 +112,7 @@ impl Supervisor {
         asker: &Asker,
     ) -> Result<Option<Value>, Fault> {
         let (spec, is_other) = self.switches.changed(change)?;
+        self.switches.check_rules_with(&spec, &self.ports.table)?;
         if !is_other {
             return to_json(&self.reports().describe_switch(&spec, &[])).map(Some);
         }

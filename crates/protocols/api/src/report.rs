@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use lasthop_module_api::{Mac, PortVlans, Vid, VlanSet};
 use serde::{Deserialize, Serialize};
 
+use crate::acl::AclRule;
 use crate::fdb::StaticEntry;
 use crate::port::PortSpec;
 use crate::sched::PolicyCounts;
@@ -525,6 +526,25 @@ pub struct ConfigReport {
     /// Static entries of the forwarding tables.
     #[serde(default)]
     pub fdb: Vec<StaticEntry>,
+    /// Rules about connections, in their order.
+    #[serde(default)]
+    pub acl: Vec<AclRule>,
+}
+
+/// Rules about connections.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AclReport {
+    /// In their order.
+    pub rules: Vec<AclLine>,
+}
+
+/// A rule, and the ports that it is about.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AclLine {
+    #[serde(flatten)]
+    pub rule: AclRule,
+    /// Ports that there are, by name.
+    pub ports: Vec<String>,
 }
 
 /// Which program is running.

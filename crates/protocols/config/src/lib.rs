@@ -29,6 +29,11 @@
 //! [[fdb]]
 //! mac = "02:00:00:00:00:02"
 //! vnic = "vm1"
+//!
+//! [[acl]]
+//! port = "vm1"
+//! direction = "ingress"
+//! action = "deny"
 //! ```
 
 #![forbid(unsafe_code)]
@@ -48,6 +53,7 @@ use std::path::Path;
 use serde::Deserialize;
 use toml::Spanned;
 
+use lasthop_api::acl::{self, AclRule};
 use lasthop_api::cpus::CpuList;
 use lasthop_api::device_patterns::DevicePatterns;
 use lasthop_api::fdb::StaticEntry;
@@ -56,7 +62,7 @@ use lasthop_api::modules::{FdbEntries, ModuleName};
 use lasthop_api::port::PortSpec;
 use lasthop_api::sched::ViewMode;
 use lasthop_api::settings::Settings;
-use lasthop_api::switches::{ControllerKind, FailMode, SwitchSpec};
+use lasthop_api::switches::{ControllerKind, FailMode, SwitchName, SwitchSpec};
 use lasthop_api::upcalls::UpcallBounds;
 use lasthop_api::vnic::VnicSpec;
 use lasthop_api::workers::Workers;
@@ -79,6 +85,8 @@ pub struct Config {
     pub ports: Vec<PortSpec>,
     /// Static entries of the forwarding table.
     pub fdb: Vec<StaticEntry>,
+    /// Rules about connections, in their order.
+    pub acl: Vec<AclRule>,
 }
 
 impl Config {
@@ -88,6 +96,24 @@ impl Config {
         let Settings { fdb_entries, controller, fail_mode, .. } = self.settings;
         let default = SwitchSpec::default_of(module, fdb_entries, controller, fail_mode);
         std::iter::once(default).chain(self.switches.iter().cloned()).collect()
+    }
+
+    /// The same, with the fail mode of switches that have ports with rules: they do not forward while their controller is away, unless the
+    /// file says so, and then the rules are refused.
+    fn secured(mut self) -> Self {
+        let (switches, vnics) = (self.all_switches(), self.all_vnics());
+        let keeps_rules = |name: &SwitchName| {
+            switches.iter().any(|switch| switch.name == *name && switch.has_embedded_controller())
+        };
+        let has_rules = |vnic: &&VnicSpec| self.acl.iter().any(|rule| rule.port.have(vnic.name.as_str()));
+        for vnic in vnics.iter().filter(has_rules).filter(|vnic| keeps_rules(&vnic.switch)) {
+            let fail_mode = match self.switches.iter_mut().find(|switch| switch.name == vnic.switch) {
+                Some(switch) => &mut switch.fail_mode,
+                None => &mut self.settings.fail_mode,
+            };
+            fail_mode.get_or_insert(FailMode::Secure);
+        }
+        self
     }
 
     /// All that is a vnic to the switch: device ports, too.
@@ -126,6 +152,8 @@ struct File {
     port: Vec<Spanned<PortSpec>>,
     #[serde(default)]
     fdb: Vec<StaticEntry>,
+    #[serde(default)]
+    acl: Vec<Spanned<AclRule>>,
 }
 
 /// Reads the file at `path`. Relative socket paths in it start at its directory.
@@ -185,7 +213,19 @@ fn parse(text: &str) -> Result<Config, Mistake> {
         datapath_devices: file.datapath_devices,
         scheduler_view: file.scheduler_view,
     };
-    Ok(Config { settings, switches, vnics, ports, fdb: file.fdb })
+    let acl = checked_rules(text, file.acl)?;
+    Ok(Config { settings, switches, vnics, ports, fdb: file.fdb, acl }.secured())
+}
+
+/// The rules, or the first one that is wrong.
+fn checked_rules(text: &str, given: Vec<Spanned<AclRule>>) -> Result<Vec<AclRule>, Mistake> {
+    let lines: Vec<usize> = given.iter().map(|rule| line_of(text, rule.span().start)).collect();
+    let mut rules: Vec<AclRule> = given.into_iter().map(Spanned::into_inner).collect();
+    acl::name_all(&mut rules);
+    for (count, line) in (1..).zip(lines) {
+        acl::check_rules(&rules[..count]).map_err(|fault| Mistake::new(line..=line, fault.message))?;
+    }
+    Ok(rules)
 }
 
 /// The device ports, or the first one that cannot be beside the others and the vnics.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::Value;
 
+use lasthop_api::acl::AclRule;
 use lasthop_api::fdb::StaticEntry;
 use lasthop_api::modules::ModuleName;
 use lasthop_api::port::PortSpec;
@@ -49,6 +50,9 @@ pub enum Step {
     Forget { entry: StaticEntry },
     /// A static entry comes.
     Enter { entry: StaticEntry },
+    /// The rules about connections are others.
+    #[serde(rename = "set_acl")]
+    SetAcl { rules: Vec<AclRule>, from: Vec<AclRule> },
     /// A setting of the switch is another, which takes a restart.
     Restart { key: String, from: Value, to: Value },
 }
@@ -92,7 +96,9 @@ impl Plan {
         let entries: Vec<Step> = obsolete.chain(missing).collect();
         let default = default_switch(&running.settings, &wanted.settings);
         let settings = restarts(running, wanted).chain(default).chain(switches(running, wanted));
-        Self { steps: settings.chain(vnics).chain(entries).collect() }
+        let rules = (running.acl != wanted.acl)
+            .then(|| Step::SetAcl { rules: wanted.acl.clone(), from: running.acl.clone() });
+        Self { steps: settings.chain(vnics).chain(entries).chain(rules).collect() }
     }
 
     /// Whether the switch is as it is wanted.

@@ -1,6 +1,7 @@
 //! The steps that bring the switch in line with a file, planned or done.
 
 use crate::plan::{Plan, Step};
+use lasthop_api::acl::AclRule;
 use lasthop_api::fdb::StaticEntry;
 use lasthop_api::vnic::change::{Change, When, value_text};
 
@@ -34,10 +35,20 @@ fn step(step: &Step) -> String {
             .collect(),
         Step::Forget { entry } => format!("- fdb {}\n", entry_text(entry)),
         Step::Enter { entry } => format!("+ fdb {}\n", entry_text(entry)),
+        Step::SetAcl { rules, from } => acl_lines(rules, from),
         Step::Restart { key, from, to } => {
             format!("! {key}: {} -> {} (takes a restart of the switch)\n", value_text(from), value_text(to))
         }
     }
+}
+
+/// The rules that go and come; if these are the same ones, their order is another.
+fn acl_lines(rules: &[AclRule], from: &[AclRule]) -> String {
+    let line = |sign: char, rule: &AclRule| format!("{sign} acl {}: {}\n", rule.name, rule.text());
+    let gone = from.iter().filter(|rule| !rules.contains(rule)).map(|rule| line('-', rule));
+    let new = rules.iter().filter(|rule| !from.contains(rule)).map(|rule| line('+', rule));
+    let lines: String = gone.chain(new).collect();
+    if lines.is_empty() { "~ acl: the rules in another order\n".to_owned() } else { lines }
 }
 
 fn entry_text(entry: &StaticEntry) -> String {
@@ -67,7 +78,11 @@ pub fn sum(plan: &Plan) -> String {
     let changed = count(|step| {
         matches!(
             step,
-            Step::Change { .. } | Step::SetSwitch { .. } | Step::Anew { .. } | Step::AnewPort { .. }
+            Step::SetAcl { .. }
+                | Step::Change { .. }
+                | Step::SetSwitch { .. }
+                | Step::Anew { .. }
+                | Step::AnewPort { .. }
         )
     });
     format!("{added} added, {removed} removed, {changed} changed")

@@ -49,6 +49,20 @@ mod tests {
         format!("[[fdb]]\n{mac}{vnic}{key} = {value}\n")
     }
 
+    /// Of TCP or ICMP for keys that are of these.
+    fn in_acl(key: &str, value: &str) -> String {
+        let protocol = match key {
+            "sport" | "dport" => "protocol = \"tcp\"\n",
+            "icmp-type" => "protocol = \"icmp\"\n",
+            "icmp-code" => "protocol = \"icmp\"\nicmp-type = 3\n",
+            _ => "",
+        };
+        let required = [("port", "a"), ("direction", "egress"), ("action", "deny")];
+        let others = required.iter().filter(|(other, _)| *other != key);
+        let others: String = others.map(|(other, value)| format!("{other} = \"{value}\"\n")).collect();
+        format!("[[acl]]\n{others}{protocol}{key} = {value}\n")
+    }
+
     fn properties(object: &Value) -> &Map<String, Value> {
         assert_eq!(object["additionalProperties"], false, "unknown keys are errors");
         object["properties"].as_object().expect("properties")
@@ -93,7 +107,7 @@ mod tests {
         let schema = schema();
         for (key, property) in properties(&schema)
             .iter()
-            .filter(|(key, _)| !matches!(key.as_str(), "switch" | "vnic" | "port" | "fdb"))
+            .filter(|(key, _)| !matches!(key.as_str(), "switch" | "vnic" | "port" | "fdb" | "acl"))
         {
             check(at_top, key, property);
         }
@@ -108,6 +122,9 @@ mod tests {
         }
         for (key, property) in properties(&schema["$defs"]["fdb"]) {
             check(in_fdb, key, property);
+        }
+        for (key, property) in properties(&schema["$defs"]["acl"]) {
+            check(in_acl, key, property);
         }
     }
 
@@ -164,6 +181,9 @@ mod tests {
             sorted(switch.keys()),
             sorted(&known.map(|key| key.replace('_', "-")).collect::<Vec<_>>())
         );
+        let rule = in_acl("zzzzzz", "1");
+        let known: Vec<String> = known_keys(&rule).into_iter().map(|key| key.replace('_', "-")).collect();
+        assert_eq!(sorted(properties(&schema["$defs"]["acl"]).keys()), sorted(&known));
         for (kind, keys) in [("vnic", VnicSpec::KEYS), ("port", PortSpec::KEYS)] {
             let in_schema = properties(&schema["$defs"][kind]);
             let keys: Vec<String> = keys.iter().chain(&["name"]).map(|key| (*key).to_owned()).collect();

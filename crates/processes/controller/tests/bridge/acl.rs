@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use etherparse::PacketBuilder;
-use lasthop_api::acl::{AclAction, AclProtocol, AclRule, Direction};
+use lasthop_api::acl::{AclAction, AclDirection, AclProtocol, AclRule};
 use lasthop_controller::{Controller, SwitchConfig};
 use lasthop_module_api::{DropReason, PortId, PortPolicy, PortSettings, PortVlans, Vid};
 use proptest::prelude::*;
@@ -251,15 +251,18 @@ fn flows_and_connections_outlive_the_controller() {
     assert_eq!(https.is_open(&mut rig), [false, false]);
 }
 
+/// The port, and the fate of its connections with another one, to a UDP port: all, where these are left out.
+type ModelRule = (u16, AclDirection, AclAction, Option<u16>, Option<u16>);
+
 /// UDP between three ports, under rules that change: one after the other, as rules say it.
 #[derive(Clone, Debug)]
 enum Step {
     Send { from: u16, to: u16, ports: (u16, u16) },
-    Rules(Vec<(u16, Direction, AclAction, Option<u16>, Option<u16>)>),
+    Rules(Vec<ModelRule>),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let side = prop_oneof![Just(Direction::Ingress), Just(Direction::Egress)];
+    let side = prop_oneof![Just(AclDirection::Ingress), Just(AclDirection::Egress)];
     let action = prop_oneof![Just(AclAction::Allow), Just(AclAction::Deny)];
     let rule = (1_u16..=3, side, action, prop::option::of(1_u16..=3), prop::option::of(1000_u16..1003));
     let ends = (1_u16..=3, 1_u16..=3, (1000_u16..1003, 1000_u16..1003));
@@ -277,7 +280,7 @@ type Ends = ((u16, u16), (u16, u16));
 /// The rules as one would write them down: connections by port, in the direction in which each began.
 #[derive(Default)]
 struct Model {
-    rules: Vec<(u16, Direction, AclAction, Option<u16>, Option<u16>)>,
+    rules: Vec<ModelRule>,
     known: HashMap<u16, Vec<Ends>>,
 }
 
@@ -289,8 +292,8 @@ impl Model {
         let known = self.known.entry(port).or_default();
         let began = known.iter().copied().find(|ends| *ends == (from, to) || *ends == (to, from));
         let (from, to) = began.unwrap_or((from, to));
-        let direction = if from.0 == port { Direction::Egress } else { Direction::Ingress };
-        let remote = if direction == Direction::Egress { to.0 } else { from.0 };
+        let direction = if from.0 == port { AclDirection::Egress } else { AclDirection::Ingress };
+        let remote = if direction == AclDirection::Egress { to.0 } else { from.0 };
         let deciding = self.rules.iter().find(|(of, side, _, peer, dport)| {
             (*of, *side) == (port, direction)
                 && peer.is_none_or(|peer| peer == remote)
@@ -304,16 +307,21 @@ impl Model {
     }
 }
 
-fn acl_of(rules: &[(u16, Direction, AclAction, Option<u16>, Option<u16>)]) -> Vec<AclRule> {
-    let one =
-        |(port, direction, action, peer, dport): &(u16, Direction, AclAction, Option<u16>, Option<u16>)| {
-            AclRule {
-                protocol: Some(AclProtocol::Ip(17)).filter(|_| dport.is_some()),
-                remote: peer.map(|peer| format!("10.0.0.{peer}/32").parse().expect("a prefix")),
-                dport: dport.map(|port| port.to_string().parse().expect("a port")),
-                ..rule(&format!(r#""port":"p{port}","direction":"{direction}","action":"{action}""#))
-            }
-        };
+fn acl_of(rules: &[ModelRule]) -> Vec<AclRule> {
+    let one = |(port, direction, action, peer, dport): &(
+        u16,
+        AclDirection,
+        AclAction,
+        Option<u16>,
+        Option<u16>,
+    )| {
+        AclRule {
+            protocol: Some(AclProtocol::Ip(17)).filter(|_| dport.is_some()),
+            remote: peer.map(|peer| format!("10.0.0.{peer}/32").parse().expect("a prefix")),
+            dport: dport.map(|port| port.to_string().parse().expect("a port")),
+            ..rule(&format!(r#""port":"p{port}","direction":"{direction}","action":"{action}""#))
+        }
+    };
     rules.iter().map(one).collect()
 }
 

@@ -7,6 +7,7 @@ mod port_range;
 
 pub use port_range::{PortRange, PortRanges};
 
+use std::collections::HashSet;
 use std::fmt;
 use std::str::FromStr;
 
@@ -16,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::device_patterns::is_like;
 use crate::names;
+use crate::switches::{SwitchName, SwitchSpec};
 use crate::vnic::{mac_text, vid_number};
 use lasthop_runtime::fault::{Fault, Kind};
 
@@ -28,11 +30,12 @@ const PATTERNS_MAX: usize = 64;
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AclRule {
-    /// Unique; by it a rule is deleted, and named in counters and the log.
+    /// Unique; by it a rule is deleted, and named in the log. One that is not given is made of the rule's position.
+    #[serde(default = "RuleName::none")]
     pub name: RuleName,
     /// The ports that it protects, by name; `*` is any part of a name.
     pub port: PortPatterns,
-    pub direction: Direction,
+    pub direction: AclDirection,
     pub action: AclAction,
     /// Without one it applies to all packets but ARP, neighbour discovery and answers of DHCP servers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -66,7 +69,7 @@ pub struct AclRule {
 /// The direction in which a connection begins, as the guest sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub enum Direction {
+pub enum AclDirection {
     /// To the port.
     Ingress,
     /// From the port.
@@ -83,7 +86,7 @@ pub enum AclAction {
     Deny,
 }
 
-impl fmt::Display for Direction {
+impl fmt::Display for AclDirection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Ingress => "ingress",
@@ -174,6 +177,22 @@ pub struct RuleName(String);
 impl RuleName {
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    fn none() -> Self {
+        Self(String::new())
+    }
+}
+
+/// Gives names to rules that have none: `rule-3` is the third one, unless another one has that name.
+pub fn name_all(rules: &mut [AclRule]) {
+    let mut taken: HashSet<RuleName> = rules.iter().map(|rule| rule.name.clone()).collect();
+    for (index, rule) in rules.iter_mut().enumerate().filter(|(_, rule)| rule.name.0.is_empty()) {
+        let numbers = index + 1..;
+        let free =
+            numbers.map(|number| RuleName(format!("rule-{number}"))).find(|name| !taken.contains(name));
+        rule.name = free.unwrap_or_else(RuleName::none);
+        taken.insert(rule.name.clone());
     }
 }
 
@@ -293,9 +312,14 @@ impl AclRule {
         Err(Fault::params(format!("rule \"{name}\": {why}")))
     }
 
-    /// The rule as one line: the keys that are given, as on the command line.
+    /// The rule as one line.
     pub fn text(&self) -> String {
-        let mut words = vec![self.port.to_string(), self.direction.to_string(), self.action.to_string()];
+        format!("{} {} {} {}", self.port, self.direction, self.action, self.connections_text())
+    }
+
+    /// The connections that it is about: keys that are given, as on the command line.
+    pub fn connections_text(&self) -> String {
+        let mut words = Vec::new();
         let mut say = |key: &str, value: Option<String>| {
             words.extend(value.map(|value| format!("{key} {value}")));
         };
@@ -308,8 +332,8 @@ impl AclRule {
         say("icmp-code", self.icmp_code.map(|number| number.to_string()));
         say("remote-mac", self.remote_mac.map(|mac| mac.to_string()));
         say("vlan", self.vlan.map(|vid| vid.to_string()));
-        words.extend(self.log.then(|| "log".to_owned()));
-        words.join(" ")
+        let all = if words.is_empty() { "all".to_owned() } else { words.join(" ") };
+        if self.log { all + ", log" } else { all }
     }
 }
 
@@ -322,7 +346,7 @@ pub fn check_rules(rules: &[AclRule]) -> Result<(), Fault> {
         );
         return Err(Fault::new(Kind::Limit, why));
     }
-    let mut names = std::collections::HashSet::new();
+    let mut names = HashSet::new();
     for rule in rules {
         rule.check()?;
         if !names.insert(&rule.name) {
@@ -333,6 +357,32 @@ pub fn check_rules(rules: &[AclRule]) -> Result<(), Fault> {
         }
     }
     Ok(())
+}
+
+/// Refuses rules about a port (its name, its switch's name) of a switch that does not keep them.
+pub fn check_switch_of(
+    rules: &[AclRule],
+    switches: &[SwitchSpec],
+    port: (&str, &SwitchName),
+) -> Result<(), Fault> {
+    let (name, switch_name) = port;
+    let Some(rule) = rules.iter().find(|rule| rule.port.have(name)) else { return Ok(()) };
+    let Some(switch) = switches.iter().find(|switch| switch.name == *switch_name) else { return Ok(()) };
+    let (rule, switch_name) = (&rule.name, &switch.name);
+    let why = if !switch.has_embedded_controller() {
+        format!(
+            "port \"{name}\" is in switch \"{switch_name}\", and only the embedded controller of module flow knows rules; \
+             leave the port out of rule \"{rule}\""
+        )
+    } else if switch.stands_alone() {
+        format!(
+            "port \"{name}\" is in switch \"{switch_name}\", which forwards without rules while its controller is away; \
+             for rule \"{rule}\", first: lasthop switch set {switch_name} fail-mode=secure"
+        )
+    } else {
+        return Ok(());
+    };
+    Err(Fault::refused(why))
 }
 
 #[cfg(test)]

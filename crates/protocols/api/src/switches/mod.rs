@@ -115,6 +115,11 @@ impl SwitchSpec {
         self.module.as_str() == FLOW && self.controller == ControllerKind::External
     }
 
+    /// Whether the supervisor's own controller decides for it.
+    pub fn has_embedded_controller(&self) -> bool {
+        self.module.as_str() == FLOW && self.controller == ControllerKind::Embedded
+    }
+
     /// Refuses keys that do not go together.
     pub fn check(&self) -> Result<(), Fault> {
         if self.fdb_entries.is_some() && self.table().is_none() {

@@ -7,11 +7,12 @@ use serde_json::{Value, json};
 
 use crate::output::{print, print_json};
 use crate::show;
+use lasthop_api::acl;
 use lasthop_api::fdb::{check_count, check_vnic_of};
 use lasthop_api::report::ConfigReport;
 use lasthop_api::switches::SwitchChange;
 use lasthop_api::vnic::change::Change;
-use lasthop_api::vnic::{Name, check_members};
+use lasthop_api::vnic::{Name, VnicSpec, check_members};
 use lasthop_api::{rundir, switches};
 use lasthop_config::plan::{Plan, Step};
 use lasthop_config::plan_text;
@@ -76,6 +77,13 @@ fn wrong_entries(config: &Config) -> Vec<Fault> {
     }
 }
 
+/// Faults of the file's rules: ports of switches that do not keep them.
+fn wrong_rules(config: &Config) -> Vec<Fault> {
+    let (all, vnics) = (config.all_switches(), config.all_vnics());
+    let check = |vnic: &VnicSpec| acl::check_switch_of(&config.acl, &all, (vnic.name.as_str(), &vnic.switch));
+    vnics.iter().filter_map(|vnic| check(vnic).err()).collect()
+}
+
 /// Faults on this machine, or of all of the file.
 fn beyond_the_file(config: &Config, dir: &Path) -> Vec<Mistake> {
     let cpus = config.settings.cpus.as_ref().and_then(|cpus| cpus.check().err());
@@ -86,6 +94,7 @@ fn beyond_the_file(config: &Config, dir: &Path) -> Vec<Mistake> {
     let group = lasthop_supervisor::check_control_group(config.settings.control_group.as_deref()).err();
     let all =
         cpus.into_iter().chain(group).chain(wrong_switches(config)).chain(vnics).chain(wrong_entries(config));
+    let all = all.chain(wrong_rules(config));
     all.map(|fault| Mistake::of_machine(fault.message)).collect()
 }
 
@@ -93,7 +102,8 @@ impl ApiRequest {
     /// Brings the switch in line with the file, or only says how.
     pub(super) fn apply(&self, file: &Path, is_dry: bool) -> Result<ExitCode, Fault> {
         let config = lasthop_config::read(file)?;
-        wrong_switches(&config).into_iter().chain(wrong_entries(&config)).next().map_or(Ok(()), Err)?;
+        let wrong = wrong_switches(&config).into_iter().chain(wrong_entries(&config));
+        wrong.chain(wrong_rules(&config)).next().map_or(Ok(()), Err)?;
         let running: ConfigReport = ask(&self.dir, "config.show", &json!({}))?;
         let plan = Plan::new(&running, &wanted(config, &self.dir));
         if self.json {
@@ -155,8 +165,10 @@ impl ApiRequest {
             }
         }
         for step in &plan.steps {
-            if let Step::Enter { entry } = step {
-                self.order("fdb.add", &json!(entry))?;
+            match step {
+                Step::Enter { entry } => self.order("fdb.add", &json!(entry))?,
+                Step::SetAcl { rules, .. } => self.order("acl.set", &json!({"rules": rules}))?,
+                _ => {}
             }
         }
         Ok(())
@@ -196,6 +208,7 @@ fn wanted(config: Config, dir: &Path) -> ConfigReport {
         vnics,
         ports: config.ports,
         fdb: config.fdb,
+        acl: config.acl,
     }
 }
 

@@ -1,5 +1,6 @@
 //! The command line: its words, and which of the binary's roles they ask for.
 
+mod acl;
 mod apply;
 mod ask;
 mod bench;
@@ -99,6 +100,9 @@ enum Command {
     /// Show and change the forwarding tables
     #[command(subcommand)]
     Fdb(FdbCommand),
+    /// Show and change the rules about who may talk to whom
+    #[command(subcommand)]
+    Acl(acl::AclCommand),
     /// Show the flows of switches with the module "flow"
     #[command(subcommand)]
     Flow(flow::FlowCommand),
@@ -460,6 +464,7 @@ fn with_directory(command: Command, dir: Option<&Path>, json: bool) -> Result<Ex
         Command::Sched(command) => question.sched(command),
         Command::Config(ConfigCommand::Show) => question.config(),
         Command::Fdb(command) => question.fdb(command),
+        Command::Acl(command) => question.acl(command),
         Command::Flow(command) => question.flow(command),
         Command::Conntrack(command) => question.conntrack(command),
         Command::Ovs(command) => question.ovs(command),

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use lasthop_api::acl;
 use lasthop_api::fdb::check_entries;
 use lasthop_api::port::{self, PortSpec};
 use lasthop_api::settings::SwitchSettings;
@@ -82,7 +83,7 @@ fn told(dir: &Path, args: &RunArgs) -> Result<RunSettings, Fault> {
     let RunArgs { settings: asked, switches, vnics, uplinks, host_ports, .. } = args.clone();
     let vnics = vnics.into_iter().map(|vnic| vnic.based_at(&here)).collect();
     let ports = uplinks.into_iter().chain(host_ports).collect();
-    let flags = Config { settings: asked, switches, vnics, ports, fdb: Vec::new() };
+    let flags = Config { settings: asked, switches, vnics, ports, ..Config::default() };
     settings(dir.to_path_buf(), file, flags)
 }
 
@@ -102,7 +103,10 @@ fn settings(dir: PathBuf, file: Config, flags: Config) -> Result<RunSettings, Fa
     (1..ports.len()).try_for_each(|at| port::check_beside(&ports[at], &ports[..at]))?;
     check_members(&switches, &all)?;
     check_entries(&file.fdb, &all)?;
-    let fdb = file.fdb;
+    for vnic in &all {
+        acl::check_switch_of(&file.acl, &switches, (vnic.name.as_str(), &vnic.switch))?;
+    }
+    let (fdb, acl) = (file.fdb, file.acl);
     Ok(RunSettings {
         dir,
         control_group,
@@ -113,6 +117,7 @@ fn settings(dir: PathBuf, file: Config, flags: Config) -> Result<RunSettings, Fa
         vnics,
         ports,
         fdb,
+        acl,
     })
 }
 

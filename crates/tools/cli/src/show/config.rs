@@ -29,7 +29,11 @@ pub(crate) fn config(config: &ConfigReport) -> String {
         Ok(Value::Object(entry)) => format!("\n[[fdb]]\n{}", lines(&entry)),
         _ => String::new(),
     });
-    settings + &switches.chain(vnics).chain(ports).chain(entries).collect::<String>()
+    let rules = config.acl.iter().map(|rule| match serde_json::to_value(rule) {
+        Ok(Value::Object(rule)) => format!("\n[[acl]]\n{}", lines(&rule)),
+        _ => String::new(),
+    });
+    settings + &switches.chain(vnics).chain(ports).chain(entries).chain(rules).collect::<String>()
 }
 
 fn lines(object: &Map<String, Value>) -> String {

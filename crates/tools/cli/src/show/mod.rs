@@ -1,5 +1,6 @@
 //! Answers as text for people. Nothing here writes anything.
 
+mod acl;
 mod change;
 mod cloud_hypervisor;
 mod config;
@@ -19,6 +20,7 @@ mod testpmd;
 mod vlan;
 mod vnic;
 
+pub(crate) use acl::{acl, acl_added};
 pub(crate) use change::vnic_set;
 pub(crate) use cloud_hypervisor::{cloud_hypervisor, cloud_hypervisor_hint};
 pub(crate) use config::config;

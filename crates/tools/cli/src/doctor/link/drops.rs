@@ -151,7 +151,7 @@ pub(super) fn starved_now(case: &Case<'_>) -> Option<Verdict> {
     starved(case).filter(|_| is_sending)
 }
 
-/// All packets from the guest are dropped for lack of a flow, or by a flow: since the first look, or, where none came since then, since
+/// All packets from the guest are dropped for lack of a flow, by a flow or by rules: since the first look, or, where none came since then, since
 /// counters count.
 fn starved(case: &Case<'_>) -> Option<Verdict> {
     let now = case.now.counters.as_ref()?;
@@ -160,8 +160,9 @@ fn starved(case: &Case<'_>) -> Option<Verdict> {
     let since = |name: &str| of(now, name) - before.map_or(0, |before| of(before, name)).min(of(now, name));
     let packets = now.rx_packets - before.map_or(0, |before| before.rx_packets);
     let (no_flow, flow_drop) = (since("no_flow"), since("flow_drop"));
+    let denied = since("acl_denied") + since("acl_invalid");
     // Some may be under way, to the controller too.
-    if packets == 0 || no_flow + flow_drop < packets {
+    if packets == 0 || no_flow + flow_drop + denied < packets {
         return None;
     }
     let when = if before.is_some() { "now" } else { "since counters count" };
@@ -172,6 +173,13 @@ fn starved(case: &Case<'_>) -> Option<Verdict> {
         return Some(Verdict::broken(
             text,
             "lasthop ovs status says who decides; lasthop flow show has the flows",
+        ));
+    }
+    if denied > 0 {
+        let text = format!("every packet from the guest is denied by rules ({when}, acl_denied); {summary}");
+        return Some(Verdict::broken(
+            text,
+            "lasthop acl list has the rules of all ports, sender and receiver",
         ));
     }
     let text = format!("every packet from the guest is dropped by a flow ({when}, flow_drop); {summary}");
