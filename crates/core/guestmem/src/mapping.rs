@@ -267,15 +267,26 @@ fn zeroes(mapped_bytes: usize) -> rustix::io::Result<*mut c_void> {
     unsafe { mmap_anonymous(std::ptr::null_mut(), mapped_bytes, protection, flags) }
 }
 
-/// Bytes that are unmapped at a time: whole pages of any size. The kernel takes some 20 ms to unmap 1 GiB of small pages, and no
-/// other thread of the process can map or unmap anything meanwhile.
+/// Bytes that are unmapped at a time: whole pages of any size.
 #[cfg(not(miri))]
 const UNMAPPED_BYTES: usize = 1 << 30;
+/// Bytes whose pages are let go at a time before.
+#[cfg(not(miri))]
+const EMPTIED_BYTES: usize = 64 << 20;
 
+/// The kernel takes some 50 ms to unmap 1 GiB of small pages, and no other thread of the process can map, unmap or grow its heap
+/// meanwhile. So the pages are let go first, which keeps no other thread from that, or only for a part at a time (before Linux 6.17).
+///
 /// # Safety
 /// The whole of one range from mmap, which is not used any more.
 #[cfg(not(miri))]
 unsafe fn release(base: *mut c_void, mapped_bytes: usize) {
+    for at in (0..mapped_bytes).step_by(EMPTIED_BYTES) {
+        let bytes = EMPTIED_BYTES.min(mapped_bytes - at);
+        // A part of a large page cannot be let go; then munmap does it.
+        // SAFETY: a part of the range, and the caller's promise.
+        let _ = unsafe { madvise(base.byte_add(at), bytes, Advice::LinuxDontNeed) };
+    }
     for at in (0..mapped_bytes).step_by(UNMAPPED_BYTES) {
         let bytes = UNMAPPED_BYTES.min(mapped_bytes - at);
         // SAFETY: a part of the range, and the caller's promise.
