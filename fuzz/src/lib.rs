@@ -3,6 +3,7 @@
 //! **Purpose.** [`headers`] takes frames, [`vhost_messages`] a front end's messages and file descriptors,
 //! [`descriptor_tables`] and [`control_queue`] a guest's ring memory, [`control_messages`] what clients of the control
 //! interface say, [`flow_actions`] what flows have done to packets, [`connections`] packets in any order through connection tracking,
+//! [`fragments`] fragments in any order,
 //! [`kernel_types`] the kernel's description of its types. Each has a `run`, which panics when something does not hold, and `seeds`,
 //! inputs made of what real senders send.
 //!
@@ -28,6 +29,7 @@ pub mod control_messages;
 pub mod control_queue;
 pub mod descriptor_tables;
 pub mod flow_actions;
+pub mod fragments;
 pub mod headers;
 pub mod input;
 pub mod kernel_types;
@@ -49,7 +51,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 8] = [
+pub const TARGETS: [Target; 9] = [
     Target { name: "headers", run: headers::run, seeds: headers::seeds, input_bytes_max: 1024 },
     Target {
         name: "vhost_messages",
@@ -82,6 +84,7 @@ pub const TARGETS: [Target; 8] = [
         input_bytes_max: 1024,
     },
     Target { name: "connections", run: connections::run, seeds: connections::seeds, input_bytes_max: 2048 },
+    Target { name: "fragments", run: fragments::run, seeds: fragments::seeds, input_bytes_max: 4096 },
     Target {
         name: "kernel_types",
         run: kernel_types::run,

@@ -48,13 +48,13 @@ impl Engine {
     pub fn inject(
         &self,
         origin: PortId,
-        frame: Vec<u8>,
+        (frame, offload): (Vec<u8>, Offload),
         announce: impl FnOnce() -> Result<(), DropReason> + Send + 'static,
         done: impl FnOnce() + Send + 'static,
     ) {
         self.pool.mailbox(0).post(Box::new(move |worker| {
             match worker.can_inject(origin, frame.len()).and_then(|()| announce()) {
-                Ok(()) => worker.inject(origin, &frame),
+                Ok(()) => worker.inject(origin, &frame, offload),
                 Err(reason) => worker.fabric.drop_injected(origin, reason),
             }
             done();
@@ -63,8 +63,13 @@ impl Engine {
 
     /// Counts packets that came from `origin`, were handed to the control plane, and never got there.
     pub fn upcalls_lost(&self, origin: PortId, packets: u64) {
+        self.lost(origin, packets, DropReason::NoFlow);
+    }
+
+    /// Counts packets that came from `origin`, were handed over, and are dropped for `reason`.
+    pub fn lost(&self, origin: PortId, packets: u64, reason: DropReason) {
         self.pool.mailbox(0).post(Box::new(move |worker| {
-            (0..packets).for_each(|_| worker.fabric.drop_injected(origin, DropReason::NoFlow));
+            (0..packets).for_each(|_| worker.fabric.drop_injected(origin, reason));
         }));
     }
 
@@ -141,9 +146,9 @@ impl Worker {
     }
 
     /// Sends a frame of the control plane's.
-    fn inject(&mut self, origin: PortId, frame: &[u8]) {
+    fn inject(&mut self, origin: PortId, frame: &[u8], offload: Offload) {
         let now_ns = now_ns(self.started);
-        let sent = self.fabric.inject_for(origin, frame, Offload::default(), now_ns);
+        let sent = self.fabric.inject_for(origin, frame, offload, now_ns);
         debug_assert!(sent.is_ok(), "it was asked whether it could be: {sent:?}");
         self.send_signals();
     }

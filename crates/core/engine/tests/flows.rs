@@ -12,6 +12,7 @@ use lasthop_flow::{Action, Ethernet, FlowKey, Match};
 use lasthop_flowtable::{Execution, FlowModule, FlowSelector, FlowSpec};
 use lasthop_frontend::{Guest, GuestOptions};
 use lasthop_module_api::{DropReason, Mac, PortId};
+use lasthop_wire::Offload;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use support::{PATIENCE, TestSwitch, config, eventually, frame, send};
 
@@ -53,7 +54,7 @@ impl ControlPlane {
             let (metadata, todo) = (record.metadata, actions.clone());
             switch.engine.inject(
                 record.port,
-                bytes.clone(),
+                (bytes.clone(), Offload::default()),
                 move || {
                     let execution = Execution::new(announcer.table(), metadata, &todo, 0).unwrap();
                     announcer.execute_next(execution).map_err(|_| DropReason::NoFlow)
@@ -150,7 +151,7 @@ fn packets_of_the_control_plane_are_lost_by_name_while_workers_stand_still() {
     let (port, _one) = switch.attach(config("one"), GuestOptions::default());
     let inject = |switch: &TestSwitch| {
         let announce = || Err(DropReason::FlowDrop);
-        switch.engine.inject(port, frame(2, 1, 0, 100), announce, || {});
+        switch.engine.inject(port, (frame(2, 1, 0, 100), Offload::default()), announce, || {});
         let counters = switch.port(port).counters;
         [DropReason::Recalled, DropReason::FlowDrop].map(|reason| counters.rx_drops.of(reason))
     };

@@ -74,6 +74,12 @@ drop_reasons! {
     CtContended = "ct_contended", "The packet had to be compared with its connection's state, which other workers kept changing.";
     AclDenied = "acl_denied", "A rule of its sender or receiver denies its connection (lasthop acl list).";
     AclInvalid = "acl_invalid", "It belongs to no connection, and its sender or receiver has rules about connections.";
+    FragOverlap = "frag_overlap", "A fragment that was there already, or the fragments of a packet that overlap each other.";
+    FragTimeout = "frag_timeout", "The other fragments of its packet did not come in time.";
+    FragShare = "frag_share", "More fragments are held than its port or zone may have, or than one packet may have.";
+    FragSmall = "frag_small", "A fragment that others follow is shorter than any link makes them.";
+    FragLarge = "frag_large", "The packet would be longer than an IP packet may be.";
+    FragMalformed = "frag_malformed", "The headers or the length of a fragment contradict themselves.";
 }
 
 #[cfg(test)]
@@ -128,6 +134,12 @@ mod tests {
         "ct_contended",
         "acl_denied",
         "acl_invalid",
+        "frag_overlap",
+        "frag_timeout",
+        "frag_share",
+        "frag_small",
+        "frag_large",
+        "frag_malformed",
     ];
 
     #[test]

@@ -30,7 +30,10 @@ pub use drops::DropReason;
 pub use form::{FrameTag, TagForm};
 pub use hashes::Hashes;
 pub use header::{Header, IMAGE_BYTES, IMAGE_FETCH_BYTES, TAG_BYTES, TagEdit};
-pub use outputs::{IMAGES_MADE_MAX, Mark, Output, UPCALLS_MAX, Upcall, UpcallReason, Verdicts};
+pub use outputs::{
+    IMAGES_MADE_MAX, Mark, Output, SUSPENDED_WORDS_MAX, SuspendedWords, UPCALLS_MAX, Upcall, UpcallReason,
+    Verdicts,
+};
 pub use vlan::{NO_VID, PortVlans, Vid, VlanSet, parse_vlan_range};
 
 use std::fmt;

@@ -8,6 +8,8 @@ use crate::{BATCH_PACKETS_MAX, DropReason, Header, PORTS_MAX, PortId};
 pub const IMAGES_MADE_MAX: usize = 2 * BATCH_PACKETS_MAX;
 /// Packets that go to the control plane out of a batch: each once, and as many again that go there by an action.
 pub const UPCALLS_MAX: usize = 2 * BATCH_PACKETS_MAX;
+/// Words of actions that wait for the rest of a packet, in one batch: 32 fragments with 64 words each.
+pub const SUSPENDED_WORDS_MAX: usize = 64 * BATCH_PACKETS_MAX;
 
 /// One copy of one packet of the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +36,29 @@ pub enum UpcallReason {
         /// Which of its userspace actions, from 0 on, in the order in which they are written.
         step: u16,
     },
+    /// It is a fragment, and an action wants the whole packet, for which this and all later ones are done then.
+    Fragment {
+        /// Number of its flow, which userspace actions among them are of.
+        flow: u32,
+        /// The module's words of these actions.
+        rest: SuspendedWords,
+    },
+}
+
+/// Words of actions that wait ([`Verdicts::suspend`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SuspendedWords {
+    start: u16,
+    /// How many.
+    pub len: u16,
+}
+
+impl SuspendedWords {
+    /// Those at the front of their record.
+    #[must_use]
+    pub fn of_len(len: u16) -> Self {
+        Self { start: 0, len }
+    }
 }
 
 /// A copy of a packet for the control plane.
@@ -63,6 +88,7 @@ pub struct Verdicts {
     drops: Vec<(u16, DropReason)>,
     images: Vec<Header>,
     upcalls: Vec<Upcall>,
+    suspended: Vec<u64>,
     lost: u32,
     worker: u16,
     holds: bool,
@@ -75,6 +101,7 @@ impl Default for Verdicts {
             drops: Vec::with_capacity(BATCH_PACKETS_MAX),
             images: Vec::with_capacity(IMAGES_MADE_MAX),
             upcalls: Vec::with_capacity(UPCALLS_MAX),
+            suspended: Vec::new(),
             lost: 0,
             worker: 0,
             holds: false,
@@ -123,6 +150,26 @@ impl Verdicts {
             self.upcalls.push(upcall);
         }
         has_room
+    }
+
+    /// Keeps words of actions for an upcall of this batch. None beyond [`SUSPENDED_WORDS_MAX`].
+    #[cold]
+    pub fn suspend(&mut self, words: impl ExactSizeIterator<Item = u64>) -> Option<SuspendedWords> {
+        let (start, len) = (self.suspended.len(), words.len());
+        if start + len > SUSPENDED_WORDS_MAX {
+            return None;
+        }
+        // Once: most workers never meet a fragment.
+        self.suspended.reserve_exact(SUSPENDED_WORDS_MAX - start);
+        self.suspended.extend(words);
+        Some(SuspendedWords { start: start as u16, len: len as u16 })
+    }
+
+    /// The words that were kept.
+    #[must_use]
+    pub fn suspended(&self, words: SuspendedWords) -> &[u64] {
+        let start = usize::from(words.start);
+        self.suspended.get(start..start + usize::from(words.len)).unwrap_or_default()
     }
 
     /// Upcalls, in the order of decision.
@@ -226,6 +273,7 @@ impl Verdicts {
         self.drops.clear();
         self.images.clear();
         self.upcalls.clear();
+        self.suspended.clear();
     }
 }
 

@@ -30,6 +30,7 @@
 pub mod checksum;
 pub mod crc32c;
 pub mod flow;
+pub mod fragment;
 pub mod gso;
 pub mod hash;
 pub mod headers;
@@ -38,6 +39,7 @@ pub mod vnet;
 
 pub use checksum::{Sum, check_partial};
 pub use flow::flow_hash;
+pub use fragment::{Fragment, FragmentFault, Fragmentation};
 pub use gso::{GsoError, Segmentation};
 pub use hash::PacketHash;
 pub use headers::{HeaderError, Layers, Network};

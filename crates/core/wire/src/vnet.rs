@@ -13,6 +13,8 @@ pub const GSO_TCPV4: u8 = 1;
 pub const GSO_TCPV6: u8 = 4;
 /// UDP over IPv4 or IPv6, to be cut into datagrams of its own (virtio 1.3, 5.1.6; USO).
 pub const GSO_UDP_L4: u8 = 5;
+/// An IP packet to be cut into fragments ([`crate::Fragmentation`]). It exists inside of the switch only.
+pub const GSO_FRAGMENTS: u8 = 0x40;
 /// TCP with the congestion-window-reduced flag set, to be carried by the first segment only.
 pub const GSO_ECN: u8 = 0x80;
 
@@ -79,6 +81,12 @@ impl Offload {
     #[must_use]
     pub fn is_gso(&self) -> bool {
         self.gso_type != GSO_NONE
+    }
+
+    /// Whether it is a packet that was put together from fragments, and is to be cut into such again.
+    #[must_use]
+    pub fn is_fragmented(&self) -> bool {
+        self.gso_type == GSO_FRAGMENTS
     }
 
     /// `gso_type` without the ECN bit.

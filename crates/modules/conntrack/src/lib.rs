@@ -46,6 +46,7 @@ mod crowd;
 mod edit;
 mod established;
 mod expect;
+mod fragments;
 mod hash;
 mod helper;
 mod index;
@@ -73,6 +74,10 @@ pub use bounds::{CtBounds, CtCounters, CtRefusal};
 pub use connection::CtId;
 pub use conntrack_table::{CT_BATCH_MAX, ConntrackTable};
 pub use edit::{CtPatch, CtRewrites, CtSplice};
+pub use fragments::{
+    DATAGRAM_FRAGMENTS_MAX, FragmentBounds, FragmentLoss, FragmentPlace, FragmentPool, FragmentShare,
+    LostFragments, WholePacket,
+};
 pub use helper::{CtHelper, HELPER_IMAGE_BYTES};
 pub use packet::{ChecksumState, PacketImage};
 pub use policy::{CtPolicy, POLICIES_MAX};

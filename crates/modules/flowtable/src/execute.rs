@@ -21,7 +21,7 @@ use crate::rewrite::{Masks, rewrite};
 use crate::shared::Shared;
 use crate::slot::{EntryId, tag_of};
 use crate::stats::Counted;
-use crate::tracking::Tracking;
+use crate::tracking::{Tracked, Tracking};
 
 /// Bytes of an output at least, however it is cut.
 const TRUNCATED_BYTES_MIN: u32 = ETHERNET_BYTES as u32;
@@ -309,7 +309,7 @@ impl Executor<'_> {
             Code::Drop => return Err(drop_reason(number(0, 32) as u32)),
             Code::PushNsh => return push_nsh_by(copy, step, rest),
             Code::PopNsh => copy.pop_nsh()?,
-            Code::Ct => return self.track(copy, step, rest),
+            Code::Ct => return self.track(result, copy, (step, rest), flow),
             Code::CtClear => copy.metadata.ct = CtWords::default(),
         }
         Ok(0)
@@ -317,15 +317,35 @@ impl Executor<'_> {
 
     /// Tracks a packet. Its connection counts for the port that the packet came in by, also if the control plane sends it.
     fn track(
-        &self,
+        &mut self,
+        result: &mut ActionResult,
         copy: &mut ActionPacket<'_>,
-        step: Step,
-        rest: &[AtomicU64],
+        (step, rest): (Step, &[AtomicU64]),
+        flow: u32,
     ) -> Result<usize, DropReason> {
         let (request, len) = read_ct(step, rest);
         let port = self.shared.numbers.port(copy.metadata.in_port).unwrap_or(PortId::INTERNAL);
-        self.tracking.track(copy, &request, (port.0, self.shared.monotonic_ms(self.now_ns)))?;
-        Ok(len)
+        match self.tracking.track(copy, &request, (port.0, self.shared.monotonic_ms(self.now_ns)))? {
+            Tracked::Done => Ok(len),
+            Tracked::Fragment => self.suspend(result, copy, (step, rest), flow),
+        }
+    }
+
+    /// Has a fragment wait for the others of its packet, for which this step and those behind it in its list are done then.
+    #[cold]
+    fn suspend(
+        &mut self,
+        result: &mut ActionResult,
+        copy: &mut ActionPacket<'_>,
+        (step, rest): (Step, &[AtomicU64]),
+        flow: u32,
+    ) -> Result<usize, DropReason> {
+        copy.truncate_len_bytes = EVERYTHING;
+        let words = (0..rest.len() + 1).map(|at| at.checked_sub(1).map_or(step.0, |at| load(rest, at)));
+        let rest = self.verdicts.suspend(words).ok_or(DropReason::ActionBudget)?;
+        self.upcall(result, copy, UpcallReason::Fragment { flow, rest }, Ticket::NONE);
+        // Nothing more is done for the fragment itself.
+        Err(DropReason::FragShare)
     }
 
     /// A list of which the packet itself sees nothing.

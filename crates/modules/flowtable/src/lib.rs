@@ -63,7 +63,7 @@ mod tracking;
 pub use compact::tracked;
 pub use describe::describe;
 pub use error::{InstallError, UnsupportedFlow};
-pub use execution::{EXECUTED, Execution};
+pub use execution::{EXECUTED, Execution, suspended_zone};
 pub use executions::Executions;
 pub use flow_memory::FlowSpec;
 pub use flow_memory::Installed;

@@ -215,7 +215,9 @@ impl FlowModule {
         }
     }
 
-    pub(crate) fn is_uplink(&self, port: PortId) -> bool {
+    /// Whether packets of many senders come in by a port.
+    #[must_use]
+    pub fn is_uplink(&self, port: PortId) -> bool {
         let word = self.uplinks.get(port.index() / 64).map_or(0, |word| word.load(Ordering::Relaxed));
         word >> (port.index() % 64) & 1 == 1
     }

@@ -33,6 +33,15 @@ struct PolicyGroup {
     names: BTreeSet<String>,
 }
 
+/// The state of a packet at `ct(...)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tracked {
+    /// It is tracked, and perhaps translated.
+    Done,
+    /// It is a fragment: nothing was done, the whole packet is needed.
+    Fragment,
+}
+
 /// The group that a policy belongs to. OVS calls those of one group `ovs_tp_ID_PROTOCOL`.
 fn group_of(name: &str) -> &str {
     let of_ovs = name.strip_prefix("ovs_tp_").and(name.rsplit_once('_'));
@@ -118,25 +127,39 @@ impl Tracking {
         copy: &mut ActionPacket<'_>,
         request: &CtRequest,
         (port, now_ms): (u16, u64),
-    ) -> Result<(), DropReason> {
-        let verdict = self.verdict(copy, request, (port, now_ms));
+    ) -> Result<Tracked, DropReason> {
+        let Some(verdict) = self.verdict(copy, request, (port, now_ms)) else {
+            return Ok(Tracked::Fragment);
+        };
         if let Some(refusal) = verdict.refused {
             return Err(reason_of(refusal));
         }
         copy.metadata.ct = words_of(&verdict.metadata);
-        if verdict.rewrites.is_empty() { Ok(()) } else { rewrite(copy, &verdict.rewrites) }
+        if !verdict.rewrites.is_empty() {
+            rewrite(copy, &verdict.rewrites)?;
+        }
+        Ok(Tracked::Done)
     }
 
-    fn verdict(&self, copy: &ActionPacket<'_>, request: &CtRequest, (port, now_ms): (u16, u64)) -> CtVerdict {
+    /// None for a fragment.
+    fn verdict(
+        &self,
+        copy: &ActionPacket<'_>,
+        request: &CtRequest,
+        (port, now_ms): (u16, u64),
+    ) -> Option<CtVerdict> {
         let header = copy.header();
         // No more bytes than of a packet that just came in, so that each pass sees the same.
         let bytes = header.bytes().get(..IMAGE_FETCH_BYTES).unwrap_or(header.bytes());
         let image = PacketImage::parse(bytes, header.frame_len_bytes(), header.offload, port);
         let (Ok(image), LinkLayer::Ethernet) = (image, copy.metadata.link) else {
-            return CtVerdict { metadata: invalid(request.zone), ..CtVerdict::default() };
+            return Some(CtVerdict { metadata: invalid(request.zone), ..CtVerdict::default() });
         };
+        if image.layers.is_fragment {
+            return None;
+        }
         let before = metadata_of(&copy.metadata.ct, image.layers.l3);
-        self.connections(now_ms).track(&image, &before, request, now_ms)
+        Some(self.connections(now_ms).track(&image, &before, request, now_ms))
     }
 }
 

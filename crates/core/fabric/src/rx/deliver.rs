@@ -5,7 +5,7 @@ use lasthop_guestmem::{Cursor, MemoryMap, Segment, StaleSegment};
 use lasthop_module_api::{DropReason, IMAGE_BYTES};
 use lasthop_ring::RingError;
 use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_ECN, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4};
-use lasthop_wire::{Offload, Segmentation, Sum};
+use lasthop_wire::{Fragmentation, Offload, Segmentation, Sum};
 
 use crate::Capabilities;
 use crate::frame::Frame;
@@ -91,7 +91,10 @@ impl Delivery<'_> {
     fn deliver_segments(&mut self, frame: &Frame<'_>, next_segment: &mut u32) -> Attempt {
         let mut out = std::mem::replace(self.segment_head, [0; IMAGE_BYTES]);
         let first = *next_segment;
-        let result = self.write_segments(frame, next_segment, &mut out);
+        let result = match frame.offload.is_fragmented() {
+            true => self.write_fragments(frame, next_segment, &mut out),
+            false => self.write_segments(frame, next_segment, &mut out),
+        };
         *self.segment_head = out;
         let outcome = match result {
             Ok(()) => Outcome::Done,
@@ -116,6 +119,26 @@ impl Delivery<'_> {
             let offload = plan.write_header(*next_segment, head, out);
             self.write(frame, offload, &Body::Segment(out, payload.start, payload.end))?;
             *next_segment += 1;
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn write_fragments(
+        &mut self,
+        frame: &Frame<'_>,
+        next_fragment: &mut u32,
+        out: &mut [u8],
+    ) -> Result<(), Failure> {
+        let head = frame.header.bytes();
+        let impossible = || Failure::Drop(DropReason::BadGso);
+        let plan = Fragmentation::plan(head, &frame.offload, frame.len).map_err(|_| impossible())?;
+        let out = out.get_mut(..plan.header_len() as usize).ok_or_else(impossible)?;
+        while *next_fragment < plan.count() {
+            let payload = plan.payload(*next_fragment);
+            plan.write_header(*next_fragment, head, out);
+            self.write(frame, Offload::default(), &Body::Segment(out, payload.start, payload.end))?;
+            *next_fragment += 1;
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use lasthop_wire::hash::HASH_BYTES;
 use lasthop_wire::vnet::HEADER_BYTES;
 
 use crate::bounds::{FRAME_BYTES_MAX, FRAME_BYTES_MIN};
-use crate::tx::offload::read_offload;
+use crate::tx::offload::{read_offload, read_own_offload};
 
 /// A chain as it was taken.
 #[derive(Clone, Copy, Debug, Default)]
@@ -50,13 +50,14 @@ pub(crate) fn read_one_piece(map: &MemoryMap, header: &mut Header, chain: &Chain
     read_offload(header, &vnet)
 }
 
-/// As [`read_one_piece`], for a chain in pieces, or with another header. A hash behind the header is told of packet `index`.
+/// As [`read_one_piece`], for a chain in pieces, or with another header. A hash behind the header is told of packet `index`. The switch itself
+/// (`is_own`) may send packets that are to be fragmented.
 #[inline(never)]
 pub(crate) fn read_pieces(
     (map, segments): (&MemoryMap, &[Segment]),
     header: &mut Header,
     chain: &Chain,
-    vnet_bytes: usize,
+    (vnet_bytes, is_own): (usize, bool),
     (hashes, index): (&mut Hashes, usize),
 ) -> Result<(), DropReason> {
     let frame_len = chain.frame_bytes(vnet_bytes)?;
@@ -70,5 +71,5 @@ pub(crate) fn read_pieces(
     }
     let image = header.fill(frame_len, (frame_len as usize).min(IMAGE_FETCH_BYTES));
     cursor.read(image).map_err(|_| DropReason::Recalled)?;
-    read_offload(header, &vnet)
+    if is_own { read_own_offload(header, &vnet) } else { read_offload(header, &vnet) }
 }

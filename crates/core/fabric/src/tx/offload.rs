@@ -2,7 +2,7 @@
 
 use lasthop_module_api::{DropReason, Header};
 use lasthop_wire::vnet::HEADER_BYTES;
-use lasthop_wire::{Offload, check_partial, gso};
+use lasthop_wire::{Fragmentation, Offload, check_partial, gso};
 
 /// Takes a sender's metadata into `header`, whose image is there, if it is true of the frame. A receiver may
 /// rely on it from here on, for any sender.
@@ -11,6 +11,18 @@ pub(crate) fn read_offload(header: &mut Header, vnet: &[u8; HEADER_BYTES]) -> Re
     header.offload = Offload::default();
     // No flags, no segmentation: the other fields mean nothing.
     if vnet[0] | vnet[1] == 0 { Ok(()) } else { parse_offload(header, vnet) }
+}
+
+/// As [`read_offload`], of a frame of the switch's own: it may be a packet that is to be fragmented.
+#[inline(never)]
+pub(crate) fn read_own_offload(header: &mut Header, vnet: &[u8; HEADER_BYTES]) -> Result<(), DropReason> {
+    let offload = Offload::parse(vnet);
+    if !offload.is_fragmented() {
+        return read_offload(header, vnet);
+    }
+    let plan = Fragmentation::plan(header.bytes(), &offload, header.frame_len_bytes());
+    header.offload = plan.map(|_| offload).map_err(|_| DropReason::BadGso)?;
+    Ok(())
 }
 
 #[inline(never)]

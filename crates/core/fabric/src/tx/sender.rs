@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lasthop_guestmem::{MemoryMap, Segment};
-use lasthop_module_api::{BATCH_PACKETS_MAX, DropReason, Hashes, Header, IMAGES_MADE_MAX};
+use lasthop_module_api::{BATCH_PACKETS_MAX, DropReason, Hashes, Header, IMAGES_MADE_MAX, PortId};
 use lasthop_ring::{
     BufferAccess, DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Descriptor, DeviceRing, RingError, walk_from,
 };
@@ -136,17 +136,19 @@ impl Sender {
         let Some(Some(queue)) = self.queues.get_mut(usize::from(ring.queue)) else { return };
         let vnet_bytes = self.capabilities.sent_header_bytes;
         let packet = PacketRef { port: ring.port.0, queue: ring.queue, head: 0, home, epoch: self.epoch };
+        let is_own = ring.port == PortId::INTERNAL;
+        let is_usual = vnet_bytes == HEADER_BYTES && !is_own;
         let (mut bytes, mut gso_packets) = (0, 0);
         for chain in &fetched.chains[..taken] {
             let header = &mut fetched.headers[fetched.len];
-            let read = if chain.is_one_piece() && vnet_bytes == HEADER_BYTES {
+            let read = if is_usual && chain.is_one_piece() {
                 read_one_piece(&self.map, header, chain)
             } else {
                 let chains = queue.table.chains();
                 let segments = chains.segments(chain.head, self.epoch, &mut fetched.segments);
                 let pieces = (&*self.map, segments.unwrap_or_default());
                 let told = (&mut *fetched.hashes, fetched.len);
-                read_pieces(pieces, header, chain, vnet_bytes, told)
+                read_pieces(pieces, header, chain, (vnet_bytes, is_own), told)
             };
             if read.is_ok() {
                 bytes += u64::from(header.frame_len_bytes());

@@ -23,10 +23,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use lasthop_module_api::{DropReason, IMAGE_BYTES, PortId, Upcall, UpcallReason};
+use lasthop_module_api::{
+    DropReason, Header, IMAGE_BYTES, PortId, SUSPENDED_WORDS_MAX, SuspendedWords, Upcall, UpcallReason,
+};
 use lasthop_sync::{RecordReader, RecordWriter, records};
 use lasthop_wire::key::{CT_WORDS, CtWords, LinkLayer};
-use lasthop_wire::{Metadata, Offload, Segmentation, Sum};
+use lasthop_wire::{Fragmentation, Metadata, Offload, Segmentation, Sum};
 
 use crate::Fabric;
 use crate::bounds::{CHAIN_SEGMENTS_MAX, TAP_FRAME_BYTES_MAX, UPCALL_READER_BYTES, UPCALL_RING_BYTES};
@@ -39,9 +41,10 @@ use crate::upcall::line::UpcallLine;
 /// Bytes in front of a record's frame: the packet's metadata.
 const PREFIX_BYTES: usize = NUMBERS_BYTES + 8 * CT_WORDS;
 /// Those of them that are numbers of 32 bits.
-const NUMBERS_BYTES: usize = 28;
+const NUMBERS_BYTES: usize = 32;
 const MISS: u64 = 0;
 const ACTION: u64 = 1;
+const FRAGMENT: u64 = 2;
 const SECOND_NS: u64 = 1_000_000_000;
 /// Part of a second that a burst of one port may be.
 const BURST_DIVISOR: u64 = 10;
@@ -83,6 +86,8 @@ pub struct UpcallRecord {
     pub worker: u8,
     /// Its bytes, of which not all may be there.
     pub len_bytes: u32,
+    /// Bytes of the largest packet that it may be cut into, if it was put together from fragments; else 0.
+    pub mtu_bytes: u16,
     /// See [`Upcall::ticket`].
     pub ticket: u32,
     /// See [`Upcall::origin`].
@@ -101,6 +106,7 @@ impl UpcallRecord {
         let (kind, flow, step) = match self.reason {
             UpcallReason::Miss => (MISS, 0, 0),
             UpcallReason::Action { flow, step } => (ACTION, flow, step),
+            UpcallReason::Fragment { flow, rest } => (FRAGMENT, flow, rest.len),
         };
         let first = kind
             | u64::from(step) << 8
@@ -113,8 +119,8 @@ impl UpcallRecord {
     fn prefix(&self) -> [u8; PREFIX_BYTES] {
         let Metadata { recirc_id, dp_hash, priority, mark, link, ct, .. } = self.metadata;
         let mut bytes = [0; PREFIX_BYTES];
-        let numbers =
-            [recirc_id, dp_hash, priority, mark, self.ticket, u32::from(self.origin), number_of(link)];
+        let (origin, mtu_bytes) = (u32::from(self.origin), u32::from(self.mtu_bytes));
+        let numbers = [recirc_id, dp_hash, priority, mark, self.ticket, origin, number_of(link), mtu_bytes];
         let (first, rest) = bytes.split_at_mut(NUMBERS_BYTES);
         for (place, number) in first.as_chunks_mut::<4>().0.iter_mut().zip(numbers) {
             *place = number.to_ne_bytes();
@@ -129,10 +135,15 @@ impl UpcallRecord {
         let (first_part, rest) = prefix.split_at_checked(NUMBERS_BYTES).unwrap_or_default();
         let mut numbers = first_part.as_chunks::<4>().0.iter().map(|bytes| u32::from_ne_bytes(*bytes));
         let mut next = || numbers.next().unwrap_or(0);
-        let [recirc_id, dp_hash, priority, mark, ticket, origin, link] = std::array::from_fn(|_| next());
-        let origin = origin as u16;
+        let [recirc_id, dp_hash, priority, mark, ticket, origin, link, mtu_bytes] =
+            std::array::from_fn(|_| next());
+        let (origin, mtu_bytes) = (origin as u16, mtu_bytes as u16);
         let reason = match first & 0xff {
             ACTION => UpcallReason::Action { flow: second as u32, step: (first >> 8) as u16 },
+            FRAGMENT => {
+                let rest = SuspendedWords::of_len((first >> 8) as u16);
+                UpcallReason::Fragment { flow: second as u32, rest }
+            }
             _ => UpcallReason::Miss,
         };
         let (in_port, mut ct) = ((first >> 24) as u16, CtWords::default());
@@ -141,7 +152,17 @@ impl UpcallRecord {
         }
         let metadata = Metadata { recirc_id, dp_hash, priority, mark, in_port, link: link_of(link), ct };
         let (worker, port) = ((first >> 40) as u8, PortId((first >> 48) as u16));
-        Self { reason, port, metadata, worker, len_bytes: (second >> 32) as u32, ticket, origin }
+        let len_bytes = (second >> 32) as u32;
+        Self { reason, port, metadata, worker, len_bytes, mtu_bytes, ticket, origin }
+    }
+
+    /// The words of a fragment's actions, which its bytes begin with: taken off them.
+    #[must_use]
+    pub fn take_suspended(&self, bytes: &mut Vec<u8>) -> Vec<u64> {
+        let UpcallReason::Fragment { rest, .. } = self.reason else { return Vec::new() };
+        let len = (8 * usize::from(rest.len)).min(bytes.len());
+        let words = bytes.drain(..len).collect::<Vec<u8>>();
+        words.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect()
     }
 }
 
@@ -230,7 +251,7 @@ pub fn upcalls(
             shared: Arc::clone(&shared),
             full_at_ns: UpcallLine::all().map(|_| 0).collect(),
             frame: vec![0; TAP_FRAME_BYTES_MAX].into_boxed_slice(),
-            record: Vec::with_capacity(PREFIX_BYTES + TAP_FRAME_BYTES_MAX),
+            record: Vec::with_capacity(PREFIX_BYTES + 8 * SUSPENDED_WORDS_MAX + TAP_FRAME_BYTES_MAX),
             segments: Box::new([Default::default(); CHAIN_SEGMENTS_MAX]),
         });
     }
@@ -309,20 +330,21 @@ impl UpcallWriter {
         (source, copy): (&Source<'_>, &PacketCopy<'_>),
         record: UpcallRecord,
         now_ns: u64,
-        split: impl Fn(),
+        (suspended, split): (&[u64], impl Fn()),
     ) -> Result<Delivered, DropReason> {
         let (header, line) = (copy.header, record.line());
         let len = header.frame_len_bytes() as usize;
-        if !self.shared.has_room(line, len.min(copy.truncate_len_bytes as usize))
+        if !self.shared.has_room(line, len.min(copy.truncate_len_bytes as usize) + 8 * suspended.len())
             || !self.has_token(line, now_ns)
         {
-            return Err(DropReason::NoFlow);
+            return Err(no_room_for(&record));
         }
         let frame = self.frame.get_mut(..len).ok_or(DropReason::TooLong)?;
         if gather(Some(source), copy, frame, &mut self.segments) < len {
             return Err(DropReason::Recalled);
         }
-        if header.offload.is_gso() {
+        let record = UpcallRecord { mtu_bytes: mtu_bytes(header), ..record };
+        if header.offload.is_gso() && record.mtu_bytes == 0 {
             return self.segment(len, copy, record, split);
         }
         if header.offload.needs_csum() {
@@ -330,6 +352,7 @@ impl UpcallWriter {
         }
         self.record.clear();
         self.record.extend_from_slice(&record.prefix());
+        suspended.iter().for_each(|word| self.record.extend_from_slice(&word.to_ne_bytes()));
         self.record.extend_from_slice(&frame[..len.min(copy.truncate_len_bytes as usize)]);
         let csum_completed = u64::from(header.offload.needs_csum());
         let mut delivered = Delivered { csum_completed, ..Delivered::default() };
@@ -383,7 +406,7 @@ impl UpcallWriter {
         self.shared.enter(line, bytes);
         if !self.records.push(record.words(), &self.record) {
             self.shared.leave(line, bytes);
-            return Err(DropReason::NoFlow);
+            return Err(no_room_for(&record));
         }
         delivered.packets += 1;
         delivered.bytes += u64::from(bytes);
@@ -403,6 +426,23 @@ impl UpcallWriter {
         }
         passes
     }
+}
+
+/// The reason to drop a packet for which there is no room.
+fn no_room_for(record: &UpcallRecord) -> DropReason {
+    match record.reason {
+        UpcallReason::Fragment { .. } => DropReason::FragShare,
+        UpcallReason::Miss | UpcallReason::Action { .. } => DropReason::NoFlow,
+    }
+}
+
+/// Bytes of the largest packet that a packet is to be cut into; 0 of one that was not put together from fragments.
+fn mtu_bytes(header: &Header) -> u16 {
+    if !header.offload.is_fragmented() {
+        return 0;
+    }
+    let plan = Fragmentation::plan(header.bytes(), &header.offload, header.frame_len_bytes());
+    plan.map_or(0, |plan| plan.mtu_bytes())
 }
 
 /// Completes a partial checksum.
@@ -449,7 +489,7 @@ impl Fabric {
     }
 
     fn hand_over_one(&mut self, upcall: Upcall, now_ns: u64) {
-        let Self { module, fetched, senders, upcalls, .. } = self;
+        let Self { module, fetched, senders, upcalls, verdicts, .. } = self;
         let Upcall { reason, metadata, ticket, origin, truncate_len_bytes, .. } = upcall;
         let copy = PacketCopy {
             packet: fetched.packets[usize::from(upcall.packet)],
@@ -458,10 +498,15 @@ impl Fabric {
             image: upcall.image,
         };
         let (port, worker) = (copy.packet.port(), senders.worker);
-        let record = UpcallRecord { reason, port, metadata, worker, len_bytes: 0, ticket, origin };
+        let (len_bytes, mtu_bytes) = (0, 0);
+        let record = UpcallRecord { reason, port, metadata, worker, len_bytes, mtu_bytes, ticket, origin };
+        let suspended = match reason {
+            UpcallReason::Fragment { rest, .. } => verdicts.suspended(rest),
+            UpcallReason::Miss | UpcallReason::Action { .. } => &[],
+        };
         let taken = match (&mut upcalls.writer, senders.source(copy.packet)) {
             (Some(writer), Some(source)) => {
-                writer.take((&source, &copy), record, now_ns, || module.upcall_split(&upcall))
+                writer.take((&source, &copy), record, now_ns, (suspended, || module.upcall_split(&upcall)))
             }
             (None, _) => Err(DropReason::NoFlow),
             (_, None) => Err(DropReason::Recalled),
@@ -493,13 +538,17 @@ mod tests {
 
     #[test]
     fn a_record_survives_its_words() {
-        for reason in [UpcallReason::Miss, UpcallReason::Action { flow: u32::MAX, step: 0xabcd }] {
+        let rest = SuspendedWords::of_len(0x1234);
+        let fragment = UpcallReason::Fragment { flow: 0x8000_0001, rest };
+        for reason in [UpcallReason::Miss, UpcallReason::Action { flow: u32::MAX, step: 0xabcd }, fragment] {
             let (link, ct) = (LinkLayer::None(0x894f), CtWords([1, 2, 3, 4, 5, 6, 7, u64::MAX]));
             let metadata =
                 Metadata { recirc_id: 1, dp_hash: u32::MAX, priority: 3, mark: 4, in_port: 1023, link, ct };
             let (port, len_bytes) = (PortId(1022), u32::MAX);
             let (worker, ticket, origin) = (15, 0x1_0007, 0xfedc);
-            let record = UpcallRecord { reason, port, metadata, worker, len_bytes, ticket, origin };
+            let mtu_bytes = 0x89ab;
+            let record =
+                UpcallRecord { reason, port, metadata, worker, len_bytes, mtu_bytes, ticket, origin };
             assert_eq!(UpcallRecord::of(record.words(), &record.prefix()), record);
         }
     }

@@ -14,6 +14,7 @@ mod connection_memory;
 mod connections;
 mod executed;
 mod flows;
+mod fragments;
 mod kept;
 mod meters;
 mod own_devices;
@@ -34,7 +35,7 @@ use lasthop_dpif::socket::{Access, Closed, Connections};
 use lasthop_engine::{UpcallLimits, UpcallLine, Upcalls};
 use lasthop_flowtable::FlowModule;
 use lasthop_foreign::ForeignFd;
-use lasthop_module_api::PortId;
+use lasthop_module_api::{PortId, UpcallReason};
 use serde_json::Value;
 
 use lasthop_api::orders::{Report, STATE_VERSION};
@@ -49,6 +50,7 @@ use super::wishes::Wishes;
 use adapter::Adapter;
 use connection_memory::ConnectionMemory;
 use connections::{CtSettings, Sweeps};
+use fragments::Fragments;
 use kept::{Beside, KeptDatapath, KeptDatapaths};
 use own_devices::OwnDevices;
 use places::Places;
@@ -61,6 +63,8 @@ const UPCALLS_PER_TURN: usize = 256;
 /// Flows of another process that are installed again before any guest goes on: the ones that were used last, in a millisecond or two. The
 /// others follow as quickly, in as many a turn, before any client is served.
 const FLOWS_PER_TURN: usize = 512;
+/// Fragments that are taken in a row while no packet for the control plane is found.
+const FRAGMENTS_PER_PACKET: usize = 1024;
 /// How soon it is looked whether workers are done with flows that were taken out.
 const SETTLE_PAUSE: Duration = Duration::from_millis(1);
 
@@ -108,6 +112,7 @@ pub(super) struct Interface {
     outsiders: BTreeMap<PeerId, u64>,
     own_devices: OwnDevices,
     sweeps: Sweeps,
+    fragments: Fragments,
 }
 
 impl Interface {
@@ -133,6 +138,7 @@ impl Interface {
             outsiders: BTreeMap::new(),
             own_devices: OwnDevices::default(),
             sweeps: Sweeps::default(),
+            fragments: Fragments::default(),
         })
     }
 
@@ -222,9 +228,21 @@ impl Interface {
     }
 
     /// The next packet of an existing datapath. Packets of others, and of forgotten actions, are dropped for a named reason.
-    fn next(&mut self, inside: &Datapath) -> Option<Held> {
+    fn next(&mut self, inside: &mut Datapath) -> Option<Held> {
         let upcalls = self.upcalls.as_mut()?;
+        let mut fragments_left = FRAGMENTS_PER_PACKET;
         while let Some(record) = upcalls.pop(&mut self.frame) {
+            if let UpcallReason::Fragment { flow, .. } = record.reason {
+                let frame = std::mem::take(&mut self.frame);
+                let mut adapter = Adapter::new(inside, &mut self.places, &mut self.wishes);
+                self.fragments.take(&mut adapter, (&record, flow), frame);
+                fragments_left -= 1;
+                if fragments_left == 0 {
+                    self.is_behind = true;
+                    return None;
+                }
+                continue;
+            }
             if let Some((upcall, module)) = self.places.upcall(&record, &mut self.frame) {
                 let (port, ticket, line) = (record.port, record.ticket, record.line());
                 return Some(Held { upcall, module, port, ticket, line });
@@ -239,6 +257,7 @@ impl Interface {
     pub(super) fn finish(&mut self, inside: &mut Datapath) {
         self.places.forget_stats();
         self.sweeps.turn(&self.places, Instant::now());
+        self.fragments.expire(inside);
         self.own_devices.ask(&mut self.wishes, Instant::now());
         self.returning.bring_back(&mut self.places, FLOWS_PER_TURN);
         let is_due = self.connections.due().is_some_and(|due| due <= Instant::now());
@@ -280,7 +299,7 @@ impl Interface {
         }
         let settling = self.is_settling.then(|| Instant::now() + SETTLE_PAUSE);
         let waiting = earlier(self.waiting.due(), self.connections.due());
-        let own = earlier(self.own_devices.due(), self.unanswered.due());
+        let own = earlier(self.own_devices.due(), earlier(self.unanswered.due(), self.fragments.due()));
         earlier(settling, earlier(self.sweeps.due(&self.places), earlier(waiting, own)))
     }
 

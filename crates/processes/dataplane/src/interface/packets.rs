@@ -13,11 +13,12 @@ use lasthop_fabric::bounds::{FRAME_BYTES_MAX, FRAME_BYTES_MIN};
 use lasthop_flow::{Action, FlowKey, Userspace};
 use lasthop_flowtable::{EXECUTED, Execution, FlowModule, describe, tracked};
 use lasthop_module_api::{PORTS_MAX, PortId, UpcallReason};
-use lasthop_wire::Metadata;
 use lasthop_wire::key::LinkLayer;
+use lasthop_wire::{Metadata, Offload};
 
 use super::adapter::Adapter;
 use super::flows;
+use super::fragments::fragmented;
 use super::places::{Place, Places};
 
 /// Packets of the control plane's that workers have not heard of yet.
@@ -65,7 +66,7 @@ impl Default for UnderWay {
 }
 
 impl UnderWay {
-    fn has_room(&self, origin: PortId) -> bool {
+    pub(super) fn has_room(&self, origin: PortId) -> bool {
         let Some(own) = self.of_port.get(origin.index()) else { return false };
         let room = [UNDER_WAY_PACKETS_MAX, UNDER_WAY_BYTES_MAX];
         (own.get().into_iter().zip(self.all.get()).zip(room)).all(|((own, all), max)| own + all < max)
@@ -123,6 +124,7 @@ impl Places {
                 let (action, actions) = place.action(flow, usize::from(step))?;
                 (UpcallKind::Action { port_id: action.port_id }, Some(action), actions)
             }
+            UpcallReason::Fragment { .. } => return None,
         };
         let key = describe(frame, &record.metadata);
         let hash = Some(hash_of(&key, record.ticket));
@@ -138,6 +140,7 @@ impl Places {
             user_data,
             len_bytes,
             hash,
+            mru_bytes: Some(record.mtu_bytes).filter(|bytes| *bytes > 0),
             ..PacketMessage::default()
         };
         let (port, worker) = (u32::from(record.metadata.in_port), usize::from(record.worker));
@@ -182,7 +185,7 @@ fn link(key: &FlowKey) -> LinkLayer {
 impl Adapter<'_> {
     /// Sends a packet of the control plane's, unless it only asks whether that could be.
     pub(super) fn send(&mut self, id: DatapathId, execute: Execute) -> Result<(), Refusal> {
-        let Execute { packet, metadata: key, actions, is_probe, hash, .. } = execute;
+        let Execute { packet, metadata: key, actions, is_probe, mru_bytes, hash } = execute;
         let place = self.place(id)?;
         let (module, metadata) = (Arc::clone(&place.module), metadata(&key));
         let member = place.members.get(&u32::from(metadata.in_port));
@@ -198,7 +201,8 @@ impl Adapter<'_> {
             module.settle(ticket);
             self.inside.engine().upcalls_lost(origin, 1);
         })?;
-        self.inject((origin, ticket), module, execution, packet);
+        let offload = mru_bytes.map_or_else(Offload::default, |mtu_bytes| fragmented(&packet, mtu_bytes));
+        self.inject((origin, ticket), module, execution, (packet, offload));
         Ok(())
     }
 
@@ -233,15 +237,15 @@ impl Adapter<'_> {
     }
 
     /// Has a worker send a packet.
-    fn inject(
+    pub(super) fn inject(
         &self,
         (origin, ticket): (PortId, u32),
         module: Arc<FlowModule>,
         execution: Execution,
-        packet: Vec<u8>,
+        packet: (Vec<u8>, Offload),
     ) {
         let (executions, under_way) = (self.inside.executions(), Arc::clone(&self.places.under_way));
-        let (len_bytes, announced) = (packet.len(), Arc::clone(&module));
+        let (len_bytes, announced) = (packet.0.len(), Arc::clone(&module));
         under_way.enter(origin, len_bytes);
         self.inside.engine().inject(
             origin,

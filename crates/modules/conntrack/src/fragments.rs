@@ -1,0 +1,375 @@
+//! Fragments that wait for the others of their packet (RFC 791, RFC 8200 4.5, RFC 5722).
+//!
+//! ```text
+//!   frame of a fragment ─> parse ─> datagram of its addresses, identification, zone, source ─┬─ more to come: held
+//!                            │                                                               ├─ all there: the whole packet
+//!                            └─ a fault: lost                                                └─ overlap: all of it is lost
+//! ```
+//!
+//! Each fragment is a copy in memory of its own. [`FragmentBounds`] limit them in number and bytes: of a source (the port that they came
+//! in by), of a zone, in all. A source at its limit loses its own oldest datagram. A zone or a pool at its limit loses the oldest one of
+//! the source that has most in it. So a source that sends fragments without end takes nothing from those that have less than it.
+
+use std::collections::{BTreeMap, HashMap};
+
+use lasthop_wire::{Fragment, FragmentFault, Network};
+
+use crate::tuple::IpBytes;
+
+mod datagram;
+
+use datagram::{Datagram, Entered};
+
+/// Bounds of the fragments that are held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FragmentBounds {
+    /// In all.
+    pub all: FragmentShare,
+    /// Of one zone.
+    pub zone: FragmentShare,
+    /// Of one source in one datapath.
+    pub source: FragmentShare,
+    /// Time that a datagram's first arrived fragment is held, in milliseconds.
+    pub time_ms: u64,
+}
+
+/// Some fragments, and the bytes of their frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FragmentShare {
+    /// Fragments.
+    pub fragments: u32,
+    /// Bytes.
+    pub bytes: u32,
+}
+
+impl Default for FragmentBounds {
+    /// A source gets four datagrams of 64 KiB in many pieces, a zone four times that, and all 16 times that. The time is that of Linux
+    /// for IPv4.
+    fn default() -> Self {
+        Self {
+            all: FragmentShare { fragments: 8192, bytes: 8 << 20 },
+            zone: FragmentShare { fragments: 2048, bytes: 2 << 20 },
+            source: FragmentShare { fragments: 512, bytes: 512 << 10 },
+            time_ms: 30_000,
+        }
+    }
+}
+
+/// Fragments of one datagram: as many as a packet is cut into again.
+pub const DATAGRAM_FRAGMENTS_MAX: usize = lasthop_wire::gso::SEGMENTS_MAX as usize;
+
+/// The packets whose fragments belong together, besides addresses and identification.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FragmentPlace {
+    /// The datapath.
+    pub datapath: i32,
+    /// The zone of the action that they wait at.
+    pub zone: u16,
+    /// Their source; fragments of one packet have the same.
+    pub source: u16,
+}
+
+/// A reason to drop fragments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FragmentLoss {
+    /// Two of a packet have bytes of the same place, or it has two ends.
+    Overlap,
+    /// The others did not come in time.
+    Timeout,
+    /// There are more than its source or zone may have, or than there may be of one packet.
+    Share,
+    /// See [`FragmentFault::TooSmall`].
+    TooSmall,
+    /// See [`FragmentFault::TooLarge`].
+    TooLarge,
+    /// See [`FragmentFault::Malformed`].
+    Malformed,
+}
+
+impl From<FragmentFault> for FragmentLoss {
+    fn from(fault: FragmentFault) -> Self {
+        match fault {
+            FragmentFault::Malformed => Self::Malformed,
+            FragmentFault::TooSmall => Self::TooSmall,
+            FragmentFault::TooLarge => Self::TooLarge,
+        }
+    }
+}
+
+/// Fragments that are dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LostFragments {
+    /// Where they waited.
+    pub place: FragmentPlace,
+    /// Why.
+    pub reason: FragmentLoss,
+    /// How many.
+    pub fragments: u32,
+}
+
+/// A packet that was put together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WholePacket {
+    /// Its frame.
+    pub frame: Vec<u8>,
+    /// Bytes of the IP packet of its largest fragment.
+    pub mtu_bytes: u16,
+    /// That of its fragments.
+    pub identification: u32,
+    /// The number of its fragments.
+    pub fragments: u32,
+}
+
+/// A datagram's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct DatagramKey {
+    place: FragmentPlace,
+    src: IpBytes,
+    dst: IpBytes,
+    identification: u32,
+    is_ipv6: bool,
+    /// Of IPv4 only.
+    proto: u8,
+}
+
+/// Fragments of all datapaths that wait.
+#[derive(Debug, Default)]
+pub struct FragmentPool {
+    bounds: FragmentBounds,
+    datagrams: HashMap<DatagramKey, Datagram>,
+    /// By number, the oldest first.
+    order: BTreeMap<u64, DatagramKey>,
+    /// The same, by source.
+    of_source: BTreeMap<(i32, u16, u64), DatagramKey>,
+    shares: BTreeMap<Holder, FragmentShare>,
+    last_number: u64,
+}
+
+/// Something that has a share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Holder {
+    All,
+    Zone(i32, u16),
+    /// A source, in one zone.
+    Place(i32, u16, u16),
+    Source(i32, u16),
+}
+
+impl Holder {
+    fn of(place: FragmentPlace) -> [Self; 4] {
+        let FragmentPlace { datapath, zone, source } = place;
+        [
+            Self::All,
+            Self::Zone(datapath, zone),
+            Self::Place(datapath, zone, source),
+            Self::Source(datapath, source),
+        ]
+    }
+}
+
+impl FragmentShare {
+    fn fits(self, more_bytes: u32, bound: Self) -> bool {
+        self.fragments < bound.fragments && self.bytes.saturating_add(more_bytes) <= bound.bytes
+    }
+}
+
+impl FragmentPool {
+    /// An empty one.
+    #[must_use]
+    pub fn new(bounds: FragmentBounds) -> Self {
+        Self { bounds, ..Self::default() }
+    }
+
+    /// All fragments that are held.
+    #[must_use]
+    pub fn held(&self) -> FragmentShare {
+        self.share(Holder::All)
+    }
+
+    /// Takes a fragment. Gives its packet if that is whole now. `lost` gets the fragments that are dropped, this one perhaps among them.
+    pub fn take(
+        &mut self,
+        place: FragmentPlace,
+        frame: Vec<u8>,
+        now_ms: u64,
+        lost: &mut Vec<LostFragments>,
+    ) -> Option<WholePacket> {
+        let mut lose = |reason| lost.push(LostFragments { place, reason, fragments: 1 });
+        let fragment = match Fragment::parse(&frame) {
+            Ok(fragment) => fragment,
+            Err(fault) => {
+                lose(fault.into());
+                return None;
+            }
+        };
+        let Some(key) = key_of(place, &fragment, &frame) else {
+            lose(FragmentLoss::Malformed);
+            return None;
+        };
+        let bytes = frame.len() as u32;
+        self.make_room(&key, bytes, lost);
+        let mut lose = |reason, fragments| lost.push(LostFragments { place, reason, fragments });
+        if !self.has_room(place, bytes) {
+            lose(FragmentLoss::Share, 1);
+            return None;
+        }
+        let number = self.begin(key, now_ms);
+        let datagram = self.datagrams.get_mut(&key)?;
+        match datagram.enter(fragment, frame) {
+            Entered::Held => self.add(place, bytes),
+            Entered::Twice => lose(FragmentLoss::Overlap, 1),
+            Entered::Overlap => lose(FragmentLoss::Overlap, 1 + self.remove(number, &key)),
+            Entered::TooMany => lose(FragmentLoss::Share, 1 + self.remove(number, &key)),
+            Entered::TooLarge => {
+                self.add(place, bytes);
+                lose(FragmentLoss::TooLarge, self.remove(number, &key));
+            }
+            Entered::All => {
+                self.add(place, bytes);
+                let whole = self.datagrams.get(&key)?.whole();
+                self.remove(number, &key);
+                return Some(whole);
+            }
+        }
+        None
+    }
+
+    /// Drops those whose time is over.
+    pub fn expire(&mut self, now_ms: u64, lost: &mut Vec<LostFragments>) {
+        while let Some((number, key)) = self.order.first_key_value().map(|(number, key)| (*number, *key)) {
+            if self.datagrams.get(&key).is_some_and(|oldest| now_ms < oldest.began_ms + self.bounds.time_ms) {
+                return;
+            }
+            self.lose(number, &key, FragmentLoss::Timeout, lost);
+        }
+    }
+
+    /// When the next one's time is over, in milliseconds.
+    #[must_use]
+    pub fn due_ms(&self) -> Option<u64> {
+        let (_, key) = self.order.first_key_value()?;
+        self.datagrams.get(key).map(|oldest| oldest.began_ms + self.bounds.time_ms)
+    }
+
+    fn share(&self, holder: Holder) -> FragmentShare {
+        self.shares.get(&holder).copied().unwrap_or_default()
+    }
+
+    fn has_room(&self, place: FragmentPlace, bytes: u32) -> bool {
+        let [all, zone, _, source] = Holder::of(place).map(|holder| self.share(holder));
+        let FragmentBounds { all: in_all, zone: of_zone, source: of_source, .. } = self.bounds;
+        all.fits(bytes, in_all) && zone.fits(bytes, of_zone) && source.fits(bytes, of_source)
+    }
+
+    /// Drops datagrams until there is room for a fragment, but not its own.
+    fn make_room(&mut self, key: &DatagramKey, bytes: u32, lost: &mut Vec<LostFragments>) {
+        let FragmentPlace { datapath, zone, source } = key.place;
+        while !self.share(Holder::Source(datapath, source)).fits(bytes, self.bounds.source) {
+            if !self.evict(key, (datapath, source), |_| true, lost) {
+                return;
+            }
+        }
+        while !self.share(Holder::Zone(datapath, zone)).fits(bytes, self.bounds.zone) {
+            let most = self.largest(|holder| match holder {
+                Holder::Place(of, in_zone, source) if (of, in_zone) == (datapath, zone) => Some((of, source)),
+                _ => None,
+            });
+            let in_zone = |other: &DatagramKey| other.place.zone == zone;
+            if !most.is_some_and(|most| self.evict(key, most, in_zone, lost)) {
+                return;
+            }
+        }
+        while !self.share(Holder::All).fits(bytes, self.bounds.all) {
+            let most = self.largest(|holder| match holder {
+                Holder::Source(of, source) => Some((of, source)),
+                _ => None,
+            });
+            if !most.is_some_and(|most| self.evict(key, most, |_| true, lost)) {
+                return;
+            }
+        }
+    }
+
+    /// The source with most bytes, of those that `chosen` names.
+    fn largest(&self, chosen: impl Fn(Holder) -> Option<(i32, u16)>) -> Option<(i32, u16)> {
+        let shares = self.shares.iter().filter_map(|(holder, share)| Some((share.bytes, chosen(*holder)?)));
+        shares.max_by_key(|(bytes, _)| *bytes).map(|(_, source)| source)
+    }
+
+    /// Drops the oldest datagram of a source that is `chosen`, and is not `spared`. False: there is none.
+    fn evict(
+        &mut self,
+        spared: &DatagramKey,
+        (datapath, source): (i32, u16),
+        chosen: impl Fn(&DatagramKey) -> bool,
+        lost: &mut Vec<LostFragments>,
+    ) -> bool {
+        let mut own = self.of_source.range((datapath, source, 0)..=(datapath, source, u64::MAX));
+        let oldest = own.find(|(_, key)| *key != spared && chosen(key));
+        let Some((number, key)) = oldest.map(|((_, _, number), key)| (*number, *key)) else { return false };
+        self.lose(number, &key, FragmentLoss::Share, lost);
+        true
+    }
+
+    fn lose(&mut self, number: u64, key: &DatagramKey, reason: FragmentLoss, lost: &mut Vec<LostFragments>) {
+        let fragments = self.remove(number, key);
+        if fragments > 0 {
+            lost.push(LostFragments { place: key.place, reason, fragments });
+        }
+    }
+
+    /// The number of a datagram, which begins now unless it did before.
+    fn begin(&mut self, key: DatagramKey, now_ms: u64) -> u64 {
+        if let Some(datagram) = self.datagrams.get(&key) {
+            return datagram.number;
+        }
+        self.last_number += 1;
+        let (number, FragmentPlace { datapath, source, .. }) = (self.last_number, key.place);
+        self.datagrams.insert(key, Datagram::new(number, now_ms));
+        self.order.insert(number, key);
+        self.of_source.insert((datapath, source, number), key);
+        number
+    }
+
+    fn add(&mut self, place: FragmentPlace, bytes: u32) {
+        for holder in Holder::of(place) {
+            let share = self.shares.entry(holder).or_default();
+            share.fragments += 1;
+            share.bytes += bytes;
+        }
+    }
+
+    /// Takes a datagram out. The number of its fragments.
+    fn remove(&mut self, number: u64, key: &DatagramKey) -> u32 {
+        let place = key.place;
+        self.order.remove(&number);
+        self.of_source.remove(&(place.datapath, place.source, number));
+        let Some(held) = self.datagrams.remove(key).map(|datagram| datagram.share()) else { return 0 };
+        for holder in Holder::of(place) {
+            let Some(share) = self.shares.get_mut(&holder) else { continue };
+            share.fragments -= held.fragments;
+            share.bytes -= held.bytes;
+            if share.fragments == 0 {
+                self.shares.remove(&holder);
+            }
+        }
+        held.fragments
+    }
+}
+
+fn key_of(place: FragmentPlace, fragment: &Fragment, frame: &[u8]) -> Option<DatagramKey> {
+    let addresses = fragment.addresses(frame);
+    let (src, dst) = addresses.split_at(addresses.len() / 2);
+    let is_ipv6 = fragment.l3 == Network::Ipv6;
+    Some(DatagramKey {
+        place,
+        src: IpBytes::from_slice(src)?,
+        dst: IpBytes::from_slice(dst)?,
+        identification: fragment.identification,
+        is_ipv6,
+        proto: if is_ipv6 { 0 } else { fragment.proto },
+    })
+}
+
+#[cfg(test)]
+mod tests;

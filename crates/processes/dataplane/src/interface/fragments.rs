@@ -1,0 +1,117 @@
+//! Fragments at an action `ct`: held until their packet is whole, which a worker goes on with.
+//!
+//! ```text
+//!   worker: ct of a fragment ─> queue of upcalls ─> FragmentPool ─┬─ whole: its headers, the actions that waited ─> worker
+//!                                                                 └─ lost: counted at the port, by name
+//! ```
+//!
+//! A fragment is copied out of its guest's memory, as each packet for the control plane is, within the same bounds for its port. So
+//! fragments that are held hold up no ring.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use lasthop_conntrack::{FragmentLoss, FragmentPlace, FragmentPool, LostFragments, WholePacket};
+use lasthop_dpif::datapath::DatapathId;
+use lasthop_engine::UpcallRecord;
+use lasthop_flowtable::{Execution, suspended_zone};
+use lasthop_module_api::{DropReason, PortId};
+use lasthop_runtime::clock;
+use lasthop_wire::{Fragmentation, Offload};
+
+use super::super::datapath::Datapath;
+use super::adapter::Adapter;
+use super::places::Places;
+
+/// Bytes of a packet in which its headers are looked for: as many as a worker sees.
+const HEAD_BYTES: usize = lasthop_module_api::IMAGE_FETCH_BYTES;
+
+/// Fragments that wait.
+#[derive(Debug, Default)]
+pub(super) struct Fragments {
+    pool: FragmentPool,
+    lost: Vec<LostFragments>,
+}
+
+fn reason_of(loss: FragmentLoss) -> DropReason {
+    match loss {
+        FragmentLoss::Overlap => DropReason::FragOverlap,
+        FragmentLoss::Timeout => DropReason::FragTimeout,
+        FragmentLoss::Share => DropReason::FragShare,
+        FragmentLoss::TooSmall => DropReason::FragSmall,
+        FragmentLoss::TooLarge => DropReason::FragLarge,
+        FragmentLoss::Malformed => DropReason::FragMalformed,
+    }
+}
+
+/// The metadata of a packet that no packet longer than `mtu_bytes` may be made of. One that cannot be cut stays as it is.
+pub(super) fn fragmented(packet: &[u8], mtu_bytes: u16) -> Offload {
+    // Strangers cannot foresee it (RFC 7739).
+    let identification = RandomState::new().hash_one(mtu_bytes) as u32;
+    let (head, len_bytes) = (packet.get(..HEAD_BYTES).unwrap_or(packet), packet.len() as u32);
+    Fragmentation::offload(head, len_bytes, (mtu_bytes, identification)).unwrap_or_default()
+}
+
+impl Places {
+    /// The port that fragments of a packet from `in_port` are counted for.
+    fn port_of(&self, id: DatapathId, in_port: u16) -> PortId {
+        let member = self.get(id).and_then(|place| place.members.get(&u32::from(in_port)));
+        member.and_then(|member| member.port).unwrap_or(PortId::INTERNAL)
+    }
+}
+
+impl Fragments {
+    /// Takes a fragment of flow number `flow`, with the words of its actions in front.
+    pub(super) fn take(
+        &mut self,
+        adapter: &mut Adapter<'_>,
+        (record, flow): (&UpcallRecord, u32),
+        mut frame: Vec<u8>,
+    ) {
+        let words = record.take_suspended(&mut frame);
+        let place = adapter.places.of_origin(record.origin);
+        let (Some((id, place)), Some(zone)) = (place, suspended_zone(&words)) else {
+            return adapter.inside.engine().upcalls_lost(record.port, 1);
+        };
+        let module = Arc::clone(&place.module);
+        let port = adapter.places.port_of(id, record.metadata.in_port);
+        // Fragments of one packet may come in by several uplinks.
+        let source = if module.is_uplink(port) { PortId::INTERNAL } else { port };
+        let waiting = FragmentPlace { datapath: id.0, zone, source: source.0 };
+        let whole = self.pool.take(waiting, frame, clock::now_ms(), &mut self.lost);
+        self.count_lost(adapter.inside);
+        let Some(WholePacket { frame, mtu_bytes, identification, fragments }) = whole else { return };
+        let head = frame.get(..HEAD_BYTES).unwrap_or(&frame);
+        let offload = Fragmentation::offload(head, frame.len() as u32, (mtu_bytes, identification));
+        let execution = Execution::resumed(record.metadata, flow, &words);
+        let lose = |reason| adapter.inside.engine().lost(port, fragments.into(), reason);
+        match (offload, execution) {
+            (Ok(offload), Some(execution)) if adapter.places.under_way.has_room(port) => {
+                adapter.inject((port, 0), module, execution, (frame, offload));
+            }
+            (Ok(_), _) => lose(DropReason::RxShare),
+            (Err(_), _) => lose(DropReason::FragMalformed),
+        }
+    }
+
+    /// When there is something to do even if nothing happens.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let wait_ms = self.pool.due_ms()?.saturating_sub(clock::now_ms());
+        Some(Instant::now() + Duration::from_millis(wait_ms))
+    }
+
+    /// Drops those whose time is over.
+    pub(super) fn expire(&mut self, inside: &Datapath) {
+        if self.pool.due_ms().is_some() {
+            self.pool.expire(clock::now_ms(), &mut self.lost);
+            self.count_lost(inside);
+        }
+    }
+
+    fn count_lost(&mut self, inside: &Datapath) {
+        for LostFragments { place, reason, fragments } in self.lost.drain(..) {
+            inside.engine().lost(PortId(place.source), fragments.into(), reason_of(reason));
+        }
+    }
+}
