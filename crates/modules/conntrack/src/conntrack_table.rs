@@ -194,6 +194,13 @@ impl ConntrackTable {
         found.is_some_and(|(index, _)| table.remove(index, End::Deleted))
     }
 
+    /// The connection with this tuple, of either direction.
+    #[must_use]
+    pub fn find(&self, tuple: &CtTuple, now_ms: u64) -> Option<CtRecord> {
+        let (index, _) = Table::of_zone(&self.shared, tuple.zone).find(tuple, now_ms)?;
+        CtRecord::at(&self.shared.places, index, now_ms)
+    }
+
     /// Adds connections from a place on to `records`, until these are `records_max`, and gives the place to continue at; none: that were
     /// all. A dump begins at 0. A zone leaves out all others. Connections that come or go meanwhile may be missing; those
     /// that stay are there once. Looks at a bounded number of places, so a call may add none and not be the last. Takes no lock.

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use lasthop_conntrack::CtRecord;
+use lasthop_conntrack::{CtRecord, CtTuple};
 use lasthop_flow::{Action, FlowKey, FlowStats, Match, Ufid};
 
 use crate::family::{
@@ -334,6 +334,11 @@ pub trait Datapath {
         let _ = (cursor, zone, visit);
         None
     }
+    /// The connection with this tuple, of either direction.
+    fn connection(&self, tuple: &CtTuple) -> Option<CtRecord> {
+        let _ = tuple;
+        None
+    }
     /// Takes connections out. That there is none of a zone, or none at all, is no error.
     ///
     /// # Errors
@@ -341,7 +346,7 @@ pub trait Datapath {
     fn connections_delete(&mut self, which: ConnectionSelector) -> Result<(), Refusal> {
         match which {
             ConnectionSelector::All | ConnectionSelector::Zone(_) => Ok(()),
-            ConnectionSelector::One(_) => Err(Refusal::new(Errno::ENOENT, "there is no such connection")),
+            ConnectionSelector::One(..) => Err(Refusal::new(Errno::ENOENT, "there is no such connection")),
         }
     }
     /// Makes a timeout policy, or replaces it.

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::time::Instant;
 
-use lasthop_conntrack::CtRecord;
+use lasthop_conntrack::{CtRecord, CtTuple};
 use lasthop_dpif::datapath::{
     Datapath as Interface, DatapathFlow, DatapathId, Execute, FlowInstall, FlowName, FlowView, Meter,
     MeterFeatures, Port, PortView, Readiness, RemovalId, WantedPort,
@@ -393,6 +393,10 @@ impl Interface for Adapter<'_> {
         visit: &mut dyn FnMut(&CtRecord) -> ControlFlow<()>,
     ) -> Option<u64> {
         self.places.visit_connections((cursor, zone), clock::now_ms(), visit)
+    }
+
+    fn connection(&self, tuple: &CtTuple) -> Option<CtRecord> {
+        self.places.connection(tuple, clock::now_ms())
     }
 
     fn connections_delete(&mut self, which: ConnectionSelector) -> Result<(), Refusal> {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use lasthop_conntrack::{ConntrackTable, CtRecord, POLICIES_MAX};
+use lasthop_conntrack::{ConntrackTable, CtRecord, CtTuple, POLICIES_MAX};
 use lasthop_dpif::family::ZoneLimit;
 use lasthop_dpif::{ConnectionSelector, Errno, Refusal, TimeoutPolicy};
 use lasthop_flowtable::FlowTable;
@@ -165,6 +165,11 @@ impl Places {
         None
     }
 
+    /// The connection with this tuple, of the first datapath that has one.
+    pub(super) fn connection(&self, tuple: &CtTuple, now_ms: u64) -> Option<CtRecord> {
+        self.tracked().filter_map(FlowTable::connections_made).find_map(|made| made.find(tuple, now_ms))
+    }
+
     pub(super) fn delete_connections(&self, which: ConnectionSelector, now_ms: u64) -> Result<(), Refusal> {
         match which {
             ConnectionSelector::All => {
@@ -175,9 +180,14 @@ impl Places {
                 self.flush_connections(|table| table.flush_zone(zone, FLUSH_STEPS));
                 Ok(())
             }
-            ConnectionSelector::One(tuple) => {
-                let deleted =
-                    self.tracked().filter(|table| table.connections().delete(&tuple, now_ms)).count();
+            ConnectionSelector::One(tuple, id) => {
+                let is_it = |connections: &ConntrackTable| {
+                    id.is_none_or(|id| {
+                        connections.find(&tuple, now_ms).is_some_and(|found| found.id.number() == id)
+                    })
+                };
+                let made = self.tracked().filter_map(FlowTable::connections_made);
+                let deleted = made.filter(|table| is_it(table) && table.delete(&tuple, now_ms)).count();
                 let unknown = Refusal::new(Errno::ENOENT, "there is no such connection");
                 if deleted > 0 { Ok(()) } else { Err(unknown) }
             }

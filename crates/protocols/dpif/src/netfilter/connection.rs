@@ -60,8 +60,8 @@ pub enum ConnectionSelector {
     All,
     /// Those of a zone.
     Zone(u16),
-    /// The one with this tuple, of either direction.
-    One(CtTuple),
+    /// The one with this tuple, of either direction, unless it has another number than this.
+    One(CtTuple, Option<u32>),
 }
 
 impl ConnectionSelector {
@@ -71,19 +71,20 @@ impl ConnectionSelector {
     /// # Errors
     /// EOPNOTSUPP for filters that are not known here, EINVAL for tuples that make no sense.
     pub(crate) fn decode(family: u8, attrs: Attrs<'_>) -> Result<Self, Refusal> {
-        let (mut zone, mut tuple) = (None, None);
+        let (mut zone, mut tuple, mut id) = (None, None, None);
         for attr in attrs {
             let attr = attr?;
             match attr.kind {
                 ZONE => zone = Some(u16::from_be_bytes(array(&attr)?)),
                 TUPLE_ORIG | TUPLE_REPLY => tuple = Some(decode_tuple(attr.nested())?),
-                // The tuple says which one is meant.
-                ID => {}
+                ID => id = Some(u32::from_be_bytes(array(&attr)?)),
                 _ => return Err(unknown_filter()),
             }
         }
         match (tuple, zone) {
-            (Some(tuple), zone) => Ok(Self::One(CtTuple { zone: zone.unwrap_or(0), ..tuple })),
+            (Some(tuple), zone) => Ok(Self::One(CtTuple { zone: zone.unwrap_or(0), ..tuple }, id)),
+            // A number alone chooses nothing.
+            (None, _) if id.is_some() => Err(unknown_filter()),
             (None, _) if family != AF_UNSPEC => Err(unknown_filter()),
             (None, Some(zone)) => Ok(Self::Zone(zone)),
             (None, None) => Ok(Self::All),
@@ -287,12 +288,12 @@ mod tests {
             let bytes = request(|writer| {
                 writer.put(ZONE, &9_u16.to_be_bytes());
                 put_tuple(writer, TUPLE_ORIG, &tuple);
-                writer.put(ID, &[0; 4]);
+                writer.put(ID, &7_u32.to_be_bytes());
             });
             let family = if is_ipv6 { AF_INET6 } else { AF_INET };
             assert_eq!(
                 ConnectionSelector::decode(family, Attrs::new(&bytes)),
-                Ok(ConnectionSelector::One(tuple))
+                Ok(ConnectionSelector::One(tuple, Some(7)))
             );
         }
     }
@@ -310,6 +311,8 @@ mod tests {
         }
         let incomplete = request(|writer| writer.nest(TUPLE_ORIG, |_| {}));
         assert!(decode(AF_INET, &incomplete).is_err());
+        let number = request(|writer| writer.put(ID, &[0; 4]));
+        assert!(decode(AF_UNSPEC, &number).is_err());
         let bad_zone = request(|writer| writer.put(ZONE, &[0; 4]));
         assert!(decode(AF_UNSPEC, &bad_zone).is_err());
     }

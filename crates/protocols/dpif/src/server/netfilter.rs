@@ -15,6 +15,7 @@ pub(super) fn serve(message: &NetlinkMessage<'_>, datapath: &mut dyn Datapath) -
     let is_dump = message.header.has(nlm::DUMP);
     match (subsystem, command) {
         (CTNETLINK, GET) if is_dump => dump(message),
+        (CTNETLINK, GET) => get(message, datapath),
         (CTNETLINK, DELETE) => delete(message, datapath),
         (CTNETLINK_TIMEOUT, GET) if is_dump => {
             Ok(Outcome::Dump(DumpCursor::TimeoutPolicies { after: String::new() }))
@@ -32,6 +33,17 @@ fn dump(message: &NetlinkMessage<'_>) -> Result<Outcome, Refusal> {
         _ => None,
     };
     Ok(Outcome::Dump(DumpCursor::Connections { cursor: 0, zone }))
+}
+
+/// One connection.
+fn get(message: &NetlinkMessage<'_>, datapath: &dyn Datapath) -> Result<Outcome, Refusal> {
+    let (family, attrs) = open(message)?;
+    let ConnectionSelector::One(tuple, id) = ConnectionSelector::decode(family, attrs)? else {
+        return Err(Refusal::invalid("a request for one connection has no tuple; ask for a dump"));
+    };
+    let found = datapath.connection(&tuple).filter(|record| id.is_none_or(|id| record.id.number() == id));
+    let record = found.ok_or(Refusal::new(Errno::ENOENT, "there is no such connection"))?;
+    Ok(Outcome::Object { answer: Answer::Connection(Box::new(record)), command: NEW })
 }
 
 fn delete(message: &NetlinkMessage<'_>, datapath: &mut dyn Datapath) -> Result<Outcome, Refusal> {

@@ -82,6 +82,46 @@ const FROM_GUEST: &[(&str, &str, &str)] = &[
         "address translation has no address and port left for its new connections (ct_nat_exhausted)",
         "more addresses or ports in nat(...) of its flows",
     ),
+    (
+        "ct_tuple_taken",
+        "another connection has the addresses and ports that its new ones would have (ct_tuple_taken)",
+        "lasthop conntrack list --address ADDRESS shows both; zones of their own for guests with equal addresses, or nat(...) with ports to choose from",
+    ),
+    (
+        "ct_contended",
+        "several workers changed one connection at the same time, and its packets could not be compared with it (ct_contended)",
+        "a connection with a helper or with labels that change should not be spread over queues: queues=1 at the vnic",
+    ),
+    (
+        "frag_share",
+        "the guest sends more fragments than are held for one port until their packets are whole (frag_share)",
+        "a smaller datagram or a larger MTU in the guest; if it sends half packets only, it is hostile or its network loses many",
+    ),
+    (
+        "frag_timeout",
+        "fragments from the guest wait in vain for the rest of their packets (frag_timeout)",
+        "look for lost packets in front of the switch: ip -s link in the guest; frag_share, rx_queue_full here",
+    ),
+    (
+        "frag_overlap",
+        "the guest sends fragments that overlap, as attacks on filters do (frag_overlap)",
+        "lasthop capture VNIC shows them; take the guest off the network if it is not yours",
+    ),
+    (
+        "frag_small",
+        "the guest sends fragments that are shorter than links make them (frag_small)",
+        "lasthop capture VNIC shows them; raise the guest's MTU to 576 (IPv4) or 1280 (IPv6) at least",
+    ),
+    (
+        "frag_large",
+        "the guest sends fragments of packets longer than 64 KiB (frag_large)",
+        "lasthop capture VNIC shows them",
+    ),
+    (
+        "frag_malformed",
+        "the guest sends fragments whose lengths are wrong (frag_malformed)",
+        "lasthop capture VNIC shows them",
+    ),
 ];
 const TO_GUEST: &[(&str, &str, &str)] = &[
     (
