@@ -8,7 +8,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 
 use serde_json::Value;
 
-use lasthop_api::orders::{CONNECTION_MEMORY_BYTES, FLOW_MEMORY_BYTES, Order};
+use lasthop_api::orders::{CONNECTION_AREAS, CONNECTION_MEMORY_BYTES, FLOW_MEMORY_BYTES, Order};
 use lasthop_fd_store::{RecordKey, RecordStore};
 use lasthop_runtime::fault::Fault;
 use lasthop_runtime::log::say;
@@ -60,7 +60,7 @@ impl KeptFlows {
     fn open() -> io::Result<Self> {
         let memory = memfd_create("lasthop-flows", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         // Pages are there once they are written to.
-        ftruncate(&memory, FLOW_MEMORY_BYTES + CONNECTION_MEMORY_BYTES)?;
+        ftruncate(&memory, FLOW_MEMORY_BYTES + CONNECTION_AREAS * CONNECTION_MEMORY_BYTES)?;
         fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         Ok(Self::of_kept(memory))
     }

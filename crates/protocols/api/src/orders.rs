@@ -23,8 +23,10 @@ pub const STATE_VERSION: u64 = 4;
 /// some 500,000 flows of the usual length.
 pub const FLOW_MEMORY_BYTES: u64 = 256 << 20;
 
-/// Bytes behind them for connections (`ct` actions), of which those take memory that were used once.
+/// Bytes of an area for connections (`ct` actions), of which those take memory that were used once.
 pub const CONNECTION_MEMORY_BYTES: u64 = 320 << 20;
+/// Areas for connections behind the flows.
+pub const CONNECTION_AREAS: u64 = 2;
 
 /// From the supervisor: an order and the number under which its answer is awaited.
 #[derive(Debug, Serialize, Deserialize)]

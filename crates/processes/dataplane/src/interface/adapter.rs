@@ -183,8 +183,8 @@ impl Interface for Adapter<'_> {
         let origin = self.places.fresh_origin();
         module.set_origin(origin);
         let is_reserved = self.is_reserved(name);
+        self.places.connection_memory.lend(id, is_reserved, module.table());
         if !is_reserved {
-            self.places.connection_memory.iter_mut().for_each(|memory| memory.lend(id, module.table()));
             self.places.ct_settings.apply(module.table());
         }
         let place = Place { switch, module, made, is_reserved, members, meters, origin, executed, records };
@@ -208,7 +208,7 @@ impl Interface for Adapter<'_> {
         numbers.into_iter().for_each(|number| self.release(id, number));
         self.places.flush(id);
         let Some(place) = self.places.remove(id) else { return };
-        self.places.connection_memory.iter().for_each(|memory| memory.take_back(id));
+        self.places.connection_memory.take_back(id);
         place.module.set_asked(false);
         meters::clear(&place);
         if let Some(name) = place.made

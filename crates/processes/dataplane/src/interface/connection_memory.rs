@@ -1,16 +1,17 @@
 //! The memory in which connections outlive this process: behind that of flows, in the same file.
 //!
 //! ```text
-//!   flows (`flow_memory`) | owner, one page | connections (`lasthop_conntrack`)
+//!   flows (`flow_memory`) | owner, one page | connections (`lasthop_conntrack`) | owner | connections
+//!                           └──── of a controller outside ────────────────────┘ └── embedded one ──┘
 //! ```
 //!
-//! The connections of one datapath lie there, the first one of a controller outside: Open vSwitch has one. Those of others go with this
-//! process. A datapath that is deleted leaves no connections to the next one of its number.
+//! The connections of two datapaths lie there: of the first one of a controller outside, since Open vSwitch has one, and of the first one of the
+//! embedded controller. Those of others go with this process. A datapath that is deleted leaves no connections to the next one of its number.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use lasthop_api::orders::{CONNECTION_MEMORY_BYTES, FLOW_MEMORY_BYTES};
+use lasthop_api::orders::{CONNECTION_AREAS, CONNECTION_MEMORY_BYTES, FLOW_MEMORY_BYTES};
 use lasthop_conntrack::{ConntrackTable, CtBounds};
 use lasthop_dpif::datapath::DatapathId;
 use lasthop_flowtable::FlowTable;
@@ -21,9 +22,40 @@ use lasthop_runtime::log::say_of_others;
 /// The datapath's number plus one; 0: none.
 const OWNER_BYTES: u64 = 4096;
 
-/// See the module.
+/// The two areas; none where it cannot be mapped, as in a file of an earlier version.
+#[derive(Debug, Default)]
+pub(super) struct ConnectionMemories {
+    outside: Option<ConnectionMemory>,
+    embedded: Option<ConnectionMemory>,
+}
+
+impl ConnectionMemories {
+    /// Those of a file.
+    pub(super) fn of(file: impl AsFd) -> Self {
+        Self { outside: ConnectionMemory::of(&file, 0), embedded: ConnectionMemory::of(&file, 1) }
+    }
+
+    /// Forgets connections of the last process whose datapath is not there: `is_there` is told whether it was that of the embedded controller.
+    pub(super) fn forget_unless(&self, is_there: impl Fn(DatapathId, bool) -> bool) {
+        self.outside.iter().for_each(|memory| memory.forget_unless(|id| is_there(id, false)));
+        self.embedded.iter().for_each(|memory| memory.forget_unless(|id| is_there(id, true)));
+    }
+
+    /// The connections of a datapath outlive this process from now on, if its controller has an area and no other datapath uses that.
+    pub(super) fn lend(&mut self, id: DatapathId, is_embedded: bool, table: &FlowTable) {
+        let memory = if is_embedded { &mut self.embedded } else { &mut self.outside };
+        memory.iter_mut().for_each(|memory| memory.lend(id, table));
+    }
+
+    /// A datapath is deleted.
+    pub(super) fn take_back(&self, id: DatapathId) {
+        self.outside.iter().chain(&self.embedded).for_each(|memory| memory.take_back(id));
+    }
+}
+
+/// One area.
 #[derive(Debug)]
-pub(super) struct ConnectionMemory {
+struct ConnectionMemory {
     owner: Words,
     connections: Arc<Mapping>,
     /// A table of this process uses it, or did.
@@ -36,11 +68,10 @@ fn table_bytes() -> u64 {
 }
 
 impl ConnectionMemory {
-    /// None if it cannot be mapped, as in a file of an earlier version.
-    pub(super) fn of(file: impl AsFd) -> Option<Self> {
-        debug_assert!(OWNER_BYTES + table_bytes() <= CONNECTION_MEMORY_BYTES);
-        let map =
-            |from, bytes| Mapping::of_file(file.as_fd(), FLOW_MEMORY_BYTES + from, bytes).ok().map(Arc::new);
+    fn of(file: impl AsFd, area: u64) -> Option<Self> {
+        debug_assert!(area < CONNECTION_AREAS && OWNER_BYTES + table_bytes() <= CONNECTION_MEMORY_BYTES);
+        let begin = FLOW_MEMORY_BYTES + area * CONNECTION_MEMORY_BYTES;
+        let map = |from, bytes| Mapping::of_file(file.as_fd(), begin + from, bytes).ok().map(Arc::new);
         let owner = Words::new(&map(0, OWNER_BYTES)?, 0, 1)?;
         Some(Self { owner, connections: map(OWNER_BYTES, table_bytes())?, is_lent: false })
     }
@@ -52,14 +83,14 @@ impl ConnectionMemory {
     }
 
     /// Forgets connections of the last process, unless `is_there` says that their datapath is.
-    pub(super) fn forget_unless(&self, is_there: impl Fn(DatapathId) -> bool) {
+    fn forget_unless(&self, is_there: impl Fn(DatapathId) -> bool) {
         if !self.owner().is_some_and(is_there) {
             self.owner.publish(0, 0);
         }
     }
 
     /// The connections of a datapath outlive this process from now on, if those of no other one do; those that the last process left come back.
-    pub(super) fn lend(&mut self, id: DatapathId, table: &FlowTable) {
+    fn lend(&mut self, id: DatapathId, table: &FlowTable) {
         let owner = self.owner();
         if self.is_lent || owner.is_some_and(|owner| owner != id) {
             return;
@@ -76,8 +107,8 @@ impl ConnectionMemory {
         }
     }
 
-    /// A datapath is deleted. Workers may use its table for a moment yet, so it is lent to no other one.
-    pub(super) fn take_back(&self, id: DatapathId) {
+    /// Workers may use the table of a deleted datapath for a moment yet, so it is lent to no other one.
+    fn take_back(&self, id: DatapathId) {
         if self.is_lent {
             self.forget_unless(|owner| owner != id);
         }
@@ -95,13 +126,13 @@ mod tests {
     }
 
     fn owner_of(file: &impl AsFd) -> Option<i32> {
-        ConnectionMemory::of(file).expect("mapped").owner().map(|id| id.0)
+        ConnectionMemory::of(file, 0).expect("mapped").owner().map(|id| id.0)
     }
 
     #[test]
     fn the_first_datapath_has_it_until_it_is_deleted() {
         let file = file();
-        let mut memory = ConnectionMemory::of(&file).expect("mapped");
+        let mut memory = ConnectionMemory::of(&file, 0).expect("mapped");
         let tables = [FlowTable::default(), FlowTable::default(), FlowTable::default()];
         memory.lend(DatapathId(0), &tables[0]);
         assert_eq!(owner_of(&file), Some(0));
@@ -119,20 +150,35 @@ mod tests {
     fn connections_are_those_of_their_datapath_and_of_no_other_one() {
         let file = file();
         let lend = |id, table: &FlowTable| {
-            ConnectionMemory::of(&file).expect("mapped").lend(DatapathId(id), table);
+            ConnectionMemory::of(&file, 0).expect("mapped").lend(DatapathId(id), table);
             table.connections_made().is_some()
         };
         assert!(lend(5, &FlowTable::default()));
         assert!(!lend(6, &FlowTable::default()), "it is another one's");
         assert!(lend(5, &FlowTable::default()));
-        ConnectionMemory::of(&file).expect("mapped").forget_unless(|id| id != DatapathId(5));
+        ConnectionMemory::of(&file, 0).expect("mapped").forget_unless(|id| id != DatapathId(5));
         assert!(lend(6, &FlowTable::default()));
         assert_eq!(owner_of(&file), Some(6));
     }
 
     #[test]
+    fn each_kind_of_controller_has_an_area() {
+        let bytes = FLOW_MEMORY_BYTES + CONNECTION_AREAS * CONNECTION_MEMORY_BYTES;
+        let file = memfd("connections", bytes).expect("memory");
+        let table = |id, is_embedded| {
+            let table = FlowTable::default();
+            ConnectionMemories::of(&file).lend(DatapathId(id), is_embedded, &table);
+            table.connections_made().is_some()
+        };
+        assert!(table(1, true) && table(2, false));
+        assert!(!table(2, true) && !table(1, false), "each is the other one's");
+        ConnectionMemories::of(&file).forget_unless(|_, is_embedded| is_embedded);
+        assert!(table(3, false) && !table(3, true));
+    }
+
+    #[test]
     fn a_file_of_an_earlier_version_has_none() {
         let file = memfd("flows", FLOW_MEMORY_BYTES).expect("memory");
-        assert!(ConnectionMemory::of(&file).is_none());
+        assert!(ConnectionMemory::of(&file, 0).is_none());
     }
 }

@@ -48,7 +48,7 @@ use super::datapath::Datapath;
 use super::flow_memory::FlowMemory;
 use super::wishes::Wishes;
 use adapter::Adapter;
-use connection_memory::ConnectionMemory;
+use connection_memory::ConnectionMemories;
 use connections::{CtSettings, Sweeps};
 use fragments::Fragments;
 use kept::{Beside, KeptDatapath, KeptDatapaths};
@@ -388,9 +388,14 @@ impl Interface {
         kept.datapaths.retain(|_, kept| !kept.is_of_switch || inside.has_switch(kept.name()));
         let records = kept.datapaths.iter().map(|(id, kept)| (DatapathId(*id), kept.record())).collect();
         self.places.ct_settings = CtSettings::of(std::mem::take(&mut kept.connections));
-        self.places.connection_memory = file.as_ref().and_then(ConnectionMemory::of);
-        let is_there = |id: DatapathId| kept.datapaths.get(&id.0).is_some_and(|kept| !kept.is_of_switch);
-        self.places.connection_memory.iter().for_each(|memory| memory.forget_unless(is_there));
+        self.places.connection_memory = file.as_ref().map(ConnectionMemories::of).unwrap_or_default();
+        self.places.connection_memory.forget_unless(|id, is_embedded| {
+            let is_kept = |kept: &KeptDatapath| match is_embedded {
+                true => inside.has_own_controller(kept.name()),
+                false => !kept.is_of_switch,
+            };
+            kept.datapaths.get(&id.0).is_some_and(is_kept)
+        });
         let mut adapter = Adapter::new(inside, &mut self.places, &mut self.wishes);
         for name in self.connections.server_mut().restore(records, &mut adapter) {
             say!(Warning: "{name} is not in its datapath any more: it was deleted while the switch process began");

@@ -11,7 +11,7 @@ use lasthop_flowtable::{FlowModule, Removed};
 use lasthop_module_api::{PortId, SwitchId};
 
 use super::super::flow_memory::{FlowMemory, RecordPlace};
-use super::connection_memory::ConnectionMemory;
+use super::connection_memory::ConnectionMemories;
 use super::connections::CtSettings;
 use super::executed::Executed;
 use super::packets::UnderWay;
@@ -60,8 +60,8 @@ pub(super) struct Places {
     pub(super) setting_changes: u64,
     /// The memory in which a successor finds flows; none if there is no such memory.
     pub(super) flow_memory: Option<FlowMemory>,
-    /// The memory in which a successor finds connections; none if there is no such memory.
-    pub(super) connection_memory: Option<ConnectionMemory>,
+    /// The memory in which a successor finds connections.
+    pub(super) connection_memory: ConnectionMemories,
     /// Flows that found no room there were told of.
     pub(super) is_memory_full: bool,
     /// Limits and timeout policies that clients set.
