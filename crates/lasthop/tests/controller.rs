@@ -249,6 +249,25 @@ fn rules_deny_are_listed_and_can_be_written_to_a_file() {
 }
 
 #[test]
+fn connections_of_its_rules_are_listed() {
+    let switch = start(&["one", "two"]);
+    switch.ask(&["switch", "set", "default", "fail-mode=secure"]).ok();
+    switch.ask(&["acl", "add", "ask", "--port", "one", "--direction", "egress", "--action", "allow"]).ok();
+    let mut one = guest(&switch, "one", ONE);
+    let _two = guest(&switch, "two", TWO);
+    // UDP from 10.0.0.1:1000 to 10.0.0.2:53, without a checksum.
+    let ip = [0x45, 0, 0, 36, 0, 0, 0, 0, 64, 17, 0x66, 0xc7, 10, 0, 0, 1, 10, 0, 0, 2];
+    let udp = [3, 232, 0, 53, 0, 16, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
+    let question = [&TWO[..], &ONE, &[8, 0], &ip, &udp, &[0; 10]].concat();
+    eventually("the connection", || {
+        send(&mut one, &question);
+        let all = switch.ask(&["conntrack", "list"]).ok();
+        all.contains("udp,orig=(src=10.0.0.1,dst=10.0.0.2,sport=1000,dport=53)").then_some(())
+    });
+    assert_eq!(switch.json(&["conntrack", "stats"])["by_protocol"]["udp"], 1);
+}
+
+#[test]
 fn vnics_and_switches_come_and_go_under_it() {
     let switch = start(&["one"]);
     switch.ask(&["vnic", "add", "two"]).ok();

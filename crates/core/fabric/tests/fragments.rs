@@ -66,7 +66,7 @@ impl Switch {
     fn answer(&mut self) {
         let mut bytes = Vec::new();
         while let Some(record) = self.reader.pop(&mut bytes) {
-            let UpcallReason::Fragment { flow, .. } = record.reason else {
+            let UpcallReason::Suspended { flow, .. } = record.reason else {
                 assert_eq!(record.reason, UpcallReason::Miss);
                 self.module.settle(record.ticket);
                 self.fabric.drop_injected(record.port, DropReason::NoFlow);

@@ -8,7 +8,7 @@ use crate::{BATCH_PACKETS_MAX, DropReason, Header, PORTS_MAX, PortId};
 pub const IMAGES_MADE_MAX: usize = 2 * BATCH_PACKETS_MAX;
 /// Packets that go to the control plane out of a batch: each once, and as many again that go there by an action.
 pub const UPCALLS_MAX: usize = 2 * BATCH_PACKETS_MAX;
-/// Words of actions that wait for the rest of a packet, in one batch: 32 fragments with 64 words each.
+/// Words of actions that wait for the rest of a packet, in one batch: 32 packets with 64 words each.
 pub const SUSPENDED_WORDS_MAX: usize = 64 * BATCH_PACKETS_MAX;
 
 /// One copy of one packet of the batch.
@@ -36,8 +36,9 @@ pub enum UpcallReason {
         /// Which of its userspace actions, from 0 on, in the order in which they are written.
         step: u16,
     },
-    /// It is a fragment, and an action wants the whole packet, for which this and all later ones are done then.
-    Fragment {
+    /// An action wants more of the packet than its image: the other fragments, or all of the payload. This action and all later ones are
+    /// done then.
+    Suspended {
         /// Number of its flow, which userspace actions among them are of.
         flow: u32,
         /// The module's words of these actions.

@@ -71,6 +71,13 @@ pub(crate) struct Announced {
     pub(crate) written: Option<FtpAddress>,
 }
 
+/// Whether a packet seems to announce a connection in a line that ends behind its image, and is short enough to be read as a whole.
+pub(crate) fn is_cut_short(helper: CtHelper, packet: &PacketImage<'_>, direction: Direction) -> bool {
+    helper == CtHelper::Ftp
+        && packet.end().is_some_and(|end| end > packet.head.len() && end <= HELPER_IMAGE_BYTES)
+        && ftp::begins_announcement(packet, direction)
+}
+
 /// The connection that a packet announces, as this helper reads the packet.
 pub(crate) fn announced(
     helper: CtHelper,

@@ -66,4 +66,7 @@ pub struct CtVerdict {
     pub refused: Option<CtRefusal>,
     /// Its connection, if it is remembered.
     pub connection: Option<CtId>,
+    /// Its connection's helper has to read a line that is not in the image. Nothing was done: call again with an image of the whole
+    /// packet, which has at most [`crate::HELPER_IMAGE_BYTES`].
+    pub wants_whole: bool,
 }

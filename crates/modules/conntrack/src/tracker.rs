@@ -20,6 +20,7 @@ use crate::bounds::CtRefusal;
 use crate::connection::{DYING, SEQUENCE_ADJUSTED};
 use crate::edit::{Editor, NotInImage};
 use crate::expect::Expectation;
+use crate::helper::is_cut_short;
 use crate::metadata::{invalid, metadata_of, nat_bits_of, passage, with_state};
 use crate::packet::PacketImage;
 use crate::place::Change;
@@ -55,6 +56,8 @@ enum Seen {
     Done,
     /// Other workers kept changing its connection.
     Contended,
+    /// Its connection's helper has to see all of it.
+    Partial,
 }
 
 impl Tracking<'_> {
@@ -81,6 +84,7 @@ impl Tracking<'_> {
                 invalid(request.zone)
             }
             Seen::Done => CtVerdict { metadata: *before, ..CtVerdict::default() },
+            Seen::Partial => CtVerdict { metadata: *before, wants_whole: true, ..CtVerdict::default() },
             Seen::Contended => {
                 let refused = Some(self.table.refuse(CtRefusal::Contended));
                 CtVerdict { refused, ..invalid(request.zone) }
@@ -126,7 +130,8 @@ impl Tracking<'_> {
         if let Some(refusal) = refusal {
             return CtVerdict { metadata, refused: Some(self.table.refuse(refusal)), ..CtVerdict::default() };
         }
-        let verdict = CtVerdict { metadata, rewrites: editor.finish(), refused: None, connection };
+        let rewrites = editor.finish();
+        let verdict = CtVerdict { metadata, rewrites, connection, ..CtVerdict::default() };
         with_state(verdict, done.unwrap_or_default())
     }
 
@@ -207,6 +212,10 @@ impl Tracking<'_> {
         if self.table.place(index).is_some_and(|place| place.status() & DYING != 0) {
             self.table.remove(index, End::Deleted);
             return self.first_look(packet, tuple, now_ms);
+        }
+        let helper = self.table.place(index).and_then(|place| place.moving(tuple.proto).helper);
+        if helper.is_some_and(|helper| is_cut_short(helper, packet, direction)) {
+            return Seen::Partial;
         }
         match self.advance(packet, index, (&tuple, direction), now_ms) {
             None => Seen::Contended,

@@ -327,11 +327,11 @@ impl Executor<'_> {
         let port = self.shared.numbers.port(copy.metadata.in_port).unwrap_or(PortId::INTERNAL);
         match self.tracking.track(copy, &request, (port.0, self.shared.monotonic_ms(self.now_ns)))? {
             Tracked::Done => Ok(len),
-            Tracked::Fragment => self.suspend(result, copy, (step, rest), flow),
+            Tracked::Partial => self.suspend(result, copy, (step, rest), flow),
         }
     }
 
-    /// Has a fragment wait for the others of its packet, for which this step and those behind it in its list are done then.
+    /// Has a packet wait until all of it is at hand. This step and those behind it in its list are done then.
     #[cold]
     fn suspend(
         &mut self,
@@ -343,8 +343,8 @@ impl Executor<'_> {
         copy.truncate_len_bytes = EVERYTHING;
         let words = (0..rest.len() + 1).map(|at| at.checked_sub(1).map_or(step.0, |at| load(rest, at)));
         let rest = self.verdicts.suspend(words).ok_or(DropReason::ActionBudget)?;
-        self.upcall(result, copy, UpcallReason::Fragment { flow, rest }, Ticket::NONE);
-        // Nothing more is done for the fragment itself.
+        self.upcall(result, copy, UpcallReason::Suspended { flow, rest }, Ticket::NONE);
+        // Nothing more is done for what there is of it.
         Err(DropReason::FragShare)
     }
 

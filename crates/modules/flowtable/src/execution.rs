@@ -3,9 +3,10 @@
 use std::sync::atomic::AtomicU64;
 
 use lasthop_flow::Action;
+use lasthop_module_api::DropReason;
 use lasthop_wire::Metadata;
 
-use crate::program::{Code, Step};
+use crate::program::{Code, Step, read_ct};
 use crate::{FlowTable, UnsupportedFlow};
 
 /// In the place of a flow's number, for userspace actions of packets that the control plane has executed: this bit, and the
@@ -36,14 +37,35 @@ impl Execution {
         Ok(Self { metadata, program, number: number | EXECUTED })
     }
 
-    /// Has the actions done, for the whole packet, that its fragments waited at
-    /// ([`UpcallReason::Fragment`](lasthop_module_api::UpcallReason::Fragment)); `flow` and `words` are of the fragment that came last.
+    /// Has the actions done, for the whole packet, that what came of it waited at
+    /// ([`UpcallReason::Suspended`](lasthop_module_api::UpcallReason::Suspended)); `flow` and `words` are of the fragment that came last.
     /// None if they are not of a flow table.
     #[must_use]
     pub fn resumed(metadata: Metadata, flow: u32, words: &[u64]) -> Option<Self> {
         suspended_zone(words)?;
         let program = words.iter().copied().map(AtomicU64::new).collect();
         Some(Self { metadata, program, number: flow })
+    }
+
+    /// As [`Self::resumed`], of a packet all of which is in `frame`: the first of the actions is done here, on more of the packet than
+    /// a worker sees. The packet came in by this port, it is `now_ms` by CLOCK_MONOTONIC.
+    ///
+    /// # Errors
+    /// Why it has to be dropped.
+    pub fn resumed_behind_ct(
+        table: &FlowTable,
+        mut metadata: Metadata,
+        (flow, words): (u32, &[u64]),
+        frame: &mut Vec<u8>,
+        (port, now_ms): (u16, u64),
+    ) -> Result<Self, DropReason> {
+        let impossible = DropReason::ActionImpossible;
+        suspended_zone(words).ok_or(impossible)?;
+        let rest: Box<[AtomicU64]> = words.iter().skip(1).copied().map(AtomicU64::new).collect();
+        let (request, len) = read_ct(Step(words.first().copied().ok_or(impossible)?), &rest);
+        table.tracking.track_whole((frame, &mut metadata.ct), &request, (port, now_ms))?;
+        let program = words.iter().skip(1 + len).copied().map(AtomicU64::new).collect();
+        Ok(Self { metadata, program, number: flow })
     }
 }
 

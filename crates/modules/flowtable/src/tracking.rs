@@ -10,8 +10,9 @@ use lasthop_conntrack::{
 use lasthop_flow::ct_state;
 use lasthop_guestmem::Mapping;
 use lasthop_module_api::{DropReason, IMAGE_FETCH_BYTES};
+use lasthop_wire::Offload;
 use lasthop_wire::headers::{PROTO_ICMP, PROTO_ICMPV6, PROTO_TCP, PROTO_UDP};
-use lasthop_wire::key::LinkLayer;
+use lasthop_wire::key::{CtWords, LinkLayer};
 
 use crate::action_packet::ActionPacket;
 use crate::ct_words::{metadata_of, words_of};
@@ -38,8 +39,8 @@ struct PolicyGroup {
 pub(crate) enum Tracked {
     /// It is tracked, and perhaps translated.
     Done,
-    /// It is a fragment: nothing was done, the whole packet is needed.
-    Fragment,
+    /// Nothing was done: more of the packet is needed than its image.
+    Partial,
 }
 
 /// The group that a policy belongs to. OVS calls those of one group `ovs_tp_ID_PROTOCOL`.
@@ -129,7 +130,7 @@ impl Tracking {
         (port, now_ms): (u16, u64),
     ) -> Result<Tracked, DropReason> {
         let Some(verdict) = self.verdict(copy, request, (port, now_ms)) else {
-            return Ok(Tracked::Fragment);
+            return Ok(Tracked::Partial);
         };
         if let Some(refusal) = verdict.refused {
             return Err(reason_of(refusal));
@@ -141,7 +142,29 @@ impl Tracking {
         Ok(Tracked::Done)
     }
 
-    /// None for a fragment.
+    /// `ct(...)` for a packet of which all bytes are in `frame`, for the one that has no fragments.
+    pub(crate) fn track_whole(
+        &self,
+        (frame, words): (&mut Vec<u8>, &mut CtWords),
+        request: &CtRequest,
+        (port, now_ms): (u16, u64),
+    ) -> Result<(), DropReason> {
+        let len_bytes = frame.len() as u32;
+        let image = PacketImage::parse(frame, len_bytes, Offload::default(), port);
+        let image = image.map_err(|_| DropReason::ActionImpossible)?;
+        let before = metadata_of(words, image.layers.l3);
+        let verdict = self.connections(now_ms).track(&image, &before, request, now_ms);
+        if let Some(refusal) = verdict.refused {
+            return Err(reason_of(refusal));
+        }
+        *words = words_of(&verdict.metadata);
+        if !verdict.rewrites.is_empty() {
+            *frame = verdict.rewrites.applied(frame);
+        }
+        Ok(())
+    }
+
+    /// None if more of the packet is needed.
     fn verdict(
         &self,
         copy: &ActionPacket<'_>,
@@ -159,7 +182,8 @@ impl Tracking {
             return None;
         }
         let before = metadata_of(&copy.metadata.ct, image.layers.l3);
-        Some(self.connections(now_ms).track(&image, &before, request, now_ms))
+        let verdict = self.connections(now_ms).track(&image, &before, request, now_ms);
+        (!verdict.wants_whole).then_some(verdict)
     }
 }
 

@@ -323,15 +323,15 @@ pub trait Datapath {
         Err(without_conntrack())
     }
 
-    /// Shows connections from `cursor` on (0 is the first), of a zone or all, until `visit` breaks. Returns where to continue: at the
+    /// Shows connections from `cursor` on (0 is the first), of a zone or all, until `visit` breaks. With `is_all` it shows those of reserved datapaths, too. Returns where to continue: at the
     /// connection shown last; `None` when all were shown. Connections that come or go meanwhile may be missed or shown.
     fn connections_visit(
         &self,
         cursor: u64,
-        zone: Option<u16>,
+        (zone, is_all): (Option<u16>, bool),
         visit: &mut dyn FnMut(&CtRecord) -> ControlFlow<()>,
     ) -> Option<u64> {
-        let _ = (cursor, zone, visit);
+        let _ = (cursor, zone, is_all, visit);
         None
     }
     /// The connection with this tuple, of either direction.

@@ -44,7 +44,7 @@ const PREFIX_BYTES: usize = NUMBERS_BYTES + 8 * CT_WORDS;
 const NUMBERS_BYTES: usize = 32;
 const MISS: u64 = 0;
 const ACTION: u64 = 1;
-const FRAGMENT: u64 = 2;
+const SUSPENDED: u64 = 2;
 const SECOND_NS: u64 = 1_000_000_000;
 /// Part of a second that a burst of one port may be.
 const BURST_DIVISOR: u64 = 10;
@@ -106,7 +106,7 @@ impl UpcallRecord {
         let (kind, flow, step) = match self.reason {
             UpcallReason::Miss => (MISS, 0, 0),
             UpcallReason::Action { flow, step } => (ACTION, flow, step),
-            UpcallReason::Fragment { flow, rest } => (FRAGMENT, flow, rest.len),
+            UpcallReason::Suspended { flow, rest } => (SUSPENDED, flow, rest.len),
         };
         let first = kind
             | u64::from(step) << 8
@@ -140,9 +140,9 @@ impl UpcallRecord {
         let (origin, mtu_bytes) = (origin as u16, mtu_bytes as u16);
         let reason = match first & 0xff {
             ACTION => UpcallReason::Action { flow: second as u32, step: (first >> 8) as u16 },
-            FRAGMENT => {
+            SUSPENDED => {
                 let rest = SuspendedWords::of_len((first >> 8) as u16);
-                UpcallReason::Fragment { flow: second as u32, rest }
+                UpcallReason::Suspended { flow: second as u32, rest }
             }
             _ => UpcallReason::Miss,
         };
@@ -156,10 +156,10 @@ impl UpcallRecord {
         Self { reason, port, metadata, worker, len_bytes, mtu_bytes, ticket, origin }
     }
 
-    /// The words of a fragment's actions, which its bytes begin with: taken off them.
+    /// The words of suspended actions, which the bytes begin with: taken off them.
     #[must_use]
     pub fn take_suspended(&self, bytes: &mut Vec<u8>) -> Vec<u64> {
-        let UpcallReason::Fragment { rest, .. } = self.reason else { return Vec::new() };
+        let UpcallReason::Suspended { rest, .. } = self.reason else { return Vec::new() };
         let len = (8 * usize::from(rest.len)).min(bytes.len());
         let words = bytes.drain(..len).collect::<Vec<u8>>();
         words.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect()
@@ -431,7 +431,7 @@ impl UpcallWriter {
 /// The reason to drop a packet for which there is no room.
 fn no_room_for(record: &UpcallRecord) -> DropReason {
     match record.reason {
-        UpcallReason::Fragment { .. } => DropReason::FragShare,
+        UpcallReason::Suspended { .. } => DropReason::FragShare,
         UpcallReason::Miss | UpcallReason::Action { .. } => DropReason::NoFlow,
     }
 }
@@ -501,7 +501,7 @@ impl Fabric {
         let (len_bytes, mtu_bytes) = (0, 0);
         let record = UpcallRecord { reason, port, metadata, worker, len_bytes, mtu_bytes, ticket, origin };
         let suspended = match reason {
-            UpcallReason::Fragment { rest, .. } => verdicts.suspended(rest),
+            UpcallReason::Suspended { rest, .. } => verdicts.suspended(rest),
             UpcallReason::Miss | UpcallReason::Action { .. } => &[],
         };
         let taken = match (&mut upcalls.writer, senders.source(copy.packet)) {
@@ -539,7 +539,7 @@ mod tests {
     #[test]
     fn a_record_survives_its_words() {
         let rest = SuspendedWords::of_len(0x1234);
-        let fragment = UpcallReason::Fragment { flow: 0x8000_0001, rest };
+        let fragment = UpcallReason::Suspended { flow: 0x8000_0001, rest };
         for reason in [UpcallReason::Miss, UpcallReason::Action { flow: u32::MAX, step: 0xabcd }, fragment] {
             let (link, ct) = (LinkLayer::None(0x894f), CtWords([1, 2, 3, 4, 5, 6, 7, u64::MAX]));
             let metadata =

@@ -90,6 +90,21 @@ impl<'a> Cursor<'a> {
     }
 }
 
+/// Whether the payload in a segment's image begins like a line that announces a data connection.
+pub(super) fn begins_announcement(packet: &PacketImage<'_>, direction: Direction) -> bool {
+    const WORD_BYTES: usize = 4;
+    let begins: [&[u8]; 2] = match direction {
+        Direction::Original => [b"PORT", b"EPRT"],
+        Direction::Reply => [b"227 ", b"229 "],
+    };
+    let is_readable = packet.layers.l4_proto == PROTO_TCP && !packet.offload.is_gso();
+    let Some(words) = packet.head.get(packet.l4() + 12).filter(|_| is_readable) else { return false };
+    let start = packet.l4() + usize::from(words >> 4) * 4;
+    // The line ends in the image only if the payload does, too: what is behind it may have to move.
+    let word = packet.head.get(start..start + WORD_BYTES);
+    word.is_some_and(|word| begins.iter().any(|begin| word.eq_ignore_ascii_case(begin)))
+}
+
 /// The data connection that a segment announces.
 pub(super) fn announced(
     packet: &PacketImage<'_>,

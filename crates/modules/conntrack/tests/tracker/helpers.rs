@@ -2,8 +2,9 @@
 
 use std::net::SocketAddr;
 
-use lasthop_conntrack::{CtHelper, CtMetadata, CtRequest};
+use lasthop_conntrack::{CtHelper, CtMetadata, CtRequest, PacketImage};
 use lasthop_flow::{Masked, NatSource, ct_state};
+use lasthop_wire::Offload;
 
 use crate::bench::{Bench, DNAT, EST, NEW, RELATED, REPLY, SNAT, commit, nat, natted};
 use crate::frames::{ACK, SYN, Tcp, at, ends, udp};
@@ -297,4 +298,44 @@ fn expectations_time_out_and_go_with_their_master() {
     assert_eq!(control.bench.state(&data, &CtRequest::default()), NEW | ct_state::RELATED);
     assert!(control.bench.tracker.flush_zone(0, 10));
     assert_eq!(control.bench.state(&data, &CtRequest::default()), NEW);
+}
+
+#[test]
+fn a_line_behind_the_image_is_asked_for_and_read_once() {
+    let mut control = Control::open("[fd00::1]:40000", "[fd00::2]:21", commit());
+    control.say("EPSV\r\n");
+    let counted = |control: &Control| {
+        let connections = &control.bench.tracker;
+        let mut records = Vec::new();
+        connections.dump(0, None, control.bench.now_ms, 1, &mut records);
+        records[0].packets
+    };
+    let line = "229 Entering Extended Passive Mode (|||51201|).\r\n";
+    let (from, to) = control.seen;
+    let frame = Tcp::new(to, from, ACK, 5000, 1006).with(line.as_bytes()).frame();
+    let track = |control: &Control, image: usize| {
+        let image = &frame[..image];
+        let packet = PacketImage::parse(image, frame.len() as u32, Offload::default(), 1).expect("TCP");
+        control.bench.tracker.track(&packet, &CtMetadata::default(), &natted(), control.bench.now_ms)
+    };
+    let before = counted(&control);
+    let verdict = track(&control, 100);
+    assert!(verdict.wants_whole && verdict.metadata == CtMetadata::default());
+    assert_eq!(counted(&control), before, "nothing was done");
+    let verdict = track(&control, frame.len());
+    assert!(!verdict.wants_whole && verdict.metadata.state & REPLY != 0);
+    assert_eq!(counted(&control)[1], before[1] + 1);
+    let data = syn(at("[fd00::1]:41000"), at("[fd00::2]:51201"));
+    assert_eq!(control.bench.state(&data, &commit()) & (NEW | RELATED), NEW | RELATED);
+    // Other text is not worth it, nor is a packet that is too long.
+    for text in
+        ["230 Logged in; the rest of this line announces nothing.\r\n", "229 (|||1|)", &"229 ".repeat(500)]
+    {
+        let frame = Tcp::new(to, from, ACK, 5049, 1006).with(text.as_bytes()).frame();
+        let image = &frame[..80];
+        let packet = PacketImage::parse(image, frame.len() as u32, Offload::default(), 1).expect("TCP");
+        let verdict =
+            control.bench.tracker.track(&packet, &CtMetadata::default(), &natted(), control.bench.now_ms);
+        assert_eq!(verdict.wants_whole, text == "229 (|||1|)", "{text}");
+    }
 }

@@ -389,10 +389,10 @@ impl Interface for Adapter<'_> {
     fn connections_visit(
         &self,
         cursor: u64,
-        zone: Option<u16>,
+        which: (Option<u16>, bool),
         visit: &mut dyn FnMut(&CtRecord) -> ControlFlow<()>,
     ) -> Option<u64> {
-        self.places.visit_connections((cursor, zone), clock::now_ms(), visit)
+        self.places.visit_connections(cursor, which, clock::now_ms(), visit)
     }
 
     fn connection(&self, tuple: &CtTuple) -> Option<CtRecord> {

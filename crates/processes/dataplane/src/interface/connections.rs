@@ -140,12 +140,14 @@ impl Places {
     /// A cursor is a datapath's number 32, and a place in its table 32.
     pub(super) fn visit_connections(
         &self,
-        (cursor, zone): (u64, Option<u16>),
+        cursor: u64,
+        (zone, is_all): (Option<u16>, bool),
         now_ms: u64,
         visit: &mut dyn FnMut(&CtRecord) -> ControlFlow<()>,
     ) -> Option<u64> {
         let (first, mut place) = ((cursor >> 32) as i32, cursor as u32);
-        let datapaths = self.all().filter(|(id, datapath)| id.0 >= first && !datapath.is_reserved);
+        let datapaths =
+            self.all().filter(|(id, datapath)| id.0 >= first && (is_all || !datapath.is_reserved));
         for (id, datapath) in datapaths {
             if id.0 > first {
                 place = 0;

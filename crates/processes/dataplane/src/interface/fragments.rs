@@ -1,9 +1,11 @@
-//! Fragments at an action `ct`: held until their packet is whole, which a worker goes on with.
+//! Packets of which an action `ct` needs more than a worker sees: fragments, held until their packet is whole, and lines of FTP.
 //!
 //! ```text
 //!   worker: ct of a fragment ─> queue of upcalls ─> FragmentPool ─┬─ whole: its headers, the actions that waited ─> worker
 //!                                                                 └─ lost: counted at the port, by name
 //! ```
+//!
+//! A packet whose helper has to read behind its header image is tracked here, and goes on behind `ct`.
 //!
 //! A fragment is copied out of its guest's memory, as each packet for the control plane is, within the same bounds for its port. So
 //! fragments that are held hold up no ring.
@@ -15,10 +17,10 @@ use std::time::{Duration, Instant};
 use lasthop_conntrack::{FragmentLoss, FragmentPlace, FragmentPool, LostFragments, WholePacket};
 use lasthop_dpif::datapath::DatapathId;
 use lasthop_engine::UpcallRecord;
-use lasthop_flowtable::{Execution, suspended_zone};
+use lasthop_flowtable::{Execution, FlowModule, suspended_zone};
 use lasthop_module_api::{DropReason, PortId};
 use lasthop_runtime::clock;
-use lasthop_wire::{Fragmentation, Offload};
+use lasthop_wire::{Fragmentation, Layers, Offload};
 
 use super::super::datapath::Datapath;
 use super::adapter::Adapter;
@@ -61,8 +63,33 @@ impl Places {
     }
 }
 
+/// A packet all of which is at hand.
+struct Packet<'a> {
+    port: PortId,
+    module: Arc<FlowModule>,
+    frame: Vec<u8>,
+    record: &'a UpcallRecord,
+}
+
+impl Packet<'_> {
+    /// Tracks it, and has a worker do what follows.
+    fn track(mut self, adapter: &mut Adapter<'_>, actions: (u32, &[u64])) {
+        let (metadata, now) = (self.record.metadata, (self.port.0, clock::now_ms()));
+        let table = self.module.table();
+        let execution = Execution::resumed_behind_ct(table, metadata, actions, &mut self.frame, now);
+        let has_room = adapter.places.under_way.has_room(self.port);
+        match execution {
+            Ok(execution) if has_room => {
+                adapter.inject((self.port, 0), self.module, execution, (self.frame, Offload::default()));
+            }
+            Ok(_) => adapter.inside.engine().lost(self.port, 1, DropReason::RxShare),
+            Err(reason) => adapter.inside.engine().lost(self.port, 1, reason),
+        }
+    }
+}
+
 impl Fragments {
-    /// Takes a fragment of flow number `flow`, with the words of its actions in front.
+    /// Takes a packet of flow number `flow`, or a fragment, with the words of its actions in front.
     pub(super) fn take(
         &mut self,
         adapter: &mut Adapter<'_>,
@@ -76,6 +103,11 @@ impl Fragments {
         };
         let module = Arc::clone(&place.module);
         let port = adapter.places.port_of(id, record.metadata.in_port);
+        let layers = Layers::parse(frame.get(..HEAD_BYTES).unwrap_or(&frame));
+        if !layers.is_ok_and(|layers| layers.is_fragment) {
+            let packet = Packet { port, module, frame, record };
+            return packet.track(adapter, (flow, &words));
+        }
         // Fragments of one packet may come in by several uplinks.
         let source = if module.is_uplink(port) { PortId::INTERNAL } else { port };
         let waiting = FragmentPlace { datapath: id.0, zone, source: source.0 };

@@ -232,7 +232,7 @@ impl Interface {
         let upcalls = self.upcalls.as_mut()?;
         let mut fragments_left = FRAGMENTS_PER_PACKET;
         while let Some(record) = upcalls.pop(&mut self.frame) {
-            if let UpcallReason::Fragment { flow, .. } = record.reason {
+            if let UpcallReason::Suspended { flow, .. } = record.reason {
                 let frame = std::mem::take(&mut self.frame);
                 let mut adapter = Adapter::new(inside, &mut self.places, &mut self.wishes);
                 self.fragments.take(&mut adapter, (&record, flow), frame);

@@ -124,7 +124,7 @@ impl Places {
                 let (action, actions) = place.action(flow, usize::from(step))?;
                 (UpcallKind::Action { port_id: action.port_id }, Some(action), actions)
             }
-            UpcallReason::Fragment { .. } => return None,
+            UpcallReason::Suspended { .. } => return None,
         };
         let key = describe(frame, &record.metadata);
         let hash = Some(hash_of(&key, record.ticket));

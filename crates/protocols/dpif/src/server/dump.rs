@@ -2,6 +2,8 @@
 
 use std::ops::ControlFlow;
 
+use lasthop_conntrack::CtRecord;
+
 use super::answer::Answer;
 use super::request::DumpCursor;
 use super::state::State;
@@ -26,7 +28,9 @@ impl Dump {
             DumpCursor::Datapaths { after, is_all } => datapaths(state, datapath, (after, is_all), &mut put),
             DumpCursor::Ports { id, from } => ports(state, datapath, id, from, &mut put),
             DumpCursor::Flows { id, cursor, omitted } => flows(datapath, id, cursor, omitted, &mut put),
-            DumpCursor::Connections { cursor, zone } => connections(datapath, cursor, zone, &mut put),
+            DumpCursor::Connections { cursor, zone, is_all } => {
+                connections(datapath, cursor, (zone, is_all), &mut put)
+            }
             DumpCursor::TimeoutPolicies { after } => timeout_policies(datapath, &after, &mut put),
             DumpCursor::Nothing => DumpCursor::Nothing,
         };
@@ -75,10 +79,15 @@ fn flows(datapath: &dyn Datapath, id: DatapathId, cursor: u64, omitted: u32, put
     next.map_or(DumpCursor::Nothing, |cursor| DumpCursor::Flows { id, cursor, omitted })
 }
 
-fn connections(datapath: &dyn Datapath, cursor: u64, zone: Option<u16>, put: Put<'_>) -> DumpCursor {
-    let next =
-        datapath.connections_visit(cursor, zone, &mut |record| put(Answer::Connection(Box::new(*record))));
-    next.map_or(DumpCursor::Nothing, |cursor| DumpCursor::Connections { cursor, zone })
+fn connections(
+    datapath: &dyn Datapath,
+    cursor: u64,
+    (zone, is_all): (Option<u16>, bool),
+    put: Put<'_>,
+) -> DumpCursor {
+    let mut put = |record: &CtRecord| put(Answer::Connection(Box::new(*record)));
+    let next = datapath.connections_visit(cursor, (zone, is_all), &mut put);
+    next.map_or(DumpCursor::Nothing, |cursor| DumpCursor::Connections { cursor, zone, is_all })
 }
 
 fn timeout_policies(datapath: &dyn Datapath, after: &str, put: Put<'_>) -> DumpCursor {

@@ -361,7 +361,7 @@ impl Server {
         let peer = self.peers.get(&id);
         let sees_all = peer.is_some_and(|peer| peer.sees_all);
         if peer.is_some_and(|peer| peer.protocol == protocol::NETFILTER) {
-            let what = netfilter::serve(message, datapath)?;
+            let what = netfilter::serve(message, sees_all, datapath)?;
             return self.finish(id, message.header, what, datapath);
         }
         if message.header.kind == ctrl::FAMILY_ID {

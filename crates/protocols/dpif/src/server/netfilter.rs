@@ -10,11 +10,16 @@ use crate::netfilter::{
 use crate::refusal::{Errno, Refusal};
 use crate::uapi::nlm;
 
-pub(super) fn serve(message: &NetlinkMessage<'_>, datapath: &mut dyn Datapath) -> Result<Outcome, Refusal> {
+/// `sees_all`: the client is told of connections that the switch's own controllers have tracked, too.
+pub(super) fn serve(
+    message: &NetlinkMessage<'_>,
+    sees_all: bool,
+    datapath: &mut dyn Datapath,
+) -> Result<Outcome, Refusal> {
     let [subsystem, command] = message.header.kind.to_be_bytes();
     let is_dump = message.header.has(nlm::DUMP);
     match (subsystem, command) {
-        (CTNETLINK, GET) if is_dump => dump(message),
+        (CTNETLINK, GET) if is_dump => dump(message, sees_all),
         (CTNETLINK, GET) => get(message, datapath),
         (CTNETLINK, DELETE) => delete(message, datapath),
         (CTNETLINK_TIMEOUT, GET) if is_dump => {
@@ -26,13 +31,13 @@ pub(super) fn serve(message: &NetlinkMessage<'_>, datapath: &mut dyn Datapath) -
 }
 
 /// Connections, of a zone or all. A filter that is not known is left to the client, as older kernels do.
-fn dump(message: &NetlinkMessage<'_>) -> Result<Outcome, Refusal> {
+fn dump(message: &NetlinkMessage<'_>, is_all: bool) -> Result<Outcome, Refusal> {
     let (_, attrs) = open(message)?;
     let zone = match ConnectionSelector::decode(AF_UNSPEC, attrs) {
         Ok(ConnectionSelector::Zone(zone)) => Some(zone),
         _ => None,
     };
-    Ok(Outcome::Dump(DumpCursor::Connections { cursor: 0, zone }))
+    Ok(Outcome::Dump(DumpCursor::Connections { cursor: 0, zone, is_all }))
 }
 
 /// One connection.

@@ -49,8 +49,8 @@ pub(super) enum DumpCursor {
     Ports { id: DatapathId, from: u32 },
     /// Flows from this place on, without the omitted fields.
     Flows { id: DatapathId, cursor: u64, omitted: u32 },
-    /// Connections from this place on, of a zone or all.
-    Connections { cursor: u64, zone: Option<u16> },
+    /// Connections from this place on, of a zone or all, with those of the switch's own controllers or without.
+    Connections { cursor: u64, zone: Option<u16>, is_all: bool },
     /// Timeout policies behind this name.
     TimeoutPolicies { after: String },
     /// Nothing (more).

@@ -22,12 +22,12 @@ const ASSURED: u32 = 4;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ConntrackCommand {
-    /// Show connections of datapaths that Open vSwitch or another client controls, one line each, as ovs-dpctl dump-conntrack prints them
+    /// Show connections of all switches, one line each, as ovs-dpctl dump-conntrack prints them
     List {
         #[command(flatten)]
         which: Which,
     },
-    /// End connections: their next packets begin new ones
+    /// End connections of datapaths that Open vSwitch or another client controls: their next packets begin new ones
     Flush {
         /// Those of this zone
         #[arg(long, value_name = "NUMBER", required_unless_present = "all", conflicts_with = "all")]
