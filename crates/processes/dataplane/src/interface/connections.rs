@@ -121,10 +121,12 @@ impl Places {
     pub(super) fn ct_limits(&self, zones: Option<&[ZoneLimit]>) -> Result<Vec<ZoneLimit>, Refusal> {
         let default = ZoneLimit { zone: ZONE_DEFAULT, limit: self.ct_settings.default_limit, count: 0 };
         let of = |zone: u16| {
-            let limit = self.ct_settings.limits.get(&zone).copied();
+            let limit = self.ct_settings.limits.get(&zone).copied().unwrap_or(default.limit);
             let made = self.tracked().filter_map(FlowTable::connections_made);
-            let count = made.map(|connections| connections.zone(zone).1).sum();
-            ZoneLimit { zone: zone.into(), limit: limit.unwrap_or(default.limit), count }
+            // As in the kernel, connections are counted where there is a limit to them.
+            let counted = made.filter(|_| limit > 0);
+            let count = counted.map(|connections| connections.zone(zone).1).sum();
+            ZoneLimit { zone: zone.into(), limit, count }
         };
         let Some(zones) = zones else {
             let own = self.ct_settings.limits.keys().map(|zone| of(*zone));
