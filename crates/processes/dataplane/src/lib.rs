@@ -21,7 +21,6 @@
 mod captures;
 mod datapath;
 mod flow_memory;
-mod hangs;
 mod inspection;
 mod interface;
 mod keeper;
@@ -51,6 +50,7 @@ use lasthop_api::vnic::VnicSpec;
 use lasthop_runtime::clock::earlier;
 use lasthop_runtime::descriptors;
 use lasthop_runtime::fault::{Fault, Kind};
+use lasthop_runtime::hangs::{HangWatch, Turns};
 use lasthop_runtime::ipc::{Channel, take_channel};
 use lasthop_runtime::poller::{Happening, Interest, Poller};
 use lasthop_runtime::sandbox::{self, KeptFds, ProcessRole, Spent};
@@ -58,7 +58,6 @@ use lasthop_runtime::signals;
 
 use captures::{Captures, Terms};
 use datapath::Datapath;
-use hangs::{HangWatch, Turns, Work};
 use interface::{Interface, Numbers};
 use keeper::Keeper;
 use profiles::{ProfileTerms, Profiles};
@@ -68,6 +67,8 @@ use succession::{Brought, Calming, PendingSuccessors};
 
 /// The channel's number in the poller.
 const CHANNEL: u64 = 0;
+/// The main thread's work for the hang watch.
+const CLIENTS: &str = "clients of the control interface";
 /// Those of the control interface.
 const INTERFACE: Numbers = Numbers { clients: 1, packets: 2 };
 
@@ -89,7 +90,7 @@ pub fn run(settings: &SwitchSettings) -> Result<(), Fault> {
     let interface = Interface::new(&poller, INTERFACE, settings.upcalls.unwrap_or_default().limits())?;
     let reports = Reports::new(channel.as_fd())
         .map_err(|error| Fault::internal("send on the channel to the supervisor", error))?;
-    let (reports, watch) = (Arc::new(reports), HangWatch::start());
+    let (reports, watch) = (Arc::new(reports), HangWatch::start("the main thread of the switch process"));
     Switch {
         channel,
         reports: Arc::clone(&reports),
@@ -182,17 +183,17 @@ impl Switch {
             for Happening { source, .. } in self.wait()? {
                 match source {
                     CHANNEL => {
-                        let _turn = turns.begin(Work::Order);
+                        let _turn = turns.begin("an order of the supervisor");
                         self.hear();
                     }
                     // It came to rest in between.
                     _ if self.stage == Stage::Resting => {}
                     _ if source == INTERFACE.clients => {
-                        let _turn = turns.begin(Work::Clients);
+                        let _turn = turns.begin(CLIENTS);
                         self.interface.serve(&mut self.datapath);
                     }
                     _ => {
-                        let _turn = turns.begin(Work::Upcalls);
+                        let _turn = turns.begin("packets for the control plane");
                         self.interface.ask(&mut self.datapath);
                     }
                 }
@@ -206,7 +207,7 @@ impl Switch {
     /// Ends a turn, after all its events were handled.
     fn finish_turn(&mut self, turns: &Turns) {
         if self.stage == Stage::Serving {
-            let _turn = turns.begin(Work::Clients);
+            let _turn = turns.begin(CLIENTS);
             self.interface.finish(&mut self.datapath);
         }
         for report in self.interface.take_reports() {

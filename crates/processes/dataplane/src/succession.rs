@@ -15,7 +15,6 @@ use lasthop_runtime::fault::{Fault, Kind};
 use lasthop_runtime::log::say_of_others;
 
 use super::captures::Captures;
-use super::hangs::Work;
 use super::sessions::{self, Arrival};
 use super::{Stage, Switch, no_descriptor};
 
@@ -84,7 +83,7 @@ impl Switch {
     /// process may continue them, and without copies they end with this one.
     pub(super) fn leave(&mut self) -> ! {
         let turns = Arc::clone(&self.turns);
-        let _turn = turns.begin(Work::Leaving);
+        let _turn = turns.begin("coming to rest");
         self.captures = Captures::default();
         // A process that rests already was told to, and another process may be at work.
         if self.stage != Stage::Resting {

@@ -21,6 +21,7 @@
 pub mod clock;
 pub mod descriptors;
 pub mod fault;
+pub mod hangs;
 pub mod harmless;
 pub mod ipc;
 pub mod log;

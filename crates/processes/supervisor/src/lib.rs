@@ -99,6 +99,7 @@ use lasthop_listeners::{ApiClients, ApiSources, ListenSocket};
 use lasthop_runtime::clock::earlier;
 use lasthop_runtime::descriptors;
 use lasthop_runtime::fault::Fault;
+use lasthop_runtime::hangs::HangWatch;
 use lasthop_runtime::notify::Manager;
 use lasthop_runtime::poller::{Happening, Interest, Poller};
 use lasthop_runtime::signals::Signals;
@@ -252,10 +253,13 @@ impl Supervisor {
     }
 
     fn serve(&mut self, manager: &mut Manager) -> Result<(), Fault> {
+        let turns = HangWatch::start("the supervisor").watch(None);
         loop {
             for happening in self.out.poller.wait(earlier(self.due(), manager.due()))? {
+                let _turn = turns.begin(Source::of(happening.source).map_or("nothing", Source::work));
                 self.handle(happening);
             }
+            let _turn = turns.begin("what is due");
             self.on_time(Instant::now());
             self.ports.table.track_uplinks(&mut self.out.switch);
             self.ports.table.tend_placeholders();

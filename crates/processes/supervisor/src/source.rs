@@ -43,6 +43,22 @@ impl From<Source> for u64 {
 }
 
 impl Source {
+    /// The work that it makes, in words.
+    pub(super) fn work(self) -> &'static str {
+        match self {
+            Self::Signals => "signals",
+            Self::Switch => "messages of the switch process",
+            Self::Control | Self::Client(_) => "clients",
+            Self::Listener(_) => "guests that attach",
+            Self::Driver => "messages of the driver process",
+            Self::Links => "news of network devices",
+            Self::Successor => "messages of another switch process",
+            Self::DatapathListener | Self::LentConnections(_) => "clients of the datapath socket",
+            Self::ControllerProcess => "messages of the controller process",
+            Self::Ends => "ends and words of processes",
+        }
+    }
+
     /// The number of [`Self::Control`].
     pub(super) const CONTROL: u64 = 2 << 32;
 

@@ -19,8 +19,8 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use lasthop_api::orders::Report;
 use lasthop_runtime::fault::Fault;
+use lasthop_runtime::hangs::HangWatch;
 
-use super::hangs::HangWatch;
 use super::reports::Reports;
 use allowance::Allowance;
 use thread::{Company, SessionThread};
@@ -353,7 +353,7 @@ mod tests {
         let port = engine.add_port(PortConfig { queue_pairs: 8, ..PortConfig::default() }).expect("a port");
         let (supervisor, channel) = UnixStream::pair().expect("sockets");
         let reports = Arc::new(Reports::new(channel.as_fd()).expect("a channel"));
-        let mut sessions = Sessions::new(reports, HangWatch::start());
+        let mut sessions = Sessions::new(reports, HangWatch::start("a test"));
         let start = Instant::now();
         let (front_end, socket) = UnixStream::pair().expect("sockets");
         let arrival = Arrival { name: "one".to_owned(), attachment: 1, socket: socket.into(), memory: None };

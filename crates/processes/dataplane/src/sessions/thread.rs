@@ -22,14 +22,16 @@ use rustix::process::setpriority_process;
 use rustix::time::{ClockId, clock_gettime};
 
 use lasthop_api::orders::Report;
+use lasthop_runtime::hangs::Turns;
 use lasthop_runtime::poller::timespec;
 
-use super::super::hangs::{Turns, Work};
 use super::super::reports::{Flushed, Reports};
 use super::{Hold, Shared, Stage};
 
 /// How many times as much as other work a slow write is charged: no other thread gets the CPU meanwhile, workers neither.
 const SLOW_WRITE_SHARE: u32 = 20;
+/// Its work for the hang watch.
+const WORK: &str = "its front end's messages";
 /// Niceness of the thread of a front end that has it work all the time. Beside workers and other guests' threads it gets the time that
 /// they leave, and a tenth of a CPU that they want all of.
 const NICENESS: i32 = 10;
@@ -198,7 +200,7 @@ impl SessionThread {
             return None;
         }
         let turns = Arc::clone(&self.turns);
-        let _turn = turns.begin(Work::Session);
+        let _turn = turns.begin(WORK);
         if link_is_up != self.link_told {
             self.link_told = link_is_up;
             session.set_link(link_is_up);
@@ -275,7 +277,7 @@ impl SessionThread {
     /// and is charged for it: otherwise coming and going with much memory would cost nothing.
     fn end(&self) {
         let Some(mut session) = self.shared.session().take() else { return };
-        let _turn = self.turns.begin(Work::Session);
+        let _turn = self.turns.begin(WORK);
         let (began, changes) = (cpu_time(), session.device().change_count());
         let before = changes.load(Ordering::Relaxed);
         drop(session);

@@ -1,54 +1,28 @@
-//! A watch that names hanging turns in the log: those of the main thread or a session's thread that take longer than a second.
+//! A watch that names hanging turns in the log: those of a process's main thread or a session's thread that take
+//! longer than a second.
 //!
 //! ```text
 //!   a turn      begins: since when, at what ... ends                 wakes the watch if it sleeps
 //!   the watch   sleeps ──woken──> every TICK: names threads that take long ──no turn since the last TICK──> sleeps
 //! ```
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-use lasthop_runtime::log::{say, say_of_others};
+use crate::log::{say, say_of_others};
 
 /// How often it is looked while there are turns.
 const TICK: Duration = Duration::from_millis(500);
 /// A turn that takes longer is named: others' turns take some milliseconds.
 const LONG: Duration = Duration::from_secs(1);
 
-/// The work of a thread.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(super) enum Work {
-    /// The main thread executes an order of the supervisor's,
-    Order,
-    /// serves clients of the control interface,
-    Clients,
-    /// hands packets to the control plane,
-    Upcalls,
-    /// or comes to rest, as the supervisor is gone.
-    Leaving,
-    /// A session's thread serves its front end, or takes its session apart.
-    Session,
-}
-
-impl Work {
-    const ALL: [Self; 5] = [Self::Order, Self::Clients, Self::Upcalls, Self::Leaving, Self::Session];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Order => "an order of the supervisor",
-            Self::Clients => "clients of the control interface",
-            Self::Upcalls => "packets for the control plane",
-            Self::Leaving => "coming to rest",
-            Self::Session => "its front end's messages",
-        }
-    }
-}
-
-/// All threads that are watched.
-pub(super) struct HangWatch {
+/// All threads of a process that are watched.
+#[derive(Debug)]
+pub struct HangWatch {
+    /// The main thread, in words.
+    main: &'static str,
     born: Instant,
     turns: Mutex<Vec<Weak<Turns>>>,
     /// Turns begun.
@@ -58,36 +32,38 @@ pub(super) struct HangWatch {
 }
 
 /// The turns of one thread.
-pub(super) struct Turns {
+#[derive(Debug)]
+pub struct Turns {
     watch: Arc<HangWatch>,
     /// The vnic; none: the main thread.
     vnic: Option<String>,
     /// Nanoseconds since the watch was born, when the turn under way began; 0: there is none.
     since_ns: AtomicU64,
-    work: AtomicU8,
+    work: Mutex<&'static str>,
     is_named: AtomicBool,
 }
 
 /// A turn that is under way until this is dropped.
-pub(super) struct Turn<'a>(&'a Turns);
+#[derive(Debug)]
+pub struct Turn<'a>(&'a Turns);
 
 impl HangWatch {
-    /// Starts the thread, which sleeps until the first turn. Without one nothing is named, and nothing else is amiss.
-    pub(super) fn start() -> Arc<Self> {
-        let watch = Arc::new(Self::new());
+    /// Starts the watch of a process whose main thread is called `main`. Its thread sleeps until the first turn. Without one nothing is named, and nothing else is amiss.
+    pub fn start(main: &'static str) -> Arc<Self> {
+        let watch = Arc::new(Self::new(main));
         let watching = Arc::clone(&watch);
         let thread = std::thread::Builder::new().name("hangs".to_owned()).spawn(move || watching.run());
         let _ = thread.map(|thread| watch.thread.set(thread.thread().clone()));
         watch
     }
 
-    fn new() -> Self {
+    fn new(main: &'static str) -> Self {
         let (turns, begun, is_awake, thread) = Default::default();
-        Self { born: Instant::now(), turns, begun, is_awake, thread }
+        Self { main, born: Instant::now(), turns, begun, is_awake, thread }
     }
 
     /// Watches a thread as long as the returned value lives: that of a vnic's session, or the main thread.
-    pub(super) fn watch(self: &Arc<Self>, vnic: Option<String>) -> Arc<Turns> {
+    pub fn watch(self: &Arc<Self>, vnic: Option<String>) -> Arc<Turns> {
         let watch = Arc::clone(self);
         let (since_ns, work, is_named) = Default::default();
         let turns = Arc::new(Turns { watch, vnic, since_ns, work, is_named });
@@ -140,9 +116,9 @@ impl HangWatch {
 }
 
 impl Turns {
-    /// The thread is at `work` until the returned value is dropped.
-    pub(super) fn begin(&self, work: Work) -> Turn<'_> {
-        self.work.store(work as u8, Ordering::Relaxed);
+    /// The thread is busy with `work` until the returned value is dropped.
+    pub fn begin(&self, work: &'static str) -> Turn<'_> {
+        *self.work.lock().unwrap_or_else(PoisonError::into_inner) = work;
         self.since_ns.store(self.watch.now_ns(), Ordering::SeqCst);
         self.watch.begun.fetch_add(1, Ordering::SeqCst);
         if !self.watch.is_awake.load(Ordering::SeqCst) {
@@ -160,11 +136,10 @@ impl Turns {
     }
 
     fn say(&self, did: &str, how_long: &str) {
-        let work =
-            Work::ALL.get(usize::from(self.work.load(Ordering::Relaxed))).map_or("", |work| work.name());
+        let work = *self.work.lock().unwrap_or_else(PoisonError::into_inner);
         match &self.vnic {
             Some(vnic) => say_of_others!("vnic {vnic}: its session {did} with {work} {how_long}"),
-            None => say!("the main thread of the switch process {did} with {work} {how_long}"),
+            None => say!("{} {did} with {work} {how_long}", self.watch.main),
         }
     }
 }
@@ -188,10 +163,10 @@ mod tests {
 
     #[test]
     fn a_long_turn_is_named_once_and_short_ones_are_not() {
-        let watch = Arc::new(HangWatch::new());
+        let watch = Arc::new(HangWatch::new("the main thread"));
         let (main, session) = (watch.watch(None), watch.watch(Some("vm1".to_owned())));
-        let _long = session.begin(Work::Session);
-        let _short = main.begin(Work::Order);
+        let _long = session.begin("session");
+        let _short = main.begin("order");
         let now_ns = session.since_ns.load(Ordering::SeqCst) + LONG_NS;
         main.since_ns.store(now_ns, Ordering::SeqCst);
         watch.look(&mut 0, now_ns);
@@ -200,26 +175,21 @@ mod tests {
 
     #[test]
     fn it_sleeps_when_there_was_no_turn_for_a_while_and_not_before() {
-        let watch = Arc::new(HangWatch::new());
+        let watch = Arc::new(HangWatch::new("the main thread"));
         let main = watch.watch(None);
         let mut seen = 0;
-        let turn = main.begin(Work::Clients);
+        let turn = main.begin("clients");
         for _ in 0..3 {
             watch.look(&mut seen, 1);
             assert!(watch.is_awake.load(Ordering::SeqCst), "one is under way");
         }
         drop(turn);
-        drop(main.begin(Work::Upcalls));
+        drop(main.begin("upcalls"));
         watch.look(&mut seen, 1);
         assert!(watch.is_awake.load(Ordering::SeqCst), "there was one");
         watch.look(&mut seen, 1);
         assert!(!watch.is_awake.load(Ordering::SeqCst));
-        drop(main.begin(Work::Upcalls));
+        drop(main.begin("upcalls"));
         assert!(watch.is_awake.load(Ordering::SeqCst), "it was woken");
-    }
-
-    #[test]
-    fn works_are_found_by_their_numbers() {
-        assert!(Work::ALL.iter().enumerate().all(|(number, work)| *work as usize == number));
     }
 }
