@@ -5,6 +5,7 @@
 //! that the CPU time of their own does not count, as on a host where guests have CPUs of their own.
 
 mod attacks;
+mod cpu_shares;
 mod senders;
 
 use std::path::{Path, PathBuf};
@@ -20,6 +21,7 @@ use crate::support::sys::unshare_descriptors;
 use crate::support::victims::{Times, Victims};
 use crate::support::{is_alive, signal};
 use attacks::ATTACKS;
+use cpu_shares::{CpuMeter, CpuShares};
 
 /// Parts of one measurement, and the work of the victims in each.
 const PARTS: usize = 8;
@@ -60,6 +62,9 @@ pub(crate) struct Ground<'a> {
     pub(crate) is_over: &'a AtomicBool,
     /// Set when the attack has begun.
     pub(crate) has_begun: &'a AtomicBool,
+    /// The CPU time that neighbours are to take.
+    appetite: CpuShares,
+    meter: &'a CpuMeter,
 }
 
 impl Ground<'_> {
@@ -92,6 +97,8 @@ struct Sample {
     dropped: u64,
     deaths: u64,
     memory_kib: u64,
+    /// In each round.
+    cpu: Vec<CpuShares>,
 }
 
 impl Sample {
@@ -104,6 +111,15 @@ impl Sample {
         self.dropped += other.dropped;
         self.deaths += other.deaths;
         self.memory_kib = self.memory_kib.max(other.memory_kib);
+        self.cpu.extend(other.cpu);
+    }
+
+    /// CPU time in all rounds.
+    fn mean_cpu(&self) -> CpuShares {
+        let mean = |share: fn(&CpuShares) -> f64| {
+            self.cpu.iter().map(share).sum::<f64>() / (self.cpu.len() as f64).max(1.0)
+        };
+        CpuShares { switch: mean(|cpu| cpu.switch), others: mean(|cpu| cpu.others) }
     }
 }
 
@@ -111,8 +127,33 @@ fn lowest_priority() {
     rustix::process::setpriority_process(None, 19).expect("a lower priority");
 }
 
-/// Two guests that talk to each other at a steady rate.
+/// Two guests that talk to each other: at a steady rate, and faster as long as they and the switch have taken less CPU time
+/// than they are to.
 fn neighbours(ground: &Ground<'_>) {
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            lowest_priority();
+            use_cpu(ground);
+        });
+        talk_beside(ground);
+    });
+}
+
+/// Takes the CPU for as much of the time as the neighbours are to.
+fn use_cpu(ground: &Ground<'_>) {
+    while ground.goes_on() && ground.appetite.others > 0.0 {
+        if ground.meter.shares().others < ground.appetite.others {
+            let start = Instant::now();
+            while start.elapsed() < BURST_PAUSE {
+                std::hint::spin_loop();
+            }
+        } else {
+            std::thread::sleep(BURST_PAUSE);
+        }
+    }
+}
+
+fn talk_beside(ground: &Ground<'_>) {
     let guest = |number: usize| {
         let options = GuestOptions { mac: NEIGHBOURS[number], ..GuestOptions::default() };
         Guest::connect(ground.dir.join(format!("bad{number}.sock")), options).expect("attached")
@@ -131,7 +172,9 @@ fn neighbours(ground: &Ground<'_>) {
             while guest.recv(0, &mut received).expect("a sound ring").is_some() {}
             guest.wait(Some(Duration::ZERO)).expect("connected");
         }
-        std::thread::sleep(BURST_PAUSE);
+        if ground.appetite.switch == 0.0 || ground.meter.shares().switch >= ground.appetite.switch {
+            std::thread::sleep(BURST_PAUSE);
+        }
     }
 }
 
@@ -179,18 +222,19 @@ impl Drop for Stopped {
     }
 }
 
-/// The victims' times while `attack` goes on beside them.
-fn measure(attack: &Attack) -> Sample {
+/// The victims' times while `attack` goes on beside them, or neighbours that take as much CPU time as `appetite` says.
+fn measure(attack: &Attack, appetite: CpuShares) -> Sample {
     let mut victims = Victims::beside(&VNICS);
     victims.talk(KNOWN_PER_PART);
     let (dir, supervisor) = (victims.switch.dir(), victims.switch.pid());
     let process = victims.switch.switch_pid().expect("a switch process");
     let (is_over, has_begun) = (AtomicBool::new(false), AtomicBool::new(false));
     let before_kib = switch_memory_kib(&victims);
+    let meter = CpuMeter::new(&victims);
     let mut sample = Sample::default();
     std::thread::scope(|scope| {
         let _ends = Ends(&is_over);
-        let ground = Ground { dir: &dir, is_over: &is_over, has_begun: &has_begun };
+        let ground = Ground { dir: &dir, is_over: &is_over, has_begun: &has_begun, appetite, meter: &meter };
         scope.spawn(move || {
             lowest_priority();
             unshare_descriptors();
@@ -204,6 +248,7 @@ fn measure(attack: &Attack) -> Sample {
             std::thread::sleep(ATTACH_PAUSE);
             Stopped::new(supervisor)
         });
+        meter.begin();
         for _ in 0..PARTS {
             sample.known.extend(victims.talk(KNOWN_PER_PART));
             sample.new.extend(victims.talk_anew(NEW_PER_PART));
@@ -213,6 +258,7 @@ fn measure(attack: &Attack) -> Sample {
             let kib = switch_memory_kib(&victims);
             sample.memory_kib = sample.memory_kib.max(kib.saturating_sub(before_kib));
         }
+        sample.cpu.push(meter.shares());
         drop(stopped);
         sample.attach.push(victims.attach_another());
         // Not by a list of the supervisor's children: the kernel's is not whole while threads end.
@@ -224,30 +270,49 @@ fn measure(attack: &Attack) -> Sample {
     sample
 }
 
-/// One line of the table, and whether the bounds hold.
-fn row(name: &str, quiet: &Sample, attacked: &Sample) -> (String, bool) {
-    let ratio = |one: Duration, other: Duration| one.as_secs_f64() / other.as_secs_f64().max(1e-9);
-    let micros = |time: Duration| format!("{:.0}", time.as_secs_f64() * 1e6);
-    let ratios = [
-        ratio(attacked.known.median(), quiet.known.median()),
-        ratio(attacked.known.p99(), quiet.known.p99()),
-        ratio(attacked.new.median(), quiet.new.median()),
-        ratio(attacked.new.p99(), quiet.new.p99()),
-    ];
-    let is_kept = ratios.iter().zip([MEDIAN_MAX, P99_MAX, MEDIAN_MAX, P99_MAX]).all(|(is, max)| *is <= max)
-        && attacked.dropped == 0
-        && attacked.deaths == 0
-        && attacked.commands.median() <= COMMAND_MAX;
+/// How the times beside an attack compare with those beside neighbours.
+struct Factors {
+    medians: [f64; 2],
+    p99s: [f64; 2],
+}
+
+impl Factors {
+    fn new(neighbours: &Sample, attacked: &Sample) -> Self {
+        let ratio = |one: Duration, other: Duration| one.as_secs_f64() / other.as_secs_f64().max(1e-9);
+        let pairs = [(&attacked.known, &neighbours.known), (&attacked.new, &neighbours.new)];
+        Self {
+            medians: pairs.map(|(attacked, behaved)| ratio(attacked.median(), behaved.median())),
+            p99s: pairs.map(|(attacked, behaved)| ratio(attacked.p99(), behaved.p99())),
+        }
+    }
+
+    fn are_kept(&self) -> bool {
+        self.medians.iter().all(|factor| *factor <= MEDIAN_MAX)
+            && self.p99s.iter().all(|factor| *factor <= P99_MAX)
+    }
+}
+
+/// One line of the table, and whether the bounds hold: next to `quiet` neighbours, or next to those that take as much CPU time as
+/// the attack.
+fn row(name: &str, quiet: &Sample, alike: &Sample, attacked: &Sample) -> (String, bool) {
+    let (to_quiet, to_alike) = (Factors::new(quiet, attacked), Factors::new(alike, attacked));
+    let is_unharmed =
+        attacked.dropped == 0 && attacked.deaths == 0 && attacked.commands.median() <= COMMAND_MAX;
+    let verdict = match (is_unharmed, to_quiet.are_kept(), to_alike.are_kept()) {
+        (true, true, _) => "",
+        (true, _, true) => " by CPU time |",
+        _ => " **missed** |",
+    };
+    let time = |time: Duration, factor: [f64; 2]| {
+        format!("{:.0} ({:.1}, {:.1})", time.as_secs_f64() * 1e6, factor[0], factor[1])
+    };
+    let cpu = attacked.mean_cpu();
     let text = format!(
-        "| {name} | {} ({:.1}) | {} ({:.1}) | {} ({:.1}) | {} ({:.1}) | {:.0} | {:.0} | {:.0} | {:.0} | {:.0} | {} | {} | {:.0} |{}",
-        micros(attacked.known.median()),
-        ratios[0],
-        micros(attacked.known.p99()),
-        ratios[1],
-        micros(attacked.new.median()),
-        ratios[2],
-        micros(attacked.new.p99()),
-        ratios[3],
+        "| {name} | {} | {} | {} | {} | {:.0} | {:.0} | {:.0} | {:.0} | {:.0} | {} | {} | {:.0} | {:.0} | {:.0} |{verdict}",
+        time(attacked.known.median(), [to_quiet.medians[0], to_alike.medians[0]]),
+        time(attacked.known.p99(), [to_quiet.p99s[0], to_alike.p99s[0]]),
+        time(attacked.new.median(), [to_quiet.medians[1], to_alike.medians[1]]),
+        time(attacked.new.p99(), [to_quiet.p99s[1], to_alike.p99s[1]]),
         attacked.known.worst().as_secs_f64() * 1e3,
         attacked.commands.median().as_secs_f64() * 1e3,
         attacked.commands.worst().as_secs_f64() * 1e3,
@@ -256,9 +321,10 @@ fn row(name: &str, quiet: &Sample, attacked: &Sample) -> (String, bool) {
         attacked.dropped,
         attacked.deaths,
         attacked.memory_kib as f64 / 1024.0,
-        if is_kept { "" } else { " **missed**" },
+        100.0 * cpu.switch,
+        100.0 * cpu.others,
     );
-    (text, is_kept)
+    (text, is_unharmed && (to_quiet.are_kept() || to_alike.are_kept()))
 }
 
 /// Words of an environment variable.
@@ -273,25 +339,28 @@ fn figures_of_attacks_next_to_those_of_neighbours_that_behave() {
     let rounds = number_of("HOSTILE_ROUNDS", ROUNDS);
     let only = std::env::var("HOSTILE_ONLY").unwrap_or_default();
     println!(
-        "| attack | known flow: median, µs (times) | p99 | new flow: median | p99 | worst, ms | command: median, ms | worst | attach: worst, ms | upgrade: worst, ms | lost | ended | MiB |"
+        "| attack | known flow: median, µs (times) | p99 | new flow: median | p99 | worst, ms | command: median, ms | worst | attach: worst, ms | upgrade: worst, ms | lost | ended | MiB | CPU of the switch, % | of the attacker, % |"
     );
-    println!("|---|---|---|---|---|---|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|");
     let mut missed = Vec::new();
     let (start, mut all_quiet) = (Instant::now(), Sample::default());
     let behaved = Attack::new("none", neighbours);
     for attack in ATTACKS.iter().filter(|attack| attack.name.contains(&only)) {
         let name = attack.name;
-        let (mut quiet, mut attacked) = (Sample::default(), Sample::default());
+        let (mut quiet, mut alike, mut attacked) = Default::default();
         for _ in 0..rounds {
-            quiet.add(measure(&behaved));
-            attacked.add(measure(attack));
+            Sample::add(&mut quiet, measure(&behaved, CpuShares::default()));
+            Sample::add(&mut attacked, measure(attack, CpuShares::default()));
+            Sample::add(&mut alike, measure(&behaved, attacked.mean_cpu()));
         }
-        let (line, is_kept) = row(name, &quiet, &attacked);
+        let (line, is_kept) = row(name, &quiet, &alike, &attacked);
         println!("{line}");
         missed.extend((!is_kept).then_some(name));
+        let (line, _) = row("as much CPU time by neighbours", &quiet, &alike, &alike);
+        println!("{line}");
         all_quiet.add(quiet);
     }
-    let (line, _) = row("none: two neighbours that behave", &all_quiet, &all_quiet);
+    let (line, _) = row("none: two neighbours that behave", &all_quiet, &all_quiet, &all_quiet);
     println!("{line}\n\n{} s", start.elapsed().as_secs());
     assert!(missed.is_empty(), "the bounds are missed by: {missed:?}");
 }

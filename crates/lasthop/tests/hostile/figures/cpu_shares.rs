@@ -1,0 +1,68 @@
+//! The CPU time that the switch and its neighbours take.
+
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use rustix::param::clock_ticks_per_second;
+use rustix::thread::Pid;
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::support::victims::Victims;
+
+/// Parts of a CPU's time.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct CpuShares {
+    /// Of all processes of the switch.
+    pub(super) switch: f64,
+    /// Of attackers or neighbours: threads of this process beside that of the victims.
+    pub(super) others: f64,
+}
+
+/// Measures CPU time since it began.
+pub(super) struct CpuMeter {
+    switch: Vec<u32>,
+    victims: Pid,
+    /// When it began, and the times then.
+    before: OnceLock<(Instant, [Duration; 3])>,
+}
+
+impl CpuMeter {
+    /// Called by the thread of the victims.
+    pub(super) fn new(victims: &Victims) -> Self {
+        let mut switch = victims.switch.children();
+        switch.push(victims.switch.pid());
+        Self { switch, victims: rustix::thread::gettid(), before: OnceLock::new() }
+    }
+
+    pub(super) fn begin(&self) {
+        let _ = self.before.set((Instant::now(), self.times()));
+    }
+
+    /// None before it has begun.
+    pub(super) fn shares(&self) -> CpuShares {
+        let Some((start, before)) = self.before.get() else { return CpuShares::default() };
+        let (wall, times) = (start.elapsed().as_secs_f64(), self.times());
+        let share = |number: usize| (times[number].saturating_sub(before[number])).as_secs_f64() / wall;
+        CpuShares { switch: share(0), others: (share(1) - share(2)).max(0.0) }
+    }
+
+    /// CPU time of the switch, of this process, and of the victims.
+    fn times(&self) -> [Duration; 3] {
+        let process = Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default();
+        let victims = cpu_time(&format!("/proc/self/task/{}/stat", self.victims));
+        [self.switch_time(), process, victims]
+    }
+
+    fn switch_time(&self) -> Duration {
+        self.switch.iter().map(|pid| cpu_time(&format!("/proc/{pid}/stat"))).sum()
+    }
+}
+
+/// By a file like that of a process, in ticks of mostly 10 ms.
+fn cpu_time(stat: &str) -> Duration {
+    let text = std::fs::read_to_string(stat).unwrap_or_default();
+    // Behind the name in brackets: utime and stime are the 12th and 13th word (proc(5)).
+    let words = text.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
+    let ticks: u64 = words.skip(11).take(2).filter_map(|word| word.parse::<u64>().ok()).sum();
+    Duration::from_millis(1000 * ticks / clock_ticks_per_second())
+}
