@@ -20,7 +20,7 @@ use crate::{BackendSpec, BenchError, Cores, Placement, Sample, TrafficKind, Work
 
 /// Frames of Ethernet links as they are by default.
 const PLAIN_FRAME_BYTES_MAX: u32 = 1_518;
-/// Traffic before each measurement.
+/// Traffic before each measurement, and no longer than that.
 const WARM_UP: Duration = Duration::from_millis(200);
 
 /// How long frames may be on their way after the last traffic, on a busy machine.
@@ -404,7 +404,7 @@ impl Run<'_> {
         }
         guests.begin(name, workload)?;
         std::thread::sleep(workload.calm());
-        guests.work(name, workload, WARM_UP)?;
+        guests.work(name, workload, WARM_UP.min(self.plan.duration))?;
         let duration = self.plan.duration.max(workload.least_duration());
         let (before, start) = (backend.usage(), Instant::now());
         let done = guests.work(name, workload, duration)?;

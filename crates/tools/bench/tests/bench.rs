@@ -53,6 +53,11 @@ fn bench(words: &[&str]) -> Answer {
 
 fn bench_rounds(rounds: &str, words: &[&str]) -> Answer {
     let _alone = CPUS.lock().unwrap_or_else(PoisonError::into_inner);
+    bench_beside(rounds, words)
+}
+
+/// Beside other runs, for those that take no CPU.
+fn bench_beside(rounds: &str, words: &[&str]) -> Answer {
     lasthop();
     run(&[&["--rounds", rounds, "--seconds", "0.1"], words].concat())
 }
@@ -113,7 +118,7 @@ fn frames_of(samples: &[Value], which: impl Fn(&Value) -> bool) -> u64 {
 fn back_ends_take_turns_and_frames_arrive() {
     let backends = ["lasthop", "lasthop-dummy", "lasthop-flow", "limit", "null"];
     let flags = backends.iter().flat_map(|name| ["--backend", name]);
-    let work = ["stream,size=64,flows=100,macs=50", "both,size=1500,touched", "rtt", "rtt,sleep"];
+    let work = ["stream,size=64,flows=100,macs=50", "both,size=1500,touched", "rtt,sleep"];
     let words: Vec<&str> = flags.chain(work.iter().flat_map(|work| ["--workload", work])).collect();
     let samples = samples(&words);
     assert_eq!(samples.len(), 2 * backends.len() * work.len());
@@ -157,8 +162,9 @@ fn many_guests_large_frames_and_a_set_rate() {
 
 #[test]
 fn an_idle_switch_is_seen_to_sleep() {
-    let samples = samples(&["--backend", "lasthop", "--workload", "idle=4"]);
-    assert_eq!(samples.len(), 2);
+    let idle = ["--backend", "lasthop", "--workload", "idle=4", "--json"];
+    let samples = samples_of(bench_beside("1", &idle));
+    assert_eq!(samples.len(), 1);
     for sample in samples {
         assert_eq!((count(&sample, "sleeps"), sample["cpu_seconds"].as_f64()), (0, Some(0.0)), "{sample}");
     }
