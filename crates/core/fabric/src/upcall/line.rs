@@ -4,17 +4,22 @@ use lasthop_module_api::{PORTS_MAX, PortId};
 
 use crate::bounds::UPCALL_LINES_OF_INTERNAL;
 
+/// Lines of one kind.
+const LINES: u16 = PORTS_MAX as u16 + UPCALL_LINES_OF_INTERNAL;
+
 /// A line in which packets for the control plane wait. Each port has one. Packets of the port `internal`,
-/// which control planes sent, have one per deciding module. Each line has its own turns, bounds and tokens.
+/// which control planes sent, have one per deciding module. Packets of which more is needed than a worker sees, fragments above
+/// all, have as many lines of their own: they keep no first packet of a flow out. Each line has its own turns, bounds and tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct UpcallLine(u16);
 
 impl UpcallLine {
     /// That of packets from `port` about which `origin` decided.
-    pub(crate) fn of(port: PortId, origin: u16) -> Self {
+    pub(crate) fn of(port: PortId, origin: u16, is_suspended: bool) -> Self {
+        let first = if is_suspended { LINES } else { 0 };
         match port {
-            PortId::INTERNAL => Self(PORTS_MAX as u16 + origin % UPCALL_LINES_OF_INTERNAL),
-            port => Self(port.0),
+            PortId::INTERNAL => Self(first + PORTS_MAX as u16 + origin % UPCALL_LINES_OF_INTERNAL),
+            port => Self(first + port.0),
         }
     }
 
@@ -24,7 +29,7 @@ impl UpcallLine {
 
     /// All lines.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
-        (0..PORTS_MAX as u16 + UPCALL_LINES_OF_INTERNAL).map(Self)
+        (0..2 * LINES).map(Self)
     }
 }
 
@@ -35,10 +40,12 @@ mod tests {
     #[test]
     fn every_port_has_a_line_and_the_internal_one_has_several() {
         let last = PortId(PORTS_MAX as u16 - 1);
-        assert_eq!(UpcallLine::of(last, 1), UpcallLine::of(last, 2));
-        assert_ne!(UpcallLine::of(PortId::INTERNAL, 1), UpcallLine::of(PortId::INTERNAL, 2));
+        assert_eq!(UpcallLine::of(last, 1, false), UpcallLine::of(last, 2, false));
+        assert_ne!(UpcallLine::of(PortId::INTERNAL, 1, false), UpcallLine::of(PortId::INTERNAL, 2, false));
         let len = UpcallLine::all().count();
-        assert!((0..=u16::MAX).all(|origin| UpcallLine::of(PortId::INTERNAL, origin).index() < len));
-        assert!(UpcallLine::of(last, 1).index() < UpcallLine::of(PortId::INTERNAL, 0).index());
+        assert!((0..=u16::MAX).all(|origin| UpcallLine::of(PortId::INTERNAL, origin, true).index() < len));
+        let fragments = UpcallLine::of(PortId(1), 1, true).index();
+        assert!(UpcallLine::of(PortId::INTERNAL, u16::MAX, false).index() < fragments);
+        assert!(UpcallLine::of(last, 1, false).index() < UpcallLine::of(PortId::INTERNAL, 0, false).index());
     }
 }

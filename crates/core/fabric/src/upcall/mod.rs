@@ -98,7 +98,8 @@ impl UpcallRecord {
     /// The line that it waits in.
     #[must_use]
     pub fn line(&self) -> UpcallLine {
-        UpcallLine::of(self.port, self.origin)
+        let is_suspended = matches!(self.reason, UpcallReason::Suspended { .. });
+        UpcallLine::of(self.port, self.origin, is_suspended)
     }
 
     /// Two words: kind 8, step 16, input port 16, worker 8, port 16; and flow 32, length 32.
