@@ -42,7 +42,7 @@ def lab(directory, wires=2, is_service=False):
 def driven(switch):
     """Ports over devices, and how they are."""
     answer = switch.ask("port", "list", "--json")
-    return {port["name"]: port["state"] for port in json.loads(answer.stdout)["ports"]}
+    return {port["name"]: port["state"] for port in json.loads(answer.stdout)["ports"] if "device" in port}
 
 
 def upcalls(switch):

@@ -87,11 +87,11 @@ def guest_image(directory):
 
 
 def arguments_shown(switch, port, memory, device):
-    """What `lasthop vnic show --qemu` prints, less what this QEMU cannot do."""
+    """What `lasthop port show --qemu` prints, less what this QEMU cannot do."""
     shown = switch.ask("vnic", "show", port, "--qemu").stdout
     # As a shell reads it, to which a backslash joins lines.
     arguments = shlex.split(shown.replace("\\\n", " "), comments=True)
-    check("-device" in arguments, f"vnic show --qemu prints no device: {shown.strip()}")
+    check("-device" in arguments, f"port show --qemu prints no device: {shown.strip()}")
     arguments = [memory if word == "1G" else word.replace("size=1G", f"size={memory}") for word in arguments]
     at = arguments.index("-device") + 1
     if accelerator() == "tcg":

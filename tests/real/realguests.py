@@ -168,7 +168,7 @@ class Switch(Process):
     def show(self, port):
         """A vnic, with its rings while it has a guest."""
         answer = self.ask("vnic", "show", port, "--json")
-        check(answer.returncode == 0, f"lasthop vnic show {port} failed: {answer.stderr.strip()}")
+        check(answer.returncode == 0, f"lasthop port show {port} failed: {answer.stderr.strip()}")
         return json.loads(answer.stdout)
 
     def check_conserved(self):

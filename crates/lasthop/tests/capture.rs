@@ -279,7 +279,7 @@ fn there_are_only_so_many_captures_and_mistakes_are_named() {
         (switch.ask(&["capture", "one", "--duration", "1", "-w", "/dev/null"]).code == Some(0)).then_some(())
     });
     let refused = switch.ask(&["capture", "on"]).refused();
-    assert!(refused.contains("there is no vnic \"on\"") && refused.contains("\"one\""), "{refused}");
+    assert!(refused.contains("there is no port \"on\"") && refused.contains("\"one\""), "{refused}");
     let refused = switch.ask(&["capture", "one", "-c", "0"]).refused();
     assert!(refused.contains("the count must be 1 or more"), "{refused}");
     let refused = switch.ask(&["capture", "one", "-w", "/nowhere/x"]).refused();

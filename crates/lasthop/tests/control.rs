@@ -53,14 +53,57 @@ fn vnics_are_added_listed_shown_and_deleted() {
 }
 
 #[test]
+fn ports_of_guests_have_the_words_of_all_ports_and_those_of_before() {
+    let switch =
+        Switch::start(&["--port", "vm1,backend=vhost-user,mac=02:00:00:00:00:01", "--vnic", "vm2,queues=2"]);
+    let added = switch.ask(&["port", "add", "vm3,backend=vhost-user,mtu=1400"]).ok();
+    assert!(added.starts_with("added vm3: connect its guest to /"), "{added}");
+    let list = switch.json(&["port", "list"]);
+    let names = |list: &Value, key: &str| -> Vec<String> {
+        let ports = list[key].as_array().expect("a list").iter();
+        ports.map(|port| port["name"].as_str().expect("a name").to_owned()).collect()
+    };
+    assert_eq!(names(&list, "ports"), ["vm1", "vm2", "vm3"]);
+    assert!(list["ports"].as_array().expect("a list").iter().all(|port| {
+        port["settings"]["backend"] == "vhost-user"
+            && port["state"] == "waiting for guest"
+            && port["rings"].is_null()
+    }));
+    assert_eq!(names(&switch.json(&["port", "list", "--backend", "vhost-user"]), "ports").len(), 3);
+    assert_eq!(switch.json(&["port", "list", "--backend", "device"])["ports"], json!([]));
+    switch.ask(&["port", "set", "vm3", "vlan=5"]).ok();
+    let (now, before) = (switch.json(&["port", "show", "vm3"]), switch.json(&["vnic", "show", "vm3"]));
+    assert_eq!((&now["settings"]["vlan"], &now["settings"]["mtu"]), (&json!(5), &json!(1400)));
+    let old = json!({"name": "vm3", "switch": "default", "state": "waiting for guest", "mode": "listen", "mac": null,
+        "queues": 1, "mtu": 1400, "memory_max": null, "features_off": [], "storm_broadcast": 0, "storm_multicast": 0,
+        "storm_unknown": 0, "vlan": 5, "trunk": null, "native": null, "isolated": false, "link": "up",
+        "uplinks_down": false, "socket_mode": null, "socket_owner": null, "socket_group": null, "last_refusal": null,
+        "socket": switch.path("vm3.sock")});
+    for (key, value) in old.as_object().expect("an object") {
+        assert_eq!(before.get(key), Some(value), "{key}");
+    }
+    for options in [&[][..], &["--qemu"], &["--libvirt"]] {
+        let shown = |tree: &str| switch.ask(&[&[tree, "show", "vm3"], options].concat()).ok();
+        assert_eq!(shown("port"), shown("vnic"));
+    }
+    assert_eq!(names(&switch.json(&["vnic", "list"]), "vnics"), ["vm1", "vm2", "vm3"]);
+    let config = switch.json(&["config", "show"]);
+    assert_eq!(
+        (names(&config, "ports"), config["vnics"][1]["queues"].as_u64()),
+        (names(&list, "ports"), Some(2))
+    );
+    assert_eq!(switch.ask(&["port", "del", "vm*"]).ok(), "deleted vm1\ndeleted vm2\ndeleted vm3\n");
+}
+
+#[test]
 fn what_cannot_be_added_changes_nothing() {
     let switch = Switch::start(&["--vnic", "vm1,mac=02:00:00:00:00:01"]);
     let add = |vnic: &str| switch.ask(&["vnic", "add", vnic]).refused();
-    assert!(add("vm1").contains("there is a vnic \"vm1\" already"));
+    assert!(add("vm1").contains("there is a port \"vm1\" already"));
     assert!(add("vm2,mac=02:00:00:00:00:01").contains("\"vm1\""), "refused by the switch");
     assert!(!switch.path("vm2.sock").exists(), "the socket was undone");
     let taken = switch.path("vm1.sock");
-    assert!(add(&format!("vm2,socket={}", taken.display())).contains("is that of vnic \"vm1\""));
+    assert!(add(&format!("vm2,socket={}", taken.display())).contains("is that of port \"vm1\""));
     let foreign = switch.base.path().join("foreign.sock");
     let _owner = UnixListener::bind(&foreign).expect("bound");
     assert!(add(&format!("vm2,socket={}", foreign.display())).contains("in use by another process"));
@@ -72,9 +115,9 @@ fn a_wrong_name_gets_the_close_ones() {
     let switch = Switch::start(&["--vnic", "web1", "--vnic", "db"]);
     for words in [["vnic", "del", "web2"], ["vnic", "show", "web2"]] {
         let message = switch.ask(&words).refused();
-        assert!(message.contains("there is no vnic \"web2\"; did you mean \"web1\"?"), "{message}");
+        assert!(message.contains("there is no port \"web2\"; did you mean \"web1\"?"), "{message}");
     }
-    assert!(switch.ask(&["stats", "nothing-like-it"]).refused().contains("lasthop vnic list"));
+    assert!(switch.ask(&["stats", "nothing-like-it"]).refused().contains("lasthop port list"));
 }
 
 #[test]

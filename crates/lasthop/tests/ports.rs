@@ -357,20 +357,63 @@ fn names_and_devices_are_shared_by_none() {
     let lab = Lab::new(&["--vnic", "vm1", "--uplink", "wire"]);
     let refused = |words: &[&str]| lab.switch.ask(words).refused();
     for (words, why) in [
-        (["vnic", "add", "wire"], "there is a port \"wire\" already"),
-        (["port", "add", "vm1"], "there is a vnic \"vm1\" already"),
-        (["port", "add", "wire"], "there is a port \"wire\" already"),
-        (["port", "add", "again,device=wire"], "the device \"wire\" is that of port \"wire\""),
-        (["port", "del", "vm1"], "\"vm1\" is a vnic; use: lasthop vnic show vm1"),
-        (["vnic", "del", "wire"], "\"wire\" is a port; use: lasthop port show wire"),
-        (["vnic", "show", "wire"], "\"wire\" is a port"),
-        (["port", "show", "wrie"], "there is no port \"wrie\""),
-        (["port", "add", "x,switch=red"], "there is no switch \"red\""),
+        (&["vnic", "add", "wire"][..], "there is a port \"wire\" already"),
+        (&["port", "add", "vm1"][..], "there is a port \"vm1\" already"),
+        (&["port", "add", "wire"][..], "there is a port \"wire\" already"),
+        (&["port", "add", "again,device=wire"][..], "the device \"wire\" is that of port \"wire\""),
+        (&["port", "set", "wire", "link=down"][..], "link is for vhost-user ports"),
+        (
+            &["port", "set", "wire", "host=off"][..],
+            "make it anew: lasthop port del wire && lasthop port add wire,host=off",
+        ),
+        (&["vnic", "del", "wire"][..], "\"wire\" is a port; use: lasthop port show wire"),
+        (&["vnic", "show", "wire"][..], "\"wire\" is a port"),
+        (&["port", "show", "wrie"][..], "there is no port \"wrie\""),
+        (&["port", "add", "x,switch=red"][..], "there is no switch \"red\""),
     ] {
-        let message = refused(&words);
+        let message = refused(words);
         assert!(message.contains(why), "{words:?}: {message}");
     }
+    let misfit = lab.switch.ask(&["port", "add", "vm2,backend=vhost-user,host=off"]);
+    assert!(
+        misfit.code == Some(2) && misfit.err.contains("host is for devices; leave it out"),
+        "{}",
+        misfit.err
+    );
     assert!(lab.switch.ask(&["switch", "del", "default"]).refused().contains("cannot be deleted"));
+}
+
+#[test]
+fn ports_of_every_backend_are_listed_changed_and_removed_by_the_same_words() {
+    if !may() {
+        return;
+    }
+    let lab = Lab::new(&["--vnic", "vm1", "--port", "wire"]);
+    lab.switch.ask(&["port", "add", "tap7,backend=tap"]).ok();
+    let listed = |words: &[&str]| -> Vec<String> {
+        let list = lab.switch.json(&[&["port", "list"], words].concat());
+        let ports = list["ports"].as_array().expect("ports").iter();
+        ports.map(|port| port["name"].as_str().expect("a name").to_owned()).collect()
+    };
+    assert_eq!(listed(&[]), ["tap7", "vm1", "wire"]);
+    for (backend, name) in [("vhost-user", "vm1"), ("device", "wire"), ("tap", "tap7")] {
+        assert_eq!(listed(&["--backend", backend]), [name]);
+    }
+    lab.switch.ask(&["port", "set", "*", "vlan=5,storm-unknown=1000"]).ok();
+    for name in ["vm1", "wire", "tap7"] {
+        let settings = lab.switch.json(&["port", "show", name])["settings"].clone();
+        assert_eq!(
+            (settings["vlan"].as_u64(), settings["storm_unknown"].as_u64()),
+            (Some(5), Some(1000)),
+            "{name}"
+        );
+    }
+    lab.until("wire", "up");
+    let refused = lab.switch.ask(&["port", "show", "wire", "--qemu"]).refused();
+    assert!(refused.contains("no guest attaches to it"), "{refused}");
+    assert_eq!(lab.switch.ask(&["vnic", "del", "*"]).ok(), "deleted vm1\n", "guests' ports alone");
+    assert_eq!(lab.switch.ask(&["port", "del", "*"]).ok(), "deleted tap7\ndeleted wire\n");
+    eventually("the tap to go", || (!lab.host.ip("-o link").contains("tap7")).then_some(()));
 }
 
 #[test]
@@ -400,12 +443,9 @@ fn what_runs_is_written_as_a_file_and_applied() {
     let other = config.replace("vlan = 5", "vlan = 6").replace("name = \"host\"\n", "name = \"home\"\n");
     std::fs::write(&file, other).expect("written");
     let said = lab.switch.ask(&["apply", "-c", path]).ok();
-    for line in [
-        "- port host\n",
-        "~ port wire vlan: 5 -> 6 (made anew)\n",
-        "+ port home\n",
-        "1 added, 1 removed, 1 changed",
-    ] {
+    for line in
+        ["- port host\n", "~ port wire vlan: 5 -> 6\n", "+ port home\n", "1 added, 1 removed, 1 changed"]
+    {
         assert!(said.contains(line), "{said}");
     }
     for port in ["wire", "home"] {

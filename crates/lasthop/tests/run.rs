@@ -56,7 +56,7 @@ fn sigterm_amid_the_start_ends_at_once_and_leaves_nothing() {
 #[test]
 fn sigint_ends_in_order_too() {
     let mut switch = Switch::start(&[]);
-    let hint = format!("lasthop vnic add NAME --dir {}", switch.dir().display());
+    let hint = format!("lasthop port add NAME,backend=vhost-user --dir {}", switch.dir().display());
     eventually("the hint", || switch.log().contains(&hint).then_some(()));
     signal(switch.pid(), Signal::INT);
     assert_eq!(switch.wait().code(), Some(0));
@@ -130,7 +130,7 @@ fn a_vnic_that_the_switch_refuses_ends_the_start() {
 
 #[test]
 fn mistakes_on_the_command_line_and_in_the_file_are_named() {
-    assert!(failed(base(), &["--vnic", "a", "--vnic", "a"]).contains("two vnics or ports \"a\""));
+    assert!(failed(base(), &["--vnic", "a", "--vnic", "a"]).contains("two ports \"a\""));
     assert!(failed(base(), &["--cpus", "8191"]).contains("CPU 8191 cannot be used by this process"));
     let base = base();
     let file = base.path().join("lasthop.toml");

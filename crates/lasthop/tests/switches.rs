@@ -244,7 +244,7 @@ fn a_file_names_switches_and_their_vnics() {
     assert!(run(&["--switch", "default"]).contains("--module"));
     assert!(
         run(&["--vnic", "z,switch=rad"])
-            .contains("vnic \"z\": there is no switch \"rad\"; did you mean \"red\"")
+            .contains("port \"z\": there is no switch \"rad\"; did you mean \"red\"")
     );
 }
 
@@ -264,7 +264,7 @@ fn a_file_is_checked_applied_and_written_with_its_switches() {
     std::fs::write(&file, &text).expect("written");
     assert!(switch.ask(&["check", "-c", path]).ok().contains("is valid"), "one address in two switches");
     let said = switch.ask(&["apply", "-c", path]).ok();
-    for line in ["- switch red\n", "+ switch blue\n", "~ vnic a switch: red -> blue (made anew"] {
+    for line in ["- switch red\n", "+ switch blue\n", "~ port a switch: red -> blue (made anew"] {
         assert!(said.contains(line), "{said}");
     }
     let list = switch.ask(&["switch", "list"]).ok();
@@ -275,7 +275,7 @@ fn a_file_is_checked_applied_and_written_with_its_switches() {
     assert!(switch.ask(&["apply", "-c", path]).refused().contains("did you mean \"blue\""));
     let checked = switch.ask(&["check", "-c", path]);
     assert!(
-        checked.code == Some(1) && checked.out.contains("vnic \"a\": there is no switch \"blu\""),
+        checked.code == Some(1) && checked.out.contains("port \"a\": there is no switch \"blu\""),
         "{}",
         checked.out
     );

@@ -118,10 +118,10 @@ fn settings_are_shown_and_mistakes_named() {
     assert!(shown.contains("vlans         1-3 (trunk: tagged)\nisolated      yes"), "{shown}");
     for (words, message) in [
         (&["fdb", "add", "02:00:00:00:00:07", "a", "--vlan", "6"][..], "\"a\" does not carry VLAN 6"),
-        (&["fdb", "add", "02:00:00:00:00:07", "x"], "there is no vnic \"x\""),
+        (&["fdb", "add", "02:00:00:00:00:07", "x"], "there is no port \"x\""),
         (&["fdb", "add", "02:00:00:00:00:99", "t", "--vlan", "5"], "is a static address of \"t\" already"),
         (&["fdb", "del", "02:00:00:00:00:07", "a"], "there is no static entry"),
-        (&["fdb", "flush", "--vnic", "x"], "there is no vnic \"x\""),
+        (&["fdb", "flush", "--vnic", "x"], "there is no port \"x\""),
     ] {
         let said = switch.ask(words).refused();
         assert!(said.contains(message), "{words:?}: {said}");
@@ -158,7 +158,7 @@ fn a_file_is_applied_and_written_again_with_vlans_and_entries() {
     let file = path.to_str().expect("text");
     let said = switch.ask(&["apply", "-c", file]).ok();
     for line in [
-        "~ vnic b vlan: 6 -> 7\n",
+        "~ port b vlan: 6 -> 7\n",
         "- fdb 02:00:00:00:00:99 dev t vlan 5\n",
         "+ fdb 02:00:00:00:00:98 dev t vlan 5\n",
         "1 added, 1 removed, 1 changed\n",
@@ -179,7 +179,7 @@ fn a_file_is_applied_and_written_again_with_vlans_and_entries() {
     let next = next.split("[[fdb]]").next().unwrap_or_default().to_owned();
     std::fs::write(&path, &next).expect("written");
     let said = switch.ask(&["apply", "-c", file]).ok();
-    assert!(said.contains("~ vnic t trunk: 5-9 -> 8\n"), "{said}");
+    assert!(said.contains("~ port t trunk: 5-9 -> 8\n"), "{said}");
     assert!(switch.ask(&["apply", "-c", file]).ok().contains("nothing to do"));
 }
 
@@ -312,7 +312,7 @@ fn entries_outlive_the_switch_process_and_end_with_their_vnic() {
 #[test]
 fn a_file_whose_entry_is_homeless_or_impossible_does_not_start() {
     for (entry, message) in [
-        ("mac = \"02:00:00:00:00:07\"\nvnic = \"x\"", "and there is no such vnic"),
+        ("mac = \"02:00:00:00:00:07\"\nvnic = \"x\"", "and there is no such port"),
         ("mac = \"02:00:00:00:00:07\"\nvnic = \"a\"\nvlan = 6", "\"a\" does not carry VLAN 6"),
     ] {
         let base = tempfile::tempdir().expect("a directory");

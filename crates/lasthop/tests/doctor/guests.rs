@@ -75,7 +75,7 @@ fn a_vlan_that_nobody_else_has_is_told() {
 fn vlans_that_differ_are_broken() {
     let switch = Switch::start(&["--vnic", "vm1,vlan=10", "--vnic", "vm2,vlan=20,mtu=1400"]);
     let (_one, _two) = (guest(&switch, "vm1", ONE), guest(&switch, "vm2", TWO));
-    blames(&switch, &["vm1 link", "VLAN mismatch", "VLAN 10", "vnic set vm2 vlan=10"]);
+    blames(&switch, &["vm1 link", "VLAN mismatch", "VLAN 10", "port set vm2 vlan=10"]);
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn a_link_that_was_set_down_is_told() {
     let switch = Switch::start(&["--vnic", "vm1", "--vnic", "vm2"]);
     let (_one, _two) = (guest(&switch, "vm1", ONE), guest(&switch, "vm2", TWO));
     switch.ask(&["vnic", "set", "vm2", "link=down"]).ok();
-    blames(&switch, &["vm2 link", "link is down", "vnic set vm2 link=up"]);
+    blames(&switch, &["vm2 link", "link is down", "port set vm2 link=up"]);
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn a_guest_that_is_alone_is_told() {
     let switch = Switch::start(&["--vnic", "vm1"]);
     let mut one = guest(&switch, "vm1", ONE);
     send(&mut one, [0xff; 6], ONE, 60);
-    warns(&switch, &["vm1 drops", "nobody to talk to", "only vnic", "vnic add"]);
+    warns(&switch, &["vm1 drops", "nobody to talk to", "only vnic", "port add"]);
 }
 
 #[test]

@@ -86,7 +86,7 @@ fn a_switch_process_that_crashed_is_told() {
 #[test]
 fn a_switch_without_vnics_is_told() {
     let switch = Switch::start(&[]);
-    assert_eq!(diagnosed(&switch, &["no vnics", "vnic add"]).code, Some(1));
+    assert_eq!(diagnosed(&switch, &["no vnics", "port add"]).code, Some(1));
 }
 
 /// The answer that monitoring gets: exit status and first line.

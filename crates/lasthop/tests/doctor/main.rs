@@ -108,5 +108,5 @@ fn two_guests_that_talk_are_well() {
         (Some(1), Some(1)),
         "{ring}"
     );
-    assert!(has_all(&switch.ask(&["doctor", "twi"]).refused(), &["no vnic \"twi\"", "did you mean \"two\""]));
+    assert!(has_all(&switch.ask(&["doctor", "twi"]).refused(), &["no port \"twi\"", "did you mean \"two\""]));
 }

@@ -52,7 +52,7 @@ impl Drop for Vmm {
 #[test]
 fn a_vnic_without_a_guest_is_told_how_to_get_one() {
     let switch = Switch::start(&["--vnic", "vm1"]);
-    let show = format!("lasthop --dir {} vnic show vm1 --qemu", switch.dir().display());
+    let show = format!("lasthop --dir {} port show vm1 --qemu", switch.dir().display());
     blames(&switch, &["vm1 peer", "no guest is connected", &show]);
 }
 
@@ -171,7 +171,7 @@ fn a_vmm_that_has_not_made_its_socket_is_told() {
 fn a_socket_file_that_was_removed_is_told() {
     let switch = Switch::start(&["--vnic", "vm1"]);
     std::fs::remove_file(switch.path("vm1.sock")).expect("removed");
-    blames(&switch, &["vm1 socket", "is gone", "vnic add"]);
+    blames(&switch, &["vm1 socket", "is gone", "port add"]);
 }
 
 #[test]
@@ -204,7 +204,7 @@ fn a_second_guest_at_one_vnic_is_told() {
 fn a_name_that_is_taken_and_a_socket_in_use_are_told() {
     let switch = Switch::start(&["--vnic", "vm1"]);
     let taken = switch.ask(&["vnic", "add", "vm1"]).refused();
-    assert!(has_all(&first_lines(&taken), &["there is a vnic \"vm1\" already", "another name"]), "{taken}");
+    assert!(has_all(&first_lines(&taken), &["there is a port \"vm1\" already", "another name"]), "{taken}");
     let foreign = switch.base.path().join("foreign.sock");
     let _owner = UnixListener::bind(&foreign).expect("bound");
     let used = switch.ask(&["vnic", "add", &format!("vm2,socket={}", foreign.display())]).refused();

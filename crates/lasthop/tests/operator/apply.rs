@@ -51,14 +51,14 @@ fn a_valid_file_is_valid_and_what_the_machine_lacks_is_told() {
     assert_eq!(check("workers = 2\n[[vnic]]\nname = \"a\"\n", &[]).ok(), "f.toml is valid\n");
     let out = check("cpus = \"8191\"\n[[vnic]]\nname = \"a\"\nsocket-owner = \"no-such-user\"\n", &[]).out;
     assert!(out.starts_with("f.toml: cpus=8191: CPU 8191 cannot be used"), "{out}");
-    assert!(out.contains("\nf.toml: vnic \"a\": socket-owner=no-such-user: there is no user"), "{out}");
+    assert!(out.contains("\nf.toml: port \"a\": socket-owner=no-such-user: there is no user"), "{out}");
     let out = check(
         "[[vnic]]\nname = \"a\"\nswitch = \"red\"\n[[vnic]]\nname = \"b\"\nswitch = \"blue\"\n\
          [[fdb]]\nmac = \"02:00:00:00:00:07\"\nvnic = \"c\"\n[[fdb]]\nmac = \"02:00:00:00:00:08\"\nvnic = \"d\"\n",
         &[],
     )
     .out;
-    let named = ["no switch \"red\"", "no switch \"blue\"", "for vnic \"c\"", "for vnic \"d\""];
+    let named = ["no switch \"red\"", "no switch \"blue\"", "for port \"c\"", "for port \"d\""];
     assert!(out.lines().count() == 4 && named.iter().all(|words| out.contains(words)), "{out}");
     assert!(lasthop(&["check", "-c", "/nonexistent/f.toml"]).refused().contains("cannot read"));
 }
@@ -80,11 +80,11 @@ fn a_plan_is_shown_and_then_carried_out() {
     let switch = Switch::start(&["--vnic", "vm1", "--vnic", "vm2,mac=02:00:00:00:00:02", "--vnic", "vm4"]);
     let text = "[[vnic]]\nname = \"vm2\"\nmac = \"02:00:00:00:00:12\"\nmtu = 1400\n\
                 [[vnic]]\nname = \"vm3\"\n[[vnic]]\nname = \"vm4\"\nqueues = 2\n";
-    let plan = "- vnic vm1\n\
-                ~ vnic vm2 mac: 02:00:00:00:00:02 -> 02:00:00:00:00:12\n\
-                ~ vnic vm2 mtu: - -> 1400 (its guest is told when it attaches next)\n\
-                ~ vnic vm4 queues: 1 -> 2 (made anew: its guest attaches again)\n\
-                + vnic vm3\n";
+    let plan = "- port vm1\n\
+                ~ port vm2 mac: 02:00:00:00:00:02 -> 02:00:00:00:00:12\n\
+                ~ port vm2 mtu: - -> 1400 (its guest is told when it attaches next)\n\
+                ~ port vm4 queues: 1 -> 2 (made anew: its guest attaches again)\n\
+                + port vm3\n";
     let dry = apply(&switch, text, &["--dry-run"]);
     assert_eq!(dry.out, format!("{plan}1 added, 1 removed, 2 changed if this were applied\n"));
     assert_eq!(dry.code, Some(3));
@@ -132,7 +132,7 @@ fn what_takes_a_restart_is_said_and_the_rest_is_done() {
     let answer = apply(&switch, &text, &[]);
     assert_eq!(
         answer.out,
-        "! workers: 1 -> 2 (takes a restart of the switch)\n+ vnic a\n1 added, 0 removed, 0 changed\n"
+        "! workers: 1 -> 2 (takes a restart of the switch)\n+ port a\n1 added, 0 removed, 0 changed\n"
     );
     assert_eq!(answer.code, Some(3));
     assert!(switch.path("a.sock").exists());
@@ -158,10 +158,15 @@ fn the_running_configuration_is_a_file_to_start_with() {
     let text = switch.ask(&["config", "show"]).ok();
     assert_eq!(apply(&switch, &text, &["--dry-run"]).code, Some(0), "{text}");
     assert!(
-        text.contains("\n[[vnic]]\nname = \"a\"\nfeatures-off = [\"TSO\", \"ECN\"]\nmtu = 1400\n"),
+        text.contains("\n[[port]]\nname = \"a\"\nbackend = \"vhost-user\"\nfeatures-off = [\"TSO\", \"ECN\"]\nmtu = 1400\n"),
         "{text}"
     );
-    assert!(text.contains("\n[[vnic]]\nname = \"b\"\nlink = \"down\"\nsocket-mode = \"0666\"\n"), "{text}");
+    assert!(
+        text.contains(
+            "\n[[port]]\nname = \"b\"\nbackend = \"vhost-user\"\nlink = \"down\"\nsocket-mode = \"0666\"\n"
+        ),
+        "{text}"
+    );
 }
 
 #[test]

@@ -106,14 +106,14 @@ fn what_a_guest_is_told_at_its_next_attachment_is_said() {
 fn what_cannot_change_is_refused_with_the_remedy() {
     let switch = pair();
     for (keys, words) in [
-        ("queues=2", "lasthop vnic del one && lasthop vnic add one,queues=2"),
-        ("mode=connect,mtu=1400", "lasthop vnic add one,mode=connect,mtu=1400"),
+        ("queues=2", "lasthop port del one && lasthop port add one,backend=vhost-user,queues=2"),
+        ("mode=connect,mtu=1400", "lasthop port add one,backend=vhost-user,mode=connect,mtu=1400"),
         ("mak=none", "did you mean \"mac\""),
         ("mtu=1", "68 to 65535"),
         ("mtu", "lasthop: \"mtu\" is not KEY=VALUE"),
         ("mac=", "lasthop: \"mac=\" is not KEY=VALUE"),
         ("mtu=none,mtu=1400", "\"mtu\" is given twice"),
-        ("vlan=10,trunk=20", "vnic \"one\" has both vlan and trunk"),
+        ("vlan=10,trunk=20", "port \"one\" has both vlan and trunk"),
         ("socket-owner=4294967295", "socket-owner=4294967295: no user or group has this number"),
         ("socket-group=no-such-group", "there is no group \"no-such-group\""),
     ] {
@@ -183,7 +183,7 @@ fn several_vnics_are_changed_shown_and_deleted_at_once() {
     let names: Vec<&str> =
         stats["ports"].as_array().expect("ports").iter().filter_map(|port| port["name"].as_str()).collect();
     assert_eq!(names, ["vm01", "vm02"]);
-    assert!(switch.ask(&["stats", "web", "wep"]).refused().contains("no vnic \"wep\"; did you mean \"web\""));
+    assert!(switch.ask(&["stats", "web", "wep"]).refused().contains("no port \"wep\"; did you mean \"web\""));
     assert!(switch.ask(&["vnic", "del", "x*"]).refused().contains("no name is like \"x*\""));
     assert_eq!(
         switch.ask(&["vnic", "del", "vm0?", long]).ok(),

@@ -58,8 +58,8 @@ fn vnics_go_change_and_come_and_the_rest_goes_on() {
     assert_eq!(names(&service), ["anew", "fresh", "one", "two"]);
     let log = service.switch.log();
     let line = log.lines().find(|line| line.contains("goes on where process")).expect("one line");
-    let mac = "~ vnic two mac: - -> 02:00:00:00:00:02";
-    for words in ["2 guests", "- vnic gone", mac, "~ vnic anew queues: 1 -> 2", "+ vnic fresh"] {
+    let mac = "~ port two mac: - -> 02:00:00:00:00:02";
+    for words in ["2 guests", "- port gone", mac, "~ port anew queues: 1 -> 2", "+ port fresh"] {
         assert!(line.contains(words), "{line}");
     }
     is_hung_up_on(&mut gone);
@@ -153,7 +153,7 @@ fn device_ports_of_the_flags_and_by_hand_are_opened_anew() {
     service.switch.ask(&["port", "add", "hand,tap=hand"]).ok();
     let mut one = guest(&service.switch, "one", ONE);
     let both_are_up = || {
-        let list = service.switch.json(&["port", "list"]);
+        let list = service.switch.json(&["port", "list", "--backend", "tap"]);
         let ports = list["ports"].as_array().expect("ports");
         let up = ports.iter().filter(|port| port["state"] == "up").count();
         (up == 2 && ports.len() == 2).then_some(())

@@ -232,9 +232,9 @@ impl Process {
     }
 
     fn flush(&mut self, flush: &Flush) -> usize {
-        let port = flush.vnic.as_ref().map(lasthop_api::vnic::Name::as_str);
+        let port = flush.vnic.as_ref().map(lasthop_api::port::Name::as_str);
         let has_port = |switch: &&ControlledSwitch| {
-            port.is_none_or(|port| switch.ports.iter().any(|known| known.vnic.name.as_str() == port))
+            port.is_none_or(|port| switch.ports.iter().any(|known| known.common.name.as_str() == port))
         };
         let names = self.switches.values().filter(has_port).map(|switch| switch.name.as_str());
         names.map(|name| self.controller.flush(name, port, flush.vlan, now_ns())).sum()
@@ -353,10 +353,11 @@ fn update(controller: &mut Controller, old: Option<&ControlledSwitch>, switch: &
     }
     let old_ports = old.map(|old| old.ports.as_slice()).unwrap_or_default();
     let old_fdb = old.map(|old| old.fdb.as_slice()).unwrap_or_default();
-    let is_in =
-        |port: &SwitchPort, ports: &[SwitchPort]| ports.iter().any(|other| other.vnic.name == port.vnic.name);
+    let is_in = |port: &SwitchPort, ports: &[SwitchPort]| {
+        ports.iter().any(|other| other.common.name == port.common.name)
+    };
     for gone in old_ports.iter().filter(|port| !is_in(port, &switch.ports)) {
-        controller.remove_port(name, gone.vnic.name.as_str());
+        controller.remove_port(name, gone.common.name.as_str());
     }
     for port in switch.ports.iter().filter(|port| !old_ports.contains(port)) {
         controller.set_port(name, settings(port));
@@ -372,11 +373,11 @@ fn update(controller: &mut Controller, old: Option<&ControlledSwitch>, switch: &
 }
 
 /// A port as modules are told of it.
-fn settings(SwitchPort { vnic, leads, .. }: &SwitchPort) -> PortSettings {
+fn settings(SwitchPort { common, leads, .. }: &SwitchPort) -> PortSettings {
     PortSettings {
-        name: vnic.name.to_string(),
+        name: common.name.to_string(),
         switch: SwitchId::DEFAULT,
-        policy: vnic.policy(),
+        policy: common.policy.clone(),
         macs_max: None,
         kind: leads.kind(),
     }

@@ -20,13 +20,13 @@ use lasthop_api::capture::{CaptureSpec, Sighting};
 use lasthop_api::facts::MoveFacts;
 use lasthop_api::fdb::{Flush, StaticEntry};
 use lasthop_api::orders::{HostDevice, SwitchPort};
+use lasthop_api::port::describe_features;
 use lasthop_api::report::{
     DropCounts, FdbLine, FdbReport, PortReport, RingReport, StatsReport, SwitchInside, WorkerReport,
 };
 use lasthop_api::sched::PolicyCounts;
 use lasthop_api::settings::SwitchSettings;
 use lasthop_api::switches::{SwitchName, SwitchSpec};
-use lasthop_api::vnic::describe_features;
 use lasthop_runtime::fault::{Fault, Kind};
 
 use super::switches::NamedSwitches;
@@ -122,14 +122,14 @@ impl Datapath {
 
     /// Makes a port. `book` is memory for its counters, should this process be killed.
     pub(super) fn add(&mut self, port: &SwitchPort, book: Option<OwnedFd>) -> Result<(), Fault> {
-        let (vnic, home) = (&port.vnic, (!port.is_requested).then(|| port.vnic.switch.clone()));
+        let home = (!port.is_requested).then(|| port.common.switch.clone());
         let at = self.home(home.as_ref())?;
         let number = self.engine.add_port(port_config(port, at)).map_err(refused)?;
         if let Some(memory) = book.as_ref().and_then(book_of).map(Arc::new) {
             let _ = self.engine.keep_counters(number, &memory);
             self.pasts.insert(number, FormerCounters::of_memory(&memory));
         }
-        self.ports.insert(vnic.name.to_string(), NamedPort { number, home, at, device: port.device });
+        self.ports.insert(port.common.name.to_string(), NamedPort { number, home, at, device: port.device });
         Ok(())
     }
 
@@ -240,7 +240,7 @@ impl Datapath {
 
     /// Changes a port while packets pass.
     pub(super) fn change(&mut self, port: &SwitchPort) -> Result<(), Fault> {
-        let name = port.vnic.name.as_str();
+        let name = port.common.name.as_str();
         let number = self.find(name)?;
         let at = self.ports.get(name).map_or(SwitchId::DEFAULT, |port| port.at);
         self.engine.change_port(number, port_config(port, at)).map_err(refused)
@@ -361,16 +361,16 @@ impl Datapath {
     }
 }
 
-fn port_config(SwitchPort { vnic: spec, leads, .. }: &SwitchPort, switch: SwitchId) -> PortConfig {
+fn port_config(SwitchPort { common, leads, .. }: &SwitchPort, switch: SwitchId) -> PortConfig {
     PortConfig {
         switch,
-        name: spec.name.to_string(),
-        mtu: spec.mtu,
-        memory_bytes_max: spec.memory_max.unwrap_or_default().bytes(),
-        queue_pairs: spec.queues,
-        features_mask: spec.features_off.mask_without(),
-        link_up: spec.link.is_up(),
-        policy: spec.policy(),
+        name: common.name.to_string(),
+        mtu: common.mtu,
+        memory_bytes_max: common.memory_max.unwrap_or_default().bytes(),
+        queue_pairs: common.queues,
+        features_mask: common.features_off.mask_without(),
+        link_up: common.link.is_up(),
+        policy: common.policy.clone(),
         kind: leads.kind(),
     }
 }

@@ -6,7 +6,7 @@ use lasthop_vhost::features::protocol;
 use lasthop_vhost::{RingView, SessionView};
 
 use lasthop_api::facts::{FileFacts, Inspection, MemoryFacts, ProgressFacts, RingFacts, SessionFacts};
-use lasthop_api::vnic::describe_features;
+use lasthop_api::port::describe_features;
 use lasthop_runtime::fault::Fault;
 
 use super::datapath::Datapath;

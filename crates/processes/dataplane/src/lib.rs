@@ -42,11 +42,11 @@ use lasthop_foreign::{ForeignFd, Origin};
 use lasthop_api::capture::CaptureSpec;
 use lasthop_api::modules::FLOW;
 use lasthop_api::orders::{Answer, Order, Report, Request, STATE_VERSION};
+use lasthop_api::port::PortSpec;
 use lasthop_api::profile::ProfileSpec;
 use lasthop_api::report::{FdbReport, SwitchInside};
 use lasthop_api::settings::SwitchSettings;
 use lasthop_api::switches::SwitchSpec;
-use lasthop_api::vnic::VnicSpec;
 use lasthop_runtime::clock::earlier;
 use lasthop_runtime::descriptors;
 use lasthop_runtime::fault::{Fault, Kind};
@@ -276,12 +276,12 @@ impl Switch {
             Order::AddPort(port) => {
                 let book = fds.and_then(|mut fds| fds.pop()).map(ForeignFd::into_trusted);
                 self.datapath.add(&port, book).map(|()| {
-                    self.interface.port_arrived(port.vnic.name.as_str(), &mut self.datapath);
+                    self.interface.port_arrived(port.common.name.as_str(), &mut self.datapath);
                     Answer::Done
                 })
             }
             Order::ChangePort(port) => self.datapath.change(&port).map(|()| {
-                let guest_told = self.sessions.set_link(port.vnic.name.as_str(), port.vnic.link.is_up());
+                let guest_told = self.sessions.set_link(port.common.name.as_str(), port.common.link.is_up());
                 Answer::Changed { guest_told }
             }),
             Order::RemovePort { name } => {
@@ -325,7 +325,7 @@ impl Switch {
                 sees_scheduler: true,
                 traces_decisions: true,
                 program: env!("CARGO_PKG_VERSION").to_owned(),
-                vnic_keys: VnicSpec::KEYS.iter().map(|key| (*key).to_owned()).collect(),
+                vnic_keys: PortSpec::KEYS.iter().map(|key| (*key).to_owned()).collect(),
             }),
             Order::Rest => return self.begin_to_rest(id),
             Order::Hold => self.datapath.rest(Duration::ZERO).map(|()| Answer::Done),

@@ -10,7 +10,7 @@ use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use lasthop_api::names;
-use lasthop_api::vnic::VnicSpec;
+use lasthop_api::port::VhostUserBackend;
 use lasthop_runtime::fault::Fault;
 
 /// Where names of users and groups are looked up. The users that VMMs run as are always there.
@@ -38,8 +38,8 @@ impl SocketAccess {
         Ok(Self { mode: 0o660, owner: None, group: Some(number("control-group", name, GROUPS)?) })
     }
 
-    /// The access that a vnic's keys ask for.
-    pub fn of(spec: &VnicSpec) -> Result<Self, Fault> {
+    /// The access that the keys of a vhost-user port ask for.
+    pub fn of(spec: &VhostUserBackend) -> Result<Self, Fault> {
         let number = |key, name: &Option<String>, table| {
             name.as_deref().map(|name| number(key, name, table)).transpose()
         };

@@ -7,6 +7,7 @@ use std::time::Instant;
 use lasthop_foreign::ForeignFd;
 use serde_json::Value;
 
+use lasthop_api::port::in_vnic_form;
 use lasthop_api::rpc;
 use lasthop_runtime::fault::Fault;
 use lasthop_runtime::poller::{Interest, Poller};
@@ -22,6 +23,8 @@ pub struct Asker {
     pub client: u32,
     /// None if no answer is wanted.
     pub id: Option<Value>,
+    /// It asked by a method `vnic.…`, which has its own form of reports.
+    pub in_vnic_form: bool,
 }
 
 /// The control socket until the switch ends, and clients with answers that are not written yet.
@@ -71,6 +74,7 @@ impl ApiClients {
 
     /// Answers a request, if an answer is wanted.
     pub fn answer(&mut self, asker: Asker, result: Result<Value, Fault>) {
+        let result = if asker.in_vnic_form { result.map(in_vnic_form) } else { result };
         let line = asker.id.map(|id| rpc::write_answer(&id, &result)).unwrap_or_default();
         if let Some(control) = &mut self.control {
             control.answer(asker.client, line);

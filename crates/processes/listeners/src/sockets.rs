@@ -12,7 +12,7 @@ use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, socket_with,
 };
 
-use lasthop_api::vnic::VnicSpec;
+use lasthop_api::port::PortSpec;
 use lasthop_runtime::fault::Fault;
 
 use super::access::SocketAccess;
@@ -122,8 +122,9 @@ pub fn connect_to(path: &Path) -> rustix::io::Result<OwnedFd> {
 }
 
 /// Refuses a relative path: a client may be anywhere.
-pub fn check_absolute(spec: &VnicSpec) -> Result<(), Fault> {
-    match spec.socket.as_ref().filter(|path| !path.is_absolute()) {
+pub fn check_absolute(spec: &PortSpec) -> Result<(), Fault> {
+    let socket = spec.vhost_user().and_then(|backend| backend.socket.as_ref());
+    match socket.filter(|path| !path.is_absolute()) {
         Some(path) => Err(Fault::params(format!("the socket path \"{}\" must start with /", path.display()))),
         None => Ok(()),
     }

@@ -38,7 +38,7 @@ struct SetParams {
 impl SwitchTable {
     /// All rules, each with the ports that it is about.
     pub(super) fn acl_report(&self, ports: &PortTable) -> AclReport {
-        let mut names: Vec<&str> = ports.all.values().map(|port| port.spec.name.as_str()).collect();
+        let mut names: Vec<&str> = ports.all.values().map(|port| port.spec.common.name.as_str()).collect();
         names.sort_unstable();
         let line = |rule: &AclRule| {
             let own = names.iter().filter(|name| rule.port.have(name));
@@ -111,6 +111,6 @@ impl SwitchTable {
 fn check_members(rules: &[AclRule], switches: &[SwitchSpec], ports: &PortTable) -> Result<(), Fault> {
     let mut all = ports.all.values();
     all.try_for_each(|port| {
-        acl::check_switch_of(rules, switches, (port.spec.name.as_str(), &port.spec.switch))
+        acl::check_switch_of(rules, switches, (port.spec.common.name.as_str(), &port.spec.common.switch))
     })
 }

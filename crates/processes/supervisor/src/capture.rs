@@ -29,7 +29,7 @@ impl Stream {
             ports.find(name)?;
         }
         if ports.all.is_empty() {
-            let why = "there is no vnic; make one first: lasthop vnic add NAME";
+            let why = "there is no port; make one first: lasthop port add NAME,backend=vhost-user";
             return Err(Fault::new(Kind::NoSuchVnic, why));
         }
         let (answer, spec) = (json!({"interfaces": ports.interfaces(spec)}), spec.clone());

@@ -1,10 +1,10 @@
-//! `vnic.set`: a vnic changes while its guest is attached.
+//! `port.set`: a port changes while its guest is attached.
 
 use serde_json::{Map, Value};
 
 use lasthop_api::orders::{Answer, Order};
+use lasthop_api::port::change::{self, Change};
 use lasthop_api::report::SetReport;
-use lasthop_api::vnic::change::{self, Change};
 use lasthop_fd_store::RecordKey;
 use lasthop_listeners::{Asker, check_absolute};
 use lasthop_runtime::fault::{Fault, Kind};
@@ -16,20 +16,20 @@ use super::ports::Ports;
 use super::question::{Changing, OrderPurpose, switch_down, to_json};
 
 impl Ports {
-    /// Changes some keys of a vnic. A refusal by the switch leaves them as they were.
-    pub(super) fn vnic_set(
+    /// Changes some keys of a port. A refusal by the switch leaves them as they were.
+    pub(super) fn set(
         &mut self,
         params: Value,
         asker: &Asker,
         out: &mut Outputs,
     ) -> Result<Option<Value>, Fault> {
         let (name, keys) = name_and_keys(params)?;
-        let number = self.table.find_vnic(&name)?;
-        self.change_vnic(number, keys, Some(asker.clone()), out)
+        let number = self.table.find_in_form(&name, asker.in_vnic_form)?;
+        self.change_port(number, keys, Some(asker.clone()), out)
     }
 
-    /// As `vnic.set`, for a client that waits for an answer, or of our own accord.
-    pub(super) fn change_vnic(
+    /// As `set`, for a client that waits for an answer, or of our own accord.
+    pub(super) fn change_port(
         &mut self,
         number: u32,
         keys: Map<String, Value>,
@@ -37,16 +37,16 @@ impl Ports {
         out: &mut Outputs,
     ) -> Result<Option<Value>, Fault> {
         let Some(port) = self.table.all.get_mut(&number) else { return Ok(None) };
-        let name = port.spec.name.to_string();
+        let name = port.spec.common.name.to_string();
         let to = change::with_keys(&port.spec, keys)?;
         check_absolute(&to)?;
         let changes = change::changes(&port.spec, &to);
-        change::refuse_anew(&to.name, &changes, &to)?;
+        change::refuse_anew(to.name(), &changes, &to)?;
         if changes.is_empty() {
             return to_json(&SetReport { name, changes, guest_told: None }).map(Some);
         }
         if port.is_changing {
-            return Err(Fault::refused(format!("vnic \"{name}\" is being changed; try again in a moment")));
+            return Err(Fault::refused(format!("port \"{name}\" is being changed; try again in a moment")));
         }
         if !out.switch.process.is_up() {
             return Err(switch_down());
@@ -72,7 +72,7 @@ impl Ports {
         result: Result<Answer, Fault>,
         out: &mut Outputs,
     ) -> Result<Value, Fault> {
-        let (number, asked_bytes) = (changing.port, mtu_of(&changing.to));
+        let (number, asked_bytes) = (changing.port, mtu_of(&changing.to.common));
         let result = self.conclude_change(changing, result, out);
         self.heed_after_change(number, asked_bytes, out);
         result
@@ -87,18 +87,20 @@ impl Ports {
         let Changing { port, to, changes } = changing;
         out.store.is_late(RecordKey::Port(port));
         let Some(port) = self.table.all.get_mut(&port) else {
-            return Err(Fault::new(Kind::NoSuchVnic, "the vnic was deleted while it was being changed"));
+            return Err(Fault::new(Kind::NoSuchVnic, "the port was deleted while it was being changed"));
         };
         port.is_changing = false;
         self.table.is_tracking_late = true;
         match result {
             Ok(answer) => {
                 let what = changes.iter().map(Change::text).collect::<Vec<_>>().join(", ");
-                say!("vnic {}: {what}", to.name);
-                let name = to.name.to_string();
+                say!("{} {}: {what}", port.kind_word(), to.name());
+                let name = to.name().to_string();
                 port.spec = to;
                 let is_mtu_other = changes.iter().any(|change| change.key == "mtu");
-                port.placeholder.iter().for_each(|placeholder| placeholder.follow(&port.spec, is_mtu_other));
+                port.placeholder
+                    .iter()
+                    .for_each(|placeholder| placeholder.follow(&port.spec.common, is_mtu_other));
                 let guest_told = if let Answer::Changed { guest_told } = answer { guest_told } else { None };
                 to_json(&SetReport { name, changes, guest_told })
             }
@@ -113,10 +115,10 @@ impl Ports {
 
 fn name_and_keys(params: Value) -> Result<(String, Map<String, Value>), Fault> {
     let Value::Object(mut keys) = params else {
-        return Err(Fault::params("vnic.set needs an object with \"name\" and the keys to change"));
+        return Err(Fault::params("a change needs an object with \"name\" and the keys to change"));
     };
     match keys.remove("name") {
         Some(Value::String(name)) => Ok((name, keys)),
-        _ => Err(Fault::params("\"name\" is missing; it is the vnic's, as text")),
+        _ => Err(Fault::params("\"name\" is missing; it is the port's, as text")),
     }
 }

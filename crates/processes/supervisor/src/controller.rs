@@ -15,10 +15,10 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use lasthop_api::controller_orders::{ControlledSwitch, ControllerOrder, ControllerReport};
 use lasthop_api::orders::Order;
+use lasthop_api::port::Name;
 use lasthop_api::report::FdbLine;
 use lasthop_api::settings::SwitchSettings;
 use lasthop_api::switches::SwitchSpec;
-use lasthop_api::vnic::Name;
 use lasthop_children::{ChildRole, Reaper, RestartingChild};
 use lasthop_runtime::log::{say, say_of_others};
 
@@ -191,17 +191,18 @@ impl ControllerProcess {
     ) -> Vec<ControlledSwitch> {
         // Ports that a switch process had that is being started again are to be its successor's.
         let told = self.told.iter().flatten().flat_map(|switch| &switch.ports);
-        let told: BTreeSet<&Name> = told.map(|port| &port.vnic.name).collect();
+        let told: BTreeSet<&Name> = told.map(|port| &port.common.name).collect();
         let controlled = |spec: &SwitchSpec| {
-            let is_known = |port: &Port| port.is_known() || told.contains(&port.spec.name);
+            let is_known = |port: &Port| port.is_known() || told.contains(&port.spec.common.name);
             let is_there = |port: &Port| is_known(port) && !port.is_requested();
-            let own = ports.all.values().filter(|port| port.spec.switch == spec.name && is_there(port));
+            let own =
+                ports.all.values().filter(|port| port.spec.common.switch == spec.name && is_there(port));
             let ports: Vec<_> = own.map(|port| port.as_told(&port.spec)).collect();
-            let is_own = |vnic: &Name| ports.iter().any(|port| port.vnic.name == *vnic);
+            let is_own = |vnic: &Name| ports.iter().any(|port| port.common.name == *vnic);
             let fdb = switches.static_entries.iter().filter(|entry| is_own(&entry.vnic)).cloned().collect();
             let addresses_max = spec.table().unwrap_or(0);
             let is_about_own =
-                |rule: &&AclRule| ports.iter().any(|port| rule.port.have(port.vnic.name.as_str()));
+                |rule: &&AclRule| ports.iter().any(|port| rule.port.have(port.common.name.as_str()));
             let acl = switches.acl.iter().filter(is_about_own).cloned().collect();
             ControlledSwitch { name: spec.name.clone(), addresses_max, ports, fdb, acl }
         };

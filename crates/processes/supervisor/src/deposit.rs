@@ -121,7 +121,7 @@ impl<'a> KeptState<'a> {
 
     fn port_contents(&self, number: u32, port: &'a Port) -> io::Result<RecordContents<'a>> {
         let mut contents = RecordContents::default();
-        let device = port.device().map(|device| device.spec.clone());
+        let (spec, device) = PortRecord::settings(&port.spec);
         let listening = match port.listening() {
             Some((socket, file)) => Some(Listening { socket: contents.name(socket)?, file }),
             None => None,
@@ -134,7 +134,6 @@ impl<'a> KeptState<'a> {
         let book = counters.map(|counters| contents.name(counters)).transpose()?;
         let past = counters.map(|counters| counters.past_by_name()).unwrap_or_default();
         let since_ms = counters.map(LifetimeCounters::since_ms);
-        let spec = port.spec.clone();
         let is_requested = port.is_requested();
         let record =
             PortRecord { spec, device, listening, saved_session, book, past, since_ms, is_requested };

@@ -1,8 +1,8 @@
-//! The state of a device port beyond that of a vnic: an open device, and the driver process that serves it.
+//! The state of a port over a device beyond that of others: an open device, and the driver process that serves it.
 //!
 //! ```text
 //!   device:  absent ──there, and up──► open ──► descriptors unsent ──► at the driver ──gone──► absent
-//!   vnic:    Idle at the switch + descriptors + a driver ──► a socket pair: one end each ──► joined
+//!   port:    Idle at the switch + descriptors + a driver ──► a socket pair: one end each ──► joined
 //! ```
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,7 +13,6 @@ use lasthop_netdev::{Uplink, tap_namespace_id};
 use rustix::io::Errno;
 
 use lasthop_api::orders::HostDevice;
-use lasthop_api::port::PortSpec;
 use lasthop_netdev::links::LinkDevice;
 use lasthop_runtime::clock::Pause;
 
@@ -31,7 +30,8 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// The outside of a device port.
 #[derive(Debug)]
 pub(super) struct DevicePort {
-    pub(super) spec: PortSpec,
+    /// Whether the switch makes its device.
+    is_tap: bool,
     /// A controller asked for it; no file or flag has it.
     pub(super) is_requested: bool,
     /// The facts of the host's device that the switch was told.
@@ -81,9 +81,9 @@ impl Opened {
 }
 
 impl DevicePort {
-    pub(super) fn new(spec: PortSpec) -> Self {
+    pub(super) fn new(is_tap: bool) -> Self {
         Self {
-            spec,
+            is_tap,
             is_requested: false,
             told: None,
             seen: None,
@@ -108,21 +108,21 @@ impl DevicePort {
             Some(opened) => opened.is_spent,
             // An internal port's tap is made once.
             None if self.is_internal() => false,
-            None => self.spec.is_tap() || self.seen.as_ref().is_some_and(|device| device.is_up),
+            None => self.is_tap || self.seen.as_ref().is_some_and(|device| device.is_up),
         }
     }
 
     /// Whether it is a tap that a controller asked for. It is made once; its user may move it to another network
     /// namespace, rename and delete it.
     pub(super) fn is_internal(&self) -> bool {
-        self.is_requested && self.spec.is_tap()
+        self.is_requested && self.is_tap
     }
 
     /// The device was opened.
     pub(super) fn open(&mut self, opening: Opening, now: Instant) {
         let Opening { device: OpenedDevice { facts, queues }, why, uplink } = opening;
         let copies = queues.iter().map(OwnedFd::try_clone).collect::<Result<_, _>>();
-        let kept = if self.spec.is_tap() { copies.unwrap_or_default() } else { Vec::new() };
+        let kept = if self.is_tap { copies.unwrap_or_default() } else { Vec::new() };
         (self.trouble, self.retry) = (None, None);
         self.opened = Some(Opened {
             facts,
@@ -331,13 +331,9 @@ mod tests {
         }
     }
 
-    fn port(text: &str) -> DevicePort {
-        DevicePort::new(text.parse().expect("a port"))
-    }
-
     #[test]
     fn a_device_is_opened_when_it_is_there_and_up() {
-        let (mut port, now) = (port("eth1"), Instant::now());
+        let (mut port, now) = (DevicePort::new(false), Instant::now());
         assert!(!port.wants_opening(now));
         port.see(Some(&device(7, false)), now);
         assert!(!port.wants_opening(now) && port.due().is_none());
@@ -350,7 +346,7 @@ mod tests {
 
     #[test]
     fn another_device_of_the_same_name_is_another_device() {
-        let (mut port, now) = (port("eth1"), Instant::now());
+        let (mut port, now) = (DevicePort::new(false), Instant::now());
         port.see(Some(&device(7, true)), now);
         port.open(opening(7), now);
         port.see(Some(&device(7, false)), now);
@@ -364,7 +360,7 @@ mod tests {
 
     #[test]
     fn failures_are_told_once_and_tried_again_with_growing_pauses() {
-        let (mut port, mut now) = (port("eth1"), Instant::now());
+        let (mut port, mut now) = (DevicePort::new(false), Instant::now());
         port.see(Some(&device(7, true)), now);
         for (attempt, pause_ms) in [100, 200, 400, 800, 1600, 3200, 5000, 5000].into_iter().enumerate() {
             assert_eq!(port.failed("no", now), attempt == 0);
@@ -382,19 +378,19 @@ mod tests {
     #[test]
     fn a_tap_outlives_the_driver_process_and_a_socket_does_not() {
         let now = Instant::now();
-        for (text, is_kept) in [("eth1,tap=eth1", true), ("eth1", false)] {
-            let mut port = port(text);
+        for (is_tap, is_kept) in [(true, true), (false, false)] {
+            let mut port = DevicePort::new(is_tap);
             port.open(opening(7), now);
             port.take_unsent();
             port.joined();
             port.driver_gone();
-            assert_eq!((port.has_unsent(), port.is_driven), (is_kept, false), "{text}");
+            assert_eq!((port.has_unsent(), port.is_driven), (is_kept, false), "tap: {is_tap}");
         }
     }
 
     #[test]
     fn a_connection_of_no_use_has_its_time() {
-        let (mut port, now) = (port("eth1"), Instant::now());
+        let (mut port, now) = (DevicePort::new(false), Instant::now());
         port.joined();
         port.left(now);
         assert!(!port.is_stale(now) && port.is_stale(now + PATIENCE));

@@ -7,6 +7,7 @@ use std::time::Instant;
 use rustix::io::Errno;
 
 use lasthop_api::driver_orders::DriverOrder;
+use lasthop_api::port::TapBackend;
 use lasthop_netdev::links::Links;
 use lasthop_runtime::clock::earlier;
 use lasthop_runtime::fault::Fault;
@@ -39,7 +40,7 @@ impl Ports {
         let Some(links) = &mut self.table.links else { return };
         let heard = links.receive();
         let is_concerned =
-            |port: &Port| port.device().is_some_and(|device| heard.names.contains(device.spec.device_name()));
+            |port: &Port| port.device().is_some() && heard.names.contains(port.spec.device_name());
         let concerned: Vec<u32> =
             self.table.all.iter().filter(|(_, port)| is_concerned(port)).map(|(number, _)| *number).collect();
         for number in concerned {
@@ -59,10 +60,11 @@ impl Ports {
     /// Notes the known state of a port's device.
     pub(super) fn see_device(&mut self, number: u32) {
         let (Some(port), Some(links)) = (self.table.all.get_mut(&number), &self.table.links) else { return };
+        let own_name = port.spec.device_name().to_owned();
         let Some(device) = port.device_mut() else { return };
-        let seen = links.find(device.spec.device_name()).cloned();
+        let seen = links.find(&own_name).cloned();
         let name = device.facts().and_then(|facts| links.name_of(facts.index));
-        let is_other = name.is_some_and(|name| name != device.spec.device_name());
+        let is_other = name.is_some_and(|name| name != own_name);
         let is_renamed = is_other && !device.is_internal();
         device.see(seen.as_ref(), Instant::now());
         if is_renamed && device.is_driven {
@@ -102,13 +104,13 @@ impl Ports {
 
     fn open_device(&mut self, number: u32, now: Instant, out: &mut Outputs) {
         let Some(port) = self.table.all.get_mut(&number) else { return };
-        let name = port.spec.name.clone();
+        let spec = port.spec.clone();
+        let name = spec.name();
         let Some(device) = port.device_mut().filter(|device| device.wants_opening(now)) else { return };
         if device.is_internal() {
             return device.renew();
         }
-        let opened =
-            if device.is_requested { opening::requested(&device.spec) } else { opening::open(&device.spec) };
+        let opened = if device.is_requested { opening::requested(&spec) } else { opening::open(&spec) };
         match opened {
             Ok(opening) => {
                 let facts = &opening.device.facts;
@@ -129,22 +131,23 @@ impl Ports {
 
     /// A tap is there that is the host's port in the place of another port's device: that one is opened with it.
     fn free_host_of(&mut self, number: u32, now: Instant, out: &mut Outputs) {
-        let Some(device) = self.table.all.get(&number).and_then(Port::device) else { return };
-        let Some(tap) = device.spec.tap.clone() else { return };
-        let devices =
-            self.table.all.iter_mut().filter_map(|(number, port)| Some((*number, port.device_mut()?)));
-        let hosts = devices.filter(|(_, device)| device.spec.host_tap().as_ref() == Some(&tap));
+        let tap = self.table.all.get(&number).and_then(|port| port.spec.tap());
+        let Some(tap) = tap.map(|backend| backend.tap.clone()) else { return };
+        let ports = self.table.all.iter_mut();
+        let hosts = ports.filter(|(_, port)| port.spec.host_tap().as_ref() == Some(&tap));
+        let hosts = hosts.filter_map(|(number, port)| Some((*number, port.device_mut()?)));
         let numbers: Vec<u32> = hosts.map(|(number, device)| device.is_wanted_again(number, now)).collect();
         numbers.into_iter().for_each(|number| self.advance_port(number, out));
     }
 
     /// Gives a tap its addresses. Answers come later.
     fn give_addresses(&mut self, number: u32, index: u32) {
-        let Some(device) = self.table.all.get(&number).and_then(Port::device) else { return };
-        let Some(links) = self.table.links.as_mut().filter(|_| device.spec.is_tap()) else { return };
-        let name = device.spec.device_name();
+        let tap = self.table.all.get(&number).and_then(|port| port.spec.tap());
+        let Some((TapBackend { tap: name, address }, links)) = tap.zip(self.table.links.as_mut()) else {
+            return;
+        };
         let mut asked = Vec::new();
-        for prefix in &device.spec.address {
+        for prefix in address {
             let added = links.add_address(index, prefix.address, prefix.len_bits);
             asked.push((added, format!("give {name} the address {prefix}")));
         }
@@ -209,7 +212,7 @@ impl Ports {
         if let Some(device) = port.device_mut() {
             device.joined();
         }
-        let name = port.spec.name.to_string();
+        let name = port.spec.common.name.to_string();
         fds.push(theirs.into());
         self.driver.process.send(&order(number), fds.into_iter().map(Into::into).collect());
         let fds = self.sessions.provide(number, attachment, ours.into(), &self.table, &mut out.store);

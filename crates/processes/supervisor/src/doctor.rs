@@ -6,13 +6,12 @@ use std::collections::HashMap;
 use serde_json::Value;
 
 use lasthop_api::facts::{ExternalFacts, Facts, Inspection, MoveFacts, SessionFacts, SwitchFacts, VnicFacts};
-use lasthop_api::report::{DevicePortReport, FdbReport, PortReport, StatsReport, VnicReport};
+use lasthop_api::report::{FdbReport, PortFilter, PortReport, PortStatus, StatsReport};
 use lasthop_api::switches::FailMode;
 use lasthop_runtime::fault::Fault;
 
 use super::question::{ControllerAnswer, to_json};
 use super::reports::Reports;
-use super::requests::describe;
 use super::warnings::WarningContext;
 
 impl Reports<'_> {
@@ -24,13 +23,7 @@ impl Reports<'_> {
         told: &ControllerAnswer,
     ) -> Result<Value, Fault> {
         let is_asked = |vnic: &VnicFacts| name.is_none_or(|name| vnic.name() == name);
-        let stats = inside.as_ref().map(|inside| StatsReport {
-            ports: inside.ports.clone(),
-            workers: Vec::new(),
-            ..StatsReport::default()
-        });
-        let ports = self.device_ports(&stats.unwrap_or_default());
-        let ports = ports.into_iter().map(|port| DevicePortReport { inside: None, ..port }).collect();
+        let ports = self.device_ports(inside.as_ref());
         let mut vnics: Vec<VnicFacts> = self.vnic_facts(inside.as_ref());
         // Others' addresses and settings are facts about this one, too: they may be the same.
         if name.is_some() {
@@ -38,7 +31,7 @@ impl Reports<'_> {
                 vnic.session = None;
             }
         }
-        vnics.sort_by(|one, other| one.vnic.name.cmp(&other.vnic.name));
+        vnics.sort_by(|one, other| one.port.name.cmp(&other.port.name));
         let external = inside.as_ref().and_then(|inside| self.external_facts(inside));
         let (fdb, mut moves) = inside.map(|inside| (inside.fdb, inside.moves)).unwrap_or_default();
         let fdb = self.with_controlled(told, None, FdbReport { entries: fdb }).entries;
@@ -79,36 +72,45 @@ impl Reports<'_> {
         }
     }
 
+    /// Ports over devices and taps, without their counters in the switch.
+    fn device_ports(&self, inside: Option<&Inspection>) -> Vec<PortStatus> {
+        let mut all = self.list_ports(PortFilter::default(), &stats_of(inside)).ports;
+        all.retain(|port| port.device.is_some());
+        all.iter_mut().filter_map(|port| port.device.as_mut()).for_each(|device| device.inside = None);
+        all
+    }
+
     pub(super) fn vnic_facts(&self, inside: Option<&Inspection>) -> Vec<VnicFacts> {
-        let stats = inside.map(|inside| StatsReport {
-            ports: inside.ports.clone(),
-            workers: Vec::new(),
-            ..StatsReport::default()
-        });
-        let stats = stats.unwrap_or_default();
+        let stats = stats_of(inside);
         let sessions = inside.map(|inside| inside.sessions.as_slice()).unwrap_or_default();
         let sessions: HashMap<&str, &SessionFacts> =
             sessions.iter().map(|(name, session)| (name.as_str(), session)).collect();
         let warnings = WarningContext::new(self.ports.all.values(), &stats);
         let vnics = self.ports.all.values().filter(|port| port.device().is_none());
         let facts = vnics.map(|port| {
-            let name = port.spec.name.as_str();
+            let name = port.spec.name().as_str();
             // The session's own report has more.
             let bare = |counted: &PortReport| PortReport {
                 features: Vec::new(),
                 rings: Vec::new(),
                 ..counted.clone()
             };
-            let vnic =
-                VnicReport { features: Vec::new(), rings: Vec::new(), ..describe(port, &stats, &warnings) };
+            let mut status = self.describe(port, &warnings);
+            status.features.clear();
+            status.guest.iter_mut().for_each(|guest| guest.rings.clear());
             let session = sessions.get(name).map(|session| (*session).clone());
             let counters = warnings.inside(port).map(bare);
-            let switch = self.switches.all.iter().find(|switch| switch.name == port.spec.switch);
+            let switch = self.switches.all.iter().find(|switch| switch.name == port.spec.common.switch);
             let module = switch.map(|switch| switch.module.as_str().to_owned()).unwrap_or_default();
-            VnicFacts { vnic, module, connection: port.connection(), session, counters }
+            VnicFacts { port: status, module, connection: port.connection(), session, counters }
         });
         facts.collect()
     }
+}
+
+fn stats_of(inside: Option<&Inspection>) -> StatsReport {
+    let ports = inside.map(|inside| inside.ports.clone()).unwrap_or_default();
+    StatsReport { ports, ..StatsReport::default() }
 }
 
 /// Moves of one address between the same two ports as one: some were seen by the bridge that stood in for the controller, the others by

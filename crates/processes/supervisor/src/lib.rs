@@ -11,7 +11,7 @@
 //! **Threading.** One thread, one `epoll` loop; two helper threads start processes and close descriptors.
 //!
 //! ```text
-//!   lasthop vnic add …  ──JSON-RPC──> control.sock ┐
+//!   lasthop port add …  ──JSON-RPC──> control.sock ┐
 //!                                                  supervisor ──frames + fds──> switch process, driver, controller
 //!   guest (VMM)  ──connects──> NAME.sock ──────────┘                              ▲
 //!         └───────────────────────── vhost-user over the passed socket ───────────┘
@@ -92,7 +92,6 @@ use lasthop_api::rundir::{RunDir, control_socket, datapath_socket};
 use lasthop_api::sched::ViewMode;
 use lasthop_api::settings::SwitchSettings;
 use lasthop_api::switches::SwitchSpec;
-use lasthop_api::vnic::VnicSpec;
 use lasthop_children::Reaper;
 use lasthop_fd_store::RecordStore;
 use lasthop_listeners::{ApiClients, ApiSources, ListenSocket};
@@ -138,9 +137,7 @@ pub struct RunSettings {
     pub switch: SwitchSettings,
     /// The default one first.
     pub switches: Vec<SwitchSpec>,
-    /// Ports for guests.
-    pub vnics: Vec<VnicSpec>,
-    /// Ports over devices and taps.
+    /// Ports of every backend.
     pub ports: Vec<PortSpec>,
     /// Static entries.
     pub fdb: Vec<StaticEntry>,
@@ -148,10 +145,11 @@ pub struct RunSettings {
     pub acl: Vec<AclRule>,
 }
 
-/// Refuses a vnic that cannot be on this machine, with its socket in `dir` if it names none.
-pub fn check_vnic(vnic: &VnicSpec, dir: &Path) -> Result<(), Fault> {
-    lasthop_listeners::check_length(&vnic.socket_in(dir))?;
-    lasthop_listeners::SocketAccess::of(vnic).map(drop)
+/// Refuses a vhost-user port that cannot be on this machine, with its socket in `dir` if it names none.
+pub fn check_port(port: &PortSpec, dir: &Path) -> Result<(), Fault> {
+    let Some(backend) = port.vhost_user() else { return Ok(()) };
+    lasthop_listeners::check_length(&port.socket_in(dir))?;
+    lasthop_listeners::SocketAccess::of(backend).map(drop)
 }
 
 /// Refuses a group that is not on this machine.
@@ -178,11 +176,8 @@ pub fn run(mut settings: RunSettings, manager: &mut Manager, inherited: Inherite
     supervisor.out.store.adopt(inherited);
     supervisor.switches.all = settings.switches;
     supervisor.switches.acl = settings.acl;
-    for vnic in settings.vnics {
-        supervisor.ports.open_vnic(vnic, &supervisor.switches, &mut supervisor.out)?;
-    }
     for port in settings.ports {
-        supervisor.ports.open_device_port(port, &supervisor.switches, &mut supervisor.out)?;
+        supervisor.ports.open(port, &supervisor.switches, &mut supervisor.out)?;
     }
     supervisor.switches.static_entries = settings.fdb;
     supervisor.start_switch()?;

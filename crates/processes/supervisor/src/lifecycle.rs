@@ -92,7 +92,10 @@ impl Supervisor {
             self.stage = Stage::Serving;
             say!("switch is running with {}, in {}", self.reports().sizes_text(), self.dir.display());
             if self.ports.table.all.is_empty() {
-                say!("add a vnic with: lasthop vnic add NAME{}", rundir::option(&self.dir));
+                say!(
+                    "add a port with: lasthop port add NAME,backend=vhost-user{}",
+                    rundir::option(&self.dir)
+                );
             }
         } else {
             say!("the switch process is running again, as process {pid}");

@@ -129,7 +129,7 @@ impl PortCounterTable {
         };
         let booked = self.by_port.iter().filter_map(|(number, counters)| {
             let port = table.all.get(number)?;
-            Some((port.spec.name.as_str(), counters))
+            Some((port.spec.common.name.as_str(), counters))
         });
         let past: HashMap<&str, &LifetimeCounters> = booked.collect();
         let upcalls: u64 = past.values().map(|counters| counters.past.counters.upcalls).sum();

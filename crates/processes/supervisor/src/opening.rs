@@ -6,7 +6,7 @@ use lasthop_netdev::{OpenError, TapOptions, Uplink, UplinkOptions};
 use lasthop_module_api::Mac;
 
 use lasthop_api::mac;
-use lasthop_api::port::{BackendChoice, HostAccess, PortSpec};
+use lasthop_api::port::{BackendChoice, DeviceBackend, HostAccess, PortBackend, PortSpec};
 
 /// The first bytes of a made-up address: administered locally (IEEE 802-2014, 8.4).
 const LOCAL: [u8; 3] = [0x02, 0x6c, 0x68];
@@ -23,25 +23,27 @@ pub(super) struct Opening {
 
 /// The device of a port; or the obstacle, with the remedy.
 pub(super) fn open(spec: &PortSpec) -> Result<Opening, String> {
-    let opened = match &spec.tap {
-        Some(name) => tap(name, spec),
-        None => uplink(spec),
+    let opened = match &spec.backend {
+        PortBackend::Tap(backend) => tap(&backend.tap, spec),
+        PortBackend::Device(backend) => uplink(backend, spec),
+        PortBackend::VhostUser(_) => return Err("a vhost-user port has no device".to_owned()),
     };
     opened.map_err(|error| error.to_string())
 }
 
-fn uplink(spec: &PortSpec) -> Result<Opening, OpenError> {
-    let backend = match spec.backend {
+fn uplink(device: &DeviceBackend, spec: &PortSpec) -> Result<Opening, OpenError> {
+    let backend = match device.io {
         BackendChoice::AfPacket => Some(lasthop_device::Backend::AfPacket),
         BackendChoice::AfXdp => Some(lasthop_device::Backend::AfXdp),
-        BackendChoice::Auto | BackendChoice::Tap => None,
+        BackendChoice::Auto | BackendChoice::Tap | BackendChoice::VhostUser => None,
     };
-    let host = match spec.host {
+    let host = match device.host {
         HostAccess::Shared => lasthop_device::Host::Shared,
         HostAccess::Off => lasthop_device::Host::Off,
         HostAccess::Port => lasthop_device::Host::Port,
     };
-    let options = UplinkOptions { backend, host, queues: spec.queues, qdisc_bypass: spec.qdisc_bypass };
+    let options =
+        UplinkOptions { backend, host, queues: spec.common.queues, qdisc_bypass: device.qdisc_bypass };
     let mut uplink = Uplink::open(spec.device_name(), options)?;
     let (device, why) = (uplink.sockets()?, uplink.reason().to_owned());
     Ok(Opening { device, why, uplink: Some(uplink) })
@@ -55,7 +57,11 @@ pub(super) fn internal(name: &str) -> Result<Opening, OpenError> {
 
 /// A device that a controller asked for, kept from the host's stack if this kernel can do that, as with its own datapath.
 pub(super) fn requested(spec: &PortSpec) -> Result<Opening, String> {
-    let why_shared = match open(&PortSpec { host: HostAccess::Off, ..spec.clone() }) {
+    let mut alone = spec.clone();
+    if let PortBackend::Device(device) = &mut alone.backend {
+        device.host = HostAccess::Off;
+    }
+    let why_shared = match open(&alone) {
         Ok(opening) => return Ok(opening),
         Err(why) => why,
     };
@@ -75,9 +81,9 @@ fn mac_of(name: &str) -> Option<Mac> {
 
 fn tap(name: &str, spec: &PortSpec) -> Result<Opening, OpenError> {
     let options = TapOptions {
-        queues: spec.queues,
-        mtu_bytes: spec.mtu.map(u32::from),
-        mac: spec.mac.or_else(|| mac_of(name)).map(|mac| mac.0),
+        queues: spec.common.queues,
+        mtu_bytes: spec.common.mtu.map(u32::from),
+        mac: spec.common.policy.mac.or_else(|| mac_of(name)).map(|mac| mac.0),
         up: true,
     };
     let device = lasthop_netdev::tap(name, options)?;

@@ -13,7 +13,7 @@ use lasthop_netdev::{OpenError, TapOptions, TrafficLimits};
 use rustix::io::Errno;
 
 use lasthop_api::orders::HostDevice;
-use lasthop_api::vnic::VnicSpec;
+use lasthop_api::port::PortCommon;
 use lasthop_runtime::log::say_of_others;
 
 /// The MTU of a guest without one of its own, in bytes (Ethernet).
@@ -31,15 +31,15 @@ pub(super) struct Placeholder {
 }
 
 impl Placeholder {
-    pub(super) fn make(vnic: &VnicSpec) -> Result<Self, OpenError> {
+    pub(super) fn make(port: &PortCommon) -> Result<Self, OpenError> {
         let options = TapOptions {
-            mtu_bytes: vnic.mtu.map(u32::from),
-            mac: vnic.mac.map(|mac| mac.0),
+            mtu_bytes: port.mtu.map(u32::from),
+            mac: port.policy.mac.map(|mac| mac.0),
             ..TapOptions::default()
         };
-        let device = lasthop_netdev::tap(vnic.name.as_str(), options)?;
+        let device = lasthop_netdev::tap(port.name.as_str(), options)?;
         let index = device.facts.index;
-        let tap = device.queues.into_iter().next().ok_or_else(|| OpenError::Busy(vnic.name.to_string()))?;
+        let tap = device.queues.into_iter().next().ok_or_else(|| OpenError::Busy(port.name.to_string()))?;
         Ok(Self { tap, index, has_link: None, limits: TrafficLimits::default() })
     }
 
@@ -52,31 +52,31 @@ impl Placeholder {
     }
 
     /// The guest's address may be another one, and its MTU is if `is_mtu_other`: else the tap's may have been asked for meanwhile.
-    pub(super) fn follow(&self, vnic: &VnicSpec, is_mtu_other: bool) {
-        self.set_address(vnic);
+    pub(super) fn follow(&self, port: &PortCommon, is_mtu_other: bool) {
+        self.set_address(port);
         if is_mtu_other {
-            self.set_mtu(vnic);
+            self.set_mtu(port);
         }
     }
 
-    fn set_mtu(&self, vnic: &VnicSpec) {
-        if self.mtu_bytes(vnic).is_some_and(|mtu| mtu != mtu_of(vnic))
-            && let Err(error) = lasthop_netdev::set_mtu(vnic.name.as_str(), mtu_of(vnic))
+    fn set_mtu(&self, port: &PortCommon) {
+        if self.mtu_bytes(port).is_some_and(|mtu| mtu != mtu_of(port))
+            && let Err(error) = lasthop_netdev::set_mtu(port.name.as_str(), mtu_of(port))
         {
-            say_of_others!(Warning: "vnic {}: its tap keeps its MTU: {error}", vnic.name);
+            say_of_others!(Warning: "vnic {}: its tap keeps its MTU: {error}", port.name);
         }
     }
 
     /// As it is now; none when the tap was renamed or moved.
-    pub(super) fn mtu_bytes(&self, vnic: &VnicSpec) -> Option<u32> {
-        lasthop_netdev::mtu_bytes(vnic.name.as_str(), self.index)
+    pub(super) fn mtu_bytes(&self, port: &PortCommon) -> Option<u32> {
+        lasthop_netdev::mtu_bytes(port.name.as_str(), self.index)
     }
 
-    fn set_address(&self, vnic: &VnicSpec) {
-        if let Some(mac) = vnic.mac
-            && let Err(error) = lasthop_netdev::set_address(vnic.name.as_str(), mac.0)
+    fn set_address(&self, port: &PortCommon) {
+        if let Some(mac) = port.policy.mac
+            && let Err(error) = lasthop_netdev::set_address(port.name.as_str(), mac.0)
         {
-            say_of_others!(Warning: "vnic {}: its tap keeps its address: {error}", vnic.name);
+            say_of_others!(Warning: "vnic {}: its tap keeps its address: {error}", port.name);
         }
     }
 
@@ -90,6 +90,6 @@ impl Placeholder {
 }
 
 /// Bytes; a vnic without an MTU of its own has that of other devices.
-pub(super) fn mtu_of(vnic: &VnicSpec) -> u32 {
-    vnic.mtu.unwrap_or(MTU_USUAL).into()
+pub(super) fn mtu_of(port: &PortCommon) -> u32 {
+    port.mtu.unwrap_or(MTU_USUAL).into()
 }

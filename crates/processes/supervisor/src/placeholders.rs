@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value};
 
 use lasthop_api::orders::Order;
+use lasthop_api::port::Name;
 use lasthop_api::switches::SwitchName;
-use lasthop_api::vnic::Name;
 use lasthop_runtime::log::say_of_others;
 
 use super::outputs::Outputs;
@@ -25,7 +25,7 @@ impl PortTable {
         if !switches.has_outside_controller(&port.spec) {
             return;
         }
-        let made = Placeholder::make(&port.spec);
+        let made = Placeholder::make(&port.spec.common);
         // To hear of its deletion.
         let watched = self.watch_links(poller);
         let Some(port) = self.all.get_mut(&number) else { return };
@@ -33,11 +33,11 @@ impl PortTable {
             Ok(placeholder) => port.placeholder = Some(placeholder),
             Err(error) => say_of_others!(
                 Warning: "vnic {name}: Open vSwitch will not find it, for want of a tap of its name: {error}",
-                name = port.spec.name
+                name = port.spec.common.name
             ),
         }
         if let Err(fault) = watched {
-            say_of_others!(Warning: "vnic {}: {fault}", port.spec.name);
+            say_of_others!(Warning: "vnic {}: {fault}", port.spec.common.name);
         }
     }
 
@@ -49,7 +49,7 @@ impl PortTable {
         process: &mut SwitchProcess,
         poller: &Poller,
     ) {
-        let own = self.all.iter().filter(|(_, port)| port.spec.switch == *switch);
+        let own = self.all.iter().filter(|(_, port)| port.spec.common.switch == *switch);
         let own: Vec<u32> = own.map(|(number, _)| *number).collect();
         for number in own {
             let Some(port) = self.all.get(&number) else { continue };
@@ -75,7 +75,8 @@ impl PortTable {
         poller: &Poller,
     ) {
         let is_lost = |port: &Port| {
-            let placeholder = port.placeholder.as_ref().filter(|_| names.contains(port.spec.name.as_str()));
+            let placeholder =
+                port.placeholder.as_ref().filter(|_| names.contains(port.spec.common.name.as_str()));
             placeholder.is_some_and(Placeholder::is_gone)
         };
         let lost: Vec<u32> =
@@ -92,7 +93,7 @@ impl PortTable {
     fn tell_of_placeholder(&self, number: u32, process: &mut SwitchProcess) {
         let Some(port) = self.all.get(&number) else { return };
         let device = port.placeholder.as_ref().map(Placeholder::host_device);
-        process.tell(Order::HostDevice { name: port.spec.name.to_string(), device });
+        process.tell(Order::HostDevice { name: port.spec.common.name.to_string(), device });
     }
 }
 
@@ -100,9 +101,9 @@ impl Ports {
     /// A change of a vnic to an MTU of `asked_bytes` is over: every change of its placeholder since then is applied now.
     pub(super) fn heed_after_change(&mut self, number: u32, asked_bytes: u32, out: &mut Outputs) {
         let Some(port) = self.table.all.get(&number) else { return };
-        let mtu = port.placeholder.as_ref().and_then(|placeholder| placeholder.mtu_bytes(&port.spec));
+        let mtu = port.placeholder.as_ref().and_then(|placeholder| placeholder.mtu_bytes(&port.spec.common));
         if mtu.is_some_and(|mtu| mtu != asked_bytes) {
-            let name = port.spec.name.clone();
+            let name = port.spec.common.name.clone();
             self.heed_placeholders(|other| other == name.as_str(), out);
         }
     }
@@ -114,16 +115,17 @@ impl Ports {
             return;
         }
         let wanted = |port: &Port| {
-            let may_change = !port.is_changing && is_meant(port.spec.name.as_str());
+            let may_change = !port.is_changing && is_meant(port.spec.common.name.as_str());
             let placeholder = port.placeholder.as_ref().filter(|_| may_change)?;
-            let mtu = placeholder.mtu_bytes(&port.spec).filter(|mtu| *mtu != mtu_of(&port.spec))?;
-            Some((port.spec.name.clone(), mtu))
+            let mtu =
+                placeholder.mtu_bytes(&port.spec.common).filter(|mtu| *mtu != mtu_of(&port.spec.common))?;
+            Some((port.spec.common.name.clone(), mtu))
         };
         let wanted: Vec<(u32, (Name, u32))> =
             self.table.all.iter().filter_map(|(number, port)| Some((*number, wanted(port)?))).collect();
         for (number, (name, mtu)) in wanted {
             let keys = Map::from_iter([("mtu".to_owned(), Value::from(mtu))]);
-            if let Err(fault) = self.change_vnic(number, keys, None, out) {
+            if let Err(fault) = self.change_port(number, keys, None, out) {
                 say_of_others!(
                     Warning: "vnic {name}: its tap was given an MTU of {mtu}, which its guest will not have: {}",
                     fault.message

@@ -17,9 +17,8 @@ use rustix::net::{Shutdown, shutdown};
 
 use lasthop_api::facts::ConnectionFacts;
 use lasthop_api::orders::SwitchPort;
-use lasthop_api::port::PortSpec;
+use lasthop_api::port::{LinkState, MemoryMax, PortBackend, PortCommon, PortSpec, VnicMode};
 use lasthop_api::report::Ended;
-use lasthop_api::vnic::{LinkState, MemoryMax, VnicMode, VnicSpec};
 use lasthop_listeners::{ListenSocket, SocketAccess, check_length, connect_to};
 use lasthop_runtime::clock::{Pause, earlier};
 use lasthop_runtime::fault::Fault;
@@ -91,10 +90,10 @@ impl Role {
     }
 }
 
-/// A vnic with its socket.
+/// A port with its socket, or its device.
 #[derive(Debug)]
 pub(super) struct Port {
-    pub(super) spec: VnicSpec,
+    pub(super) spec: PortSpec,
     pub(super) path: PathBuf,
     /// The listener is in the set of watched descriptors.
     pub(super) is_watched: bool,
@@ -121,53 +120,49 @@ pub(super) struct Port {
 }
 
 impl Port {
-    /// Makes the socket, or gets ready to connect.
-    pub(super) fn open(spec: VnicSpec, dir: &Path) -> Result<Self, Fault> {
+    /// Makes the socket, or gets ready to connect, or to open the device; the path of a port over a device is that of no file.
+    pub(super) fn open(spec: PortSpec, dir: &Path) -> Result<Self, Fault> {
         let path = spec.socket_in(dir);
-        check_length(&path)?;
-        let role = match spec.mode {
-            VnicMode::Listen => Role::listen(ListenSocket::bind(&path, SocketAccess::of(&spec)?)?),
-            VnicMode::Connect => {
-                Role::Connect { next: Instant::now(), pause: Pause::new(RETRY_MIN, RETRY_MAX), said: None }
+        let (next, pause) = (Instant::now(), Pause::new(RETRY_MIN, RETRY_MAX));
+        let role = match &spec.backend {
+            PortBackend::VhostUser(backend) => {
+                check_length(&path)?;
+                match backend.mode {
+                    VnicMode::Listen => Role::listen(ListenSocket::bind(&path, SocketAccess::of(backend)?)?),
+                    VnicMode::Connect => Role::Connect { next, pause, said: None },
+                }
             }
+            PortBackend::Device(_) => Role::Device { device: Box::new(DevicePort::new(false)), next, pause },
+            PortBackend::Tap(_) => Role::Device { device: Box::new(DevicePort::new(true)), next, pause },
         };
         Ok(Self::with_role(spec, path, role))
     }
 
     /// As `open`, with the socket that the last supervisor had, and device and inode of its file.
     pub(super) fn go_on(
-        spec: VnicSpec,
+        spec: PortSpec,
         dir: &Path,
         kept: Option<(ForeignFd, (u64, u64))>,
     ) -> Result<Self, Fault> {
         let path = spec.socket_in(dir);
-        let kept = kept.filter(|_| spec.mode == VnicMode::Listen);
+        let kept = kept.filter(|_| spec.vhost_user().is_some_and(|backend| backend.mode == VnicMode::Listen));
         match kept.and_then(|(socket, file)| ListenSocket::of_kept(socket, &path, file)) {
             Some(socket) => Ok(Self::with_role(spec, path, Role::listen(socket))),
             None => Self::open(spec, dir),
         }
     }
 
-    /// A port over a device; its path is that of no file.
-    pub(super) fn over_device(spec: PortSpec, dir: &Path) -> Self {
-        let vnic = spec.vnic();
-        let path = vnic.socket_in(dir);
-        let (next, pause) = (Instant::now(), Pause::new(RETRY_MIN, RETRY_MAX));
-        let role = Role::Device { device: Box::new(DevicePort::new(spec)), next, pause };
-        Self::with_role(vnic, path, role)
-    }
-
-    /// As `over_device`, since a controller asked for it.
-    pub(super) fn on_request(spec: PortSpec, dir: &Path) -> Self {
-        let mut port = Self::over_device(spec, dir);
+    /// As `open`, since a controller asked for it.
+    pub(super) fn on_request(spec: PortSpec, dir: &Path) -> Result<Self, Fault> {
+        let mut port = Self::open(spec, dir)?;
         if let Some(device) = port.device_mut() {
             device.is_requested = true;
         }
-        port
+        Ok(port)
     }
 
-    fn with_role(spec: VnicSpec, path: PathBuf, role: Role) -> Self {
-        let arrears = PendingCloses::new(&format!("vnic {}", spec.name));
+    fn with_role(spec: PortSpec, path: PathBuf, role: Role) -> Self {
+        let arrears = PendingCloses::new(&format!("vnic {}", spec.common.name));
         Self {
             spec,
             path,
@@ -187,7 +182,7 @@ impl Port {
         }
     }
 
-    /// The outside of a device port; none of a vnic.
+    /// The outside of a port over a device; none of a vhost-user port.
     pub(super) fn device(&self) -> Option<&DevicePort> {
         match &self.role {
             Role::Device { device, .. } => Some(device),
@@ -202,22 +197,21 @@ impl Port {
         }
     }
 
-    /// The port as the switch is told of it.
-    pub(super) fn as_told(&self, vnic: &VnicSpec) -> SwitchPort {
-        let leads = self.device().map(|device| device.spec.leads()).unwrap_or_default();
-        let link = if self.is_cut { LinkState::Down } else { vnic.link };
+    /// The port with the settings `to`, as the switch is told of it.
+    pub(super) fn as_told(&self, to: &PortSpec) -> SwitchPort {
+        let link = if self.is_cut { LinkState::Down } else { to.common.link };
         let placeholder = self.placeholder.as_ref().map(Placeholder::host_device);
         let device = self.device().and_then(DevicePort::host_device).or(placeholder);
         SwitchPort {
-            // The default goes without words: programs of before there were others do not know the key.
-            vnic: VnicSpec {
+            common: PortCommon {
                 link,
-                memory_max: vnic.memory_max.filter(|max| *max != MemoryMax::default()),
-                // Of the supervisor alone.
-                vcpus: None,
-                ..vnic.clone()
+                // The default goes without words: programs of before there were others do not know the key.
+                memory_max: to.common.memory_max.filter(|max| *max != MemoryMax::default()),
+                // That of a tap is told to no guest.
+                mtu: to.common.mtu.filter(|_| to.is_vhost_user()),
+                ..to.common.clone()
             },
-            leads,
+            leads: to.leads(),
             is_requested: self.is_requested(),
             device,
         }
@@ -230,7 +224,7 @@ impl Port {
 
     /// Whether a guest has a link here.
     pub(super) fn has_guest_link(&self) -> bool {
-        self.is_attached() && self.spec.link.is_up() && !self.is_cut
+        self.is_attached() && self.spec.common.link.is_up() && !self.is_cut
     }
 
     /// Whether the switch waits for a connection that may be made now.
@@ -253,7 +247,8 @@ impl Port {
     }
 
     /// Gives the socket's file the owner, group and mode of `to` in place of those of `from`.
-    pub(super) fn set_access(&self, from: &VnicSpec, to: &VnicSpec) -> Result<(), Fault> {
+    pub(super) fn set_access(&self, from: &PortSpec, to: &PortSpec) -> Result<(), Fault> {
+        let Some((from, to)) = from.vhost_user().zip(to.vhost_user()) else { return Ok(()) };
         let (before, access) = (SocketAccess::of(from)?, SocketAccess::of(to)?);
         if access == before || !matches!(self.role, Role::Listen { .. }) {
             return Ok(());
@@ -293,14 +288,12 @@ impl Port {
     pub(super) fn invitation(&self) -> String {
         let path = self.path.display();
         if self.is_requested() {
-            return format!("the controller of {} asked for it", self.spec.switch);
+            return format!("the controller of {} asked for it", self.spec.common.switch);
         }
-        if let Some(device) = self.device() {
-            return format!("its device is {}", device.spec.device_name());
-        }
-        match self.spec.mode {
-            VnicMode::Listen => format!("connect its guest to {path}"),
-            VnicMode::Connect => format!("its guest has to listen at {path}"),
+        match self.spec.vhost_user().map(|backend| backend.mode) {
+            None => format!("its device is {}", self.spec.device_name()),
+            Some(VnicMode::Listen) => format!("connect its guest to {path}"),
+            Some(VnicMode::Connect) => format!("its guest has to listen at {path}"),
         }
     }
 
@@ -497,7 +490,7 @@ impl Port {
             Err(error) => {
                 say_of_others!(
                     Warning: "vnic {}: cannot accept a connection: {error}; trying again in a second",
-                    self.spec.name
+                    self.spec.common.name
                 );
                 *paused_until = Some(now + ACCEPT_PAUSE);
                 None
@@ -530,7 +523,7 @@ impl Port {
                     let path = self.path.display();
                     say_of_others!(
                         "vnic {}: waits until a guest listens at {path} ({error})",
-                        self.spec.name
+                        self.spec.common.name
                     );
                     *said = Some(error);
                 }
@@ -555,23 +548,23 @@ fn hang_up(socket: &ForeignFd) {
 }
 
 /// Keeps the port closed while `held` says so.
-fn hold(spec: &VnicSpec, held: HoldReason, paused_until: &mut Option<Instant>, now: Instant) {
+fn hold(spec: &PortSpec, held: HoldReason, paused_until: &mut Option<Instant>, now: Instant) {
     let pause = match held {
         HoldReason::For(left) | HoldReason::Costly(left) => left,
         HoldReason::Stuck(_) => STUCK_PAUSE,
     };
     if paused_until.is_none_or(|until| until <= now) {
-        say_of_others!(Warning: "vnic {}: {held}", spec.name);
+        say_of_others!(Warning: "vnic {}: {held}", spec.common.name);
     }
     *paused_until = (*paused_until).max(Some(now + pause));
 }
 
 /// Logs the first refusal since a guest attached; the others are like it.
-fn say_refused(spec: &VnicSpec, is_said: &mut bool) {
+fn say_refused(spec: &PortSpec, is_said: &mut bool) {
     if !*is_said {
         say_of_others!(
             Warning: "vnic {}: refused a second guest, it has one already; give each guest a vnic of its own",
-            spec.name
+            spec.common.name
         );
         *is_said = true;
     }
@@ -585,7 +578,7 @@ mod tests {
     use super::*;
 
     fn port(options: &str, dir: &Path) -> Port {
-        let mut port = Port::open(options.parse().expect("a vnic"), dir).expect("a port");
+        let mut port = Port::open(lasthop_api::port::vnic(options).expect("a vnic"), dir).expect("a port");
         port.confirm();
         port
     }

@@ -10,7 +10,6 @@ use lasthop_api::names;
 use lasthop_api::orders::Order;
 use lasthop_api::port::{self, PortSpec};
 use lasthop_api::switches::SwitchName;
-use lasthop_api::vnic::VnicSpec;
 use lasthop_netdev::links::{Limited, Links};
 use lasthop_runtime::fault::{Fault, Kind};
 use lasthop_runtime::log::{say, say_of_others};
@@ -19,8 +18,8 @@ use lasthop_runtime::poller::{Interest, Poller};
 use super::port::Port;
 use super::source::Source;
 
-/// Vnics of a switch; one port is its own.
-const VNICS_MAX: usize = PORTS_MAX - 1;
+/// Ports that users may have; one more is the switch's own.
+const USER_PORTS_MAX: usize = PORTS_MAX - 1;
 
 /// The ports, each of which has its own state (`port`).
 #[derive(Debug)]
@@ -56,7 +55,7 @@ impl PortTable {
 
     /// The name of a port.
     pub(super) fn name_of(&self, number: u32) -> Option<String> {
-        self.all.get(&number).map(|port| port.spec.name.to_string())
+        self.all.get(&number).map(|port| port.spec.common.name.to_string())
     }
 
     /// Ports with this number, and lower ones, were another supervisor's.
@@ -64,35 +63,28 @@ impl PortTable {
         self.next_number = self.next_number.max(number);
     }
 
-    /// Refuses a device port that cannot be beside the others.
-    pub(super) fn check_device(&self, spec: &PortSpec) -> Result<(), Fault> {
-        self.check_beside(&spec.vnic())?;
-        let devices = self.all.values().filter_map(Port::device);
-        port::check_beside(spec, devices.map(|device| &device.spec))
-    }
-
-    pub(super) fn check_beside(&self, spec: &VnicSpec) -> Result<(), Fault> {
-        if self.all.len() >= VNICS_MAX {
-            let why = format!("there are {VNICS_MAX} vnics, and that is the limit; delete one first");
+    /// Refuses a port that cannot be beside the others.
+    pub(super) fn check_beside(&self, spec: &PortSpec) -> Result<(), Fault> {
+        if self.all.len() >= USER_PORTS_MAX {
+            let why = format!("there are {USER_PORTS_MAX} ports, and that is the limit; delete one first");
             return Err(Fault::new(Kind::Limit, why));
         }
         let path = spec.socket_in(&self.dir);
         for port in self.all.values() {
-            let name = &port.spec.name;
-            if *name == spec.name {
-                let kind = port.kind_word();
+            let name = &port.spec.common.name;
+            if name == spec.name() {
                 let why =
-                    format!("there is a {kind} \"{name}\" already; delete it first, or choose another name");
+                    format!("there is a port \"{name}\" already; delete it first, or choose another name");
                 return Err(Fault::new(Kind::NameTaken, why));
             }
             if port.path == path {
                 let path = path.display();
                 return Err(Fault::socket(format!(
-                    "the socket \"{path}\" is that of vnic \"{name}\"; use another path"
+                    "the socket \"{path}\" is that of port \"{name}\"; use another path"
                 )));
             }
         }
-        Ok(())
+        port::check_beside(spec, self.all.values().map(|port| &port.spec))
     }
 
     /// The order that tells a switch process of a port, which is told now.
@@ -107,34 +99,33 @@ impl PortTable {
 
     /// The number of the port with this name.
     pub(super) fn find(&self, name: &str) -> Result<u32, Fault> {
-        self.number_of(name).ok_or_else(|| self.no_such("vnic", name))
+        let found = self.all.iter().find(|(_, port)| port.spec.common.name.as_str() == name);
+        found.map(|(number, _)| *number).ok_or_else(|| self.no_such(name))
     }
 
-    fn number_of(&self, name: &str) -> Option<u32> {
-        let found = self.all.iter().find(|(_, port)| port.spec.name.as_str() == name);
-        found.map(|(number, _)| *number)
-    }
-
-    /// As `find`, for methods on a vnic and not on a device port.
-    pub(super) fn find_vnic(&self, name: &str) -> Result<u32, Fault> {
-        self.find_kind(name, false)
-    }
-
-    /// As `find`, for methods on a device port.
-    pub(super) fn find_device_port(&self, name: &str) -> Result<u32, Fault> {
-        self.find_kind(name, true)
-    }
-
-    /// As `find_device_port`, of one that its user may take away.
-    pub(super) fn find_removable(&self, name: &str) -> Result<u32, Fault> {
-        let number = self.find_device_port(name)?;
-        if self.all.get(&number).is_some_and(Port::is_requested) {
-            let why = format!(
-                "the port \"{name}\" is there since a controller asked for it; take it away there: ovs-vsctl del-port {name}"
-            );
-            return Err(Fault::refused(why));
+    /// As `find`, for methods `vnic.…`, which are for vhost-user ports only.
+    pub(super) fn find_in_form(&self, name: &str, is_vnic_form: bool) -> Result<u32, Fault> {
+        let number = self.find(name)?;
+        match self.all.get(&number) {
+            Some(port) if is_vnic_form && port.device().is_some() => {
+                let why = format!("\"{name}\" is a port; use: lasthop port show {name}, port del {name}");
+                Err(Fault::new(Kind::NoSuchVnic, why))
+            }
+            _ => Ok(number),
         }
-        Ok(number)
+    }
+
+    /// Refuses a port that its user may not take away.
+    pub(super) fn check_removable(&self, number: u32) -> Result<(), Fault> {
+        match self.all.get(&number) {
+            Some(port) if port.is_requested() => {
+                let name = port.spec.name();
+                Err(Fault::refused(format!(
+                    "the port \"{name}\" is there since a controller asked for it; take it away there: ovs-vsctl del-port {name}"
+                )))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Refuses the name of a port that there is not.
@@ -143,28 +134,10 @@ impl PortTable {
         Ok(name)
     }
 
-    fn find_kind(&self, name: &str, is_device: bool) -> Result<u32, Fault> {
-        let wanted = if is_device { "port" } else { "vnic" };
-        let number = self.number_of(name).ok_or_else(|| self.no_such(wanted, name))?;
-        match self.all.get(&number) {
-            Some(port) if port.device().is_some() != is_device => {
-                let kind = port.kind_word();
-                let why =
-                    format!("\"{name}\" is a {kind}; use: lasthop {kind} show {name}, {kind} del {name}");
-                Err(Fault::new(Kind::NoSuchVnic, why))
-            }
-            _ => Ok(number),
-        }
-    }
-
-    fn no_such(&self, kind: &str, name: &str) -> Fault {
-        let hint = names::hint(name, self.all.values().map(|port| port.spec.name.as_str()));
-        let remedy = match (hint.is_empty(), self.all.values().any(|port| port.device().is_some())) {
-            (true, false) => "; see the list: lasthop vnic list",
-            (true, true) => "; see the lists: lasthop vnic list, lasthop port list",
-            (false, _) => hint.as_str(),
-        };
-        Fault::new(Kind::NoSuchVnic, format!("there is no {kind} \"{name}\"{remedy}"))
+    fn no_such(&self, name: &str) -> Fault {
+        let hint = names::hint(name, self.all.values().map(|port| port.spec.common.name.as_str()));
+        let remedy = if hint.is_empty() { "; see the list: lasthop port list" } else { hint.as_str() };
+        Fault::new(Kind::NoSuchVnic, format!("there is no port \"{name}\"{remedy}"))
     }
 
     /// Watches a port's socket while connections may be taken from it.
@@ -175,7 +148,9 @@ impl PortTable {
             (true, false) => {
                 let added = poller.add(listener, Source::Listener(number).into(), Interest::READ);
                 added
-                    .inspect_err(|fault| say!(Warning: "vnic {}: {fault}; add it anew", port.spec.name))
+                    .inspect_err(
+                        |fault| say!(Warning: "vnic {}: {fault}; add it anew", port.spec.common.name),
+                    )
                     .is_ok()
             }
             (false, true) => {
@@ -201,7 +176,7 @@ impl PortTable {
         let port = self.all.values_mut().find_map(|port| {
             let placeholder = port.placeholder.as_mut()?;
             let is_meant = placeholder.host_device().index == limited.index;
-            is_meant.then_some((&port.spec.name, &mut placeholder.limits))
+            is_meant.then_some((&port.spec.common.name, &mut placeholder.limits))
         });
         let Some((name, limits)) = port else { return };
         limits.take(limited.limit, limited.is_set);
@@ -222,7 +197,7 @@ impl PortTable {
 
     pub(super) fn say_of_port(&self, number: u32, what: &str) {
         if let Some(port) = self.all.get(&number) {
-            say_of_others!(Warning: "port {}: {what}", port.spec.name);
+            say_of_others!(Warning: "port {}: {what}", port.spec.common.name);
         }
     }
 
@@ -234,7 +209,7 @@ impl PortTable {
     }
 
     pub(super) fn vnics_of(&self, switch: &SwitchName) -> Vec<String> {
-        let specs = self.all.values().map(|port| &port.spec).filter(|spec| spec.switch == *switch);
+        let specs = self.all.values().map(|port| &port.spec.common).filter(|spec| spec.switch == *switch);
         let mut names: Vec<String> = specs.map(|spec| spec.name.to_string()).collect();
         names.sort();
         names
@@ -243,7 +218,7 @@ impl PortTable {
     /// The names in the order of the file's interfaces.
     pub(super) fn interfaces(&self, spec: &CaptureSpec) -> BTreeSet<String> {
         match spec.names.is_empty() {
-            true => self.all.values().map(|port| port.spec.name.to_string()).collect(),
+            true => self.all.values().map(|port| port.spec.common.name.to_string()).collect(),
             false => spec.names.iter().cloned().collect(),
         }
     }

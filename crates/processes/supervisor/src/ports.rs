@@ -14,7 +14,6 @@ use serde_json::Value;
 use lasthop_api::orders::{Answer, Order};
 use lasthop_api::port::PortSpec;
 use lasthop_api::report::HUNG_UP;
-use lasthop_api::vnic::VnicSpec;
 use lasthop_fd_store::RecordKey;
 use lasthop_listeners::{Asker, check_absolute};
 use lasthop_runtime::fault::{Fault, Kind};
@@ -56,72 +55,43 @@ impl Ports {
         Self { table: PortTable::new(dir), sessions, counters, driver }
     }
 
-    /// Makes a vnic. The answer comes when the switch has it.
-    pub(super) fn add_vnic(
-        &mut self,
-        spec: VnicSpec,
-        asker: &Asker,
-        switches: &SwitchTable,
-        out: &mut Outputs,
-    ) -> Result<(), Fault> {
-        check_absolute(&spec)?;
-        spec.check()?;
-        if !out.switch.process.is_up() {
-            return Err(switch_down());
-        }
-        let number = self.open_vnic(spec, switches, out)?;
-        self.tell_of_port(number, true, Some(asker.clone()), out);
-        Ok(())
-    }
-
-    /// Makes a device port. The answer comes when the switch has it.
-    pub(super) fn add_port(
+    /// Makes a port. The answer comes when the switch has it.
+    pub(super) fn add(
         &mut self,
         spec: PortSpec,
         asker: &Asker,
         switches: &SwitchTable,
         out: &mut Outputs,
     ) -> Result<(), Fault> {
-        spec.check()?;
+        check_absolute(&spec)?;
         if !out.switch.process.is_up() {
             return Err(switch_down());
         }
-        let number = self.open_device_port(spec, switches, out)?;
+        let number = self.open(spec, switches, out)?;
         self.tell_of_port(number, true, Some(asker.clone()), out);
         Ok(())
     }
 
-    /// Makes a port's socket. The switch does not know the port yet.
-    pub(super) fn open_vnic(
+    /// Makes a port's socket, or looks for its device. The switch does not know the port yet.
+    pub(super) fn open(
         &mut self,
-        spec: VnicSpec,
+        spec: PortSpec,
         switches: &SwitchTable,
         out: &mut Outputs,
     ) -> Result<u32, Fault> {
         switches.check_switch_of(&spec)?;
         self.table.check_beside(&spec)?;
         let port = Port::open(spec, &self.table.dir)?;
-        let number = self.table.add(port);
-        out.store.is_late(RecordKey::Port(number));
+        let number = self.enter(port, out)?;
         self.table.make_placeholder(number, switches, &out.poller);
         Ok(number)
     }
 
-    /// Makes a device port. The switch does not know it yet.
-    pub(super) fn open_device_port(
-        &mut self,
-        spec: PortSpec,
-        switches: &SwitchTable,
-        out: &mut Outputs,
-    ) -> Result<u32, Fault> {
-        switches.check_switch_of(&spec.vnic())?;
-        self.table.check_device(&spec)?;
-        self.enter_device_port(Port::over_device(spec, &self.table.dir), out)
-    }
-
-    /// Makes a device port that was checked.
-    pub(super) fn enter_device_port(&mut self, port: Port, out: &mut Outputs) -> Result<u32, Fault> {
-        self.table.watch_links(&out.poller)?;
+    /// Makes a port that was checked.
+    pub(super) fn enter(&mut self, port: Port, out: &mut Outputs) -> Result<u32, Fault> {
+        if port.device().is_some() {
+            self.table.watch_links(&out.poller)?;
+        }
         let number = self.table.add(port);
         out.store.is_late(RecordKey::Port(number));
         self.see_device(number);
@@ -136,7 +106,8 @@ impl Ports {
         asker: Option<Asker>,
         out: &mut Outputs,
     ) {
-        let name = self.table.all.get(&number).map(|port| port.spec.name.to_string()).unwrap_or_default();
+        let name =
+            self.table.all.get(&number).map(|port| port.spec.common.name.to_string()).unwrap_or_default();
         let book = self.counters.book(number, &name, &mut out.store);
         let Some(order) = self.table.note_told(number) else { return };
         let what = OrderPurpose::Added { port: number, is_new };
@@ -158,7 +129,7 @@ impl Ports {
             Ok(()) => {
                 port.confirm();
                 if !port.is_attached() {
-                    say!("{} {}: {}", port.kind_word(), port.spec.name, port.invitation());
+                    say!("{} {}: {}", port.kind_word(), port.spec.common.name, port.invitation());
                 }
                 self.table.is_tracking_late = true;
                 self.advance_port(number, out);
@@ -188,7 +159,7 @@ impl Ports {
             let attachment = self.sessions.next_attachment();
             port.attached(attachment, now);
             port.meet(&fd);
-            let name = port.spec.name.to_string();
+            let name = port.spec.common.name.to_string();
             say_of_others!("vnic {name}: a guest is connected");
             let fds = self.sessions.provide(number, attachment, fd, &self.table, &mut out.store);
             out.switch.attach(name, attachment, fds);

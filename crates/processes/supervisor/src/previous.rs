@@ -17,10 +17,9 @@ use serde_json::Value;
 
 use lasthop_api::fdb::StaticEntry;
 use lasthop_api::orders::STATE_VERSION;
-use lasthop_api::port;
+use lasthop_api::port::{self, Name, PortSpec};
 use lasthop_api::report::ConfigReport;
 use lasthop_api::switches;
-use lasthop_api::vnic::{Name, VnicSpec};
 use lasthop_children::{await_end, is_process};
 use lasthop_config::plan::{Plan, Step};
 use lasthop_fd_store::{Inherited, RecordKey};
@@ -95,11 +94,9 @@ impl PreviousState {
     }
 
     fn running(&self, dir: &Path) -> ConfigReport {
-        let vnics = self.ports.values().filter(|port| port.device.is_none());
         ConfigReport {
             switches: self.head.switches.clone(),
-            vnics: vnics.map(|port| port.spec.clone().without_default_socket(dir)).collect(),
-            ports: self.ports.values().filter_map(|port| port.device.clone()).collect(),
+            ports: self.ports.values().map(|port| port.spec().clone().without_default_socket(dir)).collect(),
             fdb: self.head.fdb.clone(),
             acl: self.head.acl.clone(),
             ..ConfigReport::default()
@@ -115,11 +112,9 @@ impl PreviousState {
                 settings.switches.pop();
             }
         }
-        for port in self.ports.values().filter(|port| !ports.contains(&port.spec.name)) {
-            match &port.device {
-                _ if !settings.has_room_for(port) => {}
-                Some(device) => settings.ports.push(device.clone()),
-                None => settings.vnics.push(port.spec.clone()),
+        for port in self.ports.values().map(PortRecord::spec).filter(|port| !ports.contains(port.name())) {
+            if settings.has_room_for(port) {
+                settings.ports.push(port.clone());
             }
         }
         for entry in self.head.fdb.iter().filter(|entry| !fdb.contains(entry)) {
@@ -141,37 +136,36 @@ impl RunSettings {
     /// The names of file and flags.
     pub(super) fn configured(&self) -> ConfiguredNames {
         let switches = self.switches.iter().filter(|switch| !switch.name.is_default());
-        let vnics = self.vnics.iter().map(|vnic| vnic.name.clone());
         ConfiguredNames {
             switches: switches.map(|switch| switch.name.clone()).collect(),
-            ports: vnics.chain(self.ports.iter().map(|port| port.name.clone())).collect(),
+            ports: self.ports.iter().map(|port| port.name().clone()).collect(),
             fdb: self.fdb.clone(),
             acl: self.acl.clone(),
         }
     }
 
     fn has_port(&self, name: &Name) -> bool {
-        self.vnics.iter().any(|vnic| vnic.name == *name) || self.ports.iter().any(|port| port.name == *name)
+        self.ports.iter().any(|port| port.name() == name)
     }
 
     /// Whether a port that they do not name may stay: its switch is there, and no other port has its name, socket or device.
-    fn has_room_for(&self, port: &PortRecord) -> bool {
-        let path = port.spec.socket_in(&self.dir);
-        let has_socket = |other: &VnicSpec| port.device.is_none() && other.socket_in(&self.dir) == path;
-        let is_beside = |device| port::check_beside(device, &self.ports).is_ok();
-        self.switches.iter().any(|switch| switch.name == port.spec.switch)
-            && !self.has_port(&port.spec.name)
-            && !self.vnics.iter().any(has_socket)
-            && port.device.as_ref().is_none_or(is_beside)
+    fn has_room_for(&self, port: &PortSpec) -> bool {
+        let path = port.socket_in(&self.dir);
+        let has_socket = |other: &PortSpec| {
+            port.is_vhost_user() && other.is_vhost_user() && other.socket_in(&self.dir) == path
+        };
+        self.switches.iter().any(|switch| switch.name == port.common.switch)
+            && !self.has_port(port.name())
+            && !self.ports.iter().any(has_socket)
+            && port::check_beside(port, &self.ports).is_ok()
     }
 
     fn wanted(&self) -> ConfigReport {
         let switches = self.switches.iter().filter(|switch| !switch.name.is_default());
-        let vnics = self.vnics.iter().map(|vnic| vnic.clone().without_default_socket(&self.dir));
+        let ports = self.ports.iter().map(|port| port.clone().without_default_socket(&self.dir));
         ConfigReport {
             switches: switches.cloned().collect(),
-            vnics: vnics.collect(),
-            ports: self.ports.clone(),
+            ports: ports.collect(),
             fdb: self.fdb.clone(),
             acl: self.acl.clone(),
             ..ConfigReport::default()
@@ -201,11 +195,10 @@ impl Supervisor {
         let plan = Plan::new(&running, &settings.wanted());
         let pid = previous.head.pid;
         for (number, record) in previous.ports {
-            let name = &record.spec.name;
-            let is_kept = record.device.is_none() && !goes(&plan, name);
-            match settings.vnics.iter().position(|vnic| is_kept && vnic.name == *name) {
+            let is_kept = record.spec().is_vhost_user() && !goes(&plan, record.spec().name());
+            match settings.ports.iter().position(|port| is_kept && port.name() == record.spec().name()) {
                 Some(at) => {
-                    let spec = settings.vnics.remove(at);
+                    let spec = settings.ports.remove(at);
                     self.ports.inherit_port(
                         number,
                         record,
@@ -228,27 +221,29 @@ impl Ports {
         &mut self,
         number: u32,
         record: PortRecord,
-        spec: VnicSpec,
+        spec: PortSpec,
         (inherited, switches): (&Inherited, &SwitchTable),
         out: &mut Outputs,
     ) -> Result<(), Fault> {
         let PortRecord { spec: before, listening, saved_session, book, past, since_ms, .. } = record;
         let kept = listening.and_then(|kept| Some((inherited.find(&kept.socket)?, kept.file)));
         let mut port = Port::go_on(spec, &self.table.dir, kept)?;
-        port.set_access(&before, &port.spec)?;
+        port.set_access(&before.0, &port.spec)?;
         if let Some(book) = book.and_then(|book| inherited.find(&book)) {
             self.counters
                 .by_port
                 .insert(number, LifetimeCounters::of_kept(book.into_trusted(), &past, since_ms));
         }
         if let Some(record) = saved_session {
-            match SavedSession::of_kept(record, inherited, &port.arrears.begin(), port.spec.queues) {
+            match SavedSession::of_kept(record, inherited, &port.arrears.begin(), port.spec.common.queues) {
                 Some(saved_session) => {
                     port.attached(saved_session.attachment(), Instant::now());
                     port.meet(saved_session.connection());
                     self.sessions.inherit(number, saved_session);
                 }
-                None => say!(Warning: "vnic {}: its guest is gone, or has to connect again", port.spec.name),
+                None => {
+                    say!(Warning: "vnic {}: its guest is gone, or has to connect again", port.spec.common.name)
+                }
             }
         }
         self.table.note_number(number);
@@ -264,27 +259,27 @@ impl Ports {
         let book = record.book.as_ref().filter(|_| record.device.is_some());
         if let Some(book) = book.and_then(|book| inherited.find(book)) {
             let counters = LifetimeCounters::of_kept(book.into_trusted(), &record.past, record.since_ms);
-            self.counters.leave(record.spec.name.as_str(), counters);
+            self.counters.leave(record.spec().name().as_str(), counters);
         }
-        let (origin, queues) = (Origin::new(&format!("vnic {}", record.spec.name)), record.spec.queues);
+        let (spec, path) = (record.spec(), record.spec().socket_in(&self.table.dir));
+        let (origin, queues) = (Origin::new(&format!("vnic {}", spec.name())), spec.common.queues);
         let saved_session = record
             .saved_session
             .and_then(|saved_session| SavedSession::of_kept(saved_session, inherited, &origin, queues));
         if let Some(saved_session) = saved_session {
             saved_session.hang_up();
         }
-        let path = record.spec.socket_in(&self.table.dir);
         let kept = record.listening.and_then(|kept| Some((inherited.find(&kept.socket)?, kept.file)));
         // Its file goes with it.
         drop(kept.and_then(|(socket, file)| ListenSocket::of_kept(socket, &path, file)));
     }
 }
 
-/// Whether a vnic cannot go on with its guest.
-fn goes(plan: &Plan, vnic: &Name) -> bool {
+/// Whether a port cannot continue with its guest.
+fn goes(plan: &Plan, port: &Name) -> bool {
     plan.steps.iter().any(|step| match step {
-        Step::Remove { name } => name == vnic,
-        Step::Anew { vnic: other, .. } => other.name == *vnic,
+        Step::Remove { name } => name == port,
+        Step::Anew { port: other, .. } => other.name() == port,
         _ => false,
     })
 }
@@ -314,8 +309,13 @@ mod tests {
     use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
     use super::*;
+    use lasthop_api::port::VnicForm;
     use lasthop_api::settings::{Settings, SwitchSettings};
     use lasthop_listeners::SocketAccess;
+
+    fn vnic(text: &str) -> PortSpec {
+        port::vnic(text).expect("a vnic")
+    }
 
     fn error_of(head: &str) -> String {
         PreviousState::of_records(head.as_bytes(), std::iter::empty()).expect_err("refused")
@@ -374,13 +374,12 @@ mod tests {
             scheduler_view: Default::default(),
             switch: SwitchSettings::new(Settings::default()).expect("defaults"),
             switches: switches.iter().map(|switch| switch.parse().expect("a switch")).collect(),
-            vnics: vnics.iter().map(|vnic| vnic.parse().expect("a vnic")).collect(),
-            ports: Vec::new(),
+            ports: vnics.iter().map(|name| vnic(name)).collect(),
             fdb: Vec::new(),
             acl: Vec::new(),
         };
-        let record = |vnic: &str| PortRecord {
-            spec: vnic.parse().expect("a vnic"),
+        let record = |name: &str| PortRecord {
+            spec: VnicForm(vnic(name)),
             device: None,
             listening: None,
             saved_session: None,
@@ -407,7 +406,7 @@ mod tests {
         let ports = (1..).zip(vnics.map(record)).collect();
         let mut now = settings(&["now"], &["default"]);
         PreviousState { head, ports }.add_by_hand(&mut now);
-        let names: Vec<&str> = now.vnics.iter().map(|vnic| vnic.name.as_str()).collect();
+        let names: Vec<&str> = now.ports.iter().map(|port| port.name().as_str()).collect();
         assert_eq!(names, ["now", "hand", "reds"]);
         assert!(now.switches.iter().any(|switch| switch.name.as_str() == "red"));
     }

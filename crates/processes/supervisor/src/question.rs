@@ -9,10 +9,10 @@ use lasthop_api::controller_orders::ControllerOrder;
 use lasthop_api::facts::MoveFacts;
 use lasthop_api::fdb::{Flush, StaticEntry};
 use lasthop_api::orders::Order;
-use lasthop_api::report::{FdbLine, SwitchInside};
+use lasthop_api::port::PortSpec;
+use lasthop_api::port::change::Change;
+use lasthop_api::report::{FdbLine, PortFilter, SwitchInside};
 use lasthop_api::switches::{SwitchName, SwitchSpec};
-use lasthop_api::vnic::VnicSpec;
-use lasthop_api::vnic::change::Change;
 use lasthop_runtime::fault::{Fault, Kind};
 
 /// The purpose of an order whose answer is awaited.
@@ -77,7 +77,7 @@ pub(super) enum OrderPurpose {
 #[derive(Debug)]
 pub(super) struct Changing {
     pub(super) port: u32,
-    pub(super) to: VnicSpec,
+    pub(super) to: PortSpec,
     pub(super) changes: Vec<Change>,
 }
 
@@ -93,15 +93,12 @@ pub(super) enum Question {
     },
     Flush(Flush),
     Switches,
-    List,
     Scheduler,
     SchedTrace,
-    Show {
-        name: String,
-    },
-    /// Device ports, one or all.
+    /// Ports, the one of this name or those that the filter takes.
     Ports {
         name: Option<String>,
+        filter: PortFilter,
     },
     Doctor {
         name: Option<String>,
@@ -114,12 +111,7 @@ impl Question {
         match self {
             Self::Flush(flush) => Some(ControllerOrder::Flush { round, flush: flush.clone() }),
             Self::Fdb { .. } | Self::Switches | Self::Doctor { .. } => Some(ControllerOrder::Tell { round }),
-            Self::Stats { .. }
-            | Self::List
-            | Self::Scheduler
-            | Self::SchedTrace
-            | Self::Show { .. }
-            | Self::Ports { .. } => None,
+            Self::Stats { .. } | Self::Scheduler | Self::SchedTrace | Self::Ports { .. } => None,
         }
     }
 
@@ -131,9 +123,7 @@ impl Question {
             Self::Doctor { name } => Order::Inspect { name: name.clone() },
             Self::Switches => Order::Switches,
             Self::SchedTrace => Order::SchedTrace,
-            Self::Stats { .. } | Self::List | Self::Scheduler | Self::Show { .. } | Self::Ports { .. } => {
-                Order::Stats
-            }
+            Self::Stats { .. } | Self::Scheduler | Self::Ports { .. } => Order::Stats,
         }
     }
 }

@@ -11,6 +11,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use lasthop_api::orders::Answer;
+use lasthop_api::port::BackendKind;
 use lasthop_api::report::StatsReport;
 use lasthop_listeners::Asker;
 use lasthop_runtime::fault::Fault;
@@ -24,7 +25,7 @@ impl Supervisor {
     /// Finds the answer to a question. None: it comes later.
     pub(super) fn ask(&mut self, question: Question, asker: &Asker) -> Result<Option<Value>, Fault> {
         let needs_counters = match &question {
-            Question::Ports { .. } => true,
+            Question::Ports { filter, .. } => filter.backend != Some(BackendKind::VhostUser),
             Question::Doctor { .. } => self.ports.table.all.values().any(|port| port.device().is_some()),
             _ => false,
         };
@@ -110,7 +111,7 @@ impl Reports<'_> {
     fn conclude_without_switch(&self, question: &Question) -> Option<Result<Value, Fault>> {
         let nothing = ControllerAnswer::default();
         match question {
-            Question::List | Question::Show { .. } | Question::Ports { .. } | Question::Scheduler => {
+            Question::Ports { .. } | Question::Scheduler => {
                 Some(self.conclude(question, &nothing, Answer::Stats(StatsReport::default())))
             }
             Question::Doctor { name } => Some(self.facts(name.as_deref(), None, &nothing)),

@@ -7,9 +7,8 @@ use serde_json::Value;
 
 use lasthop_api::acl::AclRule;
 use lasthop_api::fdb::StaticEntry;
-use lasthop_api::port::PortSpec;
+use lasthop_api::port::{Name, PortBackend, PortCommon, PortSpec, VhostUserBackend, VnicForm};
 use lasthop_api::switches::{SwitchName, SwitchSpec};
-use lasthop_api::vnic::{Name, VnicSpec};
 use lasthop_fd_store::FdIdentity;
 
 /// Of the records. A supervisor that knows another one begins anew.
@@ -61,7 +60,8 @@ pub(super) struct ConfiguredNames {
 /// One port.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct PortRecord {
-    pub(super) spec: VnicSpec,
+    /// A vhost-user port; of one over a device the settings that both have, as programs of before want them.
+    pub(super) spec: VnicForm,
     pub(super) device: Option<PortSpec>,
     pub(super) listening: Option<Listening>,
     #[serde(rename = "estate")]
@@ -77,6 +77,23 @@ pub(super) struct PortRecord {
     pub(super) is_requested: bool,
 }
 
+impl PortRecord {
+    /// The settings of a port as `spec` and `device`.
+    pub(super) fn settings(port: &PortSpec) -> (VnicForm, Option<PortSpec>) {
+        if port.is_vhost_user() {
+            return (VnicForm(port.clone()), None);
+        }
+        let backend = PortBackend::VhostUser(VhostUserBackend::default());
+        let common = PortCommon { mtu: None, ..port.common.clone() };
+        (VnicForm(PortSpec { common, backend }), Some(port.clone()))
+    }
+
+    /// The port.
+    pub(super) fn spec(&self) -> &PortSpec {
+        self.device.as_ref().unwrap_or(&self.spec.0)
+    }
+}
+
 /// One guest's session.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct SavedSessionRecord {
@@ -85,4 +102,39 @@ pub(super) struct SavedSessionRecord {
     pub(super) memory: FdIdentity,
     pub(super) session: Value,
     pub(super) fds: BTreeMap<u32, FdIdentity>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(spec: &str, device: &str) -> PortRecord {
+        let text = format!(
+            r#"{{"spec":{spec},"device":{device},"listening":null,"estate":null,"book":null,"past":{{}},"is_requested":false}}"#
+        );
+        serde_json::from_str(&text).expect("a record")
+    }
+
+    #[test]
+    fn records_of_before_are_read_and_written() {
+        let vnic = r#"{"name":"a","switch":"default","mode":"connect","queues":2,"features_off":[],"storm_broadcast":0,
+            "storm_multicast":0,"storm_unknown":0,"link":"up","vlan":5}"#;
+        let device = r#"{"name":"t","tap":"t","backend":"auto","queues":1,"host":"shared","uplink":true,"transit":false,
+            "link_tracking":false,"qdisc_bypass":false,"switch":"default","mtu":1400,"features_off":[],
+            "storm_broadcast":0,"storm_multicast":0,"storm_unknown":0}"#;
+        for (spec, device, port) in [
+            (vnic, "null", "a,backend=vhost-user,mode=connect,queues=2,vlan=5"),
+            (&vnic.replace("\"a\"", "\"t\""), device, "t,tap=t,mtu=1400"),
+        ] {
+            let port: PortSpec = port.parse().expect("a port");
+            assert_eq!(record(spec, device).spec(), &port);
+            let (spec, device) = PortRecord::settings(&port);
+            let written = serde_json::to_value(&spec).expect("JSON");
+            assert!(
+                written.get("backend").is_none() && written["mode"].is_string(),
+                "a vnic to them: {written}"
+            );
+            assert_eq!(device.is_some(), !port.is_vhost_user());
+        }
+    }
 }

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use lasthop_api::device_patterns::DevicePatterns;
 use lasthop_api::orders::{Order, WantedDevice, WantedKind};
-use lasthop_api::port::PortSpec;
+use lasthop_api::port::{DeviceBackend, Name, PortBackend, PortCommon, PortSpec, TapBackend, check_device};
 use lasthop_api::switches::SwitchSpec;
 use lasthop_runtime::fault::{Fault, Kind};
 use lasthop_runtime::log::say_of_others;
@@ -103,7 +103,7 @@ impl PortTable {
     /// Tells the switch the host's facts of a port's device, if they are news.
     pub(super) fn tell_of_device(&mut self, number: u32, switch: &mut SwitchProcess) {
         let Some(port) = self.all.get_mut(&number) else { return };
-        let name = port.spec.name.to_string();
+        let name = port.spec.common.name.to_string();
         let Some(device) = port.device_mut() else { return };
         let host = device.host_device();
         if std::mem::replace(&mut device.told, host) != host {
@@ -128,7 +128,7 @@ impl Ports {
     /// The switch process does not take a port that it wanted.
     pub(super) fn deny_again(&mut self, number: u32, fault: &Fault, out: &mut Outputs) {
         let Some(port) = self.table.all.get(&number) else { return };
-        let (name, switch) = (port.spec.name.to_string(), port.spec.switch.to_string());
+        let (name, switch) = (port.spec.common.name.to_string(), port.spec.common.switch.to_string());
         Denial { errno: Errno::BUSY, why: fault.message.clone() }.tell(name, &switch, &mut out.switch);
     }
 
@@ -144,7 +144,7 @@ impl Ports {
             let why = format!("controllers have {REQUESTED_MAX} devices already");
             return Err(Denial { errno: Errno::NOSPC, why });
         }
-        self.table.check_device(&spec)?;
+        self.table.check_beside(&spec)?;
         let opening = match wanted.kind {
             WantedKind::Internal => Some(make(&wanted.name)?),
             WantedKind::Netdev => {
@@ -152,7 +152,7 @@ impl Ports {
                 None
             }
         };
-        let number = self.enter_device_port(Port::on_request(spec, &self.table.dir), out)?;
+        let number = self.enter(Port::on_request(spec, &self.table.dir)?, out)?;
         if let (Some(opening), Some(port)) = (opening, self.table.all.get_mut(&number)) {
             let _ = port.device_mut().map(|device| device.open(opening, Instant::now()));
         }
@@ -195,7 +195,7 @@ impl Ports {
     /// The device of a port that was asked for is no more, nor will be the port.
     fn device_ended(&mut self, number: u32, out: &mut Outputs) {
         let Some(port) = self.table.all.get(&number) else { return };
-        let name = port.spec.name.to_string();
+        let name = port.spec.common.name.to_string();
         say_of_others!(
             Warning: "port {name}: its device is gone, and the port, which a controller had asked for, with it"
         );
@@ -206,15 +206,20 @@ impl Ports {
 
 fn spec_of(wanted: &WantedDevice) -> Result<PortSpec, Denial> {
     let unfit = |fault: Fault| Denial { errno: Errno::INVAL, why: fault.message };
-    let spec = PortSpec {
-        switch: wanted.switch.parse().map_err(unfit)?,
-        tap: (wanted.kind == WantedKind::Internal).then(|| wanted.name.clone()),
+    let name: Name = wanted.name.parse().map_err(unfit)?;
+    let switch = wanted.switch.parse().map_err(unfit)?;
+    check_device(name.as_str()).map_err(unfit)?;
+    let backend = match wanted.kind {
+        WantedKind::Internal => {
+            PortBackend::Tap(TapBackend { tap: wanted.name.clone(), address: Vec::new() })
+        }
         // The controller decides which packets pass between which ports.
-        uplink: false,
-        ..PortSpec::named(wanted.name.parse().map_err(unfit)?)
+        WantedKind::Netdev => {
+            PortBackend::Device(DeviceBackend { uplink: false, ..DeviceBackend::default() })
+        }
     };
-    spec.check().map_err(unfit)?;
-    Ok(spec)
+    let common = PortCommon { switch, ..PortCommon::named(name) };
+    Ok(PortSpec { common, backend })
 }
 
 /// A tap without another owner.
@@ -238,9 +243,9 @@ mod tests {
     fn a_wanted_device_is_a_port_of_its_name() {
         let spec = |kind| spec_of(&wanted("ovs-p0", kind)).expect("a port");
         let (netdev, internal) = (spec(WantedKind::Netdev), spec(WantedKind::Internal));
-        assert_eq!((netdev.device_name(), netdev.is_tap()), ("ovs-p0", false));
-        assert_eq!((internal.device_name(), internal.is_tap()), ("ovs-p0", true));
-        assert_eq!(internal.switch.as_str(), "ovs-system");
+        assert_eq!((netdev.device_name(), netdev.tap().is_some()), ("ovs-p0", false));
+        assert_eq!((internal.device_name(), internal.tap().is_some()), ("ovs-p0", true));
+        assert_eq!(internal.common.switch.as_str(), "ovs-system");
     }
 
     #[test]

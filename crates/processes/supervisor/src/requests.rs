@@ -7,41 +7,38 @@ use serde_json::Value;
 use lasthop_api::modules::{FLOW, FdbEntries};
 use lasthop_api::names;
 use lasthop_api::orders::Answer;
-use lasthop_api::port::PortSpec;
+use lasthop_api::port::{BackendKind, PortSpec, VnicForm};
 use lasthop_api::report::{
-    ConfigReport, FlushReport, SandboxReport, StatsReport, VersionReport, VlansReport, VnicList, VnicReport,
-    VnicVlans,
+    ConfigReport, FlushReport, PortFilter, SandboxReport, StatsReport, VersionReport, VlansReport, VnicVlans,
 };
 use lasthop_api::rpc;
 use lasthop_api::sched::SchedTrace;
 use lasthop_api::settings::Settings;
-use lasthop_api::vnic::VnicSpec;
 use lasthop_listeners::{Asker, RequestLine};
 use lasthop_runtime::fault::{Fault, Kind};
 use lasthop_runtime::sandbox::Layer;
 
 use super::Supervisor;
 use super::capture::Stream;
-use super::port::Port;
 use super::question::{ControllerAnswer, Question, to_json};
 use super::reports::Reports;
-use super::warnings::WarningContext;
 
-/// All methods.
+/// All methods; those of `vnic` are the old names for vhost-user ports.
 const METHODS: &[&str] = &[
     "switch.add",
     "switch.set",
     "switch.del",
     "switch.list",
+    "port.add",
+    "port.del",
+    "port.set",
+    "port.list",
+    "port.show",
     "vnic.add",
     "vnic.del",
     "vnic.set",
     "vnic.list",
     "vnic.show",
-    "port.add",
-    "port.del",
-    "port.list",
-    "port.show",
     "vlan.show",
     "fdb.show",
     "fdb.add",
@@ -62,11 +59,8 @@ const METHODS: &[&str] = &[
     "version",
     "upgrade",
 ];
-/// The state of a vnic that was just made.
+/// The state of a vhost-user port that was just made.
 const STATE_NEW: &str = "waiting for guest";
-/// A vnic's state when there is no switch process to ask, or it does not answer.
-const STATE_DOWN: &str = "no answer from the switch process";
-
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Nothing {}
@@ -100,9 +94,12 @@ impl Supervisor {
 
     fn serve_line(&mut self, (client, line): RequestLine) {
         match rpc::read_call(&line) {
-            Err((id, fault)) => self.clients.answer(Asker { client, id: Some(id) }, Err(fault)),
+            Err((id, fault)) => {
+                self.clients.answer(Asker { client, id: Some(id), in_vnic_form: false }, Err(fault))
+            }
             Ok(call) => {
-                let asker = Asker { client, id: call.id };
+                let in_vnic_form = call.method.starts_with("vnic.");
+                let asker = Asker { client, id: call.id, in_vnic_form };
                 match self.call(&call.method, call.params, &asker) {
                     Ok(None) => {}
                     Ok(Some(value)) => self.clients.answer(asker, Ok(value)),
@@ -123,34 +120,29 @@ impl Supervisor {
             }
             "switch.list" => rpc::params(params).and_then(|Nothing {}| self.ask(Question::Switches, asker)),
             "vnic.add" => {
-                self.ports.add_vnic(rpc::params(params)?, asker, &self.switches, &mut self.out).map(|()| None)
-            }
-            "vnic.del" => {
-                let number = self.ports.table.find_vnic(&rpc::params::<Named>(params)?.name)?;
-                Ok(self.delete(number, asker))
-            }
-            "vnic.set" => self.ports.vnic_set(params, asker, &mut self.out),
-            "vnic.list" => rpc::params(params).and_then(|Nothing {}| self.ask(Question::List, asker)),
-            "vnic.show" => {
-                let Named { name } = rpc::params(params)?;
-                self.ports.table.find_vnic(&name)?;
-                self.ask(Question::Show { name }, asker)
+                let VnicForm(spec) = rpc::params(params)?;
+                self.ports.add(spec, asker, &self.switches, &mut self.out).map(|()| None)
             }
             "port.add" => {
-                self.ports.add_port(rpc::params(params)?, asker, &self.switches, &mut self.out).map(|()| None)
+                self.ports.add(rpc::params(params)?, asker, &self.switches, &mut self.out).map(|()| None)
             }
-            "port.del" => {
-                let number = self.ports.table.find_removable(&rpc::params::<Named>(params)?.name)?;
+            "vnic.del" | "port.del" => {
+                let number = self.find_port(&rpc::params::<Named>(params)?.name, asker)?;
+                self.ports.table.check_removable(number)?;
                 Ok(self.delete(number, asker))
             }
-            "port.list" => {
+            "vnic.set" | "port.set" => self.ports.set(params, asker, &mut self.out),
+            "vnic.list" => {
                 let Nothing {} = rpc::params(params)?;
-                self.ask(Question::Ports { name: None }, asker)
+                let filter = PortFilter { backend: Some(BackendKind::VhostUser) };
+                self.ask(Question::Ports { name: None, filter }, asker)
             }
-            "port.show" => {
+            "port.list" => self.ask(Question::Ports { name: None, filter: rpc::params(params)? }, asker),
+            "vnic.show" | "port.show" => {
                 let Named { name } = rpc::params(params)?;
-                self.ports.table.find_device_port(&name)?;
-                self.ask(Question::Ports { name: Some(name) }, asker)
+                let number = self.find_port(&name, asker)?;
+                let backend = self.ports.table.all.get(&number).map(|port| port.spec.kind());
+                self.ask(Question::Ports { name: Some(name), filter: PortFilter { backend } }, asker)
             }
             "vlan.show" => rpc::params(params).and_then(|Nothing {}| self.reports().vlan_show().map(Some)),
             "fdb.add" | "fdb.del" | "fdb.flush" | "fdb.show" => self.call_fdb(method, params, asker),
@@ -202,15 +194,19 @@ impl Supervisor {
         result: Result<(), Fault>,
     ) -> Result<Value, Fault> {
         self.ports.added(number, is_new, result, &mut self.out)?;
-        match self.ports.table.all.get(&number) {
-            Some(port) if port.device().is_none() => {
-                to_json(&VnicReport::new(&port.spec, port.path.clone(), STATE_NEW))
-            }
-            _ => self.reports().describe_port(number, &StatsReport::default()),
+        let mut made = self.reports().describe_port(number, &StatsReport::default())?;
+        if made.guest.is_some() {
+            made.state = STATE_NEW.to_owned();
         }
+        to_json(&made)
     }
 
-    /// Takes a vnic or port away, with its static entries. None: the answer comes later.
+    /// The port of this name, which has to be a vhost-user port for methods of `vnic`.
+    fn find_port(&self, name: &str, asker: &Asker) -> Result<u32, Fault> {
+        self.ports.table.find_in_form(name, asker.in_vnic_form)
+    }
+
+    /// Takes a port away, with its static entries. None: the answer comes later.
     fn delete(&mut self, number: u32, asker: &Asker) -> Option<Value> {
         let name = self.ports.table.name_of(number).unwrap_or_default();
         let is_done = self.ports.delete(number, asker, &mut self.out);
@@ -229,7 +225,8 @@ impl Supervisor {
 
 impl Reports<'_> {
     pub(super) fn vlan_show(&self) -> Result<Value, Fault> {
-        let mut vnics: Vec<_> = self.ports.all.values().map(|port| VnicVlans::of(&port.spec)).collect();
+        let mut vnics: Vec<_> =
+            self.ports.all.values().map(|port| VnicVlans::of(&port.spec.common)).collect();
         vnics.sort_by(|one, other| one.name.cmp(&other.name));
         to_json(&VlansReport { vnics })
     }
@@ -251,21 +248,14 @@ impl Reports<'_> {
             datapath_devices: self.datapath_devices.clone(),
             scheduler_view: self.scheduler.setting(),
         };
-        let spec = |port: &Port| port.spec.clone().without_default_socket(self.dir);
-        let vnics = self.ports.all.values().filter(|port| port.device().is_none());
-        let mut vnics: Vec<VnicSpec> = vnics.map(spec).collect();
-        vnics.sort_by(|one, other| one.name.cmp(&other.name));
-        let mut ports: Vec<PortSpec> = self
-            .ports
-            .all
-            .values()
-            .filter(|port| !port.is_requested())
-            .filter_map(|port| Some(port.device()?.spec.clone()))
-            .collect();
-        ports.sort_by(|one, other| one.name.cmp(&other.name));
+        let own = self.ports.all.values().filter(|port| !port.is_requested());
+        let mut ports: Vec<PortSpec> =
+            own.map(|port| port.spec.clone().without_default_socket(self.dir)).collect();
+        ports.sort_by(|one, other| one.name().cmp(other.name()));
+        let vnics = ports.iter().filter(|port| port.is_vhost_user()).cloned().map(VnicForm).collect();
         let switches = self.switches.all.iter().filter(|switch| !switch.name.is_default()).cloned().collect();
         let (fdb, acl) = (self.switches.static_entries.clone(), self.switches.acl.clone());
-        to_json(&ConfigReport { settings, switches, vnics, ports, fdb, acl })
+        to_json(&ConfigReport { settings, switches, ports, vnics, fdb, acl })
     }
 
     pub(super) fn version(&self) -> Result<Value, Fault> {
@@ -315,34 +305,18 @@ impl Reports<'_> {
             }
             (Question::SchedTrace, Answer::SchedTrace(trace)) => to_json(&trace),
             (Question::Scheduler, Answer::Stats(stats)) => to_json(&self.sched_report(&stats)),
-            (Question::List, Answer::Stats(stats)) => self.list(&stats),
-            (Question::Ports { name }, Answer::Stats(stats)) => self.describe_ports(name.as_deref(), &stats),
-            (Question::Show { name }, Answer::Stats(stats)) => {
-                let number = self.ports.find(name)?;
-                let warnings = WarningContext::new(self.ports.all.values(), &stats);
-                self.ports
-                    .all
-                    .get(&number)
-                    .map_or(Ok(Value::Null), |port| to_json(&describe(port, &stats, &warnings)))
+            (Question::Ports { name: Some(name), .. }, Answer::Stats(stats)) => {
+                to_json(&self.describe_port(self.ports.find(name)?, &stats)?)
+            }
+            (Question::Ports { name: None, filter }, Answer::Stats(stats)) => {
+                to_json(&self.list_ports(*filter, &stats))
             }
             _ => Err(Fault::new(Kind::Internal, "the switch process answered something else than was asked")),
         }
     }
-
-    pub(super) fn list(&self, stats: &StatsReport) -> Result<Value, Fault> {
-        let warnings = WarningContext::new(self.ports.all.values(), stats);
-        let vnics = self.ports.all.values().filter(|port| port.device().is_none());
-        let mut vnics: Vec<_> = vnics.map(|port| describe(port, stats, &warnings)).collect();
-        vnics.sort_by(|one, other| one.name.cmp(&other.name));
-        for vnic in &mut vnics {
-            vnic.features.clear();
-            vnic.rings.clear();
-        }
-        to_json(&VnicList { vnics })
-    }
 }
 
-/// The counters without the part of `vnic.show`, and of one port only if it is named.
+/// The counters without the part of `port.show`, and of one port only if it is named.
 fn only(mut stats: StatsReport, name: Option<&str>) -> StatsReport {
     stats.ports.retain(|port| name.is_none_or(|name| port.name == name));
     for port in &mut stats.ports {
@@ -351,21 +325,6 @@ fn only(mut stats: StatsReport, name: Option<&str>) -> StatsReport {
         port.guest_mtu = None;
     }
     stats
-}
-
-pub(super) fn describe(port: &Port, stats: &StatsReport, warnings: &WarningContext<'_>) -> VnicReport {
-    let name = port.spec.name.as_str();
-    let inside = stats.ports.iter().find(|inside| inside.name == name);
-    let state = inside.map_or(STATE_DOWN, |inside| inside.state.as_str());
-    let mut vnic = VnicReport::new(&port.spec, port.path.clone(), state);
-    vnic.warnings = warnings.warnings(port);
-    vnic.uplinks_down = port.is_cut;
-    vnic.last_refusal = port.last_refusal().map(str::to_owned);
-    if let Some(inside) = inside {
-        vnic.features.clone_from(&inside.features);
-        vnic.rings.clone_from(&inside.rings);
-    }
-    vnic
 }
 
 fn no_such_method(method: &str) -> Fault {

@@ -222,7 +222,8 @@ impl Scheduler {
 impl Attached {
     fn of(port: &Port) -> Self {
         // The characters are those of a list inside of KEY=VALUE,KEY=VALUE.
-        let choice = port.spec.vcpus.as_ref().map(|vcpus| vcpus.as_str().replace('+', ",").parse());
+        let vcpus = port.spec.vhost_user().and_then(|backend| backend.vcpus.as_ref());
+        let choice = vcpus.map(|vcpus| vcpus.as_str().replace('+', ",").parse());
         let choice = choice.and_then(Result::ok).unwrap_or_default();
         Self { front_end: port.front_end(), choice, is_device: false }
     }

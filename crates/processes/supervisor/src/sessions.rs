@@ -91,7 +91,7 @@ impl Sessions {
         store: &mut RecordStore,
     ) -> Vec<ForeignFd> {
         let Some(port) = ports.all.get(&number) else { return vec![connection] };
-        let made = SavedSession::new(attachment, &connection, port.spec.queues);
+        let made = SavedSession::new(attachment, &connection, port.spec.common.queues);
         match made.and_then(|saved_session| Ok((saved_session.memory()?, saved_session))) {
             Ok((memory, saved_session)) => {
                 self.saved.insert(number, saved_session);
@@ -99,7 +99,7 @@ impl Sessions {
                 vec![connection, memory]
             }
             Err(error) => {
-                let name = &port.spec.name;
+                let name = &port.spec.common.name;
                 say_of_others!(
                     Warning: "vnic {name}: should the switch process die, its guest will have to connect again: {error}"
                 );
@@ -154,7 +154,7 @@ impl Sessions {
         let Some((number, saved_session)) = saved_session else { return };
         let Some(port) = ports.all.get_mut(number) else { return };
         if let Some(held) = port.arrears.held_for_costs(Instant::now()) {
-            say_of_others!(Warning: "vnic {}: {held}; its connection ends", port.spec.name);
+            say_of_others!(Warning: "vnic {}: {held}; its connection ends", port.spec.common.name);
             saved_session.end_connection();
         }
     }
@@ -260,7 +260,7 @@ impl Sessions {
     /// The messages by which a switch process continues a session: descriptors in parts that fit into a message, and the rest.
     fn takeover_parts(&self, number: u32, ports: &PortTable) -> Option<io::Result<(Vec<Part>, Last)>> {
         let (port, saved_session) = (ports.all.get(&number)?, self.saved.get(&number)?);
-        let (name, attachment) = (port.spec.name.to_string(), saved_session.attachment());
+        let (name, attachment) = (port.spec.common.name.to_string(), saved_session.attachment());
         Some(saved_session.session_parts().map(|SessionParts { session, connection, memory, fds }| {
             let (mut fds, mut parts) = (fds.into_iter().peekable(), Vec::new());
             while fds.peek().is_some() {
@@ -283,7 +283,7 @@ fn give_up(
     store.is_late(RecordKey::Port(number));
     saved_session.hang_up();
     let Some(port) = ports.all.get_mut(&number) else { return };
-    let name = port.spec.name.clone();
+    let name = port.spec.common.name.clone();
     say!(Warning: "vnic {name}: its guest could not be taken over and has to connect again: {why}");
     port.detached(attachment, Instant::now());
     port.end(why);

@@ -1,75 +1,77 @@
-//! The methods "port.list" and "port.show": device ports with the facts of kernel, driver process and switch.
-
-use serde_json::Value;
+//! The methods "port.list" and "port.show": ports with the facts of the switch; over devices those of kernel and driver process, too.
 
 use lasthop_api::report::{
-    DeviceCounters, DevicePortList, DevicePortReport, DriverFacts, PortReport, StatsReport,
+    DeviceCounters, DeviceStatus, DriverFacts, PortFilter, PortReport, PortStatus, PortStatusList,
+    StatsReport,
 };
 use lasthop_netdev::links::Links;
 use lasthop_runtime::fault::{Fault, Kind};
 
 use super::device::DevicePort;
 use super::port::Port;
-use super::question::to_json;
 use super::reports::Reports;
 use super::warnings::WarningContext;
 
 /// The switch's word for a port whose rings run.
 const STATE_RUNNING: &str = "running";
+/// A vhost-user port's state when there is no switch process to ask, or it does not answer.
+const STATE_DOWN: &str = "no answer from the switch process";
 
 impl Reports<'_> {
-    /// One device port, or a list of all.
-    pub(super) fn describe_ports(&self, name: Option<&str>, stats: &StatsReport) -> Result<Value, Fault> {
-        if let Some(name) = name {
-            return self.describe_port(self.ports.find_device_port(name)?, stats);
-        }
-        to_json(&DevicePortList { ports: self.device_ports(stats) })
-    }
-
-    /// All device ports, by name.
-    pub(super) fn device_ports(&self, stats: &StatsReport) -> Vec<DevicePortReport> {
+    /// The ports that a filter takes, by name; of vhost-user ports without the part of `port.show`.
+    pub(super) fn list_ports(&self, filter: PortFilter, stats: &StatsReport) -> PortStatusList {
         let warnings = WarningContext::new(self.ports.all.values(), stats);
-        let mut ports: Vec<_> =
-            self.ports.all.values().filter_map(|port| self.describe_device(port, &warnings)).collect();
+        let listed = self.ports.all.values().filter(|port| filter.takes(&port.spec));
+        let mut ports: Vec<_> = listed.map(|port| self.describe(port, &warnings)).collect();
         ports.sort_by(|one, other| one.name.cmp(&other.name));
-        ports
+        for port in &mut ports {
+            if let Some(guest) = &mut port.guest {
+                guest.rings.clear();
+                port.features.clear();
+            }
+        }
+        PortStatusList { ports }
     }
 
-    pub(super) fn describe_port(&self, number: u32, stats: &StatsReport) -> Result<Value, Fault> {
+    pub(super) fn describe_port(&self, number: u32, stats: &StatsReport) -> Result<PortStatus, Fault> {
         let warnings = WarningContext::new(self.ports.all.values(), stats);
-        let report = self.ports.all.get(&number).and_then(|port| self.describe_device(port, &warnings));
-        let gone = || Fault::new(Kind::NoSuchVnic, "the port was deleted meanwhile");
-        to_json(&report.ok_or_else(gone)?)
+        let port = self.ports.all.get(&number).map(|port| self.describe(port, &warnings));
+        port.ok_or_else(|| Fault::new(Kind::NoSuchVnic, "the port was deleted meanwhile"))
     }
 
-    pub(super) fn describe_device(
-        &self,
-        port: &Port,
-        warnings: &WarningContext<'_>,
-    ) -> Option<DevicePortReport> {
-        let device = port.device()?;
+    pub(super) fn describe(&self, port: &Port, warnings: &WarningContext<'_>) -> PortStatus {
+        match port.device() {
+            Some(device) => self.describe_device(port, device, warnings),
+            None => describe_guest(port, warnings),
+        }
+    }
+
+    fn describe_device(&self, port: &Port, device: &DevicePort, warnings: &WarningContext<'_>) -> PortStatus {
         let inside = warnings.inside(port).cloned();
         let (state, why) = self.state_of(port, device, inside.as_ref());
         let facts = device.facts();
-        Some(DevicePortReport {
-            name: port.spec.name.to_string(),
-            settings: device.spec.clone(),
+        PortStatus {
+            name: port.spec.name().to_string(),
+            settings: port.spec.clone(),
             requested: device.is_requested,
-            device: device.spec.device_name().to_owned(),
             state: state.to_owned(),
             why,
-            backend: facts.map(|facts| facts.backend),
-            backend_why: device.choice().map(str::to_owned),
-            mtu: device.mtu_bytes(),
-            mac: facts.map(|facts| lasthop_module_api::Mac(facts.mac).to_string()),
-            has_link: device.has_link(),
-            is_of_bridge: device.is_of_bridge(),
             features: inside.as_ref().map(|inside| inside.features.clone()).unwrap_or_default(),
-            driver: self.driver_facts(),
-            counters: DeviceCounters::from(&device.counters),
-            inside,
             warnings: warnings.warnings(port),
-        })
+            guest: None,
+            device: Some(DeviceStatus {
+                device: port.spec.device_name().to_owned(),
+                backend: facts.map(|facts| facts.backend),
+                backend_why: device.choice().map(str::to_owned),
+                mtu: device.mtu_bytes(),
+                mac: facts.map(|facts| lasthop_module_api::Mac(facts.mac).to_string()),
+                has_link: device.has_link(),
+                is_of_bridge: device.is_of_bridge(),
+                driver: self.driver_facts(),
+                counters: DeviceCounters::from(&device.counters),
+                inside,
+            }),
+        }
     }
 
     pub(super) fn driver_facts(&self) -> DriverFacts {
@@ -77,19 +79,19 @@ impl Reports<'_> {
         DriverFacts { pid: process.pid(), restarts: process.restarts(), last_end: process.last_end() }
     }
 
-    /// The progress of a device port, and the obstacle.
+    /// The progress of a port over a device, and the obstacle.
     pub(super) fn state_of(
         &self,
         port: &Port,
         device: &DevicePort,
         inside: Option<&PortReport>,
     ) -> (&'static str, Option<String>) {
-        let name = device.spec.device_name();
+        let name = port.spec.device_name();
         let trouble = || device.trouble().map(str::to_owned);
         let is_complete = self.ports.links.as_ref().is_some_and(Links::is_complete);
         // A connected back end may still be refused.
         let runs = inside.is_some_and(|inside| inside.state == STATE_RUNNING);
-        let is_missing = device.seen.is_none() && !device.spec.is_tap();
+        let is_missing = device.seen.is_none() && port.spec.tap().is_none();
         match () {
             () if !port.is_known() => ("switch restarting", None),
             () if is_missing && is_complete => ("no device", Some(no_device(name))),
@@ -109,6 +111,20 @@ impl Reports<'_> {
             () => ("no carrier", trouble()),
         }
     }
+}
+
+fn describe_guest(port: &Port, warnings: &WarningContext<'_>) -> PortStatus {
+    let inside = warnings.inside(port);
+    let state = inside.map_or(STATE_DOWN, |inside| inside.state.as_str());
+    let mut status = PortStatus::of_guest(&port.spec, port.path.clone(), state);
+    status.warnings = warnings.warnings(port);
+    if let Some(guest) = &mut status.guest {
+        guest.uplinks_down = port.is_cut;
+        guest.last_refusal = port.last_refusal().map(str::to_owned);
+        guest.rings = inside.map(|inside| inside.rings.clone()).unwrap_or_default();
+    }
+    status.features = inside.map(|inside| inside.features.clone()).unwrap_or_default();
+    status
 }
 
 fn no_device(name: &str) -> String {

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use lasthop_api::fdb::StaticEntry;
 use lasthop_api::orders::{Order, Report, Request, SwitchPort};
+use lasthop_api::port::{MemoryMax, PortCommon};
 use lasthop_api::switches::SwitchSpec;
-use lasthop_api::vnic::{MemoryMax, VnicSpec};
 use lasthop_children::RunningChild;
 use lasthop_runtime::fault::Fault;
 use lasthop_runtime::log::say;
@@ -118,12 +118,12 @@ impl Skills {
     }
 
     /// Why it cannot have a vnic, if that has a key that the program does not know: it would end with the order that tells it of the vnic.
-    pub(super) fn lacks_for(&self, vnic: &VnicSpec) -> Option<String> {
+    pub(super) fn lacks_for(&self, port: &PortCommon) -> Option<String> {
         let is_known = |key: &str| match self.vnic_keys.is_empty() {
             true => !LATER_KEYS.contains(&key),
             false => self.vnic_keys.iter().any(|known| known == key),
         };
-        let keys = vnic.keys_told();
+        let keys = port.keys_told();
         let key = keys.iter().find(|key| !is_known(key))?;
         let program = match self.program.as_str() {
             "" => "a lasthop of before it".to_owned(),
@@ -131,15 +131,15 @@ impl Skills {
         };
         let remedy = match key.as_str() {
             "memory-max" => format!(
-                "set the default first: lasthop vnic set {} memory-max={}",
-                vnic.name,
+                "set the default first: lasthop port set {} memory-max={}",
+                port.name,
                 MemoryMax::default()
             ),
-            _ => format!("make the vnic anew without {key}"),
+            _ => format!("make the port anew without {key}"),
         };
         Some(format!(
-            "vnic {} has {key}, which that program, {program}, does not know; upgrade to a later one, or {remedy}",
-            vnic.name
+            "port {} has {key}, which that program, {program}, does not know; upgrade to a later one, or {remedy}",
+            port.name
         ))
     }
 }

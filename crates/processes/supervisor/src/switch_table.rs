@@ -5,8 +5,8 @@ use serde_json::Value;
 use lasthop_api::acl::{self, AclRule};
 use lasthop_api::fdb::StaticEntry;
 use lasthop_api::orders::Order;
+use lasthop_api::port::{PortCommon, PortSpec};
 use lasthop_api::switches::{self, SwitchName, SwitchSpec};
-use lasthop_api::vnic::VnicSpec;
 use lasthop_fd_store::{RecordKey, RecordStore};
 use lasthop_runtime::fault::{Fault, Kind};
 use lasthop_runtime::log::say;
@@ -76,8 +76,8 @@ impl SwitchTable {
         process: &mut SwitchProcess,
     ) {
         let is_own = |entry: &StaticEntry| {
-            let mut ports = ports.all.values().filter(|port| port.spec.switch == *switch);
-            ports.any(|port| port.spec.name == entry.vnic)
+            let mut ports = ports.all.values().filter(|port| port.spec.common.switch == *switch);
+            ports.any(|port| port.spec.common.name == entry.vnic)
         };
         let own: Vec<StaticEntry> =
             self.static_entries.iter().filter(|entry| is_own(entry)).cloned().collect();
@@ -117,14 +117,15 @@ impl SwitchTable {
         result.map(|()| Value::Bool(true))
     }
 
-    /// Refuses a vnic of a switch that there is not, or that does not keep the rules about the vnic.
-    pub(super) fn check_switch_of(&self, spec: &VnicSpec) -> Result<(), Fault> {
-        let remedy = format!("make it with: lasthop switch add {}", spec.switch);
-        switches::find(&self.all, spec.switch.as_str(), &remedy)?;
-        acl::check_switch_of(&self.acl, &self.all, (spec.name.as_str(), &spec.switch))
+    /// Refuses a port of a switch that there is not, or that does not keep the rules about the port.
+    pub(super) fn check_switch_of(&self, port: &PortSpec) -> Result<(), Fault> {
+        let PortCommon { name, switch, .. } = &port.common;
+        let remedy = format!("make it with: lasthop switch add {switch}");
+        switches::find(&self.all, switch.as_str(), &remedy)?;
+        acl::check_switch_of(&self.acl, &self.all, (name.as_str(), switch))
     }
 
-    pub(super) fn has_outside_controller(&self, vnic: &VnicSpec) -> bool {
-        self.all.iter().any(|switch| switch.name == vnic.switch && switch.has_outside_controller())
+    pub(super) fn has_outside_controller(&self, port: &PortSpec) -> bool {
+        self.all.iter().any(|switch| switch.name == port.common.switch && switch.has_outside_controller())
     }
 }

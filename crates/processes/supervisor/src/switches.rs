@@ -197,7 +197,7 @@ fn in_use(name: &SwitchName, vnics: &[String]) -> Fault {
     }
     let named = named.join(", ");
     Fault::refused(format!(
-        "switch \"{name}\" still has vnics ({named}); delete them first: lasthop vnic del NAME, lasthop port del NAME"
+        "switch \"{name}\" still has vnics ({named}); delete them first: lasthop port del NAME"
     ))
 }
 

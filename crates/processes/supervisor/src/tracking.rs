@@ -7,6 +7,7 @@ use lasthop_api::switches::SwitchName;
 use lasthop_netdev::links::Links;
 use lasthop_runtime::log::say_of_others;
 
+use super::device::DevicePort;
 use super::port::Port;
 use super::port_table::PortTable;
 use super::question::OrderPurpose;
@@ -22,10 +23,10 @@ impl PortTable {
         let has_link = has_link(self.all.values());
         let mut orders = Vec::new();
         for port in self.all.values_mut().filter(|port| port.device().is_none() && !port.is_changing) {
-            let is_cut = has_link.get(&port.spec.switch) == Some(&false);
+            let is_cut = has_link.get(&port.spec.common.switch) == Some(&false);
             if std::mem::replace(&mut port.is_cut, is_cut) != is_cut {
                 let (name, what) =
-                    (&port.spec.name, if is_cut { "goes down with" } else { "is up again, as is" });
+                    (&port.spec.common.name, if is_cut { "goes down with" } else { "is up again, as is" });
                 say_of_others!("vnic {name}: its link {what} the uplinks'");
                 orders.push(Order::ChangePort(port.as_told(&port.spec)));
             }
@@ -40,9 +41,10 @@ impl PortTable {
 /// Switches with tracked uplinks, and whether one of these has a link.
 fn has_link<'a>(ports: impl Iterator<Item = &'a Port>) -> BTreeMap<SwitchName, bool> {
     let mut switches = BTreeMap::new();
-    let tracked = ports.filter_map(Port::device).filter(|device| device.spec.link_tracking);
-    for device in tracked {
-        *switches.entry(device.spec.switch.clone()).or_default() |= device.has_link();
+    let tracked = ports.filter(|port| port.spec.device().is_some_and(|device| device.link_tracking));
+    for port in tracked {
+        let has_link = port.device().is_some_and(DevicePort::has_link);
+        *switches.entry(port.spec.common.switch.clone()).or_default() |= has_link;
     }
     switches
 }

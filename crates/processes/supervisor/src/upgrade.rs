@@ -308,7 +308,7 @@ impl Upgrades {
         if version != STATE_VERSION {
             return Err(format!("it has state version {version}, and this switch has {STATE_VERSION}"));
         }
-        let vnics = ports.table.all.values().map(|port| port.as_told(&port.spec).vnic);
+        let vnics = ports.table.all.values().map(|port| port.as_told(&port.spec).common);
         if let Some(why) = vnics.into_iter().find_map(|vnic| skills.lacks_for(&vnic)) {
             return Err(why);
         }

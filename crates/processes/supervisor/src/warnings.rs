@@ -24,8 +24,8 @@ impl<'a> WarningContext<'a> {
         let mut warnings = Self { inside, mtus: HashMap::new() };
         for port in ports {
             let Some(mtu) = warnings.mtu(port) else { continue };
-            let entry = (mtu, port.spec.name.as_str());
-            warnings.mtus.entry(port.spec.switch.as_str()).or_default().push(entry);
+            let entry = (mtu, port.spec.common.name.as_str());
+            warnings.mtus.entry(port.spec.common.switch.as_str()).or_default().push(entry);
         }
         warnings.mtus.values_mut().for_each(|mtus| mtus.sort_unstable());
         warnings
@@ -33,17 +33,17 @@ impl<'a> WarningContext<'a> {
 
     /// The switch's counters of one of them.
     pub(super) fn inside(&self, port: &Port) -> Option<&'a PortReport> {
-        self.inside.get(port.spec.name.as_str()).copied()
+        self.inside.get(port.spec.common.name.as_str()).copied()
     }
 
     /// The warnings for one of them.
     pub(super) fn warnings(&self, port: &Port) -> Vec<String> {
-        let inside = self.inside.get(port.spec.name.as_str());
+        let inside = self.inside.get(port.spec.common.name.as_str());
         let not_taken = inside.and_then(|inside| mtu_not_taken(port, inside));
         let disagrees = inside.and_then(|inside| mtu_of_vmm(port, inside));
         let limits = port.placeholder.as_ref().and_then(|placeholder| placeholder.limits.warning());
-        let bridge = port.device().filter(|device| device.is_of_bridge()).map(|device| {
-            format!("{} is a port of a Linux bridge, too: both forward each frame", device.spec.device_name())
+        let bridge = port.device().filter(|device| device.is_of_bridge()).map(|_| {
+            format!("{} is a port of a Linux bridge, too: both forward each frame", port.spec.device_name())
         });
         let of_mtu = not_taken.into_iter().chain(disagrees).chain(self.mtu_larger(port));
         of_mtu.chain(limits).chain(bridge).collect()
@@ -55,13 +55,13 @@ impl<'a> WarningContext<'a> {
             let mtu = device.facts().and(device.mtu_bytes())?;
             return Some(u16::try_from(mtu).unwrap_or(u16::MAX));
         }
-        let told = self.inside.get(port.spec.name.as_str()).and_then(|inside| inside.guest_mtu);
-        Some(told.or(port.spec.mtu).unwrap_or(MTU_USUAL))
+        let told = self.inside.get(port.spec.common.name.as_str()).and_then(|inside| inside.guest_mtu);
+        Some(told.or(port.spec.common.mtu).unwrap_or(MTU_USUAL))
     }
 
     fn mtu_larger(&self, port: &Port) -> Option<String> {
         let own = self.mtu(port)?;
-        let mtus = self.mtus.get(port.spec.switch.as_str()).map(Vec::as_slice).unwrap_or_default();
+        let mtus = self.mtus.get(port.spec.common.switch.as_str()).map(Vec::as_slice).unwrap_or_default();
         let smaller = &mtus[..mtus.partition_point(|(mtu, _)| *mtu < own)];
         if smaller.is_empty() {
             return None;
@@ -80,7 +80,7 @@ impl<'a> WarningContext<'a> {
 }
 
 fn mtu_not_taken(port: &Port, inside: &PortReport) -> Option<String> {
-    let mtu = port.spec.mtu?;
+    let mtu = mtu_told(port)?;
     let is_taken = inside.features.iter().any(|feature| feature == "MTU");
     let is_known = inside.features.is_empty() || is_taken || inside.guest_mtu.is_some();
     (!is_known).then(|| {
@@ -88,8 +88,13 @@ fn mtu_not_taken(port: &Port, inside: &PortReport) -> Option<String> {
     })
 }
 
+/// The MTU that a guest is told; that of a tap is no guest's.
+fn mtu_told(port: &Port) -> Option<u16> {
+    port.spec.common.mtu.filter(|_| port.spec.is_vhost_user())
+}
+
 fn mtu_of_vmm(port: &Port, inside: &PortReport) -> Option<String> {
-    let (mtu, guests) = (port.spec.mtu?, inside.guest_mtu?);
+    let (mtu, guests) = (mtu_told(port)?, inside.guest_mtu?);
     (mtu != guests).then(|| format!("mtu={mtu}, but its VMM tells its guest {guests}; make them the same"))
 }
 
@@ -99,7 +104,7 @@ mod tests {
 
     fn port(text: &str) -> Port {
         // In the other mode no file is made.
-        let spec = format!("{text},mode=connect").parse().expect("a vnic");
+        let spec = lasthop_api::port::vnic(&format!("{text},mode=connect")).expect("a vnic");
         Port::open(spec, std::path::Path::new("/d")).expect("a port")
     }
 
@@ -126,6 +131,14 @@ mod tests {
         assert_eq!(alone("a", &stats("a", &["CSUM"], None)), Vec::<String>::new());
         let warnings = alone("a,mtu=1400", &stats("a", &["CSUM"], Some(1500)));
         assert!(warnings.len() == 1 && warnings[0].contains("tells its guest 1500"), "{warnings:?}");
+    }
+
+    #[test]
+    fn the_mtu_of_a_tap_is_told_to_no_guest() {
+        let spec = "t,tap=t,mtu=1400".parse().expect("a port");
+        let tap = Port::open(spec, std::path::Path::new("/d")).expect("a port");
+        let stats = stats("t", &["CSUM"], None);
+        assert_eq!(WarningContext::new([&tap].into_iter(), &stats).warnings(&tap), Vec::<String>::new());
     }
 
     #[test]

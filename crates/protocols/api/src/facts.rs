@@ -2,9 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use std::path::Path;
+
 use serde::{Deserialize, Serialize};
 
-use crate::report::{ControlClient, DevicePortReport, Ended, FdbLine, PortReport, SandboxReport, VnicReport};
+use crate::port::PortCommon;
+use crate::report::{ControlClient, Ended, FdbLine, PortReport, PortStatus, SandboxReport};
 use crate::sched::SchedReport;
 
 /// The answer to "doctor": facts of one moment, no judgement.
@@ -18,11 +21,11 @@ pub struct Facts {
     /// Of those from outside; none if no switch is for them, or there is no switch process.
     #[serde(default)]
     pub external: Option<ExternalFacts>,
-    /// One per vnic.
+    /// One per vhost-user port.
     pub vnics: Vec<VnicFacts>,
     /// Ports over devices and taps, without their counters in the switch.
     #[serde(default)]
-    pub ports: Vec<DevicePortReport>,
+    pub ports: Vec<PortStatus>,
     /// The forwarding tables.
     pub fdb: Vec<FdbLine>,
     /// Addresses that changed ports.
@@ -92,12 +95,11 @@ pub struct ExternalFacts {
     pub clients: Vec<ControlClient>,
 }
 
-/// One vnic, from its socket to its counters.
+/// One vhost-user port, from its socket to its counters.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct VnicFacts {
     /// Its settings and its state.
-    #[serde(flatten)]
-    pub vnic: VnicReport,
+    pub port: PortStatus,
     /// The module of its switch.
     pub module: String,
     /// Its connection to a VMM.
@@ -263,8 +265,18 @@ impl Facts {
 }
 
 impl VnicFacts {
+    /// Its settings but those of the backend.
+    pub fn common(&self) -> &PortCommon {
+        &self.port.settings.common
+    }
+
+    /// The path of its socket in use.
+    pub fn socket(&self) -> &Path {
+        self.port.guest.as_ref().map_or(Path::new(""), |guest| &guest.socket)
+    }
+
     pub fn name(&self) -> &str {
-        &self.vnic.name
+        &self.port.name
     }
 
     /// Whether the guest's driver has acknowledged a feature.

@@ -3,7 +3,7 @@
 use lasthop_module_api::{Mac, Vid};
 use serde::{Deserialize, Serialize};
 
-use crate::vnic::{Name, VnicSpec, check_mac, mac_text, vid_number};
+use crate::port::{Name, PortSpec, check_mac, mac_text, vid_number};
 use lasthop_runtime::fault::{Fault, Kind};
 
 /// Static entries of a switch beside its vnics' own addresses: a quarter of the forwarding table's usual size.
@@ -39,9 +39,9 @@ pub fn unicast(text: &str) -> Result<Mac, Fault> {
 }
 
 /// Refuses entries for vnics that are not there, and more entries than there may be.
-pub fn check_entries(entries: &[StaticEntry], vnics: &[VnicSpec]) -> Result<(), Fault> {
+pub fn check_entries(entries: &[StaticEntry], ports: &[PortSpec]) -> Result<(), Fault> {
     check_count(entries)?;
-    entries.iter().try_for_each(|entry| check_vnic_of(entry, vnics))
+    entries.iter().try_for_each(|entry| check_port_of(entry, ports))
 }
 
 /// Refuses more entries than there may be.
@@ -50,12 +50,12 @@ pub fn check_count(entries: &[StaticEntry]) -> Result<(), Fault> {
 }
 
 /// Refuses an entry for a vnic that is not there.
-pub fn check_vnic_of(entry: &StaticEntry, vnics: &[VnicSpec]) -> Result<(), Fault> {
+pub fn check_port_of(entry: &StaticEntry, ports: &[PortSpec]) -> Result<(), Fault> {
     let StaticEntry { mac, vnic, .. } = entry;
-    if vnics.iter().any(|known| known.name == *vnic) {
+    if ports.iter().any(|known| known.name() == vnic) {
         return Ok(());
     }
-    Err(Fault::params(format!("the fdb entry {mac} is for vnic \"{vnic}\", and there is no such vnic")))
+    Err(Fault::params(format!("the fdb entry {mac} is for port \"{vnic}\", and there is no such port")))
 }
 
 pub fn too_many() -> Fault {
@@ -105,9 +105,9 @@ mod tests {
     fn an_entry_without_its_vnic_is_refused() {
         let entry: StaticEntry =
             serde_json::from_str(r#"{"mac":"02:00:00:00:00:07","vnic":"b"}"#).expect("an entry");
-        let vnics = ["a".parse().expect("a vnic")];
-        let fault = check_entries(std::slice::from_ref(&entry), &vnics).expect_err("no such vnic");
-        assert!(fault.message.contains("\"b\", and there is no such vnic"), "{fault}");
-        assert!(check_entries(&vec![entry; STATIC_ENTRIES_MAX + 1], &vnics).is_err());
+        let ports = ["a".parse().expect("a port")];
+        let fault = check_entries(std::slice::from_ref(&entry), &ports).expect_err("no such vnic");
+        assert!(fault.message.contains("\"b\", and there is no such port"), "{fault}");
+        assert!(check_entries(&vec![entry; STATIC_ENTRIES_MAX + 1], &ports).is_err());
     }
 }

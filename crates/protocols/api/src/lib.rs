@@ -46,5 +46,4 @@ pub mod sched;
 pub mod settings;
 pub mod switches;
 pub mod upcalls;
-pub mod vnic;
 pub mod workers;

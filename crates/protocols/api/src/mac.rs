@@ -1,16 +1,16 @@
-//! An address for a guest whose vnic has none, and for a tap.
+//! An address for a guest whose port has none, and for a tap.
+
+use std::path::Path;
 
 use lasthop_module_api::Mac;
-
-use crate::report::VnicReport;
 
 /// The prefix that QEMU and libvirt give their guests.
 const PREFIX: [u8; 3] = [0x52, 0x54, 0x00];
 
-/// The vnic's address, or one made from its socket's path: the same each time, and another one for each vnic. Without
+/// An address for the guest at the socket with this path: the same each time, and another one for each socket. Without
 /// it all of QEMU's guests would have the same.
-pub fn of(vnic: &VnicReport) -> Mac {
-    vnic.mac.unwrap_or_else(|| made_from(PREFIX, vnic.socket.as_os_str().as_encoded_bytes()))
+pub fn of_socket(path: &Path) -> Mac {
+    made_from(PREFIX, path.as_os_str().as_encoded_bytes())
 }
 
 /// FNV-1a: mixes well enough for a handful of names, and does not change with the compiler.

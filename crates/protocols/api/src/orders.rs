@@ -6,12 +6,11 @@ use serde_json::Value;
 use crate::capture::CaptureSpec;
 use crate::facts::Inspection;
 use crate::fdb::{Flush, StaticEntry};
-use crate::port::Leads;
+use crate::port::{Leads, PortCommon};
 use crate::profile::ProfileSpec;
 use crate::report::{FdbReport, StatsReport, SwitchInside};
 use crate::sched::{PolicyModes, SchedTrace, SeenGuest};
 use crate::switches::SwitchSpec;
-use crate::vnic::VnicSpec;
 use lasthop_runtime::fault::Fault;
 use lasthop_runtime::sandbox::{ForbiddenCall, Layer};
 
@@ -148,8 +147,9 @@ impl Order {
 /// A port as the switch process gets it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SwitchPort {
-    /// Its settings; those of a device port, too, which is a vnic for the switch.
-    pub vnic: VnicSpec,
+    /// Its settings. Programs of before had no others than vnics.
+    #[serde(rename = "vnic")]
+    pub common: PortCommon,
     /// Which ports it may reach.
     pub leads: Leads,
     /// It was made since the switch wanted it ([`Report::Wanted`]), and goes when it does not any more.

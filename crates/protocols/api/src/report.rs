@@ -1,25 +1,24 @@
 //! Reports of the control interface, as JSON has them (docs/user/control-api.md).
 
-mod device_port;
+mod port_status;
 
-pub use device_port::{DeviceCounters, DevicePortList, DevicePortReport, DriverFacts};
+pub use port_status::{
+    Attachment, DeviceCounters, DeviceStatus, DriverFacts, GuestStatus, PortFilter, PortStatus,
+    PortStatusList,
+};
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
-use lasthop_module_api::{Mac, PortVlans, Vid, VlanSet};
+use lasthop_module_api::{PortVlans, Vid};
 use serde::{Deserialize, Serialize};
 
 use crate::acl::AclRule;
 use crate::fdb::StaticEntry;
-use crate::port::PortSpec;
+use crate::port::change::Change;
+use crate::port::{PortCommon, PortSpec, VnicForm};
 use crate::sched::PolicyCounts;
 use crate::settings::Settings;
 use crate::switches::{ControllerKind, SwitchName, SwitchSpec};
-use crate::vnic::change::Change;
-use crate::vnic::{
-    FeatureSet, LinkState, MemoryMax, SocketMode, VnicMode, VnicSpec, mac_text, vid_number, vlan_list,
-};
 use lasthop_runtime::ipc::FRAME_BYTES_MAX;
 use lasthop_runtime::sandbox::{self, Layer};
 
@@ -102,7 +101,7 @@ pub struct PortReport {
     pub signals: u64,
     /// Whether each packet taken in was forwarded, dropped for a reason, flooded to none, or waits.
     pub conserved: bool,
-    /// Negotiated virtio features and the rings; shown with the vnic, not with the counters.
+    /// Negotiated virtio features and the rings; shown with the port, not with the counters.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub features: Vec<String>,
     /// The rings that run.
@@ -273,8 +272,8 @@ impl VlanReport {
 }
 
 impl VnicVlans {
-    pub fn of(spec: &VnicSpec) -> Self {
-        let (name, vlans) = (spec.name.to_string(), spec.port_vlans());
+    pub fn of(port: &PortCommon) -> Self {
+        let (name, vlans) = (port.name.to_string(), port.policy.vlans.clone());
         let passes_all = vlans == PortVlans::Any;
         let vlans = match vlans {
             PortVlans::Any => vec![VlanReport::tagged(1, 4094)],
@@ -308,131 +307,15 @@ fn trunk(ranges: Vec<(u16, u16)>, native: Option<Vid>) -> Vec<VlanReport> {
     all
 }
 
-/// A vnic as it is set up and how it is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct VnicReport {
-    /// Its name.
-    pub name: String,
-    /// The switch that it belongs to.
-    pub switch: SwitchName,
-    /// How far its guest has come, in a word or a sentence.
-    pub state: String,
-    /// The side that makes the socket.
-    pub mode: VnicMode,
-    /// The path in use.
-    pub socket: PathBuf,
-    /// Its static address; null if any is learned.
-    #[serde(default, with = "mac_text")]
-    pub mac: Option<Mac>,
-    /// Queue pairs that a guest may use: 1 to 32.
-    pub queues: u16,
-    /// The MTU that the guest is told, in bytes: 68 to 65535.
-    pub mtu: Option<u16>,
-    /// How much memory its guest may have; null is the default.
-    #[serde(default)]
-    pub memory_max: Option<MemoryMax>,
-    /// Virtio features that are not offered.
-    pub features_off: FeatureSet,
-    /// Frames per second from its guest that may be flooded; 0 is no limit.
-    #[serde(default)]
-    pub storm_broadcast: u32,
-    /// As `storm_broadcast`, of multicast frames.
-    #[serde(default)]
-    pub storm_multicast: u32,
-    /// As `storm_broadcast`, of frames to unknown addresses.
-    #[serde(default)]
-    pub storm_unknown: u32,
-    /// The VLAN that it is in, without tags.
-    #[serde(default, with = "vid_number")]
-    pub vlan: Option<Vid>,
-    /// VLANs that it carries, with tags.
-    #[serde(default, with = "vlan_list")]
-    pub trunk: Option<VlanSet>,
-    /// The VLAN of untagged frames, beside those with tags.
-    #[serde(default, with = "vid_number")]
-    pub native: Option<Vid>,
-    /// Whether it exchanges no frames with other isolated vnics.
-    #[serde(default)]
-    pub isolated: bool,
-    /// Whether packets pass, as set by the user.
-    #[serde(default)]
-    pub link: LinkState,
-    /// Its link is down since no uplink that its switch depends on has one.
-    #[serde(default)]
-    pub uplinks_down: bool,
-    /// Mode of the socket's file.
-    #[serde(default)]
-    pub socket_mode: Option<SocketMode>,
-    /// Owner of the socket's file, by name or number.
-    #[serde(default)]
-    pub socket_owner: Option<String>,
-    /// Group of the socket's file, by name or number.
-    #[serde(default)]
-    pub socket_group: Option<String>,
-    /// Negotiated virtio features.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub features: Vec<String>,
-    /// The rings that run.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub rings: Vec<RingReport>,
-    /// The last refusal to the front end of the present or last guest.
-    #[serde(default)]
-    pub last_refusal: Option<String>,
-    /// Settings that will disappoint, one sentence each.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub warnings: Vec<String>,
-}
-
-impl VnicReport {
-    /// The vnic in `state`, with nothing negotiated. `socket` is the path in use.
-    pub fn new(spec: &VnicSpec, socket: PathBuf, state: &str) -> Self {
-        Self {
-            name: spec.name.to_string(),
-            switch: spec.switch.clone(),
-            state: state.to_owned(),
-            mode: spec.mode,
-            socket,
-            mac: spec.mac,
-            queues: spec.queues,
-            mtu: spec.mtu,
-            memory_max: spec.memory_max,
-            features_off: spec.features_off.clone(),
-            storm_broadcast: spec.storm_broadcast,
-            storm_multicast: spec.storm_multicast,
-            storm_unknown: spec.storm_unknown,
-            vlan: spec.vlan,
-            trunk: spec.trunk.clone(),
-            native: spec.native,
-            isolated: spec.isolated,
-            link: spec.link,
-            uplinks_down: false,
-            socket_mode: spec.socket_mode,
-            socket_owner: spec.socket_owner.clone(),
-            socket_group: spec.socket_group.clone(),
-            features: Vec::new(),
-            rings: Vec::new(),
-            last_refusal: None,
-            warnings: Vec::new(),
-        }
-    }
-}
-
-/// The changes of `vnic.set`.
+/// The changes of `port.set`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SetReport {
-    /// The name of the vnic.
+    /// The name of the port.
     pub name: String,
     /// One per key, with the time at which it takes effect.
     pub changes: Vec<Change>,
     /// Whether the attached guest learnt of its new link state; null if that did not change, or there is no guest.
     pub guest_told: Option<bool>,
-}
-
-/// All vnics, by name.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct VnicList {
-    /// One per vnic.
-    pub vnics: Vec<VnicReport>,
 }
 
 /// The switch process's state of a switch.
@@ -518,11 +401,12 @@ pub struct ConfigReport {
     /// Those beside the default one, by name.
     #[serde(default)]
     pub switches: Vec<SwitchSpec>,
-    /// Those of guests.
-    pub vnics: Vec<VnicSpec>,
-    /// Those over devices and taps.
+    /// Ports of every backend, by name.
     #[serde(default)]
     pub ports: Vec<PortSpec>,
+    /// Those with the backend vhost-user once more, for programs of before there were others.
+    #[serde(default)]
+    pub vnics: Vec<VnicForm>,
     /// Static entries of the forwarding tables.
     #[serde(default)]
     pub fdb: Vec<StaticEntry>,
@@ -545,6 +429,14 @@ pub struct AclLine {
     pub rule: AclRule,
     /// Ports that there are, by name.
     pub ports: Vec<String>,
+}
+
+impl ConfigReport {
+    /// All ports: a supervisor of before tells of vhost-user ports among `vnics` only.
+    pub fn all_ports(&self) -> impl Iterator<Item = &PortSpec> {
+        let is_new = |vnic: &&PortSpec| self.ports.iter().all(|port| port.name() != vnic.name());
+        self.ports.iter().chain(self.vnics.iter().map(|VnicForm(vnic)| vnic).filter(is_new))
+    }
 }
 
 /// Which program is running.

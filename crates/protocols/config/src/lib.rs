@@ -18,8 +18,9 @@
 //! name = "storage"
 //! module = "dummy"
 //!
-//! [[vnic]]
+//! [[port]]
 //! name = "vm1"
+//! backend = "vhost-user"
 //! mac = "02:00:00:00:00:01"
 //! vlan = 5
 //!
@@ -59,17 +60,16 @@ use lasthop_api::device_patterns::DevicePatterns;
 use lasthop_api::fdb::StaticEntry;
 use lasthop_api::hysteresis::Hysteresis;
 use lasthop_api::modules::{FdbEntries, ModuleName};
-use lasthop_api::port::PortSpec;
+use lasthop_api::port::{KeyFault, PortKeys, PortSpec};
 use lasthop_api::sched::ViewMode;
 use lasthop_api::settings::Settings;
 use lasthop_api::switches::{ControllerKind, FailMode, SwitchName, SwitchSpec};
 use lasthop_api::upcalls::UpcallBounds;
-use lasthop_api::vnic::VnicSpec;
 use lasthop_api::workers::Workers;
 use lasthop_runtime::fault::Fault;
 use lasthop_runtime::sandbox;
 
-/// Largest file, in bytes: room for 1024 vnics with everything said.
+/// Largest file, in bytes: room for 1024 ports with everything said.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// The contents of the file.
@@ -79,9 +79,7 @@ pub struct Config {
     pub settings: Settings,
     /// Those that were named, beside the default one.
     pub switches: Vec<SwitchSpec>,
-    /// Its vnics, without ports over devices.
-    pub vnics: Vec<VnicSpec>,
-    /// Device ports.
+    /// Ports of every backend.
     pub ports: Vec<PortSpec>,
     /// Static entries of the forwarding table.
     pub fdb: Vec<StaticEntry>,
@@ -101,24 +99,20 @@ impl Config {
     /// The same, with the fail mode of switches that have ports with rules: they do not forward while their controller is away, unless the
     /// file says so, and then the rules are refused.
     fn secured(mut self) -> Self {
-        let (switches, vnics) = (self.all_switches(), self.all_vnics());
+        let switches = self.all_switches();
         let keeps_rules = |name: &SwitchName| {
             switches.iter().any(|switch| switch.name == *name && switch.has_embedded_controller())
         };
-        let has_rules = |vnic: &&VnicSpec| self.acl.iter().any(|rule| rule.port.have(vnic.name.as_str()));
-        for vnic in vnics.iter().filter(has_rules).filter(|vnic| keeps_rules(&vnic.switch)) {
-            let fail_mode = match self.switches.iter_mut().find(|switch| switch.name == vnic.switch) {
+        let has_rules = |port: &&PortSpec| self.acl.iter().any(|rule| rule.port.have(port.name().as_str()));
+        let ruled = self.ports.iter().filter(has_rules).map(|port| &port.common.switch);
+        for name in ruled.filter(|name| keeps_rules(name)) {
+            let fail_mode = match self.switches.iter_mut().find(|switch| switch.name == *name) {
                 Some(switch) => &mut switch.fail_mode,
                 None => &mut self.settings.fail_mode,
             };
             fail_mode.get_or_insert(FailMode::Secure);
         }
         self
-    }
-
-    /// All that is a vnic to the switch: device ports, too.
-    pub fn all_vnics(&self) -> Vec<VnicSpec> {
-        self.vnics.iter().cloned().chain(self.ports.iter().map(PortSpec::vnic)).collect()
     }
 }
 
@@ -146,10 +140,11 @@ struct File {
     scheduler_view: Option<ViewMode>,
     #[serde(default)]
     switch: Vec<Spanned<SwitchSpec>>,
+    /// The old name of a vhost-user port.
     #[serde(default)]
-    vnic: Vec<Spanned<VnicSpec>>,
+    vnic: Vec<Spanned<PortKeys>>,
     #[serde(default)]
-    port: Vec<Spanned<PortSpec>>,
+    port: Vec<Spanned<PortKeys>>,
     #[serde(default)]
     fdb: Vec<StaticEntry>,
     #[serde(default)]
@@ -184,7 +179,7 @@ pub fn read_all(path: &Path) -> Result<Result<Config, Vec<Mistake>>, Fault> {
     };
     let base = std::path::absolute(path).map_err(|error| failed(&error))?;
     let base = base.parent().unwrap_or(Path::new("/"));
-    config.vnics = config.vnics.into_iter().map(|vnic| vnic.based_at(base)).collect();
+    config.ports = config.ports.into_iter().map(|port| port.based_at(base)).collect();
     Ok(Ok(config))
 }
 
@@ -192,13 +187,9 @@ pub fn read_all(path: &Path) -> Result<Result<Config, Vec<Mistake>>, Fault> {
 fn parse(text: &str) -> Result<Config, Mistake> {
     let file: File = toml::from_str(text).map_err(|error| mistake(text, &error))?;
     let switches = distinct_switches(text, file.switch)?;
-    let mut vnics: Vec<VnicSpec> = Vec::with_capacity(file.vnic.len());
-    for vnic in file.vnic {
-        let line = line_of(text, vnic.span().start);
-        sense::check(vnic.get_ref(), &vnics).map_err(|fault| Mistake::new(line..=line, fault.message))?;
-        vnics.push(vnic.into_inner());
-    }
-    let ports = distinct_ports(text, file.port, &vnics)?;
+    let vnics = file.vnic.into_iter().map(|keys| (keys, PortKeys::vnic as Reading));
+    let ports =
+        distinct_ports(text, vnics.chain(file.port.into_iter().map(|keys| (keys, PortKeys::spec as _))))?;
     let settings = Settings {
         module: file.module,
         cpus: file.cpus,
@@ -214,7 +205,7 @@ fn parse(text: &str) -> Result<Config, Mistake> {
         scheduler_view: file.scheduler_view,
     };
     let acl = checked_rules(text, file.acl)?;
-    Ok(Config { settings, switches, vnics, ports, fdb: file.fdb, acl }.secured())
+    Ok(Config { settings, switches, ports, fdb: file.fdb, acl }.secured())
 }
 
 /// The rules, or the first one that is wrong.
@@ -228,21 +219,36 @@ fn checked_rules(text: &str, given: Vec<Spanned<AclRule>>) -> Result<Vec<AclRule
     Ok(rules)
 }
 
-/// The device ports, or the first one that cannot be beside the others and the vnics.
+/// How the keys of a table become a port.
+type Reading = fn(PortKeys) -> Result<PortSpec, KeyFault>;
+
+/// The ports, or the first one that is wrong, or cannot be beside the others.
 fn distinct_ports(
     text: &str,
-    ports: Vec<Spanned<PortSpec>>,
-    vnics: &[VnicSpec],
+    tables: impl Iterator<Item = (Spanned<PortKeys>, Reading)>,
 ) -> Result<Vec<PortSpec>, Mistake> {
-    let (mut distinct, mut vnics) = (Vec::with_capacity(ports.len()), vnics.to_vec());
-    for port in ports {
-        let line = line_of(text, port.span().start);
-        sense::check_port(port.get_ref(), &distinct, &vnics)
-            .map_err(|fault| Mistake::new(line..=line, fault.message))?;
-        vnics.push(port.get_ref().vnic());
-        distinct.push(port.into_inner());
+    let mut distinct: Vec<PortSpec> = Vec::new();
+    for (keys, read) in tables {
+        let line = line_of(text, keys.span().start);
+        let port = read(keys.into_inner()).map_err(|KeyFault { key, fault }| {
+            let line = line_of_key(text, line, key);
+            Mistake::new(line..=line, fault.message)
+        })?;
+        sense::check_port(&port, &distinct).map_err(|fault| Mistake::new(line..=line, fault.message))?;
+        distinct.push(port);
     }
     Ok(distinct)
+}
+
+/// The line of a key in the table that begins at line `heading`; that line if the key is not found.
+fn line_of_key(text: &str, heading: usize, key: &str) -> usize {
+    let lines = text.lines().enumerate().skip(heading);
+    let mut table = lines.take_while(|(_, line)| !line.trim_start().starts_with("[["));
+    let has_key = |line: &str| {
+        let name = line.split('=').next().unwrap_or_default().trim().trim_matches(['"', '\'']);
+        name.replace('_', "-") == key
+    };
+    table.find(|(_, line)| has_key(line)).map_or(heading, |(at, _)| at + 1)
 }
 
 /// The switches, or the second one with a name.
@@ -270,6 +276,7 @@ fn line_of(text: &str, offset: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lasthop_api::port::vnic;
 
     #[test]
     fn a_full_file_is_understood() {
@@ -285,13 +292,16 @@ mod tests {
         assert_eq!((settings.workers, settings.hysteresis_us), (Some(Workers(2)), Some(Hysteresis(20))));
         assert_eq!(settings.sandbox, Some(sandbox::SandboxMode::Strict));
         assert_eq!(settings.control_group.as_deref(), Some("kvm"));
-        let specs: Vec<VnicSpec> = [
+        let specs: Vec<PortSpec> = [
             "a",
             "b,switch=red,socket=s,mode=connect,mac=02:00:00:00:00:01,queues=2,mtu=1400,features-off=TSO,storm-broadcast=1000",
         ]
-        .map(|text| text.parse().expect("a vnic"))
+        .map(|text| vnic(text).expect("a vnic"))
         .into();
-        assert_eq!(config.vnics, specs);
+        assert_eq!(config.ports, specs);
+        // The words of today for the same ports.
+        let today = text.replace("[[vnic]]", "[[port]]\nbackend = \"vhost-user\"");
+        assert_eq!(parse(&today).expect("a good file"), config);
         let switches =
             ["red", "blue,module=bridge,fdb-entries=128"].map(|text| text.parse().expect("a switch"));
         assert_eq!(config.switches, switches);
@@ -302,9 +312,9 @@ mod tests {
         let text = "[[vnic]]\nname = \"a\"\nvlan = 5\nisolated = true\n[[vnic]]\nname = \"b\"\ntrunk = [10, \"20-29\"]\nnative = 99\n\
                     [[fdb]]\nmac = \"02:00:00:00:00:07\"\nvlan = 5\nvnic = \"a\"\n";
         let config = parse(text).expect("a good file");
-        let specs = ["a,vlan=5,isolated=true", "b,trunk=10+20-29,native=99"]
-            .map(|text| text.parse().expect("a vnic"));
-        assert_eq!(config.vnics, specs);
+        let specs =
+            ["a,vlan=5,isolated=true", "b,trunk=10+20-29,native=99"].map(|text| vnic(text).expect("a vnic"));
+        assert_eq!(config.ports, specs);
         assert_eq!(config.fdb.len(), 1);
         assert_eq!(config.fdb[0].vnic.as_str(), "a");
     }
@@ -322,7 +332,6 @@ mod tests {
         ]
         .map(|text| text.parse().expect("a port"));
         assert_eq!(config.ports, specs);
-        assert_eq!(config.all_vnics().len(), 2);
     }
 
     #[test]
@@ -371,14 +380,14 @@ mod tests {
             ("[[vnic]]\nname = \"a\"\ntrunk = 10", 3, "as in [10,"),
             ("[[vnic]]\nname = \"a\"\n\ntrunk = [10, \"29-20\"]", 4, "write it as 20-29"),
             ("[[vnic]]\nname = \"a\"\nnative = 70000", 3, "1 to 4094"),
-            ("\n[[vnic]]\nname = \"a\"\nvlan = 5\ntrunk = [6]", 2, "both vlan and trunk"),
+            ("\n[[vnic]]\nname = \"a\"\nvlan = 5\ntrunk = [6]", 5, "both vlan and trunk"),
             ("[[vnic]]\nname = \"a\"\nisolated = 1", 3, "isolated"),
             ("[[port]]\ndevice = \"eth1\"", 1, "name"),
             ("[[port]]\nname = \"eth1\"\nhosts = \"off\"", 3, "did you mean \"host\""),
             ("[[port]]\nname = \"eth1\"\nhost = \"of\"", 3, "did you mean \"off\""),
             ("[[port]]\nname = \"eth1\"\nbackend = \"af-packet\"", 3, "did you mean \"af_packet\""),
             ("[[port]]\nname = \"eth1\"\nqueues = 33", 3, "1 to 32"),
-            ("[[port]]\nname = \"eth1\"\naddress = [\"192.0.2.1/24\"]", 1, "address is for taps"),
+            ("[[port]]\nname = \"eth1\"\naddress = [\"192.0.2.1/24\"]", 3, "address is for taps"),
             ("[[port]]\nname = \"b\"\ntap = \"b\"\naddress = [\"192.0.2.1\"]", 4, "write it as"),
             ("[[vnic]]\nname = \"a\"\n[[port]]\nname = \"a\"", 3, "\"a\" already"),
             (
@@ -391,6 +400,40 @@ mod tests {
             ("[[fdb]]\nmac = \"02:00:00:00:00:01\"", 1, "vnic"),
             ("[[vnic]]\nname = \"a\"\n[[vnic]]\nname = \"a\"", 3, "\"a\" already"),
             ("module = ", 1, ""),
+        ] {
+            let mistake = parse(text).expect_err(text);
+            assert_eq!(mistake.line, line, "{text}: {mistake}");
+            assert!(mistake.message.contains(words), "{text}: {mistake}");
+        }
+    }
+
+    #[test]
+    fn keys_of_another_backend_are_named_in_their_line() {
+        for (text, line, words) in [
+            ("[[vnic]]\nname = \"a\"\nhost = \"off\"", 3, "host is for devices"),
+            ("[[vnic]]\nbackend = \"tap\"\nname = \"a\"", 2, "make it a port"),
+            ("[[port]]\nname = \"a\"\n\nsocket = \"a\"", 4, "socket is for vhost-user ports"),
+            (
+                "[[port]]\nname = \"a\"\n\"link_tracking\" = true\ntap = \"b\"",
+                3,
+                "link-tracking is for devices",
+            ),
+            (
+                "[[port]]\nname = \"a\"\nbackend = \"vhost-user\"\nqueues = 1\nuplink = true\n[[port]]\nuplink = true",
+                6,
+                "missing field `name`",
+            ),
+            (
+                "[[port]]\nname = \"a\"\nbackend = \"vhost-user\"\n\nuplink = true",
+                5,
+                "uplink is for devices and taps",
+            ),
+            (
+                "[[port]]\nname = \"a\"\nbackend = \"vhost-user\"\nmemory-max = 1",
+                4,
+                "memory-max must be a size",
+            ),
+            ("[[port]]\nname = \"a\"\nbackend = \"vhost-user\"\nque = 1", 4, "unknown key \"que\""),
         ] {
             let mistake = parse(text).expect_err(text);
             assert_eq!(mistake.line, line, "{text}: {mistake}");

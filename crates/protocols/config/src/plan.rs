@@ -8,36 +8,26 @@ use serde_json::Value;
 use lasthop_api::acl::AclRule;
 use lasthop_api::fdb::StaticEntry;
 use lasthop_api::modules::ModuleName;
-use lasthop_api::port::PortSpec;
+use lasthop_api::port::change::{Change, When, changes};
+use lasthop_api::port::{Name, PortSpec};
 use lasthop_api::report::ConfigReport;
 use lasthop_api::settings::Settings;
 use lasthop_api::switches::{SwitchChange, SwitchName, SwitchSpec};
-use lasthop_api::vnic::change::{Change, When, changes};
-use lasthop_api::vnic::{Name, VnicSpec};
 
 /// One thing to do.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "op", rename_all = "lowercase")]
 #[expect(missing_docs, reason = "the fields of a step are what its comment names")]
 pub enum Step {
-    /// A vnic goes, and its guest with it.
+    /// A port goes, and its guest with it.
     Remove { name: Name },
-    /// A vnic changes while its guest is attached.
+    /// A port changes while its guest is attached.
     Change { name: Name, changes: Vec<Change> },
-    /// A vnic goes and comes again, since some of its keys cannot change; its guest attaches again.
-    Anew { vnic: VnicSpec, changes: Vec<Change> },
-    /// A vnic comes.
-    Add { vnic: VnicSpec },
-    /// A device port goes.
-    #[serde(rename = "remove_port")]
-    RemovePort { name: Name },
-    /// A device port goes and comes again as another one.
-    #[serde(rename = "anew_port")]
-    AnewPort { port: PortSpec, changes: Vec<Change> },
-    /// A device port comes.
-    #[serde(rename = "add_port")]
-    AddPort { port: PortSpec },
-    /// A switch goes; its vnics went before.
+    /// A port goes and comes again, since some of its keys cannot change; its guest attaches again.
+    Anew { port: PortSpec, changes: Vec<Change> },
+    /// A port comes.
+    Add { port: PortSpec },
+    /// A switch goes; its ports went before.
     #[serde(rename = "remove_switch")]
     RemoveSwitch { name: SwitchName },
     /// A switch comes.
@@ -67,22 +57,21 @@ pub struct Plan {
 impl Plan {
     /// From the running configuration to the wanted one. Settings of the switch that the file leaves out are not compared.
     pub fn new(running: &ConfigReport, wanted: &ConfigReport) -> Self {
-        let by_name = |report: &ConfigReport| -> BTreeMap<Name, VnicSpec> {
-            report.vnics.iter().map(|vnic| (vnic.name.clone(), vnic.clone())).collect()
+        let by_name = |report: &ConfigReport| -> BTreeMap<Name, PortSpec> {
+            report.all_ports().map(|port| (port.name().clone(), port.clone())).collect()
         };
         let (old, new) = (by_name(running), by_name(wanted));
         let removed = old.keys().filter(|name| !new.contains_key(*name));
         let removed = removed.map(|name| Step::Remove { name: name.clone() });
-        let changed = new.values().filter_map(|vnic| change(old.get(&vnic.name)?, vnic));
-        let added = new.values().filter(|vnic| !old.contains_key(&vnic.name));
-        let added = added.map(|vnic| Step::Add { vnic: vnic.clone() });
-        let vnics: Vec<Step> = removed.chain(changed).chain(added).chain(ports(running, wanted)).collect();
-        // A removed vnic takes its entries along.
-        let is_gone = |vnic: &Name| {
-            vnics.iter().any(|step| match step {
-                Step::Remove { name } | Step::RemovePort { name } => name == vnic,
-                Step::Anew { vnic: spec, .. } => spec.name == *vnic,
-                Step::AnewPort { port, .. } => port.name == *vnic,
+        let changed = new.values().filter_map(|port| change(old.get(port.name())?, port));
+        let added = new.values().filter(|port| !old.contains_key(port.name()));
+        let added = added.map(|port| Step::Add { port: port.clone() });
+        let ports: Vec<Step> = removed.chain(changed).chain(added).collect();
+        // A removed port takes its entries along.
+        let is_gone = |gone: &Name| {
+            ports.iter().any(|step| match step {
+                Step::Remove { name } => name == gone,
+                Step::Anew { port, .. } => port.name() == gone,
                 _ => false,
             })
         };
@@ -98,7 +87,7 @@ impl Plan {
         let settings = restarts(running, wanted).chain(default).chain(switches(running, wanted));
         let rules = (running.acl != wanted.acl)
             .then(|| Step::SetAcl { rules: wanted.acl.clone(), from: running.acl.clone() });
-        Self { steps: settings.chain(vnics).chain(entries).chain(rules).collect() }
+        Self { steps: settings.chain(ports).chain(entries).chain(rules).collect() }
     }
 
     /// Whether the switch is as it is wanted.
@@ -111,7 +100,7 @@ impl Plan {
         self.steps.iter().any(|step| matches!(step, Step::Restart { .. }))
     }
 
-    /// Vnics whose address has to be taken away first, since another one gets it before they get theirs.
+    /// Ports whose address has to be taken away first, since another one gets it before they get theirs.
     pub fn addresses_to_free(&self) -> Vec<Name> {
         let address = |changes: &[Change]| changes.iter().find(|change| change.key == "mac").cloned();
         let wanted: Vec<Value> = self
@@ -119,8 +108,8 @@ impl Plan {
             .iter()
             .filter_map(|step| match step {
                 Step::Change { changes, .. } => Some(address(changes)?.to),
-                Step::Anew { vnic, .. } => Some(Value::String(vnic.mac?.to_string())),
-                _ => None, // added vnics come last
+                Step::Anew { port, .. } => Some(Value::String(port.common.policy.mac?.to_string())),
+                _ => None, // added ports come last
             })
             .collect();
         let moves = self.steps.iter().filter_map(|step| match step {
@@ -132,28 +121,13 @@ impl Plan {
     }
 }
 
-fn change(old: &VnicSpec, new: &VnicSpec) -> Option<Step> {
+fn change(old: &PortSpec, new: &PortSpec) -> Option<Step> {
     let changes = changes(old, new);
     match changes.iter().any(|change| change.when == When::Anew) {
         _ if changes.is_empty() => None,
-        true => Some(Step::Anew { vnic: new.clone(), changes }),
-        false => Some(Step::Change { name: new.name.clone(), changes }),
+        true => Some(Step::Anew { port: new.clone(), changes }),
+        false => Some(Step::Change { name: new.name().clone(), changes }),
     }
-}
-
-/// Device ports that go, come, or are made anew: none of their keys changes while they exist.
-fn ports(running: &ConfigReport, wanted: &ConfigReport) -> Vec<Step> {
-    let find = |all: &[PortSpec], name: &Name| all.iter().find(|port| port.name == *name).cloned();
-    let removed = running.ports.iter().filter(|port| find(&wanted.ports, &port.name).is_none());
-    let removed = removed.map(|port| Step::RemovePort { name: port.name.clone() });
-    let others = wanted.ports.iter().cloned().filter_map(|port| match find(&running.ports, &port.name) {
-        None => Some(Step::AddPort { port }),
-        Some(old) => {
-            let changes = changes(&old, &port);
-            (!changes.is_empty()).then_some(Step::AnewPort { port, changes })
-        }
-    });
-    removed.chain(others).collect()
 }
 
 /// Switches that go, come, or are set up in another way.
@@ -220,11 +194,12 @@ fn restarts<'a>(running: &'a ConfigReport, wanted: &'a ConfigReport) -> impl Ite
 mod tests {
     use super::*;
     use lasthop_api::modules::FdbEntries;
+    use lasthop_api::port::vnic;
     use lasthop_api::workers::Workers;
 
     fn report(vnics: &[&str]) -> ConfigReport {
-        let vnics = vnics.iter().map(|vnic| vnic.parse().expect("a vnic")).collect();
-        ConfigReport { vnics, ..ConfigReport::default() }
+        let ports = vnics.iter().map(|name| vnic(name).expect("a vnic")).collect();
+        ConfigReport { ports, ..ConfigReport::default() }
     }
 
     fn plan(old: &[&str], new: &[&str]) -> Plan {
@@ -233,6 +208,22 @@ mod tests {
 
     fn name(text: &str) -> Name {
         text.parse().expect("a name")
+    }
+
+    #[test]
+    fn a_supervisor_of_before_is_understood() {
+        let told = serde_json::json!({"module": "flow", "vnics": [{"name": "a", "mode": "listen", "queues": 1,
+            "features_off": [], "storm_broadcast": 0, "storm_multicast": 0, "storm_unknown": 0, "link": "up"}],
+            "ports": [{"name": "eth1", "backend": "auto", "queues": 1, "host": "shared", "uplink": true}]});
+        let running: ConfigReport = serde_json::from_value(told).expect("a report");
+        let mut wanted = report(&["a"]);
+        wanted.ports.push("eth1".parse().expect("a port"));
+        assert!(Plan::new(&running, &wanted).is_empty());
+        let now = ConfigReport {
+            vnics: vec![lasthop_api::port::VnicForm(wanted.ports[0].clone())],
+            ..wanted.clone()
+        };
+        assert!(Plan::new(&now, &wanted).is_empty(), "and one of today, who tells it twice");
     }
 
     #[test]
@@ -249,8 +240,8 @@ mod tests {
             .map(|step| match step {
                 Step::Remove { name } => format!("- {name}"),
                 Step::Change { name, changes } => format!("~ {name} {}", changes[0].text()),
-                Step::Anew { vnic, changes } => format!("! {} {}", vnic.name, changes[0].text()),
-                Step::Add { vnic } => format!("+ {}", vnic.name),
+                Step::Anew { port, changes } => format!("! {} {}", port.name(), changes[0].text()),
+                Step::Add { port } => format!("+ {}", port.name()),
                 other => format!("{other:?}"),
             })
             .collect();
@@ -282,23 +273,29 @@ mod tests {
     }
 
     #[test]
-    fn device_ports_come_and_go_and_are_made_anew() {
+    fn ports_over_devices_come_go_change_and_are_made_anew() {
         let with = |ports: &[&str]| ConfigReport {
             ports: ports.iter().map(|port| port.parse().expect("a port")).collect(),
             ..ConfigReport::default()
         };
-        let plan = Plan::new(&with(&["a", "b", "c,vlan=5"]), &with(&["b", "c,vlan=6", "d"]));
+        let plan = Plan::new(
+            &with(&["a", "b", "c,vlan=5", "e", "f"]),
+            &with(&["b", "c,vlan=6", "d", "e,host=off", "f,backend=vhost-user"]),
+        );
         let words: Vec<String> = plan
             .steps
             .iter()
             .map(|step| match step {
-                Step::RemovePort { name } => format!("- {name}"),
-                Step::AnewPort { port, changes } => format!("! {} {}", port.name, changes[0].text()),
-                Step::AddPort { port } => format!("+ {}", port.name),
+                Step::Remove { name } => format!("- {name}"),
+                Step::Change { name, changes } => format!("~ {name} {}", changes[0].text()),
+                Step::Anew { port, changes } => format!("! {} {}", port.name(), changes[0].text()),
+                Step::Add { port } => format!("+ {}", port.name()),
                 other => format!("{other:?}"),
             })
             .collect();
-        assert_eq!(words, ["- a", "! c vlan: 5 -> 6", "+ d"]);
+        let expected =
+            ["- a", "~ c vlan: 5 -> 6", "! e host: shared -> off", "! f backend: auto -> vhost-user", "+ d"];
+        assert_eq!(words, expected);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::plan::{Plan, Step};
 use lasthop_api::acl::AclRule;
 use lasthop_api::fdb::StaticEntry;
-use lasthop_api::vnic::change::{Change, When, value_text};
+use lasthop_api::port::change::{Change, When, value_text};
 
 /// A line for each vnic or static entry that comes (`+`), goes (`-`) or changes (`~`), and for changes that take a restart (`!`).
 pub fn lines(plan: &Plan) -> String {
@@ -12,27 +12,21 @@ pub fn lines(plan: &Plan) -> String {
 
 fn step(step: &Step) -> String {
     match step {
-        Step::Remove { name } => format!("- vnic {name}\n"),
-        Step::Add { vnic } => format!("+ vnic {}\n", vnic.name),
+        Step::Remove { name } => format!("- port {name}\n"),
+        Step::Add { port } => format!("+ port {}\n", port.name()),
         Step::RemoveSwitch { name } => format!("- switch {name}\n"),
         Step::AddSwitch { switch } => format!("+ switch {}\n", switch.name),
         Step::SetSwitch { switch, from, to } => format!("~ switch {}: {from} -> {to}\n", switch.name),
         Step::Change { name, changes } => changes
             .iter()
-            .map(|change| format!("~ vnic {name} {}{}\n", change.text(), effect(change)))
+            .map(|change| format!("~ port {name} {}{}\n", change.text(), effect(change)))
             .collect(),
-        Step::Anew { vnic, changes } => changes
-            .iter()
-            .map(|change| {
-                format!("~ vnic {} {} (made anew: its guest attaches again)\n", vnic.name, change.text())
-            })
-            .collect(),
-        Step::RemovePort { name } => format!("- port {name}\n"),
-        Step::AddPort { port } => format!("+ port {}\n", port.name),
-        Step::AnewPort { port, changes } => changes
-            .iter()
-            .map(|change| format!("~ port {} {} (made anew)\n", port.name, change.text()))
-            .collect(),
+        Step::Anew { port, changes } => {
+            let guest = if port.is_vhost_user() { ": its guest attaches again" } else { "" };
+            let line =
+                |change: &Change| format!("~ port {} {} (made anew{guest})\n", port.name(), change.text());
+            changes.iter().map(line).collect()
+        }
         Step::Forget { entry } => format!("- fdb {}\n", entry_text(entry)),
         Step::Enter { entry } => format!("+ fdb {}\n", entry_text(entry)),
         Step::SetAcl { rules, from } => acl_lines(rules, from),
@@ -66,24 +60,11 @@ fn effect(change: &Change) -> &'static str {
 /// How many came, went and changed.
 pub fn sum(plan: &Plan) -> String {
     let count = |is: fn(&Step) -> bool| plan.steps.iter().filter(|step| is(step)).count();
-    let added = count(|step| {
-        matches!(step, Step::Add { .. } | Step::AddPort { .. } | Step::AddSwitch { .. } | Step::Enter { .. })
-    });
-    let removed = count(|step| {
-        matches!(
-            step,
-            Step::Remove { .. } | Step::RemovePort { .. } | Step::RemoveSwitch { .. } | Step::Forget { .. }
-        )
-    });
+    let added = count(|step| matches!(step, Step::Add { .. } | Step::AddSwitch { .. } | Step::Enter { .. }));
+    let removed =
+        count(|step| matches!(step, Step::Remove { .. } | Step::RemoveSwitch { .. } | Step::Forget { .. }));
     let changed = count(|step| {
-        matches!(
-            step,
-            Step::SetAcl { .. }
-                | Step::Change { .. }
-                | Step::SetSwitch { .. }
-                | Step::Anew { .. }
-                | Step::AnewPort { .. }
-        )
+        matches!(step, Step::SetAcl { .. } | Step::Change { .. } | Step::SetSwitch { .. } | Step::Anew { .. })
     });
     format!("{added} added, {removed} removed, {changed} changed")
 }

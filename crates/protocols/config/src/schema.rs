@@ -11,7 +11,6 @@ mod tests {
     use super::SCHEMA;
     use crate::parse;
     use lasthop_api::port::PortSpec;
-    use lasthop_api::vnic::VnicSpec;
 
     fn schema() -> Value {
         serde_json::from_str(SCHEMA).expect("JSON")
@@ -36,11 +35,19 @@ mod tests {
         in_vnic(key, value).replace("[[vnic]]\n", &format!("[[switch]]\n{module}"))
     }
 
-    /// A device port, or a tap for keys of taps.
+    /// A port with the backend that has the key.
     fn in_port(key: &str, value: &str) -> String {
-        let is_of_tap = matches!(key, "address" | "mac" | "mtu") || value == "\"tap\"";
-        let tap = if is_of_tap { "tap = \"a\"\n" } else { "" };
-        in_vnic(key, value).replace("[[vnic]]\n", &format!("[[port]]\n{tap}"))
+        let rules = &schema()["$defs"]["port"]["allOf"];
+        let is_false = |rule: &str| rules[0][rule]["properties"].get(key).is_some();
+        let backend = match key {
+            "backend" => "",
+            "tap" => "queues = 1\n",
+            "address" => "tap = \"a\"\n",
+            _ if is_false("then") => "backend = \"af_packet\"\n",
+            _ if is_false("else") || matches!(key, "mac" | "mtu") => "backend = \"vhost-user\"\n",
+            _ => "",
+        };
+        in_vnic(key, value).replace("[[vnic]]\n", &format!("[[port]]\n{backend}"))
     }
 
     fn in_fdb(key: &str, value: &str) -> String {
@@ -115,7 +122,8 @@ mod tests {
             check(in_switch, key, property);
         }
         for (key, property) in properties(&schema["$defs"]["vnic"]) {
-            check(in_vnic, key, property);
+            assert_eq!(property["$ref"], format!("#/$defs/port/properties/{key}"));
+            check(in_vnic, key, &schema["$defs"]["port"]["properties"][key]);
         }
         for (key, property) in properties(&schema["$defs"]["port"]) {
             check(in_port, key, property);
@@ -184,13 +192,43 @@ mod tests {
         let rule = in_acl("zzzzzz", "1");
         let known: Vec<String> = known_keys(&rule).into_iter().map(|key| key.replace('_', "-")).collect();
         assert_eq!(sorted(properties(&schema["$defs"]["acl"]).keys()), sorted(&known));
-        for (kind, keys) in [("vnic", VnicSpec::KEYS), ("port", PortSpec::KEYS)] {
-            let in_schema = properties(&schema["$defs"][kind]);
-            let keys: Vec<String> = keys.iter().chain(&["name"]).map(|key| (*key).to_owned()).collect();
-            assert_eq!(sorted(in_schema.keys()), sorted(&keys));
+        let with_name = || PortSpec::KEYS.iter().chain(&["name"]).map(|key| (*key).to_owned());
+        let keys: Vec<String> = with_name().collect();
+        assert_eq!(sorted(properties(&schema["$defs"]["port"]).keys()), sorted(&keys));
+        for kind in ["vnic", "port"] {
             let known = known_keys(&format!("[[{kind}]]\nname = \"a\"\nzzzzzz = 1")).into_iter();
             let known: Vec<String> = known.map(|key| key.replace('_', "-")).collect();
-            assert_eq!(sorted(in_schema.keys()), sorted(&known));
+            assert_eq!(sorted(&keys), sorted(&known), "{kind}");
         }
+    }
+
+    /// Keys, and values that are right by themselves, but for a backend.
+    #[test]
+    fn keys_that_do_not_fit_a_backend_are_in_neither() {
+        let schema = schema();
+        let rules = &schema["$defs"]["port"]["allOf"];
+        let falses = |rule: &Value| -> Vec<String> {
+            let keys = rule["properties"].as_object().expect("keys").iter();
+            keys.inspect(|(key, value)| assert!(value.is_boolean(), "{key}"))
+                .map(|(key, _)| key.clone())
+                .collect()
+        };
+        let value_of = |key: &str| {
+            let property = &schema["$defs"]["port"]["properties"][key];
+            let given = property["examples"].get(0).or(property.get("minimum")).or(property.get("default"));
+            given.map(ToString::to_string).expect(key)
+        };
+        let device = falses(&rules[0]["else"]).into_iter().chain(falses(&rules[1]["else"]));
+        let cases = falses(&rules[0]["then"]).into_iter().map(|key| ("backend = \"vhost-user\"\n", key));
+        for (backend, key) in cases.chain(device.map(|key| ("", key))) {
+            let file = format!("[[port]]\nname = \"a\"\n{backend}{key} = {}\n", value_of(&key));
+            let mistake = parse(&file).expect_err(&file);
+            assert!(mistake.message.contains(" is for ") || mistake.message.contains("tap"), "{mistake}");
+        }
+        let vnic: Vec<&String> = properties(&schema["$defs"]["vnic"]).keys().collect();
+        let refused = falses(&rules[0]["then"]);
+        let all = properties(&schema["$defs"]["port"]).keys();
+        let expected = all.filter(|key| *key != "backend" && !refused.contains(key)).collect::<Vec<_>>();
+        assert_eq!(vnic, expected, "a vnic has the keys of a vhost-user port");
     }
 }

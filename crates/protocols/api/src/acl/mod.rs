@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::device_patterns::is_like;
 use crate::names;
+use crate::port::{mac_text, vid_number};
 use crate::switches::{SwitchName, SwitchSpec};
-use crate::vnic::{mac_text, vid_number};
 use lasthop_runtime::fault::{Fault, Kind};
 
 /// Rules of all switches together.

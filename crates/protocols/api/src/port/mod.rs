@@ -1,21 +1,49 @@
-//! A user's settings of a device port: in the configuration file, on the command line, in a request.
+//! A user's settings of a port: in the configuration file, on the command line, in a request.
 //!
-//! A device port leads out of the switch: over a network device of the host (`device`), or over a tap that the switch makes
-//! (`tap`). For the switch it is a vnic like others, whose guest is the driver process.
+//! ```text
+//!   PortSpec ─┬─ common: PortCommon ── name, switch, queues, …, policy: PortPolicy    the switch process is told this
+//!             └─ backend: PortBackend                                                 the supervisor's own
+//!                  VhostUser: a guest's socket    Device: a network device    Tap: a tap that the switch makes
+//! ```
+//!
+//! For the switch process every port has a vhost-user front end: a guest's VMM, or the driver process for devices and taps.
 
+mod access;
 mod address;
+pub mod change;
+mod features;
+mod keys;
+pub mod limits;
+mod link_state;
+mod memory;
+mod name;
 mod parse;
+mod vcpus;
+mod vlans;
+mod vnic_form;
 mod words;
 
+pub use access::SocketMode;
 pub use address::Prefix;
-pub use parse::{host_port, uplink};
-pub use words::{BackendChoice, HostAccess, Leads};
+pub use features::{FeatureSet, describe as describe_features};
+pub use keys::{KeyFault, PortKeys};
+pub(crate) use limits::check_mac;
+pub(crate) use limits::mac as mac_text;
+pub use link_state::LinkState;
+pub use memory::MemoryMax;
+pub use name::Name;
+pub use parse::{host_port, uplink, vnic};
+pub use vcpus::Vcpus;
+pub(crate) use vlans::{trunk as vlan_list, vid as vid_number};
+pub use vnic_form::{VnicForm, in_vnic_form};
+pub use words::{BackendChoice, BackendKind, HostAccess, Leads, VnicMode};
 
-use lasthop_module_api::{Mac, Vid, VlanSet};
+use std::path::{Path, PathBuf};
+
+use lasthop_module_api::PortPolicy;
 use serde::{Deserialize, Serialize};
 
-use crate::switches::SwitchName;
-use crate::vnic::{FeatureSet, Name, VnicSpec, limits, mac_text, vid_number, vlan_list, vlans};
+use crate::switches::{self, SwitchName, SwitchSpec};
 use lasthop_runtime::fault::Fault;
 
 /// Longest name of a network device, in bytes (linux/if.h: IFNAMSIZ less its zero).
@@ -23,97 +51,132 @@ const DEVICE_BYTES_MAX: usize = 15;
 /// The loopback device of each network namespace.
 const LOOPBACK: &str = "lo";
 
-/// One device port as asked for.
+/// One port as asked for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(try_from = "PortKeys", into = "PortKeys")]
 pub struct PortSpec {
-    /// Unique among vnics and ports.
-    pub name: Name,
-    /// The network device; that of the port's name if neither this nor `tap` is given.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub device: Option<String>,
-    /// The tap that is made, or opened if it is there.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tap: Option<String>,
-    /// How frames get to and from the device.
-    #[serde(default)]
-    pub backend: BackendChoice,
-    /// Queues of the device that are served, and queue pairs towards the switch: 1 to 32.
-    #[serde(default = "limits::one_queue", deserialize_with = "limits::queues")]
-    pub queues: u16,
-    /// Whether the host sees the device's frames, too.
-    #[serde(default)]
-    pub host: HostAccess,
-    /// Whether a wire is behind the device; false for another VMM's tap.
-    #[serde(default = "yes")]
-    pub uplink: bool,
-    /// Whether frames pass between this uplink and others that say so, too.
-    #[serde(default)]
-    pub transit: bool,
-    /// Whether guests of its switch lose their link while no uplink that is tracked has one.
-    #[serde(default, alias = "link-tracking")]
-    pub link_tracking: bool,
-    /// Whether frames go to the device past its queueing discipline.
-    #[serde(default, alias = "qdisc-bypass")]
-    pub qdisc_bypass: bool,
-    /// Addresses of the host on the tap.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub address: Vec<Prefix>,
-    /// The switch that it belongs to; it exchanges packets with ports of that switch only.
-    #[serde(default)]
-    pub switch: SwitchName,
-    /// The tap's Ethernet address, and the only one that the host may send from.
-    #[serde(default, with = "mac_text", skip_serializing_if = "Option::is_none")]
-    pub mac: Option<Mac>,
-    /// The MTU of the tap in bytes, 68 to 65,535; a device keeps its own.
-    #[serde(default, deserialize_with = "limits::mtu", skip_serializing_if = "Option::is_none")]
-    pub mtu: Option<u16>,
-    /// Virtio features that the port's session with the switch goes without.
-    #[serde(default, alias = "features-off")]
-    pub features_off: FeatureSet,
-    /// Broadcast packets per second from the device that may be flooded, 0 to 10,000,000; 0 is no limit.
-    #[serde(default, alias = "storm-broadcast", deserialize_with = "limits::storm_broadcast")]
-    pub storm_broadcast: u32,
-    /// As `storm_broadcast`, of packets to other group addresses.
-    #[serde(default, alias = "storm-multicast", deserialize_with = "limits::storm_multicast")]
-    pub storm_multicast: u32,
-    /// As `storm_broadcast`, of packets to addresses that no port is known for.
-    #[serde(default, alias = "storm-unknown", deserialize_with = "limits::storm_unknown")]
-    pub storm_unknown: u32,
-    /// The VLAN that it is in, 1 to 4094, without tags (access port); not beside `trunk` and `native`.
-    #[serde(default, with = "vid_number", skip_serializing_if = "Option::is_none")]
-    pub vlan: Option<Vid>,
-    /// VLANs that it carries, with tags; all if none is named beside `native`.
-    #[serde(default, with = "vlan_list", skip_serializing_if = "Option::is_none")]
-    pub trunk: Option<VlanSet>,
-    /// The VLAN of untagged packets, 1 to 4094, beside those with tags.
-    #[serde(default, with = "vid_number", skip_serializing_if = "Option::is_none")]
-    pub native: Option<Vid>,
-    /// Isolated ports exchange no packets with each other.
-    #[serde(default, deserialize_with = "vlans::flag", skip_serializing_if = "vlans::is_false")]
-    pub isolated: bool,
+    /// Settings that ports of every backend may have.
+    pub common: PortCommon,
+    /// The other end of the port.
+    pub backend: PortBackend,
 }
 
-fn yes() -> bool {
-    true
+/// Settings of a port of any backend.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "PortKeys", into = "PortKeys")]
+pub struct PortCommon {
+    /// Unique among ports.
+    pub name: Name,
+    /// Where it belongs; it exchanges packets with ports of that switch only.
+    pub switch: SwitchName,
+    /// Queue pairs towards the switch, which a guest may use; queues of the device that are served: 1 to 32.
+    pub queues: u16,
+    /// The MTU that a guest is told, or that a tap gets, in bytes: 68 to 65,535 (virtio 1.2, 5.1.4.1). A device keeps its own.
+    pub mtu: Option<u16>,
+    /// How much memory a guest may have: 1 MiB to 64 TiB.
+    pub memory_max: Option<MemoryMax>,
+    /// Virtio features that are not offered.
+    pub features_off: FeatureSet,
+    /// Whether packets pass.
+    pub link: LinkState,
+    /// The rules for its packets, as a module keeps them.
+    pub policy: PortPolicy,
+}
+
+/// The other end of a port, with the settings that only such ports have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PortBackend {
+    /// A guest's front end.
+    VhostUser(VhostUserBackend),
+    /// A network device of the host.
+    Device(DeviceBackend),
+    /// A tap of the switch.
+    Tap(TapBackend),
+}
+
+/// A socket at which a guest attaches.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VhostUserBackend {
+    /// RUNDIR/NAME.sock if not given.
+    pub socket: Option<PathBuf>,
+    /// The side that makes the socket.
+    pub mode: VnicMode,
+    /// Mode of the socket's file.
+    pub socket_mode: Option<SocketMode>,
+    /// Owner of the socket's file, by name or number; the user who runs the switch if not given.
+    pub socket_owner: Option<String>,
+    /// Group of the socket's file, by name or number.
+    pub socket_group: Option<String>,
+    /// Threads of the front end that the view of the scheduler takes for the guest's vCPUs; those with the names of vCPUs if not given.
+    pub vcpus: Option<Vcpus>,
+}
+
+/// A network device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceBackend {
+    /// Its name; that of the port if not given.
+    pub device: Option<String>,
+    /// How packets get to and from it: `Auto`, `AfPacket` or `AfXdp`.
+    pub io: BackendChoice,
+    /// Whether the host sees the device's packets, too.
+    pub host: HostAccess,
+    /// Whether a wire is behind the device; false for another VMM's tap.
+    pub uplink: bool,
+    /// Whether packets pass between this uplink and others that say so, too.
+    pub transit: bool,
+    /// Whether guests of its switch lose their link while no uplink that is tracked has one.
+    pub link_tracking: bool,
+    /// Whether packets go to the device past its queueing discipline.
+    pub qdisc_bypass: bool,
+}
+
+impl Default for DeviceBackend {
+    fn default() -> Self {
+        Self {
+            device: None,
+            io: BackendChoice::default(),
+            host: HostAccess::default(),
+            uplink: true,
+            transit: false,
+            link_tracking: false,
+            qdisc_bypass: false,
+        }
+    }
+}
+
+/// A tap, made or opened if it is there. Its Ethernet address is that of the port's policy: the only one that the host may send from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TapBackend {
+    /// Its name.
+    pub tap: String,
+    /// Addresses of the host on it.
+    pub address: Vec<Prefix>,
+}
+
+impl PortBackend {
+    /// The one of three.
+    pub fn kind(&self) -> BackendKind {
+        match self {
+            Self::VhostUser(_) => BackendKind::VhostUser,
+            Self::Device(_) => BackendKind::Device,
+            Self::Tap(_) => BackendKind::Tap,
+        }
+    }
 }
 
 impl PortSpec {
-    /// The keys, as on the command line.
+    /// The keys of all backends, as on the command line.
     pub const KEYS: &[&str] = &[
+        "backend",
+        "switch",
+        "socket",
+        "mode",
         "device",
         "tap",
-        "backend",
-        "queues",
-        "host",
-        "uplink",
-        "transit",
-        "link-tracking",
-        "qdisc-bypass",
-        "address",
-        "switch",
         "mac",
+        "queues",
         "mtu",
+        "memory-max",
         "features-off",
         "storm-broadcast",
         "storm-multicast",
@@ -122,140 +185,160 @@ impl PortSpec {
         "trunk",
         "native",
         "isolated",
+        "link",
+        "socket-mode",
+        "socket-owner",
+        "socket-group",
+        "vcpus",
+        "host",
+        "uplink",
+        "transit",
+        "link-tracking",
+        "qdisc-bypass",
+        "address",
     ];
 
-    /// A port over the device of its name.
-    pub fn named(name: Name) -> Self {
-        Self {
-            name,
-            device: None,
-            tap: None,
-            backend: BackendChoice::default(),
-            queues: limits::one_queue(),
-            host: HostAccess::default(),
-            uplink: true,
-            transit: false,
-            link_tracking: false,
-            qdisc_bypass: false,
-            address: Vec::new(),
-            switch: SwitchName::default(),
-            mac: None,
-            mtu: None,
-            features_off: FeatureSet::default(),
-            storm_broadcast: 0,
-            storm_multicast: 0,
-            storm_unknown: 0,
-            vlan: None,
-            trunk: None,
-            native: None,
-            isolated: false,
+    /// A port of this name and backend with nothing else set.
+    pub fn new(name: Name, backend: PortBackend) -> Self {
+        Self { common: PortCommon::named(name), backend }
+    }
+
+    /// The port's name.
+    pub fn name(&self) -> &Name {
+        &self.common.name
+    }
+
+    /// The one of three.
+    pub fn kind(&self) -> BackendKind {
+        self.backend.kind()
+    }
+
+    /// The backend of a vhost-user port.
+    pub fn vhost_user(&self) -> Option<&VhostUserBackend> {
+        match &self.backend {
+            PortBackend::VhostUser(backend) => Some(backend),
+            PortBackend::Device(_) | PortBackend::Tap(_) => None,
         }
     }
 
-    /// The network device that it is about.
+    /// The backend of a port over a device that is no tap of the switch.
+    pub fn device(&self) -> Option<&DeviceBackend> {
+        match &self.backend {
+            PortBackend::Device(backend) => Some(backend),
+            PortBackend::VhostUser(_) | PortBackend::Tap(_) => None,
+        }
+    }
+
+    /// The backend of a tap.
+    pub fn tap(&self) -> Option<&TapBackend> {
+        match &self.backend {
+            PortBackend::Tap(backend) => Some(backend),
+            PortBackend::VhostUser(_) | PortBackend::Device(_) => None,
+        }
+    }
+
+    /// Whether a guest's front end is at the other end.
+    pub fn is_vhost_user(&self) -> bool {
+        self.vhost_user().is_some()
+    }
+
+    /// The network device that a port over one is about. A vhost-user port has none; the placeholder that it may have on the host has its
+    /// name.
     pub fn device_name(&self) -> &str {
-        self.tap.as_deref().or(self.device.as_deref()).unwrap_or(self.name.as_str())
+        match &self.backend {
+            PortBackend::Tap(backend) => &backend.tap,
+            PortBackend::Device(DeviceBackend { device: Some(device), .. }) => device,
+            PortBackend::Device(_) | PortBackend::VhostUser(_) => self.common.name.as_str(),
+        }
     }
 
     /// The tap that is the host's port in the place of the device.
     pub fn host_tap(&self) -> Option<String> {
-        (self.host == HostAccess::Port).then(|| lasthop_device::host_tap(self.device_name()))
-    }
-
-    /// Whether the switch makes its device, a tap.
-    pub fn is_tap(&self) -> bool {
-        self.tap.is_some()
+        let device = self.device().filter(|device| device.host == HostAccess::Port)?;
+        Some(lasthop_device::host_tap(device.device.as_deref().unwrap_or(self.common.name.as_str())))
     }
 
     /// The kind of peer behind it, which decides which ports it may reach.
     pub fn leads(&self) -> Leads {
-        match (self.is_tap() || !self.uplink, self.transit) {
-            (true, _) => Leads::Inside,
-            (false, false) => Leads::Out,
-            (false, true) => Leads::Through,
+        match self.device() {
+            Some(DeviceBackend { uplink: true, transit: false, .. }) => Leads::Out,
+            Some(DeviceBackend { uplink: true, transit: true, .. }) => Leads::Through,
+            _ => Leads::Inside,
         }
     }
 
-    /// The port as the switch gets it: to the switch a device port is a vnic.
-    pub fn vnic(&self) -> VnicSpec {
-        VnicSpec {
-            switch: self.switch.clone(),
-            mac: self.mac,
-            queues: self.queues,
-            features_off: self.features_off.clone(),
-            storm_broadcast: self.storm_broadcast,
-            storm_multicast: self.storm_multicast,
-            storm_unknown: self.storm_unknown,
-            vlan: self.vlan,
-            trunk: self.trunk.clone(),
-            native: self.native,
-            isolated: self.isolated,
-            ..VnicSpec::named(self.name.clone())
-        }
+    /// Its socket, if the run directory is `dir`. The path of a port over a device is that of no file.
+    pub fn socket_in(&self, dir: &Path) -> PathBuf {
+        let named = self.vhost_user().and_then(|backend| backend.socket.clone());
+        named.unwrap_or_else(|| dir.join(format!("{}.sock", self.common.name)))
     }
 
-    /// Refuses keys that make no sense together.
-    ///
-    /// # Errors
-    /// One sentence with the port's name, the key, and the remedy.
-    pub fn check(&self) -> Result<(), Fault> {
-        self.vnic().check()?;
-        check_device(self.device_name())?;
-        if self.device_name() == LOOPBACK {
-            return Err(self.wrong(
-                "is over the host's loopback, which is no Ethernet device; name a network card, or make a port for the host: \
-                 lasthop port add br0,tap=br0,address=192.0.2.1/24",
-            ));
+    /// Without a path that it has by default, if the run directory is `dir`.
+    pub fn without_default_socket(mut self, dir: &Path) -> Self {
+        let by_default = dir.join(format!("{}.sock", self.common.name));
+        if let PortBackend::VhostUser(backend) = &mut self.backend {
+            backend.socket.take_if(|path| *path == by_default);
         }
-        if self.device.is_some() && self.is_tap() {
-            return Err(self.wrong("has both device and tap; a tap is its own device: leave one out"));
-        }
-        if self.transit && !self.uplink {
-            return Err(
-                self.wrong("has transit, which is between uplinks, and uplink = false; leave one out")
-            );
-        }
-        let (of_devices, of_taps) = (self.keys_of_devices(), self.keys_of_taps());
-        match (of_devices.first(), of_taps.first()) {
-            (Some(key), _) if self.is_tap() => {
-                Err(self.wrong(&format!("is a tap, and {key} is for devices; leave it out")))
-            }
-            (_, Some(key)) if !self.is_tap() => {
-                Err(self.wrong(&format!("is for a device, and {key} is for taps; leave it out, or use tap")))
-            }
-            _ => Ok(()),
-        }
+        self
     }
 
-    /// Those that are given of the keys that only a port with a device may have.
-    fn keys_of_devices(&self) -> Vec<&'static str> {
-        let given = [
-            ("backend", !matches!(self.backend, BackendChoice::Auto | BackendChoice::Tap)),
-            ("host", self.host != HostAccess::default()),
-            ("transit", self.transit),
-            ("link-tracking", self.link_tracking),
-            ("qdisc-bypass", self.qdisc_bypass),
-        ];
-        given.into_iter().filter(|(_, is_given)| *is_given).map(|(key, _)| key).collect()
-    }
-
-    /// Likewise for one with a tap.
-    fn keys_of_taps(&self) -> Vec<&'static str> {
-        let given = [
-            ("backend=tap", self.backend == BackendChoice::Tap),
-            ("address", !self.address.is_empty()),
-            ("mac", self.mac.is_some()),
-            ("mtu", self.mtu.is_some()),
-        ];
-        given.into_iter().filter(|(_, is_given)| *is_given).map(|(key, _)| key).collect()
-    }
-
-    fn wrong(&self, why: &str) -> Fault {
-        Fault::params(format!("port \"{}\" {why}", self.name))
+    /// Makes a relative socket path one that starts at `base`.
+    pub fn based_at(mut self, base: &Path) -> Self {
+        if let PortBackend::VhostUser(backend) = &mut self.backend {
+            backend.socket = backend.socket.take().map(|path| base.join(path));
+        }
+        self
     }
 }
 
-/// Refuses the second of two ports over one device: each frame would come in twice.
+impl PortCommon {
+    /// Settings with nothing but a name.
+    pub fn named(name: Name) -> Self {
+        Self {
+            name,
+            switch: SwitchName::default(),
+            queues: 1,
+            mtu: None,
+            memory_max: None,
+            features_off: FeatureSet::default(),
+            link: LinkState::default(),
+            policy: PortPolicy::default(),
+        }
+    }
+
+    /// The keys with which other processes are told of it: those whose value is not the usual one, and some more.
+    pub fn keys_told(&self) -> Vec<String> {
+        let told = serde_json::to_value(self).ok();
+        let fields = told.as_ref().and_then(serde_json::Value::as_object).into_iter().flatten();
+        fields.map(|(field, _)| field.replace('_', "-")).filter(|key| key != "name").collect()
+    }
+}
+
+/// Refuses the second of two ports with the same name.
+pub fn check_unique<'a>(ports: impl IntoIterator<Item = &'a PortSpec>) -> Result<(), Fault> {
+    let mut seen = std::collections::BTreeSet::new();
+    match ports.into_iter().find(|port| !seen.insert(port.name())) {
+        Some(port) => {
+            Err(Fault::params(format!("there are two ports \"{}\"; give one another name", port.name())))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Refuses ports of switches that there are not.
+pub fn check_members<'a>(
+    switches: &[SwitchSpec],
+    ports: impl IntoIterator<Item = &'a PortSpec>,
+) -> Result<(), Fault> {
+    ports.into_iter().try_for_each(|port| {
+        let PortCommon { name, switch, .. } = &port.common;
+        let remedy = format!("make it with --switch {switch} or a [[switch]] in the file");
+        let found = switches::find(switches, switch.as_str(), &remedy);
+        found.map(drop).map_err(|fault| Fault { message: format!("port \"{name}\": {fault}"), ..fault })
+    })
+}
+
+/// Refuses the second of two ports over one device: each packet would come in twice.
 ///
 /// # Errors
 /// One sentence that names the other port.
@@ -263,20 +346,32 @@ pub fn check_beside<'a>(
     port: &PortSpec,
     others: impl IntoIterator<Item = &'a PortSpec>,
 ) -> Result<(), Fault> {
+    if port.is_vhost_user() {
+        return Ok(());
+    }
     let device = port.device_name();
-    match others.into_iter().find(|other| other.device_name() == device) {
+    let mut over_devices = others.into_iter().filter(|other| !other.is_vhost_user());
+    match over_devices.find(|other| other.device_name() == device) {
         Some(other) => Err(Fault::params(format!(
             "the device \"{device}\" is that of port \"{}\"; a device has one port: leave one out",
-            other.name
+            other.name()
         ))),
         None => Ok(()),
     }
 }
-
-/// Refuses names that no network device can have (linux: `dev_valid_name`).
-fn check_device(name: &str) -> Result<(), Fault> {
+/// Refuses names that no network device of a port can have (linux: `dev_valid_name`).
+///
+/// # Errors
+/// One sentence with the remedy.
+pub fn check_device(name: &str) -> Result<(), Fault> {
     let is_fit = |byte: u8| !byte.is_ascii_whitespace() && !b"/:".contains(&byte) && byte != 0;
     let is_name = (1..=DEVICE_BYTES_MAX).contains(&name.len()) && !matches!(name, "." | "..");
+    if name == LOOPBACK {
+        return Err(Fault::params(
+            "\"lo\" is the host's loopback, which is no Ethernet device; name a network card, or make a port for the host: \
+             lasthop port add br0,tap=br0,address=192.0.2.1/24",
+        ));
+    }
     if is_name && name.bytes().all(is_fit) {
         return Ok(());
     }
@@ -303,7 +398,6 @@ mod tests {
             ("a,tap=a,link-tracking=true", "link-tracking is for devices"),
             ("a,tap=a,backend=af_packet", "backend is for devices"),
             ("a,address=192.0.2.1/24", "address is for taps"),
-            ("a,backend=tap", "backend=tap is for taps"),
             ("a,mac=02:00:00:00:00:01", "mac is for taps"),
             ("a,vlan=5,trunk=6", "both vlan and trunk"),
             ("a-name-of-16-byt", "name of a network device"),
@@ -319,7 +413,7 @@ mod tests {
         let of = |text: &str| text.parse::<PortSpec>().expect(text);
         assert_eq!(of("eth1").device_name(), "eth1");
         assert_eq!(of("out,device=eth1").device_name(), "eth1");
-        assert_eq!((of("br0,tap=tap7").device_name(), of("br0,tap=tap7").is_tap()), ("tap7", true));
+        assert_eq!((of("br0,tap=tap7").device_name(), of("br0,tap=tap7").kind()), ("tap7", BackendKind::Tap));
         assert_eq!(of("eth1").leads(), Leads::Out);
         assert_eq!(of("eth1,transit=true").leads(), Leads::Through);
         assert_eq!(of("vm9,device=tap9,uplink=false").leads(), Leads::Inside);
@@ -327,11 +421,68 @@ mod tests {
     }
 
     #[test]
-    fn the_switch_is_told_of_a_vnic() {
-        let port: PortSpec =
-            "eth1,switch=red,queues=4,vlan=5,isolated=true,storm-broadcast=9".parse().expect("a port");
-        let vnic: VnicSpec =
-            "eth1,switch=red,queues=4,vlan=5,isolated=true,storm-broadcast=9".parse().expect("a vnic");
-        assert_eq!(port.vnic(), vnic);
+    fn keys_of_other_backends_are_refused_by_name() {
+        for (text, words) in [
+            (
+                "a,socket=/s",
+                "is for a device, and socket is for vhost-user ports; leave it out, or use backend=vhost-user",
+            ),
+            ("a,link=down", "link is for vhost-user ports"),
+            (
+                "a,backend=vhost-user,host=shared",
+                "is a vhost-user port, and host is for devices; leave it out",
+            ),
+            ("a,backend=vhost-user,tap=b", "tap is for taps"),
+            ("a,backend=vhost-user,address=192.0.2.1/24", "address is for taps"),
+            ("a,tap=a,vcpus=auto", "is a tap, and vcpus is for vhost-user ports"),
+            (
+                "a,mtu=1500",
+                "mtu is for taps and vhost-user ports; leave it out, or use backend=tap or backend=vhost-user",
+            ),
+            ("a,backend=vhost-user,mode=connect,socket-mode=0600", "mode=listen"),
+        ] {
+            assert!(refusal(text).contains(words), "{text}: {}", refusal(text));
+        }
+    }
+
+    #[test]
+    fn the_switch_is_told_the_same_of_ports_of_every_backend() {
+        let keys = "switch=red,queues=4,vlan=5,isolated=true,storm-broadcast=9";
+        let common = |text: String| text.parse::<PortSpec>().expect(&text).common;
+        let guest = common(format!("eth1,backend=vhost-user,{keys}"));
+        assert_eq!(common(format!("eth1,{keys}")), guest);
+        assert_eq!(common(format!("eth1,tap=a,{keys}")), guest);
+        // Programs of before told more.
+        let told = serde_json::json!({"name": "eth1", "switch": "red", "mode": "connect", "socket": "/s", "queues": 4,
+            "vlan": 5, "isolated": true, "storm_broadcast": 9, "link": "up", "features_off": []});
+        assert_eq!(serde_json::from_value::<PortCommon>(told).expect("a port"), guest);
+        let told = serde_json::to_value(&guest).expect("JSON");
+        assert!(told.get("backend").is_none(), "and know no backend: {told}");
+    }
+
+    #[test]
+    fn taps_are_read_as_programs_of_before_wrote_them() {
+        let written = r#"{"name":"a","tap":"a","backend":"auto","queues":1,"host":"shared","uplink":true,"transit":false,
+            "link_tracking":false,"qdisc_bypass":false,"switch":"default","features_off":[],"storm_broadcast":0,
+            "storm_multicast":0,"storm_unknown":0}"#;
+        assert_eq!(
+            serde_json::from_str::<PortSpec>(written).expect("a tap"),
+            "a,tap=a".parse().expect("a tap")
+        );
+    }
+
+    #[test]
+    fn a_vnic_of_no_switch_is_refused_with_a_close_name() {
+        let check = |switches: &[&str], name: &str| {
+            let switches: Vec<SwitchSpec> =
+                switches.iter().map(|name| name.parse().expect("a switch")).collect();
+            check_members(&switches, [&vnic(name).expect("a vnic")]).map_err(|fault| fault.message)
+        };
+        assert_eq!(check(&["default"], "vm1"), Ok(()));
+        assert_eq!(check(&["default", "red"], "vm1,switch=red"), Ok(()));
+        let why = check(&["default", "red"], "vm1,switch=ret").expect_err("no such switch");
+        assert_eq!(why, "port \"vm1\": there is no switch \"ret\"; did you mean \"red\"?");
+        let why = check(&["default"], "vm1,switch=red").expect_err("no such switch");
+        assert!(why.ends_with("make it with --switch red or a [[switch]] in the file"), "{why}");
     }
 }

@@ -1,4 +1,4 @@
-//! Words of a device port that stand for one of a few things.
+//! Words of a port that stand for one of a few things.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::names;
 use lasthop_runtime::fault::Fault;
 
-/// How frames get to and from a device.
+/// The other end of a port, as the key `backend` has it: for a device also how packets get to and from it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", try_from = "String")]
 pub enum BackendChoice {
@@ -18,11 +18,15 @@ pub enum BackendChoice {
     Auto,
     AfPacket,
     AfXdp,
+    /// A tap of the switch.
     Tap,
+    /// A guest's front end.
+    #[serde(rename = "vhost-user")]
+    VhostUser,
 }
 
 impl BackendChoice {
-    const ALL: [Self; 4] = [Self::Auto, Self::AfPacket, Self::AfXdp, Self::Tap];
+    const ALL: [Self; 5] = [Self::Auto, Self::AfPacket, Self::AfXdp, Self::Tap, Self::VhostUser];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -30,6 +34,67 @@ impl BackendChoice {
             Self::AfPacket => "af_packet",
             Self::AfXdp => "af_xdp",
             Self::Tap => "tap",
+            Self::VhostUser => "vhost-user",
+        }
+    }
+}
+
+/// The three kinds of backends, which have keys of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", try_from = "String")]
+pub enum BackendKind {
+    VhostUser,
+    Device,
+    Tap,
+}
+
+impl BackendKind {
+    const ALL: [Self; 3] = [Self::VhostUser, Self::Device, Self::Tap];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::VhostUser => "vhost-user",
+            Self::Device => "device",
+            Self::Tap => "tap",
+        }
+    }
+
+    /// Ports of this kind, in a sentence.
+    pub(super) fn noun(self) -> &'static str {
+        match self {
+            Self::VhostUser => "vhost-user ports",
+            Self::Device => "devices",
+            Self::Tap => "taps",
+        }
+    }
+
+    /// The statement that a port is of this kind, for a sentence.
+    pub(super) fn predicate(self) -> &'static str {
+        match self {
+            Self::VhostUser => "is a vhost-user port",
+            Self::Device => "is for a device",
+            Self::Tap => "is a tap",
+        }
+    }
+}
+
+/// The side that makes the socket of a vhost-user port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum VnicMode {
+    /// The switch listens, the VMM connects.
+    #[default]
+    Listen,
+    /// The VMM listens, the switch connects.
+    Connect,
+}
+
+impl VnicMode {
+    /// The word of the key `mode`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Listen => "listen",
+            Self::Connect => "connect",
         }
     }
 }
@@ -96,7 +161,31 @@ impl FromStr for BackendChoice {
     type Err = Fault;
 
     fn from_str(word: &str) -> Result<Self, Fault> {
+        match word {
+            // The kind alone: the best that the device can do.
+            "device" => Ok(Self::Auto),
+            _ => find("backend", word, &Self::ALL, Self::name),
+        }
+    }
+}
+
+impl FromStr for BackendKind {
+    type Err = Fault;
+
+    fn from_str(word: &str) -> Result<Self, Fault> {
         find("backend", word, &Self::ALL, Self::name)
+    }
+}
+
+impl FromStr for VnicMode {
+    type Err = Fault;
+
+    fn from_str(word: &str) -> Result<Self, Fault> {
+        match word {
+            "listen" => Ok(Self::Listen),
+            "connect" => Ok(Self::Connect),
+            _ => Err(Fault::params(format!("mode={word} is neither mode=listen nor mode=connect"))),
+        }
     }
 }
 
@@ -109,6 +198,14 @@ impl FromStr for HostAccess {
 }
 
 impl TryFrom<String> for BackendChoice {
+    type Error = Fault;
+
+    fn try_from(word: String) -> Result<Self, Fault> {
+        word.parse()
+    }
+}
+
+impl TryFrom<String> for BackendKind {
     type Error = Fault;
 
     fn try_from(word: String) -> Result<Self, Fault> {

@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 use crate::output::{print, print_json};
 use crate::show;
 use lasthop_api::acl;
-use lasthop_api::fdb::{check_count, check_vnic_of};
+use lasthop_api::fdb::{check_count, check_port_of};
+use lasthop_api::port::change::Change;
+use lasthop_api::port::{Name, PortSpec, check_members};
 use lasthop_api::report::ConfigReport;
 use lasthop_api::switches::SwitchChange;
-use lasthop_api::vnic::change::Change;
-use lasthop_api::vnic::{Name, VnicSpec, check_members};
 use lasthop_api::{rundir, switches};
 use lasthop_config::plan::{Plan, Step};
 use lasthop_config::plan_text;
@@ -58,11 +58,10 @@ fn located(file: &Path, mistake: &Mistake) -> String {
     if mistake.line == 0 { format!("{file}: {}\n", mistake.message) } else { format!("{file}:{mistake}\n") }
 }
 
-/// Faults of the file's switches and of its vnics' switches. `run` may be told of more switches by flags.
+/// Faults of the file's switches and of its ports' switches. `run` may be told of more switches by flags.
 fn wrong_switches(config: &Config) -> Vec<Fault> {
     let all = config.all_switches();
-    let vnics = config.all_vnics();
-    let members = vnics.iter().filter_map(|vnic| check_members(&all, [vnic]).err());
+    let members = config.ports.iter().filter_map(|port| check_members(&all, [port]).err());
     switches::check_all(&all).err().into_iter().chain(members).collect()
 }
 
@@ -70,30 +69,29 @@ fn wrong_switches(config: &Config) -> Vec<Fault> {
 fn wrong_entries(config: &Config) -> Vec<Fault> {
     match check_count(&config.fdb) {
         Err(fault) => vec![fault],
-        Ok(()) => {
-            let vnics = config.all_vnics();
-            config.fdb.iter().filter_map(|entry| check_vnic_of(entry, &vnics).err()).collect()
-        }
+        Ok(()) => config.fdb.iter().filter_map(|entry| check_port_of(entry, &config.ports).err()).collect(),
     }
 }
 
 /// Faults of the file's rules: ports of switches that do not keep them.
 fn wrong_rules(config: &Config) -> Vec<Fault> {
-    let (all, vnics) = (config.all_switches(), config.all_vnics());
-    let check = |vnic: &VnicSpec| acl::check_switch_of(&config.acl, &all, (vnic.name.as_str(), &vnic.switch));
-    vnics.iter().filter_map(|vnic| check(vnic).err()).collect()
+    let all = config.all_switches();
+    let check = |port: &PortSpec| {
+        acl::check_switch_of(&config.acl, &all, (port.name().as_str(), &port.common.switch))
+    };
+    config.ports.iter().filter_map(|port| check(port).err()).collect()
 }
 
 /// Faults on this machine, or of all of the file.
 fn beyond_the_file(config: &Config, dir: &Path) -> Vec<Mistake> {
     let cpus = config.settings.cpus.as_ref().and_then(|cpus| cpus.check().err());
-    let vnics = config.vnics.iter().filter_map(|vnic| {
-        let fault = lasthop_supervisor::check_vnic(vnic, dir).err()?;
-        Some(Fault { message: format!("vnic \"{}\": {}", vnic.name, fault.message), ..fault })
+    let ports = config.ports.iter().filter_map(|port| {
+        let fault = lasthop_supervisor::check_port(port, dir).err()?;
+        Some(Fault { message: format!("port \"{}\": {}", port.name(), fault.message), ..fault })
     });
     let group = lasthop_supervisor::check_control_group(config.settings.control_group.as_deref()).err();
     let all =
-        cpus.into_iter().chain(group).chain(wrong_switches(config)).chain(vnics).chain(wrong_entries(config));
+        cpus.into_iter().chain(group).chain(wrong_switches(config)).chain(ports).chain(wrong_entries(config));
     let all = all.chain(wrong_rules(config));
     all.map(|fault| Mistake::of_machine(fault.message)).collect()
 }
@@ -134,9 +132,7 @@ impl ApiRequest {
         for step in &plan.steps {
             match step {
                 Step::Remove { name } => self.remove(name)?,
-                Step::Anew { vnic, .. } => self.remove(&vnic.name)?,
-                Step::RemovePort { name } => self.remove_port(name)?,
-                Step::AnewPort { port, .. } => self.remove_port(&port.name)?,
+                Step::Anew { port, .. } => self.remove(port.name())?,
                 _ => {}
             }
         }
@@ -152,15 +148,12 @@ impl ApiRequest {
             }
         }
         for name in plan.addresses_to_free() {
-            self.order("vnic.set", &json!({"name": name, "mac": null}))?;
+            self.order("port.set", &json!({"name": name, "mac": null}))?;
         }
         for step in &plan.steps {
             match step {
-                Step::Change { name, changes } => self.order("vnic.set", &keys(name, changes))?,
-                Step::Anew { vnic, .. } | Step::Add { vnic } => self.order("vnic.add", &json!(vnic))?,
-                Step::AnewPort { port, .. } | Step::AddPort { port } => {
-                    self.order("port.add", &json!(port))?
-                }
+                Step::Change { name, changes } => self.order("port.set", &keys(name, changes))?,
+                Step::Anew { port, .. } | Step::Add { port } => self.order("port.add", &json!(port))?,
                 _ => {}
             }
         }
@@ -175,10 +168,6 @@ impl ApiRequest {
     }
 
     fn remove(&self, name: &Name) -> Result<(), Fault> {
-        self.order("vnic.del", &json!({"name": name}))
-    }
-
-    fn remove_port(&self, name: &Name) -> Result<(), Fault> {
         self.order("port.del", &json!({"name": name}))
     }
 
@@ -201,15 +190,9 @@ fn keys(name: &Name, changes: &[Change]) -> Value {
 
 /// The file's configuration, in the form of a running one.
 fn wanted(config: Config, dir: &Path) -> ConfigReport {
-    let vnics = config.vnics.into_iter().map(|vnic| vnic.without_default_socket(dir)).collect();
-    ConfigReport {
-        settings: config.settings,
-        switches: config.switches,
-        vnics,
-        ports: config.ports,
-        fdb: config.fdb,
-        acl: config.acl,
-    }
+    let ports = config.ports.into_iter().map(|port| port.without_default_socket(dir)).collect();
+    let Config { settings, switches, fdb, acl, .. } = config;
+    ConfigReport { settings, switches, ports, fdb, acl, ..ConfigReport::default() }
 }
 
 fn sum(plan: &Plan, file: &Path, is_dry: bool) -> String {

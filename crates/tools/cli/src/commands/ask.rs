@@ -12,17 +12,14 @@ use crate::doctor::{self, Diagnosis, Scope};
 use crate::output::{print, print_json};
 use crate::show;
 use lasthop_api::fdb::{Flush, StaticEntry};
-use lasthop_api::report::{
-    FdbReport, FlushReport, SetReport, StatsReport, VersionReport, VlansReport, VnicList, VnicReport,
-    WorkersReport,
-};
-use lasthop_api::vnic::{Name, VnicSpec, change};
+use lasthop_api::port::Name;
+use lasthop_api::report::{FdbReport, FlushReport, StatsReport, VersionReport, VlansReport, WorkersReport};
 use lasthop_runtime::fault::{Fault, Kind};
 use lasthop_supervisor::upgraded_text;
 
+use super::FdbCommand;
 use super::client::{self, ask, ask_within};
 use super::pattern::Pattern;
-use super::{FdbCommand, VnicCommand};
 
 /// Longest wait for an upgrade; longer than the supervisor's for both programs, which has the better message.
 const UPGRADE_PATIENCE: Duration = Duration::from_secs(120);
@@ -31,7 +28,7 @@ const UPGRADE_PATIENCE: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_millis(500);
 
 /// Whether a command was given one name, so that its answer is about that one and no list.
-fn is_one(names: &[Pattern]) -> bool {
+pub(super) fn is_one(names: &[Pattern]) -> bool {
     matches!(names, [only] if !only.is_of_many())
 }
 
@@ -43,58 +40,6 @@ pub(super) struct ApiRequest {
 }
 
 impl ApiRequest {
-    pub(super) fn vnic(&self, command: VnicCommand) -> Result<ExitCode, Fault> {
-        match command {
-            VnicCommand::Add { vnic } => self.add(vnic),
-            VnicCommand::Set { words } => self.set(&words),
-            VnicCommand::Del { names } => self.del(&names),
-            VnicCommand::List => {
-                let list: VnicList = ask(&self.dir, "vnic.list", &json!({}))?;
-                self.show(&list, show::vnic_list)
-            }
-            VnicCommand::Show { names, paste } => {
-                let each = self.vnics(&names)?;
-                let each = each.iter().map(|name| ask(&self.dir, "vnic.show", &json!({"name": name})));
-                let each = each.collect::<Result<Vec<VnicReport>, Fault>>()?;
-                self.show_vnics(&each, is_one(&names), &paste)
-            }
-        }
-    }
-
-    fn add(&self, vnic: VnicSpec) -> Result<ExitCode, Fault> {
-        let here =
-            std::env::current_dir().map_err(|error| Fault::internal("find the current directory", error))?;
-        let made: VnicReport = ask(&self.dir, "vnic.add", &vnic.based_at(&here))?;
-        self.show(&made, show::vnic_added)
-    }
-
-    /// The last word has the changes, those before it are names.
-    fn set(&self, words: &[String]) -> Result<ExitCode, Fault> {
-        let Some((keys, names)) = words.split_last() else { return Ok(ExitCode::SUCCESS) };
-        let names = names.iter().map(|name| name.parse()).collect::<Result<Vec<Pattern>, Fault>>()?;
-        let mut all = Vec::new();
-        for name in self.vnics(&names)? {
-            let mut params = change::parse_keys(&name.parse()?, keys)?;
-            params.insert("name".to_owned(), json!(name));
-            all.push(ask::<SetReport>(&self.dir, "vnic.set", &params)?);
-        }
-        self.show_each(&all, is_one(&names), show::vnic_set)
-    }
-
-    fn del(&self, names: &[Pattern]) -> Result<ExitCode, Fault> {
-        let all = self.vnics(names)?;
-        for name in &all {
-            ask::<Value>(&self.dir, "vnic.del", &json!({"name": name}))?;
-            if !self.json {
-                print(&format!("deleted {name}"))?;
-            }
-        }
-        if self.json {
-            print_json(&true)?;
-        }
-        Ok(ExitCode::SUCCESS)
-    }
-
     /// Answers about several things: one as itself, several as a list.
     pub(super) fn show_each<T: Serialize>(
         &self,

@@ -17,7 +17,7 @@ use serde_json::json;
 use crate::blocks::Blocks;
 use crate::output::print_json;
 use lasthop_api::capture::{CaptureSpec, Sighting};
-use lasthop_api::vnic::Name;
+use lasthop_api::port::Name;
 use lasthop_runtime::fault::{Fault, Kind};
 use lasthop_runtime::log::say;
 use lasthop_runtime::signals::Signals;

@@ -30,17 +30,17 @@ use lasthop_module_api::{Mac, Vid};
 use crate::show::Sort;
 use lasthop_api::fdb::{StaticEntry, unicast};
 use lasthop_api::hysteresis::Hysteresis;
-use lasthop_api::port::PortSpec;
+use lasthop_api::port::{Name, PortSpec, VnicForm};
 use lasthop_api::roles::{CONTROLLER_ROLE, DRIVER_ROLE, SWITCH_ROLE};
 use lasthop_api::rundir;
 use lasthop_api::sched::PolicyChange;
 use lasthop_api::settings::{Settings, SwitchSettings};
 use lasthop_api::switches::{SwitchName, SwitchSpec};
-use lasthop_api::vnic::{Name, VnicSpec};
 use lasthop_runtime::fault::Fault;
 use lasthop_runtime::sandbox;
 
 use pattern::Pattern;
+use port::{PortCommand, PortWords};
 
 /// Lasthop, a software switch for virtual machines: guests attach by vhost-user, and their packets are copied once,
 /// from the sender's memory to the receiver's.
@@ -61,13 +61,13 @@ struct Cli {
 enum Command {
     /// Run a switch until it is told to end (SIGTERM, Ctrl-C)
     Run(RunArgs),
-    /// Make, change, remove and show virtual network interfaces
+    /// Make, change, remove and show ports: for guests (vhost-user), over network devices and taps
     #[command(subcommand)]
-    Vnic(VnicCommand),
-    /// Make, remove and show ports over network devices and taps
+    Port(PortCommand<PortSpec>),
+    /// The old name of `port`, for vhost-user ports only; a later version removes it
     #[command(subcommand)]
-    Port(PortCommand),
-    /// Make, remove and list switches: vnics of different switches never exchange a frame
+    Vnic(PortCommand<VnicForm>),
+    /// Make, remove and list switches: ports of different switches never exchange a packet
     #[command(subcommand)]
     Switch(SwitchCommand),
     /// Show the view of the host's scheduler, and set the policies that use it
@@ -82,7 +82,7 @@ enum Command {
         #[arg(long, conflicts_with = "config")]
         schema: bool,
     },
-    /// Change the running switch to match a configuration file, vnic by vnic; unchanged vnics are left alone
+    /// Change the running switch to match a configuration file, port by port; unchanged ports are left alone
     ///
     /// Exit status: 0 if the switch matches the file, 1 if something failed, 3 if they differ: with --dry-run, or because a setting
     /// needs a restart.
@@ -112,12 +112,12 @@ enum Command {
     /// Have Open vSwitch's own daemon control the switch, unmodified
     #[command(subcommand)]
     Ovs(ovs::OvsCommand),
-    /// Show the VLANs of the vnics
+    /// Show the VLANs of the ports
     #[command(subcommand)]
     Vlan(VlanCommand),
     /// Show packet counters, drops with their reasons, and whether every packet is accounted for
     Stats {
-        /// Only these vnics; * and ? stand for letters: 'vm0*'
+        /// Only these ports; * and ? stand for letters: 'vm0*'
         names: Vec<Pattern>,
         /// Exit with 1 unless every received packet is delivered, dropped for a reason, or waiting
         #[arg(long)]
@@ -144,10 +144,10 @@ enum Command {
     Profile(profile::ProfileArgs),
     /// Say why a guest has no network
     ///
-    /// Checks each link from the vnic's socket to its drops, the switch and its host. The first line names the broken link, with
-    /// the remedy. Exits with 1 if something is broken, else with 0; a vnic without a guest is broken.
+    /// Checks each link from the port's socket to its drops, the switch and its host. The first line names the broken link, with
+    /// the remedy. Exits with 1 if something is broken, else with 0; a vhost-user port without a guest is broken.
     Doctor {
-        /// Only this vnic or port
+        /// Only this port
         name: Option<Name>,
         /// Check the switch itself and not its guests, for monitoring: exits with 0, with 1 after a warning, with 2 if
         /// something is broken or there is no switch
@@ -206,14 +206,18 @@ struct RunArgs {
     /// [,fdb-entries=N][,controller=embedded|external|none] (may be repeated)
     #[arg(long = "switch", value_name = "NAME[,KEY=VALUE]...")]
     switches: Vec<SwitchSpec>,
-    /// A vnic: NAME[,switch=NAME][,socket=PATH][,mode=listen|connect] [,mac=ADDRESS][,queues=N][,mtu=N]
-    /// [,memory-max=64G][,features-off=CSUM+TSO4] [,storm-broadcast=N][,storm-multicast=N][,storm-unknown=N]
-    /// [,vlan=VID][,trunk=VID+VID-VID][,native=VID] [,isolated=true][,link=down] [,socket-mode=0660]
-    /// [,socket-owner=USER][,socket-group=GROUP][,vcpus=THREADS] (may be repeated)
-    #[arg(long = "vnic", value_name = "NAME[,KEY=VALUE]...")]
-    vnics: Vec<VnicSpec>,
+    /// A port of any backend: NAME[,backend=vhost-user|auto|af_packet|af_xdp|tap][,KEY=VALUE]..., as for port add (may be repeated)
+    #[arg(long = "port", value_name = "NAME[,KEY=VALUE]...")]
+    ports: Vec<PortSpec>,
+    /// A port for a guest: --port with backend=vhost-user. NAME[,switch=NAME][,socket=PATH][,mode=listen|connect]
+    /// [,mac=ADDRESS][,queues=N][,mtu=N] [,memory-max=64G][,features-off=CSUM+TSO4]
+    /// [,storm-broadcast=N][,storm-multicast=N][,storm-unknown=N] [,vlan=VID][,trunk=VID+VID-VID][,native=VID]
+    /// [,isolated=true][,link=down] [,socket-mode=0660] [,socket-owner=USER][,socket-group=GROUP][,vcpus=THREADS] (may be
+    /// repeated)
+    #[arg(long = "vnic", value_name = "NAME[,KEY=VALUE]...", value_parser = lasthop_api::port::vnic)]
+    vnics: Vec<PortSpec>,
     /// A network device as a port: DEVICE[,backend=auto|af_packet|af_xdp][,queues=N][,host=shared|off|port] [,transit=true]
-    /// [,link-tracking=true][,qdisc-bypass=true][,uplink=false], and keys of a vnic (may be repeated)
+    /// [,link-tracking=true][,qdisc-bypass=true][,uplink=false], and keys of ports of every backend (may be repeated)
     #[arg(long = "uplink", value_name = "DEVICE[,KEY=VALUE]...", value_parser = lasthop_api::port::uplink)]
     uplinks: Vec<PortSpec>,
     /// A port for the host itself, with addresses: NAME=ADDRESS/LEN[+ADDRESS/LEN][,KEY=VALUE]... (may be repeated)
@@ -221,76 +225,6 @@ struct RunArgs {
     host_ports: Vec<PortSpec>,
     #[command(flatten)]
     settings: Settings,
-}
-
-#[derive(Debug, Subcommand)]
-#[expect(clippy::large_enum_variant, reason = "there is one for each run of the program")]
-enum VnicCommand {
-    /// Make a vnic
-    Add {
-        /// Its name, and options: switch=NAME [default: default], socket=PATH, mode=listen (the switch makes the socket)
-        /// or connect (the VMM does), mac=ADDRESS (static), queues=N (pairs), mtu=BYTES, memory-max=SIZE (of all
-        /// of the guest's memory, default 1T), features-off=CSUM+TSO4 (not offered to the guest), vlan=VID (untagged),
-        /// trunk=VID+VID-VID (tagged), native=VID (untagged on a trunk), isolated=true (talks to others only), storm-broadcast=N, storm-multicast=N, storm-unknown=N (frames per second
-        /// from the guest that may be flooded; 0, the default, is no limit), link=down (nothing passes), socket-mode=0660, socket-owner=USER,
-        /// socket-group=GROUP (who may attach), vcpus=auto, none, name:BEGINNING or N+N (threads of the VMM that are the guest's
-        /// vCPUs, for the view of the scheduler)
-        #[arg(value_name = "NAME[,KEY=VALUE]...")]
-        vnic: VnicSpec,
-    },
-    /// Change vnics while their guests are attached
-    Set {
-        /// The vnics, and last the changes; * and ? stand for letters of names: 'vm0*'
-        ///
-        /// Changes: link=down|up, mac=ADDRESS, memory-max=SIZE, storm-broadcast=N, storm-multicast=N, storm-unknown=N,
-        /// socket-mode=0660, socket-owner=USER, socket-group=GROUP, vcpus=THREADS at once; mtu=BYTES, features-off=CSUM+TSO4 when a
-        /// guest attaches next. KEY=none resets a key to its default
-        #[arg(value_names = ["NAME", "KEY=VALUE[,KEY=VALUE]"], num_args = 2.., required = true)]
-        words: Vec<String>,
-    },
-    /// Remove vnics; their guests are disconnected
-    Del {
-        /// The vnics; * and ? stand for letters: 'vm0*'
-        #[arg(required = true)]
-        names: Vec<Pattern>,
-    },
-    /// List all vnics
-    List,
-    /// Show vnics, or the options of a VMM to attach a guest
-    Show {
-        /// The vnics; * and ? stand for letters: 'vm0*'
-        #[arg(required = true)]
-        names: Vec<Pattern>,
-        #[command(flatten)]
-        paste: paste::Paste,
-    },
-}
-
-#[derive(Debug, Subcommand)]
-enum PortCommand {
-    /// Make a port over a network device or a tap
-    Add {
-        /// Its name, and options: device=DEVICE [default: NAME] or tap=TAP (made if it is not there),
-        /// backend=auto|af_packet|af_xdp|tap, queues=N, host=shared|off|port (other users of the device's frames),
-        /// transit=true (frames may go to other uplinks that say so), link-tracking=true (guests have a link only while an
-        /// uplink has one), qdisc-bypass=true, uplink=false (no wire, but another VMM's tap), address=ADDRESS/LEN+ADDRESS/LEN,
-        /// mac=ADDRESS and mtu=BYTES (of a tap); as for a vnic: switch, features-off, vlan, trunk, native, isolated,
-        /// storm-broadcast, storm-multicast, storm-unknown
-        #[arg(value_name = "NAME[,KEY=VALUE]...")]
-        port: PortSpec,
-    },
-    /// Remove a port; its device is left as it is, a tap made by the switch is removed
-    Del {
-        /// The port
-        name: Name,
-    },
-    /// List all ports over devices and taps
-    List,
-    /// Show a port: its device, its back end and why it was chosen, its counters
-    Show {
-        /// The port
-        name: Name,
-    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -312,7 +246,7 @@ enum SwitchCommand {
         #[arg(value_name = "KEY=VALUE[,KEY=VALUE]...")]
         keys: String,
     },
-    /// Remove a switch that has no vnics
+    /// Remove a switch that has no ports
     Del {
         /// The switch
         name: SwitchName,
@@ -343,20 +277,20 @@ enum ConfigCommand {
 
 #[derive(Debug, Subcommand)]
 enum FdbCommand {
-    /// Show which address is behind which vnic, and in which VLAN
+    /// Show which address is behind which port, and in which VLAN
     Show {
         /// Only addresses of this switch
         #[arg(long, value_name = "NAME")]
         switch: Option<SwitchName>,
     },
-    /// Enter a static address: frames to it go to the vnic, and no other may send from it
+    /// Enter a static address: packets to it go to the port, and no other may send from it
     Add(FdbEntryArgs),
     /// Remove a static address
     Del(FdbEntryArgs),
-    /// Forget learned addresses: all, or those of one vnic, one VLAN
+    /// Forget learned addresses: all, or those of one port, one VLAN
     Flush {
-        /// Only addresses learned from this vnic
-        #[arg(long, value_name = "NAME")]
+        /// Only addresses learned from this port
+        #[arg(long = "port", alias = "vnic", value_name = "NAME")]
         vnic: Option<Name>,
         /// Only addresses learned in this VLAN
         #[arg(long, value_name = "VID")]
@@ -369,9 +303,9 @@ struct FdbEntryArgs {
     /// The address
     #[arg(value_parser = unicast)]
     mac: Mac,
-    /// The vnic that it is behind
+    /// The port that it is behind
     vnic: Name,
-    /// The VLAN that it is in [default: all that the vnic carries]
+    /// The VLAN that it is in [default: all that the port carries]
     #[arg(long, value_name = "VID")]
     vlan: Option<Vid>,
 }
@@ -384,7 +318,7 @@ impl From<FdbEntryArgs> for StaticEntry {
 
 #[derive(Debug, Subcommand)]
 enum VlanCommand {
-    /// Show the VLANs of each vnic, and the untagged ones
+    /// Show the VLANs of each port, and the untagged ones
     Show,
 }
 
@@ -458,8 +392,8 @@ fn with_directory(command: Command, dir: Option<&Path>, json: bool) -> Result<Ex
     match command {
         Command::Run(args) => run::run(question.dir, &args),
         Command::Apply { config, dry_run } => question.apply(&config, dry_run),
-        Command::Vnic(command) => question.vnic(command),
-        Command::Port(command) => question.port(command),
+        Command::Port(command) => question.port(PortWords::Port, command),
+        Command::Vnic(command) => question.port(PortWords::Vnic, command),
         Command::Switch(command) => question.switch(command),
         Command::Sched(command) => question.sched(command),
         Command::Config(ConfigCommand::Show) => question.config(),
@@ -532,8 +466,13 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_in_a_vnic_shows_its_remedy() {
+    fn a_mistake_in_a_port_shows_its_remedy() {
         let error = Cli::try_parse_from(["lasthop", "run", "--vnic", "a,mak=1"]).expect_err("no such option");
         assert!(error.to_string().contains("did you mean \"mac\""), "{error}");
+        for command in ["port", "vnic"] {
+            let error =
+                Cli::try_parse_from(["lasthop", command, "add", "a,mak=1"]).expect_err("no such option");
+            assert!(error.to_string().contains("did you mean \"mac\""), "{error}");
+        }
     }
 }

@@ -10,7 +10,10 @@ use super::ask::ApiRequest;
 use super::client::ask;
 use crate::output::print;
 use crate::ovs::{self, Guest, Places, Status, Unit};
-use lasthop_api::report::{ConfigReport, ControlClient, SwitchList, SwitchReport, VnicList};
+use lasthop_api::port::BackendKind;
+use lasthop_api::report::{
+    ConfigReport, ControlClient, PortFilter, PortStatusList, SwitchList, SwitchReport,
+};
 use lasthop_api::switches::{ControllerKind, SwitchName};
 use lasthop_runtime::fault::Fault;
 
@@ -54,7 +57,8 @@ pub(super) enum OvsCommand {
 impl ApiRequest {
     /// None if there is no answer.
     fn guests(&self) -> Vec<Guest> {
-        let list: Option<VnicList> = ask(&self.dir, "vnic.list", &json!({})).ok();
+        let filter = PortFilter { backend: Some(BackendKind::VhostUser) };
+        let list: Option<PortStatusList> = ask(&self.dir, "port.list", &filter).ok();
         let config: Option<ConfigReport> = ask(&self.dir, "config.show", &json!({})).ok();
         let is_for_outside = |name: &SwitchName| {
             let Some(config) = &config else { return true };
@@ -63,11 +67,11 @@ impl ApiRequest {
             }
             config.switches.iter().any(|switch| switch.name == *name && switch.has_outside_controller())
         };
-        let vnics = list.into_iter().flat_map(|list| list.vnics);
+        let vnics = list.into_iter().flat_map(|list| list.ports);
         vnics
             .map(|vnic| Guest {
-                is_for_outside: is_for_outside(&vnic.switch),
-                switch: vnic.switch.to_string(),
+                is_for_outside: is_for_outside(&vnic.settings.common.switch),
+                switch: vnic.settings.common.switch.to_string(),
                 name: vnic.name,
             })
             .collect()

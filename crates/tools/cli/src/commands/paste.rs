@@ -1,4 +1,4 @@
-//! `lasthop vnic show` for a VMM: the text to paste into its command line or configuration.
+//! `lasthop port show` for a VMM: the text to paste into its command line or configuration.
 
 use std::process::ExitCode;
 
@@ -6,13 +6,13 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use crate::show;
-use lasthop_api::report::VnicReport;
+use lasthop_api::report::PortStatus;
 use lasthop_runtime::fault::Fault;
 use lasthop_runtime::log::say;
 
 use super::ask::ApiRequest;
 
-/// The reader that the vnic is shown for; none: people.
+/// The reader that the port is shown for; none: people.
 #[derive(Debug, Args)]
 pub(super) struct Paste {
     /// Arguments for QEMU
@@ -34,16 +34,13 @@ pub(super) struct Paste {
 
 impl ApiRequest {
     /// The hint goes to standard error, so that standard output can be pasted or substituted as it is.
-    pub(super) fn show_vnics(
+    pub(super) fn show_for_vmm(
         &self,
-        vnics: &[VnicReport],
+        ports: &[PortStatus],
         is_one: bool,
         paste: &Paste,
     ) -> Result<ExitCode, Fault> {
-        if !paste.is_for_vmm() {
-            return self.show_each(vnics, is_one, show::vnic);
-        }
-        let pasted = vnics.iter().map(|vnic| pasted(vnic, paste)).collect::<Result<Vec<_>, Fault>>()?;
+        let pasted = ports.iter().map(|port| pasted(port, paste)).collect::<Result<Vec<_>, Fault>>()?;
         if !self.json {
             pasted.iter().filter_map(|(_, _, hint)| hint.as_ref()).for_each(|hint| say!("{hint}"));
         }
@@ -60,21 +57,28 @@ impl ApiRequest {
 }
 
 impl Paste {
-    fn is_for_vmm(&self) -> bool {
+    pub(super) fn is_for_vmm(&self) -> bool {
         self.qemu || self.libvirt || self.cloud_hypervisor || self.testpmd
     }
 }
 
 /// The name of the text, the text, and a hint about it.
-fn pasted(vnic: &VnicReport, paste: &Paste) -> Result<(&'static str, String, Option<String>), Fault> {
+fn pasted(port: &PortStatus, paste: &Paste) -> Result<(&'static str, String, Option<String>), Fault> {
     let tcg = paste.tcg;
+    let over_device = || {
+        Fault::params(format!(
+            "port \"{0}\" is over a device, and no guest attaches to it; see: lasthop port show {0}",
+            port.name
+        ))
+    };
+    let guest = &port.attachment().ok_or_else(over_device)?;
     Ok(match paste {
-        Paste { qemu: true, .. } => ("qemu", show::qemu(vnic, tcg), Some(show::qemu_hint(vnic, tcg))),
-        Paste { libvirt: true, .. } => ("libvirt", show::libvirt(vnic, tcg), show::libvirt_hint(vnic, tcg)),
+        Paste { qemu: true, .. } => ("qemu", show::qemu(guest, tcg), Some(show::qemu_hint(guest, tcg))),
+        Paste { libvirt: true, .. } => ("libvirt", show::libvirt(guest, tcg), show::libvirt_hint(guest, tcg)),
         Paste { cloud_hypervisor: true, .. } => {
-            let hint = show::cloud_hypervisor_hint(vnic);
-            ("cloud-hypervisor", show::cloud_hypervisor(vnic), Some(hint.to_owned()))
+            let hint = show::cloud_hypervisor_hint(guest);
+            ("cloud-hypervisor", show::cloud_hypervisor(guest), Some(hint.to_owned()))
         }
-        _ => ("testpmd", show::testpmd(vnic)?, Some(show::TESTPMD_HINT.to_owned())),
+        _ => ("testpmd", show::testpmd(guest)?, Some(show::TESTPMD_HINT.to_owned())),
     })
 }

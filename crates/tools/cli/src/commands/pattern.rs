@@ -4,8 +4,8 @@ use std::str::FromStr;
 
 use serde_json::json;
 
-use lasthop_api::report::{StatsReport, VnicList};
-use lasthop_api::vnic::Name;
+use lasthop_api::port::Name;
+use lasthop_api::report::StatsReport;
 use lasthop_runtime::fault::{Fault, Kind};
 
 use super::ask::ApiRequest;
@@ -48,8 +48,25 @@ impl Pattern {
         }
         let chosen: Vec<String> = names.iter().filter(|name| self.matches(name)).cloned().collect();
         if chosen.is_empty() {
-            let why = format!("no name is like \"{}\"; see the list: lasthop vnic list", self.0);
+            let why = format!("no name is like \"{}\"; see the list: lasthop port list", self.0);
             return Err(Fault::new(Kind::NoSuchVnic, why));
+        }
+        Ok(chosen)
+    }
+
+    /// The names that the patterns match, in the patterns' order, each name once; `names` are looked up if they are needed.
+    pub(super) fn choose_all(
+        patterns: &[Self],
+        names: impl FnOnce() -> Result<Vec<String>, Fault>,
+    ) -> Result<Vec<String>, Fault> {
+        let names = if patterns.iter().any(Self::is_of_many) { names()? } else { Vec::new() };
+        let mut chosen: Vec<String> = Vec::new();
+        for pattern in patterns {
+            for name in pattern.choose(&names)? {
+                if !chosen.contains(&name) {
+                    chosen.push(name);
+                }
+            }
         }
         Ok(chosen)
     }
@@ -65,30 +82,7 @@ fn matches(pattern: &[u8], name: &[u8]) -> bool {
     }
 }
 
-/// The names that the patterns match, in the patterns' order, each name once.
-fn choose_all(patterns: &[Pattern], names: &[String]) -> Result<Vec<String>, Fault> {
-    let mut chosen: Vec<String> = Vec::new();
-    for pattern in patterns {
-        let new = pattern.choose(names)?;
-        new.into_iter().for_each(|name| {
-            if !chosen.contains(&name) {
-                chosen.push(name);
-            }
-        });
-    }
-    Ok(chosen)
-}
-
 impl ApiRequest {
-    /// The vnics that are meant.
-    pub(super) fn vnics(&self, patterns: &[Pattern]) -> Result<Vec<String>, Fault> {
-        if !patterns.iter().any(Pattern::is_of_many) {
-            return choose_all(patterns, &[]);
-        }
-        let list: VnicList = ask(&self.dir, "vnic.list", &json!({}))?;
-        choose_all(patterns, &list.vnics.into_iter().map(|vnic| vnic.name).collect::<Vec<_>>())
-    }
-
     /// Counters of the ports that are meant, or of all.
     pub(super) fn counters(&self, patterns: &[Pattern]) -> Result<StatsReport, Fault> {
         let of = |params| ask::<StatsReport>(&self.dir, "stats", &params);
@@ -102,7 +96,7 @@ impl ApiRequest {
             return Ok(stats);
         }
         let names: Vec<String> = stats.ports.iter().map(|port| port.name.clone()).collect();
-        let chosen = choose_all(patterns, &names)?;
+        let chosen = Pattern::choose_all(patterns, || Ok(names.clone()))?;
         if let Some(missing) = chosen.iter().find(|name| !names.contains(name)) {
             return of(json!({"name": missing})); // which lists the names that are there
         }
@@ -120,7 +114,7 @@ mod tests {
         let names: Vec<String> = ["vm01", "vm02", "vm10", "web"].map(str::to_owned).into();
         let choose = |patterns: &[&str]| {
             let patterns: Vec<Pattern> = patterns.iter().map(|text| text.parse().expect(text)).collect();
-            choose_all(&patterns, &names)
+            Pattern::choose_all(&patterns, || Ok(names.clone()))
         };
         assert_eq!(choose(&["vm0*"]).expect("some"), ["vm01", "vm02"]);
         assert_eq!(choose(&["web", "vm?0", "*"]).expect("all"), ["web", "vm10", "vm01", "vm02"]);

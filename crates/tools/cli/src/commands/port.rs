@@ -1,36 +1,223 @@
-//! `lasthop port`: device ports of a running switch.
+//! `lasthop port`, and `lasthop vnic`, its old name for vhost-user ports.
 
 use std::process::ExitCode;
+use std::str::FromStr;
 
+use clap::Subcommand;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use crate::output::{print, print_json};
 use crate::show;
-use lasthop_api::report::{DevicePortList, DevicePortReport};
+use lasthop_api::port::{BackendKind, PortSpec, VnicForm, change};
+use lasthop_api::report::{PortFilter, PortStatus, PortStatusList, SetReport};
 use lasthop_runtime::fault::Fault;
 
-use super::PortCommand;
-use super::ask::ApiRequest;
+use super::ask::{ApiRequest, is_one};
 use super::client::ask;
+use super::paste::Paste;
+use super::pattern::Pattern;
+
+/// A port in the words of `lasthop port` or of `lasthop vnic`.
+pub(super) trait FormOfPort:
+    FromStr<Err = Fault> + Into<PortSpec> + Clone + Send + Sync + 'static
+{
+}
+
+impl FormOfPort for PortSpec {}
+impl FormOfPort for VnicForm {}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum PortCommand<P: FormOfPort> {
+    /// Make a port
+    Add {
+        /// Its name, and options
+        ///
+        /// backend=vhost-user (a guest's socket), tap (a tap, made if it is not there), or a network device, by auto (the
+        /// default), af_packet or af_xdp.
+        ///
+        /// Ports of every backend: switch=NAME [default: default], queues=N (pairs), features-off=CSUM+TSO4 (not offered to
+        /// the guest), vlan=VID (untagged), trunk=VID+VID-VID (tagged), native=VID (untagged on a trunk), isolated=true (talks
+        /// to others only), storm-broadcast=N, storm-multicast=N, storm-unknown=N (packets per second from the port that may
+        /// be flooded; 0, the default, is no limit).
+        ///
+        /// vhost-user: socket=PATH, mode=listen (the switch makes the socket) or connect (the VMM does), mac=ADDRESS
+        /// (static), mtu=BYTES, memory-max=SIZE (of all of the guest's memory, default 1T), link=down (nothing passes),
+        /// socket-mode=0660, socket-owner=USER, socket-group=GROUP (who may attach), vcpus=auto, none, name:BEGINNING or N+N
+        /// (threads of the VMM that are the guest's vCPUs, for the view of the scheduler).
+        ///
+        /// Devices: device=DEVICE [default: NAME], host=shared|off|port (other users of the device's packets), transit=true
+        /// (packets may go to other uplinks that say so), link-tracking=true (guests have a link only while an uplink has
+        /// one), qdisc-bypass=true, uplink=false (no wire, but another VMM's tap).
+        ///
+        /// Taps: tap=TAP [default: NAME], address=ADDRESS/LEN+ADDRESS/LEN, mac=ADDRESS, mtu=BYTES.
+        #[arg(value_name = "NAME[,KEY=VALUE]...")]
+        port: P,
+    },
+    /// Change ports while they are in use
+    Set {
+        /// The ports, and last the changes; * and ? stand for letters of names: 'vm0*'
+        ///
+        /// At once: vlan=VID, trunk=VID+VID-VID, native=VID, isolated=true|false, storm-broadcast=N, storm-multicast=N,
+        /// storm-unknown=N; of vhost-user ports also link=down|up, mac=ADDRESS, memory-max=SIZE, socket-mode=0660,
+        /// socket-owner=USER, socket-group=GROUP, vcpus=THREADS. When a guest attaches next: mtu=BYTES,
+        /// features-off=CSUM+TSO4. KEY=none resets a key to its default
+        #[arg(value_names = ["NAME", "KEY=VALUE[,KEY=VALUE]"], num_args = 2.., required = true)]
+        words: Vec<String>,
+    },
+    /// Remove ports: guests are disconnected, devices are left as they are, taps made by the switch are removed
+    Del {
+        /// The ports; * and ? stand for letters: 'vm0*'
+        #[arg(required = true)]
+        names: Vec<Pattern>,
+    },
+    /// List all ports
+    List {
+        /// Only ports of this kind
+        #[arg(long, value_name = "vhost-user|device|tap")]
+        backend: Option<BackendKind>,
+    },
+    /// Show ports, or the options of a VMM to attach a guest
+    Show {
+        /// The ports; * and ? stand for letters: 'vm0*'
+        #[arg(required = true)]
+        names: Vec<Pattern>,
+        #[command(flatten)]
+        paste: Paste,
+    },
+}
+
+/// The words in which ports are asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PortWords {
+    /// Ports of every backend.
+    Port,
+    /// The old name: vhost-user ports alone, and reports in their old form.
+    Vnic,
+}
+
+impl PortWords {
+    fn method(self, verb: &str) -> String {
+        match self {
+            Self::Port => format!("port.{verb}"),
+            Self::Vnic => format!("vnic.{verb}"),
+        }
+    }
+}
 
 impl ApiRequest {
-    pub(super) fn port(&self, command: PortCommand) -> Result<ExitCode, Fault> {
+    pub(super) fn port<P: FormOfPort>(
+        &self,
+        words: PortWords,
+        command: PortCommand<P>,
+    ) -> Result<ExitCode, Fault> {
         match command {
-            PortCommand::Add { port } => {
-                let made: DevicePortReport = ask(&self.dir, "port.add", &port)?;
-                self.show(&made, show::port_added)
+            PortCommand::Add { port } => self.add(words, port.into()),
+            PortCommand::Set { words: names_and_keys } => self.set(words, &names_and_keys),
+            PortCommand::Del { names } => self.del(words, &names),
+            PortCommand::List { backend } => {
+                let params = match (words, backend) {
+                    (PortWords::Port, backend) => json!(PortFilter { backend }),
+                    (PortWords::Vnic, None | Some(BackendKind::VhostUser)) => json!({}),
+                    (PortWords::Vnic, Some(kind)) => {
+                        let why = format!(
+                            "vnics have the backend vhost-user; use: lasthop port list --backend {}",
+                            kind.name()
+                        );
+                        return Err(Fault::params(why));
+                    }
+                };
+                self.show_answer(ask(&self.dir, &words.method("list"), &params)?, show::port_list)
             }
-            PortCommand::Del { name } => {
-                let done: Value = ask(&self.dir, "port.del", &json!({"name": name}))?;
-                self.show(&done, |_| format!("deleted {name}"))
-            }
-            PortCommand::List => {
-                let list: DevicePortList = ask(&self.dir, "port.list", &json!({}))?;
-                self.show(&list, show::port_list)
-            }
-            PortCommand::Show { name } => {
-                let port: DevicePortReport = ask(&self.dir, "port.show", &json!({"name": name}))?;
-                self.show(&port, show::port)
+            PortCommand::Show { names, paste } => {
+                let each = self.port_names(words, &names)?;
+                let method = words.method("show");
+                let each = each.iter().map(|name| ask(&self.dir, &method, &json!({"name": name})));
+                let each = each.collect::<Result<Vec<Value>, Fault>>()?;
+                match paste.is_for_vmm() {
+                    true => self.paste(&each, is_one(&names), &paste),
+                    false => self.show_answers(&each, is_one(&names), show::port),
+                }
             }
         }
     }
+
+    fn add(&self, words: PortWords, port: PortSpec) -> Result<ExitCode, Fault> {
+        let here =
+            std::env::current_dir().map_err(|error| Fault::internal("find the current directory", error))?;
+        let port = port.based_at(&here);
+        self.show_answer(ask(&self.dir, &words.method("add"), &port)?, show::port_added)
+    }
+
+    /// The last word has the changes, those before it are names.
+    fn set(&self, words: PortWords, names_and_keys: &[String]) -> Result<ExitCode, Fault> {
+        let Some((keys, names)) = names_and_keys.split_last() else { return Ok(ExitCode::SUCCESS) };
+        let names = names.iter().map(|name| name.parse()).collect::<Result<Vec<Pattern>, Fault>>()?;
+        let mut all = Vec::new();
+        for name in self.port_names(words, &names)? {
+            let mut params = change::parse_keys(&name.parse()?, keys)?;
+            params.insert("name".to_owned(), json!(name));
+            all.push(ask::<SetReport>(&self.dir, &words.method("set"), &params)?);
+        }
+        self.show_each(&all, is_one(&names), show::port_set)
+    }
+
+    fn del(&self, words: PortWords, names: &[Pattern]) -> Result<ExitCode, Fault> {
+        for name in self.port_names(words, names)? {
+            ask::<Value>(&self.dir, &words.method("del"), &json!({"name": name}))?;
+            if !self.json {
+                print(&format!("deleted {name}"))?;
+            }
+        }
+        if self.json {
+            print_json(&true)?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// The ports that are meant.
+    fn port_names(&self, words: PortWords, patterns: &[Pattern]) -> Result<Vec<String>, Fault> {
+        let all = || -> Result<Vec<String>, Fault> {
+            let list: PortStatusList = ask(&self.dir, &words.method("list"), &json!({}))?;
+            Ok(list.ports.into_iter().map(|port| port.name).collect())
+        };
+        Pattern::choose_all(patterns, all)
+    }
+
+    /// With `--json` an answer is printed as it came.
+    fn show_answer<T: DeserializeOwned>(
+        &self,
+        answer: Value,
+        text: impl Fn(&T) -> String,
+    ) -> Result<ExitCode, Fault> {
+        match self.json {
+            true => self.show(&answer, |_| String::new()),
+            false => print(&text(&read(&answer)?)).map(|()| ExitCode::SUCCESS),
+        }
+    }
+
+    fn show_answers(
+        &self,
+        answers: &[Value],
+        is_one: bool,
+        text: impl Fn(&PortStatus) -> String,
+    ) -> Result<ExitCode, Fault> {
+        if self.json {
+            return self.show_each(answers, is_one, |_| String::new());
+        }
+        let ports = answers.iter().map(read).collect::<Result<Vec<PortStatus>, Fault>>()?;
+        self.show_each(&ports, is_one, text)
+    }
+
+    /// The text for a VMM.
+    fn paste(&self, answers: &[Value], is_one: bool, paste: &Paste) -> Result<ExitCode, Fault> {
+        let ports = answers.iter().map(read).collect::<Result<Vec<PortStatus>, Fault>>()?;
+        self.show_for_vmm(&ports, is_one, paste)
+    }
+}
+
+/// An answer that a switch of this version gives.
+fn read<T: DeserializeOwned>(answer: &Value) -> Result<T, Fault> {
+    T::deserialize(answer)
+        .map_err(|error| Fault::internal("read the answer of a switch that is of another version", error))
 }

@@ -76,7 +76,7 @@ impl ApiRequest {
         });
         let mut all: Vec<WatchedProcess> = own.collect();
         for vnic in &facts.vnics {
-            let name = &vnic.vnic.name;
+            let name = vnic.name();
             let Some(pid) = vnic.connection.peer_pid else { continue };
             match all.iter_mut().find(|process| process.pid == pid) {
                 // One guest with several vnics.

@@ -6,10 +6,9 @@ use std::time::{Duration, Instant};
 
 use lasthop_api::acl;
 use lasthop_api::fdb::check_entries;
-use lasthop_api::port::{self, PortSpec};
+use lasthop_api::port::{self, check_members, check_unique};
 use lasthop_api::settings::SwitchSettings;
 use lasthop_api::switches;
-use lasthop_api::vnic::{check_members, check_unique};
 use lasthop_config::Config;
 use lasthop_runtime::fault::Fault;
 use lasthop_runtime::log::say;
@@ -80,14 +79,14 @@ fn told(dir: &Path, args: &RunArgs) -> Result<RunSettings, Fault> {
     let file = args.config.as_deref().map(lasthop_config::read).transpose()?.unwrap_or_default();
     let here =
         std::env::current_dir().map_err(|error| Fault::internal("find the current directory", error))?;
-    let RunArgs { settings: asked, switches, vnics, uplinks, host_ports, .. } = args.clone();
-    let vnics = vnics.into_iter().map(|vnic| vnic.based_at(&here)).collect();
-    let ports = uplinks.into_iter().chain(host_ports).collect();
-    let flags = Config { settings: asked, switches, vnics, ports, ..Config::default() };
+    let RunArgs { settings: asked, switches, ports, vnics, uplinks, host_ports, .. } = args.clone();
+    let ports = vnics.into_iter().chain(ports).chain(uplinks).chain(host_ports);
+    let ports = ports.map(|port| port.based_at(&here)).collect();
+    let flags = Config { settings: asked, switches, ports, ..Config::default() };
     settings(dir.to_path_buf(), file, flags)
 }
 
-/// Flags win over the file, and their switches and vnics come after its.
+/// Flags win over the file, and their switches and ports come after its.
 fn settings(dir: PathBuf, file: Config, flags: Config) -> Result<RunSettings, Fault> {
     let asked = flags.settings.over(file.settings);
     let (control_group, datapath_devices) = (asked.control_group.clone(), asked.datapath_devices.clone());
@@ -96,15 +95,13 @@ fn settings(dir: PathBuf, file: Config, flags: Config) -> Result<RunSettings, Fa
     let named = file.switches.into_iter().chain(flags.switches);
     let switches: Vec<_> = std::iter::once(switch.default_switch()).chain(named).collect();
     switches::check_all(&switches)?;
-    let vnics: Vec<_> = file.vnics.into_iter().chain(flags.vnics).collect();
     let ports: Vec<_> = file.ports.into_iter().chain(flags.ports).collect();
-    let all: Vec<_> = vnics.iter().cloned().chain(ports.iter().map(PortSpec::vnic)).collect();
-    check_unique(&all)?;
+    check_unique(&ports)?;
     (1..ports.len()).try_for_each(|at| port::check_beside(&ports[at], &ports[..at]))?;
-    check_members(&switches, &all)?;
-    check_entries(&file.fdb, &all)?;
-    for vnic in &all {
-        acl::check_switch_of(&file.acl, &switches, (vnic.name.as_str(), &vnic.switch))?;
+    check_members(&switches, &ports)?;
+    check_entries(&file.fdb, &ports)?;
+    for port in &ports {
+        acl::check_switch_of(&file.acl, &switches, (port.name().as_str(), &port.common.switch))?;
     }
     let (fdb, acl) = (file.fdb, file.acl);
     Ok(RunSettings {
@@ -114,7 +111,6 @@ fn settings(dir: PathBuf, file: Config, flags: Config) -> Result<RunSettings, Fa
         scheduler_view,
         switch,
         switches,
-        vnics,
         ports,
         fdb,
         acl,
@@ -133,9 +129,9 @@ mod tests {
     }
 
     fn config(module: Option<&str>, vnics: &[&str]) -> Config {
-        let vnics = vnics.iter().map(|vnic| vnic.parse().expect("a vnic")).collect();
+        let ports = vnics.iter().map(|vnic| port::vnic(vnic).expect("a vnic")).collect();
         let module = module.map(|name| name.parse().expect("a module"));
-        Config { vnics, ..asking(Settings { module, ..Settings::default() }) }
+        Config { ports, ..asking(Settings { module, ..Settings::default() }) }
     }
 
     fn together(file: Config, flags: Config) -> Result<RunSettings, Fault> {
@@ -146,7 +142,7 @@ mod tests {
     fn flags_override_and_extend_the_file() {
         let run = together(config(Some("dummy"), &["a"]), config(Some("bridge"), &["b"])).expect("valid");
         assert_eq!(run.switch.module.as_str(), "bridge");
-        assert_eq!(run.vnics.iter().map(|vnic| vnic.name.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+        assert_eq!(run.ports.iter().map(|port| port.name().as_str()).collect::<Vec<_>>(), ["a", "b"]);
         let run = together(config(Some("dummy"), &[]), config(None, &[])).expect("valid");
         assert_eq!(run.switch.module.as_str(), "dummy");
         let with = |workers| asking(Settings { workers: Some(Workers(workers)), ..Settings::default() });
@@ -182,6 +178,6 @@ mod tests {
     #[test]
     fn a_name_twice_is_refused() {
         let fault = together(config(None, &["a"]), config(None, &["a"])).expect_err("twice");
-        assert!(fault.message.contains("two vnics or ports \"a\""), "{fault}");
+        assert!(fault.message.contains("two ports \"a\""), "{fault}");
     }
 }

@@ -133,7 +133,8 @@ pub(super) fn findings(before: &Facts, facts: &Facts) -> Vec<Finding> {
 
 /// A switch that no guest can come to.
 pub(super) fn without_ports(facts: &Facts) -> Option<Finding> {
-    let none = Verdict::broken("the switch has no vnics", "make one: lasthop vnic add NAME");
+    let none =
+        Verdict::broken("the switch has no vnics", "make one: lasthop port add NAME,backend=vhost-user");
     (facts.vnics.is_empty() && facts.ports.is_empty()).then(|| none.about(None, Link::Switch))
 }
 
@@ -143,7 +144,7 @@ fn process(switch: &SwitchFacts) -> Verdict {
         process: "switch",
         number: switch.restarts,
         last_end: switch.last_end.as_ref(),
-        remedy: "see the log of lasthop run; if a guest causes it, `lasthop vnic del` that one, and report it as a bug",
+        remedy: "see the log of lasthop run; if a guest causes it, `lasthop port del` that one, and report it as a bug",
     };
     let Some((pid, up_ms)) = switch.switch_pid.zip(switch.up_ms) else { return restarts.down() };
     if let Some(why) = &switch.deaf {

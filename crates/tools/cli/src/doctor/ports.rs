@@ -1,6 +1,6 @@
 //! Ports over devices and taps: the device, the process that serves it, its losses.
 
-use lasthop_api::report::{DevicePortReport, DriverFacts, DropCounts};
+use lasthop_api::report::{DeviceStatus, DriverFacts, DropCounts, PortStatus};
 
 use super::finding::{Finding, Link, Verdict};
 use super::restarts::{Restarts, YOUNG_MS};
@@ -15,7 +15,7 @@ const LOSSES: &[(&str, &str, &str)] = &[
     (
         "too_long",
         "guests send frames longer than the device's MTU",
-        "give all the same MTU: ip link set DEVICE mtu BYTES, or lasthop vnic set NAME mtu=BYTES",
+        "give all the same MTU: ip link set DEVICE mtu BYTES, or lasthop port set NAME mtu=BYTES",
     ),
     (
         "truncated",
@@ -38,10 +38,11 @@ const LOSSES: &[(&str, &str, &str)] = &[
 const MISSED_REMEDY: &str = "it is short of processor time, or has too few queues= for the device";
 
 /// Everything about one port, by two looks. For the switch's health only losses between them count.
-pub(super) fn chain(before: &DevicePortReport, port: &DevicePortReport, is_of_switch: bool) -> Vec<Finding> {
-    let device = device(port);
-    let drops = drops(before, port, is_of_switch);
-    let links = [(Link::Driver, driver(&port.driver)), (Link::Device, device), (Link::Drops, drops)];
+pub(super) fn chain(before: &PortStatus, port: &PortStatus, is_of_switch: bool) -> Vec<Finding> {
+    let Some((before, now)) = before.device.as_ref().zip(port.device.as_ref()) else { return Vec::new() };
+    let drops = drops(before, now, is_of_switch);
+    let links =
+        [(Link::Driver, driver(&now.driver)), (Link::Device, device(port, now)), (Link::Drops, drops)];
     links.into_iter().map(|(link, verdict)| verdict.about(Some(&port.name), link)).collect()
 }
 
@@ -59,10 +60,10 @@ fn driver(driver: &DriverFacts) -> Verdict {
     }
 }
 
-fn device(port: &DevicePortReport) -> Verdict {
-    let (name, why) = (&port.device, port.why.clone().unwrap_or_default());
+fn device(port: &PortStatus, now: &DeviceStatus) -> Verdict {
+    let (name, why) = (&now.device, port.why.clone().unwrap_or_default());
     match port.state.as_str() {
-        "up" if port.is_of_bridge => Verdict::warning(
+        "up" if now.is_of_bridge => Verdict::warning(
             format!(
                 "{name} is a port of a Linux bridge, too: the host and the switch both forward each frame, and frames may go round"
             ),
@@ -73,8 +74,8 @@ fn device(port: &DevicePortReport) -> Verdict {
         ),
         "up" => Verdict::ok(format!(
             "{name} is up, {}, MTU {}",
-            port.backend.map_or("no back end", |backend| backend.name()),
-            port.mtu.unwrap_or_default()
+            now.backend.map_or("no back end", |backend| backend.name()),
+            now.mtu.unwrap_or_default()
         )),
         "no device" => Verdict::broken(
             why,
@@ -82,7 +83,7 @@ fn device(port: &DevicePortReport) -> Verdict {
                 "ip link shows which there are; one of another namespace: ip netns exec THERE ip link set {name} netns PID, that of lasthop run"
             ),
         ),
-        "down" if port.requested && port.settings.is_tap() => {
+        "down" if port.requested && port.settings.tap().is_some() => {
             Verdict::ok(format!("{name} is down, as a controller asked for it and nobody set it up"))
         }
         "down" => Verdict::broken(why, format!("ip link set {name} up")),
@@ -101,7 +102,7 @@ fn device(port: &DevicePortReport) -> Verdict {
     }
 }
 
-fn drops(before: &DevicePortReport, port: &DevicePortReport, is_of_switch: bool) -> Verdict {
+fn drops(before: &DeviceStatus, port: &DeviceStatus, is_of_switch: bool) -> Verdict {
     let (earlier, counters) = (&before.counters, &port.counters);
     if !counters.conserved {
         return Verdict::warning(
@@ -135,7 +136,7 @@ mod tests {
     use super::*;
     use crate::doctor::finding::State;
 
-    fn port(state: &str, drops: serde_json::Value) -> DevicePortReport {
+    fn port(state: &str, drops: serde_json::Value) -> PortStatus {
         let flow = json!({"frames": 0, "bytes": 0});
         let counters = json!({"from_device": flow, "to_switch": flow, "from_switch": flow, "to_device": flow,
             "missed": 0, "drops": drops, "waiting": 0, "conserved": true});
@@ -147,7 +148,16 @@ mod tests {
         .expect("a report")
     }
 
-    fn chain_of(port: &DevicePortReport) -> Vec<Finding> {
+    fn judged(port: &PortStatus) -> Verdict {
+        device(port, port.device.as_ref().expect("a device"))
+    }
+
+    fn lost(before: &PortStatus, port: &PortStatus, is_of_switch: bool) -> Verdict {
+        let device = |port: &PortStatus| port.device.clone().expect("a device");
+        drops(&device(before), &device(port), is_of_switch)
+    }
+
+    fn chain_of(port: &PortStatus) -> Vec<Finding> {
         chain(port, port, false)
     }
 
@@ -162,9 +172,9 @@ mod tests {
     fn an_internal_port_may_be_down() {
         let mut internal = port("down", json!({}));
         internal.requested = true;
-        assert_eq!(device(&internal).state, State::NotOk, "a device is of no use so");
+        assert_eq!(judged(&internal).state, State::NotOk, "a device is of no use so");
         internal.settings = "in1,tap=in1".parse().expect("a port");
-        assert_eq!(device(&internal).state, State::Ok);
+        assert_eq!(judged(&internal).state, State::Ok);
     }
 
     #[test]
@@ -172,18 +182,18 @@ mod tests {
         for (state, remedy) in
             [("no device", "ip link"), ("down", "ip link set eth1 up"), ("no carrier", "cable")]
         {
-            let verdict = device(&port(state, json!({})));
+            let verdict = judged(&port(state, json!({})));
             assert_eq!(verdict.state, State::NotOk);
             assert!(verdict.remedy.as_ref().is_some_and(|text| text.contains(remedy)), "{verdict:?}");
         }
         for (reason, _, _) in LOSSES {
             let [one, three] = [1, 3].map(|count| port("up", json!({*reason: count})));
-            let verdict = drops(&three, &three, false);
+            let verdict = lost(&three, &three, false);
             assert!(
                 verdict.state == State::Warning && verdict.text.contains("(3 lost, earlier)"),
                 "{verdict:?}"
             );
-            let verdict = drops(&one, &three, true);
+            let verdict = lost(&one, &three, true);
             assert!(verdict.state == State::Warning && verdict.text.contains("(3 lost, now)"), "{verdict:?}");
         }
     }
@@ -191,11 +201,11 @@ mod tests {
     #[test]
     fn the_health_of_the_switch_is_that_of_now() {
         let lossy = port("up", json!({"device_full": 3, "refused": 9}));
-        let verdict = drops(&lossy, &lossy, true);
+        let verdict = lost(&lossy, &lossy, true);
         assert!(verdict.state == State::Ok && verdict.text.contains("none now"), "{verdict:?}");
         let mut missed = lossy.clone();
-        missed.counters.missed = 7;
-        let verdict = drops(&lossy, &missed, true);
+        missed.device.as_mut().expect("a device").counters.missed = 7;
+        let verdict = lost(&lossy, &missed, true);
         assert_eq!(verdict.state, State::Warning);
         assert!(verdict.text.contains("took them (7 lost, now)"), "{verdict:?}");
     }

@@ -1,10 +1,10 @@
-//! The changes of a vnic, and when they take effect.
+//! The changes of a port, and when they take effect.
 
+use lasthop_api::port::change::{Change, When};
 use lasthop_api::report::SetReport;
-use lasthop_api::vnic::change::{Change, When};
 
 /// A line for each key.
-pub(crate) fn vnic_set(set: &SetReport) -> String {
+pub(crate) fn port_set(set: &SetReport) -> String {
     if set.changes.is_empty() {
         return format!("{} is like that already", set.name);
     }
@@ -35,7 +35,7 @@ mod tests {
 
     fn text(key: &str, to: Value, when: When, guest_told: Option<bool>) -> String {
         let change = Change { key: key.to_owned(), from: Value::Null, to, when };
-        vnic_set(&SetReport { name: "vm1".to_owned(), changes: vec![change], guest_told })
+        port_set(&SetReport { name: "vm1".to_owned(), changes: vec![change], guest_told })
     }
 
     #[test]
@@ -48,6 +48,6 @@ mod tests {
         assert!(text("link", json!("down"), When::Now, Some(true)).ends_with("down (its guest was told)\n"));
         assert!(text("link", json!("down"), When::Now, Some(false)).contains("set_link net-vm1 off"));
         let nothing = SetReport { name: "vm1".to_owned(), changes: vec![], guest_told: None };
-        assert_eq!(vnic_set(&nothing), "vm1 is like that already");
+        assert_eq!(port_set(&nothing), "vm1 is like that already");
     }
 }

@@ -1,35 +1,34 @@
-//! A vnic as arguments for Cloud Hypervisor.
+//! A vhost-user port as arguments for Cloud Hypervisor.
 
-use lasthop_api::mac;
-use lasthop_api::report::VnicReport;
-use lasthop_api::vnic::VnicMode;
+use lasthop_api::port::VnicMode;
+use lasthop_api::report::Attachment;
 
 use super::shell::quote;
 
 /// Arguments to paste behind `cloud-hypervisor …`. The memory has to be the guest's whole memory, and shared.
-pub(crate) fn cloud_hypervisor(vnic: &VnicReport) -> String {
-    let path = vnic.socket.to_string_lossy();
+pub(crate) fn cloud_hypervisor(port: &Attachment<'_>) -> String {
+    let path = port.socket.to_string_lossy();
     // In quotes a comma is part of the path.
     let path = if path.contains([',', '[', ']']) { format!("\"{path}\"") } else { path.into_owned() };
-    let role = match vnic.mode {
+    let role = match port.mode {
         VnicMode::Listen => "client",
         VnicMode::Connect => "server",
     };
     let mut net = format!(
         "mac={},vhost_user=true,socket={path},vhost_mode={role},num_queues={},queue_size=256",
-        mac::of(vnic),
-        2 * vnic.queues
+        port.mac,
+        2 * port.queues
     );
-    if let Some(mtu) = vnic.mtu {
+    if let Some(mtu) = port.mtu {
         net.push_str(&format!(",mtu={mtu}"));
     }
-    let cpus = if vnic.queues > 1 { format!("--cpus boot={} \\\n", vnic.queues) } else { String::new() };
+    let cpus = if port.queues > 1 { format!("--cpus boot={} \\\n", port.queues) } else { String::new() };
     format!("{cpus}--memory size=1G,shared=on \\\n--net {}\n", quote(&net))
 }
 
 /// A hint about the arguments.
-pub(crate) fn cloud_hypervisor_hint(vnic: &VnicReport) -> &'static str {
-    match vnic.mode {
+pub(crate) fn cloud_hypervisor_hint(port: &Attachment<'_>) -> &'static str {
+    match port.mode {
         VnicMode::Listen => {
             "size= is the guest's memory; Cloud Hypervisor waits 60 s for a switch that went away, then gives the device up"
         }
@@ -41,12 +40,11 @@ pub(crate) fn cloud_hypervisor_hint(vnic: &VnicReport) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
     use super::*;
+    use crate::show::tests::guest;
 
-    fn text(vnic: &str, socket: &str) -> String {
-        cloud_hypervisor(&VnicReport::new(&vnic.parse().expect("a vnic"), PathBuf::from(socket), "running"))
+    fn text(port: &str, socket: &str) -> String {
+        cloud_hypervisor(&guest(port, socket).attachment().expect("vhost-user"))
     }
 
     #[test]

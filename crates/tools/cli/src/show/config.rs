@@ -2,10 +2,8 @@
 
 use serde_json::{Map, Value};
 
-use lasthop_api::port::PortSpec;
+use lasthop_api::port::change;
 use lasthop_api::report::ConfigReport;
-use lasthop_api::vnic::VnicSpec;
-use lasthop_api::vnic::change;
 
 /// A file that `lasthop run -c` takes: keys that are as by default are left out.
 pub(crate) fn config(config: &ConfigReport) -> String {
@@ -13,13 +11,12 @@ pub(crate) fn config(config: &ConfigReport) -> String {
         Ok(Value::Object(settings)) => lines(&settings),
         _ => String::new(),
     };
-    let vnics = config.vnics.iter().map(|vnic| {
-        let keys = change::not_default(vnic, &VnicSpec::named(vnic.name.clone()));
-        format!("\n[[vnic]]\nname = {}\n{}", toml_text(vnic.name.as_str()), lines(&keys))
-    });
-    let ports = config.ports.iter().map(|port| {
-        let keys = change::not_default(port, &PortSpec::named(port.name.clone()));
-        format!("\n[[port]]\nname = {}\n{}", toml_text(port.name.as_str()), lines(&keys))
+    let ports = config.all_ports().map(|port| {
+        format!(
+            "\n[[port]]\nname = {}\n{}",
+            toml_text(port.name().as_str()),
+            lines(&change::given_keys(port))
+        )
     });
     let switches = config.switches.iter().map(|switch| match serde_json::to_value(switch) {
         Ok(Value::Object(keys)) => format!("\n[[switch]]\n{}", lines(&keys)),
@@ -33,7 +30,7 @@ pub(crate) fn config(config: &ConfigReport) -> String {
         Ok(Value::Object(rule)) => format!("\n[[acl]]\n{}", lines(&rule)),
         _ => String::new(),
     });
-    settings + &switches.chain(vnics).chain(ports).chain(entries).chain(rules).collect::<String>()
+    settings + &switches.chain(ports).chain(entries).chain(rules).collect::<String>()
 }
 
 fn lines(object: &Map<String, Value>) -> String {

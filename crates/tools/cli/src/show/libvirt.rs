@@ -1,10 +1,9 @@
-//! A vnic as elements of a libvirt domain.
+//! A vhost-user port as elements of a libvirt domain.
 
 use std::path::Path;
 
-use lasthop_api::mac;
-use lasthop_api::report::VnicReport;
-use lasthop_api::vnic::VnicMode;
+use lasthop_api::port::VnicMode;
+use lasthop_api::report::Attachment;
 
 use crate::permissions::Credentials;
 
@@ -23,11 +22,11 @@ const TCG: &str = "<!-- in <domain xmlns:qemu='http://libvirt.org/schemas/domain
 ";
 
 /// A hint about the elements: a user that may not connect yet, and further needs of the guest.
-pub(crate) fn libvirt_hint(vnic: &VnicReport, tcg: bool) -> Option<String> {
+pub(crate) fn libvirt_hint(port: &Attachment<'_>, tcg: bool) -> Option<String> {
     let closed =
-        Credentials::of_one(USERS).filter(|_| vnic.mode == VnicMode::Listen).and_then(|(name, user)| {
-            let closed = user.closed_at(&vnic.socket)?;
-            Some(access_hint(vnic, &name, &user, &closed))
+        Credentials::of_one(USERS).filter(|_| port.mode == VnicMode::Listen).and_then(|(name, user)| {
+            let closed = user.closed_at(port.socket)?;
+            Some(access_hint(port, &name, &user, &closed))
         });
     let tcg = (!tcg).then(|| "without KVM, QEMU 7.2 crashes: add --tcg".to_owned());
     let hints: Vec<String> = closed.into_iter().chain(tcg).collect();
@@ -35,33 +34,33 @@ pub(crate) fn libvirt_hint(vnic: &VnicReport, tcg: bool) -> Option<String> {
 }
 
 /// How the user that libvirt runs QEMU as gets to the socket: without that, `virsh start` waits for ever.
-fn access_hint(vnic: &VnicReport, name: &str, user: &Credentials, closed: &Path) -> String {
+fn access_hint(port: &Attachment<'_>, name: &str, user: &Credentials, closed: &Path) -> String {
     let shown = closed.display();
-    if closed != vnic.socket {
+    if closed != port.socket {
         return format!("{name}, whom libvirt runs QEMU as, may not enter {shown}: chgrp, chmod g+x");
     }
     let group = user.group().unwrap_or_else(|| name.to_owned());
     format!(
-        "{name}, whom libvirt runs QEMU as, may not connect to {shown}: lasthop vnic set {} socket-group={group}",
-        vnic.name
+        "{name}, whom libvirt runs QEMU as, may not connect to {shown}: lasthop port set {} socket-group={group}",
+        port.name
     )
 }
 
 /// Elements for `<domain>`, and those for its `<devices>`; with `tcg` for a guest without KVM.
-pub(crate) fn libvirt(vnic: &VnicReport, tcg: bool) -> String {
-    let path = escape(&vnic.socket.to_string_lossy());
-    let source = match vnic.mode {
+pub(crate) fn libvirt(port: &Attachment<'_>, tcg: bool) -> String {
+    let path = escape(&port.socket.to_string_lossy());
+    let source = match port.mode {
         VnicMode::Listen => format!(
             "<source type='unix' path='{path}' mode='client'>\n    <reconnect enabled='yes' timeout='1'/>\n  </source>"
         ),
         VnicMode::Connect => format!("<source type='unix' path='{path}' mode='server'/>"),
     };
     let mut interface =
-        vec![format!("<mac address='{}'/>", mac::of(vnic)), source, "<model type='virtio'/>".to_owned()];
-    if vnic.queues > 1 {
-        interface.push(format!("<driver queues='{}'/>", vnic.queues));
+        vec![format!("<mac address='{}'/>", port.mac), source, "<model type='virtio'/>".to_owned()];
+    if port.queues > 1 {
+        interface.push(format!("<driver queues='{}'/>", port.queues));
     }
-    if let Some(mtu) = vnic.mtu {
+    if let Some(mtu) = port.mtu {
         interface.push(format!("<mtu size='{mtu}'/>"));
     }
     format!(
@@ -81,31 +80,28 @@ fn escape(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
     use super::*;
+    use crate::show::tests::guest;
 
-    fn text(vnic: &str, socket: &str) -> String {
-        libvirt(&report(vnic, socket), false)
-    }
-
-    fn report(vnic: &str, socket: &str) -> VnicReport {
-        VnicReport::new(&vnic.parse().expect("a vnic"), PathBuf::from(socket), "running")
+    fn text(port: &str, socket: &str) -> String {
+        libvirt(&guest(port, socket).attachment().expect("vhost-user"), false)
     }
 
     #[test]
     fn a_guest_without_kvm_has_no_vectors() {
-        let text = libvirt(&report("vm1", "/s"), true);
+        let port = guest("vm1", "/s");
+        let text = libvirt(&port.attachment().expect("vhost-user"), true);
         assert!(text.contains("name='vectors' type='unsigned' value='0'"), "{text}");
-        assert!(!libvirt(&report("vm1", "/s"), false).contains("vectors"));
+        assert!(!self::text("vm1", "/s").contains("vectors"));
     }
 
     #[test]
     fn who_may_not_connect_is_told_how_to() {
-        let (vnic, user) = (report("vm1", "/r/vm1.sock"), Credentials { uid: 7, gids: vec![0] });
-        let hint = access_hint(&vnic, "libvirt-qemu", &user, Path::new("/r/vm1.sock"));
-        assert!(hint.ends_with("lasthop vnic set vm1 socket-group=root"), "{hint}");
-        let hint = access_hint(&vnic, "libvirt-qemu", &user, Path::new("/r"));
+        let (port, user) = (guest("vm1", "/r/vm1.sock"), Credentials { uid: 7, gids: vec![0] });
+        let port = port.attachment().expect("vhost-user");
+        let hint = access_hint(&port, "libvirt-qemu", &user, Path::new("/r/vm1.sock"));
+        assert!(hint.ends_with("lasthop port set vm1 socket-group=root"), "{hint}");
+        let hint = access_hint(&port, "libvirt-qemu", &user, Path::new("/r"));
         assert!(hint.contains("may not enter /r: "), "{hint}");
     }
 

@@ -4,6 +4,7 @@ mod acl;
 mod change;
 mod cloud_hypervisor;
 mod config;
+mod guest_port;
 mod libvirt;
 mod port;
 mod profile;
@@ -18,10 +19,9 @@ mod switch;
 mod table;
 mod testpmd;
 mod vlan;
-mod vnic;
 
 pub(crate) use acl::{acl, acl_added};
-pub(crate) use change::vnic_set;
+pub(crate) use change::port_set;
 pub(crate) use cloud_hypervisor::{cloud_hypervisor, cloud_hypervisor_hint};
 pub(crate) use config::config;
 pub(crate) use libvirt::{libvirt, libvirt_hint};
@@ -36,7 +36,6 @@ pub(crate) use stats::{conservation, stats, workers};
 pub(crate) use switch::{switch_added, switch_list};
 pub(crate) use testpmd::{TESTPMD_HINT, testpmd};
 pub(crate) use vlan::{fdb, vlans};
-pub(crate) use vnic::{vnic, vnic_added, vnic_list};
 
 use lasthop_api::report::{SandboxReport, VersionReport};
 use lasthop_runtime::sandbox::summary;
@@ -54,5 +53,19 @@ pub(crate) fn version(own: &str, running: Option<&VersionReport>, fault: Option<
         }
         (None, Some(fault)) => format!("lasthop {own}\nrunning: not known: {fault}"),
         (None, None) => format!("lasthop {own}\nrunning: none"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use lasthop_api::port;
+    use lasthop_api::report::PortStatus;
+
+    /// A vhost-user port without a guest.
+    pub(super) fn guest(text: &str, socket: &str) -> PortStatus {
+        let spec = port::vnic(text).expect("a vhost-user port");
+        PortStatus::of_guest(&spec, PathBuf::from(socket), "waiting for guest")
     }
 }

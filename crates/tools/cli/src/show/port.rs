@@ -1,20 +1,39 @@
-//! Device ports, one or all.
+//! Ports of every backend, one or all.
 
 use std::collections::BTreeMap;
 
 use lasthop_device::FrameCount;
+use lasthop_module_api::{PortVlans, StormLimits, Vid};
 
 use lasthop_api::port::Leads;
-use lasthop_api::report::{DevicePortList, DevicePortReport, DriverFacts};
+use lasthop_api::report::{DeviceStatus, DriverFacts, PortStatus, PortStatusList};
 
+use super::guest_port;
 use super::table::Table;
-use super::vnic::vlans_text;
 
-/// A line for each device port.
-pub(crate) fn port_list(list: &DevicePortList) -> String {
+/// The subject of a line, and the rest of it.
+pub(super) type KeyLine = (String, String);
+
+/// A line for each port: those of guests, then those over devices, which have other facts.
+pub(crate) fn port_list(list: &PortStatusList) -> String {
     if list.ports.is_empty() {
-        return "no ports over devices; make one with: lasthop port add NAME,device=DEVICE".to_owned();
+        return "no ports; make one with: lasthop port add NAME,backend=vhost-user, or NAME,device=DEVICE"
+            .to_owned();
     }
+    let guests = list.ports.iter().filter(|port| port.guest.is_some());
+    let devices = list.ports.iter().filter(|port| port.device.is_some());
+    let tables = [guest_port::table(guests.clone()), device_table(devices.clone())];
+    let counts = [guests.count(), devices.count()];
+    let shown = tables.iter().zip(counts).filter(|(_, count)| *count > 0).map(|(table, _)| table.text());
+    let whys = list.ports.iter().filter_map(|port| Some(format!("{}: {}\n", port.name, port.why.as_ref()?)));
+    let warnings = list
+        .ports
+        .iter()
+        .flat_map(|port| port.warnings.iter().map(|warning| format!("warning: {}: {warning}\n", port.name)));
+    shown.collect::<Vec<_>>().join("\n") + &whys.chain(warnings).collect::<String>()
+}
+
+fn device_table<'a>(ports: impl Iterator<Item = &'a PortStatus>) -> Table {
     let mut table = Table::new(&[
         "NAME",
         "DEVICE",
@@ -27,80 +46,122 @@ pub(crate) fn port_list(list: &DevicePortList) -> String {
         ">SENT",
         ">DROPPED",
     ]);
-    for port in &list.ports {
-        let counters = &port.counters;
+    for port in ports {
+        let Some(device) = &port.device else { continue };
+        let counters = &device.counters;
         table.row([
             port.name.clone(),
-            port.device.clone(),
+            device.device.clone(),
             kind(port).to_owned(),
             port.state.clone(),
-            port.backend.map_or("-", |backend| backend.name()).to_owned(),
-            port.settings.queues.to_string(),
-            or_dash(port.mtu),
+            device.backend.map_or("-", |backend| backend.name()).to_owned(),
+            port.settings.common.queues.to_string(),
+            or_dash(device.mtu),
             counters.from_device.frames.to_string(),
             counters.to_device.frames.to_string(),
             (counters.missed + counters.drops.values().sum::<u64>()).to_string(),
         ]);
     }
-    let whys = list.ports.iter().filter_map(|port| Some(format!("{}: {}\n", port.name, port.why.as_ref()?)));
-    let warnings = list
-        .ports
-        .iter()
-        .flat_map(|port| port.warnings.iter().map(|warning| format!("warning: {}: {warning}\n", port.name)));
-    table.text() + &whys.chain(warnings).collect::<String>()
+    table
 }
 
-/// The state of a new port.
-pub(crate) fn port_added(port: &DevicePortReport) -> String {
+/// The next step with a new port, or its state.
+pub(crate) fn port_added(port: &PortStatus) -> String {
+    if let Some((guest, backend)) = port.guest.as_ref().zip(port.settings.vhost_user()) {
+        return guest_port::added(&port.name, guest, backend.mode);
+    }
     let why = port.why.as_ref().map_or_else(String::new, |why| format!(": {why}"));
-    format!("added {} over {} ({}){why}", port.name, port.device, port.state)
+    let device = port.device.as_ref().map_or("", |device| &device.device);
+    format!("added {} over {device} ({}){why}", port.name, port.state)
 }
 
-/// All about one device port.
-pub(crate) fn port(port: &DevicePortReport) -> String {
-    let mut text = String::new();
-    let mut line = |key: &str, value: String| text.push_str(&format!("{key:<14}{value}\n"));
-    let settings = &port.settings;
-    line("name", port.name.clone());
-    line("switch", settings.switch.to_string());
-    line("device", format!("{} ({})", port.device, kind(port)));
-    line("state", port.state.clone());
-    if let Some(why) = &port.why {
-        line("", why.clone());
+/// All about one port.
+pub(crate) fn port(port: &PortStatus) -> String {
+    let common = &port.settings.common;
+    let line = |key: &str, value: String| (key.to_owned(), value);
+    let (first, last) = match (&port.guest, port.settings.vhost_user(), &port.device) {
+        (Some(guest), Some(backend), _) => guest_port::lines(port, guest, backend),
+        (_, _, Some(device)) => device_lines(port, device),
+        _ => Default::default(),
+    };
+    let mut lines = vec![line("name", port.name.clone()), line("switch", common.switch.to_string())];
+    lines.extend(first);
+    lines.push(line("vlans", vlans_text(&common.policy.vlans)));
+    if common.policy.is_isolated {
+        lines.push(line("isolated", "yes: talks to ports that are not".to_owned()));
     }
-    line("backend", backend_text(port));
-    line("queues", settings.queues.to_string());
-    line("mtu", or_dash(port.mtu));
-    line("mac", or_dash(port.mac.as_ref()));
-    if !settings.address.is_empty() {
-        line("address", settings.address.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "));
+    if !common.features_off.is_empty() {
+        lines.push(line("features off", common.features_off.joined()));
     }
-    if port.requested {
-        line("asked for", format!("by the controller of {}", settings.switch));
-    } else if !settings.is_tap() {
-        line("host", settings.host.name().to_owned());
-    }
-    if settings.link_tracking {
-        line("link tracking", "guests have a link only while an uplink has one".to_owned());
-    }
-    line("vlans", vlans_text(settings.vlan, settings.trunk.as_ref(), settings.native));
-    if settings.isolated {
-        line("isolated", "yes: talks to vnics that are not".to_owned());
-    }
+    lines.extend(storm_text(common.policy.storm).map(|limits| line("storm limits", limits)));
     if !port.features.is_empty() {
-        line("negotiated", port.features.join(" "));
+        lines.push(line("negotiated", port.features.join(" ")));
     }
-    line("driver", driver_text(&port.driver));
-    for (key, value) in counter_lines(port) {
-        line(key, value);
+    lines.extend(last);
+    lines.extend(port.warnings.iter().map(|warning| line("warning", warning.clone())));
+    if port.guest.is_some() {
+        lines.push(line("attach with", guest_port::attach_text(&port.name)));
     }
-    for warning in &port.warnings {
-        line("warning", warning.clone());
-    }
-    text
+    lines.iter().map(|(key, value)| format!("{key:<14}{value}\n")).collect()
 }
 
-fn counter_lines(port: &DevicePortReport) -> Vec<(&'static str, String)> {
+/// Lines before those that ports of every backend have, and lines behind them.
+fn device_lines(port: &PortStatus, device: &DeviceStatus) -> (Vec<KeyLine>, Vec<KeyLine>) {
+    let common = &port.settings.common;
+    let line = |key: &str, value: String| (key.to_owned(), value);
+    let mut first = vec![
+        line("device", format!("{} ({})", device.device, kind(port))),
+        line("state", port.state.clone()),
+    ];
+    first.extend(port.why.as_ref().map(|why| line("", why.clone())));
+    first.extend([
+        line("backend", backend_text(port, device)),
+        line("queues", common.queues.to_string()),
+        line("mtu", or_dash(device.mtu)),
+        line("mac", or_dash(device.mac.as_ref())),
+    ]);
+    if let Some(tap) = port.settings.tap().filter(|tap| !tap.address.is_empty()) {
+        let addresses: Vec<String> = tap.address.iter().map(ToString::to_string).collect();
+        first.push(line("address", addresses.join(" ")));
+    }
+    match port.settings.device() {
+        _ if port.requested => {
+            first.push(line("asked for", format!("by the controller of {}", common.switch)))
+        }
+        Some(settings) => first.push(line("host", settings.host.name().to_owned())),
+        None => {}
+    }
+    if port.settings.device().is_some_and(|settings| settings.link_tracking) {
+        first.push(line("link tracking", "guests have a link only while an uplink has one".to_owned()));
+    }
+    let driver = line("driver", driver_text(&device.driver));
+    let counters = counter_lines(device).into_iter().map(|(key, value)| line(key, value));
+    (first, std::iter::once(driver).chain(counters).collect())
+}
+
+/// The VLANs that a port carries.
+fn vlans_text(vlans: &PortVlans) -> String {
+    let with_native =
+        |native: &Option<Vid>| native.map_or_else(String::new, |vid| format!(", native {vid} (untagged)"));
+    match vlans {
+        PortVlans::Any => "all (frames pass as they are)".to_owned(),
+        PortVlans::Access(vid) => format!("{vid} (access: untagged)"),
+        PortVlans::Trunk { carried: Some(set), native } => {
+            format!("{set} (trunk: tagged){}", with_native(native))
+        }
+        PortVlans::Trunk { carried: None, native } => format!("all (trunk: tagged){}", with_native(native)),
+    }
+}
+
+/// Limits of floods, unless there are none.
+fn storm_text(storm: StormLimits) -> Option<String> {
+    let limits = [("broadcast", storm.broadcast), ("multicast", storm.multicast), ("unknown", storm.unknown)];
+    let limits = limits.iter().filter(|(_, rate)| *rate > 0);
+    let texts: Vec<String> = limits.map(|(kind, rate)| format!("{kind} {rate}/s")).collect();
+    (!texts.is_empty()).then(|| texts.join(", "))
+}
+
+fn counter_lines(port: &DeviceStatus) -> Vec<(&'static str, String)> {
     let counters = &port.counters;
     let mut lines =
         vec![("from device", flow_text(counters.from_device)), ("to device", flow_text(counters.to_device))];
@@ -123,22 +184,23 @@ fn flow_text(flow: FrameCount) -> String {
     format!("{} frames, {} bytes", flow.frames, flow.bytes)
 }
 
-fn kind(port: &DevicePortReport) -> &'static str {
+fn kind(port: &PortStatus) -> &'static str {
+    let tap = port.settings.tap();
     if port.requested {
-        return if port.settings.is_tap() { "internal" } else { "asked for" };
+        return if tap.is_some() { "internal" } else { "asked for" };
     }
-    match (port.settings.leads(), port.settings.is_tap(), port.settings.address.is_empty()) {
-        (Leads::Out, ..) => "uplink",
-        (Leads::Through, ..) => "transit uplink",
-        (Leads::Inside, true, false) => "host port",
-        (Leads::Inside, true, true) => "tap",
-        (Leads::Inside, false, _) => "guest's device",
+    match (port.settings.leads(), tap.map(|tap| tap.address.is_empty())) {
+        (Leads::Out, _) => "uplink",
+        (Leads::Through, _) => "transit uplink",
+        (Leads::Inside, Some(false)) => "host port",
+        (Leads::Inside, Some(true)) => "tap",
+        (Leads::Inside, None) => "guest's device",
     }
 }
 
-fn backend_text(port: &DevicePortReport) -> String {
-    let wanted = port.settings.backend.name();
-    match (port.backend, &port.backend_why) {
+fn backend_text(port: &PortStatus, device: &DeviceStatus) -> String {
+    let wanted = port.settings.device().map_or("tap", |device| device.io.name());
+    match (device.backend, &device.backend_why) {
         (Some(backend), Some(why)) => format!("{}: {why}", backend.name()),
         (Some(backend), None) => backend.name().to_owned(),
         (None, _) => format!("none yet ({wanted} is asked for)"),
@@ -155,6 +217,6 @@ fn driver_text(driver: &DriverFacts) -> String {
     now + &ends
 }
 
-fn or_dash(value: Option<impl ToString>) -> String {
+pub(super) fn or_dash(value: Option<impl ToString>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }

@@ -1,18 +1,17 @@
-//! A vnic as arguments for QEMU.
+//! A vhost-user port as arguments for QEMU.
 
-use lasthop_api::mac;
-use lasthop_api::report::VnicReport;
-use lasthop_api::vnic::VnicMode;
+use lasthop_api::port::VnicMode;
+use lasthop_api::report::Attachment;
 
 use super::shell::quote;
 
 /// Arguments to paste behind `qemu-system-…`. The memory has to be the guest's whole memory, and shared.
 ///
 /// `tcg`: there is no KVM.
-pub(crate) fn qemu(vnic: &VnicReport, tcg: bool) -> String {
-    let name = &vnic.name;
-    let path = quote(&vnic.socket.to_string_lossy().replace(',', ",,"));
-    let role = match vnic.mode {
+pub(crate) fn qemu(port: &Attachment<'_>, tcg: bool) -> String {
+    let name = port.name;
+    let path = quote(&port.socket.to_string_lossy().replace(',', ",,"));
+    let role = match port.mode {
         VnicMode::Listen => "reconnect=1",
         VnicMode::Connect => "server=on",
     };
@@ -23,15 +22,15 @@ pub(crate) fn qemu(vnic: &VnicReport, tcg: bool) -> String {
         "-object memory-backend-memfd,id=lasthop-memory,size=1G,share=on".to_owned(),
         "-machine memory-backend=lasthop-memory".to_owned(),
         format!("-chardev socket,id=chr-{name},path={path},{role}"),
-        format!("-netdev vhost-user,id=net-{name},chardev=chr-{name},queues={}", vnic.queues),
-        format!("-device {}", device(vnic, tcg)),
+        format!("-netdev vhost-user,id=net-{name},chardev=chr-{name},queues={}", port.queues),
+        format!("-device {}", device(port, tcg)),
     ];
     arguments.join(" \\\n") + "\n"
 }
 
 /// A hint about the arguments; apart from them, because a shell takes no comment between arguments.
-pub(crate) fn qemu_hint(vnic: &VnicReport, tcg: bool) -> String {
-    let role = match vnic.mode {
+pub(crate) fn qemu_hint(port: &Attachment<'_>, tcg: bool) -> String {
+    let role = match port.mode {
         VnicMode::Listen => "since QEMU 9.2 write reconnect-ms=1000 instead of reconnect=1",
         VnicMode::Connect => "QEMU waits for the switch before it starts the guest",
     };
@@ -39,18 +38,18 @@ pub(crate) fn qemu_hint(vnic: &VnicReport, tcg: bool) -> String {
     format!("size= and -m are the guest's memory; {role}{without_kvm}")
 }
 
-fn device(vnic: &VnicReport, tcg: bool) -> String {
-    let mut device = format!("virtio-net-pci,netdev=net-{},mac={}", vnic.name, mac::of(vnic));
-    if vnic.queues > 1 {
+fn device(port: &Attachment<'_>, tcg: bool) -> String {
+    let mut device = format!("virtio-net-pci,netdev=net-{},mac={}", port.name, port.mac);
+    if port.queues > 1 {
         device.push_str(",mq=on");
     }
     // A vector for each queue, one for the control queue, one for configuration changes. Without KVM, QEMU 7.2 crashes when its guest turns on MSI-X.
     match tcg {
         true => device.push_str(",vectors=0"),
-        false if vnic.queues > 1 => device.push_str(&format!(",vectors={}", 2 * vnic.queues + 2)),
+        false if port.queues > 1 => device.push_str(&format!(",vectors={}", 2 * port.queues + 2)),
         false => {}
     }
-    if let Some(mtu) = vnic.mtu {
+    if let Some(mtu) = port.mtu {
         device.push_str(&format!(",host_mtu={mtu}"));
     }
     device
@@ -58,17 +57,16 @@ fn device(vnic: &VnicReport, tcg: bool) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
     use super::*;
+    use crate::show::tests::guest;
 
-    fn vnic(text: &str, socket: &str) -> VnicReport {
-        VnicReport::new(&text.parse().expect("a vnic"), PathBuf::from(socket), "waiting for guest")
+    fn text(text: &str, socket: &str, tcg: bool) -> String {
+        qemu(&guest(text, socket).attachment().expect("vhost-user"), tcg)
     }
 
     #[test]
     fn a_listening_vnic_is_connected_to_again_and_again() {
-        let text = qemu(&vnic("vm1,mac=02:00:00:00:00:01", "/run/lasthop/vm1.sock"), false);
+        let text = text("vm1,mac=02:00:00:00:00:01", "/run/lasthop/vm1.sock", false);
         let expected = "-name vm1,debug-threads=on \\\n\
             -m 1G \\\n\
             -object memory-backend-memfd,id=lasthop-memory,size=1G,share=on \\\n\
@@ -81,7 +79,7 @@ mod tests {
 
     #[test]
     fn a_connecting_vnic_with_queues_and_mtu_is_served() {
-        let text = qemu(&vnic("vm1,mode=connect,queues=4,mtu=1400", "/a b/x,y.sock"), false);
+        let text = text("vm1,mode=connect,queues=4,mtu=1400", "/a b/x,y.sock", false);
         assert!(text.contains("path='/a b/x,,y.sock',server=on"), "{text}");
         assert!(text.contains("queues=4 ") && text.contains(",mq=on,vectors=10,host_mtu=1400\n"), "{text}");
         assert!(text.contains("mac=52:54:00:"), "{text}");
@@ -89,11 +87,11 @@ mod tests {
 
     #[test]
     fn without_kvm_there_are_no_vectors() {
-        for (text, device) in [
+        for (port, device) in [
             ("vm1,mac=02:00:00:00:00:01", ":01,vectors=0\n"),
             ("vm1,queues=2,mtu=1400", ",mq=on,vectors=0,host_mtu=1400\n"),
         ] {
-            let text = qemu(&vnic(text, "/s"), true);
+            let text = text(port, "/s", true);
             assert!(text.ends_with(device), "{text}");
         }
     }

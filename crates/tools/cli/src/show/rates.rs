@@ -52,7 +52,7 @@ fn moved(port: &PortRates) -> f64 {
 pub(crate) fn rates(rates: &Rates, view: View) -> String {
     let mut ports: Vec<&PortRates> = rates.ports.iter().filter(|port| port.name != INTERNAL).collect();
     if ports.is_empty() {
-        return "no vnics; make one with: lasthop vnic add NAME\n".to_owned();
+        return "no vnics; make one with: lasthop port add NAME,backend=vhost-user\n".to_owned();
     }
     let all = (ports.len() > 1).then(|| row(&sum(&ports)));
     let rest = fit(&mut ports, view);

@@ -11,7 +11,7 @@ const INTERNAL: &str = "internal";
 pub(crate) fn stats(stats: &StatsReport) -> String {
     let ports: Vec<&PortReport> = stats.ports.iter().filter(|port| is_of_interest(port)).collect();
     if ports.is_empty() {
-        return "no vnics; make one with: lasthop vnic add NAME".to_owned();
+        return "no vnics; make one with: lasthop port add NAME,backend=vhost-user".to_owned();
     }
     let headings = [
         "VNIC",

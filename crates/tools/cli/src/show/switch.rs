@@ -40,7 +40,9 @@ fn controller(switch: &SwitchReport) -> String {
 /// The next step with a new switch.
 pub(crate) fn switch_added(switch: &SwitchReport) -> String {
     let (name, module) = (&switch.name, &switch.module);
-    format!("added switch {name} ({module}): give it vnics with: lasthop vnic add NAME,switch={name}")
+    format!(
+        "added switch {name} ({module}): give it vnics with: lasthop port add NAME,backend=vhost-user,switch={name}"
+    )
 }
 
 fn or_dash(number: Option<usize>) -> String {

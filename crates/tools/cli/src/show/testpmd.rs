@@ -1,8 +1,7 @@
-//! A vnic as a command line of DPDK's testpmd, whose virtio-user port is a guest without a virtual machine.
+//! A vhost-user port as a command line of DPDK's testpmd, whose virtio-user port is a guest without a virtual machine.
 
-use lasthop_api::mac;
-use lasthop_api::report::VnicReport;
-use lasthop_api::vnic::VnicMode;
+use lasthop_api::port::VnicMode;
+use lasthop_api::report::Attachment;
 use lasthop_runtime::fault::Fault;
 
 use super::shell::quote;
@@ -12,19 +11,19 @@ pub(crate) const TESTPMD_HINT: &str = "a guest without huge pages that answers w
      start and stop are its commands, and -l names its cores: one for the prompt, one for packets";
 
 /// The whole command line.
-pub(crate) fn testpmd(vnic: &VnicReport) -> Result<String, Fault> {
-    let name = &vnic.name;
-    let path = vnic.socket.to_string_lossy();
+pub(crate) fn testpmd(port: &Attachment<'_>) -> Result<String, Fault> {
+    let name = port.name;
+    let path = port.socket.to_string_lossy();
     if path.contains(',') {
         return Err(Fault::params(format!(
-            "DPDK takes no socket path with a comma, as \"{path}\" is; give vnic \"{name}\" another one"
+            "DPDK takes no socket path with a comma, as \"{path}\" is; give port \"{name}\" another one"
         )));
     }
-    let role = match vnic.mode {
+    let role = match port.mode {
         VnicMode::Listen => "",
         VnicMode::Connect => ",server=1",
     };
-    let (mac, queues) = (mac::of(vnic), vnic.queues);
+    let (mac, queues) = (port.mac, port.queues);
     let device = format!("net_virtio_user0,path={path},mac={mac},queues={queues}{role}");
     let arguments = [
         format!("dpdk-testpmd --no-huge -m 384 --no-pci -l 0,1 --file-prefix={name}"),
@@ -37,12 +36,11 @@ pub(crate) fn testpmd(vnic: &VnicReport) -> Result<String, Fault> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
     use super::*;
+    use crate::show::tests::guest;
 
-    fn text(vnic: &str, socket: &str) -> Result<String, Fault> {
-        testpmd(&VnicReport::new(&vnic.parse().expect("a vnic"), PathBuf::from(socket), "running"))
+    fn text(port: &str, socket: &str) -> Result<String, Fault> {
+        testpmd(&guest(port, socket).attachment().expect("vhost-user"))
     }
 
     #[test]

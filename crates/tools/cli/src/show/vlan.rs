@@ -7,7 +7,7 @@ use super::table::Table;
 /// Which VLANs each vnic carries.
 pub(crate) fn vlans(report: &VlansReport) -> String {
     if report.vnics.is_empty() {
-        return "no vnics; make one with: lasthop vnic add NAME".to_owned();
+        return "no vnics; make one with: lasthop port add NAME,backend=vhost-user".to_owned();
     }
     let mut table = Table::new(&["PORT", "VLAN-ID"]);
     for vnic in &report.vnics {
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn vlans_are_shown_with_what_is_untagged() {
-        let of = |text: &str| VnicVlans::of(&text.parse().expect("a vnic"));
+        let of = |text: &str| VnicVlans::of(&lasthop_api::port::vnic(text).expect("a vnic").common);
         let report = VlansReport {
             vnics: ["a,vlan=5", "b,trunk=10+20-29,native=99", "c", "d,native=7"].map(of).into(),
         };

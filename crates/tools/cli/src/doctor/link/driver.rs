@@ -62,7 +62,7 @@ fn offloads(case: &Case<'_>, session: &SessionFacts) -> Verdict {
     let names: Vec<&str> = missing.iter().map(|(name, _)| *name).collect();
     let is_masked = |name: &str| !session.offered.iter().any(|offered| offered == name);
     let text = format!("offloads are off, {} not negotiated: {cost}", names.join(" "));
-    let off = &case.now.vnic.features_off;
+    let off = &case.now.common().features_off;
     let remedy = if !off.is_empty() && names.iter().any(|name| is_masked(name)) {
         format!("this vnic has features-off={}; leave that out", off.joined())
     } else {
@@ -73,14 +73,14 @@ fn offloads(case: &Case<'_>, session: &SessionFacts) -> Verdict {
 
 /// The link state that the guest sees.
 pub(super) fn link(case: &Case<'_>) -> Verdict {
-    let vnic = &case.now.vnic;
+    let vnic = case.now.common();
     if !vnic.link.is_up() {
         return Verdict::broken(
             "the link is down, as it was set: what comes and goes is dropped",
-            format!("lasthop vnic set {} link=up", vnic.name),
+            format!("lasthop port set {} link=up", vnic.name),
         );
     }
-    if vnic.uplinks_down {
+    if case.now.port.guest.as_ref().is_some_and(|guest| guest.uplinks_down) {
         return Verdict::broken(
             "the link is down with its switch's uplinks (link-tracking): none of them has one",
             "see which device is down: lasthop port list; or leave out link-tracking there",
@@ -89,11 +89,11 @@ pub(super) fn link(case: &Case<'_>) -> Verdict {
     if let Some(mismatch) = vlans::alone(case) {
         return mismatch;
     }
-    if let Some(warning) = vnic.warnings.first() {
+    if let Some(warning) = case.now.port.warnings.first() {
         return Verdict::warning(
             format!("MTU mismatch: {warning}"),
             format!(
-                "lasthop vnic set {} mtu=BYTES, the same for all that talk to each other; and in their guests",
+                "lasthop port set {} mtu=BYTES, the same for all that talk to each other; and in their guests",
                 vnic.name
             ),
         );

@@ -179,7 +179,7 @@ pub(super) fn drops(case: &Case<'_>, is_whole: bool) -> Verdict {
     if is_alone {
         return Verdict::warning(
             format!("there is nobody to talk to: this is the only vnic of its switch; {summary}"),
-            "add another one: lasthop vnic add NAME",
+            "add another one: lasthop port add NAME,backend=vhost-user",
         );
     }
     Verdict::ok(summary)

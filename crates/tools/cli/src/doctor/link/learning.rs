@@ -31,7 +31,7 @@ pub(super) fn learning(case: &Case<'_>) -> Verdict {
             distinct(case, moved),
         );
     }
-    if case.facts.is_for_outside(case.now.vnic.switch.as_str()) {
+    if case.facts.is_for_outside(case.now.common().switch.as_str()) {
         return Verdict::ok(
             "the controller of its switch has its addresses; Open vSwitch: ovs-appctl fdb/show BRIDGE",
         );
@@ -50,7 +50,7 @@ pub(super) fn learning(case: &Case<'_>) -> Verdict {
 fn distinct(case: &Case<'_>, moved: &MoveFacts) -> String {
     let port = case.facts.ports.iter().find(|port| port.name == moved.from || port.name == moved.to);
     match port {
-        Some(port) if port.settings.is_tap() => format!(
+        Some(port) if port.settings.tap().is_some() => format!(
             "give the guest another address (QEMU: mac=... at -device), or the host's port {}: mac=ADDRESS",
             port.name
         ),

@@ -9,12 +9,11 @@ mod rings;
 mod vlans;
 
 use std::collections::HashSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use lasthop_module_api::{Vid, VlanSet};
+use lasthop_module_api::{PortVlans, Vid, VlanSet};
 
-use lasthop_api::port::PortSpec;
-use lasthop_api::report::VnicReport;
+use lasthop_api::port::PortCommon;
 
 use crate::ovs::{BridgePort, Bridges};
 
@@ -45,13 +44,14 @@ pub(super) struct Sockets<'a> {
 impl<'a> Sockets<'a> {
     pub(super) fn of(processes: &'a [Process], facts: &Facts) -> Self {
         let served_at = processes::served_at(processes);
-        let known = facts.vnics.iter().map(|vnic| &vnic.vnic.socket).chain(&served_at);
-        let known: HashSet<&PathBuf> = known.collect();
+        let known = facts.vnics.iter().map(VnicFacts::socket);
+        let known = known.chain(served_at.iter().map(PathBuf::as_path));
+        let known: HashSet<&Path> = known.collect();
         let of_process =
             |process: &'a Process| process.sockets().into_iter().map(move |path| (process, path));
         let all = processes.iter().flat_map(of_process).filter(|(process, path)| process.sees(path));
         let all: Vec<_> = all.collect();
-        let strays = all.iter().filter(|(_, path)| !known.contains(path)).cloned().collect();
+        let strays = all.iter().filter(|(_, path)| !known.contains(path.as_path())).cloned().collect();
         Self { all, strays }
     }
 }
@@ -64,17 +64,14 @@ struct Neighbour<'a> {
     native: Option<Vid>,
 }
 
-impl<'a> From<&'a VnicReport> for Neighbour<'a> {
-    fn from(vnic: &'a VnicReport) -> Self {
-        let VnicReport { isolated, vlan, trunk, native, .. } = vnic;
-        Self { is_isolated: *isolated, vlan: *vlan, trunk: trunk.as_ref(), native: *native }
-    }
-}
-
-impl<'a> From<&'a PortSpec> for Neighbour<'a> {
-    fn from(port: &'a PortSpec) -> Self {
-        let PortSpec { isolated, vlan, trunk, native, .. } = port;
-        Self { is_isolated: *isolated, vlan: *vlan, trunk: trunk.as_ref(), native: *native }
+impl<'a> From<&'a PortCommon> for Neighbour<'a> {
+    fn from(port: &'a PortCommon) -> Self {
+        let (vlan, trunk, native) = match &port.policy.vlans {
+            PortVlans::Any => (None, None, None),
+            PortVlans::Access(vid) => (Some(*vid), None, None),
+            PortVlans::Trunk { carried, native } => (None, carried.as_ref(), *native),
+        };
+        Self { is_isolated: port.policy.is_isolated, vlan, trunk, native }
     }
 }
 
@@ -93,20 +90,19 @@ impl Neighbour<'_> {
 }
 
 impl<'a> Case<'a> {
-    /// The other vnics of its switch.
-    fn vnics(&self) -> impl Iterator<Item = &'a VnicReport> {
-        let own = &self.now.vnic;
-        let vnics = self.facts.vnics.iter().map(|vnic| &vnic.vnic);
+    /// The other vhost-user ports of its switch.
+    fn vnics(&self) -> impl Iterator<Item = &'a PortCommon> {
+        let own = self.now.common();
+        let vnics = self.facts.vnics.iter().map(VnicFacts::common);
         vnics.filter(move |other| other.switch == own.switch && other.name != own.name)
     }
 
-    /// The other vnics and the device ports of its switch.
+    /// The other ports of its switch.
     fn neighbours(&self) -> impl Iterator<Item = Neighbour<'a>> {
-        let own = &self.now.vnic;
-        let vnics = self.vnics();
-        let ports = self.facts.ports.iter().map(|port| &port.settings);
+        let own = self.now.common();
+        let ports = self.facts.ports.iter().map(|port| &port.settings.common);
         let ports = ports.filter(move |port| port.switch == own.switch);
-        vnics.map(Neighbour::from).chain(ports.map(Neighbour::from))
+        self.vnics().chain(ports).map(Neighbour::from)
     }
 
     /// The process at the other end of the socket.
@@ -122,7 +118,7 @@ impl<'a> Case<'a> {
 
     /// The last refusal with these words, if the refused thing is still missing.
     fn refusal(&self, words: &[&str]) -> Option<&'a str> {
-        let refusal = self.now.vnic.last_refusal.as_deref()?;
+        let refusal = self.now.port.guest.as_ref()?.last_refusal.as_deref()?;
         words.iter().any(|word| refusal.contains(word)).then_some(refusal)
     }
 }

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use crate::doctor::finding::Verdict;
 use crate::doctor::processes::Process;
+use lasthop_api::port::VnicMode;
 use lasthop_api::readable::time;
 use lasthop_api::report::HUNG_UP;
 use lasthop_api::rundir::control_socket;
-use lasthop_api::vnic::VnicMode;
 
 use super::Case;
 
@@ -17,17 +17,17 @@ const STILL_TRIES_MS: u64 = 10_000;
 
 /// The file of the socket.
 pub(super) fn socket(case: &Case<'_>) -> Verdict {
-    let vnic = &case.now.vnic;
-    let path = vnic.socket.display();
-    if vnic.mode == VnicMode::Connect {
+    let (name, socket) = (case.now.name(), case.now.socket());
+    let path = socket.display();
+    if connects(case) {
         let listens = if case.now.connection.attached_ms.is_some() { "listens" } else { "has to listen" };
         return Verdict::ok(format!("{path}, where the VMM {listens}"));
     }
-    match vnic.socket.symlink_metadata() {
+    match socket.symlink_metadata() {
         Ok(meta) if meta.file_type().is_socket() => Verdict::ok(format!("{path}, where the switch listens")),
         Ok(_) => Verdict::broken(
             format!("\"{path}\" is no socket: something else took its place"),
-            format!("remove it, then: {}", add_anew(&vnic.name)),
+            format!("remove it, then: {}", add_anew(name)),
         ),
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
             Verdict::unknown(format!("{path}: {error}; look as the user who started the switch"))
@@ -36,17 +36,21 @@ pub(super) fn socket(case: &Case<'_>) -> Verdict {
             format!(
                 "the socket file \"{path}\" is gone ({error}): its guest stays, the next one cannot come"
             ),
-            add_anew(&vnic.name),
+            add_anew(name),
         ),
         Err(error) => Verdict::broken(
             format!("the socket file \"{path}\" is gone ({error}): somebody removed it"),
-            add_anew(&vnic.name),
+            add_anew(name),
         ),
     }
 }
 
+fn connects(case: &Case<'_>) -> bool {
+    case.now.port.attachment().is_some_and(|attachment| attachment.mode == VnicMode::Connect)
+}
+
 fn add_anew(name: &str) -> String {
-    format!("lasthop vnic del {name} && lasthop vnic add {name} (with the same options)")
+    format!("lasthop port del {name} && lasthop port add {name} (with the same options)")
 }
 
 /// The connected process.
@@ -61,7 +65,7 @@ pub(super) fn peer(case: &Case<'_>) -> Verdict {
             "put that right, then start the guest again",
         );
     }
-    if case.now.vnic.mode == VnicMode::Connect { nobody_listens(case) } else { nobody_came(case) }
+    if connects(case) { nobody_listens(case) } else { nobody_came(case) }
 }
 
 fn connected(case: &Case<'_>, attached_ms: u64) -> Verdict {
@@ -76,14 +80,14 @@ fn connected(case: &Case<'_>, attached_ms: u64) -> Verdict {
         time(ago_ms),
         connection.refused_guests
     );
-    let remedy = "give each guest a vnic of its own: lasthop vnic add NAME";
+    let remedy = "give each guest a vnic of its own: lasthop port add NAME,backend=vhost-user";
     if ago_ms < STILL_TRIES_MS { Verdict::warning(second, remedy) } else { Verdict::ok(second) }
 }
 
 /// The VMM has to make the socket, and has not.
 fn nobody_listens(case: &Case<'_>) -> Verdict {
-    let vnic = &case.now.vnic;
-    let path = vnic.socket.display();
+    let (name, socket) = (case.now.name(), case.now.socket());
+    let path = socket.display();
     let other =
         elsewhere(case).map(|(process, other)| format!("; {} uses {}", process.title(), other.display()));
     let other = other.unwrap_or_default();
@@ -102,16 +106,15 @@ fn nobody_listens(case: &Case<'_>) -> Verdict {
             format!(
                 "nobody listens at {path}: there is no such socket, the VMM is not running or uses another path{other}"
             ),
-            format!("lasthop vnic show {} --qemu prints what the VMM needs; or use mode=listen", vnic.name),
+            format!("lasthop port show {name} --qemu prints what the VMM needs; or use mode=listen"),
         ),
     }
 }
 
 fn nobody_came(case: &Case<'_>) -> Verdict {
-    let vnic = &case.now.vnic;
-    let path = &vnic.socket;
+    let (name, path) = (case.now.name(), case.now.socket());
     let shown = path.display();
-    let start = format!("lasthop vnic show {} --qemu (or --libvirt) prints what the VMM needs", vnic.name);
+    let start = format!("lasthop port show {name} --qemu (or --libvirt) prints what the VMM needs");
     if let Some((process, _)) = case.sockets.all.iter().find(|(_, named)| named == path) {
         return not_connected(case, process);
     }
@@ -133,11 +136,11 @@ fn nobody_came(case: &Case<'_>) -> Verdict {
 
 /// A process names this very socket.
 fn not_connected(case: &Case<'_>, process: &Process) -> Verdict {
-    let path = &case.now.vnic.socket;
+    let path = case.now.socket();
     if let Some(closed) = process.user.closed_at(path) {
-        let remedy = if closed == *path {
+        let remedy = if closed == path {
             let group = process.user.group().unwrap_or_else(|| "kvm".to_owned());
-            format!("lasthop vnic set {} socket-group={group}", case.now.name())
+            format!("lasthop port set {} socket-group={group}", case.now.name())
         } else {
             format!(
                 "let it into {}: chgrp, chmod g+x; or give the vnic a socket=PATH elsewhere",
@@ -166,7 +169,7 @@ fn not_connected(case: &Case<'_>, process: &Process) -> Verdict {
 
 /// A front end whose socket is no vnic's and that no other process serves: probably meant for this one.
 fn elsewhere<'a>(case: &Case<'a>) -> Option<(&'a Process, &'a PathBuf)> {
-    let own = &case.now.vnic.socket;
+    let own = case.now.socket();
     // Not a guest of another switch, whether that runs or has left its directory behind.
     let is_others = |path: &Path| path.parent().is_some_and(|dir| control_socket(dir).exists());
     let is_near = |path: &Path| {

@@ -25,7 +25,7 @@ fn stopped(case: &Case<'_>, session: &SessionFacts) -> Option<Verdict> {
             "restart the guest or its driver; if it happens again, the driver has a bug, or its memory is not shared",
         ));
     }
-    let why = case.now.vnic.state.strip_prefix("stopped: ")?;
+    let why = case.now.port.state.strip_prefix("stopped: ")?;
     Some(Verdict::broken(
         format!("all rings were stopped: {why}"),
         "restart the guest; its front end or driver has a bug",
@@ -106,7 +106,7 @@ fn no_buffers(case: &Case<'_>, running: &[&RingFacts]) -> Option<Verdict> {
 }
 
 fn fewer_pairs(case: &Case<'_>, session: &SessionFacts) -> Option<Verdict> {
-    let pairs = case.now.vnic.queues;
+    let pairs = case.now.common().queues;
     let is_used = |pair: &u16| {
         let rings = session.rings.iter().filter(|ring| ring.index / 2 == *pair);
         rings.filter(|ring| ring.running && ring.enabled).count() == 2

@@ -9,30 +9,31 @@ use super::{Case, Neighbour};
 
 /// A vnic that no other one can talk to, as they are set up.
 pub(super) fn alone(case: &Case<'_>) -> Option<Verdict> {
-    let own = &case.now.vnic;
+    let own = case.now.common();
     // An outside controller decides about the switch's packets.
     if case.facts.is_for_outside(own.switch.as_str()) {
-        return case.bridges.and_then(|bridges| alone_in_bridge(&own.name, bridges));
+        return case.bridges.and_then(|bridges| alone_in_bridge(own.name.as_str(), bridges));
     }
     let others: Vec<Neighbour<'_>> = case.neighbours().collect();
     if others.is_empty() {
         return None;
     }
-    if own.isolated && others.iter().all(|other| other.is_isolated) {
+    if own.policy.is_isolated && others.iter().all(|other| other.is_isolated) {
         return Some(Verdict::broken(
             "this vnic and all others are isolated: isolated ones do not talk to each other",
-            format!("lasthop vnic set {} isolated=false", own.name),
+            format!("lasthop port set {} isolated=false", own.name),
         ));
     }
-    let vid = own.vlan?;
+    let vid = Neighbour::from(own).vlan?;
     if others.iter().any(|other| carries(other, vid)) {
         return None;
     }
     let remedy = match case.vnics().next() {
-        Some(other) => {
+        Some(port) => {
+            let other = Neighbour::from(port);
             let key = if other.trunk.is_some() { "native" } else { "vlan" };
             let native = if other.trunk.is_none() && other.native.is_some() { ",native=none" } else { "" };
-            let command = format!("lasthop vnic set {} {key}={vid}{native}", other.name);
+            let command = format!("lasthop port set {} {key}={vid}{native}", port.name);
             format!("each vnic that is to talk to it gets that VLAN: {command}")
         }
         None => format!("give a port of its switch that VLAN: vlan={vid}, or trunk={vid}"),

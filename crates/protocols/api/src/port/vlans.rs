@@ -1,37 +1,9 @@
-//! VLAN keys of a vnic: read, checked together, and written.
+//! VLAN keys of a port, read and written.
 
-use lasthop_module_api::{PortVlans, Vid, VlanSet};
+use lasthop_module_api::{Vid, VlanSet};
 use serde::{Deserialize, Deserializer};
 
 use lasthop_runtime::fault::Fault;
-
-use super::VnicSpec;
-
-/// How a user says which VLANs a vnic carries.
-impl VnicSpec {
-    /// Refuses keys that contradict each other.
-    pub(super) fn check_vlans(&self) -> Result<(), Fault> {
-        let other = match (self.vlan, &self.trunk, self.native) {
-            (Some(_), Some(_), _) => "trunk",
-            (Some(_), None, Some(_)) => "native",
-            _ => return Ok(()),
-        };
-        Err(Fault::params(format!(
-            "vnic \"{}\" has both vlan and {other}; vlan is for one VLAN without tags, trunk and native are for tagged \
-             ones: leave one out",
-            self.name
-        )))
-    }
-
-    /// The VLANs as the switch gets them. `check` has passed.
-    pub fn port_vlans(&self) -> PortVlans {
-        match (self.vlan, &self.trunk, self.native) {
-            (Some(vid), ..) => PortVlans::Access(vid),
-            (None, None, None) => PortVlans::Any,
-            (None, carried, native) => PortVlans::Trunk { carried: carried.clone(), native },
-        }
-    }
-}
 
 pub(crate) fn check_vid(key: &str, text: &str) -> Result<Vid, Fault> {
     text.parse().map_err(|why| Fault::params(format!("{key}={text}: {why}")))
@@ -53,7 +25,7 @@ fn vid_from<E: serde::de::Error>(number: i64) -> Result<Vid, E> {
 }
 
 /// `Option<Vid>` as a number.
-pub mod vid {
+pub(crate) mod vid {
     use super::{Deserialize, Deserializer, Vid, vid_from};
 
     pub(crate) fn serialize<S: serde::Serializer>(vid: &Option<Vid>, to: S) -> Result<S::Ok, S::Error> {
@@ -72,7 +44,7 @@ pub mod vid {
 }
 
 /// `Option<VlanSet>` as a list of numbers, and ranges as text.
-pub mod trunk {
+pub(crate) mod trunk {
     use lasthop_module_api::parse_vlan_range;
     use serde::Serialize;
     use serde::ser::SerializeSeq;
@@ -118,43 +90,47 @@ pub mod trunk {
     }
 }
 
-pub fn flag<'de, D: Deserializer<'de>>(from: D) -> Result<bool, D::Error> {
+pub(crate) fn flag<'de, D: Deserializer<'de>>(from: D) -> Result<Option<bool>, D::Error> {
     bool::deserialize(from)
+        .map(Some)
         .map_err(|_| serde::de::Error::custom("isolated must be true or false, without quotes"))
-}
-
-pub(crate) fn is_false(flag: &bool) -> bool {
-    !flag
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use lasthop_module_api::{PortPolicy, PortVlans};
 
-    fn spec(text: &str) -> VnicSpec {
+    use super::*;
+    use crate::port::PortSpec;
+
+    fn spec(text: &str) -> PortSpec {
         text.parse().expect(text)
+    }
+
+    fn policy(text: &str) -> PortPolicy {
+        spec(text).common.policy
     }
 
     #[test]
     fn keys_become_what_the_switch_is_told() {
         let vid = |number: u16| Vid::try_from(number).expect("a VLAN");
-        assert_eq!(spec("a").port_vlans(), PortVlans::Any);
-        assert_eq!(spec("a,vlan=5").port_vlans(), PortVlans::Access(vid(5)));
+        assert_eq!(policy("a").vlans, PortVlans::Any);
+        assert_eq!(policy("a,vlan=5").vlans, PortVlans::Access(vid(5)));
         let carried = Some("10+20-29".parse().expect("a list"));
         assert_eq!(
-            spec("a,trunk=20-29+10").port_vlans(),
+            policy("a,trunk=20-29+10").vlans,
             PortVlans::Trunk { carried: carried.clone(), native: None }
         );
         let native = Some(vid(99));
-        assert_eq!(spec("a,trunk=10+20-29,native=99").port_vlans(), PortVlans::Trunk { carried, native });
-        assert_eq!(spec("a,native=99").port_vlans(), PortVlans::Trunk { carried: None, native });
-        assert!(spec("a,isolated=true").isolated && !spec("a,isolated=false").isolated);
+        assert_eq!(policy("a,trunk=10+20-29,native=99").vlans, PortVlans::Trunk { carried, native });
+        assert_eq!(policy("a,native=99").vlans, PortVlans::Trunk { carried: None, native });
+        assert!(policy("a,isolated=true").is_isolated && !policy("a,isolated=false").is_isolated);
     }
 
     #[test]
     fn json_says_the_same_as_the_command_line() {
         let json = r#"{"name":"a","trunk":[10,"20-29","5"],"native":99,"isolated":true}"#;
-        let read: VnicSpec = serde_json::from_str(json).expect("a vnic");
+        let read: PortSpec = serde_json::from_str(json).expect("a port");
         assert_eq!(read, spec("a,trunk=5+10+20-29,native=99,isolated=true"));
         let written = serde_json::to_value(&read).expect("JSON");
         assert_eq!(written["trunk"], serde_json::json!([5, 10, "20-29"]));
@@ -175,7 +151,7 @@ mod tests {
             ("a,isolated=yes", "neither isolated=true nor isolated=false"),
             ("a,vlans=5", "did you mean \"vlan\""),
         ] {
-            let fault = text.parse::<VnicSpec>().expect_err(text);
+            let fault = text.parse::<PortSpec>().expect_err(text);
             assert!(fault.message.contains(words), "{text}: {fault}");
         }
         for (json, words) in [
@@ -186,7 +162,7 @@ mod tests {
             (r#"{"name":"a","trunk":[]}"#, "at least one"),
             (r#"{"name":"a","trunk":[4095]}"#, "reserved"),
         ] {
-            let error = serde_json::from_str::<VnicSpec>(json).expect_err(json).to_string();
+            let error = serde_json::from_str::<PortSpec>(json).expect_err(json).to_string();
             assert!(error.contains(words), "{json}: {error}");
         }
     }

@@ -1,4 +1,4 @@
-//! Changes of a vnic, key by key: from one specification to another, and when they take effect.
+//! Changes of a port, key by key: from one specification to another, and when they take effect.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -7,7 +7,7 @@ use crate::names;
 use crate::options::{Setting, settings};
 use lasthop_runtime::fault::Fault;
 
-use super::{Name, VnicSpec};
+use super::{Name, PortBackend, PortKeys, PortSpec, TapBackend};
 
 /// When a change of a key takes effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,25 +21,14 @@ pub enum When {
     Anew,
 }
 
-/// When each key takes effect; those that are not here need the vnic to be made anew.
-const WHEN: &[(&str, When)] = &[
-    ("mac", When::Now),
-    ("link", When::Now),
-    ("vlan", When::Now),
-    ("trunk", When::Now),
-    ("native", When::Now),
-    ("isolated", When::Now),
-    ("memory_max", When::Now),
-    ("storm_broadcast", When::Now),
-    ("storm_multicast", When::Now),
-    ("storm_unknown", When::Now),
-    ("socket_mode", When::Now),
-    ("socket_owner", When::Now),
-    ("socket_group", When::Now),
-    ("vcpus", When::Now),
-    ("mtu", When::Attach),
-    ("features_off", When::Attach),
-];
+/// Keys of ports of every backend that take effect at once.
+const NOW: &[&str] =
+    &["vlan", "trunk", "native", "isolated", "storm_broadcast", "storm_multicast", "storm_unknown"];
+/// The same of vhost-user ports.
+const NOW_VHOST_USER: &[&str] =
+    &["mac", "link", "memory_max", "socket_mode", "socket_owner", "socket_group", "vcpus"];
+/// Keys of vhost-user ports that a guest is told when it attaches.
+const AT_ATTACH: &[&str] = &["mtu", "features_off"];
 
 /// One key that is to be another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,17 +68,28 @@ pub fn value_text(value: &Value) -> String {
 }
 
 /// The changes from one specification to the other, by key.
-pub fn changes<T: Serialize>(from: &T, to: &T) -> Vec<Change> {
+pub fn changes(from: &PortSpec, to: &PortSpec) -> Vec<Change> {
+    let is_vhost_user = from.is_vhost_user() && to.is_vhost_user();
     let (from, to) = (object(from), object(to));
     let keys: std::collections::BTreeSet<&String> = from.keys().chain(to.keys()).collect();
     let value = |object: &Map<String, Value>, key: &str| object.get(key).cloned().unwrap_or_default();
     let pairs = keys.into_iter().map(|key| (key, value(&from, key), value(&to, key)));
     let differing = pairs.filter(|(_, from, to)| from != to);
-    differing.map(|(key, from, to)| Change { key: key.clone(), from, to, when: when(key) }).collect()
+    let change = |(key, from, to): (&String, _, _)| {
+        let when = when(key, is_vhost_user);
+        Change { key: key.clone(), from, to, when }
+    };
+    differing.map(change).collect()
 }
 
-fn when(key: &str) -> When {
-    WHEN.iter().find(|(known, _)| *known == key).map_or(When::Anew, |(_, when)| *when)
+/// When a key takes effect; the other keys need the port to be made anew.
+fn when(key: &str, is_vhost_user: bool) -> When {
+    match is_vhost_user {
+        _ if NOW.contains(&key) => When::Now,
+        true if NOW_VHOST_USER.contains(&key) => When::Now,
+        true if AT_ATTACH.contains(&key) => When::Attach,
+        _ => When::Anew,
+    }
 }
 
 fn object<T: Serialize>(spec: &T) -> Map<String, Value> {
@@ -100,7 +100,7 @@ fn object<T: Serialize>(spec: &T) -> Map<String, Value> {
 }
 
 /// The specification with `keys` in place of its own; a null takes a key back to its default.
-pub fn with_keys(spec: &VnicSpec, keys: Map<String, Value>) -> Result<VnicSpec, Fault> {
+pub fn with_keys(spec: &PortSpec, keys: Map<String, Value>) -> Result<PortSpec, Fault> {
     let mut object = object(spec);
     for (key, value) in keys {
         let key = key.replace('-', "_");
@@ -110,67 +110,66 @@ pub fn with_keys(spec: &VnicSpec, keys: Map<String, Value>) -> Result<VnicSpec, 
             value => drop(object.insert(key, value)),
         }
     }
-    let spec: VnicSpec =
-        serde_json::from_value(Value::Object(object)).map_err(|error| Fault::params(error.to_string()))?;
-    spec.check()?;
-    Ok(spec)
+    serde_json::from_value(Value::Object(object)).map_err(|error| Fault::params(error.to_string()))
 }
 
 fn check_key(key: &str) -> Result<(), Fault> {
     let key = user_key(key);
-    if VnicSpec::KEYS.contains(&key.as_str()) {
+    if PortSpec::KEYS.contains(&key.as_str()) {
         return Ok(());
     }
-    let (hint, known) = (names::hint(&key, VnicSpec::KEYS.iter().copied()), VnicSpec::KEYS.join(", "));
-    Err(Fault::params(format!("a vnic has no key \"{key}\"{hint} (there are {known})")))
+    let (hint, known) = (names::hint(&key, PortSpec::KEYS.iter().copied()), PortSpec::KEYS.join(", "));
+    Err(Fault::params(format!("a port has no key \"{key}\"{hint} (there are {known})")))
 }
 
 /// `KEY=VALUE[,KEY=VALUE]...` as keys for [`with_keys`]; the value `none` takes a key back to its default.
 pub fn parse_keys(name: &Name, text: &str) -> Result<Map<String, Value>, Fault> {
     let (defaults, rest): (Vec<Setting<'_>>, Vec<Setting<'_>>) =
         settings(text)?.into_iter().partition(|(_, value)| *value == "none");
-    // The values' syntax is that of a new vnic.
-    let as_new =
-        rest.iter().fold(name.to_string(), |options, (key, value)| options + &format!(",{key}={value}"));
-    let values = object(&as_new.parse::<VnicSpec>()?);
-    let mut keys = Map::new();
+    // The values' syntax is that of a new port.
+    let mut keys = object(&PortKeys::parse(name.clone(), &rest)?);
+    keys.remove("name");
     for (key, _) in defaults {
         let key = key.replace('-', "_");
         check_key(&key)?;
         keys.insert(key, Value::Null);
     }
-    for (key, _) in rest {
-        let key = key.replace('-', "_");
-        let value = values.get(&key).cloned().unwrap_or_default();
-        keys.insert(key, value);
-    }
     Ok(keys)
 }
 
 /// A specification as on the command line: `NAME[,KEY=VALUE]...`, without keys that have their default.
-pub(crate) fn command_text(spec: &VnicSpec) -> String {
-    let options = not_default(spec, &VnicSpec::named(spec.name.clone()))
+pub(crate) fn command_text(spec: &PortSpec) -> String {
+    let options = given_keys(spec)
         .into_iter()
         .map(|(key, value)| format!(",{}={}", user_key(&key), value_text(&value)));
-    options.fold(spec.name.to_string(), |text, option| text + &option)
+    options.fold(spec.name().to_string(), |text, option| text + &option)
 }
 
-/// The keys of a specification that are not as in `default`, the one of the same name.
-pub fn not_default<T: Serialize>(spec: &T, default: &T) -> Map<String, Value> {
-    let of_default = object(default);
-    object(spec).into_iter().filter(|(key, value)| of_default.get(key) != Some(value)).collect()
+/// The keys of a specification, but its name, that say more than their defaults.
+pub fn given_keys(spec: &PortSpec) -> Map<String, Value> {
+    let default = match &spec.backend {
+        PortBackend::VhostUser(_) | PortBackend::Device(_) => PortBackend::Device(Default::default()),
+        // The key `tap` says that it is one.
+        PortBackend::Tap(_) => PortBackend::Tap(TapBackend::default()),
+    };
+    let mut default = object(&PortSpec::new(spec.name().clone(), default));
+    if spec.is_vhost_user() {
+        default.extend([("mode".to_owned(), "listen".into()), ("link".to_owned(), "up".into())]);
+    }
+    object(spec).into_iter().filter(|(key, value)| default.get(key) != Some(value)).collect()
 }
 
-/// Refuses changes for which the vnic has to be made anew.
-pub fn refuse_anew(name: &Name, changes: &[Change], to: &VnicSpec) -> Result<(), Fault> {
+/// Refuses changes for which the port has to be made anew.
+pub fn refuse_anew(name: &Name, changes: &[Change], to: &PortSpec) -> Result<(), Fault> {
     let anew: Vec<String> =
         changes.iter().filter(|change| change.when == When::Anew).map(Change::user_key).collect();
     if anew.is_empty() {
         return Ok(());
     }
+    let guest = if to.is_vhost_user() { ", and its guest attaches again" } else { "" };
     Err(Fault::refused(format!(
-        "{} of vnic \"{name}\" cannot change while it exists; make it anew, and its guest attaches again: \
-         lasthop vnic del {name} && lasthop vnic add {}",
+        "{} of port \"{name}\" cannot change while it exists; make it anew{guest}: \
+         lasthop port del {name} && lasthop port add {}",
         anew.join(" and "),
         command_text(to)
     )))
@@ -182,12 +181,12 @@ mod tests {
 
     use super::*;
 
-    fn spec(text: &str) -> VnicSpec {
-        text.parse().expect("a vnic")
+    fn spec(text: &str) -> PortSpec {
+        crate::port::vnic(text).expect("a vnic")
     }
 
-    fn set(spec: &VnicSpec, text: &str) -> Result<VnicSpec, Fault> {
-        with_keys(spec, parse_keys(&spec.name, text)?)
+    fn set(spec: &PortSpec, text: &str) -> Result<PortSpec, Fault> {
+        with_keys(spec, parse_keys(spec.name(), text)?)
     }
 
     #[test]
@@ -209,10 +208,12 @@ mod tests {
         ];
         assert_eq!(listed, expected);
         assert_eq!(changes(&old, &old), []);
-        let fault = refuse_anew(&new.name, &changes(&old, &new), &new).expect_err("queues");
+        let fault = refuse_anew(new.name(), &changes(&old, &new), &new).expect_err("queues");
         assert!(
-            fault.message.starts_with("queues of vnic \"vm1\" cannot change")
-                && fault.message.ends_with("lasthop vnic add vm1,mac=02:00:00:00:00:02,queues=2"),
+            fault.message.starts_with("queues of port \"vm1\" cannot change")
+                && fault
+                    .message
+                    .ends_with("lasthop port add vm1,backend=vhost-user,mac=02:00:00:00:00:02,queues=2"),
             "{fault}"
         );
     }
@@ -237,15 +238,40 @@ mod tests {
 
     #[test]
     fn every_key_has_a_time() {
-        for (key, _) in WHEN {
-            assert!(VnicSpec::KEYS.contains(&user_key(key).as_str()), "{key}");
+        for key in NOW.iter().chain(NOW_VHOST_USER).chain(AT_ATTACH) {
+            assert!(PortSpec::KEYS.contains(&user_key(key).as_str()), "{key}");
         }
     }
 
     #[test]
+    fn rules_of_a_port_over_a_device_change_at_once_and_the_rest_makes_it_anew() {
+        let port = |text: &str| text.parse::<PortSpec>().expect("a port");
+        let times = |from: &str, to: &str| {
+            let changes = changes(&port(from), &port(to));
+            changes.into_iter().map(|change| (change.user_key(), change.when)).collect::<Vec<_>>()
+        };
+        assert_eq!(times("a,vlan=5", "a,vlan=6"), [("vlan".to_owned(), When::Now)]);
+        assert_eq!(times("a", "a,storm-unknown=6"), [("storm-unknown".to_owned(), When::Now)]);
+        assert_eq!(times("a", "a,features-off=TSO"), [("features-off".to_owned(), When::Anew)]);
+        let mac = "b,tap=b,mac=02:00:00:00:00:01";
+        assert_eq!(times("b,tap=b", mac), [("mac".to_owned(), When::Anew)], "it is the tap's own");
+        let kinds = times("a", "a,backend=vhost-user");
+        assert!(kinds.contains(&("backend".to_owned(), When::Anew)), "{kinds:?}");
+        let fault = with_keys(&port("a"), parse_keys(port("a").name(), "link=down").expect("a key"));
+        assert!(fault.expect_err("no guest").message.contains("link is for vhost-user ports"));
+    }
+
+    #[test]
     fn a_specification_is_written_as_it_was_read() {
-        let text = "vm1,features-off=TSO+ECN,link=down,mac=02:00:00:00:00:01,memory-max=64G,mode=connect,mtu=1400,queues=2,socket=/a";
-        assert_eq!(command_text(&spec(text)), text);
-        assert_eq!(command_text(&spec("vm1")), "vm1");
+        let text = "vm1,backend=vhost-user,features-off=TSO+ECN,link=down,mac=02:00:00:00:00:01,memory-max=64G,mode=connect,mtu=1400,queues=2,socket=/a";
+        assert_eq!(command_text(&text.parse().expect("a port")), text);
+        for text in [
+            "vm1,backend=vhost-user",
+            "eth1",
+            "a,backend=af_xdp,device=b,uplink=false",
+            "a,address=10.0.0.1/8,tap=b",
+        ] {
+            assert_eq!(command_text(&text.parse().expect("a port")), text);
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Ranges of a vnic's numbers, checked wherever they come from, and its address as text.
+//! Ranges of a port's numbers, checked wherever they come from, and its address as text.
 
 use std::fmt::Display;
 
@@ -7,22 +7,18 @@ use serde::{Deserialize, Deserializer};
 
 use lasthop_runtime::fault::Fault;
 
-/// Most queue pairs of a vnic: more than a guest has use for on the machines of today.
+/// Most queue pairs of a port: more than a guest has use for on the machines of today.
 pub(super) const QUEUE_PAIRS_MAX: u16 = 32;
 /// Smallest and largest MTU in bytes (virtio 1.2, 5.1.4.1).
 pub(super) const MTU_MIN: u16 = 68;
 pub(super) const MTU_MAX: u16 = 65_535;
-
-pub(crate) fn one_queue() -> u16 {
-    1
-}
 
 pub(crate) fn check_queues(queues: u16) -> Result<u16, Fault> {
     if (1..=QUEUE_PAIRS_MAX).contains(&queues) {
         return Ok(queues);
     }
     Err(Fault::params(format!(
-        "queues={queues} is out of range; a vnic has 1 to {QUEUE_PAIRS_MAX} queue pairs"
+        "queues={queues} is out of range; a port has 1 to {QUEUE_PAIRS_MAX} queue pairs"
     )))
 }
 
@@ -37,7 +33,7 @@ pub(crate) fn check_mac(text: &str) -> Result<Mac, Fault> {
     let mac: Mac = text.parse().map_err(Fault::params)?;
     if mac.is_group() || mac == Mac([0; 6]) {
         return Err(Fault::params(format!(
-            "{mac} cannot be the address of a vnic; give it a unicast address"
+            "{mac} cannot be the address of a port; give it a unicast address"
         )));
     }
     Ok(mac)
@@ -58,21 +54,21 @@ fn storm<'de, D: Deserializer<'de>>(key: &str, from: D) -> Result<u32, D::Error>
     check_storm(key, rate).map_err(serde::de::Error::custom)
 }
 
-pub fn storm_broadcast<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
-    storm("storm-broadcast", from)
+pub fn storm_broadcast<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u32>, D::Error> {
+    storm("storm-broadcast", from).map(Some)
 }
 
-pub fn storm_multicast<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
-    storm("storm-multicast", from)
+pub fn storm_multicast<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u32>, D::Error> {
+    storm("storm-multicast", from).map(Some)
 }
 
-pub fn storm_unknown<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
-    storm("storm-unknown", from)
+pub fn storm_unknown<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u32>, D::Error> {
+    storm("storm-unknown", from).map(Some)
 }
 
-pub fn queues<'de, D: Deserializer<'de>>(from: D) -> Result<u16, D::Error> {
+pub fn queues<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u16>, D::Error> {
     let queues = u16::deserialize(from).map_err(|_| not_whole("queues", 1, QUEUE_PAIRS_MAX))?;
-    check_queues(queues).map_err(serde::de::Error::custom)
+    check_queues(queues).map(Some).map_err(serde::de::Error::custom)
 }
 
 pub fn mtu<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u16>, D::Error> {

@@ -1,9 +1,9 @@
-//! Names of vnics.
+//! Names of ports.
 
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::names;
 use lasthop_runtime::fault::Fault;
@@ -20,13 +20,18 @@ impl Name {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// A name where others are optional.
+    pub(super) fn some<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Self>, D::Error> {
+        Self::deserialize(from).map(Some)
+    }
 }
 
 impl FromStr for Name {
     type Err = Fault;
 
     fn from_str(text: &str) -> Result<Self, Fault> {
-        names::check(text, "vnic")?;
+        names::check(text, "port")?;
         if RESERVED.contains(&text) {
             return Err(Fault::params(format!(
                 "the name \"{text}\" is the switch's own; choose another one"

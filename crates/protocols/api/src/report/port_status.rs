@@ -1,0 +1,201 @@
+//! A port as it is set up and how it is, as JSON has it (docs/user/control-api.md).
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use lasthop_device::{DeviceDropReason, DriverCounters, FrameCount};
+use lasthop_module_api::Mac;
+use serde::{Deserialize, Serialize};
+
+use crate::mac;
+use crate::port::{BackendKind, PortCommon, PortSpec, VnicMode};
+
+use super::{Ended, PortReport, RingReport};
+
+/// One port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortStatus {
+    /// Its name.
+    pub name: String,
+    /// The requested settings.
+    pub settings: PortSpec,
+    /// A controller asked for it, and takes it away again.
+    #[serde(default)]
+    pub requested: bool,
+    /// How far its guest has come, in a word or a sentence; of a port over a device `up`, or the missing part.
+    pub state: String,
+    /// More about that, with the remedy.
+    pub why: Option<String>,
+    /// Virtio features that the guest, or the driver process, and the switch agreed on.
+    #[serde(default)]
+    pub features: Vec<String>,
+    /// Settings that will disappoint, one sentence each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
+    /// Of a vhost-user port.
+    #[serde(flatten)]
+    pub guest: Option<GuestStatus>,
+    /// Of a port over a device or a tap.
+    #[serde(flatten)]
+    pub device: Option<DeviceStatus>,
+}
+
+impl PortStatus {
+    /// A vhost-user port in `state`, with nothing negotiated. `socket` is the path in use.
+    pub fn of_guest(settings: &PortSpec, socket: PathBuf, state: &str) -> Self {
+        let guest = GuestStatus { socket, uplinks_down: false, last_refusal: None, rings: Vec::new() };
+        Self {
+            name: settings.name().to_string(),
+            settings: settings.clone(),
+            requested: false,
+            state: state.to_owned(),
+            why: None,
+            features: Vec::new(),
+            warnings: Vec::new(),
+            guest: Some(guest),
+            device: None,
+        }
+    }
+
+    /// Everything that a VMM has to know to attach a guest; none of a port over a device.
+    pub fn attachment(&self) -> Option<Attachment<'_>> {
+        let (guest, backend) = (self.guest.as_ref()?, self.settings.vhost_user()?);
+        let common = &self.settings.common;
+        let mac = common.policy.mac.unwrap_or_else(|| mac::of_socket(&guest.socket));
+        let &PortCommon { queues, mtu, .. } = common;
+        Some(Attachment { name: &self.name, socket: &guest.socket, mode: backend.mode, mac, queues, mtu })
+    }
+}
+
+/// How a guest is attached to a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attachment<'a> {
+    /// The port's name.
+    pub name: &'a str,
+    /// The path of the socket.
+    pub socket: &'a Path,
+    /// The side that makes the socket.
+    pub mode: VnicMode,
+    /// The guest's address: the port's, or one made from the path of its socket.
+    pub mac: Mac,
+    /// Queue pairs that a guest may use.
+    pub queues: u16,
+    /// The MTU that the guest is told, in bytes.
+    pub mtu: Option<u16>,
+}
+
+/// A guest at its socket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestStatus {
+    /// The path in use.
+    pub socket: PathBuf,
+    /// Its link is down since no uplink that its switch depends on has one.
+    #[serde(default)]
+    pub uplinks_down: bool,
+    /// The last refusal to the front end of the present or last guest.
+    #[serde(default)]
+    pub last_refusal: Option<String>,
+    /// The rings that run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rings: Vec<RingReport>,
+}
+
+/// A device and the driver process at it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceStatus {
+    /// The network device.
+    pub device: String,
+    /// The back end in use.
+    pub backend: Option<lasthop_device::Backend>,
+    /// Why that back end was chosen.
+    pub backend_why: Option<String>,
+    /// Of the device, in bytes.
+    pub mtu: Option<u32>,
+    /// The device's Ethernet address.
+    pub mac: Option<String>,
+    /// Whether the device is up and has a carrier.
+    pub has_link: bool,
+    /// Whether the device is a port of a Linux bridge, too.
+    #[serde(default)]
+    pub is_of_bridge: bool,
+    /// The driver process.
+    pub driver: DriverFacts,
+    /// Between the device and the switch, since the driver process was started.
+    pub counters: DeviceCounters,
+    /// In the switch; null while there is no switch process.
+    pub inside: Option<PortReport>,
+}
+
+/// The driver process.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DriverFacts {
+    /// Null while it is being started again.
+    pub pid: Option<u32>,
+    /// Times that it had to be started again.
+    pub restarts: u64,
+    /// How the last driver process ended.
+    pub last_end: Option<Ended>,
+}
+
+/// Frames between a device and the switch.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceCounters {
+    /// Taken from the device.
+    pub from_device: FrameCount,
+    /// Delivered to the switch.
+    pub to_switch: FrameCount,
+    /// Taken from the switch.
+    pub from_switch: FrameCount,
+    /// Delivered to the device.
+    pub to_device: FrameCount,
+    /// Dropped by the kernel, because they were not taken in time.
+    pub missed: u64,
+    /// Dropped by the driver process, by reason.
+    pub drops: BTreeMap<String, u64>,
+    /// Frames that wait for room at the device.
+    pub waiting: u64,
+    /// Every frame is delivered, dropped for a reason, or waiting.
+    pub conserved: bool,
+}
+
+impl From<&DriverCounters> for DeviceCounters {
+    fn from(counters: &DriverCounters) -> Self {
+        let drops = DeviceDropReason::ALL
+            .into_iter()
+            .map(|reason| (reason.name().to_owned(), counters.dropped(reason)));
+        Self {
+            from_device: counters.from_device,
+            to_switch: counters.to_switch,
+            from_switch: counters.from_switch,
+            to_device: counters.to_device,
+            missed: counters.missed,
+            drops: drops.filter(|(_, count)| *count > 0).collect(),
+            waiting: counters.waiting,
+            conserved: counters.is_conserved(),
+        }
+    }
+}
+
+/// Ports, by name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortStatusList {
+    /// One per port.
+    #[serde(alias = "vnics")]
+    pub ports: Vec<PortStatus>,
+}
+
+/// Which ports are listed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PortFilter {
+    /// Those with this kind of backend; all without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend: Option<BackendKind>,
+}
+
+impl PortFilter {
+    /// Whether a port is listed.
+    pub fn takes(self, port: &PortSpec) -> bool {
+        self.backend.is_none_or(|kind| port.kind() == kind)
+    }
+}
