@@ -15,8 +15,8 @@
 //! that was taken is kept. A connection takes less than 300 bytes, its part of the index included. Each
 //! reason to refuse a request has a name ([`CtRefusal`]) and a counter.
 //!
-//! **Not checked.** Fragments are invalid here: a caller that wants them tracked has to reassemble them
-//! first. Checksums are verified where the whole packet is in the image, else the caller has to say
+//! **Not checked.** [`ConntrackTable::track`] takes fragments for invalid: a caller puts them together first,
+//! with a [`FragmentPool`]. Checksums are verified where the whole packet is in the image, else the caller has to say
 //! ([`ChecksumState`]). SCTP chunks behind the image are not seen, and its CRC is not verified. GRE has no
 //! ports here. A line of FTP that does not begin its segment is not read. Of a range of addresses eight are
 //! tried for one packet. A source port far below a high destination port is kept, which the kernel changes
