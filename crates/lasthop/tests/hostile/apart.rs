@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use lasthop_vhost::message::{VhostMessage, request};
+use rustix::fs::ftruncate;
 use rustix::process::Signal;
 
 use crate::support::odd_fds::{LingeringSocket, watched};
@@ -81,6 +82,19 @@ fn half_a_message_is_waited_for_by_no_upgrade() {
     let half = VhostMessage::new(request::SET_MEM_TABLE, vec![0; 40]).encode();
     rogue.send(request::GET_FEATURES, &[], &[]).expect("written");
     rogue.send_bytes(&half[..30], &[]).expect("written");
+    for _ in 0..2 {
+        victims.upgrade();
+        victims.talk_anew(5);
+    }
+    rogue.await_end();
+    victims.assert_unharmed();
+}
+
+#[test]
+fn memory_that_was_cut_short_keeps_nobody_from_an_upgrade() {
+    let mut victims = Victims::beside(&["bad"]);
+    let (rogue, desk) = Rogue::attach(&victims.switch, "bad", 1);
+    ftruncate(&desk.file, 0).expect("its own file");
     for _ in 0..2 {
         victims.upgrade();
         victims.talk_anew(5);

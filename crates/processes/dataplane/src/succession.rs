@@ -162,7 +162,11 @@ impl Switch {
             Awaited::First { socket, memory, kept, device }
         } else {
             let previous = PreviousSession { memory: kept, session: known(session)?, fds };
-            Awaited::Next(Box::new(Successor::prepare(socket, device, previous).map_err(internal)?))
+            match Successor::prepare(socket, device, previous) {
+                Ok(successor) => Awaited::Next(Box::new(successor)),
+                Err(error) if error.is_of_the_front_end() => Awaited::Nothing(internal(error)),
+                Err(error) => return Err(internal(error)),
+            }
         };
         Ok(PendingSuccessor { port: name.to_owned(), is_link_up, awaited })
     }
@@ -196,6 +200,7 @@ impl Switch {
                 let arrival = Arrival { name, attachment, socket, memory: Some(memory) };
                 self.sessions.begin(arrival, device)
             }
+            Awaited::Nothing(why) => Err(why),
             Awaited::Next(successor) => {
                 let session = successor.take_over().map_err(internal)?;
                 self.sessions.enter(name, attachment, session, is_link_up)
@@ -240,6 +245,8 @@ enum Awaited {
         device: PortDevice,
     },
     Next(Box<Successor<PortDevice>>),
+    /// Its front end keeps everybody from continuing it, but not the others' sessions from being continued.
+    Nothing(Fault),
 }
 
 /// By attachment.

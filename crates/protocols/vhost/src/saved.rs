@@ -234,6 +234,14 @@ pub enum TakeOverError {
     System(#[from] std::io::Error),
 }
 
+impl TakeOverError {
+    /// Whether its front end has made the session one that nobody can continue: it has cut its memory short.
+    #[must_use]
+    pub fn is_of_the_front_end(&self) -> bool {
+        matches!(self, Self::Refused(RequestError::Mapping(MappingError::BeyondFile { .. })))
+    }
+}
+
 /// The state that a successor gets besides the connection.
 #[derive(Debug)]
 pub struct PreviousSession {
