@@ -333,7 +333,7 @@ fn number_of(variable: &str, otherwise: usize) -> usize {
 }
 
 #[test]
-#[ignore = "measures for two minutes, in a release build: bench/hostile"]
+#[ignore = "measures for three minutes, in a release build: bench/hostile"]
 #[allow(clippy::print_stdout, reason = "the table is what it is run for")]
 fn figures_of_attacks_next_to_those_of_neighbours_that_behave() {
     let rounds = number_of("HOSTILE_ROUNDS", ROUNDS);
