@@ -186,6 +186,19 @@ impl Verdicts {
         self.push(Output { packet, image: packet, port, truncate_len_bytes: u32::MAX });
     }
 
+    /// The same of several packets, the first one with this number.
+    #[inline]
+    pub fn output_run(&mut self, first: usize, count: usize, port: PortId) {
+        if self.outputs.capacity() - self.outputs.len() < count {
+            return (first..first + count).for_each(|packet| self.output(packet, port));
+        }
+        let output = |packet: usize| {
+            let packet = packet as u16; // below BATCH_PACKETS_MAX
+            Output { packet, image: packet, port, truncate_len_bytes: u32::MAX }
+        };
+        self.outputs.extend((first..first + count).map(output));
+    }
+
     /// Sends a copy as described; beyond the room for outputs it is lost and the fabric counts `verdict_overflow`.
     #[inline]
     pub fn push(&mut self, output: Output) {
@@ -206,6 +219,18 @@ impl Verdicts {
             self.images.push(header);
             index as u16 // below 3 * BATCH_PACKETS_MAX
         })
+    }
+
+    /// The same, of a copy that is to be changed in place.
+    #[inline]
+    pub fn copy_image(&mut self, header: &Header) -> Option<(u16, &mut Header)> {
+        let at = self.images.len();
+        if at >= IMAGES_MADE_MAX {
+            return None;
+        }
+        self.images.push(*header);
+        let index = (BATCH_PACKETS_MAX + at) as u16; // below 3 * BATCH_PACKETS_MAX
+        self.images.get_mut(at).map(|image| (index, image))
     }
 
     /// The images that were made, the first with index `BATCH_PACKETS_MAX`.

@@ -57,6 +57,13 @@ impl Version {
         self.0 & BUSY != 0
     }
 
+    /// Whether there is content, which no worker changes.
+    #[inline]
+    #[must_use]
+    pub fn is_settled(self) -> bool {
+        self.0 & (NEXT_GENERATION | BUSY) == NEXT_GENERATION
+    }
+
     /// The generation.
     #[inline]
     #[must_use]
@@ -127,7 +134,9 @@ mod tests {
         vacant.end(&word);
         let first = Version::of(&word);
         assert!(first.is_live() && !first.is_same_generation(vacant) && first.is_still(&word));
+        assert!(first.is_settled() && !vacant.is_settled());
         assert!(first.take(&word) && !first.take(&word));
+        assert!(!Version::of(&word).is_settled());
         assert_eq!((Version::quiet(&word), Version::of(&word).is_busy()), (None, true));
         assert!(!first.is_still(&word) && first.is_still_generation(&word));
         first.give_back(&word);

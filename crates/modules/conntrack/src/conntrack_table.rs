@@ -20,6 +20,7 @@ use crate::shard::{Count, SHARDS, Shared};
 use crate::table::{End, Table};
 use crate::tracker::Tracking;
 use crate::tuple::CtTuple;
+use crate::usual::UsualZone;
 
 /// Packets that are looked up ahead at once.
 pub const CT_BATCH_MAX: usize = 32;
@@ -31,7 +32,7 @@ const STEPS_AT_ONCE: u32 = 64;
 /// The connections of all zones of a datapath. Workers and the control plane share it.
 #[derive(Debug)]
 pub struct ConntrackTable {
-    shared: Shared,
+    pub(crate) shared: Shared,
 }
 
 impl ConntrackTable {
@@ -71,6 +72,14 @@ impl ConntrackTable {
             Some(passed) => self.shared.verdict(packet, &passed),
             None => self.track_locked(packet, before, request, now_ms),
         }
+    }
+
+    /// The table for usual packets of a zone that no action `ct` has seen before, at `ct(zone=...)` with or without `nat`:
+    /// `is_translated`. It does the same as [`Self::track`].
+    #[inline]
+    #[must_use]
+    pub fn usual_zone(&self, zone: u16, is_translated: bool, now_ms: u64) -> UsualZone<'_> {
+        self.shared.usual_zone(zone, is_translated, now_ms)
     }
 
     #[cold]

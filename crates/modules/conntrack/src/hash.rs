@@ -2,7 +2,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-use crate::tuple::{CtTuple, TUPLE_WORDS};
+use crate::tuple::{CtTuple, IS_IPV6, TUPLE_WORDS};
 
 /// 2^64 divided by the golden ratio.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -26,18 +26,33 @@ impl HashKey {
     /// Of a tuple's words.
     #[inline]
     pub(crate) fn of_words_of_tuple(&self, words: &[u64; TUPLE_WORDS]) -> u32 {
-        let [a, b, c, d, e] = *words;
-        let [k0, k1, k2, k3, k4, k5] = self.0;
-        let sum = fold(a.wrapping_add(k0), b.wrapping_add(k1))
-            .wrapping_add(fold(c.wrapping_add(k2), d.wrapping_add(k3)))
-            .wrapping_add(fold(e ^ k4.rotate_left(32), k5));
-        finish(sum) as u32
+        let [src, dst, src_high, dst_high, last] = *words;
+        // Of IPv4 these are both addresses; of IPv6 the halves that overlap are told apart below.
+        let hash = of_tuple4(self.pair(), src ^ dst << 32, last);
+        if last & IS_IPV6 == 0 {
+            return hash;
+        }
+        let [.., k2, k3, k4, k5] = self.0;
+        let rest = fold(src_high.wrapping_add(k2), dst_high.wrapping_add(k3))
+            .wrapping_add(fold((dst >> 32).wrapping_add(k4), (src >> 32).wrapping_add(k5)));
+        finish(rest.wrapping_add(hash.into())) as u32
+    }
+
+    /// The words that tuples of IPv4 are hashed with.
+    pub(crate) fn pair(&self) -> [u64; 2] {
+        [self.0[0], self.0[1]]
     }
 
     /// Of two words.
     pub(crate) fn of_words(&self, a: u64, b: u64) -> u64 {
         finish(fold(a.wrapping_add(self.0[0]), b.wrapping_add(self.0[1])))
     }
+}
+
+/// Of a tuple of IPv4: its addresses in one word, and the last of its words; with [`HashKey::pair`].
+#[inline(always)]
+pub(crate) fn of_tuple4([k0, k1]: [u64; 2], addresses: u64, last: u64) -> u32 {
+    fold(addresses.wrapping_add(k0), last.wrapping_add(k1)) as u32
 }
 
 /// The 128-bit product, its high half folded onto its low half.

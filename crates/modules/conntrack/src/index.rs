@@ -20,7 +20,8 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use lasthop_guestmem::{Mapping, Words};
 use lasthop_sync::{Version, prefetch};
 
-use crate::places::Places;
+use crate::place::Place;
+use crate::places::{Places, Rows};
 use crate::tuple::{Direction, TUPLE_WORDS};
 
 /// Buckets at first: 1 KiB.
@@ -55,6 +56,13 @@ pub(crate) enum Search {
     Found(Found),
     Absent,
     /// It was disturbed again and again.
+    Unsure,
+}
+
+/// The outcome of one try.
+enum Walk<'a> {
+    Found(Place<'a>, Found),
+    Absent,
     Unsure,
 }
 
@@ -158,10 +166,10 @@ impl Index {
     pub(crate) fn find(&self, places: &Places, hash: u32, words: &[u64; TUPLE_WORDS]) -> Search {
         for _ in 0..SEARCHES_MAX {
             let splits = self.splits.load(Ordering::Acquire);
-            match self.walk(places, hash, words) {
-                Search::Unsure => {}
-                Search::Found(found) => return Search::Found(found),
-                Search::Absent => {
+            match self.walk(places.rows(), hash, |place, direction| place.has_tuple(direction, words)) {
+                Walk::Unsure => {}
+                Walk::Found(_, found) => return Search::Found(found),
+                Walk::Absent => {
                     fence(Ordering::Acquire);
                     if splits & 1 == 0 && self.splits.load(Ordering::Relaxed) == splits {
                         return Search::Absent;
@@ -172,25 +180,65 @@ impl Index {
         Search::Unsure
     }
 
-    #[inline]
-    fn walk(&self, places: &Places, hash: u32, words: &[u64; TUPLE_WORDS]) -> Search {
+    /// The connection that has the tuple of these addresses of IPv4 and this last word; none if it is not found at once,
+    /// or is being changed.
+    #[inline(always)]
+    pub(crate) fn find4<'p>(
+        &self,
+        places: Rows<'p>,
+        hash: u32,
+        (src, dst, last): (u64, u64, u64),
+    ) -> Option<(Place<'p>, Found)> {
+        // Most chains are short: the first one is it.
+        let (index, direction) = named(self.head(self.shape().bucket_of(hash)))?;
+        let place = places.get(index)?;
+        let version = place.version();
+        if place.has_tuple4(direction, [src, dst, last]) && version.is_settled() {
+            return Some((place, Found { index, direction, version }));
+        }
+        self.find4_behind(places, hash, src, dst, last)
+    }
+
+    #[inline(never)]
+    fn find4_behind<'p>(
+        &self,
+        places: Rows<'p>,
+        hash: u32,
+        src: u64,
+        dst: u64,
+        last: u64,
+    ) -> Option<(Place<'p>, Found)> {
+        match self.walk(places, hash, |place, direction| place.has_tuple4(direction, [src, dst, last])) {
+            Walk::Found(place, found) => Some((place, found)),
+            Walk::Absent | Walk::Unsure => None,
+        }
+        .filter(|(_, found)| found.version.is_settled())
+    }
+
+    #[inline(always)]
+    fn walk<'p>(
+        &self,
+        places: Rows<'p>,
+        hash: u32,
+        has_tuple: impl Fn(Place<'_>, Direction) -> bool,
+    ) -> Walk<'p> {
         let shape = self.shape();
         let bucket = shape.bucket_of(hash);
         let mut next = self.head(bucket);
         for _ in 0..CHAIN_MAX {
-            let Some((index, direction)) = named(next) else { return Search::Absent };
-            let Some(place) = places.get(index) else { return Search::Unsure };
+            let Some((index, direction)) = named(next) else { return Walk::Absent };
+            let Some(place) = places.get(index) else { return Walk::Unsure };
             let version = place.version();
-            let this = place.hash(direction);
-            if this == hash && place.has_tuple(direction, words) && version.is_live() {
-                return Search::Found(Found { index, direction, version });
+            if has_tuple(place, direction) && version.is_live() {
+                return Walk::Found(place, Found { index, direction, version });
             }
+            let this = place.hash(direction);
             next = place.chain(direction);
             if !version.is_live() || shape.bucket_of(this) != bucket || !place.is_still_connection(version) {
-                return Search::Unsure;
+                return Walk::Unsure;
             }
         }
-        Search::Absent
+        Walk::Absent
     }
 
     /// Whether a hash's bucket has room for two more.

@@ -67,6 +67,7 @@ mod table;
 mod tcp;
 mod tracker;
 mod tuple;
+mod usual;
 mod wheel;
 
 pub use adopt::CtAdopted;
@@ -86,3 +87,4 @@ pub use request::{CtCommit, CtMetadata, CtRequest, CtVerdict};
 pub use sctp::SctpState;
 pub use tcp::{TCP_TIMEOUTS, TcpPolicy, TcpState, TcpTimeout};
 pub use tuple::{CtTuple, Direction, IpBytes};
+pub use usual::{UsualEnds, UsualPacket, UsualVerdict, UsualZone};

@@ -3,10 +3,12 @@
 //! ```text
 //!   word  0 version      generation : 32, changes : 31, busy : 1       an odd generation: there is a connection
 //!         1 status : 16, port : 16, policy : 8, helper : 8             2 time of expiry
-//!         3 hashes       4 next in the chains, by direction            5 .. 10 .. 15 tuples
-//!        15 mark        16, 17 labels        18 master                 19 .. 23 packets and bytes
-//!        23 .. 30 protocol                   30, 31 sequence offsets
+//!         3 mark         4, 5 labels          6 .. 13 protocol        13 .. 17 packets and bytes
+//!        17 hashes      18 next in the chains, by direction           19 .. 24 .. 29 tuples
+//!        29 master      30, 31 sequence offsets
 //! ```
+//!
+//! A search reads the first cache line and one of the last two, a packet the first two: in that order, so that a large table costs few.
 //!
 //! Workers read and change them by the version ([`lasthop_sync::Version`]). Tuples, hashes, port and policy do not change within a
 //! generation; chains belong to the index.
@@ -29,17 +31,18 @@ pub(crate) const PLACE_WORDS: usize = 32;
 const VERSION_AT: usize = 0;
 const STATUS_AT: usize = 1;
 const EXPIRES_AT: usize = 2;
-const HASHES_AT: usize = 3;
-const CHAIN_AT: usize = 4;
-const TUPLES_AT: usize = 5;
-const MARK_AT: usize = 15;
-const LABELS_AT: usize = 16;
-const MASTER_AT: usize = 18;
-const COUNTS_AT: usize = 19;
-const PROGRESS_AT: usize = 23;
+const MARK_AT: usize = 3;
+const LABELS_AT: usize = 4;
+const PROGRESS_AT: usize = 6;
+const COUNTS_AT: usize = 13;
+const HASHES_AT: usize = 17;
+const CHAIN_AT: usize = 18;
+const TUPLES_AT: usize = 19;
+const MASTER_AT: usize = 29;
 const SHIFTS_AT: usize = 30;
 
-const _: () = assert!(PROGRESS_AT + TCP_WORDS == SHIFTS_AT && SHIFTS_AT + 2 == PLACE_WORDS);
+const _: () = assert!(PROGRESS_AT + TCP_WORDS == COUNTS_AT && COUNTS_AT + 4 == HASHES_AT);
+const _: () = assert!(TUPLES_AT + 2 * TUPLE_WORDS == MASTER_AT && SHIFTS_AT + 2 == PLACE_WORDS);
 
 /// Tries of a change before it is given up.
 const TRIES_MAX: u32 = 64;
@@ -165,6 +168,23 @@ impl<'a> Place<'a> {
         self.tuple_words(direction) == *words
     }
 
+    /// Whether it has the tuple of these addresses of IPv4 and this last word.
+    #[inline(always)]
+    pub(crate) fn has_tuple4(self, direction: Direction, [src, dst, last]: [u64; 3]) -> bool {
+        let start = TUPLES_AT + TUPLE_WORDS * direction.index();
+        let differences = (self.load(start + TUPLE_WORDS - 1) ^ last)
+            | (self.load(start) ^ src)
+            | (self.load(start + 1) ^ dst);
+        differences == 0
+    }
+
+    /// Source, destination and last word of a tuple of IPv4.
+    #[inline(always)]
+    pub(crate) fn tuple4(self, direction: Direction) -> [u64; 3] {
+        let start = TUPLES_AT + TUPLE_WORDS * direction.index();
+        [start, start + 1, start + TUPLE_WORDS - 1].map(|at| self.load(at))
+    }
+
     #[inline]
     pub(crate) fn tuple(self, direction: Direction) -> CtTuple {
         CtTuple::from_words(self.tuple_words(direction))
@@ -183,6 +203,11 @@ impl<'a> Place<'a> {
     #[inline]
     pub(crate) fn mark(self) -> u32 {
         self.load(MARK_AT) as u32
+    }
+
+    #[inline(always)]
+    pub(crate) fn label_words(self) -> [u64; 2] {
+        [self.load(LABELS_AT), self.load(LABELS_AT + 1)]
     }
 
     #[inline]
@@ -220,6 +245,28 @@ impl<'a> Place<'a> {
             expires_ms: self.load(EXPIRES_AT),
             progress: self.progress(proto),
         }
+    }
+
+    /// The word of status, port, policy and helper.
+    #[inline(always)]
+    pub(crate) fn status_word(self) -> u64 {
+        self.load(STATUS_AT)
+    }
+
+    #[inline(always)]
+    pub(crate) fn put_expires_ms(self, expires_ms: u64) {
+        self.store(EXPIRES_AT, expires_ms);
+    }
+
+    /// Word number `at` of the protocol's.
+    #[inline(always)]
+    pub(crate) fn progress_word(self, at: usize) -> u64 {
+        self.load(PROGRESS_AT + at)
+    }
+
+    #[inline(always)]
+    pub(crate) fn put_progress_word(self, at: usize, word: u64) {
+        self.store(PROGRESS_AT + at, word);
     }
 
     #[inline]

@@ -7,7 +7,7 @@
 //!
 //! Vacant places are in lists of the shards that used them last. A shard that has many gives a batch of them to the common pool.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use lasthop_guestmem::{Mapping, Words};
@@ -17,7 +17,7 @@ use crate::links::{Links, ListKind, ListLink};
 use crate::place::{PLACE_WORDS, Place};
 
 /// The layout of a place, and the meaning of its words; another one is another number.
-const LAYOUT: u64 = u64::from_ne_bytes(*b"lhconns1");
+const LAYOUT: u64 = u64::from_ne_bytes(*b"lhconns2");
 const HEADER_WORDS: usize = 512;
 const LAYOUT_AT: usize = 0;
 const USED_AT: usize = 1;
@@ -48,6 +48,17 @@ pub(crate) struct Vacant {
     /// As index + 1.
     first: u32,
     len: u32,
+}
+
+/// The places' words.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rows<'a>(&'a [[AtomicU64; PLACE_WORDS]]);
+
+impl<'a> Rows<'a> {
+    #[inline(always)]
+    pub(crate) fn get(self, index: u32) -> Option<Place<'a>> {
+        self.0.get(index as usize).map(Place)
+    }
 }
 
 impl Places {
@@ -88,7 +99,13 @@ impl Places {
 
     #[inline]
     pub(crate) fn get(&self, index: u32) -> Option<Place<'_>> {
-        self.places.atomics().as_chunks::<PLACE_WORDS>().0.get(index as usize).map(Place)
+        self.rows().get(index)
+    }
+
+    /// All of them.
+    #[inline]
+    pub(crate) fn rows(&self) -> Rows<'_> {
+        Rows(self.places.atomics().as_chunks().0)
     }
 
     /// One more than the largest index in use may be.

@@ -82,7 +82,7 @@ struct PolicyNumbers {
 
 /// The policies of a table, which workers read while one is changed: they may see one number before and another after.
 #[derive(Debug)]
-pub(crate) struct Policies(Box<[PolicyNumbers]>);
+pub(crate) struct Policies(Box<[PolicyNumbers; POLICIES_MAX]>);
 
 /// A policy of a table.
 #[derive(Clone, Copy, Debug)]
@@ -90,13 +90,13 @@ pub(crate) struct PolicyRef<'a>(&'a PolicyNumbers);
 
 impl Policies {
     pub(crate) fn new() -> Self {
-        let policies = Self((0..POLICIES_MAX).map(|_| PolicyNumbers::none()).collect());
+        let policies = Self(Box::new(std::array::from_fn(|_| PolicyNumbers::none())));
         policies.set(0, &CtPolicy::default());
         policies
     }
 
     /// The policy of a number, or the default.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn get(&self, number: u8) -> PolicyRef<'_> {
         let own = &self.0[usize::from(number)];
         PolicyRef(if own.rules.load(Ordering::Relaxed) & IS_SET != 0 { own } else { &self.0[0] })

@@ -11,7 +11,7 @@ use crate::tcp::{Context, Outcome, Segment, Tcp, TcpTimeout};
 use crate::tuple::{CtTuple, Direction, is_icmp_request};
 
 /// A UDP connection with replies is a stream after this time.
-const UDP_STREAM_MS: u64 = 2000;
+pub(crate) const UDP_STREAM_MS: u64 = 2000;
 /// A connection that has less left than this, in milliseconds, is not hastened: as in the kernel.
 const HASTENED_MS_MIN: u64 = 120_000;
 /// Bytes of a UDP header.

@@ -1,5 +1,6 @@
 //! TCP: states and windows of a connection's two directions, as strict as Linux's nf_conntrack.
 
+pub(crate) mod plain;
 mod policy;
 mod segment;
 pub(crate) mod state;
@@ -157,7 +158,7 @@ impl Tcp {
             pair(original.max_window, original.max_ack),
             pair(reply.end, reply.max_end),
             pair(reply.max_window, reply.max_ack),
-            pair(self.last_seq, self.last_ack),
+            pair(self.last_ack, self.last_seq),
             pair(self.last_end, last),
             u64::from_le_bytes(small),
         ]
@@ -184,8 +185,8 @@ impl Tcp {
         ];
         Self {
             sides,
-            last_seq: low(last),
-            last_ack: high(last),
+            last_seq: high(last),
+            last_ack: low(last),
             last_end: low(last_end),
             last_window: high(last_end) as u16,
             last_scale: small[4],

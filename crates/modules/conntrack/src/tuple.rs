@@ -144,9 +144,11 @@ impl CtTuple {
     }
 }
 
-/// In a tuple of words.
-const ZONE_SHIFT: u32 = 16;
-const PROTO_SHIFT: u32 = 8;
+/// In the last word of a tuple.
+pub(crate) const ZONE_SHIFT: u32 = 16;
+pub(crate) const PROTO_SHIFT: u32 = 8;
+/// The addresses are IPv6 ones.
+pub(crate) const IS_IPV6: u64 = 1;
 
 impl CtTuple {
     /// From [`Self::words`].
@@ -161,7 +163,7 @@ impl CtTuple {
             dst_port: (rest >> 32) as u16,
             zone: Self::zone_in_words(rest),
             proto: (rest >> PROTO_SHIFT) as u8,
-            is_ipv6: rest & 1 != 0,
+            is_ipv6: rest & IS_IPV6 != 0,
         }
     }
 

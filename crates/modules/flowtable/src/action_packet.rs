@@ -44,6 +44,15 @@ impl<'a> ActionPacket<'a> {
         Self { packet, origin, edited: None, image, metadata, truncate_len_bytes }
     }
 
+    /// A packet that looks like one of the verdicts' images by now.
+    pub(crate) fn edited(
+        packet: usize,
+        (origin, edited, image): (&'a Header, Header, u16),
+        metadata: Metadata,
+    ) -> Self {
+        Self { edited: Some(edited), image: Some(image), ..Self::new(packet, origin, metadata) }
+    }
+
     pub(crate) fn header(&self) -> &Header {
         self.edited.as_ref().unwrap_or(self.origin)
     }
@@ -57,10 +66,15 @@ impl<'a> ActionPacket<'a> {
     /// The flow key that the packet would have if it had just come in. It sees no more bytes than of any
     /// other packet.
     pub(crate) fn key(&self) -> (Key, Offsets) {
-        let (mut key, bytes) = (Key::default(), self.header().bytes());
-        let seen = bytes.get(..IMAGE_FETCH_BYTES).unwrap_or(bytes);
-        let offsets = extract(seen, &self.metadata, &mut key);
+        let mut key = Key::default();
+        let offsets = extract(self.seen(), &self.metadata, &mut key);
         (key, offsets)
+    }
+
+    /// Its first bytes, no more than of a packet that just came in: so each pass sees the same.
+    pub(crate) fn seen(&self) -> &[u8] {
+        let bytes = self.header().bytes();
+        bytes.get(..IMAGE_FETCH_BYTES).unwrap_or(bytes)
     }
 
     pub(crate) fn push_vlan(&mut self, tpid: u16, tci: u16) -> Result<(), DropReason> {

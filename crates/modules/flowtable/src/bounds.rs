@@ -7,6 +7,7 @@
 //! | [`FLOW_DATA_BYTES_MAX`] | 256 | MiB | 1 KiB for each flow: ten actions, or data of a control plane's own |
 //! | [`FOUR_ENTRIES`] | 8192 to 131072 | usual packets, IPv4 | 512 KiB to 8 MiB a worker, of which a page is there once it is used |
 //! | [`SIX_ENTRIES`] | 4096 to 65536 | the same, IPv6 | 512 KiB to 8 MiB a worker, as above |
+//! | [`LATER_ENTRIES`] | 4096 to 65536 | usual packets, IPv4, in a later pass | 512 KiB to 8 MiB a worker, as above |
 //! | [`OTHER_ENTRIES`] | 2048 to 8192 | other packets | 512 KiB to 2 MiB a worker, as above |
 //! | the others | | | below |
 
@@ -29,6 +30,8 @@ pub const MASKS_MAX: usize = 1024;
 pub const FOUR_ENTRIES: RangeInclusive<usize> = 1 << 13..=1 << 17;
 /// The same of IPv6, two cache lines each.
 pub const SIX_ENTRIES: RangeInclusive<usize> = 1 << 12..=1 << 16;
+/// The same of usual packets of IPv4 in a later pass, behind `ct` or not, two cache lines each.
+pub const LATER_ENTRIES: RangeInclusive<usize> = 1 << 12..=1 << 16;
 /// The same of all other packets, and of those in a later pass, four cache lines each.
 pub const OTHER_ENTRIES: RangeInclusive<usize> = 1 << 11..=1 << 13;
 /// Batches to wait before the union mask narrows: narrowing invalidates the caches.

@@ -1,7 +1,7 @@
 //! A worker's exact-match cache (cf. OVS' EMC): recent results, by the header bits that any flow matches on.
 //!
 //! ```text
-//!   hash ─> [ generation : 32 | flow : 32 ][ version ][ tag : 32 | statistics entry : 32 ][ program ][ key: 4, 8 or 26 words ]
+//!   hash ─> [ generation : 32 | flow : 32 ][ version ][ tag : 32 | statistics entry : 32 ][ program ][ key: 4, 8, 10 or 26 words ]
 //!           or the same elsewhere: two places for each key; a usual packet's is one cache line, or two
 //! ```
 //!
@@ -59,7 +59,7 @@ pub(crate) struct Cache<const KEY: usize> {
 
 /// Where an entry is: its first word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct CacheSlot(usize);
+pub(crate) struct CacheSlot(pub(crate) usize);
 
 impl<const KEY: usize> Cache<KEY> {
     const ENTRY_WORDS: usize = (HEAD_WORDS + KEY).next_multiple_of(LINE_WORDS);
@@ -123,9 +123,10 @@ impl<const KEY: usize> Cache<KEY> {
         self.entry(self.places(hash)[0])[2] as u32
     }
 
-    /// Looks a key up.
+    /// Looks a key up. One of fewer words is looked up where the others are alike for all keys of its tag.
     #[inline(always)]
-    pub(crate) fn find(&self, sought: Sought<'_, KEY>) -> Option<(CacheSlot, Hit)> {
+    pub(crate) fn find<const WORDS: usize>(&self, sought: Sought<'_, WORDS>) -> Option<(CacheSlot, Hit)> {
+        const { assert!(WORDS <= KEY) };
         let [first, second] = self.places(sought.hash);
         let entry = self.entry(first);
         if is_it(entry, sought) {
@@ -186,7 +187,8 @@ fn hit(entry: &[u64]) -> Hit {
 /// Whether an entry has the given key.
 #[inline(always)]
 fn is_it<const KEY: usize>(entry: &[u64], sought: Sought<'_, KEY>) -> bool {
-    let differences = entry[HEAD_WORDS..].iter().zip(sought.key).fold(0, |all, (a, b)| all | a ^ b);
+    let differences =
+        entry[HEAD_WORDS..HEAD_WORDS + KEY].iter().zip(sought.key).fold(0, |all, (a, b)| all | a ^ b);
     differences | (entry[2] >> TAG_SHIFT ^ u64::from(sought.tag)) == 0
 }
 

@@ -9,11 +9,12 @@
 //! ```
 
 use lasthop_wire::Key;
-use lasthop_wire::key::{KEY_WORDS, MINI_KEY4_WORDS, MINI_KEY6_WORDS, MiniKey};
+use lasthop_wire::key::{CT_WORD, CtWords, KEY_WORDS, MINI_KEY4_WORDS, MINI_KEY6_WORDS, MiniKey};
 
 use crate::bounds::UNION_NARROWS_AFTER;
 use crate::cache::Sought;
 use crate::hash::Secret;
+use crate::second_pass::CT4_WORDS;
 
 /// Which bits flows look at, or somewhat more: it becomes wider at once and narrower once in a while.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +22,10 @@ pub(crate) struct UnionMask {
     key: Key,
     mini_key4: MiniKey<MINI_KEY4_WORDS>,
     mini_key6: MiniKey<MINI_KEY6_WORDS>,
+    /// Whether flows look at labels or original tuples of connections.
+    pub(crate) has_whole_ct: bool,
+    /// The bits of the first word of connection tracking that count.
+    pub(crate) first_ct_word: u64,
     /// Number of the change that it came with; never 0.
     time: u16,
     /// The bits that flows match on now, and the batches until the mask narrows to them; 0 if it need not.
@@ -47,7 +52,9 @@ impl UnionMask {
     fn new(key: Key, time: u16) -> Self {
         let (mini_key4, mini_key6) =
             (MiniKey::<MINI_KEY4_WORDS>::mask_of(&key), MiniKey::<MINI_KEY6_WORDS>::mask_of(&key));
-        Self { key, mini_key4, mini_key6, time, wanted: key, batches_left: 0 }
+        let has_whole_ct = key.0[CT_WORD + 1..].iter().any(|word| *word != 0);
+        let first_ct_word = key.0[CT_WORD];
+        Self { key, mini_key4, mini_key6, has_whole_ct, first_ct_word, time, wanted: key, batches_left: 0 }
     }
 
     /// Sets the bits that flows match on. True if a number is used again: old cache entries could be taken
@@ -190,6 +197,84 @@ impl CacheKey {
     #[inline]
     pub(crate) fn other<'a>(&self, counted: &'a Key) -> Sought<'a, KEY_WORDS> {
         Sought { hash: self.hash, tag: self.tag, key: &counted.0 }
+    }
+}
+
+/// Words of a later key: a mini key, the pass, and those of connection tracking for IPv4.
+pub(crate) const LATER_KEY_WORDS: usize = MINI_KEY4_WORDS + 1 + CT4_WORDS;
+/// Those of them that may differ while no flow looks at labels and original tuples.
+const LATER_KEY_WORDS_SHORT: usize = MINI_KEY4_WORDS + 2;
+
+/// The cache key of a usual packet of IPv4 in a later pass, which has no metadata but its pass and its connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LaterKey {
+    words: [u64; LATER_KEY_WORDS],
+    hash: u64,
+    tag: u32,
+    pub(crate) tcp_flags: u16,
+}
+
+impl UnionMask {
+    /// The words of connection tracking that count, of IPv4.
+    #[inline(always)]
+    pub(crate) fn of_ct(&self, ct: &CtWords) -> [u64; CT4_WORDS] {
+        std::array::from_fn(|at| ct.0[at] & self.key.0[CT_WORD + at])
+    }
+
+    /// Of a packet as it came in, by what it was looked up by then.
+    #[inline(always)]
+    pub(crate) fn later(
+        &self,
+        first: &CacheKey,
+        (recirc_id, ct): (u32, &CtWords),
+        secret: &Secret,
+    ) -> LaterKey {
+        let [a, b, c, d, ..] = first.words;
+        self.later_of([a, b, c, d], (first.hash, first.tag, first.tcp_flags), (recirc_id, ct), secret)
+    }
+
+    /// Of a packet that begins with `head`; none if it has no mini key.
+    #[inline]
+    pub(crate) fn later_at(
+        &self,
+        head: &[u8],
+        port: u16,
+        pass: (u32, &CtWords),
+        secret: &Secret,
+    ) -> Option<LaterKey> {
+        let mut first = CacheKey::default();
+        first.see4(head, &self.at(port, secret), secret).then(|| self.later(&first, pass, secret))
+    }
+
+    #[inline(always)]
+    fn later_of(
+        &self,
+        [a, b, c, d]: [u64; MINI_KEY4_WORDS],
+        (first, tag, tcp_flags): (u64, u32, u16),
+        (recirc_id, ct): (u32, &CtWords),
+        secret: &Secret,
+    ) -> LaterKey {
+        let pass = u64::from(recirc_id);
+        let [e, f, g, h, i] = self.of_ct(ct);
+        let mut hash = secret.of_later(first, pass, e);
+        if self.has_whole_ct {
+            hash = secret.of_later(secret.of_later(hash, f, g), h, i.rotate_left(32));
+        }
+        LaterKey { words: [a, b, c, d, pass, e, f, g, h, i], hash, tag, tcp_flags }
+    }
+}
+
+impl LaterKey {
+    /// As it is sought.
+    #[inline(always)]
+    pub(crate) fn sought(&self) -> Sought<'_, LATER_KEY_WORDS> {
+        Sought { hash: self.hash, tag: self.tag, key: &self.words }
+    }
+
+    /// The same while no flow looks at labels and original tuples.
+    #[inline(always)]
+    pub(crate) fn sought_short(&self) -> Option<Sought<'_, LATER_KEY_WORDS_SHORT>> {
+        Some(Sought { hash: self.hash, tag: self.tag, key: self.words.first_chunk()? })
     }
 }
 

@@ -1,6 +1,6 @@
 //! The state of a packet's connection: as connection tracking has it, and as words of a flow key.
 
-use lasthop_conntrack::{CtMetadata, CtTuple, IpBytes};
+use lasthop_conntrack::{CtMetadata, CtTuple, IpBytes, UsualVerdict};
 use lasthop_wire::headers::{PROTO_ICMP, PROTO_ICMPV6};
 use lasthop_wire::key::{CtWords, ct_field};
 use lasthop_wire::{Key, Network};
@@ -16,6 +16,24 @@ pub(crate) fn words_of(metadata: &CtMetadata) -> CtWords {
         put_original(&mut key, original);
     }
     CtWords::of(&key)
+}
+
+/// The same of a usual packet. Without labels and original direction they are those under a mask that has none.
+pub(crate) fn words_of_usual(verdict: &UsualVerdict, zone: u16) -> CtWords {
+    let [labels_high, labels_low] = verdict.labels.map(u64::swap_bytes);
+    let ports = u64::from(verdict.original.ports) << 32;
+    let addresses = verdict.original.addresses.swap_bytes();
+    let first = first_word_of_usual(verdict, zone);
+    CtWords([first, labels_high, labels_low, ports, addresses, 0, 0, 0])
+}
+
+/// The first of them: state, protocol, zone, mark.
+#[inline(always)]
+pub(crate) fn first_word_of_usual(verdict: &UsualVerdict, zone: u16) -> u64 {
+    u64::from(verdict.state) << 56
+        | u64::from(verdict.proto) << 48
+        | u64::from(zone) << 32
+        | u64::from(verdict.mark)
 }
 
 /// ICMP type and code are in the place of ports, as in `struct ovs_key_ct_tuple_ipv4`.

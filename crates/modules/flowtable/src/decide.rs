@@ -28,7 +28,7 @@ impl FlowModule {
         verdicts: &mut Verdicts,
     ) {
         let shared = &*self.table.shared;
-        let Own { lane, cache_keys, keys } = own;
+        let Own { lane, cache_keys, keys, tracked } = own;
         let headers = &batch.headers[..batch.headers.len().min(BATCH_PACKETS_MAX)];
         let metadata = Metadata { in_port: number, ..Metadata::default() };
         lane.begin(shared);
@@ -43,7 +43,7 @@ impl FlowModule {
         let may_hold = !self.is_uplink(port);
         let origin = self.origin.load(Ordering::Relaxed);
         let mut executor =
-            Executor { shared, meters, tracking, lane, verdicts, now_ns, origin, port, may_hold };
+            Executor { shared, meters, tracking, lane, verdicts, tracked, now_ns, origin, port, may_hold };
         match is_warm {
             true => self.decide_by_caches(&mut executor, batch, &metadata, (cache_keys, keys)),
             false => self.decide_by_batch_lookup(&mut executor, batch, &metadata, keys),
@@ -63,7 +63,11 @@ impl FlowModule {
         let mut packet = 0;
         while let (Some(header), Some(cache_key)) = (headers.get(packet), cache_keys.get(packet)) {
             if cache_key.kind == Kind::Four {
-                let sent = executor.send_known(&headers[packet..], &cache_keys[packet..], packet);
+                let (rest, keys) = (&headers[packet..], &cache_keys[packet..]);
+                let mut sent = executor.send_known(rest, keys, packet);
+                if sent == 0 {
+                    sent = executor.send_tracked(rest, keys, (packet, metadata.in_port));
+                }
                 packet += sent;
                 if sent > 0 {
                     continue;

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use lasthop_conntrack::CtRequest;
 use lasthop_flow::drop_reason;
 use lasthop_module_api::{DropReason, Header, Output, PortId, Upcall, UpcallReason, Verdicts};
 use lasthop_wire::key::{CtWords, LinkLayer, field};
@@ -10,17 +11,18 @@ use lasthop_wire::{Key, Metadata};
 use crate::action_packet::{ActionPacket, ETHERNET_BYTES, EVERYTHING};
 use crate::bounds::{DEPTH_MAX, PUSH_NSH_BYTES_MAX, RECIRCULATIONS_MAX, STEPS_MAX};
 use crate::cache::Hit;
-use crate::cache_key::CacheKey;
+use crate::cache_key::{CacheKey, LaterKey};
 use crate::execution::Execution;
 use crate::lane::Lane;
 use crate::meter::Meters;
 use crate::pending::{Ticket, Turn};
 use crate::pending_filter::FilterKey;
-use crate::program::{ALWAYS, Code, GROUP_BYTES_MAX, Kind, Step, load, read_ct};
+use crate::program::{ALWAYS, Code, GROUP_BYTES_MAX, Kind, PlainCt, Step, load, read_ct};
 use crate::rewrite::{Masks, rewrite};
 use crate::shared::Shared;
 use crate::slot::{EntryId, tag_of};
 use crate::stats::Counted;
+use crate::tracked_batch::TrackedBatch;
 use crate::tracking::{Tracked, Tracking};
 
 /// Bytes of an output at least, however it is cut.
@@ -33,6 +35,7 @@ pub(crate) struct Executor<'a> {
     pub(crate) tracking: &'a Tracking,
     pub(crate) lane: &'a mut Lane,
     pub(crate) verdicts: &'a mut Verdicts,
+    pub(crate) tracked: &'a mut TrackedBatch,
     pub(crate) now_ns: u64,
     /// The module's name in upcalls.
     pub(crate) origin: u16,
@@ -63,6 +66,19 @@ struct ActionResult {
     steps: u32,
     recirculations: u32,
     depth: u32,
+}
+
+impl ActionResult {
+    fn for_packet() -> Self {
+        Self {
+            sent: 0,
+            why: DropReason::FlowDrop,
+            is_said: false,
+            steps: STEPS_MAX,
+            recirculations: RECIRCULATIONS_MAX,
+            depth: DEPTH_MAX,
+        }
+    }
 }
 
 impl Executor<'_> {
@@ -170,7 +186,7 @@ impl Executor<'_> {
     }
 
     #[inline]
-    fn count(&self, header: &Header, tcp_flags: u16, hit: Hit) {
+    pub(crate) fn count(&self, header: &Header, tcp_flags: u16, hit: Hit) {
         let counted = Counted { len_bytes: header.frame_len_bytes(), tcp_flags, now_ns: self.now_ns };
         let slot = || self.shared.flows.get(hit.flow as usize);
         self.shared.stats.count(EntryId::of(hit.stats), slot, counted);
@@ -178,15 +194,12 @@ impl Executor<'_> {
 
     #[inline(never)]
     fn act_at_length(&mut self, mut copy: ActionPacket<'_>, source: ActionSource<'_>) {
-        let mut result = ActionResult {
-            sent: 0,
-            why: DropReason::FlowDrop,
-            is_said: false,
-            steps: STEPS_MAX,
-            recirculations: RECIRCULATIONS_MAX,
-            depth: DEPTH_MAX,
-        };
+        let mut result = ActionResult::for_packet();
         self.follow(&mut result, &mut copy, source);
+        self.end(&result, &copy);
+    }
+
+    fn end(&mut self, result: &ActionResult, copy: &ActionPacket<'_>) {
         if result.sent == 0 && !result.is_said {
             self.verdicts.drop_packet(usize::from(copy.packet), result.why);
         }
@@ -309,14 +322,14 @@ impl Executor<'_> {
             Code::Drop => return Err(drop_reason(number(0, 32) as u32)),
             Code::PushNsh => return push_nsh_by(copy, step, rest),
             Code::PopNsh => copy.pop_nsh()?,
-            Code::Ct => return self.track(result, copy, (step, rest), flow),
+            Code::Ct => return self.track_by(result, copy, (step, rest), flow),
+            Code::CtRecirc => return self.track_and_recirculate(result, copy, (step, rest), flow),
             Code::CtClear => copy.metadata.ct = CtWords::default(),
         }
         Ok(0)
     }
 
-    /// Tracks a packet. Its connection counts for the port that the packet came in by, also if the control plane sends it.
-    fn track(
+    fn track_by(
         &mut self,
         result: &mut ActionResult,
         copy: &mut ActionPacket<'_>,
@@ -324,24 +337,45 @@ impl Executor<'_> {
         flow: u32,
     ) -> Result<usize, DropReason> {
         let (request, len) = read_ct(step, rest);
-        let port = self.shared.numbers.port(copy.metadata.in_port).unwrap_or(PortId::INTERNAL);
-        match self.tracking.track(copy, &request, (port.0, self.shared.monotonic_ms(self.now_ns)))? {
+        match self.track(copy, &request)? {
             Tracked::Done => Ok(len),
-            Tracked::Partial => self.suspend(result, copy, (step, rest), flow),
+            Tracked::Partial => self.suspend(result, copy, (&[step.0], rest), flow),
         }
     }
 
-    /// Has a packet wait until all of it is at hand. This step and those behind it in its list are done then.
-    #[cold]
-    fn suspend(
+    fn track_and_recirculate(
         &mut self,
         result: &mut ActionResult,
         copy: &mut ActionPacket<'_>,
         (step, rest): (Step, &[AtomicU64]),
         flow: u32,
     ) -> Result<usize, DropReason> {
+        let plain = PlainCt::of(step);
+        match self.track(copy, &plain.request())? {
+            Tracked::Done => self.recirculate(result, copy.clone(), plain.recirc_id),
+            Tracked::Partial => return self.suspend(result, copy, (&plain.words(), rest), flow),
+        }
+        Ok(0)
+    }
+
+    /// Tracks a packet. Its connection counts for the port that the packet came in by, also if the control plane sends it.
+    fn track(&self, copy: &mut ActionPacket<'_>, request: &CtRequest) -> Result<Tracked, DropReason> {
+        let port = self.shared.numbers.port(copy.metadata.in_port).unwrap_or(PortId::INTERNAL);
+        self.tracking.track(copy, request, (port.0, self.shared.monotonic_ms(self.now_ns)))
+    }
+
+    /// Has a packet wait until all of it is at hand. This step, whose words come first, and those behind it in its list are done then.
+    #[cold]
+    fn suspend(
+        &mut self,
+        result: &mut ActionResult,
+        copy: &mut ActionPacket<'_>,
+        (step, rest): (&[u64], &[AtomicU64]),
+        flow: u32,
+    ) -> Result<usize, DropReason> {
         copy.truncate_len_bytes = EVERYTHING;
-        let words = (0..rest.len() + 1).map(|at| at.checked_sub(1).map_or(step.0, |at| load(rest, at)));
+        let word = |at: usize| step.get(at).copied().unwrap_or_else(|| load(rest, at - step.len()));
+        let words = (0..step.len() + rest.len()).map(word);
         let rest = self.verdicts.suspend(words).ok_or(DropReason::ActionBudget)?;
         self.upcall(result, copy, UpcallReason::Suspended { flow, rest }, Ticket::NONE);
         // Nothing more is done for what there is of it.
@@ -453,15 +487,54 @@ impl Executor<'_> {
         };
         result.recirculations = fewer;
         copy.metadata.recirc_id = id;
+        self.pass_on(result, &mut copy);
+    }
+
+    /// A packet that was in a tracking action and has the next pass in its metadata.
+    #[inline(never)]
+    pub(crate) fn go_on(&mut self, mut copy: ActionPacket<'_>) {
+        let mut result = ActionResult {
+            recirculations: RECIRCULATIONS_MAX - 1,
+            steps: STEPS_MAX - 1,
+            ..ActionResult::for_packet()
+        };
+        self.pass_on(&mut result, &mut copy);
+        self.end(&result, &copy);
+    }
+
+    /// The next pass of a packet through the table.
+    fn pass_on(&mut self, result: &mut ActionResult, copy: &mut ActionPacket<'_>) {
+        let later = self.later_key(copy);
+        let is_any_behind = self.lane.pending.is_any();
+        if let Some(later) = later.as_ref().filter(|_| !is_any_behind)
+            && let Some(hit) = self.lane.known_later(later)
+        {
+            self.lane.note_cached(1);
+            self.count(copy.header(), later.tcp_flags, hit);
+            return self.follow(result, copy, ActionSource::Flow(hit.program, tag(hit)));
+        }
         let (key, _) = copy.key();
-        let source = match self.look_up(&key, None) {
+        let found = self.in_turn(&key, |lane, shared| match &later {
+            Some(later) => lane.look_up_later(shared, &key, later),
+            None => lane.look_up(shared, &key, None),
+        });
+        let source = match found {
             Some(hit) => {
                 self.count(copy.header(), key.get(field::TCP_FLAGS) as u16, hit);
                 ActionSource::Flow(hit.program, tag(hit))
             }
             None => ActionSource::Upcall(self.shared.secret.of_key(&key), FilterKey::Inner),
         };
-        self.follow(result, &mut copy, source);
+        self.follow(result, copy, source);
+    }
+
+    /// The cache key of a packet in a later pass, if it is a usual one of IPv4 without other metadata.
+    fn later_key(&self, copy: &ActionPacket<'_>) -> Option<LaterKey> {
+        let Metadata { recirc_id, dp_hash, priority, mark, in_port, link, ct } = &copy.metadata;
+        if *link != LinkLayer::Ethernet || dp_hash | priority | mark != 0 {
+            return None;
+        }
+        self.lane.union.later_at(copy.seen(), *in_port, (*recirc_id, ct), &self.shared.secret)
     }
 }
 

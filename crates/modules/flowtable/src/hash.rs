@@ -33,6 +33,12 @@ impl Secret {
         finish(self.of_pairs(mini_key).wrapping_add(port))
     }
 
+    /// Of a packet in a later pass: what `first` is the hash of, and two words more.
+    #[inline(always)]
+    pub(crate) fn of_later(&self, first: u64, a: u64, b: u64) -> u64 {
+        first.wrapping_add(fold(a.wrapping_add(self.0[KEY_WORDS - 1]), b.wrapping_add(self.0[KEY_WORDS - 2])))
+    }
+
     /// Two words for one multiplication, all multiplications side by side.
     #[inline(always)]
     fn of_pairs<const WORDS: usize>(&self, words: &[u64; WORDS]) -> u64 {

@@ -8,14 +8,15 @@ use lasthop_wire::{Key, Metadata};
 
 use crate::batch_lookup::BatchLookup;
 use crate::bounds::{
-    BATCH_LOOKUP_MASKS, CACHE_REPLACE_ONE_IN, CACHE_TRIED_ONE_IN, FOUR_ENTRIES, LIKELY_SHARE, MASKS_MAX,
-    OTHER_ENTRIES, SIX_ENTRIES,
+    BATCH_LOOKUP_MASKS, CACHE_REPLACE_ONE_IN, CACHE_TRIED_ONE_IN, FOUR_ENTRIES, LATER_ENTRIES, LIKELY_SHARE,
+    MASKS_MAX, OTHER_ENTRIES, SIX_ENTRIES,
 };
-use crate::cache::{Cache, Hit, Sought};
-use crate::cache_key::{CacheKey, Kind, PortUnionMask, UnionMask};
+use crate::cache::{Cache, CacheSlot, Hit, Sought};
+use crate::cache_key::{CacheKey, Kind, LATER_KEY_WORDS, LaterKey, PortUnionMask, UnionMask};
 use crate::hash::Rng;
 use crate::meter::{Borrows, Meters};
 use crate::pending::Pending;
+use crate::second_pass::{CT4_WORDS, SecondHit, SecondPasses};
 use crate::shared::{COUNTS, HITS, LOOKUPS, MASK_WORDS, MASKS, MISSES, Shared};
 use crate::slot::EntryId;
 
@@ -105,8 +106,12 @@ pub(crate) struct Lane {
     four: Cache<MINI_KEY4_WORDS>,
     six: Cache<MINI_KEY6_WORDS>,
     other: Cache<KEY_WORDS>,
+    /// Of usual packets of IPv4 in a later pass.
+    later: Cache<LATER_KEY_WORDS>,
+    /// Of the entries of `four`.
+    second: SecondPasses,
     order: Order,
-    union: UnionMask,
+    pub(crate) union: UnionMask,
     pub(crate) rng: Rng,
     pub(crate) pending: Pending,
     /// Of the table, when this visit began.
@@ -134,6 +139,8 @@ impl Lane {
             four: Cache::new(FOUR_ENTRIES),
             six: Cache::new(SIX_ENTRIES),
             other: Cache::new(OTHER_ENTRIES),
+            later: Cache::new(LATER_ENTRIES),
+            second: SecondPasses::default(),
             order: Order::new(),
             union: UnionMask::default(),
             rng,
@@ -293,6 +300,8 @@ impl Lane {
         self.four.clear();
         self.six.clear();
         self.other.clear();
+        self.later.clear();
+        self.second.clear();
     }
 
     /// The flow of a packet, if it is a usual one of IPv4 and the cache knows it at once.
@@ -303,6 +312,47 @@ impl Lane {
         }
         let (_, hit) = self.four.find(cache_key.four())?;
         self.is_valid(hit).then_some(hit)
+    }
+
+    /// The same, and where it is in the cache.
+    #[inline(always)]
+    pub(crate) fn known4_at(&self, cache_key: &CacheKey) -> Option<(CacheSlot, Hit)> {
+        if cache_key.kind != Kind::Four {
+            return None;
+        }
+        self.four.find(cache_key.four()).filter(|(_, hit)| self.is_valid(*hit))
+    }
+
+    /// Where the cache knows a usual packet of IPv4 to have this program and this entry of statistics.
+    #[inline(always)]
+    pub(crate) fn known4_as(&self, cache_key: &CacheKey, (program, stats): (u64, u32)) -> Option<CacheSlot> {
+        if cache_key.kind != Kind::Four {
+            return None;
+        }
+        let (slot, hit) = self.four.find(cache_key.four())?;
+        let is_it = hit.program == program && hit.stats == stats && hit.version == self.version;
+        is_it.then_some(slot)
+    }
+
+    /// The second flow of a packet that the cache knows there, of a direction and with this first word of connection tracking, while
+    /// flows look at no other.
+    #[inline(always)]
+    pub(crate) fn known_second(&self, at: (CacheSlot, bool), word: u64) -> Option<SecondHit> {
+        self.second.find(at, word & self.union.first_ct_word, self.version)
+    }
+
+    /// The same by all words under the union mask.
+    pub(crate) fn known_second_whole(
+        &self,
+        at: (CacheSlot, bool),
+        ct: &[u64; CT4_WORDS],
+    ) -> Option<SecondHit> {
+        self.second.find_whole(at, ct, self.version)
+    }
+
+    /// Remembers that flow.
+    pub(crate) fn note_second(&mut self, at: (CacheSlot, bool), ct: &[u64; CT4_WORDS], hit: Hit) {
+        self.second.put(at, ct, hit, *FOUR_ENTRIES.end());
     }
 
     /// Looks a packet up in the caches only, and counts a hit. `counted` is the masked flow key of a packet
@@ -359,6 +409,21 @@ impl Lane {
         }
     }
 
+    /// The flow of a usual packet in a later pass, if the cache knows it at once.
+    #[inline(always)]
+    pub(crate) fn known_later(&self, later: &LaterKey) -> Option<Hit> {
+        let (_, hit) = match self.union.has_whole_ct {
+            false => self.later.find(later.sought_short()?)?,
+            true => self.later.find(later.sought())?,
+        };
+        self.is_valid(hit).then_some(hit)
+    }
+
+    /// The flow of such a packet.
+    pub(crate) fn look_up_later(&mut self, shared: &Shared, key: &Key, later: &LaterKey) -> Option<Hit> {
+        self.look_up_in(shared, key, later.sought(), |lane| &mut lane.later)
+    }
+
     fn look_up_in<const KEY: usize>(
         &mut self,
         shared: &Shared,
@@ -385,6 +450,9 @@ impl Lane {
         }
         if is_lasting && (!is_taken || self.rng.next().is_multiple_of(CACHE_REPLACE_ONE_IN)) {
             cache(self).put(place, sought, hit);
+            if KEY == MINI_KEY4_WORDS {
+                self.second.forget(place);
+            }
         }
         Some(hit)
     }

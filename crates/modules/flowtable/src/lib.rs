@@ -53,11 +53,14 @@ mod pending;
 mod pending_filter;
 mod program;
 mod rewrite;
+mod second_pass;
 mod shared;
 mod slot;
 mod stats;
 mod table;
 mod tally;
+mod tracked_batch;
+mod tracked_run;
 mod tracking;
 
 pub use compact::tracked;

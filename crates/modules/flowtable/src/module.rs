@@ -21,6 +21,7 @@ use crate::hash::Rng;
 use crate::lane::Lane;
 use crate::numbers::Numbers;
 use crate::pending::Ticket;
+use crate::tracked_batch::TrackedBatch;
 use crate::{FlowTable, InstallError};
 
 /// Forwards by a flow table.
@@ -48,6 +49,7 @@ pub(crate) struct Own {
     /// Of the packets of a batch: cache keys, or all flow keys.
     pub(crate) cache_keys: Box<[CacheKey; BATCH_PACKETS_MAX]>,
     pub(crate) keys: Box<[Key; BATCH_PACKETS_MAX]>,
+    pub(crate) tracked: Box<TrackedBatch>,
 }
 
 /// Results of look-ups, of all workers.
@@ -98,6 +100,7 @@ impl FlowModule {
             lane: Lane::new(worker, seeds.next()),
             cache_keys: Box::new([CacheKey::default(); BATCH_PACKETS_MAX]),
             keys: Box::new([Key::default(); BATCH_PACKETS_MAX]),
+            tracked: Box::new(TrackedBatch::new()),
         };
         let lanes = (0..workers.min(WORKERS_MAX)).map(own).map(Mutex::new).collect();
         let (executions, origin, is_asked) = (Mutex::default(), AtomicU16::new(0), AtomicBool::new(true));
@@ -189,12 +192,12 @@ impl FlowModule {
         let (Some(Ok(mut own)), Some(execution)) = (own, next) else {
             return verdicts.drop_packet(packet, DropReason::NoFlow);
         };
-        let (shared, lane) = (&*self.table.shared, &mut own.lane);
+        let (shared, Own { lane, tracked, .. }) = (&*self.table.shared, &mut *own);
         lane.begin(shared);
         let FlowTable { meters, tracking, .. } = &self.table;
         let origin = self.origin.load(Ordering::Relaxed);
         let (port, may_hold) = (PortId::INTERNAL, false);
-        Executor { shared, meters, tracking, lane, verdicts, now_ns, origin, port, may_hold }
+        Executor { shared, meters, tracking, lane, verdicts, tracked, now_ns, origin, port, may_hold }
             .execute(packet, header, &execution);
         lane.borrows.give_back(meters);
         lane.end(shared);

@@ -16,7 +16,10 @@ use crate::UnsupportedFlow;
 use crate::bounds::{NESTING_MAX, PROGRAM_WORDS_MAX, PUSH_NSH_BYTES_MAX};
 use crate::numbers::NUMBERS;
 
-pub(crate) use ct::read as read_ct;
+pub(crate) use ct::{PlainCt, read as read_ct};
+
+/// Where the id of [`Code::CtRecirc`] is.
+const CT_RECIRC_ID_SHIFT: u32 = 24;
 
 /// Bytes of the largest group that is rewritten: IPv6.
 pub(crate) const GROUP_BYTES_MAX: usize = 40;
@@ -65,6 +68,7 @@ codes! {
     PopNsh = "No operands.",
     Ct = "Zone 16, commit 8, helper 8, parts 8, policy 8; words with the parts follow, see `ct`.",
     CtClear = "No operands.",
+    CtRecirc = "As Ct without parts but a plain translation, then Recirc: zone 16, translation 8, id 32.",
 }
 
 /// The header that [`Code::Rewrite`] changes.
@@ -179,8 +183,16 @@ impl Compiler<'_> {
         if depth > NESTING_MAX {
             return Err(UnsupportedFlow::TooLong("actions are nested too deeply"));
         }
-        for action in actions {
-            self.action(action, depth)?;
+        let mut rest = actions;
+        while let [action, behind @ ..] = rest {
+            rest = behind;
+            match (action, behind) {
+                (Action::Ct(ct), [Action::Recirc(id), behind @ ..]) if ct::is_plain(ct) => {
+                    rest = behind;
+                    self.step(Code::CtRecirc, ct::plain_operands(ct) | u64::from(*id) << CT_RECIRC_ID_SHIFT);
+                }
+                _ => self.action(action, depth)?,
+            }
             if self.words.len() > PROGRAM_WORDS_MAX {
                 return Err(UnsupportedFlow::TooLong("a flow has too many actions"));
             }

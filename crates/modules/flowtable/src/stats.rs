@@ -43,13 +43,19 @@ impl Entry {
     /// Counts a packet. Only its worker does.
     #[inline(always)]
     fn count(&self, packet: Counted) {
+        self.count_all(1, (packet.len_bytes.into(), packet.tcp_flags, packet.now_ns));
+    }
+
+    /// The same of packets with so many bytes and these flags, all together.
+    #[inline(always)]
+    fn count_all(&self, packets: u64, (bytes, tcp_flags, now_ns): (u64, u16, u64)) {
         let add =
             |word: &AtomicU64, more: u64| word.store(word.load(Ordering::Relaxed) + more, Ordering::Relaxed);
-        add(&self.packets, 1);
-        add(&self.bytes, u64::from(packet.len_bytes));
-        self.used_ns.store(packet.now_ns, Ordering::Relaxed);
+        add(&self.packets, packets);
+        add(&self.bytes, bytes);
+        self.used_ns.store(now_ns, Ordering::Relaxed);
         let flags = self.flags_and_next.load(Ordering::Relaxed);
-        let more = flags | u64::from(packet.tcp_flags) << NEXT_BITS;
+        let more = flags | u64::from(tcp_flags) << NEXT_BITS;
         if more != flags {
             self.flags_and_next.store(more, Ordering::Release);
         }
@@ -69,6 +75,23 @@ pub(crate) struct Counted {
     pub(crate) len_bytes: u32,
     pub(crate) tcp_flags: u16,
     pub(crate) now_ns: u64,
+}
+
+/// Packets of one moment, added up.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CountedRun {
+    pub(crate) packets: u32,
+    pub(crate) bytes: u64,
+    pub(crate) tcp_flags: u16,
+}
+
+impl CountedRun {
+    #[inline(always)]
+    pub(crate) fn add(&mut self, len_bytes: u32, tcp_flags: u16) {
+        self.packets += 1;
+        self.bytes += u64::from(len_bytes);
+        self.tcp_flags |= tcp_flags;
+    }
 }
 
 /// One worker's entries.
@@ -91,6 +114,17 @@ impl Stock {
     pub(crate) fn count(&self, id: EntryId, packet: Counted) -> bool {
         let entry = self.entries.get(id.number() as usize);
         entry.inspect(|entry| entry.count(packet)).is_some()
+    }
+}
+
+impl Stock {
+    /// Counts packets in an entry of this worker's, which stays when it was given to a flow.
+    #[inline(never)]
+    pub(crate) fn count_run(&self, id: EntryId, run: CountedRun, now_ns: u64) {
+        let entry = self.entries.get(id.number() as usize).filter(|_| run.packets > 0);
+        if let Some(entry) = entry {
+            entry.count_all(run.packets.into(), (run.bytes, run.tcp_flags, now_ns));
+        }
     }
 }
 

@@ -114,7 +114,7 @@ impl FlowTable {
     /// The words of an action list.
     pub(crate) fn compile(&self, actions: &[Action]) -> Result<Vec<u64>, UnsupportedFlow> {
         let program = compile(actions, &|name| self.tracking.policy(name))?;
-        if program.iter().any(|word| Step(*word).is(Code::Ct)) {
+        if program.iter().any(|word| Step(*word).is(Code::Ct) || Step(*word).is(Code::CtRecirc)) {
             // Made here and by no worker: it maps memory.
             let _ = self.connections();
         }

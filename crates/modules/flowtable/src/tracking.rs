@@ -9,7 +9,7 @@ use lasthop_conntrack::{
 };
 use lasthop_flow::ct_state;
 use lasthop_guestmem::Mapping;
-use lasthop_module_api::{DropReason, IMAGE_FETCH_BYTES};
+use lasthop_module_api::DropReason;
 use lasthop_wire::Offload;
 use lasthop_wire::headers::{PROTO_ICMP, PROTO_ICMPV6, PROTO_TCP, PROTO_UDP};
 use lasthop_wire::key::{CtWords, LinkLayer};
@@ -172,9 +172,7 @@ impl Tracking {
         (port, now_ms): (u16, u64),
     ) -> Option<CtVerdict> {
         let header = copy.header();
-        // No more bytes than of a packet that just came in, so that each pass sees the same.
-        let bytes = header.bytes().get(..IMAGE_FETCH_BYTES).unwrap_or(header.bytes());
-        let image = PacketImage::parse(bytes, header.frame_len_bytes(), header.offload, port);
+        let image = PacketImage::parse(copy.seen(), header.frame_len_bytes(), header.offload, port);
         let (Ok(image), LinkLayer::Ethernet) = (image, copy.metadata.link) else {
             return Some(CtVerdict { metadata: invalid(request.zone), ..CtVerdict::default() });
         };

@@ -2,15 +2,23 @@
 
 use std::collections::BTreeSet;
 
-use lasthop_flow::{Action, Ethernet, FlowKey, Match};
+use lasthop_flow::ct_state::{ESTABLISHED, NEW, TRACKED};
+use lasthop_flow::{Action, Conntrack, CtKey, Ethernet, FlowKey, Match, Nat, NatRange, NatSource};
 use lasthop_flowtable::{FlowModule, FlowSpec};
-use lasthop_module_api::{Header, Mac};
+use lasthop_module_api::{Batch, Hashes, Header, Mac, Module, Verdicts};
 
-use super::frames::Frame;
+use super::frames::{Frame, TCP_ACK, TCP_SYN, TRANSLATED, handshake};
 use super::{Plan, SENDER};
 
+/// The zone of tracked connections.
+const ZONE: u16 = 5;
+
 fn install(module: &FlowModule, key: FlowKey, mask: FlowKey, port: u32) {
-    let (matching, actions) = (Match { key, mask: Some(mask) }, vec![Action::Output(port)]);
+    install_list(module, key, mask, vec![Action::Output(port)]);
+}
+
+fn install_list(module: &FlowModule, key: FlowKey, mask: FlowKey, actions: Vec<Action>) {
+    let matching = Match { key, mask: Some(mask) };
     module.table().install(FlowSpec { ufid: None, matching, actions, is_probe: false }).unwrap();
 }
 
@@ -38,5 +46,60 @@ pub fn module(plan: &Plan, other_masks: u16) -> FlowModule {
         // The address of a port ends with its number.
         install(&module, key, by_address(None), u32::from(dst.0[5]));
     }
+    module
+}
+
+/// A firewall for traffic between two addresses: `ct,recirc`, and a second pass by `ct_state`. The connections of the frames are
+/// established.
+pub fn tracked_module(plan: &Plan, is_translated: bool) -> FlowModule {
+    let module = FlowModule::for_workers(1);
+    let frame = &plan.frames[0];
+    let (dst, src) = Header::new(&frame.bytes[..14], 14, frame.offload).macs().expect("addresses");
+    let pass = |recirc_id, state: Option<(u32, u32)>| {
+        let ct = |state| CtKey { state, ..CtKey::default() };
+        let key = FlowKey {
+            recirc_id: Some(recirc_id),
+            in_port: Some(u32::from(SENDER.0)),
+            ethernet: Some(Ethernet { src, dst }),
+            ct: ct(state.map(|(bits, _)| bits)),
+            ..FlowKey::default()
+        };
+        let mask = FlowKey {
+            recirc_id: Some(u32::MAX),
+            in_port: Some(u32::MAX),
+            ethernet: Some(Ethernet { src: Mac([0xff; 6]), dst: Mac([0xff; 6]) }),
+            ether_type: Some(0),
+            ct: ct(state.map(|(_, mask)| mask)),
+            ..FlowKey::default()
+        };
+        (key, mask)
+    };
+    let ct = |is_commit, nat| {
+        let zone = Some(ZONE);
+        Action::Ct(Box::new(Conntrack { zone, is_commit, nat, ..Conntrack::default() }))
+    };
+    let range = NatRange { ip_min: Some(TRANSLATED.into()), ..NatRange::default() };
+    let source = Nat { source: Some(NatSource::Src), range, ..Nat::default() };
+    let (known, new) = if is_translated { (Some(Nat::default()), Some(source)) } else { (None, None) };
+    let output = Action::Output(u32::from(dst.0[5]));
+    let flows = [
+        (pass(0, None), vec![ct(false, known), Action::Recirc(1)]),
+        (pass(1, Some((TRACKED | NEW, TRACKED | NEW))), vec![ct(true, new), output.clone()]),
+        (pass(1, Some((TRACKED | ESTABLISHED, TRACKED | ESTABLISHED))), vec![output]),
+    ];
+    for ((key, mask), actions) in flows {
+        install_list(&module, key, mask, actions);
+    }
+    for number in 0..plan.frames.len() as u8 / 2 {
+        for (is_reply, flags) in [(false, TCP_SYN), (true, TCP_SYN | TCP_ACK), (false, TCP_ACK)] {
+            let Frame { bytes, offload } = handshake(number, is_reply, is_translated, flags);
+            let headers = [Header::new(&bytes, bytes.len() as u32, offload)];
+            let batch = Batch { port: SENDER, headers: &headers, hashes: &Hashes::NONE };
+            let mut verdicts = Verdicts::default();
+            module.decide(&batch, 1 << 40, &mut verdicts);
+            assert_eq!(verdicts.outputs().len(), 1, "{:?}", verdicts.drops());
+        }
+    }
+    assert_eq!(module.table().connections().len() as usize, plan.frames.len() / 2);
     module
 }

@@ -1,8 +1,9 @@
 //! Frames to send: from the sender's address to those of the receivers.
 
-use lasthop_wire::Offload;
 use lasthop_wire::gso::TCP_CSUM_OFFSET;
+use lasthop_wire::headers::PROTO_TCP;
 use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4};
+use lasthop_wire::{Offload, Sum};
 
 use super::support;
 
@@ -84,4 +85,60 @@ pub fn tcp(segments: usize) -> Frame {
         csum_offset: TCP_CSUM_OFFSET,
     };
     Frame { bytes, offload }
+}
+
+/// A segment of 64 bytes of established connection `number`, to the first receiver. `is_translated`: answers go to [`TRANSLATED`].
+pub fn segment(number: u8, is_reply: bool, is_translated: bool) -> Frame {
+    handshake(number, is_reply, is_translated, TCP_ACK)
+}
+
+/// The address that [`segment`]'s sources are translated to.
+pub const TRANSLATED: [u8; 4] = [192, 0, 2, 200];
+/// Flags of the segments that a connection begins with.
+pub const TCP_SYN: u8 = 2;
+/// See [`TCP_SYN`].
+pub const TCP_ACK: u8 = 0x10;
+
+/// The same with these flags.
+pub fn handshake(number: u8, is_reply: bool, is_translated: bool, flags: u8) -> Frame {
+    let mut bytes = support::frame(2, 1, 64);
+    let (client, server, source) = ([10, 0, 0, number], [198, 51, 100, 1], 1000 + u16::from(number));
+    let seen = if is_translated { TRANSLATED } else { client };
+    let (src, dst, sport, dport) =
+        if is_reply { (server, seen, 80, source) } else { (client, server, source, 80) };
+    let len: u8 = if flags & TCP_SYN != 0 { 40 } else { 50 };
+    // A SYN takes one of the sequence numbers.
+    let behind_syn = u8::from(flags & TCP_SYN == 0);
+    let (own, other) = if is_reply { (100, 1) } else { (0, 101) };
+    let (seq, ack) = (own + behind_syn, if flags & TCP_ACK != 0 { other } else { 0 });
+    bytes[12..26].copy_from_slice(&[8, 0, 0x45, 0, 0, len, 0, 7, 0x40, 0, 64, 6, 0, 0]);
+    bytes[26..30].copy_from_slice(&src);
+    bytes[30..34].copy_from_slice(&dst);
+    bytes[34..36].copy_from_slice(&sport.to_be_bytes());
+    bytes[36..38].copy_from_slice(&dport.to_be_bytes());
+    bytes[38..54].copy_from_slice(&[0, 0, 0, seq, 0, 0, 0, ack, 0x50, flags, 0x20, 0, 0, 0, 0, 0]);
+    let header = sum_of(&bytes[14..34]);
+    bytes[24..26].copy_from_slice(&header.finish().to_be_bytes());
+    let pseudo = Sum::pseudo_v4(src, dst, PROTO_TCP, u16::from(len) - IPV4_BYTES);
+    bytes[50..52].copy_from_slice(&pseudo.partial().to_be_bytes());
+    let csum_start = ETHERNET_BYTES + IPV4_BYTES;
+    let offload =
+        Offload { flags: F_NEEDS_CSUM, csum_start, csum_offset: TCP_CSUM_OFFSET, ..Offload::default() };
+    Frame { bytes, offload }
+}
+
+/// The frame with its TCP checksum in it, and nothing said about that.
+pub fn complete(mut frame: Frame) -> Frame {
+    let start = usize::from(frame.offload.csum_start);
+    let end =
+        usize::from(ETHERNET_BYTES) + usize::from(u16::from_be_bytes([frame.bytes[16], frame.bytes[17]]));
+    let sum = sum_of(&frame.bytes[start..end]).finish();
+    frame.bytes[start + 16..start + 18].copy_from_slice(&sum.to_be_bytes());
+    Frame { offload: Offload::default(), ..frame }
+}
+
+fn sum_of(bytes: &[u8]) -> Sum {
+    let mut sum = Sum::default();
+    sum.add(bytes);
+    sum
 }

@@ -54,6 +54,11 @@ pub enum Decider {
         /// Whether the first-level cache knows the packets.
         is_cached: bool,
     },
+    /// A flow table that tracks connections (`ct`, then a second pass), all of which are established.
+    Tracked {
+        /// Whether sources are translated.
+        is_translated: bool,
+    },
     /// Each packet goes to one of as many ports, or to all of them; none exists.
     Nowhere {
         /// Ports.
@@ -235,6 +240,7 @@ fn module(plan: &Plan) -> Arc<dyn Module> {
             }
             Arc::new(module)
         }
+        Decider::Tracked { is_translated } => Arc::new(flows::tracked_module(plan, is_translated)),
         Decider::Nowhere { destinations, flood } => Arc::new(nowhere::Nowhere { destinations, flood }),
     };
     // As in the product, where one switch is not a case of its own.

@@ -2,7 +2,7 @@
 
 use lasthop_fabric::Capabilities;
 
-use super::frames::{Frame, TSO_SEGMENTS, one_flow, plain, tcp, udp, udp6};
+use super::frames::{Frame, TSO_SEGMENTS, complete, one_flow, plain, segment, tcp, udp, udp6};
 use super::{Decider, Layout, Plan, everything};
 
 /// Packets of a full batch.
@@ -53,7 +53,22 @@ pub const ALL: &[Scenario] = &[
     ("flow-cached-ipv6", || Plan { frames: sources().into_iter().map(udp6).collect(), ..flows(0, true) }),
     ("flow-found", || flows(0, false)),
     ("flow-found-100-masks", || flows(100, false)),
+    // The cost of `ct` is the difference of the other three to the first one.
+    ("flow-cached-tcp", || Plan { decider: flows(0, true).decider, ..tracked(false) }),
+    ("ct", || tracked(false)),
+    ("ct-summed", || {
+        let plan = tracked(false);
+        Plan { frames: plan.frames.into_iter().map(complete).collect(), ..plan }
+    }),
+    ("ct-nat", || tracked(true)),
 ];
+
+/// Both directions of 16 established connections.
+pub fn tracked(is_translated: bool) -> Plan {
+    let pair = |number: u8| [false, true].map(|is_reply| segment(number, is_reply, is_translated));
+    let frames = (0..BATCH as u8 / 2).flat_map(pair).collect();
+    Plan { decider: Decider::Tracked { is_translated }, ..Plan::bridged(frames) }
+}
 
 /// Packets of as many flows.
 pub fn flows(other_masks: u16, is_cached: bool) -> Plan {

@@ -17,7 +17,7 @@ use super::{
 use crate::tuple::Direction;
 
 /// How far behind an acknowledgement may come, in bytes: as the kernel.
-const ACK_WINDOW_BYTES_MIN: u32 = 66_000;
+pub(super) const ACK_WINDOW_BYTES_MIN: u32 = 66_000;
 
 /// A segment's numbers, in its receiver's terms where they are acknowledgements.
 #[derive(Clone, Copy)]

@@ -10,6 +10,7 @@
 use std::net::IpAddr;
 use std::sync::atomic::AtomicU64;
 
+use arrayvec::ArrayVec;
 use lasthop_conntrack::{CtCommit, CtHelper, CtRequest};
 use lasthop_flow::{Conntrack, Masked, Nat, NatRange, NatSource};
 
@@ -60,6 +61,56 @@ pub(crate) fn compile(words: &mut Vec<u64>, ct: &Conntrack, policy: u8) -> Resul
         put_nat(words, nat);
     }
     Ok(())
+}
+
+/// Whether an action looks a packet up, and translates it as its connection is, and that is all.
+pub(super) fn is_plain(ct: &Conntrack) -> bool {
+    let has_parts = ct.is_commit || ct.is_force_commit || ct.mark.is_some() || ct.labels.is_some();
+    let has_names = ct.helper.is_some() || ct.timeout.is_some();
+    !has_parts && !has_names && ct.nat.is_none_or(|nat| nat == Nat::default())
+}
+
+/// The operands of such an action, before the id.
+pub(super) fn plain_operands(ct: &Conntrack) -> u64 {
+    u64::from(ct.zone.unwrap_or(0)) | u64::from(ct.nat.is_some()) << 16
+}
+
+/// Words of a translation, and of a plain `ct` with `recirc`.
+const NAT_WORDS: usize = 5;
+const PLAIN_WORDS_MAX: usize = NAT_WORDS + 2;
+
+/// A plain `ct` and the pass that follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PlainCt {
+    pub(crate) zone: u16,
+    pub(crate) is_translated: bool,
+    pub(crate) recirc_id: u32,
+}
+
+impl PlainCt {
+    /// Of a step with [`Code::CtRecirc`].
+    #[inline(always)]
+    pub(crate) fn of(step: Step) -> Self {
+        Self {
+            zone: step.operand(0, 16) as u16,
+            is_translated: step.operand(16, 8) != 0,
+            recirc_id: step.operand(super::CT_RECIRC_ID_SHIFT, 32) as u32,
+        }
+    }
+
+    /// The same as two steps, with the words behind the first one.
+    pub(crate) fn words(self) -> ArrayVec<u64, PLAIN_WORDS_MAX> {
+        let parts = if self.is_translated { NAT } else { 0 };
+        let ct = Step::new(Code::Ct, u64::from(self.zone) | parts << 32).0;
+        let nat = [0; NAT_WORDS].into_iter().filter(|_| self.is_translated);
+        let recirc = Step::new(Code::Recirc, self.recirc_id.into()).0;
+        [ct].into_iter().chain(nat).chain([recirc]).collect()
+    }
+
+    pub(crate) fn request(self) -> CtRequest {
+        let nat = self.is_translated.then(Nat::default);
+        CtRequest { zone: self.zone, nat, ..CtRequest::default() }
+    }
 }
 
 fn unknown_helper() -> UnsupportedFlow {
@@ -157,7 +208,7 @@ pub(crate) fn read(step: Step, rest: &[AtomicU64]) -> (CtRequest, usize) {
     }
     if parts & NAT != 0 {
         request.nat = Some(read_nat(rest.get(at..).unwrap_or_default()));
-        at += 5;
+        at += NAT_WORDS;
     }
     (request, at)
 }
@@ -209,6 +260,22 @@ mod tests {
         assert_eq!(read_back(&ct), CtRequest { zone: 9, policy: 7, ..CtRequest::default() });
         let nat = Conntrack { nat: Some(Nat::default()), ..ct };
         assert_eq!(read_back(&nat).nat, Some(Nat::default()));
+    }
+
+    #[test]
+    fn a_look_up_with_its_pass_is_one_word_and_as_two_steps_the_same() {
+        for nat in [None, Some(Nat::default())] {
+            let ct = Conntrack { zone: Some(9), nat, ..Conntrack::default() };
+            assert!(is_plain(&ct) && !is_plain(&Conntrack { is_commit: true, ..ct.clone() }));
+            let operands = plain_operands(&ct) | 7 << super::super::CT_RECIRC_ID_SHIFT;
+            let plain = PlainCt::of(Step::new(Code::CtRecirc, operands));
+            assert_eq!(plain, PlainCt { zone: 9, is_translated: nat.is_some(), recirc_id: 7 });
+            assert_eq!(plain.request(), CtRequest { policy: 0, ..read_back(&ct) });
+            let words = plain.words().into_iter().map(AtomicU64::new).collect::<Vec<_>>();
+            let (request, len) = read(Step(load(&words, 0)), &words[1..]);
+            assert_eq!((request, len + 2), (plain.request(), words.len()));
+            assert!(Step(load(&words, len + 1)).is(Code::Recirc));
+        }
     }
 
     #[test]

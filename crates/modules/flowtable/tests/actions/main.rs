@@ -7,4 +7,5 @@ mod paths;
 mod rewrites;
 mod services;
 mod support;
+mod tracked_runs;
 mod tracking;

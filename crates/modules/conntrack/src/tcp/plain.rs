@@ -1,0 +1,129 @@
+//! The next segment of an established connection, by the words that the connection is kept in.
+//!
+//! A plain segment acknowledges, and perhaps has data; it has no flag that opens or ends anything. Nearly all segments are plain, lie in
+//! the windows, and come once. This takes the steps that [`Tcp::advance`](super::Tcp::advance) takes for these, and refuses all others.
+//! A property test holds one against the other.
+
+use super::state::{ACK, FIN, RST, SYN, SegmentKind, TcpState};
+use super::window::ACK_WINDOW_BYTES_MIN;
+use super::{DATA_UNACKNOWLEDGED, MAX_ACK_SET, TCP_WORDS, is_before};
+use crate::tuple::Direction;
+
+/// A right edge further away than the largest window (RFC 7323, 2.3) lies behind.
+const WINDOW_BYTES_MAX: u32 = 1 << 30;
+/// Where flags of a sender and its receiver are in half a word, the sender's first.
+const SENDER_FLAGS: u32 = 8;
+const RECEIVER_FLAGS: u32 = 24;
+const SEEN: u32 = (MAX_ACK_SET as u32) << SENDER_FLAGS | (MAX_ACK_SET as u32) << RECEIVER_FLAGS;
+/// State and retransmissions of a connection that this is for, as they are kept.
+const ESTABLISHED: u64 = (TcpState::Established as u64) << 8;
+/// Words of [`super::Tcp::words`].
+const LAST_AT: usize = 4;
+const LAST_END_AT: usize = 5;
+const SMALL_AT: usize = 6;
+const _: () = assert!(SMALL_AT + 1 == TCP_WORDS);
+
+/// The numbers of a plain segment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PlainSegment {
+    /// Sequence number in the upper half, acknowledgement in the lower one.
+    pub(crate) seq_and_ack: u64,
+    pub(crate) payload_bytes: u32,
+    /// As it is in the header.
+    pub(crate) window: u16,
+}
+
+/// The flags that tell: a plain segment has ACK of these, and no other one.
+pub(crate) const PLAIN_FLAGS: u8 = SYN | FIN | RST | ACK;
+
+/// A connection's words behind a segment, but for the receiver's windows, which stay.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PlainStep {
+    sender: [u64; 2],
+    receiver_ends: u64,
+    last: u64,
+    last_end: u64,
+    small: u64,
+    /// One of the sides has data that the other has not acknowledged.
+    pub(crate) is_unacknowledged: bool,
+}
+
+impl PlainStep {
+    /// The step of an established connection whose words `word` gives by number, with replies seen; none if it is none that is plain.
+    // By a constant direction: the compiler knows all places then.
+    #[inline(always)]
+    pub(crate) fn of<const REPLY: bool>(word: impl Fn(usize) -> u64, segment: &PlainSegment) -> Option<Self> {
+        let direction = if REPLY { Direction::Reply } else { Direction::Original };
+        let (low, high) = (|word: u64| word as u32, |word: u64| (word >> 32) as u32);
+        let (own, other) = (2 * direction.index(), 2 * direction.inverse().index());
+        let (seq, ack, window) = (high(segment.seq_and_ack), low(segment.seq_and_ack), segment.window);
+        let end = seq.wrapping_add(segment.payload_bytes);
+        let last_end = u64::from(end) | u64::from(window) << 32 | ESTABLISHED << 48;
+        let (old_last_end, small) = (word(LAST_END_AT), word(SMALL_AT));
+        if old_last_end >> 48 != ESTABLISHED || window == 0 {
+            return None;
+        }
+        // Sent again?
+        if word(LAST_AT) == segment.seq_and_ack && old_last_end == last_end && small >> 56 == direction as u64
+        {
+            return None;
+        }
+        let shift = 16 * direction as u32;
+        // Scale and flags of the sender, then of the receiver.
+        let mut sides = (small as u32).rotate_right(shift);
+        // Both sides have been seen.
+        if sides & SEEN != SEEN {
+            return None;
+        }
+        let (ends, windows) = (word(own), word(own + 1));
+        let (mut sender_end, max_end) = (low(ends), high(ends));
+        let (max_window, max_ack) = (low(windows), high(windows));
+        let receiver_ends = word(other);
+        let (receiver_end, receiver_max_window) = (low(receiver_ends), low(word(other + 1)));
+        let reach = end.wrapping_sub(sender_end).wrapping_add(receiver_max_window);
+        let is_inside = receiver_end.wrapping_sub(ack) <= ACK_WINDOW_BYTES_MIN
+            && max_end.wrapping_sub(end) < WINDOW_BYTES_MAX
+            && reach < i32::MAX as u32;
+        if !is_inside {
+            return None;
+        }
+        let window = u32::from(window) << (sides & 15);
+        if is_before(sender_end, end) {
+            sender_end = end;
+            sides |= u32::from(DATA_UNACKNOWLEDGED) << SENDER_FLAGS;
+        }
+        if ack == receiver_end {
+            sides &= !(u32::from(DATA_UNACKNOWLEDGED) << RECEIVER_FLAGS);
+        }
+        let max_ack = if is_before(max_ack, ack) { ack } else { max_ack };
+        let (old_right, right) = (high(receiver_ends), ack.wrapping_add(window));
+        let right = if is_before(old_right.wrapping_sub(1), right) { right } else { old_right };
+        let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+        const UNACKNOWLEDGED: u32 =
+            (DATA_UNACKNOWLEDGED as u32) << SENDER_FLAGS | (DATA_UNACKNOWLEDGED as u32) << RECEIVER_FLAGS;
+        Some(Self {
+            sender: [pair(sender_end, max_end), pair(max_window.max(window), max_ack)],
+            receiver_ends: pair(receiver_end, right),
+            last: segment.seq_and_ack,
+            last_end,
+            small: u64::from(sides.rotate_left(shift))
+                | small & 0xffff << 32
+                | (SegmentKind::Ack as u64) << 48
+                | (direction as u64) << 56,
+            is_unacknowledged: sides & UNACKNOWLEDGED != 0,
+        })
+    }
+
+    /// Gives each word that may have changed, with its number.
+    #[inline(always)]
+    pub(crate) fn store<const REPLY: bool>(&self, mut put: impl FnMut(usize, u64)) {
+        let direction = if REPLY { Direction::Reply } else { Direction::Original };
+        let (own, other) = (2 * direction.index(), 2 * direction.inverse().index());
+        put(own, self.sender[0]);
+        put(own + 1, self.sender[1]);
+        put(other, self.receiver_ends);
+        put(LAST_AT, self.last);
+        put(LAST_END_AT, self.last_end);
+        put(SMALL_AT, self.small);
+    }
+}

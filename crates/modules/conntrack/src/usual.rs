@@ -1,0 +1,381 @@
+//! Usual packets: TCP without flags that open or end a connection, and UDP, untagged, on IPv4 without options and fragments, of connections
+//! that have seen both directions. Nearly all packets are.
+//!
+//! [`crate::established`] could track them all the same. Here that costs less than a tenth: the headers are read once, into few numbers; the state
+//! is read and stored as the words that it is kept in. Anything out of the ordinary gives none and changes nothing, and the
+//! packet takes the long way. A property test holds one way against the other.
+
+use lasthop_flow::ct_state::{ESTABLISHED, REPLY, TRACKED};
+use lasthop_sync::Version;
+use lasthop_wire::headers::{PROTO_TCP, PROTO_UDP};
+use lasthop_wire::vnet::{F_DATA_VALID, F_NEEDS_CSUM};
+use lasthop_wire::{Offload, Sum};
+
+use crate::connection::{self, ASSURED, DYING, EXPECTED, SEEN_REPLY, SEQUENCE_ADJUSTED};
+use crate::index::Index;
+use crate::metadata::nat_bits_of;
+use crate::place::Place;
+use crate::places::Rows;
+use crate::policy::{Policies, PolicyRef};
+use crate::progress::UDP_STREAM_MS;
+use crate::shard::Shared;
+use crate::tcp::plain::{PLAIN_FLAGS, PlainSegment, PlainStep};
+use crate::tcp::state::ACK;
+use crate::tcp::{TcpState, TcpTimeout};
+use crate::tuple::{Direction, PROTO_SHIFT, ZONE_SHIFT};
+
+const ETHERNET_BYTES: usize = 14;
+const IPV4_BYTES: u32 = 20;
+const L4_AT: usize = ETHERNET_BYTES + IPV4_BYTES as usize;
+/// Headers up to TCP without options.
+const WINDOW_BYTES: usize = L4_AT + 20;
+const UDP_BYTES: u32 = 8;
+/// EtherType of IPv4, as a little-endian load has it.
+const IPV4: u16 = 0x00_08;
+/// A time stamp and what aligns it (RFC 7323, appendix A); words of a header with it alone, and without options.
+const TIME_STAMP: [u8; 4] = [1, 1, 8, 10];
+const STAMPED_WORDS: u32 = 8;
+const PLAIN_WORDS: u32 = 5;
+/// Where helper and policy are in the word of a connection's status.
+const HELPER_SHIFT: u32 = 40;
+const POLICY_SHIFT: u32 = 32;
+
+/// A packet that may be a usual one.
+#[derive(Clone, Copy, Debug)]
+pub struct UsualPacket<'a> {
+    head: &'a [u8],
+    window: &'a [u8; WINDOW_BYTES],
+    frame_len_bytes: u32,
+    offload: &'a Offload,
+}
+
+/// Source and destination of a packet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UsualEnds {
+    /// Source in the lower half, destination in the upper one, each as a little-endian load has it.
+    pub addresses: u64,
+    /// Ports, the source's in the upper half.
+    pub ports: u32,
+}
+
+/// A usual packet that belongs to a connection. The state bits of its translation are among the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UsualVerdict {
+    /// `lasthop_flow::ct_state` bits.
+    pub state: u32,
+    /// IP protocol.
+    pub proto: u8,
+    /// The connection's mark.
+    pub mark: u32,
+    /// Its labels, each half as a little-endian load has it; zeros if they were not asked for.
+    pub labels: [u64; 2],
+    /// Its original direction; zeros if it was not asked for.
+    pub original: UsualEnds,
+    /// How the packet leaves, if that was asked for and differs.
+    pub translation: Option<UsualEnds>,
+}
+
+/// The table as it is for usual packets of a zone, at a time.
+#[derive(Clone, Copy, Debug)]
+pub struct UsualZone<'a> {
+    shared: &'a Shared,
+    places: Rows<'a>,
+    index: &'a Index,
+    key: [u64; 2],
+    policies: &'a Policies,
+    /// In the last word of a tuple.
+    zone: u64,
+    is_translated: bool,
+    now_ms: u64,
+    /// Those of the default policy.
+    ends: UsualTimes,
+}
+
+/// Until when connections last after a packet of now, in milliseconds.
+#[derive(Clone, Copy, Debug)]
+struct UsualTimes {
+    established: u64,
+    /// The same with data that is not acknowledged.
+    unacknowledged: u64,
+    udp_stream: u64,
+}
+
+impl<'a> UsualPacket<'a> {
+    /// Of a frame that begins with `head` and has a mini key of IPv4 ([`lasthop_wire::key::MiniKey`]). None: it is no usual one.
+    #[inline(always)]
+    #[must_use]
+    pub fn of(head: &'a [u8], frame_len_bytes: u32, offload: &'a Offload) -> Option<Self> {
+        let window = head.first_chunk()?;
+        (load(window, 12) as u16 == IPV4).then_some(Self { head, window, frame_len_bytes, offload })
+    }
+
+    #[inline(always)]
+    fn proto(&self) -> u8 {
+        self.window[ETHERNET_BYTES + 9]
+    }
+
+    #[inline(always)]
+    fn ends(&self) -> UsualEnds {
+        let ports = (load(self.window, L4_AT - 4) >> 32) as u32;
+        UsualEnds { addresses: load(self.window, ETHERNET_BYTES + 12), ports: ports.swap_bytes() }
+    }
+
+    /// Bytes of the IP packet; none if they are not all there, or not as they should be.
+    #[inline(always)]
+    fn len_bytes(&self) -> Option<u32> {
+        let len = u32::from(((load(self.window, 12) >> 32) as u16).swap_bytes());
+        let is_right = self.offload.flags & (F_NEEDS_CSUM | F_DATA_VALID) != 0;
+        let is_whole = ETHERNET_BYTES as u32 + len <= self.frame_len_bytes;
+        (is_whole && (is_right || !is_summed_wrong(self.head, len, self.proto()))).then_some(len)
+    }
+
+    /// The numbers of a segment that makes sense.
+    #[inline(always)]
+    fn segment(&self) -> Option<PlainSegment> {
+        /// Words of the header, and its flags, where `rest` has them.
+        const WORDS: u64 = 0xf0;
+        const FLAGS: u64 = (PLAIN_FLAGS as u64) << 8;
+        const PLAIN: u64 = (PLAIN_WORDS as u64) << 4 | (ACK as u64) << 8;
+        const STAMPED: u64 = (STAMPED_WORDS as u64) << 4 | (ACK as u64) << 8;
+        let rest = load(self.window, L4_AT + 12);
+        let words = match rest & (WORDS | FLAGS) {
+            PLAIN => PLAIN_WORDS,
+            STAMPED if self.is_stamped() => STAMPED_WORDS,
+            _ => return None,
+        };
+        let payload_bytes = self.len_bytes()?.checked_sub(IPV4_BYTES + 4 * words)?;
+        let seq_and_ack = load(self.window, L4_AT + 4).swap_bytes();
+        Some(PlainSegment { seq_and_ack, payload_bytes, window: ((rest >> 16) as u16).swap_bytes() })
+    }
+
+    /// Whether the first of its options is a time stamp, which fills a header of [`STAMPED_WORDS`].
+    #[inline(always)]
+    fn is_stamped(&self) -> bool {
+        let options = || self.head.get(WINDOW_BYTES..)?.first_chunk::<12>();
+        options().is_some_and(|options| options.starts_with(&TIME_STAMP))
+    }
+
+    /// Whether it is a datagram that makes sense.
+    #[inline(always)]
+    fn is_datagram(&self) -> bool {
+        let len = u32::from((load(self.window, L4_AT + 4) as u16).swap_bytes());
+        let is_sound = |packet: u32| len >= UDP_BYTES && IPV4_BYTES + len <= packet;
+        self.len_bytes().is_some_and(|packet| {
+            packet >= IPV4_BYTES + UDP_BYTES && (self.offload.is_gso() || is_sound(packet))
+        })
+    }
+
+    /// Writes the ends that the packet leaves with into its image, `head`. Checksums follow by the difference (RFC 1624, equation 3); a
+    /// partial one follows addresses only.
+    #[inline]
+    pub fn translate(&self, head: &mut [u8], to: &UsualEnds) {
+        let (from, Some(window)) = (self.ends(), head.first_chunk_mut()) else { return };
+        // Halves of words have the same sum.
+        let halves = |word: u64| (word & 0xffff_ffff) + (word >> 32);
+        let of_addresses = halves(!from.addresses) + halves(to.addresses);
+        let (old_ports, ports) = (from.ports.swap_bytes(), to.ports.swap_bytes());
+        let of_all = of_addresses + u64::from(!old_ports) + u64::from(ports);
+        let sum_at = L4_AT + if self.proto() == PROTO_TCP { 16 } else { 6 };
+        let partial_at = usize::from(self.offload.csum_start) + usize::from(self.offload.csum_offset);
+        let field = field_of(window, sum_at);
+        if self.offload.needs_csum() && partial_at == sum_at {
+            put_field(window, sum_at, followed(field, of_addresses).partial());
+        } else if self.proto() == PROTO_TCP {
+            put_field(window, sum_at, followed(!field, of_all).finish());
+        } else if field != 0 {
+            put_field(window, sum_at, followed(!field, of_all).finish_udp());
+        }
+        let header_sum_at = ETHERNET_BYTES + 10;
+        let header_sum = followed(!field_of(window, header_sum_at), of_addresses).finish();
+        put_field(window, header_sum_at, header_sum);
+        window[ETHERNET_BYTES + 12..L4_AT].copy_from_slice(&to.addresses.to_le_bytes());
+        window[L4_AT..L4_AT + 4].copy_from_slice(&ports.to_le_bytes());
+    }
+}
+
+/// Sums at most the bytes of the image; a packet that is not there as a whole is trusted.
+#[inline(never)]
+fn is_summed_wrong(head: &[u8], len_bytes: u32, proto: u8) -> bool {
+    let end = ETHERNET_BYTES + len_bytes as usize;
+    let (Some(transport), Some(addresses)) = (head.get(L4_AT..end), head.get(ETHERNET_BYTES + 12..L4_AT))
+    else {
+        return false;
+    };
+    if proto == PROTO_UDP && transport.get(6..8) == Some(&[0, 0]) {
+        return false;
+    }
+    let mut sum = Sum::default();
+    sum.add(addresses);
+    sum.add_word(transport.len() as u16);
+    sum.add_word(proto.into());
+    sum.add(transport);
+    sum.finish() != 0
+}
+
+/// Eight bytes of the window.
+#[inline(always)]
+fn load(window: &[u8; WINDOW_BYTES], at: usize) -> u64 {
+    window[at..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
+}
+
+fn field_of(window: &[u8; WINDOW_BYTES], at: usize) -> u16 {
+    u16::from_be_bytes([window[at], window[at + 1]])
+}
+
+fn put_field(window: &mut [u8; WINDOW_BYTES], at: usize, value: u16) {
+    window[at..at + 2].copy_from_slice(&value.to_be_bytes());
+}
+
+fn followed(field: u16, difference: u64) -> Sum {
+    let mut sum = Sum::default();
+    sum.add_word(field);
+    sum.add_partial(difference, 8);
+    sum
+}
+
+impl UsualEnds {
+    #[inline(always)]
+    fn of(place: Place<'_>, direction: Direction) -> Self {
+        let [src, dst, last] = place.tuple4(direction);
+        Self { addresses: src | dst << 32, ports: (last >> 32) as u32 }
+    }
+
+    #[inline(always)]
+    fn reversed(self) -> Self {
+        Self { addresses: self.addresses.rotate_left(32), ports: self.ports.rotate_left(16) }
+    }
+}
+
+impl Shared {
+    /// For packets at `ct(zone=...)` with or without `nat`: `is_translated`.
+    pub(crate) fn usual_zone(&self, zone: u16, is_translated: bool, now_ms: u64) -> UsualZone<'_> {
+        UsualZone {
+            shared: self,
+            places: self.places.rows(),
+            index: &self.shard(zone).index,
+            key: self.key.pair(),
+            policies: &self.policies,
+            zone: u64::from(zone) << ZONE_SHIFT,
+            is_translated,
+            now_ms,
+            ends: UsualTimes::of(self.policies.get(0), now_ms),
+        }
+    }
+}
+
+impl UsualZone<'_> {
+    /// Tracks a usual packet, which no action `ct` has seen before. `WHOLE`: as the zone says, labels and the original direction are in the
+    /// verdict, and so is the translation; without it packets are not translated. None: it is to be tracked the long way, and nothing has
+    /// changed.
+    #[inline(always)]
+    pub fn track<const WHOLE: bool>(&self, packet: &UsualPacket<'_>) -> Option<UsualVerdict> {
+        const WANTED: u64 = (SEEN_REPLY | ASSURED) as u64;
+        const RARE: u64 = (DYING | SEQUENCE_ADJUSTED | EXPECTED) as u64 | 0xff << HELPER_SHIFT;
+        let ends = packet.ends();
+        let last = u64::from(ends.ports) << 32 | u64::from(packet.proto()) << PROTO_SHIFT | self.zone;
+        let hash = crate::hash::of_tuple4(self.key, ends.addresses, last);
+        let tuple = (ends.addresses & 0xffff_ffff, ends.addresses >> 32, last);
+        let (place, found) = self.index.find4(self.places, hash, tuple)?;
+        let (status, expires_ms) = (place.status_word(), place.expires_ms());
+        if status & (WANTED | RARE) != WANTED || expires_ms <= self.now_ms {
+            return None;
+        }
+        let times = match (status >> POLICY_SHIFT) as u8 {
+            0 => self.ends,
+            number => UsualTimes::of(self.policies.get(number), self.now_ms),
+        };
+        let verdict = self.verdict::<WHOLE>(place, (found.direction, packet.proto()), status);
+        let known = Known { place, version: found.version, now_ms: self.now_ms, times };
+        let lasts_until_ms = match found.direction {
+            Direction::Original => known.advance::<false>(packet)?,
+            Direction::Reply => known.advance::<true>(packet)?,
+        };
+        if lasts_until_ms < expires_ms {
+            self.note_change(found.index);
+        }
+        Some(verdict)
+    }
+
+    /// Lists have to follow what ends sooner than before.
+    #[inline(never)]
+    fn note_change(&self, index: u32) {
+        self.shared.note_change(self.shared.shard((self.zone >> ZONE_SHIFT) as u16), index);
+    }
+
+    #[inline(always)]
+    fn verdict<const WHOLE: bool>(
+        &self,
+        place: Place<'_>,
+        (direction, proto): (Direction, u8),
+        status: u64,
+    ) -> UsualVerdict {
+        const TRANSLATED: u64 = (connection::SRC_NAT | connection::DST_NAT) as u64;
+        let state = TRACKED | ESTABLISHED | if direction == Direction::Reply { REPLY } else { 0 };
+        let (mark, labels, original) = (place.mark(), [0; 2], UsualEnds::default());
+        let mut verdict = UsualVerdict { state, proto, mark, labels, original, translation: None };
+        if WHOLE {
+            verdict.labels = place.label_words();
+            verdict.original = UsualEnds::of(place, Direction::Original);
+        }
+        if WHOLE && self.is_translated && status & TRANSLATED != 0 {
+            verdict.state |= nat_bits_of(status as u16, direction);
+            // As replies to the packets of the other direction.
+            verdict.translation = Some(UsualEnds::of(place, direction.inverse()).reversed());
+        }
+        verdict
+    }
+}
+
+/// The connection of a usual packet, as it was found.
+struct Known<'a> {
+    place: Place<'a>,
+    version: Version,
+    now_ms: u64,
+    times: UsualTimes,
+}
+
+impl Known<'_> {
+    /// Moves the connection on, and gives until when it lasts. None: nothing has changed.
+    #[inline(always)]
+    fn advance<const REPLY: bool>(&self, packet: &UsualPacket<'_>) -> Option<u64> {
+        let Self { place, now_ms, times, .. } = *self;
+        let proto = packet.proto();
+        let lasts_until_ms;
+        if proto == PROTO_TCP {
+            let segment = packet.segment()?;
+            let step = PlainStep::of::<REPLY>(|at| place.progress_word(at), &segment)?;
+            lasts_until_ms = if step.is_unacknowledged { times.unacknowledged } else { times.established };
+            if !place.take(self.version) {
+                return None;
+            }
+            step.store::<REPLY>(|at, word| place.put_progress_word(at, word));
+        } else {
+            let is_stream = now_ms > place.progress_word(0).saturating_add(UDP_STREAM_MS);
+            lasts_until_ms = times.udp_stream;
+            if proto != PROTO_UDP || !is_stream || !packet.is_datagram() || !place.take(self.version) {
+                return None;
+            }
+        }
+        place.put_expires_ms(lasts_until_ms);
+        place.count(if REPLY { Direction::Reply } else { Direction::Original }, packet.frame_len_bytes);
+        place.give_back(self.version);
+        Some(lasts_until_ms)
+    }
+}
+
+impl UsualTimes {
+    #[inline]
+    fn of(policy: PolicyRef<'_>, now_ms: u64) -> Self {
+        let end = |seconds: u32| now_ms.saturating_add(1000 * u64::from(seconds));
+        let timeout = |which| policy.tcp().timeout(which);
+        let established = timeout(TcpTimeout::Of(TcpState::Established));
+        Self {
+            established: end(established),
+            unacknowledged: end(established.min(timeout(TcpTimeout::Unacknowledged))),
+            udp_stream: end(policy.udp_s(true)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,305 @@
+//! Two tables see the same packets: one the short way where it takes them, the other the long way always. They must not differ in a word.
+
+use std::sync::atomic::Ordering;
+
+use lasthop_flow::{Nat, NatRange, NatSource};
+use proptest::prelude::*;
+
+use super::*;
+use crate::bounds::CtBounds;
+use crate::place::PLACE_WORDS;
+use crate::request::{CtCommit, CtMetadata, CtRequest, CtVerdict};
+use crate::tcp::state::ACK;
+use crate::{CtPolicy, PacketImage};
+
+const ZONE: u16 = 7;
+const BEGAN_MS: u64 = 1_000_000;
+const SYN: u8 = 2;
+const FIN: u8 = 1;
+const RST: u8 = 4;
+const PSH: u8 = 8;
+/// Words that differ between tables: version, hashes, chains.
+const OWN_WORDS: [usize; 3] = [0, 17, 18];
+/// Connections: two of TCP, two of UDP.
+const CONNECTIONS: u8 = 4;
+
+/// A packet of one of the connections, by differences to what would be expected.
+#[derive(Clone, Debug)]
+struct Step {
+    connection: u8,
+    is_reply: bool,
+    flags: u8,
+    seq: i32,
+    ack: i32,
+    window: u16,
+    payload_bytes: usize,
+    options: u8,
+    /// The checksum is right, wrong, or left to be completed.
+    sum: u8,
+    waits_ms: u64,
+    has_policy: bool,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let flags = prop_oneof![12 => Just(ACK), 4 => Just(ACK | PSH), 1 => Just(ACK | FIN), 1 => Just(RST), 1 => Just(SYN), 1 => Just(SYN | ACK), 1 => Just(0)];
+    let near = || prop_oneof![6 => Just(0), 3 => -3..4_i32, 1 => -70_000..70_000_i32, 1 => any::<i32>()];
+    let window = prop_oneof![6 => Just(8192), 2 => any::<u16>(), 1 => Just(0)];
+    let who = (0..CONNECTIONS, any::<bool>(), flags);
+    let rest =
+        (0..3_usize, 0..4_u8, 0..8_u8, prop_oneof![8 => 0..2000_u64, 1 => 0..500_000_u64], any::<u8>());
+    let step = (who, near(), near(), window, rest).prop_map(
+        |((connection, is_reply, flags), seq, ack, window, rest)| {
+            let (payload_bytes, options, sum, waits_ms, policy) = rest;
+            let has_policy = policy == 0;
+            Step {
+                connection,
+                is_reply,
+                flags,
+                seq,
+                ack,
+                window,
+                payload_bytes,
+                options,
+                sum,
+                waits_ms,
+                has_policy,
+            }
+        },
+    );
+    prop::collection::vec(step, 1..80)
+}
+
+/// The highest numbers that both ends of the connections of TCP have sent.
+#[derive(Clone, Copy, Default)]
+struct Numbers([[u32; 2]; CONNECTIONS as usize]);
+
+fn frame(step: &Step, is_translated: bool, numbers: &mut Numbers) -> Vec<u8> {
+    let (client, server) = ([10, 0, 0, step.connection], [192, 0, 2, 1]);
+    let client = if is_translated && step.is_reply { [192, 0, 2, 99] } else { client };
+    let (ports, service) = (1000 + u16::from(step.connection), 80);
+    let (src, dst) = if step.is_reply { (server, client) } else { (client, server) };
+    let (sport, dport) = if step.is_reply { (service, ports) } else { (ports, service) };
+    let is_tcp = step.connection < CONNECTIONS / 2;
+    let options: &[u8] = match step.options {
+        1 => &[1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2],
+        2 => &[1, 1, 5, 10, 0, 0, 0, 1, 0, 0, 0, 2],
+        3 => &[1, 1, 1, 1],
+        _ => &[],
+    };
+    let mut l4 = [sport.to_be_bytes(), dport.to_be_bytes()].concat();
+    if is_tcp {
+        let [own, other] = [usize::from(step.is_reply), usize::from(!step.is_reply)];
+        let last = &mut numbers.0[usize::from(step.connection)];
+        let seq = last[own].wrapping_add_signed(step.seq);
+        l4.extend(seq.to_be_bytes());
+        l4.extend(last[other].wrapping_add_signed(step.ack).to_be_bytes());
+        l4.extend([(5 + options.len() as u8 / 4) << 4, step.flags]);
+        l4.extend(step.window.to_be_bytes());
+        l4.extend([0; 4]);
+        l4.extend(options);
+        if step.seq == 0 {
+            last[own] =
+                last[own].wrapping_add(step.payload_bytes as u32 + u32::from(step.flags & (SYN | FIN) != 0));
+        }
+    } else {
+        l4.extend(((8 + step.payload_bytes) as u16).to_be_bytes());
+        l4.extend([0; 2]);
+    }
+    l4.extend(vec![0x5a; step.payload_bytes]);
+    let proto = if is_tcp { PROTO_TCP } else { PROTO_UDP };
+    let mut packet = vec![0x45, 0];
+    packet.extend(((20 + l4.len()) as u16).to_be_bytes());
+    packet.extend([0, 1, 0x40, 0, 64, proto, 0, 0]);
+    packet.extend([src, dst].concat());
+    let header_sum = sum_of(&[&packet]);
+    packet[10..12].copy_from_slice(&header_sum.finish().to_be_bytes());
+    let pseudo = [0, proto, 0, l4.len() as u8];
+    let at = if is_tcp { 16 } else { 6 };
+    let sum = match step.sum {
+        0 => 0x1234,
+        1 => sum_of(&[&src, &dst, &pseudo]).partial(),
+        2 if !is_tcp => 0,
+        _ => sum_of(&[&src, &dst, &pseudo, &l4]).finish_udp(),
+    };
+    l4[at..at + 2].copy_from_slice(&sum.to_be_bytes());
+    let mut frame = [&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0][..], &packet, &l4].concat();
+    frame.resize(frame.len().max(60), 0);
+    frame
+}
+
+fn sum_of(pieces: &[&[u8]]) -> Sum {
+    let mut sum = Sum::default();
+    pieces.iter().for_each(|piece| sum.add(piece));
+    sum
+}
+
+fn offload(step: &Step) -> Offload {
+    let csum_offset = if step.connection < CONNECTIONS / 2 { 16 } else { 6 };
+    match step.sum {
+        1 => Offload { flags: F_NEEDS_CSUM, csum_start: 34, csum_offset, ..Offload::default() },
+        _ => Offload::default(),
+    }
+}
+
+/// An answer as a datapath sees it: all state, and the frame as it leaves.
+type Seen = (CtMetadata, Vec<u8>);
+
+fn long_way(
+    shared: &crate::ConntrackTable,
+    frame: &[u8],
+    offload: Offload,
+    request: &CtRequest,
+    now_ms: u64,
+) -> Seen {
+    let image = PacketImage::parse(frame, frame.len() as u32, offload, 1).expect("IP");
+    let CtVerdict { metadata, rewrites, refused, .. } =
+        shared.track(&image, &CtMetadata::default(), request, now_ms);
+    assert_eq!(refused, None);
+    (metadata, rewrites.applied(frame))
+}
+
+fn short_way(
+    table: &crate::ConntrackTable,
+    frame: &[u8],
+    offload: Offload,
+    request: &CtRequest,
+    now_ms: u64,
+) -> Option<Seen> {
+    let usual = UsualPacket::of(frame, frame.len() as u32, &offload)?;
+    let zone = table.usual_zone(ZONE, request.nat.is_some(), now_ms);
+    let verdict = zone.track::<true>(&usual)?;
+    let mut leaves = frame.to_vec();
+    if let Some(to) = verdict.translation {
+        usual.translate(&mut leaves, &to);
+    }
+    let address = |half: u64| crate::IpBytes(u128::from(half & 0xffff_ffff).to_le_bytes());
+    let UsualEnds { addresses, ports } = verdict.original;
+    let original = crate::CtTuple {
+        src: address(addresses),
+        dst: address(addresses >> 32),
+        src_port: (ports >> 16) as u16,
+        dst_port: ports as u16,
+        zone: ZONE,
+        proto: verdict.proto,
+        is_ipv6: false,
+    };
+    let labels = verdict.labels.map(u64::to_le_bytes).concat().try_into().expect("16 bytes");
+    let (state, mark) = (verdict.state, verdict.mark);
+    Some((CtMetadata { state, zone: ZONE, mark, labels, original: Some(original) }, leaves))
+}
+
+/// All words of connections, but those that no two tables share.
+fn words(table: &crate::ConntrackTable) -> Vec<[u64; PLACE_WORDS]> {
+    let places = &table.shared.places;
+    let live =
+        (0..places.used()).filter_map(|index| places.get(index)).filter(|place| place.version().is_live());
+    let words = live.map(|place| {
+        let mut words = place.0.each_ref().map(|word| word.load(Ordering::Relaxed));
+        OWN_WORDS.iter().for_each(|at| words[*at] = 0);
+        words
+    });
+    words.collect()
+}
+
+struct Pair {
+    tables: [crate::ConntrackTable; 2],
+    is_translated: bool,
+    numbers: Numbers,
+    now_ms: u64,
+    /// Packets that took the short way.
+    short: u32,
+}
+
+impl Pair {
+    /// Connections of both directions.
+    fn new(is_translated: bool) -> Self {
+        let tables = [(); 2].map(|()| crate::ConntrackTable::new(CtBounds::default(), BEGAN_MS));
+        let mut pair =
+            Self { tables, is_translated, numbers: Numbers::default(), now_ms: BEGAN_MS, short: 0 };
+        for connection in 0..CONNECTIONS {
+            for (is_reply, flags) in [(false, SYN), (true, SYN | ACK), (false, ACK), (true, ACK)] {
+                pair.now_ms += 1500;
+                pair.pass(&Step { is_reply, flags, ..pair.plain(connection) }, true);
+            }
+        }
+        assert_eq!(pair.tables[0].len(), u32::from(CONNECTIONS));
+        pair
+    }
+
+    fn plain(&self, connection: u8) -> Step {
+        let (flags, sum) = (ACK, 3);
+        Step {
+            connection,
+            is_reply: false,
+            flags,
+            seq: 0,
+            ack: 0,
+            window: 8192,
+            payload_bytes: 0,
+            options: 0,
+            sum,
+            waits_ms: 0,
+            has_policy: false,
+        }
+    }
+
+    fn request(&self, commits: bool) -> CtRequest {
+        let range = NatRange { ip_min: Some([192, 0, 2, 99].into()), ..NatRange::default() };
+        let nat = match (self.is_translated, commits) {
+            (false, _) => None,
+            (true, true) => Some(Nat { source: Some(NatSource::Src), range, ..Nat::default() }),
+            (true, false) => Some(Nat::default()),
+        };
+        let commit = if commits { CtCommit::Yes } else { CtCommit::No };
+        let mark = lasthop_flow::Masked { value: 0x55, mask: if commits { 0xff } else { 0 } };
+        let labels = if commits { ([9; 16], [0xf; 16]) } else { Default::default() };
+        CtRequest { zone: ZONE, commit, nat, mark, labels, ..CtRequest::default() }
+    }
+
+    /// A packet passes in both tables; whether it took the short way.
+    fn pass(&mut self, step: &Step, commits: bool) -> bool {
+        self.now_ms += step.waits_ms;
+        if step.has_policy {
+            let tcp = crate::TcpPolicy { timeouts_s: [60; 12], ..CtPolicy::OVS.tcp };
+            self.tables.iter().for_each(|table| table.set_policy(0, CtPolicy { tcp, ..CtPolicy::OVS }));
+        }
+        let frame = frame(step, self.is_translated, &mut self.numbers);
+        let (offload, request, now_ms) = (offload(step), self.request(commits), self.now_ms);
+        let [short, long] = &self.tables;
+        let wanted = long_way(long, &frame, offload, &request, now_ms);
+        let seen = if commits { None } else { short_way(short, &frame, offload, &request, now_ms) };
+        let is_short = seen.is_some();
+        let seen = seen.unwrap_or_else(|| long_way(short, &frame, offload, &request, now_ms));
+        assert_eq!(seen, wanted, "{step:?}, the short way: {is_short}");
+        assert_eq!(words(short), words(long), "{step:?}, the short way: {is_short}");
+        self.short += u32::from(is_short);
+        is_short
+    }
+}
+
+proptest! {
+    #[test]
+    fn the_short_way_is_the_long_way(steps in steps(), is_translated in any::<bool>()) {
+        let mut pair = Pair::new(is_translated);
+        steps.iter().for_each(|step| { pair.pass(step, false); });
+    }
+}
+
+#[test]
+fn usual_packets_take_the_short_way() {
+    for is_translated in [false, true] {
+        let mut pair = Pair::new(is_translated);
+        for round in 0..20 {
+            for connection in 0..CONNECTIONS {
+                let options = u8::from(round % 2 == 0);
+                let step = Step { payload_bytes: 1 + round % 3, options, ..pair.plain(connection) };
+                pair.now_ms += 1000;
+                assert!(pair.pass(&Step { sum: 1, ..step.clone() }, false), "{connection} {round}");
+                assert!(pair.pass(&Step { is_reply: true, ..step }, false), "{connection} {round}");
+            }
+        }
+        // As soon as it is over it is not.
+        assert!(!pair.pass(&Step { flags: ACK | FIN, ..pair.plain(0) }, false));
+        assert!(!pair.pass(&Step { is_reply: true, payload_bytes: 1, ..pair.plain(0) }, false));
+    }
+}

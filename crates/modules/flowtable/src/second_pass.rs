@@ -1,0 +1,128 @@
+//! The second flows of the last packets of a cache entry, for entries whose flow is `ct(...),recirc(...)`.
+//!
+//! A packet that the first cache knows differs from others of its entry in nothing that flows look at but the state of its connection. So
+//! its second flow is known by that state, next to the entry, without another key and hash. There is a place for each direction. All
+//! else is looked for in the cache of later passes.
+//!
+//! ```text
+//!   entry of the first cache, direction ─> [ version ][ program ][ statistics entry ][ words of connection tracking: 5 ]
+//! ```
+
+use crate::cache::{CacheSlot, Hit};
+
+/// Words of connection tracking, of IPv4.
+pub(crate) const CT4_WORDS: usize = 5;
+
+/// For each entry of a cache.
+#[derive(Debug, Default)]
+pub(crate) struct SecondPasses {
+    /// Two for each entry: version, program, statistics entry (0: there is nothing), words of connection tracking. Made when there is
+    /// something to remember, since most flow tables track nothing; zeros take no memory.
+    lines: Vec<[u64; LINE_WORDS]>,
+}
+
+/// The second flow of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SecondHit {
+    pub(crate) program: u64,
+    pub(crate) stats: u32,
+}
+
+/// Words of a cache line: of an entry of the cache, and of a place here.
+const LINE_WORDS: usize = 8;
+const CT_AT: usize = 3;
+const _: () = assert!(CT_AT + CT4_WORDS == LINE_WORDS);
+
+#[inline(always)]
+fn line(slot: CacheSlot, is_reply: bool) -> usize {
+    slot.0 / LINE_WORDS * 2 + usize::from(is_reply)
+}
+
+impl SecondPasses {
+    /// The second flow of the last packet, if it had this first word.
+    #[inline(always)]
+    pub(crate) fn find(
+        &self,
+        (slot, is_reply): (CacheSlot, bool),
+        word: u64,
+        version: u64,
+    ) -> Option<SecondHit> {
+        let [its_version, program, stats, its_word, ..] = *self.lines.get(line(slot, is_reply))?;
+        let is_it = its_word == word && its_version == version && stats != 0;
+        is_it.then_some(SecondHit { program, stats: stats as u32 })
+    }
+
+    /// The second flow of the last packet, if it had all these words.
+    pub(crate) fn find_whole(
+        &self,
+        at: (CacheSlot, bool),
+        ct: &[u64; CT4_WORDS],
+        version: u64,
+    ) -> Option<SecondHit> {
+        let hit = self.find(at, ct[0], version)?;
+        let line = self.lines.get(line(at.0, at.1))?;
+        (line[CT_AT..] == *ct).then_some(hit)
+    }
+
+    /// Remembers it. `entries`: as many as the cache may have.
+    pub(crate) fn put(
+        &mut self,
+        (slot, is_reply): (CacheSlot, bool),
+        ct: &[u64; CT4_WORDS],
+        hit: Hit,
+        entries: usize,
+    ) {
+        if self.lines.is_empty() {
+            // One entry more: the cache's first one begins with a cache line.
+            self.lines = vec![[0; LINE_WORDS]; 2 * (entries + 1)];
+        }
+        if let Some(last) = self.lines.get_mut(line(slot, is_reply)) {
+            last[..CT_AT].copy_from_slice(&[hit.version, hit.program, hit.stats.into()]);
+            last[CT_AT..].copy_from_slice(ct);
+        }
+    }
+
+    /// An entry is another one from now on.
+    pub(crate) fn forget(&mut self, slot: CacheSlot) {
+        let first = line(slot, false);
+        if let Some(both) = self.lines.get_mut(first..first + 2) {
+            both.fill([0; LINE_WORDS]);
+        }
+    }
+
+    /// All are.
+    pub(crate) fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HIT: Hit = Hit { flow: 5, generation: 1, version: 9, stats: 2, program: 77 };
+    const CT: [u64; CT4_WORDS] = [1, 2, 3, 4, 5];
+
+    #[test]
+    fn a_pass_is_known_by_entry_direction_version_and_state() {
+        let mut passes = SecondPasses::default();
+        let (slot, known) = (CacheSlot(2 * LINE_WORDS), Some(SecondHit { program: 77, stats: 2 }));
+        assert_eq!(passes.find_whole((slot, true), &CT, 9), None);
+        passes.put((slot, true), &CT, HIT, 4);
+        assert_eq!(passes.find_whole((slot, true), &CT, 9), known);
+        let others = [((CacheSlot(0), true), 9), ((slot, false), 9), ((slot, true), 8)];
+        assert!(others.iter().all(|(at, version)| passes.find_whole(*at, &CT, *version).is_none()));
+        for word in 0..CT4_WORDS {
+            let mut ct = CT;
+            ct[word] += 1;
+            assert_eq!(passes.find_whole((slot, true), &ct, 9), None);
+            assert_eq!(passes.find((slot, true), ct[0], 9), known.filter(|_| word > 0));
+        }
+        passes.put((CacheSlot(4 * LINE_WORDS), true), &CT, HIT, 4);
+        passes.forget(slot);
+        assert_eq!(passes.find_whole((slot, true), &CT, 9), None);
+        assert_eq!(passes.find_whole((CacheSlot(4 * LINE_WORDS), true), &CT, 9), known);
+        passes.clear();
+        assert_eq!(passes.find_whole((CacheSlot(4 * LINE_WORDS), true), &CT, 9), None);
+    }
+}
