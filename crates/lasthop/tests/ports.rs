@@ -372,7 +372,7 @@ fn names_and_devices_are_shared_by_none() {
         (&["port", "add", "x,switch=red"][..], "there is no switch \"red\""),
     ] {
         let message = refused(words);
-        assert!(message.contains(why), "{words:?}: {message}");
+        assert!(message.contains(&lab.switch.addressed(why)), "{words:?}: {message}");
     }
     let misfit = lab.switch.ask(&["port", "add", "vm2,backend=vhost-user,host=off"]);
     assert!(

@@ -379,9 +379,9 @@ fn an_upgrade_to_a_program_that_does_not_know_a_key_of_a_vnic_says_which_and_wha
     let (process, version) = (switch.switch_pid(), own_version(&switch));
     let older = successor_of_version(&switch, version, "exec cat >/dev/null");
     let said = switch.ask(&["upgrade", &older]).refused();
-    let (what, remedy) = ("port one has memory-max", "lasthop port set one memory-max=1T");
+    let (what, remedy) = ("port one has memory-max", switch.addressed("lasthop port set one memory-max=1T"));
     assert!(
-        said.contains(what) && said.contains(remedy) && said.contains("a lasthop of before it"),
+        said.contains(what) && said.contains(&remedy) && said.contains("a lasthop of before it"),
         "{said}"
     );
     assert_eq!(switch.switch_pid(), process);

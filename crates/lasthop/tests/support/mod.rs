@@ -145,6 +145,11 @@ impl Switch {
         std::fs::read_to_string(self.base.path().join("log")).expect("the log")
     }
 
+    /// A message with its commands as this switch's remedies have them.
+    pub(crate) fn addressed(&self, message: &str) -> String {
+        message.replace("lasthop ", &format!("lasthop --dir {} ", self.dir().display()))
+    }
+
     /// Runs a subcommand for this switch.
     pub(crate) fn ask(&self, words: &[&str]) -> Answer {
         let dir = self.dir();

@@ -26,6 +26,7 @@ mod output;
 mod ovs;
 mod permissions;
 mod rates;
+mod remedy;
 mod show;
 mod usage;
 

@@ -27,6 +27,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 use lasthop_module_api::{Mac, Vid};
 
+use crate::remedy::addressed;
 use crate::show::Sort;
 use lasthop_api::fdb::{StaticEntry, unicast};
 use lasthop_api::hysteresis::Hysteresis;
@@ -388,7 +389,11 @@ fn with_directory(command: Command, dir: Option<&Path>, json: bool) -> Result<Ex
         (Command::Version, Err(_)) => PathBuf::new(),
         (_, dir) => dir?,
     };
-    let question = ask::ApiRequest { dir, json };
+    answer(command, ask::ApiRequest { dir: dir.clone(), json })
+        .map_err(|fault| Fault { message: addressed(&fault.message, &dir), ..fault })
+}
+
+fn answer(command: Command, question: ask::ApiRequest) -> Result<ExitCode, Fault> {
     match command {
         Command::Run(args) => run::run(question.dir, &args),
         Command::Apply { config, dry_run } => question.apply(&config, dry_run),

@@ -10,6 +10,7 @@ use super::ask::ApiRequest;
 use super::client::ask;
 use crate::output::print;
 use crate::ovs::{self, Guest, Places, Status, Unit};
+use crate::remedy::addressed;
 use lasthop_api::port::BackendKind;
 use lasthop_api::report::{
     ConfigReport, ControlClient, PortFilter, PortStatusList, SwitchList, SwitchReport,
@@ -107,7 +108,7 @@ impl ApiRequest {
                     &self.guests(),
                     self.control_clients().as_deref(),
                 );
-                self.show(&status, Status::text)?;
+                self.show(&status, |status| addressed(&status.text(), &self.dir))?;
                 Ok(ExitCode::from(u8::from(!status.is_ok())))
             }
             OvsCommand::Exec { words } => Err(ovs::exec(&self.dir, &words)),

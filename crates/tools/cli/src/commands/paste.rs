@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::{Value, json};
 
+use crate::remedy::addressed;
 use crate::show;
 use lasthop_api::report::PortStatus;
 use lasthop_runtime::fault::Fault;
@@ -42,7 +43,10 @@ impl ApiRequest {
     ) -> Result<ExitCode, Fault> {
         let pasted = ports.iter().map(|port| pasted(port, paste)).collect::<Result<Vec<_>, Fault>>()?;
         if !self.json {
-            pasted.iter().filter_map(|(_, _, hint)| hint.as_ref()).for_each(|hint| say!("{hint}"));
+            pasted
+                .iter()
+                .filter_map(|(_, _, hint)| hint.as_ref())
+                .for_each(|hint| say!("{}", addressed(hint, &self.dir)));
         }
         let each: Vec<_> = pasted.iter().map(|(key, text, _)| json!({*key: text})).collect();
         let text = |value: &Value| {

@@ -25,10 +25,10 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use lasthop_api::rundir;
 use lasthop_runtime::fault::Fault;
 
 use crate::ovs::Bridges;
+use crate::remedy::addressed;
 use finding::{Finding, State};
 use lasthop_api::facts::{Facts, VnicFacts};
 use link::{Case, Sockets};
@@ -134,12 +134,8 @@ impl Diagnosis {
 
     /// Remedies are for copying: they name the switch that was asked.
     fn address(&mut self, dir: &Path) {
-        let option = rundir::option(dir);
         for remedy in self.findings.iter_mut().filter_map(|finding| finding.remedy.as_mut()) {
-            for command in ["vnic", "port", "stats", "ovs", "flow"] {
-                *remedy =
-                    remedy.replace(&format!("lasthop {command}"), &format!("lasthop{option} {command}"));
-            }
+            *remedy = addressed(remedy, dir);
         }
     }
 

@@ -1,0 +1,38 @@
+//! Commands in messages are for copying: they name the switch that was asked.
+
+use std::path::Path;
+
+use lasthop_api::rundir;
+
+/// Commands that ask a switch, as remedies have them.
+const COMMANDS: [&str; 6] = ["vnic", "port", "switch", "stats", "ovs", "flow"];
+
+/// The text with commands for the switch in `dir`, which need no option for the usual one.
+pub(crate) fn addressed(text: &str, dir: &Path) -> String {
+    let option = rundir::option(dir);
+    if option.is_empty() || text.contains(&option) {
+        return text.to_owned();
+    }
+    COMMANDS.into_iter().fold(text.to_owned(), |text, command| {
+        text.replace(&format!("lasthop {command} "), &format!("lasthop{option} {command} "))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_name_another_directory_than_the_usual_one() {
+        let told = |text| addressed(text, Path::new("/r"));
+        assert_eq!(
+            told("first: lasthop switch set a controller=none"),
+            "first: lasthop --dir /r switch set a controller=none"
+        );
+        let twice = told("lasthop vnic del a && lasthop vnic add a");
+        assert_eq!(twice, "lasthop --dir /r vnic del a && lasthop --dir /r vnic add a");
+        for text in ["a lasthop that runs", "lasthop --dir /r stats a", "lasthop doctor"] {
+            assert_eq!(told(text), text);
+        }
+    }
+}
