@@ -269,6 +269,36 @@ fn connections_of_its_rules_are_listed() {
 }
 
 #[test]
+fn a_guarded_port_sends_from_its_own_addresses() {
+    let switch = start(&["one", "two"]);
+    let guard = "mac=02:00:00:00:00:01,addresses=10.0.0.1,guard=mac+ip+arp+dhcp";
+    let refusal = switch.ask(&["port", "set", "one", guard]).refused();
+    assert!(refusal.contains("first: lasthop switch set default fail-mode=secure"), "{refusal}");
+    switch.ask(&["switch", "set", "default", "fail-mode=secure"]).ok();
+    switch.ask(&["port", "set", "one", guard]).ok();
+    let refusal = switch.ask(&["port", "set", "one", "mac=none"]).refused();
+    assert!(refusal.contains("has guard=mac, which checks its own address; give it one: mac="), "{refusal}");
+    let mut one = guest(&switch, "one", ONE);
+    // IPv4 from 10.0.0.2.
+    let mut spoofed = frame(TWO, ONE, 1, 60);
+    spoofed[12..14].copy_from_slice(&[8, 0]);
+    spoofed[14..34].fill(0);
+    spoofed[14] = 0x45;
+    spoofed[17] = 40;
+    spoofed[26..30].copy_from_slice(&[10, 0, 0, 2]);
+    eventually("the drop", || {
+        send(&mut one, &spoofed);
+        switch.port("one")["rx_drops"]["ip_spoofed"].as_u64()
+    });
+    let doctor = switch.ask(&["doctor", "one"]).out;
+    assert!(doctor.contains("an IP address that is none of its port's addresses="), "{doctor}");
+    let shown = switch.json(&["port", "show", "one"]);
+    assert_eq!(shown["settings"]["guard"], serde_json::json!(["mac", "ip", "arp", "dhcp"]));
+    assert_eq!(shown["settings"]["addresses"], serde_json::json!(["10.0.0.1"]));
+    switch.ask(&["stats", "--check"]).ok();
+}
+
+#[test]
 fn vnics_and_switches_come_and_go_under_it() {
     let switch = start(&["one"]);
     switch.ask(&["vnic", "add", "two"]).ok();

@@ -80,6 +80,9 @@ drop_reasons! {
     FragSmall = "frag_small", "A fragment that others follow is shorter than any link makes them.";
     FragLarge = "frag_large", "The packet would be longer than an IP packet may be.";
     FragMalformed = "frag_malformed", "The headers or the length of a fragment contradict themselves.";
+    IpSpoofed = "ip_spoofed", "An IP source address that is not one of the port's own (guard=ip).";
+    ArpSpoofed = "arp_spoofed", "ARP, or a neighbour advertisement, that claims an address that is not the port's own (guard=arp).";
+    RogueServer = "rogue_server", "An answer of a DHCP server, or a router advertisement, from a port that is neither (guard=dhcp).";
 }
 
 #[cfg(test)]
@@ -140,6 +143,9 @@ mod tests {
         "frag_small",
         "frag_large",
         "frag_malformed",
+        "ip_spoofed",
+        "arp_spoofed",
+        "rogue_server",
     ];
 
     #[test]

@@ -37,6 +37,7 @@ pub use outputs::{
 pub use vlan::{NO_VID, PortVlans, Vid, VlanSet, parse_vlan_range};
 
 use std::fmt;
+use std::net::IpAddr;
 
 /// Packets that a worker takes from one ring at a time.
 pub const BATCH_PACKETS_MAX: usize = 32;
@@ -184,6 +185,31 @@ pub struct PortPolicy {
     pub vlans: PortVlans,
     /// Packets between two isolated ports are dropped.
     pub is_isolated: bool,
+    /// Checks of what the port claims to be.
+    pub guard: PortGuard,
+}
+
+/// Checks of the network addresses that a port claims, and of services that it offers. A module may not know them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PortGuard {
+    /// The port's own network addresses.
+    pub addresses: Vec<IpAddr>,
+    /// It has an Ethernet address of its own ([`PortPolicy::mac`]), which is checked anyway.
+    pub has_mac: bool,
+    /// It sends IP packets from its own addresses only.
+    pub has_ip: bool,
+    /// It claims its own addresses only, by ARP and neighbour advertisements.
+    pub has_arp: bool,
+    /// It is no DHCP server, and no router of IPv6.
+    pub has_dhcp: bool,
+}
+
+impl PortGuard {
+    /// Whether anything is checked.
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        self.has_ip || self.has_arp || self.has_dhcp
+    }
 }
 
 /// A port's settings for a module.

@@ -25,6 +25,7 @@ use crate::acl::AclVerdict;
 use crate::addresses::{Addresses, FdbKey};
 use crate::frame::{Frame, LookRecorder, Looked, TCI_PRIORITY, apart_from_tag};
 use crate::gate::{Gate, Passage, Stage};
+use crate::guard::GuardCheck;
 use crate::ports::Port;
 
 /// The number of the meter of a port's floods of one kind.
@@ -76,6 +77,7 @@ pub(crate) fn admit(view: View<'_>, frame: &Frame, looked: &mut Looked) -> Resul
     };
     let mut recorder = LookRecorder { looked, port_addresses: || entered().chain([own_mac]) };
     let learn_at = lasthop_bridge_policy::admit(frame.src, own_mac, is_entered, look_up, &mut recorder)?;
+    GuardCheck { guard: &port.settings.policy.guard, own_mac, frame, looked }.run()?;
     Ok(Admitted { vid, learn_at })
 }
 

@@ -11,11 +11,12 @@ use lasthop_flow::{
 use lasthop_module_api::{DropReason, FrameTag, Mac, NO_VID};
 use lasthop_wire::headers::{
     ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_NSH, ETHERTYPE_RARP, ETHERTYPE_VLAN,
-    ETHERTYPES_MPLS, PROTO_ICMPV6, PROTO_SCTP, PROTO_TCP, PROTO_UDP,
+    ETHERTYPES_MPLS, PROTO_ICMP, PROTO_ICMPV6, PROTO_SCTP, PROTO_TCP, PROTO_UDP,
 };
 use lasthop_wire::key::ETHERTYPE_802_2;
 
 use crate::acl::PacketKind;
+use crate::claims::Claims;
 use crate::connection::Connection;
 
 /// The priority of a TCI. Bit 12 says that there is a tag.
@@ -43,6 +44,8 @@ pub(crate) struct Frame {
     /// IP protocol; 0 is none.
     pub(crate) protocol: u8,
     pub(crate) icmpv6_type: u8,
+    /// Its claims about its sender.
+    pub(crate) claims: Claims,
     /// Its connection, once it was tracked.
     pub(crate) connection: Connection,
 }
@@ -57,6 +60,7 @@ pub(crate) struct Looked {
     pub(crate) tci: u16,
     pub(crate) protocol: u8,
     pub(crate) icmpv6_type: u8,
+    pub(crate) claims: Claims,
     pub(crate) connection: Connection,
 }
 
@@ -72,6 +76,7 @@ impl Frame {
             recirc_id: key.recirc_id.unwrap_or(0),
             protocol: protocol(key),
             icmpv6_type: key.icmpv6.map_or(0, |icmp| icmp.kind),
+            claims: Claims::of(key),
             connection: Connection::of(&key.ct),
             ..Self::default()
         };
@@ -155,6 +160,7 @@ impl Frame {
             outer: (self.outer.0, tci),
             protocol: self.protocol & looked.protocol,
             icmpv6_type: self.icmpv6_type & looked.icmpv6_type,
+            claims: self.claims.masked(&looked.claims),
             connection: self.connection.masked(&looked.connection),
             ..self
         }
@@ -182,11 +188,11 @@ impl Frame {
             ethernet: Some(Ethernet { src: Mac::from_bits(looked.src), dst: Mac::from_bits(looked.dst) }),
             vlans: tags.zip(tci).map(|(_, tci)| Vlan { tpid: u16::MAX, tci }).collect(),
             ether_type: Some(looked.ether_type).filter(|bits| *bits != 0),
-            ipv6: Some(Ipv6 { proto: looked.protocol, ..Ipv6::default() }).filter(|_| looked.protocol != 0),
             icmpv6: Some(Icmp { kind: looked.icmpv6_type, code: 0 }).filter(|_| looked.icmpv6_type != 0),
             ct: looked.connection.to_key(&looked.connection, frame.ether_type),
             ..FlowKey::default()
         };
+        let mask = looked.claims.added_to(mask, frame.ether_type, looked.protocol);
         Match { key, mask: Some(mask) }
     }
 
@@ -197,8 +203,9 @@ impl Frame {
             dst: mask.ethernet.unwrap_or_default().dst.to_bits(),
             ether_type: mask.ether_type.unwrap_or(0),
             tci: mask.vlans.first().map_or(0, |vlan| vlan.tci & !VLAN_PRESENT),
-            protocol: mask.ipv6.map_or(0, |ip| ip.proto),
+            protocol: protocol(mask),
             icmpv6_type: mask.icmpv6.map_or(0, |icmp| icmp.kind),
+            claims: Claims::of(mask),
             connection: Connection::of(&mask.ct),
         };
         let mut frame = Self::of(key)?;
@@ -212,35 +219,36 @@ impl Frame {
     }
 }
 
-/// The IP protocol of an IPv6 packet, which neighbour discovery is told by; 0 is none.
+/// The IP protocol; 0 is none.
 fn protocol(key: &FlowKey) -> u8 {
-    key.ipv6.map_or(0, |ip| ip.proto)
+    key.ipv4.map(|ip| ip.proto).or(key.ipv6.map(|ip| ip.proto)).unwrap_or(0)
 }
 
 /// Adds the groups of fields that a key of its EtherType and protocol has, although nothing is known of them.
 fn with_layers(mut key: FlowKey, frame: &Frame) -> FlowKey {
     match key.ether_type {
-        Some(ETHERTYPE_IPV4) => key.ipv4 = Some(Ipv4::default()),
+        Some(ETHERTYPE_IPV4) => key.ipv4 = Some(Ipv4 { proto: frame.protocol, ..Ipv4::default() }),
         Some(ETHERTYPE_IPV6) => key.ipv6 = Some(Ipv6 { proto: frame.protocol, ..Ipv6::default() }),
         Some(ETHERTYPE_ARP | ETHERTYPE_RARP) => key.arp = Some(Arp::default()),
         Some(ETHERTYPE_NSH) => key.nsh = Some(Nsh::default()),
         Some(kind) if ETHERTYPES_MPLS.contains(&kind) => key.mpls.push(0),
         _ => {}
     }
-    if key.ipv6.is_none() {
-        return key;
+    if key.ipv4.is_none() && key.ipv6.is_none() {
+        return frame.claims.added_to(key, frame.ether_type, frame.protocol);
     }
     match frame.protocol {
+        PROTO_ICMP if key.ipv4.is_some() => key.icmp = Some(Icmp::default()),
         PROTO_TCP => (key.tcp, key.tcp_flags) = (Some(Ports::default()), Some(0)),
         PROTO_UDP => key.udp = Some(Ports::default()),
         PROTO_SCTP => key.sctp = Some(Ports::default()),
-        PROTO_ICMPV6 => {
+        PROTO_ICMPV6 if key.ipv6.is_some() => {
             key.icmpv6 = Some(Icmp { kind: frame.icmpv6_type, code: 0 });
             key.nd = Some(NeighbourDiscovery::default());
         }
         _ => {}
     }
-    key
+    frame.claims.added_to(key, frame.ether_type, frame.protocol)
 }
 
 /// Records into a [`Looked`]. The addresses of the frame's port tell a refused source from those that are not.
@@ -281,6 +289,7 @@ impl Looked {
             && self.tci & !other.tci == 0
             && self.protocol & !other.protocol == 0
             && self.icmpv6_type & !other.icmpv6_type == 0
+            && self.claims.masked(&other.claims) == self.claims
             && self.connection.masked(&other.connection) == self.connection
     }
 }

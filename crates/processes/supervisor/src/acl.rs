@@ -110,7 +110,5 @@ impl SwitchTable {
 
 fn check_members(rules: &[AclRule], switches: &[SwitchSpec], ports: &PortTable) -> Result<(), Fault> {
     let mut all = ports.all.values();
-    all.try_for_each(|port| {
-        acl::check_switch_of(rules, switches, (port.spec.common.name.as_str(), &port.spec.common.switch))
-    })
+    all.try_for_each(|port| acl::check_switch_of(rules, switches, &port.spec))
 }

@@ -14,6 +14,7 @@ use super::outputs::Outputs;
 use super::placeholder::mtu_of;
 use super::ports::Ports;
 use super::question::{Changing, OrderPurpose, switch_down, to_json};
+use super::switch_table::SwitchTable;
 
 impl Ports {
     /// Changes some keys of a port. A refusal by the switch leaves them as they were.
@@ -21,10 +22,14 @@ impl Ports {
         &mut self,
         params: Value,
         asker: &Asker,
+        switches: &SwitchTable,
         out: &mut Outputs,
     ) -> Result<Option<Value>, Fault> {
         let (name, keys) = name_and_keys(params)?;
         let number = self.table.find_in_form(&name, asker.in_vnic_form)?;
+        if let Some(port) = self.table.all.get(&number) {
+            switches.check_switch_of(&change::with_keys(&port.spec, keys.clone())?)?;
+        }
         self.change_port(number, keys, Some(asker.clone()), out)
     }
 

@@ -131,7 +131,7 @@ impl Supervisor {
                 self.ports.table.check_removable(number)?;
                 Ok(self.delete(number, asker))
             }
-            "vnic.set" | "port.set" => self.ports.set(params, asker, &mut self.out),
+            "vnic.set" | "port.set" => self.ports.set(params, asker, &self.switches, &mut self.out),
             "vnic.list" => {
                 let Nothing {} = rpc::params(params)?;
                 let filter = PortFilter { backend: Some(BackendKind::VhostUser) };

@@ -5,7 +5,7 @@ use serde_json::Value;
 use lasthop_api::acl::{self, AclRule};
 use lasthop_api::fdb::StaticEntry;
 use lasthop_api::orders::Order;
-use lasthop_api::port::{PortCommon, PortSpec};
+use lasthop_api::port::PortSpec;
 use lasthop_api::switches::{self, SwitchName, SwitchSpec};
 use lasthop_fd_store::{RecordKey, RecordStore};
 use lasthop_runtime::fault::{Fault, Kind};
@@ -119,10 +119,10 @@ impl SwitchTable {
 
     /// Refuses a port of a switch that there is not, or that does not keep the rules about the port.
     pub(super) fn check_switch_of(&self, port: &PortSpec) -> Result<(), Fault> {
-        let PortCommon { name, switch, .. } = &port.common;
+        let switch = &port.common.switch;
         let remedy = format!("make it with: lasthop switch add {switch}");
         switches::find(&self.all, switch.as_str(), &remedy)?;
-        acl::check_switch_of(&self.acl, &self.all, (name.as_str(), switch))
+        acl::check_switch_of(&self.acl, &self.all, port)
     }
 
     pub(super) fn has_outside_controller(&self, port: &PortSpec) -> bool {

@@ -103,7 +103,10 @@ impl Config {
         let keeps_rules = |name: &SwitchName| {
             switches.iter().any(|switch| switch.name == *name && switch.has_embedded_controller())
         };
-        let has_rules = |port: &&PortSpec| self.acl.iter().any(|rule| rule.port.have(port.name().as_str()));
+        let has_rules = |port: &&PortSpec| {
+            port.common.policy.guard.is_on()
+                || self.acl.iter().any(|rule| rule.port.have(port.name().as_str()))
+        };
         let ruled = self.ports.iter().filter(has_rules).map(|port| &port.common.switch);
         for name in ruled.filter(|name| keeps_rules(name)) {
             let fail_mode = match self.switches.iter_mut().find(|switch| switch.name == *name) {

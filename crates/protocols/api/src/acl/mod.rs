@@ -17,8 +17,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::device_patterns::is_like;
 use crate::names;
+use crate::port::PortSpec;
 use crate::port::{mac_text, vid_number};
-use crate::switches::{SwitchName, SwitchSpec};
+use crate::switches::SwitchSpec;
 use lasthop_runtime::fault::{Fault, Kind};
 
 /// Rules of all switches together.
@@ -359,30 +360,27 @@ pub fn check_rules(rules: &[AclRule]) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Refuses rules about a port (its name, its switch's name) of a switch that does not keep them.
-pub fn check_switch_of(
-    rules: &[AclRule],
-    switches: &[SwitchSpec],
-    port: (&str, &SwitchName),
-) -> Result<(), Fault> {
-    let (name, switch_name) = port;
-    let Some(rule) = rules.iter().find(|rule| rule.port.have(name)) else { return Ok(()) };
-    let Some(switch) = switches.iter().find(|switch| switch.name == *switch_name) else { return Ok(()) };
-    let (rule, switch_name) = (&rule.name, &switch.name);
-    let why = if !switch.has_embedded_controller() {
+/// Refuses rules about a port, and a guard of it, if its switch does not keep them.
+pub fn check_switch_of(rules: &[AclRule], switches: &[SwitchSpec], port: &PortSpec) -> Result<(), Fault> {
+    let (name, switch) = (&port.common.name, &port.common.switch);
+    let rule = rules.iter().find(|rule| rule.port.have(name.as_str()));
+    let (cause, remedy) = match rule {
+        Some(AclRule { name, .. }) => (format!("rule \"{name}\""), "leave the port out of it"),
+        None if port.common.policy.guard.is_on() => ("its guard".to_owned(), "leave guard out"),
+        None => return Ok(()),
+    };
+    let Some(spec) = switches.iter().find(|other| other.name == *switch) else { return Ok(()) };
+    let why = if !spec.has_embedded_controller() {
+        format!("only the embedded controller of module flow knows rules and guards; {remedy}")
+    } else if spec.stands_alone() {
         format!(
-            "port \"{name}\" is in switch \"{switch_name}\", and only the embedded controller of module flow knows rules; \
-             leave the port out of rule \"{rule}\""
-        )
-    } else if switch.stands_alone() {
-        format!(
-            "port \"{name}\" is in switch \"{switch_name}\", which forwards without rules while its controller is away; \
-             for rule \"{rule}\", first: lasthop switch set {switch_name} fail-mode=secure"
+            "switch \"{switch}\" forwards without rules and guards while its controller is away; first: lasthop switch set {switch} \
+             fail-mode=secure"
         )
     } else {
         return Ok(());
     };
-    Err(Fault::refused(why))
+    Err(Fault::refused(format!("port \"{name}\" in switch \"{switch}\", {cause}: {why}")))
 }
 
 #[cfg(test)]

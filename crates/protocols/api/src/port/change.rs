@@ -22,8 +22,17 @@ pub enum When {
 }
 
 /// Keys of ports of every backend that take effect at once.
-const NOW: &[&str] =
-    &["vlan", "trunk", "native", "isolated", "storm_broadcast", "storm_multicast", "storm_unknown"];
+const NOW: &[&str] = &[
+    "vlan",
+    "trunk",
+    "native",
+    "isolated",
+    "guard",
+    "addresses",
+    "storm_broadcast",
+    "storm_multicast",
+    "storm_unknown",
+];
 /// The same of vhost-user ports.
 const NOW_VHOST_USER: &[&str] =
     &["mac", "link", "memory_max", "socket_mode", "socket_owner", "socket_group", "vcpus"];

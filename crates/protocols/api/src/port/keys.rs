@@ -6,9 +6,10 @@
 
 use std::path::PathBuf;
 
-use lasthop_module_api::{Mac, PortPolicy, PortVlans, StormLimits, Vid, VlanSet};
+use lasthop_module_api::{Mac, PortGuard, PortPolicy, PortVlans, StormLimits, Vid, VlanSet};
 use serde::{Deserialize, Serialize};
 
+use crate::guard::{GuardAddresses, GuardChecks};
 use crate::switches::SwitchName;
 use lasthop_runtime::fault::Fault;
 
@@ -76,6 +77,10 @@ pub struct PortKeys {
     pub(super) native: Option<Vid>,
     #[serde(default, deserialize_with = "vlans::flag", skip_serializing_if = "Option::is_none")]
     pub(super) isolated: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) guard: Option<GuardChecks>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) addresses: Option<GuardAddresses>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) link: Option<LinkState>,
     #[serde(default, alias = "socket-mode", skip_serializing_if = "Option::is_none")]
@@ -172,7 +177,7 @@ impl PortKeys {
             |flag: Option<bool>, default| flag.is_some_and(|flag| flag != default || kind == VhostUser);
         let is_of_device = matches!(self.backend, Some(BackendChoice::AfPacket | BackendChoice::AfXdp));
         let host = self.host.is_some_and(|host| host != HostAccess::default() || kind == VhostUser);
-        let keys: [(&'static str, bool, &[BackendKind]); 19] = [
+        let keys: [(&'static str, bool, &[BackendKind]); 21] = [
             ("backend", is_of_device, &[Device]),
             ("device", self.device.is_some(), &[Device]),
             ("host", host, &[Device]),
@@ -183,6 +188,8 @@ impl PortKeys {
             ("tap", self.tap.is_some(), &[Tap]),
             ("address", self.address.is_some(), &[Tap]),
             ("mac", self.mac.is_some(), &[Tap, VhostUser]),
+            ("guard", self.guard.is_some(), &[Tap, VhostUser]),
+            ("addresses", self.addresses.is_some(), &[Tap, VhostUser]),
             ("mtu", self.mtu.is_some(), &[Tap, VhostUser]),
             ("socket", self.socket.is_some(), &[VhostUser]),
             ("mode", self.mode.is_some(), &[VhostUser]),
@@ -213,7 +220,8 @@ impl PortKeys {
             unknown: self.storm_unknown.unwrap_or_default(),
         };
         let is_isolated = self.isolated.unwrap_or_default();
-        let policy = PortPolicy { mac: self.mac, storm, vlans: self.vlans()?, is_isolated };
+        let policy =
+            PortPolicy { mac: self.mac, storm, vlans: self.vlans()?, is_isolated, guard: self.guard()? };
         let nameless = || KeyFault { key: "name", fault: Fault::params("a port needs a name") };
         Ok(PortCommon {
             name: self.name.clone().ok_or_else(nameless)?,
@@ -225,6 +233,13 @@ impl PortKeys {
             link: self.link.unwrap_or_default(),
             policy,
         })
+    }
+
+    fn guard(&self) -> Result<PortGuard, KeyFault> {
+        let checks = self.guard.clone().unwrap_or_default();
+        let addresses = self.addresses.clone().unwrap_or_default();
+        checks.check(self.mac, &addresses).map_err(|why| self.wrong("guard", why))?;
+        Ok(checks.policy(&addresses))
     }
 
     /// Refuses keys that contradict each other.
@@ -315,7 +330,8 @@ impl TryFrom<PortKeys> for PortCommon {
 impl From<PortCommon> for PortKeys {
     fn from(common: PortCommon) -> Self {
         let PortCommon { name, switch, queues, mtu, memory_max, features_off, link, policy } = common;
-        let PortPolicy { mac, storm, vlans, is_isolated } = policy;
+        let PortPolicy { mac, storm, vlans, is_isolated, guard } = policy;
+        let (guard, addresses) = GuardChecks::of_policy(&guard);
         let (vlan, trunk, native) = match vlans {
             PortVlans::Any => (None, None, None),
             PortVlans::Access(vid) => (Some(vid), None, None),
@@ -336,6 +352,8 @@ impl From<PortCommon> for PortKeys {
             trunk,
             native,
             isolated: is_isolated.then_some(true),
+            guard,
+            addresses,
             link: Some(link),
             ..Self::default()
         }

@@ -185,6 +185,8 @@ impl PortSpec {
         "trunk",
         "native",
         "isolated",
+        "guard",
+        "addresses",
         "link",
         "socket-mode",
         "socket-owner",

@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use crate::guard::{GuardAddresses, GuardChecks};
 use crate::names;
 use crate::options::{Setting, number, of_the_whole, options};
 use lasthop_runtime::fault::Fault;
@@ -111,6 +112,8 @@ impl PortKeys {
             "trunk" => self.trunk = Some(check_trunk(value)?),
             "native" => self.native = Some(check_vid(key, value)?),
             "isolated" => self.isolated = Some(check_flag(key, value)?),
+            "guard" => self.guard = Some(GuardChecks::of(value.split('+'))?),
+            "addresses" => self.addresses = Some(GuardAddresses::parse(value)?),
             _ => return Err(unknown(key)),
         }
         Ok(())

@@ -76,9 +76,7 @@ fn wrong_entries(config: &Config) -> Vec<Fault> {
 /// Faults of the file's rules: ports of switches that do not keep them.
 fn wrong_rules(config: &Config) -> Vec<Fault> {
     let all = config.all_switches();
-    let check = |port: &PortSpec| {
-        acl::check_switch_of(&config.acl, &all, (port.name().as_str(), &port.common.switch))
-    };
+    let check = |port: &PortSpec| acl::check_switch_of(&config.acl, &all, port);
     config.ports.iter().filter_map(|port| check(port).err()).collect()
 }
 

@@ -101,7 +101,7 @@ fn settings(dir: PathBuf, file: Config, flags: Config) -> Result<RunSettings, Fa
     check_members(&switches, &ports)?;
     check_entries(&file.fdb, &ports)?;
     for port in &ports {
-        acl::check_switch_of(&file.acl, &switches, (port.name().as_str(), &port.common.switch))?;
+        acl::check_switch_of(&file.acl, &switches, port)?;
     }
     let (fdb, acl) = (file.fdb, file.acl);
     Ok(RunSettings {

@@ -35,6 +35,21 @@ const FROM_GUEST: &[(&str, &str, &str)] = &[
          ip link), give one of the two another",
     ),
     (
+        "ip_spoofed",
+        "the guest sends from an IP address that is none of its port's addresses=",
+        "give the guest one of these addresses, or the port that of the guest: addresses=",
+    ),
+    (
+        "arp_spoofed",
+        "the guest claims an address that is none of its port's addresses=, or for another Ethernet address than mac=",
+        "give the guest one of these addresses, or the port that of the guest: addresses=",
+    ),
+    (
+        "rogue_server",
+        "the guest answers as a DHCP server or as a router of IPv6",
+        "end that service in the guest, or leave dhcp out of the port's guard=",
+    ),
+    (
         "source_invalid",
         "the guest sends from a group address or zero",
         "set a unicast address in the guest: ip link set eth0 address ...",

@@ -1,0 +1,166 @@
+//! Checks of what ports claim: addresses, and services.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use etherparse::PacketBuilder;
+use lasthop_controller::{Controller, SwitchConfig};
+use lasthop_module_api::{DropReason, Mac, PortGuard, PortId, PortPolicy, PortSettings};
+use proptest::prelude::*;
+
+use crate::support::{Rig, SWITCH, frame, mac};
+
+const OWN: [u8; 4] = [10, 0, 0, 1];
+const OTHER: [u8; 4] = [10, 0, 0, 2];
+
+fn own6() -> Ipv6Addr {
+    "fd00::1".parse().expect("an address")
+}
+
+fn guard() -> PortGuard {
+    let addresses = vec![IpAddr::from(OWN), IpAddr::from(own6())];
+    PortGuard { addresses, has_mac: true, has_ip: true, has_arp: true, has_dhcp: true }
+}
+
+fn controller(nonce: u32) -> Controller {
+    let mut controller = Controller::new(nonce);
+    controller.set_switch(&SwitchConfig::named(SWITCH));
+    for port in 1..=2_u8 {
+        let guard = if port == 1 { guard() } else { PortGuard::default() };
+        let policy = PortPolicy { mac: Some(Mac(mac(port))), guard, ..PortPolicy::default() };
+        let settings = PortSettings { name: format!("p{port}"), policy, ..PortSettings::default() };
+        controller.set_port(SWITCH, settings);
+    }
+    controller
+}
+
+/// Two ports, of which the first one is guarded.
+fn rig() -> Rig {
+    let mut rig = Rig::new(controller(0x4000_0000));
+    rig.tables.ports = (1..=2).map(|port| (format!("p{port}"), PortId(port))).collect();
+    rig.settle();
+    rig
+}
+
+/// The fate of a frame from the guarded port, the first and the second time: by the controller, then by its flow.
+fn fates(rig: &mut Rig, frame: &[u8]) -> [Option<DropReason>; 2] {
+    [(); 2].map(|()| {
+        rig.executed.clear();
+        let copies = rig.send(1, frame);
+        let reason = rig.drops.iter().copied().chain(rig.executed.iter().copied().flatten()).last();
+        assert_eq!(copies.len(), usize::from(reason.is_none()), "a copy, or a drop");
+        reason
+    })
+}
+
+fn udp(src: [u8; 4], ports: (u16, u16)) -> Vec<u8> {
+    let builder = PacketBuilder::ethernet2(mac(1), mac(2)).ipv4(src, OTHER, 64).udp(ports.0, ports.1);
+    let mut bytes = Vec::new();
+    builder.write(&mut bytes, b"x").expect("a datagram");
+    bytes
+}
+
+fn udp6(src: Ipv6Addr, ports: (u16, u16)) -> Vec<u8> {
+    let target: Ipv6Addr = "fd00::2".parse().expect("an address");
+    let ip = PacketBuilder::ethernet2(mac(1), mac(2)).ipv6(src.octets(), target.octets(), 64);
+    let mut bytes = Vec::new();
+    ip.udp(ports.0, ports.1).write(&mut bytes, b"x").expect("a datagram");
+    bytes
+}
+
+fn arp(sender: [u8; 4], sender_mac: [u8; 6]) -> Vec<u8> {
+    let header = [0x08, 0x06, 0, 1, 8, 0, 6, 4, 0, 2];
+    let body = [&header[..], &sender_mac, &sender, &mac(2), &OTHER, &[0; 18]].concat();
+    frame(mac(2), mac(1), &body)
+}
+
+/// An ICMPv6 message with a target address and its Ethernet address.
+fn icmpv6(kind: u8, source: Ipv6Addr, target: Ipv6Addr, target_mac: [u8; 6]) -> Vec<u8> {
+    let body = [&[0_u8; 4][..], &target.octets(), &[2, 1], &target_mac].concat();
+    let all: Ipv6Addr = "ff02::1".parse().expect("an address");
+    let ip = PacketBuilder::ethernet2(mac(1), mac(2)).ipv6(source.octets(), all.octets(), 255);
+    let message = ip.icmpv6_raw(kind, 0, [0x60, 0, 0, 0]);
+    let mut bytes = Vec::new();
+    message.write(&mut bytes, &body[4..]).expect("a message");
+    bytes
+}
+
+#[test]
+fn a_port_sends_from_its_own_addresses_only() {
+    let mut rig = rig();
+    let spoofed = Some(DropReason::IpSpoofed);
+    let link_local: Ipv6Addr = "fe80::1".parse().expect("an address");
+    let others: Ipv6Addr = "fd00::2".parse().expect("an address");
+    assert_eq!(fates(&mut rig, &udp(OWN, (1, 2))), [None; 2]);
+    assert_eq!(fates(&mut rig, &udp(OTHER, (1, 2))), [spoofed; 2]);
+    assert_eq!(fates(&mut rig, &udp([0; 4], (68, 67))), [None; 2], "a request for an address");
+    assert_eq!(fates(&mut rig, &udp6(own6(), (1, 2))), [None; 2]);
+    assert_eq!(fates(&mut rig, &udp6(link_local, (1, 2))), [None; 2]);
+    assert_eq!(fates(&mut rig, &udp6(others, (1, 2))), [spoofed; 2]);
+}
+
+#[test]
+fn a_port_claims_its_own_addresses_only() {
+    let mut rig = rig();
+    let spoofed = Some(DropReason::ArpSpoofed);
+    let others: Ipv6Addr = "fd00::2".parse().expect("an address");
+    assert_eq!(fates(&mut rig, &arp(OWN, mac(1))), [None; 2]);
+    assert_eq!(fates(&mut rig, &arp([0; 4], mac(1))), [None; 2], "a probe");
+    assert_eq!(fates(&mut rig, &arp(OTHER, mac(1))), [spoofed; 2]);
+    assert_eq!(fates(&mut rig, &arp(OWN, mac(2))), [spoofed; 2]);
+    assert_eq!(fates(&mut rig, &icmpv6(136, own6(), own6(), mac(1))), [None; 2]);
+    assert_eq!(fates(&mut rig, &icmpv6(136, own6(), others, mac(1))), [spoofed; 2]);
+    assert_eq!(fates(&mut rig, &icmpv6(136, own6(), own6(), mac(2))), [spoofed; 2]);
+    assert_eq!(fates(&mut rig, &icmpv6(135, own6(), others, mac(2))), [None; 2], "a question claims nothing");
+}
+
+#[test]
+fn a_port_is_no_server_of_addresses_and_no_router() {
+    let mut rig = rig();
+    let rogue = Some(DropReason::RogueServer);
+    assert_eq!(fates(&mut rig, &udp(OWN, (67, 68))), [rogue; 2]);
+    assert_eq!(fates(&mut rig, &udp(OWN, (67, 69))), [None; 2]);
+    assert_eq!(fates(&mut rig, &udp6(own6(), (547, 546))), [rogue; 2]);
+    assert_eq!(fates(&mut rig, &icmpv6(134, own6(), own6(), mac(1))), [rogue; 2]);
+}
+
+#[test]
+fn a_guest_that_makes_addresses_up_meets_few_flows() {
+    let mut rig = rig();
+    for number in 0..500_u16 {
+        let [high, low] = (number * 131).to_be_bytes();
+        rig.send(1, &udp([10, high, low, 7], (1, 2)));
+        rig.send(1, &arp([10, high, low, 7], mac(1)));
+    }
+    assert!(rig.flow_count() < 200, "{} flows", rig.flow_count());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// The flow that one packet leaves decides about another one as the controller does about it alone, and the next
+    /// controller takes all flows over.
+    #[test]
+    fn flows_decide_as_the_controller_does(packets in prop::collection::vec((0_u8..6, 0_u8..4, 0_u16..3), 1..30)) {
+        let packet = |(kind, last, port): (u8, u8, u16)| {
+            let v4 = if last == 3 { [0; 4] } else { [10, 0, 0, last] };
+            let v6 = Ipv6Addr::from(Ipv4Addr::from(v4).to_bits() as u128 | 0xfd00 << 112);
+            match kind {
+                0 => udp(v4, (66 + port, 68)),
+                1 => udp6(v6, (546 + port, 546)),
+                2 => arp(v4, mac(last)),
+                3 => icmpv6(136, v6, v6, mac(last)),
+                4 => icmpv6(134 + port as u8, own6(), v6, mac(1)),
+                _ => frame(mac(2), mac(1), &[&[0x88, 0xb5][..], &[last; 46]].concat()),
+            }
+        };
+        let mut all = rig();
+        for each in &packets {
+            let mut alone = rig();
+            prop_assert_eq!(fates(&mut all, &packet(*each)), fates(&mut alone, &packet(*each)), "{:?}", each);
+        }
+        let flows = all.flow_count();
+        all.replace_controller(controller(0x5000_0000));
+        all.settle();
+        prop_assert_eq!(all.flow_count(), flows);
+    }
+}
