@@ -52,7 +52,8 @@ impl HashKey {
 /// Of a tuple of IPv4: its addresses in one word, and the last of its words; with [`HashKey::pair`].
 #[inline(always)]
 pub(crate) fn of_tuple4([k0, k1]: [u64; 2], addresses: u64, last: u64) -> u32 {
-    fold(addresses.wrapping_add(k0), last.wrapping_add(k1)) as u32
+    // One product alone has few bits of what differs in ports: a set of tuples could meet under some keys.
+    finish(fold(addresses.wrapping_add(k0), last.wrapping_add(k1))) as u32
 }
 
 /// The 128-bit product, its high half folded onto its low half.

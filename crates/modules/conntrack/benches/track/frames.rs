@@ -68,6 +68,12 @@ pub(crate) fn image(frame: &[u8]) -> PacketImage<'_> {
 pub(crate) fn established(connections: u32, request: &CtRequest) -> ConntrackTable {
     let bounds = CtBounds { port_connections_max: 1 << 20, ..CtBounds::default() };
     let table = ConntrackTable::new(bounds, NOW_MS);
+    establish(&table, connections, request);
+    table
+}
+
+/// The same in an empty table.
+pub(crate) fn establish(table: &ConntrackTable, connections: u32, request: &CtRequest) {
     for number in 0..connections {
         let mut answer = frame(number, true, SYN | ACK);
         answer[16..18].copy_from_slice(&40_u16.to_be_bytes());
@@ -81,5 +87,4 @@ pub(crate) fn established(connections: u32, request: &CtRequest) -> ConntrackTab
         }
     }
     assert_eq!(table.len(), connections);
-    table
 }

@@ -4,11 +4,13 @@
 mod frames;
 
 use std::hint::black_box;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput};
 use frames::{NOW_MS, commit, established, image, segment, syn};
 use lasthop_conntrack::{CT_BATCH_MAX, ConntrackTable, CtBounds, CtMetadata, CtRequest};
+use lasthop_guestmem::Mapping;
 
 /// Packets of a measured piece.
 const PACKETS: u32 = 1 << 12;
@@ -89,6 +91,26 @@ fn new_connections(criterion: &mut Criterion) {
     group.finish();
 }
 
+/// The connections that another process left are taken over, while nothing is switched.
+fn adopted_connections(criterion: &mut Criterion) {
+    const CONNECTIONS: u32 = 100_000;
+    let bounds = CtBounds { port_connections_max: 1 << 20, ..CtBounds::default() };
+    let bytes = ConntrackTable::memory_bytes_for(&bounds);
+    let memory = Arc::new(Mapping::anonymous(bytes).expect("memory"));
+    let next = || ConntrackTable::in_memory(&memory, bounds, NOW_MS).expect("it is large enough");
+    frames::establish(&next().0, CONNECTIONS, &commit(0));
+    let mut group = criterion.benchmark_group("adopt");
+    group.sample_size(10);
+    group.bench_function(BenchmarkId::from_parameter(CONNECTIONS), |bencher| {
+        bencher.iter_with_large_drop(|| {
+            let (table, adopted) = next();
+            assert_eq!(adopted.kept, CONNECTIONS);
+            table
+        });
+    });
+    group.finish();
+}
+
 fn main() {
     let mut criterion = Criterion::default()
         .warm_up_time(Duration::from_millis(300))
@@ -97,5 +119,6 @@ fn main() {
         .configure_from_args();
     established_packets(&mut criterion);
     new_connections(&mut criterion);
+    adopted_connections(&mut criterion);
     criterion.final_summary();
 }
