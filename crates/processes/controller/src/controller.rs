@@ -47,6 +47,8 @@ pub struct Controller {
     strays: u64,
     /// Sentences for the log.
     log_lines: Vec<String>,
+    /// It wants no more misses; requests that say so and are not answered.
+    leaving: Option<usize>,
 }
 
 impl Controller {
@@ -57,7 +59,7 @@ impl Controller {
     pub fn new(nonce: u32) -> Self {
         let links = links(nonce);
         let (switches, names, open_packets, log_lines) = Default::default();
-        Self { switches, names, epochs: 0, links, open_packets, strays: 0, log_lines }
+        Self { switches, names, epochs: 0, links, open_packets, strays: 0, log_lines, leaving: None }
     }
 
     /// There are other connections, maybe to another process: everything is asked for again. Addresses stay.
@@ -69,6 +71,29 @@ impl Controller {
             self.epochs += 1;
             served.disconnected(self.epochs);
         }
+    }
+
+    /// Another controller is to come: no more misses are wanted. Those that are under way still come, and are answered.
+    pub fn leave(&mut self) {
+        let ports = self.switches.values().flat_map(|served| {
+            served.subscribed.values().map(|number| VportMessage {
+                datapath: served.datapath,
+                number: Some(*number),
+                upcall_port_ids: Some(vec![0]),
+                ..VportMessage::default()
+            })
+        });
+        let ports: Vec<VportMessage> = ports.collect();
+        self.leaving = Some(ports.len());
+        for port in ports {
+            self.links[MAIN].ask(&DpifRequest::PortSet(port), Sent::for_all(Purpose::Leave));
+        }
+    }
+
+    /// Whether all ports' misses go elsewhere, or nowhere.
+    #[must_use]
+    pub fn has_left(&self) -> bool {
+        self.leaving == Some(0)
     }
 
     /// The next datagram for connection `link`.
@@ -205,6 +230,7 @@ impl Controller {
     fn on_done(&mut self, purpose: Purpose, refusal: Option<(i32, Option<String>)>, now_ns: u64) {
         match (purpose, refusal) {
             (Purpose::Execute(port), _) => self.open_packets.leave(port),
+            (Purpose::Leave, _) => self.leaving = self.leaving.map(|open| open.saturating_sub(1)),
             (Purpose::Make(switch), Some((EEXIST, _))) => {
                 let wanted = DatapathMessage { name: Some(switch.clone()), ..DatapathMessage::default() };
                 self.ask(MAIN, &DpifRequest::Datapath(wanted), Purpose::Find(switch));
@@ -429,7 +455,7 @@ impl Controller {
 
     /// Asks for the numbers that are missing, and for the misses of ports that have one.
     fn ask_for_ports(&mut self, name: &str) {
-        let Some(served) = self.switches.get_mut(name) else { return };
+        let Some(served) = self.switches.get_mut(name).filter(|_| self.leaving.is_none()) else { return };
         let datapath = served.datapath;
         let missing: Vec<String> = served.switch.unnumbered().map(str::to_owned).collect();
         // First those that have a number: with the first port whose misses come here, those of all others have to.
@@ -463,7 +489,7 @@ impl Controller {
     /// Has the misses of all ports come here. One request does it, so that at no moment some come and others are lost. Then there is
     /// one for each port, in case another client still has its misses.
     fn subscribe(&mut self, name: &str) {
-        let Some(served) = self.switches.get_mut(name) else { return };
+        let Some(served) = self.switches.get_mut(name).filter(|_| self.leaving.is_none()) else { return };
         let (datapath, epoch, port_id) = (served.datapath, served.epoch, self.links[MAIN].port_id());
         let is_fresh = |(port, number): &(&String, &u32)| served.subscribed.get(*port) != Some(number);
         let fresh = served.switch.numbers().iter().filter(is_fresh);

@@ -77,11 +77,15 @@ struct Process {
     connection: u64,
     /// It is to end once all packets are answered for, and then anyway.
     finish_by: Option<Instant>,
+    /// When something last came from the switch process.
+    received_at: Instant,
     buffer: Vec<u8>,
 }
 
 /// How long the switch process may take to answer for the last packets.
 const FINISH_PATIENCE: Duration = Duration::from_millis(500);
+/// How long after the last message packets may still come that workers handed over before.
+const UNDER_WAY: Duration = Duration::from_millis(30);
 
 /// Another number each time.
 fn nonce() -> u32 {
@@ -99,6 +103,7 @@ impl Process {
             sockets: Vec::new(),
             connection: 0,
             finish_by: None,
+            received_at: Instant::now(),
             buffer: vec![0; DATAGRAM_BYTES_MAX],
         }
     }
@@ -107,13 +112,12 @@ impl Process {
         let mut has_more = false;
         loop {
             let due = if has_more { Some(Instant::now()) } else { self.due() };
-            let mut has_received = false;
             for happening in self.poller.wait(due)? {
                 match happening.source {
                     CHANNEL if !self.hear() => return Ok(()),
                     CHANNEL => {}
                     link => {
-                        has_received = true;
+                        self.received_at = Instant::now();
                         self.receive(link as usize - 1); // ours are small
                     }
                 }
@@ -124,8 +128,7 @@ impl Process {
                 .into_iter()
                 .for_each(|words| self.tell(&ControllerReport::Said(words)));
             self.send_all(|fd, datagram| send(fd, datagram, SendFlags::NOSIGNAL));
-            if !has_received && self.is_finished() {
-                // At once: packets that still come would be lost with the sockets.
+            if self.is_finished() {
                 self.disconnect();
                 return Ok(());
             }
@@ -135,12 +138,23 @@ impl Process {
 
     /// Whether it is to end, and has no packets to answer for.
     fn is_finished(&self) -> bool {
-        self.finish_by.is_some_and(|by| self.controller.is_idle() || by <= Instant::now())
+        let is_quiet = || self.is_answered() && self.quiet_at() <= Instant::now();
+        self.finish_by.is_some_and(|by| is_quiet() || by <= Instant::now())
+    }
+
+    /// Whether all packets that came are answered for, and others go elsewhere.
+    fn is_answered(&self) -> bool {
+        self.sockets.is_empty() || self.controller.has_left() && self.controller.is_idle()
+    }
+
+    /// When packets that were under way have come.
+    fn quiet_at(&self) -> Instant {
+        self.received_at + UNDER_WAY
     }
 
     fn due(&self) -> Option<Instant> {
-        if self.finish_by.is_some() && self.controller.is_idle() {
-            return Some(Instant::now()); // for a last look at the sockets
+        if self.finish_by.is_some() && self.is_answered() {
+            return Some(self.quiet_at());
         }
         let due_ns = self.controller.due_ns().filter(|_| !self.sockets.is_empty());
         let due = due_ns.map(|due_ns| Instant::now() + Duration::from_nanos(due_ns.saturating_sub(now_ns())));
@@ -169,7 +183,11 @@ impl Process {
             }
             ControllerOrder::Live { round } => self.tell(&ControllerReport::Alive { round }),
             ControllerOrder::Tell { round } => self.tell_all(round),
-            ControllerOrder::Finish => self.finish_by = Some(Instant::now() + FINISH_PATIENCE),
+            ControllerOrder::Finish => {
+                self.controller.leave();
+                self.received_at = Instant::now();
+                self.finish_by = Some(Instant::now() + FINISH_PATIENCE);
+            }
         }
     }
 

@@ -23,6 +23,8 @@ pub(crate) enum Purpose {
     Flow(String, Ufid),
     FlowGone,
     Meter(String),
+    /// A port's misses go nowhere.
+    Leave,
     /// Of a packet from this port.
     Execute(InputPort),
 }
@@ -36,7 +38,7 @@ impl Purpose {
             }
             Self::Subscribe(switch) | Self::Adopt(switch) | Self::Count(switch) => Some(switch),
             Self::Flow(switch, _) | Self::Meter(switch) => Some(switch),
-            Self::Features | Self::PortGone | Self::FlowGone | Self::Execute(_) => None,
+            Self::Features | Self::PortGone | Self::FlowGone | Self::Leave | Self::Execute(_) => None,
         }
     }
 }

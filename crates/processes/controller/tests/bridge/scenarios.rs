@@ -69,6 +69,28 @@ fn flows_that_nobody_uses_go_and_those_in_use_stay() {
 }
 
 #[test]
+fn a_controller_that_leaves_answers_for_packets_that_are_under_way() {
+    let mut rig = rig(3);
+    // Handed over by a worker before the controller leaves, told of afterwards.
+    let early = rig.raised_by(1, &ip(BROADCAST, mac(1)));
+    rig.controller.leave();
+    assert!(!rig.controller.has_left());
+    rig.settle();
+    assert!(rig.controller.has_left() && rig.controller.is_idle());
+    for upcall in early {
+        rig.server.upcall(upcall);
+    }
+    let copies: Vec<u16> = rig.settle().into_iter().map(|(port, _)| port).collect();
+    assert_eq!(copies, [2, 3]);
+    let asked = rig.misses;
+    rig.send(2, &ip(mac(1), mac(2)));
+    assert_eq!(rig.misses, asked, "no controller is asked any more");
+    rig.replace_controller(controller(3));
+    rig.settle();
+    assert_eq!(to(&mut rig, 2, &ip(mac(1), mac(2))), [1], "the next one has learned it from a flow");
+}
+
+#[test]
 fn an_address_whose_flow_has_traffic_does_not_age() {
     let mut rig = rig(3);
     to(&mut rig, 1, &ip(BROADCAST, mac(1)));

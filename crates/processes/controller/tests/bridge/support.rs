@@ -343,16 +343,30 @@ impl Rig {
         copies
     }
 
+    /// The upcalls of the last frame, before the control interface has them.
+    pub(crate) fn raised_by(&mut self, port: u16, frame: &[u8]) -> Vec<DatapathUpcall> {
+        let asked = decide(&self.tables.module, port, frame, self.now_ns).asked;
+        self.upcalls(asked)
+    }
+
     /// Packets without a flow go to the controller.
     fn raise(&mut self, asked: Vec<(Metadata, u32, Vec<u8>)>) {
+        for upcall in self.upcalls(asked) {
+            self.server.upcall(upcall);
+        }
+    }
+
+    fn upcalls(&mut self, asked: Vec<(Metadata, u32, Vec<u8>)>) -> Vec<DatapathUpcall> {
+        let mut upcalls = Vec::new();
         for (metadata, ticket, packet) in asked {
             self.misses += 1;
             let key = describe(&packet, &metadata);
             let hash = Some(u64::from(ticket) << 32);
             let message = PacketMessage { datapath: 1, packet, key, hash, ..PacketMessage::default() };
             let port = u32::from(metadata.in_port);
-            self.server.upcall(DatapathUpcall { kind: UpcallKind::Miss, port, worker: 0, message });
+            upcalls.push(DatapathUpcall { kind: UpcallKind::Miss, port, worker: 0, message });
         }
+        upcalls
     }
 
     /// The controller gets its upcalls, and its answers are not delivered.

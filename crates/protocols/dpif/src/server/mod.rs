@@ -96,6 +96,8 @@ pub struct Server {
     port_news: PortNews,
     /// Messages that may be served now; without a number, all.
     granted: Option<usize>,
+    /// Clients that want no more misses of a port: they get those that were under way, while they are there.
+    former_readers: BTreeMap<(DatapathId, u32), PeerId>,
     /// A client is a member of the flows' group; OVS never is.
     has_flow_members: bool,
     changes: u64,
@@ -211,6 +213,7 @@ impl Server {
             self.port_ids.remove(&peer.port_id);
             self.orphans.extend(peer.removals().map(|removal| removal.removal));
             self.settling.remove(&id);
+            self.former_readers.retain(|_, reader| *reader != id);
             self.unwanted.extend(self.parked.remove(&id).map(|parked| parked.name));
             self.look_for_flow_members();
         }
@@ -380,6 +383,7 @@ impl Server {
             Family::Meter => meters::serve(state, datapath, &request),
             Family::CtLimit => meters::serve_ct_limits(datapath, &request),
         }?;
+        self.former_readers.extend(self.state.left_port.take().map(|port| (port, id)));
         self.finish(id, request.header, outcome, datapath)
     }
 

@@ -126,6 +126,8 @@ pub(super) struct State {
     datapaths: BTreeMap<DatapathId, DatapathRecord>,
     /// The highest number that one had so far.
     last_id: i32,
+    /// The port whose misses the present request has go nowhere.
+    pub(super) left_port: Option<(DatapathId, u32)>,
 }
 
 impl State {

@@ -90,7 +90,12 @@ impl Server {
             UpcallKind::Action { port_id } if !known.is_per_cpu() => Some(port_id),
             _ => known.upcall_port_id(upcall.port, upcall.worker, upcall.message.hash.unwrap_or(0)),
         };
-        self.port_ids.get(&port_id?).copied()
+        if let Some(reader) = port_id.and_then(|port_id| self.port_ids.get(&port_id)) {
+            return Some(*reader);
+        }
+        // Workers do not hand packets over any more, but did a moment ago.
+        let former = self.former_readers.get(&(id, upcall.port)).copied();
+        former.filter(|_| upcall.kind == UpcallKind::Miss && !self.takes_misses(id))
     }
 
     fn queue_upcall(&mut self, id: PeerId, upcall: DatapathUpcall) -> bool {

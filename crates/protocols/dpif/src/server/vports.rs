@@ -136,6 +136,8 @@ fn change(state: &mut State, datapath: &mut dyn Datapath, wanted: &VportMessage)
     if let Some(ids) = &wanted.upcall_port_ids {
         port.upcall_port_ids.clone_from(ids);
     }
+    let is_left = port.upcall_port_ids == [0];
     known.ports.insert(number, port);
+    state.left_port = is_left.then_some((id, number));
     Ok(changed(answer(state, datapath, id, number)?, command::SET))
 }
