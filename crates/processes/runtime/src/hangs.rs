@@ -118,12 +118,19 @@ impl HangWatch {
 impl Turns {
     /// The thread is busy with `work` until the returned value is dropped.
     pub fn begin(&self, work: &'static str) -> Turn<'_> {
-        *self.work.lock().unwrap_or_else(PoisonError::into_inner) = work;
-        self.since_ns.store(self.watch.now_ns(), Ordering::SeqCst);
+        let turn = self.begin_quietly(work);
         self.watch.begun.fetch_add(1, Ordering::SeqCst);
         if !self.watch.is_awake.load(Ordering::SeqCst) {
             self.watch.wake();
         }
+        turn
+    }
+
+    /// The same, but a watch that sleeps is left asleep, and so names the turn only once another one wakes it: for looks at times when nothing
+    /// happens, which shall cost nothing.
+    pub fn begin_quietly(&self, work: &'static str) -> Turn<'_> {
+        *self.work.lock().unwrap_or_else(PoisonError::into_inner) = work;
+        self.since_ns.store(self.watch.now_ns(), Ordering::SeqCst);
         Turn(self)
     }
 
@@ -189,6 +196,8 @@ mod tests {
         assert!(watch.is_awake.load(Ordering::SeqCst), "there was one");
         watch.look(&mut seen, 1);
         assert!(!watch.is_awake.load(Ordering::SeqCst));
+        drop(main.begin_quietly("what is due"));
+        assert!(!watch.is_awake.load(Ordering::SeqCst), "it was left asleep");
         drop(main.begin("upcalls"));
         assert!(watch.is_awake.load(Ordering::SeqCst), "it was woken");
     }

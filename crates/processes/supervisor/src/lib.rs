@@ -250,11 +250,16 @@ impl Supervisor {
     fn serve(&mut self, manager: &mut Manager) -> Result<(), Fault> {
         let turns = HangWatch::start("the supervisor").watch(None);
         loop {
-            for happening in self.out.poller.wait(earlier(self.due(), manager.due()))? {
+            let happenings = self.out.poller.wait(earlier(self.due(), manager.due()))?;
+            let is_quiet = happenings.is_empty();
+            for happening in happenings {
                 let _turn = turns.begin(Source::of(happening.source).map_or("nothing", Source::work));
                 self.handle(happening);
             }
-            let _turn = turns.begin("what is due");
+            let _turn = match is_quiet {
+                true => turns.begin_quietly("what is due"),
+                false => turns.begin("what is due"),
+            };
             self.on_time(Instant::now());
             self.ports.table.track_uplinks(&mut self.out.switch);
             self.ports.table.tend_placeholders();
