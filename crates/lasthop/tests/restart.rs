@@ -185,7 +185,10 @@ fn a_message_half_read_ends_its_session_alone() {
     let switch = Switch::start(&["--vnic", "one", "--vnic", "two", "--vnic", "half"]);
     let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
     let mut half = switch.connect("half.sock");
-    half.write_all(&[1, 0, 0, 0, 1]).expect("written");
+    let request = [1, 1, 0_u32].map(u32::to_ne_bytes).concat(); // GET_FEATURES
+    half.write_all(&[&request[..], &request[..5]].concat()).expect("written");
+    // The bytes behind the first message have been read once that message is answered.
+    std::io::Read::read_exact(&mut half, &mut [0; 20]).expect("an answer");
     eventually("that it is connected", || (switch.port("half")["state"] == "connected").then_some(()));
     kill(&switch);
     eventually("the next one", || switch.log().contains("running again").then_some(()));

@@ -44,7 +44,9 @@ mod tests {
             "tap" => "queues = 1\n",
             "address" => "tap = \"a\"\n",
             _ if is_false("then") => "backend = \"af_packet\"\n",
-            _ if is_false("else") || matches!(key, "mac" | "mtu" | "guard" | "addresses") => "backend = \"vhost-user\"\n",
+            _ if is_false("else") || matches!(key, "mac" | "mtu" | "guard" | "addresses") => {
+                "backend = \"vhost-user\"\n"
+            }
             _ => "",
         };
         in_vnic(key, value).replace("[[vnic]]\n", &format!("[[port]]\n{backend}"))

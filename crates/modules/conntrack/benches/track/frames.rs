@@ -18,7 +18,7 @@ fn frame(number: u32, is_reply: bool, flags: u8) -> [u8; FRAME_BYTES] {
     let [a, b, c, d] = number.to_be_bytes();
     let (client, server) = ([10, b, c, d], [192, 0, 2, a + 1]);
     let (src, dst) = if is_reply { (server, client) } else { (client, server) };
-    let (sport, dport) = if is_reply { (80_u16, 1000_u16) } else { (1000, 80) };
+    let (sport, dport) = if is_reply { (80_u16, 40_000_u16) } else { (40_000, 80) };
     frame[..16].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0]);
     frame[16..18].copy_from_slice(&50_u16.to_be_bytes());
     frame[22..24].copy_from_slice(&[64, 6]);
