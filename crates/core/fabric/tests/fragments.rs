@@ -1,4 +1,4 @@
-//! Fragments at an action `ct`: they wait outside of their guest's ring, and their packet goes on as fragments, tracked as one.
+//! Fragments at an action `ct`: they wait outside of their guest's ring, and their packet is delivered as fragments, tracked as one.
 
 mod support;
 

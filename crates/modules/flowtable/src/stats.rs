@@ -46,7 +46,7 @@ impl Entry {
         self.count_all(1, (packet.len_bytes.into(), packet.tcp_flags, packet.now_ns));
     }
 
-    /// The same of packets with so many bytes and these flags, all together.
+    /// The same of several packets: their bytes and flags, added up.
     #[inline(always)]
     fn count_all(&self, packets: u64, (bytes, tcp_flags, now_ns): (u64, u16, u64)) {
         let add =

@@ -1,4 +1,4 @@
-//! Rules about who may talk to whom (access control lists): in the configuration file, on the command line, in a request.
+//! Rules about connections (access control lists): in the configuration file, on the command line, in a request.
 //!
 //! Rules are ordered; the first one that applies to a connection decides, and without one the connection is allowed. A rule
 //! is about connections, not packets: packets of a connection that was allowed pass in both directions.

@@ -1,4 +1,4 @@
-//! `lasthop acl`: rules about who may talk to whom.
+//! `lasthop acl`: rules about connections.
 
 use std::process::ExitCode;
 

@@ -101,7 +101,7 @@ enum Command {
     /// Show and change the forwarding tables
     #[command(subcommand)]
     Fdb(FdbCommand),
-    /// Show and change the rules about who may talk to whom
+    /// Show and change the rules about connections
     #[command(subcommand)]
     Acl(acl::AclCommand),
     /// Show the flows of switches with the module "flow"
