@@ -248,7 +248,7 @@ fn state(directory: &Path) -> Option<char> {
     status.lines().find_map(|line| line.strip_prefix("State:\t")?.chars().next())
 }
 
-/// All processes that a process started, in any of its threads.
+/// All processes that a process started, in any of its threads; the oldest first, also where numbers of processes began anew.
 pub(crate) fn children(pid: u32) -> Vec<u32> {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let listed = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
@@ -256,8 +256,15 @@ pub(crate) fn children(pid: u32) -> Vec<u32> {
         listed.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
     };
     let mut all: Vec<u32> = listed.flat_map(pids).collect();
-    all.sort_unstable();
+    all.sort_by_key(|pid| start_ticks(*pid));
     all
+}
+
+/// Time at which a process started, since the system did; none if it is gone.
+fn start_ticks(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // Its name, in parentheses, may have spaces; after it follow the third field and all others.
+    stat.rsplit_once(')')?.1.split_whitespace().nth(22 - 3)?.parse().ok()
 }
 
 /// Descriptors of a process.
