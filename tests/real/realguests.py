@@ -21,7 +21,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Longest wait for anything that normally takes a few seconds, on a machine that is busy
 # with other things as well.
-PATIENCE_S = 120
+PATIENCE_S = 300
 # How long a guest may run. Those that stay for others are ended by their test.
 LIMIT_S = 600
 

@@ -18,7 +18,7 @@ pub(crate) struct Charge {
     total: u64,
     /// `total` when it was asked for last.
     told: u64,
-    /// `total` when the last visit began, and the packets that it took.
+    /// `total` when the last visit began, less its page faults' rest; and the packets that it took.
     visited: u64,
     taken: usize,
     /// Packets that the next visit may take.
@@ -50,7 +50,7 @@ impl Charge {
     /// is a number that would not; else up to twice the last number.
     #[inline]
     pub(crate) fn begin_visit(&mut self) -> usize {
-        let cost = self.total - self.visited;
+        let cost = self.total.wrapping_sub(self.visited);
         self.visited = self.total;
         if cost > self.cost_max {
             self.resize(cost);
@@ -101,10 +101,13 @@ impl Charge {
     }
 
     /// Page faults in the port's memory took this time. Cost alone does not protect others: a round without packets of theirs is
-    /// short, so debts are soon paid, and the next packet of others meets the next faults.
+    /// short, so debts are soon paid, and the next packet of others meets the next faults. So the port rests, and its next visit is
+    /// as small as if that rest were a part of this one.
     pub(crate) fn add_faults(&mut self, ns: u64) {
         self.total += NS_COST * ns;
-        self.rest_due_ns = (self.rest_due_ns + FAULT_REST_FACTOR * ns).min(FAULT_REST_NS_MAX);
+        let rest_ns = FAULT_REST_FACTOR * ns;
+        self.visited = self.visited.wrapping_sub(NS_COST * rest_ns);
+        self.rest_due_ns = (self.rest_due_ns + rest_ns).min(FAULT_REST_NS_MAX);
     }
 
     /// Nothing is to be taken from the port before, since page faults in its memory took long; it is `now_ns`.
@@ -154,6 +157,21 @@ mod tests {
         charge.add_faults(u64::from(u32::MAX));
         assert_eq!(charge.rest_until_ns(4000), 4000 + FAULT_REST_NS_MAX, "it has an end");
         assert_eq!(charge.take(), NS_COST * (70 + u64::from(u32::MAX)));
+    }
+
+    #[test]
+    fn page_faults_make_visits_small_for_as_long_as_they_last() {
+        let visit_ns = VISIT_COST_MAX / NS_COST;
+        let mut charge = Charge::default();
+        charge.begin_visit();
+        charge.taken(4);
+        charge.add_faults(2 * visit_ns);
+        assert_eq!(charge.begin_visit(), 1, "with its rest it cost 8 times as much as it may");
+        charge.taken(1);
+        charge.add_faults(visit_ns / 2);
+        assert_eq!(charge.begin_visit(), 1, "half a visit, and a rest of one and a half");
+        charge.taken(1);
+        assert_eq!(charge.begin_visit(), 2, "none");
     }
 
     #[test]
