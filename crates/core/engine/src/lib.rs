@@ -229,8 +229,8 @@ impl Engine {
         let pool =
             WorkerPool::new(workers).map_err(|error| EngineError::System("create an eventfd", error))?;
         let (pool, started) = (Arc::new(pool), std::time::Instant::now());
-        let audited = Arc::clone(&pool);
-        let watchdog = Watchdog::start(pool.watchdog(), move |port| audited.audit(port))
+        let asked = Arc::clone(&pool);
+        let watchdog = Watchdog::start(pool.watchdog(), move |port, inquiry| asked.settle(port, inquiry))
             .map_err(|error| EngineError::System("start the watchdog", error))?;
         let (ports, watchdog, captures) = (Arc::default(), Some(watchdog), capture::Captures::default());
         let (settings, threads) = (settings.clone(), Threads::start(workers)?);

@@ -9,9 +9,9 @@ use lasthop_module_api::PortId;
 
 use crate::clock::now_ns;
 use crate::memory_costs::Audit;
-use crate::offences::Offence;
 use crate::stalls::{STALL_NS, Wait, control_ns};
 use crate::sys::ThreadUsage;
+use crate::watchdog::Inquiry;
 use crate::worker_pool::{PoolMember, WorkerPool};
 
 /// Page faults outside of metered work that are an alarm: those of 4 MiB.
@@ -69,7 +69,7 @@ impl<W: PoolMember> VisitMeter for MemoryMeter<W> {
         let costs = self.pool.memory_costs();
         match costs.charge(port, faults.saturating_mul(weight)) {
             Audit::No => {}
-            Audit::Soon => self.pool.watchdog().audit(port),
+            Audit::Soon => self.pool.watchdog().inquire(port, Inquiry::Filled),
             Audit::Now => self.pool.audit(port),
         }
         let wait = Wait {
@@ -78,8 +78,8 @@ impl<W: PoolMember> VisitMeter for MemoryMeter<W> {
             has_read_disk: used.major_faults != before.major_faults,
             is_alone: unmapped.none_since(unmapped_before),
         };
-        if wait.is_of_the_memory(control_ns) && costs.stall(port) {
-            self.pool.quarantine(port, Offence::MemoryStalls);
+        if wait.is_of_the_memory(control_ns) {
+            self.pool.watchdog().inquire(port, Inquiry::Stalled);
         }
         wait.ns.min(faults.saturating_mul(FAULT_NS_MAX))
     }

@@ -3,10 +3,17 @@
 //! A worker that touches a page waits for the front end if that punches holes around it, and for others: for the host, when it is short
 //! of memory; for a disk, when the page was swapped out; for another session's memory that is being unmapped, on kernels before 6.7.
 //! So a wait counts only if nothing was unmapped meanwhile and a control shows none: pages of the worker's own, right afterwards.
+//!
+//! One control is not enough: a thread that has the address space's lock may lose its CPU for longer than that, and then all wait, but
+//! the lock is free as soon as it has its CPU again. So the watchdog's thread repeats the control for a while. A single one that sleeps
+//! explains the wait: no page of one's own has to be slept for, however busy the machine is.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use lasthop_guestmem::{Mapping, MemoryMap, Region, Segment};
+use lasthop_guestmem::{Mapping, MemoryMap, Region, Segment, Unmapped};
+use lasthop_module_api::PortId;
+
+use crate::sys::{ThreadUsage, thread_cpu_ns};
 
 /// An access to a port's memory that waits longer is a stall, in ns: no page takes that long that has not to come from a disk.
 pub(crate) const STALL_NS: u64 = 10_000_000;
@@ -14,6 +21,11 @@ pub(crate) const STALL_NS: u64 = 10_000_000;
 const CONTROL_NS_MAX: u64 = 1_000_000;
 /// Pages of a control: as many as a large frame has.
 const CONTROL_BYTES: usize = 64 * 1024;
+
+/// Time for which controls are repeated after a wait: several turns of the threads of a busy machine.
+pub(crate) const INQUIRY: Duration = Duration::from_millis(100);
+/// Between two of them: they take less than a twentieth of a CPU.
+pub(crate) const CONTROL_PAUSE: Duration = Duration::from_micros(500);
 
 /// The things known of a piece of work in one guest's memory.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +63,48 @@ pub(crate) fn control_ns() -> u64 {
     write().unwrap_or(u64::MAX)
 }
 
+/// Whether getting pages of this process's own is slow at the moment, for a reason that no front end has to do with: by unmapping its
+/// memory one could make it slow for another.
+pub(crate) fn is_slow_for_all() -> bool {
+    let (waits, cpu_ns, unmapped) = (ThreadUsage::now().waits, thread_cpu_ns(), Unmapped::now());
+    let has_failed = control_ns() == u64::MAX;
+    // The time of others' turns at this CPU does not count.
+    let is_slow = has_failed || ThreadUsage::now().waits > waits || thread_cpu_ns() - cpu_ns > CONTROL_NS_MAX;
+    is_slow && Unmapped::now().none_since(unmapped)
+}
+
+/// Ports in whose memory a worker waited, while others' doing is looked for.
+#[derive(Debug, Default)]
+pub(crate) struct Suspects {
+    ports: Vec<PortId>,
+    until: Option<Instant>,
+}
+
+impl Suspects {
+    /// A worker waited in the memory of `port`.
+    pub(crate) fn add(&mut self, port: PortId, now: Instant) {
+        if !self.ports.contains(&port) {
+            self.ports.push(port);
+        }
+        self.until.get_or_insert(now + INQUIRY);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ports.is_empty()
+    }
+
+    /// One more control. Returns ports whose waits nothing else has explained in all that time.
+    pub(crate) fn look(&mut self, now: Instant, is_slow_for_all: impl FnOnce() -> bool) -> Vec<PortId> {
+        let Some(until) = self.until else { return Vec::new() };
+        let is_explained = is_slow_for_all();
+        if !is_explained && now < until {
+            return Vec::new();
+        }
+        let ports = std::mem::take(self).ports;
+        if is_explained { Vec::new() } else { ports }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -80,5 +134,28 @@ mod tests {
     #[test]
     fn a_control_touches_pages_and_gives_them_back() {
         assert!(control_ns() < u64::MAX);
+    }
+
+    #[test]
+    fn ports_are_accused_if_no_control_in_all_the_time_is_slow() {
+        let (start, mut suspects) = (Instant::now(), Suspects::default());
+        assert!(suspects.look(start, || unreachable!("nobody is suspected")).is_empty());
+        suspects.add(PortId(1), start);
+        suspects.add(PortId(1), start);
+        assert!(suspects.look(start, || false).is_empty());
+        suspects.add(PortId(2), start + INQUIRY / 2);
+        assert!(suspects.look(start + INQUIRY / 2, || false).is_empty());
+        assert_eq!(suspects.look(start + INQUIRY, || false), [PortId(1), PortId(2)]);
+        assert!(suspects.is_empty());
+    }
+
+    #[test]
+    fn a_single_control_that_is_slow_explains_the_waits() {
+        let (start, mut suspects) = (Instant::now(), Suspects::default());
+        suspects.add(PortId(1), start);
+        assert!(suspects.look(start, || true).is_empty());
+        assert!(suspects.is_empty());
+        suspects.add(PortId(1), start + INQUIRY);
+        assert!(suspects.look(start + INQUIRY, || false).is_empty(), "from the beginning");
     }
 }

@@ -1,4 +1,4 @@
-//! A thread that interrupts workers that are stuck in a write to a guest's call descriptor, and audits guests' memory for them.
+//! A thread that interrupts workers that are stuck in a write to a guest's call descriptor, and looks into guests' memory for them.
 //!
 //! Descriptors are made non-blocking when they arrive, but their front end shares that flag and may take it back at any
 //! time; there is no write to an eventfd that would not wait then. So a worker counts when it begins a write and when it
@@ -15,11 +15,12 @@
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{JoinHandle, Thread};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lasthop_module_api::PortId;
 use rustix::thread::Pid;
 
+use crate::stalls::{CONTROL_PAUSE, Suspects, is_slow_for_all};
 use crate::sys;
 
 /// How often a watchdog looks that is awake: a worker is stuck for so long at most, unless the signal came just before it
@@ -36,6 +37,15 @@ struct Watch {
     thread: AtomicI32,
 }
 
+/// A question about a port's memory whose answer takes time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Inquiry {
+    /// Whether the switch has filled too much of it.
+    Filled,
+    /// Whether a worker waited for it, or for something else.
+    Stalled,
+}
+
 /// State that workers and the watchdog's thread share.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
@@ -43,8 +53,8 @@ pub(crate) struct Watchdog {
     /// Whether the thread looks, or is about to.
     is_awake: AtomicBool,
     is_over: AtomicBool,
-    /// Ports whose memory is to be looked at, each once.
-    audits: Mutex<Vec<PortId>>,
+    /// Questions of workers, each once.
+    inquiries: Mutex<Vec<(PortId, Inquiry)>>,
     thread: OnceLock<Thread>,
 }
 
@@ -55,23 +65,24 @@ impl Watchdog {
             watches: (0..workers).map(|_| Watch::default()).collect(),
             is_awake: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
-            audits: Mutex::default(),
+            inquiries: Mutex::default(),
             thread: OnceLock::new(),
         }
     }
 
-    /// Starts the watchdog's thread, which ends after `end`. It does the audits that are asked for.
+    /// Starts the watchdog's thread, which ends after `end`. It calls `settle` for an inquiry about filled memory, and for one about
+    /// stalls if they have no other cause.
     ///
     /// # Errors
     /// When the signal cannot be handled, or a thread cannot be had.
     pub(crate) fn start(
         this: &Arc<Self>,
-        audit: impl Fn(PortId) + Send + 'static,
+        settle: impl Fn(PortId, Inquiry) + Send + 'static,
     ) -> std::io::Result<JoinHandle<()>> {
         sys::install()?;
         let thread = std::thread::Builder::new().name("watchdog".into());
         let watching = Arc::clone(this);
-        let thread = thread.spawn(move || watching.run(audit))?;
+        let thread = thread.spawn(move || watching.run(settle))?;
         let _ = this.thread.set(thread.thread().clone());
         Ok(thread)
     }
@@ -110,15 +121,15 @@ impl Watchdog {
         }
     }
 
-    fn audits(&self) -> MutexGuard<'_, Vec<PortId>> {
-        self.audits.lock().unwrap_or_else(PoisonError::into_inner)
+    fn inquiries(&self) -> MutexGuard<'_, Vec<(PortId, Inquiry)>> {
+        self.inquiries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Has the memory of a port looked at, which takes system calls: a worker does that only if this thread is late.
-    pub(crate) fn audit(&self, port: PortId) {
-        let mut audits = self.audits();
-        if !audits.contains(&port) {
-            audits.push(port);
+    pub(crate) fn inquire(&self, port: PortId, inquiry: Inquiry) {
+        let mut inquiries = self.inquiries();
+        if !inquiries.contains(&(port, inquiry)) {
+            inquiries.push((port, inquiry));
         }
         self.thread.get().into_iter().for_each(Thread::unpark);
     }
@@ -129,16 +140,30 @@ impl Watchdog {
         self.thread.get().into_iter().for_each(Thread::unpark);
     }
 
-    fn run(&self, audit: impl Fn(PortId)) {
-        let mut seen = vec![0; self.watches.len()];
+    fn run(&self, settle: impl Fn(PortId, Inquiry)) {
+        let (mut seen, mut looked) = (vec![0; self.watches.len()], Instant::now());
+        let mut suspects = Suspects::default();
         while !self.is_over.load(Ordering::SeqCst) {
-            let audits = std::mem::take(&mut *self.audits());
-            audits.into_iter().for_each(&audit);
-            if self.is_awake.load(Ordering::SeqCst) {
-                std::thread::park_timeout(TICK);
+            let inquiries = std::mem::take(&mut *self.inquiries());
+            for (port, inquiry) in inquiries {
+                match inquiry {
+                    Inquiry::Filled => settle(port, inquiry),
+                    Inquiry::Stalled => suspects.add(port, Instant::now()),
+                }
+            }
+            suspects
+                .look(Instant::now(), is_slow_for_all)
+                .into_iter()
+                .for_each(|port| settle(port, Inquiry::Stalled));
+            let is_awake = self.is_awake.load(Ordering::SeqCst);
+            match (suspects.is_empty(), is_awake) {
+                (false, _) => std::thread::park_timeout(CONTROL_PAUSE),
+                (true, true) => std::thread::park_timeout(TICK),
+                (true, false) => std::thread::park(),
+            }
+            if is_awake && (suspects.is_empty() || looked.elapsed() >= TICK) {
                 self.tick(&mut seen);
-            } else {
-                std::thread::park();
+                looked = Instant::now();
             }
         }
     }
@@ -196,7 +221,7 @@ mod tests {
     #[test]
     fn a_write_that_waits_is_interrupted_and_one_that_does_not_is_not() {
         let watchdog = Arc::new(Watchdog::new(1));
-        let thread = Watchdog::start(&watchdog, |_| ()).unwrap();
+        let thread = Watchdog::start(&watchdog, |_, _| ()).unwrap();
         watchdog.watch_me(0);
         let event = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
         write(&event, &(u64::MAX - 1).to_ne_bytes()).unwrap();
@@ -208,6 +233,30 @@ mod tests {
             tell()
         };
         assert_eq!(watchdog.guarded(0, interrupted), Err(Errno::AGAIN));
+        watchdog.end();
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn inquiries_are_settled_and_a_stall_only_after_its_time() {
+        let watchdog = Arc::new(Watchdog::new(1));
+        let (sender, settled) = std::sync::mpsc::channel();
+        let thread =
+            Watchdog::start(&watchdog, move |port, inquiry| sender.send((port, inquiry)).unwrap()).unwrap();
+        // On a busy machine a control may be slow: then it is no stall of this memory, and asked for again.
+        let mut asked = Instant::now();
+        watchdog.inquire(PortId(1), Inquiry::Stalled);
+        watchdog.inquire(PortId(2), Inquiry::Filled);
+        assert_eq!(settled.recv().unwrap(), (PortId(2), Inquiry::Filled));
+        while let Err(error) = settled
+            .recv_timeout(Duration::from_secs(1))
+            .map(|told| assert_eq!(told, (PortId(1), Inquiry::Stalled)))
+        {
+            assert_eq!(error, std::sync::mpsc::RecvTimeoutError::Timeout);
+            asked = Instant::now();
+            watchdog.inquire(PortId(1), Inquiry::Stalled);
+        }
+        assert!(asked.elapsed() >= crate::stalls::INQUIRY);
         watchdog.end();
         thread.join().unwrap();
     }

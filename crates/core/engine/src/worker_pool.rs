@@ -11,7 +11,7 @@ use crate::mailbox::{Mailbox, TaskRunner};
 use crate::memory_costs::MemoryCosts;
 use crate::offences::{Offence, Offences};
 use crate::persistent_counters::CopyClock;
-use crate::watchdog::Watchdog;
+use crate::watchdog::{Inquiry, Watchdog};
 use crate::{EngineError, REPLY_TIMEOUT};
 
 /// A worker of a pool.
@@ -58,6 +58,15 @@ impl<W: PoolMember> WorkerPool<W> {
 
     pub(crate) fn memory_costs(&self) -> &MemoryCosts {
         &self.memory_costs
+    }
+
+    /// Draws the consequences of what the watchdog's thread has looked into.
+    pub(crate) fn settle(&self, port: PortId, inquiry: Inquiry) {
+        match inquiry {
+            Inquiry::Filled => self.audit(port),
+            Inquiry::Stalled if self.memory_costs.stall(port) => self.quarantine(port, Offence::MemoryStalls),
+            Inquiry::Stalled => {}
+        }
     }
 
     /// Audits the cost of `port`'s memory: its rings stop if that is too much.
