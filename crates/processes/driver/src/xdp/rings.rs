@@ -241,26 +241,34 @@ mod tests {
     #[test]
     fn two_threads_hand_over_every_entry() {
         const COUNT: u64 = 200_000;
-        let (mut producer, mut consumer, _) = pair::<u64>(16, u32::MAX - 1000);
+        // Each side waits for the other after as many entries at the earliest: on a busy machine a wait takes milliseconds.
+        const ENTRIES: u32 = 1024;
+        let (mut producer, mut consumer, _) = pair::<u64>(ENTRIES, u32::MAX - 1000);
         let writer = std::thread::spawn(move || {
             let mut put = 0;
             while put < COUNT {
-                for _ in 0..u64::from(producer.room().unwrap()).min(COUNT - put) {
+                let some = u64::from(producer.room().unwrap()).min(COUNT - put).min(1 + put % 7);
+                for _ in 0..some {
                     producer.put(put);
                     put += 1;
                 }
                 producer.publish();
-                std::thread::yield_now();
+                if some == 0 {
+                    std::thread::yield_now();
+                }
             }
         });
         let mut taken = 0;
         while taken < COUNT {
-            for _ in 0..consumer.pending().unwrap() {
+            let some = u64::from(consumer.pending().unwrap()).min(1 + taken % 11);
+            for _ in 0..some {
                 assert_eq!(consumer.take(), taken);
                 taken += 1;
             }
             consumer.release();
-            std::thread::yield_now();
+            if some == 0 {
+                std::thread::yield_now();
+            }
         }
         writer.join().unwrap();
     }
