@@ -514,3 +514,54 @@ fn the_hosts_port_has_the_same_address_after_each_start() {
     let first = mac();
     assert_eq!((&first[..9], mac()), ("02:6c:68:", first.clone()));
 }
+
+#[test]
+fn an_address_of_the_host_and_of_a_guest_is_told_at_both_and_its_remedy_works() {
+    if !may() {
+        return;
+    }
+    let lab = Lab::new(&["--vnic", "vm1", "--host-port", "host=192.0.2.1/24"]);
+    lab.until("host", "up");
+    let shown = lab.show("host")["mac"].as_str().expect("an address").to_owned();
+    let mac: Vec<u8> = shown.split(':').map(|byte| u8::from_str_radix(byte, 16).expect("a byte")).collect();
+    let mac = mac.try_into().expect("six bytes");
+    let mut vm1 = guest(&lab.switch, "vm1", mac);
+    let place = || {
+        let entries = lab.switch.json(&["fdb", "show"])["entries"].clone();
+        let entry = entries.as_array().expect("a list").iter().find(|entry| entry["mac"] == shown)?.clone();
+        entry["port"].as_str().map(str::to_owned)
+    };
+    let host_speaks = || {
+        lab.host.within(|| {
+            let socket = UdpSocket::bind("192.0.2.1:0").expect("bound");
+            socket.set_broadcast(true).expect("set");
+            socket.send_to(b"x", "192.0.2.255:9").expect("sent");
+        });
+    };
+    for _ in 0..2 {
+        eventually("the guest's address", || {
+            send(&mut vm1, &frame([0xff; 6], mac, 1, 60));
+            (place().as_deref() == Some("vm1")).then_some(())
+        });
+        eventually("the host's address", || {
+            host_speaks();
+            (place().as_deref() == Some("host")).then_some(())
+        });
+    }
+    let said = lab.switch.ask(&["doctor"]).out;
+    let duplicate = format!("learning: duplicate MAC address {shown}: it is seen from ");
+    for port in ["vm1", "host"] {
+        assert!(said.contains(&format!("not ok: {port} {duplicate}")), "{said}");
+    }
+    assert!(said.contains("host: driver ok - device ok - learning NOT OK - drops ok"), "{said}");
+    let remedy =
+        said.lines().find_map(|line| line.split_once("or the host's port host: ")).expect("a remedy").1;
+    let command = format!("lasthop --dir {} ", lab.switch.dir().display());
+    for step in remedy.split(" && ") {
+        let words =
+            step.strip_prefix(&command).expect("of this switch").replace("ADDRESS", "02:00:00:00:00:09");
+        lab.switch.ask(&words.split(' ').collect::<Vec<_>>()).ok();
+    }
+    eventually("the other address", || (lab.show("host")["mac"] == "02:00:00:00:00:09").then_some(()));
+    assert_eq!(lab.switch.ask(&["doctor", "--switch"]).code, Some(0), "an address is no fault of the switch");
+}

@@ -373,16 +373,3 @@ fn packets_that_are_all_dropped_for_lack_of_a_flow_are_not_well() {
         said.out
     );
 }
-
-#[test]
-fn a_forgotten_external_controller_is_told_and_its_remedy_works() {
-    let switch = Switch::start(&["--module", "flow", "--vnic", "one", "--vnic", "two"]);
-    let said = switch.ask(&["ovs", "status"]).out;
-    assert!(said.contains("one, two on switch \"default\", whose controller is not external"), "{said}");
-    let line = said.lines().find(|line| line.contains(" vnics ")).expect("a line of vnics");
-    let (_, remedy) = line.split_once("lasthop --dir ").expect("a remedy, for this switch");
-    let words: Vec<&str> = remedy.split(' ').skip(1).collect();
-    switch.ask(&words).ok();
-    let said = switch.ask(&["ovs", "status"]).out;
-    assert!(said.contains("one, two can be ports"), "{said}");
-}

@@ -8,4 +8,5 @@ mod fairness;
 mod lifecycle;
 mod plane;
 mod requested;
+mod status;
 mod traffic;

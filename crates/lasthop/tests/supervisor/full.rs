@@ -9,13 +9,13 @@ use crate::support::{Switch, eventually, lasthop, namespaces};
 
 use lasthop_frontend::{Guest, GuestOptions};
 
-/// Mounts a small file system at `$1`, in a mount namespace of its own, and becomes the rest of the words.
-const WITH_DISK: &str = "mount -t tmpfs -o size=64k,mode=755 lasthop-test \"$1\" && shift && exec \"$@\"";
+/// Mounts a small file system at `$1` with the options `$2`, in a mount namespace of its own, and becomes the rest of the words.
+const WITH_DISK: &str = "mount -t tmpfs -o \"$2,mode=755\" lasthop-test \"$1\" && shift 2 && exec \"$@\"";
 
-fn disk_at(run: &Path) -> Command {
+fn disk_with(run: &Path, options: &str) -> Command {
     std::fs::create_dir(run).expect("a directory");
     let mut command = Command::new("unshare");
-    command.args(["--mount", "--propagation", "private", "sh", "-c", WITH_DISK, "sh"]).arg(run);
+    command.args(["--mount", "--propagation", "private", "sh", "-c", WITH_DISK, "sh"]).arg(run).arg(options);
     command
 }
 
@@ -34,7 +34,7 @@ fn a_disk_that_is_full_by_now_keeps_no_supervisor_from_going_on() {
     }
     let base = tempfile::tempdir().expect("a directory");
     let (run, socket) = (base.path().join("run"), |name: &str| base.path().join(name));
-    let mut command = disk_at(&run);
+    let mut command = disk_with(&run, "size=64k");
     command.arg(MANAGER).arg(socket("notify")).arg(socket("state")).arg(env!("CARGO_BIN_EXE_lasthop"));
     command.env("FDSTORE", "512");
     let paths = [socket("one.sock"), socket("two.sock")];
@@ -60,18 +60,33 @@ fn a_disk_that_is_full_by_now_keeps_no_supervisor_from_going_on() {
     service.nobody_was_let_go();
 }
 
-#[test]
-fn a_start_on_a_full_disk_is_one_clear_error() {
-    if !namespaces::may() {
-        return;
-    }
+/// A start on a file system with `options`, which `fill` has filled; the one line that it says.
+fn start_on(options: &str, fill: &str) -> String {
     let base = tempfile::tempdir().expect("a directory");
     let run = base.path().join("run");
-    let mut command = disk_at(&run);
-    command.args(["sh", "-c", "head -c 1M /dev/zero >\"$1/filler\" 2>/dev/null; shift; exec \"$@\"", "sh"]);
+    let mut command = disk_with(&run, options);
+    command.args(["sh", "-c", &format!("{fill}; shift; exec \"$@\""), "sh"]);
     command.arg(&run).arg(env!("CARGO_BIN_EXE_lasthop"));
     let mut switch = Switch::spawn_by(command, base, &["--vnic", "one"]);
     assert_eq!(switch.wait().code(), Some(1));
     let log = switch.log();
     assert!(log.lines().count() == 1 && log.contains("No space left on device"), "{log}");
+    log
+}
+
+#[test]
+fn a_start_on_a_full_disk_is_one_clear_error_with_the_remedy() {
+    if !namespaces::may() {
+        return;
+    }
+    let bytes = start_on("size=64k", "head -c 1M /dev/zero >\"$1/filler\" 2>/dev/null");
+    // The root takes an inode, too: there is none for the lock, none for a socket.
+    let lock = start_on("nr_inodes=2", "touch \"$1/filler\"");
+    let socket = start_on("nr_inodes=3", "touch \"$1/filler\"");
+    for (said, words) in [(bytes, "cannot lock"), (lock, "cannot lock"), (socket, "cannot listen at")] {
+        assert!(
+            said.contains(words) && said.contains("free some room there (df, df -i), or use another"),
+            "{said}"
+        );
+    }
 }

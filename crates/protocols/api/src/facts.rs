@@ -11,7 +11,7 @@ use crate::report::{ControlClient, Ended, FdbLine, PortReport, PortStatus, Sandb
 use crate::sched::SchedReport;
 
 /// The answer to "doctor": facts of one moment, no judgement.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Facts {
     /// The supervisor and the switch process.
     pub switch: SwitchFacts,

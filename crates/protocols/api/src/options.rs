@@ -56,8 +56,16 @@ impl BoundedNumber for u32 {
 }
 
 /// Settings of the whole, with which it is started.
-const OF_THE_WHOLE: &[&str] =
-    &["workers", "cpus", "hysteresis-us", "upcalls", "sandbox", "control-group", "datapath-devices"];
+const OF_THE_WHOLE: &[&str] = &[
+    "workers",
+    "cpus",
+    "hysteresis-us",
+    "upcalls",
+    "sandbox",
+    "control-group",
+    "datapath-devices",
+    "scheduler-view",
+];
 
 /// The error about a key that is a setting of the whole, not of a vnic or switch.
 pub(crate) fn of_the_whole(key: &str) -> Option<Fault> {

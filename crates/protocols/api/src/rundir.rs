@@ -129,6 +129,7 @@ fn cannot_create(path: &Path, error: &std::io::Error) -> Fault {
     let remedy = match error.kind() {
         ErrorKind::NotFound => "create its parent, or name another one with --dir",
         ErrorKind::PermissionDenied => "name one that you may write to with --dir",
+        ErrorKind::StorageFull => "free some room there (df, df -i), or name another one with --dir",
         _ => "name another one with --dir",
     };
     Fault::socket(format!("cannot create the run directory \"{}\": {error}; {remedy}", path.display()))

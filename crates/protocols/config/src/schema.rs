@@ -204,6 +204,20 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_setting_of_the_whole_is_known_as_such_at_a_port() {
+        let schema = schema();
+        let top = properties(&schema).iter().filter(|(_, value)| value["items"].get("$ref").is_none());
+        let switch = properties(&schema["$defs"]["switch"]);
+        let of_the_whole: Vec<&String> =
+            top.map(|(key, _)| key).filter(|key| !switch.contains_key(*key)).collect();
+        assert!(of_the_whole.len() > 5, "{of_the_whole:?}");
+        for key in of_the_whole {
+            let mistake = format!("vm1,{key}=1").parse::<PortSpec>().expect_err(key).message;
+            assert!(mistake.contains(&format!("{key} is a setting of the whole program")), "{mistake}");
+        }
+    }
+
     /// Keys, and values that are right by themselves, but for a backend.
     #[test]
     fn keys_that_do_not_fit_a_backend_are_in_neither() {

@@ -148,9 +148,18 @@ pub fn parse_keys(name: &Name, text: &str) -> Result<Map<String, Value>, Fault> 
 
 /// A specification as on the command line: `NAME[,KEY=VALUE]...`, without keys that have their default.
 pub(crate) fn command_text(spec: &PortSpec) -> String {
-    let options = given_keys(spec)
-        .into_iter()
-        .map(|(key, value)| format!(",{}={}", user_key(&key), value_text(&value)));
+    text_of_keys(spec, &given_keys(spec))
+}
+
+/// How it is made anew with another value of a key, for a person who puts that in: commands.
+pub fn anew_with(spec: &PortSpec, key: &str, value: &str) -> String {
+    let (name, mut keys) = (spec.name(), given_keys(spec));
+    keys.insert(key.to_owned(), value.into());
+    format!("lasthop port del {name} && lasthop port add {}", text_of_keys(spec, &keys))
+}
+
+fn text_of_keys(spec: &PortSpec, keys: &Map<String, Value>) -> String {
+    let options = keys.iter().map(|(key, value)| format!(",{}={}", user_key(key), value_text(value)));
     options.fold(spec.name().to_string(), |text, option| text + &option)
 }
 

@@ -36,7 +36,13 @@ pub(super) fn schema() -> Result<ExitCode, Fault> {
 
 /// Looks at a file as `run` would, and tells of all mistakes.
 pub(super) fn check(file: Option<&Path>, dir: Option<&Path>, json: bool) -> Result<ExitCode, Fault> {
-    let file = file.unwrap_or(Path::new(SERVICE_FILE));
+    let service = Path::new(SERVICE_FILE);
+    if file.is_none() && !service.exists() {
+        return Err(Fault::params(format!(
+            "there is no {SERVICE_FILE}, the service's file; name another one: lasthop check -c FILE"
+        )));
+    }
+    let file = file.unwrap_or(service);
     // Without a run directory the default paths of sockets are not known, and nothing is wrong with them.
     let dir = rundir::choose(dir).unwrap_or_default();
     let mistakes = match lasthop_config::read_all(file)? {

@@ -13,7 +13,7 @@ use lasthop_runtime::procfs;
 use lasthop_runtime::sandbox::{SandboxMode, summary};
 
 use super::controller;
-use super::finding::{Finding, Link, State, Verdict};
+use super::finding::{Finding, Link, Verdict};
 use super::processes::Process;
 use super::restarts::{Restarts, YOUNG_MS};
 use lasthop_api::facts::{Facts, SwitchFacts};
@@ -126,7 +126,8 @@ pub(super) fn findings(before: &Facts, facts: &Facts) -> Vec<Finding> {
     findings.extend(
         facts.external.as_ref().map(|facts| controller::external(facts).about(None, Link::Controller)),
     );
-    findings.extend(confinements(&switch.sandboxes).map(|verdict| verdict.about(None, Link::Switch)));
+    findings
+        .extend(confinements(&switch.sandboxes).into_iter().map(|verdict| verdict.about(None, Link::Switch)));
     findings.extend(host.map(|verdict| verdict.about(None, Link::Host)));
     findings
 }
@@ -174,26 +175,32 @@ fn process(switch: &SwitchFacts) -> Verdict {
     ))
 }
 
-/// One line for all processes that are confined by every layer, one for each other.
-fn confinements(sandboxes: &[SandboxReport]) -> impl Iterator<Item = Verdict> {
-    let is_whole = |sandbox: &&SandboxReport| {
-        confinement(sandbox).state == State::Ok && sandbox.layers.iter().all(|layer| layer.on)
-    };
-    let (whole, others): (Vec<&SandboxReport>, Vec<_>) = sandboxes.iter().partition(is_whole);
-    let names: Vec<&str> = whole.iter().map(|sandbox| sandbox.process.as_str()).collect();
-    let noun = if names.len() == 1 { "process" } else { "processes" };
-    let line =
-        format!("sandbox of the {} {noun}: all layers (lasthop version lists them)", names.join(" and "));
-    let line = (!names.is_empty()).then(|| Verdict::ok(line));
-    line.into_iter().chain(others.into_iter().map(confinement))
+/// The confinement of processes, should a guest take one over: one line for all of which the same is to be said.
+fn confinements(sandboxes: &[SandboxReport]) -> Vec<Verdict> {
+    let mut groups: Vec<(String, Vec<&SandboxReport>)> = Vec::new();
+    for sandbox in sandboxes {
+        let text = layers_text(sandbox);
+        match groups.iter_mut().find(|(other, _)| *other == text) {
+            Some((_, group)) => group.push(sandbox),
+            None => groups.push((text, vec![sandbox])),
+        }
+    }
+    groups.iter().filter_map(|(text, group)| confinement(text, group)).collect()
 }
 
-/// The confinement of processes, should a guest take one over.
-fn confinement(sandbox: &SandboxReport) -> Verdict {
-    let SandboxReport { process, mode, layers } = sandbox;
-    let text = format!("sandbox of the {process} process: {}", summary(layers));
-    let is_filtered = layers.iter().any(|layer| layer.on && layer.name == "system calls");
-    match mode {
+fn layers_text(sandbox: &SandboxReport) -> String {
+    let is_whole = !sandbox.layers.is_empty() && sandbox.layers.iter().all(|layer| layer.on);
+    if is_whole { "all layers (lasthop version lists them)".to_owned() } else { summary(&sandbox.layers) }
+}
+
+/// Of processes with the same layers.
+fn confinement(layers: &str, group: &[&SandboxReport]) -> Option<Verdict> {
+    let SandboxReport { mode, layers: list, .. } = group.first()?;
+    let names: Vec<&str> = group.iter().map(|sandbox| sandbox.process.as_str()).collect();
+    let noun = if names.len() == 1 { "process" } else { "processes" };
+    let text = format!("sandbox of the {} {noun}: {layers}", names.join(", "));
+    let is_filtered = list.iter().any(|layer| layer.on && layer.name == "system calls");
+    Some(match mode {
         SandboxMode::Off => Verdict::warning(
             text,
             "who takes that process over has its user's rights: run without --sandbox=off",
@@ -201,7 +208,7 @@ fn confinement(sandbox: &SandboxReport) -> Verdict {
         _ if !is_filtered => Verdict::warning(text, "use a kernel with seccomp (CONFIG_SECCOMP_FILTER)"),
         // Other layers that a kernel or container lacks are no fault of this switch.
         _ => Verdict::ok(text),
-    }
+    })
 }
 
 /// Open files of the switch process against its limit (proc(5): limits, fd).
@@ -265,6 +272,7 @@ fn scheduler(report: &SchedReport) -> Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::doctor::finding::State;
     use lasthop_api::report::Ended;
 
     #[test]
@@ -314,6 +322,26 @@ mod tests {
         let powerless = SchedReport { lacks_rights: true, ..none.clone() };
         assert_eq!((scheduler(&none).state, scheduler(&powerless).state), (State::Ok, State::Warning));
         assert_eq!(scheduler(&none).text, "no view of the scheduler: no guest is attached");
+    }
+
+    #[test]
+    fn sandboxes_of_which_the_same_is_to_be_said_have_one_line() {
+        let sandbox = |process: &str, lacks: &str| -> SandboxReport {
+            let layer = |name| serde_json::json!({"name": name, "on": name != lacks, "detail": "none"});
+            let layers = ["system calls", "landlock"].map(layer);
+            let report = serde_json::json!({"process": process, "mode": "auto", "layers": layers});
+            serde_json::from_value(report).expect("a report")
+        };
+        let said = |sandboxes: &[SandboxReport]| -> Vec<(State, String)> {
+            confinements(sandboxes).into_iter().map(|verdict| (verdict.state, verdict.text)).collect()
+        };
+        let whole = [sandbox("switch", ""), sandbox("controller", ""), sandbox("driver", "landlock")];
+        let driver = "sandbox of the driver process: system calls; not landlock (none)".to_owned();
+        let both = "sandbox of the switch, controller processes: all layers (lasthop version lists them)";
+        assert_eq!(said(&whole), [(State::Ok, both.to_owned()), (State::Ok, driver)]);
+        let lacking = ["switch", "controller", "driver"].map(|name| sandbox(name, "system calls"));
+        assert_eq!(said(&lacking).len(), 1);
+        assert_eq!(said(&lacking)[0].0, State::Warning);
     }
 
     #[test]

@@ -10,6 +10,7 @@
 //! ```
 
 mod controller;
+mod duplicates;
 mod finding;
 mod host;
 mod link;
@@ -117,7 +118,7 @@ fn judge(
     }
     for port in now.ports.iter().filter(|port| is_of_switch || scope.has(&port.name)) {
         let before = before.ports.iter().find(|earlier| earlier.name == port.name);
-        findings.extend(ports::chain(before.unwrap_or(port), port, is_of_switch));
+        findings.extend(ports::chain(before.unwrap_or(port), port, &now, is_of_switch));
     }
     let ok = findings.iter().all(|finding| finding.state != State::NotOk);
     Diagnosis { ok, findings, facts: Some(now) }

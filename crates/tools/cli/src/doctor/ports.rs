@@ -1,7 +1,9 @@
 //! Ports over devices and taps: the device, the process that serves it, its losses.
 
+use lasthop_api::facts::Facts;
 use lasthop_api::report::{DeviceStatus, DriverFacts, DropCounts, PortStatus};
 
+use super::duplicates::duplicate;
 use super::finding::{Finding, Link, Verdict};
 use super::restarts::{Restarts, YOUNG_MS};
 
@@ -37,13 +39,22 @@ const LOSSES: &[(&str, &str, &str)] = &[
 /// For frames that the driver process did not take in time.
 const MISSED_REMEDY: &str = "it is short of processor time, or has too few queues= for the device";
 
-/// Everything about one port, by two looks. For the switch's health only losses between them count.
-pub(super) fn chain(before: &PortStatus, port: &PortStatus, is_of_switch: bool) -> Vec<Finding> {
+/// Everything about one port, by two looks. For the switch's health only losses between them count, and no address of a guest.
+pub(super) fn chain(
+    before: &PortStatus,
+    port: &PortStatus,
+    facts: &Facts,
+    is_of_switch: bool,
+) -> Vec<Finding> {
     let Some((before, now)) = before.device.as_ref().zip(port.device.as_ref()) else { return Vec::new() };
-    let drops = drops(before, now, is_of_switch);
-    let links =
-        [(Link::Driver, driver(&now.driver)), (Link::Device, device(port, now)), (Link::Drops, drops)];
-    links.into_iter().map(|(link, verdict)| verdict.about(Some(&port.name), link)).collect()
+    let shared = duplicate(facts, &port.name).filter(|_| !is_of_switch);
+    let links = [
+        Some((Link::Driver, driver(&now.driver))),
+        Some((Link::Device, device(port, now))),
+        shared.map(|verdict| (Link::Learning, verdict)),
+        Some((Link::Drops, drops(before, now, is_of_switch))),
+    ];
+    links.into_iter().flatten().map(|(link, verdict)| verdict.about(Some(&port.name), link)).collect()
 }
 
 fn driver(driver: &DriverFacts) -> Verdict {
@@ -158,7 +169,7 @@ mod tests {
     }
 
     fn chain_of(port: &PortStatus) -> Vec<Finding> {
-        chain(port, port, false)
+        chain(port, port, &Facts::default(), false)
     }
 
     #[test]
