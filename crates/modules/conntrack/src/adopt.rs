@@ -1,10 +1,16 @@
 //! Connections that another process left.
 //!
 //! It may have died amid a change, or have been taken over by an attacker. So each connection is checked like one that a
-//! stranger asks for. It gets into index and lists anew, within the limits; nothing but its words is believed.
+//! stranger asks for, before a packet has to do with it. It gets into the lists anew, within the limits; nothing but its words is
+//! believed.
+//!
+//! **No packet waits for others' connections.** Index and places are found as they were left ([`crate::memory`]), whatever their number.
+//! A packet that finds a connection which nobody has looked at yet takes the lock and has it looked at ([`Table::search`]). All others follow
+//! in slices ([`Shared::adopt`]).
 
 use crate::connection::{self, Connection, Progress};
-use crate::place::{Change, Moving, Place};
+use crate::metadata::original_of;
+use crate::place::Place;
 use crate::shard::Shared;
 use crate::table::Table;
 use crate::tuple::{CtTuple, Direction};
@@ -18,54 +24,84 @@ const STATUS: u16 = connection::SEEN_REPLY
     | connection::SEQUENCE_ADJUSTED
     | connection::DYING;
 
-/// The fate of the connections that another process left.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CtAdopted {
-    /// They go on.
-    pub kept: u32,
-    /// Among them, those that a packet was changing when the process died: their TCP windows are not held against them.
-    pub doubted: u32,
-    /// Their time was over.
-    pub over: u32,
-    /// They make no sense, clash with others, or are beyond a limit.
-    pub dropped: u32,
-}
-
-/// Takes over the connections in the first `used` places.
-pub(crate) fn adopt(shared: &Shared, used: u32, now_ms: u64) -> CtAdopted {
-    let mut adopted = CtAdopted::default();
-    for index in 0..used {
-        let Some(place) = shared.places.get(index) else { break };
-        if !place.version().is_live() {
-            vacant(shared, place, index);
-            continue;
+impl Shared {
+    /// Looks at the next places that another process left, at most `steps`. True: all were looked at.
+    pub(crate) fn adopt(&self, now_ms: u64, steps: u32) -> bool {
+        for _ in 0..steps {
+            let Some(index) = self.adoption.take_next() else { break };
+            self.look_at(index, now_ms);
+            self.adoption.has_looked();
         }
-        let was_torn = place.is_torn();
-        let connection = checked(place, was_torn, now_ms);
-        let is_over = connection.as_ref().is_some_and(|connection| connection.expires_ms <= now_ms);
-        let kept = connection
-            .filter(|_| !is_over)
-            .is_some_and(|connection| enter(shared, place, index, &connection));
-        if !kept {
-            vacant(shared, place, index);
-        }
-        adopted.kept += u32::from(kept);
-        adopted.doubted += u32::from(kept && was_torn);
-        adopted.over += u32::from(is_over);
-        adopted.dropped += u32::from(!kept && !is_over);
+        self.adoption.is_over()
     }
-    drop_lost_masters(shared, used);
-    adopted
+
+    fn look_at(&self, index: u32, now_ms: u64) {
+        let Some(place) = self.places.get(index) else { return };
+        let is_live = || place.version().is_live();
+        let mut table = if is_live() {
+            Table::of_zone(self, place.zone())
+        } else {
+            Table::of_shard(self, index as usize)
+        };
+        if is_live() && !self.adoption.is_known(index) {
+            table.enter_kept(index, now_ms);
+        }
+        if !is_live() && self.adoption.note(index) {
+            place.clear();
+            self.places.give_back(&self.links, &mut table.state.vacant, index);
+        }
+    }
 }
 
-fn vacant(shared: &Shared, place: Place<'_>, index: u32) {
-    place.clear();
-    let mut table = Table::of_shard(shared, index as usize);
-    shared.places.give_back(&shared.links, &mut table.state.vacant, index);
+impl Table<'_> {
+    /// Looks at a connection that another process left in this shard. False: it is no more; [`Shared::look_at`] gives its place back.
+    #[cold]
+    pub(crate) fn enter_kept(&mut self, index: u32, now_ms: u64) -> bool {
+        let Some(place) = self.place(index) else { return false };
+        let adoption = &self.shared.adoption;
+        let was_torn = place.is_torn();
+        Direction::BOTH.iter().for_each(|direction| self.mend(place.hash(*direction)));
+        let connection = checked(self.shared, place, was_torn, now_ms);
+        let is_over = connection.as_ref().is_some_and(|connection| connection.expires_ms <= now_ms);
+        let kept = connection.filter(|_| !is_over);
+        let is_kept = kept.is_some_and(|connection| self.enter(place, index, &connection));
+        adoption.count(is_kept, is_over, was_torn);
+        if is_kept {
+            adoption.note(index);
+        } else {
+            self.shard.index.remove(&self.shared.places, index);
+            place.clear();
+        }
+        is_kept
+    }
+
+    /// Enters a connection into the lists, and into the index where it is not.
+    fn enter(&mut self, place: Place<'_>, index: u32, connection: &Connection) -> bool {
+        let (shared, shard) = (self.shared, self.shard);
+        let hashes = connection.tuples.map(|tuple| shared.key.of_tuple(&tuple));
+        if hashes != Direction::BOTH.map(|direction| place.hash(direction)) {
+            shard.index.remove(&shared.places, index);
+            hashes.iter().for_each(|hash| self.mend(*hash));
+        }
+        let is_taken =
+            |tuple: &CtTuple, table: &Self| table.found(tuple).is_some_and(|(found, _)| found != index);
+        if connection.tuples.iter().any(|tuple| is_taken(tuple, self)) {
+            return false;
+        }
+        if !hashes.iter().all(|hash| self.has_room(*hash))
+            || self.make_room(connection.in_port, connection.zone()).is_err()
+        {
+            return false;
+        }
+        place.restore(connection, hashes);
+        self.list(index, connection);
+        shard.index.complete(&shared.places, index, 2 * self.state.len);
+        true
+    }
 }
 
 /// A connection as it is kept; none if it makes no sense.
-fn checked(place: Place<'_>, was_torn: bool, now_ms: u64) -> Option<Connection> {
+fn checked(shared: &Shared, place: Place<'_>, was_torn: bool, now_ms: u64) -> Option<Connection> {
     let mut connection = place.connection();
     let [original, reply] = &connection.tuples;
     let is_one =
@@ -78,6 +114,11 @@ fn checked(place: Place<'_>, was_torn: bool, now_ms: u64) -> Option<Connection> 
     let is_source = (original.src, original.src_port) != (translated.src, translated.src_port);
     let is_destination = (original.dst, original.dst_port) != (translated.dst, translated.dst_port);
     connection.status &= STATUS;
+    let is_of_master = |id| original_of(&shared.places, id).is_some_and(|tuple| tuple.zone == original.zone);
+    if !connection.master.is_some_and(is_of_master) {
+        // It stands for itself.
+        connection.status &= !connection::EXPECTED;
+    }
     connection.status |= if is_source { connection::SRC_NAT } else { 0 };
     connection.status |= if is_destination { connection::DST_NAT } else { 0 };
     if let (Progress::Tcp(tcp), true) = (&mut connection.progress, was_torn) {
@@ -90,40 +131,4 @@ fn checked(place: Place<'_>, was_torn: bool, now_ms: u64) -> Option<Connection> 
 fn is_sound(tuple: &CtTuple) -> bool {
     let is_padded = |bytes: &[u8; 16]| bytes[4..].iter().all(|byte| *byte == 0);
     tuple.inverse().is_some() && (tuple.is_ipv6 || (is_padded(&tuple.src.0) && is_padded(&tuple.dst.0)))
-}
-
-/// Enters a connection into index and lists.
-fn enter(shared: &Shared, place: Place<'_>, index: u32, connection: &Connection) -> bool {
-    let mut table = Table::of_zone(shared, connection.zone());
-    let is_free = |tuple: &CtTuple, table: &mut Table<'_>| table.is_free(tuple, 0);
-    if !connection.tuples.iter().all(|tuple| is_free(tuple, &mut table)) {
-        return false;
-    }
-    let hashes = connection.tuples.map(|tuple| shared.key.of_tuple(&tuple));
-    let has_room = hashes.iter().all(|hash| {
-        shared.shards[Shared::shard_number(connection.zone())].index.has_room(&shared.places, *hash)
-    });
-    if !has_room || table.make_room(connection.in_port, connection.zone()).is_err() {
-        return false;
-    }
-    place.restore(connection, hashes);
-    table.register(index, connection);
-    true
-}
-
-/// Connections whose master is gone stand for themselves.
-fn drop_lost_masters(shared: &Shared, used: u32) {
-    for place in (0..used).filter_map(|index| shared.places.get(index)) {
-        let Some(master) = place.master().filter(|_| place.version().is_live()) else { continue };
-        let is_there = crate::metadata::original_of(&shared.places, master)
-            .is_some_and(|original| original.zone == place.zone());
-        if !is_there {
-            let forget = |place: Place<'_>| {
-                let mut connection = place.connection();
-                connection.status &= !connection::EXPECTED;
-                Some(((), Change::Packet(Moving::of(&connection), None::<(Direction, u32)>)))
-            };
-            let _ = place.update(forget);
-        }
-    }
 }

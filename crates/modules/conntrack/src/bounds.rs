@@ -1,5 +1,8 @@
 //! Bounds of a table, the reasons why it refuses, and its counters.
 
+/// Shards of a table: commits of zones of different ones do not meet.
+pub(crate) const SHARDS: usize = 16;
+
 /// How many connections there may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CtBounds {

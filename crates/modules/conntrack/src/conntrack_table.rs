@@ -8,15 +8,15 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use arrayvec::ArrayVec;
 use lasthop_guestmem::Mapping;
 
-use crate::adopt::{CtAdopted, adopt};
-use crate::bounds::{CtBounds, CtCounters, CtRefusal};
+use crate::adoption::CtAdopted;
+use crate::bounds::{CtBounds, CtCounters, CtRefusal, SHARDS};
 use crate::connection::CtId;
+use crate::memory::TableMemory;
 use crate::packet::PacketImage;
-use crate::places::Places;
 use crate::policy::CtPolicy;
 use crate::record::CtRecord;
 use crate::request::{CtMetadata, CtRequest, CtVerdict};
-use crate::shard::{Count, SHARDS, Shared};
+use crate::shard::{Count, Shared};
 use crate::table::{End, Table};
 use crate::tracker::Tracking;
 use crate::tuple::CtTuple;
@@ -28,6 +28,8 @@ pub const CT_BATCH_MAX: usize = 32;
 const DUMPED_PLACES_MAX: u32 = 1 << 14;
 /// Steps of a sweep or flush with a shard's lock in hand; a commit may wait for so many.
 const STEPS_AT_ONCE: u32 = 64;
+/// Places of another process that a commit looks at if it has no vacant one.
+const ADOPTED_AT_ONCE: u32 = 64;
 
 /// The connections of all zones of a datapath. Workers and the control plane share it.
 #[derive(Debug)]
@@ -39,24 +41,49 @@ impl ConntrackTable {
     /// An empty table at a time, in milliseconds of any clock that only runs forward. Without memory it refuses all.
     #[must_use]
     pub fn new(bounds: CtBounds, now_ms: u64) -> Self {
-        let places = Places::new(Shared::places_for(&bounds)).unwrap_or_else(Places::none);
-        Self { shared: Shared::new(places, bounds, now_ms) }
+        let memory = TableMemory::new(Shared::places_for(&bounds)).unwrap_or_else(TableMemory::none);
+        Self { shared: Shared::new(memory, bounds, now_ms) }
     }
 
     /// A table whose connections lie in `memory`, which outlives the process, with those that another process left there. That process
-    /// must not use it any more. Times are of one clock for both. None: the memory is smaller than [`Self::memory_bytes_for`].
+    /// must not use it any more. Times are of one clock for both. This takes as long for many connections as for none: packets find theirs
+    /// from now on, and [`Self::adopt`] looks at the others. None: the memory is smaller than [`Self::memory_bytes_for`].
     #[must_use]
-    pub fn in_memory(memory: &Arc<Mapping>, bounds: CtBounds, now_ms: u64) -> Option<(Self, CtAdopted)> {
-        let (places, used) = Places::of(memory, Shared::places_for(&bounds))?;
-        let shared = Shared::new(places, bounds, now_ms);
-        let adopted = adopt(&shared, used, now_ms);
-        Some((Self { shared }, adopted))
+    pub fn in_memory(memory: &Arc<Mapping>, bounds: CtBounds, now_ms: u64) -> Option<Self> {
+        let memory = TableMemory::of(memory, Shared::places_for(&bounds))?;
+        Some(Self { shared: Shared::new(memory, bounds, now_ms) })
+    }
+
+    /// Looks at places that another process has used, at most `steps` of them. True: all were looked at. To be called until then; limits,
+    /// and requests about all connections, have this done to the end first.
+    pub fn adopt(&self, now_ms: u64, steps: u32) -> bool {
+        self.shared.adopt(now_ms, steps)
+    }
+
+    /// Whether all places that another process has used were looked at.
+    #[must_use]
+    pub fn is_adopted(&self) -> bool {
+        self.shared.adoption.is_over()
+    }
+
+    /// The fate of its connections until now.
+    #[must_use]
+    pub fn adopted(&self) -> CtAdopted {
+        self.shared.adoption.outcome()
+    }
+
+    /// The table, with all connections that another process left.
+    fn whole(&self) -> &Shared {
+        while !self.shared.adopt(self.shared.adoption.began_ms, ADOPTED_AT_ONCE) {
+            std::hint::spin_loop();
+        }
+        &self.shared
     }
 
     /// Bytes of memory for [`Self::in_memory`].
     #[must_use]
     pub fn memory_bytes_for(bounds: &CtBounds) -> usize {
-        Places::bytes_for(Shared::places_for(bounds))
+        TableMemory::bytes_for(Shared::places_for(bounds))
     }
 
     /// `ct(...)` for a packet that carries `before`. Any number of workers may call this at once.
@@ -90,6 +117,9 @@ impl ConntrackTable {
         request: &CtRequest,
         now_ms: u64,
     ) -> CtVerdict {
+        if !self.is_adopted() && self.shared.places.is_used_up() {
+            self.adopt(now_ms, ADOPTED_AT_ONCE);
+        }
         Tracking { table: Table::of_zone(&self.shared, request.zone) }.track(packet, before, request, now_ms)
     }
 
@@ -168,7 +198,7 @@ impl ConntrackTable {
     pub fn flush_zone(&self, zone: u16, mut steps: u32) -> bool {
         loop {
             let at_once = steps.min(STEPS_AT_ONCE);
-            if Table::of_zone(&self.shared, zone).flush_zone(zone, at_once) {
+            if Table::of_zone(self.whole(), zone).flush_zone(zone, at_once) {
                 return true;
             }
             steps -= at_once;
@@ -185,7 +215,7 @@ impl ConntrackTable {
             loop {
                 let mut at_once = left.min(STEPS_AT_ONCE);
                 left -= at_once;
-                if Table::of_shard(&self.shared, number).flush(&mut at_once) {
+                if Table::of_shard(self.whole(), number).flush(&mut at_once) {
                     left += at_once;
                     return true;
                 }
@@ -221,7 +251,7 @@ impl ConntrackTable {
         records_max: usize,
         records: &mut Vec<CtRecord>,
     ) -> Option<u32> {
-        let places = &self.shared.places;
+        let places = &self.whole().places;
         let end = places.used().min(place.saturating_add(DUMPED_PLACES_MAX));
         for index in place..end {
             if records.len() >= records_max {
@@ -236,7 +266,7 @@ impl ConntrackTable {
     /// The connection of this name.
     #[must_use]
     pub fn record_of(&self, id: CtId, now_ms: u64) -> Option<CtRecord> {
-        CtRecord::at(&self.shared.places, id.index, now_ms).filter(|record| record.id == id)
+        CtRecord::at(&self.whole().places, id.index, now_ms).filter(|record| record.id == id)
     }
 
     /// A limit for a zone; none: that of all zones without one.
@@ -275,7 +305,7 @@ impl ConntrackTable {
     /// The limit that counts for a zone, and its connections.
     #[must_use]
     pub fn zone(&self, zone: u16) -> (Option<u32>, u32) {
-        let table = Table::of_zone(&self.shared, zone);
+        let table = Table::of_zone(self.whole(), zone);
         (table.zone_limit(zone), table.zone_len(zone))
     }
 

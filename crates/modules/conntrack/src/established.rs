@@ -134,6 +134,9 @@ impl Shared {
     #[inline]
     fn found(&self, visit: &Visit<'_>, found: Found) -> Try {
         let Some(place) = self.places.get(found.index) else { return Try::Locked };
+        if !self.adoption.is_known(found.index) {
+            return Try::Locked;
+        }
         let Some(version) = place.quiet_version() else { return self.unchecked(visit, place, found) };
         if !version.is_same_generation(found.version) {
             return Try::Again;

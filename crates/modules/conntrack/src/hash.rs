@@ -7,11 +7,23 @@ use crate::tuple::{CtTuple, IS_IPV6, TUPLE_WORDS};
 /// 2^64 divided by the golden ratio.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
+/// Words of a key.
+pub(crate) const KEY_WORDS: usize = TUPLE_WORDS + 1;
+
 /// The secret key of the hash, which guests do not know.
 #[derive(Clone, Debug)]
-pub(crate) struct HashKey([u64; TUPLE_WORDS + 1]);
+pub(crate) struct HashKey([u64; KEY_WORDS]);
 
 impl HashKey {
+    /// One that another process has made, which other guests did not know either.
+    pub(crate) fn of(words: [u64; KEY_WORDS]) -> Self {
+        Self(words)
+    }
+
+    pub(crate) fn words(&self) -> [u64; KEY_WORDS] {
+        self.0
+    }
+
     pub(crate) fn random() -> Self {
         let state = RandomState::new();
         Self(std::array::from_fn(|index| state.hash_one(index) | 1))

@@ -13,11 +13,15 @@
 //! step of a search makes sure that the place has the same connection as when it came, and that it belongs to the bucket; and
 //! a search that finds nothing makes sure that no bucket was split meanwhile. Else it begins again. A connection that is
 //! found has the tuple; a change of it goes by the version that was found.
+//!
+//! **The next process** goes on with heads and chains as they are. A kill at any store leaves chains whole: a split keeps notes of how
+//! far it is. A process that left junk on purpose gains nothing: chains are followed within bounds, and cut where they lead astray
+//! ([`Index::mend`]).
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use lasthop_guestmem::{Mapping, Words};
+use arrayvec::ArrayVec;
+use lasthop_guestmem::Words;
 use lasthop_sync::{Version, prefetch};
 
 use crate::place::Place;
@@ -31,10 +35,23 @@ pub(crate) const CHAIN_MAX: usize = 64;
 /// Searches that may be disturbed before one is done under the lock.
 const SEARCHES_MAX: u32 = 8;
 
+/// Words of notes for the next process.
+pub(crate) const INDEX_WORDS: usize = 4;
+/// The shape, which is told when a split is done.
+const SHAPE_AT: usize = 0;
+/// A split: the number of its bucket, and how far it is; then the rest of the chain, and the one of it that is being moved.
+const SPLIT_AT: usize = 1;
+const REST_AT: usize = 2;
+const MOVED_AT: usize = 3;
+/// Steps of a split: the chain is noted, and not taken off its bucket yet; it is being shared out.
+const NOTED: u64 = 1;
+const SHARED_OUT: u64 = 2;
+
 /// The buckets of a shard: two in each word.
 #[derive(Debug)]
 pub(crate) struct Index {
     heads: Words,
+    notes: Words,
     /// Buckets at the last doubling, a power of two; and those split since then.
     shape: AtomicU64,
     /// Odd while a bucket is split.
@@ -99,24 +116,38 @@ impl Shape {
     fn word(self) -> u64 {
         u64::from(self.size) << 32 | u64::from(self.split)
     }
+
+    /// None: a word that no shape has.
+    fn of(word: u64) -> Option<Self> {
+        let shape = Self { size: (word >> 32) as u32, split: word as u32 };
+        let is_one = shape.size.is_power_of_two() && shape.size >= BUCKETS_MIN && shape.split < shape.size;
+        (is_one && shape.size <= 1 << 30).then_some(shape)
+    }
 }
 
 impl Index {
-    /// An index with room for `tuples_max` tuples. Memory is taken as it fills.
-    pub(crate) fn new(tuples_max: usize) -> Option<Self> {
-        let words = tuples_max.div_ceil(2) + BUCKETS_MIN as usize;
-        let mapping = Arc::new(Mapping::anonymous(words * size_of::<u64>()).ok()?);
-        Some(Self::of(Words::new(&mapping, 0, words)?))
+    /// Words for the heads of this many tuples.
+    pub(crate) fn words_for(tuples_max: usize) -> usize {
+        tuples_max.div_ceil(2) + BUCKETS_MIN as usize
+    }
+
+    /// In this memory, with the chains that another process has left there if it `is_kept`. Memory is taken as it fills.
+    pub(crate) fn of(notes: Words, heads: Words, is_kept: bool) -> Self {
+        let empty = Shape { size: BUCKETS_MIN, split: 0 };
+        let told = Shape::of(notes.read(SHAPE_AT));
+        let shape = told.filter(|shape| is_kept && shape.buckets() as usize / 2 <= heads.atomics().len());
+        if shape.is_none() {
+            notes.publish(SPLIT_AT, 0);
+            heads.write(&[0; BUCKETS_MIN as usize / 2]);
+            notes.publish(SHAPE_AT, empty.word());
+        }
+        let shape = AtomicU64::new(shape.unwrap_or(empty).word());
+        Self { heads, notes, shape, splits: AtomicU64::new(0) }
     }
 
     /// One that has room for nothing.
     pub(crate) fn none() -> Self {
-        Self::of(Words::none())
-    }
-
-    fn of(heads: Words) -> Self {
-        let shape = Shape { size: BUCKETS_MIN, split: 0 };
-        Self { heads, shape: AtomicU64::new(shape.word()), splits: AtomicU64::new(0) }
+        Self::of(Words::none(), Words::none(), false)
     }
 
     /// Bytes in use.
@@ -137,7 +168,14 @@ impl Index {
         (word >> (32 * (bucket & 1))) as u32
     }
 
+    /// Notes something for the next process.
+    fn note(&self, at: usize, word: u64) {
+        may_be_killed();
+        self.notes.publish(at, word);
+    }
+
     fn set_head(&self, bucket: u32, reference: u32) {
+        may_be_killed();
         let Some(word) = self.heads.atomics().get(bucket as usize / 2) else { return };
         let shift = 32 * (bucket & 1);
         let others = word.load(Ordering::Relaxed) & !(0xffff_ffff << shift);
@@ -255,10 +293,70 @@ impl Index {
     pub(crate) fn insert(&self, places: &Places, index: u32, tuples: u32) {
         let Some(place) = places.get(index) else { return };
         for direction in [Direction::Original, Direction::Reply] {
-            let bucket = self.shape().bucket_of(place.hash(direction));
-            place.set_chain(direction, self.head(bucket));
-            self.set_head(bucket, reference(index, direction));
+            self.link(place, index, direction);
         }
+        self.grow(places, tuples);
+    }
+
+    fn link(&self, place: Place<'_>, index: u32, direction: Direction) {
+        let bucket = self.shape().bucket_of(place.hash(direction));
+        set_chain(place, direction, self.head(bucket));
+        self.set_head(bucket, reference(index, direction));
+    }
+
+    /// Enters those directions of a connection that are in no chain, as a process that was killed may have left it.
+    pub(crate) fn complete(&self, places: &Places, index: u32, tuples: u32) {
+        let Some(place) = places.get(index) else { return };
+        for direction in [Direction::Original, Direction::Reply] {
+            if !self.has(places, index, direction) {
+                self.link(place, index, direction);
+            }
+        }
+        self.grow(places, tuples);
+    }
+
+    /// Whether a direction of a connection is in its chain.
+    pub(crate) fn has(&self, places: &Places, index: u32, direction: Direction) -> bool {
+        let hash = places.get(index).map_or(0, |place| place.hash(direction));
+        let mut next = self.head(self.shape().bucket_of(hash));
+        for _ in 0..CHAIN_MAX {
+            if next == reference(index, direction) {
+                return true;
+            }
+            let Some((other, direction)) = named(next) else { return false };
+            next = places.get(other).map_or(0, |place| place.chain(direction));
+        }
+        false
+    }
+
+    /// Cuts a hash's chain where it leads to a connection of another bucket or shard, to none, or back: another process has left it so on
+    /// purpose.
+    pub(crate) fn mend(&self, places: &Places, hash: u32, is_of_shard: impl Fn(Place<'_>) -> bool) {
+        let shape = self.shape();
+        let bucket = shape.bucket_of(hash);
+        let mut seen: ArrayVec<u32, CHAIN_MAX> = ArrayVec::new();
+        let mut last: Option<(Place<'_>, Direction)> = None;
+        loop {
+            let next = last.map_or_else(|| self.head(bucket), |(place, direction)| place.chain(direction));
+            if next == 0 {
+                return;
+            }
+            let this = named(next).and_then(|(index, direction)| Some((places.get(index)?, direction)));
+            let is_here = |place: Place<'_>, direction| {
+                let is_of_bucket = shape.bucket_of(place.hash(direction)) == bucket;
+                is_of_bucket && place.version().is_live() && is_of_shard(place)
+            };
+            let is_new = !seen.is_full() && !seen.contains(&next);
+            last = match (this.filter(|(place, direction)| is_new && is_here(*place, *direction)), last) {
+                (Some(good), _) => Some(good),
+                (None, Some((place, direction))) => return set_chain(place, direction, 0),
+                (None, None) => return self.set_head(bucket, 0),
+            };
+            seen.push(next);
+        }
+    }
+
+    fn grow(&self, places: &Places, tuples: u32) {
         for _ in 0..2 {
             if self.shape().buckets() < tuples {
                 self.split_one(places);
@@ -286,7 +384,7 @@ impl Index {
             let Some(place) = places.get(other) else { return };
             next = place.chain(direction);
             if next == this {
-                place.set_chain(direction, behind);
+                set_chain(place, direction, behind);
                 return;
             }
         }
@@ -295,29 +393,80 @@ impl Index {
     /// One bucket becomes two.
     fn split_one(&self, places: &Places) {
         let before = self.shape();
-        let (from, to) = (before.split, before.size + before.split);
-        if to as usize / 2 >= self.heads.atomics().len() {
+        let from = before.split;
+        if (before.size + from) as usize / 2 >= self.heads.atomics().len() {
             return;
         }
-        let after = Shape { split: before.split + 1, ..before };
         let splits = self.splits.load(Ordering::Relaxed);
         self.splits.store(splits | 1, Ordering::Relaxed);
         // A search that sees a store behind this sees the odd number, too.
         fence(Ordering::Release);
-        let mut next = self.head(from);
-        self.set_head(from, 0);
-        self.set_head(to, 0);
+        self.note(REST_AT, self.head(from).into());
+        self.note(SPLIT_AT, u64::from(from) << 2 | NOTED);
+        self.share_out(places, before, NOTED);
+        self.splits.store((splits | 1) + 1, Ordering::Release);
+    }
+
+    /// Ends the split that a killed process was at, if there is one.
+    pub(crate) fn resume_split(&self, places: &Places) {
+        let (before, note) = (self.shape(), self.notes.read(SPLIT_AT));
+        if note >> 2 == before.split.into() && matches!(note & 3, NOTED | SHARED_OUT) {
+            self.share_out(places, before, note & 3);
+        }
+        self.note(SPLIT_AT, 0);
+    }
+
+    /// A split from one of its steps on. Each store leaves every connection of the chain in the old or a new one, in the rest, or noted as
+    /// the one that is moved.
+    fn share_out(&self, places: &Places, before: Shape, step: u64) {
+        let (from, to) = (before.split, before.size + before.split);
+        let after = Shape { split: from + 1, ..before };
+        let own = |next: u64| {
+            let (index, direction) = named(next as u32)?;
+            let place = places.get(index)?;
+            let bucket = after.bucket_of(place.hash(direction));
+            (bucket == from || bucket == to).then_some((place, direction, bucket))
+        };
+        if step == NOTED {
+            self.set_head(from, 0);
+            self.set_head(to, 0);
+            self.note(MOVED_AT, 0);
+            self.note(SPLIT_AT, u64::from(from) << 2 | SHARED_OUT);
+        }
+        let (moved, rest) = (self.notes.read(MOVED_AT), self.notes.read(REST_AT));
+        if let Some((place, direction, bucket)) = own(moved).filter(|_| moved != rest)
+            && self.head(bucket) != moved as u32
+        {
+            set_chain(place, direction, self.head(bucket));
+            self.set_head(bucket, moved as u32);
+        }
         for _ in 0..CHAIN_MAX {
-            let Some((index, direction)) = named(next) else { break };
-            let Some(place) = places.get(index) else { break };
-            let (this, bucket) = (next, after.bucket_of(place.hash(direction)));
-            next = place.chain(direction);
-            place.set_chain(direction, self.head(bucket));
-            self.set_head(bucket, this);
+            let this = self.notes.read(REST_AT);
+            let Some((place, direction, bucket)) = own(this) else { break };
+            self.note(MOVED_AT, this);
+            self.note(REST_AT, place.chain(direction).into());
+            set_chain(place, direction, self.head(bucket));
+            self.set_head(bucket, this as u32);
         }
         let is_doubled = after.split == after.size;
         let after = if is_doubled { Shape { size: 2 * after.size, split: 0 } } else { after };
+        self.note(SHAPE_AT, after.word());
         self.shape.store(after.word(), Ordering::Relaxed);
-        self.splits.store((splits | 1) + 1, Ordering::Release);
+        self.note(SPLIT_AT, 0);
     }
 }
+
+fn set_chain(place: Place<'_>, direction: Direction, next: u32) {
+    may_be_killed();
+    place.set_chain(direction, next);
+}
+
+/// In front of each store into memory that is kept: tests have a process end there.
+#[inline(always)]
+fn may_be_killed() {
+    #[cfg(test)]
+    tests::may_be_killed();
+}
+
+#[cfg(test)]
+mod tests;

@@ -39,6 +39,7 @@
 mod accounts;
 mod adjust;
 mod adopt;
+mod adoption;
 mod bounds;
 mod connection;
 mod conntrack_table;
@@ -51,6 +52,7 @@ mod hash;
 mod helper;
 mod index;
 mod links;
+mod memory;
 mod metadata;
 mod nat;
 mod packet;
@@ -70,7 +72,7 @@ mod tuple;
 mod usual;
 mod wheel;
 
-pub use adopt::CtAdopted;
+pub use adoption::CtAdopted;
 pub use bounds::{CtBounds, CtCounters, CtRefusal};
 pub use connection::CtId;
 pub use conntrack_table::{CT_BATCH_MAX, ConntrackTable};

@@ -337,11 +337,12 @@ impl<'a> Place<'a> {
     /// Enters a connection into a vacant place, for the holder of the shard's lock. It is in no chain yet.
     pub(crate) fn enter(self, connection: &Connection, hashes: [u32; 2]) {
         let vacant = self.version();
+        self.0[CHAIN_AT].store(0, Ordering::Relaxed);
         self.store_all(connection, hashes);
         vacant.end(self.version_word());
     }
 
-    /// Writes a connection that another process left as it is kept, under its name. No other thread knows of it yet.
+    /// Writes a connection that another process left as it is kept, under its name. Others may follow the chains that it is in, and do no more.
     pub(crate) fn restore(self, connection: &Connection, hashes: [u32; 2]) {
         let version = self.version();
         self.store_all(connection, hashes);
@@ -355,7 +356,6 @@ impl<'a> Place<'a> {
             tuple.words().iter().enumerate().for_each(|(at, word)| self.store(start + at, *word));
         }
         self.store(HASHES_AT, u64::from(hashes[0]) | u64::from(hashes[1]) << 32);
-        self.store(CHAIN_AT, 0);
         self.store(MARK_AT, connection.mark.into());
         self.store_labels(connection.labels);
         let master = connection.master.map_or(0, |id| u64::from(id.generation) << 32 | u64::from(id.index));

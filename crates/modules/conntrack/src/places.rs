@@ -1,27 +1,18 @@
-//! All places for connections, in memory that may outlive the process; and the vacant ones.
-//!
-//! ```text
-//!   header   layout, places, places used so far        one page
-//!   places   of 256 bytes each, used in a row: memory is taken as they are
-//! ```
+//! All places for connections, and the vacant ones.
 //!
 //! Vacant places are in lists of the shards that used them last. A shard that has many gives a batch of them to the common pool.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
-use lasthop_guestmem::{Mapping, Words};
+use lasthop_guestmem::Words;
 use lasthop_sync::prefetch;
 
 use crate::links::{Links, ListKind, ListLink};
 use crate::place::{PLACE_WORDS, Place};
 
-/// The layout of a place, and the meaning of its words; another one is another number.
-const LAYOUT: u64 = u64::from_ne_bytes(*b"lhconns2");
-const HEADER_WORDS: usize = 512;
-const LAYOUT_AT: usize = 0;
-const USED_AT: usize = 1;
-
+/// In the words of the header: places used so far.
+pub(crate) const USED_AT: usize = 1;
 /// Places of a batch.
 const BATCH: u32 = 64;
 
@@ -62,34 +53,9 @@ impl<'a> Rows<'a> {
 }
 
 impl Places {
-    /// Bytes for this number of places.
-    pub(crate) fn bytes_for(places: u32) -> usize {
-        (HEADER_WORDS + places as usize * PLACE_WORDS) * size_of::<u64>()
-    }
-
-    /// In memory of this process.
-    pub(crate) fn new(places: u32) -> Option<Self> {
-        let mapping = Arc::new(Mapping::anonymous(Self::bytes_for(places)).ok()?);
-        Some(Self::of(&mapping, places)?.0)
-    }
-
-    /// In this memory; and how many places another process has used there, if any. None: it is too small.
-    pub(crate) fn of(memory: &Arc<Mapping>, places: u32) -> Option<(Self, u32)> {
-        let header = Words::new(memory, 0, HEADER_WORDS)?;
-        let rows = Words::new(memory, HEADER_WORDS * size_of::<u64>(), places as usize * PLACE_WORDS)?;
-        let is_known = header.read(LAYOUT_AT) == LAYOUT;
-        let used = header.read(USED_AT).min(places.into()) as u32;
-        let places = Self { header, places: rows, count: places, pool: Mutex::default() };
-        if is_known {
-            places.lock().used = used;
-            return Some((places, used));
-        }
-        for index in 0..used {
-            places.get(index).into_iter().for_each(Place::clear);
-        }
-        places.header.write_at(USED_AT, &[0]);
-        places.header.publish(LAYOUT_AT, LAYOUT);
-        Some((places, 0))
+    /// In these words, of which another process has used the first `used` places.
+    pub(crate) fn new(header: Words, places: Words, count: u32, used: u32) -> Self {
+        Self { header, places, count, pool: Mutex::new(Pool { first: 0, used }) }
     }
 
     /// None at all.
@@ -111,6 +77,12 @@ impl Places {
     /// One more than the largest index in use may be.
     pub(crate) fn used(&self) -> u32 {
         self.header.read(USED_AT).min(self.count.into()) as u32
+    }
+
+    /// Whether no place is left but those that shards have.
+    pub(crate) fn is_used_up(&self) -> bool {
+        let pool = self.lock();
+        pool.first == 0 && pool.used == self.count
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Pool> {
@@ -149,6 +121,8 @@ impl Places {
         }
         let fresh = pool.used..(pool.used + BATCH).min(self.count);
         pool.used = fresh.end;
+        // A process with another layout may have left something there.
+        fresh.clone().filter_map(|index| self.get(index)).for_each(Place::clear);
         // Before any of them is written to.
         self.header.publish(USED_AT, u64::from(fresh.end));
         for index in fresh.rev() {

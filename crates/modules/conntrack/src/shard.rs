@@ -7,18 +7,18 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use lasthop_sync::{Marked, MarkedStack};
 
 use crate::accounts::{Accounts, Ports, ZoneAccount};
-use crate::bounds::{CtBounds, CtRefusal};
+use crate::adoption::Adoption;
+use crate::bounds::{CtBounds, CtRefusal, SHARDS};
 use crate::crowd::Crowds;
 use crate::expect::Expectations;
 use crate::hash::{HashKey, Random};
 use crate::index::Index;
 use crate::links::{Links, PLACES_MAX};
+use crate::memory::TableMemory;
 use crate::places::{Places, Vacant};
 use crate::policy::Policies;
 use crate::wheel::Wheel;
 
-/// Shards of a table: commits of zones of different ones do not meet.
-pub(crate) const SHARDS: usize = 16;
 /// Places more than connections: those that a shard may keep vacant, in all.
 const SPARE_PLACES: u32 = SHARDS as u32 * 128;
 /// Looks at a lock before a thread waits for it: some microseconds, in which a commit has finished.
@@ -86,6 +86,9 @@ pub(crate) struct Shared {
     pub(crate) port_lens: Box<[AtomicU32]>,
     /// The shard whose turn it is in the next sweep.
     pub(crate) sweeps: AtomicU32,
+    pub(crate) adoption: Adoption,
+    /// In it nothing is found.
+    pub(crate) no_index: Index,
 }
 
 impl Shared {
@@ -94,24 +97,23 @@ impl Shared {
         bounds.connections_max.min(PLACES_MAX - SPARE_PLACES) + SPARE_PLACES
     }
 
-    /// Without memory for its links the table has room for nothing.
-    pub(crate) fn new(places: Places, bounds: CtBounds, now_ms: u64) -> Self {
+    /// Without memory for its links the table has room for nothing. The number of connections in `memory` makes no difference to the time
+    /// that this takes.
+    pub(crate) fn new(memory: TableMemory, bounds: CtBounds, now_ms: u64) -> Self {
         let count = Self::places_for(&bounds);
-        let shard = || Index::new(2 * count as usize).map(|index| Shard::new(index, now_ms));
-        let shards: Option<Vec<Shard>> = (0..SHARDS).map(|_| shard()).collect();
-        let (places, links, shards) = match (Links::new(count as usize), shards) {
-            (Some(links), Some(shards)) => (places, links, shards),
-            _ => (
-                Places::none(),
-                Links::none(),
-                (0..SHARDS).map(|_| Shard::new(Index::none(), now_ms)).collect(),
-            ),
+        let parts =
+            |memory: &TableMemory| Some((Links::new(count as usize)?, Adoption::new(memory.kept, now_ms)?));
+        let (memory, links, adoption) = match parts(&memory) {
+            Some((links, adoption)) => (memory, links, adoption),
+            None => (TableMemory::none(), Links::none(), Adoption::none()),
         };
+        let TableMemory { places, indices, key, .. } = memory;
+        indices.iter().for_each(|index| index.resume_split(&places));
         Self {
             places,
             links,
-            shards: shards.into_boxed_slice(),
-            key: HashKey::random(),
+            shards: indices.into_iter().map(|index| Shard::new(index, now_ms)).collect(),
+            key,
             policies: Policies::new(),
             connections_max: count - SPARE_PLACES,
             port_connections_max: bounds.port_connections_max,
@@ -120,6 +122,8 @@ impl Shared {
             len: AtomicU32::new(0),
             port_lens: (0..PORTS).map(|_| AtomicU32::new(0)).collect(),
             sweeps: AtomicU32::new(0),
+            adoption,
+            no_index: Index::none(),
         }
     }
 

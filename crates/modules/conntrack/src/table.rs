@@ -3,12 +3,12 @@
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 
-use crate::bounds::CtRefusal;
+use crate::bounds::{CtRefusal, SHARDS};
 use crate::connection::{Connection, CtId, is_evictable};
-use crate::index::Search;
+use crate::index::{CHAIN_MAX, Search};
 use crate::links::ListKind;
 use crate::place::Place;
-use crate::shard::{Count, SHARDS, Shard, ShardState, Shared};
+use crate::shard::{Count, Shard, ShardState, Shared};
 use crate::tuple::{CtTuple, Direction};
 
 /// Why a connection goes.
@@ -82,19 +82,61 @@ impl<'a> Table<'a> {
 
     /// The connection that has this tuple; one that is over goes.
     pub(crate) fn find(&mut self, tuple: &CtTuple, now_ms: u64) -> Option<(u32, Direction)> {
-        let (index, direction) = self.search(tuple)?;
+        let (index, direction) = self.search(tuple, now_ms)?;
         if self.place(index)?.expires_ms() > now_ms || !self.remove(index, End::Expired) {
             return Some((index, direction));
         }
         None
     }
 
-    fn search(&self, tuple: &CtTuple) -> Option<(u32, Direction)> {
-        let hash = self.shared.key.of_tuple(tuple);
-        match self.shard.index.find(&self.shared.places, hash, &tuple.words()) {
-            Search::Found(found) => Some((found.index, found.direction)),
+    /// The same; one that another process left is looked at first.
+    fn search(&mut self, tuple: &CtTuple, now_ms: u64) -> Option<(u32, Direction)> {
+        for _ in 0..CHAIN_MAX {
+            let (index, direction) = self.found(tuple)?;
+            if self.shared.adoption.is_known(index) || self.enter_kept(index, now_ms) {
+                return Some((index, direction));
+            }
+        }
+        None
+    }
+
+    /// The connection that has this tuple, whatever it is.
+    pub(crate) fn found(&self, tuple: &CtTuple) -> Option<(u32, Direction)> {
+        let (words, places) = (tuple.words(), &self.shared.places);
+        let hash = self.shared.key.of_words_of_tuple(&words);
+        let search = || self.shard.index.find(places, hash, &words);
+        let is_right = |search: &Search| match search {
+            Search::Found(found) => places.get(found.index).is_some_and(|place| self.is_of_shard(place)),
+            Search::Absent => true,
             // The writer is disturbed by nobody.
+            Search::Unsure => false,
+        };
+        let search = Some(search()).filter(is_right).unwrap_or_else(|| {
+            self.mend(hash);
+            search()
+        });
+        match search {
+            Search::Found(found) => Some((found.index, found.direction)),
             Search::Absent | Search::Unsure => None,
+        }
+    }
+
+    /// A hash's chain leads nowhere else from now on.
+    pub(crate) fn mend(&self, hash: u32) {
+        self.shard.index.mend(&self.shared.places, hash, |place| self.is_of_shard(place));
+    }
+
+    fn is_of_shard(&self, place: Place<'_>) -> bool {
+        std::ptr::eq(self.shared.shard(place.zone()), self.shard)
+    }
+
+    /// Whether a hash's bucket has room for two more.
+    pub(crate) fn has_room(&self, hash: u32) -> bool {
+        let (index, places) = (&self.shard.index, &self.shared.places);
+        let has_room = || index.has_room(places, hash);
+        has_room() || {
+            self.mend(hash);
+            has_room()
         }
     }
 
@@ -110,7 +152,7 @@ impl<'a> Table<'a> {
             return Err(CtRefusal::TupleTaken);
         }
         let hashes = [self.shared.key.of_tuple(&original), self.shared.key.of_tuple(&reply)];
-        if !hashes.iter().all(|hash| self.shard.index.has_room(&self.shared.places, *hash)) {
+        if !hashes.iter().all(|hash| self.has_room(*hash)) {
             return Err(CtRefusal::TupleTaken);
         }
         let (port, zone) = (connection.in_port, connection.zone());
@@ -122,16 +164,16 @@ impl<'a> Table<'a> {
         };
         let Some(place) = self.place(index) else { return Err(CtRefusal::TableFull) };
         place.enter(connection, hashes);
-        self.register(index, connection);
+        self.list(index, connection);
+        self.shard.index.insert(&self.shared.places, index, 2 * self.state.len);
         self.shard.count(Count::Created as usize);
         Ok(index)
     }
 
-    /// Puts a connection that is in its place into index and lists. Room for it is counted already.
-    pub(crate) fn register(&mut self, index: u32, connection: &Connection) {
+    /// Puts a connection that is in its place into the lists. Room for it is counted already.
+    pub(crate) fn list(&mut self, index: u32, connection: &Connection) {
         let (links, zone) = (&self.shared.links, connection.zone());
         self.state.len += 1;
-        self.shard.index.insert(&self.shared.places, index, 2 * self.state.len);
         self.state.wheel.add(links, index, connection.expires_ms);
         self.state.zones.get_mut(zone).members.push(links, ListKind::Zone, index, 0);
         self.settle(index, connection.in_port, connection.is_evictable());

@@ -58,6 +58,8 @@ pub enum Direction {
 }
 
 impl Direction {
+    pub(crate) const BOTH: [Self; 2] = [Self::Original, Self::Reply];
+
     /// The other direction.
     #[inline]
     #[must_use]

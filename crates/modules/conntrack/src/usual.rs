@@ -252,7 +252,8 @@ impl Shared {
         UsualZone {
             shared: self,
             places: self.places.rows(),
-            index: &self.shard(zone).index,
+            // A packet that finds nothing takes the long way, on which connections of another process are looked at.
+            index: if self.adoption.is_over() { &self.shard(zone).index } else { &self.no_index },
             key: self.key.pair(),
             policies: &self.policies,
             zone: u64::from(zone) << ZONE_SHIFT,

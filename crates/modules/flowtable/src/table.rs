@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use lasthop_conntrack::{ConntrackTable, CtAdopted, CtPolicy};
+use lasthop_conntrack::{ConntrackTable, CtPolicy};
 use lasthop_flow::{Action, FlowKey, FlowStats, Ufid};
 use lasthop_guestmem::Mapping;
 use lasthop_wire::Key;
@@ -130,9 +130,9 @@ impl FlowTable {
 
     /// Has connections lie in `memory`, which outlives the process, with those that another process left there: it must not use it any
     /// more. It is `now_ms` by CLOCK_MONOTONIC. None: the memory is smaller than [`ConntrackTable::memory_bytes_for`] the default bounds, or
-    /// there is a table already; connections do not outlive the process then.
+    /// there is a table already; connections do not outlive the process then. [`ConntrackTable::adopt`] is to be called until all were looked at.
     #[must_use]
-    pub fn keep_connections(&self, memory: &Arc<Mapping>, now_ms: u64) -> Option<CtAdopted> {
+    pub fn keep_connections(&self, memory: &Arc<Mapping>, now_ms: u64) -> Option<()> {
         self.tracking.keep_in(memory, now_ms)
     }
 

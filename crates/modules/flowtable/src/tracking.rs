@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use lasthop_conntrack::{
-    ConntrackTable, CtAdopted, CtBounds, CtMetadata, CtPolicy, CtRefusal, CtRequest, CtRewrites, CtVerdict,
+    ConntrackTable, CtBounds, CtMetadata, CtPolicy, CtRefusal, CtRequest, CtRewrites, CtVerdict,
     POLICIES_MAX, PacketImage,
 };
 use lasthop_flow::ct_state;
@@ -61,9 +61,8 @@ impl Tracking {
     }
 
     /// Makes the table in `memory`, with the connections that another process left there. None if there is one already, or too little memory.
-    pub(crate) fn keep_in(&self, memory: &Arc<Mapping>, now_ms: u64) -> Option<CtAdopted> {
-        let (table, adopted) = ConntrackTable::in_memory(memory, CtBounds::default(), now_ms)?;
-        self.made.set(table).ok().map(|()| adopted)
+    pub(crate) fn keep_in(&self, memory: &Arc<Mapping>, now_ms: u64) -> Option<()> {
+        self.made.set(ConntrackTable::in_memory(memory, CtBounds::default(), now_ms)?).ok()
     }
 
     /// The connections, if there is a table of them.

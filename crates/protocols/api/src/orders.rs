@@ -23,7 +23,7 @@ pub const STATE_VERSION: u64 = 4;
 pub const FLOW_MEMORY_BYTES: u64 = 256 << 20;
 
 /// Bytes of an area for connections (`ct` actions), of which those take memory that were used once.
-pub const CONNECTION_MEMORY_BYTES: u64 = 320 << 20;
+pub const CONNECTION_MEMORY_BYTES: u64 = 448 << 20;
 /// Areas for connections behind the flows.
 pub const CONNECTION_AREAS: u64 = 2;
 

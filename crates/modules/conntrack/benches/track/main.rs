@@ -91,23 +91,37 @@ fn new_connections(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// The connections that another process left are taken over, while nothing is switched.
+/// Connections that another process left: the time until the first packet of one of them has passed, which is in the gap of a restart; and
+/// that for all of them.
 fn adopted_connections(criterion: &mut Criterion) {
-    const CONNECTIONS: u32 = 100_000;
+    const ALL: u32 = 100_000;
     let bounds = CtBounds { port_connections_max: 1 << 20, ..CtBounds::default() };
     let bytes = ConntrackTable::memory_bytes_for(&bounds);
-    let memory = Arc::new(Mapping::anonymous(bytes).expect("memory"));
-    let next = || ConntrackTable::in_memory(&memory, bounds, NOW_MS).expect("it is large enough");
-    frames::establish(&next().0, CONNECTIONS, &commit(0));
     let mut group = criterion.benchmark_group("adopt");
     group.sample_size(10);
-    group.bench_function(BenchmarkId::from_parameter(CONNECTIONS), |bencher| {
-        bencher.iter_with_large_drop(|| {
-            let (table, adopted) = next();
-            assert_eq!(adopted.kept, CONNECTIONS);
-            table
+    for connections in [1, ALL] {
+        let memory = Arc::new(Mapping::anonymous(bytes).expect("memory"));
+        let next = || ConntrackTable::in_memory(&memory, bounds, NOW_MS).expect("it is large enough");
+        frames::establish(&next(), connections, &commit(0));
+        let frame = segment(connections / 2, false);
+        group.bench_function(BenchmarkId::new("first-packet", connections), |bencher| {
+            bencher.iter_with_large_drop(|| {
+                let table = next();
+                let verdict =
+                    table.track(&image(&frame), &CtMetadata::default(), &CtRequest::default(), NOW_MS);
+                assert!(verdict.connection.is_some() && table.adopted().kept == 1);
+                table
+            });
         });
-    });
+        group.bench_function(BenchmarkId::new("all", connections), |bencher| {
+            bencher.iter_with_large_drop(|| {
+                let table = next();
+                while !table.adopt(NOW_MS, 1024) {}
+                assert_eq!(table.adopted().kept, connections);
+                table
+            });
+        });
+    }
     group.finish();
 }
 

@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::bounds::CtBounds;
 use crate::connection::{ASSURED, Progress};
+use crate::memory::TableMemory;
 use crate::place::{Change, Moving};
-use crate::places::Places;
 use crate::tuple::IpBytes;
 
 fn tuple(host: u16, port: u16, zone: u16) -> CtTuple {
@@ -32,7 +32,7 @@ struct World(Shared);
 impl World {
     fn new(connections_max: u32, port_connections_max: u32) -> Self {
         let bounds = bounds(connections_max, port_connections_max);
-        Self(Shared::new(Places::new(Shared::places_for(&bounds)).expect("memory"), bounds, 0))
+        Self(Shared::new(TableMemory::new(Shared::places_for(&bounds)).expect("memory"), bounds, 0))
     }
 
     fn insert(&self, connection: &Connection, now_ms: u64) -> Result<u32, CtRefusal> {
@@ -220,7 +220,7 @@ fn assured_connections_are_not_evicted() {
 #[test]
 fn zones_have_limits_of_their_own() {
     let limits = CtBounds { zone_connections_max: Some(2), ..bounds(100, 100) };
-    let table = World(Shared::new(Places::new(Shared::places_for(&limits)).expect("memory"), limits, 0));
+    let table = World(Shared::new(TableMemory::new(Shared::places_for(&limits)).expect("memory"), limits, 0));
     Table::of_zone(&table.0, 5).state.zones.get_mut(5).limit = Some(3);
     let insert = |zone, number| table.insert(&connection(tuple(number, 1, zone), 1, 1000), 0);
     assert_eq!((0..4).filter(|number| insert(1, *number).is_ok()).count(), 2);

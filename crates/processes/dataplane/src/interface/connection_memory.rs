@@ -17,7 +17,6 @@ use lasthop_dpif::datapath::DatapathId;
 use lasthop_flowtable::FlowTable;
 use lasthop_guestmem::{Mapping, Words};
 use lasthop_runtime::clock;
-use lasthop_runtime::log::say_of_others;
 
 /// The datapath's number plus one; 0: none.
 const OWNER_BYTES: u64 = 4096;
@@ -100,11 +99,8 @@ impl ConnectionMemory {
             Words::new(&self.connections, 0, 1).into_iter().for_each(|layout| layout.publish(0, 0));
         }
         self.is_lent = true;
-        let adopted = table.keep_connections(&self.connections, clock::now_ms());
-        self.owner.publish(0, if adopted.is_some() { u64::from(id.0.cast_unsigned()) + 1 } else { 0 });
-        if let Some(lost) = adopted.map(|adopted| adopted.dropped).filter(|lost| *lost > 0) {
-            say_of_others!(Warning: "{lost} connections of the last switch process make no sense any more, and begin anew");
-        }
+        let is_kept = table.keep_connections(&self.connections, clock::now_ms()).is_some();
+        self.owner.publish(0, if is_kept { u64::from(id.0.cast_unsigned()) + 1 } else { 0 });
     }
 
     /// Workers may use the table of a deleted datapath for a moment yet, so it is lent to no other one.

@@ -10,6 +10,7 @@ use lasthop_dpif::family::ZoneLimit;
 use lasthop_dpif::{ConnectionSelector, Errno, Refusal, TimeoutPolicy};
 use lasthop_flowtable::FlowTable;
 use lasthop_runtime::clock;
+use lasthop_runtime::log::say_of_others;
 
 use super::kept::{KeptCtSettings, KeptPolicy};
 use super::places::Places;
@@ -19,6 +20,8 @@ use super::places::Places;
 const SWEEP_PAUSE: Duration = Duration::from_secs(1);
 /// Steps of one turn for a datapath: a millisecond at most.
 const SWEEP_STEPS: u32 = 4096;
+/// Places of the last process that one turn looks at in a datapath: half a millisecond.
+const ADOPTION_STEPS: u32 = 1024;
 /// Connections that are taken out in a row, while workers wait.
 const FLUSH_STEPS: u32 = 1024;
 /// Times that this is done for one request: more connections than there may be, twice. Workers may commit new ones meanwhile.
@@ -227,6 +230,33 @@ impl Places {
 /// The connections of each datapath, of the switch's own controllers as well.
 fn made(places: &Places) -> impl Iterator<Item = &ConntrackTable> {
     places.all().filter_map(|(_, place)| place.module.table().connections_made())
+}
+
+/// Looks at connections that the last process left, a part of them in each turn, until it has looked at all. Packets do not wait for it.
+#[derive(Debug)]
+pub(super) struct Adoptions {
+    /// Connections without sense that are told of already.
+    told: u32,
+}
+
+impl Adoptions {
+    pub(super) fn new() -> Self {
+        Self { told: 0 }
+    }
+
+    pub(super) fn is_due(places: &Places) -> bool {
+        made(places).any(|connections| !connections.is_adopted())
+    }
+
+    pub(super) fn turn(&mut self, places: &Places) {
+        let now_ms = clock::now_ms();
+        let whole = made(places).filter(|connections| connections.adopt(now_ms, ADOPTION_STEPS));
+        let lost: u32 = whole.map(|connections| connections.adopted().dropped).sum();
+        if lost > self.told {
+            say_of_others!(Warning: "{} connections of the last switch process make no sense any more, or are beyond a limit, and begin anew", lost - self.told);
+        }
+        self.told = lost;
+    }
 }
 
 /// Takes connections out whose time is over, a part of them at a time.

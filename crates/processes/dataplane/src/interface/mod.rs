@@ -49,7 +49,7 @@ use super::flow_memory::FlowMemory;
 use super::wishes::Wishes;
 use adapter::Adapter;
 use connection_memory::ConnectionMemories;
-use connections::{CtSettings, Sweeps};
+use connections::{Adoptions, CtSettings, Sweeps};
 use fragments::Fragments;
 use kept::{Beside, KeptDatapath, KeptDatapaths};
 use own_devices::OwnDevices;
@@ -111,6 +111,7 @@ pub(super) struct Interface {
     /// Clients from outside, with the numbers under which the supervisor handed their connections over.
     outsiders: BTreeMap<PeerId, u64>,
     own_devices: OwnDevices,
+    adoptions: Adoptions,
     sweeps: Sweeps,
     fragments: Fragments,
 }
@@ -137,6 +138,7 @@ impl Interface {
             told: (0, 0),
             outsiders: BTreeMap::new(),
             own_devices: OwnDevices::default(),
+            adoptions: Adoptions::new(),
             sweeps: Sweeps::default(),
             fragments: Fragments::default(),
         })
@@ -256,6 +258,7 @@ impl Interface {
     /// The end of a turn: does the work that waits for workers.
     pub(super) fn finish(&mut self, inside: &mut Datapath) {
         self.places.forget_stats();
+        self.adoptions.turn(&self.places);
         self.sweeps.turn(&self.places, Instant::now());
         self.fragments.expire(inside);
         self.own_devices.ask(&mut self.wishes, Instant::now());
@@ -294,7 +297,8 @@ impl Interface {
 
     /// When there is something to do even if nothing happens.
     pub(super) fn due(&self) -> Option<Instant> {
-        if self.is_behind || self.connections.has_more() || !self.returning.is_empty() {
+        let is_busy = self.is_behind || self.connections.has_more() || !self.returning.is_empty();
+        if is_busy || Adoptions::is_due(&self.places) {
             return Some(Instant::now());
         }
         let settling = self.is_settling.then(|| Instant::now() + SETTLE_PAUSE);

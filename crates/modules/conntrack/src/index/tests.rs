@@ -1,0 +1,113 @@
+//! A process is killed at any store of a split.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use lasthop_guestmem::Mapping;
+
+use super::*;
+use crate::connection::{Connection, Progress};
+use crate::memory::TableMemory;
+use crate::tuple::{CtTuple, IpBytes};
+
+const PLACES: u32 = 2048;
+
+/// Memory of a table, with an index of one shard that is used.
+struct World {
+    mapping: Arc<Mapping>,
+    memory: TableMemory,
+}
+
+impl World {
+    fn of(mapping: &Arc<Mapping>) -> Self {
+        let memory = TableMemory::of(mapping, PLACES).expect("memory");
+        Self { mapping: Arc::clone(mapping), memory }
+    }
+
+    fn index(&self) -> &Index {
+        &self.memory.indices[0]
+    }
+
+    fn enter(&self, number: u32, tuples: u32) {
+        let connection = connection(number);
+        let hashes = connection.tuples.map(|tuple| self.memory.key.of_tuple(&tuple));
+        self.memory.places.get(number).expect("a place").enter(&connection, hashes);
+        self.index().insert(&self.memory.places, number, tuples);
+    }
+
+    fn finds(&self, number: u32) -> bool {
+        let is_found = |tuple: &CtTuple| {
+            let hash = self.memory.key.of_tuple(tuple);
+            let search = self.index().find(&self.memory.places, hash, &tuple.words());
+            matches!(search, Search::Found(found) if found.index == number)
+        };
+        connection(number).tuples.iter().all(is_found)
+    }
+
+    fn words(&self) -> Words {
+        Words::new(&self.mapping, 0, self.mapping.len() / 8).expect("words")
+    }
+}
+
+fn connection(number: u32) -> Connection {
+    let [.., a, b] = number.to_be_bytes();
+    let at = |bytes: [u8; 4]| IpBytes::from(std::net::IpAddr::from(bytes));
+    let (src, dst) = (at([10, 0, a, b]), at([10, 9, 0, 1]));
+    let tuple = CtTuple { src, dst, src_port: 1, dst_port: 80, zone: 0, proto: 17, is_ipv6: false };
+    Connection::new([tuple, tuple.inverse().expect("UDP has replies")], Progress::Other, 1000)
+}
+
+thread_local! {
+    /// Stores until this thread is killed.
+    static STORES_LEFT: Cell<u32> = const { Cell::new(u32::MAX) };
+}
+
+/// In front of each store into memory that is kept.
+pub(super) fn may_be_killed() {
+    STORES_LEFT.with(|left| {
+        assert!(left.get() > 0, "killed");
+        left.set(left.get() - 1);
+    });
+}
+
+/// Whether `work` was killed before it was done.
+fn is_killed_after(stores: u32, work: impl FnOnce()) -> bool {
+    STORES_LEFT.set(stores);
+    let is_killed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).is_err();
+    STORES_LEFT.set(u32::MAX);
+    is_killed
+}
+
+#[test]
+fn a_process_that_is_killed_at_any_store_of_a_split_leaves_all_to_the_next_one() {
+    const CONNECTIONS: u32 = 1200;
+    let memory = || Arc::new(Mapping::anonymous(TableMemory::bytes_for(PLACES)).expect("memory"));
+    let first = World::of(&memory());
+    // Long chains, and a doubling among the splits.
+    (0..CONNECTIONS).for_each(|number| first.enter(number, 0));
+    (0..126).for_each(|_| first.index().grow(&first.memory.places, u32::MAX));
+    for _ in 0..4 {
+        let kept: Vec<u64> =
+            first.words().atomics().iter().map(|word| word.load(Ordering::Relaxed)).collect();
+        let mut stores = 0;
+        loop {
+            let killed = World::of(&memory());
+            killed.words().write(&kept);
+            let killed = World::of(&killed.mapping);
+            let is_killed = is_killed_after(stores, || killed.index().grow(&killed.memory.places, u32::MAX));
+            let next = World::of(&killed.mapping);
+            // The next one is killed as well, and the third one is not.
+            is_killed_after(stores / 2, || next.index().resume_split(&next.memory.places));
+            let third = World::of(&killed.mapping);
+            third.index().resume_split(&third.memory.places);
+            let lost = (0..CONNECTIONS).filter(|number| !third.finds(*number)).count();
+            assert_eq!(lost, 0, "killed behind {stores} stores");
+            if !is_killed {
+                break;
+            }
+            stores += 1;
+        }
+        assert!(stores > 20, "{stores} stores");
+        first.index().grow(&first.memory.places, u32::MAX);
+    }
+}
