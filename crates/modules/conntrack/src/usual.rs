@@ -1,5 +1,5 @@
-//! Usual packets: TCP without flags that open or end a connection, and UDP, untagged, on IPv4 without options and fragments, of connections
-//! that have seen both directions. Nearly all packets are.
+//! Usual packets: TCP without flags that open or end a connection, and UDP, with one VLAN tag at most, on IPv4 without options and fragments, of
+//! connections that have seen both directions. Nearly all packets are.
 //!
 //! [`crate::established`] could track them all the same. Here that costs less than a tenth: the headers are read once, into few numbers; the state
 //! is read and stored as the words that it is kept in. Anything out of the ordinary gives none and changes nothing, and the
@@ -25,6 +25,10 @@ use crate::tcp::{TcpState, TcpTimeout};
 use crate::tuple::{Direction, PROTO_SHIFT, ZONE_SHIFT};
 
 const ETHERNET_BYTES: usize = 14;
+const TAG_BYTES: usize = 4;
+/// Where the EtherType is, and that of a tag.
+const TYPE_AT: usize = 12;
+const TAG: [u8; 2] = [0x81, 0];
 const IPV4_BYTES: u32 = 20;
 const L4_AT: usize = ETHERNET_BYTES + IPV4_BYTES as usize;
 /// Headers up to TCP without options.
@@ -43,8 +47,10 @@ const POLICY_SHIFT: u32 = 32;
 /// A packet that may be a usual one.
 #[derive(Clone, Copy, Debug)]
 pub struct UsualPacket<'a> {
+    /// Without its first four bytes if there is a tag: then all headers are where they are in a frame without one.
     head: &'a [u8],
     window: &'a [u8; WINDOW_BYTES],
+    tag_bytes: u32,
     frame_len_bytes: u32,
     offload: &'a Offload,
 }
@@ -106,7 +112,18 @@ impl<'a> UsualPacket<'a> {
     #[must_use]
     pub fn of(head: &'a [u8], frame_len_bytes: u32, offload: &'a Offload) -> Option<Self> {
         let window = head.first_chunk()?;
-        (load(window, 12) as u16 == IPV4).then_some(Self { head, window, frame_len_bytes, offload })
+        if load(window, TYPE_AT) as u16 == IPV4 {
+            return Some(Self { head, window, tag_bytes: 0, frame_len_bytes, offload });
+        }
+        Self::tagged(head, frame_len_bytes, offload)
+    }
+
+    #[inline(never)]
+    fn tagged(head: &'a [u8], frame_len_bytes: u32, offload: &'a Offload) -> Option<Self> {
+        let (tag, head) = (head.get(TYPE_AT..TYPE_AT + 2)?, head.get(TAG_BYTES..)?);
+        let (window, tag_bytes) = (head.first_chunk()?, TAG_BYTES as u32);
+        let is_tagged = tag == TAG && load(window, TYPE_AT) as u16 == IPV4;
+        is_tagged.then_some(Self { head, window, tag_bytes, frame_len_bytes, offload })
     }
 
     #[inline(always)]
@@ -123,9 +140,9 @@ impl<'a> UsualPacket<'a> {
     /// Bytes of the IP packet; none if they are not all there, or not as they should be.
     #[inline(always)]
     fn len_bytes(&self) -> Option<u32> {
-        let len = u32::from(((load(self.window, 12) >> 32) as u16).swap_bytes());
+        let len = u32::from(((load(self.window, TYPE_AT) >> 32) as u16).swap_bytes());
         let is_right = self.offload.flags & (F_NEEDS_CSUM | F_DATA_VALID) != 0;
-        let is_whole = ETHERNET_BYTES as u32 + len <= self.frame_len_bytes;
+        let is_whole = ETHERNET_BYTES as u32 + self.tag_bytes + len <= self.frame_len_bytes;
         (is_whole && (is_right || !is_summed_wrong(self.head, len, self.proto()))).then_some(len)
     }
 
@@ -169,7 +186,8 @@ impl<'a> UsualPacket<'a> {
     /// partial one follows addresses only.
     #[inline]
     pub fn translate(&self, head: &mut [u8], to: &UsualEnds) {
-        let (from, Some(window)) = (self.ends(), head.first_chunk_mut()) else { return };
+        let behind = head.get_mut(self.tag_bytes as usize..).unwrap_or_default();
+        let (from, Some(window)) = (self.ends(), behind.first_chunk_mut()) else { return };
         // Halves of words have the same sum.
         let halves = |word: u64| (word & 0xffff_ffff) + (word >> 32);
         let of_addresses = halves(!from.addresses) + halves(to.addresses);
@@ -178,7 +196,7 @@ impl<'a> UsualPacket<'a> {
         let sum_at = L4_AT + if self.proto() == PROTO_TCP { 16 } else { 6 };
         let partial_at = usize::from(self.offload.csum_start) + usize::from(self.offload.csum_offset);
         let field = field_of(window, sum_at);
-        if self.offload.needs_csum() && partial_at == sum_at {
+        if self.offload.needs_csum() && partial_at == sum_at + self.tag_bytes as usize {
             put_field(window, sum_at, followed(field, of_addresses).partial());
         } else if self.proto() == PROTO_TCP {
             put_field(window, sum_at, followed(!field, of_all).finish());

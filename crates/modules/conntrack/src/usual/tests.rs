@@ -38,6 +38,8 @@ struct Step {
     sum: u8,
     waits_ms: u64,
     has_policy: bool,
+    /// None, one, one of 802.1ad, two.
+    tags: u8,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -45,11 +47,12 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let near = || prop_oneof![6 => Just(0), 3 => -3..4_i32, 1 => -70_000..70_000_i32, 1 => any::<i32>()];
     let window = prop_oneof![6 => Just(8192), 2 => any::<u16>(), 1 => Just(0)];
     let who = (0..CONNECTIONS, any::<bool>(), flags);
-    let rest =
-        (0..3_usize, 0..4_u8, 0..8_u8, prop_oneof![8 => 0..2000_u64, 1 => 0..500_000_u64], any::<u8>());
+    let waits_ms = prop_oneof![8 => 0..2000_u64, 1 => 0..500_000_u64];
+    let tags = prop_oneof![6 => Just(0), 6 => Just(1), 1 => 2..4_u8];
+    let rest = (0..3_usize, 0..4_u8, 0..8_u8, waits_ms, any::<u8>(), tags);
     let step = (who, near(), near(), window, rest).prop_map(
         |((connection, is_reply, flags), seq, ack, window, rest)| {
-            let (payload_bytes, options, sum, waits_ms, policy) = rest;
+            let (payload_bytes, options, sum, waits_ms, policy, tags) = rest;
             let has_policy = policy == 0;
             Step {
                 connection,
@@ -63,6 +66,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
                 sum,
                 waits_ms,
                 has_policy,
+                tags,
             }
         },
     );
@@ -122,9 +126,21 @@ fn frame(step: &Step, is_translated: bool, numbers: &mut Numbers) -> Vec<u8> {
         _ => sum_of(&[&src, &dst, &pseudo, &l4]).finish_udp(),
     };
     l4[at..at + 2].copy_from_slice(&sum.to_be_bytes());
-    let mut frame = [&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0][..], &packet, &l4].concat();
+    let tags = tags(step);
+    let mut frame =
+        [&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1][..], &tags, &[8, 0], packet.as_slice(), &l4].concat();
     frame.resize(frame.len().max(60), 0);
     frame
+}
+
+fn tags(step: &Step) -> Vec<u8> {
+    let of_8021q = [0x81, 0, 0x20, step.connection];
+    match step.tags {
+        0 => Vec::new(),
+        1 => of_8021q.to_vec(),
+        2 => [0x88, 0xa8, 0, 5].to_vec(),
+        _ => [of_8021q, of_8021q].concat(),
+    }
 }
 
 fn sum_of(pieces: &[&[u8]]) -> Sum {
@@ -136,7 +152,10 @@ fn sum_of(pieces: &[&[u8]]) -> Sum {
 fn offload(step: &Step) -> Offload {
     let csum_offset = if step.connection < CONNECTIONS / 2 { 16 } else { 6 };
     match step.sum {
-        1 => Offload { flags: F_NEEDS_CSUM, csum_start: 34, csum_offset, ..Offload::default() },
+        1 => {
+            let csum_start = 34 + tags(step).len() as u16;
+            Offload { flags: F_NEEDS_CSUM, csum_start, csum_offset, ..Offload::default() }
+        }
         _ => Offload::default(),
     }
 }
@@ -240,6 +259,7 @@ impl Pair {
             sum,
             waits_ms: 0,
             has_policy: false,
+            tags: 0,
         }
     }
 
@@ -292,7 +312,8 @@ fn usual_packets_take_the_short_way() {
         for round in 0..20 {
             for connection in 0..CONNECTIONS {
                 let options = u8::from(round % 2 == 0);
-                let step = Step { payload_bytes: 1 + round % 3, options, ..pair.plain(connection) };
+                let tags = u8::from(round % 4 < 2);
+                let step = Step { payload_bytes: 1 + round % 3, options, tags, ..pair.plain(connection) };
                 pair.now_ms += 1000;
                 assert!(pair.pass(&Step { sum: 1, ..step.clone() }, false), "{connection} {round}");
                 assert!(pair.pass(&Step { is_reply: true, ..step }, false), "{connection} {round}");
