@@ -339,11 +339,13 @@ pub trait Datapath {
         let _ = tuple;
         None
     }
-    /// Takes connections out. That there is none of a zone, or none at all, is no error.
+    /// Takes connections out; `is_all`: those of embedded controllers' datapaths as well. That there is none of a zone, or none at all, is no
+    /// error.
     ///
     /// # Errors
     /// ENOENT if the one is not there.
-    fn connections_delete(&mut self, which: ConnectionSelector) -> Result<(), Refusal> {
+    fn connections_delete(&mut self, which: ConnectionSelector, is_all: bool) -> Result<(), Refusal> {
+        let _ = is_all;
         match which {
             ConnectionSelector::All | ConnectionSelector::Zone(_) => Ok(()),
             ConnectionSelector::One(..) => Err(Refusal::new(Errno::ENOENT, "there is no such connection")),

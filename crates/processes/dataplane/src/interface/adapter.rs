@@ -399,8 +399,8 @@ impl Interface for Adapter<'_> {
         self.places.connection(tuple, clock::now_ms())
     }
 
-    fn connections_delete(&mut self, which: ConnectionSelector) -> Result<(), Refusal> {
-        self.places.delete_connections(which, clock::now_ms())
+    fn connections_delete(&mut self, which: ConnectionSelector, is_all: bool) -> Result<(), Refusal> {
+        self.places.delete_connections(which, is_all, clock::now_ms())
     }
 
     fn timeout_policy_set(&mut self, policy: TimeoutPolicy) -> Result<(), Refusal> {

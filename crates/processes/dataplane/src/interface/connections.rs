@@ -177,14 +177,22 @@ impl Places {
         self.tracked().filter_map(FlowTable::connections_made).find_map(|made| made.find(tuple, now_ms))
     }
 
-    pub(super) fn delete_connections(&self, which: ConnectionSelector, now_ms: u64) -> Result<(), Refusal> {
+    /// `is_all`: those of embedded controllers' datapaths as well.
+    pub(super) fn delete_connections(
+        &self,
+        which: ConnectionSelector,
+        is_all: bool,
+        now_ms: u64,
+    ) -> Result<(), Refusal> {
+        let wanted = || self.all().filter(move |(_, place)| is_all || !place.is_reserved);
+        let made = || wanted().filter_map(|(_, place)| place.module.table().connections_made());
         match which {
             ConnectionSelector::All => {
-                self.flush_connections(|table| table.flush(FLUSH_STEPS));
+                made().for_each(|table| flush(|| table.flush(FLUSH_STEPS)));
                 Ok(())
             }
             ConnectionSelector::Zone(zone) => {
-                self.flush_connections(|table| table.flush_zone(zone, FLUSH_STEPS));
+                made().for_each(|table| flush(|| table.flush_zone(zone, FLUSH_STEPS)));
                 Ok(())
             }
             ConnectionSelector::One(tuple, id) => {
@@ -193,18 +201,10 @@ impl Places {
                         connections.find(&tuple, now_ms).is_some_and(|found| found.id.number() == id)
                     })
                 };
-                let made = self.tracked().filter_map(FlowTable::connections_made);
-                let deleted = made.filter(|table| is_it(table) && table.delete(&tuple, now_ms)).count();
+                let deleted = made().filter(|table| is_it(table) && table.delete(&tuple, now_ms)).count();
                 let unknown = Refusal::new(Errno::ENOENT, "there is no such connection");
                 if deleted > 0 { Ok(()) } else { Err(unknown) }
             }
-        }
-    }
-
-    /// Has some connections of each table taken out until there are none left.
-    fn flush_connections(&self, some: impl Fn(&ConntrackTable) -> bool) {
-        for connections in self.tracked().filter_map(FlowTable::connections_made) {
-            let _ = (0..FLUSH_ROUNDS_MAX).any(|_| some(connections));
         }
     }
 
@@ -225,6 +225,11 @@ impl Places {
         }
         self.ct_settings.policies.remove(name).is_some()
     }
+}
+
+/// Has some connections taken out until there are none left.
+fn flush(some: impl Fn() -> bool) {
+    let _ = (0..FLUSH_ROUNDS_MAX).any(|_| some());
 }
 
 /// The connections of each datapath, of the switch's own controllers as well.

@@ -10,7 +10,7 @@ use crate::netfilter::{
 use crate::refusal::{Errno, Refusal};
 use crate::uapi::nlm;
 
-/// `sees_all`: the client is told of connections that the switch's own controllers have tracked, too.
+/// `sees_all`: the client means connections that the switch's own controllers have tracked, too.
 pub(super) fn serve(
     message: &NetlinkMessage<'_>,
     sees_all: bool,
@@ -21,7 +21,7 @@ pub(super) fn serve(
     match (subsystem, command) {
         (CTNETLINK, GET) if is_dump => dump(message, sees_all),
         (CTNETLINK, GET) => get(message, datapath),
-        (CTNETLINK, DELETE) => delete(message, datapath),
+        (CTNETLINK, DELETE) => delete(message, sees_all, datapath),
         (CTNETLINK_TIMEOUT, GET) if is_dump => {
             Ok(Outcome::Dump(DumpCursor::TimeoutPolicies { after: String::new() }))
         }
@@ -51,10 +51,14 @@ fn get(message: &NetlinkMessage<'_>, datapath: &dyn Datapath) -> Result<Outcome,
     Ok(Outcome::Object { answer: Answer::Connection(Box::new(record)), command: NEW })
 }
 
-fn delete(message: &NetlinkMessage<'_>, datapath: &mut dyn Datapath) -> Result<Outcome, Refusal> {
+fn delete(
+    message: &NetlinkMessage<'_>,
+    is_all: bool,
+    datapath: &mut dyn Datapath,
+) -> Result<Outcome, Refusal> {
     let (family, attrs) = open(message)?;
     let which = ConnectionSelector::decode(family, attrs)?;
-    datapath.connections_delete(which)?;
+    datapath.connections_delete(which, is_all)?;
     Ok(Outcome::Done)
 }
 

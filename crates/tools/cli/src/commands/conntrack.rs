@@ -27,7 +27,7 @@ pub(super) enum ConntrackCommand {
         #[command(flatten)]
         which: Which,
     },
-    /// End connections of datapaths that Open vSwitch or another client controls: their next packets begin new ones
+    /// End connections of all switches: their next packets begin new ones, or are decided on anew
     Flush {
         /// Those of this zone
         #[arg(long, value_name = "NUMBER", required_unless_present = "all", conflicts_with = "all")]
