@@ -266,6 +266,49 @@ fn connections_of_its_rules_are_listed() {
         all.contains("udp,orig=(src=10.0.0.1,dst=10.0.0.2,sport=1000,dport=53)").then_some(())
     });
     assert_eq!(switch.json(&["conntrack", "stats"])["by_protocol"]["udp"], 1);
+    switch.ask(&["conntrack", "flush", "--all"]).ok();
+    assert_eq!(switch.json(&["conntrack", "stats"])["connections"], 0);
+}
+
+#[test]
+fn a_rule_is_in_effect_when_the_answer_comes() {
+    const FRAMES: u32 = 20;
+    let switch = start(&["one", "two"]);
+    switch.ask(&["switch", "set", "default", "fail-mode=secure"]).ok();
+    let mut one = guest(&switch, "one", ONE);
+    let mut two = guest(&switch, "two", TWO);
+    send(&mut two, &frame(ONE, TWO, 0, 60));
+    receive(&mut one);
+    for round in 1..4 {
+        // There is a flow.
+        for number in 0..2 {
+            send(&mut one, &frame(TWO, ONE, number, 60));
+            assert_eq!(receive(&mut two), frame(TWO, ONE, number, 60));
+        }
+        let deny = ["acl", "add", "silence", "--port", "one", "--direction", "egress", "--action", "deny"];
+        switch.ask(&deny).ok();
+        (0..FRAMES).for_each(|number| send(&mut one, &frame(TWO, ONE, number, 60)));
+        let denied = || switch.port("one")["rx_drops"]["acl_denied"].as_u64().unwrap_or(0);
+        eventually("all of them", || (denied() >= u64::from(round * FRAMES)).then_some(()));
+        assert_eq!(denied(), u64::from(round * FRAMES));
+        switch.ask(&["acl", "del", "silence"]).ok();
+    }
+    check_balance(&switch);
+}
+
+/// An answer that rules are in effect is not given while the controller process does not run.
+#[test]
+fn a_rule_that_flows_do_not_follow_yet_is_kept_and_said_to_be_late() {
+    let switch = start(&["one"]);
+    switch.ask(&["switch", "set", "default", "fail-mode=secure"]).ok();
+    let controller = controller_pid(&switch).expect("a controller process");
+    signal(controller, Signal::STOP);
+    let deny = ["acl", "add", "late", "--port", "one", "--direction", "egress", "--action", "deny"];
+    let refusal = switch.ask(&deny).refused();
+    signal(controller, Signal::CONT);
+    assert!(refusal.contains("flows do not follow them yet"), "{refusal}");
+    assert!(switch.ask(&["acl", "list"]).ok().contains("late"));
+    switch.ask(&["acl", "del", "late"]).ok();
 }
 
 #[test]

@@ -329,6 +329,21 @@ impl Controller {
         self.open_packets.is_empty() && self.links.iter().all(|link| link.output().is_none())
     }
 
+    /// A mark that [`Self::has_settled`] takes, if all flows are as rules, ports and addresses ask for, but for requests that are on their way;
+    /// to be called behind a [`Self::turn`] that left nothing to do.
+    #[must_use]
+    pub fn settling(&self) -> Option<u64> {
+        let serves =
+            |served: &ServedSwitch| served.stage == Stage::Serving && !served.switch.has_to_revalidate();
+        self.switches.values().all(serves).then(|| self.links[MAIN].asked_until_now())
+    }
+
+    /// Whether the switch process has answered all requests that were on their way.
+    #[must_use]
+    pub fn has_settled(&self, mark: u64) -> bool {
+        self.links[MAIN].has_ended(mark)
+    }
+
     /// When [`Controller::turn`] has work to do if no datagram comes before.
     #[must_use]
     pub fn due_ns(&self) -> Option<u64> {

@@ -37,6 +37,8 @@ pub(crate) struct DatapathLink<W> {
     out: VecDeque<Vec<u8>>,
     /// Datagrams that are sent or queued and have no END yet.
     open: VecDeque<Vec<Open<W>>>,
+    /// Datagrams that had their END.
+    ended: u64,
 }
 
 impl<W: Clone> DatapathLink<W> {
@@ -50,6 +52,7 @@ impl<W: Clone> DatapathLink<W> {
             batched: Vec::new(),
             out: VecDeque::from([talk::hello(port_id)]),
             open: VecDeque::new(),
+            ended: 0,
         }
     }
 
@@ -91,6 +94,16 @@ impl<W: Clone> DatapathLink<W> {
         self.out.pop_front();
     }
 
+    /// How many datagrams will have had their END when all requests until now have.
+    pub(crate) fn asked_until_now(&self) -> u64 {
+        self.ended + self.open.len() as u64
+    }
+
+    /// Whether so many had it.
+    pub(crate) fn has_ended(&self, datagrams: u64) -> bool {
+        self.ended >= datagrams
+    }
+
     /// Datagrams whose end is not told yet.
     pub(crate) fn open_count(&self) -> usize {
         self.open.len()
@@ -110,6 +123,7 @@ impl<W: Clone> DatapathLink<W> {
                 }
                 DpifReply::End => {
                     let ended = self.open.pop_front().unwrap_or_default();
+                    self.ended += 1;
                     answers.extend(ended.into_iter().map(|open| Answer::Done(open.what, open.refusal)));
                 }
                 DpifReply::Refused { seq, errno, why } => {

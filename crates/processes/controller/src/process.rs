@@ -5,7 +5,7 @@
 
 use lasthop_api::controller_orders::{ControlledSwitch, ControllerOrder, ControllerReport};
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -75,6 +75,10 @@ struct Process {
     sockets: Vec<Socket>,
     /// Orders to connect so far.
     connection: u64,
+    /// The supervisor waits until flows follow its last orders: the round, and the controller's mark if only answers are missing.
+    settling: Option<(u64, Option<u64>)>,
+    /// Orders that wait for that, so that answers come in the order of questions.
+    waiting: VecDeque<ControllerOrder>,
     /// It is to end once all packets are answered for, and then anyway.
     finish_by: Option<Instant>,
     /// When something last came from the switch process.
@@ -102,6 +106,8 @@ impl Process {
             switches: BTreeMap::new(),
             sockets: Vec::new(),
             connection: 0,
+            settling: None,
+            waiting: VecDeque::new(),
             finish_by: None,
             received_at: Instant::now(),
             buffer: vec![0; DATAGRAM_BYTES_MAX],
@@ -123,6 +129,7 @@ impl Process {
                 }
             }
             has_more = !self.sockets.is_empty() && self.controller.turn(now_ns());
+            self.settle(has_more);
             self.controller
                 .take_log_lines()
                 .into_iter()
@@ -173,8 +180,32 @@ impl Process {
         is_open
     }
 
+    /// Tells that flows follow the last orders, once they do.
+    fn settle(&mut self, has_more: bool) {
+        while let Some((round, mark)) = self.settling {
+            let mark = mark.or_else(|| self.controller.settling().filter(|_| !has_more));
+            self.settling = Some((round, mark));
+            if !mark.is_some_and(|mark| self.controller.has_settled(mark)) {
+                return;
+            }
+            self.settling = None;
+            self.tell(&ControllerReport::Settled { round });
+            while let (None, Some(order)) = (self.settling, self.waiting.pop_front()) {
+                self.obey(order, Vec::new());
+            }
+        }
+    }
+
     fn obey(&mut self, order: ControllerOrder, fds: Vec<ForeignFd>) {
+        let is_question = matches!(
+            order,
+            ControllerOrder::Flush { .. } | ControllerOrder::Tell { .. } | ControllerOrder::Settle { .. }
+        );
+        if is_question && self.settling.is_some() && !self.sockets.is_empty() {
+            return self.waiting.push_back(order);
+        }
         match order {
+            ControllerOrder::Settle { round } => self.settling = Some((round, None)),
             ControllerOrder::Connect => self.connect(fds),
             ControllerOrder::Switches(switches) => self.take_switches(switches),
             ControllerOrder::Flush { round, flush } => {
@@ -215,6 +246,10 @@ impl Process {
             return self.lose_connection();
         }
         self.controller.reconnected(nonce());
+        if let Some((_, mark)) = &mut self.settling {
+            // Requests of the former connection get no answer.
+            *mark = None;
+        }
         // The supervisor made them.
         for (number, fd) in (1..).zip(fds.into_iter().map(ForeignFd::into_trusted)) {
             if self.poller.add(&fd, number, Interest::READ).is_err() {

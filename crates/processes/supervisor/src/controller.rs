@@ -163,8 +163,12 @@ impl ControllerProcess {
             ControllerReport::Answer { round, fdb, moves, switches } => {
                 self.take_part(round, fdb.entries);
                 let fdb = std::mem::take(&mut self.parts.1);
-                let told = ControllerAnswer { fdb, inside: switches, moves, has_answered: true, flushed: 0 };
+                let nothing = ControllerAnswer::default();
+                let told = ControllerAnswer { fdb, inside: switches, moves, has_answered: true, ..nothing };
                 return Some((round, told));
+            }
+            ControllerReport::Settled { round } => {
+                return Some((round, ControllerAnswer { has_settled: true, ..ControllerAnswer::default() }));
             }
             ControllerReport::Alive { round } => self.lives_at(round),
             ControllerReport::Addresses { round, fdb } => self.take_part(round, fdb.entries),

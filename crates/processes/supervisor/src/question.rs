@@ -103,6 +103,8 @@ pub(super) enum Question {
     Doctor {
         name: Option<String>,
     },
+    /// Rules have changed, and this is told when flows follow them.
+    Rules(Value),
 }
 
 impl Question {
@@ -111,6 +113,7 @@ impl Question {
         match self {
             Self::Flush(flush) => Some(ControllerOrder::Flush { round, flush: flush.clone() }),
             Self::Fdb { .. } | Self::Switches | Self::Doctor { .. } => Some(ControllerOrder::Tell { round }),
+            Self::Rules(_) => Some(ControllerOrder::Settle { round }),
             Self::Stats { .. } | Self::Scheduler | Self::SchedTrace | Self::Ports { .. } => None,
         }
     }
@@ -123,7 +126,7 @@ impl Question {
             Self::Doctor { name } => Order::Inspect { name: name.clone() },
             Self::Switches => Order::Switches,
             Self::SchedTrace => Order::SchedTrace,
-            Self::Stats { .. } | Self::Scheduler | Self::Ports { .. } => Order::Stats,
+            Self::Stats { .. } | Self::Scheduler | Self::Ports { .. } | Self::Rules(_) => Order::Stats,
         }
     }
 }
@@ -137,6 +140,8 @@ pub(super) struct ControllerAnswer {
     /// It did answer.
     pub(super) has_answered: bool,
     pub(super) flushed: usize,
+    /// Flows follow the rules.
+    pub(super) has_settled: bool,
 }
 
 impl ControllerAnswer {

@@ -14,10 +14,11 @@ use lasthop_api::orders::Answer;
 use lasthop_api::port::BackendKind;
 use lasthop_api::report::StatsReport;
 use lasthop_listeners::Asker;
-use lasthop_runtime::fault::Fault;
+use lasthop_runtime::fault::{Fault, Kind};
 use serde_json::Value;
 
 use super::Supervisor;
+use super::controller::is_controlled;
 use super::question::{ControllerAnswer, OrderPurpose, Question, switch_down};
 use super::reports::Reports;
 
@@ -35,6 +36,16 @@ impl Supervisor {
         self.ports.driver.ask(question, asker);
         self.answer_driver_clients(0, Instant::now());
         Ok(None)
+    }
+
+    /// Rules have changed: the client has its answer when flows follow them.
+    pub(super) fn await_rules(&mut self, value: Value, asker: &Asker) -> Result<Option<Value>, Fault> {
+        if !self.switches.all.iter().any(is_controlled) {
+            // There is no port with rules.
+            return Ok(Some(value));
+        }
+        self.settle_controller();
+        self.controller.ask(Question::Rules(value), asker).map(|()| None).map_err(|_| not_in_effect())
     }
 
     /// As `ask`, when counters of device ports are known.
@@ -90,6 +101,11 @@ impl Supervisor {
         let ready = self.controller.take_ready(round, now);
         let is_any = !ready.is_empty();
         for (question, asker) in ready {
+            if let Question::Rules(value) = question {
+                let answer = if told.has_settled { Ok(value) } else { Err(not_in_effect()) };
+                self.clients.answer(asker, answer);
+                continue;
+            }
             if let Some(answer) = self.ask_switch(question, Rc::clone(&told), &asker).transpose() {
                 self.clients.answer(asker, answer);
             }
@@ -116,7 +132,8 @@ impl Reports<'_> {
             }
             Question::Doctor { name } => Some(self.facts(name.as_deref(), None, &nothing)),
             Question::Switches => Some(self.list_switches(&[])),
-            Question::Stats { .. } | Question::SchedTrace | Question::Fdb { .. } | Question::Flush(_) => None,
+            Question::Stats { .. } | Question::SchedTrace | Question::Fdb { .. } => None,
+            Question::Flush(_) | Question::Rules(_) => None,
         }
     }
 
@@ -128,4 +145,11 @@ impl Reports<'_> {
         };
         known.unwrap_or_else(|| Err(self.switch.no_answer()))
     }
+}
+
+/// The rules are changed, and it is not known that flows are.
+fn not_in_effect() -> Fault {
+    let why = "the rules are kept, but flows do not follow them yet, since the controller process does not answer in time; it does so by itself \
+               as soon as it can: see lasthop doctor";
+    Fault::new(Kind::Limit, why)
 }

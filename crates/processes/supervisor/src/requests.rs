@@ -151,7 +151,9 @@ impl Supervisor {
                 to_json(&self.switches.acl_report(&self.ports.table)).map(Some)
             }
             "acl.add" | "acl.del" | "acl.set" => {
-                self.switches.change_rules(method, params, &self.ports.table, &mut self.out.store).map(Some)
+                let (ports, store) = (&self.ports.table, &mut self.out.store);
+                let changed = self.switches.change_rules(method, params, ports, store)?;
+                self.await_rules(changed, asker)
             }
             "upgrade" => self.upgrade(rpc::params(params)?, asker).map(|()| None),
             "stats" => {

@@ -38,6 +38,8 @@ pub enum ControllerOrder {
     Flush { round: u64, flush: Flush },
     /// Tell all addresses, and all counts.
     Tell { round: u64 },
+    /// Tell when the flows follow all that was told before.
+    Settle { round: u64 },
     /// Give a sign of life.
     Live { round: u64 },
     /// Answer for all packets that came, and end.
@@ -49,6 +51,8 @@ pub enum ControllerOrder {
 pub enum ControllerReport {
     /// The answer to [`ControllerOrder::Flush`]: so many addresses were forgotten.
     Flushed { round: u64, flushed: usize },
+    /// The answer to [`ControllerOrder::Settle`].
+    Settled { round: u64 },
     /// The answer to [`ControllerOrder::Live`].
     Alive { round: u64 },
     /// Part of the answer to [`ControllerOrder::Tell`]: addresses that come before others.
