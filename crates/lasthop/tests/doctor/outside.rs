@@ -155,6 +155,14 @@ fn a_vmm_that_does_not_come_back_is_named() {
 }
 
 #[test]
+fn a_guest_that_cannot_come_back_is_to_be_started_again() {
+    let switch = Switch::start(&["--vnic", "vm1"]);
+    let device = format!("virtio_uml.device={}:1", switch.path("vm1.sock").display());
+    let _guest = Vmm::start(&["mem=64M", &device]);
+    blames(&switch, &["vm1 peer", "is not connected", "User Mode Linux does not connect again"]);
+}
+
+#[test]
 fn a_stale_socket_file_of_a_vmm_is_told() {
     let switch = Switch::start(&["--vnic", "vm1,mode=connect"]);
     drop(UnixListener::bind(switch.path("vm1.sock")).expect("bound"));
