@@ -15,6 +15,11 @@ THREADS_MIN = 4
 # A property test with other input each time would fail a change that has nothing to do with it: tools/soak looks for such input.
 # Of the chaos tests the second kills the switch process (`may_die`).
 SEEDS = {"PROPTEST_RNG_SEED": "1", "CHAOS_SEED": "1,2"}
+# Tests make thousands of flow tables, each with 8 MiB of zeroes of which few pages are used. By default glibc takes such memory from its
+# heap once some was freed, and clears all of it each time; fresh mappings are zero (mallopt(3), M_MMAP_THRESHOLD).
+MALLOC = {"GLIBC_TUNABLES": "glibc.malloc.mmap_threshold=1048576"}
+# These start programs, which are to run as users start them.
+STARTERS = ("lasthop", "lasthop-bench", "lasthop-ovs-glue")
 # Of what a failed test says: the first panic is in the head; the reason and a property test's smallest input are in the tail.
 HEAD_LINES, TAIL_LINES, LINE_CHARACTERS = 40, 40, 1500
 # The harness says so before what a failed test printed, and before the names of all that failed.
@@ -45,7 +50,8 @@ class Program:
     def start(self, words, output, env):
         """Starts it as cargo would."""
         threads = os.environ.get("RUST_TEST_THREADS", str(max(len(os.sched_getaffinity(0)), THREADS_MIN)))
-        env = os.environ | {"CARGO_MANIFEST_DIR": str(self.home), "RUST_TEST_THREADS": threads} | env
+        malloc = {} if self.package in STARTERS else MALLOC
+        env = malloc | os.environ | {"CARGO_MANIFEST_DIR": str(self.home), "RUST_TEST_THREADS": threads} | env
         options = {"cwd": self.home, "env": env, "stdin": subprocess.DEVNULL}
         return subprocess.Popen([self.path, *words], stdout=output, stderr=output, **options)
 
