@@ -111,19 +111,13 @@ impl<'a> UsualPacket<'a> {
     #[inline(always)]
     #[must_use]
     pub fn of(head: &'a [u8], frame_len_bytes: u32, offload: &'a Offload) -> Option<Self> {
-        let window = head.first_chunk()?;
+        let window: &[u8; WINDOW_BYTES] = head.first_chunk()?;
         if load(window, TYPE_AT) as u16 == IPV4 {
             return Some(Self { head, window, tag_bytes: 0, frame_len_bytes, offload });
         }
-        Self::tagged(head, frame_len_bytes, offload)
-    }
-
-    #[inline(never)]
-    fn tagged(head: &'a [u8], frame_len_bytes: u32, offload: &'a Offload) -> Option<Self> {
-        let (tag, head) = (head.get(TYPE_AT..TYPE_AT + 2)?, head.get(TAG_BYTES..)?);
+        let head = behind_tag(head)?;
         let (window, tag_bytes) = (head.first_chunk()?, TAG_BYTES as u32);
-        let is_tagged = tag == TAG && load(window, TYPE_AT) as u16 == IPV4;
-        is_tagged.then_some(Self { head, window, tag_bytes, frame_len_bytes, offload })
+        Some(Self { head, window, tag_bytes, frame_len_bytes, offload })
     }
 
     #[inline(always)]
@@ -186,8 +180,23 @@ impl<'a> UsualPacket<'a> {
     /// partial one follows addresses only.
     #[inline]
     pub fn translate(&self, head: &mut [u8], to: &UsualEnds) {
-        let behind = head.get_mut(self.tag_bytes as usize..).unwrap_or_default();
-        let (from, Some(window)) = (self.ends(), behind.first_chunk_mut()) else { return };
+        match self.tag_bytes {
+            0 => self.translate_at::<0>(head, to),
+            _ => self.translate_tagged(head, to),
+        }
+    }
+
+    #[inline(never)]
+    fn translate_tagged(&self, head: &mut [u8], to: &UsualEnds) {
+        if let Some(behind) = head.get_mut(TAG_BYTES..) {
+            self.translate_at::<TAG_BYTES>(behind, to);
+        }
+    }
+
+    /// `head`: what is behind as many bytes of a tag.
+    #[inline(always)]
+    fn translate_at<const TAG: usize>(&self, head: &mut [u8], to: &UsualEnds) {
+        let (from, Some(window)) = (self.ends(), head.first_chunk_mut()) else { return };
         // Halves of words have the same sum.
         let halves = |word: u64| (word & 0xffff_ffff) + (word >> 32);
         let of_addresses = halves(!from.addresses) + halves(to.addresses);
@@ -196,7 +205,7 @@ impl<'a> UsualPacket<'a> {
         let sum_at = L4_AT + if self.proto() == PROTO_TCP { 16 } else { 6 };
         let partial_at = usize::from(self.offload.csum_start) + usize::from(self.offload.csum_offset);
         let field = field_of(window, sum_at);
-        if self.offload.needs_csum() && partial_at == sum_at + self.tag_bytes as usize {
+        if self.offload.needs_csum() && partial_at == sum_at + TAG {
             put_field(window, sum_at, followed(field, of_addresses).partial());
         } else if self.proto() == PROTO_TCP {
             put_field(window, sum_at, followed(!field, of_all).finish());
@@ -209,6 +218,14 @@ impl<'a> UsualPacket<'a> {
         window[ETHERNET_BYTES + 12..L4_AT].copy_from_slice(&to.addresses.to_le_bytes());
         window[L4_AT..L4_AT + 4].copy_from_slice(&ports.to_le_bytes());
     }
+}
+
+/// The frame without its first four bytes, if it is one of IPv4 with a tag.
+#[inline(never)]
+fn behind_tag(head: &[u8]) -> Option<&[u8]> {
+    let (tag, behind) = (head.get(TYPE_AT..TYPE_AT + 2)?, head.get(TAG_BYTES..)?);
+    let is_ipv4 = behind.get(TYPE_AT..TYPE_AT + 2) == Some(&IPV4.to_le_bytes()[..]);
+    (tag == TAG && is_ipv4).then_some(behind)
 }
 
 /// Sums at most the bytes of the image; a packet that is not there as a whole is trusted.

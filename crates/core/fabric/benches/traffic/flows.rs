@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 
 use lasthop_flow::ct_state::{ESTABLISHED, NEW, TRACKED};
-use lasthop_flow::{Action, Conntrack, CtKey, Ethernet, FlowKey, Match, Nat, NatRange, NatSource};
+use lasthop_flow::{Action, Conntrack, CtKey, Ethernet, FlowKey, Match, Nat, NatRange, NatSource, Vlan};
 use lasthop_flowtable::{FlowModule, FlowSpec};
 use lasthop_module_api::{Batch, Hashes, Header, Mac, Module, Verdicts};
 
-use super::frames::{Frame, TCP_ACK, TCP_SYN, TRANSLATED, handshake};
+use super::frames::{Frame, TCP_ACK, TCP_SYN, TRANSLATED, handshake, tagged};
 use super::{Plan, SENDER};
 
 /// The zone of tracked connections.
@@ -55,12 +55,15 @@ pub fn tracked_module(plan: &Plan, is_translated: bool) -> FlowModule {
     let module = FlowModule::for_workers(1);
     let frame = &plan.frames[0];
     let (dst, src) = Header::new(&frame.bytes[..14], 14, frame.offload).macs().expect("addresses");
+    let is_tagged = frame.bytes[12..14] == [0x81, 0];
+    let vlans = |tpid, tci| is_tagged.then_some(Vlan { tpid, tci }).into_iter().collect();
     let pass = |recirc_id, state: Option<(u32, u32)>| {
         let ct = |state| CtKey { state, ..CtKey::default() };
         let key = FlowKey {
             recirc_id: Some(recirc_id),
             in_port: Some(u32::from(SENDER.0)),
             ethernet: Some(Ethernet { src, dst }),
+            vlans: vlans(0x8100, 0x1005),
             ct: ct(state.map(|(bits, _)| bits)),
             ..FlowKey::default()
         };
@@ -69,6 +72,7 @@ pub fn tracked_module(plan: &Plan, is_translated: bool) -> FlowModule {
             in_port: Some(u32::MAX),
             ethernet: Some(Ethernet { src: Mac([0xff; 6]), dst: Mac([0xff; 6]) }),
             ether_type: Some(0),
+            vlans: vlans(0xffff, 0x1fff),
             ct: ct(state.map(|(_, mask)| mask)),
             ..FlowKey::default()
         };
@@ -92,7 +96,8 @@ pub fn tracked_module(plan: &Plan, is_translated: bool) -> FlowModule {
     }
     for number in 0..plan.frames.len() as u8 / 2 {
         for (is_reply, flags) in [(false, TCP_SYN), (true, TCP_SYN | TCP_ACK), (false, TCP_ACK)] {
-            let Frame { bytes, offload } = handshake(number, is_reply, is_translated, flags);
+            let frame = handshake(number, is_reply, is_translated, flags);
+            let Frame { bytes, offload } = if is_tagged { tagged(frame) } else { frame };
             let headers = [Header::new(&bytes, bytes.len() as u32, offload)];
             let batch = Batch { port: SENDER, headers: &headers, hashes: &Hashes::NONE };
             let mut verdicts = Verdicts::default();

@@ -2,7 +2,7 @@
 
 use lasthop_fabric::Capabilities;
 
-use super::frames::{Frame, TSO_SEGMENTS, complete, one_flow, plain, segment, tcp, udp, udp6};
+use super::frames::{Frame, TSO_SEGMENTS, complete, one_flow, plain, segment, tagged, tcp, udp, udp6};
 use super::{Decider, Layout, Plan, everything};
 
 /// Packets of a full batch.
@@ -53,12 +53,16 @@ pub const ALL: &[Scenario] = &[
     ("flow-cached-ipv6", || Plan { frames: sources().into_iter().map(udp6).collect(), ..flows(0, true) }),
     ("flow-found", || flows(0, false)),
     ("flow-found-100-masks", || flows(100, false)),
-    // The cost of `ct` is the difference of the other three to the first one.
+    // The cost of `ct` is the difference of the others to the first one.
     ("flow-cached-tcp", || Plan { decider: flows(0, true).decider, ..tracked(false) }),
     ("ct", || tracked(false)),
     ("ct-summed", || {
         let plan = tracked(false);
         Plan { frames: plan.frames.into_iter().map(complete).collect(), ..plan }
+    }),
+    ("ct-vlan", || {
+        let plan = tracked(false);
+        Plan { frames: plan.frames.into_iter().map(tagged).collect(), ..plan }
     }),
     ("ct-nat", || tracked(true)),
 ];
