@@ -15,6 +15,9 @@ pub const NO_VID: u16 = 0;
 pub struct Vid(u16);
 
 impl Vid {
+    /// The least and the largest number.
+    pub const RANGE: std::ops::RangeInclusive<u16> = VID_MIN..=VID_MAX;
+
     /// As a number.
     #[must_use]
     pub fn get(self) -> u16 {

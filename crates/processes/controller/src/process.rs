@@ -285,7 +285,7 @@ impl Process {
     }
 
     fn flush(&mut self, flush: &Flush) -> usize {
-        let port = flush.vnic.as_ref().map(lasthop_api::port::Name::as_str);
+        let port = flush.port.as_ref().map(lasthop_api::port::Name::as_str);
         let has_port = |switch: &&ControlledSwitch| {
             port.is_none_or(|port| switch.ports.iter().any(|known| known.common.name.as_str() == port))
         };
@@ -419,7 +419,7 @@ fn update(controller: &mut Controller, old: Option<&ControlledSwitch>, switch: &
         let entries = switch.fdb.iter().map(|entry| StaticAddress {
             mac: entry.mac,
             vlan: entry.vlan,
-            port: entry.vnic.to_string(),
+            port: entry.port.to_string(),
         });
         controller.set_statics(name, entries.collect());
     }

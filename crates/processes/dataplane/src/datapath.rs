@@ -312,16 +312,16 @@ impl Datapath {
     }
 
     pub(super) fn fdb_add(&self, entry: &StaticEntry) -> Result<(), Fault> {
-        self.engine.fdb_add(entry.mac, entry.vlan, self.find(entry.vnic.as_str())?).map_err(refused)
+        self.engine.fdb_add(entry.mac, entry.vlan, self.find(entry.port.as_str())?).map_err(refused)
     }
 
     pub(super) fn fdb_del(&self, entry: &StaticEntry) -> Result<(), Fault> {
-        self.engine.fdb_del(entry.mac, entry.vlan, self.find(entry.vnic.as_str())?).map_err(refused)
+        self.engine.fdb_del(entry.mac, entry.vlan, self.find(entry.port.as_str())?).map_err(refused)
     }
 
     /// Forgets learned addresses; how many.
     pub(super) fn fdb_flush(&self, flush: &Flush) -> Result<usize, Fault> {
-        let port = flush.vnic.as_ref().map(|vnic| self.find(vnic.as_str())).transpose()?;
+        let port = flush.port.as_ref().map(|port| self.find(port.as_str())).transpose()?;
         self.engine.fdb_flush(port, flush.vlan).map_err(refused)
     }
 

@@ -203,7 +203,7 @@ impl ControllerProcess {
                 ports.all.values().filter(|port| port.spec.common.switch == spec.name && is_there(port));
             let ports: Vec<_> = own.map(|port| port.as_told(&port.spec)).collect();
             let is_own = |vnic: &Name| ports.iter().any(|port| port.common.name == *vnic);
-            let fdb = switches.static_entries.iter().filter(|entry| is_own(&entry.vnic)).cloned().collect();
+            let fdb = switches.static_entries.iter().filter(|entry| is_own(&entry.port)).cloned().collect();
             let addresses_max = spec.table().unwrap_or(0);
             let is_about_own =
                 |rule: &&AclRule| ports.iter().any(|port| rule.port.have(port.common.name.as_str()));

@@ -30,7 +30,7 @@ impl SwitchTable {
         ports: &PortTable,
         out: &mut Outputs,
     ) -> Result<Option<Value>, Fault> {
-        let port = ports.find(entry.vnic.as_str())?;
+        let port = ports.find(entry.port.as_str())?;
         if self.static_entries.len() >= STATIC_ENTRIES_MAX {
             return Err(too_many());
         }
@@ -45,7 +45,7 @@ impl SwitchTable {
         ports: &PortTable,
         out: &mut Outputs,
     ) -> Result<Option<Value>, Fault> {
-        ports.find(entry.vnic.as_str())?;
+        ports.find(entry.port.as_str())?;
         order(Order::FdbDel(entry.clone()), OrderPurpose::FdbDeleted(entry), asker, out)
     }
 
@@ -66,8 +66,8 @@ impl SwitchTable {
 impl PortTable {
     /// The request to forget learned addresses. Refuses a vnic that there is not.
     pub(super) fn flush(&self, flush: Flush) -> Result<Question, Fault> {
-        if let Some(vnic) = &flush.vnic {
-            self.find(vnic.as_str())?;
+        if let Some(port) = &flush.port {
+            self.find(port.as_str())?;
         }
         Ok(Question::Flush(flush))
     }

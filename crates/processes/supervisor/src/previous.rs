@@ -119,7 +119,7 @@ impl PreviousState {
         }
         for entry in self.head.fdb.iter().filter(|entry| !fdb.contains(entry)) {
             let is_same = |other: &StaticEntry| (other.mac, other.vlan) == (entry.mac, entry.vlan);
-            if settings.has_port(&entry.vnic) && !settings.fdb.iter().any(is_same) {
+            if settings.has_port(&entry.port) && !settings.fdb.iter().any(is_same) {
                 settings.fdb.push(entry.clone());
             }
         }

@@ -57,7 +57,7 @@ impl SwitchTable {
 
     /// A vnic goes with its addresses.
     pub(super) fn forget_entries_of(&mut self, vnic: &str, store: &mut RecordStore) {
-        self.static_entries.retain(|entry| entry.vnic.as_str() != vnic);
+        self.static_entries.retain(|entry| entry.port.as_str() != vnic);
         store.is_late(RecordKey::Head);
     }
 
@@ -77,7 +77,7 @@ impl SwitchTable {
     ) {
         let is_own = |entry: &StaticEntry| {
             let mut ports = ports.all.values().filter(|port| port.spec.common.switch == *switch);
-            ports.any(|port| port.spec.common.name == entry.vnic)
+            ports.any(|port| port.spec.common.name == entry.port)
         };
         let own: Vec<StaticEntry> =
             self.static_entries.iter().filter(|entry| is_own(entry)).cloned().collect();

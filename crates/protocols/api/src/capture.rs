@@ -49,12 +49,12 @@ impl CaptureSpec {
         }
         if self.count == Some(0) {
             return Err(Fault::params(
-                "the count must be 1 or more; without one a capture goes on until it is ended",
+                "the count must be 1 or more; without one a capture lasts until it is ended",
             ));
         }
         if self.duration_s == Some(0) {
             return Err(Fault::params(
-                "the duration must be 1 second or more; without one a capture goes on until it is ended",
+                "the duration must be 1 second or more; without one a capture lasts until it is ended",
             ));
         }
         Ok(())

@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use rustix::thread::{CpuSet, sched_getaffinity};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use lasthop_runtime::fault::Fault;
@@ -11,8 +12,9 @@ use lasthop_runtime::fault::Fault;
 const CPUS_MAX: usize = 8192;
 
 /// CPUs on which workers may run, ascending; none means all.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
+#[schemars(inline, extend("pattern" = "^[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*$"))]
 pub struct CpuList(pub Vec<usize>);
 
 impl CpuList {

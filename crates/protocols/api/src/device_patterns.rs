@@ -2,6 +2,7 @@
 
 use std::str::FromStr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use lasthop_runtime::fault::Fault;
@@ -10,10 +11,13 @@ use lasthop_runtime::fault::Fault;
 const PATTERNS_MAX: usize = 64;
 /// Bytes of one: a device's name has 15 at most (IFNAMSIZ), and may be any of them.
 const PATTERN_BYTES_MAX: usize = 32;
+/// The same as a regular expression, for editors.
+const PATTERN_PATTERN: &str = "^[!$-+.0-~-]{1,32}$";
 
 /// Devices that a control plane may have as ports.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "Vec<String>", into = "Vec<String>")]
+#[schemars(inline, extend("maxItems" = PATTERNS_MAX, "items" = { "type": "string", "pattern": PATTERN_PATTERN }))]
 pub struct DevicePatterns(Vec<String>);
 
 impl DevicePatterns {

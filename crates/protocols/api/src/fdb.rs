@@ -1,33 +1,42 @@
 //! Static entries of the forwarding table: in the configuration file, on the command line, in a request.
 
 use lasthop_module_api::{Mac, Vid};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::port::{Name, PortSpec, check_mac, mac_text, vid_number};
+use crate::schema;
 use lasthop_runtime::fault::{Fault, Kind};
 
-/// Static entries of a switch beside its vnics' own addresses: a quarter of the forwarding table's usual size.
+/// Static entries of a switch beside its ports' own addresses: a quarter of the forwarding table's usual size.
 pub const STATIC_ENTRIES_MAX: usize = 4096;
 
-/// An address that is behind a vnic, even if another one claims it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// An address that is behind a port, even if another one claims it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "fdb")]
 pub struct StaticEntry {
+    /// Unicast address: frames to it go to the port, and no other port may send from it.
     #[serde(with = "required_mac")]
+    #[schemars(schema_with = "schema::mac", extend("examples" = ["52:54:00:00:00:07"]))]
     pub mac: Mac,
-    /// The one VLAN that it is for; without one it is for all that the vnic carries.
+    /// The VLAN that it is in; all that the port carries if left out.
     #[serde(default, with = "vid_number", skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::vlan")]
     pub vlan: Option<Vid>,
-    pub vnic: Name,
+    /// The name of the port that the address is behind.
+    #[serde(alias = "vnic")]
+    #[schemars(extend("examples" = ["vm1"]))]
+    pub port: Name,
 }
 
 /// The learned addresses that are to be forgotten.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Flush {
-    /// Those learned from this vnic only.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub vnic: Option<Name>,
+    /// Those learned from this port only.
+    #[serde(default, alias = "vnic", skip_serializing_if = "Option::is_none")]
+    pub port: Option<Name>,
     /// Those learned in this VLAN only.
     #[serde(default, with = "vid_number", skip_serializing_if = "Option::is_none")]
     pub vlan: Option<Vid>,
@@ -38,7 +47,7 @@ pub fn unicast(text: &str) -> Result<Mac, Fault> {
     check_mac(text)
 }
 
-/// Refuses entries for vnics that are not there, and more entries than there may be.
+/// Refuses entries for ports that are not there, and more entries than there may be.
 pub fn check_entries(entries: &[StaticEntry], ports: &[PortSpec]) -> Result<(), Fault> {
     check_count(entries)?;
     entries.iter().try_for_each(|entry| check_port_of(entry, ports))
@@ -49,13 +58,13 @@ pub fn check_count(entries: &[StaticEntry]) -> Result<(), Fault> {
     if entries.len() > STATIC_ENTRIES_MAX { Err(too_many()) } else { Ok(()) }
 }
 
-/// Refuses an entry for a vnic that is not there.
+/// Refuses an entry for a port that is not there.
 pub fn check_port_of(entry: &StaticEntry, ports: &[PortSpec]) -> Result<(), Fault> {
-    let StaticEntry { mac, vnic, .. } = entry;
-    if ports.iter().any(|known| known.name() == vnic) {
+    let StaticEntry { mac, port, .. } = entry;
+    if ports.iter().any(|known| known.name() == port) {
         return Ok(());
     }
-    Err(Fault::params(format!("the fdb entry {mac} is for port \"{vnic}\", and there is no such port")))
+    Err(Fault::params(format!("the fdb entry {mac} is for port \"{port}\", and there is no such port")))
 }
 
 pub fn too_many() -> Fault {
@@ -86,15 +95,19 @@ mod tests {
 
     #[test]
     fn an_entry_is_read_and_written() {
-        let json = r#"{"mac":"02:00:00:00:00:07","vlan":5,"vnic":"a"}"#;
+        let json = r#"{"mac":"02:00:00:00:00:07","vlan":5,"port":"a"}"#;
         let entry: StaticEntry = serde_json::from_str(json).expect("an entry");
-        assert_eq!((entry.vlan.map(Vid::get), entry.vnic.as_str()), (Some(5), "a"));
+        assert_eq!((entry.vlan.map(Vid::get), entry.port.as_str()), (Some(5), "a"));
         assert_eq!(serde_json::to_string(&entry).expect("JSON"), json);
+        let before = json.replace("port", "vnic");
+        assert_eq!(serde_json::from_str::<StaticEntry>(&before).expect("the key of before"), entry);
+        let flush: Flush = serde_json::from_str(r#"{"vnic":"a"}"#).expect("the key of before");
+        assert_eq!(flush, Flush { port: Some(entry.port), vlan: None });
         for (json, words) in [
-            (r#"{"mac":"01:00:00:00:00:07","vnic":"a"}"#, "unicast"),
-            (r#"{"vnic":"a"}"#, "mac"),
-            (r#"{"mac":"02:00:00:00:00:07","vnic":"a","vlan":4095}"#, "reserved"),
-            (r#"{"mac":"02:00:00:00:00:07","vnik":"a"}"#, "vnik"),
+            (r#"{"mac":"01:00:00:00:00:07","port":"a"}"#, "unicast"),
+            (r#"{"port":"a"}"#, "mac"),
+            (r#"{"mac":"02:00:00:00:00:07","port":"a","vlan":4095}"#, "reserved"),
+            (r#"{"mac":"02:00:00:00:00:07","pord":"a"}"#, "pord"),
         ] {
             let error = serde_json::from_str::<StaticEntry>(json).expect_err(json).to_string();
             assert!(error.contains(words), "{error}");
@@ -102,11 +115,11 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_without_its_vnic_is_refused() {
+    fn an_entry_without_its_port_is_refused() {
         let entry: StaticEntry =
-            serde_json::from_str(r#"{"mac":"02:00:00:00:00:07","vnic":"b"}"#).expect("an entry");
+            serde_json::from_str(r#"{"mac":"02:00:00:00:00:07","port":"b"}"#).expect("an entry");
         let ports = ["a".parse().expect("a port")];
-        let fault = check_entries(std::slice::from_ref(&entry), &ports).expect_err("no such vnic");
+        let fault = check_entries(std::slice::from_ref(&entry), &ports).expect_err("no such port");
         assert!(fault.message.contains("\"b\", and there is no such port"), "{fault}");
         assert!(check_entries(&vec![entry; STATIC_ENTRIES_MAX + 1], &ports).is_err());
     }

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use lasthop_module_api::{Mac, PortGuard};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::names;
@@ -13,8 +14,9 @@ const ADDRESSES_MAX: usize = 16;
 const WORDS: [&str; 4] = ["mac", "ip", "arp", "dhcp"];
 
 /// The checks of a port, by name.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "Vec<String>", into = "Vec<String>")]
+#[schemars(inline, extend("items" = { "enum": WORDS }, "default" = []))]
 pub struct GuardChecks(Vec<String>);
 
 impl GuardChecks {
@@ -92,8 +94,9 @@ impl From<GuardChecks> for Vec<String> {
 }
 
 /// The network addresses of a port.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "Vec<IpAddr>", into = "Vec<IpAddr>")]
+#[schemars(inline, with = "Vec<String>", extend("maxItems" = ADDRESSES_MAX, "default" = []))]
 pub struct GuardAddresses(Vec<IpAddr>);
 
 impl GuardAddresses {

@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use lasthop_engine::HYSTERESIS_US_DEFAULT;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use lasthop_runtime::fault::Fault;
@@ -11,8 +12,9 @@ use lasthop_runtime::fault::Fault;
 const HYSTERESIS_US_MAX: u32 = 10_000;
 
 /// A time in microseconds, 0 (sleep at once) to 10000. Of the switch's workers and the driver's threads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "serde_json::Value")]
+#[schemars(inline, with = "u32", extend("maximum" = HYSTERESIS_US_MAX, "default" = HYSTERESIS_US_DEFAULT))]
 pub struct Hysteresis(pub u32);
 
 impl Default for Hysteresis {

@@ -44,6 +44,7 @@ pub mod roles;
 pub mod rpc;
 pub mod rundir;
 pub mod sched;
+mod schema;
 pub mod settings;
 pub mod switches;
 pub mod upcalls;

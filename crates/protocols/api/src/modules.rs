@@ -1,14 +1,16 @@
 //! The modules that a switch can have, by name, and the size of their forwarding table.
 
-use lasthop_modules::{FDB_ENTRIES_LIMIT, FDB_ENTRIES_MIN};
+use lasthop_modules::{FDB_ENTRIES_LIMIT, FDB_ENTRIES_MAX, FDB_ENTRIES_MIN};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::names;
 use lasthop_runtime::fault::Fault;
 
 /// Slots of the bridge's forwarding table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "i64")]
+#[schemars(inline, extend("minimum" = FDB_ENTRIES_MIN, "maximum" = FDB_ENTRIES_LIMIT, "default" = FDB_ENTRIES_MAX))]
 pub struct FdbEntries(pub usize);
 
 impl TryFrom<i64> for FdbEntries {
@@ -40,8 +42,9 @@ pub const FLOW: &str = "flow";
 const MODULES: [&str; 3] = ["bridge", "dummy", FLOW];
 
 /// The name of a module that exists.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String")]
+#[schemars(inline, extend("enum" = MODULES, "default" = FLOW))]
 pub struct ModuleName(String);
 
 impl ModuleName {

@@ -3,14 +3,16 @@
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use lasthop_runtime::fault::Fault;
 use lasthop_sched::{Mode, Modes, Policy};
 
 /// Whether the supervisor opens the view of the scheduler.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
+#[schemars(inline)]
 pub enum ViewMode {
     /// While a guest is attached, where the kernel permits it.
     Auto,

@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use lasthop_engine::UpcallLimits;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::names;
@@ -22,8 +23,9 @@ const KIB_MAX: u32 = 2048;
 const RATE_MAX: u32 = 10_000_000;
 
 /// Bounds on misses that are on their way to the controller, for each port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
+#[schemars(inline, extend("default" = DEFAULT))]
 pub struct UpcallBounds {
     packets: u32,
     kib: u32,

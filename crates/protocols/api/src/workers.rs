@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use lasthop_fabric::bounds::WORKERS_MAX;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::cpus::{self, CpuList};
@@ -12,8 +13,9 @@ use lasthop_runtime::fault::Fault;
 const CPUS_FOR_TWO: usize = 4;
 
 /// A number of workers, 1 to `WORKERS_MAX`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "i64")]
+#[schemars(inline, extend("minimum" = 1, "maximum" = WORKERS_MAX))]
 pub struct Workers(pub usize);
 
 impl Workers {

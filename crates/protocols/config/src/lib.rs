@@ -1,6 +1,6 @@
 //! The configuration file, TOML.
 //!
-//! **Purpose.** [`read`] gives the configuration that a file says, [`read_all`] all mistakes in it at once, [`SCHEMA`] its
+//! **Purpose.** [`read`] gives the configuration that a file says, [`read_all`] all mistakes in it at once, [`json_schema`] its
 //! form for editors. [`plan`] says which steps lead from a running switch to a file.
 //!
 //! **Contract.** A mistake names its line and the remedy. Keys that a file leaves out have the defaults of the command line.
@@ -29,7 +29,7 @@
 //!
 //! [[fdb]]
 //! mac = "02:00:00:00:00:02"
-//! vnic = "vm1"
+//! port = "vm1"
 //!
 //! [[acl]]
 //! port = "vm1"
@@ -47,30 +47,34 @@ mod sense;
 mod wording;
 
 pub use mistakes::Mistake;
-pub use schema::SCHEMA;
+pub use schema::json_schema;
 
 use std::path::Path;
 
+use lasthop_module_api::{PORTS_MAX, SWITCHES_MAX};
+use schemars::JsonSchema;
 use serde::Deserialize;
 use toml::Spanned;
 
-use lasthop_api::acl::{self, AclRule};
+use lasthop_api::acl::{self, ACL_RULES_MAX, AclRule};
 use lasthop_api::cpus::CpuList;
 use lasthop_api::device_patterns::DevicePatterns;
-use lasthop_api::fdb::StaticEntry;
+use lasthop_api::fdb::{STATIC_ENTRIES_MAX, StaticEntry};
 use lasthop_api::hysteresis::Hysteresis;
 use lasthop_api::modules::{FdbEntries, ModuleName};
-use lasthop_api::port::{KeyFault, PortKeys, PortSpec};
+use lasthop_api::port::{KeyFault, PortKeys, PortSpec, VnicForm};
 use lasthop_api::sched::ViewMode;
 use lasthop_api::settings::Settings;
 use lasthop_api::switches::{ControllerKind, FailMode, SwitchName, SwitchSpec};
 use lasthop_api::upcalls::UpcallBounds;
 use lasthop_api::workers::Workers;
 use lasthop_runtime::fault::Fault;
-use lasthop_runtime::sandbox;
+use lasthop_runtime::sandbox::SandboxMode;
 
 /// Largest file, in bytes: room for 1024 ports with everything said.
 const FILE_BYTES_MAX: u64 = 1 << 20;
+/// Ports of a file: all but the switch's own one.
+const FILE_PORTS_MAX: usize = PORTS_MAX - 1;
 
 /// The contents of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -119,38 +123,62 @@ impl Config {
     }
 }
 
-/// The settings stand here once more, since a flattened table has no unknown keys.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+/// The file that lasthop run, check and apply take (TOML).
+// The settings stand here once more, since a flattened table has no unknown keys.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+#[schemars(title = "Lasthop configuration")]
 struct File {
+    /// The module of the switch default, which decides where its packets go.
     module: Option<ModuleName>,
+    /// CPUs that workers may use; all if left out.
+    #[schemars(extend("examples" = ["0-3,6"]))]
     cpus: Option<CpuList>,
-    #[serde(rename = "fdb-entries")]
+    /// Slots of the forwarding table of the switch default, of which the addresses behind one port take a quarter at most.
     fdb_entries: Option<FdbEntries>,
+    /// The controller that gets packets without a flow in the switch default, with module flow.
+    #[schemars(extend("default" = ControllerKind::default()))]
     controller: Option<ControllerKind>,
-    #[serde(rename = "fail-mode")]
+    /// Packets without a flow in the switch default, while its controller is away; secure with controller = external if left out.
+    #[schemars(extend("default" = FailMode::Standalone))]
     fail_mode: Option<FailMode>,
+    /// Limits of each port for packets on the way to the controller: packets (1 to 4096), KiB of them (128 to 2048), packets a second and worker (0: no limit).
     upcalls: Option<UpcallBounds>,
+    /// Threads that move packets. If left out: one for each of cpus; without it 2, or 1 with fewer than 4 CPUs.
     workers: Option<Workers>,
-    #[serde(rename = "hysteresis-us")]
+    /// Microseconds for which a thread that moves packets looks for more before it sleeps, at most.
     hysteresis_us: Option<Hysteresis>,
-    sandbox: Option<sandbox::SandboxMode>,
-    #[serde(rename = "control-group")]
+    /// The sandbox of the inner processes: as much as this kernel allows, everything or no start, or none.
+    #[schemars(with = "String", extend("enum" = SandboxMode::ALL.map(SandboxMode::as_str), "default" = SandboxMode::default()))]
+    sandbox: Option<SandboxMode>,
+    /// Group, by name or number, whose members may use the control socket, beside the switch's own user.
+    #[schemars(length(min = 1), extend("examples" = ["lasthop"]))]
     control_group: Option<String>,
-    #[serde(rename = "datapath-devices")]
+    /// Network devices that a controller outside may have as ports, and taps that it may have made; * stands for any part of a name. If left out: all if a switch has controller = external, else none.
+    #[schemars(extend("examples" = [["eth1", "br*"]]))]
     datapath_devices: Option<DevicePatterns>,
-    #[serde(rename = "scheduler-view")]
+    /// Have workers look and yield by the state of the host's scheduler while a guest is attached, where the kernel permits that.
+    #[schemars(extend("default" = ViewMode::default()))]
     scheduler_view: Option<ViewMode>,
+    /// Switches beside the one that is always there, default, [[switch]] each.
     #[serde(default)]
+    #[schemars(with = "Vec<SwitchSpec>", length(max = SWITCHES_MAX - 1))]
     switch: Vec<Spanned<SwitchSpec>>,
-    /// The old name of a vhost-user port.
+    /// Ports with the backend vhost-user, by their old name: write [[port]] and backend = "vhost-user".
     #[serde(default)]
+    #[schemars(with = "Vec<VnicForm>", length(max = FILE_PORTS_MAX), extend("deprecated" = true))]
     vnic: Vec<Spanned<PortKeys>>,
+    /// Ports for guests, and over network devices and taps, [[port]] each.
     #[serde(default)]
+    #[schemars(with = "Vec<PortKeys>", length(max = FILE_PORTS_MAX))]
     port: Vec<Spanned<PortKeys>>,
+    /// Static entries of the forwarding table, [[fdb]] each.
     #[serde(default)]
+    #[schemars(length(max = STATIC_ENTRIES_MAX))]
     fdb: Vec<StaticEntry>,
+    /// Rules about connections, [[acl]] each: the first one that applies decides; without one the connection is allowed.
     #[serde(default)]
+    #[schemars(with = "Vec<AclRule>", length(max = ACL_RULES_MAX))]
     acl: Vec<Spanned<AclRule>>,
 }
 
@@ -293,7 +321,7 @@ mod tests {
         assert_eq!(settings.cpus, Some(CpuList(vec![0, 1])));
         assert_eq!(settings.fdb_entries, Some(FdbEntries(4096)));
         assert_eq!((settings.workers, settings.hysteresis_us), (Some(Workers(2)), Some(Hysteresis(20))));
-        assert_eq!(settings.sandbox, Some(sandbox::SandboxMode::Strict));
+        assert_eq!(settings.sandbox, Some(SandboxMode::Strict));
         assert_eq!(settings.control_group.as_deref(), Some("kvm"));
         let specs: Vec<PortSpec> = [
             "a",
@@ -313,13 +341,15 @@ mod tests {
     #[test]
     fn vlans_and_static_entries_are_understood() {
         let text = "[[vnic]]\nname = \"a\"\nvlan = 5\nisolated = true\n[[vnic]]\nname = \"b\"\ntrunk = [10, \"20-29\"]\nnative = 99\n\
-                    [[fdb]]\nmac = \"02:00:00:00:00:07\"\nvlan = 5\nvnic = \"a\"\n";
+                    [[fdb]]\nmac = \"02:00:00:00:00:07\"\nvlan = 5\nport = \"a\"\n";
         let config = parse(text).expect("a good file");
         let specs =
             ["a,vlan=5,isolated=true", "b,trunk=10+20-29,native=99"].map(|text| vnic(text).expect("a vnic"));
         assert_eq!(config.ports, specs);
         assert_eq!(config.fdb.len(), 1);
-        assert_eq!(config.fdb[0].vnic.as_str(), "a");
+        assert_eq!(config.fdb[0].port.as_str(), "a");
+        let before = text.replace("port = ", "vnic = ");
+        assert_eq!(parse(&before), Ok(config), "the key of before");
     }
 
     #[test]
@@ -327,7 +357,7 @@ mod tests {
         let text = "[[port]]\nname = \"out\"\ndevice = \"eth1\"\nbackend = \"af_packet\"\nqueues = 2\nhost = \"off\"\ntransit = true\n\
                     link-tracking = true\nqdisc-bypass = true\ntrunk = [5]\n\
                     [[port]]\nname = \"br0\"\ntap = \"br0\"\naddress = [\"192.0.2.1/24\", \"2001:db8::1/64\"]\nmtu = 9000\n\
-                    [[fdb]]\nmac = \"02:00:00:00:00:07\"\nvnic = \"out\"\n";
+                    [[fdb]]\nmac = \"02:00:00:00:00:07\"\nport = \"out\"\n";
         let config = parse(text).expect("a good file");
         let specs = [
             "out,device=eth1,backend=af_packet,queues=2,host=off,transit=true,link-tracking=true,qdisc-bypass=true,trunk=5",
@@ -399,8 +429,8 @@ mod tests {
                 "the device \"a\" is that of port \"a\"",
             ),
             ("[[fdb]]\nmac = \"03:00:00:00:00:01\"\nvnic = \"a\"", 2, "unicast"),
-            ("[[fdb]]\nmac = \"02:00:00:00:00:01\"\nport = \"a\"", 3, "unknown key \"port\""),
-            ("[[fdb]]\nmac = \"02:00:00:00:00:01\"", 1, "vnic"),
+            ("[[fdb]]\nmac = \"02:00:00:00:00:01\"\ndev = \"a\"", 3, "unknown key \"dev\""),
+            ("[[fdb]]\nmac = \"02:00:00:00:00:01\"", 1, "port"),
             ("[[vnic]]\nname = \"a\"\n[[vnic]]\nname = \"a\"", 3, "\"a\" already"),
             ("module = ", 1, ""),
         ] {

@@ -76,9 +76,9 @@ impl Plan {
             })
         };
         let stays =
-            |entry: &StaticEntry, other: &ConfigReport| !is_gone(&entry.vnic) && other.fdb.contains(entry);
+            |entry: &StaticEntry, other: &ConfigReport| !is_gone(&entry.port) && other.fdb.contains(entry);
         let obsolete =
-            running.fdb.iter().filter(|entry| !is_gone(&entry.vnic) && !wanted.fdb.contains(entry));
+            running.fdb.iter().filter(|entry| !is_gone(&entry.port) && !wanted.fdb.contains(entry));
         let missing = wanted.fdb.iter().filter(|entry| !stays(entry, running));
         let obsolete = obsolete.map(|entry| Step::Forget { entry: entry.clone() });
         let missing = missing.map(|entry| Step::Enter { entry: entry.clone() });
@@ -299,11 +299,11 @@ mod tests {
     }
 
     #[test]
-    fn entries_come_and_go_and_come_again_with_their_vnic() {
-        let entry = |mac: u8, vnic: &str| StaticEntry {
+    fn entries_come_and_go_and_come_again_with_their_port() {
+        let entry = |mac: u8, port: &str| StaticEntry {
             mac: lasthop_module_api::Mac([2, 0, 0, 0, 0, mac]),
             vlan: None,
-            vnic: name(vnic),
+            port: name(port),
         };
         let (mut old, mut new) = (report(&["a", "b", "c,vlan=5"]), report(&["a", "c,queues=2"]));
         old.fdb = vec![entry(1, "a"), entry(2, "a"), entry(3, "b"), entry(4, "c")];

@@ -47,7 +47,7 @@ fn acl_lines(rules: &[AclRule], from: &[AclRule]) -> String {
 
 fn entry_text(entry: &StaticEntry) -> String {
     let vlan = entry.vlan.map_or_else(String::new, |vid| format!(" vlan {vid}"));
-    format!("{} dev {}{vlan}", entry.mac, entry.vnic)
+    format!("{} dev {}{vlan}", entry.mac, entry.port)
 }
 
 fn effect(change: &Change) -> &'static str {

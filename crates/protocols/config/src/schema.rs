@@ -1,19 +1,59 @@
-//! The file's JSON Schema, for editors. Written by hand, since most of it is not in the types; the tests hold it and the
-//! parser to each other.
+//! The file's JSON Schema (draft 2020-12), for editors, made of the types that read the file.
 
-/// JSON Schema, draft 2020-12.
-pub const SCHEMA: &str = include_str!("schema.json");
+use schemars::Schema;
+use schemars::generate::SchemaSettings;
+use schemars::transform::{RecursiveTransform, Transform};
+use serde_json::Value;
+
+use crate::File;
+
+/// The schema as a text of several lines.
+pub fn json_schema() -> String {
+    let generator = SchemaSettings::draft2020_12().into_generator();
+    let mut schema = generator.into_root_schema_for::<File>();
+    RecursiveTransform(as_in_toml).transform(&mut schema);
+    serde_json::to_string_pretty(&schema).unwrap_or_default()
+}
+
+/// TOML has no null: a key may be left out instead. Widths of integers say less than their bounds.
+fn as_in_toml(schema: &mut Schema) {
+    schema.remove("format");
+    if schema.get("default").is_some_and(Value::is_null) {
+        schema.remove("default");
+    }
+    if let Some(Value::Array(words)) = schema.get_mut("enum") {
+        words.retain(|word| !word.is_null());
+    }
+    if let Some(Value::Array(types)) = schema.get_mut("type") {
+        types.retain(|one| one != "null");
+        if let [one] = &types[..] {
+            let one = one.clone();
+            schema.insert("type".to_owned(), one);
+        }
+    }
+    if let Some(Value::Array(all)) = schema.get_mut("anyOf") {
+        all.retain(|one| one["type"] != "null");
+        if let [Value::Object(one)] = &mut all[..] {
+            let one = std::mem::take(one);
+            schema.remove("anyOf");
+            // Its own words come first.
+            for (key, value) in one {
+                schema.ensure_object().entry(key).or_insert(value);
+            }
+        }
+    }
+}
 
 #[cfg(test)]
 mod tests {
     use serde_json::{Map, Value};
 
-    use super::SCHEMA;
+    use super::json_schema;
     use crate::parse;
     use lasthop_api::port::PortSpec;
 
     fn schema() -> Value {
-        serde_json::from_str(SCHEMA).expect("JSON")
+        serde_json::from_str(&json_schema()).expect("JSON")
     }
 
     /// Where a property stands: a file with it, given its value as TOML.
@@ -24,7 +64,12 @@ mod tests {
     }
 
     fn in_vnic(key: &str, value: &str) -> String {
-        let name = if key == "name" { "" } else { "name = \"a\"\n" };
+        let name = match key {
+            "name" => "",
+            // Two of its checks are for addresses that the port says are its own.
+            "guard" => "name = \"a\"\nmac = \"02:00:00:00:00:01\"\naddresses = [\"10.0.0.5\"]\n",
+            _ => "name = \"a\"\n",
+        };
         format!("[[vnic]]\n{name}{key} = {value}\n")
     }
 
@@ -35,27 +80,33 @@ mod tests {
         in_vnic(key, value).replace("[[vnic]]\n", &format!("[[switch]]\n{module}"))
     }
 
+    /// The keys that ports of a backend may not have.
+    fn unfit(backend: &str) -> Vec<String> {
+        let rules = &schema()["$defs"]["port"]["allOf"];
+        let number =
+            ["vhost-user", "tap", "device"].iter().position(|known| *known == backend).expect("one of three");
+        let keys = rules[number]["then"]["properties"].as_object().expect("keys").iter();
+        keys.inspect(|(key, value)| assert!(value.is_boolean(), "{key}"))
+            .map(|(key, _)| key.clone())
+            .collect()
+    }
+
     /// A port with the backend that has the key.
     fn in_port(key: &str, value: &str) -> String {
-        let rules = &schema()["$defs"]["port"]["allOf"];
-        let is_false = |rule: &str| rules[0][rule]["properties"].get(key).is_some();
+        let has = |backend| !unfit(backend).contains(&key.to_owned());
         let backend = match key {
             "backend" => "",
-            "tap" => "queues = 1\n",
-            "address" => "tap = \"a\"\n",
-            _ if is_false("then") => "backend = \"af_packet\"\n",
-            _ if is_false("else") || matches!(key, "mac" | "mtu" | "guard" | "addresses") => {
-                "backend = \"vhost-user\"\n"
-            }
-            _ => "",
+            _ if has("vhost-user") => "backend = \"vhost-user\"\n",
+            _ if has("device") => "backend = \"af_packet\"\n",
+            _ => "backend = \"tap\"\n",
         };
         in_vnic(key, value).replace("[[vnic]]\n", &format!("[[port]]\n{backend}"))
     }
 
     fn in_fdb(key: &str, value: &str) -> String {
         let mac = if key == "mac" { "" } else { "mac = \"02:00:00:00:00:01\"\n" };
-        let vnic = if key == "vnic" { "" } else { "vnic = \"a\"\n" };
-        format!("[[fdb]]\n{mac}{vnic}{key} = {value}\n")
+        let port = if key == "port" { "" } else { "port = \"a\"\n" };
+        format!("[[fdb]]\n{mac}{port}{key} = {value}\n")
     }
 
     /// Of TCP or ICMP for keys that are of these.
@@ -77,6 +128,12 @@ mod tests {
         object["properties"].as_object().expect("properties")
     }
 
+    /// The words that a property may be, each with its description where the type has one.
+    fn words_of(property: &Value) -> Vec<Value> {
+        let described = property["oneOf"].as_array().into_iter().flatten().map(|one| &one["const"]);
+        property["enum"].as_array().into_iter().flatten().chain(described).cloned().collect()
+    }
+
     fn is_fine(place: Place, key: &str, value: &str) -> bool {
         parse(&place(key, value)).is_ok()
     }
@@ -96,7 +153,7 @@ mod tests {
             }
             refused(&format!("\"{minimum}\""));
         }
-        for word in property["enum"].as_array().into_iter().flatten() {
+        for word in words_of(property) {
             allowed(&word.to_string());
         }
         for word in property["items"]["enum"].as_array().into_iter().flatten() {
@@ -124,8 +181,8 @@ mod tests {
             check(in_switch, key, property);
         }
         for (key, property) in properties(&schema["$defs"]["vnic"]) {
-            assert_eq!(property["$ref"], format!("#/$defs/port/properties/{key}"));
-            check(in_vnic, key, &schema["$defs"]["port"]["properties"][key]);
+            assert_eq!(*property, schema["$defs"]["port"]["properties"][key]);
+            check(in_vnic, key, property);
         }
         for (key, property) in properties(&schema["$defs"]["port"]) {
             check(in_port, key, property);
@@ -222,29 +279,47 @@ mod tests {
     #[test]
     fn keys_that_do_not_fit_a_backend_are_in_neither() {
         let schema = schema();
-        let rules = &schema["$defs"]["port"]["allOf"];
-        let falses = |rule: &Value| -> Vec<String> {
-            let keys = rule["properties"].as_object().expect("keys").iter();
-            keys.inspect(|(key, value)| assert!(value.is_boolean(), "{key}"))
-                .map(|(key, _)| key.clone())
-                .collect()
-        };
         let value_of = |key: &str| {
             let property = &schema["$defs"]["port"]["properties"][key];
-            let given = property["examples"].get(0).or(property.get("minimum")).or(property.get("default"));
-            given.map(ToString::to_string).expect(key)
+            // Defaults of before are forgiven, so other words come first.
+            let given = property["examples"].get(0).or(property.get("minimum")).cloned();
+            let given = given
+                .or(words_of(property).pop())
+                .or(property["default"].as_bool().map(|flag| (!flag).into()));
+            given.or(property.get("default").cloned()).expect(key).to_string()
         };
-        let device = falses(&rules[0]["else"]).into_iter().chain(falses(&rules[1]["else"]));
-        let cases = falses(&rules[0]["then"]).into_iter().map(|key| ("backend = \"vhost-user\"\n", key));
-        for (backend, key) in cases.chain(device.map(|key| ("", key))) {
-            let file = format!("[[port]]\nname = \"a\"\n{backend}{key} = {}\n", value_of(&key));
-            let mistake = parse(&file).expect_err(&file);
-            assert!(mistake.message.contains(" is for ") || mistake.message.contains("tap"), "{mistake}");
+        for (backend, word) in [("vhost-user", "vhost-user"), ("tap", "tap"), ("device", "auto")] {
+            for key in unfit(backend) {
+                let file =
+                    format!("[[port]]\nname = \"a\"\nbackend = \"{word}\"\n{key} = {}\n", value_of(&key));
+                let tap_key = format!("[[port]]\nname = \"a\"\ntap = \"t\"\n{key} = {}\n", value_of(&key));
+                let files =
+                    if backend == "tap" && key != "device" { vec![file, tap_key] } else { vec![file] };
+                // A device's tap makes it one.
+                for file in files.iter().filter(|_| (backend, &*key) != ("device", "tap")) {
+                    let mistake = parse(file).expect_err(file);
+                    assert!(mistake.message.contains(" is for "), "{mistake}");
+                }
+            }
         }
         let vnic: Vec<&String> = properties(&schema["$defs"]["vnic"]).keys().collect();
-        let refused = falses(&rules[0]["then"]);
+        let refused = unfit("vhost-user");
         let all = properties(&schema["$defs"]["port"]).keys();
         let expected = all.filter(|key| *key != "backend" && !refused.contains(key)).collect::<Vec<_>>();
         assert_eq!(vnic, expected, "a vnic has the keys of a vhost-user port");
+    }
+
+    /// Every key is explained, and every word of one that stands for a choice.
+    #[test]
+    fn editors_have_words_for_every_key() {
+        let schema = schema();
+        let tables = schema["$defs"].as_object().expect("tables").values().chain([&schema]);
+        for (key, property) in tables.flat_map(|table| properties(table)) {
+            let text = property["description"].as_str().unwrap_or_default();
+            assert!(text.ends_with('.') && text.len() > 10, "{key}: {text}");
+            for one in property["oneOf"].as_array().into_iter().flatten() {
+                assert!(one["description"].as_str().is_some_and(|text| text.ends_with('.')), "{key}: {one}");
+            }
+        }
     }
 }

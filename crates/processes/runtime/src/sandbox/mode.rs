@@ -20,6 +20,9 @@ pub enum SandboxMode {
 }
 
 impl SandboxMode {
+    /// Every one of them.
+    pub const ALL: [Self; 3] = [Self::Auto, Self::Strict, Self::Off];
+
     /// The word for it in the configuration.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -34,9 +37,8 @@ impl FromStr for SandboxMode {
     type Err = Fault;
 
     fn from_str(text: &str) -> Result<Self, Fault> {
-        let modes = [Self::Auto, Self::Strict, Self::Off];
         let bad = || Fault::params(format!("sandbox=\"{text}\" is none of auto, strict, off"));
-        modes.into_iter().find(|mode| mode.as_str() == text).ok_or_else(bad)
+        Self::ALL.into_iter().find(|mode| mode.as_str() == text).ok_or_else(bad)
     }
 }
 

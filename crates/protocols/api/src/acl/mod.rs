@@ -13,12 +13,14 @@ use std::str::FromStr;
 
 use ipnet::IpNet;
 use lasthop_module_api::{Mac, Vid};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::device_patterns::is_like;
 use crate::names;
 use crate::port::PortSpec;
 use crate::port::{mac_text, vid_number};
+use crate::schema;
 use crate::switches::SwitchSpec;
 use lasthop_runtime::fault::{Fault, Kind};
 
@@ -28,48 +30,64 @@ pub const ACL_RULES_MAX: usize = 1024;
 const PATTERNS_MAX: usize = 64;
 
 /// One rule.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "acl", rename_all = "kebab-case")]
 pub struct AclRule {
-    /// Unique; by it a rule is deleted, and named in the log. One that is not given is made of the rule's position.
+    /// Unique name, by which a rule is deleted, and named in the log; rule-N by position if left out.
     #[serde(default = "RuleName::none")]
+    #[schemars(!default, extend("examples" = ["https"]))]
     pub name: RuleName,
-    /// The ports that it protects, by name; `*` is any part of a name.
+    /// The ports that the rule protects: a name, or a list of names. * stands for any part of a name.
+    #[schemars(extend("examples" = ["web1", "web*", ["web1", "db*"]]))]
     pub port: PortPatterns,
+    /// The direction in which the connection begins, as the guest sees it.
     pub direction: AclDirection,
+    /// The fate of such connections.
     pub action: AclAction,
-    /// Without one it applies to all packets but ARP, neighbour discovery and answers of DHCP servers.
+    /// tcp, udp, icmp, icmp6, sctp, arp, or an IP protocol by number; all but ARP, neighbour discovery and answers of DHCP servers if left out.
+    #[schemars(extend("examples" = ["tcp", 47]))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol: Option<AclProtocol>,
-    /// The other side's addresses.
+    /// Addresses of the other side.
+    #[schemars(schema_with = "schema::network", extend("examples" = ["10.0.0.0/8", "fd00::/64"]))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remote: Option<IpNet>,
-    /// The port's own addresses.
+    /// Addresses of the port itself.
+    #[schemars(schema_with = "schema::network", extend("examples" = ["10.0.0.1/32"]))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub local: Option<IpNet>,
-    /// Source ports of the connection.
+    /// Source ports: a number, a range, or a list of these. Needs protocol tcp, udp or sctp.
+    #[schemars(extend("examples" = ["1024-65535"]))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sport: Option<PortRanges>,
-    /// Destination ports of the connection.
+    /// Destination ports: a number, a range, or a list of these. Needs protocol tcp, udp or sctp.
+    #[schemars(extend("examples" = [443, "8000-8080", [80, "8000-8080"]]))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dport: Option<PortRanges>,
+    /// Type of ICMP or ICMPv6. Needs protocol icmp or icmp6.
     #[serde(default, alias = "icmp-type", skip_serializing_if = "Option::is_none")]
     pub icmp_type: Option<u8>,
+    /// Code of ICMP or ICMPv6. Needs icmp-type.
     #[serde(default, alias = "icmp-code", skip_serializing_if = "Option::is_none")]
     pub icmp_code: Option<u8>,
     /// The Ethernet address of the other side.
+    #[schemars(schema_with = "schema::mac", extend("examples" = ["52:54:00:00:00:07"]))]
     #[serde(default, alias = "remote-mac", with = "mac_text", skip_serializing_if = "Option::is_none")]
     pub remote_mac: Option<Mac>,
+    /// Only in this VLAN.
+    #[schemars(schema_with = "schema::vlan")]
     #[serde(default, with = "vid_number", skip_serializing_if = "Option::is_none")]
     pub vlan: Option<Vid>,
-    /// The log names connections that this rule denies, a bounded number of them.
+    /// The log names connections that the rule denies, at most ten in a second.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub log: bool,
 }
 
 /// The direction in which a connection begins, as the guest sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
+#[schemars(inline)]
 pub enum AclDirection {
     /// To the port.
     Ingress,
@@ -78,8 +96,9 @@ pub enum AclDirection {
 }
 
 /// The fate of connections that a rule applies to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
+#[schemars(inline)]
 pub enum AclAction {
     /// They pass, in both directions.
     Allow,
@@ -106,8 +125,9 @@ impl fmt::Display for AclAction {
 }
 
 /// A protocol by name, or an IP protocol by number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "NameOrNumber", into = "String")]
+#[schemars(inline)]
 pub enum AclProtocol {
     /// ARP, which is no IP.
     Arp,
@@ -118,7 +138,8 @@ pub enum AclProtocol {
 /// Names of IP protocols.
 const PROTOCOLS: [(&str, u8); 5] = [("tcp", 6), ("udp", 17), ("icmp", 1), ("icmp6", 58), ("sctp", 132)];
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
+#[schemars(inline)]
 #[serde(untagged, expecting = "the name of a protocol or a number from 0 to 255 was expected")]
 enum NameOrNumber {
     Number(u8),
@@ -171,8 +192,9 @@ impl From<AclProtocol> for String {
 }
 
 /// The name of a rule: `[A-Za-z0-9._-]{1,64}`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
+#[schemars(inline, extend("pattern" = names::NAME_PATTERN))]
 pub struct RuleName(String);
 
 impl RuleName {
@@ -226,11 +248,13 @@ impl fmt::Display for RuleName {
 }
 
 /// Names of ports, with `*` for any part of them.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "OneOrMany", into = "OneOrMany")]
+#[schemars(inline)]
 pub struct PortPatterns(Vec<String>);
 
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[schemars(inline)]
 #[serde(untagged, expecting = "the name of a port or a list of names was expected")]
 enum OneOrMany {
     One(String),

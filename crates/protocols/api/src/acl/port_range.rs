@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use lasthop_runtime::fault::Fault;
@@ -19,18 +20,21 @@ pub struct PortRange {
 }
 
 /// `443`, `"8000-8080"`, or a list of these.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "OneOrMany", into = "OneOrMany")]
+#[schemars(inline)]
 pub struct PortRanges(Vec<PortRange>);
 
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[schemars(inline)]
 #[serde(untagged, expecting = "a port, a range such as \"8000-8080\", or a list of these was expected")]
 enum NumberOrText {
-    Number(u32),
-    Text(String),
+    Number(#[schemars(range(max = u16::MAX))] u32),
+    Text(#[schemars(pattern(r"^[0-9]{1,5}(-[0-9]{1,5})?$"))] String),
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[schemars(inline)]
 #[serde(untagged, expecting = "a port, a range such as \"8000-8080\", or a list of these was expected")]
 enum OneOrMany {
     One(NumberOrText),

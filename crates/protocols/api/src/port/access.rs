@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use lasthop_runtime::fault::Fault;
@@ -13,8 +14,9 @@ const SOCKET_MODE_DEFAULT: SocketMode = SocketMode(0o660);
 const MODE_MAX: u32 = 0o777;
 
 /// The mode of a socket's file, written in octal digits: `0660`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "serde_json::Value", into = "String")]
+#[schemars(inline, with = "String", extend("pattern" = "^0?[0-7]{3}$", "default" = SOCKET_MODE_DEFAULT))]
 pub struct SocketMode(pub u32);
 
 impl Default for SocketMode {

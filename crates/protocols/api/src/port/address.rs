@@ -4,13 +4,16 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::schema::NETWORK_PATTERN;
 use lasthop_runtime::fault::Fault;
 
 /// An address and the length of its network's prefix in bits: `192.0.2.1/24`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
+#[schemars(inline, extend("pattern" = NETWORK_PATTERN))]
 pub struct Prefix {
     /// The address.
     pub address: IpAddr,
@@ -27,7 +30,7 @@ impl FromStr for Prefix {
             text.split_once('/').ok_or_else(|| wrong("write it as 192.0.2.1/24 or 2001:db8::1/64"))?;
         let address: IpAddr = address.parse().map_err(|_| wrong("use an IPv4 or IPv6 address"))?;
         if address.is_unspecified() || address.is_multicast() {
-            return Err(wrong("it is nobody's; use a unicast address"));
+            return Err(wrong("it belongs to no host; use a unicast address"));
         }
         let max = if address.is_ipv4() { 32 } else { 128 };
         match len.parse::<u8>() {
@@ -71,8 +74,8 @@ mod tests {
             ("192.0.2/24", "IPv4 or IPv6"),
             ("192.0.2.1/33", "0 to 32 bits"),
             ("2001:db8::1/129", "0 to 128 bits"),
-            ("0.0.0.0/0", "nobody's"),
-            ("224.0.0.1/4", "nobody's"),
+            ("0.0.0.0/0", "belongs to no host"),
+            ("224.0.0.1/4", "belongs to no host"),
         ] {
             let fault = text.parse::<Prefix>().expect_err(text);
             assert!(fault.message.contains(words), "{fault}");

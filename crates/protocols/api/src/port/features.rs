@@ -1,5 +1,6 @@
 //! Virtio features by name (virtio 1.2, 5.1.3 and 6), to leave some of them out.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::names;
@@ -71,8 +72,9 @@ const NEEDS: &[(u64, u64)] = &[
 ];
 
 /// Features named by a user, as they were named.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "Vec<String>", into = "Vec<String>")]
+#[schemars(inline, extend("items" = { "enum": all_names() }, "default" = []))]
 pub struct FeatureSet(Vec<String>);
 
 impl FeatureSet {
@@ -126,14 +128,18 @@ fn bits(name: &str) -> Option<u64> {
     FEATURES.iter().chain(GROUPS).find(|(known, _)| *known == name).map(|(_, bits)| *bits)
 }
 
+fn all_names() -> Vec<&'static str> {
+    FEATURES.iter().chain(GROUPS).map(|(name, _)| *name).collect()
+}
+
 fn known(name: &str) -> Result<String, Fault> {
     let name = name.to_ascii_uppercase();
     if bits(&name).is_some() {
         return Ok(name);
     }
-    let all = || FEATURES.iter().chain(GROUPS).map(|(name, _)| *name);
-    let offer = names::hint(&name, all());
-    let list = all().collect::<Vec<_>>().join(", ");
+    let all = all_names();
+    let offer = names::hint(&name, all.iter().copied());
+    let list = all.join(", ");
     Err(Fault::params(format!("\"{name}\" is no feature that can be left out{offer} (there are {list})")))
 }
 

@@ -7,101 +7,167 @@
 use std::path::PathBuf;
 
 use lasthop_module_api::{Mac, PortGuard, PortPolicy, PortVlans, StormLimits, Vid, VlanSet};
+use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
 
 use crate::guard::{GuardAddresses, GuardChecks};
+use crate::schema;
 use crate::switches::SwitchName;
 use lasthop_runtime::fault::Fault;
 
 use super::{
-    BackendChoice, BackendKind, DeviceBackend, FeatureSet, HostAccess, LinkState, MemoryMax, Name,
-    PortBackend, PortCommon, PortSpec, Prefix, SocketMode, TapBackend, Vcpus, VhostUserBackend, VnicMode,
-    check_device, limits, mac_text, vid_number, vlan_list, vlans,
+    BackendChoice, BackendKind, DEVICE_BYTES_MAX, DeviceBackend, FeatureSet, HostAccess, LinkState,
+    MemoryMax, Name, PortBackend, PortCommon, PortSpec, Prefix, SocketMode, TapBackend, Vcpus,
+    VhostUserBackend, VnicMode, check_device, limits, mac_text, vid_number, vlan_list, vlans,
 };
 
 /// All keys that a port of any backend may have; none if it was not given. Written with `_`, read with `-`, too.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "port", rename_all = "kebab-case", transform = limit_keys_to_backends)]
 pub struct PortKeys {
-    /// Unique among ports. The parser refuses a port without one.
+    /// Unique name; not internal, control, . or ..; also the device's or the tap's name if none is given.
     #[serde(deserialize_with = "Name::some", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Name", extend("examples" = ["vm1"]))]
     pub(super) name: Option<Name>,
+    /// The other end of the port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = BackendChoice::default()))]
     pub(super) backend: Option<BackendChoice>,
+    /// The switch that it belongs to; it exchanges packets with ports of that switch only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = SwitchName::default()))]
     pub(super) switch: Option<SwitchName>,
+    /// Path of the vhost-user socket, from this file's directory if relative; RUNDIR/NAME.sock if left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", length(min = 1, max = 107), extend("examples" = ["/run/vms/vm1.sock"]))]
     pub(super) socket: Option<PathBuf>,
+    /// The side that makes the socket.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = VnicMode::default()))]
     pub(super) mode: Option<VnicMode>,
+    /// The network device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = DEVICE_BYTES_MAX), extend("examples" = ["eth1"]))]
     pub(super) device: Option<String>,
+    /// The tap that is made, or opened if it is there; not together with device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = DEVICE_BYTES_MAX), extend("examples" = ["br0"]))]
     pub(super) tap: Option<String>,
+    /// Static unicast address: never learned elsewhere, and the only one that the guest may send from; of a tap also its own.
     #[serde(default, with = "mac_text", skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::mac", extend("examples" = ["52:54:00:00:00:01"]))]
     pub(super) mac: Option<Mac>,
+    /// Queue pairs that a guest may use, or queues of the device that are served.
     #[serde(default, deserialize_with = "limits::queues", skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = limits::QUEUE_PAIRS_MAX), extend("default" = 1))]
     pub(super) queues: Option<u16>,
+    /// The MTU told to the guest, or that of the tap, in bytes; none if left out.
     #[serde(default, deserialize_with = "limits::mtu", skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = limits::MTU_MIN, max = limits::MTU_MAX))]
     pub(super) mtu: Option<u16>,
+    /// Memory that the guest may have, all regions together: a whole number of bytes, or with a unit K, M, G or T.
     #[serde(default, alias = "memory-max", skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("examples" = ["64G"]))]
     pub(super) memory_max: Option<MemoryMax>,
+    /// Virtio features that are not offered to the guest.
     #[serde(default, alias = "features-off", skip_serializing_if = "Option::is_none")]
     pub(super) features_off: Option<FeatureSet>,
+    /// Broadcasts per second from the port that are flooded; 0 is no limit.
     #[serde(
         default,
         alias = "storm-broadcast",
         deserialize_with = "limits::storm_broadcast",
         skip_serializing_if = "Option::is_none"
     )]
+    #[schemars(range(max = StormLimits::RATE_MAX), extend("default" = 0))]
     pub(super) storm_broadcast: Option<u32>,
+    /// Multicasts per second from the port that are flooded; 0 is no limit.
     #[serde(
         default,
         alias = "storm-multicast",
         deserialize_with = "limits::storm_multicast",
         skip_serializing_if = "Option::is_none"
     )]
+    #[schemars(range(max = StormLimits::RATE_MAX), extend("default" = 0))]
     pub(super) storm_multicast: Option<u32>,
+    /// Frames to addresses that are not learned per second from the port that are flooded; 0 is no limit.
     #[serde(
         default,
         alias = "storm-unknown",
         deserialize_with = "limits::storm_unknown",
         skip_serializing_if = "Option::is_none"
     )]
+    #[schemars(range(max = StormLimits::RATE_MAX), extend("default" = 0))]
     pub(super) storm_unknown: Option<u32>,
+    /// The VLAN of an access port, without tags; not together with trunk and native.
     #[serde(default, with = "vid_number", skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::vlan")]
     pub(super) vlan: Option<Vid>,
+    /// VLANs that are carried with tags: numbers, and ranges as text.
     #[serde(default, with = "vlan_list", skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::vlan_list", extend("examples" = [[10, "20-29"]]))]
     pub(super) trunk: Option<VlanSet>,
+    /// The VLAN of a trunk's untagged frames; without trunk all others are carried with tags.
     #[serde(default, with = "vid_number", skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::vlan")]
     pub(super) native: Option<Vid>,
+    /// Isolated ports talk only to those that are not.
     #[serde(default, deserialize_with = "vlans::flag", skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = false))]
     pub(super) isolated: Option<bool>,
+    /// Checks of what the port claims: mac (needs mac), ip and arp (need addresses), dhcp.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("examples" = [["dhcp"]]))]
     pub(super) guard: Option<GuardChecks>,
+    /// The port's own IP addresses, which guard checks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("examples" = [["10.0.0.5", "fd00::5"]]))]
     pub(super) addresses: Option<GuardAddresses>,
+    /// Whether packets pass.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = LinkState::Up))]
     pub(super) link: Option<LinkState>,
+    /// Mode of the socket's file, in octal digits; for mode listen.
     #[serde(default, alias = "socket-mode", skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("examples" = ["0660", "666"]))]
     pub(super) socket_mode: Option<SocketMode>,
+    /// Owner of the socket's file, by name or number; for mode listen.
     #[serde(default, alias = "socket-owner", skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1), extend("examples" = ["libvirt-qemu", "64055"]))]
     pub(super) socket_owner: Option<String>,
+    /// Group of the socket's file, by name or number; for mode listen.
     #[serde(default, alias = "socket-group", skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1), extend("examples" = ["kvm", "108"]))]
     pub(super) socket_group: Option<String>,
+    /// Threads of the guest's front end that the view of the scheduler takes for its vCPUs: auto (by their names), none, name:BEGINNING of names, or numbers with + between them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("examples" = ["name:CPU "]))]
     pub(super) vcpus: Option<Vcpus>,
+    /// Other users of the device's frames.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = HostAccess::default()))]
     pub(super) host: Option<HostAccess>,
+    /// Whether a wire is behind the device; false for a tap of another VMM.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = true))]
     pub(super) uplink: Option<bool>,
+    /// Whether frames pass between this uplink and others that say so, too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = false))]
     pub(super) transit: Option<bool>,
+    /// Whether guests of its switch have a link only while an uplink that says so has one.
     #[serde(default, alias = "link-tracking", skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = false))]
     pub(super) link_tracking: Option<bool>,
+    /// Whether frames go to the device past its queueing discipline.
     #[serde(default, alias = "qdisc-bypass", skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = false))]
     pub(super) qdisc_bypass: Option<bool>,
+    /// Addresses of the host on the tap, with the lengths of their prefixes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("examples" = [["192.0.2.1/24", "2001:db8::1/64"]]))]
     pub(super) address: Option<Vec<Prefix>>,
 }
 
@@ -169,15 +235,15 @@ impl PortKeys {
         }
     }
 
-    /// Refuses the first key that ports of this kind do not have.
-    fn check_fit(&self, kind: BackendKind) -> Result<(), KeyFault> {
+    /// The keys that not every port may have: whether this one says something by it, and the kinds of ports that it is for.
+    fn keys_of_kinds(&self, kind: BackendKind) -> [(&'static str, bool, &'static [BackendKind]); 21] {
         use BackendKind::{Device, Tap, VhostUser};
         // Programs of before wrote keys of devices for taps, too, with their defaults.
         let says =
             |flag: Option<bool>, default| flag.is_some_and(|flag| flag != default || kind == VhostUser);
         let is_of_device = matches!(self.backend, Some(BackendChoice::AfPacket | BackendChoice::AfXdp));
         let host = self.host.is_some_and(|host| host != HostAccess::default() || kind == VhostUser);
-        let keys: [(&'static str, bool, &[BackendKind]); 21] = [
+        [
             ("backend", is_of_device, &[Device]),
             ("device", self.device.is_some(), &[Device]),
             ("host", host, &[Device]),
@@ -199,14 +265,19 @@ impl PortKeys {
             ("socket-owner", self.socket_owner.is_some(), &[VhostUser]),
             ("socket-group", self.socket_group.is_some(), &[VhostUser]),
             ("vcpus", self.vcpus.is_some(), &[VhostUser]),
-        ];
-        let misfit = keys.into_iter().find(|(_, is_given, kinds)| *is_given && !kinds.contains(&kind));
+        ]
+    }
+
+    /// Refuses the first key that ports of this kind do not have.
+    fn check_fit(&self, kind: BackendKind) -> Result<(), KeyFault> {
+        let mut keys = self.keys_of_kinds(kind).into_iter();
+        let misfit = keys.find(|(_, is_given, kinds)| *is_given && !kinds.contains(&kind));
         let Some((key, _, kinds)) = misfit else { return Ok(()) };
         let owners: Vec<&str> = kinds.iter().map(|kind| kind.noun()).collect();
         let backends: Vec<String> = kinds.iter().map(|kind| format!("backend={}", kind.name())).collect();
         let remedy = match kind {
-            Device => format!(", or use {}", backends.join(" or ")),
-            Tap | VhostUser => String::new(),
+            BackendKind::Device => format!(", or use {}", backends.join(" or ")),
+            BackendKind::Tap | BackendKind::VhostUser => String::new(),
         };
         let owners = owners.join(" and ");
         Err(self
@@ -308,6 +379,27 @@ impl PortKeys {
         let name = self.name.as_ref().map(Name::as_str).unwrap_or_default();
         KeyFault { key, fault: Fault::params(format!("port \"{name}\" {why}")) }
     }
+}
+
+/// Adds to the schema of ports which keys a port may not have beside which backend.
+fn limit_keys_to_backends(schema: &mut Schema) {
+    let is =
+        |backend: &str| json!({ "required": ["backend"], "properties": { "backend": { "const": backend } } });
+    let (is_vhost_user, is_tap) =
+        (is("vhost-user"), json!({ "anyOf": [{ "required": ["tap"] }, is("tap")] }));
+    let rule = |condition: Value, kind| json!({ "if": condition, "then": { "properties": keys_unfit_for(kind).map(|key| (key.to_owned(), false.into())).collect::<Map<_, _>>() } });
+    let rules = [
+        rule(is_vhost_user.clone(), BackendKind::VhostUser),
+        rule(json!({ "allOf": [is_tap, { "not": is_vhost_user }] }), BackendKind::Tap),
+        rule(json!({ "not": { "anyOf": [is_tap, is_vhost_user] } }), BackendKind::Device),
+    ];
+    schema.insert("allOf".to_owned(), rules.into());
+}
+
+/// The keys that ports of a kind do not have. `backend` chooses the kind.
+pub(super) fn keys_unfit_for(kind: BackendKind) -> impl Iterator<Item = &'static str> {
+    let keys = PortKeys::default().keys_of_kinds(kind).into_iter();
+    keys.filter(move |(key, _, kinds)| *key != "backend" && !kinds.contains(&kind)).map(|(key, ..)| key)
 }
 
 impl TryFrom<PortKeys> for PortSpec {

@@ -2,14 +2,16 @@
 
 use std::str::FromStr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::names;
 use lasthop_runtime::fault::Fault;
 
 /// The administrative state of a vnic (IF-MIB, RFC 2863: ifAdminStatus).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase", try_from = "String")]
+#[schemars(inline, !try_from)]
 pub enum LinkState {
     /// Packets pass.
     #[default]

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use lasthop_runtime::fault::Fault;
@@ -14,8 +15,9 @@ const BYTES_MAX: u64 = lasthop_guestmem::REGION_BYTES_MAX;
 const UNITS: [(char, u32); 4] = [('T', 40), ('G', 30), ('M', 20), ('K', 10)];
 
 /// Bytes that the memory regions of a guest may have together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "serde_json::Value", into = "String")]
+#[schemars(inline, with = "String", extend("pattern" = "^[0-9]+[KMGTkmgt]?$", "default" = Self::default()))]
 pub struct MemoryMax(u64);
 
 impl MemoryMax {

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::names;
@@ -12,8 +13,9 @@ use lasthop_runtime::fault::Fault;
 const RESERVED: &[&str] = &["internal", "control", ".", ".."];
 
 /// A name that is fit for a file, a table and a log line: `[A-Za-z0-9._-]{1,64}`.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
+#[schemars(inline, extend("pattern" = names::NAME_PATTERN))]
 pub struct Name(String);
 
 impl Name {

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use lasthop_runtime::fault::Fault;
@@ -15,8 +16,9 @@ const THREADS_MAX: usize = 256;
 const NAME_BYTES_MAX: usize = 15;
 
 /// A choice among the threads of the front end's process.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
+#[schemars(inline, extend("pattern" = "^(auto|none|name:[^,]{1,15}|[0-9]+(\\+[0-9]+)*)$", "default" = "auto"))]
 pub struct Vcpus(String);
 
 impl Vcpus {

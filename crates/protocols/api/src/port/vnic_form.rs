@@ -1,17 +1,38 @@
 //! The old name of a vhost-user port, `vnic`, from before there was one kind of port. For a release it is read and written.
 
+use std::borrow::Cow;
 use std::str::FromStr;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{PortKeys, PortSpec};
+use super::keys::keys_unfit_for;
+use super::{BackendKind, PortKeys, PortSpec};
 use lasthop_runtime::fault::Fault;
 
 /// A vhost-user port that does not say its backend: `[[vnic]]`, `vnic.add`, `--vnic`, and records.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "PortKeys", into = "PortKeys")]
 pub struct VnicForm(pub PortSpec);
+
+impl JsonSchema for VnicForm {
+    fn schema_name() -> Cow<'static, str> {
+        "vnic".into()
+    }
+
+    /// The keys of a vhost-user port without its backend.
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let mut schema = PortKeys::json_schema(generator);
+        schema.remove("allOf");
+        if let Some(Value::Object(properties)) = schema.get_mut("properties") {
+            keys_unfit_for(BackendKind::VhostUser)
+                .chain(["backend"])
+                .for_each(|key| drop(properties.remove(key)));
+        }
+        schema
+    }
+}
 
 impl TryFrom<PortKeys> for VnicForm {
     type Error = Fault;

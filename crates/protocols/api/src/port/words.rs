@@ -4,23 +4,27 @@ use std::fmt;
 use std::str::FromStr;
 
 use lasthop_module_api::PortKind;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::names;
 use lasthop_runtime::fault::Fault;
 
 /// The other end of a port, as the key `backend` has it: for a device also how packets get to and from it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", try_from = "String")]
+#[schemars(inline, !try_from)]
 pub enum BackendChoice {
-    /// The best that the device and the kernel can do.
+    /// A network device, by the best way that it and the kernel can do.
     #[default]
     Auto,
+    /// A network device, by packet sockets.
     AfPacket,
+    /// A network device, by XDP sockets.
     AfXdp,
     /// A tap of the switch.
     Tap,
-    /// A guest's front end.
+    /// A guest's front end, at a vhost-user socket.
     #[serde(rename = "vhost-user")]
     VhostUser,
 }
@@ -79,8 +83,9 @@ impl BackendKind {
 }
 
 /// The side that makes the socket of a vhost-user port.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
+#[schemars(inline)]
 pub enum VnicMode {
     /// The switch listens, the VMM connects.
     #[default]
@@ -100,8 +105,9 @@ impl VnicMode {
 }
 
 /// Whether the host sees the frames of a device, too.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", try_from = "String")]
+#[schemars(inline, !try_from)]
 pub enum HostAccess {
     /// The host's own stack, as before.
     #[default]

@@ -1,15 +1,17 @@
 //! The controller of a switch of module flow.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::names;
 use lasthop_runtime::fault::Fault;
 
 /// The controller that gets the misses of a switch of module flow.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
+#[schemars(inline)]
 pub enum ControllerKind {
-    /// The controller process of this very program: the switch is a bridge.
+    /// The built-in one: the switch is a bridge.
     #[default]
     Embedded,
     /// A client of the datapath socket: ovs-vswitchd, as a rule.

@@ -1,13 +1,15 @@
 //! The behaviour of a switch of module flow without a controller.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::names;
 use lasthop_runtime::fault::Fault;
 
 /// The treatment of misses while there is no controller, and of packets from ports to which it gave no number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
+#[schemars(inline)]
 pub enum FailMode {
     /// They are forwarded as a bridge does.
     Standalone,

@@ -15,6 +15,7 @@ pub use name::SwitchName;
 
 use lasthop_module_api::SWITCHES_MAX;
 use lasthop_modules::FDB_ENTRIES_MAX;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::modules::{FLOW, FdbEntries, ModuleName};
@@ -27,19 +28,24 @@ const FDB_ENTRIES_TOTAL_MAX: usize = SWITCHES_MAX * FDB_ENTRIES_MAX;
 const DUMMY: &str = "dummy";
 
 /// One switch as asked for.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "switch", rename_all = "kebab-case")]
 pub struct SwitchSpec {
+    /// Unique name; not default, which is set up at the top of the file.
+    #[schemars(extend("examples" = ["storage"]))]
     pub name: SwitchName,
+    /// The module, which decides where its packets go.
     #[serde(default)]
     pub module: ModuleName,
-    /// Slots of its forwarding table; the bridge's default if not given.
+    /// Slots of its forwarding table, of which the addresses behind one port take a quarter at most; not for module dummy.
     #[serde(default, alias = "fdb-entries", skip_serializing_if = "Option::is_none")]
     pub fdb_entries: Option<FdbEntries>,
-    /// Its controller, if its module is flow.
+    /// The controller that gets its packets without a flow, with module flow.
     #[serde(default, skip_serializing_if = "ControllerKind::is_default")]
     pub controller: ControllerKind,
-    /// Its fail mode, if its module is flow and this is not the usual one.
+    /// Packets without a flow while its controller is away, with module flow; secure with controller = external if left out.
+    #[schemars(extend("default" = FailMode::Standalone))]
     #[serde(default, alias = "fail-mode", skip_serializing_if = "Option::is_none")]
     pub fail_mode: Option<FailMode>,
 }
@@ -133,7 +139,7 @@ impl SwitchSpec {
             Some((key, _)) if self.module.as_str() != FLOW => {
                 let (name, module) = (&self.name, self.module.as_str());
                 Err(Fault::params(format!(
-                    "switch \"{name}\": module \"{module}\" asks nobody; leave {key} out, or set module to flow"
+                    "switch \"{name}\": module \"{module}\" has no controller; leave {key} out, or set module to flow"
                 )))
             }
             _ => Ok(()),

@@ -30,7 +30,7 @@ const SERVICE_FILE: &str = "/etc/lasthop/lasthop.toml";
 
 /// Writes the schema of files.
 pub(super) fn schema() -> Result<ExitCode, Fault> {
-    print(lasthop_config::SCHEMA)?;
+    print(&lasthop_config::json_schema())?;
     Ok(ExitCode::SUCCESS)
 }
 

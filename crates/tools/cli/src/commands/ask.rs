@@ -65,8 +65,8 @@ impl ApiRequest {
             }
             FdbCommand::Add(entry) => self.change("fdb.add", "added", entry.into()),
             FdbCommand::Del(entry) => self.change("fdb.del", "deleted", entry.into()),
-            FdbCommand::Flush { vnic, vlan } => {
-                let done: FlushReport = ask(&self.dir, "fdb.flush", &Flush { vnic, vlan })?;
+            FdbCommand::Flush { port, vlan } => {
+                let done: FlushReport = ask(&self.dir, "fdb.flush", &Flush { port, vlan })?;
                 self.show(&done, |FlushReport { flushed }| {
                     let noun = if *flushed == 1 { "address" } else { "addresses" };
                     format!("forgot {flushed} learned {noun}")
@@ -77,7 +77,7 @@ impl ApiRequest {
 
     fn change(&self, method: &str, done: &str, entry: StaticEntry) -> Result<ExitCode, Fault> {
         let answer: Value = ask(&self.dir, method, &entry)?;
-        self.show(&answer, |_| format!("{done} {} of {}", entry.mac, entry.vnic))
+        self.show(&answer, |_| format!("{done} {} of {}", entry.mac, entry.port))
     }
 
     pub(super) fn vlan(&self) -> Result<ExitCode, Fault> {

@@ -291,8 +291,8 @@ enum FdbCommand {
     /// Forget learned addresses: all, or those of one port, one VLAN
     Flush {
         /// Only addresses learned from this port
-        #[arg(long = "port", alias = "vnic", value_name = "NAME")]
-        vnic: Option<Name>,
+        #[arg(long, alias = "vnic", value_name = "NAME")]
+        port: Option<Name>,
         /// Only addresses learned in this VLAN
         #[arg(long, value_name = "VID")]
         vlan: Option<Vid>,
@@ -305,15 +305,15 @@ struct FdbEntryArgs {
     #[arg(value_parser = unicast)]
     mac: Mac,
     /// The port that it is behind
-    vnic: Name,
+    port: Name,
     /// The VLAN that it is in [default: all that the port carries]
     #[arg(long, value_name = "VID")]
     vlan: Option<Vid>,
 }
 
 impl From<FdbEntryArgs> for StaticEntry {
-    fn from(FdbEntryArgs { mac, vnic, vlan }: FdbEntryArgs) -> Self {
-        Self { mac, vlan, vnic }
+    fn from(FdbEntryArgs { mac, port, vlan }: FdbEntryArgs) -> Self {
+        Self { mac, vlan, port }
     }
 }
 
