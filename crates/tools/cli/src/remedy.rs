@@ -1,4 +1,4 @@
-//! Commands in messages are for copying: they name the switch that was asked.
+//! Commands in messages are for copying: they name the switch that was asked, and a shell takes their words as they are.
 
 use std::path::Path;
 
@@ -18,6 +18,12 @@ pub(crate) fn addressed(text: &str, dir: &Path) -> String {
     })
 }
 
+/// A word for a shell, in quotes if it needs to be.
+pub(crate) fn quote(text: &str) -> String {
+    let is_plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-,:=+@".contains(&byte));
+    if is_plain { text.to_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -34,5 +40,11 @@ mod tests {
         for text in ["a lasthop that runs", "lasthop --dir /r stats a", "lasthop doctor"] {
             assert_eq!(told(text), text);
         }
+    }
+
+    #[test]
+    fn quotes_survive_the_shell() {
+        assert_eq!(quote("/a'b"), "'/a'\\''b'");
+        assert_eq!(quote("/a/b.sock"), "/a/b.sock");
     }
 }

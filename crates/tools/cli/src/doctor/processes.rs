@@ -82,7 +82,11 @@ impl Process {
         let paths = self
             .arguments
             .iter()
-            .filter(|argument| self.is_of_card(argument))
+            // A QEMU has character devices for other things, too.
+            .filter(|argument| match value(argument, "id") {
+                Some(id) => self.arguments.iter().any(|other| is_card_at(other, id)),
+                None => true,
+            })
             .flat_map(|argument| paths(argument));
         paths.filter(|path| path.is_absolute()).collect()
     }
@@ -90,12 +94,6 @@ impl Process {
     /// Whether a path leads it to the same file as us, as far as that can be told: it may have a file system of its own.
     pub(crate) fn sees(&self, path: &Path) -> bool {
         procfs::sees(self.pid, path)
-    }
-
-    /// A QEMU has character devices for other things, too.
-    fn is_of_card(&self, argument: &str) -> bool {
-        let Some(id) = value(argument, "id") else { return true };
-        self.arguments.iter().any(|other| is_card_at(other, id))
     }
 
     /// Whether its guest's memory is shared, as far as its command line tells.

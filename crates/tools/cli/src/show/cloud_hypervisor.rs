@@ -1,9 +1,8 @@
 //! A vhost-user port as arguments for Cloud Hypervisor.
 
+use crate::remedy::quote;
 use lasthop_api::port::VnicMode;
 use lasthop_api::report::Attachment;
-
-use super::shell::quote;
 
 /// Arguments to paste behind `cloud-hypervisor …`. The memory has to be the guest's whole memory, and shared.
 pub(crate) fn cloud_hypervisor(port: &Attachment<'_>) -> String {

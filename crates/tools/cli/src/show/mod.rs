@@ -13,7 +13,6 @@ mod prometheus;
 mod qemu;
 mod rates;
 mod sched;
-mod shell;
 mod stats;
 mod switch;
 mod table;

@@ -1,9 +1,8 @@
 //! A vhost-user port as arguments for QEMU.
 
+use crate::remedy::quote;
 use lasthop_api::port::VnicMode;
 use lasthop_api::report::Attachment;
-
-use super::shell::quote;
 
 /// Arguments to paste behind `qemu-system-…`. The memory has to be the guest's whole memory, and shared.
 ///

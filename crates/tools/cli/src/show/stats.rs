@@ -9,7 +9,9 @@ const INTERNAL: &str = "internal";
 
 /// All counters as a table, and the drops under it.
 pub(crate) fn stats(stats: &StatsReport) -> String {
-    let ports: Vec<&PortReport> = stats.ports.iter().filter(|port| is_of_interest(port)).collect();
+    // The switch's own port is shown once it was used.
+    let is_used = |port: &&PortReport| port.name != INTERNAL || port.taken_in() + port.tx_packets > 0;
+    let ports: Vec<&PortReport> = stats.ports.iter().filter(is_used).collect();
     if ports.is_empty() {
         return "no vnics; make one with: lasthop port add NAME,backend=vhost-user".to_owned();
     }
@@ -29,7 +31,12 @@ pub(crate) fn stats(stats: &StatsReport) -> String {
     for port in &ports {
         table.row(counters(port));
     }
-    let lines: String = ports.iter().map(|port| drop_lines(port) + &detached_line(port)).collect();
+    // Packets that cost one more copy.
+    let detached = |port: &PortReport| match port.detached {
+        0 => String::new(),
+        count => format!("{} detached: {count} packets that waited\n", port.name),
+    };
+    let lines: String = ports.iter().map(|port| drop_lines(port) + &detached(port)).collect();
     table.text() + &lines + &stats.workers.iter().map(age_line).collect::<String>()
 }
 
@@ -81,11 +88,6 @@ fn busy(before: &WorkerReport, now: &WorkerReport, passed_ms: u64) -> Option<u64
     (ran_ns / 10_000).checked_div(passed_ms).map(|percent| percent.min(100))
 }
 
-/// The switch's own port is shown once it was used.
-fn is_of_interest(port: &PortReport) -> bool {
-    port.name != INTERNAL || port.taken_in() + port.tx_packets > 0
-}
-
 fn counters(port: &PortReport) -> Vec<String> {
     let dropped = port.dropped() + port.tx_drops.values().sum::<u64>();
     let numbers = [
@@ -110,14 +112,6 @@ fn drop_lines(port: &PortReport) -> String {
         false => format!("{} dropped {direction} guest: {}\n", port.name, reasons(drops)),
     };
     line("from", &port.rx_drops) + &line("to", &port.tx_drops)
-}
-
-/// Packets that cost one more copy.
-fn detached_line(port: &PortReport) -> String {
-    match port.detached {
-        0 => String::new(),
-        count => format!("{} detached: {count} packets that waited\n", port.name),
-    }
 }
 
 /// Most frequent first.

@@ -1,10 +1,9 @@
 //! A vhost-user port as a command line of DPDK's testpmd, whose virtio-user port is a guest without a virtual machine.
 
+use crate::remedy::quote;
 use lasthop_api::port::VnicMode;
 use lasthop_api::report::Attachment;
 use lasthop_runtime::fault::Fault;
-
-use super::shell::quote;
 
 /// A hint about the command line.
 pub(crate) const TESTPMD_HINT: &str = "a guest without huge pages that answers with what it gets (macswap); \

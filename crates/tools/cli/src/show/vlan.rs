@@ -1,6 +1,6 @@
 //! VLANs and addresses, in the shape of the `bridge` tool of iproute2.
 
-use lasthop_api::report::{FdbLine, FdbReport, VlanReport, VlansReport};
+use lasthop_api::report::{FdbLine, FdbReport, VlansReport};
 
 use super::table::Table;
 
@@ -17,15 +17,13 @@ pub(crate) fn vlans(report: &VlansReport) -> String {
         }
         for (index, vlan) in vnic.vlans.iter().enumerate() {
             let name = if index == 0 { vnic.name.clone() } else { String::new() };
-            table.row([name, vlan_text(vlan)]);
+            let first = vlan.vlan.to_string();
+            let range = vlan.vlan_end.map_or(first.clone(), |end| format!("{first}-{end}"));
+            let words: Vec<String> = std::iter::once(range).chain(vlan.flags.iter().cloned()).collect();
+            table.row([name, words.join(" ")]);
         }
     }
     table.text()
-}
-
-fn vlan_text(vlan: &VlanReport) -> String {
-    let range = vlan.vlan_end.map_or_else(|| vlan.vlan.to_string(), |end| format!("{}-{end}", vlan.vlan));
-    std::iter::once(range).chain(vlan.flags.iter().cloned()).collect::<Vec<_>>().join(" ")
 }
 
 /// The forwarding tables; the switch is said, as its `master`, when it is not the default one.

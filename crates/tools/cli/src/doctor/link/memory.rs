@@ -25,7 +25,7 @@ pub(super) fn memory(case: &Case<'_>) -> Verdict {
     if memory.is_dead {
         return Verdict::broken(
             "the guest's memory file was cut short: what was behind it is lost",
-            "restart the guest; nobody may truncate its memory file",
+            "restart the guest; no process may truncate its memory file",
         );
     }
     // Its mapping says more than a command line, and more than the guest's progress so far: it may boot, or hang.
@@ -44,7 +44,12 @@ pub(super) fn memory(case: &Case<'_>) -> Verdict {
         );
     }
     let is_shared = mapped == Some(Mapped::Shared) || matches!(private, Some((_, Sharing::Shared)));
-    if !is_shared && !has_traffic(case) && has_been_silent(case) {
+    let has_traffic = case.now.counters.as_ref().is_some_and(|port| port.rx_packets + port.tx_packets > 0);
+    // In both looks: a driver that starts may kick before it posts the first buffer. How much of the file is filled tells nothing, since
+    // a private mapping fills it as well.
+    let was_silent =
+        [case.before, case.now].iter().all(|facts| facts.session.as_ref().is_some_and(is_silent));
+    if !is_shared && !has_traffic && was_silent {
         return silent(session);
     }
     let kinds = memory.kinds.join(", ");
@@ -67,12 +72,6 @@ fn nothing(case: &Case<'_>, private: Option<(String, Sharing)>) -> Verdict {
     }
 }
 
-/// In both looks: a driver that starts may kick before it posts the first buffer. How much of the file is filled tells nothing, since
-/// a private mapping fills it as well.
-fn has_been_silent(case: &Case<'_>) -> bool {
-    [case.before, case.now].iter().all(|facts| facts.session.as_ref().is_some_and(is_silent))
-}
-
 /// Rings run and were kicked, and there was never anything in them.
 fn is_silent(session: &SessionFacts) -> bool {
     let running: Vec<&RingFacts> = session.rings.iter().filter(|ring| ring.running).collect();
@@ -80,10 +79,6 @@ fn is_silent(session: &SessionFacts) -> bool {
         ring.progress.is_some_and(|at| at.available == 0 && at.taken == 0 && at.used == 0)
     };
     !running.is_empty() && running.iter().all(is_empty) && running.iter().any(|ring| ring.kicks > 0)
-}
-
-fn has_traffic(case: &Case<'_>) -> bool {
-    case.now.counters.as_ref().is_some_and(|port| port.rx_packets + port.tx_packets > 0)
 }
 
 fn silent(session: &SessionFacts) -> Verdict {
