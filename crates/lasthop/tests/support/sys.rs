@@ -3,6 +3,8 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+use rustix::thread::{UnshareFlags, unshare_unsafe};
+
 /// The descriptor that a system call returned, if it succeeded. Many hosts refuse some calls.
 fn owned(fd: libc::c_long) -> Option<OwnedFd> {
     // SAFETY: a descriptor that the kernel has just made belongs to nothing else.
@@ -58,17 +60,19 @@ pub(crate) fn secret_memory() -> Option<OwnedFd> {
     owned(unsafe { libc::syscall(libc::SYS_memfd_secret, libc::O_CLOEXEC) })
 }
 
-/// Mounts and descriptors of this thread are its own from now on: it has copies of all, which are closed when it ends.
-pub(crate) fn unshare_mounts_and_descriptors() {
-    // SAFETY: flags alone. Descriptors that this thread opens are used by it alone, and those of others stay open for others.
-    let done = unsafe { libc::unshare(libc::CLONE_NEWNS | libc::CLONE_FILES) };
-    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+/// Gives the calling thread, and those that it starts, a table of descriptors of its own: processes that others start get no copies, so
+/// that no exec(2) waits for the close of one. The copies are closed when it ends.
+pub(crate) fn unshare_descriptors() {
+    unshare(UnshareFlags::FILES);
 }
 
-/// Gives the calling thread, and those that it starts, a table of descriptors of its own: processes that others start get no copies, so
-/// that no exec(2) waits for the close of one.
-pub(crate) fn unshare_descriptors() {
+/// The same, and mounts of its own, too.
+pub(crate) fn unshare_mounts_and_descriptors() {
+    unshare(UnshareFlags::FILES | UnshareFlags::NEWNS);
+}
+
+fn unshare(parts: UnshareFlags) {
     // SAFETY: the thread uses no descriptor that another thread opens or closes later, and gives none to others.
-    let unshared = unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FILES) };
-    unshared.expect("a table of its own");
+    let unshared = unsafe { unshare_unsafe(parts) };
+    unshared.expect("parts of its own");
 }
