@@ -12,14 +12,14 @@ use std::process::ExitCode;
 
 use lasthop_cli::Part;
 use lasthop_runtime::fault::Fault;
-use lasthop_runtime::log;
+use lasthop_runtime::logging;
 
 fn main() -> ExitCode {
-    log::begin();
+    logging::begin();
     match start() {
         Ok(code) => code,
         Err(error) => {
-            log::lines(log::Level::Error, format_args!("{error}"));
+            logging::failure(&error.to_string());
             ExitCode::FAILURE
         }
     }
@@ -29,15 +29,15 @@ fn start() -> Result<ExitCode, Fault> {
     match lasthop_cli::parse() {
         Part::Command(command) => return command.run(),
         Part::SwitchProcess(settings) => {
-            log::is_relayed();
+            logging::set_relayed();
             lasthop_dataplane::run(&settings)?;
         }
         Part::DriverProcess { hysteresis, sandbox } => {
-            log::is_relayed();
+            logging::set_relayed();
             lasthop_driver::run(hysteresis, sandbox)?;
         }
         Part::ControllerProcess { sandbox } => {
-            log::is_relayed();
+            logging::set_relayed();
             lasthop_controller::run(sandbox)?;
         }
     }

@@ -203,7 +203,7 @@ fn a_client_that_is_killed_and_a_vnic_that_is_deleted_end_captures() {
     let capture = Capture::start(&switch, &["two", "-w", text(&file)], Stdio::null());
     switch.ask(&["vnic", "del", "two"]).ok();
     let said = capture.end();
-    assert!(said.contains("its vnics were deleted") && said.contains("0 packets captured"), "{said}");
+    assert!(said.contains("its ports were deleted") && said.contains("0 packets captured"), "{said}");
     assert_eq!(read(&std::fs::read(&file).expect("the file")).1, [0]);
 }
 

@@ -176,12 +176,12 @@ fn a_quiet_switch_has_sound_counters() {
 fn a_second_guest_is_refused_and_the_first_keeps_its_port() {
     let switch = Switch::start(&["--vnic", "a"]);
     let first = switch.connect("a.sock");
-    eventually("the guest", || switch.log().contains("vnic a: a guest is connected").then_some(()));
+    eventually("the guest", || switch.log().contains("port a: a guest is connected").then_some(()));
     let mut second = switch.connect("a.sock");
     assert_eq!(second.read(&mut [0]).expect("closed"), 0);
-    eventually("the reason", || switch.log().contains("vnic a: refused a second guest").then_some(()));
+    eventually("the reason", || switch.log().contains("port a: refused a second guest").then_some(()));
     drop(first);
-    eventually("the hang-up", || switch.log().contains("vnic a: its guest is gone").then_some(()));
+    eventually("the hang-up", || switch.log().contains("port a: its guest is gone").then_some(()));
     let _third = switch.connect("a.sock");
     eventually("the next", || (switch.log().matches("a guest is connected").count() == 2).then_some(()));
 }
@@ -189,7 +189,7 @@ fn a_second_guest_is_refused_and_the_first_keeps_its_port() {
 #[test]
 fn a_connecting_vnic_finds_its_guest_whenever_it_comes() {
     let switch = Switch::start(&["--vnic", "a,mode=connect"]);
-    eventually("the wait", || switch.log().contains("vnic a: waits until a guest listens").then_some(()));
+    eventually("the wait", || switch.log().contains("port a: waits until a guest listens").then_some(()));
     for round in 1..3 {
         let guest = UnixListener::bind(switch.path("a.sock")).expect("bound");
         let (stream, _) = guest.accept().expect("it connects");
@@ -220,7 +220,7 @@ fn what_a_guest_is_refused_is_said_with_the_remedy() {
     front.write_all(&message(SET_MEM_TABLE, 1 | 8, &table)).expect("written");
     front.read_exact(&mut [0; 20]).expect("an acknowledgement");
     eventually("the sentence", || {
-        switch.log().contains("vnic a: front end sent no file descriptor").then_some(())
+        switch.log().contains("port a: front end sent no file descriptor").then_some(())
     });
     assert!(switch.log().contains("share=on"), "{}", switch.log());
     let why = switch.json(&["vnic", "show", "a"])["last_refusal"].clone();
@@ -229,7 +229,7 @@ fn what_a_guest_is_refused_is_said_with_the_remedy() {
     assert!(shown.contains("last refusal  front end sent no file descriptor"), "{shown}");
     front.write_all(&message(1, 7, &[])).expect("written");
     eventually("the end", || {
-        switch.log().contains("vnic a: its guest is gone: the front end broke").then_some(())
+        switch.log().contains("port a: its guest is gone: the front end broke").then_some(())
     });
     assert_eq!(switch.json(&["vnic", "show", "a"])["last_refusal"], why, "kept for who comes to look");
     let _next = switch.connect("a.sock");

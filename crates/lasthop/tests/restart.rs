@@ -192,7 +192,7 @@ fn a_message_half_read_ends_its_session_alone() {
     eventually("that it is connected", || (switch.port("half")["state"] == "connected").then_some(()));
     kill(&switch);
     eventually("the next one", || switch.log().contains("running again").then_some(()));
-    let said = "vnic half: its guest could not be taken over and has to connect again: it was in the middle of a message";
+    let said = "port half: its guest could not be taken over and has to connect again: it was in the middle of a message";
     eventually("the reason", || switch.log().contains(said).then_some(()));
     assert_eq!(std::io::Read::read(&mut half, &mut [0]).ok(), Some(0), "its connection is shut down");
     send(&mut one, &frame(TWO, ONE, 1, 60));
@@ -455,7 +455,7 @@ fn a_program_that_dies_while_it_takes_over_is_followed_by_the_old_one() {
     // On a busy machine it would need seconds to answer, which are no reason to give it up.
     let successor = successor_that_waits(&switch, version, "sleep 6\n", "sleep 0.2; exit 3");
     let said = switch.ask(&["upgrade", &successor]).refused();
-    assert!(said.contains("the new one died; one of the old program goes on"), "{said}");
+    assert!(said.contains("the new one died; one of the old program continues"), "{said}");
     eventually("the next one", || switch.log().contains("running again").then_some(()));
     assert_ne!(switch.switch_pid(), process);
     assert_eq!(program_of(switch.switch_pid().expect("a process")), program);
@@ -561,7 +561,7 @@ fn an_upgrade_waits_for_no_front_end() {
     switch.ask(&["upgrade"]).ok();
     assert_ne!(switch.switch_pid(), process);
     assert_eq!(half.read(&mut [0; 20]).expect("its end"), 0);
-    let said = "vnic half: its guest could not be taken over and has to connect again: it was in the middle of a message";
+    let said = "port half: its guest could not be taken over and has to connect again: it was in the middle of a message";
     eventually("the reason", || switch.log().contains(said).then_some(()));
     assert_eq!(switch.log().matches("has to connect again").count(), 1, "{}", switch.log());
     send(&mut one, &frame(TWO, ONE, 1, 60));

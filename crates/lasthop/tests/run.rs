@@ -5,6 +5,7 @@ mod support;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use rustix::process::Signal;
 use support::{Switch, eventually, is_alive, lasthop, signal};
 
@@ -25,14 +26,91 @@ fn base() -> tempfile::TempDir {
 fn sigterm_leaves_nothing_behind() {
     let mut switch = Switch::start(&["--vnic", "a", "--vnic", "b"]);
     assert!(
-        switch.log().contains(&format!("vnic a: connect its guest to {}", switch.path("a.sock").display()))
+        switch.log().contains(&format!("port a: connect its guest to {}", switch.path("a.sock").display()))
     );
     let inner = switch.switch_pid().expect("a switch process");
     let _guest = switch.connect("a.sock");
-    eventually("the guest", || switch.log().contains("vnic a: a guest is connected").then_some(()));
+    eventually("the guest", || switch.log().contains("port a: a guest is connected").then_some(()));
     assert_eq!(switch.end().code(), Some(0), "{}", switch.log());
     assert!(!switch.dir().exists(), "the run directory is still there");
     assert!(!is_alive(inner));
+}
+
+/// The objects of a log in JSON.
+fn objects(log: &str) -> Vec<serde_json::Value> {
+    log.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|why| panic!("{why}: {line}"))).collect()
+}
+
+#[test]
+fn the_log_can_be_objects_also_after_a_new_switch_process() {
+    let mut switch = Switch::start(&["--log-format", "json", "--log-level", "debug", "--vnic", "a"]);
+    let has = |process: &str, words: &str| {
+        let log = switch.log();
+        // The last line may be there in part.
+        let whole = log.rfind('\n').map_or("", |end| &log[..end]);
+        let all = objects(whole);
+        all.iter()
+            .find(|one| {
+                one["process"] == process && one["message"].as_str().is_some_and(|text| text.contains(words))
+            })
+            .cloned()
+    };
+    let invited = has("supervisor", "port a: connect its guest to").expect("an object");
+    assert_eq!((&invited["port"], &invited["level"]), (&"a".into(), &"info".into()), "{invited}");
+    assert!(
+        invited["target"].as_str().is_some_and(|target| target.starts_with("lasthop_supervisor")),
+        "{invited}"
+    );
+    switch.ask(&["port", "list"]).ok();
+    eventually("the request", || {
+        has("supervisor", "request port.list").filter(|one| one["level"] == "debug")
+    });
+    // The inner processes write as the supervisor does, those of an upgrade, too.
+    let wrong = || {
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+            .expect("a socket");
+        connect(&socket, &SocketAddrUnix::new(switch.path("datapath.sock")).expect("short"))
+            .expect("it listens");
+        rustix::io::write(&socket, &[0xff; 64]).expect("written");
+        // Its end is the switch process's answer.
+        eventually("the end", || {
+            rustix::io::read(&socket, &mut [0; 64]).is_ok_and(|bytes| bytes == 0).then_some(())
+        });
+    };
+    wrong();
+    let closed = eventually("the refusal", || has("switch process", "closed a control connection"));
+    assert!(
+        closed["target"].as_str().is_some_and(|target| target.starts_with("lasthop_dataplane")),
+        "{closed}"
+    );
+    switch.ask(&["upgrade"]).ok();
+    let before = switch.log().matches("closed a control connection").count();
+    wrong();
+    eventually("another refusal", || {
+        (switch.log().matches("closed a control connection").count() > before).then_some(())
+    });
+    assert_eq!(switch.end().code(), Some(0), "{}", switch.log());
+    assert!(
+        objects(&switch.log()).iter().all(|one| one["time"].as_str().is_some_and(|time| time.ends_with('Z')))
+    );
+}
+
+#[test]
+fn lines_below_the_level_are_left_out() {
+    let mut switch = Switch::spawn(base(), &["--log-level", "warn", "--vnic", "a"]);
+    eventually("the switch", || (switch.ask(&["port", "list"]).code == Some(0)).then_some(()));
+    assert_eq!(switch.end().code(), Some(0), "{}", switch.log());
+    assert!(
+        !switch.log().contains("switch is running") && !switch.log().contains("ending"),
+        "{}",
+        switch.log()
+    );
+    for (option, word, remedy) in
+        [("--log-level", "loud", "error, warn, info or debug"), ("--log-format", "xml", "text or json")]
+    {
+        let answer = lasthop(&["run", option, word]);
+        assert!(answer.code == Some(2) && answer.err.contains(remedy), "{}", answer.err);
+    }
 }
 
 #[test]
@@ -167,7 +245,7 @@ fn a_killed_switch_process_comes_back_with_its_ports_and_connections() {
     let switch = Switch::start(&["--vnic", "a", "--vnic", "b"]);
     switch.ask(&["vnic", "add", "c"]).ok();
     let guest = switch.connect("a.sock");
-    eventually("the guest", || switch.log().contains("vnic a: a guest is connected").then_some(()));
+    eventually("the guest", || switch.log().contains("port a: a guest is connected").then_some(()));
     let first = switch.switch_pid().expect("a switch process");
     signal(first, Signal::KILL);
     let next = eventually("the next one", || switch.switch_pid().filter(|pid| *pid != first));
@@ -185,7 +263,7 @@ fn a_killed_switch_process_comes_back_with_its_ports_and_connections() {
     drop(guest);
     eventually("its end", || (states()[0] == "waiting for guest").then_some(()));
     let _again = switch.connect("a.sock");
-    let attached = || switch.log().matches("vnic a: a guest is connected").count() == 2;
+    let attached = || switch.log().matches("port a: a guest is connected").count() == 2;
     eventually("the guest again", || attached().then_some(()));
     assert!(is_alive(next));
 }

@@ -144,7 +144,7 @@ fn switches_come_and_go_under_traffic() {
         let mut second = pair(&switch, 'b');
         talk(&mut first, 2 * round as u32);
         talk(&mut second, 2 * round as u32 + 1);
-        assert!(switch.ask(&["switch", "del", "red"]).refused().contains("still has vnics (\"b1\", \"b2\")"));
+        assert!(switch.ask(&["switch", "del", "red"]).refused().contains("still has ports (\"b1\", \"b2\")"));
         drop(second);
         for vnic in ["b1", "b2"] {
             switch.ask(&["vnic", "del", vnic]).ok();

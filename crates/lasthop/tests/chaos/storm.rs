@@ -240,7 +240,7 @@ impl Storm {
             // The last counts are not known.
             place.base = None;
             let lost = format!(
-                "vnic {}: its guest could not be taken over and has to connect again: it was in the middle",
+                "port {}: its guest could not be taken over and has to connect again: it was in the middle",
                 vnic(guest)
             );
             place.removals += news.matches(&lost).count() as u64;

@@ -132,7 +132,7 @@ fn a_guest_that_is_alone_is_told() {
     let switch = Switch::start(&["--vnic", "vm1"]);
     let mut one = guest(&switch, "vm1", ONE);
     send(&mut one, [0xff; 6], ONE, 60);
-    warns(&switch, &["vm1 drops", "nobody to talk to", "only vnic", "port add"]);
+    warns(&switch, &["vm1 drops", "no other port to talk to", "only vnic", "port add"]);
 }
 
 #[test]
@@ -141,5 +141,5 @@ fn a_guest_whose_only_neighbour_is_in_another_switch_is_told() {
     let switch = Switch::start(&[&["--switch", "two"], &vnics[..]].concat());
     let (mut one, _two) = (guest(&switch, "vm1", ONE), guest(&switch, "vm2", TWO));
     send(&mut one, [0xff; 6], ONE, 60);
-    warns(&switch, &["warning: vm1 drops", "nobody to talk to", "only vnic of its switch"]);
+    warns(&switch, &["warning: vm1 drops", "no other port to talk to", "only vnic of its switch"]);
 }

@@ -166,13 +166,13 @@ fn a_guest_that_cannot_come_back_is_to_be_started_again() {
 fn a_stale_socket_file_of_a_vmm_is_told() {
     let switch = Switch::start(&["--vnic", "vm1,mode=connect"]);
     drop(UnixListener::bind(switch.path("vm1.sock")).expect("bound"));
-    blames(&switch, &["vm1 peer", "nobody listens", "left over"]);
+    blames(&switch, &["vm1 peer", "no program listens", "left over"]);
 }
 
 #[test]
 fn a_vmm_that_has_not_made_its_socket_is_told() {
     let switch = Switch::start(&["--vnic", "vm1,mode=connect"]);
-    blames(&switch, &["vm1 peer", "nobody listens", "no such socket"]);
+    blames(&switch, &["vm1 peer", "no program listens", "no such socket"]);
 }
 
 #[test]
@@ -204,7 +204,7 @@ fn a_second_guest_at_one_vnic_is_told() {
     let _first = guest(&switch, "vm1", ONE);
     let mut others = vec![UnixStream::connect(switch.path("vm1.sock")).expect("connected")];
     others.push(UnixStream::connect(switch.path("vm1.sock")).expect("connected"));
-    let answer = diagnosed(&switch, &["vm1 peer", "second guest was sent away", "vnic of its own"]);
+    let answer = diagnosed(&switch, &["vm1 peer", "second guest was sent away", "port of its own"]);
     assert_eq!(answer.code, Some(0), "{}", answer.out);
 }
 

@@ -173,5 +173,5 @@ fn sessions_change_side_by_side_while_processes_die_and_are_replaced() {
     victims.talk_anew(10);
     victims.operate();
     let log = victims.switch.log();
-    assert!(!["one", "two"].iter().any(|vnic| log.contains(&format!("vnic {vnic}: its guest"))), "{log}");
+    assert!(!["one", "two"].iter().any(|vnic| log.contains(&format!("port {vnic}: its guest"))), "{log}");
 }

@@ -46,7 +46,7 @@ fn send_lingering(victims: &Victims, rogue: &Rogue, number: u32, body: &[u8]) ->
 /// Awaits the line of the log that names a vnic whose descriptor takes long to close.
 pub(crate) fn named(victims: &Victims, vnic: &str) {
     eventually("the vnic's name in the log", || {
-        let line = format!("vnic {vnic}: a descriptor that it sent takes long to close");
+        let line = format!("port {vnic}: a descriptor that it sent takes long to close");
         victims.switch.log().contains(&line).then_some(())
     });
 }
@@ -213,7 +213,7 @@ fn a_front_end_whose_descriptors_cost_the_supervisor_much_to_close_has_to_leave(
         (sent.is_err() || rogue.front.get_features().is_err()).then_some(())
     });
     eventually("the reason", || {
-        let line = "vnic bad: closing descriptors of its front ends took too much CPU time";
+        let line = "port bad: closing descriptors of its front ends took too much CPU time";
         victims.switch.log().contains(line).then_some(())
     });
     drop(watches);

@@ -11,7 +11,7 @@ use crate::support::{Switch, eventually, fds};
 
 /// Waits until the log says that the bad guest is gone, because of `why`.
 fn await_end(switch: &Switch, why: &str) {
-    let line = "vnic bad: its guest is gone";
+    let line = "port bad: its guest is gone";
     eventually("the end", || switch.log().contains(line).then_some(()));
     let log = switch.log();
     assert!(log.lines().filter(|it| it.contains(line)).all(|it| it.contains(why)), "{why}: {log}");

@@ -57,7 +57,7 @@ fn vnics_go_change_and_come_and_the_rest_goes_on() {
     service.restart();
     assert_eq!(names(&service), ["anew", "fresh", "one", "two"]);
     let log = service.switch.log();
-    let line = log.lines().find(|line| line.contains("goes on where process")).expect("one line");
+    let line = log.lines().find(|line| line.contains("continues where process")).expect("one line");
     let mac = "~ port two mac: - -> 02:00:00:00:00:02";
     for words in ["2 guests", "- port gone", mac, "~ port anew queues: 1 -> 2", "+ port fresh"] {
         assert!(line.contains(words), "{line}");

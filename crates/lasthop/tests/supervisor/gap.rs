@@ -96,7 +96,7 @@ fn a_message_half_read_ends_its_session_alone() {
         // The bytes behind the first message have been read once that message is answered.
         half.read_exact(&mut [0; 20]).expect("an answer");
         service.settle();
-        let said = "vnic half: its guest could not be taken over and has to connect again: it was in the middle of a message";
+        let said = "port half: its guest could not be taken over and has to connect again: it was in the middle of a message";
         let before = service.said(said);
         end(&service);
         eventually("that it is said", || (service.said(said) == before + 1).then_some(()));

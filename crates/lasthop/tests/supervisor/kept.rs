@@ -40,7 +40,7 @@ fn guests_do_not_notice(words: &[&str], options: &GuestOptions, end: impl Fn(&Se
         talker.end().reclaim(0).expect("a sound ring");
     }
     service.nobody_was_let_go();
-    assert_eq!(service.said("goes on where process"), ENDS, "{}", service.switch.log());
+    assert_eq!(service.said("continues where process"), ENDS, "{}", service.switch.log());
     let counted = |name: &&str| service.switch.port(name)["tx_packets"].as_u64();
     let counted: u64 = ["one", "two"].iter().filter_map(counted).sum();
     assert!(counted > u64::from(heard) / 2, "counters began anew: {counted} of {heard}");
@@ -166,7 +166,7 @@ fn without_a_store_an_end_is_an_end() {
     let mut one = guest(&service.switch, "one", ONE);
     service.kill();
     is_hung_up_on(&mut one);
-    assert_eq!((service.said("goes on where"), service.kept().len()), (0, 0));
+    assert_eq!((service.said("continues where"), service.kept().len()), (0, 0));
     drop(guest(&service.switch, "one", ONE));
 }
 
@@ -207,7 +207,7 @@ fn the_next_process_and_its_flows_find_room() {
     let fresh = kept.iter().filter(|name| !before.contains(name)).count();
     assert_eq!(fresh, 2, "another process and other flows: {before:?}, {kept:?}");
     service.kill();
-    assert_eq!(service.said("goes on where process"), 1, "{}", service.switch.log());
+    assert_eq!(service.said("continues where process"), 1, "{}", service.switch.log());
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use lasthop_foreign::{ForeignFd, Origin};
+use log::{error, info, warn};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -17,7 +18,7 @@ use lasthop_api::settings::SwitchSettings;
 use lasthop_runtime::clock::Pause;
 use lasthop_runtime::fault::Fault;
 use lasthop_runtime::ipc::Channel;
-use lasthop_runtime::log::say;
+use lasthop_runtime::logging;
 use lasthop_runtime::poller::{Interest, Poller};
 use lasthop_runtime::sandbox::{self, Layer};
 
@@ -70,20 +71,25 @@ impl ChildRole {
         }
         words.extend(["--hysteresis-us".to_owned(), settings.hysteresis.to_string()]);
         words.extend(["--sandbox".to_owned(), settings.sandbox.as_str().to_owned()]);
-        Self { name: "the switch process", words: words.into_iter().map(OsString::from).collect() }
+        Self::new("the switch process", words)
     }
 
     /// The process that moves packets between the switch and devices.
     pub fn driver(settings: &SwitchSettings) -> Self {
         let hysteresis = settings.hysteresis.to_string();
         let words = [DRIVER_ROLE, "--hysteresis-us", &hysteresis, "--sandbox", settings.sandbox.as_str()];
-        Self { name: "the driver process", words: words.map(OsString::from).into() }
+        Self::new("the driver process", words.map(str::to_owned))
     }
 
     /// The process that decides for switches of module flow.
     pub fn controller(settings: &SwitchSettings) -> Self {
         let words = [CONTROLLER_ROLE, "--sandbox", settings.sandbox.as_str()];
-        Self { name: "the controller process", words: words.map(OsString::from).into() }
+        Self::new("the controller process", words.map(str::to_owned))
+    }
+
+    fn new(name: &'static str, words: impl IntoIterator<Item = String>) -> Self {
+        let words = words.into_iter().chain(logging::options());
+        Self { name, words: words.map(OsString::from).collect() }
     }
 }
 
@@ -306,7 +312,7 @@ impl<Out: Serialize, In: DeserializeOwned> RestartingChild<Out, In> {
         match self.start(poller, source).map(|process| process.pid()) {
             Ok(pid) => {
                 let again = if self.restarts() > 0 { " again" } else { "" };
-                say!("{} is running{again}, as process {pid}", self.role.name);
+                info!("{} is running{again}, as process {pid}", self.role.name);
             }
             Err(fault) => self.retry(&fault),
         }
@@ -318,7 +324,7 @@ impl<Out: Serialize, In: DeserializeOwned> RestartingChild<Out, In> {
         // A start that fails is not tried again without a pause, for any reason.
         self.is_hasty = true;
         let pause_ms = self.plan().as_millis();
-        say!(Error: "{fault}; trying again in {pause_ms} ms");
+        error!("{fault}; trying again in {pause_ms} ms");
     }
 
     /// Tells the process that runs now, if one does.
@@ -343,7 +349,7 @@ impl<Out: Serialize, In: DeserializeOwned> RestartingChild<Out, In> {
         };
         let (heard, is_over) = process.hear();
         let is_over = is_over.unwrap_or_else(|error| {
-            say!(Warning: "{} said something odd: {error}", self.role.name);
+            warn!("{} said something odd: {error}", self.role.name);
             true
         });
         if is_over {
@@ -390,7 +396,7 @@ impl<Out: Serialize, In: DeserializeOwned> RestartingChild<Out, In> {
     pub fn note_sandbox(&mut self, layers: Vec<Layer>) {
         // Those that are started again have the same.
         if self.restarts() == 0 {
-            say!("sandbox of {}: {}", self.role.name, sandbox::summary(&layers));
+            info!("sandbox of {}: {}", self.role.name, sandbox::summary(&layers));
         }
         if let Some(process) = &mut self.current {
             process.sandbox = Some(layers);

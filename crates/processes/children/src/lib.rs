@@ -1,7 +1,8 @@
 //! The inner processes as children of the supervisor: started, watched, started again, reaped.
 //!
 //! **Purpose.** A [`RestartingChild`] starts a process with a channel as its standard input, and starts it again when it has ended. The
-//! [`Reaper`] watches every child by its pidfd and relays its standard error to the log.
+//! [`Reaper`] watches every child by its pidfd and relays its standard error to the log. [`Liveness`] says when to ask one whether it is
+//! there, and when it has not answered for too long.
 //!
 //! **Contract.** Nothing waits for a child, but for [`Reaper::await_all`] on the way out and [`await_end`] before a start. A child that
 //! was killed and cannot end counts as dead once its threads run no more. A dropped child is killed and reaped.
@@ -19,6 +20,7 @@
 #![deny(unsafe_code)] // files called sys.rs alone may have some
 
 mod child;
+mod liveness;
 mod log_relay;
 mod orphans;
 mod previous;
@@ -29,6 +31,7 @@ mod slice_boost;
 mod spawner;
 
 pub use child::{ChildRole, RestartingChild, RunningChild};
+pub use liveness::{Liveness, LivenessStep};
 pub use previous::{await_end, is_process};
 pub use reaper::Reaper;
 pub use slice_boost::SliceBoost;

@@ -7,9 +7,10 @@ use std::io::{self, PipeReader, Read};
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
+use log::warn;
 use rustix::fs::{OFlags, fcntl_setfl};
 
-use lasthop_runtime::log::{LINE_BYTES_MAX, Level, Limiter, line, relay};
+use lasthop_runtime::logging::{LINE_BYTES_MAX, Limiter, relay};
 use lasthop_runtime::poller::{Interest, Poller};
 
 /// Lines of one process in a second: a panic with its backtrace has fewer.
@@ -91,7 +92,7 @@ impl Pipe {
         let Some(left_out) = self.limiter.admit(Instant::now()) else { return };
         if left_out > 0 {
             let name = self.name;
-            line(Level::Warning, format_args!("{name}: {left_out} lines were left out, there were too many"));
+            warn!("{name}: {left_out} lines were left out, there were too many");
         }
         relay(self.name, text);
     }

@@ -4,11 +4,11 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use lasthop_foreign::ForeignFd;
+use log::error;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, pidfd_send_signal};
 
 use lasthop_runtime::fault::{Fault, Kind};
-use lasthop_runtime::log::say;
 use lasthop_runtime::procfs::{self, Standing};
 
 use crate::reaper::{Look, Looks, stuck_text};
@@ -40,7 +40,7 @@ pub fn await_end(process: &ForeignFd) -> Result<(), Fault> {
         let standing = procfs::standing(pid);
         let look = looks.note(matches!(standing, Standing::Stuck(_)), Instant::now());
         if let (Look::IsStuck, Standing::Stuck(thread)) = (look, standing) {
-            say!(Error: "{}", stuck_text("the last supervisor's switch process", pid, &thread));
+            error!("{}", stuck_text("the last supervisor's switch process", pid, &thread));
             return Ok(());
         }
     }

@@ -20,12 +20,12 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use libc::SIGSYS;
+use log::{error, info};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use lasthop_runtime::clock::{Pause, earlier};
 use lasthop_runtime::fault::{Fault, Kind};
-use lasthop_runtime::log::say;
 use lasthop_runtime::poller::{Interest, Poller, timespec};
 use lasthop_runtime::procfs::{self, Standing};
 
@@ -134,10 +134,10 @@ impl Watched {
         match (looks.note(matches!(standing, Standing::Stuck(_)), now), standing) {
             (Look::IsStuck, Standing::Stuck(thread)) => {
                 self.is_stuck = true;
-                say!(Error: "{}", stuck_text(name, pid, &thread));
+                error!("{}", stuck_text(name, pid, &thread));
             }
             (Look::IsLast, _) => {
-                say!(Error: "{name} {pid} was killed and still runs; nothing takes its place before it has ended");
+                error!("{name} {pid} was killed and still runs; nothing takes its place before it has ended");
             }
             _ => {}
         }
@@ -187,7 +187,7 @@ impl Reaper {
         }
         let why = format!(
             "{stuck} processes that were killed cannot end, so no other one is started; end the front ends whose descriptors do not close \
-             (the log names their vnics), or the server of their file system"
+             (the log names their ports), or the server of their file system"
         );
         Err(Fault::new(Kind::Limit, why))
     }
@@ -253,7 +253,7 @@ impl Reaper {
         self.0.left.borrow_mut().retain_mut(|left| {
             left.look(now);
             if left.is_stuck && left.status.is_some() {
-                say!("{} {}, which was stuck, has ended", left.name, left.child.id());
+                info!("{} {}, which was stuck, has ended", left.name, left.child.id());
             }
             left.status.is_none()
         });

@@ -356,7 +356,7 @@ impl Datapath {
     }
 
     fn find(&self, name: &str) -> Result<PortId, Fault> {
-        let gone = || Fault::new(Kind::NoSuchVnic, format!("there is no vnic \"{name}\""));
+        let gone = || Fault::new(Kind::NoSuchVnic, format!("there is no port \"{name}\""));
         self.ports.get(name).map(|port| port.number).ok_or_else(gone)
     }
 }

@@ -268,7 +268,7 @@ impl Switch {
             }
             Order::Prepare { name, attachment, session } => {
                 let prepared = self.prepare(name.clone(), attachment, session, fds);
-                let of_vnic = |fault: Fault| Fault::new(fault.kind, format!("vnic {name}: {fault}"));
+                let of_vnic = |fault: Fault| Fault::new(fault.kind, format!("port {name}: {fault}"));
                 prepared.map(|()| Answer::Done).map_err(of_vnic)
             }
             Order::Touch { for_us } => return self.touch(Duration::from_micros(for_us)),

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use lasthop_engine::PortDevice;
 use lasthop_foreign::ForeignFd;
 use lasthop_vhost::{Device, PreviousSession, SavedSession, SessionMemory, Successor};
+use log::info;
 use serde_json::Value;
 
 use lasthop_api::orders::{Answer, STATE_VERSION};
 use lasthop_runtime::fault::{Fault, Kind};
-use lasthop_runtime::log::say_of_others;
 
 use super::captures::Captures;
 use super::sessions::{self, Arrival};
@@ -70,9 +70,7 @@ impl Switch {
     fn come_to_rest(&mut self) -> Result<(), Fault> {
         self.sessions.set_stage(sessions::Stage::Held);
         for port in self.sessions.restless() {
-            say_of_others!(
-                "vnic {port}: its front end is in the middle of a message, and is not waited for: its guest will have to connect again"
-            );
+            info!(limited = true, port:% = port; "port {port}: its front end is in the middle of a message, and is not waited for: its guest will have to connect again");
         }
         self.stage = Stage::Resting;
         self.datapath.quiesce()?;

@@ -164,7 +164,7 @@ impl NamedSwitches {
     pub(super) fn remove(&mut self, name: &str) -> Result<(), Fault> {
         let number = self.find(name)?;
         if number == SwitchId::DEFAULT || self.table.ports(number).next().is_some() {
-            return Err(Fault::refused(format!("switch \"{name}\" is in use; delete its vnics first")));
+            return Err(Fault::refused(format!("switch \"{name}\" is in use; delete its ports first")));
         }
         self.numbers.retain(|_, other| *other != number);
         self.controllers.retain(|known, _| known.as_str() != name);

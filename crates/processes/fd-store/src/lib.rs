@@ -30,7 +30,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use lasthop_runtime::log::say;
+use log::warn;
+
 use lasthop_runtime::notify::FdStore;
 
 use record::Record;
@@ -297,8 +298,8 @@ impl RecordStore {
     /// Logs a fault, once.
     pub fn complain(&mut self, why: String) {
         if self.trouble.as_ref() != Some(&why) {
-            say!(
-                Warning: "the service manager does not keep all: {why}. Guests may have to connect again when this process ends"
+            warn!(
+                "the service manager does not keep all: {why}. Guests may have to connect again when this process ends"
             );
             self.trouble = Some(why);
         }

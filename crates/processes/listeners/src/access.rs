@@ -95,7 +95,7 @@ fn hold(path: &Path) -> Result<OwnedFd, Fault> {
     if FileType::from_raw_mode(meta.st_mode) == FileType::Socket {
         return Ok(file);
     }
-    Err(Fault::socket(format!("\"{shown}\" is no socket any more; add the vnic anew, or use another path")))
+    Err(Fault::socket(format!("\"{shown}\" is no socket any more; add the port anew, or use another path")))
 }
 
 /// The number of a user or group, which may be given as such.

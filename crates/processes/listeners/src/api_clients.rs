@@ -82,6 +82,11 @@ impl ApiClients {
         }
     }
 
+    /// As `answer`, if there is an answer.
+    pub fn answer_any(&mut self, answer: Option<(Asker, Result<Value, Fault>)>) {
+        answer.into_iter().for_each(|(asker, result)| self.answer(asker, result));
+    }
+
     /// Whether a client may also decide which programs run here.
     pub fn is_owner(&self, asker: &Asker) -> bool {
         self.control.as_ref().is_some_and(|control| control.is_owner(asker.client))

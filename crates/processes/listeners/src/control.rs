@@ -5,11 +5,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use log::warn;
+
 use lasthop_foreign::{ForeignFd, Origin};
 
 use lasthop_runtime::clock::earlier;
 use lasthop_runtime::fault::{Fault, Kind};
-use lasthop_runtime::log::say_of_others;
 use lasthop_runtime::poller::{Interest, Poller};
 
 use super::access::SocketAccess;
@@ -86,7 +87,7 @@ impl Control {
             };
             let Ok(mut client) = Client::new(socket) else { continue };
             if !self.has_room(client.is_owner, poller) {
-                say_of_others!(Warning: "refused a control client, there are {CLIENTS_MAX} already");
+                warn!(limited = true; "refused a control client, there are {CLIENTS_MAX} already");
                 client.refuse(too_many());
                 continue;
             }
@@ -99,7 +100,7 @@ impl Control {
 
     /// Without descriptors a client that waits would wake us at once, again and again.
     fn pause(&mut self, error: &std::io::Error, poller: &Poller) {
-        say_of_others!(Warning: "cannot take a control client: {error}; trying again in a second");
+        warn!(limited = true; "cannot take a control client: {error}; trying again in a second");
         let nothing = Interest { read: false, write: false };
         if poller.modify(&self.socket, self.sources.socket, nothing).is_ok() {
             self.paused_until = Some(Instant::now() + ACCEPT_PAUSE);
@@ -116,7 +117,7 @@ impl Control {
             let idle = self.clients.iter().filter(|(_, client)| is_owner || !client.is_owner);
             let idle = idle.filter_map(|(number, client)| Some((client.idle_since()?, *number)));
             if let Some((_, number)) = idle.min() {
-                say_of_others!(Warning: "a control client that asks for nothing makes room for another one");
+                warn!(limited = true; "a control client that asks for nothing makes room for another one");
                 self.hand_over(number, poller);
             }
         }

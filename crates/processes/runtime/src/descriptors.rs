@@ -1,15 +1,12 @@
 //! The limit on open descriptors, and the threads that close others'.
 
+use log::{info, warn};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-
-use crate::log::{say, say_of_others};
 
 /// Starts the first of the threads that close descriptors which other processes sent. The sandbox, if there is to be one, is there before.
 pub fn start_closing() {
     lasthop_foreign::start(|name| {
-        say_of_others!(
-            "{name}: a descriptor that it sent takes long to close, and others of it wait for that"
-        );
+        info!(limited = true; "{name}: a descriptor that it sent takes long to close, and others of it wait for that");
     });
 }
 
@@ -21,7 +18,7 @@ pub fn raise_limit() {
             setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })
     {
         let current = limit.current.unwrap_or(u64::MAX);
-        say!(Warning: "the limit on open files stays at {current}: {error}; many guests may not fit");
+        warn!("the limit on open files stays at {current}: {error}; many guests may not fit");
     }
     lasthop_foreign::set_limit(getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX));
 }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-use crate::log::{say, say_of_others};
+use log::info;
 
 /// How often it is looked while there are turns.
 const TICK: Duration = Duration::from_millis(500);
@@ -145,8 +145,10 @@ impl Turns {
     fn say(&self, did: &str, how_long: &str) {
         let work = *self.work.lock().unwrap_or_else(PoisonError::into_inner);
         match &self.vnic {
-            Some(vnic) => say_of_others!("vnic {vnic}: its session {did} with {work} {how_long}"),
-            None => say!("{} {did} with {work} {how_long}", self.watch.main),
+            Some(vnic) => {
+                info!(limited = true, port:% = vnic; "port {vnic}: its session {did} with {work} {how_long}")
+            }
+            None => info!("{} {did} with {work} {how_long}", self.watch.main),
         }
     }
 }

@@ -24,7 +24,7 @@ pub mod fault;
 pub mod hangs;
 pub mod harmless;
 pub mod ipc;
-pub mod log;
+pub mod logging;
 pub mod notify;
 pub mod poller;
 pub mod procfs;

@@ -13,9 +13,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant};
 
+use log::warn;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, sendmsg_addr};
-
-use crate::log::say;
 
 /// Names the socket; the inner processes do not have it.
 pub const VARIABLE: &str = "NOTIFY_SOCKET";
@@ -56,7 +55,7 @@ impl Manager {
         let name = std::env::var_os(VARIABLE).filter(|name| !name.is_empty());
         let way = name.and_then(|name| {
             let failed = |error: &io::Error| {
-                say!(Warning: "{VARIABLE}={}: {error}; the service manager is told nothing", name.display());
+                warn!("{VARIABLE}={}: {error}; the service manager is told nothing", name.display());
             };
             Way::to(&name).inspect_err(failed).ok()
         });

@@ -6,10 +6,11 @@ use lasthop_api::capture::CaptureSpec;
 use lasthop_api::orders::Order;
 use lasthop_api::profile::ProfileSpec;
 use lasthop_api::rpc;
-use lasthop_listeners::Asker;
+use lasthop_listeners::{ApiClients, Asker};
 use lasthop_runtime::fault::{Fault, Kind};
 
-use super::Supervisor;
+use super::datapath_clients::DatapathClients;
+use super::outputs::Outputs;
 use super::port_table::PortTable;
 use super::question::{OrderPurpose, switch_down};
 
@@ -22,8 +23,16 @@ pub(super) struct Stream {
 }
 
 impl Stream {
+    /// The one that the method asks for.
+    pub(super) fn asked(method: &str, params: Value, ports: &PortTable) -> Result<Self, Fault> {
+        match method {
+            "capture" => Self::capture(&rpc::params(params)?, ports),
+            _ => Self::profile(&rpc::params(params)?),
+        }
+    }
+
     /// Everything after the answer is the capture.
-    pub(super) fn capture(spec: &CaptureSpec, ports: &PortTable) -> Result<Self, Fault> {
+    fn capture(spec: &CaptureSpec, ports: &PortTable) -> Result<Self, Fault> {
         spec.check()?;
         for name in &spec.names {
             ports.find(name)?;
@@ -37,31 +46,35 @@ impl Stream {
     }
 
     /// One line after the answer is the profile.
-    pub(super) fn profile(spec: &ProfileSpec) -> Result<Self, Fault> {
+    fn profile(spec: &ProfileSpec) -> Result<Self, Fault> {
         spec.check()?;
         let answer = json!({"duration_s": spec.duration_s, "every": spec.every()});
         let spec = spec.clone();
         Ok(Self { answer, order: Box::new(|greeting| Order::Profile { spec, greeting }) })
     }
-}
 
-impl Supervisor {
-    /// Gives the switch the connection of this client, which gets the answer first.
-    pub(super) fn order_stream(&mut self, stream: Stream, asker: &Asker) -> Result<(), Fault> {
-        if !self.out.switch.process.is_up() {
+    /// Gives the switch the connection of this client, which gets the answer first: there is no other one here.
+    pub(super) fn order(
+        self,
+        asker: &Asker,
+        clients: &mut ApiClients,
+        datapath_clients: &mut DatapathClients,
+        out: &mut Outputs,
+    ) -> Result<Option<Value>, Fault> {
+        if !out.switch.process.is_up() {
             return Err(switch_down());
         }
         // One that is gone needs no answer.
-        let Some(shared) = self.clients.share(asker) else {
-            return Ok(());
+        let Some(shared) = clients.share(asker) else {
+            return Ok(None);
         };
         let failed = |error| Fault::internal("share the connection", error);
         let fd = shared.map_err(failed)?;
-        self.datapath_clients.keep(&fd, &self.out.poller).map_err(failed)?;
-        let Stream { answer, order } = stream;
-        let greeting = asker.id.as_ref().map(|id| rpc::write_answer(id, &Ok(answer))).unwrap_or_default();
+        datapath_clients.keep(&fd, &out.poller).map_err(failed)?;
+        let greeting =
+            asker.id.as_ref().map(|id| rpc::write_answer(id, &Ok(self.answer))).unwrap_or_default();
         let greeting = String::from_utf8_lossy(&greeting).into_owned();
-        self.out.switch.order_with(order(greeting), vec![fd], OrderPurpose::Streamed, Some(asker.clone()));
-        Ok(())
+        out.switch.order_with((self.order)(greeting), vec![fd], OrderPurpose::Streamed, Some(asker.clone()));
+        Ok(None)
     }
 }

@@ -1,14 +1,15 @@
 //! `port.set`: a port changes while its guest is attached.
 
+use log::info;
 use serde_json::{Map, Value};
 
 use lasthop_api::orders::{Answer, Order};
+use lasthop_api::port::PortSpec;
 use lasthop_api::port::change::{self, Change};
 use lasthop_api::report::SetReport;
 use lasthop_fd_store::RecordKey;
 use lasthop_listeners::{Asker, check_absolute};
 use lasthop_runtime::fault::{Fault, Kind};
-use lasthop_runtime::log::say;
 
 use super::outputs::Outputs;
 use super::placeholder::mtu_of;
@@ -27,23 +28,22 @@ impl Ports {
     ) -> Result<Option<Value>, Fault> {
         let (name, keys) = name_and_keys(params)?;
         let number = self.table.find_in_form(&name, asker.in_vnic_form)?;
-        if let Some(port) = self.table.all.get(&number) {
-            switches.check_switch_of(&change::with_keys(&port.spec, keys.clone())?)?;
-        }
-        self.change_port(number, keys, Some(asker.clone()), out)
+        let Some(port) = self.table.all.get(&number) else { return Ok(None) };
+        let to = change::with_keys(&port.spec, keys)?;
+        switches.check_switch_of(&to)?;
+        self.change_port(number, to, Some(asker.clone()), out)
     }
 
     /// As `set`, for a client that waits for an answer, or of our own accord.
     pub(super) fn change_port(
         &mut self,
         number: u32,
-        keys: Map<String, Value>,
+        to: PortSpec,
         asker: Option<Asker>,
         out: &mut Outputs,
     ) -> Result<Option<Value>, Fault> {
         let Some(port) = self.table.all.get_mut(&number) else { return Ok(None) };
         let name = port.spec.common.name.to_string();
-        let to = change::with_keys(&port.spec, keys)?;
         check_absolute(&to)?;
         let changes = change::changes(&port.spec, &to);
         change::refuse_anew(to.name(), &changes, &to)?;
@@ -99,7 +99,7 @@ impl Ports {
         match result {
             Ok(answer) => {
                 let what = changes.iter().map(Change::text).collect::<Vec<_>>().join(", ");
-                say!("{} {}: {what}", port.kind_word(), to.name());
+                info!(port:% = to.name(); "port {}: {what}", to.name());
                 let name = to.name().to_string();
                 port.spec = to;
                 let is_mtu_other = changes.iter().any(|change| change.key == "mtu");

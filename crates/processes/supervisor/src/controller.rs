@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use lasthop_api::acl::AclRule;
 use lasthop_api::controller_orders::LINKS;
+use log::{error, info, warn};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use lasthop_api::controller_orders::{ControlledSwitch, ControllerOrder, ControllerReport};
@@ -20,7 +21,6 @@ use lasthop_api::report::FdbLine;
 use lasthop_api::settings::SwitchSettings;
 use lasthop_api::switches::SwitchSpec;
 use lasthop_children::{ChildRole, Reaper, RestartingChild};
-use lasthop_runtime::log::{say, say_of_others};
 
 use super::pending_questions::PendingQuestions;
 use super::port::Port;
@@ -173,7 +173,7 @@ impl ControllerProcess {
             ControllerReport::Alive { round } => self.lives_at(round),
             ControllerReport::Addresses { round, fdb } => self.take_part(round, fdb.entries),
             ControllerReport::Disconnected { connection } => self.lost(connection),
-            ControllerReport::Said(words) => say_of_others!("controller: {words}"),
+            ControllerReport::Said(words) => info!(limited = true; "controller: {words}"),
             ControllerReport::Sandbox(layers) => self.process.note_sandbox(layers),
             ControllerReport::Forbidden(call) => self.process.note_last_words(call.to_string()),
             ControllerReport::Failed { why } => self.process.note_last_words(why),
@@ -244,7 +244,7 @@ impl ControllerProcess {
                 self.reconnection = None;
             }
             Err(error) => {
-                say!(Warning: "cannot connect the controller process to the switch process: {error}")
+                warn!("cannot connect the controller process to the switch process: {error}")
             }
         }
     }
@@ -321,7 +321,7 @@ impl ControllerProcess {
         self.forget_process();
         self.finish_until = None;
         if let Some(program) = self.is_replaced_by.take() {
-            say!("the controller process {pid} {how}, to be replaced by that of {}", program.display());
+            info!("the controller process {pid} {how}, to be replaced by that of {}", program.display());
             self.process.use_program(program);
             return;
         }
@@ -331,7 +331,7 @@ impl ControllerProcess {
         }
         if !is_last {
             let pause_ms = self.process.plan().as_millis();
-            say!(Error: "the controller process {pid} {how}; starting it again in {pause_ms} ms");
+            error!("the controller process {pid} {how}; starting it again in {pause_ms} ms");
         }
     }
 
@@ -341,7 +341,9 @@ impl ControllerProcess {
         if self.reconnection.take_if(|at| *at <= now).is_some() {
             self.connected = None;
             if switch.process.is_up() {
-                say!(Warning: "the controller process lost its connections to the switch process and is given others");
+                warn!(
+                    "the controller process lost its connections to the switch process and is given others"
+                );
             }
         }
         if self.process.due().is_some_and(|due| due <= now) {
@@ -353,7 +355,7 @@ impl ControllerProcess {
     pub(super) fn end_if_hung(&mut self, now: Instant, poller: &Poller) {
         if self.suspicion.take_if(|(_, until)| *until <= now).is_some() {
             let (pid, seconds) = (self.process.pid().unwrap_or_default(), HANG_PATIENCE.as_secs());
-            say!(Error: "the controller process {pid} hangs: it has not answered for {seconds} s; ending it");
+            error!("the controller process {pid} hangs: it has not answered for {seconds} s; ending it");
             self.process.silence(poller);
         }
     }

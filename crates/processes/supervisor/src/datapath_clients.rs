@@ -4,13 +4,14 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::Instant;
 
+use log::warn;
+
 use lasthop_foreign::{ForeignFd, Origin};
 
 use lasthop_api::orders::Order;
 use lasthop_api::report::ControlClient;
 use lasthop_listeners::{ControlClients, DatapathListener, LentConnections, SocketAccess};
 use lasthop_runtime::fault::Fault;
-use lasthop_runtime::log::say_of_others;
 use lasthop_runtime::poller::Poller;
 
 use super::question::OrderPurpose;
@@ -64,7 +65,7 @@ impl DatapathClients {
             match listener.accept(&Origin::new("a control client")) {
                 Ok(Some(connection)) => {
                     if let Err(error) = self.lent.keep(&connection, poller) {
-                        say_of_others!(Warning: "refused a control connection: {error}");
+                        warn!(limited = true; "refused a control connection: {error}");
                         continue;
                     }
                     let pid = lasthop_engine::peer_process(connection.as_fd());
@@ -74,7 +75,7 @@ impl DatapathClients {
                 }
                 Ok(None) => return,
                 Err(error) => {
-                    say_of_others!(Warning: "cannot take a control connection: {error}; trying again in a second");
+                    warn!(limited = true; "cannot take a control connection: {error}; trying again in a second");
                     return listener.pause(Instant::now());
                 }
             }

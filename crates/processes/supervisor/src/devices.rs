@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
+use log::{info, warn};
 use rustix::io::Errno;
 
 use lasthop_api::driver_orders::DriverOrder;
@@ -11,7 +12,6 @@ use lasthop_api::port::TapBackend;
 use lasthop_netdev::links::Links;
 use lasthop_runtime::clock::earlier;
 use lasthop_runtime::fault::Fault;
-use lasthop_runtime::log::say_of_others;
 use lasthop_runtime::poller::{Interest, Poller};
 
 use super::opening;
@@ -115,7 +115,7 @@ impl Ports {
             Ok(opening) => {
                 let facts = &opening.device.facts;
                 let (index, backend) = (facts.index, facts.backend.name());
-                say_of_others!("port {name}: {} is open, by {backend}: {}", facts.name, opening.why);
+                info!(limited = true, port:% = name; "port {name}: {} is open, by {backend}: {}", facts.name, opening.why);
                 device.open(opening, now);
                 self.table.tell_of_device(number, &mut out.switch);
                 self.give_addresses(number, index);
@@ -123,7 +123,7 @@ impl Ports {
             }
             Err(why) => {
                 if device.failed(&why, now) {
-                    say_of_others!(Warning: "port {name}: {why}");
+                    warn!(limited = true, port:% = name; "port {name}: {why}");
                 }
             }
         }

@@ -2,9 +2,10 @@
 
 use std::time::Instant;
 
+use log::error;
+
 use lasthop_api::driver_orders::DriverReport;
 use lasthop_netdev::lift_memory_lock;
-use lasthop_runtime::log::say;
 
 use super::device::DevicePort;
 use super::outputs::Outputs;
@@ -74,7 +75,7 @@ impl Ports {
         self.table.all.values_mut().filter_map(Port::device_mut).for_each(DevicePort::driver_gone);
         if !self.driver.is_last {
             let pause_ms = self.driver.process.plan().as_millis();
-            say!(Error: "the driver process {pid} {how}; starting it again in {pause_ms} ms");
+            error!("the driver process {pid} {how}; starting it again in {pause_ms} ms");
         }
     }
 }

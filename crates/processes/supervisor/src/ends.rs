@@ -53,9 +53,9 @@ impl Supervisor {
         }
         if self.upgrades.successor().is_some_and(|successor| RunningChild::is_over(successor, now)) {
             let refused = self.upgrades.hear(&mut self.ports, &self.switches, &mut self.out);
-            self.answer_upgrade(refused);
+            self.clients.answer_any(refused);
             let over = self.upgrades.is_over(&mut self.ports, &mut self.out);
-            self.answer_upgrade(over);
+            self.clients.answer_any(over);
         }
         self.reaper.tend(now);
     }

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use log::warn;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
 use serde_json::Value;
@@ -11,7 +12,6 @@ use serde_json::Value;
 use lasthop_api::orders::{CONNECTION_AREAS, CONNECTION_MEMORY_BYTES, FLOW_MEMORY_BYTES, Order};
 use lasthop_fd_store::{RecordKey, RecordStore};
 use lasthop_runtime::fault::Fault;
-use lasthop_runtime::log::say;
 
 use super::question::OrderPurpose;
 use super::switch_process::SwitchProcess;
@@ -124,7 +124,9 @@ impl SavedDatapaths {
     pub(super) fn restored(&mut self, result: Result<(), Fault>, store: &mut RecordStore) {
         if let Err(fault) = result {
             self.forget_flows(store);
-            say!(Warning: "{fault}; the flows of the last switch process come back by misses, and so will those of this one");
+            warn!(
+                "{fault}; the flows of the last switch process come back by misses, and so will those of this one"
+            );
         }
     }
 
@@ -137,7 +139,7 @@ impl SavedDatapaths {
         };
         if self.flows.as_mut().is_some_and(|flows| !flows.survive(death, Instant::now())) {
             self.forget_flows(store);
-            say!(Warning:
+            warn!(
                 "switch processes died again and again soon after they got the flows of the one before; the next one begins without flows"
             );
         }

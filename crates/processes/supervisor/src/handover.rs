@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use log::{info, warn};
+
 use lasthop_api::orders::Answer;
 use lasthop_listeners::Asker;
 use lasthop_runtime::fault::Fault;
-use lasthop_runtime::log::say;
 use lasthop_runtime::poller::Interest;
 
 use super::Supervisor;
@@ -15,7 +16,7 @@ use super::ports::Ports;
 use super::saved_session::SavedSession;
 use super::source::Source;
 use super::successor::{Introduction, Successor};
-use super::upgrade::{RestOutcome, UpgradeAnswer, UpgradeParams};
+use super::upgrade::{RestOutcome, UpgradeParams};
 
 impl Supervisor {
     /// Begins an upgrade. The answer comes when it is done, or refused.
@@ -28,20 +29,13 @@ impl Supervisor {
         self.upgrades.begin(params, asker, &self.switches, self.settings.controller, &mut self.out)
     }
 
-    /// Answers the client that asked for an upgrade, if it is over.
-    pub(super) fn answer_upgrade(&mut self, answer: Option<UpgradeAnswer>) {
-        if let Some((asker, answer)) = answer {
-            self.clients.answer(asker, answer);
-        }
-    }
-
     /// The old switch has come to rest, or will not.
     pub(super) fn rested(&mut self, result: Result<Answer, Fault>) {
         if self.stage.is_leaving() {
             return self.rested_to_leave(result.map(drop));
         }
         match self.upgrades.rested(result, &mut self.ports, &self.switches, &mut self.out) {
-            RestOutcome::Refused(answer) => self.answer_upgrade(answer),
+            RestOutcome::Refused(answer) => self.clients.answer_any(answer),
             RestOutcome::Ready(ready) => {
                 let resting = *ready;
                 self.succeed(resting.successor, resting.program.clone(), &resting.introduction);
@@ -83,7 +77,7 @@ impl Supervisor {
         let Some(finished) = self.upgrades.finish() else { return };
         let answer = finished.answer(self.out.switch.process.pid());
         let (program, pause_us) = (finished.program, finished.pause_us);
-        say!("the switch process is that of {} now; guests waited for {pause_us} us", program.display());
+        info!("the switch process is that of {} now; guests waited for {pause_us} us", program.display());
         self.ports.taken(finished.refused.into_iter().collect(), &mut self.out);
         self.controller.renew(program);
         self.clients.answer(finished.asker, Ok(answer));
@@ -97,7 +91,7 @@ impl Ports {
         for port in ports {
             let result = refused.remove(&port).map_or(Ok(()), Err);
             if let Err(fault) = self.added(port, false, result, out) {
-                say!(Warning: "{fault}");
+                warn!("{fault}");
             }
         }
     }

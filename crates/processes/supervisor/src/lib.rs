@@ -4,7 +4,7 @@
 //! hands them their descriptors, answers the API, and restarts a process that has died.
 //!
 //! **Contract.** Nothing in it waits for anything else: requests to the switch are answered when its reply comes. Without an
-//! event or a deadline it sleeps; the rarest deadline is a question to an idle switch process (`liveness`).
+//! event or a deadline it sleeps; the rarest deadline is a question to an idle switch process (`children/liveness.rs`).
 //!
 //! **Not checked.** The user that connects to a port's socket: the permissions of the socket and its directory decide.
 //!
@@ -48,7 +48,6 @@ mod front_end;
 mod handover;
 mod lifecycle;
 mod lifetime_counters;
-mod liveness;
 mod opening;
 mod orders;
 mod outputs;
@@ -293,7 +292,7 @@ impl Supervisor {
             Some(Source::Driver) => self.hear_driver(),
             Some(Source::Successor) => {
                 let refused = self.upgrades.hear(&mut self.ports, &self.switches, &mut self.out);
-                self.answer_upgrade(refused);
+                self.clients.answer_any(refused);
             }
             Some(Source::Links) => self.ports.hear_links(&self.switches, &mut self.out),
             // Clients that were heard together with the end of the switch process wait for the next one.
@@ -329,7 +328,13 @@ impl Supervisor {
             self.out.store.due(),
             self.datapath_clients.due(),
         ]);
-        let others = others.chain(self.channels_due());
+        // Channels have deadlines, too, when messages wait in them.
+        let others = others.chain([
+            self.out.switch.process.channel_due(),
+            self.ports.driver.process.channel_due(),
+            self.controller.process.channel_due(),
+            self.upgrades.channel_due(),
+        ]);
         others.fold(ports, earlier)
     }
 
@@ -343,7 +348,7 @@ impl Supervisor {
             self.look_for_ends(now);
         }
         let given_up = self.upgrades.on_time(now, &mut self.ports, &mut self.out);
-        self.answer_upgrade(given_up);
+        self.clients.answer_any(given_up);
         self.out.switch.boost_on_time(now);
         self.clients.expire(now, &self.out.poller);
         // One that starts or ends may take longer to give a sign of life.

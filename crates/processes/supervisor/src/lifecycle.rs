@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use log::{error, info};
+
 use lasthop_api::orders::Order;
 use lasthop_api::rundir;
 use lasthop_runtime::fault::{Fault, Kind};
-use lasthop_runtime::log::say;
 use lasthop_runtime::sandbox::Layer;
 
 use super::Supervisor;
@@ -90,15 +91,15 @@ impl Supervisor {
         self.out.switch.note_begin();
         if matches!(self.stage, Stage::Starting) {
             self.stage = Stage::Serving;
-            say!("switch is running with {}, in {}", self.reports().sizes_text(), self.dir.display());
+            info!("switch is running with {}, in {}", self.reports().sizes_text(), self.dir.display());
             if self.ports.table.all.is_empty() {
-                say!(
+                info!(
                     "add a port with: lasthop port add NAME,backend=vhost-user{}",
                     rundir::option(&self.dir)
                 );
             }
         } else {
-            say!("the switch process is running again, as process {pid}");
+            info!("the switch process is running again, as process {pid}");
         }
         self.upgraded();
         // Requests to them while there was no switch process.
@@ -142,7 +143,7 @@ impl Supervisor {
         self.datapath_clients.end_all(&self.out.poller);
         self.out.switch.note_life();
         let failed = self.upgrades.fail(&mut self.ports, &mut self.out);
-        self.answer_upgrade(failed);
+        self.clients.answer_any(failed);
         let counters = self.ports.counters.close_books(&mut self.out.store);
         self.ports.sessions.judge(&mut self.ports.table, &mut self.out.store);
         self.datapaths.judge(&self.out.switch, &mut self.out.store);
@@ -154,7 +155,7 @@ impl Supervisor {
             Stage::Serving => {
                 let pause_ms = self.out.switch.process.plan().as_millis();
                 let what = final_counters_text(&counters);
-                say!(Error: "the switch process {pid} {how}; {what}; starting it again in {pause_ms} ms");
+                error!("the switch process {pid} {how}; {what}; starting it again in {pause_ms} ms");
             }
             Stage::Ending { .. } => self.stage = Stage::Over(Ok(())),
             Stage::Leaving { .. } | Stage::Over(_) => {}
@@ -170,7 +171,7 @@ impl Supervisor {
             _ if self.out.store.is_on() => return self.begin_to_leave(),
             _ => {}
         }
-        say!("ending");
+        info!("ending");
         let is_starting = matches!(self.stage, Stage::Starting);
         self.clients.close();
         self.datapath_clients.close();
@@ -193,9 +194,9 @@ impl Supervisor {
     /// The service manager asks for an end, and keeps everything for the next supervisor, if there is one: no connection is closed.
     /// If it does not, it closes everything.
     fn begin_to_leave(&mut self) {
-        say!("ending; the service manager keeps the state for the next one");
+        info!("ending; the service manager keeps the state for the next one");
         let refused = self.upgrades.refuse("the switch was asked to end", &mut self.ports, &mut self.out);
-        self.answer_upgrade(refused);
+        self.clients.answer_any(refused);
         self.ports.driver.is_last = true;
         self.datapath_clients.close();
         self.controller = ControllerProcess::new(&self.settings, &self.reaper);
@@ -253,7 +254,7 @@ impl Supervisor {
 
     /// The switch did not end in time, or the user is in a hurry.
     pub(super) fn end_by_force(&mut self) {
-        say!(Error: "the switch process did not end by itself and is killed");
+        error!("the switch process did not end by itself and is killed");
         self.out.switch.process.bury();
         self.stage = Stage::Over(Ok(()));
     }

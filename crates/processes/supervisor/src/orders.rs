@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use lasthop_foreign::ForeignFd;
+use log::warn;
 use serde_json::Value;
 
 use lasthop_api::orders::{Answer, Report};
@@ -10,7 +11,6 @@ use lasthop_api::report::SwitchReport;
 use lasthop_fd_store::RecordKey;
 use lasthop_listeners::Asker;
 use lasthop_runtime::fault::Fault;
-use lasthop_runtime::log::say_of_others;
 
 use super::Supervisor;
 use super::question::{ControllerAnswer, OrderPurpose, switch_down, to_json};
@@ -19,16 +19,6 @@ use super::source::Source;
 use super::stage::Stage;
 
 impl Supervisor {
-    /// When channels have to be looked after without an event.
-    pub(super) fn channels_due(&self) -> [Option<Instant>; 4] {
-        [
-            self.out.switch.process.channel_due(),
-            self.ports.driver.process.channel_due(),
-            self.controller.process.channel_due(),
-            self.upgrades.channel_due(),
-        ]
-    }
-
     /// Watches the channels for room while something waits for it.
     pub(super) fn watch_channels(&mut self) {
         self.out.switch.process.watch(&self.out.poller, Source::Switch.into());
@@ -176,7 +166,7 @@ impl Supervisor {
         match (asker, answer) {
             (Some(asker), answer) => self.clients.answer(asker, answer),
             (None, Err(fault)) if matches!(self.stage, Stage::Starting) => self.fail_start(fault),
-            (None, Err(fault)) => say_of_others!(Warning: "{fault}"),
+            (None, Err(fault)) => warn!(limited = true; "{fault}"),
             (None, Ok(_)) => {}
         }
     }

@@ -10,11 +10,11 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use lasthop_netdev::{OpenError, TapOptions, TrafficLimits};
+use log::warn;
 use rustix::io::Errno;
 
 use lasthop_api::orders::HostDevice;
 use lasthop_api::port::PortCommon;
-use lasthop_runtime::log::say_of_others;
 
 /// The MTU of a guest without one of its own, in bytes (Ethernet).
 pub(super) const MTU_USUAL: u16 = 1500;
@@ -63,7 +63,7 @@ impl Placeholder {
         if self.mtu_bytes(port).is_some_and(|mtu| mtu != mtu_of(port))
             && let Err(error) = lasthop_netdev::set_mtu(port.name.as_str(), mtu_of(port))
         {
-            say_of_others!(Warning: "vnic {}: its tap keeps its MTU: {error}", port.name);
+            warn!(limited = true, port:% = port.name; "port {}: its tap keeps its MTU: {error}", port.name);
         }
     }
 
@@ -76,7 +76,7 @@ impl Placeholder {
         if let Some(mac) = port.policy.mac
             && let Err(error) = lasthop_netdev::set_address(port.name.as_str(), mac.0)
         {
-            say_of_others!(Warning: "vnic {}: its tap keeps its address: {error}", port.name);
+            warn!(limited = true, port:% = port.name; "port {}: its tap keeps its address: {error}", port.name);
         }
     }
 

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use log::warn;
 use serde_json::{Map, Value};
 
 use lasthop_api::orders::Order;
-use lasthop_api::port::Name;
+use lasthop_api::port::{PortSpec, change};
 use lasthop_api::switches::SwitchName;
-use lasthop_runtime::log::say_of_others;
 
 use super::outputs::Outputs;
 use super::placeholder::{Placeholder, mtu_of};
@@ -31,13 +31,13 @@ impl PortTable {
         let Some(port) = self.all.get_mut(&number) else { return };
         match made {
             Ok(placeholder) => port.placeholder = Some(placeholder),
-            Err(error) => say_of_others!(
-                Warning: "vnic {name}: Open vSwitch will not find it, for want of a tap of its name: {error}",
-                name = port.spec.common.name
-            ),
+            Err(error) => {
+                warn!(limited = true, port:% = port.spec.common.name; "port {name}: Open vSwitch will not find it, for want of a tap of its name: {error}",
+                name = port.spec.common.name)
+            }
         }
         if let Err(fault) = watched {
-            say_of_others!(Warning: "vnic {}: {fault}", port.spec.common.name);
+            warn!(limited = true, port:% = port.spec.common.name; "port {}: {fault}", port.spec.common.name);
         }
     }
 
@@ -108,7 +108,7 @@ impl Ports {
         }
     }
 
-    /// Placeholders of these names that were given another MTU give it to their vnics. Those of vnics that cannot change now are
+    /// Placeholders of these names that were given another MTU give it to their ports. Those of ports that cannot change now are
     /// heeded when they can.
     pub(super) fn heed_placeholders(&mut self, is_meant: impl Fn(&str) -> bool, out: &mut Outputs) {
         if !out.switch.process.is_up() {
@@ -119,17 +119,18 @@ impl Ports {
             let placeholder = port.placeholder.as_ref().filter(|_| may_change)?;
             let mtu =
                 placeholder.mtu_bytes(&port.spec.common).filter(|mtu| *mtu != mtu_of(&port.spec.common))?;
-            Some((port.spec.common.name.clone(), mtu))
+            Some((port.spec.clone(), mtu))
         };
-        let wanted: Vec<(u32, (Name, u32))> =
+        let wanted: Vec<(u32, (PortSpec, u32))> =
             self.table.all.iter().filter_map(|(number, port)| Some((*number, wanted(port)?))).collect();
-        for (number, (name, mtu)) in wanted {
+        for (number, (spec, mtu)) in wanted {
+            let name = spec.common.name.clone();
             let keys = Map::from_iter([("mtu".to_owned(), Value::from(mtu))]);
-            if let Err(fault) = self.change_port(number, keys, None, out) {
-                say_of_others!(
-                    Warning: "vnic {name}: its tap was given an MTU of {mtu}, which its guest will not have: {}",
-                    fault.message
-                );
+            let changed =
+                change::with_keys(&spec, keys).and_then(|to| self.change_port(number, to, None, out));
+            if let Err(fault) = changed {
+                warn!(limited = true, port:% = name; "port {name}: its tap was given an MTU of {mtu}, which its guest will not have: {}",
+                    fault.message);
             }
         }
     }

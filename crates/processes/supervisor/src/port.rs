@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use lasthop_foreign::{ForeignFd, HoldReason, PendingCloses};
+use log::{info, warn};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
 
@@ -22,7 +23,6 @@ use lasthop_api::report::Ended;
 use lasthop_listeners::{ListenSocket, SocketAccess, check_length, connect_to};
 use lasthop_runtime::clock::{Pause, earlier};
 use lasthop_runtime::fault::Fault;
-use lasthop_runtime::log::say_of_others;
 
 use super::device::DevicePort;
 use super::front_end::FrontEnd;
@@ -162,7 +162,7 @@ impl Port {
     }
 
     fn with_role(spec: PortSpec, path: PathBuf, role: Role) -> Self {
-        let arrears = PendingCloses::new(&format!("vnic {}", spec.common.name));
+        let arrears = PendingCloses::new(&format!("port {}", spec.common.name));
         Self {
             spec,
             path,
@@ -230,11 +230,6 @@ impl Port {
     /// Whether the switch waits for a connection that may be made now.
     pub(super) fn may_join(&self, now: Instant) -> bool {
         self.life == Life::Idle && matches!(self.role, Role::Device { next, .. } if next <= now)
-    }
-
-    /// The port's kind in messages to users.
-    pub(super) fn kind_word(&self) -> &'static str {
-        if self.device().is_some() { "port" } else { "vnic" }
     }
 
     /// Whether the switch has the port.
@@ -488,10 +483,8 @@ impl Port {
                 None
             }
             Err(error) => {
-                say_of_others!(
-                    Warning: "vnic {}: cannot accept a connection: {error}; trying again in a second",
-                    self.spec.common.name
-                );
+                warn!(limited = true, port:% = self.spec.common.name; "port {}: cannot accept a connection: {error}; trying again in a second",
+                    self.spec.common.name);
                 *paused_until = Some(now + ACCEPT_PAUSE);
                 None
             }
@@ -521,10 +514,8 @@ impl Port {
             Err(error) => {
                 if *said != Some(error) {
                     let path = self.path.display();
-                    say_of_others!(
-                        "vnic {}: waits until a guest listens at {path} ({error})",
-                        self.spec.common.name
-                    );
+                    info!(limited = true, port:% = self.spec.common.name; "port {}: waits until a guest listens at {path} ({error})",
+                        self.spec.common.name);
                     *said = Some(error);
                 }
                 *next = now + pause.take();
@@ -554,7 +545,7 @@ fn hold(spec: &PortSpec, held: HoldReason, paused_until: &mut Option<Instant>, n
         HoldReason::Stuck(_) => STUCK_PAUSE,
     };
     if paused_until.is_none_or(|until| until <= now) {
-        say_of_others!(Warning: "vnic {}: {held}", spec.common.name);
+        warn!(limited = true, port:% = spec.common.name; "port {}: {held}", spec.common.name);
     }
     *paused_until = (*paused_until).max(Some(now + pause));
 }
@@ -562,10 +553,8 @@ fn hold(spec: &PortSpec, held: HoldReason, paused_until: &mut Option<Instant>, n
 /// Logs the first refusal since a guest attached; the others are like it.
 fn say_refused(spec: &PortSpec, is_said: &mut bool) {
     if !*is_said {
-        say_of_others!(
-            Warning: "vnic {}: refused a second guest, it has one already; give each guest a vnic of its own",
-            spec.common.name
-        );
+        warn!(limited = true, port:% = spec.common.name; "port {}: refused a second guest, it has one already; give each guest a port of its own",
+            spec.common.name);
         *is_said = true;
     }
 }

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use log::warn;
+
 use lasthop_module_api::PORTS_MAX;
 
 use lasthop_api::capture::CaptureSpec;
@@ -12,7 +14,6 @@ use lasthop_api::port::{self, PortSpec};
 use lasthop_api::switches::SwitchName;
 use lasthop_netdev::links::{Limited, Links};
 use lasthop_runtime::fault::{Fault, Kind};
-use lasthop_runtime::log::{say, say_of_others};
 use lasthop_runtime::poller::{Interest, Poller};
 
 use super::port::Port;
@@ -149,7 +150,7 @@ impl PortTable {
                 let added = poller.add(listener, Source::Listener(number).into(), Interest::READ);
                 added
                     .inspect_err(
-                        |fault| say!(Warning: "vnic {}: {fault}; add it anew", port.spec.common.name),
+                        |fault| warn!(port:% = port.spec.common.name; "port {}: {fault}; add it anew", port.spec.common.name),
                     )
                     .is_ok()
             }
@@ -165,7 +166,7 @@ impl PortTable {
     /// A front end was refused something, says the switch.
     pub(super) fn refused(&mut self, name: &str, why: String) {
         let Ok(number) = self.find(name) else { return };
-        say_of_others!(Warning: "vnic {name}: {why}");
+        warn!(limited = true, port:% = name; "port {name}: {why}");
         if let Some(port) = self.all.get_mut(&number) {
             port.refused(why);
         }
@@ -181,7 +182,7 @@ impl PortTable {
         let Some((name, limits)) = port else { return };
         limits.take(limited.limit, limited.is_set);
         if let Some(warning) = limits.warning().filter(|_| limited.is_set) {
-            say_of_others!(Warning: "vnic {name}: {warning}");
+            warn!(limited = true, port:% = name; "port {name}: {warning}");
         }
     }
 
@@ -197,7 +198,7 @@ impl PortTable {
 
     pub(super) fn say_of_port(&self, number: u32, what: &str) {
         if let Some(port) = self.all.get(&number) {
-            say_of_others!(Warning: "port {}: {what}", port.spec.common.name);
+            warn!(limited = true, port:% = port.spec.common.name; "port {}: {what}", port.spec.common.name);
         }
     }
 

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
 
+use log::{Level, info, log};
 use serde_json::Value;
 
 use lasthop_api::orders::{Answer, Order};
@@ -17,7 +18,6 @@ use lasthop_api::report::HUNG_UP;
 use lasthop_fd_store::RecordKey;
 use lasthop_listeners::{Asker, check_absolute};
 use lasthop_runtime::fault::{Fault, Kind};
-use lasthop_runtime::log::{Level, limited_line, say, say_of_others};
 use lasthop_runtime::poller::Poller;
 
 use super::driver::Driver;
@@ -123,13 +123,13 @@ impl Ports {
         out: &mut Outputs,
     ) -> Result<(), Fault> {
         let Some(port) = self.table.all.get_mut(&number) else {
-            return Err(Fault::new(Kind::NoSuchVnic, "the vnic was deleted while it was being added"));
+            return Err(Fault::new(Kind::NoSuchVnic, "the port was deleted while it was being added"));
         };
         match result {
             Ok(()) => {
                 port.confirm();
                 if !port.is_attached() {
-                    say!("{} {}: {}", port.kind_word(), port.spec.common.name, port.invitation());
+                    info!(port:% = port.spec.common.name; "port {}: {}", port.spec.common.name, port.invitation());
                 }
                 self.table.is_tracking_late = true;
                 self.advance_port(number, out);
@@ -160,7 +160,7 @@ impl Ports {
             port.attached(attachment, now);
             port.meet(&fd);
             let name = port.spec.common.name.to_string();
-            say_of_others!("vnic {name}: a guest is connected");
+            info!(limited = true, port:% = name; "port {name}: a guest is connected");
             let fds = self.sessions.provide(number, attachment, fd, &self.table, &mut out.store);
             out.switch.attach(name, attachment, fds);
         }
@@ -172,8 +172,8 @@ impl Ports {
         let Ok(number) = self.table.find(name) else { return };
         if self.table.all.get_mut(&number).is_some_and(|port| port.detached(attachment, Instant::now())) {
             if self.table.all.get(&number).is_some_and(|port| port.device().is_none()) {
-                let level = if why == HUNG_UP { Level::Info } else { Level::Warning };
-                limited_line(level, format_args!("vnic {name}: its guest is gone: {why}"));
+                let level = if why == HUNG_UP { Level::Info } else { Level::Warn };
+                log!(level, limited = true, port = name; "port {name}: its guest is gone: {why}");
             }
             self.sessions.saved.remove(&number);
             out.store.is_late(RecordKey::Port(number));

@@ -11,6 +11,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use lasthop_foreign::Origin;
+use log::{info, warn};
 use rustix::net::{Shutdown, shutdown};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -25,7 +26,6 @@ use lasthop_config::plan::{Plan, Step};
 use lasthop_fd_store::{Inherited, RecordKey};
 use lasthop_listeners::ListenSocket;
 use lasthop_runtime::fault::Fault;
-use lasthop_runtime::log::say;
 
 use super::flows::KeptFlows;
 use super::lifetime_counters::LifetimeCounters;
@@ -54,9 +54,7 @@ impl PreviousState {
         match Self::try_read(inherited) {
             Ok(previous) => previous.await_end_of_switch(inherited).map(|()| Some(previous)),
             Err(why) => {
-                say!(
-                    Warning: "the last supervisor's state cannot be continued: {why}; guests have to connect again"
-                );
+                warn!("the last supervisor's state cannot be continued: {why}; guests have to connect again");
                 shut_all(inherited);
                 // Only a reader of the records knows which of them is the switch process.
                 inherited.all().filter(|fd| is_process(fd)).try_for_each(await_end)?;
@@ -127,7 +125,7 @@ impl PreviousState {
         if self.head.acl != *acl && settings.acl == *acl {
             settings.acl.clone_from(&self.head.acl);
         } else if self.head.acl != settings.acl {
-            say!("the rules of the file are new: they replace those that were there");
+            info!("the rules of the file are new: they replace those that were there");
         }
     }
 }
@@ -211,7 +209,7 @@ impl Supervisor {
             }
         }
         let guests = self.ports.sessions.saved.len();
-        say!("goes on where process {pid} ended, with {guests} guests{}", plan_text(&plan));
+        info!("continues where process {pid} ended, with {guests} guests{}", plan_text(&plan));
         Ok(())
     }
 }
@@ -242,7 +240,7 @@ impl Ports {
                     self.sessions.inherit(number, saved_session);
                 }
                 None => {
-                    say!(Warning: "vnic {}: its guest is gone, or has to connect again", port.spec.common.name)
+                    warn!(port:% = port.spec.common.name; "port {}: its guest is gone, or has to connect again", port.spec.common.name)
                 }
             }
         }
@@ -262,7 +260,7 @@ impl Ports {
             self.counters.leave(record.spec().name().as_str(), counters);
         }
         let (spec, path) = (record.spec(), record.spec().socket_in(&self.table.dir));
-        let (origin, queues) = (Origin::new(&format!("vnic {}", spec.name())), spec.common.queues);
+        let (origin, queues) = (Origin::new(&format!("port {}", spec.name())), spec.common.queues);
         let saved_session = record
             .saved_session
             .and_then(|saved_session| SavedSession::of_kept(saved_session, inherited, &origin, queues));

@@ -11,6 +11,7 @@
 use std::time::Instant;
 
 use lasthop_netdev::{OpenError, ethernet_device};
+use log::warn;
 use rustix::io::Errno;
 
 use lasthop_api::device_patterns::DevicePatterns;
@@ -18,7 +19,6 @@ use lasthop_api::orders::{Order, WantedDevice, WantedKind};
 use lasthop_api::port::{DeviceBackend, Name, PortBackend, PortCommon, PortSpec, TapBackend, check_device};
 use lasthop_api::switches::SwitchSpec;
 use lasthop_runtime::fault::{Fault, Kind};
-use lasthop_runtime::log::say_of_others;
 
 use super::device::DevicePort;
 use super::opening::{self, Opening};
@@ -43,7 +43,7 @@ struct Denial {
 
 impl Denial {
     fn tell(self, name: String, switch: &str, process: &mut SwitchProcess) {
-        say_of_others!(Warning: "switch {switch}: no port {name} for its controller: {}", self.why);
+        warn!(limited = true; "switch {switch}: no port {name} for its controller: {}", self.why);
         process.tell(Order::Denied { name, errno: self.errno.raw_os_error() });
     }
 }
@@ -196,9 +196,7 @@ impl Ports {
     fn device_ended(&mut self, number: u32, out: &mut Outputs) {
         let Some(port) = self.table.all.get(&number) else { return };
         let name = port.spec.common.name.to_string();
-        say_of_others!(
-            Warning: "port {name}: its device is gone, and the port, which a controller had asked for, with it"
-        );
+        warn!(limited = true, port:% = name; "port {name}: its device is gone, and the port, which a controller had asked for, with it");
         self.forget_port(number, out);
         out.switch.order(Order::RemovePort { name }, OrderPurpose::Restored, None);
     }

@@ -1,6 +1,7 @@
 //! The methods of the control interface (docs/user/control-api.md).
 
 use lasthop_modules::FDB_ENTRIES_MAX;
+use log::debug;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -100,6 +101,7 @@ impl Supervisor {
             Ok(call) => {
                 let in_vnic_form = call.method.starts_with("vnic.");
                 let asker = Asker { client, id: call.id, in_vnic_form };
+                debug!(limited = true; "request {}", call.method);
                 match self.call(&call.method, call.params, &asker) {
                     Ok(None) => {}
                     Ok(Some(value)) => self.clients.answer(asker, Ok(value)),
@@ -160,11 +162,10 @@ impl Supervisor {
                 let name = self.ports.table.checked(rpc::params::<MaybeNamed>(params)?.name)?;
                 self.ask(Question::Stats { name }, asker)
             }
-            "capture" => {
-                let stream = Stream::capture(&rpc::params(params)?, &self.ports.table)?;
-                self.order_stream(stream, asker).map(|()| None)
+            "capture" | "profile" => {
+                let stream = Stream::asked(method, params, &self.ports.table)?;
+                stream.order(asker, &mut self.clients, &mut self.datapath_clients, &mut self.out)
             }
-            "profile" => self.order_stream(Stream::profile(&rpc::params(params)?)?, asker).map(|()| None),
             "doctor" => {
                 let name = self.ports.table.checked(rpc::params::<MaybeNamed>(params)?.name)?;
                 self.ask(Question::Doctor { name }, asker)

@@ -20,6 +20,7 @@ use lasthop_sched::{Activity, Modes};
 use lasthop_sched_view::guest_threads::{GuestKind, GuestThreads, ProcessSnapshot, ThreadChoice};
 use lasthop_sched_view::layout::Slot;
 use lasthop_sched_view::{ThreadId, ViewWriter};
+use log::warn;
 use serde_json::Value;
 
 use lasthop_api::orders::{Answer, Order};
@@ -29,7 +30,6 @@ use lasthop_api::sched::{
 };
 use lasthop_runtime::clock::{Pause, earlier};
 use lasthop_runtime::fault::Fault;
-use lasthop_runtime::log::say;
 
 use super::front_end::FrontEnd;
 use super::port::Port;
@@ -123,7 +123,7 @@ impl Scheduler {
             });
             if let (Err(why), false) = (&opened, self.is_said) {
                 self.is_said = true;
-                say!(Warning: "{why}; workers look and yield by time, as with scheduler-view = \"off\"");
+                warn!("{why}; workers look and yield by time, as with scheduler-view = \"off\"");
             }
             self.told = None;
             self.view = Some(opened);

@@ -5,6 +5,7 @@ use std::io;
 use std::time::Instant;
 
 use lasthop_foreign::ForeignFd;
+use log::warn;
 use serde_json::Value;
 
 use lasthop_api::orders::{Order, Report, Request};
@@ -12,7 +13,6 @@ use lasthop_children::RunningChild;
 use lasthop_fd_store::{RecordKey, RecordStore};
 use lasthop_runtime::fault::Fault;
 use lasthop_runtime::ipc::FRAME_FDS_MAX;
-use lasthop_runtime::log::{say, say_of_others};
 
 use super::port_table::PortTable;
 use super::question::OrderPurpose;
@@ -100,9 +100,7 @@ impl Sessions {
             }
             Err(error) => {
                 let name = &port.spec.common.name;
-                say_of_others!(
-                    Warning: "vnic {name}: should the switch process die, its guest will have to connect again: {error}"
-                );
+                warn!(limited = true, port:% = name; "port {name}: should the switch process die, its guest will have to connect again: {error}");
                 vec![connection]
             }
         }
@@ -154,7 +152,7 @@ impl Sessions {
         let Some((number, saved_session)) = saved_session else { return };
         let Some(port) = ports.all.get_mut(number) else { return };
         if let Some(held) = port.arrears.held_for_costs(Instant::now()) {
-            say_of_others!(Warning: "vnic {}: {held}; its connection ends", port.spec.common.name);
+            warn!(limited = true, port:% = port.spec.common.name; "port {}: {held}; its connection ends", port.spec.common.name);
             saved_session.end_connection();
         }
     }
@@ -284,7 +282,7 @@ fn give_up(
     saved_session.hang_up();
     let Some(port) = ports.all.get_mut(&number) else { return };
     let name = port.spec.common.name.clone();
-    say!(Warning: "vnic {name}: its guest could not be taken over and has to connect again: {why}");
+    warn!(port:% = name; "port {name}: its guest could not be taken over and has to connect again: {why}");
     port.detached(attachment, Instant::now());
     port.end(why);
 }

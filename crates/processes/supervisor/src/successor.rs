@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use log::warn;
+
 use lasthop_api::fdb::StaticEntry;
 use lasthop_api::orders::{Order, Report, Request, SwitchPort};
 use lasthop_api::port::{MemoryMax, PortCommon};
 use lasthop_api::switches::SwitchSpec;
 use lasthop_children::RunningChild;
 use lasthop_runtime::fault::Fault;
-use lasthop_runtime::log::say;
 
 use super::port_table::PortTable;
 use super::ports::Ports;
@@ -86,7 +87,7 @@ impl Introduction {
     /// given back.
     pub(super) fn note_refusal(&mut self, order: u64, fault: Fault, ports: &PortTable) -> Result<(), Fault> {
         match self.told.about(order) {
-            Some(About::Entry) => say!(Warning: "{fault}"),
+            Some(About::Entry) => warn!("{fault}"),
             Some(About::Port(port)) if ports.all.get(&port).is_some_and(|port| !port.is_known()) => {
                 self.refused.push((port, fault));
             }

@@ -3,21 +3,21 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use log::{error, info};
+
 use lasthop_foreign::ForeignFd;
 
 use lasthop_api::orders::{Answer, Order, Report, Request};
 use lasthop_api::report::{FdbLine, FdbReport};
 use lasthop_api::settings::SwitchSettings;
 use lasthop_api::switches::SwitchName;
-use lasthop_children::{ChildRole, Reaper, RestartingChild, SliceBoost};
+use lasthop_children::{ChildRole, Liveness, LivenessStep, Reaper, RestartingChild, SliceBoost};
 use lasthop_listeners::Asker;
 use lasthop_runtime::clock::earlier;
 use lasthop_runtime::fault::{Fault, Kind};
-use lasthop_runtime::log::say;
 use lasthop_runtime::poller::Poller;
 use lasthop_runtime::procfs;
 
-use super::liveness::{Liveness, LivenessStep};
 use super::question::{OrderPurpose, Question};
 
 /// Longest time until a client is told that the switch does not answer.
@@ -226,7 +226,7 @@ impl SwitchProcess {
     /// The process has said something, or is another one.
     pub(super) fn note_life(&mut self) {
         if self.liveness.lives(Instant::now()) && self.process.is_up() {
-            say!("the switch process (process {}) answers again", self.pid());
+            info!("the switch process (process {}) answers again", self.pid());
         }
     }
 
@@ -246,11 +246,11 @@ impl SwitchProcess {
         match step {
             Some(LivenessStep::Ask) => self.order(Order::Know, OrderPurpose::Restored, None),
             Some(LivenessStep::Name) => {
-                say!(Error: "{}", self.no_answer());
+                error!("{}", self.no_answer());
                 return true;
             }
             Some(LivenessStep::End) => {
-                say!(Error: "{}; ending it", self.no_answer());
+                error!("{}; ending it", self.no_answer());
                 self.process.give_up_on("it did not answer");
             }
             Some(LivenessStep::Silence) => self.process.silence(poller),

@@ -1,5 +1,6 @@
 //! All switches, and the static entries of their forwarding tables: both outlive the switch process, which has them, too.
 
+use log::info;
 use serde_json::Value;
 
 use lasthop_api::acl::{self, AclRule};
@@ -9,7 +10,6 @@ use lasthop_api::port::PortSpec;
 use lasthop_api::switches::{self, SwitchName, SwitchSpec};
 use lasthop_fd_store::{RecordKey, RecordStore};
 use lasthop_runtime::fault::{Fault, Kind};
-use lasthop_runtime::log::say;
 
 use super::port_table::PortTable;
 use super::question::OrderPurpose;
@@ -41,7 +41,7 @@ impl SwitchTable {
     ) -> Result<(), Fault> {
         // In between its vnic may have been deleted, and another one of the same name made, which does not have it.
         if !ports.all.contains_key(&port) {
-            let why = "the vnic was deleted while the address was being added";
+            let why = "the port was deleted while the address was being added";
             return Err(Fault::new(Kind::NoSuchVnic, why));
         }
         self.static_entries.push(entry);
@@ -109,7 +109,7 @@ impl SwitchTable {
     ) -> Result<Value, Fault> {
         store.is_late(RecordKey::Head);
         match &result {
-            Ok(()) => say!("switch {}: deleted", spec.name),
+            Ok(()) => info!("switch {}: deleted", spec.name),
             // Unless another one was made of this name in between.
             Err(_) if self.all.iter().all(|other| other.name != spec.name) => self.all.push(spec),
             Err(_) => {}

@@ -1,5 +1,6 @@
 //! The switches: made, removed and listed. The supervisor's knowledge of them outlives the switch process.
 
+use log::info;
 use serde_json::Value;
 
 use lasthop_api::modules::FLOW;
@@ -10,7 +11,6 @@ use lasthop_children::ChildRole;
 use lasthop_fd_store::{RecordKey, RecordStore};
 use lasthop_listeners::Asker;
 use lasthop_runtime::fault::{Fault, Kind};
-use lasthop_runtime::log::say;
 
 use super::Supervisor;
 use super::outputs::Outputs;
@@ -60,7 +60,7 @@ impl SwitchTable {
         result?;
         let spec = switches::find(&self.all, name.as_str(), SEE_LIST)?;
         if is_new {
-            say!("switch {name}: module {}", spec.module.as_str());
+            info!("switch {name}: module {}", spec.module.as_str());
         }
         Ok(spec.clone())
     }
@@ -87,7 +87,7 @@ impl SwitchTable {
     ) -> Result<Option<Value>, Fault> {
         let spec = switches::find(&self.all, name, SEE_LIST)?.clone();
         if spec.name.is_default() {
-            let why = format!("the switch \"{name}\" cannot be deleted; leave it without vnics");
+            let why = format!("the switch \"{name}\" cannot be deleted; leave it without ports");
             return Err(Fault::refused(why));
         }
         let vnics = ports.vnics_of(&spec.name);
@@ -141,7 +141,7 @@ impl Supervisor {
             self.settings.set_default_switch(&spec);
             self.out.switch.process.set_role(ChildRole::switch(&self.settings));
         }
-        say!("switch {}: {}", spec.name, spec.options_text());
+        info!("switch {}: {}", spec.name, spec.options_text());
         let Outputs { switch, poller, .. } = &mut self.out;
         if is_other_module {
             self.switches.restore_entries_of(&spec.name, &self.ports.table, switch);
@@ -197,7 +197,7 @@ fn in_use(name: &SwitchName, vnics: &[String]) -> Fault {
     }
     let named = named.join(", ");
     Fault::refused(format!(
-        "switch \"{name}\" still has vnics ({named}); delete them first: lasthop port del NAME"
+        "switch \"{name}\" still has ports ({named}); delete them first: lasthop port del NAME"
     ))
 }
 
@@ -210,7 +210,7 @@ mod tests {
         let name = "red".parse().expect("a name");
         let vnics = ["a", "b", "c", "d", "e"].map(str::to_owned);
         let message = |count: usize| in_use(&name, &vnics[..count]).message;
-        assert!(message(1).starts_with("switch \"red\" still has vnics (\"a\"); delete them first"));
+        assert!(message(1).starts_with("switch \"red\" still has ports (\"a\"); delete them first"));
         assert!(message(5).contains("\"a\", \"b\", \"c\", and 2 more); delete"), "{}", message(5));
     }
 }

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use log::info;
+
 use lasthop_api::orders::Order;
 use lasthop_api::switches::SwitchName;
 use lasthop_netdev::links::Links;
-use lasthop_runtime::log::say_of_others;
 
 use super::device::DevicePort;
 use super::port::Port;
@@ -27,7 +28,7 @@ impl PortTable {
             if std::mem::replace(&mut port.is_cut, is_cut) != is_cut {
                 let (name, what) =
                     (&port.spec.common.name, if is_cut { "goes down with" } else { "is up again, as is" });
-                say_of_others!("vnic {name}: its link {what} the uplinks'");
+                info!(limited = true, port:% = name; "port {name}: its link {what} the uplinks'");
                 orders.push(Order::ChangePort(port.as_told(&port.spec)));
             }
         }

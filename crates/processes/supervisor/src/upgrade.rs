@@ -15,6 +15,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use log::warn;
 use rustix::fs::{Access, access};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -24,7 +25,6 @@ use lasthop_api::switches::{ControllerKind, SwitchSpec};
 use lasthop_children::RunningChild;
 use lasthop_listeners::Asker;
 use lasthop_runtime::fault::{Fault, Kind};
-use lasthop_runtime::log::say;
 use lasthop_runtime::poller::Interest;
 
 use super::outputs::Outputs;
@@ -42,7 +42,7 @@ const PREPARING_MAX: Duration = Duration::from_secs(60);
 /// How long the new switch may say nothing while guests wait for it. To start another one takes longer than to let it go on, unless it hangs.
 const TAKE_OVER_PATIENCE: Duration = Duration::from_secs(10);
 /// Why a new program that knows other switches and ports than there are is none.
-const CHANGED: &str = "its vnics, ports or switches changed meanwhile; try again";
+const CHANGED: &str = "its ports or switches changed meanwhile; try again";
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -414,14 +414,14 @@ impl Upgrades {
             Step::TakingOver { .. } => out.switch.process.use_own_program(),
         }
         let why = format!("the switch process was not replaced by that of {}: {why}", program.display());
-        say!(Warning: "{why}");
+        warn!("{why}");
         Some((asker, Err(Fault::new(Kind::Refused, why))))
     }
 
     /// The switch died while it was to be replaced.
     pub(super) fn fail(&mut self, ports: &mut Ports, out: &mut Outputs) -> Option<UpgradeAnswer> {
         let why = match self.step()? {
-            Step::TakingOver { .. } => "the new one died; one of the old program goes on",
+            Step::TakingOver { .. } => "the new one died; one of the old program continues",
             _ => "the old one died in the meantime, and was started again",
         };
         self.refuse(why, ports, out)

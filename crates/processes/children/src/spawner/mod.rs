@@ -20,13 +20,13 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
+use log::warn;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recvmsg, sendmsg,
 };
 
 use lasthop_runtime::fault::Fault;
-use lasthop_runtime::log::say;
 use lasthop_runtime::notify;
 
 use crate::slice_boost::without_boost;
@@ -76,7 +76,9 @@ impl Spawner {
 /// All that the thread does. Each command and its rest stay here: its descriptors are in this table.
 fn serve(socket: OwnedFd, jobs: &Receiver<Job>, started: &SyncSender<io::Result<Child>>) {
     if let Err(error) = sys::unshare_descriptors(&socket) {
-        say!(Warning: "a control client may delay starts of inner processes: no table of descriptors for them alone: {error}");
+        warn!(
+            "a control client may delay starts of inner processes: no table of descriptors for them alone: {error}"
+        );
     }
     while let Ok(job) = jobs.recv() {
         let child = receive(&socket).and_then(|(input, errors)| spawn(&job, input, errors));

@@ -3,6 +3,8 @@
 use std::ops::ControlFlow;
 use std::time::Instant;
 
+use log::{info, warn};
+
 use lasthop_conntrack::{CtRecord, CtTuple};
 use lasthop_dpif::datapath::{
     Datapath as Interface, DatapathFlow, DatapathId, Execute, FlowInstall, FlowName, FlowView, Meter,
@@ -17,7 +19,6 @@ use lasthop_module_api::{DropReason, PortId};
 
 use lasthop_runtime::clock;
 use lasthop_runtime::fault::Fault;
-use lasthop_runtime::log::say_of_others;
 
 use super::super::datapath::{Datapath, NamedPort};
 use super::super::wishes::Wishes;
@@ -49,15 +50,12 @@ impl<'a> Adapter<'a> {
     fn fetch(&mut self, id: DatapathId, name: &str) -> Result<PortId, Refusal> {
         let switch = self.place(id)?.switch;
         let port = self.inside.port_named(name);
-        let port =
-            port.ok_or(Refusal::new(Errno::ENODEV, "there is no vnic, port or device of that name"))?;
+        let port = port.ok_or(Refusal::new(Errno::ENODEV, "there is no port or device of that name"))?;
         if self.places.has(port.number) {
             return Err(Refusal::new(Errno::EBUSY, "the port is in another datapath"));
         }
         if !self.inside.is_for_datapaths(&port) {
-            say_of_others!(
-                Warning: "vnic {name} cannot be in a datapath: its switch has no flow table; give that module flow"
-            );
+            warn!(limited = true, port:% = name; "port {name} cannot be in a datapath: its switch has no flow table; give that module flow");
             return Err(Refusal::new(Errno::EBUSY, "the port's switch has no flow table (module flow)"));
         }
         self.inside.move_port(name, switch).map_err(|error| refused(&error))?;
@@ -71,7 +69,7 @@ impl<'a> Adapter<'a> {
         let Some(port) = port else { return };
         place.module.set_number(port, None);
         if let Err(error) = self.inside.send_home(&name) {
-            say_of_others!(Warning: "vnic {name} is not back in its switch: {error}");
+            warn!(limited = true, port:% = name; "port {name} is not back in its switch: {error}");
         }
         if self.inside.port_named(&name).is_some_and(|port| port.is_requested()) {
             self.wishes.release(&name, true);
@@ -156,7 +154,7 @@ fn refused(error: &EngineError) -> Refusal {
 
 /// A switch that cannot be made.
 fn no_switch(fault: &Fault) -> Refusal {
-    say_of_others!(Warning: "a datapath was refused: {fault}");
+    warn!(limited = true; "a datapath was refused: {fault}");
     Refusal::new(Errno::EBUSY, "a switch of that name has no flow table, or there is no room for one more")
 }
 
@@ -214,7 +212,7 @@ impl Interface for Adapter<'_> {
         if let Some(name) = place.made
             && let Err(fault) = self.inside.remove_switch(&name)
         {
-            say_of_others!(Warning: "the switch of datapath {name} stays: {fault}");
+            warn!(limited = true; "the switch of datapath {name} stays: {fault}");
         }
     }
 
@@ -265,9 +263,7 @@ impl Interface for Adapter<'_> {
             (0, VportKind::Internal) if !self.has_own_device(name) => None,
             (_, VportKind::Netdev | VportKind::Internal) => Some(self.fetch(id, name)?),
             _ => {
-                say_of_others!(
-                    "port {name} is refused: tunnels are not supported yet (docs/user/open-vswitch.md)"
-                );
+                info!(limited = true, port:% = name; "port {name} is refused: tunnels are not supported yet (docs/user/open-vswitch.md)");
                 return Err(Refusal::new(Errno::EOPNOTSUPP, "ports of that type are not there"));
             }
         };

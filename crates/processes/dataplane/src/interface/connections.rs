@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
+use log::warn;
+
 use lasthop_conntrack::{ConntrackTable, CtRecord, CtTuple, POLICIES_MAX};
 use lasthop_dpif::family::ZoneLimit;
 use lasthop_dpif::{ConnectionSelector, Errno, Refusal, TimeoutPolicy};
 use lasthop_flowtable::FlowTable;
 use lasthop_runtime::clock;
-use lasthop_runtime::log::say_of_others;
 
 use super::kept::{KeptCtSettings, KeptPolicy};
 use super::places::Places;
@@ -258,7 +259,7 @@ impl Adoptions {
         let whole = made(places).filter(|connections| connections.adopt(now_ms, ADOPTION_STEPS));
         let lost: u32 = whole.map(|connections| connections.adopted().dropped).sum();
         if lost > self.told {
-            say_of_others!(Warning: "{} connections of the last switch process make no sense any more, or are beyond a limit, and begin anew", lost - self.told);
+            warn!(limited = true; "{} connections of the last switch process make no sense any more, or are beyond a limit, and begin anew", lost - self.told);
         }
         self.told = lost;
     }

@@ -36,12 +36,12 @@ use lasthop_engine::{UpcallLimits, UpcallLine, Upcalls};
 use lasthop_flowtable::FlowModule;
 use lasthop_foreign::ForeignFd;
 use lasthop_module_api::{PortId, UpcallReason};
+use log::warn;
 use serde_json::Value;
 
 use lasthop_api::orders::{Report, STATE_VERSION};
 use lasthop_runtime::clock::earlier;
 use lasthop_runtime::fault::{Fault, Kind};
-use lasthop_runtime::log::{say, say_of_others};
 use lasthop_runtime::poller::{Interest, Poller};
 
 use super::datapath::Datapath;
@@ -159,7 +159,7 @@ impl Interface {
                 self.places.controllers.insert(client);
             }
             Ok(client) => drop(self.outsiders.insert(client, number)),
-            Err(why) => say_of_others!(Warning: "refused a control connection: {why}"),
+            Err(why) => warn!(limited = true; "refused a control connection: {why}"),
         }
     }
 
@@ -177,7 +177,7 @@ impl Interface {
                 self.outsiders.remove(client);
                 complain(why);
             }),
-            Err(error) => say_of_others!(Warning: "cannot wait for control clients: {error}"),
+            Err(error) => warn!(limited = true; "cannot wait for control clients: {error}"),
         }
     }
 
@@ -291,7 +291,7 @@ impl Interface {
             Ok(upcalls) => {
                 (self.upcalls, self.places.can_ask) = (Some(upcalls), true);
             }
-            Err(fault) => say_of_others!(Warning: "the control plane cannot be asked about packets: {fault}"),
+            Err(fault) => warn!(limited = true; "the control plane cannot be asked about packets: {fault}"),
         }
     }
 
@@ -402,7 +402,7 @@ impl Interface {
         });
         let mut adapter = Adapter::new(inside, &mut self.places, &mut self.wishes);
         for name in self.connections.server_mut().restore(records, &mut adapter) {
-            say!(Warning: "{name} is not in its datapath any more: it was deleted while the switch process began");
+            warn!("{name} is not in its datapath any more: it was deleted while the switch process began");
         }
         for (id, kept) in &kept.datapaths {
             for (meter, kept) in &kept.meters {
@@ -425,7 +425,7 @@ impl Interface {
 /// A client that just hangs up is not logged.
 fn complain(why: &Closed) {
     if !matches!(why, Closed::HungUp) {
-        say_of_others!(Warning: "closed a control connection: {why}");
+        warn!(limited = true; "closed a control connection: {why}");
     }
 }
 

@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use log::warn;
+
 use lasthop_dpif::{Errno, Refusal};
 use lasthop_flow::Match;
-
-use lasthop_runtime::log::say_of_others;
 
 /// Time between two lines of one reason.
 const PAUSE: Duration = Duration::from_secs(60);
@@ -40,10 +40,8 @@ impl RefusedFlows {
         let Some(refusals) = self.count(refusal.why, now) else { return };
         let kind = packets.ether_type.map_or_else(String::new, |kind| format!(", EtherType {kind:#06x}"));
         let why = refusal.why;
-        say_of_others!(
-            Warning: "refused a flow for packets from {port}{kind} ({refusals} since the last such line): {why} is not supported; its packets \
-            are dropped, or each of them goes through the controller; take it out of the OpenFlow rules: docs/user/open-vswitch.md"
-        );
+        warn!(limited = true; "refused a flow for packets from {port}{kind} ({refusals} since the last such line): {why} is not supported; its packets \
+            are dropped, or each of them goes through the controller; take it out of the OpenFlow rules: docs/user/open-vswitch.md");
     }
 
     /// The refusals to log now, this one included; none if the reason was logged a moment ago.

@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use log::info;
+
 use lasthop_dpif::attr::{Attrs, Writer};
 use lasthop_dpif::datapath::DatapathId;
 use lasthop_dpif::family::FlowMessage;
@@ -10,7 +12,6 @@ use lasthop_flow::{FlowStats, Match};
 use lasthop_flowtable as flowtable;
 
 use lasthop_runtime::clock;
-use lasthop_runtime::log::say_of_others;
 
 use super::super::flow_memory::{FlowMemory, Found, RecordPlace};
 use super::flows::refused;
@@ -63,9 +64,7 @@ impl Places {
         let is_full = record.is_none() && !self.is_memory_full;
         if is_full {
             self.is_memory_full = true;
-            say_of_others!(
-                "there are more flows than are kept for the next switch process: packets of some will be asked about again after its start"
-            );
+            info!(limited = true; "there are more flows than are kept for the next switch process: packets of some will be asked about again after its start");
         }
     }
 

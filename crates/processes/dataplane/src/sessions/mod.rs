@@ -134,7 +134,7 @@ impl Sessions {
 
     /// Descriptors of a port's front ends that are not closed yet.
     pub(super) fn arrears(&mut self, port: &str) -> &mut PendingCloses {
-        self.arrears.entry(port.to_owned()).or_insert_with(|| PendingCloses::new(&format!("vnic {port}")))
+        self.arrears.entry(port.to_owned()).or_insert_with(|| PendingCloses::new(&format!("port {port}")))
     }
 
     /// Begins to serve a connection.

@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use log::info;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Deserialize;
 use serde_json::json;
@@ -19,7 +20,6 @@ use crate::output::print_json;
 use lasthop_api::capture::{CaptureSpec, Sighting};
 use lasthop_api::port::Name;
 use lasthop_runtime::fault::{Fault, Kind};
-use lasthop_runtime::log::say;
 use lasthop_runtime::signals::Signals;
 
 use super::client;
@@ -110,7 +110,7 @@ pub(super) fn run(dir: &Path, args: &CaptureArgs, json: bool) -> Result<ExitCode
     };
     // Not before: opening a pipe without a reader waits, and Ctrl-C has to end that.
     let signals = Signals::take()?;
-    say!("capturing {}; Ctrl-C ends it", interfaces.join(", "));
+    info!("capturing {}; Ctrl-C ends it", interfaces.join(", "));
     let piece_bytes = piece_bytes(&output);
     let blocks = Blocks::default();
     let mut capture =
@@ -256,7 +256,7 @@ impl CaptureStream {
             ));
         }
         if end == End::Stream && !is_due && !self.is_interrupted {
-            say!("the capture is over: its vnics were deleted, or the switch has ended");
+            info!("the capture is over: its ports were deleted, or the switch has ended");
         }
         let lost = lost.unwrap_or_default();
         if json {
@@ -265,7 +265,7 @@ impl CaptureStream {
         }
         let remedy =
             if lost > 0 { ": the reader was too slow for them; --snaplen takes less of each" } else { "" };
-        say!("{packets} packets captured, {lost} lost{remedy}");
+        info!("{packets} packets captured, {lost} lost{remedy}");
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -96,7 +96,7 @@ pub(super) fn unreachable(dir: &Path, path: &Path, error: &std::io::Error) -> Fa
     }
     let message = match error.kind() {
         ErrorKind::NotFound | ErrorKind::ConnectionRefused => format!(
-            "no switch is running in {dir}: nobody listens at {shown}; start one with: lasthop run{option}; lasthop doctor{option} looks for others"
+            "no switch is running in {dir}: no program listens at {shown}; start one with: lasthop run{option}; lasthop doctor{option} looks for others"
         ),
         ErrorKind::PermissionDenied => {
             format!(

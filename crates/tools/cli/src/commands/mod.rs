@@ -38,6 +38,7 @@ use lasthop_api::sched::PolicyChange;
 use lasthop_api::settings::{Settings, SwitchSettings};
 use lasthop_api::switches::{SwitchName, SwitchSpec};
 use lasthop_runtime::fault::Fault;
+use lasthop_runtime::logging::{self, LogFormat, LogLevel};
 use lasthop_runtime::sandbox;
 
 use pattern::Pattern;
@@ -181,7 +182,12 @@ enum Command {
     },
     /// The switch process (for `lasthop run` only)
     #[command(hide = true, name = SWITCH_ROLE)]
-    SwitchProcess(SwitchSettings),
+    SwitchProcess {
+        #[command(flatten)]
+        settings: SwitchSettings,
+        #[command(flatten)]
+        log: LogArgs,
+    },
     /// The process that serves device ports (for `lasthop run` only)
     #[command(hide = true, name = DRIVER_ROLE)]
     DriverProcess {
@@ -189,12 +195,16 @@ enum Command {
         hysteresis: Hysteresis,
         #[arg(long, default_value = "auto")]
         sandbox: sandbox::SandboxMode,
+        #[command(flatten)]
+        log: LogArgs,
     },
     /// The process that decides for switches of module flow (for `lasthop run` only)
     #[command(hide = true, name = CONTROLLER_ROLE)]
     ControllerProcess {
         #[arg(long, default_value = "auto")]
         sandbox: sandbox::SandboxMode,
+        #[command(flatten)]
+        log: LogArgs,
     },
 }
 
@@ -226,6 +236,24 @@ struct RunArgs {
     host_ports: Vec<PortSpec>,
     #[command(flatten)]
     settings: Settings,
+    #[command(flatten)]
+    log: LogArgs,
+}
+
+#[derive(Clone, Copy, Debug, Args)]
+struct LogArgs {
+    /// Form of the log on standard error: text, or one JSON object a line with time, level, process, target and message (json)
+    #[arg(long, value_name = "text|json", default_value = "text")]
+    log_format: LogFormat,
+    /// Least level of lines in the log
+    #[arg(long, value_name = "error|warn|info|debug", default_value_t)]
+    log_level: LogLevel,
+}
+
+impl LogArgs {
+    fn set(self) {
+        logging::set(self.log_format, self.log_level);
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -352,14 +380,23 @@ pub struct Invocation {
     command: Command,
 }
 
-/// Reads the command line; ends the process if it is wrong, or asks for help.
+/// Reads the command line, and sets up the log of inner processes; ends the process if it is wrong, or asks for help.
 #[must_use]
 pub fn parse() -> Part {
     let Cli { dir, json, command } = Cli::parse();
     match command {
-        Command::SwitchProcess(settings) => Part::SwitchProcess(settings),
-        Command::DriverProcess { hysteresis, sandbox } => Part::DriverProcess { hysteresis, sandbox },
-        Command::ControllerProcess { sandbox } => Part::ControllerProcess { sandbox },
+        Command::SwitchProcess { settings, log } => {
+            log.set();
+            Part::SwitchProcess(settings)
+        }
+        Command::DriverProcess { hysteresis, sandbox, log } => {
+            log.set();
+            Part::DriverProcess { hysteresis, sandbox }
+        }
+        Command::ControllerProcess { sandbox, log } => {
+            log.set();
+            Part::ControllerProcess { sandbox }
+        }
         command => Part::Command(Box::new(Invocation { dir, json, command })),
     }
 }

@@ -3,13 +3,13 @@
 use std::process::ExitCode;
 
 use clap::Args;
+use log::info;
 use serde_json::{Value, json};
 
 use crate::remedy::addressed;
 use crate::show;
 use lasthop_api::report::PortStatus;
 use lasthop_runtime::fault::Fault;
-use lasthop_runtime::log::say;
 
 use super::ask::ApiRequest;
 
@@ -46,7 +46,7 @@ impl ApiRequest {
             pasted
                 .iter()
                 .filter_map(|(_, _, hint)| hint.as_ref())
-                .for_each(|hint| say!("{}", addressed(hint, &self.dir)));
+                .for_each(|hint| info!("{}", addressed(hint, &self.dir)));
         }
         let each: Vec<_> = pasted.iter().map(|(key, text, _)| json!({*key: text})).collect();
         let text = |value: &Value| {

@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use log::{error, warn};
+
 use lasthop_api::acl;
 use lasthop_api::fdb::check_entries;
 use lasthop_api::port::{self, check_members, check_unique};
@@ -11,7 +13,7 @@ use lasthop_api::settings::SwitchSettings;
 use lasthop_api::switches;
 use lasthop_config::Config;
 use lasthop_runtime::fault::Fault;
-use lasthop_runtime::log::say;
+use lasthop_runtime::logging;
 use lasthop_runtime::notify::Manager;
 use lasthop_supervisor::{Inherited, RunSettings};
 
@@ -30,6 +32,8 @@ const FAILED_START: Duration = Duration::from_secs(4);
 /// Runs a switch in `dir` until it is told to end; a service manager is told its state.
 pub(super) fn run(dir: PathBuf, args: &RunArgs) -> Result<ExitCode, Fault> {
     let start = Instant::now();
+    args.log.set();
+    logging::set_process("supervisor");
     let inherited = Inherited::take();
     let mut manager = Manager::of_environment();
     let guests_wait = manager.is_there() && !inherited.is_empty();
@@ -37,7 +41,7 @@ pub(super) fn run(dir: PathBuf, args: &RunArgs) -> Result<ExitCode, Fault> {
         Err(_) if guests_wait => told_at_last(&dir, args, &manager),
         Err(fault) if manager.is_there() => {
             manager.tell_end(&fault.message);
-            say!("{fault}");
+            error!("{fault}");
             return Ok(ExitCode::from(WRONG_SETTINGS));
         }
         Err(fault) => return Err(fault),
@@ -50,7 +54,7 @@ pub(super) fn run(dir: PathBuf, args: &RunArgs) -> Result<ExitCode, Fault> {
     if !guests_wait {
         return Err(fault);
     }
-    say!("{fault}");
+    error!("{fault}");
     std::thread::sleep(FAILED_START.saturating_sub(start.elapsed()));
     Ok(ExitCode::FAILURE)
 }
@@ -67,7 +71,7 @@ fn told_at_last(dir: &Path, args: &RunArgs, manager: &Manager) -> RunSettings {
         let why = format!("{fault}; guests wait until that is right");
         manager.tell_wait(&why, WAIT);
         if why != said {
-            say!(Warning: "{why}");
+            warn!("{why}");
             said = why;
         }
         std::thread::sleep(READ_PAUSE);

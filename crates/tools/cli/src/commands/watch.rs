@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
+use log::info;
 use serde_json::json;
 
 use crate::output::{clear_screen, print, print_next, screen};
@@ -12,7 +13,6 @@ use crate::rates::Rates;
 use crate::show::{self, Sort, View};
 use lasthop_api::report::StatsReport;
 use lasthop_runtime::fault::{Fault, Kind};
-use lasthop_runtime::log::say;
 
 use super::ask::ApiRequest;
 use super::pattern::Pattern;
@@ -74,7 +74,7 @@ impl ApiRequest {
     fn later_counters(&self, names: &[Pattern]) -> Result<Option<StatsReport>, Fault> {
         match self.counters(names) {
             Err(fault) if fault.kind == Kind::SwitchDown => {
-                say!("{fault}");
+                info!("{fault}");
                 Ok(None)
             }
             counters => counters.map(Some),

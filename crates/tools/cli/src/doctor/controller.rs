@@ -70,7 +70,7 @@ pub(super) fn external(facts: &ExternalFacts) -> Verdict {
             Verdict::broken(format!("{nobody}, and fail-mode=secure drops what has no flow"), remedy)
         }
         (false, false) => {
-            Verdict::warning(format!("{nobody}: nobody decides about what has no flow"), remedy)
+            Verdict::warning(format!("{nobody}: no process decides about packets without a flow"), remedy)
         }
     }
 }

@@ -95,7 +95,7 @@ fn device(port: &PortStatus, now: &DeviceStatus) -> Verdict {
             ),
         ),
         "down" if port.requested && port.settings.tap().is_some() => {
-            Verdict::ok(format!("{name} is down, as a controller asked for it and nobody set it up"))
+            Verdict::ok(format!("{name} is down, as a controller asked for it and it was not set up"))
         }
         "down" => Verdict::broken(why, format!("ip link set {name} up")),
         "no carrier" => Verdict::broken(

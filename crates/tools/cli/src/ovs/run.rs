@@ -8,6 +8,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use lasthop_dpif::client::Client;
+use log::{error, info};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -15,7 +16,6 @@ use super::divert;
 use super::programs::{Programs, find};
 use lasthop_api::rundir::{datapath_socket, option};
 use lasthop_runtime::fault::Fault;
-use lasthop_runtime::log::say;
 use lasthop_runtime::poller::timespec;
 use lasthop_runtime::signals::Signals;
 
@@ -77,7 +77,7 @@ pub(crate) fn run(dir: &Path, places: &Places) -> Result<(), Fault> {
     Client::connect(&datapath_socket(dir)).map_err(|error| no_switch(dir, &error))?;
     let mut daemons = Daemons::start(dir, places, &programs)?;
     let run = places.run.display();
-    say!(
+    info!(
         "Open vSwitch {} runs; its tools find it, and its logs, with: export OVS_RUNDIR={run} OVS_LOGDIR={run}",
         programs.version
     );
@@ -127,7 +127,7 @@ impl<'a> Daemons<'a> {
                 return Err(Fault::refused(format!("ovsdb-server ended ({status}); see what it said above")));
             }
             let Some(status) = ended(&mut self.daemon) else { continue };
-            say!(Error: "ovs-vswitchd ended ({status}); it is started again");
+            error!("ovs-vswitchd ended ({status}); it is started again");
             if comes_within(signals, PAUSE)? {
                 break;
             }

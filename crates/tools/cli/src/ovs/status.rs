@@ -118,7 +118,7 @@ fn datapaths(dir: &Path) -> Result<String, ClientError> {
 fn no_datapaths(dir: &Path, error: &ClientError) -> String {
     let (path, option) = (datapath_socket(dir), option(dir));
     format!(
-        "nobody answers at {}: {error}; start a switch: lasthop{option} run --controller external",
+        "no program answers at {}: {error}; start a switch: lasthop{option} run --controller external",
         path.display()
     )
 }

@@ -22,7 +22,7 @@ pub(super) fn negotiation(case: &Case<'_>) -> Verdict {
     let Some(session) = &case.now.session else { return Verdict::not_reached() };
     if session.messages == 0 {
         return Verdict::broken(
-            format!("whoever is connected has said nothing {}", since(case)),
+            format!("the connected program has said nothing {}", since(case)),
             "is it a vhost-user front end? QEMU: -netdev vhost-user,chardev=...; not a plain -netdev stream",
         );
     }

@@ -193,7 +193,7 @@ pub(super) fn drops(case: &Case<'_>, is_whole: bool) -> Verdict {
     let is_alone = case.neighbours().next().is_none() && port.rx_drops.contains_key("no_destination");
     if is_alone {
         return Verdict::warning(
-            format!("there is nobody to talk to: this is the only vnic of its switch; {summary}"),
+            format!("there is no other port to talk to: this is the only vnic of its switch; {summary}"),
             "add another one: lasthop port add NAME,backend=vhost-user",
         );
     }

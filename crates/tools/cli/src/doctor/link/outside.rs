@@ -39,7 +39,7 @@ pub(super) fn socket(case: &Case<'_>) -> Verdict {
             add_anew(name),
         ),
         Err(error) => Verdict::broken(
-            format!("the socket file \"{path}\" is gone ({error}): somebody removed it"),
+            format!("the socket file \"{path}\" is gone ({error}): another program removed it"),
             add_anew(name),
         ),
     }
@@ -80,7 +80,7 @@ fn connected(case: &Case<'_>, attached_ms: u64) -> Verdict {
         time(ago_ms),
         connection.refused_guests
     );
-    let remedy = "give each guest a vnic of its own: lasthop port add NAME,backend=vhost-user";
+    let remedy = "give each guest a port of its own: lasthop port add NAME,backend=vhost-user";
     if ago_ms < STILL_TRIES_MS { Verdict::warning(second, remedy) } else { Verdict::ok(second) }
 }
 
@@ -94,7 +94,7 @@ fn nobody_listens(case: &Case<'_>) -> Verdict {
     match case.now.connection.waits_errno.map(std::io::Error::from_raw_os_error).map(|error| error.kind()) {
         Some(std::io::ErrorKind::ConnectionRefused) => Verdict::broken(
             format!(
-                "nobody listens at {path}: the socket file is left over from a VMM that has ended{other}"
+                "no program listens at {path}: the socket file is left over from a VMM that has ended{other}"
             ),
             "start the VMM (QEMU: -chardev socket,path=...,server=on), or use mode=listen",
         ),
@@ -104,7 +104,7 @@ fn nobody_listens(case: &Case<'_>) -> Verdict {
         ),
         _ => Verdict::broken(
             format!(
-                "nobody listens at {path}: there is no such socket, the VMM is not running or uses another path{other}"
+                "no program listens at {path}: there is no such socket, the VMM is not running or uses another path{other}"
             ),
             format!("lasthop port show {name} --qemu prints what the VMM needs; or use mode=listen"),
         ),

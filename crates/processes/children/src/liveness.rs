@@ -29,7 +29,7 @@ const WORK_NS: u64 = 1_000_000;
 
 /// The watch over the switch process.
 #[derive(Debug)]
-pub(super) struct Liveness {
+pub struct Liveness {
     /// The next look; none if there is no process.
     next: Option<Instant>,
     /// It owes a sign of life.
@@ -52,14 +52,14 @@ impl Default for Liveness {
 
 impl Liveness {
     /// It was told something.
-    pub(super) fn told(&mut self, now: Instant) {
+    pub fn told(&mut self, now: Instant) {
         if !std::mem::replace(&mut self.is_owed, true) {
             self.next = Some(now + LOOK_PAUSE);
         }
     }
 
     /// It has said something; whether it had not for long.
-    pub(super) fn lives(&mut self, now: Instant) -> bool {
+    pub fn lives(&mut self, now: Instant) -> bool {
         let was_deaf = self.is_deaf();
         (self.is_owed, self.looks, self.next) = (false, 0, Some(now + self.round));
         was_deaf
@@ -78,38 +78,33 @@ impl Liveness {
         has_worked
     }
 
-    pub(super) fn due(&self) -> Option<Instant> {
+    /// The next look; none if there is no process.
+    pub fn due(&self) -> Option<Instant> {
         self.next
     }
 
     /// Whether it owes a sign of life for too long.
-    pub(super) fn is_deaf(&self) -> bool {
+    pub fn is_deaf(&self) -> bool {
         self.looks >= NAMED_LOOKS
     }
 
     /// There is no process.
-    pub(super) fn forget(&mut self) {
+    pub fn forget(&mut self) {
         self.next = None;
     }
 
     /// The process with this number serves from now on.
-    pub(super) fn begun(&mut self, number: u64) {
+    pub fn begun(&mut self, number: u64) {
         self.begun = number;
     }
 
     /// Whether the process with this number was ended since it did not answer.
-    pub(super) fn was_ended(&self, number: u64) -> bool {
+    pub fn was_ended(&self, number: u64) -> bool {
         self.ended == number
     }
 
     /// The next step with process `pid`, the start of which has this number.
-    pub(super) fn look(
-        &mut self,
-        pid: u32,
-        number: u64,
-        is_busy: bool,
-        now: Instant,
-    ) -> Option<LivenessStep> {
+    pub fn look(&mut self, pid: u32, number: u64, is_busy: bool, now: Instant) -> Option<LivenessStep> {
         self.next = Some(now + LOOK_PAUSE);
         if is_busy {
             // A process that begins, ends or hands over may take longer, and has another limit.
@@ -143,7 +138,7 @@ impl Liveness {
 
 /// The step with a process that may not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LivenessStep {
+pub enum LivenessStep {
     /// It is asked whether it is there.
     Ask,
     /// It is named in the log, and clients are answered without it.
