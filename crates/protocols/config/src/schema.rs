@@ -314,7 +314,7 @@ mod tests {
     fn editors_have_words_for_every_key() {
         let schema = schema();
         let tables = schema["$defs"].as_object().expect("tables").values().chain([&schema]);
-        for (key, property) in tables.flat_map(|table| properties(table)) {
+        for (key, property) in tables.flat_map(properties) {
             let text = property["description"].as_str().unwrap_or_default();
             assert!(text.ends_with('.') && text.len() > 10, "{key}: {text}");
             for one in property["oneOf"].as_array().into_iter().flatten() {
