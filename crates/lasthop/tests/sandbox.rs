@@ -97,7 +97,8 @@ fn without_a_sandbox_it_says_so() {
     assert!(status_of(Path::new(&format!("/proc/{inner}"))).contains("Seccomp:\t0"));
     let doctor = switch.ask(&["doctor"]).out;
     assert!(
-        doctor.contains("sandbox of the switch process: off") && doctor.contains("--sandbox=off"),
+        doctor.contains("sandbox of the switch, controller processes: off")
+            && doctor.contains("--sandbox=off"),
         "{doctor}"
     );
 }
