@@ -64,7 +64,7 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use lasthop_guestmem::Segment;
-use lasthop_module_api::{BATCH_PACKETS_MAX, Batch, DropReason, Module, Output, PortId, Verdicts};
+use lasthop_module_api::{BATCH_PACKETS_MAX, Batch, DropReason, Module, PORTS_MAX, PortId, Verdicts};
 
 use board::Board;
 use destinations::Destinations;
@@ -211,6 +211,7 @@ impl Fabric {
             self.release(ring, now_ns);
         }
         if self.senders.is_tapped() {
+            self.senders.list(&mut self.fetched, 0);
             self.tap_fetched(ring, taken);
         }
         if self.fetched.len > 0 {
@@ -263,11 +264,13 @@ impl Fabric {
         self.module.decide(&Batch { port, headers, hashes }, now_ns, &mut self.verdicts);
         self.mark(WorkStage::LookUp);
         self.lap(None);
-        if let Some(destination) = self.common_destination() {
+        let common = self.verdicts.common_port(self.fetched.len);
+        if let Some(destination) = common.filter(|port| port.index() < PORTS_MAX) {
             self.forward_all(destination, now_ns);
             self.lap(Some(destination));
             return;
         }
+        self.senders.list(&mut self.fetched, 0);
         self.destinations.sort(self.verdicts.outputs());
         self.expect_copies();
         self.fetched.add_images(self.verdicts.images());
@@ -294,31 +297,13 @@ impl Fabric {
         }
     }
 
-    /// Where each packet of the batch goes, whole and alone, if that is one and the same: the usual case, spared the lists.
-    #[inline]
-    fn common_destination(&self) -> Option<PortId> {
-        let outputs = self.verdicts.outputs();
-        let port = outputs.first()?.port;
-        let plain = |(index, output): (usize, &Output)| {
-            let index = index as u16; // below BATCH_PACKETS_MAX
-            *output == Output { packet: index, image: index, port, truncate_len_bytes: u32::MAX }
-        };
-        let rest =
-            self.verdicts.drops().len() + self.verdicts.upcalls().len() + self.verdicts.lost() as usize;
-        let known = port.index() < lasthop_module_api::PORTS_MAX;
-        let all =
-            known && rest == 0 && outputs.len() == self.fetched.len && outputs.iter().enumerate().all(plain);
-        all.then_some(port)
-    }
-
+    /// All packets of the batch go to `port`, whole and alone: the usual case, spared the lists.
     #[inline]
     fn forward_all(&mut self, port: PortId, now_ns: u64) {
-        let packets = self.fetched.packets[..self.fetched.len].iter().zip(self.fetched.headers.iter());
-        let copy =
-            |(image, (&packet, header))| PacketCopy { packet, header, truncate_len_bytes: u32::MAX, image };
-        let mut copies = ArrayVec::<PacketCopy<'_>, BATCH_PACKETS_MAX>::new();
-        copies.extend((0..).zip(packets).map(copy)); // in place: `collect` would move all its room
-        self.receivers.accept(port, &copies, &mut tools!(self), now_ns);
+        match self.fetched.is_listed {
+            false => self.receivers.accept_unlisted(port, &mut self.fetched, &mut tools!(self), now_ns),
+            true => self.receivers.accept_listed(port, &self.fetched, &mut tools!(self), now_ns),
+        }
     }
 
     /// Tells each packet's slot how many copies to wait for; packets without any are dropped here.

@@ -66,6 +66,7 @@ impl Fabric {
     #[inline]
     pub(crate) fn lap_fetched(&mut self, ring: RingId) {
         if self.senders.is_metered() {
+            self.senders.list(&mut self.fetched, 0);
             self.touch_fetched(ring);
             self.senders.tell_lap(Some(ring.port));
         }

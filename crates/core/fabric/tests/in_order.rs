@@ -23,6 +23,8 @@ struct World {
     sender: TestGuest,
     slow: TestGuest,
     fast: TestGuest,
+    /// Where chains are cut.
+    cuts: &'static [usize],
 }
 
 impl World {
@@ -30,16 +32,21 @@ impl World {
         Self::with(everything())
     }
 
+    /// A sender whose chains are in one piece.
+    fn of_one_piece() -> Self {
+        Self { cuts: &[], ..Self::new() }
+    }
+
     fn with(slow: Capabilities) -> Self {
         let mut fabric = Fabric::new(Arc::new(ByLastByte { flooded: SLOW.into()..=FAST.into() })).unwrap();
         let sender = TestGuest::attach_in_order(&mut fabric, 1, 256, 2048);
         let slow = TestGuest::attach(&mut fabric, 2, slow, 256, 2048);
         let fast = TestGuest::attach(&mut fabric, 3, everything(), 256, 2048);
-        Self { fabric, sender, slow, fast }
+        Self { fabric, sender, slow, fast, cuts: &[40, 50] }
     }
 
     fn send(&mut self, to: u8, number: u8, len: usize) {
-        assert!(self.sender.queue_cut(&frame(to, number, len), Offload::default(), &[40, 50]));
+        assert!(self.sender.queue_cut(&frame(to, number, len), Offload::default(), self.cuts));
     }
 
     fn visit(&mut self) {
@@ -68,7 +75,11 @@ impl World {
 
 #[test]
 fn packets_that_wait_are_detached_when_others_are_delivered_behind_them() {
-    let mut world = World::new();
+    are_detached(World::new());
+    are_detached(World::of_one_piece());
+}
+
+fn are_detached(mut world: World) {
     world.fast.post(64);
     for number in 0..4 {
         world.send(SLOW, number, 60 + 1000 * usize::from(number));
@@ -86,6 +97,27 @@ fn packets_that_wait_are_detached_when_others_are_delivered_behind_them() {
     world.slow.post(64);
     assert_eq!(world.arrived(), [0, 1, 2, 3, 4], "in order, and as they were sent");
     assert_eq!((world.sender.reclaim(), world.counts()), (1, (4, 0, 0)));
+}
+
+#[test]
+fn chains_of_one_piece_come_back_in_order_whatever_they_meet() {
+    let mut world = World::of_one_piece();
+    world.fast.post(64);
+    world.slow.post(2);
+    let mut number = 0;
+    for (to, count) in [(FAST, 3), (SLOW, 4), (FAST, 1), (9, 2), (FAST, 5), (SLOW, 1), (FAST, 2)] {
+        (0..count).for_each(|_| {
+            world.send(to, number, 60);
+            number += 1;
+        });
+        world.visit();
+    }
+    world.sender.reclaim();
+    assert_eq!((world.sender.in_flight(), world.counts()), (0, (3, 3, 2)));
+    let delivered: Vec<u8> = std::iter::from_fn(|| world.fast.receive()).map(|got| got.frame[11]).collect();
+    assert_eq!(delivered, [0, 1, 2, 7, 10, 11, 12, 13, 14, 16, 17]);
+    world.slow.post(64);
+    assert_eq!(world.arrived(), [3, 4, 5, 6, 15]);
 }
 
 #[test]

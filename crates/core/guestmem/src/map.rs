@@ -168,7 +168,7 @@ impl MemoryMap {
     }
 
     /// As [`Self::translate`], but all of `len` bytes or nothing.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn translate_whole(&self, guest_addr: u64, len: u32, hint: &mut u16) -> Option<Segment> {
         if let Some(range) = self.ranges.get(usize::from(*hint)) {
@@ -289,7 +289,7 @@ impl MemoryMap {
     ///
     /// # Errors
     /// [`StaleSegment`] when a segment is not of its map, or too short; nothing is written then.
-    #[inline]
+    #[inline(always)]
     pub fn write_frame<const N: usize>(
         &self,
         target: Segment,

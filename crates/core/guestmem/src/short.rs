@@ -20,6 +20,35 @@ pub(crate) mod vector {
         value
     }
 
+    /// Copies the first and the last 32 bytes of `len`. One piece of assembly, so that no address is computed on its own.
+    ///
+    /// # Safety
+    /// `len` is 32 at least. `source` is readable and `target` writable for `len` bytes; neither needs alignment; they do not overlap.
+    #[inline(always)]
+    pub(crate) unsafe fn copy_ends(source: *const u8, target: *mut u8, len: usize) {
+        // SAFETY: as the caller promised.
+        unsafe {
+            asm!(
+                "movdqu {first}, [{source}]",
+                "movdqu {second}, [{source} + 16]",
+                "movdqu {third}, [{source} + {len} - 32]",
+                "movdqu {fourth}, [{source} + {len} - 16]",
+                "movdqu [{target}], {first}",
+                "movdqu [{target} + 16], {second}",
+                "movdqu [{target} + {len} - 32], {third}",
+                "movdqu [{target} + {len} - 16], {fourth}",
+                source = in(reg) source,
+                target = in(reg) target,
+                len = in(reg) len,
+                first = out(xmm_reg) _,
+                second = out(xmm_reg) _,
+                third = out(xmm_reg) _,
+                fourth = out(xmm_reg) _,
+                options(nostack, preserves_flags),
+            );
+        }
+    }
+
     /// Writes sixteen bytes.
     ///
     /// # Safety
@@ -33,32 +62,50 @@ pub(crate) mod vector {
     }
 }
 
-/// Copies `len` bytes, sixteen at a time. Unless `len` is a multiple of that, the last ones are copied twice,
-/// and the second read counts. Meant for up to a few hundred bytes: `memcpy` is a call, and first selects an
-/// algorithm.
+/// Copies `len` bytes. Unless `len` is a multiple of 16, and from 32 on of 32, some are copied twice, and the second read counts. Meant for up
+/// to a few hundred bytes: `memcpy` is a call, and first selects an algorithm.
 ///
 /// # Safety
 /// `source` is readable and `target` writable for `len` bytes; neither needs alignment; they do not overlap.
 #[inline(always)]
 pub(crate) unsafe fn copy_short(source: *const u8, target: *mut u8, len: usize) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    if len >= 16 {
-        // SAFETY: at + 16 <= len.
-        let copy = |at: usize| unsafe { vector::store(target.add(at), vector::load(source.add(at))) };
+    if len >= 32 {
         let mut at = 0;
-        while at + 32 <= len {
-            copy(at);
-            copy(at + 16);
-            at += 32;
+        while len - at > 64 {
+            // SAFETY: at + 64 < len.
+            unsafe { vector::copy_ends(source.add(at), target.add(at), 64) };
+            at += 64;
         }
-        if at + 16 <= len {
-            copy(at);
-        }
-        if !len.is_multiple_of(16) {
-            copy(len - 16);
+        let at = at.min(len - 32);
+        // SAFETY: at + 32 <= len.
+        return unsafe { vector::copy_ends(source.add(at), target.add(at), len - at) };
+    }
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if len >= 16 {
+        for at in [0, len - 16] {
+            // SAFETY: at + 16 <= len.
+            unsafe { vector::store(target.add(at), vector::load(source.add(at))) };
         }
         return;
     }
     // SAFETY: as the caller promised.
     unsafe { std::ptr::copy_nonoverlapping(source, target, len) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_length_is_copied_whole_and_nothing_else() {
+        let source: Vec<u8> = (0..300).map(|at| (at * 7 + 1) as u8).collect();
+        for len in 0..source.len() {
+            let mut target = vec![0xee; len + 40];
+            // SAFETY: both are at least `len` bytes long, behind 20 bytes of the target.
+            unsafe { copy_short(source.as_ptr(), target[20..].as_mut_ptr(), len) };
+            assert_eq!(target[20..20 + len], source[..len]);
+            assert!(target[..20].iter().chain(&target[20 + len..]).all(|byte| *byte == 0xee), "{len}");
+        }
+    }
 }

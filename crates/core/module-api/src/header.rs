@@ -100,6 +100,18 @@ impl Header {
         Some((destination, source, u16::from_be_bytes(*head.last_chunk()?)))
     }
 
+    /// Whether both frames begin with the same Ethernet header: addresses, and the first EtherType.
+    #[inline]
+    #[must_use]
+    pub fn is_alike(&self, other: &Self) -> bool {
+        // Two words that overlap.
+        let words = |header: &Self| {
+            let head = header.bytes().first_chunk::<14>()?;
+            Some([u64::from_ne_bytes(*head.first_chunk()?), u64::from_ne_bytes(*head.last_chunk()?)])
+        };
+        words(self).is_some_and(|own| words(other) == Some(own))
+    }
+
     /// Destination and source address; `None` for a frame shorter than an Ethernet header.
     #[inline]
     #[must_use]

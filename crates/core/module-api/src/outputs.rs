@@ -86,6 +86,8 @@ pub struct Upcall {
 #[derive(Debug)]
 pub struct Verdicts {
     outputs: Vec<Output>,
+    /// Some output is not the next packet, whole and as it is, to the same port as all before.
+    is_mixed: bool,
     drops: Vec<(u16, DropReason)>,
     images: Vec<Header>,
     upcalls: Vec<Upcall>,
@@ -99,6 +101,7 @@ impl Default for Verdicts {
     fn default() -> Self {
         Self {
             outputs: Vec::with_capacity(BATCH_PACKETS_MAX * PORTS_MAX),
+            is_mixed: false,
             drops: Vec::with_capacity(BATCH_PACKETS_MAX),
             images: Vec::with_capacity(IMAGES_MADE_MAX),
             upcalls: Vec::with_capacity(UPCALLS_MAX),
@@ -182,26 +185,51 @@ impl Verdicts {
     /// Sends packet `packet` of the batch to `port`, whole and unchanged.
     #[inline]
     pub fn output(&mut self, packet: usize, port: PortId) {
+        if !self.is_mixed {
+            self.is_mixed = !self.is_next(packet, port);
+        }
         let packet = packet as u16; // below BATCH_PACKETS_MAX
-        self.push(Output { packet, image: packet, port, truncate_len_bytes: u32::MAX });
+        self.add(Output { packet, image: packet, port, truncate_len_bytes: u32::MAX });
+    }
+
+    /// Whether all would still go to one port, in their order, if this packet went to `port`.
+    #[inline]
+    fn is_next(&self, packet: usize, port: PortId) -> bool {
+        packet == self.outputs.len() && self.outputs.last().is_none_or(|last| last.port == port)
     }
 
     /// The same of several packets, the first one with this number.
     #[inline]
     pub fn output_run(&mut self, first: usize, count: usize, port: PortId) {
-        if self.outputs.capacity() - self.outputs.len() < count {
-            return (first..first + count).for_each(|packet| self.output(packet, port));
-        }
+        let room = self.outputs.capacity() - self.outputs.len();
+        self.is_mixed |= !self.is_next(first, port);
         let output = |packet: usize| {
             let packet = packet as u16; // below BATCH_PACKETS_MAX
+            debug_assert!(usize::from(packet) < BATCH_PACKETS_MAX);
             Output { packet, image: packet, port, truncate_len_bytes: u32::MAX }
         };
-        self.outputs.extend((first..first + count).map(output));
+        self.outputs.extend((first..first + count.min(room)).map(output));
+        self.lost += count.saturating_sub(room) as u32; // a batch at most
+    }
+
+    /// Where each of the batch's `packets` packets goes, whole and alone, if that is one and the same port, and nothing else was decided.
+    #[inline]
+    #[must_use]
+    pub fn common_port(&self, packets: usize) -> Option<PortId> {
+        let rest = self.drops.len() + self.upcalls.len() + self.lost as usize;
+        let is_common = !self.is_mixed && rest == 0 && self.outputs.len() == packets;
+        self.outputs.first().filter(|_| is_common).map(|output| output.port)
     }
 
     /// Sends a copy as described; beyond the room for outputs it is lost and the fabric counts `verdict_overflow`.
     #[inline]
     pub fn push(&mut self, output: Output) {
+        self.is_mixed = true;
+        self.add(output);
+    }
+
+    #[inline]
+    fn add(&mut self, output: Output) {
         debug_assert!(usize::from(output.packet) < BATCH_PACKETS_MAX);
         if self.outputs.len() < self.outputs.capacity() {
             self.outputs.push(output);
@@ -257,6 +285,7 @@ impl Verdicts {
     /// Shifts the decisions since `mark`: they were for a part of the batch that begins with packet `by`, and
     /// are numbered from there.
     pub fn shift(&mut self, mark: Mark, by: u16) {
+        self.is_mixed = true;
         // Images that were made have numbers of their own.
         let shifted = |image: u16| if usize::from(image) < BATCH_PACKETS_MAX { image + by } else { image };
         for output in self.outputs.iter_mut().skip(mark.outputs) {
@@ -277,6 +306,7 @@ impl Verdicts {
     /// Takes out those copies that `keep` says no to; the others keep their order.
     #[inline]
     pub fn retain_outputs(&mut self, keep: impl FnMut(&Output) -> bool) {
+        self.is_mixed = true;
         self.outputs.retain(keep);
     }
 
@@ -294,7 +324,7 @@ impl Verdicts {
 
     /// Forgets everything; keeps the room.
     pub fn clear(&mut self) {
-        (self.lost, self.holds) = (0, false);
+        (self.lost, self.holds, self.is_mixed) = (0, false, false);
         self.outputs.clear();
         self.drops.clear();
         self.images.clear();

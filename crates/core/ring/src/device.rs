@@ -204,6 +204,19 @@ impl DeviceRing {
         }
     }
 
+    /// Reads the first pending heads, and prefetches their descriptors. Returns the number in range, and the fault of the next one.
+    #[inline(always)]
+    pub fn read_heads(&self, heads: &mut [u16]) -> (usize, Option<RingError>) {
+        for (ahead, place) in heads.iter_mut().enumerate() {
+            match self.head(ahead as u16) {
+                Ok(head) => *place = head,
+                Err(error) => return (ahead, Some(error)),
+            }
+            self.prefetch_descriptor(*place);
+        }
+        (heads.len(), None)
+    }
+
     /// Goes past `count` pending heads, which the caller read.
     #[inline]
     pub fn take(&mut self, count: u16) {
@@ -284,6 +297,36 @@ impl DeviceRing {
         }
         self.complete_marked(head);
         true
+    }
+
+    /// As [`Self::settle`] of the chains at `heads`, each of which is marked with 1. If chains are used in the order in which they were
+    /// taken, these are the next ones in that order.
+    // A function of its own: the loop has the registers to itself.
+    #[inline(never)]
+    pub fn complete_marked_all(&mut self, heads: impl Iterator<Item = u16>) {
+        let mut position = self.next_used;
+        for head in heads {
+            debug_assert!(self.ledger.mark(head) == 1, "a chain is settled once");
+            self.memory.set_used_entry(position, u32::from(head), 0);
+            position = position.wrapping_add(1);
+            order();
+            self.ledger.set_mark(head, 0);
+        }
+        self.next_used = position;
+        if self.used_order.is_some() {
+            self.use_held_back();
+        }
+    }
+
+    /// As [`Self::complete`] of several heads.
+    #[inline(never)]
+    pub fn complete_all(&mut self, filled: impl Iterator<Item = (u16, u32)>) {
+        let mut position = self.next_used;
+        for (head, written_bytes) in filled {
+            self.memory.set_used_entry(position, u32::from(head), written_bytes);
+            position = position.wrapping_add(1);
+        }
+        self.next_used = position;
     }
 
     /// Completes the marked chain at `head`, however much was to be done of it.
@@ -390,6 +433,13 @@ impl DeviceRing {
         self.next_used
     }
 
+    /// Whether used entries are written that the driver does not see.
+    #[inline]
+    #[must_use]
+    pub fn has_unpublished(&self) -> bool {
+        self.published != self.next_used
+    }
+
     /// Position just behind the last used entry that the driver sees.
     #[inline]
     #[must_use]
@@ -401,12 +451,22 @@ impl DeviceRing {
     #[inline]
     #[must_use]
     pub fn needs_signal(&mut self) -> bool {
-        let (old, new) = (self.signalled, self.published);
-        if old == new && self.signalled_valid {
+        if self.signalled == self.published && self.signalled_valid {
             return false;
         }
         // The driver stores its event index, then looks at used.idx; we stored used.idx, then look at the event index.
         fence(Ordering::SeqCst);
+        self.needs_signal_behind_fence()
+    }
+
+    /// As [`Self::needs_signal`], if this thread has passed a full fence since it published the last chains.
+    #[inline]
+    #[must_use]
+    pub fn needs_signal_behind_fence(&mut self) -> bool {
+        let (old, new) = (self.signalled, self.published);
+        if old == new && self.signalled_valid {
+            return false;
+        }
         let was_valid = std::mem::replace(&mut self.signalled_valid, true);
         self.signalled = new;
         if !was_valid {

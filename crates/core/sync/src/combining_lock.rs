@@ -15,6 +15,8 @@ pub struct CombiningLock<T, R> {
     owned: Cell<T>,
     queue: Bounded<R>,
     publish_order: PublishOrder,
+    /// One thread only: nothing is ever queued.
+    is_alone: bool,
 }
 
 // SAFETY: `owned` is reached only through a `CombiningGuard`, of which there is one at a time; values of both types move between
@@ -29,11 +31,12 @@ unsafe impl<T: Send, R: Send> Sync for CombiningLock<T, R> {}
 pub struct CombiningGuard<'a, T, R>(&'a CombiningLock<T, R>);
 
 impl<T, R> CombiningLock<T, R> {
-    /// A free lock whose queue has room for at least `entries`.
+    /// A free lock whose queue has room for at least `entries`. 0: one thread alone uses it, and neither queues values nor finishes pieces.
     #[must_use]
     pub fn new(owned: T, entries: usize) -> Self {
-        let queue = Bounded::new(entries);
+        let (queue, is_alone) = (Bounded::new(entries), entries == 0);
         Self {
+            is_alone,
             taken: AtomicBool::new(false),
             owned: Cell::new(owned),
             queue,
@@ -64,10 +67,10 @@ impl<T, R> CombiningLock<T, R> {
     /// Queues a value for the holder. [`Self::try_lock_again`] has to follow, once for several values.
     ///
     /// # Errors
-    /// Returns the value when the queue is full.
+    /// Returns the value when the queue is full, or the lock is one thread's alone.
     #[inline]
     pub fn enqueue(&self, value: R) -> Result<(), R> {
-        self.queue.push(value)
+        if self.is_alone { Err(value) } else { self.queue.push(value) }
     }
 
     /// Takes the lock if it is free, after a value was queued or a piece finished. If not, its holder will look.
@@ -103,7 +106,7 @@ impl<T, R> CombiningGuard<'_, T, R> {
     #[inline]
     #[must_use]
     pub fn is_clear(&self) -> bool {
-        self.0.queue.is_drained()
+        self.0.is_alone || self.0.queue.is_drained()
     }
 
     /// Unlocks and looks for queued work once more. True: there is some; lock again, or have it served later.
@@ -112,6 +115,9 @@ impl<T, R> CombiningGuard<'_, T, R> {
     pub fn release(self) -> bool {
         let lock = self.0;
         drop(self);
+        if lock.is_alone {
+            return false;
+        }
         full_fence();
         lock.has_work()
     }
@@ -145,6 +151,15 @@ impl<T, R> Drop for CombiningGuard<'_, T, R> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_one_thread_alone_nothing_is_queued() {
+        let lock = CombiningLock::new(7, 0);
+        let guard = lock.try_lock().unwrap();
+        assert!(lock.try_lock().is_none() && lock.enqueue('a') == Err('a'));
+        assert!(guard.is_clear() && !guard.release());
+        assert!(lock.try_lock().is_some());
+    }
 
     #[test]
     fn one_holder_at_a_time_and_queued_values_are_found_at_release() {

@@ -115,21 +115,26 @@ impl Executor<'_> {
         let (lane, shared, now_ns) = (&*self.lane, self.shared, self.now_ns);
         let Some(stock) = shared.stats.of(lane.worker()) else { return 0 };
         let is_any_behind = lane.pending.is_any();
-        let mut packet = first;
+        let (mut packet, mut run) = (first, SendRun { program: NO_PROGRAM, first });
         for (header, cache_key) in headers.iter().zip(cache_keys) {
             if is_any_behind && !lane.pending.is_clear(cache_key) {
                 break;
             }
             let Some(hit) = lane.known4(cache_key) else { break };
+            if hit.program != run.program {
+                if !Step(hit.program).is(Code::Output) {
+                    break;
+                }
+                run.end(shared, self.verdicts, packet);
+                run = SendRun { program: hit.program, first: packet };
+            }
             let (len_bytes, tcp_flags) = (header.frame_len_bytes(), cache_key.tcp_flags);
-            let step = Step(hit.program);
-            let counted = Counted { len_bytes, tcp_flags, now_ns };
-            if !step.is(Code::Output) || !stock.count(EntryId::of(hit.stats), counted) {
+            if !stock.count(EntryId::of(hit.stats), Counted { len_bytes, tcp_flags, now_ns }) {
                 break;
             }
-            send(shared, self.verdicts, packet, step);
             packet += 1;
         }
+        run.end(shared, self.verdicts, packet);
         self.lane.note_cached((packet - first) as u32);
         packet - first
     }
@@ -544,6 +549,33 @@ fn send(shared: &Shared, verdicts: &mut Verdicts, packet: usize, step: Step) {
     match shared.numbers.port(step.operand(0, 16) as u16) {
         Some(port) => verdicts.output(packet, port),
         None => verdicts.drop_packet(packet, DropReason::PortGone),
+    }
+}
+
+/// Begins with no code that there is.
+const NO_PROGRAM: u64 = u64::MAX;
+
+/// Packets in a row whose flows have the same output, which is all that they do.
+struct SendRun {
+    program: u64,
+    /// Number of the first.
+    first: usize,
+}
+
+impl SendRun {
+    /// The last of them is the one before packet `end`.
+    #[inline]
+    fn end(&self, shared: &Shared, verdicts: &mut Verdicts, end: usize) {
+        if self.first == end {
+            return;
+        }
+        match shared.numbers.port(Step(self.program).operand(0, 16) as u16) {
+            Some(port) if end - self.first == 1 => verdicts.output(self.first, port),
+            Some(port) => verdicts.output_run(self.first, end - self.first, port),
+            None => {
+                (self.first..end).for_each(|packet| verdicts.drop_packet(packet, DropReason::PortGone));
+            }
+        }
     }
 }
 

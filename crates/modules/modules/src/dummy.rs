@@ -66,7 +66,7 @@ impl Module for Dummy {
     fn decide(&self, batch: &Batch<'_>, _now_ns: u64, verdicts: &mut Verdicts) {
         let packets = 0..batch.headers.len();
         match self.partner(batch.port) {
-            Some(partner) => packets.for_each(|packet| verdicts.output(packet, partner)),
+            Some(partner) => verdicts.output_run(0, packets.len(), partner),
             None => packets.for_each(|packet| verdicts.drop_packet(packet, DropReason::NoDestination)),
         }
     }

@@ -86,6 +86,8 @@ pub struct Plan {
     pub receivers: u16,
     /// Features of the receivers. The sender negotiated all.
     pub capabilities: Capabilities,
+    /// Whether the sender gets its chains back in order.
+    pub in_order: bool,
     /// Bytes of each of their buffers.
     pub rx_buffer_bytes: u32,
     /// The frames of one visit.
@@ -105,6 +107,7 @@ impl Plan {
             decider: Decider::Bridge,
             receivers: 1,
             capabilities: everything(),
+            in_order: false,
             rx_buffer_bytes: 2048,
             buffers_expected: frames.len(),
             frames,
@@ -135,7 +138,10 @@ impl Traffic {
     /// Guests with posted buffers and laid out frames.
     pub fn new(plan: &Plan) -> Self {
         let mut fabric = Fabric::new(module(plan)).unwrap();
-        let sender = TestGuest::attach(&mut fabric, SENDER.0, everything(), RING_ENTRIES, 2048);
+        let sender = match plan.in_order {
+            true => TestGuest::attach_in_order(&mut fabric, SENDER.0, RING_ENTRIES, 2048),
+            false => TestGuest::attach(&mut fabric, SENDER.0, everything(), RING_ENTRIES, 2048),
+        };
         let receivers = (0..plan.receivers).map(|number| {
             let port = SENDER.0 + 1 + number;
             let (capabilities, bytes) = (plan.capabilities, plan.rx_buffer_bytes);

@@ -17,6 +17,7 @@ pub type Scenario = (&'static str, fn() -> Plan);
 pub const ALL: &[Scenario] = &[
     ("64-one-flow", || Plan::bridged(one_flow(BATCH, 64))),
     ("64-idle-ports", || Plan { receivers: 250, ..Plan::bridged(one_flow(BATCH, 64)) }),
+    ("64-in-order", || Plan { in_order: true, ..Plan::bridged(one_flow(BATCH, 64)) }),
     ("64-destinations", destinations),
     ("64-two-descriptors", || Plan { cuts: vec![12], ..Plan::bridged(one_flow(BATCH, 64)) }),
     ("64-indirect", || Plan {

@@ -19,12 +19,15 @@ const PLAIN: [u8; HEADER_BYTES] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0];
 /// Buffers reserved for the first packets of a list, with their frames.
 ///
 /// ```text
+///   ahead:   head, ask for the descriptor                      x n
 ///   reserve: descriptor, check, translate, ask for the lines   x n   (cache misses side by side)
 ///   copy:    header, image, rest                               x n
 ///   complete: used entries                                     x n   published later, by one index store
 /// ```
 #[derive(Debug)]
 pub(crate) struct Express {
+    /// Of the next buffers.
+    heads: [u16; BATCH_PACKETS_MAX],
     places: [ReservedFrame; BATCH_PACKETS_MAX],
 }
 
@@ -40,31 +43,29 @@ pub(crate) struct ReservedFrame {
 
 impl Default for Express {
     fn default() -> Self {
-        Self { places: [ReservedFrame::default(); BATCH_PACKETS_MAX] }
+        Self { heads: [0; BATCH_PACKETS_MAX], places: [ReservedFrame::default(); BATCH_PACKETS_MAX] }
     }
 }
 
 impl Express {
-    /// Delivers the first of `copies`, up to the first that is not a usual one or finds no buffer; how many. The others
-    /// are for [`crate::rx::deliver::Delivery`].
+    /// Delivers the first of `frames`, which lie in the memory `source`, up to the first that is not a usual one or finds no buffer; how
+    /// many. The others are for [`crate::rx::deliver::Delivery`].
     #[inline]
-    pub(crate) fn run(
+    pub(crate) fn run<'h>(
         &mut self,
         queue: &mut RxQueue,
         (map, capabilities): (&MemoryMap, Capabilities),
-        source: &Source<'_>,
-        copies: &[PacketCopy<'_>],
-        (delivered, stages): (&mut Delivered, &Stages),
-    ) -> usize {
-        let reserved = self.reserve(queue, (map, capabilities), source, copies);
+        (source, frames): (&MemoryMap, impl ExactSizeIterator<Item = UsualFrame<'h>> + Clone),
+        stages: &Stages,
+    ) -> Delivered {
+        let reserved = self.reserve(queue, (map, capabilities), frames.clone());
         stages.mark(WorkStage::Queue);
         let places = &self.places[..reserved];
-        let copied = copy_all(map, source, copies, places);
+        let copied = copy_all(map, source, frames.map(|frame| frame.header), places);
         stages.mark(WorkStage::Copy);
         complete(&mut queue.ring, &places[..copied.packets as usize]);
         queue.note_filled();
-        delivered.add(&copied);
-        copied.packets as usize
+        copied
     }
 
     /// As `run`, without the copying: used entries are written, the frames are to follow before they are published.
@@ -76,42 +77,74 @@ impl Express {
         source: &Source<'_>,
         copies: &[PacketCopy<'_>],
     ) -> &[ReservedFrame] {
-        let reserved = self.reserve(queue, to, source, copies);
+        let reserved = self.reserve(queue, to, copied_from(source, copies));
         let places = &self.places[..reserved];
         complete(&mut queue.ring, places);
         places
     }
 
-    /// Finds buffers, and asks for their lines. A function of its own: the loop has the registers to itself.
+    /// Finds buffers for the first of `frames`, a batch at most, and asks for their lines; how many.
+    // A function of its own: the loop has the registers to itself.
     #[inline(never)]
-    fn reserve(
+    fn reserve<'h>(
         &mut self,
         queue: &mut RxQueue,
         (map, capabilities): (&MemoryMap, Capabilities),
-        source: &Source<'_>,
-        copies: &[PacketCopy<'_>],
+        frames: impl ExactSizeIterator<Item = UsualFrame<'h>>,
     ) -> usize {
-        if capabilities.header_bytes != HEADER_BYTES || source.vnet_bytes() != HEADER_BYTES {
+        if capabilities.header_bytes != HEADER_BYTES {
             return 0;
         }
-        // An invalid index is found and reported by the slow path, which takes all packets.
+        // An invalid index or head is found and reported by the slow path, which takes all packets.
         let pending = usize::from(queue.ring.pending().unwrap_or_default());
-        let count = pending.min(copies.len()).min(BATCH_PACKETS_MAX);
-        for (ahead, (copy, place)) in copies[..count].iter().zip(&mut self.places).enumerate() {
-            let (len, offload) = shape(copy.header, copy.truncate_len_bytes);
-            let buffer = buffer(&queue.ring, map, &mut queue.hint, ahead as u16);
-            let (Some((head, target)), Some(source)) = (buffer, source.only_segment(copy.packet)) else {
-                return ahead;
-            };
-            let len = HEADER_BYTES as u32 + len;
-            if target.len < len || !(is_plain(offload) || is_taken_as_it_is(offload, capabilities)) {
-                return ahead;
+        let wanted = pending.min(frames.len()).min(BATCH_PACKETS_MAX);
+        let (found, _) = queue.ring.read_heads(&mut self.heads[..wanted]);
+        let mut count = 0;
+        for ((head, place), frame) in self.heads[..found].iter().zip(&mut self.places).zip(frames) {
+            let Some(source) = frame.source else { break };
+            let descriptor = queue.ring.descriptor(*head);
+            if descriptor.flags != DESC_WRITE {
+                break;
+            }
+            let target = map.translate_whole(descriptor.addr, descriptor.len, &mut queue.hint);
+            let Some(target) = target else { break };
+            let len = HEADER_BYTES as u32 + frame.len;
+            if target.len < len
+                || !(is_plain(frame.offload) || is_taken_as_it_is(frame.offload, capabilities))
+            {
+                break;
             }
             map.prefetch_write(target, len);
-            *place = ReservedFrame { head, len, target, source, is_gso: offload.is_gso() };
+            *place = ReservedFrame { head: *head, len, target, source, is_gso: frame.offload.is_gso() };
+            count += 1;
         }
         count
     }
+}
+
+/// A frame that may be a usual one.
+#[derive(Clone, Copy)]
+pub(crate) struct UsualFrame<'h> {
+    pub(crate) header: &'h Header,
+    /// Bytes to deliver.
+    pub(crate) len: u32,
+    pub(crate) offload: Offload,
+    /// Where it lies, if that is one piece.
+    pub(crate) source: Option<Segment>,
+}
+
+/// Frames of packets that are listed.
+#[inline]
+pub(crate) fn copied_from<'h>(
+    source: &Source<'_>,
+    copies: &[PacketCopy<'h>],
+) -> impl ExactSizeIterator<Item = UsualFrame<'h>> + Clone {
+    copies.iter().map(|copy| {
+        let (len, offload) = shape(copy.header, copy.truncate_len_bytes);
+        let has_usual_header = source.vnet_bytes() == HEADER_BYTES;
+        let segment = source.only_segment(copy.packet).filter(|_| has_usual_header);
+        UsualFrame { header: copy.header, len, offload, source: segment }
+    })
 }
 
 /// Whether the sender has left nothing to be done.
@@ -127,15 +160,15 @@ fn is_taken_as_it_is(offload: Offload, capabilities: Capabilities) -> bool {
 
 /// Copies frames into their buffers, up to the first that cannot be copied.
 #[inline(never)]
-fn copy_all(
+fn copy_all<'h>(
     map: &MemoryMap,
-    source: &Source<'_>,
-    copies: &[PacketCopy<'_>],
+    source: &MemoryMap,
+    headers: impl Iterator<Item = &'h Header>,
     places: &[ReservedFrame],
 ) -> Delivered {
     let (mut packets, mut bytes, mut gso_packets) = (0, 0, 0);
-    for (copy, place) in copies.iter().zip(places) {
-        if place.write(map, source, copy.header).is_err() {
+    for (place, header) in places.iter().zip(headers) {
+        if place.write(map, source, header).is_err() {
             break;
         }
         packets += 1;
@@ -149,9 +182,7 @@ fn copy_all(
 #[inline]
 fn complete(ring: &mut DeviceRing, places: &[ReservedFrame]) {
     ring.take(places.len() as u16); // at most a batch
-    for place in places {
-        ring.complete(place.head, place.len);
-    }
+    ring.complete_all(places.iter().map(|place| (place.head, place.len)));
 }
 
 impl ReservedFrame {
@@ -167,14 +198,14 @@ impl ReservedFrame {
     pub(crate) fn write(
         &self,
         map: &MemoryMap,
-        source: &Source<'_>,
+        source: &MemoryMap,
         header: &Header,
     ) -> Result<(), StaleSegment> {
         let image = header.bytes();
         let payload = self.len as usize - HEADER_BYTES;
         let image = &image[..image.len().min(payload)];
         let rest = Rest {
-            map: source.map(),
+            map: source,
             segment: self.source,
             skip: HEADER_BYTES as u32 + header.covers_bytes(),
             len: payload - image.len(),
@@ -187,15 +218,4 @@ impl ReservedFrame {
         }
         map.write_frame(self.target, &as_received(offload).emit(1), image, rest)
     }
-}
-
-/// Receive buffer `ahead`, if it is one whole piece of memory.
-#[inline]
-fn buffer(ring: &DeviceRing, map: &MemoryMap, hint: &mut u16, ahead: u16) -> Option<(u16, Segment)> {
-    let head = ring.head(ahead).ok()?;
-    let descriptor = ring.descriptor(head);
-    if descriptor.flags != DESC_WRITE {
-        return None;
-    }
-    Some((head, map.translate_whole(descriptor.addr, descriptor.len, hint)?))
 }

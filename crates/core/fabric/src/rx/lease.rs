@@ -142,7 +142,7 @@ impl Leases {
             };
             for usual in group {
                 let header = &headers[usize::from(usual.image)];
-                usual.is_copied = usual.place.write(&to.map, &source, header).is_ok();
+                usual.is_copied = usual.place.write(&to.map, source.map(), header).is_ok();
             }
         }
         for item in &mut self.items {

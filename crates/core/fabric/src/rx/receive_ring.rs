@@ -93,6 +93,12 @@ impl ReceiveRing {
         Ok(())
     }
 
+    /// Whether no other worker delivers here, lately.
+    #[inline]
+    pub(crate) fn is_calm(&self) -> bool {
+        self.contended.load(Ordering::Relaxed) == 0
+    }
+
     /// Whether another worker delivers here too, lately. Counts a batch; only the holder of the claim calls
     /// this.
     #[inline]

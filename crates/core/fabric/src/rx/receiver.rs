@@ -12,6 +12,7 @@ use crate::reference::{Attempt, Delivered, Outcome, PacketCopy, Return};
 use crate::rx::lease::Leases;
 use crate::rx::receive_ring::{FollowUp, ReceiveRing};
 use crate::rx::service::{Received, Service, Tools};
+use crate::tx::sender::Fetched;
 use crate::{Capabilities, RingId};
 
 /// The receive side of a port, as one worker has it.
@@ -191,6 +192,55 @@ impl Receivers {
         } else {
             self.accept_by_flow(port, open, copies, tools, now_ns);
         }
+    }
+
+    /// As `accept`, for all packets of a visit, which are not listed: they need not be if they are delivered at once.
+    #[inline]
+    pub(crate) fn accept_unlisted(
+        &mut self,
+        port: PortId,
+        fetched: &mut Fetched,
+        tools: &mut Tools<'_>,
+        now_ns: u64,
+    ) {
+        let open = self.board.receiving(port);
+        let ring = RingId { port, queue: open.trailing_zeros() as u16 };
+        let Self { slots, leases, .. } = self;
+        let receiver = slots.get_mut(port.index()).and_then(Option::as_deref_mut);
+        let served =
+            receiver.filter(|_| open.is_power_of_two()).and_then(|Receiver { queues, received, .. }| {
+                let place =
+                    queues.get(usize::from(ring.queue))?.as_deref().filter(|place| place.is_calm())?;
+                let mut service = Service::new(place, place.lock.try_lock()?, received, tools);
+                let done = service.accept_unlisted(fetched);
+                if done < fetched.len {
+                    service.accept_rest(fetched, done, leases, now_ns);
+                } else {
+                    service.be_last();
+                }
+                Some(service.close())
+            });
+        match served {
+            Some(follow_up) => self.note(ring, follow_up),
+            None => {
+                tools.senders.list(fetched, 0);
+                self.accept_listed(port, fetched, tools, now_ns);
+            }
+        }
+    }
+
+    /// As `accept`, for all packets of a visit, which are listed.
+    #[inline(never)]
+    pub(crate) fn accept_listed(
+        &mut self,
+        port: PortId,
+        fetched: &Fetched,
+        tools: &mut Tools<'_>,
+        now_ns: u64,
+    ) {
+        let mut copies = ArrayVec::new();
+        fetched.add_copies(0, &mut copies);
+        self.accept(port, &copies, tools, now_ns);
     }
 
     /// As `accept`, for a guest with several open queues: a flow keeps its queue as long as their set stays.

@@ -2,19 +2,20 @@
 
 use arrayvec::ArrayVec;
 use lasthop_module_api::{BATCH_PACKETS_MAX, DropReason, IMAGE_BYTES};
-use lasthop_sync::CombiningGuard;
+use lasthop_sync::{CombiningGuard, full_fence};
 
 use crate::bounds::{RECLAIMS_MAX, SERVICE_BYTES_MAX, SERVICE_METERED_BYTES_MAX, SERVICE_PACKETS_MAX};
 use crate::counters::Drops;
 use crate::frame::shape;
 use crate::reference::{Attempt, Delivered, Outcome, PacketCopy, PacketRef, Return, Waiting};
 use crate::rx::deliver::Delivery;
-use crate::rx::express::Express;
+use crate::rx::express::{Express, UsualFrame, copied_from};
 use crate::rx::lease::Leases;
 use crate::rx::receive_ring::{FollowUp, ReceiveRing, RxQueue};
 use crate::rx::reservation::{Refusal, Reservation};
 use crate::side_table::SegmentBuffer;
 use crate::stages::WorkStage;
+use crate::tx::sender::Fetched;
 use crate::tx::senders::Senders;
 use crate::{RingId, Signal};
 
@@ -57,6 +58,7 @@ pub(crate) struct Service<'a, 't> {
     pub(crate) claim: CombiningGuard<'a, RxQueue, Waiting>,
     received: &'a mut Received,
     tools: &'a mut Tools<'t>,
+    is_last: bool,
 }
 
 /// Outcomes of the copies of one list that were tried. The last one may have found no buffers.
@@ -90,7 +92,7 @@ impl<'a, 't> Service<'a, 't> {
         received: &'a mut Received,
         tools: &'a mut Tools<'t>,
     ) -> Self {
-        Self { place, claim, received, tools }
+        Self { place, claim, received, tools, is_last: false }
     }
 
     /// Delivers copies of one visit's packets, or queues them, or drops them for a reason. Each is accounted
@@ -102,7 +104,6 @@ impl<'a, 't> Service<'a, 't> {
             copies.iter().for_each(|copy| self.refuse(copy, DropReason::PortDown));
             return;
         }
-        self.prefetch(copies.len());
         let clear = self.serve();
         let mut leased = 0;
         let mut blocked = !clear;
@@ -116,6 +117,21 @@ impl<'a, 't> Service<'a, 't> {
         if !copies.is_empty() {
             self.accept_one_by_one(copies, blocked, clear, now_ns);
         }
+    }
+
+    /// As `accept`, for the packets of a visit from number `from` on. They are listed for it.
+    #[inline(never)]
+    pub(crate) fn accept_rest(
+        &mut self,
+        fetched: &mut Fetched,
+        from: usize,
+        leases: &mut Leases,
+        now_ns: u64,
+    ) {
+        self.tools.senders.list(fetched, from);
+        let mut copies = ArrayVec::new();
+        fetched.add_copies(from, &mut copies);
+        self.accept(&copies, leases, now_ns);
     }
 
     /// As `accept`, for unusual packets; `blocked`: there are no buffers anyway.
@@ -146,14 +162,36 @@ impl<'a, 't> Service<'a, 't> {
         untried.iter().for_each(|copy| self.let_wait_or_drop(copy, 0, clear, now_ns));
     }
 
-    /// Prefetches the next `count` receive buffers' descriptors.
+    /// Delivers the first packets of a visit, which are not listed, as far as nothing is ahead of them and they are usual ones that find
+    /// buffers; how many.
     #[inline]
-    fn prefetch(&self, count: usize) {
-        for ahead in 0..count {
-            if let Ok(head) = self.claim.ring.head(ahead as u16) {
-                self.claim.ring.prefetch_descriptor(head);
-            }
+    pub(crate) fn accept_unlisted(&mut self, fetched: &Fetched) -> usize {
+        let is_idle = self.claim.waiting() == 0 && self.claim.is_clear();
+        if !is_idle || !self.claim.is_open() {
+            return 0;
         }
+        self.claim.unserved = false;
+        let Tools { senders, scratch, .. } = &mut *self.tools;
+        let express = &mut scratch.express;
+        let Some(source) = senders.get(fetched.name.port()) else { return 0 };
+        let frames = fetched.frames().map(|(chain, header)| UsualFrame {
+            header,
+            len: header.frame_len_bytes(),
+            offload: header.offload,
+            source: Some(chain.first),
+        });
+        let to = (&*self.place.map, self.place.capabilities);
+        let delivered = express.run(&mut self.claim, to, (&source.map, frames), &senders.stages);
+        senders.stages.mark(WorkStage::Publish);
+        self.received.delivered.add(&delivered);
+        senders.settle_unlisted(fetched, delivered.packets as usize, delivered.bytes);
+        delivered.packets as usize
+    }
+
+    /// The visit delivers nothing more: when the buffers are published, its completed chains are, too, and one fence is for both.
+    #[inline]
+    pub(crate) fn be_last(&mut self) {
+        self.is_last = true;
     }
 
     /// Delivers the first copies, as far as they are usual ones that find buffers; how many.
@@ -163,16 +201,16 @@ impl<'a, 't> Service<'a, 't> {
             return 0;
         };
         let to = (&*self.place.map, self.place.capabilities);
-        let delivered = &mut self.received.delivered;
-        let before = delivered.bytes;
-        let told = (&mut *delivered, &self.tools.senders.stages);
-        let done = self.tools.scratch.express.run(&mut self.claim, to, &source, copies, told);
+        let express = &mut self.tools.scratch.express;
+        let from = (source.map(), copied_from(&source, copies));
+        let delivered = express.run(&mut self.claim, to, from, &self.tools.senders.stages);
         self.tools.senders.stages.mark(WorkStage::Publish);
-        let bytes = delivered.bytes - before;
+        self.received.delivered.add(&delivered);
+        let done = delivered.packets as usize;
         if self.tools.senders.is_tapped() {
             self.tools.senders.tap_delivered(self.place.id.port, &copies[..done]);
         }
-        self.tools.senders.settle_delivered(copies[..done].iter().map(|copy| copy.packet), bytes);
+        self.tools.senders.settle_delivered(copies[..done].iter().map(|copy| copy.packet), delivered.bytes);
         done
     }
 
@@ -277,7 +315,8 @@ impl<'a, 't> Service<'a, 't> {
             return 0;
         };
         let to = (&*self.place.map, self.place.capabilities);
-        let places = self.tools.scratch.express.lease(&mut self.claim, to, &source, copies);
+        let express = &mut self.tools.scratch.express;
+        let places = express.lease(&mut self.claim, to, &source, copies);
         leases.enter_usual(self.place.id, copies, places);
         places.len()
     }
@@ -521,7 +560,13 @@ impl<'a, 't> Service<'a, 't> {
         }
         if end != queue.ring.published_position() {
             queue.ring.publish_up_to(end);
-            if queue.ring.needs_signal() {
+            if self.is_last {
+                self.tools.senders.show_completed();
+            }
+            // Both sides: this one stores the index, then looks at the guest's event index; the guest does the opposite.
+            full_fence();
+            self.tools.senders.note_fence();
+            if queue.ring.needs_signal_behind_fence() {
                 self.tools.signals.push(Signal::receive(self.place.id));
             }
         }
@@ -541,14 +586,14 @@ impl<'a, 't> Service<'a, 't> {
             service.publish();
             service.tools.senders.stages.mark(WorkStage::Publish);
             let follow_up = service.claim.follow_up();
-            let Self { place, claim, received, tools } = service;
+            let Self { place, claim, received, tools, .. } = service;
             if !claim.release() {
                 return follow_up;
             }
             // Another worker queued packets, or finished copying. The present holder of the claim serves
             // those and all that wait.
             let Some(claim) = place.lock.try_lock() else { return FollowUp::None };
-            service = Self { place, claim, received, tools };
+            service = Self::new(place, claim, received, tools);
             service.serve();
         }
         service.publish();

@@ -10,11 +10,13 @@
 //!
 //! A postponed chain counts as never taken. Once fetched again, it is read, checked and decided on again.
 
+use lasthop_guestmem::MemoryMap;
 use lasthop_module_api::{BATCH_PACKETS_MAX, DropReason, PortId};
 
 use crate::reference::{Outcome, PacketRef};
+use crate::tx::cost::Charge;
 use crate::tx::postponement::Rank;
-use crate::tx::sender::{Fetched, Sender, read_chains};
+use crate::tx::sender::{Fetched, Sender, read_more_chains};
 use crate::tx::senders::Senders;
 use crate::tx::tx_queue::TxQueue;
 use crate::{Fabric, RingId, Tools, tools};
@@ -44,27 +46,29 @@ impl TxQueue {
     }
 }
 
-impl Sender {
+impl TxQueue {
     /// As `take_pending`, over chains that were postponed.
     #[cold]
     pub(crate) fn take_postponed(
         &mut self,
-        queue: u16,
+        (map, epoch): (&MemoryMap, u32),
+        charge: &mut Charge,
         fetched: &mut Fetched,
     ) -> (usize, Option<lasthop_ring::RingError>) {
-        let Some(Some(queue)) = self.queues.get_mut(usize::from(queue)) else { return (0, None) };
-        let wanted = queue.postponement.next.len().min(self.charge.begin_visit()).min(BATCH_PACKETS_MAX);
-        fetched.heads.iter_mut().zip(&queue.postponement.next).for_each(|(place, head)| *place = *head);
-        let (taken, error) = read_chains(queue, &self.map, self.epoch, fetched, wanted, |_, _| false);
-        queue.blocked = taken < wanted && error.is_none() && !queue.table.has_room();
+        let wanted = self.postponement.next.len().min(charge.begin_visit()).min(BATCH_PACKETS_MAX);
+        fetched.heads.iter_mut().zip(&self.postponement.next).for_each(|(place, head)| *place = *head);
+        let (taken, error) = read_more_chains(self, map, epoch, fetched, ((0, 0), wanted), |_, _| false);
+        self.blocked = taken < wanted && error.is_none() && !self.table.has_room();
         // First: nothing may be done of a chain that a successor would take again.
-        queue.resume(taken);
-        fetched.more = queue.postponement.is_due() || queue.ring.pending().is_ok_and(|pending| pending > 0);
-        self.charge.add_pieces(std::mem::take(&mut queue.pieces));
-        self.charge.taken(taken);
+        self.resume(taken);
+        fetched.more = self.postponement.is_due() || self.ring.pending().is_ok_and(|pending| pending > 0);
+        charge.add_pieces(std::mem::take(&mut self.pieces));
+        charge.taken(taken);
         (taken, error)
     }
+}
 
+impl Sender {
     /// Chains at `heads`, which were postponed and count as not taken, are dropped.
     fn drop_postponed(&mut self, queue: u16, heads: &[u16], reason: DropReason) {
         let Some(Some(queue)) = self.queues.get_mut(usize::from(queue)) else { return };

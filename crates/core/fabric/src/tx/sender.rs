@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use arrayvec::ArrayVec;
 use lasthop_guestmem::{MemoryMap, Segment};
 use lasthop_module_api::{BATCH_PACKETS_MAX, DropReason, Hashes, Header, IMAGES_MADE_MAX, PortId};
 use lasthop_ring::{
@@ -11,10 +12,10 @@ use lasthop_wire::vnet::HEADER_BYTES;
 
 use crate::bounds::{CHAIN_SEGMENTS_MAX, VISIT_BYTES_MAX};
 use crate::counters::PortCounters;
-use crate::reference::PacketRef;
+use crate::reference::{PacketCopy, PacketRef};
 use crate::side_table::{ChainSegments, Chains, SegmentBuffer};
 use crate::stages::{Stages, WorkStage};
-use crate::tx::chain::{Chain, read_one_piece, read_pieces};
+use crate::tx::chain::{Chain, ReadFrames, read_one_piece, read_pieces, read_usual};
 use crate::tx::cost::Charge;
 use crate::tx::tx_queue::TxQueue;
 use crate::{Capabilities, RingId};
@@ -38,8 +39,14 @@ pub(crate) struct Sender {
 pub(crate) struct Fetched {
     /// Of the packets, and from `BATCH_PACKETS_MAX` on those that the module made.
     pub(crate) headers: Box<[Header; BATCH_PACKETS_MAX + IMAGES_MADE_MAX]>,
+    /// The packets by name, once they are listed.
     pub(crate) packets: [PacketRef; BATCH_PACKETS_MAX],
     pub(crate) len: usize,
+    /// Whether the chains stand in the side table, and the packets have names. If not, packet `i` is chain `i`, in one piece of memory,
+    /// and only this visit knows of it.
+    pub(crate) is_listed: bool,
+    /// The name that all packets of the visit have, but for their heads.
+    pub(crate) name: PacketRef,
     /// Whether the ring has more. If it is blocked or broken, the next visit takes none of it.
     pub(crate) more: bool,
     pub(crate) heads: [u16; BATCH_PACKETS_MAX],
@@ -56,6 +63,8 @@ impl Default for Fetched {
             headers: Box::new([Header::default(); BATCH_PACKETS_MAX + IMAGES_MADE_MAX]),
             packets: [PacketRef::default(); BATCH_PACKETS_MAX],
             len: 0,
+            is_listed: true,
+            name: PacketRef::default(),
             more: false,
             heads: [0; BATCH_PACKETS_MAX],
             chains: [Chain::default(); BATCH_PACKETS_MAX],
@@ -66,6 +75,33 @@ impl Default for Fetched {
 }
 
 impl Fetched {
+    /// The packets and their headers.
+    #[inline]
+    pub(crate) fn frames(&self) -> impl ExactSizeIterator<Item = (&Chain, &Header)> + Clone {
+        self.chains[..self.len].iter().zip(self.headers.iter())
+    }
+
+    /// Adds the packets from number `from` on, which are listed, as they came.
+    // The list is the caller's: a returned one would be moved with all its room.
+    #[inline]
+    pub(crate) fn add_copies<'f>(
+        &'f self,
+        from: usize,
+        copies: &mut ArrayVec<PacketCopy<'f>, BATCH_PACKETS_MAX>,
+    ) {
+        let packets = self.packets[from..self.len].iter().zip(&self.headers[from..]);
+        let copy =
+            |(image, (&packet, header))| PacketCopy { packet, header, truncate_len_bytes: u32::MAX, image };
+        copies.extend((from as u16..).zip(packets).map(copy));
+    }
+
+    /// Names the first packets by their chains.
+    pub(crate) fn name_first(&mut self, count: usize) {
+        for (packet, chain) in self.packets.iter_mut().zip(&self.chains[..count]) {
+            *packet = PacketRef { head: chain.head, ..self.name };
+        }
+    }
+
     /// Puts the images that the module made where outputs look for them.
     #[inline]
     pub(crate) fn add_images(&mut self, made: &[Header]) {
@@ -82,49 +118,33 @@ impl Sender {
     }
 
     /// Takes chains from the queue of `ring`, in two passes so that the descriptors' and the headers' cache lines come in
-    /// side by side. Returns heads taken and the error that ended it.
+    /// side by side. Returns heads taken. A ring that is broken is marked.
     pub(super) fn fetch(
         &mut self,
         ring: RingId,
         fetched: &mut Fetched,
         home: (u8, Option<DropReason>),
         stages: &Stages,
-    ) -> (usize, Option<RingError>) {
-        let Some(Some(queue)) = self.queues.get_mut(usize::from(ring.queue)) else { return (0, None) };
-        let (taken, error) = match queue.postponement.is_due() {
-            false => self.take_pending(ring.queue, fetched),
-            true => self.take_postponed(ring.queue, fetched),
-        };
-        stages.mark(WorkStage::Fetch);
-        self.read_headers(ring, fetched, taken, home);
-        (taken, error)
-    }
-
-    /// First pass, over chains that the driver made available.
-    #[inline(always)]
-    fn take_pending(&mut self, queue: u16, fetched: &mut Fetched) -> (usize, Option<RingError>) {
-        let Some(Some(queue)) = self.queues.get_mut(usize::from(queue)) else { return (0, None) };
-        let all = match queue.ring.pending() {
-            Ok(pending) => usize::from(pending),
-            Err(error) => return (0, Some(error)),
-        };
-        if all == 0 {
-            return (0, None);
+    ) -> usize {
+        let Some(Some(queue)) = self.queues.get_mut(usize::from(ring.queue)) else { return 0 };
+        if queue.error.is_some() || queue.closed || queue.held {
+            return 0;
         }
-        let pending = all.min(self.charge.begin_visit()).min(BATCH_PACKETS_MAX);
-        let (readable, unreadable) = read_heads(&queue.ring, &mut fetched.heads[..pending]);
-        let is_under_way = |queue: &TxQueue, head| queue.ring.mark(head) > 0;
-        let (taken, broken) = read_chains(queue, &self.map, self.epoch, fetched, readable, is_under_way);
-        let error = if taken == readable { unreadable } else { broken };
-        queue.blocked = taken < pending && error.is_none() && !queue.table.has_room();
-        fetched.more = taken < all;
-        queue.ring.take_marked(&fetched.heads[..taken]);
-        self.charge.add_pieces(std::mem::take(&mut queue.pieces));
-        self.charge.taken(taken);
-        (taken, error)
+        let (taken, error) = match queue.postponement.is_due() {
+            false => queue.take_pending((&self.map, self.epoch), &mut self.charge, fetched),
+            true => queue.take_postponed((&self.map, self.epoch), &mut self.charge, fetched),
+        };
+        if error.is_some() {
+            queue.error = error;
+        }
+        stages.mark(WorkStage::Fetch);
+        if taken > 0 {
+            self.read_headers(ring, fetched, taken, home);
+        }
+        taken
     }
 
-    /// Second pass: reads each chain's headers, once. Invalid frames are dropped and completed.
+    /// Second pass: reads each chain's headers, once.
     #[inline]
     fn read_headers(
         &mut self,
@@ -133,15 +153,41 @@ impl Sender {
         taken: usize,
         (home, discard): (u8, Option<DropReason>),
     ) {
+        fetched.name = PacketRef { port: ring.port.0, queue: ring.queue, head: 0, home, epoch: self.epoch };
+        let has_usual_header = self.capabilities.sent_header_bytes == HEADER_BYTES;
+        let is_usual = has_usual_header && ring.port != PortId::INTERNAL && discard.is_none();
+        let mut read = ReadFrames::default();
+        if is_usual && !fetched.is_listed {
+            read = read_usual(&self.map, &fetched.chains[..taken], &mut fetched.headers[..]);
+        }
+        fetched.len = read.count;
+        if read.count < taken {
+            self.read_others(ring, fetched, taken, discard, &mut read);
+        }
+        self.counters.rx_packets += taken as u64;
+        self.counters.rx_bytes += read.bytes;
+        self.counters.rx_gso_packets += read.gso_packets;
+    }
+
+    /// The same of the chains behind those that were read, of any kind. All are listed then. Invalid frames are dropped and completed.
+    #[inline(never)]
+    fn read_others(
+        &mut self,
+        ring: RingId,
+        fetched: &mut Fetched,
+        taken: usize,
+        discard: Option<DropReason>,
+        read: &mut ReadFrames,
+    ) {
         let Some(Some(queue)) = self.queues.get_mut(usize::from(ring.queue)) else { return };
+        queue.list(fetched, 0..taken, self.epoch);
+        fetched.name_first(read.count);
         let vnet_bytes = self.capabilities.sent_header_bytes;
-        let packet = PacketRef { port: ring.port.0, queue: ring.queue, head: 0, home, epoch: self.epoch };
         let is_own = ring.port == PortId::INTERNAL;
         let is_usual = vnet_bytes == HEADER_BYTES && !is_own;
-        let (mut bytes, mut gso_packets) = (0, 0);
-        for chain in &fetched.chains[..taken] {
+        for chain in &fetched.chains[read.count..taken] {
             let header = &mut fetched.headers[fetched.len];
-            let read = if is_usual && chain.is_one_piece() {
+            let result = if is_usual && chain.is_one_piece() {
                 read_one_piece(&self.map, header, chain)
             } else {
                 let chains = queue.table.chains();
@@ -150,100 +196,134 @@ impl Sender {
                 let told = (&mut *fetched.hashes, fetched.len);
                 read_pieces(pieces, header, chain, (vnet_bytes, is_own), told)
             };
-            if read.is_ok() {
-                bytes += u64::from(header.frame_len_bytes());
+            if result.is_ok() {
+                read.bytes += u64::from(header.frame_len_bytes());
             }
-            if let Some(reason) = read.err().or(discard) {
+            if let Some(reason) = result.err().or(discard) {
                 self.counters.rx_drops.count(reason);
                 queue.table.refuse(chain.head, reason);
                 queue.settle(chain.head, || false);
                 continue;
             }
-            gso_packets += u64::from(header.offload.is_gso());
-            fetched.packets[fetched.len] = PacketRef { head: chain.head, ..packet };
+            read.gso_packets += u64::from(header.offload.is_gso());
+            fetched.packets[fetched.len] = PacketRef { head: chain.head, ..fetched.name };
             fetched.len += 1;
         }
-        self.counters.rx_packets += taken as u64;
-        self.counters.rx_bytes += bytes;
-        self.counters.rx_gso_packets += gso_packets;
     }
 }
 
-/// Reads the pending heads, and prefetches their descriptors. Returns the number in range, and the fault of
-/// the next one.
-#[inline]
-fn read_heads(ring: &DeviceRing, heads: &mut [u16]) -> (usize, Option<RingError>) {
-    for (ahead, place) in heads.iter_mut().enumerate() {
-        match ring.head(ahead as u16) {
-            Ok(head) => *place = head,
-            Err(error) => return (ahead, Some(error)),
+impl TxQueue {
+    /// First pass, over chains that the driver made available.
+    #[inline(always)]
+    fn take_pending(
+        &mut self,
+        (map, epoch): (&MemoryMap, u32),
+        charge: &mut Charge,
+        fetched: &mut Fetched,
+    ) -> (usize, Option<RingError>) {
+        let all = match self.ring.pending() {
+            Ok(pending) => usize::from(pending),
+            Err(error) => return (0, Some(error)),
+        };
+        if all == 0 {
+            return (0, None);
         }
-        ring.prefetch_descriptor(*place);
+        let pending = all.min(charge.begin_visit()).min(BATCH_PACKETS_MAX);
+        let (readable, unreadable) = self.ring.read_heads(&mut fetched.heads[..pending]);
+        let (taken, broken) = read_chains(self, map, epoch, fetched, readable);
+        let error = if taken == readable { unreadable } else { broken };
+        self.blocked = taken < pending && error.is_none() && !self.table.has_room();
+        fetched.more = taken < all;
+        self.ring.take_marked(&fetched.heads[..taken]);
+        charge.add_pieces(std::mem::take(&mut self.pieces));
+        charge.taken(taken);
+        (taken, error)
     }
-    (heads.len(), None)
 }
 
-/// Reads, checks and enters the chains at the first `count` fetched heads, within the bounds of a visit.
-/// Returns their number, and the fault of the next one.
+/// Reads and checks the chains at the first `count` fetched heads, which the driver made available, within the bounds of a visit. If there
+/// are unusual ones among them, all are listed. Returns their number, and the fault of the next one.
 #[inline(always)]
-pub(crate) fn read_chains(
+fn read_chains(
     queue: &mut TxQueue,
     map: &MemoryMap,
     epoch: u32,
     fetched: &mut Fetched,
     count: usize,
+) -> (usize, Option<RingError>) {
+    fetched.is_listed = false;
+    let heads = &fetched.heads[..count];
+    let (taken, bytes) = read_usual_chains(&mut queue.ring, map, &mut queue.hint, heads, &mut fetched.chains);
+    if taken == count || bytes >= VISIT_BYTES_MAX {
+        return (taken, None);
+    }
+    let is_under_way = |queue: &TxQueue, head| queue.ring.mark(head) > 0;
+    read_more_chains(queue, map, epoch, fetched, ((taken, bytes), count), is_under_way)
+}
+
+/// Reads, checks and marks usual chains, one buffer in one region each, up to the first other one or one that is under way. Returns their
+/// number and bytes.
+// A function of its own: the loop has the registers to itself.
+#[inline(never)]
+fn read_usual_chains(
+    ring: &mut DeviceRing,
+    map: &MemoryMap,
+    hint: &mut u16,
+    heads: &[u16],
+    chains: &mut [Chain; BATCH_PACKETS_MAX],
+) -> (usize, u32) {
+    let (mut taken, mut bytes) = (0, 0_u32);
+    for (&head, chain) in heads.iter().zip(chains) {
+        let Descriptor { addr, len, flags, .. } = ring.descriptor(head);
+        if flags & (DESC_NEXT | DESC_INDIRECT | DESC_WRITE) != 0 || len == 0 || ring.mark(head) > 0 {
+            break;
+        }
+        let Some(first) = map.translate_whole(addr, len, hint) else { break };
+        map.prefetch_start(first);
+        ring.set_mark(head, 1);
+        *chain = Chain { head, whole: true, bytes: len, first };
+        taken += 1;
+        bytes = bytes.saturating_add(len);
+        if bytes >= VISIT_BYTES_MAX {
+            break;
+        }
+    }
+    (taken, bytes)
+}
+
+/// As [`read_chains`], for chains of any kind behind the first ones, which were read and have so many bytes. All are listed.
+#[inline(never)]
+pub(crate) fn read_more_chains(
+    queue: &mut TxQueue,
+    map: &MemoryMap,
+    epoch: u32,
+    fetched: &mut Fetched,
+    ((mut taken, mut bytes), count): ((usize, u32), usize),
     is_under_way: impl Fn(&TxQueue, u16) -> bool,
 ) -> (usize, Option<RingError>) {
-    let (mut taken, mut bytes) = (0, 0_u32);
-    for (head, chain) in fetched.heads[..count].iter().zip(&mut fetched.chains) {
+    queue.list(fetched, 0..taken, epoch);
+    for (head, chain) in fetched.heads[..count].iter().zip(&mut fetched.chains).skip(taken) {
         if bytes >= VISIT_BYTES_MAX || !queue.table.has_room() {
             break;
         }
         let read = match is_under_way(queue, *head) {
             true => Err(RingError::HeadTwice(*head)),
-            false => read_chain(queue, map, *head, epoch, chain),
+            false => take_pieces(queue, map, *head, epoch),
         };
-        if let Err(broken) = read {
-            return (taken, Some(broken));
-        }
+        *chain = match read {
+            Ok(read) => read,
+            Err(broken) => return (taken, Some(broken)),
+        };
         bytes = bytes.saturating_add(chain.bytes);
         taken += 1;
     }
     (taken, None)
 }
 
-/// Reads, checks and enters the chain at `head`, which is not under way. Its segments are in `chain`.
-#[inline(always)]
-fn read_chain(
-    queue: &mut TxQueue,
-    map: &MemoryMap,
-    head: u16,
-    epoch: u32,
-    chain: &mut Chain,
-) -> Result<(), RingError> {
+/// Reads, checks and enters the chain at `head`, which is not under way.
+#[inline]
+fn take_pieces(queue: &mut TxQueue, map: &MemoryMap, head: u16, epoch: u32) -> Result<Chain, RingError> {
     let descriptor = queue.ring.descriptor(head);
-    if descriptor.flags & (DESC_NEXT | DESC_INDIRECT | DESC_WRITE) == 0 {
-        // The usual chain, spared the walk: one buffer in one region.
-        let piece = map.translate_whole(descriptor.addr, descriptor.len, &mut queue.hint);
-        if let Some(first) = piece.filter(|piece| piece.len > 0) {
-            map.prefetch_start(first);
-            queue.enter(head, epoch, &[first]);
-            *chain = Chain { head, whole: true, bytes: first.len, first };
-            return Ok(());
-        }
-    }
-    *chain = take_pieces(queue, map, (head, descriptor), epoch)?;
-    Ok(())
-}
-
-/// As [`read_chain`], for a chain of any kind.
-#[inline(never)]
-fn take_pieces(
-    queue: &mut TxQueue,
-    map: &MemoryMap,
-    (head, descriptor): (u16, Descriptor),
-    epoch: u32,
-) -> Result<Chain, RingError> {
     let mut segments = ChainSegments::new();
     let mut bytes = 0_u32;
     let whole =
@@ -251,9 +331,11 @@ fn take_pieces(
             bytes = bytes.saturating_add(segment.len);
             segments.try_push(segment).is_ok()
         })?;
-    queue.pieces += segments.len() as u64;
+    if segments.len() > 1 || descriptor.flags & (DESC_NEXT | DESC_INDIRECT) != 0 {
+        queue.pieces += segments.len() as u64;
+    }
     let first = segments.first().copied().unwrap_or_default();
-    map.prefetch(first, 0);
+    map.prefetch_start(first);
     queue.enter(head, epoch, &segments);
     Ok(Chain { head, whole, bytes, first })
 }

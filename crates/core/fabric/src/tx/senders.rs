@@ -32,6 +32,8 @@ pub(crate) struct Senders {
     pub(crate) worker: u8,
     /// References to packets of this worker in the queues of receive rings; bounded.
     lent: usize,
+    /// Full fences that this thread passed when it published receive rings.
+    fences: u64,
     /// Workers that something was given back to since the last publication, as bits.
     returned: u64,
     /// Whether a copy began to wait since that was asked last.
@@ -65,6 +67,7 @@ impl Senders {
             board,
             worker,
             lent,
+            fences: 0,
             returned,
             has_let_wait,
             handoffs,
@@ -182,17 +185,8 @@ impl Senders {
         let Some(sender) = self.slots.get_mut(ring.port.index()).and_then(Option::as_deref_mut) else {
             return 0;
         };
-        let Some(queue) = sender.queues.get_mut(usize::from(ring.queue)).and_then(Option::as_mut) else {
-            return 0;
-        };
-        if queue.error.is_some() || queue.closed || queue.held {
-            return 0;
-        }
         let discard = self.board.discards(ring.port, ring.queue);
-        let (taken, error) = sender.fetch(ring, fetched, (self.worker, discard), &self.stages);
-        if let Some(queue) = self.queue_mut(ring) {
-            queue.error = error;
-        }
+        let taken = sender.fetch(ring, fetched, (self.worker, discard), &self.stages);
         if taken > fetched.len {
             self.mark_dirty(ring);
         }
@@ -320,6 +314,38 @@ impl Senders {
         self.owns(packet).then(|| self.get_mut(packet.port())).flatten().map(|sender| &mut sender.charge)
     }
 
+    /// Enters the chains of a visit from number `from` on in their ring's side table, and names all of its packets, unless that is done.
+    #[inline(never)]
+    pub(crate) fn list(&mut self, fetched: &mut Fetched, from: usize) {
+        if fetched.is_listed {
+            return;
+        }
+        let len = fetched.len;
+        fetched.name_first(len);
+        let PacketRef { epoch, .. } = fetched.name;
+        if let Some(queue) = self.queue_mut(fetched.name.ring()) {
+            queue.list(fetched, from..len, epoch);
+        }
+    }
+
+    /// Enters that the first packets of a visit, which are not listed, were delivered whole.
+    #[inline]
+    pub(crate) fn settle_unlisted(&mut self, fetched: &Fetched, count: usize, bytes: u64) {
+        let ring = fetched.name.ring();
+        let Some(sender) = self.slots.get_mut(ring.port.index()).and_then(Option::as_deref_mut) else {
+            return;
+        };
+        let Sender { queues, counters, charge, .. } = sender;
+        let Some(Some(queue)) = queues.get_mut(usize::from(ring.queue)) else { return };
+        charge.add_bytes(bytes);
+        counters.forwarded += count as u64;
+        queue.settle_unlisted(fetched.chains[..count].iter().map(|chain| chain.head));
+        if count > 0 {
+            let news = queue.note_completed();
+            self.enlist(ring, news);
+        }
+    }
+
     /// Enters that packets of one ring were delivered whole.
     #[inline]
     pub(crate) fn settle_delivered(
@@ -437,6 +463,25 @@ impl Senders {
         &mut self.unblocked
     }
 
+    /// Shows guests all completions already. A full fence has to follow ([`Self::note_fence`]): then [`Self::publish`] needs none.
+    #[inline]
+    pub(crate) fn show_completed(&mut self) {
+        for ring in &self.dirty {
+            let sender = self.slots.get_mut(ring.port.index()).and_then(Option::as_deref_mut);
+            let queue = sender.and_then(|sender| sender.queues.get_mut(usize::from(ring.queue))?.as_mut());
+            if let Some(queue) = queue {
+                queue.publish();
+                queue.shown_at = self.fences;
+            }
+        }
+    }
+
+    /// This thread passed a full fence.
+    #[inline]
+    pub(crate) fn note_fence(&mut self) {
+        self.fences += 1;
+    }
+
     /// Publishes all completions. Rings whose guest wants a signal are added to `signals`.
     #[inline]
     pub(crate) fn publish(&mut self, signals: &mut Vec<crate::Signal>) {
@@ -450,10 +495,16 @@ impl Senders {
     /// As `publish`, for one ring. Whether completed chains of it are obstructed.
     #[inline(always)]
     pub(crate) fn publish_ring(&mut self, ring: RingId, signals: &mut Vec<crate::Signal>) -> bool {
+        let fences = self.fences;
         let Some(queue) = self.queue_mut(ring) else { return false };
         queue.dirty = false;
+        let is_shown = queue.shown_at < fences && !queue.ring.has_unpublished();
         let is_obstructed = queue.publish();
-        if queue.ring.needs_signal() {
+        let wants_signal = match is_shown {
+            true => queue.ring.needs_signal_behind_fence(),
+            false => queue.ring.needs_signal(),
+        };
+        if wants_signal {
             signals.push(crate::Signal::transmit(ring));
         }
         is_obstructed

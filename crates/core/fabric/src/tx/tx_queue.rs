@@ -1,5 +1,6 @@
 //! One transmit ring at its home.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use lasthop_guestmem::{MemoryMap, Segment};
@@ -11,6 +12,7 @@ use crate::bounds::CHAIN_SEGMENTS_MAX;
 use crate::side_table::{Chains, SegmentBuffer, SideTable};
 use crate::tx::detached::DetachedPool;
 use crate::tx::postponement::Postponement;
+use crate::tx::sender::Fetched;
 
 /// One transmit ring and the chains taken from it.
 #[derive(Debug)]
@@ -20,6 +22,8 @@ pub(crate) struct TxQueue {
     pub(crate) error: Option<RingError>,
     /// Chains completed since the last publication.
     pub(crate) dirty: bool,
+    /// Fences that its worker had passed when completed chains were shown before the end of a visit.
+    pub(crate) shown_at: u64,
     /// Chains that wait in internal receive queues.
     pub(crate) waiting: u16,
     /// Heads are pending, but too many long chains wait: to be visited again when one is settled.
@@ -68,6 +72,7 @@ impl TxQueue {
             table,
             error,
             dirty,
+            shown_at: u64::MAX,
             waiting: 0,
             blocked,
             closed,
@@ -126,7 +131,9 @@ impl TxQueue {
     /// Shows the guest all chains that can be used; whether others are obstructed.
     #[inline]
     pub(crate) fn publish(&mut self) -> bool {
-        self.ring.publish();
+        if self.ring.has_unpublished() {
+            self.ring.publish();
+        }
         if self.is_obstructed {
             self.is_obstructed = self.ring.held_back() > 0;
         }
@@ -169,6 +176,33 @@ impl TxQueue {
         let Some(pool) = &mut self.detached else { return };
         pool.release(slot, epoch, &mut [Segment::default(); CHAIN_SEGMENTS_MAX]);
         self.ring.set_detached(pool.taken());
+    }
+
+    /// Enters those of the chains that a visit took, which are in one piece, in the side table, unless they stand there.
+    pub(crate) fn list(&mut self, fetched: &mut Fetched, chains: Range<usize>, epoch: u32) {
+        if std::mem::replace(&mut fetched.is_listed, true) {
+            return;
+        }
+        fetched.chains[chains].iter().for_each(|chain| self.table.enter(chain.head, epoch, &[chain.first]));
+    }
+
+    /// The chains at `heads`, the oldest of those taken last that are not settled, were not listed, and their only copies are delivered.
+    #[inline]
+    pub(crate) fn settle_unlisted(&mut self, heads: impl Iterator<Item = u16> + Clone) {
+        let oldest = heads.clone().next();
+        if self.waits.is_some() && !oldest.is_some_and(|head| self.ring.is_next_used(head)) {
+            return self.settle_behind_others(heads);
+        }
+        self.ring.complete_marked_all(heads);
+    }
+
+    #[inline(never)]
+    fn settle_behind_others(&mut self, heads: impl Iterator<Item = u16>) {
+        for head in heads {
+            let held_back = self.ring.held_back();
+            self.ring.settle(head);
+            self.is_obstructed |= self.ring.held_back() > held_back;
+        }
     }
 
     /// Enters the chain at `head`, with one copy to be settled.

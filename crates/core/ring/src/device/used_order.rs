@@ -86,6 +86,13 @@ impl DeviceRing {
         self.used_order.as_ref().map_or(0, |used_order| used_order.held_back)
     }
 
+    /// Whether the chain at `head`, which was taken, is the oldest that is not used.
+    #[inline]
+    #[must_use]
+    pub fn is_next_used(&self, head: u16) -> bool {
+        self.used_order.as_ref().is_some_and(|used_order| used_order.head(self.next_used) == head)
+    }
+
     /// The chain that others are held back by, if there are such.
     #[must_use]
     pub fn holding_back(&self) -> Option<u16> {
@@ -106,7 +113,7 @@ impl DeviceRing {
     }
 
     #[inline]
-    fn use_held_back(&mut self) {
+    pub(super) fn use_held_back(&mut self) {
         while let Some(used_order) = self.used_order.as_mut().filter(|used_order| used_order.held_back > 0) {
             let head = used_order.head(self.next_used);
             if self.ledger.mark(head) != HELD_BACK {

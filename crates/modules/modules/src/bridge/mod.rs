@@ -199,6 +199,39 @@ impl Bridge {
         self.table.touch(homes[..count].as_flattened());
     }
 
+    /// Decides on a frame of a batch, and on those behind it that go the same way; how many.
+    #[inline(always)]
+    fn decide_some(
+        &self,
+        visit: &mut Visit<'_>,
+        (batch, packet, header): (&Batch<'_>, usize, &Header),
+        now_ns: u64,
+        verdicts: &mut Verdicts,
+    ) -> usize {
+        let Some((destination, source, ethertype)) = header.ethernet() else {
+            verdicts.drop_packet(packet, DropReason::TooShort);
+            return 1;
+        };
+        if !visit.is_plain(ethertype) {
+            let ethernet = (destination, source, ethertype);
+            self.decide_in_vlan(visit, (packet, header), ethernet, now_ns, verdicts);
+            return 1;
+        }
+        match visit.direct(source, destination) {
+            Ok(Target::Port(port)) if visit.expects_runs() => {
+                let behind = batch.headers[packet..].iter().skip(1);
+                let count = 1 + behind.take_while(|other| other.is_alike(header)).count();
+                visit.note_run(count);
+                verdicts.output_run(packet, count, port);
+                return count;
+            }
+            Ok(Target::Port(port)) => verdicts.output(packet, port),
+            Ok(Target::Flood) => self.flood_plain((packet, header), batch.port, now_ns, verdicts),
+            Err(reason) => verdicts.drop_packet(packet, reason),
+        }
+        1
+    }
+
     /// Decides on a frame that may be in a VLAN. Kept out of the way of those that are in none.
     #[inline(never)]
     fn decide_in_vlan(
@@ -231,21 +264,9 @@ impl Module for Bridge {
             self.look_ahead(batch.headers);
         }
         let mut visit = Visit::new(self, batch.port, Stamp::at(now_ns));
-        for (packet, header) in batch.headers.iter().enumerate() {
-            let Some((destination, source, ethertype)) = header.ethernet() else {
-                verdicts.drop_packet(packet, DropReason::TooShort);
-                continue;
-            };
-            if !visit.is_plain(ethertype) {
-                let ethernet = (destination, source, ethertype);
-                self.decide_in_vlan(&mut visit, (packet, header), ethernet, now_ns, verdicts);
-                continue;
-            }
-            match visit.direct(source, destination) {
-                Ok(Target::Port(port)) => verdicts.output(packet, port),
-                Ok(Target::Flood) => self.flood_plain((packet, header), batch.port, now_ns, verdicts),
-                Err(reason) => verdicts.drop_packet(packet, reason),
-            }
+        let mut packet = 0;
+        while let Some(header) = batch.headers.get(packet) {
+            packet += self.decide_some(&mut visit, (batch, packet, header), now_ns, verdicts);
         }
     }
 

@@ -44,6 +44,13 @@ impl Bucket {
     }
 }
 
+/// How the number of a key's overflow bucket differs from that of its home: by other bits of the hash, and odd, so that it is another bucket
+/// whenever there is another.
+#[inline]
+fn overflow_bits(hash: u64) -> usize {
+    (hash >> 32) as usize | 1
+}
+
 /// Bits of a key that are the address; above them is the filter id.
 const MAC_BITS: u32 = 48;
 const MAC_MASK: u64 = (1 << MAC_BITS) - 1;
@@ -98,12 +105,15 @@ impl Table {
     }
 
     /// The slot and place of `key`, aged or not.
+    #[inline]
     pub(crate) fn find(&self, key: u64) -> Option<(&Slot, FdbValue)> {
         if key == 0 {
             return None; // the contents of empty slots
         }
-        let [home, overflow] = self.choices(key);
-        home.find(key).or_else(|| overflow.find(key))
+        let hash = hash(key, self.secret);
+        let found = |place: usize| self.buckets[place & (self.buckets.len() - 1)].find(key);
+        let home = hash as usize;
+        found(home).or_else(|| found(home ^ overflow_bits(hash)))
     }
 
     /// Where `key` is reached at `now`.
@@ -157,10 +167,8 @@ impl Table {
     fn choices(&self, key: u64) -> [&Bucket; 2] {
         let hash = hash(key, self.secret);
         let mask = self.buckets.len() - 1;
-        let home = hash as usize & mask;
-        // From other bits of the hash; odd, so that it is another bucket whenever there is another.
-        let overflow = home ^ ((hash >> 32) as usize | 1) & mask;
-        [&self.buckets[home], &self.buckets[overflow]]
+        let home = hash as usize;
+        [home, home ^ overflow_bits(hash)].map(|place| &self.buckets[place & mask])
     }
 
     fn candidates(&self, key: u64) -> impl Iterator<Item = &Slot> {

@@ -13,6 +13,9 @@ use super::vlans::{PortRules, Standing};
 /// Never a key.
 const NOTHING: u64 = u64::MAX;
 
+/// Frames of a batch whose next one may have another Ethernet header before nothing looks for runs of the same any more.
+const SINGLES_MAX: u8 = 2;
+
 /// The destination of a frame of a VLAN, and the change of its tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Route {
@@ -37,6 +40,8 @@ pub(crate) struct Visit<'a> {
     /// Key of the last destination, and where it is.
     destination: u64,
     target: Result<Target<PortId>, DropReason>,
+    /// Frames so far whose next one had another Ethernet header.
+    singles: u8,
 }
 
 impl<'a> Visit<'a> {
@@ -52,11 +57,24 @@ impl<'a> Visit<'a> {
             refused: (NOTHING, DropReason::SourceInvalid),
             destination: NOTHING,
             target,
+            singles: 0,
         }
     }
 
     pub(crate) fn port(&self) -> PortId {
         self.port
+    }
+
+    /// Whether the next frames may have the same Ethernet header: it was so, or few were looked at.
+    #[inline]
+    pub(crate) fn expects_runs(&self) -> bool {
+        self.singles < SINGLES_MAX
+    }
+
+    /// A run of `count` frames with the same Ethernet header was found.
+    #[inline]
+    pub(crate) fn note_run(&mut self, count: usize) {
+        self.singles += u8::from(count == 1);
     }
 
     /// Whether frames with this EtherType pass as they are: without tag, from a port without VLAN settings.

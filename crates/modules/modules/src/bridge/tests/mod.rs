@@ -255,6 +255,18 @@ fn a_batch_is_decided_like_its_frames_one_by_one() {
 }
 
 #[test]
+fn frames_with_the_same_addresses_in_a_row_are_decided_like_others() {
+    let mut lab = small(&[1, 2, 3]);
+    lab.send(2, frame(22, 99)).expect("flooded");
+    lab.send(3, frame(33, 99)).expect("flooded");
+    // Runs first, then frames without any, then runs that nothing looks for any more.
+    let destinations = [22, 22, 22, 33, 33, 22, 33, 22, 33, 33, 22, 22, 22];
+    let fates = lab.send_batch(1, &destinations.map(|destination| frame(11, destination)));
+    let expected = destinations.map(|destination| Ok(vec![u16::from(destination / 11)]));
+    assert_eq!(fates, expected);
+}
+
+#[test]
 fn the_table_is_listed_in_order_with_ages_and_without_aged_entries() {
     let mut lab = small(&[1, 2]);
     lab.now_ns = 1 << 50; // the start of a unit, so that ages are exact
