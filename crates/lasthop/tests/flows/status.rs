@@ -1,4 +1,4 @@
-//! `lasthop ovs status`: mistakes that it names, and daemons that are none of its business.
+//! `lasthop ovs status`: mistakes that it names, and daemons that it leaves alone.
 
 use std::path::Path;
 use std::process::{Child, Command};

@@ -99,7 +99,7 @@ impl<W: Clone> DatapathLink<W> {
         self.ended + self.open.len() as u64
     }
 
-    /// Whether so many had it.
+    /// Whether at least this number of them had theirs.
     pub(crate) fn has_ended(&self, datagrams: u64) -> bool {
         self.ended >= datagrams
     }

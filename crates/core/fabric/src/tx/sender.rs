@@ -291,7 +291,7 @@ fn read_usual_chains(
     (taken, bytes)
 }
 
-/// As [`read_chains`], for chains of any kind behind the first ones, which were read and have so many bytes. All are listed.
+/// As [`read_chains`], for chains of any kind behind the first ones, which were read and have these bytes. All are listed.
 #[inline(never)]
 pub(crate) fn read_more_chains(
     queue: &mut TxQueue,
