@@ -3,7 +3,7 @@
 //! **Purpose.** [`headers`] takes frames, [`vhost_messages`] a front end's messages and file descriptors,
 //! [`descriptor_tables`] and [`control_queue`] a guest's ring memory, [`control_messages`] what clients of the control
 //! interface say, [`flow_actions`] what flows have done to packets, [`connections`] packets in any order through connection tracking,
-//! [`fragments`] fragments in any order,
+//! [`fragments`] fragments in any order, [`tunnels`] datagrams of tunnels,
 //! [`kernel_types`] the kernel's description of its types. Each has a `run`, which panics when something does not hold, and `seeds`,
 //! inputs made of what real senders send.
 //!
@@ -35,6 +35,7 @@ pub mod input;
 pub mod kernel_types;
 pub mod mutation;
 pub mod neighbours;
+pub mod tunnels;
 pub mod vhost_messages;
 
 /// A target by name.
@@ -51,7 +52,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 9] = [
+pub const TARGETS: [Target; 10] = [
     Target { name: "headers", run: headers::run, seeds: headers::seeds, input_bytes_max: 1024 },
     Target {
         name: "vhost_messages",
@@ -91,4 +92,5 @@ pub const TARGETS: [Target; 9] = [
         seeds: kernel_types::seeds,
         input_bytes_max: 2048,
     },
+    Target { name: "tunnels", run: tunnels::run, seeds: tunnels::seeds, input_bytes_max: 512 },
 ];

@@ -3,7 +3,7 @@
 //! **Purpose.** [`Offload`] is the virtio-net header. [`Layers`] finds the headers in the first bytes of a frame, [`Sum`]
 //! computes Internet checksums over pieces in any split, [`Segmentation`] cuts a TSO or USO frame into segments towards a
 //! receiver that did not negotiate that, [`key::extract`] makes
-//! a flow table's [`Key`] of a packet's first bytes, [`crc32c`] follows changes under SCTP's checksum, [`check_partial`] bounds a sender's checksum offload, and [`flow_hash`] picks a
+//! a flow table's [`Key`] of a packet's first bytes, [`tunnel`] reads and writes the headers of Geneve and VXLAN, [`crc32c`] follows changes under SCTP's checksum, [`check_partial`] bounds a sender's checksum offload, and [`flow_hash`] picks a
 //! receive queue.
 //!
 //! **Contract.** Everything is a pure function of its arguments: no allocation, no clock, no state. No function panics
@@ -35,6 +35,7 @@ pub mod gso;
 pub mod hash;
 pub mod headers;
 pub mod key;
+pub mod tunnel;
 pub mod vnet;
 
 pub use checksum::{Sum, check_partial};
@@ -44,4 +45,5 @@ pub use gso::{GsoError, Segmentation};
 pub use hash::PacketHash;
 pub use headers::{HeaderError, Layers, Network};
 pub use key::{Key, Metadata};
+pub use tunnel::{OuterHeader, TunnelFault};
 pub use vnet::Offload;

@@ -1,0 +1,218 @@
+//! Tunnels: the outer header of a packet as metadata, and the headers of Geneve and VXLAN.
+//!
+//! A tunnel port exchanges inner frames with the switch. The outer header of each travels behind its virtio-net header:
+//!
+//! ```text
+//!   virtio-net header (12)  | tunnel (108): metadata, zeroes behind it               |  inner frame ...
+//!
+//!   metadata   | flags | TOS | TTL | options' length | source port : 2 | destination port : 2 | id : 8 | addresses : 8 or 32 | options |
+//! ```
+//!
+//! Numbers are big endian. What a driver tells is read once and checked ([`OuterHeader::parse`]).
+
+pub mod geneve;
+pub mod vxlan;
+
+use core::fmt;
+
+use crate::vnet;
+
+/// Bytes of options that metadata has room for: OVN uses 8, and longer ones are refused.
+pub const OPTIONS_BYTES_MAX: usize = 64;
+/// Bytes of metadata in front of the addresses.
+const FIXED_BYTES: usize = 16;
+/// Bytes of the metadata at most.
+pub const TUNNEL_BYTES: usize = FIXED_BYTES + 32 + OPTIONS_BYTES_MAX;
+/// Bytes of the virtio-net header with a tunnel behind it.
+pub const HEADER_BYTES: usize = vnet::HEADER_BYTES + TUNNEL_BYTES;
+
+/// Bits of [`OuterHeader::flags`].
+pub mod flag {
+    /// The outer packet must not be fragmented.
+    pub const DONT_FRAGMENT: u8 = 0x01;
+    /// The outer datagram has a checksum.
+    pub const CSUM: u8 = 0x02;
+    /// Geneve's O bit: a packet for the tunnel's end itself.
+    pub const OAM: u8 = 0x04;
+    /// There is an id.
+    pub const KEY: u8 = 0x08;
+    /// The addresses are of IPv6.
+    pub const IPV6: u8 = 0x10;
+    /// The options are Geneve's.
+    pub const GENEVE: u8 = 0x20;
+    /// The options are a group policy of VXLAN: four bytes.
+    pub const GBP: u8 = 0x40;
+    /// The header is to be put in front of the packet: an action says so. Without it, it is one that the packet came with.
+    pub const SEND: u8 = 0x80;
+}
+
+/// Options of a tunnel as on the wire, at most [`OPTIONS_BYTES_MAX`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OptionBytes {
+    bytes: [u8; OPTIONS_BYTES_MAX],
+    len: u8,
+}
+
+impl Default for OptionBytes {
+    fn default() -> Self {
+        Self { bytes: [0; OPTIONS_BYTES_MAX], len: 0 }
+    }
+}
+
+impl OptionBytes {
+    /// None if there is no room for them.
+    #[must_use]
+    pub fn of(bytes: &[u8]) -> Option<Self> {
+        let mut options = Self::default();
+        options.bytes.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        options.len = bytes.len() as u8; // at most OPTIONS_BYTES_MAX
+        Some(options)
+    }
+
+    /// As they were given.
+    #[inline]
+    #[must_use]
+    pub fn get(&self) -> &[u8] {
+        self.bytes.get(..usize::from(self.len)).unwrap_or_default()
+    }
+
+    /// The same, and zeroes behind them.
+    #[inline]
+    #[must_use]
+    pub fn padded(&self) -> &[u8; OPTIONS_BYTES_MAX] {
+        &self.bytes
+    }
+}
+
+/// The outer header of a packet, and the options of its tunnel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OuterHeader {
+    /// [`flag`] bits.
+    pub flags: u8,
+    /// TOS or traffic class.
+    pub tos: u8,
+    /// TTL or hop limit.
+    pub ttl: u8,
+    /// Source port; 0 on sending: chosen by the sender.
+    pub tp_src: u16,
+    /// Destination port; 0 on sending: that of the tunnel port.
+    pub tp_dst: u16,
+    /// Virtual network.
+    pub id: u64,
+    /// Source; an address of IPv4 is in the lower 32 bits. 0 on sending: chosen by the host.
+    pub src: u128,
+    /// Destination.
+    pub dst: u128,
+    /// Its options.
+    pub options: OptionBytes,
+}
+
+impl OuterHeader {
+    /// Whether a bit of `flags` is set.
+    #[inline]
+    #[must_use]
+    pub fn has(&self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+
+    /// Reads metadata; bytes behind it are not looked at. None if it contradicts itself.
+    #[must_use]
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let (fixed, rest) = bytes.split_first_chunk::<FIXED_BYTES>()?;
+        let &[flags, tos, ttl, options_len, a, b, c, d, id @ ..] = fixed;
+        let mut tunnel = Self {
+            flags,
+            tos,
+            ttl,
+            tp_src: u16::from_be_bytes([a, b]),
+            tp_dst: u16::from_be_bytes([c, d]),
+            id: u64::from_be_bytes(id),
+            ..Self::default()
+        };
+        let rest = if flags & flag::IPV6 != 0 {
+            let (addresses, rest) = rest.split_first_chunk::<32>()?;
+            let [src, dst] = addresses.as_chunks::<16>().0 else { return None };
+            (tunnel.src, tunnel.dst) = (u128::from_be_bytes(*src), u128::from_be_bytes(*dst));
+            rest
+        } else {
+            let (&[a, b, c, d, e, f, g, h], rest) = rest.split_first_chunk::<8>()?;
+            tunnel.src = u128::from(u32::from_be_bytes([a, b, c, d]));
+            tunnel.dst = u128::from(u32::from_be_bytes([e, f, g, h]));
+            rest
+        };
+        let options = rest.get(..usize::from(options_len))?;
+        let fits = match flags & (flag::GENEVE | flag::GBP) {
+            0 => options.is_empty(),
+            flag::GENEVE => options.len().is_multiple_of(4),
+            flag::GBP => options.len() == vxlan::POLICY_BYTES,
+            _ => false,
+        };
+        tunnel.options = OptionBytes::of(options).filter(|_| fits)?;
+        Some(tunnel)
+    }
+
+    /// Writes metadata; its bytes.
+    #[must_use]
+    pub fn emit(&self, out: &mut [u8; TUNNEL_BYTES]) -> usize {
+        let (ports, id) = ([self.tp_src.to_be_bytes(), self.tp_dst.to_be_bytes()], self.id.to_be_bytes());
+        let [[a, b], [c, d]] = ports;
+        out[..8].copy_from_slice(&[self.flags, self.tos, self.ttl, self.options.len, a, b, c, d]);
+        out[8..FIXED_BYTES].copy_from_slice(&id);
+        let addresses = if self.has(flag::IPV6) { 16 } else { 4 };
+        let mut at = FIXED_BYTES;
+        for address in [self.src, self.dst] {
+            out[at..at + addresses].copy_from_slice(&address.to_be_bytes()[16 - addresses..]);
+            at += addresses;
+        }
+        let end = at + self.options.get().len();
+        out[at..end].copy_from_slice(self.options.get());
+        end
+    }
+}
+
+/// Why a datagram is no packet of a tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TunnelFault {
+    /// It ends before its header does, or before the Ethernet header behind that.
+    Short,
+    /// A version or a flag that is not known.
+    Version,
+    /// No Ethernet frame is inside.
+    Protocol,
+    /// The lengths of Geneve's options contradict their sum.
+    Options,
+    /// More than [`OPTIONS_BYTES_MAX`].
+    ManyOptions,
+}
+
+impl fmt::Display for TunnelFault {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Short => "the datagram ends before its headers do",
+            Self::Version => "the header has a version or a flag that is not known",
+            Self::Protocol => "no Ethernet frame is inside",
+            Self::Options => "the lengths of the options contradict their sum",
+            Self::ManyOptions => "the options are longer than 64 bytes",
+        })
+    }
+}
+
+impl core::error::Error for TunnelFault {}
+
+/// Bytes of the shortest inner frame: an Ethernet header.
+const INNER_BYTES_MIN: usize = 14;
+/// The largest virtual network identifier.
+pub const VNI_MAX: u64 = 0xff_ffff;
+
+/// `end` if an inner frame can begin there.
+fn inner_at(datagram: &[u8], end: usize) -> Result<usize, TunnelFault> {
+    if datagram.len() >= end + INNER_BYTES_MIN { Ok(end) } else { Err(TunnelFault::Short) }
+}
+
+fn vni(bytes: [u8; 3]) -> u64 {
+    let [a, b, c] = bytes;
+    u64::from(u32::from_be_bytes([0, a, b, c]))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,73 @@
+//! Tunnels: any datagram is read or refused, its inner frame lies in it, and what was read is written again as it was.
+
+use lasthop_wire::tunnel::{self, OptionBytes, OuterHeader, flag, geneve, vxlan};
+
+use crate::input::{Input, Seed};
+
+/// Panics when something does not hold for a datagram, or for metadata.
+pub fn run(bytes: &[u8]) {
+    let mut input = Input::new(bytes);
+    let (kind, datagram) = (input.u8(), input.rest());
+    match kind & 3 {
+        0 => read_geneve(datagram),
+        1 => read_vxlan(datagram, kind & 4 != 0),
+        _ => read_metadata(datagram),
+    }
+}
+
+fn read_geneve(datagram: &[u8]) {
+    let mut tunnel = OuterHeader::default();
+    let Ok(at) = geneve::read(datagram, &mut tunnel) else { return };
+    assert!(at + 14 <= datagram.len() && tunnel.id <= tunnel::VNI_MAX);
+    let mut out = [0; geneve::HEADER_BYTES_MAX];
+    assert_eq!((geneve::write(&tunnel, &mut out), &out[4..7]), (at, &datagram[4..7]));
+    assert_eq!(out[8..at], datagram[8..at]);
+    come_back(&tunnel);
+}
+
+fn read_vxlan(datagram: &[u8], has_policy: bool) {
+    let mut tunnel = OuterHeader::default();
+    let Ok(at) = vxlan::read(datagram, has_policy, &mut tunnel) else { return };
+    assert!(at + 14 <= datagram.len() && (has_policy || !tunnel.has(flag::GBP)));
+    let (written, mut again) = (vxlan::write(&tunnel, has_policy), OuterHeader::default());
+    let frame = [&written[..], &datagram[at..]].concat();
+    assert_eq!((vxlan::read(&frame, has_policy, &mut again), again), (Ok(at), tunnel));
+    come_back(&tunnel);
+}
+
+fn read_metadata(bytes: &[u8]) {
+    let Some(tunnel) = OuterHeader::parse(bytes) else { return };
+    let mut out = [0; tunnel::TUNNEL_BYTES];
+    let len = tunnel.emit(&mut out);
+    assert_eq!(out[..len], bytes[..len]);
+}
+
+fn come_back(tunnel: &OuterHeader) {
+    let mut out = [0; tunnel::TUNNEL_BYTES];
+    let len = tunnel.emit(&mut out);
+    assert_eq!(OuterHeader::parse(&out[..len]), Some(*tunnel));
+}
+
+/// Datagrams as Linux and OVN send them, and the metadata of one.
+#[must_use]
+pub fn seeds() -> Vec<(String, Vec<u8>)> {
+    let frame = [&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0][..], &[0x45; 28]].concat();
+    let seed = |kind: u8, header: &[u8]| {
+        let mut seed = Seed::default();
+        seed.u8(kind).bytes(header).bytes(&frame);
+        seed.into_bytes()
+    };
+    let ovn = [2, 0x40, 0x65, 0x58, 0, 0, 1, 0, 1, 2, 0x80, 1, 0, 5, 0, 6];
+    let options = OptionBytes::of(&ovn[8..]).unwrap_or_default();
+    let tunnel =
+        OuterHeader { flags: flag::IPV6 | flag::GENEVE, ttl: 64, dst: 1, options, ..OuterHeader::default() };
+    let mut out = [0; tunnel::TUNNEL_BYTES];
+    let len = tunnel.emit(&mut out);
+    vec![
+        ("geneve".into(), seed(0, &[0, 0, 0x65, 0x58, 0, 0, 1, 0])),
+        ("geneve-ovn".into(), seed(0, &ovn)),
+        ("vxlan".into(), seed(1, &[8, 0, 0, 0, 0, 0, 42, 0])),
+        ("vxlan-policy".into(), seed(5, &[0x88, 0x48, 1, 2, 0, 0, 42, 0])),
+        ("metadata".into(), seed(2, &out[..len])),
+    ]
+}
