@@ -56,6 +56,7 @@ mod reports;
 mod ring_fds;
 mod saved_counters;
 mod scheduling;
+mod shrinking_files;
 mod signals;
 mod slow_calls;
 mod stalls;
@@ -229,8 +230,7 @@ impl Engine {
         let pool =
             WorkerPool::new(workers).map_err(|error| EngineError::System("create an eventfd", error))?;
         let (pool, started) = (Arc::new(pool), std::time::Instant::now());
-        let asked = Arc::clone(&pool);
-        let watchdog = Watchdog::start(pool.watchdog(), move |port, inquiry| asked.settle(port, inquiry))
+        let watchdog = Watchdog::start(pool.watchdog(), Arc::clone(&pool))
             .map_err(|error| EngineError::System("start the watchdog", error))?;
         let (ports, watchdog, captures) = (Arc::default(), Some(watchdog), capture::Captures::default());
         let (settings, threads) = (settings.clone(), Threads::start(workers)?);

@@ -27,8 +27,11 @@ const AUDIT_FAULTS_MAX: u64 = 4 * AUDIT_FAULTS;
 const FILLED_BYTES_MAX: u64 = 128 << 20;
 /// As much is forgiven in this time: guests restart, and use memory for packets that they did not use before.
 const FORGIVEN: Duration = Duration::from_secs(3600);
-/// So many stalls within that time are an offence: some may be the host's fault, when it is short of memory.
-const STALLS_MAX: u32 = 5;
+/// Stalls within that time that are an offence, in quarters: some may be the host's fault, when it is short of memory.
+const STALL_QUARTERS_MAX: u32 = 20;
+/// A stall counts as this many quarters if pages were taken out of the memory since the one before, and as one if not: then a thread
+/// that has a page locked may have lost its CPU.
+const SHRUNK_STALL_QUARTERS: u32 = 4;
 const STALLS_TIME: Duration = Duration::from_secs(10);
 
 /// The accounts of all ports.
@@ -57,13 +60,13 @@ struct MemoryAccount {
     /// Memory that the switch has filled, as of `at`.
     filled_bytes: u64,
     at: Instant,
-    stalls: u32,
+    stall_quarters: u32,
     stalled_since: Instant,
 }
 
 impl MemoryAccount {
     fn new(now: Instant) -> Self {
-        Self { map: Weak::new(), filled_bytes: 0, at: now, stalls: 0, stalled_since: now }
+        Self { map: Weak::new(), filled_bytes: 0, at: now, stall_quarters: 0, stalled_since: now }
     }
 
     /// Enters `faults` since the last time, and how the files changed meanwhile; whether it is too much.
@@ -87,16 +90,14 @@ impl MemoryAccount {
     }
 
     /// Enters a stall; whether that is one too many.
-    fn stall(&mut self, now: Instant) -> bool {
+    fn stall(&mut self, has_shrunk: bool, now: Instant) -> bool {
         if now.saturating_duration_since(self.stalled_since) > STALLS_TIME {
-            (self.stalls, self.stalled_since) = (0, now);
+            (self.stall_quarters, self.stalled_since) = (0, now);
         }
-        self.stalls += 1;
-        if self.stalls < STALLS_MAX {
-            return false;
-        }
-        self.stalls = 0;
-        true
+        self.stall_quarters += if has_shrunk { SHRUNK_STALL_QUARTERS } else { 1 };
+        let is_too_much = self.stall_quarters >= STALL_QUARTERS_MAX;
+        self.stall_quarters *= u32::from(!is_too_much);
+        is_too_much
     }
 }
 
@@ -161,9 +162,17 @@ impl MemoryCosts {
         is_too_much
     }
 
-    /// Accesses to the memory of `port` had to wait; whether once too often.
-    pub(crate) fn stall(&self, port: PortId) -> bool {
-        self.accounts().get_mut(&port).is_some_and(|account| account.stall(Instant::now()))
+    /// Accesses to the memory of `port` had to wait; whether once too often. `has_shrunk`: pages were taken out of it since the time
+    /// before.
+    pub(crate) fn stall(&self, port: PortId, has_shrunk: bool) -> bool {
+        self.accounts().get_mut(&port).is_some_and(|account| account.stall(has_shrunk, Instant::now()))
+    }
+
+    /// Bytes of the files of `port`'s memory that have memory.
+    pub(crate) fn filled_bytes(&self, port: PortId) -> u64 {
+        // Measured without the lock, as in `audit`.
+        let map = self.accounts().get(&port).and_then(|account| account.map.upgrade());
+        map.map_or(0, |map| map.filled_bytes())
     }
 }
 
@@ -227,10 +236,20 @@ mod tests {
     fn stalls_that_are_rare_are_none() {
         let now = Instant::now();
         let mut account = MemoryAccount::new(now);
-        let late = |account: &mut MemoryAccount, seconds| account.stall(now + Duration::from_secs(seconds));
+        let late =
+            |account: &mut MemoryAccount, seconds| account.stall(true, now + Duration::from_secs(seconds));
         assert!((0..9).all(|number| !late(&mut account, 6 * number)));
         let often = [60, 61, 62, 63, 64].map(|at| late(&mut account, at));
         assert_eq!(often, [false, false, false, false, true]);
+    }
+
+    #[test]
+    fn stalls_of_memory_that_does_not_shrink_count_a_quarter() {
+        let (now, mut account) = (Instant::now(), MemoryAccount::new(Instant::now()));
+        assert!((1..STALL_QUARTERS_MAX).all(|_| !account.stall(false, now)));
+        assert!(account.stall(false, now));
+        let after_one: Vec<bool> = (0..5).map(|_| account.stall(true, now)).collect();
+        assert_eq!(after_one, [false, false, false, false, true], "from the beginning");
     }
 
     #[test]

@@ -15,8 +15,7 @@ use crate::delayed_signals::{DelayedSignal, DelayedSignals};
 use crate::offences::Offence;
 use crate::ring_fds::{Blocked, RingFdMap, calls};
 use crate::scheduling::Scheduling;
-use crate::slow_calls::{SLOW_NS, SlowCalls, WriteSpeed};
-use crate::sys::thread_cpu_ns;
+use crate::slow_calls::{SLOW_NS, SlowCalls, WriteSpeed, WriteTime};
 use crate::worker_pool::{PoolMember, WorkerPool};
 
 /// A worker's end of all signals.
@@ -93,27 +92,33 @@ impl<W: PoolMember> SignalSender<W> {
         let Some(call) = fds.get(&(port, index)).and_then(|fds| fds.signals.call.as_deref()) else {
             return false;
         };
-        let cpu_ns = self.slow_calls.is_suspect(port).then(thread_cpu_ns);
-        let signalled = self.pool.watchdog().guarded(self.worker, || call.signal());
+        let mut signalled = Ok(());
+        let mut signal = || signalled = self.pool.watchdog().guarded(self.worker, || call.signal());
+        let time = if self.slow_calls.is_suspect(port) {
+            Some(WriteTime::measure(signal))
+        } else {
+            signal();
+            None
+        };
         let since_ns = std::mem::replace(clock_ns, now_ns(self.started));
         if signalled == Err(Blocked) {
             // A worker that waited for the same descriptor has said so before.
             if call.shut() {
                 self.refuse_calls(fds, port, Offence::CallBlocks);
             }
-        } else if let Some(before_ns) = cpu_ns {
-            self.check_call(fds, port, thread_cpu_ns() - before_ns, *clock_ns);
+        } else if let Some(time) = time {
+            self.check_call(fds, port, time, *clock_ns);
         } else if *clock_ns - since_ns >= SLOW_NS {
             self.slow_calls.suspect(port, *clock_ns);
         }
         true
     }
 
-    /// A write to a call of `port` took `cpu_ns` of this thread's time.
-    fn check_call(&mut self, fds: &RingFdMap, port: PortId, cpu_ns: u64, now: u64) {
-        let speed = self.slow_calls.enter(port, cpu_ns, now);
+    /// A write to a call of `port` took `time`.
+    fn check_call(&mut self, fds: &RingFdMap, port: PortId, time: WriteTime, now: u64) {
+        let speed = self.slow_calls.enter(port, time, now);
         if speed != WriteSpeed::Quick {
-            self.add_debt(port, NS_COST * cpu_ns);
+            self.add_debt(port, NS_COST * time.total_ns());
         }
         if speed == WriteSpeed::TooSlow {
             self.refuse_calls(fds, port, Offence::CallSlow);

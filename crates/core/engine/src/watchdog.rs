@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use lasthop_module_api::PortId;
 use rustix::thread::Pid;
 
+use crate::shrinking_files::{LOOK_PAUSE, ShrinkingFiles};
 use crate::stalls::{CONTROL_PAUSE, Suspects, is_slow_for_all};
 use crate::sys;
 
@@ -46,6 +47,24 @@ pub(crate) enum Inquiry {
     Stalled,
 }
 
+/// The watchdog's answer to an inquiry, if it speaks against the port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Finding {
+    /// To be audited.
+    Filled,
+    /// A worker waited for its memory. `has_shrunk`: and pages were taken out of it since the wait before.
+    Stalled { has_shrunk: bool },
+}
+
+/// The means of the watchdog's thread: the memory of ports, and measures against them.
+pub(crate) trait Examiner: Send + 'static {
+    /// Bytes of the files of a port's memory that have memory.
+    fn filled_bytes(&self, port: PortId) -> u64;
+
+    /// Draws the consequences of a finding.
+    fn settle(&self, port: PortId, finding: Finding);
+}
+
 /// State that workers and the watchdog's thread share.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
@@ -70,19 +89,16 @@ impl Watchdog {
         }
     }
 
-    /// Starts the watchdog's thread, which ends after `end`. It calls `settle` for an inquiry about filled memory, and for one about
-    /// stalls if they have no other cause.
+    /// Starts the watchdog's thread, which ends after `end`. It settles inquiries about filled memory, and those about stalls that have
+    /// no other cause.
     ///
     /// # Errors
     /// When the signal cannot be handled, or a thread cannot be had.
-    pub(crate) fn start(
-        this: &Arc<Self>,
-        settle: impl Fn(PortId, Inquiry) + Send + 'static,
-    ) -> std::io::Result<JoinHandle<()>> {
+    pub(crate) fn start(this: &Arc<Self>, examiner: impl Examiner) -> std::io::Result<JoinHandle<()>> {
         sys::install()?;
         let thread = std::thread::Builder::new().name("watchdog".into());
         let watching = Arc::clone(this);
-        let thread = thread.spawn(move || watching.run(settle))?;
+        let thread = thread.spawn(move || watching.run(&examiner))?;
         let _ = this.thread.set(thread.thread().clone());
         Ok(thread)
     }
@@ -140,28 +156,30 @@ impl Watchdog {
         self.thread.get().into_iter().for_each(Thread::unpark);
     }
 
-    fn run(&self, settle: impl Fn(PortId, Inquiry)) {
+    fn run(&self, examiner: &impl Examiner) {
         let (mut seen, mut looked) = (vec![0; self.watches.len()], Instant::now());
-        let mut suspects = Suspects::default();
+        let (mut suspects, mut files) = (Suspects::default(), ShrinkingFiles::default());
         while !self.is_over.load(Ordering::SeqCst) {
             let inquiries = std::mem::take(&mut *self.inquiries());
             for (port, inquiry) in inquiries {
                 match inquiry {
-                    Inquiry::Filled => settle(port, inquiry),
+                    Inquiry::Filled => examiner.settle(port, Finding::Filled),
                     Inquiry::Stalled => suspects.add(port, Instant::now()),
                 }
             }
-            suspects
-                .look(Instant::now(), is_slow_for_all)
-                .into_iter()
-                .for_each(|port| settle(port, Inquiry::Stalled));
-            let is_awake = self.is_awake.load(Ordering::SeqCst);
-            match (suspects.is_empty(), is_awake) {
-                (false, _) => std::thread::park_timeout(CONTROL_PAUSE),
-                (true, true) => std::thread::park_timeout(TICK),
-                (true, false) => std::thread::park(),
+            files.look(Instant::now(), |port| examiner.filled_bytes(port));
+            for port in suspects.look(Instant::now(), is_slow_for_all) {
+                let has_shrunk = files.note_wait(port, examiner.filled_bytes(port), Instant::now());
+                examiner.settle(port, Finding::Stalled { has_shrunk });
             }
-            if is_awake && (suspects.is_empty() || looked.elapsed() >= TICK) {
+            let is_awake = self.is_awake.load(Ordering::SeqCst);
+            let pause = match (suspects.is_empty(), files.is_empty()) {
+                (false, _) => Some(CONTROL_PAUSE),
+                (true, false) => Some(LOOK_PAUSE),
+                (true, true) => is_awake.then_some(TICK),
+            };
+            pause.map_or_else(std::thread::park, std::thread::park_timeout);
+            if is_awake && (pause == Some(TICK) || looked.elapsed() >= TICK) {
                 self.tick(&mut seen);
                 looked = Instant::now();
             }
@@ -200,6 +218,19 @@ mod tests {
     use rustix::event::{EventfdFlags, eventfd};
     use rustix::io::{Errno, write};
 
+    /// An examiner of memory that does not change, whose findings are sent on.
+    struct Findings(std::sync::mpsc::Sender<(PortId, Finding)>);
+
+    impl Examiner for Findings {
+        fn filled_bytes(&self, _port: PortId) -> u64 {
+            1 << 20
+        }
+
+        fn settle(&self, port: PortId, finding: Finding) {
+            self.0.send((port, finding)).unwrap();
+        }
+    }
+
     #[test]
     fn it_is_awake_as_long_as_a_worker_writes() {
         let (watchdog, mut seen) = (Watchdog::new(2), [0; 2]);
@@ -221,7 +252,7 @@ mod tests {
     #[test]
     fn a_write_that_waits_is_interrupted_and_one_that_does_not_is_not() {
         let watchdog = Arc::new(Watchdog::new(1));
-        let thread = Watchdog::start(&watchdog, |_, _| ()).unwrap();
+        let thread = Watchdog::start(&watchdog, Findings(std::sync::mpsc::channel().0)).unwrap();
         watchdog.watch_me(0);
         let event = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
         write(&event, &(u64::MAX - 1).to_ne_bytes()).unwrap();
@@ -241,16 +272,15 @@ mod tests {
     fn inquiries_are_settled_and_a_stall_only_after_its_time() {
         let watchdog = Arc::new(Watchdog::new(1));
         let (sender, settled) = std::sync::mpsc::channel();
-        let thread =
-            Watchdog::start(&watchdog, move |port, inquiry| sender.send((port, inquiry)).unwrap()).unwrap();
+        let thread = Watchdog::start(&watchdog, Findings(sender)).unwrap();
         // On a busy machine a control may be slow: then it is no stall of this memory, and asked for again.
         let mut asked = Instant::now();
         watchdog.inquire(PortId(1), Inquiry::Stalled);
         watchdog.inquire(PortId(2), Inquiry::Filled);
-        assert_eq!(settled.recv().unwrap(), (PortId(2), Inquiry::Filled));
+        assert_eq!(settled.recv().unwrap(), (PortId(2), Finding::Filled));
         while let Err(error) = settled
             .recv_timeout(Duration::from_secs(1))
-            .map(|told| assert_eq!(told, (PortId(1), Inquiry::Stalled)))
+            .map(|told| assert_eq!(told, (PortId(1), Finding::Stalled { has_shrunk: false })))
         {
             assert_eq!(error, std::sync::mpsc::RecvTimeoutError::Timeout);
             asked = Instant::now();

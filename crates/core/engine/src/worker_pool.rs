@@ -11,7 +11,7 @@ use crate::mailbox::{Mailbox, TaskRunner};
 use crate::memory_costs::MemoryCosts;
 use crate::offences::{Offence, Offences};
 use crate::persistent_counters::CopyClock;
-use crate::watchdog::{Inquiry, Watchdog};
+use crate::watchdog::{Examiner, Finding, Watchdog};
 use crate::{EngineError, REPLY_TIMEOUT};
 
 /// A worker of a pool.
@@ -58,15 +58,6 @@ impl<W: PoolMember> WorkerPool<W> {
 
     pub(crate) fn memory_costs(&self) -> &MemoryCosts {
         &self.memory_costs
-    }
-
-    /// Draws the consequences of what the watchdog's thread has looked into.
-    pub(crate) fn settle(&self, port: PortId, inquiry: Inquiry) {
-        match inquiry {
-            Inquiry::Filled => self.audit(port),
-            Inquiry::Stalled if self.memory_costs.stall(port) => self.quarantine(port, Offence::MemoryStalls),
-            Inquiry::Stalled => {}
-        }
     }
 
     /// Audits the cost of `port`'s memory: its rings stop if that is too much.
@@ -159,4 +150,19 @@ impl<W: PoolMember> WorkerPool<W> {
 pub(crate) fn wait_for<R>(worker: usize, answer: &Receiver<R>, asked: Instant) -> Result<R, EngineError> {
     let left = REPLY_TIMEOUT.saturating_sub(asked.elapsed());
     answer.recv_timeout(left).map_err(|_| EngineError::NoAnswer(worker))
+}
+impl<W: PoolMember> Examiner for Arc<WorkerPool<W>> {
+    fn filled_bytes(&self, port: PortId) -> u64 {
+        self.memory_costs.filled_bytes(port)
+    }
+
+    fn settle(&self, port: PortId, finding: Finding) {
+        match finding {
+            Finding::Filled => self.audit(port),
+            Finding::Stalled { has_shrunk } if self.memory_costs.stall(port, has_shrunk) => {
+                self.quarantine(port, Offence::MemoryStalls);
+            }
+            Finding::Stalled { .. } => {}
+        }
+    }
 }

@@ -122,19 +122,29 @@ impl MemoryMap {
     /// How much of the files behind the map has memory, each file counted once. A system call for each.
     #[must_use]
     pub fn measure(&self) -> Filled {
+        self.mappings_by_file().map(Mapping::measure).fold(Filled::default(), |sum, filled| Filled {
+            bytes: sum.bytes.saturating_add(filled.bytes),
+            grown_bytes: sum.grown_bytes.saturating_add(filled.grown_bytes),
+            shrunk_bytes: sum.shrunk_bytes.saturating_add(filled.shrunk_bytes),
+        })
+    }
+
+    /// Bytes of the files behind the map that have memory, each file counted once. [`Self::measure`] does not notice that it was asked.
+    /// A system call for each.
+    #[must_use]
+    pub fn filled_bytes(&self) -> u64 {
+        self.mappings_by_file().filter_map(Mapping::filled_bytes).fold(0, u64::saturating_add)
+    }
+
+    /// One mapping of each file.
+    fn mappings_by_file(&self) -> impl Iterator<Item = &Mapping> {
         let mut seen = Vec::new();
-        let mut sum = Filled::default();
-        for mapping in self.regions.iter().map(|region| &region.mapping) {
-            let Some(file) = mapping.range().map(|range| (range.device, range.inode)) else { continue };
-            if !seen.contains(&file) {
-                seen.push(file);
-                let filled = mapping.measure();
-                sum.bytes = sum.bytes.saturating_add(filled.bytes);
-                sum.grown_bytes = sum.grown_bytes.saturating_add(filled.grown_bytes);
-                sum.shrunk_bytes = sum.shrunk_bytes.saturating_add(filled.shrunk_bytes);
-            }
-        }
-        sum
+        self.regions.iter().map(|region| &*region.mapping).filter(move |mapping| {
+            let file = mapping.range().map(|range| (range.device, range.inode));
+            let is_new = file.is_some() && !seen.contains(&file);
+            seen.extend(is_new.then_some(file));
+            is_new
+        })
     }
 
     /// Bytes of the largest page of any region.

@@ -105,7 +105,7 @@ pub struct Mapping {
     backing: Option<Backing>,
     /// The file, to ask how much of it has memory, and the last answer, in bytes.
     file: Option<OwnedFd>,
-    filled_bytes: AtomicU64,
+    measured_bytes: AtomicU64,
     page_bytes: u64,
     dead: Arc<AtomicBool>,
     guard_slot: Option<usize>,
@@ -144,7 +144,7 @@ impl Mapping {
         let slot = guard::watch(base as usize, mapped_bytes, &mapping.dead);
         mapping._address_space = Some(address_space);
         mapping.backing = Backing::of(fd);
-        mapping.filled_bytes = AtomicU64::new(mapping.backing.map_or(0, |backing| backing.filled_bytes));
+        mapping.measured_bytes = AtomicU64::new(mapping.backing.map_or(0, |backing| backing.filled_bytes));
         mapping.page_bytes = page;
         // Before anything else can fail: the drop ends the watch.
         mapping.guard_slot = Some(slot.ok_or(MappingError::TooManyMappings)?);
@@ -184,7 +184,7 @@ impl Mapping {
             range,
             backing: None,
             file: None,
-            filled_bytes: AtomicU64::new(0),
+            measured_bytes: AtomicU64::new(0),
             page_bytes: 4096,
             dead,
             guard_slot: None,
@@ -219,13 +219,16 @@ impl Mapping {
     /// Bytes of the file that have memory now, and how many they have grown by since this was asked last; none for the switch's own
     /// memory. A system call.
     pub(crate) fn measure(&self) -> Filled {
-        let Some(bytes) = self.file.as_ref().and_then(|file| filled_bytes(file.as_fd())) else {
-            return Filled::default();
-        };
-        let before_bytes = self.filled_bytes.swap(bytes, Ordering::Relaxed);
+        let Some(bytes) = self.filled_bytes() else { return Filled::default() };
+        let before_bytes = self.measured_bytes.swap(bytes, Ordering::Relaxed);
         let (grown_bytes, shrunk_bytes) =
             (bytes.saturating_sub(before_bytes), before_bytes.saturating_sub(bytes));
         Filled { bytes, grown_bytes, shrunk_bytes }
+    }
+
+    /// Bytes of the file that have memory now; `None`: it has no file. A system call.
+    pub(crate) fn filled_bytes(&self) -> Option<u64> {
+        self.file.as_ref().and_then(|file| filled_bytes(file.as_fd()))
     }
 
     /// Bytes of a page of the file.
