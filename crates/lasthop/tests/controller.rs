@@ -271,6 +271,46 @@ fn connections_of_its_rules_are_listed() {
 }
 
 #[test]
+fn a_rule_about_groups_is_one_for_their_ports() {
+    let switch = start(&["one", "two"]);
+    switch.ask(&["switch", "set", "default", "fail-mode=secure"]).ok();
+    switch.ask(&["port", "set", "one", "groups=web,addresses=10.0.0.1"]).ok();
+    let of_db = ["acl", "add", "web-only", "--group", "db", "--direction", "ingress"];
+    let added = switch.ask(&[&of_db[..], &["--action", "allow", "--remote-group", "web"]].concat()).ok();
+    assert!(added.contains("there is no port group db yet"), "{added}");
+    switch.ask(&["acl", "add", "rest", "--group", "db", "--direction", "ingress", "--action", "deny"]).ok();
+    switch.ask(&["port", "set", "two", "groups=db+backup"]).ok();
+    let listed = switch.ask(&["acl", "list", "--port", "two"]).ok();
+    assert!(listed.contains("remote-group web") && listed.contains("rest"), "{listed}");
+    assert_eq!(
+        switch.json(&["port", "show", "two"])["settings"]["groups"],
+        serde_json::json!(["backup", "db"])
+    );
+    let refusal = switch.ask(&["acl", "add", "none", "--direction", "ingress", "--action", "deny"]).refused();
+    assert!(refusal.contains("give it a port or a group"), "{refusal}");
+    let mut one = guest(&switch, "one", ONE);
+    let mut two = guest(&switch, "two", TWO);
+    send(&mut two, &frame(ONE, TWO, 0, 60));
+    receive(&mut one);
+    // UDP from 10.0.0.1:1000 to 10.0.0.2:53, without a checksum.
+    let ip = [0x45, 0, 0, 36, 0, 0, 0, 0, 64, 17, 0x66, 0xc7, 10, 0, 0, 1, 10, 0, 0, 2];
+    let udp = [3, 232, 0, 53, 0, 16, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
+    let question = [&TWO[..], &ONE, &[8, 0], &ip, &udp, &[0; 10]].concat();
+    send(&mut one, &question);
+    assert_eq!(receive(&mut two), question);
+    switch.ask(&["port", "set", "one", "groups=none"]).ok();
+    eventually("the drop", || {
+        send(&mut one, &question);
+        switch.port("one")["rx_drops"]["acl_denied"].as_u64()
+    });
+    let file = switch.dir().join("written.toml");
+    std::fs::write(&file, switch.ask(&["config", "show"]).ok()).expect("written");
+    let written = switch.ask(&["apply", "-c", file.to_str().expect("a path")]).ok();
+    assert!(written.contains("nothing to do"), "{written}");
+    check_balance(&switch);
+}
+
+#[test]
 fn a_rule_is_in_effect_when_the_answer_comes() {
     const FRAMES: u32 = 20;
     let switch = start(&["one", "two"]);

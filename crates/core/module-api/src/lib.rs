@@ -187,6 +187,8 @@ pub struct PortPolicy {
     pub is_isolated: bool,
     /// Checks of what the port claims to be.
     pub guard: PortGuard,
+    /// Groups that rules about connections name.
+    pub groups: Vec<String>,
 }
 
 /// Checks of the network addresses that a port claims, and of services that it offers. A module may not know them.

@@ -4,13 +4,15 @@
 //! few leading digits as tell a value from those that a rule names: so that one flow serves all connections like it.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::rc::Rc;
 
 use ipnet::IpNet;
 use lasthop_api::acl::{AclAction, AclDirection, AclProtocol, AclRule, PortRanges};
 use lasthop_bridge_policy::{MAC_ONES, digits_apart};
-use lasthop_module_api::DropReason;
+use lasthop_module_api::{DropReason, PortSettings};
 use lasthop_wire::headers::{PROTO_ICMP, PROTO_ICMPV6, PROTO_SCTP, PROTO_TCP, PROTO_UDP};
 
+use crate::groups::{AddressSet, Groups};
 use crate::ranges::{is_within, range_digits};
 
 /// Ports of DHCP servers and clients (RFC 2131, 4.1), and of DHCPv6 (RFC 8415, 7.2).
@@ -20,9 +22,16 @@ pub(crate) const DHCPV6: (u16, u16) = (547, 546);
 /// Rules of one port, in their order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PortAcl {
-    rules: Vec<AclRule>,
-    /// Identifies port and rules. Connections that they allowed carry it as mark.
+    rules: Vec<PortRule>,
+    /// Identifies port, rules, and addresses of groups that they name. Connections that they allowed carry it as mark.
     digest: u32,
+}
+
+/// A rule, and the addresses of its remote groups.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct PortRule {
+    rule: AclRule,
+    remote: Option<Rc<AddressSet>>,
 }
 
 /// The kind of a packet, by its EtherType and protocol.
@@ -95,10 +104,12 @@ impl AclVerdict<'_> {
 
 impl PortAcl {
     /// The rules of a port among all; none if there are none for it.
-    pub(crate) fn of(port: &str, rules: &[AclRule]) -> Option<Self> {
-        let rules: Vec<AclRule> = rules.iter().filter(|rule| rule.port.have(port)).cloned().collect();
+    pub(crate) fn of(port: &PortSettings, rules: &[AclRule], groups: &Groups) -> Option<Self> {
+        let own = rules.iter().filter(|rule| rule.protects(&port.name, &port.policy.groups));
+        let rules: Vec<PortRule> =
+            own.map(|rule| PortRule { rule: rule.clone(), remote: groups.addresses(rule) }).collect();
         let mut hasher = DefaultHasher::new();
-        (port, &rules).hash(&mut hasher);
+        (&port.name, &rules).hash(&mut hasher);
         // Connections that no rules allowed have the mark 0.
         let digest = (hasher.finish() as u32).max(1);
         (!rules.is_empty()).then_some(Self { rules, digest })
@@ -112,7 +123,7 @@ impl PortAcl {
     /// Decides about a connection.
     pub(crate) fn evaluate(&self, attempt: &Attempt<'_>, bits: &mut AttemptBits) -> AclVerdict<'_> {
         let deciding = self.rules.iter().find(|rule| applies(rule, attempt, bits));
-        match deciding {
+        match deciding.map(|deciding| &deciding.rule) {
             Some(rule) if rule.action == AclAction::Deny => AclVerdict::Denied { rule },
             _ => AclVerdict::Allowed,
         }
@@ -120,12 +131,13 @@ impl PortAcl {
 }
 
 /// Whether a rule is about this connection.
-fn applies(rule: &AclRule, attempt: &Attempt<'_>, bits: &mut AttemptBits) -> bool {
+fn applies(PortRule { rule, remote }: &PortRule, attempt: &Attempt<'_>, bits: &mut AttemptBits) -> bool {
     rule.direction == attempt.direction
         && rule.vlan.is_none_or(|vlan| vlan.get() == attempt.vid)
         && has_remote_mac(rule, attempt, bits)
         && has_kind(rule, attempt, bits)
         && has_addresses(rule, attempt, bits)
+        && remote.as_ref().is_none_or(|remote| has_remote(remote, attempt, bits))
         && has_ports(rule, attempt, bits)
 }
 
@@ -148,7 +160,9 @@ fn has_kind(rule: &AclRule, attempt: &Attempt<'_>, bits: &mut AttemptBits) -> bo
         }
         None => match attempt.kind {
             PacketKind::Arp | PacketKind::Discovery => false,
-            PacketKind::Other => rule.remote.is_none() && rule.local.is_none(),
+            PacketKind::Other => {
+                rule.remote.is_none() && rule.local.is_none() && rule.remote_group.is_empty()
+            }
             PacketKind::Ipv4 => !is_dhcp_answer(attempt, DHCP, bits),
             PacketKind::Ipv6 => !is_dhcp_answer(attempt, DHCPV6, bits),
         },
@@ -179,6 +193,19 @@ fn has_addresses(rule: &AclRule, attempt: &Attempt<'_>, bits: &mut AttemptBits) 
             has_address(rule.remote, dst, mask, &mut seen.dst)
                 && has_address(rule.local, src, mask, &mut seen.src)
         }
+    }
+}
+
+/// Whether the other side has one of a group's addresses.
+fn has_remote(remote: &AddressSet, attempt: &Attempt<'_>, bits: &mut AttemptBits) -> bool {
+    let (address, seen) = match attempt.direction {
+        AclDirection::Ingress => (attempt.tuple.src, &mut bits.tuple.src),
+        AclDirection::Egress => (attempt.tuple.dst, &mut bits.tuple.dst),
+    };
+    match attempt.kind {
+        PacketKind::Ipv4 => remote.has(address, u32::BITS, seen),
+        PacketKind::Ipv6 => remote.has(address, u128::BITS, seen),
+        PacketKind::Arp | PacketKind::Discovery | PacketKind::Other => false,
     }
 }
 
@@ -230,7 +257,9 @@ mod tests {
             let json = format!(r#"{{"name":"r{}","port":"web",{text}}}"#, text.len());
             serde_json::from_str(&json).expect("a rule")
         };
-        PortAcl::of("web", &texts.iter().map(rule).collect::<Vec<_>>()).expect("rules")
+        let port = PortSettings { name: "web".to_owned(), ..PortSettings::default() };
+        let rules: Vec<AclRule> = texts.iter().map(rule).collect();
+        PortAcl::of(&port, &rules, &Groups::default()).expect("rules")
     }
 
     fn tcp(src: [u8; 4], dst_port: u16) -> ConnectionTuple {

@@ -35,6 +35,7 @@ mod flap_damping;
 mod flows;
 mod frame;
 mod gate;
+mod groups;
 mod guard;
 mod link;
 mod open_packets;

@@ -21,6 +21,7 @@ use crate::flap_damping::FlapDamping;
 use crate::flows::{self, Flow, Flows};
 use crate::frame::{Frame, Looked};
 use crate::gate::Stage;
+use crate::groups::Groups;
 use crate::ports::Port;
 
 #[cfg(test)]
@@ -63,6 +64,8 @@ pub(crate) struct Switch {
     statics: Vec<StaticAddress>,
     /// Rules about connections of ports.
     acl: Vec<AclRule>,
+    /// Addresses of groups that these rules name.
+    groups: Groups,
     pub(crate) addresses: Addresses,
     flows: Flows,
     flows_max: usize,
@@ -90,6 +93,7 @@ impl Switch {
             ports: BTreeMap::new(),
             statics: Vec::new(),
             acl: Vec::new(),
+            groups: Groups::default(),
             addresses: Addresses::new(AddressLimits { entries_max, port_max, ageing_ns: AGEING_NS }),
             flows: Flows::default(),
             flows_max: FLOWS_MAX,
@@ -115,6 +119,7 @@ impl Switch {
         if self.settings.insert(name.clone(), settings.clone()) == Some(settings) {
             return;
         }
+        self.refresh_groups();
         if let Some(number) = self.numbers.get(&name).copied() {
             self.open(&name, number);
         }
@@ -123,6 +128,7 @@ impl Switch {
     /// A port is no more; its number.
     pub(crate) fn remove_port(&mut self, name: &str) -> Option<u32> {
         self.settings.remove(name);
+        self.refresh_groups();
         self.lose_number(name)
     }
 
@@ -156,7 +162,8 @@ impl Switch {
 
     fn open(&mut self, name: &str, number: u32) {
         let Some(settings) = self.settings.get(name) else { return };
-        let port = Port { settings: settings.clone(), acl: PortAcl::of(name, &self.acl).map(Rc::new) };
+        let acl = PortAcl::of(settings, &self.acl, &self.groups).map(Rc::new);
+        let port = Port { settings: settings.clone(), acl };
         let old = self.ports.get(&number);
         let is_other = |old: &Port| {
             old.own_mac() != port.own_mac() || old.settings.policy.vlans != port.settings.policy.vlans
@@ -187,8 +194,22 @@ impl Switch {
     /// Takes these as the rules of all ports. Flows of ports whose rules are others now are decided on again.
     pub(crate) fn set_acl(&mut self, rules: Vec<AclRule>) {
         self.acl = rules;
+        self.groups = Groups::of(&self.acl, self.settings.values());
+        self.renew_rules();
+    }
+
+    /// Addresses of groups may be others now. Rules of ports that name such groups are others then, too.
+    fn refresh_groups(&mut self) {
+        let groups = Groups::of(&self.acl, self.settings.values());
+        if groups != self.groups {
+            self.groups = groups;
+            self.renew_rules();
+        }
+    }
+
+    fn renew_rules(&mut self) {
         for port in self.ports.values_mut() {
-            port.acl = PortAcl::of(&port.settings.name, &self.acl).map(Rc::new);
+            port.acl = PortAcl::of(&port.settings, &self.acl, &self.groups).map(Rc::new);
         }
         self.to_revalidate = self.flows.names();
     }

@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use lasthop_api::acl::{self, AclRule, check_rules, name_all};
 use lasthop_api::names;
+use lasthop_api::port::PortCommon;
 use lasthop_api::report::{AclLine, AclReport};
 use lasthop_api::rpc;
 use lasthop_api::switches::SwitchSpec;
@@ -38,11 +39,11 @@ struct SetParams {
 impl SwitchTable {
     /// All rules, each with the ports that it is about.
     pub(super) fn acl_report(&self, ports: &PortTable) -> AclReport {
-        let mut names: Vec<&str> = ports.all.values().map(|port| port.spec.common.name.as_str()).collect();
-        names.sort_unstable();
+        let mut all: Vec<&PortCommon> = ports.all.values().map(|port| &port.spec.common).collect();
+        all.sort_unstable_by(|one, other| one.name.cmp(&other.name));
         let line = |rule: &AclRule| {
-            let own = names.iter().filter(|name| rule.port.have(name));
-            AclLine { rule: rule.clone(), ports: own.map(|name| (*name).to_owned()).collect() }
+            let own = all.iter().filter(|port| rule.protects(port.name.as_str(), &port.policy.groups));
+            AclLine { rule: rule.clone(), ports: own.map(|port| port.name.to_string()).collect() }
         };
         AclReport { rules: self.acl.iter().map(line).collect() }
     }

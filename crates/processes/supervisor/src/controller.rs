@@ -15,7 +15,7 @@ use log::{error, info, warn};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use lasthop_api::controller_orders::{ControlledSwitch, ControllerOrder, ControllerReport};
-use lasthop_api::orders::Order;
+use lasthop_api::orders::{Order, SwitchPort};
 use lasthop_api::port::Name;
 use lasthop_api::report::FdbLine;
 use lasthop_api::settings::SwitchSettings;
@@ -205,8 +205,10 @@ impl ControllerProcess {
             let is_own = |vnic: &Name| ports.iter().any(|port| port.common.name == *vnic);
             let fdb = switches.static_entries.iter().filter(|entry| is_own(&entry.port)).cloned().collect();
             let addresses_max = spec.table().unwrap_or(0);
-            let is_about_own =
-                |rule: &&AclRule| ports.iter().any(|port| rule.port.have(port.common.name.as_str()));
+            let protects = |rule: &AclRule, port: &SwitchPort| {
+                rule.protects(port.common.name.as_str(), &port.common.policy.groups)
+            };
+            let is_about_own = |rule: &&AclRule| ports.iter().any(|port| protects(rule, port));
             let acl = switches.acl.iter().filter(is_about_own).cloned().collect();
             ControlledSwitch { name: spec.name.clone(), addresses_max, ports, fdb, acl }
         };

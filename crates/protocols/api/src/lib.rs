@@ -28,6 +28,7 @@ pub mod device_patterns;
 pub mod driver_orders;
 pub mod facts;
 pub mod fdb;
+pub mod groups;
 pub mod guard;
 pub mod hysteresis;
 pub mod mac;

@@ -109,7 +109,7 @@ impl Config {
         };
         let has_rules = |port: &&PortSpec| {
             port.common.policy.guard.is_on()
-                || self.acl.iter().any(|rule| rule.port.have(port.name().as_str()))
+                || self.acl.iter().any(|rule| rule.protects(port.name().as_str(), &port.common.policy.groups))
         };
         let ruled = self.ports.iter().filter(has_rules).map(|port| &port.common.switch);
         for name in ruled.filter(|name| keeps_rules(name)) {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use etherparse::PacketBuilder;
 use lasthop_api::acl::{AclAction, AclDirection, AclProtocol, AclRule};
 use lasthop_controller::{Controller, SwitchConfig};
-use lasthop_module_api::{DropReason, PortId, PortPolicy, PortSettings, PortVlans, Vid};
+use lasthop_module_api::{DropReason, PortGuard, PortId, PortPolicy, PortSettings, PortVlans, Vid};
 use proptest::prelude::*;
 
 use crate::support::{Rig, SWITCH, frame, mac};
@@ -177,6 +177,40 @@ fn a_change_of_rules_is_one_for_living_connections() {
     rig.controller.set_acl(SWITCH, Vec::new());
     rig.settle();
     assert_eq!(to(&mut rig, 2, &Conversation { client: (2, 40_000), server: (1, 22) }.syn()), [1]);
+}
+
+/// A port with an address, in a group.
+fn in_group(port: u16, group: &str) -> PortSettings {
+    let guard = PortGuard { addresses: vec![address(port).into()], ..PortGuard::default() };
+    let policy = PortPolicy { guard, groups: vec![group.to_owned()], ..PortPolicy::default() };
+    PortSettings { name: format!("p{port}"), policy, ..PortSettings::default() }
+}
+
+#[test]
+fn a_group_is_reached_by_the_group_that_a_rule_names() {
+    const FROM_WEB: &str = r#""group":"db","direction":"ingress","action":"allow","remote_group":["web"]"#;
+    const NOTHING_IN: &str = r#""group":"db","direction":"ingress","action":"deny""#;
+    let mut rig = rig(3, &rules(&[FROM_WEB, NOTHING_IN]));
+    let datagram = udp((2, 7000), (1, 7000));
+    assert_eq!(to(&mut rig, 2, &datagram), [1], "no port is in the group of the rules");
+    rig.controller.set_port(SWITCH, in_group(1, "db"));
+    rig.settle();
+    assert_eq!(to(&mut rig, 2, &datagram), NONE, "no port is in the other group");
+    rig.controller.set_port(SWITCH, in_group(2, "web"));
+    rig.settle();
+    assert_eq!(to(&mut rig, 2, &datagram), [1]);
+    assert_eq!(to(&mut rig, 3, &udp((3, 7000), (1, 7000))), NONE);
+    assert_eq!(reason(&rig), Some(DropReason::AclDenied));
+    rig.controller.set_port(SWITCH, in_group(2, "lb"));
+    rig.settle();
+    assert_eq!(to(&mut rig, 2, &datagram), NONE, "living connections are decided on again");
+    rig.controller.set_port(SWITCH, in_group(3, "web"));
+    rig.settle();
+    assert_eq!(to(&mut rig, 3, &udp((3, 7000), (1, 7000))), [1]);
+    rig.controller.remove_port(SWITCH, "p3");
+    rig.controller.set_port(SWITCH, PortSettings { name: "p3".to_owned(), ..PortSettings::default() });
+    rig.settle();
+    assert_eq!(to(&mut rig, 3, &udp((3, 7001), (1, 7000))), NONE, "its address went with it");
 }
 
 #[test]

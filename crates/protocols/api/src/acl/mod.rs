@@ -17,6 +17,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::device_patterns::is_like;
+use crate::groups::GroupNames;
 use crate::names;
 use crate::port::PortSpec;
 use crate::port::{mac_text, vid_number};
@@ -32,15 +33,20 @@ const PATTERNS_MAX: usize = 64;
 /// One rule.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[schemars(rename = "acl", rename_all = "kebab-case")]
+#[schemars(rename = "acl", rename_all = "kebab-case", extend("anyOf" = [{ "required": ["port"] }, { "required": ["group"] }]))]
 pub struct AclRule {
     /// Unique name, by which a rule is deleted, and named in the log; rule-N by position if left out.
     #[serde(default = "RuleName::none")]
     #[schemars(!default, extend("examples" = ["https"]))]
     pub name: RuleName,
-    /// The ports that the rule protects: a name, or a list of names. * stands for any part of a name.
-    #[schemars(extend("examples" = ["web1", "web*", ["web1", "db*"]]))]
+    /// The ports that the rule protects: a name, or a list of names. * stands for any part of a name. May be left out with group.
+    #[serde(default, skip_serializing_if = "PortPatterns::is_empty")]
+    #[schemars(!default, extend("examples" = ["web1", "web*", ["web1", "db*"]]))]
     pub port: PortPatterns,
+    /// Groups whose ports the rule protects, too: a name, or a list of names.
+    #[serde(default, skip_serializing_if = "GroupNames::is_empty")]
+    #[schemars(!default, extend("examples" = ["web", ["web", "db"]]))]
+    pub group: GroupNames,
     /// The direction in which the connection begins, as the guest sees it.
     pub direction: AclDirection,
     /// The fate of such connections.
@@ -53,6 +59,10 @@ pub struct AclRule {
     #[schemars(schema_with = "schema::network", extend("examples" = ["10.0.0.0/8", "fd00::/64"]))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remote: Option<IpNet>,
+    /// Groups of which the other side is a port, by the addresses of the ports in them.
+    #[serde(default, alias = "remote-group", skip_serializing_if = "GroupNames::is_empty")]
+    #[schemars(!default, extend("examples" = ["lb", ["lb", "admin"]]))]
+    pub remote_group: GroupNames,
     /// Addresses of the port itself.
     #[schemars(schema_with = "schema::network", extend("examples" = ["10.0.0.1/32"]))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -248,7 +258,7 @@ impl fmt::Display for RuleName {
 }
 
 /// Names of ports, with `*` for any part of them.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "OneOrMany", into = "OneOrMany")]
 #[schemars(inline)]
 pub struct PortPatterns(Vec<String>);
@@ -262,6 +272,11 @@ enum OneOrMany {
 }
 
 impl PortPatterns {
+    /// Whether there are none, as in a rule about groups.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Whether a port is among them.
     pub fn have(&self, port: &str) -> bool {
         self.0.iter().any(|pattern| is_like(port, pattern))
@@ -310,6 +325,18 @@ impl fmt::Display for PortPatterns {
 }
 
 impl AclRule {
+    /// Whether it protects the port of this name in these groups.
+    pub fn protects(&self, port: &str, groups: &[String]) -> bool {
+        self.port.have(port) || self.group.have_any(groups)
+    }
+
+    /// The ports that it protects: `web*,db1 group web`.
+    pub fn ports_text(&self) -> String {
+        let groups = if self.group.is_empty() { String::new() } else { format!("group {}", self.group) };
+        let both = [self.port.to_string(), groups];
+        both.into_iter().filter(|words| !words.is_empty()).collect::<Vec<_>>().join(" ")
+    }
+
     /// Refuses keys that do not go together.
     pub fn check(&self) -> Result<(), Fault> {
         let name = &self.name;
@@ -319,16 +346,18 @@ impl AclRule {
         };
         let has_ports = self.sport.is_some() || self.dport.is_some();
         let has_icmp = self.icmp_type.is_some() || self.icmp_code.is_some();
+        let has_remote = self.remote.is_some() || !self.remote_group.is_empty();
         let families = [self.remote, self.local].map(|prefix| prefix.map(|prefix| prefix.addr().is_ipv4()));
-        let why = if has_ports && ![6, 17, 132].contains(&protocol) {
+        let why = if self.port.is_empty() && self.group.is_empty() {
+            "it is about no port; give it a port or a group"
+        } else if has_ports && ![6, 17, 132].contains(&protocol) {
             "sport and dport need protocol tcp, udp or sctp"
         } else if has_icmp && ![1, 58].contains(&protocol) {
             "icmp-type and icmp-code need protocol icmp or icmp6"
         } else if self.icmp_code.is_some() && self.icmp_type.is_none() {
             "icmp-code needs an icmp-type"
-        } else if self.protocol == Some(AclProtocol::Arp) && (families[0].is_some() || families[1].is_some())
-        {
-            "ARP has no IP header: leave remote and local out"
+        } else if self.protocol == Some(AclProtocol::Arp) && (has_remote || self.local.is_some()) {
+            "ARP has no IP header: leave remote, remote-group and local out"
         } else if matches!(families, [Some(one), Some(other)] if one != other) {
             "remote and local are of two IP versions"
         } else {
@@ -339,7 +368,7 @@ impl AclRule {
 
     /// The rule as one line.
     pub fn text(&self) -> String {
-        format!("{} {} {} {}", self.port, self.direction, self.action, self.connections_text())
+        format!("{} {} {} {}", self.ports_text(), self.direction, self.action, self.connections_text())
     }
 
     /// The connections that it is about: keys that are given, as on the command line.
@@ -350,6 +379,7 @@ impl AclRule {
         };
         say("protocol", self.protocol.map(|protocol| protocol.to_string()));
         say("remote", self.remote.map(|prefix| prefix.to_string()));
+        say("remote-group", Some(self.remote_group.to_string()).filter(|groups| !groups.is_empty()));
         say("local", self.local.map(|prefix| prefix.to_string()));
         say("sport", self.sport.as_ref().map(ToString::to_string));
         say("dport", self.dport.as_ref().map(ToString::to_string));
@@ -387,7 +417,7 @@ pub fn check_rules(rules: &[AclRule]) -> Result<(), Fault> {
 /// Refuses rules about a port, and a guard of it, if its switch does not keep them.
 pub fn check_switch_of(rules: &[AclRule], switches: &[SwitchSpec], port: &PortSpec) -> Result<(), Fault> {
     let (name, switch) = (&port.common.name, &port.common.switch);
-    let rule = rules.iter().find(|rule| rule.port.have(name.as_str()));
+    let rule = rules.iter().find(|rule| rule.protects(name.as_str(), &port.common.policy.groups));
     let (cause, remedy) = match rule {
         Some(AclRule { name, .. }) => (format!("rule \"{name}\""), "leave the port out of it"),
         None if port.common.policy.guard.is_on() => ("its guard".to_owned(), "leave guard out"),
@@ -422,12 +452,19 @@ mod tests {
         let https = rule(json).expect("a rule");
         assert_eq!(serde_json::to_string(&https).expect("JSON"), json);
         assert_eq!(https.text(), "web* ingress allow protocol tcp remote 10.0.0.0/8 dport 443,8000-8080");
-        assert!(https.port.have("web1") && !https.port.have("db"));
+        assert!(https.protects("web1", &[]) && !https.protects("db", &["web1".to_owned()]));
+        let of_group = r#"{"name":"r","group":["web"],"direction":"ingress","action":"deny","remote_group":["db","lb"]}"#;
+        let of_group = rule(of_group).expect("a rule");
+        assert_eq!(of_group.text(), "group web ingress deny remote-group db,lb");
+        assert!(of_group.protects("a", &["web".to_owned()]) && !of_group.protects("web", &["db".to_owned()]));
+        let nothing = rule(r#"{"name":"r","direction":"ingress","action":"deny"}"#).expect_err("no port");
+        assert!(nothing.contains("give it a port or a group"), "{nothing}");
         for (more, words) in [
             (r#""dport":443"#, "need protocol tcp"),
             (r#""protocol":"tcp","icmp-type":8"#, "need protocol icmp"),
             (r#""protocol":"icmp","icmp-code":8"#, "needs an icmp-type"),
             (r#""protocol":"arp","remote":"10.0.0.1/32""#, "ARP has no IP header"),
+            (r#""protocol":"arp","remote-group":"db""#, "ARP has no IP header"),
             (r#""remote":"10.0.0.0/8","local":"fd00::/8""#, "two IP versions"),
             (r#""protocol":"http""#, "is no protocol"),
             (r#""protocol":"tcp","dport":"9-3""#, "9-3"),

@@ -29,6 +29,7 @@ const NOW: &[&str] = &[
     "isolated",
     "guard",
     "addresses",
+    "groups",
     "storm_broadcast",
     "storm_multicast",
     "storm_unknown",

@@ -11,6 +11,7 @@ use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use crate::groups::GroupNames;
 use crate::guard::{GuardAddresses, GuardChecks};
 use crate::schema;
 use crate::switches::SwitchName;
@@ -125,6 +126,10 @@ pub struct PortKeys {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("examples" = [["10.0.0.5", "fd00::5"]]))]
     pub(super) addresses: Option<GuardAddresses>,
+    /// Groups of ports that it is in, by which rules about connections name it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("examples" = [["web"]]))]
+    pub(super) groups: Option<GroupNames>,
     /// Whether packets pass.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = LinkState::Up))]
@@ -291,8 +296,14 @@ impl PortKeys {
             unknown: self.storm_unknown.unwrap_or_default(),
         };
         let is_isolated = self.isolated.unwrap_or_default();
-        let policy =
-            PortPolicy { mac: self.mac, storm, vlans: self.vlans()?, is_isolated, guard: self.guard()? };
+        let policy = PortPolicy {
+            mac: self.mac,
+            storm,
+            vlans: self.vlans()?,
+            is_isolated,
+            guard: self.guard()?,
+            groups: self.groups.clone().unwrap_or_default().into(),
+        };
         let nameless = || KeyFault { key: "name", fault: Fault::params("a port needs a name") };
         Ok(PortCommon {
             name: self.name.clone().ok_or_else(nameless)?,
@@ -422,7 +433,7 @@ impl TryFrom<PortKeys> for PortCommon {
 impl From<PortCommon> for PortKeys {
     fn from(common: PortCommon) -> Self {
         let PortCommon { name, switch, queues, mtu, memory_max, features_off, link, policy } = common;
-        let PortPolicy { mac, storm, vlans, is_isolated, guard } = policy;
+        let PortPolicy { mac, storm, vlans, is_isolated, guard, groups } = policy;
         let (guard, addresses) = GuardChecks::of_policy(&guard);
         let (vlan, trunk, native) = match vlans {
             PortVlans::Any => (None, None, None),
@@ -446,6 +457,7 @@ impl From<PortCommon> for PortKeys {
             isolated: is_isolated.then_some(true),
             guard,
             addresses,
+            groups: GroupNames::new(groups).ok().filter(|groups| !groups.is_empty()),
             link: Some(link),
             ..Self::default()
         }

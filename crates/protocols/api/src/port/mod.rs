@@ -187,6 +187,7 @@ impl PortSpec {
         "isolated",
         "guard",
         "addresses",
+        "groups",
         "link",
         "socket-mode",
         "socket-owner",

@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use crate::groups::GroupNames;
 use crate::guard::{GuardAddresses, GuardChecks};
 use crate::names;
 use crate::options::{Setting, number, of_the_whole, options};
@@ -114,6 +115,7 @@ impl PortKeys {
             "isolated" => self.isolated = Some(check_flag(key, value)?),
             "guard" => self.guard = Some(GuardChecks::of(value.split('+'))?),
             "addresses" => self.addresses = Some(GuardAddresses::parse(value)?),
+            "groups" => self.groups = Some(GroupNames::parse(value)?),
             _ => return Err(unknown(key)),
         }
         Ok(())

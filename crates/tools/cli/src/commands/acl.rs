@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use lasthop_api::acl::{AclAction, AclDirection, AclProtocol, AclRule, PortPatterns, PortRanges, RuleName};
 use lasthop_api::fdb::unicast;
+use lasthop_api::groups::GroupNames;
 use lasthop_api::report::{AclLine, AclReport};
 use lasthop_module_api::{Mac, Vid};
 use lasthop_runtime::fault::Fault;
@@ -39,8 +40,11 @@ pub(super) struct AclAddArgs {
     /// Unique name of the rule
     name: RuleName,
     /// Ports that it protects; * stands for letters: 'web*'. May be repeated
-    #[arg(long, value_name = "NAME", required = true)]
+    #[arg(long, value_name = "NAME")]
     port: Vec<String>,
+    /// Groups whose ports it protects: those that have groups=NAME. May be repeated
+    #[arg(long, value_name = "NAME")]
+    group: Vec<String>,
     /// Where the connection comes from: ingress is to the port, egress is from it
     #[arg(long, value_enum)]
     direction: AclDirection,
@@ -53,6 +57,9 @@ pub(super) struct AclAddArgs {
     /// Addresses of the other side: 10.0.0.0/8
     #[arg(long, value_name = "PREFIX", value_parser = prefix)]
     remote: Option<IpNet>,
+    /// Groups of which the other side is a port, by the ports' addresses=. May be repeated
+    #[arg(long, value_name = "NAME")]
+    remote_group: Vec<String>,
     /// Addresses of the port itself
     #[arg(long, value_name = "PREFIX", value_parser = prefix)]
     local: Option<IpNet>,
@@ -92,15 +99,18 @@ fn prefix(text: &str) -> Result<IpNet, String> {
 impl AclAddArgs {
     fn rule(self) -> Result<(AclRule, Option<RuleName>), Fault> {
         let Self { name, port, direction, action, protocol, remote, local, sport, dport, .. } = self;
-        let Self { icmp_type, icmp_code, remote_mac, vlan, log, before, .. } = self;
-        let port = PortPatterns::new(port)?;
+        let Self { icmp_type, icmp_code, remote_mac, vlan, log, before, group, remote_group, .. } = self;
+        let port = if port.is_empty() { PortPatterns::default() } else { PortPatterns::new(port)? };
+        let (group, remote_group) = (GroupNames::new(group)?, GroupNames::new(remote_group)?);
         let rule = AclRule {
             name,
             port,
+            group,
             direction,
             action,
             protocol,
             remote,
+            remote_group,
             local,
             sport,
             dport,
@@ -120,7 +130,7 @@ impl ApiRequest {
             AclCommand::List { port } => {
                 let mut report: AclReport = ask(&self.dir, "acl.list", &json!({}))?;
                 if let Some(port) = port {
-                    report.rules.retain(|line| line.rule.port.have(&port));
+                    report.rules.retain(|line| line.rule.port.have(&port) || line.ports.contains(&port));
                 }
                 self.show(&report, show::acl)
             }

@@ -38,8 +38,9 @@ pub(super) enum PortCommand<P: FormOfPort> {
         ///
         /// Ports of every backend: switch=NAME [default: default], queues=N (pairs), features-off=CSUM+TSO4 (not offered to
         /// the guest), vlan=VID (untagged), trunk=VID+VID-VID (tagged), native=VID (untagged on a trunk), isolated=true (talks
-        /// to others only), guard=mac+ip+arp+dhcp and addresses=ADDRESS+ADDRESS (checks of what it claims), storm-broadcast=N, storm-multicast=N, storm-unknown=N (packets per second from the port that may
-        /// be flooded; 0, the default, is no limit).
+        /// to others only), guard=mac+ip+arp+dhcp and addresses=ADDRESS+ADDRESS (checks of what it claims), groups=NAME+NAME (by
+        /// which rules name it), storm-broadcast=N, storm-multicast=N, storm-unknown=N (packets per second from the port that
+        /// may be flooded; 0, the default, is no limit).
         ///
         /// vhost-user: socket=PATH, mode=listen (the switch makes the socket) or connect (the VMM does), mac=ADDRESS
         /// (static), mtu=BYTES, memory-max=SIZE (of all of the guest's memory, default 1T), link=down (nothing passes),
@@ -59,7 +60,7 @@ pub(super) enum PortCommand<P: FormOfPort> {
         /// The ports, and last the changes; * and ? stand for letters of names: 'vm0*'
         ///
         /// At once: vlan=VID, trunk=VID+VID-VID, native=VID, isolated=true|false, guard=mac+ip+arp+dhcp,
-        /// addresses=ADDRESS+ADDRESS, storm-broadcast=N, storm-multicast=N, storm-unknown=N; of vhost-user ports also link=down|up, mac=ADDRESS, memory-max=SIZE, socket-mode=0660,
+        /// addresses=ADDRESS+ADDRESS, groups=NAME+NAME, storm-broadcast=N, storm-multicast=N, storm-unknown=N; of vhost-user ports also link=down|up, mac=ADDRESS, memory-max=SIZE, socket-mode=0660,
         /// socket-owner=USER, socket-group=GROUP, vcpus=THREADS. When a guest attaches next: mtu=BYTES,
         /// features-off=CSUM+TSO4. KEY=none resets a key to its default
         #[arg(value_names = ["NAME", "KEY=VALUE[,KEY=VALUE]"], num_args = 2.., required = true)]

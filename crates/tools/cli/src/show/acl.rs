@@ -12,11 +12,11 @@ pub(crate) fn acl(report: &AclReport) -> String {
     }
     let mut table = Table::new(&["NAME", "PORT", "DIRECTION", "ACTION", "CONNECTIONS"]);
     for line in &report.rules {
-        let AclRule { name, port, direction, action, .. } = &line.rule;
+        let AclRule { name, direction, action, .. } = &line.rule;
         let unused = if line.ports.is_empty() { " (there is no such port)" } else { "" };
         table.row([
             name.to_string(),
-            format!("{port}{unused}"),
+            format!("{}{unused}", line.rule.ports_text()),
             direction.to_string(),
             action.to_string(),
             line.rule.connections_text(),
@@ -29,7 +29,7 @@ pub(crate) fn acl(report: &AclReport) -> String {
 pub(crate) fn acl_added(line: &AclLine) -> String {
     let AclLine { rule, ports } = line;
     match ports.len() {
-        0 => format!("added {}; there is no port {} yet", rule.name, rule.port),
+        0 => format!("added {}; there is no port {} yet", rule.name, rule.ports_text()),
         1 => format!("added {}, for port {}", rule.name, ports[0]),
         count => format!("added {}, for {count} ports", rule.name),
     }

@@ -90,6 +90,9 @@ pub(crate) fn port(port: &PortStatus) -> String {
     if common.policy.is_isolated {
         lines.push(line("isolated", "yes: talks to ports that are not".to_owned()));
     }
+    if !common.policy.groups.is_empty() {
+        lines.push(line("groups", common.policy.groups.join(" ")));
+    }
     if !common.features_off.is_empty() {
         lines.push(line("features off", common.features_off.joined()));
     }
