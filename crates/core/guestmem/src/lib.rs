@@ -6,7 +6,8 @@
 //!
 //! **Contract.** A [`Segment`] is (region, offset, length) of one map. Every access checks it against the map it is used
 //! with, so a stale or mixed-up segment reads or writes other bytes of the same guest at worst, or fails with
-//! [`StaleSegment`]; it never leaves guest memory. No reference into guest memory is ever made: bytes are copied out or in
+//! [`StaleSegment`]; it never leaves guest memory. A [`Place`] is a checked range as an address. It borrows its map, so it cannot
+//! outlive it, and accesses are checked against its length only. No reference into guest memory is ever made: bytes are copied out or in
 //! through raw pointers, each byte read once.
 //!
 //! **Not checked.** Guests write their memory at any time. Bytes copied twice may differ; callers copy once, then check.
@@ -28,6 +29,7 @@ mod cursor;
 pub mod guard;
 mod map;
 mod mapping;
+mod place;
 mod short;
 mod slots;
 mod sum;
@@ -40,6 +42,7 @@ pub use backing::{Backing, Filled, MemoryKind, memfd};
 pub use cursor::{Cursor, copy, copy_and_sum};
 pub use map::{MemoryMap, Region, Rest, Segment, StaleSegment};
 pub use mapping::{FileRange, Mapping, MappingError};
+pub use place::{Place, Window};
 pub use slots::SlotArray;
 pub use unmapping::Unmapped;
 pub use word::Word;

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-use crate::short::copy_short;
 use crate::{Filled, Mapping, REGIONS_MAX};
 
 /// The smallest page, in bytes.
@@ -53,8 +52,17 @@ pub struct Rest<'a> {
     pub segment: Segment,
     /// Bytes in front of the rest.
     pub skip: u32,
-    /// Bytes of the rest; may be 0.
-    pub len: usize,
+}
+
+impl Rest<'_> {
+    /// Address in the switch of the rest, which has `len` bytes.
+    #[inline]
+    pub(crate) fn start(&self, len: usize) -> Result<NonNull<u8>, StaleSegment> {
+        if self.skip as usize + len > self.segment.len as usize {
+            return Err(StaleSegment);
+        }
+        self.map.host(self.segment, self.skip, len)
+    }
 }
 
 /// The memory table of one guest. Immutable: a changed table is a new map, which keeps unchanged mappings.
@@ -62,16 +70,27 @@ pub struct Rest<'a> {
 pub struct MemoryMap {
     regions: Vec<Region>,
     /// The same, one line of cache for two, for translations and accesses.
-    ranges: Vec<Range>,
+    pub(crate) ranges: Vec<Range>,
 }
 
 /// A region as the fast path sees it.
 #[derive(Clone, Copy, Debug)]
-struct Range {
-    guest_addr: u64,
+pub(crate) struct Range {
+    pub(crate) guest_addr: u64,
     len: u64,
     /// Valid as long as the region's mapping, which the same map holds.
-    start: NonNull<u8>,
+    pub(crate) start: NonNull<u8>,
+}
+
+impl Range {
+    /// Nothing lies in it.
+    pub(crate) const EMPTY: Self = Self { guest_addr: 0, len: 0, start: NonNull::dangling() };
+
+    /// Whether `len` bytes from `offset` on are inside. The offset is, even if there are none.
+    #[inline(always)]
+    pub(crate) fn holds(&self, offset: u64, len: u32) -> bool {
+        offset < self.len && u64::from(len) <= self.len - offset
+    }
 }
 
 // SAFETY: as for the mapping that it belongs to: access is by raw pointer, no reference is ever made.
@@ -183,7 +202,7 @@ impl MemoryMap {
     pub fn translate_whole(&self, guest_addr: u64, len: u32, hint: &mut u16) -> Option<Segment> {
         if let Some(range) = self.ranges.get(usize::from(*hint)) {
             let offset = guest_addr.wrapping_sub(range.guest_addr);
-            if offset < range.len && u64::from(len) <= range.len - offset {
+            if range.holds(offset, len) {
                 return Some(Segment { offset, len, region: *hint });
             }
         }
@@ -270,94 +289,12 @@ impl MemoryMap {
         Ok(())
     }
 
-    /// Copies the first bytes of a segment out: `header`, and behind it `image`. For frames in one piece.
-    ///
-    /// # Errors
-    /// [`StaleSegment`] when the segment is not of this map, or shorter.
-    #[inline]
-    pub fn read_start<const N: usize>(
-        &self,
-        segment: Segment,
-        header: &mut [u8; N],
-        image: &mut [u8],
-    ) -> Result<(), StaleSegment> {
-        let len = N + image.len();
-        if len > segment.len as usize {
-            return Err(StaleSegment);
-        }
-        let source = self.host(segment, 0, len)?.as_ptr();
-        // SAFETY: host checked N + image.len() bytes; both targets are ours. Of bytes read twice the second read counts.
-        unsafe {
-            std::ptr::copy_nonoverlapping(source, header.as_mut_ptr(), N);
-            copy_short(source.add(N), image.as_mut_ptr(), image.len());
-        }
-        Ok(())
-    }
-
-    /// Writes a frame to the start of `target`: `header`, `image`, and the rest from its sender's memory. For
-    /// frames in one piece to buffers in one piece.
-    ///
-    /// # Errors
-    /// [`StaleSegment`] when a segment is not of its map, or too short; nothing is written then.
-    #[inline(always)]
-    pub fn write_frame<const N: usize>(
-        &self,
-        target: Segment,
-        header: &[u8; N],
-        image: &[u8],
-        rest: Rest<'_>,
-    ) -> Result<(), StaleSegment> {
-        let len = N + image.len() + rest.len;
-        let source_end = rest.skip as usize + rest.len;
-        if len > target.len as usize || source_end > rest.segment.len as usize {
-            return Err(StaleSegment);
-        }
-        let out = self.host(target, 0, len)?.as_ptr();
-        let source = match rest.len {
-            0 => std::ptr::null_mut(),
-            len => rest.map.host(rest.segment, rest.skip, len)?.as_ptr(),
-        };
-        // SAFETY: host checked the target; header and image are ours.
-        unsafe {
-            std::ptr::copy_nonoverlapping(header.as_ptr(), out, N);
-            copy_short(image.as_ptr(), out.add(N), image.len());
-        }
-        if rest.len > 0 {
-            // SAFETY: host checked both ranges. They are of two guests, or of one, which may have them overlap: `copy`
-            // allows that.
-            unsafe { std::ptr::copy(source, out.add(N + image.len()), rest.len) };
-        }
-        Ok(())
-    }
-
     /// Where a segment of this map starts, for prefetching only: a segment of another map is somewhere else.
     #[inline]
-    #[cfg_attr(any(miri, not(target_arch = "x86_64")), expect(dead_code))]
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code))]
     fn hint_address(&self, segment: Segment) -> Option<*const u8> {
         let range = self.ranges.get(usize::from(segment.region))?;
         Some(range.start.as_ptr().cast_const().wrapping_add(segment.offset as usize))
-    }
-
-    /// Asks the processor for the first one or two cache lines of `len` bytes at the start of a segment, to be written; never
-    /// faults, never fails.
-    #[inline]
-    pub fn prefetch_write(&self, segment: Segment, len: u32) {
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
-        if let Some(pointer) = self.hint_address(segment) {
-            let second = (len as usize).min(64);
-            // The compiler's own hint becomes one for reading unless all processors it builds for know
-            // PREFETCHW. On 64-bit ones without it, the instruction does nothing. SAFETY: a prefetch has no
-            // architectural effect, at any address.
-            unsafe {
-                std::arch::asm!(
-                    "prefetchw [{0}]",
-                    "prefetchw [{0} + {1}]",
-                    in(reg) pointer,
-                    in(reg) second,
-                    options(nostack, preserves_flags, readonly),
-                );
-            }
-        }
     }
 
     /// Asks the processor for the first one or two cache lines of a segment; never faults, never fails.

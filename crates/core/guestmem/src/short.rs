@@ -71,6 +71,10 @@ pub(crate) mod vector {
 pub(crate) unsafe fn copy_short(source: *const u8, target: *mut u8, len: usize) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     if len >= 32 {
+        if len <= 64 {
+            // SAFETY: as the caller promised.
+            return unsafe { vector::copy_ends(source, target, len) };
+        }
         let mut at = 0;
         while len - at > 64 {
             // SAFETY: at + 64 < len.

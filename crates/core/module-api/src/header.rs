@@ -106,7 +106,7 @@ impl Header {
     pub fn is_alike(&self, other: &Self) -> bool {
         // Two words that overlap.
         let words = |header: &Self| {
-            let head = header.bytes().first_chunk::<14>()?;
+            let head = header.bytes.first_chunk::<14>().filter(|_| header.len >= 14)?;
             Some([u64::from_ne_bytes(*head.first_chunk()?), u64::from_ne_bytes(*head.last_chunk()?)])
         };
         words(self).is_some_and(|own| words(other) == Some(own))

@@ -1,6 +1,7 @@
 //! The usual delivery, a batch at a time: frames in one piece, into receive buffers in one piece, as they are.
 
-use lasthop_guestmem::{MemoryMap, Rest, Segment, StaleSegment};
+use arrayvec::ArrayVec;
+use lasthop_guestmem::{MemoryMap, Place, Rest, Segment, StaleSegment, Window};
 use lasthop_module_api::{BATCH_PACKETS_MAX, Header};
 use lasthop_ring::{DESC_WRITE, DeviceRing};
 use lasthop_wire::Offload;
@@ -28,14 +29,23 @@ const PLAIN: [u8; HEADER_BYTES] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0];
 pub(crate) struct Express {
     /// Of the next buffers.
     heads: [u16; BATCH_PACKETS_MAX],
+    /// Of those that are filled without the claim.
     places: [ReservedFrame; BATCH_PACKETS_MAX],
 }
 
-/// A receive buffer, and the frame that it is for.
+/// A receive buffer as far as a frame fills it.
+struct Buffer<'m> {
+    place: Place<'m>,
+    head: u16,
+}
+
+/// The buffers of one batch.
+type Buffers<'m> = ArrayVec<Buffer<'m>, BATCH_PACKETS_MAX>;
+
+/// A receive buffer that is filled without the claim, and the frame that it is for.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ReservedFrame {
     head: u16,
-    len: u32,
     target: Segment,
     source: Segment,
     is_gso: bool,
@@ -58,12 +68,13 @@ impl Express {
         (source, frames): (&MemoryMap, impl ExactSizeIterator<Item = UsualFrame<'h>> + Clone),
         stages: &Stages,
     ) -> Delivered {
-        let reserved = self.reserve(queue, (map, capabilities), frames.clone());
+        let mut buffers = Buffers::new();
+        self.reserve(queue, (map, capabilities), frames.clone(), &mut buffers);
         stages.mark(WorkStage::Queue);
-        let places = &self.places[..reserved];
-        let copied = copy_all(map, source, frames.map(|frame| frame.header), places);
+        let copied = copy_all(source, frames, &buffers);
         stages.mark(WorkStage::Copy);
-        complete(&mut queue.ring, &places[..copied.packets as usize]);
+        let filled = &buffers[..copied.packets as usize];
+        complete(&mut queue.ring, filled.iter().map(|buffer| (buffer.head, buffer.place.len_bytes())));
         queue.note_filled();
         copied
     }
@@ -73,53 +84,81 @@ impl Express {
     pub(crate) fn lease(
         &mut self,
         queue: &mut RxQueue,
-        to: (&MemoryMap, Capabilities),
+        (map, capabilities): (&MemoryMap, Capabilities),
         source: &Source<'_>,
         copies: &[PacketCopy<'_>],
     ) -> &[ReservedFrame] {
-        let reserved = self.reserve(queue, to, copied_from(source, copies));
+        let frames = copied_from(source, copies);
+        let found = self.find(queue, capabilities, frames.len());
+        let (mut window, mut reserved) = (map.window(queue.hint), 0);
+        for ((&head, kept), frame) in self.heads[..found].iter().zip(&mut self.places).zip(frames) {
+            let target = reserve_one(&queue.ring, &mut window, head, &frame, capabilities);
+            let (Some((target, place)), Some(source)) = (target, frame.source) else { break };
+            let is_gso = frame.offload.is_gso();
+            *kept =
+                ReservedFrame { head, target: Segment { len: place.len_bytes(), ..target }, source, is_gso };
+            reserved += 1;
+        }
+        queue.hint = window.hint();
         let places = &self.places[..reserved];
-        complete(&mut queue.ring, places);
+        complete(&mut queue.ring, places.iter().map(|place| (place.head, place.target.len)));
         places
     }
 
-    /// Finds buffers for the first of `frames`, a batch at most, and asks for their lines; how many.
-    // A function of its own: the loop has the registers to itself.
-    #[inline(never)]
-    fn reserve<'h>(
-        &mut self,
-        queue: &mut RxQueue,
-        (map, capabilities): (&MemoryMap, Capabilities),
-        frames: impl ExactSizeIterator<Item = UsualFrame<'h>>,
-    ) -> usize {
+    /// Reads the heads of the next buffers, `count` at most, and asks for their descriptors; how many.
+    #[inline(always)]
+    fn find(&mut self, queue: &RxQueue, capabilities: Capabilities, count: usize) -> usize {
         if capabilities.header_bytes != HEADER_BYTES {
             return 0;
         }
         // An invalid index or head is found and reported by the slow path, which takes all packets.
         let pending = usize::from(queue.ring.pending().unwrap_or_default());
-        let wanted = pending.min(frames.len()).min(BATCH_PACKETS_MAX);
+        let wanted = pending.min(count).min(BATCH_PACKETS_MAX);
         let (found, _) = queue.ring.read_heads(&mut self.heads[..wanted]);
-        let mut count = 0;
-        for ((head, place), frame) in self.heads[..found].iter().zip(&mut self.places).zip(frames) {
-            let Some(source) = frame.source else { break };
-            let descriptor = queue.ring.descriptor(*head);
-            if descriptor.flags != DESC_WRITE {
-                break;
-            }
-            let target = map.translate_whole(descriptor.addr, descriptor.len, &mut queue.hint);
-            let Some(target) = target else { break };
-            let len = HEADER_BYTES as u32 + frame.len;
-            if target.len < len
-                || !(is_plain(frame.offload) || is_taken_as_it_is(frame.offload, capabilities))
-            {
-                break;
-            }
-            map.prefetch_write(target, len);
-            *place = ReservedFrame { head: *head, len, target, source, is_gso: frame.offload.is_gso() };
-            count += 1;
-        }
-        count
+        found
     }
+
+    /// Finds buffers for the first of `frames`, a batch at most, and asks for their lines.
+    // A function of its own: the loop has the registers to itself.
+    #[inline(never)]
+    fn reserve<'h, 'm>(
+        &mut self,
+        queue: &mut RxQueue,
+        (map, capabilities): (&'m MemoryMap, Capabilities),
+        frames: impl ExactSizeIterator<Item = UsualFrame<'h>>,
+        buffers: &mut Buffers<'m>,
+    ) {
+        let found = self.find(queue, capabilities, frames.len());
+        let mut window = map.window(queue.hint);
+        buffers.extend(self.heads[..found].iter().zip(frames).map_while(|(&head, frame)| {
+            frame.source?;
+            let (_, place) = reserve_one(&queue.ring, &mut window, head, &frame, capabilities)?;
+            Some(Buffer { place, head })
+        }));
+        queue.hint = window.hint();
+    }
+}
+
+/// The buffer at `head`, as far as the frame fills it, if both are usual ones. Asks for its lines.
+#[inline(always)]
+fn reserve_one<'m>(
+    ring: &DeviceRing,
+    window: &mut Window<'m>,
+    head: u16,
+    frame: &UsualFrame<'_>,
+    capabilities: Capabilities,
+) -> Option<(Segment, Place<'m>)> {
+    let descriptor = ring.descriptor(head);
+    if descriptor.flags != DESC_WRITE {
+        return None;
+    }
+    let (segment, place) = window.locate(descriptor.addr, descriptor.len)?;
+    let place = place.first(HEADER_BYTES as u32 + frame.len)?;
+    if !is_plain(frame.offload) && !is_taken_as_it_is(frame.offload, capabilities) {
+        return None;
+    }
+    place.prefetch_write();
+    Some((segment, place))
 }
 
 /// A frame that may be a usual one.
@@ -161,61 +200,72 @@ fn is_taken_as_it_is(offload: Offload, capabilities: Capabilities) -> bool {
 /// Copies frames into their buffers, up to the first that cannot be copied.
 #[inline(never)]
 fn copy_all<'h>(
-    map: &MemoryMap,
     source: &MemoryMap,
-    headers: impl Iterator<Item = &'h Header>,
-    places: &[ReservedFrame],
+    frames: impl Iterator<Item = UsualFrame<'h>>,
+    buffers: &[Buffer<'_>],
 ) -> Delivered {
     let (mut packets, mut bytes, mut gso_packets) = (0, 0, 0);
-    for (place, header) in places.iter().zip(headers) {
-        if place.write(map, source, header).is_err() {
+    for (buffer, frame) in buffers.iter().zip(frames) {
+        let Some(segment) = frame.source else { break };
+        if write(buffer.place, (source, segment), frame.header, frame.offload).is_err() {
             break;
         }
         packets += 1;
-        bytes += u64::from(place.len) - HEADER_BYTES as u64;
-        gso_packets += u64::from(place.is_gso);
+        bytes += u64::from(buffer.place.len_bytes());
+        gso_packets += u64::from(frame.offload.is_gso());
     }
-    Delivered { packets, bytes, gso_packets, csum_completed: 0 }
+    Delivered { packets, bytes: bytes - HEADER_BYTES as u64 * packets, gso_packets, csum_completed: 0 }
+}
+
+/// Copies a frame into the buffer that it fills.
+#[inline(always)]
+fn write(
+    place: Place<'_>,
+    (map, segment): (&MemoryMap, Segment),
+    header: &Header,
+    offload: Offload,
+) -> Result<(), StaleSegment> {
+    let (image, payload) = (header.bytes(), place.len_bytes() as usize - HEADER_BYTES);
+    let image = &image[..image.len().min(payload)];
+    let rest = Rest { map, segment, skip: HEADER_BYTES as u32 + header.covers_bytes() };
+    match is_plain(offload) {
+        true => place.fill(&PLAIN, image, rest),
+        false => write_with(place, offload, image, rest),
+    }
+}
+
+/// As [`write`], with work left to the receiver.
+#[inline(never)]
+fn write_with(place: Place<'_>, offload: Offload, image: &[u8], rest: Rest<'_>) -> Result<(), StaleSegment> {
+    place.fill(&as_received(offload).emit(1), image, rest)
 }
 
 /// Takes the buffers and writes their used entries.
 #[inline]
-fn complete(ring: &mut DeviceRing, places: &[ReservedFrame]) {
-    ring.take(places.len() as u16); // at most a batch
-    ring.complete_all(places.iter().map(|place| (place.head, place.len)));
+fn complete(ring: &mut DeviceRing, filled: impl ExactSizeIterator<Item = (u16, u32)>) {
+    ring.take(filled.len() as u16); // at most a batch
+    ring.complete_all(filled);
 }
 
 impl ReservedFrame {
     /// The counters of this frame once it is written.
     #[inline]
     pub(crate) fn delivered(&self) -> Delivered {
-        let bytes = u64::from(self.len) - HEADER_BYTES as u64;
+        let bytes = u64::from(self.target.len) - HEADER_BYTES as u64;
         Delivered { packets: 1, bytes, gso_packets: u64::from(self.is_gso), csum_completed: 0 }
     }
 
     /// Copies the frame into its buffer.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn write(
         &self,
         map: &MemoryMap,
         source: &MemoryMap,
         header: &Header,
     ) -> Result<(), StaleSegment> {
-        let image = header.bytes();
-        let payload = self.len as usize - HEADER_BYTES;
-        let image = &image[..image.len().min(payload)];
-        let rest = Rest {
-            map: source,
-            segment: self.source,
-            skip: HEADER_BYTES as u32 + header.covers_bytes(),
-            len: payload - image.len(),
-        };
         // A truncated frame has lost its metadata.
-        let offload =
-            if payload == header.frame_len_bytes() as usize { header.offload } else { Offload::default() };
-        if is_plain(offload) {
-            return map.write_frame(self.target, &PLAIN, image, rest);
-        }
-        map.write_frame(self.target, &as_received(offload).emit(1), image, rest)
+        let is_whole = self.delivered().bytes == u64::from(header.frame_len_bytes());
+        let offload = if is_whole { header.offload } else { Offload::default() };
+        write(map.place(self.target)?, (source, self.source), header, offload)
     }
 }

@@ -3,6 +3,7 @@
 use arrayvec::ArrayVec;
 use lasthop_module_api::{BATCH_PACKETS_MAX, DropReason, IMAGE_BYTES};
 use lasthop_sync::{CombiningGuard, full_fence};
+use lasthop_wire::vnet::HEADER_BYTES;
 
 use crate::bounds::{RECLAIMS_MAX, SERVICE_BYTES_MAX, SERVICE_METERED_BYTES_MAX, SERVICE_PACKETS_MAX};
 use crate::counters::Drops;
@@ -176,7 +177,7 @@ impl<'a, 't> Service<'a, 't> {
         let Some(source) = senders.get(fetched.name.port()) else { return 0 };
         let frames = fetched.frames().map(|(chain, header)| UsualFrame {
             header,
-            len: header.frame_len_bytes(),
+            len: chain.bytes - HEADER_BYTES as u32, // it was read so
             offload: header.offload,
             source: Some(chain.first),
         });

@@ -1,6 +1,8 @@
 //! A transmit chain as it was taken, and its headers: read once, checked, then used.
 
-use lasthop_guestmem::{Cursor, MemoryMap, Segment};
+use std::ops::RangeInclusive;
+
+use lasthop_guestmem::{Cursor, MemoryMap, Place, Segment};
 use lasthop_module_api::{DropReason, Hashes, Header, IMAGE_FETCH_BYTES};
 use lasthop_wire::PacketHash;
 use lasthop_wire::hash::HASH_BYTES;
@@ -8,6 +10,9 @@ use lasthop_wire::vnet::HEADER_BYTES;
 
 use crate::bounds::{FRAME_BYTES_MAX, FRAME_BYTES_MIN};
 use crate::tx::offload::{read_offload, read_own_offload};
+
+/// Bytes of a frame that is neither too short nor too long.
+const FRAME_BYTES: RangeInclusive<u32> = FRAME_BYTES_MIN..=FRAME_BYTES_MAX;
 
 /// A chain as it was taken.
 #[derive(Clone, Copy, Debug, Default)]
@@ -41,13 +46,23 @@ impl Chain {
 }
 
 /// Reads the virtio-net header and the frame's head of a chain in one piece into `header`, and checks the metadata.
-#[inline(always)]
+#[inline]
 pub(crate) fn read_one_piece(map: &MemoryMap, header: &mut Header, chain: &Chain) -> Result<(), DropReason> {
-    let frame_len = chain.frame_bytes(HEADER_BYTES)?;
+    chain.frame_bytes(HEADER_BYTES)?;
+    read_place(map.place(chain.first).map_err(|_| DropReason::Recalled)?, header)
+}
+
+/// As [`read_one_piece`], where the chain lies.
+#[inline(always)]
+fn read_place(place: Place<'_>, header: &mut Header) -> Result<(), DropReason> {
+    let frame_len = place.len_bytes().wrapping_sub(HEADER_BYTES as u32);
+    if !FRAME_BYTES.contains(&frame_len) {
+        return Err(DropReason::TooShort);
+    }
     let mut vnet = [0; HEADER_BYTES];
     let image = header.fill(frame_len, (frame_len as usize).min(IMAGE_FETCH_BYTES));
-    map.read_start(chain.first, &mut vnet, image).map_err(|_| DropReason::Recalled)?;
-    read_offload(header, &vnet)
+    place.read_start(&mut vnet, image).map_err(|_| DropReason::Recalled)?;
+    read_offload(header, vnet)
 }
 
 /// Frames of a visit that were read.
@@ -58,19 +73,20 @@ pub(crate) struct ReadFrames {
     pub(crate) gso_packets: u64,
 }
 
-/// As [`read_one_piece`] for `chains` in one piece each, up to the first frame that is refused.
+/// As [`read_one_piece`] for chains that lie at `places`, up to the first frame that is refused.
 // A function of its own: the loop has the registers to itself.
 #[inline(never)]
-pub(crate) fn read_usual(map: &MemoryMap, chains: &[Chain], headers: &mut [Header]) -> ReadFrames {
+pub(crate) fn read_usual(places: &[Place<'_>], headers: &mut [Header]) -> ReadFrames {
     let mut read = ReadFrames::default();
-    for (chain, header) in chains.iter().zip(headers) {
-        if read_one_piece(map, header, chain).is_err() {
+    for (&place, header) in places.iter().zip(headers) {
+        if read_place(place, header).is_err() {
             break;
         }
         read.count += 1;
-        read.bytes += u64::from(chain.bytes) - HEADER_BYTES as u64;
+        read.bytes += u64::from(place.len_bytes());
         read.gso_packets += u64::from(header.offload.is_gso());
     }
+    read.bytes -= (HEADER_BYTES * read.count) as u64;
     read
 }
 
@@ -95,5 +111,5 @@ pub(crate) fn read_pieces(
     }
     let image = header.fill(frame_len, (frame_len as usize).min(IMAGE_FETCH_BYTES));
     cursor.read(image).map_err(|_| DropReason::Recalled)?;
-    if is_own { read_own_offload(header, &vnet) } else { read_offload(header, &vnet) }
+    if is_own { read_own_offload(header, vnet) } else { read_offload(header, vnet) }
 }

@@ -7,16 +7,16 @@ use lasthop_wire::{Fragmentation, Offload, check_partial, gso};
 /// Takes a sender's metadata into `header`, whose image is there, if it is true of the frame. A receiver may
 /// rely on it from here on, for any sender.
 #[inline]
-pub(crate) fn read_offload(header: &mut Header, vnet: &[u8; HEADER_BYTES]) -> Result<(), DropReason> {
+pub(crate) fn read_offload(header: &mut Header, vnet: [u8; HEADER_BYTES]) -> Result<(), DropReason> {
     header.offload = Offload::default();
     // No flags, no segmentation: the other fields mean nothing.
-    if vnet[0] | vnet[1] == 0 { Ok(()) } else { parse_offload(header, vnet) }
+    if vnet[0] | vnet[1] == 0 { Ok(()) } else { parse_offload(header, Offload::parse(&vnet)) }
 }
 
 /// As [`read_offload`], of a frame of the switch's own: it may be a packet that is to be fragmented.
 #[inline(never)]
-pub(crate) fn read_own_offload(header: &mut Header, vnet: &[u8; HEADER_BYTES]) -> Result<(), DropReason> {
-    let offload = Offload::parse(vnet);
+pub(crate) fn read_own_offload(header: &mut Header, vnet: [u8; HEADER_BYTES]) -> Result<(), DropReason> {
+    let offload = Offload::parse(&vnet);
     if !offload.is_fragmented() {
         return read_offload(header, vnet);
     }
@@ -26,8 +26,8 @@ pub(crate) fn read_own_offload(header: &mut Header, vnet: &[u8; HEADER_BYTES]) -
 }
 
 #[inline(never)]
-fn parse_offload(header: &mut Header, vnet: &[u8; HEADER_BYTES]) -> Result<(), DropReason> {
-    let (offload, frame_len_bytes) = (Offload::parse(vnet), header.frame_len_bytes());
+fn parse_offload(header: &mut Header, offload: Offload) -> Result<(), DropReason> {
+    let frame_len_bytes = header.frame_len_bytes();
     if offload.is_gso() {
         if !offload.needs_csum() {
             return Err(DropReason::BadGso);

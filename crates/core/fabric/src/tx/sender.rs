@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use lasthop_guestmem::{MemoryMap, Segment};
+use lasthop_guestmem::{MemoryMap, Place, Segment};
 use lasthop_module_api::{BATCH_PACKETS_MAX, DropReason, Hashes, Header, IMAGES_MADE_MAX, PortId};
 use lasthop_ring::{
     BufferAccess, DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Descriptor, DeviceRing, RingError, walk_from,
@@ -33,6 +33,9 @@ pub(crate) struct Sender {
     pub(crate) counters: PortCounters,
     pub(crate) charge: Charge,
 }
+
+/// Where the chains of a visit lie, as far as they are in one piece and only the visit knows of them.
+pub(crate) type Places<'m> = ArrayVec<Place<'m>, BATCH_PACKETS_MAX>;
 
 /// The packets of one visit to one ring.
 #[derive(Debug)]
@@ -118,7 +121,7 @@ impl Sender {
     }
 
     /// Takes chains from the queue of `ring`, in two passes so that the descriptors' and the headers' cache lines come in
-    /// side by side. Returns heads taken. A ring that is broken is marked.
+    /// side by side: each chain's headers are read once, in the second pass. Returns heads taken. A ring that is broken is marked.
     pub(super) fn fetch(
         &mut self,
         ring: RingId,
@@ -130,36 +133,23 @@ impl Sender {
         if queue.error.is_some() || queue.closed || queue.held {
             return 0;
         }
-        let (taken, error) = match queue.postponement.is_due() {
-            false => queue.take_pending((&self.map, self.epoch), &mut self.charge, fetched),
-            true => queue.take_postponed((&self.map, self.epoch), &mut self.charge, fetched),
-        };
-        if error.is_some() {
-            queue.error = error;
-        }
-        stages.mark(WorkStage::Fetch);
-        if taken > 0 {
-            self.read_headers(ring, fetched, taken, home);
-        }
-        taken
-    }
-
-    /// Second pass: reads each chain's headers, once.
-    #[inline]
-    fn read_headers(
-        &mut self,
-        ring: RingId,
-        fetched: &mut Fetched,
-        taken: usize,
-        (home, discard): (u8, Option<DropReason>),
-    ) {
+        let (home, discard) = home;
         fetched.name = PacketRef { port: ring.port.0, queue: ring.queue, head: 0, home, epoch: self.epoch };
         let has_usual_header = self.capabilities.sent_header_bytes == HEADER_BYTES;
         let is_usual = has_usual_header && ring.port != PortId::INTERNAL && discard.is_none();
-        let mut read = ReadFrames::default();
-        if is_usual && !fetched.is_listed {
-            read = read_usual(&self.map, &fetched.chains[..taken], &mut fetched.headers[..]);
-        }
+        let (taken, mut read) = {
+            let (map, mut places) = (&*self.map, Places::new());
+            let (taken, error) = match queue.postponement.is_due() {
+                false => queue.take_pending((map, self.epoch), &mut self.charge, fetched, &mut places),
+                true => queue.take_postponed((map, self.epoch), &mut self.charge, fetched),
+            };
+            if error.is_some() {
+                queue.error = error;
+            }
+            stages.mark(WorkStage::Fetch);
+            let places = if is_usual && !fetched.is_listed { &places[..] } else { &[] };
+            (taken, read_usual(places, &mut fetched.headers[..]))
+        };
         fetched.len = read.count;
         if read.count < taken {
             self.read_others(ring, fetched, taken, discard, &mut read);
@@ -167,9 +157,10 @@ impl Sender {
         self.counters.rx_packets += taken as u64;
         self.counters.rx_bytes += read.bytes;
         self.counters.rx_gso_packets += read.gso_packets;
+        taken
     }
 
-    /// The same of the chains behind those that were read, of any kind. All are listed then. Invalid frames are dropped and completed.
+    /// The second pass for the chains behind those that were read, of any kind. All are listed then. Invalid frames are dropped and completed.
     #[inline(never)]
     fn read_others(
         &mut self,
@@ -215,11 +206,12 @@ impl Sender {
 impl TxQueue {
     /// First pass, over chains that the driver made available.
     #[inline(always)]
-    fn take_pending(
+    fn take_pending<'m>(
         &mut self,
-        (map, epoch): (&MemoryMap, u32),
+        (map, epoch): (&'m MemoryMap, u32),
         charge: &mut Charge,
         fetched: &mut Fetched,
+        places: &mut Places<'m>,
     ) -> (usize, Option<RingError>) {
         let all = match self.ring.pending() {
             Ok(pending) => usize::from(pending),
@@ -230,7 +222,7 @@ impl TxQueue {
         }
         let pending = all.min(charge.begin_visit()).min(BATCH_PACKETS_MAX);
         let (readable, unreadable) = self.ring.read_heads(&mut fetched.heads[..pending]);
-        let (taken, broken) = read_chains(self, map, epoch, fetched, readable);
+        let (taken, broken) = read_chains(self, (map, epoch), fetched, places, readable);
         let error = if taken == readable { unreadable } else { broken };
         self.blocked = taken < pending && error.is_none() && !self.table.has_room();
         fetched.more = taken < all;
@@ -244,51 +236,52 @@ impl TxQueue {
 /// Reads and checks the chains at the first `count` fetched heads, which the driver made available, within the bounds of a visit. If there
 /// are unusual ones among them, all are listed. Returns their number, and the fault of the next one.
 #[inline(always)]
-fn read_chains(
+fn read_chains<'m>(
     queue: &mut TxQueue,
-    map: &MemoryMap,
-    epoch: u32,
+    (map, epoch): (&'m MemoryMap, u32),
     fetched: &mut Fetched,
+    places: &mut Places<'m>,
     count: usize,
 ) -> (usize, Option<RingError>) {
     fetched.is_listed = false;
     let heads = &fetched.heads[..count];
-    let (taken, bytes) = read_usual_chains(&mut queue.ring, map, &mut queue.hint, heads, &mut fetched.chains);
-    if taken == count || bytes >= VISIT_BYTES_MAX {
+    let bytes =
+        read_usual_chains((&mut queue.ring, &mut queue.hint), map, heads, &mut fetched.chains, places);
+    let taken = places.len();
+    if taken == count || bytes >= u64::from(VISIT_BYTES_MAX) {
         return (taken, None);
     }
     let is_under_way = |queue: &TxQueue, head| queue.ring.mark(head) > 0;
     read_more_chains(queue, map, epoch, fetched, ((taken, bytes), count), is_under_way)
 }
 
-/// Reads, checks and marks usual chains, one buffer in one region each, up to the first other one or one that is under way. Returns their
-/// number and bytes.
+/// Reads, checks and marks usual chains, one buffer in one region each, up to the first other one or one that is under way, and adds them to
+/// `places`. Returns their bytes.
 // A function of its own: the loop has the registers to itself.
 #[inline(never)]
-fn read_usual_chains(
-    ring: &mut DeviceRing,
-    map: &MemoryMap,
-    hint: &mut u16,
+fn read_usual_chains<'m>(
+    (ring, hint): (&mut DeviceRing, &mut u16),
+    map: &'m MemoryMap,
     heads: &[u16],
     chains: &mut [Chain; BATCH_PACKETS_MAX],
-) -> (usize, u32) {
-    let (mut taken, mut bytes) = (0, 0_u32);
-    for (&head, chain) in heads.iter().zip(chains) {
+    places: &mut Places<'m>,
+) -> u64 {
+    let (mut window, mut bytes) = (map.window(*hint), 0);
+    places.extend(heads.iter().zip(chains).map_while(|(&head, chain)| {
         let Descriptor { addr, len, flags, .. } = ring.descriptor(head);
-        if flags & (DESC_NEXT | DESC_INDIRECT | DESC_WRITE) != 0 || len == 0 || ring.mark(head) > 0 {
-            break;
+        let is_usual = flags & (DESC_NEXT | DESC_INDIRECT | DESC_WRITE) == 0 && len > 0;
+        if !is_usual || bytes >= u64::from(VISIT_BYTES_MAX) || ring.mark(head) > 0 {
+            return None;
         }
-        let Some(first) = map.translate_whole(addr, len, hint) else { break };
-        map.prefetch_start(first);
+        let (first, place) = window.locate(addr, len)?;
+        place.prefetch();
         ring.set_mark(head, 1);
         *chain = Chain { head, whole: true, bytes: len, first };
-        taken += 1;
-        bytes = bytes.saturating_add(len);
-        if bytes >= VISIT_BYTES_MAX {
-            break;
-        }
-    }
-    (taken, bytes)
+        bytes += u64::from(len);
+        Some(place)
+    }));
+    *hint = window.hint();
+    bytes
 }
 
 /// As [`read_chains`], for chains of any kind behind the first ones, which were read and have these bytes. All are listed.
@@ -298,12 +291,12 @@ pub(crate) fn read_more_chains(
     map: &MemoryMap,
     epoch: u32,
     fetched: &mut Fetched,
-    ((mut taken, mut bytes), count): ((usize, u32), usize),
+    ((mut taken, mut bytes), count): ((usize, u64), usize),
     is_under_way: impl Fn(&TxQueue, u16) -> bool,
 ) -> (usize, Option<RingError>) {
     queue.list(fetched, 0..taken, epoch);
     for (head, chain) in fetched.heads[..count].iter().zip(&mut fetched.chains).skip(taken) {
-        if bytes >= VISIT_BYTES_MAX || !queue.table.has_room() {
+        if bytes >= u64::from(VISIT_BYTES_MAX) || !queue.table.has_room() {
             break;
         }
         let read = match is_under_way(queue, *head) {
@@ -314,7 +307,7 @@ pub(crate) fn read_more_chains(
             Ok(read) => read,
             Err(broken) => return (taken, Some(broken)),
         };
-        bytes = bytes.saturating_add(chain.bytes);
+        bytes += u64::from(chain.bytes);
         taken += 1;
     }
     (taken, None)

@@ -1,0 +1,255 @@
+//! Checked ranges of one map as addresses in the switch, for as long as the map is borrowed.
+
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+
+use crate::map::Range;
+use crate::short::copy_short;
+use crate::{MemoryMap, Rest, Segment, StaleSegment};
+
+/// Bytes of a cache line.
+#[cfg(target_arch = "x86_64")]
+const LINE_BYTES: usize = 64;
+
+/// A checked range of a map's memory. The map is borrowed, so the range stays valid, and accesses are checked against its length only.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'m> {
+    start: NonNull<u8>,
+    len: u32,
+    map: PhantomData<&'m MemoryMap>,
+}
+
+/// A map as one loop of translations uses it: the region of the last one is at hand, and looked at first.
+#[derive(Debug)]
+pub struct Window<'m> {
+    map: &'m MemoryMap,
+    range: Range,
+    region: u16,
+}
+
+impl MemoryMap {
+    /// A window that begins with region `hint`, which the caller's last translation found.
+    #[inline]
+    #[must_use]
+    pub fn window(&self, hint: u16) -> Window<'_> {
+        let range = self.ranges.get(usize::from(hint)).copied().unwrap_or(Range::EMPTY);
+        Window { map: self, range, region: hint }
+    }
+
+    /// A segment of this map as a place.
+    ///
+    /// # Errors
+    /// [`StaleSegment`] when the segment is not of this map.
+    #[inline]
+    pub fn place(&self, segment: Segment) -> Result<Place<'_>, StaleSegment> {
+        let start = self.host(segment, 0, segment.len as usize)?;
+        Ok(Place { start, len: segment.len, map: PhantomData })
+    }
+
+    /// The region that begins at `guest_addr` or is the last one that begins before.
+    #[cold]
+    #[inline(never)]
+    fn range_of(&self, guest_addr: u64) -> Option<(u16, Range)> {
+        let region = self.ranges.partition_point(|range| range.guest_addr <= guest_addr).checked_sub(1)?;
+        Some((region as u16, self.ranges[region])) // below REGIONS_MAX
+    }
+}
+
+impl<'m> Window<'m> {
+    /// The region that the last translation found.
+    #[inline]
+    #[must_use]
+    pub fn hint(&self) -> u16 {
+        self.region
+    }
+
+    /// All of `len` bytes at a guest's address, as a segment and as a place; `None` unless they lie in one region.
+    #[inline(always)]
+    pub fn locate(&mut self, guest_addr: u64, len: u32) -> Option<(Segment, Place<'m>)> {
+        let mut offset = guest_addr.wrapping_sub(self.range.guest_addr);
+        if !self.range.holds(offset, len) {
+            (self.region, self.range) = self.map.range_of(guest_addr)?;
+            offset = guest_addr.wrapping_sub(self.range.guest_addr);
+            if !self.range.holds(offset, len) {
+                return None;
+            }
+        }
+        // SAFETY: offset lies inside the mapping, which the map holds.
+        let start = unsafe { self.range.start.add(offset as usize) };
+        Some((Segment { offset, len, region: self.region }, Place { start, len, map: PhantomData }))
+    }
+}
+
+impl Place<'_> {
+    /// Bytes.
+    #[inline]
+    #[must_use]
+    pub fn len_bytes(&self) -> u32 {
+        self.len
+    }
+
+    /// The first `len` bytes of it, if there are as many.
+    #[inline]
+    #[must_use]
+    pub fn first(self, len: u32) -> Option<Self> {
+        (len <= self.len).then_some(Self { len, ..self })
+    }
+
+    /// Asks the processor for the first two cache lines; never faults, never fails.
+    #[inline]
+    pub fn prefetch(self) {
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            let start = self.start.as_ptr().cast_const().cast::<i8>();
+            // SAFETY: a prefetch has no architectural effect, at any address.
+            unsafe {
+                _mm_prefetch::<_MM_HINT_T0>(start);
+                _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(LINE_BYTES));
+            }
+        }
+    }
+
+    /// Asks the processor for the first two cache lines, to be written; never faults, never fails.
+    #[inline]
+    pub fn prefetch_write(self) {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        // The compiler's own hint becomes one for reading unless all processors it builds for know PREFETCHW. On 64-bit ones
+        // without it, the instruction does nothing. SAFETY: a prefetch has no architectural effect, at any address.
+        unsafe {
+            std::arch::asm!(
+                "prefetchw [{0}]",
+                "prefetchw [{0} + {1}]",
+                in(reg) self.start.as_ptr(),
+                const LINE_BYTES,
+                options(nostack, preserves_flags, readonly),
+            );
+        }
+    }
+
+    /// Copies the first bytes out: `header`, and behind it `image`. For frames in one piece.
+    ///
+    /// # Errors
+    /// [`StaleSegment`] when the place is shorter.
+    #[inline(always)]
+    pub fn read_start<const N: usize>(
+        self,
+        header: &mut [u8; N],
+        image: &mut [u8],
+    ) -> Result<(), StaleSegment> {
+        if N + image.len() > self.len as usize {
+            return Err(StaleSegment);
+        }
+        let source = self.start.as_ptr();
+        // SAFETY: the place has N + image.len() bytes; both targets are ours. Of bytes read twice the second read counts.
+        unsafe {
+            std::ptr::copy_nonoverlapping(source, header.as_mut_ptr(), N);
+            copy_short(source.add(N), image.as_mut_ptr(), image.len());
+        }
+        Ok(())
+    }
+
+    /// Fills it with a frame: `header`, `image`, and the rest from its sender's memory, as much of it as there is room for.
+    ///
+    /// # Errors
+    /// [`StaleSegment`] when header and image are longer, or the sender's segment is not of its map or too short; nothing is written
+    /// then.
+    #[inline(always)]
+    pub fn fill<const N: usize>(
+        self,
+        header: &[u8; N],
+        image: &[u8],
+        rest: Rest<'_>,
+    ) -> Result<(), StaleSegment> {
+        let rest_len = (self.len as usize).checked_sub(N + image.len()).ok_or(StaleSegment)?;
+        let source = match rest_len {
+            0 => std::ptr::null(),
+            len => rest.start(len)?.as_ptr().cast_const(),
+        };
+        let out = self.start.as_ptr();
+        // SAFETY: the place has N + image.len() + rest_len bytes; header and image are ours.
+        unsafe {
+            std::ptr::copy_nonoverlapping(header.as_ptr(), out, N);
+            copy_short(image.as_ptr(), out.add(N), image.len());
+        }
+        if rest_len > 0 {
+            // SAFETY: `start` checked the source, and the place has room for it. They are of two guests, or of one, which may have them
+            // overlap: `copy` allows that.
+            unsafe { std::ptr::copy(source, out.add(N + image.len()), rest_len) };
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{Mapping, Region};
+
+    /// Two regions with a gap, and behind them one that touches the second.
+    fn memory() -> MemoryMap {
+        let region = |guest_addr, len| {
+            let mapping = Arc::new(Mapping::anonymous(len).unwrap());
+            Region { guest_addr, user_addr: guest_addr, mapping }
+        };
+        MemoryMap::new(vec![region(0x1000, 4096), region(0x4000, 8192), region(0x6000, 4096)]).unwrap()
+    }
+
+    #[test]
+    fn a_window_finds_what_a_translation_finds() {
+        let map = memory();
+        let edges: Vec<u64> = [0, 0x1000, 0x2000, 0x4000, 0x6000, 0x7000, u64::MAX]
+            .iter()
+            .flat_map(|edge| [edge.wrapping_sub(9), edge.wrapping_sub(1), *edge, edge.wrapping_add(1)])
+            .collect();
+        for hint in [0, 1, 2, 9] {
+            for &addr in &edges {
+                for len in [1, 8, 10, 4096, u32::MAX] {
+                    let (mut window, mut last) = (map.window(hint), hint);
+                    let located = window.locate(addr, len);
+                    assert_eq!(
+                        located.map(|(segment, _)| segment),
+                        map.translate_whole(addr, len, &mut last)
+                    );
+                    if let Some((segment, place)) = located {
+                        assert_eq!((place.len_bytes(), window.hint()), (len, segment.region));
+                        assert_eq!(map.place(segment).map(|place| place.start), Ok(place.start));
+                    }
+                }
+            }
+        }
+        assert!(MemoryMap::default().window(0).locate(0, 1).is_none());
+        assert!(map.place(Segment { offset: 4090, len: 10, region: 0 }).is_err());
+    }
+
+    #[test]
+    fn a_place_is_filled_and_read_within_its_length() {
+        let (from, to) = (memory(), memory());
+        let bytes: Vec<u8> = (0..200).collect();
+        let sent = Segment { offset: 16, len: 200, region: 1 };
+        from.write(sent, 0, &bytes).unwrap();
+        let (mut header, mut image) = ([0; 12], [0; 128]);
+        let place = from.place(sent).unwrap();
+        place.read_start(&mut header, &mut image).unwrap();
+        assert_eq!((&header[..], &image[..]), (&bytes[..12], &bytes[12..140]));
+        assert!(place.first(139).unwrap().read_start(&mut header, &mut image).is_err(), "it is shorter");
+        assert!(place.first(201).is_none());
+
+        let rest = Rest { map: &from, segment: sent, skip: 140 };
+        let (segment, target) = to.window(0).locate(0x6100, 300).unwrap();
+        assert!(target.fill(&header, &image, rest).is_err(), "the sender has only 60 bytes more");
+        assert!(target.first(139).unwrap().fill(&header, &image, rest).is_err(), "the image has no room");
+        let mut back = [0; 300];
+        to.read(segment, 0, &mut back).unwrap();
+        assert_eq!(back, [0; 300], "nothing was written");
+        for len in [140, 141, 200] {
+            target.first(len).unwrap().fill(&header, &image, rest).unwrap();
+            to.read(segment, 0, &mut back).unwrap();
+            let len = len as usize;
+            assert_eq!(back[..len], bytes[..len]);
+            assert!(back[len..].iter().all(|byte| *byte == 0), "{len}");
+        }
+    }
+}
