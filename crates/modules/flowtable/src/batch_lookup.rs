@@ -15,7 +15,9 @@ use lasthop_module_api::BATCH_PACKETS_MAX;
 use lasthop_wire::Key;
 
 use crate::bounds::BATCH_LOOKUP_MASKS;
+use crate::buckets::Homes;
 use crate::shared::Shared;
+use crate::slot::MaskHasher;
 
 /// In the place of a flow: the packet has to be looked up by itself.
 const NOBODY: u32 = u32::MAX;
@@ -44,11 +46,18 @@ impl BatchLookup {
     #[inline(never)]
     pub(crate) fn look(&mut self, shared: &Shared, masks: &[u16], keys: &[Key]) {
         let masks = &masks[..masks.len().min(BATCH_LOOKUP_MASKS)];
-        for (hashes, key) in self.hashes.iter_mut().zip(keys) {
-            seek(shared, masks, key, hashes);
+        let (homes, mut hasher) = (shared.buckets.homes(), MaskHasher::default());
+        for (at, number) in masks.iter().enumerate() {
+            // A mask that is gone has no flows, so any hash will do.
+            let Some(mask) = shared.masks.get(usize::from(*number)) else { continue };
+            mask.set_hasher(*number, &shared.secret, &mut hasher);
+            for (hashes, key) in self.hashes.iter_mut().zip(keys) {
+                hashes[at] = hasher.hash(key);
+                homes.prefetch(hashes[at]);
+            }
         }
         for (found, hashes) in self.flows.iter_mut().zip(&self.hashes).take(keys.len()) {
-            lead(shared, &hashes[..masks.len()], found);
+            lead(shared, homes, &hashes[..masks.len()], found);
         }
         for (found, key) in self.flows.iter_mut().zip(keys) {
             check(shared, masks, key, found);
@@ -56,19 +65,10 @@ impl BatchLookup {
     }
 }
 
-/// Where a packet's flow would be.
-#[inline]
-fn seek(shared: &Shared, masks: &[u16], key: &Key, hashes: &mut [u64; BATCH_LOOKUP_MASKS]) {
-    for (hash, number) in hashes.iter_mut().zip(masks) {
-        *hash = shared.hash(*number, key);
-        shared.buckets.prefetch(*hash);
-    }
-}
-
 /// The flow that may be it.
 #[inline]
-fn lead(shared: &Shared, hashes: &[u64], found: &mut (u32, u8)) {
-    let led = hashes.iter().zip(0..).find_map(|(hash, at)| Some((shared.buckets.candidate(*hash)?, at)));
+fn lead(shared: &Shared, homes: Homes<'_>, hashes: &[u64], found: &mut (u32, u8)) {
+    let led = hashes.iter().zip(0..).find_map(|(hash, at)| Some((homes.candidate(*hash)?, at)));
     *found = led.unwrap_or((NOBODY, 0));
     if let Some(slot) = shared.flows.get(found.0 as usize) {
         slot.prefetch();

@@ -68,6 +68,31 @@ pub(crate) struct Buckets {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Full;
 
+/// The array of some moment. A flow that came since may be missing in it, and one that went may be there.
+#[derive(Clone, Copy)]
+pub(crate) struct Homes<'a>(&'a [Bucket]);
+
+impl Homes<'_> {
+    #[inline]
+    fn of(&self, hash: u64) -> Option<&Bucket> {
+        self.0.get(hash as usize & self.0.len().wrapping_sub(1))
+    }
+
+    /// Prefetches the cache lines where a flow with this hash is.
+    #[inline]
+    pub(crate) fn prefetch(&self, hash: u64) {
+        self.of(hash).into_iter().for_each(prefetch);
+    }
+
+    /// A flow that may have this hash, if there is one in its home.
+    #[inline]
+    pub(crate) fn candidate(&self, hash: u64) -> Option<u32> {
+        let home = self.of(hash)?;
+        let mut entries = home.entries.iter().map(|place| Entry(place.load(Ordering::Acquire)));
+        entries.find(|entry| entry.has_tag(hash)).map(Entry::flow)
+    }
+}
+
 impl Buckets {
     #[inline]
     fn current(&self) -> &[Bucket] {
@@ -75,22 +100,10 @@ impl Buckets {
         self.levels[level].get().map(|buckets| &**buckets).unwrap_or_default()
     }
 
-    /// Prefetches the cache lines where a flow with this hash is.
+    /// Homes of flows, as they are now: the array is found once for a batch.
     #[inline]
-    pub(crate) fn prefetch(&self, hash: u64) {
-        let buckets = self.current();
-        if let Some(home) = buckets.get(hash as usize & buckets.len().wrapping_sub(1)) {
-            prefetch(home);
-        }
-    }
-
-    /// A flow that may have this hash, if there is one in its home.
-    #[inline]
-    pub(crate) fn candidate(&self, hash: u64) -> Option<u32> {
-        let buckets = self.current();
-        let home = buckets.get(hash as usize & buckets.len().wrapping_sub(1))?;
-        let mut entries = home.entries.iter().map(|place| Entry(place.load(Ordering::Acquire)));
-        entries.find(|entry| entry.has_tag(hash)).map(Entry::flow)
+    pub(crate) fn homes(&self) -> Homes<'_> {
+        Homes(self.current())
     }
 
     /// The first flow with this hash that `is_it`.

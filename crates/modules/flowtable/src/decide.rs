@@ -14,7 +14,7 @@ use lasthop_wire::{Key, Metadata};
 use crate::FlowTable;
 use crate::cache::Hit;
 use crate::cache_key::{CacheKey, Kind};
-use crate::execute::Executor;
+use crate::execute::{Executor, SendRun};
 use crate::module::{FlowModule, Own};
 use crate::pending_filter::FilterKey;
 
@@ -90,10 +90,18 @@ impl FlowModule {
         metadata: &Metadata,
         keys: &[Key; BATCH_PACKETS_MAX],
     ) {
-        for (packet, key) in keys.iter().enumerate().take(batch.headers.len()) {
+        let mut run = SendRun::from(0);
+        for (packet, (header, key)) in batch.headers.iter().zip(keys).enumerate() {
             let hit = executor.look_up_in_batch(packet, key);
+            let seen = (packet, header, key.get(field::TCP_FLAGS) as u16);
+            if hit.is_some_and(|hit| executor.send_in_run(&mut run, seen, hit)) {
+                continue;
+            }
+            executor.end_run(&run, packet);
             self.act_or_upcall(executor, (batch, packet), (key, FilterKey::Unseen), hit, metadata);
+            run = SendRun::from(packet + 1);
         }
+        executor.end_run(&run, batch.headers.len().min(BATCH_PACKETS_MAX));
     }
 
     /// Looks a packet up that no cache knew at once.

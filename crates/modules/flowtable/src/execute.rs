@@ -115,7 +115,7 @@ impl Executor<'_> {
         let (lane, shared, now_ns) = (&*self.lane, self.shared, self.now_ns);
         let Some(stock) = shared.stats.of(lane.worker()) else { return 0 };
         let is_any_behind = lane.pending.is_any();
-        let (mut packet, mut run) = (first, SendRun { program: NO_PROGRAM, first });
+        let (mut packet, mut run) = (first, SendRun::from(first));
         for (header, cache_key) in headers.iter().zip(cache_keys) {
             if is_any_behind && !lane.pending.is_clear(cache_key) {
                 break;
@@ -137,6 +137,31 @@ impl Executor<'_> {
         run.end(shared, self.verdicts, packet);
         self.lane.note_cached((packet - first) as u32);
         packet - first
+    }
+
+    /// Adds a packet to those in a row that have the same output, if that is all that its flow does.
+    #[inline(always)]
+    pub(crate) fn send_in_run(
+        &mut self,
+        run: &mut SendRun,
+        (packet, header, tcp_flags): (usize, &Header, u16),
+        hit: Hit,
+    ) -> bool {
+        if hit.program != run.program {
+            if !Step(hit.program).is(Code::Output) {
+                return false;
+            }
+            self.end_run(run, packet);
+            *run = SendRun { program: hit.program, first: packet };
+        }
+        self.count(header, tcp_flags, hit);
+        true
+    }
+
+    /// The packets in a row end before packet `end`.
+    #[inline]
+    pub(crate) fn end_run(&mut self, run: &SendRun, end: usize) {
+        run.end(self.shared, self.verdicts, end);
     }
 
     /// The flow of a packet, which may have been beheld; none if there is none, or if the packet has to go to the control plane
@@ -556,13 +581,18 @@ fn send(shared: &Shared, verdicts: &mut Verdicts, packet: usize, step: Step) {
 const NO_PROGRAM: u64 = u64::MAX;
 
 /// Packets in a row whose flows have the same output, which is all that they do.
-struct SendRun {
+pub(crate) struct SendRun {
     program: u64,
     /// Number of the first.
     first: usize,
 }
 
 impl SendRun {
+    /// None yet; the first one may be packet `first`.
+    pub(crate) fn from(first: usize) -> Self {
+        Self { program: NO_PROGRAM, first }
+    }
+
     /// The last of them is the one before packet `end`.
     #[inline]
     fn end(&self, shared: &Shared, verdicts: &mut Verdicts, end: usize) {

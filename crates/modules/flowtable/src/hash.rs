@@ -52,8 +52,20 @@ impl Secret {
     /// Of one word among those that a mask looks at; to be added up, then finished.
     #[inline]
     pub(crate) fn of_word(&self, index: usize, word: u64) -> u64 {
-        fold(word ^ self.0[index].rotate_left(32), self.0[index])
+        of_word_by(self.0[index], word)
     }
+
+    /// The secret word for word `index` of a key.
+    #[inline]
+    pub(crate) fn word(&self, index: usize) -> u64 {
+        self.0[index]
+    }
+}
+
+/// As [`Secret::of_word`], by the word's secret.
+#[inline]
+pub(crate) fn of_word_by(secret: u64, word: u64) -> u64 {
+    fold(word ^ secret.rotate_left(32), secret)
 }
 
 /// The 128-bit product, its high half folded onto its low half.

@@ -99,12 +99,6 @@ impl Shared {
         }
     }
 
-    /// Where the flow of mask number `number` that `key` belongs to is in the table.
-    #[inline]
-    pub(crate) fn hash(&self, number: u16, key: &Key) -> u64 {
-        self.masks.get(usize::from(number)).map_or(0, |mask| mask.hash(number, key, &self.secret))
-    }
-
     /// The flow of mask number `number` that `key` belongs to.
     #[inline]
     pub(crate) fn find(&self, number: u16, key: &Key) -> Option<u32> {

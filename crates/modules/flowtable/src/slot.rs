@@ -11,13 +11,14 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use arrayvec::ArrayVec;
 use lasthop_sync::prefetch;
 use lasthop_wire::Key;
 use lasthop_wire::key::{KEY_WORDS, KEY_WORDS_SHORT};
 
 use crate::bounds::FLOWS_MAX;
 use crate::execution::EXECUTED;
-use crate::hash::{Secret, finish};
+use crate::hash::{Secret, finish, of_word_by};
 
 /// A worker's statistics entry for a flow: its worker and number, plus one so that 0 is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -200,10 +201,37 @@ impl MaskSlot {
         finish(self.words().fold(u64::from(number), of))
     }
 
+    /// Makes `hasher` compute [`Self::hash`] for many keys: the mask's words are collected once.
+    // Into one that is there: a returned one would be moved with all its room.
+    #[inline]
+    pub(crate) fn set_hasher(&self, number: u16, secret: &Secret, hasher: &mut MaskHasher) {
+        hasher.number = number;
+        hasher.words.clear();
+        hasher.words.extend(self.words().map(|(index, bits)| (index, bits, secret.word(index))));
+    }
+
     /// Whether `slot` holds the flow of this mask that `key` belongs to.
     #[inline]
     pub(crate) fn selects(&self, number: u16, slot: &FlowSlot, key: &Key) -> bool {
         slot.matches(number, self, key)
+    }
+}
+
+/// The words of a mask that look at anything: each with its number and its secret.
+#[derive(Default)]
+pub(crate) struct MaskHasher {
+    number: u16,
+    words: ArrayVec<(usize, u64, u64), KEY_WORDS>,
+}
+
+impl MaskHasher {
+    /// Where the flow of its mask that `key` belongs to is in the table.
+    #[inline(always)]
+    pub(crate) fn hash(&self, key: &Key) -> u64 {
+        let of = |sum: u64, (index, bits, secret): &(usize, u64, u64)| {
+            sum.wrapping_add(of_word_by(*secret, key.0[*index] & bits))
+        };
+        finish(self.words.iter().fold(u64::from(self.number), of))
     }
 }
 
@@ -226,6 +254,11 @@ mod tests {
         let hash = mask.hash(7, &key, &secret);
         (key.0[3], key.0[4]) = (0x12ff, 6);
         assert!(mask.selects(7, &slot, &key) && mask.hash(7, &key, &secret) == hash);
+        let mut hasher = MaskHasher::default();
+        for number in [8, 7] {
+            mask.set_hasher(number, &secret, &mut hasher);
+            assert_eq!(hasher.hash(&key), mask.hash(number, &key, &secret));
+        }
         key.0[17] ^= 1;
         assert!(!mask.selects(7, &slot, &key) && mask.hash(7, &key, &secret) != hash);
         assert_eq!((slot.identity().generation(), slot.identity().mask(), slot.program()), (9, 7, 1));

@@ -167,7 +167,15 @@ impl Stats {
     }
 
     /// Worker `worker`'s entry for a flow, from now on at the latest; none if its stock is empty.
+    #[inline]
     pub(crate) fn entry_of(&self, worker: usize, slot: &FlowSlot) -> EntryId {
+        let newest = slot.newest_entry();
+        let is_own = newest != EntryId::default() && newest.worker() == worker;
+        if is_own { newest } else { self.find_or_take(worker, slot) }
+    }
+
+    #[inline(never)]
+    fn find_or_take(&self, worker: usize, slot: &FlowSlot) -> EntryId {
         let newest = || EntryId(slot.stats.load(Ordering::Acquire) as u32);
         if let Some(own) = self.chain(newest()).find(|id| id.worker() == worker) {
             return own;
