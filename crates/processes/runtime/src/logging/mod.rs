@@ -176,6 +176,7 @@ pub struct Limiter {
     lines: u32,
     left_out: u64,
 }
+
 impl Limiter {
     /// Admits `lines_max` lines a second.
     pub const fn new(lines_max: u32) -> Self {
