@@ -16,7 +16,7 @@ use support::successors::{
     own_version, successor_of_version, successor_that_waits, successor_without_option,
 };
 use support::talkers::Talker;
-use support::{Switch, copy_of_lasthop, eventually, fds, open_files, signal};
+use support::{ProcessStat, Switch, copy_of_lasthop, eventually, fds, open_files, signal};
 
 /// Deaths in each test.
 const DEATHS: u32 = 5;
@@ -157,9 +157,7 @@ fn kept_open(pid: u32) -> BTreeMap<u32, String> {
 
 /// CPU that a process took, in clock ticks, of which there are 100 a second.
 fn cpu_ticks(pid: u32) -> u64 {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("a process");
-    let (_, fields) = stat.rsplit_once(") ").expect("fields behind the name");
-    fields.split(' ').skip(11).take(2).map(|ticks| ticks.parse::<u64>().expect("a number")).sum()
+    ProcessStat::of(pid).expect("a process").cpu_ticks
 }
 
 #[test]

@@ -9,12 +9,11 @@ use rustix::process::Signal;
 
 use crate::service::Service;
 use crate::support::guests::{ONE, TWO, WAIT, frame, guest, receive, running, send};
-use crate::support::{eventually, signal};
+use crate::support::{ProcessStat, eventually, signal};
 
 /// A process that was stopped goes on for a moment.
 fn is_stopped(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("a process");
-    stat.rsplit_once(')').is_some_and(|(_, behind)| behind.starts_with(" T"))
+    ProcessStat::of(pid).expect("a process").state == 'T'
 }
 
 /// Ends the supervisor, and has `work` done before the next one is there.

@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use crate::service::{Service, is_hung_up_on, kinds};
 use crate::support::guests::{ONE, TWO, check_balance, frame, guest, guest_with, receive, send};
 use crate::support::talkers::Talker;
-use crate::support::{eventually, signal};
+use crate::support::{ProcessStat, eventually, signal};
 
 /// Ends of each kind in each test.
 const ENDS: usize = 4;
@@ -111,9 +111,7 @@ fn both_processes_killed_in_turns_and_at_once() {
 
 /// Whether nothing of a process runs any more; its number may still be waited for.
 fn has_ended(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat.rsplit(')').next().unwrap_or_default().trim();
-    state.is_empty() || state.starts_with('Z')
+    ProcessStat::of(pid).is_none_or(|stat| stat.state == 'Z')
 }
 
 /// It has to be killed: no process tells it to end, and it does not see that its supervisor is gone.

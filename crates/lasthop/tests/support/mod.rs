@@ -233,19 +233,14 @@ pub(crate) fn stop(pid: u32) {
 /// A thread that waits in the kernel for what cannot be interrupted (D) stops before it does anything else.
 fn threads_are_stopped(pid: u32) -> bool {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("a process").flatten();
-    let states: Vec<char> = threads.filter_map(|thread| state(&thread.path())).collect();
+    let states: Vec<char> =
+        threads.filter_map(|thread| ProcessStat::read(&thread.path()).map(|stat| stat.state)).collect();
     states.iter().all(|state| "TDZX".contains(*state)) && states.contains(&'T')
 }
 
 /// Whether a process has ended, and its parent does not know it yet.
 pub(crate) fn is_zombie(pid: u32) -> bool {
-    state(Path::new(&format!("/proc/{pid}"))) == Some('Z')
-}
-
-/// The state of a process or thread, by its directory in /proc (proc_pid_status(5)).
-fn state(directory: &Path) -> Option<char> {
-    let status = std::fs::read_to_string(directory.join("status")).ok()?;
-    status.lines().find_map(|line| line.strip_prefix("State:\t")?.chars().next())
+    ProcessStat::of(pid).is_some_and(|stat| stat.state == 'Z')
 }
 
 /// All processes that a process started, in any of its threads; the oldest first, also where numbers of processes began anew.
@@ -256,15 +251,35 @@ pub(crate) fn children(pid: u32) -> Vec<u32> {
         listed.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
     };
     let mut all: Vec<u32> = listed.flat_map(pids).collect();
-    all.sort_by_key(|pid| start_ticks(*pid));
+    all.sort_by_key(|pid| ProcessStat::of(*pid).map(|stat| stat.start_ticks));
     all
 }
 
-/// Time at which a process started, since the system did; none if it is gone.
-fn start_ticks(pid: u32) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // Its name, in parentheses, may have spaces; after it follow the third field and all others.
-    stat.rsplit_once(')')?.1.split_whitespace().nth(22 - 3)?.parse().ok()
+/// Fields of /proc/PID/stat (proc_pid_stat(5)), in clock ticks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ProcessStat {
+    pub(crate) state: char,
+    /// CPU time, with that of the kernel for it.
+    pub(crate) cpu_ticks: u64,
+    /// When it started, since the system did.
+    pub(crate) start_ticks: u64,
+}
+
+impl ProcessStat {
+    /// Of a process; none if it is gone.
+    pub(crate) fn of(pid: u32) -> Option<Self> {
+        Self::read(Path::new(&format!("/proc/{pid}")))
+    }
+
+    /// Of a process or thread, by its directory.
+    pub(crate) fn read(directory: &Path) -> Option<Self> {
+        let stat = std::fs::read_to_string(directory.join("stat")).ok()?;
+        // Its name, in parentheses, may have spaces; after it follow the third field and all others.
+        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+        let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
+        let state = fields.first()?.chars().next()?;
+        Some(Self { state, cpu_ticks: number(14)? + number(15)?, start_ticks: number(22)? })
+    }
 }
 
 /// Descriptors of a process.

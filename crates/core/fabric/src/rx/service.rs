@@ -316,8 +316,7 @@ impl<'a, 't> Service<'a, 't> {
             return 0;
         };
         let to = (&*self.place.map, self.place.capabilities);
-        let express = &mut self.tools.scratch.express;
-        let places = express.lease(&mut self.claim, to, &source, copies);
+        let places = self.tools.scratch.express.lease(&mut self.claim, to, &source, copies);
         leases.enter_usual(self.place.id, copies, places);
         places.len()
     }

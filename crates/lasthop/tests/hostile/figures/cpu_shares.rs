@@ -1,5 +1,6 @@
 //! The CPU time that the switch and its neighbours take.
 
+use std::path::Path;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -7,6 +8,7 @@ use rustix::param::clock_ticks_per_second;
 use rustix::thread::Pid;
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::support::ProcessStat;
 use crate::support::victims::Victims;
 
 /// Parts of a CPU's time.
@@ -49,20 +51,17 @@ impl CpuMeter {
     /// CPU time of the switch, of this process, and of the victims.
     fn times(&self) -> [Duration; 3] {
         let process = Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default();
-        let victims = cpu_time(&format!("/proc/self/task/{}/stat", self.victims));
+        let victims = cpu_time(Path::new(&format!("/proc/self/task/{}", self.victims)));
         [self.switch_time(), process, victims]
     }
 
     fn switch_time(&self) -> Duration {
-        self.switch.iter().map(|pid| cpu_time(&format!("/proc/{pid}/stat"))).sum()
+        self.switch.iter().map(|pid| cpu_time(Path::new(&format!("/proc/{pid}")))).sum()
     }
 }
 
-/// By a file like that of a process, in ticks of mostly 10 ms.
-fn cpu_time(stat: &str) -> Duration {
-    let text = std::fs::read_to_string(stat).unwrap_or_default();
-    // Behind the name in brackets: utime and stime are the 12th and 13th word (proc(5)).
-    let words = text.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
-    let ticks: u64 = words.skip(11).take(2).filter_map(|word| word.parse::<u64>().ok()).sum();
+/// By a directory like that of a process, in ticks of mostly 10 ms.
+fn cpu_time(directory: &Path) -> Duration {
+    let ticks = ProcessStat::read(directory).map_or(0, |stat| stat.cpu_ticks);
     Duration::from_millis(1000 * ticks / clock_ticks_per_second())
 }
