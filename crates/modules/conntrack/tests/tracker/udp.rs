@@ -90,3 +90,17 @@ fn a_flood_of_half_open_connections_evicts_no_other_ports() {
         assert_eq!(packet(&udp(client, server, b"?"), 1).0, EST, "{port}");
     }
 }
+
+#[test]
+fn a_connection_takes_less_than_300_bytes() {
+    const CONNECTIONS: u32 = 50_000;
+    let mut bench = Bench::with(CtBounds { port_connections_max: 1 << 20, ..CtBounds::default() });
+    for number in 0..CONNECTIONS {
+        let [_, high, middle, low] = number.to_be_bytes();
+        let frame = udp(at(&format!("10.{high}.{middle}.{low}:7")), at("10.0.0.2:53"), b"");
+        assert_eq!(bench.state(&frame, &commit()), NEW);
+    }
+    assert_eq!(bench.tracker.len(), CONNECTIONS);
+    let bytes = bench.tracker.memory_bytes();
+    assert!(bytes < 300 * CONNECTIONS as usize, "{bytes} bytes");
+}
