@@ -315,7 +315,7 @@ fn with_extensions(fragment: [u8; 2]) -> Vec<u8> {
     frame
 }
 
-/// A header of so many words, most of them no-operation options, and the bits of a fragment.
+/// A header of this many words, most of them no-operation options, and the bits of a fragment.
 fn ipv4(words: u8, fragment: u16, proto: u8) -> Vec<u8> {
     let mut frame = tcp_frame(Network::Ipv4, 0, 32);
     let options = usize::from(words - 5) * 4;

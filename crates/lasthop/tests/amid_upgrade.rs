@@ -195,7 +195,7 @@ fn guests_that_change_while_the_old_process_comes_to_rest_go_on_as_they_are() {
         let (path, two) = (switch.path("four.sock"), &mut two);
         let answer = upgrade_slowly(&switch, &lasthop(), || {
             signal(old, Signal::STOP);
-            // It is told to rest meanwhile, and finds all of this when it goes on.
+            // It is told to rest meanwhile, and finds all of this when it continues.
             two_changes = Some(scope.spawn(move || two.share_anew(4).expect("another memory table")));
             four_comes = Some(scope.spawn(move || {
                 let options = lasthop_frontend::GuestOptions { mac: FOUR, ..Default::default() };

@@ -25,7 +25,7 @@ pub(super) fn packets(chain: &[u8], header_bytes: usize, receiver: Capabilities)
     let Some((header, frame)) = chain.split_at_checked(header_bytes) else { return Vec::new() };
     let lengths = FRAME_BYTES_MIN as usize..=FRAME_BYTES_MAX as usize;
     let mut vnet = [0; HEADER_BYTES];
-    // Behind the long header there may be a hash, which nobody is told of.
+    // Behind the long header there may be a hash, which no receiver is told of.
     let header = &header[..header_bytes.min(HEADER_BYTES)];
     vnet[..header.len()].copy_from_slice(header);
     let mut offload = Offload::parse(&vnet);

@@ -51,7 +51,7 @@ pub(super) struct Port {
     event_idx: bool,
     map: Arc<MemoryMap>,
     regions: Vec<Region>,
-    /// The regions one by one, whatever the map is.
+    /// The regions one by one, in any map.
     halves: [MemoryMap; 2],
     /// Memory as last read: before the switch's turn, what the guest wrote.
     pub(super) before: Vec<u8>,

@@ -109,7 +109,7 @@ pub(super) enum Step<'a> {
         ring: u8,
         head: u8,
     },
-    /// The available index, whatever is behind it.
+    /// The available index, without a look behind it.
     AvailableIndex {
         port: u8,
         ring: u8,
@@ -127,7 +127,7 @@ pub(super) enum Step<'a> {
         count: u8,
         len: u16,
     },
-    /// A packet as a driver sends it, cut into so many pieces; many go by an indirect table.
+    /// A packet as a driver sends it, cut into this many pieces; many go by an indirect table.
     Send {
         place: Place,
         frame: FrameSpec,

@@ -81,7 +81,7 @@ fn play(input: &mut Input<'_>) {
     recorder.assert_nothing_left();
 }
 
-/// One step; whether the session goes on.
+/// One step; whether the session continues.
 fn step(step: Step, files: &mut Files, side: &mut Side, model: &mut Model, recorder: &Recorder) -> bool {
     match step {
         Step::Progress(heads) => recorder.notes().progress = heads,

@@ -104,7 +104,7 @@ impl Model {
         index.zip(base).filter(|_| is_meant && message.flags & FLAG_REPLY == 0)
     }
 
-    /// The session goes on, so the message was long enough and named a ring that exists.
+    /// The session continues, so the message was long enough and named a ring that exists.
     fn apply(&mut self, message: &VhostMessage, kinds: &[Kind]) {
         let words = Words(&message.body);
         match message.request {

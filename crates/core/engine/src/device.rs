@@ -58,7 +58,7 @@ impl PortDevice {
         self.changes.load(Ordering::Relaxed)
     }
 
-    /// The same as a number that goes on until all that was done for the guest is undone.
+    /// The same as a number that stays until all that was done for the guest is undone.
     #[must_use]
     pub fn change_count(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.changes)

@@ -353,7 +353,7 @@ impl Engine {
         }
     }
 
-    /// Goes on after [`Self::quiesce`] and [`Self::quiesce`].
+    /// Continues after [`Self::quiesce`].
     ///
     /// # Errors
     /// [`EngineError::NoAnswer`].

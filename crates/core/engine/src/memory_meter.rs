@@ -41,7 +41,7 @@ impl<W: PoolMember> MemoryMeter<W> {
         Self { pool, started, used, at_ns: 0, unmapped, unmetered_faults: 0, unmetered_since_ns: 0 }
     }
 
-    /// There were `faults` that nobody is charged for; whether that is an alarm. Metered visits come by chance, so it
+    /// There were `faults` that no port is charged for; whether that is an alarm. Metered visits come by chance, so it
     /// does not matter how many there were in between.
     fn note_unmetered(&mut self, faults: u64, now_ns: u64) -> bool {
         if now_ns.saturating_sub(self.unmetered_since_ns) >= ALARM_NS {

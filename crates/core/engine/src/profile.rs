@@ -1,4 +1,4 @@
-//! A profile of the workers: a meter of stages on each, for as long as somebody looks.
+//! A profile of the workers: a meter of stages on each, for as long as a client looks.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;

@@ -83,7 +83,7 @@ pub(crate) fn time_stamp() -> u64 {
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
-/// Whether the time stamp counter runs at one rate, whatever the CPU does (Intel SDM volume 3, 19.17.1).
+/// Whether the time stamp counter runs at one rate in all states of the CPU (Intel SDM volume 3, 19.17.1).
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn has_steady_time_stamp() -> bool {
     const LEAF: u32 = 0x8000_0007;

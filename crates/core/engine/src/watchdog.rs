@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!   worker      [odd: inside] write ... [even: back]            wakes the watchdog if it sleeps
-//!   watchdog    sleeps ──woken──> every 100 ms: interrupt who is inside ──nobody wrote for 100 ms──> sleeps
+//!   watchdog    sleeps ──woken──> every 100 ms: interrupt who is inside ──no write for 100 ms──> sleeps
 //! ```
 //!
 //! A write that does not wait is not interrupted by a signal, so it does no harm to interrupt a worker that would have come

@@ -654,7 +654,7 @@ impl TaskRunner for Worker {
         task(self);
         self.send_signals();
         if self.is_quiesced {
-            self.flush_signals(); // nothing else would, before another process goes on with the rings
+            self.flush_signals(); // nothing else would, before another process continues the rings
         }
     }
 }

@@ -17,7 +17,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use support::{PATIENCE, TestSwitch, config, eventually, frame, send};
 
 const WORKERS: usize = 2;
-/// Frames of a sender that its receiver has not taken yet. So many always find receive buffers, or places of the control plane's
+/// Frames of a sender that its receiver has not taken yet. This many always find receive buffers, or places of the control plane's
 /// frames. Beyond that a slow receiver costs its sender packets, which are dropped as `rx_share`.
 const WINDOW: usize = 48;
 const LIMITS: UpcallLimits = UpcallLimits { packets: 4096, bytes: 4 << 20, rate: 0 };

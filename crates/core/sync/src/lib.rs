@@ -9,7 +9,7 @@
 //! - [`SleepFlag`]: tells whether the reader of a queue sleeps.
 //! - [`records()`]: a ring of records of any length from one thread to another one, for captures and upcalls.
 //! - [`Version`]: words that many workers read and change.
-//! - [`MarkedStack`]: places that somebody has to look at again.
+//! - [`MarkedStack`]: places that have to be looked at again.
 //! - [`prefetch()`]: loads a cache line ahead of its use.
 //!
 //! **Contract.** No operation waits, allocates or makes a system call. Queued work is never stranded: the

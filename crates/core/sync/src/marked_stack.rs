@@ -1,4 +1,4 @@
-//! A stack of numbers, each at most once: places that somebody has to look at again.
+//! A stack of numbers, each at most once: places that have to be looked at again.
 //!
 //! Any worker pushes a number behind a change. One consumer at a time takes them and looks at the change. Each number has a word of
 //! the owner's: 0 if it is not in the stack, else the number below it.

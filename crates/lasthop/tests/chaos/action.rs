@@ -18,7 +18,7 @@ const HALF_A_TABLE: [u8; 16] = [5, 0, 0, 0, 1, 0, 0, 0, 40, 0, 0, 0, 1, 0, 0, 0]
 pub(crate) enum Action {
     /// The guest process is killed, and starts again.
     Kill,
-    /// The guest process is stopped for so many milliseconds.
+    /// The guest process is stopped for this many milliseconds.
     Stop(u64),
     /// The guest leaves and comes back as another kind of guest.
     Reconnect,
@@ -28,9 +28,9 @@ pub(crate) enum Action {
     Restart,
     /// A new memory table, of the same memory in other pieces.
     Memory,
-    /// The vnic is removed under its guest and added again, with so many queue pairs.
+    /// The vnic is removed under its guest and added again, with this many queue pairs.
     Port(u16),
-    /// The link of the vnic is down for so many milliseconds.
+    /// The link of the vnic is down for this many milliseconds.
     Link(u64),
     /// A descriptor that no driver would write.
     Hostile,
@@ -38,7 +38,7 @@ pub(crate) enum Action {
     Look,
     /// Half a vhost-user message to a vnic, then a hang-up.
     Half,
-    /// So many random bytes to a vnic.
+    /// This many random bytes to a vnic.
     Garbage(u64),
     /// Messages with descriptors of all kinds to a vnic, of this seed.
     Rogue(u64),

@@ -45,7 +45,7 @@ struct Place {
     base: Option<(u64, u64)>,
     /// Times that its vnic was removed.
     removals: u64,
-    /// When a stopped process goes on.
+    /// When a stopped process continues.
     until: Option<Instant>,
 }
 

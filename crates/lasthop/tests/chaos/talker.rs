@@ -255,7 +255,7 @@ impl Talker {
         self.attach_anew();
     }
 
-    /// Goes on after the port hung up; anything else that failed is a finding.
+    /// Continues after the port hung up; anything else that failed is a finding.
     fn recover(&mut self, error: &GuestError) {
         use lasthop_vhost::front::FrontError;
         let gone = matches!(error, GuestError::HungUp | GuestError::Front(FrontError::HungUp(_)));

@@ -11,7 +11,7 @@ use crate::service::Service;
 use crate::support::guests::{ONE, TWO, WAIT, frame, guest, receive, running, send};
 use crate::support::{ProcessStat, eventually, signal};
 
-/// A process that was stopped goes on for a moment.
+/// A process that was stopped runs for a moment.
 fn is_stopped(pid: u32) -> bool {
     ProcessStat::of(pid).expect("a process").state == 'T'
 }

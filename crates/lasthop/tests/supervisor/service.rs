@@ -85,7 +85,7 @@ impl Service {
         self.said("switch is running")
     }
 
-    /// Waits until it was ready so many times.
+    /// Waits until it was ready this many times.
     pub(crate) fn started(&self, times: usize) {
         eventually("the start", || (self.ready() >= times).then_some(()));
     }

@@ -35,7 +35,7 @@ impl Talker {
         self.heard.load(Ordering::Relaxed)
     }
 
-    /// Waits until it has heard so many frames more.
+    /// Waits until it has heard this many more frames.
     pub(crate) fn hear(&self, more: u32) {
         let until = self.heard() + more;
         eventually("frames", || (self.heard() >= until).then_some(()));

@@ -96,7 +96,7 @@ impl Switch {
         std::process::exit(0)
     }
 
-    /// Goes on, or begins.
+    /// Continues, or begins.
     pub(super) fn wake(&mut self) -> Result<(), Fault> {
         self.stage = Stage::Serving;
         self.calming = None;
@@ -114,7 +114,7 @@ impl Switch {
         self.brought.entry(attachment).or_default().extend(numbered);
     }
 
-    /// Goes on with a session at once.
+    /// Continues a session at once.
     pub(super) fn take_over(
         &mut self,
         name: String,
@@ -179,13 +179,13 @@ impl Switch {
         }
     }
 
-    /// Goes on with sessions for which everything was got ready; with which it cannot.
+    /// Continues sessions for which everything was got ready; with which it cannot.
     pub(super) fn go_on_with(&mut self, attachments: &[u64]) -> Vec<(u64, Fault)> {
         let results = attachments.iter().map(|attachment| (*attachment, self.go_on(*attachment)));
         results.filter_map(|(attachment, result)| Some((attachment, result.err()?))).collect()
     }
 
-    /// Goes on with a session for which everything was got ready.
+    /// Continues a session for which everything was got ready.
     fn go_on(&mut self, attachment: u64) -> Result<(), Fault> {
         let pending = self
             .pending_successors

@@ -30,7 +30,7 @@ pub(super) struct NamedSwitches {
 }
 
 impl NamedSwitches {
-    /// The default switch alone, for so many workers.
+    /// The default switch alone, for this many workers.
     pub(super) fn new(default: &SwitchSpec, workers: usize) -> Result<Self, Fault> {
         let executions = Arc::<Executions>::default();
         let mut this = Self {

@@ -23,7 +23,7 @@ impl Supervisor {
         inner.into_iter().chain([self.upgrades.end_due(), self.reaper.due()]).fold(None, earlier)
     }
 
-    /// Goes on without processes that have ended, or are stuck.
+    /// Continues without processes that have ended, or are stuck.
     pub(super) fn look_for_ends(&mut self, now: Instant) {
         self.reaper.hear();
         if self.out.switch.process.is_over(now) {

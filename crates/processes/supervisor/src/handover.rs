@@ -71,7 +71,7 @@ impl Supervisor {
         ports.into_iter().for_each(|port| drop(self.ports.table.note_told(port)));
     }
 
-    /// The new switch goes on with everything.
+    /// The new switch continues everything.
     pub(super) fn upgraded(&mut self) {
         self.out.switch.end_boost();
         let Some(finished) = self.upgrades.finish() else { return };

@@ -207,7 +207,7 @@ impl Ports {
         false
     }
 
-    /// The switch goes on with sessions for which it was ready, but for some.
+    /// The switch continues the sessions for which it was ready, but for some.
     pub(super) fn went_on(
         &mut self,
         sessions: Vec<(u32, u64)>,
@@ -223,7 +223,7 @@ impl Ports {
         Ok(Value::Null)
     }
 
-    /// The switch goes on with a session, or cannot.
+    /// The switch continues a session, or cannot.
     pub(super) fn taken_over(
         &mut self,
         number: u32,

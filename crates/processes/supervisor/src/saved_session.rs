@@ -59,7 +59,7 @@ enum Takeover {
 }
 
 impl SavedSession {
-    /// Of a guest's connection that is about to be handed to the switch, for a port of so many queue pairs.
+    /// Of a guest's connection that is about to be handed to the switch, for a port of this many queue pairs.
     pub(super) fn new(attachment: u64, connection: &ForeignFd, queues: u16) -> io::Result<Self> {
         Ok(Self {
             attachment,

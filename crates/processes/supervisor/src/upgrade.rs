@@ -393,7 +393,7 @@ impl Upgrades {
         Some(FinishedUpgrade { program, asker, pause_us: since.elapsed().as_micros() as u64, refused })
     }
 
-    /// Nothing comes of the upgrade; if the old switch is there, it goes on.
+    /// Nothing comes of the upgrade; if the old switch is there, it continues.
     pub(super) fn refuse(
         &mut self,
         why: &str,

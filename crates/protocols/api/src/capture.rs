@@ -33,10 +33,10 @@ pub struct CaptureSpec {
     /// Bytes of each frame, at most.
     #[serde(default)]
     pub snaplen: Option<u32>,
-    /// Ends after so many frames.
+    /// Ends after this many frames.
     #[serde(default)]
     pub count: Option<u64>,
-    /// Ends after so many seconds.
+    /// Ends after this many seconds.
     #[serde(default)]
     pub duration_s: Option<u64>,
 }

@@ -49,7 +49,7 @@ pub enum ControllerOrder {
 /// From the controller process.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum ControllerReport {
-    /// The answer to [`ControllerOrder::Flush`]: so many addresses were forgotten.
+    /// The answer to [`ControllerOrder::Flush`]: this many addresses were forgotten.
     Flushed { round: u64, flushed: usize },
     /// The answer to [`ControllerOrder::Settle`].
     Settled { round: u64 },
@@ -60,7 +60,7 @@ pub enum ControllerReport {
     /// The answer to [`ControllerOrder::Tell`], with the last addresses.
     #[serde(rename = "Told")]
     Answer { round: u64, fdb: FdbReport, moves: Vec<MoveFacts>, switches: Vec<SwitchInside> },
-    /// The connections that came with so many orders to connect, this one included, are over: the other side has closed one, or they
+    /// The connections that came with this many orders to connect, this one included, are over: the other side has closed one, or they
     /// never were. Nothing comes of them any more.
     Disconnected { connection: u64 },
     /// A sentence for the log.

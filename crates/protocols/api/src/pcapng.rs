@@ -130,7 +130,7 @@ fn option(out: &mut Vec<u8>, code: u16, value: &[u8]) {
 fn padded(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
     let padding = bytes.len().next_multiple_of(4) - bytes.len();
-    out.resize(out.len() + padding, 0); // whatever is in front of the file
+    out.resize(out.len() + padding, 0); // at any length in front of the file
 }
 
 #[cfg(test)]

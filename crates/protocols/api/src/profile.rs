@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use lasthop_runtime::fault::Fault;
 
-/// Longest profile in seconds: one that nobody waits for should not stay on.
+/// Longest profile in seconds: one for which no client waits should not stay on.
 pub const PROFILE_SECONDS_MAX: u64 = 60;
 /// Rounds of a worker of which one is sampled, if nothing else is asked for: costs less than measurements can tell.
 pub const PROFILE_EVERY: u32 = 256;

@@ -30,7 +30,7 @@ impl Default for UplinkOptions {
 ///
 /// ```text
 ///   Uplink ──sockets()──> descriptors for the driver process; fresh ones for the next driver process
-///     └ gate, XDP program: while nobody has the descriptors, the host's stack is kept out all the same
+///     └ gate, XDP program: while no process has the descriptors, the host's stack is kept out all the same
 /// ```
 #[derive(Debug)]
 pub struct Uplink {

@@ -96,7 +96,7 @@ impl Offer {
 /// The memory and descriptors with which a ring starts.
 #[derive(Debug)]
 pub struct RingStart {
-    /// The ring, at the position where it goes on.
+    /// The ring, at the position where it continues.
     pub ring: DeviceRing,
     /// Eventfd that the driver kicks; `None`: the device polls. Set non-blocking, but the front end shares that flag.
     pub kick: Option<ForeignFd>,

@@ -69,7 +69,7 @@ pub enum ProtocolError {
     RepliesUnread(usize),
 }
 
-/// Why a request was refused. The session goes on if the front end asked for an acknowledgement.
+/// Why a request was refused. The session continues if the front end asked for an acknowledgement.
 #[derive(Debug, Error)]
 pub enum RequestError {
     /// Memory without a file.

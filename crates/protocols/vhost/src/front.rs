@@ -268,7 +268,7 @@ impl FrontEnd {
         self.ask_u64(request::GET_STATUS).map(|status| status as u8) // virtio's status is 8 bits wide
     }
 
-    /// Asks for a file in which the back end keeps track of chains in flight, of so many rings of so many entries.
+    /// Asks for a file in which the back end keeps track of chains in flight, of this many rings with this many entries.
     ///
     /// # Errors
     /// See [`FrontError`].

@@ -89,7 +89,7 @@ pub(crate) struct Layout {
 #[derive(Debug, Default)]
 struct Ring {
     layout: Layout,
-    /// Where the ring goes on when it is started.
+    /// Where the ring continues when it is started.
     base: u16,
     kick: Kick,
     call: Option<Numbered>,

@@ -42,7 +42,7 @@ pub struct SessionMemory {
 }
 
 impl SessionMemory {
-    /// Bytes that the file of a session with so many rings has. Pages that are not used take no memory.
+    /// Bytes that the file of a session with this many rings has. Pages that are not used take no memory.
     #[must_use]
     pub fn bytes(rings: u16) -> u64 {
         (HEAD_BYTES + usize::from(rings) * Ledger::BYTES) as u64
@@ -235,7 +235,7 @@ pub enum TakeOverError {
 }
 
 impl TakeOverError {
-    /// Whether its front end has made the session one that nobody can continue: it has cut its memory short.
+    /// Whether its front end has made the session one that no process can continue: it has cut its memory short.
     #[must_use]
     pub fn is_of_the_front_end(&self) -> bool {
         matches!(self, Self::Refused(RequestError::Mapping(MappingError::BeyondFile { .. })))
@@ -254,7 +254,7 @@ pub struct PreviousSession {
 }
 
 impl PreviousSession {
-    /// An error if it has not so many rings.
+    /// An error if it has another number of rings.
     pub(crate) fn check_rings(&self, rings: u16) -> Result<(), TakeOverError> {
         let known = self.session.rings.len();
         if known == usize::from(rings) { Ok(()) } else { Err(TakeOverError::Rings(known, rings)) }
@@ -275,7 +275,7 @@ pub(crate) struct FdNumbers {
 }
 
 impl FdNumbers {
-    /// One that goes on behind `last`.
+    /// One that continues behind `last`.
     pub(crate) fn new(last: u32) -> Self {
         Self { is_on: true, last, fresh: Vec::new() }
     }

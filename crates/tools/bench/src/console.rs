@@ -65,7 +65,7 @@ impl Console {
     }
 }
 
-/// How much is done, and how long the rest takes if it goes on like this. `elapsed` is from the first sample on.
+/// How much is done, and how long the rest takes at this rate. `elapsed` is from the first sample on.
 fn bar(measured: usize, total: usize, elapsed: Duration) -> String {
     let total = total.max(measured).max(1);
     let full = BAR_CHARS * measured / total;

@@ -32,7 +32,7 @@ impl Guests {
         }
     }
 
-    /// Shows the back end all addresses, or begins traffic that goes on by itself.
+    /// Shows the back end all addresses, or begins traffic that continues by itself.
     pub(crate) fn begin(&mut self, backend: &str, workload: &Workload) -> Result<(), BenchError> {
         match self {
             Self::Rings(station) => station.learn(workload).map_err(|error| of_ring(backend, error)),
@@ -53,7 +53,7 @@ impl Guests {
         }
     }
 
-    /// Ends traffic that goes on by itself, and empties the rings.
+    /// Ends traffic that continues by itself, and empties the rings.
     pub(crate) fn finish(&mut self) -> Result<(), BenchError> {
         match self {
             Self::Rings(_) => Ok(()),

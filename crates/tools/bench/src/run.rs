@@ -409,7 +409,7 @@ impl Run<'_> {
         let (before, start) = (backend.usage(), Instant::now());
         let done = guests.work(name, workload, duration)?;
         let after = backend.usage();
-        // Looking takes a moment itself, in which the back end goes on.
+        // Looking takes a moment itself, in which the back end continues.
         let part = done.seconds / start.elapsed().as_secs_f64();
         let usage = before.zip(after).map(|(before, after)| Usage {
             cpu_seconds: part * (after.cpu_seconds - before.cpu_seconds),

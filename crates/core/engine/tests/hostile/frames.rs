@@ -1,4 +1,4 @@
-//! Frames whose metadata is wrong are dropped for a named reason; their ring goes on.
+//! Frames whose metadata is wrong are dropped for a named reason; their ring continues.
 
 use lasthop_module_api::DropReason;
 use lasthop_ring::{DESC_NEXT, Descriptor};

@@ -25,7 +25,7 @@ fn write(place: &Place, value: u64) {
     place.words.iter().for_each(|word| word.store(value, Ordering::Relaxed));
 }
 
-/// Adds one to both words, if nobody comes in between. Whether it did.
+/// Adds one to both words, if no other writer comes in between. Whether it did.
 fn add(place: &Place) -> bool {
     let version = Version::of(&place.version);
     if version.is_busy() {

@@ -222,7 +222,7 @@ impl Drop for Stopped {
     }
 }
 
-/// The victims' times while `attack` goes on beside them, or neighbours that take as much CPU time as `appetite` says.
+/// The victims' times while `attack` runs beside them, or neighbours that take as much CPU time as `appetite` says.
 fn measure(attack: &Attack, appetite: CpuShares) -> Sample {
     let mut victims = Victims::beside(&VNICS);
     victims.talk(KNOWN_PER_PART);

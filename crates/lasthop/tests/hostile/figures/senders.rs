@@ -15,7 +15,7 @@ use super::{Ground, socket_of};
 const PAUSE: Duration = Duration::from_millis(10);
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Makes sessions, one after the other, until the attack is over: each goes on until `act` gives none.
+/// Makes sessions, one after the other, until the attack is over: each continues until `act` gives none.
 pub(super) fn again_and_again(ground: &Ground<'_>, mut act: impl FnMut() -> Option<()>) {
     ground.begin();
     while ground.goes_on() {

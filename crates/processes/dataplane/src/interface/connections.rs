@@ -78,7 +78,7 @@ fn or_none(limit: u32) -> Option<u32> {
     Some(limit).filter(|limit| *limit > 0)
 }
 
-/// A zone's own limit of 0 means that there is none, whatever the default is.
+/// A zone's own limit of 0 means that there is none, also if the default is another.
 fn of_zone(limit: u32) -> u32 {
     or_none(limit).unwrap_or(u32::MAX)
 }

@@ -1,4 +1,4 @@
-//! Datapaths as the supervisor keeps them, so that the next switch process goes on with them.
+//! Datapaths as the supervisor keeps them, so that the next switch process continues them.
 //!
 //! To the supervisor they are a value that it does not look into. Flows are kept elsewhere (`survival`).
 

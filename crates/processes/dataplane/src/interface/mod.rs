@@ -60,7 +60,7 @@ use waiting::Waiting;
 
 /// Packets that are handed to the control plane in a row; then guests and clients are looked after.
 const UPCALLS_PER_TURN: usize = 256;
-/// Flows of another process that are installed again before any guest goes on: the ones that were used last, in a millisecond or two. The
+/// Flows of another process that are installed again before any guest continues: the ones that were used last, in a millisecond or two. The
 /// others follow as quickly, in as many a turn, before any client is served.
 const FLOWS_PER_TURN: usize = 512;
 /// Fragments that are taken in a row while no packet for the control plane is found.

@@ -1,7 +1,7 @@
 //! Devices of datapaths' own ports that went with the last supervisor.
 //!
 //! A restart of the service ends all taps. Clients ask again for those of other ports, since they are told that these are gone. A
-//! datapath's own port stays, so nobody asks for its tap: this process does, once it has the datapath again.
+//! datapath's own port stays, so no client asks for its tap: this process does, once it has the datapath again.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use super::super::wishes::Wishes;
 
 /// Between two requests: the last supervisor's processes may take a moment to let a tap go.
 const PAUSE: Duration = Duration::from_millis(250);
-/// How often a device is asked for. After ten seconds somebody else has its name.
+/// How often a device is asked for. After ten seconds another program has its name.
 const ATTEMPTS: u32 = 40;
 
 /// Those that are missing.

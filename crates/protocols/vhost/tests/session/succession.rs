@@ -1,4 +1,4 @@
-//! A session's process dies, and another one goes on with it: the front end is told nothing and asked nothing.
+//! A session's process dies, and another one continues it: the front end is told nothing and asked nothing.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};

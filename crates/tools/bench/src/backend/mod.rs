@@ -168,7 +168,7 @@ impl Backend {
         }
     }
 
-    /// Stops it where it is, so that it takes nothing from others. One that was found running goes on.
+    /// Stops it where it is, so that it takes nothing from others. One that was found running continues.
     pub(crate) fn freeze(&self) {
         match &self.kind {
             Running::Process(started) => started.tree().signal(Signal::STOP),

@@ -172,7 +172,7 @@ pub(super) fn whisker(canvas: &mut Canvas, (from, to): (f64, f64), middle: f64) 
     }
 }
 
-/// A gap in a bar that goes on for longer than can be shown.
+/// A gap in a bar that is longer than can be shown.
 fn gap(canvas: &mut Canvas, (x, middle): (f64, f64)) {
     let slant = |canvas: &mut Canvas, x: f64, colour, width| {
         canvas.line((x - 2.0, middle + 6.0), (x + 2.0, middle - 6.0), colour, width);

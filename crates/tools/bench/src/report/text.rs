@@ -5,7 +5,7 @@ use super::marks::{driver_notes, footnotes, marks, placement_note, ratio_note};
 
 /// Characters of a line that a usual terminal window has.
 const LINE_CHARS: usize = 120;
-/// Where a longer name of a back end goes on in the next line.
+/// Where a longer name of a back end continues in the next line.
 const NAME_CHARS: usize = 13;
 /// The first column takes the width that the others leave of [`LINE_CHARS`], within these bounds.
 const LABEL_CHARS_MIN: usize = 22;
@@ -104,7 +104,7 @@ fn line_up(blocks: &[Block], widths: &[usize]) -> String {
     text
 }
 
-/// Lines of at most so many characters, broken behind blanks, commas and dashes; a longer part stays whole.
+/// Lines of at most this many characters, broken behind blanks, commas and dashes; a longer part stays whole.
 fn wrap(text: &str, chars_max: usize) -> Block {
     let mut lines = vec![String::new()];
     for part in text.split_inclusive([' ', ',', '-']) {

@@ -26,7 +26,7 @@ use super::client;
 
 /// Read at a time, in bytes.
 const READ_BYTES: usize = 256 << 10;
-/// A pipe with room has room for so many bytes (pipe(7): PIPE_BUF).
+/// A pipe with room has room for this many bytes (pipe(7): PIPE_BUF).
 const PIPE_BYTES: usize = 4096;
 /// How long a reader that takes nothing is waited for once the capture was interrupted.
 const LAST_PATIENCE: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };

@@ -166,7 +166,7 @@ fn of_others(text: &str) -> String {
     harmless(text).into_owned()
 }
 
-/// Paths of sockets that are of use: somebody listens there, or has a guest that came by it. Here and in the network namespaces of
+/// Paths of sockets that are of use: a program listens there, or has a guest that came by it. Here and in the network namespaces of
 /// these processes, each of which knows only of its own, while a path leads from one to the other.
 pub(crate) fn served_at(processes: &[Process]) -> HashSet<PathBuf> {
     let namespace = |pid: &dyn Display| std::fs::read_link(procfs::dir(pid).join("ns/net")).ok();

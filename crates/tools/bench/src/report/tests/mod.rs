@@ -35,7 +35,7 @@ fn received(backend: &str, workload: &str, round: u32, frames: u64) -> Sample {
     }
 }
 
-/// Round trips with a median of so many ns, and others at multiples of it.
+/// Round trips with a median of this many ns, and others at multiples of it.
 fn took(backend: &str, round: u32, p50_ns: u64) -> Sample {
     let trip = RoundTrip {
         count: 1000,
