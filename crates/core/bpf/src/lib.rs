@@ -35,10 +35,6 @@ pub use words::{ReadWords, WritableWords};
 
 /// Numbers of helper functions (linux/bpf.h, `enum bpf_func_id`).
 pub mod helper {
-    /// `bpf_map_lookup_elem(map, key)`: the value's address, or 0.
-    pub const MAP_LOOKUP: i32 = 1;
-    /// `bpf_map_delete_elem(map, key)`.
-    pub const MAP_DELETE: i32 = 3;
     /// `bpf_ktime_get_ns()`: CLOCK_MONOTONIC.
     pub const KTIME_NS: i32 = 5;
     /// `bpf_get_smp_processor_id()`.

@@ -8,7 +8,7 @@
 //!   metadata   | flags | TOS | TTL | options' length | source port : 2 | destination port : 2 | id : 8 | addresses : 8 or 32 | options |
 //! ```
 //!
-//! Numbers are big endian. What a driver tells is read once and checked ([`OuterHeader::parse`]).
+//! Numbers are big endian. A driver's words are read once and checked ([`OuterHeader::parse`]).
 
 pub mod geneve;
 pub mod vxlan;

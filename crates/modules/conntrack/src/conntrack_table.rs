@@ -296,12 +296,6 @@ impl ConntrackTable {
         self.shared.zone_connections_max.store(limit, Ordering::Relaxed);
     }
 
-    /// That limit.
-    #[must_use]
-    pub fn default_zone_limit(&self) -> Option<u32> {
-        u32::try_from(self.shared.zone_connections_max.load(Ordering::Relaxed)).ok()
-    }
-
     /// The limit that counts for a zone, and its connections.
     #[must_use]
     pub fn zone(&self, zone: u16) -> (Option<u32>, u32) {
