@@ -7,7 +7,7 @@ use lasthop_flow::{Action, Conntrack, CtKey, Ethernet, FlowKey, Match, Nat, NatR
 use lasthop_flowtable::{FlowModule, FlowSpec};
 use lasthop_module_api::{Batch, Hashes, Header, Mac, Module, Verdicts};
 
-use super::frames::{Frame, TCP_ACK, TCP_SYN, TRANSLATED, handshake, tagged};
+use super::frames::{Frame, TCP_ACK, TCP_SYN, TRANSLATED, handshake, over_ipv6, tagged};
 use super::{Plan, SENDER};
 
 /// The zone of tracked connections.
@@ -55,7 +55,7 @@ pub fn tracked_module(plan: &Plan, is_translated: bool) -> FlowModule {
     let module = FlowModule::for_workers(1);
     let frame = &plan.frames[0];
     let (dst, src) = Header::new(&frame.bytes[..14], 14, frame.offload).macs().expect("addresses");
-    let is_tagged = frame.bytes[12..14] == [0x81, 0];
+    let (is_tagged, is_ipv6) = (frame.bytes[12..14] == [0x81, 0], frame.bytes[12..14] == [0x86, 0xdd]);
     let vlans = |tpid, tci| is_tagged.then_some(Vlan { tpid, tci }).into_iter().collect();
     let pass = |recirc_id, state: Option<(u32, u32)>| {
         let ct = |state| CtKey { state, ..CtKey::default() };
@@ -97,7 +97,11 @@ pub fn tracked_module(plan: &Plan, is_translated: bool) -> FlowModule {
     for number in 0..plan.frames.len() as u8 / 2 {
         for (is_reply, flags) in [(false, TCP_SYN), (true, TCP_SYN | TCP_ACK), (false, TCP_ACK)] {
             let frame = handshake(number, is_reply, is_translated, flags);
-            let Frame { bytes, offload } = if is_tagged { tagged(frame) } else { frame };
+            let Frame { bytes, offload } = match (is_tagged, is_ipv6) {
+                (true, _) => tagged(frame),
+                (_, true) => over_ipv6(frame),
+                _ => frame,
+            };
             let headers = [Header::new(&bytes, bytes.len() as u32, offload)];
             let batch = Batch { port: SENDER, headers: &headers, hashes: &Hashes::NONE };
             let mut verdicts = Verdicts::default();

@@ -144,6 +144,27 @@ pub fn tagged(mut frame: Frame) -> Frame {
     frame
 }
 
+/// The segment over IPv6, between addresses that end in those of IPv4. Its checksum is not complete.
+pub fn over_ipv6(frame: Frame) -> Frame {
+    let Frame { mut bytes, mut offload } = frame;
+    let (ethernet, ipv6) = (usize::from(ETHERNET_BYTES), usize::from(IPV6_BYTES));
+    let address = |ipv4: &[u8]| {
+        let mut address = [0xfd; 16];
+        address[12..].copy_from_slice(ipv4);
+        address
+    };
+    let (src, dst) = (address(&bytes[26..30]), address(&bytes[30..34]));
+    let payload_bytes = u16::from_be_bytes([bytes[16], bytes[17]]) - IPV4_BYTES;
+    let [high, low] = payload_bytes.to_be_bytes();
+    let header = [&[0x86, 0xdd, 0x60, 0, 0, 0, high, low, PROTO_TCP, 64][..], &src, &dst].concat();
+    bytes.splice(12..ethernet + usize::from(IPV4_BYTES), header);
+    let pseudo = Sum::pseudo_v6(src, dst, PROTO_TCP, u32::from(payload_bytes));
+    let at = ethernet + ipv6 + usize::from(TCP_CSUM_OFFSET);
+    bytes[at..at + 2].copy_from_slice(&pseudo.partial().to_be_bytes());
+    offload.csum_start = ETHERNET_BYTES + IPV6_BYTES;
+    Frame { bytes, offload }
+}
+
 fn sum_of(bytes: &[u8]) -> Sum {
     let mut sum = Sum::default();
     sum.add(bytes);
