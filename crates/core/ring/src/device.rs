@@ -304,13 +304,14 @@ impl DeviceRing {
     // A function of its own: the loop has the registers to itself.
     #[inline(never)]
     pub fn complete_marked_all(&mut self, heads: impl Iterator<Item = u16>) {
+        let (used, marks) = (self.memory.used_entries(), self.ledger.marks());
         let mut position = self.next_used;
         for head in heads {
-            debug_assert!(self.ledger.mark(head) == 1, "a chain is settled once");
-            self.memory.set_used_entry(position, u32::from(head), 0);
+            debug_assert!(marks.get(head) == 1, "a chain is settled once");
+            used.set(position, u32::from(head), 0);
             position = position.wrapping_add(1);
             order();
-            self.ledger.set_mark(head, 0);
+            marks.set(head, 0);
         }
         self.next_used = position;
         if self.used_order.is_some() {
@@ -321,9 +322,9 @@ impl DeviceRing {
     /// As [`Self::complete`] of several heads.
     #[inline(never)]
     pub fn complete_all(&mut self, filled: impl Iterator<Item = (u16, u32)>) {
-        let mut position = self.next_used;
+        let (used, mut position) = (self.memory.used_entries(), self.next_used);
         for (head, written_bytes) in filled {
-            self.memory.set_used_entry(position, u32::from(head), written_bytes);
+            used.set(position, u32::from(head), written_bytes);
             position = position.wrapping_add(1);
         }
         self.next_used = position;

@@ -1,6 +1,7 @@
 //! The state of a ring that its successor needs after the device was killed, in memory that outlives the
 //! process.
 
+use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering, compiler_fence};
@@ -90,6 +91,35 @@ unsafe impl Send for Ledger {}
 // SAFETY: as above.
 unsafe impl Sync for Ledger {}
 
+/// The marks of a ledger, by head.
+#[derive(Clone, Copy)]
+pub(crate) struct Marks<'a> {
+    start: NonNull<u16>,
+    /// Entries less one.
+    last: u16,
+    ledger: PhantomData<&'a Ledger>,
+}
+
+impl Marks<'_> {
+    #[inline(always)]
+    fn word(&self, head: u16) -> &AtomicU16 {
+        // SAFETY: behind its first words the ledger, which is borrowed and pins its memory, has a word for each entry, of which there are
+        // a power of two. All accesses are atomic.
+        unsafe { AtomicU16::from_ptr(self.start.as_ptr().add(HEAD_WORDS + usize::from(head & self.last))) }
+    }
+
+    #[inline(always)]
+    pub(crate) fn get(&self, head: u16) -> u16 {
+        self.word(head).load(Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    pub(crate) fn set(&self, head: u16, left: u16) {
+        death::may_come();
+        self.word(head).store(left, Ordering::Relaxed);
+    }
+}
+
 impl Ledger {
     /// Bytes for a ring of any size: whole pages.
     pub const BYTES: usize = (2 * (HEAD_WORDS + RING_ENTRIES_MAX as usize)).next_multiple_of(4096);
@@ -135,9 +165,10 @@ impl Ledger {
         unsafe { AtomicU16::from_ptr(self.start.as_ptr().add(index)) }
     }
 
+    /// The heads' marks, as a value: a loop that writes them need not find them again after each store.
     #[inline(always)]
-    fn mark_word(&self, head: u16) -> &AtomicU16 {
-        self.word(HEAD_WORDS + usize::from(head & (self.entries - 1)))
+    pub(crate) fn marks(&self) -> Marks<'_> {
+        Marks { start: self.start, last: self.entries - 1, ledger: PhantomData }
     }
 
     fn get(&self, index: usize) -> u16 {
@@ -194,13 +225,12 @@ impl Ledger {
     /// Outputs still to be done for the chain at `head`; 0: the driver owns it.
     #[inline(always)]
     pub(crate) fn mark(&self, head: u16) -> u16 {
-        self.mark_word(head).load(Ordering::Relaxed)
+        self.marks().get(head)
     }
 
     #[inline(always)]
     pub(crate) fn set_mark(&self, head: u16, left: u16) {
-        death::may_come();
-        self.mark_word(head).store(left, Ordering::Relaxed);
+        self.marks().set(head, left);
     }
 
     /// All chains before `position` of the available ring are marked.

@@ -1,5 +1,6 @@
 //! The three areas of a split ring in guest memory, and the accesses to them.
 
+use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -290,14 +291,18 @@ impl RingMemory {
     /// Head and length of used entry `position`.
     #[inline]
     pub(crate) fn used_entry(&self, position: u16) -> (u32, u32) {
-        let value = u64::from_le(self.used_pair(position).load(Ordering::Relaxed));
-        (value as u32, (value >> 32) as u32)
+        self.used_entries().get(position)
     }
 
     #[inline]
     pub(crate) fn set_used_entry(&self, position: u16, head: u32, len: u32) {
-        death::may_come();
-        self.used_pair(position).store((u64::from(head) | u64::from(len) << 32).to_le(), Ordering::Relaxed);
+        self.used_entries().set(position, head, len);
+    }
+
+    /// The used entries, as a value: a loop that writes them need not find them again after each store.
+    #[inline]
+    pub(crate) fn used_entries(&self) -> UsedEntries<'_> {
+        UsedEntries { used: self.used, last: self.entries - 1, ring: PhantomData }
     }
 
     /// "Kick me when you make available past this" (EVENT_IDX).
@@ -310,37 +315,40 @@ impl RingMemory {
     pub(crate) fn set_available_event(&self, index: u16) {
         self.used_word(2 + 4 * usize::from(self.entries)).store(index.to_le(), Ordering::Relaxed);
     }
-
-    /// A used entry as two 32-bit atomics would be two stores; the area is only 4-aligned, so it is a pair of words.
-    #[inline]
-    fn used_pair(&self, position: u16) -> UsedPair<'_> {
-        let at = 2 + 4 * self.slot(position);
-        UsedPair { ring: self, at }
-    }
 }
 
-/// One used entry: two 32-bit words that are published by the index store, so each may be written on its own.
-struct UsedPair<'a> {
-    ring: &'a RingMemory,
-    at: usize,
+/// The used entries of a ring. The area is only 4-aligned, so each is two 32-bit words. They are published by the index store, so each
+/// may be written on its own.
+#[derive(Clone, Copy)]
+pub(crate) struct UsedEntries<'a> {
+    used: NonNull<u16>,
+    /// Entries less one.
+    last: u16,
+    ring: PhantomData<&'a RingMemory>,
 }
 
-impl UsedPair<'_> {
+impl UsedEntries<'_> {
     #[inline]
-    fn word(&self, index: usize) -> &AtomicU32 {
-        debug_assert!(self.at + 2 * index + 1 < 3 + 4 * usize::from(self.ring.entries));
-        // SAFETY: entry words start at byte 4 of a 4-aligned area and at + 3 lies inside it.
-        unsafe { AtomicU32::from_ptr(self.ring.used.as_ptr().add(self.at + 2 * index).cast()) }
+    fn word(&self, position: u16, index: usize) -> &AtomicU32 {
+        debug_assert!(index < 2);
+        // SAFETY: the area has 3 + 4 * entries half-words, pinned by the ring that is borrowed; behind flags and index, entry
+        // `position & last` has four of them. It is 4-aligned, and so are these words.
+        unsafe {
+            let entry = self.used.as_ptr().add(2 + 4 * usize::from(position & self.last));
+            AtomicU32::from_ptr(entry.add(2 * index).cast())
+        }
     }
 
     #[inline]
-    fn load(&self, order: Ordering) -> u64 {
-        u64::from(self.word(0).load(order)) | u64::from(self.word(1).load(order)) << 32
+    fn get(&self, position: u16) -> (u32, u32) {
+        let word = |index| u32::from_le(self.word(position, index).load(Ordering::Relaxed));
+        (word(0), word(1))
     }
 
     #[inline]
-    fn store(&self, value: u64, order: Ordering) {
-        self.word(0).store(value as u32, order);
-        self.word(1).store((value >> 32) as u32, order);
+    pub(crate) fn set(&self, position: u16, head: u32, len: u32) {
+        death::may_come();
+        self.word(position, 0).store(head.to_le(), Ordering::Relaxed);
+        self.word(position, 1).store(len.to_le(), Ordering::Relaxed);
     }
 }
