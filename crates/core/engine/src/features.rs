@@ -3,7 +3,7 @@
 use lasthop_fabric::Capabilities;
 use lasthop_module_api::PortKind;
 use lasthop_vhost::features as virtio;
-use lasthop_wire::{hash, vnet};
+use lasthop_wire::{hash, tunnel, vnet};
 
 use crate::PortConfig;
 
@@ -56,9 +56,14 @@ pub(crate) fn offered(config: &PortConfig) -> u64 {
     features
 }
 
-/// The private protocol features offered: packet hashes, to the switch's own driver, which serves uplinks. Guests get none.
+/// The private protocol features offered to the switch's own driver: tunnels' headers with packets of tunnel ports, packet hashes with
+/// those of uplinks. Guests get none.
 pub(crate) fn private(config: &PortConfig) -> u64 {
-    if config.kind == PortKind::Inside { 0 } else { virtio::protocol::PACKET_HASH }
+    match (config.is_tunnel, config.kind) {
+        (true, _) => virtio::protocol::TUNNEL,
+        (false, PortKind::Inside) => 0,
+        (false, _) => virtio::protocol::PACKET_HASH,
+    }
 }
 
 /// The properties of packets that follow from negotiated features.
@@ -67,7 +72,9 @@ pub(crate) fn capabilities(features: u64, protocol_features: u64) -> Capabilitie
     let modern = has(virtio::VERSION_1) || has(virtio::MRG_RXBUF);
     let header_bytes = if modern { vnet::HEADER_BYTES } else { vnet::HEADER_BYTES_LEGACY };
     // Behind the long header only: a guest without VERSION_1 tells no hashes, even if it acknowledged the feature.
-    let tells_hashes = modern && protocol_features & virtio::protocol::PACKET_HASH != 0;
+    let has_tunnel = modern && protocol_features & virtio::protocol::TUNNEL != 0;
+    let header_bytes = if has_tunnel { tunnel::HEADER_BYTES } else { header_bytes };
+    let tells_hashes = modern && !has_tunnel && protocol_features & virtio::protocol::PACKET_HASH != 0;
     Capabilities {
         mergeable: has(virtio::MRG_RXBUF),
         csum: has(virtio::GUEST_CSUM),
@@ -148,7 +155,7 @@ mod tests {
         for features in choices() {
             let has = |bit| features & bit != 0;
             let Capabilities { mergeable, csum, tso4, tso6, ecn, uso, header_bytes, sent_header_bytes } =
-                capabilities(features, !virtio::protocol::PACKET_HASH);
+                capabilities(features, !(virtio::protocol::PACKET_HASH | virtio::protocol::TUNNEL));
             assert_eq!(sent_header_bytes, header_bytes);
             assert_eq!(
                 (mergeable, csum, tso4, tso6, ecn),
@@ -170,6 +177,19 @@ mod tests {
         assert_eq!(capabilities(0, 0).header_bytes, 10);
         assert_eq!(capabilities(virtio::MRG_RXBUF, 0).header_bytes, 12);
         assert_eq!(capabilities(virtio::VERSION_1, 0).header_bytes, 12);
+    }
+
+    #[test]
+    fn tunnel_ports_have_a_header_of_their_own_both_ways() {
+        let told = |features, protocol| {
+            let Capabilities { header_bytes, sent_header_bytes, .. } = capabilities(features, protocol);
+            (header_bytes, sent_header_bytes)
+        };
+        let (tunnel, hash) = (virtio::protocol::TUNNEL, virtio::protocol::PACKET_HASH);
+        assert_eq!(told(virtio::VERSION_1, tunnel | hash), (124, 124));
+        assert_eq!(told(0, tunnel), (10, 10));
+        let config = |kind| PortConfig { is_tunnel: true, kind, ..PortConfig::default() };
+        assert_eq!([PortKind::Inside, PortKind::Uplink].map(|kind| private(&config(kind))), [tunnel; 2]);
     }
 
     #[test]

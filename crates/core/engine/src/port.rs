@@ -27,6 +27,8 @@ pub struct PortConfig {
     pub link_up: bool,
     /// The kind of peer behind the port.
     pub kind: PortKind,
+    /// Whether its packets come out of tunnels and go into them.
+    pub is_tunnel: bool,
 }
 
 impl Default for PortConfig {
@@ -41,6 +43,7 @@ impl Default for PortConfig {
             features_mask: u64::MAX,
             link_up: true,
             kind: PortKind::Inside,
+            is_tunnel: false,
         }
     }
 }

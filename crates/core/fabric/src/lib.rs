@@ -92,7 +92,7 @@ pub struct Capabilities {
     pub ecn: bool,
     /// Takes unsegmented UDP (GUEST_USO4 and GUEST_USO6: `gso_type` is the same for both, so half of it counts for none).
     pub uso: bool,
-    /// Bytes of the virtio-net header: 12, or 10 for legacy guests without MRG_RXBUF.
+    /// Bytes of the virtio-net header: 12, or 10 for legacy guests without MRG_RXBUF, or 124 of tunnel ports.
     pub header_bytes: usize,
     /// The same of the packets that it sends: 8 more if they tell their hashes.
     pub sent_header_bytes: usize,

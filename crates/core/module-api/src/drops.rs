@@ -83,6 +83,7 @@ drop_reasons! {
     IpSpoofed = "ip_spoofed", "An IP source address that is not one of the port's own (guard=ip).";
     ArpSpoofed = "arp_spoofed", "ARP, or a neighbour advertisement, that claims an address that is not the port's own (guard=arp).";
     RogueServer = "rogue_server", "An answer of a DHCP server, or a router advertisement, from a port that is neither (guard=dhcp).";
+    BadTunnel = "bad_tunnel", "The tunnel's header that the driver tells with a packet contradicts itself.";
 }
 
 #[cfg(test)]
@@ -146,6 +147,7 @@ mod tests {
         "ip_spoofed",
         "arp_spoofed",
         "rogue_server",
+        "bad_tunnel",
     ];
 
     #[test]

@@ -7,25 +7,27 @@ use lasthop_wire::Offload;
 
 pub use tag::{TAG_BYTES, TagEdit};
 
-use crate::Mac;
+use crate::{DropReason, Mac};
 
 /// Bytes of a frame that are copied into its header image when it is fetched.
 pub const IMAGE_FETCH_BYTES: usize = 128;
 /// Room of a header image: the fetched bytes, and headers that actions may push (VLAN and MPLS tags, a
-/// service header behind an Ethernet header).
-pub const IMAGE_BYTES: usize = 192;
+/// service header behind an Ethernet header), or a tunnel's header as metadata ([`Header::set_tunnel`]).
+pub const IMAGE_BYTES: usize = 224;
 
 /// The head of a frame, read from guest memory once. Checks, decisions and delivery use this copy.
 ///
 /// ```text
 ///   frame in guest memory   |<---- covers ---->|<------------- rest, copied straight ------------->|
 ///   image                   |<------ len ------>|        (len != covers after tags were added or removed)
+///                                                  ... | tunnel |   at the end of the room
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Header {
     bytes: [u8; IMAGE_BYTES],
     len: u16,
-    covers: u16,
+    /// Bytes that the image stands for, at most [`IMAGE_BYTES`]; above them, bytes of a tunnel's header. One store sets both.
+    covers_and_tunnel: u16,
     frame_len: u32,
     /// The sender's offload metadata.
     pub offload: Offload,
@@ -33,7 +35,13 @@ pub struct Header {
 
 impl Default for Header {
     fn default() -> Self {
-        Self { bytes: [0; IMAGE_BYTES], len: 0, covers: 0, frame_len: 0, offload: Offload::default() }
+        Self {
+            bytes: [0; IMAGE_BYTES],
+            len: 0,
+            covers_and_tunnel: 0,
+            frame_len: 0,
+            offload: Offload::default(),
+        }
     }
 }
 
@@ -57,7 +65,7 @@ impl Header {
     pub fn fill(&mut self, frame_len_bytes: u32, image_len: usize) -> &mut [u8] {
         let len = u16::try_from(image_len).expect("an image is shorter than 64 KiB");
         assert!(u32::from(len) <= frame_len_bytes, "an image is no longer than its frame");
-        (self.len, self.covers, self.frame_len) = (len, len, frame_len_bytes);
+        (self.len, self.covers_and_tunnel, self.frame_len) = (len, len, frame_len_bytes);
         &mut self.bytes[..image_len]
     }
 
@@ -78,14 +86,57 @@ impl Header {
     #[inline]
     #[must_use]
     pub fn covers_bytes(&self) -> u32 {
-        u32::from(self.covers)
+        u32::from(self.covers_and_tunnel as u8)
     }
 
     /// Length of the frame as it will be delivered, in bytes, without the virtio-net header.
     #[inline]
     #[must_use]
     pub fn frame_len_bytes(&self) -> u32 {
-        self.frame_len - u32::from(self.covers) + u32::from(self.len)
+        self.frame_len - self.covers_bytes() + u32::from(self.len)
+    }
+
+    /// Bytes of the tunnel's header.
+    #[inline]
+    fn tunnel_len(&self) -> usize {
+        usize::from(self.covers_and_tunnel >> 8)
+    }
+
+    /// Bytes that the image may have.
+    #[inline]
+    fn room(&self) -> usize {
+        IMAGE_BYTES - self.tunnel_len()
+    }
+
+    /// The tunnel's header as metadata (`lasthop_wire::tunnel`): that which the packet came with, or that which it is to get. Empty if there
+    /// is none.
+    #[inline]
+    #[must_use]
+    pub fn tunnel(&self) -> &[u8] {
+        &self.bytes[IMAGE_BYTES - self.tunnel_len()..]
+    }
+
+    /// Whether there is a tunnel's header.
+    #[inline]
+    #[must_use]
+    pub fn has_tunnel(&self) -> bool {
+        self.covers_and_tunnel > u16::from(u8::MAX)
+    }
+
+    /// Sets the tunnel's header, in the place of another one; none if it is empty.
+    ///
+    /// # Errors
+    /// [`DropReason::TooLong`] if there is no room for it behind the image. Nothing has changed then.
+    pub fn set_tunnel(&mut self, tunnel: &[u8]) -> Result<(), DropReason> {
+        let Some(len) = u8::try_from(tunnel.len())
+            .ok()
+            .filter(|len| usize::from(self.len) + usize::from(*len) <= IMAGE_BYTES)
+        else {
+            return Err(DropReason::TooLong);
+        };
+        self.bytes[IMAGE_BYTES - tunnel.len()..].copy_from_slice(tunnel);
+        self.covers_and_tunnel = self.covers_and_tunnel & 0xff | u16::from(len) << 8;
+        Ok(())
     }
 
     /// Destination and source address as numbers, most significant byte first, and the first EtherType; `None` for a frame

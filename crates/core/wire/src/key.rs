@@ -22,12 +22,19 @@
 //!  21     original source port : 16 | destination port : 16 | 0 : 32
 //!  22     original IPv4 source : 32 | destination : 32; or
 //!  22-25  original IPv6 source : 128 | destination : 128
+//!  26     tunnel: flags : 8 | TOS : 8 | TTL : 8 | options' length : 8 | source port : 16 | destination port : 16
+//!  27     tunnel id : 64
+//!  28-31  outer source : 128 | destination : 128; of IPv4 in the lower 32 bits
+//!  32-39  tunnel options : 512
 //! ```
 //!
 //! An IPv4 packet fills the first eight words, a cache line; absent fields are zero. As in the Open vSwitch
 //! datapath, ICMP type and code are in the place of ports, the ARP operation in that of the IP protocol, and
-//! bit 12 of a TCI says that there is a tag. The last eight words are connection tracking's ([`CtWords`]): zero until
-//! an action `ct` has seen the packet.
+//! bit 12 of a TCI says that there is a tag. Eight words are connection tracking's ([`CtWords`]): zero until
+//! an action `ct` has seen the packet. The last ones are the tunnel's that the packet came through ([`Key::put_tunnel`]): zero of other
+//! packets, and [`extract`] leaves them alone.
+
+use crate::tunnel::{OPTIONS_BYTES_MAX, OuterHeader, flag};
 
 mod extract;
 mod mini_key;
@@ -36,7 +43,13 @@ pub use extract::{Offsets, extract, ipv6_transport};
 pub use mini_key::{MINI_KEY4_WORDS, MINI_KEY6_WORDS, MiniKey};
 
 /// Words of a key.
-pub const KEY_WORDS: usize = CT_WORD + CT_WORDS;
+pub const KEY_WORDS: usize = TUNNEL_WORD + TUNNEL_WORDS;
+/// Words of the key of a packet that came through no tunnel.
+pub const PLAIN_KEY_WORDS: usize = TUNNEL_WORD;
+/// Words of a key about a tunnel.
+pub const TUNNEL_WORDS: usize = 6 + OPTIONS_BYTES_MAX / 8;
+/// The first of them.
+pub const TUNNEL_WORD: usize = CT_WORD + CT_WORDS;
 /// Words of a key about connection tracking.
 pub const CT_WORDS: usize = 8;
 /// The first of them.
@@ -172,6 +185,30 @@ pub mod ct_field {
     pub const IPV6_DST: WideField = WideField { word: 24 };
 }
 
+/// The fields of a tunnel.
+pub mod tunnel_field {
+    use super::{Field, TUNNEL_WORD, WideField};
+
+    const FIRST: u8 = TUNNEL_WORD as u8;
+
+    /// `tunnel::flag` bits, and in the place of SEND, that there is a tunnel.
+    pub const FLAGS: Field = Field { word: FIRST, shift: 56, bits: 8 };
+    /// TOS or traffic class.
+    pub const TOS: Field = Field { word: FIRST, shift: 48, bits: 8 };
+    /// TTL or hop limit.
+    pub const TTL: Field = Field { word: FIRST, shift: 40, bits: 8 };
+    /// Bytes of options.
+    pub const OPTIONS_LEN: Field = Field { word: FIRST, shift: 32, bits: 8 };
+    /// Source port.
+    pub const TP_SRC: Field = Field { word: FIRST, shift: 16, bits: 16 };
+    /// Destination port.
+    pub const TP_DST: Field = Field { word: FIRST, shift: 0, bits: 16 };
+    /// Source address.
+    pub const SRC: WideField = WideField { word: FIRST + 2 };
+    /// Destination address.
+    pub const DST: WideField = WideField { word: FIRST + 4 };
+}
+
 impl Field {
     /// Its lowest bits set: the mask of an exact match, and the largest value.
     #[inline]
@@ -182,8 +219,14 @@ impl Field {
 }
 
 /// A packet's metadata and headers; or, as a mask, which of their bits count.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key(pub [u64; KEY_WORDS]);
+
+impl Default for Key {
+    fn default() -> Self {
+        Self([0; KEY_WORDS])
+    }
+}
 
 impl Key {
     /// A field's value.
@@ -229,6 +272,43 @@ impl Key {
         self.0[field.word as usize + 1] = value as u64;
     }
 
+    /// Whether it is of a packet that came through a tunnel.
+    #[inline]
+    #[must_use]
+    pub const fn has_tunnel(&self) -> bool {
+        self.0[TUNNEL_WORD] != 0
+    }
+
+    /// The words of a packet that came through no tunnel.
+    #[inline]
+    #[must_use]
+    pub fn plain(&self) -> &[u64; PLAIN_KEY_WORDS] {
+        &self.0.as_chunks().0[0]
+    }
+
+    /// Keeps of these words the bits that `mask` has set.
+    #[inline]
+    pub fn mask_plain(&mut self, mask: &Self) {
+        self.0.iter_mut().zip(mask.plain()).for_each(|(word, mask)| *word &= mask);
+    }
+
+    /// Sets the tunnel that the packet came through; or, of a mask, which of its bits count.
+    pub fn put_tunnel(&mut self, tunnel: &OuterHeader) {
+        self.put(tunnel_field::FLAGS, u64::from(tunnel.flags | flag::SEND));
+        self.put(tunnel_field::TOS, u64::from(tunnel.tos));
+        self.put(tunnel_field::TTL, u64::from(tunnel.ttl));
+        self.put(tunnel_field::OPTIONS_LEN, tunnel.options.get().len() as u64);
+        self.put(tunnel_field::TP_SRC, u64::from(tunnel.tp_src));
+        self.put(tunnel_field::TP_DST, u64::from(tunnel.tp_dst));
+        self.0[TUNNEL_WORD + 1] = tunnel.id;
+        self.put_wide(tunnel_field::SRC, tunnel.src);
+        self.put_wide(tunnel_field::DST, tunnel.dst);
+        let options = tunnel.options.padded().as_chunks::<8>().0;
+        for (place, word) in self.0[TUNNEL_WORD + 6..].iter_mut().zip(options) {
+            *place = u64::from_be_bytes(*word);
+        }
+    }
+
     /// The bits that `mask` has set.
     #[inline]
     #[must_use]
@@ -248,7 +328,7 @@ impl CtWords {
     #[must_use]
     pub fn of(key: &Key) -> Self {
         let mut words = Self::default();
-        words.0.copy_from_slice(&key.0[CT_WORD..]);
+        words.0.copy_from_slice(&key.0[CT_WORD..TUNNEL_WORD]);
         words
     }
 
@@ -256,7 +336,7 @@ impl CtWords {
     #[must_use]
     pub fn to_key(&self) -> Key {
         let mut key = Key::default();
-        key.0[CT_WORD..].copy_from_slice(&self.0);
+        key.0[CT_WORD..TUNNEL_WORD].copy_from_slice(&self.0);
         key
     }
 }
@@ -342,6 +422,19 @@ mod tests {
         four.put(IPV4_SRC, 1);
         four.put(IPV4_DST, 2);
         assert_eq!(CtWords::of(&four).0[4], 0x1_0000_0002);
+    }
+
+    #[test]
+    fn a_tunnel_has_words_of_its_own() {
+        let options = crate::tunnel::OptionBytes::of(&[9; 12]).expect("they fit");
+        let (flags, tos, ttl, tp_src, tp_dst) = (flag::KEY, 1, 2, 3, 4);
+        let mut key = Key::default();
+        assert!(!key.has_tunnel());
+        key.put_tunnel(&OuterHeader { flags, tos, ttl, tp_src, tp_dst, id: 5, src: 6, dst: 7, options });
+        let nines = 0x0909_0909_0909_0909;
+        let words = [0x8801_020c_0003_0004, 5, 0, 6, 0, 7, nines, nines & !0xffff_ffff, 0];
+        assert_eq!((&key.0[TUNNEL_WORD..TUNNEL_WORD + 9], key.has_tunnel()), (&words[..], true));
+        assert!(key.0[..TUNNEL_WORD].iter().all(|word| *word == 0));
     }
 
     #[test]

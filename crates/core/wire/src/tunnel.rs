@@ -3,7 +3,7 @@
 //! A tunnel port exchanges inner frames with the switch. The outer header of each travels behind its virtio-net header:
 //!
 //! ```text
-//!   virtio-net header (12)  | tunnel (108): metadata, zeroes behind it               |  inner frame ...
+//!   virtio-net header (12)  | tunnel (112): metadata, zeroes behind it               |  inner frame ...
 //!
 //!   metadata   | flags | TOS | TTL | options' length | source port : 2 | destination port : 2 | id : 8 | addresses : 8 or 32 | options |
 //! ```

@@ -3,7 +3,7 @@
 use lasthop_module_api::{DropReason, Header, IMAGE_FETCH_BYTES};
 use lasthop_wire::headers::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_NSH, ETHERTYPES_MPLS, MACS_BYTES};
 use lasthop_wire::key::{LinkLayer, Offsets, VLAN_PRESENT, extract, field, nsh_field, wide_field};
-use lasthop_wire::{Key, Metadata};
+use lasthop_wire::{Key, Metadata, OuterHeader};
 
 use crate::hash::finish;
 
@@ -44,6 +44,11 @@ impl<'a> ActionPacket<'a> {
         Self { packet, origin, edited: None, image, metadata, truncate_len_bytes }
     }
 
+    /// A packet whose header is none of the verdicts' images.
+    pub(crate) fn without_image(packet: usize, header: &'a Header, metadata: Metadata) -> Self {
+        Self { image: None, ..Self::new(packet, header, metadata) }
+    }
+
     /// A packet that looks like one of the verdicts' images by now.
     pub(crate) fn edited(
         packet: usize,
@@ -68,7 +73,25 @@ impl<'a> ActionPacket<'a> {
     pub(crate) fn key(&self) -> (Key, Offsets) {
         let mut key = Key::default();
         let offsets = extract(self.seen(), &self.metadata, &mut key);
+        if self.came_by_tunnel()
+            && let Some(tunnel) = OuterHeader::parse(self.origin.tunnel())
+        {
+            key.put_tunnel(&tunnel);
+        }
         (key, offsets)
+    }
+
+    /// Whether it came through a tunnel.
+    #[inline]
+    pub(crate) fn came_by_tunnel(&self) -> bool {
+        self.origin.has_tunnel()
+    }
+
+    /// The header with the tunnel that it came by, if an action has set another one.
+    pub(crate) fn with_first_tunnel(&self) -> Option<Header> {
+        let mut header = self.edited.filter(|edited| edited.tunnel() != self.origin.tunnel())?;
+        header.set_tunnel(self.origin.tunnel()).ok()?;
+        Some(header)
     }
 
     /// Its first bytes, no more than of a packet that just came in: so each pass sees the same.

@@ -9,6 +9,7 @@
 //! | [`SIX_ENTRIES`] | 4096 to 65536 | the same, IPv6 | 512 KiB to 8 MiB a worker, as above |
 //! | [`LATER_ENTRIES`] | 4096 to 65536 | usual packets, IPv4, in a later pass | 512 KiB to 8 MiB a worker, as above |
 //! | [`OTHER_ENTRIES`] | 2048 to 8192 | other packets | 512 KiB to 2 MiB a worker, as above |
+//! | [`TUNNELLED_ENTRIES`] | 2048 to 16384 | packets out of tunnels | 768 KiB to 6 MiB a worker, as above |
 //! | the others | | | below |
 
 use std::ops::RangeInclusive;
@@ -34,6 +35,8 @@ pub const SIX_ENTRIES: RangeInclusive<usize> = 1 << 12..=1 << 16;
 pub const LATER_ENTRIES: RangeInclusive<usize> = 1 << 12..=1 << 16;
 /// The same of all other packets, and of those in a later pass, four cache lines each.
 pub const OTHER_ENTRIES: RangeInclusive<usize> = 1 << 11..=1 << 13;
+/// The same of packets that came through tunnels, six cache lines each.
+pub const TUNNELLED_ENTRIES: RangeInclusive<usize> = 1 << 11..=1 << 14;
 /// Batches to wait before the union mask narrows: narrowing invalidates the caches.
 pub const UNION_NARROWS_AFTER: u32 = 16_384;
 /// Insert probability 1/N when the slot is taken (cf. OVS emc-insert-inv-prob): so rare packets do not evict

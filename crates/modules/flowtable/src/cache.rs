@@ -1,7 +1,7 @@
 //! A worker's exact-match cache (cf. OVS' EMC): recent results, by the header bits that any flow matches on.
 //!
 //! ```text
-//!   hash ─> [ generation : 32 | flow : 32 ][ version ][ tag : 32 | statistics entry : 32 ][ program ][ key: 4, 8, 10 or 26 words ]
+//!   hash ─> [ generation : 32 | flow : 32 ][ version ][ tag : 32 | statistics entry : 32 ][ program ][ key: 4, 8, 10, 26 or 40 words ]
 //!           or the same elsewhere: two places for each key; a usual packet's is one cache line, or two
 //! ```
 //!

@@ -9,7 +9,9 @@
 //! ```
 
 use lasthop_wire::Key;
-use lasthop_wire::key::{CT_WORD, CtWords, KEY_WORDS, MINI_KEY4_WORDS, MINI_KEY6_WORDS, MiniKey};
+use lasthop_wire::key::{
+    CT_WORD, CtWords, KEY_WORDS, MINI_KEY4_WORDS, MINI_KEY6_WORDS, MiniKey, PLAIN_KEY_WORDS, TUNNEL_WORD,
+};
 
 use crate::bounds::UNION_NARROWS_AFTER;
 use crate::cache::Sought;
@@ -52,7 +54,7 @@ impl UnionMask {
     fn new(key: Key, time: u16) -> Self {
         let (mini_key4, mini_key6) =
             (MiniKey::<MINI_KEY4_WORDS>::mask_of(&key), MiniKey::<MINI_KEY6_WORDS>::mask_of(&key));
-        let has_whole_ct = key.0[CT_WORD + 1..].iter().any(|word| *word != 0);
+        let has_whole_ct = key.0[CT_WORD + 1..TUNNEL_WORD].iter().any(|word| *word != 0);
         let first_ct_word = key.0[CT_WORD];
         Self { key, mini_key4, mini_key6, has_whole_ct, first_ct_word, time, wanted: key, batches_left: 0 }
     }
@@ -111,9 +113,21 @@ impl UnionMask {
         key.masked(&self.key)
     }
 
-    /// Cache key of a packet without a mini key; `counted` is its flow key under the union mask.
+    /// Keeps of a key without a tunnel what is under the union mask.
     #[inline]
-    pub(crate) fn sought<'a>(&self, counted: &'a Key, secret: &Secret) -> Sought<'a, KEY_WORDS> {
+    pub(crate) fn mask_plain(&self, key: &mut Key) {
+        key.mask_plain(&self.key);
+    }
+
+    /// Cache key of a packet without a mini key and without a tunnel; `counted` is its flow key under the union mask.
+    #[inline]
+    pub(crate) fn sought<'a>(&self, counted: &'a Key, secret: &Secret) -> Sought<'a, PLAIN_KEY_WORDS> {
+        let key = counted.plain();
+        Sought { hash: secret.of_words(key), tag: u32::from(self.time) << 16, key }
+    }
+
+    /// The same of one that came through a tunnel.
+    pub(crate) fn sought_tunnelled<'a>(&self, counted: &'a Key, secret: &Secret) -> Sought<'a, KEY_WORDS> {
         Sought { hash: secret.of_words(&counted.0), tag: u32::from(self.time) << 16, key: &counted.0 }
     }
 }
@@ -176,7 +190,7 @@ impl CacheKey {
     }
 
     /// Becomes that of a packet that is none of them.
-    pub(crate) fn see_other(&mut self, sought: Sought<'_, KEY_WORDS>, tcp_flags: u16) {
+    pub(crate) fn see_other(&mut self, sought: Sought<'_, PLAIN_KEY_WORDS>, tcp_flags: u16) {
         (self.hash, self.tag) = (sought.hash, sought.tag);
         (self.tcp_flags, self.kind) = (tcp_flags, Kind::Other);
     }
@@ -195,8 +209,8 @@ impl CacheKey {
 
     /// The look-up of a packet without a mini key; `counted` is its flow key under the union mask.
     #[inline]
-    pub(crate) fn other<'a>(&self, counted: &'a Key) -> Sought<'a, KEY_WORDS> {
-        Sought { hash: self.hash, tag: self.tag, key: &counted.0 }
+    pub(crate) fn other<'a>(&self, counted: &'a Key) -> Sought<'a, PLAIN_KEY_WORDS> {
+        Sought { hash: self.hash, tag: self.tag, key: counted.plain() }
     }
 }
 

@@ -1,13 +1,17 @@
 //! From keys as the control interface has them to the words that packets are compared by.
 
-use lasthop_flow::{CtKey, FlowKey, Group as _, Ipv4, Ipv6, Match, Nsh, NshContext, Tuple4, Tuple6, Vlan};
+use lasthop_flow::{
+    CtKey, FlowKey, Group as _, Ipv4, Ipv6, Match, Nsh, NshContext, Tunnel, TunnelOptions, Tuple4, Tuple6,
+    Vlan,
+};
 use lasthop_module_api::Mac;
 use lasthop_wire::Key;
 use lasthop_wire::key::{
-    CtWords, ETHERTYPE_802_2, Field, VLAN_PRESENT, ct_field, field, nsh_field, wide_field,
+    CtWords, ETHERTYPE_802_2, Field, VLAN_PRESENT, ct_field, field, nsh_field, tunnel_field, wide_field,
 };
 
 use crate::UnsupportedFlow;
+use crate::tunnel::{outer, outer_mask};
 
 /// A flow's match, as a key and a mask in words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,8 +32,7 @@ impl Compact {
     /// As the Open vSwitch datapath reads a match: fields absent in the mask match anything, except tags,
     /// which must be as in the key. Without a mask every field of the key counts.
     pub(crate) fn of(matching: &Match) -> Result<Self, UnsupportedFlow> {
-        refuse_unknown(&matching.key)?;
-        let mut key = pack(&matching.key, Side::Key);
+        let mut key = pack(&matching.key, Side::Key)?;
         let exact;
         let masked_by = match &matching.mask {
             Some(mask) => mask,
@@ -38,7 +41,7 @@ impl Compact {
                 &exact
             }
         };
-        let mut mask = pack(masked_by, Side::Mask);
+        let mut mask = pack(masked_by, Side::Mask)?;
         key.put(field::NO_ETHERNET, u64::from(matching.key.ethernet.is_none()));
         mask.put(field::NO_ETHERNET, 1);
         let is_cut = matching.key.vlans.iter().any(|vlan| vlan.tci & VLAN_PRESENT == 0);
@@ -52,14 +55,6 @@ impl Compact {
         }
         Ok(Self { key: key.masked(&mask), mask })
     }
-}
-
-/// Tunnels: no packet here has any of it.
-fn refuse_unknown(key: &FlowKey) -> Result<(), UnsupportedFlow> {
-    if key.tunnel.is_some() {
-        return Err(UnsupportedFlow::Unsupported("a tunnel key: there are no tunnel ports"));
-    }
-    Ok(())
 }
 
 /// All bits of the fields that a key has.
@@ -89,7 +84,7 @@ fn ones_of(key: &FlowKey) -> FlowKey {
         icmp: ones(key.icmp),
         icmpv6: ones(key.icmpv6),
         nd: ones(key.nd),
-        ..FlowKey::default()
+        tunnel: key.tunnel.as_deref().map(ones_of_tunnel).map(Box::new),
     }
 }
 
@@ -104,6 +99,36 @@ fn ones_of_ct(key: &CtKey) -> CtKey {
     }
 }
 
+/// All of a tunnel's header: fields that a key does not have are zero in packets.
+fn ones_of_tunnel(key: &Tunnel) -> Tunnel {
+    let four = Some(u32::MAX.into());
+    let six = Some(u128::MAX.into());
+    Tunnel {
+        id: Some(u64::MAX),
+        ipv4_src: four,
+        ipv4_dst: four,
+        ipv6_src: six,
+        ipv6_dst: six,
+        tos: Some(u8::MAX),
+        ttl: Some(u8::MAX),
+        dont_fragment: true,
+        csum: true,
+        oam: true,
+        tp_src: Some(u16::MAX),
+        tp_dst: Some(u16::MAX),
+        options: ones_of_options(&key.options),
+        is_info_bridge: false,
+    }
+}
+
+fn ones_of_options(key: &TunnelOptions) -> TunnelOptions {
+    match key {
+        TunnelOptions::VxlanGbp(_) => TunnelOptions::VxlanGbp(Some(u32::MAX)),
+        TunnelOptions::Geneve(bytes) => TunnelOptions::Geneve(vec![u8::MAX; bytes.len()]),
+        TunnelOptions::None | TunnelOptions::Erspan(_) => TunnelOptions::Geneve(Vec::new()),
+    }
+}
+
 fn ones_of_nsh() -> Nsh {
     let context = NshContext::Md1([u32::MAX; 4]);
     Nsh { flags: u8::MAX, ttl: u8::MAX, md_type: u8::MAX, next_proto: u8::MAX, path: u32::MAX, context }
@@ -113,7 +138,7 @@ fn mac(address: Mac) -> u64 {
     address.0.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
-fn pack(from: &FlowKey, side: Side) -> Key {
+fn pack(from: &FlowKey, side: Side) -> Result<Key, UnsupportedFlow> {
     let mut key = Key::default();
     let metadata = [
         (field::RECIRC_ID, from.recirc_id),
@@ -147,7 +172,23 @@ fn pack(from: &FlowKey, side: Side) -> Key {
         put_nsh(&mut key, header);
     }
     put_transport(&mut key, from);
-    key
+    if let Some(tunnel) = &from.tunnel {
+        put_tunnel(&mut key, tunnel, side)?;
+    }
+    Ok(key)
+}
+
+/// A mask of a tunnel looks at whether there is one, too.
+fn put_tunnel(key: &mut Key, tunnel: &Tunnel, side: Side) -> Result<(), UnsupportedFlow> {
+    match side {
+        Side::Key => key.put_tunnel(&outer(tunnel)?),
+        Side::Mask => {
+            let (mask, options_len) = outer_mask(tunnel)?;
+            key.put_tunnel(&mask);
+            key.put(tunnel_field::OPTIONS_LEN, options_len);
+        }
+    }
+    Ok(())
 }
 
 /// The words of a packet with these fields of connection tracking.
@@ -256,7 +297,7 @@ fn put_transport(key: &mut Key, from: &FlowKey) {
 
 #[cfg(test)]
 mod tests {
-    use lasthop_flow::{Ethernet, Ports, Tunnel};
+    use lasthop_flow::{Ethernet, Ports};
     use lasthop_wire::Metadata;
     use lasthop_wire::key::extract;
 
@@ -354,10 +395,47 @@ mod tests {
         assert!(!matches(&matching(0x8100), &packet(&[])), "and no other frame without tags");
     }
 
+    fn geneve(id: u64, options: &[u8]) -> Box<Tunnel> {
+        let options = TunnelOptions::Geneve(options.to_vec());
+        let (ipv4_src, ipv4_dst) = (Some([10, 1, 0, 1].into()), Some([10, 1, 0, 2].into()));
+        Box::new(Tunnel { id: Some(id), ipv4_src, ipv4_dst, ttl: Some(64), options, ..Tunnel::default() })
+    }
+
+    /// The key of the packet, which came through this tunnel.
+    fn tunnelled(tunnel: &Tunnel) -> Key {
+        let mut key = packet(&[]);
+        key.put_tunnel(&outer(tunnel).expect("it is supported"));
+        key
+    }
+
+    #[test]
+    fn tunnels_match_as_far_as_the_mask_looks() {
+        let option = [1, 2, 0x80, 1, 0, 5, 0, 6];
+        let key = FlowKey { tunnel: Some(geneve(7, &option)), ..udp() };
+        let exact = Match { key: key.clone(), mask: None };
+        assert!(matches(&exact, &tunnelled(&geneve(7, &option))));
+        for other in [geneve(8, &option), geneve(7, &[1, 2, 0x80, 1, 0, 5, 0, 7]), geneve(7, &[])] {
+            assert!(!matches(&exact, &tunnelled(&other)), "{other:?}");
+        }
+        assert!(!matches(&exact, &packet(&[])), "it came through none");
+        let options = TunnelOptions::Geneve(vec![0, 0, 0, 0, 0xff, 0xff, 0, 0]);
+        let mask = Tunnel { id: Some(u64::MAX), options, ..Tunnel::default() };
+        let masked =
+            Match { key, mask: Some(FlowKey { tunnel: Some(Box::new(mask)), ..FlowKey::default() }) };
+        assert!(matches(&masked, &tunnelled(&geneve(7, &[1, 2, 0x80, 1, 0, 5, 0, 7]))));
+        assert!(!matches(&masked, &tunnelled(&geneve(7, &[1, 2, 0x80, 1, 0, 4, 0, 7]))));
+        assert!(!matches(&masked, &tunnelled(&geneve(7, &option[..4]))), "fewer options");
+        let through_none = Match { key: udp(), mask: masked.mask };
+        assert!(matches(&through_none, &packet(&[])));
+        assert!(!matches(&through_none, &tunnelled(&geneve(0, &[]))));
+    }
+
     #[test]
     fn fields_that_no_packet_has_here_are_refused() {
-        let refused = |key| Compact::of(&Match { key, mask: None }).is_err();
-        assert!(refused(FlowKey { tunnel: Some(Box::new(Tunnel::default())), ..udp() }));
+        let refused = |tunnel| Compact::of(&Match { key: FlowKey { tunnel, ..udp() }, mask: None }).is_err();
+        let erspan = Tunnel { options: TunnelOptions::Erspan(vec![0; 12]), ..Tunnel::default() };
+        assert!(refused(Some(Box::new(erspan))));
+        assert!(refused(Some(geneve(7, &[0; 68]))));
         let mask = FlowKey { tunnel: Some(Box::default()), ..FlowKey::default() };
         assert!(Compact::of(&Match { key: udp(), mask: Some(mask) }).is_ok());
     }

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use lasthop_module_api::{BATCH_PACKETS_MAX, Batch, DropReason, Header, Verdicts};
 use lasthop_wire::key::{extract, field};
-use lasthop_wire::{Key, Metadata};
+use lasthop_wire::{Key, Metadata, OuterHeader};
 
 use crate::FlowTable;
 use crate::cache::Hit;
@@ -32,8 +32,12 @@ impl FlowModule {
         let headers = &batch.headers[..batch.headers.len().min(BATCH_PACKETS_MAX)];
         let metadata = Metadata { in_port: number, ..Metadata::default() };
         lane.begin(shared);
+        // Of a tunnel port all of them have.
+        let is_tunnel = headers.first().is_some_and(Header::has_tunnel);
         let is_warm = lane.is_warm();
-        if is_warm {
+        if is_tunnel {
+            // They have keys of their own.
+        } else if is_warm {
             lane.prepare_batch(shared, (headers, &metadata), (cache_keys, keys));
         } else {
             lane.batch_lookup(shared, extract_all(headers, &metadata, keys));
@@ -45,6 +49,7 @@ impl FlowModule {
         let mut executor =
             Executor { shared, meters, tracking, lane, verdicts, tracked, now_ns, origin, port, may_hold };
         match is_warm {
+            _ if is_tunnel => self.decide_tunnelled(&mut executor, batch, &metadata),
             true => self.decide_by_caches(&mut executor, batch, &metadata, (cache_keys, keys)),
             false => self.decide_by_batch_lookup(&mut executor, batch, &metadata, keys),
         }
@@ -102,6 +107,22 @@ impl FlowModule {
             run = SendRun::from(packet + 1);
         }
         executor.end_run(&run, batch.headers.len().min(BATCH_PACKETS_MAX));
+    }
+
+    /// Decides about packets that came through a tunnel.
+    #[inline(never)]
+    fn decide_tunnelled(&self, executor: &mut Executor<'_>, batch: &Batch<'_>, metadata: &Metadata) {
+        for (packet, header) in batch.headers.iter().enumerate().take(BATCH_PACKETS_MAX) {
+            let Some(tunnel) = OuterHeader::parse(header.tunnel()) else {
+                executor.verdicts.drop_packet(packet, DropReason::ActionImpossible);
+                continue;
+            };
+            let mut key = Key::default();
+            extract(header.bytes(), metadata, &mut key);
+            key.put_tunnel(&tunnel);
+            let hit = executor.look_up(&key, None);
+            self.act_or_upcall(executor, (batch, packet), (&key, FilterKey::Unseen), hit, metadata);
+        }
     }
 
     /// Looks a packet up that no cache knew at once.

@@ -6,6 +6,7 @@ use lasthop_conntrack::CtRequest;
 use lasthop_flow::drop_reason;
 use lasthop_module_api::{DropReason, Header, Output, PortId, Upcall, UpcallReason, Verdicts};
 use lasthop_wire::key::{CtWords, LinkLayer, field};
+use lasthop_wire::tunnel::{OuterHeader, TUNNEL_BYTES};
 use lasthop_wire::{Key, Metadata};
 
 use crate::action_packet::{ActionPacket, ETHERNET_BYTES, EVERYTHING};
@@ -208,11 +209,28 @@ impl Executor<'_> {
 
     /// Executes an action list of the control plane for a packet that it sent.
     pub(crate) fn execute(&mut self, packet: usize, header: &Header, execution: &Execution) {
-        let Execution { metadata, program, number } = execution;
-        self.act_at_length(
-            ActionPacket::new(packet, header, *metadata),
-            ActionSource::Execute(program, *number),
-        );
+        let Execution { metadata, program, number, tunnel } = execution;
+        let source = ActionSource::Execute(program, *number);
+        match tunnel {
+            None => self.act_at_length(ActionPacket::new(packet, header, *metadata), source),
+            Some(tunnel) => self.execute_tunnelled((packet, header, metadata), tunnel, source),
+        }
+    }
+
+    /// The same of a packet that had come through a tunnel.
+    #[cold]
+    fn execute_tunnelled(
+        &mut self,
+        (packet, header, metadata): (usize, &Header, &Metadata),
+        tunnel: &OuterHeader,
+        source: ActionSource<'_>,
+    ) {
+        let (mut header, mut bytes) = (*header, [0; TUNNEL_BYTES]);
+        let len = tunnel.emit(&mut bytes);
+        if header.set_tunnel(bytes.get(..len).unwrap_or_default()).is_err() {
+            return self.verdicts.drop_packet(packet, DropReason::TooLong);
+        }
+        self.act_at_length(ActionPacket::without_image(packet, &header, *metadata), source);
     }
 
     #[inline]
@@ -354,6 +372,7 @@ impl Executor<'_> {
             Code::PopNsh => copy.pop_nsh()?,
             Code::Ct => return self.track_by(result, copy, (step, rest), flow),
             Code::CtRecirc => return self.track_and_recirculate(result, copy, (step, rest), flow),
+            Code::SetTunnel => return set_tunnel_by(copy, step, rest),
             Code::CtClear => copy.metadata.ct = CtWords::default(),
         }
         Ok(0)
@@ -478,7 +497,7 @@ impl Executor<'_> {
     ) {
         let truncate_len_bytes = std::mem::replace(&mut copy.truncate_len_bytes, EVERYTHING);
         let (packet, metadata, origin) = (copy.packet, copy.metadata, self.origin);
-        let sent = self.image(copy).is_some_and(|image| {
+        let sent = self.image_for_upcall(copy).is_some_and(|image| {
             self.verdicts.upcall(Upcall {
                 packet,
                 image,
@@ -509,6 +528,14 @@ impl Executor<'_> {
             copy.image = self.verdicts.add_image(*copy.header());
         }
         copy.image
+    }
+
+    /// The same for the control plane, which is told of the tunnel that the packet came by, and not of one that it is to go into.
+    fn image_for_upcall(&mut self, copy: &mut ActionPacket<'_>) -> Option<u16> {
+        match copy.with_first_tunnel() {
+            None => self.image(copy),
+            Some(header) => self.verdicts.add_image(header),
+        }
     }
 
     fn recirculate(&mut self, result: &mut ActionResult, mut copy: ActionPacket<'_>, id: u32) {
@@ -561,7 +588,7 @@ impl Executor<'_> {
     /// The cache key of a packet in a later pass, if it is a usual one of IPv4 without other metadata.
     fn later_key(&self, copy: &ActionPacket<'_>) -> Option<LaterKey> {
         let Metadata { recirc_id, dp_hash, priority, mark, in_port, link, ct } = &copy.metadata;
-        if *link != LinkLayer::Ethernet || dp_hash | priority | mark != 0 {
+        if *link != LinkLayer::Ethernet || dp_hash | priority | mark != 0 || copy.came_by_tunnel() {
             return None;
         }
         self.lane.union.later_at(copy.seen(), *in_port, (*recirc_id, ct), &self.shared.secret)
@@ -642,6 +669,18 @@ fn push_nsh_by(copy: &mut ActionPacket<'_>, step: Step, rest: &[AtomicU64]) -> R
         *place = load(rest, index).to_le_bytes();
     }
     copy.push_nsh(bytes.get_mut(..len).ok_or(DropReason::ActionImpossible)?)?;
+    Ok(words)
+}
+
+/// Sets the tunnel's header that the words behind the step hold.
+fn set_tunnel_by(copy: &mut ActionPacket<'_>, step: Step, rest: &[AtomicU64]) -> Result<usize, DropReason> {
+    let (len, mut bytes) = (step.operand(0, 8) as usize, [0; TUNNEL_BYTES]);
+    let words = len.div_ceil(8);
+    for (index, place) in bytes.chunks_mut(8).enumerate().take(words) {
+        place.copy_from_slice(&load(rest, index).to_le_bytes()[..place.len()]);
+    }
+    let tunnel = bytes.get(..len).ok_or(DropReason::ActionImpossible)?;
+    copy.edit().set_tunnel(tunnel).map_err(|_| DropReason::ActionImpossible)?;
     Ok(words)
 }
 

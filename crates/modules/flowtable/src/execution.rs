@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicU64;
 
 use lasthop_flow::Action;
 use lasthop_module_api::DropReason;
-use lasthop_wire::Metadata;
+use lasthop_wire::{Metadata, OuterHeader};
 
 use crate::program::{Code, Step, read_ct};
 use crate::{FlowTable, UnsupportedFlow};
@@ -19,6 +19,8 @@ pub struct Execution {
     pub(crate) metadata: Metadata,
     pub(crate) program: Box<[AtomicU64]>,
     pub(crate) number: u32,
+    /// The tunnel that the packet came by.
+    pub(crate) tunnel: Option<OuterHeader>,
 }
 
 impl Execution {
@@ -34,7 +36,13 @@ impl Execution {
         number: u32,
     ) -> Result<Self, UnsupportedFlow> {
         let program = table.compile(actions)?.into_iter().map(AtomicU64::new).collect();
-        Ok(Self { metadata, program, number: number | EXECUTED })
+        Ok(Self { metadata, program, number: number | EXECUTED, tunnel: None })
+    }
+
+    /// The same for a packet that came by `tunnel`.
+    #[must_use]
+    pub fn with_tunnel(self, tunnel: Option<OuterHeader>) -> Self {
+        Self { tunnel, ..self }
     }
 
     /// Has the actions done, for the whole packet, that what came of it waited at
@@ -44,7 +52,7 @@ impl Execution {
     pub fn resumed(metadata: Metadata, flow: u32, words: &[u64]) -> Option<Self> {
         suspended_zone(words)?;
         let program = words.iter().copied().map(AtomicU64::new).collect();
-        Some(Self { metadata, program, number: flow })
+        Some(Self { metadata, program, number: flow, tunnel: None })
     }
 
     /// As [`Self::resumed`], of a packet all of which is in `frame`: the first of the actions is done here, on more of the packet than
@@ -65,7 +73,7 @@ impl Execution {
         let (request, len) = read_ct(Step(words.first().copied().ok_or(impossible)?), &rest);
         table.tracking.track_whole((frame, &mut metadata.ct), &request, (port, now_ms))?;
         let program = words.iter().skip(1 + len).copied().map(AtomicU64::new).collect();
-        Ok(Self { metadata, program, number: flow })
+        Ok(Self { metadata, program, number: flow, tunnel: None })
     }
 }
 

@@ -3,13 +3,13 @@
 use std::sync::atomic::Ordering;
 
 use lasthop_module_api::{BATCH_PACKETS_MAX, Header};
-use lasthop_wire::key::{KEY_WORDS, MINI_KEY4_WORDS, MINI_KEY6_WORDS, extract, field};
+use lasthop_wire::key::{KEY_WORDS, MINI_KEY4_WORDS, MINI_KEY6_WORDS, PLAIN_KEY_WORDS, extract, field};
 use lasthop_wire::{Key, Metadata};
 
 use crate::batch_lookup::BatchLookup;
 use crate::bounds::{
     BATCH_LOOKUP_MASKS, CACHE_REPLACE_ONE_IN, CACHE_TRIED_ONE_IN, FOUR_ENTRIES, LATER_ENTRIES, LIKELY_SHARE,
-    MASKS_MAX, OTHER_ENTRIES, SIX_ENTRIES,
+    MASKS_MAX, OTHER_ENTRIES, SIX_ENTRIES, TUNNELLED_ENTRIES,
 };
 use crate::cache::{Cache, CacheSlot, Hit, Sought};
 use crate::cache_key::{CacheKey, Kind, LATER_KEY_WORDS, LaterKey, PortUnionMask, UnionMask};
@@ -105,7 +105,9 @@ pub(crate) struct Lane {
     /// Of usual packets of IPv4, of those of IPv6, and of all others.
     four: Cache<MINI_KEY4_WORDS>,
     six: Cache<MINI_KEY6_WORDS>,
-    other: Cache<KEY_WORDS>,
+    other: Cache<PLAIN_KEY_WORDS>,
+    /// Of packets that came through tunnels.
+    tunnelled: Cache<KEY_WORDS>,
     /// Of usual packets of IPv4 in a later pass.
     later: Cache<LATER_KEY_WORDS>,
     /// Of the entries of `four`.
@@ -139,6 +141,7 @@ impl Lane {
             four: Cache::new(FOUR_ENTRIES),
             six: Cache::new(SIX_ENTRIES),
             other: Cache::new(OTHER_ENTRIES),
+            tunnelled: Cache::new(TUNNELLED_ENTRIES),
             later: Cache::new(LATER_ENTRIES),
             second: SecondPasses::default(),
             order: Order::new(),
@@ -219,7 +222,7 @@ impl Lane {
         }
         extract(header.bytes(), metadata, key);
         let tcp_flags = key.get(field::TCP_FLAGS) as u16;
-        *key = self.union.of_key(key);
+        self.union.mask_plain(key);
         let sought = self.union.sought(key, &shared.secret);
         cache_key.see_other(sought, tcp_flags);
         self.other.prefetch(sought.hash);
@@ -300,6 +303,7 @@ impl Lane {
         self.four.clear();
         self.six.clear();
         self.other.clear();
+        self.tunnelled.clear();
         self.later.clear();
         self.second.clear();
     }
@@ -400,6 +404,11 @@ impl Lane {
             }
             Some(cache_key) if cache_key.kind == Kind::Six => {
                 self.look_up_in(shared, key, cache_key.six(), |lane| &mut lane.six)
+            }
+            _ if key.has_tunnel() => {
+                let counted = self.union.of_key(key);
+                let sought = self.union.sought_tunnelled(&counted, &shared.secret);
+                self.look_up_in(shared, key, sought, |lane| &mut lane.tunnelled)
             }
             _ => {
                 let counted = self.union.of_key(key);

@@ -62,6 +62,7 @@ mod tally;
 mod tracked_batch;
 mod tracked_run;
 mod tracking;
+mod tunnel;
 
 pub use compact::tracked;
 pub use describe::describe;
@@ -73,6 +74,7 @@ pub use flow_memory::Installed;
 pub use meter::{MeterCounters, MeterRate};
 pub use module::{FlowModule, LookUps};
 pub use table::{Dumped, FlowSelector, FlowTable, Removed};
+pub use tunnel::{tunnel_of, tunnel_told};
 
 #[cfg(test)]
 mod tests;

@@ -12,9 +12,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use lasthop_flow::{Action, Group, HashAlgorithm, Masked, Nsh, NshContext, Rewrite, Vlan};
 
+use lasthop_wire::tunnel::{OuterHeader, TUNNEL_BYTES, flag};
+
 use crate::UnsupportedFlow;
 use crate::bounds::{NESTING_MAX, PROGRAM_WORDS_MAX, PUSH_NSH_BYTES_MAX};
 use crate::numbers::NUMBERS;
+use crate::tunnel::outer;
 
 pub(crate) use ct::{PlainCt, read as read_ct};
 
@@ -68,6 +71,7 @@ codes! {
     PopNsh = "No operands.",
     Ct = "Zone 16, commit 8, helper 8, parts 8, policy 8; words with the parts follow, see `ct`.",
     CtClear = "No operands.",
+    SetTunnel = "Bytes 8; words with the metadata of the header follow.",
     CtRecirc = "As Ct without parts but a plain translation, then Recirc: zone 16, translation 8, id 32.",
 }
 
@@ -293,7 +297,7 @@ impl Compiler<'_> {
             Rewrite::Sctp(masked) => self.group(Kind::Sctp, masked),
             Rewrite::Nd(masked) => self.group(Kind::Nd, masked),
             Rewrite::Nsh(pair) => self.images(Kind::Nsh, [&pair.0, &pair.1].map(nsh_image)),
-            Rewrite::Tunnel(_) => return Err(UnsupportedFlow::Unsupported("tunnels")),
+            Rewrite::Tunnel(tunnel) => self.set_tunnel(&outer(tunnel)?),
         }
         Ok(())
     }
@@ -314,6 +318,13 @@ impl Compiler<'_> {
         for image in images {
             self.words.extend(image.as_ref().chunks(8).map(pack));
         }
+    }
+
+    fn set_tunnel(&mut self, tunnel: &OuterHeader) {
+        let mut bytes = [0; TUNNEL_BYTES];
+        let len = OuterHeader { flags: tunnel.flags | flag::SEND, ..*tunnel }.emit(&mut bytes);
+        self.step(Code::SetTunnel, len as u64);
+        self.words.extend(bytes[..len].chunks(8).map(pack));
     }
 
     fn push_nsh(&mut self, header: &Nsh) -> Result<(), UnsupportedFlow> {

@@ -97,10 +97,20 @@ pub(crate) struct FlowSlot {
     pub(crate) stats: AtomicU64,
     /// Statistics of workers that had no entry left: packets, bytes, used and TCP flags.
     pub(crate) spill: [AtomicU64; 3],
-    key: [AtomicU64; KEY_WORDS],
+    key: KeyPlace,
 }
 
-const _: () = assert!(size_of::<FlowSlot>() == 256);
+/// A place for a key.
+#[derive(Debug)]
+struct KeyPlace([AtomicU64; KEY_WORDS]);
+
+impl Default for KeyPlace {
+    fn default() -> Self {
+        Self([const { AtomicU64::new(0) }; KEY_WORDS])
+    }
+}
+
+const _: () = assert!(size_of::<FlowSlot>() == 384);
 
 impl FlowSlot {
     #[inline]
@@ -119,7 +129,7 @@ impl FlowSlot {
 
     /// Puts a flow into an empty slot; it is seen once the table leads to it.
     pub(crate) fn occupy(&self, identity: Identity, key: &Key, program: u64) {
-        self.key.iter().zip(&key.0).for_each(|(place, word)| place.store(*word, Ordering::Relaxed));
+        self.key.0.iter().zip(&key.0).for_each(|(place, word)| place.store(*word, Ordering::Relaxed));
         self.stats.store(0, Ordering::Relaxed);
         self.spill.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         self.program.store(program, Ordering::Relaxed);
@@ -146,7 +156,7 @@ impl FlowSlot {
     #[inline]
     pub(crate) fn prefetch(&self) {
         prefetch(self);
-        prefetch(&self.key[KEY_WORDS_SHORT - 1]);
+        prefetch(&self.key.0[KEY_WORDS_SHORT - 1]);
     }
 
     /// Whether it holds the flow of `mask` that `key` belongs to.
@@ -157,7 +167,7 @@ impl FlowSlot {
         is_there
             && mask
                 .words()
-                .all(|(index, bits)| self.key[index].load(Ordering::Relaxed) == key.0[index] & bits)
+                .all(|(index, bits)| self.key.0[index].load(Ordering::Relaxed) == key.0[index] & bits)
     }
 }
 
@@ -165,12 +175,12 @@ impl FlowSlot {
 #[derive(Debug, Default)]
 pub(crate) struct MaskSlot {
     used: AtomicU64,
-    words: [AtomicU64; KEY_WORDS],
+    words: KeyPlace,
 }
 
 impl MaskSlot {
     pub(crate) fn occupy(&self, mask: &Key) {
-        self.words.iter().zip(&mask.0).for_each(|(place, word)| place.store(*word, Ordering::Relaxed));
+        self.words.0.iter().zip(&mask.0).for_each(|(place, word)| place.store(*word, Ordering::Relaxed));
         let used =
             (0..KEY_WORDS).filter(|index| mask.0[*index] != 0).fold(0, |bits, index| bits | 1 << index);
         self.used.store(used, Ordering::Release);
@@ -183,7 +193,7 @@ impl MaskSlot {
         std::iter::from_fn(move || {
             let index = used.trailing_zeros() as usize;
             used &= used.wrapping_sub(1);
-            Some((index, self.words.get(index)?.load(Ordering::Relaxed)))
+            Some((index, self.words.0.get(index)?.load(Ordering::Relaxed)))
         })
     }
 

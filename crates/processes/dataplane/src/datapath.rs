@@ -361,7 +361,7 @@ impl Datapath {
     }
 }
 
-fn port_config(SwitchPort { common, leads, .. }: &SwitchPort, switch: SwitchId) -> PortConfig {
+fn port_config(SwitchPort { common, leads, is_tunnel, .. }: &SwitchPort, switch: SwitchId) -> PortConfig {
     PortConfig {
         switch,
         name: common.name.to_string(),
@@ -372,6 +372,7 @@ fn port_config(SwitchPort { common, leads, .. }: &SwitchPort, switch: SwitchId) 
         link_up: common.link.is_up(),
         policy: common.policy.clone(),
         kind: leads.kind(),
+        is_tunnel: *is_tunnel,
     }
 }
 

@@ -3,9 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use lasthop_device::{TunnelFacts, TunnelKind};
 use lasthop_dpif::datapath::{Readiness, WantedPort};
-use lasthop_dpif::family::VportKind;
+use lasthop_dpif::family::{VportKind, VportOptions};
 use lasthop_dpif::{Errno, Refusal};
+
+use lasthop_wire::tunnel::{geneve, vxlan};
 
 use lasthop_api::orders::{Report, WantedDevice, WantedKind};
 
@@ -28,7 +31,13 @@ impl Wishes {
         let kind = match wanted.kind {
             VportKind::Netdev => WantedKind::Netdev,
             VportKind::Internal => WantedKind::Internal,
-            // Others are not over a device.
+            VportKind::Geneve => WantedKind::Tunnel(tunnel(TunnelKind::Geneve, geneve::PORT, wanted.options)),
+            VportKind::Vxlan => {
+                let is_gbp = wanted.options.is_some_and(|options| options.is_gbp);
+                let kind = if is_gbp { TunnelKind::VxlanGbp } else { TunnelKind::Vxlan };
+                WantedKind::Tunnel(tunnel(kind, vxlan::PORT, wanted.options))
+            }
+            // Others are refused.
             _ => return Ok(Readiness::Ready),
         };
         match self.asked.get(wanted.name) {
@@ -89,14 +98,24 @@ impl Wishes {
     }
 }
 
+/// A tunnel's end at the wanted port, or else at the one that IANA assigned.
+fn tunnel(kind: TunnelKind, assigned: u16, options: Option<VportOptions>) -> TunnelFacts {
+    TunnelFacts { kind, port: options.and_then(|options| options.dst_port).unwrap_or(assigned) }
+}
+
 #[cfg(test)]
 mod tests {
     use lasthop_dpif::server::PeerId;
 
     use super::*;
 
-    const WANTED: WantedPort<'static> =
-        WantedPort { client: PeerId(1), datapath: "ovs-system", name: "br0", kind: VportKind::Internal };
+    const WANTED: WantedPort<'static> = WantedPort {
+        client: PeerId(1),
+        datapath: "ovs-system",
+        name: "br0",
+        kind: VportKind::Internal,
+        options: None,
+    };
 
     fn told(wishes: &mut Wishes) -> Vec<String> {
         let told = |report| match report {
@@ -138,9 +157,21 @@ mod tests {
     }
 
     #[test]
-    fn a_tunnel_needs_no_device() {
+    fn the_supervisor_is_asked_for_a_tunnel_s_end() {
         let mut wishes = Wishes::default();
-        assert_eq!(wishes.want(WantedPort { kind: VportKind::Vxlan, ..WANTED }), Ok(Readiness::Ready));
-        assert!(told(&mut wishes).is_empty());
+        let options = Some(VportOptions { dst_port: Some(8472), is_gbp: true });
+        assert_eq!(
+            wishes.want(WantedPort { kind: VportKind::Vxlan, options, ..WANTED }),
+            Ok(Readiness::NotYet)
+        );
+        let facts = TunnelFacts { kind: TunnelKind::VxlanGbp, port: 8472 };
+        let [Report::Wanted(WantedDevice { kind: WantedKind::Tunnel(asked), .. })] =
+            wishes.take_reports()[..]
+        else {
+            panic!("another report")
+        };
+        assert_eq!(asked, facts);
+        assert_eq!(tunnel(TunnelKind::Geneve, geneve::PORT, None).port, 6081);
+        assert_eq!(wishes.want(WantedPort { kind: VportKind::Gre, ..WANTED }), Ok(Readiness::Ready));
     }
 }

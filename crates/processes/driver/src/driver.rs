@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 
 use lasthop_frontend::{Vnic, VnicOptions, VnicPair};
 use lasthop_vhost::features;
+use lasthop_wire::tunnel;
 use lasthop_wire::vnet::{HEADER_BYTES, HEADER_BYTES_LEGACY};
 
 use crate::backend::{needs, queue};
@@ -189,10 +190,11 @@ impl Driver {
 
     /// Has threads serve the pairs, with the queues that there were before, or else with the port's spare descriptors.
     fn serve(&mut self, id: DevicePortId, pairs: Vec<VnicPair>) -> Result<(), DriverError> {
-        if !pairs.iter().all(|pair| pair.is_mergeable() && pair.header_bytes() == HEADER_BYTES) {
+        let port = self.ports.get_mut(&id).ok_or(DriverError::NoSuchPort(id))?;
+        let header_bytes = if port.facts.is_tunnel() { tunnel::HEADER_BYTES } else { HEADER_BYTES };
+        if !pairs.iter().all(|pair| pair.is_mergeable() && pair.header_bytes() == header_bytes) {
             return Err(DriverError::TooFewFeatures);
         }
-        let port = self.ports.get_mut(&id).ok_or(DriverError::NoSuchPort(id))?;
         if port.queues.is_empty() {
             port.queues = open_queues(port, &pairs)?;
         }
@@ -310,7 +312,9 @@ fn check(facts: &DeviceFacts, device: &[OwnedFd]) -> Result<(), DriverError> {
 fn options(facts: &DeviceFacts) -> Result<VnicOptions, DriverError> {
     let Needs { rx_entries, tx_entries, arena_bytes } = needs(facts)?;
     let features = RING_FEATURES | facts.features;
-    Ok(VnicOptions { features, queue_pairs: facts.queues, rx_entries, tx_entries, arena_bytes })
+    let has_tunnel = facts.is_tunnel();
+    let queue_pairs = facts.queues;
+    Ok(VnicOptions { features, queue_pairs, rx_entries, tx_entries, arena_bytes, has_tunnel })
 }
 
 /// The back ends of a port's queues, of the descriptors that it has.

@@ -34,6 +34,9 @@ pub enum DriverError {
         /// As in its facts.
         header_bytes: u8,
     },
+    /// A tunnel's end without its kind and port.
+    #[error("{0} is a tunnel's end, and its kind was not told")]
+    NoTunnel(String),
     /// The switch offers less than a driver can do with.
     #[error("the port is to offer the features VERSION_1 and MRG_RXBUF; take them out of its mask")]
     TooFewFeatures,

@@ -57,11 +57,11 @@ pub(crate) struct Outbound {
     parts_done: usize,
 }
 
-fn at(slot: u16) -> u32 {
+pub(crate) fn at(slot: u16) -> u32 {
     u32::from(slot) * SEND_STRIDE_BYTES
 }
 
-fn broken(what: &'static str) -> GuestError {
+pub(crate) fn broken(what: &'static str) -> GuestError {
     GuestError::BrokenFrame(RECEIVE_RING, what)
 }
 
@@ -245,7 +245,7 @@ impl Outbound {
 }
 
 #[inline]
-fn lend(pair: &mut VnicPair, slot: u16) {
+pub(crate) fn lend(pair: &mut VnicPair, slot: u16) {
     // There is room: the ring has an entry for each slot.
     let lent = pair.rx.lend(at(slot), SEND_SLOT_BYTES, u32::from(slot));
     debug_assert!(lent);
@@ -253,7 +253,7 @@ fn lend(pair: &mut VnicPair, slot: u16) {
 
 /// The next buffer of a frame.
 #[inline]
-fn take_buffer(pair: &mut VnicPair) -> Result<Used, GuestError> {
+pub(crate) fn take_buffer(pair: &mut VnicPair) -> Result<Used, GuestError> {
     let used = pair.rx.take_back()?.ok_or(broken("it has fewer buffers than its header says"))?;
     if used.len > SEND_SLOT_BYTES {
         return Err(broken("it is longer than its buffer"));

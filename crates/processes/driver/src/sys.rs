@@ -23,7 +23,7 @@ pub(crate) const RECEIVE_PARTS: usize = 2;
 /// Bytes of a received message's control data: one `tpacket_auxdata` with its header, as long as the kernel makes it.
 pub(crate) const CONTROL_BYTES: usize = 40;
 
-fn checked(result: c_int) -> Result<c_int, Errno> {
+pub(crate) fn checked(result: c_int) -> Result<c_int, Errno> {
     if result < 0 { Err(last_error()) } else { Ok(result) }
 }
 
@@ -63,7 +63,7 @@ impl Arena {
 
     /// A part of it; nothing of it when it does not lie inside.
     #[inline]
-    fn iovec(&self, span: Span) -> libc::iovec {
+    pub(crate) fn iovec(&self, span: Span) -> libc::iovec {
         let end = u64::from(span.offset) + u64::from(span.len);
         if end > u64::from(self.len_bytes) {
             return EMPTY;
@@ -74,10 +74,10 @@ impl Arena {
     }
 }
 
-const EMPTY: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+pub(crate) const EMPTY: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
 
 /// A `mmsghdr` without anything.
-fn blank() -> libc::mmsghdr {
+pub(crate) fn blank() -> libc::mmsghdr {
     // SAFETY: all its fields are numbers and pointers, for which zeroes are valid.
     unsafe { std::mem::zeroed() }
 }

@@ -88,6 +88,7 @@ fn world() -> World {
         rx_entries: needs.rx_entries,
         tx_entries: needs.tx_entries,
         arena_bytes: needs.arena_bytes,
+        has_tunnel: false,
     };
     let (vnic, mut pairs) = Vnic::over(front, options).unwrap();
     let mut pair = pairs.pop().unwrap();

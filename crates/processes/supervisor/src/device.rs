@@ -186,7 +186,8 @@ impl DevicePort {
     /// The device as others on the host find it.
     pub(super) fn host_device(&self) -> Option<HostDevice> {
         let seen = self.seen.as_ref().map(|device| device.index);
-        let index = self.facts().map(|facts| facts.index).or(seen)?;
+        // The end of tunnels has none.
+        let index = self.facts().map(|facts| facts.index).or(seen).filter(|index| *index > 0)?;
         Some(HostDevice { index, namespace: self.opened.as_ref().and_then(|opened| opened.namespace) })
     }
 
@@ -315,6 +316,7 @@ mod tests {
             features: 0,
             header_bytes: 12,
             xdp: None,
+            tunnel: None,
         };
         let queue = std::fs::File::open("/dev/null").expect("a descriptor").into();
         Opening { device: OpenedDevice { facts, queues: vec![queue] }, why: "any".to_owned(), uplink: None }

@@ -1,6 +1,6 @@
 //! Devices opened as their ports ask for it.
 
-use lasthop_device::OpenedDevice;
+use lasthop_device::{OpenedDevice, TunnelFacts};
 use lasthop_netdev::{OpenError, TapOptions, Uplink, UplinkOptions};
 
 use lasthop_module_api::Mac;
@@ -26,6 +26,7 @@ pub(super) fn open(spec: &PortSpec) -> Result<Opening, String> {
     let opened = match &spec.backend {
         PortBackend::Tap(backend) => tap(&backend.tap, spec),
         PortBackend::Device(backend) => uplink(backend, spec),
+        PortBackend::Tunnel(facts) => tunnel(spec.device_name(), *facts),
         PortBackend::VhostUser(_) => return Err("a vhost-user port has no device".to_owned()),
     };
     opened.map_err(|error| error.to_string())
@@ -53,6 +54,12 @@ fn uplink(device: &DeviceBackend, spec: &PortSpec) -> Result<Opening, OpenError>
 pub(super) fn internal(name: &str) -> Result<Opening, OpenError> {
     let device = lasthop_netdev::tap(name, TapOptions { up: false, ..TapOptions::default() })?;
     Ok(Opening { device, why: "a controller asked for an internal port".to_owned(), uplink: None })
+}
+
+/// The end of tunnels that a controller asked for.
+pub(super) fn tunnel(name: &str, facts: TunnelFacts) -> Result<Opening, OpenError> {
+    let device = lasthop_netdev::tunnel(name, facts)?;
+    Ok(Opening { device, why: "a controller asked for tunnels".to_owned(), uplink: None })
 }
 
 /// A device that a controller asked for, kept from the host's stack if this kernel can do that, as with its own datapath.

@@ -133,7 +133,10 @@ impl Port {
                 }
             }
             PortBackend::Device(_) => Role::Device { device: Box::new(DevicePort::new(false)), next, pause },
-            PortBackend::Tap(_) => Role::Device { device: Box::new(DevicePort::new(true)), next, pause },
+            // The end of tunnels is made once, as an internal port's tap.
+            PortBackend::Tap(_) | PortBackend::Tunnel(_) => {
+                Role::Device { device: Box::new(DevicePort::new(true)), next, pause }
+            }
         };
         Ok(Self::with_role(spec, path, role))
     }
@@ -214,6 +217,7 @@ impl Port {
             leads: to.leads(),
             is_requested: self.is_requested(),
             device,
+            is_tunnel: matches!(to.backend, PortBackend::Tunnel(_)),
         }
     }
 

@@ -147,6 +147,7 @@ impl Ports {
         self.table.check_beside(&spec)?;
         let opening = match wanted.kind {
             WantedKind::Internal => Some(make(&wanted.name)?),
+            WantedKind::Tunnel(facts) => Some(opening::tunnel(&wanted.name, facts)?),
             WantedKind::Netdev => {
                 ethernet_device(&wanted.name)?;
                 None
@@ -211,6 +212,7 @@ fn spec_of(wanted: &WantedDevice) -> Result<PortSpec, Denial> {
         WantedKind::Internal => {
             PortBackend::Tap(TapBackend { tap: wanted.name.clone(), address: Vec::new() })
         }
+        WantedKind::Tunnel(facts) => PortBackend::Tunnel(facts),
         // The controller decides which packets pass between which ports.
         WantedKind::Netdev => {
             PortBackend::Device(DeviceBackend { uplink: false, ..DeviceBackend::default() })

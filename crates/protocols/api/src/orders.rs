@@ -1,5 +1,6 @@
 //! Messages between supervisor and switch process.
 
+use lasthop_device::TunnelFacts;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -156,6 +157,9 @@ pub struct SwitchPort {
     pub is_requested: bool,
     /// The host's device behind it.
     pub device: Option<HostDevice>,
+    /// Its packets come out of tunnels and go into them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_tunnel: bool,
 }
 
 /// A network device as others on the host find it.
@@ -185,6 +189,8 @@ pub enum WantedKind {
     Netdev,
     /// It is to be made: a tap, by which the host's own stack takes part.
     Internal,
+    /// It is to be made: the end of tunnels.
+    Tunnel(TunnelFacts),
 }
 
 /// From the switch.

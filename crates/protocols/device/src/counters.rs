@@ -47,11 +47,15 @@ pub enum DeviceDropReason {
     TooLong,
     /// To the device: the kernel refused it for another reason.
     Refused,
+    /// From the device: a datagram whose tunnel header is not of the port's kind, or has options that are broken or too long.
+    BadTunnel,
+    /// To the device: no action of its flow set the tunnel that it is to go into.
+    NoTunnel,
 }
 
 impl DeviceDropReason {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::Truncated,
         Self::BadOffload,
         Self::NoSwitch,
@@ -59,6 +63,8 @@ impl DeviceDropReason {
         Self::DeviceFull,
         Self::TooLong,
         Self::Refused,
+        Self::BadTunnel,
+        Self::NoTunnel,
     ];
 
     /// The name in output.
@@ -72,13 +78,15 @@ impl DeviceDropReason {
             Self::DeviceFull => "device_full",
             Self::TooLong => "too_long",
             Self::Refused => "refused",
+            Self::BadTunnel => "bad_tunnel_header",
+            Self::NoTunnel => "no_tunnel",
         }
     }
 
     /// Whether it is for frames that come from the device.
     #[must_use]
     pub fn is_inbound(self) -> bool {
-        matches!(self, Self::Truncated | Self::BadOffload | Self::NoSwitch)
+        matches!(self, Self::Truncated | Self::BadOffload | Self::NoSwitch | Self::BadTunnel)
     }
 }
 

@@ -14,6 +14,8 @@ pub enum Backend {
     AfXdp,
     /// The character device behind a tap (the kernel's Documentation/networking/tuntap.rst).
     Tap,
+    /// UDP sockets (udp(7)), one for each version of IP: a tunnel's end.
+    Udp,
 }
 
 impl Backend {
@@ -24,6 +26,7 @@ impl Backend {
             Self::AfPacket => "af_packet",
             Self::AfXdp => "af_xdp",
             Self::Tap => "tap",
+            Self::Udp => "udp",
         }
     }
 }
@@ -53,6 +56,39 @@ pub struct DeviceFacts {
     /// Of an XDP socket only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub xdp: Option<XdpFacts>,
+    /// Of a tunnel's end only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tunnel: Option<TunnelFacts>,
+}
+
+impl DeviceFacts {
+    /// Whether its packets come out of tunnels and go into them.
+    #[must_use]
+    pub fn is_tunnel(&self) -> bool {
+        self.backend == Backend::Udp
+    }
+}
+
+/// How packets go into tunnels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TunnelKind {
+    /// Geneve (RFC 8926).
+    Geneve,
+    /// VXLAN (RFC 7348).
+    Vxlan,
+    /// VXLAN with group policy.
+    VxlanGbp,
+}
+
+/// Facts about a tunnel's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TunnelFacts {
+    /// Its kind.
+    pub kind: TunnelKind,
+    /// The port that it listens at, and sends to where no other is said.
+    pub port: u16,
 }
 
 /// Facts about a device that is used through XDP sockets.

@@ -45,6 +45,8 @@ pub struct WantedPort<'a> {
     pub name: &'a str,
     /// Its kind.
     pub kind: VportKind,
+    /// Of a tunnel.
+    pub options: Option<VportOptions>,
 }
 
 /// Whether the device of a port is there.

@@ -7,8 +7,8 @@ use lasthop_ring::RingAddresses;
 use lasthop_vhost::features::{self, protocol};
 use lasthop_vhost::front::FrontEnd;
 use lasthop_vhost::message::RingAddressMessage;
-use lasthop_wire::hash;
 use lasthop_wire::vnet::{HEADER_BYTES, HEADER_BYTES_LEGACY};
+use lasthop_wire::{hash, tunnel};
 
 use crate::GuestError;
 use crate::config::DeviceConfig;
@@ -52,7 +52,12 @@ impl Agreement {
     /// Bytes of the virtio-net header (virtio 1.2, 5.1.6.1).
     pub(crate) fn header_bytes(&self) -> usize {
         let long = self.has(features::VERSION_1 | features::MRG_RXBUF);
-        if long { HEADER_BYTES } else { HEADER_BYTES_LEGACY }
+        let has_tunnel = self.protocol & protocol::TUNNEL != 0;
+        match long {
+            true if has_tunnel => tunnel::HEADER_BYTES,
+            true => HEADER_BYTES,
+            false => HEADER_BYTES_LEGACY,
+        }
     }
 }
 

@@ -28,6 +28,8 @@ pub struct VnicOptions {
     pub tx_entries: u16,
     /// Bytes of memory for the buffers of each queue pair; rounded up to whole pages.
     pub arena_bytes: u32,
+    /// Whether packets are to have a tunnel's header: the virtio-net header is longer if that is offered.
+    pub has_tunnel: bool,
 }
 
 impl VnicOptions {
@@ -47,7 +49,7 @@ impl VnicOptions {
     }
 
     fn request(&self) -> FeatureRequest {
-        let protocol = protocol::OFFERED;
+        let protocol = protocol::OFFERED | if self.has_tunnel { protocol::TUNNEL } else { 0 };
         FeatureRequest { features: self.features, protocol, queue_pairs: self.queue_pairs }
     }
 }

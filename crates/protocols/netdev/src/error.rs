@@ -32,6 +32,16 @@ pub enum OpenError {
         "the tap {0} is in use by another process, or was made with other queues; close it there, or choose another name"
     )]
     Busy(String),
+    /// Another socket has the UDP port.
+    #[error(
+        "the UDP port {port} of {name} is taken, for example by a tunnel device of the kernel; `ss -ulnp` and `ip -d link` show by which, remove that"
+    )]
+    PortTaken {
+        /// The tunnel port.
+        name: String,
+        /// The UDP port.
+        port: u16,
+    },
     /// The kernel has no taps.
     #[error("/dev/net/tun is missing; load the kernel module `tun`")]
     NoTaps,
@@ -83,6 +93,7 @@ impl OpenError {
             Self::NoDevice(_) => Errno::NODEV,
             Self::NotPermitted { .. } | Self::Xdp(XdpError::Permission) => Errno::PERM,
             Self::Busy(_) => Errno::BUSY,
+            Self::PortTaken { .. } => Errno::ADDRINUSE,
             Self::NoTaps | Self::OldKernel(_) => Errno::OPNOTSUPP,
             Self::System { error, .. } => *error,
             Self::BadName(_)

@@ -32,6 +32,7 @@ mod programs;
 mod sys;
 mod tap;
 mod traffic_limits;
+mod udp;
 mod uplink;
 mod xdp;
 
@@ -42,5 +43,6 @@ pub use namespace::tap_namespace_id;
 pub use packet::{PacketOptions, packet};
 pub use tap::{TapOptions, set_carrier, tap};
 pub use traffic_limits::TrafficLimits;
+pub use udp::tunnel;
 pub use uplink::{Uplink, UplinkOptions};
 pub use xdp::{XdpDevice, XdpError, lift_memory_lock};

@@ -74,6 +74,7 @@ pub fn packet(name: &str, options: PacketOptions) -> Result<OpenedDevice, OpenEr
         features: if header_bytes == HEADER_BYTES { FEATURES | UDP_FEATURES } else { FEATURES },
         header_bytes: header_bytes as u8, // 10 or 12
         xdp: None,
+        tunnel: None,
     };
     Ok(OpenedDevice { facts, queues })
 }
@@ -123,7 +124,7 @@ fn set_headers(socket: BorrowedFd<'_>, short: bool) -> Result<usize, Errno> {
 }
 
 /// As much as the bounds allow if privileged, else the system's limit.
-fn set_room(socket: BorrowedFd<'_>) {
+pub(crate) fn set_room(socket: BorrowedFd<'_>) {
     for (force, ask) in [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)] {
         if set_option(socket, libc::SOL_SOCKET, force, SOCKET_BYTES).is_err() {
             // Smaller buffers lose frames earlier; nothing else is wrong with them.

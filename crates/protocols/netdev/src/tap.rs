@@ -70,6 +70,7 @@ pub fn tap(name: &str, options: TapOptions) -> Result<OpenedDevice, OpenError> {
         features,
         header_bytes: HEADER_BYTES as u8,
         xdp: None,
+        tunnel: None,
     };
     Ok(OpenedDevice { facts, queues })
 }

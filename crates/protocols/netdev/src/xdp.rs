@@ -224,5 +224,6 @@ fn facts(interface: &Interface, queues: u16, native: bool) -> DeviceFacts {
         features: if partial_checksums { features::CSUM } else { 0 },
         header_bytes: 0,
         xdp: Some(XdpFacts { native, partial_checksums }),
+        tunnel: None,
     }
 }

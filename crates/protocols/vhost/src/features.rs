@@ -142,6 +142,9 @@ pub mod protocol {
         SHARED_OBJECT = 18,
         /// The back end's state can be saved and loaded.
         DEVICE_STATE = 19,
+        /// Not of the protocol, but between this switch and its own driver: a tunnel's header is behind the virtio-net header, which
+        /// is 124 bytes long then in all rings (`lasthop_wire::tunnel`).
+        TUNNEL = 62,
         /// Not of the protocol, but between this switch and its own driver: sent packets have their hash behind the
         /// virtio-net header, which is 20 bytes long in transmit rings then (`lasthop_wire::hash`).
         PACKET_HASH = 63,

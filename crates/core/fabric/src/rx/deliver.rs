@@ -4,7 +4,8 @@
 use lasthop_guestmem::{Cursor, MemoryMap, Segment, StaleSegment};
 use lasthop_module_api::{DropReason, IMAGE_BYTES};
 use lasthop_ring::RingError;
-use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_ECN, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4};
+use lasthop_wire::tunnel::TUNNEL_BYTES;
+use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_ECN, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, HEADER_BYTES};
 use lasthop_wire::{Fragmentation, Offload, Segmentation, Sum};
 
 use crate::Capabilities;
@@ -210,7 +211,11 @@ fn copy_out(
 ) -> Result<(), StaleSegment> {
     let mut target = Cursor::new(map, buffers.segments);
     let shown = if complete_csum { Offload::default() } else { as_received(offload) };
-    target.write(&shown.emit(buffers.count)[..buffers.header_bytes])?;
+    let vnet = shown.emit(buffers.count);
+    match vnet.get(..buffers.header_bytes) {
+        Some(vnet) => target.write(vnet)?,
+        None => write_tunnelled(&mut target, &vnet, frame)?,
+    };
     let packet = target;
     if !complete_csum {
         return match *body {
@@ -235,6 +240,19 @@ fn copy_out(
         }
     }
     store_checksum(packet, offload, sum)
+}
+
+/// The virtio-net header, and the tunnel's behind it: of a packet that no action sent into one, the one that it came by, if any.
+#[cold]
+fn write_tunnelled(
+    target: &mut Cursor<'_>,
+    vnet: &[u8; HEADER_BYTES],
+    frame: &Frame<'_>,
+) -> Result<usize, StaleSegment> {
+    let (tunnel, mut place) = (frame.header.tunnel(), [0; TUNNEL_BYTES]);
+    place.iter_mut().zip(tunnel).for_each(|(place, byte)| *place = *byte);
+    target.write(vnet)?;
+    target.write(&place)
 }
 
 /// Puts the completed checksum into the receiver's copy.

@@ -6,6 +6,7 @@ use lasthop_guestmem::{Cursor, MemoryMap, Place, Segment};
 use lasthop_module_api::{DropReason, Hashes, Header, IMAGE_FETCH_BYTES};
 use lasthop_wire::PacketHash;
 use lasthop_wire::hash::HASH_BYTES;
+use lasthop_wire::tunnel::{self, OuterHeader, TUNNEL_BYTES, flag};
 use lasthop_wire::vnet::HEADER_BYTES;
 
 use crate::bounds::{FRAME_BYTES_MAX, FRAME_BYTES_MIN};
@@ -90,8 +91,16 @@ pub(crate) fn read_usual(places: &[Place<'_>], headers: &mut [Header]) -> ReadFr
     read
 }
 
-/// As [`read_one_piece`], for a chain in pieces, or with another header. A hash behind the header is told of packet `index`. The switch itself
-/// (`is_own`) may send packets that are to be fragmented.
+/// Enters the header of the tunnel that a packet came by. It says nothing about where the packet goes.
+fn enter_tunnel(header: &mut Header, told: &[u8; TUNNEL_BYTES]) -> Result<(), DropReason> {
+    let told = OuterHeader::parse(told).ok_or(DropReason::BadTunnel)?;
+    let mut bytes = [0; TUNNEL_BYTES];
+    let len = OuterHeader { flags: told.flags & !flag::SEND, ..told }.emit(&mut bytes);
+    header.set_tunnel(bytes.get(..len).unwrap_or_default())
+}
+
+/// As [`read_one_piece`], for a chain in pieces, or with another header. A hash behind the header is told of packet `index`; a tunnel's
+/// header is kept with the image. The switch itself (`is_own`) may send packets that are to be fragmented.
 #[inline(never)]
 pub(crate) fn read_pieces(
     (map, segments): (&MemoryMap, &[Segment]),
@@ -104,12 +113,18 @@ pub(crate) fn read_pieces(
     let mut cursor = Cursor::new(map, segments);
     let mut vnet = [0; HEADER_BYTES];
     cursor.read(&mut vnet[..vnet_bytes.min(HEADER_BYTES)]).map_err(|_| DropReason::Recalled)?;
-    if vnet_bytes > HEADER_BYTES {
+    let mut tunnel = [0; TUNNEL_BYTES];
+    if vnet_bytes == tunnel::HEADER_BYTES {
+        cursor.read(&mut tunnel).map_err(|_| DropReason::Recalled)?;
+    } else if vnet_bytes > HEADER_BYTES {
         let mut hash = [0; HASH_BYTES];
         cursor.read(&mut hash).map_err(|_| DropReason::Recalled)?;
         hashes.tell(index, PacketHash::parse(&hash));
     }
     let image = header.fill(frame_len, (frame_len as usize).min(IMAGE_FETCH_BYTES));
     cursor.read(image).map_err(|_| DropReason::Recalled)?;
+    if vnet_bytes == tunnel::HEADER_BYTES {
+        enter_tunnel(header, &tunnel)?;
+    }
     if is_own { read_own_offload(header, vnet) } else { read_offload(header, vnet) }
 }

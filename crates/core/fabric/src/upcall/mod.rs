@@ -28,6 +28,7 @@ use lasthop_module_api::{
 };
 use lasthop_sync::{RecordReader, RecordWriter, records};
 use lasthop_wire::key::{CT_WORDS, CtWords, LinkLayer};
+use lasthop_wire::tunnel::{OuterHeader, TUNNEL_BYTES};
 use lasthop_wire::{Fragmentation, Metadata, Offload, Segmentation, Sum};
 
 use crate::Fabric;
@@ -42,9 +43,13 @@ use crate::upcall::line::UpcallLine;
 const PREFIX_BYTES: usize = NUMBERS_BYTES + 8 * CT_WORDS;
 /// Those of them that are numbers of 32 bits.
 const NUMBERS_BYTES: usize = 32;
+/// In the number of the module: a tunnel's header is behind the frame.
+const HAS_TUNNEL: u32 = 1 << 16;
 const MISS: u64 = 0;
 const ACTION: u64 = 1;
 const SUSPENDED: u64 = 2;
+/// Bytes of a record at most.
+const RECORD_BYTES_MAX: usize = PREFIX_BYTES + 8 * SUSPENDED_WORDS_MAX + TAP_FRAME_BYTES_MAX + TUNNEL_BYTES;
 const SECOND_NS: u64 = 1_000_000_000;
 /// Part of a second that a burst of one port may be.
 const BURST_DIVISOR: u64 = 10;
@@ -92,6 +97,8 @@ pub struct UpcallRecord {
     pub ticket: u32,
     /// See [`Upcall::origin`].
     pub origin: u16,
+    /// The tunnel that it came by.
+    pub tunnel: Option<OuterHeader>,
 }
 
 impl UpcallRecord {
@@ -120,7 +127,8 @@ impl UpcallRecord {
     fn prefix(&self) -> [u8; PREFIX_BYTES] {
         let Metadata { recirc_id, dp_hash, priority, mark, link, ct, .. } = self.metadata;
         let mut bytes = [0; PREFIX_BYTES];
-        let (origin, mtu_bytes) = (u32::from(self.origin), u32::from(self.mtu_bytes));
+        let has_tunnel = if self.tunnel.is_some() { HAS_TUNNEL } else { 0 };
+        let (origin, mtu_bytes) = (u32::from(self.origin) | has_tunnel, u32::from(self.mtu_bytes));
         let numbers = [recirc_id, dp_hash, priority, mark, self.ticket, origin, number_of(link), mtu_bytes];
         let (first, rest) = bytes.split_at_mut(NUMBERS_BYTES);
         for (place, number) in first.as_chunks_mut::<4>().0.iter_mut().zip(numbers) {
@@ -132,13 +140,13 @@ impl UpcallRecord {
         bytes
     }
 
-    fn of([first, second]: [u64; 2], prefix: &[u8]) -> Self {
+    fn of([first, second]: [u64; 2], prefix: &[u8]) -> (Self, bool) {
         let (first_part, rest) = prefix.split_at_checked(NUMBERS_BYTES).unwrap_or_default();
         let mut numbers = first_part.as_chunks::<4>().0.iter().map(|bytes| u32::from_ne_bytes(*bytes));
         let mut next = || numbers.next().unwrap_or(0);
         let [recirc_id, dp_hash, priority, mark, ticket, origin, link, mtu_bytes] =
             std::array::from_fn(|_| next());
-        let (origin, mtu_bytes) = (origin as u16, mtu_bytes as u16);
+        let (has_tunnel, origin, mtu_bytes) = (origin & HAS_TUNNEL != 0, origin as u16, mtu_bytes as u16);
         let reason = match first & 0xff {
             ACTION => UpcallReason::Action { flow: second as u32, step: (first >> 8) as u16 },
             SUSPENDED => {
@@ -154,7 +162,9 @@ impl UpcallRecord {
         let metadata = Metadata { recirc_id, dp_hash, priority, mark, in_port, link: link_of(link), ct };
         let (worker, port) = ((first >> 40) as u8, PortId((first >> 48) as u16));
         let len_bytes = (second >> 32) as u32;
-        Self { reason, port, metadata, worker, len_bytes, mtu_bytes, ticket, origin }
+        let tunnel = None;
+        let record = Self { reason, port, metadata, worker, len_bytes, mtu_bytes, ticket, origin, tunnel };
+        (record, has_tunnel)
     }
 
     /// The words of suspended actions, which the bytes begin with: taken off them.
@@ -252,7 +262,7 @@ pub fn upcalls(
             shared: Arc::clone(&shared),
             full_at_ns: UpcallLine::all().map(|_| 0).collect(),
             frame: vec![0; TAP_FRAME_BYTES_MAX].into_boxed_slice(),
-            record: Vec::with_capacity(PREFIX_BYTES + 8 * SUSPENDED_WORDS_MAX + TAP_FRAME_BYTES_MAX),
+            record: Vec::with_capacity(RECORD_BYTES_MAX),
             segments: Box::new([Default::default(); CHAIN_SEGMENTS_MAX]),
         });
     }
@@ -311,7 +321,11 @@ impl UpcallReader {
             while self.bytes < UPCALL_READER_BYTES {
                 let Some(head) = reader.pop(&mut self.buffer) else { break };
                 let (prefix, frame) = self.buffer.split_at(PREFIX_BYTES.min(self.buffer.len()));
-                let record = UpcallRecord::of(head, prefix);
+                let (mut record, has_tunnel) = UpcallRecord::of(head, prefix);
+                let mut frame = frame;
+                if has_tunnel && let Some((front, tunnel)) = frame.split_last_chunk::<TUNNEL_BYTES>() {
+                    (frame, record.tunnel) = (front, OuterHeader::parse(tunnel));
+                }
                 let turn = record.line();
                 let Some(line) = self.lines.get_mut(turn.index()) else { continue };
                 if line.queue.is_empty() && !line.is_held {
@@ -344,7 +358,8 @@ impl UpcallWriter {
         if gather(Some(source), copy, frame, &mut self.segments) < len {
             return Err(DropReason::Recalled);
         }
-        let record = UpcallRecord { mtu_bytes: mtu_bytes(header), ..record };
+        let tunnel = header.has_tunnel().then(|| OuterHeader::parse(header.tunnel())).flatten();
+        let record = UpcallRecord { mtu_bytes: mtu_bytes(header), tunnel, ..record };
         if header.offload.is_gso() && record.mtu_bytes == 0 {
             return self.segment(len, copy, record, split);
         }
@@ -374,7 +389,7 @@ impl UpcallWriter {
         let plan =
             Segmentation::plan(head, &copy.header.offload, len as u32).map_err(|_| DropReason::BadGso)?;
         let header_len = plan.header_len() as usize;
-        let bytes = len + plan.count() as usize * (header_len + PREFIX_BYTES + 32);
+        let bytes = len + plan.count() as usize * (header_len + PREFIX_BYTES + TUNNEL_BYTES + 32);
         if !self.shared.has_room(record.line(), bytes) || !self.records.has_room_for(bytes) {
             return Err(DropReason::NoFlow);
         }
@@ -403,6 +418,11 @@ impl UpcallWriter {
     fn push(&mut self, record: UpcallRecord, delivered: &mut Delivered) -> Result<(), DropReason> {
         let bytes = (self.record.len() - PREFIX_BYTES) as u32;
         let line = record.line();
+        if let Some(tunnel) = &record.tunnel {
+            let mut place = [0; TUNNEL_BYTES];
+            let _ = tunnel.emit(&mut place); // its length is in it
+            self.record.extend_from_slice(&place);
+        }
         // Before the reader can take it away again.
         self.shared.enter(line, bytes);
         if !self.records.push(record.words(), &self.record) {
@@ -500,7 +520,9 @@ impl Fabric {
         };
         let (port, worker) = (copy.packet.port(), senders.worker);
         let (len_bytes, mtu_bytes) = (0, 0);
-        let record = UpcallRecord { reason, port, metadata, worker, len_bytes, mtu_bytes, ticket, origin };
+        let tunnel = None; // the writer finds it
+        let record =
+            UpcallRecord { reason, port, metadata, worker, len_bytes, mtu_bytes, ticket, origin, tunnel };
         let suspended = match reason {
             UpcallReason::Suspended { rest, .. } => verdicts.suspended(rest),
             UpcallReason::Miss | UpcallReason::Action { .. } => &[],
@@ -547,10 +569,12 @@ mod tests {
                 Metadata { recirc_id: 1, dp_hash: u32::MAX, priority: 3, mark: 4, in_port: 1023, link, ct };
             let (port, len_bytes) = (PortId(1022), u32::MAX);
             let (worker, ticket, origin) = (15, 0x1_0007, 0xfedc);
-            let mtu_bytes = 0x89ab;
+            let (mtu_bytes, tunnel) = (0x89ab, None);
             let record =
-                UpcallRecord { reason, port, metadata, worker, len_bytes, mtu_bytes, ticket, origin };
-            assert_eq!(UpcallRecord::of(record.words(), &record.prefix()), record);
+                UpcallRecord { reason, port, metadata, worker, len_bytes, mtu_bytes, ticket, origin, tunnel };
+            assert_eq!(UpcallRecord::of(record.words(), &record.prefix()), (record, false));
+            let tunnelled = UpcallRecord { tunnel: Some(OuterHeader::default()), ..record };
+            assert_eq!(UpcallRecord::of(tunnelled.words(), &tunnelled.prefix()), (record, true));
         }
     }
 }

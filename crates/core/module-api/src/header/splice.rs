@@ -2,7 +2,7 @@
 
 use lasthop_wire::gso::FRAME_BYTES_MAX;
 
-use super::{Header, IMAGE_BYTES};
+use super::Header;
 use crate::DropReason;
 
 impl Header {
@@ -13,11 +13,11 @@ impl Header {
     /// `at`, [`DropReason::BadCsum`] if its checksum begins before. Nothing has changed then.
     pub fn insert(&mut self, at: usize, bytes: &[u8]) -> Result<(), DropReason> {
         let (len, more) = (usize::from(self.len), bytes.len());
-        if self.frame_len_bytes() as usize + more > FRAME_BYTES_MAX as usize || len + more > IMAGE_BYTES {
+        if self.frame_len_bytes() as usize + more > FRAME_BYTES_MAX as usize || len + more > self.room() {
             return Err(DropReason::TooLong);
         }
         self.check_splice(at, at)?;
-        // Both are below IMAGE_BYTES.
+        // Both are below 256.
         let more_bytes = more as u16;
         self.move_splice(at, |offset| offset.checked_add(more_bytes))?;
         self.bytes.copy_within(at..len, at + more);
@@ -33,7 +33,7 @@ impl Header {
     /// begins before. Nothing has changed then.
     pub fn remove(&mut self, at: usize, count: usize) -> Result<(), DropReason> {
         self.check_splice(at, at + count)?;
-        let fewer = count as u16; // below IMAGE_BYTES
+        let fewer = count as u16; // below 256
         self.move_splice(at, |offset| offset.checked_sub(fewer))?;
         self.bytes.copy_within(at + count..usize::from(self.len), at);
         self.len -= fewer;
@@ -52,12 +52,12 @@ impl Header {
             return Err(DropReason::ActionImpossible);
         }
         let new_len = len - count + bytes.len();
-        if new_len > IMAGE_BYTES {
+        if new_len > self.room() {
             return Err(DropReason::TooLong);
         }
         self.bytes.copy_within(end..len, at + bytes.len());
         self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
-        self.len = new_len as u16; // at most IMAGE_BYTES
+        self.len = new_len as u16; // below 256
         Ok(())
     }
 
@@ -85,7 +85,7 @@ mod tests {
     use lasthop_wire::Offload;
 
     use super::*;
-    use crate::header::CSUM;
+    use crate::header::{CSUM, IMAGE_BYTES};
 
     #[test]
     fn payload_is_replaced_by_more_or_less_of_it() {
@@ -111,6 +111,25 @@ mod tests {
         assert_eq!((header.offload.csum_start, header.offload.hdr_len), (38, 58));
         header.remove(14, 4).expect("it is there");
         assert_eq!((header.bytes(), header.offload, header.frame_len_bytes()), (plain.bytes(), CSUM, 1000));
+    }
+
+    #[test]
+    fn a_tunnel_s_header_has_its_own_room() {
+        let mut header = Header::new(&[7; 128], 1000, CSUM);
+        assert!(!header.has_tunnel() && header.tunnel().is_empty());
+        assert_eq!(header.set_tunnel(&[1; 90]), Ok(()));
+        assert_eq!(header.set_tunnel(&[1; 97]), Err(DropReason::TooLong));
+        assert_eq!(header.set_tunnel(&[2; 92]), Ok(()));
+        assert_eq!(
+            (header.tunnel(), header.bytes(), header.covers_bytes()),
+            (&[2; 92][..], &[7; 128][..], 128)
+        );
+        assert_eq!(header.insert(14, &[0; 5]), Err(DropReason::TooLong));
+        assert_eq!(header.insert(14, &[0; 4]), Ok(()));
+        assert_eq!((header.tunnel(), header.frame_len_bytes()), (&[2; 92][..], 1004));
+        assert_eq!((header.set_tunnel(&[]), header.has_tunnel()), (Ok(()), false));
+        header.fill(60, 60);
+        assert!(!header.has_tunnel());
     }
 
     #[test]

@@ -8,7 +8,7 @@
 use lasthop_wire::gso::FRAME_BYTES_MAX;
 use lasthop_wire::headers::{ETHERTYPE_VLAN, MACS_BYTES};
 
-use super::{Header, IMAGE_BYTES};
+use super::Header;
 use crate::DropReason;
 
 /// Bytes of a tag.
@@ -63,7 +63,7 @@ impl Header {
             return Err(DropReason::TooShort);
         }
         let grown = self.frame_len_bytes() + u32::from(TAG_BYTES);
-        if grown > FRAME_BYTES_MAX || len + usize::from(TAG_BYTES) > IMAGE_BYTES {
+        if grown > FRAME_BYTES_MAX || len + usize::from(TAG_BYTES) > self.room() {
             return Err(DropReason::TooLong);
         }
         self.check_csum(UNTAGGED_BYTES)?;

@@ -4,8 +4,8 @@
 //! fields as zero. Headers behind the given bytes count as absent, too.
 
 use super::{
-    CT_WORD, ETHERTYPE_802_2, FRAGMENT_FIRST, FRAGMENT_LATER, FRAGMENT_NONE, Key, LinkLayer, Metadata,
-    VLAN_PRESENT, field, nsh_field, wide_field,
+    CT_WORD, CT_WORDS, ETHERTYPE_802_2, FRAGMENT_FIRST, FRAGMENT_LATER, FRAGMENT_NONE, Key, LinkLayer,
+    Metadata, VLAN_PRESENT, field, nsh_field, wide_field,
 };
 use crate::headers::{
     DESTINATION, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_NSH, ETHERTYPE_RARP,
@@ -30,12 +30,12 @@ pub struct Offsets {
     pub transport: u16,
 }
 
-/// Makes `key` the key of the packet that starts with `head`.
+/// Makes `key` the key of the packet that starts with `head`. Its words about a tunnel stay as they are.
 #[inline]
 pub fn extract(head: &[u8], metadata: &Metadata, key: &mut Key) -> Offsets {
     let (seen, tracked) = key.0.split_at_mut(CT_WORD);
     seen.fill(0);
-    tracked.copy_from_slice(&metadata.ct.0);
+    tracked[..CT_WORDS].copy_from_slice(&metadata.ct.0);
     key.0[0] = u64::from(metadata.recirc_id) << 32 | u64::from(metadata.dp_hash);
     key.0[1] = u64::from(metadata.priority) << 32 | u64::from(metadata.mark);
     key.0[2] = u64::from(metadata.in_port) << 48;

@@ -261,9 +261,11 @@ impl Interface for Adapter<'_> {
         let Port { number, name, kind, .. } = port;
         let port = match (*number, kind) {
             (0, VportKind::Internal) if !self.has_own_device(name) => None,
-            (_, VportKind::Netdev | VportKind::Internal) => Some(self.fetch(id, name)?),
+            (_, VportKind::Netdev | VportKind::Internal | VportKind::Geneve | VportKind::Vxlan) => {
+                Some(self.fetch(id, name)?)
+            }
             _ => {
-                info!(limited = true, port:% = name; "port {name} is refused: tunnels are not supported yet (docs/user/open-vswitch.md)");
+                info!(limited = true, port:% = name; "port {name} is refused: of tunnels, only Geneve and VXLAN are supported (docs/user/open-vswitch.md)");
                 return Err(Refusal::new(Errno::EOPNOTSUPP, "ports of that type are not there"));
             }
         };
@@ -487,7 +489,7 @@ mod tests {
         let mut adapter = Adapter::new(&mut inside, &mut places, &mut wishes);
         let mut wanted = |client, datapath, name| {
             let kind = if name == datapath { VportKind::Internal } else { VportKind::Netdev };
-            let ready = adapter.port_wanted(WantedPort { client, datapath, name, kind });
+            let ready = adapter.port_wanted(WantedPort { client, datapath, name, kind, options: None });
             ready.map_err(|refusal| refusal.errno)
         };
         assert_eq!(wanted(own, "late", "late"), Ok(Readiness::Ready));

@@ -78,6 +78,7 @@ impl Packet<'_> {
         let table = self.module.table();
         let execution = Execution::resumed_behind_ct(table, metadata, actions, &mut self.frame, now);
         let has_room = adapter.places.under_way.has_room(self.port);
+        let execution = execution.map(|execution| execution.with_tunnel(self.record.tunnel));
         match execution {
             Ok(execution) if has_room => {
                 adapter.inject((self.port, 0), self.module, execution, (self.frame, Offload::default()));
@@ -117,6 +118,7 @@ impl Fragments {
         let head = frame.get(..HEAD_BYTES).unwrap_or(&frame);
         let offload = Fragmentation::offload(head, frame.len() as u32, (mtu_bytes, identification));
         let execution = Execution::resumed(record.metadata, flow, &words);
+        let execution = execution.map(|execution| execution.with_tunnel(record.tunnel));
         let lose = |reason| adapter.inside.engine().lost(port, fragments.into(), reason);
         match (offload, execution) {
             (Ok(offload), Some(execution)) if adapter.places.under_way.has_room(port) => {

@@ -11,7 +11,7 @@ use lasthop_dpif::{Errno, Refusal};
 use lasthop_engine::UpcallRecord;
 use lasthop_fabric::bounds::{FRAME_BYTES_MAX, FRAME_BYTES_MIN};
 use lasthop_flow::{Action, FlowKey, Userspace};
-use lasthop_flowtable::{EXECUTED, Execution, FlowModule, describe, tracked};
+use lasthop_flowtable::{EXECUTED, Execution, FlowModule, describe, tracked, tunnel_of, tunnel_told};
 use lasthop_module_api::{PORTS_MAX, PortId, UpcallReason};
 use lasthop_wire::key::LinkLayer;
 use lasthop_wire::{Metadata, Offload};
@@ -126,7 +126,8 @@ impl Places {
             }
             UpcallReason::Suspended { .. } => return None,
         };
-        let key = describe(frame, &record.metadata);
+        let tunnel = record.tunnel.as_ref().map(tunnel_told).map(Box::new);
+        let key = FlowKey { tunnel, ..describe(frame, &record.metadata) };
         let hash = Some(hash_of(&key, record.ticket));
         let packet = std::mem::take(frame);
         let key = FlowKey { in_port: key.in_port.filter(|number| *number != u32::from(NO_PORT)), ..key };
@@ -196,11 +197,13 @@ impl Adapter<'_> {
                 .map_err(flows::unsupported);
         }
         let ticket = hash.map_or(0, ticket_in);
-        let execution = self.execution(id, (origin, metadata), &actions, packet.len()).inspect_err(|_| {
-            // It is not sent, and nothing waits for it.
-            module.settle(ticket);
-            self.inside.engine().upcalls_lost(origin, 1);
-        })?;
+        let execution = self.execution(id, (origin, metadata), &actions, packet.len());
+        let execution =
+            execution.map(|execution| execution.with_tunnel(tunnel_of(&key))).inspect_err(|_| {
+                // It is not sent, and nothing waits for it.
+                module.settle(ticket);
+                self.inside.engine().upcalls_lost(origin, 1);
+            })?;
         let offload = mru_bytes.map_or_else(Offload::default, |mtu_bytes| fragmented(&packet, mtu_bytes));
         self.inject((origin, ticket), module, execution, (packet, offload));
         Ok(())

@@ -167,7 +167,9 @@ fn text_of_keys(spec: &PortSpec, keys: &Map<String, Value>) -> String {
 /// The keys of a specification, but its name, that say more than their defaults.
 pub fn given_keys(spec: &PortSpec) -> Map<String, Value> {
     let default = match &spec.backend {
-        PortBackend::VhostUser(_) | PortBackend::Device(_) => PortBackend::Device(Default::default()),
+        PortBackend::VhostUser(_) | PortBackend::Device(_) | PortBackend::Tunnel(_) => {
+            PortBackend::Device(Default::default())
+        }
         // The key `tap` says that it is one.
         PortBackend::Tap(_) => PortBackend::Tap(TapBackend::default()),
     };

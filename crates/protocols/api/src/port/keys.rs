@@ -496,6 +496,8 @@ impl From<PortSpec> for PortKeys {
                 link: None,
                 ..common
             },
+            // Controllers' alone: there is no key for it.
+            PortBackend::Tunnel(_) => common,
         }
     }
 }

@@ -40,6 +40,7 @@ pub use words::{BackendChoice, BackendKind, HostAccess, Leads, VnicMode};
 
 use std::path::{Path, PathBuf};
 
+use lasthop_device::TunnelFacts;
 use lasthop_module_api::PortPolicy;
 use serde::{Deserialize, Serialize};
 
@@ -92,6 +93,8 @@ pub enum PortBackend {
     Device(DeviceBackend),
     /// A tap of the switch.
     Tap(TapBackend),
+    /// The end of tunnels; made for controllers alone.
+    Tunnel(TunnelFacts),
 }
 
 /// A socket at which a guest attaches.
@@ -154,11 +157,11 @@ pub struct TapBackend {
 }
 
 impl PortBackend {
-    /// The one of three.
+    /// The one of three; the end of tunnels is a device of the host's stack.
     pub fn kind(&self) -> BackendKind {
         match self {
             Self::VhostUser(_) => BackendKind::VhostUser,
-            Self::Device(_) => BackendKind::Device,
+            Self::Device(_) | Self::Tunnel(_) => BackendKind::Device,
             Self::Tap(_) => BackendKind::Tap,
         }
     }
@@ -220,7 +223,7 @@ impl PortSpec {
     pub fn vhost_user(&self) -> Option<&VhostUserBackend> {
         match &self.backend {
             PortBackend::VhostUser(backend) => Some(backend),
-            PortBackend::Device(_) | PortBackend::Tap(_) => None,
+            PortBackend::Device(_) | PortBackend::Tap(_) | PortBackend::Tunnel(_) => None,
         }
     }
 
@@ -228,7 +231,7 @@ impl PortSpec {
     pub fn device(&self) -> Option<&DeviceBackend> {
         match &self.backend {
             PortBackend::Device(backend) => Some(backend),
-            PortBackend::VhostUser(_) | PortBackend::Tap(_) => None,
+            PortBackend::VhostUser(_) | PortBackend::Tap(_) | PortBackend::Tunnel(_) => None,
         }
     }
 
@@ -236,7 +239,7 @@ impl PortSpec {
     pub fn tap(&self) -> Option<&TapBackend> {
         match &self.backend {
             PortBackend::Tap(backend) => Some(backend),
-            PortBackend::VhostUser(_) | PortBackend::Device(_) => None,
+            PortBackend::VhostUser(_) | PortBackend::Device(_) | PortBackend::Tunnel(_) => None,
         }
     }
 
@@ -251,7 +254,9 @@ impl PortSpec {
         match &self.backend {
             PortBackend::Tap(backend) => &backend.tap,
             PortBackend::Device(DeviceBackend { device: Some(device), .. }) => device,
-            PortBackend::Device(_) | PortBackend::VhostUser(_) => self.common.name.as_str(),
+            PortBackend::Device(_) | PortBackend::VhostUser(_) | PortBackend::Tunnel(_) => {
+                self.common.name.as_str()
+            }
         }
     }
 

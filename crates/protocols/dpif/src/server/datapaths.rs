@@ -61,7 +61,7 @@ fn create(
     apply(&mut known, &wanted)?;
     let id = state.free_id()?;
     let kind = VportKind::Internal;
-    let to_begin = WantedPort { client, datapath: &name, name: &name, kind };
+    let to_begin = WantedPort { client, datapath: &name, name: &name, kind, options: None };
     if datapath.port_wanted(to_begin)? == Readiness::NotYet {
         return Ok(Outcome::NotYet { name });
     }

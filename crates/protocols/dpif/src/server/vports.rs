@@ -84,7 +84,8 @@ fn add(
     if state.port_named(&name).is_some() {
         return Err(Refusal::new(Errno::EEXIST, "there is a port of that name"));
     }
-    let to_begin = WantedPort { client, datapath: &state.expect(id)?.name, name: &name, kind };
+    let (datapath_name, options) = (&state.expect(id)?.name, wanted.options);
+    let to_begin = WantedPort { client, datapath: datapath_name, name: &name, kind, options };
     if datapath.port_wanted(to_begin)? == Readiness::NotYet {
         return Ok(Outcome::NotYet { name });
     }

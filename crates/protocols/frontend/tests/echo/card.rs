@@ -22,6 +22,7 @@ fn options() -> VnicOptions {
         rx_entries: 8,
         tx_entries: 16,
         arena_bytes: 2 * SLOTS * SLOT_BYTES,
+        has_tunnel: false,
     }
 }
 

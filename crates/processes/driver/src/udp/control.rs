@@ -1,0 +1,149 @@
+//! The fields of a datagram's IP header, as control data of a dual-stack socket (ip(7), ipv6(7)).
+
+use lasthop_wire::tunnel::{OuterHeader, flag};
+
+/// Bytes of the control data: a packet information, a TTL and a TOS, each with its header.
+pub(super) const CONTROL_BYTES: usize = 96;
+/// Bytes of a `cmsghdr`, to which all of them are aligned.
+const HEADER_BYTES: usize = 16;
+const ALIGN: usize = 8;
+/// Where the addresses of IPv4 are among those of IPv6 (RFC 4291, 2.5.5.2).
+const MAPPED: u128 = 0xffff << 32;
+
+/// Addresses and fields of a datagram. Addresses are of IPv6, those of IPv4 mapped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Endpoint {
+    /// The other host.
+    pub(super) remote: u128,
+    /// Its port.
+    pub(super) port: u16,
+    /// Our address; 0 is any.
+    pub(super) local: u128,
+    /// TOS or traffic class.
+    pub(super) tos: u8,
+    /// TTL or hop limit.
+    pub(super) ttl: u8,
+}
+
+fn is_mapped(address: u128) -> bool {
+    address >> 32 == MAPPED >> 32
+}
+
+impl Endpoint {
+    /// Where a packet of this tunnel goes; to `port` unless it names another.
+    pub(super) fn of(tunnel: &OuterHeader, port: u16) -> Self {
+        let mapped = |address: u128| if address == 0 { 0 } else { address as u32 as u128 | MAPPED };
+        let (local, remote) = match tunnel.has(flag::IPV6) {
+            true => (tunnel.src, tunnel.dst),
+            false => (mapped(tunnel.src), mapped(tunnel.dst)),
+        };
+        let port = if tunnel.tp_dst == 0 { port } else { tunnel.tp_dst };
+        Self { remote, port, local, tos: tunnel.tos, ttl: tunnel.ttl }
+    }
+
+    /// The tunnel that a packet came by, at our `port`.
+    pub(super) fn tunnel(&self, port: u16) -> OuterHeader {
+        let is_ipv4 = is_mapped(self.remote);
+        let bits = if is_ipv4 { u128::from(u32::MAX) } else { u128::MAX };
+        OuterHeader {
+            flags: if is_ipv4 { 0 } else { flag::IPV6 },
+            tos: self.tos,
+            ttl: self.ttl,
+            tp_src: self.port,
+            tp_dst: port,
+            src: self.remote & bits,
+            dst: self.local & bits,
+            ..OuterHeader::default()
+        }
+    }
+}
+
+/// Reads what the kernel says of a datagram, beside what is known.
+pub(super) fn read_control(mut control: &[u8], mut endpoint: Endpoint) -> Endpoint {
+    while let Some((header, rest)) = control.split_first_chunk::<HEADER_BYTES>() {
+        let [a, b, c, d, e, f, g, h, level @ .., i, j, k, l] = *header;
+        let len = usize::from_ne_bytes([a, b, c, d, e, f, g, h]);
+        let kind = (i32::from_ne_bytes(level), i32::from_ne_bytes([i, j, k, l]));
+        let Some(data) = len.checked_sub(HEADER_BYTES).and_then(|len| rest.get(..len)) else { break };
+        match (kind, data) {
+            ((libc::SOL_IPV6, libc::IPV6_PKTINFO), data) => {
+                endpoint.local = data.first_chunk().map_or(0, |address| u128::from_be_bytes(*address));
+            }
+            // A byte, or an int that is below 256.
+            ((libc::SOL_IP, libc::IP_TOS) | (libc::SOL_IPV6, libc::IPV6_TCLASS), data) => {
+                endpoint.tos = number(data);
+            }
+            ((libc::SOL_IP, libc::IP_TTL) | (libc::SOL_IPV6, libc::IPV6_HOPLIMIT), data) => {
+                endpoint.ttl = number(data);
+            }
+            _ => {}
+        }
+        control = rest.get(data.len().next_multiple_of(ALIGN)..).unwrap_or_default();
+    }
+    endpoint
+}
+
+fn number(data: &[u8]) -> u8 {
+    match *data {
+        [byte] => byte,
+        [a, b, c, d, ..] => i32::from_ne_bytes([a, b, c, d]) as u8,
+        _ => 0,
+    }
+}
+
+/// Writes the fields of a datagram to be sent; their bytes.
+pub(super) fn write_control(to: &Endpoint, out: &mut [u8; CONTROL_BYTES]) -> usize {
+    let (tos, ttl) = match is_mapped(to.remote) {
+        true => ((libc::SOL_IP, libc::IP_TOS), (libc::SOL_IP, libc::IP_TTL)),
+        false => ((libc::SOL_IPV6, libc::IPV6_TCLASS), (libc::SOL_IPV6, libc::IPV6_HOPLIMIT)),
+    };
+    let mut at = 0;
+    let mut put = |(level, kind): (i32, i32), data: &[u8]| {
+        let len = HEADER_BYTES + data.len();
+        let Some(place) = out.get_mut(at..at + len.next_multiple_of(ALIGN)) else { return };
+        place.fill(0);
+        place[..8].copy_from_slice(&len.to_ne_bytes());
+        place[8..12].copy_from_slice(&level.to_ne_bytes());
+        place[12..16].copy_from_slice(&kind.to_ne_bytes());
+        place[HEADER_BYTES..len].copy_from_slice(data);
+        at += place.len();
+    };
+    if to.local != 0 {
+        let mut info = [0; 20]; // in6_pktinfo: an address, and any interface
+        info[..16].copy_from_slice(&to.local.to_be_bytes());
+        put((libc::SOL_IPV6, libc::IPV6_PKTINFO), &info);
+    }
+    put(tos, &i32::from(to.tos).to_ne_bytes());
+    // 0 is refused by the kernel, and no packet would get anywhere with it.
+    put(ttl, &i32::from(to.ttl.max(1)).to_ne_bytes());
+    at
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_data_is_read_as_it_was_written() {
+        for (remote, local) in [(MAPPED | 0x0a00_0001, MAPPED | 0x0a00_0002), (1 << 127 | 7, 1 << 127 | 8)] {
+            let endpoint = Endpoint { remote, port: 9, local, tos: 0xb8, ttl: 63 };
+            let mut out = [0; CONTROL_BYTES];
+            let len = write_control(&endpoint, &mut out);
+            let first = Endpoint { remote, port: 9, ..Endpoint::default() };
+            assert_eq!(read_control(&out[..len], first), endpoint);
+            assert_eq!(Endpoint::of(&endpoint.tunnel(4), 9).remote, local, "back to where it came to");
+        }
+    }
+
+    #[test]
+    fn control_data_that_is_cut_is_left_out() {
+        let mut out = [0; CONTROL_BYTES];
+        let to = Endpoint { remote: MAPPED | 1, local: MAPPED | 2, tos: 1, ttl: 2, port: 3 };
+        let len = write_control(&to, &mut out);
+        // Behind the last number is padding.
+        for cut in 0..len - 4 {
+            assert_eq!(read_control(&out[..cut], Endpoint::default()).ttl, 0, "{cut}");
+        }
+        assert_eq!(read_control(&out[..len - 4], Endpoint::default()).ttl, 2);
+    }
+}

@@ -1,0 +1,85 @@
+//! Opens the UDP sockets of tunnels' ends.
+
+use std::net::Ipv6Addr;
+use std::os::fd::{AsFd, OwnedFd};
+
+use lasthop_device::{Backend, DeviceFacts, OpenedDevice, TunnelFacts};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrV6, SocketFlags, SocketType, bind, ipproto, socket_with};
+
+use crate::OpenError;
+use crate::packet::set_room;
+use crate::sys::set_option;
+
+/// linux/udp.h: takes datagrams of IPv6 without a checksum, as tunnels send them (RFC 6936).
+const UDP_NO_CHECK6_RX: libc::c_int = 102;
+/// The largest packet that a guest may be told of; the outer path bounds packets, datagram by datagram.
+const MTU_BYTES: u32 = 65_000;
+
+/// The end of tunnels at a UDP port, for IPv4 and IPv6. Datagrams pass the host's own stack, both ways. `name` is for
+/// messages.
+///
+/// # Errors
+/// [`OpenError`]; [`OpenError::PortTaken`] if another socket has the UDP port, as one of a tunnel device of the kernel.
+pub fn tunnel(name: &str, tunnel: TunnelFacts) -> Result<OpenedDevice, OpenError> {
+    let failed = |what| OpenError::of(name, "CAP_NET_BIND_SERVICE", what);
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::INET6, SocketType::DGRAM, flags, Some(ipproto::UDP));
+    let socket: OwnedFd = socket.map_err(failed("make a UDP socket"))?;
+    let options = [
+        (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 0),
+        (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1),
+        (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1),
+        (libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, 1),
+        (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO),
+        (libc::IPPROTO_IP, libc::IP_RECVTOS, 1),
+        (libc::IPPROTO_IP, libc::IP_RECVTTL, 1),
+        (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO),
+        (libc::IPPROTO_UDP, UDP_NO_CHECK6_RX, 1),
+    ];
+    for (level, option, value) in options {
+        set_option(socket.as_fd(), level, option, value).map_err(failed("set options of the UDP socket"))?;
+    }
+    set_room(socket.as_fd());
+    let any = SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, tunnel.port, 0, 0);
+    bind(&socket, &any).map_err(|error| match error {
+        Errno::ADDRINUSE => OpenError::PortTaken { name: name.to_owned(), port: tunnel.port },
+        error => failed("bind the UDP socket")(error),
+    })?;
+    let facts = DeviceFacts {
+        backend: Backend::Udp,
+        name: name.to_owned(),
+        index: 0,
+        queues: 1,
+        mtu_bytes: MTU_BYTES,
+        mac: [0; 6],
+        features: 0,
+        header_bytes: 0,
+        xdp: None,
+        tunnel: Some(tunnel),
+    };
+    Ok(OpenedDevice { facts, queues: vec![socket] })
+}
+
+#[cfg(test)]
+mod tests {
+    use lasthop_device::TunnelKind;
+
+    use super::*;
+
+    #[test]
+    fn a_port_has_one_end() {
+        // Of those that the kernel gives out by itself, one that is free.
+        let free = std::net::UdpSocket::bind("[::]:0").expect("a port");
+        let port = free.local_addr().expect("its address").port();
+        let facts = TunnelFacts { kind: TunnelKind::Geneve, port };
+        let taken = tunnel("genev_sys", facts).expect_err("it is taken");
+        assert_eq!(taken, OpenError::PortTaken { name: "genev_sys".to_owned(), port });
+        drop(free);
+        let opened = tunnel("genev_sys", facts).expect("it is free");
+        assert_eq!(
+            (opened.queues.len(), opened.facts.tunnel, opened.facts.is_tunnel()),
+            (1, Some(facts), true)
+        );
+    }
+}
