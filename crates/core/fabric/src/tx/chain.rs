@@ -91,12 +91,23 @@ pub(crate) fn read_usual(places: &[Place<'_>], headers: &mut [Header]) -> ReadFr
     read
 }
 
-/// Enters the header of the tunnel that a packet came by. It says nothing about where the packet goes.
-fn enter_tunnel(header: &mut Header, told: &[u8; TUNNEL_BYTES]) -> Result<(), DropReason> {
-    let told = OuterHeader::parse(told).ok_or(DropReason::BadTunnel)?;
+/// Reads the rest of a packet that came by a tunnel, whose header says nothing about where the packet goes.
+// A function of its own: other packets need no room for that header.
+#[inline(never)]
+fn read_tunnelled(
+    mut cursor: Cursor<'_>,
+    header: &mut Header,
+    frame_len: u32,
+    vnet: [u8; HEADER_BYTES],
+) -> Result<(), DropReason> {
     let mut bytes = [0; TUNNEL_BYTES];
+    cursor.read(&mut bytes).map_err(|_| DropReason::Recalled)?;
+    let told = OuterHeader::parse(&bytes).ok_or(DropReason::BadTunnel)?;
+    let image = header.fill(frame_len, (frame_len as usize).min(IMAGE_FETCH_BYTES));
+    cursor.read(image).map_err(|_| DropReason::Recalled)?;
     let len = OuterHeader { flags: told.flags & !flag::SEND, ..told }.emit(&mut bytes);
-    header.set_tunnel(bytes.get(..len).unwrap_or_default())
+    header.set_tunnel(bytes.get(..len).unwrap_or_default())?;
+    read_offload(header, vnet)
 }
 
 /// As [`read_one_piece`], for a chain in pieces, or with another header. A hash behind the header is told of packet `index`; a tunnel's
@@ -113,18 +124,15 @@ pub(crate) fn read_pieces(
     let mut cursor = Cursor::new(map, segments);
     let mut vnet = [0; HEADER_BYTES];
     cursor.read(&mut vnet[..vnet_bytes.min(HEADER_BYTES)]).map_err(|_| DropReason::Recalled)?;
-    let mut tunnel = [0; TUNNEL_BYTES];
     if vnet_bytes == tunnel::HEADER_BYTES {
-        cursor.read(&mut tunnel).map_err(|_| DropReason::Recalled)?;
-    } else if vnet_bytes > HEADER_BYTES {
+        return read_tunnelled(cursor, header, frame_len, vnet);
+    }
+    if vnet_bytes > HEADER_BYTES {
         let mut hash = [0; HASH_BYTES];
         cursor.read(&mut hash).map_err(|_| DropReason::Recalled)?;
         hashes.tell(index, PacketHash::parse(&hash));
     }
     let image = header.fill(frame_len, (frame_len as usize).min(IMAGE_FETCH_BYTES));
     cursor.read(image).map_err(|_| DropReason::Recalled)?;
-    if vnet_bytes == tunnel::HEADER_BYTES {
-        enter_tunnel(header, &tunnel)?;
-    }
     if is_own { read_own_offload(header, vnet) } else { read_offload(header, vnet) }
 }
