@@ -51,7 +51,8 @@ impl<'a> Cursor<'a> {
     ///
     /// # Errors
     /// [`StaleSegment`] when a segment is not of the map.
-    #[inline]
+    // Always: with more callers the compiler would call it, and most of its work depends on constants of theirs.
+    #[inline(always)]
     pub fn read(&mut self, out: &mut [u8]) -> Result<usize, StaleSegment> {
         if let Some(segment) = self.whole(out.len()) {
             self.map.read(segment, self.skip, out)?;
