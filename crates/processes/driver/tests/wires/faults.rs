@@ -2,6 +2,7 @@
 
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use lasthop_device::{DeviceDropReason, OpenedDevice};
 use lasthop_driver::{DevicePortId, DriverError, DriverEvent};
@@ -134,8 +135,8 @@ fn another_kind_of_device_asks_for_another_connection() {
     lab.assert_conserved();
 }
 
-/// Sends small datagrams to a device that takes few, until something comes to pass.
-fn flood_until(lab: &Lab, from: &Namespace, what: &str, holds: impl Fn() -> bool) {
+/// Sends small datagrams to a device that takes few, while `work` is done.
+fn flooded<R>(from: &Namespace, work: impl FnOnce() -> R) -> R {
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -144,10 +145,28 @@ fn flood_until(lab: &Lab, from: &Namespace, what: &str, holds: impl Fn() -> bool
                 socket.send_to(&[7; 100], "192.0.2.1:9").unwrap();
             }
         });
-        eventually(what, holds);
-        is_over.store(true, Ordering::Relaxed);
-    });
-    lab.assert_conserved();
+        let over = EndOfFlood(&is_over);
+        let result = work();
+        drop(over);
+        result
+    })
+}
+
+/// Ends a flood, also if the work fails.
+struct EndOfFlood<'a>(&'a AtomicBool);
+
+impl Drop for EndOfFlood<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Whether port 1's device takes nothing: frames that are just being sent count as waiting, too.
+fn is_full(lab: &Lab) -> bool {
+    let before = lab.port(1).counters;
+    std::thread::sleep(Duration::from_millis(20));
+    let after = lab.port(1).counters;
+    before.waiting > 0 && after.waiting > 0 && after.to_device == before.to_device
 }
 
 #[test]
@@ -161,24 +180,28 @@ fn a_device_that_is_full_lets_frames_wait_and_takes_them_later() {
     // The hosts may have said something before the driver was there.
     let before = lab.port(1).counters.drops;
     // The queue takes all that the socket gives it, and lets go of little.
-    lab.host.run("tc qdisc add dev wire1 root tbf rate 8mbit burst 10k limit 200mb");
-    flood_until(&lab, &two, "frames wait", || lab.port(1).counters.waiting > 0);
+    lab.host.run("tc qdisc add dev wire1 root tbf rate 8kbit burst 10k limit 200mb");
+    flooded(&two, || eventually("frames wait", || is_full(&lab)));
+    lab.assert_conserved();
     lab.host.run("tc qdisc del dev wire1 root");
     eventually("none waits any more", || lab.port(1).counters.waiting == 0);
     stream(&two, &one, "192.0.2.1", MIB);
     assert_eq!(lab.port(1).counters.drops, before);
-    // Those that wait when the switch goes are lost with it.
-    lab.host.run("tc qdisc add dev wire1 root tbf rate 8mbit burst 10k limit 200mb");
-    flood_until(&lab, &two, "frames wait", || lab.port(1).counters.waiting > 0);
-    let switch = lab.cut(DevicePortId(1));
+    // Those that wait when the switch goes are lost with it. The flood lasts until then: without it the device takes them at last.
+    lab.host.run("tc qdisc add dev wire1 root tbf rate 8kbit burst 10k limit 200mb");
+    let switch = flooded(&two, || {
+        eventually("frames wait", || is_full(&lab));
+        lab.cut(DevicePortId(1))
+    });
     lab.driver.replace_switch(DevicePortId(1), switch).unwrap();
     assert!(lab.port(1).counters.dropped(DeviceDropReason::DeviceFull) > 0);
     lab.assert_conserved();
     lab.host.run("tc qdisc del dev wire1 root");
     // A short queue drops frames that find no room.
-    lab.host.run("tc qdisc add dev wire1 root tbf rate 8mbit burst 10k limit 10k");
+    lab.host.run("tc qdisc add dev wire1 root tbf rate 8kbit burst 10k limit 10k");
     let dropped = || lab.port(1).counters.dropped(DeviceDropReason::DeviceFull);
-    flood_until(&lab, &two, "frames are dropped", || dropped() > 100);
+    flooded(&two, || eventually("frames are dropped", || dropped() > 100));
+    lab.assert_conserved();
     lab.host.run("tc qdisc del dev wire1 root");
     stream(&two, &one, "192.0.2.1", MIB);
     lab.assert_conserved();
