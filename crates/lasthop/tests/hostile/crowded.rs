@@ -118,6 +118,8 @@ fn a_switch_process_that_dies_while_descriptors_are_refused_is_replaced_once_the
     let before = victims.switch.switch_pid().expect("a switch process");
     signal(before, Signal::KILL);
     eventually("its end", || (!is_alive(before)).then_some(()));
+    // It is there at once. Its guests come when descriptors can be sent.
+    eventually("the next one", || victims.switch.switch_pid().filter(|pid| *pid != before));
     victims.switch.ask(&["version"]).ok();
     drop(in_flight);
     // The counters of the killed process's last milliseconds are lost, so they are not checked.

@@ -7,13 +7,16 @@
 //! ```text
 //!   main thread ── descriptors for the process (SCM_RIGHTS) ──> this thread: standard descriptors and its socket ── fork, exec
 //! ```
+//!
+//! The kernel refuses SCM_RIGHTS while others of this user have too many descriptors in flight. The thread copies them out of the main
+//! thread's table then (pidfd_getfd(2)). That is the second way, since containers' filters of system calls may refuse it.
 
 mod sys;
 
 use std::ffi::OsString;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -21,10 +24,12 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use log::warn;
+use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recvmsg, sendmsg,
 };
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 
 use lasthop_runtime::fault::Fault;
 use lasthop_runtime::notify;
@@ -38,10 +43,19 @@ pub(crate) struct Job {
     pub(crate) words: Vec<OsString>,
 }
 
+/// How the thread gets the standard descriptors of a process.
+#[derive(Clone, Copy, Debug)]
+enum Transfer {
+    /// They are in the thread's socket.
+    Sent,
+    /// They have these numbers in the main thread's table.
+    Copied([RawFd; 2]),
+}
+
 /// The way to the thread, which ends with it.
 #[derive(Debug)]
 pub(crate) struct Spawner {
-    jobs: SyncSender<Job>,
+    jobs: SyncSender<(Job, Transfer)>,
     started: Receiver<io::Result<Child>>,
     descriptors: UnixStream,
 }
@@ -62,26 +76,43 @@ impl Spawner {
 
     /// Starts a process with these standard descriptors.
     pub(crate) fn spawn(&self, job: Job, input: BorrowedFd<'_>, errors: BorrowedFd<'_>) -> io::Result<Child> {
+        let fds = [input, errors];
+        let transfer = match self.send(&fds) {
+            Ok(()) => Transfer::Sent,
+            Err(Errno::TOOMANYREFS) => Transfer::Copied(fds.map(|fd| fd.as_raw_fd())),
+            Err(error) => return Err(error.into()),
+        };
+        self.start_job(job, transfer)
+    }
+
+    fn send(&self, fds: &[BorrowedFd<'_>; 2]) -> Result<(), Errno> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
         let mut control = SendAncillaryBuffer::new(&mut space);
-        let fds = [input, errors];
-        control.push(SendAncillaryMessage::ScmRights(&fds));
-        sendmsg(&self.descriptors, &[IoSlice::new(b"x")], &mut control, SendFlags::NOSIGNAL)?;
+        control.push(SendAncillaryMessage::ScmRights(fds));
+        sendmsg(&self.descriptors, &[IoSlice::new(b"x")], &mut control, SendFlags::NOSIGNAL).map(drop)
+    }
+
+    /// The descriptors stay open meanwhile: the caller has them until the process is started.
+    fn start_job(&self, job: Job, transfer: Transfer) -> io::Result<Child> {
         let gone = || io::Error::other("the thread that starts processes has ended");
-        self.jobs.send(job).map_err(|_| gone())?;
+        self.jobs.send((job, transfer)).map_err(|_| gone())?;
         self.started.recv().map_err(|_| gone())?
     }
 }
 
 /// All that the thread does. Each command and its rest stay here: its descriptors are in this table.
-fn serve(socket: OwnedFd, jobs: &Receiver<Job>, started: &SyncSender<io::Result<Child>>) {
+fn serve(socket: OwnedFd, jobs: &Receiver<(Job, Transfer)>, started: &SyncSender<io::Result<Child>>) {
     if let Err(error) = sys::unshare_descriptors(&socket) {
         warn!(
             "a control client may delay starts of inner processes: no table of descriptors for them alone: {error}"
         );
     }
-    while let Ok(job) = jobs.recv() {
-        let child = receive(&socket).and_then(|(input, errors)| spawn(&job, input, errors));
+    while let Ok((job, transfer)) = jobs.recv() {
+        let fds = match transfer {
+            Transfer::Sent => receive(&socket),
+            Transfer::Copied(numbers) => copy(numbers),
+        };
+        let child = fds.and_then(|(input, errors)| spawn(&job, input, errors));
         if started.send(child).is_err() {
             return;
         }
@@ -100,6 +131,12 @@ fn receive(socket: &OwnedFd) -> io::Result<(OwnedFd, OwnedFd)> {
     let mut fds = fds.by_ref().flatten();
     let lost = || io::Error::other("there is no descriptor left");
     Ok((fds.next().ok_or_else(lost)?, fds.next().ok_or_else(lost)?))
+}
+
+fn copy([input, errors]: [RawFd; 2]) -> io::Result<(OwnedFd, OwnedFd)> {
+    let main_thread = pidfd_open(getpid(), PidfdFlags::empty())?;
+    let copied = |number| pidfd_getfd(&main_thread, number, PidfdGetfdFlags::empty());
+    Ok((copied(input)?, copied(errors)?))
 }
 
 fn spawn(job: &Job, input: OwnedFd, errors: OwnedFd) -> io::Result<Child> {
@@ -125,8 +162,7 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn a_process_has_its_standard_descriptors_and_no_others() {
+    fn check_descriptors(start: impl FnOnce(&Spawner, Job, [BorrowedFd<'_>; 2]) -> io::Result<Child>) {
         let spawner = Spawner::start().expect("a thread");
         let (mut told, errors) = io::pipe().expect("a pipe");
         let (input, _) = UnixStream::pair().expect("a pair");
@@ -134,7 +170,7 @@ mod tests {
         let _open = rustix::io::dup(std::fs::File::open("/dev/null").expect("a file")).expect("a copy");
         let words = ["-c", "ls /proc/self/fd >&2"].map(OsString::from).to_vec();
         let job = Job { program: "/bin/sh".into(), words };
-        let mut child = spawner.spawn(job, input.as_fd(), errors.as_fd()).expect("started");
+        let mut child = start(&spawner, job, [input.as_fd(), errors.as_fd()]).expect("started");
         drop(errors);
         let mut listed = String::new();
         told.read_to_string(&mut listed).expect("text");
@@ -142,5 +178,17 @@ mod tests {
         let numbers: Vec<&str> = listed.split_whitespace().collect();
         // The fourth is the directory that is listed.
         assert_eq!(numbers, ["0", "1", "2", "3"]);
+    }
+
+    #[test]
+    fn a_process_has_its_standard_descriptors_and_no_others() {
+        check_descriptors(|spawner, job, [input, errors]| spawner.spawn(job, input, errors));
+    }
+
+    #[test]
+    fn descriptors_that_cannot_be_sent_are_copied() {
+        check_descriptors(|spawner, job, fds| {
+            spawner.start_job(job, Transfer::Copied(fds.map(|fd| fd.as_raw_fd())))
+        });
     }
 }
