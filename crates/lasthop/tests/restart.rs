@@ -13,7 +13,7 @@ use lasthop_wire::Offload;
 use rustix::process::Signal;
 use support::guests::{ONE, TWO, WAIT, frame, guest, guest_with, receive, send};
 use support::successors::{
-    own_version, successor_of_version, successor_that_waits, successor_without_option,
+    own_version, successor_of_version, successor_that_ends, successor_that_waits, successor_without_option,
 };
 use support::talkers::Talker;
 use support::{ProcessStat, Switch, copy_of_lasthop, eventually, fds, open_files, signal};
@@ -418,8 +418,8 @@ fn an_upgrade_that_is_refused_after_its_program_has_told_what_it_knows_leaves_fl
         shown.to_string().matches("\"match\"").count()
     };
     let process = switch.switch_pid().expect("a switch process");
-    // It does not say that it keeps flows, and ends before it is told of anything.
-    let successor = successor_of_version(&switch, own_version(&switch), "exit 1");
+    // It does not say that it keeps flows.
+    let successor = successor_that_ends(&switch, own_version(&switch));
     switch.ask(&["upgrade", &successor]).refused();
     assert_eq!(switch.switch_pid(), Some(process));
     let before = flows();

@@ -15,6 +15,12 @@ pub(crate) fn successor_that_waits(switch: &Switch, version: u64, between: &str,
     program(switch, &format!("successor{version}"), &format!("{say}{between}{say}{rest}"))
 }
 
+/// A program that tells its state version once and ends: it has been told of no guest then.
+pub(crate) fn successor_that_ends(switch: &Switch, version: u64) -> String {
+    let say = answer(&format!(r#"{{"version":{version}}}"#));
+    program(switch, "successor", &format!("{say}exit 1"))
+}
+
 /// The state version of this program, as a refusal tells it.
 pub(crate) fn own_version(switch: &Switch) -> u64 {
     let said = switch.ask(&["upgrade", &successor_of_version(switch, 0, "cat")]).refused();
