@@ -46,6 +46,9 @@ class Guest(Console):
         self.next("^guest: console", 240)
         return self
 
+    def ask_dhcp(self):
+        self.do("udhcpc -i eth0 -n -q -t 20 -T 1")
+
     def pings(self, ip):
         """Whether an answer comes."""
         return self.try_do(f"ping -c 1 -W 1 {ip}")[0] == 0
@@ -161,7 +164,7 @@ class Host(contextlib.ExitStack):
     def start(self, stack):
         self.namespace = stack.enter_context(Namespace(self.name))
         plug(self.namespace, "eth0", self.central.namespace, "underlay")
-        plug(self.namespace, "eth1", self.outside.namespace, "provider")
+        plug(self.namespace, "eth1", self.outside, "provider")
         self.namespace.run(f"ip addr add {self.ip}/24 dev eth0")
         vnics = [f"{name},switch=ovs-system,mac={mac},mtu={MTU}" for name, mac in self.vnics.items()]
         words = ["--switch", "ovs-system,module=flow,controller=external"]

@@ -110,17 +110,15 @@ class Lab(contextlib.ExitStack):
         self.central = self.outside = None
         self.hosts, self.guests = {}, {}
 
-    def __enter__(self):
-        super().__enter__()
-        with contextlib.ExitStack() as stack:
-            self.central = stack.enter_context(Central(self.directory))
-            self.outside = stack.enter_context(Outside())
-            for number in (1, 2, 3):
-                vnics = {name: mac for name, (host, mac, _) in GUESTS.items() if host == number}
-                host = Host(self.directory, number, self.central, self.outside, vnics)
-                self.hosts[number] = stack.enter_context(host)
-            self.push(stack.pop_all())
-        return self
+    def start_central(self):
+        self.central = self.enter_context(Central(self.directory))
+        self.outside = self.enter_context(Outside()).namespace
+
+    def start_hosts(self):
+        for number in (1, 2, 3):
+            vnics = {name: mac for name, (host, mac, _) in GUESTS.items() if host == number}
+            host = Host(self.directory, number, self.central, self.outside, vnics)
+            self.hosts[number] = self.enter_context(host)
 
     def boot(self):
         """All guests, at the same time."""
@@ -128,3 +126,12 @@ class Lab(contextlib.ExitStack):
             self.guests[name] = self.enter_context(Guest(self.hosts[number], name, mac, self.directory))
         for guest in self.guests.values():
             guest.ready()
+
+    def gateway(self):
+        """The host that the router's way outside is on."""
+        return self.central.chassis_of("cr-router-public")
+
+    def serve(self):
+        """A web server of each guest, which tells the guest's name, at two ports."""
+        for guest in self.guests.values():
+            guest.do(f"echo {guest.name} >/tmp/name; httpd -h /tmp; httpd -h /tmp -p 8080")
