@@ -52,13 +52,19 @@ def dhcp(switch, net, *ports):
     return "\n".join(lines + [f"set logical_switch_port {port} dhcpv4_options=@{switch}" for port in ports]) + "\n"
 
 
+def advertise(port):
+    """A command by which a router's port tells its prefix every few seconds: guests that asked at their boot do not ask again."""
+    words = "address_mode=slaac send_periodic=true max_interval=4 min_interval=3"
+    return " ".join([f"set logical_router_port {port}"] + [f"ipv6_ra_configs:{word}" for word in words.split()])
+
+
 DHCP = dhcp("blue", "10.1.0", "a1", "b1") + dhcp("green", "10.2.0", "b2")
 ROUTER = f"""
     lr-add router
     lrp-add router router-blue 02:00:00:01:00:01 10.1.0.1/24 fd01::1/64
     lrp-add router router-green 02:00:00:02:00:01 10.2.0.1/24 fd02::1/64
-    set logical_router_port router-blue ipv6_ra_configs:address_mode=slaac ipv6_ra_configs:send_periodic=true
-    set logical_router_port router-green ipv6_ra_configs:address_mode=slaac ipv6_ra_configs:send_periodic=true
+    {advertise("router-blue")}
+    {advertise("router-green")}
     lsp-add blue blue-router
     lsp-set-type blue-router router
     lsp-set-addresses blue-router router
