@@ -11,15 +11,18 @@
 
 import contextlib
 import os
+import pathlib
 import shlex
 import signal
 import subprocess
 
-from openvswitch import OpenVSwitch, environment
+from openvswitch import OTHER, OpenVSwitch, environment
 from realguests import LIMIT_S, ROOT, Console, Process, Switch, check, free_name, image, need, wait_until
 from wires import Namespace, need_namespaces
 
-SCHEMAS = "/usr/share/ovn"
+# Of the version in OTHER, if it has an OVN.
+THEIRS = pathlib.Path(OTHER or "/", "usr/share/ovn")
+SCHEMAS = THEIRS if THEIRS.is_dir() else pathlib.Path("/usr/share/ovn")
 CENTRAL, OUTSIDE = "10.7.0.1", "172.16.0.1"
 # The outer headers of Geneve with OVN's option take 58 bytes.
 MTU = 1442
@@ -58,6 +61,13 @@ class Guest(Console):
         wait_until(f"{self.name} to reach {ip}", lambda: self.pings(ip))
         said = self.do(f"ping -c 3 -i 0.2 {ip}")
         check("3 packets received" in said, f"{self.name} pings {ip}: {said[-200:]}")
+
+    def wait_for_iperf(self, server):
+        wait_until(f"iperf3's server at {server}", lambda: self.try_do(f"timeout 5 iperf3 -c {server} -n 1")[0] == 0)
+
+    def wait_for_name(self, address, name):
+        """Until the web server there says this."""
+        wait_until(f"{self.name} to be answered by {name} at {address}", lambda: self.fetch(address) == name)
 
     def fetch(self, address):
         """What the web server there says; nothing if none can be reached."""
