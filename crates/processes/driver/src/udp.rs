@@ -8,6 +8,7 @@
 //! The socket is of IPv6 and takes IPv4, too. Routes, source addresses, neighbours, IPsec and filters are the host's.
 
 mod control;
+mod fragments;
 mod sys;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -24,6 +25,7 @@ use lasthop_wire::vnet;
 use rustix::io::Errno;
 
 use self::control::Endpoint;
+use self::fragments::Fragments;
 use self::sys::{UdpInbox, UdpOutbox};
 use crate::bounds::{
     BATCH, RECEIVE_SLOT_BYTES, SEND_BYTES_MAX, SEND_PARTS_MAX, SEND_SLOTS, STALE_FRAMES_MAX,
@@ -42,6 +44,8 @@ struct Frame {
     len_bytes: usize,
     /// No action of its flow set a tunnel for it, or one to nowhere.
     is_lost: bool,
+    /// By its tunnel.
+    fragments: Fragments,
 }
 
 /// One socket of a tunnel port.
@@ -52,6 +56,8 @@ pub(crate) struct UdpQueue {
     inbox: UdpInbox,
     inbound: Inbound,
     outbox: UdpOutbox,
+    /// As the socket sends; not known of one that another process had.
+    fragments: Option<Fragments>,
     frames: ArrayVec<Frame, BATCH>,
     tokens: ArrayVec<u16, PARTS_MAX>,
     done: usize,
@@ -67,6 +73,7 @@ impl UdpQueue {
             inbox: UdpInbox::new(Arc::clone(&arena)),
             inbound: Inbound::new(),
             outbox: UdpOutbox::new(arena),
+            fragments: None,
             frames: ArrayVec::new(),
             tokens: ArrayVec::new(),
             done: 0,
@@ -181,7 +188,7 @@ impl UdpQueue {
         let to = Endpoint::of(&tunnel, self.facts.port);
         let entered = self.outbox.add(&to, &head[..head_len], spans.into_iter());
         debug_assert!(entered, "gather sees to the room");
-        let frame = Frame { parts, len_bytes, is_lost };
+        let frame = Frame { parts, len_bytes, is_lost, fragments: Fragments::of(&tunnel) };
         self.frames.push(frame);
         Ok(frame)
     }
@@ -197,13 +204,19 @@ impl UdpQueue {
         vxlan::HEADER_BYTES
     }
 
-    /// Sends frames that wait, up to the first that goes nowhere; how many.
+    /// Sends frames that wait, up to the first that goes nowhere or is sent in another way; how many.
     fn push(&mut self) -> Result<usize, Errno> {
-        let sound = self.frames[self.done..].iter().take_while(|frame| !frame.is_lost).count();
-        if sound == 0 {
+        let waiting = &self.frames[self.done..];
+        let Some(first) = waiting.first().filter(|frame| !frame.is_lost) else {
             return Err(Errno::DESTADDRREQ);
+        };
+        let alike = |frame: &&Frame| !frame.is_lost && frame.fragments == first.fragments;
+        let count = waiting.iter().take_while(alike).count();
+        if self.fragments != Some(first.fragments) {
+            first.fragments.choose(self.fd.as_fd())?;
+            self.fragments = Some(first.fragments);
         }
-        self.outbox.send(self.fd.as_fd(), self.done, self.done + sound)
+        self.outbox.send(self.fd.as_fd(), self.done, self.done + count)
     }
 
     /// The first waiting frame is done: its buffers are lent again.
