@@ -183,7 +183,7 @@ impl Verdicts {
     }
 
     /// Sends packet `packet` of the batch to `port`, whole and unchanged.
-    #[inline]
+    #[inline(always)]
     pub fn output(&mut self, packet: usize, port: PortId) {
         if !self.is_mixed {
             self.is_mixed = !self.is_next(packet, port);

@@ -141,7 +141,7 @@ impl Express {
 
 /// The buffer at `head`, as far as the frame fills it, if both are usual ones. Asks for its lines.
 #[inline(always)]
-fn reserve_one<'m>(
+pub(super) fn reserve_one<'m>(
     ring: &DeviceRing,
     window: &mut Window<'m>,
     head: u16,
@@ -188,7 +188,7 @@ pub(crate) fn copied_from<'h>(
 
 /// Whether the sender has left nothing to be done.
 #[inline]
-fn is_plain(offload: Offload) -> bool {
+pub(super) fn is_plain(offload: Offload) -> bool {
     offload.flags | offload.gso_type == 0
 }
 
@@ -219,7 +219,7 @@ fn copy_all<'h>(
 
 /// Copies a frame into the buffer that it fills.
 #[inline(always)]
-fn write(
+pub(super) fn write(
     place: Place<'_>,
     (map, segment): (&MemoryMap, Segment),
     header: &Header,

@@ -130,7 +130,7 @@ impl Sender {
         stages: &Stages,
     ) -> usize {
         let Some(Some(queue)) = self.queues.get_mut(usize::from(ring.queue)) else { return 0 };
-        if queue.error.is_some() || queue.closed || queue.held {
+        if !queue.is_ready() {
             return 0;
         }
         let (home, discard) = home;
