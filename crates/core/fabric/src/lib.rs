@@ -199,9 +199,15 @@ impl Fabric {
     /// buffers in contended rings. The other two parts follow before any other call to this fabric. Other
     /// fabrics may work in between.
     pub fn begin_visit(&mut self, ring: RingId, now_ns: u64) -> usize {
-        if self.begin_lone_visit(ring, now_ns) {
-            return 1;
+        match self.begin_lone_visit(ring, now_ns) {
+            Some(taken) => taken,
+            None => self.begin_batch_visit(ring, now_ns),
         }
+    }
+
+    // Apart from visits to rings with one chain or none, which need less room.
+    #[inline(never)]
+    fn begin_batch_visit(&mut self, ring: RingId, now_ns: u64) -> usize {
         self.lap(None);
         self.mark(WorkStage::Other);
         if self.is_resting(ring.port, now_ns) {

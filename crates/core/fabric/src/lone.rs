@@ -4,18 +4,25 @@
 //! step, before anything has changed.
 
 use crate::stages::WorkStage;
+use crate::tx::lone::LoneFetch;
 use crate::{Fabric, RingId, Tools, tools};
 
 impl Fabric {
-    /// As [`Self::begin_visit`], if the ring has one chain, a usual one. False: nothing has changed.
+    /// As [`Self::begin_visit`], if the ring has one chain, a usual one, or none. `None`: nothing has changed.
     #[inline]
-    pub(crate) fn begin_lone_visit(&mut self, ring: RingId, now_ns: u64) -> bool {
+    pub(crate) fn begin_lone_visit(&mut self, ring: RingId, now_ns: u64) -> Option<usize> {
         if self.senders.is_metered() || self.senders.is_tapped() || self.senders.metering.has_resting {
-            return false;
+            return None;
         }
         self.mark(WorkStage::Other);
-        if !self.senders.fetch_lone(ring, &mut self.fetched) {
-            return false;
+        match self.senders.fetch_lone(ring, &mut self.fetched) {
+            LoneFetch::Taken => {}
+            LoneFetch::Empty => {
+                self.fetched.len = 0;
+                self.mark(WorkStage::Parse);
+                return Some(0);
+            }
+            LoneFetch::Unusual => return None,
         }
         self.mark(WorkStage::Parse);
         let common = self.decide(ring.port, now_ns);
@@ -26,6 +33,6 @@ impl Fabric {
             self.switch(common, now_ns);
         }
         self.heed_verdicts(ring);
-        true
+        Some(1)
     }
 }

@@ -7,7 +7,7 @@ use lasthop_wire::Offload;
 use lasthop_wire::vnet::HEADER_BYTES;
 
 use crate::reference::{Delivered, Waiting};
-use crate::rx::express::{UsualFrame, is_plain, reserve_one, write};
+use crate::rx::express::{PLAIN, UsualFrame, is_plain, reserve_one, write};
 use crate::rx::receive_ring::{FollowUp, ReceiveRing, RxQueue};
 use crate::rx::receiver::{Receiver, Receivers};
 use crate::rx::service::{Service, Tools};
@@ -107,25 +107,28 @@ fn fill_lone(
     lone: (&MemoryMap, &Chain, &Header),
     stages: &Stages,
 ) -> Option<Delivered> {
-    match is_plain(lone.2.offload) {
-        true => fill_lone_with(place, queue, lone, Offload::default(), stages),
-        false => fill_lone_offloaded(place, queue, lone, stages),
+    // Most are, and in their image as a whole, and the buffer is in the region of the last one: then nothing is called.
+    if is_plain(lone.2.offload)
+        && let Some(delivered) = fill_lone_with::<true>(place, queue, lone, Offload::default(), stages)
+    {
+        return Some(delivered);
     }
+    fill_any_lone(place, queue, lone, stages)
 }
 
-/// As [`fill_lone`], of a frame with work left to be done.
 #[inline(never)]
-fn fill_lone_offloaded(
+fn fill_any_lone(
     place: &ReceiveRing,
     queue: &mut RxQueue,
     lone: (&MemoryMap, &Chain, &Header),
     stages: &Stages,
 ) -> Option<Delivered> {
-    fill_lone_with(place, queue, lone, lone.2.offload, stages)
+    fill_lone_with::<false>(place, queue, lone, lone.2.offload, stages)
 }
 
+/// As [`reserve_one`] and [`write`]. If `NEAR`, `offload` is plain.
 #[inline(always)]
-fn fill_lone_with(
+fn fill_lone_with<const NEAR: bool>(
     place: &ReceiveRing,
     queue: &mut RxQueue,
     (source, chain, header): (&MemoryMap, &Chain, &Header),
@@ -139,10 +142,15 @@ fn fill_lone_with(
     let len = chain.bytes - HEADER_BYTES as u32; // it was read so
     let frame = UsualFrame { header, len, offload, source: Some(chain.first) };
     let (head, mut window) = (queue.ring.head(0).ok()?, place.map.window(queue.hint));
-    let (_, buffer) = reserve_one(&queue.ring, &mut window, head, &frame, place.capabilities)?;
-    queue.hint = window.hint();
+    let (_, buffer) = reserve_one::<NEAR>(&queue.ring, &mut window, head, &frame, place.capabilities)?;
+    if !NEAR {
+        queue.hint = window.hint();
+    }
     stages.mark(WorkStage::Queue);
-    write(buffer, (source, chain.first), header, offload).ok()?;
+    match NEAR {
+        true => buffer.fill_with(&PLAIN, header.bytes()).then_some(())?,
+        false => write(buffer, (source, chain.first), header, offload).ok()?,
+    }
     stages.mark(WorkStage::Copy);
     queue.ring.take(1);
     queue.ring.complete(head, buffer.len_bytes());

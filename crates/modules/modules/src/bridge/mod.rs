@@ -232,6 +232,19 @@ impl Bridge {
         1
     }
 
+    /// Decides on a batch of several frames. Apart from a lone one, which needs less room.
+    #[inline(never)]
+    fn decide_all(&self, batch: &Batch<'_>, now_ns: u64, verdicts: &mut Verdicts) {
+        if self.table.is_large() {
+            self.look_ahead(batch.headers);
+        }
+        let mut visit = Visit::new(self, batch.port, Stamp::at(now_ns));
+        let mut packet = 0;
+        while let Some(header) = batch.headers.get(packet) {
+            packet += self.decide_some(&mut visit, (batch, packet, header), now_ns, verdicts);
+        }
+    }
+
     /// Decides on the only frame of a batch: nothing is remembered for a next one.
     #[inline(always)]
     fn decide_lone(&self, port: PortId, header: &Header, now_ns: u64, verdicts: &mut Verdicts) {
@@ -288,14 +301,7 @@ impl Module for Bridge {
         if let [header] = batch.headers {
             return self.decide_lone(batch.port, header, now_ns, verdicts);
         }
-        if self.table.is_large() {
-            self.look_ahead(batch.headers);
-        }
-        let mut visit = Visit::new(self, batch.port, Stamp::at(now_ns));
-        let mut packet = 0;
-        while let Some(header) = batch.headers.get(packet) {
-            packet += self.decide_some(&mut visit, (batch, packet, header), now_ns, verdicts);
-        }
+        self.decide_all(batch, now_ns, verdicts);
     }
 
     fn port_added(&self, port: PortId, settings: &PortSettings) -> Result<(), String> {
