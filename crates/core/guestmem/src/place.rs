@@ -66,13 +66,19 @@ impl<'m> Window<'m> {
     /// All of `len` bytes at a guest's address, as a segment and as a place; `None` unless they lie in one region.
     #[inline(always)]
     pub fn locate(&mut self, guest_addr: u64, len: u32) -> Option<(Segment, Place<'m>)> {
-        let mut offset = guest_addr.wrapping_sub(self.range.guest_addr);
+        if let Some(found) = self.locate_near(guest_addr, len) {
+            return Some(found);
+        }
+        (self.region, self.range) = self.map.range_of(guest_addr)?;
+        self.locate_near(guest_addr, len)
+    }
+
+    /// As [`Self::locate`], in the region of the last translation only: nothing is called, so that a loop has the registers to itself.
+    #[inline(always)]
+    pub fn locate_near(&self, guest_addr: u64, len: u32) -> Option<(Segment, Place<'m>)> {
+        let offset = guest_addr.wrapping_sub(self.range.guest_addr);
         if !self.range.holds(offset, len) {
-            (self.region, self.range) = self.map.range_of(guest_addr)?;
-            offset = guest_addr.wrapping_sub(self.range.guest_addr);
-            if !self.range.holds(offset, len) {
-                return None;
-            }
+            return None;
         }
         // SAFETY: offset lies inside the mapping, which the map holds.
         let start = unsafe { self.range.start.add(offset as usize) };
@@ -147,6 +153,21 @@ impl Place<'_> {
             copy_short(source.add(N), image.as_mut_ptr(), image.len());
         }
         Ok(())
+    }
+
+    /// Fills it with a frame that `image` is all of, behind `header`. False, and nothing is written, if they are longer or shorter.
+    #[inline(always)]
+    pub fn fill_with<const N: usize>(self, header: &[u8; N], image: &[u8]) -> bool {
+        if N + image.len() != self.len as usize {
+            return false;
+        }
+        let out = self.start.as_ptr();
+        // SAFETY: the place has N + image.len() bytes; header and image are ours.
+        unsafe {
+            std::ptr::copy_nonoverlapping(header.as_ptr(), out, N);
+            copy_short(image.as_ptr(), out.add(N), image.len());
+        }
+        true
     }
 
     /// Fills it with a frame: `header`, `image`, and the rest from its sender's memory, as much of it as there is room for.

@@ -225,7 +225,7 @@ impl DeviceRing {
 
     /// As `take`, for the given heads, which were all marked. They are completed in any order, and used in that order or, after
     /// [`Self::keep_order`], as they were taken.
-    #[inline]
+    #[inline(always)] // left to itself the compiler calls it
     pub fn take_marked(&mut self, heads: &[u16]) {
         let count = heads.len() as u16; // at most the ring's entries
         if self.log.is_some() {
@@ -331,11 +331,12 @@ impl DeviceRing {
     }
 
     /// Completes the marked chain at `head`, however much was to be done of it.
+    #[inline]
     pub fn give_up(&mut self, head: u16) {
         self.complete_marked(head);
     }
 
-    #[inline]
+    #[inline(always)]
     fn complete_marked(&mut self, head: u16) {
         if self.used_order.is_some() {
             return self.complete_in_order(head);
@@ -461,7 +462,7 @@ impl DeviceRing {
     }
 
     /// As [`Self::needs_signal`], if this thread has passed a full fence since it published the last chains.
-    #[inline]
+    #[inline(always)] // left to itself the compiler calls it
     #[must_use]
     pub fn needs_signal_behind_fence(&mut self) -> bool {
         let (old, new) = (self.signalled, self.published);

@@ -6,7 +6,7 @@ use lasthop_wire::{Fragmentation, Offload, check_partial, gso};
 
 /// Takes a sender's metadata into `header`, whose image is there, if it is true of the frame. A receiver may
 /// rely on it from here on, for any sender.
-#[inline]
+#[inline(always)] // left to itself the compiler calls it
 pub(crate) fn read_offload(header: &mut Header, vnet: [u8; HEADER_BYTES]) -> Result<(), DropReason> {
     header.offload = Offload::default();
     // No flags, no segmentation: the other fields mean nothing.

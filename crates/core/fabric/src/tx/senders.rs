@@ -23,17 +23,15 @@ use crate::tx::tx_queue::{Obstacle, TxQueue};
 /// All transmit sides, as one worker has them.
 #[derive(Debug)]
 pub(crate) struct Senders {
-    slots: Vec<Option<Box<Sender>>>,
+    pub(crate) slots: Vec<Option<Box<Sender>>>,
     dirty: Vec<RingId>,
     unblocked: Vec<RingId>,
     /// Rings with completed chains that are to be used, and are held back.
-    obstructed: Vec<RingId>,
+    pub(crate) obstructed: Vec<RingId>,
     pub(crate) board: Arc<Board>,
     pub(crate) worker: u8,
     /// References to packets of this worker in the queues of receive rings; bounded.
     lent: usize,
-    /// Full fences that this thread passed when it published receive rings.
-    fences: u64,
     /// Workers that something was given back to since the last publication, as bits.
     returned: u64,
     /// Whether a copy began to wait since that was asked last.
@@ -67,7 +65,6 @@ impl Senders {
             board,
             worker,
             lent,
-            fences: 0,
             returned,
             has_let_wait,
             handoffs,
@@ -463,23 +460,36 @@ impl Senders {
         &mut self.unblocked
     }
 
-    /// Shows guests all completions already. A full fence has to follow ([`Self::note_fence`]): then [`Self::publish`] needs none.
+    /// Shows guests all completions already. A full fence has to follow, and [`Self::signal_shown`]; nothing is completed in between.
     #[inline]
     pub(crate) fn show_completed(&mut self) {
         for ring in &self.dirty {
             let sender = self.slots.get_mut(ring.port.index()).and_then(Option::as_deref_mut);
             let queue = sender.and_then(|sender| sender.queues.get_mut(usize::from(ring.queue))?.as_mut());
-            if let Some(queue) = queue {
-                queue.publish();
-                queue.shown_at = self.fences;
+            if let Some(queue) = queue
+                && queue.publish()
+            {
+                self.obstructed.push(*ring);
             }
         }
     }
 
-    /// This thread passed a full fence.
+    /// The rest of publishing what was shown: rings whose guest wants a signal are added to `signals`.
     #[inline]
-    pub(crate) fn note_fence(&mut self) {
-        self.fences += 1;
+    pub(crate) fn signal_shown(&mut self, signals: &mut Vec<crate::Signal>) {
+        while let Some(ring) = self.dirty.pop() {
+            let Some(queue) = self.queue_mut(ring) else { continue };
+            queue.dirty = false;
+            if queue.ring.needs_signal_behind_fence() {
+                signals.push(crate::Signal::transmit(ring));
+            }
+        }
+    }
+
+    /// Whether there is anything that [`Self::publish`] or others are to be told of.
+    #[inline]
+    pub(crate) fn has_news(&self) -> bool {
+        !self.dirty.is_empty() || !self.obstructed.is_empty() || self.returned != 0
     }
 
     /// Publishes all completions. Rings whose guest wants a signal are added to `signals`.
@@ -493,18 +503,12 @@ impl Senders {
     }
 
     /// As `publish`, for one ring. Whether completed chains of it are obstructed.
-    #[inline(always)]
+    #[inline(never)]
     pub(crate) fn publish_ring(&mut self, ring: RingId, signals: &mut Vec<crate::Signal>) -> bool {
-        let fences = self.fences;
         let Some(queue) = self.queue_mut(ring) else { return false };
         queue.dirty = false;
-        let is_shown = queue.shown_at < fences && !queue.ring.has_unpublished();
         let is_obstructed = queue.publish();
-        let wants_signal = match is_shown {
-            true => queue.ring.needs_signal_behind_fence(),
-            false => queue.ring.needs_signal(),
-        };
-        if wants_signal {
+        if queue.ring.needs_signal() {
             signals.push(crate::Signal::transmit(ring));
         }
         is_obstructed

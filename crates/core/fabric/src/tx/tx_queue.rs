@@ -22,8 +22,6 @@ pub(crate) struct TxQueue {
     pub(crate) error: Option<RingError>,
     /// Chains completed since the last publication.
     pub(crate) dirty: bool,
-    /// Fences that its worker had passed when completed chains were shown before the end of a visit.
-    pub(crate) shown_at: u64,
     /// Chains that wait in internal receive queues.
     pub(crate) waiting: u16,
     /// Heads are pending, but too many long chains wait: to be visited again when one is settled.
@@ -72,7 +70,6 @@ impl TxQueue {
             table,
             error,
             dirty,
-            shown_at: u64::MAX,
             waiting: 0,
             blocked,
             closed,
@@ -89,6 +86,12 @@ impl TxQueue {
     /// The part that other workers read.
     pub(crate) fn chains(&self) -> &Arc<Chains> {
         self.table.chains()
+    }
+
+    /// Whether chains are taken from it.
+    #[inline]
+    pub(crate) fn is_ready(&self) -> bool {
+        self.error.is_none() && !self.closed && !self.held
     }
 
     /// Whether a visit can do nothing until a waiting chain is settled.
@@ -129,7 +132,7 @@ impl TxQueue {
     }
 
     /// Shows the guest all chains that can be used; whether others are obstructed.
-    #[inline]
+    #[inline(always)] // left to itself the compiler calls it
     pub(crate) fn publish(&mut self) -> bool {
         if self.ring.has_unpublished() {
             self.ring.publish();
@@ -194,6 +197,15 @@ impl TxQueue {
             return self.settle_behind_others(heads);
         }
         self.ring.complete_marked_all(heads);
+    }
+
+    /// As [`Self::settle_unlisted`], of one chain.
+    #[inline(always)]
+    pub(crate) fn settle_lone(&mut self, head: u16) {
+        match self.waits {
+            None => self.ring.give_up(head),
+            Some(_) => self.settle_unlisted(std::iter::once(head)),
+        }
     }
 
     #[inline(never)]
