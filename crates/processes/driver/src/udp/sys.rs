@@ -1,4 +1,4 @@
-//! System calls on UDP sockets: datagrams in batches, with addresses and the fields of their IP headers.
+//! System calls on UDP and raw sockets: datagrams in batches, with addresses and the fields of their IP headers.
 //!
 //! As in `crate::sys`, no reference into the vNIC's memory is made: addresses are checked against the arena and passed on.
 #![allow(unsafe_code)]
@@ -6,11 +6,17 @@
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
-use lasthop_wire::tunnel::geneve::HEADER_BYTES_MAX;
 use rustix::io::Errno;
 
 use super::control::{CONTROL_BYTES, Endpoint, read_control, write_control};
+use super::headers::WRITTEN_BYTES_MAX;
 use crate::sys::{Arena, BATCH, EMPTY, PARTS_MAX, Span, blank, checked};
+
+const _: () = {
+    use std::mem::offset_of;
+    assert!(offset_of!(libc::sockaddr_in6, sin6_flowinfo) == offset_of!(libc::sockaddr_in, sin_addr));
+    assert!(offset_of!(libc::sockaddr_in6, sin6_family) == offset_of!(libc::sockaddr_in, sin_family));
+};
 
 #[repr(C, align(8))] // a cmsghdr starts with a size_t
 struct Control([u8; CONTROL_BYTES]);
@@ -80,7 +86,8 @@ impl UdpInbox {
         checked(received).map(|received| received as usize)
     }
 
-    /// Bytes of datagram `index` of the last call, and where it came from; none if it was cut.
+    /// Bytes of datagram `index` of the last call, and where it came from; none if it was cut. A raw socket of IPv4 does not say where:
+    /// the datagram does.
     pub(super) fn datagram(&self, index: usize) -> (u32, Option<Endpoint>) {
         let (message, name) = (&self.messages[index], &self.names[index]);
         #[allow(clippy::unnecessary_cast, reason = "a socklen_t with musl")]
@@ -98,9 +105,11 @@ pub(super) struct UdpOutbox {
     arena: Arc<Arena>,
     messages: Box<[libc::mmsghdr; BATCH]>,
     iovecs: Box<[libc::iovec; PARTS_MAX + BATCH]>,
-    heads: Box<[[u8; HEADER_BYTES_MAX]; BATCH]>,
+    heads: Box<[[u8; WRITTEN_BYTES_MAX]; BATCH]>,
     names: Box<[libc::sockaddr_in6; BATCH]>,
     controls: Box<[Control; BATCH]>,
+    /// Its socket knows no addresses of IPv6.
+    is_ipv4_only: bool,
     /// The first part of each message, and where the last one ends.
     starts: Box<[usize; BATCH + 1]>,
     count: usize,
@@ -116,12 +125,13 @@ impl std::fmt::Debug for UdpOutbox {
 }
 
 impl UdpOutbox {
-    pub(super) fn new(arena: Arc<Arena>) -> Self {
+    pub(super) fn new(arena: Arc<Arena>, is_ipv4_only: bool) -> Self {
         Self {
             arena,
+            is_ipv4_only,
             messages: Box::new([blank(); BATCH]),
             iovecs: Box::new([EMPTY; PARTS_MAX + BATCH]),
-            heads: Box::new([[0; HEADER_BYTES_MAX]; BATCH]),
+            heads: Box::new([[0; WRITTEN_BYTES_MAX]; BATCH]),
             names: Box::new([no_name(); BATCH]),
             controls: Box::new([const { Control([0; CONTROL_BYTES]) }; BATCH]),
             starts: Box::new([0; BATCH + 1]),
@@ -136,7 +146,7 @@ impl UdpOutbox {
     /// Enters a datagram to `to`: `head`, then the parts. False, and nothing is entered, when there is no room.
     pub(super) fn add(&mut self, to: &Endpoint, head: &[u8], parts: impl Iterator<Item = Span>) -> bool {
         let at = self.count;
-        if at == BATCH || head.len() > HEADER_BYTES_MAX {
+        if at == BATCH || head.len() > WRITTEN_BYTES_MAX {
             return false;
         }
         self.heads[at][..head.len()].copy_from_slice(head);
@@ -149,10 +159,12 @@ impl UdpOutbox {
             end += 1;
         }
         let name = &mut self.names[at];
-        name.sin6_family = libc::AF_INET6 as _;
+        name.sin6_family = if self.is_ipv4_only { libc::AF_INET } else { libc::AF_INET6 } as _;
         name.sin6_port = to.port.to_be();
         name.sin6_addr.s6_addr = to.remote.to_be_bytes();
-        let control_len = write_control(to, &mut self.controls[at].0);
+        // Where a sockaddr_in has its address; one of IPv6 has no label.
+        name.sin6_flowinfo = if self.is_ipv4_only { (to.remote as u32).to_be() } else { 0 };
+        let control_len = write_control(to, self.is_ipv4_only, &mut self.controls[at].0);
         let header = &mut self.messages[at].msg_hdr;
         header.msg_controllen = control_len as _;
         self.count += 1;
