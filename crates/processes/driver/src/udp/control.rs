@@ -35,14 +35,14 @@ fn is_mapped(address: u128) -> bool {
 }
 
 impl Endpoint {
-    /// Where a packet of this tunnel goes; to `port` unless it names another.
+    /// Where a packet of this tunnel goes; to `port` unless it names another. With 0, there are no ports.
     pub(super) fn of(tunnel: &OuterHeader, port: u16) -> Self {
         let of_ipv4 = |address: u128| if address == 0 { 0 } else { mapped(address as u32) };
         let (local, remote) = match tunnel.has(flag::IPV6) {
             true => (tunnel.src, tunnel.dst),
             false => (of_ipv4(tunnel.src), of_ipv4(tunnel.dst)),
         };
-        let port = if tunnel.tp_dst == 0 { port } else { tunnel.tp_dst };
+        let port = if port == 0 || tunnel.tp_dst == 0 { port } else { tunnel.tp_dst };
         Self { remote, port, local, tos: tunnel.tos, ttl: tunnel.ttl }
     }
 
@@ -149,6 +149,8 @@ mod tests {
         let to = Endpoint { remote: mapped(1), local: mapped(0x0a00_0002), tos: 1, ttl: 2, port: 0 };
         let mut out = [0; CONTROL_BYTES];
         let len = write_control(&to, true, &mut out);
+        let tunnel = OuterHeader { tp_dst: 9, ..to.tunnel(0) };
+        assert_eq!((Endpoint::of(&tunnel, 0).port, Endpoint::of(&tunnel, 1).port), (0, 9));
         let kind = (i32::from_ne_bytes([out[8], out[9], out[10], out[11]]), &out[20..24]);
         assert_eq!((len, kind), (32 + 24 + 24, (libc::SOL_IP, &[10, 0, 0, 2][..])));
         assert_eq!(read_control(&out[..len], Endpoint::default()).ttl, 2);
