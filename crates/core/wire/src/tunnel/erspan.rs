@@ -73,6 +73,8 @@ impl ErspanOptions {
 
 /// Reads the header of a datagram into `tunnel`. Returns where the mirrored frame begins.
 ///
+/// The version says which header it is, in either protocol: the first versions of Linux sent type III in the protocol of type II.
+///
 /// # Errors
 /// [`TunnelFault`].
 pub fn read(datagram: &[u8], tunnel: &mut OuterHeader) -> Result<usize, TunnelFault> {
@@ -89,9 +91,9 @@ pub fn read(datagram: &[u8], tunnel: &mut OuterHeader) -> Result<usize, TunnelFa
     let mut options = [0; OPTIONS_BYTES];
     options[..4].copy_from_slice(&u32::from(version).to_ne_bytes());
     options[4..8].copy_from_slice(&field);
-    match (version, protocol == PROTOCOLS[1]) {
-        (1, false) => options[4..8].copy_from_slice(&(u32::from_be_bytes(field) & INDEX_MAX).to_be_bytes()),
-        (2, true) => {
+    match version {
+        1 => options[4..8].copy_from_slice(&(u32::from_be_bytes(field) & INDEX_MAX).to_be_bytes()),
+        2 => {
             let rest = datagram.get(end..).and_then(|rest| rest.first_chunk::<4>());
             let rest = rest.ok_or(TunnelFault::Short)?;
             if rest[2] & HAS_FRAME_TYPE != 0 && rest[2] & FRAME_TYPE != 0 {

@@ -154,9 +154,15 @@ fn erspan_datagrams_are_refused_for_the_fault_that_they_have() {
         assert_eq!(fault(&with(header, 0, 0x50)), TunnelFault::Routing);
         assert_eq!(fault(&with(header, 2, 0x65)), TunnelFault::Protocol);
     }
-    assert_eq!(fault(&with(&TYPE_2, 8, 0x20)), TunnelFault::Version, "that of type III");
-    assert_eq!(fault(&with(&TYPE_3, 8, 0x10)), TunnelFault::Version, "that of type II");
+    assert_eq!(fault(&with(&TYPE_3, 8, 0x30)), TunnelFault::Version);
     assert_eq!(fault(&with(&TYPE_3, 18, 0x88)), TunnelFault::Protocol, "an IP packet is inside");
+    let mut of_type_2 = around(&TYPE_3);
+    of_type_2[2..4].copy_from_slice(&TYPE_2[2..4]);
+    assert_eq!(
+        erspan::read(&of_type_2, &mut OuterHeader::default()),
+        Ok(20),
+        "as the first versions of Linux sent it"
+    );
     let platform = with(&[&TYPE_3[..], &[5; 8]].concat(), 19, 0x79);
     assert_eq!(erspan::read(&platform, &mut OuterHeader::default()), Ok(28));
     assert_eq!(fault(&platform[..platform.len() - 1]), TunnelFault::Short);
