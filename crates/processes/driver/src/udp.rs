@@ -63,14 +63,13 @@ pub(crate) struct UdpQueue {
 impl UdpQueue {
     pub(crate) fn new(fd: OwnedFd, facts: TunnelFacts, pair: &VnicPair) -> Result<Self, QueueError> {
         let arena = Arc::new(Arena::of(pair).map_err(GuestError::from)?);
-        let is_ipv4_only = facts.kind.socket() == TunnelSocket::RawIpv4;
         Ok(Self {
             fd,
             facts,
             headers: Headers::new(facts),
             inbox: UdpInbox::new(Arc::clone(&arena)),
             inbound: Inbound::new(),
-            outbox: UdpOutbox::new(arena, is_ipv4_only),
+            outbox: UdpOutbox::new(arena, facts.kind.socket()),
             frames: ArrayVec::new(),
             tokens: ArrayVec::new(),
             done: 0,

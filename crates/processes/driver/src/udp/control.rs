@@ -2,8 +2,10 @@
 
 use lasthop_wire::tunnel::{OuterHeader, flag};
 
-/// Bytes of the control data: a packet information, a TTL and a TOS, each with its header.
-pub(super) const CONTROL_BYTES: usize = 96;
+/// Bytes of the control data: a packet information, a TTL, a TOS and the length of segments, each with its header.
+pub(super) const CONTROL_BYTES: usize = 96 + SEGMENT_BYTES;
+/// Bytes of the length of segments, with its header.
+pub(super) const SEGMENT_BYTES: usize = 24;
 /// Bytes of a `cmsghdr`, to which all of them are aligned.
 const HEADER_BYTES: usize = 16;
 const ALIGN: usize = 8;
@@ -126,6 +128,17 @@ pub(super) fn write_control(to: &Endpoint, is_ipv4_only: bool, out: &mut [u8; CO
     // 0 is refused by the kernel, and no packet would get anywhere with it.
     put(ttl, &i32::from(to.ttl.max(1)).to_ne_bytes());
     at
+}
+
+/// Writes the length of the datagrams that a message is cut into (udp(7), UDP_SEGMENT); its bytes, 0 if there is no room.
+pub(super) fn write_segment_len(len: u16, out: &mut [u8]) -> usize {
+    let Some(place) = out.first_chunk_mut::<SEGMENT_BYTES>() else { return 0 };
+    place.fill(0);
+    place[..8].copy_from_slice(&(HEADER_BYTES + size_of::<u16>()).to_ne_bytes());
+    place[8..12].copy_from_slice(&libc::SOL_UDP.to_ne_bytes());
+    place[12..16].copy_from_slice(&libc::UDP_SEGMENT.to_ne_bytes());
+    place[16..18].copy_from_slice(&len.to_ne_bytes());
+    SEGMENT_BYTES
 }
 
 #[cfg(test)]
