@@ -5,13 +5,16 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 BINARY = $(or $(CARGO_TARGET_DIR),target)/release/lasthop
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build check test test-systemd lint bench chaos soak install deb clean
+.PHONY: help demo demo-ovn build check test test-systemd lint bench chaos soak install deb clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 demo: ## two Linux guests talk through the switch (installs what is missing); DEMO=qemu for QEMU's
 	@demo/run
+
+demo-ovn: ## OVN on three hosts in namespaces, with Linux guests, and a gateway that dies (as root)
+	@demo/ovn
 
 build: ## the release binary, target/release/lasthop
 	@tools/deps build

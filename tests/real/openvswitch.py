@@ -32,8 +32,8 @@ def glue():
 
 def environment(directory):
     """What keeps Open vSwitch's programs out of the machine's own directories."""
-    places = ("OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR", "OVS_SYSCONFDIR", "RUNTIME_DIRECTORY")
-    return os.environ | {name: str(directory) for name in places}
+    places = [f"{kind}_{place}" for kind in ("OVS", "OVN") for place in ("RUNDIR", "LOGDIR", "DBDIR", "SYSCONFDIR")]
+    return os.environ | {name: str(directory) for name in [*places, "RUNTIME_DIRECTORY"]}
 
 
 @contextlib.contextmanager

@@ -87,8 +87,8 @@ def stopped(switch):
         os.kill(switch.child.pid, signal.SIGCONT)
 
 
-def kill_driver(switch):
-    pid = json.loads(switch.ask("port", "show", "p1", "--json").stdout)["driver"]["pid"]
+def kill_driver(switch, device="p1"):
+    pid = json.loads(switch.ask("port", "show", device, "--json").stdout)["driver"]["pid"]
     os.kill(pid, signal.SIGKILL)
     wait_until("another driver process", lambda: pid not in switch.pids())
 

@@ -4,7 +4,6 @@ The kernel is what tools/guest-kernel (part of `tools/deps test`) has put there,
 LASTHOP_KERNEL_ROOT names.  KVM is used where it works; LASTHOP_QEMU_ACCEL=tcg is for where it does not quite.
 """
 
-import contextlib
 import functools
 import hashlib
 import json
@@ -16,7 +15,7 @@ import shutil
 import socket
 import subprocess
 
-from realguests import ROOT, Process, Skip, check, free_name, need, wait_until
+from realguests import ROOT, Console, Skip, check, free_name, need, wait_until
 
 # A guest without KVM on a machine that is busy with other things needs this long at most.
 BOOT_PATIENCE_S = 240
@@ -101,7 +100,7 @@ def arguments_shown(switch, port, memory, device):
     return arguments
 
 
-class Qemu(Process):
+class Qemu(Console):
     """A Linux guest in QEMU that serves its data over HTTP and does what `do` is told.
 
     `device` is more of virtio-net-pci's options, such as ",rx_queue_size=1024".
@@ -109,7 +108,6 @@ class Qemu(Process):
 
     def __init__(self, switch, port, ip, cpus=1, device=""):
         self.name, self.ip, self.switch = port, ip, switch
-        self.seen = 0
         self.qmp = switch.directory / f"{port}.qmp"
         image = guest_image(switch.directory)
         job = ";;".join(SERVE).replace(" ", "+")
@@ -119,40 +117,9 @@ class Qemu(Process):
         command += arguments_shown(switch, port, "192M", device)
         super().__init__(free_name(switch.directory, f"qemu-{port}"), command, stdin=subprocess.PIPE)
 
-    def new_text(self):
-        return self.log.read_text(errors="replace")[self.seen :]
-
-    def next(self, pattern, patience_s):
-        """The first match of the pattern behind what was seen so far; all before it is seen then."""
-
-        def found():
-            check(self.alive(), f"{self.log.name}: QEMU ended: {self.text().strip()[-200:]}")
-            return re.search(pattern, self.new_text(), re.MULTILINE)
-
-        match = wait_until(f"'{pattern}' in {self.log.name}", found, patience_s)
-        self.seen += match.end()
-        return match
-
     def ready(self):
         self.next("^guest: console", BOOT_PATIENCE_S)
         return self
-
-    def send(self, command):
-        self.child.stdin.write(f"{command}\n".encode())
-        self.child.stdin.flush()
-
-    def result(self, command, patience_s=120):
-        """What the command that was sent printed; it has to succeed."""
-        start = self.seen
-        status = self.next(r"^guest: exit (\d+)", patience_s).group(1)
-        said = self.text()[start : self.seen].replace("\r", "")
-        said = said.removesuffix(f"guest: exit {status}").strip()
-        check(status == "0", f"{self.name}: '{command}' failed with status {status}: {said[-200:]}")
-        return said
-
-    def do(self, command, patience_s=120):
-        self.send(command)
-        return self.result(command, patience_s)
 
     def check_sums(self, said, streams):
         sums = re.findall(r"^([0-9a-f]{32}) ", said, re.MULTILINE)
@@ -206,35 +173,3 @@ def both_ways(switch, one, other, streams=1):
 def ping(guest, ip, count=3, payload_bytes=56):
     said = guest.do(f"ping -c {count} -s {payload_bytes} {ip}")
     check(f"{count} packets received" in said, f"{guest.name} pings {ip}: {said[-120:]}")
-
-
-class Session(contextlib.ExitStack):
-    """Guests that several tests use one after the other; `start` boots them for the first one."""
-
-    why_not = None
-    started = False
-
-    def start(self, directory):
-        raise NotImplementedError
-
-    def enter(self, process):
-        return self.enter_context(process)
-
-    def tests(self, *named):
-        """The tests, functions of the session, as `main` wants them."""
-        return [(name, functools.partial(self.run, test)) for name, test in named]
-
-    def run(self, test, directory):
-        if not self.started:
-            self.start_once(directory)
-        if self.why_not:
-            raise self.why_not
-        test(self)
-
-    def start_once(self, directory):
-        """What keeps the guests from starting keeps all tests from running."""
-        self.started = True
-        try:
-            self.start(directory)
-        except Exception as why:
-            self.why_not = why

@@ -7,6 +7,7 @@ stay in LASTHOP_TEST_DIR, which tests/real/run makes and cleans up.
 """
 
 import contextlib
+import functools
 import json
 import os
 import pathlib
@@ -118,6 +119,52 @@ class Process:
             return match
 
         return wait_until(f"'{pattern}' in {self.log.name}", found, patience_s)
+
+
+class Console(Process):
+    """A guest that does what it is told on its console (lh.console=1), which is the process' standard input and output."""
+
+    # Up to where its output was looked at.
+    seen = 0
+
+    def new_text(self):
+        return self.text()[self.seen :]
+
+    def next(self, pattern, patience_s):
+        """The first match of the pattern behind what was seen so far; all before it is seen then."""
+
+        def found():
+            check(self.alive(), f"{self.log.name}: the guest ended: {self.text().strip()[-200:]}")
+            return re.search(pattern, self.new_text(), re.MULTILINE)
+
+        match = wait_until(f"'{pattern}' in {self.log.name}", found, patience_s)
+        self.seen += match.end()
+        return match
+
+    def send(self, command):
+        self.child.stdin.write(f"{command}\n".encode())
+        self.child.stdin.flush()
+
+    def try_result(self, patience_s=120):
+        """The status and the output of the command that was sent."""
+        start = self.seen
+        status = self.next(r"^guest: exit (\d+)", patience_s).group(1)
+        said = self.text()[start : self.seen].replace("\r", "")
+        return int(status), said.removesuffix(f"guest: exit {status}").strip()
+
+    def result(self, command, patience_s=120):
+        """What the command that was sent printed; it has to succeed."""
+        status, said = self.try_result(patience_s)
+        check(status == 0, f"{self.name}: '{command}' failed with status {status}: {said[-200:]}")
+        return said
+
+    def do(self, command, patience_s=120):
+        self.send(command)
+        return self.result(command, patience_s)
+
+    def try_do(self, command, patience_s=120):
+        self.send(command)
+        return self.try_result(patience_s)
 
 
 class Switch(Process):
@@ -290,6 +337,38 @@ def free_name(directory, stem):
     path = next(path for path in paths if not path.exists())
     path.touch()
     return path
+
+
+class Session(contextlib.ExitStack):
+    """Guests that several tests use one after the other; `start` boots them for the first one."""
+
+    why_not = None
+    started = False
+
+    def start(self, directory):
+        raise NotImplementedError
+
+    def enter(self, process):
+        return self.enter_context(process)
+
+    def tests(self, *named):
+        """The tests, functions of the session, as `main` wants them."""
+        return [(name, functools.partial(self.run, test)) for name, test in named]
+
+    def run(self, test, directory):
+        if not self.started:
+            self.start_once(directory)
+        if self.why_not:
+            raise self.why_not
+        test(self)
+
+    def start_once(self, directory):
+        """What keeps the guests from starting keeps all tests from running."""
+        self.started = True
+        try:
+            self.start(directory)
+        except Exception as why:
+            self.why_not = why
 
 
 def main(*tests):

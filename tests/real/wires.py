@@ -25,10 +25,14 @@ class Namespace:
         self.prefix = ["ip", "netns", "exec", self.name]
 
     def __enter__(self):
-        subprocess.run(["ip", "netns", "add", self.name], check=True)
-        self.run("ip link set lo up")
-        # Addresses are of use at once.
-        self.run("busybox sysctl -qw net.ipv6.conf.default.accept_dad=0")
+        try:
+            subprocess.run(["ip", "netns", "add", self.name], check=True)
+            self.run("ip link set lo up")
+            # Addresses are of use at once.
+            self.run("busybox sysctl -qw net.ipv6.conf.default.accept_dad=0")
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_):

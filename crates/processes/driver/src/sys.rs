@@ -31,6 +31,17 @@ fn last_error() -> Errno {
     std::io::Error::last_os_error().raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)
 }
 
+/// Sets a socket's option that is a number.
+///
+/// # Errors
+/// Errors of setsockopt(2).
+pub(crate) fn set_option(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: c_int) -> Result<(), Errno> {
+    let (at, len_bytes) =
+        (std::ptr::from_ref(&value).cast::<c_void>(), size_of::<c_int>() as libc::socklen_t);
+    // SAFETY: the kernel reads the bytes of `value`.
+    checked(unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, at, len_bytes) }).map(drop)
+}
+
 /// Part of an arena.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Span {

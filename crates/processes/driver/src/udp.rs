@@ -8,6 +8,7 @@
 //! A UDP socket is of IPv6 and takes IPv4, too. A raw socket, of GRE, is of one of them; of IPv4 it hands over IP headers as well. Routes, source addresses, neighbours, IPsec and filters are the host's.
 
 mod control;
+mod fragments;
 mod headers;
 mod sys;
 
@@ -15,7 +16,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use lasthop_device::{DeviceDropReason, DriverCounters, TunnelFacts, TunnelSocket};
+use lasthop_device::{DeviceDropReason, DriverCounters, TunnelFacts};
 use lasthop_frontend::{GuestError, VnicPair};
 use lasthop_guestmem::{Segment, StaleSegment};
 use lasthop_ring::Used;
@@ -24,6 +25,7 @@ use lasthop_wire::{Sum, vnet};
 use rustix::io::Errno;
 
 use self::control::Endpoint;
+use self::fragments::Fragments;
 use self::headers::{Headers, START_BYTES, TAGGED_BYTES, WRITTEN_BYTES_MAX};
 use self::sys::{UdpInbox, UdpOutbox};
 use crate::bounds::{
@@ -43,6 +45,8 @@ struct Frame {
     len_bytes: usize,
     /// No action of its flow set a tunnel for it, or one to nowhere, or of another kind than the port's.
     is_lost: bool,
+    /// By its tunnel.
+    fragments: Fragments,
 }
 
 /// One socket of a tunnel port.
@@ -54,6 +58,8 @@ pub(crate) struct UdpQueue {
     inbox: UdpInbox,
     inbound: Inbound,
     outbox: UdpOutbox,
+    /// As the socket sends; not known of one that another process had.
+    fragments: Option<Fragments>,
     frames: ArrayVec<Frame, BATCH>,
     tokens: ArrayVec<u16, PARTS_MAX>,
     done: usize,
@@ -70,6 +76,7 @@ impl UdpQueue {
             inbox: UdpInbox::new(Arc::clone(&arena)),
             inbound: Inbound::new(),
             outbox: UdpOutbox::new(arena, facts.kind.socket()),
+            fragments: None,
             frames: ArrayVec::new(),
             tokens: ArrayVec::new(),
             done: 0,
@@ -198,7 +205,7 @@ impl UdpQueue {
         let to = Endpoint::of(&tunnel, self.facts.port);
         let entered = self.outbox.add(&to, &head[..head_len.unwrap_or(0)], spans.into_iter());
         debug_assert!(entered, "gather sees to the room");
-        let frame = Frame { parts, len_bytes, is_lost };
+        let frame = Frame { parts, len_bytes, is_lost, fragments: Fragments::of(&tunnel) };
         self.frames.push(frame);
         Ok(frame)
     }
@@ -229,13 +236,19 @@ impl UdpQueue {
         Ok(Some(len))
     }
 
-    /// Sends frames that wait, up to the first that goes nowhere; how many.
+    /// Sends frames that wait, up to the first that goes nowhere or is sent in another way; how many.
     fn push(&mut self) -> Result<usize, Errno> {
-        let sound = self.frames[self.done..].iter().take_while(|frame| !frame.is_lost).count();
-        if sound == 0 {
+        let waiting = &self.frames[self.done..];
+        let Some(first) = waiting.first().filter(|frame| !frame.is_lost) else {
             return Err(Errno::DESTADDRREQ);
+        };
+        let alike = |frame: &&Frame| !frame.is_lost && frame.fragments == first.fragments;
+        let count = waiting.iter().take_while(alike).count();
+        if self.fragments != Some(first.fragments) {
+            first.fragments.choose(self.fd.as_fd(), self.facts.kind.socket())?;
+            self.fragments = Some(first.fragments);
         }
-        self.outbox.send(self.fd.as_fd(), self.done, self.done + sound)
+        self.outbox.send(self.fd.as_fd(), self.done, self.done + count)
     }
 
     /// The first waiting frame is done: its buffers are lent again.

@@ -49,6 +49,14 @@ pub(in crate::sandbox) const CALLS: &[Call] = &[
         "memory and rings of an XDP socket",
     ),
     Call::with(
+        call!(SYS_setsockopt),
+        &[
+            &option(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER),
+            &option(libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER),
+        ],
+        "whether the host may cut datagrams of tunnels into fragments",
+    ),
+    Call::with(
         call!(SYS_bind),
         &[&[int(2, XDP_ADDRESS_BYTES)]],
         "device of an XDP socket: no other address is as short",

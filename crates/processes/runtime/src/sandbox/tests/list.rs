@@ -109,6 +109,9 @@ fn the_driver_process_sets_few_options_and_binds_xdp_sockets_alone() {
     let judge = |number, arguments| judge(ProcessRole::Driver, OWN, number, arguments);
     let option = |level: i32, name: i32| [5, level as u64, name as u64, 0, 4, 0];
     assert_eq!(judge(libc::SYS_setsockopt, option(libc::SOL_SOCKET, libc::SO_RCVTIMEO)), Answer::Allow);
+    let fragments = option(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER);
+    assert_eq!(judge(libc::SYS_setsockopt, fragments), Answer::Allow);
+    assert_eq!(judge(libc::SYS_setsockopt, option(libc::IPPROTO_IP, libc::IP_OPTIONS)), Answer::Trap);
     assert_eq!(judge(libc::SYS_setsockopt, option(libc::SOL_PACKET, libc::PACKET_RX_RING)), Answer::Trap);
     assert_eq!(judge(libc::SYS_setsockopt, option(libc::SOL_SOCKET, libc::SO_BINDTODEVICE)), Answer::Trap);
     let bind = |len_bytes: usize| judge(libc::SYS_bind, [5, 4096, len_bytes as u64, 0, 0, 0]);
