@@ -1,4 +1,4 @@
-//! Tunnels: the outer header of a packet as metadata, and the headers of Geneve and VXLAN.
+//! Tunnels: the outer header of a packet as metadata, and the headers of Geneve, VXLAN, GRE and ERSPAN.
 //!
 //! A tunnel port exchanges inner frames with the switch. The outer header of each travels behind its virtio-net header:
 //!
@@ -10,7 +10,9 @@
 //!
 //! Numbers are big endian. A driver's words are read once and checked ([`OuterHeader::parse`]).
 
+pub mod erspan;
 pub mod geneve;
+pub mod gre;
 pub mod vxlan;
 
 use core::fmt;
@@ -42,6 +44,10 @@ pub mod flag {
     pub const GENEVE: u8 = 0x20;
     /// The options are a group policy of VXLAN: four bytes.
     pub const GBP: u8 = 0x40;
+    /// The options are those of ERSPAN, see [`super::erspan::ErspanOptions`].
+    pub const ERSPAN: u8 = GENEVE | GBP;
+    /// The bits that say of which kind options are, if there are any.
+    pub const OPTIONS: u8 = GENEVE | GBP;
     /// The header is to be put in front of the packet: an action says so. Without it, it is one that the packet came with.
     pub const SEND: u8 = 0x80;
 }
@@ -97,7 +103,7 @@ pub struct OuterHeader {
     pub tp_src: u16,
     /// Destination port; 0 on sending: that of the tunnel port.
     pub tp_dst: u16,
-    /// Virtual network.
+    /// Virtual network, key of GRE (32 bits) or session of ERSPAN (10 bits).
     pub id: u64,
     /// Source; an address of IPv4 is in the lower 32 bits. 0 on sending: chosen by the host.
     pub src: u128,
@@ -113,6 +119,13 @@ impl OuterHeader {
     #[must_use]
     pub fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0
+    }
+
+    /// Its options, if they are of this kind: one of the values of [`flag::OPTIONS`].
+    #[inline]
+    #[must_use]
+    pub fn options_of(&self, kind: u8) -> &[u8] {
+        if self.flags & flag::OPTIONS == kind { self.options.get() } else { &[] }
     }
 
     /// Reads metadata; bytes behind it are not looked at. None if it contradicts itself.
@@ -141,11 +154,11 @@ impl OuterHeader {
             rest
         };
         let options = rest.get(..usize::from(options_len))?;
-        let fits = match flags & (flag::GENEVE | flag::GBP) {
+        let fits = match flags & flag::OPTIONS {
             0 => options.is_empty(),
             flag::GENEVE => options.len().is_multiple_of(4),
             flag::GBP => options.len() == vxlan::POLICY_BYTES,
-            _ => false,
+            _ => options.len() == erspan::OPTIONS_BYTES,
         };
         tunnel.options = OptionBytes::of(options).filter(|_| fits)?;
         Some(tunnel)
@@ -183,6 +196,12 @@ pub enum TunnelFault {
     Options,
     /// More than [`OPTIONS_BYTES_MAX`].
     ManyOptions,
+    /// GRE with routing information (RFC 1701), which RFC 2784 removed.
+    Routing,
+    /// The checksum of GRE is wrong.
+    Checksum,
+    /// ERSPAN without GRE's sequence number.
+    Sequence,
 }
 
 impl fmt::Display for TunnelFault {
@@ -193,6 +212,9 @@ impl fmt::Display for TunnelFault {
             Self::Protocol => "no Ethernet frame is inside",
             Self::Options => "the lengths of the options contradict their sum",
             Self::ManyOptions => "the options are longer than 64 bytes",
+            Self::Routing => "the header has routing information",
+            Self::Checksum => "the checksum is wrong",
+            Self::Sequence => "there is no sequence number",
         })
     }
 }

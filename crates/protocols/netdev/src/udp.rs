@@ -21,7 +21,7 @@ const MTU_BYTES: u32 = 65_000;
 ///
 /// # Errors
 /// [`OpenError`]; [`OpenError::PortTaken`] if another socket has the UDP port, as one of a tunnel device of the kernel.
-pub fn tunnel(name: &str, tunnel: TunnelFacts) -> Result<OpenedDevice, OpenError> {
+pub(crate) fn udp(name: &str, tunnel: TunnelFacts) -> Result<OpenedDevice, OpenError> {
     let failed = |what| OpenError::of(name, "CAP_NET_BIND_SERVICE", what);
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::INET6, SocketType::DGRAM, flags, Some(ipproto::UDP));
@@ -46,8 +46,13 @@ pub fn tunnel(name: &str, tunnel: TunnelFacts) -> Result<OpenedDevice, OpenError
         Errno::ADDRINUSE => OpenError::PortTaken { name: name.to_owned(), port: tunnel.port },
         error => failed("bind the UDP socket")(error),
     })?;
+    Ok(end(name, Backend::Udp, tunnel, socket))
+}
+
+/// A tunnel's end with this socket.
+pub(crate) fn end(name: &str, backend: Backend, tunnel: TunnelFacts, socket: OwnedFd) -> OpenedDevice {
     let facts = DeviceFacts {
-        backend: Backend::Udp,
+        backend,
         name: name.to_owned(),
         index: 0,
         queues: 1,
@@ -58,7 +63,7 @@ pub fn tunnel(name: &str, tunnel: TunnelFacts) -> Result<OpenedDevice, OpenError
         xdp: None,
         tunnel: Some(tunnel),
     };
-    Ok(OpenedDevice { facts, queues: vec![socket] })
+    OpenedDevice { facts, queues: vec![socket] }
 }
 
 #[cfg(test)]
@@ -73,10 +78,10 @@ mod tests {
         let free = std::net::UdpSocket::bind("[::]:0").expect("a port");
         let port = free.local_addr().expect("its address").port();
         let facts = TunnelFacts { kind: TunnelKind::Geneve, port };
-        let taken = tunnel("genev_sys", facts).expect_err("it is taken");
+        let taken = udp("genev_sys", facts).expect_err("it is taken");
         assert_eq!(taken, OpenError::PortTaken { name: "genev_sys".to_owned(), port });
         drop(free);
-        let opened = tunnel("genev_sys", facts).expect("it is free");
+        let opened = udp("genev_sys", facts).expect("it is free");
         assert_eq!(
             (opened.queues.len(), opened.facts.tunnel, opened.facts.is_tunnel()),
             (1, Some(facts), true)
