@@ -13,6 +13,10 @@ use crate::sys::set_option;
 
 /// linux/udp.h: takes datagrams of IPv6 without a checksum, as tunnels send them (RFC 6936).
 const UDP_NO_CHECK6_RX: libc::c_int = 102;
+/// Datagrams of IPv6 have no flow label, as those of the kernel's tunnel devices. The kernel would make one of addresses and ports, which
+/// are the same for all flows inside.
+pub(crate) const NO_FLOW_LABEL: (libc::c_int, libc::c_int, libc::c_int) =
+    (libc::IPPROTO_IPV6, libc::IPV6_AUTOFLOWLABEL, 0);
 /// The largest packet that a guest may be told of; the outer path bounds packets, datagram by datagram.
 const MTU_BYTES: u32 = 65_000;
 
@@ -32,6 +36,7 @@ pub(crate) fn udp(name: &str, tunnel: TunnelFacts) -> Result<OpenedDevice, OpenE
         (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1),
         (libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, 1),
         (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO),
+        NO_FLOW_LABEL,
         (libc::IPPROTO_IP, libc::IP_RECVTOS, 1),
         (libc::IPPROTO_IP, libc::IP_RECVTTL, 1),
         (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO),
