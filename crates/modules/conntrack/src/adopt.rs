@@ -101,7 +101,7 @@ impl Table<'_> {
 }
 
 /// A connection as it is kept; none if it makes no sense.
-fn checked(shared: &Shared, place: Place<'_>, was_torn: bool, now_ms: u64) -> Option<Connection> {
+pub(crate) fn checked(shared: &Shared, place: Place<'_>, was_torn: bool, now_ms: u64) -> Option<Connection> {
     let mut connection = place.connection();
     let [original, reply] = &connection.tuples;
     let is_one =

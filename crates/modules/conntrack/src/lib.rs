@@ -44,6 +44,7 @@ mod bounds;
 mod connection;
 mod conntrack_table;
 mod crowd;
+mod dry_run;
 mod edit;
 mod established;
 mod expect;
@@ -76,6 +77,7 @@ pub use adoption::CtAdopted;
 pub use bounds::{CtBounds, CtCounters, CtRefusal};
 pub use connection::CtId;
 pub use conntrack_table::{CT_BATCH_MAX, ConntrackTable};
+pub use dry_run::{CtDryRun, CtTrial};
 pub use edit::{CtPatch, CtRewrites, CtSplice};
 pub use fragments::{
     DATAGRAM_FRAGMENTS_MAX, FragmentBounds, FragmentLoss, FragmentPlace, FragmentPool, FragmentShare,

@@ -1,5 +1,6 @@
 //! Timeouts and strictness: OVS' timeout policies, and settings of all connections.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::sctp::SctpState;
@@ -81,8 +82,8 @@ struct PolicyNumbers {
 }
 
 /// The policies of a table, which workers read while one is changed: they may see one number before and another after.
-#[derive(Debug)]
-pub(crate) struct Policies(Box<[PolicyNumbers; POLICIES_MAX]>);
+#[derive(Clone, Debug)]
+pub(crate) struct Policies(Arc<[PolicyNumbers; POLICIES_MAX]>);
 
 /// A policy of a table.
 #[derive(Clone, Copy, Debug)]
@@ -90,7 +91,7 @@ pub(crate) struct PolicyRef<'a>(&'a PolicyNumbers);
 
 impl Policies {
     pub(crate) fn new() -> Self {
-        let policies = Self(Box::new(std::array::from_fn(|_| PolicyNumbers::none())));
+        let policies = Self(Arc::new(std::array::from_fn(|_| PolicyNumbers::none())));
         policies.set(0, &CtPolicy::default());
         policies
     }
