@@ -76,27 +76,29 @@ impl Default for CtDryRun {
 }
 
 impl CtDryRun {
-    /// Forgets the last packet. The next one is about connections of `real`.
-    pub fn begin(&mut self, real: &ConntrackTable) {
+    /// Forgets the last packet. The next one is about connections of `real`; none if there are none.
+    pub fn begin(&mut self, real: Option<&ConntrackTable>) {
         if !self.small.is_empty() {
             self.small.flush(u32::MAX);
         }
         self.copied.get_mut().clear();
         let shared = &mut self.small.shared;
         shared.shards.iter().for_each(crate::shard::Shard::begin_anew);
-        (shared.key, shared.policies) = (real.shared.key.clone(), real.shared.policies.clone());
+        if let Some(ConntrackTable { shared: real }) = real {
+            (shared.key, shared.policies) = (real.key.clone(), real.policies.clone());
+        }
     }
 
     /// What [`ConntrackTable::track`] of `real` would answer, of which nothing changes.
     pub fn track(
         &self,
-        real: &ConntrackTable,
+        real: Option<&ConntrackTable>,
         packet: &PacketImage<'_>,
         before: &CtMetadata,
         request: &CtRequest,
         now_ms: u64,
     ) -> CtTrial {
-        let beneath = Beneath { shared: &real.shared, copied: &self.copied };
+        let beneath = real.map(|real| Beneath { shared: &real.shared, copied: &self.copied });
         if let Some(tuple) = packet.tuple(request.zone) {
             let mut table = self.table(request.zone, beneath);
             for tuple in [Some(tuple), tuple.inverse()].into_iter().flatten() {
@@ -116,8 +118,8 @@ impl CtDryRun {
         CtTrial { verdict, connection, is_known }
     }
 
-    fn table<'a>(&'a self, zone: u16, beneath: Beneath<'a>) -> Table<'a> {
-        Table { beneath: Some(beneath), ..Table::of_zone(&self.small.shared, zone) }
+    fn table<'a>(&'a self, zone: u16, beneath: Option<Beneath<'a>>) -> Table<'a> {
+        Table { beneath, ..Table::of_zone(&self.small.shared, zone) }
     }
 }
 

@@ -15,6 +15,7 @@ use lasthop_wire::Key;
 
 use crate::bounds::EXECUTIONS_MAX;
 use crate::cache_key::CacheKey;
+use crate::course::Live;
 use crate::execute::Executor;
 use crate::execution::Execution;
 use crate::hash::Rng;
@@ -196,9 +197,21 @@ impl FlowModule {
         lane.begin(shared);
         let FlowTable { meters, tracking, .. } = &self.table;
         let origin = self.origin.load(Ordering::Relaxed);
-        let (port, may_hold) = (PortId::INTERNAL, false);
-        Executor { shared, meters, tracking, lane, verdicts, tracked, now_ns, origin, port, may_hold }
-            .execute(packet, header, &execution);
+        let (port, may_hold, course) = (PortId::INTERNAL, false, Live);
+        Executor {
+            shared,
+            meters,
+            tracking,
+            lane,
+            verdicts,
+            tracked,
+            now_ns,
+            origin,
+            port,
+            may_hold,
+            course,
+        }
+        .execute(packet, header, &execution);
         lane.borrows.give_back(meters);
         lane.end(shared);
     }

@@ -80,8 +80,8 @@ impl Bench {
         let image =
             PacketImage::parse(frame, frame.len() as u32, Offload::default(), 1).expect("an IP packet");
         let (len, counters) = (self.tracker.len(), self.tracker.counters());
-        self.dry_run.begin(&self.tracker);
-        let trial = self.dry_run.track(&self.tracker, &image, before, request, self.now_ms);
+        self.dry_run.begin(Some(&self.tracker));
+        let trial = self.dry_run.track(Some(&self.tracker), &image, before, request, self.now_ms);
         assert_eq!((self.tracker.len(), self.tracker.counters()), (len, counters));
         if !self.tracker.is_adopted() {
             // Connections of another process are looked at when they are asked for, and may make no sense.
