@@ -85,7 +85,8 @@ impl CtDryRun {
         let shared = &mut self.small.shared;
         shared.shards.iter().for_each(crate::shard::Shard::begin_anew);
         if let Some(ConntrackTable { shared: real }) = real {
-            (shared.key, shared.policies) = (real.key.clone(), real.policies.clone());
+            shared.key = real.key.clone();
+            shared.policies.copy(&real.policies);
         }
     }
 

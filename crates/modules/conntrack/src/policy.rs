@@ -1,6 +1,5 @@
 //! Timeouts and strictness: OVS' timeout policies, and settings of all connections.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::sctp::SctpState;
@@ -82,8 +81,8 @@ struct PolicyNumbers {
 }
 
 /// The policies of a table, which workers read while one is changed: they may see one number before and another after.
-#[derive(Clone, Debug)]
-pub(crate) struct Policies(Arc<[PolicyNumbers; POLICIES_MAX]>);
+#[derive(Debug)]
+pub(crate) struct Policies(Box<[PolicyNumbers; POLICIES_MAX]>);
 
 /// A policy of a table.
 #[derive(Clone, Copy, Debug)]
@@ -91,7 +90,7 @@ pub(crate) struct PolicyRef<'a>(&'a PolicyNumbers);
 
 impl Policies {
     pub(crate) fn new() -> Self {
-        let policies = Self(Arc::new(std::array::from_fn(|_| PolicyNumbers::none())));
+        let policies = Self(Box::new(std::array::from_fn(|_| PolicyNumbers::none())));
         policies.set(0, &CtPolicy::default());
         policies
     }
@@ -121,6 +120,19 @@ impl Policies {
         place.rules.store(rules, Ordering::Relaxed);
     }
 
+    /// Takes all policies of another table.
+    pub(crate) fn copy(&self, others: &Self) {
+        for (own, other) in self.0.iter().zip(others.0.iter()) {
+            let rules = other.rules.load(Ordering::Relaxed);
+            own.rules.store(rules, Ordering::Relaxed);
+            if rules & IS_SET != 0 {
+                own.words().zip(other.words()).for_each(|(own, other)| {
+                    own.store(other.load(Ordering::Relaxed), Ordering::Relaxed);
+                });
+            }
+        }
+    }
+
     /// The number has the default from now on. The default itself stays.
     pub(crate) fn unset(&self, number: u8) {
         if number != 0 {
@@ -130,6 +142,10 @@ impl Policies {
 }
 
 impl PolicyNumbers {
+    fn words(&self) -> impl Iterator<Item = &AtomicU32> {
+        self.tcp_s.iter().chain(&self.sctp_ms).chain(&self.others_s)
+    }
+
     fn none() -> Self {
         let zero = |_| AtomicU32::new(0);
         Self {
