@@ -6,7 +6,7 @@
 //! **Limits.** If several flows match a packet, workers use any of them; the story names one and counts the others. Caches are not asked.
 //! Packets of the same flow that are with the control plane are not looked at: a packet goes behind those.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -105,8 +105,8 @@ pub struct DryPass {
     pub flow: Option<Arc<Installed>>,
     /// Other flows that match it, too.
     pub rivals: usize,
-    /// The number of the answer of the control plane that is taken in place of a flow; see [`FlowModule::dry_run`].
-    pub answer: Option<usize>,
+    /// An answer of the control plane is taken in place of a flow; see [`FlowModule::dry_run`].
+    pub is_answered: bool,
 }
 
 /// A packet in `ct(...)`.
@@ -177,7 +177,16 @@ struct Dry<'a> {
     connections: &'a CtDryRun,
     /// By meter: tokens that the packet has had, in ticks.
     tokens: BTreeMap<u32, u64>,
-    answers: VecDeque<(usize, &'a [AtomicU64])>,
+    /// By pass.
+    answers: &'a [Option<Vec<AtomicU64>>],
+    passes: usize,
+}
+
+impl Dry<'_> {
+    /// The answer for the next pass.
+    fn answer(&self) -> Option<&[AtomicU64]> {
+        self.answers.get(self.passes)?.as_deref()
+    }
 }
 
 impl Course for Dry<'_> {
@@ -187,10 +196,10 @@ impl Course for Dry<'_> {
         let slot = matching.next();
         let rivals = matching.count();
         let flow = slot.and_then(|slot| (executor.course.flow_of)(slot));
-        let answers = &mut executor.course.answers;
-        let answer = if flow.is_none() { answers.front().map(|(number, _)| *number) } else { None };
+        let is_answered = flow.is_none() && executor.course.answer().is_some();
+        executor.course.passes += 1;
         let key_told = Box::new(FlowKey { tunnel: tunnel_by(copy), ..unpack(&key) });
-        executor.course.note(|| DryEvent::Pass(DryPass { key: key_told, flow, rivals, answer }));
+        executor.course.note(|| DryEvent::Pass(DryPass { key: key_told, flow, rivals, is_answered }));
         let found = slot.and_then(|slot| Some((slot, shared.flows.get(slot as usize)?)));
         match found {
             Some((slot, flow)) => {
@@ -200,14 +209,15 @@ impl Course for Dry<'_> {
         }
     }
 
-    /// The answer that is given, if there is one left.
+    /// The answer that is given for this pass, if there is one.
     fn ask(
         executor: &mut Executor<'_, Self>,
         result: &mut ActionResult,
         copy: &mut ActionPacket<'_>,
         _: (u64, FilterKey),
     ) {
-        let Some((_, program)) = executor.course.answers.pop_front() else {
+        let last = executor.course.passes.wrapping_sub(1);
+        let Some(Some(program)) = executor.course.answers.get(last) else {
             return executor.upcall(result, copy, UpcallReason::Miss, Ticket::NONE);
         };
         if let Err(reason) = executor.list(result, copy, program, EXECUTED) {
@@ -272,7 +282,7 @@ fn tunnel_by(copy: &ActionPacket<'_>) -> Option<Box<lasthop_flow::Tunnel>> {
 
 impl FlowModule {
     /// What becomes of a packet that comes in by a port with this number, at `now_ns`, and why. Nothing changes. `answers` are actions that the
-    /// control plane would answer for the packet where it has no flow, in this order; without one left, the story ends there.
+    /// control plane would answer in each pass, the first one first, if the packet has no flow there. Without an answer the story ends there.
     ///
     /// # Errors
     /// If an answer has an action that is not done here.
@@ -280,11 +290,13 @@ impl FlowModule {
         &self,
         memory: &'a mut DryRun,
         (number, header): (u16, &Header),
-        answers: &[Vec<Action>],
+        answers: &[Option<Vec<Action>>],
         now_ns: u64,
     ) -> Result<DryStory<'a>, UnsupportedFlow> {
-        let compiled: Vec<Vec<AtomicU64>> =
-            answers.iter().map(|actions| self.program_of(actions)).collect::<Result<_, _>>()?;
+        let compile = |actions: &Option<Vec<Action>>| {
+            actions.as_ref().map(|actions| self.program_of(actions)).transpose()
+        };
+        let answers: Vec<Option<Vec<AtomicU64>>> = answers.iter().map(compile).collect::<Result<_, _>>()?;
         let shared = &*self.table.shared;
         let FlowTable { meters, tracking, .. } = &self.table;
         let DryRun { lane, tracked, verdicts, connections } = memory;
@@ -293,9 +305,8 @@ impl FlowModule {
         let port = shared.numbers.port(number).unwrap_or(PortId::INTERNAL);
         let (origin, may_hold) = (self.origin.load(Ordering::Relaxed), false);
         let (events, untold) = self.table.unchanged(|flow_of| {
-            let answers = compiled.iter().map(Vec::as_slice).enumerate().collect();
-            let (tokens, untold) = (BTreeMap::new(), 0);
-            let course = Dry { events: Vec::new(), untold, flow_of, connections, tokens, answers };
+            let (tokens, untold, passes, answers) = (BTreeMap::new(), 0, 0, &answers[..]);
+            let course = Dry { events: Vec::new(), untold, flow_of, connections, tokens, answers, passes };
             let mut executor = Executor {
                 shared,
                 meters,

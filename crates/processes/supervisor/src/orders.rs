@@ -13,7 +13,7 @@ use lasthop_listeners::Asker;
 use lasthop_runtime::fault::Fault;
 
 use super::Supervisor;
-use super::question::{ControllerAnswer, OrderPurpose, switch_down, to_json};
+use super::question::{ControllerAnswer, OrderPurpose, Question, switch_down, to_json};
 use super::requested::AllowedDevices;
 use super::source::Source;
 use super::stage::Stage;
@@ -156,6 +156,15 @@ impl Supervisor {
                     return;
                 }
                 Err(fault) => Err(fault),
+            },
+            OrderPurpose::Question(Question::Explain(question), _) => match (result, asker.as_ref()) {
+                (Ok(Answer::Explained(explained)), Some(asker)) => {
+                    match self.continue_explanation(&question, *explained, asker).transpose() {
+                        None => return,
+                        Some(answer) => answer,
+                    }
+                }
+                (result, _) => result.map(|_| Value::Null),
             },
             OrderPurpose::Question(question, controller) => result.and_then(|answer| {
                 let pid = self.out.switch.process.pid();

@@ -10,6 +10,7 @@
 use std::rc::Rc;
 use std::time::Instant;
 
+use lasthop_api::explain::Explained;
 use lasthop_api::orders::Answer;
 use lasthop_api::port::BackendKind;
 use lasthop_api::report::StatsReport;
@@ -19,7 +20,7 @@ use serde_json::Value;
 
 use super::Supervisor;
 use super::controller::is_controlled;
-use super::question::{ControllerAnswer, OrderPurpose, Question, switch_down};
+use super::question::{ControllerAnswer, ExplainQuestion, OrderPurpose, Question, switch_down, to_json};
 use super::reports::Reports;
 
 impl Supervisor {
@@ -100,7 +101,10 @@ impl Supervisor {
         let told = Rc::new(told);
         let ready = self.controller.take_ready(round, now);
         let is_any = !ready.is_empty();
-        for (question, asker) in ready {
+        for (mut question, asker) in ready {
+            if let Question::Explain(question) = &mut question {
+                question.consulted(&told.consultations);
+            }
             if let Question::Rules(value) = question {
                 let answer = if told.has_settled { Ok(value) } else { Err(not_in_effect()) };
                 self.clients.answer(asker, answer);
@@ -111,6 +115,21 @@ impl Supervisor {
             }
         }
         is_any
+    }
+
+    /// The switch process has told what becomes of a packet: the embedded controller is asked about it, unless it was. None: the answer comes
+    /// later.
+    pub(super) fn continue_explanation(
+        &mut self,
+        question: &ExplainQuestion,
+        explained: Explained,
+        asker: &Asker,
+    ) -> Result<Option<Value>, Fault> {
+        let continued = question.continued(&explained).map(Question::Explain);
+        match continued.map(|question| self.controller.ask(question, asker)) {
+            Some(Ok(())) => Ok(None),
+            None | Some(Err(_)) => to_json(&explained.report).map(Some),
+        }
     }
 
     /// Answers clients that wait for a switch process that does not answer, with the facts that are known without it.
@@ -133,7 +152,7 @@ impl Reports<'_> {
             Question::Doctor { name } => Some(self.facts(name.as_deref(), None, &nothing)),
             Question::Switches => Some(self.list_switches(&[])),
             Question::Stats { .. } | Question::SchedTrace | Question::Fdb { .. } => None,
-            Question::Flush(_) | Question::Rules(_) => None,
+            Question::Flush(_) | Question::Rules(_) | Question::Explain(_) => None,
         }
     }
 

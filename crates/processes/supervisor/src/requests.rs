@@ -5,6 +5,7 @@ use log::debug;
 use serde::Deserialize;
 use serde_json::Value;
 
+use lasthop_api::explain::ExplainSpec;
 use lasthop_api::modules::{FLOW, FdbEntries};
 use lasthop_api::names;
 use lasthop_api::orders::Answer;
@@ -21,7 +22,7 @@ use lasthop_runtime::sandbox::Layer;
 
 use super::Supervisor;
 use super::capture::Stream;
-use super::question::{ControllerAnswer, Question, to_json};
+use super::question::{ControllerAnswer, ExplainQuestion, Question, to_json};
 use super::reports::Reports;
 
 /// All methods; those of `vnic` are the old names for vhost-user ports.
@@ -53,6 +54,7 @@ const METHODS: &[&str] = &[
     "capture",
     "profile",
     "doctor",
+    "explain",
     "sched.show",
     "sched.trace",
     "sched.set",
@@ -169,6 +171,12 @@ impl Supervisor {
             "doctor" => {
                 let name = self.ports.table.checked(rpc::params::<MaybeNamed>(params)?.name)?;
                 self.ask(Question::Doctor { name }, asker)
+            }
+            "explain" => {
+                let spec: ExplainSpec = rpc::params(params)?;
+                spec.frame()?;
+                self.ports.table.checked(Some(spec.from.clone()))?;
+                self.ask(Question::Explain(ExplainQuestion::new(spec)), asker)
             }
             "sched.show" => rpc::params(params).and_then(|Nothing {}| self.ask(Question::Scheduler, asker)),
             "sched.trace" => rpc::params(params).and_then(|Nothing {}| self.sched_trace(asker)),
