@@ -14,12 +14,11 @@
 use std::cell::RefCell;
 use std::sync::atomic::Ordering;
 
-use crate::adopt::checked;
-use crate::bounds::{CtBounds, CtRefusal, SHARDS};
+use crate::beneath::{Beneath, Copied};
+use crate::bounds::{CtBounds, CtRefusal};
 use crate::connection::{Connection, CtId};
 use crate::conntrack_table::ConntrackTable;
 use crate::expect::Expectation;
-use crate::index::{Found, Search};
 use crate::packet::PacketImage;
 use crate::record::CtRecord;
 use crate::request::{CtMetadata, CtRequest, CtVerdict};
@@ -30,8 +29,6 @@ use crate::tuple::{CtTuple, Direction};
 
 /// Connections of the small table: those that one packet meets in all its passes, and those that it commits.
 const CONNECTIONS_MAX: u32 = 256;
-/// Reads of a connection that workers are changing, before it counts as absent.
-const READS_MAX: u32 = 64;
 /// Masters of masters that are copied with a connection; helpers make one.
 const MASTERS_MAX: u32 = 2;
 
@@ -40,14 +37,6 @@ const MASTERS_MAX: u32 = 2;
 pub struct CtDryRun {
     small: ConntrackTable,
     copied: RefCell<Vec<Copied>>,
-}
-
-/// A connection that was copied: its name in both tables, and its zone.
-#[derive(Clone, Copy, Debug)]
-struct Copied {
-    real: CtId,
-    own: CtId,
-    zone: u16,
 }
 
 /// The answer for a packet that is not sent.
@@ -59,13 +48,6 @@ pub struct CtTrial {
     pub connection: Option<CtRecord>,
     /// Whether that connection is in the table already; else the packet would commit it.
     pub is_known: bool,
-}
-
-/// The real table, for the writer of a small one.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Beneath<'a> {
-    shared: &'a Shared,
-    copied: &'a RefCell<Vec<Copied>>,
 }
 
 impl Default for CtDryRun {
@@ -90,7 +72,7 @@ impl CtDryRun {
         }
     }
 
-    /// What [`ConntrackTable::track`] of `real` would answer, of which nothing changes.
+    /// The answer that [`ConntrackTable::track`] of `real` would give. Nothing of that changes.
     pub fn track(
         &self,
         real: Option<&ConntrackTable>,
@@ -121,66 +103,6 @@ impl CtDryRun {
 
     fn table<'a>(&'a self, zone: u16, beneath: Option<Beneath<'a>>) -> Table<'a> {
         Table { beneath, ..Table::of_zone(&self.small.shared, zone) }
-    }
-}
-
-impl<'a> Beneath<'a> {
-    /// The connection that has this tuple in the real table. No lock is taken.
-    fn find(self, tuple: &CtTuple, now_ms: u64) -> Option<(CtId, Connection)> {
-        let (shared, words) = (self.shared, tuple.words());
-        let (shard, hash) = (shared.shard(tuple.zone), shared.key.of_words_of_tuple(&words));
-        for _ in 0..READS_MAX {
-            match shard.index.find(&shared.places, hash, &words) {
-                Search::Absent => return None,
-                Search::Found(Found { index, .. }) => {
-                    if let Some(found) = self.read(index, now_ms) {
-                        return Some(found);
-                    }
-                }
-                Search::Unsure => {}
-            }
-            std::hint::spin_loop();
-        }
-        None
-    }
-
-    /// The connection at a place, unless it is changed meanwhile.
-    fn read(self, index: u32, now_ms: u64) -> Option<(CtId, Connection)> {
-        let place = self.shared.places.get(index)?;
-        if !self.shared.adoption.is_known(index) {
-            let connection = checked(self.shared, place, place.is_torn(), now_ms)?;
-            return Some((CtId { index, generation: place.version().generation() }, connection));
-        }
-        let version = place.quiet_version().filter(|version| version.is_live())?;
-        let connection = place.connection();
-        let id = CtId { index, generation: version.generation() };
-        place.is_still(version).then_some((id, connection))
-    }
-
-    /// Its copy, if it has one.
-    fn copy_of(self, real: CtId) -> Option<CtId> {
-        let copied = self.copied.borrow();
-        copied.iter().find(|copied| copied.real == real).map(|copied| copied.own)
-    }
-
-    /// Whether the real table has room for one more connection, or could make some.
-    fn has_room(self, (port, zone): (u16, u16), zone_len_more: u32) -> Result<(), CtRefusal> {
-        let (limit, zone_len) = self.shared.zone_now(zone);
-        if limit.is_some_and(|limit| zone_len + zone_len_more >= limit) {
-            return Err(CtRefusal::ZoneLimit);
-        }
-        let shards = || (0..SHARDS).map(|number| self.shared.shards[number].peek());
-        let port_len = self.shared.port_lens[usize::from(port)].load(Ordering::Relaxed);
-        let has_own =
-            || shards().any(|state| state.ports.get(port).is_some_and(|own| own.evictable.len() > 0));
-        if port_len >= self.shared.port_connections_max && !has_own() {
-            return Err(CtRefusal::PortShare);
-        }
-        let is_full = self.shared.len.load(Ordering::Relaxed) >= self.shared.connections_max;
-        if is_full && !shards().any(|state| state.ports.heaviest().is_some()) {
-            return Err(CtRefusal::TableFull);
-        }
-        Ok(())
     }
 }
 
@@ -274,16 +196,5 @@ impl Table<'_> {
     fn count_room(&self, port: u16) {
         self.shared.port_lens[usize::from(port)].fetch_add(1, Ordering::Relaxed);
         self.shared.len.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-impl Shared {
-    /// The limit of a zone and its connections, without following any change.
-    fn zone_now(&self, zone: u16) -> (Option<u32>, u32) {
-        let state = self.shard(zone).peek();
-        let account = state.zones.get(zone);
-        let default = || u32::try_from(self.zone_connections_max.load(Ordering::Relaxed)).ok();
-        let limit = account.and_then(|account| account.limit).or_else(default);
-        (limit, account.map_or(0, |account| account.members.len()))
     }
 }

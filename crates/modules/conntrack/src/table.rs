@@ -3,9 +3,9 @@
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 
+use crate::beneath::Beneath;
 use crate::bounds::{CtRefusal, SHARDS};
 use crate::connection::{Connection, CtId, is_evictable};
-use crate::dry_run::Beneath;
 use crate::index::{CHAIN_MAX, Search};
 use crate::links::ListKind;
 use crate::place::Place;

@@ -1,19 +1,19 @@
 //! The effects of actions besides verdicts: statistics, meters, connections, questions to the control plane.
 //!
 //! Packets take the [`Live`] course. A packet that is only explained takes one without effects ([`crate::dry_run`]). Both run the same
-//! programs with the same [`Executor`], so an explanation cannot differ from what happens.
+//! programs with the same executor, so an explanation cannot differ from what happens.
 
 use lasthop_conntrack::CtRequest;
 use lasthop_module_api::{DropReason, PortId, UpcallReason};
 use lasthop_wire::key::field;
 
 use crate::action_packet::ActionPacket;
-use crate::dry_run::DryEvent;
-use crate::execute::{ActionResult, ActionSource, Executor, tag};
+use crate::dry_event::DryEvent;
+use crate::executor::{ActionResult, ActionSource, Executor, Live, tag};
 use crate::pending_filter::FilterKey;
 use crate::tracking::Tracked;
 
-/// What actions do besides verdicts.
+/// The effects of actions besides verdicts.
 pub(crate) trait Course: Sized {
     /// The source of the actions of a packet's next pass.
     fn find(executor: &mut Executor<'_, Self>, copy: &ActionPacket<'_>) -> ActionSource<'static>;
@@ -42,10 +42,6 @@ pub(crate) trait Course: Sized {
     /// Something has happened that an explanation tells of.
     fn note(&mut self, event: impl FnOnce() -> DryEvent);
 }
-
-/// Packets of guests, devices and the control plane.
-#[derive(Debug)]
-pub(crate) struct Live;
 
 impl Course for Live {
     #[inline]

@@ -14,8 +14,8 @@ use lasthop_wire::{Key, Metadata, OuterHeader};
 use crate::FlowTable;
 use crate::cache::Hit;
 use crate::cache_key::{CacheKey, Kind};
-use crate::course::Live;
-use crate::execute::{Executor, SendRun};
+use crate::execute::SendRun;
+use crate::executor::{Executor, Live};
 use crate::module::{FlowModule, Own};
 use crate::pending_filter::FilterKey;
 

@@ -3,86 +3,31 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use lasthop_flow::drop_reason;
-use lasthop_module_api::{DropReason, Header, Output, PortId, Upcall, UpcallReason, Verdicts};
+use lasthop_module_api::{DropReason, Header, Output, Upcall, UpcallReason, Verdicts};
 use lasthop_wire::key::{CtWords, LinkLayer};
 use lasthop_wire::tunnel::{OuterHeader, TUNNEL_BYTES};
 use lasthop_wire::{Key, Metadata};
 
 use crate::action_packet::{ActionPacket, ETHERNET_BYTES, EVERYTHING};
-use crate::bounds::{DEPTH_MAX, PUSH_NSH_BYTES_MAX, RECIRCULATIONS_MAX, STEPS_MAX};
+use crate::bounds::{PUSH_NSH_BYTES_MAX, RECIRCULATIONS_MAX, STEPS_MAX};
 use crate::cache::Hit;
 use crate::cache_key::{CacheKey, LaterKey};
-use crate::course::{Course, Live};
-use crate::dry_run::{DryEvent, DryOutput};
+use crate::course::Course;
+use crate::dry_event::{DryEvent, DryOutput};
 use crate::execution::Execution;
+use crate::executor::{ActionResult, ActionSource, Executor, tag};
 use crate::lane::Lane;
-use crate::meter::Meters;
 use crate::pending::{Ticket, Turn};
 use crate::pending_filter::FilterKey;
 use crate::program::{ALWAYS, Code, GROUP_BYTES_MAX, Kind, PlainCt, Step, load, read_ct};
 use crate::rewrite::{Masks, rewrite};
 use crate::shared::Shared;
-use crate::slot::{EntryId, tag_of};
+use crate::slot::EntryId;
 use crate::stats::Counted;
-use crate::tracked_batch::TrackedBatch;
-use crate::tracking::{Tracked, Tracking};
+use crate::tracking::Tracked;
 
 /// Bytes of an output at least, however it is cut.
 const TRUNCATED_BYTES_MIN: u32 = ETHERNET_BYTES as u32;
-
-/// Does actions, for one worker and one batch.
-pub(crate) struct Executor<'a, C = Live> {
-    pub(crate) shared: &'a Shared,
-    pub(crate) meters: &'a Meters,
-    pub(crate) tracking: &'a Tracking,
-    pub(crate) lane: &'a mut Lane,
-    pub(crate) verdicts: &'a mut Verdicts,
-    pub(crate) tracked: &'a mut TrackedBatch,
-    pub(crate) now_ns: u64,
-    /// The module's name in upcalls.
-    pub(crate) origin: u16,
-    /// Where packets come in.
-    pub(crate) port: PortId,
-    /// Whether packets may wait in their ring behind a crowd of their flow.
-    pub(crate) may_hold: bool,
-    pub(crate) course: C,
-}
-
-/// The source of a packet's actions.
-pub(crate) enum ActionSource<'a> {
-    /// The control plane is asked; the hash of its key, and how others of its flow are known.
-    Upcall(u64, FilterKey),
-    /// The actions of its flow, and the flow's tag.
-    Flow(u64, u32),
-    /// Actions of an execute request, and the number that its upcalls carry in place of a flow's.
-    Execute(&'a [AtomicU64], u32),
-}
-
-/// The result of one packet and its copies.
-pub(crate) struct ActionResult {
-    /// Copies that went somewhere.
-    sent: u32,
-    /// Why one that should have did not; said to the verdicts already if there is one that did.
-    pub(crate) why: DropReason,
-    is_said: bool,
-    /// Steps, recirculations and lists within lists that are left to it.
-    steps: u32,
-    recirculations: u32,
-    depth: u32,
-}
-
-impl ActionResult {
-    pub(crate) fn for_packet() -> Self {
-        Self {
-            sent: 0,
-            why: DropReason::FlowDrop,
-            is_said: false,
-            steps: STEPS_MAX,
-            recirculations: RECIRCULATIONS_MAX,
-            depth: DEPTH_MAX,
-        }
-    }
-}
 
 impl Executor<'_> {
     /// Counts a packet for its flow, and executes its actions.
@@ -656,9 +601,4 @@ fn set_tunnel_by(copy: &mut ActionPacket<'_>, step: Step, rest: &[AtomicU64]) ->
     let tunnel = bytes.get(..len).ok_or(DropReason::ActionImpossible)?;
     copy.edit().set_tunnel(tunnel).map_err(|_| DropReason::ActionImpossible)?;
     Ok(words)
-}
-
-/// The flow's tag in upcalls.
-pub(crate) fn tag(hit: Hit) -> u32 {
-    tag_of(hit.flow, hit.generation)
 }

@@ -15,9 +15,8 @@ use lasthop_wire::Key;
 
 use crate::bounds::EXECUTIONS_MAX;
 use crate::cache_key::CacheKey;
-use crate::course::Live;
-use crate::execute::Executor;
 use crate::execution::Execution;
+use crate::executor::{Executor, Live};
 use crate::hash::Rng;
 use crate::lane::Lane;
 use crate::numbers::Numbers;

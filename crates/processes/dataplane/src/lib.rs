@@ -346,7 +346,7 @@ impl Switch {
         self.reports.reply(id, result);
     }
 
-    /// What becomes of a packet.
+    /// Tells what becomes of a packet.
     fn explain(&self, spec: &ExplainSpec, consultations: &[Consultation]) -> Result<Explained, Fault> {
         let names = self.interface.names_at(self.datapath.named(&spec.from)?.at);
         explain::explain((spec, consultations), &self.datapath, &names)

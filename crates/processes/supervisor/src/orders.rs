@@ -157,15 +157,9 @@ impl Supervisor {
                 }
                 Err(fault) => Err(fault),
             },
-            OrderPurpose::Question(Question::Explain(question), _) => match (result, asker.as_ref()) {
-                (Ok(Answer::Explained(explained)), Some(asker)) => {
-                    match self.continue_explanation(&question, *explained, asker).transpose() {
-                        None => return,
-                        Some(answer) => answer,
-                    }
-                }
-                (result, _) => result.map(|_| Value::Null),
-            },
+            OrderPurpose::Question(Question::Explain(question), _) => {
+                return self.answer_explanation(&question, result, asker);
+            }
             OrderPurpose::Question(question, controller) => result.and_then(|answer| {
                 let pid = self.out.switch.process.pid();
                 let answer = self.ports.counters.with_past(answer, pid, &self.ports.table);

@@ -212,6 +212,11 @@ pub(super) fn switch_down() -> Fault {
     )
 }
 
+/// The answer to another question than was asked.
+pub(super) fn strange_answer() -> Fault {
+    Fault::new(Kind::Internal, "the switch process answered something else than was asked")
+}
+
 /// An answer as a client gets it.
 pub(super) fn to_json(value: &impl Serialize) -> Result<Value, Fault> {
     serde_json::to_value(value).map_err(|error| Fault::internal("write the answer", error))

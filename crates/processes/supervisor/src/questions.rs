@@ -10,7 +10,6 @@
 use std::rc::Rc;
 use std::time::Instant;
 
-use lasthop_api::explain::Explained;
 use lasthop_api::orders::Answer;
 use lasthop_api::port::BackendKind;
 use lasthop_api::report::StatsReport;
@@ -20,7 +19,9 @@ use serde_json::Value;
 
 use super::Supervisor;
 use super::controller::is_controlled;
-use super::question::{ControllerAnswer, ExplainQuestion, OrderPurpose, Question, switch_down, to_json};
+use super::question::{
+    ControllerAnswer, ExplainQuestion, OrderPurpose, Question, strange_answer, switch_down, to_json,
+};
 use super::reports::Reports;
 
 impl Supervisor {
@@ -117,18 +118,23 @@ impl Supervisor {
         is_any
     }
 
-    /// The switch process has told what becomes of a packet: the embedded controller is asked about it, unless it was. None: the answer comes
-    /// later.
-    pub(super) fn continue_explanation(
+    /// The switch process has told what becomes of a packet: the embedded controller is asked about it, unless it was.
+    pub(super) fn answer_explanation(
         &mut self,
         question: &ExplainQuestion,
-        explained: Explained,
-        asker: &Asker,
-    ) -> Result<Option<Value>, Fault> {
+        result: Result<Answer, Fault>,
+        asker: Option<Asker>,
+    ) {
+        let Some(asker) = asker else { return };
+        let explained = match result {
+            Ok(Answer::Explained(explained)) => explained,
+            Ok(_) => return self.clients.answer(asker, Err(strange_answer())),
+            Err(fault) => return self.clients.answer(asker, Err(fault)),
+        };
         let continued = question.continued(&explained).map(Question::Explain);
-        match continued.map(|question| self.controller.ask(question, asker)) {
-            Some(Ok(())) => Ok(None),
-            None | Some(Err(_)) => to_json(&explained.report).map(Some),
+        let is_asked = continued.is_some_and(|question| self.controller.ask(question, &asker).is_ok());
+        if !is_asked {
+            self.clients.answer(asker, to_json(&explained.report));
         }
     }
 

@@ -1,4 +1,4 @@
-//! What becomes of a packet: the question, and the answer as JSON has it (docs/user/control-api.md).
+//! The fate of a packet that is not sent: the question, and the answer as JSON has it (docs/user/control-api.md).
 
 use lasthop_runtime::fault::Fault;
 use serde::{Deserialize, Serialize};
@@ -186,7 +186,7 @@ pub struct ExplainCopy {
     pub reason: Option<String>,
 }
 
-/// What becomes of a packet.
+/// The fate of a packet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExplainReport {
     /// The port that it comes in by.

@@ -1,4 +1,4 @@
-//! `lasthop explain`: what becomes of a packet, without sending it.
+//! `lasthop explain`: tells what becomes of a packet, without sending it.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

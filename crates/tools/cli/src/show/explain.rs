@@ -1,4 +1,4 @@
-//! What becomes of a packet, as a story from its port to its end.
+//! The fate of a packet, as a story from its port to its end.
 
 use lasthop_api::explain::{ExplainFlow, ExplainReport, ExplainStep};
 
