@@ -12,6 +12,7 @@ use crate::tuple::CtTuple;
 
 /// Reads of a connection that workers are changing, before it counts as absent.
 const READS_MAX: u32 = 64;
+
 /// A connection that was copied: its name in both tables, and its zone.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Copied {
@@ -27,7 +28,7 @@ pub(crate) struct Beneath<'a> {
     pub(crate) copied: &'a RefCell<Vec<Copied>>,
 }
 
-impl<'a> Beneath<'a> {
+impl Beneath<'_> {
     /// The connection that has this tuple in the real table. No lock is taken.
     pub(crate) fn find(self, tuple: &CtTuple, now_ms: u64) -> Option<(CtId, Connection)> {
         let (shared, words) = (self.shared, tuple.words());

@@ -22,7 +22,6 @@ use crate::expect::Expectation;
 use crate::packet::PacketImage;
 use crate::record::CtRecord;
 use crate::request::{CtMetadata, CtRequest, CtVerdict};
-use crate::shard::Shared;
 use crate::table::Table;
 use crate::tracker::Tracking;
 use crate::tuple::{CtTuple, Direction};

@@ -53,11 +53,21 @@ impl Inquiry<'_> {
             }
         };
         self.tell_admission(&admitted);
-        let is_own = self.frame.dst == self.frame.src && self.would_learn(&admitted);
-        if is_own {
-            self.tell("destination", "it is the sender's own address");
-            return vec![Action::drop_for(DropReason::SamePort)];
-        }
+        let learner = admitted.learn_at.filter(|_| self.frame.dst == self.frame.src);
+        let Some((fdb_key, from)) = learner.zip(self.view.ports.get(&self.frame.port)) else {
+            return self.forward(&admitted, looked);
+        };
+        // Its own address is its destination, and where that is depends on what is learned: in a copy.
+        let mut addresses = self.view.addresses.clone();
+        addresses.learn(fdb_key, self.frame.port, from, self.view.now_ns);
+        let view = View { addresses: &addresses, ..self.view };
+        let mut learned = Inquiry { view, frame: self.frame, reasons: std::mem::take(&mut self.reasons) };
+        let actions = learned.forward(&admitted, looked);
+        self.reasons = learned.reasons;
+        actions
+    }
+
+    fn forward(&mut self, admitted: &Admitted, looked: Looked) -> Vec<Action> {
         self.tell_gates(admitted.vid);
         forward(self.view, &self.frame, admitted.vid, looked).actions
     }

@@ -365,7 +365,7 @@ impl Rig {
             let told =
                 switch.and_then(|switch| self.controller.consult(&switch, &upcall.message.key, self.now_ns));
             let actions = told.and_then(|(actions, reasons)| actions.filter(|_| !reasons.is_empty()));
-            self.foretold = actions.filter(|_| self.open == 1);
+            self.foretold = actions.filter(|_| self.open == 1 && self.controller.is_settled());
             self.server.upcall(upcall);
         }
     }
