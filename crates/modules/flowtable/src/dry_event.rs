@@ -18,7 +18,7 @@ pub enum DryEvent {
     /// It goes through the table.
     Pass(DryPass),
     /// It is tracked: zone, and whether its connection is to be remembered.
-    Tracked(DryTracked),
+    Tracked(Box<DryTracked>),
     /// A meter lets it pass, or not.
     Metered {
         /// Number of the meter.

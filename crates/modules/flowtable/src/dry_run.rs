@@ -145,7 +145,9 @@ impl Course for Dry<'_> {
         let at = (port.0, executor.shared.monotonic_ms(executor.now_ns));
         let (tracked, trial) = executor.tracking.try_out((copy, executor.course.connections), request, at);
         let refused = tracked.err();
-        executor.course.note(|| DryEvent::Tracked(DryTracked { request: *request, trial, refused }));
+        executor
+            .course
+            .note(|| DryEvent::Tracked(Box::new(DryTracked { request: *request, trial, refused })));
         tracked
     }
 

@@ -106,7 +106,7 @@ pub(super) enum Question {
     },
     /// Rules have changed, and this is told when flows follow them.
     Rules(Value),
-    Explain(ExplainQuestion),
+    Explain(Box<ExplainQuestion>),
 }
 
 /// A question about a packet, and how far the embedded controller was asked about it.
@@ -153,8 +153,8 @@ impl Question {
             Self::Flush(flush) => Some(ControllerOrder::Flush { round, flush: flush.clone() }),
             Self::Fdb { .. } | Self::Switches | Self::Doctor { .. } => Some(ControllerOrder::Tell { round }),
             Self::Rules(_) => Some(ControllerOrder::Settle { round }),
-            Self::Explain(ExplainQuestion { open, .. }) => {
-                let (switch, keys) = open.clone()?;
+            Self::Explain(question) => {
+                let (switch, keys) = question.open.clone()?;
                 Some(ControllerOrder::Consult { round, switch, keys })
             }
             Self::Stats { .. } | Self::Scheduler | Self::SchedTrace | Self::Ports { .. } => None,
@@ -169,7 +169,8 @@ impl Question {
             Self::Doctor { name } => Order::Inspect { name: name.clone() },
             Self::Switches => Order::Switches,
             Self::SchedTrace => Order::SchedTrace,
-            Self::Explain(ExplainQuestion { spec, consultations, .. }) => {
+            Self::Explain(question) => {
+                let ExplainQuestion { spec, consultations, .. } = &**question;
                 Order::Explain { spec: spec.clone(), consultations: consultations.clone() }
             }
             Self::Stats { .. } | Self::Scheduler | Self::Ports { .. } | Self::Rules(_) => Order::Stats,

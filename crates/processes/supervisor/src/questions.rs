@@ -131,7 +131,7 @@ impl Supervisor {
             Ok(_) => return self.clients.answer(asker, Err(strange_answer())),
             Err(fault) => return self.clients.answer(asker, Err(fault)),
         };
-        let continued = question.continued(&explained).map(Question::Explain);
+        let continued = question.continued(&explained).map(|question| Question::Explain(Box::new(question)));
         let is_asked = continued.is_some_and(|question| self.controller.ask(question, &asker).is_ok());
         if !is_asked {
             self.clients.answer(asker, to_json(&explained.report));

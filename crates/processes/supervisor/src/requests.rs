@@ -223,7 +223,7 @@ impl Supervisor {
     fn explain(&mut self, spec: ExplainSpec, asker: &Asker) -> Result<Option<Value>, Fault> {
         spec.frame()?;
         self.ports.table.checked(Some(spec.from.clone()))?;
-        self.ask(Question::Explain(ExplainQuestion::new(spec)), asker)
+        self.ask(Question::Explain(Box::new(ExplainQuestion::new(spec))), asker)
     }
 
     fn sched_trace(&mut self, asker: &Asker) -> Result<Option<Value>, Fault> {
