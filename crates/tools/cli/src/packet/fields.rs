@@ -187,7 +187,7 @@ fn tcp_flags(value: &str) -> Result<u16, Fault> {
         let bit = TCP_FLAGS.iter().position(|known| *known == name);
         flags |= 1
             << bit.ok_or_else(|| {
-                let hint = names::hint(name, TCP_FLAGS.into_iter());
+                let hint = names::hint(name, TCP_FLAGS);
                 Fault::params(format!("\"{name}\" is no TCP flag{hint} (there are {})", TCP_FLAGS.join(", ")))
             })?;
     }
