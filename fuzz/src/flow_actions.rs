@@ -163,7 +163,8 @@ fn check(header: &Header, verdicts: &mut Verdicts) {
             assert_eq!(image.offload.csum_offset, header.offload.csum_offset);
         }
     }
-    let has_image = |index: u16| index == 0 || usize::from(index) < 32 + verdicts.images().len();
+    let images = verdicts.images().len();
+    let has_image = |index: u16| index == 0 || usize::from(index) < 32 + images;
     assert!(verdicts.outputs().iter().all(|output| has_image(output.image)));
     assert!(verdicts.upcalls().iter().all(|upcall| has_image(upcall.image)));
 }

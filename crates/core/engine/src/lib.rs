@@ -96,7 +96,9 @@ use std::time::Duration;
 use lasthop_fabric::Fabric;
 use lasthop_fabric::bounds::WORKERS_MAX;
 use lasthop_guestmem::Mapping;
-use lasthop_module_api::{FdbEntry, FdbMove, Mac, Module, PORTS_MAX, PortId, PortSettings, SwitchId, Vid};
+use lasthop_module_api::{
+    FdbEntry, FdbMove, Header, Mac, Module, PORTS_MAX, PortId, PortSettings, Reasons, SwitchId, Verdicts, Vid,
+};
 use lasthop_sched::Modes;
 use thiserror::Error;
 
@@ -500,6 +502,28 @@ impl Engine {
     pub fn decisions(&self) -> Result<(u64, Vec<Vec<TracedDecision>>), EngineError> {
         let decisions = self.pool.call_all(|worker| worker.scheduling.traced())?;
         Ok((clock::now_ns(self.started), decisions))
+    }
+
+    /// The time that workers decide by, in nanoseconds.
+    #[must_use]
+    pub fn now_ns(&self) -> u64 {
+        clock::now_ns(self.started)
+    }
+
+    /// Has the module explain the decision about a packet; see [`Module::explain`].
+    pub fn explain(
+        &self,
+        packet: (PortId, &Header),
+        verdicts: &mut Verdicts,
+        reasons: &mut Reasons<'_>,
+    ) -> bool {
+        self.module.explain(packet, self.now_ns(), verdicts, reasons)
+    }
+
+    /// Whether the operator has the link of a port up; none if there is no such port.
+    #[must_use]
+    pub fn has_link_up(&self, port: PortId) -> Option<bool> {
+        self.table().get(port).map(|record| record.config.link_up)
     }
 
     /// The module's forwarding table.

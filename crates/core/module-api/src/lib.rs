@@ -24,6 +24,7 @@ mod form;
 mod hashes;
 mod header;
 mod outputs;
+mod reasons;
 mod vlan;
 
 pub use drops::DropReason;
@@ -34,6 +35,7 @@ pub use outputs::{
     IMAGES_MADE_MAX, Mark, Output, SUSPENDED_WORDS_MAX, SuspendedWords, UPCALLS_MAX, Upcall, UpcallReason,
     Verdicts,
 };
+pub use reasons::{Reason, Reasons};
 pub use vlan::{NO_VID, PortVlans, Vid, VlanSet, parse_vlan_range};
 
 use std::fmt;
@@ -265,6 +267,18 @@ pub trait Module: Send + Sync {
     fn name(&self) -> &'static str;
     /// Decides every packet of `batch`; `now_ns` is the worker's monotonic clock. Called once per visit to a ring.
     fn decide(&self, batch: &Batch<'_>, now_ns: u64, verdicts: &mut Verdicts);
+    /// Decides about one packet as [`Self::decide`] would now, and tells the reasons. Nothing changes: no address is learned, nothing is
+    /// counted. False: this module cannot, and has decided nothing.
+    fn explain(
+        &self,
+        packet: (PortId, &Header),
+        now_ns: u64,
+        verdicts: &mut Verdicts,
+        reasons: &mut Reasons<'_>,
+    ) -> bool {
+        let _ = (packet, now_ns, verdicts, reasons);
+        false
+    }
     /// Whether packets of `port` that worker `worker` takes still have to wait, after [`Verdicts::hold`].
     /// Asked at each visit until it says no, which has to happen within a bounded time.
     fn is_holding(&self, port: PortId, worker: usize, now_ns: u64) -> bool {

@@ -21,7 +21,8 @@ const NOT_RUN: &[(&str, &str)] = &[
 ];
 
 /// Commands that report findings by their exit status, and these statuses.
-const FINDS: &[(&str, &[i32])] = &[("lasthop doctor", &[1, 2]), ("--dry-run", &[3])];
+const FINDS: &[(&str, &[i32])] =
+    &[("lasthop doctor", &[1, 2]), ("--dry-run", &[3]), ("lasthop explain", &[3, 4])];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")

@@ -3,6 +3,7 @@
 mod apply;
 mod bench;
 mod documented;
+mod explain;
 mod metrics;
 mod print;
 mod set;

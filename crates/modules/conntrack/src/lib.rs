@@ -40,10 +40,12 @@ mod accounts;
 mod adjust;
 mod adopt;
 mod adoption;
+mod beneath;
 mod bounds;
 mod connection;
 mod conntrack_table;
 mod crowd;
+mod dry_run;
 mod edit;
 mod established;
 mod expect;
@@ -51,6 +53,7 @@ mod fragments;
 mod hash;
 mod helper;
 mod index;
+mod kept;
 mod links;
 mod memory;
 mod metadata;
@@ -76,6 +79,7 @@ pub use adoption::CtAdopted;
 pub use bounds::{CtBounds, CtCounters, CtRefusal};
 pub use connection::CtId;
 pub use conntrack_table::{CT_BATCH_MAX, ConntrackTable};
+pub use dry_run::{CtDryRun, CtTrial};
 pub use edit::{CtPatch, CtRewrites, CtSplice};
 pub use fragments::{
     DATAGRAM_FRAGMENTS_MAX, FragmentBounds, FragmentLoss, FragmentPlace, FragmentPool, FragmentShare,

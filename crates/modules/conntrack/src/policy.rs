@@ -120,6 +120,19 @@ impl Policies {
         place.rules.store(rules, Ordering::Relaxed);
     }
 
+    /// Takes all policies of another table.
+    pub(crate) fn copy(&self, others: &Self) {
+        for (own, other) in self.0.iter().zip(others.0.iter()) {
+            let rules = other.rules.load(Ordering::Relaxed);
+            own.rules.store(rules, Ordering::Relaxed);
+            if rules & IS_SET != 0 {
+                own.words().zip(other.words()).for_each(|(own, other)| {
+                    own.store(other.load(Ordering::Relaxed), Ordering::Relaxed);
+                });
+            }
+        }
+    }
+
     /// The number has the default from now on. The default itself stays.
     pub(crate) fn unset(&self, number: u8) {
         if number != 0 {
@@ -129,6 +142,10 @@ impl Policies {
 }
 
 impl PolicyNumbers {
+    fn words(&self) -> impl Iterator<Item = &AtomicU32> {
+        self.tcp_s.iter().chain(&self.sctp_ms).chain(&self.others_s)
+    }
+
     fn none() -> Self {
         let zero = |_| AtomicU32::new(0);
         Self {

@@ -207,6 +207,18 @@ impl Shard {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The writer's part, to be looked at and left as it is.
+    pub(crate) fn peek(&self) -> MutexGuard<'_, ShardState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Nothing is expected, and no range of ports is crowded.
+    pub(crate) fn begin_anew(&self) {
+        self.expected.store(0, Ordering::Release);
+        let mut state = self.peek();
+        (state.expectations, state.crowds) = (Expectations::default(), Crowds::default());
+    }
+
     /// The same, if there is no other one.
     pub(crate) fn try_write(&self) -> Option<MutexGuard<'_, ShardState>> {
         match self.state.try_lock() {

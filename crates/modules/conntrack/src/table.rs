@@ -3,6 +3,7 @@
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 
+use crate::beneath::Beneath;
 use crate::bounds::{CtRefusal, SHARDS};
 use crate::connection::{Connection, CtId, is_evictable};
 use crate::index::{CHAIN_MAX, Search};
@@ -34,6 +35,8 @@ pub(crate) struct Table<'a> {
     pub(crate) shared: &'a Shared,
     pub(crate) shard: &'a Shard,
     pub(crate) state: MutexGuard<'a, ShardState>,
+    /// The table that this one lies over, in a dry run.
+    pub(crate) beneath: Option<Beneath<'a>>,
 }
 
 impl<'a> Table<'a> {
@@ -49,7 +52,7 @@ impl<'a> Table<'a> {
     }
 
     fn with(shared: &'a Shared, shard: &'a Shard, state: MutexGuard<'a, ShardState>) -> Self {
-        let mut table = Self { shared, shard, state };
+        let mut table = Self { shared, shard, state, beneath: None };
         table.follow_changes();
         table
     }
@@ -92,7 +95,7 @@ impl<'a> Table<'a> {
     /// The same; one that another process left is looked at first.
     fn search(&mut self, tuple: &CtTuple, now_ms: u64) -> Option<(u32, Direction)> {
         for _ in 0..CHAIN_MAX {
-            let (index, direction) = self.found(tuple)?;
+            let (index, direction) = self.found(tuple).or_else(|| self.copied(tuple, now_ms))?;
             if self.shared.adoption.is_known(index) || self.enter_kept(index, now_ms) {
                 return Some((index, direction));
             }
@@ -142,7 +145,10 @@ impl<'a> Table<'a> {
 
     /// Whether no connection has this tuple.
     pub(crate) fn is_free(&mut self, tuple: &CtTuple, now_ms: u64) -> bool {
-        self.find(tuple, now_ms).is_none()
+        match self.beneath {
+            None => self.find(tuple, now_ms).is_none(),
+            Some(beneath) => self.is_free_over(beneath, tuple, now_ms),
+        }
     }
 
     /// Enters a connection, for which another one may have to go.
@@ -182,6 +188,9 @@ impl<'a> Table<'a> {
 
     /// Makes room for one more connection within all limits, and counts it.
     pub(crate) fn make_room(&mut self, port: u16, zone: u16) -> Result<(), CtRefusal> {
+        if self.beneath.is_some() {
+            return self.make_room_beneath(port, zone);
+        }
         if self.zone_limit(zone).is_some_and(|limit| self.zone_len(zone) >= limit) {
             return Err(CtRefusal::ZoneLimit);
         }

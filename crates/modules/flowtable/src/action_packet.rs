@@ -62,6 +62,11 @@ impl<'a> ActionPacket<'a> {
         self.edited.as_ref().unwrap_or(self.origin)
     }
 
+    /// The header that it came with.
+    pub(crate) fn first_header(&self) -> &Header {
+        self.origin
+    }
+
     /// The header, which will not be the one that was there.
     pub(crate) fn edit(&mut self) -> &mut Header {
         self.image = None;

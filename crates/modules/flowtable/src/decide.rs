@@ -14,7 +14,7 @@ use lasthop_wire::{Key, Metadata, OuterHeader};
 use crate::FlowTable;
 use crate::cache::Hit;
 use crate::cache_key::{CacheKey, Kind};
-use crate::execute::Executor;
+use crate::executor::{Executor, Live};
 use crate::module::{FlowModule, Own};
 use crate::pending_filter::FilterKey;
 use crate::send_run::SendRun;
@@ -47,8 +47,20 @@ impl FlowModule {
         let FlowTable { meters, tracking, .. } = &self.table;
         let may_hold = !self.is_uplink(port);
         let origin = self.origin.load(Ordering::Relaxed);
-        let mut executor =
-            Executor { shared, meters, tracking, lane, verdicts, tracked, now_ns, origin, port, may_hold };
+        let course = Live;
+        let mut executor = Executor {
+            shared,
+            meters,
+            tracking,
+            lane,
+            verdicts,
+            tracked,
+            now_ns,
+            origin,
+            port,
+            may_hold,
+            course,
+        };
         match is_warm {
             _ if is_tunnel => self.decide_tunnelled(&mut executor, batch, &metadata),
             true => self.decide_by_caches(&mut executor, batch, &metadata, (cache_keys, keys)),

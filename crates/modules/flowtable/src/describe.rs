@@ -46,7 +46,7 @@ fn mac(key: &Key, place: Field) -> Mac {
 }
 
 /// With the groups that the Open vSwitch datapath tells of such a packet.
-fn unpack(key: &Key) -> FlowKey {
+pub(crate) fn unpack(key: &Key) -> FlowKey {
     let mut told = FlowKey {
         recirc_id: Some(number(key, field::RECIRC_ID)),
         dp_hash: Some(number(key, field::DP_HASH)),

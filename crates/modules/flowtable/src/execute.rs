@@ -2,85 +2,32 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use lasthop_conntrack::CtRequest;
 use lasthop_flow::drop_reason;
-use lasthop_module_api::{DropReason, Header, Output, PortId, Upcall, UpcallReason, Verdicts};
-use lasthop_wire::key::{CtWords, LinkLayer, field};
+use lasthop_module_api::{DropReason, Header, Output, Upcall, UpcallReason, Verdicts};
+use lasthop_wire::key::{CtWords, LinkLayer};
 use lasthop_wire::tunnel::{OuterHeader, TUNNEL_BYTES};
 use lasthop_wire::{Key, Metadata};
 
 use crate::action_packet::{ActionPacket, ETHERNET_BYTES, EVERYTHING};
-use crate::bounds::{DEPTH_MAX, PUSH_NSH_BYTES_MAX, RECIRCULATIONS_MAX, STEPS_MAX};
+use crate::bounds::{PUSH_NSH_BYTES_MAX, RECIRCULATIONS_MAX, STEPS_MAX};
 use crate::cache::Hit;
 use crate::cache_key::{CacheKey, LaterKey};
+use crate::course::Course;
+use crate::dry_event::{DryEvent, DryOutput};
 use crate::execution::Execution;
+use crate::executor::{ActionResult, ActionSource, Executor, tag};
 use crate::lane::Lane;
-use crate::meter::Meters;
 use crate::pending::{Ticket, Turn};
 use crate::pending_filter::FilterKey;
 use crate::program::{ALWAYS, Code, GROUP_BYTES_MAX, Kind, PlainCt, Step, load, read_ct};
 use crate::rewrite::{Masks, rewrite};
 use crate::shared::Shared;
-use crate::slot::{EntryId, tag_of};
+use crate::slot::EntryId;
 use crate::stats::Counted;
-use crate::tracked_batch::TrackedBatch;
-use crate::tracking::{Tracked, Tracking};
+use crate::tracking::Tracked;
 
 /// Bytes of an output at least, however it is cut.
 const TRUNCATED_BYTES_MIN: u32 = ETHERNET_BYTES as u32;
-
-/// Does actions, for one worker and one batch.
-pub(crate) struct Executor<'a> {
-    pub(crate) shared: &'a Shared,
-    pub(crate) meters: &'a Meters,
-    pub(crate) tracking: &'a Tracking,
-    pub(crate) lane: &'a mut Lane,
-    pub(crate) verdicts: &'a mut Verdicts,
-    pub(crate) tracked: &'a mut TrackedBatch,
-    pub(crate) now_ns: u64,
-    /// The module's name in upcalls.
-    pub(crate) origin: u16,
-    /// Where packets come in.
-    pub(crate) port: PortId,
-    /// Whether packets may wait in their ring behind a crowd of their flow.
-    pub(crate) may_hold: bool,
-}
-
-/// The source of a packet's actions.
-enum ActionSource<'a> {
-    /// The control plane is asked; the hash of its key, and how others of its flow are known.
-    Upcall(u64, FilterKey),
-    /// The actions of its flow, and the flow's tag.
-    Flow(u64, u32),
-    /// Actions of an execute request, and the number that its upcalls carry in place of a flow's.
-    Execute(&'a [AtomicU64], u32),
-}
-
-/// The result of one packet and its copies.
-struct ActionResult {
-    /// Copies that went somewhere.
-    sent: u32,
-    /// Why one that should have did not; said to the verdicts already if there is one that did.
-    why: DropReason,
-    is_said: bool,
-    /// Steps, recirculations and lists within lists that are left to it.
-    steps: u32,
-    recirculations: u32,
-    depth: u32,
-}
-
-impl ActionResult {
-    fn for_packet() -> Self {
-        Self {
-            sent: 0,
-            why: DropReason::FlowDrop,
-            is_said: false,
-            steps: STEPS_MAX,
-            recirculations: RECIRCULATIONS_MAX,
-            depth: DEPTH_MAX,
-        }
-    }
-}
 
 impl Executor<'_> {
     /// Counts a packet for its flow, and executes its actions.
@@ -129,7 +76,11 @@ impl Executor<'_> {
 
     /// The flow that `find` finds for a packet, unless the packet has to go to the control plane behind others of its flow.
     #[inline]
-    fn in_turn(&mut self, key: &Key, find: impl FnOnce(&mut Lane, &Shared) -> Option<Hit>) -> Option<Hit> {
+    pub(crate) fn in_turn(
+        &mut self,
+        key: &Key,
+        find: impl FnOnce(&mut Lane, &Shared) -> Option<Hit>,
+    ) -> Option<Hit> {
         if !self.lane.pending.is_any() {
             return find(self.lane, self.shared);
         }
@@ -191,6 +142,17 @@ impl Executor<'_> {
         self.shared.stats.count(EntryId::of(hit.stats), slot, counted);
     }
 
+    /// The cache key of a packet in a later pass, if it is a usual one of IPv4 without other metadata.
+    pub(crate) fn later_key(&self, copy: &ActionPacket<'_>) -> Option<LaterKey> {
+        let Metadata { recirc_id, dp_hash, priority, mark, in_port, link, ct } = &copy.metadata;
+        if *link != LinkLayer::Ethernet || dp_hash | priority | mark != 0 || copy.came_by_tunnel() {
+            return None;
+        }
+        self.lane.union.later_at(copy.seen(), *in_port, (*recirc_id, ct), &self.shared.secret)
+    }
+}
+
+impl<C: Course> Executor<'_, C> {
     #[inline(never)]
     fn act_at_length(&mut self, mut copy: ActionPacket<'_>, source: ActionSource<'_>) {
         let mut result = ActionResult::for_packet();
@@ -198,18 +160,21 @@ impl Executor<'_> {
         self.end(&result, &copy);
     }
 
-    fn end(&mut self, result: &ActionResult, copy: &ActionPacket<'_>) {
+    pub(crate) fn end(&mut self, result: &ActionResult, copy: &ActionPacket<'_>) {
         if result.sent == 0 && !result.is_said {
             self.verdicts.drop_packet(usize::from(copy.packet), result.why);
         }
     }
 
-    fn follow(&mut self, result: &mut ActionResult, copy: &mut ActionPacket<'_>, source: ActionSource<'_>) {
+    pub(crate) fn follow(
+        &mut self,
+        result: &mut ActionResult,
+        copy: &mut ActionPacket<'_>,
+        source: ActionSource<'_>,
+    ) {
         let shared = self.shared;
         let done = match source {
-            ActionSource::Upcall(hash, filter_key) => {
-                return self.upcall_for_miss(result, copy, (hash, filter_key));
-            }
+            ActionSource::Upcall(hash, filter_key) => return C::ask(self, result, copy, (hash, filter_key)),
             ActionSource::Execute(words, number) => self.list(result, copy, words, number),
             ActionSource::Flow(program, tag) => match Step(program).place() {
                 Some((place, len)) => self.list(result, copy, shared.arena.words(place, len), tag),
@@ -217,29 +182,13 @@ impl Executor<'_> {
             },
         };
         if let Err(reason) = done {
+            self.course.note(|| DryEvent::Ended(reason));
             result.why = reason;
         }
     }
 
-    fn upcall_for_miss(
-        &mut self,
-        result: &mut ActionResult,
-        copy: &mut ActionPacket<'_>,
-        (hash, filter_key): (u64, FilterKey),
-    ) {
-        match self.lane.pending.enter(&self.shared.tickets, (self.port, hash, filter_key), self.now_ns) {
-            Some(ticket) => {
-                if self.may_hold && self.lane.pending.is_crowded(self.port, hash) {
-                    self.verdicts.hold();
-                }
-                self.upcall(result, copy, UpcallReason::Miss, ticket);
-            }
-            None => self.lose(result, copy, DropReason::OutOfOrder),
-        }
-    }
-
     /// Does a list; an error ends it, and all that it is part of up to the next copy.
-    fn list(
+    pub(crate) fn list(
         &mut self,
         result: &mut ActionResult,
         copy: &mut ActionPacket<'_>,
@@ -304,7 +253,7 @@ impl Executor<'_> {
             Code::Truncate => copy.truncate_len_bytes = (number(0, 32) as u32).max(TRUNCATED_BYTES_MIN),
             Code::Meter => {
                 let len_bytes = copy.header().frame_len_bytes();
-                if !self.lane.borrows.pass(self.meters, number(0, 32) as u32, len_bytes, self.now_ns) {
+                if !C::passes_meter(self, number(0, 32) as u32, len_bytes) {
                     return Err(DropReason::MeterExceeded);
                 }
             }
@@ -337,7 +286,7 @@ impl Executor<'_> {
         flow: u32,
     ) -> Result<usize, DropReason> {
         let (request, len) = read_ct(step, rest);
-        match self.track(copy, &request)? {
+        match C::track(self, copy, &request)? {
             Tracked::Done => Ok(len),
             Tracked::Partial => self.suspend(result, copy, (&[step.0], rest), flow),
         }
@@ -351,17 +300,11 @@ impl Executor<'_> {
         flow: u32,
     ) -> Result<usize, DropReason> {
         let plain = PlainCt::of(step);
-        match self.track(copy, &plain.request())? {
+        match C::track(self, copy, &plain.request())? {
             Tracked::Done => self.recirculate(result, copy.clone(), plain.recirc_id),
             Tracked::Partial => return self.suspend(result, copy, (&plain.words(), rest), flow),
         }
         Ok(0)
-    }
-
-    /// Tracks a packet. Its connection counts for the port that the packet came in by, also if the control plane sends it.
-    fn track(&self, copy: &mut ActionPacket<'_>, request: &CtRequest) -> Result<Tracked, DropReason> {
-        let port = self.shared.numbers.port(copy.metadata.in_port).unwrap_or(PortId::INTERNAL);
-        self.tracking.track(copy, request, (port.0, self.shared.monotonic_ms(self.now_ns)))
     }
 
     /// Has a packet wait until all of it is at hand. This step, whose words come first, and those behind it in its list are done then.
@@ -391,6 +334,7 @@ impl Executor<'_> {
         flow: u32,
     ) {
         if let Err(reason) = self.list(result, &mut copy.clone(), words, flow) {
+            self.course.note(|| DryEvent::Ended(reason));
             result.why = reason;
         }
     }
@@ -403,8 +347,7 @@ impl Executor<'_> {
         flow: u32,
     ) -> usize {
         let (probability, len) = (load(rest, 0) as u32, step.operand(0, 20) as usize);
-        let mut is_chosen = || probability != 0 && (self.lane.rng.next() >> 32) as u32 <= probability;
-        if probability == ALWAYS || is_chosen() {
+        if probability == ALWAYS || C::is_sampled(self, probability) {
             self.run_on_clone(result, copy, rest.get(1..1 + len).unwrap_or_default(), flow);
         }
         1 + len
@@ -419,6 +362,7 @@ impl Executor<'_> {
     ) -> Result<usize, DropReason> {
         let (greater, others) = (step.operand(16, 20) as usize, step.operand(36, 20) as usize);
         let is_greater = u64::from(copy.len_bytes()) > step.operand(0, 16);
+        self.course.note(|| DryEvent::LengthChecked { limit_bytes: step.operand(0, 16) as u32, is_greater });
         let list = if is_greater { 0..greater } else { greater..greater + others };
         self.list(result, copy, rest.get(list).unwrap_or_default(), flow)?;
         Ok(greater + others)
@@ -427,6 +371,7 @@ impl Executor<'_> {
     fn output(&mut self, result: &mut ActionResult, copy: &mut ActionPacket<'_>, number: u16) {
         let truncate_len_bytes = std::mem::replace(&mut copy.truncate_len_bytes, EVERYTHING);
         let Some(port) = self.shared.numbers.port(number) else {
+            self.course.note(|| DryEvent::NumberGone(number));
             return self.lose(result, copy, DropReason::PortGone);
         };
         if copy.metadata.link != LinkLayer::Ethernet {
@@ -436,10 +381,11 @@ impl Executor<'_> {
             return self.lose(result, copy, DropReason::VerdictOverflow);
         };
         result.sent += 1;
+        self.course.note(|| DryEvent::Output(DryOutput::of(copy, (number, port), truncate_len_bytes)));
         self.verdicts.push(Output { packet: copy.packet, image, port, truncate_len_bytes });
     }
 
-    fn upcall(
+    pub(crate) fn upcall(
         &mut self,
         result: &mut ActionResult,
         copy: &mut ActionPacket<'_>,
@@ -460,6 +406,7 @@ impl Executor<'_> {
             })
         });
         if sent {
+            self.course.note(|| DryEvent::asked(reason));
             result.sent += 1;
         } else {
             self.shared.tickets.settle(ticket);
@@ -468,8 +415,9 @@ impl Executor<'_> {
     }
 
     /// A copy that should go somewhere does not.
-    fn lose(&mut self, result: &mut ActionResult, copy: &ActionPacket<'_>, reason: DropReason) {
+    pub(crate) fn lose(&mut self, result: &mut ActionResult, copy: &ActionPacket<'_>, reason: DropReason) {
         result.is_said = true;
+        self.course.note(|| DryEvent::Lost(reason));
         self.verdicts.drop_packet(usize::from(copy.packet), reason);
     }
 
@@ -512,37 +460,8 @@ impl Executor<'_> {
 
     /// The next pass of a packet through the table.
     fn pass_on(&mut self, result: &mut ActionResult, copy: &mut ActionPacket<'_>) {
-        let later = self.later_key(copy);
-        let is_any_behind = self.lane.pending.is_any();
-        if let Some(later) = later.as_ref().filter(|_| !is_any_behind)
-            && let Some(hit) = self.lane.known_later(later)
-        {
-            self.lane.note_cached(1);
-            self.count(copy.header(), later.tcp_flags, hit);
-            return self.follow(result, copy, ActionSource::Flow(hit.program, tag(hit)));
-        }
-        let (key, _) = copy.key();
-        let found = self.in_turn(&key, |lane, shared| match &later {
-            Some(later) => lane.look_up_later(shared, &key, later),
-            None => lane.look_up(shared, &key, None),
-        });
-        let source = match found {
-            Some(hit) => {
-                self.count(copy.header(), key.get(field::TCP_FLAGS) as u16, hit);
-                ActionSource::Flow(hit.program, tag(hit))
-            }
-            None => ActionSource::Upcall(self.shared.secret.of_key(&key), FilterKey::Inner),
-        };
+        let source = C::find(self, copy);
         self.follow(result, copy, source);
-    }
-
-    /// The cache key of a packet in a later pass, if it is a usual one of IPv4 without other metadata.
-    fn later_key(&self, copy: &ActionPacket<'_>) -> Option<LaterKey> {
-        let Metadata { recirc_id, dp_hash, priority, mark, in_port, link, ct } = &copy.metadata;
-        if *link != LinkLayer::Ethernet || dp_hash | priority | mark != 0 || copy.came_by_tunnel() {
-            return None;
-        }
-        self.lane.union.later_at(copy.seen(), *in_port, (*recirc_id, ct), &self.shared.secret)
     }
 }
 
@@ -601,9 +520,4 @@ fn set_tunnel_by(copy: &mut ActionPacket<'_>, step: Step, rest: &[AtomicU64]) ->
     let tunnel = bytes.get(..len).ok_or(DropReason::ActionImpossible)?;
     copy.edit().set_tunnel(tunnel).map_err(|_| DropReason::ActionImpossible)?;
     Ok(words)
-}
-
-/// The flow's tag in upcalls.
-fn tag(hit: Hit) -> u32 {
-    tag_of(hit.flow, hit.generation)
 }

@@ -183,6 +183,15 @@ impl Meters {
         }
     }
 
+    /// The ticks that a packet would cost a meter now, which has given it `taken` before; none if it would not pass. Nothing is taken.
+    pub(crate) fn cost_now(&self, number: u32, len_bytes: u32, taken: u64, now_ns: u64) -> Option<u64> {
+        let Some(meter) = self.find(number).and_then(|place| self.at(place)) else { return Some(0) };
+        let now = now_ns << TICKS_SHIFT;
+        let from = meter.full_at.load(Ordering::Relaxed).max(now).saturating_add(taken);
+        let (cost, limit) = (meter.cost(len_bytes), now.saturating_add(meter.full.load(Ordering::Relaxed)));
+        (cost == 0 || from.saturating_add(cost) <= limit).then_some(cost)
+    }
+
     pub(crate) fn stats(&self, number: u32) -> Option<MeterCounters> {
         let meter = self.at(self.find(number)?)?;
         let [packets, bytes, dropped_packets, dropped_bytes] =

@@ -8,15 +8,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use lasthop_conntrack::CtCounters;
 use lasthop_module_api::{
     BATCH_PACKETS_MAX, Batch, DropReason, FdbEntry, FdbMove, Hashes, Header, Mac, Module, PORTS_MAX, PortId,
-    PortKind, PortSettings, Upcall, Verdicts, Vid,
+    PortKind, PortSettings, Reasons, Upcall, Verdicts, Vid,
 };
 use lasthop_sync::WORKERS_MAX;
 use lasthop_wire::Key;
 
 use crate::bounds::EXECUTIONS_MAX;
 use crate::cache_key::CacheKey;
-use crate::execute::Executor;
 use crate::execution::Execution;
+use crate::executor::{Executor, Live};
 use crate::hash::Rng;
 use crate::lane::Lane;
 use crate::numbers::Numbers;
@@ -135,6 +135,24 @@ impl FlowModule {
         self.table.shared.numbers.set(port, number);
     }
 
+    /// The number of a port of its switch, if it has one.
+    #[must_use]
+    pub fn number_of(&self, port: PortId) -> Option<u16> {
+        self.table.shared.numbers.of(port)
+    }
+
+    /// Whether flows decide about a port's packets: it has a number, and there is a flow or a control plane.
+    #[must_use]
+    pub fn is_by_flows(&self, port: PortId) -> bool {
+        self.number_of(port).is_some() && (self.has_asker() || !self.table.shared.is_empty())
+    }
+
+    /// Whether a control plane is asked about packets of no flow.
+    #[must_use]
+    pub fn has_asker(&self) -> bool {
+        self.is_asked.load(Ordering::Relaxed)
+    }
+
     /// Results of look-ups so far.
     #[must_use]
     pub fn look_ups(&self) -> LookUps {
@@ -196,9 +214,21 @@ impl FlowModule {
         lane.begin(shared);
         let FlowTable { meters, tracking, .. } = &self.table;
         let origin = self.origin.load(Ordering::Relaxed);
-        let (port, may_hold) = (PortId::INTERNAL, false);
-        Executor { shared, meters, tracking, lane, verdicts, tracked, now_ns, origin, port, may_hold }
-            .execute(packet, header, &execution);
+        let (port, may_hold, course) = (PortId::INTERNAL, false, Live);
+        Executor {
+            shared,
+            meters,
+            tracking,
+            lane,
+            verdicts,
+            tracked,
+            now_ns,
+            origin,
+            port,
+            may_hold,
+            course,
+        }
+        .execute(packet, header, &execution);
         lane.borrows.give_back(meters);
         lane.end(shared);
     }
@@ -279,6 +309,26 @@ impl Module for FlowModule {
             // Two fabrics with one number: not of one switch.
             _ => all.for_each(|packet| verdicts.drop_packet(packet, DropReason::NoFlow)),
         }
+    }
+
+    /// Of packets about which the module behind this one decides; [`FlowModule::dry_run`] is for others.
+    fn explain(
+        &self,
+        packet: (PortId, &Header),
+        now_ns: u64,
+        verdicts: &mut Verdicts,
+        reasons: &mut Reasons<'_>,
+    ) -> bool {
+        if let Some(standby) = self.standby.as_ref().filter(|_| self.stands_alone.load(Ordering::Relaxed)) {
+            reasons.tell("standby", "no control plane decides about it, so the switch is a bridge meanwhile");
+            return standby.explain(packet, now_ns, verdicts, reasons);
+        }
+        reasons.tell(
+            "standby",
+            "no control plane decides about it, and with fail-mode secure nothing else does",
+        );
+        verdicts.drop_packet(0, DropReason::NoFlow);
+        true
     }
 
     fn port_added(&self, port: PortId, settings: &PortSettings) -> Result<(), String> {

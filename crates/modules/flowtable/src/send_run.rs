@@ -4,7 +4,7 @@ use lasthop_module_api::{DropReason, Header, Verdicts};
 
 use crate::cache::Hit;
 use crate::cache_key::CacheKey;
-use crate::execute::Executor;
+use crate::executor::Executor;
 use crate::lane::Known4;
 use crate::program::{Code, Step};
 use crate::shared::Shared;

@@ -213,6 +213,17 @@ impl FlowTable {
         slot.and_then(|slot| writer.entry(&self.shared, slot)).ok_or(InstallError::Unknown)
     }
 
+    /// Calls `run` with a look-up of flows by slot, while no flow comes or goes and no memory of one is used again. Workers do not notice.
+    pub(crate) fn unchanged<R>(&self, run: impl FnOnce(&dyn Fn(u32) -> Option<Arc<Installed>>) -> R) -> R {
+        let writer = self.writer();
+        run(&|slot| writer.record(slot).map(|record| Arc::clone(&record.flow)))
+    }
+
+    /// The words of an action list that no flow has.
+    pub(crate) fn compile_only(&self, actions: &[Action]) -> Result<Vec<u64>, UnsupportedFlow> {
+        compile(actions, &|name| self.tracking.policy(name))
+    }
+
     /// The flow in a slot, and its statistics.
     #[must_use]
     pub fn at(&self, slot: usize) -> Option<(Arc<Installed>, FlowStats)> {

@@ -16,7 +16,7 @@ use lasthop_wire::Metadata;
 
 use crate::action_packet::{ActionPacket, EVERYTHING};
 use crate::cache_key::CacheKey;
-use crate::execute::Executor;
+use crate::executor::Executor;
 use crate::program::{Code, PlainCt, Step};
 use crate::second_pass::SecondHit;
 use crate::slot::EntryId;

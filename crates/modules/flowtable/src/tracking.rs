@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use lasthop_conntrack::{
-    ConntrackTable, CtBounds, CtMetadata, CtPolicy, CtRefusal, CtRequest, CtRewrites, CtVerdict,
-    POLICIES_MAX, PacketImage,
+    ConntrackTable, CtBounds, CtDryRun, CtMetadata, CtPolicy, CtRefusal, CtRequest, CtRewrites, CtTrial,
+    CtVerdict, POLICIES_MAX, PacketImage,
 };
 use lasthop_flow::ct_state;
 use lasthop_guestmem::Mapping;
@@ -128,17 +128,24 @@ impl Tracking {
         request: &CtRequest,
         (port, now_ms): (u16, u64),
     ) -> Result<Tracked, DropReason> {
-        let Some(verdict) = self.verdict(copy, request, (port, now_ms)) else {
-            return Ok(Tracked::Partial);
-        };
-        if let Some(refusal) = verdict.refused {
-            return Err(reason_of(refusal));
-        }
-        copy.metadata.ct = words_of(&verdict.metadata);
-        if !verdict.rewrites.is_empty() {
-            rewrite(copy, &verdict.rewrites)?;
-        }
-        Ok(Tracked::Done)
+        track_with(copy, request, port, |image, before| {
+            self.connections(now_ms).track(image, before, request, now_ms)
+        })
+    }
+
+    /// The same, of which nothing remains. Also the trial, if the packet was looked for among connections.
+    pub(crate) fn try_out(
+        &self,
+        (copy, dry_run): (&mut ActionPacket<'_>, &CtDryRun),
+        request: &CtRequest,
+        (port, now_ms): (u16, u64),
+    ) -> (Result<Tracked, DropReason>, Option<CtTrial>) {
+        let mut told = None;
+        let tracked = track_with(copy, request, port, |image, before| {
+            let trial = dry_run.track(self.made(), image, before, request, now_ms);
+            told.insert(trial).verdict.clone()
+        });
+        (tracked, told)
     }
 
     /// `ct(...)` for a packet of which all bytes are in `frame`, for the one that has no fragments.
@@ -162,26 +169,48 @@ impl Tracking {
         }
         Ok(())
     }
+}
 
-    /// None if more of the packet is needed.
-    fn verdict(
-        &self,
-        copy: &ActionPacket<'_>,
-        request: &CtRequest,
-        (port, now_ms): (u16, u64),
-    ) -> Option<CtVerdict> {
-        let header = copy.header();
-        let image = PacketImage::parse(copy.seen(), header.frame_len_bytes(), header.offload, port);
-        let (Ok(image), LinkLayer::Ethernet) = (image, copy.metadata.link) else {
-            return Some(CtVerdict { metadata: invalid(request.zone), ..CtVerdict::default() });
-        };
-        if image.layers.is_fragment {
-            return None;
-        }
-        let before = metadata_of(&copy.metadata.ct, image.layers.l3);
-        let verdict = self.connections(now_ms).track(&image, &before, request, now_ms);
-        (!verdict.wants_whole).then_some(verdict)
+/// `ct(...)` for a packet that came in by `port`, which `track` looks up.
+#[inline(always)]
+fn track_with(
+    copy: &mut ActionPacket<'_>,
+    request: &CtRequest,
+    port: u16,
+    track: impl FnOnce(&PacketImage<'_>, &CtMetadata) -> CtVerdict,
+) -> Result<Tracked, DropReason> {
+    let Some(verdict) = verdict(copy, request, port, track) else {
+        return Ok(Tracked::Partial);
+    };
+    if let Some(refusal) = verdict.refused {
+        return Err(reason_of(refusal));
     }
+    copy.metadata.ct = words_of(&verdict.metadata);
+    if !verdict.rewrites.is_empty() {
+        rewrite(copy, &verdict.rewrites)?;
+    }
+    Ok(Tracked::Done)
+}
+
+/// None if more of the packet is needed.
+#[inline(always)]
+fn verdict(
+    copy: &ActionPacket<'_>,
+    request: &CtRequest,
+    port: u16,
+    track: impl FnOnce(&PacketImage<'_>, &CtMetadata) -> CtVerdict,
+) -> Option<CtVerdict> {
+    let header = copy.header();
+    let image = PacketImage::parse(copy.seen(), header.frame_len_bytes(), header.offload, port);
+    let (Ok(image), LinkLayer::Ethernet) = (image, copy.metadata.link) else {
+        return Some(CtVerdict { metadata: invalid(request.zone), ..CtVerdict::default() });
+    };
+    if image.layers.is_fragment {
+        return None;
+    }
+    let before = metadata_of(&copy.metadata.ct, image.layers.l3);
+    let verdict = track(&image, &before);
+    (!verdict.wants_whole).then_some(verdict)
 }
 
 /// The state of a packet that cannot be tracked.

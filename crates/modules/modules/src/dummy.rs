@@ -3,7 +3,9 @@
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use lasthop_module_api::{Batch, DropReason, Module, PORTS_MAX, PortId, PortSettings, PortVlans, Verdicts};
+use lasthop_module_api::{
+    Batch, DropReason, Header, Module, PORTS_MAX, PortId, PortSettings, PortVlans, Reasons, Verdicts,
+};
 
 /// Frames from one port of a pair go to the other: the cost of the switch with no decision to make.
 ///
@@ -69,6 +71,26 @@ impl Module for Dummy {
             Some(partner) => verdicts.output_run(0, packets.len(), partner),
             None => packets.for_each(|packet| verdicts.drop_packet(packet, DropReason::NoDestination)),
         }
+    }
+
+    fn explain(
+        &self,
+        (port, _): (PortId, &Header),
+        _now_ns: u64,
+        verdicts: &mut Verdicts,
+        reasons: &mut Reasons<'_>,
+    ) -> bool {
+        match self.partner(port) {
+            Some(partner) => {
+                reasons.tell("pair", format!("{} is the other port of its pair", reasons.name(partner)));
+                verdicts.output(0, partner);
+            }
+            None => {
+                reasons.tell("pair", "the port has no other one to be a pair with");
+                verdicts.drop_packet(0, DropReason::NoDestination);
+            }
+        }
+        true
     }
 
     fn port_added(&self, port: PortId, settings: &PortSettings) -> Result<(), String> {

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use lasthop_module_api::{
-    Batch, DropReason, FdbEntry, FdbMove, Mac, Module, PORTS_MAX, PortId, PortSettings, SWITCHES_MAX,
-    SwitchId, Upcall, Verdicts, Vid,
+    Batch, DropReason, FdbEntry, FdbMove, Header, Mac, Module, PORTS_MAX, PortId, PortSettings, Reasons,
+    SWITCHES_MAX, SwitchId, Upcall, Verdicts, Vid,
 };
 
 /// In the place of a switch's number, for a port that is in none. No switch ever has it.
@@ -141,6 +141,23 @@ impl Module for Switches {
             None => drop_all(batch, verdicts),
         }
         debug_assert!(self.is_contained(batch, verdicts), "port {}: {verdicts:?}", batch.port);
+    }
+
+    fn explain(
+        &self,
+        (port, header): (PortId, &Header),
+        now_ns: u64,
+        verdicts: &mut Verdicts,
+        reasons: &mut Reasons<'_>,
+    ) -> bool {
+        match self.module_of(port) {
+            Some(module) => module.explain((port, header), now_ns, verdicts, reasons),
+            None => {
+                reasons.tell("switch", "the port is in no switch");
+                verdicts.drop_packet(0, DropReason::NoDestination);
+                true
+            }
+        }
     }
 
     fn is_holding(&self, port: PortId, worker: usize, now_ns: u64) -> bool {

@@ -2,7 +2,7 @@
 
 use lasthop_module_api::{
     BATCH_PACKETS_MAX, Batch, DropReason, Hashes, Header, Mac, Module, PORTS_MAX, PortId, PortSettings,
-    Verdicts,
+    Reasons, Verdicts,
 };
 use lasthop_wire::Offload;
 
@@ -35,11 +35,15 @@ pub(crate) struct Lab<M> {
     pub(crate) module: M,
     pub(crate) now_ns: u64,
     verdicts: Verdicts,
+    foretold: u32,
 }
+
+/// The forwarding table is compared before and after one of so many explanations: that takes long for a large one.
+const COMPARED_ONE_IN: u32 = 64;
 
 impl<M: Module> Lab<M> {
     pub(crate) fn new(module: M) -> Self {
-        Self { module, now_ns: 1_000 * SECOND_NS, verdicts: Verdicts::default() }
+        Self { module, now_ns: 1_000 * SECOND_NS, verdicts: Verdicts::default(), foretold: 0 }
     }
 
     pub(crate) fn add(&mut self, port: u16) -> Result<(), String> {
@@ -56,10 +60,31 @@ impl<M: Module> Lab<M> {
     pub(crate) fn send_batch(&mut self, port: u16, frames: &[Vec<u8>]) -> Vec<Result<Vec<u16>, DropReason>> {
         let header = |frame: &Vec<u8>| Header::new(frame, frame.len() as u32, Offload::default());
         let headers: Vec<_> = frames.iter().map(header).collect();
+        let foretold = self.foretell(PortId(port), &headers);
         self.verdicts.clear();
         let batch = Batch { port: PortId(port), headers: &headers, hashes: &Hashes::NONE };
         self.module.decide(&batch, self.now_ns, &mut self.verdicts);
+        if let Some(foretold) = foretold {
+            assert_eq!(foretold, decided(&mut self.verdicts), "as it was explained");
+        }
         (0..frames.len()).map(|packet| self.fate(packet as u16)).collect()
+    }
+
+    /// The decision about a single frame as it is explained beforehand, which changes nothing.
+    fn foretell(&mut self, port: PortId, headers: &[Header]) -> Option<String> {
+        let [header] = headers else { return None };
+        self.foretold += 1;
+        let fdb = || self.foretold.is_multiple_of(COMPARED_ONE_IN).then(|| self.module.fdb(self.now_ns));
+        let state = || (self.module.counters(), fdb(), self.module.moves(self.now_ns));
+        let (before, mut verdicts) = (state(), Verdicts::default());
+        let name = |port: PortId| format!("vm{port}");
+        let mut reasons = Reasons::new(&name);
+        let is_told = self.module.explain((port, header), self.now_ns, &mut verdicts, &mut reasons);
+        assert_eq!(before, state(), "nothing changes");
+        is_told.then(|| {
+            assert!(!reasons.told().is_empty(), "each decision has a reason");
+            decided(&mut verdicts)
+        })
     }
 
     /// The result of one short frame, byte by byte: its receivers, and the form that each gets.
@@ -81,4 +106,11 @@ impl<M: Module> Lab<M> {
         assert!(ports.iter().all(|port| usize::from(*port) < PORTS_MAX));
         drops.first().map_or(Ok(ports), |(_, reason)| Err(*reason))
     }
+}
+
+/// Outputs, made images and drops.
+fn decided(verdicts: &mut Verdicts) -> String {
+    let outputs = verdicts.outputs().to_vec();
+    let images: Vec<&[u8]> = verdicts.images().iter().map(Header::bytes).collect();
+    format!("{outputs:?} {:?} {images:?}", verdicts.drops())
 }

@@ -1,6 +1,6 @@
 //! For ports that are there and belong to no switch yet, or not any more.
 
-use lasthop_module_api::{Batch, DropReason, Module, PortId, PortSettings, Verdicts};
+use lasthop_module_api::{Batch, DropReason, Header, Module, PortId, PortSettings, Reasons, Verdicts};
 
 /// Drops everything, and brings nothing to any port.
 #[derive(Clone, Copy, Debug, Default)]
@@ -13,6 +13,18 @@ impl Module for Unattached {
 
     fn decide(&self, batch: &Batch<'_>, _now_ns: u64, verdicts: &mut Verdicts) {
         (0..batch.headers.len()).for_each(|packet| verdicts.drop_packet(packet, DropReason::NoDestination));
+    }
+
+    fn explain(
+        &self,
+        _: (PortId, &Header),
+        _now_ns: u64,
+        verdicts: &mut Verdicts,
+        reasons: &mut Reasons<'_>,
+    ) -> bool {
+        reasons.tell("switch", "the port waits to be given to a switch");
+        verdicts.drop_packet(0, DropReason::NoDestination);
+        true
     }
 
     fn port_added(&self, port: PortId, settings: &PortSettings) -> Result<(), String> {

@@ -91,8 +91,13 @@ pub(crate) struct AttemptBits {
 /// The decision about a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum AclVerdict<'a> {
-    Allowed,
-    Denied { rule: &'a AclRule },
+    /// By this rule, or since there is none about it.
+    Allowed {
+        rule: Option<&'a AclRule>,
+    },
+    Denied {
+        rule: &'a AclRule,
+    },
 }
 
 impl AclVerdict<'_> {
@@ -125,7 +130,7 @@ impl PortAcl {
         let deciding = self.rules.iter().find(|rule| applies(rule, attempt, bits));
         match deciding.map(|deciding| &deciding.rule) {
             Some(rule) if rule.action == AclAction::Deny => AclVerdict::Denied { rule },
-            _ => AclVerdict::Allowed,
+            rule => AclVerdict::Allowed { rule },
         }
     }
 }

@@ -74,7 +74,7 @@ pub(crate) struct AddressCounts {
 }
 
 /// All addresses of one switch.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Addresses {
     limits: AddressLimits,
     learned: HashMap<FdbKey, Learned>,

@@ -11,6 +11,7 @@
 use std::collections::BTreeMap;
 
 use lasthop_api::acl::AclRule;
+use lasthop_api::explain::ExplainReason;
 use lasthop_dpif::family::{DatapathMessage, FlowMessage, PacketMessage, VportKind, VportMessage};
 use lasthop_dpif::talk::{DpifReply, DpifRequest};
 use lasthop_flow::{Action, FlowKey, Match};
@@ -599,6 +600,17 @@ impl Controller {
                 && served.switch.numbers().keys().all(|port| served.subscribed.contains_key(port))
         };
         self.switches.values().all(is_settled)
+    }
+
+    /// The answer about a packet of a switch, by its key, that has not come; none if the switch is not served. Nothing is learned.
+    #[must_use]
+    pub fn consult(
+        &self,
+        switch: &str,
+        key: &FlowKey,
+        now_ns: u64,
+    ) -> Option<(Option<Vec<Action>>, Vec<ExplainReason>)> {
+        Some(self.switches.get(switch)?.switch.consult(key, now_ns))
     }
 
     /// The forwarding table of a switch, ordered by address and VLAN; none if it is not served.

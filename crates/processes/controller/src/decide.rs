@@ -93,7 +93,7 @@ pub(crate) fn forward(view: View<'_>, frame: &Frame, vid: u16, mut looked: Looke
     };
     let gate = Gate::from_port(frame.port, from, vid);
     let passage = match (Stage::of(frame.recirc_id), gate) {
-        (Stage::Entry, None) => Passage::Passes(Vec::new()),
+        (Stage::Entry, None) => Passage::Passes(Vec::new(), None),
         (Stage::Entry, Some(gate)) => gate.meet(frame, &mut looked),
         (Stage::FromPort, Some(gate)) => gate.pass(frame, &mut looked),
         (Stage::ToPort(number), _) => return deliver(view, frame, (vid, number), looked),
@@ -101,7 +101,7 @@ pub(crate) fn forward(view: View<'_>, frame: &Frame, vid: u16, mut looked: Looke
         (Stage::FromPort, None) => Passage::Dropped(DropReason::NoFlow, None),
     };
     match passage {
-        Passage::Passes(before) => route(view, frame, vid, looked).behind(before),
+        Passage::Passes(before, _) => route(view, frame, vid, looked).behind(before),
         Passage::Tracked(actions) => Decision { actions: actions.into(), looked, ..Decision::default() },
         Passage::Dropped(reason, verdict) => Decision::denied(reason, verdict, looked),
     }
@@ -116,7 +116,7 @@ fn deliver(view: View<'_>, frame: &Frame, (vid, number): (u16, u32), mut looked:
         return Decision::drop_for(DropReason::NoFlow, looked);
     };
     match gate.pass(frame, &mut looked) {
-        Passage::Passes(before) => send(frame, vid, &[(number, port)], looked).behind(before),
+        Passage::Passes(before, _) => send(frame, vid, &[(number, port)], looked).behind(before),
         Passage::Tracked(_) => Decision::drop_for(DropReason::NoFlow, looked),
         Passage::Dropped(reason, verdict) => Decision::denied(reason, verdict, looked),
     }
@@ -131,7 +131,7 @@ fn route(view: View<'_>, frame: &Frame, vid: u16, mut looked: Looked) -> Decisio
     let (mut open, mut tracked, mut denied) = (Vec::with_capacity(targets.len()), Vec::new(), None);
     for (number, port) in targets {
         match Gate::to_port(number, port, vid).map(|gate| gate.meet(frame, &mut looked)) {
-            None | Some(Passage::Passes(_)) => open.push((number, port)),
+            None | Some(Passage::Passes(..)) => open.push((number, port)),
             Some(Passage::Tracked(actions)) => tracked.extend(actions),
             Some(Passage::Dropped(reason, verdict)) => denied = Some((reason, verdict)),
         }
@@ -167,7 +167,7 @@ fn send(frame: &Frame, vid: u16, targets: &[(u32, &Port)], mut looked: Looked) -
     Decision { actions, looked, ..Decision::default() }
 }
 
-type Targets<'a> = Vec<(u32, &'a Port)>;
+pub(crate) type Targets<'a> = Vec<(u32, &'a Port)>;
 
 impl Decision {
     pub(crate) fn drop_for(reason: DropReason, looked: Looked) -> Self {
@@ -199,8 +199,24 @@ fn is_drop(actions: &[Action]) -> bool {
     matches!(actions, [Action::Drop(_)])
 }
 
+/// Where a packet goes, or why it is dropped.
+pub(crate) fn destination(
+    view: View<'_>,
+    frame: &Frame,
+    vid: u16,
+    looked: &mut Looked,
+) -> Result<Target<u32>, DropReason> {
+    let from = view.ports.get(&frame.port).ok_or(DropReason::NoFlow)?;
+    let look_up = || view.addresses.find((vid, frame.dst), view.ports, view.now_ns);
+    let barrier = |number| match view.ports.get(&number) {
+        Some(to) => from.barrier(to),
+        None => Some(DropReason::PortGone),
+    };
+    lasthop_bridge_policy::route(frame.dst, frame.port, look_up, barrier, &mut recorder(looked))
+}
+
 /// Ports that get the packet, and why it is flooded, if it is; or why it is dropped.
-fn targets<'a>(
+pub(crate) fn targets<'a>(
     view: View<'a>,
     frame: &Frame,
     vid: u16,
@@ -208,19 +224,13 @@ fn targets<'a>(
 ) -> Result<(Targets<'a>, Option<FloodKind>), DropReason> {
     let from = view.ports.get(&frame.port).ok_or(DropReason::NoFlow)?;
     let reaches = |number: u32, port: &Port| number != frame.port && from.barrier(port).is_none();
-    let look_up = || view.addresses.find((vid, frame.dst), view.ports, view.now_ns);
-    let barrier = |number| match view.ports.get(&number) {
-        Some(to) => from.barrier(to),
-        None => Some(DropReason::PortGone),
-    };
-    let mut recorder = recorder(looked);
-    match lasthop_bridge_policy::route(frame.dst, frame.port, look_up, barrier, &mut recorder)? {
+    match destination(view, frame, vid, looked)? {
         Target::Port(number) => {
             let to = view.ports.get(&number).ok_or(DropReason::PortGone)?;
             Ok((vec![(number, to)], None))
         }
         Target::Flood => {
-            let kind = FloodKind::recorded(frame.dst, &from.settings.policy.storm, &mut recorder);
+            let kind = FloodKind::recorded(frame.dst, &from.settings.policy.storm, &mut recorder(looked));
             let all = view.ports.iter().map(|(number, port)| (*number, port));
             let hearers = all.filter(|(number, port)| reaches(*number, port) && port.carries(vid));
             Ok((hearers.collect(), Some(kind)))

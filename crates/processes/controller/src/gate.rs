@@ -63,8 +63,8 @@ pub(crate) struct Gate<'a> {
 /// The decision at a gate.
 #[derive(Clone, Debug)]
 pub(crate) enum Passage<'a> {
-    /// These actions, and then on.
-    Passes(Vec<Action>),
+    /// These actions, and then on. Without a verdict the connection was allowed before.
+    Passes(Vec<Action>, Option<AclVerdict<'a>>),
     /// These actions, and nothing else: the packet comes back tracked.
     Tracked([Action; 2]),
     Dropped(DropReason, Option<AclVerdict<'a>>),
@@ -94,7 +94,7 @@ impl<'a> Gate<'a> {
         let verdict = self.evaluate(kind, self.direction, &tuple, frame, looked).0;
         match verdict.reason() {
             Some(reason) => Passage::Dropped(reason, Some(verdict)),
-            None => Passage::Passes(Vec::new()),
+            None => Passage::Passes(Vec::new(), Some(verdict)),
         }
     }
 
@@ -110,7 +110,7 @@ impl<'a> Gate<'a> {
         if connection.mark == mark {
             seen.state |= ct_state::NEW;
             if connection.state & ct_state::NEW == 0 {
-                return Passage::Passes(Vec::new());
+                return Passage::Passes(Vec::new(), None);
             }
         }
         seen.state |= ct_state::REPLY;
@@ -122,7 +122,7 @@ impl<'a> Gate<'a> {
         looked.connection.tuple = looked.connection.tuple.or(bits.tuple);
         match verdict.reason() {
             Some(reason) => Passage::Dropped(reason, Some(verdict)),
-            None => Passage::Passes(vec![self.track(Some(mark))]),
+            None => Passage::Passes(vec![self.track(Some(mark))], Some(verdict)),
         }
     }
 

@@ -28,6 +28,7 @@ pub mod bounds;
 mod claims;
 mod config;
 mod connection;
+mod consult;
 mod controller;
 mod decide;
 mod denial_log;

@@ -10,12 +10,15 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use crate::{Controller, LINKS, StaticAddress, SwitchConfig};
+use lasthop_dpif as dpif;
+use lasthop_dpif::attr::{Attrs, Writer};
 use lasthop_dpif::bounds::DATAGRAM_BYTES_MAX;
 use lasthop_foreign::{ForeignFd, Shortage};
 use lasthop_module_api::{PortSettings, SwitchId};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
+use lasthop_api::explain::{Consultation, ConsultedKey, bytes_of, hex_of};
 use lasthop_api::facts::MoveFacts;
 use lasthop_api::fdb::Flush;
 use lasthop_api::orders::SwitchPort;
@@ -212,6 +215,10 @@ impl Process {
                 let flushed = self.flush(&flush);
                 self.tell(&ControllerReport::Flushed { round, flushed });
             }
+            ControllerOrder::Consult { round, switch, keys } => {
+                let consultations = keys.iter().map(|key| self.consult(switch.as_str(), key)).collect();
+                self.tell(&ControllerReport::Consulted { round, consultations });
+            }
             ControllerOrder::Live { round } => self.tell(&ControllerReport::Alive { round }),
             ControllerOrder::Tell { round } => self.tell_all(round),
             ControllerOrder::Finish => {
@@ -220,6 +227,19 @@ impl Process {
                 self.finish_by = Some(Instant::now() + FINISH_PATIENCE);
             }
         }
+    }
+
+    /// The answer about a packet that has not come.
+    fn consult(&self, switch: &str, ConsultedKey(key): &ConsultedKey) -> Consultation {
+        let key = bytes_of(key).and_then(|bytes| dpif::key::decode(Attrs::new(&bytes)).ok());
+        let told = key.and_then(|key| self.controller.consult(switch, &key, now_ns()));
+        let Some((actions, reasons)) = told else { return Consultation::default() };
+        let actions = actions.map(|actions| {
+            let mut writer = Writer::new(Vec::new());
+            dpif::action::encode(&mut writer, &actions);
+            hex_of(&writer.finish().unwrap_or_default())
+        });
+        Consultation { actions, reasons }
     }
 
     fn tell_all(&mut self, round: u64) {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use lasthop_api::acl::AclRule;
+use lasthop_api::explain::ExplainReason;
 use lasthop_bridge_policy::{FloodKind, MAC_ONES};
 use lasthop_flow::{Action, FlowKey, FlowStats, Match, Ufid};
 use lasthop_module_api::{DropReason, Mac, PortSettings, PortVlans, Vid};
@@ -15,6 +16,7 @@ use crate::bounds::{
     IDLE_NS, REVALIDATED_PER_TURN,
 };
 use crate::config::{StaticAddress, SwitchConfig};
+use crate::consult::consult;
 use crate::decide::{Admitted, Decision, View, admit, forward, meter};
 use crate::denial_log::DenialLog;
 use crate::flap_damping::FlapDamping;
@@ -258,6 +260,11 @@ impl Switch {
             self.denials.note(rule, &port.settings.name, key, now_ns);
         }
         decision.actions
+    }
+
+    /// The actions that a packet would be answered with, and why. Nothing is learned, and no flow made.
+    pub(crate) fn consult(&self, key: &FlowKey, now_ns: u64) -> (Option<Vec<Action>>, Vec<ExplainReason>) {
+        consult(self.view(now_ns), key)
     }
 
     fn decide(

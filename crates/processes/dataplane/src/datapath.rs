@@ -133,6 +133,27 @@ impl Datapath {
         Ok(())
     }
 
+    /// The port of this name.
+    pub(super) fn named(&self, name: &str) -> Result<&NamedPort, Fault> {
+        let gone = || Fault::new(Kind::NoSuchVnic, format!("there is no port \"{name}\""));
+        self.ports.get(name).ok_or_else(gone)
+    }
+
+    /// The flow table of a switch, if it has one.
+    pub(super) fn flow_table(&self, switch: SwitchId) -> Option<&Arc<FlowModule>> {
+        self.switches.flow_table(switch)
+    }
+
+    /// The name of a switch; none if ports only wait there.
+    pub(super) fn switch_name(&self, switch: SwitchId) -> Option<String> {
+        self.switches.name_of(switch).map(ToString::to_string)
+    }
+
+    /// The name of a switch's module.
+    pub(super) fn module_name(&self, switch: SwitchId) -> String {
+        self.switches.module_name(switch).to_owned()
+    }
+
     /// The switch of this name; without a name, that of ports which are in none.
     fn home(&mut self, name: Option<&SwitchName>) -> Result<SwitchId, Fault> {
         if let Some(name) = name {
@@ -356,8 +377,7 @@ impl Datapath {
     }
 
     fn find(&self, name: &str) -> Result<PortId, Fault> {
-        let gone = || Fault::new(Kind::NoSuchVnic, format!("there is no port \"{name}\""));
-        self.ports.get(name).map(|port| port.number).ok_or_else(gone)
+        self.named(name).map(|port| port.number)
     }
 }
 

@@ -20,6 +20,7 @@
 
 mod captures;
 mod datapath;
+mod explain;
 mod flow_memory;
 mod inspection;
 mod interface;
@@ -40,6 +41,7 @@ use std::time::Duration;
 use lasthop_foreign::{ForeignFd, Origin};
 
 use lasthop_api::capture::CaptureSpec;
+use lasthop_api::explain::{Consultation, ExplainSpec, Explained};
 use lasthop_api::modules::FLOW;
 use lasthop_api::orders::{Answer, Order, Report, Request, STATE_VERSION};
 use lasthop_api::port::PortSpec;
@@ -308,6 +310,9 @@ impl Switch {
                 self.datapath.see_scheduler(view.as_ref(), &policies, &guests).map(|()| Answer::Done)
             }
             Order::SchedTrace => self.datapath.trace_scheduling().map(Answer::SchedTrace),
+            Order::Explain { spec, consultations } => {
+                self.explain(&spec, &consultations).map(|explained| Answer::Explained(Box::new(explained)))
+            }
             Order::Stats => self.datapath.stats().map(Answer::Stats),
             Order::Inspect { name } => {
                 let askers = self.interface.askers(&self.datapath);
@@ -339,6 +344,12 @@ impl Switch {
             }
         };
         self.reports.reply(id, result);
+    }
+
+    /// Tells what becomes of a packet.
+    fn explain(&self, spec: &ExplainSpec, consultations: &[Consultation]) -> Result<Explained, Fault> {
+        let names = self.interface.names_at(self.datapath.named(&spec.from)?.at);
+        explain::explain((spec, consultations), &self.datapath, &names)
     }
 
     /// The facts that each switch knows, and the controller of its packets.

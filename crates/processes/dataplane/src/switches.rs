@@ -179,6 +179,16 @@ impl NamedSwitches {
         found.map(|(_, number)| *number).ok_or_else(gone)
     }
 
+    /// The name of a switch.
+    pub(super) fn name_of(&self, switch: SwitchId) -> Option<&SwitchName> {
+        self.numbers.iter().find(|(_, number)| **number == switch).map(|(name, _)| name)
+    }
+
+    /// The name of a switch's module.
+    pub(super) fn module_name(&self, switch: SwitchId) -> &'static str {
+        self.table.module(switch).map_or("nowhere", Module::name)
+    }
+
     /// The state of each switch; `addresses` are the ports that the tables' lines name.
     pub(super) fn describe(&self, addresses: &[PortId]) -> Vec<SwitchInside> {
         let inside = |(name, number): (&SwitchName, &SwitchId)| SwitchInside {

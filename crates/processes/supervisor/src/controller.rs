@@ -170,6 +170,9 @@ impl ControllerProcess {
             ControllerReport::Settled { round } => {
                 return Some((round, ControllerAnswer { has_settled: true, ..ControllerAnswer::default() }));
             }
+            ControllerReport::Consulted { round, consultations } => {
+                return Some((round, ControllerAnswer { consultations, ..ControllerAnswer::default() }));
+            }
             ControllerReport::Alive { round } => self.lives_at(round),
             ControllerReport::Addresses { round, fdb } => self.take_part(round, fdb.entries),
             ControllerReport::Disconnected { connection } => self.lost(connection),

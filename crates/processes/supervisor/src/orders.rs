@@ -13,7 +13,7 @@ use lasthop_listeners::Asker;
 use lasthop_runtime::fault::Fault;
 
 use super::Supervisor;
-use super::question::{ControllerAnswer, OrderPurpose, switch_down, to_json};
+use super::question::{ControllerAnswer, OrderPurpose, Question, switch_down, to_json};
 use super::requested::AllowedDevices;
 use super::source::Source;
 use super::stage::Stage;
@@ -157,6 +157,9 @@ impl Supervisor {
                 }
                 Err(fault) => Err(fault),
             },
+            OrderPurpose::Question(Question::Explain(question), _) => {
+                return self.answer_explanation(&question, result, asker);
+            }
             OrderPurpose::Question(question, controller) => result.and_then(|answer| {
                 let pid = self.out.switch.process.pid();
                 let answer = self.ports.counters.with_past(answer, pid, &self.ports.table);

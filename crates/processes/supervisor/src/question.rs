@@ -6,6 +6,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use lasthop_api::controller_orders::ControllerOrder;
+use lasthop_api::explain::{Consultation, ConsultedKey, EXPLAIN_ROUNDS_MAX, ExplainSpec, Explained};
 use lasthop_api::facts::MoveFacts;
 use lasthop_api::fdb::{Flush, StaticEntry};
 use lasthop_api::orders::Order;
@@ -105,6 +106,44 @@ pub(super) enum Question {
     },
     /// Rules have changed, and this is told when flows follow them.
     Rules(Value),
+    Explain(Box<ExplainQuestion>),
+}
+
+/// A question about a packet, and how far the embedded controller was asked about it.
+#[derive(Debug)]
+pub(super) struct ExplainQuestion {
+    pub(super) spec: ExplainSpec,
+    /// The switch, and the passes that the controller has not been asked about yet.
+    pub(super) open: Option<(SwitchName, Vec<ConsultedKey>)>,
+    /// Its answers about the first passes.
+    pub(super) consultations: Vec<Consultation>,
+    pub(super) rounds_left: usize,
+}
+
+impl ExplainQuestion {
+    pub(super) fn new(spec: ExplainSpec) -> Self {
+        Self { spec, open: None, consultations: Vec::new(), rounds_left: EXPLAIN_ROUNDS_MAX }
+    }
+
+    /// The same after an answer of the switch process that has passes which the controller was not asked about; none if there are none, or
+    /// it was asked often enough.
+    pub(super) fn continued(&self, explained: &Explained) -> Option<Self> {
+        let known = self.consultations.len();
+        let keys = explained.passes.get(known..).filter(|keys| !keys.is_empty())?.to_vec();
+        let switch = explained.report.switch.as_deref()?.parse().ok()?;
+        Some(Self {
+            spec: self.spec.clone(),
+            open: Some((switch, keys)),
+            consultations: self.consultations.clone(),
+            rounds_left: self.rounds_left.checked_sub(1)?,
+        })
+    }
+
+    /// The controller's answers about the passes that it was asked about.
+    pub(super) fn consulted(&mut self, told: &[Consultation]) {
+        let asked = self.open.take().map_or(0, |(_, keys)| keys.len());
+        self.consultations.extend(told.iter().take(asked).cloned());
+    }
 }
 
 impl Question {
@@ -114,6 +153,10 @@ impl Question {
             Self::Flush(flush) => Some(ControllerOrder::Flush { round, flush: flush.clone() }),
             Self::Fdb { .. } | Self::Switches | Self::Doctor { .. } => Some(ControllerOrder::Tell { round }),
             Self::Rules(_) => Some(ControllerOrder::Settle { round }),
+            Self::Explain(question) => {
+                let (switch, keys) = question.open.clone()?;
+                Some(ControllerOrder::Consult { round, switch, keys })
+            }
             Self::Stats { .. } | Self::Scheduler | Self::SchedTrace | Self::Ports { .. } => None,
         }
     }
@@ -126,6 +169,10 @@ impl Question {
             Self::Doctor { name } => Order::Inspect { name: name.clone() },
             Self::Switches => Order::Switches,
             Self::SchedTrace => Order::SchedTrace,
+            Self::Explain(question) => {
+                let ExplainQuestion { spec, consultations, .. } = &**question;
+                Order::Explain { spec: spec.clone(), consultations: consultations.clone() }
+            }
             Self::Stats { .. } | Self::Scheduler | Self::Ports { .. } | Self::Rules(_) => Order::Stats,
         }
     }
@@ -142,6 +189,7 @@ pub(super) struct ControllerAnswer {
     pub(super) flushed: usize,
     /// Flows follow the rules.
     pub(super) has_settled: bool,
+    pub(super) consultations: Vec<Consultation>,
 }
 
 impl ControllerAnswer {
@@ -163,6 +211,11 @@ pub(super) fn switch_down() -> Fault {
         Kind::SwitchDown,
         "the switch process is being started again; try again in a moment, or see its log",
     )
+}
+
+/// The answer to another question than was asked.
+pub(super) fn strange_answer() -> Fault {
+    Fault::new(Kind::Internal, "the switch process answered something else than was asked")
 }
 
 /// An answer as a client gets it.

@@ -19,7 +19,9 @@ use serde_json::Value;
 
 use super::Supervisor;
 use super::controller::is_controlled;
-use super::question::{ControllerAnswer, OrderPurpose, Question, switch_down};
+use super::question::{
+    ControllerAnswer, ExplainQuestion, OrderPurpose, Question, strange_answer, switch_down, to_json,
+};
 use super::reports::Reports;
 
 impl Supervisor {
@@ -100,7 +102,10 @@ impl Supervisor {
         let told = Rc::new(told);
         let ready = self.controller.take_ready(round, now);
         let is_any = !ready.is_empty();
-        for (question, asker) in ready {
+        for (mut question, asker) in ready {
+            if let Question::Explain(question) = &mut question {
+                question.consulted(&told.consultations);
+            }
             if let Question::Rules(value) = question {
                 let answer = if told.has_settled { Ok(value) } else { Err(not_in_effect()) };
                 self.clients.answer(asker, answer);
@@ -111,6 +116,26 @@ impl Supervisor {
             }
         }
         is_any
+    }
+
+    /// The switch process has told what becomes of a packet: the embedded controller is asked about it, unless it was.
+    pub(super) fn answer_explanation(
+        &mut self,
+        question: &ExplainQuestion,
+        result: Result<Answer, Fault>,
+        asker: Option<Asker>,
+    ) {
+        let Some(asker) = asker else { return };
+        let explained = match result {
+            Ok(Answer::Explained(explained)) => explained,
+            Ok(_) => return self.clients.answer(asker, Err(strange_answer())),
+            Err(fault) => return self.clients.answer(asker, Err(fault)),
+        };
+        let continued = question.continued(&explained).map(|question| Question::Explain(Box::new(question)));
+        let is_asked = continued.is_some_and(|question| self.controller.ask(question, &asker).is_ok());
+        if !is_asked {
+            self.clients.answer(asker, to_json(&explained.report));
+        }
     }
 
     /// Answers clients that wait for a switch process that does not answer, with the facts that are known without it.
@@ -133,7 +158,7 @@ impl Reports<'_> {
             Question::Doctor { name } => Some(self.facts(name.as_deref(), None, &nothing)),
             Question::Switches => Some(self.list_switches(&[])),
             Question::Stats { .. } | Question::SchedTrace | Question::Fdb { .. } => None,
-            Question::Flush(_) | Question::Rules(_) => None,
+            Question::Flush(_) | Question::Rules(_) | Question::Explain(_) => None,
         }
     }
 

@@ -5,6 +5,7 @@ use log::debug;
 use serde::Deserialize;
 use serde_json::Value;
 
+use lasthop_api::explain::ExplainSpec;
 use lasthop_api::modules::{FLOW, FdbEntries};
 use lasthop_api::names;
 use lasthop_api::orders::Answer;
@@ -21,7 +22,7 @@ use lasthop_runtime::sandbox::Layer;
 
 use super::Supervisor;
 use super::capture::Stream;
-use super::question::{ControllerAnswer, Question, to_json};
+use super::question::{ControllerAnswer, ExplainQuestion, Question, strange_answer, to_json};
 use super::reports::Reports;
 
 /// All methods; those of `vnic` are the old names for vhost-user ports.
@@ -53,6 +54,7 @@ const METHODS: &[&str] = &[
     "capture",
     "profile",
     "doctor",
+    "explain",
     "sched.show",
     "sched.trace",
     "sched.set",
@@ -170,6 +172,7 @@ impl Supervisor {
                 let name = self.ports.table.checked(rpc::params::<MaybeNamed>(params)?.name)?;
                 self.ask(Question::Doctor { name }, asker)
             }
+            "explain" => self.explain(rpc::params(params)?, asker),
             "sched.show" => rpc::params(params).and_then(|Nothing {}| self.ask(Question::Scheduler, asker)),
             "sched.trace" => rpc::params(params).and_then(|Nothing {}| self.sched_trace(asker)),
             "sched.set" => self.scheduler.set(&rpc::params(params)?).map(Some),
@@ -215,6 +218,12 @@ impl Supervisor {
         let is_done = self.ports.delete(number, asker, &mut self.out);
         self.switches.forget_entries_of(&name, &mut self.out.store);
         is_done.then_some(Value::Bool(true))
+    }
+
+    fn explain(&mut self, spec: ExplainSpec, asker: &Asker) -> Result<Option<Value>, Fault> {
+        spec.frame()?;
+        self.ports.table.checked(Some(spec.from.clone()))?;
+        self.ask(Question::Explain(Box::new(ExplainQuestion::new(spec))), asker)
     }
 
     fn sched_trace(&mut self, asker: &Asker) -> Result<Option<Value>, Fault> {
@@ -314,7 +323,7 @@ impl Reports<'_> {
             (Question::Ports { name: None, filter }, Answer::Stats(stats)) => {
                 to_json(&self.list_ports(*filter, &stats))
             }
-            _ => Err(Fault::new(Kind::Internal, "the switch process answered something else than was asked")),
+            _ => Err(strange_answer()),
         }
     }
 }

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::acl::AclRule;
+use crate::explain::{Consultation, ConsultedKey};
 use crate::facts::MoveFacts;
 use crate::fdb::{Flush, StaticEntry};
 use crate::orders::SwitchPort;
@@ -40,6 +41,8 @@ pub enum ControllerOrder {
     Tell { round: u64 },
     /// Tell when the flows follow all that was told before.
     Settle { round: u64 },
+    /// Tell what would be answered for packets of a switch with these keys, and why. Nothing is learned, and no flow made.
+    Consult { round: u64, switch: SwitchName, keys: Vec<ConsultedKey> },
     /// Give a sign of life.
     Live { round: u64 },
     /// Answer for all packets that came, and end.
@@ -53,6 +56,8 @@ pub enum ControllerReport {
     Flushed { round: u64, flushed: usize },
     /// The answer to [`ControllerOrder::Settle`].
     Settled { round: u64 },
+    /// The answer to [`ControllerOrder::Consult`].
+    Consulted { round: u64, consultations: Vec<Consultation> },
     /// The answer to [`ControllerOrder::Live`].
     Alive { round: u64 },
     /// Part of the answer to [`ControllerOrder::Tell`]: addresses that come before others.

@@ -26,6 +26,7 @@ pub mod controller_orders;
 pub mod cpus;
 pub mod device_patterns;
 pub mod driver_orders;
+pub mod explain;
 pub mod facts;
 pub mod fdb;
 pub mod groups;

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::capture::CaptureSpec;
+use crate::explain::{Consultation, ExplainSpec, Explained};
 use crate::facts::Inspection;
 use crate::fdb::{Flush, StaticEntry};
 use crate::port::{Leads, PortCommon};
@@ -95,6 +96,8 @@ pub enum Order {
     SchedTrace,
     /// All counters.
     Stats,
+    /// Tell what becomes of a packet, which is not sent. `consultations` are the embedded controller's answers about its passes, in order.
+    Explain { spec: ExplainSpec, consultations: Vec<Consultation> },
     /// How far all guests have come, or the one of the named port.
     Inspect { name: Option<String> },
     /// The forwarding tables, or that of one switch.
@@ -244,6 +247,7 @@ pub enum Answer {
     Inspection(Inspection),
     Switches(Vec<SwitchInside>),
     SchedTrace(SchedTrace),
+    Explained(Box<Explained>),
     /// Of orders, reports and sessions: `STATE_VERSION`. Programs of before do not know [`Order::Prepare`] or [`Order::Scheduler`], or write
     /// no flows into the memory of [`Order::Restore`], and say nothing of it.
     Knows {

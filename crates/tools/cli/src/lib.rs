@@ -24,6 +24,7 @@ mod counters;
 mod doctor;
 mod output;
 mod ovs;
+mod packet;
 mod permissions;
 mod rates;
 mod remedy;

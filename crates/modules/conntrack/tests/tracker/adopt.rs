@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use lasthop_conntrack::{ConntrackTable, CtAdopted, CtBounds, CtMetadata, CtRecord, CtRequest};
+use lasthop_conntrack::{ConntrackTable, CtAdopted, CtBounds, CtDryRun, CtMetadata, CtRecord, CtRequest};
 use lasthop_flow::{Masked, NatSource};
 use lasthop_guestmem::{Mapping, Words, memfd};
 use proptest::prelude::*;
@@ -36,7 +36,7 @@ impl File {
     /// Another process has it, and has looked at nothing.
     fn fresh(&self, now_ms: u64) -> Bench {
         let tracker = ConntrackTable::in_memory(&self.mapping(), BOUNDS, now_ms).expect("room");
-        Bench { tracker, now_ms }
+        Bench { tracker, now_ms, dry_run: CtDryRun::default() }
     }
 
     /// Another process has it, and has looked at all.

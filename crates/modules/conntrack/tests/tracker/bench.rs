@@ -3,7 +3,8 @@
 use std::net::IpAddr;
 
 use lasthop_conntrack::{
-    ConntrackTable, CtBounds, CtCommit, CtMetadata, CtRecord, CtRequest, CtVerdict, PacketImage,
+    ConntrackTable, CtBounds, CtCommit, CtDryRun, CtMetadata, CtRecord, CtRequest, CtTrial, CtVerdict,
+    PacketImage,
 };
 use lasthop_flow::{Nat, NatRange, NatSource, ct_state};
 use lasthop_wire::Offload;
@@ -21,6 +22,7 @@ pub(crate) const DNAT: u32 = ct_state::DST_NAT;
 pub(crate) struct Bench {
     pub(crate) tracker: ConntrackTable,
     pub(crate) now_ms: u64,
+    pub(crate) dry_run: CtDryRun,
 }
 
 impl Default for Bench {
@@ -69,14 +71,45 @@ pub(crate) fn natted() -> CtRequest {
 
 impl Bench {
     pub(crate) fn with(bounds: CtBounds) -> Self {
-        Self { tracker: ConntrackTable::new(bounds, 1_000_000), now_ms: 1_000_000 }
+        let now_ms = 1_000_000;
+        Self { tracker: ConntrackTable::new(bounds, now_ms), now_ms, dry_run: CtDryRun::default() }
     }
 
-    /// One action for a packet.
+    /// One action for a packet. A dry run has foretold the answer and changed nothing.
     pub(crate) fn track(&mut self, frame: &[u8], before: &CtMetadata, request: &CtRequest) -> CtVerdict {
         let image =
             PacketImage::parse(frame, frame.len() as u32, Offload::default(), 1).expect("an IP packet");
-        self.tracker.track(&image, before, request, self.now_ms)
+        let (len, counters) = (self.tracker.len(), self.tracker.counters());
+        self.dry_run.begin(Some(&self.tracker));
+        let trial = self.dry_run.track(Some(&self.tracker), &image, before, request, self.now_ms);
+        assert_eq!((self.tracker.len(), self.tracker.counters()), (len, counters));
+        if !self.tracker.is_adopted() {
+            // Connections of another process are looked at when they are asked for, and may make no sense.
+            return self.tracker.track(&image, before, request, self.now_ms);
+        }
+        let known = trial.connection.filter(|_| trial.is_known).map(|known| known.tuples[0]);
+        let is_known = known.is_some_and(|tuple| self.tracker.find(&tuple, self.now_ms).is_some());
+        assert_eq!(is_known, trial.is_known);
+        let verdict = self.tracker.track(&image, before, request, self.now_ms);
+        self.assert_foretold(&trial, &verdict, request);
+        verdict
+    }
+
+    /// Addresses and ports that are chosen at random may be others.
+    fn assert_foretold(&self, trial: &CtTrial, verdict: &CtVerdict, request: &CtRequest) {
+        let foretold = &trial.verdict;
+        assert_eq!(foretold.metadata, verdict.metadata);
+        assert_eq!((foretold.refused, foretold.wants_whole), (verdict.refused, verdict.wants_whole));
+        assert_eq!(foretold.connection.is_some(), verdict.connection.is_some());
+        if request.nat.is_none_or(|nat| nat.source.is_none()) && request.helper.is_none() {
+            assert_eq!(foretold.rewrites, verdict.rewrites);
+        }
+        let record = verdict.connection.and_then(|id| self.tracker.record_of(id, self.now_ms));
+        if let (Some(told), Some(record)) = (trial.connection, record) {
+            let shape = |record: CtRecord| (record.tuples[0], record.mark, record.labels, record.protocol);
+            assert_eq!(shape(told), shape(record));
+            assert_eq!((told.left_ms, told.packets), (record.left_ms, record.packets));
+        }
     }
 
     /// The state that one action gives a packet that was not tracked.

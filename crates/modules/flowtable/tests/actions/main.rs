@@ -2,6 +2,7 @@
 
 #![allow(missing_docs)]
 
+mod dry_run;
 mod packets;
 mod paths;
 mod rewrites;

@@ -1,7 +1,9 @@
 //! A module with one flow that matches everything, or some.
 
+use std::cell::RefCell;
+
 use lasthop_flow::{Action, Ethernet, FlowKey, Match};
-use lasthop_flowtable::{FlowModule, FlowSpec};
+use lasthop_flowtable::{DryEvent, DryRun, FlowModule, FlowSpec};
 use lasthop_module_api::{Batch, DropReason, Hashes, Header, Module, PortId, Upcall, Verdicts};
 use lasthop_wire::Offload;
 
@@ -49,7 +51,11 @@ pub(crate) fn outcome(module: &FlowModule, frame: &[u8], offload: Offload) -> Ou
     outcome_from(module, FROM, (frame, offload), NOW_NS)
 }
 
-/// The same for a frame that comes in by a port at a time.
+thread_local! {
+    static DRY_RUN: RefCell<DryRun> = RefCell::default();
+}
+
+/// The same for a frame that comes in by a port at a time. A dry run has foretold it.
 pub(crate) fn outcome_from(
     module: &FlowModule,
     port: PortId,
@@ -57,11 +63,56 @@ pub(crate) fn outcome_from(
     now_ns: u64,
 ) -> Outcome {
     let header = Header::new(&frame[..frame.len().min(128)], frame.len() as u32, offload);
+    let foretold = foretell(module, port, &header, frame, now_ns);
     let mut verdicts = Verdicts::default();
     module.decide(&Batch { port, headers: &[header], hashes: &Hashes::NONE }, now_ns, &mut verdicts);
+    let outcome = told(&mut verdicts, &header, frame);
+    if let Some(foretold) = foretold {
+        assert_eq!(foretold, untimely(&outcome));
+    }
+    outcome
+}
+
+/// The outcome by a dry run; none if chance has a part in it, or packets that the control plane has.
+pub(crate) fn foretell(
+    module: &FlowModule,
+    port: PortId,
+    header: &Header,
+    frame: &[u8],
+    now_ns: u64,
+) -> Option<Outcome> {
+    if port == PortId::INTERNAL {
+        return None; // its packets come with actions of their own
+    }
+    DRY_RUN.with_borrow_mut(|memory| {
+        let story = module.dry_run(memory, (port.0, header), &[], now_ns).expect("no answers");
+        let is_chance = |event: &DryEvent| match event {
+            DryEvent::Sampled(probability) => ![0, u32::MAX].contains(probability),
+            DryEvent::Tracked(tracked) => tracked.request.nat.is_some_and(|nat| nat.source.is_some()),
+            _ => false,
+        };
+        let is_chance = story.events.iter().any(is_chance);
+        (!is_chance).then(|| untimely(&told(story.verdicts, header, frame)))
+    })
+}
+
+/// Without the number under which the control plane is asked.
+pub(crate) fn untimely(outcome: &Outcome) -> Outcome {
+    let upcalls =
+        outcome.upcalls.iter().map(|(upcall, whole)| (Upcall { ticket: 0, ..*upcall }, whole.clone()));
+    Outcome {
+        copies: outcome.copies.clone(),
+        offloads: outcome.offloads.clone(),
+        upcalls: upcalls.collect(),
+        drops: outcome.drops.clone(),
+    }
+}
+
+/// The verdicts about a frame.
+pub(crate) fn told(verdicts: &mut Verdicts, header: &Header, frame: &[u8]) -> Outcome {
     let outputs = verdicts.outputs().to_vec();
     let image = |index: u16| match usize::from(index).checked_sub(32) {
-        None => &header,
+        None => header,
         Some(made) => &verdicts.images()[made],
     };
     let whole = |index: u16| {

@@ -53,6 +53,24 @@ impl Bridge {
         self.table.find(key).is_some_and(|(_, place)| place.is_seen(port, now))
     }
 
+    /// Whether [`Self::learn`] would enter a valid unicast address without a static entry behind `port`, or it is there already; and the port
+    /// where it is known until now.
+    pub(crate) fn would_learn(&self, key: u64, port: PortId, now: Stamp) -> (bool, Option<PortId>) {
+        let known = self.table.find(key).map(|(_, place)| place);
+        let seen = known.filter(|place| !self.table.is_aged(*place, now)).map(FdbValue::port);
+        let is_here = known.is_some_and(|place| place.port() == port);
+        let has_slot = || known.is_some() || self.table.vacancy(key, now).is_some();
+        let is_learned = is_here || self.ports.is_live(port) && self.has_room(port, now) && has_slot();
+        (is_learned, seen)
+    }
+
+    /// Whether a port may have one more learned address, for which aged ones would go.
+    fn has_room(&self, port: PortId, now: Stamp) -> bool {
+        let is_old = |place: FdbValue| place.port() == port && self.table.is_aged(place, now);
+        !self.ports.is_full(port)
+            || self.is_sweep_due(now) && self.table.entries().any(|(_, _, place)| is_old(place))
+    }
+
     fn refresh(&self, slot: &Slot, place: FdbValue, now: Stamp) -> Lesson {
         slot.refresh(place, now);
         if self.table.is_aged(place, now) { Lesson::Learned } else { Lesson::Nothing }

@@ -17,6 +17,7 @@
 
 mod changed;
 mod configured;
+mod explain;
 mod flood;
 mod hash;
 mod learning;
@@ -38,7 +39,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use lasthop_bridge_policy::{FloodKind, IsolationClass, Target};
 use lasthop_module_api::{
     BATCH_PACKETS_MAX, Batch, DropReason, FdbEntry, FdbMove, FrameTag, Header, Mac, Module, NO_VID, PortId,
-    PortSettings, Verdicts, Vid,
+    PortSettings, Reasons, Verdicts, Vid,
 };
 
 pub use hash::random_key;
@@ -302,6 +303,17 @@ impl Module for Bridge {
             return self.decide_lone(batch.port, header, now_ns, verdicts);
         }
         self.decide_all(batch, now_ns, verdicts);
+    }
+
+    fn explain(
+        &self,
+        (port, header): (PortId, &Header),
+        now_ns: u64,
+        verdicts: &mut Verdicts,
+        reasons: &mut Reasons<'_>,
+    ) -> bool {
+        self.explain_frame((port, header), now_ns, verdicts, reasons);
+        true
     }
 
     fn port_added(&self, port: PortId, settings: &PortSettings) -> Result<(), String> {

@@ -53,6 +53,13 @@ impl Bucket {
         self.token.store(token, Ordering::Relaxed);
     }
 
+    /// Whether there is a token now.
+    fn has_token(&self, now_ns: u64) -> bool {
+        let now = now_ns << TICKS_SHIFT;
+        let from = self.full_at.load(Ordering::Relaxed).max(now);
+        from + self.token.load(Ordering::Relaxed) <= now + self.burst.load(Ordering::Relaxed)
+    }
+
     fn is_limited(&self) -> bool {
         self.token.load(Ordering::Relaxed) != 0
     }
@@ -95,6 +102,23 @@ impl Storms {
     fn limited(&self, port: PortId, limits: StormLimits) -> impl Iterator<Item = (&Bucket, u32)> {
         let rates = FloodKind::ALL.map(|kind| kind.limit(&limits));
         self.0.get(port.index()).into_iter().flatten().zip(rates)
+    }
+
+    /// Whether floods of a kind from a port are limited; and what [`Self::admit`] would say to one more now, of which nothing is counted.
+    pub(crate) fn would_admit(
+        &self,
+        port: PortId,
+        kind: FloodKind,
+        is_heard: bool,
+        now_ns: u64,
+    ) -> (bool, Result<(), DropReason>) {
+        let bucket = self.0.get(port.index()).map(|buckets| &buckets[kind as usize]);
+        match bucket.filter(|bucket| bucket.is_limited()) {
+            None => (false, Ok(())),
+            Some(_) if !is_heard => (true, Err(DropReason::NoDestination)),
+            Some(bucket) if !bucket.has_token(now_ns) => (true, Err(kind.excess())),
+            Some(_) => (true, Ok(())),
+        }
     }
 
     /// Counts a frame before flooding; an error if it exceeds the limit. A flood that no port gets does no harm: it takes no token, and

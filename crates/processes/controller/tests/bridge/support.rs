@@ -214,13 +214,17 @@ pub(crate) struct Rig {
     pub(crate) drops: Vec<DropReason>,
     /// Of each packet that the controller had executed, why it was dropped if it was.
     pub(crate) executed: Vec<Option<DropReason>>,
+    /// Packets that were asked about and not answered yet; and the answer to the only one, as it was foretold.
+    open: usize,
+    foretold: Option<Vec<Action>>,
 }
 
 impl Rig {
     pub(crate) fn new(controller: Controller) -> Self {
         let (server, tables) = (Server::new(), Tables::new());
         let (peers, now_ns) = ([PeerId(1), PeerId(2)], 1_000 * SECOND_NS);
-        Self { server, tables, controller, peers, now_ns, misses: 0, drops: Vec::new(), executed: Vec::new() }
+        let (drops, executed, foretold) = (Vec::new(), Vec::new(), None);
+        Self { server, tables, controller, peers, now_ns, misses: 0, drops, executed, open: 0, foretold }
     }
 
     /// The controller dies, and another one comes.
@@ -315,6 +319,14 @@ impl Rig {
     }
 
     fn execute(&mut self, execute: Execute) -> Copies {
+        self.open = self.open.saturating_sub(1);
+        // Meanwhile the switch may be served no more.
+        let switch = self.server.records().values().next().map(|record| record.name.clone());
+        let is_served =
+            switch.is_some_and(|switch| self.controller.addresses(&switch, self.now_ns).is_some());
+        if let Some(foretold) = self.foretold.take().filter(|_| is_served) {
+            assert_eq!(foretold, execute.actions, "as the controller said before it was asked");
+        }
         let in_port = execute.metadata.in_port.expect("it came from somewhere") as u16;
         let metadata = Metadata { in_port, ..Metadata::default() };
         let table = self.tables.module.table();
@@ -352,6 +364,12 @@ impl Rig {
     /// Packets without a flow go to the controller.
     fn raise(&mut self, asked: Vec<(Metadata, u32, Vec<u8>)>) {
         for upcall in self.upcalls(asked) {
+            self.open += 1;
+            let switch = self.server.records().values().next().map(|record| record.name.clone());
+            let told =
+                switch.and_then(|switch| self.controller.consult(&switch, &upcall.message.key, self.now_ns));
+            let actions = told.and_then(|(actions, reasons)| actions.filter(|_| !reasons.is_empty()));
+            self.foretold = actions.filter(|_| self.open == 1 && self.controller.is_settled());
             self.server.upcall(upcall);
         }
     }

@@ -35,7 +35,7 @@ use lasthop_dpif::socket::{Access, Closed, Connections};
 use lasthop_engine::{UpcallLimits, UpcallLine, Upcalls};
 use lasthop_flowtable::FlowModule;
 use lasthop_foreign::ForeignFd;
-use lasthop_module_api::{PortId, UpcallReason};
+use lasthop_module_api::{PortId, SwitchId, UpcallReason};
 use log::warn;
 use serde_json::Value;
 
@@ -45,6 +45,7 @@ use lasthop_runtime::fault::{Fault, Kind};
 use lasthop_runtime::poller::{Interest, Poller};
 
 use super::datapath::Datapath;
+use super::explain::DatapathNames;
 use super::flow_memory::FlowMemory;
 use super::wishes::Wishes;
 use adapter::Adapter;
@@ -313,6 +314,16 @@ impl Interface {
         let outside = server.records().iter().filter(|(_, record)| !inside.has_own_controller(&record.name));
         let clients: BTreeSet<PeerId> = outside.flat_map(|(id, _)| server.miss_takers(*id)).collect();
         clients.iter().filter_map(|client| self.outsiders.get(client)).copied().collect()
+    }
+
+    /// The datapath that a switch is.
+    pub(super) fn names_at(&self, switch: SwitchId) -> DatapathNames {
+        let Some((id, place)) = self.places.all().find(|(_, place)| place.switch == switch) else {
+            return DatapathNames::default();
+        };
+        let ports = place.members.iter().map(|(number, member)| (*number, member.name.clone())).collect();
+        let name = self.connections.server().records().get(&id).map(|record| record.name.clone());
+        DatapathNames { ports, name }
     }
 
     /// A port goes away, and out of its datapath.

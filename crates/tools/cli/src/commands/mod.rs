@@ -7,6 +7,7 @@ mod bench;
 mod capture;
 mod client;
 mod conntrack;
+mod explain;
 mod flow;
 mod flow_join;
 mod generate;
@@ -139,6 +140,15 @@ enum Command {
     },
     /// Capture packets with the reason of their drop, as pcapng: lasthop capture vm1 | tcpdump -nr -
     Capture(capture::CaptureArgs),
+    /// Tell what becomes of a packet, without sending it: lasthop explain --from vm1 'tcp,nw_dst=10.0.0.2,tp_dst=443'
+    ///
+    /// The code that switches packets decides, and nothing changes: no counter, no address, no flow, no connection. A packet is written as
+    /// Open vSwitch's flows are: a protocol (ip, tcp, udp, icmp, arp, ipv6, tcp6, udp6, icmp6, sctp) and fields (dl_src, dl_dst, dl_vlan,
+    /// nw_src, nw_dst, tp_src, tp_dst, ...). Without dl_src it comes from the port's guest, without dl_dst it is a broadcast.
+    ///
+    /// Exit status: 0 if a port gets it, 1 if something failed, 3 if it is dropped, 4 if the control plane decides, or it waits for the
+    /// other fragments of its packet.
+    Explain(explain::ExplainArgs),
     /// Measure where the switch's time goes: cycles for a packet by stage, CPU time by process
     ///
     /// The switch works on meanwhile, and reads the CPU's time stamp counter around the stages of one round in some. Guests
@@ -450,6 +460,7 @@ fn answer(command: Command, question: ask::ApiRequest) -> Result<ExitCode, Fault
         Command::Capture(args) => capture::run(&question.dir, &args, question.json),
         Command::Stats { names, watch: Some(interval), sort, .. } => question.watch(&names, interval, sort),
         Command::Stats { names, check, .. } => question.stats(&names, check),
+        Command::Explain(args) => question.explain(&args),
         Command::Profile(args) => question.profile(&args),
         Command::Doctor { switch: true, .. } => question.doctor_of_switch(),
         Command::Doctor { name, .. } => question.doctor(name.as_ref()),
