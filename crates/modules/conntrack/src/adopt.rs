@@ -1,12 +1,11 @@
 //! Connections that another process left.
 //!
-//! It may have died amid a change, or have been taken over by an attacker. So each connection is checked like one that a
-//! stranger asks for, before a packet has to do with it. It gets into the lists anew, within the limits; nothing but its words is
-//! believed.
+//! The process may have died during a change, or an attacker may have controlled it. So each connection is checked
+//! before a packet uses it. It enters the lists anew, within the limits. Nothing but its own words is trusted.
 //!
-//! **No packet waits for others' connections.** Index and places are found as they were left ([`crate::memory`]), whatever their number.
-//! A packet that finds a connection which nobody has looked at yet takes the lock and has it looked at ([`Table::search`]). All others follow
-//! in slices ([`Shared::adopt`]).
+//! **No packet waits for other connections.** Index and places are used as they were left ([`crate::memory`]), whatever
+//! their number. A packet that finds an unchecked connection takes the lock and checks it first ([`Table::search`]).
+//! All others are checked in slices ([`Shared::adopt`]).
 
 use crate::connection::{self, Connection, Progress};
 use crate::metadata::original_of;
@@ -15,9 +14,9 @@ use crate::shard::Shared;
 use crate::table::Table;
 use crate::tuple::{CtTuple, Direction};
 
-/// A timeout can be no longer, in milliseconds: 32 bits of seconds.
+/// The longest possible timeout in milliseconds: 32 bits of seconds.
 const TIMEOUT_MS_MAX: u64 = 1000 * (u32::MAX as u64);
-/// All that a status says.
+/// All valid bits of a status.
 const STATUS: u16 = connection::SEEN_REPLY
     | connection::ASSURED
     | connection::EXPECTED
@@ -25,7 +24,7 @@ const STATUS: u16 = connection::SEEN_REPLY
     | connection::DYING;
 
 impl Shared {
-    /// Looks at the next places that another process left, at most `steps`. True: all were looked at.
+    /// Checks at most `steps` of the places that another process left. Returns true once all are checked.
     pub(crate) fn adopt(&self, now_ms: u64, steps: u32) -> bool {
         for _ in 0..steps {
             let Some(index) = self.adoption.take_next() else { break };
@@ -54,7 +53,8 @@ impl Shared {
 }
 
 impl Table<'_> {
-    /// Looks at a connection that another process left in this shard. False: it is no more; [`Shared::look_at`] gives its place back.
+    /// Checks a connection that another process left in this shard. Returns false if it is dropped; then
+    /// [`Shared::look_at`] gives its place back.
     #[cold]
     pub(crate) fn enter_kept(&mut self, index: u32, now_ms: u64) -> bool {
         let Some(place) = self.place(index) else { return false };
@@ -100,7 +100,7 @@ impl Table<'_> {
     }
 }
 
-/// A connection as it is kept; none if it makes no sense.
+/// Reads a connection from its place; `None` if its words are invalid.
 fn checked(shared: &Shared, place: Place<'_>, was_torn: bool, now_ms: u64) -> Option<Connection> {
     let mut connection = place.connection();
     let [original, reply] = &connection.tuples;
@@ -116,7 +116,7 @@ fn checked(shared: &Shared, place: Place<'_>, was_torn: bool, now_ms: u64) -> Op
     connection.status &= STATUS;
     let is_of_master = |id| original_of(&shared.places, id).is_some_and(|tuple| tuple.zone == original.zone);
     if !connection.master.is_some_and(is_of_master) {
-        // It stands for itself.
+        // Its master may be gone, so it no longer depends on one.
         connection.status &= !connection::EXPECTED;
     }
     connection.status |= if is_source { connection::SRC_NAT } else { 0 };
@@ -127,7 +127,7 @@ fn checked(shared: &Shared, place: Place<'_>, was_torn: bool, now_ms: u64) -> Op
     Some(connection)
 }
 
-/// Whether a tuple is one that a packet can have.
+/// Whether a packet can have this tuple.
 fn is_sound(tuple: &CtTuple) -> bool {
     let is_padded = |bytes: &[u8; 16]| bytes[4..].iter().all(|byte| *byte == 0);
     tuple.inverse().is_some() && (tuple.is_ipv6 || (is_padded(&tuple.src.0) && is_padded(&tuple.dst.0)))
