@@ -214,7 +214,7 @@ impl Places {
         let has_room = is_known || self.ct_settings.policies.len() < TIMEOUT_POLICIES_MAX;
         let set = |table: &FlowTable| table.set_timeout_policy(&policy.name, policy.l4, &policy.timeouts);
         if !has_room || !self.tracked().fold(true, |all, table| all & set(table)) {
-            return Err(Refusal::new(Errno::ENOSPC, "there are as many timeout policies as there may be"));
+            return Err(Refusal::new(Errno::ENOSPC, "the limit of timeout policies is reached"));
         }
         self.ct_settings.policies.insert(policy.name.clone(), policy);
         Ok(())

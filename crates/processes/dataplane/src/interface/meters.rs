@@ -22,7 +22,7 @@ pub(super) fn set(place: &mut Place, id: u32, meter: Meter) -> Result<Option<Met
         is_kbps: meter.is_kbps,
     });
     let set = place.module.table().set_meter(id, rate);
-    set.map_err(|_| Refusal::new(Errno::ENOSPC, "there are as many meters as there may be"))?;
+    set.map_err(|_| Refusal::new(Errno::ENOSPC, "the limit of meters is reached"))?;
     place.meters.insert(id, meter);
     Ok(before)
 }
