@@ -5,7 +5,8 @@
 //!                                                       switch <──          [ 124: virtio-net, metadata | inner frame ]
 //! ```
 //!
-//! The socket is of IPv6 and takes IPv4, too. Routes, source addresses, neighbours, IPsec and filters are the host's.
+//! The socket is of IPv6 and accepts IPv4, too. The host decides about routes, source addresses, neighbours, IPsec and
+//! filters.
 
 mod control;
 mod sys;
@@ -36,11 +37,11 @@ use crate::{Next, Queue, QueueError, Visit};
 /// A frame that was taken from the ring.
 #[derive(Clone, Copy, Debug)]
 struct Frame {
-    /// Buffers that it lies in.
+    /// Number of its buffers.
     parts: usize,
-    /// Its bytes, without header.
+    /// Its length without header.
     len_bytes: usize,
-    /// No action of its flow set a tunnel for it, or one to nowhere.
+    /// Whether it is dropped: no action of its flow set a tunnel, or one without destination.
     is_lost: bool,
 }
 
@@ -74,13 +75,13 @@ impl UdpQueue {
         })
     }
 
-    /// Receives datagrams into free buffers, behind room for the header of frames; how many came.
+    /// Receives datagrams into free buffers, behind room for a frame's header; returns their number.
     fn take_datagrams(&mut self, count: usize) -> Result<usize, QueueError> {
         let room = HEADER_BYTES as u32;
         let behind = |slot: Span| Span { offset: slot.offset + room, len: slot.len - room };
         match self.inbox.receive(self.fd.as_fd(), self.inbound.spans().take(count).map(behind)) {
             Ok(count) => Ok(count),
-            // Errors that other datagrams met on the way pass, too.
+            // Errors that other datagrams caused on their way are transient, too.
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNREFUSED | Errno::HOSTUNREACH | Errno::NETUNREACH) => {
                 Ok(0)
             }
@@ -88,8 +89,8 @@ impl UdpQueue {
         }
     }
 
-    /// Makes datagram `index`, which lies in `slot`, a frame for the switch: where it starts in the slot, and its bytes, its header
-    /// counted; or why it cannot be one.
+    /// Makes datagram `index`, which is in `slot`, a frame for the switch. Returns its offset in the slot and its
+    /// length including the header, or the reason to drop it.
     fn prepare(
         &self,
         index: usize,
@@ -113,7 +114,7 @@ impl UdpQueue {
         Ok(Ok((inner as u32, HEADER_BYTES as u32 + len - inner as u32)))
     }
 
-    /// Where the inner frame begins in a datagram that begins with these bytes.
+    /// Offset of the inner frame in a datagram that begins with these bytes.
     fn read(&self, start: &[u8], tunnel: &mut OuterHeader) -> Result<usize, TunnelFault> {
         match self.facts.kind {
             TunnelKind::Geneve => geneve::read(start, tunnel),
@@ -133,7 +134,7 @@ impl UdpQueue {
         (self.done, self.parts_done) = (0, 0);
     }
 
-    /// Takes another batch from the ring, when the last one is done.
+    /// Takes another batch from the ring once the last one is done.
     fn gather(&mut self, pair: &mut VnicPair, counters: &mut DriverCounters) -> Result<(), GuestError> {
         if self.waiting() > 0 {
             return Ok(());
@@ -154,7 +155,7 @@ impl UdpQueue {
         Ok(())
     }
 
-    /// Takes one frame, which is there, and enters it.
+    /// Takes a frame, which must be available, and adds it to the batch.
     fn take(&mut self, pair: &mut VnicPair) -> Result<Frame, GuestError> {
         let first = take_buffer(pair)?;
         let header = read_header(pair, first)?;
@@ -186,7 +187,7 @@ impl UdpQueue {
         Ok(frame)
     }
 
-    /// Writes the header in front of a frame; its bytes.
+    /// Writes the header before a frame; returns its length.
     fn write(&self, tunnel: &OuterHeader, head: &mut [u8; HEADER_BYTES_MAX]) -> usize {
         let has_policy = match self.facts.kind {
             TunnelKind::Geneve => return geneve::write(tunnel, head),
@@ -197,7 +198,7 @@ impl UdpQueue {
         vxlan::HEADER_BYTES
     }
 
-    /// Sends frames that wait, up to the first that goes nowhere; how many.
+    /// Sends waiting frames, up to the first without destination; returns their number.
     fn push(&mut self) -> Result<usize, Errno> {
         let sound = self.frames[self.done..].iter().take_while(|frame| !frame.is_lost).count();
         if sound == 0 {
@@ -206,7 +207,7 @@ impl UdpQueue {
         self.outbox.send(self.fd.as_fd(), self.done, self.done + sound)
     }
 
-    /// The first waiting frame is done: its buffers are lent again.
+    /// Finishes the first waiting frame: lends its buffers again.
     fn give_back(&mut self, pair: &mut VnicPair, counters: &mut DriverCounters) -> Frame {
         let frame = self.frames[self.done];
         for token in &self.tokens[self.parts_done..self.parts_done + frame.parts] {
@@ -234,7 +235,7 @@ fn read_header(pair: &VnicPair, first: Used) -> Result<[u8; HEADER_BYTES], Guest
     Ok(header)
 }
 
-/// Why a frame is lost, by the error of the socket; none if it waits (udp(7)).
+/// Why a frame is lost after an error of the socket (udp(7)); `None` if it waits.
 fn reason_of(error: Errno) -> Option<DeviceDropReason> {
     match error {
         Errno::AGAIN | Errno::INTR => None,
@@ -291,7 +292,7 @@ impl Queue for UdpQueue {
                 }
             }
         }
-        // Not before: the next datagram lies in the next free slot.
+        // Only now: the next datagram is in the next free slot.
         unused.into_iter().for_each(|slot| self.inbound.give_back(slot));
         let next = if count == room { Next::More } else { Next::Idle };
         Ok(Visit { frames: count, next })
@@ -336,7 +337,7 @@ impl Queue for UdpQueue {
         Self::visited(frames, pair)
     }
 
-    /// Datagrams that a full socket drops are in the host's counters (`nstat UdpRcvbufErrors`).
+    /// The host's counters have the datagrams that a full socket drops (`nstat UdpRcvbufErrors`).
     fn missed(&mut self) -> u64 {
         0
     }

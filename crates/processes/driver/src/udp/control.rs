@@ -4,10 +4,10 @@ use lasthop_wire::tunnel::{OuterHeader, flag};
 
 /// Bytes of the control data: a packet information, a TTL and a TOS, each with its header.
 pub(super) const CONTROL_BYTES: usize = 96;
-/// Bytes of a `cmsghdr`, to which all of them are aligned.
+/// Bytes of a `cmsghdr`; all of them are aligned to as many.
 const HEADER_BYTES: usize = 16;
 const ALIGN: usize = 8;
-/// Where the addresses of IPv4 are among those of IPv6 (RFC 4291, 2.5.5.2).
+/// The prefix of IPv4 addresses among those of IPv6 (RFC 4291, 2.5.5.2).
 const MAPPED: u128 = 0xffff << 32;
 
 /// Addresses and fields of a datagram. Addresses are of IPv6, those of IPv4 mapped.
@@ -17,7 +17,7 @@ pub(super) struct Endpoint {
     pub(super) remote: u128,
     /// Its port.
     pub(super) port: u16,
-    /// Our address; 0 is any.
+    /// Our address; 0 for any.
     pub(super) local: u128,
     /// TOS or traffic class.
     pub(super) tos: u8,
@@ -30,7 +30,7 @@ fn is_mapped(address: u128) -> bool {
 }
 
 impl Endpoint {
-    /// Where a packet of this tunnel goes; to `port` unless it names another.
+    /// The destination of a packet with this tunnel metadata; `port` unless it names another.
     pub(super) fn of(tunnel: &OuterHeader, port: u16) -> Self {
         let mapped = |address: u128| if address == 0 { 0 } else { address as u32 as u128 | MAPPED };
         let (local, remote) = match tunnel.has(flag::IPV6) {
@@ -41,7 +41,7 @@ impl Endpoint {
         Self { remote, port, local, tos: tunnel.tos, ttl: tunnel.ttl }
     }
 
-    /// The tunnel that a packet came by, at our `port`.
+    /// The tunnel metadata of a packet that arrived at our `port`.
     pub(super) fn tunnel(&self, port: u16) -> OuterHeader {
         let is_ipv4 = is_mapped(self.remote);
         let bits = if is_ipv4 { u128::from(u32::MAX) } else { u128::MAX };
@@ -58,7 +58,7 @@ impl Endpoint {
     }
 }
 
-/// Reads what the kernel says of a datagram, beside what is known.
+/// Parses the kernel's control data, and adds its fields to `endpoint`.
 pub(super) fn read_control(mut control: &[u8], mut endpoint: Endpoint) -> Endpoint {
     while let Some((header, rest)) = control.split_first_chunk::<HEADER_BYTES>() {
         let [a, b, c, d, e, f, g, h, level @ .., i, j, k, l] = *header;
@@ -69,7 +69,7 @@ pub(super) fn read_control(mut control: &[u8], mut endpoint: Endpoint) -> Endpoi
             ((libc::SOL_IPV6, libc::IPV6_PKTINFO), data) => {
                 endpoint.local = data.first_chunk().map_or(0, |address| u128::from_be_bytes(*address));
             }
-            // A byte, or an int that is below 256.
+            // A byte, or an int below 256.
             ((libc::SOL_IP, libc::IP_TOS) | (libc::SOL_IPV6, libc::IPV6_TCLASS), data) => {
                 endpoint.tos = number(data);
             }
@@ -91,7 +91,7 @@ fn number(data: &[u8]) -> u8 {
     }
 }
 
-/// Writes the fields of a datagram to be sent; their bytes.
+/// Writes the fields of an outgoing datagram; returns their length.
 pub(super) fn write_control(to: &Endpoint, out: &mut [u8; CONTROL_BYTES]) -> usize {
     let (tos, ttl) = match is_mapped(to.remote) {
         true => ((libc::SOL_IP, libc::IP_TOS), (libc::SOL_IP, libc::IP_TTL)),
@@ -114,7 +114,7 @@ pub(super) fn write_control(to: &Endpoint, out: &mut [u8; CONTROL_BYTES]) -> usi
         put((libc::SOL_IPV6, libc::IPV6_PKTINFO), &info);
     }
     put(tos, &i32::from(to.tos).to_ne_bytes());
-    // 0 is refused by the kernel, and no packet would get anywhere with it.
+    // The kernel refuses 0, and no packet would get anywhere with it.
     put(ttl, &i32::from(to.ttl.max(1)).to_ne_bytes());
     at
 }
@@ -140,7 +140,7 @@ mod tests {
         let mut out = [0; CONTROL_BYTES];
         let to = Endpoint { remote: MAPPED | 1, local: MAPPED | 2, tos: 1, ttl: 2, port: 3 };
         let len = write_control(&to, &mut out);
-        // Behind the last number is padding.
+        // Padding follows the last number.
         for cut in 0..len - 4 {
             assert_eq!(read_control(&out[..cut], Endpoint::default()).ttl, 0, "{cut}");
         }

@@ -1,6 +1,7 @@
 //! System calls on UDP sockets: datagrams in batches, with addresses and the fields of their IP headers.
 //!
-//! As in `crate::sys`, no reference into the vNIC's memory is made: addresses are checked against the arena and passed on.
+//! As in `crate::sys`, this makes no reference into the vNIC's memory: it checks addresses against the arena and passes
+//! them on.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -20,7 +21,7 @@ fn no_name() -> libc::sockaddr_in6 {
     unsafe { std::mem::zeroed() }
 }
 
-/// Where `recvmmsg` is told to write. The pointers in messages mean something during a call only.
+/// Buffers for `recvmmsg`. The pointers in its messages are valid during a call only.
 pub(super) struct UdpInbox {
     arena: Arc<Arena>,
     messages: Box<[libc::mmsghdr; BATCH]>,
@@ -49,10 +50,10 @@ impl UdpInbox {
         }
     }
 
-    /// Receives up to as many datagrams as there are `buffers`, at most [`BATCH`]; how many came.
+    /// Receives one datagram for each of the `buffers`, at most [`BATCH`]; returns their number.
     ///
     /// # Errors
-    /// Errors of recvmmsg(2) for the first of them; `AGAIN` when there is none.
+    /// Errors of recvmmsg(2) for the first of them; `AGAIN` if there is none.
     pub(super) fn receive(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -80,7 +81,7 @@ impl UdpInbox {
         checked(received).map(|received| received as usize)
     }
 
-    /// Bytes of datagram `index` of the last call, and where it came from; none if it was cut.
+    /// Length of datagram `index` of the last call, and its source; `None` if it was truncated.
     pub(super) fn datagram(&self, index: usize) -> (u32, Option<Endpoint>) {
         let (message, name) = (&self.messages[index], &self.names[index]);
         #[allow(clippy::unnecessary_cast, reason = "a socklen_t with musl")]
@@ -101,7 +102,7 @@ pub(super) struct UdpOutbox {
     heads: Box<[[u8; HEADER_BYTES_MAX]; BATCH]>,
     names: Box<[libc::sockaddr_in6; BATCH]>,
     controls: Box<[Control; BATCH]>,
-    /// The first part of each message, and where the last one ends.
+    /// Index of each message's first part, and the end of the last one.
     starts: Box<[usize; BATCH + 1]>,
     count: usize,
 }
@@ -133,7 +134,7 @@ impl UdpOutbox {
         self.count = 0;
     }
 
-    /// Enters a datagram to `to`: `head`, then the parts. False, and nothing is entered, when there is no room.
+    /// Adds a datagram to `to`: `head`, then the parts. Returns false, without adding it, if there is no room.
     pub(super) fn add(&mut self, to: &Endpoint, head: &[u8], parts: impl Iterator<Item = Span>) -> bool {
         let at = self.count;
         if at == BATCH || head.len() > HEADER_BYTES_MAX {
@@ -160,7 +161,7 @@ impl UdpOutbox {
         true
     }
 
-    /// Sends the entered messages from number `first` to the one before `end`. Returns the number sent.
+    /// Sends the added messages from number `first` to the one before `end`. Returns the number sent.
     ///
     /// # Errors
     /// Errors of sendmmsg(2) for the first of them.
