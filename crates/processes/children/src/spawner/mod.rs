@@ -1,8 +1,9 @@
-//! The thread that starts inner processes. It has a table of descriptors of its own.
+//! The thread that starts inner processes. It has a descriptor table of its own.
 //!
-//! A new process has a copy of the table of the thread that starts it, until exec(2) closes that. Descriptors that clients sent may wait
-//! in the supervisor's table to be closed, and the close of one may take for ever: a file of a file system that does not answer. No
-//! process could be started then. So those descriptors are in a table that is not copied.
+//! A new process has a copy of the descriptor table of the thread that starts it, until exec(2) closes that. The
+//! supervisor's table may have descriptors of clients that are still to be closed, and a close may block for ever, for
+//! example in a file system that does not answer. Then no process could be started. So those descriptors are in a table
+//! that is not copied.
 //!
 //! ```text
 //!   main thread ── descriptors for the process (SCM_RIGHTS) ──> this thread: standard descriptors and its socket ── fork, exec
@@ -38,7 +39,7 @@ pub(crate) struct Job {
     pub(crate) words: Vec<OsString>,
 }
 
-/// The way to the thread, which ends with it.
+/// The main thread's end of the thread, which ends with it.
 #[derive(Debug)]
 pub(crate) struct Spawner {
     jobs: SyncSender<Job>,
@@ -47,7 +48,7 @@ pub(crate) struct Spawner {
 }
 
 impl Spawner {
-    /// Starts the thread, before there are descriptors that others sent.
+    /// Starts the thread, before there are descriptors from other processes.
     pub(crate) fn start() -> Result<Self, Fault> {
         let failed = |error| Fault::internal("start the thread that starts processes", error);
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
@@ -73,7 +74,7 @@ impl Spawner {
     }
 }
 
-/// All that the thread does. Each command and its rest stay here: its descriptors are in this table.
+/// The thread's main function. Each command stays in it until it is dropped: its descriptors are in this table.
 fn serve(socket: OwnedFd, jobs: &Receiver<Job>, started: &SyncSender<io::Result<Child>>) {
     if let Err(error) = sys::unshare_descriptors(&socket) {
         warn!(
@@ -89,7 +90,8 @@ fn serve(socket: OwnedFd, jobs: &Receiver<Job>, started: &SyncSender<io::Result<
 }
 
 fn receive(socket: &OwnedFd) -> io::Result<(OwnedFd, OwnedFd)> {
-    // They are closed in this thread, which owns their table, and not by threads that close others'.
+    // They are closed in this thread, which owns their table, and not by the threads that close other processes'
+    // descriptors.
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     recvmsg(socket, &mut [IoSliceMut::new(&mut [0])], &mut control, RecvFlags::CMSG_CLOEXEC)?;
@@ -105,7 +107,7 @@ fn receive(socket: &OwnedFd) -> io::Result<(OwnedFd, OwnedFd)> {
 fn spawn(job: &Job, input: OwnedFd, errors: OwnedFd) -> io::Result<Child> {
     let mut command = Command::new(&job.program);
     command.arg0("lasthop").args(&job.words);
-    // A group of its own: Ctrl-C is for the supervisor, which ends its processes in order.
+    // A process group of its own: Ctrl-C goes to the supervisor, which ends its processes in order.
     let command = command
         .env_remove(notify::VARIABLE)
         .env_remove("LISTEN_PID")
@@ -130,7 +132,7 @@ mod tests {
         let spawner = Spawner::start().expect("a thread");
         let (mut told, errors) = io::pipe().expect("a pipe");
         let (input, _) = UnixStream::pair().expect("a pair");
-        // One that would be inherited.
+        // A descriptor that would be inherited.
         let _open = rustix::io::dup(std::fs::File::open("/dev/null").expect("a file")).expect("a copy");
         let words = ["-c", "ls /proc/self/fd >&2"].map(OsString::from).to_vec();
         let job = Job { program: "/bin/sh".into(), words };
@@ -140,7 +142,7 @@ mod tests {
         told.read_to_string(&mut listed).expect("text");
         assert!(child.wait().expect("an end").success());
         let numbers: Vec<&str> = listed.split_whitespace().collect();
-        // The fourth is the directory that is listed.
+        // The fourth is the directory that is being listed.
         assert_eq!(numbers, ["0", "1", "2", "3"]);
     }
 }
