@@ -1,7 +1,8 @@
 """Linux guests in QEMU, driven through their serial console, and the kernel that they boot.
 
 The kernel is what tools/guest-kernel (part of `tools/deps test`) has put there, or what
-LASTHOP_KERNEL_ROOT names.  KVM is used where it works; LASTHOP_QEMU_ACCEL=tcg is for where it does not quite.
+LASTHOP_KERNEL_ROOT names.  KVM is used where it works; LASTHOP_QEMU_ACCEL=tcg is for machines where it works only
+partly.
 """
 
 import contextlib
@@ -20,7 +21,7 @@ from realguests import ROOT, Process, Skip, check, free_name, need, wait_until
 
 # A guest without KVM on a machine that is busy with other things needs this long at most.
 BOOT_PATIENCE_S = 240
-# Each guest serves this many times its own busybox over HTTP, which is there without being made.
+# Each guest serves this many copies of its busybox over HTTP, a file that exists anyway.
 COPIES = 4
 SERVE = [f"cat {' '.join(['/bin/busybox'] * COPIES)} >/tmp/data", "httpd -h /tmp"]
 
@@ -87,9 +88,9 @@ def guest_image(directory):
 
 
 def arguments_shown(switch, port, memory, device):
-    """What `lasthop port show --qemu` prints, less what this QEMU cannot do."""
+    """The output of `lasthop port show --qemu`, without options that this QEMU does not support."""
     shown = switch.ask("vnic", "show", port, "--qemu").stdout
-    # As a shell reads it, to which a backslash joins lines.
+    # Parsed like a shell does: a backslash joins lines.
     arguments = shlex.split(shown.replace("\\\n", " "), comments=True)
     check("-device" in arguments, f"port show --qemu prints no device: {shown.strip()}")
     arguments = [memory if word == "1G" else word.replace("size=1G", f"size={memory}") for word in arguments]
@@ -102,7 +103,7 @@ def arguments_shown(switch, port, memory, device):
 
 
 class Qemu(Process):
-    """A Linux guest in QEMU that serves its data over HTTP and does what `do` is told.
+    """A Linux guest in QEMU that serves its data over HTTP and runs commands by `do`.
 
     `device` is more of virtio-net-pci's options, such as ",rx_queue_size=1024".
     """
@@ -123,7 +124,7 @@ class Qemu(Process):
         return self.log.read_text(errors="replace")[self.seen :]
 
     def next(self, pattern, patience_s):
-        """The first match of the pattern behind what was seen so far; all before it is seen then."""
+        """The first match of the pattern after the last match; the next search continues behind it."""
 
         def found():
             check(self.alive(), f"{self.log.name}: QEMU ended: {self.text().strip()[-200:]}")
@@ -142,7 +143,7 @@ class Qemu(Process):
         self.child.stdin.flush()
 
     def result(self, command, patience_s=120):
-        """What the command that was sent printed; it has to succeed."""
+        """The output of the command that was sent; it has to succeed."""
         start = self.seen
         status = self.next(r"^guest: exit (\d+)", patience_s).group(1)
         said = self.text()[start : self.seen].replace("\r", "")
@@ -184,7 +185,7 @@ def fetch_side_by_side(ip, streams):
 
 
 def transfer(switch, *pairs, streams=1):
-    """Data over TCP for each (receiver, sender), all at a time: every byte arrives, and the counters show it."""
+    """Data over TCP for each (receiver, sender), all at once: every byte arrives, and the counters agree."""
     before = switch.stats()
     for receiver, sender in pairs:
         receiver.send(fetch_side_by_side(sender.ip, streams))
@@ -209,7 +210,7 @@ def ping(guest, ip, count=3, payload_bytes=56):
 
 
 class Session(contextlib.ExitStack):
-    """Guests that several tests use one after the other; `start` boots them for the first one."""
+    """Guests that several tests share; `start` boots them for the first one."""
 
     why_not = None
     started = False
@@ -232,7 +233,7 @@ class Session(contextlib.ExitStack):
         test(self)
 
     def start_once(self, directory):
-        """What keeps the guests from starting keeps all tests from running."""
+        """If the guests cannot start, all tests fail or are skipped with the same reason."""
         self.started = True
         try:
             self.start(directory)
