@@ -10,29 +10,31 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-# A program takes a CPU for a quarter of its time at most. So do its threads.
+# A program uses a CPU for at most a quarter of its time; so do its threads.
 THREADS_MIN = 4
-# A property test with other input each time would fail a change that has nothing to do with it: tools/soak looks for such input.
-# Of the chaos tests the second kills the switch process (`may_die`).
+# With other input each time, a property test could fail for a change that did not cause it; tools/soak tries new input.
+# The second chaos seed kills the switch process (`may_die`).
 SEEDS = {"PROPTEST_RNG_SEED": "1", "CHAOS_SEED": "1,2"}
-# Tests make thousands of flow tables, each with 8 MiB of zeroes of which few pages are used. By default glibc takes such memory from its
-# heap once some was freed, and clears all of it each time; fresh mappings are zero (mallopt(3), M_MMAP_THRESHOLD).
+# Tests make thousands of flow tables, each with 8 MiB of zeroes of which few pages are used. By default glibc allocates
+# such memory from its heap once some was freed, and clears it each time; fresh mappings are zero (mallopt(3),
+# M_MMAP_THRESHOLD).
 MALLOC = {"GLIBC_TUNABLES": "glibc.malloc.mmap_threshold=1048576"}
-# These start programs, which are to run as users start them.
+# These start programs without test settings, as users do.
 STARTERS = ("lasthop", "lasthop-bench", "lasthop-ovs-glue")
-# Of what a failed test says: the first panic is in the head; the reason and a property test's smallest input are in the tail.
+# The lines of a failed test that are shown: the first panic is in the head; the reason and a property test's smallest
+# input are in the tail.
 HEAD_LINES, TAIL_LINES, LINE_CHARACTERS = 40, 40, 1500
-# The harness says so before what a failed test printed, and before the names of all that failed.
+# The harness prints these lines before the output of a failed test, and before the names of all failed tests.
 TEST_SAYS = re.compile(r"^(---- .* stdout ----|failures:)$")
 
 
 def seeds():
-    """The variables that say which random input the tests take."""
+    """The variables that select the tests' random input."""
     return SEEDS | {name: os.environ[name] for name in SEEDS if name in os.environ}
 
 
 class Program:
-    """A target's tests, built."""
+    """The built tests of a target."""
 
     def __init__(self, message):
         target, self.path = message["target"], message["executable"]
@@ -57,10 +59,10 @@ class Program:
 
 
 def build(*options):
-    """Builds the tests of all crates, as one package's tests would be built with other features, and again.
+    """Builds the tests of all crates at once; a single package's tests would be built again with other features.
 
-    LASTHOP_TEST_PROGRAMS may name a file: the first call lists them there, and later ones take them from it. They do not wait
-    for another cargo then.
+    LASTHOP_TEST_PROGRAMS may name a file: the first call lists them there, and later ones take them from it. So they do
+    not wait for another cargo.
     """
     listed = pathlib.Path(os.environ["LASTHOP_TEST_PROGRAMS"]) if "LASTHOP_TEST_PROGRAMS" in os.environ else None
     if listed and listed.exists():
@@ -75,7 +77,7 @@ def build(*options):
 
 
 def programs(text):
-    """Those of cargo's messages."""
+    """The programs in cargo's messages."""
     messages = map(json.loads, text.splitlines())
     return [Program(m) for m in messages if m.get("executable") and m["profile"]["test"]]
 
@@ -100,7 +102,7 @@ def package(crate):
 
 
 def cut(lines, head=HEAD_LINES, tail=TAIL_LINES):
-    """The first and the last of the lines, and how many there are between them."""
+    """The first and the last lines, and the number of lines between them."""
     lines = [line if len(line) <= LINE_CHARACTERS else f"{line[:LINE_CHARACTERS]} [{len(line) - LINE_CHARACTERS} characters]" for line in lines]
     left_out = len(lines) - head - tail
     return lines if left_out <= 0 else [*lines[:head], f"[{left_out} lines]", *lines[-tail:]]

@@ -1,5 +1,5 @@
-# lasthop-lib.sh - Lasthop's own program as a back end of `lasthop bench` that is started in another way than its built-in
-# ones.  It serves the sockets.
+# lasthop-lib.sh - Lasthop as a back end of `lasthop bench` that is started differently from the built-in ones.  It
+# serves the sockets.
 #
 # Sourced after lib.sh and read_contract.
 # shellcheck shell=sh
@@ -8,7 +8,7 @@ lasthop=${LASTHOP:-$(cd "$here/../.." && pwd)/target/release/lasthop}
 # Addresses that the switch may know; each port gets a quarter of them.
 entries=$((macs * 8 < 16384 ? 16384 : macs * 8 > 1048576 ? 1048576 : macs * 8))
 
-# vnics [OPTION]: a --vnic for each port, with options of the same for all.
+# vnics [OPTION]: a --vnic for each port, all with the same options.
 vnics() {
     number=0
     while [ "$number" -lt "$ports" ]; do

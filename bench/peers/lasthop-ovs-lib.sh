@@ -1,5 +1,5 @@
 # lasthop-ovs-lib.sh - Lasthop's flow data plane under the stock ovs-vswitchd (`lasthop ovs run`) as a back end of `lasthop
-# bench`: one worker, an own ovsdb-server and ovs-vswitchd with everything they keep below LASTHOP_BENCH_DIR.
+# bench`: one worker, and its own ovsdb-server and ovs-vswitchd, whose files are below LASTHOP_BENCH_DIR.
 #
 # Sourced after lib.sh by lasthop-ovs-normal and lasthop-ovs-flow, which give the bridge its flows.
 # shellcheck shell=sh
@@ -8,7 +8,7 @@
 # Open vSwitch's programs find it by OVS_RUNDIR.
 ovs_answers() { [ -S "$OVS_RUNDIR/db.sock" ] && ovs-vsctl --timeout=5 show >/dev/null 2>&1 && ls "$OVS_RUNDIR"/ovs-vswitchd.pid >/dev/null 2>&1; }
 
-# Nothing but the name, by which Lasthop knows the port.
+# No settings: Lasthop finds the port by its name.
 interface() { :; }
 
 start_ovs() {

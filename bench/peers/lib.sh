@@ -4,9 +4,9 @@
 set -u
 PATH=$PATH:/usr/sbin:/sbin
 peer=${0##*/}
-# Where the peers are: read_contract goes elsewhere, and a relative path leads nowhere from there.
+# The directory of the peers, as an absolute path, since read_contract changes the working directory.
 here=$(cd "${0%/*}" && pwd)
-# How often, ten times a second, something is asked for before it counts as missing.
+# The number of attempts, ten a second, before a condition counts as failed.
 PATIENCE_TRIES=300
 # Largest frame that needs no segmentation offload: MTU 9000, Ethernet header and FCS.
 JUMBO_FRAME_BYTES=9018
@@ -22,7 +22,7 @@ fail() {
     exit "$status"
 }
 
-# The environment, with the values that are convenient by hand.
+# Reads the environment, with defaults for a start by hand.
 read_contract() {
     ports=${LASTHOP_BENCH_PORTS:-2}
     cpu=${LASTHOP_BENCH_CPU:-1}
@@ -41,13 +41,13 @@ read_contract() {
         taskset -c "$number" true 2>/dev/null || fail 77 "CPU $number is not there or not allowed here; see: taskset -cp \$\$"
     done
     cd "$dir" || exit 1
-    # A process that ends by abort() has its message in its log.
+    # No core files: a process that ends by abort() leaves a message in its log.
     ulimit -c 0
     # DPDK's own files: the default is outside the directory, below /run.
     export RUNTIME_DIRECTORY="$dir"
 }
 
-# For a peer that can only join ports in pairs.
+# For peers that can only join ports in pairs.
 need_pairs() { [ $((ports % 2)) = 0 ] || fail 77 "joins ports in pairs, cannot switch between $ports"; }
 
 socket() { printf '%s/port%s.sock' "$dir" "$1"; }
@@ -66,7 +66,7 @@ need_huge_mb() {
         "run it under bench/huge-pages $((($1 + 1) / 2)), or set LASTHOP_BENCH_HUGE=0"
 }
 
-# The first COUNT of the allowed CPUs that no peer has yet, each behind a comma; fails when there are fewer.
+# Prints the first COUNT allowed CPUs that no peer uses, each after a comma; fails when there are fewer.
 more_cpus() {
     left=$1
     for number in $(seq 0 255); do
@@ -78,15 +78,15 @@ more_cpus() {
     [ "$left" = 0 ]
 }
 
-# Where threads belong that have no part in forwarding: on one or two CPUs that neither the data path nor the guests have,
-# or, on a machine that has no more than those, on the guests'.
+# CPUs for threads that take no part in forwarding: one or two that neither the data path nor the guests use, or, if
+# there are none, those of the guests.
 control_cpus() {
     cpus=$(more_cpus 2) || cpus=$(more_cpus 1) || cpus=,$other_cpu
     echo "${cpus#,}"
 }
 
-# Network devices and Open vSwitch's one datapath of a network namespace are then ours alone, and gone with the last process.
-# $0 starts again in the namespace.
+# Starts $0 again in a new network namespace, so that network devices and Open vSwitch's only datapath of a namespace
+# are ours, and end with the last process.
 enter_namespace() {
     [ -z "${LASTHOP_BENCH_NAMESPACE:-}" ] || return 0
     options=-n
@@ -99,8 +99,8 @@ enter_namespace() {
 ask() { "$@" >"$dir/answer.log" 2>&1 || fail 1 "'$*' failed: $(tail -n 2 "$dir/answer.log")"; }
 
 pids=
-# start NAME COMMAND...: a child whose output goes to DIR/NAME.log and whose input never
-# ends.  It dies with this script even when that is killed by force.
+# start NAME COMMAND...: a child whose output goes to DIR/NAME.log and whose input never ends. It ends with this script,
+# even when that is killed.
 start() {
     log=$dir/$1.log
     shift
@@ -126,12 +126,12 @@ wait_for() {
     done
 }
 
-# The latest line of the child's log that names a fault, or its last ones.
+# Prints the latest line of the child's log that names an error, or its last lines.
 last_words() {
     grep -iE 'error|fail|cannot|invalid|EMER|ERR' "$log" | tail -n 2 | grep . || tail -n 2 "$log"
 }
 
-# end PID: asks it to end, then makes it.
+# end PID: terminates it, and kills it if it does not end.
 end() {
     kill -TERM "$1" 2>/dev/null
     kill -CONT "$1" 2>/dev/null
@@ -155,7 +155,7 @@ end_all() {
 trap end_all EXIT
 trap 'exit 0' HUP INT TERM
 
-# serve listen|connect: reports it and stays until SIGTERM or until the last child ends.
+# serve listen|connect: reports the mode and waits for SIGTERM or the end of the last child.
 serve() {
     echo "ready $1"
     wait "$child"

@@ -1,11 +1,12 @@
 # ovs-bridge.sh - the bridge of peers under Open vSwitch's control plane: settings, ports, and OpenFlow rules.  With `join_pairs`
-# ports are in pairs (0-1, 2-3, ...), and RULES names the fields that the rules look at: "ports" (the default) at the port alone; "tuple"
-# has the addresses and ports of UDP over IPv4 decide, too, so that each of them takes a flow of its own in the data path.
+# ports are in pairs (0-1, 2-3, ...), and RULES selects the fields that the rules match: "ports" (the default) only the
+# port; "tuple" also the addresses and ports of UDP over IPv4, so that each combination needs its own flow in the data
+# path.
 #
 # Sourced after lib.sh.
 # shellcheck shell=sh
 
-# Where Open vSwitch's programs keep everything.
+# The directory for all files of Open vSwitch's programs.
 keep_files_below() {
     mkdir -p "$1"
     export OVS_RUNDIR="$1" OVS_LOGDIR="$1" OVS_DBDIR="$1" OVS_SYSCONFDIR="$1"
@@ -14,12 +15,12 @@ keep_files_below() {
 vsctl() { ask ovs-vsctl --timeout=30 "$@"; }
 ofctl() { ask ovs-ofctl "$@"; }
 
-# configure OPTION...: these, and the common ones.  max-idle is there because flows that were frozen for longer than the usual
-# 10 s would have to be set up again.
+# configure OPTION...: sets these and the common options. max-idle, as flows of a back end that was frozen for longer
+# than the usual 10 s would have to be set up again.
 configure() {
     set -- "$@" flow-limit=250000 "max-idle=${MAX_IDLE_MS:-3600000}"
     for option in "$@"; do
-        # ovs-vswitchd need not be there yet.
+        # ovs-vswitchd need not run yet.
         vsctl --no-wait set Open_vSwitch . "other_config:$option"
     done
     setting "other_config: $*"
@@ -51,8 +52,8 @@ learn_addresses() {
     setting "flows: actions=NORMAL"
 }
 
-# OVS looks at bits that are moved to registers in any case: a rule for each flow would be as many rules, and their
-# cost is not in question.
+# OVS always matches bits that are moved to registers. A rule for each flow would also measure the cost of many rules,
+# which is not the question here.
 look=move:NXM_OF_UDP_SRC[]-\>NXM_NX_REG0[0..15],move:NXM_OF_UDP_DST[]-\>NXM_NX_REG0[16..31]
 look=$look,move:NXM_OF_IP_SRC[]-\>NXM_NX_REG1[],move:NXM_OF_IP_DST[]-\>NXM_NX_REG2[]
 

@@ -1,6 +1,5 @@
-# ovs-lib.sh - Open vSwitch with its DPDK datapath as a peer of `lasthop bench`: an own
-# ovsdb-server and ovs-vswitchd with everything they keep below LASTHOP_BENCH_DIR.  It
-# connects to the sockets, as Open vSwitch recommends (dpdkvhostuserclient).
+# ovs-lib.sh - Open vSwitch with its DPDK datapath as a peer of `lasthop bench`: its own ovsdb-server and ovs-vswitchd,
+# whose files are below LASTHOP_BENCH_DIR.  It connects to the sockets, as Open vSwitch recommends (dpdkvhostuserclient).
 #
 # Sourced after lib.sh by ovs-normal and ovs-flow, which give the bridge its flows.
 # shellcheck shell=sh
@@ -10,7 +9,7 @@
 vswitchd=/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk
 schema=/usr/share/openvswitch/vswitch.ovsschema
 
-# The mask of one CPU, in hexadecimal and for any number.
+# The mask of one CPU in hexadecimal, for any CPU number.
 cpu_mask() {
     mask=$((1 << $1 % 4)) digits=$(($1 / 4))
     while [ "$digits" -gt 0 ]; do
@@ -28,16 +27,16 @@ start_database() {
     vsctl --no-wait init
 }
 
-# A pool for each port (20500 mbufs; memory.rst in its documentation has the sum) instead of a single one:
-# that is made when the first guest connects, of 262144 mbufs or a half, a quarter ... of them, as the memory
-# suffices, and connections that come while it tries are lost for want of memory.
+# A pool for each port (20500 mbufs; memory.rst in its documentation has the sum) instead of a single one: that is
+# created when the first guest connects, with 262144 mbufs or a half, a quarter ... of them, as memory allows, and
+# connections meanwhile fail for lack of memory.
 size_memory() {
     mtu=1500 port_mb=72
     [ "$frame_bytes" -le 1518 ] || mtu=9000 port_mb=240
     memory_mb=$((64 + ports * port_mb))
 }
 
-# Most of these are read only when ovs-vswitchd starts.
+# ovs-vswitchd reads most of these only when it starts.
 configure_dpdk() {
     extra="--no-pci --no-telemetry"
     [ "$huge" = 1 ] || extra="$extra --no-huge --legacy-mem --no-shconf -m $memory_mb"
@@ -47,7 +46,7 @@ configure_dpdk() {
 }
 
 start_switch() {
-    # All of its threads but the polling one stay away from the guests, too, where there are CPUs enough.
+    # All of its threads except the polling one also avoid the guests' CPUs if there are enough CPUs.
     start vswitchd taskset -c "$(control_cpus)" "$vswitchd" "unix:$OVS_RUNDIR/db.sock" \
         --pidfile="$OVS_RUNDIR/ovs-vswitchd.pid" --unixctl="$OVS_RUNDIR/ovs-vswitchd.ctl" --no-chdir
     wait_for "DPDK was initialised" dpdk_is_up

@@ -9,17 +9,18 @@ import subprocess
 
 from realguests import Failure, Process, binary, check, free_name, need, wait_until
 
-# ovs-vswitchd's name of its datapath; the switch's own are there besides.
+# ovs-vswitchd's name of its datapath; the switch has further ones.
 DATAPATH = "ovs-system"
 SCHEMA = pathlib.Path("/usr/share/openvswitch/vswitch.ovsschema")
-# Where another version was built, or unpacked (tools/ovs-packages), whose programs are taken then.
+# The directory of another version that was built, or unpacked by tools/ovs-packages, to use instead.
 OTHER = os.environ.get("OVS")
 if OTHER:
     is_built = (pathlib.Path(OTHER) / "vswitchd").is_dir()
     SCHEMA = pathlib.Path(OTHER) / ("vswitchd/vswitch.ovsschema" if is_built else "usr/share/openvswitch/vswitch.ovsschema")
     parts = ("vswitchd", "ovsdb", "utilities") if is_built else ("usr/sbin", "usr/bin")
     os.environ["PATH"] = ":".join([*(f"{OTHER}/{part}" for part in parts), os.environ["PATH"]])
-# Its own suite takes other warnings for failures (OVS_TRAFFIC_VSWITCHD_STOP): of a busy machine, and of tables that cannot be reached.
+# Open vSwitch's own suite treats all other warnings as failures (OVS_TRAFFIC_VSWITCHD_STOP). These are caused by a busy
+# machine, and by unreachable tables.
 HARMLESS = re.compile("timeval|poll interval|context switches|faults|disk|blocked .* ms waiting for|overran|Broken pipe")
 
 
@@ -48,7 +49,7 @@ def database(directory):
 
 
 class OpenVSwitch(contextlib.ExitStack):
-    """Both daemons; ovs-vswitchd is where the switch is, in `namespace`, since it looks for devices there."""
+    """Both daemons; ovs-vswitchd runs in the switch's `namespace`, since it looks for devices there."""
 
     def __init__(self, switch, namespace):
         super().__init__()
@@ -72,7 +73,7 @@ class OpenVSwitch(contextlib.ExitStack):
         return self
 
     def end(self):
-        """Ends the ovs-vswitchd that runs now, if one does."""
+        """Ends the running ovs-vswitchd, if there is one."""
         if self.daemon:
             self.daemon.__exit__()
 
@@ -148,8 +149,8 @@ def interface(ovs, name, **expected):
 
 
 def go_on_without(ovs, ping):
-    """Kills ovs-vswitchd amid a ping and starts another one: what was passing goes on passing meanwhile. The other one begins by
-    taking all flows out, and makes them again as packets come."""
+    """Kills ovs-vswitchd amid a ping and starts another one: known flows continue meanwhile. The new one first removes
+    all flows, and installs them again as packets arrive."""
     ping.wait_for("seq=20 ")
     ovs.kill()
     ping.wait_for("seq=50 ")

@@ -1,4 +1,4 @@
-"""Open vSwitch in a namespace with wires to others, and the deaths that are tried there."""
+"""Open vSwitch in a namespace with wires to others, and ways to kill processes there."""
 
 import contextlib
 import json
@@ -11,7 +11,7 @@ from openvswitch import OpenVSwitch
 from realguests import ROOT, Switch, check, wait_until
 from wires import Namespace, need_namespaces
 
-# Answers that are waited for after a death.
+# Replies to wait for after a death.
 PINGS = 40
 # Keeps descriptors for a supervisor that is started again, as systemd does.
 MANAGER = ROOT / "crates/lasthop/tests/support/service-manager"
@@ -40,7 +40,7 @@ def lab(directory, wires=2, is_service=False):
 
 
 def driven(switch):
-    """Ports over devices, and how they are."""
+    """Device ports and their state."""
     answer = switch.ask("port", "list", "--json")
     return {port["name"]: port["state"] for port in json.loads(answer.stdout)["ports"] if "device" in port}
 
@@ -50,7 +50,7 @@ def upcalls(switch):
 
 
 def icmp_packets(ovs):
-    """Packets of the flows that a ping has."""
+    """Packets of a ping's flows."""
     flows = [line for line in ovs.dpctl("dump-flows").splitlines() if "0x0800" in line]
     return sum(int(count) for count in re.findall(r"packets:(\d+)", " ".join(flows)))
 
@@ -67,7 +67,7 @@ def upgrade(switch):
 
 
 def restart_service(switch):
-    """All processes of a service are others then."""
+    """Restarts the service: all its processes are replaced."""
     before = set(switch.pids()[1:])
     switch.child.send_signal(signal.SIGUSR1)
     wait_until("another supervisor", lambda: answers(switch) and not before & set(switch.pids()))
@@ -79,7 +79,7 @@ def answers(switch):
 
 @contextlib.contextmanager
 def stopped(switch):
-    """The supervisor does nothing meanwhile."""
+    """Stops the supervisor meanwhile."""
     os.kill(switch.child.pid, signal.SIGSTOP)
     try:
         yield

@@ -1,7 +1,8 @@
 """Linux guests in QEMU, driven through their serial console, and the kernel that they boot.
 
 The kernel is what tools/guest-kernel (part of `tools/deps test`) has put there, or what
-LASTHOP_KERNEL_ROOT names.  KVM is used where it works; LASTHOP_QEMU_ACCEL=tcg is for where it does not quite.
+LASTHOP_KERNEL_ROOT names.  KVM is used where it works; LASTHOP_QEMU_ACCEL=tcg is for machines where it works only
+partly.
 """
 
 import functools
@@ -19,7 +20,7 @@ from realguests import ROOT, Console, Skip, check, free_name, need, wait_until
 
 # A guest without KVM on a machine that is busy with other things needs this long at most.
 BOOT_PATIENCE_S = 240
-# Each guest serves this many times its own busybox over HTTP, which is there without being made.
+# Each guest serves this many copies of its busybox over HTTP, a file that exists anyway.
 COPIES = 4
 SERVE = [f"cat {' '.join(['/bin/busybox'] * COPIES)} >/tmp/data", "httpd -h /tmp"]
 
@@ -86,9 +87,9 @@ def guest_image(directory):
 
 
 def arguments_shown(switch, port, memory, device):
-    """What `lasthop port show --qemu` prints, less what this QEMU cannot do."""
+    """The output of `lasthop port show --qemu`, without options that this QEMU does not support."""
     shown = switch.ask("vnic", "show", port, "--qemu").stdout
-    # As a shell reads it, to which a backslash joins lines.
+    # Parsed like a shell does: a backslash joins lines.
     arguments = shlex.split(shown.replace("\\\n", " "), comments=True)
     check("-device" in arguments, f"port show --qemu prints no device: {shown.strip()}")
     arguments = [memory if word == "1G" else word.replace("size=1G", f"size={memory}") for word in arguments]
@@ -151,7 +152,7 @@ def fetch_side_by_side(ip, streams):
 
 
 def transfer(switch, *pairs, streams=1):
-    """Data over TCP for each (receiver, sender), all at a time: every byte arrives, and the counters show it."""
+    """Data over TCP for each (receiver, sender), all at once: every byte arrives, and the counters agree."""
     before = switch.stats()
     for receiver, sender in pairs:
         receiver.send(fetch_side_by_side(sender.ip, streams))

@@ -1,8 +1,8 @@
 """The pieces of a test with real guests: a switch, Linux guests, DPDK guests.
 
 A test script defines functions and hands them to `main`, which prints one line for
-each: `ok NAME`, `not ok NAME: why` or `skip NAME: why`.  Everything a test starts is
-a context manager, so nothing outlives the test, also when it is interrupted; logs
+each: `ok NAME`, `not ok NAME: why` or `skip NAME: why`.  Everything that a test starts is a context manager, so it ends
+with the test, also when that is interrupted; logs
 stay in LASTHOP_TEST_DIR, which tests/real/run makes and cleans up.
 """
 
@@ -23,7 +23,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Longest wait for anything that normally takes a few seconds, on a machine that is busy
 # with other things as well.
 PATIENCE_S = 300
-# How long a guest may run. Those that stay for others are ended by their test.
+# How long a guest may run. A test ends guests that only serve others.
 LIMIT_S = 600
 
 
@@ -41,7 +41,7 @@ def check(condition, why):
 
 
 def wait_until(what, condition, patience_s=PATIENCE_S):
-    """The condition's first true value; the test fails when none comes."""
+    """Waits for the condition and returns its first true value; the test fails at the time limit."""
     deadline = time.monotonic() + patience_s
     while time.monotonic() < deadline:
         if value := condition():
@@ -75,7 +75,7 @@ def image(directory):
 
 
 class Process:
-    """A child with its output in a log file; ended, if need be by force, on exit."""
+    """A child with its output in a log file; on exit it is terminated, or killed if it does not end."""
 
     # How long it may take to end before force is used.
     end_s = 10
@@ -235,11 +235,11 @@ class Switch(Process):
 
 
 def children(pid):
-    """The processes that a process has started; none if it has ended."""
+    """The children of a process; none if it has ended."""
     found = []
     with contextlib.suppress(FileNotFoundError):
         for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
-            # A thread may end meanwhile; its children are another thread's then.
+            # A thread may end meanwhile; another thread then has its children.
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                 found += [int(child) for child in (task / "children").read_text().split()]
     return found
@@ -260,7 +260,8 @@ class Linux(Process):
     Its MAC address follows from its IP address, unless the switch is to choose (`own_mac=False`).
     """
 
-    # The child is a script that ends its guest: if it is killed before, the guest stays, and is connected still.
+    # The child is a script that ends its guest: if it is killed earlier, the guest keeps running, and is still
+    # connected.
     end_s = PATIENCE_S
 
     def __init__(self, switch, port, ip, job=(), words=(), own_mac=True, prefix=(), tool=None, env=None, limit_s=LIMIT_S):
@@ -276,7 +277,7 @@ class Linux(Process):
         return self
 
     def check_job(self, patience_s=PATIENCE_S):
-        """Waits for the end of the job; every command of it has to succeed."""
+        """Waits for the end of the job; all its commands have to succeed."""
         self.wait_for("^guest: poweroff", patience_s)
         failed = re.findall(r"^guest: \$ (.*)\n(?:(?!guest: ).*\n)*guest: exit [1-9]", self.text(), re.MULTILINE)
         check(not failed, f"{self.log.stem}: '{', '.join(failed)}' failed")
@@ -290,10 +291,10 @@ class Dpdk(Process):
 
     def __init__(self, directory, sockets, mode="io", queues=1, options="", testpmd=(), first=0):
         need("dpdk-testpmd")
-        # Threads of it poll: the one that forwards has a CPU of its own, if there are two that we may use.
+        # Threads of it poll: the forwarding thread has its own CPU, if we may use two.
         first_cpu, *others = sorted(os.sched_getaffinity(0))
         lcores = f"--lcores=0@{first_cpu},1@{others[0] if others else first_cpu}"
-        # Line by line, as its answers are waited for in the log.
+        # Line-buffered, as its answers are read from the log.
         command = f"stdbuf -oL dpdk-testpmd --no-huge -m 384 --no-pci {lcores} --main-lcore 1".split()
         log = free_name(directory, "testpmd")
         command.append(f"--file-prefix={log.stem}")
@@ -306,7 +307,7 @@ class Dpdk(Process):
         # Frames of the first burst carry the other port's address, so that a bridge knows the way.
         for number in range(len(sockets)):
             command.append(f"--eth-peer={number},02:00:00:00:20:{(first + number) ^ 1:02x}")
-        # Where it keeps files of its own, which a killed one leaves behind.
+        # The directory of its files, which remain when it is killed.
         env = os.environ | {"RUNTIME_DIRECTORY": str(directory)}
         super().__init__(log, [*command, *testpmd], stdin=subprocess.PIPE, env=env)
 
@@ -320,7 +321,7 @@ class Dpdk(Process):
 
     def __exit__(self, *_):
         if self.alive():
-            # One that has no CPU for long, or waits for a switch that is gone, is ended by force.
+            # A testpmd that gets no CPU for long, or waits for a switch that is gone, is killed.
             with contextlib.suppress(OSError, subprocess.TimeoutExpired):
                 self.say("quit")
                 self.child.wait(5)
@@ -332,7 +333,7 @@ class Dpdk(Process):
 
 
 def free_name(directory, stem):
-    """A log file's path which is not taken yet: the same guest may come a second time."""
+    """An unused path for a log file: the same guest may start again."""
     paths = (pathlib.Path(directory) / f"{stem}{n or ''}.log" for n in range(100))
     path = next(path for path in paths if not path.exists())
     path.touch()

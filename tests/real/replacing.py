@@ -1,7 +1,7 @@
-"""Every kind of guest on one switch, whose process is killed or upgraded under them; what each of them noticed.
+"""Every kind of guest on one switch, whose process is killed or upgraded meanwhile; measures the effect on each guest.
 
-The traffic that is measured is made and counted by `numbered`, an example of the crate `lasthop-frontend`.  The other load is
-theirs: TCP between two user-mode Linux guests by iperf3, and TCP of all Linux guests to a namespace behind an uplink.
+The traffic that is measured is made and counted by `numbered`, an example of the crate `lasthop-frontend`.  Further
+load is TCP by iperf3 between two user-mode Linux guests, and TCP of all Linux guests to a namespace behind an uplink.
 """
 
 import collections
@@ -23,24 +23,24 @@ LINUX, LINUX_SERVER, QEMU = "10.9.0.1", "10.9.0.2", "10.9.0.4"
 KINDS = ("own", "testpmd", "linux", "qemu", "uplink")
 # Ports that have only the traffic of one row.
 PORTS = {"own": ("own1", "own2"), "testpmd": ("left", "dpdk0", "dpdk1", "right")}
-# A switch process that lives shorter counts as one that dies of its guests.
+# The supervisor blames the guests for a switch process that lives shorter.
 LIFE_S = 0.3
-# Frames that a flow has to bring after a replacement before the next one.
+# Frames of a flow that have to arrive after a replacement before the next one.
 SIGNS_OF_LIFE = 8
 NICE = 5
-# Counters of the last so many seconds of a process that is killed are not known.
+# The counters of a killed process's last interval of this length are lost.
 UNKNOWN_S = 0.01
 RING_ENTRIES = 256
-# Nothing is under way any more when nothing moved at so many looks, 50 ms apart.
+# No frame is in flight if counters were unchanged at so many checks, 50 ms apart.
 STILL_LOOKS = 20
-# The file that comes again and again over TCP.
+# The file that is sent repeatedly over TCP.
 FILE = shutil.which("busybox")
 SINK_PORTS = {"linux-tcp": 7001, "qemu-tcp": 7002}
 FOR_EVER_S = 86400
 
 
 class Numbered(Process):
-    """The program of that name: counted traffic of many flows."""
+    """The program `numbered`, which sends and counts frames of many flows."""
 
     def __init__(self, directory, flows, prefix=()):
         target = os.environ.get("CARGO_TARGET_DIR", ROOT / "target")
@@ -70,7 +70,7 @@ class Numbered(Process):
 
 
 def send_for_ever(port):
-    """A guest's command that sends the file to the namespace, again and again over one connection."""
+    """A guest's command that sends the file to the namespace repeatedly over one connection."""
     return f"while :; do cat /bin/busybox; done | nc {OUTSIDE} {port}"
 
 
@@ -117,10 +117,10 @@ class Crew(contextlib.ExitStack):
         wait_until("all guests", lambda: all(flow["heard"] > 100 for flow in self.numbered.look().values()), 180)
 
     def start_testpmd(self):
-        """Frames of one own guest go through it to another one."""
+        """Frames of one of our guests pass through it to another one."""
         self.dpdk = Dpdk(self.directory, [self.switch.socket(name) for name in ("dpdk0", "dpdk1")])
         self.enter_context(self.dpdk).ready()
-        # It polls without end: where CPUs are scarce, the others come first.
+        # It polls all the time: others have priority where CPUs are scarce.
         for task in os.listdir(f"/proc/{self.dpdk.child.pid}/task"):
             os.setpriority(os.PRIO_PROCESS, int(task), NICE)
         self.dpdk.say("start")
@@ -166,7 +166,7 @@ class Crew(contextlib.ExitStack):
         check(self.switch_process() != before, "the switch process is still the same")
 
     def nothing(self):
-        """What the machine does to guests by itself."""
+        """Does nothing, to measure the machine's own effect on guests."""
         time.sleep(0.05)
 
     def switch_process(self):
@@ -183,7 +183,7 @@ class Crew(contextlib.ExitStack):
         return found
 
     def descriptors(self):
-        """How many each of them has."""
+        """The number of descriptors of each of them."""
         return {role: len(os.listdir(f"/proc/{pid}/fd")) for role, pid in sorted(self.processes().items())}
 
     def hear_more(self):
@@ -195,7 +195,7 @@ class Crew(contextlib.ExitStack):
         wait_until("frames of all guests", is_heard)
 
     def quiet(self):
-        """No numbered frames any more, and all of them are where they go."""
+        """Stops the numbered frames, and waits until all of them have arrived."""
         self.numbered.ask("quiet")
         seen = []
 
@@ -212,7 +212,7 @@ class Crew(contextlib.ExitStack):
         return collections.Counter({(name, why): count for name, port in ports for why, count in port["rx_drops"].items()})
 
     def dpdk_drops(self):
-        """What testpmd itself dropped since it was asked last, as its transmit ring was full."""
+        """The frames that testpmd dropped since the last call, as its transmit ring was full."""
         if "testpmd" not in self.kinds:
             return 0
         before = len(self.dpdk.text())
@@ -223,11 +223,11 @@ class Crew(contextlib.ExitStack):
         return int(found.group(1))
 
     def connections_lost(self):
-        """TCP connections that ended, of those that are to last."""
+        """Long-lived TCP connections that have ended."""
         return {"iperf3": int(not self.iperf_goes_on())} if "linux" in self.kinds else {}
 
     def iperf_goes_on(self):
-        """Whether iperf3 between Linux guests still moves bytes."""
+        """Waits until iperf3 between Linux guests moves bytes."""
 
         def seconds():
             return re.findall(r"^\[ +\d+\] .* sec +([\d.]+) [KMG]?Bytes", self.client.text(), re.M)
@@ -240,7 +240,7 @@ class Crew(contextlib.ExitStack):
 
 
 class Phase:
-    """So many replacements of one kind, and what came of them. `name` is that of a method of the crew."""
+    """Makes replacements of one kind, and measures them. `name` is a method of the crew."""
 
     def __init__(self, crew, name, count, period_s=LIFE_S):
         self.crew, self.name, self.count, self.period_s = crew, name, count, period_s
@@ -276,7 +276,7 @@ class Phase:
             self.gaps_ms[name].append(flow["gap_ns"] / 1e6)
 
     def rows(self):
-        """Flows that are one row of a table: both ways are."""
+        """The flows of one row of a table: both directions."""
         rows = collections.defaultdict(list)
         for name in self.flows:
             rows[name.removesuffix("-there").removesuffix("-back")].append(name)
@@ -289,7 +289,7 @@ class Phase:
         return 0 if "tcp" in names[0] else self.sum("sent", names) - self.sum("heard", names)
 
     def counted(self, row):
-        """What is known to be dropped of a row's frames, by reason; None if its ports have other traffic, too."""
+        """The dropped frames of a row by reason; None if its ports have other traffic, too."""
         if row not in PORTS:
             return None
         reasons = collections.Counter()
@@ -301,14 +301,14 @@ class Phase:
         return +reasons
 
     def unknown(self, names):
-        """How many frames killed processes may have dropped and counted in their last moments."""
+        """How many frames killed processes may have dropped without their counts being saved."""
         if self.name != "kill":
             return 0
         rate = self.sum("sent", names) / self.lasted_s
         return self.count * (UNKNOWN_S * rate + RING_ENTRIES * len(names))
 
     def faults(self):
-        """What should not have happened."""
+        """The errors that were found."""
         for row, names in self.rows().items():
             for key in ("twice", "late", "damaged", "ended"):
                 if count := self.sum(key, names):
@@ -328,7 +328,7 @@ class Phase:
 
 
 def grown(before, after):
-    """What came since; `held` is what is there now."""
+    """The change since then; `held` is the current state."""
     as_is = ("held", "gap_ns")
     return {
         name: {key: count if key in as_is else count - before[name][key] for key, count in flow.items()}

@@ -1,4 +1,4 @@
-"""Network namespaces with wires between them, and what is done there."""
+"""Network namespaces with wires between them, and commands that run there."""
 
 import json
 import os
@@ -43,7 +43,7 @@ class Namespace:
         return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
 
     def run(self, command):
-        """What a command printed; it has to succeed."""
+        """A command's output; it has to succeed."""
         done = self.try_run(command)
         said = " ".join((done.stdout + done.stderr).split())
         check(done.returncode == 0, f"'{command}' failed in {self.name}: {said[-300:]}")
@@ -62,7 +62,7 @@ class Namespace:
 
 
 def links(namespace):
-    """Names of its network devices."""
+    """The names of the namespace's network devices."""
     return {link["ifname"] for link in json.loads(namespace.run("ip -j link"))}
 
 

@@ -1,7 +1,7 @@
 //! `lasthop`: one binary for all processes of the switch.
 //!
-//! The command line says which part of the system this process is. `lasthop run` is the supervisor; it starts this binary again
-//! as switch process, driver process and controller process. All other commands ask a running supervisor.
+//! The command line selects the process. `lasthop run` is the supervisor; it starts this binary again as switch
+//! process, driver process and controller process. All other commands ask a running supervisor.
 //!
 //! ```text
 //!   lasthop COMMAND ──asks──> lasthop run (supervisor) ──starts──> switch-process, driver-process, controller-process

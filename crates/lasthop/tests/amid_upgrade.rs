@@ -1,4 +1,4 @@
-//! Guests come, go and change while one switch process makes room for another, and processes die amid that.
+//! Guests attach, leave and change while one switch process replaces another, and processes die meanwhile.
 
 mod support;
 
@@ -16,27 +16,27 @@ use support::talkers::Talker;
 use support::{Answer, Switch, eventually, fds, signal};
 
 const FOUR: [u8; 6] = [0x02, 0, 0, 0, 0, 4];
-/// Longer than the life of a switch process that the supervisor takes to die of its guests.
+/// Longer than the life of a switch process for whose death the supervisor blames its guests.
 const LIFE: Duration = Duration::from_millis(300);
 
 fn switch_of_four() -> Switch {
     Switch::start(&["--workers", "2", "--vnic", "one", "--vnic", "two", "--vnic", "three", "--vnic", "four"])
 }
 
-/// An upgrade whose new process is told of everything, and hears it only after `meanwhile`.
+/// An upgrade whose new process receives all messages, but reads them only after `meanwhile`.
 fn upgrade_slowly(switch: &Switch, rest: &str, meanwhile: impl FnOnce()) -> Answer {
     upgrade_to(switch, &late_successor(switch, true, rest), meanwhile)
 }
 
 fn upgrade_to(switch: &Switch, successor: &str, meanwhile: impl FnOnce()) -> Answer {
-    // One of an upgrade that was refused may be about to end.
+    // A process of a refused upgrade may still be ending.
     let before = switch_processes(switch);
     std::thread::scope(|scope| {
         let asked = scope.spawn(|| switch.ask(&["upgrade", successor]));
         eventually("the new process", || {
             switch_processes(switch).iter().any(|process| !before.contains(process)).then_some(())
         });
-        // Its first message is read before it is asked for anything else.
+        // The supervisor reads its first message before it asks for anything else.
         std::thread::sleep(Duration::from_millis(100));
         switch.json(&["stats"]);
         meanwhile();
@@ -45,12 +45,12 @@ fn upgrade_to(switch: &Switch, successor: &str, meanwhile: impl FnOnce()) -> Ans
     })
 }
 
-/// Lasthop itself, as a line of sh.
+/// Lasthop itself, as a shell command.
 fn lasthop() -> String {
     format!("exec {} \"$@\"", env!("CARGO_BIN_EXE_lasthop"))
 }
 
-/// All of them: the one at work, and one that is to be.
+/// All switch processes: the current one, and a new one.
 fn switch_processes(switch: &Switch) -> Vec<u32> {
     let is_switch = |pid: &u32| {
         let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -62,11 +62,11 @@ fn switch_processes(switch: &Switch) -> Vec<u32> {
 fn meet(sender: (&mut Guest, [u8; 6]), receiver: (&mut Guest, [u8; 6]), number: u32) {
     let frame = frame(receiver.1, sender.1, number, 60 + number as usize);
     send(sender.0, &frame);
-    // Frames that were flooded before it knew the addresses come here, too.
+    // This includes frames that were flooded before it knew the addresses.
     while receive(receiver.0) != frame {}
 }
 
-/// Each of them sends to each.
+/// Each of them sends to each other one.
 fn all_meet(guests: &mut [(Guest, [u8; 6])], number: u32) {
     for from in 0..guests.len() {
         for to in (0..guests.len()).filter(|to| *to != from) {
@@ -100,7 +100,7 @@ fn guests_that_change_after_the_new_process_was_told_of_them_go_on_as_they_are()
     switch.ask(&["stats", "--check"]).ok();
 }
 
-/// The channel to a switch process, with a test in the place of the supervisor.
+/// The channel to a switch process; the test acts as the supervisor.
 struct SwitchProcess {
     child: std::process::Child,
     channel: UnixStream,
@@ -141,7 +141,7 @@ impl SwitchProcess {
     }
 }
 
-/// Bytes that are not read yet.
+/// Number of unread bytes.
 fn unread(socket: &UnixStream) -> u64 {
     rustix::io::ioctl_fionread(socket).expect("a socket")
 }
@@ -195,7 +195,7 @@ fn guests_that_change_while_the_old_process_comes_to_rest_go_on_as_they_are() {
         let (path, two) = (switch.path("four.sock"), &mut two);
         let answer = upgrade_slowly(&switch, &lasthop(), || {
             signal(old, Signal::STOP);
-            // It is told to rest meanwhile, and finds all of this when it continues.
+            // It is asked to rest meanwhile, and finds all of this when it continues.
             two_changes = Some(scope.spawn(move || two.share_anew(4).expect("another memory table")));
             four_comes = Some(scope.spawn(move || {
                 let options = lasthop_frontend::GuestOptions { mac: FOUR, ..Default::default() };
@@ -248,7 +248,7 @@ fn a_new_process_that_is_killed_at_any_moment_costs_no_guest_its_connection() {
     switch.ask(&["stats", "--check"]).ok();
 }
 
-/// Guests' and sessions' files that a process has mapped.
+/// Files of guest memory and sessions that a process has mapped.
 fn maps(pid: u32) -> usize {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("a process");
     maps.lines().filter(|line| line.contains("memfd:")).count()

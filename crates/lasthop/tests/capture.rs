@@ -1,4 +1,5 @@
-//! `lasthop capture` on the built binary: frames that pass, and those that do not, are in the file, for readers that are not ours.
+//! `lasthop capture` on the built binary: frames that pass, and those that are dropped, are in the file, as read by
+//! other programs.
 
 mod support;
 
@@ -26,7 +27,7 @@ struct Capture {
 }
 
 impl Capture {
-    /// Starts one; it sees all frames that come once this returns.
+    /// Starts a capture; it has every frame that arrives after this returns.
     fn start(switch: &Switch, words: &[&str], out: Stdio) -> Self {
         let log = switch.base.path().join(format!("capture{}", words.join("-").replace('/', "_")));
         let err = std::fs::File::create(&log).expect("a log");
@@ -72,7 +73,7 @@ struct Packet {
     bytes: Vec<u8>,
 }
 
-/// The packets of a file, in their order, and how many the statistics at its end say were lost.
+/// The packets of a file, in order, and the number of lost packets in the statistics at its end.
 fn read(file: &[u8]) -> (Vec<Packet>, Vec<u64>) {
     let (rest, capture) = parse_pcapng(file).expect("pcapng");
     assert_eq!((rest.len(), capture.sections.len()), (0, 1));
@@ -178,7 +179,7 @@ fn the_output_is_live_and_its_end_ends_the_capture() {
         seen.extend_from_slice(&piece[..count]);
     }
     assert_eq!(capture.child.try_wait().expect("our child"), None, "it goes on");
-    drop(out); // and no packet comes
+    drop(out); // and no packet arrives
     assert!(capture.end().contains("1 packets captured"));
     eventually("its tap is gone", || (captures(&switch) == 0).then_some(()));
 }
@@ -238,7 +239,7 @@ fn a_capture_whose_reader_stands_still_can_be_ended() {
     let mut one = guest(&switch, "one", ONE);
     let mut capture = Capture::start(&switch, &["one"], Stdio::piped());
     let _unread = capture.child.stdout.take();
-    // More than a pipe and the client's connection hold.
+    // More than fits into a pipe and the client's connection.
     for _ in 0..800 {
         eventually("room for a frame", || {
             one.reclaim(0).expect("a sound ring");
@@ -261,7 +262,7 @@ fn a_capture_into_a_pipe_that_nobody_opens_can_be_ended() {
     let child = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().expect("the binary runs");
     let mut capture = Capture { child, log: pipe }; // ended if this fails
     eventually("the capture", || (captures(&switch) == 1).then_some(()));
-    // Not SIGINT, which shells have background jobs ignore.
+    // Not SIGINT, which background jobs of shells ignore.
     signal(capture.child.id(), Signal::TERM);
     eventually("the end", || capture.child.try_wait().expect("our child"));
 }
@@ -289,7 +290,7 @@ fn there_are_only_so_many_captures_and_mistakes_are_named() {
 #[test]
 fn tcpdump_reads_it_live() {
     if Command::new("tcpdump").arg("--version").output().is_err() {
-        // Past libtest, which captures a test's output.
+        // Not through libtest, which captures a test's output.
         let _ = std::io::stderr().write_all(b"skip: there is no tcpdump here; tools/deps test installs it\n");
         return;
     }

@@ -290,7 +290,7 @@ fn requests_sent_at_once_are_answered_in_order() {
     assert_eq!(ids, (0..20).map(Value::from).collect::<Vec<_>>());
 }
 
-/// This number of addresses behind one vnic. Each sends a frame to an unknown address.
+/// Addresses behind one vnic. Each sends a frame to an unknown address.
 fn be_many(guest: &mut Guest, first: u16, count: u16) {
     for number in first..first + count {
         let [high, low] = number.to_be_bytes();
@@ -304,7 +304,7 @@ fn be_many(guest: &mut Guest, first: u16, count: u16) {
     guest.flush(0).expect("connected");
 }
 
-/// More than a message between processes, or a socket, has room for.
+/// More than fits into a message between processes, or a socket.
 #[test]
 fn many_addresses_are_all_shown_and_others_are_answered_meanwhile() {
     const EACH: u16 = 10_000;
@@ -318,7 +318,7 @@ fn many_addresses_are_all_shown_and_others_are_answered_meanwhile() {
     }
     let mut slow = switch.connect("control.sock");
     writeln!(slow, r#"{{"jsonrpc":"2.0","id":1,"method":"fdb.show"}}"#).expect("written");
-    // A client that does not take the answer yet keeps no other waiting, and gets all of it.
+    // A client that does not read its answer delays no other, and gets all of it later.
     switch.ask(&["stats"]).ok();
     let mut answer = String::new();
     BufReader::new(slow).read_line(&mut answer).expect("an answer");
@@ -326,7 +326,7 @@ fn many_addresses_are_all_shown_and_others_are_answered_meanwhile() {
     let entries = answer["result"]["entries"].as_array().expect("entries").iter();
     let told: HashSet<(String, String)> =
         entries.map(|entry| (text(&entry["mac"]), text(&entry["port"]))).collect();
-    // Addresses that share a bucket with too many others are not learned: a few of them.
+    // Addresses whose bucket is full are not learned: a few of them.
     assert!(told.len() > 2 * usize::from(EACH) - 200, "only {} are told", told.len());
     for number in 0..2 * EACH {
         let [high, low] = number.to_be_bytes();
@@ -365,7 +365,7 @@ fn an_address_is_not_kept_for_a_vnic_that_came_after_the_one_it_was_for() {
     for client in &mut clients {
         exchange(client, &version);
     }
-    // All three reach the supervisor before the switch process answers any.
+    // All three reach the supervisor before the switch process answers one of them.
     signal(process, Signal::STOP);
     let entry = r#"{"mac":"02:00:00:00:00:07","vnic":"a"}"#;
     let calls = [("fdb.add", entry), ("vnic.del", r#"{"name":"a"}"#), ("vnic.add", r#"{"name":"a"}"#)];
@@ -395,7 +395,7 @@ fn a_removal_is_done_though_the_switch_process_dies_before_it_answers() {
     for (at, (method, name)) in [("vnic.del", "a"), ("switch.del", "red")].into_iter().enumerate() {
         let call = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": {"name": name}});
         writeln!(clients[at], "{call}").expect("written");
-        exchange(&mut clients[2], version); // the supervisor has seen it
+        exchange(&mut clients[2], version); // the supervisor has read it
     }
     signal(process, Signal::KILL);
     for client in &mut clients[..2] {
@@ -408,13 +408,13 @@ fn a_removal_is_done_though_the_switch_process_dies_before_it_answers() {
     assert_eq!((&left["vnics"], &left["switches"]), (&json!([]), &json!([])));
 }
 
-/// Lets a process have no more descriptors than it has, until this is dropped.
+/// Limits a process to its current number of descriptors, until this is dropped.
 struct Full(Option<Pid>, Rlimit);
 
 impl Full {
     fn new(pid: u32) -> Self {
         let pid = Pid::from_raw(pid.try_into().expect("a process"));
-        // Its hard limit is ours.
+        // Its hard limit equals ours.
         let few = Rlimit { current: Some(3), ..getrlimit(Resource::Nofile) };
         Self(pid, prlimit(pid, Resource::Nofile, few).expect("limited"))
     }

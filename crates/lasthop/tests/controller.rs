@@ -1,4 +1,4 @@
-//! A switch of module flow with the controller that comes with it, on the built binary.
+//! A switch of module flow with the embedded controller, on the built binary.
 
 mod support;
 
@@ -19,7 +19,7 @@ fn count(switch: &Switch, name: &str) -> u64 {
     list["switches"][0]["counters"][name].as_u64().unwrap_or(0)
 }
 
-/// A switch whose ports are all served.
+/// A switch with all its ports ready.
 fn start(vnics: &[&str]) -> Switch {
     let words: Vec<&str> = vnics.iter().flat_map(|vnic| ["--vnic", vnic]).collect();
     let switch = Switch::start(&[&FLOW[..], &words].concat());
@@ -44,7 +44,8 @@ fn controller_pid(switch: &Switch) -> Option<u32> {
 fn a_switch_that_says_that_it_runs_has_its_controller() {
     for moment in 0..10 {
         let switch = Switch::spawn(tempfile::tempdir().expect("a directory"), &["--vnic", "one"]);
-        // As on a busy machine: the switch process has answered all before the supervisor hears the first word.
+        // As on a busy machine: the switch process has answered everything before the supervisor reads the first
+        // message.
         while switch.children().is_empty() {
             std::thread::yield_now();
         }
@@ -55,7 +56,7 @@ fn a_switch_that_says_that_it_runs_has_its_controller() {
         eventually("the switch", || switch.log().contains("switch is running").then_some(()));
         let process = switch.switch_pid().expect("a switch process");
         let before = sockets(process);
-        // Its answer comes after the effects of earlier messages.
+        // Its answer follows the effects of earlier messages.
         switch.ask(&["stats"]).ok();
         let after = sockets(process);
         assert!(
@@ -320,7 +321,7 @@ fn a_rule_is_in_effect_when_the_answer_comes() {
     send(&mut two, &frame(ONE, TWO, 0, 60));
     receive(&mut one);
     for round in 1..4 {
-        // There is a flow.
+        // A flow exists.
         for number in 0..2 {
             send(&mut one, &frame(TWO, ONE, number, 60));
             assert_eq!(receive(&mut two), frame(TWO, ONE, number, 60));
@@ -336,7 +337,7 @@ fn a_rule_is_in_effect_when_the_answer_comes() {
     check_balance(&switch);
 }
 
-/// An answer that rules are in effect is not given while the controller process does not run.
+/// While the controller process does not run, no answer claims that rules are in effect.
 #[test]
 fn a_rule_that_flows_do_not_follow_yet_is_kept_and_said_to_be_late() {
     let switch = start(&["one"]);
@@ -431,7 +432,7 @@ fn a_controller_that_hangs_is_ended_and_another_one_answers() {
     assert_eq!(receive(&mut two), frame(TWO, ONE, 1, 60));
     let pid = controller_pid(&switch).expect("a controller process");
     signal(pid, Signal::STOP);
-    // Of no flow, so that it is asked.
+    // Without a flow, so the controller is asked.
     let unasked = frame([2, 0, 0, 0, 7, 7], [2, 0, 0, 0, 9, 9], 2, 60);
     send(&mut one, &unasked);
     eventually("the next one", || controller_pid(&switch).filter(|next| *next != pid));
@@ -441,7 +442,7 @@ fn a_controller_that_hangs_is_ended_and_another_one_answers() {
     let next = frame(TWO, [2, 0, 0, 0, 9, 8], 3, 60);
     send(&mut one, &next);
     let received = receive(&mut two);
-    // It may have been late rather than lost.
+    // The packet may have been late, not lost.
     let received = if received == unasked { receive(&mut two) } else { received };
     assert_eq!(received, next);
     switch.ask(&["stats", "--check"]).ok();

@@ -1,4 +1,4 @@
-//! A guest that opens connections without end, beside one that talks: on the built binary, by rules about connections.
+//! A guest that opens connections without end, beside two that talk: on the built binary, with rules about connections.
 
 mod support;
 
@@ -11,11 +11,11 @@ use support::{Switch, eventually};
 const FLOODER: [u8; 6] = [0x02, 0, 0, 0, 0, 9];
 const SERVER_ADDRESS: [u8; 4] = [10, 0, 0, 1];
 const CLIENT_ADDRESS: [u8; 4] = [10, 0, 0, 2];
-/// Connections that packets of one port may begin.
+/// The limit of connections for one port.
 const SHARE: u32 = 1 << 18;
-/// SYNs of the flood: more than its port's share.
+/// SYNs of the flood: more than its port's limit.
 const SYNS: u32 = SHARE + 20_000;
-/// Of the flood, between two connections of the client.
+/// SYNs of the flood between two connections of the client.
 const PAUSE: u32 = 2_000;
 const BURST: usize = 64;
 
@@ -32,7 +32,7 @@ fn client(number: u32) -> End {
     End { mac: TWO, address: CLIENT_ADDRESS, port: 10_000 + number as u16 }
 }
 
-/// One of the addresses and ports that the flood makes up.
+/// One of the invented addresses and ports of the flood.
 fn flooder(number: u32) -> End {
     let [_, high, middle, low] = (number >> 8).to_be_bytes();
     End { mac: FLOODER, address: [11, high, middle, low], port: 1024 + (number & 0xff) as u16 }
@@ -49,7 +49,7 @@ fn segment(from: End, to: End, (is_syn, seq, ack): (bool, u32, Option<u32>), dat
     bytes
 }
 
-/// Frames until this one comes; others are of the flood.
+/// Receives until this frame arrives; others belong to the flood.
 fn await_frame(guest: &mut Guest, wanted: &[u8]) {
     let mut frame = Vec::new();
     loop {
@@ -78,7 +78,7 @@ fn flood(bad: &mut Guest, server: &mut Guest, numbers: std::ops::Range<u32>) {
             assert!(bad.send(0, frame, Offload::default()).expect("sent"), "the ring is full");
         }
         bad.flush(0).expect("flushed");
-        // The last one passes once all before it have: rings and queues are empty then.
+        // The last one arrives after all earlier ones: then rings and queues are empty.
         await_frame(server, burst.last().expect("a burst has frames"));
     }
 }
@@ -94,7 +94,7 @@ fn others_connect_while_a_guest_sends_syns_without_end() {
     switch.ask(&[&["acl", "add", "rest"][..], &rule, &["deny"]].concat()).ok();
     let mut server = guest(&switch, "web", ONE);
     let (mut talker, mut bad) = (guest(&switch, "client", TWO), guest(&switch, "bad", FLOODER));
-    // Addresses are learned from frames that rules leave alone.
+    // Addresses are learned from frames without rules.
     let arp = [&[0xff; 6][..], &ONE, &[8, 6], &[0; 46]].concat();
     pass(&mut server, &mut talker, &arp);
     await_frame(&mut bad, &arp);

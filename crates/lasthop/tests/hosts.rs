@@ -1,4 +1,4 @@
-//! The host's own stack at an uplink of the built binary: kept out, or at a port of its own.
+//! The host's own stack at an uplink of the built binary: separated, or at its own port.
 
 mod support;
 
@@ -51,10 +51,10 @@ impl Lab {
         self.until("wire", "up");
     }
 
-    /// Whether a datagram from outside comes to the host's stack, and the answer back.
+    /// Whether a datagram from outside reaches the host's stack, and the answer returns.
     fn can_talk(&self) -> bool {
         let bind = |address: &str| {
-            // A process that another test starts may have the socket of the last time for a moment, until its exec.
+            // A process that another test starts may have the earlier socket for a moment, until its exec.
             let socket = eventually("the address", || UdpSocket::bind(address).ok());
             socket.set_read_timeout(Some(Duration::from_millis(300))).expect("set");
             socket
@@ -63,7 +63,7 @@ impl Lab {
         let mut bytes = [0; 16];
         let pass = |from: &UdpSocket, to: &UdpSocket, address: &str, bytes: &mut [u8]| {
             let address: SocketAddr = address.parse().expect("an address");
-            // A neighbour that does not answer is told of by the next call.
+            // The next call reports a neighbour that does not answer.
             let _ = from.send_to(b"hello", address);
             match to.recv_from(bytes) {
                 Ok((len, _)) => bytes[..len] == *b"hello",

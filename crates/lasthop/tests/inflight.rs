@@ -1,4 +1,4 @@
-//! All of the switch is gone, and only its guests' front ends know its chains in flight (INFLIGHT_SHMFD).
+//! All processes of the switch die, and only its guests' front ends know its chains in flight (INFLIGHT_SHMFD).
 
 mod support;
 
@@ -11,9 +11,9 @@ use rustix::process::Signal;
 use support::guests::{ONE, TWO, frame, guest_with, running, send};
 use support::{Switch, eventually, signal};
 
-/// Times that everything dies.
+/// How often everything dies.
 const DEATHS: usize = 6;
-/// Frames that are sent at once, and times that they are between two deaths.
+/// Frames of a burst, and bursts between two deaths.
 const BURST: u32 = 16;
 const ROUNDS: usize = 200;
 const VNICS: [&str; 6] = ["--vnic", "one", "--vnic", "two", "--vnic", "three"];
@@ -24,10 +24,10 @@ fn options(mac: [u8; 6], rx_buffers: u16) -> GuestOptions {
     GuestOptions { mac, rx_buffers, inflight: true, ring_entries: 64, ..GuestOptions::default() }
 }
 
-/// Kills supervisor and switch process; another switch runs in the same directory, and its guests go on there.
+/// Kills supervisor and switch process; another switch runs in the same directory, and its guests continue there.
 fn everything_dies<const N: usize>(switch: &mut Switch, guests: [(&str, &mut Guest); N]) {
     let inner = switch.switch_pid().expect("a switch process");
-    // The switch process goes first, so that it has no time to finish anything.
+    // The switch process dies first, so that it has no time to finish anything.
     signal(inner, Signal::KILL);
     signal(switch.pid(), Signal::KILL);
     switch.wait();
@@ -40,7 +40,7 @@ fn everything_dies<const N: usize>(switch: &mut Switch, guests: [(&str, &mut Gue
     }
 }
 
-/// The numbers that a guest heard, each once and in order.
+/// The numbers that a guest received, without duplicates and in order.
 #[derive(Default)]
 struct Ear {
     seen: HashSet<u32>,
@@ -106,8 +106,8 @@ fn everything_dies_again_and_again(features: u64) {
     switch.ask(&["stats", "--check"]).ok();
 }
 
-/// Sends to everybody what one guest takes and another one has no room for, so that frames wait that were delivered once; how many
-/// were given back by the next switch.
+/// Floods frames that one guest receives and another one has no room for, so that frames with one delivered copy wait;
+/// returns how many the next switch gave back.
 fn given_back(switch: &mut Switch, guests: [&mut Guest; 3], ear: &mut Ear, number: &mut u32) -> u64 {
     let [one, two, three] = guests;
     one.reclaim(0).expect("each chain comes back once");
@@ -127,13 +127,13 @@ fn given_back(switch: &mut Switch, guests: [&mut Guest; 3], ear: &mut Ear, numbe
 
 #[test]
 fn what_was_delivered_to_one_guest_and_waits_for_another_one_does_not_come_again() {
-    // Frames that go up to the control plane are in flight no more.
+    // A bridge, as frames that go to the control plane are no longer in flight.
     let mut switch = Switch::start(&[&VNICS[..], &["--module", "bridge"]].concat());
     let mut one = guest_with(&switch, "one", options(ONE, 64));
     let mut two = guest_with(&switch, "two", options(TWO, 64));
     let mut three = guest_with(&switch, "three", options(THREE, 4));
     let (mut ear, mut number) = (Ear::default(), 0);
-    // They wait for 300 ms, which may be over before everything dies: then once more.
+    // They wait for 300 ms, which may be over before everything dies; then it is repeated.
     let lost = eventually("frames in flight", || {
         let guests = [&mut one, &mut two, &mut three];
         let lost = given_back(&mut switch, guests, &mut ear, &mut number);

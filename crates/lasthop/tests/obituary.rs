@@ -8,7 +8,7 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 use support::guests::{ONE, TWO, frame, guest, receive, send};
 use support::{Switch, eventually, signal};
 
-/// Longer than the counters' copies take to be up to date.
+/// Longer than the interval at which counters are copied.
 const LATER: Duration = Duration::from_millis(100);
 
 #[test]
@@ -19,7 +19,7 @@ fn the_log_has_the_signal_and_the_last_counters() {
         send(&mut one, &frame(TWO, ONE, number, 60));
         receive(&mut two);
     }
-    send(&mut one, &frame(ONE, ONE, 6, 60)); // to where it comes from
+    send(&mut one, &frame(ONE, ONE, 6, 60)); // to its own port
     let is_dropped = || switch.port("one")["rx_drops"].as_object().is_some_and(|drops| !drops.is_empty());
     eventually("that the controller has it dropped", || is_dropped().then_some(()));
     std::thread::sleep(LATER);

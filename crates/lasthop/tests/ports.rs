@@ -11,7 +11,7 @@ use support::guests::{ONE, TWO, WAIT, check_balance, frame, guest, receive, send
 use support::namespaces::{Namespace, may};
 use support::{Switch, eventually, is_alive, signal};
 
-/// A switch in a namespace, whose device `wire` leads to another namespace, where it is `eth0`.
+/// A switch in a namespace with the device `wire`, which leads to `eth0` in another namespace.
 struct Lab {
     switch: Switch,
     host: Namespace,
@@ -39,11 +39,11 @@ impl Lab {
     }
 }
 
-/// Has a namespace ask for an address that no one has: its ARP requests are broadcasts.
+/// Makes a namespace resolve an unused address: its ARP requests are broadcasts.
 fn shout(namespace: &Namespace) {
     namespace.within(|| {
         let socket = UdpSocket::bind("192.0.2.9:0").expect("bound");
-        // There is no answer, and the kernel may say so next time.
+        // There is no answer, and the kernel may report that at the next time.
         let _ = socket.send_to(b"x", "192.0.2.77:9");
     });
 }
@@ -224,7 +224,7 @@ fn a_driver_that_stands_still_holds_nobody_up() {
     let pid = lab.show("wire")["driver"]["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
     let pid = pid.expect("a driver process");
     signal(pid, Signal::STOP);
-    // Floods go to the wire, too, more of them than it has buffers for.
+    // Floods also go to the wire, more of them than it has buffers for.
     for number in 0..2000 {
         send(&mut vm1, &frame([0xff; 6], ONE, number, 200));
         receive_own(&mut vm2);

@@ -1,4 +1,4 @@
-//! `lasthop profile` on the built binary: a running switch with traffic, and what may come in between.
+//! `lasthop profile` on the built binary: a running switch with traffic, and possible disturbances.
 
 mod support;
 
@@ -14,7 +14,7 @@ use support::{Switch, eventually, signal};
 
 const SWITCH: &[&str] = &["--vnic", "one", "--vnic", "two", "--workers", "1"];
 
-/// Sends frames from one guest to the other until told to stop.
+/// Sends frames from one guest to the other until stopped.
 fn talk(one: &mut Guest, two: &mut Guest, stop: &AtomicBool) {
     let (mut received, mut number) = (Vec::new(), 0);
     while !stop.load(Ordering::Relaxed) {
@@ -25,10 +25,10 @@ fn talk(one: &mut Guest, two: &mut Guest, stop: &AtomicBool) {
     }
 }
 
-/// Does `work` while the guests talk.
+/// Runs `work` while the guests talk.
 fn amid_traffic<R>(switch: &Switch, work: impl FnOnce() -> R) -> R {
     let (mut one, mut two) = (guest(switch, "one", ONE), guest(switch, "two", TWO));
-    // The switch learns where it is.
+    // The switch learns its address.
     send(&mut two, &frame([0xff; 6], TWO, 0, 60));
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -40,7 +40,7 @@ fn amid_traffic<R>(switch: &Switch, work: impl FnOnce() -> R) -> R {
     })
 }
 
-/// A client whose output and errors are kept.
+/// A client with recorded output and errors.
 fn start(switch: &Switch, seconds: &str) -> Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lasthop"));
     command.arg("--dir").arg(switch.dir()).args(["profile", "--for", seconds]);

@@ -1,4 +1,4 @@
-//! `kill -9` of the switch process under load: guests do not notice.
+//! `kill -9` of the switch process under load: guests are not affected.
 
 mod support;
 
@@ -18,9 +18,9 @@ use support::successors::{
 use support::talkers::Talker;
 use support::{ProcessStat, Switch, copy_of_lasthop, eventually, fds, open_files, signal};
 
-/// Deaths in each test.
+/// Number of deaths in each test.
 const DEATHS: u32 = 5;
-/// Time between two of them: longer than the life of a process that the supervisor takes to die of its guests.
+/// The time between two deaths: longer than the life of a process for whose death the supervisor blames its guests.
 const LIFE: Duration = Duration::from_millis(300);
 fn kill(switch: &Switch) -> u32 {
     let pid = eventually("the switch process", || switch.switch_pid());
@@ -57,7 +57,7 @@ fn guests_do_not_notice(words: &[&str], options: GuestOptions) {
         let ports = stats["ports"].as_array().expect("ports");
         ports.iter().filter_map(|port| port[key].as_u64()).sum::<u64>()
     };
-    // Counts of the last ten milliseconds of each process are not known.
+    // Counts of the last ten milliseconds of each process are lost.
     assert!(sum("tx_packets") > u64::from(heard) / 2, "counters began anew: {stats}");
     assert_eq!(sum("forwarded"), sum("tx_packets"), "{stats}");
 }
@@ -90,7 +90,7 @@ fn in_order() -> GuestOptions {
     GuestOptions { features: ALL_FEATURES | IN_ORDER, ..GuestOptions::default() }
 }
 
-/// The process that shares the switch process's memory, when it has nothing else any more.
+/// The keeper that shares the switch process's memory, once it has no other descriptors.
 fn keeper_of(process: u32) -> u32 {
     let children = format!("/proc/{process}/task/{process}/children");
     let children = || std::fs::read_to_string(&children).expect("a process");
@@ -100,7 +100,7 @@ fn keeper_of(process: u32) -> u32 {
     keeper
 }
 
-/// Descriptors, but for those that the test runner has left to all.
+/// Descriptors, without those that the test runner passes to all processes.
 fn own_fds(pid: u32) -> usize {
     let numbers = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("a process").flatten();
     numbers.filter(|entry| entry.file_name().to_str().expect("a number").len() < 3).count()
@@ -142,20 +142,20 @@ fn a_guest_that_leaves_during_the_gap_is_gone() {
     assert_eq!(receive(&mut two), frame(TWO, ONE, 1, 60));
 }
 
-/// The files that supervisor and switch process have open, if they are the same a moment later.
+/// The files that supervisor and switch process have open, if they are unchanged a moment later.
 fn settled(switch: &Switch, process: u32) -> Option<(BTreeMap<u32, String>, BTreeMap<u32, String>)> {
     let now = (kept_open(switch.pid()), kept_open(process));
     std::thread::sleep(Duration::from_millis(50));
     (now == (kept_open(switch.pid()), kept_open(process))).then_some(now)
 }
 
-/// The files that a process has open, but for those below /proc. The supervisor lists threads there to slow them down again, while
-/// guests do not wait any more.
+/// The files that a process has open, without those in /proc. The supervisor lists threads there to restore their
+/// slices once guests no longer wait.
 fn kept_open(pid: u32) -> BTreeMap<u32, String> {
     open_files(pid).into_iter().filter(|(_, file)| !file.starts_with("/proc/")).collect()
 }
 
-/// CPU that a process took, in clock ticks, of which there are 100 a second.
+/// CPU time of a process, in clock ticks of 10 ms.
 fn cpu_ticks(pid: u32) -> u64 {
     ProcessStat::of(pid).expect("a process").cpu_ticks
 }
@@ -185,7 +185,7 @@ fn a_message_half_read_ends_its_session_alone() {
     let mut half = switch.connect("half.sock");
     let request = [1, 1, 0_u32].map(u32::to_ne_bytes).concat(); // GET_FEATURES
     half.write_all(&[&request[..], &request[..5]].concat()).expect("written");
-    // The bytes behind the first message have been read once that message is answered.
+    // The bytes after the first message have been read once that message is answered.
     std::io::Read::read_exact(&mut half, &mut [0; 20]).expect("an answer");
     eventually("that it is connected", || (switch.port("half")["state"] == "connected").then_some(()));
     kill(&switch);
@@ -202,7 +202,7 @@ fn a_session_that_kills_the_switch_process_again_and_again_is_given_up() {
     let switch = Switch::start(&["--vnic", "one", "--vnic", "two"]);
     let _guests = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
     let given_up = || switch.log().matches("has to connect again: the switch process died of it").count();
-    // Six are enough, unless one dies before it was told of the session: that does not count.
+    // Six are enough, unless one dies before it received the session: that does not count.
     for _ in 0..6 {
         kill(&switch);
     }
@@ -250,7 +250,7 @@ fn guests_do_not_notice_an_upgrade() {
     switch.ask(&["stats", "--check"]).ok();
 }
 
-/// Waits until the switch has taken all that the guest has sent; how many frames.
+/// Waits until the switch has fetched all that the guest has sent; returns the number of frames.
 fn taken_from(guest: &mut Guest) -> u64 {
     eventually("an empty ring", || {
         guest.reclaim(0).expect("a sound ring");
@@ -276,7 +276,7 @@ fn an_upgrade_forgets_no_count() {
     switch.ask(&["stats", "--check"]).ok();
 }
 
-/// Sends numbered frames for as long as it is told to, at a pace at which a slow guest has some waiting most of the time.
+/// Sends numbered frames until stopped, at a rate at which a slow guest has some waiting most of the time.
 fn send_on(mut guest: Guest, is_over: &AtomicBool) -> Guest {
     for number in 1.. {
         let frame = frame(TWO, ONE, number, 200);
@@ -291,7 +291,7 @@ fn send_on(mut guest: Guest, is_over: &AtomicBool) -> Guest {
     guest
 }
 
-/// Takes frames that are there, once in a while; how many.
+/// Receives pending frames at intervals; returns how many.
 fn receive_slowly(mut guest: Guest, is_over: &AtomicBool) -> u32 {
     let (mut bytes, mut last, mut heard) = (Vec::new(), 0, 0);
     while !is_over.load(Ordering::Relaxed) {
@@ -450,7 +450,7 @@ fn a_program_that_dies_while_it_takes_over_is_followed_by_the_old_one() {
     let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
     let (process, program) = (switch.switch_pid(), program_of(switch.switch_pid().expect("a process")));
     let version = own_version(&switch);
-    // On a busy machine it would need seconds to answer, which are no reason to give it up.
+    // On a busy machine it would need seconds to answer, which is no reason to give it up.
     let successor = successor_that_waits(&switch, version, "sleep 6\n", "sleep 0.2; exit 3");
     let said = switch.ask(&["upgrade", &successor]).refused();
     assert!(said.contains("the new one died; one of the old program continues"), "{said}");
@@ -486,7 +486,7 @@ fn an_upgrade_to_a_program_that_was_told_of_other_vnics_is_refused() {
     let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
     let (process, version) = (switch.switch_pid(), own_version(&switch));
     let (told, go) = (switch.base.path().join("told"), switch.base.path().join("go"));
-    // Three hundred bytes are more than the question that comes first.
+    // Three hundred bytes are more than the first request.
     let (told_at, go_at) = (told.display(), go.display());
     let waits = format!("head -c 300 >{told_at}\nwhile ! [ -e {go_at} ]; do sleep 0.01; done\n");
     let successor = successor_that_waits(&switch, version, &waits, "cat >/dev/null");
@@ -533,7 +533,7 @@ fn an_upgrade_to_a_program_that_was_started_for_another_default_switch_is_refuse
 fn an_address_that_the_next_program_refuses_is_in_the_way_of_no_upgrade() {
     let switch = Switch::start(&["--vnic", "one", "--vnic", "two"]);
     switch.ask(&["fdb", "add", "02:00:00:00:00:07", "two"]).ok();
-    // Which has no table: it refuses the entries of the one before it.
+    // A dummy has no table: it refuses the previous module's entries.
     switch.ask(&["switch", "set", "default", "module=dummy"]).ok();
     let process = switch.switch_pid();
     switch.ask(&["upgrade"]).ok();
@@ -553,7 +553,7 @@ fn an_upgrade_waits_for_no_front_end() {
     half.set_read_timeout(Some(WAIT)).expect("a socket");
     let request = GET_FEATURES.map(u32::to_ne_bytes).concat();
     half.write_all(&[&request[..], &request[..8]].concat()).expect("written");
-    // The bytes behind the first message have been read once that message is answered.
+    // The bytes after the first message have been read once that message is answered.
     half.read_exact(&mut [0; 20]).expect("an answer");
     let process = switch.switch_pid();
     switch.ask(&["upgrade"]).ok();

@@ -1,4 +1,4 @@
-//! `lasthop run`: start, end, and the faults of either.
+//! `lasthop run`: start, end, and failures of both.
 
 mod support;
 
@@ -9,7 +9,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 use rustix::process::Signal;
 use support::{Switch, eventually, is_alive, lasthop, signal};
 
-/// A `run` that ends by itself, in `base`; its words on the matter.
+/// A `run` that ends by itself, in `base`; returns its messages.
 fn failed(base: tempfile::TempDir, words: &[&str]) -> String {
     let mut switch = Switch::spawn(base, words);
     let status = switch.wait();
@@ -46,7 +46,7 @@ fn the_log_can_be_objects_also_after_a_new_switch_process() {
     let mut switch = Switch::start(&["--log-format", "json", "--log-level", "debug", "--vnic", "a"]);
     let has = |process: &str, words: &str| {
         let log = switch.log();
-        // The last line may be there in part.
+        // The last line may be incomplete.
         let whole = log.rfind('\n').map_or("", |end| &log[..end]);
         let all = objects(whole);
         all.iter()
@@ -65,7 +65,7 @@ fn the_log_can_be_objects_also_after_a_new_switch_process() {
     eventually("the request", || {
         has("supervisor", "request port.list").filter(|one| one["level"] == "debug")
     });
-    // The inner processes write as the supervisor does, those of an upgrade, too.
+    // The inner processes use the supervisor's format, including those of an upgrade.
     let wrong = || {
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .expect("a socket");
@@ -119,7 +119,7 @@ fn sigterm_amid_the_start_ends_at_once_and_leaves_nothing() {
     let words: Vec<&str> = names.iter().flat_map(|name| ["--vnic", name]).collect();
     let mut switch = Switch::spawn(base(), &words);
     eventually("a first line", || (!switch.log().is_empty()).then_some(()));
-    // As by an operator who tidies up.
+    // As an operator might do who removes files.
     std::fs::remove_dir_all(switch.dir()).expect("removed");
     signal(switch.pid(), Signal::TERM);
     assert_eq!(switch.wait().code(), Some(0), "{}", switch.log());

@@ -1,4 +1,4 @@
-//! The sandbox of a running switch, from outside; and its list of system calls against those of the switch.
+//! The sandbox of a running switch, seen from outside; and its list of system calls compared with those of the switch.
 
 mod support;
 
@@ -140,7 +140,7 @@ fn strace_or_skip(started: std::io::Result<Child>) -> Option<Child> {
     started.ok()
 }
 
-/// In a user namespace in which no further one may be made, as in many containers.
+/// Runs in a user namespace in which no further one can be created, as in many containers.
 fn confined(base: &Path, mode: &str) -> Command {
     let script =
         "echo 0 >/proc/sys/user/max_user_namespaces && exec \"$0\" run --dir \"$1\" --sandbox \"$2\"";
@@ -156,7 +156,7 @@ fn a_layer_that_cannot_be_had_is_left_out_or_ends_the_start() {
     let strict = confined(base.path(), "strict").output().expect("unshare runs");
     let text = String::from_utf8_lossy(&strict.stderr).into_owned();
     if text.contains("unshare:") || text.contains("sh:") {
-        return; // such a container it is already
+        return; // this already is such a container
     }
     assert_eq!(strict.status.code(), Some(1), "{text}");
     assert!(text.contains("lacks a layer, user namespace: ") && text.contains("--sandbox=strict"), "{text}");
@@ -169,8 +169,8 @@ fn a_layer_that_cannot_be_had_is_left_out_or_ends_the_start() {
     eventually("the end", || auto.try_wait().expect("our child"));
 }
 
-/// The calls below these headings in docs/design/sandbox.md, which has the lists as they are (`sandbox/tests/documented.rs`):
-/// those that a process needs on any machine.
+/// The calls below these headings in docs/design/sandbox.md, whose lists are compared with the code
+/// (`sandbox/tests/documented.rs`): those that a process needs on any machine.
 fn needed(headings: &[&str]) -> BTreeSet<String> {
     let mut heading = "";
     let mut needed = BTreeSet::new();
@@ -184,7 +184,7 @@ fn needed(headings: &[&str]) -> BTreeSet<String> {
     needed
 }
 
-/// Captures while something is done, until its client wants no more.
+/// Captures during `work`, until the client ends it.
 fn capture(switch: &Switch, mut act: impl FnMut()) {
     let (dir, file) = (switch.dir(), switch.base.path().join("captured"));
     let mut command = Command::new(env!("CARGO_BIN_EXE_lasthop"));
@@ -199,7 +199,7 @@ fn capture(switch: &Switch, mut act: impl FnMut()) {
     eventually("the end of the capture", || client.try_wait().expect("our child"));
 }
 
-/// A client of the control interface, which says nothing.
+/// A client of the control interface, which sends nothing.
 fn control_client(switch: &Switch) -> OwnedFd {
     let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).expect("a socket");
     let address = SocketAddrUnix::new(switch.path("datapath.sock")).expect("a short path");
@@ -207,7 +207,7 @@ fn control_client(switch: &Switch) -> OwnedFd {
     socket
 }
 
-/// Everything that a switch process does: guests that come, talk and go, captures, stuck workers, all requests.
+/// Everything that a switch process does: guests that attach, talk and leave, captures, stuck workers, all requests.
 fn exercise(switch: &Switch) {
     let (mut one, mut two) = (guest(switch, "a", ONE), guest(switch, "b", TWO));
     let talk = |one: &mut Guest, two: &mut Guest| {
@@ -215,7 +215,7 @@ fn exercise(switch: &Switch) {
         receive(two);
     };
     capture(switch, || talk(&mut one, &mut two));
-    // The cost of guests' memory is measured in one visit of 64, at random: it is missed in one run of ten million.
+    // The cost of guests' memory is measured in one visit of 64, at random: one run in ten million has none.
     (0..1024).for_each(|_| talk(&mut one, &mut two));
     check_balance(switch);
     let _client = control_client(switch);
@@ -240,7 +240,7 @@ fn exercise(switch: &Switch) {
     }
 }
 
-/// A guest that makes its call descriptor wait holds its worker up until the watchdog interrupts it.
+/// A guest whose call descriptor blocks its worker until the watchdog interrupts the write.
 fn misbehave(switch: &Switch) {
     let (mut one, two) = (guest(switch, "c", ONE), guest(switch, "d", TWO));
     let call = two.call_fds().next().expect("a call descriptor");
@@ -281,11 +281,11 @@ impl Trace {
         threads
     }
 
-    /// The names of a process's calls from when its list holds.
+    /// The names of a process's calls from the installation of its filter on.
     fn calls<'a>(&'a self, process: &'a str) -> BTreeSet<&'a str> {
         let threads = self.threads(process);
         let installs = |(thread, call): &(&str, &str)| *thread == process && call.starts_with("seccomp(");
-        // Two filters are the list; one more may take away calls that were needed once.
+        // Two filters are the list; one more may forbid calls that were needed once.
         let filters = self.lines().enumerate().filter(|(_, line)| installs(line)).map(|(index, _)| index);
         let second = filters.take(2).last().expect("a filter");
         let inside = self.lines().skip(second + 1);
@@ -300,8 +300,8 @@ fn name(call: &str) -> Option<&str> {
     name.chars().all(|char| char.is_ascii_alphanumeric() || char == '_').then_some(name)
 }
 
-/// Traces the next life of a process of the supervisor's, whose current one is `process`, while something is done: the
-/// number of the next one is what `next` says. None without strace.
+/// Traces the next process that replaces `process` of the supervisor, while `work` runs; `next` returns the number of
+/// the next one. `None` without strace.
 fn traced(
     mut switch: Switch,
     process: u32,
@@ -320,14 +320,14 @@ fn traced(
     act(&switch);
     // It has a handler for the signals that it ignores.
     signal(process, Signal::TERM);
-    // And ends by itself without supervisor.
+    // And it ends by itself without a supervisor.
     signal(switch.pid(), Signal::KILL);
     switch.wait();
     strace.wait().expect("our child");
     Some((Trace(fs::read_to_string(&file).expect("a trace")), process.to_string()))
 }
 
-/// Nothing that is listed below these headings is left unused.
+/// Checks that all calls below these headings are used.
 fn check_lists(headings: &[&str], trace: &Trace, process: &str) {
     let (seen, needed) = (trace.calls(process), needed(headings));
     let idle: Vec<&String> = needed.iter().filter(|name| !seen.contains(name.as_str())).collect();
@@ -408,7 +408,7 @@ fn all_that_the_driver_process_may_is_needed() {
             eventually(port, || (state(switch, port) == "up").then_some(()));
         }
         let mut one = guest(switch, "a", ONE);
-        // Each device gives and takes frames.
+        // Each device receives and sends frames.
         let ways = ["wire", "fast", "host"].map(|port| [(port, "to_device"), (port, "from_device")]);
         for (port, way) in ways.into_iter().flatten() {
             let mut attempts = 0;

@@ -1,4 +1,5 @@
-//! The view of the host's scheduler: there while a guest is attached, told to each switch process, and missed by nothing.
+//! The view of the host's scheduler: open while a guest is attached, and sent to each switch process; the switch also
+//! works without it.
 
 mod support;
 
@@ -15,7 +16,7 @@ const VNICS: [&str; 4] = ["--vnic", "one", "--vnic", "two"];
 /// Only root may load the programs, and only outside of containers.
 const SKIPPED: &[u8] = b"skip scheduler-view: only root in the host's PID namespace has a view\n";
 
-/// Whether a view can be opened here; without it, the test of the missing view has to do.
+/// Whether a view can be opened here; otherwise only the test of the missing view runs.
 fn can_see() -> bool {
     let namespace = std::fs::read_link("/proc/self/ns/pid").expect("a namespace");
     let can = geteuid().is_root() && namespace.to_str() == Some("pid:[4026531836]");
@@ -41,7 +42,7 @@ fn exchange(one: &mut Guest, two: &mut Guest, number: u32) {
     assert_eq!(receive(one), frame(ONE, TWO, number, 60));
 }
 
-/// The decisions of all workers by a view of the guest.
+/// The decisions of all workers that used the view of the guest.
 fn decisions(report: &Value) -> u64 {
     let of = |worker: &Value| {
         let counts = ["look_polls", "look_yields", "look_sleeps"];
@@ -50,7 +51,7 @@ fn decisions(report: &Value) -> u64 {
     report["workers"].as_array().expect("workers").iter().map(of).sum()
 }
 
-/// Lets packets pass until a switch process decides by the view.
+/// Lets packets pass until a switch process makes decisions by the view.
 fn decides_by_the_view(switch: &Switch, one: &mut Guest, two: &mut Guest) {
     let mut number = 0;
     eventually("a decision by the view", || {
@@ -60,7 +61,8 @@ fn decides_by_the_view(switch: &Switch, one: &mut Guest, two: &mut Guest) {
     });
 }
 
-/// Threads of this process are the guests' vCPUs, by their name. One test has them all: they are seen by each switch here.
+/// Threads of this process act as the guests' vCPUs, by their names. A single test uses them, as each switch here sees
+/// all of them.
 #[test]
 fn guests_are_seen_from_the_first_to_the_last_by_each_switch_process() {
     if !can_see() {

@@ -16,7 +16,7 @@ use rustix::thread::{set_thread_gid, set_thread_groups, set_thread_uid};
 use support::{Switch, copy_of_lasthop, eventually, lasthop, module, signal};
 use tempfile::TempDir;
 
-/// A service manager's ear.
+/// The receiving end of a service manager.
 struct Manager(UnixDatagram);
 
 impl Manager {
@@ -26,7 +26,7 @@ impl Manager {
         Self(socket)
     }
 
-    /// The next message, waiting for it.
+    /// Waits for the next message.
     fn heard(&self) -> String {
         eventually("a datagram", || {
             let mut bytes = [0; 4096];
@@ -35,13 +35,13 @@ impl Manager {
         })
     }
 
-    /// Waits until something was told that has `words` in it.
+    /// Waits for a message that contains `words`.
     fn heard_of(&self, words: &str) -> String {
         eventually(words, || Some(self.heard()).filter(|text| text.contains(words)))
     }
 }
 
-/// A switch that is told of a manager's socket by `name`.
+/// A switch that gets a manager's socket by `name`.
 fn start(name: &OsStr, base: TempDir, words: &[&str]) -> Switch {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lasthop"));
     command.env("NOTIFY_SOCKET", name);
@@ -145,7 +145,7 @@ fn the_control_socket_may_be_a_groups() {
     assert!(!dir.exists());
 }
 
-/// The user and the group that own nothing.
+/// The user and the group that own no files.
 const NOBODY: u32 = 65534;
 
 #[test]
@@ -154,7 +154,7 @@ fn a_control_group_may_not_choose_the_program() {
         return; // only root can be another user
     }
     let switch = Switch::start(&["--control-group", &NOBODY.to_string()]);
-    // Where others may look and run the program.
+    // A directory in which others may list files and run the program.
     std::fs::set_permissions(switch.base.path(), PermissionsExt::from_mode(0o755)).expect("ours");
     let program = copy_of_lasthop(switch.base.path(), "lasthop");
     let as_nobody = |words: &[&str]| {
@@ -168,7 +168,7 @@ fn a_control_group_may_not_choose_the_program() {
     assert!(code == Some(1) && said.contains("is for root"), "{said}");
     switch.ask(&["vnic", "show", "a"]).ok();
     switch.ask(&["upgrade"]).ok();
-    // It has no guest, so something is wrong.
+    // It has no guest, so the doctor reports an error.
     let told = switch.ask(&["doctor"]).refused_with_output();
     assert!(told.contains("was replaced by that of /"), "{told}");
 }
@@ -176,7 +176,7 @@ fn a_control_group_may_not_choose_the_program() {
 #[test]
 fn lines_for_the_journal_carry_their_severity() {
     let base = tempfile::tempdir().expect("a directory");
-    // The log is made before the process is, which is told of it as of the journal.
+    // The log exists before the process, so the environment can name it as the journal.
     std::fs::write(base.path().join("log"), "").expect("written");
     let meta = base.path().join("log").metadata().expect("a log");
     let mut command = Command::new(env!("CARGO_BIN_EXE_lasthop"));
@@ -198,11 +198,11 @@ fn lines_for_the_journal_carry_their_severity() {
     eventually("the start", || other.log().starts_with("lasthop: ").then_some(()));
 }
 
-/// Connections of a user that is not the switch's own.
+/// Connections of another user than the switch's.
 fn connect_as_nobody(switch: &Switch, count: usize) -> Vec<UnixStream> {
     let connect = || {
         let (user, group) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
-        // Of this thread alone.
+        // Only of this thread.
         set_thread_groups(&[]).expect("allowed");
         set_thread_gid(group).expect("allowed");
         set_thread_uid(user).expect("allowed");
@@ -222,7 +222,7 @@ fn clients_of_a_control_group_do_not_keep_root_out() {
     let mut idle = connect_as_nobody(&switch, 20);
     switch.ask(&["version"]).ok();
     assert_eq!(idle[0].read(&mut [0]).expect("closed"), 0, "four made room for others, and one for root");
-    // Those that wait for an answer make no room.
+    // Clients that wait for an answer are not evicted.
     signal(process, Signal::STOP);
     let mut busy = connect_as_nobody(&switch, 16);
     for client in &mut busy {

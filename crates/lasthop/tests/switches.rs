@@ -1,4 +1,4 @@
-//! Several switches in one process: set up, changed at run time, and never a frame between them.
+//! Several switches in one process: created and changed at run time, with no frame between them.
 
 mod support;
 
@@ -23,7 +23,7 @@ fn pair(switch: &Switch, letter: char) -> [Guest; 2] {
     [guest(switch, &format!("{letter}1"), ONE), guest(switch, &format!("{letter}2"), TWO)]
 }
 
-/// Frames from the first to the second guest and back, which arrive; `number` tells them from all others.
+/// Frames from the first to the second guest and back, which arrive; `number` distinguishes them from all others.
 fn talk([one, two]: &mut [Guest; 2], number: u32) {
     for to in [BROADCAST, TWO] {
         let there = frame(to, ONE, number, 200);
@@ -66,7 +66,7 @@ fn switches_share_addresses_and_no_frames() {
             talk(pair, 10 * round + at as u32);
         }
     }
-    // No guest has the address, so a bridge floods it.
+    // No guest has the address, so a bridge floods the frame.
     let [alone, listening] = &mut guests[0];
     send(alone, &frame([0x02, 0, 0, 0, 0, 7], ONE, 77, 60));
     receive(listening);
@@ -111,14 +111,14 @@ fn a_killed_switch_process_leaves_every_vnic_in_its_switch() {
     switch.ask(&["vnic", "add", "d1,switch=late,mac=02:00:00:00:00:01"]).ok();
     switch.ask(&["switch", "add", "gone"]).ok();
     switch.ask(&["switch", "del", "gone"]).ok();
-    // A controller hears of an address a moment later.
+    // A controller receives an address a moment later.
     let line = format!("late     {:6}      1          1", module());
     let list = || Some(switch.ask(&["switch", "list"]).ok()).filter(|list| list.contains(&line));
     let before = (switch.json(&["vnic", "list"]), eventually("all addresses", list));
     drop(['a', 'b', 'c'].map(|letter| pair(&switch, letter)));
     signal(switch.switch_pid().expect("a switch process"), Signal::KILL);
     eventually("the next one", || switch.log().contains("running again").then_some(()));
-    // It has taken over guests that hung up meanwhile, and finds that out.
+    // It has taken over guests that hung up meanwhile, and notices that.
     let now = || (switch.json(&["vnic", "list"]), switch.ask(&["switch", "list"]).ok());
     eventually("all as before", || (now() == before).then_some(()));
     let mut guests = ['a', 'b', 'c'].map(|letter| pair(&switch, letter));
@@ -156,7 +156,7 @@ fn switches_come_and_go_under_traffic() {
     assert_eq!(switch.json(&["switch", "list"])["switches"].as_array().map(Vec::len), Some(1));
 }
 
-/// Ports whose packets a controller answers for, in one switch.
+/// Ports whose packets the controller of one switch handles.
 fn served(switch: &Switch, name: &str) -> Option<u64> {
     let list = switch.json(&["switch", "list"]);
     let own = list["switches"].as_array()?.iter().find(|line| line["name"] == name)?;
@@ -167,7 +167,7 @@ fn served(switch: &Switch, name: &str) -> Option<u64> {
 fn a_switch_that_has_the_name_of_one_that_is_gone_has_nothing_else_of_it() {
     let switch = Switch::start(&[]);
     let is_served = |name: &str, ports: u64| {
-        // A module without a controller decides at once.
+        // A module without a controller decides immediately.
         let is_it = || (module() != "flow" || served(&switch, name) == Some(ports)).then_some(());
         eventually("its controller", is_it);
     };
@@ -177,7 +177,7 @@ fn a_switch_that_has_the_name_of_one_that_is_gone_has_nothing_else_of_it() {
             switch.ask(&["vnic", "add", &format!("{vnic},switch={name}")]).ok();
         }
     };
-    // Its number is that of the next one.
+    // The next one gets its number.
     add("red", &["x"]);
     is_served("red", 1);
     switch.ask(&["vnic", "del", "x"]).ok();

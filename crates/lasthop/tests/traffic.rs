@@ -1,4 +1,4 @@
-//! Two guests on the built binary: packets arrive, unchanged, and every one is accounted for.
+//! Two guests on the built binary: packets arrive unchanged, and every one is accounted for.
 
 mod support;
 
@@ -137,7 +137,7 @@ fn a_vnic_that_is_deleted_hangs_up_on_its_guest() {
     switch.ask(&["vnic", "del", "two"]).ok();
     assert!(two.wait(Some(WAIT)).is_err(), "still connected");
     send(&mut one, &frame(TWO, ONE, 2, 60));
-    // A flow to it may be there for a moment more.
+    // A flow to it may exist for a moment longer.
     let reasons = [serde_json::json!({"no_destination": 1}), serde_json::json!({"port_gone": 1})];
     eventually("the drop", || reasons.contains(&switch.port("one")["rx_drops"]).then_some(()));
     switch.ask(&["stats", "--check"]).ok();
@@ -151,12 +151,12 @@ fn a_vnic_that_is_deleted_hangs_up_on_its_guest() {
     assert_eq!(receive(&mut two), hello);
 }
 
-/// Fills the call eventfd of a guest's receive ring and takes back that writes to it do not wait.
+/// Fills the call eventfd of a guest's receive ring and makes writes to it block.
 fn block_calls(guest: &Guest) {
     use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
     let call = guest.call_fds().next().expect("a queue");
     while rustix::io::write(call, &(u64::MAX - 1).to_ne_bytes()).is_err() {
-        let _ = rustix::io::read(call, &mut [0_u8; 8][..]); // it may have been called meanwhile
+        let _ = rustix::io::read(call, &mut [0_u8; 8][..]); // it may have been signalled meanwhile
     }
     fcntl_setfl(call, fcntl_getfl(call).expect("flags") - OFlags::NONBLOCK).expect("flags");
 }

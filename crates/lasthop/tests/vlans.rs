@@ -174,7 +174,7 @@ fn a_file_is_applied_and_written_again_with_vlans_and_entries() {
     let remedy = "first: lasthop fdb del 02:00:00:00:00:98 t --vlan 5";
     assert!(said.contains("would not carry any more") && said.contains(remedy), "{said}");
     assert!(switch.ask(&["apply", "-c", file]).ok().contains("nothing to do"), "refused and unchanged");
-    // Its entry goes in the same file as its VLAN.
+    // Its entry is in the same file as its VLAN.
     let next = next.replace("trunk = [5, \"6-9\"]", "trunk = [8]").replace("vlan = 5\n\"", "\"");
     let next = next.split("[[fdb]]").next().unwrap_or_default().to_owned();
     std::fs::write(&path, &next).expect("written");
@@ -183,13 +183,13 @@ fn a_file_is_applied_and_written_again_with_vlans_and_entries() {
     assert!(switch.ask(&["apply", "-c", file]).ok().contains("nothing to do"));
 }
 
-/// Frames that a guest got in the meantime are thrown away.
+/// Frames that a guest received in the meantime are discarded.
 fn clear(guest: &mut lasthop_frontend::Guest) {
     let mut frame = Vec::new();
     while guest.recv(0, &mut frame).expect("a sound ring").is_some() {}
 }
 
-/// Has one guest send to the other until it is heard as `seen`, or not at all, three times in a row.
+/// Makes one guest send to the other until the frame arrives as `seen`, or does not arrive, three times in a row.
 fn settles(
     switch: &Switch,
     (from, to): (&mut lasthop_frontend::Guest, &mut lasthop_frontend::Guest),
@@ -239,7 +239,7 @@ fn vlans_and_isolation_change_under_guests_that_stay_attached() {
         settles(&switch, (&mut a, &mut b), &to_b, Some(&to_b));
         assert!(!switch.log().contains("left"), "a guest was let go: {}", switch.log());
         assert_eq!(switch.json(&["vnic", "show", "t"])["trunk"], json!(["5-7"]));
-        // The next switch process is told of them.
+        // The next switch process receives them.
         signal(switch.switch_pid().expect("a switch process"), Signal::KILL);
         settles(&switch, (&mut a, &mut t), &to_t, None);
         set("a", "vlan=7");

@@ -1,4 +1,4 @@
-//! Code with labels.
+//! Assembles code with labels.
 
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, AsRawFd};
@@ -13,26 +13,26 @@ use crate::map::Map;
 #[derive(Clone, Copy, Debug)]
 pub struct Label(usize);
 
-/// Why instructions are no program.
+/// Why code is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum CodeError {
-    /// A jump leads nowhere.
+    /// A label is not placed exactly once.
     #[error("a label of a BPF program was not placed exactly once")]
     Label,
-    /// There are too many of them.
+    /// There are too many instructions.
     #[error("a BPF program has more than {INSTRUCTIONS_MAX} instructions")]
     TooLong,
 }
 
-/// A program under way. The maps that it names outlive it.
+/// A program under construction. The maps that it uses outlive it.
 #[derive(Debug, Default)]
 pub struct Assembler<'maps> {
     words: Vec<u64>,
     /// Where each label is.
     labels: Vec<Option<usize>>,
-    /// A label was placed twice.
+    /// Whether a label was placed twice.
     is_ambiguous: bool,
-    /// Instructions whose offset is the way to a label.
+    /// Instructions whose offset has to lead to a label.
     jumps: Vec<(usize, Label)>,
     maps: PhantomData<&'maps Map>,
 }
@@ -51,19 +51,19 @@ impl Code<'_> {
 }
 
 impl<'maps> Assembler<'maps> {
-    /// Without instructions.
+    /// An assembler without instructions.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A label, to be placed later.
+    /// A new label, to be placed later.
     pub fn label(&mut self) -> Label {
         self.labels.push(None);
         Label(self.labels.len() - 1)
     }
 
-    /// `label` is here. A label of another assembler makes [`Self::finish`] fail.
+    /// Places `label` here. A label of another assembler makes [`Self::finish`] fail.
     pub fn place(&mut self, label: Label) -> &mut Self {
         let here = self.words.len();
         match self.labels.get_mut(label.0) {
@@ -88,7 +88,7 @@ impl<'maps> Assembler<'maps> {
         self.add(instruction::atomic_add(to, offset, from))
     }
 
-    /// If `*(u64 *)(to + offset)` is r0, it becomes `from`, atomically; r0 becomes the earlier content.
+    /// If `*(u64 *)(to + offset)` equals r0, it becomes `from`, atomically; r0 becomes the earlier content.
     pub fn atomic_compare_exchange(&mut self, to: Register, offset: i16, from: Register) -> &mut Self {
         self.add(instruction::atomic_compare_exchange(to, offset, from))
     }
@@ -108,7 +108,7 @@ impl<'maps> Assembler<'maps> {
         self.add(instruction::set(to, value))
     }
 
-    /// `to = map`, as helper functions take it.
+    /// `to = map`, as an argument of helper functions.
     pub fn set_map(&mut self, to: Register, map: &'maps Map) -> &mut Self {
         self.set_wide(to, Wide::Map, map)
     }
@@ -123,7 +123,7 @@ impl<'maps> Assembler<'maps> {
         self.add(low).add(high)
     }
 
-    /// Goes to `label` if the condition holds for all 64 bits.
+    /// Jumps to `label` if the condition holds for all 64 bits.
     pub fn jump_if(
         &mut self,
         condition: Condition,
@@ -135,7 +135,7 @@ impl<'maps> Assembler<'maps> {
         self.add(instruction::jump_if(condition, true, left, right.into(), 0))
     }
 
-    /// Goes to `label` if the condition holds for the lower 32 bits.
+    /// Jumps to `label` if the condition holds for the lower 32 bits.
     pub fn jump_if_low(
         &mut self,
         condition: Condition,
@@ -148,7 +148,7 @@ impl<'maps> Assembler<'maps> {
         self.add(instruction::jump_if(condition, false, left, right, 0))
     }
 
-    /// Goes to `label`.
+    /// Jumps to `label`.
     pub fn jump(&mut self, label: Label) -> &mut Self {
         self.jumps.push((self.words.len(), label));
         self.add(instruction::jump(0))
@@ -169,7 +169,7 @@ impl<'maps> Assembler<'maps> {
         self
     }
 
-    /// The code, its jumps resolved.
+    /// Returns the code with resolved jumps.
     ///
     /// # Errors
     /// [`CodeError`].

@@ -72,7 +72,7 @@ impl From<i32> for Operand {
 }
 
 impl Operand {
-    /// The bit that tells registers from values, the source register, and the value.
+    /// The bit that distinguishes registers from values, the source register, and the value.
     const fn parts(self) -> (u8, u8, i32) {
         match self {
             Self::Register(register) => (0x08, register as u8, 0),
@@ -198,7 +198,7 @@ pub(crate) const fn set(to: Register, value: u32) -> u64 {
     word(0xb4, to as u8, 0, 0, value.cast_signed())
 }
 
-/// The address in the two words of [`wide`].
+/// The kind of address in the two words of [`wide`].
 #[derive(Clone, Copy)]
 pub(crate) enum Wide {
     /// The map itself.

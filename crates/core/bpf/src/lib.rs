@@ -1,4 +1,4 @@
-//! BPF programs of a few dozen instructions, written in Rust: no compiler, no library and no object file is needed.
+//! BPF programs of a few dozen instructions, written in Rust: they need no compiler, no library and no object file.
 //!
 //! ```text
 //!   Assembler ──finish──> Code ──Program::load──> Program ──attach_*──> Link
@@ -7,11 +7,11 @@
 //!      └── Btf: where the running kernel keeps the members of its structures
 //! ```
 //!
-//! - A program lives as long as a descriptor of it, or of its link. Nothing is pinned, so nothing is left when
-//!   the process ends, however it ends.
-//! - Offsets in the kernel's structures come from its BTF. A name that is missing there is an error for the caller, never
-//!   a guess by kernel version.
-//! - BTF bytes, and map contents are read with bounds: no content of theirs causes a panic.
+//! - A program lives as long as a descriptor of it, or of its link. Nothing is pinned, so nothing remains when the
+//!   process ends, however it ends.
+//! - Offsets in the kernel's structures come from its BTF. A missing name is an error for the caller, never a guess by
+//!   kernel version.
+//! - BTF and map contents are read with bounds checks: no content causes a panic.
 //!
 //! Not checked here: whether a program is correct. The kernel's verifier does that at [`Program::load`], and its message
 //! is part of [`LoadError`].

@@ -1,4 +1,4 @@
-//! Maps: memory that programs and processes share.
+//! Maps: memory shared by programs and processes.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,7 +13,7 @@ mod number {
     pub(super) const MMAPABLE: u32 = 1 << 10;
 }
 
-/// A map, until the last descriptor of it and the last program that uses it are gone.
+/// A map, which exists until its last descriptor is closed and the last program that uses it is gone.
 #[derive(Debug)]
 pub struct Map(MapFd);
 
@@ -38,8 +38,8 @@ impl Map {
         Self::new(name, MapShape { flags: number::MMAPABLE, ..array(value_bytes, 1) })
     }
 
-    /// The same for programs to write and for processes to read: no process can change it by its descriptor, not even
-    /// the one that made it. See [`ReadWords`](crate::ReadWords).
+    /// The same for programs to write and for processes to read: no process can change it through its descriptor,
+    /// including the one that created it. See [`ReadWords`](crate::ReadWords).
     ///
     /// # Errors
     /// As [`Self::array`].
@@ -49,7 +49,7 @@ impl Map {
         Ok(map)
     }
 
-    /// Values of `value_bytes` by any number of 32 bits, at most `entries`, for which there is memory from the start.
+    /// Values of `value_bytes` by any number of 32 bits; memory for all `entries` is allocated at the start.
     ///
     /// # Errors
     /// As [`Self::array`].
@@ -80,7 +80,7 @@ impl Map {
     /// The value of `key`, if it has one.
     ///
     /// # Errors
-    /// Errors of bpf(2), other than that there is none.
+    /// Errors of bpf(2), except for a missing key.
     pub fn get(&self, key: u32) -> io::Result<Option<Vec<u8>>> {
         match self.0.look_up(key) {
             Ok(value) => Ok(Some(value)),
@@ -89,10 +89,10 @@ impl Map {
         }
     }
 
-    /// Removes `key` from a hash; whether it was there.
+    /// Removes `key` from a hash; returns whether it existed.
     ///
     /// # Errors
-    /// Errors of bpf(2), other than that it was not there.
+    /// Errors of bpf(2), except for a missing key.
     pub fn remove(&self, key: u32) -> io::Result<bool> {
         match self.0.delete(key) {
             Ok(()) => Ok(true),

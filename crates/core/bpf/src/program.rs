@@ -1,4 +1,4 @@
-//! Programs and where they are attached.
+//! Programs and their attach points.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -42,7 +42,7 @@ pub enum ProgramKind {
 }
 
 impl ProgramKind {
-    /// The program's type, and where it is to be attached.
+    /// The numbers of the program's type and attach point.
     fn numbers(self) -> (u32, u32, u32) {
         match self {
             Self::Xdp => (number::TYPE_XDP, number::ATTACH_XDP, 0),
@@ -53,10 +53,10 @@ impl ProgramKind {
     }
 }
 
-/// The terms under which the kernel is given a program.
+/// The licence that a program declares to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Licence {
-    /// As the rest of Lasthop.
+    /// The licence of the rest of Lasthop.
     Apache,
     /// MIT, which is the other licence of Lasthop, or GPL, which the kernel asks of programs that read its structures.
     MitOrGpl,
@@ -71,13 +71,13 @@ impl Licence {
     }
 }
 
-/// Why the kernel did not take a program.
+/// Why the kernel refused a program.
 #[derive(Debug, Error)]
 pub enum LoadError {
-    /// Errors of bpf(2); EPERM without CAP_BPF and further capabilities of the kind.
+    /// Errors of bpf(2); EPERM without CAP_BPF and the further capabilities of its kind.
     #[error(transparent)]
     System(#[from] io::Error),
-    /// The verifier's judgement.
+    /// The verifier refused it.
     #[error("{error} (program {name}: {reason})")]
     Refused {
         /// The program.
@@ -98,7 +98,7 @@ impl From<LoadError> for io::Error {
     }
 }
 
-/// A program that the kernel has taken.
+/// A loaded program.
 #[derive(Debug)]
 pub struct Program(OwnedFd);
 
@@ -107,7 +107,7 @@ pub struct Program(OwnedFd);
 pub struct Link(#[expect(dead_code, reason = "held, not used")] OwnedFd);
 
 impl Program {
-    /// Has the kernel verify and load a program.
+    /// Makes the kernel verify and load a program.
     ///
     /// # Errors
     /// [`LoadError`].
@@ -122,7 +122,7 @@ impl Program {
         if refused.raw_os_error() == Some(libc::EPERM) {
             return Err(refused.into());
         }
-        // Once more for the verifier's reason.
+        // Loads it again to get the verifier's reason.
         let mut log = vec![0; LOG_BYTES];
         match sys::load_program(&load, &mut log) {
             Ok(program) => Ok(Self(program)),
@@ -130,10 +130,10 @@ impl Program {
         }
     }
 
-    /// Attaches it to a network interface of the caller's network namespace.
+    /// Attaches the program to a network interface of the caller's network namespace.
     ///
     /// # Errors
-    /// Errors of bpf(2); EBUSY if another program is there, EOPNOTSUPP if the device's driver cannot.
+    /// Errors of bpf(2); EBUSY if there is another program, EOPNOTSUPP if the device's driver does not support it.
     pub fn attach_to_interface(&self, interface: u32, hook: Hook) -> io::Result<Link> {
         sys::create_link(self.0.as_fd(), interface, hook.attach_type(), hook.link_flags()).map(Link)
     }
@@ -159,7 +159,7 @@ impl Program {
     /// returns its result. `cpu` is the CPU that runs it, this thread's if `None`.
     ///
     /// # Errors
-    /// Errors of bpf(2); ENXIO if the CPU is offline, EINVAL if the program looks at more arguments.
+    /// Errors of bpf(2); ENXIO if the CPU is offline, EINVAL if the program reads more arguments.
     pub fn run(&self, cpu: Option<u32>, context: &[u64]) -> io::Result<u32> {
         sys::run_program(self.0.as_fd(), cpu, context)
     }
@@ -176,16 +176,16 @@ fn end_of(log: &[u8]) -> String {
     end.split_once('\n').map_or(end, |(_, lines)| lines).to_owned()
 }
 
-/// Where a program is attached to a network interface.
+/// The attach point of a program at a network interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
     /// In the device's driver, before there is an skb.
     XdpNative,
-    /// For drivers that cannot: at the start of the stack.
+    /// At the start of the stack, for drivers without XDP.
     XdpGeneric,
-    /// On the way from the device to the stack, behind packet sockets.
+    /// From the device to the stack, after packet sockets.
     Ingress,
-    /// On the way from the stack to the device.
+    /// From the stack to the device.
     Egress,
 }
 

@@ -1,4 +1,4 @@
-//! bpf(2) and mmap(2), as far as they are needed here. Structures as in linux/bpf.h (`union bpf_attr`).
+//! bpf(2) and mmap(2), as far as needed here. Structures as in linux/bpf.h (`union bpf_attr`).
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
@@ -18,11 +18,11 @@ const RAW_TRACEPOINT_OPEN: libc::c_int = 17;
 const MAP_FREEZE: libc::c_int = 22;
 const LINK_CREATE: libc::c_int = 28;
 
-/// Of BPF_PROG_RUN: on the CPU of the given number.
+/// Flag of BPF_PROG_RUN: runs on the given CPU.
 const RUN_ON_CPU: u32 = 1;
-/// A short name as the kernel keeps it for tools.
+/// The length of a short name that the kernel keeps for tools.
 const NAME_BYTES: usize = 16;
-/// Bytes of every key here.
+/// The length of all keys here.
 pub(crate) const KEY_BYTES: u32 = 4;
 const WORD_BYTES: usize = size_of::<u64>();
 
@@ -118,17 +118,16 @@ struct LinkCreate {
 }
 
 /// # Safety
-/// `Attr` is laid out as the kernel has it for `command`, and all that it points to is valid for that
-/// command.
+/// `Attr` has the kernel's layout for `command`, and all its pointers are valid for that command.
 unsafe fn bpf<Attr>(command: libc::c_int, attr: &mut Attr) -> io::Result<libc::c_int> {
-    // SAFETY: the caller's promise; the kernel reads no more than the size that it is told.
+    // SAFETY: the caller's promise; the kernel reads at most the given size.
     let result =
         unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attr), size_of::<Attr>()) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as libc::c_int) }
 }
 
 /// # Safety
-/// As [`bpf`], for commands that answer with a descriptor, which the kernel makes close-on-exec.
+/// As [`bpf`], for commands that return a descriptor, which the kernel makes close-on-exec.
 unsafe fn bpf_fd<Attr>(command: libc::c_int, attr: &mut Attr) -> io::Result<OwnedFd> {
     // SAFETY: the caller's promise; the descriptor is new and has no other owner.
     unsafe { Ok(OwnedFd::from_raw_fd(bpf(command, attr)?)) }
@@ -145,7 +144,7 @@ fn number(fd: BorrowedFd<'_>) -> u32 {
     fd.as_raw_fd().cast_unsigned()
 }
 
-/// A map to be made.
+/// The properties of a new map.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct MapShape {
     pub(crate) map_type: u32,
@@ -208,7 +207,7 @@ impl MapFd {
         unsafe { bpf(MAP_DELETE_ELEM, &mut attr) }.map(drop)
     }
 
-    /// From here on, only programs change it: neither bpf(2) nor a mapping can.
+    /// Freezes the map: from now on only programs can change it, neither bpf(2) nor a mapping.
     pub(crate) fn freeze(&self) -> io::Result<()> {
         let mut attr = MapElement { map_fd: number(self.as_fd()), ..Default::default() };
         // SAFETY: BPF_MAP_FREEZE has the descriptor in the same place, and takes no other field but zeroes.
@@ -237,7 +236,7 @@ pub(crate) struct Load<'a> {
     pub(crate) instructions: &'a [u64],
 }
 
-/// Has the kernel verify and load a program. The verifier's messages go to `log`, if that is not empty.
+/// Makes the kernel verify and load a program. The verifier's messages go to `log`, if that is not empty.
 pub(crate) fn load_program(load: &Load<'_>, log: &mut [u8]) -> io::Result<OwnedFd> {
     let mut attr = ProgLoad {
         prog_type: load.prog_type,
@@ -272,8 +271,8 @@ pub(crate) fn run_program(program: BorrowedFd<'_>, cpu: Option<u32>, context: &[
     Ok(attr.result)
 }
 
-/// Attaches a program to a tracepoint until the link is closed: the one of the given name, or the one that a program of the
-/// kind tracing was loaded for.
+/// Attaches a program to a tracepoint until the link is closed: to the named one, or to the one for which a program of
+/// the kind tracing was loaded.
 pub(crate) fn open_raw_tracepoint(program: BorrowedFd<'_>, name: Option<&CStr>) -> io::Result<OwnedFd> {
     let name = name.map_or(0, |name| name.as_ptr() as u64);
     let mut attr = RawTracepointOpen { name, prog_fd: number(program), ..Default::default() };
@@ -299,8 +298,8 @@ pub(crate) fn create_link(
     unsafe { bpf_fd(LINK_CREATE, &mut attr) }
 }
 
-/// Words of a map, mapped. Programs and other processes change them at any time, so each access is one volatile load or
-/// store of an aligned word, and there is no reference to them.
+/// The mapped words of a map. Programs and other processes change them at any time, so each access is one volatile load
+/// or store of an aligned word, and no reference to them exists.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     base: NonNull<u64>,

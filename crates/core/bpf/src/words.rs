@@ -5,8 +5,8 @@ use std::os::fd::BorrowedFd;
 
 use crate::sys::Mapping;
 
-/// Words that this process can only read. Each is read whole: a word that changes meanwhile is the earlier or the later one.
-/// Two reads may see two states.
+/// Words that this process can only read. Each is read atomically: the earlier or the later state of a change. Two
+/// reads may see two states.
 #[derive(Debug)]
 pub struct ReadWords(Mapping);
 
@@ -19,7 +19,7 @@ impl ReadWords {
         Mapping::new(map, words, false).map(Self)
     }
 
-    /// The word of the given number; `None` behind the last one.
+    /// The word of the given number; `None` if there is none.
     #[inline]
     #[must_use]
     pub fn load(&self, index: usize) -> Option<u64> {
@@ -40,14 +40,14 @@ impl WritableWords {
         Mapping::new(map, words, true).map(Self)
     }
 
-    /// The word of the given number; `None` behind the last one.
+    /// The word of the given number; `None` if there is none.
     #[inline]
     #[must_use]
     pub fn load(&self, index: usize) -> Option<u64> {
         self.0.load(index)
     }
 
-    /// Sets the word of the given number; false behind the last one.
+    /// Sets the word of the given number; returns false if there is none.
     pub fn store(&self, index: usize, value: u64) -> bool {
         self.0.store(index, value)
     }

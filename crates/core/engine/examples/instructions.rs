@@ -1,7 +1,7 @@
 //! Runs one scenario of the packet path for `tools/instructions`, which counts instructions inside `measured_visit`.
 //!
-//! It is an example and not a benchmark so that it is compiled just as the product is, and next to `lasthop` since
-//! fabric's own tests would need more crates to be built.
+//! It is an example, not a benchmark, so that the build profile is the product's. It is in this crate since fabric's
+//! own tests would need more crates.
 //!
 //! usage: instructions --list | SCENARIO BATCHES
 
@@ -14,17 +14,17 @@ use std::process::ExitCode;
 
 use traffic::{Plan, Traffic, scenarios};
 
-/// Visits before the measured ones: rings are once around, and all memory is reserved.
+/// Visits before the measured ones: the rings have wrapped once, and all memory is allocated.
 const WARM_UP_BATCHES: u64 = 16;
 
 /// The only function whose instructions are counted, with those of the functions that it calls.
 #[inline(never)]
 fn measured_visit(traffic: &mut Traffic) -> usize {
-    // Without black_box the compiler might end in a jump, which callgrind does not take for a return.
+    // Without black_box the compiler might emit a jump instead of a call, and callgrind would see no return.
     black_box(black_box(traffic).visit())
 }
 
-/// Batches of `plan`: first some to warm up, then `batches` measured ones. Returns the packets of the latter.
+/// Runs batches of `plan`: first some to warm up, then `batches` measured ones. Returns the packets of the latter.
 fn run(plan: &Plan, batches: u64) -> usize {
     let mut traffic = Traffic::new(plan);
     let mut packets = 0;

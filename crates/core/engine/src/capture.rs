@@ -12,14 +12,14 @@ use crate::{Engine, EngineError};
 
 /// Captures at a time: each may cost every frame a copy.
 pub const CAPTURES_MAX: usize = 4;
-/// How long frames are held back for older ones of other workers: longer than a worker takes to record a frame.
+/// How long frames wait for older ones of other workers: longer than a worker takes to record a frame.
 const SETTLING_NS: u64 = 1_000_000;
 
 /// State that the captures of an engine share.
 #[derive(Debug, Default)]
 pub(crate) struct Captures {
     begun: AtomicU64,
-    /// As many copies as there are captures, and this one.
+    /// Its reference count is the number of running captures plus one.
     running: Arc<()>,
 }
 
@@ -38,7 +38,7 @@ pub struct Capture {
     pool: Arc<WorkerPool<Worker>>,
     readers: Vec<TapReader>,
     clock: TapClock,
-    /// Frames from then on are held back.
+    /// Frames after this time are held back.
     until_ns: u64,
     is_stopped: bool,
     _running: Arc<()>,
@@ -48,7 +48,8 @@ impl Engine {
     /// Starts a capture; all workers see it when this returns.
     ///
     /// # Errors
-    /// [`EngineError::TooManyCaptures`], [`EngineError::System`] without memory, [`EngineError::NoAnswer`].
+    /// [`EngineError::TooManyCaptures`], [`EngineError::System`] if memory is short,
+    /// [`EngineError::NoAnswer`].
     pub fn capture(&self, watch: &Watch) -> Result<Capture, EngineError> {
         let number = self.captures.number()?;
         let clock = wall_clock();
@@ -68,14 +69,15 @@ impl Engine {
 }
 
 impl Capture {
-    /// Decides which frames [`Self::pop`] yields from now on: all that were seen a moment before.
+    /// Lets [`Self::pop`] return all frames that are older than `SETTLING_NS` now.
     pub fn look(&mut self) {
         if !self.is_stopped {
             self.until_ns = (self.clock)().saturating_sub(SETTLING_NS);
         }
     }
 
-    /// The oldest frame; its bytes replace those in `frame`. `None`: none until the next [`Self::look`].
+    /// Takes the oldest frame; its bytes replace those in `frame`. `None` if there is none until the next
+    /// [`Self::look`].
     pub fn pop(&mut self, frame: &mut Vec<u8>) -> Option<CapturedFrame> {
         let time_ns = |reader: &&mut TapReader| reader.time_ns().unwrap_or(u64::MAX);
         let oldest = self.readers.iter_mut().min_by_key(time_ns)?;
@@ -83,27 +85,27 @@ impl Capture {
         oldest.pop(frame)
     }
 
-    /// Captures nothing more. All frames captured so far stay to be popped.
+    /// Ends the capture. Frames captured so far can still be popped.
     pub fn stop(&mut self) {
         let number = self.number;
-        // A worker that does not answer will find the task when it does.
+        // A worker that does not answer now runs the task later.
         let _ = self.pool.call_all(move |worker| worker.fabric.remove_tap(number));
         (self.is_stopped, self.until_ns) = (true, u64::MAX);
     }
 
-    /// Time of day in ns since 1970, on the clock of the frames' times.
+    /// Time of day in ns since 1970, on the clock of the frames' time stamps.
     #[must_use]
     pub fn now_ns(&self) -> u64 {
         (self.clock)()
     }
 
-    /// Frames of an interface that were lost because the rings were full of unread ones.
+    /// Frames of an interface that were lost because unread ones filled the rings.
     #[must_use]
     pub fn lost(&self, interface: u16) -> u64 {
         self.readers.iter().map(|reader| reader.lost(interface)).sum()
     }
 
-    /// Whether all its ports are gone.
+    /// Whether all its ports are removed.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.readers.iter().all(|reader| reader.ports() == 0)
@@ -119,7 +121,7 @@ impl Drop for Capture {
     }
 }
 
-/// The time of day when a capture began plus the time since: it does not jump when the clock is set.
+/// A clock that starts with the time of day and then counts monotonic time, so it does not jump when the clock is set.
 fn wall_clock() -> TapClock {
     let begun = Instant::now();
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;

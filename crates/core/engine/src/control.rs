@@ -1,4 +1,4 @@
-//! The control queue (virtio 1.2, 5.1.6.5) of guests without a VMM in between, which would otherwise wait for ever.
+//! The control queue (virtio 1.2, 5.1.6.5) of guests that no VMM serves, which would wait for an answer for ever.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,46 +14,47 @@ const ACK_OK: u8 = 0;
 const ACK_ERR: u8 = 1;
 /// Pieces of one command: Linux uses three.
 const SEGMENTS_MAX: usize = 16;
-/// Commands served at a time; a guest has one under way.
+/// Commands that are served at a time; a guest has one outstanding.
 const COMMANDS_MAX: usize = 16;
-/// Time from one serving to the next at least, in ns: guests ask when they start and when they are set up anew, and each time all
-/// rings of the port may change.
+/// Shortest time between two services, in ns. Guests send commands when they start or are reconfigured, and each may
+/// change all rings of the port.
 const PAUSE_NS: u64 = 10_000_000;
 
-/// The result of one serving of the queue.
+/// The result of serving the queue once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ControlOutcome {
-    /// Commands that were answered.
+    /// Number of answered commands.
     pub(crate) commands: usize,
-    /// Queue pairs that the last of them to ask for some was granted.
+    /// Queue pairs granted to the last command that asked for some.
     pub(crate) granted: Option<u16>,
     /// Whether the guest is to be signalled.
     pub(crate) signal: bool,
 }
 
-/// When a control queue may be served.
+/// Limits how often a control queue is served.
 #[derive(Debug, Default)]
 pub(crate) struct ControlPace {
     next_ns: u64,
     is_late: bool,
 }
 
-/// A control ring and the memory that it lies in.
+/// A control ring and its memory.
 #[derive(Debug)]
 pub(crate) struct ControlQueue {
     pub(crate) ring: DeviceRing,
     pub(crate) map: Arc<MemoryMap>,
-    /// Index of the virtqueue: behind all queue pairs.
+    /// Index of the virtqueue: it follows all queue pairs.
     pub(crate) index: u16,
     pub(crate) queue_pairs_max: u16,
-    /// Memory in which a successor finds the granted number.
+    /// Memory where a successor finds the number of granted queue pairs.
     pub(crate) granted: Option<Word>,
     pub(crate) error: Option<RingError>,
     pub(crate) pace: ControlPace,
 }
 
 impl ControlQueue {
-    /// When it may be served, if that is not now. If it is, not for a while afterwards.
+    /// Returns the earliest time of service if that is in the future. Otherwise the caller serves now, and a pause
+    /// begins.
     pub(crate) fn defer(&mut self, now_ns: u64) -> Option<u64> {
         self.pace.is_late = now_ns < self.pace.next_ns;
         if self.pace.is_late {
@@ -63,12 +64,12 @@ impl ControlQueue {
         None
     }
 
-    /// Whether it was put off and not served since.
+    /// Whether it was deferred and not served since.
     pub(crate) fn is_late(&self) -> bool {
         self.pace.is_late
     }
 
-    /// Answers pending commands and asks for the next kick.
+    /// Answers pending commands, and arms kicks.
     pub(crate) fn serve(&mut self) -> ControlOutcome {
         let (mut granted, mut commands) = (None, 0);
         while self.error.is_none() && commands < COMMANDS_MAX {
@@ -78,7 +79,7 @@ impl ControlQueue {
                 Err(error) => self.error = Some(error),
             }
         }
-        // A guest that has more under way than is served at a time has to kick again.
+        // A guest with more commands than are served at a time has to kick again.
         let _ = self.ring.arm_kicks();
         self.ring.publish();
         ControlOutcome { commands, granted, signal: commands > 0 && self.ring.needs_signal() }
@@ -107,7 +108,7 @@ impl ControlQueue {
         Ok(true)
     }
 
-    /// The queue pairs that a command asks for, if they can be granted.
+    /// The number of queue pairs that a command asks for, if it can be granted.
     fn parse(&self, readable: &[Segment]) -> Option<u16> {
         let mut bytes = [0; 4];
         let len = Cursor::new(&self.map, readable).read(&mut bytes).ok()?;
@@ -121,16 +122,16 @@ impl ControlQueue {
 #[derive(Debug)]
 pub(crate) struct ControlQueues {
     queues: HashMap<PortId, ControlQueue>,
-    /// When the first of those is to be served whose guests kicked too soon after the last time.
+    /// The earliest time at which a deferred queue is served.
     late_ns: u64,
 }
 
-/// A control queue was served.
+/// A served control queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ServedControl {
     /// Index of its virtqueue.
     pub(crate) index: u16,
-    /// Rings in front of it.
+    /// Number of rings before it.
     pub(crate) rings: u16,
     pub(crate) outcome: ControlOutcome,
 }
@@ -155,17 +156,17 @@ impl ControlQueues {
         self.queues.remove(&port)
     }
 
-    /// The fault of the guest that stopped its control queue.
+    /// The guest's fault that stopped its control queue.
     pub(crate) fn error(&self, port: PortId) -> Option<RingError> {
         self.queues.get(&port).and_then(|control| control.error)
     }
 
-    /// Where the ring stands, if it has one.
+    /// The ring's position, if there is a ring.
     pub(crate) fn position(&self, port: PortId) -> Option<u16> {
         self.queues.get(&port).map(|control| control.ring.base())
     }
 
-    /// Serves a port's control queue, or later if that was done a moment ago.
+    /// Serves a port's control queue, or defers it if it was served recently.
     pub(crate) fn serve(&mut self, port: PortId, now_ns: u64) -> Option<ServedControl> {
         let control = self.queues.get_mut(&port)?;
         if let Some(due_ns) = control.defer(now_ns) {
@@ -176,13 +177,13 @@ impl ControlQueues {
         Some(ServedControl { index: control.index, rings: 2 * control.queue_pairs_max, outcome })
     }
 
-    /// When the first of the late queues is due; `u64::MAX`: there is none.
+    /// The time at which the first deferred queue is served; `u64::MAX` if there is none.
     #[inline]
     pub(crate) fn late_ns(&self) -> u64 {
         self.late_ns
     }
 
-    /// The ports whose guests kicked too soon: the first of them is due, all are served.
+    /// The ports with deferred queues, if the first one is due.
     pub(crate) fn take_late(&mut self) -> Vec<PortId> {
         self.late_ns = u64::MAX;
         let late = self.queues.iter().filter(|(_, control)| control.is_late()).map(|(port, _)| *port);
@@ -224,7 +225,7 @@ mod tests {
         let at = |addr, len| queue.map.translate(addr, len, &mut 0).unwrap();
         queue.map.write(at(COMMAND, 4), 0, command).unwrap();
         queue.map.write(at(ACK, 1), 0, &[0xee]).unwrap();
-        // As Linux does: class and command, then data, then the ack.
+        // The layout that Linux uses: class and command, then data, then the ack.
         driver.add(&[(COMMAND, 2), (COMMAND + 2, command.len() as u32 - 2)], &[(ACK, 1)], 0).unwrap();
         driver.publish();
         let ControlOutcome { commands, granted, signal } = queue.serve();

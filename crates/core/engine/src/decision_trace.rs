@@ -1,46 +1,46 @@
-//! The last decisions of policies, for people who ask why a thread looked, slept or signalled.
+//! The last decisions of policies, for operators who ask why a thread polled, slept or signalled.
 
 use std::collections::VecDeque;
 
 use lasthop_module_api::PortId;
 use lasthop_sched::GuestView;
 
-/// Entries of one worker: some seconds of a guest that is not busy, and 16 KiB.
+/// Entries of one worker, 16 KiB: some seconds of a guest with little traffic.
 pub const TRACE_ENTRIES_MAX: usize = 256;
 
 /// A decision of a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyDecision {
-    /// Look: polled on, since the guest runs on another CPU.
+    /// Look: kept polling, since the guest runs on another CPU.
     LookPoll,
-    /// Look: gave the CPU to the guest, which waits for it.
+    /// Look: yielded the CPU to the guest, which waits for it.
     LookYield,
     /// Look: armed the rings.
     LookSleep,
-    /// Look: went by the learned time, since the guest is not seen.
+    /// Look: used the learned time, since the guest's state is unknown.
     LookUnseen,
     /// Yield: offered the CPU.
     Offer,
     /// Second signal: sent, since the guest sleeps.
     SecondSignal,
-    /// Second signal: none, since the guest runs or waits for a CPU.
+    /// Second signal: not sent, since the guest runs or waits for a CPU.
     NoSecondSignal,
 }
 
-/// A decision, and its repetitions without another one in between.
+/// A decision, and how often it was repeated without another one in between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TracedDecision {
-    /// When it was made first, in ns since the engine started.
+    /// Time of the first decision, in ns since the engine started.
     pub first_ns: u64,
-    /// When it was made last.
+    /// Time of the last one.
     pub last_ns: u64,
-    /// How often it was made.
+    /// Number of repetitions.
     pub times: u64,
     /// The decision.
     pub decision: PolicyDecision,
-    /// The port whose guest it was about, if it was about one.
+    /// The port of the guest in question, if there is one.
     pub port: Option<PortId>,
-    /// The guest's threads when it was made first, if they were seen.
+    /// The guest's threads at the first decision, if they were known.
     pub guest: Option<GuestView>,
 }
 
@@ -49,12 +49,12 @@ pub struct TracedDecision {
 pub(crate) struct DecisionTrace(VecDeque<TracedDecision>);
 
 impl DecisionTrace {
-    /// There will be decisions.
+    /// Allocates the trace.
     pub(crate) fn begin(&mut self) {
         self.0.reserve_exact(TRACE_ENTRIES_MAX.saturating_sub(self.0.len()));
     }
 
-    /// Enters a decision; the oldest one makes room.
+    /// Adds a decision; removes the oldest one if the trace is full.
     pub(crate) fn enter(
         &mut self,
         now_ns: u64,
@@ -79,7 +79,7 @@ impl DecisionTrace {
         });
     }
 
-    /// The entries, the oldest first.
+    /// The entries, oldest first.
     pub(crate) fn entries(&self) -> Vec<TracedDecision> {
         self.0.iter().copied().collect()
     }

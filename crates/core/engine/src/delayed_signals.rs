@@ -1,4 +1,5 @@
-//! Signals to receivers that run, and are told of several batches at once (Hyper-Switch, 3.3): `lasthop_sched::notify`.
+//! Delayed signals: a receiver that runs is told of several batches at once (Hyper-Switch, 3.3):
+//! `lasthop_sched::notify`.
 //!
 //! ```text
 //!   a ring is to be signalled ──notify: now──────────────> signalled
@@ -6,28 +7,28 @@
 //!                                                          └─ 50 us after its first packet
 //! ```
 //!
-//! A signal that the ring itself asks for is never left out: one that is held back is sent in the end, also when the ring
-//! stops, the policy is turned off, or the worker rests.
+//! A signal that the ring itself asks for is never omitted. A delayed one is sent in the end, also when the ring stops,
+//! the policy is turned off, or the worker goes to sleep.
 
 use std::collections::HashMap;
 
 use lasthop_module_api::PortId;
 use lasthop_sched::bounds::NOTIFY_DELAY_MAX_NS;
 
-/// A receive ring that is to be signalled.
+/// A delayed signal of a receive ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DelayedSignal {
     pub(crate) port: PortId,
     pub(crate) index: u16,
-    /// When it was to be signalled first.
+    /// Time of the first packet that it is for.
     pub(crate) first_ns: u64,
 }
 
-/// The signals that a worker holds back: one for each of its rings at most.
+/// The delayed signals of a worker: at most one for each of its rings.
 #[derive(Debug, Default)]
 pub(crate) struct DelayedSignals {
     held: Vec<DelayedSignal>,
-    /// When each ring was signalled last, while the policy is used.
+    /// Time of each ring's last signal, while the policy is on.
     signalled: HashMap<(PortId, u16), u64>,
 }
 
@@ -37,24 +38,24 @@ impl DelayedSignals {
         self.held.is_empty()
     }
 
-    /// When the oldest signal has to be sent.
+    /// The time at which the oldest signal has to be sent.
     pub(crate) fn due_ns(&self) -> Option<u64> {
         self.held.iter().map(|held| held.first_ns.saturating_add(NOTIFY_DELAY_MAX_NS)).min()
     }
 
-    /// The signal of this ring that is held back.
+    /// The delayed signal of this ring.
     pub(crate) fn find(&self, port: PortId, index: u16) -> Option<DelayedSignal> {
         self.held.iter().find(|held| (held.port, held.index) == (port, index)).copied()
     }
 
-    /// Holds a signal back, unless the ring's is already.
+    /// Delays a signal, unless one of that ring is delayed already.
     pub(crate) fn hold(&mut self, signal: DelayedSignal) {
         if self.find(signal.port, signal.index).is_none() {
             self.held.push(signal);
         }
     }
 
-    /// A signal that is to be sent, once.
+    /// Takes a signal that `is_due` selects.
     pub(crate) fn take_if(
         &mut self,
         mut is_due: impl FnMut(&Self, &DelayedSignal) -> bool,
@@ -63,17 +64,17 @@ impl DelayedSignals {
         Some(self.held.swap_remove(at))
     }
 
-    /// A ring is signalled.
+    /// Notes that a ring was signalled.
     pub(crate) fn note(&mut self, port: PortId, index: u16, now_ns: u64) {
         self.signalled.insert((port, index), now_ns);
     }
 
-    /// When a ring was signalled last, if that is known.
+    /// Time of a ring's last signal, if known.
     pub(crate) fn signalled_ns(&self, port: PortId, index: u16) -> Option<u64> {
         self.signalled.get(&(port, index)).copied()
     }
 
-    /// The ring is gone.
+    /// Removes a ring's state.
     pub(crate) fn forget(&mut self, port: PortId, index: u16) {
         self.held.retain(|held| (held.port, held.index) != (port, index));
         self.signalled.remove(&(port, index));

@@ -1,4 +1,4 @@
-//! The back end of a vhost-user session: one attached guest, whose requests become tasks of workers.
+//! The back end of a vhost-user session: its requests become tasks of workers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,27 +13,27 @@ use crate::features;
 use crate::port::{PortConfig, PortRecord, PortTable};
 use crate::port_control::PortControl;
 
-/// The number of changes that a worker's wait for others counts as: a wait takes 10 ms, a change 0.5 ms.
+/// A wait of a worker for others counts as this many changes: a wait takes 10 ms, a change 0.5 ms.
 const WAIT_CHANGES: u64 = 20;
 
-/// The switch's end of one attached guest: has the workers do the requests of its vhost-user session.
+/// The switch's end of one attached guest; has workers carry out the requests of its vhost-user session.
 #[derive(Debug)]
 pub struct PortDevice {
     port: PortId,
     offer: Offer,
-    /// Virtio and protocol features as acknowledged.
+    /// Acknowledged virtio and protocol features.
     features: u64,
     protocol_features: u64,
     /// The guest's memory, for its control ring.
     map: Arc<MemoryMap>,
-    /// Changes that all workers had to be told of.
+    /// Number of changes that were sent to all workers.
     changes: Arc<AtomicU64>,
     control: Arc<PortControl>,
     ports: Arc<Mutex<PortTable>>,
 }
 
 impl PortDevice {
-    /// For a port that is attached to.
+    /// A device for a port; the caller has attached to it.
     pub(crate) fn new(
         port: PortId,
         config: &PortConfig,
@@ -51,20 +51,20 @@ impl PortDevice {
         Self { port, offer, features: 0, protocol_features: 0, map, changes, control, ports }
     }
 
-    /// Changes that workers were told of so far, each of which takes some of their time. One that made a worker wait for others counts as
-    /// many.
+    /// Number of changes that workers were told of so far; each takes some of their time. A change that made a worker
+    /// wait for others counts several times.
     #[must_use]
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::Relaxed)
     }
 
-    /// The same as a number that stays until all that was done for the guest is undone.
+    /// A handle to the same number, which stays valid until the guest is completely detached.
     #[must_use]
     pub fn change_count(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.changes)
     }
 
-    /// Has workers make a change of the port, unless it is gone: then there is nothing to change.
+    /// Has workers change the port; does nothing if the port is removed.
     fn change<R>(&mut self, make: impl FnOnce(&Self) -> R) -> Option<R> {
         self.changes.fetch_add(1, Ordering::Relaxed);
         let control = Arc::clone(&self.control);
@@ -84,7 +84,7 @@ impl PortDevice {
         self.ports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The queue pairs that the guest asked another process's control queue for; 0 is none.
+    /// Restores the queue pairs that the guest requested from another process's control queue; 0 for none.
     fn restore_pairs(&self, pairs: u32) {
         let pairs = u16::try_from(pairs).ok().filter(|pairs| (1..=self.offer.queue_pairs).contains(pairs));
         if let Some(pairs) = pairs {
@@ -180,11 +180,11 @@ impl Device for PortDevice {
 impl Drop for PortDevice {
     fn drop(&mut self) {
         let control = Arc::clone(&self.control);
-        // All rings have stopped before, so a switch that is being quiesced need not be waited for.
+        // All rings have stopped before, so this need not wait while the switch is quiesced.
         let _change = control.port_changes().control_change(self.port);
         let _ = control.detach(self.port);
         self.changes.fetch_add(1, Ordering::Relaxed);
-        // Last: a ring of this guest that is not stopped yet would else count as the next guest's.
+        // Last: otherwise a ring of this guest that is not stopped yet would count as the next guest's.
         self.table().detach(self.port);
     }
 }
@@ -206,7 +206,7 @@ mod tests {
         (engine, port)
     }
 
-    /// Holds the worker up until the returned sender is dropped.
+    /// Blocks the worker until the returned sender is dropped.
     fn hold_worker(engine: &Engine) -> Sender<()> {
         let (is_held, held) = channel();
         let (go_on, told) = channel();
@@ -227,7 +227,7 @@ mod tests {
         while engine.pool.mailbox(0).len() == 0 {
             std::thread::yield_now();
         }
-        // Something of the guest is still to be undone: that must not befall the next one.
+        // The guest is not detached completely yet; the next guest must not be affected by that.
         assert!(matches!(engine.device(port), Err(EngineError::Attached(_))));
         drop(held);
         leaving.join().unwrap();

@@ -1,23 +1,23 @@
-//! Kicks without packets. A guest may write its kick eventfds without end, and each write wakes a worker. So the kicks of a
-//! ring that had several without a packet are not heard for a while. Meanwhile the ring is looked at after pauses
-//! (`polled.rs`), as one without a kick descriptor.
+//! Kicks without packets. A guest may write its kick eventfds without end, and each write wakes a worker. So a worker
+//! ignores the kicks of a ring for a while after several without a packet. Meanwhile it polls the ring with pauses
+//! (`polled.rs`), like one without a kick descriptor.
 
 use lasthop_module_api::PortId;
 
-/// Kicks without a packet in a row, after which a ring's kicks are not heard. A guest that behaves has one now and then: a
-/// busy-polling worker takes its packets before it hears the kick.
+/// Kicks without a packet in a row after which a ring's kicks are ignored. An honest guest has one now and then: a
+/// busy-polling worker takes its packets before it reads the kick.
 const EMPTY_MAX: u8 = 8;
-/// How long they are not heard the first time; each time in a row is twice as long as the one before.
+/// How long they are ignored the first time, in ns; the time doubles if it happens again.
 const DEAF_NS_MIN: u64 = 10_000_000;
-/// The longest of these times. A guest that kicks without end costs eight wake-ups in each.
+/// The longest such time, in ns. A guest that kicks without end causes eight wake-ups in each.
 const DEAF_NS_MAX: u64 = 640_000_000;
 
-/// The packets that the kicks of a ring have brought.
+/// How many kicks of a ring brought packets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KickRecord {
-    /// Where the ring stood at the last kick.
+    /// The ring's position at the last kick.
     position: Option<u16>,
-    /// Kicks without a packet, half of them forgotten at each kick that brought some.
+    /// Number of kicks without a packet; halved at each kick that brought packets.
     empty: u8,
     deaf_ns: u64,
 }
@@ -29,8 +29,8 @@ impl Default for KickRecord {
 }
 
 impl KickRecord {
-    /// A kick was heard, and the ring stands at `position`, if that can be told: packets since the kick before are that one's.
-    /// For how long, in ns, the ring's kicks are not to be heard from now on, if at all.
+    /// Notes a kick, and the ring's position if it is known: packets since the last kick belong to that one. Returns
+    /// for how long, in ns, the ring's kicks have to be ignored, if at all.
     pub(crate) fn note(&mut self, position: Option<u16>) -> Option<u64> {
         if self.position != position || position.is_none() {
             *self = Self { position, empty: self.empty / 2, deaf_ns: DEAF_NS_MIN };
@@ -47,7 +47,7 @@ impl KickRecord {
     }
 }
 
-/// The rings whose kicks are not heard, by port and index of the virtqueue.
+/// The rings whose kicks are ignored, by port and virtqueue index.
 #[derive(Debug, Default)]
 pub(crate) struct UnheardRings(Vec<UnheardRing>);
 
@@ -58,7 +58,7 @@ struct UnheardRing {
 }
 
 impl UnheardRings {
-    /// The kicks of a ring are not heard until a time.
+    /// Ignores the kicks of a ring until a time.
     pub(crate) fn add(&mut self, ring: (PortId, u16), until_ns: u64) {
         self.remove(ring);
         self.0.push(UnheardRing { ring, until_ns });
@@ -69,19 +69,19 @@ impl UnheardRings {
         self.0.iter().any(|unheard| unheard.ring == ring)
     }
 
-    /// A ring that is to be heard again now.
+    /// Takes a ring whose kicks count again from now on.
     #[inline]
     pub(crate) fn next_due(&mut self, now_ns: u64) -> Option<(PortId, u16)> {
         let at = self.0.iter().position(|unheard| unheard.until_ns <= now_ns)?;
         Some(self.0.swap_remove(at).ring)
     }
 
-    /// When the first one is to be heard again.
+    /// The time at which the next ring's kicks count again.
     pub(crate) fn due_ns(&self) -> Option<u64> {
         self.0.iter().map(|unheard| unheard.until_ns).min()
     }
 
-    /// The ring stops.
+    /// Removes a ring that stops.
     pub(crate) fn remove(&mut self, ring: (PortId, u16)) {
         self.0.retain(|unheard| unheard.ring != ring);
     }
@@ -91,7 +91,7 @@ impl UnheardRings {
 mod tests {
     use super::*;
 
-    /// Notes `kicks` at one position; the times for which they are not to be heard, in ms.
+    /// Notes `kicks` at one position; returns the times for which they are ignored, in ms.
     fn kick(record: &mut KickRecord, position: u16, kicks: usize) -> Vec<u64> {
         (0..kicks).filter_map(|_| record.note(Some(position))).map(|ns| ns / 1_000_000).collect()
     }
@@ -108,7 +108,7 @@ mod tests {
     fn kicks_that_bring_packets_are_heard() {
         let mut record = KickRecord::default();
         for position in 0..1000 {
-            // Each second one is for packets that were taken before.
+            // Every second kick is for packets that were taken before it.
             assert_eq!(kick(&mut record, position, 2), []);
         }
         let heard = (0..100).all(|position| kick(&mut record, position, 10).is_empty());

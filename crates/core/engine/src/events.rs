@@ -1,4 +1,4 @@
-//! The eventfds that a worker waits for, and the epoll instance that tells which of several workers is wanted.
+//! The eventfds that a worker waits for, and the epoll instance of a thread that serves several workers.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -8,13 +8,13 @@ use lasthop_fabric::bounds::WORKERS_MAX;
 use lasthop_module_api::PortId;
 use rustix::event::{Timespec, epoll};
 
-/// Events taken from the kernel at a time.
+/// Events read from the kernel at a time.
 const EVENTS_MAX: usize = 64;
 
 /// The cause of a wake-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// A task was left.
+    /// The mailbox has a task.
     Mailbox,
     /// A guest kicked virtqueue `index` of a port.
     Kick(PortId, u16),
@@ -33,7 +33,8 @@ impl Event {
     }
 }
 
-/// The one place where a worker alone with its thread sleeps. Edge-triggered: nothing is read from the eventfds, each write is one event.
+/// Where a worker that has a thread of its own sleeps. Edge-triggered: eventfds are never read, and each write is one
+/// event.
 #[derive(Debug)]
 pub(crate) struct Events {
     epoll: std::os::fd::OwnedFd,
@@ -44,29 +45,29 @@ impl Events {
         Ok(Self { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)? })
     }
 
-    /// Listens to `fd` until it is closed everywhere or `forget` is called.
+    /// Adds `fd`, until it is closed everywhere or `forget` is called.
     pub(crate) fn listen(&self, fd: impl AsFd, event: Event) -> std::io::Result<()> {
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
         Ok(epoll::add(&self.epoll, fd, epoll::EventData::new_u64(event.token()), flags)?)
     }
 
-    /// Readable while there are events.
+    /// Readable while events are pending.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
 
     pub(crate) fn forget(&self, fd: BorrowedFd<'_>) {
-        // Fails only if the descriptor is not listened to, which is the aim.
+        // The only error is that the descriptor is not in the epoll instance.
         let _ = epoll::delete(&self.epoll, fd);
     }
 
-    /// Waits up to `timeout_ns` (`None`: as long as it takes); the events, at most `EVENTS_MAX`.
+    /// Waits up to `timeout_ns` (`None`: without limit), and returns at most `EVENTS_MAX` events.
     pub(crate) fn wait(&self, timeout_ns: Option<u64>) -> ArrayVec<Event, EVENTS_MAX> {
         let timeout = timeout_ns.map(timespec);
         let mut buffer = [MaybeUninit::uninit(); EVENTS_MAX];
         match epoll::wait(&self.epoll, &mut buffer, timeout.as_ref()) {
             Ok((events, _)) => events.iter().map(|event| Event::of_token(event.data.u64())).collect(),
-            // An interrupted wait is one without events.
+            // An interrupted wait returns no events.
             Err(_) => ArrayVec::new(),
         }
     }
@@ -76,7 +77,7 @@ fn timespec(ns: u64) -> Timespec {
     Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
 }
 
-/// Where a thread sleeps that serves several workers. Level-triggered: a worker's events are as they are until it takes them.
+/// Where a thread that serves several workers sleeps. Level-triggered: a worker's events stay until it takes them.
 #[derive(Debug)]
 pub(crate) struct Gate {
     epoll: std::os::fd::OwnedFd,
@@ -87,24 +88,24 @@ impl Gate {
         Ok(Self { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)? })
     }
 
-    /// Waits for `events` of worker `number`, too.
+    /// Adds the `events` of worker `number`.
     pub(crate) fn open(&self, events: BorrowedFd<'_>, number: usize) -> std::io::Result<()> {
         let data = epoll::EventData::new_u64(number as u64);
         Ok(epoll::add(&self.epoll, events, data, epoll::EventFlags::IN)?)
     }
 
     pub(crate) fn close(&self, events: BorrowedFd<'_>) {
-        // Fails only if they are not waited for, which is the aim.
+        // The only error is that they are not in the epoll instance.
         let _ = epoll::delete(&self.epoll, events);
     }
 
-    /// Waits up to `sleep_ns` (`u64::MAX`: as long as it takes); the workers that have events.
+    /// Waits up to `sleep_ns` (`u64::MAX`: without limit), and returns the workers that have events.
     pub(crate) fn wait(&self, sleep_ns: u64) -> ArrayVec<usize, WORKERS_MAX> {
         let timeout = (sleep_ns < u64::MAX).then(|| timespec(sleep_ns));
         let mut buffer = [MaybeUninit::uninit(); WORKERS_MAX];
         match epoll::wait(&self.epoll, &mut buffer, timeout.as_ref()) {
             Ok((events, _)) => events.iter().map(|event| event.data.u64() as usize).collect(),
-            // An interrupted wait is one without events.
+            // An interrupted wait returns no events.
             Err(_) => ArrayVec::new(),
         }
     }

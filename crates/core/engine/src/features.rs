@@ -1,4 +1,4 @@
-//! Virtio features: those that a port offers, and their meaning for packets once negotiated.
+//! Virtio features: those that a port offers, and what they mean for packets once negotiated.
 
 use lasthop_fabric::Capabilities;
 use lasthop_module_api::PortKind;
@@ -26,7 +26,7 @@ const ALWAYS: u64 = virtio::VERSION_1
     | virtio::HOST_USO
     | virtio::STATUS;
 
-/// Features that one may only offer beside another (virtio 1.2, 5.1.3.1; those of UDP: virtio 1.3).
+/// Features that may only be offered together with another one (virtio 1.2, 5.1.3.1; those of UDP: virtio 1.3).
 const REQUIRES: &[(u64, u64)] = &[
     (virtio::GUEST_TSO4 | virtio::GUEST_TSO6 | virtio::GUEST_USO4 | virtio::GUEST_USO6, virtio::GUEST_CSUM),
     (virtio::GUEST_ECN, virtio::GUEST_TSO4 | virtio::GUEST_TSO6),
@@ -44,7 +44,7 @@ pub(crate) fn offered(config: &PortConfig) -> u64 {
         features |= virtio::MTU;
     }
     if config.queue_pairs > 1 {
-        // Linux refuses MQ without a control queue, and waits for ever for answers of one that is not served.
+        // Linux refuses MQ without a control queue, and waits for ever for a control queue that is not served.
         features |= virtio::MQ | virtio::CTRL_VQ;
     }
     features &= config.features_mask;
@@ -56,8 +56,8 @@ pub(crate) fn offered(config: &PortConfig) -> u64 {
     features
 }
 
-/// The private protocol features offered to the switch's own driver: tunnels' headers with packets of tunnel ports, packet hashes with
-/// those of uplinks. Guests get none.
+/// The private protocol features that are offered to the switch's own driver: tunnel metadata for tunnel ports, packet
+/// hashes for uplinks. Guests get none.
 pub(crate) fn private(config: &PortConfig) -> u64 {
     match (config.is_tunnel, config.kind) {
         (true, _) => virtio::protocol::TUNNEL,
@@ -71,7 +71,7 @@ pub(crate) fn capabilities(features: u64, protocol_features: u64) -> Capabilitie
     let has = |bit| features & bit != 0;
     let modern = has(virtio::VERSION_1) || has(virtio::MRG_RXBUF);
     let header_bytes = if modern { vnet::HEADER_BYTES } else { vnet::HEADER_BYTES_LEGACY };
-    // Behind the long header only: a guest without VERSION_1 tells no hashes, even if it acknowledged the feature.
+    // Hashes need the long header, so a guest without VERSION_1 reports none, even if it acknowledged the feature.
     let has_tunnel = modern && protocol_features & virtio::protocol::TUNNEL != 0;
     let header_bytes = if has_tunnel { tunnel::HEADER_BYTES } else { header_bytes };
     let tells_hashes = modern && !has_tunnel && protocol_features & virtio::protocol::PACKET_HASH != 0;
@@ -113,7 +113,7 @@ mod tests {
         assert_eq!(offered(&config(u64::MAX)) & (virtio::MQ | virtio::CTRL_VQ), 0);
     }
 
-    /// Bits that a mask or a guest may leave out, as far as packets are concerned.
+    /// Feature bits that affect packets; a mask may remove each of them, and a guest may refuse it.
     const OPTIONAL: [u64; 14] = [
         virtio::CSUM,
         virtio::GUEST_CSUM,

@@ -1,5 +1,5 @@
-//! Counters of a port from processes that are dead. The supervisor writes them into the memory of the port's counters; the process that counts there now
-//! reads them.
+//! Counters of a port from processes that have died. The supervisor writes them into the memory of the port's counters;
+//! the present process reads them there.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use crate::saved_counters::{
     FORMER_BYTES, NAMES_BYTES, PAGE_BYTES, SEAL_BYTES, SavedCounters, WORKER_PAGES_END,
 };
 
-/// Counters for which there is room.
+/// Room for this many counters.
 const COUNTERS_MAX: usize = PAGE_BYTES / 8;
 
-/// The writes into that memory, each with its offset: first the counters, then the seal. None if nothing was counted.
+/// The writes into that memory, each with its offset: first the counters, then the seal. Empty if nothing was counted.
 ///
-/// Counters of other versions for which there is no room are left out.
+/// Unknown counters of other versions are omitted if there is no room.
 #[must_use]
 pub fn former_writes(past: &SavedCounters) -> Vec<(usize, Vec<u8>)> {
     let known =
@@ -38,7 +38,7 @@ pub fn former_writes(past: &SavedCounters) -> Vec<(usize, Vec<u8>)> {
     vec![(WORKER_PAGES_END + SEAL_BYTES, bytes), (WORKER_PAGES_END, 1_u64.to_ne_bytes().to_vec())]
 }
 
-/// The counters of a port's past. A process that takes over from one at rest counts before it knows them.
+/// The former counters of a port. A process that takes over counts before it knows them.
 #[derive(Debug, Default)]
 pub struct FormerCounters {
     row: Option<Words>,
@@ -46,13 +46,13 @@ pub struct FormerCounters {
 }
 
 impl FormerCounters {
-    /// Of the port whose counters are in `memory`; memory of a version without former counters has none.
+    /// Reads them from `memory`; memory of a version without former counters has none.
     #[must_use]
     pub fn of_memory(memory: &Arc<Mapping>) -> Self {
         Self { row: Words::new(memory, WORKER_PAGES_END, FORMER_BYTES / 8), known: OnceCell::new() }
     }
 
-    /// None as long as nothing is known.
+    /// `None` until they are known.
     #[must_use]
     pub fn known(&self) -> Option<&SavedCounters> {
         let row = self.row.as_ref()?;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use lasthop_module_api::PortId;
 
-/// Which worker each queue pair belongs to: it takes from the pair's transmit ring and hears the kicks of both rings.
+/// The home worker of each queue pair: it fetches from the pair's transmit ring, and receives the kicks of both rings.
 #[derive(Debug)]
 pub(crate) struct Homes {
     workers: usize,
@@ -16,8 +16,8 @@ impl Homes {
         Self { workers, homes: BTreeMap::new() }
     }
 
-    /// The home of a pair, found if it has none: the worker with the fewest pairs of the same port, then of all ports. A
-    /// guest with several queues gets as many cores; a guest that starts its rings again keeps its homes.
+    /// The home of a pair. A pair without one gets the worker with the fewest pairs of the same port, then of all
+    /// ports. So a guest with several queues gets several cores, and a guest that restarts its rings keeps its homes.
     pub(crate) fn assign(&mut self, port: PortId, pair: u16) -> usize {
         if let Some(home) = self.find(port, pair) {
             return home;
@@ -42,7 +42,7 @@ impl Homes {
         self.homes.range((port, 0)..=(port, u16::MAX)).map(|((_, pair), _)| *pair).collect()
     }
 
-    /// The port's guest is gone.
+    /// Removes a port whose guest is gone.
     pub(crate) fn remove_port(&mut self, port: PortId) {
         self.homes.retain(|(other, _), _| *other != port);
     }

@@ -1,4 +1,4 @@
-//! Kicks of guests to a worker, and looks at rings whose kicks it does not hear.
+//! A worker's handling of kicks, and of rings whose kicks it ignores.
 
 use std::os::fd::AsFd;
 
@@ -10,11 +10,11 @@ use crate::clock::now_ns;
 use crate::events::Event;
 use crate::worker::Worker;
 
-/// Time until the kicks of a ring are tried to be heard once more.
+/// Time until the worker tries again to register a ring's kick descriptor.
 const RETRY_NS: u64 = 10_000_000;
 
 impl Worker {
-    /// Hears the kicks of a ring.
+    /// Registers the kick descriptor of a ring.
     pub(crate) fn listen(
         &mut self,
         port: PortId,
@@ -65,7 +65,7 @@ impl Worker {
         }
     }
 
-    /// Kicks were not heard: looks at all rings.
+    /// Visits all rings after kicks may have been missed.
     pub(crate) fn handle_missed_kicks(&mut self) {
         let at_home = self.fds.iter().filter(|(_, fds)| fds.is_home);
         let rings: Vec<(PortId, u16)> = at_home.map(|(ring, _)| *ring).collect();
@@ -73,20 +73,20 @@ impl Worker {
         rings.into_iter().for_each(|(port, index)| self.handle_kick(port, index, now));
     }
 
-    /// Hears the rings again that had kicks without packets, when their time is over. That is an event by itself: the
-    /// descriptor is readable since their last kick.
+    /// Registers rings again whose kicks were ignored, once that time is over. This causes an event: the descriptor has
+    /// been readable since their last kick.
     pub(crate) fn hear_again(&mut self, now: u64) {
         while let Some((port, index)) = self.unheard.next_due(now) {
             let kick = self.fds.get(&(port, index)).and_then(|fds| fds.kick.as_ref());
             let heard = kick.map(|kick| self.events.listen(kick.as_fd(), Event::Kick(port, index)));
             if let Some(Err(_)) = heard {
-                // No memory for it in the kernel.
+                // The kernel has no memory for it.
                 self.unheard.add((port, index), now + RETRY_NS);
             }
         }
     }
 
-    /// Looks at the rings without kicks whose pauses are over.
+    /// Visits the rings without kicks whose pauses are over.
     pub(crate) fn look_at_polled(&mut self, now: u64) {
         while let Some(ring) = self.polled.next_due(now) {
             if !self.must_poll(ring) {
@@ -97,20 +97,20 @@ impl Worker {
         }
     }
 
-    /// Whether a transmit ring is to be looked at while it is quiet, since its kicks are not heard.
+    /// Whether a quiet transmit ring must be polled, since its kicks are ignored.
     pub(crate) fn must_poll(&self, ring: RingId) -> bool {
         let index = 2 * ring.queue + 1;
         self.is_unheard(ring.port, index)
             && self.fabric.ring_state(ring.port, index).is_some_and(|state| state.error.is_none())
     }
 
-    /// Whether packets wait for a guest whose kicks are not heard: it will post buffers without one.
+    /// Whether packets wait for a guest whose kicks are ignored: it posts buffers without one.
     pub(crate) fn waits_for_a_polled_ring(&self) -> bool {
         self.fabric.waiting_rings().iter().any(|ring| self.is_unheard(ring.port, 2 * ring.queue))
     }
 
-    /// Whether the guest gave no kick descriptor (vhost-user, `VHOST_USER_VRING_NOFD_MASK`), or its kicks are not heard for
-    /// a while.
+    /// Whether the guest gave no kick descriptor (vhost-user, `VHOST_USER_VRING_NOFD_MASK`), or its kicks are ignored
+    /// for now.
     fn is_unheard(&self, port: PortId, index: u16) -> bool {
         self.fds.get(&(port, index)).is_some_and(|fds| fds.signals.is_polled)
             || self.unheard.contains((port, index))

@@ -1,6 +1,7 @@
-//! Reports of workers that do not answer soon: the counters that they saved last.
+//! Reports for workers that answer late: their last saved counters.
 //!
-//! A worker that is held by a slow system call answers after it. An operator who looks for the reason should not wait for that.
+//! A worker that a slow system call blocks answers after it. An operator who looks for the reason should not have to
+//! wait.
 
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
@@ -19,15 +20,16 @@ use crate::worker::Worker;
 use crate::worker_pool::{WorkerPool, wait_for};
 use crate::{EngineError, PORT_COUNTERS_BYTES};
 
-/// How long a report waits for workers: several visits, and half of the time that a command may take.
+/// How long a report waits for a worker: several visits, and half of the time that a command may take.
 const SOON: Duration = Duration::from_millis(50);
-/// CPU time in ns that a worker has to have had meanwhile: one that had less is not held, but waits for a CPU of a busy machine.
+/// CPU time in ns after which an unanswering worker counts as blocked. A worker with less CPU time is waiting for a CPU
+/// of a busy machine.
 const HELD_CPU_NS: u64 = 25_000_000;
-/// The longest wait for one that has no CPU, or sleeps.
+/// The longest wait for a worker that has no CPU, or sleeps.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// Pause between two looks at its CPU time.
+/// Pause between two reads of its CPU time.
 const LOOK: Duration = Duration::from_millis(10);
-/// How often saved counters are looked at that change meanwhile. A worker that is held does not change them.
+/// Reads of saved counters that change meanwhile. A blocked worker does not change them.
 const LOOKS_MAX: usize = 3;
 
 /// A worker's part of a report.
@@ -36,12 +38,12 @@ pub(crate) type WorkerShare = (WorkerStats, Vec<PortShare>);
 /// Ports of a report, with their numbers of queue pairs.
 pub(crate) type ReportedPorts = Arc<[(PortId, u16)]>;
 
-/// The saved counters, and the last answers of workers for what is not saved.
+/// The saved counters, and the workers' last answers for the rest.
 #[derive(Debug, Default)]
 pub(crate) struct LateWorkers {
-    /// By port.
+    /// Memory of the counters, by port.
     memories: Mutex<HashMap<PortId, Arc<Mapping>>>,
-    /// By worker.
+    /// The last answer, by worker.
     last: Mutex<HashMap<usize, LastAnswer>>,
 }
 
@@ -49,19 +51,20 @@ pub(crate) struct LateWorkers {
 struct LastAnswer {
     stats: WorkerStats,
     ports: HashMap<PortId, PortShare>,
-    /// The answer to a question that the worker has not answered. It is asked no other one meanwhile, so that none pile up.
+    /// The pending answer to an earlier question. The worker gets no other question meanwhile, so that none pile up.
     owed: Option<Receiver<WorkerShare>>,
 }
 
 /// A question to a worker.
 enum Question {
     New(Receiver<WorkerShare>),
-    /// An earlier report's.
+    /// A question of an earlier report, not answered yet.
     Owed(Receiver<WorkerShare>),
 }
 
 impl LateWorkers {
-    /// The counters of a port are saved in `memory`. Returns memory for those of the switch's own port, the first time.
+    /// Notes that the counters of a port are saved in `memory`. Returns memory for those of the switch's own port, the
+    /// first time.
     pub(crate) fn keep(&self, port: PortId, memory: &Arc<Mapping>) -> Option<Arc<Mapping>> {
         let mut memories = lock(&self.memories);
         memories.insert(port, Arc::clone(memory));
@@ -73,14 +76,14 @@ impl LateWorkers {
         Some(internal)
     }
 
-    /// The port is gone.
+    /// Removes a port.
     pub(crate) fn forget(&self, port: PortId) {
         lock(&self.memories).remove(&port);
         lock(&self.last).values_mut().for_each(|last| _ = last.ports.remove(&port));
     }
 
-    /// Each worker's part of a report about `ports`. That of a worker which does not answer soon has the counters that it saved
-    /// last, and the states of its last answer. If a port's counters are not saved, the worker is waited for.
+    /// Each worker's part of a report about `ports`. A worker that does not answer soon is represented by the counters
+    /// that it saved last, and the states of its last answer. Waits for the worker if a port's counters are not saved.
     ///
     /// # Errors
     /// [`EngineError::NoAnswer`].
@@ -131,7 +134,7 @@ impl LateWorkers {
         lock(&self.last).insert(worker, last);
     }
 
-    /// A worker's part as it was saved; `None` if a port's is not, or changes all the time.
+    /// A worker's saved part; `None` if a port's counters are not saved, or keep changing.
     fn saved(
         &self,
         pool: &WorkerPool<Worker>,
@@ -164,7 +167,7 @@ impl LateWorkers {
     }
 }
 
-/// The worker's answer, unless it is held. It had `asked` as the time of the question.
+/// The worker's answer; `None` if the worker is blocked. The question was sent at `asked`.
 fn await_answer(
     pool: &WorkerPool<Worker>,
     worker: usize,
@@ -213,7 +216,7 @@ mod tests {
         Engine::start(by_name("dummy", &BridgeSettings::default()).unwrap().into(), &settings).unwrap()
     }
 
-    /// Has worker 1 stand still until the answer is dropped.
+    /// Blocks worker 1 until the answer is dropped.
     fn hold(engine: &Engine) -> std::sync::mpsc::SyncSender<()> {
         let (tell, is_there) = sync_channel(1);
         let (end, is_over) = sync_channel::<()>(1);

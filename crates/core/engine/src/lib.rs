@@ -1,20 +1,21 @@
-//! Worker threads around the fabric: when they work, sleep and wake. The only crate that knows clocks and CPUs.
+//! Worker threads around the fabric: when they work, sleep and wake. Only this crate knows clocks and CPUs.
 //!
 //! **Purpose.** [`Engine`] runs the switch's workers and lets the control side add ports, attach guests ([`PortDevice`]
 //! is the back end of a vhost-user session) and read counters.
 //!
-//! **Contract.** Control calls are messages to the workers and are answered within [`REPLY_TIMEOUT`] or fail, naming the
-//! worker that did not answer. An idle worker makes no system call and visits no ring; an idle ring is never visited.
-//! Workers wait neither for guests nor for each other, with two exceptions. While a ring is stopped, its home waits until the
-//! others are done with what they hold of it. A front end that makes its call descriptor blocking and fills it holds one
-//! worker up until the watchdog looks, 100 ms at most as a rule; then its port is stopped ([`PortState::Stopped`]).
+//! **Contract.** Control calls are messages to the workers and are answered within [`REPLY_TIMEOUT`] or fail, naming
+//! the worker that did not answer. An idle worker makes no system call and visits no ring; an idle ring is never
+//! visited. Workers wait neither for guests nor for each other, with two exceptions. To stop a ring, its home waits
+//! until other workers have released its chains. A front end that makes its call descriptor blocking and fills it can
+//! block one worker until the watchdog interrupts it, usually within 100 ms; then its port is stopped
+//! ([`PortState::Stopped`]).
 //!
-//! **Not checked.** That kick and call descriptors are eventfds: the session does that before it hands them over.
+//! **Not checked.** That kick and call descriptors are eventfds; the session checks that first.
 //!
-//! **Threading.** Each worker owns a fabric of one pool; a queue pair has a home among them. There is a thread for each worker,
-//! and the first one serves all workers as long as they have little to do. The watchdog is a thread that sleeps unless guests
-//! are signalled. A change is posted to every worker as a task; once all have answered, the old state is unused (grace
-//! period). The control side may be any number of threads: changes of one port are made one after the other. Before
+//! **Threading.** Each worker owns a fabric of one pool; a queue pair has a home among them. Each worker has a thread;
+//! the first one serves all workers while they have little to do. The watchdog thread sleeps unless guests are
+//! signalled. A change is posted to every worker as a task; once all have answered, the old state is unused (grace
+//! period). Any number of threads may use the control side; changes of one port are serialized. Before
 //! [`Engine::begin`] no thread serves a worker, and the control side, one thread then, runs tasks itself.
 //!
 //! ```text
@@ -110,23 +111,23 @@ use watchdog::Watchdog;
 use worker::Worker;
 use worker_pool::WorkerPool;
 
-/// How long a control call waits for the worker: far more than a visit takes, also on a machine whose CPUs are all taken, and
-/// less than callers' own time limits.
+/// How long a control call waits for a worker: much longer than a visit, also on a machine without idle CPUs, and
+/// shorter than the callers' own time limits.
 pub const REPLY_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// How often it is looked whether all packets have come to their end.
+/// Pause between two checks whether all packets are finished.
 const QUIESCE_POLL: Duration = Duration::from_micros(100);
 
-/// Why the engine did not do as told.
+/// Why the engine refused or failed.
 #[derive(Debug, Error)]
 pub enum EngineError {
     /// All of `PORTS_MAX` are in use.
     #[error("the switch has {PORTS_MAX} ports already; delete one first")]
     TooManyPorts,
-    /// No such port.
+    /// There is no such port.
     #[error("there is no port {0}")]
     NoSuchPort(PortId),
-    /// Another guest is attached, or has not quite gone.
+    /// Another guest is attached, or not completely detached yet.
     #[error("port {0} has a guest, which has to detach before another one can attach")]
     Attached(PortId),
     /// The module refused the port.
@@ -135,7 +136,7 @@ pub enum EngineError {
     /// The numbered worker did not answer in time.
     #[error("the switch's worker {0} did not answer within {seconds} s; it is stuck or the machine is overloaded", seconds = REPLY_TIMEOUT.as_secs())]
     NoAnswer(usize),
-    /// A virtqueue stayed in use, although all workers answered.
+    /// A virtqueue stayed in use although all workers answered.
     #[error("virtqueue {1} of port {0} stays in use; restart the switch")]
     RingBusy(PortId, u16),
     /// A worker did not answer in time when the virtqueue was to be stopped.
@@ -143,7 +144,7 @@ pub enum EngineError {
         "virtqueue {1} of port {0} was not stopped in time, so where it would go on is not known; restart its guest"
     )]
     Adrift(PortId, u16),
-    /// The front end held workers up again and again.
+    /// The front end blocked workers too often.
     #[error(
         "its front end {1}, once too often; start it again in {0} s, or delete the vnic and add it again"
     )]
@@ -157,7 +158,7 @@ pub enum EngineError {
     /// `CAPTURES_MAX` captures are running.
     #[error("{CAPTURES_MAX} captures are running already; end one first")]
     TooManyCaptures,
-    /// A profile is running.
+    /// Another profile is running.
     #[error("a profile is running already; wait for its end, or end its client")]
     ProfileRuns,
     /// The system refused something at start.
@@ -170,16 +171,17 @@ pub enum EngineError {
 pub struct EngineSettings {
     /// CPUs that workers may run on; empty: all that the process may use.
     pub cpus: Vec<usize>,
-    /// Worker threads, 1 to `WORKERS_MAX`; beyond the number of CPUs they only get in each other's way.
+    /// Worker threads, 1 to `WORKERS_MAX`. More than the number of CPUs make the switch slower.
     pub workers: usize,
-    /// How long a thread looks for more work after the last packet at most, in microseconds; the time adapts to how often
-    /// looking has found packets lately ([`lasthop_ring::AdaptivePoll`]).
+    /// How long a thread keeps polling after its last packet at most, in microseconds; the time adapts to how often
+    /// polling has found packets lately ([`lasthop_ring::AdaptivePoll`]).
     pub hysteresis_us: u32,
     /// Which thread serves which worker.
     pub gathering: Gathering,
 }
 
-/// Default of `hysteresis_us`: most guests have answered by then. A sleep and a wake-up together cost about a quarter of it.
+/// Default of `hysteresis_us`: most guests have answered within it. A sleep and a wake-up together take about a quarter
+/// of it.
 pub const HYSTERESIS_US_DEFAULT: u32 = 200;
 
 impl Default for EngineSettings {
@@ -219,8 +221,8 @@ impl Engine {
         Ok(engine)
     }
 
-    /// As [`Self::start`], but no packet passes before [`Self::begin`]: until then no thread serves a worker, and the calling
-    /// thread, which must be this one, runs the workers' tasks without waiting for another thread.
+    /// Like [`Self::start`], but no packet passes before [`Self::begin`]: until then no thread serves a worker, and the
+    /// calling thread must make all calls and runs the workers' tasks itself.
     ///
     /// # Errors
     /// [`EngineError::System`].
@@ -261,7 +263,7 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Hands workers to their threads, if that was not done yet.
+    /// Starts the workers' threads, if they have not started yet.
     ///
     /// # Errors
     /// [`EngineError::System`].
@@ -300,7 +302,8 @@ impl Engine {
         Ok(port)
     }
 
-    /// Keeps a copy of the counters of `port` in `memory`, of [`PORT_COUNTERS_BYTES`], to be read after this process was killed.
+    /// Keeps a copy of the counters of `port` in `memory`, of [`PORT_COUNTERS_BYTES`]. Another process may read it
+    /// after this one was killed.
     ///
     /// # Errors
     /// [`EngineError::NoAnswer`].
@@ -315,8 +318,9 @@ impl Engine {
         self.pool.call_all(keep).map(drop)
     }
 
-    /// Takes no more packets from any guest. Taken packets are finished or postponed. Postponed ones are taken again, here after
-    /// [`Self::resume`] or by another process. Waits up to `timeout` for partially delivered packets, which cannot be postponed.
+    /// Stops fetching packets from guests. Fetched packets are finished or postponed. Postponed ones are fetched again,
+    /// here after [`Self::resume`] or by another process. Waits up to `timeout` for partially delivered packets, which
+    /// cannot be postponed.
     ///
     /// # Errors
     /// [`EngineError::NoAnswer`].
@@ -342,7 +346,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Sessions begin no change of any port until [`Self::resume`], and wait meanwhile. To be called before [`Self::quiesce`] once sessions
+    /// Makes sessions wait with changes of ports until [`Self::resume`]. Call it before [`Self::quiesce`] once sessions
     /// have threads of their own.
     ///
     /// # Errors
@@ -364,8 +368,8 @@ impl Engine {
         self.pool.call_all(|worker| worker.set_draining(false)).map(drop)
     }
 
-    /// Changes a port while its guest is attached. Its address, its VLANs, its isolation, its limits and its link change at once.
-    /// The next guest is told a new address, MTU and features when it attaches.
+    /// Changes a port while its guest is attached. Its address, VLANs, isolation, limits and link change at once. A new
+    /// address, MTU and features reach the next guest when it attaches.
     ///
     /// # Errors
     /// [`EngineError::NoSuchPort`], [`EngineError::Refused`] for other queue pairs or kind, and by the module, which change nothing;
@@ -390,7 +394,7 @@ impl Engine {
         if link_up != old.link_up { self.port_control.set_link(port, link_up) } else { Ok(()) }
     }
 
-    /// Takes a port to another switch, with its guest. Packets are dropped meanwhile, for a named reason.
+    /// Moves a port, with its guest, to another switch. Packets are dropped meanwhile, for a named reason.
     ///
     /// # Errors
     /// [`EngineError::NoSuchPort`], [`EngineError::NoAnswer`]; [`EngineError::Refused`] by the module, and then the port is back
@@ -400,7 +404,7 @@ impl Engine {
         let old = old.ok_or(EngineError::NoSuchPort(port))?;
         let new = PortConfig { switch, ..old.clone() };
         self.module.port_removed(port);
-        // No worker is amid a visit any more that knew it there.
+        // Afterwards no visit uses the port's old switch.
         self.pool.call_all(|_| ())?;
         let added = self.module.port_added(port, &settings(new.clone())).map_err(EngineError::Refused);
         if added.is_err() {
@@ -412,7 +416,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The ports of a switch, as its module is told of them.
+    /// The ports of a switch, as its module gets them.
     #[must_use]
     pub fn ports_of(&self, switch: SwitchId) -> Vec<(PortId, PortSettings)> {
         let records = self.table().records().into_iter();
@@ -429,12 +433,12 @@ impl Engine {
         self.forget(port)
     }
 
-    /// Whether the module has taken the port or not: else it would refuse the number to the next.
+    /// Removes the port even if the module refused it: otherwise the module would refuse the number's next port.
     fn forget(&self, port: PortId) -> Result<(), EngineError> {
-        // A session that is at work with it begins nothing more.
+        // A session that is using the port begins no further change.
         self.table().leave(port);
         let _change = self.port_control.port_changes().control_change(port);
-        // Rings first: a frame still under way would be learned from again.
+        // Rings first: otherwise the module would learn again from a pending frame.
         self.port_control.remove_port(port)?;
         self.module.port_removed(port);
         self.late_workers.forget(port);
@@ -442,8 +446,8 @@ impl Engine {
         Ok(())
     }
 
-    /// The back end for a guest that attaches to `port`, one at a time. Dropping it detaches the guest; the next one may attach
-    /// when that is done.
+    /// The back end for a guest that attaches to `port`; there may be one at a time. Dropping it detaches the guest;
+    /// then the next one may attach.
     ///
     /// # Errors
     /// [`EngineError::NoSuchPort`], [`EngineError::Attached`].
@@ -452,9 +456,10 @@ impl Engine {
         Ok(PortDevice::new(port, &config, Arc::clone(&self.port_control), Arc::clone(&self.ports)))
     }
 
-    /// Counters and states of all ports and workers. Each worker tells of one moment of its own; sums are conserved. The persistent
-    /// counters are written first: after this process's death no counter is less than one that was reported. A worker that does not
-    /// answer within 50 ms is reported by its persistent counters ([`WorkerStats::age_ms`]), if there are any.
+    /// Counters and states of all ports and workers. Each worker reports a consistent state at a time of its own, and
+    /// sums are conserved. The persistent counters are written first, so no counter goes back when this process dies. A
+    /// worker that does not answer within 50 ms is reported by its persistent counters ([`WorkerStats::age_ms`]), if
+    /// there are any.
     ///
     /// # Errors
     /// [`EngineError::NoAnswer`].
@@ -467,26 +472,26 @@ impl Engine {
         Ok(EngineStats::collect(shares, records))
     }
 
-    /// Addresses that the module saw change ports lately.
+    /// Addresses that moved between ports lately, as the module saw it.
     #[must_use]
     pub fn moves(&self) -> Vec<FdbMove> {
         self.module.moves(clock::now_ns(self.started))
     }
 
-    /// Has `module` decide from now on. It knows the ports that there are already.
+    /// Replaces the module. The new one is told of the existing ports.
     ///
     /// # Errors
-    /// [`EngineError::NoAnswer`]: that worker uses the old one until it looks at its tasks.
+    /// [`EngineError::NoAnswer`]: that worker uses the old one until it runs its tasks.
     pub fn set_module(&mut self, module: &Arc<dyn Module>) -> Result<(), EngineError> {
         self.module = Arc::clone(module);
         let module = Arc::clone(module);
         self.pool.call_all(move |worker| worker.fabric.set_module(Arc::clone(&module))).map(drop)
     }
 
-    /// Has the workers look and yield by `view`, as far as `modes` says so; `None`: as if there were none.
+    /// Has workers poll and yield by `view`, as far as `modes` enables it; `None` removes the view.
     ///
     /// # Errors
-    /// [`EngineError::NoAnswer`]: that worker does so when it looks at its tasks.
+    /// [`EngineError::NoAnswer`]: that worker does so when it runs its tasks.
     pub fn set_scheduler_view(
         &self,
         view: Option<Arc<dyn SchedulerView>>,
@@ -495,7 +500,7 @@ impl Engine {
         self.pool.call_all(move |worker| worker.scheduling.set(view.clone(), modes)).map(drop)
     }
 
-    /// The last decisions of each worker by the view, the oldest first, and the time on their clock.
+    /// Each worker's last decisions by the view, oldest first, and the time on their clock.
     ///
     /// # Errors
     /// [`EngineError::NoAnswer`].
@@ -541,7 +546,7 @@ impl Engine {
         self.module.fdb_add(mac, vlan, port).map_err(EngineError::Refused)
     }
 
-    /// Takes out an entry of `fdb_add`.
+    /// Removes an entry of `fdb_add`.
     ///
     /// # Errors
     /// [`EngineError::NoSuchPort`], [`EngineError::Refused`] by the module.
@@ -550,7 +555,7 @@ impl Engine {
         self.module.fdb_del(mac, vlan, port).map_err(EngineError::Refused)
     }
 
-    /// Forgets learned addresses, of one port or all, of one VLAN or all; how many.
+    /// Forgets learned addresses, of one port or all, of one VLAN or all; returns their number.
     ///
     /// # Errors
     /// [`EngineError::Refused`] by the module.
@@ -559,7 +564,7 @@ impl Engine {
     }
 }
 
-/// The settings of a port that its module gets.
+/// The settings of a port for its module.
 fn settings(config: PortConfig) -> PortSettings {
     let PortConfig { name, switch, policy, kind, .. } = config;
     PortSettings { name, switch, policy, macs_max: None, kind }
@@ -567,11 +572,11 @@ fn settings(config: PortConfig) -> PortSettings {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        // Those without a thread know of each other, and would stay for ever.
+        // Workers without a thread refer to each other, and would never be freed.
         self.pool.mailboxes().iter().for_each(|mailbox| drop(mailbox.take_worker()));
         self.pool.mailboxes().iter().for_each(|mailbox| mailbox.post(Box::new(Worker::stop)));
         self.threads.join();
-        // Last: a worker may be stuck until the watchdog looks.
+        // Last: a worker may be blocked until the watchdog interrupts it.
         self.pool.watchdog().end();
         let _ = self.watchdog.take().map(JoinHandle::join);
     }

@@ -1,17 +1,17 @@
-//! How much of the time work takes, and which thread serves a worker because of it.
+//! The load of workers, and the thread that serves each worker because of it.
 
-/// Time over which a load is taken: several times as long as a round seems to take if another process had the core meanwhile
-/// ([`ROUND_NS_MAX`]).
+/// Time over which a load is measured: several times as long as a round seems to take if another process had the core
+/// meanwhile ([`ROUND_NS_MAX`]).
 const WINDOW_NS: u64 = 4_000_000;
-/// A thread that serves several workers gives one away beyond this load in percent: there is as much to come before it is late.
+/// Load of a shared thread, in percent, above which it gives a worker away: this leaves room for a burst.
 const CROWDED: u64 = 60;
-/// A worker with less than this, in percent, is not worth a thread of its own.
+/// Load of a worker, in percent, below which it gets no thread of its own.
 const WORTH_A_THREAD: u64 = 5;
-/// A worker comes back to the first thread if together they have less than this, in percent.
+/// A worker returns to the first thread if their common load is below this, in percent.
 const ROOM: u64 = 30;
-/// How long a worker stays with its own thread at least; doubled each time that it has to go there again soon.
+/// Shortest stay of a worker with its own thread; doubled each time that it has to go there again soon.
 const STAY_NS: u64 = 10_000_000;
-/// And at most.
+/// The longest such time.
 const STAY_NS_MAX: u64 = 1_280_000_000;
 
 /// No round takes longer than this, in ns, unless its core was taken away.
@@ -20,16 +20,16 @@ const ROUND_NS_MAX: u64 = 1_000_000;
 /// Which thread serves which worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Gathering {
-    /// The first thread serves all that have little to do.
+    /// The first thread serves all workers that have little to do.
     #[default]
     ByLoad,
-    /// Each worker has its own.
+    /// Each worker has its own thread.
     Never,
-    /// Workers go to and fro as often as they can, to show that it does no harm.
+    /// Workers move as often as they can, for tests.
     Restless,
 }
 
-/// How much of the time that a worker's thread had a core work took, by the last window that is over.
+/// A worker's load: the share of its thread's CPU time that rounds with packets took, in the last complete window.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Load {
     since_ns: u64,
@@ -39,19 +39,19 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// Enters a round that took so long; returned is how much of that the thread cannot have had a core.
+    /// Adds the time of a round; returns how much of it the thread cannot have had a core.
     pub(crate) fn add(&mut self, round_ns: u64) -> u64 {
         let busy_ns = round_ns.min(ROUND_NS_MAX);
         self.busy_ns += busy_ns;
         round_ns - busy_ns
     }
 
-    /// Its thread had no core for so long: a worker that shares its core with others can be busy all the time that it has it.
+    /// Subtracts time in which the thread had no core, so that a worker on a shared core can have full load.
     pub(crate) fn lose(&mut self, lost_ns: u64) {
         self.lost_ns += lost_ns;
     }
 
-    /// For how long its thread may have had a core since the window began.
+    /// How long the thread may have had a core since the window began.
     fn had_ns(&self, now_ns: u64) -> u64 {
         now_ns.saturating_sub(self.since_ns + self.lost_ns)
     }
@@ -60,12 +60,12 @@ impl Load {
         self.percent
     }
 
-    /// Whether a window is over.
+    /// Whether a window is complete.
     pub(crate) fn is_over(&self, now_ns: u64) -> bool {
         self.had_ns(now_ns) >= WINDOW_NS
     }
 
-    /// Ends a window, if it is over, and begins another one.
+    /// Begins another window if one is complete.
     pub(crate) fn begin(&mut self, now_ns: u64) {
         if self.is_over(now_ns) {
             self.percent = 100 * self.busy_ns / self.had_ns(now_ns);
@@ -75,8 +75,8 @@ impl Load {
 }
 
 impl Gathering {
-    /// Which of the workers of the first thread goes to its own: the busiest, if together they have more to do than is good.
-    /// Loads are in percent; `None`: that one stays.
+    /// The worker that leaves the first thread: the busiest one, if their common load is too high. Loads are in
+    /// percent; `None` for a worker that stays.
     pub(crate) fn worker_to_move(
         self,
         loads: impl Iterator<Item = (Option<usize>, u64)> + Clone,
@@ -93,7 +93,7 @@ impl Gathering {
         movable.filter_map(|(number, percent)| Some((percent, number?))).max().map(|(_, number)| number)
     }
 
-    /// Whether a worker may come back to the first thread, with loads of its own and of that one, in percent.
+    /// Whether a worker may return to the first thread, by its own load and that thread's, in percent.
     pub(crate) fn may_come_back(self, stay: MoveDamping, now_ns: u64, own: u64, first: u64) -> bool {
         match self {
             Self::ByLoad => stay.is_over(now_ns) && own + first < ROOM,
@@ -103,7 +103,7 @@ impl Gathering {
     }
 }
 
-/// How long a worker stays at its thread: one that is sent to and fro moves more and more rarely.
+/// How long a worker stays with its thread: one that moves to and fro moves less and less often.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MoveDamping {
     came_ns: u64,
@@ -117,7 +117,7 @@ impl Default for MoveDamping {
 }
 
 impl MoveDamping {
-    /// It goes to its own thread.
+    /// Notes a move to its own thread.
     pub(crate) fn leave(&mut self, now_ns: u64) {
         let was_short = now_ns.saturating_sub(self.came_ns) < 8 * self.stay_ns;
         self.stay_ns = if was_short { STAY_NS_MAX.min(2 * self.stay_ns) } else { STAY_NS };
@@ -128,7 +128,7 @@ impl MoveDamping {
         now_ns.saturating_sub(self.came_ns) >= self.stay_ns
     }
 
-    /// It comes back.
+    /// Notes its return.
     pub(crate) fn come_back(&mut self, now_ns: u64) {
         self.came_ns = now_ns;
     }

@@ -7,18 +7,19 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-/// Something for the worker `W` to do between two visits.
+/// A task that worker `W` runs between two visits.
 pub(crate) type WorkerTask<W> = Box<dyn FnOnce(&mut W) + Send>;
 
 /// A worker that can be parked.
 pub(crate) trait TaskRunner: Sized {
-    /// Runs a task, and sends the signals that it asks for.
+    /// Runs a task, and sends the signals that result.
     fn run_task(&mut self, task: WorkerTask<Self>);
 }
 
-/// Tasks from the control side to a worker, and the eventfd that wakes it. Tasks are rare, so a lock each time is fine.
+/// Tasks from the control side to a worker, and the eventfd that wakes it. Tasks are rare, so a lock for each is cheap
+/// enough.
 ///
-/// Before a worker has a thread it is here itself, and the caller runs the task.
+/// A worker without a thread is parked here, and the caller runs the task.
 #[derive(Debug)]
 pub(crate) struct Mailbox<W> {
     tasks: Mutex<TaskQueue<W>>,
@@ -49,12 +50,12 @@ impl<W: TaskRunner> Mailbox<W> {
         Ok(Self { tasks, wake_fd, at_hand })
     }
 
-    /// Has the worker here until it is taken.
+    /// Parks the worker here until it is taken.
     pub(crate) fn park(&self, worker: W) {
         self.at_hand().0 = Some(Box::new(worker));
     }
 
-    /// The worker, for a thread of its own.
+    /// Takes the worker, for a thread of its own.
     pub(crate) fn take_worker(&self) -> Option<Box<W>> {
         self.at_hand().0.take()
     }
@@ -70,11 +71,11 @@ impl<W: TaskRunner> Mailbox<W> {
 
     /// Wakes the worker.
     pub(crate) fn wake(&self) {
-        // An eventfd of ours, non-blocking: the write fails only when it is readable already.
+        // A non-blocking eventfd of ours: the write only fails if it is readable already.
         let _ = rustix::io::write(&self.wake_fd, &1_u64.to_ne_bytes());
     }
 
-    /// Leaves a task and wakes the worker.
+    /// Adds a task and wakes the worker.
     pub(crate) fn post(&self, task: WorkerTask<W>) {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner).0.push_back(task);
         self.wake();
@@ -84,7 +85,7 @@ impl<W: TaskRunner> Mailbox<W> {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner).0.len()
     }
 
-    /// The next task.
+    /// Takes the next task.
     pub(crate) fn take(&self) -> Option<WorkerTask<W>> {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner).0.pop_front()
     }

@@ -1,12 +1,13 @@
-//! The costs of guests' memory to the switch, by port.
+//! The costs that guests' memory causes the switch, by port.
 //!
-//! The kernel charges a page of shared memory to the process that touches it first. A front end may leave its memory sparse and name
-//! buffers all over it: then the switch allocates it, page tables included. And an access waits for as long as the front end
-//! punches holes around it. So some visits are metered (`lasthop_fabric::VisitMeter`): one in 64, each for all of those, and one after 8 MiB
-//! of frames, for itself. All are metered for a second after a round that took long, after many page faults in visits that were not
-//! metered, and once a port has had much of its memory filled. Page faults are charged to the port in whose memory they were. Now and
-//! then its files are asked how much of them has memory. Their growth, up to the switch's faults there, counts as filled by the switch.
-//! A port's rings stop when that is too much, or when its memory stalls workers again and again.
+//! The kernel charges a page of shared memory to the process that touches it first. A front end may leave its memory
+//! sparse and place buffers all over it: then the switch allocates it, page tables included. An access also waits for
+//! as long as the front end punches holes around it. So some visits are metered (`lasthop_fabric::VisitMeter`): one in
+//! 64, each for all of those, and one after 8 MiB of frames, for itself. All are metered for a second after a round
+//! that took long, after many page faults in visits that were not metered, and once much of a port's memory was filled.
+//! Page faults are charged to the port in whose memory they were. At intervals the switch reads how much of its files
+//! is allocated. Their growth, up to the switch's faults there, counts as filled by the switch. A port's rings stop
+//! when that is too much, or when its memory keeps stalling workers.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,46 +19,47 @@ use lasthop_module_api::{PORTS_MAX, PortId};
 
 /// Bytes of a small page.
 const PAGE_BYTES: u64 = 4096;
-/// Page faults in a port's memory after which its files are asked: those of 16 MiB in small pages.
+/// Page faults in a port's memory after which its files are audited: those of 16 MiB in small pages.
 const AUDIT_FAULTS: u64 = 4096;
-/// Page faults after which the worker asks them itself: the watchdog's thread has no CPU. An audit takes some microseconds.
+/// Page faults after which the worker audits itself, since the watchdog's thread has no CPU. An audit takes some
+/// microseconds.
 const AUDIT_FAULTS_MAX: u64 = 4 * AUDIT_FAULTS;
-/// Bytes that the switch may have filled of a port's memory, beside half of the present ones: more than the receive buffers
-/// of a guest that has just started.
+/// Bytes of a port's memory that the switch may fill, beside half of the present ones: more than the receive buffers of
+/// a guest that has just started.
 const FILLED_BYTES_MAX: u64 = 128 << 20;
-/// As much is forgiven in this time: guests restart, and use memory for packets that they did not use before.
+/// The same amount is forgiven in this time: guests restart, and use more memory for packets.
 const FORGIVEN: Duration = Duration::from_secs(3600);
-/// Stalls within that time that are an offence, in quarters: some may be the host's fault, when it is short of memory.
+/// Stalls within that time that make an offence, in quarters: the host may cause some, when it is short of memory.
 const STALL_QUARTERS_MAX: u32 = 20;
-/// A stall counts as this many quarters if pages were taken out of the memory since the one before, and as one if not: then a thread
-/// that has a page locked may have lost its CPU.
+/// A stall counts as this many quarters if pages were removed from the memory since the last stall, and as one
+/// otherwise: then a thread that has a page locked may have lost its CPU.
 const SHRUNK_STALL_QUARTERS: u32 = 4;
 const STALLS_TIME: Duration = Duration::from_secs(10);
 
-/// The accounts of all ports.
+/// The memory costs of all ports.
 #[derive(Debug)]
 pub(crate) struct MemoryCosts {
-    /// Page faults by port that were not looked after yet.
+    /// Page faults by port since the last audit.
     faults: Vec<AtomicU64>,
     accounts: Mutex<HashMap<PortId, MemoryAccount>>,
-    /// Times that all visits were to be metered for a while.
+    /// Number of times that all visits were to be metered for a while.
     alarms: AtomicU64,
 }
 
-/// When the files of a port are to be asked how much of them has memory.
+/// When the files of a port have to be audited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Audit {
     No,
-    /// By the watchdog.
+    /// The watchdog does it.
     Soon,
-    /// It was to be soon, and was not.
+    /// The watchdog should have done it, and did not.
     Now,
 }
 
 #[derive(Debug)]
 struct MemoryAccount {
     map: Weak<MemoryMap>,
-    /// Memory that the switch has filled, as of `at`.
+    /// Memory that the switch has filled, at the time `at`.
     filled_bytes: u64,
     at: Instant,
     stall_quarters: u32,
@@ -69,19 +71,19 @@ impl MemoryAccount {
         Self { map: Weak::new(), filled_bytes: 0, at: now, stall_quarters: 0, stalled_since: now }
     }
 
-    /// Enters `faults` since the last time, and how the files changed meanwhile; whether it is too much.
+    /// Adds `faults` since the last audit, and the change of the files; returns whether it is too much.
     fn audit(&mut self, faults: u64, filled: Filled, now: Instant) -> bool {
         let forgiven = now.saturating_duration_since(self.at).as_secs_f64() / FORGIVEN.as_secs_f64();
         let forgiven_bytes = (FILLED_BYTES_MAX as f64 * forgiven) as u64;
         (self.filled_bytes, self.at) = (self.filled_bytes.saturating_sub(forgiven_bytes), now);
-        // Memory that the guest gave back, as by a balloon, is on no account any more.
+        // Memory that the guest gave back, as by a balloon, is not charged any more.
         self.filled_bytes = self.filled_bytes.saturating_sub(filled.shrunk_bytes);
         let added_bytes = filled.grown_bytes.min(faults.saturating_mul(PAGE_BYTES));
         self.filled_bytes += added_bytes;
         added_bytes > 0 && self.filled_bytes > FILLED_BYTES_MAX + filled.bytes / 2
     }
 
-    /// The guest has this memory from now on. Another guest does not pay for all that was filled of the last one's.
+    /// Sets the guest's memory. A new guest is not charged for the last one's memory.
     fn set_memory(&mut self, map: &Arc<MemoryMap>) {
         if self.map.strong_count() == 0 {
             self.filled_bytes = self.filled_bytes.min(FILLED_BYTES_MAX);
@@ -89,7 +91,7 @@ impl MemoryAccount {
         self.map = Arc::downgrade(map);
     }
 
-    /// Enters a stall; whether that is one too many.
+    /// Adds a stall; returns whether that is one too many.
     fn stall(&mut self, has_shrunk: bool, now: Instant) -> bool {
         if now.saturating_duration_since(self.stalled_since) > STALLS_TIME {
             (self.stall_quarters, self.stalled_since) = (0, now);
@@ -113,17 +115,17 @@ impl MemoryCosts {
         self.accounts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The guest of `port` has this memory from now on.
+    /// Sets the memory of the guest of `port`.
     pub(crate) fn set_memory(&self, port: PortId, map: &Arc<MemoryMap>) {
         self.accounts().entry(port).or_insert_with(|| MemoryAccount::new(Instant::now())).set_memory(map);
     }
 
-    /// The port is removed.
+    /// Removes a port.
     pub(crate) fn forget(&self, port: PortId) {
         self.accounts().remove(&port);
     }
 
-    /// There were page faults in the memory of `port`; when to audit it.
+    /// Adds page faults in the memory of `port`; returns when to audit it.
     pub(crate) fn charge(&self, port: PortId, faults: u64) -> Audit {
         let Some(sum) = self.faults.get(port.index()) else { return Audit::No };
         let before = sum.fetch_add(faults, Ordering::Relaxed);
@@ -139,18 +141,18 @@ impl MemoryCosts {
         self.alarms.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Alarms so far.
+    /// Number of alarms so far.
     #[inline]
     pub(crate) fn alarms(&self) -> u64 {
         self.alarms.load(Ordering::Relaxed)
     }
 
-    /// Asks the files of `port` how much of them has memory; whether the switch has filled too much of that.
+    /// Reads how much of the files of `port` is allocated; returns whether the switch has filled too much of it.
     pub(crate) fn audit(&self, port: PortId) -> bool {
         let faults = self.faults.get(port.index()).map_or(0, |faults| faults.swap(0, Ordering::Relaxed));
         // Measured without the lock: workers take it, and the map may be the last one of its memory, to be unmapped here.
         let map = self.accounts().get(&port).and_then(|account| account.map.upgrade());
-        // Huge pages come out of a pool that the administrator has set aside for guests.
+        // Huge pages belong to a pool that the administrator has reserved for guests.
         let Some(map) = map.filter(|map| map.page_bytes_max() == PAGE_BYTES) else { return false };
         let filled = map.measure();
         let mut accounts = self.accounts();
@@ -162,13 +164,13 @@ impl MemoryCosts {
         is_too_much
     }
 
-    /// Accesses to the memory of `port` had to wait; whether once too often. `has_shrunk`: pages were taken out of it since the time
-    /// before.
+    /// Notes that a worker waited for the memory of `port`; returns whether that was once too often. `has_shrunk`:
+    /// pages were removed from it since the last wait.
     pub(crate) fn stall(&self, port: PortId, has_shrunk: bool) -> bool {
         self.accounts().get_mut(&port).is_some_and(|account| account.stall(has_shrunk, Instant::now()))
     }
 
-    /// Bytes of the files of `port`'s memory that have memory.
+    /// Allocated bytes of the files of `port`'s memory.
     pub(crate) fn filled_bytes(&self, port: PortId) -> u64 {
         // Measured without the lock, as in `audit`.
         let map = self.accounts().get(&port).and_then(|account| account.map.upgrade());

@@ -1,4 +1,5 @@
-//! One worker's metering of guests' memory: which visits are metered, and how their costs come to the ports (`memory_costs.rs`).
+//! One worker's metering of guests' memory: chooses the visits to meter, and charges their costs to ports
+//! (`memory_costs.rs`).
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,23 +15,23 @@ use crate::sys::ThreadUsage;
 use crate::watchdog::Inquiry;
 use crate::worker_pool::{PoolMember, WorkerPool};
 
-/// Page faults outside of metered work that are an alarm: those of 4 MiB.
+/// Page faults outside of metered work that raise an alarm: those of 4 MiB.
 const ALARM_FAULTS: u64 = 1024;
-/// Time in ns within which they are: a worker has some of its own now and then.
+/// Time in ns within which they occur: a worker has some of its own now and then.
 const ALARM_NS: u64 = 1_000_000_000;
-/// The most time in ns that one page fault is charged for: one takes from 0.2 us to some 20 us in a virtual machine. Else the thread
-/// lost its CPU meanwhile.
+/// Longest time in ns that one page fault is charged for; one takes from 0.2 us to some 20 us in a virtual machine. In
+/// longer ones the thread lost its CPU.
 const FAULT_NS_MAX: u64 = 50_000;
 
 /// One worker's meter.
 pub(crate) struct MemoryMeter<W> {
     pool: Arc<WorkerPool<W>>,
     started: Instant,
-    /// The thread's usage at the end of the last lap, and the time of that.
+    /// The thread's usage at the end of the last lap, and its time.
     used: ThreadUsage,
     at_ns: u64,
     unmapped: Unmapped,
-    /// Page faults outside of metered work, and since when.
+    /// Page faults outside of metered work, and the start of their count.
     unmetered_faults: u64,
     unmetered_since_ns: u64,
 }
@@ -41,8 +42,8 @@ impl<W: PoolMember> MemoryMeter<W> {
         Self { pool, started, used, at_ns: 0, unmapped, unmetered_faults: 0, unmetered_since_ns: 0 }
     }
 
-    /// There were `faults` that no port is charged for; whether that is an alarm. Metered visits come by chance, so it
-    /// does not matter how many there were in between.
+    /// Adds `faults` that no port is charged for; returns whether that is an alarm. Visits are metered at random, so
+    /// their number in between does not matter.
     fn note_unmetered(&mut self, faults: u64, now_ns: u64) -> bool {
         if now_ns.saturating_sub(self.unmetered_since_ns) >= ALARM_NS {
             (self.unmetered_faults, self.unmetered_since_ns) = (0, now_ns);
@@ -85,24 +86,24 @@ impl<W: PoolMember> VisitMeter for MemoryMeter<W> {
     }
 }
 
-/// Which visits are metered.
+/// Chooses the visits to meter.
 #[derive(Debug)]
 pub(crate) struct Sampling {
     random: u32,
-    /// All of them until then.
+    /// All visits are metered until then.
     all_until_ns: u64,
-    /// Cost of the visits since the last one that was metered (`lasthop_fabric::bounds`): bytes, and some for each packet.
+    /// Cost of the visits since the last metered one (`lasthop_fabric::bounds`): bytes, and some for each packet.
     cost: u64,
     alarms: u64,
 }
 
-/// One visit of this many is metered.
+/// One visit in this many is metered.
 const VISITS_SHARE: u32 = 64;
-/// One delivery of this many is metered, of packets that waited for receive buffers: it may be larger than a visit.
+/// One delivery in this many of packets that waited for receive buffers is metered: it may be larger than a visit.
 const DRAINS_SHARE: u32 = 8;
 /// A round that takes longer, in ns, may have waited for a guest's memory.
 const SLOW_ROUND_NS: u64 = STALL_NS;
-/// Cost of visits after which the next one is metered, for the page faults of those before it.
+/// Cost of visits after which the next one is metered, to charge the page faults of those before.
 const COST_MAX: u64 = 8 << 20;
 /// All visits are metered for this time after a slow round or an alarm, in ns.
 const ALL_NS: u64 = 1_000_000_000;
@@ -112,7 +113,7 @@ impl Sampling {
         Self { random: seed as u32 | 1, all_until_ns: 0, cost: 0, alarms: 0 }
     }
 
-    /// The weight of the next visit; 0: it is not metered. No guest can tell beforehand.
+    /// The weight of the next visit; 0 if it is not metered. No guest can predict it.
     #[inline]
     pub(crate) fn of_visit(&mut self, now_ns: u64) -> u64 {
         self.weight(now_ns, VISITS_SHARE)
@@ -138,13 +139,13 @@ impl Sampling {
         weight
     }
 
-    /// A visit had this cost.
+    /// Notes the cost of a visit.
     #[inline]
     pub(crate) fn note_cost(&mut self, cost: u64) {
         self.cost = self.cost.saturating_add(cost);
     }
 
-    /// The number of alarms so far.
+    /// Notes the number of alarms so far.
     #[inline]
     pub(crate) fn note_alarms(&mut self, now_ns: u64, alarms: u64) {
         if alarms != self.alarms {
@@ -152,7 +153,7 @@ impl Sampling {
         }
     }
 
-    /// A round with packets took this time.
+    /// Notes the time of a round with packets.
     #[inline]
     pub(crate) fn note_round(&mut self, now_ns: u64, round_ns: u64) {
         if round_ns >= SLOW_ROUND_NS {

@@ -1,21 +1,22 @@
-//! Front ends that held workers up, and how long their ports are held for that.
+//! Front ends that blocked workers, and how long their ports are held for that.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use lasthop_module_api::PortId;
 
-/// Times that a port may hold a worker up before it is held itself: front ends make mistakes.
+/// Times that a port may block a worker before it is held: front ends make mistakes.
 const FREE: u32 = 3;
-/// How long a port is held. Each offence costs the others some 100 ms, so at most one part in 600 of their time is lost.
+/// How long a port is held. Each offence costs other ports some 100 ms, so they lose one part in 600 of their time at
+/// most.
 const HOLD: Duration = Duration::from_secs(60);
-/// After this time without an offence, a port is treated as one without any.
+/// Time without an offence after which all are forgotten.
 const FORGIVEN: Duration = Duration::from_secs(600);
 
-/// How a front end held a worker up.
+/// How a front end blocked a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Offence {
-    /// A write to a call descriptor had to wait.
+    /// A write to a call descriptor blocked.
     CallBlocks,
     /// Writes to call descriptors took the kernel long.
     CallSlow,
@@ -26,7 +27,7 @@ pub(crate) enum Offence {
 }
 
 impl Offence {
-    /// Why its rings stopped, as its port's state has it.
+    /// Why its rings stopped, for the port's state.
     pub(crate) fn why(self) -> &'static str {
         match self {
             Self::CallBlocks => {
@@ -45,7 +46,7 @@ impl Offence {
         }
     }
 
-    /// Describes it, with the front end as the subject left out.
+    /// The offence without its subject, the front end.
     pub(crate) fn description(self) -> &'static str {
         match self {
             Self::CallBlocks => "made call eventfds blocking and filled them",
@@ -55,18 +56,19 @@ impl Offence {
         }
     }
 
-    /// Times that it counts: filled memory stays so when the guest comes back, so an honest one does not do that several times.
+    /// How often it counts: filled memory stays filled when the guest returns, so an honest guest does not do that
+    /// several times.
     fn weight(self) -> u32 {
         if self == Self::MemoryFilled { FREE + 1 } else { 1 }
     }
 
-    /// Whether it is over when other call descriptors come.
+    /// Whether new call descriptors end it.
     pub(crate) fn is_by_calls(self) -> bool {
         matches!(self, Self::CallBlocks | Self::CallSlow)
     }
 }
 
-/// Which ports held workers up, so that a front end that comes back at once does not do it all the time.
+/// The ports that blocked workers, so that a front end that reconnects at once cannot repeat it all the time.
 #[derive(Debug, Default)]
 pub(crate) struct Offences(HashMap<PortId, Offender>);
 
@@ -79,7 +81,7 @@ struct Offender {
 }
 
 impl Offences {
-    /// `port` held a worker up.
+    /// Notes that `port` blocked a worker.
     pub(crate) fn record(&mut self, port: PortId, offence: Offence, now: Instant) {
         let offender = self.0.entry(port).or_insert(Offender { count: 0, last: now, offence });
         if now.saturating_duration_since(offender.last) >= FORGIVEN {
@@ -95,7 +97,7 @@ impl Offences {
         (!left.is_zero()).then_some((left, offender.offence))
     }
 
-    /// The port is removed.
+    /// Removes a port.
     pub(crate) fn forget(&mut self, port: PortId) {
         self.0.remove(&port);
     }

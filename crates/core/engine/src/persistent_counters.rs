@@ -1,4 +1,4 @@
-//! Copies of the counters in memory that outlives the process, so that they are known when it was killed.
+//! Copies of the counters in memory that outlives the process, so that they are known after it was killed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -9,7 +9,7 @@ use lasthop_module_api::PortId;
 
 use crate::saved_counters::{NAMES_BYTES, PAGE_BYTES, word};
 
-/// How old a copy may be while packets pass.
+/// Greatest age of a copy while packets pass.
 const AGE_NS_MAX: u64 = 10_000_000;
 /// Writes the names of the words into a port's memory.
 pub(crate) fn write_names(memory: &Arc<Mapping>) {
@@ -22,7 +22,7 @@ pub(crate) fn write_names(memory: &Arc<Mapping>) {
     }
 }
 
-/// When a worker wrote its copies last, for other threads that read them.
+/// Time of a worker's last write of its copies, for other threads that read them.
 #[derive(Debug, Default)]
 pub(crate) struct CopyClock {
     /// Even between writes, odd during one.
@@ -40,7 +40,7 @@ impl CopyClock {
         self.version.store(version.wrapping_add(2), Ordering::Release);
     }
 
-    /// The result of `read` and the time of its copies; `None` if they were written meanwhile.
+    /// Returns the result of `read` and the time of the copies; `None` if they were written meanwhile.
     pub(crate) fn read<R>(&self, read: impl FnOnce() -> R) -> Option<(R, u64)> {
         let version = self.version.load(Ordering::Acquire);
         let found = (read(), self.written_ns.load(Ordering::Relaxed));
@@ -61,17 +61,17 @@ pub(crate) struct PersistentCounters {
     clock: Arc<CopyClock>,
     pages: Vec<(PortId, Words)>,
     written_ns: u64,
-    /// Something was counted since.
+    /// Whether something was counted since the last write.
     is_behind: bool,
 }
 
 impl PersistentCounters {
-    /// Copies whose readers go by `clock`.
+    /// Copies whose readers use `clock`.
     pub(crate) fn new(clock: Arc<CopyClock>) -> Self {
         Self { clock, ..Self::default() }
     }
 
-    /// Keeps the counters of `port` in worker number `worker`'s part of `memory`, if it has one.
+    /// Copies the counters of `port` to the part of `memory` for worker number `worker`, if there is one.
     pub(crate) fn open(&mut self, port: PortId, worker: usize, memory: &Arc<Mapping>) {
         self.close(port);
         self.pages.extend(row_of(memory, worker).map(|page| (port, page)));
@@ -82,21 +82,21 @@ impl PersistentCounters {
         self.pages.retain(|(of, _)| *of != port);
     }
 
-    /// Something was counted.
+    /// Notes that something was counted.
     #[inline]
     pub(crate) fn note(&mut self) {
         self.is_behind = true;
     }
 
-    /// In how many ns the copies are to be written, if they are not up to date.
+    /// Time in ns until the copies have to be written, if they are not up to date.
     #[inline]
     pub(crate) fn due_in_ns(&self, now_ns: u64) -> Option<u64> {
         let is_behind = self.is_behind && !self.pages.is_empty();
         is_behind.then(|| (self.written_ns + AGE_NS_MAX).saturating_sub(now_ns))
     }
 
-    /// Writes all copies if they are halfway to being too old: a worker that is awake now need not wake up for it soon. Call it
-    /// between two visits, so that every packet that left one port has come to another.
+    /// Writes all copies if they have reached half of the greatest age: so a worker that is awake need not wake up for
+    /// it soon. Call it between two visits, so that every packet that left one port has reached another.
     #[inline]
     pub(crate) fn write_if_due(&mut self, now_ns: u64, fabric: &Fabric) {
         if self.due_in_ns(now_ns).is_some_and(|due_in_ns| due_in_ns <= AGE_NS_MAX / 2) {

@@ -1,15 +1,15 @@
-//! Transmit rings whose guests never kick (vhost-user, `VHOST_USER_VRING_NOFD_MASK`), or whose kicks are not heard for a while: when
-//! they are looked at while nothing comes.
+//! When to poll quiet transmit rings whose guests never kick (vhost-user, `VHOST_USER_VRING_NOFD_MASK`), or whose kicks
+//! are ignored for a while.
 
 use lasthop_fabric::RingId;
 
-/// How often a ring without kick descriptor is looked at while nothing comes, or packets wait for it: that takes a few percent of
-/// a core.
+/// Pause between two polls of a quiet ring without kick descriptor, or of one that packets wait for: this takes a few
+/// percent of a core.
 pub(crate) const UNKICKED_NS: u64 = 100_000;
-/// The first pause of a transmit ring that has just fallen quiet; each one is twice as long as the one before.
+/// The first pause of a transmit ring that has just become quiet; each further one is twice as long.
 const PAUSE_NS_MIN: u64 = 6_250;
 
-/// Rings that are quiet.
+/// Quiet rings and their pauses.
 #[derive(Debug, Default)]
 pub(crate) struct PolledRings(Vec<Pause>);
 
@@ -20,20 +20,20 @@ struct Pause {
     due_ns: u64,
 }
 
-/// When a pause that begins now ends: at a multiple of its length, so that many rings cause no more wake-ups than one.
+/// The end of a pause that begins now: at a multiple of its length, so that many rings cause no more wake-ups than one.
 fn end_ns(now_ns: u64, pause_ns: u64) -> u64 {
     (now_ns / pause_ns + 1) * pause_ns
 }
 
 impl PolledRings {
-    /// A ring has fallen quiet.
+    /// Adds a ring that has become quiet.
     pub(crate) fn add(&mut self, ring: RingId, now_ns: u64) {
         if self.0.iter().all(|pause| pause.ring != ring) {
             self.0.push(Pause { ring, pause_ns: PAUSE_NS_MIN, due_ns: end_ns(now_ns, PAUSE_NS_MIN) });
         }
     }
 
-    /// A ring that is to be looked at now, and not again until its next, longer pause is over.
+    /// Takes a ring that has to be polled now; its next pause is longer.
     pub(crate) fn next_due(&mut self, now_ns: u64) -> Option<RingId> {
         let pause = self.0.iter_mut().find(|pause| pause.due_ns <= now_ns)?;
         pause.pause_ns = UNKICKED_NS.min(2 * pause.pause_ns);
@@ -41,12 +41,12 @@ impl PolledRings {
         Some(pause.ring)
     }
 
-    /// When the next one is to be looked at.
+    /// The time of the next poll.
     pub(crate) fn due_ns(&self) -> Option<u64> {
         self.0.iter().map(|pause| pause.due_ns).min()
     }
 
-    /// A ring is quiet no more, or stops.
+    /// Removes a ring that is active again, or stops.
     pub(crate) fn remove(&mut self, ring: RingId) {
         self.0.retain(|pause| pause.ring != ring);
     }

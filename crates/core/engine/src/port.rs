@@ -1,4 +1,4 @@
-//! Ports as the control side sets them up, and their numbers.
+//! Ports as the control side configures them, and their numbers.
 
 use std::fmt;
 
@@ -6,28 +6,28 @@ use lasthop_module_api::{PORTS_MAX, PortId, PortKind, PortPolicy, SwitchId};
 
 use crate::EngineError;
 
-/// How a port is set up.
+/// The configuration of a port.
 #[derive(Clone, Debug)]
 pub struct PortConfig {
     /// Unique name.
     pub name: String,
-    /// The switch that it belongs to.
+    /// The switch of the port.
     pub switch: SwitchId,
-    /// The rules for its packets, for the module; the static address is also told to the guest.
+    /// The rules for its packets, for the module. The guest is told the static address, too.
     pub policy: PortPolicy,
-    /// Largest packet in bytes that the guest is told to send; `None`: its own choice.
+    /// MTU in bytes that the guest is told; `None` for its own choice.
     pub mtu: Option<u16>,
-    /// Bytes that the memory regions of its guest may have together.
+    /// Largest total size of its guest's memory regions, in bytes.
     pub memory_bytes_max: u64,
     /// Queue pairs offered.
     pub queue_pairs: u16,
-    /// Virtio features that may be offered; all by default.
+    /// Virtio features that may be offered; all bits by default.
     pub features_mask: u64,
-    /// Whether its link is up: while it is not, nothing passes, either way.
+    /// Whether its link is up; no packet passes a link that is down.
     pub link_up: bool,
     /// The kind of peer behind the port.
     pub kind: PortKind,
-    /// Whether its packets come out of tunnels and go into them.
+    /// Whether it is a tunnel port: its packets carry tunnel metadata.
     pub is_tunnel: bool,
 }
 
@@ -48,15 +48,15 @@ impl Default for PortConfig {
     }
 }
 
-/// How far a port's guest has come.
+/// The state of a port's guest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum PortState {
-    /// No guest is attached: the next one may.
+    /// No guest is attached; the next one may attach.
     #[default]
     Waiting,
-    /// A front end is attached, its driver does not run yet.
+    /// A front end is attached; its driver does not run yet.
     Connected,
-    /// Rings run.
+    /// Rings are running.
     Running,
     /// A ring was stopped for the named error.
     Stopped(String),
@@ -77,13 +77,13 @@ impl fmt::Display for PortState {
 #[derive(Clone, Debug)]
 pub(crate) struct PortRecord {
     pub(crate) config: PortConfig,
-    /// Whether a front end is attached, or something of one is still to be undone.
+    /// Whether a front end is attached, or not completely detached yet.
     pub(crate) attached: bool,
-    /// The port is about to go: nothing of it is changed any more.
+    /// The port is being removed: no further change begins.
     is_leaving: bool,
     /// Negotiated virtio features.
     pub(crate) features: u64,
-    /// The MTU in bytes that the front end said its guest has.
+    /// The guest's MTU in bytes, if the front end reported it.
     pub(crate) guest_mtu: Option<u16>,
 }
 
@@ -91,13 +91,13 @@ pub(crate) struct PortRecord {
 #[derive(Debug, Default)]
 pub(crate) struct PortTable(Vec<Slot>);
 
-/// One number.
+/// A port number.
 #[derive(Debug, Default)]
 enum Slot {
     #[default]
     Free,
     Taken(PortRecord),
-    /// Its port is gone, its guest is not yet: that one would still stop another port's rings.
+    /// The port is removed, its guest is not detached yet, and would stop another port's rings.
     Leaving,
 }
 
@@ -125,12 +125,12 @@ impl PortTable {
         Some(PortId(index as u16)) // below PORTS_MAX
     }
 
-    /// The port is about to be removed. Look-ups do not find it any more.
+    /// Marks a port as being removed. Look-ups no longer find it.
     pub(crate) fn leave(&mut self, port: PortId) {
         self.get_mut(port).into_iter().for_each(|record| record.is_leaving = true);
     }
 
-    /// The port is gone. Its number is free once no guest is attached.
+    /// Removes a port. Its number is free once no guest is attached.
     pub(crate) fn release(&mut self, port: PortId) {
         if let Some(slot) = self.0.get_mut(port.index()) {
             let attached = matches!(slot, Slot::Taken(PortRecord { attached: true, .. }) | Slot::Leaving);
@@ -138,7 +138,7 @@ impl PortTable {
         }
     }
 
-    /// A front end attaches, the only one. Returns the settings for it.
+    /// Attaches a front end, one at a time. Returns the port's configuration.
     ///
     /// # Errors
     /// [`EngineError::NoSuchPort`], [`EngineError::Attached`].
@@ -150,7 +150,7 @@ impl PortTable {
         Ok(record.config.clone())
     }
 
-    /// The front end is gone, and all that was done for it is undone.
+    /// Notes that the front end is completely detached.
     pub(crate) fn detach(&mut self, port: PortId) {
         match self.0.get_mut(port.index()) {
             Some(Slot::Taken(record)) => {

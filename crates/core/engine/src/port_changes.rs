@@ -1,4 +1,4 @@
-//! Which ports are being changed: each by one thread at a time, and by no session while sessions are paused.
+//! Serializes changes of ports: one thread at a time changes a port, and no session does while sessions are paused.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use lasthop_module_api::PortId;
 
-/// Sessions change the rings of their ports side by side, and the control side adds and removes ports meanwhile. A change takes
-/// several tasks to workers; those of two changes of one port must not mix.
+/// Sessions change the rings of their ports concurrently, while the control side adds and removes ports. A change
+/// consists of several tasks for workers; tasks of two changes of one port must not mix.
 #[derive(Debug, Default)]
 pub(crate) struct PortChanges {
     state: Mutex<State>,
@@ -17,13 +17,13 @@ pub(crate) struct PortChanges {
 #[derive(Debug, Default)]
 struct State {
     changing: BTreeSet<PortId>,
-    /// Changes of the control side that wait. A session that changes its port without end would else take the next turn, too, before
-    /// they are awake.
+    /// Number of waiting changes of the control side. Otherwise a session that keeps changing its port would always be
+    /// first.
     awaited: BTreeMap<PortId, u32>,
     is_paused: bool,
 }
 
-/// A change of a port, under way until this is dropped.
+/// A change of a port, in progress until this is dropped.
 #[derive(Debug)]
 pub(crate) struct PortChange<'a> {
     of: &'a PortChanges,
@@ -35,8 +35,8 @@ impl PortChanges {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A session begins to change its port. Waits while another change of the port is under way or the control side waits for one, and
-    /// while sessions are paused.
+    /// Begins a session's change of its port. Waits while another change of the port is in progress, while the control
+    /// side waits for one, and while sessions are paused.
     pub(crate) fn session_change(&self, port: PortId) -> PortChange<'_> {
         let mut state = self.wait_while(self.state(), |state| {
             state.is_paused || state.changing.contains(&port) || state.awaited.contains_key(&port)
@@ -45,7 +45,7 @@ impl PortChanges {
         PortChange { of: self, port }
     }
 
-    /// The control side begins to change a port. Waits for one change of its session at most, which takes some tasks.
+    /// Begins a change by the control side. Waits for at most one change of the port's session, which takes some tasks.
     pub(crate) fn control_change(&self, port: PortId) -> PortChange<'_> {
         let mut state = self.state();
         *state.awaited.entry(port).or_default() += 1;
@@ -67,7 +67,8 @@ impl PortChanges {
         state.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sessions begin no change from now on; waits for those under way, up to `timeout`. Returns whether none is left.
+    /// Keeps sessions from beginning changes, and waits up to `timeout` for those in progress. Returns whether none is
+    /// left.
     pub(crate) fn pause(&self, timeout: Duration) -> bool {
         let mut state = self.state();
         state.is_paused = true;
@@ -75,7 +76,7 @@ impl PortChanges {
         !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 
-    /// Sessions may change ports again.
+    /// Lets sessions change ports again.
     pub(crate) fn resume(&self) {
         self.state().is_paused = false;
         self.changed.notify_all();
@@ -137,7 +138,7 @@ mod tests {
             while changes.state().awaited.is_empty() {
                 std::thread::yield_now();
             }
-            // At once, before the one that waits is awake.
+            // At once, before the waiting thread is awake.
             drop(change);
             let _change = changes.session_change(PortId(1));
             order.lock().unwrap().push("session");

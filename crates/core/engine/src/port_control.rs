@@ -1,4 +1,4 @@
-//! The control side of ports: the homes of rings, and changes that go to all workers.
+//! The control side of ports: the homes of rings, and changes that involve all workers.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,7 +18,7 @@ use crate::ring_fds::{CallFd, GuestSignals};
 use crate::worker::Worker;
 use crate::worker_pool::WorkerPool;
 
-/// Times that a ring is stopped, or enabled, again after all workers were between two visits.
+/// Attempts to stop or enable a ring, with a grace period of all workers in between.
 const STOPS_MAX: u32 = 3;
 
 /// Changes ports and their rings, by tasks of the workers.
@@ -26,9 +26,9 @@ const STOPS_MAX: u32 = 3;
 pub(crate) struct PortControl {
     pool: Arc<WorkerPool<Worker>>,
     homes: Mutex<Homes>,
-    /// Rings that are stopped later than their sessions waited for: where they stand, those do not know.
+    /// Rings that stop later than their sessions waited, so that the sessions do not know their positions.
     adrift: Mutex<HashSet<(PortId, u16)>>,
-    /// Times that a worker waited in vain to change a ring of a port, since the session that asked for it has asked for these.
+    /// By port: how often a worker waited in vain to change a ring, since the session last asked.
     waits: Mutex<HashMap<PortId, u64>>,
     port_changes: PortChanges,
 }
@@ -49,12 +49,12 @@ impl PortControl {
         }
     }
 
-    /// As its guest asked for through another process's control queue.
+    /// Sets the queue pairs that a guest requested from another process's control queue.
     pub(crate) fn grant_pairs(&self, port: PortId, pairs: u16) {
         self.pool.grant_pairs(port, pairs);
     }
 
-    /// Which thread changes which port. A thread asks here before it starts, stops or removes anything of a port.
+    /// The serialization of changes. A thread uses it before it starts, stops or removes anything of a port.
     pub(crate) fn port_changes(&self) -> &PortChanges {
         &self.port_changes
     }
@@ -68,7 +68,7 @@ impl PortControl {
         lock(&self.homes).find(port, index / 2)
     }
 
-    /// Starts a virtqueue: its home gets it ready, the others are told, then packets pass.
+    /// Starts a virtqueue: its home prepares it, the others are told, then packets pass.
     pub(crate) fn start_ring(
         &self,
         port: PortId,
@@ -98,7 +98,7 @@ impl PortControl {
         lock(&self.adrift).insert((port, index));
     }
 
-    /// An error if a ring may not stand where its session would have it go on. It starts for the next guest only.
+    /// Returns an error if the session does not know the position of a ring. Only the next guest can start it.
     fn check_adrift(&self, port: PortId, index: u16) -> Result<(), EngineError> {
         let is_adrift = lock(&self.adrift).contains(&(port, index));
         if is_adrift { Err(EngineError::Adrift(port, index)) } else { Ok(()) }
@@ -121,14 +121,14 @@ impl PortControl {
         self.pool.call(home, move |worker| worker.start_control(port, control, kick, signals))
     }
 
-    /// Stops a virtqueue. Returns where it would go on, also if a worker has stopped it before.
+    /// Stops a virtqueue. Returns its position, also if a worker has stopped it before.
     pub(crate) fn stop_ring(&self, port: PortId, index: u16) -> Result<Option<u16>, EngineError> {
         let base = self.recall_ring(port, index).inspect_err(|_| self.set_adrift(port, index))?;
         let before = self.pool.take_stopped(port, index);
         Ok(base.or(before))
     }
 
-    /// Recalls all that refers to a virtqueue, wherever it is, and then has everybody forget it.
+    /// Recalls all references to a virtqueue from all workers, and then has all workers forget it.
     fn recall_ring(&self, port: PortId, index: u16) -> Result<Option<u16>, EngineError> {
         let Some(home) = self.home(port, index) else { return Ok(None) };
         for _ in 0..STOPS_MAX {
@@ -143,13 +143,13 @@ impl PortControl {
         Err(EngineError::RingBusy(port, index))
     }
 
-    /// Waits for all workers, since one of them holds a ring for long. The error names a worker that does not come back.
+    /// Waits for all workers, since one of them holds a ring for long. The error names a worker that does not answer.
     fn await_all(&self, port: PortId) -> Result<(), EngineError> {
         *lock(&self.waits).entry(port).or_default() += 1;
         self.pool.call_all(|_| ()).map(drop)
     }
 
-    /// How often a worker waited for others since this was asked last.
+    /// How often a worker waited for others since the last call.
     pub(crate) fn take_waits(&self, port: PortId) -> u64 {
         lock(&self.waits).remove(&port).unwrap_or_default()
     }
@@ -170,20 +170,21 @@ impl PortControl {
         Err(EngineError::RingBusy(port, index))
     }
 
-    /// Sets a port's link up or down. When this returns, nothing passes a link that is down, and nothing waits for its guest.
+    /// Sets a port's link up or down. When this returns, no packet passes a link that is down, and none waits for its
+    /// guest.
     pub(crate) fn set_link(&self, port: PortId, up: bool) -> Result<(), EngineError> {
         self.pool.call(0, move |worker| worker.fabric.set_link(port, up))?;
         if up {
             return Ok(());
         }
         for _ in 0..STOPS_MAX {
-            // Workers that saw it up have finished that visit.
+            // Workers that saw the link up have finished that visit.
             self.pool.call_all(|_| ())?;
             if self.pool.call(0, move |worker| worker.fabric.drop_waiting(port))? {
                 return Ok(());
             }
         }
-        // A worker takes long at it: packets that still wait there expire.
+        // If a worker takes long, packets that still wait there expire.
         Ok(())
     }
 
@@ -195,11 +196,11 @@ impl PortControl {
     ) -> Result<(), EngineError> {
         let call = call.map(|fd| Arc::new(CallFd::new(fd)));
         self.pool.call_all(move |worker| worker.set_call(port, index, call.as_ref()))?;
-        // No signal told of chains that were published while there was none.
+        // Chains that were completed before had no signal.
         self.signal_guest(port, index)
     }
 
-    /// Signals a guest, even if nothing was published. A worker does it, since the watchdog watches workers.
+    /// Signals a guest, even if nothing was completed. A worker does it, since the watchdog guards workers.
     pub(crate) fn signal_guest(&self, port: PortId, index: u16) -> Result<(), EngineError> {
         match self.home(port, index) {
             Some(home) => self.pool.call(home, move |worker| worker.signal_guest(port, index)).map(drop),
@@ -207,14 +208,14 @@ impl PortControl {
         }
     }
 
-    /// As `signal_guest`, when the worker has nothing better to do: guests that wake up want CPUs.
+    /// Like `signal_guest`, once the worker is idle: guests that wake up need CPUs.
     pub(crate) fn signal_guest_later(&self, port: PortId, index: u16) {
         if let Some(home) = self.home(port, index) {
             self.pool.mailbox(home).post(Box::new(move |worker| _ = worker.signal_guest(port, index)));
         }
     }
 
-    /// An error, shown as the port's state, too, while the port is held for its offences.
+    /// Returns an error while the port is held for its offences; the port's state shows it, too.
     fn check_held(&self, port: PortId) -> Result<(), EngineError> {
         let Some((left, offence)) = self.pool.hold(port) else { return Ok(()) };
         let error = EngineError::Held(whole_seconds(left), offence.description());
@@ -237,14 +238,14 @@ impl PortControl {
         self.pool.call_all(move |worker| worker.fabric.set_memory(port, &map)).map(drop)
     }
 
-    /// The guest of a port is gone: nothing of it is kept.
+    /// Removes all state of a port's guest.
     pub(crate) fn detach(&self, port: PortId) -> Result<(), EngineError> {
         let pairs = lock(&self.homes).pairs(port);
         let indices = pairs.into_iter().flat_map(|pair| [2 * pair, 2 * pair + 1]);
-        // An error at one ring does not keep the others from being stopped.
+        // An error at one ring does not prevent the others from being stopped.
         let stopped: Vec<_> = indices.map(|index| self.stop_ring(port, index).map(drop)).collect();
         if stopped.iter().all(Result::is_ok) {
-            // Otherwise the homes stay known: the next start stops these rings there first.
+            // On an error the homes stay known: the next start stops these rings there first.
             lock(&self.homes).remove_port(port);
         }
         self.pool.forget_guest(port);

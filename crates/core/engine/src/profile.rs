@@ -1,4 +1,4 @@
-//! A profile of the workers: a meter of stages on each, for as long as a client looks.
+//! A profile of the workers: a meter of stages on each, while a client profiles.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::worker::Worker;
 use crate::worker_pool::WorkerPool;
 use crate::{Engine, EngineError, sys};
 
-/// Whether a profile runs: two would mix up their samples.
+/// Whether a profile is running: two would mix up their samples.
 #[derive(Debug, Default)]
 pub(crate) struct ProfileSlot(Arc<AtomicBool>);
 
@@ -28,18 +28,18 @@ pub struct RunningProfile {
 /// The results of a profile.
 #[derive(Clone, Debug)]
 pub struct EngineProfile {
-    /// How long it ran, in ns.
+    /// Its duration, in ns.
     pub ns: u64,
     /// Ticks in that time.
     pub ticks: u64,
-    /// Whether ticks are of the CPUs' time stamp counter; else they are ns.
+    /// Whether ticks are those of the CPU's time stamp counter; otherwise they are ns.
     pub is_time_stamp: bool,
-    /// By the worker's number. Stages of one that did not run meanwhile are empty.
+    /// By worker number. A worker that did not run meanwhile has empty stages.
     pub workers: Vec<StageProfile>,
 }
 
 impl Engine {
-    /// Starts a profile in which one round of `every` is sampled, of each worker.
+    /// Starts a profile that samples one round in `every` of each worker.
     ///
     /// # Errors
     /// [`EngineError::ProfileRuns`], [`EngineError::NoAnswer`].
@@ -50,7 +50,7 @@ impl Engine {
         }
         let (clock, is_time_stamp) = tick_clock();
         let begun = (Instant::now(), clock());
-        // From here on dropping it frees the slot.
+        // From here on a drop frees the slot.
         let pool = Arc::clone(&self.pool);
         let profile = RunningProfile { pool, running, clock, is_time_stamp, begun, is_over: false };
         for worker in 0..profile.pool.mailboxes().len() {
@@ -63,7 +63,7 @@ impl Engine {
 }
 
 impl RunningProfile {
-    /// Ends it.
+    /// Ends the profile.
     ///
     /// # Errors
     /// [`EngineError::NoAnswer`].
@@ -83,7 +83,7 @@ impl RunningProfile {
 impl Drop for RunningProfile {
     fn drop(&mut self) {
         if !self.is_over {
-            // The order of tasks is kept: the next profile begins behind this.
+            // Tasks run in order, so the next profile begins after this.
             for mailbox in self.pool.mailboxes() {
                 mailbox.post(Box::new(|worker| drop(worker.fabric.end_profile())));
             }
@@ -92,7 +92,7 @@ impl Drop for RunningProfile {
     }
 }
 
-/// The time stamp counter where it is steady, else the monotonic clock in ns; and whether it is the former.
+/// The time stamp counter if it is steady, else the monotonic clock in ns; and whether it is the former.
 fn tick_clock() -> (TickClock, bool) {
     #[cfg(target_arch = "x86_64")]
     if sys::has_steady_time_stamp() {

@@ -1,4 +1,4 @@
-//! Second signals of a worker by the state of the host's scheduler, where that can be seen.
+//! Second signals of a worker, by the state of the host's scheduler where that is known.
 
 use lasthop_fabric::RingId;
 use lasthop_ring::SignalRetry;
@@ -8,8 +8,9 @@ use lasthop_sched::{Reminder, UnansweredSignal};
 use crate::worker::Worker;
 
 impl Worker {
-    /// There were no packets since `worked_ns`: if the guest that was signalled last has not reacted, it is signalled once more.
-    /// With a view that is if it sleeps. Without one it is if it has had time to react, and if that has been worth it.
+    /// Called when no packets came since `worked_ns`: signals the last signalled guest once more if it has not reacted.
+    /// With a view it does so if the guest sleeps. Without one it does so once the guest has had time to react, if
+    /// second signals have been worth it.
     #[inline]
     pub(crate) fn retry_signals(&mut self, now: u64, worked_ns: u64, signal_retry: &mut SignalRetry) {
         if self.scheduling.reminds() {
@@ -19,7 +20,7 @@ impl Worker {
         }
     }
 
-    /// Whether a guest was signalled a moment ago, and may be signalled again soon.
+    /// Whether a guest was signalled recently, and may soon be signalled again.
     pub(crate) fn is_reminding_soon(&self, now: u64) -> bool {
         self.scheduling.reminds()
             && self.signals.called().is_some_and(|(_, at_ns)| now.saturating_sub(at_ns) < SETTLE_NS)
@@ -49,7 +50,8 @@ impl Worker {
         }
     }
 
-    /// The guest, which was signalled at `at_ns`, is awake: notes once that a guess would signal it by now.
+    /// Counts once that a guess would have signalled the guest again by now, although it is awake; it was signalled at
+    /// `at_ns`.
     fn spare(&mut self, ring: RingId, (now, at_ns): (u64, u64)) {
         if now.saturating_sub(at_ns) < REACTION_NS || !self.scheduling.is_guess_due(at_ns) {
             return;
@@ -62,7 +64,7 @@ impl Worker {
         self.send_signals();
     }
 
-    /// The guest sleeps: it is signalled once more, unless it has reacted before.
+    /// Signals a sleeping guest once more, unless it has reacted.
     fn signal_sleeper(&mut self, ring: RingId, now: u64) {
         if self.fabric.is_unheeded(ring) && self.signal_guest(ring.port, 2 * ring.queue) {
             self.fabric.count_signal(ring.port);
@@ -71,7 +73,7 @@ impl Worker {
         self.send_signals();
     }
 
-    /// A guest has had time to react to its signal: if it has not, it is signalled once more, if that has been worth it.
+    /// Signals a guest once more that has had time to react and has not, if that has been worth it.
     fn retry_if_unanswered(&mut self, ring: RingId, now: u64, signal_retry: &mut SignalRetry) {
         if self.is_quiesced() {
             return; // another worker may have the ring

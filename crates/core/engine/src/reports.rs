@@ -1,4 +1,4 @@
-//! Reports of the control side, from each worker's part of them.
+//! Builds reports from each worker's part.
 
 use lasthop_fabric::PortCounters;
 use lasthop_module_api::PortId;
@@ -8,11 +8,11 @@ use crate::stats::{EngineStats, PortStats, RingInspection, RingStats, WorkerStat
 use crate::worker::Worker;
 use crate::{Engine, EngineError};
 
-/// The part of a port that one worker knows.
+/// One worker's part of a port's report.
 #[derive(Clone, Debug)]
 pub(crate) struct PortShare {
     counters: PortCounters,
-    /// Rings whose home it is.
+    /// Rings whose home is this worker.
     rings: Vec<RingStats>,
     failure: Option<String>,
 }
@@ -29,7 +29,7 @@ impl PortShare {
         Self { counters, rings: rings.collect(), failure: worker.failure(port) }
     }
 
-    /// Of a worker that does not answer: its counters as it saved them, and the rest as it last said.
+    /// The part of a worker that does not answer: its saved counters, and the rest of its last answer.
     pub(crate) fn saved(counters: PortCounters, last: Option<&Self>) -> Self {
         let (rings, failure) =
             last.map(|last| (last.rings.clone(), last.failure.clone())).unwrap_or_default();
@@ -45,8 +45,8 @@ impl PortShare {
 }
 
 impl EngineStats {
-    /// From each worker's part of the ports in `records`, preceded by the switch's own port. The workers need not have been
-    /// asked at the same moment: each counts both sides of its own packets at once.
+    /// The statistics of the ports in `records`, preceded by the switch's own port, from each worker's part. Workers
+    /// may report at different times: each counts both sides of its own packets at once.
     pub(crate) fn collect(
         shares: Vec<(WorkerStats, Vec<PortShare>)>,
         records: Vec<(PortId, PortRecord)>,
@@ -112,7 +112,7 @@ impl RingInspection {
 }
 
 impl Engine {
-    /// The rings that run of the given ports, by index, in the order of the ports.
+    /// The running rings of the given ports, by index, in the order of the ports.
     ///
     /// # Errors
     /// [`EngineError::NoAnswer`].

@@ -23,11 +23,11 @@ pub(crate) struct GuestSignals {
 #[derive(Debug)]
 pub(crate) struct CallFd {
     fd: ForeignFd,
-    /// Never to be written again, by any worker.
+    /// Whether no worker may write it any more.
     is_shut: AtomicBool,
 }
 
-/// The write to a call descriptor had to wait, and was interrupted.
+/// A write to a call descriptor blocked, and was interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Blocked;
 
@@ -36,11 +36,11 @@ impl CallFd {
         Self { fd, is_shut: AtomicBool::new(false) }
     }
 
-    /// Signals the guest, unless its calls are shut. A saturated eventfd is one that its guest has not read: it will see
-    /// the packets when it does.
+    /// Signals the guest, unless its calls are shut. A saturated eventfd is one that its guest has not read yet; it
+    /// will find the packets when it does.
     ///
     /// # Errors
-    /// [`Blocked`]: the descriptor is not non-blocking any more, and was saturated.
+    /// [`Blocked`] if the descriptor has become blocking, and was saturated.
     pub(crate) fn signal(&self) -> Result<(), Blocked> {
         if self.is_shut() {
             return Ok(());
@@ -51,7 +51,7 @@ impl CallFd {
         }
     }
 
-    /// Ends all writes to it. Returns false if that was done before.
+    /// Ends all writes to it. Returns false if they had ended already.
     pub(crate) fn shut(&self) -> bool {
         !self.is_shut.swap(true, Ordering::Relaxed)
     }
@@ -61,27 +61,27 @@ impl CallFd {
     }
 }
 
-/// A guest's eventfds of one virtqueue, as one worker has them.
+/// A guest's eventfds of one virtqueue, for one worker.
 #[derive(Debug)]
 pub(crate) struct RingFds {
     pub(crate) signals: GuestSignals,
     /// Whether this worker is the ring's home.
     pub(crate) is_home: bool,
-    /// At home only.
+    /// The kick descriptor, at home only.
     pub(crate) kick: Option<ForeignFd>,
-    /// Kicks heard, at home.
+    /// Kicks received, at home.
     pub(crate) kicks: u64,
     pub(crate) record: KickRecord,
 }
 
 impl RingFds {
-    /// Those of a ring whose kicks are not heard yet.
+    /// The descriptors of a ring; its kick descriptor is not registered yet.
     pub(crate) fn new(signals: GuestSignals, is_home: bool) -> Self {
         Self { signals, is_home, kick: None, kicks: 0, record: KickRecord::default() }
     }
 }
 
-/// By port and index of the virtqueue.
+/// Descriptors by port and virtqueue index.
 pub(crate) type RingFdMap = HashMap<(PortId, u16), RingFds>;
 
 /// The call descriptors of a port.

@@ -1,45 +1,44 @@
-//! The memory of one port's counters, and how its bytes are read. It outlives the process that counts.
+//! The memory of one port's counters, and the parser of its bytes. It outlives the process that counts.
 
 use std::collections::BTreeMap;
 
 use lasthop_fabric::bounds::WORKERS_MAX;
 use lasthop_fabric::{PortCounters, RX_DROPS, TX_DROPS};
 
-/// Bytes for the names of the counters at the start of a port's memory, with room for those of other versions.
+/// Bytes for the names of the counters at the start of a port's memory, with room for names of other versions.
 pub const NAMES_BYTES: usize = 3072;
-/// Bytes of one worker's copy, with room likewise.
+/// Bytes of one worker's copy, with the same reserve.
 pub(crate) const PAGE_BYTES: usize = 1024;
-/// Names that the counters of one port may have beside those that are known here.
+/// Largest number of unknown names among the counters of one port.
 const UNKNOWN_MAX: usize = PAGE_BYTES / 8;
 const _: () = assert!(8 * PortCounters::WORDS <= PAGE_BYTES, "the memory of a port's counters is too small");
 
 /// Where the copies end.
 pub(crate) const WORKER_PAGES_END: usize = NAMES_BYTES + WORKERS_MAX * PAGE_BYTES;
-/// The word that says whether the rest was written.
+/// A word that is set once the rest is complete.
 pub(crate) const SEAL_BYTES: usize = 8;
 /// Bytes of the seal, the counters' names, and a word for each.
 pub(crate) const FORMER_BYTES: usize = SEAL_BYTES + NAMES_BYTES + PAGE_BYTES;
-/// Bytes of the memory for one port's counters: their names, a copy by each worker that there may be, and the counts of
-/// processes before (`former_counters.rs`).
+/// Bytes of the memory for one port's counters: their names, one copy for each possible worker, and the counts of
+/// earlier processes (`former_counters.rs`).
 ///
 /// ```text
 ///   names, separated by blanks, zeroes  | worker 0: a word for each name | worker 1 | ... | seal | names | a word for each name
 /// ```
 pub const PORT_COUNTERS_BYTES: usize = (WORKER_PAGES_END + FORMER_BYTES).next_multiple_of(4096);
 
-/// A port's counters as they were found in its memory.
+/// A port's counters as read from its memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SavedCounters {
-    /// Those that are known.
+    /// The known counters.
     pub counters: PortCounters,
-    /// Counters of the other process's program that this one does not have, by name: names of drop counters begin with
+    /// Counters of the other process's version that this one does not have, by name. Names of drop counters begin with
     /// [`lasthop_fabric::RX_DROPS`] and [`lasthop_fabric::TX_DROPS`].
     pub unknown: BTreeMap<String, u64>,
 }
 
 impl SavedCounters {
-    /// The sum of the counters in a port's memory, whose bytes another process reads. They are final: the process that counted
-    /// is dead.
+    /// Sums the counters in a port's memory. They are final: the process that counted has died.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
         let mut saved = Self::of_words(bytes.get(..WORKER_PAGES_END).unwrap_or(bytes));
@@ -47,7 +46,7 @@ impl SavedCounters {
         saved
     }
 
-    /// The words behind the names.
+    /// Reads the words behind the names.
     pub(crate) fn of_words(bytes: &[u8]) -> Self {
         let (names, pages) = bytes.split_at_checked(NAMES_BYTES).unwrap_or_default();
         let names = String::from_utf8_lossy(names);

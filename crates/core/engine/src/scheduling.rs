@@ -1,4 +1,4 @@
-//! Looking, yielding and second signals of a thread by the state of the host's scheduler, where that can be seen.
+//! Polling, yielding and second signals of a thread, by the state of the host's scheduler where that is known.
 //!
 //! ```text
 //!   a round without packets ──> state of the last receiver ──> look: poll, yield or sleep
@@ -6,8 +6,8 @@
 //!                           └─> state of the guest signalled ─> second signal, or none (`reminders.rs`)
 //! ```
 //!
-//! The state is read once for each round without packets, and never while there are packets. Without a view, or with a policy that
-//! is off, everything is as if this file were not there.
+//! The state is read once for each round without packets, and never while there are packets. Without a view, or with a
+//! policy that is off, nothing here has an effect.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -20,62 +20,62 @@ use lasthop_sched::{
 
 use crate::decision_trace::{DecisionTrace, PolicyDecision, TracedDecision};
 
-/// If the CPU comes back later than this, another thread took it.
+/// Time in ns after which another thread must have taken an offered CPU.
 const TAKEN_NS: u64 = 10_000;
-/// Packets within this time after a second signal count as its result, as in `ring/signal_retry.rs`.
+/// Time in ns within which packets count as the result of a second signal, as in `ring/signal_retry.rs`.
 const ANSWER_NS: u64 = 400_000;
 
-/// The state of the host's scheduler, read as memory. Times in it are not asked for and may be 0.
+/// The state of the host's scheduler, read from shared memory. Times in it are not used and may be 0.
 pub trait SchedulerView: Debug + Send + Sync {
-    /// The threads of the guest behind a port, seen from a CPU; `None` if they are not known.
+    /// The threads of the guest behind a port, relative to a CPU; `None` if they are not known.
     fn guest(&self, port: PortId, own_cpu: u16) -> Option<GuestView>;
-    /// A CPU; `None` if it is not known.
+    /// The state of a CPU; `None` if it is not known.
     fn cpu(&self, number: u16) -> Option<CpuState>;
 }
 
-/// How often policies decided, and how: all counted since the worker started.
+/// Counts of the policies' decisions since the worker started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PolicyCounters {
-    /// Look: busy-polled on, since the guest that owes an answer runs on another CPU.
+    /// Look: kept polling, since the guest that owes an answer runs on another CPU.
     pub look_polls: u64,
-    /// Look: gave the CPU to a guest that waits for it.
+    /// Look: yielded the CPU to a guest that waits for it.
     pub look_yields: u64,
     /// Look: armed its rings before the end of the learned time, since the guest sleeps or waits for another CPU.
     pub look_sleeps: u64,
-    /// Look: the busy-polling that this spared, by the learned time, in us.
+    /// Look: the time that was not spent polling, compared with the learned time, in us.
     pub look_spared_us: u64,
-    /// Look: went by the learned time, since the guest is not seen.
+    /// Look: used the learned time, since the guest's state is unknown.
     pub look_unseen: u64,
     /// Yield: kept the CPU, where it would have been offered without a view.
     pub offers_spared: u64,
     /// Yield: offered the CPU.
     pub offers: u64,
-    /// Offers of both policies that another thread took.
+    /// Offers of both policies after which another thread took the CPU.
     pub offers_taken: u64,
     /// Second signal: sent to a guest that slept.
     pub second_signals: u64,
-    /// Those of them after which packets came within 0.4 ms.
+    /// Second signals after which packets came within 0.4 ms.
     pub second_signals_answered: u64,
-    /// Notify: signals that were held back.
+    /// Notify: signals that were delayed.
     pub signals_delayed: u64,
-    /// Notify: signals that were left out, since the ring's was held back already.
+    /// Notify: signals that were omitted, since one of their ring was delayed already.
     pub signals_joined: u64,
-    /// Second signal: none to a guest that was awake, where one would have been due without a view.
+    /// Second signal: not sent to a guest that was awake, where one would have been sent without a view.
     pub second_signals_spared: u64,
 }
 
-/// The view and the policies of a worker.
+/// A worker's view and policies.
 #[derive(Debug, Default)]
 pub(crate) struct Scheduling {
     view: Option<Arc<dyn SchedulerView>>,
     modes: Modes,
-    /// When the CPU came back from the last offer, and whether another thread took it.
+    /// When the CPU came back from the last offer, and whether another thread had taken it.
     last: Option<(u64, bool)>,
-    /// When an offer without a view would have been due last.
+    /// Last time at which the CPU would have been offered without a view.
     probed_ns: u64,
-    /// When the last second signal was sent, until it is known whether it was answered.
+    /// Time of the last second signal, until it is known whether it was answered.
     reminded_ns: Option<u64>,
-    /// The time of the last signal for which it was noted that a guess would have been due.
+    /// Time of the last signal after which a guess would have sent a second one.
     guessed_ns: u64,
     trace: DecisionTrace,
     pub(crate) counters: PolicyCounters,
@@ -84,9 +84,9 @@ pub(crate) struct Scheduling {
 /// The step after a round without packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IdleStep {
-    /// Rings without packets for this long are armed.
+    /// Arm the rings that have had no packets for this many ns.
     Arm(u64),
-    /// The CPU is offered, and the rings are looked at again.
+    /// Offer the CPU, then poll the rings again.
     Offer,
 }
 
@@ -98,7 +98,7 @@ impl Scheduling {
         (self.view, self.modes) = (view, modes);
     }
 
-    /// Whether the last receiver is of interest.
+    /// Whether the policy uses the state of the last receiver.
     #[inline]
     pub(crate) fn looks(&self) -> bool {
         self.view.is_some() && self.modes.is_used(Policy::Look)
@@ -109,41 +109,41 @@ impl Scheduling {
         self.view.is_some() && self.modes.is_used(Policy::Yield)
     }
 
-    /// Whether the state of a guest that was signalled decides about a second signal.
+    /// Whether a guest's state decides about a second signal.
     #[inline]
     pub(crate) fn reminds(&self) -> bool {
         self.view.is_some() && self.modes.is_used(Policy::SecondSignal)
     }
 
-    /// The step about a signal that the guest of `port` has not answered.
+    /// Decides about a signal that the guest of `port` has not answered.
     pub(crate) fn remind(&self, signal: UnansweredSignal, port: PortId) -> Reminder {
         remind(signal, self.guest(Some(port)).as_ref())
     }
 
-    /// Whether signals of guests that run may be held back.
+    /// Whether signals to running guests may be delayed.
     #[inline]
     pub(crate) fn notifies(&self) -> bool {
         self.view.is_some() && self.modes.is_used(Policy::Notify)
     }
 
-    /// When the guest of `port` is signalled.
+    /// Decides when to signal the guest of `port`.
     pub(crate) fn notify(&self, pending: &Notification, port: PortId, now: u64) -> Notify {
         if self.notifies() { notify(pending, self.guest(Some(port)).as_ref(), now) } else { Notify::Now }
     }
 
-    /// A signal is held back, or joins one that is already.
+    /// Counts a signal that is delayed, or omitted since one is delayed already.
     pub(crate) fn count_delay(&mut self, is_joined: bool) {
         let counters = &mut self.counters;
         let counter = if is_joined { &mut counters.signals_joined } else { &mut counters.signals_delayed };
         *counter += 1;
     }
 
-    /// Whether a signal of this time is the first one for which this is asked.
+    /// Whether this is the first call for a signal of this time.
     pub(crate) fn is_guess_due(&mut self, signalled_ns: u64) -> bool {
         std::mem::replace(&mut self.guessed_ns, signalled_ns) != signalled_ns
     }
 
-    /// The guest of `port` slept, and was signalled once more.
+    /// Counts a second signal to the guest of `port`, which slept.
     pub(crate) fn note_reminder(&mut self, now: u64, port: PortId) {
         self.counters.second_signals += 1;
         self.reminded_ns = Some(now);
@@ -151,26 +151,26 @@ impl Scheduling {
         self.trace.enter(now, PolicyDecision::SecondSignal, Some(port), guest);
     }
 
-    /// The guest of `port` is awake, and was not signalled once more.
+    /// Counts a second signal that was not sent, since the guest of `port` is awake.
     pub(crate) fn note_spared(&mut self, now: u64, port: PortId) {
         self.counters.second_signals_spared += 1;
         let guest = self.guest(Some(port));
         self.trace.enter(now, PolicyDecision::NoSecondSignal, Some(port), guest);
     }
 
-    /// The last packets came at `worked_ns`.
+    /// Notes the time of the last packets.
     pub(crate) fn note_answer(&mut self, worked_ns: u64) {
         if let Some(reminded_ns) = self.reminded_ns.take_if(|at| *at < worked_ns) {
             self.counters.second_signals_answered += u64::from(worked_ns - reminded_ns < ANSWER_NS);
         }
     }
 
-    /// The last decisions, the oldest first.
+    /// The last decisions, oldest first.
     pub(crate) fn traced(&self) -> Vec<TracedDecision> {
         self.trace.entries()
     }
 
-    /// The step after a round without packets at `now`; `debtor` is the port that packets went to last.
+    /// The step after a round without packets at `now`; the last packets went to port `debtor`.
     pub(crate) fn idle_step(&mut self, round: &LookRound, debtor: Option<PortId>, now: u64) -> IdleStep {
         let guest = self.guest(debtor);
         let known = guest.as_ref().filter(|guest| guest.is_known());
@@ -206,7 +206,7 @@ impl Scheduling {
         self.view.as_ref()?.guest(debtor?, own_cpu())
     }
 
-    /// Whether the CPU is to be offered at `now`.
+    /// Whether the CPU has to be offered at `now`.
     pub(crate) fn occupies(&mut self, now: u64) -> Occupancy {
         let own = self.view.as_ref().and_then(|view| view.cpu(own_cpu()));
         let is_probe_due = now.saturating_sub(self.probed_ns) >= lasthop_sched::bounds::OFFER_NS;
@@ -227,7 +227,7 @@ impl Scheduling {
         occupy(own, last) == Occupancy::Offer
     }
 
-    /// Offers the CPU; whether another thread took it.
+    /// Offers the CPU; returns whether another thread took it.
     pub(crate) fn offer(&mut self, clock_ns: impl Fn() -> u64, offer: impl FnOnce()) -> bool {
         let offered_ns = clock_ns();
         offer();
@@ -242,7 +242,7 @@ impl Scheduling {
 /// A CPU that a guest's thread waits for.
 const WANTED: CpuState = CpuState { occupant: lasthop_sched::Occupant::Thread(0), waiting: 1 };
 
-/// The CPU that this thread has; the kernel keeps its number in memory of the process, so there is no system call.
+/// The CPU of this thread; the kernel keeps its number in the process's memory, so there is no system call.
 fn own_cpu() -> u16 {
     u16::try_from(rustix::thread::sched_getcpu()).unwrap_or(u16::MAX)
 }
@@ -258,7 +258,7 @@ mod tests {
     const ROUND: LookRound =
         LookRound { idle_ns: 60_000, learned_ns: 50_000, max_ns: 200_000, is_posted: false };
 
-    /// A view that says the same of each CPU, and knows one guest.
+    /// A view with the same state for each CPU, and one guest.
     #[derive(Debug, Default)]
     struct FakeView {
         guest: Mutex<GuestView>,

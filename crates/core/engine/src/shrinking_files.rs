@@ -1,12 +1,12 @@
-//! Whether the files of guests' memory shrink while workers wait for it.
+//! Watches whether the files of guests' memory shrink while workers wait for it.
 //!
-//! A front end can only make a worker wait again and again by taking pages out of its files (fallocate(2), `PUNCH_HOLE`): a hole in a
-//! range without pages takes no time. An innocent guest's page is slow to get when a thread that has it locked loses its CPU; then no
-//! file shrinks. So the files of a port are looked at for a while after each wait in its memory:
+//! A front end can only make a worker wait repeatedly by removing pages from its files (fallocate(2), `PUNCH_HOLE`):
+//! punching a range without pages takes no time. An innocent guest's page is slow if a thread that has it locked loses
+//! its CPU; then no file shrinks. So the files of a port are watched for a while after each wait in its memory:
 //!
 //! ```text
-//!   wait ──── looks, every 10 ms, 2.5 s ────> ends
-//!               │ a file has less memory than at the look before
+//!   wait ──── checks, every 10 ms, 2.5 s ───> ends
+//!               │ a file is smaller than at the last check
 //!               v
 //!   next wait: the files have shrunk since the last one
 //! ```
@@ -15,12 +15,13 @@ use std::time::{Duration, Instant};
 
 use lasthop_module_api::PortId;
 
-/// Time for which the files of a port are looked at after a wait. Waits that are rarer are no offence.
+/// How long the files of a port are watched after a wait. Waits that are rarer are no offence.
 const LOOKS_TIME: Duration = Duration::from_millis(2500);
-/// Between two looks: one takes some microseconds. To drop the pages of a wait that counts takes as long.
+/// Pause between two checks; one takes some microseconds. Dropping the pages of a wait that counts takes longer than a
+/// pause.
 pub(crate) const LOOK_PAUSE: Duration = Duration::from_millis(10);
 
-/// Ports with files that are looked at.
+/// Ports whose files are watched.
 #[derive(Debug, Default)]
 pub(crate) struct ShrinkingFiles(Vec<WatchedPort>);
 
@@ -34,8 +35,8 @@ struct WatchedPort {
 }
 
 impl ShrinkingFiles {
-    /// A worker waited in the memory of `port`; whether its files have shrunk since the wait before. `filled_bytes` tells how much of
-    /// them has memory.
+    /// Notes that a worker waited in the memory of `port`; returns whether its files have shrunk since the last wait.
+    /// `filled_bytes` returns the allocated bytes.
     pub(crate) fn note_wait(&mut self, port: PortId, filled_bytes: u64, now: Instant) -> bool {
         let until = now + LOOKS_TIME;
         if let Some(watched) = self.0.iter_mut().find(|watched| watched.port == port) {
@@ -47,12 +48,12 @@ impl ShrinkingFiles {
         false
     }
 
-    /// No file has to be looked at.
+    /// Whether no file is watched.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Looks at the files for which it is time.
+    /// Checks the files that are due.
     pub(crate) fn look(&mut self, now: Instant, filled_bytes: impl Fn(PortId) -> u64) {
         self.0.retain(|watched| now < watched.until);
         for watched in &mut self.0 {

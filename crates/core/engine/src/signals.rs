@@ -1,4 +1,4 @@
-//! Signals of a worker to guests, to other workers and to the control plane, and its measures against calls that take long.
+//! A worker's signals to guests, other workers and the control plane, and its measures against slow calls.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -18,22 +18,22 @@ use crate::scheduling::Scheduling;
 use crate::slow_calls::{SLOW_NS, SlowCalls, WriteSpeed, WriteTime};
 use crate::worker_pool::{PoolMember, WorkerPool};
 
-/// A worker's end of all signals.
+/// The sender of all signals of a worker.
 pub(crate) struct SignalSender<W> {
     /// The worker's number.
     worker: usize,
     pool: Arc<WorkerPool<W>>,
     started: Instant,
-    /// Ports whose calls took long.
+    /// Ports whose calls were slow.
     slow_calls: SlowCalls,
-    /// Costs of ports beside their visits, to be charged at the end of the round.
+    /// Costs of ports outside of their visits, to be charged at the end of the round.
     debts: Vec<(PortId, u64)>,
-    /// The receive ring whose guest was signalled last, and when, until that was looked after.
+    /// The receive ring whose guest was signalled last, and the time, until a second signal is decided.
     called: Option<(RingId, u64)>,
     delayed: DelayedSignals,
-    /// To be written when the control plane was handed something.
+    /// Written when there is an upcall.
     upcall_wake_fd: Option<Arc<OwnedFd>>,
-    /// Times that another worker was woken.
+    /// Number of times that another worker was woken.
     wakes: u64,
 }
 
@@ -52,28 +52,28 @@ impl<W: PoolMember> SignalSender<W> {
         }
     }
 
-    /// Times that it woke another worker.
+    /// Number of times that it woke another worker.
     pub(crate) fn wakes(&self) -> u64 {
         self.wakes
     }
 
-    /// A port has caused work beside its visits.
+    /// Adds work that a port caused outside of its visits.
     pub(crate) fn add_debt(&mut self, port: PortId, cost: u64) {
         self.debts.push((port, cost));
     }
 
-    /// A cost to be charged, in no order.
+    /// Takes a cost to be charged, in no order.
     #[inline]
     pub(crate) fn next_debt(&mut self) -> Option<(PortId, u64)> {
         self.debts.pop()
     }
 
-    /// The port is removed.
+    /// Removes a port.
     pub(crate) fn forget(&mut self, port: PortId) {
         self.slow_calls.forget(port);
     }
 
-    /// Where the control plane hears of upcalls.
+    /// The eventfd that tells the control plane of upcalls.
     pub(crate) fn upcall_wake_fd(&self) -> Option<&Arc<OwnedFd>> {
         self.upcall_wake_fd.as_ref()
     }
@@ -82,12 +82,12 @@ impl<W: PoolMember> SignalSender<W> {
         self.upcall_wake_fd = wake_fd;
     }
 
-    /// Signals a guest, if it gave a call descriptor for this ring; whether it did.
+    /// Signals a guest; returns whether this ring has a call descriptor.
     pub(crate) fn signal_guest(&mut self, fds: &RingFdMap, port: PortId, index: u16) -> bool {
         self.signal_guest_timed(fds, port, index, &mut now_ns(self.started))
     }
 
-    /// As [`Self::signal_guest`]. `clock_ns` is the time just before; it is set to the time afterwards.
+    /// Like [`Self::signal_guest`]. `clock_ns` is the time before; it is set to the time afterwards.
     fn signal_guest_timed(&mut self, fds: &RingFdMap, port: PortId, index: u16, clock_ns: &mut u64) -> bool {
         let Some(call) = fds.get(&(port, index)).and_then(|fds| fds.signals.call.as_deref()) else {
             return false;
@@ -102,7 +102,7 @@ impl<W: PoolMember> SignalSender<W> {
         };
         let since_ns = std::mem::replace(clock_ns, now_ns(self.started));
         if signalled == Err(Blocked) {
-            // A worker that waited for the same descriptor has said so before.
+            // Another worker that was blocked by the same descriptor has reported it already.
             if call.shut() {
                 self.refuse_calls(fds, port, Offence::CallBlocks);
             }
@@ -114,7 +114,7 @@ impl<W: PoolMember> SignalSender<W> {
         true
     }
 
-    /// A write to a call of `port` took `time`.
+    /// Checks the time of a write to a call of `port`.
     fn check_call(&mut self, fds: &RingFdMap, port: PortId, time: WriteTime, now: u64) {
         let speed = self.slow_calls.enter(port, time, now);
         if speed != WriteSpeed::Quick {
@@ -125,13 +125,14 @@ impl<W: PoolMember> SignalSender<W> {
         }
     }
 
-    /// No call descriptor of the port is written any more, by any worker, and its rings stop.
+    /// Shuts all call descriptors of the port for all workers, and stops its rings.
     fn refuse_calls(&self, fds: &RingFdMap, port: PortId, offence: Offence) {
         calls(fds, port).for_each(|call| _ = call.shut());
         self.pool.quarantine(port, offence);
     }
 
-    /// Writes the call eventfds that the last visits asked for, and wakes sleeping workers to which packets were returned.
+    /// Writes the call eventfds that the last visits requested, and wakes sleeping workers to which packets were
+    /// returned.
     pub(crate) fn send(&mut self, fabric: &mut Fabric, fds: &RingFdMap, scheduling: &mut Scheduling) {
         if !fabric.signals().is_empty() {
             self.signal_guests(fabric, fds, scheduling);
@@ -145,7 +146,7 @@ impl<W: PoolMember> SignalSender<W> {
         if fabric.take_upcalled()
             && let Some(wake_fd) = &self.upcall_wake_fd
         {
-            // An eventfd of ours, non-blocking: the write fails only when it is readable already.
+            // A non-blocking eventfd of ours: the write only fails if it is readable already.
             let _ = rustix::io::write(wake_fd, &1_u64.to_ne_bytes());
         }
     }
@@ -177,7 +178,7 @@ impl<W: PoolMember> SignalSender<W> {
         }
     }
 
-    /// Whether the signal of a receive ring is held back, since its guest runs and will be told of more at once.
+    /// Whether a signal of a receive ring is delayed, since its guest runs and more packets will follow.
     #[inline]
     fn delays(
         &mut self,
@@ -201,7 +202,7 @@ impl<W: PoolMember> SignalSender<W> {
         true
     }
 
-    /// Sends the signals that were held back and are not to be any longer.
+    /// Sends delayed signals that are due.
     #[inline]
     pub(crate) fn send_delayed(
         &mut self,
@@ -217,7 +218,7 @@ impl<W: PoolMember> SignalSender<W> {
         }
     }
 
-    /// Sends all signals that were held back.
+    /// Sends all delayed signals.
     pub(crate) fn flush(&mut self, fabric: &mut Fabric, fds: &RingFdMap) {
         self.send_held(fabric, fds, |_, _, _| true);
     }
@@ -237,28 +238,28 @@ impl<W: PoolMember> SignalSender<W> {
         self.delayed = delayed;
     }
 
-    /// When the oldest signal that is held back has to be sent.
+    /// The time at which the oldest delayed signal has to be sent.
     pub(crate) fn delayed_until_ns(&self) -> Option<u64> {
         self.delayed.due_ns()
     }
 
-    /// Another ring may have this number next.
+    /// Forgets a ring: another ring may get its number.
     pub(crate) fn forget_ring(&mut self, port: PortId, index: u16) {
         self.delayed.forget(port, index);
     }
 
-    /// The ring whose guest was signalled last, and when, until that was looked after.
+    /// The ring whose guest was signalled last, and the time, until a second signal is decided.
     #[inline]
     pub(crate) fn called(&self) -> Option<(RingId, u64)> {
         self.called
     }
 
-    /// That was looked after.
+    /// Notes that the second signal is decided.
     pub(crate) fn forget_called(&mut self) {
         self.called = None;
     }
 
-    /// The ring whose guest was signalled last, once, when it has had time to react.
+    /// Takes the ring whose guest was signalled last, once that guest has had time to react.
     #[inline]
     pub(crate) fn take_called(&mut self, now: u64) -> Option<RingId> {
         let is_due = |(_, at): &mut (RingId, u64)| now.saturating_sub(*at) >= REACTION_NS;
@@ -266,7 +267,8 @@ impl<W: PoolMember> SignalSender<W> {
     }
 }
 
-/// Whether a signal is to be sent at `now`. The ring asks for it: with EVENT_IDX, its guest has looked at the ring since the signal before.
+/// Whether a signal is due at `now`. The ring requests it: with EVENT_IDX its guest has read the ring since the last
+/// signal.
 fn is_now(
     fabric: &Fabric,
     scheduling: &Scheduling,

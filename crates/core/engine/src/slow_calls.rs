@@ -1,14 +1,14 @@
 //! Guests whose calls take the kernel long.
 //!
-//! A write to an eventfd wakes all its waiters before it returns, with interrupts off: a million watches of epoll instances
-//! are some 100 ms. Nothing interrupts that, so it is measured, and a port that does it again and again is stopped.
-//! A worker reads the clock once after each call. A write that took long by that clock may have been preempted, so it only
-//! makes its port a suspect; a suspect's next writes are measured by the CPU time of the worker's thread, which does not
-//! pass while others have the core. It passes while a hypervisor has the CPU. So a slow write is repeated at once: waiters that stay
-//! make the repetition slow too; a CPU that was taken away does not. If the repetition is quick, little of the time counts: threads
-//! that wait in read(2) are woken by the first write only.
+//! A write to an eventfd wakes all its waiters before it returns, with interrupts off; one million watches of epoll
+//! instances take some 100 ms. Nothing interrupts that, so it is measured, and a port that does it repeatedly is
+//! stopped. A worker reads the clock once after each call. A write that was slow by that clock may have been preempted,
+//! so it only makes its port a suspect. A suspect's next writes are measured by the CPU time of the worker's thread,
+//! which does not pass while others have the core. It does pass while a hypervisor has the CPU. So a slow write is
+//! repeated at once: waiters that stay make the repetition slow, too; a CPU that was taken away does not. If the
+//! repetition is quick, little of the time counts: the first write alone wakes threads that wait in read(2).
 //!
-//! The repetition adds one to the eventfd, which its reader takes as one event with the first.
+//! The repetition adds one to the eventfd; its reader gets both as one event.
 
 use std::collections::HashMap;
 
@@ -18,26 +18,26 @@ use crate::sys::thread_cpu_ns;
 
 /// A write that takes longer is slow, in ns: some hundred times as long as one that wakes one thread.
 pub(crate) const SLOW_NS: u64 = 250_000;
-/// CPU time in ns that slow writes to one port's calls may take before the port is stopped.
+/// CPU time in ns of slow writes to one port's calls after which the port is stopped.
 const SPENT_NS_MAX: u64 = 25_000_000;
-/// One write counts for that at most, in ns: two in a row may look slow by chance, hardly three times.
+/// Largest time in ns that one write counts for: two in a row may look slow by chance, three hardly.
 const WRITE_NS_MAX: u64 = 10_000_000;
-/// Of a slow write with a quick repetition, one part of this many counts: a hypervisor that takes a fifth of the time, all of it during
-/// such writes, is forgiven as quickly as it is charged.
+/// One part in this many counts of a slow write with a quick repetition. So a hypervisor that takes a fifth of the
+/// time, always during such writes, is forgiven as quickly as it is charged.
 const UNREPEATED_SHARE: u64 = 20;
-/// Spent time is forgiven at one part of this many of the time that passes.
+/// One part in this many of the elapsed time is forgiven.
 const FORGIVEN_SHARE: u64 = 100;
-/// Measured writes in a row that are not slow, after which a port that owes nothing is no suspect any more.
+/// Quick writes in a row after which a port that owes nothing is no suspect any more.
 const QUICK_WRITES: u32 = 64;
 
-/// Ports that are suspects, as one worker sees them.
+/// The ports that one worker suspects.
 #[derive(Debug, Default)]
 pub(crate) struct SlowCalls(HashMap<PortId, Suspect>);
 
 #[derive(Debug)]
 struct Suspect {
     spent_ns: u64,
-    /// As of when.
+    /// The time of the last entry.
     at_ns: u64,
     quick_writes: u32,
 }
@@ -46,12 +46,12 @@ struct Suspect {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WriteTime {
     pub(crate) ns: u64,
-    /// That of its repetition, if it was slow.
+    /// CPU time of its repetition, if it was slow.
     pub(crate) repeated_ns: Option<u64>,
 }
 
 impl WriteTime {
-    /// Measures `write`, which is repeated if it is slow.
+    /// Measures `write`, and repeats it if it is slow.
     pub(crate) fn measure(mut write: impl FnMut()) -> Self {
         let mut time = || {
             let start_ns = thread_cpu_ns();
@@ -67,7 +67,7 @@ impl WriteTime {
         self.ns + self.repeated_ns.unwrap_or(0)
     }
 
-    /// The part that is the doing of the front end, in ns.
+    /// The part in ns that the front end caused.
     fn charged_ns(self) -> u64 {
         match self.repeated_ns {
             None => 0,
@@ -82,7 +82,7 @@ impl WriteTime {
 pub(crate) enum WriteSpeed {
     /// Quick.
     Quick,
-    /// Slow, and to be charged.
+    /// Slow, and charged.
     Slow,
     /// Slow once too often.
     TooSlow,
@@ -95,12 +95,12 @@ impl SlowCalls {
         !self.0.is_empty() && self.0.contains_key(&port)
     }
 
-    /// A write to a call of `port` took long, by a clock that does not stop while others have the core.
+    /// Notes that a write to a call of `port` was slow, by a clock that runs while others have the core.
     pub(crate) fn suspect(&mut self, port: PortId, now_ns: u64) {
         self.0.entry(port).or_insert(Suspect { spent_ns: 0, at_ns: now_ns, quick_writes: 0 });
     }
 
-    /// A write to a call of a suspect took `time`.
+    /// Adds the time of a write to a suspect's call.
     pub(crate) fn enter(&mut self, port: PortId, time: WriteTime, now_ns: u64) -> WriteSpeed {
         let Some(suspect) = self.0.get_mut(&port) else { return WriteSpeed::Quick };
         let forgiven_ns = now_ns.saturating_sub(suspect.at_ns) / FORGIVEN_SHARE;
@@ -121,7 +121,7 @@ impl SlowCalls {
         WriteSpeed::TooSlow
     }
 
-    /// The port is removed.
+    /// Removes a port.
     pub(crate) fn forget(&mut self, port: PortId) {
         self.0.remove(&port);
     }
@@ -135,7 +135,7 @@ mod tests {
     const PORT: PortId = PortId(1);
     const QUICK: WriteTime = WriteTime { ns: 5000, repeated_ns: None };
 
-    /// A write that is as slow each time.
+    /// A write that is equally slow each time.
     fn slow(ns: u64) -> WriteTime {
         WriteTime { ns, repeated_ns: Some(ns) }
     }

@@ -1,12 +1,13 @@
-//! Whether a long wait in a guest's memory is the doing of its front end.
+//! Decides whether a front end caused a long wait in its guest's memory.
 //!
-//! A worker that touches a page waits for the front end if that punches holes around it, and for others: for the host, when it is short
-//! of memory; for a disk, when the page was swapped out; for another session's memory that is being unmapped, on kernels before 6.7.
-//! So a wait counts only if nothing was unmapped meanwhile and a control shows none: pages of the worker's own, right afterwards.
+//! A worker that touches a page may wait for the front end, if that punches holes around it, but also for others: for
+//! the host, when it is short of memory; for a disk, when the page was swapped out; for the munmap of another session's
+//! memory, on kernels before 6.7. So a wait counts only if nothing was unmapped meanwhile, and a control measurement
+//! right afterwards, on pages of the worker's own, is quick.
 //!
-//! One control is not enough: a thread that has the address space's lock may lose its CPU for longer than that, and then all wait, but
-//! the lock is free as soon as it has its CPU again. So the watchdog's thread repeats the control for a while. A single one that sleeps
-//! explains the wait: no page of one's own has to be slept for, however busy the machine is.
+//! One control is not enough: a thread that holds the address space's lock may lose its CPU for longer, and then all
+//! wait, but the lock is free as soon as it runs again. So the watchdog's thread repeats the control for a while. A
+//! single slow control explains the wait: getting an own page never needs a sleep, however busy the machine is.
 
 use std::time::{Duration, Instant};
 
@@ -15,40 +16,40 @@ use lasthop_module_api::PortId;
 
 use crate::sys::{ThreadUsage, thread_cpu_ns};
 
-/// An access to a port's memory that waits longer is a stall, in ns: no page takes that long that has not to come from a disk.
+/// An access to a port's memory that waits longer, in ns, is a stall: only a page from a disk takes that long.
 pub(crate) const STALL_NS: u64 = 10_000_000;
-/// A control that takes longer, in ns, shows that pages are slow to get for everybody. It takes some 0.02 ms.
+/// A control that takes longer, in ns, shows that pages are slow for the whole process. It usually takes 0.02 ms.
 const CONTROL_NS_MAX: u64 = 1_000_000;
-/// Pages of a control: as many as a large frame has.
+/// Bytes of a control: as many as a large frame has.
 const CONTROL_BYTES: usize = 64 * 1024;
 
-/// Time for which controls are repeated after a wait: several turns of the threads of a busy machine.
+/// How long controls are repeated after a wait: several time slices on a busy machine.
 pub(crate) const INQUIRY: Duration = Duration::from_millis(100);
-/// Between two of them: they take less than a twentieth of a CPU.
+/// Pause between two of them: they take less than a twentieth of a CPU.
 pub(crate) const CONTROL_PAUSE: Duration = Duration::from_micros(500);
 
-/// The things known of a piece of work in one guest's memory.
+/// A piece of work in one guest's memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wait {
     pub(crate) ns: u64,
-    /// The thread gave its core away: one that lost it did not wait for memory.
+    /// Whether the thread slept: one that was preempted did not wait for memory.
     pub(crate) has_slept: bool,
-    /// A page came from a disk.
+    /// Whether a page came from a disk.
     pub(crate) has_read_disk: bool,
-    /// No memory of any guest was unmapped meanwhile.
+    /// Whether no guest's memory was unmapped meanwhile.
     pub(crate) is_alone: bool,
 }
 
 impl Wait {
-    /// Whether it was for that guest's memory and nothing else. `control` measures how long pages take that no guest has to do with,
-    /// and is asked only if all else speaks against the guest.
+    /// Whether the worker waited for that guest's memory and nothing else. `control` measures the time for pages that
+    /// no guest owns; it is called only if all else speaks against the guest.
     pub(crate) fn is_of_the_memory(self, control: impl FnOnce() -> u64) -> bool {
         let Self { ns, has_slept, has_read_disk, is_alone } = self;
         ns >= STALL_NS && has_slept && !has_read_disk && is_alone && control() <= CONTROL_NS_MAX
     }
 }
 
-/// How long it takes to get fresh pages of this process's own, in ns; for ever if there are none.
+/// Measures how long it takes to get fresh pages of this process, in ns; `u64::MAX` if there are none.
 pub(crate) fn control_ns() -> u64 {
     let start = Instant::now();
     let write = || {
@@ -56,24 +57,24 @@ pub(crate) fn control_ns() -> u64 {
         let region = Region { guest_addr: 0, user_addr: 0, mapping: mapping.into() };
         let map = MemoryMap::new(vec![region]).ok()?;
         let all = Segment { offset: 0, len: CONTROL_BYTES as u32, region: 0 };
-        // Written, since pages that are only read are one page of zeroes.
+        // Writes them, since pages that are only read are all one page of zeroes.
         (0..CONTROL_BYTES as u32).step_by(4096).try_for_each(|skip| map.write(all, skip, &[1])).ok()?;
         Some(start.elapsed().as_nanos() as u64)
     };
     write().unwrap_or(u64::MAX)
 }
 
-/// Whether getting pages of this process's own is slow at the moment, for a reason that no front end has to do with: by unmapping its
-/// memory one could make it slow for another.
+/// Whether getting pages of this process is slow at the moment, for a reason that is not a front end's: by unmapping
+/// its memory one front end could make it slow for another.
 pub(crate) fn is_slow_for_all() -> bool {
     let (waits, cpu_ns, unmapped) = (ThreadUsage::now().waits, thread_cpu_ns(), Unmapped::now());
     let has_failed = control_ns() == u64::MAX;
-    // The time of others' turns at this CPU does not count.
+    // Time in which others had this CPU does not count.
     let is_slow = has_failed || ThreadUsage::now().waits > waits || thread_cpu_ns() - cpu_ns > CONTROL_NS_MAX;
     is_slow && Unmapped::now().none_since(unmapped)
 }
 
-/// Ports in whose memory a worker waited, while others' doing is looked for.
+/// Ports in whose memory a worker waited, while other causes are sought.
 #[derive(Debug, Default)]
 pub(crate) struct Suspects {
     ports: Vec<PortId>,
@@ -81,7 +82,7 @@ pub(crate) struct Suspects {
 }
 
 impl Suspects {
-    /// A worker waited in the memory of `port`.
+    /// Notes that a worker waited in the memory of `port`.
     pub(crate) fn add(&mut self, port: PortId, now: Instant) {
         if !self.ports.contains(&port) {
             self.ports.push(port);
@@ -93,7 +94,7 @@ impl Suspects {
         self.ports.is_empty()
     }
 
-    /// One more control. Returns ports whose waits nothing else has explained in all that time.
+    /// Does one more control. Returns ports whose waits no other cause has explained in all that time.
     pub(crate) fn look(&mut self, now: Instant, is_slow_for_all: impl FnOnce() -> bool) -> Vec<PortId> {
         let Some(until) = self.until else { return Vec::new() };
         let is_explained = is_slow_for_all();

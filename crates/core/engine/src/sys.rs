@@ -15,7 +15,8 @@ const SIGNAL: libc::c_int = libc::SIGURG;
 
 extern "C" fn do_nothing(_signal: libc::c_int) {}
 
-/// Has the signal interrupt system calls, in the whole process: a handler that does nothing, without `SA_RESTART`.
+/// Installs the signal's handler for the whole process: it does nothing, without `SA_RESTART`, so that the signal
+/// interrupts system calls.
 ///
 /// # Errors
 /// When sigaction(2) refuses.
@@ -30,7 +31,7 @@ pub(crate) fn install() -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Lets the signal reach the calling thread, even if the inherited mask blocks it.
+/// Unblocks the signal for the calling thread, in case the inherited mask blocks it.
 pub(crate) fn unblock() {
     // SAFETY: the set is initialized by sigemptyset before it is used, and lives here.
     unsafe {
@@ -42,7 +43,7 @@ pub(crate) fn unblock() {
     }
 }
 
-/// Interrupts the system call in which `thread` of this process waits. Does nothing to a thread that is gone.
+/// Interrupts the system call in which `thread` of this process waits. Does nothing if the thread has ended.
 pub(crate) fn interrupt(thread: Pid) {
     let process = rustix::process::getpid().as_raw_nonzero().get();
     // SAFETY: tgkill takes three numbers; it reaches threads of this process only, which all have the handler.
@@ -54,7 +55,7 @@ pub(crate) fn thread_cpu_ns() -> u64 {
     time_ns(ClockId::ThreadCPUTime)
 }
 
-/// CPU time of a thread of this process in ns; `None`: it is gone.
+/// CPU time of a thread of this process in ns; `None` if it has ended.
 pub(crate) fn thread_cpu_ns_of(thread: i32) -> Option<u64> {
     // CPUCLOCK_PERTHREAD_MASK and CPUCLOCK_SCHED (linux/posix-timers.h).
     let clock = (!thread << 3) | 4 | 2;
@@ -95,16 +96,16 @@ pub(crate) fn has_steady_time_stamp() -> bool {
 /// The kernel's counters of a thread's page faults and waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ThreadUsage {
-    /// Page faults that needed nothing from a disk.
+    /// Page faults that did not need a disk.
     pub(crate) minor_faults: u64,
-    /// Page faults that did: memory that the host had swapped out.
+    /// Page faults that did: the host had swapped the page out.
     pub(crate) major_faults: u64,
-    /// Times that it gave its CPU up, to wait for something.
+    /// Voluntary context switches: it waited for something.
     pub(crate) waits: u64,
 }
 
 impl ThreadUsage {
-    /// Of the calling thread, since it began.
+    /// The usage of the calling thread, since it began.
     pub(crate) fn now() -> Self {
         // SAFETY: an all-zero rusage is valid, and the kernel writes one, which lives here.
         let usage = unsafe {
@@ -126,17 +127,17 @@ impl ThreadUsage {
     }
 }
 
-/// The process that made the other end of a connected UNIX socket, unless it is in a PID namespace that is not seen from
-/// here: then the kernel says 0, which rustix's type for it cannot hold.
+/// The process at the other end of a connected UNIX socket. `None` if it is in a PID namespace that is not visible from
+/// here: then the kernel returns 0, which rustix's type cannot hold.
 #[must_use]
 pub fn peer_process(socket: BorrowedFd<'_>) -> Option<i32> {
     peer(socket).map(|peer| peer.pid).filter(|pid| *pid > 0)
 }
 
-/// The user who made the other end of a connected UNIX socket.
+/// The user at the other end of a connected UNIX socket.
 #[must_use]
 pub fn peer_user(socket: BorrowedFd<'_>) -> Option<u32> {
-    // Without a process the kernel knows of no user either.
+    // Without a process the kernel does not know the user either.
     peer(socket).filter(|peer| peer.uid != u32::MAX).map(|peer| peer.uid)
 }
 

@@ -1,4 +1,4 @@
-//! The workers' threads: there before guests wait for them, since to start one takes a while where CPUs are scarce.
+//! The workers' threads. They exist before guests wait for them, since starting one takes a while on busy CPUs.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use crate::EngineError;
 use crate::worker_thread::WorkerThread;
 
-/// Each waits for its workers, or for the end.
+/// The threads. Each waits for its workers, or for the end.
 #[derive(Default)]
 pub(crate) struct Threads {
     idle: Vec<Sender<WorkerThread>>,
@@ -14,7 +14,7 @@ pub(crate) struct Threads {
 }
 
 impl Threads {
-    /// Starts as many.
+    /// Starts `count` threads.
     pub(crate) fn start(count: usize) -> Result<Self, EngineError> {
         let mut threads = Self::default();
         for number in 0..count {
@@ -29,15 +29,15 @@ impl Threads {
         Ok(threads)
     }
 
-    /// Gives each thread its workers, once in its life.
+    /// Gives each thread its workers, once.
     pub(crate) fn begin(&mut self, worker_threads: Vec<WorkerThread>) {
         for (idle, worker_thread) in self.idle.drain(..).zip(worker_threads) {
-            // A thread ends with its workers, or when it will get none.
+            // A thread ends with its workers, or when it gets none.
             let _ = idle.send(worker_thread);
         }
     }
 
-    /// Waits until all threads have ended. Their workers were told to stop before.
+    /// Waits until all threads have ended. The workers must have been told to stop.
     pub(crate) fn join(&mut self) {
         self.idle.clear();
         for thread in self.threads.drain(..) {
@@ -46,8 +46,8 @@ impl Threads {
     }
 }
 
-/// A thread's main function. A panic ends the process, even in a build that unwinds: a switch without one of its workers
-/// would hold up every guest for ever, while one that has died is started again.
+/// A thread's main function. A panic ends the process, even in a build that unwinds: a switch without one of its
+/// workers would block guests for ever, while the supervisor restarts one that has died.
 fn work(given: &Receiver<WorkerThread>) {
     struct AbortOnPanic;
     impl Drop for AbortOnPanic {

@@ -1,4 +1,4 @@
-//! The control plane's place at an engine: packets that go up to it, and packets that it sends.
+//! The control plane's interface to an engine: upcalls, and packets that it sends.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -13,7 +13,8 @@ use crate::worker::Worker;
 use crate::worker_pool::WorkerPool;
 use crate::{Engine, EngineError, sys};
 
-/// Packets for the control plane. Dropping it sends no more there: packets of no flow are lost by name. Belongs to one thread.
+/// The queue of upcalls. Once it is dropped, packets without a flow are dropped for a named reason. Belongs to one
+/// thread.
 #[derive(Debug)]
 pub struct Upcalls {
     reader: UpcallReader,
@@ -22,10 +23,10 @@ pub struct Upcalls {
 }
 
 impl Engine {
-    /// From now on packets for the control plane go to the returned queue, and to none that was returned before.
+    /// Sends upcalls to the returned queue from now on, and to no earlier one.
     ///
     /// # Errors
-    /// [`EngineError::System`] without memory or descriptors, [`EngineError::NoAnswer`].
+    /// [`EngineError::System`] if memory or descriptors are short, [`EngineError::NoAnswer`].
     pub fn upcalls(&self, limits: UpcallLimits) -> Result<Upcalls, EngineError> {
         let refused = |error: std::io::Error| EngineError::System("hand packets to the control plane", error);
         let wake_fd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
@@ -41,10 +42,10 @@ impl Engine {
         Ok(upcalls)
     }
 
-    /// Sends a frame that came from `origin` on from the port `internal`, soon and in the order of calls: `announce` tells the
-    /// module its actions, or why they are not to be executed; `done` is called afterwards. It is not sent either while
-    /// [`lasthop_fabric::bounds::INTERNAL_FRAMES_MAX`] frames are under way or the share of `origin` in them is, or while workers
-    /// are quiesced ([`Engine::quiesce`]). Its result is counted at `origin`.
+    /// Sends a frame that came from `origin` from the port `internal`, soon and in the order of calls: `announce` tells
+    /// the module its actions, or why they must not be executed; `done` is called afterwards. The frame is refused if
+    /// [`lasthop_fabric::bounds::INTERNAL_FRAMES_MAX`] frames are pending, if the share of `origin` in them is used up,
+    /// or while workers are quiesced ([`Engine::quiesce`]). Its result is counted at `origin`.
     pub fn inject(
         &self,
         origin: PortId,
@@ -61,19 +62,19 @@ impl Engine {
         }));
     }
 
-    /// Counts packets that came from `origin`, were handed to the control plane, and never got there.
+    /// Counts upcalls from `origin` that never reached the control plane.
     pub fn upcalls_lost(&self, origin: PortId, packets: u64) {
         self.lost(origin, packets, DropReason::NoFlow);
     }
 
-    /// Counts packets that came from `origin`, were handed over, and are dropped for `reason`.
+    /// Counts upcalls from `origin` that are dropped for `reason`.
     pub fn lost(&self, origin: PortId, packets: u64, reason: DropReason) {
         self.pool.mailbox(0).post(Box::new(move |worker| {
             (0..packets).for_each(|_| worker.fabric.drop_injected(origin, reason));
         }));
     }
 
-    /// CLOCK_MONOTONIC when the clock began that modules are told, in nanoseconds.
+    /// CLOCK_MONOTONIC, in nanoseconds, at the start of the clock that modules get.
     #[must_use]
     pub fn clock_origin_ns(&self) -> u64 {
         sys::monotonic_ns().saturating_sub(now_ns(self.started))
@@ -81,18 +82,18 @@ impl Engine {
 }
 
 impl Upcalls {
-    /// Readable when a packet has come since this was last called and [`Self::pop`] found none.
+    /// Clears the eventfd. It becomes readable when a packet comes after [`Self::pop`] has found none.
     pub fn hear(&self) {
-        // Non-blocking: nothing to read is nothing new.
+        // Non-blocking: if there is nothing to read, there is no new packet.
         let _ = rustix::io::read(&self.wake_fd, &mut [0; 8]);
     }
 
-    /// The next packet, of the line whose turn it is; its bytes replace those in `frame`.
+    /// Takes the next packet, of the line whose turn it is; its bytes replace those in `frame`.
     pub fn pop(&mut self, frame: &mut Vec<u8>) -> Option<UpcallRecord> {
         self.reader.pop(frame)
     }
 
-    /// Passes a line over from now on, or no more.
+    /// Skips a line from now on, or no longer.
     pub fn hold(&mut self, line: UpcallLine, is_held: bool) {
         match is_held {
             true => self.reader.hold(line),
@@ -100,7 +101,7 @@ impl Upcalls {
         }
     }
 
-    /// Whether so much waits that no more is taken from workers.
+    /// Whether the queue is full, so that it takes no more packets from workers.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.reader.is_full()
@@ -123,21 +124,22 @@ impl Drop for Upcalls {
 }
 
 impl Worker {
-    /// Packets for the control plane go there from now on.
+    /// Sends upcalls to `plane` from now on.
     pub(crate) fn answer_to(&mut self, plane: Option<(UpcallWriter, Arc<OwnedFd>)>) {
         let (writer, wake_fd) = plane.unzip();
         self.fabric.set_upcalls(writer);
         self.signals.set_upcall_wake_fd(wake_fd);
     }
 
-    /// The control plane with this eventfd is gone; another one may be there already.
+    /// Removes the control plane with this eventfd; another one may have replaced it already.
     pub(crate) fn answer_no_more(&mut self, wake_fd: &Arc<OwnedFd>) {
         if self.signals.upcall_wake_fd().is_some_and(|own| Arc::ptr_eq(own, wake_fd)) {
             self.answer_to(None);
         }
     }
 
-    /// Whether a frame of the control plane's may be sent: not while the worker is quiesced, since another one may have the rings.
+    /// Whether a frame of the control plane may be sent: not while the worker is quiesced, since another process may
+    /// have the rings.
     fn can_inject(&mut self, origin: PortId, len_bytes: usize) -> Result<(), DropReason> {
         if self.is_quiesced() {
             return Err(DropReason::Recalled);
@@ -145,7 +147,7 @@ impl Worker {
         self.fabric.can_inject(origin, len_bytes).map_err(|_| DropReason::RxShare)
     }
 
-    /// Sends a frame of the control plane's.
+    /// Sends a frame of the control plane.
     fn inject(&mut self, origin: PortId, frame: &[u8], offload: Offload) {
         let now_ns = now_ns(self.started);
         let sent = self.fabric.inject_for(origin, frame, offload, now_ns);

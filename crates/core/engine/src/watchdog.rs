@@ -1,16 +1,17 @@
-//! A thread that interrupts workers that are stuck in a write to a guest's call descriptor, and looks into guests' memory for them.
+//! A thread that interrupts workers that block in a write to a guest's call descriptor, and inspects guests' memory for
+//! them.
 //!
-//! Descriptors are made non-blocking when they arrive, but their front end shares that flag and may take it back at any
-//! time; there is no write to an eventfd that would not wait then. So a worker counts when it begins a write and when it
-//! comes back, and a thread of the watchdog's own looks now and then whether one is inside:
+//! Descriptors are made non-blocking when they arrive, but the front end shares that flag and may clear it at any time,
+//! and no write to an eventfd is non-blocking by itself. So a worker counts when it begins a write and when it returns,
+//! and the watchdog's thread checks at intervals whether a worker is inside:
 //!
 //! ```text
 //!   worker      [odd: inside] write ... [even: back]            wakes the watchdog if it sleeps
 //!   watchdog    sleeps ──woken──> every 100 ms: interrupt who is inside ──no write for 100 ms──> sleeps
 //! ```
 //!
-//! A write that does not wait is not interrupted by a signal, so it does no harm to interrupt a worker that would have come
-//! back anyway; and a write that was interrupted has waited.
+//! A signal does not interrupt a write that does not block, so interrupting a worker that would have returned anyway
+//! does no harm; and a write that was interrupted has blocked.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -24,61 +25,61 @@ use crate::shrinking_files::{LOOK_PAUSE, ShrinkingFiles};
 use crate::stalls::{CONTROL_PAUSE, Suspects, is_slow_for_all};
 use crate::sys;
 
-/// How often a watchdog looks that is awake: a worker is stuck for so long at most, unless the signal came just before it
-/// began to wait, and then once more.
+/// Interval of an awake watchdog's checks. A worker is blocked for at most this long, or twice as long if the signal
+/// came just before it began to block.
 const TICK: Duration = Duration::from_millis(100);
 
-/// One worker's writes. On a cache line of its own: the worker changes it for each signal.
+/// One worker's writes, on a cache line of its own, since the worker changes it for each signal.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Watch {
-    /// Begun and ended, each counted: odd inside a write.
+    /// Begins and ends of writes: odd inside a write.
     moves: AtomicU64,
-    /// Number of the thread that serves it (gettid(2)); 0: none yet.
+    /// The thread that serves it (gettid(2)); 0 if there is none yet.
     thread: AtomicI32,
 }
 
-/// A question about a port's memory whose answer takes time.
+/// A question about a port's memory that takes time to answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Inquiry {
-    /// Whether the switch has filled too much of it.
+    /// Has the switch filled too much of it?
     Filled,
-    /// Whether a worker waited for it, or for something else.
+    /// Did a worker wait for it, or for something else?
     Stalled,
 }
 
-/// The watchdog's answer to an inquiry, if it speaks against the port.
+/// The result of an inquiry that confirms the suspicion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Finding {
-    /// To be audited.
+    /// The memory has to be audited.
     Filled,
-    /// A worker waited for its memory. `has_shrunk`: and pages were taken out of it since the wait before.
+    /// A worker waited for its memory. `has_shrunk`: pages were removed from it since the last wait.
     Stalled { has_shrunk: bool },
 }
 
-/// The means of the watchdog's thread: the memory of ports, and measures against them.
+/// Access of the watchdog's thread to the memory of ports, and to the measures against them.
 pub(crate) trait Examiner: Send + 'static {
-    /// Bytes of the files of a port's memory that have memory.
+    /// Allocated bytes of the files of a port's memory.
     fn filled_bytes(&self, port: PortId) -> u64;
 
-    /// Draws the consequences of a finding.
+    /// Acts on a finding.
     fn settle(&self, port: PortId, finding: Finding);
 }
 
-/// State that workers and the watchdog's thread share.
+/// State shared by workers and the watchdog's thread.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     watches: Vec<Watch>,
-    /// Whether the thread looks, or is about to.
+    /// Whether the thread checks, or is about to.
     is_awake: AtomicBool,
     is_over: AtomicBool,
-    /// Questions of workers, each once.
+    /// Questions of workers, without duplicates.
     inquiries: Mutex<Vec<(PortId, Inquiry)>>,
     thread: OnceLock<Thread>,
 }
 
 impl Watchdog {
-    /// For `workers` workers; it watches none before `start`.
+    /// A watchdog for `workers` workers; it watches none before `start`.
     pub(crate) fn new(workers: usize) -> Self {
         Self {
             watches: (0..workers).map(|_| Watch::default()).collect(),
@@ -89,11 +90,11 @@ impl Watchdog {
         }
     }
 
-    /// Starts the watchdog's thread, which ends after `end`. It settles inquiries about filled memory, and those about stalls that have
-    /// no other cause.
+    /// Starts the watchdog's thread, which ends after `end`. It answers inquiries about filled memory, and about
+    /// stalls.
     ///
     /// # Errors
-    /// When the signal cannot be handled, or a thread cannot be had.
+    /// If the signal handler cannot be installed, or the thread cannot be started.
     pub(crate) fn start(this: &Arc<Self>, examiner: impl Examiner) -> std::io::Result<JoinHandle<()>> {
         sys::install()?;
         let thread = std::thread::Builder::new().name("watchdog".into());
@@ -103,24 +104,24 @@ impl Watchdog {
         Ok(thread)
     }
 
-    /// The calling thread serves `worker` from now on.
+    /// Declares that the calling thread serves `worker` from now on.
     pub(crate) fn watch_me(&self, worker: usize) {
         sys::unblock();
         let thread = rustix::thread::gettid().as_raw_nonzero().get();
         self.watches[worker].thread.store(thread, Ordering::Relaxed);
     }
 
-    /// CPU time of the thread that serves `worker`, in ns; `None`: there is none yet.
+    /// CPU time of the thread that serves `worker`, in ns; `None` if there is none yet.
     pub(crate) fn cpu_ns(&self, worker: usize) -> Option<u64> {
         sys::thread_cpu_ns_of(self.watches[worker].thread.load(Ordering::Relaxed))
     }
 
-    /// Does `write`, on the thread of `worker`; a write that waits is interrupted.
+    /// Does `write` on the thread of `worker`; interrupts it if it blocks.
     #[inline]
     pub(crate) fn guarded<R>(&self, worker: usize, write: impl FnOnce() -> R) -> R {
         let moves = &self.watches[worker].moves;
         let count = moves.load(Ordering::Relaxed); // changed by the thread that serves it only
-        // Either the watchdog sees this when it looks for the last time, or this thread sees that it has gone to sleep.
+        // Either the watchdog sees this in its last check, or this thread sees that the watchdog sleeps.
         moves.store(count + 1, Ordering::SeqCst);
         if !self.is_awake.load(Ordering::SeqCst) {
             self.wake();
@@ -141,7 +142,8 @@ impl Watchdog {
         self.inquiries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the memory of a port looked at, which takes system calls: a worker does that only if this thread is late.
+    /// Requests an inspection of a port's memory, which takes system calls: a worker does that itself only if the
+    /// watchdog is late.
     pub(crate) fn inquire(&self, port: PortId, inquiry: Inquiry) {
         let mut inquiries = self.inquiries();
         if !inquiries.contains(&(port, inquiry)) {
@@ -186,7 +188,7 @@ impl Watchdog {
         }
     }
 
-    /// Looks after the workers, and falls asleep if none wrote since the last time. `seen` has the counts of that time.
+    /// Checks the workers, and goes to sleep if none wrote since the last time. `seen` has the counts of that time.
     fn tick(&self, seen: &mut [u64]) {
         if !self.look(seen) {
             self.is_awake.store(false, Ordering::SeqCst);
@@ -196,7 +198,7 @@ impl Watchdog {
         }
     }
 
-    /// Interrupts workers inside a write; whether one is, or was since the last time.
+    /// Interrupts workers inside a write; returns whether one is inside, or was since the last time.
     fn look(&self, seen: &mut [u64]) -> bool {
         let mut any = false;
         for (watch, seen) in self.watches.iter().zip(seen) {
@@ -218,7 +220,7 @@ mod tests {
     use rustix::event::{EventfdFlags, eventfd};
     use rustix::io::{Errno, write};
 
-    /// An examiner of memory that does not change, whose findings are sent on.
+    /// An examiner of memory that does not change; forwards the findings.
     struct Findings(std::sync::mpsc::Sender<(PortId, Finding)>);
 
     impl Examiner for Findings {
@@ -273,7 +275,7 @@ mod tests {
         let watchdog = Arc::new(Watchdog::new(1));
         let (sender, settled) = std::sync::mpsc::channel();
         let thread = Watchdog::start(&watchdog, Findings(sender)).unwrap();
-        // On a busy machine a control may be slow: then it is no stall of this memory, and asked for again.
+        // On a busy machine a control may be slow: then the wait is no stall, and the inquiry is repeated.
         let mut asked = Instant::now();
         watchdog.inquire(PortId(1), Inquiry::Stalled);
         watchdog.inquire(PortId(2), Inquiry::Filled);

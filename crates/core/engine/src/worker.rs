@@ -1,4 +1,4 @@
-//! One worker: a fabric, its active rings, and the descriptors by which guests and the control side wake it.
+//! A worker: a fabric, its active rings, and the descriptors by which guests and the control side wake it.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -29,10 +29,11 @@ use crate::signals::SignalSender;
 use crate::stats::WorkerStats;
 use crate::worker_pool::{PoolMember, WorkerPool};
 
-/// How long a stop waits for other workers' visits, which take some 100 us, before the control side looks for the stuck one.
+/// How long stopping a ring waits for other workers' visits, which take some 100 us, before the control side waits for
+/// all workers.
 const RECALL: Duration = Duration::from_millis(10);
 
-/// A fabric with everything that runs it. One thread at a time serves it.
+/// A fabric with everything that it needs to run. One thread at a time serves it.
 pub(crate) struct Worker {
     pub(crate) fabric: Fabric,
     stats: WorkerStats,
@@ -46,21 +47,21 @@ pub(crate) struct Worker {
     pub(crate) polled: PolledRings,
     pub(crate) unheard: UnheardRings,
     sampling: Sampling,
-    /// When the round before began, if it found packets.
+    /// Start of the last round, if it found packets.
     busy_since_ns: Option<u64>,
     failures: HashMap<PortId, String>,
-    /// How much of the time its rounds take, and how long it stays with the thread that serves it.
+    /// The share of time that its rounds take, and how long it stays with the thread that serves it.
     pub(crate) load: Load,
     pub(crate) stay: MoveDamping,
     pub(crate) scheduling: Scheduling,
     pub(crate) started: Instant,
     faults_seen: usize,
     polled_ns: u64,
-    /// The last round found packets.
+    /// Whether the last round found packets.
     has_worked: bool,
-    /// Nothing is taken from guests.
+    /// Whether it fetches nothing from guests.
     is_draining: bool,
-    /// And nothing is done for them: not a word of their rings is written any more, since another process may be at them.
+    /// Whether it also writes no word of their rings, since another process may be using them.
     pub(crate) is_quiesced: bool,
     stopping: bool,
 }
@@ -111,27 +112,27 @@ impl Worker {
         })
     }
 
-    /// Its number in the pool.
+    /// The worker's number in the pool.
     pub(crate) fn number(&self) -> usize {
         self.stats.index
     }
 
-    /// Thread number `thread` serves it from now on.
+    /// Declares that thread number `thread` serves it from now on.
     pub(crate) fn set_thread(&mut self, thread: usize) {
         self.stats.thread = thread;
     }
 
-    /// Readable when it is wanted.
+    /// Readable when the worker has something to do.
     pub(crate) fn events(&self) -> BorrowedFd<'_> {
         self.events.fd()
     }
 
-    /// Whether there are rings to look at.
+    /// Whether it has active rings.
     pub(crate) fn is_active(&self) -> bool {
         !self.is_quiesced && !self.active.is_empty()
     }
 
-    /// The port that the packets of its last round went to, if that found any.
+    /// The port that received the packets of its last round, if that found any.
     pub(crate) fn debtor(&self) -> Option<PortId> {
         if self.has_worked { self.fabric.last_destination() } else { None }
     }
@@ -141,7 +142,7 @@ impl Worker {
         self.stopping
     }
 
-    /// A round among its rings; whether there were packets.
+    /// Does a round; returns whether there were packets.
     pub(crate) fn step(&mut self, now: u64, adaptive_poll: &mut AdaptivePoll) -> bool {
         self.fabric.next_round(now, self.has_worked);
         self.signals.send_delayed(&mut self.fabric, &self.fds, &self.scheduling, now);
@@ -155,8 +156,7 @@ impl Worker {
         self.has_worked
     }
 
-    /// Looks for kicks and tasks if it has not for `poll_ns`; among others that have packets, rings without any for
-    /// `look_ns` are left alone then.
+    /// Polls for kicks and tasks if it has not for `poll_ns`; then arms rings that have had no packets for `look_ns`.
     pub(crate) fn poll_events_if_due(&mut self, now: u64, poll_ns: u64, look_ns: u64) {
         if now - self.polled_ns >= poll_ns {
             self.polled_ns = now;
@@ -167,24 +167,24 @@ impl Worker {
         }
     }
 
-    /// Takes kicks and tasks, waiting for one up to `sleep_ns` (`u64::MAX`: as long as it takes).
+    /// Handles kicks and tasks; waits for one up to `sleep_ns` (`u64::MAX`: without limit).
     pub(crate) fn poll_events(&mut self, sleep_ns: u64) {
         self.count_sleep(sleep_ns);
         self.take_events((sleep_ns < u64::MAX).then_some(sleep_ns));
     }
 
-    /// Others wanted its thread's core.
+    /// Counts that others wanted its thread's core.
     pub(crate) fn count_crowd(&mut self) {
         self.stats.crowded += 1;
     }
 
-    /// It sleeps for up to `sleep_ns`, or looks for events if that is 0.
+    /// Counts a sleep of up to `sleep_ns`, or a poll if that is 0.
     pub(crate) fn count_sleep(&mut self, sleep_ns: u64) {
         self.stats.sleeps += u64::from(sleep_ns > 0);
         self.stats.polls += u64::from(sleep_ns == 0);
     }
 
-    /// Gives each port with active rings its turn; true if one had packets.
+    /// Gives each port with active rings its turn; returns whether one had packets.
     fn round(&mut self, now: u64, adaptive_poll: &mut AdaptivePoll) -> bool {
         if self.is_quiesced {
             return false;
@@ -237,7 +237,7 @@ impl Worker {
         visited
     }
 
-    /// Sets whether the coming delivery of packets that wait for receive buffers is metered.
+    /// Decides whether the next delivery of packets that wait for receive buffers is metered.
     pub(crate) fn meter_drain(&mut self, now: u64) {
         let weight = self.sampling.of_drain(now);
         self.fabric.set_metered(weight);
@@ -252,7 +252,7 @@ impl Worker {
         }
     }
 
-    /// Arms the rings that yielded nothing for `look_ns`, and leaves those alone that have nothing now either.
+    /// Arms the rings without packets for `look_ns`, and deactivates those that have none now either.
     pub(crate) fn arm_idle_rings(&mut self, now: u64, look_ns: u64) {
         if self.is_quiesced {
             return; // another worker may have the rings
@@ -272,8 +272,8 @@ impl Worker {
         }
     }
 
-    /// Nothing is active: gets ready to sleep until a kick, a task, another worker or the earliest deadline. For how long,
-    /// in ns; 0: not at all, `u64::MAX`: as long as it takes.
+    /// Called when no ring is active: prepares to sleep until a kick, a task, another worker or the earliest deadline.
+    /// Returns for how long, in ns; 0: not at all, `u64::MAX`: without limit.
     pub(crate) fn prepare_sleep(&mut self, now: u64) -> u64 {
         if self.is_quiesced {
             return u64::MAX; // a task ends this, and new packets are found then
@@ -281,7 +281,7 @@ impl Worker {
         let moved = self.fabric.arm_waiting();
         self.send_signals();
         let deadline = self.fabric.deadline_ns().map(|deadline| deadline.saturating_sub(now));
-        // Packets delivered while arming may have unblocked a ring without kicks.
+        // Packets that were delivered while arming may have unblocked a ring without kicks.
         self.wake_unblocked(now);
         if moved || deadline == Some(0) || !self.active.is_empty() {
             return 0; // other rings are armed even if a receiver moves its index without end
@@ -309,14 +309,14 @@ impl Worker {
         deadline.map(shortened).into_iter().chain(due).chain(looks).min().unwrap_or(u64::MAX)
     }
 
-    /// Has slept, or was about to.
+    /// Called after a sleep, real or omitted.
     pub(crate) fn wake(&mut self, now: u64) {
         self.fabric.end_sleep();
         self.send_signals();
         self.wake_unblocked(now);
     }
 
-    /// Takes kicks and tasks, waiting for one up to `timeout_ns` (`None`: as long as it takes).
+    /// Handles kicks and tasks; waits for one up to `timeout_ns` (`None`: without limit).
     pub(crate) fn take_events(&mut self, timeout_ns: Option<u64>) {
         self.fabric.mark(WorkStage::Other);
         let events = self.events.wait(timeout_ns);
@@ -340,30 +340,31 @@ impl Worker {
     }
 
     fn run_tasks(&mut self) {
-        // The rest of a task is for later.
+        // Later tasks wait for the next call.
         for _ in 0..self.pool.mailbox(self.stats.index).len() {
             let Some(task) = self.pool.mailbox(self.stats.index).take() else { break };
             self.run_task(task);
         }
     }
 
-    /// Writes the call eventfds that the last visits asked for, and wakes sleeping workers to which packets were returned.
+    /// Writes the call eventfds that the last visits requested, and wakes sleeping workers to which packets were
+    /// returned.
     #[inline]
     pub(crate) fn send_signals(&mut self) {
         self.signals.send(&mut self.fabric, &self.fds, &mut self.scheduling);
     }
 
-    /// Sends all signals that are held back.
+    /// Sends all delayed signals.
     fn flush_signals(&mut self) {
         self.signals.flush(&mut self.fabric, &self.fds);
     }
 
-    /// Signals a guest, if it gave a call descriptor for this ring; whether it did.
+    /// Signals a guest; returns whether this ring has a call descriptor.
     pub(crate) fn signal_guest(&mut self, port: PortId, index: u16) -> bool {
         self.signals.signal_guest(&self.fds, port, index)
     }
 
-    /// Enables or disables a ring as its guest asked for; asks again by itself.
+    /// Enables or disables a ring as its guest requested; retries by itself.
     pub(crate) fn grant_ring(&mut self, port: PortId, index: u16) {
         let Some(pairs) = self.pool.granted_pairs(port) else { return };
         if !self.set_ring_enabled(port, index, index / 2 < pairs) {
@@ -372,7 +373,7 @@ impl Worker {
         }
     }
 
-    /// The control ring of a port starts.
+    /// Starts the control ring of a port.
     pub(crate) fn start_control(
         &mut self,
         port: PortId,
@@ -388,7 +389,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Serves a port's control queue, or later if that was done a moment ago.
+    /// Serves a port's control queue, or defers it if it was served recently.
     pub(crate) fn serve_control(&mut self, port: PortId, now: u64) {
         let Some(ServedControl { index, rings, outcome }) = self.controls.serve(port, now) else { return };
         let ControlOutcome { commands, granted, signal } = outcome;
@@ -404,7 +405,7 @@ impl Worker {
         self.send_signals();
     }
 
-    /// Serves the control queues whose guests kicked too soon.
+    /// Serves deferred control queues that are due.
     fn serve_late_controls(&mut self, now: u64) {
         for port in self.controls.take_late() {
             self.serve_control(port, now);
@@ -418,7 +419,7 @@ impl Worker {
         }
     }
 
-    /// Stops the rings of ports whose memory was cut short.
+    /// Stops the rings of ports whose memory was truncated.
     fn quarantine(&mut self) {
         self.faults_seen = guard::faults();
         let mut ports: Vec<PortId> = self.fds.keys().map(|(port, _)| *port).collect();
@@ -429,26 +430,27 @@ impl Worker {
         }
     }
 
-    /// The rings of a port are stopped for a fault of its guest or front end, until they are started again.
+    /// Stops the rings of a port for a fault of its guest or front end, until they are started again.
     pub(crate) fn fail(&mut self, port: PortId, why: impl Into<String>) {
         self.failures.insert(port, why.into());
     }
 
-    /// Stops the rings of a port for a fault of its guest or front end.
+    /// Stops the rings of a port for a fault of its guest or front end; records the reason.
     pub(crate) fn stop_for(&mut self, port: PortId, why: &str) {
         self.fail(port, why);
         self.continue_stopping(port);
     }
 
-    /// Others may be at a ring of a port that stops: they come back. Rings that its session has started anew meanwhile stay.
+    /// Continues to stop a port's rings after other workers have used them. Rings that its session has restarted
+    /// meanwhile stay.
     fn continue_stopping(&mut self, port: PortId) {
         if self.failures.contains_key(&port) && !self.stop_all(port) {
             self.pool.mailbox(self.stats.index).post(Box::new(move |worker| worker.continue_stopping(port)));
         }
     }
 
-    /// Stops the rings that this worker is home to. The session stops them once more, at all workers, and is told then where the
-    /// rings stood. False if other workers take long to leave them.
+    /// Stops the rings whose home is this worker. The session stops them once more, at all workers, and then gets their
+    /// positions. Returns false if other workers take long to leave them.
     fn stop_all(&mut self, port: PortId) -> bool {
         let at_home = self.fds.iter().filter(|((owner, _), fds)| *owner == port && fds.is_home);
         let indices: Vec<u16> = at_home.map(|((_, index), _)| *index).collect();
@@ -463,7 +465,7 @@ impl Worker {
         all
     }
 
-    /// A ring of this worker's is made; nothing passes yet.
+    /// Prepares a ring of this worker; no packet passes yet.
     pub(crate) fn prepare_ring(&mut self, port: PortId, index: u16, ring: DeviceRing) -> Option<RingPart> {
         let part = self.fabric.prepare_ring(port, index, ring)?;
         let signals = GuestSignals { call: None, is_polled: false };
@@ -471,7 +473,7 @@ impl Worker {
         Some(part)
     }
 
-    /// A ring was made, by this worker or another one.
+    /// Registers a ring that this worker or another one has prepared.
     pub(crate) fn join_ring(&mut self, port: PortId, index: u16, part: &RingPart, signals: GuestSignals) {
         self.failures.remove(&port);
         self.fabric.join_ring(port, index, part);
@@ -479,7 +481,7 @@ impl Worker {
         self.fds.insert((port, index), RingFds::new(signals, is_home));
     }
 
-    /// A ring of this worker's starts: everybody knows it. It is looked at once without a kick.
+    /// Starts a ring of this worker, which all workers know by now. Its first visit needs no kick.
     pub(crate) fn open_ring(
         &mut self,
         port: PortId,
@@ -495,7 +497,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Enables or disables a ring; if others are at it for long, later.
+    /// Enables or disables a ring; retries later if others use it for long.
     fn enable_or_retry(&mut self, port: PortId, index: u16, enabled: bool) {
         if !self.set_ring_enabled(port, index, enabled) {
             let again: WorkerTask<Self> =
@@ -504,17 +506,17 @@ impl Worker {
         }
     }
 
-    /// Whether virtqueue `index` is this worker's.
+    /// Whether this worker is the home of virtqueue `index`.
     pub(crate) fn is_home(&self, port: PortId, index: u16) -> bool {
         self.fds.get(&(port, index)).is_some_and(|fds| fds.is_home)
     }
 
-    /// Kicks of a ring of this worker's since it started.
+    /// Kicks of a ring of this worker since it started.
     pub(crate) fn kicks(&self, port: PortId, index: u16) -> u64 {
         self.fds.get(&(port, index)).map_or(0, |fds| fds.kicks)
     }
 
-    /// Stops a ring of this worker's, and returns where it would go on; `None` if others are at it for long: ask again.
+    /// Stops a ring of this worker, and returns its position; `None` if others use it for long: ask again.
     pub(crate) fn stop_ring(&mut self, port: PortId, index: u16) -> Option<Option<u16>> {
         if self.controls.is_control(port, index) {
             let control = self.controls.remove(port);
@@ -539,7 +541,7 @@ impl Worker {
         }
     }
 
-    /// A ring has stopped, of this worker or another one: nothing of it is kept.
+    /// Removes all state of a stopped ring, of this worker or another one.
     pub(crate) fn leave_ring(&mut self, port: PortId, index: u16) {
         self.flush_signals();
         self.signals.forget_ring(port, index);
@@ -554,7 +556,7 @@ impl Worker {
         }
     }
 
-    /// Packets pass or do not pass a ring from now on; false if others are at it for long: ask again.
+    /// Enables or disables a ring; returns false if others use it for long: ask again.
     pub(crate) fn set_ring_enabled(&mut self, port: PortId, index: u16, enabled: bool) -> bool {
         let until = Instant::now() + RECALL;
         let mut done = self.fabric.set_ring_enabled(port, index, enabled);
@@ -572,14 +574,14 @@ impl Worker {
         }
     }
 
-    /// The guest of a port is gone, its rings have stopped: nothing of it is kept.
+    /// Removes all state of a port's guest, whose rings have stopped.
     pub(crate) fn forget_guest(&mut self, port: PortId) {
         self.failures.remove(&port);
         self.fabric.set_memory(port, &Arc::default());
         self.fabric.set_capabilities(port, lasthop_fabric::Capabilities::default());
     }
 
-    /// Whether anything is taken from guests. Rings that are left alone meanwhile are looked at again.
+    /// Sets whether it stops fetching from guests. Afterwards it visits rings again that it ignored meanwhile.
     pub(crate) fn set_draining(&mut self, is_draining: bool) {
         let was_still = std::mem::replace(&mut self.is_quiesced, false);
         self.is_draining = is_draining;
@@ -592,42 +594,42 @@ impl Worker {
         self.is_quiesced
     }
 
-    /// Stops work; the counters are written for their reader.
+    /// Stops work, and writes the persistent counters.
     pub(crate) fn quiesce(&mut self) {
         self.flush_signals();
         self.is_quiesced = true;
         self.persistent_counters.write(now_ns(self.started), &self.fabric);
     }
 
-    /// All workers are quiesced: returns packets that wait for receive buffers to their homes.
+    /// Called once all workers are quiesced: returns packets that wait for receive buffers to their homes.
     pub(crate) fn withdraw(&mut self) {
         self.fabric.withdraw();
     }
 
-    /// Packets that are taken back here will be taken from their rings once more.
+    /// Postpones pending packets; they will be fetched from their rings again.
     pub(crate) fn postpone(&mut self) {
         self.fabric.postpone();
         self.persistent_counters.write(now_ns(self.started), &self.fabric);
     }
 
-    /// A port goes.
+    /// Removes a port.
     pub(crate) fn remove_port(&mut self, port: PortId) {
         self.fabric.remove_port(port);
         self.persistent_counters.close(port);
         self.signals.forget(port);
     }
 
-    /// Keeps a copy of a port's counters, as far as this worker counts them.
+    /// Keeps a copy of this worker's counters for a port.
     pub(crate) fn keep_counters(&mut self, port: PortId, memory: &Arc<Mapping>) {
         self.persistent_counters.open(port, self.stats.index, memory);
     }
 
-    /// Its counters are told of.
+    /// Writes its persistent counters.
     pub(crate) fn persist_counters(&mut self) {
         self.persistent_counters.write(now_ns(self.started), &self.fabric);
     }
 
-    /// Its counters, and how many rings are active.
+    /// Its counters, and the number of active rings.
     pub(crate) fn stats(&self) -> WorkerStats {
         WorkerStats {
             active_rings: self.active.len(),
@@ -638,7 +640,7 @@ impl Worker {
         }
     }
 
-    /// Why all rings of a port were stopped, if they were.
+    /// The reason for which all rings of a port were stopped, if they were.
     pub(crate) fn failure(&self, port: PortId) -> Option<String> {
         let control = self.controls.error(port);
         self.failures.get(&port).cloned().or_else(|| control.map(|error| format!("control queue: {error}")))
@@ -660,7 +662,7 @@ impl TaskRunner for Worker {
 }
 
 impl PoolMember for Worker {
-    /// Calls may be over: the front end may have given other descriptors meanwhile.
+    /// An offence by calls may be over: the front end may have given other descriptors meanwhile.
     fn stop_offender(&mut self, port: PortId, offence: Offence) {
         if !offence.is_by_calls() || calls(&self.fds, port).any(CallFd::is_shut) {
             self.stop_for(port, offence.why());

@@ -1,4 +1,4 @@
-//! All workers of a switch: their mailboxes, and the state that they share with each other and with the control side.
+//! All workers of a switch: their mailboxes, and the state that they share with each other and the control side.
 
 use std::collections::HashMap;
 use std::sync::mpsc::Receiver;
@@ -16,22 +16,22 @@ use crate::{EngineError, REPLY_TIMEOUT};
 
 /// A worker of a pool.
 pub(crate) trait PoolMember: TaskRunner + Send + 'static {
-    /// Stops the rings of a port whose front end held a worker up, unless its offence is over.
+    /// Stops the rings of a port whose front end blocked a worker, unless its offence is over.
     fn stop_offender(&mut self, port: PortId, offence: Offence);
 }
 
-/// The mailboxes of workers `W`, and the state that holds for all of them.
+/// The mailboxes of workers `W`, and their shared state.
 #[derive(Debug)]
 pub(crate) struct WorkerPool<W> {
     mailboxes: Vec<Mailbox<W>>,
-    /// Queue pairs that guests asked for through their control queues: kept when rings are started again.
+    /// Queue pairs that guests requested through their control queues; kept when rings are restarted.
     granted_pairs: Mutex<HashMap<PortId, u16>>,
-    /// Where rings would go on that a worker stopped by itself, until their session asks.
+    /// Positions of rings that a worker stopped by itself, until their session asks.
     stopped: Mutex<HashMap<(PortId, u16), u16>>,
     watchdog: Arc<Watchdog>,
     offences: Mutex<Offences>,
     memory_costs: MemoryCosts,
-    /// By worker.
+    /// One for each worker.
     copy_clocks: Vec<Arc<CopyClock>>,
 }
 
@@ -60,7 +60,7 @@ impl<W: PoolMember> WorkerPool<W> {
         &self.memory_costs
     }
 
-    /// Audits the cost of `port`'s memory: its rings stop if that is too much.
+    /// Audits the memory cost of `port`: stops its rings if that is too much.
     pub(crate) fn audit(&self, port: PortId) {
         if self.memory_costs.audit(port) {
             self.quarantine(port, Offence::MemoryFilled);
@@ -71,7 +71,7 @@ impl<W: PoolMember> WorkerPool<W> {
         &self.mailboxes[worker]
     }
 
-    /// When the worker wrote its persistent counters.
+    /// The time of the worker's last write of its persistent counters.
     pub(crate) fn copy_clock(&self, worker: usize) -> &Arc<CopyClock> {
         &self.copy_clocks[worker]
     }
@@ -89,8 +89,8 @@ impl<W: PoolMember> WorkerPool<W> {
         wait_for(worker, &self.mailboxes[worker].ask(task), Instant::now())
     }
 
-    /// Has all workers run `task`, side by side. When they have answered, each was between two visits since (grace period):
-    /// nothing that `task` removed is in use.
+    /// Has all workers run `task`, concurrently. When they have answered, each was between two visits since (grace
+    /// period): no worker uses a thing that `task` removed.
     pub(crate) fn call_all<R: Send + 'static>(
         &self,
         task: impl Fn(&mut W) -> R + Clone + Send + 'static,
@@ -101,17 +101,17 @@ impl<W: PoolMember> WorkerPool<W> {
         numbered.map(|(worker, answer)| wait_for(worker, answer, asked)).collect()
     }
 
-    /// A worker stopped a ring by itself, which would go on at `base`: its session does not know yet.
+    /// Notes the position `base` of a ring that a worker stopped by itself; its session does not know yet.
     pub(crate) fn note_stopped(&self, port: PortId, index: u16, base: u16) {
         lock(&self.stopped).insert((port, index), base);
     }
 
-    /// Where a worker that stopped a ring by itself left it; its session is told once.
+    /// Takes the position of a ring that a worker stopped by itself; its session gets it once.
     pub(crate) fn take_stopped(&self, port: PortId, index: u16) -> Option<u16> {
         lock(&self.stopped).remove(&(port, index))
     }
 
-    /// Queue pairs that a guest asked for through its control queue.
+    /// Sets the queue pairs that a guest requested through its control queue.
     pub(crate) fn grant_pairs(&self, port: PortId, pairs: u16) {
         lock(&self.granted_pairs).insert(port, pairs);
     }
@@ -120,7 +120,7 @@ impl<W: PoolMember> WorkerPool<W> {
         lock(&self.granted_pairs).get(&port).copied()
     }
 
-    /// The front end of `port` held a worker up, or took more than its share: its rings stop.
+    /// Stops the rings of `port`, whose front end blocked a worker or took more than its share.
     pub(crate) fn quarantine(&self, port: PortId, offence: Offence) {
         lock(&self.offences).record(port, offence, Instant::now());
         for mailbox in &self.mailboxes {
@@ -128,25 +128,25 @@ impl<W: PoolMember> WorkerPool<W> {
         }
     }
 
-    /// How long a port's rings must not be started yet, for its offences, and why.
+    /// How long a port's rings must not be started yet for its offences, and why.
     pub(crate) fn hold(&self, port: PortId) -> Option<(Duration, Offence)> {
         lock(&self.offences).hold(port, Instant::now())
     }
 
-    /// The guest of a port is gone.
+    /// Removes the state of a port's guest.
     pub(crate) fn forget_guest(&self, port: PortId) {
         lock(&self.granted_pairs).remove(&port);
         lock(&self.stopped).retain(|(of, _), _| *of != port);
     }
 
-    /// The port is removed.
+    /// Removes a port.
     pub(crate) fn forget_port(&self, port: PortId) {
         lock(&self.offences).forget(port);
         self.memory_costs.forget(port);
     }
 }
 
-/// Waits for an answer that was asked for at `asked`.
+/// Waits for the answer to a question of time `asked`.
 pub(crate) fn wait_for<R>(worker: usize, answer: &Receiver<R>, asked: Instant) -> Result<R, EngineError> {
     let left = REPLY_TIMEOUT.saturating_sub(asked.elapsed());
     answer.recv_timeout(left).map_err(|_| EngineError::NoAnswer(worker))

@@ -1,4 +1,4 @@
-//! A worker that stops a ring while another one is at it.
+//! A worker that stops a ring while another one uses it.
 
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::sync_channel;
@@ -17,7 +17,7 @@ use crate::{Engine, EngineSettings, Gathering, PortConfig};
 const PATIENCE: Duration = Duration::from_secs(120);
 const RECEIVE_RING: u16 = 0;
 
-/// A port and its guest, whose session is served until the guest is gone.
+/// A port and its guest; the session is served until the guest is gone.
 fn attach(engine: &Engine) -> (PortId, Guest) {
     let port = engine.add_port(PortConfig { name: "bad".into(), ..PortConfig::default() }).unwrap();
     let (front, back) = UnixStream::pair().unwrap();
@@ -49,7 +49,7 @@ fn a_ring_that_another_worker_is_slow_to_leave_is_stopped_in_the_end() {
         while worker.fabric.while_serving(RingId { port, queue: RECEIVE_RING / 2 }, stay).is_none() {}
     }));
     is_there.recv().unwrap();
-    // Waits for the other worker for a while, and not for ever.
+    // It waits for the other worker for a limited time.
     engine.pool.call(home, move |worker| worker.stop_for(port, "a fault")).unwrap();
     assert!(has_ring(home), "the other worker is at it");
     end.send(()).unwrap();

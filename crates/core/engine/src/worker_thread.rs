@@ -1,16 +1,16 @@
 //! Which thread serves which worker.
 //!
-//! While there is little to do the first thread serves all workers, one after the other, and the threads of the others stand
-//! still: so the two directions of a conversation meet the same thread, awake, and no more cores are kept from guests than
-//! the work needs. A worker with more to do than fits beside the others goes to its own thread, and comes back when that
-//! has had little to do for long (`load.rs`).
+//! While there is little to do, the first thread serves all workers in turn, and the other workers' threads are idle.
+//! So both directions of a conversation find the same thread awake, and guests keep the cores that the work does not
+//! need. A worker whose load does not fit beside the others goes to its own thread, and returns when it has had little
+//! to do for long (`load.rs`).
 //!
 //! ```text
-//!   thread 0   worker 0, worker 1, worker 2      looks around, or sleeps until one of them is wanted
+//!   thread 0   worker 0, worker 1, worker 2      polls, or sleeps until one of them has an event
 //!                 |  ^
 //!        crowded  |  | about to sleep, after little work
 //!                 v  |
-//!   thread 1   worker 1                          looks around, or sleeps until it is wanted
+//!   thread 1   worker 1                          polls, or sleeps until it has an event
 //!              none                              waits for its worker
 //! ```
 
@@ -31,9 +31,9 @@ use crate::scheduling::IdleStep;
 use crate::worker::Worker;
 use crate::worker_pool::WorkerPool;
 
-/// How often a busy worker looks for kicks and tasks: a ring that wakes meanwhile waits so long at most.
+/// How often a busy worker polls for kicks and tasks; an armed ring that is kicked waits for at most this long.
 const POLL_NS: u64 = 20_000;
-/// The same of a worker whose thread has looked around in vain for this long: the answer to its packets may come from an armed
+/// Same for a worker whose thread has found no packets for this long: the answer to its packets may come from an armed
 /// ring.
 const IDLE_POLL_NS: u64 = 2_000;
 
@@ -45,27 +45,27 @@ pub(crate) struct WorkerThread {
     started: Instant,
     cpus: Vec<usize>,
     workers: Vec<Worker>,
-    /// Workers that come here.
+    /// Workers that move to this thread.
     arrivals: Receiver<Worker>,
     role: Role,
     adaptive_poll: AdaptivePoll,
     signal_retry: SignalRetry,
-    /// When the last round began, if it found packets.
+    /// Start of the last round, if it found packets.
     busy_since_ns: Option<u64>,
     worked_ns: u64,
     core_yield: CoreYield,
-    /// The longest busy-poll.
+    /// The longest busy-poll, in ns.
     look_max_ns: u64,
-    /// The port that packets went to last; its guest is expected to answer.
+    /// The port that received the last packets; its guest is expected to answer.
     debtor: Option<PortId>,
 }
 
-/// The part of a thread among the others.
+/// The role of a thread among the others.
 enum Role {
     First {
-        /// To the workers' own threads, by number; none to this one.
+        /// Channels to the workers' own threads, by number; `None` for this one.
         homes: Vec<Option<Sender<Worker>>>,
-        /// Tells which of several workers is wanted.
+        /// Tells which of several workers has an event.
         gate: Gate,
         /// This thread's load in percent, for the others.
         load: Arc<AtomicU64>,
@@ -76,7 +76,7 @@ enum Role {
     },
 }
 
-/// Makes a [`WorkerThread`] for each worker, to be run on an operating system thread.
+/// Makes a [`WorkerThread`] for each worker, each for its own operating system thread.
 pub(crate) fn worker_threads(
     workers: Vec<Worker>,
     pool: &Arc<WorkerPool<Worker>>,
@@ -117,7 +117,7 @@ pub(crate) fn worker_threads(
 }
 
 impl WorkerThread {
-    /// Serves until all workers were told to stop.
+    /// Runs until all workers were told to stop.
     pub(crate) fn run(mut self) {
         self.choose_cpus();
         for worker in std::mem::take(&mut self.workers) {
@@ -141,11 +141,11 @@ impl WorkerThread {
         for &cpu in self.cpus.iter().filter(|cpu| **cpu < rustix::thread::CpuSet::MAX_CPU) {
             set.set(cpu);
         }
-        // CPUs that went offline since the command line was checked leave the worker unpinned: slower, not broken.
+        // If CPUs went offline since the command line was checked, the worker stays unpinned, which is slower only.
         let _ = rustix::thread::sched_setaffinity(None, &set);
     }
 
-    /// Serves the workers that are here until none is.
+    /// Serves this thread's workers until there is none.
     fn serve(&mut self) {
         while !self.workers.is_empty() {
             let now = now_ns(self.started);
@@ -168,7 +168,7 @@ impl WorkerThread {
         }
     }
 
-    /// A worker comes here.
+    /// Adds a worker to this thread.
     fn take(&mut self, mut worker: Worker) {
         self.pool.watchdog().watch_me(worker.number());
         worker.set_thread(self.number);
@@ -176,14 +176,14 @@ impl WorkerThread {
         self.workers.push(worker);
     }
 
-    /// Time between what several workers do on this thread is none of theirs.
+    /// Does not count time between workers as any worker's.
     fn leave_stages(&self) {
         if self.workers.len() > 1 {
             self.workers.iter().for_each(|worker| worker.fabric.mark_away());
         }
     }
 
-    /// The first thread takes in workers that were sent. The sender of one wakes the first worker afterwards.
+    /// Adds the workers that were sent to the first thread. Their sender wakes the first worker afterwards.
     fn accept_workers(&mut self) {
         while let Role::First { homes, gate, .. } = &self.role
             && let Ok(mut worker) = self.arrivals.try_recv()
@@ -192,14 +192,14 @@ impl WorkerThread {
                 worker.stay.come_back(now_ns(self.started));
                 self.take(worker);
             } else {
-                // No memory for it in the kernel: it would not be heard while this thread sleeps.
+                // The kernel has no memory for its events: this thread would sleep through them.
                 worker.stay.leave(now_ns(self.started));
                 send_home(homes, worker);
             }
         }
     }
 
-    /// Has each worker do a round; whether one had packets.
+    /// Does a round of each worker; returns whether one had packets.
     fn round(&mut self, now: u64) -> bool {
         if let [only] = &mut self.workers[..] {
             let worked = only.step(now, &mut self.adaptive_poll);
@@ -219,7 +219,7 @@ impl WorkerThread {
         worked
     }
 
-    /// Enters the time that the last round of a lone worker took, and acts on its load.
+    /// Adds the time of the last round of a lone worker, and acts on its load.
     fn count_load(&mut self, now: u64) {
         if let (Some(since), [only]) = (self.busy_since_ns.take(), &mut self.workers[..]) {
             let lost_ns = only.load.add(now - since);
@@ -231,7 +231,7 @@ impl WorkerThread {
         }
     }
 
-    /// Workers that have too much to do together go apart.
+    /// Moves a worker to its own thread if they have too much to do together.
     fn share_out(&mut self, now: u64) {
         let Role::First { homes, gate, load } = &mut self.role else { return };
         let loads = self.workers.iter().map(|worker| {
@@ -251,7 +251,7 @@ impl WorkerThread {
         send_home(homes, worker);
     }
 
-    /// There are rings to look at.
+    /// Called while rings are active.
     fn stay_awake(&mut self, worked: bool, now: u64) {
         if worked {
             self.worked_ns = now;
@@ -265,8 +265,8 @@ impl WorkerThread {
         }
     }
 
-    /// Arms rings that had no packets for the adaptive polling time. If another thread wants the core meanwhile, all rings without
-    /// packets are armed.
+    /// Arms rings that had no packets for the adaptive polling time. If another thread wants the core meanwhile, arms
+    /// all rings without packets.
     fn arm_or_yield(&mut self, now: u64) {
         match self.idle_step(now) {
             IdleStep::Arm(look_ns) => self.arm_idle_rings(now, look_ns),
@@ -284,11 +284,11 @@ impl WorkerThread {
         self.workers.iter_mut().for_each(|worker| worker.arm_idle_rings(now, look_ns));
     }
 
-    /// How long rings without packets are left alone: by the state of the guest that owes an answer, or for the adaptive
-    /// polling time.
+    /// Decides after which time rings without packets are armed: by the state of the guest that owes an answer, or the
+    /// adaptive polling time.
     fn idle_step(&mut self, now: u64) -> IdleStep {
         let learned_ns = self.adaptive_poll.ns();
-        // One that may have missed its signal is not left alone before that is known.
+        // A guest that may have missed its signal is not left waiting until that is known.
         let is_reminding = self.workers.iter().any(|worker| worker.is_reminding_soon(now));
         let is_posted =
             is_reminding || self.workers.iter().any(|worker| worker.fabric.deadline_ns().is_some());
@@ -304,21 +304,22 @@ impl WorkerThread {
         }
     }
 
-    /// Notes where the packets of this round went.
+    /// Notes the receiver of this round's packets.
     fn note_debtor(&mut self) {
         if self.workers.first().is_some_and(|worker| worker.scheduling.looks()) {
             self.debtor = self.workers.iter().rev().find_map(Worker::debtor);
         }
     }
 
-    /// Offers the core; whether another thread took it.
+    /// Offers the core; returns whether another thread took it.
     fn offer_core(&mut self) -> bool {
         let Self { workers, started, .. } = self;
         let first = workers.first_mut();
         first.is_some_and(|worker| worker.scheduling.offer(|| now_ns(*started), std::thread::yield_now))
     }
 
-    /// Offers the core if it is wanted: as the view says, or else now and then. Returns whether another thread took it.
+    /// Offers the core if the view says that it is wanted, or now and then without a view. Returns whether another
+    /// thread took it.
     fn is_crowded(&mut self, now: u64) -> bool {
         let is_wanted = match self.workers.first_mut().map(|worker| &mut worker.scheduling) {
             Some(scheduling) if scheduling.yields() => {
@@ -332,7 +333,7 @@ impl WorkerThread {
         is_wanted
     }
 
-    /// No ring is to be looked at: sleeps, unless another thread can wait for its rings.
+    /// Sleeps, as no ring is active, unless another thread can wait for its rings.
     fn sleep(&mut self, now: u64) {
         if self.give_back(now) {
             return;
@@ -346,7 +347,7 @@ impl WorkerThread {
         }
     }
 
-    /// The worker goes back to the first thread, if it has little to do; whether it does.
+    /// Returns the worker to the first thread if it has little to do; returns whether it did.
     fn give_back(&mut self, now: u64) -> bool {
         let Role::Other { first, load_of_first } = &self.role else { return false };
         let Some(worker) = self.workers.pop() else { return false };
@@ -360,7 +361,7 @@ impl WorkerThread {
                 self.pool.mailbox(0).wake();
                 true
             }
-            // It has ended, and so will this one.
+            // The first thread has ended, and so will this one.
             Err(refused) => {
                 self.workers.push(refused.0);
                 false
@@ -368,7 +369,7 @@ impl WorkerThread {
         }
     }
 
-    /// Sleeps until one of several workers is wanted.
+    /// Sleeps until one of several workers has an event.
     fn sleep_together(&mut self, now: u64) {
         let Role::First { gate, .. } = &self.role else { return };
         let sleep_ns = self.workers.iter_mut().map(|worker| worker.prepare_sleep(now)).min().unwrap_or(0);
@@ -389,7 +390,7 @@ impl WorkerThread {
 
 fn send_home(homes: &[Option<Sender<Worker>>], worker: Worker) {
     if let Some(home) = &homes[worker.number()] {
-        // Its thread waits for it as long as the first one is there.
+        // Its thread waits for it as long as the first one exists.
         let _ = home.send(worker);
     }
 }

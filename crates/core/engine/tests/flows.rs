@@ -1,4 +1,5 @@
-//! A control plane of a few lines at a running engine: misses go up, flows come down, guests see neither loss nor disorder.
+//! A small control plane at a running engine: it gets misses and installs flows; guests see neither loss nor
+//! reordering.
 
 mod support;
 
@@ -17,12 +18,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use support::{PATIENCE, TestSwitch, config, eventually, frame, send};
 
 const WORKERS: usize = 2;
-/// Frames of a sender that its receiver has not taken yet. This many always find receive buffers, or places of the control plane's
-/// frames. Beyond that a slow receiver costs its sender packets, which are dropped as `rx_share`.
+/// Frames of a sender that its receiver has not taken yet. This number always finds receive buffers, or room among the
+/// control plane's frames. Beyond it a slow receiver costs its sender packets, which are dropped as `rx_share`.
 const WINDOW: usize = 48;
 const LIMITS: UpcallLimits = UpcallLimits { packets: 4096, bytes: 4 << 20, rate: 0 };
 
-/// Sends packets on to the port that their address names, and has a flow do so from then on.
+/// Forwards packets to the port of their destination address, and installs a flow for that.
 struct ControlPlane {
     module: Arc<FlowModule>,
     upcalls: Upcalls,
@@ -62,7 +63,7 @@ impl ControlPlane {
                 move || settler.settle(record.ticket),
             );
             let matching = key(to, record.metadata.in_port);
-            // It may be there already: several packets asked.
+            // The flow may exist already, since several packets caused upcalls.
             let _ = self.module.table().install(FlowSpec { ufid: None, matching, actions, is_probe: false });
         }
     }
@@ -73,7 +74,7 @@ impl ControlPlane {
     }
 }
 
-/// The number of the next frame that arrives; none once `is_lost` and nothing arrives any more.
+/// The number of the next frame that arrives; `None` once `is_lost` and no frame arrives any more.
 fn number_of(guest: &mut Guest, is_lost: impl Fn() -> bool) -> Option<u32> {
     let mut bytes = Vec::new();
     let until = Instant::now() + PATIENCE;
@@ -111,7 +112,7 @@ fn a_stream_begins_with_misses_and_goes_on_by_its_flow() {
     let (one_port, mut one) = switch.attach(config("one"), GuestOptions::default());
     let (two, mut other) = switch.attach(config("two"), GuestOptions::default());
     module.table().set_clock_origin(switch.engine.clock_origin_ns());
-    /// Those that begin the flow; then the others.
+    /// The frames that begin the flow; then the others.
     const BURSTS: [u32; 2] = [WINDOW as u32, 1500];
     let to = two.0 as u8;
     let done = AtomicBool::new(false);
@@ -129,7 +130,7 @@ fn a_stream_begins_with_misses_and_goes_on_by_its_flow() {
             let is_lost = || switch.port(one_port).counters.rx_drops.total() > 0;
             let mut numbers = burst((&mut one, &mut other), (to, count), is_lost);
             done.store(index + 1 == BURSTS.len() || numbers.len() < count as usize, Ordering::Relaxed);
-            // Order is kept for a time that is none on a slow machine.
+            // Order is guaranteed for a limited time, which may be too short on a slow machine.
             numbers.sort_unstable();
             let missing: Vec<u32> =
                 (0..count).filter(|number| numbers.binary_search(number).is_err()).collect();

@@ -1,4 +1,4 @@
-//! Which thread serves which worker: the first one all that have little to do, their own threads the others.
+//! Which thread serves which worker: the first one those with little to do, their own threads the others.
 
 mod support;
 
@@ -33,9 +33,9 @@ fn ask(one: &mut Guest, other: &mut Guest) {
     receive(one);
 }
 
-/// Sends as fast as it can until told to end.
+/// Sends as fast as possible until told to end.
 fn flood(mut guest: Guest, end: &AtomicBool) -> Guest {
-    // Made once: so it is the switch that has most to do.
+    // Made once, so that the switch has more to do than this thread.
     let frame = frame(2, 1, 0, 1500);
     while !end.load(Ordering::Relaxed) {
         while guest.send(0, &frame, Offload::default()).unwrap() {}
@@ -45,7 +45,7 @@ fn flood(mut guest: Guest, end: &AtomicBool) -> Guest {
     guest
 }
 
-/// Takes all that comes until told to end.
+/// Takes all frames until told to end.
 fn drain(mut guest: Guest, end: &AtomicBool) -> Guest {
     let mut bytes = Vec::new();
     while !end.load(Ordering::Relaxed) {
@@ -75,7 +75,7 @@ fn crowded_workers_go_apart_and_come_back_when_it_is_quiet() {
         let end = Arc::clone(&end);
         std::thread::spawn(move || work(guest, &end))
     };
-    // Both workers have much to do: of the first pair one guest sends, of the second the other.
+    // Both workers have much to do: one guest of the first pair sends, and one of the second.
     let mut guests = guests.into_iter();
     let ((one, other), (third, fourth)) = (guests.next().unwrap(), guests.next().unwrap());
     let running = [run(flood, one), run(drain, other), run(drain, third), run(flood, fourth)];
@@ -97,7 +97,7 @@ fn who_stands_still_sleeps_whatever_guests_do() {
     let polls = || switch.engine.stats().unwrap().workers.iter().map(|worker| worker.polls).sum::<u64>();
     switch.engine.quiesce(Duration::from_secs(1)).unwrap();
     send(one, &frame(2, 1, 7, 64));
-    // Packets that were under way when it came to rest may still be counted.
+    // Packets in flight when it quiesced may still be counted.
     eventually("a while without a look around", || {
         let before = polls();
         std::thread::sleep(Duration::from_millis(100));

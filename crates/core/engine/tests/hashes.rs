@@ -1,4 +1,4 @@
-//! Packet hashes on their way from a driver to a module. No other guest can tell any.
+//! Packet hashes from a driver to a module. No other guest can report any.
 
 mod support;
 
@@ -12,7 +12,7 @@ use lasthop_wire::hash::{COVERS_TCPV4, FUNCTION_TOEPLITZ};
 use lasthop_wire::{Offload, PacketHash};
 use support::{TestSwitch, config, frame, receive};
 
-/// Sends everything from one port to the other, and notes the hashes it sees.
+/// Forwards everything from one port to the other, and records the hashes that it gets.
 #[derive(Debug, Default)]
 struct Noting(Mutex<Vec<Option<PacketHash>>>);
 
@@ -41,7 +41,7 @@ fn hash(value: u32) -> PacketHash {
     PacketHash { value, covers: COVERS_TCPV4, function: FUNCTION_TOEPLITZ, key: 7 }
 }
 
-/// A switch whose first port leads to `kind`, with guests that would tell hashes on both.
+/// A switch whose first port is of `kind`, with guests that try to report hashes on both ports.
 fn lab(kind: PortKind) -> (TestSwitch, Arc<Noting>, Guest, Guest) {
     let module = Arc::new(Noting::default());
     let mut switch = TestSwitch::with(module.clone(), 1);
@@ -65,7 +65,7 @@ fn a_module_sees_the_hashes_that_an_uplink_s_driver_tells() {
         send(&mut uplink, &sent, hash(number));
         assert_eq!(receive(&mut guest), sent, "the frame starts behind the hash");
     }
-    // In pieces, and without a hash.
+    // In several descriptors, and without a hash.
     let sent = frame(2, 1, 100, 900);
     assert!(uplink.send_parts(0, &sent, Offload::default(), &[5, 9, 3, 40]).unwrap());
     uplink.flush(0).unwrap();

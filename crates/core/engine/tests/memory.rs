@@ -1,4 +1,5 @@
-//! A guest that left leaves no memory behind. Alone in its process, since it counts that process's mappings.
+//! A guest that left leaves no memory behind. This test has a process of its own, since it counts the process's
+//! mappings.
 
 mod support;
 

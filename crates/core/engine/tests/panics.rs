@@ -1,4 +1,4 @@
-//! A worker that panics takes its process along: a supervisor sees a dead process, but not a missing thread.
+//! A worker that panics ends its process: a supervisor notices a dead process, but not a missing thread.
 
 mod support;
 

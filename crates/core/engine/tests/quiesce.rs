@@ -1,4 +1,4 @@
-//! An engine that is quiesced and woken: packets that wait for receive buffers are taken once more.
+//! An engine that is quiesced and resumed: packets that wait for receive buffers are fetched again.
 
 mod support;
 
@@ -12,7 +12,7 @@ use support::{TestSwitch, TestWorkers, config, eventually, frame, send};
 const SENT: u32 = 24;
 const BUFFERS: u16 = 4;
 
-/// A guest that sends and one that has few buffers, joined.
+/// A guest that sends and one with few buffers, joined.
 fn start(workers: usize) -> (TestSwitch, (PortId, Guest), (PortId, Guest)) {
     let mut switch = TestSwitch::start("dummy", TestWorkers { workers, gathering: Gathering::ByLoad });
     let one = switch.attach(config("one"), GuestOptions::default());
@@ -45,7 +45,7 @@ fn what_waits_when_it_comes_to_rest_is_delivered_afterwards() {
             switch.engine.quiesce(Duration::from_secs(1)).unwrap();
             let counters = switch.port(one).counters;
             assert_eq!(counters.waiting, 0);
-            // Those that waited for too long before count still.
+            // Those that had expired before still count.
             assert_eq!(counters.rx_packets, counters.forwarded + counters.rx_drops.total());
             assert_eq!(counters.rx_bytes, 200 * counters.rx_packets);
             switch.assert_conserved();

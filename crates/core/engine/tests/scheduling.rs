@@ -1,4 +1,4 @@
-//! Policies by a view that says anything: frames arrive all the same, each once and in order.
+//! Policies under a view with random content: each frame still arrives, once and in order.
 
 mod support;
 
@@ -14,10 +14,10 @@ use support::{TestSwitch, TestWorkers, config, frame, receive, send};
 
 /// Frames of each direction for each schedule.
 const FRAMES: u32 = 300;
-/// Kept, so that each run plays the same schedules.
+/// Fixed, so that each run uses the same schedules.
 const SEEDS: [u64; 4] = [1, 0xdead_beef, 0x5eed, 77];
 
-/// A view whose states have nothing to do with the threads.
+/// A view whose states are unrelated to the threads.
 #[derive(Debug)]
 struct RandomView {
     seed: u64,
@@ -27,7 +27,7 @@ struct RandomView {
 impl RandomView {
     fn next(&self) -> u64 {
         let look = self.looks.fetch_add(1, Ordering::Relaxed);
-        // States last for some looks, as those of threads do.
+        // States last for some reads, like those of threads.
         BuildHasherDefault::<DefaultHasher>::default().hash_one((self.seed, look / 8))
     }
 }

@@ -1,4 +1,4 @@
-//! Real threads: guests that send to each other, to everybody and to one slow receiver, while others come and go.
+//! Guests with real threads that send to each other, to all and to one slow receiver, while others attach and leave.
 
 mod support;
 
@@ -16,14 +16,14 @@ use support::{TestSwitch, TestWorkers, config, eventually, frame};
 const WORKERS: usize = 3;
 const TALKERS: u8 = 5;
 const FRAMES: u32 = 6000;
-/// The guest that stops and starts its rings all the time.
+/// The guest that keeps stopping and starting its rings.
 const RESTLESS: u8 = TALKERS + 1;
 
 fn len_of(number: u32) -> usize {
     64 + (number as usize * 97) % 4000
 }
 
-/// A guest's number, and its receptions: the last number of each sender, and how many frames.
+/// A guest's number, and its receptions: the last number of each sender, and the number of frames.
 struct Talker {
     me: u8,
     guest: Guest,
@@ -48,7 +48,7 @@ impl Talker {
         }
     }
 
-    /// Sends frame `number`, mostly to one receiver that all send to, else to a neighbour or to everybody.
+    /// Sends frame `number`, mostly to the common receiver, else to a neighbour or to all.
     fn say(&mut self, number: u32) {
         let to = match number % 16 {
             0 => 0xff,
@@ -91,7 +91,7 @@ impl Talker {
     }
 }
 
-/// A guest with two queue pairs that attaches, sends to everybody on both, and leaves.
+/// A guest with two queue pairs that attaches, sends to all on both, and leaves.
 fn visit(switch: &mut TestSwitch, port: PortId, visits: u32) {
     let options = GuestOptions { queue_pairs: 2, ..GuestOptions::default() };
     let mut guest = Guest::over(switch.serve(port), options).unwrap();
@@ -125,7 +125,7 @@ fn crowd(crew: TestWorkers) {
     let mut ports = Vec::new();
     let mut guests = Vec::new();
     for me in 1..=RESTLESS {
-        // The one that most send to is slow.
+        // The common receiver is slow.
         let options = GuestOptions { rx_buffers: if me == 1 { 32 } else { 128 }, ..GuestOptions::default() };
         let (port, guest) = switch.attach(config(&format!("guest{me}")), options);
         ports.push(port);

@@ -1,4 +1,4 @@
-//! Which threads of a process are a guest's CPUs: by their names, or as the user says.
+//! Which threads of a process are a guest's CPUs: by their names, or by the user's choice.
 //!
 //! | guest | threads |
 //! |---|---|
@@ -7,8 +7,8 @@
 //! | DPDK | `rte-worker-1`, `lcore-worker-1`, `dpdk-worker1`, and the first thread |
 //! | user-mode Linux | the first thread, and the processes that it traces: they run the guest's programs |
 //!
-//! Only threads of the front end's process, and processes that it traces, are looked at. So a guest that gives other threads
-//! the names of vCPUs harms its own packets alone.
+//! Only threads of the front end's process, and processes that it traces, are considered. So a guest that gives other
+//! threads the names of vCPUs harms only its own packets.
 
 use std::str::FromStr;
 
@@ -16,11 +16,11 @@ use thiserror::Error;
 
 use crate::thread::ThreadId;
 
-/// Threads of one guest: more vCPUs than most hosts have CPUs, and not all slots of the view.
+/// The most threads of one guest: more vCPUs than most hosts have CPUs, but not all slots of the view.
 pub const GUEST_THREADS_MAX: usize = 256;
-/// Beginnings of the names of vCPUs, each followed by a number.
+/// Prefixes of the names of vCPUs, each followed by a number.
 const VCPUS: [&str; 4] = ["CPU ", "vcpu", "fc_vcpu ", "crosvm_vcpu"];
-/// The same of DPDK's threads; the first thread has the program's name.
+/// Prefixes of the names of DPDK's threads; the first thread has the program's name.
 const LCORES: [&str; 3] = ["rte-worker-", "lcore-worker-", "dpdk-worker"];
 const QEMU: &str = "qemu-system-";
 
@@ -29,7 +29,7 @@ const QEMU: &str = "qemu-system-";
 pub struct ProcessSnapshot {
     /// Its threads, the first one first.
     pub threads: Vec<NamedThread>,
-    /// The first threads of its children that it traces.
+    /// The first threads of traced children.
     pub traced: Vec<ThreadId>,
 }
 
@@ -47,11 +47,11 @@ pub struct NamedThread {
 pub enum GuestKind {
     /// A VMM: a thread for each vCPU.
     Vmm,
-    /// DPDK: threads that poll, and sleep for no packet.
+    /// DPDK: threads that poll and do not sleep between packets.
     Dpdk,
     /// User-mode Linux: it runs if any of its threads does.
     UserMode,
-    /// As the user said.
+    /// Chosen by the user.
     Chosen,
 }
 
@@ -64,30 +64,30 @@ pub struct GuestThreads {
     pub threads: Vec<ThreadId>,
 }
 
-/// Why a guest's threads are not known. The remedy is part of the message.
+/// Why a guest's threads are unknown. The remedy is part of the message.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum UnknownThreads {
     /// QEMU does not name its threads by default.
     #[error("QEMU does not name its vCPU threads: start it with -name NAME,debug-threads=on, or set vcpus")]
     Unnamed,
-    /// Another program.
+    /// Another program, whose threads have no known names.
     #[error("no thread of process {0:?} has the name of a vCPU: set vcpus")]
     NoneNamed(String),
-    /// The user's choice has no thread.
+    /// The user's choice matches no thread.
     #[error("vcpus names no thread of the front end's process")]
     NoneChosen,
     /// The user's choice is a thread of another process.
     #[error("vcpus has the thread {0}, which is not one of the front end's process")]
     NotIts(u32),
-    /// There are too many.
+    /// The guest has too many threads.
     #[error("the guest has {0} threads, at most {GUEST_THREADS_MAX} are tracked")]
     TooMany(usize),
-    /// The user wants none.
+    /// The user chose none.
     #[error("vcpus = \"none\"")]
     Unwanted,
 }
 
-/// Which threads the user wants to be taken for the guest's.
+/// The threads that the user wants to count as the guest's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ThreadChoice {
     /// Those with the names of vCPUs.
@@ -95,13 +95,13 @@ pub enum ThreadChoice {
     Auto,
     /// None: the guest is treated as if there were no view.
     None,
-    /// Those with names that begin like this.
+    /// Those whose names begin with this.
     Named(String),
     /// Those of these numbers.
     Numbers(Vec<u32>),
 }
 
-/// A choice that is none.
+/// A text that is no valid choice.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
     "{0:?} chooses no threads: \"auto\", \"none\", \"name:BEGINNING\", or numbers with commas are possible, {GUEST_THREADS_MAX} at most"
@@ -186,7 +186,7 @@ impl ProcessSnapshot {
     }
 }
 
-/// Whether a name is one of these beginnings, a number, and perhaps more behind a slash.
+/// Whether a name is one of these prefixes, a number, and optionally a slash with more text.
 fn is_numbered(name: &str, beginnings: &[&str]) -> bool {
     let number = beginnings.iter().find_map(|beginning| name.strip_prefix(beginning));
     let digits = number.map(|number| number.split_once('/').map_or(number, |(number, _)| number));

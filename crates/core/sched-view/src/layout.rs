@@ -18,45 +18,46 @@
 //! ```
 //!
 //! An entry is one word because BPF programs cannot order two stores on every machine; a sequence counter needs that.
-//! Bits 24 to 63 are CLOCK_MONOTONIC in units of 1024 ns. They start again after 13 days, so older times look younger.
-//! A thread that has a CPU leaves these bits zero in the CPU's word: reading the clock is half of a switch's cost. Activity 0
-//! means that the slot is free. A slot's generation is another one for its next thread.
+//! Bits 24 to 63 are CLOCK_MONOTONIC in units of 1024 ns. They wrap after 13 days, so older times look younger. A
+//! thread that has a CPU leaves these bits zero in the CPU's word: reading the clock is half of a switch's cost.
+//! Activity 0 means that the slot is free. A slot's generation is another one for its next thread.
 //!
 //! The programs find a thread's slot in another map, the lookup, which only the supervisor can map: buckets of four words,
 //! one for each value of a thread's lower 12 bits. A thread that is not tracked costs four loads from one cache line.
 
 use lasthop_sched::{Activity, CpuState, Occupant, ThreadState};
 
-/// CPUs in the view; those behind them are not seen. Bits of a CPU's number in a thread's word: 10.
+/// The most CPUs of the view; further ones are not recorded. A thread's word has 10 bits for a CPU's number.
 pub const CPUS_MAX: u32 = 1024;
-/// Threads that are tracked at a time: those of 128 guests with eight vCPUs.
+/// The most tracked threads: those of 128 guests with eight vCPUs.
 pub const THREADS_MAX: u32 = 1024;
 /// Words of an entry.
 pub(crate) const ENTRY_WORDS: usize = 8;
-/// As a shift of an entry's number to its bytes.
+/// The shift from an entry's number to its position in bytes.
 pub(crate) const ENTRY_SHIFT: i32 = 6;
-/// Where a CPU's entry has the number of waiting threads.
+/// The word of a CPU's entry that has the number of waiting threads.
 pub(crate) const WAITING_WORD: usize = 1;
 /// The first slot.
 pub(crate) const THREADS_AT: usize = CPUS_MAX as usize * ENTRY_WORDS;
 /// Words of the view.
 pub(crate) const VIEW_WORDS: usize = THREADS_AT + THREADS_MAX as usize * ENTRY_WORDS;
-/// A unit of time, as a shift of ns.
+/// The shift from ns to a unit of time.
 pub(crate) const TIME_UNIT_SHIFT: u32 = 10;
-/// Where a word has the time.
+/// The position of the time in a word.
 pub(crate) const TIME_SHIFT: u32 = 24;
 const TIME_BITS: u32 = 64 - TIME_SHIFT;
-/// Linux has no higher numbers of threads: PID_MAX_LIMIT is 2^22.
+/// Bits of a thread's number: PID_MAX_LIMIT of Linux is 2^22.
 pub(crate) const TID_MASK: u64 = (1 << 22) - 1;
-/// A CPU's word that is known.
+/// Set in a CPU's word once it is known.
 pub(crate) const KNOWN: u64 = 1 << 23;
-/// Buckets of the lookup: four for each thread that can be tracked, so that more than [`WAYS`] of them hardly ever meet.
+/// Buckets of the lookup: four for each thread that can be tracked, so that more than [`WAYS`] threads rarely share
+/// one.
 pub(crate) const BUCKETS: usize = 4096;
 /// Words of a bucket.
 pub(crate) const WAYS: usize = 4;
 /// Words of the lookup.
 pub(crate) const LOOKUP_WORDS: usize = BUCKETS * WAYS;
-/// Where a word of the lookup has the thread's number.
+/// The position of the thread's number in a word of the lookup.
 pub(crate) const LOOKUP_TID_SHIFT: u32 = 32;
 pub(crate) const GENERATION_SHIFT: u32 = 12;
 pub(crate) const GENERATION_MASK: u16 = (1 << 12) - 1;
@@ -71,7 +72,7 @@ pub(crate) mod activity {
     pub(crate) const BLOCKED: u32 = 3;
 }
 
-/// A slot and its generation: a tracked thread's name between processes.
+/// A slot and its generation, by which processes identify a tracked thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Slot {
     number: u16,
@@ -79,7 +80,7 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// From its two numbers; `None` for numbers that no slot has.
+    /// From its two numbers; `None` if they are invalid.
     #[must_use]
     pub fn new(number: u16, generation: u16) -> Option<Self> {
         let is_valid = u32::from(number) < THREADS_MAX && generation <= GENERATION_MASK;
@@ -98,7 +99,7 @@ impl Slot {
         self.generation
     }
 
-    /// For the slot's next thread.
+    /// The name of the slot's next thread.
     pub(crate) fn next(self) -> Self {
         Self { generation: (self.generation + 1) & GENERATION_MASK, ..self }
     }
@@ -108,18 +109,18 @@ impl Slot {
         THREADS_AT + usize::from(self.number) * ENTRY_WORDS
     }
 
-    /// The generation, where a word has it.
+    /// The generation at its position in a word.
     fn generation_bits(self) -> u64 {
         u64::from(self.generation) << GENERATION_SHIFT
     }
 
-    /// The word of the lookup that leads a thread to this slot.
+    /// The word of the lookup that leads from a thread to this slot.
     pub(crate) fn lookup_word(self, tid: u32) -> u64 {
         u64::from(tid) << LOOKUP_TID_SHIFT | self.generation_bits() | u64::from(self.number)
     }
 }
 
-/// ns since the time in `word`; 0 for times to come, which clocks of two CPUs may show.
+/// The time since that of `word`, in ns; 0 for a later time, as clocks of two CPUs may differ.
 fn age_ns(word: u64, now_ns: u64) -> u64 {
     let mask = (1 << TIME_BITS) - 1;
     let age = (now_ns >> TIME_UNIT_SHIFT).wrapping_sub(word >> TIME_SHIFT) & mask;
@@ -132,13 +133,13 @@ pub(crate) fn cpu_state(occupant: u64, waiting: u64, now_ns: u64) -> Option<CpuS
     let idle = Occupant::Idle { for_ns: age_ns(occupant, now_ns) };
     let state = CpuState {
         occupant: if thread == 0 { idle } else { Occupant::Thread(thread) },
-        // Two CPUs that count down at once can make it negative.
+        // Concurrent decrements of two CPUs can make it negative.
         waiting: waiting.cast_signed().clamp(0, i64::from(u32::MAX)) as u32,
     };
     (occupant & KNOWN != 0).then_some(state)
 }
 
-/// The state of the thread in a slot, if the word is of that slot's generation.
+/// The state of the thread in a slot, if the word has that slot's generation.
 pub(crate) fn thread_state(slot: Slot, word: u64, now_ns: u64) -> Option<ThreadState> {
     let generation = (word >> GENERATION_SHIFT) as u16 & GENERATION_MASK;
     let activity = match (word & ACTIVITY_MASK) as u32 {
@@ -151,7 +152,7 @@ pub(crate) fn thread_state(slot: Slot, word: u64, now_ns: u64) -> Option<ThreadS
     (generation == slot.generation).then_some(ThreadState { activity, cpu, for_ns: age_ns(word, now_ns) })
 }
 
-/// Whether a slot's word says that its thread is gone, or not known yet.
+/// Whether a slot's thread is gone, or has no state yet.
 pub(crate) fn is_free(word: u64) -> bool {
     word & ACTIVITY_MASK == 0
 }
@@ -218,7 +219,7 @@ mod tests {
             prop_assert!(state.for_ns.abs_diff(age_ns) < 1024);
         }
 
-        /// Any word is a state, or none.
+        /// Any word is a state, or `None`.
         #[test]
         fn any_words_will_do(words in any::<[u64; 2]>(), now_ns in any::<u64>()) {
             let [first, second] = words;

@@ -1,7 +1,7 @@
 //! The view: the owner of each CPU, and for each tracked thread whether it runs, waits or sleeps.
 //!
-//! **Purpose.** Looking, yielding and signalling are done at the right time if it is known whether a guest runs. The kernel
-//! knows it. Four BPF programs write it down at each context switch, wake-up and migration:
+//! **Purpose.** Polling, yielding and signalling need to know whether a guest runs. The kernel knows it. Four BPF
+//! programs record it at each context switch, wake-up and migration:
 //!
 //! ```text
 //!   kernel      sched_switch  sched_wakeup  sched_wakeup_new  sched_migrate_task
@@ -13,11 +13,12 @@
 //!                                   └──────────────┘   read-only   └──────────┘
 //! ```
 //!
-//! **Contract.** The view is a hint. It may be late, and its counts may be wrong for a while; it never blocks, and reading
-//! it costs a load. Nothing but the programs can write it, a process that was taken over included. Each entry is one word,
-//! read whole, so there are no torn reads on any machine ([`layout`]).
+//! **Contract.** The view is a hint. It may be late, and its counts may be wrong for a while; it never blocks, and
+//! reading it costs a load. Only the programs can write it, so a compromised process cannot. Each entry is one word
+//! that is read atomically, so there are no torn reads on any machine ([`layout`]).
 //!
-//! **Not checked.** Which process is a guest's front end: the caller says so. [`guest_threads`] finds the guest's threads in it.
+//! **Not checked.** The caller names the process of a guest's front end. [`guest_threads`] finds the guest's threads in
+//! it.
 //!
 //! **Threading.** Readers may be shared between threads. A writer belongs to one.
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! The places of the fields that the programs read, in this kernel.
+//! The offsets of the fields that the programs read, for the running kernel.
 
 use lasthop_bpf::btf::{MemberError, TracepointError};
 use lasthop_bpf::{Btf, Width};
@@ -6,7 +6,7 @@ use thiserror::Error;
 
 const TASK: &str = "task_struct";
 
-/// Why the programs cannot be made for this kernel.
+/// Why the programs cannot be built for this kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum OffsetError {
     /// A member of a structure.
@@ -54,7 +54,7 @@ impl TaskEvent {
     }
 }
 
-/// The tracepoint `sched_switch`. Its last argument came with Linux 5.18.
+/// The tracepoint `sched_switch`. Linux 5.18 added its last argument.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SwitchEvent {
     pub(crate) btf_id: u32,

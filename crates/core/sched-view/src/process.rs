@@ -1,4 +1,4 @@
-//! A process from /proc.
+//! Reads a process from /proc.
 
 use std::fs;
 use std::io;
@@ -7,16 +7,16 @@ use std::path::Path;
 use crate::guest_threads::{GUEST_THREADS_MAX, NamedThread, ProcessSnapshot};
 use crate::thread::ThreadId;
 
-/// Threads of a process that are looked at: a VMM has its vCPUs and some threads for each device.
+/// The most threads of a process that are read: a VMM has its vCPUs and some threads for each device.
 const PROCESS_THREADS_MAX: usize = 4096;
-/// Listings of a process's threads: where threads come and go all the time, each one shows others.
+/// The most listings of a process's threads: where threads come and go all the time, each listing differs.
 const LISTINGS_MAX: usize = 4;
 
 impl ProcessSnapshot {
-    /// The process `pid`, in the PID namespace of this one. Threads that end meanwhile are left out.
+    /// Reads the process `pid`, in the PID namespace of this process. Threads that end meanwhile are left out.
     ///
     /// # Errors
-    /// NotFound if there is none; 0, which SO_PEERCRED says of a peer in another PID namespace, is none.
+    /// NotFound if it does not exist. This includes 0, which SO_PEERCRED reports for a peer in another PID namespace.
     pub fn read(pid: u32) -> io::Result<Self> {
         let tids = settled(|| numbers_in(Path::new(&format!("/proc/{pid}/task"))))?;
         let named = |tid: &u32| {
@@ -30,8 +30,8 @@ impl ProcessSnapshot {
     }
 }
 
-/// The threads of a process. A listing leaves some out if others end meanwhile, so it is repeated until it shows no other one.
-/// Threads that have ended by now may be among them.
+/// Lists the threads of a process. A listing misses some if others end meanwhile, so it is repeated until it shows no
+/// new one. The result may include threads that have ended.
 fn settled(list: impl Fn() -> io::Result<Vec<u32>>) -> io::Result<Vec<u32>> {
     let mut tids = list()?;
     for _ in 1..LISTINGS_MAX {
@@ -46,7 +46,7 @@ fn settled(list: impl Fn() -> io::Result<Vec<u32>>) -> io::Result<Vec<u32>> {
     Ok(tids)
 }
 
-/// The entries of a directory that are numbers, in order.
+/// The entries of a directory that are numbers, sorted.
 fn numbers_in(directory: &Path) -> io::Result<Vec<u32>> {
     let names = fs::read_dir(directory)?.take(PROCESS_THREADS_MAX).filter_map(Result::ok);
     let mut numbers: Vec<u32> = names.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
@@ -54,7 +54,7 @@ fn numbers_in(directory: &Path) -> io::Result<Vec<u32>> {
     Ok(numbers)
 }
 
-/// None with a kernel without CONFIG_PROC_CHILDREN.
+/// Empty with a kernel without CONFIG_PROC_CHILDREN.
 fn children_of(pid: u32, tid: u32) -> Vec<u32> {
     let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/children")).unwrap_or_default();
     text.split_ascii_whitespace().take(PROCESS_THREADS_MAX).filter_map(|number| number.parse().ok()).collect()

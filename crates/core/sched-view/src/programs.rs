@@ -21,17 +21,17 @@ const WORD_BYTES: usize = 8;
 const WAITING: i16 = (WAITING_WORD * WORD_BYTES) as i16;
 /// TASK_DEAD (linux/sched.h): the last switch of a thread that has ended.
 const TASK_DEAD: u32 = 0x80;
-/// As a shift of a bucket's number to its bytes.
+/// The shift from a bucket's number to its position in bytes.
 const BUCKET_SHIFT: i32 = 5;
-/// Where on its stack a program keeps a word of the lookup.
+/// The place of a lookup word on a program's stack.
 const FOUND: i16 = -8;
 
-/// Where words have the generation.
+/// The mask of the generation in a word.
 const GENERATION_BITS: i32 = (GENERATION_MASK as i32) << GENERATION_SHIFT;
 
 const _: () = assert!(WAYS * WORD_BYTES == 1 << BUCKET_SHIFT);
 
-/// Why a program does not exist.
+/// Why a program could not be loaded.
 #[derive(Debug, Error)]
 pub(crate) enum ProgramError {
     #[error(transparent)]
@@ -49,7 +49,7 @@ pub(crate) struct ViewMaps {
     pub(crate) lookup: Map,
 }
 
-/// A program under way, with the parts that all have in common.
+/// A program under construction, with the parts that all programs share.
 struct Code<'maps> {
     code: Assembler<'maps>,
     maps: &'maps ViewMaps,
@@ -69,14 +69,14 @@ impl<'maps> Code<'maps> {
         Ok(Program::load(kind, licence, name, &self.code.finish()?)?)
     }
 
-    /// `to` = the address of the entry of CPU `cpu`; ends the program if the CPU is not in the view.
+    /// Sets `to` to the address of the entry of CPU `cpu`; ends the program if the CPU is not in the view.
     fn cpu_entry(&mut self, to: Register, cpu: Register) {
         self.code.jump_if(Condition::AtLeast, cpu, CPUS_MAX.cast_signed(), self.out);
         self.code.copy(R3, cpu).compute(Operation::ShiftLeft, R3, ENTRY_SHIFT);
         self.code.set_map_value(to, &self.maps.view).compute(Operation::Add, to, R3);
     }
 
-    /// One thread less waits at `entry`; changes r3.
+    /// Decrements the waiting threads at `entry`; changes r3.
     fn wait_ends(&mut self, entry: Register) {
         let none = self.code.label();
         self.code.load(Width::U64, R3, entry, WAITING);
@@ -84,23 +84,23 @@ impl<'maps> Code<'maps> {
         self.code.compute(Operation::Copy, R3, -1).atomic_add(entry, WAITING, R3).place(none);
     }
 
-    /// One thread more waits at `entry`; changes r3.
+    /// Increments the waiting threads at `entry`; changes r3.
     fn wait_begins(&mut self, entry: Register) {
         self.code.compute(Operation::Copy, R3, 1).atomic_add(entry, WAITING, R3);
     }
 
-    /// `to` = the time, where a word has it; changes r0 to r5.
+    /// Sets `to` to the time, at its position in a word; changes r0 to r5.
     fn time(&mut self, to: Register) {
         self.code.call(helper::KTIME_NS).copy(to, R0);
         self.code.compute(Operation::ShiftRight, to, TIME_UNIT_SHIFT.cast_signed());
         self.code.compute(Operation::ShiftLeft, to, TIME_SHIFT.cast_signed());
     }
 
-    /// r2 = the address of the word of `thread` in the lookup, r3 = that word; goes to `otherwise` if it is not tracked.
-    /// Changes r1 to r4.
+    /// Sets r2 to the address of the word of `thread` in the lookup, and r3 to that word; jumps to `otherwise` if it is
+    /// not tracked. Changes r1 to r4.
     fn find(&mut self, thread: Register, otherwise: Label) {
         let found = self.code.label();
-        // The idle task's number is that of words without a thread.
+        // The idle task has number 0, as words without a thread.
         self.code.jump_if(Condition::Equal, thread, 0, otherwise);
         self.code.copy(R1, thread).compute(Operation::And, R1, BUCKETS as i32 - 1);
         self.code.compute(Operation::ShiftLeft, R1, BUCKET_SHIFT);
@@ -116,7 +116,7 @@ impl<'maps> Code<'maps> {
         self.code.jump(otherwise).place(found);
     }
 
-    /// `to` = the address of slot `number`, a register that changes.
+    /// Sets `to` to the address of slot `number`, a register that changes.
     fn slot_address(&mut self, to: Register, number: Register) {
         self.code.compute(Operation::And, number, THREADS_MAX.cast_signed() - 1);
         self.code.compute(Operation::ShiftLeft, number, ENTRY_SHIFT);
@@ -124,7 +124,8 @@ impl<'maps> Code<'maps> {
         self.code.set_map_value(to, &self.maps.view).compute(Operation::Add, to, number);
     }
 
-    /// Writes a found thread's word: generation and slot of r3, time r8 (if that is 0, it is read), CPU r7. Changes r0 to r5.
+    /// Writes a found thread's word: generation and slot from r3, time r8 (read if that is 0), CPU r7. Changes r0 to
+    /// r5.
     fn write_thread(&mut self, activity: impl Into<Operand>) {
         let timed = self.code.label();
         self.code.jump_if(Condition::NotEqual, R8, 0, timed).store(Width::U64, R10, FOUND, R3);
@@ -138,16 +139,17 @@ impl<'maps> Code<'maps> {
         self.code.store(Width::U64, R1, 0, R2);
     }
 
-    /// r9 = the task that the context, r1, has at `offset`; r6 = its thread's number.
+    /// Sets r9 to the task that the context, r1, has at `offset`, and r6 to its thread's number.
     fn task(&mut self, offset: i16, task: &TaskOffsets) {
         self.code.load(Width::U64, R9, R1, offset).load(Width::U32, R6, R9, task.pid);
     }
 }
 
-/// At `sched_switch`: the CPU's next occupant, the waiting threads, and the states of the two threads if they are tracked.
+/// For `sched_switch`: records the CPU's next occupant, the waiting threads, and the states of the two threads if they
+/// are tracked.
 ///
-/// r6: the context, later prev's activity; r7: the CPU; r8: the time, 0 while it is not known; r9: next's number; on the
-/// stack: prev's.
+/// r6: the context, later prev's activity; r7: the CPU; r8: the time, 0 while unknown; r9: next's number; on the stack:
+/// prev's.
 pub(crate) fn on_switch(
     maps: &ViewMaps,
     event: &SwitchEvent,
@@ -166,7 +168,7 @@ pub(crate) fn on_switch(
     let goes_on = view.code.label();
     view.code.load(Width::U32, R5, R10, PREV);
     view.find(R5, prev_done);
-    // Its number may be that of another thread soon.
+    // Another thread may soon have its number.
     view.code.jump_if(Condition::NotEqual, R6, 0, goes_on).store(Width::U64, R2, 0, 0).place(goes_on);
     view.write_thread(R6);
     view.code.place(prev_done);
@@ -176,7 +178,8 @@ pub(crate) fn on_switch(
 }
 
 impl Code<'_> {
-    /// The CPU, r7, has next, r9; r8 = the time if that is the idle task, else 0; r2 = the CPU's entry.
+    /// Records that the CPU, r7, has next, r9; r8 becomes the time if next is the idle task, otherwise 0; r2 the CPU's
+    /// entry.
     fn enter_occupant(&mut self) {
         let busy = self.code.label();
         self.code.compute(Operation::Copy, R8, 0).jump_if(Condition::NotEqual, R9, 0, busy);
@@ -187,11 +190,12 @@ impl Code<'_> {
         self.code.store(Width::U64, R2, 0, R3);
     }
 
-    /// Counts the threads that wait for the CPU with the entry r2, after prev, r4, made room for next, r9. r6, the context, becomes
-    /// prev's activity.
+    /// Counts the threads that wait for the CPU with the entry r2, after prev, r4, was replaced by next, r9. r6, the
+    /// context, becomes prev's activity.
     fn count_switch(&mut self, event: &SwitchEvent) {
         let [waits, blocks, sleeps, idles, counted] = [0; 5].map(|_| self.code.label());
-        // The idle task never waits, and prev waits if it was preempted or yielded. The slot of one that has ended is free.
+        // The idle task never waits, and prev waits if it was preempted or yielded. The slot of an ended thread is
+        // free.
         self.code.load(Width::U64, R1, R6, event.preempt).load(Width::U64, R3, R6, event.prev_state);
         self.code.compute(Operation::Copy, R6, 0);
         self.code.jump_if(Condition::AnySet, R3, TASK_DEAD.cast_signed(), sleeps);
@@ -199,20 +203,20 @@ impl Code<'_> {
         self.code.jump_if(Condition::Equal, R9, 0, idles).jump_if(Condition::Equal, R4, 0, blocks);
         self.code.jump_if_low(Condition::NotEqual, R1, 0, waits);
         self.code.jump_if_low(Condition::NotEqual, R3, 0, blocks);
-        // Next's wait ends, prev's begins: the number stays, but for earlier waits that were not seen.
+        // Next's wait ends, prev's begins, so the number stays, apart from earlier waits that were missed.
         self.code.place(waits).compute(Operation::Copy, R6, activity::RUNNABLE.cast_signed());
         self.code.load(Width::U64, R3, R2, WAITING).jump_if(Condition::SignedAbove, R3, 0, counted);
         self.code.store(Width::U64, R2, WAITING, 1).jump(counted);
         self.code.place(blocks);
         self.wait_ends(R2);
         self.code.jump(counted);
-        // Threads that waited elsewhere were counted there; with nothing to run, none waits here.
+        // Threads that waited elsewhere were counted there; on an idle CPU none waits.
         self.code.place(idles).store(Width::U64, R2, WAITING, 0);
         self.code.place(counted);
     }
 }
 
-/// At `sched_wakeup` and `sched_wakeup_new`: one more waits for the thread's CPU.
+/// For `sched_wakeup` and `sched_wakeup_new`: one more thread waits for its CPU.
 ///
 /// r6: the thread's number; r7: its CPU; r8: the time; r9: the task.
 pub(crate) fn on_wake_up(
@@ -224,7 +228,7 @@ pub(crate) fn on_wake_up(
     view.task(event.task, task);
     view.code.load(Width::U32, R7, R9, task.cpu);
     view.cpu_entry(R2, R7);
-    // A thread that was about to sleep, and still has its CPU, waits for none.
+    // A thread that was about to sleep, and still has its CPU, does not wait.
     view.code.load(Width::U64, R3, R2, 0).compute(Operation::And, R3, TID_MASK as i32);
     view.code.jump_if(Condition::Equal, R3, R6, view.out);
     view.wait_begins(R2);
@@ -234,9 +238,9 @@ pub(crate) fn on_wake_up(
     view.load(ProgramKind::Tracing { btf_id: event.btf_id }, Licence::MitOrGpl, "lasthop_wake_up")
 }
 
-/// At `sched_migrate_task`: a thread that waits for one CPU waits for another one now. One that sleeps is counted when it wakes.
+/// For `sched_migrate_task`: a waiting thread now waits for another CPU. A sleeping one is counted when it wakes.
 ///
-/// r6: the thread's number; r7: the CPU that it goes to; r8: the time; r9: the task.
+/// r6: the thread's number; r7: its new CPU; r8: the time; r9: the task.
 pub(crate) fn on_migration(
     maps: &ViewMaps,
     migration: &MigrateEvent,
@@ -261,7 +265,7 @@ pub(crate) fn on_migration(
     view.load(kind, Licence::MitOrGpl, "lasthop_migrate")
 }
 
-/// Run on each CPU at the start, since an idle CPU would have no word until it is needed: enters its owner.
+/// Runs on each CPU at the start, as an idle CPU would have no word until its first event: records its occupant.
 pub(crate) fn enter_cpu(maps: &ViewMaps) -> Result<Program, ProgramError> {
     let mut view = Code::new(maps);
     view.code.call(helper::PID_TGID).copy(R9, R0).compute(Operation::And, R9, TID_MASK as i32);
@@ -271,8 +275,8 @@ pub(crate) fn enter_cpu(maps: &ViewMaps) -> Result<Program, ProgramError> {
     view.load(ProgramKind::RawTracepoint, Licence::Apache, "lasthop_cpu")
 }
 
-/// Run with a slot's number, an earlier and a later word: the later one replaces the earlier one, if that is still there.
-/// So a thread that sleeps has a state before it wakes.
+/// Runs with a slot's number, an earlier and a later word: the later one replaces the earlier one if that is unchanged.
+/// So a sleeping thread has a state before it wakes.
 pub(crate) fn enter_thread(maps: &ViewMaps) -> Result<Program, ProgramError> {
     let mut view = Code::new(maps);
     view.code.load(Width::U64, R4, R1, 0).load(Width::U64, R0, R1, 8).load(Width::U64, R6, R1, 16);

@@ -8,12 +8,12 @@ use lasthop_sched::{CpuState, ThreadState};
 
 use crate::layout::{CPUS_MAX, ENTRY_WORDS, Slot, VIEW_WORDS, WAITING_WORD, cpu_state, thread_state};
 
-/// The view, mapped read-only: each question is a load or two.
+/// The view, mapped read-only: each query is a load or two.
 #[derive(Debug)]
 pub struct ViewReader(ReadWords);
 
 impl ViewReader {
-    /// By the descriptor of a [`ViewWriter`](crate::ViewWriter), in its process or another one.
+    /// Maps the descriptor of a [`ViewWriter`](crate::ViewWriter), in its process or another one.
     ///
     /// # Errors
     /// Errors of mmap(2).
@@ -21,7 +21,7 @@ impl ViewReader {
         ReadWords::map(view, VIEW_WORDS).map(Self)
     }
 
-    /// A CPU at `now_ns` of CLOCK_MONOTONIC; `None` if it is not known, as that of a CPU that is offline.
+    /// A CPU at `now_ns` of CLOCK_MONOTONIC; `None` if it is unknown, as for an offline CPU.
     #[inline]
     #[must_use]
     pub fn cpu(&self, number: u16, now_ns: u64) -> Option<CpuState> {
@@ -32,7 +32,7 @@ impl ViewReader {
         cpu_state(self.0.load(at)?, self.0.load(at + WAITING_WORD)?, now_ns)
     }
 
-    /// A tracked thread at `now_ns` of CLOCK_MONOTONIC; `None` if it is gone, or was not seen yet.
+    /// A tracked thread at `now_ns` of CLOCK_MONOTONIC; `None` if it is gone, or has no state yet.
     #[inline]
     #[must_use]
     pub fn thread(&self, slot: Slot, now_ns: u64) -> Option<ThreadState> {

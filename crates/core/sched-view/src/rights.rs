@@ -1,11 +1,12 @@
-//! The rights that opening the view takes.
+//! The rights that are needed to open the view.
 
 /// linux/capability.h.
 const SYS_ADMIN: u32 = 21;
 const PERFMON: u32 = 38;
 const BPF: u32 = 39;
 
-/// Whether this process has the capabilities that the view's programs take (bpf(2)). They may still be refused for other reasons.
+/// Whether this process has the capabilities for the view's programs (bpf(2)). They may still be refused for other
+/// reasons.
 #[must_use]
 pub fn has_rights() -> bool {
     std::fs::read_to_string("/proc/self/status").is_ok_and(|status| suffice(&status))

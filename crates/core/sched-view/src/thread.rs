@@ -1,4 +1,4 @@
-//! Threads as /proc shows them.
+//! Threads, from /proc.
 
 use std::io;
 use std::path::Path;
@@ -14,22 +14,22 @@ const HOST_PID_NAMESPACE: &str = "pid:[4026531836]";
 const START_FIELD: usize = 22 - 3;
 const CPU_FIELD: usize = 39 - 3;
 
-/// A thread, told from a later one of the same number by its start.
+/// A thread. Its start time distinguishes it from a later one with the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ThreadId {
     /// Its number, in the PID namespace of the host.
     pub tid: u32,
-    /// When it started, in clock ticks since the host did.
+    /// Its start, in clock ticks since the host's boot.
     pub start_ticks: u64,
 }
 
-/// Why a thread is not known.
+/// Why a thread is unknown.
 #[derive(Debug, Error)]
 pub enum ThreadError {
     /// It has ended.
     #[error("thread {0} has ended")]
     Gone(u32),
-    /// /proc has something else than proc(5) says.
+    /// /proc differs from proc(5).
     #[error("/proc/{0}/stat cannot be read: {1}")]
     Proc(u32, io::Error),
 }
@@ -38,9 +38,9 @@ pub enum ThreadError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ThreadStat {
     pub(crate) id: ThreadId,
-    /// It is waited for by its parent, or will be gone in a moment.
+    /// It is a zombie, or will be gone in a moment.
     has_ended: bool,
-    /// `None`: it has a CPU or waits for one, which /proc does not tell apart.
+    /// `None`: it has a CPU or waits for one, which /proc does not distinguish.
     pub(crate) sleeps: Option<Activity>,
     pub(crate) cpu: u16,
 }
@@ -75,7 +75,7 @@ impl ThreadStat {
 const ESRCH: i32 = rustix::io::Errno::SRCH.raw_os_error();
 
 impl ThreadId {
-    /// The thread of the given number, as of now.
+    /// The current thread with the given number.
     ///
     /// # Errors
     /// [`ThreadError`].

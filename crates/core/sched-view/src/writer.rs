@@ -1,4 +1,4 @@
-//! The view's owner: loads the programs, and says which threads are tracked.
+//! The view's owner: loads the programs, and selects the tracked threads.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,23 +19,23 @@ use crate::thread::{ThreadError, ThreadId, ThreadStat, is_in_host_pid_namespace}
 
 const WORD_BYTES: u32 = 8;
 
-/// Why there is no view. Each has a remedy, or says that there is none.
+/// Why there is no view. Each message has a remedy, or says that there is none.
 #[derive(Debug, Error)]
 pub enum ViewOpenError {
-    /// The process may not.
+    /// The process lacks the rights.
     #[error(
         "the view of the scheduler needs the capabilities CAP_BPF and CAP_PERFMON: start lasthop run as root, or give it both"
     )]
     NotPermitted,
-    /// The kernel does not describe its types.
+    /// The kernel has no BTF.
     #[error(
         "the view of the scheduler needs /sys/kernel/btf/vmlinux, that is a kernel with CONFIG_DEBUG_INFO_BTF: {0}"
     )]
     NoTypes(io::Error),
-    /// Another kernel than those known.
+    /// The kernel differs from those that are known.
     #[error("the view of the scheduler is not made for this kernel (it needs Linux 5.18 or newer): {0}")]
     Kernel(#[from] OffsetError),
-    /// Threads have other numbers here than for BPF.
+    /// The process is in another PID namespace than the host.
     #[error(
         "the view of the scheduler needs the PID namespace of the host: start lasthop run outside of the container, or share that namespace with it"
     )]
@@ -64,13 +64,13 @@ impl ViewOpenError {
 /// Why a thread is not tracked.
 #[derive(Debug, Error)]
 pub enum TrackError {
-    /// It has ended, or another one has its number.
+    /// It has ended, or its number belongs to another one.
     #[error(transparent)]
     Thread(#[from] ThreadError),
     /// All slots are taken.
     #[error("as many threads are tracked as can be, {THREADS_MAX} or fewer")]
     Full,
-    /// It has a slot.
+    /// It is tracked already.
     #[error("thread {0} is tracked already")]
     Twice(u32),
     /// Errors of bpf(2).
@@ -108,7 +108,7 @@ pub struct ViewWriter {
     enter_thread: Program,
     links: Vec<Link>,
     tracked: HashMap<u32, TrackedThread>,
-    /// Slots that no thread has.
+    /// Free slots.
     free: Vec<Slot>,
 }
 
@@ -144,7 +144,7 @@ impl ViewWriter {
         })
     }
 
-    /// The view's descriptor, for a [`ViewReader`] in another process. It cannot be used to change the view.
+    /// The view's descriptor, for a [`ViewReader`] in another process. It does not allow changes of the view.
     #[must_use]
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.maps.view.as_fd()
@@ -162,10 +162,10 @@ impl ViewWriter {
         !self.links.is_empty()
     }
 
-    /// From here on, the programs run for each event of the host's scheduler. Nothing happens if they do already.
+    /// Starts the programs for each event of the host's scheduler. Does nothing if they run already.
     ///
     /// # Errors
-    /// Errors of bpf(2); none of them runs then.
+    /// Errors of bpf(2); then none of the programs runs.
     pub fn attach(&mut self) -> io::Result<()> {
         if self.is_attached() {
             return Ok(());
@@ -178,12 +178,12 @@ impl ViewWriter {
         Ok(())
     }
 
-    /// Each CPU has a state, although nothing happens there.
+    /// Gives each CPU a state, even if it has no events.
     fn enter_cpus(&self) -> io::Result<()> {
         for cpu in 0..CPUS_MAX {
             match self.enter_cpu.run(Some(cpu), &[]) {
                 Ok(_) => {}
-                // Offline, or beyond those that the machine can have.
+                // Offline, or beyond the machine's possible CPUs.
                 Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NXIO.raw_os_error()) => {}
                 Err(error) => return Err(error),
             }
@@ -191,7 +191,7 @@ impl ViewWriter {
         Ok(())
     }
 
-    /// The programs do not run any more. No thread is tracked then.
+    /// Stops the programs. Afterwards no thread is tracked.
     pub fn detach(&mut self) {
         self.links.clear();
         let tracked: Vec<u32> = self.tracked.keys().copied().collect();
@@ -201,7 +201,7 @@ impl ViewWriter {
     /// Tracks a thread until it ends or is forgotten.
     ///
     /// # Errors
-    /// [`TrackError`]; the thread is not tracked then.
+    /// [`TrackError`]; then the thread is not tracked.
     pub fn track(&mut self, thread: ThreadId) -> Result<TrackedThread, TrackError> {
         self.sweep();
         if self.tracked.contains_key(&thread.tid) {
@@ -223,8 +223,8 @@ impl ViewWriter {
         let earlier = self.view.word(slot).unwrap_or_default();
         let at = bucket(thread.tid).find(|at| self.lookup.load(*at) == Some(0)).ok_or(TrackError::Full)?;
         self.lookup.store(at, slot.lookup_word(thread.tid));
-        // Only now: a thread that ended before would keep its slot, and a later one of its number would be taken for it. One
-        // that ends from here on frees the slot at its last switch.
+        // Checked only now: a thread that ended earlier would keep its slot, and a later one with its number would be
+        // mistaken for it. One that ends after this frees the slot at its last switch.
         let stat = ThreadStat::read(thread.tid)?;
         if stat.id != thread {
             return Err(ThreadError::Gone(thread.tid).into());
@@ -243,17 +243,17 @@ impl ViewWriter {
         Ok(())
     }
 
-    /// Tracks a thread no more; its slot's state is not to be asked for any more. Nothing happens if it is not tracked.
+    /// Stops tracking a thread; its slot's state must not be read any more. Does nothing if it is not tracked.
     pub fn forget(&mut self, tid: u32) {
         let Some(TrackedThread { slot, .. }) = self.tracked.remove(&tid) else { return };
-        // The program at the thread's last switch may have done so.
+        // The program at the thread's last switch may have done that.
         for at in bucket(tid).filter(|at| self.lookup.load(*at) == Some(slot.lookup_word(tid))) {
             self.lookup.store(at, 0);
         }
         self.free.insert(0, slot.next());
     }
 
-    /// Frees the slots of threads that have ended, and returns those threads.
+    /// Frees the slots of ended threads, and returns those threads.
     pub fn sweep(&mut self) -> Vec<ThreadId> {
         let is_gone = |tracked: &&TrackedThread| self.view.word(tracked.slot).is_none_or(is_free);
         let gone: Vec<ThreadId> =
@@ -262,13 +262,13 @@ impl ViewWriter {
         gone
     }
 
-    /// The threads that are tracked, in no order; some may have ended.
+    /// The tracked threads, in no order; some may have ended.
     pub fn tracked(&self) -> impl Iterator<Item = TrackedThread> {
         self.tracked.values().copied()
     }
 }
 
-/// The words of the lookup that can be a thread's.
+/// The words of the lookup that a thread can use.
 fn bucket(tid: u32) -> std::ops::Range<usize> {
     let first = tid as usize % BUCKETS * WAYS;
     first..first + WAYS

@@ -1,7 +1,6 @@
 //! The view of threads that sleep, spin and wait for a CPU. This needs CAP_BPF and CAP_PERFMON.
 //!
-//! Nothing here asserts how long something takes: a state that the view is to show is waited for, and the test hangs if it
-//! never does.
+//! No test asserts a duration: each waits for the state that the view has to show, and hangs if that never comes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,7 +23,7 @@ fn attached() -> ViewWriter {
     view
 }
 
-/// A CPU that this process may use, and another one if there is any.
+/// A CPU that this process may use, and another one if available.
 fn cpus() -> [usize; 2] {
     let allowed = rustix::thread::sched_getaffinity(None).unwrap();
     let mut cpus = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
@@ -38,7 +37,7 @@ fn pin(cpu: usize) {
     sched_setaffinity(None, &set).unwrap();
 }
 
-/// A thread that sleeps until it is told to spin, and spins until it is told to end.
+/// A thread that sleeps until it is asked to spin, and spins until it is asked to end.
 struct Worker {
     id: ThreadId,
     tell: Sender<()>,
@@ -68,7 +67,7 @@ impl Worker {
         self.tell.send(()).unwrap();
     }
 
-    /// Returns once /proc has no such thread. Its last switch comes a moment later.
+    /// Returns once /proc has no such thread. Its last switch follows shortly.
     fn end(self) {
         self.is_over.store(true, Ordering::Relaxed);
         drop(self.tell);
@@ -104,7 +103,7 @@ fn a_thread_sleeps_runs_and_ends() {
     let [cpu, _] = cpus();
     let worker = Worker::on(cpu);
     let tracked = view.track(worker.id).unwrap();
-    // From /proc, if it sleeps already; from the program, if it went to sleep since.
+    // From /proc if it already sleeps; from the program if it went to sleep since.
     see(view.reader(), tracked, |state| state.activity == Activity::Blocked && usize::from(state.cpu) == cpu);
     worker.spin();
     see(view.reader(), tracked, |state| state.activity == Activity::Running && usize::from(state.cpu) == cpu);
@@ -145,7 +144,7 @@ fn a_cpu_has_the_thread_that_asks_there() {
     let mine = ThreadId::current().unwrap().tid;
     for cpu in cpus() {
         pin(cpu);
-        // Right after it was attached, a CPU may have an earlier thread in the view until its next switch.
+        // Right after attaching, the view may have an earlier thread of a CPU until the CPU's next switch.
         while view.reader().cpu(cpu as u16, now_ns()).unwrap().occupant != Occupant::Thread(mine) {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
@@ -192,7 +191,7 @@ fn nothing_is_written_while_it_is_detached() {
     worker.end();
 }
 
-/// A slot's next thread is never taken for the earlier one, with any order of ends.
+/// A slot's next thread is never mistaken for the earlier one, in any order of ends.
 #[test]
 #[ignore = "needs root"]
 fn many_threads_come_and_go() {
@@ -202,7 +201,7 @@ fn many_threads_come_and_go() {
         let workers: Vec<Worker> = (0..8).map(|number| Worker::on(cpus[number % 2])).collect();
         let tracked: Vec<_> = workers.iter().map(|worker| view.track(worker.id).unwrap()).collect();
         workers.into_iter().for_each(Worker::end);
-        // The last one may be on its way out of its CPU.
+        // The last one may still be leaving its CPU.
         let seen = |tracked: &TrackedThread| view.reader().thread(tracked.slot, now_ns()).is_some();
         while tracked.iter().any(seen) {
             std::thread::yield_now();

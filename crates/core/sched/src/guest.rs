@@ -5,22 +5,22 @@ use crate::state::{Activity, ThreadState};
 /// The numbers of threads of one guest in each state. The caller counts threads of a guest that halt-polls as blocked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GuestView {
-    /// Have another CPU.
+    /// Threads that run on another CPU.
     pub running: u16,
-    /// Wait for another CPU.
+    /// Threads that wait for another CPU.
     pub waiting_elsewhere: u16,
-    /// Wait for this CPU.
+    /// Threads that wait for this CPU.
     pub waiting_here: u16,
-    /// Sleep.
+    /// Threads that sleep.
     pub blocked: u16,
-    /// Are not seen.
+    /// Threads that the view does not show.
     pub unknown: u16,
-    /// The time since the last of those that sleep went to sleep, in ns; 0 without any.
+    /// The time since the last of the sleeping threads went to sleep, in ns; 0 if none sleeps.
     pub blocked_for_ns: u64,
 }
 
 impl GuestView {
-    /// Of the threads with these states (`None`: not seen), from a thread that has `own_cpu`.
+    /// Counts threads with these states (`None`: not in the view) as seen from a thread on CPU `own_cpu`.
     #[must_use]
     pub fn new(own_cpu: u16, threads: impl IntoIterator<Item = Option<ThreadState>>) -> Self {
         let mut guest = Self::default();
@@ -42,7 +42,7 @@ impl GuestView {
                     if is_first { thread.for_ns } else { self.blocked_for_ns.min(thread.for_ns) };
                 &mut self.blocked
             }
-            // This CPU has another thread, the one that asks: the state is over.
+            // The calling thread has this CPU, so the state is outdated.
             _ if thread.cpu == own_cpu => &mut self.waiting_here,
             Activity::Running => &mut self.running,
             Activity::Runnable => &mut self.waiting_elsewhere,
@@ -50,7 +50,7 @@ impl GuestView {
         *count = count.saturating_add(1);
     }
 
-    /// Whether all threads are seen, and there are any.
+    /// Whether the view shows all threads, and there is at least one.
     #[must_use]
     pub fn is_known(&self) -> bool {
         self.unknown == 0 && self.running + self.waiting_elsewhere + self.waiting_here + self.blocked > 0

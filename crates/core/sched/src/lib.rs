@@ -1,7 +1,7 @@
 //! When to act: decisions as pure functions of the view of the scheduler, of queues, of history and of the time.
 //!
-//! **Purpose.** A switch without a CPU of its own has to look for packets, give its CPU away and signal guests at the right
-//! time. If the host's scheduler can be seen, that is a decision; else it is a guess:
+//! **Purpose.** A switch without its own CPU has to poll, yield its CPU and signal guests at the right time. If the
+//! host's scheduler is visible, it can decide; otherwise it guesses:
 //!
 //! ```text
 //!   [look]      poll, give the CPU away, or sleep        else: for a learned time
@@ -11,11 +11,12 @@
 //!   [transmit]  let a sender kick, or look by a timer    else: let it kick
 //! ```
 //!
-//! **Contract.** No clock, no descriptor, no thread, no allocation. The same arguments give the same decision. Times are ns of
-//! one clock. The view may be late, missing or wrong: that changes when something is done, and no bound of `bounds.rs`.
+//! **Contract.** No clock, no descriptor, no thread, no allocation. The same arguments give the same decision. Times
+//! are ns of one clock. The view may be late, missing or wrong: this affects the timing, but never exceeds a bound of
+//! `bounds.rs`.
 //!
-//! **Not checked.** The caller acts when a decision says so, and asks again whenever it has looked at the view: once a
-//! round, never per packet.
+//! **Not checked.** The caller acts on each decision, and asks again whenever it has read the view: once a round, never
+//! per packet.
 #![forbid(unsafe_code)]
 
 pub mod bounds;

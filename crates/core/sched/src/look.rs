@@ -1,4 +1,4 @@
-//! Look: whether a thread without packets polls, gives its CPU away, or sleeps.
+//! Look: whether a thread without packets polls, yields its CPU, or sleeps.
 
 use crate::bounds::SETTLE_NS;
 use crate::guest::GuestView;
@@ -8,30 +8,30 @@ use crate::guest::GuestView;
 pub struct LookRound {
     /// For how long it has found nothing, in ns.
     pub idle_ns: u64,
-    /// The time for which adaptive polling has it look, in ns.
+    /// The polling time that adaptive polling has learned, in ns.
     pub learned_ns: u64,
-    /// How long it looks at most, in ns.
+    /// The longest polling time, in ns.
     pub max_ns: u64,
-    /// Whether buffers or packets are posted that nothing was done about yet.
+    /// Whether buffers or packets are posted that were not handled yet.
     pub is_posted: bool,
 }
 
 /// The next step of the thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
-    /// It looks on.
+    /// It continues to poll.
     Poll,
-    /// It offers its CPU, and looks on when it has it again.
+    /// It yields its CPU, and polls when it has it again.
     Yield,
-    /// It has itself woken.
+    /// It sleeps until it is woken.
     Sleep,
 }
 
-/// By the guest that owes an answer, that is the receiver of the last packets; `None` without a view.
+/// Decides by the guest that owes an answer, which is the receiver of the last packets; `None` without a view.
 ///
-/// Polling pays while that guest works on the answer on another CPU. It is in the way of a guest that waits for this CPU,
-/// and in vain for one that sleeps: its signal wakes it, and its kick wakes this thread. One that was signalled a moment ago may
-/// just not be awake yet.
+/// Polling is useful while that guest works on the answer on another CPU. It obstructs a guest that waits for this CPU,
+/// and is useless for one that sleeps: its signal wakes it, and its kick wakes this thread. A guest that was signalled
+/// a moment ago may not be awake yet.
 #[must_use]
 pub fn look(round: &LookRound, debtor: Option<&GuestView>) -> Look {
     let by_time =

@@ -3,10 +3,10 @@
 use crate::bounds::{NOTIFY_DELAY_MAX_NS, RECENT_NS};
 use crate::guest::GuestView;
 
-/// Packets in a receive ring that its guest has not been told of.
+/// Packets in a receive ring of which its guest was not notified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notification {
-    /// Whether the guest asks for a signal, by its event index or flag.
+    /// Whether the guest wants a signal, by its event index or flag.
     pub is_wanted: bool,
     /// When the first of these packets was published.
     pub first_ns: u64,
@@ -14,7 +14,7 @@ pub struct Notification {
     pub signalled_ns: Option<u64>,
     /// Whether the guest has used packets or posted buffers since then.
     pub has_progressed: bool,
-    /// Whether the receive ring has no buffers left: the guest has to be told before more can come.
+    /// Whether the receive ring has no buffers left: the guest has to be notified before more packets can arrive.
     pub is_full: bool,
 }
 
@@ -23,16 +23,16 @@ pub struct Notification {
 pub enum Notify {
     /// Now.
     Now,
-    /// At this time, unless a later look at the view says earlier.
+    /// At this time, unless a later view says earlier.
     At(u64),
-    /// Not at all: it looks by itself.
+    /// Not at all: the guest polls.
     Unwanted,
 }
 
-/// By the receiver, `None` without a view.
+/// Decides by the receiver; `None` without a view.
 ///
-/// A receiver that sleeps is signalled at once, one that was interrupted recently and still works on that a little later.
-/// It is not known which thread an interrupt goes to, so all of them have to run.
+/// A receiver that sleeps is signalled at once, one that was interrupted recently and still runs a little later. All
+/// its threads have to run, as it is unknown which thread an interrupt goes to.
 #[must_use]
 pub fn notify(pending: &Notification, receiver: Option<&GuestView>, now_ns: u64) -> Notify {
     if !pending.is_wanted {
@@ -48,7 +48,7 @@ pub fn notify(pending: &Notification, receiver: Option<&GuestView>, now_ns: u64)
         && pending.signalled_ns.is_some_and(|at_ns| now_ns.saturating_sub(at_ns) < RECENT_NS);
     let due_ns = pending.first_ns.saturating_add(NOTIFY_DELAY_MAX_NS);
     if is_working && was_interrupted && !pending.is_full && now_ns < due_ns {
-        // A clock that went back delays nothing beyond the bound.
+        // A clock that went back causes no delay beyond the bound.
         Notify::At(due_ns.min(now_ns.saturating_add(NOTIFY_DELAY_MAX_NS)))
     } else {
         Notify::Now

@@ -6,7 +6,7 @@ use crate::state::CpuState;
 /// The last time that a thread offered its CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LastOffer {
-    /// How long ago it came back, in ns.
+    /// The time since the CPU came back, in ns.
     pub age_ns: u64,
     /// Whether another thread took it.
     pub was_taken: bool,
@@ -15,16 +15,16 @@ pub struct LastOffer {
 /// A thread's decision about its CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Occupancy {
-    /// It keeps it.
+    /// The thread keeps its CPU.
     Keep,
-    /// It offers it: sched_yield.
+    /// The thread offers its CPU by sched_yield.
     Offer,
 }
 
-/// By the state of the thread's own CPU (`None` without a view) and its last offer, if there was one.
+/// Decides by the state of the thread's own CPU (`None` without a view) and its last offer, if there was one.
 ///
-/// A count of waiting threads that is too high costs an offer every 20 us, as without a view. One that is too low costs
-/// those threads a millisecond at most, and the kernel's own time slices.
+/// If the count of waiting threads is too high, the cost is an offer every 20 us, as without a view. If it is too low,
+/// those threads wait at most a millisecond, and no longer than the kernel's time slices.
 #[must_use]
 pub fn occupy(own: Option<&CpuState>, last: Option<LastOffer>) -> Occupancy {
     let is_older_than = |ns: u64| last.is_none_or(|offer| offer.age_ns >= ns);

@@ -1,9 +1,9 @@
-//! The policies, and whether each is used.
+//! The policies and their modes.
 
 /// A use of the view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// How long to look for packets: [`look`](crate::look()).
+    /// How long to poll for packets: [`look`](crate::look()).
     Look,
     /// When to offer the CPU: [`occupy`](crate::occupy()).
     Yield,
@@ -20,7 +20,7 @@ impl Policy {
     pub const ALL: [Self; 5] =
         [Self::Look, Self::Yield, Self::SecondSignal, Self::Notify, Self::TransmitTimer];
 
-    /// As users write it.
+    /// The name that users write.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -38,8 +38,8 @@ impl Policy {
         Self::ALL.into_iter().find(|policy| policy.name() == name)
     }
 
-    /// Of those that delay nothing, all but `Yield`, which has no measured gain, are used where there is a view. The others wait for
-    /// a measurement.
+    /// The policies without delays, except `Yield`, which has no measured gain, are on wherever there is a view. The
+    /// others are off until a measurement shows a gain.
     const fn is_default(self) -> bool {
         matches!(self, Self::Look | Self::SecondSignal)
     }
@@ -52,7 +52,7 @@ pub enum Mode {
     On,
     /// Never.
     Off,
-    /// The policy that measured best.
+    /// The policy's default: on only for those with a measured gain.
     #[default]
     Auto,
 }
@@ -62,12 +62,12 @@ pub enum Mode {
 pub struct Modes([Mode; Policy::ALL.len()]);
 
 impl Modes {
-    /// Sets the mode of one.
+    /// Sets the mode of a policy.
     pub fn set(&mut self, policy: Policy, mode: Mode) {
         self.0[policy as usize] = mode;
     }
 
-    /// The mode of one.
+    /// The mode of a policy.
     #[must_use]
     pub fn get(&self, policy: Policy) -> Mode {
         self.0[policy as usize]

@@ -3,30 +3,30 @@
 use crate::bounds::{REACTION_NS, SETTLE_NS, WATCH_NS};
 use crate::guest::GuestView;
 
-/// A signal that a guest has not reacted to: by its event index and its posted buffers, it has not looked at the ring since.
+/// A signal without reaction: by its event index and its posted buffers, the guest has not visited the ring since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnansweredSignal {
-    /// How long ago it was sent, in ns.
+    /// The time since it was sent, in ns.
     pub age_ns: u64,
 }
 
 /// The decision about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reminder {
-    /// Nothing yet: ask again.
+    /// Nothing yet: decide again later.
     Watch,
     /// The guest is signalled once more.
     Signal,
-    /// The guest is signalled once more if that has been worth it with guests that are not seen.
+    /// The guest is signalled once more if that has helped with guests that the view does not show.
     SignalByTrust,
-    /// The guest is slow: nothing.
+    /// The guest is slow: no further signal.
     GiveUp,
 }
 
-/// By the guest, `None` without a view.
+/// Decides by the guest; `None` without a view.
 ///
-/// A guest that sleeps after it was signalled has missed the signal while it went to sleep. One that runs, or waits for a
-/// CPU, will see the packets.
+/// A guest that sleeps after it was signalled has missed the signal while it went to sleep. One that runs, or waits for
+/// a CPU, will find the packets.
 #[must_use]
 pub fn remind(signal: UnansweredSignal, guest: Option<&GuestView>) -> Reminder {
     match guest.filter(|guest| guest.is_known()) {

@@ -1,6 +1,6 @@
-//! Random schedules: no policy keeps anything waiting beyond its bound, with any view.
+//! Random schedules: no policy delays anything beyond its bound, with any view.
 //!
-//! The view is any sequence of states here, true or not. A guest that lies, or a view that is late, can do no worse.
+//! The view is any sequence of states, true or not, so a lying guest or a late view cannot do worse.
 
 use proptest::prelude::*;
 
@@ -18,7 +18,7 @@ fn thread() -> impl Strategy<Value = Option<ThreadState>> {
         .prop_map(|state| state.map(|(activity, cpu, for_ns)| ThreadState { activity, cpu, for_ns }))
 }
 
-/// Often one that works on: only then does a policy delay something for long.
+/// Often a guest that still runs: only then does a policy delay something for long.
 fn guest() -> impl Strategy<Value = Option<GuestView>> {
     let works = ThreadState { activity: Activity::Running, cpu: 1, for_ns: 0 };
     let any = prop::collection::vec(thread(), 0..4).prop_map(|threads| GuestView::new(0, threads));
@@ -29,7 +29,7 @@ fn guest() -> impl Strategy<Value = Option<GuestView>> {
     ]
 }
 
-/// A step of a schedule: a time passes, the view shows something, and perhaps packets come.
+/// A step of a schedule: time passes, the view shows a state, and packets may arrive.
 #[derive(Clone, Debug)]
 struct Step {
     pause_ns: u64,
@@ -51,7 +51,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..STEPS)
 }
 
-/// The times in a pause of a caller at which it has to act: when a decision was due, and at the pause's end.
+/// The times within a caller's pause at which it has to act: at the time of a decision, and at the pause's end.
 fn stops(now_ns: u64, end_ns: u64, due_ns: Option<u64>) -> impl Iterator<Item = u64> {
     due_ns.filter(|due_ns| (now_ns..end_ns).contains(due_ns)).into_iter().chain([end_ns])
 }
@@ -91,7 +91,7 @@ proptest! {
     #[test]
     fn a_sender_s_packets_are_taken_in_time(steps in steps()) {
         let mut ring = TransmitRing { visited_ns: 1_000_000 };
-        // When the oldest packet was posted that was not taken; whether the sender kicks.
+        // When the oldest pending packet was posted; whether the sender kicks.
         let (mut now_ns, mut posted_ns, mut is_armed, mut due_ns) = (1_000_000, None, false, None);
         for step in steps {
             let end_ns = now_ns + step.pause_ns;
@@ -103,13 +103,13 @@ proptest! {
                 let waited_ns = posted_ns.map_or(0, |posted_ns: u64| at_ns - posted_ns);
                 prop_assert!(waited_ns <= TRANSMIT_DELAY_MAX_NS, "{waited_ns} ns");
                 if is_armed && posted_ns.is_some() {
-                    // It kicked.
+                    // It has kicked.
                     (ring.visited_ns, posted_ns, is_armed) = (at_ns, None, false);
                 } else if is_armed {
                     continue;
                 }
                 match transmit(ring, step.guest.as_ref(), at_ns) {
-                    // The look after arming finds posted packets (`ring/rendezvous.rs`).
+                    // The check after arming finds posted packets (`ring/rendezvous.rs`).
                     Transmit::Arm => (posted_ns, is_armed, due_ns) = (None, true, None),
                     Transmit::Visit => {
                         (ring.visited_ns, posted_ns) = (at_ns, None);
@@ -124,7 +124,7 @@ proptest! {
         }
     }
 
-    /// A signal is followed by another one, or by the end of the watch; a guest is never watched for longer.
+    /// A signal is followed by another one, or by the end of the watch; no guest is watched for longer.
     #[test]
     fn a_signal_that_is_not_answered_is_settled_in_time(steps in steps()) {
         let mut age_ns = 0;
@@ -151,7 +151,7 @@ proptest! {
         }
     }
 
-    /// Counts that are wrong cost no more offers than guessing does.
+    /// Wrong counts cost no more offers than guessing does.
     #[test]
     fn offers_that_nothing_takes_are_as_rare_as_without_a_view(counts in prop::collection::vec((0..3_u32, 0..30_000_u64), 1..STEPS)) {
         let (mut last, mut now_ns, mut offers) = (None, 0_u64, 0);

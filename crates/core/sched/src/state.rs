@@ -7,7 +7,7 @@ pub enum Activity {
     Running,
     /// It waits for a CPU.
     Runnable,
-    /// It sleeps until something wakes it.
+    /// It sleeps.
     Blocked,
 }
 
@@ -16,16 +16,16 @@ pub enum Activity {
 pub struct ThreadState {
     /// Its activity.
     pub activity: Activity,
-    /// The number of its CPU: the one that it has, waits for, or had last.
+    /// The CPU that it has, waits for, or had last.
     pub cpu: u16,
-    /// For how long it has done so, in ns.
+    /// For how long it has been in this state, in ns.
     pub for_ns: u64,
 }
 
 /// The occupant of a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Occupant {
-    /// Nothing.
+    /// No thread.
     Idle {
         /// For how long, in ns.
         for_ns: u64,
@@ -39,6 +39,6 @@ pub enum Occupant {
 pub struct CpuState {
     /// Its occupant.
     pub occupant: Occupant,
-    /// Threads that wait for it. An estimate: it may be wrong until the CPU is idle next.
+    /// Number of threads that wait for it. An estimate, which may be wrong until the CPU is idle next.
     pub waiting: u32,
 }

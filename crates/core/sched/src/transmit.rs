@@ -1,30 +1,31 @@
-//! Transmit timer and block edge: whether a sender kicks, or the switch looks by itself (Hyper-Switch, 3.3 and 3.5).
+//! Transmit timer and block edge: whether a sender kicks, or the switch polls (Hyper-Switch, 3.3 and 3.5).
 
 use crate::bounds::TRANSMIT_DELAY_MAX_NS;
 use crate::guest::GuestView;
 
-/// A transmit ring in which nothing was found for as long as looking pays.
+/// A transmit ring that was empty for the useful polling time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransmitRing {
-    /// When it was looked at last.
+    /// When it was polled last.
     pub visited_ns: u64,
 }
 
 /// The decision about the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transmit {
-    /// The sender kicks when it posts a packet; the ring is left alone until then.
+    /// The sender kicks when it posts a packet; the ring is not polled until then.
     Arm,
-    /// The sender does not kick; the ring is looked at by this time, or when the sender goes to sleep.
+    /// The sender does not kick; the ring is polled at this time at the latest, or when the sender goes to sleep.
     VisitBy(u64),
-    /// The ring is looked at now: the sender went to sleep after it had been looked at last.
+    /// The ring is polled now: the sender went to sleep after the last poll.
     Visit,
 }
 
-/// By the sender, `None` without a view.
+/// Decides by the sender; `None` without a view.
 ///
-/// A sender that runs posts packets without a kick, which would cost it an exit each, and they wait for the timer. When it
-/// goes to sleep, its packets are taken at once. A sender that sleeps posts nothing, and its first packet is worth a kick.
+/// A running sender posts packets without kicks, each of which would cost it an exit, and they wait for the timer. When
+/// it goes to sleep, its packets are fetched at once. A sleeping sender posts nothing, and its first packet is worth a
+/// kick.
 #[must_use]
 pub fn transmit(ring: TransmitRing, sender: Option<&GuestView>, now_ns: u64) -> Transmit {
     let Some(sender) = sender.filter(|sender| sender.is_known()) else { return Transmit::Arm };
@@ -35,7 +36,7 @@ pub fn transmit(ring: TransmitRing, sender: Option<&GuestView>, now_ns: u64) -> 
     } else if now_ns >= due_ns {
         Transmit::Visit
     } else {
-        // A clock that went back delays nothing beyond the bound.
+        // A clock that went back causes no delay beyond the bound.
         Transmit::VisitBy(due_ns.min(now_ns.saturating_add(TRANSMIT_DELAY_MAX_NS)))
     }
 }

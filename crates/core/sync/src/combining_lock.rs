@@ -15,23 +15,23 @@ pub struct CombiningLock<T, R> {
     owned: Cell<T>,
     queue: Bounded<R>,
     publish_order: PublishOrder,
-    /// One thread only: nothing is ever queued.
+    /// Used by one thread only: nothing is ever queued.
     is_alone: bool,
 }
 
-// SAFETY: `owned` is reached only through a `CombiningGuard`, of which there is one at a time; values of both types move between
-// threads but are never shared.
+// SAFETY: `owned` is accessed only through a `CombiningGuard`, of which there is one at a time; values of both types
+// move between threads but are never shared.
 unsafe impl<T: Send, R: Send> Send for CombiningLock<T, R> {}
 // SAFETY: as above.
 unsafe impl<T: Send, R: Send> Sync for CombiningLock<T, R> {}
 
-/// The right to use the locked value until it is released. Dropping it unlocks too, but does not look for
-/// queued work.
+/// The right to use the locked value until it is released. Dropping it unlocks too, but does not check for queued work.
 #[must_use = "a lock that is not released is lost"]
 pub struct CombiningGuard<'a, T, R>(&'a CombiningLock<T, R>);
 
 impl<T, R> CombiningLock<T, R> {
-    /// A free lock whose queue has room for at least `entries`. 0: one thread alone uses it, and neither queues values nor finishes pieces.
+    /// A free lock whose queue has room for at least `entries`. With 0, a single thread uses it, which neither queues
+    /// values nor finishes pieces.
     #[must_use]
     pub fn new(owned: T, entries: usize) -> Self {
         let (queue, is_alone) = (Bounded::new(entries), entries == 0);
@@ -51,11 +51,11 @@ impl<T, R> CombiningLock<T, R> {
         won.is_ok().then(|| CombiningGuard(self))
     }
 
-    /// As [`Self::try_lock`]; if it is taken, spins for up to `looks` loads, for a holder that is soon done.
+    /// As [`Self::try_lock`]; if it is taken, spins for up to `looks` loads, as the holder may be done soon.
     #[inline]
     pub fn try_lock_spinning(&self, looks: u32) -> Option<CombiningGuard<'_, T, R>> {
         for _ in 0..looks {
-            // A load only: each exchange would take the cache line away from the holder.
+            // Only a load: each exchange would take the cache line from the holder.
             if !self.taken.load(Ordering::Relaxed) {
                 break;
             }
@@ -64,16 +64,17 @@ impl<T, R> CombiningLock<T, R> {
         self.try_lock()
     }
 
-    /// Queues a value for the holder. [`Self::try_lock_again`] has to follow, once for several values.
+    /// Queues a value for the holder. [`Self::try_lock_again`] must follow, once for several values.
     ///
     /// # Errors
-    /// Returns the value when the queue is full, or the lock is one thread's alone.
+    /// Returns the value if the queue is full, or if the lock belongs to a single thread.
     #[inline]
     pub fn enqueue(&self, value: R) -> Result<(), R> {
         if self.is_alone { Err(value) } else { self.queue.push(value) }
     }
 
-    /// Takes the lock if it is free, after a value was queued or a piece finished. If not, its holder will look.
+    /// Takes the lock if it is free, after a value was queued or a piece finished. If it is taken, its holder will
+    /// check.
     #[inline]
     pub fn try_lock_again(&self) -> Option<CombiningGuard<'_, T, R>> {
         full_fence();
@@ -109,7 +110,7 @@ impl<T, R> CombiningGuard<'_, T, R> {
         self.0.is_alone || self.0.queue.is_drained()
     }
 
-    /// Unlocks and looks for queued work once more. True: there is some; lock again, or have it served later.
+    /// Unlocks and checks again for queued work. Returns true if there is some: lock again, or have it served later.
     #[inline]
     #[must_use]
     pub fn release(self) -> bool {

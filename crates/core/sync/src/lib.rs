@@ -9,20 +9,20 @@
 //! - [`SleepFlag`]: tells whether the reader of a queue sleeps.
 //! - [`records()`]: a ring of records of any length from one thread to another one, for captures and upcalls.
 //! - [`Version`]: words that many workers read and change.
-//! - [`MarkedStack`]: places that have to be looked at again.
+//! - [`MarkedStack`]: places that have to be checked again.
 //! - [`prefetch()`]: loads a cache line ahead of its use.
 //!
-//! **Contract.** No operation waits, allocates or makes a system call. Queued work is never stranded: the
-//! lock's holder looks for it after unlocking, and the thread that queued it tries the lock again
-//! ([`CombiningLock::try_lock_again`]). A sleeper sees an entry before it sleeps, or the thread that pushed
-//! it is told to wake the sleeper.
+//! **Contract.** No operation waits, allocates or makes a system call. Queued work is never stranded: the lock's holder
+//! checks for it after unlocking, and the thread that queued it tries the lock again
+//! ([`CombiningLock::try_lock_again`]). Either a sleeper sees an entry before it sleeps, or the thread that pushed the
+//! entry learns that it has to wake the sleeper.
 //!
-//! **Not checked.** That a worker finishes a piece that it has begun, and that a lock is released: a worker that
-//! is killed in between takes the process along (panics abort).
+//! **Not checked.** Workers have to finish the pieces that they begin, and to release locks: a worker that panics in
+//! between ends the process (panics abort).
 //!
-//! **Threading.** All workers share everything. Each rendezvous is that of `lasthop_ring::arm_and_recheck`: store,
-//! full fence, load on both sides, so that at least one side sees the other. `crates/core/sync/model` has the
-//! models by which loom tries every order.
+//! **Threading.** All workers share everything. Each rendezvous is that of `lasthop_ring::arm_and_recheck`: store, full
+//! fence, load on both sides, so that at least one side sees the other's store. `crates/core/sync/model` has models
+//! that loom runs in every order.
 //!
 //! ```text
 //!   worker A                                      worker B

@@ -1,18 +1,18 @@
-//! A stack of numbers, each at most once: places that have to be looked at again.
+//! A stack of numbers, each at most once: places that have to be checked again.
 //!
-//! Any worker pushes a number behind a change. One consumer at a time takes them and looks at the change. Each number has a word of
-//! the owner's: 0 if it is not in the stack, else the number below it.
+//! Any worker pushes a number after a change. One consumer at a time takes numbers and handles their changes. The owner
+//! provides a word for each number: 0 if it is not in the stack, otherwise the number below it.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// In a number's word: nothing is below it.
+/// In a number's word: the number is the last one.
 const LAST: u64 = u32::MAX as u64;
 
 /// The top of the stack, as number + 1.
 #[derive(Debug)]
 pub struct MarkedStack(AtomicU32);
 
-/// Numbers that the consumer has taken off the stack at once, as number + 1; 0: none.
+/// Numbers that the consumer has taken from the stack together, as number + 1; 0: none.
 #[derive(Debug, Default)]
 pub struct Marked(u32);
 
@@ -23,15 +23,15 @@ impl Default for MarkedStack {
 }
 
 impl MarkedStack {
-    /// Whether there is none; may change at once.
+    /// Whether the stack is empty; this may change at once.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.load(Ordering::Relaxed) == 0
     }
 
-    /// Pushes `number`, whose word is `word`, unless it is there. To be called behind the change.
+    /// Pushes `number`, whose word is `word`, unless it is in the stack. Must be called after the change.
     pub fn push(&self, number: u32, word: &AtomicU64) {
-        // Either this sees that the consumer has taken the number, or the consumer sees the change.
+        // Either this thread sees that the consumer has taken the number, or the consumer sees the change.
         fence(Ordering::SeqCst);
         if word.compare_exchange(0, LAST, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             return;
@@ -47,7 +47,7 @@ impl MarkedStack {
         }
     }
 
-    /// The next number. The consumer looks at its change behind this. `word_of` has the word of each number.
+    /// Takes the next number. The consumer reads the change after this. `word_of` returns the word of a number.
     pub fn take<'a>(
         &self,
         marked: &mut Marked,

@@ -1,6 +1,6 @@
-//! Asking for memory before it is needed.
+//! Loads memory ahead of its use.
 
-/// Prefetches the cache lines that `item` begins in, without waiting for it.
+/// Prefetches the cache lines in which `item` begins, without waiting for them.
 #[inline(always)]
 pub fn prefetch<T>(item: &T) {
     #[cfg(target_arch = "x86_64")]

@@ -5,8 +5,8 @@ use crate::sync::{AtomicBool, AtomicU8, Ordering};
 
 const NO_WORKER: u8 = u8::MAX;
 
-/// Tells which workers have finished their piece of work. Pieces are published in the order in which they
-/// began; each worker has one at most.
+/// Records which workers have finished their piece of work. Pieces are published in the order in which they began; each
+/// worker has at most one.
 ///
 /// The order itself is kept under the lock. These flags tell its holder about work outside the lock.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ impl PublishOrder {
         self.finished[usize::from(worker)].store(true, Ordering::Release);
     }
 
-    /// Whether the piece of `worker` is finished. If so it is removed, and the worker may begin another one.
+    /// Whether the piece of `worker` is finished. If it is, it is removed, and the worker may begin another one.
     #[inline]
     pub fn take_finished(&self, worker: u8) -> bool {
         let finished = &self.finished[usize::from(worker)];

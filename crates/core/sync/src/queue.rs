@@ -17,7 +17,7 @@ use crate::sync::{AtomicUsize, Cell, Ordering, places};
 pub struct Bounded<T> {
     turns: Box<[AtomicUsize]>,
     values: Box<[Cell<MaybeUninit<T>>]>,
-    /// Position of the next push; on a cache line of its own, since pushers and the popper are different cores.
+    /// Position of the next push, on its own cache line, since pushers and the popper run on different cores.
     push_at: Padded,
     pop_at: Padded,
 }
@@ -26,7 +26,7 @@ pub struct Bounded<T> {
 #[repr(align(128))] // two lines: the adjacent one is prefetched along
 struct Padded(AtomicUsize);
 
-// SAFETY: a value is moved in by the one thread that won its position and out by the one that won the pop; nothing is
+// SAFETY: the one thread that won a value's position moves it in, and the one that won the pop moves it out; nothing is
 // shared in between, so it only has to be Send.
 unsafe impl<T: Send> Send for Bounded<T> {}
 // SAFETY: as above.
@@ -55,7 +55,7 @@ impl<T> Bounded<T> {
     /// Appends a value.
     ///
     /// # Errors
-    /// Gives it back when the queue is full.
+    /// Returns the value if the queue is full.
     #[inline]
     pub fn push(&self, value: T) -> Result<(), T> {
         let mut at = self.push_at.0.load(Ordering::Relaxed);
@@ -72,7 +72,7 @@ impl<T> Bounded<T> {
                     Err(now) => at = now,
                 }
             } else if turn.wrapping_sub(at) > usize::MAX / 2 {
-                return Err(value); // still filled from the lap before
+                return Err(value); // still filled from the previous lap
             } else {
                 at = self.push_at.0.load(Ordering::Relaxed);
             }
@@ -103,7 +103,7 @@ impl<T> Bounded<T> {
         }
     }
 
-    /// Whether nothing can be popped now. A push that is under way in another thread does not count yet.
+    /// Whether nothing can be popped now. An unfinished push of another thread does not count yet.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -111,8 +111,8 @@ impl<T> Bounded<T> {
         self.turn(at).load(Ordering::Acquire) != at.wrapping_add(1)
     }
 
-    /// Whether everything was popped that this thread has pushed. Unlike [`Self::is_empty`] this is false while a push that
-    /// came before one of its own is under way.
+    /// Whether everything was popped that this thread has pushed. Unlike [`Self::is_empty`], this is false while a push
+    /// before one of its own is unfinished.
     #[inline]
     #[must_use]
     pub fn is_drained(&self) -> bool {

@@ -9,15 +9,14 @@ const HEAD_WORDS: usize = 3;
 /// Bytes of a word.
 const WORD_BYTES: usize = size_of::<u64>();
 
-/// A bounded ring of records, from one thread to one other. Neither waits; a record for which there is no room is not
-/// taken.
+/// A bounded ring of records, from one thread to another. Neither side waits; a record that does not fit is refused.
 ///
 /// ```text
 ///   words   ... | len | head | head | bytes, padded to words | len | head | ...
 ///               ^ read                                        ^ written
 /// ```
 ///
-/// The words are relaxed atomics, published by the store of `written` and given back by the store of `read`.
+/// The words are relaxed atomics: the store of `written` publishes them, the store of `read` returns them.
 #[derive(Debug)]
 struct Ring {
     words: Box<[AtomicU64]>,
@@ -25,7 +24,7 @@ struct Ring {
     read: Line,
 }
 
-/// A position, in words since the beginning, on cache lines of its own: writer and reader are different cores.
+/// A position, in words since the beginning, on its own cache lines: writer and reader run on different cores.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Line(AtomicUsize);
@@ -35,7 +34,7 @@ struct Line(AtomicUsize);
 pub struct RecordWriter {
     ring: Arc<Ring>,
     written: usize,
-    /// Where the reader was when it was last looked at.
+    /// The reader's position when it was read last.
     read: usize,
 }
 
@@ -46,11 +45,11 @@ pub struct RecordReader {
     read: usize,
 }
 
-/// Makes a ring of at least `bytes`, rounded up to a power of two of words. All of its memory is touched, so
-/// the writer causes no page fault.
+/// Creates a ring of at least `bytes`, rounded up to a power of two of words. All of its memory is touched, so the
+/// writer causes no page fault.
 ///
 /// # Errors
-/// When there is no memory for it.
+/// There is not enough memory.
 pub fn records(bytes: usize) -> Result<(RecordWriter, RecordReader), TryReserveError> {
     let count = bytes.div_ceil(WORD_BYTES).next_power_of_two();
     let mut words = Vec::new();
@@ -83,14 +82,14 @@ impl Ring {
     }
 }
 
-/// Loads words from beside their places; there are as many places.
+/// Loads words from their places; both have the same length.
 fn load_all(places: &[AtomicU64], words: &mut [[u8; WORD_BYTES]]) {
     for (place, word) in places.iter().zip(words) {
         *word = place.load(Ordering::Relaxed).to_ne_bytes();
     }
 }
 
-/// Stores words beside their places; there are as many places.
+/// Stores words into their places; both have the same length.
 fn store_all(places: &[AtomicU64], words: &[[u8; WORD_BYTES]]) {
     for (place, word) in places.iter().zip(words) {
         place.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
@@ -98,7 +97,7 @@ fn store_all(places: &[AtomicU64], words: &[[u8; WORD_BYTES]]) {
 }
 
 impl RecordWriter {
-    /// Appends a record and shows it to the reader. False: there is no room for it.
+    /// Appends a record and publishes it. Returns false if there is no room for it.
     pub fn push(&mut self, head: [u64; 2], bytes: &[u8]) -> bool {
         let words = HEAD_WORDS + bytes.len().div_ceil(WORD_BYTES);
         if !self.has_room(words) {
@@ -123,7 +122,7 @@ impl RecordWriter {
         true
     }
 
-    /// Whether records of `bytes` bytes together find room now, their heads of 24 bytes and padding to whole words included.
+    /// Whether records of `bytes` bytes in total fit now, including their heads of 24 bytes and padding to whole words.
     pub fn has_room_for(&mut self, bytes: usize) -> bool {
         self.has_room(bytes.div_ceil(WORD_BYTES))
     }

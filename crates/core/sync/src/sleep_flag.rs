@@ -1,8 +1,9 @@
 use crate::sync::{AtomicBool, Ordering};
 
-/// Tells whether a thread sleeps and has to be woken for new work.
+/// A flag of a thread that sleeps and has to be woken for new work.
 ///
-/// The sleeper calls `prepare_sleep`, fences, looks once more, and sleeps. Others queue work, fence, and call `wake`.
+/// The sleeper calls `prepare_sleep`, fences, checks for work again, and sleeps. Others queue work, fence, and call
+/// `wake`.
 #[derive(Debug)]
 pub struct SleepFlag(AtomicBool);
 
@@ -13,17 +14,17 @@ impl Default for SleepFlag {
 }
 
 impl SleepFlag {
-    /// Announces sleep; a full fence and a last look follow.
+    /// Announces sleep; a full fence and a last check follow.
     pub fn prepare_sleep(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// The sleeper is awake. It looks for work before it prepares to sleep again.
+    /// Notes that the sleeper is awake. It checks for work before it prepares to sleep again.
     pub fn clear(&self) {
         self.0.store(false, Ordering::Relaxed);
     }
 
-    /// After a full fence: whether the caller has to wake the sleeper. True for one of several callers.
+    /// After a full fence: whether the caller has to wake the sleeper. True for only one of several callers.
     #[inline]
     #[must_use]
     pub fn wake(&self) -> bool {

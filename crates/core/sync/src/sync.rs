@@ -1,4 +1,4 @@
-//! The primitives by the names that loom's have, so that the models run the very same code.
+//! The primitives under loom's names, so that the models run the same code.
 
 use std::mem::MaybeUninit;
 pub(crate) use std::sync::Arc;
@@ -6,7 +6,7 @@ pub(crate) use std::sync::atomic::{
     AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
 };
 
-/// Memory that one thread at a time uses.
+/// Memory that only one thread uses at a time.
 #[derive(Debug)]
 #[repr(transparent)]
 pub(crate) struct Cell<T>(std::cell::UnsafeCell<T>);
@@ -22,10 +22,10 @@ impl<T> Cell<T> {
     }
 }
 
-/// Places for `count` values. Their pages are not touched before they are used.
+/// Places for `count` values. Their pages are not touched before use.
 pub(crate) fn places<T>(count: usize) -> Box<[Cell<MaybeUninit<T>>]> {
     let places = Box::<[Cell<MaybeUninit<T>>]>::new_uninit_slice(count);
-    // SAFETY: a cell is nothing but its content, and this content may be uninitialised.
+    // SAFETY: a cell consists only of its content, and this content may be uninitialised.
     unsafe { places.assume_init() }
 }
 

@@ -1,8 +1,8 @@
 //! Versions of words that many workers read and change.
 //!
-//! A reader loads the version, then the words, then looks whether the version is still the same. A worker that has computed
-//! other words from those makes the version busy by a compare-and-swap from that very version, stores the words, and stores
-//! the next version. Nothing in between can wait. A version has a generation, too: an odd one has content.
+//! A reader loads the version, then the words, then checks whether the version is unchanged. A worker that has computed
+//! new words from those makes the version busy by a compare-and-swap from that version, stores the words, and stores
+//! the next version. No step in between waits. A version also has a generation: an odd one has content.
 //!
 //! ```text
 //!   version   generation : 32, changes : 31, busy : 1
@@ -14,7 +14,7 @@ use crate::sync::{AtomicU64, Ordering, fence};
 const BUSY: u64 = 1;
 const GENERATION: u64 = 0xffff_ffff << 32;
 const NEXT_GENERATION: u64 = 1 << 32;
-/// Looks at a version that is busy: some hundred nanoseconds, in which a worker that runs has finished.
+/// Spins on a busy version: some hundred nanoseconds, in which a running worker has finished.
 const SPINS_MAX: u32 = 64;
 
 /// A version, as it was read.
@@ -22,14 +22,14 @@ const SPINS_MAX: u32 = 64;
 pub struct Version(u64);
 
 impl Version {
-    /// The version now.
+    /// The current version.
     #[inline]
     #[must_use]
     pub fn of(word: &AtomicU64) -> Self {
         Self(word.load(Ordering::Acquire))
     }
 
-    /// The version now, if no worker is changing the words; none if one does, for as long as a change takes and longer.
+    /// The current version, if no worker is changing the words; `None` if one is, for longer than a change takes.
     #[inline]
     #[must_use]
     pub fn quiet(word: &AtomicU64) -> Option<Self> {
@@ -57,7 +57,7 @@ impl Version {
         self.0 & BUSY != 0
     }
 
-    /// Whether there is content, which no worker changes.
+    /// Whether there is content, and no worker is changing it.
     #[inline]
     #[must_use]
     pub fn is_settled(self) -> bool {
@@ -71,14 +71,14 @@ impl Version {
         (self.0 >> 32) as u32
     }
 
-    /// Whether both are of one generation.
+    /// Whether both have the same generation.
     #[inline]
     #[must_use]
     pub fn is_same_generation(self, other: Self) -> bool {
         (self.0 ^ other.0) & GENERATION == 0
     }
 
-    /// Whether the words that were read since are of this version.
+    /// Whether the words that were read since belong to this version.
     #[inline]
     #[must_use]
     pub fn is_still(self, word: &AtomicU64) -> bool {
@@ -86,7 +86,7 @@ impl Version {
         word.load(Ordering::Relaxed) == self.0
     }
 
-    /// Whether the words that were read since, and that stay within a generation, are of this one.
+    /// Whether the words that were read since, and that are constant within a generation, belong to this one.
     #[inline]
     #[must_use]
     pub fn is_still_generation(self, word: &AtomicU64) -> bool {
@@ -94,30 +94,30 @@ impl Version {
         Self(word.load(Ordering::Relaxed)).is_same_generation(self)
     }
 
-    /// From this version on only the caller changes the words, until it calls [`Self::give_back`] or [`Self::end`]. False: the version
-    /// is another one by now.
+    /// Takes the words: only the caller changes them until it calls [`Self::give_back`] or [`Self::end`]. Returns false
+    /// if the version has changed.
     #[inline]
     #[must_use]
     pub fn take(self, word: &AtomicU64) -> bool {
-        // Reads before this are of the version that the swap meets.
+        // Earlier reads belong to the version that the swap finds.
         fence(Ordering::Acquire);
         let swap = word.compare_exchange(self.0, self.0 | BUSY, Ordering::Acquire, Ordering::Relaxed);
-        // A reader that sees a store behind this sees the busy version, too.
+        // A reader that sees a later store also sees the busy version.
         fence(Ordering::Release);
         swap.is_ok()
     }
 
-    /// The next version, with all that was stored. Also ends a change whose worker is dead.
+    /// Publishes the next version, with all stored words. Also ends the change of a dead worker.
     #[inline]
     pub fn give_back(self, word: &AtomicU64) {
         let next = self.0 & GENERATION | (self.0 & !BUSY).wrapping_add(2) & !GENERATION;
         word.store(next, Ordering::Release);
     }
 
-    /// The next generation: the content of a taken version has ended, or that of a vacant one begins.
+    /// Begins the next generation: the content of a taken version has ended, or that of a vacant one begins.
     pub fn end(self, word: &AtomicU64) {
         word.store((self.0 & GENERATION).wrapping_add(NEXT_GENERATION), Ordering::Release);
-        // Later stores into the words are not seen before.
+        // Later stores to the words are not visible before.
         fence(Ordering::Release);
     }
 }

@@ -13,47 +13,47 @@ const GET_FEATURES: [u8; 12] = [1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
 /// SET_MEM_TABLE, version 1, of 40 bytes, without them.
 const HALF_A_TABLE: [u8; 16] = [5, 0, 0, 0, 1, 0, 0, 0, 40, 0, 0, 0, 1, 0, 0, 0];
 
-/// One thing to do.
+/// An action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     /// The guest process is killed, and starts again.
     Kill,
     /// The guest process is stopped for this many milliseconds.
     Stop(u64),
-    /// The guest leaves and comes back as another kind of guest.
+    /// The guest leaves and attaches again as another kind of guest.
     Reconnect,
     /// RESET_DEVICE, fresh rings.
     Reset,
-    /// GET_VRING_BASE of all rings, and start again at that position.
+    /// GET_VRING_BASE of all rings, and a restart at that position.
     Restart,
-    /// A new memory table, of the same memory in other pieces.
+    /// A new memory table, with the same memory in other regions.
     Memory,
-    /// The vnic is removed under its guest and added again, with this many queue pairs.
+    /// The vnic is removed while its guest is attached, and added again with this many queue pairs.
     Port(u16),
     /// The link of the vnic is down for this many milliseconds.
     Link(u64),
     /// A descriptor that no driver would write.
     Hostile,
-    /// The commands that only look.
+    /// The read-only commands.
     Look,
     /// Half a vhost-user message to a vnic, then a hang-up.
     Half,
     /// This many random bytes to a vnic.
     Garbage(u64),
-    /// Messages with descriptors of all kinds to a vnic, of this seed.
+    /// Messages with descriptors of all kinds to a vnic, from this seed.
     Rogue(u64),
     /// The switch process is killed.
     Death,
 }
 
-/// Whether the switch process is killed in the run with this seed. A frame that it had begun to write is overwritten by the next
-/// one, so guests do not look behind the ends of frames in that run.
+/// Whether the switch process is killed in the run with this seed. A frame that it had begun to write is overwritten by
+/// the next one, so guests do not check the bytes after frames in that run.
 pub(crate) fn may_die(seed: u64) -> bool {
     seed.is_multiple_of(2)
 }
 
 impl Action {
-    /// The next action, the guest that it happens to (from 1), and the pause after it.
+    /// The next action, its guest (from 1), and the pause after it.
     pub(crate) fn next(random: &mut Random, guests: u8, may_die: bool) -> (Self, u8, Duration) {
         let action = match random.below(20) {
             0 | 1 => Self::Kill,
@@ -95,25 +95,25 @@ impl Action {
         }
     }
 
-    /// The order to a guest, if it is the guest that acts.
+    /// The order to a guest, if the guest itself has to act.
     pub(crate) fn order(self) -> Option<&'static str> {
         matches!(self, Self::Reconnect | Self::Reset | Self::Restart | Self::Memory | Self::Hostile)
             .then(|| self.name())
     }
 
-    /// Whether frames may be lost that neither side counts: those in rings that are forgotten.
+    /// Whether frames may be lost that neither side counts: those in rings that are reset.
     pub(crate) fn forgets_rings(self) -> bool {
         matches!(self, Self::Kill | Self::Reconnect | Self::Reset | Self::Port(_) | Self::Hostile)
     }
 }
 
-/// A connection that ends amid a message.
+/// A connection that ends in the middle of a message.
 pub(crate) fn half(mut socket: UnixStream) {
     // The switch may hang up first.
     let _ = socket.write_all(&GET_FEATURES).and_then(|()| socket.write_all(&HALF_A_TABLE));
 }
 
-/// A connection that speaks something else.
+/// A connection with another protocol.
 pub(crate) fn garbage(mut socket: UnixStream, seed: u64) {
     let mut random = Random::new(seed);
     let len = 1 + random.below(4000);
@@ -122,7 +122,7 @@ pub(crate) fn garbage(mut socket: UnixStream, seed: u64) {
     let _ = socket.write_all(&bytes);
 }
 
-/// A front end that sends any requests with any descriptors, and reads no answer.
+/// A front end that sends any requests with any descriptors, and reads no reply.
 pub(crate) fn rogue(rogue: &Rogue, seed: u64) {
     Supply::new().send(rogue, 40, &mut Random::new(seed));
 }

@@ -10,7 +10,7 @@ use rustix::process::Signal;
 
 use crate::support::{eventually, signal};
 
-/// Longest wait for an answer, on a busy machine.
+/// The longest wait for an answer, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A guest's counts, in one life.
@@ -30,7 +30,7 @@ pub(crate) struct Setting {
     pub(crate) run_dir: PathBuf,
 }
 
-/// One guest process after the other, all with the same number.
+/// A sequence of guest processes with the same number.
 pub(crate) struct Member {
     number: u8,
     setting: Setting,
@@ -40,7 +40,7 @@ pub(crate) struct Member {
     stopped: bool,
     /// Hang-ups that it met, in all lives.
     pub(crate) hangups: u64,
-    /// Counts of its earlier lives, as far as they were asked for.
+    /// Counts of its earlier lives, as far as they were read.
     past: Count,
     now: Count,
 }
@@ -70,7 +70,7 @@ impl Member {
         Self { number, setting, life: 1, child, answers, stopped: false, hangups: 0, past, now }
     }
 
-    /// Kills the process, wherever it is, and starts the next one.
+    /// Kills the process, in any state, and starts the next one.
     pub(crate) fn kill(&mut self) {
         self.check_alive();
         self.child.kill().expect("killed");
@@ -91,14 +91,14 @@ impl Member {
         self.stopped = true;
     }
 
-    /// Lets it go on if it was stopped.
+    /// Continues it if it was stopped.
     pub(crate) fn go_on(&mut self) {
         if std::mem::take(&mut self.stopped) {
             signal(self.child.id(), Signal::CONT);
         }
     }
 
-    /// Sends it an order; it may take its time.
+    /// Sends it an order, without waiting.
     pub(crate) fn order(&mut self, order: &str) {
         self.go_on();
         let told = writeln!(self.child.stdin.as_mut().expect("piped"), "{order}");
@@ -107,7 +107,7 @@ impl Member {
         }
     }
 
-    /// It has found nothing wrong so far.
+    /// Checks that it has found no error so far.
     pub(crate) fn check_alive(&mut self) {
         let ended = self.child.try_wait().expect("our child");
         assert!(ended.is_none(), "guest {} found something wrong, see above: {ended:?}", self.number);
@@ -127,7 +127,7 @@ impl Member {
         false
     }
 
-    /// Takes its answers.
+    /// Reads its answers.
     pub(crate) fn listen(&mut self) {
         while let Ok(line) = self.answers.try_recv() {
             self.take(&line);

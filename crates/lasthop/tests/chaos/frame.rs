@@ -1,4 +1,4 @@
-//! Frames that name their sender and receiver, from which every byte of them follows.
+//! Frames that name their sender and receiver, from which all their bytes follow.
 
 use std::sync::LazyLock;
 
@@ -7,23 +7,23 @@ use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4};
 
 use crate::support::random::Random;
 
-/// The receiver of a frame for everybody.
+/// The receiver of a frame for all guests.
 pub(crate) const ALL: u8 = 0xff;
-/// Longest frame in bytes that is not to be segmented.
+/// The longest frame without segmentation, in bytes.
 pub(crate) const PLAIN_BYTES_MAX: usize = 9000;
-/// Longest frame in bytes: its IPv4 length field is full.
+/// The longest frame, in bytes: its IPv4 length field has the maximum.
 pub(crate) const TSO_BYTES_MAX: usize = 14 + 0xffff;
-/// Bytes of a frame with segments at least; each of those is shorter.
+/// The shortest frame with segments, in bytes; each segment is shorter.
 pub(crate) const TSO_BYTES_MIN: usize = 2000;
 const ETHERNET_BYTES: usize = 14;
-/// Ethernet, IPv4 and TCP without options.
+/// Bytes of Ethernet, IPv4 and TCP headers without options.
 const TCP_BYTES: usize = 54;
-/// Bytes of a frame's description of itself, behind its headers.
+/// Bytes of a frame's description of itself, after its headers.
 const TALE_BYTES: usize = 20;
 /// IEEE 802: for experiments.
 const EXPERIMENTAL: [u8; 2] = [0x88, 0xb5];
 const IPV4: [u8; 2] = [0x08, 0x00];
-/// Frames differ in where in the pattern they start.
+/// Start positions of frames in the pattern.
 const PATTERN_STARTS: u64 = 4093;
 
 static PATTERN: LazyLock<Vec<u8>> = LazyLock::new(|| {
@@ -39,11 +39,11 @@ pub(crate) struct Tale {
     pub(crate) from: u8,
     /// The sender's queue pair.
     pub(crate) queue: u8,
-    /// The bytes of its segments' payload; 0: it is not to be segmented.
+    /// The payload bytes of its segments; 0: no segmentation.
     pub(crate) segment_bytes: u16,
-    /// Which life of the sender.
+    /// The sender's life, by number.
     pub(crate) life: u32,
-    /// Counts the frames of a life.
+    /// The frame's number within that life.
     pub(crate) number: u32,
     pub(crate) len_bytes: u32,
 }
@@ -53,7 +53,7 @@ pub(crate) fn mac(number: u8) -> [u8; 6] {
     if number == ALL { [0xff; 6] } else { [0x02, 0, 0, 0, 0, number] }
 }
 
-/// Whether a frame is TCP: whole, or a segment of one.
+/// Whether a frame is TCP: a complete one, or a segment.
 pub(crate) fn is_tcp(frame: &[u8]) -> bool {
     frame.get(12..14) == Some(&IPV4)
 }
@@ -76,7 +76,7 @@ impl Tale {
         frame
     }
 
-    /// The frame, all of it.
+    /// The whole frame.
     pub(crate) fn frame(&self) -> Vec<u8> {
         let mut frame = self.headers();
         frame.extend([self.to, self.from, self.queue, 0]);
@@ -88,7 +88,7 @@ impl Tale {
         frame
     }
 
-    /// The work that the sender leaves to be done.
+    /// The offloads that the sender leaves to others.
     pub(crate) fn offload(&self) -> Offload {
         match self.segment_bytes {
             0 => Offload::default(),
@@ -103,7 +103,7 @@ impl Tale {
         }
     }
 
-    /// A frame's description of itself, right or wrong.
+    /// A frame's description of itself, valid or not.
     pub(crate) fn parse(frame: &[u8]) -> Option<Self> {
         let at = if is_tcp(frame) { TCP_BYTES } else { ETHERNET_BYTES };
         let tale = frame.get(at..at + TALE_BYTES)?;
@@ -113,7 +113,7 @@ impl Tale {
         Some(Self { to: tale[0], from: tale[1], queue: tale[2], segment_bytes, life, number, len_bytes })
     }
 
-    /// The tale of a frame of which every byte is as its sender made it.
+    /// The description of a frame whose bytes are all as its sender made them.
     pub(crate) fn of_whole(frame: &[u8]) -> Result<Self, String> {
         let tale = Self::parse(frame).ok_or_else(|| format!("a frame of {} bytes", frame.len()))?;
         let least = TCP_BYTES + TALE_BYTES;

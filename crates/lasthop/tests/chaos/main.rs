@@ -49,7 +49,7 @@ fn main() {
     if words.first().is_some_and(|word| word == "guest") {
         return talker::run(&words[1..]);
     }
-    // As the harness understands them: a filter, and a list.
+    // Arguments as the test harness has them: a filter, and a list.
     if words.iter().any(|word| word == "--list") {
         return println!("chaos: test");
     }

@@ -1,4 +1,4 @@
-//! Other people's guests, on a switch of their own within the same process: `tests/real/chaos-crew` looks after them.
+//! Guests of other programs, on a separate switch within the same process: `tests/real/chaos-crew` manages them.
 
 use std::fs::File;
 use std::io::Read;
@@ -7,13 +7,13 @@ use std::process::{Child, Command, Stdio};
 
 use crate::support::Switch;
 
-/// Their switch; their frames would be strange to the storm's own guests.
+/// Their own switch, as the storm's guests would reject their frames.
 const SWITCH: &str = "outside";
 const VNICS: [&str; 4] = ["dpdk0", "dpdk1", "linux1", "linux2"];
-/// The crew's exit status where no such guest is installed.
+/// The crew's exit status if no such guest is installed.
 const NOBODY: i32 = 77;
 
-/// The words that make their switch and vnics.
+/// The arguments of their switch and vnics.
 pub(crate) fn words() -> Vec<String> {
     let vnics = VNICS.iter().flat_map(|vnic| ["--vnic".to_owned(), format!("{vnic},switch={SWITCH}")]);
     ["--switch".to_owned(), SWITCH.to_owned()].into_iter().chain(vnics).collect()
@@ -47,7 +47,7 @@ impl Outsiders {
         std::fs::read_to_string(&self.complaints).expect("the file")
     }
 
-    /// Has found nothing wrong so far.
+    /// Checks that it has found no error so far.
     pub(crate) fn check(&mut self) {
         let ended = self.child.try_wait().expect("our child").filter(|status| status.code() != Some(NOBODY));
         assert!(ended.is_none(), "outsiders: {ended:?} {}", self.complaints());

@@ -17,16 +17,16 @@ use crate::watch::{Holding, guest_mappings};
 
 /// Actions between two checkpoints.
 const CHECKPOINT_ACTIONS: u64 = 50;
-/// Anonymous memory that the switch may have gained since the first checkpoint, in KiB: allocators keep some.
+/// Anonymous memory that the switch may gain after the first checkpoint, in KiB: allocators keep some.
 const GROWTH_KIB_MAX: u64 = 16 * 1024;
-/// The line of the log when there is another switch process.
+/// The log line of a new switch process.
 const RUNNING_AGAIN: &str = "the switch process is running again";
-/// How long a switch process lives at least.
+/// The shortest life of a switch process.
 const PROOF: Duration = Duration::from_millis(300);
-/// A vnic that never has a guest.
+/// A vnic without a guest.
 const NOBODY: &str = "nobody";
 
-/// How to run.
+/// The settings of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     pub(crate) seconds: u64,
@@ -37,30 +37,30 @@ pub(crate) struct Plan {
     pub(crate) trace: bool,
 }
 
-/// A guest as the storm knows it.
+/// The storm's state of a guest.
 struct Place {
     member: Member,
     queues: u16,
-    /// Port's counters less the guest's, when both were last compared; none once rings were forgotten since.
+    /// The port's counters minus the guest's at the last comparison; `None` after rings were reset.
     base: Option<(u64, u64)>,
-    /// Times that its vnic was removed.
+    /// How often its vnic was removed.
     removals: u64,
     /// When a stopped process continues.
     until: Option<Instant>,
 }
 
-/// A switch, its guests, and the actions on them so far.
+/// A switch, its guests, and the actions so far.
 pub(crate) struct Storm {
     plan: Plan,
-    /// They are sent home before their switch ends.
+    /// They end before their switch.
     outsiders: Outsiders,
     switch: Switch,
     switch_pid: u32,
     places: Vec<Place>,
-    /// The files that the switch process had open before the first guest.
+    /// The switch process's open files before the first guest.
     open_alone: BTreeMap<u32, String>,
     first: Option<Holding>,
-    /// When the present switch process started.
+    /// When the current switch process started.
     reborn: Instant,
     actions: BTreeMap<&'static str, u64>,
     compared: u64,
@@ -124,14 +124,14 @@ impl Storm {
         }
     }
 
-    /// The supervisor and its processes, as far as they are there.
+    /// The running processes of the switch.
     fn processes(&self) -> impl Iterator<Item = (&'static str, u32)> {
         let roles = ["switch-process", "controller-process"];
         let children = roles.map(|role| Some((role, self.switch.child_pid(role)?)));
         std::iter::once(("supervisor", self.switch.pid())).chain(children.into_iter().flatten())
     }
 
-    /// All of it; the summary.
+    /// Runs everything; returns the summary.
     pub(crate) fn run(mut self, progress: &mut dyn FnMut(&str)) -> String {
         let mut random = Random::new(self.plan.seed);
         let end = Instant::now() + Duration::from_secs(self.plan.seconds);
@@ -158,8 +158,8 @@ impl Storm {
         self.end()
     }
 
-    /// In every other stretch between checkpoints, one guest is enough for what forgets rings: the others' counters
-    /// can then be compared.
+    /// In every other stretch between checkpoints, only one guest gets actions that reset rings, so the others'
+    /// counters can be compared.
     fn victim(&self, action: Action, guest: u8, stretch: u64) -> u8 {
         let only = 1 + (stretch / 2 % u64::from(self.plan.guests)) as u8;
         if stretch % 2 == 1 && action.forgets_rings() { only } else { guest }
@@ -221,10 +221,11 @@ impl Storm {
         }
     }
 
-    /// Kills the switch process, and waits for the next one. Guests do not notice, unless it was amid a message of theirs.
+    /// Kills the switch process, and waits for the next one. Guests are not affected, unless it died amid one of their
+    /// messages.
     fn kill_switch(&mut self) {
         if self.reborn.elapsed() < PROOF {
-            return; // one that dies early is taken to die of its guests
+            return; // if it died early, the supervisor would blame its guests
         }
         let log = self.switch.log();
         let starts = log.matches(RUNNING_AGAIN).count();
@@ -237,7 +238,7 @@ impl Storm {
         self.first = None;
         let news = self.switch.log().split_off(log.len());
         for (guest, place) in (1..).zip(&mut self.places) {
-            // The last counts are not known.
+            // The last counts are unknown.
             place.base = None;
             let lost = format!(
                 "port {}: its guest could not be taken over and has to connect again: it was in the middle",
@@ -250,7 +251,7 @@ impl Storm {
         assert_eq!(given_up, explained, "{news}");
     }
 
-    /// A connection to the vnic without guest, and one to a guest's: it has to wait, or is turned away.
+    /// A connection to the vnic without a guest, and one to a guest's, which has to wait or is refused.
     fn strangers(&self, guest: u8) -> Vec<UnixStream> {
         let names = [NOBODY.to_owned(), vnic(guest)];
         names.iter().map(|name| self.switch.connect(&format!("{name}.sock"))).collect()
@@ -264,7 +265,7 @@ impl Storm {
         assert_eq!(shown["queues"], self.places[usize::from(guest) - 1].queues, "{shown}");
     }
 
-    /// Guests send nothing until all frames have arrived or been dropped; then both sides' counters are compared.
+    /// Guests send nothing until all frames have arrived or were dropped; then both sides' counters are compared.
     fn checkpoint(&mut self) -> Holding {
         for place in &mut self.places {
             place.until = None;
@@ -276,7 +277,7 @@ impl Storm {
             let settled = now.iter().all(|(guest, port)| {
                 guest.in_flight == 0 && number(&port["waiting"]) == 0 && port["state"] == "running"
             });
-            // Frames under way when a guest was asked have arrived when it is asked the next time.
+            // Frames that were in flight when a guest was asked have arrived at the next time.
             let same = std::mem::replace(&mut settled_before, settled) && settled && self.agrees(&now);
             self.counted = now;
             same.then_some(())
@@ -304,7 +305,7 @@ impl Storm {
         counts.into_iter().enumerate().map(|(guest, count)| (count, port(guest))).collect()
     }
 
-    /// Whether switch and guests have counted the same since the last checkpoint, where no rings were forgotten.
+    /// Whether switch and guests have the same counts since the last checkpoint, where no rings were reset.
     fn agrees(&self, now: &[(Count, Value)]) -> bool {
         self.places
             .iter()
@@ -350,7 +351,7 @@ impl Storm {
     }
 }
 
-/// Packets dropped by reason, over all of `ports`, since each was added.
+/// Dropped packets by reason, over all of `ports`, since each was added.
 fn drops<'a>(ports: impl Iterator<Item = &'a Value>) -> BTreeMap<String, u64> {
     let mut sums = BTreeMap::new();
     for port in ports {
@@ -361,7 +362,7 @@ fn drops<'a>(ports: impl Iterator<Item = &'a Value>) -> BTreeMap<String, u64> {
     sums
 }
 
-/// A port's counts beyond its guest's: from the guest, to the guest.
+/// A port's counts minus its guest's: from the guest, to the guest.
 fn offsets(guest: &Count, port: &Value) -> (u64, u64) {
     (
         number(&port["rx_packets"]).wrapping_sub(guest.sent),

@@ -1,7 +1,7 @@
-//! A guest process: it talks to all others at random, checks every frame that it hears, and executes orders.
+//! A guest process: it exchanges random frames with all others, checks every received frame, and executes orders.
 //!
-//! Orders come as lines on standard input; answers go as lines to standard output. Each violation ends the
-//! process with a panic, which the parent takes for a failure.
+//! Orders come as lines on standard input; answers go as lines to standard output. Each violation ends the process by a
+//! panic, which fails the test.
 
 use std::collections::HashMap;
 use std::io::{BufRead, Write};
@@ -16,23 +16,23 @@ use crate::action::may_die;
 use crate::frame::{ALL, PLAIN_BYTES_MAX, TSO_BYTES_MAX, TSO_BYTES_MIN, Tale, is_tcp, mac};
 use crate::support::random::Random;
 
-/// Longest wait for a port to serve again.
+/// The longest wait for a port to serve again.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// TCP segmentation: only guests with an even number have it.
 const TSO: u64 = {
     use lasthop_vhost::features as f;
     f::HOST_TSO4 | f::HOST_TSO6 | f::GUEST_TSO4 | f::GUEST_TSO6 | f::HOST_ECN | f::GUEST_ECN
 };
-/// Frames of a queue that are looked at before orders are: as many as a ring holds.
+/// The most frames of a queue that are checked before orders: as many as a ring holds.
 const FRAMES_PER_TURN: usize = 256;
 const GUARD: u8 = 0xa5;
 
-/// Whether a guest sends and takes frames that are to be segmented.
+/// Whether a guest sends and receives unsegmented frames.
 fn does_tso(number: u8) -> bool {
     number.is_multiple_of(2)
 }
 
-/// Where a sender's last frame stood: its life, its number.
+/// The position of a sender's last frame: its life and number.
 type Position = (u32, u32);
 
 struct Talker {
@@ -42,25 +42,25 @@ struct Talker {
     socket: PathBuf,
     random: Random,
     guest: Guest,
-    /// The byte in fresh receive buffers, to see writes behind a frame.
+    /// The byte in fresh receive buffers, by which writes after a frame are visible.
     guard: Option<u8>,
     quiet: bool,
     number: u32,
-    /// By sender, its queue pair, and ours.
+    /// By sender, its queue pair, and our queue pair.
     last: HashMap<(u8, u8, u16, u8, bool), Position>,
     sent: u64,
     received: u64,
-    /// Frames for another guest, since the switch did not know its address.
+    /// Frames for another guest, which were flooded because the switch did not know its address.
     strayed: u64,
 }
 
 fn answer(line: &str) {
     let mut out = std::io::stdout().lock();
-    // A parent that is gone shows at standard input.
+    // The end of the parent closes standard input.
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
-/// Some kind of guest, of those that byte-exactness can be checked for.
+/// A kind of guest with which all bytes can be checked.
 fn options(me: u8, random: &mut Random, queue_pairs: u16, guard: Option<u8>) -> GuestOptions {
     use lasthop_vhost::features::{EVENT_IDX, IN_ORDER, INDIRECT_DESC, MRG_RXBUF};
     let in_order = if random.once_in(2) { IN_ORDER } else { 0 };
@@ -84,7 +84,7 @@ fn options(me: u8, random: &mut Random, queue_pairs: u16, guard: Option<u8>) -> 
     }
 }
 
-/// Attaches; a port that is just away, or has fewer queue pairs, is tried again.
+/// Attaches; repeats that if the port is missing for a moment, or has fewer queue pairs.
 fn attach(socket: &PathBuf, me: u8, random: &mut Random, guard: Option<u8>) -> Guest {
     let end = Instant::now() + PATIENCE;
     let mut pairs = 1 + random.below(2) as u16;
@@ -147,7 +147,7 @@ impl Talker {
     fn hear_some(&mut self) -> Result<(), GuestError> {
         let mut frame = Vec::new();
         for queue in 0..self.guest.queue_pairs() {
-            // Others may send faster than this one can check.
+            // Others may send faster than this guest can check.
             for _ in 0..FRAMES_PER_TURN {
                 if self.guest.recv(queue, &mut frame)?.is_none() {
                     break;
@@ -159,7 +159,7 @@ impl Talker {
         Ok(())
     }
 
-    /// All that is there, if no guest sends.
+    /// Receives all frames while no guest sends.
     fn hear_the_rest(&mut self) -> Result<(), GuestError> {
         let mut before = None;
         while self.quiet && before != Some(self.received) {
@@ -174,11 +174,11 @@ impl Talker {
         let for_another = frame[..6] != mac(self.me) && frame[..6] != mac(ALL);
         self.strayed += u64::from(for_another);
         if is_tcp(frame) && frame.len() < TSO_BYTES_MIN {
-            return; // one segment of many: flooded, or of a flow that the control plane was asked about
+            return; // one segment of many: flooded, or of a flow that went to the control plane
         }
         let tale = Tale::of_whole(frame).unwrap_or_else(|wrong| panic!("guest {}: {wrong}", self.me));
         assert_ne!(tale.from, self.me, "its own frame came back: {tale:?}");
-        // Order is kept within a flow.
+        // Order is preserved within a flow.
         let (is_segmented, now) = (tale.segment_bytes > 0, (tale.life, tale.number));
         let way = (tale.from, tale.queue, queue, tale.to, is_segmented);
         let last = self.last.insert(way, now);
@@ -223,7 +223,7 @@ impl Talker {
         Ok(())
     }
 
-    /// Leaves, and comes back as another kind of guest.
+    /// Disconnects, and attaches again as another kind of guest.
     fn attach_anew(&mut self) {
         // The old connection ends first: a port has one guest.
         let _ = self.guest.front().get_vring_base(0);
@@ -232,7 +232,7 @@ impl Talker {
         self.guest = attach(&self.socket, self.me, &mut self.random, self.guard);
     }
 
-    /// Ruins a transmit ring, lets the switch see it, and attaches anew.
+    /// Writes invalid entries to a transmit ring, lets the switch see them, and attaches again.
     fn be_hostile(&mut self) {
         let kind = self.random.below(5);
         let ring = self.guest.transmit_ring(0).expect("queue 0");
@@ -255,7 +255,7 @@ impl Talker {
         self.attach_anew();
     }
 
-    /// Continues after the port hung up; anything else that failed is a finding.
+    /// Continues if the port hung up; any other failure is an error.
     fn recover(&mut self, error: &GuestError) {
         use lasthop_vhost::front::FrontError;
         let gone = matches!(error, GuestError::HungUp | GuestError::Front(FrontError::HungUp(_)));

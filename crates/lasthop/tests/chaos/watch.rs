@@ -2,10 +2,10 @@
 
 use std::fs;
 
-/// Memory of its own and open files.
+/// The anonymous memory and open files of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Holding {
-    /// Anonymous resident memory in KiB: guests' memory is theirs.
+    /// Anonymous resident memory in KiB, without guests' memory.
     pub(crate) own_kib: u64,
     pub(crate) fds: usize,
 }

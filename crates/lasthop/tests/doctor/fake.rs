@@ -1,4 +1,4 @@
-//! A front end that does nothing by itself: VMMs at every stage, and with every mistake.
+//! A passive front end: VMMs at every stage, and with every mistake.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -24,7 +24,7 @@ pub(crate) struct Fake {
 }
 
 impl Fake {
-    /// A VMM as it is before its guest's driver starts.
+    /// A VMM before its guest's driver starts.
     pub(crate) fn connect(switch: &Switch, port: &str) -> Self {
         let mut front = FrontEnd::new(switch.connect(&format!("{port}.sock"))).expect("connected");
         front.get_features().expect("features");
@@ -34,7 +34,7 @@ impl Fake {
         Self { front, kicks: Vec::new(), mapped: None }
     }
 
-    /// Its guest's driver agrees to features.
+    /// Its guest's driver accepts features.
     pub(crate) fn negotiated(switch: &Switch, port: &str) -> Self {
         let mut fake = Self::connect(switch, port);
         let offered = fake.front.get_features().expect("features");
@@ -43,12 +43,12 @@ impl Fake {
         fake
     }
 
-    /// Hands over fresh memory, which it has not mapped.
+    /// Sends the descriptor of fresh memory, which it has not mapped.
     pub(crate) fn share(&mut self) {
         self.share_file();
     }
 
-    /// Hands over fresh memory that it shares.
+    /// Sends the descriptor of fresh memory, which it shares.
     pub(crate) fn share_mapped(&mut self) {
         let file = self.share_file();
         self.mapped = Some(Mapping::of_file(file.as_fd(), 0, MEMORY_BYTES).expect("mapped"));
@@ -62,7 +62,7 @@ impl Fake {
         file
     }
 
-    /// Starts and enables both rings of the first pair, in which its guest will never write anything.
+    /// Starts and enables both rings of the first pair, to which its guest never writes.
     pub(crate) fn start_rings(&mut self) {
         for index in 0..2 {
             let base = USER_ADDR + 0x10_000 * u64::from(index);

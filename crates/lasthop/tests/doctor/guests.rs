@@ -1,4 +1,4 @@
-//! Guests that run, and whose packets do not arrive, or arrive slower than they could.
+//! Running guests whose packets do not arrive, or arrive slowly.
 
 use lasthop_frontend::{Guest, GuestOptions};
 use lasthop_vhost::features;
@@ -14,8 +14,8 @@ fn two_guests_with_one_address_are_told() {
         let fdb = switch.json(&["fdb", "show"]);
         fdb["entries"][0]["port"].as_str().map(str::to_owned)
     };
-    // A frame that comes before the controller has the port teaches only the bridge that stands in for it, whose addresses are not
-    // shown any more when the controller is there.
+    // A frame that arrives before the controller has the port is learned only by the bridge that stands in for the
+    // controller, whose addresses are no longer shown afterwards.
     let talk = |guest: &mut Guest, name: &str| {
         eventually("its frame", || {
             send(guest, [0xff; 6], ONE, 60);
@@ -42,7 +42,7 @@ fn a_guest_that_goes_on_with_another_address_is_broken() {
     let switch = Switch::start(&["--vnic", "vm1,mac=02:00:00:00:00:01", "--vnic", "vm2"]);
     let (mut one, _two) = (guest(&switch, "vm1", ONE), guest(&switch, "vm2", TWO));
     let answer = eventually("a diagnosis during traffic", || {
-        // Sends for as long as the two looks of the doctor take.
+        // Sends during both samples of the doctor.
         std::thread::scope(|scope| {
             let doctor = scope.spawn(|| switch.ask(&["doctor"]));
             while !doctor.is_finished() {

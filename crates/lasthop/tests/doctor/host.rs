@@ -1,4 +1,4 @@
-//! No switch, another one, one that crashed, one of another version, one that may not be asked.
+//! No switch, another one, one that crashed, one of another version, one that refuses requests.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -89,7 +89,7 @@ fn a_switch_without_vnics_is_told() {
     assert_eq!(diagnosed(&switch, &["no vnics", "port add"]).code, Some(1));
 }
 
-/// The answer that monitoring gets: exit status and first line.
+/// The answer for monitoring systems: exit status and first line.
 fn health(switch: &Switch) -> (Option<i32>, String) {
     let answer = switch.ask(&["doctor", "--switch"]);
     (answer.code, answer.out.lines().next().unwrap_or_default().to_owned())
@@ -141,10 +141,10 @@ fn a_switch_of_another_version_is_told() {
 #[test]
 fn a_switch_of_another_user_is_told() {
     if !rustix::process::geteuid().is_root() {
-        return; // no other user to be
+        return; // there is no other user
     }
     let switch = Switch::start(&["--vnic", "vm1"]);
-    // A directory that no one may enter, with a program that no one may run.
+    // A directory without access, with a program that cannot run.
     let base = switch.base.path();
     let program = copy_of_lasthop(base, "lasthop");
     for path in [base, &program] {

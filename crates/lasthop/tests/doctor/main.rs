@@ -13,7 +13,7 @@ use lasthop_frontend::Guest;
 use support::guests::{ONE, TWO, frame, guest, guest_with};
 use support::{Answer, Switch, eventually, module};
 
-/// The lines that a person reads first.
+/// The lines that a user reads first.
 fn first_lines(text: &str) -> String {
     text.lines().take(3).collect::<Vec<_>>().join("\n")
 }
@@ -23,7 +23,7 @@ fn has_all(text: &str, words: &[&str]) -> bool {
     words.iter().all(|word| text.contains(&word.to_lowercase()))
 }
 
-/// Asks until the first three lines have all these words, and returns the answer.
+/// Repeats until the first three lines contain all these words, and returns the answer.
 fn diagnosed(switch: &Switch, words: &[&str]) -> Answer {
     let mut last = String::new();
     let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -36,7 +36,7 @@ fn diagnosed(switch: &Switch, words: &[&str]) -> Answer {
     found.unwrap_or_else(|_| panic!("{words:?} are not in the first three lines of:\n{last}"))
 }
 
-/// Runs the commands of the remedies, with placeholders filled in: none is refused.
+/// Runs the commands of the remedies, with placeholders filled in, and checks that none is refused.
 fn try_remedies(switch: &Switch, text: &str) {
     let command = format!("lasthop --dir {} ", switch.dir().display());
     for remedy in text.lines().filter_map(|line| line.trim().strip_prefix("remedy: ")) {
@@ -58,7 +58,7 @@ fn try_remedies(switch: &Switch, text: &str) {
     }
 }
 
-/// Something is broken, and the first three lines name it.
+/// Checks for an error that the first three lines name.
 fn blames(switch: &Switch, words: &[&str]) {
     let answer = diagnosed(switch, words);
     assert_eq!(answer.code, Some(1), "{}", answer.out);
@@ -67,7 +67,7 @@ fn blames(switch: &Switch, words: &[&str]) {
     try_remedies(switch, &answer.out);
 }
 
-/// Nothing is broken, but something is not as it could be.
+/// Checks for a warning.
 fn warns(switch: &Switch, words: &[&str]) {
     let answer = diagnosed(switch, words);
     assert_eq!(answer.code, Some(0), "{}", answer.out);

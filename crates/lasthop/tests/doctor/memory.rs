@@ -1,4 +1,4 @@
-//! Memory that is not there, not shared, not usable, or gone.
+//! Memory that is missing, not shared, unusable, or gone.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -34,7 +34,8 @@ fn a_guest_that_is_slow_to_start_is_not_accused() {
     fake.share_mapped();
     fake.start_rings();
     fake.kick();
-    // Nothing is in its rings, and it was kicked: a VMM does that before a driver posts the first buffer, however long that takes.
+    // Its rings are empty, and it was kicked: a VMM does that before a driver posts the first buffer, however long that
+    // takes.
     blames(&switch, &["vm1 rings", "posted no receive buffers"]);
     let said = switch.ask(&["doctor"]).out;
     assert!(said.contains("memory ok") && !said.contains("share=on"), "{said}");

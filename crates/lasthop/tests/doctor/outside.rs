@@ -13,7 +13,7 @@ use crate::support::namespaces::{Namespace, may};
 use crate::support::{Switch, lasthop, signal};
 use crate::{ONE, blames, diagnosed, first_lines, guest, has_all};
 
-/// A process with the command line of a VMM, which does nothing.
+/// A process with the command line of a VMM.
 struct Vmm(Child);
 
 impl Vmm {
@@ -27,7 +27,7 @@ impl Vmm {
         Self::run(command.args(["-c", "echo; read word"]), words)
     }
 
-    /// One that has an empty directory where others have `hidden`.
+    /// A process that sees an empty directory in place of `hidden`.
     fn start_without(hidden: &Path, words: &[&str]) -> Self {
         let script = format!("mount -t tmpfs none {} && echo && read word", hidden.display());
         Self::run(Command::new("unshare").args(["--mount", "sh", "-c", &script]), words)
@@ -66,7 +66,7 @@ fn a_vmm_with_another_socket_path_is_named() {
     blames(&switch, &["vm1 peer", "wrong socket path", "vm1.sok", &process]);
 }
 
-/// The doctor says nothing of a VMM that has nothing to do with the switch.
+/// The doctor ignores VMMs that do not use the switch.
 fn leaves_alone(switch: &Switch, vmm: &Vmm) {
     let answer = diagnosed(switch, &["vm1 peer", "no guest is connected"]);
     assert!(!answer.out.contains(&format!("process {}", vmm.0.id())), "{}", answer.out);
@@ -119,7 +119,7 @@ fn other_users_processes_do_not_steer_the_terminal() {
 #[test]
 fn a_vmm_without_permission_is_named() {
     if !rustix::process::geteuid().is_root() {
-        return; // no other user to be
+        return; // there is no other user
     }
     let switch = Switch::start(&["--vnic", "vm1"]);
     let chardev = format!("socket,id=c,path={},reconnect=1", switch.path("vm1.sock").display());
@@ -133,7 +133,7 @@ fn a_vmm_without_permission_is_named() {
 #[test]
 fn a_libvirt_guest_without_permission_is_named() {
     if !rustix::process::geteuid().is_root() {
-        return; // no other user to be
+        return; // there is no other user
     }
     let switch = Switch::start(&["--vnic", "vm1"]);
     let chardev = format!("socket,id=charnet0,path={},reconnect=1", switch.path("vm1.sock").display());

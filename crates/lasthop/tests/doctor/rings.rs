@@ -1,4 +1,4 @@
-//! Drivers that are absent, half way, broken, or do not take their frames.
+//! Drivers that are absent, incomplete, broken, or do not receive their frames.
 
 use lasthop_frontend::{Guest, GuestOptions};
 use lasthop_vhost::features;
@@ -103,7 +103,7 @@ fn a_guest_whose_calls_block_is_told() {
     let (mut one, two) = (guest(&switch, "vm1", ONE), guest(&switch, "vm2", TWO));
     let call = two.call_fds().next().expect("a queue");
     while rustix::io::write(call, &(u64::MAX - 1).to_ne_bytes()).is_err() {
-        let _ = rustix::io::read(call, &mut [0_u8; 8][..]); // it may have been called meanwhile
+        let _ = rustix::io::read(call, &mut [0_u8; 8][..]); // it may have been signalled meanwhile
     }
     fcntl_setfl(call, fcntl_getfl(call).expect("flags") - OFlags::NONBLOCK).expect("flags");
     send(&mut one, [0xff; 6], ONE, 60);

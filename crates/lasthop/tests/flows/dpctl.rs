@@ -1,4 +1,4 @@
-//! The stock ovs-dpctl, which takes the switch for the kernel's datapath.
+//! The stock ovs-dpctl, which uses the switch as its datapath.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -9,7 +9,7 @@ use crate::support::{Switch, eventually};
 
 const PROGRAM: &str = "ovs-dpctl";
 
-/// Whether all that is needed is there.
+/// Whether all prerequisites are there.
 #[expect(clippy::print_stdout, reason = "tests say what they leave out")]
 fn can_run() -> bool {
     let is_there = Command::new(PROGRAM).arg("--version").output().is_ok_and(|told| told.status.success());
@@ -19,7 +19,7 @@ fn can_run() -> bool {
     is_there && may()
 }
 
-/// `cargo test` does not build it, since nothing links to it; `tools/test` does so before.
+/// `cargo test` does not build it, since nothing links to it; `tools/test` builds it first.
 fn library() -> PathBuf {
     let directory = Path::new(env!("CARGO_BIN_EXE_lasthop")).parent().expect("a directory");
     let library = directory.join("liblasthop_ovs_glue.so");
@@ -28,7 +28,7 @@ fn library() -> PathBuf {
     library
 }
 
-/// A switch in a namespace where vnics have a device of their name, as OVS looks for it.
+/// A switch in a namespace where vnics have devices of the same names, as OVS expects.
 struct Rig {
     switch: Switch,
     namespace: Namespace,
@@ -64,7 +64,7 @@ impl Rig {
         String::from_utf8(output.stderr).expect("text")
     }
 
-    /// The lines of a dump, without the fields that change by themselves.
+    /// The lines of a dump, without fields that change by themselves.
     fn flows(&self, words: &[&str]) -> Vec<String> {
         let told = self.ok(words);
         let steady = |line: &str| {
@@ -144,7 +144,7 @@ fn packets_of_no_flow_are_dropped_and_what_is_taken_away_is_gone() {
     eventually("nobody", || (rig.switch.port("one")["rx_drops"]["port_gone"] == 1).then_some(()));
     rig.ok(&["del-dp", "dp8"]);
     assert!(rig.ok(&["dump-dps"]).is_empty());
-    // Both are at home, in a switch whose controller is outside and away: no bridge takes its place.
+    // Both are known, in a switch whose external controller is away: no bridge replaces it.
     send(&mut one, &frame(TWO, ONE, 3, 60));
     eventually("one more", || (rig.switch.port("one")["rx_drops"]["no_flow"] == 2).then_some(()));
     rig.switch.ask(&["switch", "set", "default", "fail-mode=standalone"]).ok();

@@ -1,4 +1,4 @@
-//! A guest that makes up headers: others' flows go on, and so do others' first packets.
+//! A guest that invents headers: flows of others, and their first packets, still pass.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -12,8 +12,8 @@ use crate::support::{Switch, eventually};
 
 const THREE: [u8; 6] = [2, 0, 0, 0, 0, 3];
 
-/// Sends frames to addresses that no guest has, far more than may go up, until told to stop; how many. It pauses: on a machine with
-/// few CPUs it would else be a flood of work, for which there is no promise.
+/// Sends frames to unknown addresses, far more than the limit of upcalls, until stopped; returns how many. It pauses,
+/// as on a machine with few CPUs it would otherwise take all CPU time, for which there is no guarantee.
 fn flood(guest: &mut Guest, stop: &AtomicBool) -> u32 {
     let mut number = 0_u32;
     while !stop.load(Ordering::Relaxed) {
@@ -36,13 +36,14 @@ fn flood(guest: &mut Guest, stop: &AtomicBool) -> u32 {
     number
 }
 
-/// Sends a frame of a flow of its own until it arrives; how often. A control plane that gets no CPU for a second loses its turn.
+/// Sends a frame of its own flow until it arrives; returns how often. A control plane that gets no CPU for a second
+/// loses its turn.
 fn first_packet(from: &mut Guest, to: &mut Guest, frame: &[u8]) -> u64 {
     let mut bytes = Vec::new();
     for tries in 1..=5 {
         send(from, frame);
         while to.wait(Some(WAIT)).expect("connected") {
-            // Something older may come late.
+            // An older frame may arrive late.
             if to.recv(0, &mut bytes).expect("a sound ring").is_some() && bytes == frame {
                 return tries;
             }
@@ -77,7 +78,7 @@ fn made_up_headers_of_one_guest_leave_others_flows_and_first_packets_alone() {
             send(&mut two, &known);
             assert_eq!(receive(&mut one), known, "by its flow");
         }
-        // The first packet of a flow, each time: a source of its own.
+        // The first packet of a flow each time: each has a new source.
         let first = |number: u8| frame(TWO, [2, 0, 0, 0, 1, number], number.into(), 60);
         let sent: u64 = (0..50).map(|number| first_packet(&mut one, &mut two, &first(number))).sum();
         assert!(sent < 75, "{sent} packets for 50 to arrive: its turn comes rarely");

@@ -1,4 +1,4 @@
-//! Datapaths and ports that come and go, and switch processes.
+//! Datapaths, ports and switch processes come and go.
 
 use std::time::Duration;
 
@@ -14,9 +14,9 @@ use crate::plane::{Plane, two_guests, two_vnics};
 use crate::support::guests::{ONE, TWO, check_balance, frame, receive, send};
 use crate::support::{Switch, eventually, is_zombie, signal, stop};
 
-/// For an answer, on a busy machine: longer than any test takes.
+/// The time limit of an answer on a busy machine: longer than any test takes.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
-/// Flows of packets that no guest sends.
+/// Flows that no guest's packets match.
 const MANY: u32 = 1400;
 
 fn hello(number: u32) -> Vec<u8> {
@@ -76,7 +76,7 @@ fn a_client_that_connects_as_the_switch_process_dies_does_not_wait_for_ever() {
     let address = SocketAddrUnix::new(switch.path("datapath.sock")).expect("short");
     for _ in 0..3 {
         let process = switch.switch_pid().expect("a switch process");
-        // The supervisor hears of both at once.
+        // The supervisor receives both messages at once.
         stop(switch.pid());
         signal(process, Signal::KILL);
         eventually("its end", || is_zombie(process).then_some(()));
@@ -87,7 +87,7 @@ fn a_client_that_connects_as_the_switch_process_dies_does_not_wait_for_ever() {
         signal(switch.pid(), Signal::CONT);
         match Client::new(socket) {
             Ok(mut client) => drop(client.datapaths().expect("an answer")),
-            // The dead process was given it.
+            // The dead process had it.
             Err(error) => assert!(matches!(error, ClientError::HungUp), "{error}"),
         }
         eventually("another process", || switch.switch_pid().filter(|pid| *pid != process));
@@ -104,8 +104,8 @@ fn datapaths_numbers_and_flows_outlive_an_upgrade() {
     outlive(|switch| drop(switch.ask(&["upgrade"]).ok()));
 }
 
-/// A switch process makes way for another one, twice: datapath, numbers and flows are as they were, no packet of a known flow is asked about,
-/// and counters do not go back.
+/// Another switch process replaces the current one, twice: datapath, numbers and flows are unchanged, no packet of a
+/// known flow causes an upcall, and counters do not decrease.
 fn outlive(replace: impl Fn(&Switch)) {
     let switch = two_vnics(&["--fail-mode", "secure"]);
     let (mut one, mut two) = two_guests(&switch);
@@ -117,7 +117,7 @@ fn outlive(replace: impl Fn(&Switch)) {
     let asked = plane.next(crate::support::guests::WAIT).expect("a packet of no flow");
     plane.answer(asked);
     assert_eq!(receive(&mut one), frame(ONE, TWO, 0, 60));
-    // More than are installed again at once, and some that go.
+    // More than are installed again at once, and some that are removed.
     (0..MANY).for_each(|number| plane.add_other(number));
     (0..MANY).step_by(2).for_each(|number| plane.remove_other(number));
     let mut before = 0;
@@ -163,7 +163,7 @@ fn flows_that_are_gone_stay_gone() {
     let all = FlowMessage { datapath: plane.datapath, ..FlowMessage::default() };
     plane.client.flow_remove(&all).expect("removed");
     plane.join(second, first);
-    // The supervisor has heard of the datapath by the time of an answer.
+    // The supervisor knows the datapath before the answer is sent.
     switch.port("one");
     signal(switch.switch_pid().expect("a switch process"), Signal::KILL);
     let mut again = Plane::of_existing(&switch, "default");
@@ -355,7 +355,7 @@ fn packets_that_are_all_dropped_for_lack_of_a_flow_are_not_well() {
         "{}",
         said.out
     );
-    // Monitoring asks for the present, in which nothing is sent.
+    // The doctor samples current traffic, and no packet is sent.
     let said = switch.ask(&["doctor", "--switch"]);
     assert!(!said.out.contains("every packet"), "{}", said.out);
     let said = std::thread::scope(|scope| {

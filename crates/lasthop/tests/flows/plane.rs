@@ -19,7 +19,7 @@ use crate::support::{Switch, eventually};
 /// Misses go by worker, packets need no alignment (`OVS_DP_F_*`).
 const PER_WORKER: u32 = 9;
 
-/// Set when dropped, also by a panic: threads that wait for it end then.
+/// Set when dropped, also by a panic; then threads that wait for it end.
 pub(crate) struct Ends<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -30,14 +30,14 @@ impl Drop for Ends<'_> {
 
 pub(crate) struct Plane {
     pub(crate) client: Client,
-    /// The one that is told of packets.
+    /// The one that receives upcalls.
     asked: Option<Client>,
     pub(crate) datapath: i32,
-    /// Where each address is.
+    /// The port of each address.
     places: BTreeMap<[u8; 6], u32>,
 }
 
-/// A switch of module flow with vnics `one` and `two`, no controller, and the options `words`.
+/// A switch of module flow with vnics `one` and `two`, no controller, and the arguments `words`.
 pub(crate) fn two_vnics(words: &[&str]) -> Switch {
     let two = ["--module", "flow", "--controller", "none", "--vnic", "one", "--vnic", "two"];
     Switch::start(&[&two[..], words].concat())
@@ -49,17 +49,17 @@ pub(crate) fn two_guests(switch: &Switch) -> (Guest, Guest) {
 }
 
 impl Plane {
-    /// A connection that the switch process of a moment ago was given goes with it.
+    /// A connection; one to a previous switch process ends with that process.
     pub(crate) fn connect(switch: &Switch) -> Client {
         eventually("a connection", || Client::connect(&switch.path("datapath.sock")).ok())
     }
 
-    /// The control plane of datapath `name`, which it makes.
+    /// The control plane of datapath `name`, which it creates.
     pub(crate) fn new(switch: &Switch, name: &str) -> Self {
         Self::try_new(switch, name).expect("made")
     }
 
-    /// The same, with both vnics; and their numbers.
+    /// The same, with both vnics and their numbers.
     pub(crate) fn of_two(switch: &Switch, name: &str) -> (Self, u32, u32) {
         let mut plane = Self::new(switch, name);
         let (one, two) = (plane.add_port("one"), plane.add_port("two"));
@@ -78,7 +78,7 @@ impl Plane {
         Ok(Self { client, asked: None, datapath, places: BTreeMap::new() })
     }
 
-    /// Comes to a datapath that is there.
+    /// Attaches to an existing datapath.
     pub(crate) fn of_existing(switch: &Switch, name: &str) -> Self {
         let (client, all) = eventually("a connection that lasts", || {
             let mut client = Self::connect(switch);
@@ -111,7 +111,7 @@ impl Plane {
         self.client.port_remove(&wanted).expect("removed");
     }
 
-    /// Frames to `mac` are for port `number`, once this is asked.
+    /// From now on frames to `mac` go to port `number`, if they cause upcalls.
     pub(crate) fn place(&mut self, mac: [u8; 6], number: u32) {
         self.places.insert(mac, number);
     }
@@ -175,7 +175,7 @@ impl Plane {
         }
     }
 
-    /// Is asked from now on.
+    /// Requests upcalls.
     pub(crate) fn listen(&mut self, switch: &Switch) {
         let asked = Self::connect(switch);
         let wanted = DatapathMessage {
@@ -188,14 +188,14 @@ impl Plane {
         self.asked = Some(asked);
     }
 
-    /// Answers until told to stop.
+    /// Answers upcalls until stopped.
     pub(crate) fn serve(&mut self, stop: &AtomicBool) {
         while !stop.load(Ordering::Relaxed) {
             self.serve_once(Duration::from_millis(10));
         }
     }
 
-    /// The next packet that it is asked about, if one comes soon.
+    /// The next upcall, if one comes soon.
     pub(crate) fn next(&mut self, patience: Duration) -> Option<PacketMessage> {
         let asked = self.asked.as_mut().expect("it listens");
         let timeout = Timespec::try_from(patience).expect("short");
@@ -215,7 +215,7 @@ impl Plane {
         }
     }
 
-    /// Sends the packet on and has a flow do so from then on.
+    /// Sends the packet on, and installs a flow for later ones.
     pub(crate) fn answer(&mut self, packet: PacketMessage) {
         let ethernet = packet.key.ethernet.expect("a frame");
         let to = self.places.get(&ethernet.dst.0).copied();
@@ -237,7 +237,7 @@ impl Plane {
         let name = [&ethernet.dst.0[..], &ethernet.src.0, &in_port.unwrap_or(0).to_be_bytes()].concat();
         let ufid = Ufid(name.try_into().expect("16 bytes"));
         let flow = FlowMessage { ufid: Some(ufid), ..self.flow(key, mask, actions) };
-        // It may be there: several packets asked.
+        // It may exist: several packets caused upcalls.
         let _ = self.client.flow_add(&flow);
     }
 }

@@ -1,4 +1,4 @@
-//! Ports that are not configured: devices that a control plane names, and taps that are made for it.
+//! Ports without configuration: devices that a control plane names, and taps that are created for it.
 
 use lasthop_dpif::client::ClientError;
 use lasthop_dpif::family::{VportKind, VportMessage};
@@ -16,7 +16,7 @@ const EEXIST: i32 = 17;
 const ENODEV: i32 = 19;
 const EINVAL: i32 = 22;
 
-/// A switch in a namespace of its own, and a control plane with a datapath that nothing is named after.
+/// A switch in its own namespace, and a control plane with a datapath whose name no device has.
 struct Lab {
     switch: Switch,
     plane: Plane,
@@ -47,7 +47,7 @@ impl Lab {
         }
     }
 
-    /// The device of this name as `ip` tells of it.
+    /// The device of this name as `ip` reports it.
     fn link(&self, name: &str) -> Option<Value> {
         let links: Value = serde_json::from_str(&self.host.ip("-j link")).expect("JSON");
         links.as_array().expect("a list").iter().find(|link| link["ifname"] == name).cloned()
@@ -128,7 +128,7 @@ fn an_operator_says_which_devices_there_may_be() {
     assert!(shown.contains("datapath-devices = [\"dp7\", \"br*\"]"), "{shown}");
 }
 
-/// A controller that was taken over: it sends anything.
+/// A compromised controller that sends anything.
 #[test]
 fn a_switch_process_gets_no_device_that_no_controller_may_ask_for() {
     if !may() {

@@ -1,4 +1,4 @@
-//! `lasthop ovs status`: mistakes that it names, and daemons that it leaves alone.
+//! `lasthop ovs status`: mistakes that it names, and daemons that it ignores.
 
 use std::path::Path;
 use std::process::{Child, Command};

@@ -1,4 +1,4 @@
-//! Packets by flows, and packets of none.
+//! Packets with and without flows.
 
 use std::sync::atomic::AtomicBool;
 
@@ -54,7 +54,7 @@ fn packets_of_no_flow_go_by_the_control_plane_and_none_is_lost() {
     let mut numbers: Vec<u32> = std::thread::scope(|scope| {
         let _ends = Ends(&stop);
         scope.spawn(|| plane.serve(&stop));
-        // As many as there may be on the way.
+        // The limit of pending packets.
         (0..64).for_each(|number| send(&mut one, &frame(TWO, ONE, number, 100)));
         let numbers = (0..64).map(|_| number_of(&receive(&mut two))).collect();
         eventually("a flow", || {
@@ -62,7 +62,7 @@ fn packets_of_no_flow_go_by_the_control_plane_and_none_is_lost() {
         });
         numbers
     });
-    // Order is kept for a time that is none on a slow machine.
+    // The order is preserved for a time that is too short on a slow machine.
     numbers.sort_unstable();
     assert!(numbers.iter().copied().eq(0..64), "{numbers:?}");
     check_balance(&switch);

@@ -1,4 +1,4 @@
-//! Front ends that keep their sessions busy, or have them wait: new flows of others, operators and upgrades do not wait with them.
+//! Front ends that keep their sessions busy or block them: new flows of others, operators and upgrades are not delayed.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -15,19 +15,19 @@ use crate::support::rogue::{Desk, GUEST_ADDR, Rogue, region, sparse_memory};
 use crate::support::victims::Victims;
 use crate::support::{eventually, signal};
 
-/// Times that features are set, each of which stops and starts all rings: many times what a session may do at once.
+/// How often features are set, which stops and starts all rings each time: many times the burst of a session.
 const TOGGLES: usize = 150;
 const AT_ONCE: usize = 48;
-/// All of them take twice as long at least: 64 changes each, of which a front end has 200 a second in the long run.
+/// All of them take at least twice as long: 64 changes each, of which a front end has 200 a second in the long run.
 const SLOWED: Duration = Duration::from_secs(20);
-/// Longer than the life of a switch process that the supervisor takes to die of its guests.
+/// Longer than the life of a switch process for whose death the supervisor blames its guests.
 const LIFE: Duration = Duration::from_millis(300);
 
 #[test]
 fn rings_that_are_started_without_end_are_slowed_down_and_delay_nobody() {
     let mut victims = Victims::beside(&["bad,queues=16"]);
     let (mut rogue, _desk) = Rogue::attach(&victims.switch, "bad", 16);
-    // Within the time that it may take at once.
+    // Within its burst.
     let start = Instant::now();
     rogue.toggle_features(AT_ONCE).expect("written");
     rogue.await_turn();
@@ -41,13 +41,13 @@ fn rings_that_are_started_without_end_are_slowed_down_and_delay_nobody() {
         victims.operate();
     }
     victims.attach_another();
-    // Three times as many would have taken three times as long, or somewhat more: by its share of the time it is not through yet,
-    // unless all that was done meanwhile took long, too.
+    // Three times as many would have taken three times as long, or somewhat more: its share of the time does not
+    // suffice yet, unless everything else took long, too.
     rogue.set_patience(6 * took);
     assert!(rogue.answer().is_err() || start.elapsed() > SLOWED, "it was not slowed down");
     victims.upgrade();
     victims.talk_anew(5);
-    // One that has to wait may leave.
+    // A session that has to wait may be disconnected.
     drop(rogue);
     eventually("its end", || (victims.switch.port("bad")["state"] == "waiting for guest").then_some(()));
     victims.assert_unharmed();
@@ -62,7 +62,7 @@ fn a_session_that_waits_in_a_system_call_is_waited_for_by_nobody() {
     let message = VhostMessage::new(request::SET_LOG_FD, Vec::new()).encode();
     rogue.send_bytes(&message[..1], &[socket.fd()]).expect("written");
     let peer = socket.let_go();
-    // The switch has it alone, and is to close it.
+    // The switch has the only copy, and has to close it.
     rogue.send_bytes(&message[1..], &[]).expect("written");
     victims.talk_anew(20);
     victims.operate();
@@ -105,13 +105,13 @@ fn memory_that_was_cut_short_keeps_nobody_from_an_upgrade() {
 
 #[test]
 fn answers_that_take_the_kernel_long_are_slowed_down() {
-    // Some 5 ms for each write, and more on a busy machine: 2 s of them, at the usual price, are hundreds.
+    // Some 5 ms for each write, and more on a busy machine: at the usual charge, 2 s are hundreds of writes.
     const WATCHES: usize = 64_000;
     const ANSWERS: usize = 100;
     let mut victims = Victims::beside(&["bad"]);
     let mut rogue = Rogue::connect(&victims.switch, "bad");
     let _watches = watched(rogue.stream.as_fd(), WATCHES);
-    // One answer beyond its allowance costs it a second.
+    // A reply beyond its allowance costs it a second.
     rogue.set_patience(Duration::from_millis(500));
     let answered = (0..ANSWERS)
         .take_while(|_| rogue.send(request::GET_FEATURES, &[], &[]).is_ok() && rogue.answer().is_ok())
@@ -120,11 +120,11 @@ fn answers_that_take_the_kernel_long_are_slowed_down() {
     victims.assert_unharmed();
 }
 
-/// Stops, moves and starts rings until it is told to end; connects again when the switch hangs up.
+/// Stops, moves and starts rings until stopped; reconnects when the switch hangs up.
 fn change_without_end(socket: &Path, is_over: &AtomicBool) {
     let (desk, moved) = (Desk::new(4), sparse_memory(1 << 36));
     while !is_over.load(Ordering::Relaxed) {
-        // It is let in ever more rarely.
+        // It is accepted ever more rarely.
         if let Ok(stream) = UnixStream::connect(socket) {
             let mut rogue = Rogue::over(stream);
             rogue.set_patience(Duration::from_millis(500));
@@ -136,7 +136,7 @@ fn change_without_end(socket: &Path, is_over: &AtomicBool) {
     }
 }
 
-/// None if the switch does not answer: its process was killed amid a message, or the session has to wait.
+/// `None` if the switch does not answer: its process was killed amid a message, or the session has to wait.
 fn change(rogue: &mut Rogue, desk: &Desk, moved: BorrowedFd<'_>, round: u16) -> Option<()> {
     rogue.front.get_features().ok()?;
     let more = region(GUEST_ADDR + (1 << 40), 1 << (30 + round % 6));
@@ -161,7 +161,7 @@ fn sessions_change_side_by_side_while_processes_die_and_are_replaced() {
             victims.talk_anew(10);
             victims.upgrade();
             victims.talk_anew(10);
-            // One that dies soon is taken to die of its guests.
+            // For one that dies soon, the supervisor would blame its guests.
             std::thread::sleep(LIFE);
             let process = victims.switch.switch_pid().expect("a switch process");
             signal(process, Signal::KILL);

@@ -1,4 +1,4 @@
-//! Descriptors whose close(2) waits for as long as the front end likes: neither process waits with it.
+//! Descriptors whose close(2) blocks for as long as the front end wants: neither process waits for it.
 
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -24,7 +24,7 @@ fn lingering() -> LingeringSocket {
     LingeringSocket::new(LINGER)
 }
 
-/// Does something before the switch can look at it: afterwards, copies that were sent are the last ones.
+/// Runs `work` before the switch handles it: afterwards, the copies that were sent are the last ones.
 pub(crate) fn unseen<T>(victims: &Victims, act: impl FnOnce() -> T) -> T {
     let processes = [victims.switch.switch_pid().expect("it runs"), victims.switch.pid()];
     processes.iter().for_each(|pid| stop(*pid));
@@ -33,17 +33,17 @@ pub(crate) fn unseen<T>(victims: &Victims, act: impl FnOnce() -> T) -> T {
     done
 }
 
-/// Sends a socket that lingers with a message, and has no copy of it left; its other end.
+/// Sends a lingering socket with a message, and keeps no copy; returns its other end.
 fn send_lingering(victims: &Victims, rogue: &Rogue, number: u32, body: &[u8]) -> TcpStream {
     let socket = lingering();
     unseen(victims, || {
-        // A session that has ended takes none.
+        // A session that has ended accepts none.
         let _ = rogue.send(number, body, &[socket.fd()]);
         socket.let_go()
     })
 }
 
-/// Awaits the line of the log that names a vnic whose descriptor takes long to close.
+/// Waits for the log line that names a vnic whose descriptor takes long to close.
 pub(crate) fn named(victims: &Victims, vnic: &str) {
     eventually("the vnic's name in the log", || {
         let line = format!("port {vnic}: a descriptor that it sent takes long to close");
@@ -51,7 +51,7 @@ pub(crate) fn named(victims: &Victims, vnic: &str) {
     });
 }
 
-/// Requests that come with a descriptor, wanted or not, from vnics of their own.
+/// Requests with a descriptor, required or not, each from its own vnic.
 pub(crate) fn requests() -> [(&'static str, u32, Vec<u8>); 8] {
     let ring = 1_u64.to_ne_bytes().to_vec();
     let memory = [&[0; 8][..], &region(GUEST_ADDR + (1 << 40), 4096).encode()].concat();
@@ -103,7 +103,7 @@ fn descriptors_that_do_not_close_are_named_and_their_vnic_is_held() {
     drop(peer);
 }
 
-/// Sends a lingering socket, and a second time within a UNIX socket that becomes a call descriptor, and leaves.
+/// Sends a lingering socket, and again within a UNIX socket that becomes a call descriptor, and disconnects.
 fn send_nested(victims: &Victims, vnic: &str, leave: impl FnOnce(Rogue)) -> TcpStream {
     let (mut rogue, desk) = (Rogue::connect(&victims.switch, vnic), Desk::new(1));
     rogue.negotiate();
@@ -134,7 +134,7 @@ fn a_socket_that_lingers_within_a_call_socket_holds_up_neither_process() {
         eventually("its end", || (!is_alive(pid)).then_some(()));
         drop(rogue);
     }));
-    // The counters of the killed process's last milliseconds are lost, so they are not checked.
+    // The counters of the killed process's last milliseconds are lost, so they are not compared.
     victims.talk(10);
     victims.talk_anew(10);
     victims.operate();
@@ -154,7 +154,7 @@ fn what_lies_unread_in_a_sessions_own_socket_holds_up_nobody() {
         socket.let_go()
     });
     rogue.await_end();
-    // Second guests are sent away unheard.
+    // Second guests are refused without reading their messages.
     let mut first = Rogue::connect(&victims.switch, "waiting");
     first.await_turn();
     let second = Rogue::connect(&victims.switch, "waiting");
@@ -182,12 +182,13 @@ fn as_many_as_a_message_can_have_hold_up_nobody() {
     drop(peers);
 }
 
-/// Watches of the sender of datagrams: each of them wakes all when it is freed unread, some 10 ms in the kernel.
+/// Epoll watches of the sender of datagrams: each datagram that is freed unread wakes all of them, some 10 ms in the
+/// kernel.
 const WATCHES: usize = 100_000;
-/// Datagrams in one socket, so that its close stays far below the time of a slow one.
+/// Datagrams in one socket: few enough that its close is not a slow one.
 const DATAGRAMS: usize = 5;
 
-/// A socket whose close takes the closing process much CPU time.
+/// A socket whose close takes much CPU time of the closing process.
 fn costly_to_close(sender: &UnixDatagram, directory: &Path) -> UnixDatagram {
     let path = directory.join("receiver");
     let receiver = UnixDatagram::bind(&path).expect("bound");

@@ -12,12 +12,13 @@ use crate::support::rogue::{Rogue, SENT_FDS_MAX, event_fd, send_with_fds};
 use crate::support::victims::Victims;
 use crate::support::{eventually, is_alive, signal};
 
-/// More than the switch process has open, and fewer than other processes may have: this harms nothing else on the machine.
+/// More than the switch process has open, and fewer than other processes may have, so nothing else on the machine is
+/// affected.
 const OPEN_MAX: u64 = 512;
-/// Commands meanwhile. Any of them fails if the switch process does not answer for 8 s.
+/// Commands during the attack. Each fails if the switch process does not answer for 8 s.
 const COMMANDS: usize = 20;
 
-/// Descriptors that were sent and are not received, more than `OPEN_MAX`.
+/// Descriptors that were sent but not received, more than `OPEN_MAX`.
 struct InFlight {
     _sockets: (UnixStream, UnixStream),
 }
@@ -34,7 +35,8 @@ impl InFlight {
     }
 }
 
-/// Has a process refused descriptors while more of its user's than `OPEN_MAX` are in flight, if it has no capability against that.
+/// Makes the kernel refuse descriptors of a process, while more of its user's than `OPEN_MAX` are in flight, if it has
+/// no capability against that.
 fn limit(pid: u32) {
     let pid = Pid::from_raw(pid as i32).expect("a process");
     let limit = Rlimit { current: Some(OPEN_MAX), ..getrlimit(Resource::Nofile) };
@@ -48,7 +50,8 @@ fn operators_and_others_are_answered_while_descriptors_are_refused() {
     let switch_process = victims.switch.switch_pid();
     limit(switch_process.expect("a switch process"));
     let in_flight = InFlight::new();
-    // The supervisor is to have a copy of it. The session is answered in the turn that brought it, and not served any further before.
+    // The supervisor has to get a copy of it. The session is answered in the turn that brought it, and not served
+    // further before that.
     let call = event_fd();
     let with_fd = VhostMessage::new(request::SET_VRING_CALL, 0_u64.to_le_bytes().to_vec()).encode();
     let question = VhostMessage::new(request::GET_FEATURES, Vec::new()).encode();
@@ -71,7 +74,7 @@ fn operators_and_others_are_answered_while_descriptors_are_refused() {
     victims.assert_unharmed();
 }
 
-/// A switch whose supervisor has no capability that lets it send descriptors nevertheless, as under the systemd service.
+/// A switch whose supervisor has no capability to send descriptors nevertheless, as under the systemd service.
 fn beside_an_unprivileged_supervisor() -> Victims {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lasthop"));
     if geteuid().is_root() {
@@ -89,7 +92,7 @@ fn a_supervisor_whose_descriptors_are_refused_serves_others_and_lets_guests_in_l
     let mut victims = beside_an_unprivileged_supervisor();
     let processes = [Some(victims.switch.pid()), victims.switch.switch_pid()];
     let in_flight = InFlight::new();
-    // The switch process is to have its connection.
+    // The switch process has to get its connection.
     let rogue = Rogue::connect(&victims.switch, "bad");
     let question = VhostMessage::new(request::GET_FEATURES, Vec::new()).encode();
     rogue.send_bytes(&question, &[]).expect("written");
@@ -122,7 +125,7 @@ fn a_switch_process_that_dies_while_descriptors_are_refused_is_replaced_once_the
     eventually("the next one", || victims.switch.switch_pid().filter(|pid| *pid != before));
     victims.switch.ask(&["version"]).ok();
     drop(in_flight);
-    // The counters of the killed process's last milliseconds are lost, so they are not checked.
+    // The counters of the killed process's last milliseconds are lost, so they are not compared.
     victims.talk(10);
     victims.talk_anew(10);
     victims.operate();

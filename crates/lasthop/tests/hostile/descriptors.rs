@@ -1,4 +1,4 @@
-//! Descriptors of all kinds, with messages that take some and with those that take none.
+//! Descriptors of all kinds, with messages that need some and with those that need none.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -15,7 +15,7 @@ fn memory_region(size: u64) -> Vec<u8> {
     [&[0; 8][..], &region(GUEST_ADDR + (1 << 40), size).encode()].concat()
 }
 
-/// Requests that a descriptor comes with, or none should.
+/// Requests with which a descriptor comes, or none should.
 fn requests() -> [(u32, Vec<u8>); 7] {
     let ring = 1_u64.to_ne_bytes().to_vec();
     [
@@ -33,7 +33,7 @@ fn requests() -> [(u32, Vec<u8>); 7] {
 fn descriptors_of_any_kind_with_any_message_harm_nobody() {
     let files = tempfile::tempdir().expect("a directory");
     let all = assortment(files.path());
-    // A vnic for each kind: one whose sessions end at once is served more and more rarely.
+    // A vnic for each kind: one whose sessions end at once is served ever more rarely.
     let vnics: Vec<_> = (0..all.len()).map(|number| format!("bad{number}")).collect();
     let mut victims = Victims::beside(&vnics.iter().map(String::as_str).collect::<Vec<_>>());
     for (number, body) in requests() {
@@ -41,7 +41,7 @@ fn descriptors_of_any_kind_with_any_message_harm_nobody() {
             let (mut rogue, desk) = (Rogue::connect(&victims.switch, vnic), Desk::new(1));
             rogue.negotiate();
             rogue.share(&desk, &[]);
-            // The kernel lets no process pass an io_uring on.
+            // The kernel does not pass an io_uring to another process.
             if rogue.send(number, &body, &[fd.as_fd()]).is_ok() {
                 // Some of these end the session.
                 let _ = rogue.front.get_features();
@@ -59,14 +59,14 @@ const MESSAGES: usize = 30;
 
 #[test]
 fn any_messages_in_any_order_with_any_descriptors_harm_nobody() {
-    // A vnic's sessions that end at once are let in more and more rarely.
+    // Sessions of a vnic that end at once are accepted ever more rarely.
     let vnics: Vec<_> = (0..SESSIONS).map(|number| format!("bad{number}")).collect();
     let mut victims = Victims::beside(&vnics.iter().map(String::as_str).collect::<Vec<_>>());
     let (process, supply) = (victims.switch.switch_pid(), Supply::new());
     for (seed, vnic) in (0..).zip(&vnics) {
         let mut rogue = Rogue::connect(&victims.switch, vnic);
         rogue.set_patience(Duration::from_secs(1));
-        // Half of them begin as any other session does.
+        // Half of them begin like a normal session.
         if seed % 2 == 0 {
             rogue.negotiate();
         }

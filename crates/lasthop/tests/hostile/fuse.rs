@@ -14,7 +14,7 @@ use crate::support::rogue::{Desk, Rogue, send_with_fds};
 use crate::support::victims::Victims;
 use crate::support::{eventually, signal};
 
-/// Sends a file with a message, and has no copy of it left.
+/// Sends a file with a message, and keeps no copy.
 fn send_file(
     victims: &Victims,
     rogue: &Rogue,
@@ -22,7 +22,7 @@ fn send_file(
     body: &[u8],
     unanswered: &'static [u32],
 ) -> FuseServer {
-    // A session that has ended takes none.
+    // A session that has ended accepts none.
     unseen(victims, || FuseServer::send(unanswered, |file| _ = rogue.send(number, body, &[file])))
 }
 
@@ -102,7 +102,7 @@ fn a_killed_switch_process_that_cannot_end_is_replaced_and_named_and_reaped_in_t
     eventually("the next one", || victims.switch.switch_pid().filter(|next| *next != pid));
     let line = format!("the switch process {pid} was killed and cannot end: its thread closing waits");
     assert!(victims.switch.log().contains(&line), "{}", victims.switch.log());
-    // The counters of the killed process's last milliseconds are lost, so they are not checked.
+    // The counters of the killed process's last milliseconds are lost, so they are not compared.
     victims.talk(10);
     victims.talk_anew(10);
     victims.operate();
@@ -124,7 +124,7 @@ fn a_killed_switch_process_that_cannot_end_is_replaced_and_named_and_reaped_in_t
 
 #[test]
 fn beside_as_many_stuck_processes_as_there_may_be_no_other_one_is_started() {
-    /// As docs/design/hostile-guests.md has it.
+    /// As in docs/design/hostile-guests.md.
     const STUCK_MAX: usize = 16;
     if !fuse::may() {
         return;
@@ -191,7 +191,7 @@ fn files_that_a_control_client_sends_keep_no_process_from_starting() {
     }
     let mut victims = Victims::beside(&[]);
     let clients: Vec<OwnedFd> = (0..3).map(|_| victims.switch.connect("control.sock").into()).collect();
-    // Of two files of one client the second waits until the first is closed.
+    // The second of a client's two files waits until the first one is closed.
     let servers: Vec<FuseServer> = unseen(&victims, || {
         let send = |client: &OwnedFd| {
             FuseServer::send(&[opcode::FLUSH], |file| {

@@ -1,4 +1,4 @@
-//! Front ends that do not behave, at the built binary, next to two guests that talk and lose nothing.
+//! Front ends that do not behave, at the built binary, next to two guests that talk and lose no frame.
 //! docs/design/hostile-guests.md lists the other attacks.
 
 mod apart;

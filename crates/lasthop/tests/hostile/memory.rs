@@ -1,4 +1,4 @@
-//! Memory of all kinds, and rings that lie in each other.
+//! Memory of all kinds, and overlapping rings.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,7 +17,7 @@ use crate::support::victims::Victims;
 
 const BYTES: u64 = 2 << 20;
 
-/// Memory that some front end may have, of which some cannot be made on some hosts.
+/// Kinds of memory of a front end; some are impossible on some hosts.
 fn memories(disk: File, shared: File) -> Vec<OwnedFd> {
     let huge = memfd_create("huge", MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB).ok();
     let sized = [huge, secret_memory(), Some(disk.into()), Some(shared.into())];
@@ -31,7 +31,7 @@ fn whole(file_bytes: u64) -> MemoryRegionMessage {
     MemoryRegionMessage { guest_addr: GUEST_ADDR, size: file_bytes, user_addr: USER_ADDR, offset: 0 }
 }
 
-/// Starts a transmit ring wherever it is said to lie; the session may end by that.
+/// Starts a transmit ring at any address; this may end the session.
 fn start_at(rogue: &mut Rogue, desk: &Desk, address: RingAddressMessage) {
     let front = &mut rogue.front;
     let _ = front.set_vring_num(1, RING_ENTRIES);
@@ -61,7 +61,7 @@ fn memory_of_any_kind_is_taken_or_refused_and_harms_nobody() {
     for (file, vnic) in all.iter().zip(&vnics) {
         let (mut rogue, desk) = (Rogue::connect(&victims.switch, vnic), Desk::new(1));
         rogue.negotiate();
-        // The kernel lets no process pass an io_uring on.
+        // The kernel does not pass an io_uring to another process.
         if rogue.front.set_mem_table(&[whole(BYTES)], &[file.as_fd()]).is_ok() {
             start_at(&mut rogue, &desk, at(0, 0x1000, 0x2000));
         }
@@ -74,14 +74,15 @@ fn memory_of_any_kind_is_taken_or_refused_and_harms_nobody() {
 #[test]
 fn rings_that_lie_in_each_other_harm_nobody() {
     let mut victims = Victims::beside(&["bad0", "bad1", "bad2", "bad3"]);
-    // The table is where the available ring is, or the used ring; all three; used entries are written over the index that is read.
+    // The table overlaps the available ring, or the used ring, or all three overlap: used entries overwrite the index
+    // that is read.
     let places = [at(0, 0, 0x2000), at(0, 0x1000, 0), at(0, 0, 0), at(0, 0x1000, 0x1000)];
     let mut sessions = Vec::new();
     for (number, address) in places.into_iter().enumerate() {
         let (mut rogue, mut desk) = (Rogue::connect(&victims.switch, &format!("bad{number}")), Desk::new(1));
         rogue.negotiate();
         rogue.share(&desk, &[]);
-        // The switch reads the same bytes as each of the structures that lie there.
+        // The switch reads the same bytes as each of the overlapping structures.
         for index in 0..RING_ENTRIES {
             let next = Descriptor { addr: GUEST_ADDR, len: 64, flags: DESC_NEXT, next: index };
             desk.ring(0).set_raw_descriptor(index, next);
@@ -97,7 +98,7 @@ fn rings_that_lie_in_each_other_harm_nobody() {
     victims.assert_unharmed();
 }
 
-/// Such faults are those of the process that asked for them: the switch has a mapping of its own.
+/// Such faults affect only the process that registered for them: the switch has its own mapping.
 #[test]
 fn memory_whose_faults_wait_in_the_front_end_holds_up_nobody() {
     let mut victims = Victims::beside(&["bad"]);

@@ -1,4 +1,4 @@
-//! Messages: half of them, floods of them, sessions without end.
+//! Incomplete messages, floods of messages, sessions without end.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::support::rogue::{Rogue, message_of_size};
 use crate::support::victims::Victims;
 use crate::support::{Switch, eventually, fds};
 
-/// Waits until the log says that the bad guest is gone, because of `why`.
+/// Waits until the log says that the bad guest has gone, because of `why`.
 fn await_end(switch: &Switch, why: &str) {
     let line = "port bad: its guest is gone";
     eventually("the end", || switch.log().contains(line).then_some(()));
@@ -43,7 +43,7 @@ fn a_flood_of_messages_holds_up_nobody_and_unread_answers_end_it() {
         (0..100).for_each(|_| drop(rogue.answer().expect("each is answered")));
     }
     victims.talk(20);
-    // Its answer is as long as the question: 256 bytes, of 268 with the range.
+    // The reply is as long as the request: 256 bytes, of 268 with the range.
     let range = [0, 256, 0_u32].map(u32::to_ne_bytes).concat();
     let greedy = message_of_size(request::GET_CONFIG, 268, &[range, vec![0; 256]].concat());
     rogue.set_patience(Duration::from_secs(1));
@@ -59,7 +59,7 @@ fn sessions_without_end_hold_up_nobody() {
     for round in 0..50 {
         let rogue = Rogue::connect(&victims.switch, "bad");
         if round % 2 == 0 {
-            // While one is served and the next one waits, a third one is sent away.
+            // While one is served and the next one waits, a third one is refused.
             let _ = rogue.send(request::GET_FEATURES, &[], &[]);
         }
         drop(rogue);

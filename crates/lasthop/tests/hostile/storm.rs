@@ -1,4 +1,4 @@
-//! Everything at once, and front ends that take their time.
+//! Everything at once, and slow front ends.
 
 use std::io::Read;
 use std::os::fd::AsFd;
@@ -14,7 +14,7 @@ use crate::support::odd_fds::{assortment, nested};
 use crate::support::rogue::{Desk, Rogue, event_fd, kick, region, sparse_memory};
 use crate::support::victims::Victims;
 
-/// Ends other threads' work when it is dropped, also by a panic.
+/// Stops the work of other threads when dropped, also by a panic.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -23,7 +23,7 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Rings stop and start, frames go to addresses that no guest has.
+/// Stops and starts rings, and sends frames to unknown addresses.
 fn toggle(dir: &Path, is_over: &AtomicBool) {
     let (mut rogue, mut desk) = Rogue::start(dir, "bad0", 1);
     let mut number = 0_u32;
@@ -38,7 +38,7 @@ fn toggle(dir: &Path, is_over: &AtomicBool) {
     }
 }
 
-/// Regions come and go, each a file that is only address space.
+/// Adds and removes regions, each a file without allocated pages.
 fn remap(dir: &Path, is_over: &AtomicBool) {
     let (mut rogue, _desk) = Rogue::start(dir, "bad1", 1);
     while !is_over.load(Ordering::Relaxed) {
@@ -52,7 +52,7 @@ fn remap(dir: &Path, is_over: &AtomicBool) {
     }
 }
 
-/// Sessions come with all kinds of descriptors, nested ones too, and go.
+/// Opens and ends sessions with all kinds of descriptors, including nested ones.
 fn pass_descriptors(dir: &Path, is_over: &AtomicBool) {
     let files = tempfile::tempdir().expect("a directory");
     let all = assortment(files.path());
@@ -60,7 +60,7 @@ fn pass_descriptors(dir: &Path, is_over: &AtomicBool) {
         let rogue = Rogue::at(dir, "bad2");
         let within = nested(event_fd().as_fd());
         let ring = 1_u64.to_ne_bytes();
-        // The kernel lets no process pass an io_uring on, and sessions end meanwhile.
+        // The kernel does not pass an io_uring to another process, and sessions end meanwhile.
         let _ = rogue.send(request::SET_VRING_CALL, &ring, &[within.as_fd()]);
         let _ = rogue.send(request::SET_BACKEND_REQ_FD, &[], &[fd.as_fd()]);
         let _ = rogue.send(request::SET_VRING_KICK, &ring, &[fd.as_fd()]);
@@ -68,7 +68,7 @@ fn pass_descriptors(dir: &Path, is_over: &AtomicBool) {
     }
 }
 
-/// A byte comes now and then, and answers are read as slowly.
+/// Sends single bytes with pauses, and reads replies equally slowly.
 fn trickle(dir: &Path, is_over: &AtomicBool) {
     let mut rogue = Rogue::at(dir, "bad3");
     let question = VhostMessage::new(request::GET_FEATURES, Vec::new()).encode();
@@ -112,7 +112,7 @@ fn everything_at_once_harms_nobody() {
 #[test]
 fn bells_that_ring_themselves_harm_nobody() {
     let mut victims = Victims::beside(&["bad0", "bad1"]);
-    // Kick and call are one eventfd, of both vnics: each call is a kick.
+    // Kick and call of both vnics are one eventfd: each call is a kick.
     let bell = event_fd();
     let mut sessions: Vec<_> =
         ["bad0", "bad1"].map(|vnic| (Rogue::connect(&victims.switch, vnic), Desk::new(1))).into();

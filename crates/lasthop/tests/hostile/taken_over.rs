@@ -1,11 +1,11 @@
-//! A switch process that was taken over, or hangs: it sends anything, or nothing.
+//! A compromised or hanging switch process: it sends anything, or nothing.
 
 use rustix::process::Signal;
 
 use crate::support::successors::{own_version, report, successor_of_version};
 use crate::support::{Switch, eventually, signal};
 
-/// The switch process is one that says `lines`, lines of sh, as soon as it is the one that is listened to.
+/// Replaces the switch process by one that runs `lines`, lines of sh, once it is the current one.
 fn taken_over_by(switch: &Switch, lines: &str) {
     let successor = successor_of_version(switch, own_version(switch), lines);
     switch.ask(&["upgrade", &successor]).refused();
@@ -58,7 +58,7 @@ fn a_switch_process_that_somebody_has_stopped_is_named_and_goes_on() {
 #[test]
 fn a_switch_process_that_hangs_is_named_and_another_one_takes_its_place() {
     let switch = Switch::start(&["--vnic", "one"]);
-    // It says yes to everything that it is told at its start, and then no more.
+    // It confirms all its first messages, and then answers no more.
     let done = |id| report(&format!(r#"{{"Reply":{{"id":{id},"result":{{"Ok":"Done"}}}}}}"#));
     let yes: String = (1..60).map(done).collect();
     let successor =

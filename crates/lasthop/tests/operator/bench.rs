@@ -1,4 +1,4 @@
-//! `lasthop bench` starts the program `lasthop-bench` that stands beside it.
+//! `lasthop bench` starts the program `lasthop-bench` beside it.
 
 use std::process::{Command, Stdio};
 
@@ -17,7 +17,7 @@ fn the_bench_beside_the_binary_gets_all_words() {
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("lasthop-bench\": No such file") && said.contains("make install"), "{said}");
 
-    // Written by another process: a file that any thread here has open for writing cannot be run.
+    // Written by another process: a file that any thread here has open for writing cannot be executed.
     let script = "printf '#!/bin/sh\\necho \"$*\"\\nexit 3\\n' >lasthop-bench && chmod 755 lasthop-bench";
     let made = Command::new("sh").args(["-c", script]).current_dir(directory.path()).status();
     assert!(made.expect("a shell").success());

@@ -1,4 +1,4 @@
-//! Every command of README and docs, in order, as pasted; or the reason why that cannot be done here.
+//! Every command of README and docs, in order, as pasted; or the reason why a test cannot run it.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use crate::support::namespaces::{Namespace, may};
 use crate::support::{Switch, copy_of_lasthop};
 
-/// Commands that cannot be run, by words of their line, with the reason.
+/// Commands that a test cannot run, by words of their line, with the reason.
 const NOT_RUN: &[(&str, &str)] = &[
     ("--watch", "it never ends; operator/watch.rs"),
     ("lasthop capture", "it waits for packets; capture.rs"),
@@ -54,7 +54,7 @@ impl Shell {
         Self(base)
     }
 
-    /// Runs a command as it was typed, against `switch`.
+    /// Runs a command as typed, against `switch`.
     fn run(&self, switch: &Switch, command: &str) -> (i32, String) {
         let binary = env!("CARGO_BIN_EXE_lasthop");
         self.run_script(&format!(

@@ -1,11 +1,11 @@
-//! `lasthop stats --prometheus`, read by a parser that takes nothing but the exposition format 0.0.4.
+//! `lasthop stats --prometheus`, read by a parser that accepts only the exposition format 0.0.4.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::support::Switch;
 use crate::support::guests::{ONE, TWO, frame, guest, receive, send};
 
-/// Samples by name and labels; panics at lines that Prometheus would not take, or not as they are meant.
+/// Samples by name and labels; panics at lines that Prometheus would refuse or misunderstand.
 fn parse(text: &str) -> BTreeMap<String, f64> {
     let (mut samples, mut seen) = (BTreeMap::new(), BTreeSet::new());
     let mut family = (String::new(), String::new());

@@ -1,4 +1,4 @@
-//! Texts that are printed to be pasted, installed or completed.
+//! Texts that are printed for pasting, installation or completion.
 
 use serde_json::Value;
 

@@ -23,7 +23,7 @@ fn a_vnic_whose_link_is_down_passes_nothing_until_it_is_up() {
     send(&mut two, &frame(ONE, TWO, 1, 60));
     receive(&mut one);
     let said = switch.ask(&["vnic", "set", "two", "link=down"]).ok();
-    // Its front end asks for no configuration space: our guest has no channel to be told by.
+    // Its front end does not ask for the configuration space: our guest has no channel for notifications.
     assert!(said.starts_with("two link: up -> down (its guest cannot be told"), "{said}");
     send(&mut one, &frame(TWO, ONE, 2, 60));
     send(&mut two, &frame(ONE, TWO, 3, 60));
@@ -63,7 +63,7 @@ fn an_address_changes_under_an_attached_guest() {
     receive(&mut two);
     let said = switch.ask(&["vnic", "set", "one", "mac=02:00:00:00:00:09"]).ok();
     assert!(said.starts_with("one mac: - -> 02:00:00:00:00:09 (the only one"), "{said}");
-    // A controller hears of it, and checks its flows, a moment later.
+    // A controller receives it, and checks its flows, a moment later.
     eventually("the drop", || {
         send(&mut one, &frame(TWO, ONE, 2, 60));
         (drops(&switch, "one", "rx_drops", "source_spoofed") > Some(0)).then_some(())

@@ -1,4 +1,4 @@
-//! A configuration that is another one when the supervisor starts again.
+//! A configuration that has changed when the supervisor starts again.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::support::namespaces::{self, Namespace};
 
 const THREE: [u8; 6] = [0x02, 0, 0, 0, 0, 3];
 
-/// A service with a file of its own.
+/// A service with its own file.
 fn start(text: &str) -> (Service, PathBuf) {
     let base = tempfile::tempdir().expect("a directory");
     let file = base.path().join("lasthop.toml");
@@ -72,7 +72,7 @@ fn vnics_go_change_and_come_and_the_rest_goes_on() {
         drop(guest(&service.switch, name, THREE));
         waits_for_a_guest(&service, name);
     }
-    // Nothing is left of those that went.
+    // Nothing remains of the removed ones.
     let kept = service.descriptors()[2];
     service.kill();
     eventually("as many as before", || (service.kept().len() == kept).then_some(()));
@@ -93,7 +93,7 @@ fn what_was_done_by_hand_stays() {
         service.settle();
         end(&service);
         assert!(service.switch.ask(&["config", "show"]).ok().contains("flow"), "red is what it was made");
-        // Ports that the file names are there again.
+        // Ports in the file exist again.
         assert_eq!(names(&service), ["four", "one", "three", "two"]);
         assert!(service.switch.ask(&["fdb", "show"]).ok().contains("02:00:00:00:00:09"));
         assert!(three.wait(Some(Duration::from_millis(100))).is_ok(), "it is attached");
@@ -116,7 +116,8 @@ fn another_switch_is_a_restart_of_the_switch_and_not_of_guests() {
     service.nobody_was_let_go();
 }
 
-/// Restarts it with a wrong file, which is mended once `words` are said; how often it was started for that.
+/// Restarts it with a wrong file, which is corrected once the log has `words`; returns how often the service was
+/// started.
 fn mended(wrong: &str, words: &str) -> u64 {
     let (service, file) = start(&vnics(&["one", "two"]));
     let (mut one, mut two) = (guest(&service.switch, "one", ONE), guest(&service.switch, "two", TWO));

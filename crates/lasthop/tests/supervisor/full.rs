@@ -9,7 +9,8 @@ use crate::support::{Switch, eventually, lasthop, namespaces};
 
 use lasthop_frontend::{Guest, GuestOptions};
 
-/// Mounts a small file system at `$1` with the options `$2`, in a mount namespace of its own, and becomes the rest of the words.
+/// Mounts a small file system at `$1` with the options `$2`, in a separate mount namespace, and executes the remaining
+/// words.
 const WITH_DISK: &str = "mount -t tmpfs -o \"$2,mode=755\" lasthop-test \"$1\" && shift 2 && exec \"$@\"";
 
 fn disk_with(run: &Path, options: &str) -> Command {
@@ -19,7 +20,7 @@ fn disk_with(run: &Path, options: &str) -> Command {
     command
 }
 
-/// Fills the file system that a process sees at `run`.
+/// Fills the file system that a process has at `run`.
 fn fill(pid: u32, run: &Path) -> PathBuf {
     let inside = PathBuf::from(format!("/proc/{pid}/root{}", run.display()));
     let error = std::fs::write(inside.join("filler"), vec![0; 1 << 20]).expect_err("it is small");
@@ -60,7 +61,7 @@ fn a_disk_that_is_full_by_now_keeps_no_supervisor_from_going_on() {
     service.nobody_was_let_go();
 }
 
-/// A start on a file system with `options`, which `fill` has filled; the one line that it says.
+/// A start on a file system with `options`, which `fill` has filled; returns its only log line.
 fn start_on(options: &str, fill: &str) -> String {
     let base = tempfile::tempdir().expect("a directory");
     let run = base.path().join("run");
@@ -80,7 +81,7 @@ fn a_start_on_a_full_disk_is_one_clear_error_with_the_remedy() {
         return;
     }
     let bytes = start_on("size=64k", "head -c 1M /dev/zero >\"$1/filler\" 2>/dev/null");
-    // The root takes an inode, too: there is none for the lock, none for a socket.
+    // The root takes an inode, too, so there is none for the lock or for a socket.
     let lock = start_on("nr_inodes=2", "touch \"$1/filler\"");
     let socket = start_on("nr_inodes=3", "touch \"$1/filler\"");
     for (said, words) in [(bytes, "cannot lock"), (lock, "cannot lock"), (socket, "cannot listen at")] {

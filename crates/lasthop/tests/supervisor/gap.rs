@@ -11,16 +11,16 @@ use crate::service::Service;
 use crate::support::guests::{ONE, TWO, WAIT, frame, guest, receive, running, send};
 use crate::support::{ProcessStat, eventually, signal};
 
-/// A process that was stopped runs for a moment.
+/// Lets a stopped process run for a moment.
 fn is_stopped(pid: u32) -> bool {
     ProcessStat::of(pid).expect("a process").state == 'T'
 }
 
-/// Ends the supervisor, and has `work` done before the next one is there.
+/// Ends the supervisor, and runs `work` before the next one starts.
 fn in_the_gap<T>(service: &Service, work: impl FnOnce() -> T) -> T {
     service.settle();
     let (manager, pid) = (service.switch.pid(), service.pid());
-    // Neither process serves anybody from now on.
+    // Neither process serves anyone from now on.
     let inner = service.inner().expect("a switch process");
     signal(manager, Signal::STOP);
     signal(inner, Signal::STOP);
@@ -54,7 +54,7 @@ fn guests_that_reset_or_change_memory_are_served_afterwards() {
     let service = Service::start(&["--vnic", "one", "--vnic", "two"]);
     let (mut one, mut two) = (guest(&service.switch, "one", ONE), guest(&service.switch, "two", TWO));
     talk(&mut one, &mut two, 1);
-    // A front end waits for an answer, so it has a thread of its own; two begin in the gap.
+    // A front end waits for a reply, so it has its own thread; two begin in the gap.
     let (reset, anew) = in_the_gap(&service, || {
         let reset = std::thread::spawn(move || one.reset().map(|()| one).expect("reset"));
         let anew = std::thread::spawn(move || two.share_anew(3).map(|()| two).expect("shared"));
@@ -92,7 +92,7 @@ fn a_message_half_read_ends_its_session_alone() {
         let mut half = service.switch.connect("half.sock");
         let request = [1, 1, 0_u32].map(u32::to_ne_bytes).concat(); // GET_FEATURES
         half.write_all(&[&request[..], &request[..5]].concat()).expect("written");
-        // The bytes behind the first message have been read once that message is answered.
+        // The bytes after the first message have been read once that message is answered.
         half.read_exact(&mut [0; 20]).expect("an answer");
         service.settle();
         let said = "port half: its guest could not be taken over and has to connect again: it was in the middle of a message";
@@ -109,7 +109,7 @@ fn a_supervisor_that_dies_again_and_again_at_its_start() {
     let service = Service::start(&["--vnic", "one", "--vnic", "two"]);
     let (mut one, mut two) = (guest(&service.switch, "one", ONE), guest(&service.switch, "two", TWO));
     service.settle();
-    // At any moment of its start.
+    // At any time during its start.
     for pause_us in (0..40_000).step_by(800) {
         let starts = service.state()["starts"].as_u64();
         signal(service.pid(), Signal::KILL);

@@ -1,4 +1,4 @@
-//! Guests under load, over several ends of the supervisor.
+//! Guests under load, while the supervisor ends several times.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::support::guests::{ONE, TWO, check_balance, frame, guest, guest_with, 
 use crate::support::talkers::Talker;
 use crate::support::{ProcessStat, eventually, signal};
 
-/// Ends of each kind in each test.
+/// How often each kind of end happens in each test.
 const ENDS: usize = 4;
 
 fn talkers(service: &Service, options: &GuestOptions) -> [Talker; 2] {
@@ -100,7 +100,7 @@ fn both_processes_killed_in_turns_and_at_once() {
         }
         service.kill();
         talkers.iter().for_each(|talker| talker.hear(200));
-        // Longer than the life of a process that the supervisor takes to die of its guests.
+        // Longer than the life of a process for whose death the supervisor blames its guests.
         std::thread::sleep(Duration::from_millis(300));
         signal(service.inner().expect("a switch process"), Signal::KILL);
     }
@@ -109,12 +109,12 @@ fn both_processes_killed_in_turns_and_at_once() {
     service.nobody_was_let_go();
 }
 
-/// Whether nothing of a process runs any more; its number may still be waited for.
+/// Whether all threads of a process have ended; it may still be a zombie.
 fn has_ended(pid: u32) -> bool {
     ProcessStat::of(pid).is_none_or(|stat| stat.state == 'Z')
 }
 
-/// It has to be killed: no process tells it to end, and it does not see that its supervisor is gone.
+/// Such a process has to be killed: no other process ends it, and it does not notice the end of its supervisor.
 #[test]
 fn two_switch_processes_never_serve_one_guest() {
     let service = Service::start(&["--vnic", "one", "--vnic", "two"]);
@@ -194,7 +194,7 @@ fn the_next_process_and_its_flows_find_room() {
     let before = service.kept();
     assert_eq!(before.len(), 4 + 3 + 2, "the last counters would take what the next process needs");
     while service.said("the next one begins without flows") == 0 {
-        // As if it had crashed: one that is killed is hardly the victim of a flow.
+        // As after a crash: a killed process is hardly the victim of a flow.
         let process = eventually("a switch process", || service.inner());
         signal(process, Signal::ABORT);
         eventually("the next one", || service.inner().filter(|next| *next != process));

@@ -1,4 +1,4 @@
-//! The supervisor itself ends, and guests do not notice: a service manager keeps descriptors for the next one.
+//! The supervisor itself ends, and guests are not affected: a service manager keeps descriptors for the next one.
 
 #[path = "../support/mod.rs"]
 mod support;

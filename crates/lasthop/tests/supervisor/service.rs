@@ -13,11 +13,11 @@ use tempfile::TempDir;
 use crate::support::{Switch, children, eventually, is_alive, signal};
 
 pub(crate) const MANAGER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/service-manager");
-/// Descriptors that the manager keeps.
+/// The most descriptors that the manager keeps.
 const ROOM: &str = "512";
-/// Looks, 10 ms apart, for which nothing changes before nothing more is expected to.
+/// Checks without a change, 10 ms apart, after which the state counts as final.
 const QUIET: usize = 50;
-/// How long descriptors may take to be as many as they were.
+/// The time limit for descriptors to return to their earlier number.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The switch's end of a guest's connection is closed.
@@ -27,13 +27,13 @@ pub(crate) fn is_hung_up_on(guest: &mut Guest) {
     });
 }
 
-/// Its `switch` has the manager for a process, and the log of all supervisors.
+/// The manager is the process of its `switch`, whose log has the output of all supervisors.
 pub(crate) struct Service {
     pub(crate) switch: Switch,
 }
 
 impl Service {
-    /// Starts one and waits until it is ready.
+    /// Starts a service and waits until it is ready.
     pub(crate) fn start(words: &[&str]) -> Self {
         Self::start_in(tempfile::tempdir().expect("a directory"), words, ROOM)
     }
@@ -42,7 +42,7 @@ impl Service {
         Self::start_by(Command::new(MANAGER), base, words, room)
     }
 
-    /// Starts one in a network namespace.
+    /// Starts a service in a network namespace.
     pub(crate) fn start_within(namespace: &str, words: &[&str]) -> Self {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", namespace, MANAGER]);
@@ -80,12 +80,12 @@ impl Service {
         names.iter().map(|name| name.as_str().expect("a name").to_owned()).collect()
     }
 
-    /// How often it was ready.
+    /// How often it became ready.
     fn ready(&self) -> usize {
         self.said("switch is running")
     }
 
-    /// Waits until it was ready this many times.
+    /// Waits until it became ready this many times.
     pub(crate) fn started(&self, times: usize) {
         eventually("the start", || (self.ready() >= times).then_some(()));
     }
@@ -99,14 +99,14 @@ impl Service {
         children(self.pid()).into_iter().find(is_switch)
     }
 
-    /// Kills the supervisor; its successor runs.
+    /// Kills the supervisor; waits for its successor.
     pub(crate) fn kill(&self) {
         let times = self.ready();
         signal(self.pid(), Signal::KILL);
         self.started(times + 1);
     }
 
-    /// Has the manager restart it; the successor runs.
+    /// Has the manager restart it; waits for the successor.
     pub(crate) fn restart(&self) {
         let times = self.ready();
         self.ask_for_restart();
@@ -117,13 +117,13 @@ impl Service {
         signal(self.switch.pid(), Signal::USR1);
     }
 
-    /// How many descriptors supervisor and switch process have, and how many the manager.
+    /// The numbers of descriptors of supervisor, switch process and manager.
     fn count(&self) -> [usize; 3] {
         let count = |pid: u32| std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count);
         [count(self.pid()), self.inner().map_or(0, count), self.kept().len()]
     }
 
-    /// The same, once they have not changed for a while.
+    /// The same, once they have been constant for a while.
     pub(crate) fn descriptors(&self) -> [usize; 3] {
         let (mut before, mut same) = ([0; 3], 0);
         eventually("quiet", || {
@@ -134,7 +134,7 @@ impl Service {
         })
     }
 
-    /// Waits until there are as many as there were.
+    /// Waits until the numbers are as before.
     pub(crate) fn has_descriptors(&self, expected: [usize; 3]) {
         let (mut counts, end) = (self.count(), Instant::now() + PATIENCE);
         while counts != expected && Instant::now() < end {
@@ -144,17 +144,17 @@ impl Service {
         assert_eq!(counts, expected, "descriptors leak, or are lost");
     }
 
-    /// Waits until the manager knows all.
+    /// Waits until the manager has everything.
     pub(crate) fn settle(&self) {
         self.descriptors();
     }
 
-    /// How often something was said.
+    /// How often a log line occurred.
     pub(crate) fn said(&self, words: &str) -> usize {
         self.switch.log().matches(words).count()
     }
 
-    /// No guest was let go.
+    /// Checks that no guest was disconnected.
     pub(crate) fn nobody_was_let_go(&self) {
         let log = self.switch.log();
         for words in ["connect again", "panicked"] {
@@ -180,7 +180,7 @@ impl Drop for Service {
     }
 }
 
-/// How many names there are of each kind.
+/// The number of names of each kind.
 pub(crate) fn kinds(names: &[String]) -> BTreeMap<&'static str, usize> {
     let kind = |name: &String| match name.as_str() {
         "lasthop-head" => "head",

@@ -23,7 +23,7 @@ fn guests_go_on_after(end: impl Fn(&Service)) {
     });
     signal(inner, Signal::CONT);
     server.await_victim();
-    // Its session ends with the next message, as one whose descriptors take long to close.
+    // Its session ends with the next message, as that of a vnic whose descriptors take long to close.
     service.settle();
     end(&service);
     send(&mut one, &frame(TWO, ONE, 1, 60));

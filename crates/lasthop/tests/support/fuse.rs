@@ -1,7 +1,7 @@
-//! A file system in user space (FUSE) of one file, whose server answers what a test lets it answer.
+//! A file system in user space (FUSE) with one file; tests choose which requests its server answers.
 //!
-//! The server speaks the kernel's protocol over /dev/fuse (linux/fuse.h). The mount is in a mount namespace that ends with the thread
-//! that made it, so nothing is left of it but open files.
+//! The server speaks the kernel's protocol over /dev/fuse (linux/fuse.h). The mount is in a mount namespace that ends
+//! with the thread that made it, so only open files remain of it.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -27,10 +27,10 @@ const NAME: &str = "file";
 const FILE_BYTES: u64 = 1 << 20;
 const ROOT_NODE: u64 = 1;
 const FILE_NODE: u64 = 2;
-/// More than any request has.
+/// Longer than any request.
 const REQUEST_BYTES: usize = 1 << 20;
 const IN_HEADER_BYTES: usize = 40;
-/// Of the protocol that the server speaks.
+/// Constants of the server's protocol.
 const VERSION: [u32; 2] = [7, 31];
 
 /// Numbers of requests (enum fuse_opcode).
@@ -47,7 +47,8 @@ pub(crate) mod opcode {
     pub(crate) const BATCH_FORGET: u32 = 42;
 }
 
-/// Whether this machine has FUSE, and this user may mount; says once, as tools/test counts it, if not.
+/// Whether this machine has FUSE, and this user may mount; if not, reports that once in the form that tools/test
+/// counts.
 pub(crate) fn may() -> bool {
     let may = super::namespaces::may() && Path::new(DEVICE).exists();
     if !may {
@@ -58,20 +59,22 @@ pub(crate) fn may() -> bool {
     may
 }
 
-/// The server; all requests that wait fail once it is dropped.
+/// The server; all pending requests fail once it is dropped.
 pub(crate) struct FuseServer {
     waiting: Arc<AtomicUsize>,
     stop: OwnedFd,
     thread: Option<std::thread::JoinHandle<()>>,
-    /// The root, by its path alone, which the server is never asked about: the file system lasts longer than the file.
+    /// The root, opened by path only, about which the server is never asked: the file system lasts longer than the
+    /// file.
     _root: Vec<ForeignFd>,
 }
 
 impl FuseServer {
-    /// Has `act` send an open file to others. From then on requests with the numbers of `unanswered` have no answer.
+    /// Runs `act`, which sends an open file to others. From then on requests with the numbers of `unanswered` get no
+    /// answer.
     ///
-    /// The file is in a table of descriptors of its own: commands that other tests start at this time would have a copy of it, and wait
-    /// when they close that.
+    /// The file is in a separate descriptor table: commands that other tests start at this time would otherwise have a
+    /// copy of it, and block when they close that.
     pub(crate) fn send(unanswered: &'static [u32], act: impl FnOnce(BorrowedFd<'_>) + Send) -> Self {
         let device = OFlags::RDWR | OFlags::CLOEXEC;
         let device = File::from(rustix::fs::open(DEVICE, device, Mode::empty()).expect("/dev/fuse"));
@@ -102,7 +105,7 @@ impl FuseServer {
         Self { waiting, stop, thread: Some(thread), _root: root }
     }
 
-    /// Waits until a process waits for an answer that does not come.
+    /// Waits until a process is blocked by a missing answer.
     pub(crate) fn await_victim(&self) {
         eventually("a request without answer", || (self.waiting.load(Ordering::SeqCst) > 0).then_some(()));
     }
@@ -117,7 +120,8 @@ impl Drop for FuseServer {
     }
 }
 
-/// Mounts the file system of the server with this descriptor of the device, and opens root and file. Mounts of this thread are its own.
+/// Mounts the file system of the server with this descriptor of the device, and opens root and file. The mounts belong
+/// to this thread.
 fn open_mounted(device: &File, mounted: impl FnOnce()) -> (OwnedFd, OwnedFd) {
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     mount_change("/", private).expect("private mounts");
@@ -155,7 +159,7 @@ impl Server {
             if ready.1 {
                 return;
             }
-            // Fails once the file system is unmounted, which nothing does before the last file is closed.
+            // Fails once the file system is unmounted, which does not happen before the last file is closed.
             let Ok(length) = self.device.read(&mut request) else { return };
             self.handle(&request[..length]);
         }
@@ -167,7 +171,7 @@ impl Server {
         let unique = u64::from_ne_bytes(request[8..16].try_into().expect("eight bytes"));
         let node = u64::from_ne_bytes(request[16..24].try_into().expect("eight bytes"));
         if matches!(number, opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT) {
-            return; // there is no answer to these
+            return; // these get no answer
         }
         if self.is_silent.load(Ordering::SeqCst) && self.unanswered.contains(&number) {
             self.waiting.fetch_add(1, Ordering::SeqCst);
@@ -184,7 +188,7 @@ impl Server {
                 let is_file = node == ROOT_NODE && name.strip_suffix(&[0]) == Some(NAME.as_bytes());
                 is_file.then(|| [entry(), attributes(FILE_NODE)].concat()).ok_or(libc::ENOENT)
             }
-            // Valid for no time, so each fstat(2) asks.
+            // Valid for no time, so that each fstat(2) asks.
             opcode::GETATTR => Ok([vec![0; 16], attributes(node)].concat()),
             opcode::OPEN => Ok(vec![0; 16]),
             opcode::READ => Ok(vec![0; 4096]),
@@ -194,7 +198,7 @@ impl Server {
         let (error, body) = answer.map_or_else(|error| (-error, Vec::new()), |body| (0, body));
         let length = 16 + body.len() as u32;
         let head = [&length.to_ne_bytes()[..], &error.to_ne_bytes(), &unique.to_ne_bytes()].concat();
-        // Fails for a request that was given up meanwhile.
+        // Fails for a request that was interrupted meanwhile.
         let _ = self.device.write(&[head, body].concat());
     }
 }

@@ -1,4 +1,4 @@
-//! Guests of our own on the vnics of a running switch, and the frames that they send.
+//! Guests of our own on the vnics of a running switch, and their frames.
 
 use std::time::Duration;
 

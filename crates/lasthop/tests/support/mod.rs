@@ -25,12 +25,12 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Longest wait for anything, on a busy machine.
+/// The longest wait, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Bytes of the switch's log that a failure shows.
+/// Bytes of the switch's log in a failure message.
 const LOG_BYTES: usize = 4000;
 
-/// Waits until `condition` gives something.
+/// Waits until `condition` returns a value.
 pub(crate) fn eventually<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -76,8 +76,8 @@ pub(crate) fn lasthop(words: &[&str]) -> Answer {
     Answer { out: text(output.stdout), err: text(output.stderr), code: output.status.code() }
 }
 
-/// A copy of the binary, as a package brings it. Made by another process: what is open for writing here is so in forks of other
-/// tests' threads, too, and such a file cannot be run.
+/// A copy of the binary, as in a package. Another process makes the copy: a file that is open for writing here is also
+/// open in forks of other tests' threads, and cannot be executed.
 pub(crate) fn copy_of_lasthop(directory: &Path, name: &str) -> PathBuf {
     let path = directory.join(name);
     let copied = starts::status(Command::new("cp").arg(env!("CARGO_BIN_EXE_lasthop")).arg(&path));
@@ -85,7 +85,7 @@ pub(crate) fn copy_of_lasthop(directory: &Path, name: &str) -> PathBuf {
     path
 }
 
-/// The module of switches whose tests name none: the usual one, or that of LASTHOP_TEST_MODULE.
+/// The module of switches whose tests name none: the default, or that of LASTHOP_TEST_MODULE.
 pub(crate) fn module() -> String {
     std::env::var("LASTHOP_TEST_MODULE").unwrap_or_else(|_| "flow".to_owned())
 }
@@ -97,26 +97,26 @@ pub(crate) struct Switch {
 }
 
 impl Switch {
-    /// Starts one and waits until it is ready.
+    /// Starts a switch and waits until it is ready.
     pub(crate) fn start(words: &[&str]) -> Self {
         Self::start_by(Command::new(env!("CARGO_BIN_EXE_lasthop")), words)
     }
 
-    /// The same with a command that starts `lasthop` and adds its words.
+    /// The same with a command that starts `lasthop` and appends arguments.
     pub(crate) fn start_by(command: Command, words: &[&str]) -> Self {
         let switch = Self::spawn_by(command, tempfile::tempdir().expect("a directory"), words);
         eventually("the switch", || switch.log().contains("switch is running").then_some(()));
         switch
     }
 
-    /// Starts one in a network namespace and waits until it is ready.
+    /// Starts a switch in a network namespace and waits until it is ready.
     pub(crate) fn start_in(namespace: &str, words: &[&str]) -> Self {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", namespace, env!("CARGO_BIN_EXE_lasthop")]);
         Self::start_by(command, words)
     }
 
-    /// Starts one in `base`, and does not wait until it serves.
+    /// Starts a switch in `base`, without waiting for it.
     pub(crate) fn spawn(base: TempDir, words: &[&str]) -> Self {
         Self::spawn_by(Command::new(env!("CARGO_BIN_EXE_lasthop")), base, words)
     }
@@ -145,7 +145,7 @@ impl Switch {
         std::fs::read_to_string(self.base.path().join("log")).expect("the log")
     }
 
-    /// A message with its commands as this switch's remedies have them.
+    /// A message in which commands address this switch.
     pub(crate) fn addressed(&self, message: &str) -> String {
         message.replace("lasthop ", &format!("lasthop --dir {} ", self.dir().display()))
     }
@@ -189,7 +189,7 @@ impl Switch {
         self.children().into_iter().find(has_role)
     }
 
-    /// All processes that the supervisor started and that are there.
+    /// All living processes that the supervisor started.
     pub(crate) fn children(&self) -> Vec<u32> {
         children(self.pid())
     }
@@ -213,7 +213,7 @@ impl Drop for Switch {
             let tail = &log[log.len().saturating_sub(LOG_BYTES)..];
             eprintln!("the log of {} ends:\n{}", self.dir().display(), String::from_utf8_lossy(tail));
         }
-        // Its switch process sees that and ends as well.
+        // Its switch process notices that and ends as well.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -224,13 +224,14 @@ pub(crate) fn signal(pid: u32, signal: Signal) {
     kill_process(pid, signal).expect("signalled");
 }
 
-/// Stops a process. Its threads do nothing more after the return: a signal alone takes effect in each at its next chance.
+/// Stops a process. Its threads are stopped when this returns, whereas a signal takes effect in each at its next
+/// chance.
 pub(crate) fn stop(pid: u32) {
     signal(pid, Signal::STOP);
     eventually("all threads to be stopped", || threads_are_stopped(pid).then_some(()));
 }
 
-/// A thread that waits in the kernel for what cannot be interrupted (D) stops before it does anything else.
+/// A thread in an uninterruptible wait (D) stops before it continues.
 fn threads_are_stopped(pid: u32) -> bool {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("a process").flatten();
     let states: Vec<char> =
@@ -238,12 +239,12 @@ fn threads_are_stopped(pid: u32) -> bool {
     states.iter().all(|state| "TDZX".contains(*state)) && states.contains(&'T')
 }
 
-/// Whether a process has ended, and its parent does not know it yet.
+/// Whether a process has ended and its parent has not reaped it yet.
 pub(crate) fn is_zombie(pid: u32) -> bool {
     ProcessStat::of(pid).is_some_and(|stat| stat.state == 'Z')
 }
 
-/// All processes that a process started, in any of its threads; the oldest first, also where numbers of processes began anew.
+/// All processes that a process started, in any of its threads; the oldest first, even if process numbers wrapped.
 pub(crate) fn children(pid: u32) -> Vec<u32> {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let listed = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
@@ -259,22 +260,22 @@ pub(crate) fn children(pid: u32) -> Vec<u32> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ProcessStat {
     pub(crate) state: char,
-    /// CPU time, with that of the kernel for it.
+    /// CPU time, including that of the kernel for it.
     pub(crate) cpu_ticks: u64,
-    /// When it started, since the system did.
+    /// The start time, since the system's.
     pub(crate) start_ticks: u64,
 }
 
 impl ProcessStat {
-    /// Of a process; none if it is gone.
+    /// Statistics of a process; `None` if it is gone.
     pub(crate) fn of(pid: u32) -> Option<Self> {
         Self::read(Path::new(&format!("/proc/{pid}")))
     }
 
-    /// Of a process or thread, by its directory.
+    /// Statistics of a process or thread, by its directory.
     pub(crate) fn read(directory: &Path) -> Option<Self> {
         let stat = std::fs::read_to_string(directory.join("stat")).ok()?;
-        // Its name, in parentheses, may have spaces; after it follow the third field and all others.
+        // Its name, in parentheses, may have spaces; the third and all other fields follow it.
         let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
         let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
         let state = fields.first()?.chars().next()?;
@@ -282,7 +283,7 @@ impl ProcessStat {
     }
 }
 
-/// Descriptors of a process.
+/// The descriptors of a process.
 pub(crate) fn fds(pid: u32) -> usize {
     std::fs::read_dir(format!("/proc/{pid}/fd")).expect("a process").count()
 }
@@ -291,7 +292,7 @@ pub(crate) fn is_alive(pid: u32) -> bool {
     Path::new(&format!("/proc/{pid}")).exists()
 }
 
-/// The files behind a process's descriptors, by number; none if the process is gone.
+/// The files of a process's descriptors, by number; `None` if the process is gone.
 pub(crate) fn open_files(pid: u32) -> BTreeMap<u32, String> {
     let directory = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let of_entry = |entry: std::fs::DirEntry| {

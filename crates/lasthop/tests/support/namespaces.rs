@@ -11,20 +11,20 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::starts;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// Whether this user may make namespaces and devices; says once, as tools/test counts it, if not.
+/// Whether this user may create namespaces and devices; if not, reports that once in the form that tools/test counts.
 pub(crate) fn may() -> bool {
     static SAY: Once = Once::new();
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
-        // Not by a macro, whose output is kept from those who look at tests that pass.
+        // Not by a macro, as libtest hides its output for tests that pass.
         let line = b"\nskip device-ports: only root makes network namespaces\n";
         SAY.call_once(|| std::io::stderr().write_all(line).expect("written"));
     }
     is_root
 }
 
-/// The turn of a test with XDP sockets, until it is dropped. Their memory counts by user towards RLIMIT_MEMLOCK. Where that cannot be
-/// raised there is room for two sockets, so tests of all programs take turns.
+/// The turn of a test with XDP sockets, until it is dropped. Their memory counts by user towards RLIMIT_MEMLOCK. If the
+/// limit cannot be raised there is room for two sockets, so tests of all programs take turns.
 pub(crate) fn locked_memory() -> File {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("locked-memory");
     let turn = File::create(path).expect("a file");
@@ -52,14 +52,14 @@ impl Namespace {
         ip(&format!("-n {} {words}", self.0))
     }
 
-    /// A wire from `own` here to `others` in the other namespace, both set up.
+    /// A wire from `own` here to `others` in the other namespace; both ends are up.
     pub(crate) fn wire(&self, own: &str, other: &Self, others: &str) {
         self.ip(&format!("link add {own} type veth peer name {others} netns {}", other.0));
         self.ip(&format!("link set {own} up"));
         other.ip(&format!("link set {others} up"));
     }
 
-    /// Does `work` in a thread that is in the namespace.
+    /// Runs `work` in a thread in the namespace.
     pub(crate) fn within<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
         let file = File::open(format!("/run/netns/{}", self.0)).expect("a namespace");
         std::thread::scope(|scope| {

@@ -19,26 +19,26 @@ use super::rogue::{event_fd, send_with_fds};
 use super::starts::NoStarts;
 use super::sys;
 
-/// A TCP socket whose close(2) waits, with the peer that never reads.
+/// A TCP socket whose close(2) blocks, with the peer that never reads.
 pub(crate) struct LingeringSocket {
     socket: TcpStream,
     _peer: TcpStream,
-    /// A process that starts would have a copy, and its close could be the last one.
+    /// A starting process would have a copy, and its close could be the last one.
     _no_starts: NoStarts,
 }
 
 impl LingeringSocket {
-    /// Its last close waits for `linger`, if nothing ends it before.
+    /// Its last close blocks for `linger`, unless it is ended earlier.
     pub(crate) fn new(linger: Duration) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let no_starts = NoStarts::begin();
         let mut socket = TcpStream::connect(listener.local_addr().expect("an address")).expect("connected");
         let (peer, _) = listener.accept().expect("a peer");
-        // Its buffer and the peer's are full then.
+        // Its buffer and the peer's are then full.
         socket.set_nonblocking(true).expect("a socket");
         while socket.write(&[0; 1 << 16]).is_ok() {}
         rustix::net::sockopt::set_socket_linger(&socket, Some(linger)).expect("lingers");
-        // A socket that does not block does not linger either.
+        // A non-blocking socket does not linger.
         socket.set_nonblocking(false).expect("a socket");
         Self { socket, _peer: peer, _no_starts: no_starts }
     }
@@ -47,15 +47,15 @@ impl LingeringSocket {
         self.socket.as_fd()
     }
 
-    /// The same without waiting, if the close of this process's copy is the last one.
+    /// The same without blocking if the close of this process's copy is the last one.
     pub(crate) fn let_go_elsewhere(self) -> TcpStream {
         let Self { socket, _peer: peer, .. } = self;
         std::thread::spawn(move || drop(socket));
         peer
     }
 
-    /// Gives up this process's own copy, so that the close of those that were sent is the last one. It waits no longer once the
-    /// peer that is left is dropped.
+    /// Closes this process's own copy, so that the close of the sent ones is the last one. That close no longer blocks
+    /// once the remaining peer is dropped.
     pub(crate) fn let_go(self) -> TcpStream {
         self._peer
     }
@@ -68,7 +68,7 @@ pub(crate) fn nested(fd: BorrowedFd<'_>) -> OwnedFd {
     receiver.into()
 }
 
-/// An eventfd that wakes `watchers` epoll items whenever it is signalled; all of them are gone with the returned descriptors.
+/// An eventfd that wakes `watchers` epoll items at each signal; all of them end with the returned descriptors.
 pub(crate) fn watched_eventfd(watchers: usize) -> (OwnedFd, Vec<OwnedFd>) {
     let event = event_fd();
     let watches = watched(event.as_fd(), watchers);
@@ -93,13 +93,13 @@ pub(crate) fn watched(fd: BorrowedFd<'_>, watchers: usize) -> Vec<OwnedFd> {
     epolls
 }
 
-/// As many descriptors as this process may have.
+/// Raises this process's limit of descriptors to its maximum.
 pub(crate) fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).expect("within the limit");
 }
 
-/// One descriptor of each kind that this host lets a process have, with its name. Files are made in `directory`.
+/// One descriptor of each kind that this host supports, with its name. Files are created in `directory`.
 pub(crate) fn assortment(directory: &Path) -> Vec<(&'static str, OwnedFd)> {
     let mut all = files(directory);
     all.extend(sockets());

@@ -1,4 +1,4 @@
-//! A vhost-user front end that a guest has taken over: it sends any message that a test wants.
+//! A vhost-user front end that a guest has compromised: it sends any message that a test wants.
 
 use std::io::{self, IoSlice, Read};
 use std::mem::MaybeUninit;
@@ -20,26 +20,26 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 
 use super::{Switch, eventually};
 
-/// Where the memory starts that holds rings and buffers.
+/// The guest address of the memory with rings and buffers.
 pub(crate) const GUEST_ADDR: u64 = 0x1_0000_0000;
 pub(crate) const USER_ADDR: u64 = 0x7000_0000_0000;
 pub(crate) const RING_ENTRIES: u16 = 256;
-/// Descriptors that one sendmsg(2) takes (SCM_MAX_FD).
+/// The most descriptors of one sendmsg(2) (SCM_MAX_FD).
 pub(crate) const SENT_FDS_MAX: usize = 253;
-/// Protocol features that a session needs to have several queues and regions one by one. Nothing is acknowledged.
+/// Protocol features that a session needs for several queues and single regions. No reply is requested.
 const PROTOCOL_FEATURES: u64 = protocol::MQ
     | protocol::CONFIG
     | protocol::CONFIGURE_MEM_SLOTS
     | protocol::INFLIGHT_SHMFD
     | protocol::BACKEND_REQ;
 pub(crate) const FEATURES: u64 = features::VERSION_1 | features::MRG_RXBUF | features::PROTOCOL_FEATURES;
-/// Bytes from one ring to the next, and places of its three areas.
+/// The distance of two rings in bytes, and the positions of a ring's three areas.
 const RING_BYTES: u64 = 0x3000;
-/// Bytes from one buffer to the next.
+/// The distance of two buffers in bytes.
 const BUFFER_BYTES: u32 = 2048;
 const NET_HEADER_BYTES: usize = 12;
 
-/// The socket of a vnic, and a front end on it for requests that are as they should be.
+/// The socket of a vnic, and a front end on it for valid requests.
 pub(crate) struct Rogue {
     pub(crate) stream: UnixStream,
     pub(crate) front: FrontEnd,
@@ -50,7 +50,7 @@ impl Rogue {
         Self::at(&switch.dir(), vnic)
     }
 
-    /// For one in a thread of its own, which knows the switch's directory.
+    /// For a rogue in its own thread, which knows the switch's directory.
     pub(crate) fn at(dir: &Path, vnic: &str) -> Self {
         let path = dir.join(format!("{vnic}.sock"));
         let stream = eventually("the vnic's socket", || UnixStream::connect(&path).ok());
@@ -64,12 +64,12 @@ impl Rogue {
         rogue
     }
 
-    /// How long a write, or a read of an answer, may wait.
+    /// The time limit of a write, and of reading a reply.
     pub(crate) fn set_patience(&mut self, patience: Duration) {
         self.front.set_reply_timeout(patience).expect("a socket");
     }
 
-    /// Sends any bytes with any descriptors; how many bytes went.
+    /// Sends any bytes with any descriptors; returns the number of bytes sent.
     pub(crate) fn send_bytes(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
         send_with_fds(self.stream.as_fd(), bytes, fds)
     }
@@ -95,7 +95,7 @@ impl Rogue {
         Ok(())
     }
 
-    /// The next answer; an error when the switch hung up, or none comes in time.
+    /// The next reply; an error if the switch hung up, or none comes in time.
     pub(crate) fn answer(&self) -> io::Result<VhostMessage> {
         let mut header = [0; HEADER_BYTES];
         (&self.stream).read_exact(&mut header)?;
@@ -105,7 +105,7 @@ impl Rogue {
         Ok(VhostMessage { request: header.request, flags: header.flags, body })
     }
 
-    /// Waits until the switch has read everything that was sent before.
+    /// Waits until the switch has read everything that was sent.
     pub(crate) fn await_turn(&mut self) {
         self.front.get_features().expect("an answer");
     }
@@ -134,7 +134,7 @@ impl Rogue {
         self.try_to_negotiate(FEATURES).expect("answers");
     }
 
-    /// The same, with features of its own choice, with a switch that may have ended the session.
+    /// The same, with chosen features, with a switch that may have ended the session.
     pub(crate) fn try_to_negotiate(&mut self, agreed: u64) -> Result<(), FrontError> {
         self.front.set_owner()?;
         self.front.get_features()?;
@@ -143,7 +143,7 @@ impl Rogue {
         self.front.set_features(agreed)
     }
 
-    /// Hands over regions of memory: the desk first, then others.
+    /// Sends regions of memory: first the desk, then others.
     pub(crate) fn share(&mut self, desk: &Desk, more: &[(MemoryRegionMessage, BorrowedFd<'_>)]) {
         self.try_to_share(desk, more).expect("sent");
     }
@@ -171,7 +171,7 @@ impl Rogue {
         self.start_ring_at(index, index, (kick, call))
     }
 
-    /// The same with a ring that lies where the desk has another one.
+    /// The same with a ring at the addresses of another one of the desk.
     pub(crate) fn start_ring_at(
         &mut self,
         index: u16,
@@ -191,21 +191,21 @@ impl Rogue {
         told.map_err(io::Error::other)
     }
 
-    /// A ring that lies where the desk has this one or another.
+    /// A ring at the addresses of this ring of the desk or of another one.
     pub(crate) fn address(index: u16, place: u16) -> RingAddressMessage {
         let RingAddresses { descriptors, available, used } = ring_addresses(place);
         let index = index.into();
         RingAddressMessage { index, descriptors, available, used, ..RingAddressMessage::default() }
     }
 
-    /// A whole session as any other, with rings that run: `pairs` of them, with eventfds.
+    /// A complete normal session with `pairs` running pairs of rings, with eventfds.
     pub(crate) fn attach(switch: &Switch, vnic: &str, pairs: u16) -> (Self, Desk) {
         let session = Self::start(&switch.dir(), vnic, pairs);
         eventually("the rogue's rings", || (switch.port(vnic)["state"] == "running").then_some(()));
         session
     }
 
-    /// The same, without a look whether they run.
+    /// The same, without a check that they run.
     pub(crate) fn start(dir: &Path, vnic: &str, pairs: u16) -> (Self, Desk) {
         let (mut rogue, desk) = (Self::at(dir, vnic), Desk::new(pairs));
         rogue.negotiate();
@@ -217,7 +217,7 @@ impl Rogue {
         (rogue, desk)
     }
 
-    /// Stops and starts all rings, again and again, by taking features back; answers none.
+    /// Stops and starts all rings repeatedly, by setting features; reads no reply.
     pub(crate) fn toggle_features(&mut self, times: usize) -> io::Result<()> {
         for time in 0..times {
             let agreed = if time % 2 == 0 { FEATURES & !features::MRG_RXBUF } else { FEATURES };
@@ -244,11 +244,11 @@ pub(crate) fn event_fd() -> OwnedFd {
 }
 
 pub(crate) fn kick(eventfd: BorrowedFd<'_>) {
-    // One that is full has a kick in it.
+    // A full one has a pending kick.
     let _ = rustix::io::write(eventfd, &1_u64.to_ne_bytes());
 }
 
-/// A region of memory for a message, with as much of a file as it says.
+/// A region of memory for a message, at the beginning of its file.
 pub(crate) fn region(guest_addr: u64, size: u64) -> MemoryRegionMessage {
     MemoryRegionMessage { guest_addr, size, user_addr: USER_ADDR + guest_addr, offset: 0 }
 }
@@ -263,7 +263,7 @@ fn ring_addresses(index: u16) -> RingAddresses {
     RingAddresses { descriptors: at, available: at + 0x1000, used: at + 0x2000 }
 }
 
-/// The memory from which a rogue plays the guest: rings, and a buffer for each entry of each transmit ring.
+/// The memory in which a rogue acts as the guest: rings, and a buffer for each entry of each transmit ring.
 pub(crate) struct Desk {
     pub(crate) file: OwnedFd,
     pub(crate) kick: OwnedFd,
@@ -310,7 +310,7 @@ impl Desk {
         self.rings.len() as u16
     }
 
-    /// Puts a frame into a transmit ring and kicks; whether there was room.
+    /// Puts a frame into a transmit ring and kicks; returns whether there was room.
     pub(crate) fn send(&mut self, pair: u16, frame: &[u8]) -> bool {
         let buffer = self.free_buffer(pair);
         let Some(offset) = buffer else { return false };
@@ -320,7 +320,8 @@ impl Desk {
         self.publish(pair, &[(GUEST_ADDR + offset, bytes.len() as u32)])
     }
 
-    /// Puts a chain of buffers anywhere in the guest's memory into a transmit ring and kicks; whether there was room.
+    /// Puts a chain of buffers anywhere in the guest's memory into a transmit ring and kicks; returns whether there was
+    /// room.
     pub(crate) fn publish(&mut self, pair: u16, buffers: &[(u64, u32)]) -> bool {
         self.reclaim(pair);
         let ring = &mut self.rings[usize::from(pair)];
@@ -330,13 +331,13 @@ impl Desk {
         is_in
     }
 
-    /// Takes buffers back; of how many frames.
+    /// Takes back used buffers; returns the number of frames.
     pub(crate) fn reclaim(&mut self, pair: u16) -> usize {
         let ring = &mut self.rings[usize::from(pair)];
         std::iter::from_fn(|| ring.take_used().expect("a sound ring")).count()
     }
 
-    /// A transmit ring, to do things that no driver does.
+    /// A transmit ring, for invalid entries.
     pub(crate) fn ring(&mut self, pair: u16) -> &mut DriverRing {
         &mut self.rings[usize::from(pair)]
     }

@@ -1,4 +1,4 @@
-//! Sequences of messages that no front end should send: any request at any time, with any descriptors.
+//! Invalid sequences of messages: any request at any time, with any descriptors.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -9,13 +9,13 @@ use super::odd_fds::{assortment, nested};
 use super::random::Random;
 use super::rogue::{Desk, Rogue, event_fd};
 
-/// The last request that there is, and some that are none.
+/// The last valid request, and some invalid ones.
 const REQUESTS_END: u64 = 48;
-/// Descriptors of one message: more than a session takes.
+/// Descriptors of one message: more than a session accepts.
 const FDS_MAX: u64 = 10;
 const FEATURES: u64 = VERSION_1 | PROTOCOL_FEATURES;
 
-/// Descriptors of all kinds, and memory in which rings can lie.
+/// Descriptors of all kinds, and memory for rings.
 pub(crate) struct Supply {
     desk: Desk,
     all: Vec<OwnedFd>,
@@ -30,7 +30,7 @@ impl Supply {
         Self { desk: Desk::new(1), all, _files: files }
     }
 
-    /// One of them; memory and eventfds, which lead further, are frequent.
+    /// A random descriptor; memory and eventfds, which lead further, are frequent.
     fn any(&self, random: &mut Random) -> BorrowedFd<'_> {
         match random.below(4) {
             0 => self.desk.file.as_fd(),
@@ -39,7 +39,7 @@ impl Supply {
         }
     }
 
-    /// A body as its request has it, more often than not.
+    /// A body, valid for its request in most cases.
     fn body(&self, number: u32, random: &mut Random) -> Vec<u8> {
         let ring = |random: &mut Random| random.below(4);
         match number {
@@ -65,14 +65,14 @@ impl Supply {
         }
     }
 
-    /// Sends this number of messages, and reads no answer.
+    /// Sends this number of messages, and reads no reply.
     pub(crate) fn send(&self, rogue: &Rogue, messages: usize, random: &mut Random) {
         for _ in 0..messages {
             let number = random.below(REQUESTS_END) as u32;
             let body = self.body(number, random);
             let count = if random.once_in(8) { random.below(FDS_MAX) } else { random.below(2) };
             let fds: Vec<_> = (0..count).map(|_| self.any(random)).collect();
-            // The switch may hang up, and some descriptors cannot be passed on.
+            // The switch may hang up, and some descriptors cannot be sent.
             let _ = rogue.send(number, &body, &fds);
         }
     }

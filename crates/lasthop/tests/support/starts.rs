@@ -1,8 +1,8 @@
-//! Starts of processes, beside descriptors whose last close is to be the switch's.
+//! Starts of processes beside descriptors whose last close has to be the switch's.
 //!
-//! A process that is started has copies of all descriptors of its parent until exec(2) closes them. So a test that sends a descriptor, and
-//! gives up its own copy, cannot say whose close is the last one while another test of the same program starts a process. Such descriptors
-//! and starts wait for each other.
+//! A new process has copies of all its parent's descriptors until exec(2) closes them. So if a test sends a descriptor
+//! and closes its own copy, another test of the same program that starts a process may have the last copy. Such
+//! descriptors and starts wait for each other.
 
 use std::io::{self, Read};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -10,13 +10,13 @@ use std::sync::{Condvar, Mutex, PoisonError};
 
 use rustix::io::fcntl_dupfd_cloexec;
 
-/// How many [`NoStarts`] there are.
+/// The number of living [`NoStarts`].
 static HOLDERS: Mutex<usize> = Mutex::new(0);
 static FEWER: Condvar = Condvar::new();
-/// The number of a descriptor that exec(2) closes after those of tests: it closes them in order.
+/// A descriptor number higher than those of tests: exec(2) closes descriptors in order, so this one last.
 const HIGH: i32 = 1000;
 
-/// No process is started while there is one. Its thread must not start any either.
+/// Prevents starts of processes while it lives. Its thread must not start any either.
 pub(crate) struct NoStarts(());
 
 impl NoStarts {
@@ -34,7 +34,7 @@ impl Drop for NoStarts {
     }
 }
 
-/// As [`Command::spawn`], and the process has no copies of this one's descriptors any more.
+/// As [`Command::spawn`]; afterwards the process has no copies of this one's descriptors.
 pub(crate) fn spawn(command: &mut Command) -> io::Result<Child> {
     let holders = HOLDERS.lock().unwrap_or_else(PoisonError::into_inner);
     let none = FEWER.wait_while(holders, |holders| *holders > 0).unwrap_or_else(PoisonError::into_inner);
@@ -43,7 +43,7 @@ pub(crate) fn spawn(command: &mut Command) -> io::Result<Child> {
     drop(copy);
     let child = command.spawn()?;
     drop(last);
-    // Earlier, exec(2) has let this process continue, but may not have closed all.
+    // Earlier, exec(2) has let this process continue, but may not have closed all copies.
     let _ = its_end.read(&mut [0])?;
     drop(none);
     Ok(child)

@@ -1,15 +1,15 @@
-//! Programs for an upgrade that give any answer.
+//! Programs for an upgrade that give chosen answers.
 
 use std::os::unix::fs::PermissionsExt;
 
 use super::Switch;
 
-/// A program that claims state version `version` each time it is asked, and then does `rest`, a line of sh.
+/// A program that reports state version `version` each time, and then runs `rest`, a line of sh.
 pub(crate) fn successor_of_version(switch: &Switch, version: u64, rest: &str) -> String {
     successor_that_waits(switch, version, "", rest)
 }
 
-/// As `successor_of_version`; it does `between`, lines of sh, before it says so once more.
+/// As `successor_of_version`; it runs `between`, lines of sh, before it reports that again.
 pub(crate) fn successor_that_waits(switch: &Switch, version: u64, between: &str, rest: &str) -> String {
     let say = answer(&format!(r#"{{"version":{version}}}"#));
     program(switch, &format!("successor{version}"), &format!("{say}{between}{say}{rest}"))
@@ -29,7 +29,7 @@ pub(crate) fn own_version(switch: &Switch) -> u64 {
     digits.parse().unwrap_or_else(|_| panic!("no number at the end of: {said}"))
 }
 
-/// One that says whether it gets ready for sessions, and does `rest` when the file `go` is there.
+/// A program that reports whether it prepares sessions, and runs `rest` when the file `go` exists.
 pub(crate) fn late_successor(switch: &Switch, prepares: bool, rest: &str) -> String {
     let version = own_version(switch);
     let prepares = if prepares { r#","prepares":true"# } else { "" };
@@ -39,14 +39,14 @@ pub(crate) fn late_successor(switch: &Switch, prepares: bool, rest: &str) -> Str
     program(switch, "successor", &waits)
 }
 
-/// The line of sh by which a program tells its state version.
+/// The line of sh by which a program reports its state version.
 fn answer(knows: &str) -> String {
     report(&format!(r#"{{"Reply":{{"id":0,"result":{{"Ok":{{"Knows":{knows}}}}}}}}}"#))
 }
 
-/// The line of sh by which a program says anything, of less than 256 bytes.
+/// The line of sh by which a program sends any message of less than 256 bytes.
 pub(crate) fn report(json: &str) -> String {
-    // Four bytes of length, four of descriptors, as the channel between the processes has them.
+    // Four bytes of length, four of descriptors, as on the channel between the processes.
     format!("printf '\\{:03o}\\0\\0\\0\\0\\0\\0\\0%s' '{json}' >&0\n", json.len())
 }
 

@@ -1,4 +1,4 @@
-//! Guests that talk to each other as fast as they can, and listen closely.
+//! Guests that talk to each other as fast as they can, and check everything.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use lasthop_wire::Offload;
 use super::eventually;
 use super::guests::frame;
 
-/// Frames that a guest sends at once.
+/// Frames of a burst.
 const BURST: usize = 16;
 
 /// A guest that sends numbered frames to another, as fast as it can, and checks those of the other.
@@ -30,12 +30,12 @@ impl Talker {
         Self { heard, is_over, thread }
     }
 
-    /// Frames that it has heard.
+    /// Number of frames received.
     pub(crate) fn heard(&self) -> u32 {
         self.heard.load(Ordering::Relaxed)
     }
 
-    /// Waits until it has heard this many more frames.
+    /// Waits until it has received this many more frames.
     pub(crate) fn hear(&self, more: u32) {
         let until = self.heard() + more;
         eventually("frames", || (self.heard() >= until).then_some(()));
@@ -72,12 +72,12 @@ fn talk(mut guest: Guest, (from, to): ([u8; 6], [u8; 6]), heard: &AtomicU32, is_
     guest
 }
 
-/// The frames that a guest heard of the other one.
+/// The frames that a guest received from the other one.
 struct Listener {
     from: [u8; 6],
     to: [u8; 6],
     seen: HashSet<u32>,
-    /// By queue pair: a flow may get another one from another switch process.
+    /// By queue pair: another switch process may choose another one for a flow.
     last: [u32; 2],
 }
 

@@ -1,4 +1,4 @@
-//! Two guests that talk next to a front end that does not behave, and an operator who looks after them.
+//! Two guests that talk next to a misbehaving front end, and an operator who watches them.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -9,11 +9,11 @@ use super::guests::{ONE, TWO, WAIT, frame, guest, running, send};
 use super::{Switch, eventually};
 
 const SPARE: [u8; 6] = [0x02, 0, 0, 0, 0, 3];
-/// First bytes of source addresses that no frame had before.
+/// First bytes of source addresses that are new in each frame.
 const FRESH: [u8; 2] = [0x02, 0xfe];
 const FRAME_BYTES: usize = 60;
 
-/// How long each of several things took.
+/// Durations of repeated operations.
 #[derive(Debug, Default)]
 pub(crate) struct Times(Vec<Duration>);
 
@@ -24,7 +24,7 @@ impl Times {
         sorted.get(sorted.len() / 2).copied().unwrap_or_default()
     }
 
-    /// Of 100, one takes longer.
+    /// The 99th percentile.
     pub(crate) fn p99(&self) -> Duration {
         let mut sorted = self.0.clone();
         sorted.sort_unstable();
@@ -44,43 +44,43 @@ impl Times {
     }
 }
 
-/// Two guests on vnics `one` and `two`, and a vnic `spare` for one that comes later.
+/// Two guests on vnics `one` and `two`, and a vnic `spare` for a later one.
 pub(crate) struct Victims {
     pub(crate) switch: Switch,
     pub(crate) one: Guest,
     pub(crate) two: Guest,
-    /// Frames that either has sent.
+    /// Number of frames that either has sent.
     sent: [u64; 2],
     number: u32,
 }
 
 impl Victims {
-    /// With further vnics, for those who do not behave.
+    /// With further vnics, for attackers.
     pub(crate) fn beside(vnics: &[&str]) -> Self {
         Self::beside_with(vnics, &[])
     }
 
-    /// The same with more words for `lasthop run`.
+    /// The same with more arguments for `lasthop run`.
     pub(crate) fn beside_with(vnics: &[&str], words: &[&str]) -> Self {
         Self::beside_by(Command::new(env!("CARGO_BIN_EXE_lasthop")), vnics, words)
     }
 
-    /// The same with a command that starts `lasthop` and adds its words.
+    /// The same with a command that starts `lasthop` and appends arguments.
     pub(crate) fn beside_by(command: Command, vnics: &[&str], words: &[&str]) -> Self {
-        // With addresses of their own: none of their frames is flooded to a vnic without a guest. `one` has none: it sends new
-        // flows, each from an address of its own.
+        // With fixed addresses, so that no frame is flooded to a vnic without a guest. `one` has none: it sends new
+        // flows, each from a new address.
         let mut all = vec!["--vnic", "one", "--vnic", "two,mac=02:00:00:00:00:02", "--vnic", "spare"];
         all.extend(vnics.iter().flat_map(|vnic| ["--vnic", vnic]));
         all.extend(words);
         let switch = Switch::start_by(command, &all);
         let (one, two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
         let mut victims = Self { switch, one, two, sent: [0; 2], number: 0 };
-        // From now on it is known where `one` is.
+        // From now on the address of `one` is known.
         victims.there(ONE);
         victims
     }
 
-    /// One sends a frame from an address, and the other one gets it.
+    /// One sends a frame from an address, and the other one receives it.
     fn there(&mut self, from: [u8; 6]) -> Duration {
         self.number += 1;
         self.sent[0] += 1;
@@ -95,17 +95,17 @@ impl Victims {
         took.unwrap_or_else(|| self.fail())
     }
 
-    /// A frame did not come: tells what became of it.
+    /// A frame did not arrive: reports what happened to it.
     fn fail(&self) -> ! {
         panic!("no frame came: {}, {}", self.switch.port("one"), self.switch.port("two"))
     }
 
-    /// Frames of flows that are known, there and back; how long each round took.
+    /// Frames of known flows, there and back; returns the time of each round.
     pub(crate) fn talk(&mut self, rounds: usize) -> Times {
         Times((0..rounds).map(|_| self.there(ONE) + self.back()).collect())
     }
 
-    /// Frames that are the first of their flow: with module `flow` the controller is asked about each.
+    /// Frames that are the first of their flow: with module `flow` each goes to the controller.
     pub(crate) fn talk_anew(&mut self, rounds: usize) -> Times {
         let fresh = |number: u32| {
             let [a, b, c, d] = number.to_be_bytes();
@@ -114,14 +114,14 @@ impl Victims {
         Times((0..rounds).map(|_| self.there(fresh(self.number + 1))).collect())
     }
 
-    /// How long a command takes.
+    /// The duration of a command.
     pub(crate) fn operate(&self) -> Duration {
         let start = Instant::now();
         self.switch.ask(&["stats", "--check"]).ok();
         start.elapsed()
     }
 
-    /// Another guest attaches, sends a frame and leaves; how long until its frame was there.
+    /// Another guest attaches, sends a frame and leaves; returns the time until its frame arrived.
     pub(crate) fn attach_another(&mut self) -> Duration {
         let start = Instant::now();
         let mut spare = guest(&self.switch, "spare", SPARE);
@@ -135,17 +135,17 @@ impl Victims {
         took
     }
 
-    /// Another switch process takes over, and the guests do not notice.
+    /// Another switch process takes over, and the guests are not affected.
     pub(crate) fn upgrade(&mut self) -> Duration {
         let (before, start) = (self.switch.switch_pid(), Instant::now());
         self.switch.ask(&["upgrade"]).ok();
         let took = start.elapsed();
-        // The one before may still be ending.
+        // The previous one may still be ending.
         eventually("another process", || (self.switch.switch_pid()? != before?).then_some(()));
         took
     }
 
-    /// Checks all of it once: any harm shows.
+    /// Checks everything once, so that any damage shows.
     pub(crate) fn assert_unharmed(&mut self) {
         self.talk(10);
         self.talk_anew(10);
@@ -160,14 +160,14 @@ impl Victims {
         for (vnic, sent) in [("one", self.sent[0]), ("two", self.sent[1])] {
             let port = self.switch.port(vnic);
             assert_eq!(port["rx_packets"], sent, "{port}");
-            // Those that a controller was asked about came back from it.
+            // Those that went to a controller came back from it.
             let returned = port["injected"].as_u64().expect("a count");
             assert_eq!(port["forwarded"].as_u64(), Some(sent + returned), "{port}");
             assert_eq!(port["rx_drops"], serde_json::json!({}), "{port}");
         }
     }
 
-    /// A guest like any other can attach where a bad one was.
+    /// A normal guest can attach where a bad one was.
     pub(crate) fn assert_free(&mut self, vnic: &str) {
         let options = GuestOptions { mac: SPARE, ..GuestOptions::default() };
         let path = self.switch.path(&format!("{vnic}.sock"));
@@ -180,7 +180,7 @@ impl Victims {
     }
 }
 
-/// Sends a frame and waits until it is there; how long that took. None if it does not come.
+/// Sends a frame and waits until it arrives; returns the time, or `None` if it does not.
 fn exchange(from: &mut Guest, to: &mut Guest, sent: &[u8]) -> Option<Duration> {
     let start = Instant::now();
     send(from, sent);

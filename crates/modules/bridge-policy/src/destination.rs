@@ -9,7 +9,7 @@ use crate::recorder::{MAC_BITS, MAC_ONES, Recorder, digits_apart};
 const LINK_LOCAL: u64 = 0x0180_c200_0000;
 const LINK_LOCAL_MASK: u64 = MAC_ONES & !0xf;
 
-/// Where a frame goes.
+/// The destination of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target<P> {
     /// To one port.
@@ -18,12 +18,12 @@ pub enum Target<P> {
     Flood,
 }
 
-/// Where a frame from port `from` goes, by its destination address. `look_up` finds the port of an individual address;
-/// `barrier` says why nothing passes to a port.
+/// The destination of a frame from port `from`, by its destination address. `look_up` finds the port of an individual
+/// address; `barrier` returns why frames may not pass to a port.
 ///
 /// # Errors
 /// [`DropReason::LinkLocal`], [`DropReason::SamePort`], and those of `barrier`.
-#[inline(always)] // for every frame of the bridge; left to itself the compiler calls it
+#[inline(always)] // for every frame of the bridge; without this the compiler makes it a call
 pub fn route<P: Copy + PartialEq>(
     destination: u64,
     from: P,

@@ -1,4 +1,4 @@
-//! Kinds of floods, each of which has a limit of its own.
+//! Kinds of floods, each with its own limit.
 
 use lasthop_module_api::{DropReason, StormLimits};
 
@@ -14,7 +14,7 @@ pub enum FloodKind {
     Broadcast,
     /// To another group address.
     Multicast,
-    /// To an individual address that no port is known for.
+    /// To an individual address without a known port.
     Unknown,
 }
 
@@ -22,7 +22,7 @@ impl FloodKind {
     /// All of them, in the order of their numbers.
     pub const ALL: [Self; 3] = [Self::Broadcast, Self::Multicast, Self::Unknown];
 
-    /// Why a frame to this address is flooded, if it is.
+    /// Why a frame to this address would be flooded.
     #[inline]
     #[must_use]
     pub fn of(destination: u64) -> Self {
@@ -33,7 +33,7 @@ impl FloodKind {
         }
     }
 
-    /// As [`Self::of`]. The bits that tell broadcasts from multicasts count only if one of them is limited.
+    /// As [`Self::of`]. The bits that distinguish broadcasts from multicasts count only if one of them is limited.
     pub fn recorded(destination: u64, limits: &StormLimits, recorder: &mut impl Recorder) -> Self {
         let kind = Self::of(destination);
         let is_limited = [Self::Broadcast, Self::Multicast].iter().any(|kind| kind.limit(limits) > 0);
@@ -45,7 +45,7 @@ impl FloodKind {
         kind
     }
 
-    /// Frames per second that a port with these limits may have flooded; 0 is no limit.
+    /// The limit of flooded frames per second of a port with these settings; 0: no limit.
     #[must_use]
     pub fn limit(self, limits: &StormLimits) -> u32 {
         match self {

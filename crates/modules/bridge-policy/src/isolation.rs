@@ -1,8 +1,8 @@
-//! Which ports do not talk to each other: isolated ones among themselves, and uplinks, unless both let others' frames through.
+//! Which ports cannot talk to each other: isolated ones, and uplinks, unless both pass frames of other uplinks.
 
 use lasthop_module_api::{DropReason, PortKind};
 
-/// A port's class, and the classes that it keeps away from. Most ports have none.
+/// A port's class, and the classes from which it is isolated. Most ports have none.
 ///
 /// ```text
 ///   away from: 4 | is: 4
@@ -27,7 +27,7 @@ impl IsolationClass {
         Self(isolated | uplink)
     }
 
-    /// The class of which [`Self::bits`] are these.
+    /// The class with these [`Self::bits`].
     #[must_use]
     pub fn from_bits(bits: u8) -> Self {
         Self(bits)
@@ -39,14 +39,14 @@ impl IsolationClass {
         self.0
     }
 
-    /// Whether there may be ports that it does not talk to.
+    /// Whether it may be isolated from some ports.
     #[inline]
     #[must_use]
     pub fn is_barred(self) -> bool {
         self.0 != 0
     }
 
-    /// Why nothing passes between the two; `None` if it does.
+    /// Why no frame passes between the two; `None` if frames pass.
     #[must_use]
     pub fn barrier(self, other: Self) -> Option<DropReason> {
         let met = self.0 & other.0 >> AWAY_SHIFT | other.0 & self.0 >> AWAY_SHIFT;

@@ -1,11 +1,13 @@
-//! The rules of a bridge, one after the other, for two implementations of it.
+//! The rules of a bridge, for two implementations.
 //!
-//! **Purpose.** The module `bridge` decides on each packet; the controller decides on the first packet of a flow, and installs a
-//! flow for all packets that are decided alike. Both call the functions of this crate, so a rule and its drop reason stand once.
+//! **Purpose.** The module `bridge` decides on each packet; the controller decides on the first packet of a flow, and
+//! installs a flow for all packets with the same decision. Both call the functions of this crate, so each rule and its
+//! drop reason exist once.
 //!
-//! **Contract.** No state, no clock, no I/O, no `unsafe`, no allocation. Tables belong to the caller, which hands closures over;
-//! a closure is called only if the decision depends on its answer, and at most once. A decision depends on no bit of the frame
-//! that the [`Recorder`] was not told of: packets that agree in those bits are decided alike, as long as the tables stay.
+//! **Contract.** No state, no clock, no I/O, no `unsafe`, no allocation. Tables belong to the caller, which passes
+//! closures; a closure is called only if the decision depends on its result, and at most once. A decision depends only
+//! on bits of the frame that were reported to the [`Recorder`]: packets that agree in those bits get the same decision,
+//! as long as the tables are unchanged.
 //!
 //! **Not checked.** That addresses are at most 48 bits wide, and VIDs at most 12.
 //!

@@ -9,22 +9,23 @@ pub(crate) const MAC_BITS: u32 = 48;
 pub(crate) const VID_BITS: u32 = 12;
 const DIGIT_BITS: u32 = 4;
 
-/// Is told of bits that a decision depends on, as masks: for a flow of all packets that are decided alike.
+/// Records the bits that a decision depends on, as masks: for a flow of all packets with the same decision.
 pub trait Recorder {
-    /// Of the TCI of the first tag.
+    /// Bits of the TCI of the first tag.
     fn tci(&mut self, bits: u16);
 
-    /// Of the source address.
+    /// Bits of the source address.
     fn source(&mut self, bits: u64);
 
-    /// Of the destination address.
+    /// Bits of the destination address.
     fn destination(&mut self, bits: u64);
 
-    /// The source is no address of its port, although that has some: bits that tell it from those ([`crate::refused_source_bits`]).
+    /// The source is not one of its port's addresses: the bits that distinguish it from those
+    /// ([`crate::refused_source_bits`]).
     fn refused_source(&mut self, source: u64);
 }
 
-/// Records nothing: each packet is decided on.
+/// Records nothing: each packet gets its own decision.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Unrecorded;
 
@@ -42,9 +43,9 @@ impl Recorder for Unrecorded {
     fn refused_source(&mut self, _source: u64) {}
 }
 
-/// The highest hexadecimal digits of a `bits` wide number, as many as tell `value` from `other`, of which `mask` counts; none
-/// if it is the same. Digits, not bits: each length is a mask of the flow table's. A guest that makes up all that it can shall
-/// leave some for others.
+/// The leading hexadecimal digits of a `bits` wide number, as few as distinguish `value` from `other` within `mask`; 0
+/// if they are equal. Digits, not bits: each length is a mask of the flow table. A guest that invents as many addresses
+/// as it can must leave some masks for others.
 #[must_use]
 pub fn digits_apart(value: u64, other: u64, mask: u64, bits: u32) -> u64 {
     let ones = (1_u64 << bits) - 1;
@@ -55,7 +56,7 @@ pub fn digits_apart(value: u64, other: u64, mask: u64, bits: u32) -> u64 {
     }
 }
 
-/// As [`digits_apart`], for addresses that count whole.
+/// As [`digits_apart`], for complete addresses.
 #[must_use]
 pub fn mac_digits_apart(value: u64, other: u64) -> u64 {
     digits_apart(value, other, MAC_ONES, MAC_BITS)

@@ -1,29 +1,30 @@
-//! Source addresses: which ones may come from a port.
+//! Which source addresses a port may use.
 
 use lasthop_module_api::DropReason;
 
 use crate::GROUP;
 use crate::recorder::{MAC_ONES, Recorder, mac_digits_apart};
 
-/// The static entry for a source address, as a look-up from its port found it.
+/// The static entry of a source address, as looked up for its port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SourceEntry<T> {
-    /// It is an address of the port that it came from.
+    /// The address belongs to this port.
     Here,
-    /// It is another port's.
+    /// The address belongs to another port.
     Elsewhere,
-    /// There is none: the address may be learned.
+    /// There is no entry: the address may be learned.
     None(T),
 }
 
-/// Whether a frame may come from its port, by its source address `source`. `own_mac` is the port's own address, 0 if it has none: then
-/// `look_up` finds the static entry. Else `is_entered` tells whether `source` was entered for the port.
+/// Whether a port may send a frame with source address `source`. `own_mac` is the port's own address, 0 if it has none;
+/// in that case `look_up` finds the static entry. Otherwise `is_entered` tells whether `source` was entered for the
+/// port.
 ///
 /// Returns the content of [`SourceEntry::None`] if the address may be learned.
 ///
 /// # Errors
 /// [`DropReason::SourceInvalid`], [`DropReason::SourceSpoofed`].
-#[inline(always)] // for every frame of the bridge; left to itself the compiler calls it
+#[inline(always)] // for every frame of the bridge; without this the compiler makes it a call
 pub fn admit<T>(
     source: u64,
     own_mac: u64,
@@ -55,7 +56,8 @@ pub fn admit<T>(
     Err(DropReason::SourceSpoofed)
 }
 
-/// Bits that tell a refused source from all addresses of its port, and from groups' and none, which are dropped for another reason.
+/// The bits that distinguish a refused source from all addresses of its port, and from group addresses and zero, which
+/// are dropped for another reason.
 #[must_use]
 pub fn refused_source_bits(source: u64, addresses: impl Iterator<Item = u64>) -> u64 {
     addresses.chain([0]).fold(GROUP, |bits, address| bits | mac_digits_apart(source, address))

@@ -1,6 +1,7 @@
-//! Where the static entry of an address holds.
+//! The VLANs in which a static entry applies.
 
-/// Whether an entry holds in VLAN `vid`: one for a VLAN in that one, others in all VLANs that their port carries.
+/// Whether an entry applies in VLAN `vid`: one for a VLAN only in that VLAN, others in all VLANs that their port
+/// carries.
 #[inline]
 #[must_use]
 pub fn entry_holds(entered_for: Option<u16>, vid: u16, port_carries: impl FnOnce(u16) -> bool) -> bool {

@@ -1,4 +1,4 @@
-//! The VLAN that a frame belongs to.
+//! The VLAN of a frame.
 
 use lasthop_module_api::{DropReason, FrameTag, NO_VID, PortVlans};
 
@@ -6,16 +6,16 @@ use crate::recorder::{Recorder, TCI_VID, VID_BITS, digits_apart};
 
 /// The VLAN settings of a port.
 pub trait VlanRules {
-    /// Whether the port has none: frames pass as they are.
+    /// Whether the port has no VLAN settings: frames pass unchanged.
     fn is_any(&self) -> bool;
 
-    /// Whether it carries untagged frames of one VLAN, and no others.
+    /// Whether it carries only untagged frames of one VLAN.
     fn is_access(&self) -> bool;
 
     /// The VLAN of untagged frames; [`NO_VID`] if there is none.
     fn untagged_vid(&self) -> u16;
 
-    /// Whether frames of VLAN `vid` come from and go to the port; [`NO_VID`] stands for frames of no VLAN.
+    /// Whether the port carries VLAN `vid`; [`NO_VID`] stands for frames without a VLAN.
     fn carries(&self, vid: u16) -> bool;
 }
 
@@ -37,8 +37,8 @@ impl VlanRules for PortVlans {
     }
 }
 
-/// The VLAN of a frame from a port, and how the frame says so (IEEE 802.1Q-2022, 6.9.1, 8.6.2). `tag_vid` is the VID in the
-/// frame's first tag, if that is a tag of IEEE 802.1Q.
+/// The VLAN of a frame from a port, and how the frame indicates it (IEEE 802.1Q-2022, 6.9.1, 8.6.2). `tag_vid` is the
+/// VID in the frame's first tag, if that is a tag of IEEE 802.1Q.
 ///
 /// # Errors
 /// [`DropReason::VlanTagged`], [`DropReason::VlanNotCarried`], [`DropReason::VlanUntagged`].

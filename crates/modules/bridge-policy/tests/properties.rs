@@ -1,4 +1,4 @@
-//! The rules hold for any port and frame, and depend on the recorded bits only.
+//! The rules apply to any port and frame, and depend only on the recorded bits.
 
 use lasthop_bridge_policy::{
     FloodKind, IsolationClass, MAC_ONES, Recorder, SourceEntry, TCI_VID, Target, admit, classify,
@@ -7,7 +7,7 @@ use lasthop_bridge_policy::{
 use lasthop_module_api::{DropReason, FrameTag, PortKind, PortVlans, StormLimits, Vid};
 use proptest::prelude::*;
 
-/// The port that frames come from.
+/// The port that sends the frames.
 const FROM: u16 = 1;
 const GROUP: u64 = 1 << 40;
 /// 01-80-C2-00-00-00.
@@ -24,7 +24,7 @@ struct Switch {
     /// Other ports carry all VLANs.
     entries: Vec<Entry>,
     learned: Vec<(u16, u64)>,
-    /// Nothing passes to this port.
+    /// No frame passes to this port.
     barred: Option<u16>,
 }
 
@@ -65,14 +65,14 @@ impl Recorder for BitRecorder<'_> {
     }
 }
 
-/// Everything that a bridge does because of the rules.
+/// All effects of the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Decided {
     vid: u16,
     tag: FrameTag,
     learns: Option<u64>,
     target: Target<u16>,
-    /// The kind with a limit that counts it; none without one.
+    /// The limited kind that counts it; `None` if there is no limit.
     limited: Option<FloodKind>,
 }
 
@@ -134,7 +134,7 @@ fn vlans() -> impl Strategy<Value = PortVlans> {
     ]
 }
 
-/// Few addresses, and their neighbours, so that frames meet entries and almost meet them.
+/// Few addresses and their neighbours, so that frames match entries or nearly match them.
 fn macs() -> impl Strategy<Value = u64> {
     let known = prop_oneof![
         4 => (1_u64..4).prop_map(|number| 0x0200_0000_0000 + number),
@@ -186,7 +186,7 @@ prop_compose! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 4096, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// A flow for the recorded bits decides on each of its packets as the first one was decided on.
+    /// A flow for the recorded bits gives each of its packets the decision of the first one.
     #[test]
     fn frames_that_agree_in_the_recorded_bits_are_decided_alike(
         switch in switches(), frame in frames(), noise in (0..=MAC_ONES, 0..=MAC_ONES, 0..=TCI_VID),
@@ -202,7 +202,7 @@ proptest! {
         prop_assert_eq!(switch.decide(other, &mut Bits::default()), decided, "{:?} and {:?}", frame, other);
     }
 
-    /// Neighbours of a frame, in one bit that was not recorded, go where the frame goes.
+    /// Frames that differ in one unrecorded bit get the same decision.
     #[test]
     fn a_bit_that_is_not_recorded_changes_nothing(switch in switches(), frame in frames(), bit in 0_u32..48) {
         let mut bits = Bits::default();

@@ -7,13 +7,13 @@
 
 use crate::links::List;
 
-/// Accounts of a piece.
+/// Accounts are allocated in pieces of this many.
 const PIECE: usize = 256;
-/// Classes of ports by how much they have to give.
+/// Classes of ports, by the logarithm of the number of connections that may be evicted.
 const CLASSES: usize = 32;
 const NO_CLASS: u8 = u8::MAX;
 
-/// Accounts by number of 16 bits, of which most are never used.
+/// Accounts by 16-bit number. Most numbers are never used, so pieces are allocated on demand.
 #[derive(Debug)]
 pub(crate) struct Accounts<T> {
     pieces: Vec<Option<Box<[T]>>>,
@@ -49,7 +49,7 @@ pub(crate) struct ZoneAccount {
 pub(crate) struct PortAccount {
     pub(crate) evictable: List,
     class: u8,
-    /// Where it stands in its class.
+    /// Index in the list of its class.
     place: u32,
 }
 
@@ -59,7 +59,7 @@ impl Default for PortAccount {
     }
 }
 
-/// The ports, by how much they have that may be evicted.
+/// Ports, sorted into classes by how many of their connections may be evicted.
 #[derive(Debug)]
 pub(crate) struct Ports {
     accounts: Accounts<PortAccount>,
@@ -75,7 +75,7 @@ impl Ports {
         self.accounts.get(port)
     }
 
-    /// Changes an account, and its class if that follows.
+    /// Changes an account, and moves the port to another class if necessary.
     pub(crate) fn change(&mut self, port: u16, change: impl FnOnce(&mut PortAccount)) {
         let account = self.accounts.get_mut(port);
         change(account);
@@ -99,12 +99,12 @@ impl Ports {
         (account.class, account.place) = (class, place);
     }
 
-    /// The class of the port that has the most to give, and one; 0: none has.
+    /// The heaviest class that has a port, plus one; 0 if no port has an evictable connection.
     pub(crate) fn heaviest_class(&self) -> u32 {
         (0..CLASSES).rev().find(|class| !self.classes[*class].is_empty()).map_or(0, |class| class as u32 + 1)
     }
 
-    /// A port that has, within a factor of two, the most to give.
+    /// A port whose number of evictable connections is the highest, within a factor of two.
     pub(crate) fn heaviest(&self) -> Option<u16> {
         self.classes.iter().rev().find_map(|ports| ports.last().copied())
     }

@@ -3,7 +3,7 @@
 use crate::tcp::is_before;
 use crate::tuple::Direction;
 
-/// The offsets of one side's sequence numbers, before and behind the last change.
+/// The offsets of one direction's sequence numbers, before and behind the last change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Shift {
     position: u32,
@@ -11,13 +11,13 @@ struct Shift {
     behind: u32,
 }
 
-/// Both sides'.
+/// The shifts of both directions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SequenceShifts([Shift; 2]);
 
 impl SequenceShifts {
-    /// The payload of the segment at `seq` became longer by `bytes`, which may be negative. The same segment does not count twice.
-    /// False, and unchanged: these offsets are beyond what is kept.
+    /// Notes that the payload of the segment at `seq` became longer by `bytes`, which may be negative. A retransmission
+    /// does not count twice. Returns false, and changes nothing, if the change exceeds 8 bits or the offset 24 bits.
     #[must_use]
     pub(crate) fn add(&mut self, direction: Direction, seq: u32, bytes: i32) -> bool {
         let shift = &mut self.0[direction.index()];
@@ -33,7 +33,8 @@ impl SequenceShifts {
         true
     }
 
-    /// In two words: positions; for each direction the offset behind, of 24 bits, and the last change, of 8.
+    /// Packs the shifts into two words. The first has the positions; the second has, for each direction, the offset
+    /// behind (24 bits) and the last change (8 bits).
     pub(crate) fn words(&self) -> [u64; 2] {
         let [original, reply] = &self.0;
         let offsets = |shift: &Shift| {
@@ -46,7 +47,7 @@ impl SequenceShifts {
         ]
     }
 
-    /// From [`Self::words`].
+    /// Unpacks [`Self::words`].
     pub(crate) fn from_words([positions, offsets]: [u64; 2]) -> Self {
         let shift = |position: u32, offsets: u32| {
             let behind = offsets.cast_signed() >> 8;
@@ -66,12 +67,12 @@ impl SequenceShifts {
         if is_before(shift.position, seq) { shift.behind } else { shift.before }
     }
 
-    /// A sequence number of a direction as it leaves.
+    /// Translates a sequence number of a direction.
     pub(crate) fn seq(&self, direction: Direction, seq: u32) -> u32 {
         seq.wrapping_add(self.offset(direction, seq))
     }
 
-    /// An acknowledgement in a direction as it leaves: in the numbers that the other side has sent.
+    /// Translates an acknowledgement of a direction, which is in the numbers that the other side has sent.
     pub(crate) fn ack(&self, direction: Direction, ack: u32) -> u32 {
         let shift = &self.0[direction.inverse().index()];
         let is_behind = is_before(shift.position, ack.wrapping_sub(shift.before));

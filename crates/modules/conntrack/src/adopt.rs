@@ -1,12 +1,11 @@
 //! Connections that another process left.
 //!
-//! It may have died amid a change, or have been taken over by an attacker. So each connection is checked like one that a
-//! stranger asks for, before a packet has to do with it. It gets into the lists anew, within the limits; nothing but its words is
-//! believed.
+//! The process may have died during a change, or an attacker may have controlled it. So each connection is checked
+//! before a packet uses it. It enters the lists anew, within the limits. Nothing but its own words is trusted.
 //!
-//! **No packet waits for others' connections.** Index and places are found as they were left ([`crate::memory`]), whatever their number.
-//! A packet that finds a connection which nobody has looked at yet takes the lock and has it looked at ([`Table::search`]). All others follow
-//! in slices ([`Shared::adopt`]).
+//! **No packet waits for other connections.** Index and places are used as they were left ([`crate::memory`]), whatever
+//! their number. A packet that finds an unchecked connection takes the lock and checks it first ([`Table::search`]).
+//! All others are checked in slices ([`Shared::adopt`]).
 
 use crate::connection::Connection;
 use crate::kept::checked;
@@ -16,7 +15,7 @@ use crate::table::Table;
 use crate::tuple::{CtTuple, Direction};
 
 impl Shared {
-    /// Looks at the next places that another process left, at most `steps`. True: all were looked at.
+    /// Checks at most `steps` of the places that another process left. Returns true once all are checked.
     pub(crate) fn adopt(&self, now_ms: u64, steps: u32) -> bool {
         for _ in 0..steps {
             let Some(index) = self.adoption.take_next() else { break };
@@ -45,7 +44,8 @@ impl Shared {
 }
 
 impl Table<'_> {
-    /// Looks at a connection that another process left in this shard. False: it is no more; [`Shared::look_at`] gives its place back.
+    /// Checks a connection that another process left in this shard. Returns false if it is dropped; then
+    /// [`Shared::look_at`] gives its place back.
     #[cold]
     pub(crate) fn enter_kept(&mut self, index: u32, now_ms: u64) -> bool {
         let Some(place) = self.place(index) else { return false };

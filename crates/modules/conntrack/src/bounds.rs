@@ -1,21 +1,21 @@
-//! Bounds of a table, the reasons why it refuses, and its counters.
+//! Bounds of a table, the reasons for which it refuses a request, and its counters.
 
-/// Shards of a table: commits of zones of different ones do not meet.
+/// Shards of a table. Commits in zones of different shards do not contend.
 pub(crate) const SHARDS: usize = 16;
 
-/// How many connections there may be.
+/// Limits for the number of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CtBounds {
-    /// In all.
+    /// Limit for the whole table.
     pub connections_max: u32,
-    /// That packets of one port began.
+    /// Limit for connections that packets of one port began.
     pub port_connections_max: u32,
-    /// Of a zone that has no limit of its own; none: no limit.
+    /// Limit for a zone without a limit of its own; `None` for no limit.
     pub zone_connections_max: Option<u32>,
 }
 
 impl Default for CtBounds {
-    /// A million; one port gets a quarter.
+    /// One million connections; a quarter of them for one port.
     fn default() -> Self {
         Self { connections_max: 1 << 20, port_connections_max: 1 << 18, zone_connections_max: None }
     }
@@ -24,13 +24,13 @@ impl Default for CtBounds {
 /// The reason why a connection was not committed, or a packet not translated: the packet has to be dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CtRefusal {
-    /// The table is full of connections that are not to be evicted.
+    /// The table is full, and no connection may be evicted.
     TableFull,
-    /// The port has its share, and none of its connections may be evicted.
+    /// The port has reached its limit, and none of its connections may be evicted.
     PortShare,
     /// The zone has reached its limit.
     ZoneLimit,
-    /// Address translation has no address and port left.
+    /// Address translation found no free address and port.
     NatExhausted,
     /// Another connection has one of its tuples.
     TupleTaken,
@@ -41,7 +41,7 @@ pub enum CtRefusal {
 }
 
 impl CtRefusal {
-    /// All of them.
+    /// All reasons, by number.
     pub const ALL: [Self; 7] = [
         Self::TableFull,
         Self::PortShare,
@@ -70,20 +70,20 @@ impl std::fmt::Display for CtRefusal {
 /// Counters of the table's connections, since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CtCounters {
-    /// Committed.
+    /// Connections committed.
     pub created: u64,
-    /// Over by time.
+    /// Connections expired.
     pub expired: u64,
-    /// Gone to make room.
+    /// Connections evicted to make room.
     pub evicted: u64,
-    /// Gone by a packet (RST, another connection in its place) or a request.
+    /// Connections removed by a packet (RST, or another connection in its place) or by a request.
     pub deleted: u64,
     /// Packets that could not be tracked.
     pub invalid: u64,
-    /// Packets of connections that another worker was changing for so long that they passed unchecked.
+    /// Packets that passed unchecked, since another worker was changing their connection for too long.
     pub unchecked: u64,
-    /// Commits and other changes that had to wait for another one of their shard.
+    /// Commits and other changes that waited for the lock of their shard.
     pub waited: u64,
-    /// Not committed, by [`CtRefusal`].
+    /// Commits refused, by [`CtRefusal`].
     pub refused: [u64; CtRefusal::ALL.len()],
 }

@@ -6,7 +6,7 @@ use crate::sctp::Sctp;
 use crate::tcp::Tcp;
 use crate::tuple::{CtTuple, Direction};
 
-/// The name of a connection: one that is gone has none in common with those that come later.
+/// The identity of a connection. A removed connection's identity is not used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CtId {
     pub(crate) index: u32,
@@ -14,7 +14,7 @@ pub struct CtId {
 }
 
 impl CtId {
-    /// As one number, for ctnetlink's CTA_ID.
+    /// The identity as one number, for ctnetlink's CTA_ID.
     #[must_use]
     pub fn number(self) -> u32 {
         self.index ^ self.generation.rotate_left(20)
@@ -23,25 +23,25 @@ impl CtId {
 
 /// A packet in reply direction was seen (IPS_SEEN_REPLY).
 pub(crate) const SEEN_REPLY: u16 = 2;
-/// It is no half-open one (IPS_ASSURED).
+/// The connection is not half-open (IPS_ASSURED).
 pub(crate) const ASSURED: u16 = 4;
 /// The source of packets in original direction is translated (IPS_SRC_NAT).
 pub(crate) const SRC_NAT: u16 = 8;
-/// The destination is (IPS_DST_NAT).
+/// The destination of packets in original direction is translated (IPS_DST_NAT).
 pub(crate) const DST_NAT: u16 = 0x10;
-/// It was expected because of another one (IPS_EXPECTED).
+/// Another connection announced this one (IPS_EXPECTED).
 pub(crate) const EXPECTED: u16 = 0x20;
 /// NAT has changed the length of its data.
 pub(crate) const SEQUENCE_ADJUSTED: u16 = 0x80;
-/// It is over; later changes are about the packet that ended it.
+/// A packet ended the connection; later changes belong to the actions of that packet.
 pub(crate) const DYING: u16 = 0x100;
 
-/// How far a protocol is.
+/// The protocol's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
     Tcp(Tcp),
     Sctp(Sctp),
-    /// Since when there is one, in milliseconds; becomes a stream when replies still come two seconds later.
+    /// The start, in milliseconds. It becomes a stream when replies still come two seconds later.
     Udp {
         since_ms: u64,
     },
@@ -49,7 +49,7 @@ pub(crate) enum Progress {
 }
 
 impl Progress {
-    /// Whether it is on its way out.
+    /// Whether the connection is closing.
     #[inline]
     pub(crate) fn is_closing(&self) -> bool {
         match self {
@@ -63,7 +63,7 @@ impl Progress {
 /// A connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Connection {
-    /// By direction. Packets come in as one of these, and leave as the inverse of the other.
+    /// By direction. Packets arrive with one of these tuples, and leave with the inverse of the other.
     pub(crate) tuples: [CtTuple; 2],
     pub(crate) expires_ms: u64,
     pub(crate) packets: [u64; 2],
@@ -71,7 +71,7 @@ pub(crate) struct Connection {
     pub(crate) progress: Progress,
     pub(crate) labels: [u8; 16],
     pub(crate) mark: u32,
-    /// Of another connection, if that expected this one.
+    /// The connection that announced this one, if there is one.
     pub(crate) master: Option<CtId>,
     pub(crate) status: u16,
     pub(crate) in_port: u16,
@@ -115,14 +115,14 @@ impl Connection {
         self.tuples[0].zone
     }
 
-    /// Whether it may go to make room: half-open, or on its way out.
+    /// Whether it may be evicted: it is half-open or closing.
     #[inline]
     pub(crate) fn is_evictable(&self) -> bool {
         is_evictable(self.status, &self.progress)
     }
 }
 
-/// Whether a connection may go to make room: half-open, or on its way out.
+/// Whether a connection with this state may be evicted: it is half-open or closing.
 #[inline]
 pub(crate) fn is_evictable(status: u16, progress: &Progress) -> bool {
     status & ASSURED == 0 || progress.is_closing()

@@ -22,13 +22,13 @@ use crate::tracker::Tracking;
 use crate::tuple::CtTuple;
 use crate::usual::UsualZone;
 
-/// Packets that are looked up ahead at once.
+/// Packets that are prefetched at once.
 pub const CT_BATCH_MAX: usize = 32;
-/// Places that a call of [`ConntrackTable::dump`] looks at.
+/// Places that one call of [`ConntrackTable::dump`] reads.
 const DUMPED_PLACES_MAX: u32 = 1 << 14;
-/// Steps of a sweep or flush with a shard's lock in hand; a commit may wait for so many.
+/// Steps of a sweep or flush under a shard's lock. A commit may wait for this many.
 const STEPS_AT_ONCE: u32 = 64;
-/// Places of another process that a commit looks at if it has no vacant one.
+/// Places of another process that a commit checks if no place is vacant.
 const ADOPTED_AT_ONCE: u32 = 64;
 
 /// The connections of all zones of a datapath. Workers and the control plane share it.
@@ -38,41 +38,42 @@ pub struct ConntrackTable {
 }
 
 impl ConntrackTable {
-    /// An empty table at a time, in milliseconds of any clock that only runs forward. Without memory it refuses all.
+    /// An empty table. Times are in milliseconds of any monotonic clock. Without memory it refuses all connections.
     #[must_use]
     pub fn new(bounds: CtBounds, now_ms: u64) -> Self {
         let memory = TableMemory::new(Shared::places_for(&bounds)).unwrap_or_else(TableMemory::none);
         Self { shared: Shared::new(memory, bounds, now_ms) }
     }
 
-    /// A table whose connections lie in `memory`, which outlives the process, with those that another process left there. That process
-    /// must not use it any more. Times are of one clock for both. This takes as long for many connections as for none: packets find theirs
-    /// from now on, and [`Self::adopt`] looks at the others. None: the memory is smaller than [`Self::memory_bytes_for`].
+    /// A table whose connections lie in `memory`, which outlives the process, including those that another process left
+    /// there. That process must not use the memory any more, and must have used the same clock. The time that this
+    /// takes does not depend on the number of connections: packets find theirs from now on, and [`Self::adopt`] checks
+    /// the others. Returns `None` if the memory is smaller than [`Self::memory_bytes_for`].
     #[must_use]
     pub fn in_memory(memory: &Arc<Mapping>, bounds: CtBounds, now_ms: u64) -> Option<Self> {
         let memory = TableMemory::of(memory, Shared::places_for(&bounds))?;
         Some(Self { shared: Shared::new(memory, bounds, now_ms) })
     }
 
-    /// Looks at places that another process has used, at most `steps` of them. True: all were looked at. To be called until then; limits,
-    /// and requests about all connections, have this done to the end first.
+    /// Checks at most `steps` of the places that another process used. Returns true once all are checked; call it until
+    /// then. Limits and requests about all connections finish this first.
     pub fn adopt(&self, now_ms: u64, steps: u32) -> bool {
         self.shared.adopt(now_ms, steps)
     }
 
-    /// Whether all places that another process has used were looked at.
+    /// Whether all places that another process used are checked.
     #[must_use]
     pub fn is_adopted(&self) -> bool {
         self.shared.adoption.is_over()
     }
 
-    /// The fate of its connections until now.
+    /// The fate of the connections that another process left, until now.
     #[must_use]
     pub fn adopted(&self) -> CtAdopted {
         self.shared.adoption.outcome()
     }
 
-    /// The table, with all connections that another process left.
+    /// The table, after all connections that another process left are checked.
     fn whole(&self) -> &Shared {
         while !self.shared.adopt(self.shared.adoption.began_ms, ADOPTED_AT_ONCE) {
             std::hint::spin_loop();
@@ -80,7 +81,7 @@ impl ConntrackTable {
         &self.shared
     }
 
-    /// Bytes of memory for [`Self::in_memory`].
+    /// Bytes of memory that [`Self::in_memory`] needs.
     #[must_use]
     pub fn memory_bytes_for(bounds: &CtBounds) -> usize {
         TableMemory::bytes_for(Shared::places_for(bounds))
@@ -123,8 +124,8 @@ impl ConntrackTable {
         Tracking { table: Table::of_zone(&self.shared, request.zone) }.track(packet, before, request, now_ms)
     }
 
-    /// Loads into the cache where the connections of these packets are: at most [`CT_BATCH_MAX`] of them. To be called for a batch
-    /// before its packets are tracked.
+    /// Prefetches the connections of these packets, at most [`CT_BATCH_MAX`]. Call it for a batch before its packets
+    /// are tracked.
     pub fn prefetch<'p>(&self, packets: impl IntoIterator<Item = &'p PacketImage<'p>>, zone: u16) {
         let index = &self.shared.shard(zone).index;
         let hash = |packet: &PacketImage<'_>| Some(self.shared.key.of_tuple(&packet.tuple(zone)?));
@@ -134,7 +135,7 @@ impl ConntrackTable {
         hashes.iter().for_each(|hash| index.prefetch_first(&self.shared.places, *hash));
     }
 
-    /// Connections in the table; some may be over by time.
+    /// Number of connections in the table; some may have expired.
     #[must_use]
     pub fn len(&self) -> u32 {
         self.shared.len.load(Ordering::Relaxed)
@@ -146,7 +147,7 @@ impl ConntrackTable {
         self.len() == 0
     }
 
-    /// Bytes that connections and index take.
+    /// Bytes that connections and index occupy.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         let index: usize = self.shared.shards.iter().map(|shard| shard.index.bytes()).sum();
@@ -169,8 +170,8 @@ impl ConntrackTable {
         }
     }
 
-    /// Takes out connections that are over, in at most `steps` steps, each of a slot of time or a connection. True: all
-    /// until now were. To be called some times a second, by one thread.
+    /// Removes expired connections in at most `steps` steps; a step is a slot of the wheel or a connection. Returns
+    /// true if all that expired until now are removed. Call it several times a second, from one thread.
     pub fn sweep(&self, now_ms: u64, steps: u32) -> bool {
         let mut left = steps;
         for _ in 0..SHARDS {
@@ -194,7 +195,7 @@ impl ConntrackTable {
         true
     }
 
-    /// Takes at most `steps` connections of a zone out. True: none is left.
+    /// Removes at most `steps` connections of a zone. Returns true if none is left.
     pub fn flush_zone(&self, zone: u16, mut steps: u32) -> bool {
         loop {
             let at_once = steps.min(STEPS_AT_ONCE);
@@ -208,7 +209,7 @@ impl ConntrackTable {
         }
     }
 
-    /// Takes at most `steps` connections of all zones out. True: none is left.
+    /// Removes at most `steps` connections of all zones. Returns true if none is left.
     pub fn flush(&self, steps: u32) -> bool {
         let mut left = steps;
         (0..SHARDS).all(|number| {
@@ -226,7 +227,7 @@ impl ConntrackTable {
         })
     }
 
-    /// Takes out the connection with this tuple, of either direction. Whether there was one.
+    /// Removes the connection with this tuple, of either direction. Returns whether there was one.
     pub fn delete(&self, tuple: &CtTuple, now_ms: u64) -> bool {
         let mut table = Table::of_zone(&self.shared, tuple.zone);
         let found = table.find(tuple, now_ms);
@@ -240,9 +241,10 @@ impl ConntrackTable {
         CtRecord::at(&self.shared.places, index, now_ms)
     }
 
-    /// Adds connections from a place on to `records`, until these are `records_max`, and gives the place to continue at; none: that were
-    /// all. A dump begins at 0. A zone leaves out all others. Connections that come or go meanwhile may be missing; those
-    /// that stay are there once. Looks at a bounded number of places, so a call may add none and not be the last. Takes no lock.
+    /// Adds connections to `records`, from a place on, until there are `records_max`, and returns the place to continue
+    /// at, or `None` at the end. A dump begins at 0. `zone` selects one zone. Connections that come or go meanwhile may
+    /// be missing; those that stay appear once. A call reads a bounded number of places, so it may add none without
+    /// being the last. Takes no lock.
     pub fn dump(
         &self,
         place: u32,
@@ -263,13 +265,13 @@ impl ConntrackTable {
         (end < places.used()).then_some(end)
     }
 
-    /// The connection of this name.
+    /// The connection with this identity.
     #[must_use]
     pub fn record_of(&self, id: CtId, now_ms: u64) -> Option<CtRecord> {
         CtRecord::at(&self.whole().places, id.index, now_ms).filter(|record| record.id == id)
     }
 
-    /// A limit for a zone; none: that of all zones without one.
+    /// Sets the limit of a zone; `None` applies the default limit.
     pub fn set_zone_limit(&self, zone: u16, limit: Option<u32>) {
         Table::of_zone(&self.shared, zone).state.zones.get_mut(zone).limit = limit;
         let mut limits = self.zone_limits_kept();
@@ -283,42 +285,42 @@ impl ConntrackTable {
         self.shared.zone_limits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Zones that have a limit of their own, with it and their connections.
+    /// Zones with a limit of their own: zone, limit, and number of connections.
     #[must_use]
     pub fn zone_limits(&self) -> Vec<(u16, u32, u32)> {
         let limits = self.zone_limits_kept().clone();
         limits.into_iter().map(|(zone, limit)| (zone, limit, self.zone(zone).1)).collect()
     }
 
-    /// The limit of zones without one of their own.
+    /// Sets the limit of zones without one of their own.
     pub fn set_default_zone_limit(&self, limit: Option<u32>) {
         let limit = limit.map_or(u64::MAX, u64::from);
         self.shared.zone_connections_max.store(limit, Ordering::Relaxed);
     }
 
-    /// The limit that counts for a zone, and its connections.
+    /// The limit that applies to a zone, and its number of connections.
     #[must_use]
     pub fn zone(&self, zone: u16) -> (Option<u32>, u32) {
         let table = Table::of_zone(self.whole(), zone);
         (table.zone_limit(zone), table.zone_len(zone))
     }
 
-    /// Connections that packets of a port began.
+    /// Number of connections that packets of a port began.
     #[must_use]
     pub fn port_connections(&self, port: u16) -> u32 {
         self.shared.port_lens[usize::from(port)].load(Ordering::Relaxed)
     }
 
-    /// Sets a timeout policy; number 0 is the default, and has the rules for TCP that begin connections.
+    /// Sets a timeout policy. Number 0 is the default, and has the rules for TCP connections that begin.
     pub fn set_policy(&self, number: u8, policy: CtPolicy) {
         self.shared.policies.set(number, &policy);
     }
 
-    /// A policy is no more: connections that have it follow the default. That itself stays.
+    /// Deletes a policy. Connections that have it follow the default, which cannot be deleted.
     pub fn delete_policy(&self, number: u8) {
         self.shared.policies.unset(number);
     }
 }
 
-/// Bytes of a place, with its links.
+/// Bytes of a place, including its links.
 const BYTES_OF_PLACE: usize = (crate::place::PLACE_WORDS + crate::links::LINK_WORDS) * size_of::<u64>();

@@ -1,17 +1,16 @@
-//! Ports in use where most are: so that the last free one is found without trying all, and failure is certain.
+//! Ports in use in crowded ranges: finds the last free port without trying all, and knows when there is none.
 //!
-//! A random try finds a port soon while a fifth of them is free. When many tries failed, all ports of that
-//! range are tried once. The result is kept as bits that every insertion and removal then follows. That needs
-//! as many connections as there are ports in use, so no sender causes more work by it than by those
-//! connections.
+//! While a fifth of a range is free, random tries find a port soon. After many failures all ports of the range are
+//! tried once. The result is kept as a bitmap, which every insertion and removal updates. This takes as many
+//! connections as there are ports in use, so a sender cannot cause more work than its connections pay for.
 
 use crate::tuple::CtTuple;
 
-/// Ranges that are known to be crowded at a time: 8 KiB each.
+/// Crowded ranges with a bitmap at a time, 8 KiB each.
 const CROWDS_MAX: usize = 32;
 const WORDS: usize = 1 << 10;
 
-/// Which port of a tuple is chosen.
+/// The port of a tuple that is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PortSide {
     Source,
@@ -34,7 +33,7 @@ impl PortSide {
     }
 }
 
-/// A bit for each port.
+/// One bit for each port, set if it is in use.
 #[derive(Debug)]
 pub(crate) struct PortBits(Box<[u64]>);
 
@@ -51,7 +50,7 @@ impl PortBits {
         *word = if is_taken { *word | bit } else { *word & !bit };
     }
 
-    /// The first free port from `from` to `to`, a word at a time.
+    /// The first free port between `from` and `to`; tests a word at a time.
     fn free_in(&self, from: usize, to: usize) -> Option<u16> {
         for word in from / 64..=to / 64 {
             let mut free = !self.0.get(word)?;
@@ -67,10 +66,10 @@ impl PortBits {
     }
 }
 
-/// Ports of translated tuples that differ in nothing else.
+/// Translated tuples that differ in this port only.
 #[derive(Debug)]
 struct Crowd {
-    /// With port 0.
+    /// The tuple, with port 0.
     tuple: CtTuple,
     side: PortSide,
     first: u16,
@@ -79,7 +78,7 @@ struct Crowd {
     used: u64,
 }
 
-/// All crowded ranges that are known.
+/// All ranges that are known to be crowded.
 #[derive(Debug, Default)]
 pub(crate) struct Crowds {
     crowds: Vec<Crowd>,
@@ -99,7 +98,7 @@ impl Crowd {
 }
 
 impl Crowds {
-    /// A free port of a crowded range, from `start` on; `Err` if the range is not known to be crowded.
+    /// Finds a free port of a crowded range, from `start` on; `Err` if the range is not known to be crowded.
     pub(crate) fn free_port(
         &mut self,
         tuple: &CtTuple,
@@ -114,7 +113,7 @@ impl Crowds {
         Ok(crowd.free_from(start))
     }
 
-    /// A range is crowded; these of its ports are taken.
+    /// Adds a crowded range, with the ports that are in use.
     pub(crate) fn add(
         &mut self,
         tuple: &CtTuple,
@@ -130,12 +129,12 @@ impl Crowds {
         self.crowds.push(crowd);
     }
 
-    /// A connection has this tuple.
+    /// Marks a tuple's port as in use.
     pub(crate) fn take(&mut self, tuple: &CtTuple) {
         self.follow(tuple, true);
     }
 
-    /// None has it any more.
+    /// Marks a tuple's port as free.
     pub(crate) fn give_back(&mut self, tuple: &CtTuple) {
         self.follow(tuple, false);
     }
@@ -144,7 +143,8 @@ impl Crowds {
         if self.crowds.is_empty() {
             return;
         }
-        // A connection that leaves with the inverse of this tuple would have it for its replies, so this settles the inverse's port.
+        // A connection whose packets leave with the inverse of this tuple needs it for replies, so this decides about
+        // the inverse's port.
         let Some(translated) = tuple.inverse() else { return };
         for crowd in &mut self.crowds {
             if crowd.is(&translated, crowd.side) {

@@ -1,8 +1,8 @@
 //! Rewriting headers: changes in the image, with checksums that follow.
 //!
-//! A checksum is changed by the difference of the covered bytes (RFC 1624), so the rest of the packet is not
-//! needed. A partial checksum holds the sum of the pseudo header: it follows addresses only. So a segment of
-//! 64 KiB stays one.
+//! Checksums change by the difference of the covered bytes (RFC 1624), so the rest of the packet is not needed. A
+//! partial checksum holds the sum of the pseudo header, so it changes with addresses only, and a GSO frame of 64 KiB
+//! stays whole.
 
 use arrayvec::ArrayVec;
 use lasthop_wire::headers::{PROTO_ICMP, PROTO_ICMPV6, PROTO_SCTP, PROTO_TCP, PROTO_UDP};
@@ -11,15 +11,15 @@ use lasthop_wire::{Layers, Network, Sum, crc32c};
 use crate::packet::PacketImage;
 use crate::tuple::{CtTuple, IpBytes};
 
-/// Patches of one packet: an ICMP error has ten of addresses, ports and checksums; an acknowledgement after a
-/// helper's change has four SACK blocks more than addresses, ports and checksums.
+/// Patches of one packet. An ICMP error has ten: addresses, ports and checksums. An acknowledgement after a helper's
+/// change also has four SACK blocks.
 const PATCHES_MAX: usize = 16;
 /// Bytes of a patch: an address.
 const PATCH_BYTES: usize = 16;
-/// Bytes that a helper puts in: an EPRT command with an IPv6 address has 54.
+/// Bytes that a helper inserts; an EPRT command with an IPv6 address has 54.
 pub(crate) const SPLICE_BYTES: usize = 64;
 
-/// Bytes of the image that change, their number does not.
+/// Bytes of the image to overwrite; the length stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CtPatch {
     /// Offset in the frame.
@@ -36,22 +36,22 @@ impl CtPatch {
     }
 }
 
-/// Payload that a helper replaces, by more or less of it. The whole packet is in the image then.
+/// Payload that a helper replaces by text of another length. The image then has the whole packet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CtSplice {
     /// Offset in the frame.
     pub at: u16,
-    /// Bytes that go.
+    /// Bytes to remove.
     pub removed_bytes: u16,
-    /// Bytes that come.
+    /// Bytes to insert.
     pub inserted: ArrayVec<u8, SPLICE_BYTES>,
 }
 
-/// How a packet leaves.
+/// Changes of a packet's headers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CtRewrites {
     patches: ArrayVec<CtPatch, PATCHES_MAX>,
-    /// To be done after the patches.
+    /// Applied after the patches.
     pub splice: Option<CtSplice>,
 }
 
@@ -68,7 +68,7 @@ impl CtRewrites {
         &self.patches
     }
 
-    /// Does the patches, and no splice.
+    /// Applies the patches, without the splice.
     pub fn apply(&self, head: &mut [u8]) {
         for patch in &self.patches {
             let at = usize::from(patch.at);
@@ -78,7 +78,7 @@ impl CtRewrites {
         }
     }
 
-    /// The image as it leaves.
+    /// Returns the image with all changes.
     #[must_use]
     pub fn applied(&self, head: &[u8]) -> Vec<u8> {
         let mut image = head.to_vec();
@@ -92,7 +92,7 @@ impl CtRewrites {
     }
 }
 
-/// A header is not in the image as far as it would have to be, or too much changes.
+/// A header lies beyond the image, or there are too many changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NotInImage;
 
@@ -105,11 +105,11 @@ struct SumField {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SumKind {
-    /// Of header and data.
+    /// Sum of header and data.
     Complete,
-    /// The same; zero says that there is none.
+    /// Same for UDP, where zero means that there is no checksum.
     Udp,
-    /// Of the pseudo header, to be completed.
+    /// Sum of the pseudo header, to be completed later.
     Partial,
 }
 
@@ -128,7 +128,7 @@ impl<'a> Editor<'a> {
         self.rewrites
     }
 
-    /// The packet of tuple `from` leaves as `to`.
+    /// Translates the packet of tuple `from` to tuple `to`.
     pub(crate) fn translate(&mut self, from: &CtTuple, to: &CtTuple) -> Result<(), NotInImage> {
         let layers = self.packet.layers;
         let sum = self.transport_sum(&layers);
@@ -136,8 +136,8 @@ impl<'a> Editor<'a> {
         self.ports(&layers, from, to, sum, None)
     }
 
-    /// The ICMP error about a packet that was `inner` leaves as one about `inner_to`. `outer`: its own
-    /// addresses, before and after.
+    /// Translates an ICMP error about a packet of tuple `inner` to one about `inner_to`. `outer` has its own addresses,
+    /// before and after.
     pub(crate) fn translate_error(
         &mut self,
         inner: (&Layers, &CtTuple, &CtTuple),
@@ -145,10 +145,10 @@ impl<'a> Editor<'a> {
     ) -> Result<(), NotInImage> {
         let layers = self.packet.layers;
         let sum = self.transport_sum(&layers);
-        // A checksum that is left to be completed is computed later, over the changed inner packet.
+        // A partial checksum is completed later, over the changed inner packet.
         let over_all = sum.filter(|sum| sum.kind != SumKind::Partial);
         let (inner_layers, from, to) = inner;
-        // Its end is often missing: a checksum behind the packet is padding.
+        // The image often lacks the packet's end; bytes behind the packet are padding.
         let end = self.packet.end().ok_or(NotInImage)?.min(self.packet.head.len());
         let inner_sum = transport_sum_at(inner_layers).filter(|sum| sum.at + 2 <= end);
         self.addresses(inner_layers, from, to, inner_sum, over_all)?;
@@ -157,14 +157,14 @@ impl<'a> Editor<'a> {
         self.addresses(&layers, outer.0, outer.1, sum, None)
     }
 
-    /// Bytes of the transport header become others.
+    /// Overwrites bytes of the transport header.
     pub(crate) fn put_transport(&mut self, at: usize, bytes: &[u8]) -> Result<(), NotInImage> {
         let layers = self.packet.layers;
         let sum = self.transport_sum(&layers).filter(|sum| sum.kind != SumKind::Partial);
         if (at - self.packet.l4()).is_multiple_of(2) {
             return self.put(at, bytes, sum, None);
         }
-        // Words of the checksum begin at even places.
+        // Words of the checksum begin at even offsets.
         let mut words: ArrayVec<u8, PATCH_BYTES> = ArrayVec::new();
         let around = [self.get::<1>(at - 1)?, self.get::<1>(at + bytes.len())?];
         for byte in around[0].iter().chain(bytes).chain(&around[1]) {
@@ -173,7 +173,8 @@ impl<'a> Editor<'a> {
         self.put(at - 1, &words, sum, None)
     }
 
-    /// Payload becomes longer or shorter: lengths and checksums follow. The whole packet has to be in the image.
+    /// Replaces payload by a longer or shorter one, and adjusts lengths and checksums. The image must have the whole
+    /// packet.
     pub(crate) fn splice(&mut self, splice: CtSplice) -> Result<(), NotInImage> {
         let packet = self.packet;
         let (l3, l4, end) =
@@ -211,7 +212,7 @@ impl<'a> Editor<'a> {
         Ok(())
     }
 
-    /// The transport checksum of the packet as it leaves.
+    /// Recomputes the transport checksum of the packet as it leaves.
     fn sum_anew(&self, splice: &CtSplice, field: SumField, len: usize) -> Result<[u8; 2], NotInImage> {
         let rewrites = CtRewrites { splice: Some(splice.clone()), ..self.rewrites.clone() };
         let mut image = rewrites.applied(self.packet.head);
@@ -248,14 +249,15 @@ impl<'a> Editor<'a> {
             Network::Ipv4 => (12, 16, 4, Some(SumField { at: l3 + 10, kind: SumKind::Complete })),
             Network::Ipv6 => (8, 24, 16, None),
         };
-        // The pseudo header has the final destination.
+        // The pseudo header uses the final destination.
         let of_dst = of_transport.filter(|_| !layers.is_source_routed);
         let fields = [(src, from.src, to.src, of_transport), (dst, from.dst, to.dst, of_dst)];
         for (at, IpBytes(old), IpBytes(new), of_transport) in fields {
             if old == new {
                 continue;
             }
-            // An ICMP error may come from another host than the connection has: as the packet has it, so its checksums follow.
+            // Another host than the connection's may have sent an ICMP error, so checksums change by the packet's own
+            // addresses.
             let mut own_bytes = [0; PATCH_BYTES];
             let (old, new) = (&mut own_bytes[..len], &new[..len]);
             self.copy(l3 + at, old)?;
@@ -307,7 +309,7 @@ impl<'a> Editor<'a> {
         self.put(l4, after, None, over_all)
     }
 
-    /// Writes bytes, which these checksums cover.
+    /// Overwrites bytes, and adjusts the checksums that cover them.
     fn put(
         &mut self,
         at: usize,
@@ -328,7 +330,7 @@ impl<'a> Editor<'a> {
         self.write(at, bytes)
     }
 
-    /// A checksum follows bytes that it covers; `over_all` covers the checksum, too.
+    /// Adjusts a checksum to changed bytes; `over_all` also covers that checksum.
     fn follow(
         &mut self,
         field: SumField,
@@ -347,7 +349,7 @@ impl<'a> Editor<'a> {
         self.write(field.at, &after)
     }
 
-    /// Bytes as they are by now.
+    /// Bytes of the image with the patches so far.
     fn get<const N: usize>(&self, at: usize) -> Result<[u8; N], NotInImage> {
         let mut bytes = [0; N];
         self.copy(at, &mut bytes)?;
@@ -382,7 +384,7 @@ impl<'a> Editor<'a> {
     }
 }
 
-/// Where a protocol has its checksum.
+/// Offset of a protocol's checksum.
 fn transport_sum_at(layers: &Layers) -> Option<SumField> {
     let l4 = usize::from(layers.l4_offset);
     let (at, kind) = match layers.l4_proto {

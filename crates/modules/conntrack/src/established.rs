@@ -1,4 +1,5 @@
-//! The path of a packet at `ct(...)` without a lock: that of packets of connections that are known, and of those that are not to be.
+//! The path of a packet through `ct(...)` without a lock: packets of known connections, and packets without a
+//! connection that commit none.
 //!
 //! ```text
 //!   look up the tuple ── none ── no commit? ─> +new
@@ -9,7 +10,7 @@
 //!        └──> passes as one of the connection, unchecked          store; verdict
 //! ```
 //!
-//! All else takes the shard's lock ([`crate::tracker`]): commits, ends, helpers, ICMP errors, changes of marks.
+//! Commits, ends, helpers, ICMP errors and changes of marks take the shard's lock ([`crate::tracker`]).
 
 use lasthop_flow::ct_state::{DST_NAT, INVALID, NEW, SRC_NAT, TRACKED};
 use lasthop_wire::headers::PROTO_ICMPV6;
@@ -26,38 +27,38 @@ use crate::request::{CtCommit, CtMetadata, CtRequest, CtVerdict};
 use crate::shard::{Count, Shared};
 use crate::tuple::{CtTuple, Direction, is_icmp_error};
 
-/// Times that a packet begins again since its connection was changed by another worker meanwhile.
+/// Retries of a packet whose connection another worker changed meanwhile.
 const TRIES_MAX: u32 = 16;
 
-/// A packet at its action.
+/// A packet at a `ct` action.
 #[derive(Clone, Copy)]
 struct Visit<'a> {
     packet: &'a PacketImage<'a>,
     before: &'a CtMetadata,
     request: &'a CtRequest,
     tuple: &'a CtTuple,
-    /// This zone has seen it before.
+    /// Whether an earlier action in this zone tracked it.
     is_tracked: bool,
-    /// It was translated already.
+    /// Whether it is translated already.
     is_translated: bool,
     now_ms: u64,
 }
 
-/// A packet that took no lock. The verdict is made of it at the end: it is large, and so is written once.
+/// The result for a packet that took no lock. A verdict is large, so it is written once, at the end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Passed {
     metadata: CtMetadata,
     connection: Option<CtId>,
-    /// Its tuples as it comes in and as it leaves, and the bits of its state for that.
+    /// The tuples of the packet as it arrives and as it leaves, and the state bits of its translation.
     translation: Option<(CtTuple, CtTuple, u32)>,
 }
 
 /// The outcome of one try.
 enum Try {
     Done(Passed),
-    /// Its connection changed meanwhile.
+    /// The connection changed meanwhile.
     Again,
-    /// It needs the lock.
+    /// The packet needs the lock.
     Locked,
 }
 
@@ -66,14 +67,14 @@ impl Passed {
         Self { metadata, connection: None, translation: None }
     }
 
-    /// The packet keeps its state, to which a translation adds its bits.
+    /// Keeps the packet's state; a translation adds its bits.
     fn keep_state(&mut self, state: u32) {
         self.metadata.state = state;
     }
 }
 
 impl Shared {
-    /// A packet that carries `before`; none: it takes the lock.
+    /// Tracks a packet that carries `before`; `None` if it needs the lock.
     #[inline]
     pub(crate) fn pass(
         &self,
@@ -110,7 +111,7 @@ impl Shared {
         None
     }
 
-    /// A packet of no connection.
+    /// Handles a packet without a connection.
     fn absent(&self, visit: &Visit<'_>) -> Option<Passed> {
         if visit.is_tracked && (visit.before.state & NEW == 0 || visit.is_translated) {
             return Some(Passed::with(*visit.before));
@@ -130,7 +131,7 @@ impl Shared {
         Some(Passed::with(metadata_of_new(visit.tuple)))
     }
 
-    /// A packet whose connection was found.
+    /// Handles a packet whose connection was found.
     #[inline]
     fn found(&self, visit: &Visit<'_>, found: Found) -> Try {
         let Some(place) = self.places.get(found.index) else { return Try::Locked };
@@ -176,7 +177,7 @@ impl Shared {
         Try::Done(passed)
     }
 
-    /// Lists and counters that a change concerns.
+    /// Updates lists and counters after a change.
     #[inline]
     fn after(&self, visit: &Visit<'_>, index: u32, before: &Moving, after: &Moving, is_valid: bool) {
         let is_moved = is_evictable(before.status, &before.progress)
@@ -193,7 +194,7 @@ impl Shared {
         }
     }
 
-    /// Whether a packet of a connection has to be tracked under the lock.
+    /// Whether a packet of a connection needs the lock.
     #[inline]
     fn is_for_lock(
         &self,
@@ -221,7 +222,7 @@ impl Shared {
         }
     }
 
-    /// A packet of a connection.
+    /// The result for a packet of a connection.
     #[inline]
     fn passed(
         &self,
@@ -268,7 +269,8 @@ impl Shared {
         verdict
     }
 
-    /// A packet of a connection that a worker is changing which does not run: it passes by what does not change.
+    /// Passes a packet whose connection is being changed by a worker that does not run, by the fields that never
+    /// change.
     #[cold]
     fn unchecked(&self, visit: &Visit<'_>, place: Place<'_>, found: Found) -> Try {
         let direction = if visit.is_translated { found.direction.inverse() } else { found.direction };
@@ -289,7 +291,7 @@ impl Shared {
     }
 }
 
-/// Whether a message is one that the lock's path looks at: an error, or one that makes no sense.
+/// Whether the locked path must handle an ICMP message: it is an error, or malformed.
 fn is_odd_icmp(tuple: &CtTuple) -> bool {
     let [kind, _] = tuple.dst_port.to_be_bytes();
     tuple.is_ipv6 != (tuple.proto == PROTO_ICMPV6)

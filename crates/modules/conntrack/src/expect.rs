@@ -1,29 +1,29 @@
-//! Expectations: connections that another one has announced.
+//! Expectations: connections that another connection has announced.
 
 use std::collections::HashMap;
 
 use crate::connection::CtId;
 use crate::tuple::{CtTuple, Direction};
 
-/// Expectations at a time: 400 KiB.
+/// Largest number of expectations; they take 400 KiB.
 const EXPECTATIONS_MAX: usize = 4096;
-/// How long one is good for, in milliseconds: as the kernel's for FTP and TFTP.
+/// Lifetime of an expectation in milliseconds: as the kernel's for FTP and TFTP.
 const EXPECTATION_MS: u64 = 300_000;
 
-/// A connection that is expected, once.
+/// One announced connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Expectation {
-    /// Of its first packet; its source port is any.
+    /// The tuple of its first packet; any source port matches.
     pub(crate) tuple: CtTuple,
     pub(crate) master: CtId,
-    /// The direction of its first packet, as the master's directions are.
+    /// The direction of its first packet, in terms of the master's directions.
     pub(crate) direction: Direction,
-    /// The destination port, before the master's helper had it translated.
+    /// The destination port before the master's helper translated it.
     pub(crate) real_port: u16,
     expires_ms: u64,
 }
 
-/// All that are expected: one for each master.
+/// All expectations, at most one for each master.
 #[derive(Debug, Default)]
 pub(crate) struct Expectations {
     by_tuple: HashMap<CtTuple, Expectation>,
@@ -53,7 +53,7 @@ impl Expectations {
         self.find(tuple, now_ms).is_some_and(|expected| expected.master != master)
     }
 
-    /// Adds one in the place of the master's last. False: there is no room.
+    /// Adds an expectation, which replaces the master's last one. Returns false if there is no room.
     pub(crate) fn add(
         &mut self,
         tuple: &CtTuple,
@@ -83,7 +83,7 @@ impl Expectations {
         true
     }
 
-    /// It has come.
+    /// Removes an expectation whose connection has arrived.
     pub(crate) fn remove(&mut self, expected: &Expectation) {
         self.by_tuple.remove(&expected.tuple);
         self.by_master.remove(&expected.master);

@@ -6,9 +6,10 @@
 //!                            └─ a fault: lost                                                └─ overlap: all of it is lost
 //! ```
 //!
-//! Each fragment is a copy in memory of its own. [`FragmentBounds`] limit them in number and bytes: of a source (the port that they came
-//! in by), of a zone, in all. A source at its limit loses its own oldest datagram. A zone or a pool at its limit loses the oldest one of
-//! the source that has most in it. So a source that sends fragments without end takes nothing from those that have less than it.
+//! Each fragment is a copy in memory of its own. [`FragmentBounds`] limit fragments and bytes of each source (the port
+//! that they came in by), of each zone, and in all. A source at its limit loses its own oldest datagram. A zone or the
+//! pool at its limit loses the oldest datagram of the source that holds most bytes there. So a flooding source takes
+//! nothing from sources that hold less.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -23,17 +24,17 @@ use datagram::{Datagram, Entered};
 /// Bounds of the fragments that are held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FragmentBounds {
-    /// In all.
+    /// Limit for the whole pool.
     pub all: FragmentShare,
-    /// Of one zone.
+    /// Limit for one zone.
     pub zone: FragmentShare,
-    /// Of one source in one datapath.
+    /// Limit for one source in one datapath.
     pub source: FragmentShare,
-    /// Time that a datagram's first arrived fragment is held, in milliseconds.
+    /// Longest time that a datagram is held after its first fragment arrived, in milliseconds.
     pub time_ms: u64,
 }
 
-/// Some fragments, and the bytes of their frames.
+/// A number of fragments, and the bytes of their frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FragmentShare {
     /// Fragments.
@@ -43,8 +44,8 @@ pub struct FragmentShare {
 }
 
 impl Default for FragmentBounds {
-    /// A source gets four datagrams of 64 KiB in many pieces, a zone four times that, and all 16 times that. The time is that of Linux
-    /// for IPv4.
+    /// A source may hold four datagrams of 64 KiB in many pieces, a zone four times that, and the pool 16 times that.
+    /// The time is Linux's for IPv4.
     fn default() -> Self {
         Self {
             all: FragmentShare { fragments: 8192, bytes: 8 << 20 },
@@ -55,28 +56,28 @@ impl Default for FragmentBounds {
     }
 }
 
-/// Fragments of one datagram: as many as a packet is cut into again.
+/// Fragments of one datagram: as many as the switch cuts a packet into.
 pub const DATAGRAM_FRAGMENTS_MAX: usize = lasthop_wire::gso::SEGMENTS_MAX as usize;
 
-/// The packets whose fragments belong together, besides addresses and identification.
+/// The fields that fragments of one packet share besides addresses and identification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FragmentPlace {
     /// The datapath.
     pub datapath: i32,
-    /// The zone of the action that they wait at.
+    /// The zone of the `ct` action that they wait at.
     pub zone: u16,
-    /// Their source; fragments of one packet have the same.
+    /// The port that they came in by.
     pub source: u16,
 }
 
 /// A reason to drop fragments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FragmentLoss {
-    /// Two of a packet have bytes of the same place, or it has two ends.
+    /// Two fragments of a packet overlap, or it has two ends.
     Overlap,
-    /// The others did not come in time.
+    /// The other fragments did not arrive in time.
     Timeout,
-    /// There are more than its source or zone may have, or than there may be of one packet.
+    /// A limit of the source, the zone, the pool or one packet was reached.
     Share,
     /// See [`FragmentFault::TooSmall`].
     TooSmall,
@@ -96,7 +97,7 @@ impl From<FragmentFault> for FragmentLoss {
     }
 }
 
-/// Fragments that are dropped.
+/// Dropped fragments of one datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LostFragments {
     /// Where they waited.
@@ -114,13 +115,13 @@ pub struct WholePacket {
     pub frame: Vec<u8>,
     /// Bytes of the IP packet of its largest fragment.
     pub mtu_bytes: u16,
-    /// That of its fragments.
+    /// The identification of its fragments.
     pub identification: u32,
     /// The number of its fragments.
     pub fragments: u32,
 }
 
-/// A datagram's name.
+/// The key of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct DatagramKey {
     place: FragmentPlace,
@@ -128,24 +129,24 @@ struct DatagramKey {
     dst: IpBytes,
     identification: u32,
     is_ipv6: bool,
-    /// Of IPv4 only.
+    /// The protocol; zero for IPv6.
     proto: u8,
 }
 
-/// Fragments of all datapaths that wait.
+/// Held fragments of all datapaths.
 #[derive(Debug, Default)]
 pub struct FragmentPool {
     bounds: FragmentBounds,
     datagrams: HashMap<DatagramKey, Datagram>,
-    /// By number, the oldest first.
+    /// Keys by number, oldest first.
     order: BTreeMap<u64, DatagramKey>,
-    /// The same, by source.
+    /// Keys by source and number.
     of_source: BTreeMap<(i32, u16, u64), DatagramKey>,
     shares: BTreeMap<Holder, FragmentShare>,
     last_number: u64,
 }
 
-/// Something that has a share.
+/// A holder of fragments that has a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Holder {
     All,
@@ -174,7 +175,7 @@ impl FragmentShare {
 }
 
 impl FragmentPool {
-    /// An empty one.
+    /// An empty pool.
     #[must_use]
     pub fn new(bounds: FragmentBounds) -> Self {
         Self { bounds, ..Self::default() }
@@ -186,7 +187,8 @@ impl FragmentPool {
         self.share(Holder::All)
     }
 
-    /// Takes a fragment. Gives its packet if that is whole now. `lost` gets the fragments that are dropped, this one perhaps among them.
+    /// Takes a fragment, and returns its packet if that is complete now. `lost` gets the dropped fragments, perhaps
+    /// including this one.
     pub fn take(
         &mut self,
         place: FragmentPlace,
@@ -234,7 +236,7 @@ impl FragmentPool {
         None
     }
 
-    /// Drops those whose time is over.
+    /// Drops datagrams whose time has expired.
     pub fn expire(&mut self, now_ms: u64, lost: &mut Vec<LostFragments>) {
         while let Some((number, key)) = self.order.first_key_value().map(|(number, key)| (*number, *key)) {
             if self.datagrams.get(&key).is_some_and(|oldest| now_ms < oldest.began_ms + self.bounds.time_ms) {
@@ -244,7 +246,7 @@ impl FragmentPool {
         }
     }
 
-    /// When the next one's time is over, in milliseconds.
+    /// The time at which the next datagram expires, in milliseconds.
     #[must_use]
     pub fn due_ms(&self) -> Option<u64> {
         let (_, key) = self.order.first_key_value()?;
@@ -261,7 +263,7 @@ impl FragmentPool {
         all.fits(bytes, in_all) && zone.fits(bytes, of_zone) && source.fits(bytes, of_source)
     }
 
-    /// Drops datagrams until there is room for a fragment, but not its own.
+    /// Drops datagrams, except the fragment's own, until there is room for the fragment.
     fn make_room(&mut self, key: &DatagramKey, bytes: u32, lost: &mut Vec<LostFragments>) {
         let FragmentPlace { datapath, zone, source } = key.place;
         while !self.share(Holder::Source(datapath, source)).fits(bytes, self.bounds.source) {
@@ -290,13 +292,14 @@ impl FragmentPool {
         }
     }
 
-    /// The source with most bytes, of those that `chosen` names.
+    /// The source with most bytes among those that `chosen` returns.
     fn largest(&self, chosen: impl Fn(Holder) -> Option<(i32, u16)>) -> Option<(i32, u16)> {
         let shares = self.shares.iter().filter_map(|(holder, share)| Some((share.bytes, chosen(*holder)?)));
         shares.max_by_key(|(bytes, _)| *bytes).map(|(_, source)| source)
     }
 
-    /// Drops the oldest datagram of a source that is `chosen`, and is not `spared`. False: there is none.
+    /// Drops the oldest datagram of a source that `chosen` accepts and that is not `spared`. Returns false if there is
+    /// none.
     fn evict(
         &mut self,
         spared: &DatagramKey,
@@ -318,7 +321,7 @@ impl FragmentPool {
         }
     }
 
-    /// The number of a datagram, which begins now unless it did before.
+    /// Returns the number of a datagram, and creates the datagram if it does not exist.
     fn begin(&mut self, key: DatagramKey, now_ms: u64) -> u64 {
         if let Some(datagram) = self.datagrams.get(&key) {
             return datagram.number;
@@ -339,7 +342,7 @@ impl FragmentPool {
         }
     }
 
-    /// Takes a datagram out. The number of its fragments.
+    /// Removes a datagram, and returns the number of its fragments.
     fn remove(&mut self, number: u64, key: &DatagramKey) -> u32 {
         let place = key.place;
         self.order.remove(&number);

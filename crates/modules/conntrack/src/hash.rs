@@ -1,4 +1,4 @@
-//! Where tuples belong in the table: a keyed hash, since guests choose their addresses and ports.
+//! The hash of tuples for the table. It is keyed, since guests choose their addresses and ports.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -15,7 +15,7 @@ pub(crate) const KEY_WORDS: usize = TUPLE_WORDS + 1;
 pub(crate) struct HashKey([u64; KEY_WORDS]);
 
 impl HashKey {
-    /// One that another process has made, which other guests did not know either.
+    /// The key that another process made and kept in shared memory.
     pub(crate) fn of(words: [u64; KEY_WORDS]) -> Self {
         Self(words)
     }
@@ -29,17 +29,17 @@ impl HashKey {
         Self(std::array::from_fn(|index| state.hash_one(index) | 1))
     }
 
-    /// Of a tuple: products of keyed pairs of words, as the flow table does it.
+    /// Hashes a tuple by products of keyed pairs of words, as the flow table does.
     #[inline]
     pub(crate) fn of_tuple(&self, tuple: &CtTuple) -> u32 {
         self.of_words_of_tuple(&tuple.words())
     }
 
-    /// Of a tuple's words.
+    /// Hashes a tuple's words.
     #[inline]
     pub(crate) fn of_words_of_tuple(&self, words: &[u64; TUPLE_WORDS]) -> u32 {
         let [src, dst, src_high, dst_high, last] = *words;
-        // Of IPv4 these are both addresses; of IPv6 the halves that overlap are told apart below.
+        // IPv4 addresses fit in one word; overlapping halves of IPv6 addresses are told apart below.
         let hash = of_tuple4(self.pair(), src ^ dst << 32, last);
         if last & IS_IPV6 == 0 {
             return hash;
@@ -50,21 +50,21 @@ impl HashKey {
         finish(rest.wrapping_add(hash.into())) as u32
     }
 
-    /// The words that tuples of IPv4 are hashed with.
+    /// The words that IPv4 tuples are hashed with.
     pub(crate) fn pair(&self) -> [u64; 2] {
         [self.0[0], self.0[1]]
     }
 
-    /// Of two words.
+    /// Hashes two words.
     pub(crate) fn of_words(&self, a: u64, b: u64) -> u64 {
         finish(fold(a.wrapping_add(self.0[0]), b.wrapping_add(self.0[1])))
     }
 }
 
-/// Of a tuple of IPv4: its addresses in one word, and the last of its words; with [`HashKey::pair`].
+/// Hashes an IPv4 tuple: its addresses in one word, and its last word, with [`HashKey::pair`].
 #[inline(always)]
 pub(crate) fn of_tuple4([k0, k1]: [u64; 2], addresses: u64, last: u64) -> u32 {
-    // One product alone has few bits of what differs in ports: a set of tuples could meet under some keys.
+    // A single product has few bits that depend on the ports: under some keys a set of tuples could collide.
     finish(fold(addresses.wrapping_add(k0), last.wrapping_add(k1))) as u32
 }
 
@@ -75,7 +75,7 @@ fn fold(a: u64, b: u64) -> u64 {
     product as u64 ^ (product >> 64) as u64
 }
 
-/// Every bit of a sum on every bit.
+/// Mixes every bit of a sum into every other bit.
 #[inline]
 fn finish(sum: u64) -> u64 {
     fold(sum ^ GOLDEN, GOLDEN)

@@ -8,10 +8,10 @@ pub(crate) use ftp::{FtpAddress, write_address};
 use crate::packet::PacketImage;
 use crate::tuple::{CtTuple, Direction, IpBytes};
 
-/// Bytes of a packet that its image should have if its connection has a helper: one that is longer is not looked into.
+/// Bytes of a packet that the image must have for a helper to read it; longer packets are not read.
 pub const HELPER_IMAGE_BYTES: usize = 1600;
 
-/// A helper that a connection may have.
+/// The helper of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CtHelper {
     /// File transfer (RFC 959, RFC 2428): active and passive.
@@ -21,7 +21,7 @@ pub enum CtHelper {
 }
 
 impl CtHelper {
-    /// By the name that OVS and ctnetlink have for it.
+    /// Finds a helper by its name in OVS and ctnetlink.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         match name {
@@ -31,7 +31,7 @@ impl CtHelper {
         }
     }
 
-    /// As a number; 0 is none.
+    /// The helper as a number; 0 for none.
     #[inline]
     pub(crate) fn number(helper: Option<Self>) -> u8 {
         match helper {
@@ -41,7 +41,7 @@ impl CtHelper {
         }
     }
 
-    /// From [`Self::number`].
+    /// Reads [`Self::number`].
     #[inline]
     pub(crate) fn of_number(number: u8) -> Option<Self> {
         match number {
@@ -64,21 +64,22 @@ impl CtHelper {
 /// A connection that a packet announces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Announced {
-    /// Where the sender of the packet awaits it; none: at its own address.
+    /// The address that the sender announces; `None` for its own.
     pub(crate) address: Option<IpBytes>,
     pub(crate) port: u16,
-    /// How it is written, if NAT may have to write another one.
+    /// The text of the announcement, if NAT may have to replace it.
     pub(crate) written: Option<FtpAddress>,
 }
 
-/// Whether a packet seems to announce a connection in a line that ends behind its image, and is short enough to be read as a whole.
+/// Whether a packet seems to announce a connection in a line that continues beyond its image, and is short enough to be
+/// read as a whole.
 pub(crate) fn is_cut_short(helper: CtHelper, packet: &PacketImage<'_>, direction: Direction) -> bool {
     helper == CtHelper::Ftp
         && packet.end().is_some_and(|end| end > packet.head.len() && end <= HELPER_IMAGE_BYTES)
         && ftp::begins_announcement(packet, direction)
 }
 
-/// The connection that a packet announces, as this helper reads the packet.
+/// The connection that a packet announces, in this helper's protocol.
 pub(crate) fn announced(
     helper: CtHelper,
     packet: &PacketImage<'_>,

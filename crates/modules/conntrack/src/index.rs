@@ -1,22 +1,23 @@
-//! From a tuple's hash to its connection: linear hashing, which grows by a bucket at a time, and which is searched without a lock.
+//! The index from a tuple's hash to its connection: linear hashing, which grows by one bucket at a time and is searched
+//! without a lock.
 //!
 //! ```text
-//!   buckets   0 .. split      were split: a hash's lower `bits + 1` bits say where
-//!             split .. size   not yet: `bits` bits
-//!             size ..         the other halves of those that were
+//!   buckets   0 .. split      already split: `bits + 1` bits of the hash select one
+//!             split .. size   not split yet: `bits` bits select one
+//!             size ..         the other halves of the split ones
 //! ```
 //!
-//! So no insertion moves more than the two or three connections of one bucket. The key of the hash is secret; chains are short
-//! on average, and bounded.
+//! So an insertion moves no more than the two or three connections of one bucket. The hash has a secret key; chains are
+//! short on average, and bounded.
 //!
-//! **Searching.** A connection that goes leaves its chain before its place can be used again, but a search may stand on it. So each
-//! step of a search makes sure that the place has the same connection as when it came, and that it belongs to the bucket; and
-//! a search that finds nothing makes sure that no bucket was split meanwhile. Else it begins again. A connection that is
-//! found has the tuple; a change of it goes by the version that was found.
+//! **Searching.** A removed connection leaves its chain before its place is used again, but a search may still be
+//! reading it. So each step checks that the place holds the same connection as before, and that it belongs to the
+//! bucket. A search without a result checks that no bucket was split meanwhile. Otherwise the search begins again. A
+//! found connection has the tuple; changes to it use the version that was found.
 //!
-//! **The next process** goes on with heads and chains as they are. A kill at any store leaves chains whole: a split keeps notes of how
-//! far it is. A process that left junk on purpose gains nothing: chains are followed within bounds, and cut where they lead astray
-//! ([`Index::mend`]).
+//! **The next process** continues with heads and chains as they are. A kill at any store leaves chains whole, since a
+//! split records its progress. A process that left invalid words on purpose gains nothing: chains are followed within
+//! bounds, and cut where they leave their bucket ([`Index::mend`]).
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -28,22 +29,22 @@ use crate::place::Place;
 use crate::places::{Places, Rows};
 use crate::tuple::{Direction, TUPLE_WORDS};
 
-/// Buckets at first: 1 KiB.
+/// Initial number of buckets: 1 KiB.
 const BUCKETS_MIN: u32 = 256;
-/// Connections of a bucket that are looked at. With one on average, more than 20 have a probability below 10^-18.
+/// Connections of a bucket that are compared. With an average of one, more than 20 have a probability below 10^-18.
 pub(crate) const CHAIN_MAX: usize = 64;
-/// Searches that may be disturbed before one is done under the lock.
+/// Disturbed searches before the caller takes the lock.
 const SEARCHES_MAX: u32 = 8;
 
 /// Words of notes for the next process.
 pub(crate) const INDEX_WORDS: usize = 4;
-/// The shape, which is told when a split is done.
+/// The shape, which changes when a split is done.
 const SHAPE_AT: usize = 0;
-/// A split: the number of its bucket, and how far it is; then the rest of the chain, and the one of it that is being moved.
+/// A split: its bucket and step; then the rest of the chain, and the connection that is being moved.
 const SPLIT_AT: usize = 1;
 const REST_AT: usize = 2;
 const MOVED_AT: usize = 3;
-/// Steps of a split: the chain is noted, and not taken off its bucket yet; it is being shared out.
+/// Step of a split: the chain is recorded, and still in its bucket; then its connections are moved.
 const NOTED: u64 = 1;
 const SHARED_OUT: u64 = 2;
 
@@ -52,18 +53,18 @@ const SHARED_OUT: u64 = 2;
 pub(crate) struct Index {
     heads: Words,
     notes: Words,
-    /// Buckets at the last doubling, a power of two; and those split since then.
+    /// Number of buckets at the last doubling, a power of two, and the number split since then.
     shape: AtomicU64,
     /// Odd while a bucket is split.
     splits: AtomicU64,
 }
 
-/// A connection that has a tuple.
+/// A connection that was found for a tuple.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found {
     pub(crate) index: u32,
     pub(crate) direction: Direction,
-    /// As it was when the tuple was compared.
+    /// Its version when the tuple was compared.
     pub(crate) version: Version,
 }
 
@@ -72,18 +73,18 @@ pub(crate) struct Found {
 pub(crate) enum Search {
     Found(Found),
     Absent,
-    /// It was disturbed again and again.
+    /// Writers disturbed every attempt.
     Unsure,
 }
 
-/// The outcome of one try.
+/// The outcome of one attempt.
 enum Walk<'a> {
     Found(Place<'a>, Found),
     Absent,
     Unsure,
 }
 
-/// A place in a chain: index and direction of a connection, plus one.
+/// A link in a chain: index and direction of a connection, plus one.
 #[inline]
 fn reference(index: u32, direction: Direction) -> u32 {
     (index << 1 | direction as u32) + 1
@@ -117,7 +118,7 @@ impl Shape {
         u64::from(self.size) << 32 | u64::from(self.split)
     }
 
-    /// None: a word that no shape has.
+    /// `None` for a word that no shape has.
     fn of(word: u64) -> Option<Self> {
         let shape = Self { size: (word >> 32) as u32, split: word as u32 };
         let is_one = shape.size.is_power_of_two() && shape.size >= BUCKETS_MIN && shape.split < shape.size;
@@ -131,7 +132,8 @@ impl Index {
         tuples_max.div_ceil(2) + BUCKETS_MIN as usize
     }
 
-    /// In this memory, with the chains that another process has left there if it `is_kept`. Memory is taken as it fills.
+    /// An index in this memory, with the chains that another process has left there if `is_kept`. Pages are touched as
+    /// it fills.
     pub(crate) fn of(notes: Words, heads: Words, is_kept: bool) -> Self {
         let empty = Shape { size: BUCKETS_MIN, split: 0 };
         let told = Shape::of(notes.read(SHAPE_AT));
@@ -145,7 +147,7 @@ impl Index {
         Self { heads, notes, shape, splits: AtomicU64::new(0) }
     }
 
-    /// One that has room for nothing.
+    /// An index without room.
     pub(crate) fn none() -> Self {
         Self::of(Words::none(), Words::none(), false)
     }
@@ -168,7 +170,7 @@ impl Index {
         (word >> (32 * (bucket & 1))) as u32
     }
 
-    /// Notes something for the next process.
+    /// Records something for the next process.
     fn note(&self, at: usize, word: u64) {
         may_be_killed();
         self.notes.publish(at, word);
@@ -199,7 +201,7 @@ impl Index {
         }
     }
 
-    /// The connection that has a tuple of this hash and these words.
+    /// Finds the connection with a tuple of this hash and these words.
     #[inline]
     pub(crate) fn find(&self, places: &Places, hash: u32, words: &[u64; TUPLE_WORDS]) -> Search {
         for _ in 0..SEARCHES_MAX {
@@ -218,8 +220,8 @@ impl Index {
         Search::Unsure
     }
 
-    /// The connection that has the tuple of these addresses of IPv4 and this last word; none if it is not found at once,
-    /// or is being changed.
+    /// Finds the connection with this IPv4 tuple; `None` if the first attempt does not find it, or a worker is changing
+    /// it.
     #[inline(always)]
     pub(crate) fn find4<'p>(
         &self,
@@ -227,7 +229,7 @@ impl Index {
         hash: u32,
         (src, dst, last): (u64, u64, u64),
     ) -> Option<(Place<'p>, Found)> {
-        // Most chains are short: the first one is it.
+        // Most chains have one connection.
         let (index, direction) = named(self.head(self.shape().bucket_of(hash)))?;
         let place = places.get(index)?;
         let version = place.version();
@@ -289,7 +291,8 @@ impl Index {
         false
     }
 
-    /// Enters both directions of a connection; for the holder of the shard's lock, as all below. `tuples`: those of the shard.
+    /// Inserts both directions of a connection. This and all methods below require the shard's lock. `tuples`: number
+    /// of tuples in the shard.
     pub(crate) fn insert(&self, places: &Places, index: u32, tuples: u32) {
         let Some(place) = places.get(index) else { return };
         for direction in [Direction::Original, Direction::Reply] {
@@ -304,7 +307,7 @@ impl Index {
         self.set_head(bucket, reference(index, direction));
     }
 
-    /// Enters those directions of a connection that are in no chain, as a process that was killed may have left it.
+    /// Inserts those directions of a connection that are in no chain, as after a killed process.
     pub(crate) fn complete(&self, places: &Places, index: u32, tuples: u32) {
         let Some(place) = places.get(index) else { return };
         for direction in [Direction::Original, Direction::Reply] {
@@ -329,8 +332,8 @@ impl Index {
         false
     }
 
-    /// Cuts a hash's chain where it leads to a connection of another bucket or shard, to none, or back: another process has left it so on
-    /// purpose.
+    /// Cuts a hash's chain where it leads to a connection of another bucket or shard, to no connection, or back: only a
+    /// compromised process leaves such a chain.
     pub(crate) fn mend(&self, places: &Places, hash: u32, is_of_shard: impl Fn(Place<'_>) -> bool) {
         let shape = self.shape();
         let bucket = shape.bucket_of(hash);
@@ -364,7 +367,7 @@ impl Index {
         }
     }
 
-    /// Takes both directions out. Searches that stand on the connection still go on from it.
+    /// Removes both directions. Searches that are reading the connection can still continue from it.
     pub(crate) fn remove(&self, places: &Places, index: u32) {
         let Some(place) = places.get(index) else { return };
         for direction in [Direction::Original, Direction::Reply] {
@@ -390,7 +393,7 @@ impl Index {
         }
     }
 
-    /// One bucket becomes two.
+    /// Splits one bucket into two.
     fn split_one(&self, places: &Places) {
         let before = self.shape();
         let from = before.split;
@@ -399,7 +402,7 @@ impl Index {
         }
         let splits = self.splits.load(Ordering::Relaxed);
         self.splits.store(splits | 1, Ordering::Relaxed);
-        // A search that sees a store behind this sees the odd number, too.
+        // A search that sees a store behind this fence also sees the odd number.
         fence(Ordering::Release);
         self.note(REST_AT, self.head(from).into());
         self.note(SPLIT_AT, u64::from(from) << 2 | NOTED);
@@ -407,7 +410,7 @@ impl Index {
         self.splits.store((splits | 1) + 1, Ordering::Release);
     }
 
-    /// Ends the split that a killed process was at, if there is one.
+    /// Completes the split that a killed process had begun, if there is one.
     pub(crate) fn resume_split(&self, places: &Places) {
         let (before, note) = (self.shape(), self.notes.read(SPLIT_AT));
         if note >> 2 == before.split.into() && matches!(note & 3, NOTED | SHARED_OUT) {
@@ -416,8 +419,8 @@ impl Index {
         self.note(SPLIT_AT, 0);
     }
 
-    /// A split from one of its steps on. Each store leaves every connection of the chain in the old or a new one, in the rest, or noted as
-    /// the one that is moved.
+    /// Continues a split at one of its steps. After each store every connection of the chain is in the old or a new
+    /// chain, in the rest, or recorded as the one that is moved.
     fn share_out(&self, places: &Places, before: Shape, step: u64) {
         let (from, to) = (before.split, before.size + before.split);
         let after = Shape { split: from + 1, ..before };
@@ -461,7 +464,7 @@ fn set_chain(place: Place<'_>, direction: Direction, next: u32) {
     place.set_chain(direction, next);
 }
 
-/// In front of each store into memory that is kept: tests have a process end there.
+/// Called before each store into shared memory: tests kill a process there.
 #[inline(always)]
 fn may_be_killed() {
     #[cfg(test)]

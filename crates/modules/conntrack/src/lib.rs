@@ -1,30 +1,28 @@
 //! Connection tracking and address translation, as Open vSwitch's action `ct` has them.
 //!
-//! **Purpose.** [`ConntrackTable::track`] is `ct(...)`. Its input is a packet's header image, the packet's
-//! state from earlier actions ([`CtMetadata`]) and a request ([`CtRequest`]). Its output is the packet's new
-//! state and the changes of its headers ([`CtVerdict`]). Connections have zones, marks, labels, helpers (FTP,
-//! TFTP) and timeout policies. TCP is held against its windows as strictly as Linux's nf_conntrack does it;
-//! states and numbers have its names.
+//! **Purpose.** [`ConntrackTable::track`] is `ct(...)`. Its input is a packet's header image, the packet's state from
+//! earlier actions ([`CtMetadata`]) and a request ([`CtRequest`]). Its output is the packet's new state and the changes
+//! of its headers ([`CtVerdict`]). Connections have zones, marks, labels, helpers (FTP, TFTP) and timeout policies. TCP
+//! windows are enforced as strictly as in Linux's nf_conntrack; states and numbers have the same names.
 //!
-//! **Contract.** Time is an argument, in milliseconds. There is no clock, socket, thread or `unsafe`. No
-//! packet makes it panic. Only a commit remembers anything. A packet is changed once in each zone. Checksums
-//! follow by differences, and a partial one stays partial: a frame of 64 KiB stays one. Everything is
-//! bounded: connections in all, for each zone and for each port ([`CtBounds`]), chains of the index, tries
-//! for a port, steps of a sweep. When there is no room, half-open and closing connections go first, of the
-//! port that has most of them. Memory is taken as the table fills. Nothing is rehashed at once, and memory
-//! that was taken is kept. A connection takes less than 300 bytes, its part of the index included. Each
-//! reason to refuse a request has a name ([`CtRefusal`]) and a counter.
+//! **Contract.** Time is an argument, in milliseconds. There is no clock, socket, thread or `unsafe`. No packet makes
+//! it panic. Only a commit creates a connection. A packet is changed once in each zone. Checksums are updated
+//! incrementally, and a partial one stays partial, so a GSO frame of 64 KiB stays whole. Everything is bounded:
+//! connections in all, for each zone and for each port ([`CtBounds`]), chains of the index, tries for a port, steps of
+//! a sweep. When there is no room, half-open and closing connections of the port with most of them are evicted. Memory
+//! is taken as the table fills, and is not given back. The index grows by one bucket at a time. A connection takes less
+//! than 300 bytes, its part of the index included. Each reason to refuse a request has a name ([`CtRefusal`]) and a
+//! counter.
 //!
-//! **Not checked.** [`ConntrackTable::track`] takes fragments for invalid: a caller puts them together first,
-//! with a [`FragmentPool`]. Checksums are verified where the whole packet is in the image, else the caller has to say
-//! ([`ChecksumState`]). SCTP chunks behind the image are not seen, and its CRC is not verified. GRE has no
-//! ports here. A line of FTP that does not begin its segment is not read. Of a range of addresses eight are
-//! tried for one packet. A source port far below a high destination port is kept, which the kernel changes
-//! against port shadowing.
+//! **Not checked.** [`ConntrackTable::track`] treats fragments as invalid: a caller reassembles them first, with a
+//! [`FragmentPool`]. Checksums are verified where the whole packet is in the image; otherwise the caller states the
+//! result ([`ChecksumState`]). SCTP chunks behind the image are not seen, and its CRC is not verified. GRE has no ports
+//! here. A line of FTP that does not begin its segment is not read. At most eight addresses of a range are tried for
+//! one packet. The kernel changes some source ports against port shadowing; this crate does not.
 //!
-//! **Threading.** Workers share a [`ConntrackTable`]. Packets of connections that are known take no lock, also
-//! if both directions are on different workers. Commits, ends, helpers and ICMP errors take the lock of
-//! their zone's shard. `docs/design/conntrack.md` has the rules and their limits.
+//! **Threading.** Workers share a [`ConntrackTable`]. Packets of known connections take no lock, even if different
+//! workers handle the two directions. Commits, ends, helpers and ICMP errors take the lock of their zone's shard.
+//! `docs/design/conntrack.md` has the rules and their limits.
 //!
 //! ```text
 //!   image, layers ─> tuple ─> keyed hash ─> index ──> place: words ─ tcp, sctp, udp ─> state bits ──┐

@@ -1,4 +1,5 @@
-//! Lists of connections: links beside the connections, in words that only the holder of a shard's lock writes.
+//! Lists of connections. Their links stand beside the connections, in words that only the holder of a shard's lock
+//! writes.
 //!
 //! ```text
 //!   of each place   wheel | evictable | zone | pending       a link: before : 27, behind : 27, extra : 10
@@ -12,20 +13,20 @@ use lasthop_guestmem::{Mapping, Words};
 /// Words of each place.
 pub(crate) const LINK_WORDS: usize = 4;
 const PENDING_AT: usize = 3;
-/// Bits of a place's number and one.
+/// Bits of a link: a place's index plus one.
 const NUMBER_BITS: u32 = 27;
 const NUMBER_MASK: u64 = (1 << NUMBER_BITS) - 1;
-/// Most places that links can name.
+/// Largest number of places that links can name.
 pub(crate) const PLACES_MAX: u32 = 1 << (NUMBER_BITS - 1);
 
 /// The lists that a connection is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ListKind {
-    /// A slot of the wheel; extra: its number. Of a vacant place: the next vacant one.
+    /// A slot of the wheel; extra: its number. For a vacant place: the next vacant one.
     Wheel,
-    /// A port's connections that may be evicted; extra: 1. Of a vacant place: the next batch of them.
+    /// A port's connections that may be evicted; extra: 1. For a vacant place: the next batch.
     Evictable,
-    /// All of a zone.
+    /// All connections of a zone.
     Zone,
 }
 
@@ -42,14 +43,14 @@ pub(crate) struct ListLink {
 pub(crate) struct Links(Words);
 
 impl Links {
-    /// For this number of places. Memory is taken as they are used.
+    /// Links for this number of places. Pages are touched as places are used.
     pub(crate) fn new(places: usize) -> Option<Self> {
         let words = places * LINK_WORDS;
         let mapping = Arc::new(Mapping::anonymous(words * size_of::<u64>()).ok()?);
         Words::new(&mapping, 0, words).map(Self)
     }
 
-    /// For no place.
+    /// Links for no place.
     pub(crate) fn none() -> Self {
         Self(Words::none())
     }
@@ -85,7 +86,7 @@ impl Links {
     }
 }
 
-/// A list of connections, oldest first; each is in at most one of each kind.
+/// A list of connections, oldest first. A connection is in at most one list of each kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct List {
     first: u32,
@@ -102,7 +103,7 @@ impl List {
         self.first.checked_sub(1)
     }
 
-    /// Puts one in, with the number that goes with it.
+    /// Appends a connection, with the extra number.
     pub(crate) fn push(&mut self, links: &Links, kind: ListKind, index: u32, extra: u16) {
         let this = index + 1;
         links.set(index, kind, ListLink { before: self.last, behind: 0, extra });
@@ -114,7 +115,7 @@ impl List {
         self.len += 1;
     }
 
-    /// Takes one out that is in this list.
+    /// Removes a connection, which must be in this list.
     pub(crate) fn remove(&mut self, links: &Links, kind: ListKind, index: u32) {
         let link = links.get(index, kind);
         links.set(index, kind, ListLink::default());

@@ -1,9 +1,9 @@
-//! The memory of a table, which may outlive the process, so that the next one finds connections before it has looked at any.
+//! The memory of a table. It may outlive the process; the next one finds connections there before it has checked any.
 //!
 //! ```text
 //!   header   layout, places used so far, key of the hash, shape of each shard's index     one page
-//!   places   of 256 bytes each, used in a row: memory is taken as they are
-//!   heads    of each shard's index: a place for each bucket that there may be
+//!   places   of 256 bytes each, used in order: pages are touched as they are used
+//!   heads    of each shard's index: a word for each possible bucket
 //! ```
 
 use std::ops::Range;
@@ -17,7 +17,7 @@ use crate::index::{INDEX_WORDS, Index};
 use crate::place::PLACE_WORDS;
 use crate::places::{Places, USED_AT};
 
-/// The layout of this memory and of a place, and the meaning of their words; another one is another number.
+/// The layout of this memory and of a place, and the meaning of their words. A change needs another number.
 const LAYOUT: u64 = u64::from_ne_bytes(*b"lhconns3");
 const HEADER_WORDS: usize = 512;
 const LAYOUT_AT: usize = 0;
@@ -26,17 +26,17 @@ const INDICES_AT: usize = KEY_AT + KEY_WORDS;
 
 const _: () = assert!(INDICES_AT + SHARDS * INDEX_WORDS <= HEADER_WORDS);
 
-/// See the module.
+/// A table's memory; see the module.
 #[derive(Debug)]
 pub(crate) struct TableMemory {
     pub(crate) places: Places,
     pub(crate) indices: Vec<Index>,
     pub(crate) key: HashKey,
-    /// Places that another process has used there.
+    /// Number of places that another process used.
     pub(crate) kept: u32,
 }
 
-/// Where the heads of a shard are, in words, for this number of places.
+/// The range of a shard's heads, in words, for this number of places.
 fn heads_of(shard: usize, places: u32) -> Range<usize> {
     let words = Index::words_for(2 * places as usize);
     let begin = HEADER_WORDS + places as usize * PLACE_WORDS + shard * words;
@@ -49,18 +49,18 @@ impl TableMemory {
         heads_of(SHARDS - 1, places).end * size_of::<u64>()
     }
 
-    /// In memory of this process.
+    /// Memory of this process only.
     pub(crate) fn new(places: u32) -> Option<Self> {
         Self::of(&Arc::new(Mapping::anonymous(Self::bytes_for(places)).ok()?), places)
     }
 
-    /// In this memory, with what another process has left there. None: it is too small.
+    /// Uses `memory`, with what another process has left there. Returns `None` if it is too small.
     pub(crate) fn of(memory: &Arc<Mapping>, places: u32) -> Option<Self> {
         let words = |range: Range<usize>| Words::new(memory, range.start * size_of::<u64>(), range.len());
         let header = words(0..HEADER_WORDS)?;
         let is_known = header.read(LAYOUT_AT) == LAYOUT;
         if !is_known {
-            // In this order: what is kept, and without a layout nothing is.
+            // The layout is cleared first and written last: without it nothing in the memory is used.
             header.publish(LAYOUT_AT, 0);
             header.publish(USED_AT, 0);
             header.write_at(KEY_AT, &HashKey::random().words());
@@ -77,7 +77,7 @@ impl TableMemory {
         Some(Self { places: Places::new(header, rows, places, kept), indices, key, kept })
     }
 
-    /// None at all.
+    /// Memory for no place.
     pub(crate) fn none() -> Self {
         let indices = (0..SHARDS).map(|_| Index::none()).collect();
         Self { places: Places::none(), indices, key: HashKey::random(), kept: 0 }

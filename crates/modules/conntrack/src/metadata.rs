@@ -1,4 +1,4 @@
-//! The fields that a packet carries because of its connection.
+//! The `ct_*` fields that a packet gets from its connection.
 
 use lasthop_flow::ct_state::{DST_NAT, ESTABLISHED, INVALID, NEW, RELATED, REPLY, SRC_NAT, TRACKED};
 
@@ -40,7 +40,7 @@ pub(crate) fn metadata_of(
     }
 }
 
-/// The original tuple of the connection of this name, if it is still there.
+/// The original tuple of the connection with this identity, if it still exists.
 pub(crate) fn original_of(places: &Places, id: CtId) -> Option<CtTuple> {
     let place = places.get(id.index)?;
     let version = place.version();
@@ -49,14 +49,14 @@ pub(crate) fn original_of(places: &Places, id: CtId) -> Option<CtTuple> {
         .then_some(tuple)
 }
 
-/// A packet's tuples in this direction: as it comes in, and as it leaves.
+/// A packet's tuples in this direction: as it arrives, and as it leaves.
 #[inline]
 pub(crate) fn passage(tuples: &[CtTuple; 2], direction: Direction) -> (CtTuple, CtTuple) {
     let from = tuples[direction.index()];
     (from, tuples[direction.inverse().index()].inverse().unwrap_or(from))
 }
 
-/// The bits of `ct_state` for the translation of a packet of this direction.
+/// The `ct_state` bits for the translation of a packet of this direction.
 #[inline]
 pub(crate) fn nat_bits_of(status: u16, direction: Direction) -> u32 {
     let (of_source, of_destination) = match direction {
@@ -72,12 +72,12 @@ pub(crate) fn invalid_metadata(zone: u16) -> CtMetadata {
     CtMetadata { state: TRACKED | INVALID, zone, ..CtMetadata::default() }
 }
 
-/// The answer for such a packet.
+/// The verdict for a packet that cannot be tracked.
 pub(crate) fn invalid(zone: u16) -> CtVerdict {
     CtVerdict { metadata: invalid_metadata(zone), ..CtVerdict::default() }
 }
 
-/// The fields of a packet that begins a connection which nothing expects.
+/// The fields of a packet that begins a connection that was not announced.
 #[inline]
 pub(crate) fn metadata_of_new(tuple: &CtTuple) -> CtMetadata {
     CtMetadata { state: TRACKED | NEW, zone: tuple.zone, original: Some(*tuple), ..CtMetadata::default() }

@@ -1,11 +1,11 @@
 //! Address translation: which addresses and ports a new connection gets.
 //!
-//! An address of a range is chosen by a keyed hash of the client's (and, unless it has to be persistent, the
-//! server's) address. A port stays as it is if that is allowed and free. Else ports are tried from a start
-//! that is random, or a hash: 128 in a row, then from other random starts 64, 32, 16 and 8, as the kernel
-//! does; a range of at most 128 is thus tried whole. Then the range is crowded, and [`crate::crowd`] tells
-//! whether any port is free. So a port is found if the address has one, and a failure is a true one. Of a
-//! range of addresses at most [`ADDRESSES_TRIED_MAX`] are tried for one packet.
+//! An address of a range is chosen by a keyed hash of the client's (and, unless it has to be persistent, the server's)
+//! address. A port stays as it is if that is allowed and free. Else ports are tried from a start that is random, or a
+//! hash: 128 in a row, then from other random starts 64, 32, 16 and 8, as the kernel does; a range of at most 128 is
+//! thus tried whole. Then the range is crowded, and [`crate::crowd`] finds a free port if there is one. So a failure
+//! means that the address has no free port. At most [`ADDRESSES_TRIED_MAX`] addresses of a range are tried for one
+//! packet.
 
 use std::net::IpAddr;
 
@@ -16,9 +16,9 @@ use crate::crowd::{PortBits, PortSide};
 use crate::table::Table;
 use crate::tuple::{CtTuple, IpBytes};
 
-/// Addresses of a range that are tried for one packet: the first by hash, the others at random.
+/// Addresses of a range that are tried for one packet: the first one by hash, the others at random.
 const ADDRESSES_TRIED_MAX: u32 = 8;
-/// Ports in a row, before another start is tried with half as many.
+/// Ports that are tried in a row, before another start is tried with half as many.
 const TRIES_FIRST: u32 = 128;
 const TRIES_LAST: u32 = 8;
 
@@ -31,7 +31,7 @@ pub(crate) struct Translation {
     pub(crate) status: u16,
 }
 
-/// Chooses for one connection.
+/// Selects addresses and ports for one connection.
 pub(crate) struct Selection<'a, 'b> {
     pub(crate) table: &'a mut Table<'b>,
     pub(crate) now_ms: u64,
@@ -42,7 +42,7 @@ pub(crate) struct Selection<'a, 'b> {
 struct PortRange {
     first: u16,
     last: u16,
-    /// It was asked for; else it only says which ports may be taken instead of one that clashes.
+    /// The request names this range. Otherwise it has the ports that may replace a port that clashes.
     is_given: bool,
 }
 
@@ -53,7 +53,7 @@ impl PortRange {
         Some(Self { first: first.min(last), last: first.max(last), is_given: true })
     }
 
-    /// Instead of a port that clashes: of the same class, since some servers trust low ports.
+    /// The ports that may replace one that clashes: of the same class, since some servers trust low ports.
     fn instead_of(tuple: &CtTuple) -> Self {
         let (first, last) = match tuple.src_port {
             _ if tuple.is_icmp() => (0, u16::MAX),
@@ -72,7 +72,7 @@ impl PortRange {
         u32::from(self.last) - u32::from(self.first) + 1
     }
 
-    /// The port `offset` behind the first one, around.
+    /// The port `offset` behind the first one, modulo the range.
     fn at(self, offset: u64) -> u16 {
         (u64::from(self.first) + offset % u64::from(self.count())) as u16
     }
@@ -86,7 +86,7 @@ struct AddressRange {
 }
 
 impl AddressRange {
-    /// None: the address stays. All zeroes mean that, too.
+    /// `None` if the address stays, as with all zeroes.
     fn of(nat: &Nat, tuple: &CtTuple) -> Option<Self> {
         let number =
             |address: IpAddr| (address.is_ipv6() == tuple.is_ipv6).then(|| IpBytes::from(address).number());
@@ -103,7 +103,7 @@ impl AddressRange {
         self.first == self.last
     }
 
-    /// One of them by a number that looks random.
+    /// Selects an address of the range by a random number.
     fn pick(self, tuple: &CtTuple, number: u64) -> IpBytes {
         // An IPv4 address is the upper 32 bits.
         let shift = if tuple.is_ipv6 { 0 } else { 96 };
@@ -124,7 +124,8 @@ impl Selection<'_, '_> {
         translation(tuple, &translated)
     }
 
-    /// A reply tuple that clashes with none, for a connection with given addresses: another source port if need be.
+    /// A reply tuple that clashes with none, for a connection with given addresses; changes the source port if
+    /// necessary.
     pub(crate) fn without_clash(&mut self, tuple: &CtTuple, translated: &CtTuple) -> Option<Translation> {
         let translated = self.source_port(translated, PortRange::instead_of(translated), &Nat::default())?;
         translation(tuple, &translated)
@@ -173,7 +174,7 @@ impl Selection<'_, '_> {
             if let Some(ports) = ports {
                 translated = self.destination_port(&translated, ports, nat);
             }
-            // Two clients of one backend by two addresses may clash: then the source port changes.
+            // Two clients may reach one backend by two addresses and clash; then the source port changes.
             let found = self.source_port(&translated, PortRange::instead_of(tuple), &Nat::default());
             if found.is_some() || range.is_none_or(AddressRange::is_single) {
                 return found;
@@ -247,7 +248,7 @@ impl Selection<'_, '_> {
     }
 }
 
-/// From a packet's tuple before and after.
+/// The translation from a packet's tuple before and after.
 fn translation(tuple: &CtTuple, translated: &CtTuple) -> Option<Translation> {
     let is_source = (tuple.src, tuple.src_port) != (translated.src, translated.src_port);
     let is_destination = (tuple.dst, tuple.dst_port) != (translated.dst, translated.dst_port);

@@ -9,23 +9,24 @@ use crate::tuple::{CtTuple, IpBytes};
 /// The state of a packet's transport checksum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ChecksumState {
-    /// Nothing: it is verified if the whole packet is in the image, else trusted.
+    /// Unknown: the tracker verifies it if the image has the whole packet, and trusts it otherwise.
     #[default]
     Unknown,
-    /// It was verified, or is left to be completed.
+    /// Verified, or left to be completed.
     Right,
-    /// It was verified and is wrong.
+    /// Verified as wrong.
     Wrong,
 }
 
 /// A packet as connection tracking sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct PacketImage<'a> {
-    /// The frame's first bytes: 128, or as many as there are; more for packets of helpers ([`crate::HELPER_IMAGE_BYTES`]).
+    /// The first bytes of the frame: at least 128 if it has them, and more for packets of helpers
+    /// ([`crate::HELPER_IMAGE_BYTES`]).
     pub head: &'a [u8],
-    /// Where its headers are.
+    /// The offsets of its headers.
     pub layers: Layers,
-    /// Bytes of the whole frame.
+    /// Length of the whole frame.
     pub frame_len_bytes: u32,
     /// The offloads that its sender asked for.
     pub offload: Offload,
@@ -36,10 +37,10 @@ pub struct PacketImage<'a> {
 }
 
 impl<'a> PacketImage<'a> {
-    /// Of an Ethernet frame.
+    /// Parses an Ethernet frame.
     ///
     /// # Errors
-    /// As [`Layers::parse`]: unparsable packets cannot be tracked.
+    /// As [`Layers::parse`]: packets that do not parse cannot be tracked.
     pub fn parse(
         head: &'a [u8],
         frame_len_bytes: u32,
@@ -51,7 +52,7 @@ impl<'a> PacketImage<'a> {
         Ok(Self { head, layers: Layers::parse(head)?, frame_len_bytes, offload, in_port, checksum })
     }
 
-    /// `N` bytes at an offset of the image.
+    /// Reads `N` bytes at an offset of the image.
     #[inline]
     pub(crate) fn bytes<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
         self.head.get(at..)?.first_chunk().copied()
@@ -67,13 +68,14 @@ impl<'a> PacketImage<'a> {
         self.bytes(at).map(u32::from_be_bytes)
     }
 
-    /// Start of the transport header.
+    /// Offset of the transport header.
     #[inline]
     pub(crate) fn l4(&self) -> usize {
         usize::from(self.layers.l4_offset)
     }
 
-    /// Where the IP packet ends, as an offset of the frame. Padding follows. None: the frame is shorter than it says.
+    /// Offset of the IP packet's end in the frame; padding may follow. `None` if the frame is shorter than its header
+    /// says.
     #[inline]
     pub(crate) fn end(&self) -> Option<usize> {
         let frame = self.frame_len_bytes as usize;
@@ -83,7 +85,7 @@ impl<'a> PacketImage<'a> {
         }
     }
 
-    /// The packet's tuple in a zone; none if its headers are not all there, or for a later fragment.
+    /// The packet's tuple in a zone; `None` if the image lacks a header, or for a later fragment.
     #[inline]
     pub(crate) fn tuple(&self, zone: u16) -> Option<CtTuple> {
         if !self.layers.has_l4 {
@@ -101,7 +103,7 @@ impl<'a> PacketImage<'a> {
         }
     }
 
-    /// None: unknown from the image alone.
+    /// `None` if the image alone does not tell.
     fn sums_wrong(&self) -> Option<bool> {
         let (l4, end) = (self.l4(), self.end()?);
         let payload = self.head.get(l4..end)?;
@@ -117,7 +119,8 @@ impl<'a> PacketImage<'a> {
         Some(sum.finish() != 0)
     }
 
-    /// The sum of the pseudo header for a transport packet of `len` bytes; none where the destination is not the final one.
+    /// The sum of the pseudo header for a transport packet of `len` bytes; `None` if the packet's destination is not
+    /// the final one.
     pub(crate) fn pseudo(&self, len: usize) -> Option<Sum> {
         if self.layers.is_source_routed {
             return None;

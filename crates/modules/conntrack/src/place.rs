@@ -1,4 +1,4 @@
-//! A connection in words that several workers share, and which outlive the process.
+//! A connection as words that several workers share and that outlive the process.
 //!
 //! ```text
 //!   word  0 version      generation : 32, changes : 31, busy : 1       an odd generation: there is a connection
@@ -8,10 +8,11 @@
 //!        29 master      30, 31 sequence offsets
 //! ```
 //!
-//! A search reads the first cache line and one of the last two, a packet the first two: in that order, so that a large table costs few.
+//! A search reads the first cache line and one of the last two; a packet reads the first two. This order keeps the
+//! number of touched lines low in a large table.
 //!
-//! Workers read and change them by the version ([`lasthop_sync::Version`]). Tuples, hashes, port and policy do not change within a
-//! generation; chains belong to the index.
+//! Workers read and change the words under a version ([`lasthop_sync::Version`]). Tuples, hashes, port and policy do
+//! not change within a generation; the index owns the chains.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -44,10 +45,10 @@ const SHIFTS_AT: usize = 30;
 const _: () = assert!(PROGRESS_AT + TCP_WORDS == COUNTS_AT && COUNTS_AT + 4 == HASHES_AT);
 const _: () = assert!(TUPLES_AT + 2 * TUPLE_WORDS == MASTER_AT && SHIFTS_AT + 2 == PLACE_WORDS);
 
-/// Tries of a change before it is given up.
+/// Attempts to change a connection before the caller gives up.
 const TRIES_MAX: u32 = 64;
 
-/// The fields that packets change, all but marks and labels.
+/// The fields that packets change: all except marks and labels.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moving {
     pub(crate) status: u16,
@@ -83,42 +84,44 @@ impl<'a> Place<'a> {
         Version::of(self.version_word())
     }
 
-    /// Whether nothing has changed since the version was `then`; to be asked behind the reads.
+    /// Whether nothing has changed since version `then`; ask after the reads.
     #[inline]
     pub(crate) fn is_still(self, then: Version) -> bool {
         then.is_still(self.version_word())
     }
 
-    /// Whether it is the same connection as at `then`; to be asked behind the reads.
+    /// Whether it is still the connection of version `then`; ask after the reads.
     #[inline]
     pub(crate) fn is_still_connection(self, then: Version) -> bool {
         then.is_still_generation(self.version_word())
     }
 
-    /// The version that no worker is changing; none if one stays busy.
+    /// A version that no worker is changing; `None` if the place stays busy.
     #[inline]
     pub(crate) fn quiet_version(self) -> Option<Version> {
         Version::quiet(self.version_word())
     }
 
-    /// From `then` on only the caller changes this place, until it calls [`Self::give_back`]. False: it has changed since.
+    /// Takes the place: only the caller changes it until it calls [`Self::give_back`]. Returns false if it has changed
+    /// since `then`.
     #[inline]
     pub(crate) fn take(self, then: Version) -> bool {
         then.take(self.version_word())
     }
 
-    /// The next version, with all that was stored.
+    /// Publishes the next version, with all stores.
     #[inline]
     pub(crate) fn give_back(self, then: Version) {
         then.give_back(self.version_word());
     }
 
-    /// A taken place has no connection any more.
+    /// Removes the connection from a place that the caller took.
     pub(crate) fn vacate(self, then: Version) {
         then.end(self.version_word());
     }
 
-    /// Changes a connection by what it is. None: others did not let it, or there is none, or `change` gave none.
+    /// Changes a connection, depending on its present state. `None` if other workers kept changing it, if there is no
+    /// connection, or if `change` returns `None`.
     pub(crate) fn update<R>(self, mut change: impl FnMut(Self) -> Option<(R, Change)>) -> Option<R> {
         for _ in 0..TRIES_MAX {
             let version = self.quiet_version()?;
@@ -144,13 +147,13 @@ impl<'a> Place<'a> {
         (self.load(HASHES_AT) >> (32 * direction.index())) as u32
     }
 
-    /// The next one in the chain of a direction.
+    /// The next link in the chain of a direction.
     #[inline]
     pub(crate) fn chain(self, direction: Direction) -> u32 {
         (self.0[CHAIN_AT].load(Ordering::Acquire) >> (32 * direction.index())) as u32
     }
 
-    /// For the holder of the shard's lock.
+    /// Sets that link; requires the shard's lock.
     pub(crate) fn set_chain(self, direction: Direction, next: u32) {
         let shift = 32 * direction.index();
         let word = self.load(CHAIN_AT) & !(0xffff_ffff << shift) | u64::from(next) << shift;
@@ -168,7 +171,7 @@ impl<'a> Place<'a> {
         self.tuple_words(direction) == *words
     }
 
-    /// Whether it has the tuple of these addresses of IPv4 and this last word.
+    /// Whether it has this IPv4 tuple: addresses and last word.
     #[inline(always)]
     pub(crate) fn has_tuple4(self, direction: Direction, [src, dst, last]: [u64; 3]) -> bool {
         let start = TUPLES_AT + TUPLE_WORDS * direction.index();
@@ -178,7 +181,7 @@ impl<'a> Place<'a> {
         differences == 0
     }
 
-    /// Source, destination and last word of a tuple of IPv4.
+    /// Source, destination and last word of an IPv4 tuple.
     #[inline(always)]
     pub(crate) fn tuple4(self, direction: Direction) -> [u64; 3] {
         let start = TUPLES_AT + TUPLE_WORDS * direction.index();
@@ -233,7 +236,7 @@ impl<'a> Place<'a> {
         self.load(STATUS_AT) as u16
     }
 
-    /// The parts that packets move on, for a connection of this protocol.
+    /// The fields that packets change, for a connection of this protocol.
     #[inline]
     pub(crate) fn moving(self, proto: u8) -> Moving {
         let word = self.load(STATUS_AT);
@@ -258,7 +261,7 @@ impl<'a> Place<'a> {
         self.store(EXPIRES_AT, expires_ms);
     }
 
-    /// Word number `at` of the protocol's.
+    /// Word number `at` of the protocol's state.
     #[inline(always)]
     pub(crate) fn progress_word(self, at: usize) -> u64 {
         self.load(PROGRESS_AT + at)
@@ -280,7 +283,7 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// Stores what a packet has moved on; for the one that took the place.
+    /// Stores the fields that packets change; the caller has taken the place.
     #[inline]
     pub(crate) fn store_moving(self, moving: &Moving) {
         self.store(STATUS_AT, status_word(moving.status, moving.in_port, moving.policy, moving.helper));
@@ -299,7 +302,7 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// Counts a packet; for the one that took the place.
+    /// Counts a packet; the caller has taken the place.
     #[inline]
     pub(crate) fn count(self, direction: Direction, bytes: u32) {
         let at = COUNTS_AT + 2 * direction.index();
@@ -312,7 +315,7 @@ impl<'a> Place<'a> {
         SequenceShifts::from_words([self.load(SHIFTS_AT), self.load(SHIFTS_AT + 1)])
     }
 
-    /// All of a connection. It is one state only if the version stays the same meanwhile.
+    /// Reads the whole connection. It is consistent only if the version stays the same meanwhile.
     pub(crate) fn connection(self) -> Connection {
         let tuples = [Direction::Original, Direction::Reply].map(|direction| self.tuple(direction));
         let moving = self.moving(tuples[0].proto);
@@ -334,7 +337,7 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// Enters a connection into a vacant place, for the holder of the shard's lock. It is in no chain yet.
+    /// Enters a connection into a vacant place, in no chain yet; requires the shard's lock.
     pub(crate) fn enter(self, connection: &Connection, hashes: [u32; 2]) {
         let vacant = self.version();
         self.0[CHAIN_AT].store(0, Ordering::Relaxed);
@@ -342,7 +345,8 @@ impl<'a> Place<'a> {
         vacant.end(self.version_word());
     }
 
-    /// Writes a connection that another process left as it is kept, under its name. Others may follow the chains that it is in, and do no more.
+    /// Rewrites a connection that another process left, under the same identity. Searches may meanwhile follow its
+    /// chains, but do nothing else.
     pub(crate) fn restore(self, connection: &Connection, hashes: [u32; 2]) {
         let version = self.version();
         self.store_all(connection, hashes);
@@ -380,7 +384,7 @@ impl<'a> Place<'a> {
         self.store(SHIFTS_AT + 1, offsets);
     }
 
-    /// Makes a place vacant that another process left, whatever is in it.
+    /// Clears a place that another process left, whatever its state.
     pub(crate) fn clear(self) {
         let version = self.version();
         if version.is_live() {
@@ -412,14 +416,14 @@ fn status_word(status: u16, in_port: u16, policy: u8, helper: Option<CtHelper>) 
         | u64::from(CtHelper::number(helper)) << 40
 }
 
-/// A change of a connection that is not a packet's.
+/// A change of a connection by something else than a packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Change {
-    /// Mark, labels, helper.
+    /// Mark, labels and the changing fields.
     Over(u32, [u8; 16], Moving),
-    /// A packet: the moved parts, its direction, its bytes.
+    /// A packet: the changing fields, its direction and its bytes.
     Packet(Moving, Option<(Direction, u32)>),
-    /// Sequence offsets.
+    /// Sequence offsets and the changing fields.
     Shifts(SequenceShifts, Moving),
 }
 

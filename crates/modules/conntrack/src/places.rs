@@ -1,6 +1,7 @@
-//! All places for connections, and the vacant ones.
+//! All places for connections, and the lists of vacant ones.
 //!
-//! Vacant places are in lists of the shards that used them last. A shard that has many gives a batch of them to the common pool.
+//! The shard that used a place last keeps it in its list of vacant places. A shard with many gives a batch of them to
+//! the common pool.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -11,12 +12,12 @@ use lasthop_sync::prefetch;
 use crate::links::{Links, ListKind, ListLink};
 use crate::place::{PLACE_WORDS, Place};
 
-/// In the words of the header: places used so far.
+/// Index in the header's words: number of places used so far.
 pub(crate) const USED_AT: usize = 1;
-/// Places of a batch.
+/// Places in a batch.
 const BATCH: u32 = 64;
 
-/// See the module.
+/// The places of a table; see the module.
 #[derive(Debug)]
 pub(crate) struct Places {
     header: Words,
@@ -25,7 +26,7 @@ pub(crate) struct Places {
     pool: Mutex<Pool>,
 }
 
-/// Batches that no shard has.
+/// Batches of vacant places that no shard holds.
 #[derive(Debug, Default)]
 struct Pool {
     /// The first place of the first batch, as index + 1.
@@ -36,7 +37,7 @@ struct Pool {
 /// A shard's vacant places.
 #[derive(Debug, Default)]
 pub(crate) struct Vacant {
-    /// As index + 1.
+    /// The first vacant place, as index + 1.
     first: u32,
     len: u32,
 }
@@ -53,12 +54,12 @@ impl<'a> Rows<'a> {
 }
 
 impl Places {
-    /// In these words, of which another process has used the first `used` places.
+    /// Places in these words, of which another process has used the first `used`.
     pub(crate) fn new(header: Words, places: Words, count: u32, used: u32) -> Self {
         Self { header, places, count, pool: Mutex::new(Pool { first: 0, used }) }
     }
 
-    /// None at all.
+    /// No places.
     pub(crate) fn none() -> Self {
         Self { header: Words::none(), places: Words::none(), count: 0, pool: Mutex::default() }
     }
@@ -68,18 +69,18 @@ impl Places {
         self.rows().get(index)
     }
 
-    /// All of them.
+    /// The words of all places.
     #[inline]
     pub(crate) fn rows(&self) -> Rows<'_> {
         Rows(self.places.atomics().as_chunks().0)
     }
 
-    /// One more than the largest index in use may be.
+    /// An upper bound for the indices in use.
     pub(crate) fn used(&self) -> u32 {
         self.header.read(USED_AT).min(self.count.into()) as u32
     }
 
-    /// Whether no place is left but those that shards have.
+    /// Whether all vacant places are in shards' lists.
     pub(crate) fn is_used_up(&self) -> bool {
         let pool = self.lock();
         pool.first == 0 && pool.used == self.count
@@ -89,7 +90,7 @@ impl Places {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A vacant place for a shard.
+    /// Takes a vacant place for a shard.
     pub(crate) fn take(&self, links: &Links, vacant: &mut Vacant) -> Option<u32> {
         if vacant.first == 0 {
             self.refill(links, vacant);
@@ -100,7 +101,7 @@ impl Places {
         Some(index)
     }
 
-    /// A place is vacant.
+    /// Returns a place to a shard's list.
     pub(crate) fn give_back(&self, links: &Links, vacant: &mut Vacant, index: u32) {
         let next = ListLink { behind: vacant.first, ..ListLink::default() };
         links.set(index, ListKind::Wheel, next);
@@ -121,9 +122,9 @@ impl Places {
         }
         let fresh = pool.used..(pool.used + BATCH).min(self.count);
         pool.used = fresh.end;
-        // A process with another layout may have left something there.
+        // A process with another layout may have left words there.
         fresh.clone().filter_map(|index| self.get(index)).for_each(Place::clear);
-        // Before any of them is written to.
+        // The count is published before any of the places is written.
         self.header.publish(USED_AT, u64::from(fresh.end));
         for index in fresh.rev() {
             links.set(index, ListKind::Wheel, ListLink { behind: vacant.first, ..ListLink::default() });
@@ -132,7 +133,7 @@ impl Places {
         }
     }
 
-    /// The first places of a shard's become a batch of the pool.
+    /// Moves a batch of a shard's places to the pool.
     fn give_batch(&self, links: &Links, vacant: &mut Vacant) {
         let first = vacant.first;
         let mut last = first - 1;
@@ -149,13 +150,13 @@ impl Places {
 }
 
 impl Place<'_> {
-    /// Loads its words into the cache.
+    /// Prefetches the place's words.
     #[inline]
     pub(crate) fn prefetch(self) {
         self.0.iter().step_by(8).for_each(prefetch);
     }
 
-    /// The version as it is, for a place that another process left.
+    /// Whether the process that left this place was changing it.
     pub(crate) fn is_torn(self) -> bool {
         self.0[0].load(Ordering::Relaxed) & 1 != 0
     }

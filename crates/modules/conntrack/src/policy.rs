@@ -1,19 +1,19 @@
-//! Timeouts and strictness: OVS' timeout policies, and settings of all connections.
+//! Timeouts and strictness: OVS's timeout policies, and settings for all connections.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::sctp::SctpState;
 use crate::tcp::{IGNORES_INVALID_RST, IS_LIBERAL, IS_LOOSE, TCP_TIMEOUTS, TcpPolicy, TcpPolicyRef};
 
-/// Timeout policies that there may be.
+/// Largest number of timeout policies.
 pub const POLICIES_MAX: usize = 256;
 
-/// A timeout policy, in seconds but for SCTP.
+/// A timeout policy; seconds, except for SCTP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CtPolicy {
-    /// TCP.
+    /// The policy for TCP.
     pub tcp: TcpPolicy,
-    /// UDP, until there is a reply.
+    /// UDP without a reply.
     pub udp_single_s: u32,
     /// UDP with replies.
     pub udp_multiple_s: u32,
@@ -21,14 +21,14 @@ pub struct CtPolicy {
     pub icmp_s: u32,
     /// ICMPv6.
     pub icmpv6_s: u32,
-    /// SCTP by state, in milliseconds: some are below a second.
+    /// SCTP by state, in milliseconds; some are below a second.
     pub sctp_ms: [u32; SctpState::ALL.len()],
-    /// Everything else.
+    /// All other protocols.
     pub generic_s: u32,
 }
 
 impl CtPolicy {
-    /// As Linux's nf_conntrack is set by default.
+    /// The defaults of Linux's nf_conntrack.
     pub const LINUX: Self = Self {
         tcp: TcpPolicy {
             is_loose: true,
@@ -44,7 +44,7 @@ impl CtPolicy {
         generic_s: 600,
     };
 
-    /// As the tracker of OVS's userspace datapath is set by default.
+    /// The defaults of the tracker in OVS's userspace datapath.
     pub const OVS: Self = Self {
         tcp: TcpPolicy {
             timeouts_s: [30, 30, 30, 86_400, 900, 45, 30, 45, 30, 30, 86_400, 86_400],
@@ -67,7 +67,7 @@ impl Default for CtPolicy {
 
 const SCTP_STATES: usize = SctpState::ALL.len();
 const OTHERS: usize = 5;
-/// A rule next to those of TCP: there is a policy.
+/// A bit next to the TCP rules: the policy is set.
 const IS_SET: u32 = 1;
 
 /// A policy's numbers.
@@ -76,11 +76,11 @@ struct PolicyNumbers {
     rules: AtomicU32,
     tcp_s: [AtomicU32; TCP_TIMEOUTS],
     sctp_ms: [AtomicU32; SCTP_STATES],
-    /// UDP without and with replies, ICMP, ICMPv6, others.
+    /// Seconds for UDP without and with replies, ICMP, ICMPv6, others.
     others_s: [AtomicU32; OTHERS],
 }
 
-/// The policies of a table, which workers read while one is changed: they may see one number before and another after.
+/// The policies of a table. Workers read them while one is changed, so they may see one old and one new number.
 #[derive(Debug)]
 pub(crate) struct Policies(Box<[PolicyNumbers; POLICIES_MAX]>);
 
@@ -95,7 +95,7 @@ impl Policies {
         policies
     }
 
-    /// The policy of a number, or the default.
+    /// The policy with a number, or the default policy.
     #[inline(always)]
     pub(crate) fn get(&self, number: u8) -> PolicyRef<'_> {
         let own = &self.0[usize::from(number)];

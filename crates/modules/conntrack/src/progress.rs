@@ -1,4 +1,4 @@
-//! A packet's part in its connection, by protocol.
+//! The effect of a packet on its connection, by protocol.
 
 use lasthop_wire::headers::{PROTO_ICMP, PROTO_ICMPV6, PROTO_SCTP, PROTO_TCP, PROTO_UDP};
 
@@ -10,9 +10,9 @@ use crate::sctp::{Sctp, SctpOutcome};
 use crate::tcp::{Context, Outcome, Segment, Tcp, TcpTimeout};
 use crate::tuple::{CtTuple, Direction, is_icmp_request};
 
-/// A UDP connection with replies is a stream after this time.
+/// Age at which a UDP connection with replies is a stream, in milliseconds.
 pub(crate) const UDP_STREAM_MS: u64 = 2000;
-/// A connection that has less left than this, in milliseconds, is not hastened: as in the kernel.
+/// An invalid packet shortens only connections with at least this much time left, in milliseconds: as in the kernel.
 const HASTENED_MS_MIN: u64 = 120_000;
 /// Bytes of a UDP header.
 const UDP_BYTES: usize = 8;
@@ -20,24 +20,24 @@ const UDP_BYTES: usize = 8;
 /// The effect of a packet on its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Advance {
-    /// It belongs to it. The connection's timeout is set to this, in ms; none leaves it unchanged.
+    /// The packet belongs to the connection. The timeout becomes this, in ms; `None` leaves it.
     Accepted(Option<u64>),
-    /// It belongs to it, and ends it.
+    /// The packet belongs to the connection, and ends it.
     Last,
-    /// It does not. The connection's timeout is cut to this, in ms, if it has [`HASTENED_MS_MIN`] left.
+    /// The packet does not belong to it. The timeout is cut to this, in ms, if [`HASTENED_MS_MIN`] are left.
     Invalid(Option<u64>),
-    /// It begins another one in its place.
+    /// The packet begins another connection in this one's place.
     Reopened,
 }
 
-/// Whether the transport header is whole and makes sense.
+/// Whether the transport header is complete and valid.
 pub(crate) fn is_well_formed(packet: &PacketImage<'_>) -> bool {
     let Some(end) = packet.end() else { return false };
     let l4 = packet.l4();
     let is_whole = match packet.layers.l4_proto {
         PROTO_TCP => Segment::of(packet).is_some(),
         PROTO_UDP => match packet.word(l4 + 4) {
-            // One of a frame to be cut may be too large for its field.
+            // A frame to be segmented may be too large for the length field.
             Some(len) => {
                 packet.offload.is_gso() || (usize::from(len) >= UDP_BYTES && l4 + usize::from(len) <= end)
             }
@@ -50,7 +50,7 @@ pub(crate) fn is_well_formed(packet: &PacketImage<'_>) -> bool {
     is_whole && !packet.has_wrong_checksum()
 }
 
-/// A connection that begins with a packet, and for how long it lives; none if it cannot begin one.
+/// The state and timeout of a connection that begins with this packet; `None` if it cannot begin one.
 pub(crate) fn first(
     packet: &PacketImage<'_>,
     tuple: &CtTuple,
@@ -90,10 +90,10 @@ pub(crate) fn first(
     }
 }
 
-/// Time that a connection ended by a packet is kept for the rest of that packet's actions, in milliseconds.
+/// A connection that a packet ended is kept this long for the rest of that packet's actions, in milliseconds.
 const LAST_PACKET_MS: u64 = 1000;
 
-/// [`advance`], with its consequences for status and time. True: the packet counts as one of the connection.
+/// Does [`advance`], and updates status and expiry. Returns true if the packet counts for the connection.
 #[inline]
 pub(crate) fn step(
     moving: &mut Moving,
@@ -126,7 +126,7 @@ pub(crate) fn step(
     (advance, true)
 }
 
-/// The next packet of a connection, which has this tuple in one of its directions. `ack_offset`: see [`Context`].
+/// Advances the protocol state by a packet with this tuple and direction. `ack_offset`: see [`Context`].
 #[inline]
 fn advance(
     moving: &mut Moving,
@@ -171,7 +171,7 @@ fn advance(
         }
         Progress::Other => {
             let timeout_s = if tuple.is_icmp() { policy.icmp_s(tuple.is_ipv6) } else { policy.generic_s() };
-            // Neither has a sign of being more than one packet but a reply.
+            // For these protocols only a reply shows that there is a connection.
             (is_replied || direction == Direction::Reply, Some(milliseconds(timeout_s)))
         }
     };

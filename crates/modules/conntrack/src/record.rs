@@ -1,4 +1,4 @@
-//! Connections as they are shown.
+//! Connections as reports show them.
 
 use crate::connection::{self, Connection, CtId, Progress};
 use crate::helper::CtHelper;
@@ -8,7 +8,7 @@ use crate::sctp::SctpState;
 use crate::tcp::TcpState;
 use crate::tuple::{CtTuple, Direction};
 
-/// The state of a connection's protocol, for display.
+/// The state of a connection's protocol, for reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CtProtocol {
     /// TCP: window scales and flags (IP_CT_TCP_FLAG_*) by direction.
@@ -27,20 +27,20 @@ pub enum CtProtocol {
         /// Tags, in host order.
         tags: [u32; 2],
     },
-    /// Nothing is known but that there is one.
+    /// Protocols without a state.
     Other,
 }
 
-/// A connection as it is shown.
+/// A connection, for reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CtRecord {
-    /// Name.
+    /// Its identity.
     pub id: CtId,
     /// Its tuples, by direction.
     pub tuples: [CtTuple; 2],
     /// Its master's original tuple.
     pub master: Option<CtTuple>,
-    /// Milliseconds that it has left.
+    /// Milliseconds until it expires.
     pub left_ms: u64,
     /// Mark.
     pub mark: u32,
@@ -52,11 +52,11 @@ pub struct CtRecord {
     pub bytes: [u64; 2],
     /// Whether there was a reply.
     pub is_replied: bool,
-    /// Whether it is no half-open one.
+    /// Whether it is not half-open.
     pub is_assured: bool,
     /// Whether its source is translated.
     pub is_source_translated: bool,
-    /// Whether its destination is.
+    /// Whether its destination is translated.
     pub is_destination_translated: bool,
     /// Helper.
     pub helper: Option<CtHelper>,
@@ -66,11 +66,11 @@ pub struct CtRecord {
     pub in_port: u16,
 }
 
-/// Reads of a connection that others are changing, before it is shown as it was read last.
+/// Reads of a changing connection before the last one is used as it is.
 const READS_MAX: u32 = 16;
 
 impl CtRecord {
-    /// The connection at a place, if there is one that is not over.
+    /// Reads the connection at a place; `None` if the place is vacant or the connection has expired.
     pub(crate) fn at(places: &Places, index: u32, now_ms: u64) -> Option<Self> {
         let place = places.get(index)?;
         for read in 0..READS_MAX {

@@ -1,4 +1,4 @@
-//! ICMP errors: which connection the packet inside is of.
+//! ICMP errors: finds the connection of the quoted packet.
 
 use lasthop_wire::{Layers, Network};
 
@@ -9,18 +9,18 @@ use crate::tuple::{CtTuple, Direction};
 /// Bytes of an ICMP error's own header.
 const ERROR_BYTES: usize = 8;
 
-/// A connection that an error is about.
+/// A connection that an ICMP error refers to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Related {
     pub(crate) index: u32,
-    /// Of the error: the other one than that of the packet inside.
+    /// The error's direction: the inverse of the quoted packet's.
     pub(crate) direction: Direction,
-    /// Where the headers of the packet inside are, and its tuple.
+    /// The offsets of the quoted packet's headers, and its tuple.
     pub(crate) inner: (Layers, CtTuple),
 }
 
 impl Related {
-    /// None: it is about no connection, or its destination is not the sender of the packet inside.
+    /// Returns `None` if the error refers to no connection, or is not addressed to the sender of the quoted packet.
     pub(crate) fn find(
         table: &mut Table<'_>,
         packet: &PacketImage<'_>,

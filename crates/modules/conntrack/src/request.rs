@@ -1,4 +1,4 @@
-//! Requests to connection tracking about a packet, and its answers.
+//! Requests to connection tracking, and its verdicts.
 
 use lasthop_flow::{Masked, Nat};
 
@@ -8,28 +8,28 @@ use crate::edit::CtRewrites;
 use crate::helper::CtHelper;
 use crate::tuple::CtTuple;
 
-/// Whether a connection is remembered.
+/// Whether a packet's connection is entered into the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CtCommit {
-    /// It is only looked up.
+    /// Only look the connection up.
     #[default]
     No,
-    /// It is, if it is not yet.
+    /// Enter the connection if it is new.
     Yes,
-    /// The same; one that began in the other direction is forgotten first.
+    /// Same; first remove a connection that began in the other direction.
     Force,
 }
 
 /// An action `ct(...)`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CtRequest {
-    /// Zone.
+    /// The zone.
     pub zone: u16,
     /// Whether the connection is committed. The fields below apply to committed connections only.
     pub commit: CtCommit,
-    /// Mark.
+    /// The mark and its mask.
     pub mark: Masked<u32>,
-    /// Labels and their mask.
+    /// The labels and their mask.
     pub labels: ([u8; 16], [u8; 16]),
     /// Helper, attached when the connection has none.
     pub helper: Option<CtHelper>,
@@ -39,8 +39,8 @@ pub struct CtRequest {
     pub policy: u8,
 }
 
-/// The connection tracking fields that a packet carries from action to action: `ct_state` and the others. The default is that of an
-/// untracked packet, also after `ct_clear`.
+/// The `ct_*` fields that a packet carries from action to action. The default is an untracked packet, as after
+/// `ct_clear`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CtMetadata {
     /// `lasthop_flow::ct_state` bits.
@@ -55,18 +55,18 @@ pub struct CtMetadata {
     pub original: Option<CtTuple>,
 }
 
-/// The answer for a packet.
+/// The verdict for a packet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CtVerdict {
     /// The fields that the packet carries from now on.
     pub metadata: CtMetadata,
-    /// How its headers change.
+    /// Changes of its headers.
     pub rewrites: CtRewrites,
-    /// The reason to drop it: its request could not be met. A datapath may let it pass, untranslated.
+    /// The reason to drop the packet: its request failed. A datapath may forward it untranslated instead.
     pub refused: Option<CtRefusal>,
-    /// Its connection, if it is remembered.
+    /// Its connection, if that is in the table.
     pub connection: Option<CtId>,
-    /// Its connection's helper has to read a line that is not in the image. Nothing was done: call again with an image of the whole
-    /// packet, which has at most [`crate::HELPER_IMAGE_BYTES`].
+    /// The connection's helper has to read a line that continues beyond the image. Nothing has changed: call again with
+    /// an image of the whole packet, which has at most [`crate::HELPER_IMAGE_BYTES`].
     pub wants_whole: bool,
 }

@@ -3,10 +3,10 @@
 use crate::packet::PacketImage;
 use crate::tuple::Direction;
 
-/// Bytes of the common header, and of a chunk's.
+/// Bytes of the common header and of a chunk's header.
 const HEADER_BYTES: usize = 12;
 const CHUNK_BYTES: usize = 4;
-/// Chunks of a packet that are looked at: more than fit into a header image.
+/// Chunks of a packet that are read: more than fit into a header image.
 const CHUNKS_MAX: usize = 32;
 
 const DATA: u8 = 0;
@@ -21,13 +21,13 @@ const ERROR: u8 = 9;
 const COOKIE_ECHO: u8 = 10;
 const COOKIE_ACK: u8 = 11;
 const SHUTDOWN_COMPLETE: u8 = 14;
-/// In a chunk's flags: the tag is the sender's own.
+/// A chunk's flag: the tag is the sender's own.
 const FLAG_T: u8 = 1;
 
-/// States, by the kernel's names and numbers.
+/// States, with the kernel's names and numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SctpState {
-    /// Nothing was seen.
+    /// No packet was seen.
     None,
     /// Closed, or an INIT.
     Closed,
@@ -50,7 +50,7 @@ pub enum SctpState {
 }
 
 impl SctpState {
-    /// All of them, by number.
+    /// All states, by number.
     pub const ALL: [Self; 10] = [
         Self::None,
         Self::Closed,
@@ -64,7 +64,7 @@ impl SctpState {
         Self::HeartbeatAcked,
     ];
 
-    /// Whether it is on its way out.
+    /// Whether the association is closing.
     pub(crate) fn is_closing(self) -> bool {
         matches!(self, Self::ShutdownSent | Self::ShutdownRecd | Self::ShutdownAckSent)
     }
@@ -73,26 +73,26 @@ impl SctpState {
 /// An association.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sctp {
-    /// The tags that packets of each direction carry, as in the packet.
+    /// The verification tags of packets of each direction, in network order.
     tags: [u32; 2],
     state: SctpState,
-    /// The direction of a heartbeat with another tag, which its answer may confirm.
+    /// The direction of a heartbeat with another tag; its answer may confirm it.
     doubted: Option<Direction>,
 }
 
 /// The effect of a packet on its association.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SctpOutcome {
-    /// It lives for the timeout of its state from now on. `is_assured`: the handshake is done.
+    /// The packet belongs to it, and restarts the timeout of its state. `is_assured`: the handshake is complete.
     Accepted {
         is_assured: bool,
     },
-    /// It belongs to the connection, whose lifetime does not change.
+    /// The packet belongs to it, and leaves its timeout.
     Ignored,
     Invalid,
 }
 
-/// A chunk: where it is, type, flags.
+/// A chunk: offset, type, flags.
 #[derive(Clone, Copy)]
 struct Chunk {
     at: usize,
@@ -100,7 +100,7 @@ struct Chunk {
     flags: u8,
 }
 
-/// A packet's chunks as far as they are in the image, and their types as bits.
+/// The chunks of a packet within the image, and their types as a bitmap.
 struct Chunks {
     list: arrayvec::ArrayVec<Chunk, CHUNKS_MAX>,
     kinds: u64,
@@ -108,7 +108,7 @@ struct Chunks {
 }
 
 impl Chunks {
-    /// None: the packet has none, or such as must not be together.
+    /// Returns `None` if the packet has no chunk, or chunks that must not be bundled.
     fn of(packet: &PacketImage<'_>) -> Option<Self> {
         let (l4, end) = (packet.l4(), packet.end()?);
         let tag = packet.long(l4 + 4)?;
@@ -116,7 +116,7 @@ impl Chunks {
         let mut at = l4 + HEADER_BYTES;
         let mut is_alone = false;
         while at < end && !chunks.list.is_full() {
-            // Behind the image nothing is known.
+            // Chunks beyond the image are not read.
             let Some([kind, flags, high, low]) = packet.bytes(at) else { break };
             let len = usize::from(u16::from_be_bytes([high, low]));
             is_alone |= matches!(kind, INIT | INIT_ACK | SHUTDOWN_COMPLETE);
@@ -137,7 +137,7 @@ impl Chunks {
 }
 
 impl Sctp {
-    /// An association that begins with a packet; none for one that cannot begin any.
+    /// An association that begins with this packet; `None` if it cannot begin one.
     pub(crate) fn first(packet: &PacketImage<'_>) -> Option<Self> {
         let chunks = Chunks::of(packet)?;
         if [ABORT, SHUTDOWN_COMPLETE, COOKIE_ACK].iter().any(|kind| chunks.has(*kind)) {
@@ -149,7 +149,7 @@ impl Sctp {
                 INIT if chunks.tag != 0 => return None,
                 INIT => tags[1] = packet.long(chunk.at + CHUNK_BYTES)?,
                 HEARTBEAT => tags[0] = chunks.tag,
-                // Types that change no state begin nothing.
+                // Types that change no state cannot begin an association.
                 _ if next_state(Direction::Original, SctpState::None, chunk.kind)? == SctpState::None => {
                     return None;
                 }
@@ -159,13 +159,13 @@ impl Sctp {
         Some(Self { tags, state: SctpState::None, doubted: None })
     }
 
-    /// In words, for memory that workers share.
+    /// Packs the state into words for shared memory.
     pub(crate) fn words(&self) -> [u64; 2] {
         let doubted = self.doubted.map_or(0, |direction| direction as u64 + 1);
         [u64::from(self.tags[0]) | u64::from(self.tags[1]) << 32, self.state as u64 | doubted << 8]
     }
 
-    /// From [`Self::words`]. Any words make some association.
+    /// Unpacks [`Self::words`]. Any words are a valid association.
     pub(crate) fn from_words([tags, state]: [u64; 2]) -> Self {
         let doubted = match state >> 8 & 3 {
             1 => Some(Direction::Original),
@@ -185,7 +185,7 @@ impl Sctp {
         self.tags
     }
 
-    /// The next packet.
+    /// Advances the association by a packet.
     pub(crate) fn advance(
         &mut self,
         packet: &PacketImage<'_>,
@@ -229,8 +229,8 @@ impl Sctp {
         Some(if is_ignored { SctpOutcome::Ignored } else { SctpOutcome::Accepted { is_assured } })
     }
 
-    /// Whether a chunk's packet has the tag that it should (RFC 9260, 8.5.1). None: it makes the packet invalid; false: the chunk
-    /// is passed over.
+    /// Checks the verification tag for a chunk (RFC 9260, 8.5.1). `None`: the packet is invalid. False: the chunk is
+    /// skipped.
     fn has_right_tag(
         &mut self,
         chunks: &Chunks,
@@ -270,7 +270,7 @@ impl Sctp {
             return None;
         }
         if kind == HEARTBEAT {
-            // The peer may have begun again; its answer will tell.
+            // The peer may have restarted; its answer will show.
             self.doubted = Some(direction);
             *is_ignored = true;
             return Some(false);
@@ -285,7 +285,7 @@ impl Sctp {
     }
 }
 
-/// Where a chunk leads to; none: it is invalid there.
+/// The next state after a chunk; `None` if the chunk is invalid in this state.
 fn next_state(direction: Direction, state: SctpState, kind: u8) -> Option<SctpState> {
     use SctpState::{
         Closed, CookieEchoed, CookieWait, Established, HeartbeatAcked, HeartbeatSent, None as Nothing,

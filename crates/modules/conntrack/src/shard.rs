@@ -1,4 +1,4 @@
-//! The shards of a table: each has the connections of some zones, one writer at a time, and any number of readers.
+//! The shards of a table. Each has the connections of some zones, one writer at a time, and any number of readers.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -19,9 +19,9 @@ use crate::places::{Places, Vacant};
 use crate::policy::Policies;
 use crate::wheel::Wheel;
 
-/// Places more than connections: those that a shard may keep vacant, in all.
+/// Places beyond the number of connections, since all shards together may keep this many vacant.
 const SPARE_PLACES: u32 = SHARDS as u32 * 128;
-/// Looks at a lock before a thread waits for it: some microseconds, in which a commit has finished.
+/// Attempts to take a lock before the thread waits: some microseconds, longer than a commit takes.
 const SPINS_MAX: u32 = 2000;
 const PORTS: usize = 1 << 16;
 
@@ -50,25 +50,25 @@ pub(crate) struct ShardState {
     pub(crate) random: Random,
     pub(crate) vacant: Vacant,
     pub(crate) len: u32,
-    /// Changes that were taken from the stack and not looked at yet.
+    /// Changed connections that were taken from the stack and not followed up yet.
     pub(crate) changes: Marked,
 }
 
-/// See the module.
+/// A shard; see the module.
 #[derive(Debug)]
 pub(crate) struct Shard {
     pub(crate) index: Index,
-    /// Connections that packets have changed so that lists have to follow.
+    /// Connections that packets have changed, and whose lists need an update.
     changed: MarkedStack,
-    /// Expectations that there are.
+    /// Number of expectations.
     pub(crate) expected: AtomicU32,
-    /// [`Ports::heaviest_class`].
+    /// A copy of [`Ports::heaviest_class`] for other shards.
     pub(crate) heaviest: AtomicU32,
     counts: [AtomicU64; COUNTS],
     state: Mutex<ShardState>,
 }
 
-/// A table's connections and shards.
+/// The connections and shards of a table.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) places: Places,
@@ -78,27 +78,27 @@ pub(crate) struct Shared {
     pub(crate) policies: Policies,
     pub(crate) connections_max: u32,
     pub(crate) port_connections_max: u32,
-    /// Of zones without a limit; [`u64::MAX`]: none.
+    /// Limit of zones without one of their own; [`u64::MAX`] for none.
     pub(crate) zone_connections_max: AtomicU64,
-    /// Limits of zones, for reports.
+    /// Limits of zones.
     pub(crate) zone_limits: Mutex<BTreeMap<u16, u32>>,
     pub(crate) len: AtomicU32,
     pub(crate) port_lens: Box<[AtomicU32]>,
-    /// The shard whose turn it is in the next sweep.
+    /// Counts sweeps, to choose the shard that begins.
     pub(crate) sweeps: AtomicU32,
     pub(crate) adoption: Adoption,
-    /// In it nothing is found.
+    /// An index without connections.
     pub(crate) no_index: Index,
 }
 
 impl Shared {
-    /// Places for a table of these bounds.
+    /// Number of places for a table with these bounds.
     pub(crate) fn places_for(bounds: &CtBounds) -> u32 {
         bounds.connections_max.min(PLACES_MAX - SPARE_PLACES) + SPARE_PLACES
     }
 
-    /// Without memory for its links the table has room for nothing. The number of connections in `memory` makes no difference to the time
-    /// that this takes.
+    /// Without memory for its links the table has no room. The time that this takes does not depend on the number of
+    /// connections in `memory`.
     pub(crate) fn new(memory: TableMemory, bounds: CtBounds, now_ms: u64) -> Self {
         let count = Self::places_for(&bounds);
         let parts =
@@ -127,7 +127,7 @@ impl Shared {
         }
     }
 
-    /// The number of the shard of a zone. Neighbours are in different ones.
+    /// The shard number of a zone. Neighbouring zones have different shards.
     #[inline]
     pub(crate) fn shard_number(zone: u16) -> usize {
         usize::from(zone) % SHARDS
@@ -138,19 +138,19 @@ impl Shared {
         &self.shards[Self::shard_number(zone)]
     }
 
-    /// A packet has changed a connection so that lists have to follow: the next writer does it. To be called behind the change.
+    /// Notes, after a packet changed a connection, that its lists need an update; the next writer does it.
     pub(crate) fn note_change(&self, shard: &Shard, index: u32) {
         if let Some(word) = self.links.pending(index) {
             shard.changed.push(index, word);
         }
     }
 
-    /// The next connection of a shard that was changed; the caller looks at it behind this.
+    /// The next changed connection of a shard; read the connection after this call.
     pub(crate) fn next_change(&self, shard: &Shard, state: &mut ShardState) -> Option<u32> {
         shard.changed.take(&mut state.changes, |index| self.links.pending(index))
     }
 
-    /// Adds one to a count that may be at most `max`. False: it is that.
+    /// Increments a count that may be at most `max`. Returns false if it is at `max`.
     pub(crate) fn reserve(count: &AtomicU32, max: u32) -> bool {
         let more = |count: u32| (count < max).then_some(count + 1);
         count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
@@ -180,7 +180,7 @@ impl Shard {
         }
     }
 
-    /// Whether packets have changed connections so that lists have to follow.
+    /// Whether lists need an update after packets' changes.
     pub(crate) fn has_changes(&self) -> bool {
         !self.changed.is_empty()
     }
@@ -194,7 +194,7 @@ impl Shard {
         self.counts[count].load(Ordering::Relaxed)
     }
 
-    /// The shard's writer. Others are waited for: first by looking again and again, as a commit takes about a microsecond.
+    /// Takes the shard's lock. It spins first, since a commit takes about a microsecond.
     pub(crate) fn write(&self) -> MutexGuard<'_, ShardState> {
         for _ in 0..SPINS_MAX {
             match self.state.try_lock() {

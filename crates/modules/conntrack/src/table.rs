@@ -1,4 +1,4 @@
-//! The writer's view of a shard: connections come, within limits, and go.
+//! The writer's view of a shard: inserts connections within the limits, and removes them.
 
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
@@ -12,7 +12,7 @@ use crate::place::Place;
 use crate::shard::{Count, Shard, ShardState, Shared};
 use crate::tuple::{CtTuple, Direction};
 
-/// Why a connection goes.
+/// The reason why a connection is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Expired,
@@ -20,16 +20,16 @@ pub(crate) enum End {
     Deleted,
 }
 
-/// Changes of packets that a writer follows at most, so that it has its turn soon.
+/// Changes of packets that a writer follows up at most, so that its own work begins soon.
 const CHANGES_MAX: u32 = 64;
-/// Connections that are tried, where others are at work on the first, to make room for one.
+/// Connections that are tried for an eviction, if other workers are using the first ones.
 const EVICTIONS_MAX: u32 = 4;
-/// Tries to make room, each of which another worker may use.
+/// Attempts to make room, since another worker may use the room first.
 const ROOMS_MAX: u32 = 4;
-/// Looks at a connection that is to go and is busy.
+/// Attempts to take a busy connection for its removal.
 const REMOVALS_MAX: u32 = 16;
 
-/// A shard, and its writer's part.
+/// A shard, with its lock held.
 #[derive(Debug)]
 pub(crate) struct Table<'a> {
     pub(crate) shared: &'a Shared,
@@ -40,12 +40,12 @@ pub(crate) struct Table<'a> {
 }
 
 impl<'a> Table<'a> {
-    /// The writer of a zone's shard.
+    /// Locks a zone's shard.
     pub(crate) fn of_zone(shared: &'a Shared, zone: u16) -> Self {
         Self::of_shard(shared, Shared::shard_number(zone))
     }
 
-    /// The writer of a shard.
+    /// Locks a shard.
     pub(crate) fn of_shard(shared: &'a Shared, number: usize) -> Self {
         let shard = &shared.shards[number % SHARDS];
         Self::with(shared, shard, shard.write())
@@ -62,7 +62,7 @@ impl<'a> Table<'a> {
         self.shared.places.get(index)
     }
 
-    /// A connection as it is now. Workers may change it meanwhile, but for what stays; it can go by this writer only.
+    /// Reads a connection. Workers may change its mutable fields meanwhile; only this writer can remove it.
     pub(crate) fn get(&self, index: u32) -> Option<Connection> {
         let place = self.place(index)?;
         place.version().is_live().then(|| place.connection())
@@ -73,7 +73,7 @@ impl<'a> Table<'a> {
         version.is_live().then_some(CtId { index, generation: version.generation() })
     }
 
-    /// The connection of this name, if it is still there.
+    /// The connection with this identity, if it still exists.
     pub(crate) fn named(&self, id: CtId) -> Option<Connection> {
         self.id(id.index).filter(|found| *found == id).and_then(|_| self.get(id.index))
     }
@@ -83,7 +83,7 @@ impl<'a> Table<'a> {
         refusal
     }
 
-    /// The connection that has this tuple; one that is over goes.
+    /// Finds the connection with this tuple; removes it if it has expired.
     pub(crate) fn find(&mut self, tuple: &CtTuple, now_ms: u64) -> Option<(u32, Direction)> {
         let (index, direction) = self.search(tuple, now_ms)?;
         if self.place(index)?.expires_ms() > now_ms || !self.remove(index, End::Expired) {
@@ -92,7 +92,7 @@ impl<'a> Table<'a> {
         None
     }
 
-    /// The same; one that another process left is looked at first.
+    /// Same without the check for expiry; first checks a connection that another process left.
     fn search(&mut self, tuple: &CtTuple, now_ms: u64) -> Option<(u32, Direction)> {
         for _ in 0..CHAIN_MAX {
             let (index, direction) = self.found(tuple).or_else(|| self.copied(tuple, now_ms))?;
@@ -103,7 +103,7 @@ impl<'a> Table<'a> {
         None
     }
 
-    /// The connection that has this tuple, whatever it is.
+    /// Finds the connection with this tuple in any state.
     pub(crate) fn found(&self, tuple: &CtTuple) -> Option<(u32, Direction)> {
         let (words, places) = (tuple.words(), &self.shared.places);
         let hash = self.shared.key.of_words_of_tuple(&words);
@@ -111,7 +111,7 @@ impl<'a> Table<'a> {
         let is_right = |search: &Search| match search {
             Search::Found(found) => places.get(found.index).is_some_and(|place| self.is_of_shard(place)),
             Search::Absent => true,
-            // The writer is disturbed by nobody.
+            // No other writer disturbs this search, so the chain is broken.
             Search::Unsure => false,
         };
         let search = Some(search()).filter(is_right).unwrap_or_else(|| {
@@ -124,7 +124,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// A hash's chain leads nowhere else from now on.
+    /// Cuts a broken chain of a hash.
     pub(crate) fn mend(&self, hash: u32) {
         self.shard.index.mend(&self.shared.places, hash, |place| self.is_of_shard(place));
     }
@@ -143,7 +143,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Whether no connection has this tuple.
+    /// Whether no connection uses this tuple.
     pub(crate) fn is_free(&mut self, tuple: &CtTuple, now_ms: u64) -> bool {
         match self.beneath {
             None => self.find(tuple, now_ms).is_none(),
@@ -151,7 +151,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Enters a connection, for which another one may have to go.
+    /// Inserts a connection, and evicts another one if necessary.
     pub(crate) fn insert(&mut self, connection: &Connection, now_ms: u64) -> Result<u32, CtRefusal> {
         let [original, reply] = connection.tuples;
         if !self.is_free(&original, now_ms) || !self.is_free(&reply, now_ms) {
@@ -176,7 +176,7 @@ impl<'a> Table<'a> {
         Ok(index)
     }
 
-    /// Puts a connection that is in its place into the lists. Room for it is counted already.
+    /// Adds a connection in its place to the lists. Its room is counted already.
     pub(crate) fn list(&mut self, index: u32, connection: &Connection) {
         let (links, zone) = (&self.shared.links, connection.zone());
         self.state.len += 1;
@@ -219,12 +219,12 @@ impl<'a> Table<'a> {
         self.shared.len.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// The oldest connection of a port that may go does. False: there is none, as far as one can see without waiting.
+    /// Evicts the oldest evictable connection of a port. Returns false if none is found without waiting.
     fn evict_of_port(&mut self, port: u16) -> bool {
         self.evict_own(port) || self.others().any(|mut other| other.evict_own(port))
     }
 
-    /// The same for the port that has most to give, in the shard where that is.
+    /// Same for the port with most evictable connections, in the shard that has most of them.
     fn evict_of_heaviest(&mut self) -> bool {
         let heaviest = |shard: &Shard| shard.heaviest.load(Ordering::Relaxed);
         let most = self.shared.shards.iter().map(heaviest).max().unwrap_or(0);
@@ -241,7 +241,7 @@ impl<'a> Table<'a> {
             || self.others().any(|mut other| evict(&mut other))
     }
 
-    /// Writers of the other shards, as far as they have none: nothing is waited for with a lock in hand.
+    /// Locks the other shards in turn, and skips those that are locked: no thread waits for a lock while it holds one.
     fn others(&self) -> impl Iterator<Item = Table<'a>> + use<'a> {
         let (shared, own) = (self.shared, std::ptr::from_ref(self.shard));
         let others = shared.shards.iter().filter(move |shard| !std::ptr::eq(*shard, own));
@@ -260,7 +260,7 @@ impl<'a> Table<'a> {
         false
     }
 
-    /// Takes a connection out. False: it stays, as a worker that changes it does not run.
+    /// Removes a connection. Returns false if it stays, since a worker that is changing it does not run.
     pub(crate) fn remove(&mut self, index: u32, end: End) -> bool {
         let Some(place) = self.place(index) else { return false };
         let mut tries = 0..REMOVALS_MAX;
@@ -291,7 +291,7 @@ impl<'a> Table<'a> {
         true
     }
 
-    /// Puts a connection into its port's list of evictable ones, or takes it out.
+    /// Adds a connection to its port's list of evictable ones, or removes it.
     fn settle(&mut self, index: u32, port: u16, is_evictable: bool) {
         let links = &self.shared.links;
         let is_in = links.get(index, ListKind::Evictable).extra != 0;
@@ -308,7 +308,7 @@ impl<'a> Table<'a> {
         self.shard.heaviest.store(self.state.ports.heaviest_class(), Ordering::Relaxed);
     }
 
-    /// Lists follow what packets have changed.
+    /// Updates lists after changes by packets.
     fn follow_changes(&mut self) {
         for _ in 0..CHANGES_MAX {
             let Some(index) = self.shared.next_change(self.shard, &mut self.state) else { return };
@@ -320,13 +320,13 @@ impl<'a> Table<'a> {
             if std::ptr::eq(shard, self.shard) {
                 self.follow(index);
             } else {
-                // The place has a connection of another shard by now.
+                // The place has a connection of another shard now.
                 self.shared.note_change(shard, index);
             }
         }
     }
 
-    /// Lists follow a connection as it is now.
+    /// Updates the lists of one connection.
     pub(crate) fn follow(&mut self, index: u32) {
         let Some(place) = self.place(index) else { return };
         let moving = place.moving(place.tuple(Direction::Original).proto);
@@ -334,7 +334,7 @@ impl<'a> Table<'a> {
         self.state.wheel.hasten(&self.shared.links, index, moving.expires_ms);
     }
 
-    /// Looks at connections whose time may have come, in at most `steps` steps. True: all were looked at.
+    /// Removes expired connections, in at most `steps` steps. Returns true once all due slots are done.
     pub(crate) fn sweep(&mut self, now_ms: u64, steps: &mut u32) -> bool {
         while let Some(index) = self.state.wheel.due(now_ms, steps) {
             let expires_ms = self.place(index).map_or(0, Place::expires_ms);
@@ -345,7 +345,7 @@ impl<'a> Table<'a> {
         *steps > 0
     }
 
-    /// Takes at most `steps` connections of a zone out. True: none is left.
+    /// Removes at most `steps` connections of a zone. Returns true if none is left.
     pub(crate) fn flush_zone(&mut self, zone: u16, steps: u32) -> bool {
         for _ in 0..steps {
             let Some(first) = self.state.zones.get(zone).and_then(|account| account.members.first()) else {
@@ -358,7 +358,7 @@ impl<'a> Table<'a> {
         self.zone_len(zone) == 0
     }
 
-    /// Takes connections of all zones out while there are steps.
+    /// Removes connections of all zones, within the remaining steps.
     pub(crate) fn flush(&mut self, steps: &mut u32) -> bool {
         let mut slot = 0;
         while let Some((at, index)) = self.state.wheel.any(slot) {

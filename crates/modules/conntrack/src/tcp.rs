@@ -15,10 +15,10 @@ use window::Fit;
 
 use crate::tuple::Direction;
 
-/// Words of a connection's state.
+/// Words of a connection's TCP state.
 pub(crate) const TCP_WORDS: usize = 7;
 
-/// Retransmissions of one segment after which a connection gets the shorter timeout: as Linux's default.
+/// Retransmissions of one segment after which the shorter timeout applies: Linux's default.
 const RETRANSMISSIONS_MAX: u8 = 3;
 
 /// Window scaling was offered (RFC 7323).
@@ -27,9 +27,9 @@ const WINDOW_SCALE: u8 = 1;
 const SACK_PERMITTED: u8 = 2;
 /// This side closed first.
 const CLOSE_INIT: u8 = 4;
-/// Windows are not held against it: the connection was picked up in the middle.
+/// Windows are not enforced: the connection was picked up in the middle.
 const BE_LIBERAL: u8 = 8;
-/// It has unacknowledged data.
+/// This side has unacknowledged data.
 const DATA_UNACKNOWLEDGED: u8 = 0x10;
 /// `max_ack` is known.
 const MAX_ACK_SET: u8 = 0x20;
@@ -39,14 +39,14 @@ const SIMULTANEOUS_OPEN: u8 = 0x40;
 /// An acknowledgement may be the answer to a SYN that was let through (RFC 5961) (`last_flags`).
 const CHALLENGE_ACK: u8 = 0x80;
 
-/// The state of one side. Its sequence numbers are without NAT's offsets.
+/// The state of one side. Sequence numbers are those before NAT's offsets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Side {
-    /// Behind the last byte that it sent.
+    /// Sequence number behind the last byte that it sent.
     end: u32,
-    /// Behind the last byte that it may send.
+    /// Sequence number behind the last byte that it may send.
     max_end: u32,
-    /// The largest window that it announced; 0: nothing was seen of it.
+    /// The largest window that it announced; 0 if none was seen.
     max_window: u32,
     /// The highest number that it acknowledged.
     max_ack: u32,
@@ -70,36 +70,36 @@ pub(crate) struct Tcp {
     state: TcpState,
 }
 
-/// The facts about a connection that its next segment is judged by.
+/// Facts about a connection by which its next segment is judged.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Context<'a> {
     pub(crate) policy: TcpPolicyRef<'a>,
     pub(crate) direction: Direction,
-    /// A packet in reply direction was seen.
+    /// Whether a packet in reply direction was seen.
     pub(crate) is_replied: bool,
     /// See [`Outcome::Accepted`].
     pub(crate) is_assured: bool,
-    /// NAT's offset of the other side's sequence numbers where this segment acknowledges them.
+    /// NAT's offset of the other side's sequence numbers at this segment's acknowledgement.
     pub(crate) ack_offset: u32,
 }
 
 /// The effect of a segment on its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// It belongs to it, which lives for this timeout from now on. `is_assured`: it has proved to be a connection.
+    /// The segment belongs to the connection, and sets this timeout. `is_assured`: the connection is established.
     Accepted { timeout: TcpTimeout, is_assured: bool },
-    /// It may belong to it, and changes neither state nor lifetime.
+    /// The segment may belong to it, and changes neither state nor timeout.
     Ignored,
-    /// It belongs to it, and ends it.
+    /// The segment belongs to it, and ends it.
     Last,
-    /// It does not. `hastens`: it seems that both sides have ended it; it should not live for long.
+    /// The segment does not belong to it. `hastens`: both sides seem to have ended it, so it should expire soon.
     Invalid { hastens: bool },
-    /// It begins another connection in this one's place.
+    /// The segment begins another connection in this one's place.
     Reopened,
 }
 
 impl Tcp {
-    /// A connection that begins with a segment; none for one that cannot begin any.
+    /// A connection that begins with this segment; `None` if it cannot begin one.
     pub(crate) fn first(segment: &Segment, policy: TcpPolicyRef<'_>) -> Option<Self> {
         let Transition::To(state) =
             transition(Direction::Original, SegmentKind::of(segment.flags), TcpState::None)
@@ -117,7 +117,7 @@ impl Tcp {
                 return None;
             }
             sender.max_end = end.wrapping_add(max_window);
-            // Its options are not known.
+            // Its options are unknown.
             (sender.flags, receiver.flags) = (SACK_PERMITTED | BE_LIBERAL, SACK_PERMITTED | BE_LIBERAL);
         }
         Some(Self {
@@ -135,7 +135,7 @@ impl Tcp {
         })
     }
 
-    /// In words, for memory that workers share.
+    /// Packs the state into words for shared memory.
     #[inline]
     pub(crate) fn words(&self) -> [u64; TCP_WORDS] {
         let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
@@ -164,7 +164,7 @@ impl Tcp {
         ]
     }
 
-    /// From [`Self::words`]. Any words make some connection: they may have been read amid a change.
+    /// Unpacks [`Self::words`]. Any words are a valid state, since they may have been read during a change.
     #[inline]
     pub(crate) fn from_words(words: [u64; TCP_WORDS]) -> Self {
         let (low, high) = (|word: u64| word as u32, |word: u64| (word >> 32) as u32);
@@ -175,7 +175,7 @@ impl Tcp {
             max_end: high(ends),
             max_window: low(windows),
             max_ack: high(windows),
-            // Shifts of more than 31 bits would make no sense.
+            // Bounds the shift; a valid one is at most 14.
             scale: scale & 15,
             flags,
         };
@@ -198,7 +198,7 @@ impl Tcp {
         }
     }
 
-    /// Windows are not held against it from now on: its state is not known for certain.
+    /// Stops enforcing windows: the state is not known for certain.
     pub(crate) fn doubt(&mut self) {
         self.sides.iter_mut().for_each(|side| side.flags |= BE_LIBERAL);
     }
@@ -207,13 +207,13 @@ impl Tcp {
         self.state
     }
 
-    /// Window scale of a direction, and its flags as ctnetlink has them (IP_CT_TCP_FLAG_*).
+    /// The window scale of a direction, and its flags as in ctnetlink (IP_CT_TCP_FLAG_*).
     pub(crate) fn scale_and_flags(&self, direction: Direction) -> (u8, u8) {
         let side = &self.sides[direction.index()];
         (side.scale, side.flags & (WINDOW_SCALE | SACK_PERMITTED | CLOSE_INIT | BE_LIBERAL))
     }
 
-    /// The next segment.
+    /// Advances the connection by a segment.
     pub(crate) fn advance(&mut self, segment: &Segment, context: &Context<'_>) -> Outcome {
         let (old, direction) = (self.state, context.direction);
         let kind = SegmentKind::of(segment.flags);
@@ -252,7 +252,8 @@ impl Tcp {
         }
     }
 
-    /// After an end outside of the windows: whether there was one of the other side. We may be out of sync.
+    /// Called for a FIN or RST outside of the windows: returns whether the other side sent one, too. We may be out of
+    /// sync.
     fn seems_over(&mut self, kind: SegmentKind, direction: Direction) -> bool {
         let is_end = |kind| matches!(kind, SegmentKind::Fin | SegmentKind::Rst);
         if !is_end(kind) {
@@ -265,7 +266,7 @@ impl Tcp {
         false
     }
 
-    /// Whether a SYN in TIME_WAIT or CLOSE begins another connection: this one was closed, or aborted by the same side.
+    /// Whether a SYN in TIME_WAIT or CLOSE begins another connection: this one was closed, or the same side aborted it.
     fn is_over(&self, direction: Direction) -> bool {
         let is_closed = (self.sides[0].flags | self.sides[1].flags) & CLOSE_INIT != 0;
         is_closed || (self.last_direction == direction && self.last_kind == SegmentKind::Rst)
@@ -280,8 +281,8 @@ impl Tcp {
             && self.last_flags & CHALLENGE_ACK != 0
     }
 
-    /// Notes a segment that may be valid although our state says otherwise: we may have missed something. If it answers such a
-    /// segment, we are in sync again, and the state is given.
+    /// Notes a segment that may be valid although our state says otherwise, since we may have missed a packet. Returns
+    /// the state if the segment answers an earlier one of this kind: then we are in sync again.
     fn ignore(&mut self, segment: &Segment, kind: SegmentKind, direction: Direction) -> Option<TcpState> {
         let answers_syn = kind == SegmentKind::SynAck
             && self.last_kind == SegmentKind::Syn
@@ -305,7 +306,7 @@ impl Tcp {
         (self.last_kind, self.last_direction) = (kind, direction);
         (self.last_seq, self.last_end, self.last_window) = (segment.seq, segment.end(), segment.window);
         if self.state == TcpState::SynSent && kind == SegmentKind::Ack && direction == Direction::Reply {
-            // Perhaps a challenge to a SYN in the place of a connection that the server still has (RFC 5961, 4).
+            // This may be a challenge to a SYN for a connection that the server still has (RFC 5961, 4).
             self.last_ack = segment.ack;
         }
         if kind == SegmentKind::Syn && direction == Direction::Original {
@@ -319,7 +320,8 @@ impl Tcp {
         None
     }
 
-    /// The next state where the table alone cannot tell, and whether windows are to be checked. None: an invalid RST.
+    /// The next state where the table alone does not tell it, and whether windows are checked. `None` for an invalid
+    /// RST.
     fn refine(
         &mut self,
         segment: &Segment,
@@ -342,7 +344,7 @@ impl Tcp {
         Some((next, true))
     }
 
-    /// The next state after an RST; none if it is invalid.
+    /// The next state after an RST; `None` if it is invalid.
     fn reset(&self, segment: &Segment, context: &Context<'_>) -> Option<(TcpState, bool)> {
         if self.state.is_closing() {
             return Some((TcpState::Close, false));
@@ -351,7 +353,7 @@ impl Tcp {
         let peer = &self.sides[context.direction.inverse().index()];
         let mut next = TcpState::Close;
         if peer.flags & MAX_ACK_SET != 0 && self.last_kind != SegmentKind::Syn {
-            // Most likely an answer to a SYN that was let through.
+            // Probably an answer to a SYN that was let through.
             if segment.seq == 0 && !is_established {
                 return Some((next, true));
             }
@@ -365,7 +367,7 @@ impl Tcp {
             if is_exact || follows_data {
                 return Some((next, true));
             }
-            // The receiver may answer with a challenge (RFC 5961, 3).
+            // The receiver may send a challenge (RFC 5961, 3).
             next = self.state;
         }
         let answers = self.last_direction != context.direction
@@ -390,7 +392,7 @@ impl Tcp {
             if kind == SegmentKind::Rst {
                 return Outcome::Last;
             }
-            // Otherwise a client that uses a port again would keep its old connection for ever.
+            // Otherwise a client that reuses a port would keep its old connection for ever.
             if kind == SegmentKind::Syn && old == TcpState::SynSent {
                 return Outcome::Ignored;
             }
@@ -423,7 +425,7 @@ impl Tcp {
 }
 
 impl Side {
-    /// Takes the options of a SYN. A SYN without any options changes nothing.
+    /// Reads the options of a SYN. A SYN without options changes nothing.
     fn take_options(&mut self, segment: &Segment) {
         if !segment.has_options {
             return;

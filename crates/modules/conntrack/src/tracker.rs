@@ -1,7 +1,7 @@
-//! The path of a packet at `ct(...)` with its shard's lock: that of new connections, and of what is rare.
+//! The path of a packet through `ct(...)` with its shard's lock: new connections and rare cases.
 //!
 //! ```text
-//!   tracked in this zone before? ── yes ─> its connection by what is left of its tuple, nothing moves on
+//!   tracked in this zone before? ── yes ─> its connection, found by its present tuple; its state stays
 //!            │ no
 //!   headers make sense? ── ICMP error? ── look up the packet inside ─> +rel
 //!            │                   no
@@ -35,7 +35,7 @@ use crate::tuple::{CtTuple, Direction, is_icmp_error};
 mod assist;
 mod commit;
 
-/// The writer of a shard, at work on a packet.
+/// A packet at a `ct` action, with its shard's lock held.
 #[derive(Debug)]
 pub(crate) struct Tracking<'a> {
     pub(crate) table: Table<'a>,
@@ -44,24 +44,24 @@ pub(crate) struct Tracking<'a> {
 /// A packet's relation to the table.
 #[derive(Clone, Copy, Debug)]
 enum Seen {
-    /// It cannot be tracked.
+    /// The packet cannot be tracked.
     Invalid,
-    /// It may begin a connection, which perhaps was expected.
+    /// The packet may begin a connection, perhaps an expected one.
     New(CtTuple, Option<Expectation>),
-    /// It belongs to a connection.
+    /// The packet belongs to a connection.
     Known { index: u32, direction: Direction, is_first_look: bool },
-    /// It is an ICMP error about one.
+    /// The packet is an ICMP error about a connection.
     Related(Related),
-    /// Nothing is left to do.
+    /// The packet needs no further step.
     Done,
     /// Other workers kept changing its connection.
     Contended,
-    /// Its connection's helper has to see all of it.
+    /// The connection's helper needs the whole packet.
     Partial,
 }
 
 impl Tracking<'_> {
-    /// `ct(...)` for a packet that carries `before`.
+    /// Does `ct(...)` for a packet that carries `before`.
     pub(crate) fn track(
         &mut self,
         packet: &PacketImage<'_>,
@@ -103,7 +103,7 @@ impl Tracking<'_> {
                 let look = Look { index, direction, is_first: is_first_look, is_translated };
                 let mut verdict = self.known(packet, look, request, now_ms);
                 if is_tracked {
-                    // The packet keeps its `ct_state`: if it began its connection, it is still new after the commit.
+                    // The packet keeps its `ct_state`: one that began its connection is still new after the commit.
                     let nat_bits = verdict.metadata.state & (SRC_NAT | DST_NAT);
                     verdict.metadata.state = before.state | nat_bits;
                 }
@@ -112,7 +112,7 @@ impl Tracking<'_> {
         }
     }
 
-    /// A packet of a connection that is not in question.
+    /// Handles a packet of a known connection.
     fn known(&mut self, packet: &PacketImage<'_>, look: Look, request: &CtRequest, now_ms: u64) -> CtVerdict {
         let is_written = request.commit == CtCommit::No || self.write_over(look.index, request);
         let Some(place) = self.table.place(look.index) else { return CtVerdict::default() };
@@ -135,7 +135,7 @@ impl Tracking<'_> {
         with_state(verdict, done.unwrap_or_default())
     }
 
-    /// Translates a packet as its connection is, and has its helper look at it. Gives the NAT bits.
+    /// Translates a packet by its connection's NAT, and passes it to the helper. Returns the NAT bits.
     fn rewrite(
         &mut self,
         editor: &mut Editor<'_>,
@@ -160,7 +160,7 @@ impl Tracking<'_> {
         Ok(nat_bits)
     }
 
-    /// An ICMP error about a connection.
+    /// Handles an ICMP error about a connection.
     fn related(
         &mut self,
         packet: &PacketImage<'_>,
@@ -230,7 +230,7 @@ impl Tracking<'_> {
         }
     }
 
-    /// A packet of no connection.
+    /// Handles a packet without a connection.
     fn first_look(&self, packet: &PacketImage<'_>, tuple: CtTuple, now_ms: u64) -> Seen {
         match first(packet, &tuple, self.table.shared.policies.get(0), now_ms) {
             Some(_) => Seen::New(tuple, self.table.state.expectations.find(&tuple, now_ms)),
@@ -238,7 +238,7 @@ impl Tracking<'_> {
         }
     }
 
-    /// The protocol's part, and its consequences. None: others kept changing the connection.
+    /// Advances the protocol state, and applies the result. `None` if other workers kept changing the connection.
     fn advance(
         &mut self,
         packet: &PacketImage<'_>,
@@ -262,7 +262,7 @@ impl Tracking<'_> {
         Some(advance)
     }
 
-    /// Classifies a packet that this zone has seen: its connection is found by the packet's present tuple.
+    /// Classifies a packet that this zone has tracked before; its present tuple finds the connection.
     fn seen_before(&mut self, packet: &PacketImage<'_>, before: &CtMetadata, now_ms: u64) -> Seen {
         if before.state & INVALID != 0 {
             return Seen::Invalid;
@@ -313,20 +313,20 @@ impl Tracking<'_> {
         Ok(())
     }
 
-    /// The number of expectations, for those that look without a lock.
+    /// Publishes the number of expectations for workers that read it without the lock.
     fn tell_expected(&self) {
         let count = self.table.state.expectations.len();
         self.table.shard.expected.store(count, Ordering::Release);
     }
 }
 
-/// How a packet's connection was found.
+/// The result of a lookup.
 #[derive(Clone, Copy, Debug)]
 struct Look {
     index: u32,
     direction: Direction,
-    /// This zone has not seen the packet before.
+    /// Whether this zone sees the packet for the first time.
     is_first: bool,
-    /// It was translated already.
+    /// Whether the packet is translated already.
     is_translated: bool,
 }

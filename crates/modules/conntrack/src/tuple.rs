@@ -1,4 +1,4 @@
-//! Tuples: which connection a packet belongs to, and in which direction.
+//! Tuples: identify a packet's connection and its direction.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -11,7 +11,7 @@ use lasthop_wire::headers::{PROTO_ICMP, PROTO_ICMPV6, PROTO_SCTP, PROTO_TCP, PRO
 pub struct IpBytes(pub [u8; 16]);
 
 impl IpBytes {
-    /// Of 4 or 16 bytes; none else.
+    /// Reads 4 or 16 bytes; `None` for any other length.
     #[inline]
     pub(crate) fn from_slice(bytes: &[u8]) -> Option<Self> {
         if let Ok(address) = <[u8; 4]>::try_from(bytes) {
@@ -20,13 +20,13 @@ impl IpBytes {
         bytes.try_into().ok().map(Self)
     }
 
-    /// As a number; of IPv4 addresses only those with equal high parts compare.
+    /// The address as a number. For IPv4 addresses only the upper 32 bits differ.
     #[inline]
     pub(crate) fn number(self) -> u128 {
         u128::from_be_bytes(self.0)
     }
 
-    /// As a value of the standard library.
+    /// The address as a type of the standard library.
     #[must_use]
     pub fn to_ip(self, l3: Network) -> IpAddr {
         let [a, b, c, d, ..] = self.0;
@@ -48,12 +48,12 @@ impl From<IpAddr> for IpBytes {
     }
 }
 
-/// The direction of a packet in its connection: that of the first packet, or of the replies.
+/// The direction of a packet: that of the connection's first packet, or that of replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
-    /// As the packet that began the connection.
+    /// The direction of the first packet.
     Original = 0,
-    /// The other way.
+    /// The direction of replies.
     Reply = 1,
 }
 
@@ -70,7 +70,7 @@ impl Direction {
         }
     }
 
-    /// 0 or 1.
+    /// 0 for original, 1 for reply.
     #[inline]
     pub(crate) fn index(self) -> usize {
         self as usize
@@ -101,7 +101,7 @@ pub struct CtTuple {
 pub(crate) const TUPLE_WORDS: usize = 5;
 
 impl CtTuple {
-    /// The tuple of replies; none for ICMP types that have no reply.
+    /// The tuple of replies; `None` for ICMP types without a reply.
     #[inline]
     #[must_use]
     pub fn inverse(&self) -> Option<Self> {
@@ -126,12 +126,12 @@ impl CtTuple {
         matches!(self.proto, PROTO_TCP | PROTO_UDP | PROTO_SCTP | PROTO_ICMP | PROTO_ICMPV6)
     }
 
-    /// Whether it is of ICMP: its port is one number for both directions.
+    /// Whether it is ICMP, where both directions have the same identifier.
     pub(crate) fn is_icmp(&self) -> bool {
         matches!(self.proto, PROTO_ICMP | PROTO_ICMPV6)
     }
 
-    /// All of it, for a hash.
+    /// All fields as words, for a hash.
     #[inline]
     pub(crate) fn words(&self) -> [u64; TUPLE_WORDS] {
         let half = |bytes: &[u8; 16], at: usize| {
@@ -146,14 +146,14 @@ impl CtTuple {
     }
 }
 
-/// In the last word of a tuple.
+/// Shift of the zone in a tuple's last word.
 pub(crate) const ZONE_SHIFT: u32 = 16;
 pub(crate) const PROTO_SHIFT: u32 = 8;
 /// The addresses are IPv6 ones.
 pub(crate) const IS_IPV6: u64 = 1;
 
 impl CtTuple {
-    /// From [`Self::words`].
+    /// Unpacks [`Self::words`].
     #[inline]
     pub(crate) fn from_words(words: [u64; TUPLE_WORDS]) -> Self {
         let [src, dst, src_high, dst_high, rest] = words;
@@ -169,7 +169,7 @@ impl CtTuple {
         }
     }
 
-    /// The zone in the last of a tuple's words.
+    /// Reads the zone from a tuple's last word.
     #[inline]
     pub(crate) fn zone_in_words(last: u64) -> u16 {
         (last >> ZONE_SHIFT) as u16
@@ -188,7 +188,7 @@ impl fmt::Display for CtTuple {
     }
 }
 
-/// The type of an answer to this ICMP type, or the other way round (RFC 792, RFC 950, RFC 4443, RFC 4620).
+/// The ICMP type that answers this one, or that this one answers (RFC 792, RFC 950, RFC 4443, RFC 4620).
 fn icmp_pair(proto: u8, kind: u8) -> Option<u8> {
     Some(match (proto, kind) {
         (PROTO_ICMP, 0) => 8,
@@ -201,12 +201,12 @@ fn icmp_pair(proto: u8, kind: u8) -> Option<u8> {
     })
 }
 
-/// Whether an ICMP type is a question, which may begin a connection.
+/// Whether an ICMP type is a request, which may begin a connection.
 pub(crate) fn is_icmp_request(proto: u8, kind: u8) -> bool {
     matches!((proto, kind), (PROTO_ICMP, 8 | 13 | 15 | 17) | (PROTO_ICMPV6, 128 | 139))
 }
 
-/// Whether an ICMP type reports an error about a packet that it carries the beginning of.
+/// Whether an ICMP type reports an error, and so quotes a packet.
 pub(crate) fn is_icmp_error(proto: u8, kind: u8) -> bool {
     match proto {
         PROTO_ICMP => matches!(kind, 3 | 4 | 5 | 11 | 12),

@@ -1,9 +1,10 @@
-//! Usual packets: TCP without flags that open or end a connection, and UDP, with one VLAN tag at most, on IPv4 without options and fragments, of
-//! connections that have seen both directions. Nearly all packets are.
+//! The fast path for usual packets: TCP without flags that open or end a connection, and UDP, over IPv4 without options
+//! and fragments, with one VLAN tag at most, of connections that have seen both directions. Nearly all packets are
+//! usual.
 //!
-//! [`crate::established`] could track them all the same. Here that costs less than a tenth: the headers are read once, into few numbers; the state
-//! is read and stored as the words that it is kept in. Anything out of the ordinary gives none and changes nothing, and the
-//! packet takes the long way. A property test holds one way against the other.
+//! [`crate::established`] can track them as well. This path costs less than a tenth of that: it reads the headers once
+//! into a few numbers, and reads and stores the connection's packed words. For any other packet it returns `None` and
+//! changes nothing; the packet takes the general path. A property test compares both paths.
 
 use lasthop_flow::ct_state::{ESTABLISHED, REPLY, TRACKED};
 use lasthop_sync::Version;
@@ -26,28 +27,29 @@ use crate::tuple::{Direction, PROTO_SHIFT, ZONE_SHIFT};
 
 const ETHERNET_BYTES: usize = 14;
 const TAG_BYTES: usize = 4;
-/// Where the EtherType is, and that of a tag.
+/// Offset of the EtherType; EtherType of a tag.
 const TYPE_AT: usize = 12;
 const TAG: [u8; 2] = [0x81, 0];
 const IPV4_BYTES: u32 = 20;
 const L4_AT: usize = ETHERNET_BYTES + IPV4_BYTES as usize;
-/// Headers up to TCP without options.
+/// Bytes of the headers up to TCP without options.
 const WINDOW_BYTES: usize = L4_AT + 20;
 const UDP_BYTES: u32 = 8;
-/// EtherType of IPv4, as a little-endian load has it.
+/// EtherType of IPv4, as a little-endian load reads it.
 const IPV4: u16 = 0x00_08;
-/// A time stamp and what aligns it (RFC 7323, appendix A); words of a header with it alone, and without options.
+/// A time stamp option with its padding (RFC 7323, appendix A); words of a header with only that option, and without
+/// options.
 const TIME_STAMP: [u8; 4] = [1, 1, 8, 10];
 const STAMPED_WORDS: u32 = 8;
 const PLAIN_WORDS: u32 = 5;
-/// Where helper and policy are in the word of a connection's status.
+/// Shifts of helper and policy in the status word of a connection.
 const HELPER_SHIFT: u32 = 40;
 const POLICY_SHIFT: u32 = 32;
 
-/// A packet that may be a usual one.
+/// A packet that may be usual.
 #[derive(Clone, Copy, Debug)]
 pub struct UsualPacket<'a> {
-    /// Without its first four bytes if there is a tag: then all headers are where they are in a frame without one.
+    /// The frame without its first four bytes if it has a tag, so that all headers are at the same offsets.
     head: &'a [u8],
     window: &'a [u8; WINDOW_BYTES],
     tag_bytes: u32,
@@ -58,13 +60,13 @@ pub struct UsualPacket<'a> {
 /// Source and destination of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UsualEnds {
-    /// Source in the lower half, destination in the upper one, each as a little-endian load has it.
+    /// Source in the lower half, destination in the upper one, each as a little-endian load reads it.
     pub addresses: u64,
-    /// Ports, the source's in the upper half.
+    /// Ports; the source's is in the upper half.
     pub ports: u32,
 }
 
-/// A usual packet that belongs to a connection. The state bits of its translation are among the others.
+/// The verdict for a usual packet of a connection. `state` includes the bits of its translation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UsualVerdict {
     /// `lasthop_flow::ct_state` bits.
@@ -73,15 +75,15 @@ pub struct UsualVerdict {
     pub proto: u8,
     /// The connection's mark.
     pub mark: u32,
-    /// Its labels, each half as a little-endian load has it; zeros if they were not asked for.
+    /// The connection's labels, each half as a little-endian load reads it; zeros if not requested.
     pub labels: [u64; 2],
-    /// Its original direction; zeros if it was not asked for.
+    /// The connection's original direction; zeros if not requested.
     pub original: UsualEnds,
-    /// How the packet leaves, if that was asked for and differs.
+    /// The ends that the packet leaves with, if they differ and were requested.
     pub translation: Option<UsualEnds>,
 }
 
-/// The table as it is for usual packets of a zone, at a time.
+/// The table for usual packets of a zone, at one time.
 #[derive(Clone, Copy, Debug)]
 pub struct UsualZone<'a> {
     shared: &'a Shared,
@@ -89,25 +91,26 @@ pub struct UsualZone<'a> {
     index: &'a Index,
     key: [u64; 2],
     policies: &'a Policies,
-    /// In the last word of a tuple.
+    /// The zone, shifted as in a tuple's last word.
     zone: u64,
     is_translated: bool,
     now_ms: u64,
-    /// Those of the default policy.
+    /// The expiry times of the default policy.
     ends: UsualTimes,
 }
 
-/// Until when connections last after a packet of now, in milliseconds.
+/// The expiry times of connections after a packet at this time, in milliseconds.
 #[derive(Clone, Copy, Debug)]
 struct UsualTimes {
     established: u64,
-    /// The same with data that is not acknowledged.
+    /// Same, with unacknowledged data.
     unacknowledged: u64,
     udp_stream: u64,
 }
 
 impl<'a> UsualPacket<'a> {
-    /// Of a frame that begins with `head` and has a mini key of IPv4 ([`lasthop_wire::key::MiniKey`]). None: it is no usual one.
+    /// Reads a frame that begins with `head` and has an IPv4 mini key ([`lasthop_wire::key::MiniKey`]). `None` if it is
+    /// not usual.
     #[inline(always)]
     #[must_use]
     pub fn of(head: &'a [u8], frame_len_bytes: u32, offload: &'a Offload) -> Option<Self> {
@@ -131,7 +134,7 @@ impl<'a> UsualPacket<'a> {
         UsualEnds { addresses: load(self.window, ETHERNET_BYTES + 12), ports: ports.swap_bytes() }
     }
 
-    /// Bytes of the IP packet; none if they are not all there, or not as they should be.
+    /// Length of the IP packet; `None` if the frame is shorter, or the length is invalid.
     #[inline(always)]
     fn len_bytes(&self) -> Option<u32> {
         let len = u32::from(((load(self.window, TYPE_AT) >> 32) as u16).swap_bytes());
@@ -140,10 +143,10 @@ impl<'a> UsualPacket<'a> {
         (is_whole && (is_right || !is_summed_wrong(self.head, len, self.proto()))).then_some(len)
     }
 
-    /// The numbers of a segment that makes sense.
+    /// The numbers of a valid plain segment.
     #[inline(always)]
     fn segment(&self) -> Option<PlainSegment> {
-        /// Words of the header, and its flags, where `rest` has them.
+        /// Masks of the header's length and flags in `rest`.
         const WORDS: u64 = 0xf0;
         const FLAGS: u64 = (PLAIN_FLAGS as u64) << 8;
         const PLAIN: u64 = (PLAIN_WORDS as u64) << 4 | (ACK as u64) << 8;
@@ -159,14 +162,14 @@ impl<'a> UsualPacket<'a> {
         Some(PlainSegment { seq_and_ack, payload_bytes, window: ((rest >> 16) as u16).swap_bytes() })
     }
 
-    /// Whether the first of its options is a time stamp, which fills a header of [`STAMPED_WORDS`].
+    /// Whether the first option is a time stamp, which fills a header of [`STAMPED_WORDS`].
     #[inline(always)]
     fn is_stamped(&self) -> bool {
         let options = || self.head.get(WINDOW_BYTES..)?.first_chunk::<12>();
         options().is_some_and(|options| options.starts_with(&TIME_STAMP))
     }
 
-    /// Whether it is a datagram that makes sense.
+    /// Whether it is a valid datagram.
     #[inline(always)]
     fn is_datagram(&self) -> bool {
         let len = u32::from((load(self.window, L4_AT + 4) as u16).swap_bytes());
@@ -176,8 +179,8 @@ impl<'a> UsualPacket<'a> {
         })
     }
 
-    /// Writes the ends that the packet leaves with into its image, `head`. Checksums follow by the difference (RFC 1624, equation 3); a
-    /// partial one follows addresses only.
+    /// Writes the packet's new ends into its image, `head`. Checksums change by the difference (RFC 1624, equation 3);
+    /// a partial one changes with addresses only.
     #[inline]
     pub fn translate(&self, head: &mut [u8], to: &UsualEnds) {
         match self.tag_bytes {
@@ -193,11 +196,11 @@ impl<'a> UsualPacket<'a> {
         }
     }
 
-    /// `head`: what is behind as many bytes of a tag.
+    /// Same for a frame with `TAG` bytes of a tag.
     #[inline(always)]
     fn translate_at<const TAG: usize>(&self, head: &mut [u8], to: &UsualEnds) {
         let (from, Some(window)) = (self.ends(), head.first_chunk_mut()) else { return };
-        // Halves of words have the same sum.
+        // Both halves of a word contribute to the sum in the same way.
         let halves = |word: u64| (word & 0xffff_ffff) + (word >> 32);
         let of_addresses = halves(!from.addresses) + halves(to.addresses);
         let (old_ports, ports) = (from.ports.swap_bytes(), to.ports.swap_bytes());
@@ -220,7 +223,7 @@ impl<'a> UsualPacket<'a> {
     }
 }
 
-/// The frame without its first four bytes, if it is one of IPv4 with a tag.
+/// The frame without its first four bytes, if it is a tagged IPv4 frame.
 #[inline(never)]
 fn behind_tag(head: &[u8]) -> Option<&[u8]> {
     let (tag, behind) = (head.get(TYPE_AT..TYPE_AT + 2)?, head.get(TAG_BYTES..)?);
@@ -228,7 +231,7 @@ fn behind_tag(head: &[u8]) -> Option<&[u8]> {
     (tag == TAG && is_ipv4).then_some(behind)
 }
 
-/// Sums at most the bytes of the image; a packet that is not there as a whole is trusted.
+/// Sums at most the bytes of the image; trusts a packet that the image does not have as a whole.
 #[inline(never)]
 fn is_summed_wrong(head: &[u8], len_bytes: u32, proto: u8) -> bool {
     let end = ETHERNET_BYTES + len_bytes as usize;
@@ -247,7 +250,7 @@ fn is_summed_wrong(head: &[u8], len_bytes: u32, proto: u8) -> bool {
     sum.finish() != 0
 }
 
-/// Eight bytes of the window.
+/// Reads eight bytes of the window.
 #[inline(always)]
 fn load(window: &[u8; WINDOW_BYTES], at: usize) -> u64 {
     window[at..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
@@ -282,12 +285,12 @@ impl UsualEnds {
 }
 
 impl Shared {
-    /// For packets at `ct(zone=...)` with or without `nat`: `is_translated`.
+    /// The fast path for packets at `ct(zone=...)`, with `nat` if `is_translated`.
     pub(crate) fn usual_zone(&self, zone: u16, is_translated: bool, now_ms: u64) -> UsualZone<'_> {
         UsualZone {
             shared: self,
             places: self.places.rows(),
-            // A packet that finds nothing takes the long way, on which connections of another process are looked at.
+            // Without a result a packet takes the general path, which checks connections that another process left.
             index: if self.adoption.is_over() { &self.shard(zone).index } else { &self.no_index },
             key: self.key.pair(),
             policies: &self.policies,
@@ -300,9 +303,9 @@ impl Shared {
 }
 
 impl UsualZone<'_> {
-    /// Tracks a usual packet, which no action `ct` has seen before. `WHOLE`: as the zone says, labels and the original direction are in the
-    /// verdict, and so is the translation; without it packets are not translated. None: it is to be tracked the long way, and nothing has
-    /// changed.
+    /// Tracks a usual packet that no action `ct` has seen before. `WHOLE`: the verdict has labels, original direction
+    /// and the zone's translation; without it packets are not translated. Returns `None`, without a change, if the
+    /// packet has to take the general path.
     #[inline(always)]
     pub fn track<const WHOLE: bool>(&self, packet: &UsualPacket<'_>) -> Option<UsualVerdict> {
         const WANTED: u64 = (SEEN_REPLY | ASSURED) as u64;
@@ -332,7 +335,7 @@ impl UsualZone<'_> {
         Some(verdict)
     }
 
-    /// Lists have to follow what ends sooner than before.
+    /// Notes a connection that now expires sooner, so that the lists follow.
     #[inline(never)]
     fn note_change(&self, index: u32) {
         self.shared.note_change(self.shared.shard((self.zone >> ZONE_SHIFT) as u16), index);
@@ -355,14 +358,14 @@ impl UsualZone<'_> {
         }
         if WHOLE && self.is_translated && status & TRANSLATED != 0 {
             verdict.state |= nat_bits_of(status as u16, direction);
-            // As replies to the packets of the other direction.
+            // The packet leaves with the inverse of the other direction's tuple.
             verdict.translation = Some(UsualEnds::of(place, direction.inverse()).reversed());
         }
         verdict
     }
 }
 
-/// The connection of a usual packet, as it was found.
+/// The connection of a usual packet.
 struct Known<'a> {
     place: Place<'a>,
     version: Version,
@@ -371,7 +374,7 @@ struct Known<'a> {
 }
 
 impl Known<'_> {
-    /// Moves the connection on, and gives until when it lasts. None: nothing has changed.
+    /// Advances the connection, and returns its time of expiry. `None` if nothing has changed.
     #[inline(always)]
     fn advance<const REPLY: bool>(&self, packet: &UsualPacket<'_>) -> Option<u64> {
         let Self { place, now_ms, times, .. } = *self;

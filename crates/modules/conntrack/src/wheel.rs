@@ -1,8 +1,8 @@
-//! When connections may be over: a wheel of slots of a second each.
+//! The times of expiry: a wheel of slots of one second each.
 //!
-//! A packet writes its connection's time of expiry and no more. The connection stays in the slot where it was put, and is looked
-//! at when that is due: it is over, or moves to the slot of its time as it is then. Times beyond the wheel's end are looked at
-//! once a turn. So nothing is moved for a packet, but when a time comes closer.
+//! A packet only writes its connection's time of expiry. The connection stays in its slot, and is checked when the slot
+//! is due: it has expired, or moves to the slot of its present time. Times beyond the wheel's end are checked once a
+//! turn. So a packet moves a connection only if its time comes closer.
 
 use crate::links::{Links, List, ListKind};
 
@@ -15,7 +15,7 @@ const SLOTS: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct Wheel {
     slots: Box<[List]>,
-    /// The time that was reached, in slots since zero.
+    /// The current time, in slots since zero.
     reached: u64,
 }
 
@@ -24,7 +24,7 @@ impl Wheel {
         Self { slots: vec![List::default(); SLOTS].into_boxed_slice(), reached: now_ms / SLOT_MS }
     }
 
-    /// The slot of a time: behind the one that is at work, which thus comes to an end.
+    /// The slot of a time. It lies behind the slot that is being processed, so that processing ends.
     fn slot_of(&self, expires_ms: u64) -> u16 {
         let due = expires_ms / SLOT_MS + 1;
         let due = due.clamp(self.reached + 1, self.reached + SLOTS as u64 - 1);
@@ -43,13 +43,13 @@ impl Wheel {
         }
     }
 
-    /// A connection is to be looked at another time.
+    /// Moves a connection to a later slot.
     pub(crate) fn put_off(&mut self, links: &Links, index: u32, expires_ms: u64) {
         self.remove(links, index);
         self.add(links, index, expires_ms);
     }
 
-    /// A connection's time may have come closer.
+    /// Moves a connection to an earlier slot, if its time came closer.
     pub(crate) fn hasten(&mut self, links: &Links, index: u32, expires_ms: u64) {
         let turn = |slot: u16| (u64::from(slot) + SLOTS as u64 - self.reached % SLOTS as u64) % SLOTS as u64;
         if turn(self.slot_of(expires_ms)) < turn(links.get(index, ListKind::Wheel).extra) {
@@ -57,16 +57,16 @@ impl Wheel {
         }
     }
 
-    /// Any connection, from this slot on, and its slot.
+    /// Any connection in this slot or a later one, and its slot.
     pub(crate) fn any(&self, from: usize) -> Option<(usize, u32)> {
         let slots = self.slots.iter().enumerate().skip(from);
         slots.filter_map(|(at, slot)| Some((at, slot.first()?))).next()
     }
 
-    /// The next connection to be looked at; none: all until `now_ms` were, or `steps` are used up.
+    /// The next connection to be checked; `None` if all until `now_ms` were, or `steps` are used up.
     pub(crate) fn due(&mut self, now_ms: u64, steps: &mut u32) -> Option<u32> {
         let now = now_ms / SLOT_MS;
-        // After a long pause once around is enough.
+        // After a long pause one turn is enough.
         self.reached = self.reached.max(now.saturating_sub(SLOTS as u64));
         while *steps > 0 {
             *steps -= 1;

@@ -1,4 +1,4 @@
-//! A child process: started, and started again when it ends.
+//! A child process, which is restarted when it ends.
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
@@ -25,18 +25,18 @@ use lasthop_runtime::sandbox::{self, Layer};
 use crate::reaper::{ChildProcess, Reaper};
 use crate::spawner::Job;
 
-/// Pause before a process that died is started again; doubles.
+/// Pause before a process that died is restarted; doubles.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// A process that lived this long had no trouble with its start.
+/// A process that lived this long started properly.
 const SOUND_LIFE: Duration = Duration::from_secs(10);
-/// One that lived this long is started again at once: if each does, that is four times a second.
+/// A process that lived this long is restarted at once: that is at most four times a second.
 const SHORT_LIFE: Duration = Duration::from_millis(250);
 
-/// The file of this very program, also if another one took its path since.
+/// The file of this program, even if another one has its path now.
 const OWN_PROGRAM: &str = "/proc/self/exe";
 
-/// The properties that tell one kind of process from another.
+/// The properties of a kind of process.
 #[derive(Clone, Debug)]
 pub struct ChildRole {
     /// For the log: "the switch process".
@@ -59,7 +59,7 @@ impl ChildRole {
         if let Some(entries) = &settings.fdb_entries {
             words.extend(["--fdb-entries".to_owned(), entries.0.to_string()]);
         }
-        // Programs of before know no such word, and take a switch for one of the controller process.
+        // Older programs do not know this option, and their switch has the controller process.
         if let Some(controller) = settings.controller.filter(|controller| !controller.is_default()) {
             words.extend(["--controller".to_owned(), controller.to_string()]);
         }
@@ -93,22 +93,22 @@ impl ChildRole {
     }
 }
 
-/// A running process, which is told `Out` and tells `In`.
+/// A running process that gets `Out` and sends `In`.
 #[derive(Debug)]
 pub struct RunningChild<Out, In> {
     child: ChildProcess,
     started: Instant,
     /// The connection to it.
     pub channel: Channel<Out, In>,
-    /// The channel is watched for room as well.
+    /// The channel is full: also wait for room.
     is_full: bool,
-    /// The channel is at its end, and is not watched any more.
+    /// The channel is at its end, and not watched any more.
     is_silent: bool,
-    /// Names the process also when its number is another's; none if the system has no room for it.
+    /// Its pidfd, which never names another process; `None` if the system has no room for it.
     handle: Option<OwnedFd>,
-    /// Its last message, when it could not continue.
+    /// Its last message, if it could not continue.
     pub last_words: Option<String>,
-    /// The rights that it has given up, once it reported them.
+    /// Its sandbox, once it reported that.
     pub sandbox: Option<Vec<Layer>>,
 }
 
@@ -137,7 +137,7 @@ impl<Out: Serialize, In: DeserializeOwned> RunningChild<Out, In> {
         })
     }
 
-    /// Takes its messages, with the descriptors that came along; whether the channel is at its end.
+    /// Reads its messages with their descriptors; returns whether the channel is at its end.
     pub fn hear(&mut self) -> (Vec<(In, Vec<ForeignFd>)>, std::io::Result<bool>) {
         let _ = self.channel.flush();
         let is_open = self.channel.receive();
@@ -146,7 +146,7 @@ impl<Out: Serialize, In: DeserializeOwned> RunningChild<Out, In> {
         (heard, is_open.map(|is_open| !is_open))
     }
 
-    /// Watches the channel, under the number `source`, for room while something waits for it.
+    /// Watches the channel under the number `source`, also for room while messages wait.
     pub fn watch(&mut self, poller: &Poller, source: u64) {
         if self.is_silent {
             return;
@@ -157,7 +157,7 @@ impl<Out: Serialize, In: DeserializeOwned> RunningChild<Out, In> {
             return self.fall_silent(poller);
         }
         let interest = self.channel.interest();
-        // Fails only without memory; the next turn tries again.
+        // This only fails for lack of memory; the next turn tries again.
         if interest.write != self.is_full && poller.modify(&self.channel, source, interest).is_ok() {
             self.is_full = interest.write;
         }
@@ -170,7 +170,7 @@ impl<Out, In> RunningChild<Out, In> {
         self.child.pid()
     }
 
-    /// Has it end, and does not wait for that.
+    /// Kills it without waiting for its end.
     pub fn kill(&mut self) {
         self.child.kill();
     }
@@ -180,12 +180,12 @@ impl<Out, In> RunningChild<Out, In> {
         self.child.is_over(now)
     }
 
-    /// When [`Self::is_over`] is to be asked without an event.
+    /// When to call [`Self::is_over`] without an event.
     pub fn end_due(&self) -> Option<Instant> {
         self.child.due()
     }
 
-    /// No later message of it counts: only its end remains to be seen.
+    /// Ignores its later messages: only its end is still awaited.
     fn fall_silent(&mut self, poller: &Poller) {
         if !std::mem::replace(&mut self.is_silent, true) {
             poller.remove(&self.channel);
@@ -202,22 +202,22 @@ impl<Out, In> RunningChild<Out, In> {
     }
 }
 
-/// A process over all its lives.
+/// A process over all its restarts.
 #[derive(Debug)]
 pub struct RestartingChild<Out, In> {
     role: ChildRole,
     reaper: Reaper,
     program: PathBuf,
     current: Option<RunningChild<Out, In>>,
-    /// When the next one is started, if there is none.
+    /// When the next one starts, if there is none.
     next: Option<Instant>,
     pause: Pause,
-    /// The last one lived too short.
+    /// Whether the last one lived too short.
     is_hasty: bool,
     starts: u64,
-    /// How the last one ended, and when.
+    /// How and when the last one ended.
     last_end: Option<(String, Instant)>,
-    /// It was killed, and did not end by itself.
+    /// Whether it was killed, and did not end by itself.
     was_killed: bool,
 }
 
@@ -238,37 +238,37 @@ impl<Out: Serialize, In: DeserializeOwned> RestartingChild<Out, In> {
         }
     }
 
-    /// The process that runs now.
+    /// The running process.
     pub fn pid(&self) -> Option<u32> {
         self.current.as_ref().map(RunningChild::pid)
     }
 
-    /// A descriptor of the process that runs now.
+    /// The pidfd of the running process.
     pub fn handle(&self) -> Option<&OwnedFd> {
         self.current.as_ref()?.handle.as_ref()
     }
 
-    /// For how long it has been running.
+    /// How long it has been running.
     pub fn up(&self) -> Option<Duration> {
         self.current.as_ref().map(|process| process.started.elapsed())
     }
 
-    /// The sandbox of the process that runs now.
+    /// The sandbox of the running process.
     pub fn sandbox(&self) -> Option<&[Layer]> {
         self.current.as_ref()?.sandbox.as_deref()
     }
 
-    /// The next process is started in this way.
+    /// Sets how the next process is started.
     pub fn set_role(&mut self, role: ChildRole) {
         self.role = role;
     }
 
-    /// Times that it was started; no two of its processes have the same.
+    /// Number of starts; it differs for each of its processes.
     pub fn starts(&self) -> u64 {
         self.starts
     }
 
-    /// Times that it was started again.
+    /// Number of restarts.
     pub fn restarts(&self) -> u64 {
         self.starts.saturating_sub(1)
     }
@@ -282,22 +282,22 @@ impl<Out: Serialize, In: DeserializeOwned> RestartingChild<Out, In> {
         self.last_end.as_ref().map(told)
     }
 
-    /// The process that runs now.
+    /// The running process.
     pub fn current(&mut self) -> Option<&mut RunningChild<Out, In>> {
         self.current.as_mut()
     }
 
-    /// Whether a process runs.
+    /// Whether a process is running.
     pub fn is_up(&self) -> bool {
         self.current.is_some()
     }
 
-    /// When [`Self::start`] is to be called.
+    /// When to call [`Self::start`].
     pub fn due(&self) -> Option<Instant> {
         self.next
     }
 
-    /// Starts it, and has its channel watched under the number `source`.
+    /// Starts it, and watches its channel under the number `source`.
     pub fn start(&mut self, poller: &Poller, source: u64) -> Result<&mut RunningChild<Out, In>, Fault> {
         self.next = None;
         let process = RunningChild::start(&self.role, &self.program, &self.reaper)?;
@@ -307,7 +307,7 @@ impl<Out: Serialize, In: DeserializeOwned> RestartingChild<Out, In> {
         Ok(process)
     }
 
-    /// As [`Self::start`], with a word about it. A start that fails is tried again after a pause.
+    /// Like [`Self::start`], and logs it. A failed start is repeated after a pause.
     pub fn start_or_plan(&mut self, poller: &Poller, source: u64) {
         match self.start(poller, source).map(|process| process.pid()) {
             Ok(pid) => {
@@ -318,38 +318,39 @@ impl<Out: Serialize, In: DeserializeOwned> RestartingChild<Out, In> {
         }
     }
 
-    /// It could not be started, for `fault`: plans another try.
+    /// Plans another start after a `fault`.
     pub fn retry(&mut self, fault: &Fault) {
         self.bury();
-        // A start that fails is not tried again without a pause, for any reason.
+        // A failed start is never repeated without a pause.
         self.is_hasty = true;
         let pause_ms = self.plan().as_millis();
         error!("{fault}; trying again in {pause_ms} ms");
     }
 
-    /// Tells the process that runs now, if one does.
+    /// Sends an order to the running process, if there is one.
     pub fn send(&mut self, order: &Out, fds: Vec<ForeignFd>) {
         if let Some(process) = &mut self.current {
-            // A channel fails when its other end is gone, and reading from it shows that.
+            // A channel fails when its other end is gone, which reading shows.
             let _ = process.channel.send(order, fds);
         }
     }
 
-    /// As [`Self::send`], for an order that may arrive after a later one: while the system refuses descriptors that it or others have.
+    /// Like [`Self::send`], for an order that later ones may overtake while the system refuses its descriptors.
     pub fn send_patiently(&mut self, order: &Out, fds: Vec<ForeignFd>) {
         if let Some(process) = &mut self.current {
             let _ = process.channel.send_patiently(order, fds);
         }
     }
 
-    /// The messages of the process, with the descriptors that came along. One that has closed its channel, or says something odd, is ended.
+    /// Reads the messages of the process with their descriptors. Ends a process that has closed its channel or sends
+    /// invalid messages.
     pub fn hear(&mut self, poller: &Poller) -> Vec<(In, Vec<ForeignFd>)> {
         let Some(process) = self.current.as_mut().filter(|process| !process.is_silent) else {
             return Vec::new();
         };
         let (heard, is_over) = process.hear();
         let is_over = is_over.unwrap_or_else(|error| {
-            warn!("{} said something odd: {error}", self.role.name);
+            warn!("{} sent an invalid message: {error}", self.role.name);
             true
         });
         if is_over {
@@ -358,43 +359,43 @@ impl<Out: Serialize, In: DeserializeOwned> RestartingChild<Out, In> {
         heard
     }
 
-    /// Whether the process is over, and all its messages are read. Then it is to be buried.
+    /// Whether the process is over, and all its messages are read. Then call `bury`.
     pub fn is_over(&mut self, now: Instant) -> bool {
         self.current.as_mut().is_some_and(|process| process.is_over(now))
     }
 
-    /// When [`Self::is_over`] is to be asked without an event.
+    /// When to call [`Self::is_over`] without an event.
     pub fn end_due(&self) -> Option<Instant> {
         self.current.as_ref().and_then(RunningChild::end_due)
     }
 
-    /// Whether the process has said all that it ever will.
+    /// Whether the process has sent its last message.
     pub fn is_silent(&self) -> bool {
         self.current.as_ref().is_none_or(|process| process.is_silent)
     }
 
-    /// Has the process end; nothing that it says counts any more.
+    /// Kills the process, and ignores its later messages.
     pub fn silence(&mut self, poller: &Poller) {
         if let Some(process) = &mut self.current {
             process.fall_silent(poller);
         }
     }
 
-    /// When its channel has to be looked after without an event.
+    /// When its channel has work without an event.
     pub fn channel_due(&self) -> Option<Instant> {
         self.current.as_ref()?.channel.due()
     }
 
-    /// Watches its channel, under the number `source`, for room while something waits for it.
+    /// Watches its channel under the number `source`, also for room while messages wait.
     pub fn watch(&mut self, poller: &Poller, source: u64) {
         if let Some(process) = &mut self.current {
             process.watch(poller, source);
         }
     }
 
-    /// Notes the rights that the process has given up.
+    /// Notes the sandbox of the process.
     pub fn note_sandbox(&mut self, layers: Vec<Layer>) {
-        // Those that are started again have the same.
+        // Restarted processes have the same one.
         if self.restarts() == 0 {
             info!("sandbox of {}: {}", self.role.name, sandbox::summary(&layers));
         }
@@ -403,14 +404,14 @@ impl<Out: Serialize, In: DeserializeOwned> RestartingChild<Out, In> {
         }
     }
 
-    /// Why the process cannot go on, in its own words.
+    /// Notes why the process cannot continue, in its own words.
     pub fn note_last_words(&mut self, words: String) {
         if let Some(process) = &mut self.current {
             process.last_words = Some(words);
         }
     }
 
-    /// The process does something that it never does by itself, so it is ended.
+    /// Kills a process that hangs or misbehaves.
     pub fn give_up_on(&mut self, why: &str) {
         if let Some(process) = &mut self.current {
             process.last_words.get_or_insert_with(|| format!("it was ended, since {why}"));
@@ -418,12 +419,13 @@ impl<Out: Serialize, In: DeserializeOwned> RestartingChild<Out, In> {
         }
     }
 
-    /// Starts another program's process beside the present one.
+    /// Starts a process of another program beside the present one.
     pub fn stand_by(&self, program: &Path) -> Result<RunningChild<Out, In>, Fault> {
         RunningChild::start(&self.role, program, &self.reaper)
     }
 
-    /// `successor`, of `program`, takes the place of the present process, and so will those after it. The replaced process is returned.
+    /// Replaces the present process by `successor`, of `program`, which later starts use, too. Returns the replaced
+    /// process.
     pub fn replace(
         &mut self,
         successor: RunningChild<Out, In>,
@@ -438,27 +440,27 @@ impl<Out: Serialize, In: DeserializeOwned> RestartingChild<Out, In> {
         replaced
     }
 
-    /// From the next start on it is a process of `program`.
+    /// Uses `program` from the next start on.
     pub fn use_program(&mut self, program: PathBuf) {
         self.program = program;
     }
 
-    /// Whether the one that ended last ended right after its start.
+    /// Whether the last process ended right after its start.
     pub fn is_hasty(&self) -> bool {
         self.is_hasty
     }
 
-    /// From the next start on it is a process of the program that runs here.
+    /// Uses this program from the next start on.
     pub fn use_own_program(&mut self) {
         self.program = PathBuf::from(OWN_PROGRAM);
     }
 
-    /// Whether the one that was buried last was killed: it did not end by itself.
+    /// Whether the last process was killed, and did not end by itself.
     pub fn was_killed(&self) -> bool {
         self.was_killed
     }
 
-    /// It is over, or does not matter any more: says how it ended.
+    /// Drops a process that is over or unwanted; returns how it ended.
     pub fn bury(&mut self) -> String {
         let Some(mut process) = self.current.take() else { return "was not running".to_owned() };
         self.count_life(process.started.elapsed());

@@ -1,13 +1,15 @@
-//! The inner processes as children of the supervisor: started, watched, started again, reaped.
+//! The inner processes as children of the supervisor: started, watched, restarted, reaped.
 //!
-//! **Purpose.** A [`RestartingChild`] starts a process with a channel as its standard input, and starts it again when it has ended. The
-//! [`Reaper`] watches every child by its pidfd and relays its standard error to the log. [`Liveness`] says when to ask one whether it is
-//! there, and when it has not answered for too long.
+//! **Purpose.** A [`RestartingChild`] starts a process with a channel as its standard input, and restarts it when it
+//! has ended. The [`Reaper`] watches every child by its pidfd and relays its standard error to the log. [`Liveness`]
+//! decides when to ask a process for a sign of life, and when it has not answered for too long.
 //!
-//! **Contract.** Nothing waits for a child, but for [`Reaper::await_all`] on the way out and [`await_end`] before a start. A child that
-//! was killed and cannot end counts as dead once its threads run no more. A dropped child is killed and reaped.
+//! **Contract.** Nothing blocks on a child except [`Reaper::await_all`] before the end and [`await_end`] before a
+//! start. A killed child that cannot end counts as dead once none of its threads runs. A dropped child is killed and
+//! reaped.
 //!
-//! **Not checked.** The meaning of messages: the channel carries any type that serde knows. The program that is started.
+//! **Not checked.** The meaning of messages: the channel carries any type with serde support. The program that is
+//! started.
 //!
 //! **Threading.** One thread owns all values. A second one, with a table of descriptors of its own, starts processes.
 //!

@@ -1,46 +1,48 @@
-//! Whether the switch process answers. One that owes a sign of life is looked at once a second. One that owes none is asked whether it is
-//! there every 2 s while it works. An idle one is not asked: every 32 s the supervisor looks whether it has worked since.
+//! Checks whether the switch process answers. One that owes a sign of life is checked once a second. One that owes none
+//! is asked for a sign of life every 2 s while it works. An idle one is not asked: every 32 s the supervisor checks
+//! whether it has worked since.
 //!
 //! ```text
-//!   order ──> 1 s without a word: asked whether it is there ──> 3 s: named in the log, and requests to it are refused at once
-//!     ^                                                    └──> 10 s: ended, unless it was stopped by a signal
-//!     └── nothing was asked for 2 s, and it has worked: asked whether it is there
+//!   order ──> 1 s without a message: asked for a sign of life ──> 3 s: logged, and requests to it are refused at once
+//!     ^                                                      └──> 10 s: killed, unless a signal has stopped it
+//!     └── no order for 2 s, and it has worked: asked for a sign of life
 //! ```
 
 use std::time::{Duration, Instant};
 
 use lasthop_runtime::procfs;
 
-/// Between two looks.
+/// Pause between two checks.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
-/// Looks without a word after which it is named: its slowest work, to map and unmap memory of large guests, takes less.
+/// Checks without a message after which it is logged: its longest work, mapping and unmapping the memory of large
+/// guests, takes less.
 const NAMED_LOOKS: u32 = 3;
-/// Looks without a word after which it is ended: attached guests have had no new flows and no answers for as long, and a start takes
-/// some 0.1 s. Looks are counted and not the time, so that a pause of the whole machine ends no process.
+/// Checks without a message after which it is killed: guests had no new flows and no answers meanwhile, and a restart
+/// takes some 0.1 s. Checks are counted instead of time, so that a pause of the whole machine kills no process.
 const ENDED_LOOKS: u32 = 10;
-/// The same of a process that has not begun to serve: on a machine whose CPUs are all taken, a program needs seconds to start.
+/// Same for a process that has not begun to serve: on a machine without idle CPUs a program needs seconds to start.
 const START_LOOKS: u32 = 30;
 
-/// Between two looks at a process that owes nothing: while it works, and while it is idle.
+/// Pause between two checks of a process that owes nothing: while it works, and while it is idle.
 const WORKING_ROUND: Duration = Duration::from_secs(2);
 const IDLE_ROUND: Duration = Duration::from_secs(32);
-/// CPU time since the last question by which a process works. An answer takes some 50 us.
+/// CPU time since the last question above which a process counts as working. An answer takes some 50 us.
 const WORK_NS: u64 = 1_000_000;
 
 /// The watch over the switch process.
 #[derive(Debug)]
 pub struct Liveness {
-    /// The next look; none if there is no process.
+    /// The next check; `None` if there is no process.
     next: Option<Instant>,
-    /// It owes a sign of life.
+    /// Whether it owes a sign of life.
     is_owed: bool,
     looks: u32,
     round: Duration,
-    /// CPU time that it had taken when it was asked last.
+    /// Its CPU time at the last question.
     cpu_ns: u64,
-    /// The last one that has begun to serve, by its number.
+    /// The number of the last process that has begun to serve.
     begun: u64,
-    /// The last one that was ended since it did not answer.
+    /// The number of the last process that was killed because it did not answer.
     ended: u64,
 }
 
@@ -51,23 +53,24 @@ impl Default for Liveness {
 }
 
 impl Liveness {
-    /// It was told something.
+    /// Notes an order to it.
     pub fn told(&mut self, now: Instant) {
         if !std::mem::replace(&mut self.is_owed, true) {
             self.next = Some(now + LOOK_PAUSE);
         }
     }
 
-    /// It has said something; whether it had not for long.
+    /// Notes a message; returns whether there had been none for long.
     pub fn lives(&mut self, now: Instant) -> bool {
         let was_deaf = self.is_deaf();
         (self.is_owed, self.looks, self.next) = (false, 0, Some(now + self.round));
         was_deaf
     }
 
-    /// Nothing is owed at `now`, and the process has taken `cpu_ns` of CPU time. Whether it is to be asked; if not, it is looked at later.
+    /// Called if nothing is owed at `now` and the process has used `cpu_ns` of CPU time. Returns whether to ask it; if
+    /// not, it is checked later.
     fn is_to_ask(&mut self, cpu_ns: u64, now: Instant) -> bool {
-        // Another process has begun anew.
+        // Another process has started at zero.
         let has_worked = cpu_ns < self.cpu_ns || cpu_ns - self.cpu_ns >= WORK_NS;
         if has_worked {
             (self.cpu_ns, self.round) = (cpu_ns, WORKING_ROUND);
@@ -78,45 +81,45 @@ impl Liveness {
         has_worked
     }
 
-    /// The next look; none if there is no process.
+    /// The next check; `None` if there is no process.
     pub fn due(&self) -> Option<Instant> {
         self.next
     }
 
-    /// Whether it owes a sign of life for too long.
+    /// Whether it has owed a sign of life for too long.
     pub fn is_deaf(&self) -> bool {
         self.looks >= NAMED_LOOKS
     }
 
-    /// There is no process.
+    /// Notes that there is no process.
     pub fn forget(&mut self) {
         self.next = None;
     }
 
-    /// The process with this number serves from now on.
+    /// Notes that the process with this number serves from now on.
     pub fn begun(&mut self, number: u64) {
         self.begun = number;
     }
 
-    /// Whether the process with this number was ended since it did not answer.
+    /// Whether the process with this number was killed because it did not answer.
     pub fn was_ended(&self, number: u64) -> bool {
         self.ended == number
     }
 
-    /// The next step with process `pid`, the start of which has this number.
+    /// The next step with process `pid`, whose start has this number.
     pub fn look(&mut self, pid: u32, number: u64, is_busy: bool, now: Instant) -> Option<LivenessStep> {
         self.next = Some(now + LOOK_PAUSE);
         if is_busy {
-            // A process that begins, ends or hands over may take longer, and has another limit.
+            // A process that starts, ends or hands over may take longer, and has another limit.
             self.looks = 0;
             return None;
         }
         if self.is_deaf() && procfs::is_stopped(pid) {
-            // It gets its full time once it is let go on.
+            // Its time starts once it is continued.
             return None;
         }
         if procfs::is_headless(pid) {
-            // It was killed, and one of its threads cannot end: the channel stays open, and says nothing of that.
+            // It was killed, and one of its threads cannot end: the channel stays open without a message about that.
             return Some(LivenessStep::Silence);
         }
         if !self.is_owed {
@@ -136,16 +139,16 @@ impl Liveness {
     }
 }
 
-/// The step with a process that may not answer.
+/// The next step with a process that may not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LivenessStep {
-    /// It is asked whether it is there.
+    /// Ask for a sign of life.
     Ask,
-    /// It is named in the log, and clients are answered without it.
+    /// Log it, and answer clients without it.
     Name,
-    /// It is ended.
+    /// Kill it.
     End,
-    /// It is dead, and its channel is read no more.
+    /// It is dead: stop reading its channel.
     Silence,
 }
 
@@ -153,7 +156,8 @@ pub enum LivenessStep {
 mod tests {
     use super::*;
 
-    /// The pause before each look at a process, and whether it is asked then. `cpu_ms`: the CPU time it has taken by each look, in milliseconds.
+    /// The pause before each check of a process, and whether it is asked then. `cpu_ms`: its CPU time at each check, in
+    /// milliseconds.
     fn looks(cpu_ms: &[u64]) -> Vec<(u64, bool)> {
         let (mut liveness, mut now) = (Liveness::default(), Instant::now());
         liveness.lives(now);

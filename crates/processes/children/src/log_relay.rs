@@ -1,7 +1,8 @@
-//! Text that inner processes write to standard error: their log, and the last words of one that panics.
+//! Relays what inner processes write to standard error: their log, and the last words of one that panics.
 //!
-//! Standard error of each is a pipe. So the lines of a taken-over process are as harmless and bounded as all its other messages: they have
-//! its name in front, and neither steer a terminal nor fill a disk. No process waits for room in the pipe: lines that find none are lost.
+//! Standard error of each process is a pipe. So lines of a compromised process are harmless and bounded: they start
+//! with its name, and can neither control a terminal nor fill a disk. No process waits for room in the pipe: lines
+//! without room are lost.
 
 use std::io::{self, PipeReader, Read};
 use std::os::fd::OwnedFd;
@@ -13,11 +14,11 @@ use rustix::fs::{OFlags, fcntl_setfl};
 use lasthop_runtime::logging::{LINE_BYTES_MAX, Limiter, relay};
 use lasthop_runtime::poller::{Interest, Poller};
 
-/// Lines of one process in a second: a panic with its backtrace has fewer.
+/// Lines of one process in a second; a panic with its backtrace has fewer.
 const LINES_PER_SECOND_MAX: u32 = 200;
-/// Read at a time, in bytes: all that a pipe has room for.
+/// Bytes that are read at a time: a full pipe.
 const READ_BYTES: usize = 64 * 1024;
-/// Pipes that are read: one for each process and for each that is stuck. Of others nothing is heard.
+/// Number of pipes that are read: one for each process and for each stuck one. Further ones are ignored.
 const PIPES_MAX: usize = 64;
 
 /// The pipes of all inner processes.
@@ -30,13 +31,13 @@ pub(crate) struct LogRelay {
 struct Pipe {
     name: &'static str,
     reader: PipeReader,
-    /// The beginning of a line.
+    /// An incomplete line.
     begun: Vec<u8>,
     limiter: Limiter,
 }
 
 impl LogRelay {
-    /// Standard error for a process that is about to start.
+    /// Makes standard error for a process that is about to start.
     pub(crate) fn open(&mut self, name: &'static str, number: u64, poller: &Poller) -> io::Result<OwnedFd> {
         let (reader, writer) = io::pipe()?;
         fcntl_setfl(&reader, OFlags::NONBLOCK)?;
@@ -49,7 +50,7 @@ impl LogRelay {
         Ok(writer.into())
     }
 
-    /// Logs their lines.
+    /// Logs the lines.
     pub(crate) fn hear(&mut self) {
         self.pipes.retain_mut(|pipe| pipe.hear(relay));
     }
@@ -62,7 +63,7 @@ impl LogRelay {
 }
 
 impl Pipe {
-    /// Reads once, and relays whole lines; false at the end.
+    /// Reads once, and relays complete lines; returns false at the end.
     fn hear(&mut self, mut relay: impl FnMut(&str, &str)) -> bool {
         let mut bytes = vec![0; READ_BYTES];
         let read = match self.reader.read(&mut bytes) {
@@ -72,7 +73,7 @@ impl Pipe {
             Err(_) => None,
         };
         for part in read.unwrap_or(b"\n").split_inclusive(|byte| *byte == b'\n') {
-            // Longer ones are cut when they are logged, too.
+            // Longer lines are truncated in the log, too.
             let room = LINE_BYTES_MAX + 1 - self.begun.len().min(LINE_BYTES_MAX + 1);
             self.begun.extend_from_slice(&part[..part.len().min(room)]);
             if part.ends_with(b"\n") {
@@ -118,7 +119,7 @@ mod tests {
         (relay, File::from(writer))
     }
 
-    /// Waits for the end: a process that another test starts has a copy of the pipe until exec(2) closes it.
+    /// Waits for the end: a process that another test is starting has a copy of the pipe until exec(2) closes it.
     fn wait_for_the_end(relay: &LogRelay) {
         let pipe = relay.pipes.first().expect("a pipe");
         let mut watched = [PollFd::new(&pipe.reader, PollFlags::empty())];

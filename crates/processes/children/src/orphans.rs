@@ -1,7 +1,7 @@
-//! Zombies without a parent, where the supervisor is the first process of a container.
+//! Reaps zombies without a parent if the supervisor is the first process of a container.
 //!
-//! The process that holds a dead switch process's memory ends a moment after it (`dataplane/keeper.rs`). Its parent is then
-//! the first process, which has to wait for it, or it stays as a zombie.
+//! The process that holds a dead switch process's memory ends shortly after it (`dataplane/keeper.rs`). Its parent is
+//! then the first process, which has to reap it, or it stays a zombie.
 
 use rustix::process::{Pid, WaitOptions, waitpid};
 
@@ -10,7 +10,7 @@ use lasthop_runtime::procfs;
 use crate::reaper::Reaper;
 
 impl Reaper {
-    /// Reaps orphans that have ended, if this is the first process. `own` are children that run.
+    /// Reaps orphans that have ended, if this is the first process. `own` are running children.
     pub fn reap_orphans(&self, own: &[Option<u32>]) {
         if std::process::id() != 1 {
             return;
@@ -18,7 +18,7 @@ impl Reaper {
         let is_own = |pid: &u32| own.contains(&Some(*pid)) || self.is_to_reap(*pid);
         for pid in children().filter(|pid| !is_own(pid)) {
             let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-            // A process that still runs is looked at again after the next restart.
+            // A process that still runs is checked again after the next restart.
             let _ = waitpid(pid, WaitOptions::NOHANG);
         }
     }

@@ -1,4 +1,5 @@
-//! The end of a process that another supervisor started: it is no child of this process, so its pidfd tells of its end.
+//! Waits for the end of a process that another supervisor started. It is no child of this process, so its pidfd reports
+//! the end.
 
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
@@ -13,10 +14,10 @@ use lasthop_runtime::procfs::{self, Standing};
 
 use crate::reaper::{Look, Looks, stuck_text};
 
-/// How long the last switch process may take to end by itself, now that its supervisor is gone.
+/// How long the last switch process may take to end by itself after its supervisor's end.
 const END_PATIENCE: Duration = Duration::from_millis(100);
 
-/// Whether a descriptor is of a process, which is a file of no other kind (pidfd_open(2)).
+/// Whether a descriptor is a pidfd (pidfd_open(2)).
 pub fn is_process(fd: &ForeignFd) -> bool {
     let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap_or_default();
     let link = link.to_string_lossy();
@@ -24,8 +25,8 @@ pub fn is_process(fd: &ForeignFd) -> bool {
     link == "anon_inode:[pidfd]" || link.starts_with("pidfd:[")
 }
 
-/// Makes sure that a process has ended, or is stuck: no thread of it runs its program any more then (`reaper`). No guest is served
-/// before that, since two switch processes must never serve the same guest.
+/// Kills a process, and waits until it has ended or is stuck: then none of its threads runs its program (`reaper`). No
+/// guest is served before that, since two switch processes must never serve the same guest.
 pub fn await_end(process: &ForeignFd) -> Result<(), Fault> {
     if ends(process, END_PATIENCE) {
         return Ok(());

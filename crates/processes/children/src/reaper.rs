@@ -1,15 +1,16 @@
-//! Child processes and their ends, for which nothing waits.
+//! Child processes and their ends, without waiting for any.
 //!
 //! ```text
 //!   started ── its pidfd is watched ──> readable: it has ended, and is reaped
-//!      └─ killed ──> looked at after 10 ms, 20 ms, ...: is each thread at its end, or in a system call that nothing interrupts (D)?
-//!                       └─ seven times in a row: it is stuck, and another process may take its place; it is reaped when it ends
+//!      └─ killed ──> checked after 10 ms, 20 ms, ...: has each thread ended, or is it in an uninterruptible system call (D)?
+//!                       └─ seven times in a row: it is stuck, and another process may replace it; it is reaped when it ends
 //! ```
 //!
 //! The standard error of a process is relayed to the log (`log_relay`).
 //!
-//! A stuck process is as good as dead. SIGKILL is pending for each of its threads, so none of them returns to its program: not a word of
-//! memory that it shared is written by that program any more. Its descriptors stay open, so nothing may wait for those to close.
+//! A stuck process counts as dead. SIGKILL is pending for each of its threads, so none of them returns to its program,
+//! and that program never writes to shared memory again. Its descriptors stay open, so nothing may wait for these to
+//! close.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -32,35 +33,36 @@ use lasthop_runtime::procfs::{self, Standing};
 use crate::log_relay::LogRelay;
 use crate::spawner::{Job, Spawner};
 
-/// Pause before the first look at a killed process; doubles.
+/// Pause before the first check of a killed process; doubles.
 const LOOK_PAUSE_MIN: Duration = Duration::from_millis(10);
 const LOOK_PAUSE_MAX: Duration = Duration::from_secs(2);
-/// Looks in a row at which it is stuck before it counts as that, 1.3 s in all: threads are in state D when they end, too, as when their
-/// namespaces are taken down.
+/// Checks in a row that must find it stuck, 1.3 s in all: threads are also in state D while they end, for example while
+/// their namespaces are removed.
 const STUCK_LOOKS: u32 = 7;
-/// Looks at one process, a minute in all. One that is neither stuck nor ended by then is waited for without looks.
+/// Checks of one process, a minute in all. One that is neither stuck nor ended by then is awaited without checks.
 const LOOKS_MAX: u32 = 36;
-/// Stuck processes that there may be. With as many, no other process is started until one of them has ended: each keeps guests' memory.
+/// Largest number of stuck processes. With as many no other process is started until one of them ends, since each keeps
+/// guests' memory.
 pub(crate) const STUCK_MAX: usize = 16;
 
-/// When a killed process is looked at, to tell whether it is stuck.
+/// When to check a killed process.
 #[derive(Clone, Debug)]
 pub(crate) struct Looks {
     next: Option<Instant>,
     pause: Pause,
     left: u32,
-    /// In a row at which it was stuck.
+    /// Number of checks in a row that found it stuck.
     stuck: u32,
 }
 
-/// The result of a look.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Look {
-    /// Another look will tell.
+    /// Another check will tell.
     Early,
     /// It counts as stuck from now on.
     IsStuck,
-    /// It still runs, and there is no other look.
+    /// It still runs, and there are no further checks.
     IsLast,
 }
 
@@ -74,7 +76,7 @@ impl Looks {
         self.next
     }
 
-    /// Notes the result of a look.
+    /// Notes the result of a check.
     pub(crate) fn note(&mut self, is_stuck: bool, now: Instant) -> Look {
         self.left = self.left.saturating_sub(1);
         self.stuck = if is_stuck { self.stuck + 1 } else { 0 };
@@ -88,16 +90,16 @@ impl Looks {
     }
 }
 
-/// A child whose end is to be heard.
+/// A child whose end is awaited.
 #[derive(Debug)]
 struct Watched {
     child: Child,
     /// For the log: "the switch process".
     name: &'static str,
-    /// Its pidfd, without a copy: a copied one would stay in the set after it was closed here.
-    /// None if the system had no room for it: then the process is killed, and reaped by looks.
+    /// Its pidfd, without a copy: a copy would stay in the epoll set after a close here. `None` if the system had no
+    /// room for it: then the process is killed, and reaped after checks.
     end: Option<OwnedFd>,
-    /// Once it was killed.
+    /// Set once it was killed.
     looks: Option<Looks>,
     status: Option<ExitStatus>,
     is_stuck: bool,
@@ -105,15 +107,15 @@ struct Watched {
 
 impl Watched {
     fn kill(&mut self, now: Instant) {
-        // Fails only for one that has ended.
+        // This only fails for a process that has ended.
         let _ = self.child.kill();
         self.looks.get_or_insert_with(|| Looks::begin(now));
     }
 
-    /// Reaps it, if it has ended.
+    /// Reaps it if it has ended.
     fn is_reaped(&mut self) -> bool {
         if self.status.is_none() {
-            // Fails only for a child that other code has waited for, which does not happen.
+            // This only fails for a child that other code has reaped, which does not happen.
             self.status = self.child.try_wait().ok().flatten();
         }
         self.status.is_some()
@@ -123,7 +125,7 @@ impl Watched {
         self.looks.as_ref().and_then(Looks::due).filter(|_| self.status.is_none())
     }
 
-    /// Looks at it, if it is time to; reports each finding once.
+    /// Checks it if that is due; reports each finding once.
     fn look(&mut self, now: Instant) {
         if self.is_reaped() || self.due().is_none_or(|due| due > now) {
             return;
@@ -144,7 +146,7 @@ impl Watched {
     }
 }
 
-/// One line about a stuck process: which one, its state, and the meaning of that.
+/// A log line about a stuck process: its name, its state, and what that means.
 pub(crate) fn stuck_text(name: &str, pid: impl std::fmt::Display, thread: &str) -> String {
     format!(
         "{name} {pid} was killed and cannot end: its thread {thread} waits in a system call that nothing interrupts (D), mostly for a file \
@@ -152,23 +154,23 @@ pub(crate) fn stuck_text(name: &str, pid: impl std::fmt::Display, thread: &str) 
     )
 }
 
-/// All children that are watched.
+/// All watched children.
 #[derive(Clone, Debug)]
 pub struct Reaper(Rc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    /// Which of them there was does not matter: there are few processes.
+    /// It does not matter which of them had an event, since there are few processes.
     events: Poller,
     next_number: Cell<u64>,
     spawner: Spawner,
     relay: RefCell<LogRelay>,
-    /// Killed ones that are of no more interest, but to be reaped.
+    /// Killed processes that only need to be reaped.
     left: RefCell<Vec<Watched>>,
 }
 
 impl Reaper {
-    /// Starts the thread that starts processes. No child is watched yet.
+    /// Starts the thread that starts processes. There is no child yet.
     pub fn new() -> Result<Self, Fault> {
         Ok(Self(Rc::new(Inner {
             events: Poller::new()?,
@@ -179,7 +181,7 @@ impl Reaper {
         })))
     }
 
-    /// Whether another process may be started beside those that are stuck.
+    /// Checks whether another process may be started beside the stuck ones.
     pub(crate) fn check_room(&self) -> Result<(), Fault> {
         let stuck = self.stuck();
         if stuck < STUCK_MAX {
@@ -192,17 +194,18 @@ impl Reaper {
         Err(Fault::new(Kind::Limit, why))
     }
 
-    /// Whether it is one of those that were killed and are to be reaped here.
+    /// Whether it was killed and has to be reaped here.
     pub(crate) fn is_to_reap(&self, pid: u32) -> bool {
         self.0.left.borrow().iter().any(|left| left.child.id() == pid)
     }
 
-    /// Processes that were killed and are stuck.
+    /// Number of killed processes that are stuck.
     pub fn stuck(&self) -> usize {
         self.0.left.borrow().iter().filter(|left| left.is_stuck).count()
     }
 
-    /// Starts a process with `input` as its standard input. Its standard error is relayed to the log, and its end watched for.
+    /// Starts a process with `input` as its standard input. Relays its standard error to the log, and watches for its
+    /// end.
     pub(crate) fn start(
         &self,
         name: &'static str,
@@ -211,7 +214,7 @@ impl Reaper {
     ) -> io::Result<ChildProcess> {
         let number = self.next_number();
         let errors = self.0.relay.borrow_mut().open(name, number, &self.0.events)?;
-        // The number of a descriptor, so that there is one for the pidfd once the process is there.
+        // Reserves the number of a descriptor, so that there is one for the pidfd.
         let room = eventfd(0, EventfdFlags::CLOEXEC)?;
         let child = self.0.spawner.spawn(job, input, errors.as_fd())?;
         drop(room);
@@ -243,12 +246,12 @@ impl Reaper {
         self.0.relay.borrow_mut().hear();
     }
 
-    /// When [`Self::tend`] is to be called without an event.
+    /// When to call [`Self::tend`] without an event.
     pub fn due(&self) -> Option<Instant> {
         self.0.left.borrow().iter().map(Watched::due).fold(None, earlier)
     }
 
-    /// Reaps those of no more interest that have ended, and looks at the others.
+    /// Reaps killed processes that have ended, and checks the others.
     pub fn tend(&self, now: Instant) {
         self.0.left.borrow_mut().retain_mut(|left| {
             left.look(now);
@@ -259,7 +262,8 @@ impl Reaper {
         });
     }
 
-    /// On the way out, when no guest is served any more: waits until all have ended that are not stuck, for so long at most.
+    /// Before the supervisor ends, when no guest is served any more: waits up to `patience` until all processes that
+    /// are not stuck have ended.
     pub fn await_all(&self, patience: Duration) {
         let until = Instant::now() + patience;
         loop {
@@ -282,16 +286,16 @@ impl Reaper {
 }
 
 impl AsFd for Reaper {
-    /// Readable when one of them has ended, or written to standard error.
+    /// Readable when a process has ended, or written to standard error.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.events.as_fd()
     }
 }
 
-/// A process of ours. One that is dropped is killed, and reaped once it has ended.
+/// A child process. A dropped one is killed, and reaped once it has ended.
 #[derive(Debug)]
 pub(crate) struct ChildProcess {
-    /// None only while it is dropped.
+    /// `None` only while it is dropped.
     watched: Option<Watched>,
     reaper: Reaper,
 }
@@ -309,29 +313,29 @@ impl ChildProcess {
         self.watched().child.id()
     }
 
-    /// Has it end, and does not wait for that.
+    /// Kills it without waiting for its end.
     pub(crate) fn kill(&mut self) {
         self.watched_mut().kill(Instant::now());
     }
 
-    /// Whether it has ended, or is as good as that.
+    /// Whether it has ended, or is stuck.
     pub(crate) fn is_over(&mut self, now: Instant) -> bool {
         let watched = self.watched_mut();
         watched.look(now);
         watched.status.is_some() || watched.is_stuck
     }
 
-    /// Whether it is over and its descriptors are open still.
+    /// Whether it is stuck, with its descriptors open.
     pub(crate) fn is_stuck(&self) -> bool {
         self.watched().is_stuck
     }
 
-    /// When [`Self::is_over`] is to be asked without an event.
+    /// When to call [`Self::is_over`] without an event.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.watched().due().filter(|_| !self.watched().is_stuck)
     }
 
-    /// Whether it was killed, by whomever.
+    /// Whether it was killed, by this process or another one.
     pub(crate) fn was_killed(&self) -> bool {
         self.watched().status.is_none_or(|status| status.signal() == Some(libc::SIGKILL))
     }
@@ -358,7 +362,7 @@ impl Drop for ChildProcess {
 
 fn describe(status: ExitStatus) -> String {
     match (status.signal(), status.code()) {
-        // The system call is told by the process itself, as a rule.
+        // Usually the process itself reports the system call.
         (Some(SIGSYS), _) => "was ended by SIGSYS".to_owned(),
         (Some(signal), _) => {
             let core = if status.core_dumped() { core_text() } else { String::new() };
@@ -369,7 +373,7 @@ fn describe(status: ExitStatus) -> String {
     }
 }
 
-/// The meaning of a signal that a program brought upon itself; empty for others.
+/// The meaning of a signal that a program causes itself; empty for others.
 fn meaning(signal: i32) -> &'static str {
     match signal {
         libc::SIGSEGV => " (SIGSEGV: memory that is not there)",
@@ -382,7 +386,7 @@ fn meaning(signal: i32) -> &'static str {
     }
 }
 
-/// Where its core is (core(5)).
+/// The place of its core dump (core(5)).
 fn core_text() -> String {
     let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
     match pattern.trim().strip_prefix('|') {
@@ -413,7 +417,8 @@ mod tests {
         assert_eq!(describe(ExitStatus::from_raw(3 << 8)), "ended with status 3");
     }
 
-    /// Looks at it when they are due, as `is_stuck` has it, until there is no other one; how many there were, and the last.
+    /// Checks it when due, with results by `is_stuck`, until there are no further checks; returns their number and the
+    /// last result.
     fn look_on(is_stuck: impl Fn(u32) -> bool) -> (u32, Look) {
         let mut now = Instant::now();
         let mut looks = Looks::begin(now);
@@ -451,8 +456,8 @@ mod tests {
         assert!(!readable(&reaper, Duration::ZERO), "it runs");
         let pid = child.pid();
         drop(child);
-        // A process that another test starts has copies of its standard error and of what is watched here until exec(2). So either
-        // may end first, and there may be events of neither.
+        // A process that another test is starting has copies of its standard error and of the watched descriptors until
+        // exec(2). So either may end first, possibly without an event.
         while reaper.is_to_reap(pid) || reaper.0.relay.borrow().is_open() {
             assert!(readable(&reaper, Duration::from_secs(60)));
             reaper.hear();
@@ -472,7 +477,7 @@ mod tests {
         for _ in 0..STUCK_MAX {
             reaper.check_room().expect("room for another one");
             let mut child = start(&reaper, "exec sleep 1000");
-            // As looks find one that a file system holds.
+            // The state that checks find if a file system blocks it.
             let mut watched = child.watched.take().expect("it runs");
             watched.is_stuck = true;
             reaper.0.left.borrow_mut().push(watched);

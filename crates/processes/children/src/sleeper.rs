@@ -1,4 +1,4 @@
-//! For tests: a process that does nothing, and ends with the test also if that fails.
+//! For tests: a process that does nothing, and ends with the test, even with a failed one.
 
 use std::process::{Child, Command};
 
@@ -12,7 +12,7 @@ impl Sleeper {
 
 impl Drop for Sleeper {
     fn drop(&mut self) {
-        // Fails only for one that has ended.
+        // This only fails for a process that has ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -1,7 +1,7 @@
-//! The rules of a port, and the connections that they allow.
+//! A port's rules about connections, and the connections that they allow.
 //!
-//! The first rule that applies decides; without one the connection is allowed. A look records the bits that it depended on, as
-//! few leading digits as tell a value from those that a rule names: so that one flow serves all connections like it.
+//! The first rule that applies decides; without one the connection is allowed. Each evaluation records the bits that it
+//! depended on, as few leading digits as tell a value from those in a rule. So one flow serves all connections like it.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
@@ -19,11 +19,11 @@ use crate::ranges::{is_within, range_digits};
 pub(crate) const DHCP: (u16, u16) = (67, 68);
 pub(crate) const DHCPV6: (u16, u16) = (547, 546);
 
-/// Rules of one port, in their order.
+/// The rules of one port, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PortAcl {
     rules: Vec<PortRule>,
-    /// Identifies port, rules, and addresses of groups that they name. Connections that they allowed carry it as mark.
+    /// Hash of port, rules, and addresses of groups that they name. It is the mark of connections that they allowed.
     digest: u32,
 }
 
@@ -34,11 +34,11 @@ struct PortRule {
     remote: Option<Rc<AddressSet>>,
 }
 
-/// The kind of a packet, by its EtherType and protocol.
+/// The kind of a packet, by EtherType and protocol.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum PacketKind {
     Arp,
-    /// ICMPv6 of neighbours, routers and multicast listeners, which has no connections.
+    /// ICMPv6 between neighbours, routers and multicast listeners, which has no connections.
     Discovery,
     Ipv4,
     Ipv6,
@@ -46,7 +46,7 @@ pub(crate) enum PacketKind {
     Other,
 }
 
-/// A connection as rules see it; or, as a mask, the bits that they looked at.
+/// A connection as rules see it; or, as a mask, the bits that they evaluated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct ConnectionTuple {
     pub(crate) src: u128,
@@ -59,7 +59,7 @@ pub(crate) struct ConnectionTuple {
 }
 
 impl ConnectionTuple {
-    /// The bits of both.
+    /// The bits of both masks.
     pub(crate) fn or(self, other: Self) -> Self {
         Self {
             src: self.src | other.src,
@@ -71,7 +71,7 @@ impl ConnectionTuple {
     }
 }
 
-/// A connection that is to pass a port.
+/// A connection that is about to pass a port.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attempt<'a> {
     pub(crate) kind: PacketKind,
@@ -81,7 +81,7 @@ pub(crate) struct Attempt<'a> {
     pub(crate) vid: u16,
 }
 
-/// The bits that rules looked at, besides the EtherType.
+/// The bits that rules evaluated, besides the EtherType.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AttemptBits {
     pub(crate) tuple: ConnectionTuple,
@@ -101,21 +101,21 @@ pub(crate) enum AclVerdict<'a> {
 }
 
 impl AclVerdict<'_> {
-    /// Why packets are dropped, if they are.
+    /// Why its packets are dropped, if they are.
     pub(crate) fn reason(&self) -> Option<DropReason> {
         matches!(self, Self::Denied { .. }).then_some(DropReason::AclDenied)
     }
 }
 
 impl PortAcl {
-    /// The rules of a port among all; none if there are none for it.
+    /// The rules of one port among all; `None` if it has none.
     pub(crate) fn of(port: &PortSettings, rules: &[AclRule], groups: &Groups) -> Option<Self> {
         let own = rules.iter().filter(|rule| rule.protects(&port.name, &port.policy.groups));
         let rules: Vec<PortRule> =
             own.map(|rule| PortRule { rule: rule.clone(), remote: groups.addresses(rule) }).collect();
         let mut hasher = DefaultHasher::new();
         (&port.name, &rules).hash(&mut hasher);
-        // Connections that no rules allowed have the mark 0.
+        // The mark 0 belongs to connections that no rules allowed.
         let digest = (hasher.finish() as u32).max(1);
         (!rules.is_empty()).then_some(Self { rules, digest })
     }
@@ -135,7 +135,7 @@ impl PortAcl {
     }
 }
 
-/// Whether a rule is about this connection.
+/// Whether a rule matches this connection.
 fn applies(PortRule { rule, remote }: &PortRule, attempt: &Attempt<'_>, bits: &mut AttemptBits) -> bool {
     rule.direction == attempt.direction
         && rule.vlan.is_none_or(|vlan| vlan.get() == attempt.vid)
@@ -153,7 +153,7 @@ fn has_remote_mac(rule: &AclRule, attempt: &Attempt<'_>, bits: &mut AttemptBits)
     is_same
 }
 
-/// Whether the rule is about packets of this kind and protocol.
+/// Whether the rule matches packets of this kind and protocol.
 fn has_kind(rule: &AclRule, attempt: &Attempt<'_>, bits: &mut AttemptBits) -> bool {
     let is_ip = matches!(attempt.kind, PacketKind::Ipv4 | PacketKind::Ipv6 | PacketKind::Discovery);
     match rule.protocol {
@@ -174,7 +174,7 @@ fn has_kind(rule: &AclRule, attempt: &Attempt<'_>, bits: &mut AttemptBits) -> bo
     }
 }
 
-/// Whether it is the answer of a DHCP server to the port, which a client may await without a connection.
+/// Whether it is a DHCP server's answer to the port, which a client may receive without a connection.
 fn is_dhcp_answer(attempt: &Attempt<'_>, (server, client): (u16, u16), bits: &mut AttemptBits) -> bool {
     if attempt.direction == AclDirection::Egress {
         return false;
@@ -201,7 +201,7 @@ fn has_addresses(rule: &AclRule, attempt: &Attempt<'_>, bits: &mut AttemptBits) 
     }
 }
 
-/// Whether the other side has one of a group's addresses.
+/// Whether the other side has one of the group's addresses.
 fn has_remote(remote: &AddressSet, attempt: &Attempt<'_>, bits: &mut AttemptBits) -> bool {
     let (address, seen) = match attempt.direction {
         AclDirection::Ingress => (attempt.tuple.src, &mut bits.tuple.src),

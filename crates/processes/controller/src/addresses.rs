@@ -1,7 +1,7 @@
-//! Where addresses are: learned from sources of frames, or entered by the user.
+//! The forwarding table: addresses learned from sources of frames, or configured.
 //!
-//! A learned address is of one VLAN. One that was entered holds in one VLAN, or in all that its port carries. Ageing is by
-//! the time that an address was last seen, in a packet that came here or in the counters of a flow.
+//! A learned address belongs to one VLAN. A configured one holds in one VLAN, or in all that its port carries. An
+//! address ages from the time at which it was last seen, in a packet that came here or in the counters of a flow.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -11,7 +11,7 @@ use lasthop_module_api::Vid;
 use crate::bounds::MOVES_MAX;
 use crate::ports::Port;
 
-/// A VLAN, or none, and an address.
+/// A VLAN, or 0 for none, and an address.
 pub(crate) type FdbKey = (u16, u64);
 
 /// A learned address.
@@ -21,11 +21,11 @@ pub(crate) struct Learned {
     pub(crate) seen_ns: u64,
 }
 
-/// An entry of the user's, or a port's own address.
+/// A configured entry, or a port's own address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Static {
     pub(crate) port: u32,
-    /// `None` is every VLAN that the port carries.
+    /// `None` for every VLAN that the port carries.
     pub(crate) vlan: Option<Vid>,
 }
 
@@ -49,9 +49,9 @@ pub(crate) struct Move {
 /// The result of learning from a source address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LearnResult {
-    /// Known addresses are as before.
+    /// The known address is unchanged.
     Unchanged,
-    /// The address is reached through another port than before, or is known at all.
+    /// The address is new, or moved to another port.
     Changed,
 }
 
@@ -78,13 +78,13 @@ pub(crate) struct AddressCounts {
 pub(crate) struct Addresses {
     limits: AddressLimits,
     learned: HashMap<FdbKey, Learned>,
-    /// By port: how many were learned there.
+    /// Number of addresses learned at each port.
     sums: HashMap<u32, usize>,
     statics: HashMap<u64, Vec<Static>>,
     moves: Vec<Move>,
-    /// Ports that have room for an address more than they had.
+    /// Ports that have room again after they had none.
     freed: BTreeSet<u32>,
-    /// The whole table has, and had none.
+    /// Whether the whole table has room again after it had none.
     is_unblocked: bool,
     pub(crate) counts: AddressCounts,
 }
@@ -103,7 +103,7 @@ impl Addresses {
         }
     }
 
-    /// Takes these in place of all that were entered before. Forgets learned addresses where they hold.
+    /// Replaces all configured entries. Forgets learned addresses that they cover.
     pub(crate) fn set_statics(
         &mut self,
         entries: impl Iterator<Item = (u64, Static)>,
@@ -124,7 +124,7 @@ impl Addresses {
         entries.iter().find(|entry| entry.holds_in(fdb_key.0, ports)).copied()
     }
 
-    /// Addresses of the user's at `port` in VLAN `vid`.
+    /// Configured addresses at `port` in VLAN `vid`.
     pub(crate) fn statics_of(
         &self,
         port: u32,
@@ -136,7 +136,7 @@ impl Addresses {
         entries.filter(move |(_, entry)| entry.port == port && entry.holds_in(vid, ports)).map(|(mac, _)| mac)
     }
 
-    /// Where an address is reached.
+    /// The port of an address.
     pub(crate) fn find(&self, fdb_key: FdbKey, ports: &BTreeMap<u32, Port>, now_ns: u64) -> Option<u32> {
         match self.find_static(fdb_key, ports) {
             Some(entry) => Some(entry.port),
@@ -152,7 +152,7 @@ impl Addresses {
         entry.seen_ns.saturating_add(self.limits.ageing_ns) < now_ns
     }
 
-    /// Learns that an address is behind `port`, which was seen `seen_ns` ago at latest.
+    /// Learns an address at `port`, which was seen at `seen_ns` at latest.
     pub(crate) fn learn(&mut self, fdb_key: FdbKey, number: u32, port: &Port, seen_ns: u64) -> LearnResult {
         let port_max = self.port_max(port);
         match self.learned.get(&fdb_key).copied() {
@@ -194,7 +194,7 @@ impl Addresses {
         true
     }
 
-    /// Addresses learned from a port.
+    /// Number of addresses learned at a port.
     pub(crate) fn sum(&self, port: u32) -> usize {
         self.sums.get(&port).copied().unwrap_or(0)
     }
@@ -209,12 +209,12 @@ impl Addresses {
         }
     }
 
-    /// Ports that have more room for addresses since this was last called; all, if the second one says so.
+    /// Takes the ports that have room again since the last call; all ports, if the second value is true.
     pub(crate) fn take_freed(&mut self) -> (BTreeSet<u32>, bool) {
         (std::mem::take(&mut self.freed), std::mem::take(&mut self.is_unblocked))
     }
 
-    /// Whether another address could be learned from a port.
+    /// Whether another address could be learned at a port.
     pub(crate) fn has_room(&self, number: u32, port: &Port) -> bool {
         self.sum(number) < self.port_max(port) && self.learned.len() < self.limits.entries_max
     }
@@ -223,7 +223,7 @@ impl Addresses {
         port.settings.macs_max.map_or(self.limits.port_max, |max| max as usize)
     }
 
-    /// The address was in a packet of a flow from `port`. Nothing is learned.
+    /// Notes that a packet of a flow from `port` had this source address. Learns nothing.
     pub(crate) fn seen(&mut self, fdb_key: FdbKey, port: u32, seen_ns: u64) {
         if let Some(entry) = self.learned.get_mut(&fdb_key).filter(|entry| entry.port == port) {
             entry.seen_ns = entry.seen_ns.max(seen_ns);
@@ -265,7 +265,7 @@ impl Addresses {
         }
     }
 
-    /// A port goes: another port may get its number.
+    /// Forgets a port, whose number another port may get.
     pub(crate) fn forget_port(&mut self, port: u32) -> Vec<FdbKey> {
         self.moves.retain(|entry| entry.from != port && entry.to != port);
         let fdb_keys = self.flush(Some(port), None);
@@ -273,7 +273,7 @@ impl Addresses {
         fdb_keys
     }
 
-    /// When the next one is aged, if there is one.
+    /// When the next address ages out, if there is one.
     pub(crate) fn ageing_due_ns(&self) -> Option<u64> {
         let ageing_ns = self.limits.ageing_ns + 1;
         self.learned.values().map(|entry| entry.seen_ns.saturating_add(ageing_ns)).min()
@@ -285,7 +285,7 @@ impl Addresses {
         live.map(|(fdb_key, entry)| (*fdb_key, *entry))
     }
 
-    /// Addresses that moved lately.
+    /// Addresses that moved recently.
     pub(crate) fn moves(&self) -> &[Move] {
         &self.moves
     }

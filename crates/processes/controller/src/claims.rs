@@ -1,24 +1,24 @@
-//! A packet's own claims about its sender; or, as a mask, the bits of them that a decision looked at.
+//! A packet's own claims about its sender; or, as a mask, the bits of them that a decision depends on.
 
 use lasthop_flow::{Arp, FlowKey, Ipv4, Ipv6, NeighbourDiscovery, Ports};
 use lasthop_module_api::Mac;
 use lasthop_wire::headers::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6};
 
-/// Addresses and UDP ports. Addresses of IPv4 are the low bits.
+/// Addresses and UDP ports. IPv4 addresses are in the low bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Claims {
     /// IP source address.
     pub(crate) src: u128,
-    /// The network address of ARP's sender, or the target of neighbour discovery.
+    /// The sender's address in ARP, or the target of neighbour discovery.
     pub(crate) target: u128,
-    /// The Ethernet address that belongs to `target`, by the packet.
+    /// The Ethernet address for `target`, as the packet states it.
     pub(crate) target_mac: u64,
     pub(crate) udp_src: u16,
     pub(crate) udp_dst: u16,
 }
 
 impl Claims {
-    /// Out of a packet's fields, or out of a mask.
+    /// Reads a packet's key, or a mask.
     pub(crate) fn of(key: &FlowKey) -> Self {
         let src4 = key.ipv4.map(|ip| u128::from(ip.src.to_bits()));
         let src6 = key.ipv6.map(|ip| ip.src.to_bits());
@@ -29,7 +29,7 @@ impl Claims {
         Self { src: src4.or(src6).unwrap_or(0), target, target_mac, udp_src: udp.src, udp_dst: udp.dst }
     }
 
-    /// The bits that `mask` has set.
+    /// The bits that are set in `mask`.
     pub(crate) fn masked(self, mask: &Self) -> Self {
         Self {
             src: self.src & mask.src,
@@ -40,7 +40,8 @@ impl Claims {
         }
     }
 
-    /// A key, or a mask, of packets of this EtherType with these fields and the IP protocol. Groups without any bit stay as they are.
+    /// Adds these fields to a key or mask of packets of this EtherType and IP protocol. Leaves groups without a set bit
+    /// unchanged.
     pub(crate) fn added_to(self, mut key: FlowKey, ether_type: u16, proto: u8) -> FlowKey {
         let has_target = self.target != 0 || self.target_mac != 0;
         let has_ip = self.src != 0 || proto != 0;

@@ -1,4 +1,4 @@
-//! Settings of switches that the controller gets, and addresses that it reports.
+//! The switches' settings that the controller gets, and the addresses that it reports.
 
 use lasthop_module_api::{Mac, Vid};
 
@@ -7,56 +7,56 @@ use crate::bounds::ADDRESSES_MAX;
 /// A switch of module flow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SwitchConfig {
-    /// Its name, and that of its datapath.
+    /// Its name, and its datapath's.
     pub name: String,
-    /// Addresses that are learned there.
+    /// Largest number of learned addresses.
     pub addresses_max: usize,
 }
 
 impl SwitchConfig {
-    /// A switch with room for as many addresses as the bridge has by default.
+    /// A switch with the default number of addresses.
     #[must_use]
     pub fn named(name: &str) -> Self {
         Self { name: name.to_owned(), addresses_max: ADDRESSES_MAX }
     }
 }
 
-/// An address that the user entered.
+/// A configured address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StaticAddress {
     /// The address.
     pub mac: Mac,
-    /// In this VLAN; `None` is in all that the port carries.
+    /// Its VLAN; `None` for all that the port carries.
     pub vlan: Option<Vid>,
     /// The port's name.
     pub port: String,
 }
 
-/// One line of a forwarding table.
+/// An entry of the forwarding table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     /// The address.
     pub mac: Mac,
-    /// In which VLAN; `None` is untagged, or all that a static entry's port carries.
+    /// Its VLAN; `None` for untagged, or for all that a static entry's port carries.
     pub vlan: Option<u16>,
     /// The port's name.
     pub port: String,
     /// Time since it was last seen as a source, in ns; 0 for static entries.
     pub age_ns: u64,
-    /// Set by configuration; neither ages nor moves.
+    /// Whether it is configured; then it neither ages nor moves.
     pub is_static: bool,
 }
 
-/// An address that was seen on another port than before.
+/// An address that moved to another port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MovedAddress {
     /// The address.
     pub mac: Mac,
-    /// Name of the port where it was.
+    /// Name of the last port.
     pub from: String,
-    /// Name of the port where it is since.
+    /// Name of the present port.
     pub to: String,
-    /// Times that it moved.
+    /// Number of moves.
     pub count: u32,
     /// Time since the last move, in ns.
     pub age_ns: u64,

@@ -1,4 +1,4 @@
-//! The connection of a packet, as tracking tells of it; or, as a mask, the bits of that which a decision looked at.
+//! The connection of a packet, as tracking reports it; or, as a mask, the bits of it that a decision depends on.
 
 use lasthop_flow::{CtKey, Tuple4, Tuple6};
 use lasthop_wire::headers::{ETHERTYPE_IPV4, ETHERTYPE_IPV6};
@@ -11,12 +11,12 @@ pub(crate) struct Connection {
     /// `ct_state` bits.
     pub(crate) state: u32,
     pub(crate) mark: u32,
-    /// Of the direction in which it began.
+    /// The tuple of the direction in which it began.
     pub(crate) tuple: ConnectionTuple,
 }
 
 impl Connection {
-    /// Out of a packet's fields, or out of a mask.
+    /// Reads a packet's key, or a mask.
     pub(crate) fn of(key: &CtKey) -> Self {
         let tuple4 = key.tuple4.map(|tuple| ConnectionTuple {
             src: tuple.src.to_bits().into(),
@@ -32,12 +32,12 @@ impl Connection {
             dst_port: tuple.dst_port,
             protocol: tuple.proto,
         });
-        // A key may have both, of which one is empty.
+        // A key may have both, one of them empty.
         let tuple = [tuple4, tuple6].into_iter().flatten().find(|tuple| *tuple != ConnectionTuple::default());
         Self { state: key.state.unwrap_or(0), mark: key.mark.unwrap_or(0), tuple: tuple.unwrap_or_default() }
     }
 
-    /// The bits that `mask` has set.
+    /// The bits that are set in `mask`.
     pub(crate) fn masked(self, mask: &Self) -> Self {
         let (tuple, bits) = (self.tuple, mask.tuple);
         Self {
@@ -53,11 +53,11 @@ impl Connection {
         }
     }
 
-    /// The fields of a key, or of a mask, for packets of this EtherType: those of which `mask` has bits.
+    /// The fields of a key or mask for packets of this EtherType, as far as `mask` has bits of them.
     pub(crate) fn to_key(self, mask: &Self, ether_type: u16) -> CtKey {
         let ConnectionTuple { src, dst, src_port, dst_port, protocol: proto } = self.tuple;
         let has_tuple = mask.tuple != ConnectionTuple::default();
-        // Addresses of IPv4 are the low bits.
+        // IPv4 addresses are in the low bits.
         let (src4, dst4) = ((src as u32).into(), (dst as u32).into());
         let (src6, dst6) = (src.into(), dst.into());
         CtKey {

@@ -1,11 +1,12 @@
-//! The conversation: datapaths and ports are made, flows of a controller before are taken over, then packets are answered.
+//! The controller's exchange with the switch: makes datapaths and ports, takes over a former controller's flows, then
+//! answers misses.
 //!
 //! ```text
-//!   of each switch:  make or find its datapath ─> its ports ─> its flows ─> ports send their misses here
+//!   each switch:     make or find its datapath ─> its ports ─> its flows ─> subscribe to its ports' misses
 //!                            ^                                                      │ every second: counters of flows
-//!                            └── refused: once more after a pause                   │ every 5 s: the ports once more
-//!   link 0  misses; flows that come, change and go; packets sent on
-//!   link 1  lists: ports, flows, counters. A list of 200,000 flows holds up no packet.
+//!                            └── refused: again after a pause                         │ every 5 s: the ports again
+//!   link 0  misses; changes of flows; packets to send
+//!   link 1  lists: ports, flows, counters. A list of 200,000 flows does not delay packets.
 //! ```
 
 use std::collections::BTreeMap;
@@ -31,7 +32,7 @@ use crate::stats::ControllerStats;
 const MAIN: usize = 0;
 const LISTS: usize = 1;
 
-/// `OVS_DP_F_UNALIGNED | OVS_DP_F_VPORT_PIDS`: each port says where its misses go.
+/// `OVS_DP_F_UNALIGNED | OVS_DP_F_VPORT_PIDS`: each port has a port id for its misses.
 const FEATURES: u32 = 0b11;
 const EEXIST: i32 = 17;
 const ENODEV: i32 = 19;
@@ -40,22 +41,22 @@ const ENODEV: i32 = 19;
 pub struct Controller {
     switches: BTreeMap<String, ServedSwitch>,
     names: BTreeMap<i32, String>,
-    /// Epochs of switches so far.
+    /// Number of epochs so far, of all switches.
     epochs: u64,
     links: [DatapathLink<Sent>; LINKS],
     open_packets: OpenPackets,
-    /// Packets of datapaths that are not served.
+    /// Packets of unknown datapaths.
     strays: u64,
-    /// Sentences for the log.
+    /// Lines for the log.
     log_lines: Vec<String>,
-    /// It wants no more misses; requests that say so and are not answered.
+    /// Set once it wants no more misses: the number of pending requests that say so.
     leaving: Option<usize>,
 }
 
 impl Controller {
-    /// Without switches, for connections that were just made. Their port ids are made of `nonce`, which is to be another one each
-    /// time: a datapath may remember that its misses went to a controller before, and is not to take this one for it before it
-    /// says so.
+    /// A controller without switches, for new connections. Their port ids depend on `nonce`, which must differ each
+    /// time: a datapath may still have a former controller's port ids, and must not send misses to this controller
+    /// before it subscribes.
     #[must_use]
     pub fn new(nonce: u32) -> Self {
         let links = links(nonce);
@@ -63,7 +64,7 @@ impl Controller {
         Self { switches, names, epochs: 0, links, open_packets, strays: 0, log_lines, leaving: None }
     }
 
-    /// There are other connections, maybe to another process: everything is asked for again. Addresses stay.
+    /// Uses new connections, perhaps to another process: requests everything again. Addresses stay.
     pub fn reconnected(&mut self, nonce: u32) {
         self.links = links(nonce);
         self.open_packets = OpenPackets::default();
@@ -74,7 +75,7 @@ impl Controller {
         }
     }
 
-    /// Another controller is to come: no more misses are wanted. Those that are under way still come, and are answered.
+    /// Stops subscribing to misses, since another controller is about to start. Pending ones are still answered.
     pub fn leave(&mut self) {
         let ports = self.switches.values().flat_map(|served| {
             served.subscribed.values().map(|number| VportMessage {
@@ -91,7 +92,7 @@ impl Controller {
         }
     }
 
-    /// Whether all ports' misses go elsewhere, or nowhere.
+    /// Whether all ports' misses go elsewhere, or to no client.
     #[must_use]
     pub fn has_left(&self) -> bool {
         self.leaving == Some(0)
@@ -103,39 +104,39 @@ impl Controller {
         self.links.get(link)?.output()
     }
 
-    /// It was sent.
+    /// Notes that it was sent.
     pub fn sent(&mut self, link: usize) {
         if let Some(link) = self.links.get_mut(link) {
             link.sent();
         }
     }
 
-    /// Sentences for the log since this was last called.
+    /// Lines for the log since the last call.
     pub fn take_log_lines(&mut self) -> Vec<String> {
         std::mem::take(&mut self.log_lines)
     }
 
-    /// Serves a switch. One that is served already goes on.
+    /// Serves a switch. One that is already served continues.
     pub fn set_switch(&mut self, config: &SwitchConfig) {
         self.epochs += 1;
         self.switches.entry(config.name.clone()).or_insert_with(|| ServedSwitch::new(config, self.epochs));
     }
 
-    /// Serves a switch no more. Its datapath is left as it is: it goes with the switch.
+    /// Stops serving a switch. Its datapath is removed with the switch.
     pub fn remove_switch(&mut self, name: &str) {
         if let Some(served) = self.switches.remove(name) {
             self.forget_name(name, served.datapath);
         }
     }
 
-    /// A switch has this datapath no more, which may be another one's by now.
+    /// Notes that a switch does not have this datapath any more; another switch may have it.
     fn forget_name(&mut self, name: &str, datapath: i32) {
         if self.names.get(&datapath).is_some_and(|known| known == name) {
             self.names.remove(&datapath);
         }
     }
 
-    /// Serves a port, or by other settings.
+    /// Serves a port, or changes its settings.
     pub fn set_port(&mut self, switch: &str, settings: PortSettings) {
         let Some(served) = self.switches.get_mut(switch) else { return };
         let name = settings.name.clone();
@@ -146,7 +147,7 @@ impl Controller {
         }
     }
 
-    /// Serves a port no more, and takes it out of its datapath.
+    /// Stops serving a port, and removes it from its datapath.
     pub fn remove_port(&mut self, switch: &str, name: &str) {
         let Some(served) = self.switches.get_mut(switch) else { return };
         let number = served.switch.remove_port(name);
@@ -157,21 +158,21 @@ impl Controller {
         }
     }
 
-    /// Takes these as all entries that the user made for a switch.
+    /// Replaces a switch's configured addresses.
     pub fn set_statics(&mut self, switch: &str, entries: Vec<StaticAddress>) {
         if let Some(served) = self.switches.get_mut(switch) {
             served.switch.set_statics(entries);
         }
     }
 
-    /// Takes these as all rules about connections of a switch's ports.
+    /// Replaces the rules about connections of a switch's ports.
     pub fn set_acl(&mut self, switch: &str, rules: Vec<AclRule>) {
         if let Some(served) = self.switches.get_mut(switch) {
             served.switch.set_acl(rules);
         }
     }
 
-    /// A datagram came from connection `link`.
+    /// Handles a datagram from connection `link`.
     pub fn received(&mut self, link: usize, datagram: &[u8], now_ns: u64) {
         let mut answers = Vec::new();
         if let Some(link) = self.links.get_mut(link) {
@@ -221,13 +222,13 @@ impl Controller {
         }
     }
 
-    /// Another client has changed a port, or the datapath: has the ports listed again.
+    /// Lists the ports again, since another client has changed a port or the datapath.
     fn on_changed(&mut self, datapath: i32, at_ns: u64) {
         let served = self.names.get(&datapath).and_then(|name| self.switches.get_mut(name));
         served.into_iter().for_each(|served| served.ports.want(at_ns));
     }
 
-    /// A request is through.
+    /// Handles the end of a request.
     fn on_done(&mut self, purpose: Purpose, refusal: Option<(i32, Option<String>)>, now_ns: u64) {
         match (purpose, refusal) {
             (Purpose::Execute(port), _) => self.open_packets.leave(port),
@@ -236,7 +237,7 @@ impl Controller {
                 let wanted = DatapathMessage { name: Some(switch.clone()), ..DatapathMessage::default() };
                 self.ask(MAIN, &DpifRequest::Datapath(wanted), Purpose::Find(switch));
             }
-            // The switch is being removed, as a message will tell, or handed to another controller.
+            // The switch is being removed, as an order will say, or gets another controller.
             (Purpose::Make(switch) | Purpose::Find(switch), Some((ENODEV, _))) => self.wait(&switch, now_ns),
             (Purpose::Make(switch) | Purpose::Find(switch), Some(refusal)) => {
                 self.fail(&switch, format!("cannot have the datapath of switch {switch}"), refusal, now_ns);
@@ -256,7 +257,7 @@ impl Controller {
             }
             (Purpose::Port(switch, port), Some(refusal)) => {
                 if let Some(served) = self.switches.get_mut(&switch).filter(|_| refusal.0 == ENODEV) {
-                    // Or there is no such datapath.
+                    // Or the datapath is gone.
                     served.ports.want(now_ns + AGAIN_NS);
                 }
                 self.fail(&switch, format!("cannot have port {port} in switch {switch}"), refusal, now_ns);
@@ -279,14 +280,14 @@ impl Controller {
         }
     }
 
-    /// Has the next try begin after a pause.
+    /// Has the next attempt begin after a pause.
     fn wait(&mut self, switch: &str, now_ns: u64) {
         if let Some(served) = self.switches.get_mut(switch) {
             served.again_due_ns.get_or_insert(now_ns + AGAIN_NS);
         }
     }
 
-    /// Logs it once, and tries again.
+    /// Logs a failure once, and tries again.
     fn fail(&mut self, switch: &str, what: String, (errno, why): (i32, Option<String>), now_ns: u64) {
         if !self.switches.contains_key(switch) {
             return;
@@ -324,14 +325,14 @@ impl Controller {
         has_more
     }
 
-    /// Whether all packets that came are answered for, and all requests are sent.
+    /// Whether all packets that came are answered, and all requests are sent.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.open_packets.is_empty() && self.links.iter().all(|link| link.output().is_none())
     }
 
-    /// A mark that [`Self::has_settled`] takes, if all flows are as rules, ports and addresses ask for, but for requests that are on their way;
-    /// to be called behind a [`Self::turn`] that left nothing to do.
+    /// A mark for [`Self::has_settled`], if all flows agree with rules, ports and addresses except for pending
+    /// requests; call it after a [`Self::turn`] that returned false.
     #[must_use]
     pub fn settling(&self) -> Option<u64> {
         let serves =
@@ -339,13 +340,13 @@ impl Controller {
         self.switches.values().all(serves).then(|| self.links[MAIN].asked_until_now())
     }
 
-    /// Whether the switch process has answered all requests that were on their way.
+    /// Whether the switch process has replied to all requests that were pending at `mark`.
     #[must_use]
     pub fn has_settled(&self, mark: u64) -> bool {
         self.links[MAIN].has_ended(mark)
     }
 
-    /// When [`Controller::turn`] has work to do if no datagram comes before.
+    /// When [`Controller::turn`] has work even without a datagram.
     #[must_use]
     pub fn due_ns(&self) -> Option<u64> {
         self.switches.values().filter_map(ServedSwitch::due_ns).min()
@@ -355,7 +356,7 @@ impl Controller {
         let Some(served) = self.switches.get_mut(name) else { return };
         let is_due = |due: &mut u64| *due <= now_ns;
         let datapath = served.datapath;
-        // A new port may get the number of one that is gone: no flow may speak of that any more.
+        // A new port may get the number of a removed one, so no flow may use that any more.
         if !served.switch.has_to_revalidate() && served.again_due_ns.take_if(is_due).is_some() {
             match served.stage {
                 Stage::Absent => self.make(name),
@@ -386,7 +387,7 @@ impl Controller {
         self.ask(MAIN, &DpifRequest::DatapathNew(wanted), Purpose::Make(name.to_owned()));
     }
 
-    /// There is a datapath, new or old.
+    /// Notes the datapath of a switch, new or existing.
     fn on_datapath(&mut self, name: &str, datapath: i32) {
         let Some(served) = self.switches.get_mut(name) else { return };
         served.datapath = datapath;
@@ -407,7 +408,7 @@ impl Controller {
         }
     }
 
-    /// All ports of a datapath were told.
+    /// Handles the end of the list of a datapath's ports.
     fn on_all_ports_listed(&mut self, name: &str, is_whole: bool, now_ns: u64) {
         let Some(served) = self.switches.get_mut(name) else { return };
         served.ports.end();
@@ -437,7 +438,7 @@ impl Controller {
         }
     }
 
-    /// The datapath is not there any more.
+    /// Starts over, since the datapath is gone.
     fn start_over(&mut self, name: &str) {
         self.epochs += 1;
         if let Some(served) = self.switches.get_mut(name) {
@@ -455,7 +456,7 @@ impl Controller {
         }
     }
 
-    /// All flows of a datapath were told.
+    /// Handles the end of the list of a datapath's flows.
     fn on_all_flows_adopted(&mut self, name: &str, now_ns: u64) {
         let Some(served) = self.switches.get_mut(name) else { return };
         served.stage = Stage::Serving;
@@ -464,17 +465,17 @@ impl Controller {
         }
         served.switch.renew_meters();
         served.switch.reinstall(now_ns);
-        // Misses are asked for once all flows are right.
+        // It subscribes to misses once all flows are right.
         served.again_due_ns = Some(now_ns);
         self.apply_changes(name);
     }
 
-    /// Asks for the numbers that are missing, and for the misses of ports that have one.
+    /// Requests missing port numbers, and subscribes to the misses of ports with a number.
     fn ask_for_ports(&mut self, name: &str) {
         let Some(served) = self.switches.get_mut(name).filter(|_| self.leaving.is_none()) else { return };
         let datapath = served.datapath;
         let missing: Vec<String> = served.switch.unnumbered().map(str::to_owned).collect();
-        // First those that have a number: with the first port whose misses come here, those of all others have to.
+        // First all ports with a number: once the misses of the first port come here, those of all others must, too.
         self.subscribe(name);
         missing.iter().for_each(|port| self.ask_for_port(name, datapath, port));
     }
@@ -491,7 +492,7 @@ impl Controller {
         self.ask(MAIN, &DpifRequest::PortNew(wanted), purpose);
     }
 
-    /// A port has a number, and its misses come here.
+    /// Notes a port's number; its misses come here.
     fn on_port_number(&mut self, switch: &str, port: VportMessage) {
         let Some(served) = self.switches.get_mut(switch) else { return };
         if let (Some(name), Some(number)) = (port.name, port.number) {
@@ -502,8 +503,8 @@ impl Controller {
         }
     }
 
-    /// Has the misses of all ports come here. One request does it, so that at no moment some come and others are lost. Then there is
-    /// one for each port, in case another client still has its misses.
+    /// Subscribes to the misses of all ports. A single request does it, so that there is no time at which some come and
+    /// others are lost. One request for each port follows, in case another client still has its misses.
     fn subscribe(&mut self, name: &str) {
         let Some(served) = self.switches.get_mut(name).filter(|_| self.leaving.is_none()) else { return };
         let (datapath, epoch, port_id) = (served.datapath, served.epoch, self.links[MAIN].port_id());
@@ -527,7 +528,7 @@ impl Controller {
         }
     }
 
-    /// Answers for a packet: flows first, so that packets behind it meet one.
+    /// Answers a packet: flows first, so that later packets match one.
     fn miss(&mut self, packet: PacketMessage, now_ns: u64) {
         let name = self.names.get(&packet.datapath).cloned();
         let Some((name, served)) = name.and_then(|name| Some((name.clone(), self.switches.get_mut(&name)?)))
@@ -545,11 +546,11 @@ impl Controller {
         let actions = served.switch.miss(&packet.key, now_ns);
         self.log_lines.extend(served.switch.denials.take());
         self.apply_changes(&name);
-        // Dropped packets are answered, too: the switch keeps those behind them waiting for the answer.
+        // Dropped packets are answered, too: the switch holds later packets of the flow until then.
         self.execute(packet, actions);
     }
 
-    /// Has the switch drop a packet that gets no answer, unless the switch is too far behind for that, too.
+    /// Has the switch drop a packet that gets no answer, unless the switch is too far behind even for that.
     fn give_back(&mut self, packet: PacketMessage) {
         if self.links[MAIN].open_count() < GIVEN_BACK_MAX {
             self.execute(packet, vec![Action::drop_for(DropReason::NoFlow)]);
@@ -577,7 +578,7 @@ impl Controller {
         }
     }
 
-    /// Counts of all switches.
+    /// Counters of all switches.
     #[must_use]
     pub fn stats(&self) -> ControllerStats {
         let strays =
@@ -585,13 +586,13 @@ impl Controller {
         self.switches.values().map(ServedSwitch::stats).fold(strays, ControllerStats::and)
     }
 
-    /// Counts of a switch.
+    /// Counters of a switch.
     #[must_use]
     pub fn stats_of(&self, switch: &str) -> Option<ControllerStats> {
         self.switches.get(switch).map(ServedSwitch::stats)
     }
 
-    /// Whether all ports of all switches that were told of are served.
+    /// Whether all ports of all switches are served.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         let is_settled = |served: &ServedSwitch| {
@@ -637,7 +638,7 @@ impl Controller {
         Some(all)
     }
 
-    /// Addresses of a switch that changed ports lately, the most restless first.
+    /// Addresses of a switch that moved recently, those with most moves first.
     #[must_use]
     pub fn moves(&self, switch: &str, now_ns: u64) -> Vec<MovedAddress> {
         let Some(served) = self.switches.get(switch) else { return Vec::new() };
@@ -654,14 +655,14 @@ impl Controller {
         moves
     }
 
-    /// Forgets learned addresses of a switch, of one port or all, of one VLAN or all; how many.
+    /// Forgets learned addresses of a switch, of one port or all, of one VLAN or all; returns their number.
     pub fn flush(&mut self, switch: &str, port: Option<&str>, vlan: Option<Vid>, now_ns: u64) -> usize {
         let served = self.switches.get_mut(switch);
         served.map_or(0, |served| served.switch.flush(port, vlan, now_ns))
     }
 }
 
-/// Port ids are not 0, and those of one time differ.
+/// Port ids are not 0, and differ from each other.
 fn links(nonce: u32) -> [DatapathLink<Sent>; LINKS] {
     std::array::from_fn(|at| DatapathLink::new((nonce & !0xf | 0x10).wrapping_add(at as u32)))
 }

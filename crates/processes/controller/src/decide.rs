@@ -1,4 +1,5 @@
-//! The decision about a packet, by the rules of the bridge (`lasthop_bridge_policy`), and the bits that it depends on.
+//! Decides about a packet by the rules of the bridge (`lasthop_bridge_policy`), and records the bits that the decision
+//! depends on.
 //!
 //! ```text
 //!   which VLAN? ── not carried, wrong tag: dropped
@@ -8,10 +9,10 @@
 //!   where is its destination? ── one port, or all that carry the VLAN ──> actions
 //! ```
 //!
-//! Ports with rules let connections pass before and behind that ([`crate::gate`]).
+//! Ports with rules let connections pass before and after that ([`crate::gate`]).
 //!
-//! A drop looks at as few digits as tell the packet from those that pass: one that makes up addresses is met by some dozens of
-//! flows.
+//! A drop depends on as few digits as tell the packet from those that pass, so a sender that invents addresses needs
+//! only some dozens of flows.
 
 use std::collections::BTreeMap;
 
@@ -28,12 +29,12 @@ use crate::gate::{Gate, Passage, Stage};
 use crate::guard::GuardCheck;
 use crate::ports::Port;
 
-/// The number of the meter of a port's floods of one kind.
+/// The number of a port's meter for one kind of flood.
 pub(crate) fn meter(kind: FloodKind, port: u32) -> u32 {
     port * 3 + 1 + kind as u32
 }
 
-/// The state that a decision looks at.
+/// The state that a decision depends on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct View<'a> {
     pub(crate) ports: &'a BTreeMap<u32, Port>,
@@ -41,24 +42,24 @@ pub(crate) struct View<'a> {
     pub(crate) now_ns: u64,
 }
 
-/// A packet that may come from where it came from.
+/// A packet that passed the checks of its port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Admitted {
     pub(crate) vid: u16,
-    /// Where its source is to be learned; none at ports with an address of their own, and for addresses that are entered.
+    /// The address to learn; `None` at ports with an address of their own, and for configured addresses.
     pub(crate) learn_at: Option<FdbKey>,
 }
 
-/// The actions for a packet, and for all that are like it.
+/// The actions for a packet, and for all packets like it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Decision {
     pub(crate) actions: Vec<Action>,
     pub(crate) looked: Looked,
-    /// The rule that denied it, if that is to be logged.
+    /// The rule that denied it, if that has to be logged.
     pub(crate) logged: Option<RuleName>,
 }
 
-/// Whether the packet may come from where it came from, or why it is dropped. One that was recirculated came in before.
+/// Checks whether the packet may come from its port, or why it is dropped. A recirculated packet has passed before.
 pub(crate) fn admit(view: View<'_>, frame: &Frame, looked: &mut Looked) -> Result<Admitted, DropReason> {
     let port = view.ports.get(&frame.port).ok_or(DropReason::NoFlow)?;
     let tag_vid = frame.tag_vid(looked)?;
@@ -81,12 +82,12 @@ pub(crate) fn admit(view: View<'_>, frame: &Frame, looked: &mut Looked) -> Resul
     Ok(Admitted { vid, learn_at })
 }
 
-/// Records all but source addresses.
+/// A recorder for everything except source addresses.
 fn recorder(looked: &mut Looked) -> LookRecorder<'_, impl Fn() -> std::iter::Empty<u64>> {
     LookRecorder { looked, port_addresses: std::iter::empty }
 }
 
-/// The next step of a packet that is admitted.
+/// The next step of an admitted packet.
 pub(crate) fn forward(view: View<'_>, frame: &Frame, vid: u16, mut looked: Looked) -> Decision {
     let Some(from) = view.ports.get(&frame.port) else {
         return Decision::drop_for(DropReason::NoFlow, looked);
@@ -97,7 +98,7 @@ pub(crate) fn forward(view: View<'_>, frame: &Frame, vid: u16, mut looked: Looke
         (Stage::Entry, Some(gate)) => gate.meet(frame, &mut looked),
         (Stage::FromPort, Some(gate)) => gate.pass(frame, &mut looked),
         (Stage::ToPort(number), _) => return deliver(view, frame, (vid, number), looked),
-        // Its sender had rules when it came.
+        // Its sender had rules when it arrived.
         (Stage::FromPort, None) => Passage::Dropped(DropReason::NoFlow, None),
     };
     match passage {
@@ -144,7 +145,7 @@ fn route(view: View<'_>, frame: &Frame, vid: u16, mut looked: Looked) -> Decisio
     if decision.is_drop() && !tracked.is_empty() {
         decision.actions.clear();
     }
-    // Packets are tracked as they came; outputs may edit the tag.
+    // Packets are tracked as they arrived; outputs may change the tag.
     decision = decision.behind(tracked);
     let actions = &mut decision.actions;
     let from = view.ports.get(&frame.port).filter(|_| !is_drop(actions));
@@ -155,7 +156,7 @@ fn route(view: View<'_>, frame: &Frame, vid: u16, mut looked: Looked) -> Decisio
     decision
 }
 
-/// Copies for ports, each in its form.
+/// Sends a copy to each port, in the port's form.
 fn send(frame: &Frame, vid: u16, targets: &[(u32, &Port)], mut looked: Looked) -> Decision {
     let forms = targets.iter().map(|(number, port)| (*number, port.form(vid)));
     let actions = outputs(frame, (vid, frame.tag()), forms, &mut looked);
@@ -186,7 +187,7 @@ impl Decision {
         is_drop(&self.actions)
     }
 
-    /// The same with these actions in front, unless the packet is dropped.
+    /// The decision with these actions before its own, unless it drops the packet.
     fn behind(mut self, before: Vec<Action>) -> Self {
         if !self.is_drop() {
             self.actions.splice(0..0, before);
@@ -238,7 +239,7 @@ pub(crate) fn targets<'a>(
     }
 }
 
-/// A copy for each target in its form; those that need the same done to them follow each other.
+/// A copy for each target in its form; targets with the same form follow each other.
 fn outputs(
     frame: &Frame,
     (vid, tag): (u16, FrameTag),
@@ -269,7 +270,7 @@ fn outputs(
     actions
 }
 
-/// Whether the frame without its tag would pass for one of the VLAN that its sender wrote behind it.
+/// Whether the frame without its tag would have another tag, which its sender wrote behind it.
 fn would_show_another_tag(frame: &Frame, looked: &mut Looked) -> bool {
     if frame.inner != 0 {
         return frame.inner == ETHERTYPE_VLAN;

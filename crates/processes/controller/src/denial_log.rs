@@ -1,23 +1,24 @@
-//! Sentences about connections that a rule with `log` denied: bounded, since guests decide how many there are.
+//! Log lines about connections that a rule with `log` denied. Their number is bounded, since guests decide how many
+//! there are.
 
 use lasthop_api::acl::RuleName;
 use lasthop_flow::FlowKey;
 
-/// Sentences in a second.
+/// Lines in a second.
 const PER_SECOND_MAX: u32 = 10;
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// Sentences that wait to be logged.
+/// Lines that wait to be logged.
 #[derive(Debug, Default)]
 pub(crate) struct DenialLog {
     lines: Vec<String>,
-    /// Seconds since the clock began, and sentences of this second.
+    /// Seconds since the clock began, and lines in this second.
     second: (u64, u32),
     left_out: u64,
 }
 
 impl DenialLog {
-    /// A rule denied a packet from this port, the first one without a flow.
+    /// Notes that a rule denied a packet from this port, the first one without a flow.
     pub(crate) fn note(&mut self, rule: &RuleName, port: &str, key: &FlowKey, now_ns: u64) {
         let second = now_ns / SECOND_NS;
         if self.second.0 != second {

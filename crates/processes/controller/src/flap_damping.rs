@@ -1,37 +1,38 @@
-//! Addresses that many flows depend on, and which moved a moment ago: should they move again, their flows are not looked at each time.
+//! Delays the revalidation of flows of addresses that keep moving: if many flows depend on an address that moved
+//! recently, another move does not revalidate them at once.
 
 use std::collections::HashMap;
 
 use crate::addresses::FdbKey;
 use crate::bounds::MOVED_NS;
 
-/// When an address's flows were looked at for the last time.
+/// The last revalidation of an address's flows.
 #[derive(Clone, Copy, Debug)]
 struct LastLook {
     at_ns: u64,
-    /// The address has moved since.
+    /// Whether the address has moved since.
     is_late: bool,
 }
 
-/// By address: the last look at its flows. Only addresses with many flows are here, so there are few.
+/// The last revalidation, by address. Only addresses with many flows are here, so there are few.
 #[derive(Debug, Default)]
 pub(crate) struct FlapDamping {
     looks: HashMap<FdbKey, LastLook>,
 }
 
 impl FlapDamping {
-    /// Whether the flows of an address that moved are to be looked at later, since they have just been.
+    /// Whether the flows of a moved address have to be revalidated later, since they recently were.
     pub(crate) fn is_deferred(&mut self, fdb_key: FdbKey, now_ns: u64) -> bool {
         let recent = self.looks.get_mut(&fdb_key).filter(|look| now_ns < look.at_ns + MOVED_NS);
         recent.map(|look| look.is_late = true).is_some()
     }
 
-    /// The many flows of an address are looked at now.
+    /// Notes a revalidation of an address's many flows.
     pub(crate) fn looked(&mut self, fdb_key: FdbKey, now_ns: u64) {
         self.looks.insert(fdb_key, LastLook { at_ns: now_ns, is_late: false });
     }
 
-    /// Addresses whose flows are to be looked at now. Those that came to rest are forgotten.
+    /// Takes the addresses whose flows are due. Forgets those that have not moved again.
     pub(crate) fn take_due(&mut self, now_ns: u64) -> Vec<FdbKey> {
         let mut due = Vec::new();
         self.looks.retain(|fdb_key, look| {
@@ -42,7 +43,7 @@ impl FlapDamping {
         due
     }
 
-    /// When that may be so.
+    /// When the next one is due.
     pub(crate) fn due_ns(&self) -> Option<u64> {
         self.looks.values().filter(|look| look.is_late).map(|look| look.at_ns + MOVED_NS).min()
     }

@@ -1,4 +1,4 @@
-//! The flows that were installed, as the controller remembers them: found by name, and by the addresses that they depend on.
+//! The installed flows as the controller remembers them: by name, and by the addresses that they depend on.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
@@ -10,10 +10,10 @@ use lasthop_flow::{Action, Ufid};
 use crate::addresses::FdbKey;
 use crate::frame::{Frame, Looked};
 
-/// The start of the names of flows that a controller made.
+/// Prefix of the names of a controller's flows.
 const MARK: [u8; 4] = *b"LHc1";
 
-/// Whether a controller made it.
+/// Whether a controller made the flow.
 pub(crate) fn is_ours(ufid: Ufid) -> bool {
     ufid.0.starts_with(&MARK)
 }
@@ -24,19 +24,19 @@ const HIGHEST: Ufid = Ufid([0xff; 16]);
 /// A flow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Flow {
-    /// Without the bits that were not looked at.
+    /// The frame, with only the bits that the decision depended on.
     pub(crate) frame: Frame,
     pub(crate) looked: Looked,
     pub(crate) actions: Vec<Action>,
-    /// The VLAN of its packets, if they get so far.
+    /// The VLAN of its packets, if they are admitted.
     pub(crate) vid: Option<u16>,
-    /// When a packet last met it, or when it was made, in ns.
+    /// Time of the last packet, or of the installation, in ns.
     pub(crate) used_ns: u64,
-    /// Packets that met it.
+    /// Number of its packets.
     pub(crate) packets: u64,
-    /// The round of counting that it was last seen in.
+    /// The last counting round that reported it.
     pub(crate) round: u64,
-    /// Its source could not be learned.
+    /// Whether its source could not be learned.
     pub(crate) is_unlearned: bool,
 }
 
@@ -50,21 +50,21 @@ impl Flow {
     }
 }
 
-/// The fields that all packets of a flow share. They identify the flow.
+/// The fields that all packets of a flow share; they identify the flow.
 type Likeness = (Frame, Looked);
 
-/// All of one switch.
+/// All flows of one switch.
 #[derive(Debug, Default)]
 pub(crate) struct Flows {
     flows: HashMap<Ufid, Flow>,
     names: HashMap<Likeness, Ufid>,
-    /// The secret in new names: which packets there are is up to guests, and none may choose a name that another flow has.
+    /// The secret for new names: guests choose the packets, and must not be able to choose the name of another flow.
     secret: RandomState,
     by_source: BTreeSet<(FdbKey, Ufid)>,
     by_destination: BTreeSet<(FdbKey, Ufid)>,
-    /// By port, those whose source could not be learned.
+    /// Flows whose source could not be learned, by port.
     unlearned: BTreeSet<(u32, Ufid)>,
-    /// By port where their packets come in.
+    /// Flows by their packets' input port.
     by_port: HashMap<u32, BTreeSet<Ufid>>,
 }
 
@@ -73,7 +73,7 @@ impl Flows {
         self.flows.len()
     }
 
-    /// The name of the flow for these packets, or the one that it will have.
+    /// The name of the flow for these packets, existing or new.
     pub(crate) fn name(&self, frame: &Frame, looked: &Looked) -> Ufid {
         self.names.get(&(*frame, *looked)).copied().unwrap_or_else(|| self.new_name(frame, looked))
     }
@@ -87,22 +87,23 @@ impl Flows {
         Ufid(bytes)
     }
 
-    /// Whether the flow for these packets may have this name: neither is the name another flow's, nor has the flow another one.
+    /// Whether the flow for these packets may have this name: no other flow has the name, and the flow has no other
+    /// name.
     pub(crate) fn is_free_for(&self, ufid: Ufid, frame: &Frame, looked: &Looked) -> bool {
         let likeness = (*frame, *looked);
         let is_own = |flow: &Flow| (flow.frame, flow.looked) == likeness;
         self.flows.get(&ufid).is_none_or(is_own) && self.names.get(&likeness).is_none_or(|name| *name == ufid)
     }
 
-    /// Flows of packets from a port.
+    /// Number of flows of packets from a port.
     pub(crate) fn sum(&self, port: u32) -> usize {
         self.by_port.get(&port).map_or(0, BTreeSet::len)
     }
 
-    /// A flow to be evicted for one more of `port`: any of the port that has most, if that has more than twice as many.
+    /// A flow to evict for one more of `port`: one of the port with most flows, if that has more than twice as many.
     pub(crate) fn evictable_for(&self, port: u32) -> Option<Ufid> {
         let most = self.by_port.values().max_by_key(|flows| flows.len())?;
-        // Names are random, so this is one that no guest chose.
+        // Names are random, so no guest can choose the flow.
         most.first().copied().filter(|_| most.len() > 2 * self.sum(port))
     }
 
@@ -145,7 +146,7 @@ impl Flows {
         Some(flow)
     }
 
-    /// Flows that depend on where an address is.
+    /// Flows that depend on an address.
     pub(crate) fn about(&self, fdb_key: FdbKey) -> Vec<Ufid> {
         let of = |index: &BTreeSet<(FdbKey, Ufid)>| -> Vec<Ufid> {
             index.range((fdb_key, LOWEST)..=(fdb_key, HIGHEST)).map(|(_, ufid)| *ufid).collect()
@@ -153,7 +154,7 @@ impl Flows {
         [of(&self.by_source), of(&self.by_destination)].concat()
     }
 
-    /// Flows from a port whose source could not be learned.
+    /// Flows of a port whose source could not be learned.
     pub(crate) fn unlearned(&self, port: u32) -> Vec<Ufid> {
         self.unlearned.range((port, LOWEST)..=(port, HIGHEST)).map(|(_, ufid)| *ufid).collect()
     }

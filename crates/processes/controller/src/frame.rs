@@ -1,4 +1,4 @@
-//! A packet as a decision sees it, and the bits that the decision looked at.
+//! A packet as a decision sees it, and the bits that the decision depends on.
 //!
 //! ```text
 //!   FlowKey of a miss ──> Frame ──decide──> actions, Looked ──> Match: the widest flow whose packets are all decided alike
@@ -19,44 +19,44 @@ use crate::acl::PacketKind;
 use crate::claims::Claims;
 use crate::connection::Connection;
 
-/// The priority of a TCI. Bit 12 says that there is a tag.
+/// Priority bits of a TCI. Bit 12 says that there is a tag.
 pub(crate) const TCI_PRIORITY: u16 = 0xe000;
 
-/// ICMPv6 types of multicast listener and neighbour discovery, the first and the last one (RFC 2710, 3; RFC 4861, 4).
+/// ICMPv6 types of multicast listener and neighbour discovery, first and last (RFC 2710, 3; RFC 4861, 4).
 const DISCOVERY_TYPES: (u8, u8) = (130, 137);
-/// That of MLDv2 reports (RFC 3810, 5.2).
+/// The type of MLDv2 reports (RFC 3810, 5.2).
 const MLD2_REPORT: u8 = 143;
 
-/// A packet, as far as a bridge looks at it, and rules of its ports.
+/// The fields of a packet that a bridge, and the rules of its ports, evaluate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Frame {
     pub(crate) port: u32,
     pub(crate) src: u64,
     pub(crate) dst: u64,
-    /// Behind all tags.
+    /// EtherType behind all tags.
     pub(crate) ether_type: u16,
-    /// EtherType and TCI of the first tag; an EtherType of 0 is no tag.
+    /// EtherType and TCI of the first tag; EtherType 0 for no tag.
     pub(crate) outer: (u16, u16),
-    /// EtherType of the second tag; 0 is none.
+    /// EtherType of the second tag; 0 for none.
     pub(crate) inner: u16,
-    /// Which pass through the table: 0 is the first.
+    /// The pass through the table; 0 for the first.
     pub(crate) recirc_id: u32,
-    /// IP protocol; 0 is none.
+    /// IP protocol; 0 for none.
     pub(crate) protocol: u8,
     pub(crate) icmpv6_type: u8,
     /// Its claims about its sender.
     pub(crate) claims: Claims,
-    /// Its connection, once it was tracked.
+    /// Its connection, once tracked.
     pub(crate) connection: Connection,
 }
 
-/// Bits that a decision depends on, besides the port and which tags there are.
+/// The bits that a decision depends on, besides the port and the presence of tags.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Looked {
     pub(crate) src: u64,
     pub(crate) dst: u64,
     pub(crate) ether_type: u16,
-    /// Of the first tag.
+    /// Bits of the first tag.
     pub(crate) tci: u16,
     pub(crate) protocol: u8,
     pub(crate) icmpv6_type: u8,
@@ -65,7 +65,7 @@ pub(crate) struct Looked {
 }
 
 impl Frame {
-    /// None for packets without input port or Ethernet header, which never miss.
+    /// `None` for packets without input port or Ethernet header, which never miss.
     pub(crate) fn of(key: &FlowKey) -> Option<Self> {
         let (port, ethernet) = (key.in_port?, key.ethernet?);
         let mut frame = Self {
@@ -93,7 +93,7 @@ impl Frame {
         Some(frame)
     }
 
-    /// How it came.
+    /// The tag with which it arrived.
     pub(crate) fn tag(&self) -> FrameTag {
         match (self.is_tagged(), self.vid()) {
             (false, _) => FrameTag::None,
@@ -102,13 +102,14 @@ impl Frame {
         }
     }
 
-    /// The TCI of the tag of VLAN `vid` that is put in front, or where there was one.
+    /// The TCI of a tag of VLAN `vid`, new or in place of the first one.
     pub(crate) fn tci(&self, vid: u16) -> u16 {
         let kept = if self.is_tagged() { self.outer.1 & !TCI_VID } else { 0 };
         kept | VLAN_PRESENT | vid
     }
 
-    /// The VID of the first tag, if that is of IEEE 802.1Q. A frame that ends in its tag looks untagged but for its EtherType.
+    /// The VID of the first tag, if that is an IEEE 802.1Q tag. A frame that ends in its tag looks untagged except for
+    /// its EtherType.
     pub(crate) fn tag_vid(&self, looked: &mut Looked) -> Result<Option<u16>, DropReason> {
         if self.outer.0 == 0 {
             if self.ether_type == ETHERTYPE_VLAN {
@@ -120,7 +121,7 @@ impl Frame {
         Ok(self.is_tagged().then(|| self.vid()))
     }
 
-    /// Its kind, as rules tell kinds apart.
+    /// Its kind, as rules distinguish kinds.
     pub(crate) fn kind(&self, looked: &mut Looked) -> PacketKind {
         looked.ether_type = u16::MAX;
         match self.ether_type {
@@ -150,7 +151,7 @@ impl Frame {
         self.outer.1 & TCI_VID
     }
 
-    /// Without the bits that were not looked at.
+    /// The frame without bits that the decision does not depend on.
     pub(crate) fn masked(self, looked: &Looked) -> Self {
         let tci = if self.outer.0 == 0 { 0 } else { self.outer.1 & (looked.tci | VLAN_PRESENT) };
         Self {
@@ -166,7 +167,7 @@ impl Frame {
         }
     }
 
-    /// The flow of all packets that are like this one as far as was looked.
+    /// The match for all packets that agree with this one in the recorded bits.
     pub(crate) fn to_match(self, looked: &Looked) -> Match {
         let frame = self.masked(looked);
         let tags = [(frame.outer.0, frame.outer.1), (frame.inner, VLAN_PRESENT)];
@@ -196,7 +197,7 @@ impl Frame {
         Match { key, mask: Some(mask) }
     }
 
-    /// The frame and bits from which [`Frame::to_match`] made a flow; none if it did not.
+    /// The frame and bits from which [`Frame::to_match`] made this match; `None` if it did not.
     pub(crate) fn of_match(key: &FlowKey, mask: &FlowKey) -> Option<(Self, Looked)> {
         let looked = Looked {
             src: mask.ethernet.unwrap_or_default().src.to_bits(),
@@ -219,12 +220,12 @@ impl Frame {
     }
 }
 
-/// The IP protocol; 0 is none.
+/// The IP protocol; 0 for none.
 fn protocol(key: &FlowKey) -> u8 {
     key.ipv4.map(|ip| ip.proto).or(key.ipv6.map(|ip| ip.proto)).unwrap_or(0)
 }
 
-/// Adds the groups of fields that a key of its EtherType and protocol has, although nothing is known of them.
+/// Adds the groups of fields that a key of its EtherType and protocol has, without contents.
 fn with_layers(mut key: FlowKey, frame: &Frame) -> FlowKey {
     match key.ether_type {
         Some(ETHERTYPE_IPV4) => key.ipv4 = Some(Ipv4 { proto: frame.protocol, ..Ipv4::default() }),
@@ -251,7 +252,7 @@ fn with_layers(mut key: FlowKey, frame: &Frame) -> FlowKey {
     frame.claims.added_to(key, frame.ether_type, frame.protocol)
 }
 
-/// Records into a [`Looked`]. The addresses of the frame's port tell a refused source from those that are not.
+/// Records into a [`Looked`]. The addresses of the frame's port distinguish a refused source from permitted ones.
 pub(crate) struct LookRecorder<'a, F> {
     pub(crate) looked: &'a mut Looked,
     pub(crate) port_addresses: F,
@@ -276,12 +277,13 @@ impl<I: Iterator<Item = u64>, F: Fn() -> I> Recorder for LookRecorder<'_, F> {
 }
 
 impl Looked {
-    /// Whether there can be a flow: not for frames that end in a tag, which no match of the control interface tells from untagged ones.
+    /// Whether a flow is possible. It is not for frames that end in a tag: the control interface's matches cannot tell
+    /// them from untagged ones.
     pub(crate) fn can_match(&self, frame: &Frame) -> bool {
         self.ether_type != u16::MAX || frame.ether_type != ETHERTYPE_VLAN
     }
 
-    /// Whether nothing is looked at that `other` does not look at.
+    /// Whether `other` contains all these bits.
     pub(crate) fn is_within(&self, other: &Self) -> bool {
         self.src & !other.src == 0
             && self.dst & !other.dst == 0
@@ -294,7 +296,7 @@ impl Looked {
     }
 }
 
-/// Bits of an EtherType that tell it from that of a tag.
+/// Bits of an EtherType that distinguish it from that of a tag.
 pub(crate) fn apart_from_tag(ether_type: u16) -> u16 {
     digits_apart(ether_type.into(), ETHERTYPE_VLAN.into(), u64::MAX, u16::BITS) as u16
 }

@@ -1,4 +1,4 @@
-//! Ports with rules: their packets are tracked on their way in and out, and pass if their connection may.
+//! Ports with rules: their packets are tracked when they enter and leave, and pass if their connection may.
 //!
 //! ```text
 //!   entry ── sender without rules ──────────────────────────> route ── receiver without rules ──> output
@@ -7,10 +7,10 @@
 //!                                       recirculated          │ allowed                      recirculated ──> to port ──> output
 //! ```
 //!
-//! A port has a zone of its own, so a connection passes a port only if that port's rules allowed it. A connection that they
-//! allowed is committed with their mark ([`PortAcl::mark`]): packets of such a connection meet one wide flow. When the rules
-//! change, so does the mark. Then the packets of living connections are decided on again, by the direction and addresses with
-//! which the connection began.
+//! Each port has a zone of its own, so a connection passes a port only if that port's rules allowed it. An allowed
+//! connection is committed with the rules' mark ([`PortAcl::mark`]), and its packets match one wide flow. When the
+//! rules change, so does the mark. Then existing connections are evaluated again, by the direction and addresses with
+//! which they began.
 
 use lasthop_api::acl::AclDirection;
 use lasthop_flow::{Action, Conntrack, Masked, ct_state};
@@ -21,14 +21,14 @@ use crate::acl::{AclVerdict, Attempt, AttemptBits, ConnectionTuple, PacketKind, 
 use crate::frame::{Frame, Looked};
 use crate::ports::Port;
 
-/// How far a packet got.
+/// How far a packet has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// It just came.
+    /// It has just arrived.
     Entry,
     /// It was tracked in the zone of its sender.
     FromPort,
-    /// It was tracked in the zone of this port, to which it goes.
+    /// It was tracked in the zone of this receiving port.
     ToPort(u32),
 }
 
@@ -51,7 +51,7 @@ impl Stage {
     }
 }
 
-/// A port that a packet passes, in one direction.
+/// A port that a packet passes in one direction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Gate<'a> {
     pub(crate) number: u32,
@@ -81,7 +81,7 @@ impl<'a> Gate<'a> {
         Some(Self { number, acl: port.acl.as_deref()?, direction: AclDirection::Ingress, vid })
     }
 
-    /// Decides about a packet that was not tracked here: IP has to be, unless it is neighbour discovery.
+    /// Decides about a packet that was not tracked here: IP must be tracked, except for neighbour discovery.
     pub(crate) fn meet(&self, frame: &Frame, looked: &mut Looked) -> Passage<'a> {
         let kind = frame.kind(looked);
         if matches!(kind, PacketKind::Ipv4 | PacketKind::Ipv6) {
@@ -150,11 +150,11 @@ impl<'a> Gate<'a> {
         }
     }
 
-    /// Tracks a packet in the port's zone; with a mark its connection is remembered as one that the rules allow.
+    /// Tracks a packet in the port's zone; with a mark its connection is committed as allowed.
     fn track(&self, mark: Option<u32>) -> Action {
         Action::Ct(Box::new(Conntrack {
             is_commit: mark.is_some(),
-            // Numbers of ports are below 65536.
+            // Port numbers are below 65536.
             zone: Some(self.number as u16),
             mark: mark.map(Masked::exact),
             ..Conntrack::default()

@@ -1,4 +1,4 @@
-//! Groups of ports, as rules name the other side of a connection: by the addresses of the ports in them.
+//! Groups of ports by which rules select the other side of a connection: the addresses of their ports.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -9,7 +9,7 @@ use lasthop_module_api::PortSettings;
 
 use crate::ranges::range_digits;
 
-/// Addresses of ports, in ascending order.
+/// Ports' addresses in ascending order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct AddressSet {
     v4: Vec<u128>,
@@ -32,7 +32,7 @@ impl AddressSet {
         set
     }
 
-    /// Whether an address `width` bits wide is among them; `bits` gets the digits that it was told by.
+    /// Whether the set has an address of `width` bits; adds the digits that decide to `bits`.
     pub(crate) fn has(&self, address: u128, width: u32, bits: &mut u128) -> bool {
         let all = if width == u32::BITS { &self.v4 } else { &self.v6 };
         match all.binary_search(&address) {
@@ -40,7 +40,7 @@ impl AddressSet {
                 *bits |= range_digits(address, address, address, width);
                 true
             }
-            // Its neighbours have more digits in common with it than all others.
+            // No other member shares more leading digits with the address than its neighbours.
             Err(at) => {
                 let neighbours = [at.checked_sub(1), Some(at)].into_iter().flatten();
                 for near in neighbours.filter_map(|at| all.get(at).copied()) {
@@ -52,12 +52,12 @@ impl AddressSet {
     }
 }
 
-/// The addresses of groups that rules name.
+/// The addresses of the groups that rules name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Groups(BTreeMap<Vec<String>, Rc<AddressSet>>);
 
 impl Groups {
-    /// Those that are the other side in one of these rules, of these ports of one switch.
+    /// The groups that these rules name, with the addresses of these ports of one switch.
     pub(crate) fn of<'a>(rules: &[AclRule], ports: impl Iterator<Item = &'a PortSettings> + Clone) -> Self {
         let mut groups = BTreeMap::new();
         for names in rules.iter().map(|rule| rule.remote_group.names()).filter(|names| !names.is_empty()) {
@@ -72,10 +72,10 @@ impl Groups {
         Self(groups)
     }
 
-    /// The addresses that the other side of a rule's connections has; none if the rule names no group.
+    /// The addresses that a rule allows for the other side; `None` if the rule names no group.
     pub(crate) fn addresses(&self, rule: &AclRule) -> Option<Rc<AddressSet>> {
         let names = rule.remote_group.names();
-        // Of groups that are not known there are no addresses.
+        // Unknown groups have no addresses.
         (!names.is_empty()).then(|| self.0.get(names).cloned().unwrap_or_default())
     }
 }

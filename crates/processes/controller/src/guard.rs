@@ -1,4 +1,4 @@
-//! Checks of what a port claims: its network addresses, and that it is no server of addresses and no router.
+//! Checks a port's claims: its network addresses, and that it is neither a DHCP server nor a router.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -17,17 +17,17 @@ const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
 const LINK_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0);
 const LINK_LOCAL_BITS: u32 = 10;
 
-/// A packet that enters, its port's rules, and the bits that are looked at.
+/// An entering packet, its port's rules, and the bits that the check depends on.
 pub(crate) struct GuardCheck<'a> {
     pub(crate) guard: &'a PortGuard,
-    /// The port's Ethernet address; 0 is none.
+    /// The port's Ethernet address; 0 for none.
     pub(crate) own_mac: u64,
     pub(crate) frame: &'a Frame,
     pub(crate) looked: &'a mut Looked,
 }
 
 impl GuardCheck<'_> {
-    /// Refuses a packet that claims something that its port is not.
+    /// Refuses a packet with a false claim.
     pub(crate) fn run(mut self) -> Result<(), DropReason> {
         if !self.guard.is_on() {
             return Ok(());
@@ -76,12 +76,12 @@ impl GuardCheck<'_> {
         }
     }
 
-    /// The packet says that an address is the sender's: it has to be.
+    /// Checks an address that the packet claims for its sender.
     fn claims_own(&mut self, width: u32) -> Result<(), DropReason> {
         let claims = &self.frame.claims;
         let is_own = is_one_of(self.guard, claims.target, width, &mut self.looked.claims.target);
         self.looked.claims.target_mac = MAC_ONES;
-        // Neighbour advertisements may leave the Ethernet address out.
+        // Neighbour advertisements may omit the Ethernet address.
         let is_own_mac = self.own_mac == 0 || [self.own_mac, 0].contains(&claims.target_mac);
         if is_own && is_own_mac { Ok(()) } else { Err(DropReason::ArpSpoofed) }
     }
@@ -95,8 +95,8 @@ impl GuardCheck<'_> {
     }
 }
 
-/// Whether an address is the port's own, or one that anything may have: none, as in probes of ARP (RFC 5227, 2.1.1) and
-/// requests of DHCP, or a link-local one.
+/// Whether an address is the port's own, or one that any port may use: the unspecified one, as in ARP probes (RFC 5227,
+/// 2.1.1) and DHCP requests, or a link-local one.
 fn is_one_of(guard: &PortGuard, address: u128, width: u32, bits: &mut u128) -> bool {
     let own = guard.addresses.iter().filter_map(|own| match own {
         IpAddr::V4(own) => Some(u128::from(own.to_bits())).filter(|_| width == u32::BITS),

@@ -1,24 +1,25 @@
-//! The embedded control plane: an Ethernet bridge that lives in flows.
+//! The embedded control plane: an Ethernet bridge made of flows.
 //!
-//! **Purpose.** A switch of module flow knows flows and nothing of addresses. [`Controller`] decides for it: it is told of
-//! switches and their ports, learns where addresses are, and answers misses with the widest flow that is right for all
-//! packets like it, by the rules of the module bridge: VLANs, isolated ports, uplinks, own addresses, static entries,
-//! limits of floods.
+//! **Purpose.** A switch of module flow knows flows, but no addresses. [`Controller`] decides for it: it gets the
+//! switches and their ports, learns addresses, and answers misses with the widest flow that is right for all its
+//! packets, by the rules of the module bridge: VLANs, isolated ports, uplinks, own addresses, static entries, limits of
+//! floods.
 //!
-//! **Contract.** Sans-io: datagrams of the control interface in and out, time as a number (CLOCK_MONOTONIC, which flows' counters
-//! use, in ns). The flows do with a packet the same as the bridge, as soon as the switch has taken the requests; a change of
-//! ports or addresses reaches all flows that depend on it. Flows carry the controller's mark in their names: those of others
-//! are left alone. A controller that begins takes over the flows of the one before it, and learns from them where addresses
-//! are. Everything is bounded ([`bounds`]).
+//! **Contract.** Sans-io: datagrams of the control interface in and out, time as a number (CLOCK_MONOTONIC, which
+//! flows' counters use, in ns). The flows treat a packet like the bridge, once the switch has taken the requests; a
+//! change of ports or addresses reaches all flows that depend on it. Flows carry the controller's mark in their names;
+//! it does not touch others. A new controller takes over the flows of the last one, and learns addresses from them.
+//! Everything is bounded ([`bounds`]).
 //!
-//! **Not checked.** Whether settings of ports make sense together (two ports with one address): the switch refuses those.
+//! **Not checked.** Whether settings of ports are consistent (two ports with one address): the switch refuses those
+//! that are not.
 //!
 //! **Threading.** None.
 //!
 //! ```text
 //!   ports, entries ──> Controller ── Switch: ports, addresses, flows ── decide: packet ──> actions, bits looked at
-//!   misses, lists  ──>     │                      └ addresses change: flows about them are looked at again
-//!                          └──> links: flows, packets to be sent on
+//!   misses, lists  ──>     │                      └ addresses change: flows that depend on them are revalidated
+//!                          └──> links: flows, packets to be sent
 //! ```
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,5 @@
-//! A connection to the switch without its socket: requests go out by the datagram, and each is known until its datagram's end.
+//! A connection to the switch without its socket: sends requests in datagrams, and matches replies until each
+//! datagram's END.
 
 use std::collections::VecDeque;
 
@@ -7,10 +8,10 @@ use lasthop_dpif::talk::{self, DpifReply, DpifRequest};
 
 use crate::bounds::{BATCH_BYTES, BATCH_REQUESTS};
 
-/// Spreads the numbers of connections' first requests (2^32 by the golden ratio).
+/// Spreads the first request numbers of connections (2^32 divided by the golden ratio).
 const NUMBERS_APART: u32 = 0x9e37_79b9;
 
-/// A request that was sent, and its purpose.
+/// A pending request and its purpose.
 #[derive(Debug)]
 struct Open<W> {
     seq: u32,
@@ -18,12 +19,12 @@ struct Open<W> {
     refusal: Option<(i32, Option<String>)>,
 }
 
-/// An answer, or the end of a request.
+/// A reply, or the end of a request.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Answer<W> {
-    /// An answer to it, or a message that was not asked for.
+    /// A reply to it, or a notification.
     Message(Option<W>, DpifReply),
-    /// It is done, or not: the number of the refusal, and its sentence.
+    /// The request is done, or refused with this error number and sentence.
     Done(W, Option<(i32, Option<String>)>),
 }
 
@@ -35,18 +36,18 @@ pub(crate) struct DatapathLink<W> {
     batch: Vec<u8>,
     batched: Vec<Open<W>>,
     out: VecDeque<Vec<u8>>,
-    /// Datagrams that are sent or queued and have no END yet.
+    /// Datagrams, sent or queued, without an END yet.
     open: VecDeque<Vec<Open<W>>>,
-    /// Datagrams that had their END.
+    /// Number of datagrams with their END.
     ended: u64,
 }
 
 impl<W: Clone> DatapathLink<W> {
-    /// A connection that was just made, and asks for this port id.
+    /// A new connection that requests this port id.
     pub(crate) fn new(port_id: u32) -> Self {
         Self {
             port_id: None,
-            // Others' changes are told with others' numbers.
+            // Notifications of other clients' changes have those clients' numbers.
             last_seq: port_id.wrapping_mul(NUMBERS_APART),
             batch: Vec::new(),
             batched: Vec::new(),
@@ -56,12 +57,12 @@ impl<W: Clone> DatapathLink<W> {
         }
     }
 
-    /// Where misses go that are to come here; none until the switch has said so.
+    /// The port id for misses; `None` until the switch has replied.
     pub(crate) fn port_id(&self) -> Option<u32> {
         self.port_id
     }
 
-    /// Adds a request. It goes out with the next [`DatapathLink::flush`] at latest.
+    /// Adds a request. It is sent with the next [`DatapathLink::flush`] at latest.
     pub(crate) fn ask(&mut self, ask: &DpifRequest, what: W) -> bool {
         self.last_seq = self.last_seq.wrapping_add(1).max(1);
         let seq = self.last_seq;
@@ -94,22 +95,22 @@ impl<W: Clone> DatapathLink<W> {
         self.out.pop_front();
     }
 
-    /// How many datagrams will have had their END when all requests until now have.
+    /// The number of datagrams with an END once all requests so far are done.
     pub(crate) fn asked_until_now(&self) -> u64 {
         self.ended + self.open.len() as u64
     }
 
-    /// Whether at least this number of them had theirs.
+    /// Whether at least this number of datagrams had their END.
     pub(crate) fn has_ended(&self, datagrams: u64) -> bool {
         self.ended >= datagrams
     }
 
-    /// Datagrams whose end is not told yet.
+    /// Number of pending datagrams.
     pub(crate) fn open_count(&self) -> usize {
         self.open.len()
     }
 
-    /// Takes a datagram; its answers go to `answers`.
+    /// Handles a received datagram; adds its replies to `answers`.
     pub(crate) fn received(&mut self, datagram: &[u8], answers: &mut Vec<Answer<W>>) {
         for told in talk::read(datagram) {
             match told {

@@ -1,11 +1,11 @@
-//! Packets that the switch is to execute and has not answered for, by port.
+//! Counts, by port, packets that the switch has to execute and has not acknowledged.
 
 use std::collections::BTreeMap;
 
 /// A datapath, and the number of one of its ports.
 pub(crate) type InputPort = (i32, Option<u32>);
 
-/// The number of such packets of each port that has any.
+/// Number of such packets by port.
 #[derive(Debug, Default)]
 pub(crate) struct OpenPackets(BTreeMap<InputPort, usize>);
 

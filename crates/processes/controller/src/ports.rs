@@ -1,4 +1,5 @@
-//! A port as the controller knows it: the VLANs it carries, in which form, and the ports it may reach. The rules are the bridge's (`lasthop_bridge_policy`).
+//! A port as the controller knows it: the VLANs that it carries, their form, and the ports that it may reach. The rules
+//! are the bridge's (`lasthop_bridge_policy`).
 
 use std::rc::Rc;
 
@@ -11,17 +12,17 @@ use crate::acl::PortAcl;
 #[derive(Clone, Debug)]
 pub(crate) struct Port {
     pub(crate) settings: PortSettings,
-    /// The rules about its connections, if there are some.
+    /// The rules about its connections, if there are any.
     pub(crate) acl: Option<Rc<PortAcl>>,
 }
 
 impl Port {
-    /// Its own address, the only one that it may send from but for entries of the user's; 0 is none.
+    /// Its own address, the only permitted source besides configured ones; 0 for none.
     pub(crate) fn own_mac(&self) -> u64 {
         self.settings.policy.mac.map_or(0, Mac::to_bits)
     }
 
-    /// Whether frames of VLAN `vid` come from and go to the port.
+    /// Whether the port carries VLAN `vid`.
     pub(crate) fn carries(&self, vid: u16) -> bool {
         self.settings.policy.vlans.carries(vid)
     }
@@ -31,7 +32,7 @@ impl Port {
         TagForm::of(vid, self.settings.policy.vlans.untagged_vid())
     }
 
-    /// Why nothing passes between the two; `None` if it does.
+    /// Why no packet passes between the two; `None` if packets do.
     pub(crate) fn barrier(&self, other: &Self) -> Option<DropReason> {
         self.isolation().barrier(other.isolation())
     }

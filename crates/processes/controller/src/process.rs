@@ -1,7 +1,7 @@
-//! The controller process: it decides for switches of module flow.
+//! The controller process: decides for switches of module flow.
 //!
-//! The controller crate decides; here are its sockets. It opens nothing: connections to the switch
-//! process come over the channel, and so does all that it knows of switches and ports.
+//! This file has the sockets; the rest of the crate decides. The process opens nothing: connections to the switch
+//! process come over the channel, and so do the settings of switches and ports.
 
 use lasthop_api::controller_orders::{ControlledSwitch, ControllerOrder, ControllerReport};
 
@@ -31,16 +31,16 @@ use lasthop_runtime::poller::{Interest, Poller};
 use lasthop_runtime::sandbox::{self, KeptFds, ProcessRole};
 use lasthop_runtime::signals;
 
-/// The channel's number in the poller; connections have those behind it.
+/// The channel's number in the poller; connections have the next ones.
 const CHANNEL: u64 = 0;
-/// Datagrams taken from one connection in a row: then its requests go out.
+/// Datagrams read from one connection in a row; then its requests are sent.
 const DATAGRAMS_PER_TURN: usize = 64;
 
 /// Runs until the supervisor is gone.
 pub fn run(mode: sandbox::SandboxMode) -> Result<(), Fault> {
-    // Signals to a whole group are for the supervisor.
+    // The supervisor handles signals to the process group.
     signals::ignore()?;
-    // Named, because it was started as /proc/self/exe.
+    // Sets the name, since it was started as /proc/self/exe.
     let _ = rustix::thread::set_name(c"lasthop-dpif");
     let mut channel: Channel<ControllerReport, ControllerOrder> = take_channel()?;
     let kept = KeptFds { channel: channel.as_fd() };
@@ -48,7 +48,7 @@ pub fn run(mode: sandbox::SandboxMode) -> Result<(), Fault> {
         Ok(layers) => drop(channel.send(&ControllerReport::Sandbox(layers), None)),
         Err(fault) => {
             let _ = channel.send(&ControllerReport::Failed { why: fault.message }, None);
-            // Said by the supervisor.
+            // The supervisor reports it.
             std::process::exit(1);
         }
     }
@@ -60,41 +60,42 @@ pub fn run(mode: sandbox::SandboxMode) -> Result<(), Fault> {
 /// A connection to the switch process.
 struct Socket {
     fd: OwnedFd,
-    /// It takes no more, and is watched for room as well.
+    /// The socket is full: also wait for room.
     is_full: bool,
-    /// The system had no memory for the last message.
+    /// State after a send that failed for lack of memory.
     shortage: Shortage,
 }
 
 struct Process {
     channel: Channel<ControllerReport, ControllerOrder>,
-    /// The channel is watched for room as well.
+    /// The channel is full: also wait for room.
     is_channel_full: bool,
     poller: Poller,
     controller: Controller,
-    /// As told last.
+    /// The switches of the supervisor's last order.
     switches: BTreeMap<SwitchName, ControlledSwitch>,
-    /// None while there is no switch process.
+    /// Empty while there is no switch process.
     sockets: Vec<Socket>,
-    /// Orders to connect so far.
+    /// Number of orders to connect.
     connection: u64,
-    /// The supervisor waits until flows follow its last orders: the round, and the controller's mark if only answers are missing.
+    /// The round for which the supervisor waits until flows follow its last orders, and the controller's mark if only
+    /// replies are missing.
     settling: Option<(u64, Option<u64>)>,
-    /// Orders that wait for that, so that answers come in the order of questions.
+    /// Orders that wait for that, so that replies keep the order of questions.
     waiting: VecDeque<ControllerOrder>,
-    /// It is to end once all packets are answered for, and then anyway.
+    /// The process ends once all packets are answered, at this time at latest.
     finish_by: Option<Instant>,
-    /// When something last came from the switch process.
+    /// Time of the last message from the switch process.
     received_at: Instant,
     buffer: Vec<u8>,
 }
 
-/// How long the switch process may take to answer for the last packets.
+/// How long the switch process may take to acknowledge the last packets.
 const FINISH_PATIENCE: Duration = Duration::from_millis(500);
-/// How long after the last message packets may still come that workers handed over before.
+/// How long after the last message packets may still arrive that workers handed over before.
 const UNDER_WAY: Duration = Duration::from_millis(30);
 
-/// Another number each time.
+/// A number that differs each time.
 fn nonce() -> u32 {
     (now_ns() >> 10) as u32 // a microsecond, about; wraps around after an hour
 }
@@ -146,18 +147,18 @@ impl Process {
         }
     }
 
-    /// Whether it is to end, and has no packets to answer for.
+    /// Whether it has to end, and has answered all packets.
     fn is_finished(&self) -> bool {
         let is_quiet = || self.is_answered() && self.quiet_at() <= Instant::now();
         self.finish_by.is_some_and(|by| is_quiet() || by <= Instant::now())
     }
 
-    /// Whether all packets that came are answered for, and others go elsewhere.
+    /// Whether all packets that came are answered, and new ones go elsewhere.
     fn is_answered(&self) -> bool {
         self.sockets.is_empty() || self.controller.has_left() && self.controller.is_idle()
     }
 
-    /// When packets that were under way have come.
+    /// The time at which all pending packets have arrived.
     fn quiet_at(&self) -> Instant {
         self.received_at + UNDER_WAY
     }
@@ -174,7 +175,7 @@ impl Process {
             .fold(earlier(earlier(due, self.channel.due()), self.finish_by), earlier)
     }
 
-    /// Executes orders of the supervisor. False when it is gone.
+    /// Executes orders of the supervisor. Returns false when it is gone.
     fn hear(&mut self) -> bool {
         let is_open = self.channel.flush().is_ok() && self.channel.receive().unwrap_or(false);
         while let Some((order, fds)) = self.channel.take() {
@@ -183,7 +184,7 @@ impl Process {
         is_open
     }
 
-    /// Tells that flows follow the last orders, once they do.
+    /// Reports that flows follow the last orders, once they do.
     fn settle(&mut self, has_more: bool) {
         while let Some((round, mark)) = self.settling {
             let mark = mark.or_else(|| self.controller.settling().filter(|_| !has_more));
@@ -251,11 +252,11 @@ impl Process {
     }
 
     fn tell(&mut self, report: &ControllerReport) {
-        // If the other side is gone, reading says so.
+        // If the supervisor is gone, the next read shows it.
         let _ = self.channel.send(report, None);
     }
 
-    /// There is another switch process, or the first one.
+    /// Connects to a switch process, the first or another one.
     fn connect(&mut self, fds: Vec<ForeignFd>) {
         self.disconnect();
         self.connection += 1;
@@ -267,10 +268,10 @@ impl Process {
         }
         self.controller.reconnected(nonce());
         if let Some((_, mark)) = &mut self.settling {
-            // Requests of the former connection get no answer.
+            // Requests of the former connection get no reply.
             *mark = None;
         }
-        // The supervisor made them.
+        // The supervisor made the descriptors.
         for (number, fd) in (1..).zip(fds.into_iter().map(ForeignFd::into_trusted)) {
             if self.poller.add(&fd, number, Interest::READ).is_err() {
                 return self.lose_connection();
@@ -279,7 +280,7 @@ impl Process {
         }
     }
 
-    /// A broken connection is of no use: the supervisor makes another one.
+    /// Closes all connections: the supervisor makes other ones.
     fn lose_connection(&mut self) {
         self.disconnect();
         self.tell(&ControllerReport::Disconnected { connection: self.connection });
@@ -291,7 +292,7 @@ impl Process {
         }
     }
 
-    /// Tells the controller changes of the switches.
+    /// Passes changes of the switches to the controller.
     fn take_switches(&mut self, switches: Vec<ControlledSwitch>) {
         let switches: BTreeMap<_, _> =
             switches.into_iter().map(|switch| (switch.name.clone(), switch)).collect();
@@ -313,7 +314,7 @@ impl Process {
         names.map(|name| self.controller.flush(name, port, flush.vlan, now_ns())).sum()
     }
 
-    /// All addresses, and the counts of each switch.
+    /// All addresses, and the counters of each switch.
     fn describe(&self) -> (FdbReport, Vec<SwitchInside>) {
         let (mut entries, mut switches) = (Vec::new(), Vec::new());
         for name in self.switches.keys() {
@@ -338,7 +339,7 @@ impl Process {
         (FdbReport { entries }, switches)
     }
 
-    /// Addresses that changed ports lately.
+    /// Addresses that moved recently.
     fn moves(&self) -> Vec<MoveFacts> {
         let moves = self.switches.keys().flat_map(|name| self.controller.moves(name.as_str(), now_ns()));
         let told = moves.map(|moved| MoveFacts {
@@ -351,7 +352,7 @@ impl Process {
         told.collect()
     }
 
-    /// Takes datagrams from the switch process.
+    /// Reads datagrams from the switch process.
     fn receive(&mut self, link: usize) {
         for _ in 0..DATAGRAMS_PER_TURN {
             let Some(socket) = self.sockets.get(link) else { return };
@@ -363,13 +364,13 @@ impl Process {
                 }
                 Err(Errno::AGAIN) => return,
                 Err(Errno::INTR) => {}
-                // The switch process is gone, as a rule; the supervisor hands over connections to the next one.
+                // Usually the switch process is gone; the supervisor passes connections to the next one.
                 Err(_) => return self.lose_connection(),
             }
         }
     }
 
-    /// Sends as much as the switch process takes.
+    /// Sends while the switch process takes datagrams.
     fn send_all(&mut self, send: impl Fn(&OwnedFd, &[u8]) -> rustix::io::Result<usize>) {
         let now = Instant::now();
         for link in 0..self.sockets.len() {
@@ -395,10 +396,10 @@ impl Process {
         }
     }
 
-    /// Watches for room where something waits for it.
+    /// Waits for room where output is pending.
     fn watch(&mut self) -> Result<(), Fault> {
         for (link, socket) in self.sockets.iter_mut().enumerate() {
-            // Without memory there is room all the time.
+            // When memory is short, the socket looks writable all the time.
             let write = self.controller.output(link).is_some() && socket.shortage.due().is_none();
             if write != socket.is_full {
                 self.poller.modify(&socket.fd, link as u64 + 1, Interest { read: true, write })?;
@@ -415,7 +416,7 @@ impl Process {
     }
 }
 
-/// Tells the controller changes of one switch.
+/// Passes changes of one switch to the controller.
 fn update(controller: &mut Controller, old: Option<&ControlledSwitch>, switch: &ControlledSwitch) {
     let name = switch.name.as_str();
     controller.set_switch(&SwitchConfig { name: name.to_owned(), addresses_max: switch.addresses_max });
@@ -445,7 +446,7 @@ fn update(controller: &mut Controller, old: Option<&ControlledSwitch>, switch: &
     }
 }
 
-/// A port as modules are told of it.
+/// The port's settings for a module.
 fn settings(SwitchPort { common, leads, .. }: &SwitchPort) -> PortSettings {
     PortSettings {
         name: common.name.to_string(),

@@ -1,14 +1,14 @@
-//! Numbers in ranges, and the digits that tell on which side of a range they are.
+//! Numbers in ranges, and the digits that decide whether a number is inside.
 
 const DIGIT_BITS: u32 = 4;
 
-/// Whether a port is in a range; `bits` gets the digits that it was told by.
+/// Whether a port is in a range; adds the digits that decide to `bits`.
 pub(crate) fn is_within(port: u16, first: u16, last: u16, bits: &mut u16) -> bool {
     *bits |= range_digits(port.into(), first.into(), last.into(), u16::BITS) as u16;
     (first..=last).contains(&port)
 }
 
-/// The highest hexadecimal digits of a `width` bits wide number, as few as tell that `value` is in the range, or that it is not:
+/// The leading hexadecimal digits, as few as possible, that decide whether `value`, of `width` bits, is in the range:
 /// all numbers with these digits are on the same side.
 pub(crate) fn range_digits(value: u128, first: u128, last: u128, width: u32) -> u128 {
     let ones = u128::MAX >> (u128::BITS - width);

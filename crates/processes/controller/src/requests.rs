@@ -1,4 +1,4 @@
-//! The purpose of each request, and the epoch of the switch that its answer is for.
+//! The purpose of each request, and the switch's epoch for which its reply is valid.
 
 use lasthop_dpif::family::{Band, FlowMessage, MeterMessage};
 use lasthop_dpif::talk::DpifRequest;
@@ -16,21 +16,21 @@ pub(crate) enum Purpose {
     Ports(String),
     Port(String, String),
     PortGone,
-    /// Where a port's misses go.
+    /// Subscribe to a port's misses.
     Subscribe(String),
     Adopt(String),
     Count(String),
     Flow(String, Ufid),
     FlowGone,
     Meter(String),
-    /// A port's misses go nowhere.
+    /// End the subscription to a port's misses.
     Leave,
-    /// Of a packet from this port.
+    /// Execute a packet from this port.
     Execute(InputPort),
 }
 
 impl Purpose {
-    /// The switch that it is about, if its answer holds for one epoch of that switch only.
+    /// The switch that it concerns, if its reply is valid for one epoch only.
     pub(crate) fn switch(&self) -> Option<&str> {
         match self {
             Self::Make(switch) | Self::Find(switch) | Self::Ports(switch) | Self::Port(switch, _) => {
@@ -43,8 +43,8 @@ impl Purpose {
     }
 }
 
-/// A request, and the epoch of its switch that it is for: an answer for another epoch is ignored. A switch of this name, or its
-/// datapath, may have been removed and made again meanwhile.
+/// A request and its switch's epoch: replies for another epoch are ignored. A switch of this name, or its datapath, may
+/// have been removed and made again meanwhile.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Sent {
     pub(crate) purpose: Purpose,
@@ -52,7 +52,7 @@ pub(crate) struct Sent {
 }
 
 impl Sent {
-    /// For any epoch of the switch.
+    /// A request that is valid for any epoch.
     pub(crate) fn for_all(purpose: Purpose) -> Self {
         Self { purpose, epoch: 0 }
     }
@@ -61,7 +61,7 @@ impl Sent {
 /// `OVS_METER_BAND_TYPE_DROP`.
 const BAND_DROP: u32 = 1;
 
-/// The request that brings a change about.
+/// The request that makes a change.
 pub(crate) fn request(switch: &str, datapath: i32, change: DatapathChange) -> (DpifRequest, Purpose) {
     let flow = |ufid| FlowMessage { datapath, ufid: Some(ufid), ..FlowMessage::default() };
     let meter = |id| MeterMessage { datapath, id: Some(id), ..MeterMessage::default() };

@@ -1,4 +1,4 @@
-//! A switch that is served, and how far that is.
+//! The state of a switch that is served.
 
 use std::collections::BTreeMap;
 
@@ -8,36 +8,36 @@ use crate::requests::{Purpose, Sent};
 use crate::stats::ControllerStats;
 use crate::switch::Switch;
 
-/// How far it is with a switch.
+/// The stage of a switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// Its datapath is to be made, or was asked for.
+    /// Its datapath has to be made, or was requested.
     Absent,
-    /// Its ports and flows are looked at.
+    /// Its ports and flows are being listed.
     Adopting,
     Serving,
 }
 
-/// One kind of list that the datapath is asked for, again and again.
+/// One kind of list that is requested from the datapath repeatedly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ListRequest {
     due_ns: Option<u64>,
-    /// The list is on its way.
+    /// Whether a request is pending.
     is_asked: bool,
 }
 
 impl ListRequest {
-    /// When it is to be asked for, while it is not on its way.
+    /// When to request it, if no request is pending.
     pub(crate) fn due_ns(&self) -> Option<u64> {
         self.due_ns.filter(|_| !self.is_asked)
     }
 
-    /// There is a reason to look at `at_ns`, or before.
+    /// Requests the list at `at_ns` at latest.
     pub(crate) fn want(&mut self, at_ns: u64) {
         self.due_ns = Some(self.due_ns.map_or(at_ns, |due_ns| due_ns.min(at_ns)));
     }
 
-    /// Whether it is to be asked for now; then it is on its way.
+    /// Whether to request it now; then the request is pending.
     pub(crate) fn begin(&mut self, now_ns: u64) -> bool {
         let is_due = self.due_ns().is_some_and(|due_ns| due_ns <= now_ns);
         if is_due {
@@ -46,28 +46,28 @@ impl ListRequest {
         is_due
     }
 
-    /// All of it came. A request made meanwhile is still due.
+    /// Notes the end of the list. A request made meanwhile is still due.
     pub(crate) fn end(&mut self) {
         self.is_asked = false;
     }
 }
 
-/// A switch and the state of the conversation about it.
+/// A switch and the state of its requests.
 #[derive(Debug)]
 pub(crate) struct ServedSwitch {
     pub(crate) switch: Switch,
     pub(crate) stage: Stage,
-    /// Another number whenever its datapath may be another one.
+    /// Changes whenever its datapath may be another one.
     pub(crate) epoch: u64,
-    /// The index of its datapath in this epoch.
+    /// Index of its datapath in this epoch.
     pub(crate) datapath: i32,
-    /// When the next step is due; while a list is on its way it is not.
+    /// When the next step is due; not while a list is pending.
     pub(crate) ports: ListRequest,
     pub(crate) counters: ListRequest,
-    /// Packets have passed since the counters were read for the last time but one.
+    /// Whether packets have passed since the last counters but one.
     pub(crate) is_busy: bool,
     pub(crate) again_due_ns: Option<u64>,
-    /// Ports that the list on its way has.
+    /// Ports of the pending list.
     pub(crate) listed: BTreeMap<String, u32>,
     /// Ports whose misses come here.
     pub(crate) subscribed: BTreeMap<String, u32>,
@@ -103,7 +103,7 @@ impl ServedSwitch {
         ControllerStats { ports: self.subscribed.len() as u64, ..ControllerStats::of(&self.switch) }
     }
 
-    /// A request about this switch as it is.
+    /// A request about this switch in its present epoch.
     pub(crate) fn sent(&self, purpose: Purpose) -> Sent {
         Sent { purpose, epoch: self.epoch }
     }
@@ -113,7 +113,7 @@ impl ServedSwitch {
         [self.ports.due_ns(), self.counters.due_ns(), self.again_due_ns, late_ns].into_iter().flatten().min()
     }
 
-    /// Packets pass, so there is something to count and a reason to see that all ports are as they are thought to be.
+    /// Notes that packets pass, so that counters and ports are read soon.
     pub(crate) fn is_used(&mut self, now_ns: u64) {
         self.counters.want(now_ns + COUNTING_NS);
         if !std::mem::replace(&mut self.is_busy, true) {
@@ -121,7 +121,7 @@ impl ServedSwitch {
         }
     }
 
-    /// All counters were told. While nothing passes they are read when something may have to be forgotten.
+    /// Notes the end of the counters. Without traffic they are read when a flow or address may age out.
     pub(crate) fn counted(&mut self, now_ns: u64) {
         self.switch.end_round(now_ns);
         self.switch.sweep(now_ns);

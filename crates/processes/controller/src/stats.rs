@@ -1,15 +1,15 @@
-//! Counts of events.
+//! Counters.
 
 use crate::switch::Switch;
 
 macro_rules! stats {
     ($($field:ident = $name:literal, $meaning:literal;)*) => {
-        /// Counts of one switch, or of all.
+        /// Counters of one switch, or of all.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct ControllerStats { $(#[doc = $meaning] pub $field: u64),* }
 
         impl ControllerStats {
-            /// Each count with its name, in a fixed order.
+            /// Each counter with its name, in a fixed order.
             pub fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$(($name, self.$field)),*].into_iter()
             }
@@ -24,26 +24,26 @@ macro_rules! stats {
 }
 
 stats! {
-    ports = "ports_served", "Ports whose packets of no flow come here.";
-    misses = "misses_answered", "Packets of no flow that were answered for.";
-    strange = "misses_strange", "Those of them from no port that is known; they go nowhere.";
-    overrun = "misses_dropped", "Packets of no flow that were dropped unanswered, since the switch was behind with answers.";
+    ports = "ports_served", "Ports whose misses the controller receives.";
+    misses = "misses_answered", "Misses that the controller answered.";
+    strange = "misses_strange", "Answered misses from unknown ports; their packets are dropped.";
+    overrun = "misses_dropped", "Misses that were dropped unanswered, since the switch had not taken earlier requests.";
     flows = "flows_held", "Flows that are installed, as far as the controller knows.";
     installed = "flows_installed", "Flows that were installed so far.";
     changed = "flows_changed", "Times that a flow got other actions.";
-    removed = "flows_removed", "Flows that were taken out.";
-    idle = "flows_idle", "Those of them that nobody used.";
-    adopted = "flows_adopted", "Flows that were there from a controller before.";
-    refused = "flows_lost", "Flows that the switch did not take, or lost.";
-    limit_hit = "flow_limit_hit", "Packets whose flow was not installed since there are as many as there may be.";
-    evicted = "flows_evicted", "Flows that made room for one of a port that has far fewer.";
-    revalidated = "revalidations", "Times that a flow was looked at again after a change.";
-    addresses = "addresses", "Addresses that are learned.";
+    removed = "flows_removed", "Flows that were removed.";
+    idle = "flows_idle", "Removed flows that had been idle.";
+    adopted = "flows_adopted", "Flows that were taken over from an earlier controller.";
+    refused = "flows_lost", "Flows that the switch refused or lost.";
+    limit_hit = "flow_limit_hit", "Packets whose flow was not installed because the limit was reached.";
+    evicted = "flows_evicted", "Flows that were evicted for a port with far fewer flows.";
+    revalidated = "revalidations", "Times that a flow was revalidated after a change.";
+    addresses = "addresses", "Learned addresses.";
     learned = "fdb_learned", "New addresses that were learned.";
     moved = "fdb_moved", "Learned addresses that were seen on another port and moved there.";
     aged_out = "fdb_aged_out", "Addresses that aged out.";
-    address_limit_hit = "fdb_limit_hit", "Times an address was not learned because its port has as many as it may.";
-    table_full = "fdb_full", "Times an address was not learned because there was no room for it.";
+    address_limit_hit = "fdb_limit_hit", "Times that an address was not learned because its port had reached its limit.";
+    table_full = "fdb_full", "Times that an address was not learned because the table was full.";
 }
 
 impl ControllerStats {

@@ -1,4 +1,4 @@
-//! One switch: its ports, its addresses, its flows, and the changes that bring the datapath in line with them.
+//! A switch: its ports, addresses and flows, and the changes that its datapath needs.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -29,7 +29,7 @@ use crate::ports::Port;
 #[cfg(test)]
 mod tests;
 
-/// A change to be made in the datapath.
+/// A change for the datapath.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum DatapathChange {
     Install { ufid: Ufid, matches: Box<Match>, actions: Vec<Action> },
@@ -39,7 +39,7 @@ pub(crate) enum DatapathChange {
     MeterGone { meter: u32 },
 }
 
-/// Events so far.
+/// Counters of events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FlowCounts {
     pub(crate) misses: u64,
@@ -59,27 +59,27 @@ pub(crate) struct FlowCounts {
 /// A switch of module flow.
 #[derive(Debug)]
 pub(crate) struct Switch {
-    /// By name, those without a number included.
+    /// By name, including those without a number.
     settings: BTreeMap<String, PortSettings>,
     numbers: BTreeMap<String, u32>,
     ports: BTreeMap<u32, Port>,
     statics: Vec<StaticAddress>,
-    /// Rules about connections of ports.
+    /// Rules about connections of its ports.
     acl: Vec<AclRule>,
-    /// Addresses of groups that these rules name.
+    /// Addresses of the groups that these rules name.
     groups: Groups,
     pub(crate) addresses: Addresses,
     flows: Flows,
     flows_max: usize,
-    /// Those that a switch process had that is no more.
+    /// Flows of a switch process that has died.
     former: Vec<Flow>,
     changes: VecDeque<DatapathChange>,
-    /// Flows to be looked at again.
+    /// Flows to revalidate.
     to_revalidate: Vec<Ufid>,
     flaps: FlapDamping,
     round: u64,
     round_began_ns: u64,
-    /// Packets have met flows since this was last asked for.
+    /// Whether packets have matched flows since the last call of [`Self::take_use`].
     is_used: bool,
     pub(crate) counts: FlowCounts,
     pub(crate) denials: DenialLog,
@@ -115,7 +115,7 @@ impl Switch {
         View { ports: &self.ports, addresses: &self.addresses, now_ns }
     }
 
-    /// A port is to be served, or has other settings.
+    /// Adds a port, or changes its settings.
     pub(crate) fn set_port(&mut self, settings: PortSettings) {
         let name = settings.name.clone();
         if self.settings.insert(name.clone(), settings.clone()) == Some(settings) {
@@ -127,14 +127,14 @@ impl Switch {
         }
     }
 
-    /// A port is no more; its number.
+    /// Removes a port; returns its number.
     pub(crate) fn remove_port(&mut self, name: &str) -> Option<u32> {
         self.settings.remove(name);
         self.refresh_groups();
         self.lose_number(name)
     }
 
-    /// A port of the datapath has this number.
+    /// Sets the number of a port in the datapath.
     pub(crate) fn set_number(&mut self, name: &str, number: u32) {
         if self.numbers.get(name) == Some(&number) {
             return;
@@ -149,7 +149,7 @@ impl Switch {
         }
     }
 
-    /// A port has no number any more; the one that it had.
+    /// Removes a port's number, and returns it.
     pub(crate) fn lose_number(&mut self, name: &str) -> Option<u32> {
         let number = self.numbers.remove(name)?;
         if let Some(port) = self.ports.remove(&number) {
@@ -171,7 +171,7 @@ impl Switch {
             old.own_mac() != port.own_mac() || old.settings.policy.vlans != port.settings.policy.vlans
         };
         if old.is_some_and(is_other) {
-            // Learned addresses go with the own address and the VLANs: the guest may use neither any more.
+            // Learned addresses are forgotten with the own address and the VLANs, which the guest may not use any more.
             self.addresses.flush(Some(number), None);
         }
         let old = self.ports.insert(number, port.clone());
@@ -187,20 +187,20 @@ impl Switch {
         self.refresh_statics();
     }
 
-    /// Takes these as the user's entries.
+    /// Replaces the configured entries.
     pub(crate) fn set_statics(&mut self, entries: Vec<StaticAddress>) {
         self.statics = entries;
         self.refresh_statics();
     }
 
-    /// Takes these as the rules of all ports. Flows of ports whose rules are others now are decided on again.
+    /// Replaces the rules of all ports. Revalidates flows of ports whose rules have changed.
     pub(crate) fn set_acl(&mut self, rules: Vec<AclRule>) {
         self.acl = rules;
         self.groups = Groups::of(&self.acl, self.settings.values());
         self.renew_rules();
     }
 
-    /// Addresses of groups may be others now. Rules of ports that name such groups are others then, too.
+    /// Updates the addresses of groups, and so the rules of ports that name these groups.
     fn refresh_groups(&mut self) {
         let groups = Groups::of(&self.acl, self.settings.values());
         if groups != self.groups {
@@ -228,7 +228,7 @@ impl Switch {
         self.to_revalidate = self.flows.names();
     }
 
-    /// Ports that are to be served and have no number.
+    /// Ports without a number.
     pub(crate) fn unnumbered(&self) -> impl Iterator<Item = &str> {
         self.settings.keys().filter(|name| !self.numbers.contains_key(*name)).map(String::as_str)
     }
@@ -241,7 +241,7 @@ impl Switch {
         &self.numbers
     }
 
-    /// The actions for a packet without a flow; packets like it will meet one.
+    /// The actions for a packet without a flow; a flow is installed for packets like it.
     pub(crate) fn miss(&mut self, key: &FlowKey, now_ns: u64) -> Vec<Action> {
         self.counts.misses += 1;
         let frame = Frame::of(key).filter(|frame| self.ports.contains_key(&frame.port));
@@ -289,9 +289,10 @@ impl Switch {
         let ufid = self.flows.name(&masked, looked);
         if let Some(known) = self.flows.get_mut(ufid) {
             if known.frame != masked || known.looked != *looked {
-                return; // another flow has its name: its packets are asked about, each of them
+                return; // another flow has its name, so each of its packets misses
             }
-            // Early misses were on their way before the flow was there. Later ones say that another client removed it.
+            // Early misses were pending before the flow was installed. A later one shows that another client removed
+            // it.
             if known.used_ns.saturating_add(2 * COUNTING_NS) <= now_ns {
                 known.used_ns = now_ns;
                 let (matches, actions) = (Box::new(frame.to_match(looked)), known.actions.clone());
@@ -322,7 +323,7 @@ impl Switch {
         self.changes.push_back(DatapathChange::Install { ufid, matches, actions: actions.clone() });
     }
 
-    /// Whether packets of a port may have one more flow, if need be in place of one of a port that has far more.
+    /// Makes room for one more flow of a port, if necessary by evicting one of a port with far more flows.
     fn make_room(&mut self, port: u32) -> bool {
         if self.flows.sum(port) >= self.flows_max / FLOWS_PORT_SHARE {
             return false;
@@ -336,7 +337,7 @@ impl Switch {
         evicted.is_some()
     }
 
-    /// Whether packets from an address would teach it, if there were room.
+    /// Whether packets from an address would make it learned, if there were room.
     fn is_unlearned(&self, fdb_key: FdbKey, port: u32) -> bool {
         let has_own = self.ports.get(&port).is_some_and(|port| port.own_mac() != 0);
         !has_own
@@ -344,7 +345,7 @@ impl Switch {
             && self.addresses.find_static(fdb_key, &self.ports).is_none()
     }
 
-    /// Learns where an address is; flows that are about it follow.
+    /// Learns an address; flows that depend on it follow.
     fn learn(&mut self, fdb_key: FdbKey, number: u32, now_ns: u64) {
         let Some(port) = self.ports.get(&number) else { return };
         if self.addresses.learn(fdb_key, number, port, now_ns) == LearnResult::Changed {
@@ -353,10 +354,10 @@ impl Switch {
         self.revalidate_unlearned(now_ns);
     }
 
-    /// Where there is room for addresses again, packets have to be seen to teach theirs.
+    /// Revalidates flows whose sources could not be learned, once there is room again: their packets have to be seen.
     fn revalidate_unlearned(&mut self, now_ns: u64) {
         let (freed, is_unblocked) = self.addresses.take_freed();
-        // The freed room may be taken already: an address that moves costs little even if many flows wait.
+        // The freed room may be taken already; a moving address costs little even if many flows wait.
         let has_room = |(number, port): &(&u32, &Port)| {
             (is_unblocked || freed.contains(number)) && self.addresses.has_room(**number, port)
         };
@@ -365,7 +366,7 @@ impl Switch {
         unlearned.into_iter().for_each(|ufid| self.revalidate(ufid, now_ns));
     }
 
-    /// Looks again at flows that depend on where an address is: few at once, many by turns, and not again for a while.
+    /// Revalidates flows that depend on an address: a few at once, many in turns, and then not again for a while.
     fn revalidate_about(&mut self, fdb_key: FdbKey, now_ns: u64) {
         if self.flaps.is_deferred(fdb_key, now_ns) {
             return;
@@ -378,18 +379,18 @@ impl Switch {
         self.to_revalidate.extend(about);
     }
 
-    /// Looks at the flows of addresses that moved more than once, when it is time.
+    /// Revalidates the flows of addresses that kept moving, once they are due.
     pub(crate) fn revalidate_late(&mut self, now_ns: u64) {
         let due = self.flaps.take_due(now_ns);
         due.into_iter().for_each(|fdb_key| self.revalidate_about(fdb_key, now_ns));
     }
 
-    /// When that is to be done.
+    /// When that is due.
     pub(crate) fn late_ns(&self) -> Option<u64> {
         self.flaps.due_ns()
     }
 
-    /// Looks again at some of the flows that are in doubt; whether there are more.
+    /// Revalidates some of the pending flows; returns whether there are more.
     pub(crate) fn revalidate_some(&mut self, now_ns: u64) -> bool {
         self.revalidate_unlearned(now_ns);
         for _ in 0..REVALIDATED_PER_TURN {
@@ -399,7 +400,7 @@ impl Switch {
         !self.to_revalidate.is_empty()
     }
 
-    /// Decides once more about a flow's packets.
+    /// Decides again about a flow's packets.
     fn revalidate(&mut self, ufid: Ufid, now_ns: u64) {
         let Some(flow) = self.flows.get(ufid) else { return };
         self.counts.revalidated += 1;
@@ -437,7 +438,7 @@ impl Switch {
         self.changes.push_back(DatapathChange::Remove { ufid });
     }
 
-    /// The datapath did not take a flow, or has lost it. Its packets are asked about again.
+    /// Forgets a flow that the datapath refused or lost. Its packets will miss again.
     pub(crate) fn forget_flow(&mut self, ufid: Ufid) {
         self.counts.refused += 1;
         self.flows.remove(ufid);
@@ -448,7 +449,7 @@ impl Switch {
         self.changes.pop_front()
     }
 
-    /// Everything in the datapath is in doubt, or gone: another process may serve it. Addresses stay.
+    /// Forgets the datapath's state, since another process may serve it. Addresses stay.
     pub(crate) fn disconnected(&mut self) {
         let flows = std::mem::take(&mut self.flows);
         if flows.len() > 0 {
@@ -459,7 +460,7 @@ impl Switch {
         self.flaps.clear();
     }
 
-    /// Meters of all ports, for a datapath that may have none of them.
+    /// Sets the meters of all ports again, for a datapath that may have none of them.
     pub(crate) fn renew_meters(&mut self) {
         for (number, port) in &self.ports {
             let limits =
@@ -469,7 +470,7 @@ impl Switch {
         }
     }
 
-    /// A flow that is in the datapath, made by a controller that is no more.
+    /// Takes over a flow of a former controller in the datapath.
     pub(crate) fn adopt(
         &mut self,
         ufid: Ufid,
@@ -479,13 +480,13 @@ impl Switch {
         now_ns: u64,
     ) {
         if !flows::is_ours(ufid) {
-            return; // another client's
+            return; // another client's flow
         }
         let read = matches.mask.as_ref().and_then(|mask| Frame::of_match(&matches.key, mask));
         let read = read.filter(|(frame, looked)| self.flows.is_free_for(ufid, frame, looked));
         let Some((frame, looked)) = read else { return self.remove(ufid) };
         self.counts.adopted += 1;
-        // One without a packet was made for one that was sent on, and is not old, or it would be gone.
+        // A flow without a packet is recent, or it would have been removed.
         let used_ns = match stats.used_ms {
             0 => now_ns.saturating_sub(IDLE_NS),
             ms => (ms * 1_000_000).min(now_ns),
@@ -493,10 +494,10 @@ impl Switch {
         let admitted = admit(self.view(now_ns), &frame, &mut Looked::default());
         let vid = vid_of(admitted);
         let (packets, round) = (stats.packets, self.round);
-        let is_unlearned = false; // if its source cannot be learned, a miss will tell
+        let is_unlearned = false; // if its source cannot be learned, a miss will show it
         let flow = Flow { frame, looked, actions, vid, used_ns, packets, round, is_unlearned };
         self.flows.insert(ufid, flow);
-        // Its source was there then: the knowledge of the controller before is in its flows.
+        // Its source was there, so the last controller's addresses are in its flows.
         if let Ok(Admitted { learn_at: Some(fdb_key), .. }) = admitted {
             let known = self.addresses.learned(fdb_key);
             if known.is_none_or(|known| known.seen_ns < used_ns) && looked.src == MAC_ONES {
@@ -506,7 +507,8 @@ impl Switch {
         self.to_revalidate.push(ufid);
     }
 
-    /// The datapath's flows are known: makes those again that another process had, so that their packets need not be asked about.
+    /// Installs the flows of a former switch process again once the datapath's flows are known, so that their packets
+    /// cause no misses.
     pub(crate) fn reinstall(&mut self, now_ns: u64) {
         for flow in std::mem::take(&mut self.former) {
             let is_idle = flow.used_ns.saturating_add(IDLE_NS) < now_ns;
@@ -522,13 +524,13 @@ impl Switch {
         self.to_revalidate = self.flows.names();
     }
 
-    /// A look at all flows' counters begins.
+    /// Begins to read all flows' counters.
     pub(crate) fn begin_round(&mut self, now_ns: u64) {
         self.round += 1;
         self.round_began_ns = now_ns;
     }
 
-    /// A flow's counters. Packets that met it are as good as seen.
+    /// Handles a flow's counters. Its packets count as seen.
     pub(crate) fn counted(&mut self, ufid: Ufid, stats: FlowStats, now_ns: u64) {
         let round = self.round;
         let Some(flow) = self.flows.get_mut(ufid) else {
@@ -552,9 +554,9 @@ impl Switch {
         }
     }
 
-    /// All counters were told: removes idle flows, and forgets flows that the datapath has lost.
+    /// Ends the round: removes idle flows, and forgets flows that the datapath has lost.
     pub(crate) fn end_round(&mut self, now_ns: u64) {
-        // A flow that was made shortly before may not have been there when the counters were read.
+        // A recently installed flow may be missing in the counters.
         let sure_ns = self.round_began_ns.saturating_sub(2 * COUNTING_NS);
         let lost = self.flows.iter().filter(|(_, flow)| flow.round < self.round && flow.used_ns < sure_ns);
         let lost: Vec<Ufid> = lost.map(|(ufid, _)| ufid).collect();
@@ -566,17 +568,17 @@ impl Switch {
         idle.into_iter().for_each(|ufid| self.remove(ufid));
     }
 
-    /// How long a flow stays that is not used.
+    /// How long an unused flow stays.
     fn idle_ns(&self) -> u64 {
         if self.flows.len() > self.flows_max / 2 { IDLE_CROWDED_NS } else { IDLE_NS }
     }
 
-    /// Whether packets have met flows since this was last asked.
+    /// Whether packets have matched flows since the last call.
     pub(crate) fn take_use(&mut self) -> bool {
         std::mem::take(&mut self.is_used)
     }
 
-    /// When the next flow or address is to go if no packet meets it; none if there are none.
+    /// When the next flow or address is removed if it stays unused; `None` if there is none.
     pub(crate) fn forgetting_due_ns(&self) -> Option<u64> {
         let idle_ns = self.idle_ns();
         let flows = self.flows.iter().map(|(_, flow)| flow.used_ns.saturating_add(idle_ns + 1));
@@ -589,7 +591,7 @@ impl Switch {
         self.forgotten(&fdb_keys, now_ns);
     }
 
-    /// Forgets learned addresses, of one port or all, of one VLAN or all; how many.
+    /// Forgets learned addresses, of one port or all, of one VLAN or all; returns their number.
     pub(crate) fn flush(&mut self, port: Option<&str>, vlan: Option<Vid>, now_ns: u64) -> usize {
         let number = port.map(|name| self.numbers.get(name).copied());
         let fdb_keys = match number {
@@ -601,7 +603,7 @@ impl Switch {
         fdb_keys.len()
     }
 
-    /// The next packet from an address that was forgotten teaches it again, so it must not meet a flow.
+    /// Revalidates flows from forgotten addresses: the next packet has to be seen to learn the address again.
     fn forgotten(&mut self, fdb_keys: &[FdbKey], now_ns: u64) {
         fdb_keys.iter().for_each(|fdb_key| self.revalidate_about(*fdb_key, now_ns));
         self.revalidate_unlearned(now_ns);
@@ -612,7 +614,7 @@ impl Switch {
         self.ports.get(&number).map(|port| port.settings.name.as_str())
     }
 
-    /// Ports' own addresses and entries of the user's, each with its VLAN and port, whether that has a number or not.
+    /// Ports' own addresses and configured entries, each with VLAN and port name, also of ports without a number.
     pub(crate) fn statics(&self) -> impl Iterator<Item = (Mac, Option<u16>, &str)> {
         let own =
             self.settings.values().filter_map(|port| Some((port.policy.mac?, None, port.name.as_str())));
@@ -621,7 +623,7 @@ impl Switch {
         all.map(|(mac, vlan, port)| (mac, vlan.map(Vid::get).or_else(|| self.access_vlan(port)), port))
     }
 
-    /// The one VLAN of a port, if it has but one.
+    /// The VLAN of a port that has only one.
     fn access_vlan(&self, name: &str) -> Option<u16> {
         match self.settings.get(name)?.policy.vlans {
             PortVlans::Access(vid) => Some(vid.get()),
@@ -629,7 +631,7 @@ impl Switch {
         }
     }
 
-    /// Whether flows are to be looked at again.
+    /// Whether flows have to be revalidated.
     pub(crate) fn has_to_revalidate(&self) -> bool {
         !self.to_revalidate.is_empty()
     }
@@ -639,7 +641,7 @@ impl Switch {
     }
 }
 
-/// The VLAN of packets that get so far.
+/// The VLAN of admitted packets.
 fn vid_of(admitted: Result<Admitted, DropReason>) -> Option<u16> {
     admitted.ok().map(|admitted| admitted.vid)
 }

@@ -1,9 +1,9 @@
-//! Running captures: each has a thread that reads the workers' records and writes them to its client, never waiting for
-//! either longer than a moment.
+//! Running captures. Each has a thread that reads the workers' records and writes them to its client; it never waits
+//! long for either.
 //!
 //! ```text
 //!   workers ──records──> look, pop (oldest first) ──pcapng──> out ──send──> client's connection
-//!                             nothing there: sleeps TICK          client slow: out stays full, records fill, frames are lost
+//!                             no record: sleeps TICK            client slow: out stays full, records fill, frames are lost
 //! ```
 
 use std::os::fd::AsFd;
@@ -21,18 +21,18 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown, send, shutdown};
 use lasthop_api::pcapng::{self, Statistics};
 use lasthop_runtime::fault::Fault;
 
-/// How often a capture without frames looks for some.
+/// How often a capture without frames polls for some.
 const TICK: Duration = Duration::from_millis(2);
-/// Bytes that are written at a time; beyond them nothing is read from the workers until the client has taken some.
+/// Bytes that are written at a time. If the client has not taken them, nothing more is read from the workers.
 const OUT_BYTES_MAX: usize = 256 << 10;
-/// How long the end of a capture is offered to a client that takes nothing.
+/// How long the end of a capture waits for a client that reads nothing.
 const END_PATIENCE: Duration = Duration::from_secs(10);
-/// The same when the switch ends.
+/// Same when the switch ends.
 const STOP_PATIENCE: Duration = Duration::from_millis(200);
-/// Niceness of a capture's thread: on a crowded machine it loses frames before the workers lose time.
+/// Niceness of a capture's thread, so that on a busy machine the capture loses frames before the workers lose time.
 const NICENESS: i32 = 10;
 
-/// The client's request, and the terms that it is told.
+/// The client's request and the reply to it.
 #[derive(Debug)]
 pub(super) struct Terms {
     /// Names of the interfaces.
@@ -54,7 +54,7 @@ struct Running {
 }
 
 impl Captures {
-    /// Lets `capture` run until it is over or its client is gone.
+    /// Runs `capture` until it ends or its client is gone.
     pub(super) fn begin(&mut self, capture: Capture, client: ForeignFd, terms: Terms) -> Result<(), Fault> {
         self.0.retain(|running| !running.thread.is_finished());
         let stop = Arc::new(AtomicBool::new(false));
@@ -80,11 +80,11 @@ impl Drop for Captures {
 /// The state of the client.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Client {
-    /// It reads, more or less.
+    /// The client reads.
     There,
-    /// It said that it wants no more, and waits for the end.
+    /// The client wants no more frames, and waits for the end.
     Done,
-    /// The client reads no more.
+    /// The client does not read any more.
     Gone,
 }
 
@@ -94,18 +94,18 @@ struct Stream {
     state: Client,
     stop: Arc<AtomicBool>,
     started_ns: u64,
-    /// None: without an end, or with one beyond the clock's range.
+    /// `None` without an end, or with one beyond the clock's range.
     until: Option<Instant>,
     /// Frames written, by interface.
     written: Vec<u64>,
-    /// How many more there may be.
+    /// Number of frames until the end.
     left: u64,
     out: Vec<u8>,
     frame: Vec<u8>,
 }
 
 impl Drop for Stream {
-    /// The client learns of the end: the supervisor has a copy of its connection.
+    /// Shuts the connection down, so that the client sees the end: the supervisor has a copy of it.
     fn drop(&mut self) {
         let _ = shutdown(&self.client, Shutdown::Both);
     }
@@ -150,7 +150,7 @@ impl Stream {
             || self.capture.is_over()
     }
 
-    /// Takes the workers' records, as far as there is room for them; true if there were any.
+    /// Reads the workers' records while there is room; returns whether there were any.
     fn read_frames(&mut self) -> bool {
         let mut any = false;
         while self.left > 0
@@ -167,7 +167,7 @@ impl Stream {
         any
     }
 
-    /// Writes as much as the client takes now; whether it took any.
+    /// Writes as much as the client takes now; returns whether it took any.
     fn write(&mut self) -> bool {
         let mut sent = 0;
         while sent < self.out.len() {
@@ -185,7 +185,7 @@ impl Stream {
         sent > 0
     }
 
-    /// Waits for the client to take or say something, for so long at most.
+    /// Waits up to `time` until the client takes or sends something.
     fn wait(&mut self, time: Duration) {
         let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(time.subsec_nanos()) };
         let mut wanted = PollFlags::empty();
@@ -203,19 +203,19 @@ impl Stream {
         }
     }
 
-    /// The client has nothing to say but that it wants no more, which is the end of its stream.
+    /// Reads from the client. The only message is the end of its stream: it wants no more frames.
     fn hear(&mut self) {
         let (mut ignored, origin) = ([0; 512], self.client.origin());
         let heard = discard(self.client.as_fd(), &mut ignored, RecvFlags::DONTWAIT, origin);
         self.state = match heard {
             Ok((0, _)) => Client::Done,
-            // Nothing takes any.
+            // The connection takes no more bytes.
             Ok((_, true)) => Client::Gone,
             _ => self.state,
         };
     }
 
-    /// Captures no more frames; the client gets the captured ones, and the statistics at the end.
+    /// Ends the capture: the client gets the captured frames and the statistics.
     fn finish(mut self) {
         self.capture.stop();
         let mut progress = Instant::now();

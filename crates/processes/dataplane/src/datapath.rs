@@ -1,4 +1,4 @@
-//! The engine as the switch process uses it: ports by name, counters and tables as reports.
+//! The switch process's use of the engine: ports by name, counters and tables as reports.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
@@ -34,11 +34,11 @@ use super::switches::NamedSwitches;
 /// The engine and the names of its ports.
 pub(super) struct Datapath {
     engine: Engine,
-    /// Workers have begun.
+    /// Whether the workers have started.
     is_begun: bool,
     switches: NamedSwitches,
     ports: BTreeMap<String, NamedPort>,
-    /// Counts by processes that are dead.
+    /// Counters from processes that have died.
     pasts: BTreeMap<PortId, FormerCounters>,
 }
 
@@ -46,23 +46,23 @@ pub(super) struct Datapath {
 #[derive(Clone, Debug)]
 pub(super) struct NamedPort {
     pub(super) number: PortId,
-    /// The switch that it belongs to; none if it is there since a controller asked for it.
+    /// The switch that it belongs to; `None` if a controller requested it.
     home: Option<SwitchName>,
-    /// The one that it is in: another one, if a datapath has it.
+    /// The switch that it is in: another one, if a datapath has it.
     pub(super) at: SwitchId,
-    /// The host's device behind it.
+    /// The host's device of the port.
     pub(super) device: Option<HostDevice>,
 }
 
 impl NamedPort {
-    /// Whether it is there since a controller asked for it.
+    /// Whether a controller requested it.
     pub(super) fn is_requested(&self) -> bool {
         self.home.is_none()
     }
 }
 
 impl Datapath {
-    /// Without workers at work: the first tasks for all of them need not wait for any.
+    /// Prepares the engine without running workers, so that the first tasks for all of them wait for none.
     pub(super) fn prepare(settings: &SwitchSettings) -> Result<Self, Fault> {
         let mut switches = NamedSwitches::new(&settings.default_switch(), settings.workers.0)?;
         let cpus = settings.cpus.clone().unwrap_or_default().0;
@@ -77,7 +77,7 @@ impl Datapath {
         Ok(Self { engine, is_begun: false, switches, ports: BTreeMap::new(), pasts: BTreeMap::new() })
     }
 
-    /// Starts the workers, if they were not; they sleep until there is a port with a guest.
+    /// Starts the workers if they have not started; they sleep until there is a port with a guest.
     pub(super) fn begin(&mut self) -> Result<(), Fault> {
         self.engine.begin().map_err(refused)?;
         self.is_begun = true;
@@ -98,7 +98,7 @@ impl Datapath {
         told.map_err(refused)
     }
 
-    /// Changes a switch; it keeps its ports.
+    /// Changes a switch, which keeps its ports.
     pub(super) fn set_switch(&mut self, spec: &SwitchSpec) -> Result<(), Fault> {
         let number = self.switches.find(spec.name.as_str())?;
         let ports = self.engine.ports_of(number);
@@ -110,7 +110,7 @@ impl Datapath {
 
     pub(super) fn remove_switch(&mut self, name: &str) -> Result<(), Fault> {
         self.switches.remove(name)?;
-        // A worker that does not answer in time lets the module go when it does.
+        // A worker that does not answer in time releases the old module when it does.
         let _ = self.engine.set_module(&self.switches.module());
         Ok(())
     }
@@ -120,7 +120,7 @@ impl Datapath {
         self.switches.describe(&addresses)
     }
 
-    /// Makes a port. `book` is memory for its counters, should this process be killed.
+    /// Adds a port. `book` is memory in which its counters survive this process.
     pub(super) fn add(&mut self, port: &SwitchPort, book: Option<OwnedFd>) -> Result<(), Fault> {
         let home = (!port.is_requested).then(|| port.common.switch.clone());
         let at = self.home(home.as_ref())?;
@@ -166,7 +166,7 @@ impl Datapath {
         Ok(number)
     }
 
-    /// The host has something else of a port.
+    /// Sets the host's device of a port.
     pub(super) fn set_host_device(&mut self, name: &str, device: Option<HostDevice>) {
         if let Some(port) = self.ports.get_mut(name) {
             port.device = device;
@@ -185,13 +185,13 @@ impl Datapath {
         self.ports.get(name).cloned()
     }
 
-    /// Ports that are there since a controller asked for them.
+    /// Ports that a controller requested.
     pub(super) fn requested(&self) -> impl Iterator<Item = (&str, PortId)> {
         let requested = self.ports.iter().filter(|(_, port)| port.is_requested());
         requested.map(|(name, port)| (name.as_str(), port.number))
     }
 
-    /// Whether a datapath may have a port: its switch has a flow table, or it is there for that.
+    /// Whether a datapath may have a port: its switch has a flow table, or a controller requested the port.
     pub(super) fn is_for_datapaths(&self, port: &NamedPort) -> bool {
         port.is_requested() || self.switches.flow_table(port.at).is_some()
     }
@@ -201,22 +201,22 @@ impl Datapath {
         self.switches.find(name).is_ok()
     }
 
-    /// Whether a datapath of this name is for controllers outside.
+    /// Whether an external controller may use a datapath of this name.
     pub(super) fn is_for_outside(&self, name: &str) -> bool {
         self.switches.is_for_outside(name)
     }
 
-    /// Whether a datapath of this name is the controller process's.
+    /// Whether a datapath of this name belongs to the controller process.
     pub(super) fn has_own_controller(&self, name: &str) -> bool {
         self.switches.has_own_controller(name)
     }
 
-    /// Whether a switch is to have another controller than it has.
+    /// Whether `spec` gives a switch another controller.
     pub(super) fn has_other_controller(&self, spec: &SwitchSpec) -> bool {
         self.switches.has_other_controller(spec)
     }
 
-    /// The switch of this name and its flow table; whether it was made for this.
+    /// The switch of this name with its flow table, and whether this call made it.
     pub(super) fn flow_switch(&mut self, name: &str) -> Result<(SwitchId, Arc<FlowModule>, bool), Fault> {
         let is_made = self.switches.find(name).is_err();
         if is_made {
@@ -228,7 +228,7 @@ impl Datapath {
         Ok((number, module, is_made))
     }
 
-    /// Takes a port to another switch, unless it is there.
+    /// Moves a port to another switch, unless it is there already.
     pub(super) fn move_port(&mut self, name: &str, switch: SwitchId) -> Result<(), EngineError> {
         let Some(port) = self.ports.get_mut(name).filter(|port| port.at != switch) else { return Ok(()) };
         self.engine.move_port(port.number, switch)?;
@@ -236,7 +236,7 @@ impl Datapath {
         Ok(())
     }
 
-    /// Takes a port to the switch that it belongs to.
+    /// Moves a port back to the switch that it belongs to.
     pub(super) fn send_home(&mut self, name: &str) -> Result<(), Fault> {
         let Some(port) = self.ports.get(name) else { return Ok(()) };
         let home = port.home.clone();
@@ -244,17 +244,17 @@ impl Datapath {
         self.move_port(name, home).map_err(refused)
     }
 
-    /// Sessions change nothing of any port until `wake`.
+    /// Makes sessions wait with changes of ports until `wake`.
     pub(super) fn quiesce(&self) -> Result<(), Fault> {
         self.engine.pause_sessions().map_err(refused)
     }
 
-    /// Takes no more packets from guests, and waits up to `patience` for taken ones.
+    /// Stops fetching packets from guests, and waits up to `patience` for fetched ones.
     pub(super) fn rest(&self, patience: Duration) -> Result<(), Fault> {
         self.engine.quiesce(patience).map_err(refused)
     }
 
-    /// Goes on after `rest`.
+    /// Continues after `rest`.
     pub(super) fn wake(&self) -> Result<(), Fault> {
         self.engine.resume().map_err(refused)
     }
@@ -267,7 +267,7 @@ impl Datapath {
         self.engine.change_port(number, port_config(port, at)).map_err(refused)
     }
 
-    /// Forgets a port. Its session has ended before.
+    /// Removes a port, whose session has ended.
     pub(super) fn remove(&mut self, name: &str) -> Result<(), Fault> {
         let port = self.find(name)?;
         self.ports.remove(name);
@@ -275,17 +275,17 @@ impl Datapath {
         self.engine.remove_port(port).map_err(refused)
     }
 
-    /// The device that the session with the port's guest drives.
+    /// The device for the session with the port's guest.
     pub(super) fn device(&self, name: &str) -> Result<PortDevice, Fault> {
         self.engine.device(self.find(name)?).map_err(refused)
     }
 
-    /// Counts of a port by processes that are dead; none if nothing was counted.
+    /// Counters of a port from processes that have died; `None` if they counted nothing.
     pub(super) fn past(&self, port: PortId) -> Option<&SavedCounters> {
         self.pasts.get(&port)?.known()
     }
 
-    /// Counts of this process; the supervisor adds those of others.
+    /// Counters of this process; the supervisor adds earlier ones.
     pub(super) fn stats(&self) -> Result<StatsReport, Fault> {
         let stats = self.engine.stats().map_err(refused)?;
         let ports = stats.ports.into_iter().map(port_report).collect();
@@ -296,20 +296,20 @@ impl Datapath {
         })
     }
 
-    /// The lines of one switch, or of all.
+    /// The forwarding tables of one switch, or of all.
     pub(super) fn fdb(&self, switch: Option<&str>) -> FdbReport {
         let ports = self.ports.iter();
         let at_home = ports.filter_map(|(name, port)| Some((port.number, (name, port.home.as_ref()?))));
         let is_wanted = |home: &SwitchName| switch.is_none_or(|switch| home.as_str() == switch);
         let names: BTreeMap<PortId, (&String, &SwitchName)> =
             at_home.filter(|(_, (_, home))| is_wanted(home)).collect();
-        // Besides other switches' entries, those that are older than the end of their port have no name.
+        // Entries of other switches have no name here, and neither have entries of a port that was removed since.
         let named =
             |entry: FdbEntry| names.get(&entry.port).map(|(name, switch)| fdb_line(&entry, name, switch));
         FdbReport { entries: self.engine.fdb().into_iter().filter_map(named).collect() }
     }
 
-    /// The rings that run of each of the named ports.
+    /// The running rings of each named port.
     pub(super) fn rings(&self, names: &[&str]) -> Result<Vec<Vec<RingInspection>>, Fault> {
         let ports: Vec<PortId> = names.iter().map(|name| self.find(name)).collect::<Result<_, _>>()?;
         self.engine.inspect(&ports).map_err(refused)
@@ -326,7 +326,7 @@ impl Datapath {
         self.engine.moves().into_iter().map(told).collect()
     }
 
-    /// The port's name. A report of it may be older than its end.
+    /// The port's name. The port of an older report may be removed.
     pub(super) fn name_of(&self, port: PortId) -> String {
         let named = self.ports.iter().find(|(_, known)| known.number == port);
         named.map_or_else(|| format!("port {port}"), |(name, _)| name.clone())
@@ -340,13 +340,13 @@ impl Datapath {
         self.engine.fdb_del(entry.mac, entry.vlan, self.find(entry.port.as_str())?).map_err(refused)
     }
 
-    /// Forgets learned addresses; how many.
+    /// Forgets learned addresses; returns their number.
     pub(super) fn fdb_flush(&self, flush: &Flush) -> Result<usize, Fault> {
         let port = flush.port.as_ref().map(|port| self.find(port.as_str())).transpose()?;
         self.engine.fdb_flush(port, flush.vlan).map_err(refused)
     }
 
-    /// Starts a capture, and tells the names of its interfaces.
+    /// Starts a capture, and returns the names of its interfaces.
     pub(super) fn capture(&self, spec: &CaptureSpec) -> Result<(Capture, Vec<String>), Fault> {
         let names: BTreeSet<&str> = match spec.names.is_empty() {
             true => self.ports.keys().map(String::as_str).collect(),
@@ -367,7 +367,7 @@ impl Datapath {
         Ok((capture, names.into_iter().map(str::to_owned).collect()))
     }
 
-    /// Starts a profile, and tells the names of the ports that there are.
+    /// Starts a profile, and returns the names of all ports.
     pub(super) fn profile(&self, every: u32) -> Result<(RunningProfile, BTreeMap<PortId, String>), Fault> {
         let profile = self.engine.profile(every).map_err(|error| match error {
             EngineError::ProfileRuns => Fault::new(Kind::Limit, error.to_string()),
@@ -396,8 +396,8 @@ fn port_config(SwitchPort { common, leads, is_tunnel, .. }: &SwitchPort, switch:
     }
 }
 
-/// The memory for a port's counters, as long as the supervisor's version has it. Without it counters begin at 0 after this process,
-/// and nothing else.
+/// Maps the memory of a port's counters; it fits if the supervisor has the same version. Without it only the counters
+/// start at 0 in the next process.
 fn book_of(book: &OwnedFd) -> Option<Mapping> {
     let bytes = u64::try_from(rustix::fs::fstat(book).ok()?.st_size).ok()?;
     Mapping::of_file(book.as_fd(), 0, bytes.min(PORT_COUNTERS_BYTES as u64)).ok()

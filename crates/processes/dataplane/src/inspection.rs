@@ -1,4 +1,4 @@
-//! The switch process's answer to "doctor": its sessions, and how far their rings are.
+//! The switch process's answer to "doctor": its sessions, and the progress of their rings.
 
 use lasthop_engine::RingInspection;
 use lasthop_guestmem::MemoryMap;
@@ -12,8 +12,8 @@ use lasthop_runtime::fault::Fault;
 use super::datapath::Datapath;
 use super::sessions::Sessions;
 
-/// The facts about all guests, or about that of port `name`; and `askers`, the connections of clients from outside who take packets
-/// that match no flow.
+/// The facts about all guests, or about that of port `name`; and `askers`, the connections of external clients that
+/// receive misses.
 pub(super) fn inspect(
     datapath: &Datapath,
     sessions: &Sessions,
@@ -85,7 +85,7 @@ fn ring(index: u16, told: &RingView, running: Option<&RingInspection>) -> RingFa
         started: told.is_kicked,
         polled: told.is_polled,
         has_call: told.has_call,
-        // A guest without a VMM in between says how many pairs it uses by its control queue.
+        // A guest without a VMM sets its number of pairs by its control queue.
         enabled: running.map_or(told.enabled, |ring| ring.enabled),
         running: told.running,
         error: running.and_then(|ring| ring.error.clone()),
@@ -102,7 +102,7 @@ fn memory(map: &MemoryMap) -> MemoryFacts {
     let mut kinds: Vec<String> = backings().map(|(_, backing)| backing.kind.name().to_owned()).collect();
     kinds.sort();
     kinds.dedup();
-    // A file is counted once, however many regions lie in it.
+    // A file counts once, whatever the number of its regions.
     let mut files: Vec<_> =
         backings().map(|(range, backing)| ((range.device, range.inode), backing.filled_bytes)).collect();
     files.sort_unstable();

@@ -1,11 +1,11 @@
 //! The switch process: the engine, and one vhost-user session for each guest.
 //!
-//! **Purpose.** [`run`] is the process's whole life. Its main thread serves the channel to the supervisor, the control interface
-//! and packets of no flow; each session has a thread of its own, so that no front end lengthens a turn of it. Packets are the
-//! engine's threads' business.
+//! **Purpose.** [`run`] is the process's whole life. Its main thread serves the channel to the supervisor, the control
+//! interface and upcalls. Each session has a thread of its own, so that no front end delays the main thread. The
+//! engine's threads move packets.
 //!
-//! **Contract.** The process opens no path: guests' connections, memory and rings all come over the channel or over those
-//! connections. It runs in its sandbox before it meets a guest. Without a supervisor it finishes its work and ends.
+//! **Contract.** The process opens no path: connections, memory and rings of guests come over the channel or over those
+//! connections. It enters its sandbox before it serves a guest. Without a supervisor it finishes its work and ends.
 //!
 //! **Not checked.** Orders of the supervisor, which is trusted.
 //!
@@ -71,15 +71,15 @@ use succession::{Brought, Calming, PendingSuccessors};
 const CHANNEL: u64 = 0;
 /// The main thread's work for the hang watch.
 const CLIENTS: &str = "clients of the control interface";
-/// Those of the control interface.
+/// The poller's numbers of the control interface.
 const INTERFACE: Numbers = Numbers { clients: 1, packets: 2 };
 
-/// Runs until the supervisor says so or is gone.
+/// Runs until the supervisor tells it to end or is gone.
 pub fn run(settings: &SwitchSettings) -> Result<(), Fault> {
-    // Signals to a whole group are for the supervisor.
+    // The supervisor handles signals to the process group.
     signals::ignore()?;
     descriptors::raise_limit();
-    // Named, because it was started as /proc/self/exe.
+    // Sets the name, since it was started as /proc/self/exe.
     let _ = rustix::thread::set_name(c"lasthop-switch");
     let mut channel = take_channel()?;
     let datapath = match begin(settings, &mut channel) {
@@ -113,7 +113,7 @@ pub fn run(settings: &SwitchSettings) -> Result<(), Fault> {
     .serve()
 }
 
-/// Ends the process, which cannot start. The supervisor logs the reason.
+/// Ends a process that cannot start. The supervisor logs the reason.
 fn fail(channel: &mut Channel<Report, Request>, fault: Fault) -> ! {
     let _ = channel.send(&Report::Failed { why: fault.message }, None);
     std::process::exit(1);
@@ -124,10 +124,10 @@ fn begin(settings: &SwitchSettings, channel: &mut Channel<Report, Request>) -> R
     let kept = KeptFds { channel: channel.as_fd() };
     let keeper = Keeper::prepare();
     let layers = sandbox::enter(ProcessRole::Switch, settings.sandbox, &kept, Report::Forbidden)?;
-    // For ever, since the keeper, which has it, may outlive anything here.
+    // Never freed, since the keeper, which uses it, may outlive everything here.
     let spent = Spent::of(ProcessRole::Switch, settings.sandbox, &layers)?;
     let spent = spent.map(|spent| &*Box::leak(Box::new(spent)));
-    // Without it guests wait longer when this process dies, and nothing else.
+    // Without a keeper only guests' wait after a death of this process is longer.
     if let Ok(held) = keeper.and_then(|keeper| keeper.start(spent)) {
         let _ = held.into_raw_fd();
     }
@@ -137,40 +137,40 @@ fn begin(settings: &SwitchSettings, channel: &mut Channel<Report, Request>) -> R
     Datapath::prepare(settings)
 }
 
-/// Why a connection did not arrive.
+/// The reason why a connection did not arrive.
 fn no_descriptor() -> Fault {
     let why = "the switch process has no file descriptor left for its connection; raise the limit (ulimit -n, LimitNOFILE=)";
     Fault::new(Kind::Limit, why)
 }
 
-/// How far the switch is.
+/// The stage of the switch process.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Serving,
-    /// Another process is to go on: nothing is taken from guests.
+    /// Another process is about to continue: nothing is fetched from guests.
     Resting,
-    /// Its last answer is on its way.
+    /// The last reply is being sent.
     Ending,
     Over,
 }
 
 struct Switch {
-    /// Heard only, once it is here.
+    /// Only receives; `reports` sends.
     channel: Channel<Report, Request>,
     reports: Arc<Reports>,
     turns: Arc<Turns>,
     is_channel_full: bool,
     poller: Poller,
-    /// The channel alone: all that is listened to while the switch rests.
+    /// The channel alone: the only thing that a resting switch listens to.
     channel_poller: Poller,
     interface: Interface,
-    /// Before the engine in the order of dropping: sessions hold devices of it.
+    /// Dropped before the engine: sessions have devices of it.
     sessions: Sessions,
-    /// Before the engine, too.
+    /// Dropped before the engine, too.
     pending_successors: PendingSuccessors,
-    /// Before the engine, too: they end with a word from its workers.
+    /// Dropped before the engine: captures end with a task of its workers.
     captures: Captures,
-    /// Before the engine, too.
+    /// Dropped before the engine, too.
     profiles: Profiles,
     datapath: Datapath,
     calming: Option<Calming>,
@@ -221,7 +221,8 @@ impl Switch {
         }
     }
 
-    /// Waits for events. A process at rest serves no client, and clients do not wake it: their messages stay in the sockets.
+    /// Waits for events. A resting process serves no client, and clients do not wake it: their messages stay in the
+    /// sockets.
     fn wait(&mut self) -> Result<Vec<Happening>, Fault> {
         let due = earlier(self.reports.due(), self.calming.map(|_| Calming::due()));
         match self.stage {
@@ -242,7 +243,7 @@ impl Switch {
         }
     }
 
-    /// Waits for room in the channel while reports of this thread may wait for that; sessions see to theirs.
+    /// Waits for room in the channel while this thread has waiting reports; sessions wait for theirs themselves.
     fn watch_channel(&mut self) -> Result<(), Fault> {
         let _ = self.reports.flush(); // if the other side is gone, reading says so
         if self.reports.is_overrun() && matches!(self.stage, Stage::Serving | Stage::Resting) {
@@ -361,7 +362,7 @@ impl Switch {
         all
     }
 
-    /// All addresses; if they are wanted in parts, the last ones.
+    /// All addresses; if they are sent in parts, the last part.
     fn fdb(&mut self, id: u64, switch: Option<&str>, in_parts: bool) -> FdbReport {
         let whole = self.datapath.fdb(switch);
         if !in_parts {
@@ -372,7 +373,7 @@ impl Switch {
         last
     }
 
-    /// From here on packets pass.
+    /// Starts the workers: packets pass from here on.
     fn begin_work(&mut self) {
         if let Err(fault) = self.datapath.begin() {
             self.reports.report(&Report::Failed { why: fault.message });
@@ -393,8 +394,8 @@ impl Switch {
         }
     }
 
-    /// Changes a switch; one that has no flow table any more is no datapath. Another controller begins with an empty one: flows of the
-    /// controller before would stay for ever.
+    /// Changes a switch. Without a flow table it is no datapath any more. Another controller starts with an empty
+    /// datapath: the former one's flows would stay for ever.
     fn set_switch(&mut self, spec: &SwitchSpec) -> Result<(), Fault> {
         if spec.module.as_str() != FLOW || self.datapath.has_other_controller(spec) {
             self.interface.datapath_lost(spec.name.as_str(), &mut self.datapath);
@@ -402,15 +403,15 @@ impl Switch {
         self.datapath.set_switch(spec)
     }
 
-    /// Takes a switch away, and its datapath with it: otherwise the next switch of this name would find that, with the number of
-    /// another switch.
+    /// Removes a switch and its datapath: otherwise the next switch of this name would find a datapath with another
+    /// switch's number.
     fn remove_switch(&mut self, name: &str) -> Result<(), Fault> {
         self.datapath.remove_switch(name)?;
         self.interface.datapath_lost(name, &mut self.datapath);
         Ok(())
     }
 
-    /// A client of the control interface, or the supervisor's own controller.
+    /// Adds a client of the control interface, or the embedded controller.
     fn connect(&mut self, (fds, number): (Option<Vec<ForeignFd>>, u64), is_own: bool) -> Result<(), Fault> {
         let client = fds.and_then(|mut fds| fds.pop()).ok_or_else(no_descriptor)?;
         let client = client.of(&Origin::new("a control client"));

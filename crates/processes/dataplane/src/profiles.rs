@@ -1,4 +1,4 @@
-//! The running profile: a thread that waits for its end, or its client's, and writes the report.
+//! The running profile: a thread waits for its end, or its client's, and writes the report.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -17,15 +17,15 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown, send, shutdown};
 use lasthop_api::profile::{ProfileReport, ProfiledPort, ProfiledWorker, StageCost};
 use lasthop_runtime::fault::Fault;
 
-/// How often a profile looks whether it is to end.
+/// How often a profile checks whether it has to end.
 const TICK: Duration = Duration::from_millis(20);
-/// How long a client that reads nothing is offered the report.
+/// How long the report waits for a client that reads nothing.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The client's request, and its answer.
+/// The client's request and the reply to it.
 #[derive(Debug)]
 pub(super) struct ProfileTerms {
-    /// Of the ports.
+    /// Names of the ports.
     pub(super) names: BTreeMap<PortId, String>,
     pub(super) every: u32,
     pub(super) duration: Duration,
@@ -33,7 +33,7 @@ pub(super) struct ProfileTerms {
     pub(super) greeting: Vec<u8>,
 }
 
-/// The profile that runs, if one does. Dropping it ends that.
+/// The running profile, if there is one. Dropping it ends the profile.
 #[derive(Default)]
 pub(super) struct Profiles(Option<Running>);
 
@@ -43,7 +43,7 @@ struct Running {
 }
 
 impl Profiles {
-    /// Lets `profile` run until its time is over or its client is gone. The one before has ended.
+    /// Runs `profile` until its time is over or its client is gone. The last profile has ended.
     pub(super) fn begin(
         &mut self,
         profile: RunningProfile,
@@ -76,7 +76,7 @@ struct ProfileWatch {
 }
 
 impl Drop for ProfileWatch {
-    /// The client learns of the end: the supervisor has a copy of its connection.
+    /// Shuts the connection down, so that the client sees the end: the supervisor has a copy of it.
     fn drop(&mut self) {
         let _ = shutdown(&self.client, Shutdown::Both);
     }
@@ -95,13 +95,13 @@ impl ProfileWatch {
         }
         let Ok(results) = profile.finish() else { return };
         let report = report(&results, terms);
-        // Keys are text, and nothing is written to but memory.
+        // This cannot fail: keys are strings, and the output is memory.
         let mut line = serde_json::to_vec(&report).unwrap_or_default();
         line.push(b'\n');
         self.write(&line);
     }
 
-    /// Waits for a moment; whether the client has gone, or wants no more.
+    /// Waits for a tick; returns whether the client is gone, or wants no more.
     fn is_gone(&self) -> bool {
         let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(TICK.subsec_nanos()) };
         let mut polled = [PollFd::new(&self.client, PollFlags::IN)];
@@ -112,14 +112,14 @@ impl ProfileWatch {
         if events.intersects(PollFlags::HUP | PollFlags::ERR) {
             return true;
         }
-        // It has nothing to say: what comes is the end of its stream, or noise.
+        // The client has nothing to send: this is the end of its stream, or to be ignored.
         let mut ignored = [0; 512];
         let mut heard =
             || discard(self.client.as_fd(), &mut ignored, RecvFlags::DONTWAIT, self.client.origin());
         events.contains(PollFlags::IN) && matches!(heard(), Ok((0, _) | (_, true)))
     }
 
-    /// Writes all of it; false: the client is gone, or takes nothing.
+    /// Writes all bytes; returns false if the client is gone, or reads nothing.
     fn write(&self, bytes: &[u8]) -> bool {
         let (mut sent, until) = (0, Instant::now() + PATIENCE);
         while sent < bytes.len() {

@@ -1,4 +1,4 @@
-//! Reports to the supervisor, from the main thread and from the threads of sessions.
+//! Reports to the supervisor, from the main thread and from sessions' threads.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,34 +14,35 @@ use lasthop_runtime::fault::{Fault, Kind};
 use lasthop_runtime::ipc::{Channel, FRAME_FDS_MAX};
 use lasthop_runtime::poller::{Interest, timespec};
 
-/// The sending side of the channel. Each report is whole. Those of the main thread arrive in order, and so does the news of sessions.
-/// While the system refuses the descriptors of sessions, reports of the main thread go before that news: another process of this user
-/// can have that last for as long as it likes. An answer that stands for the news before it is one of the news ([`Self::reply_last`]).
+/// The sending side of the channel. Reports are never interleaved. Those of the main thread arrive in order, and so do
+/// the sessions' updates. While the system refuses the sessions' descriptors, reports of the main thread overtake the
+/// updates: another process of this user can cause that for as long as it likes. A reply that must not overtake earlier
+/// updates is sent as one of them ([`Self::reply_last`]).
 pub(super) struct Reports {
     channel: Mutex<Channel<Report, Request>>,
     /// The same socket, to wait for room in it.
     socket: OwnedFd,
 }
 
-/// The fate of reports.
+/// The result of a flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flushed {
-    /// The supervisor has them, even if this process dies.
+    /// The supervisor gets all reports, even if this process dies.
     All,
-    /// Some wait for room in the socket.
+    /// Some reports wait for room in the socket.
     Waiting,
     /// The supervisor is gone.
     Gone,
 }
 
 impl Reports {
-    /// Over the socket of a channel that does not send any more.
+    /// Makes it on the socket of a channel that does not send any more.
     pub(super) fn new(socket: BorrowedFd<'_>) -> io::Result<Self> {
         let channel = Channel::new(socket.try_clone_to_owned()?.into())?;
         Ok(Self { channel: Mutex::new(channel), socket: socket.try_clone_to_owned()? })
     }
 
-    /// To wait for room in.
+    /// The socket, to wait for room in it.
     pub(super) fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -51,16 +52,16 @@ impl Reports {
     }
 
     pub(super) fn report(&self, report: &Report) {
-        // If the other side is gone, reading says so.
+        // If the supervisor is gone, the next read shows it.
         let _ = self.channel().send(report, None);
     }
 
-    /// News of a session, or of its end.
+    /// Reports an update of a session, or its end.
     pub(super) fn report_of_session(&self, report: &Report) {
         let _ = self.channel().send_patiently(report, None);
     }
 
-    /// An answer that tells that sessions are at rest: it arrives after all that was told of them.
+    /// Replies that sessions are at rest; this arrives after all their updates.
     pub(super) fn reply_last(&self, id: u64, result: Result<Answer, Fault>) {
         self.report_of_session(&Report::Reply { id, result });
     }
@@ -73,7 +74,7 @@ impl Reports {
         }
     }
 
-    /// As `report_of_session`, unless reports wait: for those that a front end causes as fast as it likes.
+    /// Like `report_of_session`, unless reports are waiting: for reports that a front end can cause at any rate.
     pub(super) fn report_if_idle(&self, report: &Report) {
         let mut channel = self.channel();
         if !channel.wants_write() {
@@ -81,7 +82,7 @@ impl Reports {
         }
     }
 
-    /// Sends a session's update. A session with a waiting update is not served before that has left, so each has at most one here.
+    /// Sends a session's update. A session with a waiting update is not served, so each has at most one here.
     pub(super) fn tell(&self, attachment: u64, SessionUpdate { session, fds }: SessionUpdate) -> Flushed {
         let mut channel = self.channel();
         let all: Vec<u32> = session.fds().collect();
@@ -95,7 +96,7 @@ impl Reports {
         flushed(&channel, &sent)
     }
 
-    /// Sends waiting messages, as far as there is room.
+    /// Sends waiting messages while there is room.
     pub(super) fn flush(&self) -> Flushed {
         let mut channel = self.channel();
         let sent = channel.flush();
@@ -106,16 +107,16 @@ impl Reports {
         self.channel().wants_write()
     }
 
-    /// Whether the supervisor has read so little that it is taken for gone.
+    /// Whether the supervisor has read so little that it counts as gone.
     pub(super) fn is_overrun(&self) -> bool {
         self.channel().is_overrun()
     }
 
-    /// Sends all that waits, unless the supervisor is gone.
+    /// Sends all waiting messages, unless the supervisor is gone.
     pub(super) fn flush_all(&self) {
         while self.flush() == Flushed::Waiting {
             let until = self.due().map(|due| due.saturating_duration_since(Instant::now()));
-            // The system has room in the socket, and refuses: only time helps.
+            // The socket has room, and the system refuses: only time helps.
             let mut wanted = PollFd::new(&self.socket, PollFlags::OUT);
             let fds = if until.is_some() { &mut [] } else { std::slice::from_mut(&mut wanted) };
             let _ = poll(fds, until.map(timespec).as_ref());

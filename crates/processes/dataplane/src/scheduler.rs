@@ -1,4 +1,4 @@
-//! The view of the host's scheduler, as the supervisor passes it: which threads are which port's guest.
+//! The view of the host's scheduler that the supervisor passes: assigns threads to ports' guests.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -16,14 +16,14 @@ use lasthop_runtime::fault::Fault;
 
 use super::datapath::Datapath;
 
-/// Times in states are not asked for: engine and policies that it has go by the states alone.
+/// The engine and its policies use the states alone, without times.
 const NO_TIME: u64 = 0;
 
-/// The view and the guests in it; made anew with each order.
+/// The view and the guests in it; replaced by each order.
 #[derive(Debug)]
 struct SeenGuests {
     view: ViewReader,
-    /// By the port's number; none of a port whose guest is not seen.
+    /// By port number; empty for a port whose guest is unknown.
     slots: Vec<Box<[Slot]>>,
 }
 
@@ -52,14 +52,14 @@ impl SchedulerView for SeenGuests {
 }
 
 impl Datapath {
-    /// Has the workers look and yield by the view behind the descriptor; without one, as if there were none.
+    /// Has the workers use the view behind the descriptor; without a descriptor they use none.
     pub(super) fn see_scheduler(
         &self,
         view: Option<&ForeignFd>,
         policies: &PolicyModes,
         guests: &[SeenGuest],
     ) -> Result<(), Fault> {
-        // A port may have gone since the supervisor looked.
+        // The port may have been removed since the supervisor's order.
         let number = |guest: &SeenGuest| self.port_named(&guest.port).map(|port| port.number);
         let guests: Vec<_> = guests.iter().filter_map(|guest| Some((number(guest)?, guest))).collect();
         let seen = view.map(|view| SeenGuests::map(view, &guests)).transpose();
@@ -70,7 +70,7 @@ impl Datapath {
             .map_err(|error| Fault::refused(error.to_string()))
     }
 
-    /// The last decisions of all workers, the oldest first.
+    /// The last decisions of all workers, oldest first.
     pub(super) fn trace_scheduling(&self) -> Result<SchedTrace, Fault> {
         let (now_ns, workers) =
             self.engine().decisions().map_err(|error| Fault::refused(error.to_string()))?;

@@ -1,4 +1,4 @@
-//! Sessions of a switch process that died, and the state that the next one needs should this one die.
+//! Takes over the sessions of a switch process that died, and gives up this process's own to a successor.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -18,21 +18,21 @@ use super::captures::Captures;
 use super::sessions::{self, Arrival};
 use super::{Stage, Switch, no_descriptor};
 
-/// How long packets that can neither be postponed nor taken once more may take to come to their end when the switch is to rest. Packets
-/// that wait for a slow receiver then are lost, and counted.
+/// How long packets that can neither be postponed nor fetched again may take to finish when the switch comes to rest.
+/// Later those that wait for a slow receiver are lost, and counted.
 const REST_PATIENCE: Duration = Duration::from_millis(10);
 
-/// How long sessions that are in the middle of something may take to come to rest. A session that takes longer is left behind, as by a
-/// death of this process: its guest has to connect again. Packets pass meanwhile, and a front end that is merely slow, as on a machine
-/// whose CPUs are all taken, is not to lose its session.
+/// How long sessions in the middle of a message may take to come to rest. A session that takes longer is not taken
+/// over, as after a death of this process: its guest has to reconnect. Packets pass meanwhile. A front end that is
+/// merely slow, as on a machine without idle CPUs, should not lose its session.
 const CALM_PATIENCE: Duration = Duration::from_secs(2);
-/// How often it is looked whether they have.
+/// Pause between two checks.
 const CALM_PAUSE: Duration = Duration::from_millis(2);
 
-/// The switch is to rest, and sessions are in the middle of something. All else works meanwhile.
+/// The switch is to rest, and waits for sessions in the middle of a message. It serves everything else meanwhile.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Calming {
-    /// The order that asked for it.
+    /// The number of the order.
     id: u64,
     until: Instant,
 }
@@ -44,10 +44,11 @@ impl Calming {
 }
 
 impl Switch {
-    /// The switch is to rest, so that another process can go on where this one stands: at once, or when sessions let it.
+    /// Begins to rest, so that another process can continue: at once, or when sessions are at rest.
     pub(super) fn begin_to_rest(&mut self, id: u64) {
         if self.stage == Stage::Resting {
-            // Another process may be at work already: no session is served any more, not even one amid a message.
+            // Another process may be running already: no session is served any more, not even in the middle of a
+            // message.
             let result = self.come_to_rest();
             return self.reports.reply_last(id, result.map(|()| Answer::Done));
         }
@@ -56,7 +57,7 @@ impl Switch {
         self.rest_if_calm();
     }
 
-    /// Comes to rest if it is to and sessions are at rest, or have had time enough.
+    /// Comes to rest if it is to and sessions are at rest, or their time is over.
     pub(super) fn rest_if_calm(&mut self) {
         let is_over = |calming: &mut Calming| {
             self.sessions.restless().next().is_none() || Instant::now() >= calming.until
@@ -70,20 +71,20 @@ impl Switch {
     fn come_to_rest(&mut self) -> Result<(), Fault> {
         self.sessions.set_stage(sessions::Stage::Held);
         for port in self.sessions.restless() {
-            info!(limited = true, port:% = port; "port {port}: its front end is in the middle of a message, and is not waited for: its guest will have to connect again");
+            info!(limited = true, port:% = port; "port {port}: its front end stays in the middle of a message, so its session cannot be taken over: its guest will have to connect again");
         }
         self.stage = Stage::Resting;
         self.datapath.quiesce()?;
         self.datapath.rest(REST_PATIENCE)
     }
 
-    /// The supervisor is gone. Packets under way are finished, and connections are left as they are: with copies of them another
-    /// process may continue them, and without copies they end with this one.
+    /// Ends without a supervisor. Packets in flight are finished, and connections are left open: another process may
+    /// continue with copies of them; without copies they end with this process.
     pub(super) fn leave(&mut self) -> ! {
         let turns = Arc::clone(&self.turns);
         let _turn = turns.begin("coming to rest");
         self.captures = Captures::default();
-        // A process that rests already was told to, and another process may be at work.
+        // A resting process was told to rest, and another process may be running.
         if self.stage != Stage::Resting {
             self.sessions.set_stage(sessions::Stage::Calming);
             let until = Instant::now() + CALM_PATIENCE;
@@ -92,11 +93,11 @@ impl Switch {
             }
             let _ = self.come_to_rest();
         }
-        // Nothing is dropped: a session that is dropped hangs up.
+        // Sessions are not dropped, since that would hang up.
         std::process::exit(0)
     }
 
-    /// Continues, or begins.
+    /// Starts, or continues after a rest.
     pub(super) fn wake(&mut self) -> Result<(), Fault> {
         self.stage = Stage::Serving;
         self.calming = None;
@@ -108,7 +109,7 @@ impl Switch {
         Ok(())
     }
 
-    /// Descriptors of a session that will be taken over arrived; without all of them it will not be.
+    /// Takes descriptors of a session that will be taken over; it needs all of them.
     pub(super) fn bring(&mut self, attachment: u64, numbers: Vec<u32>, fds: Option<Vec<ForeignFd>>) {
         let numbered = numbers.into_iter().zip(fds.unwrap_or_default());
         self.brought.entry(attachment).or_default().extend(numbered);
@@ -126,7 +127,7 @@ impl Switch {
         self.go_on(attachment)
     }
 
-    /// Gets everything ready to go on with a session.
+    /// Prepares to continue a session.
     pub(super) fn prepare(
         &mut self,
         name: String,
@@ -134,7 +135,7 @@ impl Switch {
         session: Value,
         fds: Option<Vec<ForeignFd>>,
     ) -> Result<(), Fault> {
-        // The port has room for one guest.
+        // A port has room for one guest.
         self.pending_successors.retain(|_, pending| pending.port != name);
         let pending = self.pending(&name, attachment, session, fds)?;
         self.pending_successors.insert(attachment, pending);
@@ -169,7 +170,7 @@ impl Switch {
         Ok(PendingSuccessor { port: name.to_owned(), is_link_up, awaited })
     }
 
-    /// Has the memory mapped that the prepared sessions' guests use now.
+    /// Faults the memory of prepared sessions' rings in.
     pub(super) fn touch(&self, patience: Duration) {
         let until = Instant::now() + patience;
         for pending in self.pending_successors.values() {
@@ -179,18 +180,18 @@ impl Switch {
         }
     }
 
-    /// Continues sessions for which everything was got ready; with which it cannot.
+    /// Continues prepared sessions; returns those that cannot continue.
     pub(super) fn go_on_with(&mut self, attachments: &[u64]) -> Vec<(u64, Fault)> {
         let results = attachments.iter().map(|attachment| (*attachment, self.go_on(*attachment)));
         results.filter_map(|(attachment, result)| Some((attachment, result.err()?))).collect()
     }
 
-    /// Continues a session for which everything was got ready.
+    /// Continues a prepared session.
     fn go_on(&mut self, attachment: u64) -> Result<(), Fault> {
         let pending = self
             .pending_successors
             .remove(&attachment)
-            .ok_or_else(|| internal("nothing was got ready for it"))?;
+            .ok_or_else(|| internal("its session is not prepared"))?;
         let PendingSuccessor { port: name, is_link_up, awaited } = pending;
         match awaited {
             Awaited::First { socket, memory, kept, device } => {
@@ -215,27 +216,26 @@ fn internal(error: impl std::fmt::Display) -> Fault {
 fn known(mut told: Value) -> Result<SavedSession, Fault> {
     let version = told.get("version").and_then(Value::as_u64);
     if version != Some(STATE_VERSION) {
-        let why =
-            format!("it was told in another version, {}, than {STATE_VERSION}", version.unwrap_or_default());
+        let why = format!("its state has version {}, not {STATE_VERSION}", version.unwrap_or_default());
         return Err(Fault::new(Kind::Internal, why));
     }
     let session = told.get_mut("session").map(Value::take).unwrap_or_default();
-    serde_json::from_value(session).map_err(|error| Fault::internal("read what is known of it", error))
+    serde_json::from_value(session).map_err(|error| Fault::internal("parse the session's saved state", error))
 }
 
-/// Descriptors that arrived for sessions which are to be taken over.
+/// Descriptors of sessions that will be taken over.
 pub(super) type Brought = BTreeMap<u64, BTreeMap<u32, ForeignFd>>;
 
-/// A session that is prepared for a guest that another process still has.
+/// A prepared session for a guest that another process still serves.
 pub(super) struct PendingSuccessor {
     port: String,
     is_link_up: bool,
     awaited: Awaited,
 }
 
-/// Where its session stands.
+/// The state of a prepared session.
 enum Awaited {
-    /// Its front end has said nothing yet.
+    /// Its front end has sent nothing yet.
     First {
         socket: ForeignFd,
         memory: ForeignFd,
@@ -243,7 +243,7 @@ enum Awaited {
         device: PortDevice,
     },
     Next(Box<Successor<PortDevice>>),
-    /// Its front end keeps everybody from continuing it, but not the others' sessions from being continued.
+    /// Its front end prevents any process from continuing it, but not the other sessions.
     Nothing(Fault),
 }
 

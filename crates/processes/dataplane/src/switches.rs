@@ -1,4 +1,4 @@
-//! The switches of this process by name, and the modules that decide for them.
+//! The switches of this process by name, and their modules.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,25 +12,25 @@ use lasthop_api::report::SwitchInside;
 use lasthop_api::switches::{ControllerKind, SwitchName, SwitchSpec};
 use lasthop_runtime::fault::{Fault, Kind};
 
-/// Names and the table that the workers use.
+/// The switches' names, and the table that the workers use.
 pub(super) struct NamedSwitches {
     numbers: BTreeMap<SwitchName, SwitchId>,
     table: Arc<Switches>,
-    /// Of switches that have one, by number.
+    /// Flow tables of switches that have one, by number.
     flow_tables: BTreeMap<SwitchId, Arc<FlowModule>>,
     /// Frames that the port `internal` sends.
     executions: Arc<Executions>,
     workers: usize,
-    /// The controllers of switches of module flow.
+    /// The controllers of flow switches.
     controllers: BTreeMap<SwitchName, ControllerKind>,
-    /// Where ports wait to be given to a switch, once there is one that does.
+    /// The switch of ports that belong to no switch, once there is such a port.
     nowhere: Option<SwitchId>,
-    /// CLOCK_MONOTONIC when the workers' clock began, in nanoseconds.
+    /// CLOCK_MONOTONIC, in nanoseconds, at the start of the workers' clock.
     clock_origin_ns: u64,
 }
 
 impl NamedSwitches {
-    /// The default switch alone, for this many workers.
+    /// Starts with the default switch only, for this number of workers.
     pub(super) fn new(default: &SwitchSpec, workers: usize) -> Result<Self, Fault> {
         let executions = Arc::<Executions>::default();
         let mut this = Self {
@@ -48,13 +48,13 @@ impl NamedSwitches {
         Ok(this)
     }
 
-    /// Says when the workers' clock began.
+    /// Sets when the workers' clock began.
     pub(super) fn set_clock_origin(&mut self, origin_ns: u64) {
         self.clock_origin_ns = origin_ns;
         self.flow_tables.values().for_each(|module| module.table().set_clock_origin(origin_ns));
     }
 
-    /// The list to which packets of the port `internal` are announced.
+    /// The list in which packets of the port `internal` are announced.
     pub(super) fn executions(&self) -> Arc<Executions> {
         Arc::clone(&self.executions)
     }
@@ -64,7 +64,7 @@ impl NamedSwitches {
         self.flow_tables.get(&switch)
     }
 
-    /// A switch's module.
+    /// Makes a switch's module.
     fn make(&mut self, spec: &SwitchSpec, number: SwitchId) -> Result<Arc<dyn Module>, Fault> {
         let name = spec.module.as_str();
         let bridge = BridgeSettings::with_entries(spec.table().unwrap_or(FDB_ENTRIES_MAX));
@@ -103,12 +103,12 @@ impl NamedSwitches {
         self.table.vacancy().ok_or_else(full)
     }
 
-    /// Whether the control interface may look for a device that is named as the switch is, which need not be there yet.
+    /// Whether an external controller may use a device of this name, which need not exist yet.
     pub(super) fn is_for_outside(&self, name: &str) -> bool {
         self.find(name).is_err() || self.controller_of(name) == Some(ControllerKind::External)
     }
 
-    /// Whether a switch has the controller process as its controller.
+    /// Whether the controller process is the controller of a switch.
     pub(super) fn has_own_controller(&self, name: &str) -> bool {
         self.find(name).is_ok() && self.controller_of(name) == Some(ControllerKind::Embedded)
     }
@@ -117,12 +117,12 @@ impl NamedSwitches {
         self.controllers.iter().find(|(known, _)| known.as_str() == name).map(|(_, kind)| *kind)
     }
 
-    /// Whether another controller than before is to get the misses.
+    /// Whether `spec` gives a switch another controller.
     pub(super) fn has_other_controller(&self, spec: &SwitchSpec) -> bool {
         self.controllers.get(&spec.name).is_some_and(|kind| *kind != spec.controller)
     }
 
-    /// A switch without a name, where nothing passes; and whether it is there only now.
+    /// A switch without a name that forwards nothing, and whether this call made it.
     pub(super) fn nowhere(&mut self) -> Result<(SwitchId, bool), Fault> {
         if let Some(number) = self.nowhere {
             return Ok((number, false));
@@ -133,7 +133,7 @@ impl NamedSwitches {
         Ok((number, true))
     }
 
-    /// Changes a switch that has these ports; whether workers are to be told.
+    /// Changes a switch that has these ports; returns whether workers have to be told.
     pub(super) fn replace(
         &mut self,
         spec: &SwitchSpec,

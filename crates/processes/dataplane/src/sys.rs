@@ -1,4 +1,4 @@
-//! A process that shares this one's memory, for which there is no safe call: clone(2).
+//! Starts a process that shares this one's memory: clone(2), for which there is no safe call.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -10,13 +10,14 @@ use rustix::io::Errno;
 
 /// Bytes of its stack: two calls deep.
 const STACK_BYTES: usize = 32 << 10;
-/// Descriptors below this number are not kept there: more than there are before the first guest.
+/// Descriptors below this number are closed there: more than are open before the first guest.
 const FDS_MAX: RawFd = 64;
 
-/// How long to wait until the process has begun: microseconds once it has a CPU, if it is not killed before.
+/// How long to wait until the process has begun: it takes microseconds once it has a CPU, if it is not killed before.
 const BEGIN_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Arguments of the process: its first function, the descriptor that it waits for, and other open ones, which it closes.
+/// Arguments of the process: its first function, the descriptor that it waits for, and the other open ones, which it
+/// closes.
 struct MemoryKeeper<B> {
     begin: B,
     has_begun: AtomicBool,
@@ -24,18 +25,19 @@ struct MemoryKeeper<B> {
     others: Vec<RawFd>,
 }
 
-/// Starts a process that shares this one's memory, does `begin`, and has no descriptors but `end`, which it reads from until there is
-/// nothing more; then it ends, or at once if `begin` says that it may not go on. `begin` is done when this returns, and in between nothing else by this thread: the two share `errno`.
+/// Starts a process that shares this one's memory. It calls `begin`, closes all descriptors except `end`, reads from
+/// that until end of file, and ends; it ends at once if `begin` returns false. `begin` has returned when this returns.
+/// This thread does nothing else meanwhile, since the two share `errno`.
 ///
 /// # Errors
-/// When the system grants no process.
+/// If the system refuses to start a process.
 pub(super) fn keep_memory<B: Fn() -> bool + Sync + 'static>(end: OwnedFd, begin: B) -> io::Result<()> {
     let stack = Box::leak(vec![0_u128; STACK_BYTES / size_of::<u128>()].into_boxed_slice());
     let others = (0..FDS_MAX).filter(|fd| *fd != end.as_raw_fd() && is_open(*fd)).collect();
     let has_begun = AtomicBool::new(false);
     let told: &MemoryKeeper<B> =
         Box::leak(Box::new(MemoryKeeper { begin, has_begun, end: end.as_raw_fd(), others }));
-    // SAFETY: the stack and the arguments live for ever, and no other code has them. The process shares memory and
+    // SAFETY: the stack and the arguments are never freed, and no other code uses them. The process shares memory and
     // thread-local storage with this thread; its function uses neither, and ends as a process, without destructors.
     let child = unsafe {
         let top = stack.as_mut_ptr().add(stack.len()).cast();
@@ -52,14 +54,14 @@ pub(super) fn keep_memory<B: Fn() -> bool + Sync + 'static>(end: OwnedFd, begin:
 }
 
 fn is_open(fd: RawFd) -> bool {
-    // SAFETY: the call only reads whether the number is open, and does nothing to a descriptor of that number.
+    // SAFETY: the call only tests whether the number is open, and does not change a descriptor.
     rustix::io::fcntl_getfd(unsafe { BorrowedFd::borrow_raw(fd) }).is_ok()
 }
 
-/// All that the process does. System calls by rustix touch no `errno`, which is the other process's, and none of them fails,
-/// about which debug builds would complain.
+/// Main function of the process. rustix's system calls do not write `errno`, which belongs to the other process. None
+/// of them fails, so debug builds raise no error.
 extern "C" fn wait_for_the_end<B: Fn() -> bool + Sync + 'static>(told: *mut libc::c_void) -> libc::c_int {
-    // SAFETY: the argument from `keep_memory`, which lives for ever and is never changed.
+    // SAFETY: this is the argument from `keep_memory`, which is never freed or changed.
     let told = unsafe { &*told.cast::<MemoryKeeper<B>>() };
     let may_go_on = (told.begin)();
     told.has_begun.store(true, Ordering::Release);

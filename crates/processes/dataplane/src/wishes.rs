@@ -1,5 +1,5 @@
-//! Ports that controllers want and this process does not have: the supervisor is asked for them, and told when they are no longer
-//! wanted.
+//! Ports that controllers request and this process does not have: asks the supervisor for them, and tells it when they
+//! are not needed any more.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,18 +12,18 @@ use lasthop_wire::tunnel::{geneve, vxlan};
 
 use lasthop_api::orders::{Report, WantedDevice, WantedKind};
 
-/// Wanted ports, and reports for the supervisor.
+/// Requested ports, and reports for the supervisor.
 #[derive(Debug, Default)]
 pub(super) struct Wishes {
-    /// By name: why not, once that is known. As many as there are clients that wait.
+    /// By name: the reason of a refusal, once it is known. There are as many as waiting clients.
     asked: BTreeMap<String, Option<Refusal>>,
     reports: Vec<Report>,
-    /// Ports that stay until the supervisor has heard that they are no longer wanted.
+    /// Ports that stay until the supervisor knows that they are not needed any more.
     leaving: BTreeSet<String>,
 }
 
 impl Wishes {
-    /// A port that is not there is wanted, possibly not for the first time.
+    /// Requests a missing port, possibly again.
     ///
     /// # Errors
     /// The supervisor's refusal, once.
@@ -53,24 +53,24 @@ impl Wishes {
         Ok(Readiness::NotYet)
     }
 
-    /// A device is wanted for which no client waits.
+    /// Requests a device that no client waits for.
     pub(super) fn want_for_ourselves(&mut self, wanted: WantedDevice) {
         self.reports.push(Report::Wanted(wanted));
     }
 
-    /// The port is there.
+    /// Notes that the port exists.
     pub(super) fn arrived(&mut self, name: &str) {
         self.asked.remove(name);
     }
 
-    /// The supervisor cannot have it.
+    /// Notes that the supervisor cannot have it.
     pub(super) fn denied(&mut self, name: &str, errno: i32) {
         if let Some(answer) = self.asked.get_mut(name) {
             *answer = Some(Refusal::new(Errno(errno), "the switch has no port for it; its log says why"));
         }
     }
 
-    /// The port is no longer wanted, whether it is there or to come.
+    /// Releases a port, whether it exists or not yet.
     pub(super) fn release(&mut self, name: &str, is_there: bool) {
         self.asked.remove(name);
         if is_there {
@@ -79,17 +79,17 @@ impl Wishes {
         self.reports.push(Report::Released { name: name.to_owned() });
     }
 
-    /// Whether a port is about to go: a client that wants it has to wait for the next one.
+    /// Whether a port is about to be removed: a client that requests it has to wait for the next one.
     pub(super) fn is_leaving(&self, name: &str) -> bool {
         self.leaving.contains(name)
     }
 
-    /// The port is there no more.
+    /// Notes that the port is removed.
     pub(super) fn left(&mut self, name: &str) {
         self.leaving.remove(name);
     }
 
-    /// Reports for the supervisor.
+    /// Takes the reports for the supervisor.
     pub(super) fn take_reports(&mut self) -> Vec<Report> {
         std::mem::take(&mut self.reports)
     }

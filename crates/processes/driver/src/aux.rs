@@ -1,25 +1,23 @@
-//! Metadata that the kernel adds to a frame from a packet socket (packet(7), `PACKET_AUXDATA`), and the VLAN
-//! tag that is put back by it.
+//! Metadata of a frame from a packet socket (packet(7), `PACKET_AUXDATA`), and the VLAN tag that is restored from it.
 
 use lasthop_wire::headers::ETHERTYPE_VLAN;
 use lasthop_wire::vnet::{GSO_NONE, HEADER_BYTES, Offload};
 
-/// `TP_STATUS_VLAN_VALID`: the frame had a tag, which was taken out.
+/// `TP_STATUS_VLAN_VALID`: the kernel removed a tag from the frame.
 const STATUS_VLAN_VALID: u32 = 1 << 4;
-/// `TP_STATUS_VLAN_TPID_VALID`: its first half is told, too.
+/// `TP_STATUS_VLAN_TPID_VALID`: the tag's TPID is valid, too.
 const STATUS_VLAN_TPID_VALID: u32 = 1 << 6;
 /// `struct cmsghdr` on 64-bit machines: a length, a level, a type.
 const CONTROL_HEADER_BYTES: usize = 16;
 /// `struct tpacket_auxdata`.
 const AUXDATA_BYTES: usize = 20;
 
-/// Bytes of the two addresses in front of a tag.
+/// Bytes of the two addresses before a tag.
 pub(crate) const ADDRESSES_BYTES: usize = 12;
 /// Bytes of a tag.
 pub(crate) const TAG_BYTES: usize = 4;
 
-/// The tag that was taken out of a frame, as it stood in it. None if there was none, or if the control data
-/// is invalid.
+/// The tag that the kernel removed, as it was in the frame. `None` if there was none, or the control data is invalid.
 pub(crate) fn stripped_tag(control: &[u8]) -> Option<[u8; TAG_BYTES]> {
     let word = |at: usize| Some(u32::from_ne_bytes(control.get(at..at + 4)?.try_into().ok()?));
     let half = |at: usize| Some(u16::from_ne_bytes(control.get(at..at + 2)?.try_into().ok()?));
@@ -33,16 +31,16 @@ pub(crate) fn stripped_tag(control: &[u8]) -> Option<[u8; TAG_BYTES]> {
         return None;
     }
     let (tci, tpid) = (half(CONTROL_HEADER_BYTES + 16)?, half(CONTROL_HEADER_BYTES + 18)?);
-    // Where it is not told, it is that of 802.1Q.
+    // Without a TPID it is that of 802.1Q.
     let tpid = if status & STATUS_VLAN_TPID_VALID == 0 { ETHERTYPE_VLAN } else { tpid };
     let ([a, b], [c, d]) = (tpid.to_be_bytes(), tci.to_be_bytes());
     Some([a, b, c, d])
 }
 
-/// The start of a frame with a tag in it: its virtio-net header and addresses, with room for the tag behind.
+/// The start of a frame with its tag restored: virtio-net header, addresses and tag.
 pub(crate) const TAGGED_BYTES: usize = HEADER_BYTES + ADDRESSES_BYTES + TAG_BYTES;
 
-/// The start of a frame whose tag is put back. Offsets in its header are adjusted. None if they cannot be.
+/// Restores the tag at the start of a frame. Adjusts offsets in its header; `None` if they would overflow.
 pub(crate) fn with_tag(
     start: [u8; HEADER_BYTES + ADDRESSES_BYTES],
     tag: [u8; TAG_BYTES],

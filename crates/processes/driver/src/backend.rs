@@ -1,4 +1,4 @@
-//! Which back end serves which device.
+//! Selects the back end of a device.
 
 use std::os::fd::OwnedFd;
 
@@ -11,7 +11,7 @@ use crate::xdp::XdpQueue;
 use crate::{DriverError, Needs, Queue};
 use lasthop_device::{Backend, DeviceFacts};
 
-/// The vNIC's properties that a device's back end needs.
+/// The properties of the vNIC that a device's back end needs.
 pub(crate) fn needs(facts: &DeviceFacts) -> Result<Needs, DriverError> {
     match facts.backend {
         Backend::AfPacket | Backend::Tap | Backend::Udp | Backend::Raw => Ok(packet::NEEDS),
@@ -19,7 +19,7 @@ pub(crate) fn needs(facts: &DeviceFacts) -> Result<Needs, DriverError> {
     }
 }
 
-/// Queue `number` of a device, on a queue pair of the vNIC.
+/// The back end of queue `number` of a device, for a queue pair of the vNIC.
 pub(crate) fn queue(
     facts: &DeviceFacts,
     number: u16,

@@ -1,15 +1,15 @@
-//! Every bound of the driver's data path in one table; nothing grows without end.
+//! Every bound of the driver's data path in one table.
 //!
 //! | bound | value | unit | reason |
 //! |---|---|---|---|
 //! | [`BATCH`] | 32 | frames | of one system call, as of one visit in the switch |
 //! | [`SEND_BYTES_MAX`] | 262144 | bytes | of one system call: some 50 us in the kernel; the switch fills other buffers meanwhile |
-//! | [`SEND_SLOTS`] | 256 | buffers | one large ring's worth; 1 MiB, so that they stay in the second-level cache |
+//! | [`SEND_SLOTS`] | 256 | buffers | as many as a large ring has; 1 MiB, so that they stay in the second-level cache |
 //! | [`SEND_SLOT_BYTES`] | 4096 | bytes | any frame of 1500 bytes in one, 64 KiB in 17 |
-//! | [`SEND_PARTS_MAX`] | 32 | buffers | more than the longest frame needs, fewer than a system call takes |
+//! | [`SEND_PARTS_MAX`] | 32 | buffers | more than the longest frame needs, fewer than a system call accepts |
 //! | [`RECEIVE_SLOTS`] | 256 | buffers | frames that the switch may have not copied yet |
 //! | [`RECEIVE_SLOT_BYTES`] | 65600 | bytes | the longest frame with its header and room for a tag |
-//! | [`STALE_FRAMES_MAX`] | 4096 | frames | dropped at once when a switch comes back; frames beyond it are older than any timeout |
+//! | [`STALE_FRAMES_MAX`] | 4096 | frames | dropped at once when a switch comes back; any beyond it are older than any timeout |
 //! | [`XDP_FRAMES`] | 1024 | frames | of an XDP socket's memory for each direction: 1.2 ms of a 10 Gbit/s link; both take 4 MiB of lockable memory, or 8 above an MTU of 1774 |
 //! | [`XDP_ENTRIES`] | 2048 | entries | of each of its rings: the kernel frees an entry after it has passed its frame on, so with twice the frames none is ever full |
 //! | [`XDP_BATCH`] | 64 | frames | of one visit: the other direction waits for some 10 us |
@@ -19,13 +19,13 @@
 
 pub(crate) use crate::sys::BATCH;
 
-/// Bytes of frames that one system call is told to send.
+/// Bytes of frames that one system call sends at most.
 pub(crate) const SEND_BYTES_MAX: usize = 256 << 10;
 /// Buffers lent to the switch for frames to the device.
 pub(crate) const SEND_SLOTS: u16 = 256;
 /// Bytes of each.
 pub(crate) const SEND_SLOT_BYTES: u32 = 4096;
-/// From one to the next: an odd number of cache lines, else all of them would begin in the same few sets of the cache.
+/// Distance of two such buffers: an odd number of cache lines, so that they do not share a few sets of the cache.
 pub(crate) const SEND_STRIDE_BYTES: u32 = SEND_SLOT_BYTES + 64;
 /// Buffers of one frame.
 pub(crate) const SEND_PARTS_MAX: usize = 32;
@@ -35,10 +35,10 @@ pub(crate) const RECEIVE_SLOTS: u16 = 256;
 /// Bytes of each; an odd number of cache lines, see [`SEND_STRIDE_BYTES`].
 pub(crate) const RECEIVE_SLOT_BYTES: u32 = 1025 * 64;
 
-/// Frames that waited at a device for a switch and are dropped when it comes.
+/// Frames that waited at a device without a switch, and are dropped when there is one.
 pub(crate) const STALE_FRAMES_MAX: usize = 4096;
 
-/// Bytes of a pair's buffers, those for sending first.
+/// Bytes of a pair's buffers; those for sending are first.
 pub(crate) const ARENA_BYTES: u32 = RECEIVE_AT + RECEIVE_SLOTS as u32 * RECEIVE_SLOT_BYTES;
 /// Where the buffers for receiving start.
 pub(crate) const RECEIVE_AT: u32 = SEND_SLOTS as u32 * SEND_STRIDE_BYTES;
@@ -53,9 +53,9 @@ pub(crate) const XDP_FRAMES: u32 = 1024;
 pub(crate) const XDP_ENTRIES: u32 = 2 * XDP_FRAMES;
 /// Frames that one visit takes.
 pub(crate) const XDP_BATCH: usize = 64;
-/// Calls into the kernel for one batch to be sent.
+/// System calls to send one batch.
 pub(crate) const XDP_WAKES_MAX: usize = 8;
 /// Attempts to bind.
 pub(crate) const XDP_BINDS_MAX: usize = 250;
-/// Between two attempts.
+/// Pause between two attempts.
 pub(crate) const XDP_BIND_PAUSE: std::time::Duration = std::time::Duration::from_millis(2);

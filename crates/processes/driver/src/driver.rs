@@ -17,7 +17,7 @@ use crate::stats::{DevicePortId, DevicePortStats, DriverSettings, DriverStats};
 use crate::{DriverError, DriverEvent, Needs, Queue, QueueError};
 use lasthop_device::{Backend, DeviceFacts, DriverCounters};
 
-/// Features of the vNIC that do not depend on the device.
+/// Features of the vNIC that are the same for all devices.
 const RING_FEATURES: u64 = features::VERSION_1
     | features::EVENT_IDX
     | features::MRG_RXBUF
@@ -26,7 +26,7 @@ const RING_FEATURES: u64 = features::VERSION_1
     | features::MTU
     | features::STATUS;
 
-/// Where a lane is.
+/// The thread and number of a lane.
 #[derive(Clone, Copy, Debug)]
 struct LaneId {
     thread: usize,
@@ -37,16 +37,16 @@ struct LaneId {
 struct AttachedPort {
     facts: DeviceFacts,
     vnic: Option<Vnic>,
-    /// Goes up with each device and each switch.
+    /// Incremented with each device and each switch.
     generation: u64,
     lanes: Vec<LaneId>,
-    /// Descriptors of a device that no queue has yet.
+    /// Descriptors of a device that have no queue yet.
     spare: Vec<OwnedFd>,
-    /// Queues that no lane has, for want of a switch.
+    /// Queues without a lane, since there is no switch.
     queues: Vec<Box<dyn Queue>>,
     /// Counters of former lanes.
     past: DriverCounters,
-    /// Kinds of events of this generation that were told.
+    /// Kinds of events that were reported in this generation.
     told: Vec<std::mem::Discriminant<DriverEvent>>,
 }
 
@@ -56,7 +56,7 @@ impl AttachedPort {
     }
 }
 
-/// The driver process's ports and threads. Calls come from one thread; those that talk to the switch wait for its answers.
+/// The driver process's ports and threads. One thread makes all calls; those that need the switch wait for its answers.
 #[derive(Debug)]
 pub struct Driver {
     threads: Vec<IoThread>,
@@ -81,11 +81,11 @@ impl Driver {
         Ok(Self { threads, ports: BTreeMap::new(), reporter, reports, next_lane: 0, next_generation: 0 })
     }
 
-    /// Makes a device a port: `device` are its descriptors in the order of queues, `switch` a connection on which the switch
+    /// Adds a port: `device` has its descriptors in the order of queues, `switch` is a connection on which the switch
     /// serves a vhost-user session.
     ///
     /// # Errors
-    /// [`DriverError`]; there is no port then.
+    /// [`DriverError`]; then there is no port.
     pub fn attach(
         &mut self,
         id: DevicePortId,
@@ -111,7 +111,7 @@ impl Driver {
         self.replace_switch(id, switch).inspect_err(|_| _ = self.ports.remove(&id))
     }
 
-    /// Ends a port: its device and its vNIC are closed.
+    /// Removes a port: closes its device and its vNIC.
     ///
     /// # Errors
     /// [`DriverError::NoSuchPort`], [`DriverError::NoAnswer`].
@@ -121,10 +121,10 @@ impl Driver {
         Ok(())
     }
 
-    /// Gives a port another connection to a switch: the old one has ended, or ends now.
+    /// Gives a port another connection to a switch, which replaces the old one.
     ///
     /// # Errors
-    /// [`DriverError`]; the port is without switch then, and keeps its device.
+    /// [`DriverError`]; then the port has no switch, and keeps its device.
     pub fn replace_switch(&mut self, id: DevicePortId, switch: UnixStream) -> Result<(), DriverError> {
         self.recall(id)?;
         let port = self.ports.get_mut(&id).ok_or(DriverError::NoSuchPort(id))?;
@@ -139,11 +139,11 @@ impl Driver {
         self.serve(id, pairs)
     }
 
-    /// Gives a port another device, as when it came back. If it is of another kind, the connection to the switch ends, and
-    /// [`DriverEvent::SwitchGone`] asks for another one.
+    /// Gives a port another device, for example one that came back. If it is of another kind, the connection to the
+    /// switch ends, and [`DriverEvent::SwitchGone`] requests another one.
     ///
     /// # Errors
-    /// [`DriverError`]; the port is without device then.
+    /// [`DriverError`]; then the port has no device.
     pub fn replace_device(
         &mut self,
         id: DevicePortId,
@@ -174,7 +174,7 @@ impl Driver {
         }
     }
 
-    /// Takes a port's lanes back from their threads, and their queues out of them.
+    /// Takes a port's lanes back from their threads, and takes the queues out of the lanes.
     fn recall(&mut self, id: DevicePortId) -> Result<(), DriverError> {
         let port = self.ports.get_mut(&id).ok_or(DriverError::NoSuchPort(id))?;
         for LaneId { thread, number } in std::mem::take(&mut port.lanes) {
@@ -188,7 +188,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Has threads serve the pairs, with the queues that there were before, or else with the port's spare descriptors.
+    /// Has threads serve the pairs, with the existing queues, or else with the port's spare descriptors.
     fn serve(&mut self, id: DevicePortId, pairs: Vec<VnicPair>) -> Result<(), DriverError> {
         let port = self.ports.get_mut(&id).ok_or(DriverError::NoSuchPort(id))?;
         let header_bytes = if port.facts.is_tunnel() { tunnel::HEADER_BYTES } else { HEADER_BYTES };
@@ -220,8 +220,8 @@ impl Driver {
         self.reports.fd()
     }
 
-    /// The next event, if there is one. An event of a device or switch that was replaced meanwhile is none, and each is told
-    /// once for all queues.
+    /// The next event, if there is one. Skips events of a replaced device or switch, and reports each kind once for all
+    /// queues.
     pub fn next_event(&mut self) -> Option<DriverEvent> {
         while let Some(Report { generation, event }) = self.reports.take() {
             let (DriverEvent::DeviceGone { port, .. } | DriverEvent::SwitchGone { port, .. }) = &event;
@@ -248,7 +248,7 @@ impl Driver {
         })
     }
 
-    /// Counters of each of a port's queues, since it has this device and this switch.
+    /// Counters of each of a port's queues, since it got this device and switch.
     ///
     /// # Errors
     /// [`DriverError::NoSuchPort`], [`DriverError::NoAnswer`].
@@ -289,7 +289,7 @@ impl Driver {
     }
 }
 
-/// Final counters of a lane: waiting frames are lost.
+/// Final counters of a lane: waiting frames count as lost.
 fn settled(mut counters: DriverCounters) -> DriverCounters {
     counters.drops[lasthop_device::DeviceDropReason::DeviceFull as usize] += counters.waiting;
     counters.waiting = 0;
@@ -317,13 +317,13 @@ fn options(facts: &DeviceFacts) -> Result<VnicOptions, DriverError> {
     Ok(VnicOptions { features, queue_pairs, rx_entries, tx_entries, arena_bytes, has_tunnel })
 }
 
-/// The back ends of a port's queues, of the descriptors that it has.
+/// The back ends of a port's queues, for its descriptors.
 fn open_queues(port: &mut AttachedPort, pairs: &[VnicPair]) -> Result<Vec<Box<dyn Queue>>, DriverError> {
     let descriptors = (0..).zip(std::mem::take(&mut port.spare));
     descriptors.zip(pairs).map(|((number, fd), pair)| queue(&port.facts, number, fd, pair)).collect()
 }
 
-/// A lane whose queue has started. It starts without a device, too: frames from the switch are dropped then.
+/// Starts a lane for a started queue. Without a device it drops frames from the switch.
 fn start_lane(
     (id, generation): (DevicePortId, u64),
     mut pair: VnicPair,

@@ -7,23 +7,23 @@ use thiserror::Error;
 
 use crate::{DevicePortId, QueueError};
 
-/// Why the driver did not do as told.
+/// Why the driver refused or failed.
 #[derive(Debug, Error)]
 pub enum DriverError {
-    /// A port of this number is attached.
+    /// There is a port of this number already.
     #[error("the driver has a port {0} already")]
     PortExists(DevicePortId),
-    /// No port of this number is attached.
+    /// There is no port of this number.
     #[error("the driver has no port {0}")]
     NoSuchPort(DevicePortId),
-    /// Descriptors and facts do not belong together.
+    /// The number of descriptors differs from that in the device's facts.
     #[error("{name} was opened with {queues} queues, but {descriptors} descriptors came with it")]
     WrongDescriptors {
         /// The device.
         name: String,
-        /// As in its facts.
+        /// Number of queues in its facts.
         queues: u16,
-        /// As received.
+        /// Number of received descriptors.
         descriptors: usize,
     },
     /// A virtio-net header that no kernel has.
@@ -31,25 +31,25 @@ pub enum DriverError {
     WrongHeaders {
         /// The device.
         name: String,
-        /// As in its facts.
+        /// Header length in its facts.
         header_bytes: u8,
     },
-    /// A tunnel's end without its kind and port.
+    /// A tunnel port without its kind and UDP port.
     #[error("{0} is a tunnel's end, and its kind was not told")]
     NoTunnel(String),
-    /// The switch offers less than a driver can do with.
+    /// The switch does not offer the features that a driver needs.
     #[error("the port is to offer the features VERSION_1 and MRG_RXBUF; take them out of its mask")]
     TooFewFeatures,
-    /// The conversation with the switch failed.
+    /// The vhost-user session with the switch failed.
     #[error("the switch did not take the port: {0}")]
     Switch(#[from] GuestError),
-    /// The device cannot be served.
+    /// The device's queues cannot be used.
     #[error(transparent)]
     Device(#[from] QueueError),
     /// An I/O thread did not answer in time.
     #[error("the driver's thread {0} did not answer; it is stuck or the machine is overloaded")]
     NoAnswer(usize),
-    /// The system refused something.
+    /// A system call failed.
     #[error("cannot {0}: {1}")]
     System(&'static str, io::Error),
 }

@@ -11,14 +11,14 @@ use crate::DevicePortId;
 /// An event that the owner of a port has to handle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DriverEvent {
-    /// The device is gone: frames from the switch are dropped until there is another one.
+    /// The device is gone: frames from the switch are dropped until there is another device.
     DeviceGone {
         /// The port.
         port: DevicePortId,
         /// The reason.
         why: String,
     },
-    /// The connection to the switch is gone, or is of no use any more: nothing passes until there is another one.
+    /// The connection to the switch is gone or useless: no frame passes until there is another one.
     SwitchGone {
         /// The port.
         port: DevicePortId,
@@ -27,29 +27,28 @@ pub enum DriverEvent {
     },
 }
 
-/// An event, and the generation of the port that it is about: events of replaced generations are not
-/// reported.
+/// An event, and the generation of its port: events of replaced generations are not reported.
 #[derive(Debug)]
 pub(crate) struct Report {
     pub(crate) generation: u64,
     pub(crate) event: DriverEvent,
 }
 
-/// Where I/O threads leave reports.
+/// The sending end, for I/O threads.
 #[derive(Clone, Debug)]
 pub(crate) struct Reporter {
     reports: Sender<Report>,
     bell: Arc<OwnedFd>,
 }
 
-/// Where they are taken from.
+/// The receiving end.
 #[derive(Debug)]
 pub(crate) struct Reports {
     reports: Receiver<Report>,
     bell: Arc<OwnedFd>,
 }
 
-/// Both ends.
+/// Makes both ends.
 pub(crate) fn reports() -> std::io::Result<(Reporter, Reports)> {
     let bell = Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?);
     let (sender, receiver) = channel();
@@ -58,9 +57,9 @@ pub(crate) fn reports() -> std::io::Result<(Reporter, Reports)> {
 
 impl Reporter {
     pub(crate) fn report(&self, report: Report) {
-        // The reader is gone when the driver ends.
+        // The receiver is gone when the driver ends.
         let _ = self.reports.send(report);
-        // Fails only when the bell rings already.
+        // The write only fails if the eventfd is readable already.
         let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
     }
 }
@@ -75,7 +74,7 @@ impl Reports {
         if let Ok(report) = self.reports.try_recv() {
             return Some(report);
         }
-        // Cleared before the last look: a later report sets it again.
+        // Cleared before the last check: a later report sets it again.
         let _ = rustix::io::read(&self.bell, &mut [0; 8]);
         self.reports.try_recv().ok()
     }

@@ -6,11 +6,11 @@ use lasthop_guestmem::{Segment, StaleSegment};
 use crate::bounds::{RECEIVE_AT, RECEIVE_SLOT_BYTES, RECEIVE_SLOTS};
 use crate::sys::Span;
 
-/// Buffers for frames from a device. The one that came back last is the next to be used: so few of them are touched as there
-/// are frames on the way, and their lines are in the cache still.
+/// Buffers for frames from a device. The last returned buffer is used next, so only as many are touched as there are
+/// frames in flight, and these are still in the cache.
 #[derive(Debug)]
 pub(crate) struct Inbound {
-    /// Slots that are not lent; the next one last.
+    /// Slots that are not lent; the next one is last.
     free: Vec<u16>,
 }
 
@@ -19,7 +19,7 @@ impl Inbound {
         Self { free: Vec::with_capacity(usize::from(RECEIVE_SLOTS)) }
     }
 
-    /// The ring is fresh: all buffers are ours.
+    /// Resets for a fresh ring: no buffer is lent.
     pub(crate) fn start(&mut self) {
         self.free.clear();
         self.free.extend((0..RECEIVE_SLOTS).rev());
@@ -28,7 +28,7 @@ impl Inbound {
     /// Takes back buffers that the switch has used.
     ///
     /// # Errors
-    /// A fault of the switch.
+    /// A fault of the switch in the ring.
     #[inline]
     pub(crate) fn reclaim(&mut self, pair: &mut VnicPair) -> Result<(), GuestError> {
         while let Some(used) = pair.tx.take_back()? {
@@ -37,25 +37,25 @@ impl Inbound {
         Ok(())
     }
 
-    /// The next free buffers, in the order in which [`Self::take`] gives them.
+    /// The next free buffers, in the order of [`Self::take`].
     #[inline]
     pub(crate) fn spans(&self) -> impl ExactSizeIterator<Item = Span> {
         self.free.iter().rev().map(|slot| Span { offset: at(*slot), len: RECEIVE_SLOT_BYTES })
     }
 
-    /// Buffers that are free.
+    /// Number of free buffers.
     #[inline]
     pub(crate) fn room(&self) -> usize {
         self.free.len()
     }
 
-    /// The next free buffer. It has to be lent or returned.
+    /// Takes the next free buffer. The caller lends or returns it.
     #[inline]
     pub(crate) fn take(&mut self) -> Option<Slot> {
         self.free.pop().map(Slot)
     }
 
-    /// Gives back a buffer that was taken and not lent.
+    /// Returns a buffer that was taken and not lent.
     #[inline]
     pub(crate) fn give_back(&mut self, slot: Slot) {
         self.free.push(slot.0);
@@ -81,13 +81,13 @@ impl Slot {
         }
     }
 
-    /// Copies bytes out, from `skip` bytes into the buffer on.
+    /// Copies bytes out, starting `skip` bytes into the buffer.
     #[inline]
     pub(crate) fn read(&self, pair: &VnicPair, skip: u32, out: &mut [u8]) -> Result<(), StaleSegment> {
         pair.map().read(self.segment(pair), skip, out)
     }
 
-    /// Copies bytes in, from `skip` bytes into the buffer on.
+    /// Copies bytes in, starting `skip` bytes into the buffer.
     #[inline]
     pub(crate) fn write(&self, pair: &VnicPair, skip: u32, bytes: &[u8]) -> Result<(), StaleSegment> {
         pair.map().write(self.segment(pair), skip, bytes)

@@ -15,14 +15,14 @@ use crate::lane::{Lane, LaneState, Moved};
 use crate::watch::{Source, Watch};
 use crate::{DriverError, DriverEvent, DriverSettings, QueueError, ThreadStats};
 
-/// How often a busy thread looks for events: a lane that wakes meanwhile waits so long at most.
+/// How often a busy thread polls for events: a lane that wakes meanwhile waits for at most this long.
 const POLL_NS: u64 = 20_000;
-/// The same of one that has looked around in vain for so long, if it waits for other lanes.
+/// Same for a thread that has polled in vain for this long, while it waits for other lanes.
 const IDLE_POLL_NS: u64 = 2_000;
-/// How long a control call waits for a thread: far more than a visit takes.
+/// How long a control call waits for a thread: much longer than a visit.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Something for a thread to do between two visits.
+/// A task that a thread runs between two visits.
 type ThreadTask = Box<dyn FnOnce(&mut Io) + Send>;
 
 /// An I/O thread as the control side knows it.
@@ -51,7 +51,7 @@ impl IoThread {
     fn post(&self, task: ThreadTask) {
         // A thread that is gone answers nothing, which is noticed.
         let _ = self.tasks.send(task);
-        // Fails only when the bell rings already.
+        // The write only fails if the eventfd is readable already.
         let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
     }
 
@@ -75,13 +75,13 @@ impl Drop for IoThread {
     fn drop(&mut self) {
         self.post(Box::new(|io| io.is_stopping = true));
         if let Some(handle) = self.handle.take() {
-            // A thread that panicked is as ended as another one.
+            // A thread that panicked has ended, too.
             let _ = handle.join();
         }
     }
 }
 
-/// A thread that serves lanes.
+/// The state of an I/O thread.
 pub(crate) struct Io {
     lanes: Vec<(u32, Lane)>,
     watch: Watch,
@@ -124,7 +124,7 @@ impl Io {
         ns_since(self.started)
     }
 
-    /// Serves until told to stop.
+    /// Serves until it is told to stop.
     fn run(mut self) {
         while !self.is_stopping {
             let now = self.now_ns();
@@ -151,18 +151,18 @@ impl Io {
         }
     }
 
-    /// Nothing is active.
+    /// Sleeps, since no lane is active.
     fn sleep(&mut self) {
         self.stats.sleeps += 1;
         self.take_events(true);
     }
 
-    /// Whether there are lanes that only an event tells of.
+    /// Whether a lane waits for an event.
     fn has_sleepers(&self) -> bool {
         self.lanes.iter().any(|(_, lane)| !lane.is_active)
     }
 
-    /// Visits active lanes; whether one had something to do.
+    /// Visits active lanes; returns whether one moved frames.
     fn round(&mut self, now: u64) -> bool {
         let mut worked = false;
         for (number, lane) in self.lanes.iter_mut().filter(|(_, lane)| lane.is_active) {
@@ -184,8 +184,8 @@ impl Io {
         worked
     }
 
-    /// Stops polling lanes that had no frames for as long as polling has paid lately. If another thread wants
-    /// the core, stops for all lanes without frames.
+    /// Stops polling lanes that had no frames for the adaptive polling time. If another thread wants the core, stops
+    /// for all lanes without frames.
     fn wind_down(&mut self, now: u64) {
         self.leave_idle(now, self.adaptive_poll.ns());
         if self.lanes.iter().any(|(_, lane)| lane.is_active) && self.is_crowded(now) {
@@ -249,10 +249,10 @@ impl Io {
         }
     }
 
-    /// Serves a lane from now on; it is looked at once without an event.
+    /// Starts to serve a lane; its first visit needs no event.
     ///
     /// # Errors
-    /// The lane comes back when its descriptors cannot be waited for.
+    /// Returns the lane if its descriptors cannot be registered.
     pub(crate) fn add(&mut self, number: u32, mut lane: Lane) -> Result<(), (Box<Lane>, std::io::Error)> {
         if let Err(error) = lane.enter(&self.watch, number) {
             lane.leave(&self.watch);
@@ -263,7 +263,7 @@ impl Io {
         Ok(())
     }
 
-    /// Serves a lane no more.
+    /// Stops serving a lane.
     pub(crate) fn remove(&mut self, number: u32) -> Option<Lane> {
         let at = self.lanes.iter().position(|(other, _)| *other == number)?;
         let (_, mut lane) = self.lanes.swap_remove(at);
@@ -289,15 +289,15 @@ fn ns_since(start: Instant) -> u64 {
     start.elapsed().as_nanos() as u64
 }
 
-/// Whether a lane may be left alone in a round that began at `now`. It moved frames, or woke, at `worked_ns`,
-/// was visited since, and has had no frames for `look_ns`. A device signals its frames once, so a lane that
-/// just woke has to be visited.
+/// Whether a lane may sleep in a round that began at `now`: it moved frames, or woke, at `worked_ns`, was visited
+/// since, and has had no frames for `look_ns`. A device signals its frames once, so a lane that just woke has to be
+/// visited.
 fn is_idle(worked_ns: u64, now: u64, look_ns: u64) -> bool {
     worked_ns < now && now - worked_ns >= look_ns
 }
 
-/// Frames that a lane moved each way, in the order of its visits. Each way is a source of its own, since
-/// answers go the other way.
+/// Enters the frames that a lane moved each way, in the order of its visits. Each direction is a source of its own,
+/// since answers go the other way.
 fn enter(adaptive_poll: &mut AdaptivePoll, lane: u32, moved: Moved, now: u64) {
     let source = 2 * lane as usize;
     if moved.to_device > 0 {
@@ -308,7 +308,7 @@ fn enter(adaptive_poll: &mut AdaptivePoll, lane: u32, moved: Moved, now: u64) {
     }
 }
 
-/// Closes a lane as far as an error demands.
+/// Closes the lane's side that an error concerns.
 fn fall(lane: &mut Lane, error: &QueueError, watch: &Watch) -> Report {
     let (port, why) = (lane.port, error.to_string());
     let event = match error {

@@ -8,14 +8,14 @@ use crate::watch::{Interest, Source, Watch};
 use crate::{DevicePortId, Next, Queue, QueueError};
 use lasthop_device::{DeviceDropReason, DriverCounters};
 
-/// How far a lane is open.
+/// The state of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LaneState {
     /// Frames pass.
     Open,
     /// There is no device: frames from the switch are dropped.
     NoDevice,
-    /// There is no switch, or none to deal with: nothing moves.
+    /// There is no switch, or it broke the protocol: no frame moves.
     NoSwitch,
 }
 
@@ -33,13 +33,13 @@ pub(crate) struct Lane {
     pub(crate) generation: u64,
     pub(crate) pair: VnicPair,
     pub(crate) queue: Box<dyn Queue>,
-    /// The connection to the switch; a descriptor of the lane's own.
+    /// A descriptor of the lane's own for the connection to the switch.
     pub(crate) session: OwnedFd,
     pub(crate) counters: DriverCounters,
     pub(crate) state: LaneState,
-    /// Whether it is visited, or else waited for.
+    /// Whether it is polled; otherwise its thread waits for its events.
     pub(crate) is_active: bool,
-    /// When it last had something to do.
+    /// Time of its last frames or events.
     pub(crate) worked_ns: u64,
     received: Next,
     sent: Next,
@@ -72,7 +72,7 @@ impl Lane {
         }
     }
 
-    /// A thread is going to serve it as number `lane`.
+    /// Registers its descriptors at a thread that will serve it as number `lane`.
     pub(crate) fn enter(&mut self, watch: &Watch, lane: u32) -> std::io::Result<()> {
         watch.listen(self.pair.rx.call_fd(), Source::Call(lane))?;
         watch.listen(self.pair.tx.call_fd(), Source::Call(lane))?;
@@ -85,7 +85,7 @@ impl Lane {
         Ok(())
     }
 
-    /// The thread serves it no more.
+    /// Unregisters its descriptors.
     pub(crate) fn leave(&mut self, watch: &Watch) {
         watch.forget(self.pair.rx.call_fd());
         watch.forget(self.pair.tx.call_fd());
@@ -99,7 +99,7 @@ impl Lane {
         }
     }
 
-    /// It is less open than it was.
+    /// Closes one or both sides of it.
     pub(crate) fn close(&mut self, state: LaneState, watch: &Watch) {
         self.state = state;
         self.forget_device(watch);
@@ -108,7 +108,7 @@ impl Lane {
         }
     }
 
-    /// It is looked at from now on: the switch need not signal.
+    /// Makes it active: from now on the switch need not signal.
     pub(crate) fn activate(&mut self, now: u64) {
         if self.state == LaneState::NoSwitch || self.is_active {
             return;
@@ -118,10 +118,10 @@ impl Lane {
         self.pair.tx.suppress_calls();
     }
 
-    /// A batch in each direction.
+    /// Moves a batch in each direction.
     ///
     /// # Errors
-    /// [`QueueError`]; frames moved until then are published.
+    /// [`QueueError`]; frames that moved before are published.
     #[inline]
     pub(crate) fn visit(&mut self) -> Result<Moved, QueueError> {
         let moved = match self.state {
@@ -149,7 +149,7 @@ impl Lane {
         Ok(Moved { to_device: visit.frames, to_switch: 0 })
     }
 
-    /// Goes to sleep: asks for signals and looks once more. False: there is something to do, it stays active.
+    /// Goes to sleep: requests signals and polls once more. Returns false if there was something: it stays active.
     pub(crate) fn rest(&mut self, watch: &Watch, lane: u32) -> std::io::Result<bool> {
         let has_frames = self.sent != Next::Blocked && self.pair.rx.arm_calls();
         let has_room = self.received == Next::Blocked && self.pair.tx.arm_calls();

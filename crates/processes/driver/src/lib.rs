@@ -1,9 +1,8 @@
 //! The driver: network devices as ports of the switch, in a process of their own.
 //!
-//! **Purpose.** To the switch the driver is a guest: a vNIC over vhost-user, with memory of its own. To the
-//! machine it reads and writes devices. `lasthop-netdev` opens them in the privileged process and sets
-//! everything on their descriptors. [`Driver`] runs in the driver process, which gets descriptors and opens
-//! nothing.
+//! **Purpose.** For the switch the driver is a guest: a vNIC over vhost-user, with memory of its own. On its other side
+//! it reads and writes devices. `lasthop-netdev` opens them in the privileged process and configures their descriptors.
+//! [`Driver`] runs in the driver process, which gets descriptors and opens nothing.
 //!
 //! ```text
 //!   supervisor                          driver process
@@ -29,13 +28,12 @@
 //! `recvmsg`, `memfd_create`, `ftruncate`, `mmap`, `munmap`, `eventfd2`, `fcntl`, `fstat`, `fstatfs`,
 //! `close`, `futex`.
 //!
-//! **Not checked.** Frames are not parsed, except for the virtio-net header of one whose tag is put back: the
-//! switch checks frames from here as it does with any guest. The switch has the vNIC's memory mapped. It may
-//! change frames while the kernel reads them; it can send anything anyway.
+//! **Not checked.** Frames are not parsed, except for the virtio-net header of a frame whose tag is restored: the
+//! switch checks frames from here like those of any guest. The switch has the vNIC's memory mapped. It may change
+//! frames while the kernel reads them, which gains it nothing: it can send any frame anyway.
 //!
-//! **Threading.** A lane is served by one I/O thread and shares nothing with others. [`Driver`] is for one
-//! thread; its requests to an I/O thread are tasks between two visits. Calls that talk to the switch wait for
-//! its answers.
+//! **Threading.** One I/O thread serves a lane, and shares nothing with others. One thread uses [`Driver`]; its
+//! requests to an I/O thread are tasks between two visits. Calls that need the switch wait for its answers.
 
 #![deny(unsafe_code)] // sys.rs alone may have some
 

@@ -14,33 +14,33 @@ use crate::sys::{Arena, Outbox, PARTS_MAX, Span};
 use crate::{Next, QueueError, Visit};
 use lasthop_device::{DeviceDropReason, DriverCounters};
 
-/// Number of the receive ring of a pair in errors: the ring knows its own.
+/// Ring number of a pair's receive ring in errors.
 const RECEIVE_RING: u16 = 0;
 
 /// A frame that was taken from the ring.
 #[derive(Clone, Copy, Debug)]
 struct Frame {
-    /// Buffers that it lies in.
+    /// Number of its buffers.
     parts: usize,
-    /// Its bytes, without virtio-net header.
+    /// Its length without virtio-net header.
     len_bytes: usize,
 }
 
 /// The handling of a frame that a device refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// It waits until the device has room.
+    /// It waits for room at the device.
     Wait,
     /// It is dropped.
     Drop(DeviceDropReason),
-    /// It is dropped, and so are those behind it: the device would say the same of each.
+    /// It is dropped, and so are the frames behind it: the device would return the same error for each.
     DropAll(DeviceDropReason),
-    /// There is no device any more.
+    /// The device is gone.
     Gone,
 }
 
-/// Frames on their way from the switch to a device: a batch that was taken from the ring, of which the first may be done.
-/// Its buffers are the switch's again as soon as a frame is done.
+/// Frames in flight from the switch to a device: a batch from the ring, whose first frames may be done. Once a frame is
+/// done, its buffers are lent to the switch again.
 ///
 /// ```text
 ///   frames   [ d d d | w w w w ]        tokens   [ d d d d d d | w w w w w w w w ]
@@ -49,7 +49,7 @@ pub(crate) enum Refusal {
 #[derive(Debug)]
 pub(crate) struct Outbound {
     outbox: Outbox,
-    /// Bytes of the header in front of a frame, as the device wants it.
+    /// Length of the device's header before a frame.
     header_bytes: usize,
     frames: ArrayVec<Frame, BATCH>,
     tokens: ArrayVec<u16, PARTS_MAX>,
@@ -72,7 +72,7 @@ impl Outbound {
         Self { outbox, header_bytes, frames, tokens, done: 0, parts_done: 0 }
     }
 
-    /// The ring is fresh: all buffers are lent. Frames that waited for the device are forgotten.
+    /// Resets for a fresh ring, and lends all buffers. Forgets frames that waited for the device.
     pub(crate) fn start(&mut self, pair: &mut VnicPair) {
         self.clear();
         for slot in 0..SEND_SLOTS {
@@ -87,15 +87,15 @@ impl Outbound {
         (self.done, self.parts_done) = (0, 0);
     }
 
-    /// Frames that were taken from the ring and are not done.
+    /// Number of frames that are not done.
     fn waiting(&self) -> usize {
         self.frames.len() - self.done
     }
 
-    /// A batch to the device: `push` gives it messages of the outbox, from the given one on, and says how many it took.
+    /// Sends a batch to the device: `push` sends messages of the outbox from an index on, and returns their number.
     ///
     /// # Errors
-    /// [`QueueError::DeviceGone`], and faults of the switch.
+    /// [`QueueError::DeviceGone`], and faults of the switch in the ring.
     #[inline]
     pub(crate) fn pass_on(
         &mut self,
@@ -118,7 +118,7 @@ impl Outbound {
         self.visited(frames, pair)
     }
 
-    /// A batch to nowhere.
+    /// Drops a batch.
     ///
     /// # Errors
     /// A fault of the switch.
@@ -138,7 +138,7 @@ impl Outbound {
         Ok(Visit { frames, next })
     }
 
-    /// Takes another batch from the ring, when the last one is done.
+    /// Takes another batch from the ring once the last one is done.
     ///
     /// # Errors
     /// A fault of the switch.
@@ -163,7 +163,7 @@ impl Outbound {
         Ok(())
     }
 
-    /// Takes one frame, which is there, and enters it.
+    /// Takes a frame, which must be available, and adds it to the batch.
     #[inline]
     fn take(&mut self, pair: &mut VnicPair) -> Result<Frame, GuestError> {
         let first = take_buffer(pair)?;
@@ -178,7 +178,7 @@ impl Outbound {
         if self.header_bytes == HEADER_BYTES {
             spans.push(Span { offset, len: first.len });
         } else {
-            // The kernel's header is the shorter one: num_buffers is left out.
+            // The kernel's header is the shorter one, without num_buffers.
             spans.push(Span { offset, len: self.header_bytes as u32 });
             spans.push(Span { offset: offset + HEADER_BYTES as u32, len: first.len - HEADER_BYTES as u32 });
         }
@@ -197,7 +197,7 @@ impl Outbound {
         Ok(frame)
     }
 
-    /// The first `count` waiting frames are with the device; how many that are.
+    /// Marks `count` waiting frames as sent; returns `count`.
     #[inline]
     fn sent(&mut self, count: usize, pair: &mut VnicPair, counters: &mut DriverCounters) -> usize {
         let count = count.min(self.waiting());
@@ -209,7 +209,7 @@ impl Outbound {
         count
     }
 
-    /// The first waiting frame is dropped; how many that are.
+    /// Drops the first waiting frame; returns the number of dropped frames.
     fn drop_first(
         &mut self,
         reason: DeviceDropReason,
@@ -222,7 +222,7 @@ impl Outbound {
         1
     }
 
-    /// All waiting frames are dropped; how many.
+    /// Drops all waiting frames; returns their number.
     fn drop_all(
         &mut self,
         reason: DeviceDropReason,
@@ -246,12 +246,12 @@ impl Outbound {
 
 #[inline]
 pub(crate) fn lend(pair: &mut VnicPair, slot: u16) {
-    // There is room: the ring has an entry for each slot.
+    // The ring has an entry for each slot, so there is room.
     let lent = pair.rx.lend(at(slot), SEND_SLOT_BYTES, u32::from(slot));
     debug_assert!(lent);
 }
 
-/// The next buffer of a frame.
+/// Takes the next buffer of a frame.
 #[inline]
 pub(crate) fn take_buffer(pair: &mut VnicPair) -> Result<Used, GuestError> {
     let used = pair.rx.take_back()?.ok_or(broken("it has fewer buffers than its header says"))?;

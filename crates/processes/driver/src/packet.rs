@@ -20,9 +20,9 @@ use lasthop_device::{DeviceDropReason, DriverCounters};
 pub(crate) const NEEDS: Needs =
     Needs { rx_entries: SEND_SLOTS, tx_entries: RECEIVE_SLOTS, arena_bytes: ARENA_BYTES };
 
-/// Where a frame's header starts in its buffer: in front of it is room for the tag that may have to be put back.
+/// Offset of a frame's header in its buffer: before it is room for a tag that may have to be restored.
 const HEADER_AT: u32 = TAG_BYTES as u32;
-/// Where the frame starts.
+/// Offset of the frame.
 const FRAME_AT: u32 = HEADER_AT + HEADER_BYTES as u32;
 /// Bytes of an Ethernet header.
 const FRAME_BYTES_MIN: u32 = 14;
@@ -33,20 +33,20 @@ const FRAME_BYTES_MIN: u32 = 14;
 ///   [ 4 free ][ 12 virtio-net header ][ 6 + 6 addresses ][ type, ... ]
 /// ```
 ///
-/// and if it took out a tag, header and addresses move 4 bytes down to make room for it.
+/// and if it removed a tag, header and addresses move 4 bytes down to make room for it.
 #[derive(Debug)]
 pub(crate) struct PacketQueue {
     fd: OwnedFd,
-    /// Bytes of the virtio-net header as the kernel has it.
+    /// Length of the kernel's virtio-net header.
     header_bytes: u32,
     inbox: Inbox,
-    /// Messages that the next call makes room for: unused room costs a little, too.
+    /// Number of messages that the next call has room for; unused room costs a little, too.
     batch: usize,
     inbound: Inbound,
     outbound: Outbound,
 }
 
-/// Messages that are made room for where there were few the last time.
+/// Room for messages after a call that received few.
 const BATCH_MIN: usize = 4;
 
 impl PacketQueue {
@@ -62,7 +62,8 @@ impl PacketQueue {
         })
     }
 
-    /// At most `count` frames into free buffers; how many there are. Lost frames and passing troubles count as none.
+    /// Receives at most `count` frames into free buffers; returns their number. Lost frames and transient errors count
+    /// as none.
     fn take_frames(&mut self, count: usize, counters: &mut DriverCounters) -> Result<usize, QueueError> {
         let header = self.header_bytes;
         let parts = |slot: Span| {
@@ -76,21 +77,21 @@ impl PacketQueue {
         match self.inbox.receive(self.fd.as_fd(), self.inbound.spans().take(count).map(parts)) {
             Ok(count) => Ok(count),
             Err(Errno::AGAIN | Errno::INTR) => Ok(0),
-            // A frame whose offloads cannot be expressed in a virtio-net header; it is lost.
+            // The frame's offloads cannot be expressed in a virtio-net header; it is lost.
             Err(Errno::INVAL) => {
                 counters.from_device.count(0);
                 counters.drop(DeviceDropReason::BadOffload);
                 Ok(0)
             }
-            // Said once when the link is set down, and when the device goes.
+            // Returned once when the link is set down, and when the device is removed.
             Err(Errno::NETDOWN) if is_bound(self.fd.as_fd()) => Ok(0),
             Err(Errno::NETDOWN | Errno::NXIO | Errno::NODEV) => Err(QueueError::DeviceGone),
             Err(error) => Err(QueueError::Failed(error)),
         }
     }
 
-    /// Makes message `index`, which lies in `slot`, a frame for the switch: where it starts in the slot, and its bytes, its
-    /// header counted; or why it cannot be one.
+    /// Makes message `index`, which is in `slot`, a frame for the switch. Returns its offset in the slot and its length
+    /// including the header, or the reason to drop it.
     #[inline]
     fn prepare(
         &self,
@@ -117,13 +118,13 @@ impl PacketQueue {
         Ok(Ok((0, len + TAG_BYTES as u32)))
     }
 
-    /// Bytes of the frame in message `index`.
+    /// Length of the frame in message `index`.
     #[inline]
     fn frame_bytes(&self, index: usize) -> usize {
         self.inbox.message(index).len.saturating_sub(self.header_bytes) as usize
     }
 
-    /// Drops frames waiting at the socket: they are as old as the last switch.
+    /// Drops the frames that wait at the socket: they are as old as the last switch.
     fn drop_stale(&mut self, counters: &mut DriverCounters) -> Result<(), QueueError> {
         for _ in 0..STALE_FRAMES_MAX / BATCH {
             let count = self.take_frames(BATCH, counters)?;
@@ -139,7 +140,7 @@ impl PacketQueue {
     }
 }
 
-/// The handling of a frame by the error of a packet socket (packet(7)).
+/// The handling of a frame after an error of a packet socket (packet(7)).
 fn refusal(error: Errno, fd: BorrowedFd<'_>) -> Refusal {
     match error {
         Errno::AGAIN => Refusal::Wait,
@@ -159,7 +160,7 @@ impl Queue for PacketQueue {
     fn start(&mut self, pair: &mut VnicPair, counters: &mut DriverCounters) -> Result<(), QueueError> {
         self.inbound.start();
         self.outbound.start(pair);
-        // A socket tells only once that its device went; that may have been before.
+        // A socket reports the removal of its device only once, which may have been earlier.
         if is_bound(self.fd.as_fd()) { self.drop_stale(counters) } else { Err(QueueError::DeviceGone) }
     }
 
@@ -187,7 +188,7 @@ impl Queue for PacketQueue {
                 }
             }
         }
-        // Not before: the next message lies in the next free slot.
+        // Only now: the next message is in the next free slot.
         unused.into_iter().for_each(|slot| self.inbound.give_back(slot));
         let next = if count == room { Next::More } else { Next::Idle };
         Ok(Visit { frames: count, next })

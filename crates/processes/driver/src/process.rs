@@ -1,7 +1,7 @@
 //! The driver process: device ports, each between a device and the switch.
 //!
-//! Its main thread serves the channel to the supervisor; frames are the business of the driver crate's threads. It opens
-//! nothing: devices and connections to the switch come over the channel.
+//! Its main thread serves the channel to the supervisor; the I/O threads move frames. The process opens nothing:
+//! devices and connections to the switch come over the channel.
 
 use lasthop_api::driver_orders::{DriverOrder, DriverReport};
 
@@ -25,17 +25,17 @@ const EVENTS: u64 = 1;
 
 /// Runs until the supervisor is gone.
 pub fn run(hysteresis: Hysteresis, mode: sandbox::SandboxMode) -> Result<(), Fault> {
-    // Signals to a whole group are for the supervisor.
+    // The supervisor handles signals to the process group.
     signals::ignore()?;
     descriptors::raise_limit();
-    // Named, because it was started as /proc/self/exe.
+    // Sets the name, since it was started as /proc/self/exe.
     let _ = rustix::thread::set_name(c"lasthop-driver");
     let mut channel = take_channel()?;
     let driver = match begin(hysteresis, mode, &mut channel) {
         Ok(driver) => driver,
         Err(why) => {
             let _ = channel.send(&DriverReport::Failed { why }, None);
-            // Said by the supervisor.
+            // The supervisor reports it.
             std::process::exit(1);
         }
     };
@@ -60,7 +60,7 @@ fn begin(
 
 struct Process {
     channel: Channel<DriverReport, DriverOrder>,
-    /// The channel is watched for room as well.
+    /// The channel is full: also wait for room.
     is_full: bool,
     poller: Poller,
     driver: Driver,
@@ -80,7 +80,7 @@ impl Process {
         }
     }
 
-    /// Executes orders of the supervisor. False when it is gone.
+    /// Executes orders of the supervisor. Returns false when it is gone.
     fn hear(&mut self) -> bool {
         let is_open = self.channel.flush().is_ok() && self.channel.receive().unwrap_or(false);
         while let Some((order, fds)) = self.channel.take() {
@@ -95,7 +95,7 @@ impl Process {
         let fds = fds.ok_or_else(no_descriptors);
         let (port, done) = match order {
             DriverOrder::Stats { round } => return self.tell_counters(round),
-            // It is gone, or was never there: both is as wanted.
+            // The port may be gone already, which is the aim.
             DriverOrder::Detach { port } => return drop(self.driver.detach(DevicePortId(port))),
             DriverOrder::Attach { port, facts } => (port, self.attach(port, facts, fds)),
             DriverOrder::ReplaceDevice { port, facts } => {
@@ -123,7 +123,7 @@ impl Process {
         self.driver.attach(DevicePortId(port), facts, device, switch).map_err(words)
     }
 
-    /// An order that fails leaves no port behind: the supervisor begins anew.
+    /// Removes a port whose order failed: the supervisor starts over.
     fn refuse(&mut self, port: u32, why: String) {
         let _ = self.driver.detach(DevicePortId(port));
         self.tell(&DriverReport::Refused { port, why });
@@ -145,7 +145,7 @@ impl Process {
     }
 
     fn tell(&mut self, report: &DriverReport) {
-        // If the other side is gone, reading says so.
+        // If the supervisor is gone, the next read shows it.
         let _ = self.channel.send(report, None);
     }
 
@@ -160,7 +160,7 @@ impl Process {
     }
 }
 
-/// A device's descriptors, and the connection that came behind them.
+/// Separates a device's descriptors from the connection, which comes last.
 fn with_connection(mut fds: Vec<OwnedFd>) -> Result<(Vec<OwnedFd>, UnixStream), String> {
     let connection = fds.pop().ok_or_else(no_descriptors)?;
     Ok((fds, UnixStream::from(connection)))

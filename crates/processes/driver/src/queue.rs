@@ -8,26 +8,26 @@ use thiserror::Error;
 
 use lasthop_device::{DeviceDropReason, DriverCounters};
 
-/// A back end's requirements for the vNIC, for each queue pair.
+/// The properties of the vNIC that a back end needs, for each queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Needs {
-    /// Entries of the ring on which buffers for frames to the device are lent; a power of two.
+    /// Entries of the ring for frames to the device; a power of two.
     pub rx_entries: u16,
-    /// Entries of the ring on which frames from the device are lent; a power of two.
+    /// Entries of the ring for frames from the device; a power of two.
     pub tx_entries: u16,
-    /// Bytes for buffers.
+    /// Bytes of the buffers.
     pub arena_bytes: u32,
 }
 
 /// The state of a queue after a visit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Nothing more is there now.
+    /// There is nothing more now.
     Idle,
-    /// There may be more: the visit took as much as one may.
+    /// There may be more: the visit moved as much as it may.
     More,
-    /// There is more, and no room for it. [`Queue::receive`]: all buffers are at the switch, and one has to come back.
-    /// [`Queue::send`]: the device is full, and has to become writable.
+    /// There is more, and no room for it. [`Queue::receive`]: the switch has all buffers, and must return one.
+    /// [`Queue::send`]: the device is full, and must become writable.
     Blocked,
 }
 
@@ -43,60 +43,60 @@ pub struct Visit {
 /// The reason why a queue cannot continue.
 #[derive(Debug, Error)]
 pub enum QueueError {
-    /// The device is gone for good: its descriptor will never do anything again.
+    /// The device is gone: its descriptor will never work again.
     #[error("the device is gone")]
     DeviceGone,
-    /// The switch broke the rules of a ring.
+    /// The switch violated the rules of a ring.
     #[error(transparent)]
     Vnic(#[from] GuestError),
-    /// The system's limit leaves no room for the memory that is shared with the kernel.
+    /// The limit for locked memory is too low for the memory that is shared with the kernel.
     #[error(
         "RLIMIT_MEMLOCK of the driver leaves no room for {0} KiB of its XDP sockets; raise it where lasthop is started (systemd: LimitMEMLOCK=infinity, a shell: ulimit -l unlimited)"
     )]
     LockedMemory(u32),
-    /// The kernel failed the device's descriptor in a way that is not known to pass.
+    /// The kernel returned an error for the device's descriptor that is not known to be transient.
     #[error("the device failed: {0}")]
     Failed(rustix::io::Errno),
 }
 
-/// One queue of one device with one queue pair of the port's vNIC: a back end's whole work. The seam between the pump, which
-/// knows when to do something, and back ends, which know how.
+/// A back end: one queue of one device with one queue pair of the port's vNIC. The I/O thread decides when to move
+/// frames, the back end knows how.
 ///
-/// Buffers are the back end's: it has the pair's arena ([`VnicPair::arena`]) and says which part of it is lent to the switch
-/// when. So a back end can have the kernel write a frame right where the switch will read it, and the other way round.
+/// The back end manages the buffers: it has the pair's arena ([`VnicPair::arena`]) and decides which parts are lent to
+/// the switch. So the kernel can write a frame where the switch will read it, and vice versa.
 ///
 /// ```text
 ///   device --receive--> arena --lend on tx, taken back when the switch has copied it--> switch
 ///   device <---send---- arena <--lent on rx beforehand, taken back with a frame in it-- switch
 /// ```
 ///
-/// The pump publishes and kicks: a back end lends and takes back, and does not flush. Nothing here waits.
+/// The I/O thread publishes and kicks: a back end lends and takes back buffers, and does not flush. Nothing here waits.
 pub trait Queue: Debug + Send {
-    /// The device's descriptor. It is waited for edge-triggered: for input, and for output after [`Next::Blocked`].
+    /// The device's descriptor. The I/O thread waits for it edge-triggered: for input, and for output after
+    /// [`Next::Blocked`].
     fn fd(&self) -> BorrowedFd<'_>;
 
-    /// The rings are fresh, and all buffers are the back end's own again: lends the switch buffers to write
-    /// to. Frames that waited for room are forgotten; the caller has counted them. Frames that waited at the
-    /// device while no switch was attached are dropped as [`DeviceDropReason::NoSwitch`]. Called once before
-    /// everything else, and for each new switch.
+    /// Starts with fresh rings: the back end has all buffers, and lends the switch those to write to. It forgets frames
+    /// that waited for room, which the caller has counted. It drops frames that waited at the device without a switch
+    /// as [`DeviceDropReason::NoSwitch`]. Called before all other methods, and for each new switch.
     ///
     /// # Errors
     /// [`QueueError`].
     fn start(&mut self, pair: &mut VnicPair, counters: &mut DriverCounters) -> Result<(), QueueError>;
 
-    /// A batch from the device to the switch.
+    /// Moves a batch from the device to the switch.
     ///
     /// # Errors
-    /// [`QueueError`]; frames moved until then are counted.
+    /// [`QueueError`]; frames that moved before are counted.
     fn receive(&mut self, pair: &mut VnicPair, counters: &mut DriverCounters) -> Result<Visit, QueueError>;
 
-    /// A batch from the switch to the device.
+    /// Moves a batch from the switch to the device.
     ///
     /// # Errors
     /// As [`Self::receive`].
     fn send(&mut self, pair: &mut VnicPair, counters: &mut DriverCounters) -> Result<Visit, QueueError>;
 
-    /// A batch from the switch to nowhere, for `reason`: the device is gone. Frames that waited for it go, too.
+    /// Drops a batch from the switch for `reason`, since the device is gone, and the frames that waited for the device.
     ///
     /// # Errors
     /// [`QueueError::Vnic`].
@@ -107,6 +107,6 @@ pub trait Queue: Debug + Send {
         reason: DeviceDropReason,
     ) -> Result<Visit, QueueError>;
 
-    /// Frames that the kernel dropped since the last call, because they were not read in time.
+    /// Number of frames that the kernel dropped since the last call, because they were not read in time.
     fn missed(&mut self) -> u64;
 }

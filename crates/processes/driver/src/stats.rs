@@ -17,14 +17,14 @@ impl fmt::Display for DevicePortId {
     }
 }
 
-/// How the driver works.
+/// Settings of the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DriverSettings {
     /// I/O threads; queues are spread over them.
     pub threads: usize,
-    /// The longest time to poll a queue without frames before its thread sleeps, in us. The actual time
-    /// adapts to recent success ([`lasthop_ring::AdaptivePoll`]). The same as the switch's own: the answer to
-    /// a delivered frame comes within it, or late.
+    /// The longest time to poll a queue without frames before its thread sleeps, in us. The actual time adapts to
+    /// recent success ([`lasthop_ring::AdaptivePoll`]). It equals the switch's: most guests answer a delivered frame
+    /// within it.
     pub hysteresis_us: u32,
 }
 
@@ -37,41 +37,41 @@ impl Default for DriverSettings {
 /// Counters of an I/O thread since it started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ThreadStats {
-    /// Its number in the system (gettid(2)), for tools that look at threads.
+    /// Its thread id (gettid(2)), for diagnostic tools.
     pub thread_id: i32,
     /// Processor time that it used, in ns.
     pub cpu_ns: u64,
     /// Queues that it serves.
     pub lanes: usize,
-    /// Times that it went to sleep.
+    /// Number of times that it went to sleep.
     pub sleeps: u64,
-    /// Times that it looked for events without sleeping.
+    /// Number of times that it polled for events without sleeping.
     pub polls: u64,
-    /// Times that it let others have its core, which they wanted, while it looked for more in vain.
+    /// Number of times that another thread took the core that it offered while polling in vain.
     #[serde(default)]
     pub crowded: u64,
-    /// Times that it looked at a queue.
+    /// Number of visits to queues.
     pub visits: u64,
-    /// Times that it found something there.
+    /// Number of visits that moved frames.
     pub batches: u64,
 }
 
-/// A port as it stands.
+/// The state of a port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DevicePortStats {
     /// The port.
     pub port: DevicePortId,
-    /// Sums over all queues, and over all devices and switches that it had.
+    /// Sums over all its queues, devices and switches.
     pub counters: DriverCounters,
-    /// Whether the device is there. It may have no carrier.
+    /// Whether it has a device, which may have no carrier.
     pub has_device: bool,
-    /// Whether the switch is there.
+    /// Whether it has a connection to the switch.
     pub has_switch: bool,
-    /// Virtio features as negotiated with the switch; 0 without.
+    /// Negotiated virtio features; 0 without a switch.
     pub features: u64,
 }
 
-/// Everything that the driver did.
+/// Statistics of the driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DriverStats {
     /// Ports in the order of their numbers.

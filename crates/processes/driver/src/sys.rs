@@ -1,8 +1,8 @@
-//! System calls that neither std nor rustix has safe calls for: frames in batches
-//! between a device and the vNIC's memory.
+//! System calls without safe wrappers in std or rustix: they move frames in batches between a device and the vNIC's
+//! memory.
 //!
-//! The kernel reads and writes the vNIC's memory on our behalf, while the switch may do the same. This module
-//! makes no reference into it: addresses are checked against the arena ([`Arena`]) and passed on.
+//! The kernel accesses the vNIC's memory on our behalf, while the switch may do the same. This module makes no
+//! reference into it: it checks addresses against the arena ([`Arena`]) and passes them on.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -16,9 +16,9 @@ use rustix::io::Errno;
 
 /// Messages of one system call.
 pub(crate) const BATCH: usize = 32;
-/// Pieces of memory of all messages of one call of [`Outbox::send`]: eight of the longest frames.
+/// Parts of all messages in one call of [`Outbox::send`]: enough for eight of the longest frames.
 pub(crate) const PARTS_MAX: usize = 256;
-/// Pieces of memory of a received message: the kernel's header may be shorter than that of the vNIC.
+/// Parts of a received message: the kernel's header may be shorter than the vNIC's.
 pub(crate) const RECEIVE_PARTS: usize = 2;
 /// Bytes of a received message's control data: one `tpacket_auxdata` with its header, as long as the kernel makes it.
 pub(crate) const CONTROL_BYTES: usize = 40;
@@ -45,13 +45,13 @@ pub(crate) fn set_option(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: c
 /// Part of an arena.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Span {
-    /// Bytes from the arena's start.
+    /// Offset from the arena's start.
     pub(crate) offset: u32,
     /// Bytes.
     pub(crate) len: u32,
 }
 
-/// The buffers of a queue pair, as system calls are told of them.
+/// The buffers of a queue pair, for system calls.
 #[derive(Debug)]
 pub(crate) struct Arena {
     start: NonNull<u8>,
@@ -65,14 +65,14 @@ unsafe impl Send for Arena {}
 unsafe impl Sync for Arena {}
 
 impl Arena {
-    /// The arena of a pair, kept mapped.
+    /// The arena of a pair; keeps it mapped.
     pub(crate) fn of(pair: &VnicPair) -> Result<Self, StaleSegment> {
         let segment = pair.arena();
         let (start, pin) = pair.map().pin(segment, 1)?;
         Ok(Self { start, len_bytes: segment.len, _pin: pin })
     }
 
-    /// A part of it; nothing of it when it does not lie inside.
+    /// A part of it; an empty part if the span is not inside.
     #[inline]
     pub(crate) fn iovec(&self, span: Span) -> libc::iovec {
         let end = u64::from(span.offset) + u64::from(span.len);
@@ -96,7 +96,7 @@ pub(crate) fn blank() -> libc::mmsghdr {
 #[repr(C, align(8))] // a cmsghdr starts with a size_t
 struct Control([u8; CONTROL_BYTES]);
 
-/// Where `recvmmsg` is told to write. The pointers in messages mean something during a call only.
+/// Buffers for `recvmmsg`. The pointers in its messages are valid during a call only.
 pub(crate) struct Inbox {
     arena: Arc<Arena>,
     messages: Box<[libc::mmsghdr; BATCH]>,
@@ -113,13 +113,13 @@ impl std::fmt::Debug for Inbox {
     }
 }
 
-/// A message that came.
+/// A received message.
 pub(crate) struct Received<'a> {
     /// Bytes written to its parts.
     pub(crate) len: u32,
     /// Whether it was longer than its parts.
     pub(crate) is_truncated: bool,
-    /// The kernel's metadata of it.
+    /// Its metadata from the kernel.
     pub(crate) control: &'a [u8],
 }
 
@@ -133,11 +133,11 @@ impl Inbox {
         }
     }
 
-    /// Receives up to as many messages as there are `buffers`, each into the parts of its own that are not empty; how many
-    /// came. At most [`BATCH`].
+    /// Receives one message for each of the `buffers`, into those parts that are not empty; returns the number of
+    /// messages. At most [`BATCH`].
     ///
     /// # Errors
-    /// Errors of recvmmsg(2) for the first message; `AGAIN` when there is none.
+    /// Errors of recvmmsg(2) for the first message; `AGAIN` if there is none.
     #[inline]
     pub(crate) fn receive(
         &mut self,
@@ -184,7 +184,7 @@ pub(crate) struct Outbox {
     arena: Arc<Arena>,
     messages: Box<[libc::mmsghdr; BATCH]>,
     iovecs: Box<[libc::iovec; PARTS_MAX]>,
-    /// The first part of each message, and where the last one ends.
+    /// Index of each message's first part, and the end of the last one.
     starts: Box<[usize; BATCH + 1]>,
     message_count: usize,
 }
@@ -213,7 +213,7 @@ impl Outbox {
         self.message_count = 0;
     }
 
-    /// Enters a message of the given parts; false, and nothing is entered, when there is no room.
+    /// Adds a message of the given parts; returns false, without adding it, if there is no room.
     #[inline]
     pub(crate) fn add(&mut self, parts: impl Iterator<Item = Span>) -> bool {
         if self.message_count == BATCH {
@@ -230,7 +230,7 @@ impl Outbox {
         true
     }
 
-    /// Sends the entered messages, from number `first` on, to a socket. Returns the number sent.
+    /// Sends the added messages, from number `first` on, to a socket. Returns the number sent.
     ///
     /// # Errors
     /// Errors of sendmmsg(2) for the first of them.
@@ -250,10 +250,10 @@ impl Outbox {
         checked(sent).map(|sent| sent as usize)
     }
 
-    /// Writes one of the messages that were entered to a character device.
+    /// Writes one of the added messages to a character device.
     ///
     /// # Errors
-    /// Errors of writev(2); `INVAL` for a message that was not entered.
+    /// Errors of writev(2); `INVAL` for a message that was not added.
     #[inline]
     pub(crate) fn write(&mut self, fd: BorrowedFd<'_>, message: usize) -> Result<usize, Errno> {
         if message >= self.message_count {
@@ -266,10 +266,10 @@ impl Outbox {
     }
 }
 
-/// Reads one frame of a character device into `span`; its bytes.
+/// Reads a frame from a character device into `span`; returns its length.
 ///
 /// # Errors
-/// Errors of read(2); `AGAIN` when there is none.
+/// Errors of read(2); `AGAIN` if there is none.
 #[inline]
 pub(crate) fn read_frame(fd: BorrowedFd<'_>, arena: &Arena, span: Span) -> Result<usize, Errno> {
     let part = arena.iovec(span);
@@ -284,15 +284,15 @@ fn get_struct<T: Copy>(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: &mu
     checked(unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, at, &raw mut len_bytes) }).map(drop)
 }
 
-/// Frames that a packet socket lost since the last call, because it was full.
+/// Number of frames that a packet socket lost since the last call, because it was full.
 pub(crate) fn take_lost(fd: BorrowedFd<'_>) -> u32 {
     let mut stats = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
-    // Fails only for other sockets, which have no such losses.
+    // It only fails for other sockets, which have no such losses.
     let _ = get_struct(fd, libc::SOL_PACKET, libc::PACKET_STATISTICS, &mut stats);
     stats.tp_drops
 }
 
-/// Whether the device that a packet socket is bound to is there still; it may be down.
+/// Whether the device of a packet socket still exists; it may be down.
 pub(crate) fn is_bound(fd: BorrowedFd<'_>) -> bool {
     // SAFETY: as in `bind_to_device`.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };

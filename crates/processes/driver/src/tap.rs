@@ -17,7 +17,7 @@ use lasthop_device::{DeviceDropReason, DriverCounters};
 /// Bytes of an Ethernet header behind a virtio-net header.
 const BYTES_MIN: usize = HEADER_BYTES + 14;
 
-/// One queue of a tap. A tap has no system call for several frames, but its frames are large when it matters.
+/// One queue of a tap. A tap has no system call for several frames, but at high rates its frames are large.
 #[derive(Debug)]
 pub(crate) struct TapQueue {
     fd: OwnedFd,
@@ -28,11 +28,11 @@ pub(crate) struct TapQueue {
 
 /// The result of reading a frame from a tap.
 enum Asked {
-    /// Its bytes, with the header.
+    /// The frame's length, with the header.
     Frame(usize),
-    /// There is none.
+    /// There is no frame.
     Nothing,
-    /// There was one that cannot be had.
+    /// A frame was lost.
     Lost,
 }
 
@@ -57,7 +57,7 @@ impl TapQueue {
         }
     }
 
-    /// Lends the switch a frame of `len` bytes, which was read into the next free buffer.
+    /// Lends the switch a frame of `len` bytes in the next free buffer.
     #[inline]
     fn pass_on(&mut self, len: usize, pair: &mut VnicPair, counters: &mut DriverCounters) {
         counters.from_device.count(len.saturating_sub(HEADER_BYTES));
@@ -70,7 +70,7 @@ impl TapQueue {
     }
 }
 
-/// The handling of a frame by the error of a tap.
+/// The handling of a frame after an error of a tap.
 fn refusal(error: Errno) -> Refusal {
     match error {
         Errno::AGAIN => Refusal::Wait,
@@ -136,7 +136,7 @@ impl Queue for TapQueue {
         self.outbound.discard(pair, counters, reason)
     }
 
-    /// Frames that a full tap drops are in the interface's own counters.
+    /// The interface's own counters have the frames that a full tap drops.
     fn missed(&mut self) -> u64 {
         0
     }

@@ -1,5 +1,4 @@
-//! A packet queue between a switch that may do anything and a "device": one end of a pair of datagram
-//! sockets.
+//! A packet queue between a hostile switch and a "device": one end of a pair of datagram sockets.
 
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::sync::Arc;
@@ -97,7 +96,7 @@ pub(crate) fn world() -> World {
     wire.set_nonblocking(true).unwrap();
     let mut counters = DriverCounters::default();
     let mut queue = PacketQueue::new(device.into(), HEADER_BYTES as u8, &pair).unwrap();
-    // No packet socket, so no device that it is bound to; buffers are lent all the same.
+    // This is no packet socket, so it has no device; buffers are lent anyway.
     assert!(matches!(queue.start(&mut pair, &mut counters), Err(QueueError::DeviceGone)));
     pair.rx.flush().unwrap();
     let (first, second) = (rings.recv().unwrap(), rings.recv().unwrap());
@@ -136,7 +135,7 @@ impl World {
         visit
     }
 
-    /// The next frame that the driver sends to the switch, which is done with it at once.
+    /// The next frame that the driver sends to the switch, whose buffers are returned at once.
     fn taken(&mut self) -> Option<Vec<u8>> {
         let frame = self.look(0)?;
         let head = self.tx.head(0).unwrap();
@@ -277,7 +276,7 @@ fn few_buffers_are_touched_while_few_frames_are_on_the_way() {
     assert!(places.len() <= 2, "{}", places.len());
 }
 
-/// The longest frame with its header that a buffer takes beside the room for a tag.
+/// The longest frame, with its header, that fits a buffer beside the room for a tag.
 const LEN_BYTES_MAX: usize = (crate::bounds::RECEIVE_SLOT_BYTES - 4) as usize;
 
 proptest! {

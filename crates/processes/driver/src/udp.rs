@@ -39,9 +39,9 @@ use crate::{Next, Queue, QueueError, Visit};
 /// A frame that was taken from the ring.
 #[derive(Clone, Copy, Debug)]
 struct Frame {
-    /// Buffers that it lies in.
+    /// Number of its buffers.
     parts: usize,
-    /// Its bytes, without header.
+    /// Its length without header.
     len_bytes: usize,
     /// No action of its flow set a tunnel for it, or one to nowhere, or of another kind than the port's.
     is_lost: bool,
@@ -84,13 +84,13 @@ impl UdpQueue {
         })
     }
 
-    /// Receives datagrams into free buffers, behind room for the header of frames; how many came.
+    /// Receives datagrams into free buffers, behind room for a frame's header; returns their number.
     fn take_datagrams(&mut self, count: usize) -> Result<usize, QueueError> {
         let room = HEADER_BYTES as u32;
         let behind = |slot: Span| Span { offset: slot.offset + room, len: slot.len - room };
         match self.inbox.receive(self.fd.as_fd(), self.inbound.spans().take(count).map(behind)) {
             Ok(count) => Ok(count),
-            // Errors that other datagrams met on the way pass, too.
+            // Errors that other datagrams caused on their way are transient, too.
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNREFUSED | Errno::HOSTUNREACH | Errno::NETUNREACH) => {
                 Ok(0)
             }
@@ -98,8 +98,8 @@ impl UdpQueue {
         }
     }
 
-    /// Makes datagram `index`, which lies in `slot`, a frame for the switch: where it starts in the slot, and its bytes, its header
-    /// counted; or why it cannot be one.
+    /// Makes datagram `index`, which is in `slot`, a frame for the switch. Returns its offset in the slot and its
+    /// length including the header, or the reason to drop it.
     fn prepare(
         &self,
         index: usize,
@@ -154,7 +154,7 @@ impl UdpQueue {
         (self.done, self.parts_done) = (0, 0);
     }
 
-    /// Takes another batch from the ring, when the last one is done.
+    /// Takes another batch from the ring once the last one is done.
     fn gather(&mut self, pair: &mut VnicPair, counters: &mut DriverCounters) -> Result<(), GuestError> {
         if self.waiting() > 0 {
             return Ok(());
@@ -175,7 +175,7 @@ impl UdpQueue {
         Ok(())
     }
 
-    /// Takes one frame, which is there, and enters it.
+    /// Takes a frame, which must be available, and adds it to the batch.
     fn take(&mut self, pair: &mut VnicPair) -> Result<Frame, GuestError> {
         let first = take_buffer(pair)?;
         let header = read_header(pair, first)?;
@@ -251,7 +251,7 @@ impl UdpQueue {
         self.outbox.send(self.fd.as_fd(), self.done, self.done + count)
     }
 
-    /// The first waiting frame is done: its buffers are lent again.
+    /// Finishes the first waiting frame: lends its buffers again.
     fn give_back(&mut self, pair: &mut VnicPair, counters: &mut DriverCounters) -> Frame {
         let frame = self.frames[self.done];
         for token in &self.tokens[self.parts_done..self.parts_done + frame.parts] {
@@ -308,7 +308,7 @@ fn read_header(pair: &VnicPair, first: Used) -> Result<[u8; HEADER_BYTES], Guest
     Ok(header)
 }
 
-/// Why a frame is lost, by the error of the socket; none if it waits (udp(7)).
+/// Why a frame is lost after an error of the socket (udp(7)); `None` if it waits.
 fn reason_of(error: Errno) -> Option<DeviceDropReason> {
     match error {
         Errno::AGAIN | Errno::INTR => None,
@@ -365,7 +365,7 @@ impl Queue for UdpQueue {
                 }
             }
         }
-        // Not before: the next datagram lies in the next free slot.
+        // Only now: the next datagram is in the next free slot.
         unused.into_iter().for_each(|slot| self.inbound.give_back(slot));
         let next = if count == room { Next::More } else { Next::Idle };
         Ok(Visit { frames: count, next })
@@ -410,7 +410,7 @@ impl Queue for UdpQueue {
         Self::visited(frames, pair)
     }
 
-    /// Datagrams that a full socket drops are in the host's counters (`nstat UdpRcvbufErrors`).
+    /// The host's counters have the datagrams that a full socket drops (`nstat UdpRcvbufErrors`).
     fn missed(&mut self) -> u64 {
         0
     }

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use arrayvec::ArrayVec;
 use rustix::event::{Timespec, epoll};
 
-/// Events taken from the kernel at a time.
+/// Events read from the kernel at a time.
 const EVENTS_MAX: usize = 64;
 
 /// The meaning of a descriptor to the thread that waits for it.
@@ -16,9 +16,9 @@ pub(crate) enum Source {
     Bell,
     /// The device of a lane, by the lane's number.
     Device(u32),
-    /// The switch has put frames into the lane's receive ring, or is done with frames of its transmit ring.
+    /// The switch has put frames into the lane's receive ring, or returned frames of its transmit ring.
     Call(u32),
-    /// The connection to the switch, over which nothing comes but its end.
+    /// The connection to the switch, which only reports its end.
     Session(u32),
 }
 
@@ -46,9 +46,9 @@ impl Source {
 /// The device events to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Interest {
-    /// Frames that come.
+    /// Frames that arrive.
     pub(crate) input: bool,
-    /// Room for frames that go.
+    /// Room for frames to send.
     pub(crate) output: bool,
 }
 
@@ -61,7 +61,7 @@ impl Interest {
     }
 }
 
-/// The one place where an I/O thread sleeps. Edge-triggered: nothing is read from eventfds, each write is one event.
+/// Where an I/O thread sleeps. Edge-triggered: eventfds are never read, and each write is one event.
 #[derive(Debug)]
 pub(crate) struct Watch {
     epoll: OwnedFd,
@@ -72,17 +72,17 @@ impl Watch {
         Ok(Self { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)? })
     }
 
-    /// Waits for an eventfd.
+    /// Registers an eventfd.
     pub(crate) fn listen(&self, fd: impl AsFd, source: Source) -> std::io::Result<()> {
         self.add(fd, source, epoll::EventFlags::IN | epoll::EventFlags::ET)
     }
 
-    /// Waits for the end of a connection.
+    /// Registers for the end of a connection.
     pub(crate) fn listen_for_end(&self, fd: impl AsFd, source: Source) -> std::io::Result<()> {
         self.add(fd, source, epoll::EventFlags::RDHUP | epoll::EventFlags::ET)
     }
 
-    /// Waits for a device.
+    /// Registers a device.
     pub(crate) fn listen_to_device(
         &self,
         fd: impl AsFd,
@@ -96,14 +96,14 @@ impl Watch {
         Ok(epoll::add(&self.epoll, fd, epoll::EventData::new_u64(source.token()), flags)?)
     }
 
-    /// Waits for something else at a device; looks at once whether it is there.
+    /// Changes the events of a device; an existing one is reported at once.
     pub(crate) fn change(&self, fd: impl AsFd, lane: u32, interest: Interest) -> std::io::Result<()> {
         let data = epoll::EventData::new_u64(Source::Device(lane).token());
         Ok(epoll::modify(&self.epoll, fd, data, interest.flags())?)
     }
 
     pub(crate) fn forget(&self, fd: BorrowedFd<'_>) {
-        // Fails only if it is not waited for, as wanted.
+        // The only error is that the descriptor is not registered.
         let _ = epoll::delete(&self.epoll, fd);
     }
 
@@ -113,7 +113,7 @@ impl Watch {
         let mut buffer = [MaybeUninit::uninit(); EVENTS_MAX];
         match epoll::wait(&self.epoll, &mut buffer, (!may_sleep).then_some(&at_once)) {
             Ok((events, _)) => events.iter().map(|event| Source::of_token(event.data.u64())).collect(),
-            // An interrupted wait is one without events.
+            // An interrupted wait returns no events.
             Err(_) => ArrayVec::new(),
         }
     }

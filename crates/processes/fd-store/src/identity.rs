@@ -1,4 +1,4 @@
-//! Which open file a descriptor is of, in words that outlive this process.
+//! Identifies the open file of a descriptor, by words that outlive this process.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -6,17 +6,18 @@ use std::os::fd::{AsFd, AsRawFd};
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat};
 use serde::{Deserialize, Serialize};
 
-/// Names in /proc/PID/fdinfo of the numbers that tell files without an inode of their own apart: eventfds, and processes before Linux 6.9.
+/// Names in /proc/PID/fdinfo of numbers that identify files without their own inode: eventfds, and processes before
+/// Linux 6.9.
 const NUMBERS: [&str; 2] = ["eventfd-id:", "Pid:"];
 
-/// Equal for two descriptors of the same file, and for no others as long as one of them is open.
+/// Equal for two descriptors of the same file, and different for other files, as long as one of them is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct FdIdentity {
     device: u64,
     inode: u64,
-    /// Whether it may be read and written.
+    /// The access mode: read, write or both.
     access: u32,
-    /// Of files that share an inode; else 0.
+    /// A number for files that share an inode; otherwise 0.
     number: u64,
 }
 

@@ -9,33 +9,33 @@ use crate::identity::FdIdentity;
 use crate::record::Record;
 use crate::{HEAD_NAME, PORT_NAMES, PREFIX, sys};
 
-/// Descriptors that a manager may give: more than it keeps by any sensible setting.
+/// The most descriptors from a manager: more than any sensible setting allows.
 const COUNT_MAX: u16 = u16::MAX - 3;
 
-/// All that has a name of ours.
+/// The inherited descriptors with our names.
 #[derive(Debug, Default)]
 pub struct Inherited {
     pub(crate) head: Option<(Record, Vec<u8>)>,
-    /// By port.
+    /// The records of ports, by port.
     pub(crate) ports: BTreeMap<u32, (Record, Vec<u8>)>,
     pub(crate) fds: BTreeMap<FdIdentity, (String, ForeignFd)>,
-    /// Names of descriptors without a use.
+    /// Names of unused descriptors.
     pub(crate) useless: Vec<String>,
 }
 
 impl Inherited {
-    /// Takes the descriptors that came with this process. To be called before anything is opened.
+    /// Takes the descriptors that this process inherited. Must be called before anything is opened.
     pub fn take() -> Self {
         let variable = |name: &str| std::env::var(name).unwrap_or_default();
         let is_ours = variable("LISTEN_PID").parse() == Ok(std::process::id());
         let count = variable("LISTEN_FDS").parse().ok().filter(|count| is_ours && *count <= COUNT_MAX);
         let fds = sys::take(count.unwrap_or_default());
         let names = variable("LISTEN_FDNAMES");
-        // Those without a name are of others, and so are those with other names: sockets of a .socket unit.
+        // Descriptors without a name, or with other names, belong to others: for example sockets of a .socket unit.
         Self::of_named(names.split(':').map(str::to_owned).zip(fds))
     }
 
-    /// Those that have a name of ours.
+    /// Takes the descriptors with our names.
     pub fn of_named(fds: impl Iterator<Item = (String, OwnedFd)>) -> Self {
         let mut this = Self::default();
         for (name, fd) in fds.filter(|(name, _)| name.starts_with(PREFIX)) {
@@ -58,7 +58,7 @@ impl Inherited {
             _ => match FdIdentity::of(&fd) {
                 Ok(identity) => {
                     let fd = ForeignFd::new(fd, &Origin::new("the service manager"));
-                    // Of two that are the same, the one before goes: its name, not that of the one that is used.
+                    // Of two equal descriptors the earlier one is dropped, under its own name.
                     let before = self.fds.insert(identity, (name.clone(), fd));
                     self.useless.extend(before.map(|(name, _)| name));
                     true
@@ -71,27 +71,27 @@ impl Inherited {
         }
     }
 
-    /// Whether there is nothing.
+    /// Whether nothing was inherited.
     pub fn is_empty(&self) -> bool {
         self.head.is_none() && self.ports.is_empty() && self.fds.is_empty() && self.useless.is_empty()
     }
 
-    /// The first text, if it came.
+    /// The text of the head record, if it was inherited.
     pub fn head(&self) -> Option<&[u8]> {
         self.head.as_ref().map(|(_, text)| &text[..])
     }
 
-    /// Texts by port.
+    /// The texts of ports, by port.
     pub fn ports(&self) -> impl Iterator<Item = (u32, &[u8])> {
         self.ports.iter().map(|(number, (_, text))| (*number, &text[..]))
     }
 
-    /// All descriptors but those of texts.
+    /// All descriptors except those of records.
     pub fn all(&self) -> impl Iterator<Item = &ForeignFd> {
         self.fds.values().map(|(_, fd)| fd)
     }
 
-    /// A copy of a descriptor, if it came.
+    /// A copy of a descriptor, if it was inherited.
     pub fn find(&self, identity: &FdIdentity) -> Option<ForeignFd> {
         self.fds.get(identity)?.1.try_clone().ok()
     }

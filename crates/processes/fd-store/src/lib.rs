@@ -3,8 +3,8 @@
 //! **Purpose.** A [`RecordStore`] keeps records, and the descriptors that these name, up to date in the manager. [`Inherited`] has the
 //! descriptors that the manager gave to this process.
 //!
-//! **Contract.** A record is rewritten in its place, so that the manager hears of new descriptors only. A process that is killed at any
-//! moment leaves records that are whole, and descriptors that no record names at worst.
+//! **Contract.** A record is rewritten in place, so the manager receives only new descriptors. If a process is killed
+//! at any moment, its records are complete, and at worst some descriptors are in no record.
 //!
 //! **Not checked.** The text of records.
 //!
@@ -40,12 +40,14 @@ use record::Record;
 const PREFIX: &str = "lasthop-";
 const HEAD_NAME: &str = "lasthop-head";
 const PORT_NAMES: &str = "lasthop-port-";
-/// Pause between two rounds: a front end that says much is to keep neither us nor the manager busy. The next supervisor
-/// does not know the front end's messages of the last pause, and then that front end has to connect again.
+/// The pause between two rounds: a front end with many messages must not keep this process or the manager busy. The
+/// next supervisor does not know a front end's messages of the last pause, and then that front end has to connect
+/// again.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Descriptors that the head may need: its record, control socket, switch process and memory of flows; and the last two once more, since
-/// the next ones are named before the last ones are let go, or no supervisor could make sure of the end of a process.
+/// Descriptors that the head may need: its record, control socket, switch process and memory of flows. The last two
+/// count twice: the store holds the next ones before it releases the last ones, as otherwise no supervisor could ensure
+/// the end of a process.
 const HEAD_ROOM: usize = 6;
 
 /// The owner of a record.
@@ -89,39 +91,39 @@ struct Slot {
     uses: BTreeSet<FdIdentity>,
 }
 
-/// The manager's store, as far as it has something of ours. Without a manager that has one, nothing is kept.
+/// The part of the manager's store that we use. Without such a manager, nothing is kept.
 #[derive(Debug, Default)]
 pub struct RecordStore {
     fd_store: Option<FdStore>,
     /// Names of the kept descriptors.
     held: BTreeMap<FdIdentity, String>,
     slots: BTreeMap<RecordKey, Slot>,
-    /// Records that are not up to date.
+    /// Records that are out of date.
     late: BTreeSet<RecordKey>,
-    /// Names of descriptors that were kept for this process and have no use.
+    /// Names of unused descriptors that were kept for this process.
     useless: Vec<String>,
     next_name: u64,
-    /// Those that found no room; they are late again when something else has gone.
+    /// Records for which there was no room; they are retried when something else was removed.
     turned_away: BTreeSet<RecordKey>,
-    /// A kept descriptor may be without a use.
+    /// Whether an unused descriptor may be in the store.
     is_untidy: bool,
     not_before: Option<Instant>,
-    /// The last fault, as logged.
+    /// The last error, as logged.
     trouble: Option<String>,
 }
 
 impl RecordStore {
-    /// That of the manager that started this process.
+    /// The store of the manager that started this process.
     pub fn of_environment() -> Self {
         Self { fd_store: FdStore::of_environment(), ..Self::default() }
     }
 
-    /// Whether something is kept at all.
+    /// Whether there is a store.
     pub fn is_on(&self) -> bool {
         self.fd_store.is_some()
     }
 
-    /// Notes the descriptors that were kept for this process. [`Self::tidy`] removes those without a use.
+    /// Records the descriptors that were kept for this process. [`Self::tidy`] removes unused ones.
     pub fn adopt(&mut self, inherited: Inherited) {
         let Inherited { head, ports, fds, useless } = inherited;
         let slot = |(record, _): (Record, Vec<u8>)| Slot { record, uses: BTreeSet::new() };
@@ -134,14 +136,14 @@ impl RecordStore {
         self.is_untidy = true;
     }
 
-    /// Something has changed that belongs into a record.
+    /// Notes that the content of a record has changed.
     pub fn is_late(&mut self, key: RecordKey) {
         if self.is_on() {
             self.late.insert(key);
         }
     }
 
-    /// When there is something to do.
+    /// When records have to be written.
     pub fn due(&self) -> Option<Instant> {
         self.is_behind().then(|| self.not_before.unwrap_or_else(Instant::now))
     }
@@ -150,17 +152,17 @@ impl RecordStore {
         self.is_on() && (!self.late.is_empty() || self.is_untidy)
     }
 
-    /// Whether it is time.
+    /// Whether records have to be written now.
     pub fn is_due(&self, now: Instant) -> bool {
         self.is_behind() && self.not_before.is_none_or(|at| at <= now)
     }
 
-    /// The pause is over.
+    /// Ends the pause.
     pub fn end_pause(&mut self) {
         self.not_before = None;
     }
 
-    /// The records to bring up to date at `now`.
+    /// Takes the records to update at `now`.
     pub fn take_late(&mut self, now: Instant) -> BTreeSet<RecordKey> {
         self.not_before = Some(now + PAUSE);
         // A close that failed may succeed now.
@@ -168,8 +170,8 @@ impl RecordStore {
         std::mem::take(&mut self.late)
     }
 
-    /// Brings a record up to date; none: it goes, with all that only it named. A record that the manager has no time for is
-    /// stored again later, and one that it has no room for when it has more.
+    /// Updates a record; without contents removes it, with all descriptors that only it names. A record is retried
+    /// later if the manager was busy, and when there is more room if the store was full.
     pub fn settle(&mut self, key: RecordKey, contents: Option<RecordContents<'_>>) {
         let done = match contents {
             Some(contents) => self.enter(key, &contents),
@@ -210,7 +212,7 @@ impl RecordStore {
         self.let_go(uses)
     }
 
-    /// Has a descriptor kept, unless it is.
+    /// Stores a descriptor, unless it is stored already.
     fn hold(&mut self, identity: FdIdentity, fd: BorrowedFd<'_>) -> io::Result<()> {
         if self.held.contains_key(&identity) {
             return Ok(());
@@ -222,7 +224,8 @@ impl RecordStore {
         Ok(())
     }
 
-    /// Whether there is room for all of it: half a session is of no use, and would take the room of a whole one.
+    /// Checks that there is room for all descriptors of a record: half a session would be useless, and take room from a
+    /// whole one.
     fn check_room(&self, key: RecordKey, contents: &RecordContents<'_>) -> io::Result<()> {
         let Some(fd_store) = &self.fd_store else { return Ok(()) };
         let fresh: BTreeSet<_> = contents
@@ -254,7 +257,7 @@ impl RecordStore {
         Ok(())
     }
 
-    /// Has those closed that no record names any more. Those that are left over make it untidy.
+    /// Closes descriptors that no record names any more. Notes any that remain.
     fn let_go(&mut self, identities: impl IntoIterator<Item = FdIdentity>) -> io::Result<()> {
         for identity in identities {
             let is_used = self.slots.values().any(|slot| slot.uses.contains(&identity));
@@ -266,15 +269,15 @@ impl RecordStore {
         Ok(())
     }
 
-    /// Has all kept descriptors without a use closed, if there may be any: all records that `is_wanted` has no use for, and
-    /// descriptors that none names.
+    /// Closes all unused descriptors in the store, if there may be any: those of records that `is_wanted` refuses, and
+    /// those that no record names.
     pub fn tidy(&mut self, is_wanted: impl Fn(RecordKey) -> bool) {
         if !self.is_untidy {
             return;
         }
         let tidied = self.try_to_tidy(is_wanted);
         self.is_untidy = tidied.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
-        // Else a manager that is not there would be asked for ever, each time after a pause.
+        // Otherwise a missing manager would be asked forever, each time after a pause.
         if let Err(error) = tidied
             && !self.is_untidy
         {
@@ -295,7 +298,7 @@ impl RecordStore {
         self.let_go(left)
     }
 
-    /// Logs a fault, once.
+    /// Logs an error, once.
     pub fn complain(&mut self, why: String) {
         if self.trouble.as_ref() != Some(&why) {
             warn!(

@@ -1,4 +1,4 @@
-//! A text in memory that outlives this process, whole at any moment.
+//! A text in memory that outlives this process, complete at any moment.
 //!
 //! ```text
 //!   byte 0                               byte SLOT_BYTES
@@ -11,11 +11,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::{Errno, pread, pwrite};
 
-/// Room for one text: a port with all its rings, or all static addresses, several times. Pages that are not used take no memory.
+/// Room for one text: several times that of a port with all its rings, or of all static addresses. Unused pages take no
+/// memory.
 const SLOT_BYTES: usize = 4 << 20;
 const HEAD_BYTES: usize = 24;
 
-/// Two slots, which are written in turns: a process that is killed while it writes leaves the other one.
+/// Two slots, which are written alternately: if a process is killed while it writes one, the other one remains.
 #[derive(Debug)]
 pub(crate) struct Record {
     file: OwnedFd,
@@ -23,19 +24,19 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// One without a text.
+    /// Creates a record without a text.
     pub(crate) fn create() -> io::Result<Self> {
         Ok(Self { file: memfd_create("lasthop-record", MemfdFlags::CLOEXEC)?, count: 0 })
     }
 
-    /// The text that another process wrote, and the record to continue. None if there is no whole text.
+    /// Reads the text that another process wrote, and returns the record to continue. `None` if no text is complete.
     pub(crate) fn read(file: OwnedFd) -> Option<(Self, Vec<u8>)> {
         let (count, text) =
             (0..2).filter_map(|slot| read_slot(&file, slot)).max_by_key(|(count, _)| *count)?;
         Some((Self { file, count }, text))
     }
 
-    /// Puts a text in the place of the last one. After an error the last one holds.
+    /// Replaces the text. After an error the earlier text remains.
     pub(crate) fn write(&mut self, text: &[u8]) -> io::Result<()> {
         if text.len() > SLOT_BYTES - HEAD_BYTES {
             return Err(io::Error::other(format!("{} bytes are too many to be kept", text.len())));
@@ -94,7 +95,7 @@ fn read_exact(file: &OwnedFd, len: usize, at: u64) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// FNV-1a over the count and the text: it is to tell half a text from a whole one, and nothing else.
+/// FNV-1a over the count and the text, only to detect an incomplete text.
 fn check(count: u64, text: &[u8]) -> u64 {
     let bytes = count.to_le_bytes();
     let all = bytes.iter().chain(text);

@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::{FdFlags, fcntl_setfd};
 
-/// The first one (sd-daemon.h: SD_LISTEN_FDS_START).
+/// The first of these descriptors (sd-daemon.h: SD_LISTEN_FDS_START).
 const FIRST: RawFd = 3;
 
-/// Takes `count` of them, once in the life of the process: none the second time, and none if one of them is not open. No other
-/// process that is started gets them.
+/// Takes `count` descriptors, once in the life of the process: none the second time, and none if one of them is not
+/// open. Child processes do not inherit them.
 ///
-/// The environment says that they are ours; the caller has asked it, before anything else was opened.
+/// The caller has checked in the environment that they are ours, before anything else was opened.
 pub(crate) fn take(count: u16) -> Vec<OwnedFd> {
     static IS_TAKEN: AtomicBool = AtomicBool::new(false);
     let numbers = FIRST..FIRST + RawFd::from(count);
@@ -22,10 +22,10 @@ pub(crate) fn take(count: u16) -> Vec<OwnedFd> {
         return Vec::new();
     }
     let take = |number| {
-        // SAFETY: it is open, was opened for this process by its parent, and no other code here knows of it: this function
-        // has not run before, and each file that is opened here since gets a number that was free.
+        // SAFETY: it is open, the parent opened it for this process, and no other code here knows it: this function has
+        // not run before, and each file that was opened here since has another number.
         let fd = unsafe { OwnedFd::from_raw_fd(number) };
-        // Fails for none that is open.
+        // Does not fail for open descriptors.
         let _ = fcntl_setfd(&fd, FdFlags::CLOEXEC);
         fd
     };

@@ -13,7 +13,7 @@ use lasthop_api::names;
 use lasthop_api::port::VhostUserBackend;
 use lasthop_runtime::fault::Fault;
 
-/// Where names of users and groups are looked up. The users that VMMs run as are always there.
+/// The files of user and group names. They contain the users that VMMs run as.
 const USERS: &str = "/etc/passwd";
 const GROUPS: &str = "/etc/group";
 
@@ -26,19 +26,19 @@ pub struct SocketAccess {
 }
 
 impl SocketAccess {
-    /// For the switch's own user alone.
+    /// For the switch's own user only.
     pub const OWNER_ALONE: Self = Self { mode: 0o600, owner: None, group: None };
 
-    /// A file's mode and group when no record of them exists.
+    /// The mode and group of a file without a record of them.
     pub const OF_A_GROUP: Self = Self { mode: 0o660, owner: None, group: Some(0) };
 
-    /// For the switch's own user, and for a group if one is named.
+    /// For the switch's own user, and for a group if one is given.
     pub fn of_control(group: Option<&str>) -> Result<Self, Fault> {
         let Some(name) = group else { return Ok(Self::OWNER_ALONE) };
         Ok(Self { mode: 0o660, owner: None, group: Some(number("control-group", name, GROUPS)?) })
     }
 
-    /// The access that the keys of a vhost-user port ask for.
+    /// The access that a vhost-user port's settings ask for.
     pub fn of(spec: &VhostUserBackend) -> Result<Self, Fault> {
         let number = |key, name: &Option<String>, table| {
             name.as_deref().map(|name| number(key, name, table)).transpose()
@@ -50,7 +50,7 @@ impl SocketAccess {
         })
     }
 
-    /// Gives the file at `path` these instead of those of `before`.
+    /// Sets mode, owner and group of the file at `path`; resets an owner or group that only `before` had.
     pub fn apply(self, before: Option<Self>, path: &Path) -> Result<(), Fault> {
         let own = |was: Option<u32>, own: u32| was.map(|_| own);
         let (was_owner, was_group) = before.map_or((None, None), |before| (before.owner, before.group));
@@ -84,8 +84,8 @@ impl SocketAccess {
     }
 }
 
-/// The socket at `path`, held open: a user with write access to its directory could replace it by a link to another file at
-/// any time, and have that file given away.
+/// Opens the socket at `path`: a user with write access to its directory could replace it by a link to another file at
+/// any time, and so have the ownership of that file changed.
 fn hold(path: &Path) -> Result<OwnedFd, Fault> {
     let shown = path.display();
     let failed = |error: Errno| Fault::socket(format!("cannot look at the socket \"{shown}\": {error}"));
@@ -98,10 +98,10 @@ fn hold(path: &Path) -> Result<OwnedFd, Fault> {
     Err(Fault::socket(format!("\"{shown}\" is no socket any more; add the port anew, or use another path")))
 }
 
-/// The number of a user or group, which may be given as such.
+/// The number of a user or group; the name may be a number.
 fn number(key: &str, name: &str, table: &str) -> Result<u32, Fault> {
     match name.parse() {
-        // To chown(2) this means that nothing is to change.
+        // To chown(2) this number means no change.
         Ok(u32::MAX) => {
             return Err(Fault::params(format!(
                 "{key}={name}: no user or group has this number; use a smaller one"

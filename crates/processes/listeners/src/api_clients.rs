@@ -21,22 +21,23 @@ use super::sockets::ListenSocket;
 pub struct Asker {
     /// Its number.
     pub client: u32,
-    /// None if no answer is wanted.
+    /// The request's id; `None` if no answer is wanted.
     pub id: Option<Value>,
-    /// It asked by a method `vnic.…`, which has its own form of reports.
+    /// Whether it asked by a method `vnic.…`, which has its own form of reports.
     pub in_vnic_form: bool,
 }
 
-/// The control socket until the switch ends, and clients with answers that are not written yet.
+/// The control socket until the switch ends, and clients with unwritten answers.
 #[derive(Debug)]
 pub struct ApiClients {
     control: Option<Control>,
-    /// Clients that just got an answer.
+    /// Clients that were answered last.
     answered: VecDeque<u32>,
 }
 
 impl ApiClients {
-    /// Listens at `path`, for our own user and for those that `access` names. `kept` is the socket of the last supervisor.
+    /// Listens at `path`, for our own user and for those that `access` names. `kept` is the socket of the previous
+    /// supervisor.
     pub fn open(
         path: &Path,
         access: SocketAccess,
@@ -49,24 +50,24 @@ impl ApiClients {
         Ok(Self { control: Some(control), answered: VecDeque::new() })
     }
 
-    /// No client is served any more.
+    /// Closes the socket and all clients.
     pub fn close(&mut self) {
         self.control = None;
     }
 
-    /// Takes new clients.
+    /// Accepts new clients.
     pub fn accept(&mut self, poller: &Poller) {
         if let Some(control) = &mut self.control {
             control.accept(poller);
         }
     }
 
-    /// The lines of a client that are to be served now: it sent something, or is gone.
+    /// The lines of a client to serve now: it sent something, or has gone.
     pub fn read(&mut self, client: u32, is_over: bool, poller: &Poller) -> Vec<RequestLine> {
         self.control.as_mut().map(|control| control.read(client, is_over, poller)).unwrap_or_default()
     }
 
-    /// Writes answers, until one of their clients has sent another request meanwhile.
+    /// Writes answers, until one of these clients has sent another request.
     pub fn next_line(&mut self, poller: &Poller) -> Option<RequestLine> {
         let control = self.control.as_mut()?;
         std::iter::from_fn(|| self.answered.pop_front()).find_map(|client| control.proceed(client, poller))
@@ -87,17 +88,17 @@ impl ApiClients {
         answer.into_iter().for_each(|(asker, result)| self.answer(asker, result));
     }
 
-    /// Whether a client may also decide which programs run here.
+    /// Whether a client may also choose which programs run here.
     pub fn is_owner(&self, asker: &Asker) -> bool {
         self.control.as_ref().is_some_and(|control| control.is_owner(asker.client))
     }
 
-    /// Another descriptor of a client's connection; none if it is gone.
+    /// Duplicates a client's connection; `None` if it has gone.
     pub fn share(&self, asker: &Asker) -> Option<std::io::Result<ForeignFd>> {
         self.control.as_ref().and_then(|control| control.share(asker.client))
     }
 
-    /// Another process serves the client's connection from now on.
+    /// Ends our part of a client's connection, which another process serves from now on.
     pub fn hand_over(&mut self, asker: &Asker, poller: &Poller) {
         if let Some(control) = &mut self.control {
             control.hand_over(asker.client, poller);
@@ -109,7 +110,7 @@ impl ApiClients {
         self.control.as_ref().and_then(Control::listening)
     }
 
-    /// Leaves the socket to the next supervisor.
+    /// Leaves the socket file to the next supervisor.
     pub fn leave_socket(&mut self) {
         self.control.iter_mut().for_each(Control::leave_socket);
     }
@@ -119,7 +120,7 @@ impl ApiClients {
         self.control.as_ref().and_then(Control::due)
     }
 
-    /// Drops clients that do not read, and takes new ones again after a pause.
+    /// Drops clients that do not read, and accepts new ones again after a pause.
     pub fn expire(&mut self, now: Instant, poller: &Poller) {
         if let Some(control) = &mut self.control {
             control.expire(now, poller);

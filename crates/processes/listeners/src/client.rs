@@ -15,28 +15,28 @@ use lasthop_api::rpc::{REQUEST_BYTES_MAX, write_answer};
 use lasthop_runtime::fault::{Fault, Kind};
 use lasthop_runtime::poller::Interest;
 
-/// A client that reads nothing of its answer for this long is dropped.
+/// A client that reads nothing of its answer for this time is dropped.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Read at a time, in bytes.
+/// Bytes of one read.
 const READ_BYTES: usize = 4096;
 
 /// A connection to the control socket.
 #[derive(Debug)]
 pub(crate) struct Client {
     stream: ForeignFd,
-    /// It is of root or of our own user, and not only of the control group.
+    /// Whether it belongs to root or our own user, and not only to the control group.
     pub(crate) is_owner: bool,
     input: Vec<u8>,
     output: VecDeque<u8>,
-    /// A request of it is under way.
+    /// Whether one of its requests is unanswered.
     is_waiting: bool,
-    /// It will send nothing more.
+    /// Whether it has ended its side of the connection.
     is_done: bool,
-    /// It is to be closed once its output is out.
+    /// Whether it is closed once its output is written.
     is_closing: bool,
     /// When it is dropped if it reads nothing.
     reads_until: Option<Instant>,
-    /// When it came, or was answered last.
+    /// When it connected, or was answered last.
     served: Instant,
 }
 
@@ -59,13 +59,14 @@ impl Client {
         })
     }
 
-    /// Reads all bytes that are there. An error means that the client is to be dropped.
+    /// Reads all available bytes. After an error the client has to be dropped.
     pub(crate) fn read(&mut self) -> std::io::Result<()> {
         let mut bytes = [0; READ_BYTES];
         while self.wants_read() {
             match discard(self.stream.as_fd(), &mut bytes, RecvFlags::empty(), self.stream.origin()) {
                 Ok((_, true)) => {
-                    // Nothing takes descriptors. They may take long to close, and the connection is closed behind them.
+                    // No request takes descriptors. They may take long to close, and the connection is closed only
+                    // after them.
                     let _ = shutdown(&self.stream, Shutdown::Both);
                     return Err(ErrorKind::InvalidData.into());
                 }
@@ -79,7 +80,7 @@ impl Client {
         Ok(())
     }
 
-    /// The next request line; none while the one before is unanswered.
+    /// The next request line; `None` while the previous one is unanswered.
     pub(crate) fn next_line(&mut self) -> Option<Vec<u8>> {
         if self.is_waiting || self.is_closing || !self.output.is_empty() {
             return None;
@@ -104,7 +105,7 @@ impl Client {
         }
     }
 
-    /// All whole lines, one after the other, of a client that is gone.
+    /// Takes all complete lines, one after the other, of a client that has gone.
     pub(crate) fn last_lines(&mut self) -> Vec<Vec<u8>> {
         let end = self.input.iter().rposition(|byte| *byte == b'\n').unwrap_or(0);
         self.input[..end]
@@ -114,10 +115,10 @@ impl Client {
             .collect()
     }
 
-    /// Tells a client that it cannot be served.
+    /// Refuses a client.
     pub(crate) fn refuse(&mut self, fault: Fault) {
         let line = write_answer(&serde_json::Value::Null, &Err(fault));
-        // A new connection has room for it; the client may be gone, and that is fine too.
+        // A new connection has room for it; an error means that the client has gone.
         let _ = send(&self.stream, &line, SendFlags::NOSIGNAL);
     }
 
@@ -129,14 +130,14 @@ impl Client {
         is_over && self.input.is_empty() && self.has_read_all()
     }
 
-    /// The request under way is answered with `line`; an empty one for a notification.
+    /// Answers the current request with `line`; an empty line for a notification.
     pub(crate) fn answer(&mut self, line: Vec<u8>) {
         self.is_waiting = false;
         self.output = line.into();
         self.served = Instant::now();
     }
 
-    /// Since when it has asked for nothing, if all that it asked for is done.
+    /// Since when it has been idle, if all its requests are done.
     pub(crate) fn idle_since(&self) -> Option<Instant> {
         let is_idle = !self.is_waiting && self.output.is_empty() && !self.input.contains(&b'\n');
         (is_idle && self.has_read_all()).then_some(self.served)
@@ -146,11 +147,11 @@ impl Client {
         ioctl_fionread(&self.stream).is_ok_and(|unread| unread == 0)
     }
 
-    /// Writes as much as the socket takes at once. Room for the rest appears while the client reads: a long table delays no other
+    /// Writes as much as the socket takes at once. The rest follows as the client reads: a long table delays no other
     /// client.
     pub(crate) fn write(&mut self, now: Instant) -> std::io::Result<()> {
         if self.output.is_empty() {
-            return Ok(()); // it may have gone, and its request is to be done all the same
+            return Ok(()); // it may have gone, but its request still has to be executed
         }
         match send(&self.stream, self.output.as_slices().0, SendFlags::NOSIGNAL) {
             Ok(count) => {
@@ -168,12 +169,12 @@ impl Client {
         Ok(())
     }
 
-    /// Another descriptor of the connection, for the switch process.
+    /// Duplicates the connection, for the switch process.
     pub(crate) fn share(&self) -> std::io::Result<ForeignFd> {
         self.stream.try_clone()
     }
 
-    /// Whether there is nothing more to do for it.
+    /// Whether nothing remains to be done for it.
     pub(crate) fn is_over(&self, now: Instant) -> bool {
         let is_silent = !self.is_waiting && self.output.is_empty();
         let has_line = self.input.contains(&b'\n');
@@ -190,7 +191,7 @@ impl Client {
         !self.is_done && !self.is_closing && self.input.len() < REQUEST_BYTES_MAX
     }
 
-    /// A client is not read from while it has an unanswered request: it has to wait.
+    /// A client with an unanswered request is not read from.
     pub(crate) fn interest(&self) -> Interest {
         let write = !self.output.is_empty();
         Interest { read: self.wants_read() && !self.is_waiting && !write, write }

@@ -17,14 +17,14 @@ use super::access::SocketAccess;
 use super::client::Client;
 use super::sockets::ListenSocket;
 
-/// Clients at a time; a program needs one connection. One more makes room for itself in place of one that is idle.
+/// The most clients; a program needs one connection. A further one replaces an idle one.
 const CLIENTS_MAX: usize = 16;
-/// Further ones, for root and our own user only: others may keep all of those busy.
+/// Places in addition for root and our own user: others may keep all of the former busy.
 const OWNERS_MAX: usize = 4;
 /// Pause after `accept` failed for lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
-/// The numbers of the poller for events of the control socket, and of the client with a number.
+/// The poller's numbers for events of the control socket and of clients.
 #[derive(Clone, Copy, Debug)]
 pub struct ApiSources {
     /// The socket.
@@ -41,16 +41,16 @@ pub type RequestLine = (u32, Vec<u8>);
 pub(crate) struct Control {
     socket: ListenSocket,
     clients: BTreeMap<u32, Client>,
-    /// Numbers are not used again, so that a late answer never reaches another client.
+    /// Numbers are not reused, so that a late answer never reaches another client.
     next: u32,
-    /// No `accept` before this.
+    /// No `accept` before this time.
     paused_until: Option<Instant>,
     sources: ApiSources,
 }
 
 impl Control {
-    /// Listens at `path`, for our own user and for those that `access` names. `kept` is the socket of the
-    /// last supervisor.
+    /// Listens at `path`, for our own user and for those that `access` names. `kept` is the socket of the previous
+    /// supervisor.
     pub(crate) fn open(
         path: &Path,
         access: SocketAccess,
@@ -72,12 +72,12 @@ impl Control {
         Some((&self.socket, self.socket.file()?))
     }
 
-    /// Leaves the socket to the next supervisor.
+    /// Leaves the socket file to the next supervisor.
     pub(crate) fn leave_socket(&mut self) {
         self.socket.leave();
     }
 
-    /// Takes new clients.
+    /// Accepts new clients.
     pub(crate) fn accept(&mut self, poller: &Poller) {
         loop {
             let socket = match self.socket.accept(&Origin::new("a control client")) {
@@ -98,7 +98,7 @@ impl Control {
         }
     }
 
-    /// Without descriptors a client that waits would wake us at once, again and again.
+    /// Without free descriptors a waiting client would wake us immediately again.
     fn pause(&mut self, error: &std::io::Error, poller: &Poller) {
         warn!(limited = true; "cannot take a control client: {error}; trying again in a second");
         let nothing = Interest { read: false, write: false };
@@ -107,8 +107,8 @@ impl Control {
         }
     }
 
-    /// Whether one more client may come, if need be in place of those that have just gone without having said anything, or of the one
-    /// that has asked for nothing for longest. An owner is evicted for an owner only.
+    /// Whether one more client may connect. If necessary, drops clients that have gone without a request, or the one
+    /// that was idle longest. An owner is evicted for an owner only.
     fn has_room(&mut self, is_owner: bool, poller: &Poller) -> bool {
         if self.clients.len() >= CLIENTS_MAX {
             self.leave(poller, Client::is_gone);
@@ -124,8 +124,8 @@ impl Control {
         self.clients.len() < CLIENTS_MAX + if is_owner { OWNERS_MAX } else { 0 }
     }
 
-    /// Reads from a client: the lines that are to be served now. One that is gone has no use for answers, so all its
-    /// lines are.
+    /// Reads from a client and returns the lines to serve now: all of them if it has gone, as it does not wait for
+    /// answers.
     pub(crate) fn read(&mut self, number: u32, is_over: bool, poller: &Poller) -> Vec<RequestLine> {
         let Some(client) = self.clients.get_mut(&number) else { return Vec::new() };
         let is_sound = client.read().is_ok();
@@ -144,24 +144,24 @@ impl Control {
         }
     }
 
-    /// Another descriptor of a client's connection; none if it is gone.
+    /// Duplicates a client's connection; `None` if it has gone.
     pub(crate) fn share(&self, number: u32) -> Option<std::io::Result<ForeignFd>> {
         self.clients.get(&number).map(Client::share)
     }
 
-    /// Whether a client may also decide which programs run here.
+    /// Whether a client may also choose which programs run here.
     pub(crate) fn is_owner(&self, number: u32) -> bool {
         self.clients.get(&number).is_some_and(|client| client.is_owner)
     }
 
-    /// Another process serves the client's connection from now on.
+    /// Ends our part of a client's connection, which another process serves from now on.
     pub(crate) fn hand_over(&mut self, number: u32, poller: &Poller) {
         if let Some(client) = self.clients.remove(&number) {
-            poller.remove(&client); // by itself it would stay in the set, as there is a copy
+            poller.remove(&client); // it would stay in the set, as there is a copy
         }
     }
 
-    /// Has done with those clients. The switch may have a copy of a connection.
+    /// Drops those clients. The switch may have a copy of a connection.
     fn leave(&mut self, poller: &Poller, is_over: impl Fn(&Client) -> bool) {
         let over = self.clients.iter().filter(|(_, client)| is_over(client)).map(|(number, _)| *number);
         let over: Vec<u32> = over.collect();
@@ -172,7 +172,7 @@ impl Control {
     pub(crate) fn proceed(&mut self, number: u32, poller: &Poller) -> Option<RequestLine> {
         let client = self.clients.get_mut(&number)?;
         let line = client.write(Instant::now()).is_ok().then(|| client.next_line());
-        // The line may have been too long, which makes an answer.
+        // The line may have been too long, which causes an answer.
         let is_sound = line.is_some() && client.write(Instant::now()).is_ok();
         if !is_sound || client.is_over(Instant::now()) || self.watch(number, poller).is_err() {
             self.hand_over(number, poller);
@@ -185,11 +185,11 @@ impl Control {
         poller.modify(client, (self.sources.client)(number), client.interest())
     }
 
-    /// Drops clients that do not read, and takes new ones again after a pause.
+    /// Drops clients that do not read, and accepts new ones again after a pause.
     pub(crate) fn expire(&mut self, now: Instant, poller: &Poller) {
         self.leave(poller, |client| client.due().is_some_and(|due| due <= now));
         if self.paused_until.take_if(|until| *until <= now).is_some() {
-            // Fails only without memory, and then there is more that does not go on.
+            // Fails only without memory, when more than this fails.
             let _ = poller.modify(&self.socket, self.sources.socket, Interest::READ);
         }
     }

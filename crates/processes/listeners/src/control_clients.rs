@@ -1,4 +1,4 @@
-//! The processes at the other end of connections to the control interface.
+//! The processes that are connected to the control interface.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -6,11 +6,11 @@ use std::time::Instant;
 use lasthop_api::report::ControlClient;
 use lasthop_runtime::procfs;
 
-/// Connections that are remembered: four times as many as the switch process has at a time. Beyond that the oldest ones of processes
-/// that have ended are forgotten, or the oldest one.
+/// The most remembered connections: four times as many as the switch process serves at a time. Beyond that the oldest
+/// ones of ended processes are forgotten, or the oldest one.
 const REMEMBERED_MAX: usize = 256;
 
-/// A process that connected, as it was then.
+/// A process at the time of its connection.
 #[derive(Clone, Debug)]
 struct Connected {
     pid: Option<i32>,
@@ -18,14 +18,14 @@ struct Connected {
     since: Instant,
 }
 
-/// By the number under which the connection was handed over.
+/// Processes by the number of their connection.
 #[derive(Debug, Default)]
 pub struct ControlClients {
     connected: BTreeMap<u64, Connected>,
 }
 
 impl ControlClients {
-    /// The process with this number, if the system tells, has connected.
+    /// Adds the process of connection `number`, if the system tells it.
     pub fn add(&mut self, number: u64, pid: Option<i32>) {
         if self.connected.len() >= REMEMBERED_MAX {
             let is_there = |client: &Connected| client.pid.is_none_or(|pid| procfs::dir(pid).exists());
@@ -38,7 +38,7 @@ impl ControlClients {
         self.connected.insert(number, Connected { pid, name, since: Instant::now() });
     }
 
-    /// The processes of these connections, each once, with its first one.
+    /// The processes of these connections, without duplicates, each with its first connection.
     pub fn of(&self, numbers: &[u64]) -> Vec<ControlClient> {
         let mut clients: Vec<ControlClient> = Vec::new();
         for connected in numbers.iter().filter_map(|number| self.connected.get(number)) {

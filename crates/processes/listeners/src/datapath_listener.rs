@@ -1,4 +1,4 @@
-//! The control interface's socket: connections to it are the switch process's.
+//! The control interface's socket: connections to it are passed to the switch process.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -11,17 +11,17 @@ use lasthop_runtime::poller::{Interest, Poller};
 use super::access::SocketAccess;
 use super::sockets::ListenSocket;
 
-/// Pause before connections are taken again after that failed.
+/// The pause after `accept` failed.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
-/// Where clients of the control interface come in.
+/// Accepts clients of the control interface.
 #[derive(Debug)]
 pub struct DatapathListener {
     socket: ListenSocket,
     is_watched: bool,
-    /// Without descriptors, a waiting client would wake us at once, again and again.
+    /// Without free descriptors, a waiting client would wake us immediately again.
     paused_until: Option<Instant>,
-    /// The number of the poller for its events.
+    /// The poller's number for its events.
     source: u64,
 }
 
@@ -32,12 +32,12 @@ impl DatapathListener {
         Ok(Self { socket, is_watched: false, paused_until: None, source })
     }
 
-    /// When connections are taken again.
+    /// When connections are accepted again.
     pub fn due(&self) -> Option<Instant> {
         self.paused_until
     }
 
-    /// The next connection, if one waits: descriptors sent over it are of `origin`.
+    /// The next connection, if one waits; descriptors sent over it belong to `origin`.
     pub fn accept(&self, origin: &Origin) -> std::io::Result<Option<ForeignFd>> {
         self.socket.accept(origin)
     }

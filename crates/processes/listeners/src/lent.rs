@@ -1,7 +1,8 @@
-//! Connections of clients that are the switch process's: to the control interface, and those that captures are written to.
+//! Connections of clients that the switch process serves: to the control interface, and for captures.
 //!
-//! A switch process that was killed and is stuck keeps its descriptors open. Its clients would wait for the end of a connection that
-//! no process serves. So a copy of each is here, and is shut down when the switch process is over.
+//! A killed switch process that is stuck keeps its descriptors open. Its clients would wait for the end of a connection
+//! that no process serves. So the supervisor keeps a copy of each connection, and shuts it down when the switch process
+//! has ended.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,10 +13,10 @@ use rustix::net::{Shutdown, shutdown};
 
 use lasthop_runtime::poller::{Interest, Poller};
 
-/// Connections of which a copy is kept: more than the control interface serves. Others are not shut down for a stuck process.
+/// The most copies: more than the control interface serves. Further connections are not shut down for a stuck process.
 const LENT_MAX: usize = 1024;
 
-/// Nothing but the end of a connection, which is always told.
+/// Only the end of a connection, which is always reported.
 const END_ALONE: Interest = Interest { read: false, write: false };
 
 /// Copies of connections, by number.
@@ -23,17 +24,17 @@ const END_ALONE: Interest = Interest { read: false, write: false };
 pub struct LentConnections {
     connections: BTreeMap<u32, ForeignFd>,
     next_number: u32,
-    /// The number of the poller for the end of a connection.
+    /// The poller's number for the end of a connection.
     source: fn(u32) -> u64,
 }
 
 impl LentConnections {
-    /// None yet; `source` is the number of the poller for the end of each.
+    /// No connections; `source` returns the poller's number for the end of each.
     pub fn new(source: fn(u32) -> u64) -> Self {
         Self { connections: BTreeMap::new(), next_number: 0, source }
     }
 
-    /// A copy of a connection that is handed to the switch process.
+    /// Keeps a copy of a connection that is passed to the switch process.
     pub fn keep(&mut self, connection: &ForeignFd, poller: &Poller) -> io::Result<()> {
         if self.connections.len() >= LENT_MAX {
             return Ok(());
@@ -48,7 +49,7 @@ impl LentConnections {
     /// A connection has ended.
     pub fn forget(&mut self, number: u32, poller: &Poller) {
         if let Some(connection) = self.connections.remove(&number) {
-            poller.remove(&connection); // by itself it would stay in the set while there is a copy
+            poller.remove(&connection); // it would stay in the set while there is a copy
         }
     }
 

@@ -7,7 +7,7 @@
 //! **Contract.** Nothing waits: a client that does not read is dropped, and one that reads slowly delays no other. Clients, connections and
 //! the bytes of a request are bounded.
 //!
-//! **Not checked.** Requests: a line is given on as it came.
+//! **Not checked.** Requests: lines are passed on unchanged.
 //!
 //! **Threading.** All values belong to one thread, which has the [`lasthop_runtime::poller::Poller`].
 //!

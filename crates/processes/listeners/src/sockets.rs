@@ -1,4 +1,4 @@
-//! Sockets in the file system: made, connected to, and removed again.
+//! Sockets in the file system: creates, connects and removes them.
 
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,16 +20,16 @@ use super::access::SocketAccess;
 /// Longest path of a Unix socket, in bytes (unix(7): sun_path without its zero).
 const PATH_BYTES_MAX: usize = 107;
 
-/// Connections that wait to be accepted: ovs-vswitchd makes one for each core, and those of all its sockets again after a
-/// restart of the switch.
+/// The most connections that wait to be accepted: ovs-vswitchd opens one for each core, and those of all its sockets
+/// again after a restart of the switch.
 const BACKLOG: i32 = 1024;
 
-/// A listening socket; its file goes when this is dropped.
+/// A listening socket; dropping it removes its file.
 #[derive(Debug)]
 pub struct ListenSocket {
     listener: ForeignFd,
     path: PathBuf,
-    /// Device and inode, to remove no file of others.
+    /// Device and inode, so that no other file is removed.
     identity: Option<(u64, u64)>,
 }
 
@@ -42,7 +42,7 @@ impl ListenSocket {
         Self::begin(listener.into(), path, access)
     }
 
-    /// As `bind`, for connections that keep datagrams apart (SEQPACKET).
+    /// As `bind`, for connections with message boundaries (SEQPACKET).
     pub fn bind_sequenced(path: &Path, access: SocketAccess) -> Result<Self, Fault> {
         check_length(path)?;
         clear(path)?;
@@ -57,29 +57,29 @@ impl ListenSocket {
         Ok(this)
     }
 
-    /// A socket that listens at `path` already, if its file there is the one of that device and inode.
+    /// A socket that already listens at `path`, if the file there has that device and inode.
     pub fn of_kept(socket: ForeignFd, path: &Path, file: (u64, u64)) -> Option<Self> {
         let this = Self { listener: socket, path: path.to_path_buf(), identity: Some(file) };
         (identity(path) == this.identity && ioctl_fionbio(&this.listener, true).is_ok()).then_some(this)
     }
 
-    /// Device and inode of its file, unless it has another owner by now.
+    /// Device and inode of its file, unless another process owns the file now.
     pub fn file(&self) -> Option<(u64, u64)> {
         self.identity
     }
 
-    /// Its file stays when this is dropped: another process has the socket as well.
+    /// Keeps its file when this is dropped: another process also has the socket.
     pub fn leave(&mut self) {
         self.identity = None;
     }
 
-    /// The next connection, if one waits: descriptors sent over it are of `origin`.
+    /// The next connection, if one waits; descriptors sent over it belong to `origin`.
     pub fn accept(&self, origin: &Origin) -> std::io::Result<Option<ForeignFd>> {
         loop {
             match accept_with(&self.listener, SocketFlags::CLOEXEC) {
                 Ok(socket) => return Ok(Some(ForeignFd::new(socket, origin))),
                 Err(Errno::INTR) => {}
-                // The other side may have given up already; that is no connection either.
+                // The other side may have given up already.
                 Err(Errno::AGAIN | Errno::CONNABORTED) => return Ok(None),
                 Err(error) => return Err(error.into()),
             }
@@ -101,7 +101,7 @@ impl Drop for ListenSocket {
     }
 }
 
-/// A listening socket. With it close the connections that were not accepted, and the data that was sent over them.
+/// A listening socket. Closing it also closes unaccepted connections, with descriptors that were sent over them.
 fn foreign(listener: OwnedFd) -> ForeignFd {
     ForeignFd::new(listener, &Origin::new("a listening socket"))
 }
@@ -113,7 +113,7 @@ fn listen_sequenced(path: &Path) -> rustix::io::Result<OwnedFd> {
     Ok(listener)
 }
 
-/// Connects to the listener at `path`, without ever waiting.
+/// Connects to the listener at `path`, without waiting.
 pub fn connect_to(path: &Path) -> rustix::io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -121,7 +121,7 @@ pub fn connect_to(path: &Path) -> rustix::io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Refuses a relative path: a client may be anywhere.
+/// Refuses a relative path: a client may have another working directory.
 pub fn check_absolute(spec: &PortSpec) -> Result<(), Fault> {
     let socket = spec.vhost_user().and_then(|backend| backend.socket.as_ref());
     match socket.filter(|path| !path.is_absolute()) {
@@ -130,7 +130,7 @@ pub fn check_absolute(spec: &PortSpec) -> Result<(), Fault> {
     }
 }
 
-/// Refuses a path that no socket can have.
+/// Refuses a path that is too long for a socket.
 pub fn check_length(path: &Path) -> Result<(), Fault> {
     let length = path.as_os_str().len();
     if length <= PATH_BYTES_MAX {
@@ -142,7 +142,7 @@ pub fn check_length(path: &Path) -> Result<(), Fault> {
     )))
 }
 
-/// Makes room for a socket: removes a socket file without a listener, and nothing else.
+/// Makes room for a socket: removes only a socket file without a listener.
 fn clear(path: &Path) -> Result<(), Fault> {
     let shown = path.display();
     let meta = match path.symlink_metadata() {

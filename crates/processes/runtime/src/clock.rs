@@ -1,10 +1,10 @@
-//! Deadlines and the time: the earliest of several, a pause that doubles, and the clock that flows' counters are told in.
+//! Deadlines and the time: the earliest of several, a pause that doubles, and the clock of flows' counters.
 
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// CLOCK_MONOTONIC, which counters of flows are told in, in nanoseconds.
+/// CLOCK_MONOTONIC in nanoseconds, the clock of flows' counters.
 pub fn now_ns() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
     // Neither is ever negative.
@@ -31,19 +31,19 @@ pub struct Pause {
 }
 
 impl Pause {
-    /// The first pause is `first`; later ones double, up to `last`.
+    /// A pause of `first` that doubles, up to `last`.
     pub const fn new(first: Duration, last: Duration) -> Self {
         Self { first, last, next: first }
     }
 
-    /// The pause to make now; the next one is twice as long.
+    /// The present pause; the next one is twice as long.
     pub fn take(&mut self) -> Duration {
         let pause = self.next;
         self.next = (pause * 2).min(self.last);
         pause
     }
 
-    /// Back to the shortest.
+    /// Resets it to the shortest.
     pub fn reset(&mut self) {
         self.next = self.first;
     }

@@ -1,16 +1,17 @@
-//! The limit on open descriptors, and the threads that close others'.
+//! The limit on open descriptors, and the threads that close other processes' descriptors.
 
 use log::{info, warn};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Starts the first of the threads that close descriptors which other processes sent. The sandbox, if there is to be one, is there before.
+/// Starts the first of the threads that close descriptors from other processes. Call it in the sandbox, if there is
+/// one.
 pub fn start_closing() {
     lasthop_foreign::start(|name| {
         info!(limited = true; "{name}: a descriptor that it sent takes long to close, and others of it wait for that");
     });
 }
 
-/// Raises it as far as is allowed: each guest has one for its memory and several for each ring.
+/// Raises the limit as far as permitted: each guest has one for its memory and several for each ring.
 pub fn raise_limit() {
     let limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum

@@ -14,9 +14,9 @@ pub enum Kind {
     Method,
     /// A parameter, option, key or value is wrong.
     Params,
-    /// Something failed that the asker has no part in.
+    /// An internal failure.
     Internal,
-    /// The switch will not do it.
+    /// The switch refuses.
     Refused,
     /// There is no vnic of that name.
     NoSuchVnic,
@@ -26,7 +26,7 @@ pub enum Kind {
     NameTaken,
     /// A socket or directory cannot be used.
     Socket,
-    /// The switch process is not there or does not answer.
+    /// The switch process is not running or does not answer.
     SwitchDown,
     /// A bound was reached.
     Limit,
@@ -86,22 +86,22 @@ impl Fault {
         Self { kind, message: message.into() }
     }
 
-    /// A parameter, option, key or value is wrong.
+    /// A wrong parameter, option, key or value.
     pub fn params(message: impl Into<String>) -> Self {
         Self::new(Kind::Params, message)
     }
 
-    /// A socket or directory cannot be used.
+    /// A socket or directory that cannot be used.
     pub fn socket(message: impl Into<String>) -> Self {
         Self::new(Kind::Socket, message)
     }
 
-    /// The switch will not do it.
+    /// A refusal by the switch.
     pub fn refused(message: impl Into<String>) -> Self {
         Self::new(Kind::Refused, message)
     }
 
-    /// For system calls that fail only when the machine is in trouble.
+    /// A failed system call, which only fails when the machine is in trouble.
     pub fn internal(what: &str, error: impl std::fmt::Display) -> Self {
         Self::new(Kind::Internal, format!("cannot {what}: {error}"))
     }

@@ -1,9 +1,9 @@
-//! A watch that names hanging turns in the log: those of a process's main thread or a session's thread that take
-//! longer than a second.
+//! A watch that logs hanging turns: those of a process's main thread or a session's thread that take longer than a
+//! second.
 //!
 //! ```text
-//!   a turn      begins: since when, at what ... ends                 wakes the watch if it sleeps
-//!   the watch   sleeps ──woken──> every TICK: names threads that take long ──no turn since the last TICK──> sleeps
+//!   a turn      begins: notes time and work ... ends                 wakes the watch if it sleeps
+//!   the watch   sleeps ──woken──> every TICK: logs threads with long turns ──no turn since the last TICK──> sleeps
 //! ```
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,19 +13,19 @@ use std::time::{Duration, Instant};
 
 use log::info;
 
-/// How often it is looked while there are turns.
+/// How often turns are checked while there are any.
 const TICK: Duration = Duration::from_millis(500);
-/// A turn that takes longer is named: others' turns take some milliseconds.
+/// A turn that takes longer is logged; usual turns take some milliseconds.
 const LONG: Duration = Duration::from_secs(1);
 
 /// All threads of a process that are watched.
 #[derive(Debug)]
 pub struct HangWatch {
-    /// The main thread, in words.
+    /// The name of the main thread.
     main: &'static str,
     born: Instant,
     turns: Mutex<Vec<Weak<Turns>>>,
-    /// Turns begun.
+    /// Number of turns begun.
     begun: AtomicU64,
     is_awake: AtomicBool,
     thread: OnceLock<Thread>,
@@ -35,20 +35,21 @@ pub struct HangWatch {
 #[derive(Debug)]
 pub struct Turns {
     watch: Arc<HangWatch>,
-    /// The vnic; none: the main thread.
+    /// The vnic of a session; `None` for the main thread.
     vnic: Option<String>,
-    /// Nanoseconds since the watch was born, when the turn under way began; 0: there is none.
+    /// Start of the present turn, in nanoseconds since the watch started; 0 if there is none.
     since_ns: AtomicU64,
     work: Mutex<&'static str>,
     is_named: AtomicBool,
 }
 
-/// A turn that is under way until this is dropped.
+/// A turn, until this is dropped.
 #[derive(Debug)]
 pub struct Turn<'a>(&'a Turns);
 
 impl HangWatch {
-    /// Starts the watch of a process whose main thread is called `main`. Its thread sleeps until the first turn. Without one nothing is named, and nothing else is amiss.
+    /// Starts the watch of a process whose main thread is called `main`. Its thread sleeps until the first turn. If it
+    /// cannot be started, nothing is logged.
     pub fn start(main: &'static str) -> Arc<Self> {
         let watch = Arc::new(Self::new(main));
         let watching = Arc::clone(&watch);
@@ -62,7 +63,7 @@ impl HangWatch {
         Self { main, born: Instant::now(), turns, begun, is_awake, thread }
     }
 
-    /// Watches a thread as long as the returned value lives: that of a vnic's session, or the main thread.
+    /// Watches a thread while the returned value lives: that of a vnic's session, or the main thread.
     pub fn watch(self: &Arc<Self>, vnic: Option<String>) -> Arc<Turns> {
         let watch = Arc::clone(self);
         let (since_ns, work, is_named) = Default::default();
@@ -89,7 +90,7 @@ impl HangWatch {
         }
     }
 
-    /// Names turns that take long, and falls asleep if there was no turn since the last time. `seen` is the number of turns then.
+    /// Logs long turns, and goes to sleep if there was no turn since the last time, when `seen` were counted.
     fn look(&self, seen: &mut u64, now_ns: u64) {
         let turns: Vec<Arc<Turns>> = {
             let all = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
@@ -100,7 +101,7 @@ impl HangWatch {
         let begun = self.begun.load(Ordering::SeqCst);
         if std::mem::replace(seen, begun) == begun && is_idle() {
             self.is_awake.store(false, Ordering::SeqCst);
-            // One that began in between has seen that the watch is awake.
+            // A turn that began meanwhile has seen that the watch is awake.
             if self.begun.load(Ordering::SeqCst) != begun {
                 self.is_awake.store(true, Ordering::SeqCst);
             }
@@ -116,7 +117,7 @@ impl HangWatch {
 }
 
 impl Turns {
-    /// The thread is busy with `work` until the returned value is dropped.
+    /// Begins a turn with `work`, which ends when the returned value is dropped.
     pub fn begin(&self, work: &'static str) -> Turn<'_> {
         let turn = self.begin_quietly(work);
         self.watch.begun.fetch_add(1, Ordering::SeqCst);
@@ -126,8 +127,8 @@ impl Turns {
         turn
     }
 
-    /// The same, but a watch that sleeps is left asleep, and so names the turn only once another one wakes it: for looks at times when nothing
-    /// happens, which shall cost nothing.
+    /// Same, without waking a sleeping watch, which logs the turn only after another one wakes it: for checks while the
+    /// process is idle, which must cost nothing.
     pub fn begin_quietly(&self, work: &'static str) -> Turn<'_> {
         *self.work.lock().unwrap_or_else(PoisonError::into_inner) = work;
         self.since_ns.store(self.watch.now_ns(), Ordering::SeqCst);

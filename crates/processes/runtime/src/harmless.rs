@@ -1,16 +1,16 @@
-//! Text that others chose, for a terminal or a log.
+//! Text from other processes, made harmless for a terminal or a log.
 
 use std::borrow::Cow;
 
-/// In place of a character that is left out.
+/// Replaces a removed character.
 const REPLACEMENT: &str = "\u{fffd}";
 
-/// Without characters that steer a terminal, or make one line into two.
+/// Removes characters that control a terminal or break a line.
 pub fn harmless(text: &str) -> Cow<'_, str> {
     without(text, char::is_control)
 }
 
-/// Lines without characters that steer a terminal.
+/// Same for several lines.
 pub fn harmless_lines(text: &str) -> Cow<'_, str> {
     without(text, |one: char| one.is_control() && one != '\n' && one != '\t')
 }
@@ -19,7 +19,7 @@ fn without(text: &str, is_left_out: impl Fn(char) -> bool) -> Cow<'_, str> {
     if text.contains(&is_left_out) { text.replace(is_left_out, REPLACEMENT).into() } else { text.into() }
 }
 
-/// The text, cut to `bytes_max` bytes. Three dots stand for the rest.
+/// Truncates the text to `bytes_max` bytes, with three dots at the end.
 pub fn shortened(text: &str, bytes_max: usize) -> Cow<'_, str> {
     if text.len() <= bytes_max {
         return text.into();

@@ -1,13 +1,13 @@
-//! The ground that every process of the switch stands on.
+//! Facilities for every process of the switch.
 //!
-//! **Purpose.** The event loop ([`poller`]), the channel between supervisor and inner processes ([`ipc`]), the sandbox that
-//! an inner process enters before it meets a guest ([`sandbox`]), the log, signals, clocks, the service manager and `/proc`.
-//! The crate knows nothing of ports, switches or packets.
+//! **Purpose.** The event loop ([`poller`]), the channel between supervisor and inner processes ([`ipc`]), the sandbox
+//! that an inner process enters before it serves a guest ([`sandbox`]), the log, signals, clocks, the service manager
+//! and `/proc`. The crate does not know ports, switches or packets.
 //!
-//! **Contract.** A failure is a [`fault::Fault`]: one sentence for the user, with the number that the API gives it. Nothing
-//! here waits but [`poller::Poller::wait`]. Bytes from another process are bounded before they are parsed.
+//! **Contract.** A failure is a [`fault::Fault`]: one sentence for the user, with the number that the API gives it.
+//! Only [`poller::Poller::wait`] blocks. Bytes from another process are bounded before they are parsed.
 //!
-//! **Not checked.** The meaning of messages: [`ipc::Channel`] carries any type that serde knows.
+//! **Not checked.** The meaning of messages: [`ipc::Channel`] carries any type with serde support.
 //!
 //! **Threading.** Each value belongs to one thread. The log may be used by all threads.
 //!

@@ -1,9 +1,9 @@
-//! Messages to a service manager (sd_notify(3)): that the switch serves, that it ends, and its state in one line.
+//! Messages to a service manager (sd_notify(3)): whether the switch serves or ends, and its state in one line.
 //!
-//! They also hand it descriptors to keep, which the next start gets back (`FDSTORE`).
+//! They also pass descriptors that the manager keeps for the next start (`FDSTORE`).
 //!
-//! Datagrams to the socket that `NOTIFY_SOCKET` names. They are sent without waiting: one that finds no room is made up
-//! again later, from what holds then.
+//! Datagrams to the socket in `NOTIFY_SOCKET`, without blocking: one without room is replaced later by one with the
+//! state at that time.
 
 use std::ffi::OsStr;
 use std::io::{self, IoSlice};
@@ -16,23 +16,24 @@ use std::time::{Duration, Instant};
 use log::warn;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, sendmsg_addr};
 
-/// Names the socket; the inner processes do not have it.
+/// Has the socket's name; inner processes do not get it.
 pub const VARIABLE: &str = "NOTIFY_SOCKET";
-/// How many descriptors the manager keeps. Managers that do not say (systemd before 254) have it set by the unit.
+/// Number of descriptors that the manager keeps. The unit sets it for managers that do not (systemd before 254).
 const ROOM_VARIABLE: &str = "FDSTORE";
-/// Pause after a line that changes without the phase: guests that come and go are not to keep the manager busy.
+/// Pause after a change of the line without a change of phase, so that guests that come and go do not keep the manager
+/// busy.
 const STATUS_PAUSE: Duration = Duration::from_secs(1);
-/// Pause after a datagram that was not taken.
+/// Pause after a refused datagram.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
-/// How far the service is.
+/// The phase of the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
     /// Ports are not open yet.
     Starting,
     /// Guests can attach.
     Serving,
-    /// The service ends in a moment.
+    /// The service is about to end.
     Ending,
 }
 
@@ -40,17 +41,17 @@ pub enum Phase {
 #[derive(Debug)]
 pub struct Manager {
     way: Option<Way>,
-    /// The last message to it.
+    /// The last message.
     told: (Phase, String),
-    /// Nothing but a phase is told before this, and that only if nothing failed.
+    /// Before this only a new phase is sent, and that only after a success.
     not_before: Option<Instant>,
     has_failed: bool,
-    /// It does not know all.
+    /// Whether the last message is out of date.
     is_late: bool,
 }
 
 impl Manager {
-    /// The one that started this process. A socket that cannot be used is none, and the log says so.
+    /// The manager that started this process. Without a usable socket there is none, and the log says so.
     pub fn of_environment() -> Self {
         let name = std::env::var_os(VARIABLE).filter(|name| !name.is_empty());
         let way = name.and_then(|name| {
@@ -67,17 +68,17 @@ impl Manager {
         Self { way, told, not_before: None, has_failed: false, is_late: false }
     }
 
-    /// Whether anybody wants to know.
+    /// Whether there is a manager.
     pub fn is_there(&self) -> bool {
         self.way.is_some()
     }
 
-    /// When [`Self::tell`] is to be called again at the latest.
+    /// When to call [`Self::tell`] again at the latest.
     pub fn due(&self) -> Option<Instant> {
         self.not_before.filter(|_| self.is_late)
     }
 
-    /// Tells changes: at once if it is the phase, else when the pause is over.
+    /// Sends changes: a new phase at once, others after the pause.
     pub fn tell(&mut self, phase: Phase, status: String, now: Instant) {
         let Some(way) = &self.way else { return };
         let wanted = (phase, status);
@@ -95,7 +96,7 @@ impl Manager {
         }
     }
 
-    /// Says why the service is not ready yet, and that this may take `longer` from now.
+    /// Reports why the service is not ready yet, and that this may take `longer` from now.
     pub fn tell_wait(&self, why: &str, longer: Duration) {
         if let Some(way) = &self.way {
             let _ =
@@ -103,7 +104,7 @@ impl Manager {
         }
     }
 
-    /// Says why the service ends, on the way out.
+    /// Reports why the service ends.
     pub fn tell_end(&self, why: &str) {
         if let Some(way) = &self.way {
             let _ = way.send(&format!("STATUS={}", one_line(why)));
@@ -111,7 +112,7 @@ impl Manager {
     }
 }
 
-/// The variables for a manager that knows of the phase `before`.
+/// The variables for a manager that knows the phase `before`.
 fn message(before: Phase, (phase, status): &(Phase, String)) -> String {
     let word = match phase {
         _ if *phase == before => "",
@@ -122,29 +123,28 @@ fn message(before: Phase, (phase, status): &(Phase, String)) -> String {
     format!("{word}STATUS={}", one_line(status))
 }
 
-/// A newline would begin another variable.
+/// Joins lines, since a newline would begin another variable.
 fn one_line(text: &str) -> String {
     text.replace(['\n', '\r'], " ")
 }
 
-/// Where descriptors are kept for the next start.
+/// The manager's store of descriptors for the next start.
 #[derive(Debug)]
 pub struct FdStore {
     way: Way,
-    /// How many it takes.
+    /// Number of descriptors that it takes.
     pub room: usize,
 }
 
 impl FdStore {
-    /// That of the manager who started this process, if it has one.
+    /// The store of the manager that started this process, if it has one.
     pub fn of_environment() -> Option<Self> {
         let room = std::env::var(ROOM_VARIABLE).ok()?.parse().ok().filter(|room| *room > 0)?;
         let way = Way::to(&std::env::var_os(VARIABLE)?).ok()?;
         Some(Self { way, room })
     }
 
-    /// Has a descriptor kept under `name`, also when its other end is gone. One that is the same open file as another that is
-    /// kept is not kept twice.
+    /// Stores a descriptor under `name`, even if its other end is gone. The same open file is not stored twice.
     pub fn keep(&self, name: &str, fd: BorrowedFd<'_>) -> io::Result<()> {
         self.way.send_with(&format!("FDSTORE=1\nFDPOLL=0\nFDNAME={name}"), &[fd])
     }
@@ -155,7 +155,7 @@ impl FdStore {
     }
 }
 
-/// A socket of ours, and the manager's address: it may be bound anew while we run.
+/// A socket, and the manager's address, which may be bound again meanwhile.
 #[derive(Debug)]
 struct Way {
     socket: UnixDatagram,
@@ -163,7 +163,7 @@ struct Way {
 }
 
 impl Way {
-    /// `name` is a path, or with a leading `@` an abstract socket (sd_notify(3)).
+    /// `name` is a path, or an abstract socket with a leading `@` (sd_notify(3)).
     fn to(name: &OsStr) -> io::Result<Self> {
         let manager = match name.as_bytes() {
             [b'@', rest @ ..] => SocketAddrUnix::new_abstract_name(rest)?,
@@ -179,7 +179,7 @@ impl Way {
         self.send_with(text, &[])
     }
 
-    /// With one descriptor at most.
+    /// Sends a message with at most one descriptor.
     fn send_with(&self, text: &str, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -196,7 +196,7 @@ impl Way {
 mod tests {
     use super::*;
 
-    /// A manager's socket in a directory, and the sender of messages to it.
+    /// A manager's socket in a directory, and a sender to it.
     fn pair(dir: &std::path::Path) -> (UnixDatagram, Manager) {
         let path = dir.join("notify");
         let ear = UnixDatagram::bind(&path).expect("bound");

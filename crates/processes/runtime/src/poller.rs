@@ -10,12 +10,12 @@ use rustix::io::Errno;
 
 use crate::fault::Fault;
 
-/// Events taken at a time: enough for every port of a busy moment, the rest comes with the next call.
+/// Events read at a time: enough for every port at a busy time; the rest comes with the next call.
 const EVENTS_MAX: usize = 64;
 /// The shortest wait until a deadline, so that rounding never makes it a busy loop.
 const WAIT_MIN: Duration = Duration::from_millis(1);
 
-/// The events that a source is watched for.
+/// The events for which a source is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interest {
     /// Bytes or the end of the stream.
@@ -25,7 +25,7 @@ pub struct Interest {
 }
 
 impl Interest {
-    /// For bytes only.
+    /// Only for bytes.
     pub const READ: Self = Self { read: true, write: false };
 
     fn flags(self) -> EventFlags {
@@ -36,12 +36,12 @@ impl Interest {
     }
 }
 
-/// Something happened to the source with this number.
+/// An event of the source with this number.
 #[derive(Clone, Copy, Debug)]
 pub struct Happening {
     /// The number given with [`Poller::add`].
     pub source: u64,
-    /// The other side is gone, or the descriptor is broken.
+    /// Whether the other side is gone, or the descriptor has an error.
     pub is_over: bool,
 }
 
@@ -58,7 +58,7 @@ impl std::fmt::Debug for Poller {
 }
 
 impl AsFd for Poller {
-    /// Readable when something has happened.
+    /// Readable when there is an event.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
@@ -72,26 +72,26 @@ impl Poller {
         Ok(Self { epoll, events: Vec::with_capacity(EVENTS_MAX) })
     }
 
-    /// Starts to watch `source`, which shows up as `number`.
+    /// Starts to watch `source` under `number`.
     pub fn add(&self, source: impl AsFd, number: u64, interest: Interest) -> Result<(), Fault> {
         epoll::add(&self.epoll, source, EventData::new_u64(number), interest.flags())
             .map_err(|error| Fault::internal("watch a descriptor", error))
     }
 
-    /// Changes the events that `source` is watched for.
+    /// Changes the events for which `source` is watched.
     pub fn modify(&self, source: impl AsFd, number: u64, interest: Interest) -> Result<(), Fault> {
         epoll::modify(&self.epoll, source, EventData::new_u64(number), interest.flags())
             .map_err(|error| Fault::internal("watch a descriptor", error))
     }
 
-    /// Stops to watch `source`. Needed before a descriptor of which anybody has a copy is closed: it would be watched for as long as
-    /// that one has it. Sessions' sockets are such.
+    /// Stops watching `source`. Needed before closing a descriptor of which another process has a copy: otherwise it
+    /// would be watched until that is closed, too. Sessions' sockets are such.
     pub fn remove(&self, source: impl AsFd) {
-        // Fails only for a descriptor that is not in the set, and then there is nothing to do.
+        // This only fails for a descriptor that is not in the set.
         let _ = epoll::delete(&self.epoll, source);
     }
 
-    /// Waits until something happens or `deadline` passes; without one, for ever.
+    /// Waits until there is an event or `deadline` passes; without a deadline there is no limit.
     pub fn wait(&mut self, deadline: Option<Instant>) -> Result<Vec<Happening>, Fault> {
         let timeout = deadline.map(timespec_until);
         self.events.clear();
@@ -112,7 +112,7 @@ fn timespec_until(deadline: Instant) -> Timespec {
     timespec(if wait.is_zero() { wait } else { wait.max(WAIT_MIN) })
 }
 
-/// As poll(2) and its like have it.
+/// Converts a time for poll(2) and similar calls.
 pub fn timespec(time: Duration) -> Timespec {
     Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) }
 }

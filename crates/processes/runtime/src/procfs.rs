@@ -6,12 +6,12 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// All processes that are there now.
+/// All present processes.
 pub fn pids() -> impl Iterator<Item = i32> {
     numbers(Path::new("/proc"))
 }
 
-/// The threads of a process; none if it is no more.
+/// The threads of a process; empty if it has ended.
 pub fn threads(pid: impl Display) -> impl Iterator<Item = i32> {
     numbers(&dir(pid).join("task"))
 }
@@ -22,29 +22,29 @@ fn numbers(dir: &Path) -> impl Iterator<Item = i32> + use<> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// Where the system tells of a process.
+/// The directory of a process in /proc.
 pub fn dir(pid: impl Display) -> PathBuf {
     PathBuf::from(format!("/proc/{pid}"))
 }
 
-/// One of its files of text; none if there is no such process any more, or it may not be looked at.
+/// One of its text files; `None` if the process has ended, or access is denied.
 pub fn text(pid: impl Display, file: &str) -> Option<String> {
     let bytes = std::fs::read(dir(pid).join(file)).ok()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The state of a process's first thread, as proc_pid_stat(5) has it.
+/// The state of a process's first thread, as in proc_pid_stat(5).
 fn state(pid: impl Display) -> Option<char> {
-    // Behind the name, in which there may be anything.
+    // The fields follow the name, which may contain anything.
     text(pid, "stat")?.rsplit_once(") ")?.1.chars().next()
 }
 
-/// CPU time that the threads of a process have taken, in nanoseconds; 0 if it is not there.
+/// CPU time of the threads of a process, in nanoseconds; 0 if it does not exist.
 pub fn cpu_ns(pid: impl Display) -> u64 {
     threads(&pid).filter_map(|thread| thread_cpu_ns(&pid, thread)).sum()
 }
 
-/// CPU time that one thread of a process has taken, in nanoseconds.
+/// CPU time of one thread of a process, in nanoseconds.
 pub fn thread_cpu_ns(pid: impl Display, thread: i32) -> Option<u64> {
     text(pid, &format!("task/{thread}/schedstat"))?.split_whitespace().next()?.parse().ok()
 }
@@ -52,23 +52,24 @@ pub fn thread_cpu_ns(pid: impl Display, thread: i32) -> Option<u64> {
 /// CPU time in user space and in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CpuTimes {
-    /// In seconds, by the kernel's clock ticks.
+    /// In user space, in seconds, by the kernel's clock ticks.
     pub user_s: f64,
-    /// The same in the kernel.
+    /// In the kernel, in seconds.
     pub kernel_s: f64,
 }
 
-/// CPU time that one thread of a process has taken; none if it is not there.
+/// CPU time of one thread of a process; `None` if it does not exist.
 pub fn cpu_times(pid: impl Display, thread: i32) -> Option<CpuTimes> {
     let stat = text(pid, &format!("task/{thread}/stat"))?;
-    // Behind the name, in which there may be anything: fields 3 and on of proc_pid_stat(5), of which 14 and 15 are wanted.
+    // The fields follow the name, which may contain anything: from field 3 of proc_pid_stat(5) on; 14 and 15 are
+    // needed.
     let mut fields = stat.rsplit_once(") ")?.1.split_whitespace().skip(11);
     let ticks_per_second = rustix::param::clock_ticks_per_second() as f64;
     let mut seconds = || Some(fields.next()?.parse::<u64>().ok()? as f64 / ticks_per_second);
     Some(CpuTimes { user_s: seconds()?, kernel_s: seconds()? })
 }
 
-/// Whether a path leads a process to the same file as this one, as far as that can be told: it may have a file system of its own.
+/// Whether a path leads a process to the same file as this one, as far as can be told: it may have another file system.
 pub fn sees(pid: impl Display, path: &Path) -> bool {
     let theirs = dir(pid).join("root").join(path.strip_prefix("/").unwrap_or(path));
     match (path.symlink_metadata(), theirs.symlink_metadata()) {
@@ -78,7 +79,7 @@ pub fn sees(pid: impl Display, path: &Path) -> bool {
     }
 }
 
-/// Whether a process is stopped: by a signal, or with a debugger.
+/// Whether a process is stopped, by a signal or a debugger.
 pub fn is_stopped(pid: impl Display) -> bool {
     matches!(state(pid), Some('T' | 't'))
 }
@@ -97,7 +98,7 @@ pub fn state_text(pid: impl Display) -> String {
     format!("{what} ({state})")
 }
 
-/// The number of the process that a pidfd is of; none if it was reaped.
+/// The process of a pidfd; `None` if it was reaped.
 pub fn pid_of(pidfd: impl AsFd) -> Option<u32> {
     let number = pidfd.as_fd().as_raw_fd();
     let told = text("self", &format!("fdinfo/{number}"))?;
@@ -105,18 +106,18 @@ pub fn pid_of(pidfd: impl AsFd) -> Option<u32> {
     pid.trim().parse().ok()
 }
 
-/// The state of a process that was killed.
+/// The state of a killed process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// One of its threads may still run, or it cannot be looked at.
+    /// One of its threads may still run, or access is denied.
     Runs,
     /// All its threads have ended.
     Ended,
-    /// Those of its threads that have not ended are in system calls that no signal ends. The name of the first one.
+    /// Its remaining threads are in uninterruptible system calls. The name of the first one.
     Stuck(String),
 }
 
-/// How a killed process stands. A thread in state D has SIGKILL pending, and does not return to its program.
+/// The state of a killed process. A thread in state D has SIGKILL pending, and does not return to its program.
 pub fn standing(pid: impl Display) -> Standing {
     let stats = threads(&pid).map(|thread| text(&pid, &format!("task/{thread}/stat")));
     standing_of(stats)
@@ -124,7 +125,7 @@ pub fn standing(pid: impl Display) -> Standing {
 
 fn standing_of(stats: impl Iterator<Item = Option<String>>) -> Standing {
     let mut standing = Standing::Ended;
-    // One that is gone since it was listed has ended.
+    // A thread that disappeared after it was listed has ended.
     for stat in stats.flatten() {
         let Some((name, fields)) = stat.rsplit_once(") ") else { return Standing::Runs };
         match fields.chars().next() {
@@ -140,12 +141,12 @@ fn standing_of(stats: impl Iterator<Item = Option<String>>) -> Standing {
     standing
 }
 
-/// Whether the first thread of a process has ended, and others keep it from being reaped.
+/// Whether the first thread of a process has ended, and other threads prevent that it is reaped.
 pub fn is_headless(pid: impl Display) -> bool {
     matches!(state(&pid), Some('Z' | 'X')) && standing(&pid) != Standing::Ended
 }
 
-/// The value of a variable in an environment as `environ` has it.
+/// The value of a variable in an environment in the form of `environ`.
 pub fn variable<'a>(environment: &'a str, name: &str) -> Option<&'a str> {
     environment.split('\0').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
 }

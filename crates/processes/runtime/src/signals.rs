@@ -1,4 +1,4 @@
-//! Signals as bytes on a socket, so that the event loop sees them like everything else.
+//! Signals as bytes on a socket, so that the event loop handles them like other events.
 
 use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,12 +10,12 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::fault::Fault;
 
-/// Readable once the process was asked to end.
+/// Readable once the process was told to end.
 #[derive(Debug)]
 pub struct Signals(UnixStream);
 
 impl Signals {
-    /// Takes SIGTERM and SIGINT, and SIGHUP unless it is ignored (`nohup`).
+    /// Handles SIGTERM and SIGINT, and SIGHUP unless it is ignored (`nohup`).
     pub fn take() -> Result<Self, Fault> {
         Self::register().map_err(|error| Fault::internal("handle signals", error))
     }
@@ -43,7 +43,7 @@ impl AsFd for Signals {
     }
 }
 
-/// Makes SIGTERM and SIGINT do nothing: the switch ends when its supervisor says so or is gone.
+/// Ignores SIGTERM and SIGINT: the process ends when its supervisor tells it to or is gone.
 pub fn ignore() -> Result<(), Fault> {
     for signal in [SIGTERM, SIGINT] {
         signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)))
@@ -52,7 +52,7 @@ pub fn ignore() -> Result<(), Fault> {
     Ok(())
 }
 
-/// Whether the parent had `signal` ignored; the mask in /proc tells without asking the kernel to change anything.
+/// Whether the parent ignored `signal`; the mask in /proc shows that without changing anything.
 fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     ignored_mask(&status).is_some_and(|mask| mask >> (signal - 1) & 1 == 1)

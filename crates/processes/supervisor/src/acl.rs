@@ -1,4 +1,4 @@
-//! Requests about rules: the supervisor knows them, and tells the controller process.
+//! Requests about rules: the supervisor stores them, and passes them to the controller process.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -26,7 +26,7 @@ struct DelParams {
 #[serde(deny_unknown_fields)]
 struct AddParams {
     rule: AclRule,
-    /// The rule that it is put in front of; without one it becomes the last one.
+    /// The rule before which it is inserted; without one it becomes the last.
     before: Option<String>,
 }
 
@@ -37,7 +37,7 @@ struct SetParams {
 }
 
 impl SwitchTable {
-    /// All rules, each with the ports that it is about.
+    /// All rules, each with its ports.
     pub(super) fn acl_report(&self, ports: &PortTable) -> AclReport {
         let mut all: Vec<&PortCommon> = ports.all.values().map(|port| &port.spec.common).collect();
         all.sort_unstable_by(|one, other| one.name.cmp(&other.name));
@@ -48,7 +48,7 @@ impl SwitchTable {
         AclReport { rules: self.acl.iter().map(line).collect() }
     }
 
-    /// Adds a rule, takes one away, or replaces all. The controller is told of them before anything else is served.
+    /// Adds a rule, removes one, or replaces all. The controller gets them before anything else is served.
     pub(super) fn change_rules(
         &mut self,
         method: &str,
@@ -93,7 +93,7 @@ impl SwitchTable {
         Ok(())
     }
 
-    /// Refuses a change of a switch that has ports with rules and would no longer keep them.
+    /// Refuses a change of a switch that has ports with rules and would not enforce them any more.
     pub(super) fn check_rules_with(&self, changed: &SwitchSpec, ports: &PortTable) -> Result<(), Fault> {
         let as_changed =
             |switch: &SwitchSpec| if switch.name == changed.name { changed } else { switch }.clone();

@@ -1,4 +1,4 @@
-//! The methods `capture` and `profile`: the client's connection goes to the switch process, which writes the results to it.
+//! The methods `capture` and `profile`: the switch process gets the client's connection, and writes the results to it.
 
 use serde_json::{Value, json};
 
@@ -14,16 +14,16 @@ use super::outputs::Outputs;
 use super::port_table::PortTable;
 use super::question::{OrderPurpose, switch_down};
 
-/// A result that comes in the course of time.
+/// A result that is written to a client over time.
 pub(super) struct Stream {
-    /// The answer that its client gets first.
+    /// The first reply to its client.
     answer: Value,
-    /// Its order; the argument is the line with the answer.
+    /// Makes the order; the argument is the line with the reply.
     order: Box<dyn FnOnce(String) -> Order>,
 }
 
 impl Stream {
-    /// The one that the method asks for.
+    /// The stream that the method requests.
     pub(super) fn asked(method: &str, params: Value, ports: &PortTable) -> Result<Self, Fault> {
         match method {
             "capture" => Self::capture(&rpc::params(params)?, ports),
@@ -31,7 +31,7 @@ impl Stream {
         }
     }
 
-    /// Everything after the answer is the capture.
+    /// A capture: everything after the reply is the capture.
     fn capture(spec: &CaptureSpec, ports: &PortTable) -> Result<Self, Fault> {
         spec.check()?;
         for name in &spec.names {
@@ -45,7 +45,7 @@ impl Stream {
         Ok(Self { answer, order: Box::new(|greeting| Order::Capture { spec, greeting }) })
     }
 
-    /// One line after the answer is the profile.
+    /// A profile: one line after the reply.
     fn profile(spec: &ProfileSpec) -> Result<Self, Fault> {
         spec.check()?;
         let answer = json!({"duration_s": spec.duration_s, "every": spec.every()});
@@ -53,7 +53,7 @@ impl Stream {
         Ok(Self { answer, order: Box::new(|greeting| Order::Profile { spec, greeting }) })
     }
 
-    /// Gives the switch the connection of this client, which gets the answer first: there is no other one here.
+    /// Passes this client's connection to the switch process, which sends the reply: the supervisor sends none.
     pub(super) fn order(
         self,
         asker: &Asker,
@@ -64,7 +64,7 @@ impl Stream {
         if !out.switch.process.is_up() {
             return Err(switch_down());
         }
-        // One that is gone needs no answer.
+        // A client that is gone needs no reply.
         let Some(shared) = clients.share(asker) else {
             return Ok(None);
         };

@@ -1,4 +1,4 @@
-//! `port.set`: a port changes while its guest is attached.
+//! `port.set`: changes a port while its guest is attached.
 
 use log::info;
 use serde_json::{Map, Value};
@@ -18,7 +18,7 @@ use super::question::{Changing, OrderPurpose, switch_down, to_json};
 use super::switch_table::SwitchTable;
 
 impl Ports {
-    /// Changes some keys of a port. A refusal by the switch leaves them as they were.
+    /// Changes some keys of a port. If the switch refuses, they stay as they were.
     pub(super) fn set(
         &mut self,
         params: Value,
@@ -34,7 +34,7 @@ impl Ports {
         self.change_port(number, to, Some(asker.clone()), out)
     }
 
-    /// As `set`, for a client that waits for an answer, or of our own accord.
+    /// Like `set`, for a client that waits for a reply, or without one.
     pub(super) fn change_port(
         &mut self,
         number: u32,
@@ -57,7 +57,7 @@ impl Ports {
             return Err(switch_down());
         }
         port.set_access(&port.spec, &to).inspect_err(|_| {
-            // Part of it may have been done.
+            // Part of the change may have been made.
             let _ = port.set_access(&to, &port.spec);
         })?;
         port.is_changing = true;
@@ -70,7 +70,7 @@ impl Ports {
         Ok(None)
     }
 
-    /// The switch has changed a port, or has not.
+    /// Handles the switch's reply to a change of a port.
     pub(super) fn changed(
         &mut self,
         changing: Changing,

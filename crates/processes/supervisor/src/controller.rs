@@ -1,4 +1,4 @@
-//! The controller process: its configuration of switches and ports, its connections to the switch process, and questions to it.
+//! The controller process: its switches and ports, its connections to the switch process, and questions to it.
 //!
 //! ```text
 //!   supervisor ── channel: switches, ports ──> the controller process <── two SEQPACKET pairs ──> the switch process
@@ -32,43 +32,44 @@ use super::switch_table::SwitchTable;
 use lasthop_listeners::Asker;
 use lasthop_runtime::poller::Poller;
 
-/// How long the controller process is waited for: one that is stopped must not keep addresses from being shown, and one that waits for
-/// a CPU is not to be left out.
+/// How long a reply of the controller process is awaited. A stopped process must not prevent addresses from being
+/// shown; one that waits for a CPU should still be included.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long a controller process may say nothing that does nothing about packets, or has not told addresses: then it hangs, and another
-/// one takes its place. One that waits for a CPU for so long would be no sooner back if it was started anew.
+/// How long a controller process may be silent that does not answer upcalls or questions: then it hangs, and is
+/// replaced. A process that has waited for a CPU for this long would not be ready sooner after a restart.
 const HANG_PATIENCE: Duration = Duration::from_secs(8);
 
-/// Pause before the controller process gets lost connections again, since the cause may return.
+/// Pause before the controller process gets new connections after it lost some, since the cause may persist.
 const RECONNECTION_PAUSE: Duration = Duration::from_secs(1);
 
-/// How long after an upgrade of the switch process the controller process is replaced: packets of new flows do not wait for both.
+/// Time after an upgrade of the switch process until the controller process is replaced, so that packets of new flows
+/// do not wait for both.
 const RENEWAL_PAUSE: Duration = Duration::from_secs(1);
-/// How long a process may take to end that was told to: more than it takes for the answers to its last packets.
+/// How long a process that was told to end may take: longer than its answers to the last packets take.
 const FINISH_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The controller process, and the clients that wait for it.
 #[derive(Debug)]
 pub(super) struct ControllerProcess {
     pub(super) process: RestartingChild<ControllerOrder, ControllerReport>,
-    /// The configuration that it was told last.
+    /// The configuration that it was last told.
     told: Option<Vec<ControlledSwitch>>,
-    /// Which processes are connected: how often each was started until then.
+    /// Start numbers of the connected processes.
     connected: Option<(u64, u64)>,
-    /// Connections that the present controller process was given.
+    /// Number of connections that the present controller process got.
     connections: u64,
-    /// When it is given others, since it lost the last ones.
+    /// When it gets new ones, after it lost some.
     reconnection: Option<Instant>,
     pending: PendingQuestions,
-    /// Addresses of an answer that comes in parts, and the answer's round.
+    /// Addresses of a partial answer, and the answer's round.
     parts: (u64, Vec<FdbLine>),
-    /// When it is to be replaced by one of another program, and that.
+    /// When it is replaced by a process of another program, and that program.
     renewal: Option<(Instant, PathBuf)>,
-    /// The process is ended to be replaced by one of this program.
+    /// The program by which it is being replaced.
     is_replaced_by: Option<PathBuf>,
-    /// The process was told to end, and is ended then.
+    /// When the process is killed, if it was told to end.
     finish_until: Option<Instant>,
-    /// The round that it has to answer, and until when.
+    /// The round that it has to answer, and the deadline.
     suspicion: Option<(u64, Instant)>,
 }
 
@@ -89,7 +90,7 @@ impl ControllerProcess {
         }
     }
 
-    /// Addresses of this round's answer, behind those that came before; a process that sends them is alive.
+    /// Adds a part of this round's addresses; a process that sends them is alive.
     fn take_part(&mut self, round: u64, addresses: Vec<FdbLine>) {
         if self.parts.0 != round {
             self.parts = (round, Vec::new());
@@ -98,26 +99,26 @@ impl ControllerProcess {
         self.suspicion = None;
     }
 
-    /// It has answered up to this round.
+    /// Notes an answer for this round.
     fn lives_at(&mut self, round: u64) {
         self.suspicion.take_if(|(awaited, _)| *awaited <= round);
     }
 
-    /// The process is gone, and its open questions get no answer.
+    /// Forgets the process, and its open questions.
     fn forget_process(&mut self) {
         (self.connected, self.connections, self.reconnection) = (None, 0, None);
         self.suspicion = None;
         self.parts = (0, Vec::new());
     }
 
-    /// These connections are over, while both processes live, or the switch process is about to be found dead.
+    /// Notes the loss of connections, while both processes live, or before the end of the switch process is noticed.
     fn lost(&mut self, connection: u64) {
         if connection == self.connections && self.connected.is_some() {
             self.reconnection = Some(Instant::now() + RECONNECTION_PAUSE);
         }
     }
 
-    /// The time at which a client has waited for long enough, or the process is to be started.
+    /// When a client's wait ends, or the process has to be started.
     pub(super) fn due(&self) -> Option<Instant> {
         let suspicion = self.suspicion.map(|(_, until)| until);
         let renewal = self.renewal.as_ref().map(|(at, _)| *at);
@@ -132,7 +133,7 @@ impl ControllerProcess {
         dues.into_iter().flatten().min()
     }
 
-    /// Starts the process if it is needed, and brings its configuration and its connections to the switch process up to date.
+    /// Starts the process if it is needed, and updates its configuration and its connections to the switch process.
     pub(super) fn settle(
         &mut self,
         switches: &SwitchTable,
@@ -154,7 +155,7 @@ impl ControllerProcess {
         }
     }
 
-    /// Takes a message of the process: the answer to a question, with its round, if it is one.
+    /// Handles a message of the process; returns the answer to a question with its round, if it is one.
     fn take_report(&mut self, report: ControllerReport) -> Option<(u64, ControllerAnswer)> {
         match report {
             ControllerReport::Flushed { round, flushed } => {
@@ -196,7 +197,7 @@ impl ControllerProcess {
         ports: &PortTable,
         switch: &SwitchProcess,
     ) -> Vec<ControlledSwitch> {
-        // Ports that a switch process had that is being started again are to be its successor's.
+        // The ports of a switch process that is being restarted are also its successor's.
         let told = self.told.iter().flatten().flat_map(|switch| &switch.ports);
         let told: BTreeSet<&Name> = told.map(|port| &port.common.name).collect();
         let controlled = |spec: &SwitchSpec| {
@@ -215,12 +216,12 @@ impl ControllerProcess {
             let acl = switches.acl.iter().filter(is_about_own).cloned().collect();
             ControlledSwitch { name: spec.name.clone(), addresses_max, ports, fdb, acl }
         };
-        // One that the switch process does not have yet has no datapath that could be asked for.
+        // A port that the switch process does not have yet has no datapath to request.
         let is_there = |spec: &&SwitchSpec| is_controlled(spec) && !switch.is_being_added(&spec.name);
         switches.all.iter().filter(is_there).map(controlled).collect()
     }
 
-    /// Gives both processes an end of a fresh pair of connections, unless these two have them.
+    /// Gives each process one end of a new pair of connections, unless these two are connected.
     fn connect(&mut self, switch: &mut SwitchProcess) {
         let both = (switch.process.starts(), self.process.starts());
         if self.connected == Some(both) || !switch.process.is_up() || !self.process.is_up() {
@@ -254,7 +255,7 @@ impl ControllerProcess {
         }
     }
 
-    /// It may hang: it is asked for a sign of life.
+    /// Requests a sign of life, since the process may hang.
     pub(super) fn suspect(&mut self) {
         if self.process.is_up() && self.suspicion.is_none() {
             let round = self.pending.next_round();
@@ -263,19 +264,20 @@ impl ControllerProcess {
         }
     }
 
-    /// The switch process is that of `program` now: the controller process is to be, too, once flows are there again that the
-    /// next one learns from.
+    /// Schedules the replacement of the controller process after an upgrade of the switch process to `program`: it
+    /// waits until flows are restored, from which the next one learns.
     pub(super) fn renew(&mut self, program: PathBuf) {
         if self.process.is_up() {
             self.renewal = Some((Instant::now() + RENEWAL_PAUSE, program));
         } else {
-            // The one that is started next is of it at once.
+            // A process that starts next uses it at once.
             self.renewal = None;
             self.process.use_program(program);
         }
     }
 
-    /// Asks on behalf of a client, which waits; gives the question back if there is no process, or it has no part in the answer.
+    /// Asks a question for a client, which waits; returns the question if there is no process, or the process has no
+    /// part in the answer.
     pub(super) fn ask(&mut self, question: Question, asker: &Asker) -> Result<(), Question> {
         if !self.process.is_up() {
             return Err(question);
@@ -286,12 +288,13 @@ impl ControllerProcess {
         Ok(())
     }
 
-    /// The questions that are answered up to this round, or have waited for long enough.
+    /// Takes the questions that are answered up to this round, or have waited too long.
     pub(super) fn take_ready(&mut self, round: u64, now: Instant) -> Vec<(Question, Asker)> {
         self.pending.take_ready(round, now)
     }
 
-    /// Packets that a process has in hand would be lost if it were killed: it ends by itself, unless that takes too long.
+    /// Replaces the process if it is due. It ends by itself, since a kill would lose packets that it is processing,
+    /// unless that takes too long.
     fn renew_on_time(&mut self, now: Instant, poller: &Poller) {
         if self.finish_until.take_if(|until| *until <= now).is_some() {
             self.process.silence(poller);
@@ -307,7 +310,7 @@ impl ControllerProcess {
         }
     }
 
-    /// Takes the process's messages. The rounds that they answer, in order, with the answers.
+    /// Reads the process's messages. Returns the answered rounds in order, with the answers.
     pub(super) fn hear(&mut self, poller: &Poller) -> Vec<(u64, ControllerAnswer)> {
         let mut answers = Vec::new();
         for (report, _) in self.process.hear(poller) {
@@ -319,7 +322,7 @@ impl ControllerProcess {
         answers
     }
 
-    /// The process is no more; known flows go on. No other one is started if this is the `is_last`.
+    /// Handles the end of the process; known flows stay. No other one is started if this is the `is_last`.
     pub(super) fn gone(&mut self, is_last: bool) {
         let pid = self.process.pid().unwrap_or_default();
         let how = self.process.bury();
@@ -331,7 +334,7 @@ impl ControllerProcess {
             return;
         }
         if self.process.is_hasty() {
-            // Else the program of an upgrade that is none for it would be started for ever.
+            // Otherwise an upgrade's program without a controller process would be started for ever.
             self.process.use_own_program();
         }
         if !is_last {
@@ -340,7 +343,7 @@ impl ControllerProcess {
         }
     }
 
-    /// Does the work that is due, but for clients that have waited for long enough, and for a process that hangs.
+    /// Does the work that is due, except for clients that have waited too long, and a process that hangs.
     pub(super) fn on_time(&mut self, now: Instant, switch: &SwitchProcess, poller: &Poller) {
         self.renew_on_time(now, poller);
         if self.reconnection.take_if(|at| *at <= now).is_some() {
@@ -356,7 +359,7 @@ impl ControllerProcess {
         }
     }
 
-    /// Ends a process that has not given a sign of life in time.
+    /// Ends a process that has given no sign of life in time.
     pub(super) fn end_if_hung(&mut self, now: Instant, poller: &Poller) {
         if self.suspicion.take_if(|(_, until)| *until <= now).is_some() {
             let (pid, seconds) = (self.process.pid().unwrap_or_default(), HANG_PATIENCE.as_secs());

@@ -1,4 +1,4 @@
-//! The clients of the datapath socket, whose connections are the switch process's.
+//! The clients of the datapath socket; the switch process serves their connections.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -18,20 +18,20 @@ use super::question::OrderPurpose;
 use super::source::Source;
 use super::switch_process::SwitchProcess;
 
-/// Connections that are taken in a row; then others are served.
+/// Connections that are accepted in a row; then other clients are served.
 const PER_TURN_MAX: usize = 64;
 
-/// The socket until the switch ends, and the connections that the switch process has.
+/// The socket, until the switch ends, and the connections that the switch process has.
 #[derive(Debug)]
 pub(super) struct DatapathClients {
     listener: Option<DatapathListener>,
     connected: ControlClients,
-    /// A copy of each connection, also of those that captures are written to.
+    /// A copy of each connection, including those for captures.
     lent: LentConnections,
 }
 
 impl DatapathClients {
-    /// Listens at `path`, for our own user and for those that `access` names.
+    /// Listens at `path`, for this user and those in `access`.
     pub(super) fn open(path: &Path, access: SocketAccess) -> Result<Self, Fault> {
         let listener = Some(DatapathListener::open(path, access, Source::DatapathListener.into())?);
         Ok(Self {
@@ -41,24 +41,24 @@ impl DatapathClients {
         })
     }
 
-    /// No client can connect any more.
+    /// Closes the socket.
     pub(super) fn close(&mut self) {
         self.listener = None;
     }
 
-    /// When connections are taken again.
+    /// When connections are accepted again.
     pub(super) fn due(&self) -> Option<Instant> {
         self.listener.as_ref().and_then(DatapathListener::due)
     }
 
-    /// Takes connections while `is_open`; else they wait in the queue.
+    /// Accepts connections while `is_open`; otherwise they wait in the queue.
     pub(super) fn watch(&mut self, is_open: bool, poller: &Poller) {
         if let Some(listener) = &mut self.listener {
             listener.watch(poller, is_open, Instant::now());
         }
     }
 
-    /// Hands over the clients that have connected.
+    /// Passes on the clients that have connected.
     pub(super) fn accept(&mut self, switch: &mut SwitchProcess, poller: &Poller) {
         for _ in 0..PER_TURN_MAX {
             let Some(listener) = &mut self.listener else { return };
@@ -87,17 +87,17 @@ impl DatapathClients {
         self.lent.keep(connection, poller)
     }
 
-    /// A connection has ended.
+    /// Forgets a connection that has ended.
     pub(super) fn forget(&mut self, number: u32, poller: &Poller) {
         self.lent.forget(number, poller);
     }
 
-    /// The switch process is over: ends all of its clients' connections.
+    /// Ends all clients' connections, since the switch process has ended.
     pub(super) fn end_all(&mut self, poller: &Poller) {
         self.lent.end_all(poller);
     }
 
-    /// The processes of these connections, each once, with its first one.
+    /// The processes of these connections, each once, with its first connection.
     pub(super) fn of(&self, numbers: &[u64]) -> Vec<ControlClient> {
         self.connected.of(numbers)
     }

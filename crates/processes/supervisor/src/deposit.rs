@@ -1,4 +1,4 @@
-//! Records for the next supervisor, should this one end, brought up to date in the service manager's store.
+//! Updates the records for the next supervisor in the service manager's store.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -17,16 +17,16 @@ use super::stage::Stage;
 use super::switch_process::SwitchProcess;
 use super::switch_table::SwitchTable;
 
-/// How long the manager may take to make room for the last news: without them guests have to connect again.
+/// How long the manager may take to make room for the last records: without them guests have to reconnect.
 const LAST_PATIENCE: Duration = Duration::from_secs(10);
 
 impl Supervisor {
-    /// Brings the manager's copy up to date, if it is time.
+    /// Updates the manager's copy if it is due.
     pub(super) fn deposit(&mut self, now: Instant) {
         if !self.out.store.is_due(now) {
             return;
         }
-        // Out of the way: the records borrow from the rest.
+        // Moved out, since the records borrow from the rest.
         let mut store = std::mem::take(&mut self.out.store);
         for key in store.take_late(now) {
             match self.kept_state().contents(key).transpose() {
@@ -34,7 +34,7 @@ impl Supervisor {
                 Err(error) => store.complain(error.to_string()),
             }
         }
-        // Before the switch process has been told, the needed parts are not known.
+        // Before the switch process has its configuration, it is not known which records are needed.
         if !matches!(self.stage, Stage::Starting) {
             store.tidy(|key| match key {
                 RecordKey::Head => true,
@@ -44,14 +44,14 @@ impl Supervisor {
         self.out.store = store;
     }
 
-    /// As `deposit`, of the record that must be stored before other steps.
+    /// Like `deposit`, for the head record, which must be stored before other steps.
     pub(super) fn deposit_head(&mut self) {
         self.out.store.is_late(RecordKey::Head);
         self.out.store.end_pause();
         self.deposit(Instant::now());
     }
 
-    /// Brings everything up to date, on the way out.
+    /// Updates everything before the end.
     pub(super) fn deposit_all(&mut self) {
         let end = Instant::now() + LAST_PATIENCE;
         self.out.store.is_late(RecordKey::Head);
@@ -77,7 +77,7 @@ impl Supervisor {
     }
 }
 
-/// The parts that the next supervisor is to have.
+/// The parts that the next supervisor gets.
 struct KeptState<'a> {
     switch: &'a SwitchProcess,
     clients: &'a ApiClients,
@@ -126,7 +126,7 @@ impl<'a> KeptState<'a> {
             Some((socket, file)) => Some(Listening { socket: contents.name(socket)?, file }),
             None => None,
         };
-        // At the other end of a device port is the driver process, which ends with us.
+        // The driver process is the other end of a device port, and ends with this supervisor.
         let saved_session = self.ports.sessions.saved.get(&number).filter(|_| device.is_none());
         let saved_session =
             saved_session.map(|saved_session| saved_session.record(&mut contents)).transpose()?;

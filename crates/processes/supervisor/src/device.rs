@@ -1,4 +1,4 @@
-//! The state of a port over a device beyond that of others: an open device, and the driver process that serves it.
+//! The additional state of a port over a device: an open device, and the driver process that serves it.
 //!
 //! ```text
 //!   device:  absent ──there, and up──► open ──► descriptors unsent ──► at the driver ──gone──► absent
@@ -18,60 +18,61 @@ use lasthop_runtime::clock::Pause;
 
 use super::opening::Opening;
 
-/// Pause before a device that could not be opened, or failed, is opened again; doubles.
+/// Pause before a failed device is opened again; doubles.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// A device that was open for this long had no trouble.
+/// A device that was open for this long counts as sound.
 const SOUND: Duration = Duration::from_secs(10);
 
-/// How long the switch may take to say that a connection is over.
+/// How long the switch may take to report the end of a connection.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// The outside of a device port.
+/// The supervisor's state of a device port.
 #[derive(Debug)]
 pub(super) struct DevicePort {
     /// Whether the switch makes its device.
     is_tap: bool,
-    /// A controller asked for it; no file or flag has it.
+    /// Whether a controller requested it; neither file nor flags have it.
     pub(super) is_requested: bool,
     /// The facts of the host's device that the switch was told.
     pub(super) told: Option<HostDevice>,
-    /// The device as the kernel told last; none if there is none.
+    /// The device in the kernel's last message; `None` if there is none.
     pub(super) seen: Option<LinkDevice>,
     opened: Option<Opened>,
     /// Whether the driver process has the port.
     pub(super) is_driven: bool,
-    /// When a connection to the switch, which is of no use any more, is taken down unless it ends by itself.
+    /// When a useless connection to the switch is closed, unless it ends by itself.
     stale: Option<Instant>,
-    /// Why there is trouble, as logged last.
+    /// The last logged fault.
     trouble: Option<String>,
-    /// When the device is opened next, after a failure.
+    /// When the device is opened again after a failure.
     retry: Option<Instant>,
     pause: Pause,
-    /// The driver process's last counters, and those before it: they start at zero with each process.
+    /// Counters of earlier driver processes, and the last ones of the present one: they start at zero with each
+    /// process.
     pub(super) counters: DriverCounters,
 }
 
 #[derive(Debug)]
 struct Opened {
     facts: DeviceFacts,
-    /// Why this back end.
+    /// The reason for this back end.
     why: String,
-    /// For the driver process, which has not got them yet.
+    /// Descriptors that the driver process does not have yet.
     unsent: Option<Vec<OwnedFd>>,
-    /// A tap is there as long as a process has it open: also while there is no driver process.
+    /// Keeps a tap alive while there is no driver process: a tap exists while a process has it open.
     kept: Vec<OwnedFd>,
-    /// Keeps the host's stack where it is to be, also while there is no driver process.
+    /// Keeps the host's stack where it belongs while there is no driver process.
     uplink: Option<Uplink>,
-    /// Of a tap: the namespace that it was moved to.
+    /// The namespace to which a tap was moved.
     namespace: Option<i32>,
-    /// The driver process could not go on with the descriptors that it had.
+    /// Whether the driver process could not continue with its descriptors.
     is_spent: bool,
     since: Instant,
 }
 
 impl Opened {
-    /// Descriptors for the next driver process; none if they cannot be had, and the device has to be opened anew.
+    /// Descriptors for the next driver process; `None` if the device has to be opened again.
     fn renew(&mut self) -> Option<Vec<OwnedFd>> {
         match &mut self.uplink {
             Some(uplink) => uplink.sockets().ok().map(|device| device.queues),
@@ -97,14 +98,14 @@ impl DevicePort {
         }
     }
 
-    /// Whether there is something to open that is not open. Devices have to be up: one that is down fails at once.
+    /// Whether a device has to be opened. It must be up: a device that is down fails at once.
     pub(super) fn wants_opening(&self, now: Instant) -> bool {
         self.could_open() && self.retry.is_none_or(|at| at <= now)
     }
 
     fn could_open(&self) -> bool {
         match &self.opened {
-            // It is open, and stays so.
+            // It is open, and stays open.
             Some(opened) => opened.is_spent,
             // An internal port's tap is made once.
             None if self.is_internal() => false,
@@ -112,13 +113,13 @@ impl DevicePort {
         }
     }
 
-    /// Whether it is a tap that a controller asked for. It is made once; its user may move it to another network
+    /// Whether it is a tap that a controller requested. It is made once; its user may move it to another network
     /// namespace, rename and delete it.
     pub(super) fn is_internal(&self) -> bool {
         self.is_requested && self.is_tap
     }
 
-    /// The device was opened.
+    /// Notes an opened device.
     pub(super) fn open(&mut self, opening: Opening, now: Instant) {
         let Opening { device: OpenedDevice { facts, queues }, why, uplink } = opening;
         let copies = queues.iter().map(OwnedFd::try_clone).collect::<Result<_, _>>();
@@ -136,7 +137,7 @@ impl DevicePort {
         });
     }
 
-    /// The device could not be opened. True if that is news.
+    /// Notes that the device could not be opened. Returns true if the reason is new.
     pub(super) fn failed(&mut self, why: &str, now: Instant) -> bool {
         self.retry = Some(now + self.pause.take());
         let is_news = self.trouble.as_deref() != Some(why);
@@ -144,7 +145,7 @@ impl DevicePort {
         is_news
     }
 
-    /// The device is gone, or is another one of the same name.
+    /// Notes that the device is gone, or was replaced by another one of the same name.
     pub(super) fn lost(&mut self, now: Instant) {
         let is_internal = self.is_internal();
         let Some(opened) = &mut self.opened else { return };
@@ -160,14 +161,14 @@ impl DevicePort {
         }
     }
 
-    /// Has descriptors of the same tap for the driver process again.
+    /// Gets descriptors of the same tap for the next driver process.
     pub(super) fn renew(&mut self) {
         if let Some(opened) = &mut self.opened {
             (opened.unsent, opened.is_spent) = (opened.renew(), false);
         }
     }
 
-    /// Looks where a tap is that others may have moved. False if it is no more.
+    /// Finds the namespace of a tap that others may have moved. Returns false if it is gone.
     pub(super) fn look_for_tap(&mut self) -> bool {
         let Some(opened) = &mut self.opened else { return false };
         let Some(queue) = opened.kept.first() else { return true };
@@ -183,22 +184,22 @@ impl DevicePort {
         self.opened.as_ref().is_some_and(|opened| opened.namespace.is_some())
     }
 
-    /// The device as others on the host find it.
+    /// The device as programs on the host find it.
     pub(super) fn host_device(&self) -> Option<HostDevice> {
         let seen = self.seen.as_ref().map(|device| device.index);
-        // The end of tunnels has none.
+        // A tunnel port has none.
         let index = self.facts().map(|facts| facts.index).or(seen).filter(|index| *index > 0)?;
         Some(HostDevice { index, namespace: self.opened.as_ref().and_then(|opened| opened.namespace) })
     }
 
-    /// The tap that it shares the host with is a new one: it is opened anew, at once. Gives `number` back.
+    /// Reopens the device at once, since the tap for the host is a new one. Returns `number`.
     pub(super) fn is_wanted_again(&mut self, number: u32, now: Instant) -> u32 {
         self.lost(now);
         self.retry = None;
         number
     }
 
-    /// Every message of the kernel on the device is news: there is no use in waiting.
+    /// Handles the kernel's message about the device: a change ends any pause.
     pub(super) fn see(&mut self, seen: Option<&LinkDevice>, now: Instant) {
         let is_same = match (&self.opened, seen) {
             (Some(opened), Some(device)) => opened.facts.index == device.index,
@@ -215,7 +216,7 @@ impl DevicePort {
         self.seen = seen.cloned();
     }
 
-    /// The driver process is gone, and with it all that it had.
+    /// Handles the end of the driver process, which had all descriptors.
     pub(super) fn driver_gone(&mut self) {
         (self.is_driven, self.stale) = (false, None);
         if let Some(opened) = &mut self.opened {
@@ -224,7 +225,7 @@ impl DevicePort {
         self.opened.take_if(|opened| opened.unsent.as_ref().is_none_or(Vec::is_empty));
     }
 
-    /// Descriptors for the driver process, if it has to get some.
+    /// Takes the descriptors that the driver process has to get.
     pub(super) fn take_unsent(&mut self) -> Option<(DeviceFacts, Vec<OwnedFd>)> {
         let opened = self.opened.as_mut()?;
         Some((opened.facts.clone(), opened.unsent.take()?))
@@ -234,12 +235,13 @@ impl DevicePort {
         self.opened.as_ref().is_some_and(|opened| opened.unsent.is_some())
     }
 
-    /// The driver process has another connection to the switch.
+    /// Notes that the driver process has a new connection to the switch.
     pub(super) fn joined(&mut self) {
         (self.is_driven, self.stale) = (true, None);
     }
 
-    /// The driver process says that its connection to the switch is over. Usually the switch says so, too.
+    /// Notes the driver process's report that its connection to the switch has ended. Usually the switch reports it,
+    /// too.
     pub(super) fn left(&mut self, now: Instant) {
         self.stale = Some(now + PATIENCE);
     }
@@ -249,7 +251,7 @@ impl DevicePort {
         self.stale.is_some_and(|at| at <= now)
     }
 
-    /// The driver process has let go of the port.
+    /// Notes that the driver process has released the port.
     pub(super) fn undrive(&mut self) {
         (self.is_driven, self.stale) = (false, None);
     }
@@ -258,7 +260,7 @@ impl DevicePort {
         self.opened.as_ref().map(|opened| &opened.facts)
     }
 
-    /// Why this back end.
+    /// The reason for this back end.
     pub(super) fn choice(&self) -> Option<&str> {
         self.opened.as_ref().map(|opened| opened.why.as_str())
     }
@@ -267,33 +269,33 @@ impl DevicePort {
         self.trouble.as_deref()
     }
 
-    /// Notes a fault of a device that is open.
+    /// Notes a fault of an open device.
     pub(super) fn note(&mut self, trouble: String) {
         self.trouble = Some(trouble);
     }
 
-    /// Whether frames can pass at the device's end.
+    /// Whether the device's link is up.
     pub(super) fn has_link(&self) -> bool {
         self.seen.as_ref().is_some_and(|device| device.has_link)
     }
 
-    /// Whether the device is a port of a Linux bridge, too.
+    /// Whether the device is also a port of a Linux bridge.
     pub(super) fn is_of_bridge(&self) -> bool {
         self.seen.as_ref().is_some_and(|device| device.is_of_bridge)
     }
 
-    /// The device's MTU in bytes, as far as it is known.
+    /// The device's MTU in bytes, if it is known.
     pub(super) fn mtu_bytes(&self) -> Option<u32> {
         let seen = self.seen.as_ref().map(|device| device.mtu_bytes);
         seen.or_else(|| self.facts().map(|facts| facts.mtu_bytes))
     }
 
-    /// When a connection of no use is to be taken down.
+    /// When a useless connection is closed.
     pub(super) fn stale(&self) -> Option<Instant> {
         self.stale
     }
 
-    /// When the device is to be opened again.
+    /// When the device is opened again.
     pub(super) fn due(&self) -> Option<Instant> {
         self.retry.filter(|_| self.could_open())
     }

@@ -1,4 +1,4 @@
-//! Device ports: their devices watched, opened, and handed to the driver process; their connections made.
+//! Device ports: watches and opens their devices, passes them to the driver process, and makes connections.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -23,7 +23,7 @@ use super::source::Source;
 use super::switch_table::SwitchTable;
 
 impl PortTable {
-    /// Hears of network devices from now on.
+    /// Starts to receive the kernel's messages about network devices.
     pub(super) fn watch_links(&mut self, poller: &Poller) -> Result<(), Fault> {
         if self.links.is_none() {
             let links = Links::open()?;
@@ -35,7 +35,7 @@ impl PortTable {
 }
 
 impl Ports {
-    /// Takes the kernel's messages on devices.
+    /// Reads the kernel's messages about devices.
     pub(super) fn hear_links(&mut self, switches: &SwitchTable, out: &mut Outputs) {
         let Some(links) = &mut self.table.links else { return };
         let heard = links.receive();
@@ -57,7 +57,7 @@ impl Ports {
         self.table.is_tracking_late = true;
     }
 
-    /// Notes the known state of a port's device.
+    /// Passes the known state of a port's device to the port.
     pub(super) fn see_device(&mut self, number: u32) {
         let (Some(port), Some(links)) = (self.table.all.get_mut(&number), &self.table.links) else { return };
         let own_name = port.spec.device_name().to_owned();
@@ -68,13 +68,13 @@ impl Ports {
         let is_renamed = is_other && !device.is_internal();
         device.see(seen.as_ref(), Instant::now());
         if is_renamed && device.is_driven {
-            // It would continue under its new name, which the port's configuration does not have.
+            // Otherwise it would continue under its new name, which the port's configuration does not have.
             device.undrive();
             self.driver.detach(number);
         }
     }
 
-    /// The kernel has served a port's request, or has refused it.
+    /// Handles the kernel's reply to a request for a port.
     fn on_done(&mut self, request: u32, errno: Option<i32>) {
         let Some((number, what)) = self.driver.requests.remove(&request) else { return };
         if let Some(errno) = errno {
@@ -83,14 +83,14 @@ impl Ports {
         }
     }
 
-    /// Takes all device ports as far as possible.
+    /// Does all possible steps of all device ports.
     pub(super) fn settle_devices(&mut self, out: &mut Outputs) {
         let devices = self.table.all.iter().filter(|(_, port)| port.device().is_some());
         let numbers: Vec<u32> = devices.map(|(number, _)| *number).collect();
         numbers.into_iter().for_each(|number| self.advance_port(number, out));
     }
 
-    /// Opens a port's device if possible, and makes the missing connections.
+    /// Opens a port's device if possible, and makes missing connections.
     pub(super) fn settle_device(&mut self, number: u32, now: Instant, out: &mut Outputs) {
         if !self.table.all.get(&number).is_some_and(Port::is_known) {
             return;
@@ -129,7 +129,7 @@ impl Ports {
         }
     }
 
-    /// A tap is there that is the host's port in the place of another port's device: that one is opened with it.
+    /// After a tap was made for the host in place of another port's device, opens that device again.
     fn free_host_of(&mut self, number: u32, now: Instant, out: &mut Outputs) {
         let tap = self.table.all.get(&number).and_then(|port| port.spec.tap());
         let Some(tap) = tap.map(|backend| backend.tap.clone()) else { return };
@@ -140,7 +140,7 @@ impl Ports {
         numbers.into_iter().for_each(|number| self.advance_port(number, out));
     }
 
-    /// Gives a tap its addresses. Answers come later.
+    /// Gives a tap its addresses; the replies come later.
     fn give_addresses(&mut self, number: u32, index: u32) {
         let tap = self.table.all.get(&number).and_then(|port| port.spec.tap());
         let Some((TapBackend { tap: name, address }, links)) = tap.zip(self.table.links.as_mut()) else {
@@ -159,13 +159,13 @@ impl Ports {
         }
     }
 
-    /// Gives the driver process the parts of a port that it lacks, and a connection to the switch.
+    /// Gives the driver process the missing descriptors of a port, and a connection to the switch.
     fn join_device(&mut self, number: u32, now: Instant, out: &mut Outputs) {
         let Some(port) = self.table.all.get_mut(&number) else { return };
         let (may_join, is_attached) = (port.may_join(now), port.is_attached());
         let Some(device) = port.device_mut() else { return };
         match device.is_driven {
-            // The switch tells when it is let go, and then it begins anew.
+            // The switch reports the end of the connection; then another one is made.
             true if is_attached && device.is_stale(now) => {
                 device.undrive();
                 device.lost(now);
@@ -190,7 +190,7 @@ impl Ports {
         self.driver.process.send(&DriverOrder::ReplaceDevice { port, facts }, fds);
     }
 
-    /// Makes a connection between the switch and the driver process, which gets its end behind `fds`.
+    /// Connects the switch and the driver process, which gets its end together with `fds`.
     fn connect(
         &mut self,
         number: u32,
@@ -219,7 +219,7 @@ impl Ports {
         out.switch.attach(name, attachment, fds);
     }
 
-    /// A device does not work any more, or the driver process cannot serve it. It is opened again.
+    /// Handles a device that failed, or that the driver process cannot serve; it is opened again.
     pub(super) fn device_gone(&mut self, number: u32, why: &str, now: Instant, out: &mut Outputs) {
         self.table.trouble(number, why.to_owned());
         if let Some(device) = self.table.all.get_mut(&number).and_then(Port::device_mut) {
@@ -229,7 +229,7 @@ impl Ports {
         self.advance_port(number, out);
     }
 
-    /// When device ports, or clients that ask for them, have something to do without an event.
+    /// When device ports, or clients that request them, have work without an event.
     pub(super) fn devices_due(&self) -> Option<Instant> {
         let ports = self.table.all.values().filter(|_| self.driver.process.is_up());
         ports.map(Port::device_due).fold(self.driver.due(), earlier)

@@ -25,7 +25,7 @@ impl Reports<'_> {
         let is_asked = |vnic: &VnicFacts| name.is_none_or(|name| vnic.name() == name);
         let ports = self.device_ports(inside.as_ref());
         let mut vnics: Vec<VnicFacts> = self.vnic_facts(inside.as_ref());
-        // Others' addresses and settings are facts about this one, too: they may be the same.
+        // Other ports' addresses and settings matter for this one, too: they may conflict.
         if name.is_some() {
             for vnic in vnics.iter_mut().filter(|vnic| !is_asked(vnic)) {
                 vnic.session = None;
@@ -113,8 +113,8 @@ fn stats_of(inside: Option<&Inspection>) -> StatsReport {
     StatsReport { ports, ..StatsReport::default() }
 }
 
-/// Moves of one address between the same two ports as one: some were seen by the bridge that stood in for the controller, the others by
-/// the controller.
+/// Merges moves of one address between the same two ports: the controller saw some, and the bridge that replaced it the
+/// others.
 fn merged(moves: Vec<MoveFacts>) -> Vec<MoveFacts> {
     let mut all: Vec<MoveFacts> = Vec::new();
     for moved in moves {

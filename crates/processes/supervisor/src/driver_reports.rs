@@ -1,4 +1,4 @@
-//! The driver process as the ports need it: started with the first device port, and its reports handled.
+//! Starts the driver process with the first device port, and handles its reports.
 
 use std::time::Instant;
 
@@ -14,7 +14,7 @@ use super::ports::Ports;
 use super::source::Source;
 
 impl Ports {
-    /// Starts the driver process with the first device port. On the way out its end is no reason for another one.
+    /// Starts the driver process with the first device port. No other process is started before the supervisor ends.
     pub(super) fn need_driver(&mut self, out: &mut Outputs) {
         if !self.driver.is_last && !self.driver.process.is_up() && self.driver.process.due().is_none() {
             self.start_driver(out);
@@ -22,13 +22,13 @@ impl Ports {
     }
 
     pub(super) fn start_driver(&mut self, out: &mut Outputs) {
-        // If this fails, the driver process itself reports the missing memory later.
+        // If this fails, the driver process reports the missing memory later.
         let _ = lift_memory_lock();
         self.driver.process.start_or_plan(&out.poller, Source::Driver.into());
         self.settle_devices(out);
     }
 
-    /// Takes the driver process's messages. The last question that one of them answers, if any does.
+    /// Reads the driver process's messages; returns the last question that they answer, if any.
     pub(super) fn hear_driver(&mut self, out: &mut Outputs) -> Option<u64> {
         let reports = self.driver.process.hear(&out.poller);
         let rounds = reports.into_iter().filter_map(|(report, _)| self.on_driver_report(report, out));
@@ -67,7 +67,7 @@ impl Ports {
         None
     }
 
-    /// The driver process is no more; guests go on among themselves.
+    /// Handles the end of the driver process; traffic between guests is not affected.
     pub(super) fn driver_gone(&mut self) {
         let pid = self.driver.process.pid().unwrap_or_default();
         let how = self.driver.process.bury();

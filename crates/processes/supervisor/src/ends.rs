@@ -1,4 +1,4 @@
-//! Ends of inner processes: heard of by events, and by looks at those that were killed. Their last words come first.
+//! Ends of inner processes: noticed by events, and by checks of killed ones. Their last messages are handled first.
 
 use std::time::Instant;
 
@@ -8,12 +8,12 @@ use lasthop_runtime::clock::earlier;
 use super::Supervisor;
 use super::question::ControllerAnswer;
 
-/// Times that the channel of a process that has ended is read: more than its socket has room for. Another process may have its end of
-/// the channel and go on.
+/// How often the channel of a process that has ended is read: its socket has no room for more. Another process may have
+/// that end of the channel, and send on.
 const LAST_READS_MAX: usize = 16;
 
 impl Supervisor {
-    /// When [`Self::look_for_ends`] is to be called without an event.
+    /// When to call [`Self::look_for_ends`] without an event.
     pub(super) fn ends_due(&self) -> Option<Instant> {
         let inner = [
             self.out.switch.process.end_due(),
@@ -23,7 +23,7 @@ impl Supervisor {
         inner.into_iter().chain([self.upgrades.end_due(), self.reaper.due()]).fold(None, earlier)
     }
 
-    /// Continues without processes that have ended, or are stuck.
+    /// Handles processes that have ended or are stuck.
     pub(super) fn look_for_ends(&mut self, now: Instant) {
         self.reaper.hear();
         if self.out.switch.process.is_over(now) {
@@ -34,7 +34,7 @@ impl Supervisor {
                 }
                 self.hear();
             }
-            // Not if its last messages have put another process in its place.
+            // Not if its last messages have replaced the process.
             if self.out.switch.process.starts() == life {
                 self.switch_gone();
             }
@@ -47,7 +47,7 @@ impl Supervisor {
         if self.controller.process.is_over(now) {
             self.hear_controller();
             self.controller.gone(self.stage.is_last());
-            // Nothing will come any more.
+            // No answer will come any more.
             self.answer_controller_clients(u64::MAX, now, ControllerAnswer::default());
             self.settle_controller();
         }

@@ -1,4 +1,5 @@
-//! Requests about forwarding tables: the switch has the entries, and the supervisor knows static ones for the next switch.
+//! Requests about forwarding tables: the switch has the entries, and the supervisor keeps static ones for the next
+//! switch process.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -22,7 +23,7 @@ pub(super) struct FdbParams {
 }
 
 impl SwitchTable {
-    /// Enters an address. The answer comes when the switch has it.
+    /// Adds a static address. The reply comes when the switch has it.
     pub(super) fn add_entry(
         &self,
         entry: StaticEntry,
@@ -37,7 +38,7 @@ impl SwitchTable {
         order(Order::FdbAdd(entry.clone()), OrderPurpose::FdbAdded { port, entry }, asker, out)
     }
 
-    /// Takes an address out. The answer comes when the switch has done so.
+    /// Removes a static address. The reply comes when the switch has done so.
     pub(super) fn delete_entry(
         &self,
         entry: StaticEntry,
@@ -49,7 +50,7 @@ impl SwitchTable {
         order(Order::FdbDel(entry.clone()), OrderPurpose::FdbDeleted(entry), asker, out)
     }
 
-    /// The question for the addresses of one switch or all. Refuses a switch that has no table.
+    /// The question for the addresses of one switch or all. Refuses a switch without a table.
     pub(super) fn fdb_question(&self, FdbParams { switch }: FdbParams) -> Result<Question, Fault> {
         if let Some(name) = &switch {
             let spec = switches::find(&self.all, name, SEE_LIST)?;
@@ -64,7 +65,7 @@ impl SwitchTable {
 }
 
 impl PortTable {
-    /// The request to forget learned addresses. Refuses a vnic that there is not.
+    /// The request to forget learned addresses. Refuses an unknown vnic.
     pub(super) fn flush(&self, flush: Flush) -> Result<Question, Fault> {
         if let Some(port) = &flush.port {
             self.find(port.as_str())?;

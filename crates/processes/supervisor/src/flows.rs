@@ -1,4 +1,5 @@
-//! The memory in which a switch process leaves its flows and connections to the next one. The supervisor holds it and does not look into it.
+//! The memory in which a switch process leaves its flows and connections to the next one. The supervisor keeps it
+//! without reading it.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,26 +17,27 @@ use lasthop_runtime::fault::Fault;
 use super::question::OrderPurpose;
 use super::switch_process::SwitchProcess;
 
-/// A process that dies so soon after it got the flows may have died of one of them: that of a packet that comes every few seconds, too.
+/// Age of a switch process below which one of the flows that it took over may have killed it, even a flow with a packet
+/// every few seconds.
 const YOUNG: Duration = Duration::from_secs(10);
-/// A process that dies this soon has done next to nothing else.
+/// Age below which the process has hardly done anything else.
 const VERY_YOUNG: Duration = Duration::from_millis(250);
-/// Counts of deaths in a row after which the next process begins without flows; they come back by misses then.
+/// Sum of the weights of deaths in a row after which the next process starts without flows; misses bring them back.
 const COUNT_MAX: u32 = 6;
 
-/// How a switch process was found dead.
+/// How a switch process died.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Death {
     /// It ended by itself.
     Own,
-    /// It was killed, by an operator or for want of memory: that is hardly the fault of a flow.
+    /// It was killed, by an operator or for lack of memory: a flow is hardly the cause.
     Killed,
-    /// It was ended since it did not answer. That takes longer to find out than any life counts as young.
+    /// It was ended since it did not answer. Noticing that takes longer than a process is young.
     Hung,
 }
 
 impl Death {
-    /// How much the death of a process counts that had the flows for `life`.
+    /// The weight of a death after the process had the flows for `life`.
     fn count(self, life: Duration) -> u32 {
         match self {
             Self::Hung => 2,
@@ -52,14 +54,14 @@ pub(super) struct KeptFlows {
     memory: OwnedFd,
     /// When the present process got them.
     handed: Option<Instant>,
-    /// Of deaths in a row.
+    /// Sum of the weights of deaths in a row.
     count: u32,
 }
 
 impl KeptFlows {
     fn open() -> io::Result<Self> {
         let memory = memfd_create("lasthop-flows", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        // Pages are there once they are written to.
+        // Pages are allocated when they are written.
         ftruncate(&memory, FLOW_MEMORY_BYTES + CONNECTION_AREAS * CONNECTION_MEMORY_BYTES)?;
         fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         Ok(Self::of_kept(memory))
@@ -70,15 +72,15 @@ impl KeptFlows {
         Self { memory, handed: None, count: 0 }
     }
 
-    /// A switch process gets them.
+    /// Passes them to a switch process.
     fn hand_over(&mut self, now: Instant) -> io::Result<OwnedFd> {
         self.handed = Some(now);
         self.memory.try_clone()
     }
 
-    /// The switch process is dead. False: it may have died of a flow, as those before it.
+    /// Handles the death of the switch process. Returns false if a flow may have killed it and those before it.
     fn survive(&mut self, death: Death, now: Instant) -> bool {
-        // One that never got them did not die of them.
+        // A process that never got them did not die of them.
         let Some(handed) = self.handed.take() else { return true };
         let count = death.count(now.saturating_duration_since(handed));
         self.count = if count == 0 { 0 } else { self.count + count };
@@ -92,7 +94,7 @@ impl AsFd for KeptFlows {
     }
 }
 
-/// Datapaths of clients, and their flows, for the next switch process.
+/// Clients' datapaths and their flows, for the next switch process.
 #[derive(Debug, Default)]
 pub(super) struct SavedDatapaths {
     /// The last report of a switch process about datapaths.
@@ -102,10 +104,10 @@ pub(super) struct SavedDatapaths {
 }
 
 impl SavedDatapaths {
-    /// Tells a fresh switch process, which has all ports, of datapaths and flows, before it has any guest.
+    /// Passes datapaths and flows to a new switch process that has all ports, before it has any guest.
     pub(super) fn restore(&mut self, switch: &mut SwitchProcess, store: &mut RecordStore) {
         if self.flows.is_none() {
-            // Without memory, flows come back by misses.
+            // Without memory, misses bring flows back.
             self.flows = KeptFlows::open().ok();
             store.is_late(RecordKey::Head);
         }
@@ -119,8 +121,9 @@ impl SavedDatapaths {
         );
     }
 
-    /// A switch process has datapaths and flows again. A process without the memory of flows does not record changes of them: they are
-    /// forgotten at once, or a flow that is deleted now would come back with the next process.
+    /// Handles a switch process's reply about datapaths and flows. If it does not have the memory of flows, it does not
+    /// record changes: that memory is dropped at once, or a flow that is deleted now would come back with the next
+    /// process.
     pub(super) fn restored(&mut self, result: Result<(), Fault>, store: &mut RecordStore) {
         if let Err(fault) = result {
             self.forget_flows(store);
@@ -130,7 +133,7 @@ impl SavedDatapaths {
         }
     }
 
-    /// The switch process is dead.
+    /// Handles the death of the switch process.
     pub(super) fn judge(&mut self, switch: &SwitchProcess, store: &mut RecordStore) {
         let death = match () {
             () if switch.was_ended_for_silence() => Death::Hung,
@@ -145,7 +148,7 @@ impl SavedDatapaths {
         }
     }
 
-    /// Drops the memory of flows, so that the next process begins without them.
+    /// Drops the memory of flows, so that the next process starts without them.
     pub(super) fn forget_flows(&mut self, store: &mut RecordStore) {
         self.flows = None;
         store.is_late(RecordKey::Head);
@@ -156,7 +159,7 @@ impl SavedDatapaths {
 mod tests {
     use super::*;
 
-    /// The number of deaths after which flows are forgotten, if each process has them for so long and dies so.
+    /// The number of deaths after which flows are dropped, if each process lives and dies in this way.
     fn deaths(life: Duration, death: Death) -> Option<usize> {
         let (mut flows, mut now) = (KeptFlows::open().expect("memory"), Instant::now());
         (1..100).find(|_| {

@@ -4,16 +4,16 @@ use std::os::unix::fs::MetadataExt;
 
 use lasthop_sched_view::ThreadId;
 
-/// The front end of a guest: the process that the socket names.
+/// The front end of a guest, as its socket names the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FrontEnd {
     pub(super) pid: i32,
-    /// The connection's user; none of a process of our own, which is not reaped before it is known to have ended.
+    /// The connection's user; `None` for a child of ours, which is not reaped before its end is noticed.
     pub(super) user: Option<u32>,
 }
 
 impl FrontEnd {
-    /// The process, if it still is that of the connection's user.
+    /// The process, if it still belongs to the connection's user.
     pub(super) fn process(self) -> Result<ThreadId, String> {
         let Self { pid, user } = self;
         let owner = std::fs::metadata(format!("/proc/{pid}")).map(|process| process.uid());

@@ -19,9 +19,9 @@ use super::successor::{Introduction, Successor};
 use super::upgrade::{RestOutcome, UpgradeParams};
 
 impl Supervisor {
-    /// Begins an upgrade. The answer comes when it is done, or refused.
+    /// Begins an upgrade. The reply comes when it is done or refused.
     pub(super) fn upgrade(&mut self, params: UpgradeParams, asker: &Asker) -> Result<(), Fault> {
-        // A control group is trusted with networks, and not to run programs as the switch's user.
+        // The control group may configure networks, but not run programs as the switch's user.
         if !self.clients.is_owner(asker) {
             let why = "an upgrade is for root and the user who started the switch; ask one of them";
             return Err(Fault::refused(why));
@@ -29,7 +29,7 @@ impl Supervisor {
         self.upgrades.begin(params, asker, &self.switches, self.settings.controller, &mut self.out)
     }
 
-    /// The old switch has come to rest, or will not.
+    /// Handles the old switch's reply to the order to rest.
     pub(super) fn rested(&mut self, result: Result<Answer, Fault>) {
         if self.stage.is_leaving() {
             return self.rested_to_leave(result.map(drop));
@@ -44,25 +44,26 @@ impl Supervisor {
         }
     }
 
-    /// Has the new switch go on, which knows sessions as they were.
+    /// Has the new switch process continue; it knows the sessions in `introduction`.
     fn succeed(&mut self, successor: Successor, program: PathBuf, introduction: &Introduction) {
         let predecessor = self.out.switch.process.replace(successor, program);
         self.ports.sessions.saved.values_mut().for_each(SavedSession::begin_anew);
         self.fail_waiting();
         if !introduction.keeps_flows {
-            // It would not record its changes to them. Not before: an upgrade that is refused leaves all as it was.
+            // It would not record changes of flows. Not earlier: a refused upgrade changes nothing.
             self.datapaths.forget_flows(&mut self.out.store);
         }
         self.deposit_head();
-        // Guests wait for this, and for nothing that comes after it: the old one stands still.
+        // Guests wait for this, and for nothing after it: the old process is at rest.
         self.tell_of_guests(&introduction.known);
         let Outputs { poller, switch, store } = &mut self.out;
         self.datapath_clients.end_all(poller);
-        // It is killed, and reaped when it has ended; its last messages do not count.
+        // It is killed, and reaped once it has ended; its last messages are ignored.
         predecessor.iter().for_each(|process| poller.remove(&process.channel));
         drop(predecessor);
         if let Some(process) = switch.process.current() {
-            // Fails only without memory; then the new one is not heard, and is replaced when its time is over.
+            // This only fails for lack of memory; then the new process is not heard, and is replaced after its
+            // deadline.
             let _ = poller.modify(&process.channel, Source::Switch.into(), Interest::READ);
         }
         self.ports.counters.close_books(store);
@@ -71,7 +72,7 @@ impl Supervisor {
         ports.into_iter().for_each(|port| drop(self.ports.table.note_told(port)));
     }
 
-    /// The new switch continues everything.
+    /// Handles the end of the upgrade: the new process has all guests.
     pub(super) fn upgraded(&mut self) {
         self.out.switch.end_boost();
         let Some(finished) = self.upgrades.finish() else { return };
@@ -85,7 +86,7 @@ impl Supervisor {
 }
 
 impl Ports {
-    /// The new switch has all ports but those that it refused.
+    /// Handles the ports that the new switch process refused.
     fn taken(&mut self, mut refused: BTreeMap<u32, Fault>, out: &mut Outputs) {
         let ports: Vec<u32> = self.table.all.keys().copied().collect();
         for port in ports {

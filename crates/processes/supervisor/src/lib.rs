@@ -1,12 +1,14 @@
 //! The supervisor: owns the run directory, the sockets and the inner processes.
 //!
-//! **Purpose.** [`run`] serves until it is told to end: it opens every path, socket and device, starts the inner processes and
-//! hands them their descriptors, answers the API, and restarts a process that has died.
+//! **Purpose.** [`run`] serves until it is told to end: it opens every path, socket and device, starts the inner
+//! processes and passes descriptors to them, answers the API, and restarts a process that has died.
 //!
-//! **Contract.** Nothing in it waits for anything else: requests to the switch are answered when its reply comes. Without an
-//! event or a deadline it sleeps; the rarest deadline is a question to an idle switch process (`children/liveness.rs`).
+//! **Contract.** It never blocks: a request that needs the switch is answered when the switch's reply comes. Without an
+//! event or a deadline it sleeps; the least frequent deadline is a question to an idle switch process
+//! (`children/liveness.rs`).
 //!
-//! **Not checked.** The user that connects to a port's socket: the permissions of the socket and its directory decide.
+//! **Not checked.** The user that connects to a port's socket: the permissions of the socket and its directory decide
+//! that.
 //!
 //! **Threading.** One thread, one `epoll` loop; two helper threads start processes and close descriptors.
 //!
@@ -20,7 +22,7 @@
 //! Each part has its own state and methods, and gets those below it as arguments:
 //!
 //! ```text
-//!   Supervisor: event loop, start and end, order of steps of several parts ── Reports: all parts, to be shown
+//!   Supervisor: event loop, start and end, steps of several parts ── Reports: read-only views of all parts
 //!        │
 //!   Upgrades   ControllerProcess   Scheduler
 //!        │           │                 │
@@ -128,39 +130,39 @@ pub struct RunSettings {
     pub dir: PathBuf,
     /// The group whose members may use the control socket.
     pub control_group: Option<String>,
-    /// Devices that a control plane may have; `None` is all or none, as switches are.
+    /// Devices that controllers may use as ports; without patterns, all or none, depending on the switches.
     pub datapath_devices: Option<DevicePatterns>,
     /// Whether the view of the host's scheduler is opened.
     pub scheduler_view: ViewMode,
     /// Settings of the inner processes.
     pub switch: SwitchSettings,
-    /// The default one first.
+    /// The switches; the default one first.
     pub switches: Vec<SwitchSpec>,
     /// Ports of every backend.
     pub ports: Vec<PortSpec>,
-    /// Static entries.
+    /// Static addresses.
     pub fdb: Vec<StaticEntry>,
     /// Rules about connections.
     pub acl: Vec<AclRule>,
 }
 
-/// Refuses a vhost-user port that cannot be on this machine, with its socket in `dir` if it names none.
+/// Refuses a vhost-user port that is impossible on this machine; its socket is in `dir` if it has no path.
 pub fn check_port(port: &PortSpec, dir: &Path) -> Result<(), Fault> {
     let Some(backend) = port.vhost_user() else { return Ok(()) };
     lasthop_listeners::check_length(&port.socket_in(dir))?;
     lasthop_listeners::SocketAccess::of(backend).map(drop)
 }
 
-/// Refuses a group that is not on this machine.
+/// Refuses a group that does not exist on this machine.
 pub fn check_control_group(group: Option<&str>) -> Result<(), Fault> {
     lasthop_listeners::SocketAccess::of_control(group).map(drop)
 }
 
-/// Runs a switch until it is asked to end, and reports its state to `manager`. `inherited` has the descriptors that this one
-/// kept of the last supervisor.
+/// Runs a switch until it is told to end, and reports its state to `manager`. `inherited` has the descriptors that the
+/// manager kept from the last supervisor.
 pub fn run(mut settings: RunSettings, manager: &mut Manager, inherited: Inherited) -> Result<(), Fault> {
     let signals = Signals::take()?;
-    // Each new file is for its owner alone until its mode is set.
+    // New files are accessible to their owner only until their mode is set.
     rustix::process::umask(Mode::from_raw_mode(0o077));
     descriptors::raise_limit();
     descriptors::start_closing();
@@ -187,7 +189,7 @@ pub fn run(mut settings: RunSettings, manager: &mut Manager, inherited: Inherite
 const API_SOURCES: ApiSources =
     ApiSources { socket: Source::CONTROL, client: |client| Source::Client(client).into() };
 
-/// The parts, and the state that concerns all of them.
+/// All parts, and the state that concerns all of them.
 struct Supervisor {
     dir: PathBuf,
     out: Outputs,
@@ -205,12 +207,12 @@ struct Supervisor {
     datapath_devices: Option<DevicePatterns>,
     scheduler: Scheduler,
     stage: Stage,
-    /// Switches and ports that file and flags named.
+    /// Switches and ports of file and flags.
     configured: ConfiguredNames,
 }
 
 impl Supervisor {
-    /// With the control socket of the last supervisor, if there is one.
+    /// Opens the sockets; uses the last supervisor's control socket, if there is one.
     fn open(
         dir: &Path,
         signals: Signals,
@@ -295,7 +297,7 @@ impl Supervisor {
                 self.clients.answer_any(refused);
             }
             Some(Source::Links) => self.ports.hear_links(&self.switches, &mut self.out),
-            // Clients that were heard together with the end of the switch process wait for the next one.
+            // Clients that come with the end of the switch process wait for the next one.
             Some(Source::DatapathListener) if self.takes_datapath_clients() => {
                 self.datapath_clients.accept(&mut self.out.switch, &self.out.poller);
             }
@@ -306,12 +308,12 @@ impl Supervisor {
         }
     }
 
-    /// Whether there is a switch process to have clients of the datapath socket, and none is about to take its place.
+    /// Whether there is a switch process for clients of the datapath socket that is not about to be replaced.
     fn takes_datapath_clients(&self) -> bool {
         self.out.switch.process.is_up() && !self.upgrades.is_under_way()
     }
 
-    /// The earliest deadline of all.
+    /// The earliest deadline of all parts.
     fn due(&self) -> Option<Instant> {
         let ports = self.ports.table.all.values().map(Port::due).fold(None, earlier);
         let others = [
@@ -328,7 +330,7 @@ impl Supervisor {
             self.out.store.due(),
             self.datapath_clients.due(),
         ]);
-        // Channels have deadlines, too, when messages wait in them.
+        // Channels with waiting messages have deadlines, too.
         let others = others.chain([
             self.out.switch.process.channel_due(),
             self.ports.driver.process.channel_due(),
@@ -351,7 +353,7 @@ impl Supervisor {
         self.clients.answer_any(given_up);
         self.out.switch.boost_on_time(now);
         self.clients.expire(now, &self.out.poller);
-        // One that starts or ends may take longer to give a sign of life.
+        // A process that starts or ends may take longer to give a sign of life.
         let is_busy = !matches!(self.stage, Stage::Serving) || self.upgrades.is_under_way();
         if self.out.switch.look_for_life(is_busy, now, &self.out.poller) {
             self.answer_without_switch();

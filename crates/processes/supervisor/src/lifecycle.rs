@@ -21,17 +21,17 @@ use super::source::Source;
 use super::stage::Stage;
 use super::upgrade::Upgrades;
 
-/// How long the switch may take to let its guests go, or to come to rest: less than service managers wait for us.
+/// How long the switch may take to release its guests, or to come to rest: less than service managers wait for us.
 const END_PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long a killed switch process may take to end, when the supervisor ends, too.
+/// How long a killed switch process may take to end when the supervisor ends.
 const DEATH_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Pause before a switch that could not come to rest is asked again.
 const REST_PAUSE: Duration = Duration::from_millis(20);
 
 impl Supervisor {
-    /// Starts a switch process, tells it of all switches and ports, and hands guests over that another one had.
+    /// Starts a switch process, and passes all switches, ports, and the guests of an earlier process to it.
     pub(super) fn start_switch(&mut self) -> Result<(), Fault> {
         self.out.switch.process.start(&self.out.poller, Source::Switch.into())?;
         self.deposit_head();
@@ -43,7 +43,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Tells a switch process that knows switches and ports of all guests, and hands them over. Some it knows, as they were.
+    /// Passes all guests to a switch process that has switches and ports. It knows the sessions in `known`.
     pub(super) fn tell_of_guests(&mut self, known: &SessionVersions) {
         self.datapaths.restore(&mut self.out.switch, &mut self.out.store);
         self.ports.sessions.hand_over(
@@ -52,13 +52,14 @@ impl Supervisor {
             &mut self.out.switch,
             &mut self.out.store,
         );
-        // Before the answer that says that the switch runs: it has its controller then.
+        // Before the reply that says that the switch runs, so that it has its controller then.
         self.settle_controller();
-        // Its answer comes after all the others.
+        // Its reply comes after all others.
         self.out.switch.order(Order::Stats, OrderPurpose::Started, None);
     }
 
-    /// Starts the controller process if one is needed, and brings its configuration and its connections to the switch process up to date.
+    /// Starts the controller process if it is needed, and updates its configuration and its connections to the switch
+    /// process.
     pub(super) fn settle_controller(&mut self) {
         let is_handed_over = self.upgrades.is_handed_over();
         if !matches!(self.stage, Stage::Starting | Stage::Serving) || is_handed_over {
@@ -68,7 +69,7 @@ impl Supervisor {
         self.controller.settle(&self.switches, &self.ports.table, switch, poller);
     }
 
-    /// Does the work about the controller process that is due.
+    /// Does the controller process's work that is due.
     pub(super) fn controller_on_time(&mut self, now: Instant) {
         self.controller.on_time(now, &self.out.switch, &self.out.poller);
         if self.answer_controller_clients(0, now, ControllerAnswer::default()) {
@@ -77,14 +78,14 @@ impl Supervisor {
         self.controller.end_if_hung(now, &self.out.poller);
     }
 
-    /// The pause after a switch's death is over.
+    /// Restarts the switch process after the pause.
     pub(super) fn restart_switch(&mut self) {
         if let Err(fault) = self.start_switch() {
             self.out.switch.process.retry(&fault);
         }
     }
 
-    /// The switch has all its ports.
+    /// Handles the reply that the switch has all its ports.
     pub(super) fn started(&mut self) {
         let pid = self.out.switch.process.current().map_or(0, |switch| switch.pid());
         self.out.switch.end_boost();
@@ -102,9 +103,9 @@ impl Supervisor {
             info!("the switch process is running again, as process {pid}");
         }
         self.upgraded();
-        // Requests to them while there was no switch process.
+        // MTU requests that came while there was no switch process.
         self.ports.heed_placeholders(|_| true, &mut self.out);
-        // A successor is a child that is in no list yet.
+        // A successor is a child that is not listed yet.
         if !self.upgrades.is_under_way() {
             let own = [
                 self.out.switch.process.pid(),
@@ -115,26 +116,26 @@ impl Supervisor {
         }
     }
 
-    /// The switch has given up the rights that it could, and continues with the guests of another one.
+    /// Handles the report that the switch process is sandboxed; it continues with the guests of another one.
     pub(super) fn sandboxed(&mut self, layers: Vec<Layer>) {
         self.out.switch.process.note_sandbox(layers);
-        // Not before: the process that takes memory apart in the end, which it started by then, is not urgent.
+        // Only now: the keeper process, which it has started by now, is not urgent.
         if !self.ports.sessions.saved.is_empty() {
             self.out.switch.boost_slices(None);
         }
     }
 
-    /// The user has to change something before the switch can start.
+    /// Ends the start with a fault that the user has to correct.
     pub(super) fn fail_start(&mut self, fault: Fault) {
         if matches!(self.stage, Stage::Starting) {
             self.stage = Stage::Over(Err(fault));
         }
     }
 
-    /// The switch process is no more.
+    /// Handles the end of the switch process.
     pub(super) fn switch_gone(&mut self) {
         let pid = self.out.switch.process.current().map_or(0, |switch| switch.pid());
-        // First: the predecessor's threads have to be there.
+        // First, since the old process's threads must still exist.
         self.out.switch.end_boost();
         let how = self.out.switch.process.bury();
         if self.stage.is_leaving() {
@@ -163,7 +164,7 @@ impl Supervisor {
         self.fail_waiting();
     }
 
-    /// The user wants an end: no more guests and questions; the switch lets its guests go.
+    /// Begins to end: accepts no more guests and questions, and has the switch release its guests.
     pub(super) fn begin_end(&mut self) {
         match self.stage {
             Stage::Ending { .. } => return self.end_by_force(),
@@ -179,7 +180,7 @@ impl Supervisor {
         self.ports.sessions.saved.clear();
         self.ports.driver = Driver::retired(&self.settings, &self.reaper);
         self.controller = ControllerProcess::new(&self.settings, &self.reaper);
-        // One that starts has no guest yet to let go, and would only be late.
+        // A starting process has no guests to release, and would delay the end.
         if is_starting {
             self.out.switch.process.bury();
         }
@@ -191,8 +192,8 @@ impl Supervisor {
         }
     }
 
-    /// The service manager asks for an end, and keeps everything for the next supervisor, if there is one: no connection is closed.
-    /// If it does not, it closes everything.
+    /// Begins to end while the service manager keeps everything for a next supervisor: no connection is closed. Without
+    /// a next supervisor the manager closes everything.
     fn begin_to_leave(&mut self) {
         info!("ending; the service manager keeps the state for the next one");
         let refused = self.upgrades.refuse("the switch was asked to end", &mut self.ports, &mut self.out);
@@ -208,7 +209,8 @@ impl Supervisor {
         }
     }
 
-    /// The switch has come to rest. Or a front end is in the middle of a message, and the switch is asked again soon.
+    /// Handles the switch's reply to the order to rest. If a front end is in the middle of a message, the switch is
+    /// asked again soon.
     pub(super) fn rested_to_leave(&mut self, result: Result<(), Fault>) {
         match (result, &mut self.stage) {
             (Err(_), Stage::Leaving { retry, .. }) => *retry = Some(Instant::now() + REST_PAUSE),
@@ -216,9 +218,10 @@ impl Supervisor {
         }
     }
 
-    /// Leaves everything as it is to the next supervisor, once the switch process has ended.
+    /// Leaves everything to the next supervisor, once the switch process has ended.
     fn leave(&mut self) {
-        // Not before the switch rests: packets for its devices would wait for it, count as not taken, and be taken once more.
+        // Only once the switch rests: otherwise packets for its devices would stay pending, count as not delivered, and
+        // be fetched again.
         self.ports.driver = Driver::retired(&self.settings, &self.reaper);
         if !self.out.switch.process.is_up() {
             return self.left();
@@ -227,10 +230,10 @@ impl Supervisor {
         self.stage = Stage::Leaving { until: Instant::now() + DEATH_PATIENCE, retry: None };
     }
 
-    /// The switch process has ended, or does not: then the next supervisor sees to that.
+    /// Handles the end of the switch process; if it does not end, the next supervisor handles that.
     fn left(&mut self) {
         self.out.switch.process.bury();
-        // Counters that it told of and that were not read yet would be added to themselves.
+        // Otherwise counters in replies that were not read yet would be counted twice.
         drop(self.out.switch.take_unanswered());
         self.ports.counters.close_books(&mut self.out.store);
         self.deposit_all();
@@ -239,7 +242,7 @@ impl Supervisor {
         self.stage = Stage::Over(Ok(()));
     }
 
-    /// A client has waited for long enough.
+    /// Handles a wait that took too long.
     pub(super) fn end_on_time(&mut self, now: Instant) {
         match &mut self.stage {
             Stage::Leaving { until, retry } if now < *until => {
@@ -252,14 +255,14 @@ impl Supervisor {
         }
     }
 
-    /// The switch did not end in time, or the user is in a hurry.
+    /// Kills the switch process: it did not end in time, or the user asked twice.
     pub(super) fn end_by_force(&mut self) {
         error!("the switch process did not end by itself and is killed");
         self.out.switch.process.bury();
         self.stage = Stage::Over(Ok(()));
     }
 
-    /// On the way out: no process is left that could end.
+    /// Ends all processes before the supervisor ends.
     pub(super) fn end_all(&mut self) {
         self.upgrades = Upgrades::default();
         self.out.switch.process.bury();

@@ -1,4 +1,4 @@
-//! The ports' counters at the end of a switch process: those of the next one continue from there.
+//! The ports' counters over all switch processes: a new process continues them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -16,20 +16,20 @@ use lasthop_runtime::procfs;
 
 use super::port_table::PortTable;
 
-/// The name of a worker's thread, without the number behind it.
+/// The name of a worker's thread, without its number.
 const THREAD_NAME: &str = "worker";
 
-/// The switch's own port, which has none of these: packets of the control plane are counted at the ports that they came from.
+/// The switch's own port has none: packets of the control plane count at the ports that they came from.
 const INTERNAL: &str = "internal";
 
-/// One port's counters: those of all switch processes that are dead, and memory in which the present one keeps its own.
+/// A port's counters: those of all dead switch processes, and the memory in which the present one keeps its own.
 #[derive(Debug)]
 pub(super) struct LifetimeCounters {
     book: OwnedFd,
-    /// Of a switch process that is to take over from the present one.
+    /// The memory for a switch process that is about to take over.
     next: Option<OwnedFd>,
     past: SavedCounters,
-    /// When all of that began, in milliseconds since 1970.
+    /// The start of all counters, in milliseconds since 1970.
     since_ms: u64,
 }
 
@@ -43,14 +43,14 @@ impl LifetimeCounters {
         let since_ms = since_ms.unwrap_or_else(time_ms);
         let mut counters = Self { book, next: None, past: SavedCounters::default(), since_ms };
         past.iter().for_each(|(name, count)| counters.past.add(name, *count));
-        // The process that counted there is dead.
+        // The process that counted there has died.
         if let Ok(booked) = counters.close_book() {
             counters.add_to_past(&booked);
         }
         counters
     }
 
-    /// The counters of all that are dead, by name.
+    /// The counters of all dead processes, by name.
     pub(super) fn past_by_name(&self) -> BTreeMap<String, u64> {
         let known = PortCounters::names().zip(self.past.counters.words());
         let known = known.map(|(name, count)| (name.to_string(), count));
@@ -58,17 +58,17 @@ impl LifetimeCounters {
         all.filter(|(_, count)| *count > 0).collect()
     }
 
-    /// When its counters began, in milliseconds since 1970.
+    /// The start of its counters, in milliseconds since 1970.
     pub(super) fn since_ms(&self) -> u64 {
         self.since_ms
     }
 
-    /// A copy of the memory, for the switch.
+    /// A copy of the descriptor, for the switch.
     pub(super) fn book(&self) -> io::Result<OwnedFd> {
         self.book.try_clone()
     }
 
-    /// A copy of the memory that the switch after the present one gets.
+    /// A copy of the descriptor for the switch process after the present one.
     fn next_book(&mut self) -> io::Result<OwnedFd> {
         let next = blank()?;
         let copy = next.try_clone()?;
@@ -76,7 +76,7 @@ impl LifetimeCounters {
         Ok(copy)
     }
 
-    /// Returns the counters of a switch process that has stopped counting; the next one begins a new file.
+    /// Takes the counters of a switch process that has stopped; the next one gets a new file.
     fn close_book(&mut self) -> io::Result<SavedCounters> {
         let mut bytes = vec![0; PORT_COUNTERS_BYTES];
         let read = rustix::io::pread(&self.book, &mut bytes[..], 0)?;
@@ -84,8 +84,8 @@ impl LifetimeCounters {
         Ok(SavedCounters::of(&bytes[..read]))
     }
 
-    /// Adds the counts of the book before this one. The present switch process is told, for clients of its control interface: if that
-    /// fails, their counters begin at 0.
+    /// Adds the counters of earlier processes. The present switch process is told, for clients of its control
+    /// interface: if that fails, their counters start at 0.
     fn add_to_past(&mut self, booked: &SavedCounters) {
         self.past.merge(booked);
         for (at, bytes) in former_writes(&self.past) {
@@ -111,12 +111,12 @@ fn blank() -> io::Result<OwnedFd> {
 #[derive(Debug, Default)]
 pub(super) struct PortCounterTable {
     pub(super) by_port: BTreeMap<u32, LifetimeCounters>,
-    /// Of ports that the last supervisor had and no client has asked for since, by name.
+    /// Counters of the last supervisor's ports that no client has requested again, by name.
     left: BTreeMap<String, LifetimeCounters>,
 }
 
 impl PortCounterTable {
-    /// Adds the counters of earlier switch processes to those of the present one, `pid`, in its answer.
+    /// Adds the counters of earlier switch processes to the answer of the present one, `pid`.
     pub(super) fn with_past(&self, mut answer: Answer, pid: Option<u32>, table: &PortTable) -> Answer {
         let ports = match &mut answer {
             Answer::Stats(stats) => {
@@ -144,7 +144,8 @@ impl PortCounterTable {
         }
         answer
     }
-    /// Memory for the counters of port `number`; none if the system has none: then they begin at 0 with each switch process.
+    /// Memory for the counters of port `number`; `None` if the system has none: then they start at 0 with each switch
+    /// process.
     pub(super) fn book(&mut self, number: u32, name: &str, store: &mut RecordStore) -> Option<OwnedFd> {
         if let Some(counters) = self.by_port.get(&number) {
             return counters.book().ok();
@@ -156,22 +157,22 @@ impl PortCounterTable {
         book
     }
 
-    /// A port over a device begins anew with each supervisor, when it is asked for; its counters go on.
+    /// Keeps the counters of a port over a device, which starts over with each supervisor when it is requested.
     pub(super) fn leave(&mut self, port: &str, counters: LifetimeCounters) {
         self.left.insert(port.to_owned(), counters);
     }
 
-    /// Memory for the counters of port `number` in the switch process that is to take over; none as for `book`.
+    /// Memory for the counters of port `number` in the switch process that is about to take over; `None` as for `book`.
     pub(super) fn next_book(&mut self, number: u32) -> Option<OwnedFd> {
         self.by_port.get_mut(&number)?.next_book().ok()
     }
 
-    /// No switch process takes over.
+    /// Drops the memory for a successor, since none takes over.
     pub(super) fn forget_next_books(&mut self) {
         self.by_port.values_mut().for_each(|counters| counters.next = None);
     }
 
-    /// The switch process has stopped counting: its counters are added to those of the processes before it.
+    /// Adds the counters of a switch process that has stopped to those of earlier processes.
     ///
     /// Returns its counters, summed over all ports.
     pub(super) fn close_books(&mut self, store: &mut RecordStore) -> PortCounters {
@@ -196,7 +197,7 @@ fn time_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The processor time of each worker's thread, which is called by its number.
+/// Enters the CPU time of each worker's thread, whose name has its number.
 fn enter_cpu_time(pid: u32, workers: &mut [WorkerReport]) {
     let of_thread = |thread: i32| {
         let name = procfs::text(pid, &format!("task/{thread}/comm"))?;
@@ -207,8 +208,8 @@ fn enter_cpu_time(pid: u32, workers: &mut [WorkerReport]) {
     workers.iter_mut().for_each(|worker| worker.cpu_ns = times.get(&worker.index).copied());
 }
 
-/// The copies of different ports' counters may be of different moments: a packet that left one port has come to another, or to
-/// the control plane.
+/// Balances the sums: the copies of different ports may be of different times, so a packet that left one port has
+/// reached another, or the control plane.
 fn balance(mut ports: Vec<&mut PortCounters>) {
     let forwarded: u64 = ports.iter().map(|port| port.forwarded.saturating_sub(port.upcalls)).sum();
     let delivered: u64 = ports.iter().map(|port| port.tx_packets).sum();
@@ -232,7 +233,7 @@ pub(super) fn final_counters_text(counters: &PortCounters) -> String {
     format!("it had taken {taken} packets, delivered {delivered}, and dropped {reasons}")
 }
 
-/// Each counter is named here: none that comes to be is forgotten.
+/// Names each counter, so that a new one cannot be forgotten.
 fn add(port: &mut PortReport, past: &SavedCounters) {
     let PortCounters {
         rx_packets,

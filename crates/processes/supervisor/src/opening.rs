@@ -1,4 +1,4 @@
-//! Devices opened as their ports ask for it.
+//! Opens devices for their ports.
 
 use lasthop_device::{OpenedDevice, TunnelFacts};
 use lasthop_netdev::{OpenError, TapOptions, Uplink, UplinkOptions};
@@ -8,20 +8,20 @@ use lasthop_module_api::Mac;
 use lasthop_api::mac;
 use lasthop_api::port::{BackendChoice, DeviceBackend, HostAccess, PortBackend, PortSpec};
 
-/// The first bytes of a made-up address: administered locally (IEEE 802-2014, 8.4).
+/// The first bytes of a generated address: locally administered (IEEE 802-2014, 8.4).
 const LOCAL: [u8; 3] = [0x02, 0x6c, 0x68];
 
 /// The open device of a port.
 #[derive(Debug)]
 pub(super) struct Opening {
     pub(super) device: OpenedDevice,
-    /// Why with this back end.
+    /// The reason for this back end.
     pub(super) why: String,
-    /// None for a tap.
+    /// `None` for a tap.
     pub(super) uplink: Option<Uplink>,
 }
 
-/// The device of a port; or the obstacle, with the remedy.
+/// Opens the device of a port. An error names the obstacle and the remedy.
 pub(super) fn open(spec: &PortSpec) -> Result<Opening, String> {
     let opened = match &spec.backend {
         PortBackend::Tap(backend) => tap(&backend.tap, spec),
@@ -50,19 +50,20 @@ fn uplink(device: &DeviceBackend, spec: &PortSpec) -> Result<Opening, OpenError>
     Ok(Opening { device, why, uplink: Some(uplink) })
 }
 
-/// The tap of an internal port, new and down; the controller that asked for it sets it up.
+/// Makes the tap of an internal port; the controller that requested it configures it and sets it up.
 pub(super) fn internal(name: &str) -> Result<Opening, OpenError> {
     let device = lasthop_netdev::tap(name, TapOptions { up: false, ..TapOptions::default() })?;
     Ok(Opening { device, why: "a controller asked for an internal port".to_owned(), uplink: None })
 }
 
-/// The end of tunnels that a controller asked for.
+/// Makes the tunnel port that a controller requested.
 pub(super) fn tunnel(name: &str, facts: TunnelFacts) -> Result<Opening, OpenError> {
     let device = lasthop_netdev::tunnel(name, facts)?;
     Ok(Opening { device, why: "a controller asked for tunnels".to_owned(), uplink: None })
 }
 
-/// A device that a controller asked for, kept from the host's stack if this kernel can do that, as with its own datapath.
+/// Opens a device that a controller requested. Detaches it from the host's stack if this kernel can do that, as with
+/// the kernel's datapath.
 pub(super) fn requested(spec: &PortSpec) -> Result<Opening, String> {
     let mut alone = spec.clone();
     if let PortBackend::Device(device) = &mut alone.backend {
@@ -73,12 +74,12 @@ pub(super) fn requested(spec: &PortSpec) -> Result<Opening, String> {
         Err(why) => why,
     };
     let mut opening = open(spec)?;
-    opening.why += &format!("; the host's stack hears the device, too: {why_shared}");
+    opening.why += &format!("; the host's stack gets the device's frames, too: {why_shared}");
     Ok(opening)
 }
 
-/// The address of a tap that was given none: the same after each start, and another one on each host, as udev does it. None where
-/// the host has no name of its own (machine-id(5)): the kernel chooses an address.
+/// The address of a tap without a configured one: the same after each start, and different on each host, like udev's.
+/// `None` if the host has no machine id (machine-id(5)): then the kernel chooses an address.
 fn mac_of(name: &str) -> Option<Mac> {
     let machine = std::fs::read("/etc/machine-id").ok()?;
     let machine = machine.trim_ascii();

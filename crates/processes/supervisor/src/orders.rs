@@ -1,4 +1,4 @@
-//! Orders to the switch, and the handling of its answers.
+//! Orders to the switch, and the handling of its replies.
 
 use std::time::Instant;
 
@@ -19,7 +19,7 @@ use super::source::Source;
 use super::stage::Stage;
 
 impl Supervisor {
-    /// Watches the channels for room while something waits for it.
+    /// Waits for room in channels with waiting messages.
     pub(super) fn watch_channels(&mut self) {
         self.out.switch.process.watch(&self.out.poller, Source::Switch.into());
         self.ports.driver.process.watch(&self.out.poller, Source::Driver.into());
@@ -29,7 +29,7 @@ impl Supervisor {
         }
     }
 
-    /// Takes the switch's messages.
+    /// Reads the switch's messages.
     pub(super) fn hear(&mut self) {
         let reports = self.out.switch.process.hear(&self.out.poller);
         if !reports.is_empty() {
@@ -41,18 +41,18 @@ impl Supervisor {
         reports.into_iter().for_each(|(report, fds)| self.on_report(report, fds));
     }
 
-    /// Takes the driver process's messages.
+    /// Reads the driver process's messages.
     pub(super) fn hear_driver(&mut self) {
         if let Some(round) = self.ports.hear_driver(&mut self.out) {
             self.answer_driver_clients(round, Instant::now());
         }
     }
 
-    /// Takes the controller process's messages.
+    /// Reads the controller process's messages.
     pub(super) fn hear_controller(&mut self) {
         for (round, answer) in self.controller.hear(&self.out.poller) {
             let now = Instant::now();
-            // A client that has waited for too long is told the rest without it. Rounds end in order.
+            // A client that has waited too long gets an answer without that part. Rounds end in order.
             self.answer_controller_clients(0, now, ControllerAnswer::default());
             self.answer_controller_clients(round, now, answer);
         }
@@ -151,7 +151,7 @@ impl Supervisor {
             OrderPurpose::Ended => return,
             OrderPurpose::Streamed => match result {
                 Ok(_) => {
-                    // The connection is the switch's own.
+                    // The switch owns the connection now.
                     asker.iter().for_each(|asker| self.clients.hand_over(asker, &self.out.poller));
                     return;
                 }
@@ -174,7 +174,7 @@ impl Supervisor {
         }
     }
 
-    /// Tells every waiting client that no answer will come.
+    /// Replies to every waiting client that no answer will come.
     pub(super) fn fail_waiting(&mut self) {
         let is_starting = !matches!(self.stage, Stage::Serving);
         for (what, asker) in self.out.switch.take_unanswered() {
@@ -190,7 +190,7 @@ impl Supervisor {
                 _ => {}
             }
             if let (Some(asker), false) = (asker, is_starting) {
-                // A port to remove is gone, and the next process will not be told of it.
+                // A port to be removed is gone, since the next process will not get it.
                 let answer = if is_removal { Ok(Value::Bool(true)) } else { Err(switch_down()) };
                 self.clients.answer(asker, answer);
             }

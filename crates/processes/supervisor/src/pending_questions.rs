@@ -1,4 +1,5 @@
-//! Clients that wait while another process is asked first. A process that does not answer delays them for a moment at most.
+//! Clients that wait while another process is asked first. A process that does not answer delays them for a short time
+//! only.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -25,7 +26,7 @@ struct PendingQuestion {
 }
 
 impl PendingQuestions {
-    /// No client waits yet; each will wait for at most `patience`.
+    /// An empty queue, in which each client waits for at most `patience`.
     pub(super) fn new(patience: Duration) -> Self {
         Self { patience, round: 0, queue: VecDeque::new() }
     }
@@ -36,18 +37,18 @@ impl PendingQuestions {
         self.round
     }
 
-    /// A client waits for the answer to the last question.
+    /// Adds a client that waits for the answer to the last question.
     pub(super) fn wait(&mut self, question: Question, asker: &Asker) {
         let until = Instant::now() + self.patience;
         self.queue.push_back(PendingQuestion { round: self.round, question, asker: asker.clone(), until });
     }
 
-    /// When the first one has waited for long enough.
+    /// When the first client's wait ends.
     pub(super) fn due(&self) -> Option<Instant> {
         self.queue.front().map(|asked| asked.until)
     }
 
-    /// The clients whose question, of up to `round`, is answered, or that have waited for long enough.
+    /// Takes the clients whose question, of up to `round`, is answered, or that have waited too long.
     pub(super) fn take_ready(&mut self, round: u64, now: Instant) -> Vec<(Question, Asker)> {
         let is_ready = |asked: &PendingQuestion| asked.round <= round || asked.until <= now;
         let (ready, waiting): (VecDeque<_>, VecDeque<_>) =

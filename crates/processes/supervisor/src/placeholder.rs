@@ -1,11 +1,11 @@
-//! Placeholders: the host's devices in place of vnics, for controllers outside.
+//! Placeholders: network devices that represent vnics, for external controllers.
 //!
-//! Open vSwitch looks for a network device of a port's name before it asks its datapath for the port. So a vnic of a switch
-//! whose controller is outside has a tap of its name, through which no packet passes: no process reads it, and packets of the
-//! host's stack to it are lost. It shows the guest's address, its MTU, and whether it has a link. It is the supervisor's
-//! alone, so it goes with the vnic, and outlives switch processes.
+//! Open vSwitch looks for a network device of a port's name before it asks its datapath for the port. So a vnic of a
+//! switch with an external controller has a tap of its name, which passes no packets: no process reads it, and packets
+//! of the host's stack to it are lost. It shows the guest's address, its MTU, and whether it has a link. The supervisor
+//! owns it, so it is removed with the vnic, and outlives switch processes.
 //!
-//! Open vSwitch's `mtu_request` sets the MTU of that tap, and by it the vnic's: a guest is told it when it attaches.
+//! Open vSwitch's `mtu_request` sets the MTU of that tap, and so the vnic's; a guest learns it when it attaches.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -19,12 +19,12 @@ use lasthop_api::port::PortCommon;
 /// The MTU of a guest without one of its own, in bytes (Ethernet).
 pub(super) const MTU_USUAL: u16 = 1500;
 
-/// A tap without a purpose of its own.
+/// A vnic's placeholder.
 #[derive(Debug)]
 pub(super) struct Placeholder {
     tap: OwnedFd,
     index: u32,
-    /// As set last; none before.
+    /// Its last link state; `None` before the first.
     has_link: Option<bool>,
     /// Limits that were set on it.
     pub(super) limits: TrafficLimits,
@@ -51,7 +51,8 @@ impl Placeholder {
         lasthop_netdev::tap_namespace_id(self.tap.as_fd()) == Err(Errno::BADFD)
     }
 
-    /// The guest's address may be another one, and its MTU is if `is_mtu_other`: else the tap's may have been asked for meanwhile.
+    /// Updates the tap to the vnic's address, and to its MTU if `is_mtu_other`: otherwise the tap's MTU may be a new
+    /// request.
     pub(super) fn follow(&self, port: &PortCommon, is_mtu_other: bool) {
         self.set_address(port);
         if is_mtu_other {
@@ -67,7 +68,7 @@ impl Placeholder {
         }
     }
 
-    /// As it is now; none when the tap was renamed or moved.
+    /// The tap's MTU; `None` if it was renamed or moved.
     pub(super) fn mtu_bytes(&self, port: &PortCommon) -> Option<u32> {
         lasthop_netdev::mtu_bytes(port.name.as_str(), self.index)
     }
@@ -82,14 +83,14 @@ impl Placeholder {
 
     pub(super) fn set_link(&mut self, has_link: bool) {
         if self.has_link != Some(has_link) {
-            // Fails when the tap was deleted; the kernel reports that as well.
+            // This fails if the tap was deleted, which the kernel also reports.
             let _ = lasthop_netdev::set_carrier(self.tap.as_fd(), has_link);
             self.has_link = Some(has_link);
         }
     }
 }
 
-/// Bytes; a vnic without an MTU of its own has that of other devices.
+/// MTU in bytes; a vnic without a configured one has the usual one.
 pub(super) fn mtu_of(port: &PortCommon) -> u32 {
     port.mtu.unwrap_or(MTU_USUAL).into()
 }

@@ -1,4 +1,4 @@
-//! The vnics' placeholders: made, made again, and their changes passed on to the vnics.
+//! Makes the vnics' placeholders, makes them again, and passes their changes on to the vnics.
 
 use std::collections::BTreeSet;
 
@@ -19,14 +19,14 @@ use super::switch_table::SwitchTable;
 use lasthop_runtime::poller::Poller;
 
 impl PortTable {
-    /// Makes a vnic's placeholder if it is to have one. Without it the vnic is as good as ever to everybody but Open vSwitch.
+    /// Makes a vnic's placeholder if it needs one. Without it only Open vSwitch cannot use the vnic.
     pub(super) fn make_placeholder(&mut self, number: u32, switches: &SwitchTable, poller: &Poller) {
         let Some(port) = self.all.get(&number).filter(|port| port.device().is_none()) else { return };
         if !switches.has_outside_controller(&port.spec) {
             return;
         }
         let made = Placeholder::make(&port.spec.common);
-        // To hear of its deletion.
+        // To notice its deletion.
         let watched = self.watch_links(poller);
         let Some(port) = self.all.get_mut(&number) else { return };
         match made {
@@ -41,7 +41,7 @@ impl PortTable {
         }
     }
 
-    /// Vnics of a switch that was changed get placeholders, or have theirs taken away.
+    /// Makes or removes the placeholders of a changed switch's vnics.
     pub(super) fn settle_placeholders(
         &mut self,
         switch: &SwitchName,
@@ -66,7 +66,7 @@ impl PortTable {
         }
     }
 
-    /// There are news of devices: deleted placeholders are made again.
+    /// Handles news of devices: makes deleted placeholders again.
     pub(super) fn look_for_placeholders(
         &mut self,
         names: &BTreeSet<String>,
@@ -98,7 +98,7 @@ impl PortTable {
 }
 
 impl Ports {
-    /// A change of a vnic to an MTU of `asked_bytes` is over: every change of its placeholder since then is applied now.
+    /// After a vnic's change to an MTU of `asked_bytes`, applies later changes of its placeholder.
     pub(super) fn heed_after_change(&mut self, number: u32, asked_bytes: u32, out: &mut Outputs) {
         let Some(port) = self.table.all.get(&number) else { return };
         let mtu = port.placeholder.as_ref().and_then(|placeholder| placeholder.mtu_bytes(&port.spec.common));
@@ -108,8 +108,7 @@ impl Ports {
         }
     }
 
-    /// Placeholders of these names that were given another MTU give it to their ports. Those of ports that cannot change now are
-    /// heeded when they can.
+    /// Applies new MTUs of these placeholders to their ports. A port that cannot change now does it later.
     pub(super) fn heed_placeholders(&mut self, is_meant: impl Fn(&str) -> bool, out: &mut Outputs) {
         if !out.switch.process.is_up() {
             return;

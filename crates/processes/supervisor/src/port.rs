@@ -1,4 +1,4 @@
-//! One port's outside: its socket, and which connection the switch has.
+//! The supervisor's side of a port: its socket, and the connection that the switch has.
 //!
 //! ```text
 //!              confirmed          guest there           attach
@@ -28,30 +28,30 @@ use super::device::DevicePort;
 use super::front_end::FrontEnd;
 use super::placeholder::Placeholder;
 
-/// How long a second connection may wait for the first one's hang-up, which can be on its way: on a busy machine for longer than a
-/// second.
+/// How long a second connection may wait for the first one's hang-up, which may be pending: on a busy machine for
+/// longer than a second.
 const HOLD: Duration = Duration::from_secs(3);
-/// Pause between attempts to connect, and before the next guest after one that hung up at once; doubles.
+/// Pause between attempts to connect, and after a guest that hung up at once; doubles.
 const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(1);
-/// An attachment shorter than this makes a pause: front ends that fail in a loop must not flood the log.
+/// An attachment shorter than this causes a pause: front ends that fail in a loop must not flood the log.
 const SHORT: Duration = Duration::from_secs(1);
 /// After an attachment this long the pauses are short again.
 const LONG: Duration = Duration::from_secs(10);
 /// Pause after `accept` failed for lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
-/// Pause before it is looked whether descriptors that did not close are closed by now.
+/// Pause before the next check of descriptors that did not close.
 const STUCK_PAUSE: Duration = Duration::from_secs(60);
 
-/// The switch's knowledge of the port.
+/// The state of the port at the switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Life {
-    /// Nothing: guests wait in the socket's backlog.
+    /// Unknown to the switch: guests wait in the socket's backlog.
     Down,
-    /// It has the port and no guest.
+    /// The switch has the port, without a guest.
     Idle,
-    /// It has the connection with this number.
+    /// The switch has the connection with this number.
     Attached { number: u64, since: Instant },
 }
 
@@ -61,23 +61,23 @@ enum Role {
     Listen {
         socket: ListenSocket,
         held: Option<(ForeignFd, Instant)>,
-        /// No `accept` before this.
+        /// No connection is accepted before.
         paused_until: Option<Instant>,
-        /// To make when a guest hangs up at once.
+        /// The pause after a guest that hangs up at once.
         pause: Pause,
-        /// A refusal was logged since the last attachment.
+        /// Whether a refusal was logged since the last attachment.
         is_refusal_said: bool,
     },
     Connect {
         next: Instant,
         pause: Pause,
-        /// The reason for which it waits, as logged last.
+        /// The last logged reason to wait.
         said: Option<Errno>,
     },
-    /// Connections are made to the driver process.
+    /// Connections lead to the driver process.
     Device {
         device: Box<DevicePort>,
-        /// The next one is not made before.
+        /// The next connection is not made before.
         next: Instant,
         pause: Pause,
     },
@@ -95,32 +95,32 @@ impl Role {
 pub(super) struct Port {
     pub(super) spec: PortSpec,
     pub(super) path: PathBuf,
-    /// The listener is in the set of watched descriptors.
+    /// Whether the listener is being watched.
     pub(super) is_watched: bool,
-    /// The switch has been told of a change and has not answered yet.
+    /// Whether the switch has a pending order to change it.
     pub(super) is_changing: bool,
-    /// The uplinks that it depends on have no link, so it has none either, as the switch was told.
+    /// Whether its link is down because its uplinks have none, as the switch was told.
     pub(super) is_cut: bool,
-    /// The host's device of the port's name, for controllers outside.
+    /// The network device that represents it, for external controllers.
     pub(super) placeholder: Option<Placeholder>,
     life: Life,
     role: Role,
-    /// The last refusal of a request of the front end, until the next one attaches.
+    /// The last refused request of the front end, until the next one attaches.
     refusal: Option<String>,
-    /// How the last connection ended, and when.
+    /// The end of the last connection, and its time.
     last_end: Option<(String, Instant)>,
-    /// The process at the other end, as far as the system tells.
+    /// The process at the other end, if the system tells.
     peer_pid: Option<i32>,
     peer_user: Option<u32>,
     /// Descriptors of front ends that this process has not closed yet.
     pub(super) arrears: PendingCloses,
-    /// Guests sent away, and when the last one was.
+    /// Number of refused guests, and the time of the last one.
     refused_guests: u64,
     last_refused: Option<Instant>,
 }
 
 impl Port {
-    /// Makes the socket, or gets ready to connect, or to open the device; the path of a port over a device is that of no file.
+    /// Makes the socket, or prepares to connect or to open the device; a port over a device has no socket file.
     pub(super) fn open(spec: PortSpec, dir: &Path) -> Result<Self, Fault> {
         let path = spec.socket_in(dir);
         let (next, pause) = (Instant::now(), Pause::new(RETRY_MIN, RETRY_MAX));
@@ -133,7 +133,7 @@ impl Port {
                 }
             }
             PortBackend::Device(_) => Role::Device { device: Box::new(DevicePort::new(false)), next, pause },
-            // The end of tunnels is made once, as an internal port's tap.
+            // A tunnel port is made once, like an internal port's tap.
             PortBackend::Tap(_) | PortBackend::Tunnel(_) => {
                 Role::Device { device: Box::new(DevicePort::new(true)), next, pause }
             }
@@ -141,7 +141,7 @@ impl Port {
         Ok(Self::with_role(spec, path, role))
     }
 
-    /// As `open`, with the socket that the last supervisor had, and device and inode of its file.
+    /// Like `open`, with the last supervisor's socket, and device and inode of its file.
     pub(super) fn go_on(
         spec: PortSpec,
         dir: &Path,
@@ -155,7 +155,7 @@ impl Port {
         }
     }
 
-    /// As `open`, since a controller asked for it.
+    /// Like `open`, for a controller's request.
     pub(super) fn on_request(spec: PortSpec, dir: &Path) -> Result<Self, Fault> {
         let mut port = Self::open(spec, dir)?;
         if let Some(device) = port.device_mut() {
@@ -185,7 +185,7 @@ impl Port {
         }
     }
 
-    /// The outside of a port over a device; none of a vhost-user port.
+    /// The state of a port over a device; `None` for a vhost-user port.
     pub(super) fn device(&self) -> Option<&DevicePort> {
         match &self.role {
             Role::Device { device, .. } => Some(device),
@@ -200,7 +200,7 @@ impl Port {
         }
     }
 
-    /// The port with the settings `to`, as the switch is told of it.
+    /// The port with the settings `to`, in the form for the switch.
     pub(super) fn as_told(&self, to: &PortSpec) -> SwitchPort {
         let link = if self.is_cut { LinkState::Down } else { to.common.link };
         let placeholder = self.placeholder.as_ref().map(Placeholder::host_device);
@@ -208,9 +208,9 @@ impl Port {
         SwitchPort {
             common: PortCommon {
                 link,
-                // The default goes without words: programs of before there were others do not know the key.
+                // The default is omitted, since older programs do not know the key.
                 memory_max: to.common.memory_max.filter(|max| *max != MemoryMax::default()),
-                // That of a tap is told to no guest.
+                // A tap's MTU is not offered to a guest.
                 mtu: to.common.mtu.filter(|_| to.is_vhost_user()),
                 ..to.common.clone()
             },
@@ -221,17 +221,17 @@ impl Port {
         }
     }
 
-    /// Whether it is there since a controller asked for it.
+    /// Whether a controller requested it.
     pub(super) fn is_requested(&self) -> bool {
         self.device().is_some_and(|device| device.is_requested)
     }
 
-    /// Whether a guest has a link here.
+    /// Whether guests have a link here.
     pub(super) fn has_guest_link(&self) -> bool {
         self.is_attached() && self.spec.common.link.is_up() && !self.is_cut
     }
 
-    /// Whether the switch waits for a connection that may be made now.
+    /// Whether the switch waits for a connection, which may be made now.
     pub(super) fn may_join(&self, now: Instant) -> bool {
         self.life == Life::Idle && matches!(self.role, Role::Device { next, .. } if next <= now)
     }
@@ -245,7 +245,7 @@ impl Port {
         matches!(self.life, Life::Attached { .. })
     }
 
-    /// Gives the socket's file the owner, group and mode of `to` in place of those of `from`.
+    /// Changes the owner, group and mode of the socket's file from those in `from` to those in `to`.
     pub(super) fn set_access(&self, from: &PortSpec, to: &PortSpec) -> Result<(), Fault> {
         let Some((from, to)) = from.vhost_user().zip(to.vhost_user()) else { return Ok(()) };
         let (before, access) = (SocketAccess::of(from)?, SocketAccess::of(to)?);
@@ -255,7 +255,7 @@ impl Port {
         access.apply(Some(before), &self.path)
     }
 
-    /// The listening socket, to be watched while it may be accepted from.
+    /// The listening socket, to be watched while connections may be accepted.
     pub(super) fn listener(&self) -> Option<BorrowedFd<'_>> {
         match &self.role {
             Role::Listen { socket, .. } => Some(socket.as_fd()),
@@ -278,12 +278,12 @@ impl Port {
         }
     }
 
-    /// Whether a readable listener is of interest now.
+    /// Whether a connection may be accepted now.
     pub(super) fn may_accept(&self) -> bool {
         self.life != Life::Down && matches!(self.role, Role::Listen { paused_until: None, .. })
     }
 
-    /// One line on the guest's next step.
+    /// One line about the guest's next step.
     pub(super) fn invitation(&self) -> String {
         let path = self.path.display();
         if self.is_requested() {
@@ -296,7 +296,7 @@ impl Port {
         }
     }
 
-    /// The switch has the port now; a guest whose session is handed over stays attached.
+    /// Notes that the switch has the port; a guest whose session is taken over stays attached.
     pub(super) fn confirm(&mut self) {
         if matches!(self.life, Life::Attached { .. }) {
             return;
@@ -307,7 +307,7 @@ impl Port {
         }
     }
 
-    /// The switch is gone, and with it the connection.
+    /// Notes the end of the switch process, and so of the connection.
     pub(super) fn down(&mut self) {
         self.life = Life::Down;
         if let Role::Listen { held, .. } = &mut self.role {
@@ -315,20 +315,20 @@ impl Port {
         }
     }
 
-    /// The switch has got a connection.
+    /// Notes that the switch got a connection.
     pub(super) fn attached(&mut self, number: u64, now: Instant) {
         self.life = Life::Attached { number, since: now };
         self.refusal = None;
     }
 
-    /// The front end was refused something. Without one it is news of a port of the same name that is gone.
+    /// Notes a refused request of the front end. Without a front end it belongs to an earlier port of this name.
     pub(super) fn refused(&mut self, why: String) {
         if matches!(self.life, Life::Attached { .. }) {
             self.refusal = Some(why);
         }
     }
 
-    /// For a diagnosis of a guest without a network.
+    /// Facts for the diagnosis of a guest without a network.
     pub(super) fn connection(&self) -> ConnectionFacts {
         let millis = |since: Instant| since.elapsed().as_millis() as u64;
         let attached_ms = match self.life {
@@ -359,7 +359,7 @@ impl Port {
         self.peer_user = lasthop_engine::peer_user(fd.as_fd());
     }
 
-    /// The process at the other end and its user, as far as the system tells.
+    /// The process at the other end and its user, if the system tells.
     pub(super) fn front_end(&self) -> Option<FrontEnd> {
         Some(FrontEnd { pid: self.peer_pid?, user: Some(self.peer_user?) })
     }
@@ -369,12 +369,12 @@ impl Port {
         self.last_end = Some((why.to_owned(), Instant::now()));
     }
 
-    /// The last refusal of a request of the present front end, or else of the last one.
+    /// The last refused request of the present front end, or else of the last one.
     pub(super) fn last_refusal(&self) -> Option<&str> {
         self.refusal.as_deref()
     }
 
-    /// The connection ended. False if it was not the current one.
+    /// Notes the end of a connection. Returns false if it was not the current one.
     pub(super) fn detached(&mut self, attachment: u64, now: Instant) -> bool {
         let Life::Attached { number, since } = self.life else { return false };
         if number != attachment {
@@ -387,7 +387,7 @@ impl Port {
                 let pause = pause_after(now.saturating_duration_since(since), pause);
                 *paused_until = (*paused_until).max(pause.map(|pause| now + pause));
             }
-            // A pause also here, so that a peer which hangs up at once makes no busy loop.
+            // Also pauses here, so that a peer that hangs up at once causes no busy loop.
             Role::Connect { next, pause, .. } => *next = now + pause.take(),
             Role::Device { next, pause, .. } => {
                 let pause = pause_after(now.saturating_duration_since(since), pause);
@@ -397,14 +397,14 @@ impl Port {
         true
     }
 
-    /// When [`Self::advance`] has something to do without an event.
+    /// When [`Self::advance`] has work without an event.
     pub(super) fn due(&self) -> Option<Instant> {
         match &self.role {
             Role::Listen { held, paused_until, .. } => {
                 let held = held.as_ref().map(|(_, until)| *until);
                 match self.life {
                     Life::Down => None,
-                    // A port on hold opens when the pause is over.
+                    // A held port opens after the pause.
                     Life::Idle => *paused_until,
                     Life::Attached { .. } => earlier(held, *paused_until),
                 }
@@ -414,7 +414,7 @@ impl Port {
         }
     }
 
-    /// When a device port has something to do without an event, given a driver process.
+    /// When a device port has work without an event, if there is a driver process.
     pub(super) fn device_due(&self) -> Option<Instant> {
         let Role::Device { device, next, .. } = &self.role else { return None };
         match self.life {
@@ -427,14 +427,14 @@ impl Port {
         }
     }
 
-    /// A connection could not be made: the next one is tried after a pause.
+    /// Notes a failed connection: the next attempt comes after a pause.
     pub(super) fn postpone(&mut self, now: Instant) {
         if let Role::Device { next, pause, .. } = &mut self.role {
             *next = now + pause.take();
         }
     }
 
-    /// Takes all steps that are possible now; a connection that results is for the switch.
+    /// Takes all possible steps; returns a connection for the switch if one results.
     pub(super) fn advance(&mut self, now: Instant) -> Option<ForeignFd> {
         match (self.life, &self.role) {
             (Life::Down, _) => None,
@@ -495,7 +495,7 @@ impl Port {
         }
     }
 
-    /// Why no front end is let in, if none is: descriptors of earlier ones.
+    /// Why no front end is accepted, if pending closes of earlier ones are the reason.
     pub(super) fn in_arrears(&mut self, now: Instant) -> Option<HoldReason> {
         self.arrears.held(now).or_else(|| self.arrears.held_for_costs(now))
     }
@@ -537,12 +537,12 @@ fn pause_after(length: Duration, pause: &mut Pause) -> Option<Duration> {
     (length < SHORT).then(|| pause.take())
 }
 
-/// Ends a connection now: it is closed in its time.
+/// Ends a connection now; its descriptor is closed later.
 fn hang_up(socket: &ForeignFd) {
     let _ = shutdown(socket, Shutdown::Both);
 }
 
-/// Keeps the port closed while `held` says so.
+/// Keeps the port closed because of `held`.
 fn hold(spec: &PortSpec, held: HoldReason, paused_until: &mut Option<Instant>, now: Instant) {
     let pause = match held {
         HoldReason::For(left) | HoldReason::Costly(left) => left,
@@ -554,7 +554,7 @@ fn hold(spec: &PortSpec, held: HoldReason, paused_until: &mut Option<Instant>, n
     *paused_until = (*paused_until).max(Some(now + pause));
 }
 
-/// Logs the first refusal since a guest attached; the others are like it.
+/// Logs the first refusal since a guest attached.
 fn say_refused(spec: &PortSpec, is_said: &mut bool) {
     if !*is_said {
         warn!(limited = true, port:% = spec.common.name; "port {}: refused a second guest, it has one already; give each guest a port of its own",
@@ -648,7 +648,7 @@ mod tests {
         assert_eq!(port.due(), Some(now + RETRY_MIN));
     }
 
-    /// Lets a guest in and out again after `length`.
+    /// Attaches a guest, and detaches it after `length`.
     fn visit(port: &mut Port, now: Instant, length: Duration) -> Instant {
         let _guest = UnixStream::connect(&port.path).expect("connected");
         assert!(port.may_accept() && port.advance(now).is_some());

@@ -19,24 +19,24 @@ use lasthop_runtime::poller::{Interest, Poller};
 use super::port::Port;
 use super::source::Source;
 
-/// Ports that users may have; one more is the switch's own.
+/// Ports for users; one more is the switch's own.
 const USER_PORTS_MAX: usize = PORTS_MAX - 1;
 
 /// The ports, each of which has its own state (`port`).
 #[derive(Debug)]
 pub(super) struct PortTable {
     pub(super) all: BTreeMap<u32, Port>,
-    /// None until there is a device port.
+    /// `None` until there is a device port.
     pub(super) links: Option<Links>,
-    /// A change decides which ports' links depend on uplinks.
+    /// Whether a pending change decides which ports' links depend on uplinks.
     pub(super) is_tracking_late: bool,
     next_number: u32,
-    /// The run directory, in which sockets are that no setting names.
+    /// The run directory, which has the sockets without a configured path.
     pub(super) dir: PathBuf,
 }
 
 impl PortTable {
-    /// Without a port.
+    /// A table without ports.
     pub(super) fn new(dir: &Path) -> Self {
         Self {
             all: BTreeMap::new(),
@@ -59,12 +59,12 @@ impl PortTable {
         self.all.get(&number).map(|port| port.spec.common.name.to_string())
     }
 
-    /// Ports with this number, and lower ones, were another supervisor's.
+    /// Reserves this number and lower ones, which another supervisor used.
     pub(super) fn note_number(&mut self, number: u32) {
         self.next_number = self.next_number.max(number);
     }
 
-    /// Refuses a port that cannot be beside the others.
+    /// Refuses a port that conflicts with others.
     pub(super) fn check_beside(&self, spec: &PortSpec) -> Result<(), Fault> {
         if self.all.len() >= USER_PORTS_MAX {
             let why = format!("there are {USER_PORTS_MAX} ports, and that is the limit; delete one first");
@@ -88,7 +88,7 @@ impl PortTable {
         port::check_beside(spec, self.all.values().map(|port| &port.spec))
     }
 
-    /// The order that tells a switch process of a port, which is told now.
+    /// The order that adds a port at a switch process; notes that it was sent.
     pub(super) fn note_told(&mut self, number: u32) -> Option<Order> {
         let port = self.all.get_mut(&number)?;
         let told = port.as_told(&port.spec);
@@ -104,7 +104,7 @@ impl PortTable {
         found.map(|(number, _)| *number).ok_or_else(|| self.no_such(name))
     }
 
-    /// As `find`, for methods `vnic.…`, which are for vhost-user ports only.
+    /// Like `find`, for methods `vnic.…`, which only work for vhost-user ports.
     pub(super) fn find_in_form(&self, name: &str, is_vnic_form: bool) -> Result<u32, Fault> {
         let number = self.find(name)?;
         match self.all.get(&number) {
@@ -116,20 +116,20 @@ impl PortTable {
         }
     }
 
-    /// Refuses a port that its user may not take away.
+    /// Refuses a port that its user may not remove.
     pub(super) fn check_removable(&self, number: u32) -> Result<(), Fault> {
         match self.all.get(&number) {
             Some(port) if port.is_requested() => {
                 let name = port.spec.name();
                 Err(Fault::refused(format!(
-                    "the port \"{name}\" is there since a controller asked for it; take it away there: ovs-vsctl del-port {name}"
+                    "the port \"{name}\" is there since a controller asked for it; remove it there: ovs-vsctl del-port {name}"
                 )))
             }
             _ => Ok(()),
         }
     }
 
-    /// Refuses the name of a port that there is not.
+    /// Refuses the name of an unknown port.
     pub(super) fn checked(&self, name: Option<String>) -> Result<Option<String>, Fault> {
         name.as_ref().map_or(Ok(0), |name| self.find(name))?;
         Ok(name)
@@ -141,7 +141,7 @@ impl PortTable {
         Fault::new(Kind::NoSuchVnic, format!("there is no port \"{name}\"{remedy}"))
     }
 
-    /// Watches a port's socket while connections may be taken from it.
+    /// Watches a port's socket while connections may be accepted.
     pub(super) fn watch_port(&mut self, number: u32, poller: &Poller) {
         let Some(port) = self.all.get_mut(&number) else { return };
         let Some(listener) = port.listener() else { return };
@@ -163,7 +163,7 @@ impl PortTable {
         port.is_watched = is_watched;
     }
 
-    /// A front end was refused something, says the switch.
+    /// Handles the switch's report of a refused request of a front end.
     pub(super) fn refused(&mut self, name: &str, why: String) {
         let Ok(number) = self.find(name) else { return };
         warn!(limited = true, port:% = name; "port {name}: {why}");
@@ -172,7 +172,7 @@ impl PortTable {
         }
     }
 
-    /// A device has got a limit, or lost it.
+    /// Handles a limit that was set on a device, or removed.
     pub(super) fn heed_limit(&mut self, limited: &Limited) {
         let port = self.all.values_mut().find_map(|port| {
             let placeholder = port.placeholder.as_mut()?;
@@ -216,7 +216,7 @@ impl PortTable {
         names
     }
 
-    /// The names in the order of the file's interfaces.
+    /// The port names in the order of the capture's interfaces.
     pub(super) fn interfaces(&self, spec: &CaptureSpec) -> BTreeSet<String> {
         match spec.names.is_empty() {
             true => self.all.values().map(|port| port.spec.common.name.to_string()).collect(),

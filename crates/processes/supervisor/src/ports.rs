@@ -1,4 +1,4 @@
-//! The ports, with all that comes and goes with them: made, removed, and their connections handed to the switch.
+//! The ports with their sockets, devices and connections.
 //!
 //! ```text
 //!   Ports: this file, `change`, `placeholders`, `devices`, `driver`, `requested`
@@ -29,7 +29,7 @@ use super::question::{OrderPurpose, switch_down};
 use super::sessions::Sessions;
 use super::switch_table::SwitchTable;
 
-/// All ports, the sessions and counters of each, and the driver process that serves those over devices.
+/// All ports, their sessions and counters, and the driver process for those over devices.
 #[derive(Debug)]
 pub(super) struct Ports {
     pub(super) table: PortTable,
@@ -39,7 +39,7 @@ pub(super) struct Ports {
 }
 
 impl PortTable {
-    /// The switch is gone, and all connections with it that nothing is kept of.
+    /// Notes the end of the switch process, and of all connections without a saved session.
     pub(super) fn down(&mut self, sessions: &Sessions, poller: &Poller) {
         let lost = self.all.iter_mut().filter(|(number, _)| !sessions.saved.contains_key(number));
         lost.for_each(|(_, port)| port.down());
@@ -49,13 +49,13 @@ impl PortTable {
 }
 
 impl Ports {
-    /// Without a port; `driver` is not started yet.
+    /// Starts without ports and without a driver process.
     pub(super) fn new(dir: &Path, driver: Driver) -> Self {
         let (sessions, counters) = (Sessions::default(), PortCounterTable::default());
         Self { table: PortTable::new(dir), sessions, counters, driver }
     }
 
-    /// Makes a port. The answer comes when the switch has it.
+    /// Adds a port. The reply comes when the switch has it.
     pub(super) fn add(
         &mut self,
         spec: PortSpec,
@@ -72,7 +72,7 @@ impl Ports {
         Ok(())
     }
 
-    /// Makes a port's socket, or looks for its device. The switch does not know the port yet.
+    /// Makes a port's socket, or finds its device. The switch does not have the port yet.
     pub(super) fn open(
         &mut self,
         spec: PortSpec,
@@ -87,7 +87,7 @@ impl Ports {
         Ok(number)
     }
 
-    /// Makes a port that was checked.
+    /// Adds a checked port.
     pub(super) fn enter(&mut self, port: Port, out: &mut Outputs) -> Result<u32, Fault> {
         if port.device().is_some() {
             self.table.watch_links(&out.poller)?;
@@ -98,7 +98,7 @@ impl Ports {
         Ok(number)
     }
 
-    /// Tells the switch of a port, which is new to everybody or to this switch process.
+    /// Sends the switch a port, which is new or unknown to this switch process.
     pub(super) fn tell_of_port(
         &mut self,
         number: u32,
@@ -114,7 +114,7 @@ impl Ports {
         out.switch.order_with(order, book.into_iter().map(Into::into).collect(), what, asker);
     }
 
-    /// The switch has taken a port, or has not. A new port that it refuses is gone as if it never was.
+    /// Handles the switch's reply about a port. A refused new port is removed.
     pub(super) fn added(
         &mut self,
         number: u32,
@@ -148,7 +148,7 @@ impl Ports {
         }
     }
 
-    /// Lets a port take its next steps, and hands over a connection that results.
+    /// Takes a port's next steps, and passes on a connection that results.
     pub(super) fn advance_port(&mut self, number: u32, out: &mut Outputs) {
         let Some(port) = self.table.all.get_mut(&number) else { return };
         let now = Instant::now();
@@ -167,7 +167,7 @@ impl Ports {
         self.table.watch_port(number, &out.poller);
     }
 
-    /// A connection is over, says the switch.
+    /// Handles the switch's report that a connection has ended.
     pub(super) fn detached(&mut self, name: &str, attachment: u64, why: &str, out: &mut Outputs) {
         let Ok(number) = self.table.find(name) else { return };
         if self.table.all.get_mut(&number).is_some_and(|port| port.detached(attachment, Instant::now())) {
@@ -184,7 +184,7 @@ impl Ports {
         }
     }
 
-    /// Takes a port away, from the driver process, too.
+    /// Removes a port, also from the driver process.
     pub(super) fn forget_port(&mut self, number: u32, out: &mut Outputs) {
         let Some(port) = self.table.all.remove(&number) else { return };
         self.sessions.saved.remove(&number);
@@ -196,7 +196,7 @@ impl Ports {
         self.table.is_tracking_late = true;
     }
 
-    /// Takes a port away at a user's request, from the switch, too. False: the switch is to answer first.
+    /// Removes a port for a user, also from the switch. Returns false if the switch has to reply first.
     pub(super) fn delete(&mut self, number: u32, asker: &Asker, out: &mut Outputs) -> bool {
         let name = self.table.name_of(number).unwrap_or_default();
         self.forget_port(number, out);
@@ -207,7 +207,7 @@ impl Ports {
         false
     }
 
-    /// The switch continues the sessions for which it was ready, but for some.
+    /// Handles the switch's reply about prepared sessions, and which it refused.
     pub(super) fn went_on(
         &mut self,
         sessions: Vec<(u32, u64)>,
@@ -223,7 +223,7 @@ impl Ports {
         Ok(Value::Null)
     }
 
-    /// The switch continues a session, or cannot.
+    /// Handles the switch's reply about a session to take over.
     pub(super) fn taken_over(
         &mut self,
         number: u32,

@@ -1,9 +1,9 @@
-//! The state that the last supervisor left, merged with the settings of file and flags.
+//! Merges the state that the last supervisor left with the settings of file and flags.
 //!
 //! ```text
-//!   running then ─┐                        a port that neither the file of then nor that of today names was added by hand, and stays
-//!   told then ────┼─► wanted ─► plan ─►    untouched, changed: continues with its guest
-//!   told today ───┘                        gone, or another vnic by now: its guest is let go
+//!   running then ─┐                        a port that neither the former nor the present file names was added by hand, and stays
+//!   told then ────┼─► wanted ─► plan ─►    unchanged, changed: continues with its guest
+//!   told today ───┘                        removed, or another vnic now: its guest is disconnected
 //! ```
 
 use std::collections::BTreeMap;
@@ -37,7 +37,7 @@ use super::saved_session::SavedSession;
 use super::switch_table::SwitchTable;
 use super::{RunSettings, Supervisor};
 
-/// All that was left.
+/// The last supervisor's state.
 #[derive(Debug)]
 pub(super) struct PreviousState {
     head: HeadRecord,
@@ -45,8 +45,8 @@ pub(super) struct PreviousState {
 }
 
 impl PreviousState {
-    /// Reads the state that came; none if nothing did. If it cannot be continued, it is dropped, and the log says so. The last
-    /// switch process has ended then: two must never serve the same guest, nor move frames between the same devices.
+    /// Reads the state that came; `None` if none did. State that cannot be continued is dropped and logged. The last
+    /// switch process has ended by then: two must never serve the same guest, nor move frames between the same devices.
     pub(super) fn read(inherited: &Inherited) -> Result<Option<Self>, Fault> {
         if inherited.is_empty() {
             return Ok(None);
@@ -56,7 +56,7 @@ impl PreviousState {
             Err(why) => {
                 warn!("the last supervisor's state cannot be continued: {why}; guests have to connect again");
                 shut_all(inherited);
-                // Only a reader of the records knows which of them is the switch process.
+                // Without valid records it is unknown which of them is the switch process.
                 inherited.all().filter(|fd| is_process(fd)).try_for_each(await_end)?;
                 Ok(None)
             }
@@ -85,7 +85,7 @@ impl PreviousState {
         process.map_or(Ok(()), |process| await_end(&process))
     }
 
-    /// The control socket, if its file is still there.
+    /// The control socket, if its file still exists.
     pub(super) fn control(&self, inherited: &Inherited, path: &Path) -> Option<ListenSocket> {
         let listening = self.head.control.as_ref()?;
         ListenSocket::of_kept(inherited.find(&listening.socket)?, path, listening.file)
@@ -101,7 +101,7 @@ impl PreviousState {
         }
     }
 
-    /// Adds to `settings` the ports and switches that were added by hand and fit to them.
+    /// Adds the ports and switches to `settings` that were added by hand and are possible beside them.
     fn add_by_hand(&self, settings: &mut RunSettings) {
         let ConfiguredNames { switches, ports, fdb, acl } = &self.head.configured;
         for switch in self.head.switches.iter().filter(|switch| !switches.contains(&switch.name)) {
@@ -121,7 +121,7 @@ impl PreviousState {
                 settings.fdb.push(entry.clone());
             }
         }
-        // Their order counts, so lists are not merged: the one that was changed last is taken, and the file's if both were.
+        // Rules are ordered, so the lists are not merged: the list that changed is used, or the file's if both did.
         if self.head.acl != *acl && settings.acl == *acl {
             settings.acl.clone_from(&self.head.acl);
         } else if self.head.acl != settings.acl {
@@ -131,7 +131,7 @@ impl PreviousState {
 }
 
 impl RunSettings {
-    /// The names of file and flags.
+    /// The names in file and flags.
     pub(super) fn configured(&self) -> ConfiguredNames {
         let switches = self.switches.iter().filter(|switch| !switch.name.is_default());
         ConfiguredNames {
@@ -146,7 +146,8 @@ impl RunSettings {
         self.ports.iter().any(|port| port.name() == name)
     }
 
-    /// Whether a port that they do not name may stay: its switch is there, and no other port has its name, socket or device.
+    /// Whether a port that they do not name may stay: its switch exists, and no other port has its name, socket or
+    /// device.
     fn has_room_for(&self, port: &PortSpec) -> bool {
         let path = port.socket_in(&self.dir);
         let has_socket = |other: &PortSpec| {
@@ -172,7 +173,8 @@ impl RunSettings {
 }
 
 impl Supervisor {
-    /// Continues the last supervisor's state, as far as `settings` have it, and adds to them the ports that were added by hand.
+    /// Continues the last supervisor's state as far as `settings` have it, and adds the ports to them that were added
+    /// by hand.
     pub(super) fn inherit(
         &mut self,
         previous: PreviousState,
@@ -251,7 +253,8 @@ impl Ports {
         Ok(())
     }
 
-    /// A port is no more, or is to be another one: its guest has to go. Device ports begin anew, but for their counters.
+    /// Removes a port, or replaces it by another one: its guest is disconnected. Device ports start over, except for
+    /// their counters.
     fn let_go(&mut self, number: u32, record: PortRecord, inherited: &Inherited) {
         self.table.note_number(number);
         let book = record.book.as_ref().filter(|_| record.device.is_some());
@@ -268,7 +271,7 @@ impl Ports {
             saved_session.hang_up();
         }
         let kept = record.listening.and_then(|kept| Some((inherited.find(&kept.socket)?, kept.file)));
-        // Its file goes with it.
+        // Removes its socket's file, too.
         drop(kept.and_then(|(socket, file)| ListenSocket::of_kept(socket, &path, file)));
     }
 }
@@ -282,7 +285,7 @@ fn goes(plan: &Plan, port: &Name) -> bool {
     })
 }
 
-/// The differences to the former state; nothing if there are none.
+/// The differences from the former state; empty if there are none.
 fn plan_text(plan: &Plan) -> String {
     lasthop_config::plan_text::lines(plan).lines().map(|line| format!("; {line}")).collect()
 }
@@ -291,7 +294,7 @@ fn parse<T: DeserializeOwned>(text: &[u8]) -> Result<T, String> {
     serde_json::from_slice(text).map_err(|error| error.to_string())
 }
 
-/// Ends all connections, and lets others listen where these sockets do.
+/// Ends all connections, and frees the sockets' addresses.
 fn shut_all(inherited: &Inherited) {
     for fd in inherited.all() {
         let _ = shutdown(fd, Shutdown::Both);
@@ -319,7 +322,7 @@ mod tests {
         PreviousState::of_records(head.as_bytes(), std::iter::empty()).expect_err("refused")
     }
 
-    /// State without its first part, which tells the version.
+    /// State without its first part, which has the version.
     fn torn(fd: OwnedFd) -> Inherited {
         Inherited::of_named([("lasthop-1".to_owned(), fd)].into_iter())
     }
@@ -346,7 +349,7 @@ mod tests {
         let inherited = torn(old.into());
         assert!(ListenSocket::bind(&path, SocketAccess::OWNER_ALONE).is_err(), "a listener is there");
         assert!(PreviousState::read(&inherited).expect("read").is_none());
-        // A process that another test starts has a copy of the listener until exec(2) closes it.
+        // A process that another test is starting has a copy of the listener until exec(2) closes it.
         let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
         while UnixStream::connect(&path).is_ok() && std::time::Instant::now() < until {
             std::thread::yield_now();

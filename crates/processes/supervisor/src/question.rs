@@ -1,4 +1,5 @@
-//! A client's request on its way: the client, the question that another process has to answer first, and the purpose of an order.
+//! A client's pending request: the client, the question that another process has to answer first, and the purpose of an
+//! order.
 
 use std::rc::Rc;
 
@@ -16,65 +17,65 @@ use lasthop_api::report::{FdbLine, PortFilter, SwitchInside};
 use lasthop_api::switches::{SwitchName, SwitchSpec};
 use lasthop_runtime::fault::{Fault, Kind};
 
-/// The purpose of an order whose answer is awaited.
+/// The purpose of an order that waits for its reply.
 #[derive(Debug)]
 pub(super) enum OrderPurpose {
-    /// The port is known to the switch. A new one goes again if it is refused.
+    /// Add a port. A new one is removed if the switch refuses it.
     Added {
         port: u32,
         is_new: bool,
     },
-    /// The switch is known to the switch process. A new one goes again if it is refused.
+    /// Add a switch. A new one is removed if the switch process refuses it.
     SwitchAdded {
         name: SwitchName,
         is_new: bool,
     },
-    /// The switch is as it is to be.
+    /// Change a switch.
     SwitchSet {
         spec: SwitchSpec,
     },
-    /// The switch process has let a switch go. One that it does not let go is there again.
+    /// Remove a switch. It is restored if the switch process refuses.
     SwitchRemoved {
         spec: SwitchSpec,
     },
-    /// The port has its new settings.
+    /// Change a port's settings.
     Changed(Box<Changing>),
     Removed,
-    /// The port's link follows the uplinks'.
+    /// Change a port's link, which follows the uplinks'.
     Tracked,
-    /// An address is in the forwarding table, behind the port with this number, or out of it.
+    /// Add a static address behind the port with this number, or remove one.
     FdbAdded {
         port: u32,
         entry: StaticEntry,
     },
     FdbDeleted(StaticEntry),
-    /// Whether the process of this start knows the order that tells of the scheduler's view.
+    /// Ask whether the process of this start knows the order with the scheduler's view.
     SchedulerAsked(u64),
     SchedulerTold,
-    /// As it was in the switch before.
+    /// Restore the state of an earlier switch process.
     Restored,
-    /// Datapaths are as they were, and it has the memory of flows.
+    /// Restore datapaths and the memory of flows.
     DatapathsRestored,
-    /// The switch takes nothing more, and has nothing in its hands.
+    /// Come to rest: fetch no more packets, and finish all.
     Rested,
-    /// The session with this number continues behind the port with that number.
+    /// Continue the session with this number behind the port with that number.
     TakenOver {
         port: u32,
         attachment: u64,
     },
-    /// These sessions continue, each behind the port with the number in front.
+    /// Continue these sessions, each behind the port whose number comes first.
     WentOn(Vec<(u32, u64)>),
-    /// All orders of the start are done.
+    /// The last order of a start.
     Started,
-    /// All guests are gone.
+    /// Release all guests.
     Ended,
     /// A client's question, with the controller process's part of the answer.
     Question(Question, Rc<ControllerAnswer>),
-    /// The client's connection has become the switch's.
+    /// Pass a client's connection on.
     Streamed,
 }
 
-/// A change that the switch has been told of.
+/// A change that the switch has been told.
 #[derive(Debug)]
 pub(super) struct Changing {
     pub(super) port: u32,
@@ -82,8 +83,8 @@ pub(super) struct Changing {
     pub(super) changes: Vec<Change>,
 }
 
-/// A client's question. Some need counters of the driver process first, then an answer of the controller process; all need the switch
-/// process last.
+/// A client's question. Some need counters of the driver process first, then an answer of the controller process; all
+/// need the switch process last.
 #[derive(Debug)]
 pub(super) enum Question {
     Stats {
@@ -96,7 +97,7 @@ pub(super) enum Question {
     Switches,
     Scheduler,
     SchedTrace,
-    /// Ports, the one of this name or those that the filter takes.
+    /// Ports: the one of this name, or those that the filter selects.
     Ports {
         name: Option<String>,
         filter: PortFilter,
@@ -104,7 +105,7 @@ pub(super) enum Question {
     Doctor {
         name: Option<String>,
     },
-    /// Rules have changed, and this is told when flows follow them.
+    /// Changed rules: this is the reply once flows follow them.
     Rules(Value),
     Explain(Box<ExplainQuestion>),
 }
@@ -147,7 +148,7 @@ impl ExplainQuestion {
 }
 
 impl Question {
-    /// The order to the controller process, which its first answer comes from; none if that has no part in it.
+    /// The order that asks the controller process for its part; `None` if it has none.
     pub(super) fn controller_order(&self, round: u64) -> Option<ControllerOrder> {
         match self {
             Self::Flush(flush) => Some(ControllerOrder::Flush { round, flush: flush.clone() }),
@@ -178,22 +179,22 @@ impl Question {
     }
 }
 
-/// The controller process's answer to a question; empty, if it did not answer.
+/// The controller process's answer to a question; empty if it did not answer.
 #[derive(Debug, Default)]
 pub(super) struct ControllerAnswer {
     pub(super) fdb: Vec<FdbLine>,
     pub(super) inside: Vec<SwitchInside>,
     pub(super) moves: Vec<MoveFacts>,
-    /// It did answer.
+    /// Whether it answered.
     pub(super) has_answered: bool,
     pub(super) flushed: usize,
-    /// Flows follow the rules.
+    /// Whether flows follow the rules.
     pub(super) has_settled: bool,
     pub(super) consultations: Vec<Consultation>,
 }
 
 impl ControllerAnswer {
-    /// The switches' events, with those that the controller reports of its own.
+    /// The switches' events, including those that the controller reports itself.
     pub(super) fn with_controlled(&self, mut inside: Vec<SwitchInside>) -> Vec<SwitchInside> {
         for own in &self.inside {
             if let Some(switch) = inside.iter_mut().find(|switch| switch.name == own.name) {
@@ -205,7 +206,7 @@ impl ControllerAnswer {
     }
 }
 
-/// The answer while there is no switch process.
+/// The reply while there is no switch process.
 pub(super) fn switch_down() -> Fault {
     Fault::new(
         Kind::SwitchDown,

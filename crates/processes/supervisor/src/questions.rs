@@ -1,11 +1,12 @@
-//! Clients' questions on their way: the processes that know parts of an answer are asked one after the other.
+//! Clients' pending questions: asks, in turn, the processes that know parts of the answer.
 //!
 //! ```text
 //!   client ──> driver process: counters ──> controller process ──> switch process ──> Reports: the answer
 //!              of device ports              addresses, moves       its answer comes as a reply (orders)
 //! ```
 //!
-//! A process that has no part in the answer, or does not run, is left out. One that does not answer delays it for a moment at most.
+//! A process that has no part in the answer, or does not run, is skipped. One that does not answer delays it for a
+//! short time only.
 
 use std::rc::Rc;
 use std::time::Instant;
@@ -25,7 +26,7 @@ use super::question::{
 use super::reports::Reports;
 
 impl Supervisor {
-    /// Finds the answer to a question. None: it comes later.
+    /// Asks a question. `None`: the reply comes later.
     pub(super) fn ask(&mut self, question: Question, asker: &Asker) -> Result<Option<Value>, Fault> {
         let needs_counters = match &question {
             Question::Ports { filter, .. } => filter.backend != Some(BackendKind::VhostUser),
@@ -40,17 +41,17 @@ impl Supervisor {
         Ok(None)
     }
 
-    /// Rules have changed: the client has its answer when flows follow them.
+    /// After a change of rules: the client gets its reply when flows follow them.
     pub(super) fn await_rules(&mut self, value: Value, asker: &Asker) -> Result<Option<Value>, Fault> {
         if !self.switches.all.iter().any(is_controlled) {
-            // There is no port with rules.
+            // No port has rules.
             return Ok(Some(value));
         }
         self.settle_controller();
         self.controller.ask(Question::Rules(value), asker).map(|()| None).map_err(|_| not_in_effect())
     }
 
-    /// As `ask`, when counters of device ports are known.
+    /// Continues `ask` once counters of device ports are known.
     fn ask_controller(&mut self, question: Question, asker: &Asker) -> Result<Option<Value>, Fault> {
         if !self.out.switch.process.is_up()
             && let Some(answer) = self.reports().conclude_without_switch(&question)
@@ -63,7 +64,7 @@ impl Supervisor {
         }
     }
 
-    /// As `ask`, when the controller process has answered.
+    /// Continues `ask` once the controller process has answered.
     fn ask_switch(
         &mut self,
         question: Question,
@@ -82,7 +83,7 @@ impl Supervisor {
         Ok(None)
     }
 
-    /// Continues with the questions whose counters, of up to this round, have come, or that have waited for long enough.
+    /// Continues with the questions whose counters, of up to this round, have come, or that have waited too long.
     pub(super) fn answer_driver_clients(&mut self, round: u64, now: Instant) {
         for (question, asker) in self.ports.driver.take_ready(round, now) {
             if let Some(answer) = self.ask_controller(question, &asker).transpose() {
@@ -91,8 +92,8 @@ impl Supervisor {
         }
     }
 
-    /// Continues with the questions that the controller has answered up to this round, or that have waited for long enough; whether
-    /// there was one.
+    /// Continues with the questions that the controller has answered up to this round, or that have waited too long;
+    /// returns whether there was one.
     pub(super) fn answer_controller_clients(
         &mut self,
         round: u64,
@@ -148,7 +149,7 @@ impl Supervisor {
 }
 
 impl Reports<'_> {
-    /// The answer while there is no switch process; none if there cannot be one.
+    /// The reply while there is no switch process; `None` if it needs one.
     fn conclude_without_switch(&self, question: &Question) -> Option<Result<Value, Fault>> {
         let nothing = ControllerAnswer::default();
         match question {
@@ -162,7 +163,7 @@ impl Reports<'_> {
         }
     }
 
-    /// The answer while the switch process does not answer.
+    /// The reply while the switch process does not answer.
     fn conclude_alone(&self, question: &Question) -> Result<Value, Fault> {
         let known = match question {
             Question::Scheduler | Question::SchedTrace | Question::Switches => None,
@@ -172,7 +173,7 @@ impl Reports<'_> {
     }
 }
 
-/// The rules are changed, and it is not known that flows are.
+/// The reply if the rules were changed, but flows may not follow them.
 fn not_in_effect() -> Fault {
     let why = "the rules are kept, but flows do not follow them yet, since the controller process does not answer in time; it does so by itself \
                as soon as it can: see lasthop doctor";

@@ -1,4 +1,4 @@
-//! The form of records for the next supervisor, as they stand in the service manager's store.
+//! The records for the next supervisor, in the form of the service manager's store.
 
 use std::collections::BTreeMap;
 
@@ -11,21 +11,21 @@ use lasthop_api::port::{Name, PortBackend, PortCommon, PortSpec, VhostUserBacken
 use lasthop_api::switches::{SwitchName, SwitchSpec};
 use lasthop_fd_store::FdIdentity;
 
-/// Of the records. A supervisor that knows another one begins anew.
+/// Version of the records. A supervisor of another version starts over.
 pub(super) const RECORD_VERSION: u64 = 1;
 
-/// The record of everything that exists once.
+/// The record of everything that is not per port.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct HeadRecord {
     pub(super) version: u64,
-    /// Of switch processes' reports on sessions.
+    /// State version of the switch processes' reports about sessions.
     pub(super) state: u64,
-    /// The supervisor.
+    /// The supervisor's process id.
     pub(super) pid: u32,
     /// The switch process; two must never serve the same guest.
     pub(super) process: Option<FdIdentity>,
     pub(super) control: Option<Listening>,
-    /// Those beside the default one.
+    /// The switches beside the default one.
     pub(super) switches: Vec<SwitchSpec>,
     pub(super) fdb: Vec<StaticEntry>,
     #[serde(default)]
@@ -47,7 +47,7 @@ pub(super) struct Listening {
     pub(super) file: (u64, u64),
 }
 
-/// Switches and ports that file and flags named; the rest was added by hand.
+/// Switches and ports of file and flags; the others were added by hand.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct ConfiguredNames {
     pub(super) switches: Vec<SwitchName>,
@@ -57,22 +57,22 @@ pub(super) struct ConfiguredNames {
     pub(super) acl: Vec<AclRule>,
 }
 
-/// One port.
+/// The record of a port.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct PortRecord {
-    /// A vhost-user port; of one over a device the settings that both have, as programs of before want them.
+    /// A vhost-user port; for one over a device the common settings, for older programs.
     pub(super) spec: VnicForm,
     pub(super) device: Option<PortSpec>,
     pub(super) listening: Option<Listening>,
     #[serde(rename = "estate")]
     pub(super) saved_session: Option<SavedSessionRecord>,
     pub(super) book: Option<FdIdentity>,
-    /// Counters before the book.
+    /// Counters of processes before the present memory.
     pub(super) past: BTreeMap<String, u64>,
-    /// When they began, in milliseconds since 1970.
+    /// Start of the counters, in milliseconds since 1970.
     #[serde(default)]
     pub(super) since_ms: Option<u64>,
-    /// A controller asked for it, and asks again: nothing is kept but its counters.
+    /// Whether a controller requested it, and will again: only its counters are kept.
     #[serde(default)]
     pub(super) is_requested: bool,
 }
@@ -94,7 +94,7 @@ impl PortRecord {
     }
 }
 
-/// One guest's session.
+/// The record of a guest's session.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct SavedSessionRecord {
     pub(super) attachment: u64,

@@ -1,4 +1,4 @@
-//! All parts, to be shown: nothing here changes any of them.
+//! Read-only access to all parts, for answers.
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
@@ -22,7 +22,7 @@ use super::stage::Stage;
 use super::switch_process::SwitchProcess;
 use super::switch_table::SwitchTable;
 
-/// The parts as they are now. Its methods, which make answers and texts, stand with the requests that need them.
+/// All parts. The methods, which make answers and texts, are with the requests that use them.
 pub(super) struct Reports<'a> {
     pub(super) dir: &'a Path,
     pub(super) settings: &'a SwitchSettings,
@@ -38,7 +38,7 @@ pub(super) struct Reports<'a> {
 }
 
 impl Supervisor {
-    /// All parts, to be shown.
+    /// The read-only view of all parts.
     pub(super) fn reports(&self) -> Reports<'_> {
         Reports {
             dir: &self.dir,
@@ -62,13 +62,13 @@ impl Reports<'_> {
         self.scheduler.report(|number| self.ports.name_of(number), stats)
     }
 
-    /// For the doctor; none if there is to be no view.
+    /// For the doctor; `None` if the view is off.
     pub(super) fn sched_report_if_on(&self) -> Option<SchedReport> {
         (self.scheduler.setting == ViewMode::Auto).then(|| self.sched_report(&StatsReport::default()))
     }
 
-    /// Forwarding tables as the switch process has them, with those of the controller in place of its switches' own: they
-    /// learn only while there is none.
+    /// Replaces the switch process's tables of embedded controllers' switches by the controller's: those switches learn
+    /// only while it is away.
     pub(super) fn with_controlled(
         &self,
         controller: &ControllerAnswer,
@@ -81,12 +81,12 @@ impl Reports<'_> {
         let own = own.filter(|line| wanted.is_none_or(|wanted| line.switch.as_str() == wanted)).cloned();
         let mut entries: Vec<FdbLine> = others.chain(own).collect();
         let place = |line: &SwitchName| self.switches.all.iter().position(|switch| switch.name == *line);
-        // Those of one switch are in order.
+        // The addresses of one switch are sorted already.
         entries.sort_by_key(|line| place(&line.switch));
         FdbReport { entries }
     }
 
-    /// The facts of the controller process for `lasthop doctor`, after it was asked: none, if no switch needs one.
+    /// The facts of the controller process for `lasthop doctor`, after it was asked; `None` if no switch needs it.
     pub(super) fn controller_facts(&self, told: &ControllerAnswer) -> Option<ControllerFacts> {
         let process = &self.controller.process;
         let is_needed = self.switches.all.iter().any(is_controlled);
@@ -115,7 +115,7 @@ impl Reports<'_> {
                 let how = self.switch.process.last_end().map(|end| end.why).unwrap_or_default();
                 format!("the switch process {how}; it is started again")
             }
-            Stage::Ending { .. } | Stage::Leaving { .. } | Stage::Over(_) => "guests are let go".to_owned(),
+            Stage::Ending { .. } | Stage::Leaving { .. } | Stage::Over(_) => "the switch ends".to_owned(),
         }
     }
 

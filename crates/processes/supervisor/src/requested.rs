@@ -1,11 +1,11 @@
-//! Ports without a configuration: a controller of a datapath wants a device, by its name.
+//! Ports without a configuration: a datapath's controller requests a device by its name.
 //!
 //! ```text
-//!   switch process ── Wanted ──> is it there, or can it be made? ──no──> Denied
+//!   switch process ── Wanted ──> does it exist, or can it be made? ──no──> Denied
 //!                                  │ yes
 //!                  <── AddPort ────┘   a device port as any other: opened, driven, kept over deaths of both processes
-//!                  ── Released ──> forgotten, RemovePort: a tap that was made is gone
-//!                  <── RemovePort   the device is no more, and the port is out of its datapath
+//!                  ── Released ──> RemovePort: a tap that was made is removed
+//!                  <── RemovePort   the device is gone, and the port is removed from its datapath
 //! ```
 
 use std::time::Instant;
@@ -30,8 +30,8 @@ use super::question::OrderPurpose;
 use super::switch_process::SwitchProcess;
 use super::switch_table::SwitchTable;
 
-/// Devices that were asked for and are ports: each costs descriptors and a place in the driver process, and a datapath of Open vSwitch
-/// has some ten.
+/// Largest number of requested devices: each costs descriptors and a port of the driver process; a datapath of Open
+/// vSwitch has some ten.
 const REQUESTED_MAX: usize = 256;
 
 /// Why there is no port.
@@ -48,16 +48,16 @@ impl Denial {
     }
 }
 
-/// Which devices controllers may have as ports.
+/// The devices that controllers may use as ports.
 pub(super) struct AllowedDevices<'a> {
-    /// As the operator has it; without it all or none.
+    /// The operator's patterns; without patterns all or none.
     pub(super) patterns: Option<&'a DevicePatterns>,
     pub(super) switches: &'a SwitchTable,
 }
 
 impl AllowedDevices<'_> {
-    /// The switch process is not believed that a controller asked: there has to be one that may, and the operator has to allow
-    /// the device.
+    /// Does not trust the switch process's word for a controller's request: there must be a switch that permits it, and
+    /// the operator must allow the device.
     fn check(&self, name: &str) -> Result<(), Denial> {
         let is_allowed = match self.patterns {
             Some(devices) => devices.allow(name),
@@ -89,18 +89,19 @@ impl From<Fault> for Denial {
 }
 
 impl PortTable {
-    /// A tap is gone when all have closed it; the driver process takes its time, and a controller may want the name at once.
+    /// Removes a tap at once: it would exist until all have closed it, which takes the driver process a while, and a
+    /// controller may need the name.
     pub(super) fn remove_tap(&mut self, number: u32) {
         let device =
             self.all.get(&number).and_then(Port::device).filter(|device| DevicePort::is_internal(device));
         let Some((device, links)) = device.zip(self.links.as_mut()) else { return };
         if let Some(host) = device.host_device().filter(|host| host.namespace.is_none()) {
-            // If it is not there any more, all the better.
+            // It may be gone already, which is the aim.
             let _ = links.remove(host.index);
         }
     }
 
-    /// Tells the switch the host's facts of a port's device, if they are news.
+    /// Passes the host's facts of a port's device to the switch if they have changed.
     pub(super) fn tell_of_device(&mut self, number: u32, switch: &mut SwitchProcess) {
         let Some(port) = self.all.get_mut(&number) else { return };
         let name = port.spec.common.name.to_string();
@@ -113,7 +114,7 @@ impl PortTable {
 }
 
 impl Ports {
-    /// A controller wants a device as a port.
+    /// Handles a controller's request for a device.
     pub(super) fn device_wanted(
         &mut self,
         wanted: WantedDevice,
@@ -125,7 +126,7 @@ impl Ports {
         }
     }
 
-    /// The switch process does not take a port that it wanted.
+    /// Handles the switch process's refusal of a port that it requested.
     pub(super) fn deny_again(&mut self, number: u32, fault: &Fault, out: &mut Outputs) {
         let Some(port) = self.table.all.get(&number) else { return };
         let (name, switch) = (port.spec.common.name.to_string(), port.spec.common.switch.to_string());
@@ -161,7 +162,7 @@ impl Ports {
         Ok(())
     }
 
-    /// No controller wants a device any more.
+    /// Releases a device that no controller needs any more.
     pub(super) fn device_released(&mut self, name: &str, out: &mut Outputs) {
         let Ok(number) = self.table.find(name) else { return };
         if self.table.all.get(&number).is_some_and(Port::is_requested) {
@@ -171,14 +172,14 @@ impl Ports {
         }
     }
 
-    /// A device does not work: an internal port's tap may be gone, in any namespace.
+    /// Checks after a device's failure whether an internal port's tap still exists, in any namespace.
     pub(super) fn look_for_tap(&mut self, number: u32, out: &mut Outputs) {
         if self.table.all.get(&number).and_then(Port::device).is_some_and(DevicePort::is_internal) {
             self.look_for_device(number, out);
         }
     }
 
-    /// There are news of a device: if it was asked for, it may be gone.
+    /// Handles news of a device: a requested one may be gone.
     pub(super) fn look_for_device(&mut self, number: u32, out: &mut Outputs) {
         let Some(device) = self.table.all.get_mut(&number).and_then(Port::device_mut) else { return };
         let is_there = match device.is_requested {
@@ -193,11 +194,11 @@ impl Ports {
         }
     }
 
-    /// The device of a port that was asked for is no more, nor will be the port.
+    /// Removes a requested port whose device is gone.
     fn device_ended(&mut self, number: u32, out: &mut Outputs) {
         let Some(port) = self.table.all.get(&number) else { return };
         let name = port.spec.common.name.to_string();
-        warn!(limited = true, port:% = name; "port {name}: its device is gone, and the port, which a controller had asked for, with it");
+        warn!(limited = true, port:% = name; "port {name}: removed, since its device, which a controller had requested, is gone");
         self.forget_port(number, out);
         out.switch.order(Order::RemovePort { name }, OrderPurpose::Restored, None);
     }
@@ -222,7 +223,7 @@ fn spec_of(wanted: &WantedDevice) -> Result<PortSpec, Denial> {
     Ok(PortSpec { common, backend })
 }
 
-/// A tap without another owner.
+/// Makes a tap, if no device has the name.
 fn make(name: &str) -> Result<Opening, Denial> {
     if ethernet_device(name).is_ok() {
         let why = format!("there is a device {name} already; delete it, or choose another name");

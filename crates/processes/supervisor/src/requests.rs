@@ -25,7 +25,7 @@ use super::capture::Stream;
 use super::question::{ControllerAnswer, ExplainQuestion, Question, strange_answer, to_json};
 use super::reports::Reports;
 
-/// All methods; those of `vnic` are the old names for vhost-user ports.
+/// All methods; `vnic.…` are the old names for vhost-user ports.
 const METHODS: &[&str] = &[
     "switch.add",
     "switch.set",
@@ -62,7 +62,7 @@ const METHODS: &[&str] = &[
     "version",
     "upgrade",
 ];
-/// The state of a vhost-user port that was just made.
+/// The state of a new vhost-user port.
 const STATE_NEW: &str = "waiting for guest";
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -81,14 +81,14 @@ struct MaybeNamed {
 }
 
 impl Supervisor {
-    /// A client sent something, or is gone.
+    /// Handles a client that sent something, or is gone.
     pub(super) fn hear_client(&mut self, client: u32, is_over: bool) {
         for line in self.clients.read(client, is_over, &self.out.poller) {
             self.serve_line(line);
         }
     }
 
-    /// Writes the answers, and serves the requests that those clients have sent in the meantime.
+    /// Writes the replies, and serves the requests that those clients have sent meanwhile.
     pub(super) fn proceed_with_clients(&mut self) {
         while let Some(line) = self.clients.next_line(&self.out.poller) {
             self.serve_line(line);
@@ -113,7 +113,7 @@ impl Supervisor {
         }
     }
 
-    /// Executes a request. None: the answer comes later.
+    /// Executes a request. `None`: the reply comes later.
     fn call(&mut self, method: &str, params: Value, asker: &Asker) -> Result<Option<Value>, Fault> {
         match method {
             "switch.set" => self.switch_set(&rpc::params(params)?, asker),
@@ -192,7 +192,7 @@ impl Supervisor {
         }
     }
 
-    /// The switch has taken a port, or has not.
+    /// Handles the switch's reply about a new port.
     pub(super) fn port_added(
         &mut self,
         number: u32,
@@ -207,12 +207,12 @@ impl Supervisor {
         to_json(&made)
     }
 
-    /// The port of this name, which has to be a vhost-user port for methods of `vnic`.
+    /// The port of this name; methods of `vnic` need a vhost-user port.
     fn find_port(&self, name: &str, asker: &Asker) -> Result<u32, Fault> {
         self.ports.table.find_in_form(name, asker.in_vnic_form)
     }
 
-    /// Takes a port away, with its static entries. None: the answer comes later.
+    /// Removes a port with its static addresses. `None`: the reply comes later.
     fn delete(&mut self, number: u32, asker: &Asker) -> Option<Value> {
         let name = self.ports.table.name_of(number).unwrap_or_default();
         let is_done = self.ports.delete(number, asker, &mut self.out);
@@ -228,7 +228,7 @@ impl Supervisor {
 
     fn sched_trace(&mut self, asker: &Asker) -> Result<Option<Value>, Fault> {
         if !self.scheduler.is_traced_by(&self.out.switch) {
-            // It was not told of any view, or is of a version without traces.
+            // It got no view, or its version has no traces.
             return to_json(&SchedTrace::default()).map(Some);
         }
         self.ask(Question::SchedTrace, asker)
@@ -280,7 +280,7 @@ impl Reports<'_> {
         })
     }
 
-    /// The rights that the running inner processes have given up.
+    /// The restrictions of the running inner processes.
     pub(super) fn sandboxes(&self) -> Vec<SandboxReport> {
         let told = [
             ("switch", self.switch.process.sandbox()),
@@ -294,7 +294,7 @@ impl Reports<'_> {
         told.into_iter().filter_map(report).collect()
     }
 
-    /// Makes the answer to a question out of the switch's, and the controller's part.
+    /// Makes the answer to a question from the switch's and the controller's part.
     pub(super) fn conclude(
         &self,
         question: &Question,

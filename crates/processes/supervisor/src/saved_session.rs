@@ -1,10 +1,10 @@
-//! The copies of each guest's session that the supervisor keeps for the next switch process, should this one die.
+//! The supervisor's copies of guests' sessions, for the next switch process after a death.
 //!
 //! ```text
-//!   guest ── connection ──┬── the switch process             tells: session, descriptors      (when the front end changes them)
-//!                         └── a copy here, with memory ◄── marks of what is under way          (shared, always up to date)
+//!   guest ── connection ──┬── the switch process             reports: session, descriptors    (when the front end changes them)
+//!                         └── a copy here, with memory ◄── marks of work in progress           (shared, always current)
 //!
-//!   it dies:  Bring descriptors, TakeOver ──► the next one: continues ── done, or a reason: then the guest has to connect again
+//!   it dies:  Bring descriptors, TakeOver ──► the next one: continues ── done, or a reason: then the guest has to reconnect
 //! ```
 
 use std::collections::BTreeMap;
@@ -21,11 +21,11 @@ use thiserror::Error;
 
 use super::records::SavedSessionRecord;
 
-/// Switch processes in a row that may die while they take a session over; then its guest has to connect again.
+/// Switch processes in a row that may die while they take a session over; then its guest has to reconnect.
 const UNANSWERED_MAX: u32 = 2;
-/// The same of those that die soon after, of this session or of another one.
+/// Same for those that die soon afterwards, of this session or another one.
 const YOUNG_MAX: u32 = 5;
-/// A switch process that lives for so long with a session does not die of it.
+/// Age at which a switch process with a session is safe from it.
 pub(super) const PROOF: Duration = Duration::from_millis(250);
 
 /// One session.
@@ -34,32 +34,32 @@ pub(super) struct SavedSession {
     attachment: u64,
     connection: ForeignFd,
     memory: ForeignFd,
-    /// As told last; `Null` before the front end has said anything.
+    /// The last report; `Null` before the front end has sent anything.
     session: Value,
     fds: BTreeMap<u32, ForeignFd>,
-    /// How many of them there may be.
+    /// Largest number of them.
     fds_max: usize,
-    /// How often it changed here.
+    /// Number of changes here.
     changes: u64,
     takeover: Takeover,
-    /// Deaths in a row, while it was taken over and soon after.
+    /// Deaths in a row during a takeover, and soon after one.
     unanswered: u32,
     young: u32,
 }
 
-/// How far the present switch process is with it.
+/// The state of the session at the present switch process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Takeover {
-    /// It began the session itself, or none is there.
+    /// It began the session itself, or there is no process.
     None,
-    /// It was told to take it over.
+    /// It has an order to take the session over.
     Ordered,
-    /// It took it over.
+    /// It took the session over at this time.
     Since(Instant),
 }
 
 impl SavedSession {
-    /// Of a guest's connection that is about to be handed to the switch, for a port of this many queue pairs.
+    /// A copy for a connection that is about to be passed to the switch, for a port with this many queue pairs.
     pub(super) fn new(attachment: u64, connection: &ForeignFd, queues: u16) -> io::Result<Self> {
         Ok(Self {
             attachment,
@@ -75,7 +75,8 @@ impl SavedSession {
         })
     }
 
-    /// A saved session that another supervisor kept. None if the connection or the memory did not come: it cannot be taken over then.
+    /// A session that another supervisor kept. `None` if the connection or the memory is missing: it cannot be taken
+    /// over then.
     pub(super) fn of_kept(
         record: SavedSessionRecord,
         inherited: &Inherited,
@@ -89,7 +90,7 @@ impl SavedSession {
             let _ = shutdown(&connection, Shutdown::Both);
             return None;
         };
-        // The process that takes the session over finds that one is missing.
+        // The process that takes the session over notices a missing one.
         let fds = fds.iter().filter_map(|(number, fd)| Some((*number, find(fd)?))).collect();
         Some(Self {
             attachment,
@@ -105,7 +106,7 @@ impl SavedSession {
         })
     }
 
-    /// The record by which another supervisor can continue with it.
+    /// The record from which another supervisor can continue.
     pub(super) fn record<'a>(&'a self, contents: &mut RecordContents<'a>) -> io::Result<SavedSessionRecord> {
         let fds = self.fds.iter().map(|(number, fd)| Ok((*number, contents.name(fd)?)));
         Ok(SavedSessionRecord {
@@ -125,16 +126,15 @@ impl SavedSession {
         self.attachment
     }
 
-    /// A copy of the memory, for the switch.
+    /// A copy of the memory's descriptor, for the switch.
     pub(super) fn memory(&self) -> io::Result<ForeignFd> {
         self.memory.try_clone()
     }
 
-    /// Descriptors that the switch got from the front end. The descriptors that did not arrive are found to be missing
-    /// where they are needed.
+    /// Keeps descriptors that the switch got from the front end. A missing descriptor is noticed where it is needed.
     ///
     /// # Errors
-    /// Descriptors that no session has. The process that sent them is not to be trusted.
+    /// Descriptors that no session can have: the process that sent them is not to be trusted.
     pub(super) fn keep(&mut self, numbers: Vec<u32>, fds: Vec<ForeignFd>) -> Result<(), NotKept> {
         if !fds.iter().all(|fd| may_be_kept(fd.as_fd())) {
             return Err(NotKept::Kind);
@@ -145,15 +145,15 @@ impl SavedSession {
         if self.fds.len() > self.fds_max { Err(NotKept::TooMany(self.fds_max)) } else { Ok(()) }
     }
 
-    /// The session as it is now, and which descriptors belong to it.
+    /// Sets the session's present state, and which descriptors belong to it.
     pub(super) fn tell(&mut self, session: Value, numbers: &[u32]) {
         self.changes += 1;
         self.session = session;
         self.fds.retain(|number, _| numbers.contains(number));
     }
 
-    /// The switch that had it is dead. False: it, and others before it, may have died of this, and that is enough. `is_next`: of
-    /// those that it was told to take over and has not, this is the first.
+    /// Handles the death of its switch process. Returns false if the session may have killed that and earlier ones, too
+    /// often. `is_next`: it is the first session that was ordered and not taken over yet.
     pub(super) fn survives(&mut self, is_next: bool) -> bool {
         match std::mem::replace(&mut self.takeover, Takeover::None) {
             Takeover::Ordered => self.unanswered += u32::from(is_next),
@@ -161,33 +161,33 @@ impl SavedSession {
                 (self.unanswered, self.young) = (0, self.young + 1)
             }
             Takeover::Since(_) => (self.unanswered, self.young) = (0, 0),
-            // It had nothing to do with the session, or had it from the beginning, and then nothing was counted before.
+            // The process had nothing to do with the session, or began it: then no death was counted.
             Takeover::None => {}
         }
         self.unanswered < UNANSWERED_MAX && self.young < YOUNG_MAX
     }
 
-    /// The switch that had it was ended in order.
+    /// Handles the regular end of its switch process.
     pub(super) fn begin_anew(&mut self) {
         (self.takeover, self.unanswered, self.young) = (Takeover::None, 0, 0);
     }
 
-    /// Whether the present switch was told to take it over and has not answered.
+    /// Whether the present switch has an open order to take it over.
     pub(super) fn is_told(&self) -> bool {
         self.takeover == Takeover::Ordered
     }
 
-    /// The switch took it over.
+    /// Notes that the switch took it over.
     pub(super) fn is_taken_over(&mut self) {
         self.takeover = Takeover::Since(Instant::now());
     }
 
-    /// Which session it is, and its version: a process that knows this version knows the session as it is now.
+    /// The session and its version: a process that knows this version knows its present state.
     pub(super) fn session_version(&self) -> SessionVersion {
         SessionVersion { attachment: self.attachment, changes: self.changes }
     }
 
-    /// Copies of everything, for the next switch: session, connection and memory, and the descriptors with their numbers.
+    /// Copies of everything for the next switch: session, connection and memory, and the numbered descriptors.
     pub(super) fn session_parts(&self) -> io::Result<SessionParts> {
         let fds = self.fds.iter().map(|(number, fd)| Ok((*number, fd.try_clone()?)));
         Ok(SessionParts {
@@ -198,7 +198,7 @@ impl SavedSession {
         })
     }
 
-    /// The present switch is told to take it over.
+    /// Notes the order to take it over.
     pub(super) fn is_handed_over(&mut self) {
         self.takeover = Takeover::Ordered;
     }
@@ -208,20 +208,20 @@ impl SavedSession {
         self.end_connection();
     }
 
-    /// The same; the process that serves the session finds its end.
+    /// Same; the process that serves the session notices the end.
     pub(super) fn end_connection(&self) {
         let _ = shutdown(&self.connection, Shutdown::Both);
     }
 }
 
-/// One state of one session.
+/// A state of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SessionVersion {
     attachment: u64,
     changes: u64,
 }
 
-/// The parts of a session that the next switch gets.
+/// The parts of a session for the next switch.
 #[derive(Debug)]
 pub(super) struct SessionParts {
     pub(super) session: Value,
@@ -230,7 +230,7 @@ pub(super) struct SessionParts {
     pub(super) fds: Vec<(u32, ForeignFd)>,
 }
 
-/// Why descriptors are not kept.
+/// Why descriptors are refused.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub(super) enum NotKept {
     #[error("it handed over a descriptor that is neither memory nor an eventfd nor a UNIX socket")]
@@ -239,19 +239,19 @@ pub(super) enum NotKept {
     TooMany(usize),
 }
 
-/// Whether sessions have descriptors of this kind. They can be closed by exec(2) and examined without waiting for another process. The
-/// switch process has checked that too, but a stranger may control it.
+/// Whether sessions may have descriptors of this kind. exec(2) can close them, and examining them waits for no other
+/// process. The switch process has checked that, too, but an attacker may control it.
 fn may_be_kept(fd: BorrowedFd<'_>) -> bool {
     is_memory(fd) || is_eventfd(fd) || is_unix_socket(fd)
 }
 
-/// Most descriptors of a session with `queues` queue pairs: memory, kicks and calls, the back-end channel, chains in flight. Twice,
-/// since new ones come before it is told which of the old ones are not needed any more.
+/// Most descriptors of a session with `queues` queue pairs: memory, kicks and calls, the back-end channel, the
+/// in-flight file. Twice, since new ones arrive before the old ones are released.
 fn fds_max(queues: u16) -> usize {
     2 * (MEMORY_SLOTS_MAX + 2 * usize::from(rings(queues)) + 2)
 }
 
-/// Rings of a port, a control ring included.
+/// Number of a port's rings, including a control ring.
 pub(crate) fn rings(queues: u16) -> u16 {
     queues.saturating_mul(2).saturating_add(1)
 }

@@ -1,4 +1,4 @@
-//! The view of the host's scheduler: open while a guest is attached, and told to the switch process.
+//! The view of the host's scheduler: open while a guest is attached, and passed to the switch process.
 //!
 //! ```text
 //!   first guest attaches ──> view opened, programs attached          last guest gone ──> view closed
@@ -7,9 +7,9 @@
 //!   switch process       <── descriptor, slots of each guest, policies; after each change, and to each new process that knows the order
 //! ```
 //!
-//! The front end's process is the one that connected, or that listens. It is refused if its user is another than the connection's, or
-//! if its number went to another process since. Only its threads, and children that it traces, are tracked: see
-//! `lasthop_sched_view::guest_threads`.
+//! The front end's process is the one that connected, or that listens. It is refused if its user differs from the
+//! connection's, or if its number belongs to another process now. Only its threads, and children that it traces, are
+//! tracked: see `lasthop_sched_view::guest_threads`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
@@ -37,17 +37,18 @@ use super::port_table::PortTable;
 use super::question::OrderPurpose;
 use super::switch_process::SwitchProcess;
 
-/// Pause between two looks for a guest's threads; doubles. A VMM makes its vCPUs after it connects.
+/// Pause between two searches for a guest's threads; doubles. A VMM makes its vCPUs after it connects.
 const LOOK_MIN: Duration = Duration::from_millis(250);
-/// A look takes some 10 us for each thread of the front end.
+/// The longest such pause. A search takes some 10 us for each thread of the front end.
 const LOOK_MAX: Duration = Duration::from_secs(8);
-/// The same of user-mode Linux, which has a process for each program of the guest. Until it is found, the guest counts as not seen.
+/// Same for user-mode Linux, which has a process for each program of the guest. Until a new one is found, the guest
+/// counts as not seen.
 const LOOK_MAX_USER_MODE: Duration = Duration::from_secs(1);
 
-/// Beginning of the names of the driver process's I/O threads (`driver/io.rs`). A packet that goes to a device waits for these.
+/// Prefix of the names of the driver process's I/O threads (`driver/io.rs`), for which packets to a device wait.
 const DRIVER_THREADS: &str = "io-";
 
-/// A guest that is attached, by its front end and the choice of the user; or a device port, by the driver process.
+/// An attached guest, by its front end and the user's choice; or a device port, by the driver process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Attached {
     front_end: Option<FrontEnd>,
@@ -59,29 +60,29 @@ struct Attached {
 #[derive(Debug)]
 struct Watched {
     guest: Attached,
-    /// The process when it was seen first, told from a later one of the same number.
+    /// The process as first seen, to tell it from a later one of the same number.
     process: Option<ThreadId>,
     threads: Result<GuestThreads, String>,
     next: Instant,
     pause: Pause,
 }
 
-/// All that the supervisor knows of the host's scheduler.
+/// The supervisor's knowledge of the host's scheduler.
 #[derive(Debug, Default)]
 pub(super) struct Scheduler {
     pub(super) setting: ViewMode,
     modes: Modes,
-    /// None without a guest; else the view, or why there is none.
+    /// The view, or why there is none; `None` without a guest.
     view: Option<Result<ViewWriter, String>>,
     guests: BTreeMap<u32, Watched>,
-    /// The switch process, by the number of its start, that was asked whether it knows the order, and that does.
+    /// Start number of the switch process that was asked whether it knows the order, and of one that does.
     asked: u64,
     knows: u64,
-    /// And the one that tells its decisions.
+    /// Start number of the one that reports its decisions.
     traces: u64,
-    /// The guests that it was told of last; none if it has to be told in any case.
+    /// The last reported guests; `None` if they have to be reported in any case.
     told: Option<Vec<SeenGuest>>,
-    /// Why there is no view was said.
+    /// Whether the reason for a missing view was logged.
     is_said: bool,
 }
 
@@ -90,18 +91,18 @@ impl Scheduler {
         Self { setting, ..Self::default() }
     }
 
-    /// When threads are to be looked for.
+    /// When to search for threads.
     pub(super) fn due(&self) -> Option<Instant> {
         let is_open = matches!(self.view, Some(Ok(_)));
         self.guests.values().filter(|_| is_open).map(|guest| Some(guest.next)).fold(None, earlier)
     }
 
-    /// As the user set it, if that is not the default.
+    /// The user's mode, if it is not the default.
     pub(super) fn setting(&self) -> Option<ViewMode> {
         Some(self.setting).filter(|setting| *setting != ViewMode::default())
     }
 
-    /// These guests are attached, and no others.
+    /// Sets the attached guests.
     fn note_guests(&mut self, attached: BTreeMap<u32, Attached>, now: Instant) {
         self.guests.retain(|port, watched| attached.get(port) == Some(&watched.guest));
         for (port, guest) in attached {
@@ -109,7 +110,7 @@ impl Scheduler {
         }
     }
 
-    /// Opens the view with the first guest, closes it with the last.
+    /// Opens the view with the first guest, and closes it with the last.
     fn open_or_close(&mut self) {
         if self.guests.is_empty() {
             if self.view.take().is_some_and(|view| view.is_ok()) {
@@ -123,14 +124,14 @@ impl Scheduler {
             });
             if let (Err(why), false) = (&opened, self.is_said) {
                 self.is_said = true;
-                warn!("{why}; workers look and yield by time, as with scheduler-view = \"off\"");
+                warn!("{why}; workers poll and yield by time, as with scheduler-view = \"off\"");
             }
             self.told = None;
             self.view = Some(opened);
         }
     }
 
-    /// Looks for the threads of guests whose time has come, and has the view track those and no others.
+    /// Searches for the threads of guests that are due, and has the view track exactly those.
     fn look_for_threads(&mut self, now: Instant) {
         let Some(Ok(view)) = &mut self.view else { return };
         let mut has_looked = false;
@@ -148,12 +149,12 @@ impl Scheduler {
         others.into_iter().for_each(|tid| view.forget(tid));
         let known: BTreeSet<(u32, u64)> = view.tracked().map(|tracked| key(tracked.thread)).collect();
         for (tid, start_ticks) in wanted.difference(&known) {
-            // One that has ended, or has no room, makes its guest one that is not seen.
+            // If a thread has ended, or there is no room, its guest counts as not seen.
             let _ = view.track(ThreadId { tid: *tid, start_ticks: *start_ticks });
         }
     }
 
-    /// The slots of each guest all of whose threads are tracked.
+    /// The slots of each guest whose threads are all tracked.
     fn seen(&self, name: impl Fn(u32) -> Option<String>) -> Vec<SeenGuest> {
         let slots = self.slots();
         let seen = |(port, guest): (&u32, &Watched)| {
@@ -221,7 +222,7 @@ impl Scheduler {
 
 impl Attached {
     fn of(port: &Port) -> Self {
-        // The characters are those of a list inside of KEY=VALUE,KEY=VALUE.
+        // The value is a list inside KEY=VALUE,KEY=VALUE.
         let vcpus = port.spec.vhost_user().and_then(|backend| backend.vcpus.as_ref());
         let choice = vcpus.map(|vcpus| vcpus.as_str().replace('+', ",").parse());
         let choice = choice.and_then(Result::ok).unwrap_or_default();
@@ -238,7 +239,7 @@ impl Attached {
 
 impl Watched {
     fn new(guest: Attached, now: Instant) -> Self {
-        let threads = Err("its threads were not looked for yet".to_owned());
+        let threads = Err("the search for its threads has not begun".to_owned());
         Self { guest, process: None, threads, next: now, pause: Pause::new(LOOK_MIN, LOOK_MAX) }
     }
 
@@ -265,7 +266,7 @@ impl Watched {
 
     fn find(&mut self) -> Result<GuestThreads, String> {
         let Some(front_end) = self.guest.front_end else {
-            return Err("its front end is in a PID namespace that is not seen from here".to_owned());
+            return Err("its front end is in a PID namespace that is not visible from here".to_owned());
         };
         let process = front_end.process()?;
         if *self.process.get_or_insert(process) != process {
@@ -279,7 +280,7 @@ impl Watched {
 }
 
 impl Scheduler {
-    /// Opens, closes and updates the view as guests come and go, and tells the switch process, if it is one that `serves`.
+    /// Opens, closes and updates the view as guests come and go, and reports to the switch process if that `serves`.
     pub(super) fn settle(
         &mut self,
         ports: &PortTable,
@@ -298,7 +299,7 @@ impl Scheduler {
             .partition(|(_, port)| port.device().is_some());
         let mut attached: BTreeMap<u32, Attached> =
             guests.into_iter().map(|(number, port)| (*number, Attached::of(port))).collect();
-        // Devices alone are no reason for a view.
+        // Devices alone need no view.
         if !attached.is_empty() {
             attached.extend(devices.into_iter().map(|(number, _)| (*number, Attached::device(driver))));
         }
@@ -310,11 +311,11 @@ impl Scheduler {
         }
     }
 
-    /// Tells the switch process of changes, if it knows the order; else asks it whether it does.
+    /// Reports changes to the switch process if it knows the order; otherwise asks it.
     fn tell(&mut self, ports: &PortTable, switch: &mut SwitchProcess) {
         let starts = switch.process.starts();
         if self.knows != starts {
-            // One that was never told has nothing to forget.
+            // A process that never got any has none to forget.
             if self.asked != starts && matches!(self.view, Some(Ok(_))) {
                 self.asked = starts;
                 switch.order(Order::Know, OrderPurpose::SchedulerAsked(starts), None);
@@ -328,7 +329,7 @@ impl Scheduler {
         let view = match &self.view {
             Some(Ok(view)) => match view.descriptor().as_fd().try_clone_to_owned() {
                 Ok(view) => vec![ForeignFd::from(view)],
-                // No descriptor is left: tried again at the next event.
+                // No descriptor is left: retried at the next event.
                 Err(_) => return,
             },
             _ => Vec::new(),
@@ -339,12 +340,12 @@ impl Scheduler {
         switch.order_with(order, view, OrderPurpose::SchedulerTold, None);
     }
 
-    /// Whether the present switch process tells its decisions.
+    /// Whether the present switch process reports its decisions.
     pub(super) fn is_traced_by(&self, switch: &SwitchProcess) -> bool {
         self.traces == switch.process.starts()
     }
 
-    /// The switch process of this start has answered whether it knows the order.
+    /// Handles the answer of the switch process of this start about the order.
     pub(super) fn known(&mut self, starts: u64, answer: Result<Answer, Fault>) {
         if let Ok(Answer::Knows { sees_scheduler: true, traces_decisions, .. }) = answer {
             (self.knows, self.told) = (starts, None);

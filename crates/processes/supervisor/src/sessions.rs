@@ -1,4 +1,4 @@
-//! The saved sessions of all guests: kept as the switch process tells of them, and handed to the next one.
+//! The saved sessions of all guests: kept as the switch process reports them, and passed to the next one.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,13 +19,13 @@ use super::question::OrderPurpose;
 use super::saved_session::{NotKept, SavedSession, SessionParts, SessionVersion};
 use super::switch_process::SwitchProcess;
 
-/// How a process knows the sessions of ports.
+/// The sessions of ports that a process knows, with their versions.
 pub(super) type SessionVersions = BTreeMap<u32, SessionVersion>;
 
 /// Descriptors with their numbers.
 type Part = (Vec<u32>, Vec<ForeignFd>);
 
-/// The parts of a session that come after its descriptors: connection and memory with it.
+/// The parts of a session after its descriptors: connection and memory with it.
 struct Last {
     name: String,
     attachment: u64,
@@ -47,13 +47,13 @@ impl Sessions {
         self.last_attachment
     }
 
-    /// A session that another supervisor kept.
+    /// Adds a session that another supervisor kept.
     pub(super) fn inherit(&mut self, number: u32, saved_session: SavedSession) {
         self.last_attachment = self.last_attachment.max(saved_session.attachment());
         self.saved.insert(number, saved_session);
     }
 
-    /// The switch process continues a session, or cannot. Returns whether its port has lost its guest.
+    /// Handles the switch process's reply about a session. Returns whether its port has lost its guest.
     pub(super) fn taken_over(
         &mut self,
         number: u32,
@@ -80,8 +80,8 @@ impl Sessions {
         false
     }
 
-    /// The descriptors that the switch gets with the connection of port `number`: the connection, and memory for a successor,
-    /// if there is any.
+    /// The descriptors that the switch gets for a connection of port `number`: the connection, and memory for a
+    /// successor, if there is any.
     pub(super) fn provide(
         &mut self,
         number: u32,
@@ -106,7 +106,7 @@ impl Sessions {
         }
     }
 
-    /// A session that is to be changed.
+    /// A session that is about to change.
     fn session_of(&mut self, attachment: u64, store: &mut RecordStore) -> Option<&mut SavedSession> {
         let mut saved_sessions = self.saved.iter_mut();
         let (number, saved_session) =
@@ -115,10 +115,10 @@ impl Sessions {
         Some(saved_session)
     }
 
-    /// The switch got descriptors from a guest's front end.
+    /// Keeps descriptors that the switch got from a guest's front end.
     ///
     /// # Errors
-    /// Descriptors that no session has: the switch process is not to be trusted.
+    /// Descriptors that no session can have: the switch process is not to be trusted.
     pub(super) fn keep_fds(
         &mut self,
         attachment: u64,
@@ -129,7 +129,7 @@ impl Sessions {
         self.session_of(attachment, store).map_or(Ok(()), |saved_session| saved_session.keep(numbers, fds))
     }
 
-    /// The switch told how a session is now.
+    /// Keeps a session's state as reported by the switch.
     pub(super) fn keep_session(
         &mut self,
         attachment: u64,
@@ -144,8 +144,8 @@ impl Sessions {
         self.end_if_costly(attachment, ports);
     }
 
-    /// Closes the connection of a front end whose descriptors take too much CPU time to close here. Those that the switch process closes
-    /// are charged to its session there.
+    /// Closes the connection of a front end whose descriptors take too much CPU time to close here. The switch process
+    /// charges its own closes to the session there.
     fn end_if_costly(&mut self, attachment: u64, ports: &mut PortTable) {
         let saved_session =
             self.saved.iter().find(|(_, saved_session)| saved_session.attachment() == attachment);
@@ -157,9 +157,9 @@ impl Sessions {
         }
     }
 
-    /// The switch is dead: sessions that may have killed it before are given up.
+    /// Handles the death of the switch: gives up sessions that may have killed it before.
     pub(super) fn judge(&mut self, ports: &mut PortTable, store: &mut RecordStore) {
-        // Orders are obeyed one after the other, in this order.
+        // Orders are executed in this order.
         let next =
             self.saved.iter().find(|(_, saved_session)| saved_session.is_told()).map(|(number, _)| *number);
         for (number, mut saved_session) in std::mem::take(&mut self.saved) {
@@ -177,7 +177,7 @@ impl Sessions {
         }
     }
 
-    /// Tells the switch, which has its ports, to go on with all sessions. For those that it knows as they are it is ready.
+    /// Has the switch, which has its ports, continue all sessions. It has prepared those in `known`.
     pub(super) fn hand_over(
         &mut self,
         known: &SessionVersions,
@@ -226,8 +226,8 @@ impl Sessions {
         }
     }
 
-    /// Has a process that is to be the next switch get ready for all sessions that it does not know as they are. Whether there were
-    /// any.
+    /// Has the next switch process prepare for all sessions that it does not know in their present state. Returns
+    /// whether there were any.
     pub(super) fn prepare(
         &self,
         ports: &PortTable,
@@ -238,7 +238,7 @@ impl Sessions {
         let mut is_behind = false;
         for (&number, saved_session) in &self.saved {
             let session_version = saved_session.session_version();
-            // Without room for copies it is handed over later, and may be given up then.
+            // Without room for copies it is passed later, and may be given up then.
             if known.insert(number, session_version) != Some(session_version)
                 && let Some(Ok((parts, Last { name, attachment, session, fds }))) =
                     self.takeover_parts(number, ports)
@@ -255,7 +255,8 @@ impl Sessions {
         is_behind
     }
 
-    /// The messages by which a switch process continues a session: descriptors in parts that fit into a message, and the rest.
+    /// The messages by which a switch process continues a session: descriptors in parts that fit a message, and the
+    /// rest.
     fn takeover_parts(&self, number: u32, ports: &PortTable) -> Option<io::Result<(Vec<Part>, Last)>> {
         let (port, saved_session) = (ports.all.get(&number)?, self.saved.get(&number)?);
         let (name, attachment) = (port.spec.common.name.to_string(), saved_session.attachment());
@@ -269,7 +270,7 @@ impl Sessions {
     }
 }
 
-/// The guest of a port has to connect again.
+/// Gives a session up: its guest has to reconnect.
 fn give_up(
     number: u32,
     saved_session: SavedSession,

@@ -1,4 +1,5 @@
-//! The methods "port.list" and "port.show": ports with the facts of the switch; over devices those of kernel and driver process, too.
+//! The methods "port.list" and "port.show": ports with the switch's facts, and for devices those of kernel and driver
+//! process.
 
 use lasthop_api::report::{
     DeviceCounters, DeviceStatus, DriverFacts, PortFilter, PortReport, PortStatus, PortStatusList,
@@ -12,13 +13,13 @@ use super::port::Port;
 use super::reports::Reports;
 use super::warnings::WarningContext;
 
-/// The switch's word for a port whose rings run.
+/// The switch's word for a port with running rings.
 const STATE_RUNNING: &str = "running";
-/// A vhost-user port's state when there is no switch process to ask, or it does not answer.
+/// A vhost-user port's state without a switch process, or if that does not answer.
 const STATE_DOWN: &str = "no answer from the switch process";
 
 impl Reports<'_> {
-    /// The ports that a filter takes, by name; of vhost-user ports without the part of `port.show`.
+    /// The ports that a filter selects, by name; vhost-user ports without the part of `port.show`.
     pub(super) fn list_ports(&self, filter: PortFilter, stats: &StatsReport) -> PortStatusList {
         let warnings = WarningContext::new(self.ports.all.values(), stats);
         let listed = self.ports.all.values().filter(|port| filter.takes(&port.spec));
@@ -79,7 +80,7 @@ impl Reports<'_> {
         DriverFacts { pid: process.pid(), restarts: process.restarts(), last_end: process.last_end() }
     }
 
-    /// The progress of a port over a device, and the obstacle.
+    /// The state of a port over a device, and the obstacle.
     pub(super) fn state_of(
         &self,
         port: &Port,

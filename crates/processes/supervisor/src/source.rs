@@ -1,6 +1,6 @@
 //! The events that the supervisor waits for, as the numbers of the poller.
 
-/// Kind in the upper half, number in the lower.
+/// The kind is in the upper half, the number in the lower.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
     Signals,
@@ -10,7 +10,7 @@ pub(super) enum Source {
     Client(u32),
     Driver,
     Links,
-    /// A switch process that is to take over.
+    /// A switch process that is about to take over.
     Successor,
     /// A client of the datapath socket.
     DatapathListener,
@@ -18,7 +18,7 @@ pub(super) enum Source {
     ControllerProcess,
     /// A connection of a client of the switch process.
     LentConnections(u32),
-    /// Inner processes have ended, or written to standard error.
+    /// Ends of inner processes, or their output on standard error.
     Ends,
 }
 
@@ -43,7 +43,7 @@ impl From<Source> for u64 {
 }
 
 impl Source {
-    /// The work that it makes, in words.
+    /// The name of the work, for the hang watch.
     pub(super) fn work(self) -> &'static str {
         match self {
             Self::Signals => "signals",
@@ -55,7 +55,7 @@ impl Source {
             Self::Successor => "messages of another switch process",
             Self::DatapathListener | Self::LentConnections(_) => "clients of the datapath socket",
             Self::ControllerProcess => "messages of the controller process",
-            Self::Ends => "ends and words of processes",
+            Self::Ends => "ends and output of processes",
         }
     }
 

@@ -1,4 +1,4 @@
-//! How far the supervisor is between its start and its end.
+//! The stage of the supervisor between its start and its end.
 
 use std::time::Instant;
 
@@ -6,18 +6,19 @@ use lasthop_runtime::clock::earlier;
 use lasthop_runtime::fault::Fault;
 use lasthop_runtime::notify::Phase;
 
-/// How far the supervisor is.
+/// The stage of the supervisor.
 #[derive(Debug)]
 pub(super) enum Stage {
-    /// The first switch gets its ports; a fault ends the program with a message, at once.
+    /// The first switch gets its ports; a fault ends the program with a message.
     Starting,
-    /// A failed step is tried again.
+    /// Failed steps are retried.
     Serving,
     /// The switch was told to end.
     Ending { until: Instant },
-    /// The switch comes to rest, since the service manager keeps its guests for the next supervisor. It is asked again at `retry`.
+    /// The switch comes to rest, since the service manager keeps its guests for the next supervisor. It is asked again
+    /// at `retry`.
     Leaving { until: Instant, retry: Option<Instant> },
-    /// The loop is to be left.
+    /// The event loop ends.
     Over(Result<(), Fault>),
 }
 
@@ -30,7 +31,7 @@ impl Stage {
         }
     }
 
-    /// As the service manager is told.
+    /// The state for the service manager.
     pub(super) fn phase(&self) -> Phase {
         match self {
             Self::Starting => Phase::Starting,
@@ -39,7 +40,7 @@ impl Stage {
         }
     }
 
-    /// Whether a process that ends now is not started again.
+    /// Whether a process that ends now is not restarted.
     pub(super) fn is_last(&self) -> bool {
         matches!(self, Self::Ending { .. } | Self::Leaving { .. } | Self::Over(_))
     }

@@ -1,4 +1,4 @@
-//! The new program's process of an upgrade: its skills, and the facts that it gets before guests wait for it.
+//! The new program's process in an upgrade: its capabilities, and the facts that it gets before guests wait for it.
 
 use std::time::Duration;
 
@@ -16,30 +16,31 @@ use super::ports::Ports;
 use super::sessions::{SessionVersions, Sessions};
 use super::switch_table::SwitchTable;
 
-/// How often a new process is told once more of sessions that changed while it was told. It is told of later changes when guests wait.
+/// How often a new process gets sessions that changed while it was introduced. It gets later changes while guests wait.
 const TURNS_MAX: u32 = 4;
-/// How long a new process may touch guests' memory beforehand; and once more while the old one comes to rest, which takes as long.
+/// How long a new process may fault guests' memory in beforehand; and again while the old one comes to rest, which
+/// takes as long.
 const TOUCH: Duration = Duration::from_millis(100);
 const LAST_TOUCH: Duration = Duration::from_millis(1);
 
 /// The process, until it takes over.
 pub(super) type Successor = RunningChild<Request, Report>;
 
-/// The facts that the new process gets before guests wait for it, and the ports that it will not have. The old one does not have those
-/// either.
+/// The facts that the new process gets before guests wait for it, and the ports that it refuses. The old one does not
+/// have those either.
 #[derive(Debug)]
 pub(super) struct Introduction {
     told: SuccessorConfig,
     pub(super) refused: Vec<(u32, Fault)>,
-    /// Sessions that it got ready for.
+    /// Sessions that it has prepared.
     pub(super) known: SessionVersions,
-    /// How often it may still be told of sessions that changed since it was asked.
+    /// How often it may still get sessions that have changed.
     turns_left: u32,
     pub(super) keeps_flows: bool,
 }
 
 impl Introduction {
-    /// Tells the new process of switches and ports, and if it `prepares` for sessions, of these: guests do not wait yet.
+    /// Sends the new process switches and ports and, if it `prepares`, sessions: guests do not wait yet.
     pub(super) fn make(
         successor: &mut Successor,
         skills: &Skills,
@@ -60,8 +61,8 @@ impl Introduction {
         Self { told, refused: Vec::new(), known, turns_left, keeps_flows: skills.keeps_flows }
     }
 
-    /// Whether the new process is told of sessions once more, which are not as they were. Of memory that guests use it is told at least
-    /// once, shortly before they wait.
+    /// Sends the new process sessions that have changed; returns whether it did. It faults the memory that guests use
+    /// in at least once shortly before guests wait.
     pub(super) fn prepare_again(
         &mut self,
         successor: &mut Successor,
@@ -78,13 +79,13 @@ impl Introduction {
         true
     }
 
-    /// Whether ports and switches are still those that the new process was told of.
+    /// Whether ports and switches are still those that the new process got.
     pub(super) fn is_current(&self, ports: &PortTable, switches: &SwitchTable) -> bool {
         self.told == SuccessorConfig::new(ports, switches)
     }
 
-    /// The new process refuses an order. It may refuse the orders that a restarted switch process may refuse, too; another refusal is
-    /// given back.
+    /// Handles the new process's refusal of an order. It may refuse what a restarted switch process may refuse, too;
+    /// any other refusal is returned.
     pub(super) fn note_refusal(&mut self, order: u64, fault: Fault, ports: &PortTable) -> Result<(), Fault> {
         match self.told.about(order) {
             Some(About::Entry) => warn!("{fault}"),
@@ -97,7 +98,7 @@ impl Introduction {
     }
 }
 
-/// The skills of a new program, as far as not all programs of its state version have them.
+/// The capabilities of a new program that not all programs of its state version have.
 #[derive(Debug)]
 pub(super) struct Skills {
     pub(super) prepares: bool,
@@ -106,11 +107,11 @@ pub(super) struct Skills {
     pub(super) vnic_keys: Vec<String>,
 }
 
-/// The keys that vnics have had since before programs told which they know.
+/// The keys of vnics that were added before programs reported which they know.
 const LATER_KEYS: &[&str] = &["memory-max"];
 
 impl Skills {
-    /// Has it touch guests' memory while the old one comes to rest.
+    /// Has it fault guests' memory in while the old one comes to rest.
     pub(super) fn prepare_last(&self, successor: &mut Successor) {
         if self.prepares {
             let for_us = LAST_TOUCH.as_micros() as u64;
@@ -118,7 +119,7 @@ impl Skills {
         }
     }
 
-    /// Why it cannot have a vnic, if that has a key that the program does not know: it would end with the order that tells it of the vnic.
+    /// Why it cannot have a vnic: it does not know one of the keys, and would end with the order that has the vnic.
     pub(super) fn lacks_for(&self, port: &PortCommon) -> Option<String> {
         let is_known = |key: &str| match self.vnic_keys.is_empty() {
             true => !LATER_KEYS.contains(&key),
@@ -145,7 +146,7 @@ impl Skills {
     }
 }
 
-/// The facts that a new process is told. They are out of date if any of them changes.
+/// The facts for a new process. They are out of date once any of them changes.
 #[derive(Debug, PartialEq)]
 struct SuccessorConfig {
     switches: Vec<SwitchSpec>,
@@ -170,7 +171,7 @@ impl SuccessorConfig {
         }
     }
 
-    /// The subject of the order with this number, from 1. None if no order has this number.
+    /// The subject of the order with this number, from 1; `None` if there is no such order.
     fn about(&self, number: u64) -> Option<About> {
         let place = usize::try_from(number).ok()?.checked_sub(1)?;
         let switches = self.switches.iter().filter(|spec| !spec.name.is_default()).count();
@@ -181,9 +182,9 @@ impl SuccessorConfig {
         }
     }
 
-    /// The orders that tell it, those of a port with its number.
+    /// The orders with these facts, those of a port with its number.
     fn orders(&self) -> impl Iterator<Item = (Order, Option<u32>)> {
-        // The default one is among the options of the process.
+        // The options of the process include the default one.
         let switches = self.switches.iter().filter(|spec| !spec.name.is_default());
         let switches = switches.map(|spec| (Order::AddSwitch(spec.clone()), None));
         let ports = self.ports.iter().map(|(number, port)| (Order::AddPort(port.clone()), Some(*number)));

@@ -1,4 +1,4 @@
-//! The switch process: orders to it, each with the purpose of its answer, and the watch over its life.
+//! The switch process: orders with the purpose of each reply, and the watch over its life.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -20,16 +20,16 @@ use lasthop_runtime::procfs;
 
 use super::question::{OrderPurpose, Question};
 
-/// Longest time until a client is told that the switch does not answer.
+/// Longest time until a client gets the reply that the switch does not answer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(8);
 
-/// An order without an answer yet.
+/// An order without a reply yet.
 #[derive(Debug)]
 struct Waiting {
     what: OrderPurpose,
     asker: Option<Asker>,
     until: Instant,
-    /// Addresses of an answer that comes in parts.
+    /// Addresses of a partial answer.
     addresses: Vec<FdbLine>,
 }
 
@@ -38,7 +38,7 @@ impl Waiting {
         Self { what, asker, until: Instant::now() + ANSWER_PATIENCE, addresses: Vec::new() }
     }
 
-    /// The whole answer, of which this is the last part.
+    /// The whole answer, with this last part.
     fn whole(&mut self, answer: Answer) -> Answer {
         match answer {
             Answer::Fdb(FdbReport { entries }) => {
@@ -49,13 +49,13 @@ impl Waiting {
         }
     }
 
-    /// When the asker has waited for long enough.
+    /// When the asker's wait ends.
     fn due(&self) -> Option<Instant> {
         self.asker.is_some().then_some(self.until)
     }
 }
 
-/// Whether an order may arrive before earlier ones, while the system refuses their descriptors.
+/// Whether an order may overtake earlier ones, while the system refuses their descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OrderPrecedence {
     Ahead,
@@ -63,7 +63,8 @@ enum OrderPrecedence {
 }
 
 impl OrderPrecedence {
-    /// Questions change nothing. Operators wait for most of them, and a process that owes an answer to `Know` is taken for one that hangs.
+    /// Questions change nothing. Operators wait for most of them, and a process that owes an answer to `Know` counts as
+    /// hanging.
     fn of(order: &Order) -> Self {
         match order {
             Order::Know
@@ -77,14 +78,14 @@ impl OrderPrecedence {
     }
 }
 
-/// The present process, those after it, and the orders that they have not answered.
+/// The present process, those after it, and their open orders.
 #[derive(Debug)]
 pub(super) struct SwitchProcess {
     pub(super) process: RestartingChild<Request, Report>,
     waiting: BTreeMap<u64, Waiting>,
     next_request: u64,
     liveness: Liveness,
-    /// While guests wait for a switch process.
+    /// Set while guests wait for a switch process.
     slice_boost: Option<SliceBoost>,
 }
 
@@ -100,12 +101,12 @@ impl SwitchProcess {
         }
     }
 
-    /// Sends an order; its answer is for `what` and for `asker`.
+    /// Sends an order; its reply is for `what` and for `asker`.
     pub(super) fn order(&mut self, order: Order, what: OrderPurpose, asker: Option<Asker>) {
         self.order_with(order, Vec::new(), what, asker);
     }
 
-    /// As `order`, with descriptors.
+    /// Like `order`, with descriptors.
     pub(super) fn order_with(
         &mut self,
         order: Order,
@@ -115,7 +116,7 @@ impl SwitchProcess {
     ) -> u64 {
         self.next_request += 1;
         let id = self.next_request;
-        // The answer that ends a start comes after all others.
+        // The reply that ends a start must come after all others.
         let precedence = match &what {
             OrderPurpose::Started => OrderPrecedence::InTurn,
             _ => OrderPrecedence::of(&order),
@@ -125,12 +126,12 @@ impl SwitchProcess {
         id
     }
 
-    /// Hands a connection over. The answer is a report, when it is over.
+    /// Passes a connection. A report tells of its end.
     pub(super) fn attach(&mut self, name: String, attachment: u64, fds: Vec<ForeignFd>) {
         self.send(Request { id: 0, order: Order::Attach { name, attachment } }, fds, OrderPrecedence::InTurn);
     }
 
-    /// Hands over descriptors that belong to a session which is to be taken over.
+    /// Passes descriptors of a session that is about to be taken over.
     pub(super) fn bring(&mut self, attachment: u64, numbers: Vec<u32>, fds: Vec<ForeignFd>) {
         self.send(
             Request { id: 0, order: Order::Bring { attachment, numbers } },
@@ -139,7 +140,7 @@ impl SwitchProcess {
         );
     }
 
-    /// Tells the switch something that it does not answer.
+    /// Sends an order that has no reply.
     pub(super) fn tell(&mut self, order: Order) {
         self.send(Request { id: 0, order }, Vec::new(), OrderPrecedence::InTurn);
     }
@@ -154,14 +155,14 @@ impl SwitchProcess {
         }
     }
 
-    /// Addresses that are a part of an answer.
+    /// Adds addresses of a partial answer.
     pub(super) fn add_addresses(&mut self, id: u64, addresses: Vec<FdbLine>) {
         if let Some(waiting) = self.waiting.get_mut(&id) {
             waiting.addresses.extend(addresses);
         }
     }
 
-    /// The order that was answered: its purpose and its client, and the whole answer.
+    /// Takes the order that was answered: its purpose, its client, and the whole answer.
     pub(super) fn answered(
         &mut self,
         id: u64,
@@ -172,24 +173,24 @@ impl SwitchProcess {
         Some((waiting.what, waiting.asker, result))
     }
 
-    /// Whether the switch process has still to say that it has a switch, which is new to everybody.
+    /// Whether a new switch is not confirmed by the switch process yet.
     pub(super) fn is_being_added(&self, switch: &SwitchName) -> bool {
         let is_it = |what: &OrderPurpose| matches!(what, OrderPurpose::SwitchAdded { name, is_new: true } if name == switch);
         self.waiting.values().any(|waiting| is_it(&waiting.what))
     }
 
-    /// All orders without an answer, in their order: none will come.
+    /// Takes all open orders in their order: no reply will come.
     pub(super) fn take_unanswered(&mut self) -> Vec<(OrderPurpose, Option<Asker>)> {
         let waiting = std::mem::take(&mut self.waiting).into_values();
         waiting.map(|waiting| (waiting.what, waiting.asker)).collect()
     }
 
-    /// An answer to the order to rest that comes late counts no more.
+    /// Has a late reply to the order to rest ignored.
     pub(super) fn forget_rest(&mut self) {
         self.waiting.retain(|_, waiting| !matches!(waiting.what, OrderPurpose::Rested));
     }
 
-    /// Questions with a waiting client; none of them is answered any more.
+    /// Takes the questions with a waiting client; they will not be answered.
     pub(super) fn take_questions(&mut self) -> Vec<(Question, Asker)> {
         let is_question =
             |waiting: &Waiting| waiting.asker.is_some() && matches!(waiting.what, OrderPurpose::Question(..));
@@ -201,7 +202,7 @@ impl SwitchProcess {
         taken.filter_map(|(_, waiting)| both(waiting)).collect()
     }
 
-    /// The clients that have waited for too long, and why. Their orders may still be executed.
+    /// Takes the clients that have waited too long, and why. Their orders may still be executed.
     pub(super) fn give_up_waiting(&mut self, now: Instant) -> Vec<(Asker, Fault)> {
         let late = self.waiting.values_mut().filter(|waiting| waiting.until <= now);
         let askers: Vec<Asker> = late.filter_map(|waiting| waiting.asker.take()).collect();
@@ -216,22 +217,22 @@ impl SwitchProcess {
         askers.into_iter().map(|asker| (asker, why())).collect()
     }
 
-    /// When a client has waited for too long, the process is to be started, or it is to be looked at.
+    /// When a client's wait ends, or the process has to be started or checked.
     pub(super) fn due(&self) -> Option<Instant> {
         let waiting = self.waiting.values().map(Waiting::due).fold(None, earlier);
         let boost = self.slice_boost.as_ref().map(SliceBoost::until);
         [waiting, self.process.due(), self.liveness.due(), boost].into_iter().fold(None, earlier)
     }
 
-    /// The process has said something, or is another one.
+    /// Notes that the process has sent something, or is another one.
     pub(super) fn note_life(&mut self) {
         if self.liveness.lives(Instant::now()) && self.process.is_up() {
             info!("the switch process (process {}) answers again", self.pid());
         }
     }
 
-    /// Looks at a process that owes a sign of life, if it is time. One that `is_busy` may take longer. Whether clients are to be answered
-    /// without it from now on.
+    /// Checks a process that owes a sign of life, if it is due. A process that `is_busy` may take longer. Returns
+    /// whether clients have to be answered without it from now on.
     pub(super) fn look_for_life(&mut self, is_busy: bool, now: Instant, poller: &Poller) -> bool {
         if self.liveness.due().is_none_or(|due| due > now) {
             return false;
@@ -259,12 +260,12 @@ impl SwitchProcess {
         false
     }
 
-    /// The switch process serves from now on.
+    /// Notes that the switch process serves from now on.
     pub(super) fn note_begin(&mut self) {
         self.liveness.begun(self.process.starts());
     }
 
-    /// Whether the last process was ended since it did not answer.
+    /// Whether the last process was ended because it did not answer.
     pub(super) fn was_ended_for_silence(&self) -> bool {
         self.liveness.was_ended(self.process.starts())
     }
@@ -281,23 +282,23 @@ impl SwitchProcess {
         Fault::new(Kind::SwitchDown, format!("the switch process (process {pid}) does not answer: {state}"))
     }
 
-    /// Has the process, the supervisor and the process that is to follow take short slices, if they do not.
+    /// Has the process, the supervisor and the successor use short slices, if they do not.
     pub(super) fn boost_slices(&mut self, successor: Option<u32>) {
         let current = self.process.pid();
         self.slice_boost.get_or_insert_with(|| SliceBoost::begin(current.into_iter().chain(successor)));
     }
 
-    /// Guests wait no more. Threads of a process that is to end have to be there still.
+    /// Ends that, as guests do not wait any more. Threads of the old process must still exist.
     pub(super) fn end_boost(&mut self) {
         self.slice_boost = None;
     }
 
-    /// Ends a boost that has lasted for too long.
+    /// Ends a boost that has lasted too long.
     pub(super) fn boost_on_time(&mut self, now: Instant) {
         self.slice_boost.take_if(|boost| boost.until() <= now);
     }
 
-    /// The number of the process that runs now; 0 if none does.
+    /// Id of the running process; 0 if there is none.
     pub(super) fn pid(&self) -> u32 {
         self.process.pid().unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! All switches, and the static entries of their forwarding tables: both outlive the switch process, which has them, too.
+//! All switches, and their static addresses: both outlive the switch process, which has them, too.
 
 use log::info;
 use serde_json::Value;
@@ -15,23 +15,23 @@ use super::port_table::PortTable;
 use super::question::OrderPurpose;
 use super::switch_process::SwitchProcess;
 
-/// The switches, and entries of users.
+/// The switches, and the users' addresses.
 #[derive(Debug)]
 pub(super) struct SwitchTable {
     /// The default one first.
     pub(super) all: Vec<SwitchSpec>,
     pub(super) static_entries: Vec<StaticEntry>,
-    /// Rules about connections, in their order.
+    /// Rules about connections, in order.
     pub(super) acl: Vec<AclRule>,
 }
 
 impl SwitchTable {
-    /// These switches, without entries.
+    /// These switches, without addresses.
     pub(super) fn new(all: Vec<SwitchSpec>) -> Self {
         Self { all, static_entries: Vec::new(), acl: Vec::new() }
     }
 
-    /// The switch has entered an address.
+    /// Notes an address that the switch has added.
     pub(super) fn remember_entry(
         &mut self,
         port: u32,
@@ -39,7 +39,7 @@ impl SwitchTable {
         ports: &PortTable,
         store: &mut RecordStore,
     ) -> Result<(), Fault> {
-        // In between its vnic may have been deleted, and another one of the same name made, which does not have it.
+        // Meanwhile its vnic may have been deleted, and another one of the same name made, which does not have it.
         if !ports.all.contains_key(&port) {
             let why = "the port was deleted while the address was being added";
             return Err(Fault::new(Kind::NoSuchVnic, why));
@@ -49,26 +49,26 @@ impl SwitchTable {
         Ok(())
     }
 
-    /// The switch has taken out an address.
+    /// Notes an address that the switch has removed.
     pub(super) fn forget_entry(&mut self, entry: &StaticEntry, store: &mut RecordStore) {
         self.static_entries.retain(|known| known != entry);
         store.is_late(RecordKey::Head);
     }
 
-    /// A vnic goes with its addresses.
+    /// Removes a vnic's addresses together with it.
     pub(super) fn forget_entries_of(&mut self, vnic: &str, store: &mut RecordStore) {
         self.static_entries.retain(|entry| entry.port.as_str() != vnic);
         store.is_late(RecordKey::Head);
     }
 
-    /// Tells a new switch, which has its ports, of all entries.
+    /// Sends all addresses to a new switch process, which has its ports.
     pub(super) fn restore_entries(&self, process: &mut SwitchProcess) {
         for entry in self.static_entries.clone() {
             process.order(Order::FdbAdd(entry), OrderPurpose::Restored, None);
         }
     }
 
-    /// Enters the static addresses of one switch again, after its table was replaced.
+    /// Adds the static addresses of one switch again, after its table was replaced.
     pub(super) fn restore_entries_of(
         &self,
         switch: &SwitchName,
@@ -86,7 +86,7 @@ impl SwitchTable {
         }
     }
 
-    /// Tells a fresh switch process of all switches but the default one, which it has.
+    /// Sends a new switch process all switches except the default one, which it has.
     pub(super) fn replay(&self, process: &mut SwitchProcess) {
         for spec in self.all.clone().into_iter().filter(|spec| !spec.name.is_default()) {
             let name = spec.name.clone();
@@ -94,13 +94,13 @@ impl SwitchTable {
         }
     }
 
-    /// A switch is no more.
+    /// Removes a switch.
     pub(super) fn forget(&mut self, name: &SwitchName, store: &mut RecordStore) {
         self.all.retain(|switch| switch.name != *name);
         store.is_late(RecordKey::Head);
     }
 
-    /// The switch process has let a switch go, or has not, and then it is still there.
+    /// Handles the switch process's reply about a removed switch; it is restored if the process refuses.
     pub(super) fn removed(
         &mut self,
         spec: SwitchSpec,
@@ -110,14 +110,14 @@ impl SwitchTable {
         store.is_late(RecordKey::Head);
         match &result {
             Ok(()) => info!("switch {}: deleted", spec.name),
-            // Unless another one was made of this name in between.
+            // Unless another one of this name was made meanwhile.
             Err(_) if self.all.iter().all(|other| other.name != spec.name) => self.all.push(spec),
             Err(_) => {}
         }
         result.map(|()| Value::Bool(true))
     }
 
-    /// Refuses a port of a switch that there is not, or that does not keep the rules about the port.
+    /// Refuses a port whose switch is unknown, or does not enforce the rules about the port.
     pub(super) fn check_switch_of(&self, port: &PortSpec) -> Result<(), Fault> {
         let switch = &port.common.switch;
         let remedy = format!("make it with: lasthop switch add {switch}");

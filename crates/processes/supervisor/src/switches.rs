@@ -1,4 +1,4 @@
-//! The switches: made, removed and listed. The supervisor's knowledge of them outlives the switch process.
+//! The switches: made, removed and listed. The supervisor's state of them outlives the switch process.
 
 use log::info;
 use serde_json::Value;
@@ -19,13 +19,13 @@ use super::question::{OrderPurpose, switch_down, to_json};
 use super::reports::Reports;
 use super::switch_table::SwitchTable;
 
-/// For a name that is not close to that of any switch.
+/// For a name that resembles no switch's.
 pub(super) const SEE_LIST: &str = "see the list: lasthop switch list";
-/// Vnics named at most in a refusal.
+/// Largest number of vnics that a refusal names.
 const NAMED_MAX: usize = 3;
 
 impl SwitchTable {
-    /// Makes a switch. The answer comes when the switch process has it.
+    /// Adds a switch. The reply comes when the switch process has it.
     pub(super) fn add(&mut self, spec: SwitchSpec, asker: &Asker, out: &mut Outputs) -> Result<(), Fault> {
         let name = spec.name.clone();
         if self.all.iter().any(|other| other.name == name) {
@@ -46,7 +46,7 @@ impl SwitchTable {
         Ok(())
     }
 
-    /// The switch process has taken a switch, or has not. A new one that it refuses is gone as if it never was.
+    /// Handles the switch process's reply about a switch. A refused new one is removed.
     pub(super) fn added(
         &mut self,
         name: &SwitchName,
@@ -65,7 +65,7 @@ impl SwitchTable {
         Ok(spec.clone())
     }
 
-    /// A switch with the changes that a user wants, and whether there are any.
+    /// A switch with a user's changes, and whether there are any.
     fn changed(&self, change: &SwitchChange) -> Result<(SwitchSpec, bool), Fault> {
         let old = switches::find(&self.all, change.name.as_str(), SEE_LIST)?;
         let spec = change.of(old)?;
@@ -77,7 +77,7 @@ impl SwitchTable {
         Ok((spec, is_other))
     }
 
-    /// Takes a switch away that has no ports. None: the answer comes later.
+    /// Removes a switch without ports. `None`: the reply comes later.
     pub(super) fn delete(
         &mut self,
         name: &str,
@@ -105,7 +105,7 @@ impl SwitchTable {
 }
 
 impl Supervisor {
-    /// Changes a switch while it runs. None: the answer comes later.
+    /// Changes a switch while it runs. `None`: the reply comes later.
     pub(super) fn switch_set(
         &mut self,
         change: &SwitchChange,
@@ -124,7 +124,7 @@ impl Supervisor {
         Ok(None)
     }
 
-    /// The switch process has changed a switch, or has not, and then it is as it was.
+    /// Handles the switch process's reply about a change; a refused one has no effect.
     pub(super) fn switch_is_set(
         &mut self,
         spec: SwitchSpec,
@@ -157,7 +157,7 @@ impl Reports<'_> {
         to_json(&SwitchList { switches })
     }
 
-    /// The numbers of vnics, of device ports and of workers, for the log.
+    /// The numbers of vnics, device ports and workers, for the log.
     pub(super) fn sizes_text(&self) -> String {
         let devices = self.ports.all.values().filter(|port| port.device().is_some()).count();
         let vnics = self.ports.all.len() - devices;

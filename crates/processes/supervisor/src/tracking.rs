@@ -15,7 +15,7 @@ use super::question::OrderPurpose;
 use super::switch_process::SwitchProcess;
 
 impl PortTable {
-    /// Tells the switch which guests' links go down or come back.
+    /// Tells the switch which guests' links go down or up.
     pub(super) fn track_uplinks(&mut self, switch: &mut SwitchProcess) {
         let is_known = self.links.as_ref().is_some_and(Links::is_complete);
         if !is_known || !std::mem::take(&mut self.is_tracking_late) {
@@ -32,7 +32,7 @@ impl PortTable {
                 orders.push(Order::ChangePort(port.as_told(&port.spec)));
             }
         }
-        // A switch process that is to come is told with the port.
+        // A starting switch process gets it with the port.
         if switch.process.is_up() {
             orders.into_iter().for_each(|order| switch.order(order, OrderPurpose::Tracked, None));
         }

@@ -1,14 +1,14 @@
-//! `upgrade`: another program's switch process takes over from the one that runs, as it would from a dead one, but in order.
+//! `upgrade`: another program's switch process takes over from the running one, as from a dead one, but in order.
 //!
 //! ```text
-//!   new program started ── has this state version? ──no──> refused, nothing was touched
+//!   new program started ── has this state version? ──no──> refused, nothing changed
 //!                                  │ yes
-//!   new one told of all switches and ports ── takes them? ──no──> refused, nothing was touched
-//!   gets ready for all sessions: descriptors, memory                (again for those that change meanwhile)
+//!   new one gets all switches and ports ── takes them? ──no──> refused, nothing changed
+//!   prepares for all sessions: descriptors, memory                   (again for those that change meanwhile)
 //!                                  │ yes
-//!   old switch rests: takes nothing more, finishes its work ──no──> it continues, refused
+//!   old switch rests: fetches no more packets, finishes its work ──no──> it continues, refused
 //!                                  │ yes
-//!   new one continues with all guests ── guests waited for so long ──> answer
+//!   new one continues with all guests ── their waiting time is known ──> reply
 //!   old one killed
 //! ```
 
@@ -34,14 +34,15 @@ use super::source::Source;
 use super::successor::{Introduction, Skills, Successor};
 use super::switch_table::SwitchTable;
 
-/// How long the new program may be silent while the old one serves guests, and the old one until it has come to rest: no guest waits,
-/// and on a machine whose CPUs are all taken a program needs seconds to start.
+/// How long the new program may be silent while the old one serves guests, and the old one until it has come to rest.
+/// No guest waits, and on a machine without idle CPUs a program needs seconds to start.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// How long all that may take before the old one is told to rest, regardless of the new program's messages.
 const PREPARING_MAX: Duration = Duration::from_secs(60);
-/// How long the new switch may say nothing while guests wait for it. To start another one takes longer than to let it go on, unless it hangs.
+/// How long the new switch may be silent while guests wait for it. Starting another one takes longer than letting it
+/// continue, unless it hangs.
 const TAKE_OVER_PATIENCE: Duration = Duration::from_secs(10);
-/// Why a new program that knows other switches and ports than there are is none.
+/// The fault of a new program whose switches and ports are out of date.
 const CHANGED: &str = "its ports or switches changed meanwhile; try again";
 
 #[derive(Deserialize)]
@@ -50,10 +51,10 @@ pub(super) struct UpgradeParams {
     binary: Option<PathBuf>,
 }
 
-/// The client that asked for an upgrade, and its answer.
+/// The client that requested an upgrade, and its reply.
 pub(super) type UpgradeAnswer = (Asker, Result<Value, Fault>);
 
-/// The upgrade that is under way, if there is one.
+/// The upgrade in progress, if there is one.
 #[derive(Debug, Default)]
 pub(super) struct Upgrades {
     current: Option<Upgrade>,
@@ -66,14 +67,14 @@ struct Upgrade {
     step: Step,
 }
 
-/// How far an upgrade is.
+/// The step of an upgrade.
 #[derive(Debug)]
 enum Step {
-    /// The new process is asked for its version; then it is told of switches and ports, and asked once more.
+    /// The new process reports its version; then it gets switches and ports, and confirms.
     Preparing {
         successor: Successor,
         deadline: Deadline,
-        /// The switches when it was started: options of the default one are among its own.
+        /// The switches at its start: its options include those of the default one.
         born: Vec<SwitchSpec>,
         /// The default switch's controller, if one was chosen: another of its options.
         controller: Option<ControllerKind>,
@@ -81,16 +82,16 @@ enum Step {
     },
     /// The old one comes to rest.
     Resting { successor: Successor, since: Instant, introduction: Introduction },
-    /// The new one takes over. The old one, which does nothing any more, comes to its end meanwhile: guests need not wait for that.
+    /// The new one takes over. The old one, which is at rest, ends meanwhile: guests need not wait for that.
     TakingOver {
         since: Instant,
-        /// When it said something last, or got the guests.
+        /// Time of its last message, or when it got the guests.
         heard: Instant,
         refused: Vec<(u32, Fault)>,
     },
 }
 
-/// Until when a new program has to say something.
+/// When a new program has to have sent something.
 #[derive(Clone, Copy, Debug)]
 struct Deadline {
     asked: Instant,
@@ -103,7 +104,7 @@ impl Deadline {
     }
 }
 
-/// The old switch process is at rest: the new one is to continue with its guests.
+/// The old switch process is at rest: the new one can continue with its guests.
 pub(super) struct ReadySuccessor {
     pub(super) successor: Successor,
     pub(super) program: PathBuf,
@@ -111,31 +112,31 @@ pub(super) struct ReadySuccessor {
     pub(super) waiting: WaitingGuests,
 }
 
-/// Guests wait since then, and a client does for the end of the upgrade.
+/// When guests began to wait, and the client that waits for the end of the upgrade.
 pub(super) struct WaitingGuests {
     asker: Asker,
     since: Instant,
 }
 
-/// The consequence of the old switch process's answer to the order to rest.
+/// The consequence of the old switch process's reply to the order to rest.
 pub(super) enum RestOutcome {
     Ready(Box<ReadySuccessor>),
-    /// Nothing comes of the upgrade.
+    /// The upgrade ends without effect.
     Refused(Option<UpgradeAnswer>),
 }
 
-/// An upgrade that is over: the new process has all guests.
+/// A completed upgrade: the new process has all guests.
 pub(super) struct FinishedUpgrade {
     pub(super) program: PathBuf,
     pub(super) asker: Asker,
     /// How long guests waited, in microseconds.
     pub(super) pause_us: u64,
-    /// Ports that it does not have.
+    /// Ports that it refused.
     pub(super) refused: Vec<(u32, Fault)>,
 }
 
 impl Upgrades {
-    /// Begins an upgrade. The answer comes when it is done, or refused.
+    /// Begins an upgrade. The reply comes when it is done or refused.
     pub(super) fn begin(
         &mut self,
         params: UpgradeParams,
@@ -183,7 +184,7 @@ impl Upgrades {
         }
     }
 
-    /// When its channel has to be looked after without an event.
+    /// When its channel has work without an event.
     pub(super) fn channel_due(&self) -> Option<Instant> {
         match self.step()? {
             Step::Preparing { successor, .. } | Step::Resting { successor, .. } => successor.channel.due(),
@@ -191,7 +192,7 @@ impl Upgrades {
         }
     }
 
-    /// When it is to be looked whether the new process has ended.
+    /// When to check whether the new process has ended.
     pub(super) fn end_due(&self) -> Option<Instant> {
         match self.step()? {
             Step::Preparing { successor, .. } | Step::Resting { successor, .. } => successor.end_due(),
@@ -199,7 +200,7 @@ impl Upgrades {
         }
     }
 
-    /// The time at which a step has taken too long.
+    /// When a step has taken too long.
     pub(super) fn due(&self) -> Option<Instant> {
         Some(match self.step()? {
             Step::Preparing { deadline, .. } => deadline.until(),
@@ -208,7 +209,7 @@ impl Upgrades {
         })
     }
 
-    /// The switch process said something: if guests wait for it to take them over, it is at work.
+    /// Notes a message of the switch process: if guests wait for it, it is making progress.
     pub(super) fn note_progress(&mut self) {
         if let Some(Upgrade { step: Step::TakingOver { heard, .. }, .. }) = &mut self.current {
             *heard = Instant::now();
@@ -226,13 +227,13 @@ impl Upgrades {
         let is_current = matches!(self.step(), Some(Step::TakingOver { .. }));
         let answer = self.refuse("there was no answer in time", ports, out);
         if is_current {
-            // It has the guests and is no longer wanted: its end gives them, and all ports, to the next one.
+            // It has the guests and is not needed any more: after its end the next one gets these, and all ports.
             out.switch.process.current().into_iter().for_each(RunningChild::kill);
         }
         answer
     }
 
-    /// The new process has something to say before it takes over.
+    /// Handles messages of the new process before it takes over.
     pub(super) fn hear(
         &mut self,
         ports: &mut Ports,
@@ -257,7 +258,7 @@ impl Upgrades {
                 Report::Reply { id, result: Err(fault) } => self.refuses(id, fault, ports),
                 Report::Failed { why } => Err(why),
                 Report::Sandbox(layers) => {
-                    // It tells only once.
+                    // It reports this only once.
                     self.successor().into_iter().for_each(|process| process.sandbox = Some(layers.clone()));
                     Ok(())
                 }
@@ -270,7 +271,7 @@ impl Upgrades {
         if matches!(is_over, Ok(false)) { None } else { self.is_over(ports, out) }
     }
 
-    /// The new process has ended before it took over.
+    /// Handles the end of the new process before it took over.
     pub(super) fn is_over(&mut self, ports: &mut Ports, out: &mut Outputs) -> Option<UpgradeAnswer> {
         self.successor()?;
         let later_option = match self.step() {
@@ -280,7 +281,7 @@ impl Upgrades {
             _ => None,
         };
         let why = match later_option {
-            // Programs of before this option end when they are started with it.
+            // Programs older than this option end at once.
             Some(controller) => format!(
                 "it ended without an answer: it is no lasthop, or an older one, which does not know that the switch default may have \
                  controller={controller}; upgrade to a later one, or restart the switch with that one, and guests connect again"
@@ -290,7 +291,7 @@ impl Upgrades {
         self.refuse(&why, ports, out)
     }
 
-    /// The new process has told its version: it is told of everything, or the old one is to rest.
+    /// Handles the new process's version: it gets everything, or the old one is told to rest.
     fn knows(
         &mut self,
         version: u64,
@@ -302,7 +303,7 @@ impl Upgrades {
         let Some(Upgrade { step: Step::Preparing { successor, born, introduction, .. }, .. }) =
             &mut self.current
         else {
-            // It was asked nothing more.
+            // Nothing more was asked.
             return Ok(());
         };
         if version != STATE_VERSION {
@@ -314,7 +315,7 @@ impl Upgrades {
         }
         let Some(introduction) = introduction else {
             let is_other = *born != switches.all;
-            // From here on: a thread that waits for a CPU has short slices from its next turn on.
+            // From here on: a waiting thread uses short slices from its next turn on.
             out.switch.boost_slices(Some(successor.pid()));
             *introduction = Some(Introduction::make(successor, skills, ports, switches));
             return if is_other { Err(CHANGED.to_owned()) } else { Ok(()) };
@@ -331,7 +332,7 @@ impl Upgrades {
         Ok(())
     }
 
-    /// The new process refuses an order.
+    /// Handles a refusal of an order by the new process.
     fn refuses(&mut self, order: u64, fault: Fault, ports: &Ports) -> Result<(), String> {
         let refused = match &mut self.current {
             Some(Upgrade { step: Step::Preparing { introduction: Some(introduction), .. }, .. }) => {
@@ -342,7 +343,7 @@ impl Upgrades {
         refused.map_err(|fault| fault.message)
     }
 
-    /// The old switch has come to rest, or will not.
+    /// Handles the old switch's reply to the order to rest.
     pub(super) fn rested(
         &mut self,
         result: Result<Answer, Fault>,
@@ -354,7 +355,7 @@ impl Upgrades {
             return RestOutcome::Refused(self.refuse(&fault.message, ports, out));
         }
         let Some(Step::Resting { introduction, .. }) = self.step() else {
-            // It was given up in the meantime.
+            // The upgrade was given up meanwhile.
             out.switch.order(Order::Wake, OrderPurpose::Restored, None);
             return RestOutcome::Refused(None);
         };
@@ -373,7 +374,7 @@ impl Upgrades {
         }
     }
 
-    /// The new process, which is the switch process now, has been told to continue with all guests.
+    /// Notes that the new process, which is the switch process now, was told to continue with all guests.
     pub(super) fn take_over(
         &mut self,
         WaitingGuests { asker, since }: WaitingGuests,
@@ -384,7 +385,7 @@ impl Upgrades {
         self.current = Some(Upgrade { program, asker, step });
     }
 
-    /// The new process has everything. None if there was no upgrade, or one that was asked for while a process started.
+    /// Handles the end of the takeover. `None` if there was no upgrade, or one that began while a process started.
     pub(super) fn finish(&mut self) -> Option<FinishedUpgrade> {
         let taken = self.current.take_if(|upgrade| matches!(upgrade.step, Step::TakingOver { .. }))?;
         let Upgrade { program, asker, step: Step::TakingOver { since, refused, .. } } = taken else {
@@ -393,7 +394,7 @@ impl Upgrades {
         Some(FinishedUpgrade { program, asker, pause_us: since.elapsed().as_micros() as u64, refused })
     }
 
-    /// Nothing comes of the upgrade; if the old switch is there, it continues.
+    /// Gives the upgrade up; the old switch continues if it is there.
     pub(super) fn refuse(
         &mut self,
         why: &str,
@@ -401,13 +402,13 @@ impl Upgrades {
         out: &mut Outputs,
     ) -> Option<UpgradeAnswer> {
         let Upgrade { program, asker, step } = self.current.take()?;
-        // First: the predecessor's threads have to be there.
+        // First, since the old process's threads must still exist.
         out.switch.end_boost();
         ports.counters.forget_next_books();
         match step {
             Step::Preparing { .. } => {}
             Step::Resting { .. } => {
-                // An answer that comes late is not the next upgrade's.
+                // A late reply must not count for the next upgrade.
                 out.switch.forget_rest();
                 out.switch.order(Order::Wake, OrderPurpose::Restored, None);
             }
@@ -418,7 +419,7 @@ impl Upgrades {
         Some((asker, Err(Fault::new(Kind::Refused, why))))
     }
 
-    /// The switch died while it was to be replaced.
+    /// Handles the death of the switch while it was being replaced.
     pub(super) fn fail(&mut self, ports: &mut Ports, out: &mut Outputs) -> Option<UpgradeAnswer> {
         let why = match self.step()? {
             Step::TakingOver { .. } => "the new one died; one of the old program continues",
@@ -429,7 +430,7 @@ impl Upgrades {
 }
 
 impl Step {
-    /// The next step of a process that knows everything.
+    /// The next step of a process that has everything.
     fn rest(self) -> Self {
         match self {
             Self::Preparing { successor, introduction: Some(introduction), .. } => {
@@ -441,13 +442,13 @@ impl Step {
 }
 
 impl FinishedUpgrade {
-    /// The answer to the client, with the number of the new process.
+    /// The reply to the client, with the new process's id.
     pub(super) fn answer(&self, pid: Option<u32>) -> Value {
         json!({"program": self.program, "switch_pid": pid, "pause_us": self.pause_us})
     }
 }
 
-/// The file that this program was started from; its replacement, if it was replaced.
+/// The file that this program was started from, or its replacement.
 fn own_path() -> Result<PathBuf, Fault> {
     let path = std::env::current_exe().map_err(|error| Fault::internal("find this program's file", error))?;
     let text = path.to_string_lossy();
@@ -464,7 +465,7 @@ fn check_program(program: &Path) -> Result<(), Fault> {
     })
 }
 
-/// The answer to the method, as the command line shows it.
+/// The reply as the command line shows it.
 pub fn upgraded_text(answer: &Value) -> String {
     let pause_us = answer["pause_us"].as_u64().unwrap_or_default();
     let program = answer["program"].as_str().unwrap_or_default();

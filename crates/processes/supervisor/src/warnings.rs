@@ -1,4 +1,4 @@
-//! Settings that will disappoint: the warning comes with the vnic, so that no user has to find out from lost packets.
+//! Warnings about settings: shown with the vnic, so that users need not find out by lost packets.
 
 use std::collections::HashMap;
 
@@ -7,18 +7,18 @@ use lasthop_api::report::{PortReport, StatsReport};
 use super::placeholder::MTU_USUAL;
 use super::port::Port;
 
-/// Vnics named in a warning at most.
+/// Largest number of vnics that a warning names.
 const NAMES_MAX: usize = 3;
 
-/// The facts of all vnics that a warning of one needs: looked up once, however many there are.
+/// The facts of all vnics that warnings need, collected once.
 pub(super) struct WarningContext<'a> {
     inside: HashMap<&'a str, &'a PortReport>,
-    /// MTU and name of each vnic of a switch, the smallest first.
+    /// MTU and name of each vnic of a switch, smallest first.
     mtus: HashMap<&'a str, Vec<(u16, &'a str)>>,
 }
 
 impl<'a> WarningContext<'a> {
-    /// Given all ports, and the switch's counters of them.
+    /// Collects them from all ports, and the switch's counters.
     pub(super) fn new(ports: impl Iterator<Item = &'a Port>, stats: &'a StatsReport) -> Self {
         let inside = stats.ports.iter().map(|inside| (inside.name.as_str(), inside)).collect();
         let mut warnings = Self { inside, mtus: HashMap::new() };
@@ -31,12 +31,12 @@ impl<'a> WarningContext<'a> {
         warnings
     }
 
-    /// The switch's counters of one of them.
+    /// The switch's counters of a port.
     pub(super) fn inside(&self, port: &Port) -> Option<&'a PortReport> {
         self.inside.get(port.spec.common.name.as_str()).copied()
     }
 
-    /// The warnings for one of them.
+    /// The warnings for a port.
     pub(super) fn warnings(&self, port: &Port) -> Vec<String> {
         let inside = self.inside.get(port.spec.common.name.as_str());
         let not_taken = inside.and_then(|inside| mtu_not_taken(port, inside));
@@ -49,7 +49,7 @@ impl<'a> WarningContext<'a> {
         of_mtu.chain(limits).chain(bridge).collect()
     }
 
-    /// None of a device that is not there, or not open: nothing passes it.
+    /// The MTU; `None` for a device that does not exist or is not open, since no packet passes it.
     fn mtu(&self, port: &Port) -> Option<u16> {
         if let Some(device) = port.device() {
             let mtu = device.facts().and(device.mtu_bytes())?;
@@ -88,7 +88,7 @@ fn mtu_not_taken(port: &Port, inside: &PortReport) -> Option<String> {
     })
 }
 
-/// The MTU that a guest is told; that of a tap is no guest's.
+/// The MTU that a guest is offered; a tap's is not.
 fn mtu_told(port: &Port) -> Option<u16> {
     port.spec.common.mtu.filter(|_| port.spec.is_vhost_user())
 }

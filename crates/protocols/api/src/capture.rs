@@ -1,11 +1,11 @@
-//! The frames that a capture is to see, and its limits.
+//! The frames that a capture records, and its limits.
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use lasthop_runtime::fault::Fault;
 
-/// Longest part of a frame that can be asked for, in bytes: tcpdump's own, which is more than the longest frame.
+/// Largest snap length, in bytes: tcpdump's, which is more than the longest frame.
 const SNAP_BYTES_MAX: u32 = 262_144;
 
 /// An event of a frame at a vnic.
@@ -24,25 +24,25 @@ pub enum Sighting {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CaptureSpec {
-    /// Vnics; empty: all there are.
+    /// Vnics; empty for all.
     #[serde(default)]
     pub names: Vec<String>,
-    /// The events to see; empty: all.
+    /// The events to record; empty for all.
     #[serde(default)]
     pub directions: Vec<Sighting>,
-    /// Bytes of each frame, at most.
+    /// Largest number of bytes of each frame.
     #[serde(default)]
     pub snaplen: Option<u32>,
-    /// Ends after this many frames.
+    /// Number of frames after which it ends.
     #[serde(default)]
     pub count: Option<u64>,
-    /// Ends after this many seconds.
+    /// Number of seconds after which it ends.
     #[serde(default)]
     pub duration_s: Option<u64>,
 }
 
 impl CaptureSpec {
-    /// Whether the numbers make sense.
+    /// Checks the numbers.
     pub fn check(&self) -> Result<(), Fault> {
         if self.snaplen.is_some_and(|bytes| bytes == 0 || bytes > SNAP_BYTES_MAX) {
             return Err(Fault::params(format!("the snap length must be 1 to {SNAP_BYTES_MAX} bytes")));
@@ -60,7 +60,7 @@ impl CaptureSpec {
         Ok(())
     }
 
-    /// Whether this kind of event is wanted.
+    /// Whether this kind of event is recorded.
     pub fn wants(&self, sighting: Sighting) -> bool {
         self.directions.is_empty() || self.directions.contains(&sighting)
     }

@@ -14,45 +14,45 @@ use lasthop_runtime::sandbox::{ForbiddenCall, Layer};
 /// Connections of the controller process to the switch process.
 pub const LINKS: usize = 2;
 
-/// A switch of module flow, as the controller is told of it.
+/// A switch of module flow, for the controller.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ControlledSwitch {
     pub name: SwitchName,
-    /// Addresses that it may learn.
+    /// Largest number of addresses that it may learn.
     pub addresses_max: usize,
-    /// Those that the switch process has.
+    /// Its ports, as far as the switch process has them.
     pub ports: Vec<SwitchPort>,
     pub fdb: Vec<StaticEntry>,
-    /// Rules about connections of these ports, in their order.
+    /// Rules about connections of these ports, in order.
     #[serde(default)]
     pub acl: Vec<AclRule>,
 }
 
-/// From the supervisor.
+/// An order of the supervisor.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum ControllerOrder {
-    /// The attached descriptors are connections to the switch process, which may be another one than before.
+    /// The attached descriptors are connections to the switch process, possibly another one than before.
     Connect,
-    /// All switches that are to be served.
+    /// All switches to serve.
     Switches(Vec<ControlledSwitch>),
     /// Forget learned addresses.
     Flush { round: u64, flush: Flush },
-    /// Tell all addresses, and all counts.
+    /// Report all addresses and counters.
     Tell { round: u64 },
-    /// Tell when the flows follow all that was told before.
+    /// Report when the flows agree with all earlier orders.
     Settle { round: u64 },
     /// Tell what would be answered for packets of a switch with these keys, and why. Nothing is learned, and no flow made.
     Consult { round: u64, switch: SwitchName, keys: Vec<ConsultedKey> },
     /// Give a sign of life.
     Live { round: u64 },
-    /// Answer for all packets that came, and end.
+    /// Answer all packets that have come, and end.
     Finish,
 }
 
-/// From the controller process.
+/// A message of the controller process.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum ControllerReport {
-    /// The answer to [`ControllerOrder::Flush`]: this many addresses were forgotten.
+    /// The answer to [`ControllerOrder::Flush`], with the number of forgotten addresses.
     Flushed { round: u64, flushed: usize },
     /// The answer to [`ControllerOrder::Settle`].
     Settled { round: u64 },
@@ -60,20 +60,20 @@ pub enum ControllerReport {
     Consulted { round: u64, consultations: Vec<Consultation> },
     /// The answer to [`ControllerOrder::Live`].
     Alive { round: u64 },
-    /// Part of the answer to [`ControllerOrder::Tell`]: addresses that come before others.
+    /// Part of the answer to [`ControllerOrder::Tell`]: addresses before the last part.
     Addresses { round: u64, fdb: FdbReport },
     /// The answer to [`ControllerOrder::Tell`], with the last addresses.
     #[serde(rename = "Told")]
     Answer { round: u64, fdb: FdbReport, moves: Vec<MoveFacts>, switches: Vec<SwitchInside> },
-    /// The connections that came with this many orders to connect, this one included, are over: the other side has closed one, or they
-    /// never were. Nothing comes of them any more.
+    /// The connections of this order to connect (the number of such orders so far) have ended, or never worked. They
+    /// will not be used any more.
     Disconnected { connection: u64 },
-    /// A sentence for the log.
+    /// A line for the log.
     Said(String),
-    /// The layers of its sandbox, before it had any connection.
+    /// The layers of its sandbox, reported before it had any connection.
     Sandbox(Vec<Layer>),
     /// It made a system call that its sandbox does not allow, and ends.
     Forbidden(ForbiddenCall),
-    /// It cannot go on and ends.
+    /// It cannot continue, and ends.
     Failed { why: String },
 }

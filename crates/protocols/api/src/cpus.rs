@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use lasthop_runtime::fault::Fault;
 
-/// Highest CPU number plus one that Linux can be built for (CONFIG_NR_CPUS).
+/// Largest number of CPUs with which Linux can be built (CONFIG_NR_CPUS).
 const CPUS_MAX: usize = 8192;
 
-/// CPUs on which workers may run, ascending; none means all.
+/// CPUs on which workers may run, ascending; empty for all.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 #[schemars(inline, extend("pattern" = "^[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*$"))]
@@ -38,7 +38,7 @@ impl CpuList {
     }
 }
 
-/// The CPUs that this process may use. None on machines with more CPUs than the kernel tells us of.
+/// The CPUs that this process may use. `None` on machines with more CPUs than the kernel can report.
 pub fn allowed() -> Option<CpuList> {
     let set = sched_getaffinity(None).ok()?;
     Some(CpuList((0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()))

@@ -9,25 +9,26 @@ use lasthop_runtime::fault::Fault;
 
 /// Patterns in one list.
 const PATTERNS_MAX: usize = 64;
-/// Bytes of one: a device's name has 15 at most (IFNAMSIZ), and may be any of them.
+/// Bytes of a pattern: a device's name has at most 15 (IFNAMSIZ), with stars between them.
 const PATTERN_BYTES_MAX: usize = 32;
 /// The same as a regular expression, for editors.
 const PATTERN_PATTERN: &str = "^[!$-+.0-~-]{1,32}$";
 
-/// Devices that a control plane may have as ports.
+/// Devices that a controller may use as ports.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "Vec<String>", into = "Vec<String>")]
 #[schemars(inline, extend("maxItems" = PATTERNS_MAX, "items" = { "type": "string", "pattern": PATTERN_PATTERN }))]
 pub struct DevicePatterns(Vec<String>);
 
 impl DevicePatterns {
-    /// Whether a device is among them.
+    /// Whether the list has a device.
     pub fn allow(&self, device: &str) -> bool {
         self.0.iter().any(|pattern| is_like(device, pattern))
     }
 }
 
-/// Whether a name is like a pattern: its first part at the start, its last part at the end, the others in between in their order.
+/// Whether a name matches a pattern: its first part at the start, its last part at the end, the others in between in
+/// order.
 pub(crate) fn is_like(name: &str, pattern: &str) -> bool {
     let Some((first, rest)) = pattern.split_once('*') else { return name == pattern };
     let Some(mut left) = name.strip_prefix(first) else { return false };
@@ -70,7 +71,7 @@ impl From<DevicePatterns> for Vec<String> {
 impl FromStr for DevicePatterns {
     type Err = Fault;
 
-    /// Names with commas in between; none at all is a list of none.
+    /// Parses names with commas in between; an empty text is an empty list.
     fn from_str(text: &str) -> Result<Self, Fault> {
         let names = text.split(',').filter(|_| !text.is_empty());
         names.map(str::to_owned).collect::<Vec<_>>().try_into()

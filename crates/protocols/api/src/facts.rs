@@ -1,4 +1,4 @@
-//! The facts that a running switch tells of itself and of its guests, as JSON has it (docs/user/control-api.md, "doctor").
+//! The facts about a running switch and its guests, in their JSON form (docs/user/control-api.md, "doctor").
 
 use std::collections::BTreeMap;
 
@@ -10,25 +10,25 @@ use crate::port::PortCommon;
 use crate::report::{ControlClient, Ended, FdbLine, PortReport, PortStatus, SandboxReport};
 use crate::sched::SchedReport;
 
-/// The answer to "doctor": facts of one moment, no judgement.
+/// The answer to "doctor": facts at one time, without a judgement.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Facts {
     /// The supervisor and the switch process.
     pub switch: SwitchFacts,
-    /// The controller process; none if no switch needs it.
+    /// The controller process; `None` if no switch needs it.
     #[serde(default)]
     pub controller: Option<ControllerFacts>,
-    /// Of those from outside; none if no switch is for them, or there is no switch process.
+    /// External controllers; `None` if no switch has one, or there is no switch process.
     #[serde(default)]
     pub external: Option<ExternalFacts>,
-    /// One per vhost-user port.
+    /// One entry for each vhost-user port.
     pub vnics: Vec<VnicFacts>,
     /// Ports over devices and taps, without their counters in the switch.
     #[serde(default)]
     pub ports: Vec<PortStatus>,
     /// The forwarding tables.
     pub fdb: Vec<FdbLine>,
-    /// Addresses that changed ports.
+    /// Addresses that moved between ports.
     pub moves: Vec<MoveFacts>,
 }
 
@@ -39,13 +39,13 @@ pub struct SwitchFacts {
     pub version: String,
     /// Of `lasthop run`.
     pub pid: u32,
-    /// None while it is being started again.
+    /// `None` while it is being restarted.
     pub switch_pid: Option<u32>,
-    /// Since the switch process was started.
+    /// Time since the switch process started.
     pub up_ms: Option<u64>,
-    /// Times that it had to be started again.
+    /// Number of restarts.
     pub restarts: u64,
-    /// How the last switch process ended.
+    /// The end of the last switch process.
     pub last_end: Option<Ended>,
     /// Why the switch process cannot be asked, if it does not answer.
     #[serde(default)]
@@ -54,12 +54,12 @@ pub struct SwitchFacts {
     pub module: String,
     /// The number of workers.
     pub workers: usize,
-    /// The CPUs that the workers may use, as a list; none if they are not bound.
+    /// The CPUs of the workers, as a list; `None` if they are not bound.
     pub cpus: Option<String>,
     /// The sandboxes of the inner processes.
     #[serde(default)]
     pub sandboxes: Vec<SandboxReport>,
-    /// The view of the host's scheduler, without counters; none if it is off.
+    /// The view of the host's scheduler, without counters; `None` if it is off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheduler: Option<SchedReport>,
 }
@@ -67,17 +67,17 @@ pub struct SwitchFacts {
 /// The controller process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ControllerFacts {
-    /// None while it is being started again.
+    /// `None` while it is being restarted.
     pub pid: Option<u32>,
-    /// Since it was started.
+    /// Time since it started.
     pub up_ms: Option<u64>,
-    /// Times that it had to be started again.
+    /// Number of restarts.
     pub restarts: u64,
-    /// How the last controller process ended.
+    /// The end of the last controller process.
     pub last_end: Option<Ended>,
-    /// It answered in time when it was asked.
+    /// Whether it answered in time.
     pub has_answered: bool,
-    /// Counters of events, of all its switches together.
+    /// Counters of all its switches together.
     pub counters: BTreeMap<String, u64>,
 }
 
@@ -86,16 +86,16 @@ pub struct ControllerFacts {
 pub struct ExternalFacts {
     /// Their names.
     pub switches: Vec<String>,
-    /// One of them drops misses without a controller (fail mode `secure`).
+    /// Whether one of them drops misses without a controller (fail mode `secure`).
     pub is_secure: bool,
-    /// A client takes packets that match no flow.
+    /// Whether a client receives misses.
     pub is_asked: bool,
     /// The processes that do.
     #[serde(default)]
     pub clients: Vec<ControlClient>,
 }
 
-/// One vhost-user port, from its socket to its counters.
+/// A vhost-user port, from its socket to its counters.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct VnicFacts {
     /// Its settings and its state.
@@ -104,28 +104,28 @@ pub struct VnicFacts {
     pub module: String,
     /// Its connection to a VMM.
     pub connection: ConnectionFacts,
-    /// None without a guest.
+    /// `None` without a guest.
     pub session: Option<SessionFacts>,
-    /// None while there is no switch process.
+    /// `None` while there is no switch process.
     pub counters: Option<PortReport>,
 }
 
-/// The connection to a VMM, as the supervisor has it.
+/// The connection to a VMM, as the supervisor sees it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ConnectionFacts {
-    /// For how long there has been a front end; none if there is none.
+    /// Time since a front end attached; `None` if there is none.
     pub attached_ms: Option<u64>,
     /// The process at the other end, if the system tells.
     pub peer_pid: Option<i32>,
-    /// For vnics that connect: why that fails.
+    /// Why a vnic that connects cannot.
     pub waits_because: Option<String>,
-    /// The same as the system's error number.
+    /// The system's error number for that.
     pub waits_errno: Option<i32>,
-    /// How the last connection ended.
+    /// The end of the last connection.
     pub last_end: Option<Ended>,
-    /// Guests sent away since there was one already.
+    /// Number of guests refused because there was one already.
     pub refused_guests: u64,
-    /// When the last one was.
+    /// Time since the last refusal.
     pub refused_ago_ms: Option<u64>,
 }
 
@@ -136,11 +136,11 @@ pub struct SessionFacts {
     pub messages: u64,
     /// Virtio features that the switch offers.
     pub offered: Vec<String>,
-    /// Acknowledged by the guest's driver; none before it runs.
+    /// Features that the guest's driver acknowledged; empty before it runs.
     pub features: Vec<String>,
     /// Features of vhost-user that both sides have.
     pub protocol_features: Vec<String>,
-    /// The device status (virtio 1.2, 2.1), for front ends that tell it.
+    /// The device status (virtio 1.2, 2.1), for front ends that report it.
     pub status: u8,
     /// Messages that were refused.
     pub refused: u64,
@@ -148,7 +148,7 @@ pub struct SessionFacts {
     pub ignored: u64,
     /// The memory that its guest shares.
     pub memory: MemoryFacts,
-    /// One per virtqueue.
+    /// One entry for each virtqueue.
     pub rings: Vec<RingFacts>,
 }
 
@@ -161,9 +161,9 @@ pub struct MemoryFacts {
     pub bytes: u64,
     /// memfd, tmpfs, hugetlbfs.
     pub kinds: Vec<String>,
-    /// Bytes of its files that had memory when they were mapped.
+    /// Bytes of its files that were allocated when they were mapped.
     pub filled_bytes: u64,
-    /// A file was cut short.
+    /// Whether a file was truncated.
     pub is_dead: bool,
     /// The files of the regions.
     #[serde(default)]
@@ -179,80 +179,80 @@ pub struct FileFacts {
     pub inode: u64,
 }
 
-/// One virtqueue: the front end's settings, and how far it is.
+/// A virtqueue: the front end's settings and its progress.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct RingFacts {
-    /// Even ones carry to the guest, odd ones from it.
+    /// Even for receive rings, odd for transmit rings.
     pub index: u16,
     /// Entries of the ring.
     pub entries: u16,
-    /// The front end told its addresses.
+    /// Whether the front end set its addresses.
     pub placed: bool,
-    /// The front end started it.
+    /// Whether the front end started it.
     pub started: bool,
-    /// It has no kick descriptor and is polled.
+    /// Whether it has no kick descriptor and is polled.
     pub polled: bool,
-    /// It has a call descriptor.
+    /// Whether it has a call descriptor.
     pub has_call: bool,
-    /// The front end enabled it.
+    /// Whether the front end enabled it.
     pub enabled: bool,
-    /// The switch runs it.
+    /// Whether the switch runs it.
     pub running: bool,
-    /// The fault of its guest that stopped it.
+    /// The guest's fault that stopped it.
     pub error: Option<String>,
-    /// The worker that is its home.
+    /// Its home worker.
     pub worker: Option<usize>,
-    /// Kicks that were heard since it started.
+    /// Kicks received since it started.
     pub kicks: u64,
-    /// Its positions; none if it does not run, or a worker was at it just then.
+    /// Its positions; `None` if it does not run, or a worker was using it.
     pub progress: Option<ProgressFacts>,
 }
 
 /// Positions of a ring, modulo 65536.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProgressFacts {
-    /// The driver's available index: heads that it made available.
+    /// The driver's available index.
     pub available: u16,
-    /// Heads that the switch took of them.
+    /// Number of heads that the switch fetched of these.
     pub taken: u16,
-    /// The used index: heads that the switch gave back.
+    /// The used index: heads that the switch returned.
     pub used: u16,
-    /// Packets that wait for a receive ring's buffers, or chains of a transmit ring that were not given back.
+    /// Packets that wait for a receive ring's buffers, or fetched chains of a transmit ring that were not returned.
     pub waiting: usize,
-    /// The guest of a receive ring let packets expire and has not moved since.
+    /// Whether the guest of a receive ring let packets expire and has not moved since.
     pub stalled: bool,
 }
 
-/// An address that changed ports.
+/// An address that moved between ports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MoveFacts {
     /// The address.
     pub mac: String,
-    /// The name of the port where it was, the last time that it moved.
+    /// Name of its last port.
     pub from: String,
-    /// The name of the port where it is since.
+    /// Name of its present port.
     pub to: String,
-    /// Times that it moved since it is watched.
+    /// Number of moves since it is watched.
     pub count: u32,
-    /// The time since the last move, in milliseconds.
+    /// Time since the last move, in milliseconds.
     pub age_ms: u64,
 }
 
-/// The switch process's share of [`Facts`].
+/// The switch process's part of [`Facts`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Inspection {
-    /// By the name of the vnic.
+    /// By name of the vnic.
     pub sessions: Vec<(String, SessionFacts)>,
     /// Counters of the ports.
     pub ports: Vec<PortReport>,
     /// The forwarding tables.
     pub fdb: Vec<FdbLine>,
-    /// Addresses that changed ports.
+    /// Addresses that moved between ports.
     pub moves: Vec<MoveFacts>,
-    /// A client from outside takes packets of no flow.
+    /// Whether an external client receives misses.
     #[serde(default)]
     pub is_asked: bool,
-    /// The numbers under which their connections were handed over.
+    /// The numbers under which their connections were passed.
     #[serde(default)]
     pub askers: Vec<u64>,
 }
@@ -265,7 +265,7 @@ impl Facts {
 }
 
 impl VnicFacts {
-    /// Its settings but those of the backend.
+    /// Its settings except those of the backend.
     pub fn common(&self) -> &PortCommon {
         &self.port.settings.common
     }

@@ -8,10 +8,10 @@ use crate::port::{Name, PortSpec, check_mac, mac_text, vid_number};
 use crate::schema;
 use lasthop_runtime::fault::{Fault, Kind};
 
-/// Static entries of a switch beside its ports' own addresses: a quarter of the forwarding table's usual size.
+/// Largest number of a switch's static entries beside its ports' own addresses: a quarter of the default table size.
 pub const STATIC_ENTRIES_MAX: usize = 4096;
 
-/// An address that is behind a port, even if another one claims it.
+/// An address that stays behind a port, even if another port claims it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "fdb")]
@@ -30,35 +30,35 @@ pub struct StaticEntry {
     pub port: Name,
 }
 
-/// The learned addresses that are to be forgotten.
+/// Selects learned addresses to forget.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Flush {
-    /// Those learned from this port only.
+    /// Only those learned at this port.
     #[serde(default, alias = "vnic", skip_serializing_if = "Option::is_none")]
     pub port: Option<Name>,
-    /// Those learned in this VLAN only.
+    /// Only those learned in this VLAN.
     #[serde(default, with = "vid_number", skip_serializing_if = "Option::is_none")]
     pub vlan: Option<Vid>,
 }
 
-/// A unicast address of the command line.
+/// Parses a unicast address of the command line.
 pub fn unicast(text: &str) -> Result<Mac, Fault> {
     check_mac(text)
 }
 
-/// Refuses entries for ports that are not there, and more entries than there may be.
+/// Refuses entries for unknown ports, and too many entries.
 pub fn check_entries(entries: &[StaticEntry], ports: &[PortSpec]) -> Result<(), Fault> {
     check_count(entries)?;
     entries.iter().try_for_each(|entry| check_port_of(entry, ports))
 }
 
-/// Refuses more entries than there may be.
+/// Refuses too many entries.
 pub fn check_count(entries: &[StaticEntry]) -> Result<(), Fault> {
     if entries.len() > STATIC_ENTRIES_MAX { Err(too_many()) } else { Ok(()) }
 }
 
-/// Refuses an entry for a port that is not there.
+/// Refuses an entry for an unknown port.
 pub fn check_port_of(entry: &StaticEntry, ports: &[PortSpec]) -> Result<(), Fault> {
     let StaticEntry { mac, port, .. } = entry;
     if ports.iter().any(|known| known.name() == port) {

@@ -1,4 +1,4 @@
-//! Groups of ports, which rules about connections name: `groups=web+db` of a port, `group` and `remote-group` of a rule.
+//! Groups of ports for rules about connections: `groups=web+db` of a port, `group` and `remote-group` of a rule.
 
 use std::fmt;
 
@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use crate::names;
 use lasthop_runtime::fault::Fault;
 
-/// Groups of one port, or in one key of a rule.
+/// Largest number of groups of one port, or in one key of a rule.
 const GROUPS_MAX: usize = 16;
 
-/// Names of groups, in alphabetical order, each once.
+/// Names of groups, in alphabetical order without duplicates.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "OneOrMany", into = "Vec<String>")]
 #[schemars(inline, extend("default" = []))]
@@ -26,7 +26,7 @@ enum OneOrMany {
 }
 
 impl GroupNames {
-    /// From names, in any order.
+    /// Sorts and checks names.
     pub fn new(mut names: Vec<String>) -> Result<Self, Fault> {
         names.iter().try_for_each(|name| names::check(name, "group"))?;
         names.sort_unstable();
@@ -38,7 +38,7 @@ impl GroupNames {
         Ok(Self(names))
     }
 
-    /// From text such as `web+db`.
+    /// Parses text such as `web+db`.
     pub fn parse(text: &str) -> Result<Self, Fault> {
         Self::new(text.split('+').map(str::to_owned).collect())
     }
@@ -51,7 +51,7 @@ impl GroupNames {
         &self.0
     }
 
-    /// Whether one of these groups is among them.
+    /// Whether the list has one of these groups.
     pub fn have_any(&self, groups: &[String]) -> bool {
         self.0.iter().any(|name| groups.contains(name))
     }

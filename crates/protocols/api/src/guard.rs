@@ -1,4 +1,4 @@
-//! Checks of what a port claims to be: `guard=mac+ip+arp+dhcp`, and the addresses that are its own.
+//! Checks of a port's claims: `guard=mac+ip+arp+dhcp`, and the port's own addresses.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::names;
 use lasthop_runtime::fault::Fault;
 
-/// Addresses of one port.
+/// Largest number of addresses of one port.
 const ADDRESSES_MAX: usize = 16;
 const WORDS: [&str; 4] = ["mac", "ip", "arp", "dhcp"];
 
@@ -20,7 +20,7 @@ const WORDS: [&str; 4] = ["mac", "ip", "arp", "dhcp"];
 pub struct GuardChecks(Vec<String>);
 
 impl GuardChecks {
-    /// From words such as `mac+ip`.
+    /// Checks words such as `mac+ip`.
     pub fn of<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Self, Fault> {
         let mut given: Vec<String> = words.into_iter().map(str::to_owned).collect();
         if let Some(odd) = given.iter().find(|word| !WORDS.contains(&word.as_str())) {
@@ -35,7 +35,7 @@ impl GuardChecks {
         Ok(Self(given))
     }
 
-    /// The words joined as on the command line.
+    /// The words, joined as on the command line.
     pub fn joined(&self) -> String {
         self.0.join("+")
     }
@@ -44,7 +44,7 @@ impl GuardChecks {
         self.0.iter().any(|given| given == word)
     }
 
-    /// The checks as a module keeps them.
+    /// The checks in the form for a module.
     pub fn policy(&self, addresses: &GuardAddresses) -> PortGuard {
         PortGuard {
             addresses: addresses.0.clone(),
@@ -55,7 +55,7 @@ impl GuardChecks {
         }
     }
 
-    /// The words and addresses of checks that a module keeps; none where there are none.
+    /// Words and addresses of a module's checks; `None` without checks.
     pub fn of_policy(guard: &PortGuard) -> (Option<Self>, Option<GuardAddresses>) {
         let all = [guard.has_mac, guard.has_ip, guard.has_arp, guard.has_dhcp];
         let words = WORDS.iter().zip(all).filter(|(_, is_on)| *is_on).map(|(word, _)| (*word).to_owned());
@@ -63,7 +63,7 @@ impl GuardChecks {
         (Some(checks).filter(|checks| !checks.0.is_empty()), Some(addresses).filter(|all| !all.0.is_empty()))
     }
 
-    /// Refuses checks that the port's other keys say nothing for.
+    /// Refuses checks without the keys that they need.
     ///
     /// # Errors
     /// The key that is missing, and why.
@@ -100,7 +100,7 @@ impl From<GuardChecks> for Vec<String> {
 pub struct GuardAddresses(Vec<IpAddr>);
 
 impl GuardAddresses {
-    /// From text such as `10.0.0.5+fd00::5`.
+    /// Parses text such as `10.0.0.5+fd00::5`.
     pub fn parse(text: &str) -> Result<Self, Fault> {
         let address = |word: &str| {
             word.parse().map_err(|_| {
@@ -110,7 +110,7 @@ impl GuardAddresses {
         text.split('+').map(address).collect::<Result<Vec<IpAddr>, Fault>>()?.try_into()
     }
 
-    /// The addresses joined as on the command line.
+    /// The addresses, joined as on the command line.
     pub fn joined(&self) -> String {
         self.0.iter().map(ToString::to_string).collect::<Vec<_>>().join("+")
     }

@@ -1,4 +1,4 @@
-//! How long threads that move packets look for more before they sleep.
+//! How long threads that move packets poll before they sleep.
 
 use std::str::FromStr;
 
@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use lasthop_runtime::fault::Fault;
 
-/// Longest that may be asked for, in microseconds: a core is busy for so long after each packet.
+/// Largest value, in microseconds: a core is busy this long after each packet.
 const HYSTERESIS_US_MAX: u32 = 10_000;
 
-/// A time in microseconds, 0 (sleep at once) to 10000. Of the switch's workers and the driver's threads.
+/// A time in microseconds, 0 (sleep at once) to 10000, for the switch's workers and the driver's threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "serde_json::Value")]
 #[schemars(inline, with = "u32", extend("maximum" = HYSTERESIS_US_MAX, "default" = HYSTERESIS_US_DEFAULT))]
@@ -32,7 +32,7 @@ impl TryFrom<i64> for Hysteresis {
     }
 }
 
-/// From a number only: in text it would have a unit.
+/// Reads a number only: text would have a unit.
 impl TryFrom<serde_json::Value> for Hysteresis {
     type Error = Fault;
 

@@ -1,14 +1,15 @@
-//! The words that the processes of the switch and its users exchange.
+//! The types that the processes of the switch and its users exchange.
 //!
-//! **Purpose.** Specifications of ports and switches as users write them, reports as the API answers them, orders from the
-//! supervisor to the inner processes, and the frames of JSON-RPC. The command line, the supervisor and the inner processes
-//! share these types; none of them sees another one's code for it.
+//! **Purpose.** Specifications of ports and switches as users write them, reports as the API answers them, orders from
+//! the supervisor to the inner processes, and the messages of JSON-RPC. The command line, the supervisor and the inner
+//! processes share these types without depending on each other.
 //!
-//! **Contract.** A value that was parsed is valid by itself: names, addresses, numbers in their ranges. An error names the
-//! thing, the fault and the remedy ([`lasthop_runtime::fault::Fault`]). docs/user/control-api.md describes the reports; a
-//! renamed field of an order changes [`orders::STATE_VERSION`].
+//! **Contract.** A parsed value is valid by itself: names, addresses, numbers in their ranges. An error names the
+//! thing, the fault and the remedy ([`lasthop_runtime::fault::Fault`]). docs/user/control-api.md describes the reports;
+//! a renamed field of an order changes [`orders::STATE_VERSION`].
 //!
-//! **Not checked.** How values go together: two ports of one name, a port of a switch that is not there. The supervisor does.
+//! **Not checked.** Consistency between values: two ports of one name, a port of an unknown switch. The supervisor
+//! checks that.
 //!
 //! **Threading.** None: plain values.
 //!

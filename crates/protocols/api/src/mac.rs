@@ -1,19 +1,19 @@
-//! An address for a guest whose port has none, and for a tap.
+//! Generates an address for a guest whose port has none, and for a tap.
 
 use std::path::Path;
 
 use lasthop_module_api::Mac;
 
-/// The prefix that QEMU and libvirt give their guests.
+/// The prefix of QEMU's and libvirt's guests.
 const PREFIX: [u8; 3] = [0x52, 0x54, 0x00];
 
-/// An address for the guest at the socket with this path: the same each time, and another one for each socket. Without
-/// it all of QEMU's guests would have the same.
+/// An address for the guest at the socket with this path: always the same, and different for each socket. Otherwise all
+/// of QEMU's guests would have the same one.
 pub fn of_socket(path: &Path) -> Mac {
     made_from(PREFIX, path.as_os_str().as_encoded_bytes())
 }
 
-/// FNV-1a: mixes well enough for a handful of names, and does not change with the compiler.
+/// FNV-1a: mixes a few names well enough, and does not change with the compiler.
 pub fn made_from(prefix: [u8; 3], bytes: &[u8]) -> Mac {
     let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)

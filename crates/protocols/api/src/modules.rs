@@ -36,12 +36,12 @@ impl std::str::FromStr for FdbEntries {
     }
 }
 
-/// The module whose decisions are the control plane's.
+/// The module whose decisions are the controller's.
 pub const FLOW: &str = "flow";
 /// All modules.
 const MODULES: [&str; 3] = ["bridge", "dummy", FLOW];
 
-/// The name of a module that exists.
+/// The name of an existing module.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String")]
 #[schemars(inline, extend("enum" = MODULES, "default" = FLOW))]

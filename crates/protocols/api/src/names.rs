@@ -6,10 +6,10 @@ use lasthop_runtime::fault::Fault;
 const NAME_BYTES_MAX: usize = 64;
 /// The same as a regular expression, for editors.
 pub(crate) const NAME_PATTERN: &str = "^[A-Za-z0-9._-]{1,64}$";
-/// Names offered at most.
+/// Largest number of offered names.
 const OFFERS_MAX: usize = 3;
 
-/// Refuses a text that is not fit to be the name of a `kind`, reserved ones apart.
+/// Refuses a text that cannot be the name of a `kind`; does not check reserved names.
 pub fn check(text: &str, kind: &str) -> Result<(), Fault> {
     let is_fit = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     if (1..=NAME_BYTES_MAX).contains(&text.len()) && text.bytes().all(is_fit) {
@@ -20,7 +20,7 @@ pub fn check(text: &str, kind: &str) -> Result<(), Fault> {
     )))
 }
 
-/// The names that are a small number of changes away from `word`, nearest first.
+/// The names that differ from `word` by few changes, nearest first.
 pub fn close<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     let reach = (word.chars().count() / 3).clamp(1, 3);
     let mut near: Vec<_> = names.into_iter().map(|name| (distance(word, name), name)).collect();
@@ -35,12 +35,12 @@ pub fn hint<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> String 
     if offers.is_empty() { String::new() } else { format!("; did you mean {}?", offers.join(" or ")) }
 }
 
-/// Turns serde's words for an unknown key into ours: "unknown field `a`, expected one of `b`, `c`".
+/// Converts serde's message about an unknown key into ours: "unknown field `a`, expected one of `b`, `c`".
 pub fn unknown_key(message: &str) -> Option<String> {
     let mut quoted = message.strip_prefix("unknown field")?.split('`').skip(1).step_by(2);
     let key = quoted.next()?;
     let mut known: Vec<&str> = quoted.collect();
-    // The command line's spelling may be known too, but one of the two is enough for a hint.
+    // The command line's spelling may be known, too, but one of the two is enough for a hint.
     let spellings = known.clone();
     known.retain(|name| !name.contains('-') || !spellings.contains(&name.replace('-', "_").as_str()));
     let hint = hint(key, known.iter().copied());

@@ -8,7 +8,7 @@ use lasthop_runtime::fault::Fault;
 /// A key and its value.
 pub(crate) type Setting<'a> = (&'a str, &'a str);
 
-/// The name and the options of `NAME[,KEY=VALUE]...`, each key once.
+/// Splits `NAME[,KEY=VALUE]...` into the name and the options, each key once.
 pub(crate) fn options(text: &str) -> Result<(&str, Vec<Setting<'_>>), Fault> {
     match text.split_once(',') {
         Some((name, rest)) => Ok((name, settings(rest)?)),
@@ -16,7 +16,7 @@ pub(crate) fn options(text: &str) -> Result<(&str, Vec<Setting<'_>>), Fault> {
     }
 }
 
-/// `KEY=VALUE[,KEY=VALUE]...`, each key once.
+/// Splits `KEY=VALUE[,KEY=VALUE]...`, each key once.
 pub(crate) fn settings(text: &str) -> Result<Vec<Setting<'_>>, Fault> {
     let mut options: Vec<Setting<'_>> = Vec::new();
     for part in text.split(',') {
@@ -36,14 +36,14 @@ fn option(part: &str) -> Result<Setting<'_>, Fault> {
     }
 }
 
-/// The number that a key is set to.
+/// Parses a key's value as a number.
 pub(crate) fn number<N: FromStr + BoundedNumber>(key: &str, value: &str) -> Result<N, Fault> {
     value.parse().map_err(|_| Fault::params(format!("{key}={value} is not a number up to {}", N::MAX)))
 }
 
-/// A type of numbers, for the words of a refusal.
+/// A number type with its largest value, for messages.
 pub(crate) trait BoundedNumber {
-    /// The largest one.
+    /// The largest value.
     const MAX: u32;
 }
 
@@ -55,7 +55,7 @@ impl BoundedNumber for u32 {
     const MAX: u32 = StormLimits::RATE_MAX;
 }
 
-/// Settings of the whole, with which it is started.
+/// Settings of the whole program, which it is started with.
 const OF_THE_WHOLE: &[&str] = &[
     "workers",
     "cpus",
@@ -67,7 +67,7 @@ const OF_THE_WHOLE: &[&str] = &[
     "scheduler-view",
 ];
 
-/// The error about a key that is a setting of the whole, not of a vnic or switch.
+/// The error about a key that is a setting of the whole program, not of a vnic or switch.
 pub(crate) fn of_the_whole(key: &str) -> Option<Fault> {
     OF_THE_WHOLE.contains(&key).then(|| {
         Fault::params(format!(

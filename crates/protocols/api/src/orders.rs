@@ -16,23 +16,23 @@ use crate::switches::SwitchSpec;
 use lasthop_runtime::fault::Fault;
 use lasthop_runtime::sandbox::{ForbiddenCall, Layer};
 
-/// Of orders and reports, of saved sessions, and of the place of counters. A switch process of another version cannot take
-/// over.
+/// Version of orders and reports, of saved sessions, and of the memory of counters. A switch process of another version
+/// cannot take over.
 pub const STATE_VERSION: u64 = 4;
 
-/// Bytes of the file that keeps a switch process's flows for the next one, of which those take memory that were used once:
-/// some 500,000 flows of the usual length.
+/// Size of the file that keeps a switch process's flows for the next one. Only parts that were used once take memory:
+/// some 500,000 flows of the usual length fit.
 pub const FLOW_MEMORY_BYTES: u64 = 256 << 20;
 
-/// Bytes of an area for connections (`ct` actions), of which those take memory that were used once.
+/// Size of an area for connections (`ct` actions). Only parts that were used once take memory.
 pub const CONNECTION_MEMORY_BYTES: u64 = 448 << 20;
-/// Areas for connections behind the flows.
+/// Number of areas for connections behind the flows.
 pub const CONNECTION_AREAS: u64 = 2;
 
-/// From the supervisor: an order and the number under which its answer is awaited.
+/// An order of the supervisor, and the number of its reply.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Request {
-    /// The number of the answer; 0 is that of orders without one.
+    /// The number of the reply; 0 for orders without one.
     pub id: u64,
     /// The order.
     pub order: Order,
@@ -40,94 +40,96 @@ pub struct Request {
 
 /// An order to the switch process.
 ///
-/// `name` is that of a vnic, port or switch. `attachment` numbers the connections that guests' front ends made, each once. `numbers` are
-/// those by which a session knows its descriptors; each attached descriptor has one, in order. A refusal is a [`Fault`] with a sentence
-/// for the user, and leaves all as it was.
+/// `name` is that of a vnic, port or switch. `attachment` numbers the connections of guests' front ends, each once.
+/// `numbers` are a session's numbers for its descriptors; each attached descriptor has one, in order. A refusal is a
+/// [`Fault`] with a sentence for the user, and changes nothing.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Order {
-    /// Make a switch beside the default one.
+    /// Add a switch beside the default one.
     AddSwitch(SwitchSpec),
-    /// Give a switch another module, or other settings, with the ports that it has.
+    /// Change a switch's module or settings; it keeps its ports.
     SetSwitch(SwitchSpec),
-    /// Forget a switch that has no ports.
+    /// Remove a switch without ports.
     RemoveSwitch { name: String },
     /// Report the state of each switch.
     Switches,
-    /// Make a port; its guest may come later.
+    /// Add a port; its guest may come later.
     AddPort(SwitchPort),
     /// Change a port, whose guest may be attached.
     ChangePort(SwitchPort),
-    /// Forget a port and hang up on its guest.
+    /// Remove a port and hang up on its guest.
     RemovePort { name: String },
     /// The host's device behind a port has changed.
     HostDevice { name: String, device: Option<HostDevice> },
-    /// There is no port for a request ([`Report::Wanted`]): a number as errno(3) has it. The log says why.
+    /// The request ([`Report::Wanted`]) for a port is refused, with a number as in errno(3). The log has the reason.
     Denied { name: String, errno: i32 },
-    /// The first attached descriptor is a connection to the port's guest, the second one memory for a successor, if there is
-    /// any. Answered by [`Report::Detached`] when it ends, which may be at once.
+    /// The first attached descriptor is a connection to the port's guest, the second one, if there is one, memory for a
+    /// successor. [`Report::Detached`] follows when the connection ends, which may be at once.
     Attach { name: String, attachment: u64 },
-    /// The attached descriptors, with these numbers, belong to a session that is to be taken over.
+    /// The attached descriptors, with these numbers, belong to a session that will be taken over.
     Bring { attachment: u64, numbers: Vec<u32> },
-    /// The attached descriptors are the connection to the port's guest and the memory of its session, as a dead switch process
-    /// left them: continue, as if nothing had happened. `session` is the last one that was saved; null: none yet.
+    /// Continue a session as a dead switch process left it, without the guest's notice. The attached descriptors are
+    /// the connection to the port's guest and the session's memory. `session` is the last saved state; null if there is
+    /// none.
     TakeOver { name: String, attachment: u64, session: Value },
-    /// As `TakeOver`, while the process that has the guest is at work still: get everything ready, and do nothing before `GoOn`. One
-    /// that was got ready for the same port before is forgotten.
+    /// Like `TakeOver`, while the guest's process is still running: prepare everything, and do nothing else before
+    /// `GoOn`. An earlier preparation for the same port is dropped.
     Prepare { name: String, attachment: u64, session: Value },
-    /// Have the memory mapped that sessions which were got ready use now, as far as it comes in so many microseconds. Not answered.
+    /// Fault the memory of prepared sessions' rings in, for this many microseconds at most. No reply.
     Touch { for_us: u64 },
     /// Continue the sessions that were prepared under these numbers: no other process serves them any more.
     GoOn { attachments: Vec<u64> },
-    /// The attached descriptor is a client's connection: the capture, in pcapng, goes there, after `greeting`.
+    /// The attached descriptor is a client's connection, to which the capture is written in pcapng, after `greeting`.
     Capture { spec: CaptureSpec, greeting: String },
-    /// The attached descriptor is a client's connection: the profile goes there when its time is over, after `greeting`.
+    /// The attached descriptor is a client's connection, to which the profile is written at its end, after `greeting`.
     Profile { spec: ProfileSpec, greeting: String },
-    /// Make again the datapaths that [`Report::Datapaths`] told of last; all ports are there. The attached descriptor is memory in which the
-    /// last process left its flows and connections, and where this one writes its own.
+    /// Make the datapaths of the last [`Report::Datapaths`] again; all ports exist. The attached descriptor is memory
+    /// in which the last process left its flows and connections, and where this one keeps its own.
     Restore(Value),
     /// The attached descriptor is a connection of a permitted client of the datapath socket.
     Connect,
-    /// The same, for a connection of the controller process.
+    /// Same, for a connection of the controller process.
     ConnectController,
-    /// The attached descriptor is the view of the host's scheduler, with these guests in it; without one there is no view any more. Only for
-    /// a process that says that it knows this order ([`Answer::Knows`]).
+    /// The attached descriptor is the view of the host's scheduler, with these guests in it; without a descriptor there
+    /// is no view. Only for a process that knows this order ([`Answer::Knows`]).
     Scheduler { policies: PolicyModes, guests: Vec<SeenGuest> },
-    /// The last decisions by that view. Only for a process that says that it knows this order ([`Answer::Knows`]).
+    /// Report the last decisions by that view. Only for a process that knows this order ([`Answer::Knows`]).
     SchedTrace,
-    /// All counters.
+    /// Report all counters.
     Stats,
     /// Tell what becomes of a packet, which is not sent. `consultations` are the embedded controller's answers about its passes, in order.
     Explain { spec: ExplainSpec, consultations: Vec<Consultation> },
     /// How far all guests have come, or the one of the named port.
     Inspect { name: Option<String> },
-    /// The forwarding tables, or that of one switch.
-    /// In parts that fit into a message each, if so wanted: a supervisor of before knows none.
+    /// Report the forwarding tables, or that of one switch. If requested, in parts that fit a message each; older
+    /// supervisors do not request that.
     Fdb {
         switch: Option<String>,
         #[serde(default)]
         in_parts: bool,
     },
-    /// Enter a static address.
+    /// Add a static address.
     FdbAdd(StaticEntry),
-    /// Take it out again.
+    /// Remove a static address.
     FdbDel(StaticEntry),
     /// Forget learned addresses.
     FdbFlush(Flush),
-    /// Report the known state version.
+    /// Report the state version.
     Know,
-    /// Take no more packets from any guest, and finish or postpone taken ones: another process will continue.
+    /// Stop fetching packets from guests, and finish or postpone fetched ones: another process will continue.
     Rest,
-    /// Take nothing from any guest before `Wake`. Supervisors of before say so before they hand guests over; it changes nothing for a
-    /// process that has not begun.
+    /// Fetch nothing from guests before `Wake`. Older supervisors send this before they pass guests; it has no effect
+    /// on a process that has not begun.
     Hold,
-    /// Take from guests again, or begin to. Sessions that were got ready and not gone on with are forgotten.
+    /// Start to fetch from guests, or continue. Prepared sessions that were not continued are dropped.
     Wake,
-    /// Let every guest go and end.
+    /// Disconnect every guest, and end.
     End,
 }
 
 impl Order {
-    /// Whether no packet has to pass when it was obeyed: a switch process is told all that there is before its workers start.
+    /// Whether the order needs no running worker: a switch process gets its whole configuration before its workers
+    /// start.
     pub fn is_preparation(&self) -> bool {
         matches!(
             self,
@@ -151,90 +153,90 @@ impl Order {
 /// A port as the switch process gets it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SwitchPort {
-    /// Its settings. Programs of before had no others than vnics.
+    /// Its settings. Older programs only have vnics.
     #[serde(rename = "vnic")]
     pub common: PortCommon,
-    /// Which ports it may reach.
+    /// The ports that it may reach.
     pub leads: Leads,
-    /// It was made since the switch wanted it ([`Report::Wanted`]), and goes when it does not any more.
+    /// Whether the switch requested it ([`Report::Wanted`]); then it is removed when the switch releases it.
     pub is_requested: bool,
     /// The host's device behind it.
     pub device: Option<HostDevice>,
-    /// Its packets come out of tunnels and go into them.
+    /// Whether it is a tunnel port.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_tunnel: bool,
 }
 
-/// A network device as others on the host find it.
+/// A network device, as other programs on the host find it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostDevice {
     /// Interface index, in its network namespace.
     pub index: u32,
-    /// The number by which the supervisor's network namespace knows the device's; none if it is the same.
+    /// The supervisor's number for the device's network namespace; `None` for its own namespace.
     pub namespace: Option<i32>,
 }
 
-/// A device that a switch is to have as a port of the same name.
+/// A device that a switch requests as a port of the same name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WantedDevice {
-    /// Its name, as long as the kernel allows: up to 15 bytes.
+    /// Its name; the kernel allows up to 15 bytes.
     pub name: String,
-    /// Where it comes from.
+    /// The kind of device.
     pub kind: WantedKind,
-    /// The switch, which may be known to the switch process alone.
+    /// The switch, which only the switch process may know.
     pub switch: String,
 }
 
-/// Where a wanted device comes from.
+/// The kind of a requested device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WantedKind {
-    /// It is there.
+    /// It exists.
     Netdev,
-    /// It is to be made: a tap, by which the host's own stack takes part.
+    /// It has to be made: a tap that connects the host's own stack.
     Internal,
-    /// It is to be made: the end of tunnels.
+    /// It has to be made: a tunnel port.
     Tunnel(TunnelFacts),
 }
 
-/// From the switch.
+/// A message of the switch process.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Report {
-    /// Part of the answer to a request for addresses: those that come before others.
+    /// Part of the answer to a request for addresses: those before the last part.
     Addresses { id: u64, fdb: FdbReport },
-    /// The answer to a request.
+    /// The reply to a request.
     Reply { id: u64, result: Result<Answer, Fault> },
-    /// A guest's connection is over; `why` is a sentence without a full stop.
+    /// A guest's connection has ended; `why` is a sentence without a full stop.
     Detached { name: String, attachment: u64, why: String },
     /// The attached descriptors, with these numbers, belong to a session from now on.
     Keep { attachment: u64, numbers: Vec<u32> },
-    /// The saved session for a successor; `numbers` are all descriptors that belong to it.
+    /// The saved state of a session for a successor; `numbers` are all its descriptors.
     Kept { attachment: u64, session: Value, numbers: Vec<u32> },
     /// Datapaths as clients of the datapath socket made them: a successor restores them.
     Datapaths(Value),
-    /// A controller wants a port that the switch does not have. Answered by [`Order::AddPort`] or [`Order::Denied`].
+    /// A controller requests a port that the switch does not have. Answered by [`Order::AddPort`] or [`Order::Denied`].
     Wanted(WantedDevice),
-    /// It is no longer wanted.
+    /// The port is not needed any more.
     Released { name: String },
-    /// A guest's VMM was refused something, and the connection goes on.
+    /// A request of a guest's VMM was refused, and the connection continues.
     Refused { name: String, why: String },
-    /// The controller process was asked about packets, and nothing has come from it since.
+    /// The controller process got upcalls, and has not answered since.
     Unanswered,
-    /// The layers of its sandbox, before it met any guest.
+    /// The layers of its sandbox, reported before it served any guest.
     Sandbox(Vec<Layer>),
     /// The switch made a system call that its sandbox does not allow, and ends.
     Forbidden(ForbiddenCall),
-    /// The switch cannot go on and ends.
+    /// It cannot continue, and ends.
     Failed { why: String },
 }
 
 impl Report {
-    /// Whether it shows that the main thread is at work: sessions have threads of their own.
+    /// Whether the message shows that the main thread works: sessions have threads of their own.
     pub fn is_of_main_thread(&self) -> bool {
         !matches!(self, Self::Keep { .. } | Self::Kept { .. } | Self::Detached { .. } | Self::Refused { .. })
     }
 }
 
-/// The answer to an order.
+/// The reply to an order.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Answer {
     Done,
@@ -258,20 +260,20 @@ pub enum Answer {
         keeps_flows: bool,
         #[serde(default)]
         sees_scheduler: bool,
-        /// It knows [`Order::SchedTrace`].
+        /// Whether it knows [`Order::SchedTrace`].
         #[serde(default)]
         traces_decisions: bool,
-        /// Its version, for people; empty before it was told.
+        /// Its version as text; older programs leave it empty.
         #[serde(default)]
         program: String,
-        /// The keys that a vnic may have there; none before they were told.
+        /// The keys that a vnic may have; older programs leave it empty.
         #[serde(default)]
         vnic_keys: Vec<String>,
     },
-    /// Sessions that cannot be gone on with, of those that were to be.
+    /// The sessions that cannot be continued.
     WentOn {
         refused: Vec<(u64, Fault)>,
     },
-    /// So many addresses were forgotten.
+    /// The number of forgotten addresses.
     Flushed(usize),
 }

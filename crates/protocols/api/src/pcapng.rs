@@ -12,11 +12,11 @@ const INTERFACE_DESCRIPTION: u32 = 1;
 pub const INTERFACE_STATISTICS: u32 = 5;
 pub const ENHANCED_PACKET: u32 = 6;
 
-/// Tells a little-endian section from a big-endian one.
+/// Distinguishes a little-endian section from a big-endian one.
 const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
 /// Ethernet (LINKTYPE_ETHERNET).
 const LINKTYPE_ETHERNET: u16 = 1;
-/// Times are in 10^-9 s.
+/// Unit of times: 10^-9 s.
 const NANOSECONDS: u8 = 9;
 
 /// Options of any block (section 3.5).
@@ -40,9 +40,9 @@ pub const ISB_IFDROP: u16 = 5;
 pub struct Statistics {
     pub start_ns: u64,
     pub end_ns: u64,
-    /// Frames that were to be captured.
+    /// Number of frames to capture.
     pub received: u64,
-    /// Those of them that were not.
+    /// Number of those that were lost.
     pub lost: u64,
 }
 
@@ -68,7 +68,7 @@ pub fn begin(out: &mut Vec<u8>, names: &[String], snap_len_bytes: u32) {
     }
 }
 
-/// Appends a frame, of which `bytes` were captured.
+/// Appends a frame; `bytes` are its captured ones.
 pub fn packet(out: &mut Vec<u8>, captured: &CapturedFrame, bytes: &[u8]) {
     block(out, ENHANCED_PACKET, |out| {
         out.extend_from_slice(&u32::from(captured.interface).to_le_bytes());
@@ -102,7 +102,7 @@ pub fn statistics(out: &mut Vec<u8>, interface: u16, known: &Statistics) {
     });
 }
 
-/// A time as pcapng has it: the upper half first, each half little-endian.
+/// Encodes a time: the upper half first, each half little-endian.
 fn time(time_ns: u64) -> [u8; 8] {
     let mut bytes = [0; 8];
     bytes[..4].copy_from_slice(&((time_ns >> 32) as u32).to_le_bytes());
@@ -110,7 +110,7 @@ fn time(time_ns: u64) -> [u8; 8] {
     bytes
 }
 
-/// A block's type and length, the output of `body`, and its length again.
+/// Appends a block: its type and length, the output of `body`, and its length again.
 fn block(out: &mut Vec<u8>, kind: u32, body: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
     out.extend_from_slice(&kind.to_le_bytes());

@@ -1,14 +1,14 @@
-//! A profile of the switch: how it is asked for, and its answer.
+//! A profile of the switch: its parameters and its report.
 
 use serde::{Deserialize, Serialize};
 
 use lasthop_runtime::fault::Fault;
 
-/// Longest profile in seconds: one for which no client waits should not stay on.
+/// Longest profile in seconds: a profile without a waiting client must end.
 pub const PROFILE_SECONDS_MAX: u64 = 60;
-/// Rounds of a worker of which one is sampled, if nothing else is asked for: costs less than measurements can tell.
+/// Default: one round in this many is sampled, which costs too little to measure.
 pub const PROFILE_EVERY: u32 = 256;
-/// Fewest and most that can be asked for: at 1 all are measured, and the measure is most of the work.
+/// Largest permitted value. With 1 every round is measured, and measuring is most of the work.
 const PROFILE_EVERY_MAX: u32 = 1 << 20;
 
 /// The parameters of the method `profile`.
@@ -23,7 +23,7 @@ pub struct ProfileSpec {
 }
 
 impl ProfileSpec {
-    /// Whether the numbers make sense.
+    /// Checks the numbers.
     ///
     /// # Errors
     /// A fault that names the number and its bounds.
@@ -46,14 +46,14 @@ impl ProfileSpec {
     }
 }
 
-/// The line that follows the answer to `profile`, when its time is over.
+/// The line after the reply to `profile`, when its time is over.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ProfileReport {
-    /// How long it took.
+    /// Its duration.
     pub seconds: f64,
-    /// The clock of all cycles: "tsc", or "monotonic" with ns in place of cycles.
+    /// The clock of the cycles: "tsc", or "monotonic" with ns instead of cycles.
     pub clock: String,
-    /// Its cycles in a second.
+    /// Cycles per second.
     pub cycles_per_second: f64,
     /// One round in this number was sampled.
     pub every: u32,
@@ -61,32 +61,33 @@ pub struct ProfileReport {
     pub ports: Vec<ProfiledPort>,
 }
 
-/// One worker's rounds.
+/// The rounds of one worker.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ProfiledWorker {
     pub worker: usize,
     pub rounds: u64,
     pub sampled_rounds: u64,
-    /// Intervals that were left out: the thread had lost its CPU.
+    /// Intervals that were omitted because the thread had lost its CPU.
     pub interrupted: u64,
-    /// Cycles of sampled rounds, sleep included, measured apart from their stages.
+    /// Cycles of sampled rounds, including sleep, measured separately from their stages.
     pub sampled_cycles: u64,
     /// Cycles asleep in sampled rounds.
     pub asleep_cycles: u64,
-    /// Cycles in sampled rounds that are no port's, by stage.
+    /// Cycles in sampled rounds that belong to no port, by stage.
     pub cycles: Vec<StageCost>,
-    /// The sum of stages in sampled rounds with packets as percentage of the mean of other such rounds; none without any.
+    /// The sum of stages in sampled rounds with packets, as percentage of the mean of other such rounds; `None` without
+    /// any.
     pub accounted_percent: Option<f64>,
 }
 
-/// A port's packets as one worker took them.
+/// Packets of a port that a worker fetched.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ProfiledPort {
     pub port: String,
     pub worker: usize,
     pub sampled_visits: u64,
     pub sampled_packets: u64,
-    /// Cycles of these visits by stage.
+    /// Cycles of these visits, by stage.
     pub cycles: Vec<StageCost>,
 }
 

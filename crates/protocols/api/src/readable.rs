@@ -1,4 +1,4 @@
-//! Numbers as people read them.
+//! Numbers in readable form.
 
 /// `12 s`, `3 min`, `5 h`.
 pub fn time(ms: u64) -> String {

@@ -1,4 +1,4 @@
-//! Reports of the control interface, as JSON has them (docs/user/control-api.md).
+//! Reports of the control interface in their JSON form (docs/user/control-api.md).
 
 mod port_status;
 
@@ -22,7 +22,7 @@ use crate::switches::{ControllerKind, SwitchName, SwitchSpec};
 use lasthop_runtime::ipc::FRAME_BYTES_MAX;
 use lasthop_runtime::sandbox::{self, Layer};
 
-/// Addresses told in one message, of at most 512 bytes each: so no message is too long, even with the largest table.
+/// Addresses in one message, of at most 512 bytes each: so no message is too long, even with the largest table.
 const ADDRESSES_PER_PART: usize = FRAME_BYTES_MAX / 512;
 
 /// Counters of the whole switch.
@@ -31,48 +31,48 @@ pub struct StatsReport {
     /// When they were read, in milliseconds since 1970.
     #[serde(default)]
     pub time_ms: u64,
-    /// One per port, and one of the switch itself.
+    /// One for each port, and one for the switch itself.
     pub ports: Vec<PortReport>,
-    /// One per worker, by number.
+    /// One for each worker, by number.
     pub workers: Vec<WorkerReport>,
 }
 
-/// How a connection ends as a rule.
+/// The usual end of a connection.
 pub const HUNG_UP: &str = "the front end closed the connection";
 
 /// Counters of the workers alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkersReport {
-    /// One per worker, by number.
+    /// One for each worker, by number.
     pub workers: Vec<WorkerReport>,
 }
 
-/// Packets by the name of the reason for which they were dropped; reasons that did not occur are left out.
+/// Packets by drop reason; reasons that did not occur are omitted.
 pub type DropCounts = BTreeMap<String, u64>;
 
-/// One port: "rx" is from the guest, "tx" is to it.
+/// A port: "rx" is from the guest, "tx" is to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortReport {
     /// Its name.
     pub name: String,
-    /// How far its guest has come, in a word or a sentence.
+    /// The state of its guest, in a word or a sentence.
     pub state: String,
-    /// When its counters began, in milliseconds since 1970; none: with the switch process.
+    /// Start of its counters, in milliseconds since 1970; `None` for the start of the switch process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since_ms: Option<u64>,
     /// Packets taken from the guest's transmit rings.
     pub rx_packets: u64,
     /// Their bytes, without virtio-net headers.
     pub rx_bytes: u64,
-    /// Those of them that were GSO frames.
+    /// Number of these that were GSO frames.
     pub rx_gso_packets: u64,
     /// Packets put into the guest's receive rings.
     pub tx_packets: u64,
     /// Their bytes, without virtio-net headers.
     pub tx_bytes: u64,
-    /// Those of them that were GSO frames.
+    /// Number of these that were GSO frames.
     pub tx_gso_packets: u64,
-    /// Packets that the switch itself put in.
+    /// Packets that the switch itself sent.
     pub injected: u64,
     /// Copies beyond the first that floods made of this port's packets.
     pub copies_added: u64,
@@ -80,10 +80,10 @@ pub struct PortReport {
     pub segments_added: u64,
     /// Packets of this port that were delivered.
     pub forwarded: u64,
-    /// Those of them that the control plane was handed.
+    /// Number of these that caused upcalls.
     #[serde(default)]
     pub upcalls: u64,
-    /// Packets to several ports of which none could receive.
+    /// Packets to several ports, none of which could receive.
     #[serde(default)]
     pub flooded_to_none: u64,
     /// Packets that wait for receive buffers now.
@@ -99,21 +99,21 @@ pub struct PortReport {
     pub tx_csum_completed: u64,
     /// Times that the guest was signalled.
     pub signals: u64,
-    /// Whether each packet taken in was forwarded, dropped for a reason, flooded to none, or waits.
+    /// Whether each received packet was forwarded, dropped for a reason, flooded to none, or waits.
     pub conserved: bool,
     /// Negotiated virtio features and the rings; shown with the port, not with the counters.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub features: Vec<String>,
-    /// The rings that run.
+    /// Running rings.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rings: Vec<RingReport>,
-    /// The MTU that the front end told, in bytes.
+    /// The MTU that the front end reported, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guest_mtu: Option<u16>,
 }
 
 impl PortReport {
-    /// Frames that came in, with the copies and segments made of them.
+    /// Received frames, with the copies and segments made of them.
     pub fn taken_in(&self) -> u64 {
         self.rx_packets + self.injected + self.copies_added + self.segments_added
     }
@@ -124,61 +124,61 @@ impl PortReport {
     }
 }
 
-/// One ring of a port: even numbers carry to the guest, odd ones from it.
+/// A ring of a port: even for receive rings, odd for transmit rings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RingReport {
     /// Index of the virtqueue.
     pub index: u16,
     /// Entries of the ring.
     pub entries: u16,
-    /// Whether packets pass.
+    /// Whether it is enabled.
     pub enabled: bool,
-    /// The fault of its guest that stopped it.
+    /// The guest's fault that stopped it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-/// One worker thread since it started.
+/// A worker thread since it started.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerReport {
     /// Its number, from 0.
     pub index: usize,
-    /// The worker whose thread serves it: the first one, or itself.
+    /// The worker whose thread serves it: the first one or itself.
     #[serde(default)]
     pub thread: usize,
-    /// It did not answer in time: this number of milliseconds ago it saved the counters of ports that are reported.
+    /// Set if it did not answer in time: the age, in milliseconds, of the saved counters that are reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub age_ms: Option<u64>,
-    /// Processor time of its own thread, in nanoseconds, if the system tells.
+    /// CPU time of its own thread, in nanoseconds, if the system tells.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_ns: Option<u64>,
-    /// Times it went to sleep.
+    /// Number of times that it went to sleep.
     pub sleeps: u64,
-    /// Times it looked for events without sleeping.
+    /// Number of times that it polled for events without sleeping.
     pub polls: u64,
-    /// Times its thread went to sleep since others wanted its core.
+    /// Number of times that its thread went to sleep because others wanted its core.
     #[serde(default)]
     pub crowded: u64,
     /// Visits to rings.
     pub visits: u64,
     /// Visits that found packets.
     pub batches: u64,
-    /// Batches that found another worker at their receive ring for longer than a short look.
+    /// Batches that found another worker at their receive ring for longer than a short wait.
     #[serde(default)]
     pub contended: u64,
     /// References that were left for that worker.
     #[serde(default)]
     pub left: u64,
-    /// Packets that were copied side by side with another worker.
+    /// Packets that were copied concurrently with another worker.
     #[serde(default)]
     pub leased: u64,
     /// References that came back from other workers.
     #[serde(default)]
     pub returned: u64,
-    /// Times it woke another worker.
+    /// Number of times that it woke another worker.
     #[serde(default)]
     pub wakes: u64,
-    /// Decisions by the view of the scheduler; none without one.
+    /// Decisions by the view of the scheduler; empty without one.
     #[serde(default, skip_serializing_if = "PolicyCounts::is_none")]
     pub policies: PolicyCounts,
 }
@@ -186,12 +186,12 @@ pub struct WorkerReport {
 /// The forwarding tables, by switch and then by address.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FdbReport {
-    /// One per address and VLAN.
+    /// One for each address and VLAN.
     pub entries: Vec<FdbLine>,
 }
 
 impl FdbReport {
-    /// All addresses in parts that fit into a message each; the last one apart.
+    /// Splits the addresses into parts that fit a message each; the last part is separate.
     pub fn in_parts(self) -> (Vec<Self>, Self) {
         let mut last = self.entries;
         let mut parts = Vec::new();
@@ -203,36 +203,36 @@ impl FdbReport {
     }
 }
 
-/// One address and where it is.
+/// An address and its port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FdbLine {
     /// The switch that knows it.
     pub switch: SwitchName,
     /// The address.
     pub mac: String,
-    /// None: of untagged frames, or a static one for all VLANs that its vnic carries.
+    /// `None` for untagged frames, or for a static entry in all VLANs that its vnic carries.
     #[serde(default)]
     pub vlan: Option<u16>,
     /// The name of its port.
     pub port: String,
-    /// Since it was last seen as a source; 0 for static ones.
+    /// Time since it was last seen as a source; 0 for static entries.
     pub age_ms: u64,
-    /// Whether a user set it; it does not age.
+    /// Whether it is configured; then it does not age.
     #[serde(rename = "static")]
     pub is_static: bool,
 }
 
-/// How many addresses were forgotten.
+/// The number of forgotten addresses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlushReport {
     /// Entries that were removed.
     pub flushed: usize,
 }
 
-/// Which VLANs each vnic carries.
+/// The VLANs that each vnic carries.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VlansReport {
-    /// One per vnic.
+    /// One for each vnic.
     pub vnics: Vec<VnicVlans>,
 }
 
@@ -241,7 +241,7 @@ pub struct VlansReport {
 pub struct VnicVlans {
     /// The name of the vnic.
     pub name: String,
-    /// No VLAN settings: every frame passes as it is.
+    /// Whether there are no VLAN settings: every frame passes unchanged.
     pub passes_all: bool,
     /// Single VLANs and ranges, by number.
     pub vlans: Vec<VlanReport>,
@@ -252,10 +252,10 @@ pub struct VnicVlans {
 pub struct VlanReport {
     /// The VLAN, or the first of a range: 1 to 4094.
     pub vlan: u16,
-    /// The last of a range, which belongs to it.
+    /// The last VLAN of a range, inclusive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vlan_end: Option<u16>,
-    /// `PVID`: untagged frames from the guest are in it; `Egress Untagged`: frames go to the guest without a tag.
+    /// `PVID`: untagged frames from the guest belong to it; `Egress Untagged`: frames go to the guest without a tag.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub flags: Vec<String>,
 }
@@ -290,7 +290,7 @@ impl VnicVlans {
     }
 }
 
-/// Tagged ranges, with the native VLAN on a line of its own in its place.
+/// Tagged ranges, with the native VLAN as a separate line at its place.
 fn trunk(ranges: Vec<(u16, u16)>, native: Option<Vid>) -> Vec<VlanReport> {
     let Some(native) = native else {
         return ranges.into_iter().map(|(first, last)| VlanReport::tagged(first, last)).collect();
@@ -312,9 +312,9 @@ fn trunk(ranges: Vec<(u16, u16)>, native: Option<Vid>) -> Vec<VlanReport> {
 pub struct SetReport {
     /// The name of the port.
     pub name: String,
-    /// One per key, with the time at which it takes effect.
+    /// One for each key, with the time at which it takes effect.
     pub changes: Vec<Change>,
-    /// Whether the attached guest learnt of its new link state; null if that did not change, or there is no guest.
+    /// Whether the attached guest learned its new link state; null if that did not change, or there is no guest.
     pub guest_told: Option<bool>,
 }
 
@@ -323,11 +323,11 @@ pub struct SetReport {
 pub struct SwitchInside {
     /// Its name.
     pub name: SwitchName,
-    /// Lines of its forwarding table.
+    /// Entries of its forwarding table.
     pub addresses: usize,
-    /// Counts of the table's events, by name.
+    /// Counters of the table's events, by name.
     pub counters: BTreeMap<String, u64>,
-    /// Connections of clients from outside who take its packets of no flow, if its controller is one.
+    /// Connections of external clients that receive its misses, if its controller is external.
     #[serde(default)]
     pub askers: Vec<u64>,
 }
@@ -335,11 +335,11 @@ pub struct SwitchInside {
 /// A process that is connected to the control interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ControlClient {
-    /// None if the system does not tell, as of one in a container.
+    /// `None` if the system does not tell, for example in a container.
     pub pid: Option<i32>,
     /// Its name, as in its `comm` (proc(5)).
     pub name: Option<String>,
-    /// Since it connected to this switch process.
+    /// Time since it connected to this switch process.
     pub connected_ms: u64,
 }
 
@@ -352,7 +352,7 @@ impl ControlClient {
     }
 }
 
-/// Something that is over.
+/// An event that has ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ended {
     /// How it ended, in words.
@@ -372,45 +372,45 @@ pub struct SwitchReport {
     pub fdb_entries: Option<usize>,
     /// Names of its vnics.
     pub vnics: Vec<String>,
-    /// Lines of its forwarding table; null while there is no switch process to ask.
+    /// Entries of its forwarding table; null while there is no switch process.
     pub addresses: Option<usize>,
-    /// Counts of the table's events, by name.
+    /// Counters of the table's events, by name.
     #[serde(default)]
     pub counters: BTreeMap<String, u64>,
     /// The controller that gets its misses; null if its module has none.
     #[serde(default)]
     pub controller: Option<ControllerKind>,
-    /// The processes that are connected and asked, if the controller is an external one.
+    /// The connected processes that get its misses, if its controller is external.
     #[serde(default)]
     pub clients: Vec<ControlClient>,
 }
 
-/// All switches: the default one, then the others in the order in which they were made.
+/// All switches: the default one, then the others in the order of their creation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SwitchList {
-    /// One per switch.
+    /// One for each switch.
     pub switches: Vec<SwitchReport>,
 }
 
-/// The configuration of the switch: from its start, and since.
+/// The present configuration of the switch.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConfigReport {
-    /// Those of the program and of the default switch.
+    /// Settings of the program and of the default switch.
     #[serde(flatten)]
     pub settings: Settings,
-    /// Those beside the default one, by name.
+    /// The other switches, by name.
     #[serde(default)]
     pub switches: Vec<SwitchSpec>,
     /// Ports of every backend, by name.
     #[serde(default)]
     pub ports: Vec<PortSpec>,
-    /// Those with the backend vhost-user once more, for programs of before there were others.
+    /// The vhost-user ports once more, for programs that only know these.
     #[serde(default)]
     pub vnics: Vec<VnicForm>,
     /// Static entries of the forwarding tables.
     #[serde(default)]
     pub fdb: Vec<StaticEntry>,
-    /// Rules about connections, in their order.
+    /// Rules about connections, in order.
     #[serde(default)]
     pub acl: Vec<AclRule>,
 }
@@ -418,28 +418,28 @@ pub struct ConfigReport {
 /// Rules about connections.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AclReport {
-    /// In their order.
+    /// The rules, in order.
     pub rules: Vec<AclLine>,
 }
 
-/// A rule, and the ports that it is about.
+/// A rule and its ports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AclLine {
     #[serde(flatten)]
     pub rule: AclRule,
-    /// Ports that there are, by name.
+    /// Existing ports, by name.
     pub ports: Vec<String>,
 }
 
 impl ConfigReport {
-    /// All ports: a supervisor of before tells of vhost-user ports among `vnics` only.
+    /// All ports: an older supervisor only reports vhost-user ports, as `vnics`.
     pub fn all_ports(&self) -> impl Iterator<Item = &PortSpec> {
         let is_new = |vnic: &&PortSpec| self.ports.iter().all(|port| port.name() != vnic.name());
         self.ports.iter().chain(self.vnics.iter().map(|VnicForm(vnic)| vnic).filter(is_new))
     }
 }
 
-/// Which program is running.
+/// The running program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VersionReport {
     /// The version of the program.
@@ -456,14 +456,14 @@ pub struct VersionReport {
     pub sandboxes: Vec<SandboxReport>,
 }
 
-/// The sandbox of one of the inner processes.
+/// The sandbox of an inner process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SandboxReport {
-    /// Which one: `switch` or `driver`.
+    /// `switch` or `driver`.
     pub process: String,
     /// The requested mode.
     pub mode: sandbox::SandboxMode,
-    /// None at all if it has no sandbox.
+    /// Empty if it has no sandbox.
     pub layers: Vec<Layer>,
 }
 

@@ -1,10 +1,10 @@
-//! The words with which `lasthop run` starts the binary in its inner roles.
+//! The words by which `lasthop run` starts this binary as an inner process.
 
-/// The word for the inner role of the binary: `lasthop run` starts it.
+/// The word for the switch process.
 pub const SWITCH_ROLE: &str = "switch-process";
 
-/// Likewise for the process that serves device ports.
+/// The word for the driver process.
 pub const DRIVER_ROLE: &str = "driver-process";
 
-/// Likewise for the one that decides for switches of module flow.
+/// The word for the controller process.
 pub const CONTROLLER_ROLE: &str = "controller-process";

@@ -1,4 +1,4 @@
-//! JSON-RPC 2.0, one object per line, both sides; no socket in here.
+//! JSON-RPC 2.0, one object per line, for both sides; without sockets.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 use crate::names;
 use lasthop_runtime::fault::{Fault, Kind};
 
-/// Longest request line, in bytes; the longest sensible one has a tenth of it.
+/// Longest request line, in bytes; reasonable requests have a tenth of that.
 pub const REQUEST_BYTES_MAX: usize = 64 * 1024;
 
-/// A request that a client sent.
+/// A client's request.
 #[derive(Debug, PartialEq)]
 pub struct Call {
-    /// None for a notification, which gets no answer.
+    /// `None` for a notification, which gets no answer.
     pub id: Option<Value>,
     pub method: String,
     pub params: Value,
@@ -27,7 +27,7 @@ struct Envelope {
     params: Value,
 }
 
-/// Reads one line. On failure also the request's id, as far as it is known, for the answer.
+/// Parses a line. An error has the request's id, if it is known, for the answer.
 pub fn read_call(line: &[u8]) -> Result<Call, (Value, Fault)> {
     let value: Value = serde_json::from_slice(line)
         .map_err(|error| (Value::Null, Fault::new(Kind::Parse, format!("this line is not JSON: {error}"))))?;
@@ -51,7 +51,7 @@ fn is_id(value: &Value) -> bool {
     matches!(value, Value::String(_) | Value::Number(_) | Value::Null)
 }
 
-/// The parameters as `T`; a missing `params` is an empty object.
+/// Parses the parameters as `T`; missing `params` count as an empty object.
 pub fn params<T: DeserializeOwned>(params: Value) -> Result<T, Fault> {
     let params = match params {
         Value::Null => json!({}),
@@ -66,7 +66,7 @@ pub fn params<T: DeserializeOwned>(params: Value) -> Result<T, Fault> {
 
 /// An answer as a line.
 pub fn write_answer(id: &Value, result: &Result<Value, Fault>) -> Vec<u8> {
-    // A table may be long: it is not copied.
+    // A table may be long, so it is not copied.
     #[derive(Serialize)]
     struct Done<'a> {
         jsonrpc: &'static str,
@@ -79,7 +79,7 @@ pub fn write_answer(id: &Value, result: &Result<Value, Fault>) -> Vec<u8> {
             &json!({"jsonrpc": "2.0", "id": id, "error": {"code": fault.kind.code(), "message": fault.message}}),
         ),
     };
-    // Keys of both are text, and nothing is written to but memory.
+    // This cannot fail: keys of both are strings, and the output is memory.
     let mut line = answer.unwrap_or_default();
     line.push(b'\n');
     line

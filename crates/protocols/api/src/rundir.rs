@@ -1,4 +1,4 @@
-//! The run directory: where it is, and that only one switch has it.
+//! The run directory: its path, and a lock, so that only one switch uses it.
 
 use std::ffi::OsString;
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
@@ -11,9 +11,9 @@ use rustix::io::Errno;
 
 use lasthop_runtime::fault::Fault;
 
-/// Where root's switch lives.
+/// Run directory of root's switch.
 const ROOT_DIR: &str = "/run/lasthop";
-/// Tries to lock a file that its last owner is just removing.
+/// Attempts to lock a file that its last owner is removing.
 const LOCK_TRIES_MAX: usize = 10;
 
 /// The run directory: `--dir`, else the default of root or of the user.
@@ -24,12 +24,12 @@ pub fn choose(dir: Option<&Path>) -> Result<PathBuf, Fault> {
     })
 }
 
-/// The directory of another user's switch that was not told one.
+/// The default directory of another user's switch.
 pub fn default_of(is_root: bool, runtime_dir: Option<&str>) -> Option<PathBuf> {
     default_dir(None, is_root, runtime_dir.map(OsString::from)).ok()
 }
 
-/// The option with which a command finds the switch in `dir`: none if it looks there anyway.
+/// The option with which a command finds the switch in `dir`; empty if that is the default.
 pub fn option(dir: &Path) -> String {
     match choose(None) {
         Ok(default) if default == dir => String::new(),
@@ -37,7 +37,7 @@ pub fn option(dir: &Path) -> String {
     }
 }
 
-/// The process that has a run directory, for those who may read that.
+/// The process that uses a run directory, for users who may read that.
 pub fn owner(dir: &Path) -> Option<u32> {
     std::fs::read_to_string(dir.join("lock")).ok()?.trim().parse().ok()
 }
@@ -47,7 +47,7 @@ pub fn control_socket(dir: &Path) -> PathBuf {
     dir.join("control.sock")
 }
 
-/// Where the switch's flows are controlled, as Open vSwitch's datapath is.
+/// The datapath socket, for controllers such as Open vSwitch.
 pub fn datapath_socket(dir: &Path) -> PathBuf {
     dir.join("datapath.sock")
 }
@@ -67,7 +67,7 @@ fn default_dir(dir: Option<&Path>, is_root: bool, runtime_dir: Option<OsString>)
     }
 }
 
-/// A run directory that is ours until this is dropped.
+/// A run directory that is locked until this is dropped.
 #[derive(Debug)]
 pub struct RunDir {
     path: PathBuf,
@@ -77,7 +77,7 @@ pub struct RunDir {
 }
 
 impl RunDir {
-    /// Makes the directory if it is not there, and locks it.
+    /// Creates the directory if it does not exist, and locks it.
     pub fn claim(path: PathBuf) -> Result<Self, Fault> {
         let is_new = make(&path)?;
         match lock(&path) {
@@ -101,7 +101,7 @@ impl Drop for RunDir {
     }
 }
 
-/// Removes the directory if this process made it; it stays if it is not empty.
+/// Removes the directory if this process created it and it is empty.
 fn remove_if(is_new: bool, path: &Path) {
     if is_new {
         let _ = std::fs::remove_dir(path);
@@ -113,7 +113,7 @@ fn make(path: &Path) -> Result<bool, Fault> {
     let shown = path.display();
     match DirBuilder::new().mode(mode).create(path) {
         Ok(()) => {
-            // The mode again, because the umask may have taken some of it away.
+            // Sets the mode again, since the umask may have removed bits.
             let _ = std::fs::set_permissions(path, Permissions::from_mode(mode));
             Ok(true)
         }
@@ -153,7 +153,7 @@ fn lock(dir: &Path) -> Result<File, Fault> {
             Ok(()) if is_current(&file, &path) => {
                 return write_pid(&mut file).map(|()| file).map_err(|error| failed(&error));
             }
-            // Its last owner has removed the file between our two calls.
+            // Its last owner has removed the file between the two calls.
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => return Err(in_use(dir, &mut file)),
             Err(error) => return Err(failed(&error.into())),

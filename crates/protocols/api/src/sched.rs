@@ -33,10 +33,10 @@ impl FromStr for ViewMode {
     }
 }
 
-/// Policies that the engine carries out, of those that `lasthop_sched` has.
+/// Policies of `lasthop_sched` that the engine implements.
 pub const POLICIES: [Policy; 4] = [Policy::Look, Policy::Yield, Policy::SecondSignal, Policy::Notify];
 
-/// The mode of each policy, by name, as in orders and reports.
+/// The mode of each policy by name, in orders and reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct PolicyModes(pub BTreeMap<String, String>);
@@ -47,7 +47,7 @@ impl PolicyModes {
         Self(POLICIES.map(word).into())
     }
 
-    /// Words of other versions that mean nothing here change nothing.
+    /// The modes. Unknown words of other versions have no effect.
     pub fn modes(&self) -> Modes {
         let mut modes = Modes::default();
         for (name, mode) in &self.0 {
@@ -113,47 +113,47 @@ impl FromStr for PolicyChange {
     }
 }
 
-/// A guest in the view, as the switch process is told of it: each of its threads by slot and generation.
+/// A guest in the view, for the switch process: slot and generation of each of its threads.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SeenGuest {
     pub port: String,
     pub slots: Vec<(u16, u16)>,
 }
 
-/// Decisions of a worker by the view, since it started.
+/// Counters of a worker's decisions by the view, since it started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)] // another version has other ones
 pub struct PolicyCounts {
-    /// Busy-polled on, since the guest that owes an answer runs on another CPU.
+    /// Kept polling, since the guest that owes an answer runs on another CPU.
     pub look_polls: u64,
-    /// Gave the CPU to a guest that waits for it.
+    /// Yielded the CPU to a guest that waits for it.
     pub look_yields: u64,
     /// Armed rings before the end of the learned time.
     pub look_sleeps: u64,
-    /// Busy-polling that this spared, by the learned time, in us.
+    /// Time that was not spent polling, compared with the learned time, in us.
     pub look_spared_us: u64,
-    /// Went by the learned time, since the guest is not seen.
+    /// Used the learned time, since the guest's state is unknown.
     pub look_unseen: u64,
     /// Kept the CPU, where it would have been offered without a view.
     pub offers_spared: u64,
     /// Offered the CPU.
     pub offers: u64,
-    /// Offers that another thread took.
+    /// Offers after which another thread took the CPU.
     pub offers_taken: u64,
     /// Second signals to guests that slept.
     pub second_signals: u64,
-    /// Those after which packets came within 0.4 ms.
+    /// Number of these after which packets came within 0.4 ms.
     pub second_signals_answered: u64,
-    /// Signals that were held back, since the guest runs.
+    /// Signals that were delayed, since the guest runs.
     pub signals_delayed: u64,
-    /// Signals that joined one that was held back.
+    /// Signals that were omitted, since one was delayed already.
     pub signals_joined: u64,
-    /// Second signals that were due without a view, and not sent since the guest was awake.
+    /// Second signals that were not sent since the guest was awake, although they were due without a view.
     pub second_signals_spared: u64,
 }
 
 impl PolicyCounts {
-    /// Nothing was decided by a view.
+    /// Whether nothing was decided by a view.
     pub fn is_none(&self) -> bool {
         *self == Self::default()
     }
@@ -162,13 +162,13 @@ impl PolicyCounts {
 /// The answer to "sched.show".
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct SchedReport {
-    /// The setting.
+    /// The configured mode.
     pub setting: ViewMode,
-    /// The programs of the view run.
+    /// Whether the programs of the view run.
     pub is_open: bool,
     /// Why they do not.
     pub why: Option<String>,
-    /// The setting asks for a view, and the supervisor may not load its programs.
+    /// Whether the mode asks for a view, and the supervisor may not load its programs.
     #[serde(default)]
     pub lacks_rights: bool,
     pub policies: Vec<PolicyReport>,
@@ -181,7 +181,7 @@ pub struct PolicyReport {
     pub name: String,
     /// on, off or auto.
     pub mode: String,
-    /// Whether it decides now.
+    /// Whether it decides at present.
     pub is_used: bool,
 }
 
@@ -192,7 +192,7 @@ pub struct GuestReport {
     pub pid: Option<i32>,
     /// vmm, dpdk, user-mode or chosen.
     pub kind: Option<String>,
-    /// Why its threads are not seen.
+    /// Why its threads are unknown.
     pub why: Option<String>,
     pub threads: Vec<ThreadReport>,
 }
@@ -202,7 +202,7 @@ pub struct ThreadReport {
     pub tid: u32,
     /// running, waiting, sleeping or unknown.
     pub activity: String,
-    /// The CPU that it has, waits for, or had last.
+    /// The CPU that it uses, waits for, or used last.
     pub cpu: Option<u16>,
 }
 
@@ -216,36 +216,36 @@ pub struct WorkerPolicies {
 /// The answer to "sched.trace".
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SchedTrace {
-    /// The last decisions of all workers, the oldest first.
+    /// The last decisions of all workers, oldest first.
     pub decisions: Vec<DecisionLine>,
 }
 
-/// A decision, and its repetitions by one worker without another one in between.
+/// A worker's decision, with its repetitions without another one in between.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DecisionLine {
     pub worker: usize,
-    /// How long ago it was made first.
+    /// Time since the first decision.
     pub ago_us: u64,
-    /// From the first to the last repetition.
+    /// Time from the first to the last repetition.
     pub for_us: u64,
     pub times: u64,
     pub policy: String,
-    /// In a word.
+    /// The decision in a word.
     pub decision: String,
-    /// The vnic or port whose guest it was about.
+    /// The vnic or port of the guest in question.
     pub vnic: Option<String>,
-    /// The guest's threads at the first decision, if they were seen.
+    /// The guest's threads at the first decision, if they were known.
     pub guest: Option<GuestThreadCounts>,
 }
 
-/// The numbers of a guest's threads by their state.
+/// Numbers of a guest's threads by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestThreadCounts {
-    /// Have another CPU than the worker.
+    /// On another CPU than the worker's.
     pub running: u16,
-    /// Wait for the worker's CPU.
+    /// Waiting for the worker's CPU.
     pub waiting_here: u16,
-    /// Wait for another one.
+    /// Waiting for another CPU.
     pub waiting_elsewhere: u16,
     pub sleeping: u16,
 }

@@ -1,4 +1,4 @@
-//! Forms, for JSON Schema, of values whose types are of crates that know nothing of it.
+//! JSON Schema forms of values whose types belong to crates without schema support.
 
 use lasthop_module_api::Vid;
 use schemars::{Schema, SchemaGenerator, json_schema};
@@ -19,7 +19,7 @@ pub(crate) fn vlan_list(generator: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "array", "minItems": 1, "items": { "oneOf": [vlan(generator), range] } })
 }
 
-/// Addresses of a network: an address and the length of its prefix.
+/// A network: an address and the length of its prefix.
 pub(crate) fn network(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "string", "pattern": NETWORK_PATTERN })
 }

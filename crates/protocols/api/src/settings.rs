@@ -1,4 +1,4 @@
-//! Settings that only a restart can change: as they are asked for, and as the switch process runs with them.
+//! Settings that need a restart: as requested, and as the switch process uses them.
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
@@ -71,7 +71,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Both together, of which these win.
+    /// Merges both; this one has precedence.
     pub fn over(self, other: Self) -> Self {
         Self {
             module: self.module.or(other.module),
@@ -90,7 +90,7 @@ impl Settings {
     }
 }
 
-/// How the switch process is to run; module and table are the default switch's.
+/// The configuration of the switch process; module and table are the default switch's.
 #[derive(Clone, Debug, Args)]
 pub struct SwitchSettings {
     #[arg(long)]
@@ -114,10 +114,10 @@ pub struct SwitchSettings {
 }
 
 impl SwitchSettings {
-    /// The given settings, and defaults.
+    /// The given settings, completed by defaults.
     ///
     /// # Errors
-    /// One sentence that names CPUs which this process may not use.
+    /// One sentence that names CPUs that this process may not use.
     pub fn new(asked: Settings) -> Result<Self, Fault> {
         let Settings {
             module,
@@ -147,14 +147,14 @@ impl SwitchSettings {
         })
     }
 
-    /// The switch that is always there is this one from now on.
+    /// Sets the default switch.
     pub fn set_default_switch(&mut self, spec: &SwitchSpec) {
         self.module = spec.module.clone();
         self.fdb_entries = spec.fdb_entries;
         (self.controller, self.fail_mode) = (Some(spec.controller), spec.fail_mode);
     }
 
-    /// The switch that is always there.
+    /// The default switch.
     pub fn default_switch(&self) -> SwitchSpec {
         SwitchSpec::default_of(self.module.clone(), self.fdb_entries, self.controller, self.fail_mode)
     }

@@ -1,4 +1,4 @@
-//! Bounds on one port's upcalls under way, as a setting: `packets=256,kib=256,rate=20000`.
+//! Bounds on one port's pending upcalls, as a setting: `packets=256,kib=256,rate=20000`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,25 +11,25 @@ use crate::names;
 use lasthop_runtime::fault::Fault;
 
 const KEYS: [&str; 3] = ["packets", "kib", "rate"];
-/// As much as a control plane does in some milliseconds, so that made-up packets are dropped early, and the first packets of a flow
-/// are not.
+/// As much as a control plane handles in some milliseconds, so that forged packets are dropped early, and the first
+/// packets of a flow are not.
 const DEFAULT: UpcallBounds = UpcallBounds { packets: 256, kib: 256, rate: 20_000 };
-/// More would have the ring of a worker full of one port's.
+/// With more, one port could fill a worker's ring.
 const PACKETS_MAX: u32 = 4096;
-/// A frame of 64 KiB, cut into segments, and some more.
+/// A frame of 64 KiB as segments, and some more.
 const KIB_MIN: u32 = 128;
 /// Half the size of a worker's ring.
 const KIB_MAX: u32 = 2048;
 const RATE_MAX: u32 = 10_000_000;
 
-/// Bounds on misses that are on their way to the controller, for each port.
+/// Bounds on misses on their way to the controller, for each port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 #[schemars(inline, extend("default" = DEFAULT))]
 pub struct UpcallBounds {
     packets: u32,
     kib: u32,
-    /// Per second and worker; 0 is no limit.
+    /// Per second and worker; 0 for no limit.
     rate: u32,
 }
 

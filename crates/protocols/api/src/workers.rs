@@ -1,4 +1,4 @@
-//! How many threads move packets.
+//! Number of threads that move packets.
 
 use std::str::FromStr;
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::cpus::{self, CpuList};
 use lasthop_runtime::fault::Fault;
 
-/// CPUs from which on a second worker takes none from the guests that it works for.
+/// Number of CPUs from which on a second worker takes none from its guests.
 const CPUS_FOR_TWO: usize = 4;
 
 /// A number of workers, 1 to `WORKERS_MAX`.
@@ -19,8 +19,9 @@ const CPUS_FOR_TWO: usize = 4;
 pub struct Workers(pub usize);
 
 impl Workers {
-    /// One for each CPU that was set aside for workers. If none was, two on machines with CPUs to spare: then neither
-    /// direction of a connection waits for the other, nor does a guest for a neighbour's bulk. More take CPUs from guests.
+    /// One for each CPU in the list for workers. Without a list, two on machines with CPUs to spare: then neither
+    /// direction of a connection waits for the other, nor a guest for a neighbour's bulk traffic. More would take CPUs
+    /// from guests.
     pub(crate) fn for_cpus(cpus: Option<&CpuList>) -> Self {
         match cpus {
             Some(CpuList(cpus)) if !cpus.is_empty() => Self(cpus.len().min(WORKERS_MAX)),

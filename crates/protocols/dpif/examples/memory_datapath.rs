@@ -1,6 +1,6 @@
-//! A datapath that forwards nothing, for programs that control one: `memory_datapath SOCKET`.
+//! A datapath that forwards nothing, for tests of programs that control one: `memory_datapath SOCKET`.
 //!
-//! Tests of the library for Open vSwitch's programs use it. It also shows the messages of these programs:
+//! The tests of the library for Open vSwitch's programs use it. It also shows the messages of these programs:
 //!
 //!     cargo run -p lasthop-dpif --example memory_datapath /tmp/datapath.sock &
 //!     LASTHOP_DATAPATH=/tmp/datapath.sock LD_PRELOAD=target/debug/liblasthop_ovs_glue.so ovs-dpctl add-dp dp0

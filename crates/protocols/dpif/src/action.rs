@@ -14,13 +14,13 @@ use crate::refusal::{Errno, Refusal};
 use crate::uapi::action as uapi;
 use crate::{conntrack, nsh, rewrite, uapi::key as key_uapi};
 
-/// Bytes of an Ethernet header, of which a truncated packet keeps all.
+/// Bytes of an Ethernet header, the least that a truncated packet keeps.
 const TRUNCATED_BYTES_MIN: u32 = 14;
 
-/// A list of actions.
+/// Decodes a list of actions.
 ///
 /// # Errors
-/// EINVAL for an action that is unknown or makes no sense by itself, EMSGSIZE for a list longer than 32 KiB,
+/// EINVAL for an action that is unknown or invalid by itself, EMSGSIZE for a list longer than 32 KiB,
 /// EOVERFLOW for lists nested deeper than 16.
 pub fn decode(bytes: &[u8]) -> Result<Vec<Action>, Refusal> {
     if bytes.len() > ACTION_BYTES_MAX {
@@ -132,7 +132,7 @@ fn decode_hash(bytes: [u8; 8]) -> Result<Hash, Refusal> {
     Ok(Hash { algorithm, basis: u32::from_ne_bytes(basis) })
 }
 
-/// The structure has six bytes and may be padded to eight.
+/// Decodes a push of an MPLS label. The structure has six bytes and may be padded to eight.
 fn decode_push_mpls(attr: &Attr<'_>) -> Result<MplsTag, Refusal> {
     let padded = match attr.payload.len() {
         6 => array::<6>(attr)?,
@@ -180,7 +180,7 @@ fn decode_check(attrs: Attrs<'_>, depth_left: usize) -> Result<CheckLength, Refu
     Ok(CheckLength { len_bytes, greater, less_equal })
 }
 
-/// A list of actions.
+/// Encodes a list of actions.
 pub fn encode(writer: &mut Writer, actions: &[Action]) {
     for action in actions {
         encode_one(writer, action);
@@ -246,7 +246,7 @@ fn algorithm(algorithm: HashAlgorithm) -> u32 {
     }
 }
 
-/// As long as the structure is in C: its last two bytes are padding, or flags.
+/// Encodes all eight bytes of the C structure; the last two are padding, or flags.
 fn push_mpls(tag: &MplsTag) -> [u8; 8] {
     add_mpls(&MplsTag { is_l3: false, ..*tag })
 }

@@ -3,14 +3,14 @@
 //! ```text
 //!    0       2       4                       4 + n   next multiple of 4
 //!    | len   | type  | payload, n bytes      | 0 .. |
-//!    len = 4 + n; the two highest bits of the type are flags, which are not looked at
+//!    len = 4 + n; the two highest bits of the type are flags, which are ignored
 //! ```
 
 use crate::refusal::{Errno, Refusal};
 
 /// Bytes in front of a payload.
 pub const HEADER_BYTES: usize = 4;
-/// Bits of a type that are the type: the others say "nested" and "network byte order", and the kernel does without.
+/// Bits of a type without its flags, "nested" and "network byte order", which the kernel ignores, too.
 const TYPE_MASK: u16 = 0x3fff;
 
 /// One attribute of a message.
@@ -23,7 +23,7 @@ pub struct Attr<'a> {
 }
 
 impl<'a> Attr<'a> {
-    /// Payload of exactly `N` bytes.
+    /// The payload, which must have exactly `N` bytes.
     ///
     /// # Errors
     /// ERANGE, as the kernel has it for payloads of another length.
@@ -33,7 +33,7 @@ impl<'a> Attr<'a> {
             .map_err(|_| Refusal::new(Errno::ERANGE, "an attribute does not have the length of its type"))
     }
 
-    /// An 8-bit number.
+    /// Reads an 8-bit number.
     ///
     /// # Errors
     /// As [`Attr::array`].
@@ -41,7 +41,7 @@ impl<'a> Attr<'a> {
         self.array().map(u8::from_ne_bytes)
     }
 
-    /// A 16-bit number in the host's byte order.
+    /// Reads a 16-bit number in the host's byte order.
     ///
     /// # Errors
     /// As [`Attr::array`].
@@ -49,7 +49,7 @@ impl<'a> Attr<'a> {
         self.array().map(u16::from_ne_bytes)
     }
 
-    /// A 32-bit number in the host's byte order.
+    /// Reads a 32-bit number in the host's byte order.
     ///
     /// # Errors
     /// As [`Attr::array`].
@@ -57,7 +57,7 @@ impl<'a> Attr<'a> {
         self.array().map(u32::from_ne_bytes)
     }
 
-    /// A 64-bit number in the host's byte order.
+    /// Reads a 64-bit number in the host's byte order.
     ///
     /// # Errors
     /// As [`Attr::array`].
@@ -65,7 +65,7 @@ impl<'a> Attr<'a> {
         self.array().map(u64::from_ne_bytes)
     }
 
-    /// A string of at most `len_max` bytes, with or without a final NUL.
+    /// Reads a string of at most `len_max` bytes, with or without a final NUL.
     ///
     /// # Errors
     /// ERANGE when it is longer, EINVAL when it is empty or no text.
@@ -85,14 +85,14 @@ impl<'a> Attr<'a> {
     }
 }
 
-/// The attributes in some bytes, one after the other; ends after the first error.
+/// Iterates over attributes; ends after the first error.
 #[derive(Clone, Debug)]
 pub struct Attrs<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Attrs<'a> {
-    /// From the first byte of an attribute on.
+    /// Starts at the first byte of an attribute.
     #[must_use]
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
@@ -119,8 +119,7 @@ impl<'a> Iterator for Attrs<'a> {
     }
 }
 
-/// Attributes being written. A payload that does not fit the 16 bits of a length makes [`Writer::finish`]
-/// fail.
+/// Writes attributes. A payload whose length exceeds 16 bits makes [`Writer::finish`] fail.
 #[derive(Debug, Default)]
 pub struct Writer {
     bytes: Vec<u8>,
@@ -134,36 +133,36 @@ impl Writer {
         Self { bytes, is_too_long: false }
     }
 
-    /// Bytes so far.
+    /// Number of bytes so far.
     #[must_use]
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Whether there is nothing yet.
+    /// Whether there are no bytes yet.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// Bytes that are no attribute: a header.
+    /// Adds bytes of a header.
     pub fn raw(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// One attribute.
+    /// Adds an attribute.
     pub fn put(&mut self, kind: u16, payload: &[u8]) {
         self.nest(kind, |nested| nested.raw(payload));
     }
 
-    /// One attribute, if there is a payload for it.
+    /// Adds an attribute, if there is a payload for it.
     pub fn put_some<const N: usize>(&mut self, kind: u16, payload: Option<[u8; N]>) {
         if let Some(payload) = payload {
             self.put(kind, &payload);
         }
     }
 
-    /// A string with its final NUL.
+    /// Adds a string with its final NUL.
     pub fn put_string(&mut self, kind: u16, text: &str) {
         self.nest(kind, |nested| {
             nested.raw(text.as_bytes());
@@ -171,14 +170,14 @@ impl Writer {
         });
     }
 
-    /// Puts an attribute without payload, if `is_set`.
+    /// Adds an attribute without payload, if `is_set`.
     pub fn put_flag(&mut self, kind: u16, is_set: bool) {
         if is_set {
             self.put(kind, &[]);
         }
     }
 
-    /// An attribute around others.
+    /// Adds an attribute with nested ones.
     pub fn nest(&mut self, kind: u16, fill: impl FnOnce(&mut Self)) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(&[0; HEADER_BYTES]);
@@ -195,7 +194,7 @@ impl Writer {
         self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
     }
 
-    /// All bytes.
+    /// Returns all bytes.
     ///
     /// # Errors
     /// EMSGSIZE if an attribute is longer than 65535 bytes.

@@ -18,13 +18,13 @@ use crate::server::Family;
 use crate::talk;
 use crate::uapi::{command, nlm, protocol};
 
-/// Bytes of the largest datagram taken: a packet of 64 KiB and its key.
+/// Bytes of the largest accepted datagram: a packet of 64 KiB and its key.
 const DATAGRAM_BYTES_MAX: usize = 128 * 1024;
 
-/// How often a request is tried while the system has no memory for it: for half a second and more.
+/// Attempts to send a request while the system has no memory for it: they take half a second or more.
 const TRIES_MAX: usize = 12;
 
-/// Tries again while the system has no memory, after pauses that grow.
+/// Retries while the system has no memory, after growing pauses.
 fn insist(mut send: impl FnMut() -> rustix::io::Result<usize>) -> rustix::io::Result<usize> {
     let mut shortage = Shortage::default();
     for _ in 1..TRIES_MAX {
@@ -39,23 +39,23 @@ fn insist(mut send: impl FnMut() -> rustix::io::Result<usize>) -> rustix::io::Re
 /// Why a call to the switch failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The switch says no.
+    /// The switch refused the request.
     #[error("{what}: {}{}", Errno(*.errno), .why.as_ref().map(|why| format!(" ({why})")).unwrap_or_default())]
     Refused {
         /// The request.
         what: &'static str,
         /// Its number.
         errno: i32,
-        /// Its sentence.
+        /// The reason, as a sentence.
         why: Option<String>,
     },
-    /// The switch says something that is no answer.
+    /// The switch sent something that is no answer.
     #[error("{0}: the switch answered with something else; is it of another version?")]
     WrongAnswer(&'static str),
     /// The switch closed the connection.
     #[error("the switch closed the control connection")]
     HungUp,
-    /// The system failed.
+    /// A system call failed.
     #[error("the control connection failed: {0}")]
     Io(#[from] io::Error),
 }
@@ -76,7 +76,7 @@ fn dial(path: &Path) -> Result<OwnedFd, ClientError> {
     Ok(socket)
 }
 
-/// A blocking connection: each call sends one request and waits for the last message of the answer.
+/// A blocking connection: each call sends one request and waits for its last answer.
 #[derive(Debug)]
 pub struct Client {
     socket: OwnedFd,
@@ -94,10 +94,10 @@ impl Client {
         Self::new(dial(path)?)
     }
 
-    /// On a connected socket.
+    /// Makes a client of a connected socket.
     ///
     /// # Errors
-    /// When the other end speaks another language.
+    /// If the other end uses another protocol.
     pub fn new(socket: OwnedFd) -> Result<Self, ClientError> {
         Self::begin(socket, protocol::GENERIC)
     }
@@ -118,18 +118,18 @@ impl Client {
         let port_id = message.and_then(|message| decode_number(&message, HELLO));
         client.port_id = port_id.ok_or(ClientError::WrongAnswer("connecting"))?;
         client.transact("listening to sentences", &talk::listen())?;
-        // Another version may not know of it: then all are told.
+        // An older version may not know this request; it lists all datapaths anyway.
         client.transact("asking for all datapaths", &talk::see_all())?;
         Ok(client)
     }
 
-    /// The port id: where misses go that name it.
+    /// The port id, which misses have to name to arrive here.
     #[must_use]
     pub fn port_id(&self) -> u32 {
         self.port_id
     }
 
-    /// To wait for unsolicited messages: misses, notifications.
+    /// The socket, to wait for notifications and misses.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
@@ -152,7 +152,7 @@ impl Client {
         }
     }
 
-    /// Sends one datagram of requests and returns all that it is answered with.
+    /// Sends a datagram of requests and returns all answers.
     ///
     /// # Errors
     /// When the switch refuses one of them, and when the connection ends.
@@ -178,7 +178,7 @@ impl Client {
         NetlinkHeader { kind, flags: nlm::REQUEST | flags, seq: self.seq, port_id: self.port_id }
     }
 
-    /// Asks and reads all objects that are told, in however many datagrams.
+    /// Sends a request and reads all objects in the answer, from as many datagrams as it takes.
     fn ask<T>(
         &mut self,
         what: &'static str,
@@ -216,7 +216,7 @@ impl Client {
         )
     }
 
-    /// Makes or changes a datapath, and returns it as it is then.
+    /// Makes or changes a datapath, and returns its new state.
     ///
     /// # Errors
     /// When the switch refuses, and when the connection ends.
@@ -250,7 +250,7 @@ impl Client {
         )
     }
 
-    /// Makes a port, and returns it as it is then.
+    /// Makes a port, and returns its state.
     ///
     /// # Errors
     /// When the switch refuses, and when the connection ends.
@@ -262,7 +262,7 @@ impl Client {
         told.into_iter().next().ok_or(ClientError::WrongAnswer(WHAT))
     }
 
-    /// Takes a port out of its datapath.
+    /// Removes a port from its datapath.
     ///
     /// # Errors
     /// When the switch refuses, and when the connection ends.
@@ -287,7 +287,7 @@ impl Client {
         )
     }
 
-    /// Installs a flow; one that is there already is an error.
+    /// Installs a flow; an existing one is an error.
     ///
     /// # Errors
     /// When the switch refuses, and when the connection ends.
@@ -297,7 +297,7 @@ impl Client {
             .map(drop)
     }
 
-    /// Takes a flow out, and returns it as it was at last; without name and key all go, and nothing is returned.
+    /// Removes a flow, and returns its last state; without name and key it removes all flows, and returns nothing.
     ///
     /// # Errors
     /// When the switch refuses, and when the connection ends.
@@ -308,7 +308,7 @@ impl Client {
         Ok(told.into_iter().next())
     }
 
-    /// Has the switch do something with a packet.
+    /// Executes actions for a packet.
     ///
     /// # Errors
     /// When the switch refuses, and when the connection ends.
@@ -332,7 +332,7 @@ impl Client {
         messages.map(|message| read(message).map_err(|_| ClientError::WrongAnswer(WHAT))).collect()
     }
 
-    /// Ends all connections, or those of a zone.
+    /// Removes all connections, or those of a zone.
     ///
     /// # Errors
     /// When the switch refuses, and when the connection ends.
@@ -352,7 +352,7 @@ impl Client {
         self.transact(what, &request.map_err(refused)?)
     }
 
-    /// Joins the ports' group: added and removed ports are notified from then on.
+    /// Joins the ports' group: the client is notified of added and removed ports from then on.
     ///
     /// # Errors
     /// When the switch refuses, and when the connection ends.

@@ -8,7 +8,7 @@ use crate::attr::{Attr, Attrs, Writer};
 use crate::refusal::Refusal;
 use crate::uapi::ct as uapi;
 
-/// Actions' attributes have the length of their structure, or the request makes no sense.
+/// Reads an action's attribute, which must have the length of its structure.
 pub(crate) fn array<const N: usize>(attr: &Attr<'_>) -> Result<[u8; N], Refusal> {
     attr.array().map_err(|_| Refusal::invalid("an action's attribute does not have the length of its type"))
 }
@@ -17,7 +17,7 @@ pub(crate) fn array<const N: usize>(attr: &Attr<'_>) -> Result<[u8; N], Refusal>
 const HELPER_BYTES_MAX: usize = 15;
 const TIMEOUT_BYTES_MAX: usize = 31;
 
-/// A `ct` action.
+/// Decodes a `ct` action.
 ///
 /// # Errors
 /// EINVAL for attributes that are unknown or have a wrong length.
@@ -97,7 +97,7 @@ fn address(attr: &Attr<'_>) -> Result<IpAddr, Refusal> {
     }
 }
 
-/// A `ct` action, in the order that OVS has.
+/// Encodes a `ct` action, in OVS's order of attributes.
 pub(crate) fn encode(writer: &mut Writer, ct: &Conntrack) {
     writer.put_flag(uapi::COMMIT, ct.is_commit);
     writer.put_flag(uapi::FORCE_COMMIT, ct.is_force_commit);

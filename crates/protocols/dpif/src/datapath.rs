@@ -19,7 +19,7 @@ pub struct PeerId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DatapathId(pub i32);
 
-/// A port as clients asked for it. Port 0 has the datapath's name.
+/// A port as clients requested it. Port 0 has the datapath's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
     /// Number in its datapath.
@@ -30,29 +30,29 @@ pub struct Port {
     pub kind: VportKind,
     /// Options of tunnels.
     pub options: Option<VportOptions>,
-    /// Where its misses go, unless the datapath's go by CPU; 0 is nowhere.
+    /// Port ids for its misses, unless the datapath has one for each CPU; 0 for none.
     pub upcall_port_ids: Vec<u32>,
 }
 
-/// A port that is to begin.
+/// A requested port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WantedPort<'a> {
     /// The requesting client.
     pub client: PeerId,
-    /// Its datapath's name; of port 0 of a datapath that is to begin itself, its own.
+    /// Its datapath's name; for port 0 of a new datapath, that datapath's name.
     pub datapath: &'a str,
     /// Name.
     pub name: &'a str,
     /// Its kind.
     pub kind: VportKind,
-    /// Of a tunnel.
+    /// Options of a tunnel.
     pub options: Option<VportOptions>,
 }
 
-/// Whether the device of a port is there.
+/// Whether the device of a port exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readiness {
-    /// It is: the port can begin.
+    /// It exists: the port can be added.
     Ready,
     /// It is being made.
     NotYet,
@@ -78,27 +78,27 @@ pub enum FlowName {
     Key(Box<FlowKey>),
 }
 
-/// A flow to be installed.
+/// A flow to install.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowInstall {
     /// Its name, if it has one.
     pub ufid: Option<Ufid>,
-    /// Its match; checked.
+    /// Its match, which is checked.
     pub matches: Match,
     /// Its actions.
     pub actions: Vec<Action>,
-    /// Only asked whether it could be: no packet may meet it, but it is found, and deleted, by name.
+    /// Whether this is a probe: no packet may match the flow, but it can be found and deleted by name.
     pub is_probe: bool,
-    /// One that is there already is an error; else it gets the actions.
+    /// Whether an existing flow is an error; otherwise it gets the actions.
     pub is_new: bool,
 }
 
-/// A flow as it is.
+/// A flow's state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatapathFlow {
     /// Its name, if it has one.
     pub ufid: Option<Ufid>,
-    /// As it was installed.
+    /// Its match.
     pub matches: Match,
     /// Its actions.
     pub actions: Vec<Action>,
@@ -107,19 +107,19 @@ pub struct DatapathFlow {
 }
 
 impl DatapathFlow {
-    /// How it is named in requests.
+    /// Its name in requests.
     #[must_use]
     pub fn name(&self) -> FlowName {
         self.ufid.map_or_else(|| FlowName::Key(Box::new(self.matches.key.clone())), FlowName::Ufid)
     }
 }
 
-/// A flow as it is shown in a dump.
+/// A flow in a dump.
 #[derive(Clone, Copy, Debug)]
 pub struct FlowView<'a> {
     /// Its name, if it has one.
     pub ufid: Option<Ufid>,
-    /// As it was installed.
+    /// Its match.
     pub matches: &'a Match,
     /// Its actions.
     pub actions: &'a [Action],
@@ -128,31 +128,31 @@ pub struct FlowView<'a> {
 }
 
 impl DatapathFlow {
-    /// The same, without owning it.
+    /// A reference to it as a [`FlowView`].
     #[must_use]
     pub fn view(&self) -> FlowView<'_> {
         FlowView { ufid: self.ufid, matches: &self.matches, actions: &self.actions, stats: self.stats }
     }
 }
 
-/// A removed flow whose last packets may still be under way.
+/// A removed flow whose last packets may not be counted yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RemovalId(pub u64);
 
-/// A packet of the control plane's.
+/// A packet that the control plane has executed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Execute {
-    /// From its Ethernet header on.
+    /// The packet from its Ethernet header on.
     pub packet: Vec<u8>,
-    /// Metadata that its bytes do not have; header fields in it are ignored.
+    /// Metadata beside the packet's bytes; its header fields are ignored.
     pub metadata: FlowKey,
     /// Its actions.
     pub actions: Vec<Action>,
-    /// Only asked whether it could be done.
+    /// Whether this is a probe.
     pub is_probe: bool,
-    /// Bytes of the largest fragment that it was put together from.
+    /// Length of the largest fragment of which it was reassembled.
     pub mru_bytes: Option<u16>,
-    /// Its hash, as it was told along with the miss.
+    /// Its hash, as sent with the miss.
     pub hash: Option<u64>,
 }
 
@@ -163,48 +163,49 @@ pub struct Meter {
     pub is_kbps: bool,
     /// Its rates.
     pub bands: Vec<Band>,
-    /// Packets and bytes that it saw.
+    /// Packets and bytes that passed it.
     pub stats: MeterStats,
-    /// When a packet last went through it, in milliseconds of CLOCK_MONOTONIC; 0 is never.
+    /// Time of the last packet, in milliseconds of CLOCK_MONOTONIC; 0 for none.
     pub used_ms: u64,
 }
 
-/// Meters that a datapath may have.
+/// Limits for a datapath's meters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MeterFeatures {
-    /// Meters.
+    /// Largest number of meters.
     pub meters_max: u32,
-    /// Bands of each.
+    /// Largest number of bands of a meter.
     pub bands_max: u32,
 }
 
-/// The switch, as the server sees it. The server handles names, port numbers and where misses go. These calls
-/// are about datapaths and ports that it has, with arguments that make sense by themselves. All calls return
-/// soon: a client that dumps a large table is given some flows a call.
+/// The switch, as the server uses it. The server handles names, port numbers and port ids for misses; it makes calls
+/// for existing datapaths and ports, with valid arguments. All calls return soon: a dump of a large table takes several
+/// calls.
 pub trait Datapath {
-    /// A datapath begins, without ports.
+    /// Adds a datapath without ports.
     ///
     /// # Errors
-    /// When there cannot be another one.
+    /// If there can be no other datapath.
     fn created(&mut self, id: DatapathId, name: &str) -> Result<(), Refusal>;
-    /// Whether the datapath of this name belongs to the switch's own controller. It appears in lists only for
-    /// clients that ask for all, and no client removes it.
+    /// Whether the datapath of this name belongs to the embedded controller. It appears in lists only for clients that
+    /// ask for all, and no client removes it.
     fn is_reserved(&self, name: &str) -> bool {
         let _ = name;
         false
     }
-    /// It ends, and all that is in it.
+    /// Removes a datapath with everything in it.
     fn destroyed(&mut self, id: DatapathId);
-    /// Whether a client takes its misses from now on; at first none does.
+    /// Reports whether a client receives its misses; at first none does.
     fn asked(&mut self, id: DatapathId, is_asked: bool) {
         let _ = (id, is_asked);
     }
-    /// Its counters, `lost` excepted.
+    /// Its counters, except `lost`.
     fn stats(&self, id: DatapathId) -> (DatapathStats, MegaflowStats);
 
-    /// A port is about to begin, port 0 of a datapath included, before the datapath does. While its device is being made its client waits,
-    /// and others are served; this is asked again with every [`Server::settle`](crate::server::Server::settle), until it is
-    /// ready or refused, or [`Datapath::port_unwanted`] says that it is not wanted any more.
+    /// Prepares a port, including port 0 before its datapath is added. While its device is being made, its client
+    /// waits, and others are served. The server repeats the call in every
+    /// [`Server::settle`](crate::server::Server::settle), until the port is ready or refused, or
+    /// [`Datapath::port_unwanted`] ends the request.
     ///
     /// # Errors
     /// ENODEV if there is no such device, and any reason why it cannot be made.
@@ -212,32 +213,32 @@ pub trait Datapath {
         let _ = wanted;
         Ok(Readiness::Ready)
     }
-    /// A port that was not ready will not begin: no client waits for it any more.
+    /// Ends the request for a port that was not ready: no client waits for it any more.
     fn port_unwanted(&mut self, name: &str) {
         let _ = name;
     }
-    /// A port begins.
+    /// Adds a port.
     ///
     /// # Errors
     /// ENODEV if there is no device or guest of its name, EOPNOTSUPP for kinds that are not implemented.
     fn port_added(&mut self, id: DatapathId, port: &Port) -> Result<(), Refusal>;
-    /// A port's options change.
+    /// Changes a port's options.
     ///
     /// # Errors
-    /// When they make no sense; then they are as before.
+    /// If they are invalid; then nothing changes.
     fn port_changed(&mut self, id: DatapathId, port: &Port) -> Result<(), Refusal>;
-    /// A port ends.
+    /// Removes a port.
     fn port_removed(&mut self, id: DatapathId, number: u32);
     /// The state of a port.
     fn port_view(&self, id: DatapathId, number: u32) -> PortView;
 
-    /// Installs a flow, or gives its actions to an existing one, whose counters continue.
+    /// Installs a flow. An existing flow gets the actions and keeps its counters.
     ///
     /// # Errors
     /// EEXIST if it must be new and is not, or if another flow has the same match and mask; EINVAL for
     /// unsupported parts.
     fn flow_install(&mut self, id: DatapathId, flow: FlowInstall) -> Result<(), Refusal>;
-    /// Gives a flow that is there new actions, unless `None`, and fresh counters, if `is_clear`.
+    /// Changes a flow: sets its actions, unless `None`, and resets its counters, if `is_clear`.
     ///
     /// # Errors
     /// ENOENT, and EINVAL for unsupported parts.
@@ -250,8 +251,8 @@ pub trait Datapath {
     ) -> Result<(), Refusal>;
     /// One flow.
     fn flow(&self, id: DatapathId, name: &FlowName) -> Option<DatapathFlow>;
-    /// Removes a flow: no later packet matches it. If a client wants its final statistics, returns a number
-    /// to ask for them, since workers may still count packets of theirs.
+    /// Removes a flow: no later packet matches it. If a client wants its final statistics, returns a number for
+    /// [`Self::flow_removed`], since workers may still have packets to count.
     ///
     /// # Errors
     /// ENOENT.
@@ -261,14 +262,13 @@ pub trait Datapath {
         name: &FlowName,
         wants_last: bool,
     ) -> Result<Option<RemovalId>, Refusal>;
-    /// The flow as it was at last, once; `None` while its last packets are under way. Asked until it is told, so that a
-    /// datagram of many removals waits but once.
+    /// A removed flow's last state, once; `None` while its last packets are not counted. The server repeats the call,
+    /// so that a datagram with many removals waits only once.
     fn flow_removed(&mut self, removal: RemovalId) -> Option<DatapathFlow>;
-    /// Takes all flows out.
+    /// Removes all flows.
     fn flows_flush(&mut self, id: DatapathId);
-    /// Shows flows from `cursor` on (0 is the first) until `visit` breaks. Returns where to continue: at the
-    /// flow shown last; `None` when all were shown. Flows installed or removed meanwhile may be missed or
-    /// shown.
+    /// Passes flows from `cursor` on (0 is the first) to `visit`, until it breaks. Returns the cursor of the last flow,
+    /// to continue there; `None` at the end. Flows that are installed or removed meanwhile may be missing.
     fn flows_visit(
         &self,
         id: DatapathId,
@@ -276,14 +276,14 @@ pub trait Datapath {
         visit: &mut dyn FnMut(FlowView<'_>) -> ControlFlow<()>,
     ) -> Option<u64>;
 
-    /// Does something with a packet, or says whether it could.
+    /// Executes actions for a packet, or tests whether it could.
     ///
     /// # Errors
     /// EINVAL for unsupported parts.
     fn execute(&mut self, id: DatapathId, execute: Execute) -> Result<(), Refusal>;
 
-    /// A packet that the control plane was asked about comes back with this hash in a request that cannot be understood: it is not sent,
-    /// and nothing need wait for it any more.
+    /// Notes that a packet of a miss came back with this hash in an invalid request: it is not sent, and no packet has
+    /// to wait for it any more.
     fn not_executed(&mut self, id: DatapathId, hash: u64) {
         let _ = (id, hash);
     }
@@ -293,14 +293,14 @@ pub trait Datapath {
     /// Makes a meter, or replaces one. Returns the statistics of the replaced one.
     ///
     /// # Errors
-    /// When it cannot be had.
+    /// If the meter cannot be made.
     fn meter_set(&mut self, id: DatapathId, meter: u32, what: Meter) -> Result<Option<Meter>, Refusal>;
     /// One meter.
     fn meter(&self, id: DatapathId, meter: u32) -> Option<Meter>;
-    /// Takes a meter out. Returns it as it was at last.
+    /// Removes a meter. Returns its last state.
     fn meter_remove(&mut self, id: DatapathId, meter: u32) -> Option<Meter>;
 
-    /// Limits zones' connections.
+    /// Sets limits for zones' connections.
     ///
     /// # Errors
     /// EOPNOTSUPP without connection tracking.
@@ -308,7 +308,7 @@ pub trait Datapath {
         let _ = limits;
         Err(without_conntrack())
     }
-    /// Ends zones' limits.
+    /// Removes zones' limits.
     ///
     /// # Errors
     /// As `ct_limits_set`.
@@ -325,8 +325,9 @@ pub trait Datapath {
         Err(without_conntrack())
     }
 
-    /// Shows connections from `cursor` on (0 is the first), of a zone or all, until `visit` breaks. With `is_all` it shows those of reserved datapaths, too. Returns where to continue: at the
-    /// connection shown last; `None` when all were shown. Connections that come or go meanwhile may be missed or shown.
+    /// Passes connections from `cursor` on (0 is the first), of a zone or all, to `visit`, until it breaks. `is_all`
+    /// includes those of reserved datapaths. Returns the cursor of the last connection, to continue there; `None` at
+    /// the end. Connections that come or go meanwhile may be missing.
     fn connections_visit(
         &self,
         cursor: u64,
@@ -341,11 +342,11 @@ pub trait Datapath {
         let _ = tuple;
         None
     }
-    /// Takes connections out; `is_all`: those of embedded controllers' datapaths as well. That there is none of a zone, or none at all, is no
-    /// error.
+    /// Removes connections; `is_all` includes those of embedded controllers' datapaths. It is no error if a zone, or
+    /// all of them, has no connection.
     ///
     /// # Errors
-    /// ENOENT if the one is not there.
+    /// ENOENT if the single connection does not exist.
     fn connections_delete(&mut self, which: ConnectionSelector, is_all: bool) -> Result<(), Refusal> {
         let _ = is_all;
         match which {
@@ -356,7 +357,7 @@ pub trait Datapath {
     /// Makes a timeout policy, or replaces it.
     ///
     /// # Errors
-    /// ENOSPC if there are as many as there may be.
+    /// ENOSPC if there are too many.
     fn timeout_policy_set(&mut self, policy: TimeoutPolicy) -> Result<(), Refusal> {
         let _ = policy;
         Err(without_conntrack())
@@ -365,7 +366,7 @@ pub trait Datapath {
     fn timeout_policies(&self) -> Vec<TimeoutPolicy> {
         Vec::new()
     }
-    /// Takes a timeout policy away; whether there was one.
+    /// Removes a timeout policy; returns whether it existed.
     fn timeout_policy_remove(&mut self, name: &str) -> bool {
         let _ = name;
         false

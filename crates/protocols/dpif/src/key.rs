@@ -1,7 +1,6 @@
 //! Flow keys and masks as attributes (`OVS_KEY_ATTR_*`).
 //!
-//! VLAN tags are nested: the fields behind a tag are in its ENCAP, so the EtherType of the outer list is the
-//! tag's own.
+//! VLAN tags are nested: the fields behind a tag are in its ENCAP, so the outer EtherType is the tag's own.
 //!
 //! ```text
 //!   ETHERNET  ETHERTYPE 0x88a8  VLAN  ENCAP { ETHERTYPE 0x8100  VLAN  ENCAP { ETHERTYPE 0x0800  IPV4  TCP ... } }
@@ -18,10 +17,10 @@ use crate::tunnel;
 use crate::uapi::key as uapi;
 
 const KINDS: usize = uapi::LAST as usize + 1;
-/// The mask of a tag's control word when the mask has none: all of it.
+/// The mask of a tag's control word if the mask lacks it: all bits.
 const TCI_EXACT: u16 = 0xffff;
 
-/// A key's attributes by type, of all levels. A type comes once.
+/// A key's attributes by type, of all levels. Each type appears once.
 struct Raw<'a>([Option<Attr<'a>>; KINDS]);
 
 impl<'a> Raw<'a> {
@@ -58,7 +57,7 @@ impl<'a> Raw<'a> {
         self.take(kind).map(|attr| array(&attr).map(u16::from_be_bytes)).transpose()
     }
 
-    /// Walks VLAN tags inwards; `levels` gets the tag at each level, or none.
+    /// Walks VLAN tags inwards; `levels` gets the tag at each level, or `None`.
     fn tags(
         &mut self,
         is_tag: impl Fn(&Self, usize) -> Result<bool, Refusal>,
@@ -77,7 +76,7 @@ impl<'a> Raw<'a> {
     }
 }
 
-/// Keys' attributes have the length of their structure, or the request makes no sense.
+/// Reads a key's attribute, which must have the length of its structure.
 fn array<const N: usize>(attr: &Attr<'_>) -> Result<[u8; N], Refusal> {
     attr.array()
         .map_err(|_| Refusal::invalid("an attribute of the flow key does not have the length of its type"))
@@ -88,11 +87,11 @@ fn group<G: Group>(attr: &Attr<'_>) -> Result<G, Refusal> {
     G::from_bytes(attr.payload).ok_or(wrong)
 }
 
-/// A key.
+/// Decodes a key.
 ///
 /// # Errors
-/// EINVAL for attributes that are unknown, come twice, have a wrong length, or are no VLAN header where they should be.
-/// Whether the key is complete is for [`lasthop_flow::Match::check`] to say.
+/// EINVAL for attributes that are unknown, come twice, have a wrong length, or lack a VLAN header.
+/// [`lasthop_flow::Match::check`] checks whether the key is complete.
 pub fn decode(attrs: Attrs<'_>) -> Result<FlowKey, Refusal> {
     let mut raw = Raw([None; KINDS]);
     raw.fill(attrs)?;
@@ -115,8 +114,8 @@ fn is_tag(raw: &Raw<'_>, level: usize) -> Result<bool, Refusal> {
     }
 }
 
-/// The mask of `key`. As in the kernel, a tag that is absent in the mask matches exactly. A tag with an empty
-/// mask, which OVS uses for packets to be dropped, has to be present: the kernel accepts nothing looser.
+/// Decodes the mask of `key`. As in the kernel, a tag that is absent in the mask matches exactly. A tag with an empty
+/// mask, which OVS uses for packets to drop, has to be present, as in the kernel.
 ///
 /// # Errors
 /// As [`decode`], and for a mask of tags that the key does not have.
@@ -180,14 +179,14 @@ fn decode_mpls(attr: &Attr<'_>) -> Result<ArrayVec<u32, MPLS_MAX>, Refusal> {
     Ok(entries.iter().map(|entry| u32::from_be_bytes(*entry)).collect())
 }
 
-/// A key, or a mask, in the order of the kernel's.
+/// Encodes a key or mask, in the kernel's order.
 pub fn encode(writer: &mut Writer, key: &FlowKey) {
     encode_metadata(writer, key);
     put_group(writer, uapi::ETHERNET, key.ethernet);
     encode_from_tag(writer, key, &key.vlans);
 }
 
-/// The metadata that the packet's bytes do not have: all that an execute request needs besides them.
+/// Encodes the metadata beside the packet's bytes, which is all that an execute request needs.
 fn encode_metadata(writer: &mut Writer, key: &FlowKey) {
     put_group(writer, uapi::RECIRC_ID, key.recirc_id);
     put_group(writer, uapi::DP_HASH, key.dp_hash);
@@ -235,14 +234,14 @@ fn encode_headers(writer: &mut Writer, key: &FlowKey) {
     put_group(writer, uapi::ND, key.nd);
 }
 
-/// A group of fields, if it is there.
+/// Encodes a group of fields, if it is present.
 pub(crate) fn put_group<G: Group>(writer: &mut Writer, kind: u16, group: Option<G>) {
     if let Some(group) = group {
         writer.put(kind, group.to_image().as_ref());
     }
 }
 
-/// The attribute of a header to be pushed, `NSH` being nested.
+/// Encodes the attribute of a header to push; `NSH` is nested.
 pub(crate) fn encode_nsh(writer: &mut Writer, header: &Nsh) {
     writer.nest(uapi::NSH, |nested| nsh::encode(nested, header));
 }

@@ -1,5 +1,5 @@
-//! A datapath of plain maps: it forwards nothing and takes everything. For tests of clients, and as the model that a real
-//! one is held against.
+//! A datapath of plain maps: it forwards nothing and accepts everything. It serves tests of clients, and as a model for
+//! a real datapath.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::ControlFlow;
@@ -13,32 +13,32 @@ use crate::datapath::{
 use crate::family::{DatapathStats, MegaflowStats};
 use crate::refusal::{Errno, Refusal};
 
-/// Packets to be executed that are remembered.
+/// Executed packets that are remembered.
 const EXECUTED_MAX: usize = 256;
-/// Meters that it pretends to have.
+/// Number of meters that it reports.
 const METERS_MAX: u32 = 1024;
 
-/// All datapaths of it.
+/// All datapaths.
 #[derive(Debug, Default)]
 pub struct MemoryDatapath {
     tables: BTreeMap<DatapathId, Table>,
-    /// Devices and guests that there are; `None` is all that one may think of.
+    /// Existing devices and guests; `None` for any.
     pub devices: Option<BTreeSet<String>>,
-    /// Names of datapaths that are for a controller of the switch's own.
+    /// Names of datapaths of embedded controllers.
     pub reserved: BTreeSet<String>,
-    /// Names that datapaths may have; `None` is all that one may think of.
+    /// Permitted names of datapaths; `None` for any.
     pub switches: Option<BTreeSet<String>>,
     /// Devices that are being made: their ports are not ready yet.
     pub being_made: BTreeSet<String>,
-    /// All devices of ports that are to begin are being made until this is false again.
+    /// Whether the devices of all new ports are still being made.
     pub is_making: bool,
-    /// Ports that were not ready, and are not wanted any more.
+    /// Ports whose requests ended before they were ready.
     pub unwanted: Vec<String>,
-    /// Packets that were to be executed, the last ones.
+    /// The last packets to execute.
     pub executed: VecDeque<(DatapathId, Execute)>,
-    /// Hashes of packets that came back and could not be read, the last ones.
+    /// Hashes of the last packets in invalid requests.
     pub not_executed: VecDeque<(DatapathId, u64)>,
-    /// Flows that are taken out have packets under way until this is false again.
+    /// Whether removed flows still have packets to count.
     pub is_counting: bool,
     removed: BTreeMap<RemovalId, DatapathFlow>,
     last_removal: u64,
@@ -75,13 +75,13 @@ impl Table {
 }
 
 impl MemoryDatapath {
-    /// Without datapaths.
+    /// A switch without datapaths.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Has a flow count packets.
+    /// Sets a flow's counters.
     pub fn count(&mut self, id: DatapathId, ufid: Ufid, stats: FlowStats) {
         let table = self.tables.get_mut(&id);
         if let Some(table) = table
@@ -92,13 +92,13 @@ impl MemoryDatapath {
         }
     }
 
-    /// Flows of a datapath.
+    /// Number of a datapath's flows.
     #[must_use]
     pub fn flow_count(&self, id: DatapathId) -> usize {
         self.tables.get(&id).map_or(0, |table| table.flows.len())
     }
 
-    /// Flows that were taken out and not asked for.
+    /// Number of removed flows whose statistics were not read.
     #[must_use]
     pub fn removed_count(&self) -> usize {
         self.removed.len()
@@ -275,7 +275,7 @@ impl Datapath for MemoryDatapath {
     fn meter_set(&mut self, id: DatapathId, meter: u32, what: Meter) -> Result<Option<Meter>, Refusal> {
         let meters = &mut self.table(id)?.meters;
         if meters.len() >= METERS_MAX as usize && !meters.contains_key(&meter) {
-            return Err(Refusal::new(Errno::ENOSPC, "there are as many meters as there may be"));
+            return Err(Refusal::new(Errno::ENOSPC, "the limit of meters is reached"));
         }
         Ok(meters.insert(meter, what))
     }

@@ -62,7 +62,7 @@ impl NetlinkHeader {
 pub struct NetlinkMessage<'a> {
     /// Its header.
     pub header: NetlinkHeader,
-    /// All behind the header.
+    /// The bytes behind the header.
     pub body: &'a [u8],
 }
 
@@ -73,29 +73,29 @@ pub struct Generic<'a> {
     pub command: u8,
     /// Version of the family.
     pub version: u8,
-    /// All behind that.
+    /// The bytes behind that header.
     pub body: &'a [u8],
 }
 
 impl<'a> NetlinkMessage<'a> {
-    /// As one of a generic family.
+    /// The generic netlink message in it.
     ///
     /// # Errors
-    /// EINVAL when it is too short for that.
+    /// EINVAL if it is too short.
     pub fn generic(&self) -> Result<Generic<'a>, Refusal> {
         let short = Refusal::invalid("the message is too short for a generic netlink header");
         let (header, body) = self.body.split_first_chunk::<GENERIC_BYTES>().ok_or(short)?;
         Ok(Generic { command: header[0], version: header[1], body })
     }
 
-    /// The error number, positive, of an error message; 0 of an acknowledgement.
+    /// The positive error number of an error message; 0 for an acknowledgement.
     #[must_use]
     pub fn error(&self) -> Option<i32> {
         let number = self.body.first_chunk::<4>().filter(|_| self.header.kind == nlmsg::ERROR)?;
         Some(i32::from_ne_bytes(*number).wrapping_neg())
     }
 
-    /// The sentence that an error came with.
+    /// The sentence of an error message.
     #[must_use]
     pub fn error_text(&self) -> Option<String> {
         let tail =
@@ -112,10 +112,10 @@ impl<'a> NetlinkMessage<'a> {
 }
 
 impl<'a> Generic<'a> {
-    /// The datapath's number, and the attributes behind it.
+    /// The datapath's number and the attributes.
     ///
     /// # Errors
-    /// EINVAL when it is too short for that.
+    /// EINVAL if it is too short.
     pub fn datapath(&self) -> Result<(i32, Attrs<'a>), Refusal> {
         let short = Refusal::invalid("the message is too short to name a datapath");
         let (number, attrs) = self.body.split_first_chunk::<OVS_BYTES>().ok_or(short)?;
@@ -123,7 +123,7 @@ impl<'a> Generic<'a> {
     }
 }
 
-/// The messages of one datagram. As in the kernel, a message that claims more bytes than are left ends it
+/// Iterates over the messages of a datagram. As in the kernel, a message that claims more bytes than are left ends it
 /// silently.
 #[derive(Clone, Debug)]
 pub struct Messages<'a> {
@@ -131,7 +131,7 @@ pub struct Messages<'a> {
 }
 
 impl<'a> Messages<'a> {
-    /// From the first message on.
+    /// Starts at the first message.
     #[must_use]
     pub fn new(datagram: &'a [u8]) -> Self {
         Self { rest: datagram }
@@ -151,7 +151,7 @@ impl<'a> Iterator for Messages<'a> {
     }
 }
 
-/// A whole message of netlink's own, or of a family that is not generic.
+/// Encodes a message of netlink's own, or of a family that is not generic.
 ///
 /// # Errors
 /// EMSGSIZE if an attribute or the message is too long.
@@ -164,7 +164,7 @@ pub fn encode(header: NetlinkHeader, fill: impl FnOnce(&mut Writer)) -> Result<V
     Ok(bytes)
 }
 
-/// A whole message of a generic family.
+/// Encodes a message of a generic family.
 ///
 /// # Errors
 /// As [`encode`].
@@ -180,7 +180,7 @@ pub fn encode_generic(
     })
 }
 
-/// A whole message about a datapath.
+/// Encodes a message about a datapath.
 ///
 /// # Errors
 /// As [`encode`].
@@ -196,7 +196,7 @@ pub fn encode_datapath(
     })
 }
 
-/// The acknowledgement or error for `request`; `is_extended` if the client set NETLINK_EXT_ACK.
+/// Encodes the acknowledgement or error for `request`; `is_extended` if the client set NETLINK_EXT_ACK.
 #[must_use]
 pub fn acknowledgement(
     request: NetlinkHeader,
@@ -217,11 +217,11 @@ pub fn acknowledgement(
             writer.put_string(ack_attr::MSG, text);
         }
     });
-    // The one attribute is a sentence of ours.
+    // The only attribute is a sentence of ours, so this cannot fail.
     answer.unwrap_or_default()
 }
 
-/// The end of a dump.
+/// Encodes the end of a dump.
 #[must_use]
 pub fn done(request: NetlinkHeader, result: Result<(), Refusal>) -> Vec<u8> {
     let header = NetlinkHeader { kind: nlmsg::DONE, flags: nlm::MULTI, ..request };

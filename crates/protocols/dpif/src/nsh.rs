@@ -11,10 +11,10 @@ const MD1_BYTES: usize = 16;
 /// RFC 8300, 2.2: a header has at most 63 words, of which two are its base.
 const MD2_BYTES_MAX: usize = 244;
 
-/// A header, or its mask.
+/// Decodes a header, or its mask.
 ///
 /// # Errors
-/// EINVAL without a base, for lengths that are wrong and for unknown attributes.
+/// EINVAL without a base, for wrong lengths and for unknown attributes.
 pub(crate) fn decode(attrs: Attrs<'_>) -> Result<Nsh, Refusal> {
     let (mut base, mut context) = (None, NshContext::None);
     for attr in attrs {
@@ -30,7 +30,7 @@ pub(crate) fn decode(attrs: Attrs<'_>) -> Result<Nsh, Refusal> {
     Ok(Nsh { context, ..base })
 }
 
-/// A header is measured in words.
+/// The length has to be a multiple of words.
 fn decode_md2(bytes: &[u8]) -> Result<NshContext, Refusal> {
     let fits = bytes.len() <= MD2_BYTES_MAX && bytes.len().is_multiple_of(4);
     fits.then(|| NshContext::Md2(bytes.to_vec())).ok_or(unknown())
@@ -54,7 +54,7 @@ fn decode_md1(bytes: &[u8; MD1_BYTES]) -> NshContext {
     NshContext::Md1(context)
 }
 
-/// Value and mask of a rewrite: each attribute holds both, one behind the other.
+/// Decodes value and mask of a rewrite: each attribute holds both in turn.
 ///
 /// # Errors
 /// As [`decode`].
@@ -77,7 +77,7 @@ fn halves<'a>(attr: &Attr<'a>) -> Option<(&'a [u8], &'a [u8])> {
     is_even.then(|| attr.payload.split_at(half))
 }
 
-/// A header, or its mask.
+/// Encodes a header, or its mask.
 pub(crate) fn encode(writer: &mut Writer, header: &Nsh) {
     writer.put(uapi::NSH_BASE, &base(header));
     match &header.context {
@@ -87,7 +87,7 @@ pub(crate) fn encode(writer: &mut Writer, header: &Nsh) {
     }
 }
 
-/// Value and mask of a rewrite.
+/// Encodes value and mask of a rewrite.
 pub(crate) fn encode_masked(writer: &mut Writer, (value, mask): &(Nsh, Nsh)) {
     writer.put(uapi::NSH_BASE, [base(value), base(mask)].as_flattened());
     if let (NshContext::Md1(value), NshContext::Md1(mask)) = (&value.context, &mask.context) {

@@ -1,4 +1,4 @@
-//! Messages in place of system calls: netlink clients do not need them, since the kernel knows its callers.
+//! Messages that replace system calls. Netlink clients do not need them, since the kernel knows its callers.
 //!
 //! ```text
 //!   client                                         server
@@ -6,33 +6,33 @@
 //!                                            <──   HELLO port id
 //!   JOIN group, LEAVE group, LISTEN on/off   ──>            as setsockopt(2)
 //!                                            <──   the same, with an error number
-//!   SEE_ALL on/off                           ──>            likewise
+//!   SEE_ALL on/off                           ──>            the same
 //!   REJOIN group                             ──>            as JOIN, by a client of an earlier switch process
-//!                                            <──   the same, with 0, and what became of the group's ports since then; or
-//!                                                  with ENOBUFS: the client has to ask for everything
+//!                                            <──   the same, with 0, and the group's notifications since then; or
+//!                                                  with ENOBUFS: the client has to request everything
 //!   request, request, ... in one datagram    ──>
 //!                                            <──   answer  (one datagram each)
 //!                                            <──   answer
-//!                                            <──   END     this datagram is done: what a client would have waited
-//!                                                          for is here, or will not come
+//!                                            <──   END     this datagram is done: no further answer
+//!                                                          will come
 //! ```
 
 use crate::message::{self, NetlinkHeader, NetlinkMessage};
 
-/// Types that no generic family gets.
+/// Types that no generic family uses.
 pub const HELLO: u16 = 0xff01;
-/// Becomes a member of a multicast group.
+/// Join a multicast group.
 pub const JOIN: u16 = 0xff02;
-/// Is one no more.
+/// Leave a multicast group.
 pub const LEAVE: u16 = 0xff03;
-/// Everything that a request datagram was answered with has come.
+/// All answers to a request datagram have been sent.
 pub const END: u16 = 0xff04;
-/// Wants sentences in acknowledgements (NETLINK_EXT_ACK), if the number is not 0.
+/// Enable sentences in acknowledgements (NETLINK_EXT_ACK), if the number is not 0.
 pub const LISTEN: u16 = 0xff05;
-/// The client wants datapaths of the switch's own controllers in lists, if the number is not 0. Open vSwitch
-/// never asks for this: it deletes every datapath that it finds beside its own.
+/// Include datapaths of embedded controllers in lists, if the number is not 0. Open vSwitch must not request this,
+/// since it deletes every datapath that it finds beside its own.
 pub const SEE_ALL: u16 = 0xff06;
-/// Becomes a member of a multicast group that it was a member of in an earlier switch process.
+/// Join a multicast group in which the client was a member in an earlier switch process.
 pub const REJOIN: u16 = 0xff07;
 
 /// The first message of a client.
@@ -40,20 +40,20 @@ pub const REJOIN: u16 = 0xff07;
 pub struct Hello {
     /// Netlink protocol: 16 is generic, 12 netfilter.
     pub protocol: u32,
-    /// Port id wanted; 0 is any. A client that comes back asks for the one that it had.
+    /// Requested port id; 0 for any. A client that reconnects requests its former one.
     pub port_id: u32,
     /// Process id, for display.
     pub process: u32,
 }
 
 impl Hello {
-    /// The datagram.
+    /// Encodes the datagram.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         words(HELLO, 0, &[self.protocol, self.port_id, self.process])
     }
 
-    /// From a datagram's message.
+    /// Decodes a message.
     #[must_use]
     pub fn decode(message: &NetlinkMessage<'_>) -> Option<Self> {
         let ([protocol, port_id, process], []) = numbers(message, HELLO)? else { return None };
@@ -61,20 +61,21 @@ impl Hello {
     }
 }
 
-/// A message of one number: the port id in answer to HELLO, a group, the error number in answer to JOIN.
+/// Encodes a message with one number: the port id in the answer to HELLO, a group, the error number in the answer to
+/// JOIN.
 #[must_use]
 pub fn number(kind: u16, seq: u32, number: u32) -> Vec<u8> {
     words(kind, seq, &[number])
 }
 
-/// The number of such a message.
+/// Decodes the number of such a message.
 #[must_use]
 pub fn decode_number(message: &NetlinkMessage<'_>, kind: u16) -> Option<u32> {
     let bytes = message.body.first_chunk::<4>().filter(|_| message.header.kind == kind)?;
     Some(u32::from_ne_bytes(*bytes))
 }
 
-/// The datagram behind the last answer.
+/// Encodes the datagram after the last answer.
 #[must_use]
 pub fn end() -> Vec<u8> {
     words(END, 0, &[])
@@ -83,11 +84,11 @@ pub fn end() -> Vec<u8> {
 fn words(kind: u16, seq: u32, words: &[u32]) -> Vec<u8> {
     let header = NetlinkHeader { kind, seq, ..NetlinkHeader::default() };
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-    // Twelve bytes are not too long.
+    // Twelve bytes always fit.
     message::encode(header, |writer| writer.raw(&bytes)).unwrap_or_default()
 }
 
-/// Three numbers.
+/// Decodes three numbers.
 fn numbers<'a>(message: &NetlinkMessage<'a>, kind: u16) -> Option<([u32; 3], &'a [u8])> {
     let (bytes, rest) = message.body.split_first_chunk::<12>().filter(|_| message.header.kind == kind)?;
     let mut numbers = [0; 3];

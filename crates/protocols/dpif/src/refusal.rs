@@ -15,25 +15,25 @@ macro_rules! errnos {
 pub struct Errno(pub i32);
 
 errnos! {
-    /// May not.
+    /// Not permitted.
     EPERM = 1;
     /// No such flow, meter or family.
     ENOENT = 2;
-    /// Another time.
+    /// Try again later.
     EAGAIN = 11;
     /// No memory, or no room.
     ENOMEM = 12;
     /// In use.
     EBUSY = 16;
-    /// There already.
+    /// Exists already.
     EEXIST = 17;
     /// No such port, device or datapath.
     ENODEV = 19;
-    /// Makes no sense.
+    /// Invalid.
     EINVAL = 22;
-    /// Beyond the range of numbers.
+    /// Number too large.
     EFBIG = 27;
-    /// As many as there may be.
+    /// Limit reached.
     ENOSPC = 28;
     /// A number out of its range, or an attribute of the wrong length.
     ERANGE = 34;
@@ -43,9 +43,9 @@ errnos! {
     EMSGSIZE = 90;
     /// Not implemented, on purpose.
     EOPNOTSUPP = 95;
-    /// Something was lost on its way.
+    /// A message was lost.
     ENOBUFS = 105;
-    /// Waited for in vain.
+    /// Timed out.
     ETIMEDOUT = 110;
 }
 
@@ -58,14 +58,14 @@ impl fmt::Display for Errno {
 /// A request that is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// The requester's errno.
+    /// The errno for the requester.
     pub errno: Errno,
-    /// The reason, for extended acknowledgements; empty if the number suffices.
+    /// The reason, for extended acknowledgements; empty if the number tells enough.
     pub why: &'static str,
 }
 
 impl Refusal {
-    /// With a sentence.
+    /// A refusal with a sentence.
     #[must_use]
     pub const fn new(errno: Errno, why: &'static str) -> Self {
         Self { errno, why }

@@ -10,7 +10,7 @@ use crate::{nsh, tunnel};
 /// Value and mask of an attribute's payload.
 type Split = fn(&[u8]) -> Option<(&[u8], Option<&[u8]>)>;
 
-/// All bits of one header.
+/// Decodes a rewrite of a whole header.
 ///
 /// # Errors
 /// EINVAL unless there is one attribute, of a header that can be rewritten, with its length.
@@ -23,7 +23,7 @@ pub(crate) fn decode(attrs: Attrs<'_>) -> Result<Rewrite, Refusal> {
     }
 }
 
-/// Some bits of one header.
+/// Decodes a rewrite of some bits of one header.
 ///
 /// # Errors
 /// As [`decode`], and for a value with bits outside of its mask.
@@ -73,7 +73,7 @@ fn masked<G: Group>(attr: &Attr<'_>, split: Split) -> Result<Masked<G>, Refusal>
     Ok(Masked { value, mask })
 }
 
-/// As SET where all bits count, else as SET_MASKED.
+/// Encodes a rewrite: as SET if the mask has all bits, otherwise as SET_MASKED.
 pub(crate) fn encode(writer: &mut Writer, rewrite: &Rewrite) {
     match rewrite {
         Rewrite::Priority(set) => put(writer, uapi::PRIORITY, set),

@@ -1,16 +1,16 @@
 //! The server's sockets: connected SEQPACKET sockets, one for each client, in one `epoll` set that its owner waits for.
 //!
-//! Nothing here waits. A full socket is written to when it has room; a client that does not read is not read
-//! from either.
+//! Nothing here blocks. Output that does not fit a socket waits for room; a client that does not read is not read from
+//! either.
 //!
 //! ```text
-//!   epoll ── heard of ──> [ clients whose turn comes, each once ] ── a visit: so many messages ──> is anything left? ── no ──> epoll
+//!   epoll ── event ──────> [ clients waiting for a turn, each once ] ── a visit: some messages ──────────> anything left? ── no ──> epoll
 //!                              ^                                                                      │ yes
 //!                              └──────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! A turn ends after a number of messages, of any clients. A client that sends without end, in datagrams of
-//! any length, delays others by its visits, and its owner's other work by a turn.
+//! A turn ends after a number of messages, whatever their clients. A client that sends without end, in datagrams of any
+//! length, delays others by its visits, and other work of the thread by a turn.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -33,9 +33,9 @@ use crate::sys::peer_user;
 /// Which users may connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Root, the user that the switch runs as, and those with these numbers.
+    /// Root, the user of the switch, and users with these numbers.
     Users(Vec<u32>),
-    /// The process that handed the connection over has checked it already.
+    /// Any, since the process that passed the connection has checked it.
     Asked,
 }
 
@@ -54,28 +54,28 @@ impl Access {
     }
 }
 
-/// Why a connection is not taken, or is closed.
+/// Why a connection is refused or closed.
 #[derive(Debug, thiserror::Error)]
 pub enum Closed {
     /// A user without access.
     #[error("user {0} may not control the switch; run the client as root or as the switch's user")]
     User(u32),
-    /// More than there may be.
+    /// Too many connections.
     #[error("there are {PEERS_MAX} control connections already; is a client leaking them?")]
     TooMany,
-    /// It broke the protocol.
+    /// The client broke the protocol.
     #[error(transparent)]
     Goodbye(#[from] crate::server::Goodbye),
     /// A datagram that is longer than any request.
     #[error("a control client sent a datagram of {0} bytes; at most {DATAGRAM_BYTES_MAX} are taken")]
     TooLong(usize),
-    /// File descriptors, for which there is no use.
+    /// File descriptors, which no request has.
     #[error("a control client sent file descriptors, which no request has")]
     Descriptors,
-    /// It hung up.
+    /// The client hung up.
     #[error("the control client closed the connection")]
     HungUp,
-    /// The system failed.
+    /// A system call failed.
     #[error("a control connection failed: {0}")]
     Io(#[from] io::Error),
 }
@@ -93,18 +93,19 @@ impl From<SystemErrno> for Closed {
 struct Connection {
     socket: ForeignFd,
     interest: EventFlags,
-    /// The socket took no more; it is written to when it says so.
+    /// Whether the socket is full; it is written when it has room.
     is_full: bool,
-    /// The system had no memory for the last datagram.
+    /// State after a send that failed for lack of memory.
     shortage: Shortage,
-    /// The other end is closed.
+    /// Whether the other end is closed.
     has_hung_up: bool,
-    /// Its turn will come.
+    /// Whether it waits for its turn.
     is_queued: bool,
 }
 
 impl Drop for Connection {
-    /// The client learns of the end at once: the socket is closed behind the descriptors that it sent, which may take long.
+    /// Shuts the connection down, so that the client sees its end at once: the socket itself is closed after the
+    /// descriptors that it sent, which may take long.
     fn drop(&mut self) {
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
     }
@@ -116,12 +117,12 @@ pub struct Connections {
     server: Server,
     epoll: OwnedFd,
     connections: BTreeMap<PeerId, Connection>,
-    /// Clients with input, or with unfinished requests.
+    /// Clients with input or unfinished requests.
     turns: VecDeque<PeerId>,
     last: u64,
     access: Access,
     buffer: Vec<u8>,
-    /// As the system does it, but in tests.
+    /// The system's call, except in tests.
     send: Send,
 }
 
@@ -132,10 +133,10 @@ fn send(socket: BorrowedFd<'_>, datagram: &[u8]) -> rustix::io::Result<usize> {
 }
 
 impl Connections {
-    /// Without clients.
+    /// Makes an empty set of connections.
     ///
     /// # Errors
-    /// When there are no file descriptors left.
+    /// If there are no file descriptors left.
     pub fn new(server: Server, access: Access) -> io::Result<Self> {
         Ok(Self {
             server,
@@ -161,15 +162,15 @@ impl Connections {
         &self.server
     }
 
-    /// The server, to be restored.
+    /// The server, for a restore.
     pub fn server_mut(&mut self) -> &mut Server {
         &mut self.server
     }
 
-    /// A client connected. Its socket is made non-blocking.
+    /// Adds a client, whose socket becomes non-blocking.
     ///
     /// # Errors
-    /// When it may not, or cannot be served.
+    /// If the client has no access, or cannot be served.
     pub fn add(&mut self, socket: ForeignFd) -> Result<PeerId, Closed> {
         self.access.check(&socket)?;
         if self.connections.len() >= PEERS_MAX {
@@ -185,17 +186,16 @@ impl Connections {
         Ok(id)
     }
 
-    /// Serves clients with input, or with room again: some of them, and a bounded amount of each. Returns
-    /// connections that ended, and why. If there is more ([`Connections::has_more`]), it has to be called
-    /// again soon.
+    /// Serves clients with input or with room again: some of them, and a bounded number of messages. Returns the
+    /// connections that ended, and why. If there is more work ([`Connections::has_more`]), call it again soon.
     ///
     /// # Errors
-    /// When the set cannot be waited for.
+    /// If epoll fails.
     pub fn turn(&mut self, datapath: &mut dyn Datapath) -> io::Result<Vec<(PeerId, Closed)>> {
         self.listen()?;
         self.end_shortages(Instant::now());
         let (mut closed, mut left) = (Vec::new(), MESSAGES_PER_TURN);
-        // An unfinished client goes behind the others, and has no second turn in this call.
+        // An unfinished client goes to the end of the queue, and has no second turn in this call.
         for _ in 0..self.turns.len() {
             let Some(id) = self.turns.pop_front_if(|_| left > 0) else { break };
             let granted = left.min(MESSAGES_PER_VISIT);
@@ -204,26 +204,26 @@ impl Connections {
                 self.remove(id);
                 closed.push((id, why));
             }
-            // A visit that was about nothing is not for nothing.
+            // A visit without a message counts as one.
             left = left.saturating_sub((granted - self.server.granted()).max(1));
         }
         self.server.report_readers(datapath);
         Ok(closed)
     }
 
-    /// Whether clients' requests are left that nothing will be heard of.
+    /// Whether there are requests left for which there will be no event.
     #[must_use]
     pub fn has_more(&self) -> bool {
         !self.turns.is_empty()
     }
 
-    /// When [`Connections::turn`] has work without an event: the system had no memory for a datagram.
+    /// When [`Connections::turn`] has work without an event, since the system had no memory for a datagram.
     #[must_use]
     pub fn due(&self) -> Option<Instant> {
         self.connections.values().filter_map(|connection| connection.shortage.due()).min()
     }
 
-    /// Queues clients for whose datagrams there may be memory again.
+    /// Queues clients for which there may be memory again.
     fn end_shortages(&mut self, now: Instant) {
         let over = self.connections.iter_mut().filter_map(|(id, connection)| {
             let is_over = connection.shortage.take_over(now);
@@ -234,7 +234,7 @@ impl Connections {
         over.into_iter().for_each(|id| self.queue(id));
     }
 
-    /// Queues clients with input, or with room again.
+    /// Queues clients with input or with room again.
     fn listen(&mut self) -> io::Result<()> {
         let mut events =
             [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; EVENTS_PER_TURN];
@@ -245,7 +245,7 @@ impl Connections {
         };
         for event in events.iter().take(count) {
             let id = PeerId(event.data.u64());
-            // The kernel's structure has no alignment.
+            // The kernel's structure is not aligned.
             let flags = event.flags;
             if let Some(connection) = self.connections.get_mut(&id) {
                 connection.is_full &= connection.shortage.due().is_some();
@@ -256,7 +256,7 @@ impl Connections {
         Ok(())
     }
 
-    /// Gives a client a turn, unless it has one.
+    /// Queues a client for a turn, unless it is queued already.
     fn queue(&mut self, id: PeerId) {
         if let Some(connection) = self.connections.get_mut(&id)
             && !std::mem::replace(&mut connection.is_queued, true)
@@ -265,8 +265,8 @@ impl Connections {
         }
     }
 
-    /// Reports removed flows once workers have finished their visits, and continues requests for ports whose
-    /// devices are there. Returns whether a client waits for more of either.
+    /// Reports removed flows once workers have finished their visits, and continues requests for ports whose devices
+    /// exist. Returns whether a client still waits.
     pub fn settle(&mut self, datapath: &mut dyn Datapath) -> bool {
         self.server.grant(MESSAGES_PER_VISIT);
         self.server.settle(Instant::now(), datapath);
@@ -274,7 +274,7 @@ impl Connections {
         self.server.is_settling()
     }
 
-    /// Tells the control plane of a packet, or counts that it could not be told.
+    /// Queues an upcall, or counts it as lost.
     pub fn upcall(&mut self, upcall: DatapathUpcall, datapath: &mut dyn Datapath) -> Upcalled {
         let upcalled = self.server.upcall(upcall);
         if upcalled == Upcalled::Queued {
@@ -283,19 +283,19 @@ impl Connections {
         upcalled
     }
 
-    /// A datapath is gone: clients are notified.
+    /// Removes a datapath; clients are notified.
     pub fn datapath_lost(&mut self, name: &str, datapath: &mut dyn Datapath) {
         self.server.datapath_lost(name, datapath);
         self.flush(datapath);
     }
 
-    /// The device or guest of a port is gone, and the port with it: clients are told.
+    /// Removes a port without device or guest; clients are notified.
     pub fn port_lost(&mut self, name: &str, datapath: &mut dyn Datapath) {
         self.server.port_lost(name, datapath);
         self.flush(datapath);
     }
 
-    /// Sends notifications: output that no request of the client caused.
+    /// Sends notifications, which no request of the client caused.
     fn flush(&mut self, datapath: &mut dyn Datapath) {
         loop {
             let told = self.server.take_told();
@@ -304,7 +304,7 @@ impl Connections {
             }
             // A client with room again may continue a request of which others are notified, too.
             for id in told {
-                // One that ended is found out about in its turn.
+                // The turn of an ended client handles its end.
                 let _ = self.write(id, datapath).and_then(|()| self.watch(id));
             }
         }
@@ -338,7 +338,7 @@ impl Connections {
         self.watch(id)
     }
 
-    /// Takes one datagram; false when there is none.
+    /// Reads one datagram; returns false if there is none.
     fn read(&mut self, id: PeerId, datapath: &mut dyn Datapath) -> Result<bool, Closed> {
         let Some(connection) = self.connections.get(&id) else { return Ok(false) };
         let (socket, buffer) = (&connection.socket, self.buffer.as_mut_slice());
@@ -353,7 +353,7 @@ impl Connections {
         Ok(true)
     }
 
-    /// Sends waiting datagrams, as far as the socket takes them.
+    /// Sends waiting datagrams while the socket takes them.
     fn write(&mut self, id: PeerId, datapath: &mut dyn Datapath) -> Result<(), Closed> {
         let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
         while !connection.is_full
@@ -376,8 +376,8 @@ impl Connections {
         Ok(())
     }
 
-    /// Waits for the next event: input if requests may be read, room if output waits, the next turn if a
-    /// request is not done.
+    /// Registers for the next event: input if requests may be read, room if output waits; queues a turn if a request is
+    /// not done.
     fn watch(&mut self, id: PeerId) -> Result<(), Closed> {
         if self.server.has_work(id) {
             self.queue(id);
@@ -385,7 +385,7 @@ impl Connections {
         let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
         let mut interest = EventFlags::empty();
         interest.set(EventFlags::IN, self.server.wants_input(id));
-        // Without memory there is room all the time.
+        // When memory is short, the socket looks writable all the time.
         let is_short = connection.shortage.due().is_some();
         interest.set(EventFlags::OUT, self.server.output(id).is_some() && !is_short);
         if interest != connection.interest {

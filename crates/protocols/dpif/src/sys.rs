@@ -1,5 +1,5 @@
-//! The peer of a socket. rustix has a call for it, whose type cannot hold the process number 0 that the
-//! kernel gives for processes of other namespaces.
+//! The peer of a socket. rustix's type for it cannot hold the process number 0, which the kernel returns for processes
+//! of other namespaces.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 /// The user who connected a UNIX socket, or who made the pair.
 ///
 /// # Errors
-/// When it is no UNIX socket.
+/// If it is no UNIX socket.
 pub(crate) fn peer_user(socket: BorrowedFd<'_>) -> io::Result<u32> {
     let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut len_bytes = size_of::<libc::ucred>() as libc::socklen_t;

@@ -1,4 +1,4 @@
-//! Requests and answers for a client that never blocks: sent as bytes, received as values.
+//! Requests and replies for a client that never blocks: encodes requests, decodes replies.
 //!
 //! ```text
 //!   Requests: number, message, message, ... ──> one datagram        DpifReply <── one message of a datagram from the switch
@@ -17,36 +17,36 @@ use crate::uapi::{command, flow, meter, nlm, packet, protocol};
 pub enum DpifRequest {
     /// A datapath, by name or number.
     Datapath(DatapathMessage),
-    /// A datapath that there is not yet; told as it is then.
+    /// Make a datapath; the reply has its state.
     DatapathNew(DatapathMessage),
-    /// Other settings of a datapath.
+    /// Change a datapath.
     DatapathSet(DatapathMessage),
-    /// All ports of a datapath.
+    /// List all ports of a datapath.
     Ports(i32),
-    /// A port; told as it is then.
+    /// Make a port; the reply has its state.
     PortNew(VportMessage),
-    /// Other settings of a port.
+    /// Change a port.
     PortSet(VportMessage),
-    /// A port's end.
+    /// Remove a port.
     PortDel(VportMessage),
-    /// All flows of a datapath; their names and counters only, if so wanted.
+    /// List all flows of a datapath, or only their names and counters.
     Flows {
         /// The datapath.
         datapath: i32,
-        /// Without keys, masks and actions.
+        /// Whether to omit keys, masks and actions.
         is_brief: bool,
     },
-    /// A flow that there is not yet.
+    /// Install a new flow.
     FlowNew(FlowMessage),
-    /// Other actions for a flow.
+    /// Change a flow's actions.
     FlowSet(FlowMessage),
-    /// A flow's end; without name and key that of all.
+    /// Remove a flow; without name and key, all flows.
     FlowDel(FlowMessage),
-    /// A meter that is made, or changed.
+    /// Make or change a meter.
     MeterSet(MeterMessage),
-    /// A meter's end.
+    /// Remove a meter.
     MeterDel(MeterMessage),
-    /// A packet, and its actions.
+    /// Execute actions for a packet.
     Execute(PacketMessage),
 }
 
@@ -55,57 +55,57 @@ pub enum DpifRequest {
 pub enum DpifReply {
     /// The connection's port id.
     Hello(u32),
-    /// All is said that there is to say about the oldest datagram that this was not said of.
+    /// All replies to the oldest pending datagram have come.
     End,
-    /// A request is not done.
+    /// A request was refused.
     Refused {
         /// Number of the request.
         seq: u32,
         /// `errno` of the refusal.
         errno: i32,
-        /// Its sentence, for clients that asked for them.
+        /// Its sentence, if the client requested sentences.
         why: Option<String>,
     },
     /// A datapath.
     Datapath(u32, DatapathMessage),
-    /// A port, in answer to the request of this number; 0 is unasked.
+    /// A port: a reply to the request of this number, or a notification if it is 0.
     Port(u32, VportMessage),
-    /// A flow, in answer to the request of this number; 0 is unasked.
+    /// A flow: a reply to the request of this number, or a notification if it is 0.
     Flow(u32, Box<FlowMessage>),
-    /// A packet of no flow.
+    /// A miss.
     Miss(Box<PacketMessage>),
-    /// A packet of no flow, in this datapath, that cannot be read.
+    /// A miss in this datapath that cannot be decoded.
     BadMiss(i32),
-    /// A message of no meaning here: acknowledgements, ends of lists, unsolicited ones.
+    /// Any other message, without a use here: acknowledgements, ends of lists, notifications.
     Nothing,
 }
 
-/// The first datagram of a connection, which asks for a port id: this one, or any if it is 0.
+/// The first datagram of a connection, which requests a port id: this one, or any if it is 0.
 #[must_use]
 pub fn hello(port_id: u32) -> Vec<u8> {
     Hello { protocol: protocol::GENERIC, port_id, process: std::process::id() }.encode()
 }
 
-/// The second one: sentences are wanted along with refusals.
+/// The second datagram: requests sentences with refusals.
 #[must_use]
 pub fn listen() -> Vec<u8> {
     private::number(LISTEN, 0, 1)
 }
 
-/// For clients other than Open vSwitch: lists also show datapaths of the switch's own controllers.
+/// For clients other than Open vSwitch: lists include datapaths of embedded controllers.
 #[must_use]
 pub fn see_all() -> Vec<u8> {
     private::number(SEE_ALL, 0, 1)
 }
 
-/// Asks for notifications of others' changes in this family.
+/// Requests notifications of other clients' changes in this family.
 #[must_use]
 pub fn watch(family: Family) -> Vec<u8> {
     private::number(JOIN, 0, family.group().unwrap_or(0))
 }
 
 impl DpifRequest {
-    /// The message, numbered.
+    /// Encodes the request with its number.
     ///
     /// # Errors
     /// EMSGSIZE if it is too long for one.
@@ -164,7 +164,7 @@ impl DpifRequest {
     }
 }
 
-/// The messages of a datagram, in order.
+/// Decodes the messages of a datagram in order.
 pub fn read(datagram: &[u8]) -> impl Iterator<Item = DpifReply> {
     Messages::new(datagram).map(|message| told(&message))
 }

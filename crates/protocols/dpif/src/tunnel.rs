@@ -13,7 +13,7 @@ const GENEVE_BYTES_MAX: usize = 252;
 /// Bytes of `struct erspan_metadata`.
 const ERSPAN_BYTES_MAX: usize = 12;
 
-/// An outer header, or its mask.
+/// Decodes an outer header, or its mask.
 ///
 /// # Errors
 /// EINVAL for attributes that are unknown or have a wrong length, and for options of two kinds at once.
@@ -89,7 +89,7 @@ fn flag(attr: &Attr<'_>) -> Result<bool, Refusal> {
     array::<0>(attr).map(|_| true)
 }
 
-/// An outer header, or its mask.
+/// Encodes an outer header, or its mask.
 pub(crate) fn encode(writer: &mut Writer, tunnel: &Tunnel) {
     writer.put_some(uapi::ID, tunnel.id.map(u64::to_be_bytes));
     writer.put_some(uapi::IPV4_SRC, tunnel.ipv4_src.map(|address| address.octets()));

@@ -1,5 +1,4 @@
-//! Numbers of the kernel's interface: linux/netlink.h, linux/genetlink.h, linux/openvswitch.h, by their names
-//! there.
+//! Numbers of the kernel's interface, with its names: linux/netlink.h, linux/genetlink.h, linux/openvswitch.h.
 
 /// linux/netlink.h: message types.
 pub(crate) mod nlmsg {
@@ -15,7 +14,7 @@ pub(crate) mod nlm {
     pub(crate) const ECHO: u16 = 0x8;
     /// Requests: `NLM_F_ROOT | NLM_F_MATCH`.
     pub(crate) const DUMP: u16 = 0x300;
-    /// Requests that make something.
+    /// Requests to create an object.
     pub(crate) const CREATE: u16 = 0x400;
     /// Acknowledgements: the request is not repeated behind its header.
     pub(crate) const CAPPED: u16 = 0x100;
@@ -34,7 +33,7 @@ pub(crate) mod protocol {
     pub(crate) const GENERIC: u32 = 16;
 }
 
-/// linux/genetlink.h: the family that tells of families.
+/// linux/genetlink.h: the family that describes families.
 pub(crate) mod ctrl {
     pub(crate) const FAMILY_ID: u16 = 0x10;
     pub(crate) const NEWFAMILY: u8 = 1;
@@ -49,7 +48,7 @@ pub(crate) mod ctrl {
     pub(crate) const GROUP_ID: u16 = 2;
 }
 
-/// Commands that datapaths, vports and flows have in common.
+/// Commands that datapaths, vports and flows share.
 pub(crate) mod command {
     pub(crate) const NEW: u8 = 1;
     pub(crate) const DEL: u8 = 2;
@@ -165,7 +164,7 @@ pub(crate) mod key {
     pub(crate) const CT_ORIG_TUPLE_IPV4: u16 = 26;
     pub(crate) const CT_ORIG_TUPLE_IPV6: u16 = 27;
     pub(crate) const NSH: u16 = 28;
-    /// Beyond are numbers of user space's own, and one of no use to it.
+    /// Higher numbers are private to user space, or not used by it.
     pub(crate) const LAST: u16 = NSH;
 
     pub(crate) const NSH_BASE: u16 = 1;

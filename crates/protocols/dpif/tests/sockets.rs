@@ -1,4 +1,4 @@
-//! The server behind real sockets: clients that call, stall, hang up and talk too much.
+//! The server behind real sockets, with clients that call, stall, hang up and send too much.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -59,7 +59,7 @@ impl Served {
         Client::new(self.socket()).expect("a server")
     }
 
-    /// Misses without a reader.
+    /// Returns the number of misses without a reader.
     fn end(&mut self) -> u64 {
         (self.errands, self.wake) = (None, None);
         self.thread.take().expect("it runs").join().expect("it does not panic")
@@ -99,7 +99,7 @@ fn serve(errands: &Receiver<Errand>, woken: &OwnedFd, closes: &Sender<String>) -
             return connections.server().records().values().map(|record| record.lost).sum();
         }
         for (_, why) in connections.turn(&mut datapath).expect("an epoll set") {
-            // The test may not care.
+            // The test may have ended.
             let _ = closes.send(why.to_string());
         }
     }
@@ -245,7 +245,7 @@ fn an_unread_dump_delays_no_other_client() {
     assert_eq!(seen, 5000);
 }
 
-/// A connection that said HELLO, and the number of the datapath that it made.
+/// A connection after its HELLO, and the number of the datapath that it made.
 fn greeted(connections: &mut Connections, datapath: &mut MemoryDatapath) -> OwnedFd {
     let (ours, theirs) = pair();
     connections.add(theirs.into()).expect("it may");

@@ -1,4 +1,4 @@
-//! The threads that close.
+//! The threads that close descriptors.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -8,12 +8,12 @@ use std::time::Instant;
 use crate::Origin;
 use crate::origin::LOOK_PAUSE;
 
-/// Closing threads of one process. Each stuck connection has one; beyond that, descriptors wait open until one is free. A thread costs
-/// the kernel some 25 KiB.
+/// Largest number of closing threads of a process. Each stuck connection occupies one; beyond that, descriptors wait
+/// open until one is free. A thread costs the kernel some 25 KiB.
 pub const THREADS_MAX: usize = 128;
-/// Threads with nothing to do that stay: the others end.
+/// Number of idle threads that stay; others end.
 const SPARE: usize = 2;
-/// A closing thread calls close(2), and writes a line of the log.
+/// Stack of a closing thread, which calls close(2) and writes a log line.
 const STACK_BYTES: usize = 128 * 1024;
 
 static POOL: Pool = Pool {
@@ -34,34 +34,34 @@ struct Pool {
 }
 
 struct State {
-    /// Each with something to close, and once.
+    /// Origins with descriptors to close, each once.
     queue: VecDeque<Origin>,
-    /// Connections whose descriptors are being closed.
+    /// Origins whose descriptors are being closed.
     busy: Vec<Origin>,
     threads: usize,
-    /// An idle thread will look whether those that are busy take too long.
+    /// Whether an idle thread will check if busy ones take too long.
     is_watched: bool,
-    /// The last look at those that are busy.
+    /// Time of the last such check.
     looked_at: Option<Instant>,
     report: Option<fn(&str)>,
 }
 
-/// Starts the first closing thread, so that no other thread has to. `report` gets the name of each connection whose descriptors take long
-/// to close.
+/// Starts the first closing thread, so that no other thread has to. `report` gets the name of each connection whose
+/// descriptors take long to close.
 pub fn start(report: fn(&str)) {
     let mut state = POOL.lock();
     state.report = Some(report);
     state.keep_one_free();
 }
 
-/// Has a descriptor of `origin` closed by a closing thread.
+/// Passes a descriptor of `origin` to a closing thread.
 pub(crate) fn close(origin: &Origin, fd: OwnedFd) {
     if origin.push(fd) {
         queue(origin.clone());
     }
 }
 
-/// Has a closing thread take the waiting descriptors of `origin`.
+/// Queues `origin` for a closing thread.
 fn queue(origin: Origin) {
     let mut state = POOL.lock();
     state.queue.push_back(origin);
@@ -77,12 +77,12 @@ impl State {
         self.threads - self.busy.len()
     }
 
-    /// Whether some thread is to look how long those that are busy take, and none will.
+    /// Whether busy threads need to be checked, and no thread will do it.
     fn is_to_be_watched(&self) -> bool {
         !self.is_watched && !self.busy.iter().all(Origin::is_told)
     }
 
-    /// Looks at those that are busy, if the last look is long enough ago: it may have been another thread's.
+    /// Checks busy threads if the last check, by any thread, is long enough ago.
     fn look(&mut self, now: Instant) {
         if self.looked_at.is_none_or(|at| now.saturating_duration_since(at) >= LOOK_PAUSE) {
             self.looked_at = Some(now);
@@ -90,7 +90,7 @@ impl State {
         }
     }
 
-    /// Makes sure that a thread is free for the next origin. Without memory for one, a busy thread does it later.
+    /// Makes sure that a thread is free for the next origin. Without memory for one, a busy thread serves it later.
     fn keep_one_free(&mut self) {
         if self.free() == 0 && self.threads < THREADS_MAX {
             let thread = std::thread::Builder::new().name("closing".to_owned()).stack_size(STACK_BYTES);
@@ -124,14 +124,14 @@ impl Pool {
             origin.close_some();
             state = self.lock();
             state.busy.retain(|other| !other.is(&origin));
-            // Under the pool's lock: no other thread takes it up in between.
+            // Under the pool's lock, so that no other thread takes it meanwhile.
             if origin.stays_queued() {
                 state.queue.push_back(origin);
             }
         }
     }
 
-    /// Waits for something to do, and tells of connections whose descriptors take too long.
+    /// Waits for work, and reports connections whose descriptors take too long.
     fn idle<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let slow: Vec<Origin> = state.busy.iter().filter(|busy| busy.is_to_be_told()).cloned().collect();
         if let Some(report) = state.report.filter(|_| !slow.is_empty()) {

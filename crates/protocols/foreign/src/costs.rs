@@ -1,16 +1,17 @@
 use std::time::{Duration, Instant};
 
-/// CPU time that closes for one port may take at once: those of a guest with 64 GiB in small pages, which are freed then.
+/// CPU time that closes for one port may take at once: that of a guest with 64 GiB in small pages, which are then
+/// freed.
 const BURST: Duration = Duration::from_secs(5);
-/// In the long run they may take one part of this many of the time.
+/// In the long run they may take one part in this many of the time.
 const SHARE: u32 = 10;
-/// The most excess that a port has to make good by waiting: 20 s.
+/// Largest excess, which costs a port 20 s of waiting.
 const EXCESS_MAX: Duration = Duration::from_secs(2);
 
-/// The CPU time that closes for one port have taken lately.
+/// The CPU time that closes for one port have taken recently.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Costs {
-    /// As of the last charge.
+    /// CPU time at the last charge.
     taken: Duration,
     as_of: Option<Instant>,
 }
@@ -21,7 +22,7 @@ impl Costs {
         self.as_of = Some(now);
     }
 
-    /// For how long the port has to wait; none if it need not.
+    /// How long the port has to wait; `None` if it need not.
     pub(crate) fn excess(&self, now: Instant) -> Option<Duration> {
         let excess = self.taken_at(now).checked_sub(BURST).filter(|excess| !excess.is_zero())?;
         Some(excess.saturating_mul(SHARE))

@@ -4,10 +4,11 @@ use std::os::unix::net::UnixStream;
 
 use crate::{Origin, closing};
 
-/// A descriptor that another process sent, or a socket to which other processes can send descriptors. Dropping it never waits.
+/// A descriptor from another process, or a socket to which other processes can send descriptors. Dropping it never
+/// blocks.
 #[derive(Debug)]
 pub struct ForeignFd {
-    /// None only while it is dropped.
+    /// `None` only while it is dropped.
     fd: Option<OwnedFd>,
     origin: Origin,
 }
@@ -19,20 +20,20 @@ impl ForeignFd {
         Self { fd: Some(fd), origin: origin.clone() }
     }
 
-    /// The connection that it belongs to.
+    /// The connection that it came by.
     #[must_use]
     pub fn origin(&self) -> &Origin {
         &self.origin
     }
 
-    /// The same descriptor, of a connection that is known by now.
+    /// Sets the connection, once that is known.
     #[must_use]
     pub fn of(mut self, origin: &Origin) -> Self {
         self.origin = origin.clone();
         self
     }
 
-    /// Another descriptor of the same file.
+    /// Duplicates it.
     ///
     /// # Errors
     /// The error of fcntl(2).
@@ -40,7 +41,7 @@ impl ForeignFd {
         Ok(Self::new(self.as_fd().try_clone_to_owned()?, &self.origin))
     }
 
-    /// The descriptor as one that closes at once: for those that a trusted process made itself.
+    /// Makes it a descriptor that is closed at once, for those that a trusted process made itself.
     #[must_use]
     pub fn into_trusted(mut self) -> OwnedFd {
         self.fd.take().expect("only drop takes it before")
@@ -55,7 +56,7 @@ impl From<OwnedFd> for ForeignFd {
 }
 
 impl From<UnixStream> for ForeignFd {
-    /// As of an `OwnedFd`.
+    /// Like an `OwnedFd`.
     fn from(socket: UnixStream) -> Self {
         OwnedFd::from(socket).into()
     }

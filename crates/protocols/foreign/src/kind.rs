@@ -1,4 +1,4 @@
-//! The kind of a descriptor. No file system is asked for it, since the sender may serve that itself and not answer.
+//! The kind of a descriptor. This never asks a file system, since the sender may serve that itself and not answer.
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
@@ -7,7 +7,7 @@ use rustix::fs::{fcntl_get_seals, readlink, readlinkat};
 use rustix::net::sockopt::{socket_domain, socket_type};
 use rustix::net::{AddressFamily, SocketType};
 
-/// Whether it is an eventfd, as /proc tells; where there is no /proc, it is taken for one.
+/// Whether it is an eventfd, according to /proc; true without /proc.
 #[must_use]
 pub fn is_eventfd(fd: BorrowedFd<'_>) -> bool {
     name_of(fd).is_none_or(|name| name == b"anon_inode:[eventfd]")
@@ -25,17 +25,17 @@ pub fn is_unix_stream(fd: BorrowedFd<'_>) -> bool {
     is_unix_socket(fd) && socket_type(fd).is_ok_and(|kind| kind == SocketType::STREAM)
 }
 
-/// Whether it is memory: a memfd, or a file on tmpfs or hugetlbfs. Only those have seals (fcntl(2)).
+/// Whether it is memory: a memfd, or a file on tmpfs or hugetlbfs. Only these have seals (fcntl(2)).
 #[must_use]
 pub fn is_memory(fd: BorrowedFd<'_>) -> bool {
     fcntl_get_seals(fd).is_ok()
 }
 
-/// The directory in which the kernel names descriptors, for a process that can open no path.
+/// The directory with the kernel's names of descriptors, for a process that can open no path.
 static NAMES: OnceLock<OwnedFd> = OnceLock::new();
 
-/// Keeps `directory`, which is /proc/self/fd, to look descriptors up in it: for a process that is about to lose all paths.
-/// The first one is kept.
+/// Keeps `directory`, which is /proc/self/fd, for looking descriptors up: for a process that is about to lose access to
+/// all paths. Only the first call counts.
 pub fn keep_descriptor_names(directory: OwnedFd) {
     let _ = NAMES.set(directory);
 }

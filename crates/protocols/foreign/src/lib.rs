@@ -1,9 +1,9 @@
-//! Descriptors that another process sent, which must not make this one wait.
+//! Descriptors from other processes, which must not block this one.
 //!
-//! close(2) of a descriptor can take as long as its sender likes: a TCP socket lingers over unsent data (SO_LINGER), a file of a
-//! FUSE file system waits for its daemon (FLUSH), and a UNIX socket closes all descriptors that lie unread in it. So a
-//! [`ForeignFd`] is closed by a thread that nothing else waits for. A socket to another process that has no memory left is tried
-//! again after a pause ([`Shortage`]).
+//! The sender of a descriptor can make its close(2) take any time: a TCP socket lingers over unsent data (SO_LINGER), a
+//! file of a FUSE file system waits for its daemon (FLUSH), and a UNIX socket closes all unread descriptors in it. So a
+//! [`ForeignFd`] is closed by a thread that nothing else waits for. A send that fails for lack of memory is retried
+//! after a pause ([`Shortage`]).
 //!
 //! ```text
 //!   recvmsg ──> ForeignFd ── dropped by any thread ──> queue of its Origin ──> closing threads: one at a time for each origin

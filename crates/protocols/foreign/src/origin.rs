@@ -7,20 +7,20 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::kind::is_memory;
 
-/// The time from one look at a close that is under way to the next one, at least.
+/// Shortest time between two checks of a close in progress.
 pub const LOOK_PAUSE: Duration = Duration::from_millis(100);
-/// A close that is still under way after this number of looks waits for something. The looking thread got the CPU for each look, after
-/// a sleep, so a close that only needs the CPU got it as well, even on a busy machine. Elapsed time alone is no proof. Closes of memory
-/// do not count: to free much of it takes its time.
+/// A close that is still in progress after this number of checks is blocked. The checking thread got the CPU for each
+/// check, after a sleep, so a close that only needs the CPU got it as well, even on a busy machine. Elapsed time alone
+/// is no proof. Closes of memory do not count: freeing much of it takes time.
 pub const LOOKS_MAX: u32 = 20;
-/// Descriptors of one connection that may wait to be closed before no more are taken from it: two whole messages of the most that the
-/// system lets one have (SCM_MAX_FD, 253).
+/// Descriptors of one connection that may wait to be closed before no more are read from it: two messages with the most
+/// that the system permits (SCM_MAX_FD, 253).
 pub const WAITING_MAX: usize = 512;
-/// Descriptors closed before another connection's have their turn.
+/// Descriptors that are closed in a row before another connection's.
 const CLOSED_PER_TURN: usize = 64;
 
-/// One connection, as the origin of descriptors. They are closed one after the other, so a descriptor that takes long delays only
-/// others of its own connection.
+/// One connection, as the origin of descriptors. They are closed one after the other, so a slow close only delays
+/// others of its connection.
 #[derive(Clone, Debug)]
 pub struct Origin(Arc<Shared>);
 
@@ -34,26 +34,26 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Queue {
     waiting: VecDeque<OwnedFd>,
-    /// A closing thread has it, or will have it.
+    /// Whether it is queued, or a closing thread serves it.
     is_queued: bool,
-    /// Looks at the close under way so far, unless it is of memory.
+    /// Number of checks of the present close, unless it is of memory.
     looks: Option<u32>,
-    /// When a close was seen last to take too long.
+    /// When a close was last found to take too long.
     slow_at: Option<Instant>,
-    /// It was told that one takes too long.
+    /// Whether that was reported.
     is_told: bool,
-    /// CPU time of closing that was not asked for.
+    /// CPU time of closes since the last call of [`Origin::take_spent`].
     spent: Duration,
 }
 
 impl Origin {
-    /// A connection of `name`, as the log is to have it: a vnic, for example.
+    /// A connection; `name` is for the log: a vnic, for example.
     #[must_use]
     pub fn new(name: &str) -> Self {
         Self(Arc::new(Shared { name: name.to_owned(), queue: Mutex::default() }))
     }
 
-    /// The origin of descriptors that this process makes itself.
+    /// The origin of descriptors that this process makes.
     #[must_use]
     pub fn own() -> &'static Self {
         static OWN: OnceLock<Origin> = OnceLock::new();
@@ -66,37 +66,37 @@ impl Origin {
         &self.0.name
     }
 
-    /// Descriptors that are not closed yet.
+    /// Number of descriptors that are not closed yet.
     #[must_use]
     pub fn waiting(&self) -> usize {
         let queue = self.queue();
         queue.waiting.len() + usize::from(queue.looks.is_some())
     }
 
-    /// Whether the connection is to end, since closing takes too long.
+    /// Whether the connection has to end, since closes take too long.
     #[must_use]
     pub fn is_overdue(&self) -> bool {
         self.slow_at().is_some()
     }
 
-    /// Whether the connection is not to be read for now: too many of its descriptors wait for their close.
+    /// Whether the connection must not be read for now: too many of its descriptors wait to be closed.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.queue().waiting.len() > WAITING_MAX
     }
 
-    /// The CPU time that closing has taken since this was asked last.
+    /// The CPU time of closes since the last call.
     #[must_use]
     pub fn take_spent(&self) -> Duration {
         std::mem::take(&mut self.queue().spent)
     }
 
-    /// When a close was seen last to take too long.
+    /// When a close was last found to take too long.
     pub(crate) fn slow_at(&self) -> Option<Instant> {
         self.queue().slow_at
     }
 
-    /// Looks at the close under way, [`LOOK_PAUSE`] after the last look.
+    /// Checks the close in progress, [`LOOK_PAUSE`] after the last check.
     pub(crate) fn look(&self, now: Instant) {
         let mut queue = self.queue();
         let Some(looks) = &mut queue.looks else { return };
@@ -106,7 +106,7 @@ impl Origin {
         }
     }
 
-    /// Whether one takes too long that was not told of.
+    /// Whether a close takes too long that was not reported yet.
     pub(crate) fn is_to_be_told(&self) -> bool {
         let mut queue = self.queue();
         queue.slow_at.is_some() && !std::mem::replace(&mut queue.is_told, true)
@@ -116,7 +116,7 @@ impl Origin {
         self.queue().is_told
     }
 
-    /// Whether descriptors of it are open, or its connection is.
+    /// Whether descriptors of it, or its connection, are open.
     pub(crate) fn is_in_use(&self) -> bool {
         Arc::strong_count(&self.0) > 1
     }
@@ -125,26 +125,26 @@ impl Origin {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// As if closing had taken so much CPU time.
+    /// Adds CPU time as if closes had taken it.
     #[cfg(test)]
     pub(crate) fn spend(&self, time: Duration) {
         self.queue().spent += time;
     }
 
-    /// Leaves a descriptor to be closed, without a closing thread that does it.
+    /// Adds a descriptor to be closed, without queueing for a closing thread.
     #[cfg(test)]
     pub(crate) fn close_later(&self, fd: OwnedFd) {
         self.queue().waiting.push_back(fd);
     }
 
-    /// Adds a descriptor to those that wait. True: no closing thread has this origin, and the caller queues it.
+    /// Adds a descriptor to those that wait. Returns true if the caller has to queue this origin for a closing thread.
     pub(crate) fn push(&self, fd: OwnedFd) -> bool {
         let mut queue = self.queue();
         queue.waiting.push_back(fd);
         !std::mem::replace(&mut queue.is_queued, true)
     }
 
-    /// Closes some of the descriptors that wait.
+    /// Closes some of the waiting descriptors.
     pub(crate) fn close_some(&self) {
         let before = cpu_time();
         for _ in 0..CLOSED_PER_TURN {
@@ -155,7 +155,7 @@ impl Origin {
         self.queue().spent += cpu_time().saturating_sub(before);
     }
 
-    /// Whether descriptors are left. Otherwise it is not queued any more.
+    /// Whether descriptors are left; otherwise it is not queued any more.
     pub(crate) fn stays_queued(&self) -> bool {
         let mut queue = self.queue();
         queue.is_queued = !queue.waiting.is_empty();

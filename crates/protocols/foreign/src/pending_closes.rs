@@ -3,37 +3,37 @@ use std::time::{Duration, Instant};
 use crate::Origin;
 use crate::costs::Costs;
 
-/// How long no other connection is let in after one whose descriptors took long to close.
+/// How long a port is held after a connection whose descriptors took long to close.
 const HOLD: Duration = Duration::from_secs(60);
-/// Connections of one port whose descriptors may be stuck. With as many, no other one is let in until one of them is through: each keeps
-/// a closing thread and up to some 900 descriptors.
+/// Largest number of a port's connections with stuck descriptors. With as many the port is held until one of them is
+/// finished: each occupies a closing thread and up to some 900 descriptors.
 const STUCK_MAX: usize = 4;
 
-/// Descriptors of one port's earlier connections that are still to be closed.
+/// Descriptors of a port's earlier connections that are not closed yet.
 #[derive(Debug)]
 pub struct PendingCloses {
     name: String,
     origins: Vec<Origin>,
-    /// When a close was seen last to take too long, of any connection.
+    /// When a close of any connection was last found to take too long.
     slow_at: Option<Instant>,
-    /// CPU time of closing that was not asked for, of connections that are through.
+    /// CPU time of closes, of finished connections, that was not taken yet.
     spent: Duration,
     costs: Costs,
 }
 
-/// Why no connection is let in.
+/// Why no connection is accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HoldReason {
-    /// Closing took long a short while ago. The port is held for this time still.
+    /// Closes took long recently. The port is held for this time.
     For(Duration),
     /// The number of connections whose descriptors do not close.
     Stuck(usize),
-    /// Closing took more CPU time than the port has. The port is held for this time still.
+    /// Closes took more CPU time than the port may use. The port is held for this time.
     Costly(Duration),
 }
 
 impl PendingCloses {
-    /// Of a port that had no connection. `name` is for the log: "vnic a".
+    /// A port without connections; `name` is for the log: "vnic a".
     #[must_use]
     pub fn new(name: &str) -> Self {
         let (origins, slow_at, spent, costs) = Default::default();
@@ -48,7 +48,7 @@ impl PendingCloses {
         origin
     }
 
-    /// Why the next connection is not to be let in, if it is not.
+    /// Why the next connection is not accepted, if it is not.
     pub fn held(&mut self, now: Instant) -> Option<HoldReason> {
         self.forget_finished();
         let stuck = self.origins.iter().filter(|origin| origin.is_overdue() && origin.waiting() > 0).count();
@@ -59,8 +59,8 @@ impl PendingCloses {
         (!left.is_zero()).then_some(HoldReason::For(left))
     }
 
-    /// As [`Self::held`], for a process that charges the CPU time of closes to nothing else. Also true of the connection that is there:
-    /// its descriptors come and go while it lasts.
+    /// Like [`Self::held`], for a process that does not charge the CPU time of closes otherwise. Also applies to the
+    /// present connection, whose descriptors come and go.
     pub fn held_for_costs(&mut self, now: Instant) -> Option<HoldReason> {
         let live: Duration = self.origins.iter().map(Origin::take_spent).sum();
         let spent = live + self.take_spent();
@@ -68,7 +68,7 @@ impl PendingCloses {
         self.costs.excess(now).map(HoldReason::Costly)
     }
 
-    /// Forgets connections that have nothing left to be closed, but for when closing took long.
+    /// Forgets finished connections, except for the time of a slow close.
     fn forget_finished(&mut self) {
         for origin in &self.origins {
             self.slow_at = self.slow_at.max(origin.slow_at());
@@ -81,7 +81,7 @@ impl PendingCloses {
         });
     }
 
-    /// The CPU time that closing has taken since this was asked last, for connections that are through.
+    /// The CPU time of closes since the last call, for finished connections.
     pub fn take_spent(&mut self) -> Duration {
         self.forget_finished();
         std::mem::take(&mut self.spent)

@@ -9,37 +9,37 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFl
 
 use crate::{ForeignFd, Origin};
 
-/// Descriptors that one message can bring (unix(7), SCM_MAX_FD).
+/// Most descriptors of one message (unix(7), SCM_MAX_FD).
 const MESSAGE_FDS_MAX: usize = 253;
-/// Room for all of them: the kernel closes those without room in the thread that receives.
+/// Room for all of them: the kernel closes those without room in the receiving thread.
 const CONTROL_BYTES: usize = cmsg_space!(ScmRights(MESSAGE_FDS_MAX));
-/// Numbers that are kept free below the limit of open files, twice as many as a message can bring, for the same reason: descriptors
-/// beyond the limit are closed in the thread that receives.
+/// Numbers that are kept free below the limit of open files, twice as many as a message can have, for the same reason:
+/// descriptors beyond the limit are closed in the receiving thread.
 const SPARE_NUMBERS: u64 = 2 * MESSAGE_FDS_MAX as u64;
 /// A limit below this has no room for spare numbers.
 const LIMIT_MIN: u64 = 4 * SPARE_NUMBERS;
 
-/// The first number that is spare.
+/// The first spare number.
 static SPARE_FROM: AtomicI32 = AtomicI32::new(RawFd::MAX);
 
-/// The result of one receive.
+/// The result of a receive call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// Bytes; 0 when the other side closed. With `MSG_TRUNC`, as many as the datagram has.
+    /// Number of bytes; 0 when the peer closed. With `MSG_TRUNC`, the length of the datagram.
     pub bytes: usize,
-    /// Descriptors were lost: the limit of open files is reached, or nearly.
+    /// Whether descriptors were lost, since the limit of open files is (nearly) reached.
     pub is_cut: bool,
 }
 
-/// The limit of open files is `numbers` (RLIMIT_NOFILE).
+/// Sets the limit of open files to `numbers` (RLIMIT_NOFILE).
 pub fn set_limit(numbers: u64) {
     let from = if numbers < LIMIT_MIN { u64::MAX } else { numbers - SPARE_NUMBERS };
     SPARE_FROM.store(RawFd::try_from(from).unwrap_or(RawFd::MAX), Ordering::Relaxed);
 }
 
-/// Receives bytes into `into`, and adds the descriptors that come with them to `fds`. The descriptors are of `origin`.
+/// Receives bytes into `into`, and adds the descriptors that come with them to `fds`; they count for `origin`.
 ///
-/// Where the numbers of descriptors come near the limit, the received ones go to the closing threads.
+/// If the numbers of descriptors come near the limit, the received ones go to the closing threads.
 ///
 /// # Errors
 /// Those of recvmsg(2).
@@ -68,7 +68,7 @@ pub fn receive(
     Ok(Received { bytes: received.bytes, is_cut: is_short || received.flags.contains(ReturnFlags::CTRUNC) })
 }
 
-/// As [`receive`], from a socket whose other side has no descriptors to send: whether any came, which are closed.
+/// Like [`receive`], from a peer that has no descriptors to send: closes any, and returns whether there were any.
 ///
 /// # Errors
 /// Those of recvmsg(2).

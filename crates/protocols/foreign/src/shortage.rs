@@ -1,14 +1,14 @@
-//! Sockets for which the system has no memory now (ENOBUFS), although they claim room: waiting for room would
-//! return at once, and each try would fail.
+//! Sockets for which the system has no memory at present (ENOBUFS), although they look writable: waiting for room would
+//! return at once, and each send would fail.
 
 use std::time::{Duration, Instant};
 
 /// The first pause.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
-/// The longest one: memory may be short for long.
+/// The longest pause: memory may be short for long.
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 
-/// How long one socket is left alone: each time twice as long.
+/// The pause of one socket, which doubles each time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Shortage {
     until: Option<Instant>,
@@ -16,25 +16,25 @@ pub struct Shortage {
 }
 
 impl Shortage {
-    /// There was no memory; the pause until the next try.
+    /// Notes a lack of memory; returns the pause until the next attempt.
     pub fn hit(&mut self, now: Instant) -> Duration {
         self.pause = (self.pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
         self.until = Some(now + self.pause);
         self.pause
     }
 
-    /// Something was sent.
+    /// Notes a successful send.
     pub fn end(&mut self) {
         *self = Self::default();
     }
 
-    /// The time of the next try, if one is due.
+    /// The time of the next attempt, if one is pending.
     #[must_use]
     pub fn due(&self) -> Option<Instant> {
         self.until
     }
 
-    /// Whether a pause is over; then it is forgotten, and its length is not.
+    /// Whether a pause is over; it is then forgotten, but not its length.
     pub fn take_over(&mut self, now: Instant) -> bool {
         self.until.take_if(|until| *until <= now).is_some()
     }

@@ -10,7 +10,7 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlag
 
 use crate::{ForeignFd, HoldReason, LOOKS_MAX, Origin, PendingCloses, WAITING_MAX, discard, receive, start};
 
-/// Longer than any test: a close that is waited for is noticed.
+/// Longer than any test, so that waiting for a close is noticed.
 const LINGER: Duration = Duration::from_secs(300);
 
 /// A socket whose close(2) takes `LINGER`, or until its other end is dropped.
@@ -34,7 +34,7 @@ fn send(socket: &UnixStream, fds: &[&OwnedFd]) {
     assert_eq!(sent.unwrap(), 1);
 }
 
-/// Waits until something is so: as long as a busy machine may take.
+/// Waits for a condition, as long as a busy machine may need.
 fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let until = Instant::now() + Duration::from_secs(60);
     while !is_so() {
@@ -43,7 +43,7 @@ fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Whether the other end of a closed pipe or socket is seen to be closed.
+/// Whether the other end of a pipe or socket is seen to be closed.
 fn is_closed(other: &mut UnixStream) -> bool {
     other.set_nonblocking(true).unwrap();
     matches!(other.read(&mut [0]), Ok(0))
@@ -152,7 +152,7 @@ fn a_connection_that_sends_more_than_is_closed_is_full_and_not_overdue() {
 fn a_close_is_slow_by_looks_and_not_by_the_clock() {
     let origin = Origin::new("vnic a");
     let (ours, _theirs) = UnixStream::pair().unwrap();
-    // No closing thread has it, as when none gets the CPU.
+    // No closing thread serves it, as if none got the CPU.
     origin.close_later(ours.into());
     let closing = origin.next();
     let late = Instant::now() + Duration::from_secs(3600);
@@ -185,7 +185,7 @@ fn closing_for_a_connection_that_is_there_is_paid_for_too() {
     let (ours, _theirs) = UnixStream::pair().unwrap();
     (0..100).for_each(|_| drop(ForeignFd::new(ours.try_clone().unwrap().into(), &origin)));
     eventually("all is closed", || origin.waiting() == 0);
-    // Its time is entered after its last close.
+    // Its time is added after its last close.
     let mut spent = Duration::ZERO;
     eventually("it took some time", || {
         spent += origin.take_spent();

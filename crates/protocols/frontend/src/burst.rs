@@ -13,14 +13,14 @@ use crate::layout::{GUEST_ADDR, Slots};
 use crate::sleep::{Deadline, sleep};
 use crate::{Guest, GuestError, GuestOptions};
 
-/// Bytes from a buffer's start that are written or read where only headers are: one cache line, the virtio-net header
+/// Bytes of a buffer that are written or read if only headers are needed: one cache line, with the virtio-net header
 /// and 52 bytes of the frame.
 pub const START_BYTES: usize = 64;
-/// Buffers that one burst looks at.
+/// Buffers that one burst handles.
 const BURST: usize = 32;
-/// Buffers given back before the back end is shown them: an index store for each would bounce the cache line.
+/// Returned buffers that are published together: an index store for each would bounce the cache line.
 const PUBLISH_BATCH: u16 = 16;
-/// Bytes read at a time where all of a frame is read and not kept: they stay in the first-level cache.
+/// Bytes that are read at a time if a whole frame is read and not kept: they stay in the first-level cache.
 const SCRATCH_BYTES: usize = 4096;
 
 /// How much of a frame is read.
@@ -32,15 +32,15 @@ pub enum ReadDepth {
     All,
 }
 
-/// A guest as fast as can be: one queue pair, one descriptor for each frame, buffers in fixed places that go round. It polls;
-/// [`Self::wait`] sleeps. Frames are given and seen with their virtio-net header (12 bytes) in front.
+/// A guest that is as fast as possible: one queue pair, one descriptor for each frame, buffers in fixed places that are
+/// used in turn. It polls; [`Self::wait`] sleeps. Frames include their virtio-net header (12 bytes).
 #[derive(Debug)]
 pub struct BurstGuest {
     guest: Guest,
     rx: Side,
     tx: Side,
     mergeable: bool,
-    /// Buffers to come that belong to a frame seen before.
+    /// Buffers still to come that belong to an earlier frame.
     rest: u16,
     scratch: Box<[u8; SCRATCH_BYTES]>,
 }
@@ -78,11 +78,11 @@ impl Side {
 }
 
 impl BurstGuest {
-    /// Starts over a connected socket, all receive buffers available. The options' queue pairs, cuts and
-    /// counts of receive buffers are ignored.
+    /// Starts on a connected socket, with all receive buffers available. Ignores the options' queue pairs, cuts and
+    /// counts of receive buffers.
     ///
     /// # Errors
-    /// As [`Guest::over`]; [`GuestError::Options`] when buffers are shorter than [`START_BYTES`], or the back end wants
+    /// As [`Guest::over`]; [`GuestError::Options`] if buffers are shorter than [`START_BYTES`], or the back end uses
     /// the short virtio-net header.
     pub fn over(stream: UnixStream, options: GuestOptions) -> Result<Self, GuestError> {
         let options = GuestOptions { queue_pairs: 1, rx_buffers: 0, rx_cuts: Vec::new(), ..options };
@@ -102,7 +102,7 @@ impl BurstGuest {
         Ok(Self { guest, rx, tx, mergeable, rest: 0, scratch: Box::new([0; SCRATCH_BYTES]) })
     }
 
-    /// Frames that there is room for, after taking back used buffers.
+    /// Number of frames for which there is room, after taking back used buffers.
     ///
     /// # Errors
     /// [`GuestError::Ring`].
@@ -115,13 +115,13 @@ impl BurstGuest {
         Ok(usize::from(tx.ring.room()))
     }
 
-    /// Frames sent that the back end has not done with, as of the last look at [`Self::room`].
+    /// Sent frames that the back end has not used, as of the last [`Self::room`].
     #[must_use]
     pub fn in_flight(&self) -> u16 {
         self.tx.ring.in_flight()
     }
 
-    /// Puts a frame, header in front, into the transmit ring; there must be [`Self::room`]. [`Self::flush`] shows it.
+    /// Adds a frame, with its header, to the transmit ring; there must be [`Self::room`]. [`Self::flush`] publishes it.
     ///
     /// # Errors
     /// [`GuestError::FrameTooLong`].
@@ -133,8 +133,8 @@ impl BurstGuest {
         Ok(())
     }
 
-    /// As [`Self::put`] of `len_bytes`, with the header. Only the first bytes are written: the others are
-    /// those of the buffer's last frame.
+    /// Like [`Self::put`] for `len_bytes`, with the header. Only the first bytes are written: the rest is that of the
+    /// buffer's last frame.
     ///
     /// # Errors
     /// As [`Self::put`].
@@ -149,17 +149,17 @@ impl BurstGuest {
         Ok(())
     }
 
-    /// Publishes the put frames, and kicks the back end if it wants that.
+    /// Publishes the added frames, and kicks the back end if it requests that.
     ///
     /// # Errors
-    /// [`GuestError::System`] when the eventfd fails.
+    /// [`GuestError::System`] if the eventfd fails.
     #[inline(always)]
     pub fn flush(&mut self) -> Result<(), GuestError> {
         self.tx.publish(&self.guest.pairs[0].tx.eventfds)
     }
 
-    /// Receives up to 32 frames; `each` sees the first bytes, header in front, and the length of the frame without header.
-    /// How many buffers there were: frames, unless the back end cuts them.
+    /// Receives up to 32 frames; `each` gets the first bytes, including the header, and the length of the frame without
+    /// header. Returns the number of buffers, which is that of frames unless the back end splits them.
     ///
     /// # Errors
     /// [`GuestError::Ring`], [`GuestError::BrokenFrame`].
@@ -173,7 +173,7 @@ impl BurstGuest {
         let pending = self.rx.ring.pending().map_err(|error| self.rx.broken(error))?;
         let count = usize::from(pending).min(buffers_max).min(BURST);
         let mut taken = [Returned::default(); BURST];
-        // All lines are asked for before the first is looked at.
+        // All cache lines are prefetched before the first is used.
         for returned in &mut taken[..count] {
             *returned = self.rx.ring.take().map_err(|error| GuestError::Ring(0, error))?;
             self.rx.slots.prefetch(usize::from(returned.slot), 0);
@@ -224,10 +224,10 @@ impl BurstGuest {
         Ok(())
     }
 
-    /// Sleeps until a frame was received, but not longer than `timeout`; whether there is one.
+    /// Sleeps until a frame was received, for at most `timeout`; returns whether there is one.
     ///
     /// # Errors
-    /// [`GuestError::HungUp`] when the back end is gone and no frame is left.
+    /// [`GuestError::HungUp`] if the back end is gone and no frame is left.
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<bool, GuestError> {
         let eventfds = &self.guest.pairs[0].rx.eventfds;
         let deadline = Deadline::after(timeout);

@@ -3,13 +3,13 @@
 /// The first fields of the device's configuration space (virtio 1.2, 5.1.4), little endian.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceConfig {
-    /// The address that the device has for the guest, valid with VIRTIO_NET_F_MAC.
+    /// The guest's address, valid with VIRTIO_NET_F_MAC.
     pub mac: [u8; 6],
     /// Bit 0: the link is up; valid with VIRTIO_NET_F_STATUS.
     pub status: u16,
-    /// Queue pairs that the device has, valid with VIRTIO_NET_F_MQ.
+    /// Number of queue pairs, valid with VIRTIO_NET_F_MQ.
     pub queue_pairs: u16,
-    /// Bytes of the largest packet, valid with VIRTIO_NET_F_MTU.
+    /// MTU in bytes, valid with VIRTIO_NET_F_MTU.
     pub mtu: u16,
 }
 

@@ -7,13 +7,13 @@ use lasthop_ring::{DriverRingError, RingError};
 use lasthop_vhost::front::FrontError;
 use thiserror::Error;
 
-/// The reason why a guest cannot start, or continue.
+/// Why a guest cannot start, or continue.
 #[derive(Debug, Error)]
 pub enum GuestError {
-    /// Options that do not fit together.
+    /// Options that contradict each other.
     #[error("a guest cannot be made as asked for: {0}")]
     Options(String),
-    /// The back end offers less than was asked for.
+    /// The back end offers fewer queue pairs than requested.
     #[error("the back end serves {offered} queues, {wanted} queue pairs were asked for")]
     TooFewQueues {
         /// The back end's offer.
@@ -21,22 +21,22 @@ pub enum GuestError {
         /// The number in the options.
         wanted: u16,
     },
-    /// The vhost-user conversation failed.
+    /// The vhost-user session failed.
     #[error(transparent)]
     Front(#[from] FrontError),
-    /// Memory for the guest cannot be had.
+    /// There is no memory for the guest.
     #[error(transparent)]
     Memory(#[from] MappingError),
-    /// The back end broke the rules of a ring.
+    /// The back end violated the rules of a ring.
     #[error("the back end broke the rules of ring {0}: {1}")]
     Ring(u16, DriverRingError),
-    /// A ring cannot lie where the layout puts it.
+    /// A ring cannot be at its address.
     #[error(transparent)]
     Place(#[from] RingError),
     /// The back end wrote an invalid frame into a receive buffer.
     #[error("the back end delivered a broken frame to ring {0}: {1}")]
     BrokenFrame(u16, &'static str),
-    /// Outside the guest's memory.
+    /// An address outside the guest's memory.
     #[error(transparent)]
     Outside(#[from] StaleSegment),
     /// A frame that does not fit a transmit buffer.
@@ -45,13 +45,13 @@ pub enum GuestError {
     /// More descriptors for one frame than an indirect table holds.
     #[error("a frame in {0} descriptors, at most 64 are possible")]
     TooManyParts(usize),
-    /// No such queue pair.
+    /// There is no such queue pair.
     #[error("queue pair {0} does not exist")]
     NoSuchQueue(u16),
     /// The back end closed the connection.
     #[error("the back end closed the connection")]
     HungUp,
-    /// The system refused.
+    /// A system call failed.
     #[error("the guest failed: {0}")]
     System(#[from] io::Error),
 }

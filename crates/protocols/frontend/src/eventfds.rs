@@ -34,7 +34,7 @@ impl RingEventFds {
         }
     }
 
-    /// Takes the back end's signals; how many there were.
+    /// Clears the back end's signals; returns their number.
     pub(crate) fn take_calls(&self) -> rustix::io::Result<u64> {
         let mut count = [0; 8];
         match read(&self.call, &mut count) {

@@ -1,4 +1,4 @@
-//! A guest: its life over one or several connections, and its frames.
+//! A guest over one or several connections, and its frames.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -50,20 +50,20 @@ pub struct Guest {
     pub(crate) layout: Layout,
     pub(crate) memory: Memory,
     pub(crate) pairs: Vec<QueuePair>,
-    /// Where the back end writes down which chains it has.
+    /// The back end's in-flight file.
     inflight: Option<(InflightMessage, OwnedFd)>,
 }
 
 impl Guest {
-    /// Connects to a back end that serves at `path`, and starts.
+    /// Connects to a back end at `path`, and starts.
     ///
     /// # Errors
-    /// [`GuestError::System`] when no back end listens there, else as [`Self::over`].
+    /// [`GuestError::System`] if no back end listens there, else as [`Self::over`].
     pub fn connect(path: impl AsRef<Path>, options: GuestOptions) -> Result<Self, GuestError> {
         Self::over(UnixStream::connect(path)?, options)
     }
 
-    /// Starts over a connected socket: features, memory, rings, all receive buffers available.
+    /// Starts on a connected socket: features, memory, rings, all receive buffers available.
     ///
     /// # Errors
     /// [`GuestError::Options`], or a refusal of the back end.
@@ -77,7 +77,7 @@ impl Guest {
         Ok(guest)
     }
 
-    /// Starts anew over another connection, as after the back end was restarted: same memory, fresh rings.
+    /// Starts again on another connection, for example after a restart of the back end: same memory, fresh rings.
     ///
     /// # Errors
     /// As [`Self::over`].
@@ -86,7 +86,7 @@ impl Guest {
         self.introduce()
     }
 
-    /// The whole conversation with a back end that knows nothing yet.
+    /// The complete handshake with a new back end.
     fn introduce(&mut self) -> Result<(), GuestError> {
         self.front.set_owner()?;
         self.agreement = negotiate(&mut self.front, self.options.request())?;
@@ -99,11 +99,11 @@ impl Guest {
         self.start_fresh()
     }
 
-    /// Continues over another connection with the rings as they are, as a VMM does whose back end died: from
-    /// the used index on, with the old back end's log of chains in flight.
+    /// Continues on another connection with the rings as they are, like a VMM whose back end died: from the used index
+    /// on, with the old back end's log of chains in flight.
     ///
     /// # Errors
-    /// As [`Self::over`]; [`GuestError::Options`] if other features are offered than were before.
+    /// As [`Self::over`]; [`GuestError::Options`] if the offered features have changed.
     pub fn resume(&mut self, stream: UnixStream) -> Result<(), GuestError> {
         self.front = FrontEnd::new(stream)?;
         self.front.set_owner()?;
@@ -130,7 +130,7 @@ impl Guest {
         }
     }
 
-    /// Resets the device (needs the RESET_DEVICE protocol feature) and starts anew with fresh rings.
+    /// Resets the device (needs the RESET_DEVICE protocol feature) and starts again with fresh rings.
     ///
     /// # Errors
     /// A refusal of the back end.
@@ -147,10 +147,10 @@ impl Guest {
         self.start(&bases)
     }
 
-    /// Hands the same memory over anew, in `regions` pieces (1 to 8), while the rings run.
+    /// Shares the same memory again, in `regions` regions (1 to 8), while the rings run.
     ///
     /// # Errors
-    /// A refusal of the back end; [`GuestError::Options`] when there cannot be as many pieces.
+    /// A refusal of the back end; [`GuestError::Options`] if there cannot be as many regions.
     pub fn share_anew(&mut self, regions: u16) -> Result<(), GuestError> {
         let options = GuestOptions { regions, ..self.options.clone() };
         options.check()?;
@@ -158,7 +158,7 @@ impl Guest {
         share_memory(&mut self.front, &self.memory, &self.layout.regions(regions))
     }
 
-    /// Stops all rings. Returns the positions at which they would continue, for [`Self::start`].
+    /// Stops all rings. Returns their positions, for [`Self::start`].
     ///
     /// # Errors
     /// A refusal of the back end.
@@ -167,10 +167,10 @@ impl Guest {
         rings.map(|index| Ok(self.front.get_vring_base(index)?)).collect()
     }
 
-    /// Starts all rings, with their contents, at `bases`: one for each ring, from [`Self::stop`].
+    /// Starts all rings, with their contents, at the positions `bases` from [`Self::stop`].
     ///
     /// # Errors
-    /// A refusal of the back end; [`GuestError::Options`] when bases are missing.
+    /// A refusal of the back end; [`GuestError::Options`] if bases are missing.
     pub fn start(&mut self, bases: &[u16]) -> Result<(), GuestError> {
         if bases.len() != self.layout.rings.len() {
             return Err(GuestError::Options(format!(
@@ -227,13 +227,13 @@ impl Guest {
         self.agreement.features
     }
 
-    /// The device's configuration space; zeroes if the back end tells none.
+    /// The device's configuration space; zeroes if the back end has none.
     #[must_use]
     pub fn config(&self) -> DeviceConfig {
         self.agreement.config
     }
 
-    /// The guest's address: the back end's choice, or else that of the options.
+    /// The guest's address: the back end's choice, or else that in the options.
     #[must_use]
     pub fn mac(&self) -> [u8; 6] {
         if self.agreement.has(features::MAC) { self.agreement.config.mac } else { self.options.mac }
@@ -262,8 +262,8 @@ impl Guest {
         Ok((&self.memory.map, pair))
     }
 
-    /// Puts a frame into a transmit ring, in one descriptor; [`Self::flush`] shows it to the back end. False when the ring
-    /// is full: [`Self::reclaim`].
+    /// Adds a frame to a transmit ring, in one descriptor; [`Self::flush`] publishes it. Returns false if the ring is
+    /// full: [`Self::reclaim`].
     ///
     /// # Errors
     /// [`GuestError::FrameTooLong`], [`GuestError::NoSuchQueue`].
@@ -273,7 +273,7 @@ impl Guest {
         pair.tx.send(map, frame, (offload, PacketHash::default()), &[])
     }
 
-    /// As [`Self::send`], and tells the packet's hash, if the back end takes them (see [`Self::tells_hashes`]).
+    /// Like [`Self::send`], with the packet's hash if the back end accepts hashes (see [`Self::tells_hashes`]).
     ///
     /// # Errors
     /// As [`Self::send`].
@@ -288,14 +288,15 @@ impl Guest {
         pair.tx.send(map, frame, (offload, hash), &[])
     }
 
-    /// Whether hashes are told: they are wanted (PACKET_HASH among the options' protocol features) and taken.
+    /// Whether frames are sent with hashes: requested (PACKET_HASH among the options' protocol features) and
+    /// negotiated.
     #[must_use]
     pub fn tells_hashes(&self) -> bool {
         self.agreement.sent_header_bytes() == hash::HEADER_BYTES
     }
 
-    /// As [`Self::send`], in several descriptors: `cuts` are the bytes of all but the last one, the virtio-net header
-    /// counted; through an indirect table if the options and the features say so.
+    /// Like [`Self::send`], in several descriptors: `cuts` are the bytes of all except the last one, including the
+    /// virtio-net header; through an indirect table if options and features say so.
     ///
     /// # Errors
     /// As [`Self::send`], and [`GuestError::TooManyParts`].
@@ -310,17 +311,17 @@ impl Guest {
         pair.tx.send(map, frame, (offload, PacketHash::default()), cuts)
     }
 
-    /// Publishes the frames put into the transmit ring of a queue, and kicks the back end if it wants that.
-    /// Returns whether it did.
+    /// Publishes the frames in a queue's transmit ring, and kicks the back end if it requests that. Returns whether it
+    /// did.
     ///
     /// # Errors
-    /// [`GuestError::System`] when the eventfd fails.
+    /// [`GuestError::System`] if the eventfd fails.
     #[inline]
     pub fn flush(&mut self, queue: u16) -> Result<bool, GuestError> {
         self.pair(queue)?.1.tx.flush()
     }
 
-    /// Takes back the buffers of frames that the back end has done with; how many.
+    /// Takes back the buffers of frames that the back end has used; returns their number.
     ///
     /// # Errors
     /// [`GuestError::Ring`].
@@ -329,7 +330,7 @@ impl Guest {
         self.pair(queue)?.1.tx.reclaim()
     }
 
-    /// Frames of a queue that the back end has not yet done with.
+    /// Frames of a queue that the back end has not used.
     ///
     /// # Errors
     /// [`GuestError::NoSuchQueue`].
@@ -337,8 +338,8 @@ impl Guest {
         Ok(self.pair(queue)?.1.tx.ring.in_flight())
     }
 
-    /// The next received frame of a queue, into `into`, which is made as long as the frame. Its buffers are available
-    /// again: shown to the back end 16 at a time, or as soon as there is no frame any more.
+    /// Receives the next frame of a queue into `into`, which gets its length. Its buffers become available again:
+    /// published 16 at a time, or once there is no further frame.
     ///
     /// # Errors
     /// [`GuestError::Ring`] and [`GuestError::BrokenFrame`].
@@ -348,10 +349,10 @@ impl Guest {
         pair.rx.receive(map, into)
     }
 
-    /// Sleeps until a frame was received on any queue, but not longer than `timeout`; whether there is one.
+    /// Sleeps until a frame was received on any queue, for at most `timeout`; returns whether there is one.
     ///
     /// # Errors
-    /// [`GuestError::HungUp`] when the back end is gone and no frame is left.
+    /// [`GuestError::HungUp`] if the back end is gone and no frame is left.
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<bool, GuestError> {
         let deadline = Deadline::after(timeout);
         self.pairs.iter_mut().try_for_each(|pair| pair.rx.flush().map(drop))?;
@@ -365,7 +366,7 @@ impl Guest {
         Ok(true)
     }
 
-    /// Takes signals and asks for the next ones; whether a frame is there.
+    /// Clears signals and enables further ones; returns whether there is a frame.
     fn received(&mut self) -> Result<bool, GuestError> {
         self.pairs.iter_mut().try_fold(false, |ready, pair| {
             pair.rx.eventfds.take_calls()?;
@@ -373,8 +374,8 @@ impl Guest {
         })
     }
 
-    /// Sleeps until the back end has done with a frame of the transmit ring of `queue`, but not longer than `timeout`;
-    /// whether there is something to reclaim.
+    /// Sleeps until the back end has used a frame of a queue's transmit ring, for at most `timeout`; returns whether
+    /// there is one to reclaim.
     ///
     /// # Errors
     /// As [`Self::wait`].
@@ -400,12 +401,12 @@ impl Guest {
         self.pairs.iter().map(|pair| pair.rx.eventfds.call_fd())
     }
 
-    /// The connection, for operations that the guest does not have.
+    /// The connection, for requests that the guest has no method for.
     pub fn front(&mut self) -> &mut FrontEnd {
         &mut self.front
     }
 
-    /// The file of the guest's memory, to be cut short in tests.
+    /// The file of the guest's memory, which tests truncate.
     #[must_use]
     pub fn memory_file(&self) -> BorrowedFd<'_> {
         self.memory.file.as_fd()
@@ -433,7 +434,7 @@ impl Guest {
         Ok(&mut self.pair(queue)?.1.rx.ring)
     }
 
-    /// Kicks both rings of a queue whether the back end wants it or not, for tests of back ends.
+    /// Kicks both rings of a queue even if kicks are suppressed, for tests of back ends.
     ///
     /// # Errors
     /// [`GuestError::NoSuchQueue`], [`GuestError::System`].

@@ -28,7 +28,7 @@ pub(crate) struct Agreement {
     pub(crate) protocol: u64,
     /// Whether the back end has protocol features: rings then start disabled.
     pub(crate) has_protocol: bool,
-    /// As told; zeroes without the CONFIG protocol feature.
+    /// The configuration space; zeroes without the CONFIG protocol feature.
     pub(crate) config: DeviceConfig,
 }
 
@@ -37,13 +37,13 @@ impl Agreement {
         self.features & feature != 0
     }
 
-    /// Tells the back end the virtio features, and that its protocol features are known here.
+    /// Sets the virtio features, and the bit that enables protocol features.
     pub(crate) fn set_features(&self, front: &mut FrontEnd) -> Result<(), GuestError> {
         let protocol_bit = if self.has_protocol { features::PROTOCOL_FEATURES } else { 0 };
         Ok(front.set_features(self.features | protocol_bit)?)
     }
 
-    /// Bytes of the virtio-net header of packets to be sent: with their hash, if that was agreed upon.
+    /// Length of the virtio-net header of sent packets: with their hash, if negotiated.
     pub(crate) fn sent_header_bytes(&self) -> usize {
         let tells_hashes = self.protocol & protocol::PACKET_HASH != 0 && self.header_bytes() == HEADER_BYTES;
         if tells_hashes { hash::HEADER_BYTES } else { self.header_bytes() }
@@ -61,7 +61,7 @@ impl Agreement {
     }
 }
 
-/// Agrees upon features.
+/// Negotiates features.
 pub(crate) fn negotiate(front: &mut FrontEnd, request: FeatureRequest) -> Result<Agreement, GuestError> {
     let offered = front.get_features()?;
     let mut agreement = Agreement {
@@ -79,7 +79,7 @@ pub(crate) fn negotiate(front: &mut FrontEnd, request: FeatureRequest) -> Result
     Ok(agreement)
 }
 
-/// GET_QUEUE_NUM counts rings, or queue pairs for some back ends: only a number that fits neither is refused.
+/// GET_QUEUE_NUM counts rings, or for some back ends queue pairs: refuses only a number that is too small for both.
 fn check_queues(front: &mut FrontEnd, wanted: u16, protocol: u64) -> Result<(), GuestError> {
     let offered = if protocol & protocol::MQ != 0 { front.get_queue_num()? } else { 1 };
     if offered < u64::from(wanted) { Err(GuestError::TooFewQueues { offered, wanted }) } else { Ok(()) }
@@ -94,7 +94,7 @@ fn read_config(front: &mut FrontEnd, protocol: u64) -> Result<DeviceConfig, Gues
     Ok(bytes.map_or_else(|_| DeviceConfig::default(), |bytes| DeviceConfig::parse(&bytes)))
 }
 
-/// Hands over ranges of memory: as one table.
+/// Shares ranges of memory, as one table.
 pub(crate) fn share_memory(
     front: &mut FrontEnd,
     memory: &Memory,
@@ -105,7 +105,7 @@ pub(crate) fn share_memory(
     Ok(front.set_mem_table(&regions, &fds)?)
 }
 
-/// A ring as it is told to the back end.
+/// A ring's parameters for the back end.
 pub(crate) struct RingSetup<'a> {
     pub(crate) index: u16,
     pub(crate) entries: u16,
@@ -130,7 +130,7 @@ pub(crate) fn start_ring(front: &mut FrontEnd, ring: &RingSetup<'_>) -> Result<(
     Ok(front.set_vring_kick(ring.index, Some(ring.eventfds.kick_fd()))?)
 }
 
-/// Enables the first `count` rings, and tells that the driver runs.
+/// Enables the first `count` rings, and reports that the driver runs.
 pub(crate) fn enable_rings(
     front: &mut FrontEnd,
     agreement: &Agreement,

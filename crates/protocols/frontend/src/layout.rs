@@ -5,17 +5,17 @@ use lasthop_ring::{Descriptor, RingAddresses};
 
 use crate::{GuestOptions, PARTS_MAX};
 
-/// Where guest memory starts in the guest's own address space. Above 4 GiB, and unlike [`USER_ADDR`], so that a back end
-/// which takes one for the other, or cuts it to 32 bits, fails.
+/// Start of guest memory in the guest's own address space. It is above 4 GiB and differs from [`USER_ADDR`], so that a
+/// back end fails if it confuses the two, or truncates to 32 bits.
 pub(crate) const GUEST_ADDR: u64 = 0x1_0000_0000;
-/// Where it starts in the address space of the "VMM"; nothing is ever mapped there.
+/// Start of guest memory in the address space of the "VMM"; nothing is ever mapped there.
 pub(crate) const USER_ADDR: u64 = 0x7000_0000_0000;
 /// Ring areas and groups of buffers start on pages.
 const PAGE_BYTES: u64 = 4096;
 /// Buffers start on cache lines.
 const LINE_BYTES: u32 = 64;
 
-/// Equal pieces of guest memory, one behind the other.
+/// Equal slots of guest memory, one after the other.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Slots {
     first: u64,
@@ -28,12 +28,12 @@ impl Slots {
         self.len_bytes
     }
 
-    /// From one slot to the next.
+    /// Distance of two slots.
     pub(crate) fn stride_bytes(&self) -> u32 {
         self.stride_bytes
     }
 
-    /// Slot `index`, as a segment of the guest's own map (one region).
+    /// Slot `index`, as a segment of the guest's own map with one region.
     #[inline]
     pub(crate) fn segment(&self, index: u32) -> Segment {
         let offset = self.first + u64::from(index) * u64::from(self.stride_bytes);
@@ -55,7 +55,7 @@ pub(crate) struct PairSlots {
     pub(crate) tables: Slots,
 }
 
-/// Gives out guest memory in whole pages.
+/// Allocates guest memory in whole pages.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Plan {
     end: u64,
@@ -78,7 +78,7 @@ impl Plan {
         }
     }
 
-    /// Bytes given out.
+    /// Number of allocated bytes.
     pub(crate) fn len_bytes(self) -> u64 {
         self.end
     }
@@ -114,7 +114,7 @@ impl Layout {
         Self { rings, pairs, buffers_at, len_bytes: plan.len_bytes() }
     }
 
-    /// The memory in `count` regions of whole pages; rings are all in the first.
+    /// The memory in `count` regions of whole pages; all rings are in the first.
     pub(crate) fn regions(&self, count: u16) -> Vec<std::ops::Range<u64>> {
         let pages = (self.len_bytes - self.buffers_at) / PAGE_BYTES;
         let count = u64::from(count).min(pages);

@@ -1,18 +1,18 @@
-//! A virtio-net guest in user space: the driver of a network card, with a back end over vhost-user.
+//! A virtio-net guest in user space: the driver of a network card whose back end is reached over vhost-user.
 //!
-//! **Purpose.** [`Guest`] plays both the VMM (vhost-user front end, memory, eventfds) and the driver inside
-//! the guest (rings, buffers, packet headers), so that a process can send and receive frames as a virtual
-//! machine does. For tests and benchmarks of back ends, and for processes that attach to the switch as a
-//! machine would. [`Vnic`] is the card alone, for users with buffers of their own.
+//! **Purpose.** [`Guest`] plays both the VMM (vhost-user front end, memory, eventfds) and the driver inside the guest
+//! (rings, buffers, packet headers), so that a process can send and receive frames like a virtual machine. It serves
+//! tests and benchmarks of back ends, and processes that attach to the switch like a virtual machine. [`Vnic`] is the
+//! card alone, for users with buffers of their own.
 //!
-//! **Contract.** Frames go out in the order of [`Guest::send`] once [`Guest::flush`] published them, and are
-//! received whole, with their offload metadata. Buffers are returned to the back end as soon as they were
-//! read. Memory is laid out once and nothing is allocated for a frame. A fault of the back end is a
-//! [`GuestError`]; the guest then has to be dropped or [reset](Guest::reset).
+//! **Contract.** Frames are sent in the order of [`Guest::send`] once [`Guest::flush`] has published them, and received
+//! complete, with their offload metadata. Buffers become available to the back end again as soon as they are read.
+//! Memory is laid out once, without allocation per frame. A fault of the back end is a [`GuestError`]; the guest then
+//! has to be dropped or [reset](Guest::reset).
 //!
-//! **Not checked.** Frames are not looked at: offload metadata goes out as given, also if it makes no sense, and comes in
-//! as the back end wrote it. The raw accessors ([`Guest::transmit_ring`] and its neighbours) break every promise above;
-//! they are for tests of back ends.
+//! **Not checked.** Frames are not parsed: offload metadata is sent as given, even if it is invalid, and returned as
+//! the back end wrote it. The raw accessors ([`Guest::transmit_ring`] and its neighbours) can break every promise
+//! above; they are for tests of back ends.
 //!
 //! **Threading.** One thread at a time; nothing runs in the background. [`Guest::wait`] sleeps in poll(2).
 //!

@@ -14,7 +14,7 @@ use crate::layout::{GUEST_ADDR, USER_ADDR};
 #[derive(Debug)]
 pub(crate) struct Memory {
     pub(crate) file: OwnedFd,
-    /// One region, for any division that the back end sees.
+    /// One region, whatever regions the back end sees.
     pub(crate) map: MemoryMap,
 }
 
@@ -28,7 +28,7 @@ impl Memory {
     }
 }
 
-/// How a range of the memory file is told to a back end.
+/// The message about a range of the memory file for a back end.
 pub(crate) fn region_message(range: &Range<u64>) -> MemoryRegionMessage {
     MemoryRegionMessage {
         guest_addr: GUEST_ADDR + range.start,

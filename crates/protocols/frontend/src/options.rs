@@ -10,15 +10,15 @@ use crate::GuestError;
 pub const QUEUE_PAIRS_MAX: u16 = 128;
 /// Bytes of one transmit or receive buffer: more than a 64 KiB segment with headers.
 pub const SLOT_BYTES_MAX: u32 = 1 << 17;
-/// Descriptors of one transmitted frame, entries of an indirect table: Linux uses up to 19.
+/// Descriptors of one transmitted frame, and entries of an indirect table: Linux uses up to 19.
 pub const PARTS_MAX: usize = 64;
 /// Bytes of an Ethernet header: the shortest frame that a buffer must hold.
 const FRAME_BYTES_MIN: u32 = 14;
 /// Memory regions: as many as one vhost-user memory table takes.
 const REGIONS_MAX: u16 = 8;
 
-/// The virtio features that a [`Guest`](crate::Guest) can use, and a Linux guest, too. It can also use
-/// [`features::IN_ORDER`]: then a device that returns its chains in another order is a fault.
+/// The virtio features that a [`Guest`](crate::Guest) can use, like a Linux guest. It can also use
+/// [`features::IN_ORDER`]: then a device that returns its chains in another order is at fault.
 pub const ALL_FEATURES: u64 = features::VERSION_1
     | features::INDIRECT_DESC
     | features::EVENT_IDX
@@ -39,54 +39,54 @@ pub const ALL_FEATURES: u64 = features::VERSION_1
     | features::STATUS
     | features::MAC;
 
-/// The features that a front end asks for; those not offered are left out.
+/// The features that a front end requests; those that are not offered are omitted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FeatureRequest {
     /// Virtio features.
     pub(crate) features: u64,
     /// Protocol features.
     pub(crate) protocol: u64,
-    /// Not gone without.
+    /// Required number of queue pairs.
     pub(crate) queue_pairs: u16,
 }
 
 /// Options of a guest.
 #[derive(Clone, Debug)]
 pub struct GuestOptions {
-    /// Virtio features wanted; those of them that are offered are used. See [`ALL_FEATURES`].
+    /// Requested virtio features; of these the offered ones are used. See [`ALL_FEATURES`].
     pub features: u64,
-    /// Protocol features wanted; those of them that are offered are used. Without REPLY_ACK nothing is acknowledged.
+    /// Requested protocol features; of these the offered ones are used. Without REPLY_ACK nothing is acknowledged.
     pub protocol_features: u64,
     /// Queue pairs, 1 to [`QUEUE_PAIRS_MAX`].
     pub queue_pairs: u16,
     /// Entries of each ring, a power of two.
     pub ring_entries: u16,
-    /// Bytes of a transmit buffer, which holds one frame and its header.
+    /// Bytes of a transmit buffer for one frame and its header.
     pub tx_slot_bytes: u32,
-    /// Bytes of a receive buffer, header included.
+    /// Bytes of a receive buffer, including the header.
     pub rx_buffer_bytes: u32,
-    /// Receive buffers made available; all ring entries if there are fewer descriptors.
+    /// Number of available receive buffers; all ring entries if there are fewer descriptors.
     pub rx_buffers: u16,
-    /// Bytes of the first descriptors of each receive buffer; one more takes the rest. Empty: one descriptor.
+    /// Bytes of the first descriptors of each receive buffer; one more has the rest. Empty for one descriptor.
     pub rx_cuts: Vec<u32>,
-    /// Fill receive buffers with this byte: the bytes behind a delivered frame must still have it, or the
-    /// frame counts as broken. None: such writes of the back end stay unnoticed, as with other guests.
+    /// Fills receive buffers with this byte: the bytes behind a delivered frame must not change, or the frame counts as
+    /// broken. `None`: such writes of the back end are not noticed.
     pub rx_guard: Option<u8>,
-    /// Put frames of more than one descriptor into an indirect table, if that is negotiated.
+    /// Whether to use an indirect table for frames of several descriptors, if negotiated.
     pub indirect: bool,
-    /// Memory regions that the back end is told, 1 to 8: buffers may straddle them.
+    /// Number of memory regions for the back end, 1 to 8: buffers may straddle them.
     pub regions: u16,
-    /// The position at which all rings start, near 65535 to see it wrap around.
+    /// The position at which all rings start; near 65535 it soon wraps.
     pub start_position: u16,
-    /// Keep track of chains in flight, if the back end can (INFLIGHT_SHMFD), so that another one can continue
-    /// after it died.
+    /// Whether to request an in-flight file (INFLIGHT_SHMFD), so that another back end can continue after this one
+    /// died.
     pub inflight: bool,
-    /// The guest's own address, unless the back end tells one.
+    /// The guest's own address, unless the back end has one.
     pub mac: [u8; 6],
 }
 
 impl Default for GuestOptions {
-    /// As a Linux guest on a current VMM.
+    /// The options of a Linux guest on a current VMM.
     fn default() -> Self {
         Self {
             features: ALL_FEATURES,
@@ -108,13 +108,13 @@ impl Default for GuestOptions {
 }
 
 impl GuestOptions {
-    /// Without offloads, mergeable buffers, or anything else that can be left out.
+    /// Without offloads, mergeable buffers, and other optional features.
     #[must_use]
     pub fn plain() -> Self {
         Self { features: features::VERSION_1, tx_slot_bytes: 2048, ..Self::default() }
     }
 
-    /// As `self`, without the given virtio features.
+    /// The same options without the given virtio features.
     #[must_use]
     pub fn without(mut self, features: u64) -> Self {
         self.features &= !features;

@@ -8,24 +8,24 @@ use crate::eventfds::RingEventFds;
 use crate::layout::{PairSlots, Slots};
 use crate::{GuestError, PARTS_MAX};
 
-/// Buffers given back before the back end is shown them: an index store for each would bounce the cache line.
+/// Returned buffers that are published together: an index store for each would bounce the cache line.
 const PUBLISH_BATCH: u16 = 16;
 
-/// A frame as it came.
+/// A received frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReceivedFrame {
     /// Its offload metadata.
     pub offload: Offload,
-    /// Receive buffers that it came in; as the header says, which is 1 unless they are mergeable.
+    /// Number of its receive buffers according to the header, which is 1 unless they are mergeable.
     pub num_buffers: u16,
-    /// Bytes, without the virtio-net header.
+    /// Its length without the virtio-net header.
     pub len: usize,
 }
 
-/// Bytes of a receive buffer that are looked at in one go.
+/// Bytes of a receive buffer that are compared at a time.
 const GUARD_BYTES: usize = 4096;
 
-/// How buffers and headers look, from the options and the features.
+/// The form of buffers and headers, by options and features.
 #[derive(Clone, Debug)]
 pub(crate) struct RxShape {
     pub(crate) header_bytes: usize,
@@ -44,14 +44,14 @@ pub(crate) struct RxQueue {
     pub(crate) eventfds: RingEventFds,
     slots: Slots,
     shape: RxShape,
-    /// Buffers added and not yet published.
+    /// Number of buffers that were added and not published yet.
     unpublished: u16,
     pub(crate) frames: u64,
     pub(crate) bytes: u64,
 }
 
 impl RxQueue {
-    /// With all buffers added, and not yet published.
+    /// A queue with all buffers added, and not published yet.
     pub(crate) fn new(
         index: u16,
         ring: DriverRing,
@@ -76,7 +76,7 @@ impl RxQueue {
         } else {
             self.add_cut(addr, len, slot)
         };
-        // There is room: the slot's own descriptors were just freed.
+        // There is room, since the slot's own descriptors were just freed.
         debug_assert!(added.is_some());
         self.unpublished += 1;
     }
@@ -90,7 +90,7 @@ impl RxQueue {
         self.ring.add(&[], &parts[..=self.shape.cuts.len()], slot)
     }
 
-    /// Shows the back end the buffers that were given back, and wakes it if it wants that; whether it did.
+    /// Publishes the returned buffers, and wakes the back end if it requests that; returns whether it did.
     #[inline]
     pub(crate) fn flush(&mut self) -> Result<bool, GuestError> {
         self.unpublished = 0;
@@ -102,7 +102,7 @@ impl RxQueue {
         Ok(wanted)
     }
 
-    /// The next frame into `into`, which takes its length.
+    /// Receives the next frame into `into`, which gets its length.
     #[inline]
     pub(crate) fn receive(
         &mut self,
@@ -156,7 +156,7 @@ impl RxQueue {
         Ok((Offload::parse(&header), num_buffers))
     }
 
-    /// Copies out a buffer's bytes behind `skip`, to `at` in `into`, and returns the buffer. Returns the end.
+    /// Copies a buffer's bytes after `skip` to `at` in `into`, and returns the buffer. Returns the end.
     #[inline]
     fn payload(
         &mut self,
@@ -181,7 +181,7 @@ impl RxQueue {
         Ok(end)
     }
 
-    /// Fills the buffers, all of which are still the guest's alone.
+    /// Fills the buffers, none of which is available yet.
     pub(crate) fn fill_guard(&self, map: &MemoryMap) -> Result<(), GuestError> {
         let Some(guard) = self.shape.guard else { return Ok(()) };
         let fill = vec![guard; self.slots.len_bytes() as usize];
@@ -189,7 +189,7 @@ impl RxQueue {
             .try_for_each(|slot| Ok(map.write(self.slots.segment(slot), 0, &fill)?))
     }
 
-    /// Nothing was written behind the delivered bytes; these are filled again.
+    /// Checks that nothing was written behind the delivered bytes, and fills these again.
     fn check_guard(&self, map: &MemoryMap, used: Used, guard: u8) -> Result<(), GuestError> {
         let (segment, mut bytes) = (self.slots.segment(used.token), [0; GUARD_BYTES]);
         for at in (used.len..segment.len).step_by(GUARD_BYTES) {

@@ -1,4 +1,4 @@
-//! Waits of guests: for calls, or the end of the connection.
+//! Guests' waits for calls, or for the end of the connection.
 
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::GuestError;
 
-/// The end of a wait; never, if it is beyond the range of the clock.
+/// The end of a wait; `None` beyond the range of the clock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline(Option<Instant>);
 
@@ -26,8 +26,8 @@ impl Deadline {
     }
 }
 
-/// Until one of `calls` is readable, the deadline is over, a signal comes, or the connection ends, over which nothing ever
-/// comes unasked.
+/// Sleeps until one of `calls` is readable, the deadline passes, a signal comes, or the connection ends, over which
+/// nothing else ever comes unasked.
 pub(crate) fn sleep<'a>(
     front: &'a FrontEnd,
     calls: impl Iterator<Item = BorrowedFd<'a>>,

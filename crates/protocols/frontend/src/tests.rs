@@ -1,4 +1,4 @@
-//! Receiving from a device that does wrong, and options that do not fit.
+//! Reception from a faulty device, and options that contradict each other.
 
 use lasthop_guestmem::Segment;
 use lasthop_ring::{DeviceRing, DriverRing, DriverRingError, RingMemory};
@@ -35,7 +35,7 @@ fn guarded_world(guard: Option<u8>) -> World {
 }
 
 impl World {
-    /// Completes the next buffer with a header and `len` bytes in all.
+    /// Completes the next buffer with a header and `len` bytes in total.
     fn deliver(&mut self, num_buffers: u16, len: u32) {
         let head = self.device.head(0).unwrap();
         self.device.take(1);

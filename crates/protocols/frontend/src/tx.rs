@@ -16,9 +16,9 @@ pub(crate) struct TxQueue {
     pub(crate) index: u16,
     pub(crate) ring: DriverRing,
     pub(crate) eventfds: RingEventFds,
-    /// One for each descriptor: a frame lies in the slot of its chain's head.
+    /// One slot for each descriptor: a frame is in the slot of its chain's head.
     slots: Slots,
-    /// One for each slot.
+    /// One indirect table for each slot.
     tables: Slots,
     header_bytes: usize,
     indirect: bool,
@@ -33,7 +33,7 @@ struct Parts {
 }
 
 impl Parts {
-    /// `len` bytes at `addr`, cut; the last part takes the rest. Cuts beyond the end are left out.
+    /// Splits `len` bytes at `addr`; the last part has the rest. Ignores cuts beyond the end.
     fn cut(addr: u64, len: u32, cuts: &[u32]) -> Result<Self, GuestError> {
         if cuts.len() >= PARTS_MAX {
             return Err(GuestError::TooManyParts(cuts.len() + 1));
@@ -77,7 +77,7 @@ impl TxQueue {
         }
     }
 
-    /// Puts a frame into the ring; false when it is full.
+    /// Adds a frame to the ring; returns false if it is full.
     pub(crate) fn send(
         &mut self,
         map: &MemoryMap,
@@ -143,7 +143,7 @@ impl TxQueue {
         Ok(self.ring.add_indirect(self.tables.guest_addr(slot), table_bytes, slot))
     }
 
-    /// Takes back the slots of frames that the back end has done with; how many.
+    /// Takes back the slots of frames that the back end has used; returns their number.
     #[inline]
     pub(crate) fn reclaim(&mut self) -> Result<usize, GuestError> {
         let mut count = 0;
@@ -153,7 +153,7 @@ impl TxQueue {
         Ok(count)
     }
 
-    /// Publishes the frames in the ring, and wakes the back end if it wants that. Returns whether it did.
+    /// Publishes the frames in the ring, and wakes the back end if it requests that. Returns whether it did.
     #[inline]
     pub(crate) fn flush(&mut self) -> Result<bool, GuestError> {
         self.ring.publish();

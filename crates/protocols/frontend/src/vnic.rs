@@ -1,4 +1,4 @@
-//! A bare network card: connection, memory and rings, with the user's own buffers.
+//! A network card without a driver: connection, memory and rings, with the user's own buffers.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -18,7 +18,7 @@ use crate::{DeviceConfig, GuestError, QUEUE_PAIRS_MAX};
 /// Options of a network card.
 #[derive(Clone, Copy, Debug)]
 pub struct VnicOptions {
-    /// Virtio features wanted; those of them that are offered are used.
+    /// Requested virtio features; of these the offered ones are used.
     pub features: u64,
     /// Queue pairs, 1 to [`QUEUE_PAIRS_MAX`].
     pub queue_pairs: u16,
@@ -28,7 +28,7 @@ pub struct VnicOptions {
     pub tx_entries: u16,
     /// Bytes of memory for the buffers of each queue pair; rounded up to whole pages.
     pub arena_bytes: u32,
-    /// Whether packets are to have a tunnel's header: the virtio-net header is longer if that is offered.
+    /// Whether packets should have tunnel metadata: then the virtio-net header is longer, if that is offered.
     pub has_tunnel: bool,
 }
 
@@ -62,8 +62,8 @@ struct PairPlace {
     arena: Segment,
 }
 
-/// A bare network card: the connection to the back end, memory, and rings. The user manages the memory, and
-/// which part of it is lent to the back end; nothing is copied here.
+/// A network card without a driver: the connection to the back end, memory, and rings. The user manages the memory, and
+/// decides which parts are lent to the back end; nothing is copied here.
 ///
 /// ```text
 ///   one memfd    [ pair 0: receive ring | transmit ring ] [ pair 1 ] ... [ arena of pair 0 ] [ arena of pair 1 ] ...
@@ -79,8 +79,7 @@ pub struct Vnic {
 }
 
 impl Vnic {
-    /// Starts over a connected socket: features, memory, empty rings. Other threads may drive the queue
-    /// pairs.
+    /// Starts on a connected socket: features, memory, empty rings. Other threads may use the queue pairs.
     ///
     /// # Errors
     /// [`GuestError::Options`], or a refusal of the back end.
@@ -102,8 +101,8 @@ impl Vnic {
         Ok((vnic, pairs))
     }
 
-    /// Starts anew over another connection, as after a restart of the back end: same memory, fresh rings. The
-    /// old queue pairs must have been dropped. All lent buffers are the user's again.
+    /// Starts again on another connection, for example after a restart of the back end: same memory, fresh rings. The
+    /// old queue pairs must have been dropped. All lent buffers belong to the user again.
     ///
     /// # Errors
     /// As [`Self::over`].
@@ -120,10 +119,10 @@ impl Vnic {
         self.start()
     }
 
-    /// Resets the device, and starts anew with fresh rings and other features; see [`Self::reconnect`].
+    /// Resets the device, and starts again with fresh rings and other features; see [`Self::reconnect`].
     ///
     /// # Errors
-    /// A refusal of the back end; it has to know RESET_DEVICE.
+    /// A refusal of the back end; it must support RESET_DEVICE.
     pub fn reset(&mut self, features: u64) -> Result<Vec<VnicPair>, GuestError> {
         self.front.reset_device()?;
         self.options.features = features;
@@ -170,13 +169,13 @@ impl Vnic {
         self.agreement.features
     }
 
-    /// The device's configuration space; zeroes if the back end tells none.
+    /// The device's configuration space; zeroes if the back end has none.
     #[must_use]
     pub fn config(&self) -> DeviceConfig {
         self.agreement.config
     }
 
-    /// The connection: nothing ever comes over it unasked but its end (`RDHUP`).
+    /// The connection, over which nothing comes unasked except its end (`RDHUP`).
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.front.fd()
@@ -189,7 +188,7 @@ impl Vnic {
     }
 }
 
-/// One queue pair of a [`Vnic`]. One thread at a time.
+/// A queue pair of a [`Vnic`], for one thread at a time.
 #[derive(Debug)]
 pub struct VnicPair {
     /// Buffers that the back end writes frames to.
@@ -209,26 +208,26 @@ impl VnicPair {
         &self.map
     }
 
-    /// Where this pair's buffers lie: offsets are from its start, which is at the start of a page.
+    /// This pair's buffers: offsets start at its beginning, which is page-aligned.
     #[must_use]
     pub fn arena(&self) -> Segment {
         self.arena
     }
 
-    /// Bytes of the virtio-net header in front of each frame.
+    /// Length of the virtio-net header before each frame.
     #[must_use]
     pub fn header_bytes(&self) -> usize {
         self.header_bytes
     }
 
-    /// Whether a frame may come in several buffers.
+    /// Whether a frame may use several buffers.
     #[must_use]
     pub fn is_mergeable(&self) -> bool {
         self.is_mergeable
     }
 }
 
-/// A ring of a [`Vnic`], by which buffers are lent to the back end and come back.
+/// A ring of a [`Vnic`], by which buffers are lent to the back end and returned.
 #[derive(Debug)]
 pub struct VnicRing {
     index: u16,
@@ -237,13 +236,13 @@ pub struct VnicRing {
     arena: Segment,
     /// Whether the back end writes to the buffers.
     is_written: bool,
-    /// Whether the back end sees everything that was lent.
+    /// Whether everything that was lent is published.
     is_published: bool,
 }
 
 impl VnicRing {
-    /// Lends `len` bytes at `offset` of the pair's arena; seen by the back end at [`Self::flush`]. False when the ring is
-    /// full. Bytes beyond the arena are refused by the back end, which then stops the ring.
+    /// Lends `len` bytes at `offset` of the pair's arena; [`Self::flush`] publishes it. Returns false if the ring is
+    /// full. The back end refuses bytes beyond the arena, and then stops the ring.
     #[inline]
     #[must_use]
     pub fn lend(&mut self, offset: u32, len: u32, token: u32) -> bool {
@@ -257,8 +256,8 @@ impl VnicRing {
         head.is_some()
     }
 
-    /// The next buffer that the back end has used: its token, and in a receive ring the bytes that the back
-    /// end claims to have written, which are unchecked.
+    /// Takes the next buffer that the back end has used: its token, and in a receive ring the bytes that the back end
+    /// claims to have written, which are unchecked.
     ///
     /// # Errors
     /// [`GuestError::Ring`].
@@ -267,7 +266,7 @@ impl VnicRing {
         self.ring.take_used().map_err(|error| GuestError::Ring(self.index, error))
     }
 
-    /// Buffers that [`Self::take_back`] would give.
+    /// Number of buffers that [`Self::take_back`] would return.
     ///
     /// # Errors
     /// [`GuestError::Ring`].
@@ -276,13 +275,13 @@ impl VnicRing {
         self.ring.used_pending().map_err(|error| GuestError::Ring(self.index, error))
     }
 
-    /// Publishes the lent buffers, and kicks the back end if it wants that. Returns whether it did.
+    /// Publishes the lent buffers, and kicks the back end if it requests that. Returns whether it did.
     ///
     /// # Errors
-    /// [`GuestError::System`] when the eventfd fails.
+    /// [`GuestError::System`] if the eventfd fails.
     #[inline]
     pub fn flush(&mut self) -> Result<bool, GuestError> {
-        // A store of the same index again would take its cache line away from the back end for nothing.
+        // Storing the same index again would only take its cache line away from the back end.
         if self.is_published {
             return Ok(false);
         }
@@ -295,31 +294,31 @@ impl VnicRing {
         Ok(wanted)
     }
 
-    /// Buffers that can be lent.
+    /// Number of buffers that can be lent.
     #[must_use]
     pub fn room(&self) -> u16 {
         self.ring.free_descriptors()
     }
 
-    /// Buffers that were shown to the back end and have not been taken back.
+    /// Number of published buffers that were not taken back.
     #[must_use]
     pub fn in_flight(&self) -> u16 {
         self.ring.in_flight()
     }
 
-    /// The back end need not signal: the ring is looked at anyway.
+    /// Suppresses signals, since the ring is polled.
     #[inline]
     pub fn suppress_calls(&mut self) {
         self.ring.suppress_calls();
     }
 
-    /// Asks for a signal for the next buffer that comes back, and looks once more. True: there is one, do not sleep.
+    /// Requests a signal for the next returned buffer, and polls once more. Returns true if there is one: do not sleep.
     #[must_use]
     pub fn arm_calls(&mut self) -> bool {
         self.ring.arm_calls()
     }
 
-    /// The eventfd by which the back end signals: non-blocking, to be waited for edge-triggered, never read.
+    /// The eventfd by which the back end signals: non-blocking; wait for it edge-triggered, and never read it.
     #[must_use]
     pub fn call_fd(&self) -> BorrowedFd<'_> {
         self.eventfds.call_fd()

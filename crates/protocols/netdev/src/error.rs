@@ -19,20 +19,20 @@ pub enum OpenError {
     /// It is not an Ethernet device.
     #[error("{0} is not an Ethernet device")]
     NotEthernet(String),
-    /// The process may not.
+    /// The process lacks a capability.
     #[error("opening {name} needs {capability}; start lasthop as root or give it that capability")]
     NotPermitted {
         /// The device.
         name: String,
-        /// The capability that is missing.
+        /// The missing capability.
         capability: &'static str,
     },
-    /// Another process has the tap.
+    /// Another process uses the tap.
     #[error(
         "the tap {0} is in use by another process, or was made with other queues; close it there, or choose another name"
     )]
     Busy(String),
-    /// Another socket has the UDP port.
+    /// Another socket uses the UDP port.
     #[error(
         "the UDP port {port} of {name} is taken, for example by a tunnel device of the kernel; `ss -ulnp` and `ip -d link` show by which, remove that"
     )]
@@ -50,30 +50,30 @@ pub enum OpenError {
         "host = \"off\" and \"port\" need Linux 6.6 or newer, whose programs for {0} go when they have to; set host = \"shared\""
     )]
     OldKernel(String),
-    /// The host's port is missing.
+    /// The tap for the host is missing.
     #[error(
         "host = \"port\" gives the host's stack the port {tap} in the place of {device}, and there is no tap {tap}: add it: lasthop port add {tap},tap={tap}"
     )]
     NoHostTap {
         /// The uplink's device.
         device: String,
-        /// The tap that has to be there.
+        /// The missing tap.
         tap: String,
     },
-    /// XDP sockets cannot be had.
+    /// The device cannot be used through XDP sockets.
     #[error(transparent)]
     Xdp(#[from] XdpError),
-    /// A number of queues that cannot be.
+    /// An impossible number of queues.
     #[error("{name} cannot have {queues} queues; 1 to {max} are possible")]
     BadQueues {
         /// The device.
         name: String,
         /// The requested number.
         queues: u16,
-        /// The possible number.
+        /// The largest possible number.
         max: u16,
     },
-    /// The kernel refused something else.
+    /// Another error of the kernel.
     #[error("cannot {what} of {name}: {error}")]
     System {
         /// The device.
@@ -104,7 +104,7 @@ impl OpenError {
         }
     }
 
-    /// The error for the kernel's answer to operation `what` on a device.
+    /// Makes the error for the kernel's answer to operation `what` on a device.
     pub(crate) fn of(name: &str, capability: &'static str, what: &'static str) -> impl Fn(Errno) -> Self {
         let name = name.to_owned();
         move |error| match error {

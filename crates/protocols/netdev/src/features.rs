@@ -1,10 +1,10 @@
-//! Features that guests are offered at a device that the kernel serves. For outgoing frames it completes
-//! checksums and segments, in software if the device cannot. For incoming frames it leaves undone the
-//! offloads that guests accept.
+//! Features that are offered for a device which the kernel serves. For outgoing frames the kernel completes checksums
+//! and segments, in software if the device cannot. For incoming frames it leaves the offloads to guests that accept
+//! them.
 
 use lasthop_vhost::features;
 
-/// Checksums, and TCP.
+/// Checksums and TCP segmentation.
 pub(super) const FEATURES: u64 = features::CSUM
     | features::HOST_TSO4
     | features::HOST_TSO6
@@ -13,5 +13,5 @@ pub(super) const FEATURES: u64 = features::CSUM
     | features::GUEST_TSO4
     | features::GUEST_TSO6
     | features::GUEST_ECN;
-/// UDP, which kernels before 6.2 do not segment.
+/// UDP segmentation, which kernels before 6.2 do not have.
 pub(super) const UDP_FEATURES: u64 = features::HOST_USO | features::GUEST_USO4 | features::GUEST_USO6;

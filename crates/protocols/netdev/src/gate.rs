@@ -13,17 +13,15 @@ use lasthop_device::{Host, host_tap};
 
 const CAPABILITY: &str = "CAP_NET_ADMIN and CAP_BPF";
 
-/// Keeps an uplink and the host's own stack apart, for as long as this lives: programs attached by links that nothing else
-/// holds. See the picture in `programs`.
+/// Separates an uplink from the host's own stack while it exists: programs that are attached by links of this process
+/// only. See the picture in `programs`.
 ///
-/// With [`Host::Off`] the stack neither receives from the device nor sends to it. With [`Host::Port`] the
-/// stack's packets to the device come out of a tap, and the stack receives frames written to the tap from the
-/// device, which keeps its addresses and routes. Either way a frame is handled by the switch or by the stack,
-/// never by both.
+/// With [`Host::Off`] the stack neither receives from the device nor sends to it. With [`Host::Port`] the stack's
+/// packets to the device come out of a tap, and the stack receives frames written to the tap from the device, which
+/// keeps its addresses and routes. In both modes either the switch or the stack handles a frame, never both.
 ///
-/// Packet sockets recognize packets that passed here by a mark: give it to
-/// [`PacketOptions`](super::PacketOptions). XDP sockets need none: their packets bypass programs of the
-/// stack, and received ones never get there.
+/// Packet sockets recognize packets that passed a gate by a mark: pass it to [`PacketOptions`](super::PacketOptions).
+/// XDP sockets need none: their packets bypass programs of the stack, and frames that they receive never reach these.
 #[derive(Debug)]
 pub struct Gate {
     mark: u32,
@@ -31,7 +29,7 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Shuts the host's stack out of `device`.
+    /// Separates the host's stack from `device`.
     ///
     /// # Errors
     /// [`OpenError::OldKernel`], [`OpenError::NotPermitted`] and other errors of the kernel; nothing is left
@@ -45,14 +43,14 @@ impl Gate {
         Ok(Self { mark, _links: links })
     }
 
-    /// Gives the host's stack `tap` instead of `device`, without its noticing. Frames meant for the tap itself never reach
-    /// the stack, nor does the stack send by it.
+    /// Gives the host's stack `tap` instead of `device`, transparently. Frames for the tap itself never reach the
+    /// stack, and the stack does not send by it.
     ///
     /// # Errors
     /// As [`Self::off`].
     pub fn port(device: &str, tap: &str) -> Result<Self, OpenError> {
         let (device, tap, mark) = (Site::new(device)?, Site::new(tap)?, new_mark());
-        // From the tap's end on: there is no moment at which frames go round.
+        // Starts at the tap's end, so that frames never loop.
         let links = vec![
             tap.attach(UplinkProgram::received_by(device.index, mark), Hook::Ingress)?,
             tap.attach(UplinkProgram::marked_only(mark), Hook::Egress)?,
@@ -62,7 +60,7 @@ impl Gate {
         Ok(Self { mark, _links: links })
     }
 
-    /// For `host`; None with [`Host::Shared`], which needs nothing.
+    /// The gate for `host`; `None` for [`Host::Shared`], which needs none.
     ///
     /// # Errors
     /// As [`Self::off`]; [`OpenError::NoHostTap`] with [`Host::Port`].
@@ -79,7 +77,7 @@ impl Gate {
         }
     }
 
-    /// The mark of packets that belong to the switch. Not 0.
+    /// The mark of the switch's packets. Not 0.
     #[must_use]
     pub fn mark(&self) -> u32 {
         self.mark

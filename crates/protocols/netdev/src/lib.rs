@@ -1,15 +1,15 @@
-//! Opening network devices, in the process that may.
+//! Opens network devices, in the privileged process.
 //!
-//! **Purpose.** The supervisor opens packet sockets, taps and XDP sockets, sets everything on them that needs a privilege,
+//! **Purpose.** The supervisor opens packet sockets, taps and XDP sockets, makes all settings that need a privilege,
 //! and passes the descriptors on to the driver process, which opens nothing.
 //!
-//! **Contract.** An [`OpenedDevice`](lasthop_device::OpenedDevice) needs no privilege to be used. A device that cannot be
-//! opened is an [`OpenError`] with its remedy. A device is left as it was found when its descriptors are closed; the gate of an
-//! uplink ([`Gate`]) goes with them.
+//! **Contract.** An [`OpenedDevice`](lasthop_device::OpenedDevice) needs no privilege to be used. A device that cannot
+//! be opened is an [`OpenError`] with its remedy. Closing its descriptors restores the device; the gate of an uplink
+//! ([`Gate`]) must be dropped, too.
 //!
-//! **Not checked.** Whether another process uses the device: the kernel says so where it matters.
+//! **Not checked.** Whether another process uses the device: the kernel reports that where it matters.
 //!
-//! **Threading.** None. Calls ask the kernel and return; none waits for a network.
+//! **Threading.** None. Calls ask the kernel and return; none waits for the network.
 //!
 //! ```text
 //!   supervisor                                   driver process

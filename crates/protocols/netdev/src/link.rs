@@ -10,7 +10,7 @@ use crate::sys::{DeviceCall, DeviceRequest};
 
 const CAPABILITY: &str = "CAP_NET_ADMIN";
 
-/// A device as netdevice(7) knows it: by its name, in this network namespace.
+/// A device by its name, in this network namespace (netdevice(7)).
 #[derive(Debug)]
 pub(crate) struct NetDevice {
     socket: OwnedFd,
@@ -45,7 +45,7 @@ impl NetDevice {
         Ok(self.number(DeviceCall::Index, "read the index")?.cast_unsigned())
     }
 
-    /// Bytes of the largest packet.
+    /// Its MTU in bytes.
     pub(crate) fn mtu_bytes(&self) -> Result<u32, OpenError> {
         Ok(self.number(DeviceCall::Mtu, "read the MTU")?.cast_unsigned())
     }
@@ -77,7 +77,7 @@ impl NetDevice {
     }
 }
 
-/// The interface index of the Ethernet device with this name, up or not.
+/// The interface index of the Ethernet device with this name, whether it is up or not.
 ///
 /// # Errors
 /// [`OpenError::NoDevice`], [`OpenError::NotEthernet`], [`OpenError::BadName`].
@@ -87,7 +87,7 @@ pub fn ethernet_device(name: &str) -> Result<u32, OpenError> {
     link.index()
 }
 
-/// Gives a device another Ethernet address.
+/// Sets a device's Ethernet address.
 ///
 /// # Errors
 /// [`OpenError::NoDevice`], [`OpenError::NotPermitted`], and other errors of the kernel.
@@ -95,7 +95,8 @@ pub fn set_address(name: &str, mac: [u8; 6]) -> Result<(), OpenError> {
     NetDevice::new(name)?.set_mac(mac)
 }
 
-/// Bytes of the largest packet of a device, as of now; none if that name is not the device with this interface index (any more).
+/// The present MTU of a device in bytes; `None` if that name does not belong to the device with this interface index
+/// (any more).
 #[must_use]
 pub fn mtu_bytes(name: &str, index: u32) -> Option<u32> {
     let link = NetDevice::new(name).ok()?;
@@ -103,7 +104,7 @@ pub fn mtu_bytes(name: &str, index: u32) -> Option<u32> {
     link.mtu_bytes().ok()
 }
 
-/// Gives a device another MTU, in bytes.
+/// Sets a device's MTU in bytes.
 ///
 /// # Errors
 /// [`OpenError::NoDevice`], [`OpenError::NotPermitted`], and other errors of the kernel.

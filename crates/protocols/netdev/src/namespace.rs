@@ -6,11 +6,11 @@ use rustix::io::Errno;
 use crate::netlink;
 use crate::sys::tap_namespace;
 
-/// The number by which this network namespace knows the one that a tap was moved to; `None`: the tap is in this one. `queue` is any
-/// descriptor of the tap.
+/// This network namespace's number for the one to which a tap was moved; `None` if the tap is in this one. `queue` is
+/// any descriptor of the tap.
 ///
 /// # Errors
-/// `BADFD` when the tap is gone; other errors of ioctl(2) and rtnetlink(7).
+/// `BADFD` if the tap is gone; other errors of ioctl(2) and rtnetlink(7).
 pub fn tap_namespace_id(queue: BorrowedFd<'_>) -> Result<Option<i32>, Errno> {
     let theirs = tap_namespace(queue)?;
     let own = open("/proc/thread-self/ns/net", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;

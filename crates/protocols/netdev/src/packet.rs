@@ -15,21 +15,22 @@ use lasthop_device::{Backend, DeviceFacts, OpenedDevice};
 
 const CAPABILITY: &str = "CAP_NET_RAW";
 
-/// Sockets of one device; a fanout group takes 256 (the kernel's `PACKET_FANOUT_MAX` before 5.12).
+/// Largest number of sockets of one device; a fanout group has room for 256 (the kernel's `PACKET_FANOUT_MAX` before
+/// 5.12).
 const QUEUES_MAX: u16 = 64;
 
-/// How a device is opened by packet sockets.
+/// How to open a device by packet sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketOptions {
-    /// Sockets: frames from the device are spread over them by flow.
+    /// Number of sockets: frames from the device are spread over them by flow.
     pub queues: u16,
-    /// Send past the device's queueing discipline: faster, but nothing waits where the device is full.
+    /// Whether to bypass the device's queueing discipline: faster, but nothing waits when the device is full.
     pub qdisc_bypass: bool,
-    /// Receive frames to any address, for as long as a socket is open.
+    /// Whether to receive frames to any address, while a socket is open.
     pub promiscuous: bool,
-    /// Use the short virtio-net header, as with kernels before 6.4, which know no other.
+    /// Whether to use the short virtio-net header, as for kernels before 6.4, which only know that one.
     pub short_header: bool,
-    /// The mark of a [`Gate`](super::Gate) at the device: sent packets bear it, and those that bear it are not received.
+    /// The mark of a [`Gate`](super::Gate) at the device: sent packets have it, and packets with it are not received.
     pub mark: Option<u32>,
 }
 
@@ -39,7 +40,7 @@ impl Default for PacketOptions {
     }
 }
 
-/// Opens a network device by packet sockets. All settings end when the last descriptor is closed.
+/// Opens a network device by packet sockets. Its settings are undone when the last descriptor is closed.
 ///
 /// # Errors
 /// [`OpenError`].
@@ -53,7 +54,7 @@ pub fn packet(name: &str, options: PacketOptions) -> Result<OpenedDevice, OpenEr
     let (mut queues, mut header_bytes): (Vec<OwnedFd>, _) = (Vec::new(), HEADER_BYTES);
     for _ in 0..options.queues {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        // Of no protocol yet: nothing arrives before all is set.
+        // Without a protocol, so that nothing arrives before everything is set.
         let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None);
         let socket = socket.map_err(OpenError::of(name, CAPABILITY, "make a packet socket"))?;
         header_bytes = prepare(name, socket.as_fd(), index, options)?;
@@ -69,7 +70,7 @@ pub fn packet(name: &str, options: PacketOptions) -> Result<OpenedDevice, OpenEr
         queues: options.queues,
         mtu_bytes,
         mac,
-        // Kernels learned UDP segmentation (6.2) shortly before the longer header (6.4), by which those that know it are told:
+        // Kernels got UDP segmentation (6.2) shortly before the longer header (6.4), which serves as a test for it:
         // others refuse such frames.
         features: if header_bytes == HEADER_BYTES { FEATURES | UDP_FEATURES } else { FEATURES },
         header_bytes: header_bytes as u8, // 10 or 12
@@ -79,7 +80,7 @@ pub fn packet(name: &str, options: PacketOptions) -> Result<OpenedDevice, OpenEr
     Ok(OpenedDevice { facts, queues })
 }
 
-/// Sets everything and binds; bytes of the virtio-net header.
+/// Makes all settings and binds; returns the length of the virtio-net header.
 fn prepare(
     name: &str,
     socket: BorrowedFd<'_>,
@@ -123,17 +124,17 @@ fn set_headers(socket: BorrowedFd<'_>, short: bool) -> Result<usize, Errno> {
     set_option(socket, libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1).map(|()| HEADER_BYTES_LEGACY)
 }
 
-/// As much as the bounds allow if privileged, else the system's limit.
+/// Sets the buffer size: as much as the bounds allow if privileged, else the system's limit.
 pub(crate) fn set_room(socket: BorrowedFd<'_>) {
     for (force, ask) in [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)] {
         if set_option(socket, libc::SOL_SOCKET, force, SOCKET_BYTES).is_err() {
-            // Smaller buffers lose frames earlier; nothing else is wrong with them.
+            // With smaller buffers frames are lost earlier.
             let _ = set_option(socket, libc::SOL_SOCKET, ask, SOCKET_BYTES);
         }
     }
 }
 
-/// Has a socket share the frames of the device with those of the group of `first`, by flow; without `first` it makes a group.
+/// Makes a socket share the device's frames with the group of `first`, by flow; without `first` it makes a group.
 fn join_group(name: &str, socket: BorrowedFd<'_>, first: Option<BorrowedFd<'_>>) -> Result<(), OpenError> {
     let flags = libc::PACKET_FANOUT_HASH | libc::PACKET_FANOUT_FLAG_IGNORE_OUTGOING;
     let group = match first {

@@ -1,5 +1,5 @@
-//! The BPF programs at an uplink: a few instructions each, attached by links, so that nothing is left of them once
-//! their descriptors are closed, however the process ends.
+//! The BPF programs at an uplink: a few instructions each, attached by links, so that nothing remains once their
+//! descriptors are closed, however the process ends.
 //!
 //! ```text
 //!                     wire                                        wire
@@ -24,15 +24,15 @@ use Register::{R0, R1, R2, R3};
 
 /// Numbers of linux/bpf.h.
 mod number {
-    /// Where `struct xdp_md` has the number of the receive queue.
+    /// Offset of the receive queue's number in `struct xdp_md`.
     pub(super) const XDP_RX_QUEUE: i16 = 16;
-    /// Where `struct __sk_buff` has the mark.
+    /// Offset of the mark in `struct __sk_buff`.
     pub(super) const SKB_MARK: i16 = 8;
     pub(super) const XDP_DROP: u32 = 1;
-    /// `TCX_NEXT`: the next program, if there is one, or on its way.
+    /// `TCX_NEXT`: continue with the next program if there is one; otherwise the packet passes.
     pub(super) const TCX_NEXT: u32 = u32::MAX;
     pub(super) const TCX_DROP: u32 = 2;
-    /// Of `bpf_redirect`: as if received by the interface, not to be sent by it.
+    /// Flag of `bpf_redirect`: the interface receives the packet instead of sending it.
     pub(super) const REDIRECT_INGRESS: u32 = 1;
 }
 
@@ -41,24 +41,24 @@ mod number {
 pub(super) struct SocketMap(Map);
 
 impl SocketMap {
-    /// For queues 0 to `queues` - 1, none of which has a socket.
+    /// A map for queues 0 to `queues` - 1, without sockets.
     pub(super) fn new(queues: u16) -> io::Result<Self> {
         Map::xdp_sockets("lasthop_sockets", u32::from(queues)).map(Self)
     }
 
-    /// From here on, frames of `queue` go to `socket`, once that is bound.
+    /// Directs frames of `queue` to `socket`, once that is bound.
     pub(super) fn set(&self, queue: u16, socket: BorrowedFd<'_>) -> io::Result<()> {
         self.0.set(u32::from(queue), &socket.as_raw_fd().to_ne_bytes())
     }
 }
 
-/// A program at an uplink that the kernel has taken.
+/// A program at an uplink, loaded into the kernel.
 #[derive(Debug)]
 pub(super) struct UplinkProgram(Program);
 
 impl UplinkProgram {
-    /// At an uplink's XDP hook: frames go to their queue's socket. Those of a queue without one are dropped: the stack sees
-    /// all frames of the device, or none.
+    /// For an uplink's XDP hook: directs frames to their queue's socket. Frames of a queue without one are dropped: the
+    /// stack gets all frames of the device, or none.
     pub(super) fn to_sockets(sockets: &SocketMap) -> io::Result<Self> {
         let mut code = Assembler::new();
         code.load(Width::U32, R2, R1, number::XDP_RX_QUEUE).set_map(R1, &sockets.0);
@@ -66,14 +66,14 @@ impl UplinkProgram {
         load(ProgramKind::Xdp, "lasthop_sockets", code)
     }
 
-    /// Nothing passes.
+    /// Lets nothing pass.
     pub(super) fn nothing() -> io::Result<Self> {
         let mut code = Assembler::new();
         code.set(R0, number::TCX_DROP).exit();
         load(ProgramKind::Classifier, "lasthop_nothing", code)
     }
 
-    /// At egress: only packets with `mark` pass.
+    /// For egress: only packets with `mark` pass.
     pub(super) fn marked_only(mark: u32) -> io::Result<Self> {
         let mut code = Assembler::new();
         let out = code.label();
@@ -83,8 +83,7 @@ impl UplinkProgram {
         load(ProgramKind::Classifier, "lasthop_ours", code)
     }
 
-    /// At an uplink's egress: packets without `mark`, which come from the stack, are marked and sent by
-    /// `interface`.
+    /// For an uplink's egress: marks packets without `mark`, which come from the stack, and has `interface` send them.
     pub(super) fn others_to(interface: u32, mark: u32) -> io::Result<Self> {
         let mut code = Assembler::new();
         let others = code.label();
@@ -95,15 +94,15 @@ impl UplinkProgram {
         load(ProgramKind::Classifier, "lasthop_others", code)
     }
 
-    /// At a tap's ingress: everything is marked, and comes in at `interface`.
+    /// For a tap's ingress: marks all packets, and has `interface` receive them.
     pub(super) fn received_by(interface: u32, mark: u32) -> io::Result<Self> {
         let mut code = Assembler::new();
         redirect(&mut code, interface, mark, number::REDIRECT_INGRESS);
         load(ProgramKind::Classifier, "lasthop_in", code)
     }
 
-    /// At an uplink's ingress: only packets with `mark` pass to the stack. The mark, which is the gate's own,
-    /// is removed.
+    /// For an uplink's ingress: only packets with `mark` pass to the stack. It removes the mark, which belongs to the
+    /// gate.
     pub(super) fn unmarked(mark: u32) -> io::Result<Self> {
         let mut code = Assembler::new();
         let out = code.label();
@@ -114,13 +113,13 @@ impl UplinkProgram {
         load(ProgramKind::Classifier, "lasthop_unmark", code)
     }
 
-    /// Attached to `interface` until the link is dropped.
+    /// Attaches it to `interface` until the link is dropped.
     pub(super) fn attach(&self, interface: u32, hook: Hook) -> io::Result<Link> {
         self.0.attach_to_interface(interface, hook)
     }
 }
 
-/// Marks the packet and gives it to `interface`.
+/// Marks the packet and redirects it to `interface`.
 fn redirect(code: &mut Assembler<'_>, interface: u32, mark: u32, flags: u32) {
     code.set(R2, mark).store(Width::U32, R1, number::SKB_MARK, R2);
     code.set(R1, interface).set(R2, flags).call(helper::REDIRECT).exit();
@@ -136,8 +135,7 @@ fn load(kind: ProgramKind, name: &str, code: Assembler<'_>) -> io::Result<Uplink
 mod tests {
     use super::*;
 
-    /// The kernel's verifier judges the instructions; this needs CAP_BPF and CAP_NET_ADMIN, as all tests of
-    /// devices.
+    /// The kernel's verifier checks the instructions; this needs CAP_BPF and CAP_NET_ADMIN, like all tests of devices.
     #[test]
     #[ignore = "needs root"]
     fn the_kernel_takes_every_program() {

@@ -1,4 +1,4 @@
-//! System calls that neither std nor rustix has safe calls for: options of packet sockets and taps.
+//! System calls without safe wrappers in std or rustix: options of packet sockets and taps.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_int, c_ulong, c_void};
@@ -43,7 +43,7 @@ fn get_struct<T: Copy>(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: &mu
     checked(unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, at, &raw mut len_bytes) }).map(drop)
 }
 
-/// Has a packet socket receive nothing that bears `mark`.
+/// Makes a packet socket ignore packets with `mark`.
 ///
 /// # Errors
 /// Errors of setsockopt(2).
@@ -102,7 +102,7 @@ fn attach(fd: BorrowedFd<'_>, steps: &mut [libc::sock_filter]) -> Result<(), Err
     set_struct(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
 }
 
-/// Has a device receive everything for as long as the socket is open.
+/// Makes a device promiscuous while the socket is open.
 ///
 /// # Errors
 /// Errors of setsockopt(2).
@@ -131,7 +131,7 @@ pub(crate) fn bind_to_device(fd: BorrowedFd<'_>, index: u32) -> Result<(), Errno
     checked(unsafe { libc::bind(fd.as_raw_fd(), at, len_bytes) }).map(drop)
 }
 
-/// A request about a device by its name (netdevice(7)); the bytes of the answer stand behind the name.
+/// A request about a device by its name (netdevice(7)); the answer follows the name.
 #[repr(C, align(8))]
 pub(crate) struct DeviceRequest {
     name: [u8; libc::IFNAMSIZ],
@@ -140,7 +140,7 @@ pub(crate) struct DeviceRequest {
 }
 
 impl DeviceRequest {
-    /// None when the name is too long for a device, or empty.
+    /// `None` if the name is too long for a device, or empty.
     pub(crate) fn new(name: &str) -> Option<Self> {
         let mut request = Self { name: [0; libc::IFNAMSIZ], value: [0; 24] };
         if name.is_empty() || name.len() >= libc::IFNAMSIZ || name.contains(['\0', '/']) {
@@ -182,7 +182,7 @@ pub(crate) enum DeviceCall {
     MakeTap = libc::TUNSETIFF as u64,
 }
 
-/// Has a tap use virtio-net headers of `len_bytes`, little endian.
+/// Sets the length of a tap's virtio-net headers, which become little endian.
 ///
 /// # Errors
 /// Errors of ioctl(2).
@@ -195,10 +195,10 @@ pub(crate) fn set_tap_headers(fd: BorrowedFd<'_>, len_bytes: c_int) -> Result<()
     }
 }
 
-/// Has a tap say that there is a cable at its other end, or none.
+/// Sets whether a tap has a carrier at its other end.
 ///
 /// # Errors
-/// Errors of ioctl(2); `BADFD` when the tap is gone.
+/// Errors of ioctl(2); `BADFD` if the tap is gone.
 pub(crate) fn set_tap_carrier(fd: BorrowedFd<'_>, is_there: bool) -> Result<(), Errno> {
     /// `_IOW('T', 226, int)` of linux/if_tun.h.
     const TUNSETCARRIER: u32 = 0x4004_54e2;
@@ -207,10 +207,10 @@ pub(crate) fn set_tap_carrier(fd: BorrowedFd<'_>, is_there: bool) -> Result<(), 
     checked(unsafe { libc::ioctl(fd.as_raw_fd(), TUNSETCARRIER as _, &raw const value) }).map(drop)
 }
 
-/// The network namespace that a tap is in, wherever it was moved to.
+/// The network namespace of a tap, even if it was moved.
 ///
 /// # Errors
-/// Errors of ioctl(2); `BADFD` when the tap is gone.
+/// Errors of ioctl(2); `BADFD` if the tap is gone.
 pub(crate) fn tap_namespace(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     /// `_IO('T', 227)` of linux/if_tun.h; since Linux 5.6.
     const TUNGETDEVNETNS: u32 = 0x54e3;
@@ -220,10 +220,10 @@ pub(crate) fn tap_namespace(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     Ok(unsafe { OwnedFd::from_raw_fd(namespace) })
 }
 
-/// Has a tap leave `offloads` undone (`TUN_F_*`).
+/// Sets the offloads that a tap leaves to its reader (`TUN_F_*`).
 ///
 /// # Errors
-/// `INVAL` when the kernel does not know one of them.
+/// `INVAL` if the kernel does not know one of them.
 pub(crate) fn set_tap_offloads(fd: BorrowedFd<'_>, offloads: u32) -> Result<(), Errno> {
     // SAFETY: the request takes a number.
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD as _, c_ulong::from(offloads)) };

@@ -20,16 +20,16 @@ const QUEUES_MAX: u16 = 256;
 const TCP_OFFLOADS: u32 = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
 const UDP_OFFLOADS: u32 = libc::TUN_F_USO4 | libc::TUN_F_USO6;
 
-/// How a tap is made or opened.
+/// How to make or open a tap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TapOptions {
-    /// Queues: the kernel spreads frames over them by flow. With more than one, the tap is of the kind that has several.
+    /// Number of queues: the kernel spreads frames over them by flow. With more than one, the tap is a multi-queue tap.
     pub queues: u16,
-    /// Its MTU in bytes; None: as it is.
+    /// Its MTU in bytes; `None` to leave it.
     pub mtu_bytes: Option<u32>,
-    /// Its own address, that of the host's end; None: as it is.
+    /// The address of the host's end; `None` to leave it.
     pub mac: Option<[u8; 6]>,
-    /// Set the link up.
+    /// Whether to set the link up.
     pub up: bool,
 }
 
@@ -39,7 +39,7 @@ impl Default for TapOptions {
     }
 }
 
-/// Makes a tap, or opens one that was made to stay. One that was made here goes when its last descriptor is closed.
+/// Makes a tap, or opens a persistent one. A new one is removed when its last descriptor is closed.
 ///
 /// # Errors
 /// [`OpenError`].
@@ -75,10 +75,10 @@ pub fn tap(name: &str, options: TapOptions) -> Result<OpenedDevice, OpenError> {
     Ok(OpenedDevice { facts, queues })
 }
 
-/// Whether the other side of a tap, of which this is a queue, sees a carrier.
+/// Sets the carrier that the other side of a tap sees; `queue` is one of its queues.
 ///
 /// # Errors
-/// Errors of ioctl(2); `BADFD` when the tap is gone.
+/// Errors of ioctl(2); `BADFD` if the tap is gone.
 pub fn set_carrier(queue: BorrowedFd<'_>, is_there: bool) -> Result<(), Errno> {
     set_tap_carrier(queue, is_there)
 }
@@ -105,8 +105,8 @@ fn open_queue(name: &str, is_one_of_several: bool) -> Result<OwnedFd, OpenError>
     Ok(fd)
 }
 
-/// Has a tap leave undone the offloads that guests accept. Returns the features for it. Kernels before 6.2 do
-/// not know UDP segmentation.
+/// Makes a tap leave those offloads to its reader that guests accept. Returns the features for it. Kernels before 6.2
+/// do not have UDP segmentation.
 fn set_offloads(queue: &OwnedFd) -> Result<u64, Errno> {
     match set_tap_offloads(queue.as_fd(), TCP_OFFLOADS | UDP_OFFLOADS) {
         Ok(()) => Ok(FEATURES | UDP_FEATURES),

@@ -1,9 +1,9 @@
-//! Limits that are set on a tap which no packet passes, as Open vSwitch does for `ingress_policing_rate` and `qos` of a guest's port. They
-//! limit nothing, and the user is warned of that.
+//! Limits on a tap that passes no packets, as Open vSwitch sets them for `ingress_policing_rate` and `qos` of a guest's
+//! port. They have no effect, and the user gets a warning.
 
 use crate::links::TrafficLimit;
 
-/// Those that are set.
+/// The limits that are set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TrafficLimits {
     is_policed: bool,
@@ -11,7 +11,7 @@ pub struct TrafficLimits {
 }
 
 impl TrafficLimits {
-    /// One was set, or is not any more.
+    /// Notes that one was set or removed.
     pub fn take(&mut self, limit: TrafficLimit, is_set: bool) {
         match limit {
             TrafficLimit::Policing => self.is_policed = is_set,

@@ -1,4 +1,4 @@
-//! Opens the UDP sockets of tunnels' ends.
+//! Opens the UDP sockets of tunnel ports.
 
 use std::net::Ipv6Addr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,7 +11,7 @@ use crate::OpenError;
 use crate::packet::set_room;
 use crate::sys::set_option;
 
-/// linux/udp.h: takes datagrams of IPv6 without a checksum, as tunnels send them (RFC 6936).
+/// linux/udp.h: accepts IPv6 datagrams without a checksum, as tunnels send them (RFC 6936).
 const UDP_NO_CHECK6_RX: libc::c_int = 102;
 /// Datagrams of IPv6 have no flow label, as those of the kernel's tunnel devices. The kernel would make one of addresses and ports, which
 /// are the same for all flows inside.
@@ -20,7 +20,7 @@ pub(crate) const NO_FLOW_LABEL: (libc::c_int, libc::c_int, libc::c_int) =
 /// The largest packet that a guest may be told of; the outer path bounds packets, datagram by datagram.
 const MTU_BYTES: u32 = 65_000;
 
-/// The end of tunnels at a UDP port, for IPv4 and IPv6. Datagrams pass the host's own stack, both ways. `name` is for
+/// Opens a tunnel port at a UDP port, for IPv4 and IPv6. Datagrams pass the host's own stack, both ways. `name` is for
 /// messages.
 ///
 /// # Errors
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn a_port_has_one_end() {
-        // Of those that the kernel gives out by itself, one that is free.
+        // A free port, from the range that the kernel assigns.
         let free = std::net::UdpSocket::bind("[::]:0").expect("a port");
         let port = free.local_addr().expect("its address").port();
         let facts = TunnelFacts { kind: TunnelKind::Geneve, port };

@@ -5,15 +5,15 @@ use super::{Gate, OpenError, PacketOptions, XdpDevice, packet};
 use lasthop_device::XDP_MTU_BYTES_MAX as MTU_BYTES_MAX;
 use lasthop_device::{Backend, DeviceFacts, Host, OpenedDevice, XdpFacts};
 
-/// How a device becomes an uplink.
+/// How to open an uplink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UplinkOptions {
-    /// The back end, [`Backend::AfPacket`] or [`Backend::AfXdp`]; None: chosen by the device and the other
+    /// The back end, [`Backend::AfPacket`] or [`Backend::AfXdp`]; `None` to choose it by the device and the other
     /// options.
     pub backend: Option<Backend>,
-    /// Queues.
+    /// Number of queues.
     pub queues: u16,
-    /// The host's stack at this device.
+    /// The host's access to the device.
     pub host: Host,
     /// See [`PacketOptions::qdisc_bypass`].
     pub qdisc_bypass: bool,
@@ -25,12 +25,12 @@ impl Default for UplinkOptions {
     }
 }
 
-/// A device as an uplink, held by its owner. Changes to the device are undone when this is dropped, or when
-/// its process ends. Lives through several driver processes.
+/// A device as an uplink. Changes to the device are undone when this is dropped, or when its process ends. It outlives
+/// driver processes.
 ///
 /// ```text
 ///   Uplink ──sockets()──> descriptors for the driver process; fresh ones for the next driver process
-///     └ gate, XDP program: while no process has the descriptors, the host's stack is kept out all the same
+///     └ gate, XDP program: they separate the host's stack even while no process has the descriptors
 /// ```
 #[derive(Debug)]
 pub struct Uplink {
@@ -40,19 +40,19 @@ pub struct Uplink {
     packet: PacketOptions,
     xdp: Option<XdpDevice>,
     _gate: Option<Gate>,
-    /// Packet sockets from the first inspection of the device, for the first caller: closing many of them
-    /// takes the kernel half a second.
+    /// Packet sockets of the first inspection of the device, for the first caller: closing many of them takes the
+    /// kernel half a second.
     first: Option<OpenedDevice>,
 }
 
 impl Uplink {
-    /// Opens the device of the given name in this network namespace. With [`Host::Port`] the tap of the name that
-    /// [`host_tap`] gives has to be there, as another port: it is the host's.
+    /// Opens the device of the given name in this network namespace. With [`Host::Port`] the tap with the name from
+    /// [`host_tap`] must exist, as another port: it is the host's.
     ///
     /// # Errors
     /// [`OpenError`]; nothing is left behind.
     pub fn open(name: &str, options: UplinkOptions) -> Result<Self, OpenError> {
-        // The XDP program first: it refuses most.
+        // The XDP program first, since that fails most often.
         let (xdp, reason) = choose(name, options)?;
         let gate = Gate::of(options.host, name)?;
         let packet_options = PacketOptions {
@@ -74,13 +74,13 @@ impl Uplink {
         &self.facts
     }
 
-    /// The reason for its back end, as one sentence without its end.
+    /// The reason for its back end, as one sentence without a full stop.
     #[must_use]
     pub fn reason(&self) -> &str {
         &self.reason
     }
 
-    /// Descriptors for a driver process. Those given before get no more frames, and have to be closed by then.
+    /// Descriptors for a driver process. Earlier ones get no more frames, and must have been closed.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -93,7 +93,7 @@ impl Uplink {
     }
 }
 
-/// The XDP device if it is used, and the reason.
+/// The XDP device, if it is used, and the reason.
 fn choose(name: &str, options: UplinkOptions) -> Result<(Option<XdpDevice>, String), OpenError> {
     match options.backend {
         Some(Backend::AfXdp) => {
@@ -106,7 +106,7 @@ fn choose(name: &str, options: UplinkOptions) -> Result<(Option<XdpDevice>, Stri
     }
 }
 
-/// The description of requested XDP sockets.
+/// Describes requested XDP sockets.
 fn told(xdp: XdpFacts) -> String {
     let runs = if xdp.native { "the device's driver" } else { "the stack, behind a copy (generic XDP)," };
     let tags = if xdp.partial_checksums {
@@ -117,7 +117,7 @@ fn told(xdp: XdpFacts) -> String {
     format!("it was asked for; {runs} runs the XDP program{tags}")
 }
 
-/// For a device and its use: XDP sockets where the device takes part in them, packet sockets where it does not.
+/// Chooses for a device and its use: XDP sockets where the driver supports them fully, otherwise packet sockets.
 fn probe(name: &str, options: UplinkOptions) -> (Option<XdpDevice>, String) {
     let Ok(interface) = netlink::interface(name) else {
         return (None, "nothing is known of the device".to_owned());

@@ -22,7 +22,7 @@ pub enum XdpError {
     /// There is no such device.
     #[error("there is no network device {0} in this network namespace")]
     NoDevice(String),
-    /// Another one's program is there.
+    /// Another program is attached to it.
     #[error(
         "{name} has an XDP program already (number {program}): detach it (ip link set dev {name} xdp off, or end the process that holds it), or use backend = \"af_packet\""
     )]
@@ -32,7 +32,7 @@ pub enum XdpError {
         /// The program's number, as bpftool prog shows it.
         program: u32,
     },
-    /// Its frames do not fit.
+    /// Its frames do not fit a slot.
     #[error(
         "the MTU of {name} is {mtu_bytes}, with af_xdp at most {MTU_BYTES_MAX} is possible: lower it (ip link set dev {name} mtu {MTU_BYTES_MAX}), or use backend = \"af_packet\""
     )]
@@ -49,9 +49,9 @@ pub enum XdpError {
     Queues {
         /// The device.
         name: String,
-        /// Its receive queues in use.
+        /// Number of active receive queues.
         channels: u32,
-        /// The port's.
+        /// Number of the port's queues.
         queues: u16,
     },
     /// VLAN tags would be lost.
@@ -69,7 +69,7 @@ pub enum XdpError {
         "host = \"port\" needs a device whose driver runs XDP programs itself, and {0} has none: use backend = \"af_packet\""
     )]
     GenericPort(String),
-    /// It takes CAP_NET_ADMIN, CAP_BPF and CAP_NET_RAW.
+    /// The capabilities CAP_NET_ADMIN, CAP_BPF and CAP_NET_RAW are missing.
     #[error(
         "af_xdp needs the capabilities CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF: start lasthop run as root, or use backend = \"tap\" or vhost-user ports only"
     )]
@@ -84,7 +84,7 @@ pub enum XdpError {
         /// The kernel's message.
         reason: String,
     },
-    /// Anything else.
+    /// Any other error.
     #[error("{what} failed: {reason}")]
     System {
         /// The operation.
@@ -94,9 +94,9 @@ pub enum XdpError {
     },
 }
 
-/// A device whose frames go to XDP sockets, for as long as this lives: the program is attached by a link that
-/// only this holds. Frames that find no socket are dropped; the host's stack sees none. A
-/// [`Gate`](super::Gate) handles packets from the stack to the device.
+/// A device whose frames go to XDP sockets while this exists: a link of this process only attaches the program. Frames
+/// without a socket are dropped; the host's stack gets none. A [`Gate`](super::Gate) handles packets from the stack to
+/// the device.
 #[derive(Debug)]
 pub struct XdpDevice {
     facts: DeviceFacts,
@@ -108,7 +108,7 @@ impl XdpDevice {
     /// Attaches to the device of the given name, which receives with `queues` queues.
     ///
     /// # Errors
-    /// [`XdpError`], of which nothing is left behind.
+    /// [`XdpError`]; nothing is left behind.
     pub fn attach(name: &str, queues: u16, host: Host) -> Result<Self, XdpError> {
         let interface = netlink::interface(name).map_err(|error| match error {
             Errno::NODEV | Errno::INVAL => XdpError::NoDevice(name.to_owned()),
@@ -130,8 +130,8 @@ impl XdpDevice {
         &self.facts
     }
 
-    /// A fresh socket for each queue, which gets the frames once it is bound. Earlier sockets get no more
-    /// frames, and keep their queue until they are closed. To be called in the device's network namespace.
+    /// A fresh socket for each queue, which gets the frames once it is bound. Earlier sockets get no more frames, and
+    /// keep their queue until they are closed. Call it in the device's network namespace.
     ///
     /// # Errors
     /// [`XdpError::System`], [`XdpError::Permission`].
@@ -147,12 +147,12 @@ impl XdpDevice {
     }
 }
 
-/// Lets this process and those that it starts from here on register as much memory with XDP sockets as the system permits,
-/// which is any amount with CAP_SYS_RESOURCE. Without CAP_IPC_LOCK it counts towards RLIMIT_MEMLOCK, by user; that is 8 MiB
-/// by default, and each queue takes 4 MiB, or 8 with an MTU above 1774.
+/// Lets this process and its later children register as much memory with XDP sockets as the system permits, which is
+/// any amount with CAP_SYS_RESOURCE. Without CAP_IPC_LOCK it counts towards RLIMIT_MEMLOCK, by user; that is 8 MiB by
+/// default, and each queue takes 4 MiB, or 8 with an MTU above 1774.
 ///
 /// # Errors
-/// Errors of setrlimit(2), never for want of a capability.
+/// Errors of setrlimit(2), but not for lack of a capability.
 pub fn lift_memory_lock() -> Result<(), Errno> {
     let everything = Rlimit { current: None, maximum: None };
     match setrlimit(Resource::Memlock, everything) {
@@ -182,7 +182,7 @@ fn check(interface: &Interface, queues: u16, host: Host) -> Result<(), XdpError>
     if interface.mtu_bytes > MTU_BYTES_MAX {
         return Err(XdpError::Mtu { name, mtu_bytes: interface.mtu_bytes });
     }
-    // A virtual device reports its other end here, which is checked by itself.
+    // A virtual device reports its peer here, which is checked separately.
     if !interface.is_virtual() && netlink::takes_tags_out(interface.index) {
         return Err(XdpError::TagsOut(name));
     }
@@ -193,7 +193,7 @@ fn check(interface: &Interface, queues: u16, host: Host) -> Result<(), XdpError>
     Ok(())
 }
 
-/// The program's link, and whether the device's driver runs it.
+/// Attaches the program; returns the link, and whether the device's driver runs it.
 fn attach(program: &UplinkProgram, interface: &Interface) -> Result<(Link, bool), XdpError> {
     let refused = match program.attach(interface.index, Hook::XdpNative) {
         Ok(link) => return Ok((link, true)),

@@ -7,10 +7,12 @@ use crate::RequestError;
 use crate::message::{VhostMessage, request};
 use crate::saved::FdNumbers;
 
-/// VHOST_USER_BACKEND_CONFIG_CHANGE_MSG (vhost-user, "Back-end message types"): read the configuration space again.
+/// VHOST_USER_BACKEND_CONFIG_CHANGE_MSG (vhost-user, "Back-end message types"): the front end shall read the
+/// configuration space again.
 const CONFIG_CHANGE: u32 = 2;
 
-/// Where the back end may ask the front end for something. It is kept open, since a closed one ends the front end's device.
+/// The channel for requests to the front end. It is kept open even without use, since closing it ends the front end's
+/// device.
 #[derive(Debug, Default)]
 pub(crate) struct BackendChannel {
     fd: Option<ForeignFd>,
@@ -19,11 +21,12 @@ pub(crate) struct BackendChannel {
 }
 
 impl BackendChannel {
-    /// Takes the socket that came with SET_BACKEND_REQ_FD, in place of an older one. It is a UNIX stream, as the specification has
-    /// it: to others a write may wait, in spite of MSG_DONTWAIT, for a lock that the front end holds.
+    /// Takes the socket that came with SET_BACKEND_REQ_FD, and replaces an older one. It must be a UNIX stream, as the
+    /// specification says: on other sockets a write may wait, in spite of MSG_DONTWAIT, for a lock that the front end
+    /// holds.
     ///
     /// # Errors
-    /// [`RequestError`]: it is something else.
+    /// [`RequestError`] if it is no UNIX stream.
     pub(crate) fn open(
         &mut self,
         fds: Vec<ForeignFd>,
@@ -37,7 +40,7 @@ impl BackendChannel {
         Ok(())
     }
 
-    /// The socket of a dead session.
+    /// Takes the socket of a dead session.
     pub(crate) fn of_kept(fd: ForeignFd, number: u32) -> Self {
         Self { fd: Some(fd), number }
     }
@@ -46,9 +49,9 @@ impl BackendChannel {
         self.fd.as_ref().map(|_| self.number)
     }
 
-    /// Whether the front end was told that its device's configuration changed. Nothing waits for one that does not read, and
-    /// no answer is asked for, so that there is nothing to read here. The kernel appends to a UNIX stream's queue under a spinlock, and
-    /// takes no lock that a reader keeps while it waits for a page.
+    /// Tells the front end that its device's configuration changed; returns whether it could. This does not wait for a
+    /// front end that does not read, and requests no answer, so there is nothing to read here. The kernel appends to a
+    /// UNIX stream's queue under a spinlock, and takes no lock that a reader keeps while it waits for a page.
     pub(crate) fn tell_config_changed(&self) -> bool {
         let Some(fd) = &self.fd else { return false };
         let message = VhostMessage::new(CONFIG_CHANGE, Vec::new()).encode();

@@ -7,21 +7,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::{MEMORY_BYTES_MAX_DEFAULT, features};
 
-/// The device that a session drives: one port of the switch.
+/// The device that a session controls: one port of the switch.
 ///
-/// The session calls it in order and from one thread. A ring that was started is stopped before memory changes, before
-/// features change, before it is started again, and when the session ends.
+/// The session calls it from one thread. It stops a ring before memory changes, before features change, before the ring
+/// is started again, and when the session ends.
 pub trait Device {
-    /// The offer to the front end; asked once, when it connects.
+    /// The offer to the front end; the session asks once, when it connects.
     fn offer(&self) -> Offer;
 
-    /// Whether the link is up as far as the operator is concerned; asked when the front end connects. Later changes are told
-    /// by [`Session::set_link`](crate::Session::set_link).
+    /// Whether the operator has the link up; asked when the front end connects.
+    /// [`Session::set_link`](crate::Session::set_link) reports later changes.
     fn is_link_up(&self) -> bool {
         true
     }
 
-    /// Bytes that all of the front end's memory regions may have together; asked whenever it sends some.
+    /// Largest total size of the front end's memory regions, in bytes; asked whenever it sends some.
     fn memory_bytes_max(&self) -> u64 {
         MEMORY_BYTES_MAX_DEFAULT
     }
@@ -30,10 +30,10 @@ pub trait Device {
     /// [`PROTOCOL_FEATURES`](features::PROTOCOL_FEATURES), which is the session's own. No ring runs if they changed.
     fn set_features(&mut self, features: u64);
 
-    /// The front end has acknowledged these protocol features. Rings do not run.
+    /// Sets the acknowledged protocol features. No ring runs.
     fn set_protocol_features(&mut self, _features: u64) {}
 
-    /// The guest's memory from now on. No ring runs.
+    /// Sets the guest's memory. No ring runs.
     fn set_memory(&mut self, map: Arc<MemoryMap>);
 
     /// Starts a ring.
@@ -42,33 +42,33 @@ pub trait Device {
     /// A sentence for users; the ring is not started then.
     fn start_ring(&mut self, index: u16, start: RingStart) -> Result<(), String>;
 
-    /// Stops a ring and drops its [`RingStart`]. Returns the position of the next available head, or `None` if it was not
-    /// running (any more).
+    /// Stops a ring and drops its [`RingStart`]. Returns the position of the next available head, or `None` if it was
+    /// not running or has stopped by itself.
     fn stop_ring(&mut self, index: u16) -> Option<u16>;
 
-    /// Enables or disables a running ring. A disabled transmit ring's packets are dropped, a disabled receive ring gets
-    /// none.
+    /// Enables or disables a running ring. Packets of a disabled transmit ring are dropped; a disabled receive ring
+    /// gets none.
     fn set_ring_enabled(&mut self, index: u16, enabled: bool);
 
-    /// Another eventfd for a running ring to signal; `None`: the driver polls.
+    /// Replaces the eventfd by which a running ring signals the driver; `None` if the driver polls.
     fn set_ring_call(&mut self, index: u16, call: Option<ForeignFd>);
 
     /// The MTU of the link in bytes, 68 to 65535.
     fn set_mtu(&mut self, mtu: u16);
 }
 
-/// A device's offer to a front end.
+/// The features and configuration that a device offers to a front end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offer {
     /// Virtio features, see [`features`].
     pub features: u64,
     /// Pairs of a receive and a transmit ring; with [`CTRL_VQ`](features::CTRL_VQ) one control ring follows them.
     pub queue_pairs: u16,
-    /// MAC address that the guest is to use.
+    /// MAC address for the guest.
     pub mac: Option<[u8; 6]>,
-    /// MTU in bytes that the guest is to use.
+    /// MTU in bytes for the guest.
     pub mtu: Option<u16>,
-    /// Protocol features beside those that every session offers: private ones.
+    /// Private protocol features beside those that every session offers.
     pub private: u64,
 }
 
@@ -93,7 +93,7 @@ impl Offer {
     }
 }
 
-/// The memory and descriptors with which a ring starts.
+/// A ring's memory and descriptors at its start.
 #[derive(Debug)]
 pub struct RingStart {
     /// The ring, at the position where it continues.
@@ -104,9 +104,10 @@ pub struct RingStart {
     pub call: Option<ForeignFd>,
     /// Whether it starts enabled.
     pub enabled: bool,
-    /// The ring was another device's, which died: chains that it had taken are marked, kicks and calls may be lost.
+    /// The ring ran in another process, which died: the chains that it had fetched are marked, kicks and calls may be
+    /// lost.
     pub is_taken_over: bool,
-    /// Where to note how many queue pairs the guest asks its control queue for, and where it is noted how many it has; 0 is
-    /// none. `None`: nothing is kept.
+    /// Word for the number of queue pairs that the guest requests through its control queue; 0 if it requested none.
+    /// `None`: the number is not kept.
     pub granted: Option<Word>,
 }

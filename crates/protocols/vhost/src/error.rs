@@ -7,18 +7,18 @@ use crate::message::{BODY_BYTES_MAX, TABLE_REGIONS_MAX};
 /// Why a session ended. The text is for users.
 #[derive(Debug, Error)]
 pub enum SessionEnd {
-    /// The front end closed the connection, as it does when its guest ends.
+    /// The front end closed the connection, as when its guest ends.
     #[error("the front end closed the connection")]
     HungUp,
-    /// The front end broke the protocol: nothing that it sends can be trusted to be a message any more.
+    /// The front end broke the protocol: the position of the next message is unknown.
     #[error("the front end broke the vhost-user protocol: {0}")]
     Protocol(#[from] ProtocolError),
-    /// Descriptors that it sent take long to close, so it is to send no more of them.
+    /// Descriptors that it sent take long to close, so it must not send more of them.
     #[error(
         "file descriptors that the front end sent take long to close: sockets that linger, or files that it serves itself"
     )]
     SlowToClose,
-    /// A request could not be served, and the front end did not ask to be told so.
+    /// A request failed, and the front end had not asked for an acknowledgement.
     #[error("{0}")]
     Refused(#[from] RequestError),
     /// The system failed the connection.
@@ -29,10 +29,10 @@ pub enum SessionEnd {
 /// A message that a correct front end never sends.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ProtocolError {
-    /// Another version in the flags of a header.
+    /// A header with another version in its flags.
     #[error("message of protocol version {0}, only version 1 exists; is a vhost-user front end connected?")]
     Version(u32),
-    /// A body larger than any that is defined.
+    /// A body larger than any defined one.
     #[error(
         "{0} with a body of {1} bytes, more than it can have (no message has more than {BODY_BYTES_MAX})"
     )]
@@ -48,7 +48,7 @@ pub enum ProtocolError {
         "message with more than {TABLE_REGIONS_MAX} file descriptors, or the limit of open files is reached (raise it: ulimit -n)"
     )]
     TooManyFds,
-    /// A reply, though nothing was asked.
+    /// A reply without a request.
     #[error("{0} is marked as a reply, but nothing was asked")]
     UnexpectedReply(String),
     /// A ring that the port does not have.
@@ -64,7 +64,7 @@ pub enum ProtocolError {
         /// Rings of the port.
         rings: u16,
     },
-    /// It asks and asks, and does not read the answers.
+    /// The front end sends requests and does not read the replies.
     #[error("requests keep coming, but {0} bytes of replies wait to be read")]
     RepliesUnread(usize),
 }
@@ -72,12 +72,12 @@ pub enum ProtocolError {
 /// Why a request was refused. The session continues if the front end asked for an acknowledgement.
 #[derive(Debug, Error)]
 pub enum RequestError {
-    /// Memory without a file.
+    /// A memory region without a file.
     #[error(
         "front end sent no file descriptor for its memory: start the VM with shared memory (QEMU: -object memory-backend-memfd,share=on; libvirt: <memoryBacking><source type='memfd'/><access mode='shared'/></memoryBacking>; Cloud Hypervisor: --memory shared=on)"
     )]
     NotShared,
-    /// Not as many file descriptors as the request needs.
+    /// Another number of file descriptors than the request needs.
     #[error("{request} with {got} file descriptors, {needed} needed")]
     FdCount {
         /// Name of the request.
@@ -87,28 +87,28 @@ pub enum RequestError {
         /// File descriptors needed.
         needed: usize,
     },
-    /// A kick, call or error descriptor that is something else.
+    /// A kick, call or error descriptor that is no eventfd.
     #[error("{0} with a file descriptor that is not an eventfd; the front end must pass one")]
     NoEventFd(String),
-    /// A back-end channel that is something else.
+    /// A back-end channel that is no UNIX stream.
     #[error("{0} with a file descriptor that is not a UNIX stream socket; the front end must pass one")]
     NoUnixStream(String),
     /// A region that cannot be mapped.
     #[error("{0}")]
     Mapping(#[from] MappingError),
-    /// Regions that do not go together.
+    /// Memory regions that contradict each other.
     #[error("the front end's memory table is unusable: {0}")]
     MemoryTable(String),
-    /// Regions that are too large together.
+    /// Memory regions that are too large in total.
     #[error(
         "the front end's memory regions have {} together, and its vnic allows {}; if the guest is as large as that, raise memory-max of the vnic",
         ByteSize(*.asked_bytes),
         ByteSize(*.max_bytes)
     )]
     MemoryMax {
-        /// Bytes of all regions.
+        /// Total size of the regions, in bytes.
         asked_bytes: u64,
-        /// Bytes that they may have.
+        /// Largest permitted size, in bytes.
         max_bytes: u64,
     },
     /// Feature bits that were not offered.
@@ -117,25 +117,25 @@ pub enum RequestError {
     /// A ring with impossible parameters.
     #[error("ring {0} is unusable: {1}")]
     Ring(u16, RingError),
-    /// A position that no split ring has.
+    /// A position that a split ring cannot have.
     #[error("ring {0} is to start at position {1:#x}, beyond 0xffff: the front end expects packed rings")]
     RingBase(u16, u32),
-    /// A ring that the device does not start.
+    /// A ring that the device refused to start.
     #[error("ring {0} cannot be started: {1}")]
     Device(u16, String),
-    /// Neither 0 nor 1.
+    /// A value that is neither 0 nor 1.
     #[error("SET_VRING_ENABLE of ring {0} with {1}, which is neither 0 nor 1")]
     Enable(u16, u32),
     /// An MTU that no Ethernet link has.
     #[error("MTU of {0} bytes is outside 68..=65535")]
     Mtu(u64),
-    /// A request that belongs to a feature that was not offered, and that must not be passed over.
+    /// A request of a feature that was not offered, and that must not be ignored.
     #[error("{0} belongs to a feature that was not offered; live migration is not supported")]
     NotServed(String),
-    /// A file for chains in flight that does not do.
+    /// An unusable in-flight file.
     #[error("the front end's file for chains in flight is unusable: {0}")]
     Inflight(String),
-    /// The system refused.
+    /// A failed system call.
     #[error("{0} failed: {1}")]
     System(String, std::io::Error),
 }

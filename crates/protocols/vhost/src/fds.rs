@@ -11,19 +11,19 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlag
 
 use crate::message::TABLE_REGIONS_MAX;
 
-/// Room for the descriptors of one message that is sent.
+/// Room for the descriptors of one outgoing message.
 const CONTROL_BYTES: usize = cmsg_space!(ScmRights(TABLE_REGIONS_MAX));
 
-/// The result of one receive.
+/// The result of a receive call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Received {
-    /// Bytes; 0 when the other side closed.
+    /// Number of bytes; 0 when the peer closed.
     pub(crate) bytes: usize,
-    /// Whether there were more file descriptors than a message has, or than there is room for.
+    /// Whether descriptors were lost: more than a message can have, or more than the process may open.
     pub(crate) fds_lost: bool,
 }
 
-/// Receives bytes into `into`, and adds the file descriptors that come with them, which are of `origin`, to `fds`.
+/// Receives bytes into `into`, and adds the file descriptors that come with them to `fds`; they count for `origin`.
 pub(crate) fn receive(
     socket: BorrowedFd<'_>,
     into: &mut [u8],
@@ -34,7 +34,7 @@ pub(crate) fn receive(
     Ok(Received { bytes: received.bytes, fds_lost: received.is_cut || fds.len() > TABLE_REGIONS_MAX })
 }
 
-/// Sends bytes, the file descriptors with the first of them; how many bytes went.
+/// Sends bytes, and the file descriptors with the first of them; returns the number of sent bytes.
 pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); CONTROL_BYTES];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -44,7 +44,7 @@ pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>])
     Ok(sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?)
 }
 
-/// Makes reads and writes of a descriptor return at once.
+/// Makes a descriptor non-blocking.
 pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
     let flags = fcntl_getfl(fd)?;
     Ok(fcntl_setfl(fd, flags | OFlags::NONBLOCK)?)

@@ -142,17 +142,16 @@ pub mod protocol {
         SHARED_OBJECT = 18,
         /// The back end's state can be saved and loaded.
         DEVICE_STATE = 19,
-        /// Not of the protocol, but between this switch and its own driver: a tunnel's header is behind the virtio-net header, which
-        /// is 124 bytes long then in all rings (`lasthop_wire::tunnel`).
+        /// Private, between this switch and its own driver: a tunnel's metadata follows the virtio-net header, which
+        /// then has 124 bytes in all rings (`lasthop_wire::tunnel`).
         TUNNEL = 62,
-        /// Not of the protocol, but between this switch and its own driver: sent packets have their hash behind the
-        /// virtio-net header, which is 20 bytes long in transmit rings then (`lasthop_wire::hash`).
+        /// Private, between this switch and its own driver: sent packets have their hash behind the virtio-net header,
+        /// which then has 20 bytes in transmit rings (`lasthop_wire::hash`).
         PACKET_HASH = 63,
     }
 
-    /// The protocol features that every session offers: exactly those that it serves.
-    /// BACKEND_REQ is served by keeping the channel: User Mode Linux takes its interrupt line from there, and has none
-    /// without it.
+    /// The protocol features that every session offers: exactly those that it serves. For BACKEND_REQ it keeps the
+    /// channel open: User Mode Linux takes its interrupt line from there, and has none without it.
     pub const OFFERED: u64 = MQ
         | REPLY_ACK
         | MTU
@@ -163,7 +162,7 @@ pub mod protocol {
         | CONFIGURE_MEM_SLOTS
         | STATUS;
 
-    /// As [`names`](super::names), for protocol feature bits.
+    /// Like [`names`](super::names), for protocol feature bits.
     #[must_use]
     pub fn names(features: u64) -> String {
         super::join_names(features, PROTOCOL_NAMES)

@@ -18,7 +18,7 @@ use crate::message::{
     request,
 };
 
-/// How long a back end may take for a reply, unless told otherwise: it is local, but may share a busy core.
+/// Default time limit for a reply: a back end is local, but may share a busy core.
 pub const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why a call to a back end failed.
@@ -33,10 +33,10 @@ pub enum FrontError {
     /// The back end acknowledged a request with a failure.
     #[error("the back end refused {0}; its log tells why")]
     Refused(String),
-    /// A reply that does not belong to the request.
+    /// A reply to another request.
     #[error("the back end replied to {0} with something else")]
     WrongReply(String),
-    /// A reply that is no message.
+    /// A reply that is no valid message.
     #[error("the back end broke the vhost-user protocol: {0}")]
     Protocol(#[from] ProtocolError),
     /// Arguments that cannot be sent.
@@ -56,10 +56,10 @@ pub struct FrontEnd {
 }
 
 impl FrontEnd {
-    /// A front end on a connected socket, which is made blocking.
+    /// Makes a front end on a connected socket, which becomes blocking.
     ///
     /// # Errors
-    /// When the socket's options cannot be set.
+    /// If the socket's options cannot be set.
     pub fn new(socket: UnixStream) -> io::Result<Self> {
         socket.set_nonblocking(false)?;
         let mut front = Self { socket, reply_ack: false };
@@ -67,16 +67,16 @@ impl FrontEnd {
         Ok(front)
     }
 
-    /// How long replies may take; not zero.
+    /// Sets the time limit for replies; not zero.
     ///
     /// # Errors
-    /// When the socket's option cannot be set.
+    /// If the socket's option cannot be set.
     pub fn set_reply_timeout(&mut self, timeout: Duration) -> io::Result<()> {
         self.socket.set_read_timeout(Some(timeout))?;
         self.socket.set_write_timeout(Some(timeout))
     }
 
-    /// The socket, to see whether the back end hung up.
+    /// The socket, for waiting until the back end hangs up.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
@@ -115,7 +115,7 @@ impl FrontEnd {
         self.tell_u64(request::SET_PROTOCOL_FEATURES, features, &[])
     }
 
-    /// Rings that the back end serves at most (some back ends: queue pairs).
+    /// Largest number of rings that the back end serves (for some back ends: queue pairs).
     ///
     /// # Errors
     /// See [`FrontError`].
@@ -123,7 +123,7 @@ impl FrontEnd {
         self.ask_u64(request::GET_QUEUE_NUM)
     }
 
-    /// Takes possession of the device.
+    /// Takes ownership of the device.
     ///
     /// # Errors
     /// See [`FrontError`].
@@ -131,7 +131,7 @@ impl FrontEnd {
         self.tell(request::SET_OWNER, Vec::new(), &[])
     }
 
-    /// Hands over guest memory: one file descriptor for each region, at most 8.
+    /// Sets the guest memory: one file descriptor for each region, at most 8.
     ///
     /// # Errors
     /// See [`FrontError`].
@@ -154,7 +154,7 @@ impl FrontEnd {
         self.tell(request::ADD_MEM_REG, encode_memory_region(region), &[fd])
     }
 
-    /// Takes a region out of guest memory.
+    /// Removes a region from guest memory.
     ///
     /// # Errors
     /// See [`FrontError`].
@@ -162,7 +162,7 @@ impl FrontEnd {
         self.tell(request::REM_MEM_REG, encode_memory_region(region), &[])
     }
 
-    /// Regions that the back end takes one by one.
+    /// Largest number of regions that the back end accepts one by one.
     ///
     /// # Errors
     /// See [`FrontError`].
@@ -170,7 +170,7 @@ impl FrontEnd {
         self.ask_u64(request::GET_MAX_MEM_SLOTS)
     }
 
-    /// Sets a ring's entries.
+    /// Sets the number of a ring's entries.
     ///
     /// # Errors
     /// See [`FrontError`].
@@ -186,7 +186,7 @@ impl FrontEnd {
         self.tell_ring(request::SET_VRING_BASE, index, base)
     }
 
-    /// Sets where a ring lies.
+    /// Sets a ring's addresses.
     ///
     /// # Errors
     /// See [`FrontError`].
@@ -194,7 +194,7 @@ impl FrontEnd {
         self.tell(request::SET_VRING_ADDR, address.encode(), &[])
     }
 
-    /// Starts a ring, with the eventfd that the front end kicks, or none: then the back end must poll.
+    /// Starts a ring, with the eventfd for kicks; without one the back end must poll.
     ///
     /// # Errors
     /// See [`FrontError`].
@@ -202,7 +202,7 @@ impl FrontEnd {
         self.tell_eventfd(request::SET_VRING_KICK, index, kick)
     }
 
-    /// Sets the eventfd that the back end signals, or none: then the front end polls.
+    /// Sets the eventfd for calls; without one the front end polls.
     ///
     /// # Errors
     /// See [`FrontError`].
@@ -218,7 +218,7 @@ impl FrontEnd {
         self.tell_ring(request::SET_VRING_ENABLE, index, u16::from(enabled))
     }
 
-    /// Stops a ring; the position at which it would go on.
+    /// Stops a ring, and returns its position.
     ///
     /// # Errors
     /// See [`FrontError`].
@@ -244,7 +244,7 @@ impl FrontEnd {
         Ok(reply.body.split_off(ConfigMessage::BYTES))
     }
 
-    /// Tells the back end the link's MTU in bytes.
+    /// Sets the link's MTU in bytes.
     ///
     /// # Errors
     /// See [`FrontError`].
@@ -252,7 +252,7 @@ impl FrontEnd {
         self.tell_u64(request::NET_SET_MTU, u64::from(mtu), &[])
     }
 
-    /// Tells the device status (virtio 1.2, 2.1); 0 resets the device.
+    /// Sets the device status (virtio 1.2, 2.1); 0 resets the device.
     ///
     /// # Errors
     /// See [`FrontError`].
@@ -260,7 +260,7 @@ impl FrontEnd {
         self.tell_u64(request::SET_STATUS, u64::from(status), &[])
     }
 
-    /// The device status as the back end has it.
+    /// The back end's device status.
     ///
     /// # Errors
     /// See [`FrontError`].
@@ -268,7 +268,7 @@ impl FrontEnd {
         self.ask_u64(request::GET_STATUS).map(|status| status as u8) // virtio's status is 8 bits wide
     }
 
-    /// Asks for a file in which the back end keeps track of chains in flight, of this many rings with this many entries.
+    /// Requests an in-flight file, for this number of rings with this number of entries.
     ///
     /// # Errors
     /// See [`FrontError`].
@@ -285,7 +285,7 @@ impl FrontEnd {
         Ok((told, fd.into_trusted()))
     }
 
-    /// Gives the back end that file, before rings start.
+    /// Passes that file to the back end, before rings start.
     ///
     /// # Errors
     /// See [`FrontError`].
@@ -297,7 +297,7 @@ impl FrontEnd {
         self.tell(request::SET_INFLIGHT_FD, inflight.encode(), &[fd])
     }
 
-    /// Stops all rings and forgets negotiated features; memory stays.
+    /// Stops all rings and forgets negotiated features; memory is kept.
     ///
     /// # Errors
     /// See [`FrontError`].
@@ -404,7 +404,7 @@ fn failure(error: io::Error, number: u32) -> FrontError {
     }
 }
 
-/// The body of SET_MEM_TABLE, of exactly as many regions.
+/// The body of SET_MEM_TABLE, for exactly these regions.
 #[must_use]
 pub fn encode_memory_table(regions: &[MemoryRegionMessage]) -> Vec<u8> {
     let mut body = [(regions.len() as u32).to_ne_bytes(), [0; 4]].concat();

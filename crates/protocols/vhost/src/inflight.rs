@@ -1,4 +1,5 @@
-//! The file in which a front end keeps track of chains in flight: made here, kept there, and given back after a reconnect.
+//! The in-flight file, in which the back end records chains in flight: made here, kept by the front end, and returned
+//! after a reconnect.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -12,14 +13,14 @@ use serde::{Deserialize, Serialize};
 use crate::RequestError;
 use crate::message::{InflightMessage, request};
 
-/// The logs of all rings: each has as many bytes, one behind the other.
+/// The logs of all rings, one after the other; all have the same size.
 #[derive(Debug)]
 pub(crate) struct Inflight {
     mapping: Arc<Mapping>,
     pub(crate) kept: SavedInflight,
 }
 
-/// The file's number and its layout by the front end's words.
+/// The file's number and its layout as the front end described it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SavedInflight {
     pub(crate) file: u32,
@@ -29,7 +30,7 @@ pub(crate) struct SavedInflight {
     entries: u16,
 }
 
-/// Makes a file for as many rings as are asked for, at most `rings_max`, and says how it is to be mapped.
+/// Makes a file for the requested number of rings, at most `rings_max`, and describes how to map it.
 pub(crate) fn create(
     asked: InflightMessage,
     rings_max: u16,
@@ -40,7 +41,8 @@ pub(crate) fn create(
     let failed = |error: rustix::io::Errno| {
         RequestError::System(request::name(request::GET_INFLIGHT_FD), error.into())
     };
-    // Not sealed: it may be another file by the time that it comes back. Truncation is noticed as that of guests' memory is.
+    // It is not sealed, since the front end may return another file anyway. Truncation is detected as for guests'
+    // memory.
     let file = memfd_create("lasthop-inflight", MemfdFlags::CLOEXEC).map_err(failed)?;
     ftruncate(&file, size).map_err(failed)?;
     Ok((file, InflightMessage { size_bytes: size, offset_bytes: 0, ..asked }))
@@ -58,7 +60,7 @@ fn check(message: InflightMessage, rings_max: u16) -> Result<(), RequestError> {
 }
 
 impl Inflight {
-    /// Maps a file that the front end sent, number `file` for a successor.
+    /// Maps a file that the front end sent; `file` is its number for a successor.
     pub(crate) fn map(
         message: InflightMessage,
         fd: &ForeignFd,
@@ -78,14 +80,14 @@ impl Inflight {
         Ok(Self { mapping, kept })
     }
 
-    /// As the dead session had it.
+    /// Maps the file of a dead session.
     pub(crate) fn of_kept(kept: SavedInflight, fd: &ForeignFd, rings_max: u16) -> Result<Self, RequestError> {
         let SavedInflight { file, offset_bytes, size_bytes, rings, entries } = kept;
         Self::map(InflightMessage { size_bytes, offset_bytes, rings, entries }, fd, file, rings_max)
     }
 
-    /// The log of ring `index`, if there is one. Chains of a receive ring are used in order, so none is ever in flight without
-    /// being pending again; the same holds for the control ring. Both have even numbers.
+    /// The log of ring `index`, if there is one. Receive rings and the control ring use their chains in order, so every
+    /// chain in flight becomes available again without a log. Both have even numbers.
     pub(crate) fn log(&self, index: u16, entries: u16) -> Option<InflightLog> {
         let is_logged = !index.is_multiple_of(2) && index < self.kept.rings && entries <= self.kept.entries;
         let offset = usize::from(index) * InflightLog::bytes(self.kept.entries);

@@ -1,4 +1,4 @@
-//! From memory messages to a new memory map that keeps the mappings which did not change.
+//! Computes a new memory map from memory messages; unchanged regions keep their mappings.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use lasthop_guestmem::{FileRange, Mapping, MemoryMap, Region};
 use crate::message::{MemoryRegionMessage, request};
 use crate::{MEMORY_SLOTS_MAX, RequestError};
 
-/// The map of a whole table, one file descriptor for each region; they have `bytes_max` together at most.
+/// The map of a new table, with one file descriptor for each region; their total size is limited to `bytes_max`.
 pub(crate) fn replaced(
     old: &MemoryMap,
     messages: &[MemoryRegionMessage],
@@ -25,8 +25,8 @@ pub(crate) fn replaced(
     map(regions.collect::<Result<_, _>>()?)
 }
 
-/// The old map and one region more; `None` if that very region is there: front ends with several queue pairs add it once
-/// for each (QEMU up to 7.2). All regions have `bytes_max` together at most.
+/// The old map with one more region; `None` if that region exists already: front ends with several queue pairs add it
+/// once for each (QEMU up to 7.2). The total size is limited to `bytes_max`.
 pub(crate) fn added(
     old: &MemoryMap,
     message: MemoryRegionMessage,
@@ -47,8 +47,8 @@ pub(crate) fn added(
     map(regions).map(Some)
 }
 
-/// The old map without one region; `None` if it is gone already, as for `added`. The file offset in the message means
-/// nothing: some front ends leave it out.
+/// The old map without one region; `None` if that was removed already, as for `added`. The file offset in the message
+/// is ignored, since some front ends omit it.
 pub(crate) fn removed(
     old: &MemoryMap,
     message: MemoryRegionMessage,
@@ -81,7 +81,7 @@ fn check_fds(number: u32, fds: &[ForeignFd], needed: usize) -> Result<(), Reques
     }
 }
 
-/// The old region that is the same memory at the same addresses.
+/// The old region with the same memory at the same addresses.
 fn unchanged(old: &MemoryMap, message: MemoryRegionMessage, range: FileRange) -> Option<&Region> {
     old.regions().iter().find(|region| {
         region.guest_addr == message.guest_addr

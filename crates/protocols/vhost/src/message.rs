@@ -4,11 +4,11 @@ use crate::ProtocolError;
 
 /// Bytes of a header: request, flags, size of the body.
 pub const HEADER_BYTES: usize = 12;
-/// Bytes of the largest body taken. The largest one that is defined, a configuration space, has 268.
+/// Bytes of the largest accepted body. The largest defined one, a configuration space, has 268.
 pub const BODY_BYTES_MAX: u32 = 4096;
 /// Memory regions in one table, and so file descriptors with one message.
 pub const TABLE_REGIONS_MAX: usize = 8;
-/// Bytes of a table of as many regions.
+/// Bytes of a table with that number of regions.
 pub const TABLE_BYTES_MAX: usize = 8 + 32 * TABLE_REGIONS_MAX;
 /// Bytes of the configuration space that a front end may ask for.
 pub const CONFIG_BYTES_MAX: u32 = 256;
@@ -23,7 +23,7 @@ pub const FLAG_REPLY: u32 = 4;
 pub const FLAG_NEED_REPLY: u32 = 8;
 /// In the word of SET_VRING_KICK, SET_VRING_CALL, SET_VRING_ERR: no file descriptor comes with it.
 pub const VRING_NO_FD: u64 = 0x100;
-/// In the same word: the bits of the queue index.
+/// In the same word: the bits of the ring's index.
 pub const VRING_INDEX_MASK: u64 = 0xff;
 
 /// Numbers of the requests of a front end.
@@ -78,7 +78,7 @@ pub mod request {
         GET_STATUS = 40,
     }
 
-    /// The name of a request, as the vhost-user specification has it.
+    /// The name of a request in the vhost-user specification.
     #[must_use]
     pub fn name(number: u32) -> String {
         let known = NAMES.iter().find(|(known, _)| *known == number);
@@ -98,7 +98,7 @@ pub struct MessageHeader {
 }
 
 impl MessageHeader {
-    /// Three words, unchecked.
+    /// Decodes three words, without checks.
     #[must_use]
     pub fn decode(bytes: [u8; HEADER_BYTES]) -> Self {
         let mut fields = Fields(&bytes);
@@ -106,7 +106,7 @@ impl MessageHeader {
         Self { request: word(), flags: word(), size: word() }
     }
 
-    /// Whether a body may follow.
+    /// Checks the header before the body is read.
     ///
     /// # Errors
     /// [`ProtocolError::Version`] and [`ProtocolError::BodyTooLarge`].
@@ -128,7 +128,7 @@ pub struct VhostMessage {
     pub request: u32,
     /// Version and `FLAG_*`.
     pub flags: u32,
-    /// At most [`BODY_BYTES_MAX`] bytes.
+    /// The body; at most [`BODY_BYTES_MAX`] bytes.
     pub body: Vec<u8>,
 }
 
@@ -168,7 +168,7 @@ impl VhostMessage {
         bytes
     }
 
-    /// Reads the body; bytes behind the fields that `read` takes are ignored, since senders grow structures.
+    /// Parses the body with `read`; further bytes are ignored, since structures may grow.
     fn parse<T>(&self, read: impl FnOnce(&mut Fields<'_>) -> Option<T>) -> Result<T, ProtocolError> {
         read(&mut Fields(&self.body)).ok_or_else(|| self.short_body())
     }
@@ -179,7 +179,7 @@ impl VhostMessage {
         ProtocolError::BodyTooShort(request::name(self.request), self.body.len())
     }
 
-    /// The body as one 64-bit word.
+    /// Parses the body as one 64-bit word.
     ///
     /// # Errors
     /// [`ProtocolError::BodyTooShort`].
@@ -187,7 +187,7 @@ impl VhostMessage {
         self.parse(|fields| fields.u64())
     }
 
-    /// The body as a ring's index and a number.
+    /// Parses the body as a ring's index and a number.
     ///
     /// # Errors
     /// [`ProtocolError::BodyTooShort`].
@@ -264,7 +264,7 @@ impl VhostMessage {
 pub struct RingStateMessage {
     /// Index of the ring.
     pub index: u32,
-    /// Entries, position, or 0 or 1.
+    /// Entries, position, or an enable flag.
     pub value: u32,
 }
 
@@ -276,7 +276,7 @@ impl RingStateMessage {
     }
 }
 
-/// Where a ring lies, in the front end's own address space.
+/// A ring's addresses in the front end's own address space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RingAddressMessage {
     /// Index of the ring.
@@ -316,16 +316,16 @@ impl RingAddressMessage {
     }
 }
 
-/// One region of guest memory; its file comes as a file descriptor.
+/// A region of guest memory; its file comes as a file descriptor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryRegionMessage {
     /// First guest physical address.
     pub guest_addr: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
     /// First address in the front end's own address space.
     pub user_addr: u64,
-    /// Bytes into the file.
+    /// Offset in the file, in bytes.
     pub offset: u64,
 }
 
@@ -347,22 +347,21 @@ impl MemoryRegionMessage {
     }
 }
 
-/// How the file for chains in flight is mapped, and of how many rings of how many entries it is: GET_INFLIGHT_FD,
-/// SET_INFLIGHT_FD.
+/// The layout of the in-flight file, and its numbers of rings and entries: GET_INFLIGHT_FD, SET_INFLIGHT_FD.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InflightMessage {
-    /// Bytes to map; 0 in a question.
+    /// Bytes to map; 0 in a request.
     pub size_bytes: u64,
-    /// Bytes into the file; 0 in a question.
+    /// Offset in the file, in bytes; 0 in a request.
     pub offset_bytes: u64,
-    /// Rings.
+    /// Number of rings.
     pub rings: u16,
-    /// Entries of each.
+    /// Entries of each ring.
     pub entries: u16,
 }
 
 impl InflightMessage {
-    /// 24 bytes, as the structure has with its padding: QEMU takes nothing else.
+    /// Encodes 24 bytes, including the structure's padding: QEMU accepts no other size.
     #[must_use]
     pub fn encode(self) -> Vec<u8> {
         let words = [self.size_bytes.to_ne_bytes(), self.offset_bytes.to_ne_bytes()];
@@ -371,19 +370,19 @@ impl InflightMessage {
     }
 }
 
-/// A range of the configuration space; the bytes follow.
+/// A range of the configuration space; its bytes follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConfigMessage {
-    /// First byte.
+    /// Offset of the first byte.
     pub offset: u32,
-    /// Bytes.
+    /// Number of bytes.
     pub size: u32,
-    /// Why it is written; 0 when read.
+    /// Reason of a write; 0 for a read.
     pub flags: u32,
 }
 
 impl ConfigMessage {
-    /// Bytes of the fixed part.
+    /// Bytes of the fixed fields.
     pub const BYTES: usize = 12;
 
     /// Three words, then the bytes of the range.
@@ -394,7 +393,7 @@ impl ConfigMessage {
     }
 }
 
-/// Takes fields off the front of a body.
+/// Reads fields from the front of a body.
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {

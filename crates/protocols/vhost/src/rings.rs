@@ -11,21 +11,21 @@ use crate::inflight::Inflight;
 use crate::saved::{PreviousSession, SavedKick, SavedRing, SessionMemory};
 use crate::{Device, RequestError, RingStart, TakeOverError};
 
-/// The state that all rings of a session start with.
+/// The state shared by all rings of a session.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
-    /// The guest's memory, once there is any.
+    /// The guest's memory, once it is set.
     pub(crate) map: Option<Arc<MemoryMap>>,
-    /// Features as last acknowledged, `PROTOCOL_FEATURES` included.
+    /// Acknowledged features, including `PROTOCOL_FEATURES`.
     pub(crate) features: u64,
-    /// Memory that a successor gets.
+    /// The memory that a successor gets.
     pub(crate) kept: Option<SessionMemory>,
-    /// Where the front end has chains in flight written down.
+    /// The front end's in-flight file.
     pub(crate) inflight: Option<Inflight>,
 }
 
 impl Shared {
-    /// Whether rings wait to be enabled. The last acknowledgement counts: a front end that drops the bit sends no
+    /// Whether rings start enabled. The last acknowledgement counts: a front end that drops the bit sends no
     /// SET_VRING_ENABLE, even if it negotiated protocol features.
     fn rings_start_enabled(&self) -> bool {
         self.features & PROTOCOL_FEATURES == 0
@@ -35,7 +35,7 @@ impl Shared {
         self.features & EVENT_IDX != 0
     }
 
-    /// Puts a ring in the order that was negotiated. Receive rings, and the control ring, use their buffers in order anyway.
+    /// Makes a ring use the negotiated order. Receive rings and the control ring use their buffers in order anyway.
     fn ordered(&self, index: u16, ring: DeviceRing) -> Result<DeviceRing, RequestError> {
         if self.features & IN_ORDER == 0 || is_filled(index) {
             return Ok(ring);
@@ -53,32 +53,32 @@ impl Shared {
     }
 }
 
-/// Whether a ring's buffers are filled in the order in which they are taken: of receive rings, and of the control ring, whose index is
-/// even, too.
+/// Whether the device fills a ring's buffers in the order in which it fetches them: true for receive rings and the
+/// control ring, whose indices are even.
 fn is_filled(index: u16) -> bool {
     index.is_multiple_of(2)
 }
 
-/// How a driver kicks.
+/// How a driver kicks a ring.
 #[derive(Debug, Default)]
 pub(crate) enum Kick {
-    /// SET_VRING_KICK has not come: the ring is to be stopped.
+    /// SET_VRING_KICK has not come: the ring is stopped.
     #[default]
     NotSet,
-    /// It does not: the device polls.
+    /// The driver does not kick, so the device polls.
     Polled,
-    /// By an eventfd.
+    /// By this eventfd.
     Fd(Numbered),
 }
 
-/// A descriptor, and its number for a successor.
+/// A descriptor with its number for a successor.
 #[derive(Debug)]
 pub(crate) struct Numbered {
     pub(crate) fd: ForeignFd,
     pub(crate) number: u32,
 }
 
-/// A ring's size and place.
+/// A ring's size and addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Layout {
     /// Entries; 0 before SET_VRING_NUM.
@@ -89,7 +89,7 @@ pub(crate) struct Layout {
 #[derive(Debug, Default)]
 struct Ring {
     layout: Layout,
-    /// Where the ring continues when it is started.
+    /// The position at which the ring starts.
     base: u16,
     kick: Kick,
     call: Option<Numbered>,
@@ -103,7 +103,7 @@ impl Ring {
         self.enable.unwrap_or_else(|| shared.rings_start_enabled())
     }
 
-    /// The start of it for the device; `None` as long as something is missing.
+    /// The ring's start for the device; `None` while something is missing.
     fn start(&self, index: u16, shared: &Shared) -> Result<Option<RingStart>, RequestError> {
         let (false, Some(memory)) = (matches!(self.kick, Kick::NotSet), self.memory(index, shared)?) else {
             return Ok(None);
@@ -118,7 +118,7 @@ impl Ring {
         Ok(Some(RingStart { is_taken_over, ..self.start_with(ring, shared)? }))
     }
 
-    /// Where it lies, if its size and place and any memory are known.
+    /// The ring's memory, if its size and addresses and the guest's memory are known.
     fn memory(&self, index: u16, shared: &Shared) -> Result<Option<RingMemory>, RequestError> {
         let (Some(map), Some(addresses)) = (&shared.map, self.layout.addresses) else { return Ok(None) };
         if self.layout.entries == 0 {
@@ -138,7 +138,7 @@ impl Ring {
         Ok(RingStart { ring, kick, call, enabled: self.enabled(shared), is_taken_over: false, granted })
     }
 
-    /// As `start`, for a ring that another device ran.
+    /// Like `start`, for a ring that ran in another process.
     fn take_over(&self, index: u16, shared: &Shared) -> Result<Option<RingStart>, TakeOverError> {
         let Some(memory) = self.memory(index, shared)? else { return Ok(None) };
         let (ledger, event_idx) = (shared.ledger(index, self.layout.entries), shared.uses_event_idx());
@@ -188,26 +188,26 @@ impl Ring {
     }
 }
 
-/// A front end's settings of a ring, for people who look why a guest has no network.
+/// A front end's settings of a ring, for diagnosis.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RingView {
-    /// Entries; 0 if it told none.
+    /// Entries; 0 if they are not set.
     pub entries: u16,
-    /// It told where the ring lies.
+    /// Whether its addresses are set.
     pub is_placed: bool,
-    /// It started the ring: SET_VRING_KICK came.
+    /// Whether it is started: SET_VRING_KICK came.
     pub is_kicked: bool,
-    /// It gave no kick descriptor, so the device polls.
+    /// Whether it has no kick descriptor, so that the device polls.
     pub is_polled: bool,
-    /// It gave a descriptor to be signalled by.
+    /// Whether it has a call descriptor.
     pub has_call: bool,
-    /// The ring is to pass packets.
+    /// Whether it is enabled.
     pub enabled: bool,
-    /// The device runs it.
+    /// Whether the device runs it.
     pub running: bool,
 }
 
-/// All rings of a session. A ring runs whenever it has memory, size, place and kick; indices are checked by the caller.
+/// All rings of a session. A ring runs while it has memory, size, addresses and kick. Callers check indices.
 #[derive(Debug)]
 pub(crate) struct Rings(Vec<Ring>);
 
@@ -216,7 +216,7 @@ impl Rings {
         Self((0..count).map(|_| Ring::default()).collect())
     }
 
-    /// As a dead session had them; none runs yet.
+    /// The rings of a dead session; none runs yet.
     pub(crate) fn of_kept(previous: &mut PreviousSession) -> Result<Self, TakeOverError> {
         let rings = previous.session.rings.clone();
         rings.iter().map(|kept| Ring::of_kept(kept, previous)).collect::<Result<_, _>>().map(Self)
@@ -226,17 +226,17 @@ impl Rings {
         self.0.iter().map(Ring::kept).collect()
     }
 
-    /// Has the memory mapped that a ring is going to use, which another device may run still.
+    /// Faults the memory of a ring in, while another process may still run the ring.
     pub(crate) fn touch(&self, index: u16, shared: &Shared) {
         let ring = &self.0[usize::from(index)];
-        // A fault in its addresses is reported when it is to be used.
+        // An error in its addresses is reported when the ring starts.
         if let (Some(map), Ok(Some(memory))) = (&shared.map, ring.memory(index, shared)) {
             memory.touch(map);
             shared.ledger(index, ring.layout.entries).touch();
         }
     }
 
-    /// Starts a ring that ran in a dead session, as that one left it.
+    /// Starts a ring that ran in a dead session, from the state that it left.
     pub(crate) fn take_over(
         &mut self,
         index: u16,
@@ -272,7 +272,7 @@ impl Rings {
         &mut self.0[usize::from(index)]
     }
 
-    /// Starts a ring if it is not running and all is there.
+    /// Starts a ring if it is complete and not running.
     fn start(&mut self, index: u16, device: &mut impl Device, shared: &Shared) -> Result<(), RequestError> {
         let ring = self.ring(index);
         if ring.running {
@@ -294,7 +294,7 @@ impl Rings {
         }
     }
 
-    /// Starts, in order, all rings that can be; the first failure, after all were tried.
+    /// Starts all complete rings in order; tries all, and returns the first error.
     pub(crate) fn start_all(
         &mut self,
         device: &mut impl Device,
@@ -304,15 +304,15 @@ impl Rings {
         tried.fold(Ok(()), Result::and)
     }
 
-    /// Stops, in order, all rings that run; they start again by `start_all`.
+    /// Stops all running rings in order; `start_all` starts them again.
     pub(crate) fn stop_all(&mut self, device: &mut impl Device) {
         for index in 0..self.count() {
             self.stop(index, device);
         }
     }
 
-    /// Stops all rings until they are kicked again. Positions stay, as they may be asked for; `disable` forgets
-    /// SET_VRING_ENABLE too.
+    /// Stops all rings until they are kicked again. Positions are kept, since the front end may ask for them; `disable`
+    /// also forgets SET_VRING_ENABLE.
     pub(crate) fn reset(&mut self, device: &mut impl Device, disable: bool) {
         self.stop_all(device);
         for ring in &mut self.0 {
@@ -373,7 +373,7 @@ impl Rings {
         self.start(index, device, shared)
     }
 
-    /// Stops a ring until it is kicked again; where it would go on.
+    /// Stops a ring until it is kicked again, and returns its position.
     pub(crate) fn take_base(&mut self, index: u16, device: &mut impl Device) -> u16 {
         self.stop(index, device);
         let ring = self.ring(index);
@@ -381,7 +381,7 @@ impl Rings {
         ring.base
     }
 
-    /// Starts a ring, or starts it again.
+    /// Starts a ring, or restarts it.
     pub(crate) fn set_kick(
         &mut self,
         index: u16,
@@ -425,7 +425,7 @@ impl Rings {
     }
 }
 
-/// The session keeps its own descriptor, to start the ring again with.
+/// Duplicates a descriptor: the session keeps its own, to restart the ring with.
 fn duplicate(numbered: &Numbered) -> Result<ForeignFd, RequestError> {
     numbered.fd.try_clone().map_err(|error| RequestError::System("duplicating an eventfd".to_owned(), error))
 }

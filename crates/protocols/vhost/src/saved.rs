@@ -1,4 +1,4 @@
-//! The state of a session that is kept for a successor, should this process be killed: memory, a description, descriptors.
+//! The state of a session that a successor needs if this process is killed: memory, a description, descriptors.
 
 use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -21,7 +21,7 @@ const STAGE_AT: usize = 0;
 const GRANTED_AT: usize = 4;
 const TOLD_AT: usize = 8;
 
-/// Values of the word that has the stage of a session. A fresh file is all zeroes: nothing has been read.
+/// Values of the stage word. A fresh file is all zeroes: no message was read yet.
 const RESTING: u32 = 0;
 const READING: u32 = 1;
 
@@ -42,13 +42,13 @@ pub struct SessionMemory {
 }
 
 impl SessionMemory {
-    /// Bytes that the file of a session with this many rings has. Pages that are not used take no memory.
+    /// Size of the file for a session with this number of rings. Unused pages take no memory.
     #[must_use]
     pub fn bytes(rings: u16) -> u64 {
         (HEAD_BYTES + usize::from(rings) * Ledger::BYTES) as u64
     }
 
-    /// Makes the file of a session with this number of rings. It is sealed against shrinking.
+    /// Makes the file for a session with this number of rings. It is sealed against shrinking.
     ///
     /// # Errors
     /// Those of memfd_create(2), ftruncate(2) and fcntl(2).
@@ -77,13 +77,13 @@ impl SessionMemory {
         self.stage.store(RESTING);
     }
 
-    /// Whether the session is between two messages, with all answers given.
+    /// Whether the session is between two messages, with all replies sent.
     #[must_use]
     pub fn is_resting(&self) -> bool {
         self.stage.load() == RESTING
     }
 
-    /// An error if a process that has update number `told` could not continue the session.
+    /// Returns an error if a process with update number `told` could not continue the session.
     ///
     /// # Errors
     /// [`TakeOverError::AmidMessage`], [`TakeOverError::NewsLost`].
@@ -95,7 +95,7 @@ impl SessionMemory {
         }
     }
 
-    /// How often the session was told anew, 0 before the first time: [`SavedSession`] has the number of its own time.
+    /// Number of updates so far; a [`SavedSession`] has the number at its time.
     #[must_use]
     pub fn told(&self) -> u32 {
         self.told.load()
@@ -105,7 +105,7 @@ impl SessionMemory {
         self.told.store(times);
     }
 
-    /// The word for the queue pairs that the guest asks for through its control queue.
+    /// The word for the queue pairs that the guest requests through its control queue.
     pub(crate) fn granted(&self) -> Word {
         self.granted.clone()
     }
@@ -116,11 +116,11 @@ impl SessionMemory {
     }
 }
 
-/// A session as its successor has to know it, besides the state in its memory. File descriptors are numbers, given anew for
-/// each that the front end sent.
+/// A session's description for its successor, beside the state in its memory. File descriptors are represented by
+/// numbers, one for each that the front end sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedSession {
-    /// How often it was told, this time included.
+    /// Number of updates, including this one.
     pub(crate) told: u32,
     pub(crate) offer: Offer,
     pub(crate) features: u64,
@@ -129,13 +129,13 @@ pub struct SavedSession {
     pub(crate) mtu: Option<u16>,
     pub(crate) regions: Vec<SavedRegion>,
     pub(crate) rings: Vec<SavedRing>,
-    /// Where to ask the front end for something.
+    /// The channel for requests to the front end.
     pub(crate) back_channel: Option<u32>,
-    /// Where it keeps track of chains in flight.
+    /// The in-flight file.
     pub(crate) inflight: Option<SavedInflight>,
 }
 
-/// A region of memory, and the number of its file.
+/// A memory region, and the number of its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SavedRegion {
     pub(crate) guest_addr: u64,
@@ -145,7 +145,7 @@ pub(crate) struct SavedRegion {
     pub(crate) file: u32,
 }
 
-/// A front end's settings of a ring.
+/// A ring's settings by the front end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SavedRing {
     pub(crate) entries: u16,
@@ -178,7 +178,7 @@ impl SavedRegion {
         MemoryRegionMessage { guest_addr, size: size_bytes, user_addr, offset: offset_bytes }
     }
 
-    /// Whether a message names this region; its offset means nothing when a region is removed.
+    /// Whether a message names this region; the offset is ignored when a region is removed.
     pub(crate) fn is_named_by(&self, message: &MemoryRegionMessage) -> bool {
         (self.guest_addr, self.user_addr, self.size_bytes)
             == (message.guest_addr, message.user_addr, message.size)
@@ -186,7 +186,7 @@ impl SavedRegion {
 }
 
 impl SavedSession {
-    /// Numbers of all file descriptors that belong to it.
+    /// The numbers of all its file descriptors.
     pub fn fds(&self) -> impl Iterator<Item = u32> + '_ {
         let kicks = self.rings.iter().filter_map(|ring| match ring.kick {
             SavedKick::Fd(number) => Some(number),
@@ -199,50 +199,50 @@ impl SavedSession {
     }
 }
 
-/// An update for the process that keeps a session.
+/// An update for the process that keeps a session's state.
 #[derive(Debug)]
 pub struct SessionUpdate {
-    /// All of the session, in place of the update before.
+    /// The whole session; it replaces the last update.
     pub session: SavedSession,
-    /// File descriptors that are new in it. One that could not be duplicated is missing.
+    /// New file descriptors in it. One that could not be duplicated is missing.
     pub fds: Vec<(u32, ForeignFd)>,
 }
 
-/// Why a session cannot be taken over; its front end has to connect again.
+/// Why a session cannot be taken over, so that its front end has to connect again.
 #[derive(Debug, Error)]
 pub enum TakeOverError {
-    /// Some of a message may have been read, or served and not answered.
+    /// Some of a message may have been read, or served without a reply.
     #[error("it was in the middle of a message")]
     AmidMessage,
-    /// The file says that more was told than is known.
+    /// The last update is missing.
     #[error("what its front end said last did not arrive")]
     NewsLost,
-    /// A descriptor was lost, since a process had room for no more.
+    /// A descriptor is missing, since a process could not open more.
     #[error("file descriptor {0} of it is missing; raise the limit of open files (ulimit -n, LimitNOFILE=)")]
     FdMissing(u32),
-    /// A ring does not match the kept state of it.
+    /// A ring contradicts its kept state.
     #[error("ring {0}: {1}")]
     Ring(u16, LedgerError),
-    /// It has another number of rings.
+    /// The session has another number of rings than the port.
     #[error("it has {0} rings, and its port {1}")]
     Rings(usize, u16),
-    /// A request that was possible before is not any more.
+    /// A request that succeeded before fails now.
     #[error("{0}")]
     Refused(#[from] RequestError),
-    /// The system refused.
+    /// A system call failed.
     #[error("{0}")]
     System(#[from] std::io::Error),
 }
 
 impl TakeOverError {
-    /// Whether its front end has made the session one that no process can continue: it has cut its memory short.
+    /// Whether the front end is the cause, for every process: it truncated the session's memory.
     #[must_use]
     pub fn is_of_the_front_end(&self) -> bool {
         matches!(self, Self::Refused(RequestError::Mapping(MappingError::BeyondFile { .. })))
     }
 }
 
-/// The state that a successor gets besides the connection.
+/// The state that a successor gets beside the connection.
 #[derive(Debug)]
 pub struct PreviousSession {
     /// The session's memory.
@@ -254,19 +254,19 @@ pub struct PreviousSession {
 }
 
 impl PreviousSession {
-    /// An error if it has another number of rings.
+    /// Returns an error if it has another number of rings.
     pub(crate) fn check_rings(&self, rings: u16) -> Result<(), TakeOverError> {
         let known = self.session.rings.len();
         if known == usize::from(rings) { Ok(()) } else { Err(TakeOverError::Rings(known, rings)) }
     }
 
-    /// Takes descriptor `number` out.
+    /// Takes descriptor `number`.
     pub(crate) fn take_fd(&mut self, number: u32) -> Result<ForeignFd, TakeOverError> {
         self.fds.remove(&number).ok_or(TakeOverError::FdMissing(number))
     }
 }
 
-/// Numbers the file descriptors that a successor will need, and holds copies of them until they are told.
+/// Numbers the file descriptors that a successor needs, and holds copies of them until the next update.
 #[derive(Debug, Default)]
 pub(crate) struct FdNumbers {
     is_on: bool,
@@ -275,24 +275,24 @@ pub(crate) struct FdNumbers {
 }
 
 impl FdNumbers {
-    /// One that continues behind `last`.
+    /// Continues after the number `last`.
     pub(crate) fn new(last: u32) -> Self {
         Self { is_on: true, last, fresh: Vec::new() }
     }
 
-    /// The number of a descriptor that just came.
+    /// Numbers a descriptor that just came.
     pub(crate) fn keep(&mut self, fd: &ForeignFd) -> u32 {
         if !self.is_on {
             return 0;
         }
         self.last = self.last.wrapping_add(1);
-        // A successor finds out that a descriptor is missing, and cannot continue without it.
+        // If the copy fails, a successor notices the missing descriptor and does not continue.
         let copy = fd.try_clone();
         self.fresh.extend(copy.ok().map(|copy| (self.last, copy)));
         self.last
     }
 
-    /// Descriptors that came since this was asked last.
+    /// Takes the descriptors that came since the last call.
     pub(crate) fn take(&mut self) -> Vec<(u32, ForeignFd)> {
         std::mem::take(&mut self.fresh)
     }

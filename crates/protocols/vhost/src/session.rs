@@ -11,7 +11,7 @@ use crate::{
     SessionView, TakeOverError,
 };
 
-/// One connected front end and the device that it drives. Dropping it stops the rings, in order.
+/// A connected front end and its device. Dropping it stops the rings in order.
 #[derive(Debug)]
 pub struct Session<D: Device> {
     // Declared first, so dropped first: the rings stop before the front end sees the connection close.
@@ -20,49 +20,50 @@ pub struct Session<D: Device> {
 }
 
 impl<D: Device> Session<D> {
-    /// A session on a connected UNIX stream, which is made non-blocking.
+    /// Makes a session on a connected UNIX stream, which becomes non-blocking.
     ///
     /// # Errors
-    /// When the socket's flags cannot be set.
+    /// If the socket's flags cannot be set.
     pub fn new(socket: ForeignFd, device: D) -> io::Result<Self> {
         Ok(Self { link: Link::new(socket)?, protocol: Protocol::new(device) })
     }
 
-    /// As `new`, with memory from which a successor may continue if this process is killed. The rest of its state comes from
-    /// [`update`](Self::update).
+    /// Like `new`, with memory from which a successor may continue if this process is killed. [`update`](Self::update)
+    /// gives the rest of its state.
     ///
     /// # Errors
-    /// When the socket's flags cannot be set.
+    /// If the socket's flags cannot be set.
     pub fn with_memory(socket: ForeignFd, device: D, kept: SessionMemory) -> io::Result<Self> {
         Ok(Self { link: Link::new(socket)?, protocol: Protocol::with_memory(device, kept) })
     }
 
-    /// The update for a successor since the last one: to be asked for after [`ready`](Self::ready).
+    /// The update for a successor since the last one; call it after [`ready`](Self::ready).
     pub fn update(&mut self) -> Option<SessionUpdate> {
         self.protocol.update()
     }
 
-    /// Whether a successor could go on with it: it is between two messages, all that was asked is answered, and the news are told
-    /// ([`rest`](Self::rest)).
+    /// Whether a successor could continue the session: it is between two messages, all replies are sent, and the last
+    /// update was reported ([`rest`](Self::rest)).
     #[must_use]
     pub fn is_resting(&self) -> bool {
         self.link.is_resting() && self.protocol.is_resting()
     }
 
-    /// A successor knows all of the news: from now on it could go on, if all that was asked is answered.
+    /// Declares that the last update was reported. A successor can continue from now on, if all replies are sent.
     pub fn rest(&self) {
         if self.link.is_resting() {
             self.protocol.set_resting();
         }
     }
 
-    /// The socket, to wait for, level-triggered: always for reading, and for writing if [`wants_write`](Self::wants_write).
+    /// The socket to wait for, level-triggered: always for reading, and for writing if
+    /// [`wants_write`](Self::wants_write).
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.link.fd()
     }
 
-    /// The socket, to be waited for while another thread has the session.
+    /// The socket, for waiting while another thread has the session.
     #[must_use]
     pub fn socket(&self) -> Arc<ForeignFd> {
         self.link.socket()
@@ -74,11 +75,11 @@ impl<D: Device> Session<D> {
         self.link.wants_write()
     }
 
-    /// Serves what has arrived, [`MESSAGES_PER_TURN`] messages at most, and sends the replies. Takes nothing while too many descriptors
-    /// that came before are still to be closed ([`lasthop_foreign::Origin::is_full`]).
+    /// Serves the messages that have arrived, at most [`MESSAGES_PER_TURN`], and sends the replies. Reads nothing while
+    /// too many earlier descriptors are still being closed ([`lasthop_foreign::Origin::is_full`]).
     ///
     /// # Errors
-    /// [`SessionEnd`]: why the session is over. Drop it.
+    /// [`SessionEnd`] when the session has ended: drop it.
     pub fn ready(&mut self) -> Result<(), SessionEnd> {
         self.protocol.set_reading();
         let served = self.serve();
@@ -98,42 +99,42 @@ impl<D: Device> Session<D> {
         Ok(())
     }
 
-    /// The CPU time that slow writes of answers have taken since this was asked last: each of them had a CPU to itself.
+    /// The CPU time of slow replies since the last call; each of them occupied a CPU.
     pub fn take_slow_writes(&mut self) -> Duration {
         self.link.take_slow_writes()
     }
 
-    /// The device that the front end drives.
+    /// The device of the session.
     pub fn device(&mut self) -> &mut D {
         self.protocol.device()
     }
 
-    /// How far the front end has come.
+    /// A snapshot of the session, for diagnosis.
     #[must_use]
     pub fn view(&self) -> SessionView {
         self.protocol.view()
     }
 
-    /// As [`Protocol::set_link`].
+    /// See [`Protocol::set_link`].
     pub fn set_link(&mut self, up: bool) -> bool {
         self.protocol.set_link(up)
     }
 
-    /// As [`Protocol::hears_of_link`].
+    /// See [`Protocol::hears_of_link`].
     #[must_use]
     pub fn hears_of_link(&self) -> bool {
         self.protocol.hears_of_link()
     }
 
-    /// Requests that were refused.
+    /// Refused requests.
     #[must_use]
     pub fn refusals(&self) -> &Refusals {
         self.protocol.refusals()
     }
 }
 
-/// All that it takes to go on with the session of another process, which may be at work meanwhile. Dropping it leaves the session as it
-/// is.
+/// Everything needed to continue the session of another process, which may still be running. Dropping it leaves the
+/// session as it is.
 #[derive(Debug)]
 pub struct Successor<D: Device> {
     protocol: Protocol<D>,
@@ -141,25 +142,27 @@ pub struct Successor<D: Device> {
 }
 
 impl<D: Device> Successor<D> {
-    /// Gets everything ready that does not depend on how far the rings are.
+    /// Prepares everything that does not depend on the rings' positions.
     ///
     /// # Errors
-    /// [`TakeOverError`]: the session cannot continue with this device, or not with the known state.
+    /// [`TakeOverError`] if the session cannot continue with this device or this state.
     pub fn prepare(socket: ForeignFd, device: D, previous: PreviousSession) -> Result<Self, TakeOverError> {
         Ok(Self { protocol: Protocol::prepare(device, previous)?, socket })
     }
 
-    /// Has the memory mapped that the rings use now, ring after ring until `is_over`: the takeover need not wait for that.
+    /// Faults the memory of running rings in, ring after ring until `is_over`, so that the takeover need not wait for
+    /// that.
     pub fn touch(&self, is_over: impl Fn() -> bool) {
         self.protocol.touch(is_over);
     }
 
-    /// Continues the session; its process is dead or does nothing any more. The front end sees nothing of it.
+    /// Continues the session. The old process has died, or does nothing any more. The front end does not notice.
     ///
     /// # Errors
-    /// [`TakeOverError`]: it cannot continue, perhaps since this process lacks an update, and its connection is shut down.
+    /// [`TakeOverError`] if it cannot continue, for example for lack of an update; the connection is shut
+    /// down.
     pub fn take_over(self) -> Result<Session<D>, TakeOverError> {
-        // If anything fails from here on, the link ends the connection.
+        // After an error from here on, dropping the link shuts the connection down.
         let mut session = Session { protocol: self.protocol, link: Link::new(self.socket)? };
         session.protocol.take_over()?;
         Ok(session)

@@ -1,4 +1,4 @@
-//! A non-blocking stream as a sequence of messages, in and out.
+//! A non-blocking stream as a sequence of incoming and outgoing messages.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,28 +13,28 @@ use crate::fds::{Received, receive, send, set_nonblocking};
 use crate::message::{HEADER_BYTES, MessageHeader, VhostMessage};
 use crate::{OUTPUT_BYTES_MAX, ProtocolError, SessionEnd};
 
-/// A write that takes more CPU time is slow: some hundred times as much as one that wakes one thread. It wakes all watches that the
-/// front end has on its end of the connection, and nothing interrupts that.
+/// A write that takes more CPU time is slow: some hundred times as much as one that wakes one thread. It wakes all
+/// watches that the front end has on its end of the connection, and cannot be interrupted.
 const SLOW_WRITE: Duration = Duration::from_micros(250);
-/// Descriptors that may wait with their replies: a front end needs one.
+/// Descriptors that may wait with their replies; a front end needs one.
 const OUTPUT_FDS_MAX: usize = 4;
 
-/// A stream with the message that is arriving and the replies that are leaving.
+/// A stream with its incoming message and its outgoing replies.
 ///
-/// Never reads beyond a message, so the file descriptors that come are those of the message that is arriving.
+/// It never reads beyond a message, so received file descriptors belong to the incoming message.
 #[derive(Debug)]
 pub(crate) struct Link {
     socket: Arc<ForeignFd>,
     header: [u8; HEADER_BYTES],
-    /// As long as the header says; empty before the header is there.
+    /// Length as in the header; empty before the header has arrived.
     body: Vec<u8>,
     /// Bytes of header and body that have arrived.
     arrived: usize,
     fds: Vec<ForeignFd>,
     output: Vec<u8>,
-    /// Descriptors of replies that have not left, each with the place of the reply in the output.
+    /// Descriptors of unsent replies, each with the reply's offset in the output.
     output_fds: VecDeque<(usize, OwnedFd)>,
-    /// CPU time of slow writes that was not asked for.
+    /// CPU time of slow writes since the last report.
     slow_writes: Duration,
 }
 
@@ -56,7 +56,7 @@ impl Link {
         Arc::clone(&self.socket)
     }
 
-    /// The CPU time that slow writes have taken since this was asked last.
+    /// The CPU time of slow writes since the last call.
     pub(crate) fn take_slow_writes(&mut self) -> Duration {
         std::mem::take(&mut self.slow_writes)
     }
@@ -65,12 +65,12 @@ impl Link {
         !self.output.is_empty()
     }
 
-    /// Whether it is between two messages, and all replies have left.
+    /// Whether it is between two messages, and all replies are sent.
     pub(crate) fn is_resting(&self) -> bool {
         self.arrived == 0 && self.output.is_empty()
     }
 
-    /// The next message, if all of it has arrived.
+    /// The next message, once all of it has arrived.
     pub(crate) fn next(&mut self) -> Result<Option<(VhostMessage, Vec<ForeignFd>)>, SessionEnd> {
         while self.arrived < HEADER_BYTES + self.body.len() {
             if !self.fill()? {
@@ -86,7 +86,8 @@ impl Link {
         Ok(Some((VhostMessage { request, flags, body }, std::mem::take(&mut self.fds))))
     }
 
-    /// Receives more of the message that is arriving; false if nothing is there, or too many earlier descriptors are still to be closed.
+    /// Receives more of the incoming message. Returns false if there is nothing to read, or too many earlier
+    /// descriptors are still being closed.
     fn fill(&mut self) -> Result<bool, SessionEnd> {
         let into = match self.arrived.checked_sub(HEADER_BYTES) {
             None => &mut self.header[self.arrived..],
@@ -110,7 +111,7 @@ impl Link {
         }
     }
 
-    /// Puts a reply behind those that have not left yet, with a descriptor if it has one.
+    /// Appends a reply to the output, with its descriptor if it has one.
     pub(crate) fn push(&mut self, reply: &VhostMessage, fd: Option<OwnedFd>) -> Result<(), ProtocolError> {
         self.output_fds.extend(fd.map(|fd| (self.output.len(), fd)));
         self.output.extend(reply.encode());
@@ -119,7 +120,7 @@ impl Link {
         if is_too_much { Err(ProtocolError::RepliesUnread(waiting)) } else { Ok(()) }
     }
 
-    /// Sends as much as the socket takes.
+    /// Sends as much as the socket accepts.
     pub(crate) fn flush(&mut self) -> Result<(), SessionEnd> {
         while !self.output.is_empty() {
             // A descriptor goes with the first byte of its reply.
@@ -154,7 +155,7 @@ impl Link {
 }
 
 impl Drop for Link {
-    /// A copy of the socket in another process would hold the connection open.
+    /// Shuts the connection down, since a copy of the socket in another process would keep it open.
     fn drop(&mut self) {
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
     }
@@ -166,7 +167,7 @@ fn cpu_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Nothing, if it is worth trying again when the socket is ready.
+/// Returns no error if the call can be repeated when the socket is ready.
 fn passing(error: io::Error) -> Result<(), SessionEnd> {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, Interrupted, WouldBlock};
     match error.kind() {

@@ -1,4 +1,4 @@
-//! The protocol as a state machine: a message in, a reply or nothing out, calls to the device meanwhile.
+//! The protocol as a state machine: takes a message, calls the device, and returns a reply or nothing.
 
 mod succession;
 
@@ -24,41 +24,41 @@ use crate::{
     SessionMemory, memory,
 };
 
-/// Requests that a session refused, for people who look why a guest has no network.
+/// Requests that a session refused, for diagnosis.
 #[derive(Debug, Default)]
 pub struct Refusals {
     /// Requests refused by an acknowledgement.
     pub refused: u64,
-    /// Requests passed over, since they are unknown or belong to a feature that was not offered.
+    /// Requests ignored, since they are unknown or belong to a feature that was not offered.
     pub ignored: u64,
     /// Why the last one was refused, or why a ring waits.
     pub last: Option<RequestError>,
 }
 
-/// How far a front end has come, for people who look why a guest has no network.
+/// A front end's progress, for diagnosis.
 #[derive(Clone, Debug, Default)]
 pub struct SessionView {
     /// Messages that it sent.
     pub messages: u64,
-    /// Virtio features that it was offered.
+    /// Virtio features offered to it.
     pub offered: u64,
-    /// Virtio features that it acknowledged last; 0 before its driver has.
+    /// Virtio features that it last acknowledged; 0 before its driver has.
     pub features: u64,
     /// Protocol features that it acknowledged.
     pub protocol_features: u64,
-    /// The device status (virtio 1.2, 2.1), for those that tell it.
+    /// The device status (virtio 1.2, 2.1), if the front end reports it.
     pub status: u8,
-    /// The guest's memory, once there is any.
+    /// The guest's memory, once it is set.
     pub memory: Option<Arc<MemoryMap>>,
     /// All rings of the device, the control ring last if there is one.
     pub rings: Vec<RingView>,
-    /// Requests refused.
+    /// Number of refused requests.
     pub refused: u64,
-    /// Requests passed over.
+    /// Number of ignored requests.
     pub ignored: u64,
 }
 
-/// One front end's state, without its socket. Dropping it stops all rings, in order.
+/// The state of one front end, without its socket. Dropping it stops all rings in order.
 #[derive(Debug)]
 pub struct Protocol<D: Device> {
     device: D,
@@ -72,22 +72,22 @@ pub struct Protocol<D: Device> {
     refusals: Refusals,
     messages: u64,
     mtu: Option<u16>,
-    /// For the front end, with the reply that comes next.
+    /// The descriptor that goes with the next reply.
     reply_fd: Option<OwnedFd>,
-    /// The regions of the memory map, with the numbers of their files.
+    /// The regions of the memory map, with their files' numbers.
     regions: Vec<SavedRegion>,
     fd_numbers: FdNumbers,
-    /// The last update of the session.
+    /// The last update.
     told: SavedSession,
 }
 
-/// How a request was served.
+/// The result of a request.
 enum Served {
-    /// To be acknowledged, if the front end wants that.
+    /// Served; acknowledged on request.
     Done,
-    /// With a reply of its own.
+    /// Served, with a reply of its own.
     Reply(Vec<u8>),
-    /// Not at all.
+    /// Ignored.
     Ignored,
 }
 
@@ -98,7 +98,7 @@ impl Served {
 }
 
 impl<D: Device> Protocol<D> {
-    /// The state of a front end that has just connected.
+    /// The state of a newly connected front end.
     #[must_use]
     pub fn new(device: D) -> Self {
         let (offer, link_up) = (device.offer(), device.is_link_up());
@@ -121,7 +121,7 @@ impl<D: Device> Protocol<D> {
         }
     }
 
-    /// As `new`, with memory from which a successor may go on.
+    /// Like `new`, with memory from which a successor may continue.
     #[must_use]
     pub fn with_memory(device: D, kept: SessionMemory) -> Self {
         let mut protocol = Self::new(device);
@@ -130,12 +130,12 @@ impl<D: Device> Protocol<D> {
         protocol
     }
 
-    /// The descriptor that goes with the last reply, if any does.
+    /// Takes the descriptor that goes with the last reply, if it has one.
     pub fn take_reply_fd(&mut self) -> Option<OwnedFd> {
         self.reply_fd.take()
     }
 
-    /// How far the front end has come.
+    /// A snapshot, for diagnosis.
     #[must_use]
     pub fn view(&self) -> SessionView {
         SessionView {
@@ -151,19 +151,19 @@ impl<D: Device> Protocol<D> {
         }
     }
 
-    /// The device that it drives.
+    /// The device of the session.
     pub fn device(&mut self) -> &mut D {
         &mut self.device
     }
 
-    /// The link goes up or down. True if the guest learns of it: if its front end asks for the configuration space (CONFIG)
-    /// and could be told to do it again, and its driver minds the link status (STATUS).
+    /// Sets the link up or down. Returns true if the guest learns of it: its front end reads the configuration space
+    /// (CONFIG) and could be told to read it again, and its driver uses the link status (STATUS).
     pub fn set_link(&mut self, up: bool) -> bool {
         self.link_up = up;
         self.reads_config() && self.backend_channel.tell_config_changed() && self.minds_status()
     }
 
-    /// Whether the guest will learn of its link by [`set_link`](Self::set_link), if its front end reads the messages.
+    /// Whether [`set_link`](Self::set_link) reaches the guest, if its front end reads its messages.
     #[must_use]
     pub fn hears_of_link(&self) -> bool {
         self.reads_config() && self.backend_channel.kept().is_some() && self.minds_status()
@@ -177,16 +177,17 @@ impl<D: Device> Protocol<D> {
         self.shared.features & features::STATUS != 0
     }
 
-    /// Requests that were refused.
+    /// Refused requests.
     #[must_use]
     pub fn refusals(&self) -> &Refusals {
         &self.refusals
     }
 
-    /// Serves one message that came with `fds`, and returns the reply. File descriptors that the request has no use for are closed.
+    /// Serves one message that came with `fds`, and returns the reply. Closes file descriptors that the request does
+    /// not need.
     ///
     /// # Errors
-    /// Ends the session: a [`ProtocolError`], or a [`RequestError`] that the front end did not ask to be told of.
+    /// A [`ProtocolError`], or a [`RequestError`] without a requested acknowledgement, ends the session.
     pub fn handle(
         &mut self,
         message: &VhostMessage,
@@ -196,7 +197,7 @@ impl<D: Device> Protocol<D> {
         if message.flags & FLAG_REPLY != 0 {
             return Err(ProtocolError::UnexpectedReply(request::name(message.request)).into());
         }
-        // Whether to acknowledge is judged afterwards: SET_PROTOCOL_FEATURES itself may ask for it.
+        // Whether to acknowledge is decided afterwards: SET_PROTOCOL_FEATURES itself may enable it.
         match self.serve(message, fds) {
             Ok(Served::Done) => Ok(self.acknowledgement(message, true)),
             Ok(Served::Reply(body)) => Ok(Some(VhostMessage::reply(message.request, body))),
@@ -209,7 +210,7 @@ impl<D: Device> Protocol<D> {
         }
     }
 
-    /// The acknowledgement that the front end asked for, if it did: 0 for success (REPLY_ACK).
+    /// The acknowledgement, if the front end requested one: 0 for success (REPLY_ACK).
     fn acknowledgement(&self, message: &VhostMessage, success: bool) -> Option<VhostMessage> {
         let wanted = message.needs_reply() && self.protocol_features & protocol::REPLY_ACK != 0;
         wanted.then(|| VhostMessage::reply_u64(message.request, u64::from(!success)))
@@ -250,7 +251,7 @@ impl<D: Device> Protocol<D> {
                 self.set_ring_eventfd(message, fds)?;
             }
             request::SET_BACKEND_REQ_FD => self.backend_channel.open(fds, &mut self.fd_numbers)?,
-            // Passed over, a migration would go on and lose the guest's memory.
+            // If these were ignored, a migration would continue and lose the guest's memory.
             request::SET_LOG_BASE | request::SET_LOG_FD => {
                 return Err(RequestError::NotServed(request::name(message.request)).into());
             }
@@ -276,7 +277,7 @@ impl<D: Device> Protocol<D> {
         self.rings.start_all(&mut self.device, &self.shared)
     }
 
-    /// Stops the rings if features change: they were started by the old ones.
+    /// Stops the rings if features change, since they were started with the old ones.
     fn use_features(&mut self, acked: u64) {
         if acked != self.shared.features {
             self.rings.stop_all(&mut self.device);
@@ -294,7 +295,7 @@ impl<D: Device> Protocol<D> {
             self.protocol_features = acked;
             return Ok(());
         }
-        // Private features are about packets: rings were started without them.
+        // Private features change the packets' format: rings were started without them.
         self.rings.stop_all(&mut self.device);
         self.protocol_features = acked;
         self.device.set_protocol_features(acked);
@@ -318,19 +319,19 @@ impl<D: Device> Protocol<D> {
         }
         let has_memory = self.shared.map.as_ref().is_some_and(|map| !map.regions().is_empty());
         if status & DRIVER_OK != 0 && !has_memory {
-            // A VMM without shared memory sends no region at all, and its guest waits for ever: it is told to the operator.
+            // A VMM without shared memory sends no region, and its guest waits for ever: report it to the operator.
             self.refusals.last = Some(RequestError::NotShared);
         }
     }
 
-    /// Back to the start, except for memory, ring positions and protocol features.
+    /// Resets everything except memory, ring positions and protocol features.
     fn reset(&mut self, disable: bool) {
         self.status = 0;
         self.rings.reset(&mut self.device, disable);
         self.use_features(0);
     }
 
-    /// The body of the reply to GET_CONFIG: the range asked for, or nothing if there is no such range.
+    /// The reply to GET_CONFIG: the requested range, or nothing if it is out of bounds.
     fn config(&self, asked: ConfigMessage) -> Vec<u8> {
         let end = asked.offset.checked_add(asked.size).filter(|end| *end <= CONFIG_BYTES_MAX);
         let Some(end) = end else { return Vec::new() };
@@ -339,14 +340,14 @@ impl<D: Device> Protocol<D> {
         asked.encode(&config[asked.offset as usize..end as usize])
     }
 
-    /// A file for chains in flight. The front end gives it back before it starts rings, now or over another connection.
+    /// Makes an in-flight file. The front end returns it before it starts rings, on this connection or another one.
     fn make_inflight(&mut self, message: &VhostMessage) -> Result<Served, SessionEnd> {
         let (file, reply) = inflight::create(message.inflight()?, self.rings.count())?;
         self.reply_fd = Some(file);
         Ok(Served::Reply(reply.encode()))
     }
 
-    /// The rings' logs are there from now on, and rings continue from the logs found there.
+    /// Sets the in-flight file: rings log there, and continue from the logs in it.
     fn set_inflight(&mut self, message: &VhostMessage, fds: &[ForeignFd]) -> Result<(), SessionEnd> {
         let [fd] = fds else {
             let (request, got) = (request::name(message.request), fds.len());
@@ -374,7 +375,7 @@ impl<D: Device> Protocol<D> {
         let Some(map) = map else { return Ok(()) };
         self.note_regions(message, fds)?;
         let started = self.use_memory(Arc::new(map));
-        // A region that moves is removed, then added: until then, the rings in it wait.
+        // To move a region, front ends remove and add it: meanwhile its rings wait.
         match started {
             Err(refusal @ RequestError::Ring(..)) if !is_whole => self.refusals.last = Some(refusal),
             other => other?,
@@ -382,7 +383,7 @@ impl<D: Device> Protocol<D> {
         Ok(())
     }
 
-    /// Notes the regions after a message that changed them.
+    /// Updates the regions after a memory message.
     fn note_regions(&mut self, message: &VhostMessage, fds: &[ForeignFd]) -> Result<(), ProtocolError> {
         let (regions, fd_numbers) = (&mut self.regions, &mut self.fd_numbers);
         match message.request {
@@ -468,7 +469,7 @@ impl<D: Device> Protocol<D> {
                 self.rings.set_kick(index, fd.map_or(Kick::Polled, Kick::Fd), device, shared)?;
             }
             request::SET_VRING_CALL => self.rings.set_call(index, fd, device)?,
-            // Errors stop a ring and are told in the port's state; no front end is known to listen to this descriptor.
+            // An error stops a ring and is shown in the port's state; no known front end listens to this descriptor.
             _ => drop(fd),
         }
         Ok(())
@@ -481,10 +482,10 @@ impl<D: Device> Drop for Protocol<D> {
     }
 }
 
-/// The one eventfd of a message, made non-blocking: no front end may make the switch wait. For calls also a UNIX socket, since User Mode
-/// Linux takes them through a pair of those; nothing else will do, since writes have to come back. A process may read from a pipe or a
-/// network socket into memory whose pages are held back. It keeps a lock meanwhile, and no signal gets a writer out of the wait
-/// for that lock.
+/// Takes the one eventfd of a message, and makes it non-blocking, since no front end may block the switch. For calls a
+/// UNIX socket is accepted, too, since User Mode Linux passes one end of a pair. Nothing else is accepted, since writes
+/// must return: a process may read from a pipe or a network socket into memory whose pages are withheld. It holds a
+/// lock meanwhile, and no signal ends a writer's wait for that lock.
 fn eventfd(message: &VhostMessage, mut fds: Vec<ForeignFd>) -> Result<ForeignFd, RequestError> {
     let name = || request::name(message.request);
     let got = fds.len();

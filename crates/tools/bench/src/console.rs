@@ -1,4 +1,4 @@
-//! Standard output and standard error: the only place of this program that writes there.
+//! Standard output and standard error: the only module of this program that writes there.
 
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use lasthop_bench::{Metric, Progress, Sample};
 
 /// Characters of the bar itself.
 const BAR_CHARS: usize = 30;
-/// In place of a character that would steer a terminal.
+/// In place of a control character.
 const REPLACEMENT: &str = "\u{fffd}";
 
 /// Writes a line to standard error. Failures to write are ignored.
@@ -16,7 +16,7 @@ pub(crate) fn say(text: &str) {
     let _ = writeln!(std::io::stderr(), "lasthop-bench: {}", text.replace(char::is_control, REPLACEMENT));
 }
 
-/// Writes `text` to standard output. A reader that went away (`| head`) has seen enough.
+/// Writes `text` to standard output. A closed pipe (`| head`) is not an error.
 pub(crate) fn print(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -25,7 +25,7 @@ pub(crate) fn print(text: &str) -> Result<()> {
     }
 }
 
-/// Progress as lines, with a bar below them in a terminal.
+/// Progress as lines, with a progress bar below them on a terminal.
 #[derive(Debug, Default)]
 pub(crate) struct Console {
     measured: usize,
@@ -39,7 +39,7 @@ impl Console {
         say(text);
     }
 
-    /// Writes a line about each event of a run.
+    /// Writes a line for each event of a run.
     pub(crate) fn tell(&mut self, progress: &Progress<'_>) {
         match progress {
             Progress::Starting(name) => self.say(&format!("starting {name}")),
@@ -59,13 +59,13 @@ impl Console {
     /// Removes the bar.
     pub(crate) fn clear(&self) {
         if self.measured > 0 && std::io::stderr().is_terminal() {
-            // To the first column, and erase the line (ECMA-48).
+            // Back to the first column, and erase the line (ECMA-48).
             let _ = write!(std::io::stderr(), "\r\x1b[K");
         }
     }
 }
 
-/// How much is done, and how long the rest takes at this rate. `elapsed` is from the first sample on.
+/// The share that is done, and an estimate of the remaining time. `elapsed` counts from the first sample.
 fn bar(measured: usize, total: usize, elapsed: Duration) -> String {
     let total = total.max(measured).max(1);
     let full = BAR_CHARS * measured / total;

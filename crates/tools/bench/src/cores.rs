@@ -1,4 +1,4 @@
-//! The two cores of a measurement, and how far they are apart.
+//! The two cores of a measurement, and the distance between them.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -8,24 +8,24 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::BenchError;
 
-/// Wake-ups of a probe, and the silence before each.
+/// Wake-ups of a probe, and the pause before each.
 const WAKE_UPS: usize = 21;
 const SILENCE: Duration = Duration::from_millis(1);
 
 /// Where the switch and the generator run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cores {
-    /// CPU of the back end's data path.
+    /// The CPU of the back end's data path.
     pub switch: usize,
-    /// CPU of the guests.
+    /// The CPU of the guests.
     pub generator: usize,
 }
 
 impl Cores {
-    /// The two nearest CPUs that this process may use, unless said otherwise.
+    /// Chooses the two nearest CPUs that this process may use, unless given.
     ///
     /// # Errors
-    /// When there are no two of them, or the ones asked for cannot be used.
+    /// Fewer than two CPUs are available, or the requested ones cannot be used.
     pub fn choose(switch: Option<usize>, generator: Option<usize>) -> Result<Self, BenchError> {
         let set = sched_getaffinity(None)?;
         let allowed: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect();
@@ -56,21 +56,21 @@ impl Cores {
         self.switch == other.generator && self.generator == other.switch
     }
 
-    /// A CPU that neither has, or the generator's where there is no other.
+    /// A CPU other than these two, or the generator's if there is no other.
     ///
     /// # Errors
-    /// When the system does not tell.
+    /// The system does not tell the allowed CPUs.
     pub(crate) fn spare(&self) -> Result<usize, BenchError> {
         let set = sched_getaffinity(None)?;
         let is_spare = |cpu: &usize| set.is_set(*cpu) && *cpu != self.switch && *cpu != self.generator;
         Ok((0..CpuSet::MAX_CPU).find(is_spare).unwrap_or(self.generator))
     }
 
-    /// Nanoseconds for a cache line to go from one of the two to the other: the median of many. Takes a few
-    /// milliseconds, and both cores to itself.
+    /// The time in ns to move a cache line from one core to the other: the median of many. Takes a few milliseconds,
+    /// and needs both cores for itself.
     ///
     /// # Errors
-    /// When threads cannot be had there.
+    /// The threads cannot be created or pinned.
     pub fn distance_ns(&self) -> Result<f64, BenchError> {
         let ball = AtomicU32::new(0);
         std::thread::scope(|scope| {
@@ -85,12 +85,12 @@ impl Cores {
 }
 
 impl Cores {
-    /// Nanoseconds from a write to an eventfd on the generator's core until a thread that slept for it on the switch's core
-    /// has done something that the generator sees: the median of some, each after a millisecond of silence. No switch that
-    /// sleeps can answer faster. Takes some 25 ms.
+    /// The time in ns from a write to an eventfd on the generator's core until the generator sees the effect of a
+    /// thread that slept on the switch's core: a median, each after a millisecond of silence. No switch that sleeps can
+    /// answer faster. Takes some 25 ms.
     ///
     /// # Errors
-    /// When threads or an eventfd cannot be had.
+    /// The threads or the eventfd cannot be created.
     pub fn wake_up_ns(&self) -> Result<f64, BenchError> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC).map_err(std::io::Error::from)?;
         let woken = AtomicU32::new(0);
@@ -116,7 +116,7 @@ impl Cores {
     }
 }
 
-/// Wakes the other side for the `count`th time, after a silence; how long that took, in ns.
+/// Wakes the other side for the `count`th time, after a pause; returns the time that it took, in ns.
 fn wake(bell: &std::os::fd::OwnedFd, woken: &AtomicU32, count: u32) -> Result<f64, BenchError> {
     let silent = Instant::now();
     while silent.elapsed() < SILENCE {
@@ -130,13 +130,13 @@ fn wake(bell: &std::os::fd::OwnedFd, woken: &AtomicU32, count: u32) -> Result<f6
     Ok(start.elapsed().as_nanos() as f64)
 }
 
-/// CPUs among which the nearest two are looked for.
+/// CPUs among which the nearest two are searched.
 const CANDIDATES_MAX: usize = 8;
 /// Batches of a probe, and round trips in each.
 const BATCHES: usize = 21;
 const TRIPS: u32 = 200;
 
-/// Hits the ball whenever it is ours; nanoseconds for each round trip, one figure for each batch.
+/// Plays one side of a ping-pong on a cache line; returns ns for each round trip, one value for each batch.
 fn play(ball: &AtomicU32, side: u32) -> Vec<f64> {
     let mut next = side;
     let mut batch = || {
@@ -153,13 +153,13 @@ fn play(ball: &AtomicU32, side: u32) -> Vec<f64> {
     (0..BATCHES).map(|_| batch()).collect()
 }
 
-/// The middle one of some values, at least one.
+/// The median of the values, of which there is at least one.
 pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
 }
 
-/// Keeps the calling thread on one CPU.
+/// Pins the calling thread to a CPU.
 pub(crate) fn pin(cpu: usize) -> Result<(), BenchError> {
     let mut set = CpuSet::new();
     set.set(cpu);

@@ -4,21 +4,21 @@ use std::path::PathBuf;
 use lasthop_frontend::GuestError;
 use thiserror::Error;
 
-/// Why there is no measurement.
+/// Why a measurement failed.
 #[derive(Debug, Error)]
 pub enum BenchError {
-    /// A word of the command line that means nothing, or does not go with another.
+    /// A command-line argument is invalid, or contradicts another one.
     #[error("{0}")]
     Request(String),
-    /// A back end is not installed or not possible here; the others go on.
+    /// A back end is not installed or cannot run here; the others continue.
     #[error("{name} cannot run here: {why}")]
     Missing {
         /// The back end.
         name: String,
-        /// Its own words.
+        /// The reason, as it states it.
         why: String,
     },
-    /// A back end ended, or never got ready.
+    /// A back end ended, or did not become ready.
     #[error("{name} failed: {why}")]
     Backend {
         /// The back end.
@@ -26,10 +26,10 @@ pub enum BenchError {
         /// Its last output.
         why: String,
     },
-    /// No socket where one was expected.
+    /// There is no socket where one was expected.
     #[error("{0} is not there, or no process serves it: {1}")]
     Socket(PathBuf, io::Error),
-    /// A guest of the bench could not go on.
+    /// A guest of the bench failed.
     #[error("{backend}: {error}")]
     Guest {
         /// The back end it was attached to.
@@ -37,23 +37,23 @@ pub enum BenchError {
         /// Why.
         error: GuestError,
     },
-    /// A guest that others wrote did not do as it was told.
+    /// A guest of another program failed.
     #[error("testpmd as a guest: {0}")]
     StockGuest(String),
-    /// Nothing arrived at all.
+    /// No frame arrived.
     #[error("{backend} passed no frame of \"{workload}\" within {seconds} s")]
     NothingPassed {
         /// The back end.
         backend: String,
         /// The work that was tried.
         workload: String,
-        /// How long.
+        /// The time limit.
         seconds: u64,
     },
-    /// The user wants no more.
+    /// The user interrupted the run.
     #[error("interrupted; everything that was started has been ended")]
     Interrupted,
-    /// The system refused.
+    /// A system call failed.
     #[error("the bench failed: {0}")]
     System(#[from] io::Error),
 }

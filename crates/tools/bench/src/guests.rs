@@ -1,4 +1,4 @@
-//! The guests of one back end: the bench's own, or others'.
+//! The guests of one back end: the bench's own, or those of other programs.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -12,14 +12,15 @@ use crate::{BenchError, DriverChoice, Workload};
 /// Guests that are attached to a back end.
 #[derive(Debug)]
 pub(crate) enum Guests {
-    /// Bare rings, played by this thread.
+    /// Bare rings, driven by this thread.
     Rings(Station),
     /// Processes of testpmd.
     Stock(StockGuests),
 }
 
 impl Guests {
-    /// Waits until frames pass between all that will send and receive. False: they do not, or `stop` was set.
+    /// Waits until frames pass between all guests that will send and receive. Returns false if they do not, or if
+    /// `stop` was set.
     pub(crate) fn meet(
         &mut self,
         backend: &str,
@@ -32,7 +33,7 @@ impl Guests {
         }
     }
 
-    /// Shows the back end all addresses, or begins traffic that continues by itself.
+    /// Sends from all addresses, so that the back end learns them, or begins traffic that continues by itself.
     pub(crate) fn begin(&mut self, backend: &str, workload: &Workload) -> Result<(), BenchError> {
         match self {
             Self::Rings(station) => station.learn(workload).map_err(|error| of_ring(backend, error)),
@@ -40,7 +41,7 @@ impl Guests {
         }
     }
 
-    /// Does the work for a while, and counts.
+    /// Runs the workload for a while, and counts.
     pub(crate) fn work(
         &mut self,
         backend: &str,
@@ -61,7 +62,7 @@ impl Guests {
         }
     }
 
-    /// Empties the rings. The frames that guests sent and received since they started, if they count them.
+    /// Empties the rings. Returns the frames that guests sent and received since they started, if they count them.
     pub(crate) fn drain(&mut self) -> Result<Option<Tally>, BenchError> {
         match self {
             Self::Rings(_) => Ok(None),
@@ -69,7 +70,7 @@ impl Guests {
         }
     }
 
-    /// The choice of a stock driver.
+    /// The features and paths that a stock driver chose.
     pub(crate) fn choice(&self) -> Option<&DriverChoice> {
         match self {
             Self::Rings(_) => None,
@@ -77,7 +78,7 @@ impl Guests {
         }
     }
 
-    /// CPUs of the threads that send and receive; `generator` is that of the bench.
+    /// CPUs of the threads that send and receive; `generator` is the bench's own.
     pub(crate) fn cpus(&self, generator: usize) -> String {
         match self {
             Self::Rings(_) => generator.to_string(),

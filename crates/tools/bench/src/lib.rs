@@ -1,11 +1,12 @@
-//! The library of `lasthop-bench`: traffic between guests, through any vhost-user back end, measured. Guests are bare
+//! The library of `lasthop-bench`: it measures traffic between guests through any vhost-user back end. Guests are bare
 //! virtio rings of its own, or DPDK's testpmd.
 //!
-//! **Purpose.** Speed claims that hold: several back ends get the same work in the same run, in turns, and every figure
-//! comes with its known disturbances.
+//! **Purpose.** Reliable figures of speed: several back ends get the same work in the same run, in turns, and every
+//! figure comes with its known disturbances.
 //!
-//! **Contract.** A [`Sample`] is one measurement of one [`Workload`] on one back end; it carries the distance of the two
-//! cores as probed before and after it, and only samples of one [`Placement`] are compared. Nothing is left running.
+//! **Contract.** A [`Sample`] is one measurement of one [`Workload`] on one back end; it carries the distance of the
+//! two cores as probed before and after it, and only samples of one [`Placement`] are compared. A run leaves no process
+//! behind.
 #![forbid(unsafe_code)]
 
 mod backend;

@@ -1,9 +1,9 @@
-//! `lasthop-bench`: the plan from its flags, and its results where they were asked for.
+//! `lasthop-bench`: builds the plan from its flags, and writes the results where they were requested.
 //!
 //! **Purpose.** Measure software switches against each other on the user's own machine. `lasthop bench` starts this program.
 //!
-//! **Contract.** The table or the JSON goes to standard output, progress and settings to standard error. Exit status: 0, 1 when
-//! the reference failed or a request makes no sense, 2 for words that clap refuses.
+//! **Contract.** The table or the JSON goes to standard output, progress and settings to standard error. Exit status:
+//! 0, 1 when the reference failed or a request is invalid, 2 for arguments that clap refuses.
 #![forbid(unsafe_code)]
 
 mod console;
@@ -46,7 +46,7 @@ fn start(options: &Options) -> Result<ExitCode> {
     measure(options)
 }
 
-/// Measures, shows, and writes. 1 when the reference failed at something.
+/// Measures, prints, and writes files. Returns 1 when the reference failed at a workload.
 fn measure(options: &Options) -> Result<ExitCode> {
     raise_descriptor_limit();
     let plan = options.plan(stop_flag()?)?;
@@ -69,13 +69,14 @@ fn measure(options: &Options) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(results.reference_failed())))
 }
 
-/// Lets this program have as many descriptors as it may: each guest takes some. Too few fail by name later.
+/// Raises the limit of open descriptors as far as allowed: each guest needs some. Later errors name the limit if that
+/// is not enough.
 fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
-/// Set by Ctrl-C, SIGTERM and SIGHUP: the run then ends in order. A second signal ends this program at once.
+/// A flag that Ctrl-C, SIGTERM and SIGHUP set: the run then ends in order. A second signal ends this program at once.
 fn stop_flag() -> Result<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -91,7 +92,7 @@ fn save(path: &Path, text: &str) -> Result<()> {
     std::fs::write(path, text).with_context(|| format!("cannot write \"{}\"", path.display()))
 }
 
-/// The outcome of a run, with the plan behind it.
+/// The outcome of a run, and its plan.
 struct Results {
     outcome: Outcome,
     reference: String,
@@ -108,7 +109,7 @@ impl Results {
         report::json(&self.settings(), &self.outcome.samples, &self.reference)
     }
 
-    /// Whether the reference has no figure at all, or could not do something that is possible here.
+    /// Whether the reference has no figure, or failed at a workload that is possible here.
     fn reference_failed(&self) -> bool {
         let failures = self.outcome.failures.iter().filter(|failure| failure.backend == self.reference);
         let is_measured = self.outcome.samples.iter().any(|sample| sample.backend == self.reference);
@@ -129,7 +130,7 @@ impl Results {
         })
     }
 
-    /// Writes each file that the options name.
+    /// Writes the files that the options name.
     fn write(&self, options: &Options) -> Result<()> {
         type Text<'a> = &'a dyn Fn() -> String;
         let comparison = self.comparison();

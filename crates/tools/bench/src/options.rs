@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Parser, ValueEnum};
 use lasthop_bench::{BackendSpec, BenchPlan, Cores, SocketRole, Suite, Workload};
 
-/// Rounds and seconds that one run may take: a day at most.
+/// Limits of rounds and seconds.
 const ROUNDS_MAX: u32 = 1000;
 const SECONDS_MAX: f64 = 3600.0;
 
@@ -131,7 +131,7 @@ impl Options {
         })
     }
 
-    /// The program `lasthop`, whether it is there or not.
+    /// The path of the program `lasthop`, whether it exists or not.
     fn program(&self) -> Result<PathBuf> {
         if let Some(path) = &self.lasthop {
             return Ok(path.clone());

@@ -1,4 +1,4 @@
-//! The CPU time of a back end's processes, and stopping them for a while.
+//! The CPU time of a back end's processes, and freezing them.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::MemoryUse;
 
-/// A process and all that it started, however they are grouped.
+/// A process and all its descendants, whatever their process groups.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ProcessTree(pub(crate) Pid);
 
@@ -15,14 +15,14 @@ pub(crate) struct ProcessTree(pub(crate) Pid);
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Usage {
     pub(crate) cpu_seconds: f64,
-    /// For which they were ready to run and had no processor.
+    /// The time for which they were runnable without a CPU.
     pub(crate) waited_seconds: f64,
-    /// Times that a thread gave up the processor by itself.
+    /// How often a thread gave up the CPU voluntarily.
     pub(crate) sleeps: u64,
 }
 
 impl ProcessTree {
-    /// The processes that are there now, parents first.
+    /// The current processes, parents first.
     pub(crate) fn pids(self) -> Vec<Pid> {
         let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
         let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -37,7 +37,7 @@ impl ProcessTree {
         members.into_iter().filter_map(Pid::from_raw).collect()
     }
 
-    /// The CPU time of all threads together. Threads that ended are missing.
+    /// The CPU time of all threads together. Threads that have ended are missing.
     pub(crate) fn usage(self) -> Usage {
         let threads = self.pids().into_iter().flat_map(|pid| threads_of(pid.as_raw_pid()));
         threads.fold(Usage::default(), |sum, thread| Usage {
@@ -61,7 +61,7 @@ impl ProcessTree {
         })
     }
 
-    /// Sends a signal to all; one that is gone takes none.
+    /// Sends a signal to all processes; those that have ended are ignored.
     pub(crate) fn signal(self, signal: Signal) {
         for pid in self.pids() {
             let _ = kill_process(pid, signal);
@@ -69,7 +69,7 @@ impl ProcessTree {
     }
 }
 
-/// Field 4 of /proc/PID/stat, counted from behind the name, which may contain anything.
+/// Field 4 of /proc/PID/stat, counted from the end of the name, which may contain any character.
 fn parent_of(pid: i32) -> Option<i32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()

@@ -1,4 +1,4 @@
-//! Back ends in turns: the plan of a whole run.
+//! Runs back ends in turns: the plan of a whole run.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -18,16 +18,17 @@ use crate::stock::{StockGuests, StockSetup, StockShape};
 use crate::work::{Done, FIRST_FRAME_SECONDS_MAX, Station};
 use crate::{BackendSpec, BenchError, Cores, Placement, Sample, TrafficKind, Workload};
 
-/// Frames of Ethernet links as they are by default.
+/// The largest frames of Ethernet links with default settings.
 const PLAIN_FRAME_BYTES_MAX: u32 = 1_518;
-/// Traffic before each measurement, and no longer than that.
+/// Traffic before each measurement; workloads that are shorter have less.
 const WARM_UP: Duration = Duration::from_millis(200);
 
-/// How long frames may be on their way after the last traffic, on a busy machine.
+/// How long frames may be in flight after the last traffic, on a busy machine.
 const AGREES_WITHIN: Duration = Duration::from_secs(20);
-/// Measurements of which the least disturbed one counts, if something else takes the guests' or the back end's CPU.
+/// The number of attempts, of which the least disturbed one counts, if other work takes the guests' or the back end's
+/// CPU.
 const ATTEMPTS: u32 = 3;
-/// Part of the time that may be lost to others in a measurement that counts as undisturbed.
+/// The largest share of time lost to other work in a measurement that counts as undisturbed.
 const DISTURBED_SHARE_MAX: f64 = 0.03;
 
 /// The back ends and workloads to measure.
@@ -37,17 +38,17 @@ pub struct BenchPlan {
     pub backends: Vec<BackendSpec>,
     /// The workloads.
     pub workloads: Vec<Workload>,
-    /// How often each.
+    /// Rounds of each measurement.
     pub rounds: u32,
-    /// How long each; longer where that is too short to see anything.
+    /// The duration of each measurement; longer where that is too short for a result.
     pub duration: Duration,
-    /// Where.
+    /// The cores to use.
     pub cores: Cores,
     /// Whether peers may use huge pages.
     pub huge_pages: bool,
     /// The program `lasthop`.
     pub program: PathBuf,
-    /// Set when the run is to end early: started processes are ended in order.
+    /// Set to end the run early: started processes are ended in order.
     pub stop: Arc<AtomicBool>,
 }
 
@@ -58,20 +59,20 @@ pub struct Outcome {
     pub samples: Vec<Sample>,
     /// How back ends are configured, by name.
     pub settings: Vec<(String, String)>,
-    /// The measurements that failed, with reasons.
+    /// The measurements that failed, and why.
     pub failures: Vec<Failure>,
 }
 
-/// A back end that did not do a workload.
+/// A back end that failed at a workload.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// Its name.
+    /// The back end.
     pub backend: String,
-    /// `None`: any of those with the same guests.
+    /// `None`: all workloads with the same guests.
     pub workload: Option<Workload>,
-    /// Why.
+    /// The reason.
     pub why: String,
-    /// Whether it is just not installed, or not possible here.
+    /// Whether it is not installed or cannot run here.
     pub missing: bool,
 }
 
@@ -87,21 +88,21 @@ impl fmt::Display for Failure {
 /// The progress of a run.
 #[derive(Debug)]
 pub enum Progress<'a> {
-    /// Back ends are being started for some of the workloads.
+    /// Back ends are started for some of the workloads.
     Starting(&'a str),
-    /// A measurement was made; how many there will be in all.
+    /// A measurement was made; the number is that of all that are planned.
     Sample(&'a Sample, usize),
-    /// Something could not be measured.
+    /// A measurement failed.
     Failure(&'a Failure),
 }
 
-/// Workloads that the same guests can do.
+/// Workloads that can share guests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Shape {
     guests: u16,
     ring_entries: u16,
     frame_bytes_max: u32,
-    /// For guests that others wrote.
+    /// For guests of other programs.
     stock: Option<StockShape>,
 }
 
@@ -116,7 +117,8 @@ impl Shape {
         Self { guests: workload.guests(), ring_entries: workload.ring_entries, frame_bytes_max, stock }
     }
 
-    /// Guests like Linux ones on a fast path: buffers that take a whole frame, and offloads where frames need them.
+    /// Options of guests like Linux ones on a fast path: buffers that hold a whole frame, and offloads where frames
+    /// need them.
     fn guest_options(&self) -> GuestOptions {
         let uncut = self.frame_bytes_max == crate::workload::FRAME_BYTES_MAX;
         let offloads = features::CSUM | features::GUEST_CSUM | features::HOST_TSO4 | features::GUEST_TSO4;
@@ -132,10 +134,10 @@ impl Shape {
     }
 }
 
-/// Executes the plan. A failure of one back end keeps no other from being measured.
+/// Executes the plan. The failure of one back end does not affect the others.
 ///
 /// # Errors
-/// Only faults that end the whole run: no cores, no room for sockets, [`BenchError::Interrupted`].
+/// Only failures of the whole run: no cores, no directory for sockets, [`BenchError::Interrupted`].
 pub fn run(plan: &BenchPlan, tell: &mut dyn FnMut(Progress<'_>)) -> Result<Outcome, BenchError> {
     let mut shapes: Vec<Shape> = Vec::new();
     for shape in plan.workloads.iter().map(Shape::of) {
@@ -156,7 +158,7 @@ struct Run<'a> {
     outcome: Outcome,
 }
 
-/// A back end with its guests, and the workloads that it turned out not to do.
+/// A back end with its guests, and the workloads at which it failed.
 struct Competitor {
     backend: Backend,
     guests: Guests,
@@ -164,7 +166,8 @@ struct Competitor {
 }
 
 impl Competitor {
-    /// Ends it, and tells if a frame is not accounted for: by the back end itself, or between it and guests that count all theirs.
+    /// Ends the back end, and fails if a frame is not accounted for: by the back end itself, or between it and guests
+    /// that count all their frames.
     fn end(mut self) -> Result<(), BenchError> {
         self.backend.thaw();
         let agreed = self.agree();
@@ -172,7 +175,8 @@ impl Competitor {
         self.backend.end().and(agreed)
     }
 
-    /// Whether the back end's counters are those of its guests, if both have some. Frames that are still on their way get time.
+    /// Checks that the counters of the back end and of its guests agree, if both count. Frames in flight get time to
+    /// arrive.
     fn agree(&mut self) -> Result<(), BenchError> {
         let start = Instant::now();
         loop {
@@ -272,7 +276,7 @@ impl Run<'_> {
         }
     }
 
-    /// Connects guests of a shape to a back end that runs.
+    /// Connects guests of a shape to a running back end.
     fn attach(&self, backend: &Backend, shape: Shape, dir: &Path) -> Result<Guests, BenchError> {
         let Some(stock) = shape.stock else {
             return Ok(Guests::Rings(Station::new(backend.guests(&shape.guest_options())?)));
@@ -288,14 +292,14 @@ impl Run<'_> {
         StockGuests::start(stock, &setup).map(Guests::Stock)
     }
 
-    /// One measurement on each back end.
+    /// Measures each back end once.
     fn round(
         &mut self,
         competitors: &mut [Competitor],
         workload: &Workload,
         round: u32,
     ) -> Result<(), BenchError> {
-        // Another one is first in each round: slow changes hit all alike.
+        // Each round begins with another one, so that slow changes affect all equally.
         let first = round as usize % competitors.len().max(1);
         competitors.rotate_left(first);
         let result = self.turns(competitors, workload, round);
@@ -319,7 +323,7 @@ impl Run<'_> {
                     self.outcome.samples.push(sample);
                 }
                 Err(error) => {
-                    // Guests that go on by themselves would take the CPU of the others'.
+                    // Guests that continue by themselves would take the CPU of the others' guests.
                     let _ = competitor.guests.finish();
                     competitor.backend.freeze();
                     competitor.out_of.push(*workload);
@@ -330,7 +334,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Measures again if the machine was busy with something else, a few times.
+    /// Repeats a measurement a few times if the machine was busy with other work.
     fn measure_undisturbed(
         &self,
         competitor: &mut Competitor,
@@ -389,7 +393,7 @@ impl Run<'_> {
         })
     }
 
-    /// The work itself, and the back end's CPU time for it.
+    /// Runs the workload and measures the back end's CPU time for it.
     fn exercise(
         &self,
         guests: &mut Guests,
@@ -409,7 +413,7 @@ impl Run<'_> {
         let (before, start) = (backend.usage(), Instant::now());
         let done = guests.work(name, workload, duration)?;
         let after = backend.usage();
-        // Looking takes a moment itself, in which the back end continues.
+        // Reading the counters takes time, in which the back end continues.
         let part = done.seconds / start.elapsed().as_secs_f64();
         let usage = before.zip(after).map(|(before, after)| Usage {
             cpu_seconds: part * (after.cpu_seconds - before.cpu_seconds),
@@ -430,7 +434,7 @@ impl Run<'_> {
     }
 }
 
-/// Keeps the calling thread on one CPU until it is dropped.
+/// Pins the calling thread to a CPU until it is dropped.
 struct Pinned(CpuSet);
 
 impl Pinned {
@@ -443,7 +447,7 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        // It was possible before.
+        // This mask was valid before.
         let _ = sched_setaffinity(None, &self.0);
     }
 }

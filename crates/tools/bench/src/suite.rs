@@ -4,18 +4,18 @@ use std::str::FromStr;
 
 use crate::Workload;
 
-/// A list of workloads by name.
+/// A named list of workloads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Suite {
     /// A first impression, in a minute.
     Quick,
     /// The measurements of docs/results/performance.md.
     Standard,
-    /// Every size with every ring, touched and not.
+    /// Every frame size with every ring size, touched and not.
     Full,
 }
 
-/// Every back end passes 65000 bytes as one segment; Open vSwitch takes nothing beyond 65,400 or so.
+/// Every back end passes 65000 bytes as one segment; Open vSwitch has a limit near 65,400.
 const QUICK: &[&str] = &[
     "stream,size=64",
     "testpmd=flowgen,size=64",
@@ -77,7 +77,7 @@ impl Suite {
     /// The names.
     pub const NAMES: &[&str] = &["quick", "standard", "full"];
 
-    /// Its workloads.
+    /// The workloads.
     #[must_use]
     pub fn workloads(self) -> Vec<Workload> {
         match self {
@@ -92,7 +92,7 @@ fn parse<'a>(texts: impl IntoIterator<Item = &'a str>) -> Vec<Workload> {
     texts.into_iter().filter_map(|text| text.parse().ok()).collect()
 }
 
-/// All of the standard suite, and every size with every ring, one way and both, touched and not.
+/// The standard suite, and every frame size with every ring size, one way and both, touched and not.
 fn full() -> Vec<Workload> {
     let mut all = Suite::Standard.workloads();
     all.extend(parse([

@@ -4,19 +4,19 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
-/// The traffic of guests while they are measured.
+/// A traffic pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TrafficKind {
     /// Pairs of guests, each sending as fast as it can, one way or both.
     Stream {
-        /// Pairs, 1 to 128.
+        /// Number of pairs, 1 to 128.
         pairs: u16,
         /// Whether the second guest of each pair sends, too.
         both_ways: bool,
     },
     /// Several guests send to one.
     FanIn {
-        /// Guests that send.
+        /// Number of senders.
         senders: u16,
     },
     /// One guest sends at a set rate.
@@ -24,29 +24,29 @@ pub enum TrafficKind {
         /// Packets per second.
         rate_pps: u64,
     },
-    /// One guest sends packets at a set rate, each the first of a new flow: of UDP ports, or of addresses that are known.
+    /// One guest sends packets at a set rate, each the first of a new flow: of UDP ports, or of known addresses.
     First {
         /// Packets per second.
         rate_pps: u64,
     },
     /// One packet there and back, then the next.
     RoundTrip {
-        /// Guests sleep until a packet comes (else they poll).
+        /// Whether guests sleep until a packet arrives; otherwise they poll.
         sleeping: bool,
-        /// From an answer to the next question.
+        /// The time from an answer to the next request.
         pause: Duration,
     },
     /// Each guest sends to every other one, as fast as it can.
     AllToAll {
-        /// How many.
+        /// Number of guests.
         guests: u16,
     },
     /// Guests that are connected and silent.
     Idle {
-        /// How many.
+        /// Number of guests.
         guests: u16,
     },
-    /// Guests that others wrote: testpmd of DPDK on two virtio-user ports.
+    /// Guests of another program: DPDK's testpmd on two virtio-user ports.
     Stock(StockTraffic),
 }
 
@@ -55,21 +55,21 @@ pub enum TrafficKind {
 pub enum StockTraffic {
     /// Each port sends as fast as it can, and receives.
     FlowGen,
-    /// As many frames as a ring has entries go round: a port sends back each frame that it receives, with addresses and ports
-    /// swapped.
+    /// As many frames circulate as a ring has entries: a port sends back each frame that it receives, with addresses
+    /// and ports swapped.
     FiveTupleSwap,
-    /// The same, with the Ethernet addresses swapped.
+    /// As `FiveTupleSwap`, but with the Ethernet addresses swapped.
     MacSwap,
-    /// One guest sends as fast as it can, the other one receives; each is a process of its own.
+    /// One guest sends as fast as it can, the other one receives; each has its own process.
     TxOnly,
-    /// Two frames go round, one from each side.
+    /// Two frames circulate, one from each side.
     RoundTrip,
 }
 
 impl StockTraffic {
     const ALL: [Self; 5] = [Self::FlowGen, Self::FiveTupleSwap, Self::MacSwap, Self::TxOnly, Self::RoundTrip];
 
-    /// Its word in a workload's text.
+    /// Its name in a workload's text.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -81,7 +81,7 @@ impl StockTraffic {
         }
     }
 
-    /// The forwarding mode of the process `index`; there is more than one only where they differ.
+    /// The forwarding mode of process `index`; there is more than one process only where modes differ.
     pub(crate) fn mode(self, index: usize) -> &'static str {
         match self {
             Self::FlowGen => "flowgen",
@@ -102,43 +102,43 @@ impl FromStr for StockTraffic {
     }
 }
 
-/// Guests of one measurement.
+/// The most guests of one measurement.
 pub(crate) const GUESTS_MAX: u16 = 256;
-/// Further guests, which are silent.
+/// The most idle ports.
 const IDLE_PORTS_MAX: u16 = 1000;
-/// Guests of which each sends to every other one: their pairs are many more.
+/// The most guests that each send to every other one: the number of pairs is quadratic.
 const ALL_TO_ALL_MAX: u16 = 16;
-/// Different flows, or addresses.
+/// The most flows or addresses.
 pub(crate) const FLOWS_MAX: u32 = 1 << 20;
-/// Frames of stock guests: UDP headers have to fit in, and the whole into one of their buffers.
+/// Sizes of frames of stock guests: UDP headers have to fit, and the frame has to fit in one of their buffers.
 const STOCK_FRAME_BYTES: std::ops::RangeInclusive<u64> = 60..=9_000;
-/// Entries of their rings: one burst at least, half a ring from each side.
+/// Entries of their rings: at least one burst, with half a ring from each side.
 const STOCK_RING_ENTRIES: std::ops::RangeInclusive<u64> = 64..=1_024;
-/// New flows per second.
+/// The most new flows per second.
 const FIRST_PPS_MAX: u64 = 1_000_000;
-/// Least bytes of a frame: headers and the mark by which the receiver knows it.
+/// The smallest frame: headers and the mark by which the receiver recognizes it.
 pub(crate) const FRAME_BYTES_MIN: u32 = 60;
-/// Most bytes of a frame: an IP packet of 65535 bytes behind its Ethernet header.
+/// The largest frame: an IP packet of 65535 bytes and its Ethernet header.
 pub(crate) const FRAME_BYTES_MAX: u32 = 65_549;
-/// Frames above this are TCP segments that the sender leaves to be cut (TSO).
+/// Larger frames are TCP segments that the sender leaves to segmentation (TSO).
 pub(crate) const UNCUT_FRAME_BYTES_MAX: u32 = 9_018;
 
-/// One piece of work. Its text form, as in `stream,size=64,flows=1000`, is its name in every report.
+/// A workload. Its text form, as in `stream,size=64,flows=1000`, is its name in every report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Workload {
-    /// The pattern of the traffic.
+    /// The traffic pattern.
     pub kind: TrafficKind,
-    /// Bytes of a frame in memory: from the Ethernet header on, without frame check sequence.
+    /// Bytes of a frame from the Ethernet header on, without frame check sequence.
     pub frame_bytes: u32,
-    /// The sender writes all of each frame and the receiver reads all of it; else only headers are touched.
+    /// Whether the sender writes and the receiver reads every byte of a frame; otherwise they access only headers.
     pub touched: bool,
     /// Entries of each ring.
     pub ring_entries: u16,
-    /// UDP flows of each sender, in turns.
+    /// UDP flows of each sender, used in turn.
     pub flows: u32,
-    /// Addresses that each guest sends from and is sent to, in turns.
+    /// Addresses of each guest, used in turn as source and destination.
     pub macs: u32,
-    /// Further guests that are connected and silent.
+    /// Further guests that are connected and send nothing.
     pub idle_ports: u16,
     /// Whether stock guests offer mergeable receive buffers.
     pub mergeable: bool,
@@ -146,7 +146,7 @@ pub struct Workload {
     pub in_order: bool,
 }
 
-/// The measure of a workload.
+/// The metric of a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Metric {
     /// Millions of packets received in a second. More is better.
@@ -160,7 +160,7 @@ pub enum Metric {
 }
 
 impl Metric {
-    /// Its unit, as in a column's head.
+    /// The unit, as in a column's head.
     #[must_use]
     pub fn unit(self) -> &'static str {
         match self {
@@ -171,7 +171,7 @@ impl Metric {
         }
     }
 
-    /// Whether a larger value is the better one.
+    /// Whether larger values are better.
     #[must_use]
     pub fn more_is_better(self) -> bool {
         matches!(self, Self::Mpps | Self::Gbps)
@@ -196,7 +196,7 @@ impl Default for Workload {
 }
 
 impl Workload {
-    /// Its measure: packets below 512 bytes, bits above.
+    /// Packets for frames below 512 bytes, bits for larger ones.
     #[must_use]
     pub fn metric(&self) -> Metric {
         match self.kind {
@@ -209,13 +209,13 @@ impl Workload {
         }
     }
 
-    /// Guests that it needs, silent ones included.
+    /// The number of guests, including idle ones.
     #[must_use]
     pub fn guests(&self) -> u16 {
         self.active_guests() + self.idle_ports
     }
 
-    /// Guests that the pattern is about.
+    /// The number of guests that take part in the pattern.
     fn active_guests(&self) -> u16 {
         match self.kind {
             TrafficKind::Stream { pairs, .. } => 2 * pairs,
@@ -228,7 +228,7 @@ impl Workload {
         }
     }
 
-    /// Least time in which there is something to be seen.
+    /// The shortest useful duration.
     #[must_use]
     pub fn least_duration(&self) -> Duration {
         match self.kind {
@@ -238,14 +238,14 @@ impl Workload {
         }
     }
 
-    /// Whether guests look for frames without end, so that they take all of their CPU.
+    /// Whether guests poll, so that they take all of their CPU.
     #[must_use]
     pub fn guests_poll(&self) -> bool {
         !matches!(self.kind, TrafficKind::Idle { .. } | TrafficKind::RoundTrip { sleeping: true, .. })
     }
 
-    /// Time before it begins, in which the back end may finish earlier work: flows that were not used while it stood still are
-    /// evicted once it runs again, threads that watch the start of guests fall asleep, and a watchdog sees that there is no work.
+    /// The pause before the workload, in which the back end may finish earlier work: it evicts flows that expired while
+    /// it was frozen, threads that watch the start of guests go to sleep, and a watchdog sees that there is no work.
     #[must_use]
     pub(crate) fn calm(&self) -> Duration {
         match self.kind {
@@ -255,14 +255,14 @@ impl Workload {
         }
     }
 
-    /// Whether a back end that sleeps when there is nothing to do would sleep in between.
+    /// Whether a back end that sleeps when idle would sleep during the workload.
     #[must_use]
     pub fn lets_sleep(&self) -> bool {
         const LONG: Duration = Duration::from_micros(200);
         matches!(self.kind, TrafficKind::RoundTrip { pause, .. } if pause >= LONG)
     }
 
-    /// Whether frames go out as TCP segments to be cut.
+    /// Whether frames are sent as TCP segments that are still to be segmented.
     #[must_use]
     pub fn uncut(&self) -> bool {
         self.frame_bytes > UNCUT_FRAME_BYTES_MAX

@@ -1,4 +1,4 @@
-//! `lasthop-bench`: every kind of work on every back end that needs no installation, and its answers to mistakes.
+//! `lasthop-bench`: every kind of workload on every back end that needs no installation, and its answers to mistakes.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// Each run wants two CPUs for itself.
+/// Each run needs two CPUs for itself.
 static CPUS: Mutex<()> = Mutex::new(());
 
 /// The output of a run and how it ended.
@@ -39,14 +39,14 @@ fn run(words: &[&str]) -> Answer {
     Answer { out: text(output.stdout), err: text(output.stderr), code: output.status.code() }
 }
 
-/// The program `lasthop`, which stands beside the bench.
+/// The program `lasthop`, which is beside the bench.
 fn lasthop() -> PathBuf {
     let path = PathBuf::from(env!("CARGO_BIN_EXE_lasthop-bench")).with_file_name("lasthop");
     assert!(path.is_file(), "{} is not there; build it with: cargo build -p lasthop", path.display());
     path
 }
 
-/// A short run; how fast anything is does not matter here.
+/// A short run, whose speed does not matter.
 fn bench(words: &[&str]) -> Answer {
     bench_rounds("2", words)
 }
@@ -56,13 +56,13 @@ fn bench_rounds(rounds: &str, words: &[&str]) -> Answer {
     bench_beside(rounds, words)
 }
 
-/// Beside other runs, for those that take no CPU.
+/// A run that may share the CPUs with others.
 fn bench_beside(rounds: &str, words: &[&str]) -> Answer {
     lasthop();
     run(&[&["--rounds", rounds, "--seconds", "0.1"], words].concat())
 }
 
-/// `lasthop run` with two vnics, a and b, until it is dropped.
+/// `lasthop run` with two vnics, a and b; ended when dropped.
 struct Switch {
     child: Child,
     directory: tempfile::TempDir,
@@ -109,7 +109,8 @@ fn count(sample: &Value, key: &str) -> u64 {
     sample[key].as_u64().unwrap_or_else(|| panic!("{key} in {sample}"))
 }
 
-/// Frames received in some samples. That frames pass at all is asked before each; a sample on a busy machine may have none.
+/// The frames received in some samples. Each run has checked before that frames pass; on a busy machine a sample may
+/// have none.
 fn frames_of(samples: &[Value], which: impl Fn(&Value) -> bool) -> u64 {
     samples.iter().filter(|sample| which(sample)).map(|sample| count(sample, "received_frames")).sum()
 }
@@ -126,7 +127,7 @@ fn back_ends_take_turns_and_frames_arrive() {
         assert!(frames_of(&samples, |sample| sample["backend"] == backend) > 0, "{backend}: {samples:?}");
     }
     for (at, sample) in samples.iter().enumerate() {
-        // Another one is first in each round.
+        // Each round begins with another one.
         let round = at / backends.len() % 2;
         assert_eq!(sample["backend"], backends[(at + round) % backends.len()], "{sample}");
         assert!(sample["core_to_core_ns"].as_f64().expect("a number") > 0.0, "{sample}");
@@ -256,8 +257,8 @@ fn mistakes_have_a_remedy() {
     }
 }
 
-/// The samples of stock guests on Lasthop, one of each work and back end, since these guests are slow to start. `None` where there is no
-/// testpmd.
+/// Samples of stock guests on Lasthop, one of each workload and back end, since these guests start slowly. `None` if
+/// there is no testpmd.
 #[expect(clippy::print_stdout, reason = "a test that cannot run says so")]
 fn stock_samples(work: &[&str]) -> Option<Vec<Value>> {
     let is_there = |directory: PathBuf| directory.join("dpdk-testpmd").is_file();
@@ -271,8 +272,8 @@ fn stock_samples(work: &[&str]) -> Option<Vec<Value>> {
     Some(samples_of(bench_rounds("1", &[&words[..], &["--json"]].concat())))
 }
 
-/// A back end's end is a failure, which `samples` asserts that there is none of, unless its counters agree with the guests': each
-/// frame that they sent and received is one that it took and delivered, and all others have a reason.
+/// `samples` asserts that no back end failed. The end of one is a failure unless its counters agree with those of the
+/// guests: it took each frame that they sent, delivered each that they received, and has a reason for each other one.
 #[test]
 fn frames_of_stock_guests_are_conserved_in_each_mode() {
     let work = [
@@ -288,7 +289,7 @@ fn frames_of_stock_guests_are_conserved_in_each_mode() {
         assert!(frames_of(&samples, is_of) > 0, "{name}: {samples:?}");
         for sample in samples.iter().filter(|sample| is_of(sample)) {
             let (sent, received) = (count(sample, "sent_frames"), count(sample, "received_frames"));
-            // Those that only go round are never lost: no ring has room for fewer.
+            // Frames that only circulate are never lost: all of them fit in every ring.
             assert!(name == "flowgen" || sent.abs_diff(received) <= in_flight, "{sample}");
             assert!(sample["driver"]["tx_path"].is_string() && sample["guest_cpus"].is_string(), "{sample}");
         }

@@ -15,7 +15,7 @@ pub struct End {
 }
 
 impl End {
-    /// A ring in the memory of `map`, whose buffers are trusted to lie there.
+    /// A ring in the memory of `map`; its buffers are trusted to be there.
     ///
     /// # Errors
     /// [`NotOneRegion`].
@@ -26,38 +26,38 @@ impl End {
         Ok(Self { ring, memory, seen, enabled })
     }
 
-    /// Whether the ring takes part.
+    /// Enables or disables the ring.
     pub fn set_enabled(&mut self, enabled: bool) {
         self.enabled = enabled;
     }
 
-    /// Position of the next available head; all before it are completed.
+    /// Position of the next available head; all earlier ones are completed.
     #[must_use]
     pub fn base(&self) -> u16 {
         self.ring.base()
     }
 
-    /// Whether the driver wants to be signalled for chains completed since the last call. To be asked before 65536
-    /// entries are.
+    /// Whether the driver wants a signal for chains completed since the last call. Must be called before 65536 more
+    /// entries are completed.
     #[must_use]
     pub fn needs_signal(&mut self) -> bool {
         self.ring.needs_signal()
     }
 }
 
-/// The way from one guest's transmit ring to another's receive ring; open when both are there and enabled.
+/// The path from one guest's transmit ring to another's receive ring; open when both exist and are enabled.
 #[derive(Debug, Default)]
 pub struct Lane {
     /// The transmit ring.
     pub from: Option<End>,
     /// The receive ring.
     pub to: Option<End>,
-    /// The fault of a driver; nothing moves then, until this is cleared.
+    /// An error of a driver; it stops the lane until it is cleared.
     pub fault: Option<RingError>,
 }
 
 impl Lane {
-    /// Moves one batch; how many frames.
+    /// Moves one batch; returns the number of frames.
     #[inline(always)]
     fn run(&mut self, pass: &mut impl Pass) -> u16 {
         let Self { from: Some(from), to: Some(to), fault: None } = self else { return 0 };
@@ -75,24 +75,24 @@ impl Lane {
     }
 }
 
-/// Frames to move now: those that have a receive buffer. Both indices are always read, so that the wait for one cache line
-/// does not begin when that for the other ends.
+/// The number of frames to move now: those that have a receive buffer. Always reads both indices, so that the waits for
+/// both cache lines overlap.
 #[inline(always)]
 fn waiting(from: &End, to: &End) -> Result<u16, RingError> {
     let (frames, buffers) = (from.ring.pending()?, to.ring.pending()?);
     Ok(BATCH_FRAMES.min(frames).min(buffers))
 }
 
-/// A way to move a batch of frames.
+/// How a batch of frames is moved.
 pub trait Pass {
-    /// Moves `frames` frames, 1 to [`BATCH_FRAMES`], which are there, into as many receive buffers, which are there too.
+    /// Moves `frames` available frames, 1 to [`BATCH_FRAMES`], into as many available receive buffers.
     ///
     /// # Errors
-    /// A head out of range; the ring is to be stopped.
+    /// A head is out of range; the ring has to be stopped.
     fn run(&mut self, from: &mut End, to: &mut End, frames: u16) -> Result<(), RingError>;
 }
 
-/// Looks at each lane `rounds` times, in turns; how many frames were moved.
+/// Polls each lane `rounds` times, in turns; returns the number of moved frames.
 pub fn poll(pass: &mut impl Pass, lanes: &mut [Lane], rounds: u32) -> u64 {
     let mut moved = 0;
     for _ in 0..rounds {

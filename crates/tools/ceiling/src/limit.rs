@@ -12,7 +12,7 @@ const NUM_BUFFERS_AT: usize = 10;
 const BUCKETS: usize = 1 << 16;
 const LINE_BYTES: usize = 64;
 
-/// A frame on its way. As large as needed to have each on cache lines of its own.
+/// A frame in a batch. Its size gives each one separate cache lines.
 #[repr(align(64))]
 struct Frame {
     head: u16,
@@ -34,7 +34,7 @@ impl Frame {
     }
 }
 
-/// The algorithm of a switch that copies once, and nothing else.
+/// The algorithm of a switch that copies once, without anything else.
 pub struct Limit {
     frames: Box<[Frame; BATCH_FRAMES as usize]>,
     buckets: Box<[u64; BUCKETS]>,
@@ -59,7 +59,7 @@ impl Default for Limit {
 
 #[cfg(test)]
 impl Limit {
-    /// As on a processor without AVX.
+    /// Without AVX.
     pub(crate) fn plain() -> Self {
         Self { look: look_by_any, ..Self::default() }
     }
@@ -103,8 +103,8 @@ impl Pass for Limit {
 
 #[inline(always)]
 fn take_snapshot(frame: &mut Frame) {
-    // SAFETY: the guest is trusted to have this much memory there (see the crate's head), which the End keeps mapped; the
-    // snapshot is ours, and not guest memory.
+    // SAFETY: the guest is trusted to have this much memory there (see the crate's documentation), which the End keeps
+    // mapped; the snapshot is ours, and not guest memory.
     unsafe { std::ptr::copy_nonoverlapping(frame.data, frame.snapshot.as_mut_ptr(), SNAPSHOT_BYTES) };
     frame.snapshot[NUM_BUFFERS_AT..HEADER_BYTES].copy_from_slice(&1_u16.to_le_bytes());
 }
@@ -113,8 +113,9 @@ fn take_snapshot(frame: &mut Frame) {
 fn deliver(frame: &Frame, out: *mut u8) {
     let len = frame.len as usize;
     let start = len.min(SNAPSHOT_BYTES);
-    // SAFETY: both guests are trusted to have `len` bytes there (see the crate's head), which the Ends keep mapped. The
-    // snapshot is ours; two guests do not share memory, and transmit and receive buffers of one are not the same.
+    // SAFETY: both guests are trusted to have `len` bytes there (see the crate's documentation), which the Ends keep
+    // mapped. The snapshot is ours; two guests do not share memory, and transmit and receive buffers of one are not the
+    // same.
     unsafe {
         std::ptr::copy_nonoverlapping(frame.snapshot.as_ptr(), out, start);
         std::ptr::copy_nonoverlapping(frame.data.add(start), out.add(start), len - start);
@@ -130,7 +131,7 @@ fn choose_look() -> fn(&mut [Frame]) {
     look_by_any
 }
 
-/// By CRC-32C, with wide registers: else the address would lie across two stores, and wait for both.
+/// By CRC-32C, with wide registers: otherwise the address would span two stores, and the load would wait for both.
 #[cfg(target_arch = "x86_64")]
 fn look_by_avx(frames: &mut [Frame]) {
     #[target_feature(enable = "avx,sse4.2")]
@@ -140,7 +141,7 @@ fn look_by_avx(frames: &mut [Frame]) {
             frame.hash = std::arch::x86_64::_mm_crc32_u64(0, frame.mac()) as u16; // one of 65536 buckets
         }
     }
-    // SAFETY: choose_look saw that the processor has both features.
+    // SAFETY: choose_look checked that the processor has both features.
     unsafe { look(frames) }
 }
 

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use lasthop_guestmem::{Mapping, MemoryMap};
 use thiserror::Error;
 
-/// A guest that cannot be served, since an address is translated by one addition here.
+/// The guest cannot be served, since addresses are translated by a single addition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error(
     "the guest has {0} memory regions, a ceiling serves guests with one; give the guest its memory in one region"
@@ -13,7 +13,7 @@ pub struct NotOneRegion(pub usize);
 /// A guest's only memory region.
 #[derive(Debug)]
 pub(crate) struct GuestMemory {
-    /// Where guest address 0 would be.
+    /// The host address of guest address 0.
     origin: *mut u8,
     guest_addr: u64,
     mapping: Arc<Mapping>,
@@ -30,7 +30,7 @@ impl GuestMemory {
         Ok(Self { origin, guest_addr, mapping })
     }
 
-    /// Where `len_bytes` at a guest address are, if the guest tells the truth: see the crate's head.
+    /// The host address of `len_bytes` at a guest address, which is trusted: see the crate's documentation.
     #[inline(always)]
     pub(crate) fn at(&self, guest_addr: u64, len_bytes: u32) -> *mut u8 {
         debug_assert!(
@@ -47,7 +47,7 @@ impl GuestMemory {
     }
 }
 
-/// Asks for the cache line at `pointer`, which may be any address.
+/// Prefetches the cache line at `pointer`, which may be any address.
 #[inline(always)]
 pub(crate) fn prefetch(pointer: *const u8) {
     #[cfg(target_arch = "x86_64")]

@@ -8,13 +8,13 @@ use crate::{BATCH_FRAMES, End, Pass};
 const NUM_BUFFERS_AT: usize = 10;
 /// Bytes of the virtio-net header.
 const HEADER_BYTES: usize = 12;
-/// When this many rings full of buffers brought no new one, all are known.
+/// After this number of full rings without a new buffer, all buffers are known.
 const RINGS_FULL: u32 = 4;
 
-/// Passes ring entries; bytes only the first time that a receive buffer is used.
+/// Passes ring entries; writes bytes only when a receive buffer is used for the first time.
 ///
-/// So a receiver sees frames in its buffers, of the right lengths, but old ones. Start its ring anew when frames of another
-/// kind are to be sent.
+/// So a receiver sees frames with the right lengths in its buffers, but old ones. Its ring has to be restarted before
+/// frames of another kind are sent.
 #[derive(Debug, Default)]
 pub struct Null {
     heads: [u16; BATCH_FRAMES as usize],
@@ -46,14 +46,15 @@ impl Pass for Null {
     }
 }
 
-/// Receive buffers that hold a frame already. Told by their addresses, as drivers pair them with other descriptors.
+/// Receive buffers that already have a frame, identified by their addresses, as drivers combine them with other
+/// descriptors.
 #[derive(Debug)]
 pub(crate) struct SeenBuffers {
     addresses: HashSet<u64>,
     /// Uses of buffers since the last new one.
     known_uses: u32,
     entries: u16,
-    /// No new buffer is to be expected.
+    /// Whether all buffers are known.
     all: bool,
 }
 
@@ -80,8 +81,8 @@ fn copy_once(from: &End, head: u16, to: &mut End, buffer_head: u16) {
     debug_assert!(data.len <= buffer.len, "a frame longer than its receive buffer");
     debug_assert!(data.len as usize >= HEADER_BYTES, "a frame shorter than its header");
     let (source, out) = (from.memory.at(data.addr, data.len), to.memory.at(buffer.addr, data.len));
-    // SAFETY: both guests are trusted to have this many bytes there (see the crate's head), which the Ends keep mapped,
-    // and not to transmit from receive buffers.
+    // SAFETY: both guests are trusted to have this many bytes there (see the crate's documentation), which the Ends
+    // keep mapped, and not to transmit from receive buffers.
     unsafe {
         std::ptr::copy_nonoverlapping(source, out, data.len as usize);
         let one = 1_u16.to_le_bytes();

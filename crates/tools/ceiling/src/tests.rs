@@ -1,4 +1,4 @@
-//! Frames from one ring to another, without a session in between.
+//! Frames from one ring to another, without a session.
 
 use std::sync::Arc;
 
@@ -64,7 +64,7 @@ impl Guest {
     }
 }
 
-/// As sent, and as it has to arrive: with the number of buffers.
+/// A frame as sent, and as it has to arrive: with the number of buffers.
 fn frame(number: u8, len: usize) -> [Vec<u8>; 2] {
     let mut sent: Vec<u8> = (0..len).map(|at| (at as u8).wrapping_mul(7) ^ number).collect();
     sent[10..12].fill(0);
@@ -112,7 +112,7 @@ fn a_batch_is_bounded_and_waits_for_buffers() {
         assert_eq!(poll(&mut limit, &mut lanes, 9), u64::from(ENTRIES - BATCH_FRAMES) * (1 - round));
         while sender.driver.take_used().unwrap().is_some() {}
     }
-    // The second round found no buffer; now there are some.
+    // The second batch found no buffer; now there are some.
     let (_, slot) = receiver.receive().unwrap();
     receiver.provide(slot);
     assert_eq!(poll(&mut limit, &mut lanes, 1), 1);

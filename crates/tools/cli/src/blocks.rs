@@ -1,26 +1,26 @@
-//! Cuts a stream of pcapng into its blocks, so that output never ends within one, and counts them.
+//! Splits a stream of pcapng into blocks, so that output never ends within one, and counts them.
 
 use lasthop_api::pcapng::{ENHANCED_PACKET, INTERFACE_STATISTICS, ISB_IFDROP};
 
-/// Longest block, in bytes: a frame of the greatest snap length, and some.
+/// Longest block, in bytes: a frame of the largest snap length, with its header.
 const BLOCK_BYTES_MAX: usize = 1 << 20;
 /// Type, length, and length again.
 const BLOCK_BYTES_MIN: usize = 12;
-/// Bytes of an interface's statistics in front of the options.
+/// Bytes of an interface's statistics before the options.
 const STATISTICS_HEAD_BYTES: usize = 20;
 
-/// A stream in pieces, as it is read.
+/// A stream that is read in pieces.
 #[derive(Debug, Default)]
 pub(crate) struct Blocks {
     pending: Vec<u8>,
-    /// Packets passed on.
+    /// Number of packets written.
     pub(crate) packets: u64,
-    /// Packets that the switch could not capture, once it has said so.
+    /// Packets that the switch could not capture, once it has reported them.
     pub(crate) lost: Option<u64>,
 }
 
 impl Blocks {
-    /// Takes the next piece and gives the whole blocks that there are now. `Err`: this is no pcapng of ours.
+    /// Takes the next piece, and returns the blocks that are complete now. `Err` if the bytes are no pcapng of ours.
     pub(crate) fn take(&mut self, piece: &[u8]) -> Result<Vec<u8>, String> {
         self.pending.extend_from_slice(piece);
         let mut end = 0;
@@ -31,7 +31,7 @@ impl Blocks {
         Ok(self.pending.drain(..end).collect())
     }
 
-    /// Length of the block at `at`, if it is there.
+    /// Length of the block at `at`, if its header has arrived.
     fn block_len(&self, at: usize) -> Result<Option<usize>, String> {
         let Some(len) = self.word(at + 4) else { return Ok(None) };
         let len = len as usize;

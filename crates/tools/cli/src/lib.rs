@@ -1,11 +1,11 @@
-//! The command line of the switch: its words, its questions to a running switch, its answers as text.
+//! The command line of the switch: parses it, asks a running switch, and shows the answers.
 //!
-//! **Purpose.** [`parse`] says which part of the system a command line asks for ([`Part`]). A command of a user runs here: most
-//! ask the supervisor over the control socket and show the answer; `lasthop run` becomes the supervisor; `lasthop doctor` looks at
-//! the machine, too, and names the broken link of a guest's network.
+//! **Purpose.** [`parse`] returns the part of the system that a command line starts ([`Part`]). A command of a user
+//! runs here: most ask the supervisor over the control socket and show the answer; `lasthop run` becomes the
+//! supervisor; `lasthop doctor` also examines the machine, and names the broken link of a guest's network.
 //!
-//! **Contract.** An answer is text for people, or JSON as docs/user/control-api.md has it. Errors are one sentence with the
-//! remedy. Words of others (names of files, of processes, of guests) cannot steer a terminal.
+//! **Contract.** An answer is text for users, or JSON as in docs/user/control-api.md. Errors are one sentence with the
+//! remedy. Names of files, processes and guests cannot control a terminal.
 //!
 //! **Not checked.** Specifications: `lasthop-api` parses them, the supervisor decides.
 //!

@@ -1,26 +1,26 @@
-//! Standard output: the only place of the binary that writes there.
+//! Standard output: only this module of the binary writes to it.
 
 use std::io::{ErrorKind, Write};
 
 use lasthop_runtime::fault::Fault;
 use lasthop_runtime::harmless::harmless_lines;
 
-/// Cursor to the first column of the first line, and everything after it away (ECMA-48: CUP, ED).
+/// Moves the cursor to the first column of the first line, and clears everything after it (ECMA-48: CUP, ED).
 const HOME_AND_CLEAR: &[u8] = b"\x1b[H\x1b[J";
 
-/// Writes `text`, without characters that steer a terminal, and a line end if it has none. A reader that went away (`| head`) is no
-/// error.
+/// Writes `text` without characters that control a terminal, with a line end. A reader that closed the pipe (`| head`)
+/// is no error.
 pub(crate) fn print(text: &str) -> Result<(), Fault> {
     print_next(text).map(drop)
 }
 
-/// Clears the screen: the next that is printed begins where it does.
+/// Clears the screen: the next output begins at its top.
 pub(crate) fn clear_screen() -> Result<(), Fault> {
     let cleared = std::io::stdout().write_all(HOME_AND_CLEAR);
     cleared.map_err(|error| Fault::internal("clear the screen", error))
 }
 
-/// As [`print`], for one of many: false if the reader has gone away.
+/// Like [`print()`], for one of several texts: returns false if the reader is gone.
 pub(crate) fn print_next(text: &str) -> Result<bool, Fault> {
     let text = &harmless_lines(text);
     let end = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
@@ -36,14 +36,14 @@ pub(crate) fn print_next(text: &str) -> Result<bool, Fault> {
     }
 }
 
-/// A terminal that standard output is.
+/// The terminal of standard output.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Screen {
     pub(crate) columns: usize,
     pub(crate) rows: usize,
 }
 
-/// The terminal that standard output is, if it is one and tells its size.
+/// The terminal of standard output, if it is one and reports its size.
 pub(crate) fn screen() -> Option<Screen> {
     let out = std::io::stdout();
     let size = rustix::termios::tcgetwinsize(out).ok()?;

@@ -1,15 +1,15 @@
-//! Whether another user may connect to a socket, by users, groups and mode bits alone.
+//! Whether another user may connect to a socket, by users, groups and mode bits.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// The file of users' and groups' names: the users that VMMs run as are always there.
+/// The file of users and groups, which has the users of VMMs.
 const USERS: &str = "/etc/passwd";
 const GROUPS: &str = "/etc/group";
-/// The group that KVM's users are in, on all distributions.
+/// The usual group of KVM's users on all distributions.
 const GROUP_USUAL: &str = "kvm";
 
-/// A user, and the groups that it is in.
+/// A user and its groups.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Credentials {
     pub(crate) uid: u32,
@@ -17,14 +17,14 @@ pub(crate) struct Credentials {
 }
 
 impl Credentials {
-    /// Those of the first of these users that this machine has.
+    /// The first of these users that exists on this machine.
     pub(crate) fn of_one(names: &[&str]) -> Option<(String, Self)> {
         let users = std::fs::read_to_string(USERS).ok()?;
         let groups = std::fs::read_to_string(GROUPS).unwrap_or_default();
         names.iter().find_map(|name| Some(((*name).to_owned(), Self::in_tables(name, &users, &groups)?)))
     }
 
-    /// As passwd(5) and group(5) have them.
+    /// Reads passwd(5) and group(5).
     fn in_tables(name: &str, users: &str, groups: &str) -> Option<Self> {
         let fields = |line: &str| line.split(':').map(str::to_owned).collect::<Vec<_>>();
         let user = users.lines().map(fields).find(|fields| fields.first().is_some_and(|own| own == name))?;
@@ -36,7 +36,7 @@ impl Credentials {
         Some(Self { uid: user.get(2)?.parse().ok()?, gids: [primary].into_iter().chain(others).collect() })
     }
 
-    /// The first part of `path` that this user may not pass on its way to connect.
+    /// The first part of `path` that this user may not pass to connect.
     pub(crate) fn closed_at(&self, path: &Path) -> Option<PathBuf> {
         const SEARCH: u32 = 1;
         const WRITE: u32 = 2;
@@ -60,7 +60,7 @@ impl Credentials {
         parts.into_iter().find(is_closed).map(Path::to_path_buf)
     }
 
-    /// The name or the number of a group that lets this user in: the usual one, if it is in that.
+    /// A group that lets this user in, by name or number: the usual one if the user is in it.
     pub(crate) fn group(&self) -> Option<String> {
         self.group_in(&std::fs::read_to_string(GROUPS).unwrap_or_default())
     }

@@ -1,4 +1,4 @@
-//! Counters per second: the differences between two looks at them.
+//! Rates: the differences between counters at two times.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use lasthop_api::report::{DropCounts, PortReport, StatsReport};
 
-/// One interval of the whole switch.
+/// The rates of the whole switch in one interval.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Rates {
     /// Length of the interval.
@@ -14,7 +14,7 @@ pub(crate) struct Rates {
     pub(crate) ports: Vec<PortRates>,
 }
 
-/// One port, per second: "rx" is from the guest, "tx" is to it.
+/// The rates of a port: "rx" is from the guest, "tx" is to it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct PortRates {
     pub(crate) name: String,
@@ -23,19 +23,19 @@ pub(crate) struct PortRates {
     pub(crate) rx_bits_per_s: f64,
     pub(crate) tx_packets_per_s: f64,
     pub(crate) tx_bits_per_s: f64,
-    /// By reason, without those that did not occur.
+    /// By reason, without reasons that did not occur.
     pub(crate) rx_drops_per_s: std::collections::BTreeMap<String, f64>,
     pub(crate) tx_drops_per_s: std::collections::BTreeMap<String, f64>,
 }
 
 impl Rates {
-    /// The rates over the time `passed` between two reports. A port that was made anew counts from zero.
+    /// The rates over the time `passed` between two reports. A port that was made again counts from zero.
     pub(crate) fn between(before: &StatsReport, after: &StatsReport, passed: Duration) -> Self {
         let seconds = passed.as_secs_f64().max(f64::MIN_POSITIVE);
         let nothing = PortReport::default();
         let ports = after.ports.iter().map(|port| {
             let earlier = before.ports.iter().find(|earlier| earlier.name == port.name);
-            // Counters only grow: smaller ones are those of another port of the same name.
+            // Counters only grow: smaller ones belong to another port of the same name.
             let earlier = earlier.filter(|earlier| {
                 earlier.taken_in() <= port.taken_in() && earlier.tx_packets <= port.tx_packets
             });

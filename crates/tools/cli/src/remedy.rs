@@ -1,13 +1,13 @@
-//! Commands in messages are for copying: they name the switch that was asked, and a shell takes their words as they are.
+//! Commands in messages are to be copied: they name the switch, and their words are quoted for a shell.
 
 use std::path::Path;
 
 use lasthop_api::rundir;
 
-/// Commands that ask a switch, as remedies have them.
+/// Commands that ask a switch, as remedies name them.
 const COMMANDS: [&str; 6] = ["vnic", "port", "switch", "stats", "ovs", "flow"];
 
-/// The text with commands for the switch in `dir`, which need no option for the usual one.
+/// Adds the switch's directory to commands; the default one needs no option.
 pub(crate) fn addressed(text: &str, dir: &Path) -> String {
     let option = rundir::option(dir);
     if option.is_empty() || text.contains(&option) {
@@ -18,7 +18,7 @@ pub(crate) fn addressed(text: &str, dir: &Path) -> String {
     })
 }
 
-/// A word for a shell, in quotes if it needs to be.
+/// Quotes a word for a shell if necessary.
 pub(crate) fn quote(text: &str) -> String {
     let is_plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-,:=+@".contains(&byte));
     if is_plain { text.to_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) }

@@ -1,4 +1,4 @@
-//! CPU time of processes and their threads, as /proc has it.
+//! CPU time of processes and their threads, from /proc.
 
 use serde::Serialize;
 
@@ -7,30 +7,30 @@ use lasthop_runtime::procfs::{self, CpuTimes};
 
 use crate::counters::{Counts, ThreadCounters};
 
-/// Threads of one process that are looked at: more than a guest with a hundred vCPUs has.
+/// Largest number of threads of a process that are read: more than a guest with a hundred vCPUs has.
 const THREADS_MAX: usize = 256;
 
-/// All that a profile tells.
+/// All results of a profile.
 #[derive(Debug, Serialize)]
 pub(crate) struct ProfileAnswer {
     #[serde(flatten)]
     pub(crate) stages: ProfileReport,
     pub(crate) processes: Vec<ProcessUsage>,
-    /// Why instructions and cache misses are not counted, if so.
+    /// Why instructions and cache misses are not counted, if they are not.
     pub(crate) uncounted: Option<String>,
 }
 
-/// A process beside or of the switch.
+/// A process of the switch, or one beside it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WatchedProcess {
-    /// The role, or the vnic of a guest.
+    /// Its role, or the vnic of a guest.
     pub(crate) name: String,
     pub(crate) pid: i32,
-    /// Whether instructions and cache misses of its threads are of interest.
+    /// Whether instructions and cache misses of its threads are counted.
     pub(crate) is_counted: bool,
 }
 
-/// CPU time of a process meanwhile, in seconds.
+/// CPU time of a process in the interval, in seconds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct ProcessUsage {
     pub(crate) process: String,
@@ -43,7 +43,7 @@ pub(crate) struct ProcessUsage {
     pub(crate) threads: Vec<ThreadTimes>,
 }
 
-/// The same of one of its threads.
+/// Same for one of its threads.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct ThreadTimes {
     pub(crate) thread: String,
@@ -52,7 +52,7 @@ pub(crate) struct ThreadTimes {
     pub(crate) kernel_s: f64,
 }
 
-/// The times and counters of all threads of some processes at one moment.
+/// Times and counters of all threads of some processes at one time.
 #[derive(Debug, Default)]
 pub(crate) struct UsageLook {
     processes: Vec<ProcessLook>,
@@ -68,7 +68,7 @@ struct ProcessLook {
 }
 
 impl UsageLook {
-    /// Looks now.
+    /// Reads them now.
     pub(crate) fn now(processes: &[WatchedProcess]) -> Self {
         let mut look = Self::default();
         for process in processes {
@@ -88,7 +88,7 @@ impl UsageLook {
         look
     }
 
-    /// The time that has passed for them since then. Threads that came or went in between are left out.
+    /// The differences since then. Threads that came or went meanwhile are omitted.
     pub(crate) fn since(&self) -> Vec<ProcessUsage> {
         self.processes.iter().map(ProcessLook::since).filter(|usage| !usage.threads.is_empty()).collect()
     }

@@ -13,9 +13,9 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFla
 
 use crate::{PATH, WAIT};
 
-/// Between two attempts: a switch process that starts takes some of these.
+/// The pause between two attempts: a starting switch process takes some of these.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Bytes of the longest answer to a request of this file.
+/// The longest answer to a request of this file, in bytes.
 const ANSWER_BYTES: usize = 64;
 
 /// The path of the switch's control socket, and how long to wait for it.
@@ -26,18 +26,18 @@ pub(crate) struct ControlSocket {
 }
 
 impl ControlSocket {
-    /// As the environment says.
+    /// Reads both from the environment.
     pub(crate) fn of_environment() -> Self {
         let path = std::env::var_os("LASTHOP_DATAPATH").map_or_else(|| PATH.into(), PathBuf::from);
         Self { path, wait: WAIT }
     }
 }
 
-/// The properties that a new connection asks for.
+/// The requested properties of a new connection.
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectionRequest {
     pub(crate) protocol: u32,
-    /// 0 is any.
+    /// 0 for any.
     pub(crate) port_id: u32,
     pub(crate) groups: Vec<u32>,
 }
@@ -47,11 +47,11 @@ pub(crate) struct ConnectionRequest {
 pub(crate) struct SwitchConnection {
     pub(crate) socket: OwnedFd,
     pub(crate) port_id: u32,
-    /// Notifications of its groups were lost, and the switch does not tell them once more.
+    /// Whether notifications of its groups were lost that the switch does not send again.
     pub(crate) has_missed: bool,
 }
 
-/// Connects, waiting for a switch process that is not there.
+/// Connects; waits if there is no switch process.
 pub(crate) fn connect(
     control_socket: &ControlSocket,
     request: &ConnectionRequest,
@@ -79,7 +79,7 @@ fn report_once(path: &Path, errno: Errno) {
         "lasthop: no switch answers at {} ({errno}); start one with `lasthop run`, or name its socket in LASTHOP_DATAPATH\n",
         path.display(),
     );
-    // A program without standard error cannot be told.
+    // Without standard error the message is lost.
     let _ = std::io::stderr().write_all(sentence.as_bytes());
 }
 
@@ -101,8 +101,8 @@ fn join(socket: &OwnedFd, group: u32) -> Result<(), Errno> {
     tell(socket, &number(JOIN, 0, group), JOIN).map(drop)
 }
 
-/// Becomes a member of a group once more, on a connection without other requests. Returns whether the switch will send the lost
-/// messages: they follow, for the program to read. A switch of an earlier version answers with END alone.
+/// Joins a group again, on a connection without other requests. Returns whether the switch will send the lost messages,
+/// which the program then reads. A switch of an earlier version answers only END.
 fn join_again(socket: &OwnedFd, group: u32) -> Result<bool, Errno> {
     rustix::net::send(socket, &number(REJOIN, 0, group), SendFlags::NOSIGNAL)?;
     loop {
@@ -116,14 +116,14 @@ fn join_again(socket: &OwnedFd, group: u32) -> Result<bool, Errno> {
     }
 }
 
-/// A request that stands for a system call; returns whether others' messages were passed over meanwhile.
+/// Sends a request that stands for a system call; returns whether other messages were discarded meanwhile.
 pub(crate) fn tell(socket: impl AsFd, request: &[u8], kind: u16) -> Result<bool, Errno> {
     let (errno, was_skipping) = ask(&socket, request, kind)?;
     let errno = i32::try_from(errno).unwrap_or(0);
     if errno == 0 { Ok(was_skipping) } else { Err(Errno::from_raw_os_error(errno)) }
 }
 
-/// Sends a request of our own and reads its answer's number; its END is read, too.
+/// Sends a request of our own and reads the number in its answer, and its END.
 fn ask(socket: impl AsFd, request: &[u8], kind: u16) -> Result<(u32, bool), Errno> {
     rustix::net::send(&socket, request, SendFlags::NOSIGNAL)?;
     let (mut answer, mut was_skipping) = (None, false);

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use crate::WAIT;
 
-/// Waits for something to read: an answer for a bounded time, anything else for as long as the program wants to.
+/// Waits for data: for an answer with a time limit, otherwise for as long as the program wants.
 pub(crate) fn wait(fd: RawFd, is_answer: bool) -> Result<(), Errno> {
     let limit = Timespec { tv_sec: WAIT.as_secs().cast_signed(), tv_nsec: 0 };
     let fd = borrow(fd);
@@ -21,7 +21,7 @@ pub(crate) fn wait(fd: RawFd, is_answer: bool) -> Result<(), Errno> {
     }
 }
 
-/// Sends a request of the program's once more.
+/// Sends a request of the program again.
 pub(crate) fn send_again(fd: RawFd, datagram: &[u8]) -> Result<usize, Errno> {
     rustix::net::send(borrow(fd), datagram, rustix::net::SendFlags::NOSIGNAL)
 }

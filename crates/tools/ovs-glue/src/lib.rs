@@ -1,22 +1,21 @@
-//! The library that lets the stock ovs-vswitchd, ovs-dpctl and ovs-appctl have the switch as their datapath.
+//! The library that lets the stock ovs-vswitchd, ovs-dpctl and ovs-appctl use the switch as their datapath.
 //!
-//! **Purpose.** Loaded in front of libc (LD_PRELOAD), it gives a program that asks for a generic-netlink or netfilter-netlink
-//! socket a connection to the switch's control socket instead, and makes the connection behave like netlink. All other
-//! sockets, and all other programs, are left alone.
+//! **Purpose.** It is preloaded in front of libc (LD_PRELOAD). When a program asks for a generic-netlink or
+//! netfilter-netlink socket, it gives the program a connection to the switch's control socket instead, and makes the
+//! connection behave like netlink. It does not change other sockets, or other programs.
 //!
-//! **Contract.** The kernel would have answered before `sendmsg` returns, so an empty socket means that no answer comes. The
-//! library keeps to that: the switch sends END behind its last answer to a datagram, and while ENDs are missing a read waits,
-//! even with MSG_DONTWAIT; after [`WAIT`] it fails with ETIMEDOUT. If the switch process goes away, the library waits up to
-//! [`WAIT`] for the next one and connects again, with the same port id and groups, under the same descriptor. Requests under way
-//! then fail with ENOBUFS, netlink's own error for lost messages, upon which OVS asks again. The next switch process tells members
-//! of the ports' group the changes of ports meanwhile. An answer about a port that contradicts the kernel is
-//! asked for again (`moved`). The environment names the control socket, `LASTHOP_DATAPATH`; else it
-//! is [`PATH`].
+//! **Contract.** The kernel answers before `sendmsg` returns, so an empty socket means that no answer comes. The
+//! library preserves that: the switch sends END after its last answer to a datagram, and while ENDs are missing a read
+//! waits, even with MSG_DONTWAIT; after [`WAIT`] it fails with ETIMEDOUT. If the switch process ends, the library waits
+//! up to [`WAIT`] for the next one and reconnects, with the same port id, groups and descriptor. Pending requests then
+//! fail with ENOBUFS, netlink's error for lost messages, after which OVS asks again. The next switch process sends
+//! members of the ports' group the changes of ports meanwhile. An answer about a port that contradicts the kernel is
+//! requested again (`moved`). The variable `LASTHOP_DATAPATH` names the control socket; the default is [`PATH`].
 //!
 //! **Not checked.** That the program uses one socket from one thread at a time, which OVS does.
 //!
-//! **Threading.** Sockets are in a table behind a lock, which is held while a descriptor is looked up, never while something is
-//! waited for.
+//! **Threading.** Sockets are in a table behind a lock, which is held while a descriptor is looked up, but never while
+//! waiting.
 //!
 //! ```text
 //!   ovs-vswitchd ── socket(AF_NETLINK, GENERIC) ──> table[fd] = SwitchSocket { missing ENDs, groups, port id }
@@ -37,7 +36,7 @@ mod table;
 
 use std::time::Duration;
 
-/// Where the control socket is unless the environment says otherwise.
+/// The default path of the control socket.
 pub const PATH: &str = "/run/lasthop/datapath.sock";
-/// How long a switch process that is not there is waited for. A restart takes a tenth of it.
+/// How long to wait for a switch process. A restart takes a tenth of it.
 pub const WAIT: Duration = Duration::from_secs(10);

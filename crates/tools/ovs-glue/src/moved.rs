@@ -1,9 +1,10 @@
 //! Answers about a port whose device has just moved to another network namespace, or back.
 //!
-//! OVS asks once for a port's namespace: when the kernel tells it that the device has gone. The supervisor hears of that at
-//! the same time, and the switch from the supervisor, so the answer may be older than the question. An answer that contradicts the kernel is
-//! therefore not passed on: the request is repeated until switch and kernel agree, for [`PATIENCE`] at most. That applies
-//! only to devices that were here before, so a program in another namespace than the switch never waits.
+//! OVS asks once for a port's namespace: when the kernel reports that the device has gone. The supervisor gets the same
+//! report at the same time and informs the switch, so the answer may be older than the request. So an answer that
+//! contradicts the kernel is not passed on: the request is repeated until switch and kernel agree, for at most
+//! [`PATIENCE`]. This applies only to devices that were in this namespace before, so a program in another namespace
+//! than the switch never waits.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -13,11 +14,13 @@ use lasthop_dpif::family::VportMessage;
 use lasthop_dpif::message::{Messages, NetlinkMessage};
 use lasthop_dpif::server::Family;
 
-/// How long the switch may take to hear that a device has moved. Usually it takes a millisecond; OVS's main thread waits meanwhile.
+/// How long the switch may take to notice that a device has moved. Usually this takes a millisecond; OVS's main thread
+/// waits meanwhile.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Between two requests.
+/// The pause between two requests.
 pub(crate) const PAUSE: Duration = Duration::from_millis(5);
-/// Devices that are remembered: as many as ports over devices can be asked for, and more. Beyond, answers are passed on as they are.
+/// The most remembered devices: more than a switch can have as ports. Answers about further ones are passed on
+/// unchanged.
 const DEVICES_MAX: usize = 1024;
 /// linux/openvswitch.h: `OVS_VPORT_CMD_NEW` (in answers), `OVS_VPORT_CMD_GET`.
 const NEW: u8 = 1;
@@ -25,10 +28,10 @@ const GET: u8 = 3;
 /// linux/netlink.h: `NLM_F_DUMP`.
 const DUMP: u16 = 0x300;
 
-/// Devices of ports that were in this process's network namespace when they were last asked about.
+/// Devices of ports that were in this process's network namespace at the last request.
 static HERE: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
 
-/// A request about one port, to be repeated.
+/// A request about one port, which may be repeated.
 #[derive(Clone, Debug)]
 pub(crate) struct PortRequest {
     pub(crate) datagram: Vec<u8>,
@@ -36,7 +39,7 @@ pub(crate) struct PortRequest {
 }
 
 impl PortRequest {
-    /// The request of a datagram that asks about one port and nothing else.
+    /// The request of a datagram that asks only about one port.
     pub(crate) fn of(datagram: &[u8], now: Instant) -> Option<Self> {
         let mut messages = Messages::new(datagram);
         let message = messages.next().filter(|message| is_about_port(message, GET))?;
@@ -44,7 +47,7 @@ impl PortRequest {
         is_alone.then(|| Self { datagram: datagram.to_vec(), deadline: now + PATIENCE })
     }
 
-    /// Whether there is time to ask again.
+    /// Whether there is time for another request.
     pub(crate) fn may_repeat(&self, now: Instant) -> bool {
         now < self.deadline
     }
@@ -55,11 +58,12 @@ fn is_about_port(message: &NetlinkMessage<'_>, command: u8) -> bool {
         && message.generic().is_ok_and(|generic| generic.command == command)
 }
 
-/// The device of an answer that contradicts the kernel, which says by `name_of` which devices are in this network namespace.
+/// The device of an answer that contradicts the kernel; `name_of` returns the names of devices in this network
+/// namespace.
 pub(crate) fn outdated(answer: &[u8], name_of: impl Fn(u32) -> Option<String>) -> Option<u32> {
     let (index, port) = device(answer)?;
     let name = name_of(index);
-    // A device that is here may have been renamed; another one elsewhere may have this index.
+    // A device here may have been renamed; a device elsewhere may have this index.
     let is_here = if port.netns_id.is_none() { name.is_some() } else { name == port.name };
     let mut here = HERE.lock().ok()?;
     if is_here && here.len() < DEVICES_MAX {
@@ -68,14 +72,14 @@ pub(crate) fn outdated(answer: &[u8], name_of: impl Fn(u32) -> Option<String>) -
     (is_here == port.netns_id.is_some() && here.contains(&index)).then_some(index)
 }
 
-/// The switch did not change its mind in time: it is not waited for again because of this device.
+/// The switch's answer did not change in time: this device causes no further waiting.
 pub(crate) fn forget(device: u32) {
     if let Ok(mut here) = HERE.lock() {
         here.remove(&device);
     }
 }
 
-/// The device of an answer about a port.
+/// The device in an answer about a port.
 fn device(answer: &[u8]) -> Option<(u32, VportMessage)> {
     let message = Messages::new(answer).next().filter(|message| is_about_port(message, NEW))?;
     let (datapath, attrs) = message.generic().ok()?.datapath().ok()?;

@@ -1,18 +1,18 @@
-//! Requests to the kernel that are changed: those about tunnel devices.
+//! Changes requests about tunnel devices, which go to the kernel.
 //!
-//! OVS has the kernel make a device for each kind of tunnel and makes that a port of the datapath; the switch would not see it. Where there
-//! can be no such device, it asks the datapath for a tunnel port. So it is told that there can be none: the requests go out as of a type
-//! that rtnetlink does not have, which the kernel answers with EOPNOTSUPP. The same answer to the very first of them, of kind
-//! "ovs_geneve", says that this is not the kernel module of Open vSwitch's own tree, of which OVS 3.7 warns.
+//! OVS asks the kernel for a device for each kind of tunnel and makes it a port of the datapath, which the switch would
+//! not see. If such a device is impossible, OVS asks the datapath for a tunnel port. So these requests are sent with a
+//! type that rtnetlink does not have, and the kernel answers EOPNOTSUPP. The same answer to the first of them, of kind
+//! "ovs_geneve", tells OVS that this is not the kernel module of Open vSwitch's own tree, about which OVS 3.7 warns.
 
 /// linux/rtnetlink.h.
 const RTM_NEWLINK: u16 = 16;
 const RTM_DELLINK: u16 = 17;
-/// Beyond all types that there are (`RTM_MAX`).
+/// Larger than all existing types (`RTM_MAX`).
 const NO_TYPE: u16 = 0x7fff;
 /// linux/if_link.h.
 const IFLA_IFNAME: u16 = 3;
-/// Where a message's type is.
+/// The position of a message's type.
 const TYPE: std::ops::Range<usize> = 4..6;
 /// The message's header, and `struct ifinfomsg`.
 const ATTRS_AT: usize = 16 + 16;
@@ -29,7 +29,7 @@ const NAMES: [&[u8]; 9] = [
     b"srv6_sys",
 ];
 
-/// The request as it is to be sent, if it is one of those.
+/// The changed request, if it is one of those.
 pub(crate) fn changed(request: &[u8]) -> Option<Vec<u8>> {
     let kind = word(request.get(TYPE)?);
     let is_about_tunnel =
@@ -43,7 +43,7 @@ fn word(bytes: &[u8]) -> u16 {
     bytes.first_chunk().map_or(0, |word| u16::from_ne_bytes(*word))
 }
 
-/// The name of the device that a request is about.
+/// The name of the device in a request.
 fn device(request: &[u8]) -> Option<&[u8]> {
     let mut attrs = request.get(ATTRS_AT..)?;
     while attrs.len() >= 4 {
@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(changed[TYPE], NO_TYPE.to_ne_bytes());
     }
 
-    /// The kernel that runs here gives the answer that OVS is to get.
+    /// The running kernel gives the answer that OVS has to get.
     #[test]
     fn the_kernel_knows_no_such_request() {
         use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, recv, send, socket};

@@ -1,4 +1,4 @@
-//! One netlink socket that is a connection to the switch.
+//! A netlink socket that is a connection to the switch.
 
 use std::os::fd::RawFd;
 use std::sync::Mutex;
@@ -22,7 +22,7 @@ const EXT_ACK: i32 = 11;
 pub(crate) enum Datagram {
     /// For the program.
     Answer(usize),
-    /// For the program, but older than what the kernel says of a port's device: bytes, and the device's index.
+    /// For the program, but older than the kernel's state of a port's device: bytes, and the device's index.
     Outdated(usize, u32),
     /// All answers to one of its datagrams have come.
     End,
@@ -30,7 +30,7 @@ pub(crate) enum Datagram {
     HungUp,
 }
 
-/// A socket of the program's.
+/// A socket of the program.
 #[derive(Debug)]
 pub(crate) struct SwitchSocket {
     fd: RawFd,
@@ -38,9 +38,9 @@ pub(crate) struct SwitchSocket {
     protocol: u32,
     port_id: AtomicU32,
     groups: Mutex<Vec<u32>>,
-    /// Request datagrams whose END has not come.
+    /// Number of request datagrams whose END is missing.
     missing: AtomicU32,
-    /// Something was lost that the program has not been told of.
+    /// Whether something was lost that the program does not know of yet.
     has_lost: AtomicBool,
     /// The last request, if it was about one port.
     port_request: Mutex<Option<PortRequest>>,
@@ -64,14 +64,14 @@ impl SwitchSocket {
         self.port_id.load(Ordering::Relaxed)
     }
 
-    /// Remembers what is to be sent, as far as it may have to be sent again.
+    /// Remembers parts of a datagram that may have to be sent again.
     pub(crate) fn remember(&self, datagram: &[u8]) {
         if let Ok(mut request) = self.port_request.lock() {
             *request = PortRequest::of(datagram, Instant::now());
         }
     }
 
-    /// Repeats the request about a port whose answer was outdated; false if the program has to live with that answer.
+    /// Repeats the request about a port whose answer was outdated. Returns false if the program gets that answer.
     fn ask_again(&self) -> bool {
         let request = self.port_request.lock().ok().and_then(|request| request.clone());
         let Some(request) = request.filter(|request| request.may_repeat(Instant::now())) else {
@@ -81,8 +81,8 @@ impl SwitchSocket {
         self.send(|| descriptor::send_again(self.fd, &request.datagram)).is_ok()
     }
 
-    /// Sends by `send`; again after a new connection, if the old one is broken. A program that sends a new request waits for no
-    /// earlier answer: it may have left an END unread, and nothing is lost.
+    /// Sends by `send`; reconnects and sends again if the connection is broken. When a program sends a new request it
+    /// no longer waits for earlier answers: it may have left an END unread, so nothing is lost.
     pub(crate) fn send(&self, mut send: impl FnMut() -> Result<usize, Errno>) -> Result<usize, Errno> {
         loop {
             match send() {
@@ -99,8 +99,8 @@ impl SwitchSocket {
         }
     }
 
-    /// Receives by `receive`, which does not wait. `may_wait` comes from the program's flags; while answers are missing, it waits
-    /// for them in any case.
+    /// Receives by `receive`, which does not wait. `may_wait` comes from the program's flags; while answers are
+    /// missing, this waits for them in any case.
     pub(crate) fn receive(
         &self,
         may_wait: bool,
@@ -136,7 +136,7 @@ impl SwitchSocket {
         self.missing.fetch_update(Ordering::Relaxed, Ordering::Relaxed, minus_one).unwrap_or(0) <= 1
     }
 
-    /// `setsockopt` at netlink's level. Options that mean nothing here succeed.
+    /// `setsockopt` at netlink's level. Options without a meaning here succeed.
     pub(crate) fn set_option(&self, option: i32, value: u32) -> Result<(), Errno> {
         let kind = match option {
             ADD_MEMBERSHIP => JOIN,

@@ -1,6 +1,6 @@
-//! The functions of libc that the program calls, and their helpers: raw pointers in, safe calls behind.
+//! The functions of libc that the program calls, and their helpers: they turn raw pointers into safe calls.
 //!
-//! Nothing here panics, since a panic would end the program: failures are error numbers.
+//! No function here panics, since a panic would end the program: failures are error numbers.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -18,7 +18,7 @@ use lasthop_dpif::private::END;
 /// Bytes of a message's length and type.
 const START_BYTES: usize = 6;
 
-/// libc's own functions, which ours stand in front of.
+/// libc's own functions, which ours replace.
 mod real {
     use super::*;
     use std::ffi::CStr;
@@ -27,7 +27,7 @@ mod real {
     macro_rules! functions {
         ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {$(
             /// # Safety
-            /// As libc's.
+            /// As for libc.
             pub(super) unsafe fn $name($($argument: $type),*) -> $result {
                 type Function = unsafe extern "C" fn($($type),*) -> $result;
                 static FUNCTION: OnceLock<Option<Function>> = OnceLock::new();
@@ -41,7 +41,7 @@ mod real {
                     }
                 });
                 match found {
-                    // SAFETY: the caller keeps to libc's rules.
+                    // SAFETY: the caller follows libc's rules.
                     Some(function) => unsafe { function($($argument),*) },
                     None => <$result>::from(failed(Errno::NOSYS) as i8),
                 }
@@ -63,7 +63,7 @@ mod real {
     }
 }
 
-/// Sets errno; -1.
+/// Sets errno and returns -1.
 fn failed(errno: Errno) -> c_int {
     // SAFETY: the pointer is to this thread's own number.
     unsafe { *libc::__errno_location() = errno.raw_os_error() };
@@ -80,7 +80,7 @@ fn length(result: ssize_t) -> Result<usize, Errno> {
     usize::try_from(result).map_err(|_| errno())
 }
 
-/// As a function of libc returns it.
+/// In the form of a libc function's result.
 fn returned(result: Result<usize, Errno>) -> ssize_t {
     match result {
         Ok(len) => ssize_t::try_from(len).unwrap_or(ssize_t::MAX),
@@ -92,7 +92,7 @@ fn done(result: Result<(), Errno>) -> c_int {
     result.map_or_else(failed, |()| 0)
 }
 
-/// Memory of the program's for the time of a call; none at all may be anywhere.
+/// Memory of the program for the duration of a call; if it is empty, the pointer may be anything.
 ///
 /// # Safety
 /// There are `len` items at `start`, which no other code writes meanwhile.
@@ -245,7 +245,7 @@ pub(crate) unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags
     }
 }
 
-/// The bytes of a message of one piece; of others none.
+/// The bytes of a message in one piece; empty for other messages.
 ///
 /// # Safety
 /// The pieces are as in sendmsg(2).
@@ -323,7 +323,7 @@ unsafe fn datagram(fd: RawFd, len: usize, message: &msghdr) -> Datagram {
     }
 }
 
-/// The name of a device of the network namespace that a socket was made in.
+/// The name of a device in the network namespace of a socket.
 fn device_name(fd: RawFd, index: u32) -> Option<String> {
     rustix::net::netdevice::index_to_name(borrow(fd), index).ok()
 }
@@ -352,7 +352,7 @@ pub(crate) unsafe extern "C" fn recv(fd: c_int, bytes: *mut c_void, len: usize, 
     }))
 }
 
-/// The next datagram; the program's buffer may be too short to tell.
+/// Peeks at the next datagram, as the program's buffer may be too short to classify it.
 fn peek(fd: RawFd) -> Result<Datagram, Errno> {
     let mut start = [0; START_BYTES];
     let flags = rustix::net::RecvFlags::PEEK | rustix::net::RecvFlags::DONTWAIT;

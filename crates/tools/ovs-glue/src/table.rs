@@ -19,13 +19,13 @@ const GENERIC: i32 = 16;
 pub(crate) enum NetlinkSocket {
     /// To the switch.
     Switch(Arc<SwitchSocket>),
-    /// To the kernel, looked at for one request.
+    /// To the kernel; its requests are checked for those about tunnel devices.
     Route,
 }
 
 static SOCKETS: RwLock<BTreeMap<RawFd, NetlinkSocket>> = RwLock::new(BTreeMap::new());
 
-/// A new netlink socket for the switch to answer; `None` if the kernel is to.
+/// Opens a netlink socket to the switch; `None` if the kernel has to answer.
 pub(crate) fn open(protocol: i32) -> Option<Result<RawFd, Errno>> {
     matches!(protocol, NETFILTER | GENERIC).then(|| open_to_switch(protocol.unsigned_abs()))
 }
@@ -42,7 +42,7 @@ fn open_to_switch(protocol: u32) -> Result<RawFd, Errno> {
     Ok(fd)
 }
 
-/// The kernel made this netlink socket.
+/// Notes a netlink socket that the kernel created.
 pub(crate) fn note(fd: RawFd, protocol: i32) {
     if fd >= 0 && protocol == ROUTE {
         insert(fd, NetlinkSocket::Route);
@@ -55,12 +55,12 @@ fn insert(fd: RawFd, socket: NetlinkSocket) {
     }
 }
 
-/// The kind of a descriptor; `None` for all others of the program's.
+/// The kind of a descriptor; `None` for others.
 pub(crate) fn find(fd: RawFd) -> Option<NetlinkSocket> {
     SOCKETS.read().ok()?.get(&fd).cloned()
 }
 
-/// A descriptor to the switch.
+/// A socket to the switch.
 pub(crate) fn switch_socket(fd: RawFd) -> Option<Arc<SwitchSocket>> {
     match find(fd)? {
         NetlinkSocket::Switch(socket) => Some(socket),
@@ -68,7 +68,7 @@ pub(crate) fn switch_socket(fd: RawFd) -> Option<Arc<SwitchSocket>> {
     }
 }
 
-/// A descriptor is closed.
+/// Removes a closed descriptor.
 pub(crate) fn forget(fd: RawFd) {
     if find(fd).is_some()
         && let Ok(mut sockets) = SOCKETS.write()

@@ -1,11 +1,11 @@
-//! BTF bytes as they are laid out.
+//! The layout of BTF.
 
 use std::ops::Range;
 
 use super::BtfError;
 
 const MAGIC: u16 = 0xeb9f;
-/// Bytes of the fields of the header that are read here.
+/// Bytes of the header's fields that are read here.
 const HEADER_BYTES: usize = 24;
 pub(super) const TYPE_BYTES: usize = 12;
 
@@ -24,7 +24,7 @@ pub enum TypeKind {
     Union,
     /// `enum`, of any size.
     Enumeration,
-    /// A name without a content.
+    /// A declaration without content.
     Forward,
     /// `typedef`
     Typedef,
@@ -69,7 +69,7 @@ impl Header {
     }
 }
 
-/// The first words of a type.
+/// The fixed part of a type.
 #[derive(Clone, Copy)]
 pub(super) struct RawType {
     pub(super) name_at: u32,
@@ -108,17 +108,17 @@ impl RawType {
         })
     }
 
-    /// Members, arguments or values.
+    /// The number of members, arguments or values.
     pub(super) fn entries(self) -> usize {
         (self.info & 0xffff) as usize
     }
 
-    /// Of a structure or union: whether its members' offsets also have the width of bit fields.
+    /// For a structure or union: whether its members' offsets also contain the width of bit fields.
     pub(super) fn has_bit_fields(self) -> bool {
         self.info >> 31 == 1
     }
 
-    /// With the data that follows it.
+    /// The length including the data that follows.
     pub(super) fn bytes(self) -> Result<usize, BtfError> {
         let kind = self.kind().ok_or(BtfError::UnknownKind(self.kind_number()))?;
         let is_wide = self.kind_number() == 19;

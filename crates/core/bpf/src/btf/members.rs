@@ -6,18 +6,18 @@ use super::{Btf, TypeId, TypeKind};
 use crate::bounds::{DEPTH_MAX, LOOKS_MAX};
 use crate::instruction::Width;
 
-/// Where a member is.
+/// The position of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {
     /// From the start of the outermost structure.
     pub offset_bits: u64,
-    /// Of a bit field, in bits; 0 for other members.
+    /// The width of a bit field, in bits; 0 for other members.
     pub bit_field: u8,
     /// Its type.
     pub of: TypeId,
 }
 
-/// Why a member cannot be read.
+/// Why the offset of a member is unknown.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum MemberError {
     /// There is none of that name.
@@ -25,20 +25,20 @@ pub enum MemberError {
     Missing {
         /// The outermost structure.
         structure: String,
-        /// The member and those in front of it.
+        /// The member and its outer members.
         path: String,
     },
-    /// It has another size, or is a bit field, or is too far away.
+    /// It has another size, is a bit field, or has too large an offset.
     #[error("the member {path} of this kernel's struct {structure} has not the form that is known here")]
     Form {
         /// The outermost structure.
         structure: String,
-        /// The member and those in front of it.
+        /// The member and its outer members.
         path: String,
     },
 }
 
-/// A look for one name.
+/// A search for one name.
 struct Search<'a> {
     btf: &'a Btf,
     name: &'a str,
@@ -46,7 +46,7 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// The member of that name, also of structures without a name.
+    /// Finds the member of that name, also in unnamed structures.
     fn find(&mut self, structure: TypeId, depth: usize) -> Option<Member> {
         let structure = self.btf.resolve(structure)?;
         let raw = self.btf.raw(structure)?;
@@ -75,8 +75,8 @@ impl Search<'_> {
 }
 
 impl Btf {
-    /// A member of a structure or union; `path` names it and the members that it is in, with dots: `se.sched_delayed`.
-    /// Members of structures without a name are found as if they were the outer one's, as in C.
+    /// A member of a structure or union; `path` names it and its outer members, with dots: `se.sched_delayed`. Members
+    /// of unnamed structures are found as if they were the outer one's, as in C.
     #[must_use]
     pub fn member(&self, structure: TypeId, path: &str) -> Option<Member> {
         let mut found = Member { offset_bits: 0, bit_field: 0, of: structure };

@@ -1,13 +1,13 @@
-//! BTF: the kernel's own description of its types (Documentation/bpf/btf.rst), as far as offsets of members and arguments
-//! of tracepoints are wanted.
+//! BTF: the kernel's own description of its types (Documentation/bpf/btf.rst), as far as needed for offsets of members
+//! and arguments of tracepoints.
 //!
 //! ```text
 //!   header │ type 1 │ type 2 │ ...            │ names, each ended by a zero byte
 //!          ^ types_at                         ^ names
 //! ```
 //!
-//! The bytes are checked when they are read: any bytes give a [`BtfError`] or types whose references are looked up with
-//! bounds. Types may refer to each other in circles; every walk has a limit.
+//! The bytes are checked when they are read: any bytes give a [`BtfError`], or types whose references are checked at
+//! each look-up. Types may refer to each other in cycles; every walk has a limit.
 
 mod layout;
 mod members;
@@ -27,7 +27,7 @@ pub use tracepoint::{Tracepoint, TracepointError};
 
 const KERNEL: &str = "/sys/kernel/btf/vmlinux";
 
-/// A type, by its number. A number that no type has finds nothing.
+/// A type, by its number. An invalid number has no properties.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TypeId(u32);
 
@@ -48,19 +48,19 @@ pub struct Parameter<'btf> {
     pub of: TypeId,
 }
 
-/// Why bytes are no BTF.
+/// Why bytes are not valid BTF.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum BtfError {
-    /// Other bytes, or those of a machine with the other order of bytes.
+    /// The magic number is wrong, or has the other byte order.
     #[error("these are no BTF bytes of this machine")]
     Magic,
-    /// A part lies outside.
+    /// A part is outside the bytes.
     #[error("BTF bytes end too early")]
     Truncated,
-    /// A later format.
+    /// A type of a later format.
     #[error("BTF has a type of kind {0}, which is not known here")]
     UnknownKind(u32),
-    /// There are too many.
+    /// There are too many types or bytes.
     #[error("BTF has more than {TYPES_MAX} types, or more than {BTF_BYTES_MAX} bytes")]
     TooLarge,
 }
@@ -69,7 +69,7 @@ pub enum BtfError {
 #[derive(Debug)]
 pub struct Btf {
     bytes: Vec<u8>,
-    /// Where each type begins; that of number 1 is the first.
+    /// The position of each type; the first one has number 1.
     types_at: Vec<usize>,
     names: std::ops::Range<usize>,
 }
@@ -85,7 +85,7 @@ impl Btf {
         Self::parse(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
     }
 
-    /// Checks bytes.
+    /// Parses and checks bytes.
     ///
     /// # Errors
     /// [`BtfError`].
@@ -120,7 +120,7 @@ impl Btf {
         (1..=self.types_at.len() as u32).map(TypeId).find(is_it)
     }
 
-    /// The type that a pointer, a typedef or a qualified type is made of.
+    /// The type to which a pointer, a typedef or a qualified type refers.
     #[must_use]
     pub fn target(&self, id: TypeId) -> Option<TypeId> {
         let raw = self.raw(id)?;
@@ -128,7 +128,7 @@ impl Btf {
         refers.then_some(TypeId(raw.size_or_type))
     }
 
-    /// The type itself, without the typedefs and qualifiers in front of it.
+    /// The type without typedefs and qualifiers.
     #[must_use]
     pub fn resolve(&self, id: TypeId) -> Option<TypeId> {
         let mut at = id;
@@ -177,13 +177,13 @@ impl Btf {
         RawType::parse(&self.bytes, at)
     }
 
-    /// Entry `index` of a type whose entries have `N` words. `parse` has seen that a type's own entries are there.
+    /// Entry `index` of a type whose entries have `N` words. `parse` has checked that all its entries exist.
     fn words<const N: usize>(&self, id: TypeId, index: usize) -> Option<[u32; N]> {
         let at = *self.types_at.get((id.0 as usize).checked_sub(1)?)?;
         layout::words(&self.bytes, at + layout::TYPE_BYTES + index * N * 4)
     }
 
-    /// The name at an offset; empty for one that is outside or no UTF-8.
+    /// The name at an offset; empty if the offset is invalid or the name is not UTF-8.
     fn name(&self, name_at: u32) -> &str {
         let names = &self.bytes[self.names.clone()];
         let rest = names.get(name_at as usize..).unwrap_or_default();

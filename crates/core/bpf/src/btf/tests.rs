@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::instruction::Width;
 
-/// Types and names under way; the kinds are those of `layout.rs`.
+/// Types and names under construction; the kinds are those of `layout.rs`.
 #[derive(Default)]
 struct Builder {
     types: Vec<u8>,
@@ -37,7 +37,7 @@ impl Builder {
         self.add(name, 1 << 24, bytes, &[bytes * 8])
     }
 
-    /// Members with their types and offsets, of bit fields with the width in the upper eight bits.
+    /// Members with their types and offsets; bit fields have their width in the upper eight bits.
     fn structure(&mut self, name: &str, bit_fields: bool, members: &[(&str, TypeId, u32)]) -> TypeId {
         let rest: Vec<u32> =
             members.iter().flat_map(|(name, of, offset)| [self.name(name), of.0, *offset]).collect();
@@ -175,7 +175,7 @@ fn the_running_kernel_is_read() {
     );
 }
 
-/// Asks everything of a BTF.
+/// Calls all methods of a BTF.
 fn ask(bytes: Vec<u8>) {
     let Ok(btf) = Btf::parse(bytes) else { return };
     for id in (0..btf.types_at.len() as u32 + 2).map(TypeId) {

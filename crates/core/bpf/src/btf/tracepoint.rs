@@ -15,7 +15,7 @@ pub enum TracepointError {
     /// There is no such tracepoint.
     #[error("this kernel has no tracepoint {0}")]
     Missing(String),
-    /// Its arguments are others than those known here.
+    /// Its arguments differ from those that are known here.
     #[error(
         "the tracepoint {tracepoint} of this kernel has no argument {argument} of the type that is known here"
     )]
@@ -38,7 +38,7 @@ pub struct Tracepoint<'btf> {
 }
 
 impl Btf {
-    /// The tracepoint of the given name.
+    /// The tracepoint with this name.
     ///
     /// # Errors
     /// [`TracepointError::Missing`].
@@ -59,10 +59,10 @@ impl Tracepoint<'_> {
         self.btf_id
     }
 
-    /// Where a program's context has the address of the structure that the argument `name` points to.
+    /// The offset in a program's context of the argument `name`, a pointer to `structure`.
     ///
     /// # Errors
-    /// [`TracepointError::Argument`]: it is missing or has another type.
+    /// [`TracepointError::Argument`] if it is missing or has another type.
     pub fn pointer(&self, name: &str, structure: &str) -> Result<i16, TracepointError> {
         let expected = self.btf.find(TypeKind::Structure, structure);
         self.offset(name, |of| {
@@ -72,7 +72,7 @@ impl Tracepoint<'_> {
         })
     }
 
-    /// Where a program's context has the argument `name`, a number of `width`.
+    /// The offset in a program's context of the argument `name`, a number of `width`.
     ///
     /// # Errors
     /// As [`Self::pointer`].

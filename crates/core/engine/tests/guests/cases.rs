@@ -77,7 +77,7 @@ fn a_stream_keeps_its_order_and_loses_nothing_that_is_not_counted() {
     for number in 0..FRAMES {
         send(&mut one, &frame(2, 1, number, 200));
     }
-    // The frame that ends it may be lost to the slow receiver as any other, so it is repeated.
+    // The slow receiver may lose the last frame like any other, so it is repeated.
     eventually("the last frame arrives", || {
         send(&mut one, &frame(2, 1, FRAMES, 200));
         receiver.is_finished()
@@ -171,7 +171,7 @@ fn a_guest_that_cuts_its_memory_short_harms_itself_only() {
     let (_, mut other) = switch.attach(config("other"), GuestOptions::default());
     let copy = rustix::io::dup(bad.memory_file()).unwrap();
     rustix::fs::ftruncate(&copy, 0).unwrap();
-    // The worker finds out when it next touches that memory: a broadcast goes there too.
+    // The worker finds out when it touches that memory next; a broadcast goes there, too.
     send(&mut one, &frame(0xff, 2, 1, 64));
     assert_eq!(receive(&mut other), frame(0xff, 2, 1, 64));
     eventually("the port is stopped by name", || match switch.port(bad_port).state {
@@ -262,13 +262,13 @@ fn idle_rings_are_left_alone_while_another_is_busy() {
     switch.assert_conserved();
 }
 
-/// Takes back that writes to a call descriptor do not wait.
+/// Clears the non-blocking flag of a call descriptor.
 fn make_blocking(call: impl std::os::fd::AsFd) {
     use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
     fcntl_setfl(&call, fcntl_getfl(&call).unwrap() - OFlags::NONBLOCK).unwrap();
 }
 
-/// Makes the calls of a guest's receive ring wait: its eventfd is full, and not non-blocking any more.
+/// Makes the calls of a guest's receive ring block: its eventfd is full and blocking.
 fn saturate(guest: &lasthop_frontend::Guest) {
     let call = guest.call_fds().next().unwrap();
     while rustix::io::write(call, &(u64::MAX - 1).to_ne_bytes()).is_err() {
@@ -370,7 +370,7 @@ fn a_link_goes_down_and_up_under_a_guest_and_what_waits_for_it_goes() {
     for number in 0..20 {
         send(&mut one, &frame(2, 1, number, 100));
     }
-    // On a slow machine they may have expired before we look.
+    // On a slow machine they may expire before the check.
     eventually("16 frames wait", || {
         let counters = switch.port(one_port).counters;
         counters.waiting + counters.rx_drops.total() == 16

@@ -1,5 +1,5 @@
-//! Guests in user space talk through a running engine, over real vhost-user sessions: all of it with one worker and with
-//! three, which have a thread each, share one while there is little to do, or go to and fro all the time.
+//! Guests in user space exchange frames through a running engine, over real vhost-user sessions. Each test runs with
+//! one worker and with three, which have a thread each, share one, or move all the time.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -27,5 +27,5 @@ mod restless_workers {
     use crate::support::TestWorkers;
     const WORKERS: TestWorkers = TestWorkers { workers: 3, gathering: lasthop_engine::Gathering::Restless };
     include!("cases.rs");
-    // Not quiet.rs: one who wakes goes elsewhere, which wakes the next.
+    // Without quiet.rs: a worker that wakes moves, which wakes the next one.
 }

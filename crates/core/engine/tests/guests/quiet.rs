@@ -5,7 +5,7 @@ fn an_idle_worker_sleeps_and_visits_nothing() {
     let (_, mut other) = switch.attach(config("other"), GuestOptions::default());
     send(&mut one, &frame(2, 1, 0, 64));
     receive(&mut other);
-    // Each look at the counters is an errand: it costs one sleep. Between two looks nothing else may happen.
+    // Each read of the counters is a task, which costs one sleep. Between two reads no other event may occur.
     eventually("the worker has gone to sleep", || {
         let before = switch.engine.stats().unwrap().workers;
         std::thread::sleep(std::time::Duration::from_millis(300));
@@ -27,7 +27,7 @@ fn a_guest_that_sleeps_over_its_signal_is_signalled_once_more() {
     let before = switch.port(port).counters.signals;
     let mut number = 0;
     eventually("a second signal", || {
-        // One look may be given up early, since another thread wants the core.
+        // One poll may end early, since another thread wants the core.
         number += 1;
         send(&mut one, &frame(2, 1, number, 64));
         switch.port(port).counters.signals == before + 2

@@ -1,4 +1,4 @@
-//! Guests whose front ends make the kernel work for long on the switch's account.
+//! Guests whose front ends make the kernel work long on the switch's account.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use super::*;
 
 /// Watches of a slow call: some 5 ms for each write, and more on a busy machine.
 const WATCHES: usize = 64_000;
-/// Watches of one file in one epoll instance: each by a descriptor of its own.
+/// Watches of one file in one epoll instance; each needs a descriptor.
 const DESCRIPTORS: usize = 200;
 
-/// Watches that make writes to an eventfd slow, as long as they live.
+/// Watches that slow down writes to an eventfd while they exist.
 struct Watches {
     _copies: Vec<OwnedFd>,
     _epolls: Vec<OwnedFd>,
@@ -49,7 +49,7 @@ fn a_guest_whose_calls_take_the_kernel_long_is_stopped_and_then_held() {
         eventually("the port is stopped by name", || {
             send(&mut third, &frame(BAD, THIRD, number, 64));
             third.reclaim(0).unwrap();
-            // The guest is signalled again once it has taken all frames and asked for a signal.
+            // The switch signals the guest again once it has taken all frames and enabled signals.
             while bad.recv(0, &mut received).unwrap().is_some() {}
             bad.wait(Some(Duration::ZERO)).unwrap();
             number += 1;
@@ -69,7 +69,7 @@ fn a_guest_whose_calls_take_the_kernel_long_is_stopped_and_then_held() {
             }
         }
         assert!(offence < 4, "it is not held");
-        // It has to learn where the guest is once more.
+        // The module has to learn the guest's address again.
         send(&mut bad, &frame(THIRD, BAD, number, 64));
     }
     drop(watches);
@@ -109,17 +109,17 @@ fn a_ring_that_nobody_kicks_leaves_the_core_to_others_while_it_is_quiet() {
     scene.assert_unharmed();
 }
 
-/// Where a guest's further memory is.
+/// Address of a guest's additional memory.
 const AT: u64 = 1 << 40;
-/// From one frame to the next in sparse memory: each has page tables of its own.
+/// Distance between frames in sparse memory: each needs page tables of its own.
 const STRIDE: u64 = 2 << 20;
 const SLOTS: u64 = 1 << 15;
-/// Of the 64 GiB that it names. The switch counts at one visit in 64, so it fills two or three times its bound now and then.
+/// It names 64 GiB. The switch meters one visit in 64, so it fills two or three times its bound now and then.
 const FILLED_MIB_MAX: u64 = 4096;
-/// Bytes of each of them.
+/// Bytes of each such frame.
 const SPARSE_FRAME: usize = 60_000;
 
-/// More memory for a guest, without a page in it.
+/// Adds memory without a page in it to a guest.
 fn add_memory(guest: &mut Guest, bytes: u64) -> OwnedFd {
     let file = memfd("more", bytes).unwrap();
     let region = MemoryRegionMessage { guest_addr: AT, size: bytes, user_addr: AT, offset: 0 };

@@ -1,4 +1,4 @@
-//! Guests that come, go and change under traffic.
+//! Guests that attach, leave and change under traffic.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -177,7 +177,7 @@ fn a_front_end_that_never_comes_to_rest_holds_up_nobody() {
     scene.assert_unharmed();
 }
 
-/// Has a guest stop, move and start its rings until it is told to end, or its port is gone; how often.
+/// Has a guest stop, move and start its rings until it is told to end, or its port is removed; returns how often.
 fn change_without_end(mut guest: Guest, stop: Arc<AtomicBool>) -> JoinHandle<(Guest, u16)> {
     std::thread::spawn(move || {
         let mut rounds = 0;
@@ -223,7 +223,7 @@ fn sessions_change_side_by_side_while_the_switch_rests_and_ports_go() {
     scene.assert_nothing_lost();
 }
 
-/// Fills the call eventfds and makes writes to them wait.
+/// Fills the call eventfds and makes them blocking.
 fn block_calls(guest: &Guest) {
     use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
     for call in guest.call_fds() {
@@ -241,7 +241,7 @@ fn empty_calls(guest: &Guest) {
 }
 
 impl Scene {
-    /// One frame from one to the other, behind those of others. Frames that come before it are held.
+    /// Sends one frame from one to the other, behind other frames, which it keeps.
     fn one_frame(&mut self) {
         let number = 1 << 20 | self.sent_alone;
         let mine = frame(OTHER, ONE, number, 200);
@@ -264,7 +264,7 @@ impl Scene {
         self.held.pop_front().unwrap_or_else(|| receive(&mut self.other))
     }
 
-    /// Takes frames left over from guests that have gone.
+    /// Discards frames left over from guests that have left.
     fn drain_other(&mut self) {
         let mut bytes = Vec::new();
         while self.other.recv(0, &mut bytes).unwrap().is_some() {}

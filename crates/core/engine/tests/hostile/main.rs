@@ -1,5 +1,5 @@
-//! Guests that lie, flood and leave, one attack at a time, next to two guests that talk and lose nothing.
-//! docs/design/hostile-guests.md lists them.
+//! Guests that lie, flood and leave, one attack at a time, next to two guests that exchange frames and lose none.
+//! docs/design/hostile-guests.md lists the attacks.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -17,37 +17,37 @@ use lasthop_frontend::{Guest, GuestOptions};
 use lasthop_module_api::PortId;
 use support::{PATIENCE, TestSwitch, config, eventually, frame, receive, send};
 
-/// Workers: one, so that an attack that holds it up would hold up all guests.
+/// One worker, so that an attack that blocks it would block all guests.
 const WORKERS: usize = 1;
 /// Frames in each direction after each attack.
 const ROUNDS: u32 = 20;
-/// Numbers of guests in their addresses.
+/// Numbers of guests, as in their addresses.
 const ONE: u8 = 1;
 const OTHER: u8 = 2;
 const BAD: u8 = 3;
 const THIRD: u8 = 4;
 
-/// All scenes of this process; the one that has to be without others is its only writer.
+/// Lock for all scenes of this process; a scene that must run alone takes it as the writer.
 static STAGE: RwLock<()> = RwLock::new(());
 
-/// A scene's part of the stage.
+/// A scene's hold of that lock.
 enum Turn {
     Beside(#[expect(dead_code)] RwLockReadGuard<'static, ()>),
     Alone(#[expect(dead_code)] RwLockWriteGuard<'static, ()>),
 }
 
-/// A switch with two guests that talk to each other.
+/// A switch with two guests that exchange frames.
 struct Scene {
     switch: TestSwitch,
     ports: [PortId; 2],
     one: Guest,
     other: Guest,
     sent: u32,
-    /// Frames of `one` alone, besides.
+    /// Number of extra frames of `one`.
     sent_alone: u32,
-    /// Frames of the bad guest that `other` received, not looked at yet.
+    /// Frames of the bad guest that `other` received and that are not checked yet.
     held: std::collections::VecDeque<Vec<u8>>,
-    /// The last field: the switch has ended when the next turn begins.
+    /// Last field: the switch has ended when the next scene begins.
     _turn: Turn,
 }
 
@@ -56,7 +56,7 @@ impl Scene {
         Self::set(Turn::Beside(STAGE.read().unwrap_or_else(PoisonError::into_inner)))
     }
 
-    /// While no other scene of this process unmaps memory, or takes the CPU.
+    /// A scene during which no other scene of this process unmaps memory, or uses the CPU.
     fn alone() -> Self {
         Self::set(Turn::Alone(STAGE.write().unwrap_or_else(PoisonError::into_inner)))
     }
@@ -79,7 +79,7 @@ impl Scene {
         scene
     }
 
-    /// The two exchange frames; each arrives, in order.
+    /// Exchanges frames; each arrives, in order.
     fn talk(&mut self) {
         for number in self.sent..self.sent + ROUNDS {
             let (there, back) = (frame(OTHER, ONE, number, 200), frame(ONE, OTHER, number, 1000));
@@ -93,13 +93,13 @@ impl Scene {
         self.sent += ROUNDS;
     }
 
-    /// They have lost nothing, by their own counters, and every packet of everybody is accounted for.
+    /// Checks that both lost nothing, by their own counters, and that every packet of every guest is accounted for.
     fn assert_unharmed(&mut self) {
         self.assert_nothing_lost();
         self.switch.assert_conserved();
     }
 
-    /// As far as ports are there that could tell.
+    /// Checks the ports that still exist.
     fn assert_nothing_lost(&mut self) {
         self.talk();
         for (port, sent) in self.ports.into_iter().zip([self.sent + self.sent_alone, self.sent]) {
@@ -115,7 +115,7 @@ impl Scene {
         self.switch.attach(config(name), options)
     }
 
-    /// Waits until a port is stopped for a reason that says `words`.
+    /// Waits until a port is stopped for a reason with these `words`.
     fn await_stop(&self, port: PortId, words: &str) {
         eventually(words, || match self.switch.port(port).state {
             PortState::Stopped(why) => {
@@ -126,7 +126,7 @@ impl Scene {
         });
     }
 
-    /// A guest that was stopped is reset, and talks as any other.
+    /// Resets a stopped guest, and checks that it can exchange frames.
     fn assert_healed(&mut self, port: PortId, bad: &mut Guest) {
         bad.reset().unwrap();
         eventually("a reset heals it", || self.switch.port(port).state == PortState::Running);
@@ -136,7 +136,7 @@ impl Scene {
     }
 }
 
-/// The next frame that is for guest `me`, and was not flooded here.
+/// The next frame for guest `me` that was not flooded.
 fn receive_mine(guest: &mut Guest, me: u8) -> Vec<u8> {
     loop {
         let bytes = receive(guest);

@@ -4,7 +4,7 @@ use lasthop_ring::{DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Descriptor, DriverRing}
 
 use super::*;
 
-/// Where the guest's memory starts (crates/protocols/frontend).
+/// Start of the guest's memory (crates/protocols/frontend).
 const MEMORY: u64 = 0x1_0000_0000;
 const TABLE_BYTES: usize = 4 * Descriptor::BYTES as usize;
 
@@ -12,7 +12,7 @@ fn bad(addr: u64, len: u32, flags: u16, next: u16) -> Descriptor {
     Descriptor { addr, len, flags, next }
 }
 
-/// The switch's error for a ring, and the code that puts the fault into it.
+/// The expected error of a ring, and the code that causes the fault.
 type Attack = (&'static str, fn(&mut DriverRing, u16));
 
 fn one_descriptor(ring: &mut DriverRing, at: u16, descriptor: Descriptor) {
@@ -74,7 +74,7 @@ fn a_wrong_receive_ring_stops_by_name_and_harms_nobody() {
         let ring = guest.receive_ring(0).unwrap();
         let at = ring.next_head().unwrap();
         attack(ring, at);
-        // The first of them may find a buffer that is none of the attack's.
+        // The first of them may find a buffer that the attack did not change.
         for number in 0..3 {
             send(&mut third, &frame(0xff, THIRD, number, 64));
         }

@@ -1,4 +1,4 @@
-//! Guests that flood, or do not do their part.
+//! Guests that flood, or do not post buffers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -42,12 +42,12 @@ fn of_kicks_without_packets_few_are_heard_and_later_packets_are_found() {
         scene.switch.engine.inspect(&[port]).unwrap()[0].iter().map(|ring| ring.kicks).sum::<u64>()
     };
     for number in 0..3 {
-        // Of both rings.
+        // Kicks of both rings.
         (0..KICKS).for_each(|_| bad.kick(0).unwrap());
         assert!(heard(&scene) < KICKS / 50, "{} of {KICKS} kicks", heard(&scene));
         send(&mut bad, &frame(OTHER, BAD, number, 64));
         assert_eq!(receive_mine(&mut scene.other, OTHER), frame(OTHER, BAD, number, 64));
-        // More than it has buffers: most wait until it posts them again.
+        // More frames than it has buffers: most wait until it posts them again.
         let frames: Vec<_> = (0..64).map(|number| frame(BAD, OTHER, number, 64)).collect();
         frames.iter().for_each(|frame| send(&mut scene.other, frame));
         frames.iter().for_each(|frame| assert_eq!(receive_mine(&mut bad, BAD), *frame));
@@ -64,7 +64,7 @@ fn a_guest_that_posts_no_buffers_costs_only_who_sends_to_it() {
     let (third_port, mut third) = scene.attach("third", GuestOptions::default());
     send(&mut bad, &frame(THIRD, BAD, 0, 64));
     receive(&mut third);
-    // It has one buffer, and never gives it back: the first frame uses it up.
+    // It has one buffer, which it never returns: the first frame uses it up.
     let mut sent = 1;
     eventually("what it does not take is dropped by name", || {
         for _ in 0..64 {
@@ -78,7 +78,7 @@ fn a_guest_that_posts_no_buffers_costs_only_who_sends_to_it() {
     scene.talk();
     assert!(scene.switch.port(port).counters.tx_drops.total() > 0, "its own counters tell, too");
     assert_eq!(scene.switch.port(port).state, PortState::Running);
-    // The third is not held up by others: its frames to other ports arrive.
+    // The third guest is not blocked: its frames to other ports arrive.
     third.reclaim(0).unwrap();
     send(&mut third, &frame(OTHER, THIRD, 7, 64));
     assert_eq!(receive_mine(&mut scene.other, OTHER), frame(OTHER, THIRD, 7, 64));
@@ -111,7 +111,7 @@ fn a_sender_without_mercy_does_not_cost_others_their_packets() {
     let flood = {
         let stop = Arc::clone(&stop);
         std::thread::spawn(move || {
-            // To itself: all the work is the switch's, and no other guest sees a frame.
+            // It sends to itself: all work is the switch's, and no other guest sees a frame.
             while !stop.load(Ordering::Relaxed) {
                 while bad.send(0, &frame(BAD, BAD, 0, 1500), Default::default()).unwrap() {}
                 bad.flush(0).unwrap();

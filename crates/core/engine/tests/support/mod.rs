@@ -1,4 +1,4 @@
-//! An engine with guests in user space attached to it over real vhost-user sessions.
+//! An engine with guests in user space, attached over real vhost-user sessions.
 #![allow(dead_code, unreachable_pub)] // each test file uses its own part of this module
 
 use std::os::unix::net::UnixStream;
@@ -16,7 +16,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 /// Long enough for the slowest machine; nothing is asserted about time.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// How many workers there are, and which thread serves which; if it is not said, each has its own.
+/// Number of workers, and their threads; by default each has its own.
 #[derive(Clone, Copy)]
 pub struct TestWorkers {
     pub workers: usize,
@@ -47,7 +47,7 @@ impl TestSwitch {
         Self::with(named(module), crew)
     }
 
-    /// Its workers do not yet work.
+    /// Prepares a switch whose workers do not run yet.
     pub fn prepare(module: &str, crew: impl Into<TestWorkers>) -> Self {
         let TestWorkers { workers, gathering } = crew.into();
         let settings = EngineSettings { workers, gathering, ..EngineSettings::default() };

@@ -24,7 +24,7 @@ pub use records::{RecordReader, RecordWriter, records};
 pub use sleep_flag::SleepFlag;
 pub use version::Version;
 
-/// Few, since loom keeps track of each atomic.
+/// Small, since loom tracks each atomic.
 pub const WORKERS_MAX: usize = 2;
 
 mod sync {
@@ -61,7 +61,8 @@ mod sync {
 }
 pub use sync::full_fence;
 
-/// Tries orders with up to three unforced changes of thread, or as many as LOOM_MAX_PREEMPTIONS says. All orders take minutes.
+/// Tests interleavings with up to three preemptions, or as many as LOOM_MAX_PREEMPTIONS says. All interleavings take
+/// minutes.
 pub fn bounded() -> loom::model::Builder {
     let mut model = loom::model::Builder::new();
     model.preemption_bound.get_or_insert(3);

@@ -1,10 +1,10 @@
-//! Tries every order of two or three workers, and every visible order of their stores.
+//! Tests every interleaving of two or three workers, and every visible order of their stores.
 
 use lasthop_sync_model::{Bounded, CombiningGuard, CombiningLock, SleepFlag, bounded, full_fence, records};
 use loom::sync::Arc;
 use loom::thread;
 
-/// Serves queued entries and finished pieces until none is left.
+/// Serves queued entries and finished pieces until there are no more.
 fn serve(lock: &CombiningLock<Vec<u32>, u32>, first: Option<CombiningGuard<'_, Vec<u32>, u32>>) {
     let mut next = first;
     while let Some(mut guard) = next {

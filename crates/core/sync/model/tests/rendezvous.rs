@@ -1,5 +1,5 @@
-//! The primitive by which everybody goes to sleep, in every order that the memory model allows. The file is the product's
-//! own; what it takes for `std` is loom.
+//! The rendezvous behind all sleeping, in every order that the memory model allows. The file is that of the product;
+//! loom replaces `std`.
 
 extern crate loom as std;
 
@@ -13,7 +13,7 @@ use rendezvous::arm_and_recheck;
 
 const ITEMS: u32 = 2;
 
-/// The memory that both sides share: entries behind an index, whether the other one wants to be woken, and what wakes it.
+/// The memory that both sides share: entries behind an index, the request to be woken, and the wake-up.
 struct Shared {
     entries: [AtomicU32; ITEMS as usize],
     published: AtomicU32,
@@ -32,7 +32,7 @@ fn publish(shared: &Shared) {
     }
 }
 
-/// Sleeps whenever it may, and ends when it has everything: loom reports a sleep without end.
+/// Sleeps whenever it may, and ends when it has received everything: loom reports a sleep without end.
 fn serve(shared: &Shared) {
     let mut taken = 0;
     while taken < ITEMS {
@@ -51,7 +51,7 @@ fn serve(shared: &Shared) {
 
 #[test]
 fn nobody_sleeps_over_work_in_any_order() {
-    // Orders with up to three unforced changes of thread: all of them take a minute, and find nothing more.
+    // Interleavings with up to three preemptions: all of them take a minute, and find nothing more.
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(|| {

@@ -25,7 +25,7 @@ fn write(place: &Place, value: u64) {
     place.words.iter().for_each(|word| word.store(value, Ordering::Relaxed));
 }
 
-/// Adds one to both words, if no other writer comes in between. Whether it did.
+/// Adds one to both words, unless another writer interferes. Returns whether it did.
 fn add(place: &Place) -> bool {
     let version = Version::of(&place.version);
     if version.is_busy() {
@@ -72,7 +72,7 @@ fn a_reader_knows_whether_it_has_read_one_version() {
     });
 }
 
-/// A place ends and begins again as another one, while a worker is about to change it.
+/// A place is reused for other content while a worker is about to change it.
 #[test]
 fn a_change_meets_the_generation_that_it_was_meant_for() {
     bounded().check(|| {
@@ -103,7 +103,7 @@ fn a_change_meets_the_generation_that_it_was_meant_for() {
     });
 }
 
-/// No change is missed: the consumer sees the last one when it takes the number last.
+/// No change is lost: when the consumer takes the number for the last time, it sees the last change.
 #[test]
 fn the_consumer_sees_the_last_change() {
     let mut model = loom::model::Builder::new();
@@ -117,7 +117,7 @@ fn the_consumer_sees_the_last_change() {
                 let shared = Arc::clone(&shared);
                 thread::spawn(move || {
                     let (stack, words, changes) = &*shared;
-                    // Both change the thing of number 0; one of them changes another one first.
+                    // Both change the entry of number 0; one of them changes another entry first.
                     if number == 1 {
                         stack.push(1, &words[1]);
                     }

@@ -1,4 +1,4 @@
-//! The attacks. Each continues until it is told to end, even if the switch refuses it.
+//! The attacks. Each continues until it is stopped, even if the switch refuses it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -18,10 +18,10 @@ use super::senders::{again_and_again, attach, connect};
 use super::{Attack, Ground, NEIGHBOURS, socket_of};
 
 const LINGER: Duration = Duration::from_secs(3600);
-/// Sockets that linger; each has some megabytes of the kernel's.
+/// Lingering sockets; each holds some megabytes of kernel memory.
 const LINGERING_MAX: usize = 48;
 const WATCHES: usize = 500_000;
-/// Where memory beside the desk is.
+/// The address of memory besides the desk.
 const FAR: u64 = 1 << 40;
 const STRIDE: u64 = 2 << 20;
 const SPARSE_BYTES: u64 = 64 << 30;
@@ -69,7 +69,7 @@ fn linger(ground: &Ground<'_>, is_nested: bool) {
                 let call = nested(socket.fd());
                 peers.push(socket.let_go_elsewhere());
                 let started = rogue.start_ring(0, Some(desk.kick.as_fd()), Some(call.as_fd()));
-                // Its last close waits, too.
+                // Its last close blocks, too.
                 std::thread::spawn(move || drop(call));
                 started.ok()?;
             } else {
@@ -84,7 +84,7 @@ fn linger(ground: &Ground<'_>, is_nested: bool) {
     });
 }
 
-/// Frames to itself: each that is taken is a call.
+/// Frames to itself: each used buffer causes a call.
 fn slow_calls(ground: &Ground<'_>) {
     let (slow, _watches) = watched_eventfd(WATCHES);
     again_and_again(ground, || {
@@ -98,7 +98,7 @@ fn slow_calls(ground: &Ground<'_>) {
     });
 }
 
-/// Every answer wakes all watches of the front end's end of the connection.
+/// Every reply wakes all watches of the front end's socket.
 fn slow_answers(ground: &Ground<'_>) {
     again_and_again(ground, || {
         let rogue = connect(ground.dir, "bad0")?;
@@ -138,7 +138,7 @@ fn write_head(file: BorrowedFd<'_>, at: u64) -> Option<()> {
     rustix::io::pwrite(file, &head, at).ok().map(drop)
 }
 
-/// Sends frames that begin `stride` bytes after each other to the sink, until the file ends.
+/// Sends frames that begin `stride` bytes apart to the sink, until the end of the file.
 fn send_all_over(
     ground: &Ground<'_>,
     (desk, sink): (&mut Desk, &mut Guest),
@@ -190,7 +190,7 @@ fn punch(ground: &Ground<'_>) {
     });
 }
 
-/// The switch has touched all of it when it ends, so it has all of it to unmap.
+/// The switch has touched all of it at the end, so it has to unmap all of it.
 fn come_and_go(ground: &Ground<'_>) {
     let mut sink = sink(ground);
     let file = memfd("big", BIG_BYTES).expect("a memfd");
@@ -224,7 +224,7 @@ fn half_a_message(ground: &Ground<'_>) {
     });
 }
 
-/// Each is news for the supervisor.
+/// Each causes a report to the supervisor.
 fn change_calls(ground: &Ground<'_>) {
     again_and_again(ground, || {
         let (mut rogue, desk) = attach(ground.dir, "bad0", 1, &[])?;
@@ -236,7 +236,7 @@ fn change_calls(ground: &Ground<'_>) {
     });
 }
 
-/// Two pairs, and the control ring where the desk has the third one.
+/// Two pairs, with the control ring at the place of the desk's third pair.
 fn control_queue(ground: &Ground<'_>) {
     const COMMAND: [u8; 4] = [4, 0, 2, 0];
     again_and_again(ground, || {
@@ -260,7 +260,7 @@ fn control_queue(ground: &Ground<'_>) {
     });
 }
 
-/// Each port floods another of the four with source addresses that no frame had before.
+/// Each port floods another of the four with frames from new source addresses.
 fn start_flows(ground: &Ground<'_>) {
     std::thread::scope(|scope| {
         for port in 0..4_u8 {
@@ -271,7 +271,7 @@ fn start_flows(ground: &Ground<'_>) {
                 let mut number = 0_u32;
                 again_and_again(ground, || {
                     let (rogue, mut desk) = attach(ground.dir, &vnic, 1, &[])?;
-                    // From here on it is known where it is, and nothing for it is flooded.
+                    // From here on its address is known, and frames to it are not flooded.
                     desk.send(0, &frame(TWO, own, 0, 60));
                     std::thread::sleep(Duration::from_millis(100));
                     while ground.goes_on() && !rogue.is_ended() {
@@ -342,7 +342,7 @@ fn odd_descriptors(ground: &Ground<'_>) {
     });
 }
 
-/// No attack: the part of others that is the lack of a CPU.
+/// No attack: the effect of a lack of CPU time alone.
 fn spin(ground: &Ground<'_>) {
     ground.begin();
     while ground.goes_on() {

@@ -11,20 +11,20 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::support::ProcessStat;
 use crate::support::victims::Victims;
 
-/// Parts of a CPU's time.
+/// Shares of a CPU.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct CpuShares {
-    /// Of all processes of the switch.
+    /// Share of all processes of the switch.
     pub(super) switch: f64,
-    /// Of attackers or neighbours: threads of this process beside that of the victims.
+    /// Share of attackers or neighbours: all threads of this process except that of the victims.
     pub(super) others: f64,
 }
 
-/// Measures CPU time since it began.
+/// Measures CPU time since its start.
 pub(super) struct CpuMeter {
     switch: Vec<u32>,
     victims: Pid,
-    /// When it began, and the times then.
+    /// The start time, and the CPU times then.
     before: OnceLock<(Instant, [Duration; 3])>,
 }
 
@@ -60,7 +60,7 @@ impl CpuMeter {
     }
 }
 
-/// By a directory like that of a process, in ticks of mostly 10 ms.
+/// From a process's directory in /proc, in ticks of mostly 10 ms.
 fn cpu_time(directory: &Path) -> Duration {
     let ticks = ProcessStat::read(directory).map_or(0, |stat| stat.cpu_ticks);
     Duration::from_millis(1000 * ticks / clock_ticks_per_second())

@@ -1,8 +1,8 @@
 //! The measured effect of each attack on two other guests, next to the effect of two guests that behave: a table for
 //! docs/hostile-guests.md. Run by `bench/hostile`.
 //!
-//! Each round has a switch of its own for each side, in turns. Attackers and well-behaved neighbours have the lowest priority, so
-//! that the CPU time of their own does not count, as on a host where guests have CPUs of their own.
+//! Each round has a separate switch for each side, in turns. Attackers and well-behaved neighbours have the lowest
+//! priority, so that their own CPU time does not count, as on a host where guests have separate CPUs.
 
 mod attacks;
 mod cpu_shares;
@@ -27,26 +27,26 @@ use cpu_shares::{CpuMeter, CpuShares};
 const PARTS: usize = 8;
 const KNOWN_PER_PART: usize = 100;
 const NEW_PER_PART: usize = 20;
-/// Rounds, unless HOSTILE_ROUNDS says otherwise.
+/// Default of HOSTILE_ROUNDS.
 const ROUNDS: usize = 5;
-/// The vnics of those who may misbehave.
+/// The vnics of attackers.
 const VNICS: [&str; 4] = ["bad0,queues=16", "bad1,queues=2", "bad2", "bad3"];
 const NEIGHBOURS: [[u8; 6]; 2] = [[2, 0, 0, 0, 9, 1], [2, 0, 0, 0, 9, 2]];
-/// Frames that each neighbour sends at once, and the pause from one time to the next.
+/// Frames that each neighbour sends in a burst, and the pause between bursts.
 const BURST: u32 = 16;
 const BURST_PAUSE: Duration = Duration::from_millis(1);
-/// The time that an attacker has to attach before the supervisor is stopped.
+/// The time for an attacker to attach before the supervisor is stopped.
 const ATTACH_PAUSE: Duration = Duration::from_millis(200);
 /// The bounds: factors of the median and of the 99th of 100, and the time of a command.
 const MEDIAN_MAX: f64 = 2.0;
 const P99_MAX: f64 = 5.0;
 const COMMAND_MAX: Duration = Duration::from_millis(100);
 
-/// A way to misbehave, as long as it may.
+/// An attack, which runs until it is stopped.
 pub(crate) struct Attack {
     pub(crate) name: &'static str,
     pub(crate) run: fn(&Ground<'_>),
-    /// The supervisor is stopped meanwhile, so there are no commands.
+    /// The supervisor is stopped during the attack, so there are no commands.
     pub(crate) is_supervisor_stopped: bool,
 }
 
@@ -62,7 +62,7 @@ pub(crate) struct Ground<'a> {
     pub(crate) is_over: &'a AtomicBool,
     /// Set when the attack has begun.
     pub(crate) has_begun: &'a AtomicBool,
-    /// The CPU time that neighbours are to take.
+    /// The CPU time that neighbours should take.
     appetite: CpuShares,
     meter: &'a CpuMeter,
 }
@@ -77,7 +77,7 @@ impl Ground<'_> {
     }
 }
 
-/// Ends other threads' work when it is dropped, also by a panic.
+/// Stops the work of other threads when dropped, also by a panic.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -127,8 +127,8 @@ fn lowest_priority() {
     rustix::process::setpriority_process(None, 19).expect("a lower priority");
 }
 
-/// Two guests that talk to each other: at a steady rate, and faster as long as they and the switch have taken less CPU time
-/// than they are to.
+/// Two guests that talk to each other: at a steady rate, and faster as long as they and the switch have taken less CPU
+/// time than intended.
 fn neighbours(ground: &Ground<'_>) {
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -139,7 +139,7 @@ fn neighbours(ground: &Ground<'_>) {
     });
 }
 
-/// Takes the CPU for as much of the time as the neighbours are to.
+/// Takes CPU time until the neighbours have the intended share.
 fn use_cpu(ground: &Ground<'_>) {
     while ground.goes_on() && ground.appetite.others > 0.0 {
         if ground.meter.shares().others < ground.appetite.others {
@@ -178,7 +178,7 @@ fn talk_beside(ground: &Ground<'_>) {
     }
 }
 
-/// KiB that a process has in memory, and in page tables.
+/// Memory and page tables of a process, in KiB.
 fn memory_kib(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let of_line = |line: &str| {
@@ -189,7 +189,7 @@ fn memory_kib(pid: u32) -> u64 {
     status.lines().filter_map(of_line).sum()
 }
 
-/// The memory that the switch took of the host so far: its own processes, or threads named after its guests.
+/// The memory of the switch on the host so far: its own processes, or threads named after its guests.
 fn switch_memory_kib(victims: &Victims) -> u64 {
     memory_kib(victims.switch.pid()) + victims.switch.children().into_iter().map(memory_kib).sum::<u64>()
 }
@@ -206,7 +206,7 @@ fn dropped(victims: &Victims) -> u64 {
     of_port("one") + of_port("two")
 }
 
-/// Stops a process until it is dropped.
+/// Stops a process; continues it when dropped.
 struct Stopped(u32);
 
 impl Stopped {
@@ -222,7 +222,7 @@ impl Drop for Stopped {
     }
 }
 
-/// The victims' times while `attack` runs beside them, or neighbours that take as much CPU time as `appetite` says.
+/// The victims' times while `attack` runs, or neighbours that take as much CPU time as `appetite` says.
 fn measure(attack: &Attack, appetite: CpuShares) -> Sample {
     let mut victims = Victims::beside(&VNICS);
     victims.talk(KNOWN_PER_PART);
@@ -244,7 +244,7 @@ fn measure(attack: &Attack, appetite: CpuShares) -> Sample {
             std::thread::sleep(Duration::from_millis(1));
         }
         let stopped = attack.is_supervisor_stopped.then(|| {
-            // The supervisor lets the attacker in.
+            // The supervisor accepts the attacker.
             std::thread::sleep(ATTACH_PAUSE);
             Stopped::new(supervisor)
         });
@@ -261,7 +261,7 @@ fn measure(attack: &Attack, appetite: CpuShares) -> Sample {
         sample.cpu.push(meter.shares());
         drop(stopped);
         sample.attach.push(victims.attach_another());
-        // Not by a list of the supervisor's children: the kernel's is not whole while threads end.
+        // Not by the kernel's list of the supervisor's children, which is incomplete while threads end.
         sample.deaths = [process, supervisor].into_iter().filter(|pid| !is_alive(*pid)).count() as u64;
         sample.upgrade.push(victims.upgrade());
     });
@@ -270,7 +270,7 @@ fn measure(attack: &Attack, appetite: CpuShares) -> Sample {
     sample
 }
 
-/// How the times beside an attack compare with those beside neighbours.
+/// Ratios of the times beside an attack to those beside neighbours.
 struct Factors {
     medians: [f64; 2],
     p99s: [f64; 2],
@@ -327,7 +327,7 @@ fn row(name: &str, quiet: &Sample, alike: &Sample, attacked: &Sample) -> (String
     (text, is_unharmed && (to_quiet.are_kept() || to_alike.are_kept()))
 }
 
-/// Words of an environment variable.
+/// The words of an environment variable.
 fn number_of(variable: &str, otherwise: usize) -> usize {
     std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
@@ -365,7 +365,7 @@ fn figures_of_attacks_next_to_those_of_neighbours_that_behave() {
     assert!(missed.is_empty(), "the bounds are missed by: {missed:?}");
 }
 
-/// Where a vnic's front end connects.
+/// The socket of a vnic.
 pub(crate) fn socket_of(dir: &Path, vnic: &str) -> PathBuf {
     dir.join(format!("{vnic}.sock"))
 }

@@ -11,11 +11,11 @@ use crate::support::rogue::{Desk, FEATURES, Rogue};
 
 use super::{Ground, socket_of};
 
-/// How long an attacker whose session ended, or is not let in, waits.
+/// The pause of an attacker whose session ended, or is not accepted.
 const PAUSE: Duration = Duration::from_millis(10);
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Makes sessions, one after the other, until the attack is over: each continues until `act` gives none.
+/// Opens sessions, one after the other, until the attack is over: each continues until `act` fails.
 pub(super) fn again_and_again(ground: &Ground<'_>, mut act: impl FnMut() -> Option<()>) {
     ground.begin();
     while ground.goes_on() {
@@ -35,7 +35,7 @@ pub(super) fn connect(dir: &Path, vnic: &str) -> Option<Rogue> {
 /// Memory beside the desk.
 pub(super) type More<'a> = [(MemoryRegionMessage, BorrowedFd<'a>)];
 
-/// A session with rings that run, if it is let in.
+/// A session with running rings, if it is accepted.
 pub(super) fn attach(dir: &Path, vnic: &str, pairs: u16, more: &More<'_>) -> Option<(Rogue, Desk)> {
     let (rogue, desk) = (connect(dir, vnic)?, Desk::new(pairs));
     start(rogue, desk, more)

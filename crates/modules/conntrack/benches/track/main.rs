@@ -15,7 +15,7 @@ use lasthop_guestmem::Mapping;
 /// Packets of a measured piece.
 const PACKETS: u32 = 1 << 12;
 
-/// One thread's packets: those of one direction, of connections in an order that the cache cannot guess.
+/// The packets of one thread: one direction, with the connections in an order that the cache cannot guess.
 fn run(table: &ConntrackTable, frames: &[[u8; frames::FRAME_BYTES]]) {
     let (before, request) = (CtMetadata::default(), CtRequest::default());
     for batch in frames.chunks(CT_BATCH_MAX) {
@@ -70,7 +70,7 @@ fn new_connections(criterion: &mut Criterion) {
             bencher.iter_batched(
                 || {
                     let table = ConntrackTable::new(CtBounds::default(), NOW_MS);
-                    // Memory is there, as after some minutes.
+                    // The table has taken its memory already, as after some minutes of traffic.
                     for frame in &frames {
                         table.track(&image(frame), &CtMetadata::default(), &commit(0), NOW_MS);
                     }
@@ -91,8 +91,8 @@ fn new_connections(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Connections that another process left: the time until the first packet of one of them has passed, which is in the gap of a restart; and
-/// that for all of them.
+/// Measures, for connections that another process left, the time until the first packet has passed, which is part of a
+/// restart's gap, and the time until all of them are adopted.
 fn adopted_connections(criterion: &mut Criterion) {
     const ALL: u32 = 100_000;
     let bounds = CtBounds { port_connections_max: 1 << 20, ..CtBounds::default() };

@@ -5,29 +5,29 @@ use lasthop_wire::fragment::PACKET_BYTES_MAX;
 
 use super::{DATAGRAM_FRAGMENTS_MAX, FragmentShare, WholePacket};
 
-/// The fragments of one packet that have come.
+/// The fragments of one packet that have arrived.
 #[derive(Debug)]
 pub(super) struct Datagram {
-    /// Higher than those of all that began before it.
+    /// A number higher than those of all earlier datagrams.
     pub(super) number: u64,
     pub(super) began_ms: u64,
-    /// By their place in the packet; none overlaps another.
+    /// Fragments by their offset in the packet; none overlaps another.
     pieces: Vec<(Fragment, Vec<u8>)>,
     /// Bytes of the packet's payload, once the last fragment is there.
     payload_bytes: Option<u32>,
 }
 
-/// The result of one more fragment.
+/// The result of adding a fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Entered {
     Held,
-    /// All are there.
+    /// The packet is complete.
     All,
-    /// It was there; the packet may be completed still.
+    /// The fragment is a duplicate; the packet may still be completed.
     Twice,
     Overlap,
     TooMany,
-    /// The packet would be longer than an IP packet may be.
+    /// The packet would be longer than the IP header can say.
     TooLarge,
 }
 
@@ -45,8 +45,8 @@ impl Datagram {
         FragmentShare { fragments: self.pieces.len() as u32, bytes }
     }
 
-    /// A fragment that overlaps others, or has another end than they, says that somebody tries to trick a filter: the packet is lost
-    /// (RFC 5722). One that was there already may have been sent twice by a link.
+    /// An overlap, or a second end, indicates an attempt to evade a filter: the packet is lost (RFC 5722). A link may
+    /// have sent an exact duplicate twice.
     pub(super) fn enter(&mut self, fragment: Fragment, frame: Vec<u8>) -> Entered {
         let (start, end_here) = (fragment.offset_bytes, end(&fragment));
         let at = self.pieces.partition_point(|(other, _)| other.offset_bytes < start);
@@ -84,7 +84,7 @@ impl Datagram {
         if headers + payload_bytes > PACKET_BYTES_MAX { Entered::TooLarge } else { Entered::All }
     }
 
-    /// The packet, if all is there.
+    /// Puts the complete packet together.
     pub(super) fn whole(&self) -> WholePacket {
         let payload_bytes = self.payload_bytes.unwrap_or(0) as usize;
         let mut frame = Vec::new();

@@ -23,7 +23,7 @@ fn packet(is_ipv6: bool, payload_bytes: usize) -> Vec<u8> {
     frame
 }
 
-/// Bytes `from..to` of a packet's payload as a fragment; the last one if nothing is behind it.
+/// Bytes `from..to` of a packet's payload as a fragment; the last fragment if nothing follows.
 fn piece(whole: &[u8], identification: u16, (from, to): (usize, usize)) -> Vec<u8> {
     let is_ipv6 = whole[12] == 0x86;
     let cut_at = if is_ipv6 { 54 } else { 34 };
@@ -44,7 +44,7 @@ fn piece(whole: &[u8], identification: u16, (from, to): (usize, usize)) -> Vec<u
     frame
 }
 
-/// The packets that a pool gives for some fragments, and the fragments that were lost, by reason.
+/// The packets that a pool returns for some fragments, and the lost fragments by reason.
 fn taken(pool: &mut FragmentPool, frames: &[Vec<u8>]) -> (Vec<WholePacket>, Vec<(FragmentLoss, u32)>) {
     let mut lost = Vec::new();
     let whole = frames.iter().filter_map(|frame| pool.take(PLACE, frame.clone(), 0, &mut lost)).collect();

@@ -5,8 +5,8 @@
 //!   server   227 ... (10,0,0,2,4,1)       229 ... (|||1025|)
 //! ```
 //!
-//! A line counts if it is the first one of its segment, and whole. Numbers have bounds, so no text makes another one that
-//! is longer than [`crate::edit::SPLICE_BYTES`].
+//! A line counts if it is complete and begins its segment. Numbers are bounded, so a replacement never exceeds
+//! [`crate::edit::SPLICE_BYTES`].
 
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -19,12 +19,12 @@ use crate::edit::SPLICE_BYTES;
 use crate::packet::PacketImage;
 use crate::tuple::{CtTuple, Direction, IpBytes};
 
-/// Digits of a number that is worth reading.
+/// Longest number that is parsed, in digits.
 const DIGITS_MAX: usize = 5;
-/// Characters of an address that is worth reading: the longest IPv6 address.
+/// Longest address that is parsed, in characters: an IPv6 address.
 const ADDRESS_CHARACTERS_MAX: usize = 45;
 
-/// How an address stands in a line.
+/// The text of an address in a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FtpAddress {
     /// Offset in the frame, and length, of the bytes to replace.
@@ -80,7 +80,7 @@ impl<'a> Cursor<'a> {
         Some(rest[..digits].iter().fold(0, |number, digit| number * 10 + u32::from(digit - b'0')))
     }
 
-    /// The bytes up to `end`, which is skipped.
+    /// Reads the bytes up to `end`, and skips `end`.
     fn until(&mut self, end: u8) -> Option<&'a [u8]> {
         let from = self.at;
         self.skip_until(|byte| byte == end)?;
@@ -100,7 +100,7 @@ pub(super) fn begins_announcement(packet: &PacketImage<'_>, direction: Direction
     let is_readable = packet.layers.l4_proto == PROTO_TCP && !packet.offload.is_gso();
     let Some(words) = packet.head.get(packet.l4() + 12).filter(|_| is_readable) else { return false };
     let start = packet.l4() + usize::from(words >> 4) * 4;
-    // The line ends in the image only if the payload does, too: what is behind it may have to move.
+    // The whole payload has to be in the image, since the bytes behind the line may have to move.
     let word = packet.head.get(start..start + WORD_BYTES);
     word.is_some_and(|word| begins.iter().any(|begin| word.eq_ignore_ascii_case(begin)))
 }
@@ -188,7 +188,7 @@ fn extended(cursor: &mut Cursor<'_>) -> Option<Found> {
     Some((FtpAddress { at, len: cursor.at - at, form: Form::Extended }, Some(address), port))
 }
 
-/// Another address and port, written as the first ones were.
+/// Writes another address and port in the same form.
 pub(crate) fn write_address(
     written: &FtpAddress,
     address: IpAddr,

@@ -1,4 +1,4 @@
-//! A process is killed at any store of a split.
+//! Kills a process at any store of a split.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::tuple::{CtTuple, IpBytes};
 
 const PLACES: u32 = 2048;
 
-/// Memory of a table, with an index of one shard that is used.
+/// Memory of a table of which one shard's index is used.
 struct World {
     mapping: Arc<Mapping>,
     memory: TableMemory,
@@ -62,7 +62,7 @@ thread_local! {
     static STORES_LEFT: Cell<u32> = const { Cell::new(u32::MAX) };
 }
 
-/// In front of each store into memory that is kept.
+/// Called before each store into shared memory.
 pub(super) fn may_be_killed() {
     STORES_LEFT.with(|left| {
         assert!(left.get() > 0, "killed");
@@ -83,7 +83,7 @@ fn a_process_that_is_killed_at_any_store_of_a_split_leaves_all_to_the_next_one()
     const CONNECTIONS: u32 = 1200;
     let memory = || Arc::new(Mapping::anonymous(TableMemory::bytes_for(PLACES)).expect("memory"));
     let first = World::of(&memory());
-    // Long chains, and a doubling among the splits.
+    // Includes long chains, and a doubling among the splits.
     (0..CONNECTIONS).for_each(|number| first.enter(number, 0));
     (0..126).for_each(|_| first.index().grow(&first.memory.places, u32::MAX));
     for _ in 0..4 {
@@ -96,7 +96,7 @@ fn a_process_that_is_killed_at_any_store_of_a_split_leaves_all_to_the_next_one()
             let killed = World::of(&killed.mapping);
             let is_killed = is_killed_after(stores, || killed.index().grow(&killed.memory.places, u32::MAX));
             let next = World::of(&killed.mapping);
-            // The next one is killed as well, and the third one is not.
+            // The second process is killed as well; the third one is not.
             is_killed_after(stores / 2, || next.index().resume_split(&next.memory.places));
             let third = World::of(&killed.mapping);
             third.index().resume_split(&third.memory.places);

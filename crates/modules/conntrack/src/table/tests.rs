@@ -48,7 +48,7 @@ impl World {
         assert!(Table::of_zone(&self.0, zone).remove(index, End::Deleted));
     }
 
-    /// True: all shards have been looked at.
+    /// Returns true once all shards are swept.
     fn sweep(&self, now_ms: u64, steps: u32) -> bool {
         (0..SHARDS).all(|number| Table::of_shard(&self.0, number).sweep(now_ms, &mut steps.clone()))
     }
@@ -92,7 +92,7 @@ impl World {
         Table::of_shard(&self.0, 0).named(id).is_some()
     }
 
-    /// The index and all lists say the same of each connection.
+    /// Checks that the index and all lists agree about each connection.
     fn check(&self) {
         let shared = &self.0;
         (0..SHARDS).for_each(|number| drop(Table::of_shard(shared, number)));
@@ -150,7 +150,7 @@ fn an_ended_connection_is_not_found_and_its_tuple_is_free() {
 fn a_sweep_is_bounded_and_comes_to_all_in_the_end() {
     let table = World::new(5000, 5000);
     for number in 0..3000 {
-        // Up to 50 minutes: beyond a turn of the wheel.
+        // Up to 50 minutes, beyond a turn of the wheel.
         let _ = table.insert(&connection(tuple(number, 1, 0), 1, 1000 * u64::from(number)), 0);
     }
     for second in 0..3100_u64 {
@@ -200,7 +200,7 @@ fn a_flood_of_one_port_evicts_its_own_half_open_ones() {
     assert!(others.iter().all(|id| table.is_there(*id)), "a third port lost nothing");
     assert_eq!(table.len(), 1000);
     table.check();
-    // And a new connection of the third one finds room.
+    // A new connection of the third port finds room.
     assert!(table.insert(&connection(tuple(1, 4, 0), 2, 10_000), 0).is_ok());
 }
 

@@ -1,23 +1,23 @@
-//! The next segment of an established connection, by the words that the connection is kept in.
+//! The next segment of an established connection, computed on the connection's packed words.
 //!
-//! A plain segment acknowledges, and perhaps has data; it has no flag that opens or ends anything. Nearly all segments are plain, lie in
-//! the windows, and come once. This takes the steps that [`Tcp::advance`](super::Tcp::advance) takes for these, and refuses all others.
-//! A property test holds one against the other.
+//! A plain segment acknowledges, and perhaps carries data; it has no flag that opens or ends a connection. Nearly all
+//! segments are plain, lie in the windows, and arrive once. This code takes the same steps as
+//! [`Tcp::advance`](super::Tcp::advance) for these, and refuses all others. A property test compares the two.
 
 use super::state::{ACK, FIN, RST, SYN, SegmentKind, TcpState};
 use super::window::ACK_WINDOW_BYTES_MIN;
 use super::{DATA_UNACKNOWLEDGED, MAX_ACK_SET, TCP_WORDS, is_before};
 use crate::tuple::Direction;
 
-/// A right edge further away than the largest window (RFC 7323, 2.3) lies behind.
+/// A right edge that is further away than the largest window (RFC 7323, 2.3) lies behind.
 const WINDOW_BYTES_MAX: u32 = 1 << 30;
-/// Where flags of a sender and its receiver are in half a word, the sender's first.
+/// Shifts of the sender's and the receiver's flags in half a word.
 const SENDER_FLAGS: u32 = 8;
 const RECEIVER_FLAGS: u32 = 24;
 const SEEN: u32 = (MAX_ACK_SET as u32) << SENDER_FLAGS | (MAX_ACK_SET as u32) << RECEIVER_FLAGS;
-/// State and retransmissions of a connection that this is for, as they are kept.
+/// Packed state and retransmissions of an established connection.
 const ESTABLISHED: u64 = (TcpState::Established as u64) << 8;
-/// Words of [`super::Tcp::words`].
+/// Indices into [`super::Tcp::words`].
 const LAST_AT: usize = 4;
 const LAST_END_AT: usize = 5;
 const SMALL_AT: usize = 6;
@@ -29,14 +29,14 @@ pub(crate) struct PlainSegment {
     /// Sequence number in the upper half, acknowledgement in the lower one.
     pub(crate) seq_and_ack: u64,
     pub(crate) payload_bytes: u32,
-    /// As it is in the header.
+    /// The window field of the header.
     pub(crate) window: u16,
 }
 
-/// The flags that tell: a plain segment has ACK of these, and no other one.
+/// The flags that decide: a plain segment has ACK, and no other flag of these.
 pub(crate) const PLAIN_FLAGS: u8 = SYN | FIN | RST | ACK;
 
-/// A connection's words behind a segment, but for the receiver's windows, which stay.
+/// The words of a connection after a segment, without the receiver's windows, which do not change.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PlainStep {
     sender: [u64; 2],
@@ -44,13 +44,14 @@ pub(crate) struct PlainStep {
     last: u64,
     last_end: u64,
     small: u64,
-    /// One of the sides has data that the other has not acknowledged.
+    /// Whether one side has data that the other has not acknowledged.
     pub(crate) is_unacknowledged: bool,
 }
 
 impl PlainStep {
-    /// The step of an established connection whose words `word` gives by number, with replies seen; none if it is none that is plain.
-    // By a constant direction: the compiler knows all places then.
+    /// Computes the step of an established connection with replies; `word` reads its words. `None` if the segment is
+    /// not plain.
+    // `REPLY` is constant, so that the compiler knows all offsets.
     #[inline(always)]
     pub(crate) fn of<const REPLY: bool>(word: impl Fn(usize) -> u64, segment: &PlainSegment) -> Option<Self> {
         let direction = if REPLY { Direction::Reply } else { Direction::Original };
@@ -63,7 +64,7 @@ impl PlainStep {
         if old_last_end >> 48 != ESTABLISHED || window == 0 {
             return None;
         }
-        // Sent again?
+        // Is it a retransmission?
         if word(LAST_AT) == segment.seq_and_ack && old_last_end == last_end && small >> 56 == direction as u64
         {
             return None;
@@ -114,7 +115,7 @@ impl PlainStep {
         })
     }
 
-    /// Gives each word that may have changed, with its number.
+    /// Passes each word that may have changed, with its index, to `put`.
     #[inline(always)]
     pub(crate) fn store<const REPLY: bool>(&self, mut put: impl FnMut(usize, u64)) {
         let direction = if REPLY { Direction::Reply } else { Direction::Original };

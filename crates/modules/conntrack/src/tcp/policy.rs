@@ -4,15 +4,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::state::TcpState;
 
-/// How TCP is tracked.
+/// The rules and timeouts for TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpPolicy {
-    /// A connection may be picked up in the middle (nf_conntrack_tcp_loose). OVS's own tracker and the kernel both do.
+    /// Connections may be picked up in the middle (nf_conntrack_tcp_loose), as in the kernel and OVS's userspace
+    /// datapath.
     pub is_loose: bool,
     /// Segments outside of windows are accepted (nf_conntrack_tcp_be_liberal; `ovs-dpctl
     /// ct-disable-tcp-seq-chk`).
     pub is_liberal: bool,
-    /// An RST outside of the window counts (nf_conntrack_tcp_ignore_invalid_rst).
+    /// RSTs outside of the window are accepted (nf_conntrack_tcp_ignore_invalid_rst).
     pub ignores_invalid_rst: bool,
     /// Seconds by [`TcpTimeout`].
     pub timeouts_s: [u32; TCP_TIMEOUTS],
@@ -21,14 +22,14 @@ pub struct TcpPolicy {
 /// Timeouts of TCP: one for each state, and two more.
 pub const TCP_TIMEOUTS: usize = 12;
 
-/// Which timeout of TCP.
+/// The timeouts of TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TcpTimeout {
-    /// That of a state.
+    /// The timeout of a state.
     Of(TcpState),
-    /// One segment was sent again and again.
+    /// After retransmissions of one segment.
     Retransmitted,
-    /// Data was not acknowledged.
+    /// With unacknowledged data.
     Unacknowledged,
 }
 
@@ -37,7 +38,7 @@ impl TcpTimeout {
         Self::Of(state)
     }
 
-    /// Where it is in [`TcpPolicy::timeouts_s`].
+    /// Index in [`TcpPolicy::timeouts_s`].
     #[must_use]
     pub fn index(self) -> usize {
         match self {
@@ -52,7 +53,7 @@ pub(crate) const IS_LOOSE: u32 = 2;
 pub(crate) const IS_LIBERAL: u32 = 4;
 pub(crate) const IGNORES_INVALID_RST: u32 = 8;
 
-/// A policy that others may change: its rules as bits, and its timeouts.
+/// A policy that may change meanwhile: its rules as bits, and its timeouts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TcpPolicyRef<'a> {
     pub(crate) rules: u32,

@@ -1,4 +1,4 @@
-//! A segment's header, as far as connection tracking reads it.
+//! The TCP header fields that connection tracking reads.
 
 use arrayvec::ArrayVec;
 
@@ -35,7 +35,7 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
-    /// Of a packet; none if its header is not whole, or its flags make no sense.
+    /// Reads the segment of a packet; `None` if the header is incomplete or the flags are invalid.
     #[inline]
     pub(crate) fn of(packet: &PacketImage<'_>) -> Option<Self> {
         let l4 = packet.l4();
@@ -62,7 +62,7 @@ impl Segment {
         Some(segment)
     }
 
-    /// The sequence number behind it.
+    /// The sequence number behind the segment.
     #[inline]
     pub(super) fn end(&self) -> u32 {
         let flags = u32::from(self.flags & SYN != 0) + u32::from(self.flags & FIN != 0);
@@ -127,14 +127,14 @@ pub(crate) fn adjusted_sack_blocks(
             let mut bytes = [0; 8];
             bytes[..4].copy_from_slice(&left);
             bytes[4..].copy_from_slice(&right);
-            // More do not fit into a header.
+            // A header has no room for more.
             let _ = adjusted.try_push((l4 + HEADER_BYTES_MIN + at + 8 * index, bytes));
         }
     }
     adjusted
 }
 
-/// Options: where the value begins, kind, value. Ends at the first one that makes no sense.
+/// Iterates over options: offset of the value, kind, value. Ends at the first malformed one.
 struct Options<'a>(usize, &'a [u8]);
 
 impl<'a> Iterator for Options<'a> {

@@ -1,21 +1,21 @@
-//! States of a TCP connection as the middle sees them, and which segments lead from one to another.
+//! States of a TCP connection as a middlebox sees them, and the transitions between them.
 
 use crate::tuple::Direction;
 
-/// States, by the kernel's names and numbers.
+/// States, with the kernel's names and numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TcpState {
-    /// Nothing was seen.
+    /// No segment was seen.
     None,
     /// A SYN.
     SynSent,
     /// A SYN-ACK.
     SynRecv,
-    /// The acknowledgement of that.
+    /// The acknowledgement of the SYN-ACK.
     Established,
     /// A FIN.
     FinWait,
-    /// The acknowledgement of that.
+    /// The acknowledgement of the FIN.
     CloseWait,
     /// The second FIN.
     LastAck,
@@ -28,7 +28,7 @@ pub enum TcpState {
 }
 
 impl TcpState {
-    /// All of them, by number.
+    /// All states, by number.
     pub const ALL: [Self; 10] = [
         Self::None,
         Self::SynSent,
@@ -42,13 +42,13 @@ impl TcpState {
         Self::SynSent2,
     ];
 
-    /// By number; of one that there is not, none.
+    /// The state of a number; `None` (the state) for an unknown one.
     #[inline]
     pub(crate) fn of_number(number: u8) -> Self {
         *Self::ALL.get(usize::from(number)).unwrap_or(&Self::None)
     }
 
-    /// Whether it is on its way out: such a connection may be evicted before others.
+    /// Whether the connection is closing; such connections may be evicted.
     pub(crate) fn is_closing(self) -> bool {
         matches!(self, Self::FinWait | Self::CloseWait | Self::LastAck | Self::TimeWait | Self::Close)
     }
@@ -77,7 +77,7 @@ const CWR: u8 = 0x80;
 impl SegmentKind {
     const ALL: [Self; 6] = [Self::Syn, Self::SynAck, Self::Fin, Self::Ack, Self::Rst, Self::None];
 
-    /// By number; of one that there is not, none.
+    /// The kind of a number; `None` (the kind) for an unknown one.
     #[inline]
     pub(super) fn of_number(number: u8) -> Self {
         *Self::ALL.get(usize::from(number)).unwrap_or(&Self::None)
@@ -113,16 +113,16 @@ pub(super) fn are_sane(flags: u8) -> bool {
     }
 }
 
-/// Where a segment leads to.
+/// The result of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Transition {
     To(TcpState),
-    /// It may be valid or not; its receiver knows.
+    /// The segment may be valid or not; only its receiver knows.
     Ignore,
     Invalid,
 }
 
-/// From `state`, by a segment of this kind in this direction.
+/// The transition from `state` by a segment of this kind and direction.
 #[inline]
 pub(super) fn transition(direction: Direction, kind: SegmentKind, state: TcpState) -> Transition {
     use Direction::{Original, Reply};
@@ -133,7 +133,7 @@ pub(super) fn transition(direction: Direction, kind: SegmentKind, state: TcpStat
     match (kind, direction, state) {
         (SegmentKind::None, ..) | (SegmentKind::Rst, _, None) => Invalid,
         (SegmentKind::Rst, ..) => To(Close),
-        // A SYN begins a connection, begins one again, or comes from a host with a different state of it.
+        // A SYN begins a connection, begins it again, or comes from a host that has another state of it.
         (SegmentKind::Syn, Original, None | SynSent | TimeWait | Close) => To(SynSent),
         (SegmentKind::Syn, Original, SynSent2) => To(SynSent2),
         (SegmentKind::Syn, Original, _) => Ignore,
@@ -152,7 +152,7 @@ pub(super) fn transition(direction: Direction, kind: SegmentKind, state: TcpStat
         (SegmentKind::Ack, _, FinWait | CloseWait) => To(CloseWait),
         (SegmentKind::Ack, _, LastAck | TimeWait) => To(TimeWait),
         (SegmentKind::Ack, _, Established | Close) => To(state),
-        // Picked up in the middle.
+        // The connection is picked up in the middle.
         (SegmentKind::Ack, Original, None | SynRecv) => To(Established),
         (SegmentKind::Ack, Original, SynSent | SynSent2) | (SegmentKind::Ack, Reply, None) => Invalid,
         (SegmentKind::Ack, Reply, SynSent | SynSent2) => Ignore,

@@ -6,8 +6,8 @@
 //!     |  end >= sender.end - receiver.max_window                   |  ack >= receiver.end - the sender's window, or 66,000
 //! ```
 //!
-//! The middle sees packets that others may never see, and misses some. So a segment has to touch the window and no more, and
-//! right edges are those of the largest windows that were announced.
+//! The middlebox may see packets that the receiver never sees, and may miss others. So a segment only has to touch the
+//! window, and right edges belong to the largest windows that were announced.
 
 use super::segment::Segment;
 use super::state::{RST, SYN, SegmentKind, TcpState};
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::tuple::Direction;
 
-/// How far behind an acknowledgement may come, in bytes: as the kernel.
+/// An acknowledgement may be at least this far behind, in bytes: as in the kernel.
 pub(super) const ACK_WINDOW_BYTES_MIN: u32 = 66_000;
 
 /// A segment's numbers, in its receiver's terms where they are acknowledgements.
@@ -33,13 +33,13 @@ struct Numbers {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fit {
     Inside,
-    /// It comes late, or a little early: its receiver can handle it.
+    /// The segment is late, or slightly early; its receiver can handle it.
     Aside,
     Outside,
 }
 
 impl Tcp {
-    /// Checks a segment against the windows, and moves them if it lies inside.
+    /// Checks a segment against the windows, and advances them if it lies inside.
     pub(super) fn fit(&mut self, segment: &Segment, kind: SegmentKind, context: &Context<'_>) -> Fit {
         let direction = context.direction;
         let [original, reply] = &mut self.sides;
@@ -106,7 +106,7 @@ fn begin(
         return !segment.is_ack() && (is_first || direction == Direction::Reply);
     }
     if sender.max_window == 0 {
-        // Picked up in the middle.
+        // The connection is picked up in the middle.
         sender.end = numbers.end;
         sender.max_window = (numbers.window << sender.scale).max(1);
         sender.max_end = numbers.end.wrapping_add(sender.max_window);
@@ -120,7 +120,7 @@ fn begin(
     false
 }
 
-/// A SYN says how its side begins.
+/// Initializes a side from its SYN.
 fn open(sender: &mut Side, receiver: &mut Side, segment: &Segment, direction: Direction) {
     let end = segment.end();
     (sender.end, sender.max_end, sender.max_window) = (end, end, u32::from(segment.window).max(1));
@@ -140,7 +140,7 @@ fn hold_against(sender: &mut Side, receiver: &Side, numbers: &Numbers) -> Fit {
         let beyond = numbers.end.wrapping_sub(sender.max_end).wrapping_add(1);
         let is_little = receiver.max_window != 0 && is_right_of_left && beyond <= receiver.max_window;
         if is_little && is_fresh && is_acknowledged {
-            // Some send more than they may. If it is let through, it will be acknowledged.
+            // Some hosts send more than the window allows. If the segment passes, it will be acknowledged.
             sender.end = numbers.end;
             sender.flags |= DATA_UNACKNOWLEDGED;
             return Fit::Aside;

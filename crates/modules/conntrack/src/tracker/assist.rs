@@ -1,4 +1,4 @@
-//! Helpers at work: expectations, and translated announcements.
+//! Runs helpers: expectations, and translated announcements.
 
 use super::Tracking;
 use crate::connection::SEQUENCE_ADJUSTED;
@@ -9,7 +9,7 @@ use crate::place::{Change, Moving};
 use crate::tcp::Segment;
 use crate::tuple::{CtTuple, Direction};
 
-/// Ports that are tried for an expected connection, in a row.
+/// Ports in a row that are tried for an expected connection.
 const PORTS_TRIED_MAX: u16 = 128;
 
 impl Tracking<'_> {
@@ -26,12 +26,12 @@ impl Tracking<'_> {
         let (own, other) = (*connection.tuple(direction), *connection.tuple(direction.inverse()));
         let Some(helper) = connection.helper else { return Ok(()) };
         let Some(found) = announced(helper, packet, &own, direction) else { return Ok(()) };
-        // A host may announce its own address only: another host's address would be opened to strangers.
+        // A host may announce its own address only; otherwise it could open another host's ports to strangers.
         if found.address.is_some_and(|address| address != own.src) {
             return Ok(());
         }
         let Some(master) = self.table.id(index) else { return Ok(()) };
-        // As others see it: towards the sender's address behind translation.
+        // The tuple as other hosts see it, towards the sender's translated address.
         let announced = CtTuple { src: other.src, dst: other.dst, src_port: 0, dst_port: found.port, ..own };
         let expected = if found.written.is_none() {
             CtTuple { dst_port: other.dst_port, ..announced }
@@ -62,20 +62,20 @@ impl Tracking<'_> {
         found: &Announced,
         now_ms: u64,
     ) {
-        // Without room nothing is expected: the connection will come as a new one.
+        // Without room there is no expectation: the connection will be an ordinary new one.
         let expectations = &mut self.table.state.expectations;
         let _ = expectations.add(expected, master, direction.inverse(), found.port, now_ms);
         self.tell_expected();
     }
 
-    /// The announced tuple, or one with a port that no other connection awaits.
+    /// The announced tuple, or one with another port that no other connection expects.
     fn free_expectation(&self, announced: &CtTuple, master: crate::CtId, now_ms: u64) -> Option<CtTuple> {
         let ports = (0..PORTS_TRIED_MAX).map(|offset| announced.dst_port.wrapping_add(offset).max(1));
         let mut candidates = ports.map(|dst_port| CtTuple { dst_port, ..*announced });
         candidates.find(|candidate| !self.table.state.expectations.is_taken(candidate, master, now_ms))
     }
 
-    /// Other text goes into a segment; sequence numbers behind it are adjusted from then on.
+    /// Replaces text in a segment; later sequence numbers are adjusted from then on.
     fn put_in(
         &mut self,
         editor: &mut Editor<'_>,

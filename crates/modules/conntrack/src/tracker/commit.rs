@@ -1,4 +1,4 @@
-//! Commits: connections come into the table, with mark, labels, helper and translation.
+//! Commits: enters connections into the table, with mark, labels, helper and translation.
 
 use lasthop_flow::Nat;
 
@@ -17,7 +17,7 @@ use crate::tuple::{CtTuple, Direction};
 use lasthop_flow::ct_state::{NEW, RELATED, TRACKED};
 
 impl Tracking<'_> {
-    /// A packet that begins a connection, which is entered if that is asked for.
+    /// Handles a packet that begins a connection, and enters the connection on request.
     pub(super) fn begin(
         &mut self,
         packet: &PacketImage<'_>,
@@ -48,7 +48,7 @@ impl Tracking<'_> {
         }
     }
 
-    /// The fields of a packet with an unknown connection.
+    /// The fields of a packet whose connection is not in the table.
     fn metadata_of_new(&self, tuple: &CtTuple, expected: Option<&Expectation>) -> CtMetadata {
         let zone = tuple.zone;
         let Some(master) = expected.and_then(|expected| self.table.named(expected.master)) else {
@@ -111,14 +111,14 @@ impl Tracking<'_> {
         found.ok_or(CtRefusal::NatExhausted)
     }
 
-    /// The tuple of an expected connection after its master's translation.
+    /// The tuple of an expected connection with its master's translation.
     fn as_its_master(&self, tuple: &CtTuple, expected: &Expectation) -> Option<CtTuple> {
         let master = self.table.named(expected.master)?;
         let reply = master.tuple(expected.direction.inverse());
         Some(CtTuple { src: reply.dst, dst: reply.src, dst_port: expected.real_port, ..*tuple })
     }
 
-    /// Mark, labels and helper of a connection that is in the table. False: others kept changing it.
+    /// Writes mark, labels and helper of a connection in the table. Returns false if other workers kept changing it.
     pub(super) fn write_over(&mut self, index: u32, request: &CtRequest) -> bool {
         let Some(place) = self.table.place(index) else { return false };
         let written = place.update(|place| {

@@ -1,4 +1,5 @@
-//! Two tables see the same packets: one the short way where it takes them, the other the long way always. They must not differ in a word.
+//! Passes the same packets through two tables: one takes the fast path where it applies, the other never. All words
+//! must agree.
 
 use std::sync::atomic::Ordering;
 
@@ -23,7 +24,7 @@ const OWN_WORDS: [usize; 3] = [0, 17, 18];
 /// Connections: two of TCP, two of UDP.
 const CONNECTIONS: u8 = 4;
 
-/// A packet of one of the connections, by differences to what would be expected.
+/// A packet of one of the connections, as differences from the expected one.
 #[derive(Clone, Debug)]
 struct Step {
     connection: u8,
@@ -160,7 +161,7 @@ fn offload(step: &Step) -> Offload {
     }
 }
 
-/// An answer as a datapath sees it: all state, and the frame as it leaves.
+/// A verdict as a datapath sees it: all fields, and the frame as it leaves.
 type Seen = (CtMetadata, Vec<u8>);
 
 fn long_way(
@@ -207,7 +208,7 @@ fn short_way(
     Some((CtMetadata { state, zone: ZONE, mark, labels, original: Some(original) }, leaves))
 }
 
-/// All words of connections, but those that no two tables share.
+/// All words of connections, except those that differ between tables.
 fn words(table: &crate::ConntrackTable) -> Vec<[u64; PLACE_WORDS]> {
     let places = &table.shared.places;
     let live =
@@ -225,7 +226,7 @@ struct Pair {
     is_translated: bool,
     numbers: Numbers,
     now_ms: u64,
-    /// Packets that took the short way.
+    /// Packets that took the fast path.
     short: u32,
 }
 
@@ -276,7 +277,7 @@ impl Pair {
         CtRequest { zone: ZONE, commit, nat, mark, labels, ..CtRequest::default() }
     }
 
-    /// A packet passes in both tables; whether it took the short way.
+    /// Passes a packet through both tables, and returns whether it took the fast path.
     fn pass(&mut self, step: &Step, commits: bool) -> bool {
         self.now_ms += step.waits_ms;
         if step.has_policy {
@@ -319,7 +320,7 @@ fn usual_packets_take_the_short_way() {
                 assert!(pair.pass(&Step { is_reply: true, ..step }, false), "{connection} {round}");
             }
         }
-        // As soon as it is over it is not.
+        // A FIN is not a usual packet.
         assert!(!pair.pass(&Step { flags: ACK | FIN, ..pair.plain(0) }, false));
         assert!(!pair.pass(&Step { is_reply: true, payload_bytes: 1, ..pair.plain(0) }, false));
     }

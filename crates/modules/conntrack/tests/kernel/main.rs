@@ -1,9 +1,8 @@
-//! The kernel's connection tracking and this crate's, side by side: the same packets, the same verdicts.
+//! Compares this crate with the kernel's connection tracking: the same packets, the same verdicts.
 //!
-//! A network namespace is a router with the kernel's connection tracking only (router.py). Random packets,
-//! many of them a little off, go through it and through a tracker; states, and the state of each connection,
-//! have to agree. Needs root, python3, ip and nft, and a kernel with nf_conntrack; without these it says so
-//! and passes.
+//! A network namespace is a router with the kernel's connection tracking only (router.py). Random packets, many of them
+//! slightly wrong, pass it and a tracker; the packets' states and each connection's state must agree. Needs root,
+//! python3, ip, nft, and a kernel with nf_conntrack; without these it says so and passes.
 
 #[path = "../tracker/frames.rs"]
 #[allow(dead_code)]

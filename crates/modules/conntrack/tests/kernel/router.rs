@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// Where a frame comes in.
+/// The side on which a frame enters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Left,
@@ -17,17 +17,17 @@ pub(crate) struct Router {
     from: BufReader<ChildStdout>,
 }
 
-/// The verdict of the router's kernel on a packet.
+/// The kernel's verdict on a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Routed {
-    /// As `ct_state` would say it.
+    /// The same as a `ct_state` field.
     pub(crate) state: u32,
     /// The frame as it came out.
     pub(crate) frame: Vec<u8>,
 }
 
 impl Router {
-    /// None: this machine cannot have one.
+    /// Returns `None` if this machine cannot have one.
     #[expect(clippy::print_stdout, reason = "tests say what they leave out")]
     pub(crate) fn start(nat: &str) -> Option<Self> {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kernel/router.py");
@@ -62,7 +62,7 @@ impl Router {
         self.read().expect("the router answers")
     }
 
-    /// A frame through the router; none: it was dropped.
+    /// Sends a frame through the router; `None` if it was dropped.
     pub(crate) fn pass(&mut self, side: Side, frame: &[u8]) -> Option<Routed> {
         let hex: String = frame.iter().map(|byte| format!("{byte:02x}")).collect();
         let what = if side == Side::Left { "left" } else { "right" };
@@ -85,7 +85,7 @@ impl Router {
         Some(Routed { state, frame })
     }
 
-    /// The line of /proc/net/nf_conntrack about the connection of a client's port, as words.
+    /// The words of the line in /proc/net/nf_conntrack about the connection of a client's port.
     pub(crate) fn entry(&mut self, port: u16) -> Option<Vec<String>> {
         let answer = self.ask("entry", &port.to_string());
         (answer != "-").then(|| answer.split_whitespace().map(str::to_owned).collect())

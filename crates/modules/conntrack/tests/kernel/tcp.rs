@@ -9,11 +9,11 @@ use crate::Rng;
 use crate::frames::{ACK, FIN, RST, SYN, Tcp, at};
 use crate::router::{Router, Side};
 
-/// Connections, and segments of each.
+/// Number of connections, and of segments of each.
 const CONNECTIONS: u16 = 150;
 const SEGMENTS: u32 = 14;
 
-/// One end, as it would see its connection if all segments arrived.
+/// One end's view of its connection, if all segments arrived.
 #[derive(Clone, Copy)]
 struct End {
     next: u32,
@@ -93,7 +93,7 @@ impl Talk {
             segment = segment.with(&vec![7; rng.one(&[0, 0, 1, 100, 1000])]);
         }
         let used = segment.payload.len() as u32 + u32::from(flags & (SYN | FIN) != 0);
-        // Most arrive.
+        // Most segments arrive.
         if rng.below(8) > 0 && seq == end.next {
             self.ends[index].next = seq.wrapping_add(used);
             self.ends[1 - index].got = self.ends[index].next;

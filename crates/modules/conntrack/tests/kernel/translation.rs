@@ -21,9 +21,9 @@ struct Scene {
     source: NatSource,
     to: &'static str,
     client: &'static str,
-    /// As the client knows the server, and as the server is.
+    /// The server's address for the client, and its real one.
     server: (&'static str, &'static str),
-    /// As the server knows the client.
+    /// The client's address for the server.
     seen: &'static str,
 }
 
@@ -53,7 +53,7 @@ fn packet(
         return (side, unreachable(from, about, rng.one(&[28, 40, 48, 100, 500])));
     }
     let (kind, port) = (rng.below(3), 2000 + rng.below(8));
-    // A server that comes first would have the client's port, and another one would be chosen at random.
+    // A server that sends first would have the client's port, and NAT would choose another one at random.
     if side == Side::Left {
         opened.insert((kind, port));
     } else if !opened.contains(&(kind, port)) {
@@ -75,7 +75,7 @@ fn packet(
     (side, frame)
 }
 
-/// Without a router's own changes: hardware addresses, TOS, TTL, and so the header's checksum.
+/// The frame without the router's own changes: hardware addresses, TOS, TTL, and the header's checksum.
 fn comparable(frame: &[u8]) -> Vec<u8> {
     let mut bytes = frame[14..].to_vec();
     (bytes[1], bytes[8]) = (0, 0);

@@ -1,4 +1,5 @@
-//! Several threads at one table: each connection as if it were alone, limits exact, nothing lost or counted twice.
+//! Several threads at one table: each connection behaves as if it were alone, limits are exact, no packet is lost or
+//! counted twice.
 
 #[path = "../tracker/frames.rs"]
 #[allow(dead_code)]
@@ -52,7 +53,7 @@ fn bounds(connections_max: u32, port_connections_max: u32) -> CtBounds {
     CtBounds { connections_max, port_connections_max, zone_connections_max: None }
 }
 
-/// Created connections are there, or are counted as gone.
+/// Checks that created connections are in the table, or counted as removed.
 fn assert_conserved(table: &ConntrackTable) {
     let counters = table.counters();
     let gone = counters.expired + counters.evicted + counters.deleted;
@@ -79,7 +80,7 @@ fn together<R: Send>(threads: usize, work: impl Fn(usize) -> R + Sync) -> Vec<R>
     })
 }
 
-/// A segment of a conversation, or a packet of UDP; a little off now and then.
+/// A segment of a conversation, or a UDP packet, sometimes slightly wrong.
 #[derive(Clone, Copy, Debug)]
 struct Step {
     is_reply: bool,
@@ -96,7 +97,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..20)
 }
 
-/// The verdicts for a conversation between two hosts that nobody else has.
+/// The verdicts for a conversation between two hosts that no other thread uses.
 fn converse(table: &ConntrackTable, number: u32, steps: &[Step]) -> Vec<(u32, bool)> {
     let (client, server) = (host(number), at("198.51.100.1:80"));
     let zone = (number % 3) as u16;
@@ -116,7 +117,7 @@ fn converse(table: &ConntrackTable, number: u32, steps: &[Step]) -> Vec<(u32, bo
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Other conversations come and go next to each one, buckets are split, the control plane dumps, flushes and sweeps.
+    /// Beside each conversation others come and go, buckets are split, and the control plane dumps, flushes and sweeps.
     #[test]
     fn a_conversation_goes_as_if_it_were_alone(scripts in prop::collection::vec(steps(), 8..24)) {
         let alone = ConntrackTable::new(CtBounds::default(), NOW_MS);
@@ -126,7 +127,7 @@ proptest! {
             let mut found = Vec::new();
             if thread < 2 {
                 for (number, steps) in (0..).zip(&scripts).filter(|(number, _)| *number as usize % 2 == thread) {
-                    // Strangers on all sides of it.
+                    // Other connections on all sides of it.
                     for stranger in 0..50 {
                         let stranger = host(100_000 + 1000 * number + stranger);
                         let _ = track(&table, &udp(stranger, at("198.51.100.2:53"), b""), &commit((number % 4) as u16), 9);
@@ -140,7 +141,7 @@ proptest! {
                 let mut records = Vec::new();
                 let _ = table.dump(0, Some(1), NOW_MS, 100, &mut records);
                 let _ = table.sweep(NOW_MS, 1000);
-                // A zone of strangers only.
+                // A zone with other connections only.
                 let _ = table.flush_zone(3, 10);
             }
             found
@@ -232,7 +233,7 @@ fn limits_are_exact_for_commits_of_any_thread() {
     });
     assert_eq!(committed.iter().sum::<usize>(), 100);
     assert_eq!(table.zone(1), (Some(100), 100));
-    // Zones of all shards: the port pays with its own half-open ones, and then the table does.
+    // Zones of all shards: first the port's own half-open connections are evicted, then the table's.
     for (port, wanted) in [(5, 500), (6, 200)] {
         together(3, |thread| {
             for number in 0..2000 {
@@ -268,7 +269,7 @@ fn the_last_ports_go_to_as_many_connections() {
     assert_eq!((given.len(), given.iter().collect::<HashSet<_>>().len()), (64, 64));
 }
 
-/// Connections come and go beside a search for one that stays: it is found each time.
+/// Connections come and go beside a search for one that stays; each search finds it.
 #[test]
 fn a_connection_that_stays_is_always_found() {
     let (table, is_over) = (ConntrackTable::new(bounds(4000, 4000), NOW_MS), AtomicBool::new(false));
@@ -276,7 +277,7 @@ fn a_connection_that_stays_is_always_found() {
     stays.iter().for_each(|frame| drop(track(&table, frame, &commit(0), 1)));
     together(2, |thread| {
         if thread == 0 {
-            // More and more of them, so that buckets are split; then the zone's ends.
+            // Their number grows, so that buckets are split; then the zone is flushed.
             for round in 0..20 {
                 for number in 0..1500 {
                     let from = host(50_000 + number);

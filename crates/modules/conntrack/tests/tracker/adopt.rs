@@ -33,13 +33,13 @@ impl File {
         Arc::new(Mapping::of_file(self.0.as_fd(), 0, bytes).expect("it can be mapped"))
     }
 
-    /// Another process has it, and has looked at nothing.
+    /// Hands the memory to another process, which has checked nothing yet.
     fn fresh(&self, now_ms: u64) -> Bench {
         let tracker = ConntrackTable::in_memory(&self.mapping(), BOUNDS, now_ms).expect("room");
         Bench { tracker, now_ms, dry_run: CtDryRun::default() }
     }
 
-    /// Another process has it, and has looked at all.
+    /// Hands the memory to another process, which checks all.
     fn bench(&self, now_ms: u64) -> (Bench, CtAdopted) {
         let bench = self.fresh(now_ms);
         while !bench.tracker.adopt(now_ms, 7) {}
@@ -94,7 +94,7 @@ fn the_next_process_goes_on_with_connections_and_their_translation() {
     assert_eq!((state, ends(&out).0.ip()), (EST | SNAT, at("192.0.2.1:0").ip()));
     let (state, out) = next.pass(&reply, &natted());
     assert_eq!((state & REPLY, ends(&out).1), (REPLY, at("10.0.0.1:1000")));
-    // Ports that are in use stay so, and limits count what was kept.
+    // Ports in use stay in use, and limits count the kept connections.
     for number in 2..5 {
         let other = Tcp::new(at(&format!("10.0.0.{number}:1000")), at("198.51.100.1:80"), SYN, 0, 0).frame();
         assert_eq!(next.pass(&other, &request).0 & !SNAT, NEW);
@@ -102,13 +102,13 @@ fn the_next_process_goes_on_with_connections_and_their_translation() {
     let fifth = Tcp::new(at("10.0.0.5:1000"), at("198.51.100.1:80"), SYN, 0, 0).frame();
     assert!(next.track(&fifth, &CtMetadata::default(), &request).refused.is_some());
     assert_eq!(next.tracker.zone(0).1, 5);
-    // And the third process sees the end of what was short.
+    // The third process sees the end of the short-lived connection.
     drop(next);
     let (third, adopted) = file.bench(1_030_000);
     assert_eq!((adopted.kept, adopted.over, third.tracker.len()), (4, 1, 4));
 }
 
-/// Connections that a process has looked at.
+/// Connections that a process has checked.
 fn looked_at(bench: &Bench) -> u32 {
     let CtAdopted { kept, over, dropped, .. } = bench.tracker.adopted();
     kept + over + dropped
@@ -136,7 +136,7 @@ fn a_packet_finds_its_connection_before_others_are_looked_at() {
         let (state, out) = next.pass(&data, &natted());
         assert_eq!((state, ends(&out).0.ip()), (EST | SNAT, at("192.0.2.1:0").ip()));
         assert_eq!(looked_at(&next), 1);
-        // A new one gets no port of those that nobody has looked at, and slices look at each once.
+        // A new one gets no port of an unchecked connection, and slices check each connection once.
         let other = Tcp::new(at("10.0.0.2:1000"), at("198.51.100.1:80"), SYN, 0, 0).frame();
         let (state, out) = next.pass(&other, &request);
         assert_eq!(state & !SNAT, NEW);
@@ -169,7 +169,7 @@ fn requests_about_all_connections_mean_those_that_nobody_has_looked_at_as_well()
     assert_eq!(file.bench(1_000_001).1, CtAdopted::default());
 }
 
-/// A process may be killed while another one's connections are half looked at.
+/// A process may be killed while it has checked half of another one's connections.
 #[test]
 fn what_nobody_has_looked_at_is_kept_for_the_third_process() {
     let file = File::new();
@@ -197,7 +197,7 @@ fn a_process_that_died_amid_a_change_leaves_a_connection_in_doubt() {
     let words = file.words();
     let version = words.read(HEADER_WORDS);
     words.publish(HEADER_WORDS, version | 1);
-    // Half of what a packet stores: the numbers of one side.
+    // Half of a packet's stores: the numbers of one side.
     words.publish(HEADER_WORDS + 6, 0x1234_5678_9abc_def0);
     let (mut next, adopted) = file.bench(1_000_001);
     assert_eq!(adopted, CtAdopted { kept: 1, doubted: 1, ..CtAdopted::default() });
@@ -226,12 +226,12 @@ fn memory_that_is_too_small_is_refused() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// The next process reads any words, even of one that was taken over, without harm, and has what it counts: places, and
-    /// the index with its notes. `looks` says how many packets come first.
+    /// The next process reads any words without harm, even those of a compromised process, and counts correctly:
+    /// places, and the index with its notes. `looks` is the number of packets before the checks.
     #[test]
     fn any_words_are_read_without_harm(
         junk in prop::collection::vec((0..64_usize, 0..PLACE_WORDS, prop_oneof![any::<u64>(), 0..4_u64, any::<u32>().prop_map(u64::from)]), 0..200),
-        // Zone 0 has the first shard.
+        // Zone 0 belongs to the first shard.
         heads in prop::collection::vec((0..128_usize, 0..130_u64, 0..130_u64), 0..64),
         notes in prop::collection::vec((0..4_usize, prop_oneof![any::<u64>(), 0..200_u64, Just(256 << 32 | 3)]), 0..4),
         live in prop::collection::vec(0..64_usize, 0..64),
@@ -276,7 +276,7 @@ proptest! {
         for number in 0..64 {
             let _ = next.track(&frame(number, true), &CtMetadata::default(), &commit());
         }
-        // All that is in the table is found.
+        // Every connection in the table is found.
         for record in records(&next) {
             prop_assert!(next.tracker.find(&record.tuples[0], next.now_ms).is_some());
             prop_assert!(next.tracker.find(&record.tuples[1], next.now_ms).is_some());

@@ -1,4 +1,4 @@
-//! A tracker with a clock of its own, and how tests speak to it.
+//! A tracker with its own clock, and the functions by which tests use it.
 
 use std::net::IpAddr;
 
@@ -31,7 +31,7 @@ impl Default for Bench {
     }
 }
 
-/// Connections one by one.
+/// Reads connections one by one.
 pub(crate) trait Records {
     /// The next connection at or behind a place, and the place behind it.
     fn next_record(&self, place: u32, now_ms: u64) -> Option<(u32, CtRecord)>;
@@ -112,12 +112,12 @@ impl Bench {
         }
     }
 
-    /// The state that one action gives a packet that was not tracked.
+    /// The state that one action gives to an untracked packet.
     pub(crate) fn state(&mut self, frame: &[u8], request: &CtRequest) -> u32 {
         self.track(frame, &CtMetadata::default(), request).metadata.state
     }
 
-    /// The state and the packet as it leaves, with right checksums.
+    /// The state, and the packet as it leaves with right checksums.
     pub(crate) fn pass(&mut self, frame: &[u8], request: &CtRequest) -> (u32, Vec<u8>) {
         let verdict = self.track(frame, &CtMetadata::default(), request);
         assert_eq!(verdict.refused, None);

@@ -13,12 +13,12 @@ pub(crate) const ICMP: u8 = 1;
 pub(crate) const ICMPV6: u8 = 58;
 pub(crate) const SCTP: u8 = 132;
 
-/// An address and port by text.
+/// Parses an address and port.
 pub(crate) fn at(text: &str) -> SocketAddr {
     text.parse().expect("an address and port")
 }
 
-/// The Internet checksum as RFC 1071 words it.
+/// The Internet checksum as in RFC 1071.
 pub(crate) fn sum_of(bytes: &[u8]) -> u16 {
     let add = |sum: u16, pair: &[u8]| {
         let word = u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)]);
@@ -164,8 +164,8 @@ pub(crate) fn unreachable(from: &str, about: &[u8], bytes: usize) -> Vec<u8> {
     icmp(from, IpAddr::from(to), 1, 4, &rest)
 }
 
-/// A packet's sum of all words, with the pseudo header for protocols that have one: 0xffff complemented is
-/// right.
+/// The sum of all words of a packet, with the pseudo header for protocols that have one; it is 0xffff for a right
+/// packet.
 fn l4_sum(packet: &[u8]) -> u16 {
     let (src, dst, proto, l4) = parts(packet);
     if proto == ICMP {
@@ -185,7 +185,7 @@ pub(crate) fn parts(packet: &[u8]) -> (IpAddr, IpAddr, u8, &[u8]) {
     (address(8), address(24), packet[6], &packet[40..])
 }
 
-/// All checksums and lengths of a frame are right, also those of the packet in an ICMP error as far as it is there.
+/// Checks all checksums and lengths of a frame, also those of the packet in an ICMP error as far as it is there.
 pub(crate) fn assert_right(frame: &[u8]) {
     let packet = &frame[14..];
     let is_ipv4 = packet[0] >> 4 == 4;

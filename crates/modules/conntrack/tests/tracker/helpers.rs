@@ -11,13 +11,13 @@ use crate::frames::{ACK, SYN, Tcp, at, ends, udp};
 
 const SRC: NatSource = NatSource::Src;
 
-/// A control connection through a translation: each side's numbers, as it knows them.
+/// A control connection through a translation, with each side's sequence numbers.
 struct Control {
     bench: Bench,
     request: CtRequest,
     client: SocketAddr,
     server: SocketAddr,
-    /// The client's address as the server sees it, and the server's as the client sees it.
+    /// The client's address as the server sees it, and the server's address as the client sees it.
     seen: (SocketAddr, SocketAddr),
     client_seq: u32,
     server_seq: u32,
@@ -135,7 +135,7 @@ fn data_connections_of_all_kinds_are_expected_once() {
         assert_eq!(verdict.metadata.original.map(|tuple| tuple.dst_port), Some(21), "the master's tuple");
         let back = Tcp::new(at(to), at(from), SYN | ACK, 9, 2).frame();
         assert_eq!(bench.state(&back, &commit()), REPLY | ct_state::RELATED);
-        // Another one is not expected.
+        // Any other port is not expected.
         let mut other = at(from);
         other.set_port(41_001);
         assert_eq!(bench.state(&syn(other, at(to)), &commit()), NEW);
@@ -190,7 +190,7 @@ fn a_segment_that_comes_again_is_written_as_before_and_counts_once() {
     let (_, out) = control.bench.pass(&again, &control.request);
     assert_eq!(read(&out), (1000, 5000, first));
     assert_eq!(control.say("LIST\r\n"), "LIST\r\n");
-    // The server has a hole behind the line, and says so: in the client's numbers it is elsewhere.
+    // The server reports a hole behind the line, which has other numbers on the client's side.
     let mut sack = vec![1, 5, 10];
     sack.extend((control.server_got + 10).to_be_bytes());
     sack.extend((control.server_got + 20).to_be_bytes());
@@ -247,7 +247,7 @@ fn two_clients_behind_one_address_get_ports_of_their_own() {
     assert_eq!(control.say("PORT 10,0,0,1,200,1\r\n"), "PORT 192,0,2,1,200,1\r\n");
     let bench = std::mem::take(&mut control.bench);
     let mut other = Control::open("10.0.0.7:40000", "198.51.100.2:21", nat(SRC, ("192.0.2.1", ""), None));
-    // The second one over the first one's table.
+    // The second connection, in the first one's table.
     other.bench = bench;
     let opened =
         other.bench.pass(&Tcp::new(other.client, other.server, SYN, 999, 0).frame(), &other.request).1;
@@ -287,7 +287,7 @@ fn expectations_time_out_and_go_with_their_master() {
     let mut control = Control::open("10.0.0.1:40000", "10.0.0.2:21", commit());
     control.say("PORT 10,0,0,1,200,1\r\n");
     control.answer("200 ok\r\n");
-    // Data that is not acknowledged would shorten the master's life to as much.
+    // Unacknowledged data would shorten the master's timeout to the same value.
     control.say("");
     let data = syn(at("10.0.0.2:20"), at("10.0.0.1:51201"));
     control.bench.now_ms += 299_000;
@@ -327,7 +327,7 @@ fn a_line_behind_the_image_is_asked_for_and_read_once() {
     assert_eq!(counted(&control)[1], before[1] + 1);
     let data = syn(at("[fd00::1]:41000"), at("[fd00::2]:51201"));
     assert_eq!(control.bench.state(&data, &commit()) & (NEW | RELATED), NEW | RELATED);
-    // Other text is not worth it, nor is a packet that is too long.
+    // Helpers ignore other text, and packets that are too long.
     for text in
         ["230 Logged in; the rest of this line announces nothing.\r\n", "229 (|||1|)", &"229 ".repeat(500)]
     {

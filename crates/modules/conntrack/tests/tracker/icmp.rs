@@ -1,4 +1,4 @@
-//! ICMP: questions and answers, and errors about other connections, translated too.
+//! ICMP: requests and replies, and errors about other connections, also translated.
 
 use lasthop_conntrack::{CtMetadata, CtRequest};
 use lasthop_flow::{NatSource, ct_state};
@@ -47,10 +47,10 @@ fn an_error_is_related_to_the_connection_of_the_packet_inside() {
         assert_eq!(verdict.metadata.state, RELATED | ct_state::REPLY);
         assert_eq!(verdict.metadata.original.map(|tuple| tuple.src_port), Some(1000));
         assert_eq!(bench.tracker.len(), 1);
-        // About a reply, it goes in the original direction.
+        // An error about a reply goes in the original direction.
         let back = udp(at(server), at(client), b"answer");
         assert_eq!(bench.state(&unreachable(router, &back, 200), &commit()), RELATED);
-        // The error goes to another host than the sender of the packet inside.
+        // Another host than the sender of the quoted packet gets the error.
         let mut other = error.clone();
         let at = if client.starts_with('[') { 14 + 39 } else { 14 + 19 };
         other[at] ^= 4;
@@ -88,7 +88,7 @@ fn an_error_about_a_tcp_segment_of_which_eight_bytes_are_there_is_translated() {
     let mut error = unreachable("198.51.100.9", &out, 28);
     let (_, fixed) = bench.pass(&error, &natted());
     assert_eq!(fixed[14 + 28..], syn[14..][..28]);
-    // Padding behind it is none of its bytes.
+    // Padding behind it does not belong to the packet.
     error.extend([7; 10]);
     let verdict = bench.track(&error, &CtMetadata::default(), &natted());
     assert_eq!(verdict.rewrites.applied(&error), [&fixed[..], &[7; 10]].concat());

@@ -1,4 +1,4 @@
-//! Packets through a tracker, by its public interface alone.
+//! Sends packets through a tracker, by its public interface alone.
 
 mod adopt;
 mod bench;

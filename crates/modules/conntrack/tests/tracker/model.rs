@@ -1,6 +1,7 @@
-//! Random packets through a translating tracker and through a model of it, which is nothing but lists that are searched.
+//! Compares a translating tracker with a simple model of it, by random packets; the model searches lists.
 //!
-//! The model does not choose ports: it learns them from the first packet as it left, and holds everything that follows against that.
+//! The model does not choose ports: it learns them from the first packet as it left, and checks everything that follows
+//! against them.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -12,7 +13,7 @@ use proptest::prelude::*;
 use crate::bench::{Bench, DNAT, EST, NEW, REPLY, Records, SNAT, commit, nat, natted};
 use crate::frames::{assert_right, at, ends, udp};
 
-/// A connection: as its client has it, and as its server has it.
+/// A connection as its client and its server see it.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     client: (SocketAddr, SocketAddr),
@@ -26,7 +27,7 @@ struct Known {
 enum Step {
     /// From a client to a server, asking for one of the translations.
     Out { client: u8, port: u8, server: u8, how: u8 },
-    /// A reply to one of the connections, by number.
+    /// A reply to one of the connections, by its number.
     Back { which: prop::sample::Index },
     /// Time passes.
     Wait { seconds: u8 },
@@ -46,7 +47,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(prop_oneof![8 => out, 6 => back, 2 => wait, 1 => Just(Step::Flush)], 1..120)
 }
 
-/// The requested translations, and whether an outcome is allowed by them.
+/// The requested translations, and the check of an outcome.
 fn request(how: u8) -> CtRequest {
     match how {
         0 => commit(),
@@ -86,7 +87,7 @@ impl Model {
             .map(|(number, _)| *number)
     }
 
-    /// A packet of a connection comes: it lives for so long.
+    /// Extends a connection's life after a packet.
     fn renew(&mut self, number: u32, now_ms: u64) {
         let known = self.known.get_mut(&number).expect("it is known");
         let is_stream = known.is_replied && now_ms > known.began_ms + 2000;
@@ -113,7 +114,7 @@ fn out(bench: &mut Bench, model: &mut Model, (client, server): (SocketAddr, Sock
         model.find(now_ms, |known| known.server == (source, to) || known.client == (to, source)).is_some()
     };
     if verdict.refused.is_some() {
-        // Only where all that would do is taken.
+        // Only if no suitable address and port is free.
         let is_free = |port: u16| !reply_is_taken(SocketAddr::new(at("192.0.2.1:0").ip(), port), server);
         assert!(
             match how {

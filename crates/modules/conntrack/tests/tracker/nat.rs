@@ -1,4 +1,4 @@
-//! Address translation: which addresses and ports, there and back, with checksums.
+//! Address translation: choice of addresses and ports, both directions, with checksums.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -14,8 +14,7 @@ use crate::frames::{ACK, SYN, Tcp, at, ends, udp};
 const SRC: NatSource = NatSource::Src;
 const DST: NatSource = NatSource::Dst;
 
-/// A packet there and the answer back: the destination and source that it had, after the answer reached its
-/// sender.
+/// Sends a packet, its reply, and the packet again. Returns source and destination as the server saw them.
 fn there_and_back(
     bench: &mut Bench,
     client: &str,
@@ -111,12 +110,12 @@ fn a_packet_is_translated_once_in_a_zone() {
     let out = udp(at("10.0.0.1:1000"), at("198.51.100.2:53"), b"");
     let first = bench.track(&out, &CtMetadata::default(), &request);
     let translated = first.rewrites.applied(&out);
-    // After an upcall nothing but the metadata remembers it.
+    // After an upcall only the metadata tells of the translation.
     let again = bench.track(&translated, &first.metadata, &request);
     assert!(again.rewrites.is_empty());
     assert_eq!((again.metadata, again.connection), (first.metadata, first.connection));
     assert_eq!(bench.tracker.len(), 1);
-    // Another zone begins anew.
+    // Another zone translates anew.
     let other = bench.track(&translated, &first.metadata, &CtRequest { zone: 9, ..request });
     assert_eq!(
         other.metadata.original.map(|tuple| tuple.src.to_ip(lasthop_wire::Network::Ipv4)),
@@ -144,7 +143,7 @@ fn clashes_get_another_port_of_the_same_class() {
 fn an_all_zero_source_keeps_addresses_and_changes_ports_that_clash() {
     let mut bench = Bench::default();
     let backend = nat(DST, ("10.9.0.5", ""), Some((80, 80)));
-    // One client by two addresses of one backend.
+    // One client uses two addresses of one backend.
     let (first, _) = there_and_back(&mut bench, "10.0.0.1:1000", "192.0.2.80:80", &backend);
     let (second, _) = there_and_back(&mut bench, "10.0.0.1:1000", "192.0.2.81:80", &backend);
     assert_eq!((first, second.ip()), (at("10.0.0.1:1000"), first.ip()));
@@ -215,10 +214,10 @@ fn exhaust(first: u16, last: u16) {
     let refused = bench.track(&late, &CtMetadata::default(), &request);
     assert_eq!(refused.refused, Some(CtRefusal::NatExhausted));
     assert_eq!((refused.metadata.state, bench.tracker.len()), (NEW, count));
-    // Another server is another range.
+    // Another server has a range of its own.
     let other = udp(client(count), at("198.51.100.3:53"), b"");
     assert_eq!(bench.track(&other, &CtMetadata::default(), &request).refused, None);
-    // One goes; its port is found.
+    // One connection is removed; its port is found.
     let gone = u16::try_from(u32::from(first) + count / 3).expect("a port");
     let (mut place, mut tuple) = (0, None);
     while let Some((next, record)) = bench.tracker.next_record(place, bench.now_ms) {
@@ -328,7 +327,7 @@ fn tags_and_extension_headers_are_looked_behind() {
     let wanted = Bench::default().pass(&plain, &request).1;
     let with = |at: usize, bytes: &[u8], frame: &[u8]| [&frame[..at], bytes, &frame[at..]].concat();
     let tagged = |frame: &[u8]| with(12, &[0x88, 0xa8, 0, 5, 0x81, 0, 0, 6], frame);
-    // Destination options of eight bytes, which the pseudo header leaves out.
+    // Destination options of eight bytes, which the pseudo header omits.
     let extended = |frame: &[u8]| {
         let mut frame = with(54, &[6, 0, 1, 4, 0, 0, 0, 0], frame);
         (frame[19], frame[20]) = (frame[19] + 8, 60);

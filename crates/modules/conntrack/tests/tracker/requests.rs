@@ -71,7 +71,8 @@ fn a_packet_that_was_new_at_the_look_up_is_new_at_the_commit() {
     assert_eq!((looked_up.state, bench.tracker.len()), (NEW, 0));
     let committed = bench.track(&out(), &looked_up, &commit());
     assert_eq!((committed.metadata.state, bench.tracker.len()), (NEW, 1));
-    // Another packet of it was looked up before, and is committed behind a reply: the first one's connection is taken.
+    // Another packet of the connection was looked up earlier, and commits after a reply: it finds the first one's
+    // connection.
     bench.state(&back(), &commit());
     let late = bench.track(&out(), &looked_up, &commit());
     assert_eq!((late.connection, bench.tracker.len()), (committed.connection, 1));

@@ -75,7 +75,7 @@ fn a_segment_that_begins_no_connection_is_invalid() {
         assert_eq!(bench.state(&out(flags, 1000, 7).frame(), &commit()), INVALID, "{flags:#x}");
         assert!(bench.tracker.is_empty());
     }
-    // Urgent, push and ECN bits mean nothing here.
+    // Urgent, push and ECN bits make no difference.
     for flags in [SYN | 0x20, SYN | 8, SYN | 0xc0] {
         assert_eq!(Bench::default().state(&out(flags, 1000, 0).frame(), &commit()), NEW, "{flags:#x}");
     }
@@ -129,7 +129,7 @@ fn a_selective_acknowledgement_counts_as_one() {
     bench.state(&out(SYN, 1000, 0).options(&permitted).frame(), &commit());
     bench.state(&back(SYN | ACK, 5000, 1001).options(&permitted).frame(), &commit());
     bench.state(&out(ACK, 1001, 5001).frame(), &commit());
-    // The first half was lost before it came here.
+    // The first half was lost before it arrived here.
     assert_eq!(bench.state(&out(ACK, 1001, 5001).options(&sack).frame(), &commit()), INVALID);
     assert_eq!(bench.state(&back(ACK, 5501, 1001).with(&[0; 500]).frame(), &commit()), REPLY);
     assert_eq!(bench.state(&out(ACK, 1001, 5001).options(&sack).frame(), &commit()), EST);
@@ -197,7 +197,7 @@ fn a_syn_in_an_established_connection_is_let_through_and_changes_nothing() {
     assert_eq!(bench.state(&out(SYN, 99_000, 0).frame(), &commit()), EST);
     assert_eq!(tcp_state(&bench), TcpState::Established);
     assert_eq!(bench.state(&back(SYN, 99_000, 0).frame(), &commit()), INVALID);
-    // But if the server answers it, both know better than we do.
+    // If the server answers it, both ends know better than the tracker.
     assert_eq!(bench.state(&out(SYN, 99_000, 0).frame(), &commit()), EST);
     assert_eq!(bench.state(&back(SYN | ACK, 7000, 99_001).frame(), &commit()), REPLY);
     assert_eq!(tcp_state(&bench), TcpState::SynRecv);

@@ -38,7 +38,7 @@ fn timeouts_are_those_of_the_policy_of_the_commit() {
 #[test]
 fn lengths_are_held_against_the_packet() {
     let mut frame = udp(at("10.0.0.1:1"), at("10.0.0.2:2"), b"abc");
-    // No checksum, so that only the length is wrong.
+    // Without a checksum only the length is wrong.
     frame[40..42].fill(0);
     assert_eq!(Bench::default().state(&frame, &commit()), NEW);
     for len in [0, 7, 12, 0xffff_u16] {

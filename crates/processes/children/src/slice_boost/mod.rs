@@ -1,8 +1,8 @@
-//! The processes that hand guests over, or take them, run ahead of others for as long as guests wait for it.
+//! Runs the processes of a handover ahead of others while guests wait for it.
 //!
-//! A hand-over is a few milliseconds of work in three processes, one after the other. Where CPUs are scarce, each of these steps waits
-//! for its turn, and that is most of the time that guests wait. So all threads involved ask for short slices, which come soon
-//! (EEVDF, since Linux 6.12; before that nothing changes). They get no more of a CPU than others, so that no process starves.
+//! A handover is a few milliseconds of work in three processes, one after the other. On busy CPUs each of these steps
+//! waits for its turn, and guests wait mostly for that. So all threads involved request short slices, which come soon
+//! (EEVDF, since Linux 6.12; before that this has no effect). They get no larger share of a CPU, so no process starves.
 
 mod sys;
 
@@ -16,12 +16,12 @@ use lasthop_runtime::procfs;
 const SLICE_NS: u64 = 100_000;
 /// The kernel's default for every thread.
 const SLICE_NS_DEFAULT: u64 = 0;
-/// As the system calls name the thread that makes them.
+/// The calling thread, for these system calls.
 const THIS_THREAD: i32 = 0;
-/// A process that has not ended its part by then runs as all others do.
+/// A process that has not finished its part by then gets ordinary slices again.
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// Processes with short slices; dropping it ends the boost.
+/// Processes with short slices; dropping it restores ordinary ones.
 #[derive(Debug)]
 pub struct SliceBoost {
     until: Instant,
@@ -29,14 +29,14 @@ pub struct SliceBoost {
 }
 
 impl SliceBoost {
-    /// Of this process and others, each with all its threads.
+    /// Begins for this process and others, each with all its threads.
     pub fn begin(others: impl IntoIterator<Item = u32>) -> Self {
         let processes: Vec<u32> = others.into_iter().chain([std::process::id()]).collect();
         processes.iter().for_each(|process| set_slices(*process, SLICE_NS));
         Self { until: Instant::now() + LONGEST, processes }
     }
 
-    /// When it is to end at the latest.
+    /// When it ends at the latest.
     pub fn until(&self) -> Instant {
         self.until
     }
@@ -45,12 +45,12 @@ impl SliceBoost {
 impl Drop for SliceBoost {
     fn drop(&mut self) {
         self.processes.iter().for_each(|process| set_slices(*process, SLICE_NS_DEFAULT));
-        // Once more, for threads that others started before they were at their ordinary slices.
+        // Once more, for threads that others started before they had ordinary slices.
         self.processes.iter().for_each(|process| set_slices(*process, SLICE_NS_DEFAULT));
     }
 }
 
-/// Does `work`, such as to start a process, with ordinary slices: children have those of the thread that starts them, for good.
+/// Does `work`, for example starts a process, with ordinary slices: children inherit those of their thread for good.
 pub(crate) fn without_boost<T>(work: impl FnOnce() -> T) -> T {
     let is_boosted = |how: &sched_attr| how.sched_runtime == SLICE_NS;
     if !sys::scheduling(THIS_THREAD).as_ref().is_some_and(is_boosted) {
@@ -62,19 +62,19 @@ pub(crate) fn without_boost<T>(work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Gives all threads of a process slices of `slice_ns`.
+/// Sets the slices of all threads of a process.
 fn set_slices(process: u32, slice_ns: u64) {
     procfs::threads(process).for_each(|thread| set_slice(thread, slice_ns));
 }
 
 fn set_slice(thread: i32, slice_ns: u64) {
     if let Some(attributes) = sys::scheduling(thread).filter(is_ordinary) {
-        // Where that is refused it waits as others do.
+        // Without permission it waits like other threads.
         sys::set_scheduling(thread, &sched_attr { sched_runtime: slice_ns, ..attributes });
     }
 }
 
-/// A thread that an operator gave another policy keeps it.
+/// Whether a thread has the ordinary policy; one with another policy keeps it.
 fn is_ordinary(attributes: &sched_attr) -> bool {
     attributes.sched_policy == libc::SCHED_OTHER.cast_unsigned()
 }
@@ -93,7 +93,7 @@ mod tests {
         let before = slice_ns();
         let slice_boost = SliceBoost { until: Instant::now(), processes: vec![process] };
         set_slices(process, SLICE_NS);
-        // A kernel that has no such slices tells 0. Another policy stays, such as that of tests at idle priority.
+        // Kernels without such slices return 0. Another policy stays, such as that of tests at idle priority.
         assert_eq!(slice_ns(), if before == 0 || !has_slices { before } else { SLICE_NS });
         drop(slice_boost);
         assert_eq!(slice_ns(), before);

@@ -1,8 +1,9 @@
-//! The thread that starts inner processes. It has a table of descriptors of its own.
+//! The thread that starts inner processes. It has a descriptor table of its own.
 //!
-//! A new process has a copy of the table of the thread that starts it, until exec(2) closes that. Descriptors that clients sent may wait
-//! in the supervisor's table to be closed, and the close of one may take for ever: a file of a file system that does not answer. No
-//! process could be started then. So those descriptors are in a table that is not copied.
+//! A new process has a copy of the descriptor table of the thread that starts it, until exec(2) closes that. The
+//! supervisor's table may have descriptors of clients that are still to be closed, and a close may block for ever, for
+//! example in a file system that does not answer. Then no process could be started. So those descriptors are in a table
+//! that is not copied.
 //!
 //! ```text
 //!   main thread ── descriptors for the process (SCM_RIGHTS) ──> this thread: standard descriptors and its socket ── fork, exec
@@ -61,7 +62,7 @@ pub(crate) struct Spawner {
 }
 
 impl Spawner {
-    /// Starts the thread, before there are descriptors that others sent.
+    /// Starts the thread, before there are descriptors from other processes.
     pub(crate) fn start() -> Result<Self, Fault> {
         let failed = |error| Fault::internal("start the thread that starts processes", error);
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
@@ -120,7 +121,8 @@ fn serve(socket: OwnedFd, jobs: &Receiver<(Job, Transfer)>, started: &SyncSender
 }
 
 fn receive(socket: &OwnedFd) -> io::Result<(OwnedFd, OwnedFd)> {
-    // They are closed in this thread, which owns their table, and not by threads that close others'.
+    // They are closed in this thread, which owns their table, and not by the threads that close other processes'
+    // descriptors.
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     recvmsg(socket, &mut [IoSliceMut::new(&mut [0])], &mut control, RecvFlags::CMSG_CLOEXEC)?;
@@ -142,7 +144,7 @@ fn copy([input, errors]: [RawFd; 2]) -> io::Result<(OwnedFd, OwnedFd)> {
 fn spawn(job: &Job, input: OwnedFd, errors: OwnedFd) -> io::Result<Child> {
     let mut command = Command::new(&job.program);
     command.arg0("lasthop").args(&job.words);
-    // A group of its own: Ctrl-C is for the supervisor, which ends its processes in order.
+    // A process group of its own: Ctrl-C goes to the supervisor, which ends its processes in order.
     let command = command
         .env_remove(notify::VARIABLE)
         .env_remove("LISTEN_PID")
@@ -166,7 +168,7 @@ mod tests {
         let spawner = Spawner::start().expect("a thread");
         let (mut told, errors) = io::pipe().expect("a pipe");
         let (input, _) = UnixStream::pair().expect("a pair");
-        // One that would be inherited.
+        // A descriptor that would be inherited.
         let _open = rustix::io::dup(std::fs::File::open("/dev/null").expect("a file")).expect("a copy");
         let words = ["-c", "ls /proc/self/fd >&2"].map(OsString::from).to_vec();
         let job = Job { program: "/bin/sh".into(), words };
@@ -176,7 +178,7 @@ mod tests {
         told.read_to_string(&mut listed).expect("text");
         assert!(child.wait().expect("an end").success());
         let numbers: Vec<&str> = listed.split_whitespace().collect();
-        // The fourth is the directory that is listed.
+        // The fourth is the directory that is being listed.
         assert_eq!(numbers, ["0", "1", "2", "3"]);
     }
 

@@ -1,14 +1,14 @@
-//! A table of descriptors of one thread's own, for which there is no safe call: close_range(2).
+//! A descriptor table for one thread: close_range(2), for which there is no safe call.
 #![allow(unsafe_code)]
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// Descriptors of a program that was just started end here.
+/// Descriptors of a newly started program end here.
 const FIRST: libc::c_uint = 3;
 
-/// Gives the calling thread a table of its own with `kept` and the standard ones. Others are not even copied, if their numbers are
-/// higher: a copy would have to be closed, and the close of one that another process sent may take for ever.
+/// Gives the calling thread a table of its own with `kept` and the standard descriptors. Higher numbers are not even
+/// copied: a copy would have to be closed, and the close of a descriptor from another process may block for ever.
 pub(super) fn unshare_descriptors(kept: &OwnedFd) -> io::Result<()> {
     let number = kept.as_raw_fd().cast_unsigned();
     close_range(number + 1, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE)?;

@@ -3,7 +3,7 @@ use lasthop_module_api::{PortKind, PortPolicy, SwitchId};
 
 use super::*;
 
-/// Small enough to be filled in a moment.
+/// Few, so that the table is full soon.
 const FEW: usize = 400;
 const VICTIM: u32 = 9;
 
@@ -43,7 +43,7 @@ fn key(port: u32, source: u64) -> FlowKey {
     }
 }
 
-/// Flows that are installed for packets of a port; flows that made room are counted.
+/// Installs flows for packets of a port; returns the number of installed and evicted ones.
 fn install(switch: &mut Switch, port: u32, sources: std::ops::Range<u64>) -> (usize, usize) {
     sources.for_each(|source| drop(switch.miss(&key(port, source << 16 | u64::from(port)), 1)));
     let changes: Vec<_> = std::iter::from_fn(|| switch.take_change()).collect();
@@ -85,7 +85,7 @@ fn a_name_that_another_flow_has_is_not_taken_for_the_flow() {
         (ufid, matches, actions)
     };
     let ((_, matches, actions), (name, _, _)) = (made_for(1), made_for(VICTIM));
-    // The flow of port 1 is there with the name that the one of the victim has.
+    // Port 1's flow has the name that the victim's would get.
     switch.adopt(name, &matches, actions, FlowStats::default(), 1);
     assert!(switch.flows.get(name).is_some_and(|flow| flow.frame.port == 1), "adopted");
     switch.changes.clear();

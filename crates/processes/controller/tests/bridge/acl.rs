@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 use crate::support::{Rig, SWITCH, frame, mac};
 
-/// A rule as in the configuration file, but for its name.
+/// A rule as in the configuration file, without a name.
 fn rule(text: &str) -> AclRule {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -43,7 +43,7 @@ fn rig(ports: u16, acl: &[AclRule]) -> Rig {
     rig.tables.ports = (1..=ports).map(|port| (format!("p{port}"), PortId(port))).collect();
     rig.settle();
     assert!(rig.controller.is_settled());
-    // Addresses are learned from frames that rules leave alone.
+    // Addresses are learned from frames that rules do not concern.
     for port in 1..=ports {
         rig.send(port, &frame([0xff; 6], mac(port as u8), &[&[8, 6][..], &[0; 46]].concat()));
     }
@@ -123,7 +123,7 @@ fn to(rig: &mut Rig, port: u16, frame: &[u8]) -> Vec<u16> {
     rig.send(port, frame).into_iter().map(|(port, _)| port).collect()
 }
 
-/// Why the last frame was dropped: by a flow, or when the controller had it executed.
+/// Why the last frame was dropped: by a flow, or when it was executed for the controller.
 fn reason(rig: &Rig) -> Option<DropReason> {
     rig.drops.iter().copied().chain(rig.executed.iter().copied().flatten()).last()
 }
@@ -216,11 +216,11 @@ fn a_group_is_reached_by_the_group_that_a_rule_names() {
 #[test]
 fn a_connection_to_a_router_opens_nothing_behind_it() {
     let mut rig = rig(3, &rules(&[NOTHING_IN, r#""port":"p3","direction":"egress","action":"allow""#]));
-    // From 2 to 3's Ethernet address, with 1's IP address: 3 allows it.
+    // From 2 to 3's Ethernet address, with 1's IP address; 3 allows it.
     let denied = Conversation { client: (2, 40_000), server: (1, 22) };
     let by_way_of = |bytes: &[u8], destination, source| frame(destination, source, &bytes[12..]);
     assert_eq!(to(&mut rig, 2, &by_way_of(&denied.syn(), mac(3), mac(2))), [3]);
-    // The router passes it on, and 1 does not take it for known.
+    // The router forwards it, and 1 does not treat it as a known connection.
     assert_eq!(to(&mut rig, 3, &by_way_of(&denied.syn(), mac(1), mac(3))), NONE);
     assert_eq!(reason(&rig), Some(DropReason::AclDenied));
 }
@@ -231,7 +231,7 @@ fn a_flood_reaches_those_that_allow_it() {
     let mut broadcast = udp((2, 5000), (9, 5000));
     broadcast[..6].copy_from_slice(&[0xff; 6]);
     assert_eq!(to(&mut rig, 2, &broadcast), [3]);
-    // The answer of a DHCP server is a flood, too.
+    // The answer of a DHCP server is flooded, too.
     let mut answer = udp((2, 67), (9, 68));
     answer[..6].copy_from_slice(&[0xff; 6]);
     assert_eq!(to(&mut rig, 2, &answer), [1, 3]);
@@ -285,10 +285,10 @@ fn flows_and_connections_outlive_the_controller() {
     assert_eq!(https.is_open(&mut rig), [false, false]);
 }
 
-/// The port, and the fate of its connections with another one, to a UDP port: all, where these are left out.
+/// The port, the decision about connections with another one, and a UDP port; `None` for all.
 type ModelRule = (u16, AclDirection, AclAction, Option<u16>, Option<u16>);
 
-/// UDP between three ports, under rules that change: one after the other, as rules say it.
+/// UDP between three ports, under rules that change; one decision after the other, as the rules say.
 #[derive(Clone, Debug)]
 enum Step {
     Send { from: u16, to: u16, ports: (u16, u16) },
@@ -311,7 +311,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 type Ends = ((u16, u16), (u16, u16));
 
-/// The rules as one would write them down: connections by port, in the direction in which each began.
+/// A direct model of the rules: connections by port and original direction.
 #[derive(Default)]
 struct Model {
     rules: Vec<ModelRule>,
@@ -362,7 +362,7 @@ fn acl_of(rules: &[ModelRule]) -> Vec<AclRule> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Datagrams pass as the model says, whichever rules were there before.
+    /// Datagrams pass as the model says, whatever rules there were before.
     #[test]
     fn datagrams_pass_as_rules_say(steps in steps()) {
         let mut rig = rig(3, &[]);

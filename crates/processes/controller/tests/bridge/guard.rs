@@ -1,4 +1,4 @@
-//! Checks of what ports claim: addresses, and services.
+//! Checks of ports' claims: addresses, and services.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -33,7 +33,7 @@ fn controller(nonce: u32) -> Controller {
     controller
 }
 
-/// Two ports, of which the first one is guarded.
+/// Two ports; the first one is guarded.
 fn rig() -> Rig {
     let mut rig = Rig::new(controller(0x4000_0000));
     rig.tables.ports = (1..=2).map(|port| (format!("p{port}"), PortId(port))).collect();
@@ -41,7 +41,8 @@ fn rig() -> Rig {
     rig
 }
 
-/// The fate of a frame from the guarded port, the first and the second time: by the controller, then by its flow.
+/// Sends a frame from the guarded port twice, and returns the drop reasons: the controller decides first, then its
+/// flow.
 fn fates(rig: &mut Rig, frame: &[u8]) -> [Option<DropReason>; 2] {
     [(); 2].map(|()| {
         rig.executed.clear();
@@ -137,8 +138,8 @@ fn a_guest_that_makes_addresses_up_meets_few_flows() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// The flow that one packet leaves decides about another one as the controller does about it alone, and the next
-    /// controller takes all flows over.
+    /// A packet's flow decides about another packet as the controller does about it alone, and the next controller
+    /// takes over all flows.
     #[test]
     fn flows_decide_as_the_controller_does(packets in prop::collection::vec((0_u8..6, 0_u8..4, 0_u16..3), 1..30)) {
         let packet = |(kind, last, port): (u8, u8, u16)| {

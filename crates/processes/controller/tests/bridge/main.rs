@@ -1,4 +1,4 @@
-//! The controller against the bridge, over the real flow table and the real control interface.
+//! Compares the controller with the bridge, over the real flow table and the real control interface.
 
 mod acl;
 mod guard;

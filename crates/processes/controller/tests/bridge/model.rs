@@ -1,4 +1,4 @@
-//! With any ports, addresses and frames, flows do the same as the bridge.
+//! With any ports, addresses and frames, flows treat packets like the bridge.
 
 use lasthop_controller::{Controller, StaticAddress, SwitchConfig};
 use lasthop_module_api::{Mac, Module, PortId, PortKind, PortPolicy, PortSettings, PortVlans, Vid};
@@ -9,7 +9,7 @@ use crate::support::{Copies, Decided, Rig, SECOND_NS, SWITCH, decide, frame, mac
 
 const PORTS: u16 = 5;
 const MACS: u8 = 8;
-/// Few, so that ports meet; the last is carried by trunks of everything only.
+/// Few VLANs, so that ports share them; only trunks of all VLANs carry the last one.
 const VIDS: u16 = 4;
 
 #[derive(Clone, Debug)]
@@ -74,7 +74,7 @@ fn source() -> impl Strategy<Value = [u8; 6]> {
     ]
 }
 
-/// Tags, EtherType and payload. No drop eligibility where a tag may be renamed: a flow key has no bit for it.
+/// Tags, EtherType and payload. Drop eligibility is never set where a tag may be renamed: a flow key has no bit for it.
 fn rest() -> impl Strategy<Value = Vec<u8>> {
     let tci = (0..=VIDS, 0..8_u16).prop_map(|(vid, priority)| (priority << 13 | vid).to_be_bytes());
     let tci = prop_oneof![10 => tci, 1 => Just([0x0f, 0xff])];
@@ -109,7 +109,7 @@ fn name(port: u16) -> String {
     format!("p{port}")
 }
 
-/// The bridge, and beside it the switch that is to do the same.
+/// The bridge, and a switch that has to behave the same.
 struct Pair {
     bridge: Bridge,
     rig: Rig,
@@ -138,7 +138,7 @@ impl Pair {
     fn add(&mut self, port: u16, settings: PortSettings) {
         let settings = PortSettings { name: name(port), ..settings };
         if self.bridge.port_added(PortId(port), &settings).is_err() {
-            return; // its address is another's: the switch would refuse it, and the controller never hear of it
+            return; // its address is another port's: the switch would refuse it, and the controller would not get it
         }
         self.rig.tables.ports.insert(name(port), PortId(port));
         self.rig.controller.set_port(SWITCH, settings.clone());
@@ -240,7 +240,7 @@ impl Pair {
     }
 }
 
-/// Whether a frame ends in a tag: there are no flows of such.
+/// Whether a frame ends in a tag; there are no flows for these.
 fn is_cut(frame: &[u8]) -> bool {
     frame[12..14] == [0x81, 0] && frame.len() < 22
 }

@@ -71,7 +71,7 @@ fn flows_that_nobody_uses_go_and_those_in_use_stay() {
 #[test]
 fn a_controller_that_leaves_answers_for_packets_that_are_under_way() {
     let mut rig = rig(3);
-    // Handed over by a worker before the controller leaves, told of afterwards.
+    // A worker hands it over before the controller leaves; it is reported afterwards.
     let early = rig.raised_by(1, &ip(BROADCAST, mac(1)));
     rig.controller.leave();
     assert!(!rig.controller.has_left());
@@ -267,7 +267,7 @@ fn flows_that_somebody_took_away_are_made_again() {
     assert_eq!(to(&mut rig, 1, &ip(mac(2), mac(1))), [2]);
     rig.tables.flows_flush(DatapathId(1));
     wait(&mut rig, 5);
-    // A packet that misses a flow that should be there has it made.
+    // A packet that misses a missing flow has it installed again.
     assert_eq!(to(&mut rig, 1, &ip(mac(2), mac(1))), [2]);
     let misses = rig.misses;
     assert_eq!(to(&mut rig, 1, &ip(mac(2), mac(1))), [2]);
@@ -365,7 +365,7 @@ fn what_one_guest_makes_up_leaves_masks_for_others() {
     let own = lasthop_module_api::Mac(mac(1));
     rig.controller.set_port(SWITCH, with(PortPolicy { mac: Some(own), ..PortPolicy::default() }, 1));
     rig.settle();
-    // As far from the wanted value as can be, bit by bit.
+    // Bit by bit, as far from the wanted value as possible.
     let apart = |value: [u8; 6], bit: usize| {
         let mut value = value;
         value[bit / 8] ^= 0x80 >> (bit % 8);
@@ -416,7 +416,7 @@ fn many_flows_of_an_address_that_moves_to_and_fro_are_looked_at_once_in_a_while(
     }
     let (before, mut number) = (rig.controller.stats().revalidated, 0);
     for at in 0..MOVES {
-        // Of no flow yet, so that it is seen.
+        // Without a flow yet, so that it is seen.
         number += 1;
         to(&mut rig, 2 - at % 2, &ip([2, 0, 0, 0, 2, number], mac(1)));
         rig.now_ns += SECOND_NS / 100;

@@ -1,4 +1,4 @@
-//! A switch in one thread: flow module, control interface and controller, and the packets that come out.
+//! A switch in one thread: flow module, control interface and controller, and the outgoing packets.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
@@ -20,10 +20,10 @@ use lasthop_wire::{Metadata, Offload};
 pub(crate) const SECOND_NS: u64 = 1_000_000_000;
 pub(crate) const SWITCH: &str = "default";
 
-/// The flow module behind the control interface, as the switch process has it.
+/// The flow module behind the control interface, as in the switch process.
 pub(crate) struct Tables {
     pub(crate) module: FlowModule,
-    /// Ports that there are, by name.
+    /// Existing ports by name.
     pub(crate) ports: BTreeMap<String, PortId>,
     members: BTreeMap<u32, PortId>,
     executions: VecDeque<Execute>,
@@ -200,7 +200,7 @@ pub(crate) fn decide(module: &dyn Module, port: u16, frame: &[u8], now_ns: u64) 
     Decided { copies, asked: asked.collect(), drops }
 }
 
-/// All of it.
+/// The whole switch.
 pub(crate) struct Rig {
     pub(crate) server: Server,
     pub(crate) tables: Tables,
@@ -208,11 +208,11 @@ pub(crate) struct Rig {
     /// Clients of the server, by link.
     peers: [PeerId; LINKS],
     pub(crate) now_ns: u64,
-    /// Packets that were asked about.
+    /// Number of misses.
     pub(crate) misses: u64,
-    /// Why the last frame was dropped, if a flow said so.
+    /// Why flows dropped the last frame.
     pub(crate) drops: Vec<DropReason>,
-    /// Of each packet that the controller had executed, why it was dropped if it was.
+    /// For each executed packet, why it was dropped, if it was.
     pub(crate) executed: Vec<Option<DropReason>>,
     /// Packets that were asked about and not answered yet; and the answer to the only one, as it was foretold.
     open: usize,
@@ -227,7 +227,7 @@ impl Rig {
         Self { server, tables, controller, peers, now_ns, misses: 0, drops, executed, open: 0, foretold }
     }
 
-    /// The controller dies, and another one comes.
+    /// The controller dies, and another one starts.
     pub(crate) fn replace_controller(&mut self, controller: Controller) {
         for peer in &mut self.peers {
             self.server.disconnected(*peer);
@@ -236,7 +236,7 @@ impl Rig {
         self.controller = controller;
     }
 
-    /// The switch process dies, and another one has its ports by their numbers.
+    /// The switch process dies, and another one starts with the same port numbers.
     pub(crate) fn replace_tables(&mut self) {
         let records = self.server.records().clone();
         let ports = std::mem::take(&mut self.tables.ports);
@@ -245,7 +245,7 @@ impl Rig {
         assert!(self.server.restore(records, &mut self.tables).is_empty());
     }
 
-    /// Passes messages on until none is left.
+    /// Passes messages until none is left.
     pub(crate) fn settle(&mut self) -> Copies {
         let mut copies = Vec::new();
         loop {
@@ -265,7 +265,7 @@ impl Rig {
         }
     }
 
-    /// The next datagram of the controller's that changes something; false if there is none.
+    /// Executes the controller's next datagram with a change; returns false if there is none.
     pub(crate) fn obey_one(&mut self) -> bool {
         let (peer, datagram) = (self.peers[0], self.controller.output(0).map(<[u8]>::to_vec));
         let Some(datagram) = datagram else { return false };
@@ -278,12 +278,12 @@ impl Rig {
         true
     }
 
-    /// Lists that were asked for are told.
+    /// Answers pending list requests.
     pub(crate) fn list(&mut self) {
         while self.exchange(1) {}
     }
 
-    /// Ports whose misses go to a controller.
+    /// Number of ports whose misses go to a controller.
     pub(crate) fn heard_ports(&self) -> usize {
         let miss = |port| DatapathUpcall {
             kind: UpcallKind::Miss,
@@ -300,7 +300,7 @@ impl Rig {
         self.tables.module.set_asked(is_asked);
     }
 
-    /// Carries datagrams both ways; whether there were any.
+    /// Passes datagrams both ways; returns whether there were any.
     fn exchange(&mut self, link: usize) -> bool {
         let (peer, mut is_busy) = (self.peers[link], false);
         while self.server.wants_input(peer)
@@ -339,7 +339,7 @@ impl Rig {
         copies
     }
 
-    /// The copies of a frame that leave, by a flow or by the controller.
+    /// The outgoing copies of a frame, by a flow or the controller.
     pub(crate) fn send(&mut self, port: u16, frame: &[u8]) -> Copies {
         let mut copies = self.ask(port, frame);
         copies.extend(self.settle());
@@ -347,7 +347,7 @@ impl Rig {
         copies
     }
 
-    /// As [`Self::send`], without the controller's part.
+    /// Like [`Self::send`], without the controller's part.
     pub(crate) fn ask(&mut self, port: u16, frame: &[u8]) -> Copies {
         let Decided { copies, asked, drops } = decide(&self.tables.module, port, frame, self.now_ns);
         self.drops = drops;
@@ -355,13 +355,13 @@ impl Rig {
         copies
     }
 
-    /// The upcalls of the last frame, before the control interface has them.
+    /// The upcalls of the last frame, before they reach the control interface.
     pub(crate) fn raised_by(&mut self, port: u16, frame: &[u8]) -> Vec<DatapathUpcall> {
         let asked = decide(&self.tables.module, port, frame, self.now_ns).asked;
         self.upcalls(asked)
     }
 
-    /// Packets without a flow go to the controller.
+    /// Passes packets without a flow to the controller.
     fn raise(&mut self, asked: Vec<(Metadata, u32, Vec<u8>)>) {
         for upcall in self.upcalls(asked) {
             self.open += 1;
@@ -387,7 +387,7 @@ impl Rig {
         upcalls
     }
 
-    /// The controller gets its upcalls, and its answers are not delivered.
+    /// The controller gets its upcalls; its replies are not delivered.
     pub(crate) fn hear(&mut self) {
         while let Some(datagram) = self.server.output(self.peers[0]).map(<[u8]>::to_vec) {
             self.server.sent(self.peers[0], &mut self.tables);

@@ -1,5 +1,5 @@
-//! Switches, ports and connections come and go, and the two processes hear of it in any order. In the end each switch has one
-//! datapath with its ports, and gets their misses.
+//! Switches, ports and connections come and go, and the two processes learn of it in any order. In the end each switch
+//! has one datapath with its ports, and gets their misses.
 
 mod world;
 
@@ -37,7 +37,7 @@ proptest! {
     }
 }
 
-/// Another switch's datapath has the number that this one's had.
+/// Another switch's datapath has this one's former number.
 #[test]
 fn the_end_of_a_switch_whose_datapath_is_gone_is_not_that_of_another_one() {
     let mut world = World::new();
@@ -52,7 +52,7 @@ fn the_end_of_a_switch_whose_datapath_is_gone_is_not_that_of_another_one() {
     world.check();
 }
 
-/// Answers to requests for a removed switch come when there is another one of its name.
+/// Replies to requests for a removed switch arrive when there is another one of its name.
 #[test]
 fn a_switch_that_is_made_again_does_not_take_answers_for_the_one_before() {
     let mut world = World::new();

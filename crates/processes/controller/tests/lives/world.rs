@@ -1,4 +1,5 @@
-//! Three processes in one thread: a supervisor, which tells the other two, and the order in which these hear it.
+//! Three processes in one thread: a supervisor that gives orders to the other two, and the order in which these get
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -19,26 +20,26 @@ const MILLI_NS: u64 = 1_000_000;
 pub(crate) enum Event {
     AddSwitch(usize),
     RemoveSwitch(usize),
-    /// It is another one's for a moment.
+    /// Another client takes the datapath for a moment.
     LoseDatapath(usize),
     AddPort(usize, usize),
     RemovePort(usize),
-    /// The switch process executes an order of the supervisor's.
+    /// The switch process executes an order of the supervisor.
     Obey,
-    /// The controller gets an order of the supervisor's.
+    /// The controller gets an order of the supervisor.
     Tell,
     /// A datagram goes from the controller to the switch process.
     Send(usize),
-    /// One comes back.
+    /// A datagram goes back.
     Answer(usize),
     Turn,
-    /// So many milliseconds pass.
+    /// This number of milliseconds passes.
     Wait(u64),
     /// All connections are lost and made again.
     Reconnect,
 }
 
-/// An order of the supervisor's.
+/// An order of the supervisor.
 #[derive(Clone, Debug)]
 enum Order {
     AddSwitch(String),
@@ -49,7 +50,7 @@ enum Order {
 }
 
 pub(crate) struct World {
-    /// As the supervisor has them: ports by their switches'.
+    /// The supervisor's state: ports by switch.
     switches: BTreeMap<String, BTreeSet<String>>,
     to_switch: VecDeque<Order>,
     to_controller: VecDeque<Order>,
@@ -132,7 +133,7 @@ impl World {
         }
     }
 
-    /// The switch process is told first; the controller is told only of things that the switch process has.
+    /// The switch process gets orders first; the controller only learns of things that the switch process has.
     fn obey(&mut self) {
         let Some(order) = self.to_switch.pop_front() else { return };
         let Self { server, datapath, .. } = self;
@@ -203,7 +204,7 @@ impl World {
         self.controller.reconnected(self.nonce);
     }
 
-    /// Passes messages on until none is left.
+    /// Passes messages until none is left.
     pub(crate) fn settle_soon(&mut self) {
         while !self.to_switch.is_empty() || !self.to_controller.is_empty() {
             self.obey();
@@ -222,7 +223,7 @@ impl World {
         }
     }
 
-    /// As [`Self::settle_soon`], and for as long after that as anybody waits for anything.
+    /// Like [`Self::settle_soon`], and continues until no time-out is pending.
     pub(crate) fn settle(&mut self) {
         for _ in 0..60 {
             self.settle_soon();
@@ -245,7 +246,7 @@ impl World {
         }
     }
 
-    /// A packet is asked about, and it is known where it comes from.
+    /// Sends a miss, and checks that its port is known.
     fn check_miss(&mut self, id: DatapathId, switch: &str, number: u32) {
         let metadata = Metadata { in_port: number as u16, ..Metadata::default() };
         let packet = [&[0xff; 6][..], &[2, 0, 0, 0, 0, number as u8], &[8, 0], &[0; 46]].concat();

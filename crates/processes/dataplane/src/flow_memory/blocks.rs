@@ -1,14 +1,14 @@
-//! Which parts of the memory for flows are free.
+//! The allocator of the memory for flows.
 
 use super::WORDS;
 
-/// Words of a chunk, which is cut into blocks of one length.
+/// Words of a chunk, which is divided into blocks of one length.
 pub(super) const CHUNK_WORDS: usize = 8192;
 /// Chunks; the first one describes the others.
 pub(super) const CHUNKS: usize = WORDS / CHUNK_WORDS;
-/// Words of the shortest blocks.
+/// Words of the shortest block.
 const BLOCK_WORDS_MIN: usize = 32;
-/// Lengths of blocks, each twice the one before; the last one is a chunk's.
+/// Number of block lengths, each twice the one before; the longest is a whole chunk.
 pub(super) const CLASSES: usize = (CHUNK_WORDS / BLOCK_WORDS_MIN).ilog2() as usize + 1;
 
 /// Words of a block.
@@ -16,18 +16,20 @@ pub(super) fn block_words(class: usize) -> usize {
     BLOCK_WORDS_MIN << class
 }
 
-/// Free blocks of all lengths. A chunk keeps its length for good: control planes write flows of much the same lengths.
+/// Free blocks of all lengths. A chunk keeps its block length for good, since control planes write flows of similar
+/// lengths.
 #[derive(Debug, Default)]
 pub(super) struct Blocks {
     free: [Vec<u32>; CLASSES],
-    /// Chunks that were cut, in a row from the first one; others in between may have been.
+    /// Number of chunks at the start that may have been divided.
     cut: usize,
-    /// By chunk, beyond that: it was cut by another process.
+    /// For each later chunk: whether another process divided it.
     occupied: Vec<bool>,
 }
 
 impl Blocks {
-    /// A block of at least `words` words, and the chunk that was cut for it, with its class. None if there is no room.
+    /// Takes a block of at least `words` words. Also returns the chunk that was divided for it, if any, with its class.
+    /// `None` if there is no room.
     pub(super) fn take(&mut self, words: usize) -> Option<(u32, Option<(usize, usize)>)> {
         let class = (words.max(BLOCK_WORDS_MIN).next_power_of_two() / BLOCK_WORDS_MIN).ilog2() as usize;
         if let Some(at) = self.free.get_mut(class)?.pop() {
@@ -42,14 +44,14 @@ impl Blocks {
         Some((at, Some((chunk, class))))
     }
 
-    /// The block at `at` is free again.
+    /// Frees the block at `at`.
     pub(super) fn give_back(&mut self, class: usize, at: u32) {
         if let Some(free) = self.free.get_mut(class) {
             free.push(at);
         }
     }
 
-    /// A chunk was cut by another process.
+    /// Marks a chunk that another process divided.
     pub(super) fn occupy(&mut self, chunk: usize) {
         if self.occupied.len() <= chunk {
             self.occupied.resize(chunk + 1, false);

@@ -7,10 +7,10 @@
 //!                             state 0: free; else datapath and length
 //! ```
 //!
-//! The supervisor has the file, too, and hands it to the next switch process. A record is written while its state is 0, and its state is
-//! stored last; so a process that is killed at any store leaves records that are whole. Where a record is replaced, `moved` names
-//! both, so that one of them counts. A reader does not trust the file: a record that is out of bounds is free, and flows are
-//! checked as a client's are.
+//! The supervisor keeps the file, and passes it to the next switch process. A record is written while its state is 0,
+//! and its state is stored last; so a process that is killed at any store leaves complete records. Where a record is
+//! replaced, `moved` names both, so that exactly one of them is valid. A reader does not trust the file: a record that
+//! is out of bounds is free, and flows are checked as a client's are.
 
 mod blocks;
 
@@ -25,19 +25,19 @@ use blocks::{Blocks, CHUNK_WORDS, CHUNKS, block_words};
 
 const WORDS: usize = FLOW_MEMORY_BYTES as usize / 8;
 
-/// The layout; another one is another number.
+/// The layout. A change needs another number.
 const MAGIC: u64 = u64::from_ne_bytes(*b"lhflows1");
 const MAGIC_AT: usize = 0;
-/// The record that replaces another one, and that one: places, 32 bits each.
+/// Offset of the word with a replacing record and the replaced one, 32 bits each.
 const MOVED_AT: usize = 1;
 const CLASSES_AT: usize = 64;
 
-/// Words in front of a record's message: its state, and statistics.
+/// Words before a record's message: its state and its statistics.
 const HEAD_WORDS: usize = 5;
 
 const _: () = assert!(CLASSES_AT + CHUNKS <= CHUNK_WORDS && CHUNKS * CHUNK_WORDS == WORDS);
 
-/// Where a record is: the number of its first word, which is never 0.
+/// The place of a record: the number of its first word, which is never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RecordPlace(u32);
 
@@ -47,7 +47,7 @@ pub(super) struct Found {
     pub(super) place: RecordPlace,
     /// The datapath's number.
     pub(super) datapath: i32,
-    /// When its flow was last used, as far as that was written.
+    /// Last use of its flow, as far as it was recorded.
     pub(super) used_ms: u64,
 }
 
@@ -59,7 +59,7 @@ pub(super) struct FlowMemory {
 }
 
 impl FlowMemory {
-    /// The flows of another process that `file` holds. None if it cannot be mapped.
+    /// Maps `file`, and finds the flows that another process left. `None` if it cannot be mapped.
     pub(super) fn of(file: impl AsFd) -> Option<(Self, Vec<Found>)> {
         let mapping = Mapping::of_file(file.as_fd(), 0, FLOW_MEMORY_BYTES).ok()?;
         let mut memory = Self { words: Words::new(&Arc::new(mapping), 0, WORDS)?, blocks: Blocks::default() };
@@ -73,14 +73,14 @@ impl FlowMemory {
         Some((memory, found))
     }
 
-    /// Enters a flow of a datapath. None if there is no room.
+    /// Records a flow of a datapath. `None` if there is no room.
     pub(super) fn put(&mut self, datapath: i32, message: &[u8], stats: &FlowStats) -> Option<RecordPlace> {
         let place = self.write(message, stats)?;
         self.publish(place, datapath, message.len());
         Some(place)
     }
 
-    /// Enters a flow in the place of another one. None if there is no room; the other one is gone then, too.
+    /// Records a flow in place of another one. `None` if there is no room; the other one is removed even then.
     pub(super) fn replace(
         &mut self,
         old: RecordPlace,
@@ -98,7 +98,7 @@ impl FlowMemory {
         new
     }
 
-    /// The flow is no more.
+    /// Removes a flow's record.
     pub(super) fn remove(&mut self, place: RecordPlace) {
         self.words.publish(place.0 as usize, 0);
         self.give_back(place);
@@ -110,7 +110,7 @@ impl FlowMemory {
         }
     }
 
-    /// Writes down a flow's statistics.
+    /// Updates a flow's statistics.
     pub(super) fn note(&self, place: RecordPlace, stats: &FlowStats) {
         self.words.write_at(place.0 as usize + 1, &words_of(stats));
     }
@@ -126,11 +126,11 @@ impl FlowMemory {
         (message, FlowStats { packets, bytes, used_ms, tcp_flags: (flags & 0xfff) as u16 })
     }
 
-    /// Writes a record that does not count yet.
+    /// Writes a record that is not valid yet.
     fn write(&mut self, message: &[u8], stats: &FlowStats) -> Option<RecordPlace> {
         let (at, fresh) = self.blocks.take(HEAD_WORDS + message.len().div_ceil(8))?;
         if let Some((chunk, class)) = fresh {
-            // Its blocks are made free before it has a class: the contents of a chunk without class were never looked at.
+            // Its blocks are marked free before it gets a class: a chunk without a class may contain anything.
             for block in (0..CHUNK_WORDS).step_by(block_words(class)) {
                 self.words.publish(chunk * CHUNK_WORDS + block, 0);
             }
@@ -151,7 +151,7 @@ impl FlowMemory {
         self.words.publish(place.0 as usize, u64::from(datapath.cast_unsigned()) << 32 | len as u64);
     }
 
-    /// A process may have been killed while one record replaced another: the new one counts if it was there already.
+    /// Completes a replacement during which a process was killed: the new record wins if it was complete.
     fn settle_move(&self) {
         let moved = self.words.read(MOVED_AT);
         let (new, old) = ((moved >> 32) as usize, moved as u32 as usize);
@@ -161,7 +161,7 @@ impl FlowMemory {
         self.words.publish(MOVED_AT, 0);
     }
 
-    /// All records there are; all else is free.
+    /// Finds all valid records; everything else is free.
     fn scan(&mut self) -> Vec<Found> {
         let mut found = Vec::new();
         for chunk in 1..CHUNKS {
@@ -174,7 +174,7 @@ impl FlowMemory {
                 let place = RecordPlace(at as u32);
                 let datapath = ((state >> 32) as u32).cast_signed();
                 match state as u32 {
-                    // Not written to: it may take no memory.
+                    // It is not written to, so that it takes no memory.
                     0 => self.give_back(place),
                     _ if HEAD_WORDS + len > block_words(class) => self.remove(place),
                     _ => found.push(Found { place, datapath, used_ms: self.words.read(at + 3) }),
@@ -184,7 +184,7 @@ impl FlowMemory {
         found
     }
 
-    /// How long a chunk's blocks are; none if it has none.
+    /// The block length of a chunk; `None` if it was not divided.
     fn class_of(&self, chunk: usize) -> Option<usize> {
         let class = (self.words.read(CLASSES_AT + chunk) as usize).checked_sub(1)?;
         (class < blocks::CLASSES).then_some(class)

@@ -1,4 +1,4 @@
-//! Requests of the control interface, done by switches, flow tables and the engine.
+//! Carries out requests of the control interface on switches, flow tables and the engine.
 
 use std::ops::ControlFlow;
 use std::time::Instant;
@@ -26,7 +26,7 @@ use super::places::{Member, Place, Places};
 use super::refused_flows::FlowPackets;
 use super::{flows, meters};
 
-/// The switch, for one request.
+/// Access to the switch, for one request.
 pub(super) struct Adapter<'a> {
     pub(super) inside: &'a mut Datapath,
     pub(super) places: &'a mut Places,
@@ -46,7 +46,7 @@ impl<'a> Adapter<'a> {
         self.places.get_mut(id).ok_or(Errno::ENODEV.into())
     }
 
-    /// The port of this name, which is in no datapath, in the switch of datapath `id` from now on.
+    /// Moves the port of this name, which must be in no datapath, to the switch of datapath `id`.
     fn fetch(&mut self, id: DatapathId, name: &str) -> Result<PortId, Refusal> {
         let switch = self.place(id)?.switch;
         let port = self.inside.port_named(name);
@@ -76,7 +76,7 @@ impl<'a> Adapter<'a> {
         }
     }
 
-    /// Releases ports that were asked for and are in no datapath.
+    /// Releases requested ports that are in no datapath.
     pub(super) fn release_orphans(&mut self) {
         let orphans = self.inside.requested().filter(|(_, port)| !self.places.has(*port));
         let orphans: Vec<String> = orphans.map(|(name, _)| name.to_owned()).collect();
@@ -98,8 +98,8 @@ impl<'a> Adapter<'a> {
         }
     }
 
-    /// A port that the switch's own controller asks for is there, or was a moment ago. Nothing is made or opened for a controller that
-    /// has not heard yet of the end of a switch or port.
+    /// Checks a port that the switch's own controller requests: it exists, or existed recently. Nothing is made or
+    /// opened for a controller that does not know yet that a switch or port was removed.
     fn check_configured(&self, wanted: &WantedPort<'_>) -> Result<Readiness, Refusal> {
         let is_there = match wanted.name == wanted.datapath {
             true => self.inside.has_own_controller(wanted.datapath),
@@ -109,7 +109,7 @@ impl<'a> Adapter<'a> {
         is_there.then_some(Readiness::Ready).ok_or(gone)
     }
 
-    /// Has the log say which flow was refused, and why.
+    /// Logs a refused flow and the reason.
     fn note_refusal(&mut self, id: DatapathId, packets: FlowPackets, refusal: Refusal) {
         let member = packets.in_port.and_then(|number| self.places.get(id)?.members.get(&number));
         let port = member.map_or_else(|| "a port".to_owned(), |member| member.name.clone());
@@ -121,12 +121,12 @@ impl<'a> Adapter<'a> {
         port.is_some_and(|port| port.is_requested()) && !self.wishes.is_leaving(name)
     }
 
-    /// Whether a datapath is for controllers outside, and the device of its own port is not there.
+    /// Whether a datapath belongs to an external controller and the device of its own port is missing.
     pub(super) fn lacks_own_device(&self, datapath: &str) -> bool {
         self.inside.is_for_outside(datapath) && self.inside.port_named(datapath).is_none()
     }
 
-    /// The device of a datapath's own port is there again. Without the datapath nobody wants it.
+    /// Takes the returned device of a datapath's own port; releases it if the datapath is gone.
     pub(super) fn take_own_device(&mut self, id: Option<DatapathId>, name: &str) {
         let (kind, upcall_port_ids) = (VportKind::Internal, Vec::new());
         let port = Port { number: 0, name: name.to_owned(), kind, options: None, upcall_port_ids };
@@ -135,7 +135,7 @@ impl<'a> Adapter<'a> {
         }
     }
 
-    /// Packets of its ports that the control plane should have been asked about and was not.
+    /// Number of packets of its ports whose upcalls were lost.
     fn lost(&self, place: &Place) -> u64 {
         let of_port = |member: &Member| {
             let no_flow = |stats: &PortStats| stats.counters.rx_drops.of(DropReason::NoFlow);
@@ -152,13 +152,13 @@ fn refused(error: &EngineError) -> Refusal {
     }
 }
 
-/// A switch that cannot be made.
+/// The refusal for a switch that cannot be made.
 fn no_switch(fault: &Fault) -> Refusal {
     warn!(limited = true; "a datapath was refused: {fault}");
     Refusal::new(Errno::EBUSY, "a switch of that name has no flow table, or there is no room for one more")
 }
 
-/// Received and sent as a switch sees it, which is how both sides count here; by all processes that had the port.
+/// Counters as the switch counts them: received from and sent to the port, by all processes that had it.
 fn vport_stats(mut counters: PortCounters, past: Option<&SavedCounters>) -> VportStats {
     past.iter().for_each(|past| counters.merge(&past.counters));
     let (rx_unknown, tx_unknown) = past.map(SavedCounters::unknown_drops).unwrap_or_default();
@@ -243,7 +243,7 @@ impl Interface for Adapter<'_> {
             return Ok(Readiness::Ready);
         }
         match self.wishes.want(wanted) {
-            // It does without; the supervisor has said why.
+            // The port works without it; the supervisor has logged the reason.
             Err(_) if is_own => Ok(Readiness::Ready),
             result => result,
         }
@@ -251,7 +251,7 @@ impl Interface for Adapter<'_> {
 
     fn port_unwanted(&mut self, name: &str) {
         let port = self.inside.port_named(name);
-        // A port that was not asked for is no less there.
+        // A port that no controller requested exists anyway.
         if port.as_ref().is_none_or(NamedPort::is_requested) {
             self.wishes.release(name, port.is_some());
         }
@@ -292,7 +292,7 @@ impl Interface for Adapter<'_> {
     fn flow_install(&mut self, id: DatapathId, flow: FlowInstall) -> Result<(), Refusal> {
         let (from, is_probe) = (FlowPackets::of(&flow.matches), flow.is_probe);
         let installed = self.places.install(id, flow);
-        // A probe asks for the features of the datapath, and expects to be refused.
+        // A probe tests for the features of the datapath, and expects a refusal.
         if let Err(refusal) = installed.as_ref()
             && !is_probe
         {
@@ -429,7 +429,7 @@ mod tests {
 
     use super::*;
 
-    /// With the switch `late`, of flows.
+    /// The switch process's state, with a flow switch `late`.
     fn inside() -> Datapath {
         let settings = SwitchSettings::new(Settings::default()).expect("settings");
         let mut inside = Datapath::prepare(&settings).expect("an engine");
@@ -441,7 +441,7 @@ mod tests {
         [&[0xff; 6][..], &[2, 0, 0, 0, 0, 1], &[0x88, 0xb5], &[0; 46]].concat()
     }
 
-    /// The ticket of a frame from port 1 that goes up; none of one that does not.
+    /// The ticket of a frame from port 1 that causes an upcall; `None` for any other.
     fn decide(module: &FlowModule) -> Option<u32> {
         let frame = frame();
         let header = Header::new(&frame, frame.len() as u32, Offload::default());

@@ -1,12 +1,13 @@
-//! The memory in which connections outlive this process: behind that of flows, in the same file.
+//! Memory in which connections outlive this process: behind that of flows, in the same file.
 //!
 //! ```text
 //!   flows (`flow_memory`) | owner, one page | connections (`lasthop_conntrack`) | owner | connections
 //!                           └──── of a controller outside ────────────────────┘ └── embedded one ──┘
 //! ```
 //!
-//! The connections of two datapaths lie there: of the first one of a controller outside, since Open vSwitch has one, and of the first one of the
-//! embedded controller. Those of others go with this process. A datapath that is deleted leaves no connections to the next one of its number.
+//! It has room for the connections of two datapaths: the first one of an external controller, since Open vSwitch has
+//! one, and the first one of the embedded controller. The connections of other datapaths are lost with this process. A
+//! deleted datapath leaves no connections to the next one of its number.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -18,10 +19,10 @@ use lasthop_flowtable::FlowTable;
 use lasthop_guestmem::{Mapping, Words};
 use lasthop_runtime::clock;
 
-/// The datapath's number plus one; 0: none.
+/// Word of the owner: the datapath's number plus one; 0 for none.
 const OWNER_BYTES: u64 = 4096;
 
-/// The two areas; none where it cannot be mapped, as in a file of an earlier version.
+/// The two areas; `None` for one that cannot be mapped, as in a file of an earlier version.
 #[derive(Debug, Default)]
 pub(super) struct ConnectionMemories {
     outside: Option<ConnectionMemory>,
@@ -29,24 +30,26 @@ pub(super) struct ConnectionMemories {
 }
 
 impl ConnectionMemories {
-    /// Those of a file.
+    /// Maps the areas of a file.
     pub(super) fn of(file: impl AsFd) -> Self {
         Self { outside: ConnectionMemory::of(&file, 0), embedded: ConnectionMemory::of(&file, 1) }
     }
 
-    /// Forgets connections of the last process whose datapath is not there: `is_there` is told whether it was that of the embedded controller.
+    /// Forgets connections of the last process whose datapath is gone. `is_there` gets the datapath, and whether its
+    /// controller was the embedded one.
     pub(super) fn forget_unless(&self, is_there: impl Fn(DatapathId, bool) -> bool) {
         self.outside.iter().for_each(|memory| memory.forget_unless(|id| is_there(id, false)));
         self.embedded.iter().for_each(|memory| memory.forget_unless(|id| is_there(id, true)));
     }
 
-    /// The connections of a datapath outlive this process from now on, if its controller has an area and no other datapath uses that.
+    /// Lets the connections of a datapath outlive this process, if its controller has an area that no other datapath
+    /// uses.
     pub(super) fn lend(&mut self, id: DatapathId, is_embedded: bool, table: &FlowTable) {
         let memory = if is_embedded { &mut self.embedded } else { &mut self.outside };
         memory.iter_mut().for_each(|memory| memory.lend(id, table));
     }
 
-    /// A datapath is deleted.
+    /// Ends the use of an area by a deleted datapath.
     pub(super) fn take_back(&self, id: DatapathId) {
         self.outside.iter().chain(&self.embedded).for_each(|memory| memory.take_back(id));
     }
@@ -57,7 +60,7 @@ impl ConnectionMemories {
 struct ConnectionMemory {
     owner: Words,
     connections: Arc<Mapping>,
-    /// A table of this process uses it, or did.
+    /// Whether a table of this process uses it, or has used it.
     is_lent: bool,
 }
 
@@ -75,27 +78,28 @@ impl ConnectionMemory {
         Some(Self { owner, connections: map(OWNER_BYTES, table_bytes())?, is_lent: false })
     }
 
-    /// The datapath whose connections lie there.
+    /// The datapath whose connections are in the area.
     fn owner(&self) -> Option<DatapathId> {
         let number = self.owner.read(0).checked_sub(1)?;
         i32::try_from(number).ok().map(DatapathId)
     }
 
-    /// Forgets connections of the last process, unless `is_there` says that their datapath is.
+    /// Forgets connections of the last process, unless `is_there` confirms their datapath.
     fn forget_unless(&self, is_there: impl Fn(DatapathId) -> bool) {
         if !self.owner().is_some_and(is_there) {
             self.owner.publish(0, 0);
         }
     }
 
-    /// The connections of a datapath outlive this process from now on, if those of no other one do; those that the last process left come back.
+    /// Lets the connections of a datapath outlive this process, unless another one uses the area; takes over those that
+    /// the last process left.
     fn lend(&mut self, id: DatapathId, table: &FlowTable) {
         let owner = self.owner();
         if self.is_lent || owner.is_some_and(|owner| owner != id) {
             return;
         }
         if owner.is_none() {
-            // Connections without a layout are none.
+            // Without a layout the area has no connections.
             Words::new(&self.connections, 0, 1).into_iter().for_each(|layout| layout.publish(0, 0));
         }
         self.is_lent = true;
@@ -103,7 +107,7 @@ impl ConnectionMemory {
         self.owner.publish(0, if is_kept { u64::from(id.0.cast_unsigned()) + 1 } else { 0 });
     }
 
-    /// Workers may use the table of a deleted datapath for a moment yet, so it is lent to no other one.
+    /// Workers may still be using the table of a deleted datapath, so no other datapath gets the area.
     fn take_back(&self, id: DatapathId) {
         if self.is_lent {
             self.forget_unless(|owner| owner != id);

@@ -1,5 +1,5 @@
-//! Connections of the datapaths of clients from outside, as these see them: one table for all their datapaths, with limits for
-//! zones and timeout policies, as in the kernel.
+//! Connections of external clients' datapaths. Clients see one table for all their datapaths, with limits for zones and
+//! timeout policies, as in the kernel.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -16,46 +16,46 @@ use lasthop_runtime::clock;
 use super::kept::{KeptCtSettings, KeptPolicy};
 use super::places::Places;
 
-/// How often connections whose time is over are looked for. Packets and clients meet none of them even before; only their room is
+/// Pause between two sweeps for expired connections. Packets and clients never find an expired one; only its room is
 /// not free yet.
 const SWEEP_PAUSE: Duration = Duration::from_secs(1);
-/// Steps of one turn for a datapath: a millisecond at most.
+/// Steps of one turn in a datapath: a millisecond at most.
 const SWEEP_STEPS: u32 = 4096;
-/// Places of the last process that one turn looks at in a datapath: half a millisecond.
+/// Places of the last process that one turn checks in a datapath: half a millisecond.
 const ADOPTION_STEPS: u32 = 1024;
-/// Connections that are taken out in a row, while workers wait.
+/// Connections that are removed in one call, while workers wait.
 const FLUSH_STEPS: u32 = 1024;
-/// Times that this is done for one request: more connections than there may be, twice. Workers may commit new ones meanwhile.
+/// Such calls for one request: twice the largest number of connections, since workers may commit new ones meanwhile.
 const FLUSH_ROUNDS_MAX: u32 = 2048;
-/// Timeout policies: six for each of OVS's own, for four protocols and both IP versions.
+/// Timeout policies: six for each of OVS's own, which cover four protocols and both IP versions.
 const TIMEOUT_POLICIES_MAX: usize = 6 * POLICIES_MAX;
-/// The zone that stands for all zones without a limit of their own.
+/// The zone number for all zones without a limit of their own.
 const ZONE_DEFAULT: i32 = -1;
 
-/// Settings of clients for the connections of all their datapaths.
+/// Clients' settings for the connections of all their datapaths.
 #[derive(Debug, Default)]
 pub(super) struct CtSettings {
-    /// Of zones without one of their own; 0 is none.
+    /// Limit of zones without one of their own; 0 for none.
     default_limit: u32,
     limits: BTreeMap<u16, u32>,
     policies: BTreeMap<String, TimeoutPolicy>,
 }
 
 impl CtSettings {
-    /// Those that another process told.
+    /// The settings that another process left.
     pub(super) fn of(kept: KeptCtSettings) -> Self {
         let KeptCtSettings { default_limit, limits, policies } = kept;
         let named = policies.into_iter().map(KeptPolicy::policy).map(|policy| (policy.name.clone(), policy));
         Self { default_limit, limits, policies: named.take(TIMEOUT_POLICIES_MAX).collect() }
     }
 
-    /// As they are told to the next process.
+    /// The settings for the next process.
     pub(super) fn kept(&self) -> KeptCtSettings {
         let policies = self.policies.values().map(KeptPolicy::of).collect();
         KeptCtSettings { default_limit: self.default_limit, limits: self.limits.clone(), policies }
     }
 
-    /// Has a new datapath know them.
+    /// Applies the settings to a new datapath.
     pub(super) fn apply(&self, table: &FlowTable) {
         if let Some(limit) = or_none(self.default_limit) {
             table.connections().set_default_zone_limit(Some(limit));
@@ -64,7 +64,7 @@ impl CtSettings {
             table.connections().set_zone_limit(*zone, Some(of_zone(*limit)));
         }
         for (name, policy) in &self.policies {
-            // There are no more of them than one table has room for.
+            // One table has room for all of them.
             let _ = table.set_timeout_policy(name, policy.l4, &policy.timeouts);
         }
     }
@@ -78,7 +78,7 @@ fn or_none(limit: u32) -> Option<u32> {
     Some(limit).filter(|limit| *limit > 0)
 }
 
-/// A zone's own limit of 0 means that there is none, also if the default is another.
+/// A zone's own limit of 0 means no limit, also if there is a default limit.
 fn of_zone(limit: u32) -> u32 {
     or_none(limit).unwrap_or(u32::MAX)
 }
@@ -88,7 +88,7 @@ fn no_zone() -> Refusal {
 }
 
 impl Places {
-    /// Flow tables of datapaths of clients from outside.
+    /// Flow tables of external clients' datapaths.
     fn tracked(&self) -> impl Iterator<Item = &FlowTable> {
         self.all().filter(|(_, place)| !place.is_reserved).map(|(_, place)| place.module.table())
     }
@@ -121,13 +121,13 @@ impl Places {
         Ok(())
     }
 
-    /// Of these zones; or the default, and of all zones that have one of their own.
+    /// The limits of these zones; without zones the default, and those of all zones with one of their own.
     pub(super) fn ct_limits(&self, zones: Option<&[ZoneLimit]>) -> Result<Vec<ZoneLimit>, Refusal> {
         let default = ZoneLimit { zone: ZONE_DEFAULT, limit: self.ct_settings.default_limit, count: 0 };
         let of = |zone: u16| {
             let limit = self.ct_settings.limits.get(&zone).copied().unwrap_or(default.limit);
             let made = self.tracked().filter_map(FlowTable::connections_made);
-            // As in the kernel, connections are counted where there is a limit to them.
+            // As in the kernel, the count is reported where there is a limit.
             let counted = made.filter(|_| limit > 0);
             let count = counted.map(|connections| connections.zone(zone).1).sum();
             ZoneLimit { zone: zone.into(), limit, count }
@@ -143,7 +143,7 @@ impl Places {
         told.collect()
     }
 
-    /// A cursor is a datapath's number 32, and a place in its table 32.
+    /// A cursor has the datapath's number and a place in its table, 32 bits each.
     pub(super) fn visit_connections(
         &self,
         cursor: u64,
@@ -173,12 +173,12 @@ impl Places {
         None
     }
 
-    /// The connection with this tuple, of the first datapath that has one.
+    /// The connection with this tuple, in the first datapath that has it.
     pub(super) fn connection(&self, tuple: &CtTuple, now_ms: u64) -> Option<CtRecord> {
         self.tracked().filter_map(FlowTable::connections_made).find_map(|made| made.find(tuple, now_ms))
     }
 
-    /// `is_all`: those of embedded controllers' datapaths as well.
+    /// `is_all` includes datapaths of embedded controllers.
     pub(super) fn delete_connections(
         &self,
         which: ConnectionSelector,
@@ -214,7 +214,7 @@ impl Places {
         let has_room = is_known || self.ct_settings.policies.len() < TIMEOUT_POLICIES_MAX;
         let set = |table: &FlowTable| table.set_timeout_policy(&policy.name, policy.l4, &policy.timeouts);
         if !has_room || !self.tracked().fold(true, |all, table| all & set(table)) {
-            return Err(Refusal::new(Errno::ENOSPC, "there are as many timeout policies as there may be"));
+            return Err(Refusal::new(Errno::ENOSPC, "the limit of timeout policies is reached"));
         }
         self.ct_settings.policies.insert(policy.name.clone(), policy);
         Ok(())
@@ -228,20 +228,20 @@ impl Places {
     }
 }
 
-/// Has some connections taken out until there are none left.
+/// Calls `some` until it has removed all connections.
 fn flush(some: impl Fn() -> bool) {
     let _ = (0..FLUSH_ROUNDS_MAX).any(|_| some());
 }
 
-/// The connections of each datapath, of the switch's own controllers as well.
+/// The connection tables of all datapaths, including the embedded controllers'.
 fn made(places: &Places) -> impl Iterator<Item = &ConntrackTable> {
     places.all().filter_map(|(_, place)| place.module.table().connections_made())
 }
 
-/// Looks at connections that the last process left, a part of them in each turn, until it has looked at all. Packets do not wait for it.
+/// Checks connections that the last process left, a part in each turn. Packets do not wait for this.
 #[derive(Debug)]
 pub(super) struct Adoptions {
-    /// Connections without sense that are told of already.
+    /// Number of invalid connections already reported.
     told: u32,
 }
 
@@ -259,26 +259,26 @@ impl Adoptions {
         let whole = made(places).filter(|connections| connections.adopt(now_ms, ADOPTION_STEPS));
         let lost: u32 = whole.map(|connections| connections.adopted().dropped).sum();
         if lost > self.told {
-            warn!(limited = true; "{} connections of the last switch process make no sense any more, or are beyond a limit, and begin anew", lost - self.told);
+            warn!(limited = true; "dropped {} connections of the last switch process, which are invalid or beyond a limit", lost - self.told);
         }
         self.told = lost;
     }
 }
 
-/// Takes connections out whose time is over, a part of them at a time.
+/// Removes expired connections, a part at a time.
 #[derive(Debug, Default)]
 pub(super) struct Sweeps {
     next: Option<Instant>,
 }
 
 impl Sweeps {
-    /// When there is something to look for.
+    /// The time of the next sweep.
     pub(super) fn due(&self, places: &Places) -> Option<Instant> {
         let has_any = made(places).any(|connections| !connections.is_empty());
         has_any.then(|| self.next.unwrap_or_else(Instant::now))
     }
 
-    /// Looks if it is time.
+    /// Does a part of a sweep if it is due.
     pub(super) fn turn(&mut self, places: &Places, now: Instant) {
         if self.next.is_some_and(|next| now < next) || self.due(places).is_none() {
             return;

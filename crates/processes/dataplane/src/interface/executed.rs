@@ -1,16 +1,16 @@
-//! Userspace actions of packets that a control plane has executed: their packets come back, and are told by them.
+//! Userspace actions of executed packets: an upcall that results finds its action here.
 
 use std::collections::VecDeque;
 
 use lasthop_flow::Userspace;
 use lasthop_flowtable::EXECUTED;
 
-/// Packets whose actions are remembered: theirs come back within one queue's length.
+/// Packets whose actions are remembered; their upcalls arrive within one queue's length.
 const PACKETS_MAX: usize = 4096;
-/// Bytes of those actions, in one datapath: enough for usual ones, each with 1 KiB of the control plane's data.
+/// Bytes of those actions, for one datapath: enough for usual ones, each with 1 KiB of the control plane's data.
 const BYTES_MAX: usize = 4 << 20;
 
-/// Those of the last packets of one datapath, by number.
+/// Userspace actions of a datapath's last packets, by number.
 #[derive(Debug, Default)]
 pub(super) struct Executed {
     all: VecDeque<(u32, Vec<Userspace>)>,
@@ -23,7 +23,7 @@ fn bytes_of(actions: &[Userspace]) -> usize {
 }
 
 impl Executed {
-    /// Remembers the actions of a packet, if there are any; the number that they are found by.
+    /// Remembers the actions of a packet if there are any; returns their number.
     pub(super) fn remember(&mut self, actions: Vec<Userspace>) -> u32 {
         if actions.is_empty() {
             return 0;
@@ -39,7 +39,7 @@ impl Executed {
         self.last
     }
 
-    /// One of a packet's actions, unless that is long ago.
+    /// One of a packet's actions, unless newer ones have replaced it.
     pub(super) fn find(&self, number: u32, step: usize) -> Option<&Userspace> {
         let (_, actions) = self.all.iter().rev().find(|(executed, _)| *executed == number)?;
         actions.get(step)

@@ -10,7 +10,7 @@ use lasthop_flowtable::{self as flowtable, FlowModule, InstallError, Removed};
 
 use super::places::{Place, Places};
 
-/// Slots of the table that are looked at in one go, while its writer's lock is held.
+/// Slots of the table that are read in one go, under its writer's lock.
 const SLOTS_PER_LOOK: usize = 256;
 
 pub(super) fn refused(error: InstallError) -> Refusal {
@@ -22,7 +22,7 @@ pub(super) fn refused(error: InstallError) -> Refusal {
     }
 }
 
-/// Unsupported parts are refused with the number that tells OVS so.
+/// Refuses unsupported parts with the error number that OVS expects.
 pub(super) fn unsupported(refused: flowtable::UnsupportedFlow) -> Refusal {
     match refused {
         flowtable::UnsupportedFlow::Unsupported(what) | flowtable::UnsupportedFlow::TooLong(what) => {
@@ -49,7 +49,7 @@ pub(super) fn get(place: &Place, name: &FlowName) -> Option<DatapathFlow> {
 }
 
 impl Places {
-    /// Installs a flow. One that is there already gets the actions, unless it shall be new.
+    /// Installs a flow. An existing one gets the actions, unless the request is for a new flow only.
     pub(super) fn install(&mut self, id: DatapathId, flow: FlowInstall) -> Result<(), Refusal> {
         let FlowInstall { ufid, matches, actions, is_probe, is_new } = flow;
         let place = self.get(id).ok_or(Errno::ENODEV)?;
@@ -76,7 +76,7 @@ impl Places {
         Ok(())
     }
 
-    /// Gives a flow other actions, or fresh counters.
+    /// Changes a flow's actions, or resets its counters.
     pub(super) fn change(
         &mut self,
         id: DatapathId,
@@ -97,7 +97,7 @@ impl Places {
         Ok(())
     }
 
-    /// Takes a flow out.
+    /// Removes a flow.
     pub(super) fn take_out(
         &mut self,
         id: DatapathId,
@@ -112,7 +112,7 @@ impl Places {
         Ok((module, removed))
     }
 
-    /// Takes all flows out.
+    /// Removes all flows.
     pub(super) fn flush(&mut self, id: DatapathId) {
         let (Some(place), memory) = self.with_memory(id) else { return };
         let records = std::mem::take(&mut place.records);
@@ -125,8 +125,8 @@ impl Places {
         }
     }
 
-    /// Shows flows from `cursor` on until `visit` breaks; returns the next cursor. The flows of a successor begin with the statistics
-    /// that are shown here, so that no client sees counters go back.
+    /// Reports flows from `cursor` on until `visit` breaks, and returns the next cursor. A successor starts its flows
+    /// with the statistics that are reported here, so that no client sees counters go back.
     pub(super) fn visit(
         &self,
         id: DatapathId,
@@ -153,7 +153,7 @@ impl Places {
         None
     }
 
-    /// Keeps a flow that was taken out until it is asked how it was at last.
+    /// Keeps a removed flow until its last statistics are read.
     pub(super) fn remember(&mut self, module: Arc<FlowModule>, removed: Removed) -> RemovalId {
         self.last_removal += 1;
         let id = RemovalId(self.last_removal);
@@ -161,7 +161,7 @@ impl Places {
         id
     }
 
-    /// The flow as it was at last, unless workers still have packets of it.
+    /// The removed flow with its last statistics; `None` while workers still have packets of it.
     pub(super) fn last_of(&mut self, removal: RemovalId) -> Option<DatapathFlow> {
         let (module, removed) = self.removals.get(&removal)?;
         let flow = told(&removed.flow, module.table().final_stats(removed)?);

@@ -1,14 +1,15 @@
-//! Packets of which an action `ct` needs more than a worker sees: fragments, held until their packet is whole, and lines of FTP.
+//! Packets for which an action `ct` needs more than a worker has: fragments, held until their packet is complete, and
+//! lines of FTP.
 //!
 //! ```text
-//!   worker: ct of a fragment ─> queue of upcalls ─> FragmentPool ─┬─ whole: its headers, the actions that waited ─> worker
-//!                                                                 └─ lost: counted at the port, by name
+//!   worker: ct of a fragment ─> upcall queue ─> FragmentPool ─┬─ complete: its headers, remaining actions ─> worker
+//!                                                             └─ lost: counted at the port, by reason
 //! ```
 //!
-//! A packet whose helper has to read behind its header image is tracked here, and goes on behind `ct`.
+//! A packet whose helper has to read beyond the header image is tracked here, and continues behind `ct`.
 //!
-//! A fragment is copied out of its guest's memory, as each packet for the control plane is, within the same bounds for its port. So
-//! fragments that are held hold up no ring.
+//! A fragment is copied out of its guest's memory like every upcall, within the same bounds of its port. So held
+//! fragments do not block a ring.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -26,10 +27,10 @@ use super::super::datapath::Datapath;
 use super::adapter::Adapter;
 use super::places::Places;
 
-/// Bytes of a packet in which its headers are looked for: as many as a worker sees.
+/// Bytes of a packet in which its headers are looked for: as many as a worker has.
 const HEAD_BYTES: usize = lasthop_module_api::IMAGE_FETCH_BYTES;
 
-/// Fragments that wait.
+/// Held fragments.
 #[derive(Debug, Default)]
 pub(super) struct Fragments {
     pool: FragmentPool,
@@ -47,23 +48,24 @@ fn reason_of(loss: FragmentLoss) -> DropReason {
     }
 }
 
-/// The metadata of a packet that no packet longer than `mtu_bytes` may be made of. One that cannot be cut stays as it is.
+/// The metadata of a reassembled packet: it must be cut into packets of `mtu_bytes`. A packet that cannot be cut stays
+/// as it is.
 pub(super) fn fragmented(packet: &[u8], mtu_bytes: u16) -> Offload {
-    // Strangers cannot foresee it (RFC 7739).
+    // A random value (RFC 7739).
     let identification = RandomState::new().hash_one(mtu_bytes) as u32;
     let (head, len_bytes) = (packet.get(..HEAD_BYTES).unwrap_or(packet), packet.len() as u32);
     Fragmentation::offload(head, len_bytes, (mtu_bytes, identification)).unwrap_or_default()
 }
 
 impl Places {
-    /// The port that fragments of a packet from `in_port` are counted for.
+    /// The port at which fragments from `in_port` are counted.
     fn port_of(&self, id: DatapathId, in_port: u16) -> PortId {
         let member = self.get(id).and_then(|place| place.members.get(&u32::from(in_port)));
         member.and_then(|member| member.port).unwrap_or(PortId::INTERNAL)
     }
 }
 
-/// A packet all of which is at hand.
+/// A complete packet.
 struct Packet<'a> {
     port: PortId,
     module: Arc<FlowModule>,
@@ -72,7 +74,7 @@ struct Packet<'a> {
 }
 
 impl Packet<'_> {
-    /// Tracks it, and has a worker do what follows.
+    /// Tracks it, and has a worker execute the remaining actions.
     fn track(mut self, adapter: &mut Adapter<'_>, actions: (u32, &[u64])) {
         let (metadata, now) = (self.record.metadata, (self.port.0, clock::now_ms()));
         let table = self.module.table();
@@ -90,7 +92,7 @@ impl Packet<'_> {
 }
 
 impl Fragments {
-    /// Takes a packet of flow number `flow`, or a fragment, with the words of its actions in front.
+    /// Takes a packet of flow number `flow`, or a fragment; the words of its actions precede it.
     pub(super) fn take(
         &mut self,
         adapter: &mut Adapter<'_>,
@@ -109,7 +111,7 @@ impl Fragments {
             let packet = Packet { port, module, frame, record };
             return packet.track(adapter, (flow, &words));
         }
-        // Fragments of one packet may come in by several uplinks.
+        // Fragments of one packet may arrive by several uplinks.
         let source = if module.is_uplink(port) { PortId::INTERNAL } else { port };
         let waiting = FragmentPlace { datapath: id.0, zone, source: source.0 };
         let whole = self.pool.take(waiting, frame, clock::now_ms(), &mut self.lost);
@@ -129,13 +131,13 @@ impl Fragments {
         }
     }
 
-    /// When there is something to do even if nothing happens.
+    /// The time of the next expiry.
     pub(super) fn due(&self) -> Option<Instant> {
         let wait_ms = self.pool.due_ms()?.saturating_sub(clock::now_ms());
         Some(Instant::now() + Duration::from_millis(wait_ms))
     }
 
-    /// Drops those whose time is over.
+    /// Drops expired fragments.
     pub(super) fn expire(&mut self, inside: &Datapath) {
         if self.pool.due_ms().is_some() {
             self.pool.expire(clock::now_ms(), &mut self.lost);

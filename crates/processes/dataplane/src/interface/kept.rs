@@ -1,6 +1,6 @@
-//! Datapaths as the supervisor keeps them, so that the next switch process continues them.
+//! The form in which the supervisor keeps datapaths for the next switch process.
 //!
-//! To the supervisor they are a value that it does not look into. Flows are kept elsewhere (`survival`).
+//! The supervisor does not interpret this value. Flows are kept elsewhere (`survival`).
 
 use std::collections::BTreeMap;
 
@@ -11,12 +11,12 @@ use lasthop_dpif::family::{Band, VportOptions};
 use lasthop_dpif::server::DatapathRecord;
 use serde::{Deserialize, Serialize};
 
-/// All that there are, by number.
+/// All datapaths, by number.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct KeptDatapaths {
     pub(super) version: u64,
     pub(super) datapaths: BTreeMap<i32, KeptDatapath>,
-    /// Of all of them.
+    /// Settings for the connections of all datapaths.
     #[serde(default)]
     pub(super) connections: KeptCtSettings,
 }
@@ -29,14 +29,14 @@ pub(super) struct KeptCtSettings {
     pub(super) policies: Vec<KeptPolicy>,
 }
 
-/// See [`TimeoutPolicy`]; in seconds.
+/// See [`TimeoutPolicy`]; times in seconds.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct KeptPolicy {
     name: String,
     l3: u16,
     l4: u8,
     tcp: [u32; TCP_TIMEOUTS],
-    /// Without a reply, and with replies.
+    /// Without and with replies.
     udp: [u32; 2],
     icmp: u32,
     icmpv6: u32,
@@ -75,7 +75,7 @@ pub(super) struct KeptDatapath {
     lost: u64,
     ports: BTreeMap<u32, KeptPort>,
     pub(super) meters: BTreeMap<u32, KeptMeter>,
-    /// It is that of a switch that is there without it, and goes with that one.
+    /// Whether the datapath belongs to a configured switch, and is removed with it.
     #[serde(default)]
     pub(super) is_of_switch: bool,
 }
@@ -86,15 +86,15 @@ struct KeptPort {
     /// `OVS_VPORT_TYPE_*`.
     kind: u32,
     upcall_port_ids: Vec<u32>,
-    /// Of tunnels: UDP port, whether it is VXLAN with group-based policy.
+    /// For tunnels: UDP port, and whether it is VXLAN with group-based policy.
     options: Option<(Option<u16>, bool)>,
 }
 
-/// A meter without its counts.
+/// A meter without its counters.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct KeptMeter {
     is_kbps: bool,
-    /// Type, rate, burst.
+    /// Type, rate and burst of each band.
     bands: Vec<(u32, u32, u32)>,
 }
 
@@ -166,14 +166,14 @@ impl KeptMeter {
     }
 }
 
-/// The kept state of a datapath beside its record.
+/// The kept state of a datapath besides its record.
 #[derive(Clone, Copy)]
 pub(super) struct Beside<'a> {
     pub(super) meters: &'a BTreeMap<u32, Meter>,
     pub(super) is_of_switch: bool,
 }
 
-/// The kept state of datapath records and their meters.
+/// The state to keep of datapath records and their meters.
 pub(super) fn all<'a>(
     version: u64,
     records: impl Iterator<Item = (&'a DatapathId, &'a DatapathRecord)>,

@@ -10,10 +10,10 @@ use super::places::Place;
 
 pub(super) const FEATURES: MeterFeatures = MeterFeatures { meters_max: METERS_MAX as u32, bands_max: 1 };
 
-/// A rate that lets everything through.
+/// A rate without a limit.
 const NO_RATE: MeterRate = MeterRate { rate: 0, burst: 0, is_kbps: false };
 
-/// Makes a meter, or another one of it; the one before.
+/// Sets a meter, and returns the one that it replaces.
 pub(super) fn set(place: &mut Place, id: u32, meter: Meter) -> Result<Option<Meter>, Refusal> {
     let before = get(place, id);
     let rate = meter.bands.first().map_or(NO_RATE, |band| MeterRate {
@@ -22,12 +22,12 @@ pub(super) fn set(place: &mut Place, id: u32, meter: Meter) -> Result<Option<Met
         is_kbps: meter.is_kbps,
     });
     let set = place.module.table().set_meter(id, rate);
-    set.map_err(|_| Refusal::new(Errno::ENOSPC, "there are as many meters as there may be"))?;
+    set.map_err(|_| Refusal::new(Errno::ENOSPC, "the limit of meters is reached"))?;
     place.meters.insert(id, meter);
     Ok(before)
 }
 
-/// A meter with its counts.
+/// A meter with its counters.
 pub(super) fn get(place: &Place, id: u32) -> Option<Meter> {
     let meter = place.meters.get(&id)?;
     let stats = place.module.table().meter_stats(id).unwrap_or_default();
@@ -37,7 +37,7 @@ pub(super) fn get(place: &Place, id: u32) -> Option<Meter> {
     Some(Meter { bands, stats, ..meter.clone() })
 }
 
-/// Takes a meter out, and returns its last state.
+/// Removes a meter, and returns its last state.
 pub(super) fn remove(place: &mut Place, id: u32) -> Option<Meter> {
     let last = get(place, id)?;
     place.meters.remove(&id);
@@ -45,7 +45,7 @@ pub(super) fn remove(place: &mut Place, id: u32) -> Option<Meter> {
     Some(last)
 }
 
-/// Takes all of them out.
+/// Removes all meters.
 pub(super) fn clear(place: &Place) {
     for id in place.meters.keys() {
         place.module.table().remove_meter(*id);

@@ -1,13 +1,13 @@
-//! The control interface: its clients make datapaths, give ports numbers, install flows, and get the misses.
+//! The control interface: clients make datapaths, add ports, install flows, and receive upcalls.
 //!
 //! ```text
 //!   client ── SEQPACKET, handed over by the supervisor ──> Connections ── Server ──> Adapter ──> switches, flow tables, engine
 //!     ^                                                        ^
-//!     └── packets of no flow <── Connections::upcall <─────────┴── Upcalls <── workers
+//!     └── upcalls <── Connections::upcall <─────────────────────┴── Upcalls <── workers
 //! ```
 //!
-//! A datapath is a switch of module flow: the one of its name, or one that is made for it. All of this is done on the main
-//! thread, some of it a turn.
+//! A datapath is a switch of module flow: the one of its name, or one that is made for it. All of this runs on the main
+//! thread, a part in each turn.
 
 mod adapter;
 mod connection_memory;
@@ -59,31 +59,31 @@ use survival::Returning;
 use unanswered::Unanswered;
 use waiting::Waiting;
 
-/// Packets that are handed to the control plane in a row; then guests and clients are looked after.
+/// Upcalls that are delivered in a row; then guests and clients have their turn.
 const UPCALLS_PER_TURN: usize = 256;
-/// Flows of another process that are installed again before any guest continues: the ones that were used last, in a millisecond or two. The
-/// others follow as quickly, in as many a turn, before any client is served.
+/// Flows of another process that are installed before guests continue: the most recently used ones, within one or two
+/// milliseconds. The others follow, the same number in each turn, before clients are served.
 const FLOWS_PER_TURN: usize = 512;
-/// Fragments that are taken in a row while no packet for the control plane is found.
+/// Fragments that are taken in a row while there is no upcall.
 const FRAGMENTS_PER_PACKET: usize = 1024;
-/// How soon it is looked whether workers are done with flows that were taken out.
+/// How often the switch checks whether workers are done with removed flows.
 const SETTLE_PAUSE: Duration = Duration::from_millis(1);
 
-/// The poller's numbers for it: its clients, and packets for them.
+/// The poller's numbers for clients and for upcalls.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Numbers {
     pub(super) clients: u64,
     pub(super) packets: u64,
 }
 
-/// A packet for the control plane.
+/// An upcall that was taken from the queue.
 struct Held {
     upcall: DatapathUpcall,
     module: Arc<FlowModule>,
-    /// Where it came from.
+    /// The packet's port.
     port: PortId,
     ticket: u32,
-    /// Where those behind it wait.
+    /// The line of the queue that waits behind it.
     line: UpcallLine,
 }
 
@@ -91,25 +91,25 @@ pub(super) struct Interface {
     connections: Connections,
     places: Places,
     wishes: Wishes,
-    /// Once there is a client.
+    /// Set once there is a client.
     upcalls: Option<Upcalls>,
-    /// Bounds on upcalls under way, for one port.
+    /// Bounds on one port's pending upcalls.
     limits: UpcallLimits,
     numbers: Numbers,
     frame: Vec<u8>,
-    /// Packets may be left without a further event.
+    /// Whether upcalls may be left in the queue without a further event.
     is_behind: bool,
-    /// Clients had their turn.
+    /// Whether clients had their turn.
     is_served: bool,
-    /// Those whose clients have enough to read.
+    /// Upcalls for clients that have enough to read.
     waiting: Waiting<Held>,
     unanswered: Unanswered,
     returning: Returning,
-    /// Clients wait for flows that were taken out.
+    /// Whether clients wait for removed flows.
     is_settling: bool,
-    /// Changes to datapaths and to meters that the supervisor knows of.
+    /// Counts of changes to datapaths and settings at the last report to the supervisor.
     told: (u64, u64),
-    /// Clients from outside, with the numbers under which the supervisor handed their connections over.
+    /// External clients, with the numbers under which the supervisor passed their connections.
     outsiders: BTreeMap<PeerId, u64>,
     own_devices: OwnDevices,
     adoptions: Adoptions,
@@ -145,7 +145,7 @@ impl Interface {
         })
     }
 
-    /// A client that the supervisor let in under this number, or the supervisor's own controller.
+    /// Adds a client that the supervisor accepted under this number, or the embedded controller.
     pub(super) fn add(
         &mut self,
         poller: &Poller,
@@ -164,7 +164,7 @@ impl Interface {
         }
     }
 
-    /// Serves clients. They find all flows that there were.
+    /// Serves clients; all flows are restored before.
     pub(super) fn serve(&mut self, inside: &mut Datapath) {
         if !self.returning.is_empty() {
             return;
@@ -182,7 +182,7 @@ impl Interface {
         }
     }
 
-    /// Hands packets to the control plane, to each client as fast as that takes them: those that wait do so where lines have turns.
+    /// Delivers upcalls to the clients, to each as fast as it reads; the others wait in their lines.
     pub(super) fn ask(&mut self, inside: &mut Datapath) {
         let Some(upcalls) = &mut self.upcalls else { return };
         upcalls.hear();
@@ -210,7 +210,7 @@ impl Interface {
         self.is_behind = true;
     }
 
-    /// Hands a packet over, unless its client has enough to read: then it waits, as it may have before, and its line with it.
+    /// Delivers an upcall, unless its client has enough to read: then it waits, and its line with it.
     fn hand_over(&mut self, held: Held, has_waited: bool, inside: &mut Datapath) -> bool {
         let reader = self.connections.server().reader_of(&held.upcall);
         let busy = reader.filter(|reader| self.waiting.is_waited_for(*reader));
@@ -230,7 +230,8 @@ impl Interface {
         true
     }
 
-    /// The next packet of an existing datapath. Packets of others, and of forgotten actions, are dropped for a named reason.
+    /// The next upcall of an existing datapath. Upcalls of other datapaths, and of forgotten actions, are dropped for a
+    /// named reason.
     fn next(&mut self, inside: &mut Datapath) -> Option<Held> {
         let upcalls = self.upcalls.as_mut()?;
         let mut fragments_left = FRAGMENTS_PER_PACKET;
@@ -250,13 +251,13 @@ impl Interface {
                 let (port, ticket, line) = (record.port, record.ticket, record.line());
                 return Some(Held { upcall, module, port, ticket, line });
             }
-            // It has no ticket that counts: its flow table is gone from here, or it is not one that others go behind.
+            // Its ticket is not valid: its flow table is gone, or no packet waits for this one.
             inside.engine().upcalls_lost(record.port, 1);
         }
         None
     }
 
-    /// The end of a turn: does the work that waits for workers.
+    /// Ends a turn: does the work that waits for workers.
     pub(super) fn finish(&mut self, inside: &mut Datapath) {
         self.places.forget_stats();
         self.adoptions.turn(&self.places);
@@ -278,7 +279,7 @@ impl Interface {
         }
     }
 
-    /// Has workers hand packets over, once there is anybody who could be asked.
+    /// Enables upcalls once there is a client to receive them.
     fn listen(&mut self, poller: &Poller, inside: &Datapath) {
         if self.upcalls.is_some() {
             return;
@@ -292,11 +293,11 @@ impl Interface {
             Ok(upcalls) => {
                 (self.upcalls, self.places.can_ask) = (Some(upcalls), true);
             }
-            Err(fault) => warn!(limited = true; "the control plane cannot be asked about packets: {fault}"),
+            Err(fault) => warn!(limited = true; "the control plane gets no upcalls: {fault}"),
         }
     }
 
-    /// When there is something to do even if nothing happens.
+    /// When there is work even without an event.
     pub(super) fn due(&self) -> Option<Instant> {
         let is_busy = self.is_behind || self.connections.has_more() || !self.returning.is_empty();
         if is_busy || Adoptions::is_due(&self.places) {
@@ -308,7 +309,7 @@ impl Interface {
         earlier(settling, earlier(self.sweeps.due(&self.places), earlier(waiting, own)))
     }
 
-    /// Numbers of the connections of clients from outside who take packets of no flow.
+    /// Numbers of the connections of external clients that receive misses.
     pub(super) fn askers(&self, inside: &Datapath) -> Vec<u64> {
         let server = self.connections.server();
         let outside = server.records().iter().filter(|(_, record)| !inside.has_own_controller(&record.name));
@@ -333,13 +334,13 @@ impl Interface {
         self.places.forget_ports();
     }
 
-    /// A switch has no flow table any more, and is no datapath.
+    /// Removes the datapath of a switch that lost its flow table.
     pub(super) fn datapath_lost(&mut self, name: &str, inside: &mut Datapath) {
         let mut adapter = Adapter::new(inside, &mut self.places, &mut self.wishes);
         self.connections.datapath_lost(name, &mut adapter);
     }
 
-    /// A port that was asked for is there.
+    /// Notes that a requested port exists.
     pub(super) fn port_arrived(&mut self, name: &str, inside: &mut Datapath) {
         self.wishes.arrived(name);
         if self.own_devices.arrived(name) {
@@ -350,7 +351,7 @@ impl Interface {
         }
     }
 
-    /// A port that was asked for is not to be had.
+    /// Notes that a requested port cannot be had.
     pub(super) fn port_denied(&mut self, name: &str, errno: i32) {
         self.wishes.denied(name, errno);
         self.own_devices.denied(name, Instant::now());
@@ -366,7 +367,7 @@ impl Interface {
         reports
     }
 
-    /// Datapaths, ports, meters and settings, for the next process, if there is anything new about them.
+    /// Datapaths, ports, meters and settings for the next process, if they have changed.
     fn news(&mut self) -> Option<Value> {
         let server = self.connections.server();
         let now = (server.changes(), self.places.setting_changes);
@@ -382,8 +383,9 @@ impl Interface {
         serde_json::to_value(KeptDatapaths { connections, ..kept }).ok()
     }
 
-    /// Makes the datapaths again that another process told last, with the flows that it left in `file`; all ports are there. Without
-    /// that memory, all else is made, and an error says so: later changes of flows are not written down, so none may come back later.
+    /// Makes the datapaths again that the last process reported, with the flows that it left in `file`; all ports
+    /// exist. Without that memory everything else is made, and an error is returned: later changes of flows are not
+    /// recorded, so no old flow may be restored later.
     pub(super) fn restore(
         &mut self,
         told: Value,
@@ -399,7 +401,7 @@ impl Interface {
         if kept.version != STATE_VERSION {
             return Err(unknown(&kept.version));
         }
-        // A switch may have been taken away while there was no switch process to be told so.
+        // A switch may have been removed while there was no switch process.
         kept.datapaths.retain(|_, kept| !kept.is_of_switch || inside.has_switch(kept.name()));
         let records = kept.datapaths.iter().map(|(id, kept)| (DatapathId(*id), kept.record())).collect();
         self.places.ct_settings = CtSettings::of(std::mem::take(&mut kept.connections));
@@ -433,7 +435,7 @@ impl Interface {
     }
 }
 
-/// A client that just hangs up is not logged.
+/// Logs why a client was disconnected, unless it hung up.
 fn complain(why: &Closed) {
     if !matches!(why, Closed::HungUp) {
         warn!(limited = true; "closed a control connection: {why}");

@@ -1,7 +1,7 @@
-//! Devices of datapaths' own ports that went with the last supervisor.
+//! Taps of datapaths' own ports that disappeared with the last supervisor.
 //!
-//! A restart of the service ends all taps. Clients ask again for those of other ports, since they are told that these are gone. A
-//! datapath's own port stays, so no client asks for its tap: this process does, once it has the datapath again.
+//! A restart of the service removes all taps. Clients request those of other ports again, since they see that these are
+//! gone. A datapath's own port stays, so no client requests its tap: this process does, once it has the datapath again.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,17 +10,17 @@ use lasthop_api::orders::{WantedDevice, WantedKind};
 
 use super::super::wishes::Wishes;
 
-/// Between two requests: the last supervisor's processes may take a moment to let a tap go.
+/// Pause between two requests: the last supervisor's processes may take a moment to release a tap.
 const PAUSE: Duration = Duration::from_millis(250);
-/// How often a device is asked for. After ten seconds another program has its name.
+/// Requests for one device. After ten seconds another program must have its name.
 const ATTEMPTS: u32 = 40;
 
-/// Those that are missing.
+/// The missing devices.
 #[derive(Debug, Default)]
 pub(super) struct OwnDevices {
-    /// Attempts that are left, by name of device and datapath.
+    /// Remaining attempts, by name of device and datapath.
     missing: BTreeMap<String, u32>,
-    /// When they are asked for again.
+    /// Time of the next request.
     due: Option<Instant>,
 }
 
@@ -31,12 +31,12 @@ impl OwnDevices {
         Self { missing, due }
     }
 
-    /// When there is something to ask for.
+    /// Time of the next request, if a device is missing.
     pub(super) fn due(&self) -> Option<Instant> {
         self.due
     }
 
-    /// Asks for what is missing, if it is time.
+    /// Requests missing devices if it is time.
     pub(super) fn ask(&mut self, wishes: &mut Wishes, now: Instant) {
         if self.due.take_if(|due| *due <= now).is_none() {
             return;
@@ -48,12 +48,12 @@ impl OwnDevices {
         }
     }
 
-    /// The supervisor has it; whether it was missing.
+    /// Notes that the supervisor has the device; returns whether it was missing.
     pub(super) fn arrived(&mut self, name: &str) -> bool {
         self.missing.remove(name).is_some()
     }
 
-    /// The supervisor cannot have it at the moment.
+    /// Notes that the supervisor cannot have it now.
     pub(super) fn denied(&mut self, name: &str, now: Instant) {
         match self.missing.get(name) {
             Some(0) => drop(self.missing.remove(name)),

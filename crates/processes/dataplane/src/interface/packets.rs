@@ -1,4 +1,4 @@
-//! Packets to the control plane, and from it.
+//! Packets to the control plane and from it.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -21,14 +21,14 @@ use super::flows;
 use super::fragments::fragmented;
 use super::places::{Place, Places};
 
-/// Packets of the control plane's that workers have not heard of yet.
+/// Largest number of the control plane's packets that wait for workers.
 const UNDER_WAY_PACKETS_MAX: usize = 1024;
-/// Their bytes.
+/// Largest number of their bytes.
 const UNDER_WAY_BYTES_MAX: usize = 8 << 20;
-/// The input port of packets that have none (the kernel's `DP_MAX_PORTS`).
+/// The input port of packets without one (the kernel's `DP_MAX_PORTS`).
 const NO_PORT: u16 = u16::MAX;
 
-/// Some packets, and their bytes.
+/// A number of packets and their bytes.
 #[derive(Debug, Default)]
 struct Load {
     packets: AtomicUsize,
@@ -51,8 +51,8 @@ impl Load {
     }
 }
 
-/// Packets that were handed to workers to be executed. A port may have as many as it leaves to others: however many packets some ports
-/// have executed, there is room for those of another one.
+/// Packets that workers have not executed yet. A port may have as many as it leaves to others, so there is room for
+/// another port however many some have.
 #[derive(Debug)]
 pub(super) struct UnderWay {
     all: Load,
@@ -83,8 +83,8 @@ impl UnderWay {
     }
 }
 
-/// A packet's hash goes up with it and comes back when it is executed: the lower half is the hash of its flow, the upper
-/// half the ticket by which the flow table learns that it is through.
+/// A packet's hash goes up with it and returns when it is executed. The lower half is its flow's hash; by the upper
+/// half, the ticket, the flow table knows that the packet has been answered.
 fn hash_of(key: &FlowKey, ticket: u32) -> u64 {
     let mut hasher = DefaultHasher::new();
     (key.ethernet, key.ipv4, key.ipv6, key.tcp.or(key.udp).or(key.sctp)).hash(&mut hasher);
@@ -95,7 +95,7 @@ fn ticket_in(hash: u64) -> u32 {
     (hash >> 32) as u32
 }
 
-/// Userspace actions in the order in which they are written, those of lists within included.
+/// Userspace actions in order, including those of nested lists.
 fn userspace(actions: &[Action]) -> Vec<&Userspace> {
     actions.iter().flat_map(userspace_in).collect()
 }
@@ -111,7 +111,7 @@ fn userspace_in(action: &Action) -> Vec<&Userspace> {
 }
 
 impl Places {
-    /// The upcall for a packet, and the module with its flow table; takes the frame. None if that is gone.
+    /// The upcall for a packet, and the module with its flow table; takes the frame. `None` if the flow table is gone.
     pub(super) fn upcall(
         &self,
         record: &UpcallRecord,
@@ -150,7 +150,7 @@ impl Places {
 }
 
 impl Place {
-    /// The action that sent a packet up, and all of its flow's, if it wants them told.
+    /// The action that caused the upcall, and all actions of its flow if it requests them.
     fn action(&self, flow: u32, step: usize) -> Option<(Userspace, Option<Vec<Action>>)> {
         if flow & EXECUTED != 0 {
             return Some((self.executed.find(flow & !EXECUTED, step)?.clone(), None));
@@ -175,7 +175,7 @@ fn metadata(key: &FlowKey) -> Metadata {
     }
 }
 
-/// A key that tells the EtherType and no addresses is of a packet without an Ethernet header.
+/// A key with an EtherType and without addresses belongs to a packet without an Ethernet header.
 fn link(key: &FlowKey) -> LinkLayer {
     match (key.ethernet, key.ether_type) {
         (None, Some(ethertype)) => LinkLayer::None(ethertype),
@@ -184,7 +184,7 @@ fn link(key: &FlowKey) -> LinkLayer {
 }
 
 impl Adapter<'_> {
-    /// Sends a packet of the control plane's, unless it only asks whether that could be.
+    /// Executes a packet of the control plane, unless this is a probe.
     pub(super) fn send(&mut self, id: DatapathId, execute: Execute) -> Result<(), Refusal> {
         let Execute { packet, metadata: key, actions, is_probe, mru_bytes, hash } = execute;
         let place = self.place(id)?;
@@ -200,7 +200,7 @@ impl Adapter<'_> {
         let execution = self.execution(id, (origin, metadata), &actions, packet.len());
         let execution =
             execution.map(|execution| execution.with_tunnel(tunnel_of(&key))).inspect_err(|_| {
-                // It is not sent, and nothing waits for it.
+                // It is not sent, and no packet waits for it.
                 module.settle(ticket);
                 self.inside.engine().upcalls_lost(origin, 1);
             })?;
@@ -209,14 +209,14 @@ impl Adapter<'_> {
         Ok(())
     }
 
-    /// A packet that came back and cannot be read is not sent, and nothing waits for it.
+    /// Gives up a returned packet that cannot be parsed: no packet waits for it any more.
     pub(super) fn give_up(&self, id: DatapathId, hash: u64) {
         if let Ok(place) = self.place(id) {
             place.module.settle(ticket_in(hash));
         }
     }
 
-    /// The actions for a packet of this many bytes, if it may be sent.
+    /// The actions for a packet of this length, if it may be sent.
     fn execution(
         &mut self,
         id: DatapathId,
@@ -296,7 +296,7 @@ mod tests {
         let [all, _] = under_way.all.get();
         assert!((UNDER_WAY_PACKETS_MAX / 2..UNDER_WAY_PACKETS_MAX).contains(&all), "{all}");
         assert!(under_way.has_room(PortId(5)));
-        // Long ones reach the bound in bytes.
+        // Long packets reach the bound in bytes.
         under_way.enter(PortId(5), UNDER_WAY_BYTES_MAX / 2);
         assert!(!under_way.has_room(PortId(5)) && under_way.has_room(PortId(6)));
         under_way.leave(PortId(5), UNDER_WAY_BYTES_MAX / 2);

@@ -1,4 +1,4 @@
-//! The switch's datapaths: which switch each is, and which ports it has.
+//! The datapaths of this process: the switch and the ports of each.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +21,7 @@ use super::refused_flows::RefusedFlows;
 #[derive(Clone, Debug)]
 pub(super) struct Member {
     pub(super) name: String,
-    /// None: a number without a port, as that of the datapath's own may be.
+    /// `None` for a number without a port; the datapath's own port may be one.
     pub(super) port: Option<PortId>,
 }
 
@@ -29,21 +29,21 @@ pub(super) struct Member {
 pub(super) struct Place {
     pub(super) switch: SwitchId,
     pub(super) module: Arc<FlowModule>,
-    /// Its switch was made for it and goes with it: its name.
+    /// The name of a switch that was made for the datapath, and is removed with it.
     pub(super) made: Option<String>,
-    /// It belongs to the switch's own controller: clients from outside see none of its connections.
+    /// Whether it belongs to the embedded controller; external clients do not see its connections.
     pub(super) is_reserved: bool,
-    /// By number.
+    /// Ports by number.
     pub(super) members: BTreeMap<u32, Member>,
     pub(super) meters: BTreeMap<u32, Meter>,
-    /// The name of its flow table in upcalls.
+    /// The number of its flow table in upcalls.
     pub(super) origin: u16,
     pub(super) executed: Executed,
-    /// By slot of the flow table: where the flow is in memory that outlives this process.
+    /// By slot of the flow table: the flow's place in memory that outlives this process.
     pub(super) records: Vec<Option<RecordPlace>>,
 }
 
-/// All datapaths, and statistics that are asked for later.
+/// All datapaths, and statistics that are read later.
 #[derive(Default)]
 pub(super) struct Places {
     all: BTreeMap<DatapathId, Place>,
@@ -51,25 +51,25 @@ pub(super) struct Places {
     pub(super) last_removal: u64,
     last_origin: u16,
     pub(super) under_way: Arc<UnderWay>,
-    /// Clients that are the switch's own controller. They are for switches and ports that there are, and nothing is made for them.
+    /// Clients that are embedded controllers. They use existing switches and ports; nothing is made for them.
     pub(super) controllers: BTreeSet<PeerId>,
     pub(super) refused_flows: RefusedFlows,
-    /// Workers hand over packets of no flow.
+    /// Whether upcalls are enabled.
     pub(super) can_ask: bool,
-    /// Rises when a meter, a zone's limit or a timeout policy is set or taken out.
+    /// Counts changes of meters, zone limits and timeout policies.
     pub(super) setting_changes: u64,
-    /// The memory in which a successor finds flows; none if there is no such memory.
+    /// The memory in which a successor finds flows, if there is one.
     pub(super) flow_memory: Option<FlowMemory>,
     /// The memory in which a successor finds connections.
     pub(super) connection_memory: ConnectionMemories,
-    /// Flows that found no room there were told of.
+    /// Whether the lack of room there was logged.
     pub(super) is_memory_full: bool,
-    /// Limits and timeout policies that clients set.
+    /// Limits and timeout policies of clients.
     pub(super) ct_settings: CtSettings,
     told: RefCell<ReportedCounters>,
 }
 
-/// Counters that clients were told.
+/// Counters that were reported to clients.
 #[derive(Default)]
 struct ReportedCounters {
     stats: EngineStats,
@@ -103,8 +103,8 @@ impl Places {
         self.all.get_mut(&id)
     }
 
-    /// An origin for upcalls that no datapath has, nor had lately. Upcalls queued for a deleted datapath are dropped, also if another
-    /// one has its switch, or its switch's number. Never 0, which stands for none.
+    /// A number for upcalls that no datapath has or had recently. Upcalls of a deleted datapath are dropped, even if
+    /// another one has its switch or that switch's number. Never 0, which means none.
     pub(super) fn fresh_origin(&mut self) -> u16 {
         loop {
             self.last_origin = self.last_origin.wrapping_add(1).max(1);
@@ -114,7 +114,7 @@ impl Places {
         }
     }
 
-    /// The datapath that is called so in upcalls.
+    /// The datapath with this number in upcalls.
     pub(super) fn of_origin(&self, origin: u16) -> Option<(DatapathId, &Place)> {
         self.all.iter().find(|(_, place)| place.origin == origin).map(|(id, place)| (*id, place))
     }
@@ -125,18 +125,18 @@ impl Places {
         members.any(|member| member.port == Some(port))
     }
 
-    /// Counters are asked for again in the next turn.
+    /// Has the next turn read counters again.
     pub(super) fn forget_stats(&mut self) {
         self.told.get_mut().is_of_this_turn = false;
     }
 
-    /// A port has gone: another one may have its number.
+    /// Forgets ports' counters after a removal, since another port may get the number.
     pub(super) fn forget_ports(&mut self) {
         self.told = RefCell::default();
     }
 
-    /// A port's counters, as of this turn. While workers do not answer, as they were told last: clients take a counter that goes back
-    /// for an error.
+    /// A port's counters, as of this turn. While workers do not answer, the last reported ones: clients take a counter
+    /// that goes back for an error.
     pub(super) fn stats_of<R>(
         &self,
         engine: &Engine,

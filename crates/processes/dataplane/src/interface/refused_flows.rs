@@ -1,5 +1,5 @@
-//! Flows that are refused since the switch lacks something, in the log. ovs-vswitchd tries again with every packet, so each reason is
-//! logged once in a while, with the number of refusals since then.
+//! Logs flows that the switch refuses for lack of a feature. ovs-vswitchd retries with every packet, so each reason is
+//! logged at intervals, with the number of refusals since then.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use log::warn;
 use lasthop_dpif::{Errno, Refusal};
 use lasthop_flow::Match;
 
-/// Time between two lines of one reason.
+/// Time between two log lines for one reason.
 const PAUSE: Duration = Duration::from_secs(60);
 
 /// The packets of a flow, as the log names them.
@@ -25,14 +25,14 @@ impl FlowPackets {
     }
 }
 
-/// By reason; there are as many as the program has sentences for them.
+/// By reason. The program has a fixed number of reasons.
 #[derive(Debug, Default)]
 pub(super) struct RefusedFlows {
     said: BTreeMap<&'static str, (Instant, u64)>,
 }
 
 impl RefusedFlows {
-    /// A flow for packets of `port` was refused.
+    /// Notes a refused flow for packets of `port`.
     pub(super) fn note(&mut self, port: &str, packets: FlowPackets, refusal: Refusal, now: Instant) {
         if refusal.errno != Errno::EINVAL {
             return;
@@ -44,7 +44,7 @@ impl RefusedFlows {
             are dropped, or each of them goes through the controller; take it out of the OpenFlow rules: docs/user/open-vswitch.md");
     }
 
-    /// The refusals to log now, this one included; none if the reason was logged a moment ago.
+    /// The number of refusals to log now, including this one; `None` if the reason was logged recently.
     fn count(&mut self, why: &'static str, now: Instant) -> Option<u64> {
         let (due, refusals) = self.said.entry(why).or_insert((now, 0));
         *refusals += 1;

@@ -1,4 +1,5 @@
-//! Flows that outlive the switch process: written down as they come, change and go, and installed again by the next process.
+//! Flows that outlive the switch process: recorded when they are installed, changed and removed, and installed again by
+//! the next process.
 
 use std::collections::VecDeque;
 
@@ -17,7 +18,7 @@ use super::super::flow_memory::{FlowMemory, Found, RecordPlace};
 use super::flows::refused;
 use super::places::Places;
 
-/// Flows that another process left and that are not installed again yet, those first that were used last.
+/// Flows of another process that are not installed again yet, most recently used first.
 #[derive(Debug, Default)]
 pub(super) struct Returning(VecDeque<Found>);
 
@@ -31,7 +32,8 @@ impl Returning {
         self.0.is_empty()
     }
 
-    /// Installs the next flows again, at most `flows`. Flows that cannot be installed are forgotten: their packets cause upcalls.
+    /// Installs the next `flows` flows at most. Flows that cannot be installed are forgotten: their packets cause
+    /// upcalls.
     pub(super) fn bring_back(&mut self, places: &mut Places, flows: usize) {
         let now_ms = clock::now_ms();
         for _ in 0..flows {
@@ -46,7 +48,7 @@ impl Returning {
 }
 
 impl Places {
-    /// Records a flow as it is now. A flow for which there is no room causes an upcall again after this process's end.
+    /// Records a flow as it is now. A flow without room causes an upcall again after this process's end.
     pub(super) fn keep(&mut self, id: DatapathId, slot: Option<usize>) {
         let (Some(place), Some(memory)) = self.with_memory(id) else { return };
         let Some((slot, (flow, stats))) = slot.and_then(|slot| Some((slot, place.module.table().at(slot)?)))
@@ -64,11 +66,11 @@ impl Places {
         let is_full = record.is_none() && !self.is_memory_full;
         if is_full {
             self.is_memory_full = true;
-            info!(limited = true; "there are more flows than are kept for the next switch process: packets of some will be asked about again after its start");
+            info!(limited = true; "there is no room to keep all flows for the next switch process: some flows will cause upcalls again after its start");
         }
     }
 
-    /// A flow is about to go.
+    /// Removes the record of a flow that is about to be removed.
     pub(super) fn forget(&mut self, id: DatapathId, slot: usize) {
         let (Some(place), Some(memory)) = self.with_memory(id) else { return };
         if let Some(record) = place.records.get_mut(slot).and_then(Option::take) {
@@ -76,7 +78,7 @@ impl Places {
         }
     }
 
-    /// Installs a flow of another process. Its record is checked as a client's request is.
+    /// Installs a flow of another process. Its record is checked like a client's request.
     fn bring_back(&mut self, found: Found, now_ms: u64) -> Result<(), Refusal> {
         let Found { place: record, datapath, .. } = found;
         let (Some(place), Some(memory)) = self.with_memory(DatapathId(datapath)) else {
@@ -100,7 +102,7 @@ impl Places {
     }
 }
 
-/// Writes a flow in place of its former record.
+/// Writes a flow, in place of its former record.
 fn write(
     memory: &mut FlowMemory,
     old: Option<RecordPlace>,
@@ -113,7 +115,7 @@ fn write(
     }
 }
 
-/// A flow as a client would install it.
+/// The flow as a client's request.
 fn message_of(flow: &flowtable::FlowSpec) -> Result<Vec<u8>, Refusal> {
     let message = FlowMessage {
         ufid: flow.ufid,

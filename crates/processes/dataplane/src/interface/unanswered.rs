@@ -1,48 +1,48 @@
-//! Whether the controller that comes with the switch still does something about packets that it is asked about.
+//! Detects that the embedded controller does not answer upcalls any more.
 //!
-//! One that is alive and does nothing, since it hangs or was stopped, would be asked for ever: its connections are sound. The
-//! supervisor finds out the cause; this file only sees that it was asked and did not answer.
+//! A controller that hangs or was stopped would get upcalls for ever, since its connections still work. The supervisor
+//! finds the cause; this code only detects the missing answer.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use lasthop_dpif::server::{PeerId, Reader};
 
-/// How long nothing may come from the controller after it was asked about a packet. It answers within a millisecond.
+/// Longest time without a message from the controller after an upcall. It answers within a millisecond.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// When a client was asked, and how much had come from it by then.
+/// Time of the first unanswered upcall, and the number of bytes received until then.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     since: Instant,
     heard: u64,
 }
 
-/// The controller's connections.
+/// The connections of the embedded controller.
 #[derive(Debug, Default)]
 pub(super) struct Unanswered {
     own: BTreeMap<PeerId, Option<Asked>>,
 }
 
 impl Unanswered {
-    /// This client is the controller.
+    /// Adds a connection of the controller.
     pub(super) fn watch(&mut self, client: PeerId) {
         self.own.insert(client, None);
     }
 
-    /// A client is gone.
+    /// Removes a client that is gone.
     pub(super) fn forget(&mut self, client: PeerId) {
         self.own.remove(&client);
     }
 
-    /// A client was asked about a packet.
+    /// Notes an upcall to a client.
     pub(super) fn asked(&mut self, Reader { client, heard, .. }: Reader) {
         if let Some(asked) = self.own.get_mut(&client) {
             asked.get_or_insert_with(|| Asked { since: Instant::now(), heard });
         }
     }
 
-    /// Whether the controller was asked and has said nothing since, for too long; that is true once for each such time.
+    /// Whether the controller has been silent for too long since an upcall; true once for each such time.
     pub(super) fn is_silent(&mut self, reader: impl Fn(PeerId) -> Option<Reader>, now: Instant) -> bool {
         let mut is_silent = false;
         for (client, asked) in &mut self.own {
@@ -55,7 +55,7 @@ impl Unanswered {
         is_silent
     }
 
-    /// When that may be so.
+    /// The time at which that may become true.
     pub(super) fn due(&self) -> Option<Instant> {
         self.own.values().flatten().map(|asked| asked.since + PATIENCE).min()
     }

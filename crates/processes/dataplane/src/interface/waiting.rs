@@ -1,33 +1,33 @@
-//! Packets for clients who have enough to read: one of each line, behind which others of that line wait.
+//! Upcalls for clients that have enough to read: one from each line, which is held meanwhile.
 //!
 //! ```text
-//!   lines ── next packet ──> has its client enough to read? ── no ──> the client
+//!   lines ── next upcall ──> does its client have enough to read? ── no ──> the client
 //!     ^                          │ yes                                   ^
-//!     └── its line is held <── waits, behind others for that client ─────┘ when that has read, is gone, or is given up
+//!     └── its line is held <── waits, behind others for that client ─────┘ when the client has read, is gone, or is given up
 //! ```
 //!
-//! So a client that does not read holds up its own packets only. A client that takes nothing for a while is not waited for any
-//! more, and none is once all room is taken: from then on it loses its own.
+//! So a client that does not read delays its own upcalls only. After a while without a read, or once all room is taken,
+//! its upcalls wait no longer and are lost.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use lasthop_dpif::server::{PeerId, Reader};
 
-/// How long packets wait for a client that does not read. It loses its own from then on. A slow one reads for some time
-/// what its socket has before that takes more.
+/// How long upcalls wait for a client that does not read; later ones are lost. A slow client reads for some time from
+/// its socket before that accepts more.
 pub(super) const READ_PATIENCE: Duration = Duration::from_secs(1);
 
-/// The longest pause between turns that counts as the client's: in a longer one, this thread may have been away.
+/// The longest pause between turns that counts against the client: in a longer one this thread may have been delayed.
 const GRACE: Duration = Duration::from_millis(50);
 
-/// Packets that wait for one client.
+/// Upcalls that wait for one client.
 struct Slow<T> {
     held: VecDeque<T>,
-    /// When it last took anything, and how much it had taken by then.
+    /// When it last read, and how much it had read by then.
     since: Instant,
     taken: u64,
-    /// Its time was over, and it has the grace.
+    /// Whether its time is over, and it is in its grace period.
     is_last_chance: bool,
 }
 
@@ -37,10 +37,10 @@ impl<T> Slow<T> {
     }
 }
 
-/// Packets that wait, by client.
+/// Waiting upcalls, by client.
 pub(super) struct Waiting<T> {
     slow: BTreeMap<PeerId, Slow<T>>,
-    /// Clients that were waited for in vain.
+    /// Clients that were given up.
     stalled: BTreeSet<PeerId>,
 }
 
@@ -55,12 +55,12 @@ impl<T> Waiting<T> {
         self.slow.is_empty()
     }
 
-    /// Whether packets for a client are to wait.
+    /// Whether upcalls for a client have to wait.
     pub(super) fn is_waited_for(&self, reader: Reader) -> bool {
         reader.is_busy && !self.stalled.contains(&reader.client)
     }
 
-    /// Has a packet wait, behind others for its client, or before them since it has waited already.
+    /// Adds an upcall behind others for its client, or in front if it has waited before.
     pub(super) fn hold(&mut self, held: T, Reader { client, taken, .. }: Reader, has_waited: bool) {
         let fresh = || Slow { held: VecDeque::new(), since: Instant::now(), taken, is_last_chance: false };
         let slow = self.slow.entry(client).or_insert_with(fresh);
@@ -70,7 +70,7 @@ impl<T> Waiting<T> {
         }
     }
 
-    /// Clients whose packets need not wait any more, or not in vain: those who have read, are gone or are given up.
+    /// Clients whose upcalls need not wait any more: those that have read, are gone or are given up.
     pub(super) fn ready(
         &mut self,
         reader: impl Fn(PeerId) -> Option<Reader>,
@@ -91,7 +91,7 @@ impl<T> Waiting<T> {
         self.slow.keys().filter(is_ready).copied().collect()
     }
 
-    /// The packet that has waited longest for a client.
+    /// Takes the upcall that has waited longest for a client.
     pub(super) fn take(&mut self, client: PeerId) -> Option<T> {
         let slow = self.slow.get_mut(&client)?;
         let held = slow.held.pop_front();
@@ -101,13 +101,13 @@ impl<T> Waiting<T> {
         held
     }
 
-    /// There is no room for more: gives up the client with most waiting packets.
+    /// Gives up the client with most waiting upcalls, since there is no room for more.
     pub(super) fn give_up_slowest(&mut self) {
         let waited_for = self.slow.iter().filter(|(client, _)| !self.stalled.contains(client));
         self.stalled.extend(waited_for.max_by_key(|(_, slow)| slow.held.len()).map(|(client, _)| *client));
     }
 
-    /// When the wait for the next client is over.
+    /// The time at which the next client is given up.
     pub(super) fn due(&self) -> Option<Instant> {
         self.slow.values().map(Slow::due).min()
     }

@@ -1,26 +1,27 @@
-//! How much of the switch's time the requests of a front end may take: of a CPU by its session's thread, and of the workers.
+//! Limits the time that a front end's requests take: CPU time of its session's thread, and time of the workers.
 
 use std::time::{Duration, Instant};
 
-/// The charge for a change of a ring: it interrupts each worker two or three times, at any point of its work.
+/// The charge for a change of a ring: it interrupts each worker two or three times, anywhere in its work.
 const CHANGE: Duration = Duration::from_micros(500);
-/// The time that may be taken at once: a front end starts, resets and starts again 32 rings some twenty times in a row, or gets many
-/// pieces of memory one by one, as fast as it can.
+/// Time that may be taken at once. A front end may start, reset and start 32 rings some twenty times in a row, or send
+/// many memory regions one by one, at full speed.
 const BURST: Duration = Duration::from_secs(2);
-/// In the long run it may take one part of this many of the time: 200 changes a second, or 32 rings stopped and started three times.
+/// In the long run it may take one part in this many of the time: 200 changes a second, or 32 rings stopped and started
+/// three times a second.
 const SHARE: u32 = 10;
 
-/// A thread that took more than this lately gives way to all other threads, and pauses after each turn for as long as that is charged:
-/// a start takes less, even with 32 rings.
+/// A thread that took more than this recently gets a lower priority than all others, and pauses after each turn for as
+/// long as the charge: a start takes less, even with 32 rings.
 const MODEST: Duration = Duration::from_millis(100);
 
-/// The most excess that it has to make good by waiting: 20 s of waiting, even if a single turn took longer.
+/// Largest excess, which costs 20 s of waiting, even if a single turn took longer.
 const EXCESS_MAX: Duration = Duration::from_secs(2);
 
-/// The time that the front end of one vnic has taken lately.
+/// The time that the front end of one vnic has taken recently.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Allowance {
-    /// The time that it took and has not made good by waiting.
+    /// The time that it took and has not compensated by waiting.
     taken: Duration,
     as_of: Instant,
     /// The end of the pause after its last turn.
@@ -32,7 +33,7 @@ impl Allowance {
         Self { taken: Duration::ZERO, as_of: now, paced_until: now }
     }
 
-    /// The thread had a CPU for `time` to serve it, and workers were told of `changes`.
+    /// Charges CPU time of the thread, and `changes` that workers were told of.
     pub(super) fn charge(&mut self, now: Instant, time: Duration, changes: u64) {
         let changes = CHANGE.saturating_mul(u32::try_from(changes).unwrap_or(u32::MAX));
         let turn = time.saturating_add(changes);
@@ -43,18 +44,18 @@ impl Allowance {
         }
     }
 
-    /// For how long it has to wait; none if it need not.
+    /// How long it has to wait; `None` if it need not.
     pub(super) fn pause(&self, now: Instant) -> Option<Duration> {
         let excess = self.taken_at(now).saturating_sub(BURST).saturating_mul(SHARE);
         Some(excess.max(self.paced_until.saturating_duration_since(now))).filter(|pause| !pause.is_zero())
     }
 
-    /// Whether it has taken so much that others are to go before it.
+    /// Whether it has taken so much that others have priority.
     pub(super) fn is_immodest(&self, now: Instant) -> bool {
         self.taken_at(now) > MODEST
     }
 
-    /// As of when it was charged last.
+    /// The time taken, as of the last charge.
     #[cfg(test)]
     pub(super) fn taken(&self) -> Duration {
         self.taken
@@ -74,7 +75,7 @@ mod tests {
         let start = Instant::now();
         let mut allowance = Allowance::new(start);
         for number in 0..20 {
-            // 33 rings are stopped and started, at 10 ms a time.
+            // 33 rings are stopped and started, in 10 ms each time.
             allowance.charge(start, Duration::from_millis(10), 66);
             let pause = (number > 1).then_some(Duration::from_millis(10) + 66 * CHANGE);
             assert_eq!(allowance.pause(start), pause, "{number}");

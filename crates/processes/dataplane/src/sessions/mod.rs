@@ -1,5 +1,5 @@
-//! The vhost-user sessions, each with the guest of one port, and with a thread of its own: however long a front end makes its session
-//! take, by messages, memory or descriptors, no other guest, client or packet of a new flow waits for that.
+//! The vhost-user sessions, one for the guest of each port, with a thread of its own: messages, memory or descriptors
+//! that take a session long delay no other guest, client or upcall.
 
 mod allowance;
 mod thread;
@@ -27,58 +27,59 @@ use thread::{Company, SessionThread};
 
 /// Bytes of a thread's stack. It touches some 20 KiB of them, and only those take memory.
 const STACK_BYTES: usize = 512 << 10;
-/// How long the main thread waits for a session to end whose port goes away. One that takes longer ends later: its port's number is not
-/// given to another one before.
+/// How long the main thread waits for the end of a session whose port is removed. A session that takes longer ends
+/// later; its port's number is not reused before.
 const END_PATIENCE: Duration = Duration::from_millis(100);
-/// How long it waits for all of them when the process ends.
+/// How long it waits for all sessions when the process ends.
 const LAST_PATIENCE: Duration = Duration::from_secs(1);
-/// How long those that look at sessions wait for sessions that are at work.
+/// How long an inspection waits for sessions that are being served.
 const LOOK_PATIENCE: Duration = Duration::from_millis(20);
-/// How often it is looked meanwhile.
+/// Pause between two attempts meanwhile.
 const LOOK_PAUSE: Duration = Duration::from_millis(1);
 
 /// Sessions by the number of their attachment.
 pub(super) struct Sessions {
     guests: BTreeMap<u64, Guest>,
-    /// Their threads are started when packets pass: guests need not wait for that.
+    /// Threads that start when packets pass: guests need not wait for that.
     waiting: Vec<SessionThread>,
     reports: Arc<Reports>,
     hold: Arc<Hold>,
     watch: Arc<HangWatch>,
-    /// By port: descriptors of front ends that are not closed yet.
+    /// By port: front ends' descriptors that are not closed yet.
     arrears: BTreeMap<String, PendingCloses>,
-    /// By port: the rest of front ends' allowances. One that connects again gets no more by that.
+    /// By port: the rest of front ends' allowances. A front end that reconnects gets no new one.
     allowances: BTreeMap<String, Arc<Mutex<Allowance>>>,
 }
 
-/// A new connection, with its port and memory.
+/// A new connection with its port and memory.
 pub(super) struct Arrival {
-    /// Of the port.
+    /// Name of the port.
     pub(super) name: String,
     pub(super) attachment: u64,
     pub(super) socket: ForeignFd,
-    /// Memory from which a successor may go on.
+    /// Memory from which a successor may continue.
     pub(super) memory: Option<ForeignFd>,
 }
 
 /// A session as the main thread knows it.
 struct Guest {
     port: String,
-    /// Its thread has it, and nothing of it is left when that ends.
+    /// Owned by its thread, and freed when that ends.
     shared: Weak<Shared>,
-    /// Disconnected when the session is over, and nothing is left of it.
+    /// Disconnected when the session has ended and is freed.
     over: Receiver<Infallible>,
 }
 
-/// State that a session's thread and the main thread share.
+/// State shared by a session's thread and the main thread.
 struct Shared {
-    /// The thread that serves the session holds the lock; the main thread takes it only if it is free. None: the session is over.
+    /// The session; `None` once it has ended. Its thread holds the lock while it serves; the main thread takes the lock
+    /// only if it is free.
     session: Mutex<Option<Session<PortDevice>>>,
-    /// Rung when the main thread wants something.
+    /// Written when the main thread wants something.
     doorbell: OwnedFd,
     is_link_up: AtomicBool,
     is_unwanted: AtomicBool,
-    /// As the session was after its last turn.
+    /// Whether the session was at rest after its last turn.
     is_resting: AtomicBool,
     wants_write: AtomicBool,
     hears_of_link: AtomicBool,
@@ -89,9 +90,9 @@ struct Shared {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     Serving,
-    /// Only those that are in the middle of something, until they are not.
+    /// Only sessions in the middle of something are served, until they are at rest.
     Calming,
-    /// None.
+    /// No session is served.
     Held,
 }
 
@@ -132,7 +133,7 @@ impl Sessions {
         Ok(self.arrears(port).begin())
     }
 
-    /// Descriptors of a port's front ends that are not closed yet.
+    /// Front ends' descriptors of a port that are not closed yet.
     pub(super) fn arrears(&mut self, port: &str) -> &mut PendingCloses {
         self.arrears.entry(port.to_owned()).or_insert_with(|| PendingCloses::new(&format!("port {port}")))
     }
@@ -142,7 +143,7 @@ impl Sessions {
         let Arrival { name, attachment, socket, memory } = arrival;
         let is_link_up = device.is_link_up();
         let rings = device.offer().rings();
-        // Without it the guest has to connect again if this process dies, and nothing else.
+        // Without it only this guest has to reconnect if this process dies.
         let kept = memory.and_then(|memory| SessionMemory::map(memory.as_fd(), rings).ok());
         let session = match kept {
             Some(kept) => Session::with_memory(socket, device, kept),
@@ -152,7 +153,7 @@ impl Sessions {
         self.enter(name, attachment, session, is_link_up)
     }
 
-    /// Serves a session, once its thread is started.
+    /// Adds a session; its thread serves it once started.
     pub(super) fn enter(
         &mut self,
         port: String,
@@ -195,7 +196,7 @@ impl Sessions {
         for thread in std::mem::take(&mut self.waiting) {
             let (name, attachment, shared) =
                 (thread.port.clone(), thread.attachment, Arc::clone(&thread.shared));
-            // The kernel takes the first 15 bytes of it.
+            // The kernel uses the first 15 bytes.
             let builder = std::thread::Builder::new().name(format!("vnic {name}")).stack_size(STACK_BYTES);
             if let Err(error) = builder.spawn(move || thread.run()) {
                 let why = format!("its session got no thread: {error}; raise TasksMax= or ulimit -u");
@@ -205,7 +206,7 @@ impl Sessions {
         }
     }
 
-    /// Has sessions served, or not. Those that are at work when they are held finish their turn.
+    /// Sets whether sessions are served. Sessions that are being served finish their turn.
     pub(super) fn set_stage(&mut self, stage: Stage) {
         self.hold.0.store(stage as u8, Ordering::SeqCst);
         if stage == Stage::Serving {
@@ -213,12 +214,12 @@ impl Sessions {
         }
     }
 
-    /// Ports of sessions that a successor could not go on with now.
+    /// Ports of sessions that a successor could not continue now.
     pub(super) fn restless(&self) -> impl Iterator<Item = &str> {
         self.guests.values().filter(|guest| !guest.is_resting()).map(|guest| guest.port.as_str())
     }
 
-    /// Looks at the session of each port that has one. One that is at work for long is left out.
+    /// Inspects the session of each port that has one. Skips a session that is being served for long.
     pub(super) fn look<R>(&self, look: impl Fn(&str, &Session<PortDevice>) -> R) -> Vec<R> {
         let until = Instant::now() + LOOK_PATIENCE;
         let seen = self.guests.values().filter_map(|guest| {
@@ -229,8 +230,8 @@ impl Sessions {
         seen.collect()
     }
 
-    /// Tells the guest of a port that its link is up or down now; whether it learns of it. None if that is no news, or there
-    /// is no guest.
+    /// Tells the guest of a port that its link went up or down; returns whether the guest learns of it. `None` if the
+    /// link has not changed, or there is no guest.
     pub(super) fn set_link(&self, port: &str, up: bool) -> Option<bool> {
         let of_port = |guest: &&Guest| guest.port == port && !guest.is_over();
         let shared = self.guests.values().rev().find(of_port)?.shared.upgrade()?;
@@ -241,7 +242,7 @@ impl Sessions {
         Some(shared.hears_of_link.load(Ordering::SeqCst))
     }
 
-    /// Hangs up on the guest of a port that goes away.
+    /// Hangs up on the guest of a port that is removed.
     pub(super) fn end_of_port(&mut self, port: &str) {
         self.end(|guest| guest.port == port, END_PATIENCE);
         self.guests.retain(|_, guest| guest.port != port);
@@ -278,7 +279,7 @@ impl Guest {
         {}
     }
 
-    /// One that is at work is not, and neither is one that is over as long as the supervisor is not told.
+    /// False while the session is served, and after its end until the supervisor knows.
     fn is_resting(&self) -> bool {
         let Some(shared) = self.shared.upgrade() else { return true };
         let session = shared.try_session();
@@ -295,7 +296,7 @@ impl Shared {
         self.session.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The session, if it is not at work.
+    /// The session, unless it is being served.
     fn try_session(&self) -> Option<MutexGuard<'_, Option<Session<PortDevice>>>> {
         match self.session.try_lock() {
             Ok(session) => Some(session),
@@ -318,7 +319,7 @@ impl Shared {
         locked(&self.allowance)
     }
 
-    /// Has others see how the session is.
+    /// Publishes the session's state.
     fn publish(&self, session: &Session<PortDevice>) {
         self.is_resting.store(session.is_resting(), Ordering::SeqCst);
         self.wants_write.store(session.wants_write(), Ordering::SeqCst);
@@ -327,7 +328,7 @@ impl Shared {
 
     /// Wakes the session's thread.
     fn ring(&self) {
-        // An eventfd of ours, non-blocking: the write fails only when it rings already.
+        // A non-blocking eventfd of ours: the write only fails if it is readable already.
         let _ = rustix::io::write(&self.doorbell, &1_u64.to_ne_bytes());
     }
 
@@ -361,7 +362,7 @@ mod tests {
         sessions.start_threads();
         let options = GuestOptions { queue_pairs: 8, ..GuestOptions::default() };
         let mut guest = Guest::over(front_end, options).expect("attached");
-        // The second answer comes when all turns but its own are charged.
+        // The second answer comes when all turns except its own are charged.
         (0..2).for_each(|_| _ = guest.front().get_features().expect("an answer"));
         let taken = |sessions: &mut Sessions| locked(&sessions.allowance("one")).taken();
         let before = taken(&mut sessions);

@@ -1,11 +1,11 @@
-//! The thread of one session: it does all work on a front end's behalf, and no other thread waits for it.
+//! The thread of one session: does all work on a front end's behalf; no other thread waits for it.
 //!
 //! ```text
-//!   waits for:  its front end ── a turn: messages, rings, memory ── news ──> the supervisor ── rests
+//!   waits for:  its front end ── a turn: messages, rings, memory ── update ──> the supervisor ── rests
 //!               its doorbell ── link, end, hold, from the main thread
-//!               room for news that have not left: until then its front end is not read
-//!               the end of a pause, if it took too much
-//!               closes of its descriptors, if too many are to be done
+//!               room for an update that is not sent: until then the front end is not served
+//!               the end of a pause, if it took too much time
+//!               closes of its descriptors, if too many are pending
 //! ```
 
 use std::convert::Infallible;
@@ -28,33 +28,33 @@ use lasthop_runtime::poller::timespec;
 use super::super::reports::{Flushed, Reports};
 use super::{Hold, Shared, Stage};
 
-/// How many times as much as other work a slow write is charged: no other thread gets the CPU meanwhile, workers neither.
+/// Factor by which a slow write is charged: no other thread gets the CPU meanwhile, not even a worker.
 const SLOW_WRITE_SHARE: u32 = 20;
 /// Its work for the hang watch.
 const WORK: &str = "its front end's messages";
-/// Niceness of the thread of a front end that has it work all the time. Beside workers and other guests' threads it gets the time that
-/// they leave, and a tenth of a CPU that they want all of.
+/// Niceness of the thread of a front end that keeps it busy. Workers and other guests' threads leave it idle time, or a
+/// tenth of a CPU that they fully use.
 const NICENESS: i32 = 10;
-/// Pause between two looks whether a front end's descriptors are closed, while too many of them are not.
+/// Pause between two checks for closed descriptors, while too many are pending.
 const CLOSES_PAUSE: Duration = Duration::from_millis(10);
 
 /// Why a thread woke up.
 #[derive(Clone, Copy, Default)]
 struct Woken {
-    /// The front end sent something, or takes something.
+    /// The front end's socket is readable, or writable for waiting replies.
     front_end: bool,
-    /// It hung up while it had to wait.
+    /// The front end hung up while it had to wait.
     is_hung_up: bool,
-    /// There is room for news.
+    /// There is room for an update.
     room: bool,
 }
 
-/// The state of a session's news to the supervisor.
+/// The state of a session's update for the supervisor.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum News {
     Delivered,
     Waiting,
-    /// There is no supervisor to hear them any more.
+    /// The supervisor is gone.
     Lost,
 }
 
@@ -71,9 +71,9 @@ pub(super) struct SessionThread {
     link_told: bool,
     /// The last refusal, as reported.
     refused: Option<String>,
-    /// Its thread has a lower priority than others, for good: the kernel lets no thread raise its own.
+    /// Whether its thread has a lower priority, for good: the kernel lets no thread raise its own.
     gives_way: bool,
-    /// Dropped when nothing is left of the session, which disconnects the other end.
+    /// Dropped when the session is freed, which disconnects the receiver.
     over: Sender<Infallible>,
 }
 
@@ -110,8 +110,8 @@ impl SessionThread {
         }
     }
 
-    /// Serves the session to its end. A panic ends the process, even in a build that unwinds: the state of the guest's rings is
-    /// unknown.
+    /// Serves the session to its end. A panic ends the process, even in a build that unwinds: the state of the guest's
+    /// rings is unknown.
     pub(super) fn run(mut self) {
         let _bomb = Bomb;
         let why = loop {
@@ -133,9 +133,10 @@ impl SessionThread {
         why.into_iter().for_each(|why| {
             reports.report_of_session(&Report::Detached { name: name.clone(), attachment, why });
         });
-        // A switch that comes to rest waits for this: a supervisor that is not told would have a successor continue the session.
+        // A switch that comes to rest waits for this: otherwise the supervisor would have a successor continue the
+        // session.
         drop(shared);
-        // No other thread may wait for room for it.
+        // After this no thread waits for room for it.
         reports.flush_all();
     }
 
@@ -146,7 +147,7 @@ impl SessionThread {
         let closes = (origin.is_full() && !origin.is_overdue()).then_some(CLOSES_PAUSE);
         let pause = pause.max(closes);
         let is_served = self.news == News::Delivered && pause.is_none() && is_let;
-        // The system has room for news in the socket, and does not take them.
+        // The socket has room, and the system refuses the update.
         let refused_until = self.reports.due().filter(|_| self.news == News::Waiting);
         let mut polled = vec![PollFd::new(&self.shared.doorbell, PollFlags::IN)];
         let mut timeout = None;
@@ -159,7 +160,7 @@ impl SessionThread {
         } else if self.news == News::Waiting {
             polled.push(PollFd::from_borrowed_fd(self.reports.socket(), PollFlags::OUT));
         } else if is_let {
-            // It is not read, but whether it is there is to be known: the next one may come.
+            // It is not read, but its end has to be noticed, since the next front end may come.
             polled.push(PollFd::new(&self.socket, PollFlags::empty()));
             timeout = pause.map(timespec);
         }
@@ -175,7 +176,7 @@ impl SessionThread {
         Woken { front_end: happened && is_served, is_hung_up, room: is_room || refused_until.is_some() }
     }
 
-    /// Whether it may be served, as far as this depends on whether the switch is to rest.
+    /// Whether the session may be served in the present stage.
     fn is_let(&self) -> bool {
         match self.hold.stage() {
             Stage::Serving => true,
@@ -184,7 +185,7 @@ impl SessionThread {
         }
     }
 
-    /// Does a turn of work. Returns why the session is over, if it is.
+    /// Does a turn. Returns why the session has ended, if it has.
     fn act(&mut self, woken: Woken) -> Option<String> {
         let shared = Arc::clone(&self.shared);
         let mut session = shared.session();
@@ -192,7 +193,7 @@ impl SessionThread {
         if woken.room {
             self.flush(session);
         }
-        // The switch may have been told to rest meanwhile: the thread that has the session sees to that.
+        // The switch may have been told to rest meanwhile; the thread that holds the session respects that.
         let is_let = self.is_let();
         let link_is_up = self.shared.is_link_up.load(Ordering::SeqCst);
         let is_served = woken.front_end && is_let;
@@ -226,7 +227,7 @@ impl SessionThread {
         None
     }
 
-    /// Enters what a turn has taken. One that takes much gives way to all other threads for the rest of its session.
+    /// Charges a turn. A session that takes much gets a lower priority than all other threads until its end.
     fn charge(&mut self, taken: Duration, changes: u64) {
         let now = Instant::now();
         let mut allowance = self.shared.allowance();
@@ -237,7 +238,7 @@ impl SessionThread {
         }
     }
 
-    /// Sends the session's changes for a successor, which continues from them.
+    /// Sends the session's update; a successor continues from it.
     fn tell(&mut self, session: &mut Session<PortDevice>) {
         let flushed =
             session.update().map_or(Flushed::All, |update| self.reports.tell(self.attachment, update));
@@ -261,7 +262,7 @@ impl SessionThread {
         }
     }
 
-    /// Logs the last refusal, unless it equals the one before. A VMM may be refused as fast as it asks.
+    /// Logs the last refusal, unless it equals the one before. A VMM may cause refusals at any rate.
     fn report_refusal(&mut self, session: &Session<PortDevice>) {
         let last = session.refusals().last.as_ref().map(ToString::to_string);
         if last != self.refused {
@@ -273,8 +274,8 @@ impl SessionThread {
         }
     }
 
-    /// Takes the session apart: its rings stop, its memory goes, its connection ends. Only the next guest of the vnic waits for that,
-    /// and is charged for it: otherwise coming and going with much memory would cost nothing.
+    /// Ends the session: stops its rings, unmaps its memory, closes its connection. Only the next guest of the vnic
+    /// waits for that, and is charged for it: otherwise reconnecting with much memory would cost nothing.
     fn end(&self) {
         let Some(mut session) = self.shared.session().take() else { return };
         let _turn = self.turns.begin(WORK);
@@ -297,7 +298,7 @@ impl Drop for Bomb {
     }
 }
 
-/// The CPU time of this thread so far. Time for which it waits is not charged: others have the CPU meanwhile.
+/// The CPU time of this thread. Waiting is not charged: others have the CPU meanwhile.
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)

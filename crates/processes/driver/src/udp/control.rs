@@ -9,7 +9,7 @@ pub(super) const SEGMENT_BYTES: usize = 24;
 /// Bytes of a `cmsghdr`, to which all of them are aligned.
 const HEADER_BYTES: usize = 16;
 const ALIGN: usize = 8;
-/// Where the addresses of IPv4 are among those of IPv6 (RFC 4291, 2.5.5.2).
+/// The prefix of IPv4 addresses among those of IPv6 (RFC 4291, 2.5.5.2).
 const MAPPED: u128 = 0xffff << 32;
 
 /// Addresses and fields of a datagram. Addresses are of IPv6, those of IPv4 mapped.
@@ -19,7 +19,7 @@ pub(super) struct Endpoint {
     pub(super) remote: u128,
     /// Its port.
     pub(super) port: u16,
-    /// Our address; 0 is any.
+    /// Our address; 0 for any.
     pub(super) local: u128,
     /// TOS or traffic class.
     pub(super) tos: u8,
@@ -48,7 +48,7 @@ impl Endpoint {
         Self { remote, port, local, tos: tunnel.tos, ttl: tunnel.ttl }
     }
 
-    /// The tunnel that a packet came by, at our `port`.
+    /// The tunnel metadata of a packet that arrived at our `port`.
     pub(super) fn tunnel(&self, port: u16) -> OuterHeader {
         let is_ipv4 = is_mapped(self.remote);
         let bits = if is_ipv4 { u128::from(u32::MAX) } else { u128::MAX };
@@ -65,7 +65,7 @@ impl Endpoint {
     }
 }
 
-/// Reads what the kernel says of a datagram, beside what is known.
+/// Parses the kernel's control data, and adds its fields to `endpoint`.
 pub(super) fn read_control(mut control: &[u8], mut endpoint: Endpoint) -> Endpoint {
     while let Some((header, rest)) = control.split_first_chunk::<HEADER_BYTES>() {
         let [a, b, c, d, e, f, g, h, level @ .., i, j, k, l] = *header;
@@ -76,7 +76,7 @@ pub(super) fn read_control(mut control: &[u8], mut endpoint: Endpoint) -> Endpoi
             ((libc::SOL_IPV6, libc::IPV6_PKTINFO), data) => {
                 endpoint.local = data.first_chunk().map_or(0, |address| u128::from_be_bytes(*address));
             }
-            // A byte, or an int that is below 256.
+            // A byte, or an int below 256.
             ((libc::SOL_IP, libc::IP_TOS) | (libc::SOL_IPV6, libc::IPV6_TCLASS), data) => {
                 endpoint.tos = number(data);
             }
@@ -125,7 +125,7 @@ pub(super) fn write_control(to: &Endpoint, is_ipv4_only: bool, out: &mut [u8; CO
         put((libc::SOL_IPV6, libc::IPV6_PKTINFO), &info);
     }
     put(tos, &i32::from(to.tos).to_ne_bytes());
-    // 0 is refused by the kernel, and no packet would get anywhere with it.
+    // The kernel refuses 0, and no packet would get anywhere with it.
     put(ttl, &i32::from(to.ttl.max(1)).to_ne_bytes());
     at
 }

@@ -1,6 +1,7 @@
 //! System calls on UDP and raw sockets: datagrams in batches, with addresses and the fields of their IP headers.
 //!
-//! As in `crate::sys`, no reference into the vNIC's memory is made: addresses are checked against the arena and passed on.
+//! As in `crate::sys`, this makes no reference into the vNIC's memory: it checks addresses against the arena and passes
+//! them on.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -28,7 +29,7 @@ fn no_name() -> libc::sockaddr_in6 {
     unsafe { std::mem::zeroed() }
 }
 
-/// Where `recvmmsg` is told to write. The pointers in messages mean something during a call only.
+/// Buffers for `recvmmsg`. The pointers in its messages are valid during a call only.
 pub(super) struct UdpInbox {
     arena: Arc<Arena>,
     messages: Box<[libc::mmsghdr; BATCH]>,
@@ -57,10 +58,10 @@ impl UdpInbox {
         }
     }
 
-    /// Receives up to as many datagrams as there are `buffers`, at most [`BATCH`]; how many came.
+    /// Receives one datagram for each of the `buffers`, at most [`BATCH`]; returns their number.
     ///
     /// # Errors
-    /// Errors of recvmmsg(2) for the first of them; `AGAIN` when there is none.
+    /// Errors of recvmmsg(2) for the first of them; `AGAIN` if there is none.
     pub(super) fn receive(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -163,7 +164,7 @@ impl UdpOutbox {
         self.count = 0;
     }
 
-    /// Enters a datagram to `to`: `head`, then the parts. False, and nothing is entered, when there is no room.
+    /// Adds a datagram to `to`: `head`, then the parts. Returns false, without adding it, if there is no room.
     pub(super) fn add(&mut self, to: &Endpoint, head: &[u8], parts: impl Iterator<Item = Span>) -> bool {
         let at = self.count;
         if at == BATCH || head.len() > WRITTEN_BYTES_MAX {

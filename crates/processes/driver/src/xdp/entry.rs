@@ -2,11 +2,11 @@
 
 /// Entries of the largest ring here.
 pub(super) const RING_ENTRIES_MAX: u32 = 1 << 16;
-/// The entries of a ring: any bytes are a value.
+/// The entries of a ring; any bytes are a valid value.
 pub(super) trait Entry: Copy + private::Sealed {}
 
 mod private {
-    /// Types of which any bytes are a value, and which have no padding.
+    /// Types for which any bytes are a valid value, and which have no padding.
     pub(in super::super) trait Sealed {}
     impl Sealed for u64 {}
     impl Sealed for super::Frame {}
@@ -16,10 +16,10 @@ mod private {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub(super) struct Frame {
-    /// Bytes from the start of the UMEM.
+    /// Offset in the UMEM.
     pub(super) addr: u64,
     pub(super) len_bytes: u32,
-    /// XDP_PKT_CONTD: there is more of the frame in the next entry.
+    /// XDP_PKT_CONTD: the frame continues in the next entry.
     pub(super) options: u32,
 }
 

@@ -9,23 +9,22 @@
 //!                      Switch                                 Kernel
 //! ```
 //!
-//! Each ring is longer than there are frames that may stand in it, so none is ever full. Frames of one direction never serve
-//! the other: neither direction can starve the other one.
+//! Each ring has more entries than frames that may be in it, so none is ever full. Frames of one direction never serve
+//! the other, so neither direction can starve the other.
 //!
-//! Frames named by the kernel and the switch are checked against this table: a frame that is not theirs is
-//! refused.
+//! Frames that the kernel and the switch name are checked against this table: a frame that they do not hold is refused.
 
 use crate::bounds::XDP_FRAMES;
 
-/// Bytes in front of every received frame that are the receiver's (XDP_PACKET_HEADROOM, linux/bpf.h): more than a virtio-net
-/// header. Frames to be sent start at the same place.
+/// Bytes before every received frame that belong to the receiver (XDP_PACKET_HEADROOM, linux/bpf.h): more than a
+/// virtio-net header. Outgoing frames have the same offset.
 pub(crate) const HEADROOM_BYTES: u32 = 256;
 /// Sizes of a frame's slot: those of an aligned UMEM, with pages of 4 KiB.
 const PLACE_BYTES: [u32; 2] = [2048, 4096];
 /// Bytes of an Ethernet header with one VLAN tag.
 pub(super) const LINK_BYTES: u32 = 18;
 
-/// Bytes of the place of each frame, for devices of `mtu_bytes`; `None`: there is none as large.
+/// Bytes of each frame's slot, for devices of `mtu_bytes`; `None` if no slot is large enough.
 pub(crate) fn place_bytes(mtu_bytes: u32) -> Option<u32> {
     let wanted = HEADROOM_BYTES + LINK_BYTES + mtu_bytes;
     PLACE_BYTES.into_iter().find(|bytes| *bytes >= wanted)
@@ -36,18 +35,18 @@ pub(crate) fn place_bytes(mtu_bytes: u32) -> Option<u32> {
 const MTU_BYTES_MAX: u32 = PLACE_BYTES[1] - HEADROOM_BYTES - LINK_BYTES;
 const _: () = assert!(PLACE_BYTES[1] - HEADROOM_BYTES - LINK_BYTES == lasthop_device::XDP_MTU_BYTES_MAX);
 
-/// The owner of a frame.
+/// The holder of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Holder {
-    /// We, for the moment.
+    /// This process.
     Us,
-    /// The kernel, to write a received frame to it or to send it.
+    /// The kernel, which receives into it or sends it.
     Kernel,
-    /// The switch: in one of the vNIC's rings.
+    /// The switch, in one of the vNIC's rings.
     Switch,
 }
 
-/// Which way a frame goes: each frame serves one direction for ever.
+/// The direction of a frame, which never changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     /// From the device to the switch.
@@ -60,13 +59,13 @@ pub(super) enum Way {
 #[derive(Debug)]
 pub(super) struct Frames {
     holders: Box<[Holder]>,
-    /// How many each holder has, by way and holder.
+    /// Number of frames by direction and holder.
     held: [[u32; 3]; 2],
     place_bytes: u32,
 }
 
 impl Frames {
-    /// All frames are ours.
+    /// This process holds all frames.
     pub(super) fn new(place_bytes: u32) -> Self {
         let holders = vec![Holder::Us; 2 * XDP_FRAMES as usize].into();
         Self { holders, held: [[XDP_FRAMES, 0, 0]; 2], place_bytes }
@@ -81,18 +80,18 @@ impl Frames {
         self.place_bytes
     }
 
-    /// Where a frame's place starts, from the start of the UMEM.
+    /// Offset of a frame's slot in the UMEM.
     pub(super) fn place(&self, frame: u32) -> u32 {
         frame * self.place_bytes
     }
 
-    /// The frame in whose slot `addr` lies.
+    /// The frame in whose slot `addr` is.
     pub(super) fn at(&self, addr: u64) -> Option<u32> {
         let frame = addr / u64::from(self.place_bytes);
         u32::try_from(frame).ok().filter(|frame| (*frame as usize) < self.holders.len())
     }
 
-    /// Passes a frame of `way` on, if `from` has it; else nothing changes.
+    /// Passes a frame of `way` on, if `from` holds it; returns whether it did.
     #[must_use]
     pub(super) fn pass(&mut self, frame: u32, way: Way, from: Holder, to: Holder) -> bool {
         let right_way = Self::of(way).contains(&frame);
@@ -115,7 +114,7 @@ impl Frames {
         }
     }
 
-    /// How many frames of `way` a holder has.
+    /// Number of frames of `way` that a holder has.
     pub(super) fn held(&self, holder: Holder, way: Way) -> u32 {
         self.held[way as usize][holder as usize]
     }

@@ -1,12 +1,12 @@
-//! AF_XDP: frames pass between the kernel and memory that is the vNIC's, without a system call or a copy of ours.
+//! AF_XDP: frames pass between the kernel and the vNIC's memory, without a system call or a copy here.
 //!
 //! ```text
-//!   device ──> [frame's place] ──published where it lies──> switch ──copies once──> guest
-//!   device <── [frame's place] <──copied there once──────── switch
+//!   device ──> [frame's slot] ──published in place──> switch ──copies once──> guest
+//!   device <── [frame's slot] <──copied there once─── switch
 //! ```
 //!
-//! `sys` maps rings, `rings` is their arithmetic, `socket` binds, `frames` knows the owner of each frame,
-//! `umem` is the exchange with the kernel, `queue` joins it to the vNIC.
+//! `sys` maps rings, `rings` has their index arithmetic, `socket` binds, `frames` knows the holder of each frame,
+//! `umem` exchanges frames with the kernel, and `queue` connects that with the vNIC.
 
 mod entry;
 mod frames;

@@ -1,20 +1,20 @@
 //! Frames with a partial checksum, which hardware should have completed.
 //!
-//! A veth pair hands a frame from one stack to another with a partial checksum, and marks the skb. XDP has
-//! the bytes only. But a partial checksum has a known value: the sum of the pseudo header, not complemented.
-//! A frame with that value is passed on as one with a partial checksum.
+//! A veth pair passes a frame from one stack to another with a partial checksum, and marks the skb. XDP only has the
+//! bytes. But a partial checksum has a known value: the sum of the pseudo header, not complemented. A frame with that
+//! value is passed on as one with a partial checksum.
 //!
-//! One frame in 65536 has that value as its right and complete checksum. Completing it yields the same value
-//! again, since the sum from the transport header on includes the pseudo header's sum. So it is unharmed.
+//! One frame in 65536 has that value as its correct, complete checksum. Completing it yields the same value again,
+//! since the sum from the transport header on includes the pseudo header's sum. So such a frame does not change.
 
 use lasthop_wire::headers::{PROTO_TCP, PROTO_UDP};
 use lasthop_wire::vnet::{F_NEEDS_CSUM, Offload};
 use lasthop_wire::{Layers, Sum};
 
-/// First bytes of a frame that are looked at.
+/// First bytes of a frame that are parsed.
 pub(super) const HEAD_BYTES: usize = 128;
 
-/// The undone offloads of the frame that starts with `head`.
+/// The pending offloads of the frame that starts with `head`.
 pub(super) fn offload(head: &[u8]) -> Offload {
     undone(head).unwrap_or_default()
 }
@@ -31,7 +31,7 @@ fn undone(head: &[u8]) -> Option<Offload> {
     };
     let field = usize::from(layers.l4_offset + csum_offset);
     let value = u16::from_be_bytes(head.get(field..field + 2)?.try_into().ok()?);
-    // UDP: 0 is no checksum at all (RFC 768), and no pseudo header sums to 0.
+    // In UDP 0 means no checksum (RFC 768), and no pseudo header sums to 0.
     let is_undone = value == pseudo(&layers, head)?;
     is_undone.then_some(Offload {
         flags: F_NEEDS_CSUM,
@@ -95,10 +95,10 @@ mod tests {
     }
 
     proptest! {
-        /// Where a right checksum happens to look like an undone one, completing it gives it again.
+        /// Where a correct checksum looks like a partial one, completing it changes nothing.
         #[test]
         fn completing_a_right_checksum_does_no_harm(payload in prop::collection::vec(any::<u8>(), 2..40)) {
-            // The first word of the payload is chosen so that the right checksum is the pseudo header's sum.
+            // The first word of the payload makes the correct checksum equal the pseudo header's sum.
             let mut payload = payload;
             payload[..2].fill(0);
             let gap = std::cell::Cell::new(0_u16);

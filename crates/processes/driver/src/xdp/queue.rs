@@ -1,4 +1,4 @@
-//! The back end for XDP sockets: joins the UMEM to the vNIC's rings without copies.
+//! The back end for XDP sockets: connects the UMEM with the vNIC's rings without copies.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -16,11 +16,11 @@ use crate::bounds::{XDP_BATCH, XDP_FRAMES};
 use crate::{Needs, Next, Queue, QueueError, Visit};
 use lasthop_device::{DeviceDropReason, DeviceFacts, DriverCounters, XdpFacts};
 
-/// Where the virtio-net header starts in a frame's place, so that the frame itself starts behind the headroom.
+/// Offset of the virtio-net header in a frame's slot, so that the frame itself follows the headroom.
 const HEADER_AT: u32 = HEADROOM_BYTES - HEADER;
 
-/// One queue of a device by an XDP socket. The vNIC's memory is the socket's: a frame is published to the switch where the
-/// kernel wrote it, and sent from where the switch wrote it.
+/// One queue of a device by an XDP socket. The vNIC's memory is the socket's: the switch gets a frame where the kernel
+/// wrote it, and the kernel sends it from where the switch wrote it.
 ///
 /// ```text
 ///   a frame's place   [ ............ | virtio-net header | frame ...................... ]
@@ -33,22 +33,22 @@ pub struct XdpQueue {
     number: u16,
     xdp: XdpFacts,
     frame_bytes_max: u32,
-    /// Buffers that still come back and belong to a frame dropped as too long.
+    /// Remaining buffers of a frame that was dropped as too long.
     rest: u16,
 }
 
 impl XdpQueue {
-    /// The requirements of each queue of a device for the vNIC.
+    /// The properties of the vNIC that each queue of a device needs.
     ///
     /// # Errors
-    /// [`QueueError::Failed`] for an MTU that no frame's place is large enough for.
+    /// [`QueueError::Failed`] for an MTU that no frame's slot is large enough for.
     pub fn needs(facts: &DeviceFacts) -> Result<Needs, QueueError> {
         let place = place_bytes(facts.mtu_bytes).ok_or(QueueError::Failed(Errno::MSGSIZE))?;
         let entries = XDP_FRAMES as u16; // see bounds.rs
         Ok(Needs { rx_entries: entries, tx_entries: entries, arena_bytes: Frames::len_bytes(place) })
     }
 
-    /// Queue `number` of a device, with the socket that was made for it.
+    /// The back end of queue `number` of a device, with its socket.
     ///
     /// # Errors
     /// As [`Self::needs`].
@@ -77,7 +77,7 @@ impl XdpQueue {
         }
     }
 
-    /// Lends the switch a frame of ours to write to.
+    /// Lends the switch a frame to write to.
     fn lend(&mut self, ring: &mut VnicRing, frame: u32) {
         let frames = &mut self.umem.frames;
         let (at, len_bytes) = (frames.place(frame) + HEADER_AT, frames.place_bytes() - HEADER_AT);
@@ -87,7 +87,7 @@ impl XdpQueue {
         }
     }
 
-    /// Frames that the switch has copied go back to the kernel, to be received to.
+    /// Returns frames that the switch has copied to the kernel, for further reception.
     fn refill(&mut self, pair: &mut VnicPair) -> Result<(), QueueError> {
         while let Some(Used { token, .. }) = pair.tx.take_back()? {
             if self.umem.frames.pass(token, Way::Receiving, Holder::Switch, Holder::Us) {
@@ -97,7 +97,7 @@ impl XdpQueue {
         self.umem.show_filled()
     }
 
-    /// Publishes a received frame to the switch where it lies.
+    /// Publishes a received frame to the switch in place.
     fn publish(&mut self, pair: &mut VnicPair, received: Received) -> Result<(), QueueError> {
         let Received { frame, at, len_bytes } = received;
         let offload = if self.xdp.partial_checksums { look(pair, received) } else { Offload::default() };
@@ -110,7 +110,7 @@ impl XdpQueue {
         Ok(())
     }
 
-    /// The next frame from the switch with its length, or why it is dropped; it is ours from here on. None: there is none.
+    /// Takes the next frame from the switch with its length, or the reason to drop it. `None` if there is none.
     fn take(&mut self, pair: &mut VnicPair) -> Result<Option<Taken>, QueueError> {
         while let Some(Used { token, len, .. }) = pair.rx.take_back()? {
             if !self.umem.frames.pass(token, Way::Sending, Holder::Switch, Holder::Us) {
@@ -131,7 +131,7 @@ impl XdpQueue {
         Ok(None)
     }
 
-    /// Takes a batch from the switch; `each` says why a frame is dropped, or sends it.
+    /// Takes a batch from the switch; `each` sends a frame, or returns the reason to drop it.
     fn take_batch(
         &mut self,
         pair: &mut VnicPair,
@@ -152,7 +152,7 @@ impl XdpQueue {
         Ok(Visit { frames: XDP_BATCH, next: Next::More })
     }
 
-    /// Sent frames are lent to the switch again.
+    /// Lends sent frames to the switch again.
     fn lend_sent(&mut self, pair: &mut VnicPair) -> Result<(), QueueError> {
         while let Some(frame) = self.umem.take_sent()? {
             self.lend(&mut pair.rx, frame);
@@ -258,14 +258,14 @@ fn segment(pair: &VnicPair, at: u32, len_bytes: u32) -> Segment {
     Segment { offset: arena.offset + u64::from(at), len: len_bytes, region: arena.region }
 }
 
-/// Buffers that the frame in the place at `place` came in, as its virtio-net header says.
+/// Number of buffers of the frame in the slot at `place`, by its virtio-net header.
 fn buffers_of(pair: &VnicPair, place: u32) -> Result<u16, QueueError> {
     let mut header = [0; HEADER as usize];
     pair.map().read(segment(pair, place + HEADER_AT, HEADER), 0, &mut header).map_err(GuestError::from)?;
     Ok(u16::from_le_bytes([header[10], header[11]]))
 }
 
-/// The undone offloads of a received frame.
+/// The pending offloads of a received frame.
 fn look(pair: &VnicPair, received: Received) -> Offload {
     let mut head = [0; partial::HEAD_BYTES];
     let head = &mut head[..partial::HEAD_BYTES.min(received.len_bytes as usize)];

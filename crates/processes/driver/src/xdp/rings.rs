@@ -1,16 +1,16 @@
-//! The four rings of an AF_XDP socket, as arithmetic.
+//! The index arithmetic of an AF_XDP socket's four rings.
 //!
 //! ```text
 //!                     released v           v next           v producer (the kernel's store, read with acquire)
-//!   Consumer   [ . . . . . . . | t t t t t | p p p p p p p p | . . . ]      t taken, not given back   p pending
+//!   Consumer   [ . . . . . . . | t t t t t | p p p p p p p p | . . . ]      t taken, not released    p pending
 //!
 //!                     consumer v                  published v       v next
-//!   Producer   [ . . . . . . . | k k k k k k k k k k k k k | w w w | . . . ]  k the kernel's   w written, not shown
+//!   Producer   [ . . . . . . . | k k k k k k k k k k k k k | w w w | . . . ]  k the kernel's   w written, not published
 //! ```
 //!
-//! Positions are 32 bits wide and wrap around; an entry lies at its position modulo the table. One side
-//! stores one index, with release, after it has written or read the entries; the other side loads it with
-//! acquire. The kernel's index is range-checked before use: `Broken` is for a ring that is lost.
+//! Positions are 32 bits wide and wrap; an entry is at its position modulo the number of entries. One side stores one
+//! index, with release, after it has written or read the entries; the other side loads it with acquire. The kernel's
+//! index is range-checked before use; a ring with an invalid one is `Broken`.
 
 use thiserror::Error;
 
@@ -20,7 +20,7 @@ use super::sys::RingMemory;
 /// The kernel wants to be woken for this ring (XDP_RING_NEED_WAKEUP, linux/if_xdp.h).
 const NEED_WAKEUP: u32 = 1;
 
-/// An index of the kernel's that cannot be: the ring is of no use any more.
+/// An impossible index of the kernel: the ring cannot be used any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the kernel's index of an AF_XDP ring of {entries} moved by {ahead}")]
 pub(super) struct Broken {
@@ -28,13 +28,13 @@ pub(super) struct Broken {
     entries: u32,
 }
 
-/// A ring into which we put: fill and transmit.
+/// A ring to which we add entries: fill and transmit.
 #[derive(Debug)]
 pub(super) struct Producer<E: Entry> {
     memory: RingMemory<E>,
     next: u32,
     published: u32,
-    /// As last read.
+    /// The consumer index as last read.
     consumer: u32,
 }
 
@@ -44,14 +44,14 @@ impl<E: Entry> Producer<E> {
         Self { memory, next, published: next, consumer }
     }
 
-    /// Entries that there is room for.
+    /// Number of entries for which there is room.
     ///
     /// # Errors
     /// [`Broken`].
     pub(super) fn room(&mut self) -> Result<u32, Broken> {
         let consumer = self.memory.consumer();
         let entries = self.memory.entries();
-        // The kernel may only take published entries, and never moves back.
+        // The kernel may only consume published entries, and its index never goes back.
         if self.published.wrapping_sub(consumer) > self.published.wrapping_sub(self.consumer) {
             return Err(Broken { ahead: consumer.wrapping_sub(self.consumer), entries });
         }
@@ -59,14 +59,14 @@ impl<E: Entry> Producer<E> {
         Ok(entries - self.next.wrapping_sub(consumer))
     }
 
-    /// Puts an entry behind the last one; there must be [`Self::room`]. The kernel sees it at [`Self::publish`].
+    /// Appends an entry; there must be [`Self::room`]. The kernel sees it after [`Self::publish`].
     pub(super) fn put(&mut self, entry: E) {
         debug_assert!(self.room().is_ok_and(|room| room > 0), "a ring has room for all frames");
         self.memory.write(self.next, entry);
         self.next = self.next.wrapping_add(1);
     }
 
-    /// Publishes the put entries to the kernel, by one store. Returns their number.
+    /// Publishes the appended entries to the kernel, by one store. Returns their number.
     pub(super) fn publish(&mut self) -> u32 {
         let count = self.next.wrapping_sub(self.published);
         if count > 0 {
@@ -76,7 +76,7 @@ impl<E: Entry> Producer<E> {
         count
     }
 
-    /// Entries that the kernel was shown and has not taken.
+    /// Number of published entries that the kernel has not consumed.
     ///
     /// # Errors
     /// [`Broken`].
@@ -85,13 +85,13 @@ impl<E: Entry> Producer<E> {
         Ok(self.published.wrapping_sub(self.consumer))
     }
 
-    /// Whether the kernel will not look at the ring by itself.
+    /// Whether the kernel has to be woken for this ring.
     pub(super) fn wants_wakeup(&self) -> bool {
         self.memory.flags() & NEED_WAKEUP != 0
     }
 }
 
-/// A ring from which we take: receive and completion.
+/// A ring from which we take entries: receive and completion.
 #[derive(Debug)]
 pub(super) struct Consumer<E: Entry> {
     memory: RingMemory<E>,
@@ -105,7 +105,7 @@ impl<E: Entry> Consumer<E> {
         Self { memory, next, released: next }
     }
 
-    /// Entries that can be taken.
+    /// Number of entries that can be taken.
     ///
     /// # Errors
     /// [`Broken`].
@@ -116,14 +116,14 @@ impl<E: Entry> Consumer<E> {
         if ahead > entries - taken { Err(Broken { ahead, entries }) } else { Ok(ahead) }
     }
 
-    /// The next of the [pending](Self::pending) entries, as it stands there now.
+    /// Takes the next [pending](Self::pending) entry.
     pub(super) fn take(&mut self) -> E {
         let entry = self.memory.read(self.next);
         self.next = self.next.wrapping_add(1);
         entry
     }
 
-    /// Gives the kernel the places of all entries taken.
+    /// Releases all taken entries to the kernel.
     pub(super) fn release(&mut self) {
         if self.next != self.released {
             self.released = self.next;
@@ -149,7 +149,7 @@ mod tests {
         RingMemory::of_file(file.as_fd(), entries).unwrap()
     }
 
-    /// Both ends of one ring, as they are when `position` entries went through.
+    /// Both ends of one ring, after `position` entries have passed.
     fn pair<E: Entry>(entries: u32, position: u32) -> (Producer<E>, Consumer<E>, RingMemory<E>) {
         let file = file();
         let raw = memory::<E>(&file, entries);
@@ -203,8 +203,8 @@ mod tests {
     }
 
     proptest! {
-        /// For any portions put, taken and published, from any position on: every entry comes out once and in
-        /// order, and the counts of both ends add up.
+        /// For any numbers of entries that are appended, taken and published, from any position on: every entry arrives
+        /// once and in order, and both ends' counts agree.
         #[test]
         fn entries_come_out_once_and_in_order(
             position in prop_oneof![any::<u32>(), u32::MAX - 40..],
@@ -241,7 +241,8 @@ mod tests {
     #[test]
     fn two_threads_hand_over_every_entry() {
         const COUNT: u64 = 200_000;
-        // Each side waits for the other after as many entries at the earliest: on a busy machine a wait takes milliseconds.
+        // Each side waits for the other at the earliest after this many entries: on a busy machine a wait takes
+        // milliseconds.
         const ENTRIES: u32 = 1024;
         let (mut producer, mut consumer, _) = pair::<u64>(ENTRIES, u32::MAX - 1000);
         let writer = std::thread::spawn(move || {

@@ -14,16 +14,16 @@ use super::rings::{Consumer, Producer};
 use super::sys::RingMemory;
 use crate::bounds::{XDP_BIND_PAUSE, XDP_BINDS_MAX, XDP_ENTRIES};
 
-/// Where an XDP socket gets its frames from and where they lie.
+/// The parameters of an XDP socket: queue and memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct XdpBinding {
     pub(super) interface: u32,
     pub(super) queue: u16,
-    /// Address of the first frame's place in this process, at the start of a page.
+    /// Address of the first frame's slot in this process, at the start of a page.
     pub(super) umem_addr: u64,
     pub(super) umem_bytes: u32,
     pub(super) place_bytes: u32,
-    /// Ask for copies: with generic XDP there is nothing else.
+    /// Whether to request copy mode, the only one of generic XDP.
     pub(super) copy: bool,
 }
 
@@ -60,7 +60,7 @@ impl Rings {
         Ok(rings)
     }
 
-    /// Has the kernel look at the fill ring if it does not do so by itself.
+    /// Wakes the kernel for the fill ring if it requested that.
     pub(super) fn wake_to_receive(&self, socket: BorrowedFd<'_>) -> Result<(), Errno> {
         if !self.fill.wants_wakeup() {
             return Ok(());
@@ -71,7 +71,7 @@ impl Rings {
         }
     }
 
-    /// Has the kernel look at the transmit ring if it does not do so by itself. False: it has not seen all of it.
+    /// Wakes the kernel for the transmit ring if it requested that. Returns false if it has not seen all of it.
     pub(super) fn wake_to_send(&self, socket: BorrowedFd<'_>) -> Result<bool, Errno> {
         if !self.transmit.wants_wakeup() {
             return Ok(true);
@@ -84,7 +84,7 @@ impl Rings {
     }
 }
 
-/// Binds. The kernel takes a closed socket off its queue some time later, so the next one may have to wait for that.
+/// Binds. The kernel removes a closed socket from its queue some time later, so the next one may have to wait for that.
 fn bind_in_time(socket: BorrowedFd<'_>, place: &XdpBinding) -> Result<(), Errno> {
     for _ in 1..XDP_BINDS_MAX {
         match bind(socket, &address(place)) {
@@ -95,7 +95,7 @@ fn bind_in_time(socket: BorrowedFd<'_>, place: &XdpBinding) -> Result<(), Errno>
     bind(socket, &address(place))
 }
 
-/// Errors that say: another time.
+/// Whether to try again after this error.
 fn passes(error: Errno) -> bool {
     matches!(error, Errno::AGAIN | Errno::BUSY | Errno::NOBUFS | Errno::INTR)
 }

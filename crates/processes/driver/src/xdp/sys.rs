@@ -1,12 +1,11 @@
-//! The memory of one AF_XDP ring: the kernel's, mapped, with indices that both sides write.
+//! The memory of one AF_XDP ring: mapped from the kernel, with indices that both sides write.
 //!
 //! ```text
 //!   one mapping   [ .. producer .. consumer .. flags .. | entry 0 | entry 1 | ... | entry n-1 ]
-//!                 offsets as XDP_MMAP_OFFSETS tells; n is a power of two, so every index is masked into the table
+//!                 offsets as in XDP_MMAP_OFFSETS; n is a power of two, so every index is masked into the table
 //! ```
 //!
-//! Nothing here trusts the value of an index: `rings.rs` interprets it. For any value, accesses stay inside
-//! the mapping.
+//! This module trusts no index: `rings.rs` interprets them. For any value, accesses stay inside the mapping.
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
@@ -20,7 +19,7 @@ use rustix::net::xdp::XdpRingOffset;
 
 use super::entry::{Entry, RING_ENTRIES_MAX};
 
-/// More than the kernel puts in front of a ring's entries.
+/// More bytes than the kernel puts before a ring's entries.
 const LEAD_BYTES_MAX: u64 = 1 << 16;
 
 /// One mapped ring of entries of type `E`.
@@ -73,7 +72,7 @@ impl<E: Entry> RingMemory<E> {
     }
 
     fn adopt(base: *mut std::ffi::c_void, mapped_bytes: usize, at: &XdpRingOffset, entries: u32) -> Self {
-        // `check` has held the offsets against LEAD_BYTES_MAX.
+        // `check` has compared the offsets with LEAD_BYTES_MAX.
         let place = |offset: u64| offset as usize;
         Self {
             base: NonNull::new(base.cast()).expect("mmap never returns null without MAP_FIXED"),
@@ -113,12 +112,12 @@ impl<E: Entry> RingMemory<E> {
         self.word(self.consumer).store(position, Ordering::Release);
     }
 
-    /// The kernel's flags of the ring, as of now.
+    /// The kernel's flags of the ring now.
     pub(super) fn flags(&self) -> u32 {
         self.word(self.flags).load(Ordering::Relaxed)
     }
 
-    /// For tests of the kernel's side.
+    /// For tests, which play the kernel.
     #[cfg(test)]
     pub(super) fn set_flags(&self, flags: u32) {
         self.word(self.flags).store(flags, Ordering::Relaxed);
@@ -130,13 +129,13 @@ impl<E: Entry> RingMemory<E> {
         unsafe { self.base.as_ptr().add(self.entries_at + index * size_of::<E>()).cast() }
     }
 
-    /// A copy of the entry at `position`, modulo the table.
+    /// A copy of the entry at `position`, modulo the number of entries.
     pub(super) fn read(&self, position: u32) -> E {
         // SAFETY: `place` lies in the mapping and is aligned as `check` found; any bytes are an `E` (see `Entry`).
         unsafe { self.place(position).read_volatile() }
     }
 
-    /// Overwrites the entry at `position`, modulo the table.
+    /// Overwrites the entry at `position`, modulo the number of entries.
     pub(super) fn write(&self, position: u32, entry: E) {
         // SAFETY: as for `read`.
         unsafe { self.place(position).write_volatile(entry) };
@@ -150,7 +149,7 @@ impl<E> Drop for RingMemory<E> {
     }
 }
 
-/// Bytes to map, if everything that `at` tells lies, aligned, in them.
+/// Bytes to map, if everything that `at` describes is aligned and inside them.
 fn check<E: Entry>(at: &XdpRingOffset, entries: u32) -> Result<usize, Errno> {
     let words = [at.producer, at.consumer, at.flags.unwrap_or(at.producer)];
     let words_fit =

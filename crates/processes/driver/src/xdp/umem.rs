@@ -1,4 +1,4 @@
-//! The UMEM of a queue: frames move between the kernel, the switch and us.
+//! The UMEM of a queue: frames move between the kernel, the switch and this process.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -13,7 +13,7 @@ use crate::QueueError;
 use crate::bounds::XDP_WAKES_MAX;
 use lasthop_device::DeviceDropReason;
 
-/// Bytes of the shortest frame there is: an Ethernet header.
+/// Bytes of the shortest possible frame: an Ethernet header.
 const FRAME_BYTES_MIN: u32 = 14;
 
 impl From<Broken> for QueueError {
@@ -34,21 +34,21 @@ fn failed(error: Errno) -> QueueError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Received {
     pub(super) frame: u32,
-    /// Where its first byte lies, from the start of the UMEM.
+    /// Offset of its first byte in the UMEM.
     pub(super) at: u32,
     pub(super) len_bytes: u32,
 }
 
-/// The memory that a queue shares with the kernel: all exchange between the two.
+/// The memory that a queue shares with the kernel, and all exchange between the two.
 #[derive(Debug)]
 pub(super) struct Umem {
     pub(super) frames: Frames,
     socket: OwnedFd,
-    /// None: not bound yet.
+    /// `None` before it is bound.
     rings: Option<Rings>,
-    /// Address of the memory that it is bound to, if it is.
+    /// Address of the memory that it is bound to, if it is bound.
     bound_to: u64,
-    /// The kernel's count of dropped frames when it was last asked.
+    /// The kernel's count of dropped frames at the last read.
     missed: u64,
 }
 
@@ -61,11 +61,11 @@ impl Umem {
         self.socket.as_fd()
     }
 
-    /// Binds the socket, once.
+    /// Binds the socket once.
     ///
     /// # Errors
-    /// [`QueueError::LockedMemory`]; [`QueueError::DeviceGone`] where it was bound to other memory before, which it cannot
-    /// leave: there has to be another socket.
+    /// [`QueueError::LockedMemory`]; [`QueueError::DeviceGone`] if it is bound to other memory, which cannot
+    /// change: another socket is needed.
     pub(super) fn bind(&mut self, place: &XdpBinding) -> Result<(), QueueError> {
         if self.rings.is_some() {
             return if self.bound_to == place.umem_addr { Ok(()) } else { Err(QueueError::DeviceGone) };
@@ -82,7 +82,7 @@ impl Umem {
         self.rings.as_mut().ok_or(QueueError::DeviceGone)
     }
 
-    /// Gives the kernel all frames of ours to receive to.
+    /// Gives the kernel all own frames for reception.
     pub(super) fn fill_all(&mut self) -> Result<(), QueueError> {
         for frame in Frames::of(Way::Receiving) {
             self.fill(frame)?;
@@ -90,7 +90,7 @@ impl Umem {
         self.show_filled()
     }
 
-    /// Gives the kernel a frame to receive to, if it is ours; seen at [`Self::show_filled`].
+    /// Gives the kernel an own frame for reception; published by [`Self::show_filled`].
     pub(super) fn fill(&mut self, frame: u32) -> Result<(), QueueError> {
         let place = u64::from(self.frames.place(frame));
         if self.frames.pass(frame, Way::Receiving, Holder::Us, Holder::Kernel) {
@@ -105,13 +105,13 @@ impl Umem {
         if rings.fill.publish() > 0 { rings.wake_to_receive(socket).map_err(failed) } else { Ok(()) }
     }
 
-    /// Frames that wait to be taken.
+    /// Number of received frames.
     pub(super) fn received(&mut self) -> Result<u32, QueueError> {
         Ok(self.rings()?.receive.pending()?)
     }
 
-    /// Takes the next of the [received](Self::received) frames. For an invalid one, returns the length alone;
-    /// it went back to the kernel if it was the kernel's.
+    /// Takes the next [received](Self::received) frame. For an invalid one it returns the length and the reason; the
+    /// frame went back to the kernel if the kernel held it.
     pub(super) fn take(&mut self) -> Result<Result<Received, (u32, DeviceDropReason)>, QueueError> {
         let told = self.rings()?.receive.take();
         let Some(frame) = self.frames.at(told.addr) else {
@@ -128,7 +128,7 @@ impl Umem {
         Ok(Ok(Received { frame, at, len_bytes: told.len_bytes }))
     }
 
-    /// It lies in its slot, behind room for a virtio-net header, and does not continue in another slot.
+    /// Whether the frame is inside its slot, behind room for a virtio-net header, and in one slot only.
     fn is_whole(&self, frame: u32, told: Frame) -> bool {
         const CONTINUED: u32 = 1; // XDP_PKT_CONTD (linux/if_xdp.h)
         let place = u64::from(self.frames.place(frame));
@@ -139,14 +139,14 @@ impl Umem {
             && told.options & CONTINUED == 0
     }
 
-    /// Gives the kernel the places of taken frames in its ring.
+    /// Releases the ring entries of taken frames to the kernel.
     pub(super) fn release_received(&mut self) {
         if let Some(rings) = &mut self.rings {
             rings.receive.release();
         }
     }
 
-    /// Gives the kernel a frame of ours to send, as long as said; seen at [`Self::show_sent`].
+    /// Gives the kernel an own frame to send, with this length; published by [`Self::show_sent`].
     pub(super) fn send(&mut self, frame: u32, len_bytes: u32) -> Result<(), QueueError> {
         let addr = u64::from(self.frames.place(frame) + HEADROOM_BYTES);
         if self.frames.pass(frame, Way::Sending, Holder::Us, Holder::Kernel) {
@@ -155,13 +155,13 @@ impl Umem {
         Ok(())
     }
 
-    /// Shows the kernel the frames to send, and wakes it until it has seen all or asks for no wake-up.
-    /// Returns whether it has seen all.
+    /// Publishes the frames to send, and wakes the kernel until it has seen all or requests no wake-up. Returns whether
+    /// it has seen all.
     pub(super) fn show_sent(&mut self) -> Result<bool, QueueError> {
         let socket = self.socket.as_fd();
         let rings = self.rings.as_mut().ok_or(QueueError::DeviceGone)?;
         rings.transmit.publish();
-        // In copy mode the kernel takes 32 frames a call.
+        // In copy mode the kernel sends 32 frames a call.
         for _ in 0..XDP_WAKES_MAX {
             let before = rings.transmit.waiting()?;
             if before == 0 || rings.wake_to_send(socket).map_err(failed)? {
@@ -174,7 +174,7 @@ impl Umem {
         Ok(false)
     }
 
-    /// Takes the next frame that the kernel has sent. Frames that are not the kernel's are skipped.
+    /// Takes the next frame that the kernel has sent. Skips frames that the kernel did not hold.
     pub(super) fn take_sent(&mut self) -> Result<Option<u32>, QueueError> {
         loop {
             let completion = &mut self.rings()?.completion;
@@ -191,7 +191,7 @@ impl Umem {
         }
     }
 
-    /// Frames that the kernel dropped since the last call, since earlier ones were not read.
+    /// Number of frames that the kernel dropped since the last call, because earlier ones were not read.
     pub(super) fn missed(&mut self) -> u64 {
         let Ok(told) = sockopt::xdp_statistics(&self.socket) else { return 0 };
         let now = told.rx_dropped + told.rx_ring_full.unwrap_or(0);

@@ -1,5 +1,4 @@
-//! Common to both kinds of tests with real devices: a switch, the driver's events, work in network
-//! namespaces.
+//! Shared by both kinds of tests with real devices: a switch, the driver's events, work in network namespaces.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -35,8 +34,8 @@ impl Switch {
         self.engine.add_port(config).unwrap()
     }
 
-    /// Serves a session on a port in a thread of its own; the front end's socket, and one to end the session with. Waits while
-    /// the port is another session's.
+    /// Serves a session on a port in a thread of its own. Returns the front end's socket, and one that ends the
+    /// session. Waits while the port has another session.
     pub(crate) fn serve(&self, port: PortId) -> (UnixStream, UnixStream) {
         let mut device = None;
         eventually("the port is free", || {
@@ -70,7 +69,7 @@ impl Switch {
     }
 }
 
-/// Every frame is accounted for, in the driver and in the switch.
+/// Checks that every frame is accounted for, in the driver and in the switch.
 pub(crate) fn assert_conserved(driver: &Driver, switch: &Switch) {
     for port in driver.stats().unwrap().ports {
         assert!(port.counters.is_conserved(), "{port:?}");
@@ -91,13 +90,13 @@ pub(crate) fn event(driver: &mut Driver) -> DriverEvent {
     }
 }
 
-/// A driver's report of a port.
+/// A driver's statistics of a port.
 pub(crate) fn port(driver: &Driver, number: u32) -> DevicePortStats {
     let stats = driver.stats().unwrap();
     stats.ports.into_iter().find(|stats| stats.port == DevicePortId(number)).unwrap()
 }
 
-/// Runs `work` in a thread that is in a network namespace.
+/// Runs `work` in a thread inside a network namespace.
 pub(crate) fn within<R: Send>(namespace: &str, work: impl FnOnce() -> R + Send) -> R {
     let enter = move || {
         let file = File::open(format!("/run/netns/{namespace}")).unwrap();

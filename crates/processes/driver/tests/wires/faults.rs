@@ -1,4 +1,4 @@
-//! Devices and switches that go and come back.
+//! Devices and switches that fail and come back.
 
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -70,7 +70,7 @@ fn a_tap_may_be_deleted() {
     lab.assert_conserved();
 }
 
-/// Sends until the driver has nowhere to put it.
+/// Sends until the driver has to drop frames.
 fn send_until_dropped(lab: &Lab, from: &Namespace, to: &str, port: DevicePortId) {
     let socket = from.within(|| UdpSocket::bind("0.0.0.0:0")).unwrap();
     eventually("frames are dropped", || {
@@ -135,7 +135,7 @@ fn another_kind_of_device_asks_for_another_connection() {
     lab.assert_conserved();
 }
 
-/// Sends small datagrams to a device that takes few, while `work` is done.
+/// Sends small datagrams to a slow device, while `work` runs.
 fn flooded<R>(from: &Namespace, work: impl FnOnce() -> R) -> R {
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -152,7 +152,7 @@ fn flooded<R>(from: &Namespace, work: impl FnOnce() -> R) -> R {
     })
 }
 
-/// Ends a flood, also if the work fails.
+/// Ends a flood, even if the work fails.
 struct EndOfFlood<'a>(&'a AtomicBool);
 
 impl Drop for EndOfFlood<'_> {
@@ -161,7 +161,7 @@ impl Drop for EndOfFlood<'_> {
     }
 }
 
-/// Whether port 1's device takes nothing: frames that are just being sent count as waiting, too.
+/// Whether port 1's device accepts no frame: frames that are being sent count as waiting, too.
 fn is_full(lab: &Lab) -> bool {
     let before = lab.port(1).counters;
     std::thread::sleep(Duration::from_millis(20));
@@ -177,9 +177,9 @@ fn a_device_that_is_full_lets_frames_wait_and_takes_them_later() {
     let two = lab.packet_port(2, 1500, PacketOptions::default());
     stream(&one, &two, "192.0.2.2", MIB);
     two.run("ip neighbour change 192.0.2.1 dev eth0 nud permanent");
-    // The hosts may have said something before the driver was there.
+    // The hosts may have sent frames before the driver was there.
     let before = lab.port(1).counters.drops;
-    // The queue takes all that the socket gives it, and lets go of little.
+    // The queue accepts all frames of the socket, and sends few of them.
     lab.host.run("tc qdisc add dev wire1 root tbf rate 8kbit burst 10k limit 200mb");
     flooded(&two, || eventually("frames wait", || is_full(&lab)));
     lab.assert_conserved();
@@ -187,7 +187,8 @@ fn a_device_that_is_full_lets_frames_wait_and_takes_them_later() {
     eventually("none waits any more", || lab.port(1).counters.waiting == 0);
     stream(&two, &one, "192.0.2.1", MIB);
     assert_eq!(lab.port(1).counters.drops, before);
-    // Those that wait when the switch goes are lost with it. The flood lasts until then: without it the device takes them at last.
+    // Frames that wait when the switch ends are lost with it. The flood lasts until then: otherwise the device would
+    // accept them in the end.
     lab.host.run("tc qdisc add dev wire1 root tbf rate 8kbit burst 10k limit 200mb");
     let switch = flooded(&two, || {
         eventually("frames wait", || is_full(&lab));
@@ -197,7 +198,7 @@ fn a_device_that_is_full_lets_frames_wait_and_takes_them_later() {
     assert!(lab.port(1).counters.dropped(DeviceDropReason::DeviceFull) > 0);
     lab.assert_conserved();
     lab.host.run("tc qdisc del dev wire1 root");
-    // A short queue drops frames that find no room.
+    // A short queue drops frames for lack of room.
     lab.host.run("tc qdisc add dev wire1 root tbf rate 8kbit burst 10k limit 10k");
     let dropped = || lab.port(1).counters.dropped(DeviceDropReason::DeviceFull);
     flooded(&two, || eventually("frames are dropped", || dropped() > 100));
@@ -207,7 +208,7 @@ fn a_device_that_is_full_lets_frames_wait_and_takes_them_later() {
     lab.assert_conserved();
 }
 
-/// The switch has all buffers of the driver for a while, and only the switch signals.
+/// The switch holds all buffers of the driver for a while, and only the switch signals.
 #[test]
 #[ignore = "needs root"]
 fn a_guest_that_takes_nothing_delays_others_briefly() {
@@ -268,7 +269,7 @@ fn promiscuous_mode_ends_with_the_port() {
     let is_promiscuous = |lab: &Lab| !lab.host.run("ip -d link show wire1").contains("promiscuity 0");
     assert!(is_promiscuous(&lab));
     lab.driver.detach(DevicePortId(1)).unwrap();
-    // A test that starts a program just now has all descriptors for a moment.
+    // A test that is starting a program has copies of all descriptors for a moment.
     eventually("promiscuous mode ends", || !is_promiscuous(&lab));
     assert!(matches!(lab.driver.detach(DevicePortId(1)), Err(DriverError::NoSuchPort(DevicePortId(1)))));
 }

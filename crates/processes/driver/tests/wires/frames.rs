@@ -9,7 +9,7 @@ use crate::talk::{datagrams, segmented_datagrams, stream};
 
 const MIB: usize = 1 << 20;
 
-/// Whether frames were larger on average than any wire takes.
+/// Whether frames were on average larger than any wire accepts.
 fn is_unsegmented(flow: FrameCount) -> bool {
     flow.bytes / flow.frames.max(1) > 4000
 }
@@ -19,7 +19,7 @@ fn assert_unsegmented(sender: &DriverCounters, receiver: &DriverCounters) {
     assert!(is_unsegmented(receiver.from_switch) && is_unsegmented(receiver.to_device), "{receiver:?}");
 }
 
-/// Everything that is to pass between two namespaces with addresses 1 and 2, both ways.
+/// All traffic that must pass between two namespaces with addresses 1 and 2, both ways.
 fn talk(one: &Namespace, two: &Namespace) {
     stream(one, two, "192.0.2.2", 4 * MIB);
     stream(two, one, "192.0.2.1", 4 * MIB);
@@ -85,7 +85,7 @@ fn the_short_header_of_older_kernels_does_as_well() {
     lab.assert_conserved();
 }
 
-/// Without this the kernel takes a frame's partial checksum for a complete one.
+/// Otherwise the kernel would take a frame's partial checksum for a complete one.
 #[test]
 #[ignore = "needs root"]
 fn checksums_and_segments_are_right_on_wires_that_do_neither() {
@@ -186,7 +186,7 @@ fn datagrams_pass_unsegmented_where_kernels_can() {
         assert!(counters.from_device.frames < 100 && counters.to_device.frames < 100, "{counters:?}");
         assert!(counters.from_device.bytes > 200_000 && counters.to_device.bytes > 200_000, "{counters:?}");
     }
-    // A kernel that cannot gets them cut by the switch.
+    // For a kernel without the feature the switch segments them.
     segmented_datagrams(&one, &old, "192.0.2.3");
     segmented_datagrams(&two, &old, "[fd00::3]");
     assert!(lab.port(3).counters.to_device.frames >= 400, "{:?}", lab.port(3).counters);

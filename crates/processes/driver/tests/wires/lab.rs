@@ -11,7 +11,7 @@ use lasthop_netdev::{PacketOptions, TapOptions};
 
 use crate::support::{self, Switch};
 
-/// Of each port of the switch.
+/// Queue pairs of each port of the switch.
 pub(crate) const QUEUE_PAIRS: u16 = 2;
 
 /// A network namespace, deleted when dropped.
@@ -30,12 +30,12 @@ impl Namespace {
         namespace
     }
 
-    /// Runs `work` in a thread that is in the namespace.
+    /// Runs `work` in a thread inside the namespace.
     pub(crate) fn within<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
         support::within(&self.name, work)
     }
 
-    /// A command, its words separated by blanks, which has to succeed; its output.
+    /// Runs a command, given as words separated by blanks, which has to succeed; returns its output.
     pub(crate) fn run(&self, command: &str) -> String {
         let output = self.output(command);
         assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
@@ -59,7 +59,7 @@ fn succeed(program: &str, arguments: &[&str]) {
     assert!(output.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// A switch, a driver, and a namespace where the devices are that the driver serves.
+/// A switch, a driver, and a namespace with the devices that the driver serves.
 pub(crate) struct Lab {
     pub(crate) driver: Driver,
     pub(crate) switch: Switch,
@@ -118,7 +118,7 @@ impl Lab {
         namespace
     }
 
-    /// A tap that is a port; its namespace is where the host's end is.
+    /// Adds a tap as a port; returns the namespace with the host's end.
     pub(crate) fn tap_port(&mut self, number: u32, options: TapOptions) -> Namespace {
         let namespace = Namespace::new();
         let device = namespace.within(|| lasthop_netdev::tap("tap0", options)).unwrap();
@@ -137,7 +137,7 @@ impl Lab {
         self.reconnect(id)
     }
 
-    /// Waits for a port to want another connection to the switch, and makes one.
+    /// Waits until a port requests another connection to the switch, and makes one.
     pub(crate) fn reconnect(&mut self, id: DevicePortId) -> UnixStream {
         let event = self.event();
         assert!(matches!(event, DriverEvent::SwitchGone { port, .. } if port == id), "{event:?}");
@@ -156,7 +156,7 @@ impl Lab {
         support::port(&self.driver, id)
     }
 
-    /// Every frame is accounted for, in the driver and in the switch.
+    /// Checks that every frame is accounted for, in the driver and in the switch.
     pub(crate) fn assert_conserved(&self) {
         support::assert_conserved(&self.driver, &self.switch);
     }

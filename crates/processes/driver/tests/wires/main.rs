@@ -1,5 +1,5 @@
-//! A driver between real devices and a real switch: veth pairs and taps in network namespaces, and the kernels' own stacks at
-//! the far ends. They need root, and are run with `-- --ignored`.
+//! A driver between real devices and a real switch: veth pairs and taps in network namespaces, with the kernel's own
+//! stack at the far ends. The tests need root, and run with `-- --ignored`.
 
 mod facts;
 mod faults;

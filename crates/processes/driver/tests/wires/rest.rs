@@ -1,4 +1,4 @@
-//! A driver with nothing to do.
+//! A driver without work.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::lab::Lab;
 use crate::support::eventually;
 use crate::talk::stream;
 
-/// Times that a thread went to sleep and was woken, or lost its core.
+/// Context switches of a thread: it slept and was woken, or lost its core.
 fn switches(thread_id: i32) -> Vec<String> {
     let status = std::fs::read_to_string(format!("/proc/self/task/{thread_id}/status")).unwrap();
     let lines = status.lines().filter(|line| line.contains("ctxt_switches"));
@@ -22,7 +22,7 @@ fn an_idle_driver_makes_no_system_call() {
     let one = lab.packet_port(1, 1500, PacketOptions::default());
     let two = lab.tap_port(2, TapOptions::default());
     stream(&one, &two, "192.0.2.2", 1 << 20);
-    // Unsolicited packets are off.
+    // Unsolicited packets are disabled.
     for (namespace, device) in [(&one, "eth0"), (&two, "tap0"), (&lab.host, "wire1")] {
         namespace.run(&format!("sysctl -qw net.ipv6.conf.{device}.disable_ipv6=1"));
         namespace.run("ip neighbour flush all");

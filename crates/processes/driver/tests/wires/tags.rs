@@ -1,5 +1,5 @@
-//! VLAN tags. The kernel takes them out of frames that it receives and tells of them beside; a frame has to come out of the
-//! far switch as it went into the near one.
+//! VLAN tags. The kernel removes them from received frames and reports them beside; a frame has to leave the far switch
+//! as it entered the near one.
 
 use lasthop_device::DeviceDropReason;
 use lasthop_frontend::{Guest, GuestOptions};
@@ -41,7 +41,7 @@ fn segment(tags: &[[u8; 4]], payload_bytes: usize) -> (Vec<u8>, Offload) {
     (frame, offload)
 }
 
-/// The one's complement sum of 16-bit words (RFC 1071), an even number of bytes.
+/// The one's complement sum of 16-bit words (RFC 1071); the number of bytes is even.
 fn sum(bytes: &[u8]) -> u16 {
     let words = bytes.chunks_exact(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])));
     let sum: u32 = words.sum();
@@ -49,7 +49,7 @@ fn sum(bytes: &[u8]) -> u16 {
     ((folded & 0xffff) + (folded >> 16)) as u16
 }
 
-/// The next frame of 0x0800 behind any tags; hosts on the way send other frames now and then.
+/// The next frame of 0x0800 behind any tags; hosts on the path send other frames now and then.
 fn receive(guest: &mut Guest) -> (Vec<u8>, Offload) {
     let (mut bytes, mut offload) = (Vec::new(), None);
     eventually("the frame arrives", || {
@@ -65,7 +65,7 @@ fn receive(guest: &mut Guest) -> (Vec<u8>, Offload) {
     (bytes, offload.unwrap())
 }
 
-/// A guest, a switch, a wire, another switch, another guest; tagged frames from one guest to the other.
+/// Sends tagged frames from a guest over a switch, a wire and another switch to another guest.
 fn cross(options: PacketOptions) {
     let mut lab = Lab::new(1);
     let far = Switch::start();

@@ -1,4 +1,4 @@
-//! Conversations of the kernels' own stacks, which verify all checksums.
+//! Traffic of the kernel's own stacks, which verify all checksums.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
@@ -59,7 +59,7 @@ for _ in range(20):
     s.sendto(b''.join(bytes([65 + i]) * 1000 for i in range(10)), (sys.argv[1], int(sys.argv[2])))
     s.recv(1)";
 
-/// As [`datagrams`], 200 that their sender leaves to be cut.
+/// Like [`datagrams`], with 200 datagrams that their sender leaves to be segmented.
 pub(crate) fn segmented_datagrams(from: &Namespace, to: &Namespace, address: &str) {
     let there = to.within(|| UdpSocket::bind(format!("{address}:0"))).unwrap();
     there.set_read_timeout(Some(PATIENCE)).unwrap();

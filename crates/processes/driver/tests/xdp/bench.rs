@@ -20,8 +20,7 @@ pub(crate) struct Bench {
     pub(crate) guest: Guest,
     pub(crate) driver: Driver,
     capabilities: CapabilitySet,
-    /// Ports of the switch that the driver serves, by the driver's number, and the descriptor that ends their
-    /// sessions.
+    /// Ports of the switch that the driver serves, by the driver's number, and a descriptor that ends their sessions.
     served: BTreeMap<u32, (PortId, UnixStream)>,
 }
 
@@ -30,7 +29,7 @@ impl Bench {
         Self::with(CapabilitySet::IPC_LOCK)
     }
 
-    /// With a driver that has the given capabilities. Without IPC_LOCK there is room for one or two queues' memory.
+    /// With a driver of the given capabilities. Without IPC_LOCK there is room for one or two queues' memory.
     pub(crate) fn with(capabilities: CapabilitySet) -> Self {
         lasthop_netdev::lift_memory_lock().unwrap();
         let switch = Switch::start();
@@ -81,7 +80,7 @@ impl Bench {
         support::event(&mut self.driver)
     }
 
-    /// Every frame is accounted for, in the driver and in the switch.
+    /// Checks that every frame is accounted for, in the driver and in the switch.
     pub(crate) fn assert_conserved(&self) {
         support::assert_conserved(&self.driver, &self.switch);
     }
@@ -95,7 +94,7 @@ impl Bench {
         self.guest.flush(0).unwrap();
     }
 
-    /// The numbers in the datagrams that the guest receives, until there are `count`.
+    /// The numbers in the guest's received datagrams, until there are `count`.
     pub(crate) fn receive(&mut self, count: usize) -> Vec<u32> {
         let (mut numbers, mut bytes, until) = (Vec::new(), Vec::new(), Instant::now() + PATIENCE);
         while numbers.len() < count {
@@ -109,7 +108,7 @@ impl Bench {
         numbers
     }
 
-    /// The numbers in the datagrams that the guest has received, and does not wait for.
+    /// The numbers in the datagrams that the guest has received so far.
     pub(crate) fn received(&mut self) -> Vec<u32> {
         let (mut numbers, mut bytes) = (Vec::new(), Vec::new());
         while self.guest.recv(0, &mut bytes).unwrap().is_some() {

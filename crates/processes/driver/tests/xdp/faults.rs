@@ -1,4 +1,4 @@
-//! Faults at devices, and their effects: one clear message each, and nothing stays on the device.
+//! Faults of devices, and their effects: one clear message each, and nothing is left on the device.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
@@ -14,14 +14,14 @@ use crate::lab::{Lab, UPLINK};
 use crate::support::eventually;
 use crate::talk;
 
-/// The namespace in which [`holder`] is to hold a device.
+/// The namespace in which [`holder`] holds a device.
 const NAMESPACE: &str = "LASTHOP_TEST_NAMESPACE";
 
 fn options(host: Host) -> UplinkOptions {
     UplinkOptions { backend: Some(Backend::AfXdp), host, ..UplinkOptions::default() }
 }
 
-/// An XDP program, or programs of the stack, at the uplink.
+/// Whether the uplink has an XDP program, or programs of the stack.
 fn has_programs(lab: &Lab) -> bool {
     has_xdp(lab) || lab.has_stack_programs()
 }
@@ -88,7 +88,7 @@ fn a_device_in_use_is_refused_by_name_and_number() {
     assert!(matches!(error, XdpError::Taken { program, .. } if program > 0), "{error}");
     assert!(error.to_string().contains("ip link set dev up0 xdp off"), "{error}");
     drop(first);
-    // A process that is just being started by another test has all descriptors for a moment.
+    // A process that another test is starting has copies of all descriptors for a moment.
     eventually("it is free again", || lab.on_host(|| XdpDevice::attach(UPLINK, 1, Host::Off)).is_ok());
 }
 
@@ -160,7 +160,7 @@ fn has_xdp(lab: &Lab) -> bool {
     lab.host_command(&format!("ip -d link show {UPLINK}")).contains("prog/xdp")
 }
 
-/// A process that holds a device until it is killed; only for the next test.
+/// A process that holds a device until it is killed; only used by the next test.
 #[test]
 #[ignore = "run by nothing_is_left_of_a_process_that_was_killed"]
 fn holder() {

@@ -39,7 +39,7 @@ fn udp_sum(frame: &[u8]) -> u16 {
     sum.finish_udp()
 }
 
-/// The payload of a datagram with a right checksum; None for any other frame.
+/// The payload of a datagram with a correct checksum; `None` for any other frame.
 pub(crate) fn datagram(frame: &[u8]) -> Option<&[u8]> {
     let layers = Layers::parse(frame).ok()?;
     if layers.l4_proto != UDP || frame[36..38] != UDP_PORT.to_be_bytes() {
@@ -52,14 +52,14 @@ pub(crate) fn datagram(frame: &[u8]) -> Option<&[u8]> {
     Some(&frame[42..])
 }
 
-/// A payload of `len` bytes that bears a number.
+/// A payload of `len` bytes with a number in it.
 pub(crate) fn payload(number: u32, len: usize) -> Vec<u8> {
     let mut payload = number.to_be_bytes().to_vec();
     payload.resize(len, number as u8);
     payload
 }
 
-/// The number that a payload bears.
+/// The number in a payload.
 pub(crate) fn number(payload: &[u8]) -> u32 {
     u32::from_be_bytes(payload[..4].try_into().unwrap())
 }

@@ -1,4 +1,4 @@
-//! The receivers of an uplink's frames, by counting: each frame is handled once, with every option.
+//! Counts the receivers of an uplink's frames: each frame is handled once, with every option.
 
 use std::net::UdpSocket;
 use std::sync::Mutex;
@@ -51,11 +51,11 @@ fn all() -> Vec<u32> {
     (0..COUNT).collect()
 }
 
-/// One after another: they count packets of a machine's stacks.
+/// Tests run one after another, since they count packets of a machine's stacks.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Packets from the far end to the host, from the host to the far end, from the guest to the far end and to
-/// the host, and those that the driver saw.
+/// Counts packets from the far end to the host, from the host to the far end, from the guest to both, and those that
+/// the driver saw.
 fn count(lab: &Lab, bench: &mut Bench, host: Host) {
     let (far, stack) = (lab.far_socket(), lab.host_socket());
     let before = bench.counters(UPLINK_PORT);

@@ -1,4 +1,4 @@
-//! Two network namespaces joined by a veth pair, of which one end is an uplink of a switch; needs root.
+//! Two network namespaces with a veth pair; one end is an uplink of a switch. Needs root.
 
 use std::net::UdpSocket;
 use std::process::Command;
@@ -10,7 +10,7 @@ use rustix::thread::CapabilitySet;
 use crate::bench::with_only;
 use crate::support::within;
 
-/// Address of the guest, which every namespace knows without asking.
+/// Address of the guest; every namespace has a static neighbour entry.
 pub(crate) const GUEST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
 pub(crate) const GUEST_IP: [u8; 4] = [10, 9, 0, 9];
 /// Address at the far end.
@@ -29,7 +29,7 @@ const fn address(ip: [u8; 4]) -> (std::net::Ipv4Addr, u16) {
 
 /// The uplink's name.
 pub(crate) const UPLINK: &str = "up0";
-/// Where the guest, the host and the far end take datagrams.
+/// UDP port of the guest, the host and the far end.
 pub(crate) const UDP_PORT: u16 = 4000;
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -42,7 +42,7 @@ pub(crate) fn run(command: &str) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// The namespaces; deleted with everything in them.
+/// The namespaces; dropping deletes them with everything in them.
 pub(crate) struct Lab {
     host: String,
     far: String,
@@ -94,50 +94,50 @@ impl Lab {
         }
     }
 
-    /// Takes the pair away.
+    /// Removes the pair.
     pub(crate) fn unplug(&self) {
         run(&format!("ip -n {} link del {UPLINK}", self.host));
     }
 
-    /// The name of the namespace that has the uplink.
+    /// The name of the uplink's namespace.
     pub(crate) fn host_name(&self) -> &str {
         &self.host
     }
 
-    /// As [`Self::on_host`], but without capabilities.
+    /// Like [`Self::on_host`], without capabilities.
     pub(crate) fn on_host_without_capabilities<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
         self.on_host(|| with_only(CapabilitySet::empty(), work))
     }
 
-    /// Whether programs are attached to the stack at the uplink: a filter of ours keeps datagrams from the stack.
+    /// Whether the stack at the uplink has programs: our filter keeps datagrams from the stack.
     pub(crate) fn has_stack_programs(&self) -> bool {
         let (far, stack) = (self.far_socket(), self.host_socket());
         far.send_to(b"anybody there?", HOST_ADDRESS).unwrap();
         stack.recv(&mut [0; 64]).is_err()
     }
 
-    /// Runs `work` in the namespace that has the uplink.
+    /// Runs `work` in the uplink's namespace.
     pub(crate) fn on_host<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
         within(&self.host, work)
     }
 
-    /// Runs `work` in the namespace at the far end.
+    /// Runs `work` in the far end's namespace.
     pub(crate) fn far_away<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
         within(&self.far, work)
     }
 
-    /// Frames that the far end could not put into the pair.
+    /// Frames that the far end could not send into the pair.
     pub(crate) fn far_drops(&self) -> u64 {
         let told = self.far_command("cat /sys/class/net/far0/statistics/tx_dropped");
         told.trim().parse().unwrap()
     }
 
-    /// A command at the uplink.
+    /// Runs a command at the uplink.
     pub(crate) fn host_command(&self, command: &str) -> String {
         run(&format!("ip netns exec {} {command}", self.host))
     }
 
-    /// A command at the far end.
+    /// Runs a command at the far end.
     pub(crate) fn far_command(&self, command: &str) -> String {
         run(&format!("ip netns exec {} {command}", self.far))
     }

@@ -1,5 +1,5 @@
-//! XDP sockets and programs of uplinks, end to end: a guest, a switch, an uplink, and a network behind it.
-//! They need root, and are run with `-- --ignored`.
+//! XDP sockets and programs of uplinks, end to end: a guest, a switch, an uplink, and a network behind it. The tests
+//! need root, and run with `-- --ignored`.
 
 mod bench;
 mod faults;
@@ -19,10 +19,10 @@ use lasthop_netdev::XdpDevice;
 use rustix::thread::CapabilitySet;
 use support::{PATIENCE, eventually};
 
-/// Datagrams under way at a time: fewer than any queue between the two ends takes.
+/// Datagrams in flight at a time: fewer than any queue between the two ends holds.
 const WINDOW: u32 = 64;
 
-/// Lengths of many kinds.
+/// Various lengths.
 fn some_len(number: u32) -> usize {
     18 + number as usize % 1400
 }
@@ -37,7 +37,7 @@ pub(crate) fn attached(bench: &mut Bench, lab: &Lab) -> UdpSocket {
     far
 }
 
-/// Datagrams between the guest and the far end, both ways, each once and in order.
+/// Sends datagrams between the guest and the far end, both ways; each arrives once and in order.
 pub(crate) fn talk(bench: &mut Bench, lab: &Lab, windows: u32) {
     let far = attached(bench, lab);
     let mut bytes = [0; 2048];
@@ -106,7 +106,7 @@ fn several_queues_are_all_served() {
     let mut bench = Bench::new();
     bench.attach(1, lab.on_host(|| device.sockets()).unwrap());
     talk(&mut bench, &lab, 5);
-    // veth receives with the queue of the number by which the other end sends, and that goes by CPU as we say.
+    // veth receives with the queue number of the sender, which depends on the CPU as configured here.
     let queues = "/sys/class/net/far0/queues";
     let cpus = std::thread::available_parallelism().unwrap().get().min(32);
     let all = (1_u64 << cpus) - 1;

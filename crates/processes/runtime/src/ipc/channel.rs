@@ -18,9 +18,9 @@ use crate::poller::Interest;
 
 use super::frames::{Arrived, FRAME_FDS_MAX, FrameError, FrameReader, FrameWriter, Precedence};
 
-/// Read at a time, in bytes.
+/// Bytes that are read at a time.
 const READ_BYTES: usize = 64 * 1024;
-/// Reads before the caller looks at other things again.
+/// Reads in a row before the caller does other work.
 const READS_MAX: usize = 16;
 /// Room for the descriptors of one message.
 const CONTROL_BYTES: usize = rustix::cmsg_space!(ScmRights(FRAME_FDS_MAX));
@@ -31,18 +31,18 @@ pub struct Channel<Out, In> {
     socket: ForeignFd,
     reader: FrameReader,
     writer: FrameWriter,
-    /// No memory, or another want that all messages share.
+    /// Set after a lack of memory or of another resource, which concerns all messages.
     shortage: Shortage,
-    /// Messages with descriptors are refused.
+    /// Set after a refusal of messages with descriptors.
     fds_shortage: Shortage,
     arrived: VecDeque<(In, Option<Vec<ForeignFd>>)>,
-    /// The other side reads so little that the channel is over.
+    /// Whether the other side reads so little that the channel has ended.
     is_overrun: bool,
     out: PhantomData<Out>,
 }
 
 impl<Out: Serialize, In: DeserializeOwned> Channel<Out, In> {
-    /// A channel over one end of a socket pair, which becomes non-blocking.
+    /// Makes a channel of one end of a socket pair, which becomes non-blocking.
     pub fn new(socket: ForeignFd) -> io::Result<Self> {
         fcntl_setfl(&socket, OFlags::NONBLOCK)?;
         let (reader, writer, shortage, fds_shortage) = Default::default();
@@ -51,17 +51,17 @@ impl<Out: Serialize, In: DeserializeOwned> Channel<Out, In> {
         Ok(Self { socket, reader, writer, shortage, fds_shortage, arrived, is_overrun, out: PhantomData })
     }
 
-    /// Queues a message with descriptors and sends as much as the socket takes. A message that is too long, or has too many
-    /// descriptors, is an error of kind `InvalidInput`, and the channel stays usable.
+    /// Queues a message with its descriptors, and sends while the socket takes bytes. A message that is too long, or
+    /// has too many descriptors, is an error of kind `InvalidInput`, and the channel stays usable.
     ///
-    /// A message that would make more than `QUEUE_BYTES_MAX` wait ends the channel, as if the other side was gone: it could not know any
-    /// more all that it has to.
+    /// A message by which more than `QUEUE_BYTES_MAX` would wait ends the channel, as if the other side was gone: that
+    /// side could not get everything any more that it needs.
     pub fn send(&mut self, message: &Out, fds: impl IntoIterator<Item = ForeignFd>) -> io::Result<()> {
         self.send_to(Precedence::Ahead, message, fds)
     }
 
-    /// As [`send`](Self::send), for a message that may arrive after later ones which are sent by `send` without descriptors: they do not
-    /// wait with it while the system refuses descriptors. Those that are sent in this way keep their order.
+    /// Like [`send`](Self::send), for a message that later ones may overtake: those sent by `send` without descriptors
+    /// do not wait for it while the system refuses descriptors. Messages sent in this way keep their order.
     pub fn send_patiently(
         &mut self,
         message: &Out,
@@ -90,16 +90,16 @@ impl<Out: Serialize, In: DeserializeOwned> Channel<Out, In> {
         self.writer = FrameWriter::default();
     }
 
-    /// Whether the other side has read so little that the channel is over.
+    /// Whether the other side has read so little that the channel has ended.
     pub fn is_overrun(&self) -> bool {
         self.is_overrun
     }
 
-    /// Sends as much as the socket takes. While the system refuses it, for want of memory or since too many descriptors are on their
-    /// way, it is left alone until it is [`due`](Self::due).
+    /// Sends while the socket takes bytes. If the system refuses, for lack of memory or because of too many descriptors
+    /// in flight, nothing is tried until it is [`due`](Self::due).
     ///
     /// # Errors
-    /// The other side has gone.
+    /// If the other side has gone.
     pub fn flush(&mut self) -> io::Result<()> {
         self.flush_by(send_part)
     }
@@ -127,41 +127,41 @@ impl<Out: Serialize, In: DeserializeOwned> Channel<Out, In> {
                 Err(Errno::AGAIN) => return Ok(()),
                 Err(Errno::INTR) => {}
                 Err(error @ (Errno::PIPE | Errno::CONNRESET)) => return Err(error.into()),
-                // No memory; or this user has more descriptors under way to others than it may (ETOOMANYREFS). That passes.
+                // No memory, or this user has too many descriptors in flight (ETOOMANYREFS). Both are transient.
                 Err(_) => _ = shortage.hit(now),
             }
         }
         Ok(())
     }
 
-    /// Has a message without descriptors take the place of the next one, whose descriptors are refused.
+    /// Moves a message without descriptors before the next one, whose descriptors are refused.
     fn overtake(&mut self) -> bool {
         self.shortage.due().is_none() && self.writer.overtake()
     }
 
-    /// Whether something waits to be sent.
+    /// Whether messages wait to be sent.
     pub fn wants_write(&self) -> bool {
         !self.writer.is_empty()
     }
 
-    /// Until when the next message is left alone, since the system refused it.
+    /// Until when the next message waits after a refusal by the system.
     fn refused_until(&self) -> Option<Instant> {
         let (_, fds) = self.writer.front()?;
         self.shortage.due().or_else(|| self.fds_shortage.due().filter(|_| !fds.is_empty()))
     }
 
-    /// When to [`flush`](Self::flush) without an event, if the system refused waiting messages.
+    /// When to call [`flush`](Self::flush) without an event, after a refusal by the system.
     pub fn due(&self) -> Option<Instant> {
         self.refused_until()
     }
 
-    /// The events to wait for. Room is one of them only while messages wait for nothing else.
+    /// The events to wait for. Room is one of them only if the socket is the only reason to wait.
     pub fn interest(&self) -> Interest {
         Interest { read: true, write: self.wants_write() && self.refused_until().is_none() }
     }
 
-    /// Reads as much as is there, up to a bound. False once the other side has gone; its last messages can still be
-    /// taken with [`Self::take`].
+    /// Reads available bytes, up to a bound. Returns false once the other side has gone; its last messages can still be
+    /// read with [`Self::take`].
     pub fn receive(&mut self) -> io::Result<bool> {
         let mut bytes = vec![0; READ_BYTES];
         for _ in 0..READS_MAX {
@@ -187,7 +187,7 @@ impl<Out: Serialize, In: DeserializeOwned> Channel<Out, In> {
         Ok(())
     }
 
-    /// The next message that has arrived, with its descriptors; none if this process had no room for all of them.
+    /// The next message with its descriptors; these are `None` if this process had no room for all of them.
     pub fn take(&mut self) -> Option<(In, Option<Vec<ForeignFd>>)> {
         self.arrived.pop_front()
     }
@@ -204,14 +204,14 @@ fn send_part(socket: &ForeignFd, bytes: &[u8], fds: &[ForeignFd]) -> rustix::io:
     let mut space = [MaybeUninit::uninit(); CONTROL_BYTES];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !fds.is_empty() {
-        // The room is for as many as a frame may have.
+        // There is room for as many as a frame may have.
         control.push(SendAncillaryMessage::ScmRights(&fds));
     }
     sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)
 }
 
-/// One read brings the descriptors of one frame at most (unix(7)). Of those that it should have brought and for which this
-/// process has no room, the system tells that there were some.
+/// One read brings the descriptors of at most one frame (unix(7)). If this process has no room for some, the system
+/// only tells that there were some.
 fn receive_part(socket: &ForeignFd, bytes: &mut [u8]) -> rustix::io::Result<(usize, Option<Arrived>)> {
     let mut fds = Vec::new();
     let received =
@@ -357,7 +357,7 @@ mod tests {
         let (mut one, mut other) = pair();
         one.send(&"bye".to_owned(), None).expect("sent");
         drop(one);
-        // It is closed by a thread of its own, in its time.
+        // A thread of its own closes it, some time later.
         while other.receive().expect("the end") {
             std::thread::yield_now();
         }

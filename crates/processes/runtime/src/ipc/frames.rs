@@ -1,4 +1,4 @@
-//! Frames without a socket: bytes and descriptors in, frames out, and the other way round.
+//! Frames without a socket: converts bytes and descriptors to frames and back.
 
 use lasthop_foreign::ForeignFd;
 use std::collections::VecDeque;
@@ -9,12 +9,13 @@ pub const FRAME_BYTES_MAX: usize = 16 << 20;
 /// Descriptors with one frame: a guest's connection; or a port's and up to three for each of its 32 queues. The system allows
 /// 253 (unix(7), SCM_MAX_FD).
 pub const FRAME_FDS_MAX: usize = 128;
-/// Most bytes that wait for a peer which does not read: those of the start of 1024 ports with all their guests, several times.
+/// Most bytes that wait for a peer that does not read: several times those of a start with 1024 ports and all their
+/// guests.
 pub(crate) const QUEUE_BYTES_MAX: usize = 4 * FRAME_BYTES_MAX;
 /// Length and number of descriptors.
 const HEADER_BYTES: usize = 8;
 
-/// A fault in the bytes of the other process.
+/// A fault in bytes from the other process.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub(crate) enum FrameError {
     #[error("a frame of {0} bytes is too long")]
@@ -33,19 +34,19 @@ pub(crate) enum FrameError {
 #[derive(Debug)]
 pub(crate) struct Frame {
     pub(crate) payload: Vec<u8>,
-    /// All that were sent with it. None if some were lost: the process that was to get them had no room for more.
+    /// The descriptors that were sent with it. `None` if some were lost because the receiver had no room for them.
     pub(crate) fds: Option<Vec<ForeignFd>>,
 }
 
-/// Descriptors that came with one read, which are those of one frame.
+/// Descriptors of one read, which belong to one frame.
 #[derive(Debug)]
 pub(crate) struct Arrived {
     pub(crate) fds: Vec<ForeignFd>,
-    /// There were more, which are lost.
+    /// Whether further ones were lost.
     pub(crate) is_cut: bool,
 }
 
-/// Puts frames together from a socket's bytes.
+/// Assembles frames from a socket's bytes.
 #[derive(Debug, Default)]
 pub(crate) struct FrameReader {
     bytes: Vec<u8>,
@@ -53,13 +54,13 @@ pub(crate) struct FrameReader {
 }
 
 impl FrameReader {
-    /// Takes the result of one read. Lost descriptors keep their place, or a frame would get those of the next one.
+    /// Adds the result of one read. Lost descriptors keep their place, or a frame would get those of the next one.
     pub(crate) fn push(&mut self, bytes: &[u8], fds: Option<Arrived>) {
         self.bytes.extend_from_slice(bytes);
         self.fds.extend(fds);
     }
 
-    /// The next whole frame, if there is one.
+    /// The next complete frame, if there is one.
     pub(crate) fn next(&mut self) -> Result<Option<Frame>, FrameError> {
         let Some((length, fds)) = self.header() else { return self.unfinished() };
         check(length, fds)?;
@@ -72,7 +73,7 @@ impl FrameReader {
         Ok(Some(Frame { payload, fds }))
     }
 
-    /// No frame is whole: the start of the next one has its descriptors with it, and no others have come.
+    /// Called if no frame is complete: checks that there are no descriptors except those of the incomplete frame.
     fn unfinished(&self) -> Result<Option<Frame>, FrameError> {
         let count = self.fds.front().map_or(0, |arrived| arrived.fds.len());
         match () {
@@ -101,11 +102,11 @@ impl FrameReader {
     }
 }
 
-/// Frames on their way into a socket.
+/// Frames that wait to be sent.
 #[derive(Debug, Default)]
 pub(crate) struct FrameWriter {
     frames: VecDeque<Outgoing>,
-    /// In all frames, sent or not.
+    /// Bytes of all frames, including the parts already sent.
     len_bytes: usize,
 }
 
@@ -117,17 +118,17 @@ struct Outgoing {
     precedence: Precedence,
 }
 
-/// Whether a frame may be sent before others that were added earlier, once the system refuses theirs.
+/// Whether a frame may overtake earlier ones once the system refuses their descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Precedence {
-    /// Before those that can wait, and behind the others.
+    /// Before those that can wait, and after the others.
     Ahead,
-    /// Behind all others.
+    /// After all others.
     CanWait,
 }
 
 impl FrameWriter {
-    /// Adds a frame behind the others.
+    /// Adds a frame after the others.
     pub(crate) fn push(
         &mut self,
         payload: &[u8],
@@ -143,15 +144,15 @@ impl FrameWriter {
         Ok(())
     }
 
-    /// The next output: bytes of one frame, and the descriptors that go with the first of them.
+    /// The next output: bytes of one frame, and the descriptors that go with its first byte.
     pub(crate) fn front(&self) -> Option<(&[u8], &[ForeignFd])> {
         self.frames.front().map(|frame| (&frame.bytes[frame.sent..], frame.fds.as_slice()))
     }
 
-    /// Puts the first frame that may be sent before those that can wait in front of them. False if there is none, or if it has
+    /// Moves the first frame that may overtake before those that can wait. Returns false if there is none, or if it has
     /// descriptors, too.
     pub(crate) fn overtake(&mut self) -> bool {
-        // A frame whose descriptors wait has not begun, so nothing comes in between its bytes.
+        // A frame whose descriptors wait has not begun, so no other bytes get between its own.
         let is_begun = self.frames.front().is_some_and(|frame| frame.sent > 0);
         let next = self.frames.iter().position(|frame| frame.precedence == Precedence::Ahead);
         let next = next.filter(|&at| !is_begun && self.frames[at].fds.is_empty());
@@ -161,7 +162,7 @@ impl FrameWriter {
         next.is_some()
     }
 
-    /// `count` bytes of the front and its descriptors are sent.
+    /// Removes `count` sent bytes from the front, and the descriptors.
     pub(crate) fn advance(&mut self, count: usize) {
         let Some(frame) = self.frames.front_mut() else { return };
         frame.sent += count;
@@ -177,7 +178,7 @@ impl FrameWriter {
     }
 }
 
-/// The bytes of a frame that goes with `fds` descriptors.
+/// Encodes a frame that is sent with `fds` descriptors.
 pub(crate) fn frame(payload: &[u8], fds: usize) -> Result<Vec<u8>, FrameError> {
     check(payload.len(), fds)?;
     let header = [payload.len() as u32, fds as u32].map(u32::to_le_bytes);

@@ -20,7 +20,7 @@ use serde::de::DeserializeOwned;
 
 use crate::fault::{Fault, Kind};
 
-/// The channel of a process that the supervisor started: it is our standard input.
+/// The channel of a process that the supervisor started: its standard input.
 pub fn take_channel<Out: Serialize, In: DeserializeOwned>() -> Result<Channel<Out, In>, Fault> {
     let failed = |error: &dyn std::fmt::Display| {
         Fault::new(

@@ -13,11 +13,11 @@ use serde_json::Map;
 use super::{IS_RELAYED, LIMITED, is_json, write};
 use crate::harmless::{harmless, harmless_lines, shortened};
 
-/// Bytes of one line: parts of it may come from an inner process that an attacker has taken over.
+/// Bytes of one line, parts of which may come from a compromised inner process.
 pub const LINE_BYTES_MAX: usize = 4096;
 /// Bytes of the message in an inner process's JSON, so that the whole fits a line even if each has to be escaped.
 const RELAYED_BYTES_MAX: usize = LINE_BYTES_MAX / 2 - 512;
-/// Bytes of a field, as many as a path has.
+/// Bytes of a field: enough for a path.
 const FIELD_BYTES_MAX: usize = 128;
 /// Fields of one line.
 const FIELDS_MAX: usize = 2;
@@ -25,12 +25,12 @@ const FIELDS_MAX: usize = 2;
 /// The name of this process in JSON.
 pub(super) static PROCESS: OnceLock<&'static str> = OnceLock::new();
 
-/// Text of others in it has been made harmless.
+/// A line of the log; text from others is harmless in it.
 #[derive(Debug)]
 pub(super) struct Line<'a> {
     pub(super) level: Level,
     process: Cow<'a, str>,
-    /// It comes from another process, whose name goes in front of the text.
+    /// Whether it comes from another process, whose name precedes the text.
     is_relayed: bool,
     body: Body,
 }
@@ -45,23 +45,23 @@ struct Body {
 }
 
 impl<'a> Line<'a> {
-    /// A record of this process.
+    /// The line for a record of this process.
     pub(super) fn of(record: &Record<'_>) -> Self {
         let mut fields = Fields(Map::new());
-        // A visitor that takes all has no error.
+        // The visitor accepts everything, so there is no error.
         let _ = record.key_values().visit(&mut fields);
         let body =
             Body { target: record.target().to_owned(), message: record.args().to_string(), fields: fields.0 };
         Self { level: record.level(), process: own_name(), is_relayed: false, body: body.harmless() }
     }
 
-    /// A text of this process that is not a record.
+    /// A line of this process without a record.
     pub(super) fn own(level: Level, message: &str) -> Self {
         let body = Body { message: message.to_owned(), ..Body::default() };
         Self { level, process: own_name(), is_relayed: false, body: body.harmless() }
     }
 
-    /// The line of an inner process. Only a supervisor that asked for JSON looks for it.
+    /// The line of an inner process. It may be JSON only if the supervisor requested that.
     pub(super) fn relayed(process: &'a str, text: &str, is_json: bool) -> Self {
         let (level, rest) = LEVELS
             .iter()
@@ -75,7 +75,7 @@ impl<'a> Line<'a> {
         Self { level, process: process.into(), is_relayed: true, body: body.harmless() }
     }
 
-    /// Writes it to standard error. Failures are ignored.
+    /// Writes it to standard error; ignores failures.
     pub(super) fn write(&self) {
         write(&match (is_json(), IS_RELAYED.load(Ordering::Relaxed)) {
             (false, _) => self.text(),
@@ -92,7 +92,7 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// The object with the time, as this process's supervisor or operator reads it.
+    /// The object with the time, for the supervisor's or the operator's log.
     pub(super) fn json(&self) -> String {
         let Body { target, message, fields } = &self.body;
         let mut object = Map::new();
@@ -109,7 +109,7 @@ impl<'a> Line<'a> {
         format!("{}{}\n", level_prefix(self.level), serde_json::Value::Object(object))
     }
 
-    /// An inner process's line of JSON: the supervisor adds the time and the name.
+    /// An inner process's line of JSON, to which the supervisor adds time and name.
     fn for_relay(&self) -> String {
         let Body { target, message, fields } = &self.body;
         let message = shortened(message, RELAYED_BYTES_MAX).into_owned();
@@ -119,7 +119,7 @@ impl<'a> Line<'a> {
 }
 
 impl Body {
-    /// Bounded, and without characters that steer a terminal.
+    /// Truncates it, and removes characters that control a terminal.
     fn harmless(self) -> Self {
         let clean = |text: &str, bytes_max| harmless(&shortened(text, bytes_max)).into_owned();
         let fields = self.fields.iter().take(FIELDS_MAX).map(|(key, value)| {
@@ -145,7 +145,7 @@ impl<'kvs> VisitSource<'kvs> for Fields {
     }
 }
 
-/// Lines of text as they are, for the end of a process.
+/// Formats lines of text for the end of a process.
 pub(super) fn failure_text(text: &str) -> String {
     format!("{}lasthop: {}\n", level_prefix(Level::Error), harmless_lines(text))
 }
@@ -156,7 +156,7 @@ fn own_name<'a>() -> Cow<'a, str> {
 
 const LEVELS: [Level; 4] = [Level::Error, Level::Warn, Level::Info, Level::Debug];
 
-/// A level as journald takes it in front of a line (sd-daemon(3)): syslog's priority.
+/// A level as journald expects it before a line (sd-daemon(3)): syslog's priority.
 fn prefix(level: Level) -> &'static str {
     match level {
         Level::Error => "<3>",
@@ -166,12 +166,12 @@ fn prefix(level: Level) -> &'static str {
     }
 }
 
-/// The same where the reader takes it for a level.
+/// The prefix, if the reader interprets it.
 fn level_prefix(level: Level) -> &'static str {
     if IS_RELAYED.load(Ordering::Relaxed) || is_journal() { prefix(level) } else { "" }
 }
 
-/// Whether standard error is the journal, which the variable names by device and inode (systemd.exec(5)).
+/// Whether standard error is the journal; the variable has its device and inode (systemd.exec(5)).
 pub(super) fn is_journal() -> bool {
     static IS_JOURNAL: OnceLock<bool> = OnceLock::new();
     *IS_JOURNAL.get_or_init(|| {
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn a_process_that_was_taken_over_says_nothing_under_another_name() {
-        // Text where JSON was asked for, JSON where text was, keys of others, and more than there is room for.
+        // Text instead of JSON, JSON instead of text, other keys, and more fields than there is room for.
         let text = Line::relayed("x", "<4>lasthop: words", true);
         assert_eq!((text.level, &*text.body.message), (Level::Warn, "words"));
         let odd = r#"<3>{"target":"t","message":"m","process":"supervisor","time":"0","level":"info"}"#;

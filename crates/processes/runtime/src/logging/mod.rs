@@ -1,12 +1,12 @@
-//! The log: lines on standard error by the facade `log`, and not too many of those that others cause.
+//! The log: lines on standard error, by the facade `log`. The number of lines that others cause is limited.
 //!
 //! ```text
 //!   info!, warn!, … ──> Logger ── level, rate ──> Line ──> text or JSON ──> standard error
 //!   an inner process's pipe ──> relay ────────────────┘
 //! ```
 //!
-//! A record with `limited = true` is one that guests or clients can cause at will: of these some are left out. Other keys of a record are
-//! fields of its JSON object; its text names them anyway.
+//! Guests or clients can cause a record with `limited = true` at will, so some of these are omitted. Other keys of a
+//! record are fields of its JSON object; its text names them anyway.
 
 mod line;
 
@@ -24,10 +24,10 @@ use crate::fault::Fault;
 pub use line::LINE_BYTES_MAX;
 use line::Line;
 
-/// Lines a second that guests and clients may cause: one that connects and leaves in a loop must not fill a disk.
+/// Lines a second that guests and clients may cause: one that reconnects in a loop must not fill a disk.
 const LINES_PER_SECOND_MAX: u32 = 20;
 const WINDOW: Duration = Duration::from_secs(1);
-/// Key of a record that is left out when there are too many.
+/// Key of a record that may be omitted.
 const LIMITED: &str = "limited";
 
 static LOGGER: Logger = Logger;
@@ -45,7 +45,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// The least level that is logged.
+/// The lowest level that is logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogLevel(LevelFilter);
 
@@ -87,16 +87,17 @@ impl fmt::Display for LogLevel {
     }
 }
 
-/// Begins a log of lines of text, from level info on. Finds out the kind of standard error before the sandbox, which has no call for it.
+/// Starts the log with text lines from level info on. Finds out the kind of standard error before the sandbox, which
+/// forbids that.
 pub fn begin() {
     line::is_journal();
-    // An error means that there is a logger already.
+    // There is an error if a logger exists already.
     if ::log::set_logger(&LOGGER).is_ok() {
         ::log::set_max_level(LevelFilter::Info);
     }
 }
 
-/// Sets the form of lines and the least level.
+/// Sets the form of lines and the lowest level.
 pub fn set(format: LogFormat, level: LogLevel) {
     IS_JSON.store(format == LogFormat::Json, Ordering::Relaxed);
     ::log::set_max_level(level.0);
@@ -107,13 +108,14 @@ pub fn set_process(name: &'static str) {
     line::PROCESS.get_or_init(|| name);
 }
 
-/// This is an inner process, whose lines the supervisor relays.
+/// Declares this an inner process, whose lines the supervisor relays.
 pub fn set_relayed() {
-    // A relayed log is not the journal, even if the one before was.
+    // A relayed log is not the journal, even if the former one was.
     IS_RELAYED.store(true, Ordering::Relaxed);
 }
 
-/// Options with which an inner process logs as this one. Programs of before know none of them, so usual ones are left out.
+/// Options by which an inner process logs like this one. Default ones are omitted, since older programs do not know
+/// any.
 pub fn options() -> Vec<String> {
     let level = LogLevel(::log::max_level());
     let format = is_json().then(|| ["--log-format".to_owned(), "json".to_owned()]);
@@ -125,12 +127,12 @@ fn is_json() -> bool {
     IS_JSON.load(Ordering::Relaxed)
 }
 
-/// Logs the end of this process, for a text that may have several lines of its own.
+/// Logs the end of this process; the text may have several lines.
 pub fn failure(text: &str) {
     write(&if is_json() { Line::own(Level::Error, text).json() } else { line::failure_text(text) });
 }
 
-/// Writes a line that an inner process has written, under its name. Its level is in front of it, if it is one of ours.
+/// Writes an inner process's line under that process's name. The line starts with its level, if it is one of ours.
 pub fn relay(process: &str, text: &str) {
     let line = Line::relayed(process, text, is_json());
     if line.level <= ::log::max_level() {
@@ -183,7 +185,7 @@ impl Limiter {
         Self { lines_max, window: None, lines: 0, left_out: 0 }
     }
 
-    /// Whether a line may be written at `now`; if so, how many were left out before it.
+    /// Whether a line may be written at `now`; if so, how many were omitted before it.
     pub fn admit(&mut self, now: Instant) -> Option<u64> {
         if self.window.is_none_or(|start| now.duration_since(start) >= WINDOW) {
             (self.window, self.lines) = (Some(now), 0);

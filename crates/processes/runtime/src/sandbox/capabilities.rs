@@ -1,4 +1,4 @@
-//! No capabilities, and no way to get any (capabilities(7)).
+//! Drops all capabilities, and the ways to get any (capabilities(7)).
 
 use rustix::io::Errno;
 use rustix::thread::{
@@ -10,8 +10,8 @@ use super::layer::Made;
 
 /// Empties all five sets.
 pub(super) fn drop_all() -> Made {
-    // Those that a program could get by executing a file. Emptying them takes CAP_SETPCAP; without it they are of no use
-    // without new privileges.
+    // The bounding set limits capabilities from executed files. Emptying it takes CAP_SETPCAP; otherwise its
+    // capabilities are useless without new privileges.
     let bounding = empty_bounding_set();
     let none = CapabilitySet::empty();
     let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
@@ -29,7 +29,7 @@ fn empty_bounding_set() -> rustix::io::Result<()> {
         match capability_is_in_bounding_set(capability) {
             Ok(true) => remove_capability_from_bounding_set(capability)?,
             Ok(false) => {}
-            // Beyond the last one that this kernel knows.
+            // This number is beyond the kernel's last capability.
             Err(Errno::INVAL) => break,
             Err(error) => return Err(error),
         }
@@ -37,7 +37,7 @@ fn empty_bounding_set() -> rustix::io::Result<()> {
     Ok(())
 }
 
-/// No executed file gives any privileges again. seccomp and landlock ask for this before any user may use them.
+/// Forbids new privileges by executing files. seccomp and landlock require this of ordinary users.
 pub(super) fn renounce_new() -> Made {
     set_no_new_privs(true).map(|()| "never again".to_owned()).map_err(|error| error.to_string())
 }

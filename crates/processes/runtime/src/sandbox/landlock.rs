@@ -1,26 +1,26 @@
-//! Landlock: a set of rules that allows nothing, neither files nor TCP, nor signals to other processes (landlock(7)).
+//! Landlock: a set of rules that allows no access to files or TCP, and no signals to other processes (landlock(7)).
 
 use rustix::io::Errno;
 
 use super::layer::Made;
 use super::sys::{self, LandlockRules};
 
-/// The versions of the interface that brought new rules, and the rules that they know (linux/landlock.h). A version has
-/// all rules of older ones.
+/// The versions of the interface with new rules, and these rules (linux/landlock.h). A version has all rules of older
+/// ones.
 const VERSIONS: &[(u32, LandlockRules)] = &[
-    // Executing, reading, writing, making and removing files of all kinds; linking to another directory; truncating.
+    // Executing, reading, writing, creating and removing files of all kinds; linking to another directory; truncating.
     (1, LandlockRules { files: (1 << 13) - 1, ..LandlockRules::NONE }),
     (2, LandlockRules { files: 1 << 13, ..LandlockRules::NONE }),
     (3, LandlockRules { files: 1 << 14, ..LandlockRules::NONE }),
     // TCP: binding and connecting.
     (4, LandlockRules { network: 0b11, ..LandlockRules::NONE }),
-    // ioctl(2) of devices that are opened from then on.
+    // ioctl(2) of devices that are opened afterwards.
     (5, LandlockRules { files: 1 << 15, ..LandlockRules::NONE }),
-    // Abstract UNIX sockets and signals, outwards.
+    // Abstract UNIX sockets and signals to processes outside.
     (6, LandlockRules { scopes: 0b11, ..LandlockRules::NONE }),
 ];
 
-/// Denies all that this kernel's version can deny. Wants no new privileges.
+/// Denies everything that this kernel's version can deny. Requires that new privileges are forbidden.
 pub(super) fn restrict() -> Made {
     let version = sys::landlock_version().map_err(|error| match error {
         Errno::NOSYS => "this kernel is built without it".to_owned(),

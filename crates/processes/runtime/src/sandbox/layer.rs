@@ -2,10 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-/// How the names of layers end that are namespaces.
+/// Suffix of the names of namespace layers.
 const NAMESPACE: &str = " namespace";
 
-/// The result of putting a layer on: details of it, or why it is not there.
+/// The result of adding a layer: its details, or why it is missing.
 pub(super) type Made = Result<String, String>;
 
 /// One layer of a process's sandbox, as JSON has it (docs/user/control-api.md).
@@ -13,9 +13,9 @@ pub(super) type Made = Result<String, String>;
 pub struct Layer {
     /// Its name in reports and the log.
     pub name: String,
-    /// Whether this kernel and container have taken it.
+    /// Whether it is in effect.
     pub on: bool,
-    /// Its extent, or why it is off.
+    /// Its details, or why it is missing.
     pub(crate) detail: String,
 }
 
@@ -27,7 +27,7 @@ impl Layer {
     }
 }
 
-/// In one line: the layers that are on, and the missing ones with the reasons.
+/// One line with the layers in effect, and the missing ones with reasons.
 pub fn summary(layers: &[Layer]) -> String {
     if layers.is_empty() {
         return "off".to_owned();
@@ -42,7 +42,7 @@ pub fn summary(layers: &[Layer]) -> String {
     }
 }
 
-/// "landlock, namespaces (user, mount)".
+/// For example "landlock, namespaces (user, mount)".
 fn names<'a>(layers: impl Iterator<Item = &'a str>) -> String {
     let (spaces, mut others): (Vec<&str>, Vec<&str>) = layers.partition(|name| name.ends_with(NAMESPACE));
     let spaces: Vec<&str> = spaces.iter().map(|name| name.trim_end_matches(NAMESPACE)).collect();

@@ -1,15 +1,15 @@
-//! Limits of the kernel's own resources that the inner processes have no use for (getrlimit(2)).
+//! Limits on kernel resources that the inner processes do not need (getrlimit(2)).
 //!
-//! Left as they are: open files, which guests need; address space, of which guests' memory is most; core files, from which
-//! guests' memory is left out (`guestmem`); file sizes, since the log may be a file; processes, since threads are counted
-//! with those of all other programs of the same user.
+//! These stay unchanged: open files, which guests need; address space, most of which is guests' memory; core files,
+//! which exclude guests' memory (`guestmem`); file sizes, since the log may be a file; processes, since threads are
+//! counted with those of all other programs of the user.
 
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 use super::ProcessRole;
 use super::layer::Made;
 
-/// Sets the limits that `role` does not use to nothing: the driver process needs locked memory for XDP sockets.
+/// Sets the limits that `role` does not need to 0. The driver process needs locked memory for XDP sockets.
 pub(super) fn lower(role: ProcessRole) -> Made {
     let (unused, words) = match role {
         ProcessRole::Switch | ProcessRole::Controller => {

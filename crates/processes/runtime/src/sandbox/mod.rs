@@ -1,22 +1,23 @@
-//! The sandbox that inner processes enter before they meet a guest: they keep nothing but the descriptors they were handed.
+//! The sandbox that inner processes enter before they serve a guest: they keep only the descriptors that they were
+//! given.
 //!
-//! **Purpose.** [`enter`] turns the calling process into one that has descriptors, memory and threads, and no way to files,
-//! sockets, other programs and other processes. Each layer does that by another means, so that a hole in one is covered by
-//! the next, and a kernel that lacks one has the others.
+//! **Purpose.** [`enter`] leaves the calling process with descriptors, memory and threads, but without access to files,
+//! new sockets, other programs and other processes. The layers use different means, so that one covers a hole in
+//! another, and a kernel without one still has the others.
 //!
-//! **Contract.** Called once, before the process has a second thread: all later ones inherit it. The result is a list of
-//! [`Layer`]s. With [`SandboxMode::Auto`] a layer that this kernel or container refuses is left out; with [`SandboxMode::Strict`] that is
-//! an error.
+//! **Contract.** Call it once, before the process has a second thread: all later ones inherit the sandbox. The result
+//! is a list of [`Layer`]s. With [`SandboxMode::Auto`] a layer that this kernel or container refuses is omitted; with
+//! [`SandboxMode::Strict`] that is an error.
 //!
-//! **Not checked.** Messages that arrive later over sockets: a front end can hand over descriptors of any kind, and their kind is
-//! checked where they are taken (`vhost`, `guestmem`).
+//! **Not checked.** Later messages over sockets: a front end can send descriptors of any kind; the code that receives
+//! them checks their kind (`vhost`, `guestmem`).
 //!
 //! **Threading.** One thread calls; a forbidden system call of any thread ends the process.
 //!
 //! ```text
 //!   enter:  namespaces ─> empty root ─> limits ─> capabilities ─> no new privileges ─> landlock ─> system calls
-//!           needs the privileges that       are given up here     ^                                  └ nothing of the left
-//!           the process was started with                          └ from here on any user's            works from here on
+//!           needs the privileges that       are dropped here      ^                                  └ the steps to the
+//!           the process was started with                          └ from here on any user's            left fail afterwards
 //! ```
 
 mod calls;
@@ -44,7 +45,7 @@ pub use layer::{Layer, summary};
 pub use mode::SandboxMode;
 pub use refusal::ForbiddenCall;
 
-/// The process of a list of system calls.
+/// A process with its own list of system calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProcessRole {
     /// Moves packets between guests.
@@ -55,7 +56,7 @@ pub enum ProcessRole {
     Controller,
 }
 
-/// The calls that a process needs once and no more, as a filter that is ready to be installed.
+/// A filter, ready to be installed, against the calls that a process needs only once.
 #[derive(Debug)]
 pub struct Spent {
     program: seccompiler::BpfProgram,
@@ -63,10 +64,10 @@ pub struct Spent {
 }
 
 impl Spent {
-    /// For a process of this role with these layers; none if its calls are not filtered.
+    /// The filter for a process of this role with these layers; `None` if its calls are not filtered.
     ///
     /// # Errors
-    /// With [`SandboxMode::Strict`], when there is no such filter.
+    /// With [`SandboxMode::Strict`], if there is no such filter.
     pub fn of(role: ProcessRole, mode: SandboxMode, layers: &[Layer]) -> Result<Option<Self>, Fault> {
         let is_filtered = layers.iter().any(|layer| layer.on && layer.name == CALLS);
         let own = seccomp::Own { process: std::process::id(), names: None };
@@ -77,10 +78,10 @@ impl Spent {
         }
     }
 
-    /// Takes them away from the calling thread and from all that it starts.
+    /// Forbids the calls to the calling thread and to all threads that it starts.
     ///
     /// # Errors
-    /// With [`SandboxMode::Strict`], when the kernel takes no such filter. Otherwise the list of calls holds in any case.
+    /// With [`SandboxMode::Strict`], if the kernel refuses the filter. Otherwise the list of calls is in effect anyway.
     pub fn take_away(&self) -> Result<(), Fault> {
         match sys::filter(&self.program) {
             Err(error) if self.mode == SandboxMode::Strict => Err(unspent(&error)),
@@ -88,7 +89,8 @@ impl Spent {
         }
     }
 
-    /// As [`Self::take_away`], for a process that shares memory with this one: whether it may go on. Allocates nothing.
+    /// Like [`Self::take_away`], for a process that shares memory with this one; returns whether it may continue.
+    /// Allocates nothing.
     pub fn is_taken_away(&self) -> bool {
         sys::filter(&self.program).is_ok() || self.mode != SandboxMode::Strict
     }
@@ -97,18 +99,18 @@ impl Spent {
 /// The layer that filters calls.
 const CALLS: &str = "system calls";
 
-/// The descriptor that the process keeps.
+/// The descriptors that the process keeps.
 #[derive(Debug)]
 pub struct KeptFds<'fd> {
-    /// The channel to the supervisor. A forbidden call is told there.
+    /// The channel to the supervisor, where a forbidden call is reported.
     pub channel: BorrowedFd<'fd>,
 }
 
-/// Gives everything up that `role` has no use for, as far as this kernel allows; `tell` makes the message about a
-/// forbidden call.
+/// Drops everything that `role` does not need, as far as this kernel allows; `tell` makes the message about a forbidden
+/// call.
 ///
 /// # Errors
-/// With [`SandboxMode::Strict`], when a layer cannot be had.
+/// With [`SandboxMode::Strict`], if a layer is not available.
 pub fn enter<M: Serialize>(
     role: ProcessRole,
     mode: SandboxMode,
@@ -119,7 +121,7 @@ pub fn enter<M: Serialize>(
         return Ok(Vec::new());
     }
     look_up();
-    // The driver process takes descriptors from the supervisor only.
+    // The driver process gets descriptors from the supervisor only.
     let names = if role == ProcessRole::Switch { root::descriptor_names() } else { None };
     let mut layers = namespaces::separate();
     layers.push(Layer::new("empty root", root::empty(&layers)));
@@ -139,7 +141,7 @@ pub fn enter<M: Serialize>(
     }
 }
 
-/// Has rustix ask the system now for what it asks once: the place of the vDSO, and the auxiliary vector.
+/// Makes rustix read the addresses of the vDSO and the auxiliary vector now, which it does once.
 fn look_up() {
     let _ = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     let _ = rustix::param::page_size();

@@ -1,4 +1,4 @@
-//! How much of a sandbox the user wants.
+//! How strict a sandbox the user wants.
 
 use std::str::FromStr;
 
@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::fault::Fault;
 
-/// The reaction to a layer that cannot be had.
+/// The reaction to a layer that is not available.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", rename_all = "lowercase")]
 pub enum SandboxMode {
-    /// The others are put on all the same, and it is told which is missing.
+    /// The other layers are used, and the missing one is reported.
     #[default]
     Auto,
     /// The process does not start.
@@ -20,10 +20,10 @@ pub enum SandboxMode {
 }
 
 impl SandboxMode {
-    /// Every one of them.
+    /// All modes.
     pub const ALL: [Self; 3] = [Self::Auto, Self::Strict, Self::Off];
 
-    /// The word for it in the configuration.
+    /// Its word in the configuration.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Auto => "auto",

@@ -1,11 +1,11 @@
-//! Namespaces of the process's own, with nothing in them.
+//! Empty namespaces for the process.
 //!
-//! Each is asked for by itself, since a container may refuse some. The user namespace comes first: it gives an ordinary
-//! user the right to make the others, and to root it means that no capability which the process may ever come by counts
-//! outside. No user is mapped into it. Descriptors that were opened before, sockets among them, stay where they belong.
+//! Each is requested separately, since a container may refuse some. The user namespace comes first: it gives an
+//! ordinary user the right to make the others, and for root it means that no capability of the process counts outside.
+//! No user is mapped into it. Descriptors that were opened before, including sockets, stay in their namespaces.
 //!
-//! A PID namespace is not made: it would take a further process, and the signals and /proc that it is for are out of
-//! reach by other layers.
+//! There is no PID namespace: it would need a further process, and other layers already forbid signals and access to
+//! /proc.
 
 use rustix::io::Errno;
 use rustix::thread::UnshareFlags;
@@ -21,7 +21,7 @@ const NAMESPACES: &[(&str, UnshareFlags)] = &[
     ("UTS namespace", UnshareFlags::NEWUTS),
 ];
 
-/// Leaves those that the process was started in, as far as that is permitted.
+/// Leaves the namespaces in which the process was started, as far as permitted.
 pub(super) fn separate() -> Vec<Layer> {
     NAMESPACES.iter().map(|(name, flag)| Layer::new(name, leave(*flag))).collect()
 }
@@ -29,7 +29,7 @@ pub(super) fn separate() -> Vec<Layer> {
 fn leave(flag: UnshareFlags) -> Made {
     match sys::unshare(flag) {
         Ok(()) => Ok("its own".to_owned()),
-        // The cause is mostly one of these.
+        // The cause is usually one of these.
         Err(error @ Errno::NOSPC) => Err(format!("{error}; see /proc/sys/user/max_*_namespaces")),
         Err(error @ Errno::PERM) => {
             Err(format!("{error}; a container's rules, or kernel.unprivileged_userns_clone=0, refuse it"))

@@ -1,4 +1,4 @@
-//! The end of a process that made a system call which is not in its list: it says which one, as its last words.
+//! Reports the system call that ended a process because it is not in its list.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -9,13 +9,13 @@ use crate::ipc::frame;
 use super::name_of;
 use super::sys;
 
-/// Digits of the placeholder, as many as the largest number has.
+/// A placeholder with as many digits as the largest number.
 const PLACEHOLDER: u32 = 4_111_111_111;
 
-/// A system call that was refused, by its number on this machine.
+/// A forbidden system call, by its number on this architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ForbiddenCall {
-    /// As in the kernel's table of system calls.
+    /// The number in the kernel's table of system calls.
     pub number: u32,
 }
 
@@ -29,8 +29,8 @@ impl std::fmt::Display for ForbiddenCall {
     }
 }
 
-/// Has a forbidden call told over `channel` before it ends the process. The message is made now, with a number to be
-/// filled in: a process that makes such a call is not to be trusted to make messages.
+/// Has a forbidden call reported over `channel` before it ends the process. The message is made now, with room for the
+/// number: a process that makes such a call is not trusted to make messages.
 pub(super) fn tell<M: Serialize>(
     channel: BorrowedFd<'_>,
     message: impl Fn(ForbiddenCall) -> M,

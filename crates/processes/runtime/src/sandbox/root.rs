@@ -1,4 +1,4 @@
-//! A file system with nothing in it: even a path that could be opened leads nowhere.
+//! An empty root file system: no path leads anywhere.
 
 use std::os::fd::OwnedFd;
 
@@ -10,11 +10,11 @@ use rustix::process::{chdir, pivot_root};
 
 use super::layer::{Layer, Made};
 
-/// Any directory that is there on all systems: the empty one is mounted on it and becomes the root.
+/// A directory that exists on all systems: the empty file system is mounted on it and becomes the root.
 const PLACE: &str = "/proc";
 const OWN_DESCRIPTORS: &str = "/proc/self/fd";
 
-/// Makes an empty file system, which cannot be written, the root of the process's mount namespace.
+/// Makes an empty, read-only file system the root of the process's mount namespace.
 pub(super) fn empty(layers: &[Layer]) -> Made {
     if !layers.iter().any(|layer| layer.on && layer.name == "mount namespace") {
         return Err("it takes a mount namespace of its own".to_owned());
@@ -23,19 +23,19 @@ pub(super) fn empty(layers: &[Layer]) -> Made {
 }
 
 fn make() -> rustix::io::Result<()> {
-    // Mounts here must not show up where the namespace was copied from.
+    // Mounts here must not propagate to the original namespace.
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
     let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     mount("lasthop", PLACE, "tmpfs", flags, c"size=0,nr_inodes=1")?;
     chdir(PLACE)?;
-    // The old root lies over the new one then, and is taken off.
+    // The old root is then mounted over the new one, and unmounted.
     pivot_root(".", ".")?;
     unmount(".", UnmountFlags::DETACH)?;
     chdir("/")
 }
 
-/// The directory in which the kernel names each descriptor of this process, the only part of /proc that is left. Where
-/// mounts may be made it is a mount of its own, which has no way up. None where there is no /proc.
+/// The directory with the kernel's names of this process's descriptors, the only remaining part of /proc. If mounts are
+/// permitted it is a mount of its own, without a parent. `None` without /proc.
 pub(super) fn descriptor_names() -> Option<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let clone = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;

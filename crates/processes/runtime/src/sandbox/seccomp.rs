@@ -1,8 +1,8 @@
-//! The list of system calls as filters that the kernel runs before each call (seccomp(2)).
+//! The lists of system calls as filters that the kernel runs before each call (seccomp(2)).
 //!
-//! Two filters, since one has a single answer for its list: the first ends the process at a call that is in neither list,
-//! the second lets calls that are listed as refused fail. The kernel (from 5.11 on) has a bitmap of calls that both let
-//! through with any arguments, and runs neither for those: all calls of the packet path are of that kind.
+//! There are two filters, since each has one answer for its list: the first ends the process at a call that is in
+//! neither list, the second lets calls fail that are listed as refused. From 5.11 on the kernel has a bitmap of calls
+//! that both allow with any arguments, and runs neither for those: all calls of the packet path are among them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -17,15 +17,15 @@ use super::calls::{Call, Refusal, Term, Value};
 use super::layer::Made;
 use super::sys;
 
-/// Values that are known at run time only.
+/// Values that are only known at run time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Own {
     pub(super) process: u32,
-    /// None: without one, the calls that name it are not allowed.
+    /// `None` forbids the calls that need it.
     pub(super) names: Option<u32>,
 }
 
-/// Allows the calls of `role`'s list to this thread, and to those that it starts.
+/// Restricts this thread, and those that it starts, to the calls of `role`'s list.
 pub(super) fn restrict(role: ProcessRole, names: Option<BorrowedFd<'_>>) -> Made {
     let names = names.and_then(|names| names.as_raw_fd().try_into().ok());
     let own = Own { process: std::process::id(), names };
@@ -37,7 +37,7 @@ pub(super) fn restrict(role: ProcessRole, names: Option<BorrowedFd<'_>>) -> Made
     Ok(format!("{} allowed", allowed.len()))
 }
 
-/// The filters, in the order in which they are to be installed: nothing can be installed behind the one that ends.
+/// The filters in the order of installation: after the one that ends the process, none can be installed.
 pub(super) fn programs(role: ProcessRole, own: Own) -> Result<[BpfProgram; 2], BackendError> {
     let arch = std::env::consts::ARCH.try_into()?;
     let (mut failing, mut passing) = (BTreeMap::new(), BTreeMap::new());
@@ -56,7 +56,7 @@ pub(super) fn programs(role: ProcessRole, own: Own) -> Result<[BpfProgram; 2], B
     ])
 }
 
-/// The filter that removes those of `role`'s calls that are needed once. It is installed after the others, which allow that.
+/// The filter against those of `role`'s calls that are needed once. It is installed after the others, which allow that.
 pub(super) fn spent(role: ProcessRole, own: Own) -> Result<BpfProgram, BackendError> {
     let mut rules = BTreeMap::new();
     for call in role.calls().filter(|call| call.is_once) {
@@ -66,7 +66,7 @@ pub(super) fn spent(role: ProcessRole, own: Own) -> Result<BpfProgram, BackendEr
     SeccompFilter::new(rules, SeccompAction::Allow, SeccompAction::Trap, arch)?.try_into()
 }
 
-/// Adds a call's rules to those of its number. None at all means: with any arguments.
+/// Adds a call's rules to those of its number. No rule means any arguments.
 fn add(rules: &mut BTreeMap<i64, Vec<SeccompRule>>, call: &Call, own: Own) -> Result<(), BackendError> {
     let has_any = rules.get(&call.number).is_some_and(Vec::is_empty);
     if call.terms.is_empty() || has_any {
@@ -83,7 +83,7 @@ fn add(rules: &mut BTreeMap<i64, Vec<SeccompRule>>, call: &Call, own: Own) -> Re
     Ok(())
 }
 
-/// None: nothing fulfils it.
+/// `None` if no value fulfils it.
 fn condition(term: &Term, own: Own) -> Result<Option<SeccompCondition>, BackendError> {
     use SeccompCmpArgLen::{Dword, Qword};
     use SeccompCmpOp::{Eq, MaskedEq, Ne};

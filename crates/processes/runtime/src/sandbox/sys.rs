@@ -1,5 +1,5 @@
-//! System calls that neither std nor rustix has safe calls for: leaving namespaces, landlock, filtering system calls, and
-//! hearing of those that were refused.
+//! System calls without safe wrappers in std or rustix: leaving namespaces, landlock, filtering system calls, and the
+//! handler for refused ones.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -11,20 +11,21 @@ use rustix::io::Errno;
 use rustix::thread::UnshareFlags;
 use seccompiler::{BpfProgram, sock_filter};
 
-/// Where `si_syscall` lies in a siginfo_t of SIGSYS, in units of `c_int` (include/uapi/asm-generic/siginfo.h: three
-/// numbers, one that aligns, the address of the call, then its number).
+/// Offset of `si_syscall` in a siginfo_t of SIGSYS, in units of `c_int` (include/uapi/asm-generic/siginfo.h: three
+/// numbers, one for alignment, the address of the call, then its number).
 const SI_SYSCALL: usize = if cfg!(target_pointer_width = "64") { 6 } else { 4 };
 
-/// Leaves namespaces for new ones.
+/// Moves to new namespaces.
 pub(super) fn unshare(flags: UnshareFlags) -> rustix::io::Result<()> {
     // SAFETY: of all flags only CLONE_FILES changes the meaning of descriptors for other threads, and it is never given here.
     unsafe { rustix::thread::unshare_unsafe(flags - UnshareFlags::FILES) }
 }
 
-/// Puts a filter on the calling thread and on all that it starts. Speculation stays as it is: before Linux 5.16 a filter
-/// would otherwise switch the processor's store bypass off, which is for processes that run code of strangers.
+/// Installs a filter for the calling thread and all that it starts. Speculation stays as it is: before Linux 5.16 a
+/// filter would disable the processor's speculative store bypass, which only matters for processes that run untrusted
+/// code.
 pub(super) fn filter(program: &BpfProgram) -> io::Result<()> {
-    /// As `struct sock_fprog` of linux/filter.h.
+    /// `struct sock_fprog` of linux/filter.h.
     #[repr(C)]
     struct Program {
         len: libc::c_ushort,
@@ -44,7 +45,7 @@ pub(super) fn filter(program: &BpfProgram) -> io::Result<()> {
     }
 }
 
-/// The rights to be denied, each a set of bits; as `struct landlock_ruleset_attr` of linux/landlock.h.
+/// The rights to deny, each a set of bits: `struct landlock_ruleset_attr` of linux/landlock.h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub(super) struct LandlockRules {
@@ -59,7 +60,7 @@ impl LandlockRules {
 
 const LANDLOCK_CREATE_RULESET_VERSION: libc::c_uint = 1;
 
-/// The version of landlock that the kernel has.
+/// The kernel's version of landlock.
 pub(super) fn landlock_version() -> rustix::io::Result<u32> {
     let nothing = std::ptr::null::<LandlockRules>();
     // SAFETY: with this flag the kernel reads no rules.
@@ -69,8 +70,8 @@ pub(super) fn landlock_version() -> rustix::io::Result<u32> {
     u32::try_from(version).map_err(|_| last_errno())
 }
 
-/// Denies the rights in the rules to the calling thread, and to all that it starts. Empty sets are left out of the call:
-/// older kernels do not know them.
+/// Denies the rights in the rules to the calling thread, and to all that it starts. Empty sets are omitted, since older
+/// kernels do not know them.
 pub(super) fn landlock_deny(rules: &LandlockRules) -> rustix::io::Result<()> {
     let words = [rules.files, rules.network, rules.scopes];
     let bytes = words.iter().rposition(|word| *word != 0).map_or(0, |last| (last + 1) * size_of::<u64>());
@@ -88,10 +89,10 @@ fn last_errno() -> Errno {
     io::Error::last_os_error().raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)
 }
 
-/// The message for a refused call, and its descriptor.
+/// The message about a refused call, and its descriptor.
 struct LastWords {
     to: RawFd,
-    /// A whole frame, with a number of spaces for the call's.
+    /// A complete frame, with spaces for the call's number.
     frame: Vec<u8>,
     digits: Range<usize>,
 }
@@ -100,7 +101,8 @@ static LAST_WORDS: OnceLock<LastWords> = OnceLock::new();
 /// Room for a frame on the handler's stack.
 const FRAME_BYTES_MAX: usize = 256;
 
-/// Has a refused call written to `to`: `frame`, with its number at `digits`. The process ends by SIGSYS all the same.
+/// Has a refused call reported to `to`: writes `frame` with the call's number at `digits`. The process still ends by
+/// SIGSYS.
 pub(super) fn on_forbidden_call(to: RawFd, frame: Vec<u8>, digits: Range<usize>) -> io::Result<()> {
     if frame.len() > FRAME_BYTES_MAX || digits.end > frame.len() {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -110,7 +112,7 @@ pub(super) fn on_forbidden_call(to: RawFd, frame: Vec<u8>, digits: Range<usize>)
     let result = unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = on_sigsys as *const () as usize;
-        // Handled once: the signal itself ends the process at a second one, or at one from within the handler.
+        // The handler runs once: a second signal, or one inside the handler, ends the process itself.
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESETHAND;
         libc::sigaction(libc::SIGSYS, &raw const action, std::ptr::null_mut())
     };
@@ -130,13 +132,13 @@ extern "C" fn on_sigsys(_signal: libc::c_int, info: *mut libc::siginfo_t, _conte
     }
 }
 
-/// Allocates nothing and takes no lock: the thread may hold any.
+/// Allocates nothing and takes no lock, since the thread may hold any.
 fn say(words: &LastWords, mut number: u32) {
     let mut bytes = [0; FRAME_BYTES_MAX];
     let frame = &mut bytes[..words.frame.len()];
     frame.copy_from_slice(&words.frame);
     let digits = &mut frame[words.digits.clone()];
-    // In front of a number JSON takes spaces, and no zeroes.
+    // JSON allows spaces before a number, but no zeroes.
     digits.fill(b' ');
     for digit in digits.iter_mut().rev() {
         *digit = b'0' + (number % 10) as u8;
@@ -149,7 +151,7 @@ fn say(words: &LastWords, mut number: u32) {
     unsafe { libc::write(words.to, frame.as_ptr().cast(), frame.len()) };
 }
 
-/// Any system call, for tests of a sandbox's refusals.
+/// Makes any system call, for tests of a sandbox's refusals.
 #[cfg(test)]
 pub(super) fn call(number: libc::c_long, arguments: [usize; 6]) -> io::Result<libc::c_long> {
     let [a, b, c, d, e, f] = arguments;

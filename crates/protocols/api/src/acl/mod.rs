@@ -1,7 +1,7 @@
 //! Rules about connections (access control lists): in the configuration file, on the command line, in a request.
 //!
-//! Rules are ordered; the first one that applies to a connection decides, and without one the connection is allowed. A rule
-//! is about connections, not packets: packets of a connection that was allowed pass in both directions.
+//! Rules are ordered; the first one that applies to a connection decides, and without one the connection is allowed. A
+//! rule applies to connections, not packets: packets of an allowed connection pass in both directions.
 
 mod port_range;
 
@@ -25,9 +25,9 @@ use crate::schema;
 use crate::switches::SwitchSpec;
 use lasthop_runtime::fault::{Fault, Kind};
 
-/// Rules of all switches together.
+/// Largest number of rules of all switches together.
 pub const ACL_RULES_MAX: usize = 1024;
-/// Patterns of ports in one rule.
+/// Largest number of port patterns in one rule.
 const PATTERNS_MAX: usize = 64;
 
 /// One rule.
@@ -217,7 +217,7 @@ impl RuleName {
     }
 }
 
-/// Gives names to rules that have none: `rule-3` is the third one, unless another one has that name.
+/// Names rules without a name: `rule-3` is the third one, unless another rule has that name.
 pub fn name_all(rules: &mut [AclRule]) {
     let mut taken: HashSet<RuleName> = rules.iter().map(|rule| rule.name.clone()).collect();
     for (index, rule) in rules.iter_mut().enumerate().filter(|(_, rule)| rule.name.0.is_empty()) {
@@ -272,17 +272,17 @@ enum OneOrMany {
 }
 
 impl PortPatterns {
-    /// Whether there are none, as in a rule about groups.
+    /// Whether there are none, as in a rule for groups.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether a port is among them.
+    /// Whether the list has a port.
     pub fn have(&self, port: &str) -> bool {
         self.0.iter().any(|pattern| is_like(port, pattern))
     }
 
-    /// From names and patterns.
+    /// Checks names and patterns.
     pub fn new(patterns: Vec<String>) -> Result<Self, Fault> {
         if !(1..=PATTERNS_MAX).contains(&patterns.len()) {
             return Err(Fault::params(format!(
@@ -291,7 +291,7 @@ impl PortPatterns {
             )));
         }
         for pattern in &patterns {
-            // Any letter may stand where the star is.
+            // The star may stand for any letters.
             names::check(&pattern.replace('*', "x"), "port")?;
         }
         Ok(Self(patterns))
@@ -325,7 +325,7 @@ impl fmt::Display for PortPatterns {
 }
 
 impl AclRule {
-    /// Whether it protects the port of this name in these groups.
+    /// Whether the rule protects the port of this name in these groups.
     pub fn protects(&self, port: &str, groups: &[String]) -> bool {
         self.port.have(port) || self.group.have_any(groups)
     }
@@ -337,7 +337,7 @@ impl AclRule {
         both.into_iter().filter(|words| !words.is_empty()).collect::<Vec<_>>().join(" ")
     }
 
-    /// Refuses keys that do not go together.
+    /// Refuses keys that contradict each other.
     pub fn check(&self) -> Result<(), Fault> {
         let name = &self.name;
         let protocol = match self.protocol {
@@ -371,7 +371,7 @@ impl AclRule {
         format!("{} {} {} {}", self.ports_text(), self.direction, self.action, self.connections_text())
     }
 
-    /// The connections that it is about: keys that are given, as on the command line.
+    /// The connections of the rule: its keys, as on the command line.
     pub fn connections_text(&self) -> String {
         let mut words = Vec::new();
         let mut say = |key: &str, value: Option<String>| {
@@ -392,7 +392,7 @@ impl AclRule {
     }
 }
 
-/// Refuses a list in which a rule is wrong, two have one name, or there are too many.
+/// Refuses a list with an invalid rule, a name twice, or too many rules.
 pub fn check_rules(rules: &[AclRule]) -> Result<(), Fault> {
     if rules.len() > ACL_RULES_MAX {
         let why = format!(
@@ -414,7 +414,7 @@ pub fn check_rules(rules: &[AclRule]) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Refuses rules about a port, and a guard of it, if its switch does not keep them.
+/// Refuses rules and a guard for a port whose switch does not enforce them.
 pub fn check_switch_of(rules: &[AclRule], switches: &[SwitchSpec], port: &PortSpec) -> Result<(), Fault> {
     let (name, switch) = (&port.common.name, &port.common.switch);
     let rule = rules.iter().find(|rule| rule.protects(name.as_str(), &port.common.policy.groups));

@@ -11,7 +11,7 @@ use lasthop_runtime::fault::Fault;
 /// Ranges in one list.
 const RANGES_MAX: usize = 32;
 
-/// Ports from the first to the last one, both included.
+/// Ports from the first to the last one, inclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "NumberOrText", into = "NumberOrText")]
 pub struct PortRange {
@@ -42,7 +42,7 @@ enum OneOrMany {
 }
 
 impl PortRanges {
-    /// In the order in which they were given.
+    /// The ranges in the given order.
     pub fn iter(&self) -> impl Iterator<Item = PortRange> + '_ {
         self.0.iter().copied()
     }

@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use lasthop_runtime::fault::Fault;
 
-/// Mode of a port's socket file unless told otherwise: its owner and group may attach a guest.
+/// Default mode of a port's socket file: its owner and group may attach a guest.
 const SOCKET_MODE_DEFAULT: SocketMode = SocketMode(0o660);
-/// All that can be set: reading, writing and executing.
+/// All permitted bits: reading, writing and executing.
 const MODE_MAX: u32 = 0o777;
 
 /// The mode of a socket's file, written in octal digits: `0660`.
@@ -39,7 +39,7 @@ impl FromStr for SocketMode {
     }
 }
 
-/// From text only: the number 660 would be another mode in decimal and in octal.
+/// Reads text only: the number 660 would be another mode in decimal and in octal.
 impl TryFrom<serde_json::Value> for SocketMode {
     type Error = Fault;
 

@@ -13,15 +13,15 @@ use super::{Name, PortBackend, PortKeys, PortSpec, TapBackend};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum When {
-    /// At once, for an attached guest too.
+    /// At once, also for an attached guest.
     Now,
-    /// A guest is told when it attaches; the present one goes on as before.
+    /// When a guest attaches; the present guest keeps the old value.
     Attach,
-    /// By making the vnic anew: its guest has to attach again.
+    /// Only for a new port: its guest has to attach again.
     Anew,
 }
 
-/// Keys of ports of every backend that take effect at once.
+/// Keys of every backend that take effect at once.
 const NOW: &[&str] = &[
     "vlan",
     "trunk",
@@ -34,16 +34,16 @@ const NOW: &[&str] = &[
     "storm_multicast",
     "storm_unknown",
 ];
-/// The same of vhost-user ports.
+/// Same for keys of vhost-user ports.
 const NOW_VHOST_USER: &[&str] =
     &["mac", "link", "memory_max", "socket_mode", "socket_owner", "socket_group", "vcpus"];
-/// Keys of vhost-user ports that a guest is told when it attaches.
+/// Keys of vhost-user ports that take effect when a guest attaches.
 const AT_ATTACH: &[&str] = &["mtu", "features_off"];
 
-/// One key that is to be another.
+/// A changed key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
-    /// As in JSON, with `_`.
+    /// The key as in JSON, with `_`.
     pub key: String,
     pub from: Value,
     pub to: Value,
@@ -92,7 +92,7 @@ pub fn changes(from: &PortSpec, to: &PortSpec) -> Vec<Change> {
     differing.map(change).collect()
 }
 
-/// When a key takes effect; the other keys need the port to be made anew.
+/// When a key takes effect; other keys need a new port.
 fn when(key: &str, is_vhost_user: bool) -> When {
     match is_vhost_user {
         _ if NOW.contains(&key) => When::Now,
@@ -109,7 +109,7 @@ fn object<T: Serialize>(spec: &T) -> Map<String, Value> {
     }
 }
 
-/// The specification with `keys` in place of its own; a null takes a key back to its default.
+/// The specification with `keys` changed; a null resets a key to its default.
 pub fn with_keys(spec: &PortSpec, keys: Map<String, Value>) -> Result<PortSpec, Fault> {
     let mut object = object(spec);
     for (key, value) in keys {
@@ -132,11 +132,11 @@ fn check_key(key: &str) -> Result<(), Fault> {
     Err(Fault::params(format!("a port has no key \"{key}\"{hint} (there are {known})")))
 }
 
-/// `KEY=VALUE[,KEY=VALUE]...` as keys for [`with_keys`]; the value `none` takes a key back to its default.
+/// Parses `KEY=VALUE[,KEY=VALUE]...` for [`with_keys`]; the value `none` resets a key to its default.
 pub fn parse_keys(name: &Name, text: &str) -> Result<Map<String, Value>, Fault> {
     let (defaults, rest): (Vec<Setting<'_>>, Vec<Setting<'_>>) =
         settings(text)?.into_iter().partition(|(_, value)| *value == "none");
-    // The values' syntax is that of a new port.
+    // The syntax of values is that of a new port.
     let mut keys = object(&PortKeys::parse(name.clone(), &rest)?);
     keys.remove("name");
     for (key, _) in defaults {
@@ -147,12 +147,12 @@ pub fn parse_keys(name: &Name, text: &str) -> Result<Map<String, Value>, Fault> 
     Ok(keys)
 }
 
-/// A specification as on the command line: `NAME[,KEY=VALUE]...`, without keys that have their default.
+/// A specification as on the command line: `NAME[,KEY=VALUE]...`, without keys with default values.
 pub(crate) fn command_text(spec: &PortSpec) -> String {
     text_of_keys(spec, &given_keys(spec))
 }
 
-/// How it is made anew with another value of a key, for a person who puts that in: commands.
+/// The commands that make the port again with another value of a key, for a message.
 pub fn anew_with(spec: &PortSpec, key: &str, value: &str) -> String {
     let (name, mut keys) = (spec.name(), given_keys(spec));
     keys.insert(key.to_owned(), value.into());
@@ -164,13 +164,13 @@ fn text_of_keys(spec: &PortSpec, keys: &Map<String, Value>) -> String {
     options.fold(spec.name().to_string(), |text, option| text + &option)
 }
 
-/// The keys of a specification, but its name, that say more than their defaults.
+/// The keys of a specification with other values than the defaults, without its name.
 pub fn given_keys(spec: &PortSpec) -> Map<String, Value> {
     let default = match &spec.backend {
         PortBackend::VhostUser(_) | PortBackend::Device(_) | PortBackend::Tunnel(_) => {
             PortBackend::Device(Default::default())
         }
-        // The key `tap` says that it is one.
+        // The key `tap` itself says that it is a tap.
         PortBackend::Tap(_) => PortBackend::Tap(TapBackend::default()),
     };
     let mut default = object(&PortSpec::new(spec.name().clone(), default));
@@ -180,7 +180,7 @@ pub fn given_keys(spec: &PortSpec) -> Map<String, Value> {
     object(spec).into_iter().filter(|(key, value)| default.get(key) != Some(value)).collect()
 }
 
-/// Refuses changes for which the port has to be made anew.
+/// Refuses changes that need a new port.
 pub fn refuse_anew(name: &Name, changes: &[Change], to: &PortSpec) -> Result<(), Fault> {
     let anew: Vec<String> =
         changes.iter().filter(|change| change.when == When::Anew).map(Change::user_key).collect();

@@ -1,4 +1,4 @@
-//! Virtio features by name (virtio 1.2, 5.1.3 and 6), to leave some of them out.
+//! Virtio features by name (virtio 1.2, 5.1.3 and 6), which can be masked.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -26,7 +26,7 @@ const GUEST_USO4: u64 = 1 << 54;
 const GUEST_USO6: u64 = 1 << 55;
 const HOST_USO: u64 = 1 << 56;
 
-/// Names of single features that can be left out.
+/// Names of single features that can be masked.
 const FEATURES: &[(&str, u64)] = &[
     ("CSUM", CSUM),
     ("GUEST_CSUM", GUEST_CSUM),
@@ -71,24 +71,24 @@ const NEEDS: &[(u64, u64)] = &[
     (HOST_ECN, HOST_TSO4 | HOST_TSO6),
 ];
 
-/// Features named by a user, as they were named.
+/// Features as the user named them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "Vec<String>", into = "Vec<String>")]
 #[schemars(inline, extend("items" = { "enum": all_names() }, "default" = []))]
 pub struct FeatureSet(Vec<String>);
 
 impl FeatureSet {
-    /// A set from names; case does not matter.
+    /// Checks names; case does not matter.
     pub fn of<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Self, Fault> {
         names.into_iter().map(known).collect::<Result<_, _>>().map(Self)
     }
 
-    /// The names joined as on the command line.
+    /// The names, joined as on the command line.
     pub fn joined(&self) -> String {
         self.0.join("+")
     }
 
-    /// The feature bits that may be offered when this set is left out, together with all that needs it.
+    /// The feature bits that may be offered without this set, and without features that need one of it.
     pub fn mask_without(&self) -> u64 {
         let left_out = self.0.iter().filter_map(|name| bits(name)).fold(0, |all, bits| all | bits);
         let mut mask = !left_out;
@@ -119,7 +119,7 @@ impl From<FeatureSet> for Vec<String> {
     }
 }
 
-/// The names of the features in `bits`; those without a name by number.
+/// The names of the features in `bits`; unnamed ones by number.
 pub fn describe(bits: u64) -> Vec<String> {
     lasthop_vhost::features::names(bits).split_whitespace().map(str::to_owned).collect()
 }

@@ -176,10 +176,10 @@ pub struct PortKeys {
     pub(super) address: Option<Vec<Prefix>>,
 }
 
-/// Why keys make no port.
+/// Why keys do not describe a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyFault {
-    /// The key that does not fit, as users write it; empty if it is none in particular.
+    /// The invalid key, as users write it; empty for no particular one.
     pub key: &'static str,
     /// The sentence with the remedy.
     pub fault: Fault,
@@ -192,12 +192,12 @@ impl From<KeyFault> for Fault {
 }
 
 impl PortKeys {
-    /// No key but the name.
+    /// Only the name.
     pub fn named(name: Name) -> Self {
         Self { name: Some(name), ..Self::default() }
     }
 
-    /// The port that they describe: by default over the device of its name.
+    /// The port that they describe; the default backend is the device of its name.
     ///
     /// # Errors
     /// The key that does not fit the others, or the port's backend.
@@ -220,7 +220,7 @@ impl PortKeys {
         Ok(PortSpec { common, backend })
     }
 
-    /// As `spec`, of keys that stand where there are only vhost-user ports, whose `backend` goes without saying.
+    /// Like `spec`, where only vhost-user ports are possible and `backend` is implied.
     pub fn vnic(self) -> Result<PortSpec, KeyFault> {
         match self.backend {
             None | Some(BackendChoice::VhostUser) => {
@@ -240,10 +240,11 @@ impl PortKeys {
         }
     }
 
-    /// The keys that not every port may have: whether this one says something by it, and the kinds of ports that it is for.
+    /// The keys that not every port may have: whether the value differs from the default, and the kinds of ports that
+    /// have the key.
     fn keys_of_kinds(&self, kind: BackendKind) -> [(&'static str, bool, &'static [BackendKind]); 21] {
         use BackendKind::{Device, Tap, VhostUser};
-        // Programs of before wrote keys of devices for taps, too, with their defaults.
+        // Older programs wrote keys of devices for taps, too, with their defaults.
         let says =
             |flag: Option<bool>, default| flag.is_some_and(|flag| flag != default || kind == VhostUser);
         let is_of_device = matches!(self.backend, Some(BackendChoice::AfPacket | BackendChoice::AfXdp));
@@ -392,7 +393,7 @@ impl PortKeys {
     }
 }
 
-/// Adds to the schema of ports which keys a port may not have beside which backend.
+/// Adds to the schema of ports which backends exclude which keys.
 fn limit_keys_to_backends(schema: &mut Schema) {
     let is =
         |backend: &str| json!({ "required": ["backend"], "properties": { "backend": { "const": backend } } });
@@ -424,7 +425,7 @@ impl TryFrom<PortKeys> for PortSpec {
 impl TryFrom<PortKeys> for PortCommon {
     type Error = Fault;
 
-    /// Keys of the backend may be there: programs of before told the switch process of them.
+    /// Keys of the backend are accepted, since older programs send them to the switch process.
     fn try_from(keys: PortKeys) -> Result<Self, Fault> {
         Ok(keys.common()?)
     }
@@ -496,7 +497,7 @@ impl From<PortSpec> for PortKeys {
                 link: None,
                 ..common
             },
-            // Controllers' alone: there is no key for it.
+            // Only controllers make tunnel ports: there is no key.
             PortBackend::Tunnel(_) => common,
         }
     }

@@ -1,4 +1,4 @@
-//! Ranges of a port's numbers, checked wherever they come from, and its address as text.
+//! Ranges of a port's numbers, for all sources, and its address as text.
 
 use std::fmt::Display;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer};
 
 use lasthop_runtime::fault::Fault;
 
-/// Most queue pairs of a port: more than a guest has use for on the machines of today.
+/// Most queue pairs of a port: more than guests use on machines of today.
 pub(super) const QUEUE_PAIRS_MAX: u16 = 32;
 /// Smallest and largest MTU in bytes (virtio 1.2, 5.1.4.1).
 pub(super) const MTU_MIN: u16 = 68;
@@ -76,7 +76,7 @@ pub fn mtu<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u16>, D::Error> 
     mtu.map(check_mtu).transpose().map_err(serde::de::Error::custom)
 }
 
-/// For a text, a fraction, or a number beyond all bounds.
+/// The error for a text, a fraction, or a number out of all bounds.
 fn not_whole<E: serde::de::Error>(key: &str, min: impl Display, max: impl Display) -> E {
     E::custom(format_args!("{key} must be a whole number from {min} to {max}, without quotes"))
 }

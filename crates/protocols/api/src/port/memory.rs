@@ -52,7 +52,7 @@ impl FromStr for MemoryMax {
     }
 }
 
-/// From text only: a number would leave its unit open.
+/// Reads text only: a number would have no unit.
 impl TryFrom<serde_json::Value> for MemoryMax {
     type Error = Fault;
 

@@ -3,7 +3,7 @@
 //! ```text
 //!   PortSpec ─┬─ common: PortCommon ── name, switch, queues, …, policy: PortPolicy    the switch process is told this
 //!             └─ backend: PortBackend                                                 the supervisor's own
-//!                  VhostUser: a guest's socket    Device: a network device    Tap: a tap that the switch makes
+//!                  VhostUser: a guest's socket    Device: a network device    Tap: a tap of the switch
 //! ```
 //!
 //! For the switch process every port has a vhost-user front end: a guest's VMM, or the driver process for devices and taps.
@@ -47,16 +47,16 @@ use serde::{Deserialize, Serialize};
 use crate::switches::{self, SwitchName, SwitchSpec};
 use lasthop_runtime::fault::Fault;
 
-/// Longest name of a network device, in bytes (linux/if.h: IFNAMSIZ less its zero).
+/// Longest name of a network device, in bytes (linux/if.h: IFNAMSIZ without its zero).
 const DEVICE_BYTES_MAX: usize = 15;
 /// The loopback device of each network namespace.
 const LOOPBACK: &str = "lo";
 
-/// One port as asked for.
+/// A port as requested.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "PortKeys", into = "PortKeys")]
 pub struct PortSpec {
-    /// Settings that ports of every backend may have.
+    /// Settings of ports of every backend.
     pub common: PortCommon,
     /// The other end of the port.
     pub backend: PortBackend,
@@ -68,23 +68,23 @@ pub struct PortSpec {
 pub struct PortCommon {
     /// Unique among ports.
     pub name: Name,
-    /// Where it belongs; it exchanges packets with ports of that switch only.
+    /// Its switch; it exchanges packets with ports of that switch only.
     pub switch: SwitchName,
-    /// Queue pairs towards the switch, which a guest may use; queues of the device that are served: 1 to 32.
+    /// Queue pairs towards the switch, for a guest or for queues of the device: 1 to 32.
     pub queues: u16,
     /// The MTU that a guest is told, or that a tap gets, in bytes: 68 to 65,535 (virtio 1.2, 5.1.4.1). A device keeps its own.
     pub mtu: Option<u16>,
-    /// How much memory a guest may have: 1 MiB to 64 TiB.
+    /// Largest memory of a guest: 1 MiB to 64 TiB.
     pub memory_max: Option<MemoryMax>,
-    /// Virtio features that are not offered.
+    /// Virtio features that are masked.
     pub features_off: FeatureSet,
     /// Whether packets pass.
     pub link: LinkState,
-    /// The rules for its packets, as a module keeps them.
+    /// The rules for its packets, in the form for a module.
     pub policy: PortPolicy,
 }
 
-/// The other end of a port, with the settings that only such ports have.
+/// The other end of a port, and the settings of that kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PortBackend {
     /// A guest's front end.
@@ -93,43 +93,44 @@ pub enum PortBackend {
     Device(DeviceBackend),
     /// A tap of the switch.
     Tap(TapBackend),
-    /// The end of tunnels; made for controllers alone.
+    /// A tunnel port, which only controllers can make.
     Tunnel(TunnelFacts),
 }
 
 /// A socket at which a guest attaches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VhostUserBackend {
-    /// RUNDIR/NAME.sock if not given.
+    /// Default: RUNDIR/NAME.sock.
     pub socket: Option<PathBuf>,
     /// The side that makes the socket.
     pub mode: VnicMode,
     /// Mode of the socket's file.
     pub socket_mode: Option<SocketMode>,
-    /// Owner of the socket's file, by name or number; the user who runs the switch if not given.
+    /// Owner of the socket's file, by name or number; default: the user of the switch.
     pub socket_owner: Option<String>,
     /// Group of the socket's file, by name or number.
     pub socket_group: Option<String>,
-    /// Threads of the front end that the view of the scheduler takes for the guest's vCPUs; those with the names of vCPUs if not given.
+    /// Threads of the front end that count as the guest's vCPUs for the view of the scheduler; default: those with the
+    /// names of vCPUs.
     pub vcpus: Option<Vcpus>,
 }
 
 /// A network device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceBackend {
-    /// Its name; that of the port if not given.
+    /// Its name; default: the port's.
     pub device: Option<String>,
-    /// How packets get to and from it: `Auto`, `AfPacket` or `AfXdp`.
+    /// The I/O method: `Auto`, `AfPacket` or `AfXdp`.
     pub io: BackendChoice,
-    /// Whether the host sees the device's packets, too.
+    /// Whether the host gets the device's packets, too.
     pub host: HostAccess,
-    /// Whether a wire is behind the device; false for another VMM's tap.
+    /// Whether it is an uplink; false for another VMM's tap.
     pub uplink: bool,
-    /// Whether packets pass between this uplink and others that say so, too.
+    /// Whether packets pass between this uplink and others with this setting.
     pub transit: bool,
-    /// Whether guests of its switch lose their link while no uplink that is tracked has one.
+    /// Whether its link is tracked: guests of its switch lose their link while no tracked uplink has one.
     pub link_tracking: bool,
-    /// Whether packets go to the device past its queueing discipline.
+    /// Whether packets bypass the device's queueing discipline.
     pub qdisc_bypass: bool,
 }
 
@@ -147,7 +148,7 @@ impl Default for DeviceBackend {
     }
 }
 
-/// A tap, made or opened if it is there. Its Ethernet address is that of the port's policy: the only one that the host may send from.
+/// A tap, made or opened. Its Ethernet address is that of the port's policy, the only one that the host may send from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TapBackend {
     /// Its name.
@@ -157,7 +158,7 @@ pub struct TapBackend {
 }
 
 impl PortBackend {
-    /// The one of three; the end of tunnels is a device of the host's stack.
+    /// The kind of backend; a tunnel port counts as a device.
     pub fn kind(&self) -> BackendKind {
         match self {
             Self::VhostUser(_) => BackendKind::VhostUser,
@@ -204,7 +205,7 @@ impl PortSpec {
         "address",
     ];
 
-    /// A port of this name and backend with nothing else set.
+    /// A port of this name and backend with default settings.
     pub fn new(name: Name, backend: PortBackend) -> Self {
         Self { common: PortCommon::named(name), backend }
     }
@@ -214,7 +215,7 @@ impl PortSpec {
         &self.common.name
     }
 
-    /// The one of three.
+    /// The kind of backend.
     pub fn kind(&self) -> BackendKind {
         self.backend.kind()
     }
@@ -227,7 +228,7 @@ impl PortSpec {
         }
     }
 
-    /// The backend of a port over a device that is no tap of the switch.
+    /// The backend of a port over a device, except a tap of the switch.
     pub fn device(&self) -> Option<&DeviceBackend> {
         match &self.backend {
             PortBackend::Device(backend) => Some(backend),
@@ -243,13 +244,12 @@ impl PortSpec {
         }
     }
 
-    /// Whether a guest's front end is at the other end.
+    /// Whether it is a vhost-user port.
     pub fn is_vhost_user(&self) -> bool {
         self.vhost_user().is_some()
     }
 
-    /// The network device that a port over one is about. A vhost-user port has none; the placeholder that it may have on the host has its
-    /// name.
+    /// The network device of the port. A vhost-user port has none; its placeholder on the host has its name.
     pub fn device_name(&self) -> &str {
         match &self.backend {
             PortBackend::Tap(backend) => &backend.tap,
@@ -260,13 +260,13 @@ impl PortSpec {
         }
     }
 
-    /// The tap that is the host's port in the place of the device.
+    /// The tap for the host that replaces the device (`host=port`).
     pub fn host_tap(&self) -> Option<String> {
         let device = self.device().filter(|device| device.host == HostAccess::Port)?;
         Some(lasthop_device::host_tap(device.device.as_deref().unwrap_or(self.common.name.as_str())))
     }
 
-    /// The kind of peer behind it, which decides which ports it may reach.
+    /// The kind of peer, which decides about the ports that it may reach.
     pub fn leads(&self) -> Leads {
         match self.device() {
             Some(DeviceBackend { uplink: true, transit: false, .. }) => Leads::Out,
@@ -275,13 +275,13 @@ impl PortSpec {
         }
     }
 
-    /// Its socket, if the run directory is `dir`. The path of a port over a device is that of no file.
+    /// The path of its socket, if the run directory is `dir`. For a port over a device there is no such file.
     pub fn socket_in(&self, dir: &Path) -> PathBuf {
         let named = self.vhost_user().and_then(|backend| backend.socket.clone());
         named.unwrap_or_else(|| dir.join(format!("{}.sock", self.common.name)))
     }
 
-    /// Without a path that it has by default, if the run directory is `dir`.
+    /// Removes a socket path that equals the default in run directory `dir`.
     pub fn without_default_socket(mut self, dir: &Path) -> Self {
         let by_default = dir.join(format!("{}.sock", self.common.name));
         if let PortBackend::VhostUser(backend) = &mut self.backend {
@@ -290,7 +290,7 @@ impl PortSpec {
         self
     }
 
-    /// Makes a relative socket path one that starts at `base`.
+    /// Makes a relative socket path start at `base`.
     pub fn based_at(mut self, base: &Path) -> Self {
         if let PortBackend::VhostUser(backend) = &mut self.backend {
             backend.socket = backend.socket.take().map(|path| base.join(path));
@@ -300,7 +300,7 @@ impl PortSpec {
 }
 
 impl PortCommon {
-    /// Settings with nothing but a name.
+    /// Default settings.
     pub fn named(name: Name) -> Self {
         Self {
             name,
@@ -314,7 +314,7 @@ impl PortCommon {
         }
     }
 
-    /// The keys with which other processes are told of it: those whose value is not the usual one, and some more.
+    /// The keys that other processes get: those with other values than the defaults, and some more.
     pub fn keys_told(&self) -> Vec<String> {
         let told = serde_json::to_value(self).ok();
         let fields = told.as_ref().and_then(serde_json::Value::as_object).into_iter().flatten();
@@ -333,7 +333,7 @@ pub fn check_unique<'a>(ports: impl IntoIterator<Item = &'a PortSpec>) -> Result
     }
 }
 
-/// Refuses ports of switches that there are not.
+/// Refuses ports of unknown switches.
 pub fn check_members<'a>(
     switches: &[SwitchSpec],
     ports: impl IntoIterator<Item = &'a PortSpec>,
@@ -346,7 +346,7 @@ pub fn check_members<'a>(
     })
 }
 
-/// Refuses the second of two ports over one device: each packet would come in twice.
+/// Refuses the second of two ports over one device, since each packet would arrive twice.
 ///
 /// # Errors
 /// One sentence that names the other port.
@@ -460,7 +460,7 @@ mod tests {
         let guest = common(format!("eth1,backend=vhost-user,{keys}"));
         assert_eq!(common(format!("eth1,{keys}")), guest);
         assert_eq!(common(format!("eth1,tap=a,{keys}")), guest);
-        // Programs of before told more.
+        // Older programs sent more keys.
         let told = serde_json::json!({"name": "eth1", "switch": "red", "mode": "connect", "socket": "/s", "queues": 4,
             "vlan": 5, "isolated": true, "storm_broadcast": 9, "link": "up", "features_off": []});
         assert_eq!(serde_json::from_value::<PortCommon>(told).expect("a port"), guest);

@@ -9,10 +9,10 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::names;
 use lasthop_runtime::fault::Fault;
 
-/// Names that mean something else: the switch's own port, and the control socket's file.
+/// Names with other meanings: the switch's own port, and the control socket's file.
 const RESERVED: &[&str] = &["internal", "control", ".", ".."];
 
-/// A name that is fit for a file, a table and a log line: `[A-Za-z0-9._-]{1,64}`.
+/// A name for a file, a table and a log line: `[A-Za-z0-9._-]{1,64}`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 #[schemars(inline, extend("pattern" = names::NAME_PATTERN))]
@@ -23,7 +23,7 @@ impl Name {
         &self.0
     }
 
-    /// A name where others are optional.
+    /// Reads a required name where others are optional.
     pub(super) fn some<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Self>, D::Error> {
         Self::deserialize(from).map(Some)
     }

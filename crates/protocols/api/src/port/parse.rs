@@ -1,5 +1,5 @@
-//! `NAME[,KEY=VALUE]...`, and the shorter words of `lasthop run`: `--vnic NAME[,KEY=VALUE]...`, `--uplink DEVICE[,KEY=VALUE]...`,
-//! `--host-port NAME[=ADDRESS/LEN[+ADDRESS/LEN]...][,KEY=VALUE]...`.
+//! Parses `NAME[,KEY=VALUE]...`, and the short forms of `lasthop run`: `--vnic NAME[,KEY=VALUE]...`, `--uplink
+//! DEVICE[,KEY=VALUE]...`, `--host-port NAME[=ADDRESS/LEN[+ADDRESS/LEN]...][,KEY=VALUE]...`.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -48,7 +48,7 @@ pub fn uplink(text: &str) -> Result<PortSpec, Fault> {
     }
 }
 
-/// The port of `--host-port`: its tap has its name unless told otherwise.
+/// The port of `--host-port`; the default name of its tap is the port's.
 pub fn host_port(text: &str) -> Result<PortSpec, Fault> {
     let (first, rest) = text.split_once(',').map_or((text, None), |(first, rest)| (first, Some(rest)));
     let (name, address) = first.split_once('=').map_or((first, None), |(name, list)| (name, Some(list)));
@@ -67,7 +67,7 @@ pub fn host_port(text: &str) -> Result<PortSpec, Fault> {
 }
 
 impl PortKeys {
-    /// A port's name and the values of its keys, each of which is right by itself.
+    /// A port's name and the values of its keys, each checked by itself.
     pub(super) fn parse(name: Name, options: &[Setting<'_>]) -> Result<Self, Fault> {
         let mut keys = Self::named(name);
         options.iter().try_for_each(|(key, value)| keys.set(key, value))?;
@@ -98,7 +98,7 @@ impl PortKeys {
         Ok(())
     }
 
-    /// The keys of ports of every backend, and of two of three.
+    /// Sets a key that several backends have.
     fn set_common(&mut self, key: &str, value: &str) -> Result<(), Fault> {
         match key {
             "switch" => self.switch = Some(value.parse()?),

@@ -1,4 +1,4 @@
-//! The threads of a guest's front end that are its vCPUs: `auto`, `none`, `name:CPU`, `4711+4712`.
+//! The threads of a guest's front end that count as its vCPUs: `auto`, `none`, `name:CPU`, `4711+4712`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 
 use lasthop_runtime::fault::Fault;
 
-/// Linux has no higher numbers of threads (PID_MAX_LIMIT).
+/// Highest thread id of Linux (PID_MAX_LIMIT).
 const TID_MAX: u32 = 1 << 22;
-/// As many as the view of the scheduler tracks of one guest.
+/// Number of threads of one guest that the view of the scheduler tracks.
 const THREADS_MAX: usize = 256;
-/// Bytes of a thread's name (TASK_COMM_LEN), less the end.
+/// Bytes of a thread's name (TASK_COMM_LEN) without the final NUL.
 const NAME_BYTES_MAX: usize = 15;
 
 /// A choice among the threads of the front end's process.
@@ -22,7 +22,7 @@ const NAME_BYTES_MAX: usize = 15;
 pub struct Vcpus(String);
 
 impl Vcpus {
-    /// As users write it.
+    /// The text as users write it.
     pub fn as_str(&self) -> &str {
         &self.0
     }

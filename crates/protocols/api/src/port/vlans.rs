@@ -1,4 +1,4 @@
-//! VLAN keys of a port, read and written.
+//! Reads and writes a port's VLAN keys.
 
 use lasthop_module_api::{Vid, VlanSet};
 use serde::{Deserialize, Deserializer};
@@ -18,7 +18,7 @@ pub(crate) fn check_flag(key: &str, text: &str) -> Result<bool, Fault> {
 }
 
 fn vid_from<E: serde::de::Error>(number: i64) -> Result<Vid, E> {
-    // Negative and huge numbers get the same words as 0 and 5000.
+    // Negative and huge numbers get the same message as 0 and 5000.
     let number =
         u16::try_from(number).map_err(|_| format!("{number} cannot be the number of a VLAN; use 1 to 4094"));
     number.and_then(Vid::try_from).map_err(E::custom)

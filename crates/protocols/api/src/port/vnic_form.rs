@@ -1,4 +1,4 @@
-//! The old name of a vhost-user port, `vnic`, from before there was one kind of port. For a release it is read and written.
+//! `vnic`, the old name of a vhost-user port, which is still read and written for one release.
 
 use std::borrow::Cow;
 use std::str::FromStr;
@@ -11,7 +11,7 @@ use super::keys::keys_unfit_for;
 use super::{BackendKind, PortKeys, PortSpec};
 use lasthop_runtime::fault::Fault;
 
-/// A vhost-user port that does not say its backend: `[[vnic]]`, `vnic.add`, `--vnic`, and records.
+/// A vhost-user port without its backend: `[[vnic]]`, `vnic.add`, `--vnic`, and records.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "PortKeys", into = "PortKeys")]
 pub struct VnicForm(pub PortSpec);
@@ -62,11 +62,11 @@ impl From<VnicForm> for PortKeys {
     }
 }
 
-/// Keys of a vnic's report that were null without a value.
+/// Keys of a vnic's report that are null without a value.
 const NULL_KEYS: [&str; 9] =
     ["mac", "mtu", "memory_max", "vlan", "trunk", "native", "socket_mode", "socket_owner", "socket_group"];
 
-/// A report on ports as the methods `vnic.…` answer it: the settings stand beside the state, and lists are called `vnics`.
+/// A report on ports in the form of the methods `vnic.…`: settings are beside the state, and lists are called `vnics`.
 pub fn in_vnic_form(answer: Value) -> Value {
     let Value::Object(mut report) = answer else { return answer };
     if let Some(Value::Array(ports)) = report.remove("ports") {
@@ -79,7 +79,7 @@ pub fn in_vnic_form(answer: Value) -> Value {
     let mut all: Map<String, Value> = nulls.into_iter().chain([isolated]).collect();
     all.extend(settings);
     all.remove("backend");
-    // The report's own keys win: its socket is the path in use.
+    // The report's own keys have precedence: its socket is the path in use.
     all.extend(report);
     Value::Object(all)
 }

@@ -1,4 +1,4 @@
-//! Words of a port that stand for one of a few things.
+//! Keys of a port with one of a few words as value.
 
 use std::fmt;
 use std::str::FromStr;
@@ -43,7 +43,7 @@ impl BackendChoice {
     }
 }
 
-/// The three kinds of backends, which have keys of their own.
+/// The three kinds of backends, each with its own keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", try_from = "String")]
 pub enum BackendKind {
@@ -63,7 +63,7 @@ impl BackendKind {
         }
     }
 
-    /// Ports of this kind, in a sentence.
+    /// Ports of this kind, for a sentence.
     pub(super) fn noun(self) -> &'static str {
         match self {
             Self::VhostUser => "vhost-user ports",
@@ -72,7 +72,7 @@ impl BackendKind {
         }
     }
 
-    /// The statement that a port is of this kind, for a sentence.
+    /// A predicate that says that a port is of this kind, for a sentence.
     pub(super) fn predicate(self) -> &'static str {
         match self {
             Self::VhostUser => "is a vhost-user port",
@@ -95,7 +95,7 @@ pub enum VnicMode {
 }
 
 impl VnicMode {
-    /// The word of the key `mode`.
+    /// The word for the key `mode`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Listen => "listen",
@@ -130,7 +130,7 @@ impl HostAccess {
     }
 }
 
-/// The kind of peer behind a port, which decides which ports it may reach.
+/// The kind of peer behind a port, which decides about the ports that it may reach.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Leads {
@@ -144,7 +144,7 @@ pub enum Leads {
 }
 
 impl Leads {
-    /// The same in the words of the modules.
+    /// The module's value for it.
     pub fn kind(self) -> PortKind {
         match self {
             Self::Inside => PortKind::Inside,
@@ -154,7 +154,7 @@ impl Leads {
     }
 }
 
-/// The one of `all` that is called `word`.
+/// Finds the value in `all` whose name is `word`.
 fn find<T: Copy>(key: &str, word: &str, all: &[T], name: fn(T) -> &'static str) -> Result<T, Fault> {
     all.iter().copied().find(|one| name(*one) == word).ok_or_else(|| {
         let known = || all.iter().map(|one| name(*one));
@@ -168,7 +168,7 @@ impl FromStr for BackendChoice {
 
     fn from_str(word: &str) -> Result<Self, Fault> {
         match word {
-            // The kind alone: the best that the device can do.
+            // Only the kind is given: the best method for the device.
             "device" => Ok(Self::Auto),
             _ => find("backend", word, &Self::ALL, Self::name),
         }

@@ -1,4 +1,4 @@
-//! A port as it is set up and how it is, as JSON has it (docs/user/control-api.md).
+//! A port's settings and state, in their JSON form (docs/user/control-api.md).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,29 +19,29 @@ pub struct PortStatus {
     pub name: String,
     /// The requested settings.
     pub settings: PortSpec,
-    /// A controller asked for it, and takes it away again.
+    /// Whether a controller requested it, and will remove it.
     #[serde(default)]
     pub requested: bool,
-    /// How far its guest has come, in a word or a sentence; of a port over a device `up`, or the missing part.
+    /// The state of its guest, in a word or a sentence; for a port over a device `up`, or the missing part.
     pub state: String,
-    /// More about that, with the remedy.
+    /// Details of the state, with the remedy.
     pub why: Option<String>,
-    /// Virtio features that the guest, or the driver process, and the switch agreed on.
+    /// Virtio features that the guest, or the driver process, negotiated with the switch.
     #[serde(default)]
     pub features: Vec<String>,
-    /// Settings that will disappoint, one sentence each.
+    /// Warnings about settings, one sentence each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
-    /// Of a vhost-user port.
+    /// Set for a vhost-user port.
     #[serde(flatten)]
     pub guest: Option<GuestStatus>,
-    /// Of a port over a device or a tap.
+    /// Set for a port over a device or a tap.
     #[serde(flatten)]
     pub device: Option<DeviceStatus>,
 }
 
 impl PortStatus {
-    /// A vhost-user port in `state`, with nothing negotiated. `socket` is the path in use.
+    /// A vhost-user port in `state`, without negotiated features. `socket` is the path in use.
     pub fn of_guest(settings: &PortSpec, socket: PathBuf, state: &str) -> Self {
         let guest = GuestStatus { socket, uplinks_down: false, last_refusal: None, rings: Vec::new() };
         Self {
@@ -57,7 +57,7 @@ impl PortStatus {
         }
     }
 
-    /// Everything that a VMM has to know to attach a guest; none of a port over a device.
+    /// The facts that a VMM needs to attach a guest; `None` for a port over a device.
     pub fn attachment(&self) -> Option<Attachment<'_>> {
         let (guest, backend) = (self.guest.as_ref()?, self.settings.vhost_user()?);
         let common = &self.settings.common;
@@ -67,7 +67,7 @@ impl PortStatus {
     }
 }
 
-/// How a guest is attached to a port.
+/// How to attach a guest to a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attachment<'a> {
     /// The port's name.
@@ -76,11 +76,11 @@ pub struct Attachment<'a> {
     pub socket: &'a Path,
     /// The side that makes the socket.
     pub mode: VnicMode,
-    /// The guest's address: the port's, or one made from the path of its socket.
+    /// The guest's address: the port's, or one generated from the path of its socket.
     pub mac: Mac,
     /// Queue pairs that a guest may use.
     pub queues: u16,
-    /// The MTU that the guest is told, in bytes.
+    /// The MTU for the guest, in bytes.
     pub mtu: Option<u16>,
 }
 
@@ -89,18 +89,18 @@ pub struct Attachment<'a> {
 pub struct GuestStatus {
     /// The path in use.
     pub socket: PathBuf,
-    /// Its link is down since no uplink that its switch depends on has one.
+    /// Whether its link is down because no tracked uplink of its switch has one.
     #[serde(default)]
     pub uplinks_down: bool,
-    /// The last refusal to the front end of the present or last guest.
+    /// The last refused request of the present or last guest's front end.
     #[serde(default)]
     pub last_refusal: Option<String>,
-    /// The rings that run.
+    /// Running rings.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rings: Vec<RingReport>,
 }
 
-/// A device and the driver process at it.
+/// A device and its driver process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceStatus {
     /// The network device.
@@ -109,7 +109,7 @@ pub struct DeviceStatus {
     pub backend: Option<lasthop_device::Backend>,
     /// Why that back end was chosen.
     pub backend_why: Option<String>,
-    /// Of the device, in bytes.
+    /// The device's MTU, in bytes.
     pub mtu: Option<u32>,
     /// The device's Ethernet address.
     pub mac: Option<String>,
@@ -120,41 +120,41 @@ pub struct DeviceStatus {
     pub is_of_bridge: bool,
     /// The driver process.
     pub driver: DriverFacts,
-    /// Between the device and the switch, since the driver process was started.
+    /// Frames between the device and the switch, since the driver process started.
     pub counters: DeviceCounters,
-    /// In the switch; null while there is no switch process.
+    /// The port's counters in the switch; null while there is no switch process.
     pub inside: Option<PortReport>,
 }
 
 /// The driver process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DriverFacts {
-    /// Null while it is being started again.
+    /// Null while it is being restarted.
     pub pid: Option<u32>,
-    /// Times that it had to be started again.
+    /// Number of restarts.
     pub restarts: u64,
-    /// How the last driver process ended.
+    /// The end of the last driver process.
     pub last_end: Option<Ended>,
 }
 
 /// Frames between a device and the switch.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceCounters {
-    /// Taken from the device.
+    /// Received from the device.
     pub from_device: FrameCount,
     /// Delivered to the switch.
     pub to_switch: FrameCount,
-    /// Taken from the switch.
+    /// Fetched from the switch.
     pub from_switch: FrameCount,
     /// Delivered to the device.
     pub to_device: FrameCount,
-    /// Dropped by the kernel, because they were not taken in time.
+    /// Dropped by the kernel, because they were not read in time.
     pub missed: u64,
     /// Dropped by the driver process, by reason.
     pub drops: BTreeMap<String, u64>,
     /// Frames that wait for room at the device.
     pub waiting: u64,
-    /// Every frame is delivered, dropped for a reason, or waiting.
+    /// Whether every frame was delivered, dropped for a reason, or waits.
     pub conserved: bool,
 }
 
@@ -179,16 +179,16 @@ impl From<&DriverCounters> for DeviceCounters {
 /// Ports, by name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortStatusList {
-    /// One per port.
+    /// One for each port.
     #[serde(alias = "vnics")]
     pub ports: Vec<PortStatus>,
 }
 
-/// Which ports are listed.
+/// Selects the ports to list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PortFilter {
-    /// Those with this kind of backend; all without one.
+    /// Ports with this kind of backend; `None` for all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<BackendKind>,
 }

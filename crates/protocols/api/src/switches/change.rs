@@ -1,4 +1,4 @@
-//! Some keys of a switch, which are to be others while it runs.
+//! Changes of a running switch's keys.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ use lasthop_runtime::fault::Fault;
 use super::parse::unknown;
 use super::{ControllerKind, FailMode, SwitchName, SwitchSpec};
 
-/// The switch, and the keys to change.
+/// The name of the switch, and the keys to change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SwitchChange {
@@ -25,7 +25,7 @@ pub struct SwitchChange {
 }
 
 impl SwitchChange {
-    /// From the text of the command line: `KEY=VALUE[,KEY=VALUE]...`.
+    /// Parses the text of the command line: `KEY=VALUE[,KEY=VALUE]...`.
     pub fn parse(name: SwitchName, keys: &str) -> Result<Self, Fault> {
         let text = format!("{name},{keys}");
         let mut change = Self { name, module: None, fdb_entries: None, controller: None, fail_mode: None };
@@ -41,7 +41,7 @@ impl SwitchChange {
         Ok(change)
     }
 
-    /// The change to all of `wanted`.
+    /// The change to exactly `wanted`.
     pub fn to(wanted: &SwitchSpec) -> Self {
         let (fail_mode, fdb_entries) = (wanted.fail_mode(), wanted.table().map(FdbEntries));
         let SwitchSpec { name, module, controller, .. } = wanted.clone();
@@ -54,10 +54,10 @@ impl SwitchChange {
         }
     }
 
-    /// The switch as it is to be. Keys that a module has no use for are not kept for another one.
+    /// The switch with the changes. Keys that its module does not use are not kept for another module.
     ///
     /// # Errors
-    /// One sentence with the remedy, for keys that do not go together, or that cannot change.
+    /// One sentence with the remedy, for keys that contradict each other, or that cannot change.
     pub fn of(&self, old: &SwitchSpec) -> Result<SwitchSpec, Fault> {
         let module = self.module.clone().unwrap_or_else(|| old.module.clone());
         let is_flow = module.as_str() == FLOW;

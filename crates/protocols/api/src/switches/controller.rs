@@ -11,10 +11,10 @@ use lasthop_runtime::fault::Fault;
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
 pub enum ControllerKind {
-    /// The built-in one: the switch is a bridge.
+    /// The built-in controller: the switch is a bridge.
     #[default]
     Embedded,
-    /// A client of the datapath socket: ovs-vswitchd, as a rule.
+    /// A client of the datapath socket, usually ovs-vswitchd.
     External,
     /// No controller.
     None,
@@ -24,12 +24,12 @@ impl ControllerKind {
     const NAMES: [(&str, Self); 3] =
         [("embedded", Self::Embedded), ("external", Self::External), ("none", Self::None)];
 
-    /// Whether it need not be said.
+    /// Whether it is the default, which may be omitted.
     pub fn is_default(&self) -> bool {
         *self == Self::default()
     }
 
-    /// As in the configuration file.
+    /// Its word in the configuration file.
     pub fn as_str(self) -> &'static str {
         Self::NAMES.iter().find(|(_, kind)| *kind == self).map_or("", |(name, _)| name)
     }

@@ -11,16 +11,16 @@ use lasthop_runtime::fault::Fault;
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
 pub enum FailMode {
-    /// They are forwarded as a bridge does.
+    /// Forward them as a bridge.
     Standalone,
-    /// They are dropped.
+    /// Drop them.
     Secure,
 }
 
 impl FailMode {
     const NAMES: [(&str, Self); 2] = [("standalone", Self::Standalone), ("secure", Self::Secure)];
 
-    /// As in the configuration file.
+    /// Its word in the configuration file.
     pub fn as_str(self) -> &'static str {
         Self::NAMES.iter().find(|(_, mode)| *mode == self).map_or("", |(name, _)| name)
     }

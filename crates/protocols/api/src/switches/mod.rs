@@ -1,6 +1,6 @@
 //! A user's settings of a switch: in the configuration file, on the command line, in a request.
 //!
-//! There is always the switch `default`, which vnics belong to that name no other.
+//! There is always the switch `default`, to which vnics without a switch belong.
 
 mod change;
 mod controller;
@@ -22,12 +22,12 @@ use crate::modules::{FLOW, FdbEntries, ModuleName};
 use crate::names;
 use lasthop_runtime::fault::{Fault, Kind};
 
-/// Slots of all switches' forwarding tables together, 64 MiB: as many as all switches have by default.
+/// Largest sum of all switches' forwarding tables, 64 MiB: that of all switches with the default size.
 const FDB_ENTRIES_TOTAL_MAX: usize = SWITCHES_MAX * FDB_ENTRIES_MAX;
 /// The module without a forwarding table.
 const DUMMY: &str = "dummy";
 
-/// One switch as asked for.
+/// A switch as requested.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "switch", rename_all = "kebab-case")]
@@ -54,7 +54,7 @@ impl SwitchSpec {
     /// The keys, as on the command line.
     pub const KEYS: &[&str] = &["module", "fdb-entries", "controller", "fail-mode"];
 
-    /// The switch that is always there. It gets no table size if its module has no table, and no controller if its module has none.
+    /// The default switch. It has no table size if its module has no table, and no controller if its module has none.
     pub fn default_of(
         module: ModuleName,
         fdb_entries: Option<FdbEntries>,
@@ -67,8 +67,8 @@ impl SwitchSpec {
         Self { fdb_entries, ..spec }
     }
 
-    /// A switch that a client of the datapath socket makes. Only its client knows which ports are to be kept apart, so nothing
-    /// passes without it.
+    /// A switch that a client of the datapath socket makes. Only its client knows which ports must be separated, so
+    /// nothing passes without it.
     pub fn of_datapath(name: &str) -> Result<Self, Fault> {
         Ok(Self {
             name: name.parse()?,
@@ -79,7 +79,7 @@ impl SwitchSpec {
         })
     }
 
-    /// Its options as on the command line.
+    /// Its options, as on the command line.
     pub fn options_text(&self) -> String {
         let module = format!("module={}", self.module.as_str());
         let table = self.table().map_or_else(String::new, |entries| format!(",fdb-entries={entries}"));
@@ -94,14 +94,14 @@ impl SwitchSpec {
         format!("{module}{table}{controller}{fail_mode}")
     }
 
-    /// Whether it forwards as a bridge without a controller. A switch with an external controller may have several networks in it,
-    /// which are to stay apart.
+    /// Whether it forwards as a bridge without a controller. A switch with an external controller may have several
+    /// networks, which must stay separate.
     pub fn stands_alone(&self) -> bool {
         self.fail_mode() == FailMode::Standalone
     }
 
-    /// Its fail mode. An external controller may have several networks in the switch, which would be joined while it is away: so a
-    /// bridge takes its place only if the user says so.
+    /// Its fail mode. An external controller may have several networks in the switch, which a bridge would join while
+    /// the controller is away: so a bridge replaces it only if the user says so.
     pub fn fail_mode(&self) -> FailMode {
         self.fail_mode.unwrap_or(self.usual_fail_mode())
     }
@@ -110,23 +110,23 @@ impl SwitchSpec {
         if self.has_outside_controller() { FailMode::Secure } else { FailMode::Standalone }
     }
 
-    /// Slots of its forwarding table; none if its module has no table.
+    /// Slots of its forwarding table; `None` if its module has no table.
     pub fn table(&self) -> Option<usize> {
         let entries = self.fdb_entries.map_or(FDB_ENTRIES_MAX, |entries| entries.0);
         (self.module.as_str() != DUMMY).then_some(entries)
     }
 
-    /// Whether the supervisor does not start its controller.
+    /// Whether its controller is external.
     pub fn has_outside_controller(&self) -> bool {
         self.module.as_str() == FLOW && self.controller == ControllerKind::External
     }
 
-    /// Whether the supervisor's own controller decides for it.
+    /// Whether its controller is the embedded one.
     pub fn has_embedded_controller(&self) -> bool {
         self.module.as_str() == FLOW && self.controller == ControllerKind::Embedded
     }
 
-    /// Refuses keys that do not go together.
+    /// Refuses keys that contradict each other.
     pub fn check(&self) -> Result<(), Fault> {
         if self.fdb_entries.is_some() && self.table().is_none() {
             let (name, module) = (&self.name, self.module.as_str());
@@ -147,14 +147,14 @@ impl SwitchSpec {
     }
 }
 
-/// Refuses a switch that cannot be beside the named ones that were asked for before it.
+/// Refuses a switch that conflicts with earlier named ones.
 pub fn check_beside(switch: &SwitchSpec, earlier: &[SwitchSpec]) -> Result<(), Fault> {
     switch.check()?;
     let is_twice = switch.name.is_default() || earlier.iter().any(|other| other.name == switch.name);
     if is_twice { Err(twice(&switch.name)) } else { Ok(()) }
 }
 
-/// Refuses a set of switches, the default one first, that cannot run together.
+/// Refuses a set of switches, with the default one first, that cannot run together.
 pub fn check_all(switches: &[SwitchSpec]) -> Result<(), Fault> {
     for (at, switch) in switches.iter().enumerate().skip(1) {
         check_beside(switch, &switches[1..at])?;
@@ -184,7 +184,7 @@ fn twice(name: &SwitchName) -> Fault {
     Fault::params(format!("there is a switch \"{name}\" already; give one another name"))
 }
 
-/// The switch with this name; `remedy` is for a name that is not even close to one.
+/// Finds the switch with this name; `remedy` is for a name that resembles no switch's.
 pub fn find<'a>(switches: &'a [SwitchSpec], name: &str, remedy: &str) -> Result<&'a SwitchSpec, Fault> {
     let none_such = || {
         let hint = names::hint(name, switches.iter().map(|switch| switch.name.as_str()));

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::names;
 use lasthop_runtime::fault::Fault;
 
-/// A name as a vnic's: `[A-Za-z0-9._-]{1,64}`.
+/// A name in the form of a vnic's: `[A-Za-z0-9._-]{1,64}`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 #[schemars(inline, extend("pattern" = names::NAME_PATTERN))]
@@ -20,7 +20,7 @@ impl SwitchName {
         &self.0
     }
 
-    /// Whether it is the switch of vnics that name none.
+    /// Whether it is the switch of vnics without a switch.
     pub fn is_default(&self) -> bool {
         *self == Self::default()
     }

@@ -10,11 +10,11 @@ const LIMIT_BYTES: usize = 12;
 /// The limit of one zone (`struct ovs_zone_limit`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ZoneLimit {
-    /// Zone; -1 is the limit of zones that have none of their own.
+    /// Zone; -1 for the default of zones without a limit of their own.
     pub zone: i32,
-    /// Connections that it may have; 0 is no limit.
+    /// Largest number of its connections; 0 for no limit.
     pub limit: u32,
-    /// Connections that it has.
+    /// Number of its connections.
     pub count: u32,
 }
 
@@ -28,7 +28,7 @@ pub struct CtLimitMessage {
 }
 
 impl CtLimitMessage {
-    /// Attributes of a message about limits.
+    /// Decodes a message about limits.
     ///
     /// # Errors
     /// EINVAL for an array that is cut or too long.
@@ -43,7 +43,7 @@ impl CtLimitMessage {
         Ok(message)
     }
 
-    /// Its attributes.
+    /// Encodes the attributes.
     pub fn encode(&self, writer: &mut Writer) {
         if let Some(limits) = &self.limits {
             let bytes: Vec<_> = limits.iter().flat_map(limit_bytes).collect();

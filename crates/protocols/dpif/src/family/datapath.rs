@@ -13,18 +13,18 @@ pub struct DatapathStats {
     pub hit: u64,
     /// Packets that matched none.
     pub missed: u64,
-    /// Packets that did not get to the control plane.
+    /// Packets whose upcall was lost.
     pub lost: u64,
     /// Flows.
     pub flows: u64,
 }
 
-/// How matching did (`struct ovs_dp_megaflow_stats`).
+/// Statistics of matching (`struct ovs_dp_megaflow_stats`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MegaflowStats {
     /// Masks that were tried.
     pub mask_hits: u64,
-    /// Masks that there are.
+    /// Number of masks.
     pub masks: u32,
     /// Packets whose mask was found at once.
     pub cache_hits: u64,
@@ -35,9 +35,9 @@ pub struct MegaflowStats {
 pub struct DatapathMessage {
     /// Its number; 0 in requests that name it.
     pub datapath: i32,
-    /// Name, of port 0, too.
+    /// Name of the datapath and of its port 0.
     pub name: Option<String>,
-    /// Port id for misses at port 0; 0 is none.
+    /// Port id for misses at port 0; 0 for none.
     pub upcall_port_id: Option<u32>,
     /// Counters.
     pub stats: Option<DatapathStats>,
@@ -45,7 +45,7 @@ pub struct DatapathMessage {
     pub megaflow_stats: Option<MegaflowStats>,
     /// `OVS_DP_F_*`.
     pub user_features: Option<u32>,
-    /// Masks that are remembered for packets' hashes.
+    /// Size of the mask cache.
     pub masks_cache_size: Option<u32>,
     /// Port ids for misses, one for each CPU.
     pub per_cpu_port_ids: Option<Vec<u32>>,
@@ -54,10 +54,10 @@ pub struct DatapathMessage {
 }
 
 impl DatapathMessage {
-    /// Attributes of a message about datapath `datapath`; those of no meaning here are passed over, as the kernel does.
+    /// Decodes a message about datapath `datapath`; ignores attributes without a use here, as the kernel does.
     ///
     /// # Errors
-    /// ERANGE for lengths that are wrong, EINVAL for lists that are too long and names that are none.
+    /// ERANGE for wrong lengths, EINVAL for lists that are too long and invalid names.
     pub fn decode(datapath: i32, attrs: Attrs<'_>) -> Result<Self, Refusal> {
         let mut message = Self { datapath, ..Self::default() };
         for attr in attrs {
@@ -77,7 +77,7 @@ impl DatapathMessage {
         Ok(message)
     }
 
-    /// Its attributes.
+    /// Encodes the attributes.
     pub fn encode(&self, writer: &mut Writer) {
         if let Some(name) = &self.name {
             writer.put_string(uapi::NAME, name);
@@ -102,7 +102,7 @@ fn stats([hit, missed, lost, flows]: [u64; 4]) -> DatapathStats {
     DatapathStats { hit, missed, lost, flows }
 }
 
-/// The second word is a number of 32 bits and padding, the last one padding.
+/// Decodes the structure: the second word is a 32-bit number and padding, the last one padding.
 fn megaflow_stats([mask_hits, masks, cache_hits, _]: [u64; 4]) -> MegaflowStats {
     let [a, b, c, d, ..] = masks.to_ne_bytes();
     MegaflowStats { mask_hits, masks: u32::from_ne_bytes([a, b, c, d]), cache_hits }

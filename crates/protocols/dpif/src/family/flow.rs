@@ -15,27 +15,27 @@ pub struct FlowMessage {
     pub datapath: i32,
     /// Its match.
     pub key: Option<FlowKey>,
-    /// Which bits of that.
+    /// The mask of the match.
     pub mask: Option<FlowKey>,
     /// Its actions.
     pub actions: Option<Vec<Action>>,
     /// Its statistics.
     pub stats: Option<FlowStats>,
-    /// Counters start again.
+    /// Whether to reset the counters.
     pub is_clear: bool,
-    /// Only asked whether it could be: no packet is to meet it.
+    /// Whether this is a probe: no packet may match the flow.
     pub is_probe: bool,
     /// Its name.
     pub ufid: Option<Ufid>,
-    /// Fields left out of answers: `OVS_UFID_F_*`.
+    /// Fields to omit in answers: `OVS_UFID_F_*`.
     pub omitted: Option<u32>,
 }
 
 impl FlowMessage {
-    /// Attributes of a message about a flow of `datapath`; those of no meaning here are passed over, as the kernel does.
+    /// Decodes a message about a flow of `datapath`; ignores attributes without a use here, as the kernel does.
     ///
     /// # Errors
-    /// EINVAL for keys, masks and actions that cannot be read, ERANGE for other attributes of a wrong length.
+    /// EINVAL for invalid keys, masks and actions, ERANGE for other attributes of a wrong length.
     pub fn decode(datapath: i32, attrs: Attrs<'_>) -> Result<Self, Refusal> {
         let mut message = Self { datapath, ..Self::default() };
         let (mut mask, mut stats) = (None, Stats::default());
@@ -57,7 +57,7 @@ impl FlowMessage {
         Ok(message)
     }
 
-    /// Its attributes; counters that are zero are left out, as in the kernel's.
+    /// Encodes the attributes; omits counters of zero, as the kernel does.
     pub fn encode(&self, writer: &mut Writer) {
         if let Some(ufid) = self.ufid {
             writer.put(uapi::UFID, &ufid.0);
@@ -80,7 +80,7 @@ impl FlowMessage {
     }
 }
 
-/// A mask is of a key; without one it has nothing to say.
+/// Decodes a mask, which needs its key.
 fn decode_mask(mask: &Attr<'_>, key: Option<&FlowKey>) -> Result<FlowKey, Refusal> {
     let key = key.ok_or(Refusal::invalid("a mask without a key"))?;
     key::decode_mask(mask.nested(), key)
@@ -113,7 +113,7 @@ fn encode_stats(writer: &mut Writer, stats: &FlowStats) {
     if stats.packets != 0 {
         writer.put(uapi::STATS, &word_bytes([stats.packets, stats.bytes]));
     }
-    // Eight flags fit; the others are not asked for.
+    // Eight flags fit; OVS does not use the others.
     let [_, tcp_flags] = stats.tcp_flags.to_be_bytes();
     if tcp_flags != 0 {
         writer.put(uapi::TCP_FLAGS, &[tcp_flags]);

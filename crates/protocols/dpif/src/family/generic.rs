@@ -24,10 +24,10 @@ pub struct FamilyMessage {
 }
 
 impl FamilyMessage {
-    /// Attributes of a message about a family; those of no meaning here are passed over.
+    /// Decodes a message about a family; ignores attributes without a use here.
     ///
     /// # Errors
-    /// ERANGE for lengths that are wrong.
+    /// ERANGE for wrong lengths.
     pub fn decode(attrs: Attrs<'_>) -> Result<Self, Refusal> {
         let mut message = Self::default();
         for attr in attrs {
@@ -44,7 +44,7 @@ impl FamilyMessage {
         Ok(message)
     }
 
-    /// Its attributes.
+    /// Encodes the attributes.
     pub fn encode(&self, writer: &mut Writer) {
         if let Some(name) = &self.name {
             writer.put_string(uapi::ATTR_FAMILY_NAME, name);

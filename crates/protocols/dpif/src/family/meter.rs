@@ -6,7 +6,7 @@ use crate::bounds::BANDS_MAX;
 use crate::refusal::Refusal;
 use crate::uapi::meter as uapi;
 
-/// Packets and bytes that a meter, or one of its bands, has seen.
+/// Packets and bytes of a meter or one of its bands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MeterStats {
     /// Packets.
@@ -15,7 +15,7 @@ pub struct MeterStats {
     pub bytes: u64,
 }
 
-/// One rate of a meter (`OVS_BAND_ATTR_*`). The only thing that is done with packets beyond it is to drop them.
+/// One rate of a meter (`OVS_BAND_ATTR_*`). Packets above the rate are dropped; there is no other kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Band {
     /// `OVS_METER_BAND_TYPE_*`.
@@ -37,25 +37,25 @@ pub struct MeterMessage {
     pub id: Option<u32>,
     /// Rates are in kilobits a second, not in packets.
     pub is_kbps: bool,
-    /// Packets and bytes that it saw.
+    /// Packets and bytes that passed it.
     pub stats: Option<MeterStats>,
     /// Its rates.
     pub bands: Option<Vec<Band>>,
-    /// When a packet last went through it, in milliseconds of CLOCK_MONOTONIC.
+    /// Time of the last packet, in milliseconds of CLOCK_MONOTONIC.
     pub used_ms: Option<u64>,
-    /// Counters start again.
+    /// Whether to reset the counters.
     pub is_clear: bool,
-    /// Meters that there may be.
+    /// Largest number of meters.
     pub meters_max: Option<u32>,
-    /// Bands of a meter that there may be.
+    /// Largest number of bands of a meter.
     pub bands_max: Option<u32>,
 }
 
 impl MeterMessage {
-    /// Attributes of a message about a meter of `datapath`; those of no meaning here are passed over, as the kernel does.
+    /// Decodes a message about a meter of `datapath`; ignores attributes without a use here, as the kernel does.
     ///
     /// # Errors
-    /// ERANGE for lengths that are wrong, EINVAL for more bands than a meter may have.
+    /// ERANGE for wrong lengths, EINVAL for more bands than a meter may have.
     pub fn decode(datapath: i32, attrs: Attrs<'_>) -> Result<Self, Refusal> {
         let mut message = Self { datapath, ..Self::default() };
         for attr in attrs {
@@ -75,7 +75,7 @@ impl MeterMessage {
         Ok(message)
     }
 
-    /// Its attributes.
+    /// Encodes the attributes.
     pub fn encode(&self, writer: &mut Writer) {
         writer.put_some(uapi::ID, self.id.map(u32::to_ne_bytes));
         writer.put_flag(uapi::KBPS, self.is_kbps);
@@ -122,7 +122,7 @@ fn decode_band(attrs: Attrs<'_>) -> Result<Band, Refusal> {
     Ok(band)
 }
 
-/// Bands have no numbers: attributes of a list are of type 0.
+/// Encodes a band. Bands have no numbers: their attributes have type 0.
 fn encode_band(writer: &mut Writer, band: &Band) {
     writer.nest(0, |nested| {
         nested.put(uapi::BAND_TYPE, &band.kind.to_ne_bytes());

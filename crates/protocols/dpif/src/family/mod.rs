@@ -19,7 +19,7 @@ pub use vport::{VportKind, VportMessage, VportOptions, VportStats};
 use crate::attr::Attr;
 use crate::refusal::Refusal;
 
-/// Numbers of 64 bits, one behind the other, as structures of counters are; in the host's byte order.
+/// Reads 64-bit numbers in the host's byte order, as in structures of counters.
 pub(crate) fn words<const BYTES: usize, const N: usize>(attr: &Attr<'_>) -> Result<[u64; N], Refusal> {
     let bytes = attr.array::<BYTES>()?;
     let mut words = [0; N];
@@ -29,7 +29,7 @@ pub(crate) fn words<const BYTES: usize, const N: usize>(attr: &Attr<'_>) -> Resu
     Ok(words)
 }
 
-/// An array of 32-bit numbers.
+/// Reads an array of 32-bit numbers.
 pub(crate) fn u32_list(attr: &Attr<'_>, len_max: usize) -> Result<Vec<u32>, Refusal> {
     let (words, rest) = attr.payload.as_chunks::<4>();
     if !rest.is_empty() || words.len() > len_max {

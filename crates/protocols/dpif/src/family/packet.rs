@@ -16,27 +16,27 @@ pub struct PacketMessage {
     pub packet: Vec<u8>,
     /// Its flow key; for a packet to be executed, the metadata that its bytes do not have.
     pub key: FlowKey,
-    /// Its actions; to the control plane, the flow's actions where they are wanted.
+    /// Its actions; in an upcall, the flow's actions if the userspace action requests them.
     pub actions: Option<Vec<Action>>,
-    /// From the action that sent it.
+    /// Data of the userspace action that caused the upcall.
     pub user_data: Option<Vec<u8>>,
-    /// Outer header that the packet would get, where it is wanted.
+    /// Outer header that the packet would get, if requested.
     pub egress_tunnel: Option<Tunnel>,
-    /// Only asked whether it could be done.
+    /// Whether this is a probe.
     pub is_probe: bool,
-    /// Bytes of the largest fragment that the packet was put together from.
+    /// Length of the largest fragment of which the packet was reassembled.
     pub mru_bytes: Option<u16>,
-    /// Bytes of the packet before it was truncated.
+    /// Length of the packet before it was truncated.
     pub len_bytes: Option<u32>,
-    /// The packet's hash, to be given back when it is executed.
+    /// The packet's hash, to be returned when it is executed.
     pub hash: Option<u64>,
 }
 
 impl PacketMessage {
-    /// Attributes of a message about a packet; those of no meaning here are passed over, as the kernel does.
+    /// Decodes a message about a packet; ignores attributes without a use here, as the kernel does.
     ///
     /// # Errors
-    /// EINVAL without packet or key, and for keys and actions that cannot be read; ERANGE for other attributes of a wrong
+    /// EINVAL without packet or key, and for invalid keys and actions; ERANGE for other attributes of a wrong
     /// length.
     pub fn decode(datapath: i32, attrs: Attrs<'_>) -> Result<Self, Refusal> {
         let (mut packet, mut found) = (None, None);
@@ -61,7 +61,7 @@ impl PacketMessage {
         Ok(message)
     }
 
-    /// The packet's hash in a message that cannot be read otherwise. None of one that only asks whether it could be done.
+    /// Reads the packet's hash in an otherwise invalid message. `None` for a probe.
     #[must_use]
     pub fn hash_in(attrs: Attrs<'_>) -> Option<u64> {
         let mut hash = None;
@@ -75,7 +75,7 @@ impl PacketMessage {
         hash
     }
 
-    /// Its attributes; the packet comes last, as it does in the kernel's.
+    /// Encodes the attributes; the packet comes last, as in the kernel.
     pub fn encode(&self, writer: &mut Writer) {
         writer.nest(uapi::KEY, |nested| key::encode(nested, &self.key));
         if let Some(user_data) = &self.user_data {

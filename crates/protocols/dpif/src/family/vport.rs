@@ -13,11 +13,11 @@ pub enum VportKind {
     Netdev,
     /// A device of the host's own stack that the datapath makes.
     Internal,
-    /// Tunnels.
+    /// GRE tunnels.
     Gre,
-    /// Tunnels.
+    /// VXLAN tunnels.
     Vxlan,
-    /// Tunnels.
+    /// Geneve tunnels.
     Geneve,
     /// Tunnels of mirrored packets.
     Erspan,
@@ -70,7 +70,7 @@ pub struct VportOptions {
     pub is_gbp: bool,
 }
 
-/// A port's counters (`struct ovs_vport_stats`); received is from the guest or the wire.
+/// A port's counters (`struct ovs_vport_stats`); received packets are those from the guest or the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VportStats {
     /// Packets received.
@@ -81,7 +81,7 @@ pub struct VportStats {
     pub rx_bytes: u64,
     /// Bytes sent.
     pub tx_bytes: u64,
-    /// Bad packets received.
+    /// Invalid packets received.
     pub rx_errors: u64,
     /// Packets that could not be sent.
     pub tx_errors: u64,
@@ -104,7 +104,7 @@ pub struct VportMessage {
     pub name: Option<String>,
     /// Options of tunnels.
     pub options: Option<VportOptions>,
-    /// Port ids for misses, of which one is chosen by the packet's hash.
+    /// Port ids for misses; the packet's hash selects one.
     pub upcall_port_ids: Option<Vec<u32>>,
     /// Counters.
     pub stats: Option<VportStats>,
@@ -115,7 +115,7 @@ pub struct VportMessage {
 }
 
 impl VportMessage {
-    /// Attributes of a message about a port of `datapath`; those of no meaning here are passed over, as the kernel does.
+    /// Decodes a message about a port of `datapath`; ignores attributes without a use here, as the kernel does.
     ///
     /// # Errors
     /// As [`super::DatapathMessage::decode`].
@@ -138,7 +138,7 @@ impl VportMessage {
         Ok(message)
     }
 
-    /// Its attributes.
+    /// Encodes the attributes.
     pub fn encode(&self, writer: &mut Writer) {
         writer.put_some(uapi::PORT_NO, self.number.map(u32::to_ne_bytes));
         writer.put_some(uapi::TYPE, self.kind.map(|kind| u32::from(kind).to_ne_bytes()));

@@ -113,7 +113,7 @@ fn rewrite(rewrite: &Rewrite) -> String {
     }
 }
 
-/// As it will be on the wire: two bits of flags, six of hops left.
+/// Formats the flags and hops as on the wire: two bits of flags, six of hops left.
 fn push_nsh(header: &Nsh) -> String {
     let plain = key::nsh(&Nsh { flags: header.flags & 3, ttl: header.ttl & 0x3f, ..header.clone() }, None);
     match (&header.context, header.md_type) {
@@ -154,7 +154,7 @@ fn conntrack(ct: &Conntrack) -> String {
     if inner.is_empty() { "ct".to_owned() } else { format!("ct({inner})") }
 }
 
-/// Invalid values are reported in the words of ovs-dpctl.
+/// Formats a translation. Invalid values are reported in the words of ovs-dpctl.
 fn nat(nat: &Nat) -> String {
     let range = &nat.range;
     let has_options = nat.is_persistent || nat.is_hashed || nat.is_random;

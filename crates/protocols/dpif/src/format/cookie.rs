@@ -1,5 +1,5 @@
-//! The cookie of ovs-vswitchd's userspace actions (`struct user_action_cookie` of 3.1, 48 bytes): the reason
-//! of an upcall. The switch returns it unread; only people read it.
+//! The cookie of ovs-vswitchd's userspace actions (`struct user_action_cookie` of 3.1, 48 bytes): the reason of an
+//! upcall. The switch only passes it on; here it is printed for operators.
 //!
 //! ```text
 //!    0      4         8        24 ...
@@ -33,7 +33,7 @@ impl Cookie<'_> {
     }
 }
 
-/// With the comma in front; `None` if it is no such cookie.
+/// Formats a cookie, with a comma in front; `None` if it is no such cookie.
 pub(super) fn format(user_data: &[u8], style: Style<'_>) -> Option<String> {
     let cookie = Cookie(user_data.try_into().ok()?);
     Some(match cookie.u16(0) {

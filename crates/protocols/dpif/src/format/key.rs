@@ -1,4 +1,4 @@
-//! Keys, attribute by attribute, in the order in which they are sent.
+//! Keys, attribute by attribute, in the order of their messages.
 
 use lasthop_flow::{
     Arp, Ethernet, FlowKey, Group, Icmp, Ipv4, Ipv6, NeighbourDiscovery, Nsh, NshContext, Ports, Tuple4,
@@ -35,16 +35,16 @@ const TCP_FLAGS: [(u32, &str); 12] = [
 const TCP_FLAGS_ALL: u16 = 0xfff;
 const LABEL_ALL: u32 = 0xf_ffff;
 
-/// The attributes of a list, as they are printed.
+/// The printed attributes.
 struct List<'a> {
     attrs: Vec<String>,
-    /// There is a mask: fields that it lacks match anything.
+    /// Whether there is a mask: then fields that it lacks match anything.
     is_masked: bool,
     style: Style<'a>,
 }
 
 impl List<'_> {
-    /// One attribute; `wild` says which mask looks at nothing.
+    /// Adds an attribute; `wild` is the mask that matches anything.
     fn put<T: PartialEq + Copy>(
         &mut self,
         name: &str,
@@ -82,7 +82,7 @@ fn fields<G: Group>(
     text.finish()
 }
 
-/// All of a key.
+/// Formats a key.
 pub(super) fn format(key: &FlowKey, mask: Option<&FlowKey>, style: Style<'_>) -> String {
     let nothing = FlowKey::default();
     let masks = mask.unwrap_or(&nothing);
@@ -93,7 +93,7 @@ pub(super) fn format(key: &FlowKey, mask: Option<&FlowKey>, style: Style<'_>) ->
     let inner = if list.attrs.is_empty() { &inner } else { inner.trim_start_matches(',') };
     list.attrs.extend((!inner.is_empty()).then(|| inner.to_owned()));
     let line = list.attrs.join(",");
-    // At the beginning it goes without its comma.
+    // At the start it has no comma.
     line.strip_prefix("eth(),").map_or_else(|| line.clone(), |rest| format!("eth(){rest}"))
 }
 
@@ -114,7 +114,7 @@ fn metadata(list: &mut List<'_>, key: &FlowKey, mask: &FlowKey) {
 fn conntrack(list: &mut List<'_>, key: &FlowKey, mask: &FlowKey) {
     let (key, mask) = (&key.ct, &mask.ct);
     list.put("ct_state", (key.state, mask.state, 0), ct_state);
-    // Without any mask these three are not told.
+    // Without a mask these three are not printed.
     let is_told = list.is_masked || list.style.is_verbose;
     list.put("ct_zone", (key.zone, mask.zone, 0), |value, mask, _| {
         let tail = mask.filter(|mask| *mask != u16::MAX).map(|mask| format!("/{}", hex(mask)));
@@ -155,7 +155,7 @@ fn ct_state(value: u32, mask: Option<u32>, style: Style<'_>) -> String {
     }
 }
 
-/// 128 bits, whose bytes are those of words in the host's byte order, the lowest first.
+/// Formats 128 bits, as words in the host's byte order, the lowest first.
 pub(super) fn labels(value: [u8; 16], mask: Option<[u8; 16]>) -> String {
     let show = |bytes: [u8; 16]| {
         let words = bytes.as_chunks::<4>().0.iter().rev().map(|word| u32::from_ne_bytes(*word).to_be_bytes());
@@ -165,7 +165,7 @@ pub(super) fn labels(value: [u8; 16], mask: Option<[u8; 16]>) -> String {
     show(value) + &tail.unwrap_or_default()
 }
 
-/// Even where the mask leaves both addresses open it is told that there is an Ethernet header.
+/// Formats an Ethernet header, which is printed even if the mask matches any address.
 fn ethernet(list: &mut List<'_>, value: Option<Ethernet>, mask: Option<Ethernet>) {
     if value.is_some()
         && list.is_masked
@@ -177,7 +177,7 @@ fn ethernet(list: &mut List<'_>, value: Option<Ethernet>, mask: Option<Ethernet>
     list.group("eth", value, mask, eth);
 }
 
-/// A tag, with the fields behind it in its `encap`; or the fields behind the last tag.
+/// Formats a tag with the fields behind it in its `encap`; or the fields behind the last tag.
 fn from_tag(
     key: &FlowKey,
     mask: Option<&FlowKey>,
@@ -192,7 +192,7 @@ fn from_tag(
     let (vlan_mask, inner_masks) = masks.and_then(<[Vlan]>::split_first).unzip();
     list.put("eth_type", (Some(vlan.tpid), vlan_mask.map(|mask| mask.tpid), 0), ether_type);
     list.put("vlan", (Some(vlan.tci), vlan_mask.map(|mask| mask.tci), 0), tci);
-    // An empty mask in there counts as none.
+    // An empty mask in it counts as none.
     let has_mask =
         mask.is_some_and(|mask| inner_masks.is_some_and(|tags| !tags.is_empty()) || has_headers(mask));
     let inner = from_tag(key, mask.filter(|_| has_mask), (inner, inner_masks), style);
@@ -200,7 +200,7 @@ fn from_tag(
     list.attrs
 }
 
-/// Whether something is sent behind the last tag.
+/// Whether there are headers behind the last tag.
 fn has_headers(key: &FlowKey) -> bool {
     let before = FlowKey {
         ether_type: None,
@@ -240,7 +240,7 @@ fn headers(list: &mut List<'_>, key: &FlowKey, mask: Option<&FlowKey>) {
     list.group("icmpv6", key.icmpv6, masks.icmpv6, icmp);
     list.group("nd", key.nd, masks.nd, nd);
     if let (None, Some(mask)) = (key.ether_type, masks.ether_type) {
-        // It never goes without its comma.
+        // It always has a comma.
         let comma = if list.attrs.is_empty() { "," } else { "" };
         list.attrs.push(format!("{comma}eth_type(0/0x{mask:04x})"));
     }
@@ -255,7 +255,7 @@ fn tci(value: u16, mask: Option<u16>, style: Style<'_>) -> String {
     vlan_tci(value, mask.unwrap_or(u16::MAX), style.is_verbose)
 }
 
-/// The parts of a tag's control word; the bit that says that there is a tag only if it is missing.
+/// Formats a tag's control word; prints the bit that says that there is a tag only if it is missing.
 pub(super) fn vlan_tci(value: u16, mask: u16, is_verbose: bool) -> String {
     let (vid, vid_mask) = (value & 0xfff, mask & 0xfff);
     let (pcp, pcp_mask) = (value >> 13, mask >> 13);
@@ -314,7 +314,7 @@ fn context(header: &Nsh) -> Option<[u32; 4]> {
     }
 }
 
-/// A network service header. Fields absent in its mask count.
+/// Formats a network service header, including fields that its mask lacks.
 pub(super) fn nsh(header: &Nsh, mask: Option<&Nsh>) -> String {
     let words = context(header).unwrap_or_default();
     let (spi, si) = (header.path >> 8, header.path & 0xff);
@@ -385,7 +385,7 @@ pub(super) fn ipv6(value: Ipv6, mask: Option<Ipv6>, text: &mut Text) {
     frag(value.frag, mask.map(|mask| mask.frag), text);
 }
 
-/// Never more bits than the mask has.
+/// Formats the fragment bits, as far as the mask has them.
 fn frag(value: u8, mask: Option<u8>, text: &mut Text) {
     let name = match value {
         lasthop_flow::FRAGMENT_NONE => "no",
@@ -440,7 +440,7 @@ fn tuple6(value: Tuple6, mask: Option<Tuple6>, text: &mut Text) {
     text.u16("dst_port", value.dst_port, mask.map(|mask| mask.dst_port));
 }
 
-/// A header to be set, with its mask.
+/// Formats a header to set, with its mask.
 pub(super) fn group<G: Group>(
     name: &str,
     value: G,

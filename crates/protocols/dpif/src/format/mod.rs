@@ -1,7 +1,7 @@
-//! Flows as `ovs-dpctl dump-flows` prints them (3.1): the same words, commas and zeros, so that eyes and scripts that know one
-//! know the other.
+//! Flows as `ovs-dpctl dump-flows` prints them (3.1): with the same words, commas and zeros, so that readers and
+//! scripts need not distinguish.
 //!
-//! Fields that the mask leaves open are not printed, unless `is_verbose`, as with `-m`.
+//! Fields that the mask ignores are not printed, unless `is_verbose`, as with `-m`.
 
 mod action;
 mod cookie;
@@ -19,9 +19,9 @@ pub type PortNames<'a> = &'a dyn Fn(u32) -> Option<String>;
 /// How a flow is printed.
 #[derive(Clone, Copy)]
 pub struct Style<'a> {
-    /// Everything: names of flows, and fields that masks leave open (`-m`).
+    /// Prints everything: names of flows, and fields that masks ignore (`-m`).
     pub is_verbose: bool,
-    /// Ports by name where there is one (`--names`).
+    /// Prints ports' names where there are any (`--names`).
     pub names: PortNames<'a>,
 }
 
@@ -61,7 +61,7 @@ pub fn flow(flow: &FlowMessage, now_ms: u64, style: Style<'_>) -> String {
     line + &format!(", actions:{}", actions(flow.actions.as_deref().unwrap_or_default(), style))
 }
 
-/// A flow's name: four words in the host's byte order, with dashes.
+/// Formats a flow's name: four words in the host's byte order, with dashes.
 #[must_use]
 pub fn ufid(ufid: Ufid) -> String {
     let mut words = [0; 4];
@@ -72,13 +72,13 @@ pub fn ufid(ufid: Ufid) -> String {
     format!("{a:08x}-{:04x}-{:04x}-{:04x}-{:04x}{d:08x}", b >> 16, b & 0xffff, c >> 16, c & 0xffff)
 }
 
-/// A key and its mask. A mask of nothing at all counts as none, which is exact.
+/// Formats a key and its mask. An empty mask counts as none, which is exact.
 #[must_use]
 pub fn key(key: &FlowKey, mask: Option<&FlowKey>, style: Style<'_>) -> String {
     key::format(key, mask.filter(|mask| **mask != FlowKey::default()), style)
 }
 
-/// A list of actions; none is "drop".
+/// Formats a list of actions; an empty one is "drop".
 #[must_use]
 pub fn actions(actions: &[Action], style: Style<'_>) -> String {
     action::format(actions, style)
@@ -87,7 +87,7 @@ pub fn actions(actions: &[Action], style: Style<'_>) -> String {
 fn stats(stats: &FlowStats, now_ms: u64) -> String {
     let used = match stats.used_ms {
         0 => "never".to_owned(),
-        // A clock that is read twice may stand between the readings.
+        // The flow may have been used after `now_ms` was read.
         used_ms => {
             format!("{}.{:03}s", now_ms.saturating_sub(used_ms) / 1000, now_ms.saturating_sub(used_ms) % 1000)
         }
@@ -99,7 +99,7 @@ fn stats(stats: &FlowStats, now_ms: u64) -> String {
     line
 }
 
-/// As tcpdump has them.
+/// Formats TCP flags like tcpdump.
 fn tcp_flags(flags: u16) -> String {
     const SIGNS: [(u16, &str); 12] = [
         (0x02, "S"),

@@ -1,23 +1,23 @@
-//! Fields with their masks, one behind the other.
+//! Prints fields with their masks, separated by commas.
 
 use std::fmt::{Display, LowerHex};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use lasthop_module_api::Mac;
 
-/// As C's `%#x`: a zero has no prefix.
+/// Formats a number as C's `%#x` does: a zero has no prefix.
 pub(super) fn hex(number: impl LowerHex + PartialEq + Default) -> String {
     if number == Default::default() { "0".to_owned() } else { format!("{number:#x}") }
 }
 
-/// Bytes as one number, without leading zeros.
+/// Formats bytes as one number, without leading zeros.
 pub(super) fn hex_bytes(bytes: &[u8]) -> String {
     let Some(first) = bytes.iter().position(|byte| *byte != 0) else { return "0".to_owned() };
     let digits: String = bytes.iter().skip(first).map(|byte| format!("{byte:02x}")).collect();
     format!("0x{}", digits.trim_start_matches('0'))
 }
 
-/// Names of set bits, lowest first; bits without a name are a number at the end.
+/// Formats the names of set bits, lowest first; bits without a name follow as a number.
 pub(super) fn flags(flags: u32, names: &[(u32, &str)], between: &str) -> String {
     let known = |bit: u32| names.iter().find(|(flag, _)| *flag == bit).map(|(_, name)| (*name).to_owned());
     let bits = || (0..32).map(|at| 1 << at).filter(|bit| flags & bit != 0);
@@ -29,7 +29,7 @@ pub(super) fn flags(flags: u32, names: &[(u32, &str)], between: &str) -> String 
     if words.is_empty() { "0".to_owned() } else { words.join(between) }
 }
 
-/// Names of the bits in the mask, each with its wanted value.
+/// Formats the names of the mask's bits, each with its value.
 pub(super) fn masked_flags(value: u32, mask: u32, all: u32, names: &[(u32, &str)]) -> String {
     if mask == all {
         return flags(value, names, "|");
@@ -43,7 +43,7 @@ pub(super) fn masked_flags(value: u32, mask: u32, all: u32, names: &[(u32, &str)
     bits.map(|bit| format!("{}{}", sign(bit), name(bit))).collect()
 }
 
-/// An IPv6 address as inet_ntop(3) has it, which knows addresses that hold one of IPv4 by their zeros.
+/// Formats an IPv6 address like inet_ntop(3), which recognizes embedded IPv4 addresses by zeros.
 pub(super) fn ipv6(address: Ipv6Addr) -> String {
     match address.segments() {
         [0, 0, 0, 0, 0, 0, high, low] if high != 0 => {
@@ -78,7 +78,7 @@ impl Text {
         self.is_verbose
     }
 
-    /// A field by its texts. Without mask it is exact; one that the mask does not look at is left out, unless all is wanted.
+    /// Adds a field. Without a mask it is exact; a field that the mask ignores is omitted, unless verbose.
     pub(super) fn put<T: PartialEq + Copy>(
         &mut self,
         name: &str,
@@ -108,7 +108,7 @@ impl Text {
         self.put(name, (value, mask), ends, (ipv6, ipv6));
     }
 
-    /// Decimal; its mask is not.
+    /// Adds a decimal number; its mask is hexadecimal.
     pub(super) fn u8(&mut self, name: &str, value: u8, mask: Option<u8>) {
         self.put(name, (value, mask), (0, u8::MAX), (decimal, hex));
     }
@@ -117,7 +117,7 @@ impl Text {
         self.put(name, (value, mask), (0, u8::MAX), (hex, hex));
     }
 
-    /// Decimal; its mask is not.
+    /// Adds a decimal number; its mask is hexadecimal.
     pub(super) fn u16(&mut self, name: &str, value: u16, mask: Option<u16>) {
         self.put(name, (value, mask), (0, u16::MAX), (decimal, hex));
     }

@@ -28,7 +28,7 @@ pub(super) fn format(tunnel: &Tunnel, mask: Option<&Tunnel>, is_verbose: bool) -
     text.finish()
 }
 
-/// Without a mask it counts as open, other than all else.
+/// Formats the id. Without a mask, unlike other fields, it matches anything.
 fn id(id: Option<u64>, mask: Option<u64>, text: &mut Text) {
     let Some(id) = id.filter(|_| text.is_verbose() || mask.unwrap_or_default() != 0) else { return };
     let tail = mask.filter(|mask| *mask != u64::MAX).map(|mask| format!("/{}", hex(mask)));
@@ -81,7 +81,7 @@ fn options(options: &TunnelOptions, mask: Option<&TunnelOptions>, text: &mut Tex
     }
 }
 
-/// Group, and flags above it.
+/// Formats the group, and the flags above it.
 fn gbp(policy: u32, mask: Option<u32>, is_verbose: bool) -> String {
     let parts = |word: u32| {
         let [_, flags, high, low] = word.to_be_bytes();
@@ -94,7 +94,7 @@ fn gbp(policy: u32, mask: Option<u32>, is_verbose: bool) -> String {
     text.finish()
 }
 
-/// `struct erspan_metadata`: version, then index, or timestamp, group and a word of bits.
+/// Formats `struct erspan_metadata`: version, then index, or timestamp, group and a word of bits.
 fn erspan(bytes: &[u8], mask: Option<&[u8]>, is_verbose: bool) -> String {
     let byte = |bytes: &[u8], at: usize| bytes.get(at).copied().unwrap_or(0);
     let word = |bytes: &[u8], at: usize| {
@@ -117,7 +117,7 @@ fn erspan(bytes: &[u8], mask: Option<&[u8]>, is_verbose: bool) -> String {
     text.finish()
 }
 
-/// Options one after the other (RFC 8926, 3.5): class, type, length in words, data.
+/// Formats the options in order (RFC 8926, 3.5): class, type, length in words, data.
 fn geneve(bytes: &[u8], mask: Option<&[u8]>, is_verbose: bool) -> String {
     if let Some(mask) = mask.filter(|mask| mask.len() != bytes.len()) {
         return format!("value len {} different from mask len {}", bytes.len(), mask.len());
@@ -163,7 +163,7 @@ fn bits(tunnel: &Tunnel) -> u32 {
 fn all_flags(tunnel: &Tunnel, mask: Option<&Tunnel>, text: &mut Text) {
     let value = bits(tunnel);
     let Some(mask) = mask else { return text.push(format!("flags({})", flags(value, &FLAGS, "|"))) };
-    // That there is a key is looked at wherever the packet has one.
+    // The presence of a key is always matched if the packet has one.
     let mask = bits(mask) & !8 | value & 8;
     if text.is_verbose() || mask != 0 {
         text.push(format!("flags({})", masked_flags(value, mask, FLAGS_ALL, &FLAGS)));

@@ -27,7 +27,7 @@ const IP_V4: [u16; 2] = [1, 2];
 const IP_V6: [u16; 2] = [3, 4];
 const PROTO_NUM: u16 = 1;
 const PORTS: [u16; 2] = [2, 3];
-/// Identifier, type and code.
+/// Attributes of identifier, type and code.
 const ICMP: [u16; 3] = [4, 5, 6];
 const ICMPV6: [u16; 3] = [7, 8, 9];
 
@@ -53,23 +53,23 @@ const SRC_NAT_DONE: u32 = 0x80;
 const DST_NAT_DONE: u32 = 0x100;
 const HAS_HELPER: u32 = 0x2000;
 
-/// The connections that a request is about.
+/// The connections that a request selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectionSelector {
-    /// All of them.
+    /// All connections.
     All,
-    /// Those of a zone.
+    /// The connections of a zone.
     Zone(u16),
-    /// The one with this tuple, of either direction, unless it has another number than this.
+    /// The connection with this tuple, of either direction, if its number is this one or none is given.
     One(CtTuple, Option<u32>),
 }
 
 impl ConnectionSelector {
-    /// Of a request's attributes. Anything that is not understood is an error: a request for less than all must never be taken for
-    /// one for all.
+    /// Decodes a request's attributes. Anything unknown is an error, since a request for some connections must never be
+    /// taken for one for all.
     ///
     /// # Errors
-    /// EOPNOTSUPP for filters that are not known here, EINVAL for tuples that make no sense.
+    /// EOPNOTSUPP for unknown filters, EINVAL for invalid tuples.
     pub(crate) fn decode(family: u8, attrs: Attrs<'_>) -> Result<Self, Refusal> {
         let (mut zone, mut tuple, mut id) = (None, None, None);
         for attr in attrs {
@@ -83,7 +83,7 @@ impl ConnectionSelector {
         }
         match (tuple, zone) {
             (Some(tuple), zone) => Ok(Self::One(CtTuple { zone: zone.unwrap_or(0), ..tuple }, id)),
-            // A number alone chooses nothing.
+            // A number alone selects no connection.
             (None, _) if id.is_some() => Err(unknown_filter()),
             (None, _) if family != AF_UNSPEC => Err(unknown_filter()),
             (None, Some(zone)) => Ok(Self::Zone(zone)),
@@ -135,7 +135,7 @@ fn decode_addresses(attrs: Attrs<'_>) -> Result<(IpBytes, IpBytes, bool), Refusa
     }
 }
 
-/// Protocol, and ports as a tuple has them.
+/// Decodes the protocol, and ports as in a tuple.
 fn decode_proto(attrs: Attrs<'_>) -> Result<(u8, u16, u16), Refusal> {
     let (mut proto, mut ports, mut icmp) = (None, [0; 2], [0_u8; 2]);
     for attr in attrs {
@@ -187,7 +187,7 @@ fn put_proto(writer: &mut Writer, tuple: &CtTuple) {
     writer.put(icmp[2], &[code]);
 }
 
-/// A connection as a message's body.
+/// Encodes a connection as a message's body.
 pub(crate) fn encode(writer: &mut Writer, record: &CtRecord) {
     let [original, reply] = &record.tuples;
     super::begin(writer, if original.is_ipv6 { AF_INET6 } else { AF_INET });
@@ -197,7 +197,7 @@ pub(crate) fn encode(writer: &mut Writer, record: &CtRecord) {
         writer.put(ZONE, &original.zone.to_be_bytes());
     }
     writer.put(STATUS, &status(record).to_be_bytes());
-    // Rounded up: a connection that is there has time left.
+    // Rounded up: a connection that still exists has time left.
     let left_s = u32::try_from(record.left_ms.div_ceil(1000)).unwrap_or(u32::MAX);
     writer.put(TIMEOUT, &left_s.to_be_bytes());
     for (kind, way) in [(COUNTERS_ORIG, 0), (COUNTERS_REPLY, 1)] {
@@ -220,7 +220,7 @@ pub(crate) fn encode(writer: &mut Writer, record: &CtRecord) {
     writer.put(ID, &record.id.number().to_be_bytes());
 }
 
-/// A request for all connections, or those of a zone.
+/// Encodes a request for all connections, or those of a zone.
 pub(crate) fn encode_request(writer: &mut Writer, zone: Option<u16>) {
     super::begin(writer, AF_UNSPEC);
     writer.put_some(ZONE, zone.map(u16::to_be_bytes));
@@ -246,7 +246,7 @@ fn put_protocol(writer: &mut Writer, protocol: &CtProtocol) {
                 tcp.put(TCP_STATE, &[*state as u8]);
                 for way in 0..2 {
                     tcp.put(TCP_SCALES[way], &[scales[way]]);
-                    // Flags, and which of them count.
+                    // Flags, and a mask of valid ones.
                     tcp.put(TCP_FLAGS[way], &[flags[way], 0]);
                 }
             });

@@ -1,5 +1,5 @@
-//! Netlink of netfilter, as far as control planes use it for their datapath's connections: ctnetlink (connections) and
-//! its timeout policies.
+//! The part of netfilter's netlink that control planes use for their datapath's connections: ctnetlink (connections)
+//! and its timeout policies.
 //!
 //! ```text
 //!    0                 16       17         18          20
@@ -30,19 +30,19 @@ pub(crate) const AF_UNSPEC: u8 = 0;
 pub(crate) const AF_INET: u8 = 2;
 pub(crate) const AF_INET6: u8 = 10;
 
-/// The type of a message.
+/// Computes the type of a message.
 pub(crate) fn kind(subsystem: u8, command: u8) -> u16 {
     u16::from_be_bytes([subsystem, command])
 }
 
-/// A request's address family and attributes (`struct nfgenmsg`).
+/// Decodes a request's address family and attributes (`struct nfgenmsg`).
 pub(crate) fn open<'a>(message: &NetlinkMessage<'a>) -> Result<(u8, Attrs<'a>), Refusal> {
     let short = Refusal::invalid("the message is too short for a netfilter header");
     let ([family, ..], attrs) = message.body.split_first_chunk::<4>().ok_or(short)?;
     Ok((*family, Attrs::new(attrs)))
 }
 
-/// The header of a message.
+/// Writes the header of a message.
 pub(crate) fn begin(writer: &mut Writer, family: u8) {
     writer.raw(&[family, 0, 0, 0]);
 }

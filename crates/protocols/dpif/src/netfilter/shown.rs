@@ -9,7 +9,7 @@ use super::connection as uapi;
 use crate::attr::{Attr, Attrs};
 use crate::refusal::Refusal;
 
-/// A connection as it was told.
+/// A connection as the switch reported it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Connection {
     /// Tuple of packets in the original direction; its zone is the connection's.
@@ -18,7 +18,7 @@ pub struct Connection {
     pub reply: CtTuple,
     /// Bits of nf_conntrack (`IPS_*`).
     pub status: u32,
-    /// Time that it has left, in seconds.
+    /// Seconds until it expires.
     pub left_s: u32,
     /// Mark.
     pub mark: u32,
@@ -35,7 +35,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Of a message's attributes.
+    /// Decodes a message's attributes.
     ///
     /// # Errors
     /// EINVAL if something is missing or has a wrong length.
@@ -79,7 +79,7 @@ impl Connection {
         }
     }
 
-    /// Name of its state, if its protocol has any.
+    /// Name of its state, if its protocol has one.
     #[must_use]
     pub fn state_name(&self) -> Option<String> {
         let index = usize::from(self.state?);
@@ -91,7 +91,7 @@ impl Connection {
     }
 }
 
-/// `FinWait` as FIN_WAIT.
+/// Spells `FinWait` as FIN_WAIT.
 fn spelled(name: &str) -> String {
     let mut text = String::new();
     for (at, letter) in name.char_indices() {
@@ -120,14 +120,14 @@ fn counters(attr: &Attr<'_>) -> Result<[u64; 2], Refusal> {
     Ok(counted)
 }
 
-/// Both protocols that have one have it first.
+/// Reads the state, which is the first attribute of both protocols that have one.
 fn protocol_state(attr: &Attr<'_>) -> Result<Option<u8>, Refusal> {
     let Some(protocol) = first(attr)? else { return Ok(None) };
     first(&protocol)?.map(|state| state.u8()).transpose()
 }
 
 impl fmt::Display for Connection {
-    /// As `ovs-dpctl dump-conntrack` has it.
+    /// Formats it like `ovs-dpctl dump-conntrack`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{},orig=({}),reply=({})", self.protocol(), self.original, self.reply)?;
         if self.original.zone != 0 {

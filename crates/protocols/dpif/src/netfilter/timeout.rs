@@ -1,5 +1,5 @@
-//! Timeout policies as attributes (`CTA_TIMEOUT_*` of linux/netfilter/nfnetlink_cttimeout.h): OVS has one for each
-//! protocol of each of its own policies.
+//! Timeout policies as attributes (`CTA_TIMEOUT_*` of linux/netfilter/nfnetlink_cttimeout.h). For each of its own
+//! policies OVS makes one for each protocol.
 
 use lasthop_conntrack::CtPolicy;
 use lasthop_wire::headers::{PROTO_ICMP, PROTO_ICMPV6, PROTO_TCP, PROTO_UDP};
@@ -14,7 +14,7 @@ const L4PROTO: u16 = 3;
 const DATA: u16 = 4;
 /// Bytes of a name without its final NUL (`CTNL_TIMEOUT_NAME_MAX`).
 const NAME_BYTES_MAX: usize = 31;
-/// Timeouts of a protocol are numbered from here on.
+/// First number of a protocol's timeouts.
 const TIMEOUT_FIRST: u16 = 1;
 
 /// A timeout policy of one protocol.
@@ -26,15 +26,15 @@ pub struct TimeoutPolicy {
     pub l3: u16,
     /// IP protocol.
     pub l4: u8,
-    /// Its timeouts; those of other protocols are the default's.
+    /// Its timeouts; other protocols have the defaults.
     pub timeouts: CtPolicy,
 }
 
 impl TimeoutPolicy {
-    /// A policy to be made.
+    /// Decodes a new policy.
     ///
     /// # Errors
-    /// EINVAL for one that is not complete, EOPNOTSUPP for protocols without policies.
+    /// EINVAL for an incomplete one, EOPNOTSUPP for protocols without policies.
     pub(crate) fn decode(attrs: Attrs<'_>) -> Result<Self, Refusal> {
         let (mut name, mut l3, mut l4, mut data) = (None, None, None, None);
         for attr in attrs {
@@ -59,7 +59,7 @@ impl TimeoutPolicy {
         Ok(policy)
     }
 
-    /// The name in a request for a policy.
+    /// Decodes the name in a request for a policy.
     ///
     /// # Errors
     /// EINVAL without one.
@@ -83,11 +83,11 @@ impl TimeoutPolicy {
         Ok(())
     }
 
-    /// The timeouts of its protocol in seconds, by number.
+    /// The timeouts of its protocol, in seconds, by number.
     fn timeouts_mut(&mut self) -> Vec<&mut u32> {
         let timeouts = &mut self.timeouts;
         match self.l4 {
-            // Number 0 is no state that a connection is in.
+            // No connection is in the state of number 0.
             PROTO_TCP => timeouts.tcp.timeouts_s.iter_mut().skip(1).collect(),
             PROTO_UDP => vec![&mut timeouts.udp_single_s, &mut timeouts.udp_multiple_s],
             PROTO_ICMP => vec![&mut timeouts.icmp_s],
@@ -96,7 +96,7 @@ impl TimeoutPolicy {
         }
     }
 
-    /// As a message's body: every timeout of the protocol, which OVS wants to be told.
+    /// Encodes a message's body: every timeout of the protocol, as OVS requires.
     pub(crate) fn encode(&self, writer: &mut Writer) {
         super::begin(writer, AF_UNSPEC);
         writer.put_string(NAME, &self.name);

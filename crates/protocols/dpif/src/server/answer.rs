@@ -15,7 +15,7 @@ use crate::netfilter::{self, TimeoutPolicy, connection};
 use crate::refusal::Refusal;
 use crate::uapi::{command, nlm};
 
-/// An object to be told.
+/// An object in an answer.
 #[derive(Debug)]
 pub(super) enum Answer {
     Datapath(DatapathMessage),
@@ -29,7 +29,7 @@ pub(super) enum Answer {
 }
 
 impl Answer {
-    /// Its family and datapath; or, of netfilter's, its subsystem.
+    /// Its family and datapath; for netfilter, its subsystem.
     fn origin(&self) -> Result<(Family, i32), u8> {
         match self {
             Answer::Datapath(message) => Ok((Family::Datapath, message.datapath)),
@@ -56,7 +56,7 @@ impl Answer {
         }
     }
 
-    /// As a message of its own, with `command`, for the sender of `request`.
+    /// Encodes a message with `command`, for the sender of `request`.
     pub(super) fn message(
         &self,
         request: NetlinkHeader,
@@ -77,8 +77,8 @@ impl Answer {
         }
     }
 
-    /// As one message of a dump, behind others; breaks if the datagram is full. A message longer than a
-    /// datagram goes alone.
+    /// Appends it as a message of a dump; breaks if the datagram is full. A message longer than a datagram is sent
+    /// alone.
     pub(super) fn append_part(&self, request: NetlinkHeader, datagram: &mut Vec<u8>) -> ControlFlow<()> {
         // Values that cannot be encoded were never accepted.
         let bytes = self.message(request, command::NEW, nlm::MULTI).unwrap_or_default();

@@ -14,7 +14,7 @@ use crate::family::{DatapathMessage, VportKind};
 use crate::refusal::{Errno, Refusal};
 use crate::uapi::{command, dp};
 
-/// Features that clients may ask for. Sharing recirculation ids with tc is not refused, but not granted either.
+/// Features that clients may request. Sharing recirculation ids with tc is not refused, but not granted either.
 const FEATURES: u32 =
     dp::F_UNALIGNED | dp::F_VPORT_PIDS | dp::F_TC_RECIRC_SHARING | dp::F_DISPATCH_UPCALL_PER_CPU;
 
@@ -93,7 +93,7 @@ fn destroy(
     Ok(Outcome::Changed { answer, command: command::DEL, family: Family::Datapath })
 }
 
-/// A datapath is gone. Returns the notification, if it was there.
+/// Removes a datapath. Returns the notification, if it existed.
 pub(super) fn lose(state: &mut State, datapath: &mut dyn Datapath, name: &str) -> Option<Answer> {
     let id = state.find(DatapathId(0), Some(name)).ok()?;
     end(state, datapath, id).ok()
@@ -106,8 +106,8 @@ fn end(state: &mut State, datapath: &mut dyn Datapath, id: DatapathId) -> Result
     Ok(answer)
 }
 
-/// With a port id, which OVS sends only when it makes a datapath: misses of all ports without a reader go
-/// there from now on, at once.
+/// Changes a datapath. OVS sends a port id only when it makes a datapath: then that id gets the misses of all ports
+/// without a reader, at once.
 fn change(
     (state, readers): (&mut State, &BTreeMap<u32, PeerId>),
     datapath: &mut dyn Datapath,
@@ -123,7 +123,7 @@ fn change(
     Ok(Outcome::Changed { answer, command: command::SET, family: Family::Datapath })
 }
 
-/// All or nothing: if a part cannot be granted, the datapath stays as it was.
+/// Applies all changes or none: if a part cannot be granted, the datapath stays unchanged.
 fn apply(known: &mut DatapathRecord, wanted: &DatapathMessage) -> Result<(), Refusal> {
     if wanted.user_features.is_some_and(|features| features & !FEATURES != 0) {
         return Err(Refusal::new(Errno::EOPNOTSUPP, "a feature is not known here"));

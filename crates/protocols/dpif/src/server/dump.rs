@@ -1,4 +1,4 @@
-//! Dumps: made a datagram at a time, as the client takes them.
+//! Dumps: made one datagram at a time, as the client reads them.
 
 use std::ops::ControlFlow;
 
@@ -11,7 +11,7 @@ use crate::bounds::DUMP_BYTES;
 use crate::datapath::{Datapath, DatapathId};
 use crate::message::{self, NetlinkHeader};
 
-/// A dump on its way.
+/// A dump in progress.
 #[derive(Clone, Debug)]
 pub(super) struct Dump {
     /// The request.
@@ -42,7 +42,7 @@ impl Dump {
     }
 }
 
-/// Adds to the datagram; breaks when it has no room, and the answer was not added.
+/// Adds an answer to the datagram; breaks without adding it if there is no room.
 type Put<'a> = &'a mut dyn FnMut(Answer) -> ControlFlow<()>;
 
 fn datapaths(

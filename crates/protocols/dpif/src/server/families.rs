@@ -1,8 +1,8 @@
-//! Which families there are, by number, and their multicast groups.
+//! The families, their numbers and multicast groups.
 
 use crate::family::FamilyMessage;
 
-/// A family of the datapath's.
+/// A family of datapath messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
     /// Datapaths.
@@ -19,7 +19,7 @@ pub enum Family {
     CtLimit,
 }
 
-/// Families' numbers begin here; the kernel gives any from 17 on.
+/// First number of a family; the kernel assigns numbers from 17 on.
 const ID_FIRST: u16 = 0x20;
 
 impl Family {
@@ -39,7 +39,7 @@ impl Family {
         Self::ALL.get(usize::from(at)).map(|(family, _)| *family)
     }
 
-    /// Of this name.
+    /// The family of this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.iter().find(|(_, known)| *known == name).map(|(family, _)| *family)
@@ -51,7 +51,7 @@ impl Family {
         ID_FIRST + self as u16
     }
 
-    /// As in linux/openvswitch.h.
+    /// Its version in linux/openvswitch.h.
     #[must_use]
     pub fn version(self) -> u8 {
         if self == Family::Datapath { 2 } else { 1 }

@@ -11,7 +11,7 @@ use crate::refusal::{Errno, Refusal};
 use crate::uapi::{command, flow as uapi, nlm};
 use lasthop_flow::Match;
 
-/// `is_told` says whether a client wants the result.
+/// Serves a request; `is_told` says whether a client wants the result.
 pub(super) fn serve(
     state: &State,
     datapath: &mut dyn Datapath,
@@ -44,7 +44,7 @@ pub(super) fn serve(
     Ok(Outcome::Changed { answer, command: request.command, family: Family::Flow })
 }
 
-/// A flow as a message, without the fields in `omitted`. Without a name it always has its key.
+/// Encodes a flow without the fields in `omitted`. A flow without a name always has its key.
 pub(super) fn message(id: DatapathId, flow: FlowView<'_>, omitted: u32) -> Box<FlowMessage> {
     let has = |bit| omitted & bit == 0;
     Box::new(FlowMessage {
@@ -71,7 +71,7 @@ fn expect_name(wanted: &FlowMessage) -> Result<FlowName, Refusal> {
     name(wanted).ok_or(Refusal::invalid("neither a name nor a key says which flow"))
 }
 
-/// Returns how the flow is named.
+/// Installs a flow. Returns its name.
 fn install(
     datapath: &mut dyn Datapath,
     id: DatapathId,
@@ -97,7 +97,7 @@ fn change(datapath: &mut dyn Datapath, id: DatapathId, wanted: FlowMessage) -> R
     Ok(name)
 }
 
-/// One flow, or all if none is named.
+/// Removes one flow, or all if none is named.
 fn remove(
     datapath: &mut dyn Datapath,
     id: DatapathId,

@@ -31,7 +31,7 @@ fn features(datapath: &dyn Datapath, request: &Request<'_>) -> MeterMessage {
         datapath: request.id.0,
         meters_max: Some(features.meters_max),
         bands_max: Some(features.bands_max),
-        // Which kinds of band there are is told as a list of bands.
+        // A list of bands states the supported kinds.
         bands: Some(vec![Band { kind: uapi::BAND_DROP, ..Band::default() }]),
         ..MeterMessage::default()
     }
@@ -41,7 +41,7 @@ fn expect_id(wanted: &MeterMessage) -> Result<u32, Refusal> {
     wanted.id.ok_or(Refusal::invalid("no number says which meter"))
 }
 
-/// A meter as it is told: OVS wants statistics of each band.
+/// Encodes a meter: OVS expects statistics of each band.
 fn message(request: &Request<'_>, id: u32, meter: Option<Meter>) -> MeterMessage {
     let mut message = MeterMessage { datapath: request.id.0, id: Some(id), ..MeterMessage::default() };
     if let Some(meter) = meter {
@@ -80,7 +80,7 @@ fn get(
     Ok(message(request, id, Some(meter)))
 }
 
-/// One that is not there is as good as removed: OVS makes sure so of the ones that it did not make.
+/// Removes a meter. A missing one is no error: OVS removes meters that it did not make, to be sure.
 fn remove(
     datapath: &mut dyn Datapath,
     request: &Request<'_>,

@@ -1,18 +1,17 @@
-//! The server without its sockets: datagrams of clients in, datagrams for clients out.
+//! The server without its sockets: takes clients' datagrams, and returns datagrams for clients.
 //!
 //! ```text
 //!                        ┌ families: datapaths, vports, flows, packets, meters ──> Datapath (the switch)
 //!   received(peer) ──> request ── one message at a time ──> answers ──┐
 //!   upcall() ──────────────────────────────────────────────────────┐  │
 //!                                                                  v  v
-//!                                              per peer: [ datagrams waiting ] ──> output(peer), sent(peer)
+//!                                                           │ room again ──> continues the dump, then the request
 //!                                                           │ room again ──> the dump goes on, then the request
 //! ```
 //!
-//! A client that does not read gets no more answers, and its requests are not read. Misses and notifications
-//! that find no room are lost and counted. So memory per client is bounded, and the server never waits. Its
-//! owner sets the number of messages to serve ([`Server::grant`]); the rest of a datagram waits for the next
-//! grant.
+//! The server stops reading requests of a client that does not read its answers. Misses and notifications that find no
+//! room are lost and counted. So memory per client is bounded, and the server never waits. Its owner sets the number of
+//! messages to serve ([`Server::grant`]); the rest of a datagram waits for the next grant.
 
 mod answer;
 mod datapaths;
@@ -54,7 +53,7 @@ use peer::{Peer, Removal};
 use request::{Outcome, Request};
 use state::State;
 
-/// Types below are netlink's own, and no requests.
+/// Smaller types are netlink's own, and no requests.
 const TYPE_MIN: u16 = 0x10;
 
 /// The reason for closing a connection.
@@ -63,11 +62,11 @@ pub enum Goodbye {
     /// The first datagram was something else.
     #[error("a client did not begin with HELLO; is it not one of ours?")]
     NoHello,
-    /// More clients than there may be.
-    #[error("there are as many control connections as there may be (2048)")]
+    /// Too many clients.
+    #[error("the limit of 2048 control connections is reached")]
     TooMany,
-    /// A request while another one is not done.
-    #[error("a client sent a request while it was not to be read from")]
+    /// A request while an earlier one is not done.
+    #[error("a client sent a request before the last one was done")]
     OutOfTurn,
 }
 
@@ -76,7 +75,7 @@ fn behind(datagram: &[u8], len: usize) -> Vec<u8> {
     datagram.get(len.next_multiple_of(4)..).unwrap_or_default().to_vec()
 }
 
-/// Clients, and their requests under way.
+/// Clients and their pending requests.
 #[derive(Debug, Default)]
 pub struct Server {
     state: State,
@@ -94,30 +93,30 @@ pub struct Server {
     orphans: Vec<RemovalId>,
     queued_bytes: usize,
     port_news: PortNews,
-    /// Messages that may be served now; without a number, all.
+    /// Number of messages that may be served now; `None` for any number.
     granted: Option<usize>,
-    /// Clients that want no more misses of a port: they get those that were under way, while they are there.
+    /// Clients that no longer receive a port's misses: they get pending ones while they are connected.
     former_readers: BTreeMap<(DatapathId, u32), PeerId>,
-    /// A client is a member of the flows' group; OVS never is.
+    /// Whether a client is a member of the flows' group; OVS never is.
     has_flow_members: bool,
     changes: u64,
-    /// Rises when a client comes or goes.
+    /// Counts clients that come or go.
     peer_changes: u64,
-    /// The changes that the datapath was told of.
+    /// The counts of changes at the last report to the datapath.
     told_of: (u64, u64),
 }
 
 impl Server {
-    /// Without clients and datapaths.
+    /// A server without clients and datapaths.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A datagram from a client; call it only while [`Server::wants_input`].
+    /// Takes a datagram from a client; call it only if [`Server::wants_input`].
     ///
     /// # Errors
-    /// If the connection has to be closed; the server has forgotten it.
+    /// If the connection has to be closed; the server has removed it.
     pub fn received(
         &mut self,
         id: PeerId,
@@ -141,13 +140,12 @@ impl Server {
         result
     }
 
-    /// Serves up to `messages` from now on, until this is called again. Before the first call there is no
-    /// limit.
+    /// Permits up to `messages` until the next call. Before the first call there is no limit.
     pub fn grant(&mut self, messages: usize) {
         self.granted = Some(messages);
     }
 
-    /// How many messages may still be served.
+    /// Number of messages that may still be served.
     #[must_use]
     pub fn granted(&self) -> usize {
         self.granted.unwrap_or(usize::MAX)
@@ -190,7 +188,7 @@ impl Server {
         self.peers.get(&id)?.output()
     }
 
-    /// The datagram was sent. Output that waited for room continues.
+    /// Notes that the datagram was sent. Output that waited for room continues.
     pub fn sent(&mut self, id: PeerId, datapath: &mut dyn Datapath) {
         if let Some(peer) = self.peers.get_mut(&id) {
             let before = peer.output_bytes();
@@ -200,12 +198,12 @@ impl Server {
         }
     }
 
-    /// Clients that were told something they did not ask for, since this was last called.
+    /// Takes the clients that have unsolicited output since the last call.
     pub fn take_told(&mut self) -> BTreeSet<PeerId> {
         std::mem::take(&mut self.told)
     }
 
-    /// A client is gone. Datapaths, ports and flows stay.
+    /// Removes a client. Datapaths, ports and flows stay.
     pub fn disconnected(&mut self, id: PeerId) {
         if let Some(peer) = self.peers.remove(&id) {
             self.peer_changes += 1;
@@ -219,13 +217,13 @@ impl Server {
         }
     }
 
-    /// Misses and notifications that a client lost, since it did not read.
+    /// Misses and notifications that a client lost because it did not read.
     #[must_use]
     pub fn lost(&self, id: PeerId) -> u64 {
         self.peers.get(&id).map_or(0, |peer| peer.lost)
     }
 
-    /// A port's device or guest is gone, which takes it out of its datapath; members of the ports' group are told.
+    /// Removes a port without device or guest from its datapath, and notifies members of the ports' group.
     pub fn port_lost(&mut self, name: &str, datapath: &mut dyn Datapath) {
         let Some(answer) = vports::lose(&mut self.state, datapath, name) else { return };
         self.changes += 1;
@@ -234,7 +232,7 @@ impl Server {
         }
     }
 
-    /// A datapath is gone; members of the datapaths' group are notified.
+    /// Removes a datapath, and notifies members of the datapaths' group.
     pub fn datapath_lost(&mut self, name: &str, datapath: &mut dyn Datapath) {
         let Some(answer) = datapaths::lose(&mut self.state, datapath, name) else { return };
         self.changes += 1;
@@ -243,20 +241,20 @@ impl Server {
         }
     }
 
-    /// Whether a client takes the misses of a datapath.
+    /// Whether a client receives the misses of a datapath.
     #[must_use]
     pub fn takes_misses(&self, id: DatapathId) -> bool {
         let ids = self.state.datapath(id).into_iter().flat_map(DatapathRecord::upcall_port_ids);
         ids.into_iter().any(|id| self.port_ids.contains_key(&id))
     }
 
-    /// The clients whom packets of a datapath that match no flow are for.
+    /// The clients that receive a datapath's misses.
     pub fn miss_takers(&self, id: DatapathId) -> impl Iterator<Item = PeerId> {
         let ids = self.state.datapath(id).into_iter().flat_map(DatapathRecord::upcall_port_ids);
         ids.into_iter().filter_map(|id| self.port_ids.get(&id).copied())
     }
 
-    /// Rises when datapaths or ports come, go, or change.
+    /// Counts changes of datapaths and ports.
     #[must_use]
     pub fn changes(&self) -> u64 {
         self.changes
@@ -268,8 +266,7 @@ impl Server {
         self.state.records()
     }
 
-    /// Restores the state from before the switch process began. Ports that are not available are left out,
-    /// and returned by name.
+    /// Restores the state from before the switch process began. Omits missing ports, and returns their names.
     pub fn restore(
         &mut self,
         records: BTreeMap<DatapathId, DatapathRecord>,
@@ -299,7 +296,7 @@ impl Server {
         missing
     }
 
-    /// Continues a client's dump and request as long as there is room for answers, and messages are granted.
+    /// Continues a client's dump and request while there is room for answers, and messages are granted.
     pub(crate) fn advance(&mut self, id: PeerId, datapath: &mut dyn Datapath) {
         while self.granted() > 0
             && let Some(peer) = self.peers.get_mut(&id).filter(|peer| peer.has_room())
@@ -319,7 +316,7 @@ impl Server {
         }
     }
 
-    /// The next message of a request datagram, or its end.
+    /// Serves the next message of a request datagram, or its end.
     fn serve_next(&mut self, id: PeerId, request: Vec<u8>, datapath: &mut dyn Datapath) {
         let Some(message) = Messages::new(&request).next() else {
             return self.push(id, private_messages::end());
@@ -327,7 +324,7 @@ impl Server {
         let len = message::HEADER_BYTES + message.body.len();
         self.serve(id, &message, len, datapath);
         let is_parked = self.parked.contains_key(&id);
-        // Looking at it again, which happens often, is next to nothing.
+        // Retrying a parked request is frequent and cheap, so it is not counted.
         self.spend(usize::from(!is_parked));
         let rest = if is_parked { request } else { behind(&request, len) };
         if let Some(peer) = self.peers.get_mut(&id) {
@@ -439,7 +436,7 @@ impl Server {
             self.peers.values().any(|peer| peer.groups.iter().any(|one| Some(*one) == group));
     }
 
-    /// To every member of the family's group except the client that caused it.
+    /// Notifies every member of the family's group except the client that caused the change.
     fn notify(&mut self, cause: Option<PeerId>, family: Family, bytes: &[u8]) {
         let Some(group) = family.group() else { return };
         if family == Family::Vport {
@@ -460,7 +457,7 @@ impl Server {
         }
     }
 
-    /// Whether a miss or a notification has room; it counts as lost if not.
+    /// Whether there is room for a miss or a notification; counts it as lost otherwise.
     fn has_room(&mut self, id: PeerId, len_bytes: usize) -> bool {
         let has_room_for_all = self.queued_bytes + len_bytes <= QUEUED_BYTES_MAX;
         let Some(peer) = self.peers.get_mut(&id) else { return false };
@@ -469,7 +466,7 @@ impl Server {
         has_room
     }
 
-    /// Without room it is lost.
+    /// Queues a miss or a notification; without room it is lost.
     fn push_droppable(&mut self, id: PeerId, datagram: Vec<u8>) -> bool {
         let has_room = self.has_room(id, datagram.len());
         if has_room {

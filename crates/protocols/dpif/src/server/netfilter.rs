@@ -1,4 +1,4 @@
-//! Requests on a netfilter socket: the datapaths' connections and timeout policies. They do not reach those of the host.
+//! Requests on a netfilter socket: connections and timeout policies of datapaths, not of the host.
 
 use super::answer::Answer;
 use super::request::{DumpCursor, Outcome};
@@ -10,7 +10,7 @@ use crate::netfilter::{
 use crate::refusal::{Errno, Refusal};
 use crate::uapi::nlm;
 
-/// `sees_all`: the client means connections that the switch's own controllers have tracked, too.
+/// Serves a request; `sees_all` includes connections of embedded controllers.
 pub(super) fn serve(
     message: &NetlinkMessage<'_>,
     sees_all: bool,
@@ -30,7 +30,8 @@ pub(super) fn serve(
     }
 }
 
-/// Connections, of a zone or all. A filter that is not known is left to the client, as older kernels do.
+/// Dumps connections, of a zone or all. Ignores an unknown filter, as older kernels do, and leaves filtering to the
+/// client.
 fn dump(message: &NetlinkMessage<'_>, is_all: bool) -> Result<Outcome, Refusal> {
     let (_, attrs) = open(message)?;
     let zone = match ConnectionSelector::decode(AF_UNSPEC, attrs) {
@@ -40,7 +41,7 @@ fn dump(message: &NetlinkMessage<'_>, is_all: bool) -> Result<Outcome, Refusal> 
     Ok(Outcome::Dump(DumpCursor::Connections { cursor: 0, zone, is_all }))
 }
 
-/// One connection.
+/// Returns one connection.
 fn get(message: &NetlinkMessage<'_>, datapath: &dyn Datapath) -> Result<Outcome, Refusal> {
     let (family, attrs) = open(message)?;
     let ConnectionSelector::One(tuple, id) = ConnectionSelector::decode(family, attrs)? else {

@@ -1,6 +1,6 @@
-//! Notifications of ports since the switch process began, for clients that come back from another process.
+//! Notifications of ports since the switch process began, for clients that reconnect from another process.
 //!
-//! They need not ask for everything then, as netlink has them do (ENOBUFS), of which OVS warns.
+//! So these need not request everything again, as netlink makes them do (ENOBUFS), with a warning of OVS.
 
 use crate::bounds::NEWS_MAX;
 
@@ -8,13 +8,13 @@ use crate::bounds::NEWS_MAX;
 #[derive(Debug, Default)]
 pub(super) struct PortNews {
     told: Vec<Vec<u8>>,
-    /// The datapaths are those of another process, as clients know them.
+    /// Whether the datapaths are those of another process, as clients know them.
     is_restored: bool,
     has_overflowed: bool,
 }
 
 impl PortNews {
-    /// Datapaths are those of another process.
+    /// Notes that datapaths are those of another process.
     pub(super) fn restored(&mut self) {
         self.is_restored = true;
     }
@@ -27,7 +27,7 @@ impl PortNews {
         }
     }
 
-    /// All of them; none if there were others.
+    /// All notifications; `None` if some are lost.
     pub(super) fn since_start(&self) -> Option<&[Vec<u8>]> {
         (self.is_restored && !self.has_overflowed).then_some(&self.told)
     }

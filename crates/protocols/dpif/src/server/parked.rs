@@ -1,5 +1,4 @@
-//! Requests for ports whose devices are being made: they are tried again until the device is there, is
-//! refused, or times out.
+//! Requests for ports whose devices are being made: repeated until the device exists, is refused, or times out.
 
 use std::time::{Duration, Instant};
 
@@ -15,17 +14,17 @@ use crate::refusal::{Errno, Refusal};
 pub(super) struct Parked {
     /// The port's name.
     pub(super) name: String,
-    /// When it was first looked at again.
+    /// Time of the first retry.
     since: Option<Instant>,
 }
 
 impl Server {
-    /// The client's request waits for the device of a port.
+    /// Parks a client's request until the device of a port exists.
     pub(super) fn park(&mut self, id: PeerId, name: String) {
         self.parked.insert(id, Parked { name, since: None });
     }
 
-    /// Tries requests again that wait for a device.
+    /// Retries requests that wait for a device.
     pub(super) fn try_parked(&mut self, now: Instant, datapath: &mut dyn Datapath) {
         for (id, mut parked) in std::mem::take(&mut self.parked) {
             let since = *parked.since.get_or_insert(now);
@@ -34,15 +33,15 @@ impl Server {
                 self.unwanted.push(parked.name);
                 self.advance(id, datapath);
             } else if self.granted() == 0 || !self.peers.get(&id).is_some_and(Peer::has_room) {
-                // Nothing is looked at before it reads, or before its turn.
+                // A retry does not count before the client reads, or before its turn.
                 parked.since = Some(since);
                 self.parked.insert(id, parked);
             } else {
                 self.advance(id, datapath);
-                // The same one again, or the next one of its datagram, which waits from here on.
+                // The same request again, or the next one of its datagram, which waits from here on.
                 self.parked.entry(id).and_modify(|again| again.take_place_of(&parked));
                 if self.parked.get(&id).is_none_or(|again| again.name != parked.name) {
-                    // It may have been refused for another reason: then the device is unused.
+                    // It may have been refused for another reason: then the device is not needed.
                     self.unwanted.push(parked.name);
                 }
             }
@@ -51,7 +50,7 @@ impl Server {
         self.forget_unwanted(datapath);
     }
 
-    /// Refuses the next message in a client's datagram without reading its contents.
+    /// Refuses the next message in a client's datagram without parsing it.
     fn refuse_next(&mut self, id: PeerId) {
         let Some(request) = self.peers.get_mut(&id).and_then(|peer| peer.request.take()) else { return };
         let Some(message) = Messages::new(&request).next() else { return };
@@ -64,7 +63,7 @@ impl Server {
         }
     }
 
-    /// Reports the ports for whose devices no client waits any more.
+    /// Reports ports whose devices no client waits for any more.
     fn forget_unwanted(&mut self, datapath: &mut dyn Datapath) {
         for name in std::mem::take(&mut self.unwanted) {
             let is_wanted = self.parked.values().any(|parked| parked.name == name);

@@ -1,4 +1,4 @@
-//! One client's connection: its state, and the messages waiting for it.
+//! A client's connection: its state, and its waiting messages.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use crate::bounds::{ANSWER_BYTES_MAX, GROUPS_MAX, UPCALL_BYTES_MAX};
 use crate::datapath::{DatapathId, RemovalId};
 use crate::message::NetlinkHeader;
 
-/// A removed flow whose client gets its statistics in order.
+/// A removed flow whose statistics the client gets in order.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Removal {
     pub(super) header: NetlinkHeader,
@@ -35,14 +35,14 @@ impl Waiting {
     }
 }
 
-/// A connection that said HELLO.
+/// A connection after its HELLO.
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) port_id: u32,
     pub(super) protocol: u32,
-    /// Wants sentences in acknowledgements.
+    /// Whether it wants sentences in acknowledgements.
     pub(super) is_extended: bool,
-    /// Finds datapaths of the switch's own controllers in lists.
+    /// Whether its lists include datapaths of embedded controllers.
     pub(super) sees_all: bool,
     pub(super) groups: ArrayVec<u32, GROUPS_MAX>,
     /// The rest of a request datagram during a dump.
@@ -51,9 +51,9 @@ pub(super) struct Peer {
     output: VecDeque<Waiting>,
     output_bytes: usize,
     pub(super) lost: u64,
-    /// Datagrams that were sent.
+    /// Number of sent datagrams.
     pub(super) taken: u64,
-    /// Request datagrams that came.
+    /// Number of received request datagrams.
     pub(super) heard: u64,
 }
 
@@ -75,7 +75,7 @@ impl Peer {
         }
     }
 
-    /// Whether another request datagram may be taken.
+    /// Whether another request datagram may be read.
     pub(super) fn is_idle(&self) -> bool {
         self.request.is_none() && self.has_room()
     }
@@ -103,7 +103,7 @@ impl Peer {
         self.output.push_back(waiting);
     }
 
-    /// The next datagram; none while it is about a removal whose last packets are under way.
+    /// The next datagram; `None` while it is for a removed flow with packets to count.
     pub(super) fn output(&self) -> Option<&[u8]> {
         match self.output.front()? {
             Waiting::Datagram(datagram) => Some(datagram),
@@ -118,7 +118,7 @@ impl Peer {
         }
     }
 
-    /// Removals that are not told yet.
+    /// Removals without final statistics.
     pub(super) fn removals(&self) -> impl Iterator<Item = Removal> {
         self.output.iter().filter_map(|waiting| match waiting {
             Waiting::Removal(removal) => Some(*removal),
@@ -126,8 +126,8 @@ impl Peer {
         })
     }
 
-    /// Replaces each removal by the message of `tell`; `Some(None)` is no message. Returns whether any
-    /// removal is left.
+    /// Replaces each removal by the message that `tell` returns; `Some(None)` for none. Returns whether any removal is
+    /// left.
     pub(super) fn settle(&mut self, mut tell: impl FnMut(Removal) -> Option<Option<Vec<u8>>>) -> bool {
         for waiting in &mut self.output {
             if let Waiting::Removal(removal) = waiting

@@ -1,4 +1,4 @@
-//! Requests that stand for system calls.
+//! Serves requests that replace system calls.
 
 use super::families::Family;
 use super::peer::Peer;
@@ -8,11 +8,11 @@ use crate::message::{Messages, NetlinkMessage};
 use crate::private::{HELLO, Hello, JOIN, LEAVE, LISTEN, REJOIN, SEE_ALL, decode_number, number};
 use crate::refusal::Errno;
 
-/// Port ids that are given begin behind those of processes, which name their sockets by their own number.
+/// First assigned port id: it is beyond those of processes, which use their own number for a socket.
 const PORT_ID_FIRST: u32 = 0x4000_0000;
 
 impl Server {
-    /// The first datagram of a connection.
+    /// Handles the first datagram of a connection.
     pub(super) fn greet(&mut self, id: PeerId, datagram: &[u8]) -> Result<(), Goodbye> {
         let message = Messages::new(datagram).next().ok_or(Goodbye::NoHello)?;
         let hello = Hello::decode(&message).ok_or(Goodbye::NoHello)?;
@@ -27,7 +27,7 @@ impl Server {
         Ok(())
     }
 
-    /// The wanted port id if it is free, else any. 0 and all ones have other meanings.
+    /// The requested port id if it is free, else any. 0 and all ones have other meanings.
     fn port_id_for(&mut self, wanted: u32) -> u32 {
         let is_free = |id: u32, ids: &std::collections::BTreeMap<u32, PeerId>| {
             id != 0 && id != u32::MAX && !ids.contains_key(&id)
@@ -43,7 +43,7 @@ impl Server {
         }
     }
 
-    /// Whether it was one.
+    /// Serves a message if it is private; returns whether it was.
     pub(super) fn serve_private(&mut self, id: PeerId, message: &NetlinkMessage<'_>) -> bool {
         let kind = message.header.kind;
         let is_known = matches!(kind, JOIN | LEAVE | LISTEN | SEE_ALL | REJOIN);
@@ -61,14 +61,14 @@ impl Server {
         true
     }
 
-    /// Notifications of a group since this process began; none if they are not known.
+    /// Notifications of a group since this process began; `None` if they are not known.
     fn news_of(&self, group: Option<u32>) -> Option<Vec<Vec<u8>>> {
         let is_of_ports = group == Family::Vport.group();
         is_of_ports.then(|| self.port_news.since_start().map(<[_]>::to_vec)).flatten()
     }
 }
 
-/// Returns an error number, or 0.
+/// Changes a client's settings; returns an error number, or 0.
 fn change(peer: &mut Peer, kind: u16, argument: u32) -> i32 {
     match kind {
         JOIN | REJOIN if peer.groups.contains(&argument) => 0,

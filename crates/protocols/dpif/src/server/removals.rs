@@ -1,4 +1,4 @@
-//! Flows that were taken out, and are told when their last packets are counted.
+//! Removed flows, which are reported once their last packets are counted.
 
 use std::time::Instant;
 
@@ -10,16 +10,16 @@ use crate::datapath::Datapath;
 use crate::uapi::{command, nlm};
 
 impl Server {
-    /// Whether clients wait for removed flows, or for ports' devices. Then [`Server::settle`] has to be
-    /// called when workers have finished their visits, and when a device is there.
+    /// Whether clients wait for removed flows, or for ports' devices. Then call [`Server::settle`] when workers have
+    /// finished their visits, and when a device exists.
     #[must_use]
     pub fn is_settling(&self) -> bool {
         let has_flows = !self.settling.is_empty() || !self.orphans.is_empty();
         has_flows || !self.parked.is_empty() || !self.unwanted.is_empty()
     }
 
-    /// Answers removals of flows whose last packets are counted, in order. Continues requests for ports whose
-    /// devices are there.
+    /// Answers removals of flows whose last packets are counted, in order. Continues requests for ports whose devices
+    /// exist.
     pub fn settle(&mut self, now: Instant, datapath: &mut dyn Datapath) {
         self.try_parked(now, datapath);
         self.orphans.retain(|removal| datapath.flow_removed(*removal).is_none());
@@ -30,7 +30,7 @@ impl Server {
         }
     }
 
-    /// Whether the client that changes a flow, or any other, is notified.
+    /// Whether any client, including the requester, is notified of a flow's change.
     pub(super) fn is_told(&self, flags: u16) -> bool {
         flags & nlm::ECHO != 0 || self.has_flow_members
     }

@@ -19,12 +19,12 @@ pub(super) struct Request<'a> {
     pub(super) command: u8,
     pub(super) id: DatapathId,
     pub(super) attrs: Attrs<'a>,
-    /// Its client finds datapaths of the switch's own controllers in lists.
+    /// Whether the client's lists include datapaths of embedded controllers.
     pub(super) sees_all: bool,
 }
 
 impl<'a> Request<'a> {
-    /// Of a client, and whether it finds all datapaths.
+    /// Decodes a client's request.
     pub(super) fn decode(
         (client, sees_all): (PeerId, bool),
         message: &NetlinkMessage<'a>,
@@ -43,38 +43,38 @@ impl<'a> Request<'a> {
 /// The kind of a dump, and where it continues.
 #[derive(Clone, Debug)]
 pub(super) enum DumpCursor {
-    /// Datapaths behind this one, with those of the switch's own controllers or without.
+    /// Datapaths after this one; `is_all` includes those of embedded controllers.
     Datapaths { after: i32, is_all: bool },
     /// Ports from this one on.
     Ports { id: DatapathId, from: u32 },
     /// Flows from this place on, without the omitted fields.
     Flows { id: DatapathId, cursor: u64, omitted: u32 },
-    /// Connections from this place on, of a zone or all, with those of the switch's own controllers or without.
+    /// Connections from this place on, of a zone or all; `is_all` includes those of embedded controllers.
     Connections { cursor: u64, zone: Option<u16>, is_all: bool },
-    /// Timeout policies behind this name.
+    /// Timeout policies after this name.
     TimeoutPolicies { after: String },
-    /// Nothing (more).
+    /// Nothing, or nothing more.
     Nothing,
 }
 
 /// The outcome of an accepted request.
 #[derive(Debug)]
 pub(super) enum Outcome {
-    /// An acknowledgement, if one is wanted.
+    /// Acknowledge the request, if requested.
     Done,
     /// An object for the requester (GET).
     Object { answer: Answer, command: u8 },
     /// An object for the requester (NLM_F_ECHO), and for its family's group.
     Changed { answer: Answer, command: u8, family: Family },
-    /// A flow that was taken out, to be told once its last packets are counted.
+    /// A removed flow, to be reported once its last packets are counted.
     Removed { id: DatapathId, removal: RemovalId, omitted: u32 },
-    /// The device of the port with this name is being made: the request will be tried again.
+    /// The device of the port with this name is being made: retry the request.
     NotYet { name: String },
     /// Several objects for the requester.
     Dump(DumpCursor),
 }
 
-/// A command that a family does not have.
+/// The refusal for a command that a family does not have.
 pub(super) fn unknown_command() -> Refusal {
     Refusal::new(Errno::EOPNOTSUPP, "the family has no such command")
 }

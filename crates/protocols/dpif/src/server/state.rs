@@ -1,4 +1,4 @@
-//! The server's state of datapaths and their ports: names, numbers, and where misses go.
+//! The server's state of datapaths and ports: names, numbers, and port ids for misses.
 
 use std::collections::BTreeMap;
 
@@ -11,22 +11,22 @@ use crate::uapi::dp;
 /// A datapath as clients made it. It outlives the switch process, so that the next one continues.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatapathRecord {
-    /// Name, of port 0, too.
+    /// Name of the datapath and of its port 0.
     pub name: String,
     /// `OVS_DP_F_*`.
     pub user_features: u32,
-    /// As set; it has no other meaning here.
+    /// Stored for clients only; it has no effect.
     pub masks_cache_size: u32,
-    /// Where misses go, by worker, if the features say so.
+    /// Port ids for misses by worker, if the features say so.
     pub per_cpu_port_ids: Vec<u32>,
     /// Ports by number.
     pub ports: BTreeMap<u32, Port>,
-    /// Misses lost for want of room or of a reader.
+    /// Misses lost for lack of room or of a reader.
     pub lost: u64,
 }
 
 impl DatapathRecord {
-    /// As clients find it that was just made, without any port.
+    /// A new datapath without ports.
     #[must_use]
     pub fn named(name: &str) -> Self {
         Self {
@@ -39,7 +39,7 @@ impl DatapathRecord {
         }
     }
 
-    /// All that is told of it.
+    /// The datapath's message.
     pub(super) fn message(&self, id: DatapathId, datapath: &dyn Datapath) -> DatapathMessage {
         let (stats, megaflow_stats) = datapath.stats(id);
         DatapathMessage {
@@ -54,7 +54,7 @@ impl DatapathRecord {
         }
     }
 
-    /// All that is told of one of its ports.
+    /// The message of one of its ports.
     pub(super) fn port_message(&self, id: DatapathId, port: &Port, datapath: &dyn Datapath) -> VportMessage {
         let view = datapath.port_view(id, port.number);
         VportMessage {
@@ -74,7 +74,7 @@ impl DatapathRecord {
         self.ports.range(number..).map(|(_, port)| port)
     }
 
-    /// The lowest number that no port has; 0 is the datapath's own port.
+    /// The lowest free number; 0 is the datapath's own port.
     pub(super) fn free_number(&self) -> Result<u32, Refusal> {
         let taken = self.ports.range(1..).map(|(number, _)| *number);
         let free =
@@ -83,7 +83,8 @@ impl DatapathRecord {
             .ok_or(Refusal::new(Errno::EFBIG, "the datapath has as many ports as it can"))
     }
 
-    /// Where a miss goes: by worker, or where its port says, packets with the same lower half of `hash` to the same place.
+    /// The port id for a miss: by worker, or one of the port's, the same one for packets with the same lower half of
+    /// `hash`.
     pub(super) fn upcall_port_id(&self, number: u32, worker: usize, hash: u64) -> Option<u32> {
         let list = if self.is_per_cpu() {
             return pick(&self.per_cpu_port_ids, worker as u64);
@@ -93,8 +94,7 @@ impl DatapathRecord {
         pick(list, u64::from(hash as u32))
     }
 
-    /// Sends misses of ports without a reader to `port_id`. Packets do not come from port 0, unless its maker
-    /// says so.
+    /// Directs misses of ports without a reader to `port_id`. Port 0 sends no packets unless its client configures it.
     pub(super) fn direct_unheard(&mut self, port_id: u32, is_heard: impl Fn(u32) -> bool) {
         let ports = self.ports.range_mut(1..).map(|(_, port)| &mut port.upcall_port_ids);
         for ids in ports.filter(|ids| !ids.iter().any(|id| is_heard(*id))) {
@@ -102,7 +102,7 @@ impl DatapathRecord {
         }
     }
 
-    /// Wherever misses go.
+    /// All port ids for misses.
     pub(super) fn upcall_port_ids(&self) -> Vec<u32> {
         if self.is_per_cpu() {
             return self.per_cpu_port_ids.clone();
@@ -124,9 +124,9 @@ fn pick(list: &[u32], at: u64) -> Option<u32> {
 #[derive(Debug, Default)]
 pub(super) struct State {
     datapaths: BTreeMap<DatapathId, DatapathRecord>,
-    /// The highest number that one had so far.
+    /// The highest number of a datapath so far.
     last_id: i32,
-    /// The port whose misses the present request has go nowhere.
+    /// The port whose subscription the present request ends.
     pub(super) left_port: Option<(DatapathId, u32)>,
 }
 
@@ -153,7 +153,7 @@ impl State {
         self.datapaths.range(from..).map(|(id, known)| (*id, known))
     }
 
-    /// By name, if there is one; else by number.
+    /// Finds a datapath by name, if there is one; else by number.
     pub(super) fn find(&self, id: DatapathId, name: Option<&str>) -> Result<DatapathId, Refusal> {
         let mut all = self.datapaths.iter();
         let found = match name {
@@ -163,18 +163,17 @@ impl State {
         found.ok_or(no_datapath())
     }
 
-    /// Which port of which datapath has this name.
+    /// Finds a port by name.
     pub(super) fn port_named(&self, name: &str) -> Option<(DatapathId, u32)> {
         let ports =
             self.datapaths.iter().flat_map(|(id, known)| known.ports.values().map(|port| (*id, port)));
         ports.into_iter().find(|(_, port)| port.name == name).map(|(id, port)| (id, port.number))
     }
 
-    /// A fresh number for another datapath: a client that has not heard yet of the end of one must not take
-    /// another for it.
+    /// A fresh number for a datapath: a client that does not know yet that one was removed must not confuse the two.
     pub(super) fn free_id(&self) -> Result<DatapathId, Refusal> {
         if self.datapaths.len() >= DATAPATHS_MAX {
-            return Err(Refusal::new(Errno::ENOSPC, "there are as many datapaths as there may be"));
+            return Err(Refusal::new(Errno::ENOSPC, "the limit of datapaths is reached"));
         }
         let fresh = self.last_id.checked_add(1);
         let lowest = || (1..).find(|id| !self.datapaths.contains_key(&DatapathId(*id)));

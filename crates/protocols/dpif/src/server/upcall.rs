@@ -1,4 +1,4 @@
-//! Packets on their way to the control plane.
+//! Upcalls: packets for the control plane.
 
 use super::answer::Answer;
 use super::{Server, families::Family};
@@ -12,11 +12,11 @@ use crate::uapi::packet;
 /// Why a packet goes to the control plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UpcallKind {
-    /// No flow matched it.
+    /// No flow matches it.
     Miss,
-    /// An action says so; to this port id, unless misses go by worker.
+    /// A userspace action; it goes to this port id, unless misses go by worker.
     Action {
-        /// From the action.
+        /// The action's port id.
         port_id: u32,
     },
 }
@@ -24,40 +24,40 @@ pub enum UpcallKind {
 /// A packet for the control plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatapathUpcall {
-    /// Why.
+    /// The reason.
     pub kind: UpcallKind,
-    /// Where it came in.
+    /// Its input port.
     pub port: u32,
-    /// The worker that met it: packets of one flow come from one worker, and so to one reader.
+    /// The worker that received it: packets of one flow come from one worker, and so go to one reader.
     pub worker: usize,
     /// The packet message.
     pub message: PacketMessage,
 }
 
-/// A client that packets are for.
+/// A client that receives upcalls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reader {
     /// The client.
     pub client: PeerId,
-    /// So much waits for it already that more had better wait where others' turns come first.
+    /// Whether so many bytes wait for it that further upcalls should wait in the ports' queues.
     pub is_busy: bool,
-    /// Datagrams that its socket took so far.
+    /// Number of datagrams that its socket has taken.
     pub taken: u64,
-    /// Request datagrams that came from it so far.
+    /// Number of request datagrams received from it.
     pub heard: u64,
 }
 
 /// The outcome of an upcall.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Upcalled {
-    /// It waits for its client.
+    /// It waits for its client to read it.
     Queued,
-    /// It has no reader, or there is no room. Counted in the datapath's `lost`.
+    /// It has no reader, or there is no room. It counts in the datapath's `lost`.
     Lost,
 }
 
 impl Server {
-    /// Tells the control plane of a packet. Never waits: without room it is lost.
+    /// Queues an upcall. Never waits: without room it is lost.
     pub fn upcall(&mut self, upcall: DatapathUpcall) -> Upcalled {
         let id = DatapathId(upcall.message.datapath);
         let is_queued = self.target(id, &upcall).is_some_and(|peer| self.queue_upcall(peer, upcall));
@@ -70,13 +70,13 @@ impl Server {
         Upcalled::Lost
     }
 
-    /// The client that a packet is for.
+    /// The client that receives an upcall.
     #[must_use]
     pub fn reader_of(&self, upcall: &DatapathUpcall) -> Option<Reader> {
         self.reader(self.target(DatapathId(upcall.message.datapath), upcall)?)
     }
 
-    /// The state of a client's queue; none if it is gone.
+    /// The state of a client's queue; `None` if the client is gone.
     #[must_use]
     pub fn reader(&self, client: PeerId) -> Option<Reader> {
         let peer = self.peers.get(&client)?;
@@ -93,7 +93,7 @@ impl Server {
         if let Some(reader) = port_id.and_then(|port_id| self.port_ids.get(&port_id)) {
             return Some(*reader);
         }
-        // Workers do not hand packets over any more, but did a moment ago.
+        // Workers do not hand packets over any more, but did recently.
         let former = self.former_readers.get(&(id, upcall.port)).copied();
         former.filter(|_| upcall.kind == UpcallKind::Miss && !self.takes_misses(id))
     }
@@ -103,13 +103,13 @@ impl Server {
             UpcallKind::Miss => packet::MISS,
             UpcallKind::Action { .. } => packet::ACTION,
         };
-        // Before the packet is copied: a flood of lost misses must cost little.
+        // Checked before the packet is copied: a flood of lost misses must cost little.
         if !self.has_room(id, upcall.message.packet.len()) {
             return false;
         }
         let header = NetlinkHeader { kind: Family::Packet.id(), ..NetlinkHeader::default() };
         let message = Answer::Packet(Box::new(upcall.message)).message(header, command, 0);
-        // A packet of more than 65531 bytes cannot be told.
+        // A packet of more than 65531 bytes does not fit an attribute.
         message.is_ok_and(|bytes| self.push_droppable(id, bytes))
     }
 }

@@ -34,7 +34,7 @@ pub(super) fn serve(
     }
 }
 
-/// By name, if there is one, in any datapath or in the one given; else by number.
+/// Finds a port by name, if there is one, in any datapath or in the one given; else by number.
 fn find(state: &State, wanted: &VportMessage) -> Result<(DatapathId, u32), Refusal> {
     let id = DatapathId(wanted.datapath);
     if let Some(name) = &wanted.name {
@@ -114,7 +114,7 @@ fn remove(state: &mut State, datapath: &mut dyn Datapath, wanted: &VportMessage)
     Ok(changed(last, command::DEL))
 }
 
-/// A port lost its device. Returns the notification, if it is in a datapath.
+/// Removes a port that lost its device. Returns the notification, if it was in a datapath.
 pub(super) fn lose(state: &mut State, datapath: &mut dyn Datapath, name: &str) -> Option<Answer> {
     let (id, number) = state.port_named(name).filter(|(_, number)| *number != 0)?;
     let last = answer(state, datapath, id, number).ok()?;

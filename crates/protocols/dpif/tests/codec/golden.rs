@@ -1,4 +1,4 @@
-//! Bytes that the stock programs of Open vSwitch wrote (3.1.0); golden/record writes them down anew.
+//! Bytes from the stock programs of Open vSwitch (3.1.0); golden/record records them again.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! The codec against itself, and against bytes that others wrote.
+//! Tests of the codec against itself, and against bytes of other programs.
 
 mod golden;
 mod refusals;

@@ -1,4 +1,4 @@
-//! Written values are read back; read ones are written and read back the same.
+//! Encoded values decode to the same values; decoded ones encode to the same bytes.
 
 use lasthop_dpif::attr::{Attrs, Writer};
 use lasthop_dpif::family::{

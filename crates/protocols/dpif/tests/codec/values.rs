@@ -1,4 +1,4 @@
-//! Any keys, masks and actions that can be said.
+//! Random keys, masks and actions.
 
 use std::fmt::Debug;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -35,7 +35,7 @@ fn nsh() -> impl Strategy<Value = Nsh> {
     )
 }
 
-/// A header whose type fits its contents.
+/// A header whose type matches its contents.
 fn to_push(nsh: Nsh) -> Nsh {
     let md_type = match nsh.context {
         NshContext::None => 3,
@@ -85,7 +85,7 @@ pub(crate) fn tunnel() -> BoxedStrategy<Tunnel> {
                 tp_src,
                 tp_dst,
                 options,
-                // In OVS' own interface its number is another attribute's.
+                // OVS's own interface uses this number for another attribute.
                 is_info_bridge: false,
             }
         })
@@ -159,7 +159,7 @@ fn is_tag(ether_type: u16) -> bool {
     [0x8100, 0x88a8].contains(&ether_type)
 }
 
-/// Any key that can be written; few make sense.
+/// Any key that can be encoded; few are valid.
 pub(crate) fn key() -> BoxedStrategy<FlowKey> {
     let tag =
         (prop_oneof![Just(0x8100), Just(0x88a8)], any::<u16>()).prop_map(|(tpid, tci)| Vlan { tpid, tci });
@@ -186,7 +186,7 @@ pub(crate) fn key() -> BoxedStrategy<FlowKey> {
         .boxed()
 }
 
-/// A key and any mask of it; one of zeros for a tag would not come back as it is.
+/// A key and a random mask of it; a tag's mask of zeros would not decode to itself.
 pub(crate) fn key_and_mask() -> BoxedStrategy<(FlowKey, FlowKey)> {
     (key(), key(), any::<[(u16, u16); 2]>())
         .prop_map(|(key, mut mask, tags)| {

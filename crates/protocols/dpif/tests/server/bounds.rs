@@ -74,7 +74,7 @@ fn groups_are_few() {
 }
 
 proptest! {
-    /// Requests with some bytes changed, in any order: each datagram ends, and the next one is taken.
+    /// Requests with some changed bytes, in any order: each datagram ends, and the next one is accepted.
     #[test]
     fn any_request_ends(
         requests in prop::collection::vec((0..6_usize, any::<prop::sample::Index>(), any::<u8>()), 1..40),

@@ -1,4 +1,4 @@
-//! The server without sockets: answers to datagrams, and bounds for any client.
+//! The server without sockets: replies to datagrams, and bounds for any client.
 
 mod bounds;
 mod parked;

@@ -1,4 +1,4 @@
-//! Ports whose devices have to be made first: their clients wait, and no others.
+//! Ports whose devices have to be made first: their clients wait, other clients do not.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ const EEXIST: i32 = 17;
 const ENOENT: i32 = 2;
 const ETIMEDOUT: i32 = 110;
 
-/// A datapath, and two clients of which the first one waits for port "slow".
+/// A datapath and two clients; the first one waits for port "slow".
 fn waiting() -> (Wire, PeerId, PeerId) {
     let mut wire = Wire::new();
     let (id, other) = (wire.client(), wire.client());

@@ -1,4 +1,4 @@
-//! Requests as OVS sends them, and the answers that it expects.
+//! Requests as OVS sends them, and the replies that it expects.
 
 use lasthop_dpif::datapath::DatapathId;
 use lasthop_dpif::family::{

@@ -20,7 +20,7 @@ fn action(port_id: u32) -> DatapathUpcall {
     DatapathUpcall { kind: UpcallKind::Action { port_id }, ..miss(1, 0, 0) }
 }
 
-/// Clients that wait for misses, and their port ids.
+/// Clients that receive misses, and their port ids.
 fn readers(wire: &mut Wire, count: usize) -> Vec<(PeerId, u32)> {
     let mut reader = || {
         let id = wire.client();

@@ -1,4 +1,4 @@
-//! A client's end of the server: datagrams as they would come out of its socket.
+//! A client of the server, without a socket.
 
 use std::time::Instant;
 
@@ -34,7 +34,7 @@ pub(crate) struct Wire {
 pub(crate) struct Answers {
     /// Objects: command and body behind the generic header.
     pub(crate) objects: Vec<(u8, Vec<u8>)>,
-    /// Error numbers of acknowledgements; 0 is done.
+    /// Error numbers of acknowledgements; 0 for success.
     pub(crate) errors: Vec<i32>,
     pub(crate) has_done: bool,
     pub(crate) datagrams: usize,
@@ -79,7 +79,7 @@ impl Wire {
         id
     }
 
-    /// The port id that a client was given; it has to be asked before anything else.
+    /// Requests the client's port id, which must be the first request.
     pub(crate) fn port_id(&mut self, id: PeerId) -> u32 {
         let answer = self.next(id).expect("an answer");
         decode_number(&Messages::new(&answer).next().expect("a message"), HELLO).expect("a port id")
@@ -91,13 +91,13 @@ impl Wire {
         Some(datagram)
     }
 
-    /// Sends and reads everything up to END.
+    /// Sends a datagram and reads everything up to END.
     pub(crate) fn ask(&mut self, id: PeerId, datagram: Vec<u8>) -> Answers {
         self.server.received(id, datagram, &mut self.datapath).expect("in turn");
         self.read(id).expect("END")
     }
 
-    /// Has the server retry its unfinished requests.
+    /// Has the server retry unfinished requests.
     pub(crate) fn settle(&mut self) {
         self.settle_at(Instant::now());
     }
@@ -106,7 +106,7 @@ impl Wire {
         self.server.settle(now, &mut self.datapath);
     }
 
-    /// Reads everything up to END; none if there is none.
+    /// Reads everything up to END; `None` if there is none.
     pub(crate) fn read(&mut self, id: PeerId) -> Option<Answers> {
         let mut answers = Answers::default();
         while let Some(datagram) = self.next(id) {
@@ -168,7 +168,7 @@ pub(crate) fn new_port(name: &str, number: Option<u32>, upcall_port_ids: Vec<u32
     request(Family::Vport, NEW, ECHO | ACK, 1, |writer| wanted.encode(writer))
 }
 
-/// A flow of its own for each number.
+/// A different flow for each number.
 pub(crate) fn flow(number: u32, actions: Vec<Action>) -> FlowMessage {
     let mut ufid = [0; 16];
     ufid[..4].copy_from_slice(&number.to_ne_bytes());

@@ -1,4 +1,4 @@
-//! A guest at a socket of the switch, or one that the switch connects to, again and again.
+//! A guest at a socket of the switch, or one to which the switch connects, repeatedly.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use lasthop_frontend::{Guest, GuestError, GuestListener, GuestOptions};
 use crate::Orders;
 use crate::tally::Tally;
 
-/// Frames that are sent before it is looked for received ones.
+/// Frames that are sent before received ones are polled for.
 pub(crate) const BURST: usize = 32;
 
-/// Where a guest attaches: a path to connect to, or one to listen at if "@" is before it.
+/// Where a guest attaches: a path to connect to, or with "@" before it a path to listen at.
 #[derive(Clone, Debug)]
 pub(crate) struct Place(pub(crate) String);
 
@@ -24,7 +24,7 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// Attaches. Its connections are counted in the tally of received frames.
+    /// Attaches. Counts its connections in the tally of received frames.
     pub(crate) fn open(place: &Place, mac: [u8; 6], tally: &Arc<Tally>) -> Result<Self, GuestError> {
         let options = GuestOptions { mac, ..GuestOptions::default() };
         let (guest, listener) = match place.0.strip_prefix('@') {
@@ -38,19 +38,19 @@ impl Line {
         Ok(Self { guest, listener, tally: Arc::clone(tally) })
     }
 
-    /// Sleeps until a frame came, but not longer than `timeout`. When the switch hung up, waits for it, if it is to connect.
+    /// Sleeps until a frame came, for at most `timeout`. If the switch hung up and has to connect, waits for that.
     pub(crate) fn wait(&mut self, timeout: Duration) -> Result<(), GuestError> {
         let Err(ended) = self.guest.wait(Some(timeout)) else { return Ok(()) };
         self.tally.ended.add(1);
         let Some(listener) = &self.listener else { return Err(ended) };
-        // A back end that dies amid the conversation is waited for like one that dies later.
+        // A back end that dies during the handshake is awaited like one that dies later.
         while self.guest.reconnect(listener.socket().accept()?.0).is_err() {}
         self.tally.connections.add(1);
         Ok(())
     }
 }
 
-/// The time of the next frame, at a rate per second; 0 is as many as there is room for.
+/// The time of the next frame, at a rate per second; 0 for as many as there is room for.
 #[derive(Debug)]
 pub(crate) struct Pace {
     per_s: u64,
@@ -76,7 +76,7 @@ impl Pace {
     }
 }
 
-/// Bytes derived from a number, which a receiver can compare.
+/// Fills bytes that are derived from a number, so that a receiver can compare them.
 pub(crate) fn fill(bytes: &mut [u8], number: u32) {
     let mut state = u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     for chunk in bytes.chunks_mut(8) {

@@ -1,15 +1,16 @@
-//! Traffic of which nothing can be missing, come twice, change or be late without notice.
+//! Traffic in which a lost, duplicated, changed or late frame is noticed.
 //!
 //! ```text
 //! usage: numbered FLOW...
 //!   talk:NAME:SOCKET:SOCKET:RATE           two guests send each other numbered frames: the flows NAME-there and NAME-back
 //!   echo:SOCKET:IP:RATE:NAME=IP[,NAME=IP]  a guest with this address pings others, whose kernels answer
-//!   sink:NAME:PORT:FILE                    over TCP comes the file, again and again
+//!   sink:NAME:PORT:FILE                    receives the file over TCP, repeatedly
 //! ```
 //!
-//! A SOCKET is the switch's; with @ before it the guest listens there, and again when the switch hung up. RATE is frames a
-//! second, 0 is as many as there is room for. Lines on standard input: `go` and `quiet` begin and stop sending; `look` prints a
-//! line for each flow; after `mark` gaps begin anew. Each is answered by a line with a dot. It ends with its input.
+//! A SOCKET is the switch's; with @ before it the guest listens there, again after the switch hung up. RATE is frames a
+//! second, 0 for as many as there is room for. Lines on standard input: `go` and `quiet` start and stop sending; `look`
+//! prints a line for each flow; `mark` resets gaps. Each is answered by a line with a dot. The program ends with its
+//! input.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program that is talked to")]
 
@@ -126,7 +127,7 @@ impl Flows {
     }
 }
 
-/// A thread for `what`. It ends only on an error, and ends the program then.
+/// Starts a thread for `what`, which ends only on an error, and then ends the program.
 fn run<E: Display>(name: &str, mut what: impl FnMut() -> std::result::Result<(), E> + Send + 'static) {
     let name = name.to_owned();
     std::thread::spawn(move || {

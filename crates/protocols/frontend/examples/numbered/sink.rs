@@ -1,4 +1,4 @@
-//! The end of a TCP connection over which a file comes again and again.
+//! The end of a TCP connection that receives a file repeatedly.
 
 use std::io::{self, Read};
 use std::net::{TcpListener, TcpStream};
@@ -16,7 +16,7 @@ pub(crate) struct Sink {
 }
 
 impl Sink {
-    /// One connection after the other.
+    /// Serves one connection after the other.
     pub(crate) fn run(&self) -> io::Result<()> {
         let listener = TcpListener::bind(("0.0.0.0", self.port))?;
         loop {

@@ -1,4 +1,4 @@
-//! Two guests send each other numbered frames.
+//! Two guests that send each other numbered frames.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,7 +63,7 @@ impl Talker {
     fn listen(&self, line: &mut Line, ear: &mut Ear) -> Result<(), GuestError> {
         let mut bytes = Vec::new();
         while line.guest.recv(0, &mut bytes)?.is_some() {
-            // Others' frames are flooded to it, too.
+            // It also gets flooded frames of others.
             if bytes.get(6..NUMBER_AT) != Some(&[&self.other[..], &ETHER_TYPE].concat()[..]) {
                 continue;
             }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// Numbers back to which a frame that comes is known to have come before.
+/// Numbers for which it is known whether they were received.
 const WINDOW: u32 = 1 << 16;
 
 /// A count that one thread writes and others read.
@@ -24,31 +24,31 @@ impl Count {
     }
 }
 
-/// One flow: frames that one end numbered and the other one heard, echoes of one guest, or bytes of connections.
+/// One flow: numbered frames from one end to the other, echoes of one guest, or bytes of connections.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
-    /// Frames shown to the switch; of a sink nothing.
+    /// Frames published to the switch; unused for a sink.
     pub(crate) sent: Count,
-    /// Different frames that came; of a sink bytes.
+    /// Different frames that were received; bytes for a sink.
     pub(crate) heard: Count,
-    /// Frames that came before.
+    /// Frames that were received twice.
     pub(crate) twice: Count,
     /// Frames that came after one with a higher number.
     pub(crate) late: Count,
-    /// Frames, or reads, with other bytes than were sent.
+    /// Frames, or reads, with wrong bytes.
     pub(crate) damaged: Count,
-    /// Frames that are in the sender's ring.
+    /// Frames in the sender's ring.
     pub(crate) held: Count,
     /// Connections that began: of a guest to the switch, of a sink over TCP.
     pub(crate) connections: Count,
-    /// Those that ended.
+    /// Connections that ended.
     pub(crate) ended: Count,
     /// Longest time between two frames, or reads, since this was last set to 0.
     pub(crate) gap_ns: Count,
 }
 
 impl Tally {
-    /// All of it, as words.
+    /// All counts as text.
     pub(crate) fn words(&self) -> String {
         let counts = [
             ("sent", &self.sent),
@@ -65,7 +65,7 @@ impl Tally {
     }
 }
 
-/// The longest time without anything.
+/// Measures the longest time without an event.
 #[derive(Debug)]
 pub(crate) struct Clock(Instant);
 
@@ -74,7 +74,7 @@ impl Clock {
         Self(Instant::now())
     }
 
-    /// Something came.
+    /// Notes an event.
     pub(crate) fn tick(&mut self, tally: &Tally) {
         let now = Instant::now();
         let gap_ns = now.duration_since(self.0).as_nanos() as u64;
@@ -83,7 +83,7 @@ impl Clock {
     }
 }
 
-/// Which numbers came: the highest, and whether each of the last ones up to it did.
+/// The received numbers: the highest, and whether each of the last ones below it was received.
 #[derive(Debug)]
 pub(crate) struct Ear {
     highest: u32,
@@ -96,7 +96,7 @@ impl Ear {
         Self { highest: 0, came: vec![false; WINDOW as usize], clock: Clock::start() }
     }
 
-    /// A frame with this number came; the first one has 1.
+    /// Notes a received frame with this number; the first one has 1.
     pub(crate) fn hear(&mut self, number: u32, tally: &Tally) {
         self.clock.tick(tally);
         if number > self.highest {

@@ -28,7 +28,7 @@ impl Running {
     }
 }
 
-/// The back end's counts, reported when the guest has gone.
+/// The back end's counts, which it reports when the guest has gone.
 #[derive(Default)]
 pub(crate) struct Seen {
     pub(crate) frames: u64,
@@ -90,16 +90,16 @@ impl Echo {
         if self.features & (features::VERSION_1 | features::MRG_RXBUF) != 0 { 12 } else { 10 }
     }
 
-    /// Serves all queue pairs; returns whether to look again before sleeping.
+    /// Serves all queue pairs; returns whether to poll again before sleeping.
     fn serve(&mut self) -> bool {
         let mut again = false;
         for pair in 0..self.rings.len() / 2 {
-            // Before looking for buffers: those that come later shall be noticed.
+            // Read before the buffers are polled, so that later ones are noticed.
             let seen = self.rings[2 * pair].as_ref().map_or(0, |rx| rx.ring.available_index());
             while self.echo_one(pair) {}
             self.rings[2 * pair..2 * pair + 2].iter_mut().flatten().for_each(Running::publish);
             if let [Some(rx), Some(tx)] = &mut self.rings[2 * pair..2 * pair + 2] {
-                // Waiting for buffers, or for frames.
+                // Waits for buffers, or for frames.
                 let stuck = tx.ring.pending().unwrap() > 0;
                 again |= if stuck { rx.ring.arm_kicks_past(seen) } else { tx.ring.arm_kicks().unwrap() };
             }
@@ -144,7 +144,7 @@ fn read_chain(ring: &DeviceRing, map: &MemoryMap, head: u16) -> (Vec<u8>, usize)
     (bytes, segments.len())
 }
 
-/// Into as many buffers as it takes; false if there are too few.
+/// Delivers into as many buffers as it takes; returns false if there are too few.
 fn deliver(
     ring: &mut DeviceRing,
     map: &MemoryMap,

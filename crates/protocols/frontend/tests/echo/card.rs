@@ -1,4 +1,4 @@
-//! A bare card, with the test's own buffers.
+//! A card without a driver, with the test's own buffers.
 
 use std::os::unix::net::UnixStream;
 
@@ -31,7 +31,7 @@ fn slot(pair: &VnicPair, offset: u32) -> Segment {
     Segment { offset: arena.offset + u64::from(offset), len: SLOT_BYTES, region: arena.region }
 }
 
-/// Waits until a frame has come, and takes it out of its buffer.
+/// Waits for a frame, and copies it out of its buffer.
 fn receive(pair: &mut VnicPair) -> (u32, Vec<u8>) {
     loop {
         if let Some(used) = pair.rx.take_back().unwrap() {
@@ -46,7 +46,7 @@ fn receive(pair: &mut VnicPair) -> (u32, Vec<u8>) {
     }
 }
 
-/// Frames from buffers in the upper half of the arena come back in buffers of the lower half.
+/// Frames from buffers in the upper half of the arena return in buffers of the lower half.
 fn echo(pair: &mut VnicPair) {
     let at = |number: u32| number * SLOT_BYTES;
     assert_eq!((pair.rx.room(), pair.tx.room(), pair.header_bytes()), (8, 16, HEADER_BYTES));

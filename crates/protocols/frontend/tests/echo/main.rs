@@ -1,4 +1,4 @@
-//! A guest on a back end that sends every frame back.
+//! A guest at a back end that sends every frame back.
 
 mod backend;
 mod card;
@@ -15,7 +15,7 @@ use lasthop_frontend::{
 use lasthop_vhost::features::{self, protocol};
 use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4, Offload};
 
-/// Fails instead of hanging for ever; no bound on speed.
+/// Fails instead of hanging for ever; it does not limit speed.
 const HANG: Option<Duration> = Some(Duration::from_secs(60));
 
 fn pair(options: GuestOptions) -> (Guest, JoinHandle<Seen>) {
@@ -161,7 +161,7 @@ fn rings_go_on_where_they_were_stopped() {
         echo(&mut guest, 0, 100, 1500, &[]);
         let bases = guest.stop().unwrap();
         assert_eq!(bases[1], 65_400_u16.wrapping_add(100 * round));
-        // Frames sent while stopped are found at the start, without a kick.
+        // The back end finds frames at its start that were sent while it was stopped, without a kick.
         assert!(guest.send(0, &frame(60, 1), Offload::default()).unwrap());
         guest.transmit_ring(0).unwrap().publish();
         guest.start(&bases).unwrap();
@@ -279,7 +279,7 @@ fn bursts_go_round_and_come_back_in_order() {
                 sent += 1;
             }
             guest.flush().unwrap();
-            // All may have come back before the back end shows that it has done with them: then there is room soon.
+            // All frames may have come back before the back end completes them; then there is room soon.
             assert!(sent == seen || guest.wait(HANG).unwrap(), "no frame came");
             let each = |start: &[u8; START_BYTES], len: usize| {
                 assert_eq!(len, 60 + seen % 1000);

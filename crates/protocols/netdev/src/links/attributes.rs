@@ -1,16 +1,16 @@
-//! Attributes of netlink messages (linux/netlink.h, `struct nlattr`): length, kind, value, filled up to four bytes.
+//! Attributes of netlink messages (linux/netlink.h, `struct nlattr`): length, kind, value, padded to four bytes.
 
 /// Length and kind.
 const HEAD_BYTES: usize = 4;
 /// Flags in a kind: nested, or in network byte order (`NLA_F_NESTED`, `NLA_F_NET_BYTEORDER`).
 const KIND_MASK: u16 = 0x3fff;
 
-/// Bytes filled up to four.
+/// Rounds up to four bytes.
 pub(super) fn aligned(len: usize) -> usize {
     len.next_multiple_of(4)
 }
 
-/// The attributes in `bytes`, as far as they are whole.
+/// The complete attributes in `bytes`.
 pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let head = bytes.first_chunk::<HEAD_BYTES>()?;

@@ -35,7 +35,7 @@ const IFA_LOCAL: u16 = 2;
 const QUEUE_BYTES: usize = 20;
 const TCA_KIND: u16 = 1;
 
-/// Administratively up (linux/if.h).
+/// The administrative state is up (linux/if.h).
 const IFF_UP: u32 = 1;
 /// The driver has a carrier.
 const IFF_LOWER_UP: u32 = 1 << 16;
@@ -51,27 +51,27 @@ pub struct LinkDevice {
     pub index: u32,
     /// Its name in this namespace.
     pub name: String,
-    /// Set up by the operator.
+    /// Whether the operator set it up.
     pub is_up: bool,
-    /// Up, and with a carrier.
+    /// Whether it is up and has a carrier.
     pub has_link: bool,
-    /// Bytes of its longest packet, Ethernet header not counted.
+    /// Its MTU in bytes.
     pub mtu_bytes: u32,
-    /// A port of a Linux bridge.
+    /// Whether it is a port of a Linux bridge.
     pub is_of_bridge: bool,
 }
 
-/// A limit of a device's traffic (tc(8)).
+/// A limit on a device's traffic (tc(8)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TrafficLimit {
-    /// Of frames that it receives.
+    /// On frames that it receives.
     Policing,
-    /// Of frames that it sends.
+    /// On frames that it sends.
     Qos,
 }
 
 impl TrafficLimit {
-    /// A queueing discipline's; none for those that only order their packets.
+    /// The limit of a queueing discipline; `None` if that only orders its packets.
     fn of_kind(kind: &[u8]) -> Option<Self> {
         match kind {
             b"ingress" => Some(Self::Policing),
@@ -81,21 +81,21 @@ impl TrafficLimit {
     }
 }
 
-/// A limit that was set on a device, or taken away.
+/// A limit that was set on a device, or removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limited {
     /// The device's index.
     pub index: u32,
     /// The kind of limit.
     pub limit: TrafficLimit,
-    /// Set, not taken away.
+    /// Whether it was set; otherwise it was removed.
     pub is_set: bool,
 }
 
 /// An event or answer of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum News {
-    /// A device as it is now.
+    /// The present state of a device.
     Device(LinkDevice),
     /// The device with this index is gone, or in another network namespace.
     Gone(u32),
@@ -103,11 +103,11 @@ pub(crate) enum News {
     Limited(Limited),
     /// The request with this number is done, or was refused with this error number.
     Done { number: u32, errno: Option<i32> },
-    /// All devices were told.
+    /// The list of all devices is complete.
     AllTold,
 }
 
-/// The events in `bytes`; messages that are not of devices are skipped.
+/// Reads the events in `bytes`; skips messages about other things than devices.
 pub(super) fn read(mut bytes: &[u8]) -> impl Iterator<Item = News> {
     let mut messages = std::iter::from_fn(move || {
         let head = bytes.first_chunk::<HEAD_BYTES>()?;
@@ -138,7 +138,7 @@ fn news(kind: u16, number: u32, payload: &[u8]) -> Option<News> {
 }
 
 fn device(payload: &[u8]) -> Option<LinkDevice> {
-    // A bridge tells of its ports under its own family.
+    // A bridge also reports its ports, under its own family.
     if payload.first() != Some(&AF_UNSPEC) {
         return None;
     }
@@ -169,17 +169,17 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..)?.first_chunk().map(|word| u32::from_ne_bytes(*word))
 }
 
-/// Asks for all devices.
+/// The request for all devices.
 pub(super) fn dump(number: u32) -> Vec<u8> {
     finish(RTM_GETLINK, NLM_F_REQUEST | NLM_F_DUMP, number, &link(0, 0))
 }
 
-/// Takes a virtual device away.
+/// The request to remove a virtual device.
 pub(super) fn remove(number: u32, index: u32) -> Vec<u8> {
     finish(RTM_DELLINK, NLM_F_REQUEST, number, &link(index, 0))
 }
 
-/// Gives a device an address, which it may have already.
+/// The request to add an address to a device, which may have it already.
 pub(super) fn add_address(number: u32, index: u32, address: IpAddr, len_bits: u8) -> Vec<u8> {
     let (family, bytes) = match address {
         IpAddr::V4(address) => (AF_INET, address.octets().to_vec()),
@@ -193,7 +193,7 @@ pub(super) fn add_address(number: u32, index: u32, address: IpAddr, len_bits: u8
     finish(RTM_NEWADDR, NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE, number, &payload)
 }
 
-/// A message's fixed part, with flags that are to be set.
+/// The fixed part of a message with flags to set.
 fn link(index: u32, flags: u32) -> Vec<u8> {
     [0, index, flags, flags].iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
@@ -244,7 +244,7 @@ mod tests {
                 is_of_bridge: false,
             })
         };
-        // The kernel pads odd lengths.
+        // The kernel pads to even lengths.
         let bytes: Vec<u8> = bytes
             .into_iter()
             .flat_map(|mut message| {

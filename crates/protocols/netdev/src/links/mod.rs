@@ -1,14 +1,14 @@
 //! The host's network devices: which there are, whether they have a link, and their settings; by rtnetlink(7).
 //!
-//! One socket, never waited for. It hears of every change, asks for all devices at the start and when news were lost, and
-//! has the kernel give addresses to taps; answers come as events.
+//! There is one non-blocking socket. It receives every change, requests all devices at the start and after a loss of
+//! messages, and has the kernel add addresses to taps; answers come as events.
 //!
 //! ```text
-//!   kernel ──RTM_NEWLINK, RTM_DELLINK──> News      of all devices of this network namespace
-//!          ──RTM_NEWQDISC, RTM_DELQDISC─>          of limits that are set on one of them
+//!   kernel ──RTM_NEWLINK, RTM_DELLINK──> News      about all devices of this network namespace
+//!          ──RTM_NEWQDISC, RTM_DELQDISC─>          about limits on one of them
 //!          <──RTM_GETLINK (dump)───────            at the start, and after ENOBUFS
 //!          <──RTM_NEWADDR──────────────            an address
-//!          ──NLMSG_ERROR──> Done                   to those, by number
+//!          ──NLMSG_ERROR──> Done                   answers to these, by number
 //! ```
 
 mod attributes;

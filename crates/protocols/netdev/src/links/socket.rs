@@ -21,9 +21,9 @@ const GROUP_LINK: u32 = 1;
 const GROUP_TC: u32 = 8;
 /// Longest datagram of the kernel, in bytes (linux/netlink.h, `NLMSG_GOODSIZE`, and dumps of up to 32 KiB).
 const DATAGRAM_BYTES_MAX: usize = 32 << 10;
-/// Datagrams that are read at a time; the rest after the caller has looked at other things.
+/// Datagrams that are read at a time; then the caller does other work.
 const READS_MAX: usize = 32;
-/// Asked for news that wait: some hundreds of devices that change at once.
+/// Requested size of the receive buffer: enough for some hundred devices that change at once.
 const BUFFER_BYTES: usize = 1 << 20;
 
 /// The socket for the kernel's events of devices, and for requests.
@@ -35,24 +35,24 @@ pub struct Links {
     table: Table,
 }
 
-/// Messages that have arrived.
+/// Received messages.
 #[derive(Debug, Default)]
 pub struct Heard {
-    /// Devices that came, changed or went, by their names before and after.
+    /// Names of devices that appeared, changed or disappeared, before and after.
     pub names: BTreeSet<String>,
-    /// Requests that are done, by number, with the error number of those that were refused.
+    /// Completed requests by number, with the error number of refused ones.
     pub done: Vec<(u32, Option<i32>)>,
     /// Limits that were set on devices or removed, in order.
     pub limited: Vec<Limited>,
 }
 
 impl Links {
-    /// A socket that has asked for all devices.
+    /// Makes the socket, and requests all devices.
     pub fn open() -> Result<Self, Fault> {
         let failed = |error: Errno| Fault::internal("watch network devices", error);
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None).map_err(failed)?;
-        // Without it fewer news fit, and all devices are asked for more often.
+        // Otherwise less fits, and all devices are requested more often.
         let _ = sockopt::set_socket_recv_buffer_size(&socket, BUFFER_BYTES);
         bind(&socket, &SocketAddrNetlink::new(0, GROUP_LINK | GROUP_TC)).map_err(failed)?;
         let mut links =
@@ -61,10 +61,10 @@ impl Links {
         Ok(links)
     }
 
-    /// Asks for all devices.
+    /// Requests all devices.
     fn ask_for_all(&mut self) {
         self.table.begin_round();
-        // Refused only without memory, as the next request would be.
+        // This only fails for lack of memory, like the next request.
         let _ = self.request(message::dump);
     }
 
@@ -83,12 +83,12 @@ impl Links {
         self.table.is_complete()
     }
 
-    /// Gives a device an address. The number of the answer.
+    /// Adds an address to a device. Returns the number of the answer.
     pub fn add_address(&mut self, index: u32, address: IpAddr, len_bits: u8) -> Result<u32, Errno> {
         self.request(|number| message::add_address(number, index, address, len_bits))
     }
 
-    /// Takes a virtual device away: when this returns it is gone, if the kernel does not refuse it.
+    /// Removes a virtual device: when this returns it is gone, unless the kernel refuses.
     pub fn remove(&mut self, index: u32) -> Result<u32, Errno> {
         self.request(|number| message::remove(number, index))
     }
@@ -99,14 +99,14 @@ impl Links {
         Ok(self.number)
     }
 
-    /// Takes messages that have arrived, up to a bound.
+    /// Reads available messages, up to a bound.
     pub fn receive(&mut self) -> Heard {
         let mut heard = Heard::default();
         for _ in 0..READS_MAX {
             match recvfrom(&self.socket, self.buffer.as_mut_slice(), RecvFlags::empty()) {
                 Ok((_, len, from)) => {
                     let from = from.and_then(|from| SocketAddrNetlink::try_from(from).ok());
-                    // Anybody may send to a netlink socket; the kernel is 0.
+                    // Any process may send to a netlink socket; the kernel's port is 0.
                     if from.is_some_and(|from| from.pid() == 0) {
                         message::read(&self.buffer[..len]).for_each(|news| match news {
                             News::Done { number, errno } => heard.done.push((number, errno)),
@@ -116,7 +116,7 @@ impl Links {
                     }
                 }
                 Err(Errno::INTR) => {}
-                // News were lost: all is asked for anew.
+                // Messages were lost: requests all devices again.
                 Err(Errno::NOBUFS) => self.ask_for_all(),
                 Err(_) => break,
             }

@@ -1,4 +1,4 @@
-//! The devices that there are, as far as the kernel has told.
+//! The devices that the kernel has reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,20 +7,20 @@ use super::message::{LinkDevice, News};
 /// All devices of the network namespace.
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    /// By index, with the round of telling all in which it was seen last.
+    /// By index, with the round in which the device was reported last.
     devices: BTreeMap<u32, (LinkDevice, u32)>,
     round: u32,
-    /// All were told at least once.
+    /// Whether all were reported at least once.
     is_complete: bool,
 }
 
 impl Table {
-    /// All are to be told anew: devices that are not told then are gone.
+    /// Begins a round: devices that are not reported in it are gone.
     pub(super) fn begin_round(&mut self) {
         self.round = self.round.wrapping_add(1);
     }
 
-    /// Takes one piece of news; adds the names of devices that it is about.
+    /// Handles an event; adds the names of the devices in it to `names`.
     pub(super) fn take(&mut self, news: News, names: &mut BTreeSet<String>) {
         match news {
             News::Device(device) => {

@@ -25,14 +25,14 @@ mod netdev {
 mod ethtool {
     pub(super) const GET_FEATURES: u8 = 11;
     pub(super) const GET_CHANNELS: u8 = 17;
-    /// Of features: the set of those in use, and within a set.
+    /// The attribute with the active features, and those inside it.
     pub(super) const ATTRIBUTE_ACTIVE: u16 = 4;
     pub(super) const SET_BITS: u16 = 3;
     pub(super) const BIT_NAME: u16 = 2;
-    /// The kernel's name of ethtool's `rxvlan`.
+    /// The kernel's name for ethtool's `rxvlan`.
     pub(super) const TAKES_TAGS_OUT: &str = "rx-vlan-hw-parse";
     pub(super) const ATTRIBUTE_HEADER: u16 = 1;
-    /// In `ATTRIBUTE_HEADER`.
+    /// Attributes inside `ATTRIBUTE_HEADER`.
     pub(super) const HEADER_INDEX: u16 = 1;
     pub(super) const ATTRIBUTE_RX_COUNT: u16 = 6;
     pub(super) const ATTRIBUTE_COMBINED_COUNT: u16 = 9;
@@ -63,7 +63,7 @@ impl Family {
     }
 }
 
-/// Whether the driver of interface `index` says that XDP sockets need no copy with it. Kernels before 6.3 do not say: false.
+/// Whether the driver of interface `index` reports zero copy for XDP sockets. Kernels before 6.3 do not: false.
 pub(crate) fn has_zero_copy(index: u32) -> bool {
     let ask = || -> Result<bool, Errno> {
         let mut attributes = Vec::new();
@@ -75,7 +75,7 @@ pub(crate) fn has_zero_copy(index: u32) -> bool {
     ask().unwrap_or(false)
 }
 
-/// Attributes that name the interface to the family "ethtool".
+/// The attributes that name the interface for the family "ethtool".
 fn about(index: u32) -> Vec<u8> {
     let (mut header, mut attributes) = (Vec::new(), Vec::new());
     put(&mut header, ethtool::HEADER_INDEX, &index.to_ne_bytes());
@@ -83,7 +83,8 @@ fn about(index: u32) -> Vec<u8> {
     attributes
 }
 
-/// Whether interface `index` takes VLAN tags out of received frames, and tells them beside; false for a driver that does not say.
+/// Whether interface `index` removes VLAN tags from received frames and reports them separately; false for a driver
+/// that does not tell.
 pub(crate) fn takes_tags_out(index: u32) -> bool {
     let ask = || Family::find("ethtool")?.ask(ethtool::GET_FEATURES, &about(index));
     let answer = ask().unwrap_or_default();
@@ -93,7 +94,7 @@ pub(crate) fn takes_tags_out(index: u32) -> bool {
     each(active.unwrap_or_default()).any(is_it)
 }
 
-/// Receive queues of interface `index` that are in use; 1 for a driver that does not say.
+/// Number of active receive queues of interface `index`; 1 for a driver that does not tell.
 pub(crate) fn channels(index: u32) -> u32 {
     let ask = || -> Result<u32, Errno> {
         let answer = Family::find("ethtool")?.ask(ethtool::GET_CHANNELS, &about(index))?;
@@ -107,7 +108,7 @@ pub(crate) fn channels(index: u32) -> u32 {
 mod tests {
     use super::*;
 
-    /// The loopback interface has been there always, and has none of all this.
+    /// The loopback interface exists everywhere, and has none of these.
     const LOOPBACK: u32 = 1;
 
     #[test]

@@ -14,10 +14,10 @@ mod attribute {
     pub(super) const NAME: u16 = 3;
     pub(super) const MTU: u16 = 4;
     pub(super) const INFO: u16 = 18;
-    /// In `INFO`.
+    /// Attributes inside `INFO`.
     pub(super) const INFO_KIND: u16 = 1;
     pub(super) const XDP: u16 = 43;
-    /// In `XDP`.
+    /// Attributes inside `XDP`.
     pub(super) const XDP_PROGRAM: u16 = 4;
 }
 
@@ -30,7 +30,7 @@ pub(crate) struct Interface {
     pub(crate) mac: [u8; 6],
     /// The kind of a virtual device: "veth", "bond"; empty for hardware.
     pub(crate) kind: String,
-    /// The number of the XDP program that is attached.
+    /// The number of the attached XDP program.
     pub(crate) xdp_program: Option<u32>,
 }
 
@@ -44,7 +44,7 @@ impl Interface {
 /// The interface of the given name in the caller's network namespace.
 ///
 /// # Errors
-/// `NODEV`: there is none.
+/// `NODEV` if there is none.
 pub(crate) fn interface(name: &str) -> Result<Interface, Errno> {
     let mut body = vec![0; IFINFO_BYTES];
     put(&mut body, attribute::NAME, format!("{name}\0").as_bytes());

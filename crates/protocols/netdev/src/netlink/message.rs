@@ -10,43 +10,43 @@ use rustix::net::{
 
 /// Bytes of `struct nlmsghdr` (netlink(7)).
 const HEADER_BYTES: usize = 16;
-/// Bytes of an answer: more than a link with all of its attributes has.
+/// Largest answer in bytes: more than a link with all its attributes has.
 const ANSWER_BYTES_MAX: usize = 32 * 1024;
-/// `NLM_F_REQUEST`: errors are answered, success is the answer itself.
+/// `NLM_F_REQUEST`: the reply is an error or the answer itself.
 const REQUEST: u16 = 1;
-/// `NLM_F_ACK`: success is answered, too.
+/// `NLM_F_ACK`: success is acknowledged, too.
 const ACK: u16 = 4;
 /// `NLMSG_ERROR`.
 const ERROR: u16 = 2;
 /// A nested attribute's bit (`NLA_F_NESTED`).
 pub(super) const NESTED: u16 = 0x8000;
-/// That, and the bit of network byte order (`NLA_F_NET_BYTEORDER`).
+/// The nested bit and the bit of network byte order (`NLA_F_NET_BYTEORDER`).
 const KIND_FLAGS: u16 = NESTED | 0x4000;
 
-/// A netlink socket that asks one thing at a time.
+/// A netlink socket with one request at a time.
 #[derive(Debug)]
 pub(super) struct Netlink(OwnedFd);
 
 impl Netlink {
-    /// In the caller's network namespace. Without a protocol: rtnetlink.
+    /// Opens a socket in the caller's network namespace; rtnetlink without a protocol.
     pub(super) fn open(protocol: Option<Protocol>) -> Result<Self, Errno> {
         let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol)?;
         bind(&socket, &SocketAddrNetlink::new(0, 0))?;
         Ok(Self(socket))
     }
 
-    /// Sends a request and gives the body of the answer, behind the netlink header.
+    /// Sends a request, and returns the body of the answer without the netlink header.
     ///
     /// # Errors
-    /// The kernel's answer, or `PROTO` for one that cannot be.
+    /// The kernel's answer, or `PROTO` for an invalid one.
     pub(super) fn ask(&self, kind: u16, body: &[u8]) -> Result<Vec<u8>, Errno> {
         answer(&self.exchange(kind, REQUEST, body)?)?.ok_or(Errno::PROTO)
     }
 
-    /// Sends a request that is answered by an acknowledgement.
+    /// Sends a request whose reply is an acknowledgement.
     ///
     /// # Errors
-    /// The kernel's answer, or `PROTO` for one that cannot be.
+    /// The kernel's answer, or `PROTO` for an invalid one.
     pub(super) fn tell(&self, kind: u16, body: &[u8]) -> Result<(), Errno> {
         answer(&self.exchange(kind, REQUEST | ACK, body)?).map(drop)
     }
@@ -65,7 +65,7 @@ impl Netlink {
     }
 }
 
-/// The body of the first message; none if it is an acknowledgement.
+/// The body of the first message; `None` for an acknowledgement.
 fn answer(bytes: &[u8]) -> Result<Option<Vec<u8>>, Errno> {
     let len = u32_at(bytes, 0).ok_or(Errno::PROTO)? as usize;
     let kind = u16_at(bytes, 4).ok_or(Errno::PROTO)?;
@@ -100,7 +100,7 @@ pub(super) fn put(body: &mut Vec<u8>, kind: u16, value: &[u8]) {
     body.resize(body.len().next_multiple_of(4), 0);
 }
 
-/// The attributes, each with its kind, as far as they make sense.
+/// The valid attributes with their kinds.
 fn parse(mut attributes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let len = usize::from(u16_at(attributes, 0)?);
@@ -120,7 +120,7 @@ pub(super) fn find(attributes: &[u8], kind: u16) -> Option<&[u8]> {
     parse(attributes).find(|(found, _)| *found == kind).map(|(_, value)| value)
 }
 
-/// A text attribute, without its end.
+/// A text attribute without its final NUL.
 pub(super) fn text(value: &[u8]) -> String {
     String::from_utf8_lossy(value).trim_end_matches('\0').to_owned()
 }

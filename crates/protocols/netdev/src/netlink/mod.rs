@@ -1,7 +1,7 @@
 //! Facts about a network interface, over netlink: links (rtnetlink(7)), XDP features and channels (the
 //! kernel's Documentation/netlink/specs/netdev.yaml and ethtool.yaml).
 //!
-//! One request, one answer; nothing is watched here.
+//! One request, one answer; this module does not watch for changes.
 
 mod generic;
 mod link;

@@ -9,20 +9,20 @@ use super::message::{Netlink, find, put, u32_at};
 /// `RTM_NEWNSID`, `RTM_GETNSID` (linux/rtnetlink.h).
 const NEW_NSID: u16 = 88;
 const GET_NSID: u16 = 90;
-/// `struct rtgenmsg`, filled up.
+/// `struct rtgenmsg`, padded.
 const RTGEN: [u8; 4] = [0; 4];
 /// Attributes (linux/net_namespace.h).
 mod attribute {
     pub(super) const NSID: u16 = 1;
     pub(super) const FD: u16 = 3;
 }
-/// `NETNSA_NSID_NOT_ASSIGNED`: as an answer, that it has none; as a wish, any.
+/// `NETNSA_NSID_NOT_ASSIGNED`: in an answer, that there is no number; in a request, any number.
 const NONE: i32 = -1;
 
-/// The number under which the caller's network namespace knows another one; it is given one if it has none.
+/// The number of another network namespace in the caller's; assigns one if there is none.
 ///
 /// # Errors
-/// Errors of the kernel; `PERM` without CAP_NET_ADMIN when a number has to be given.
+/// Errors of the kernel; `PERM` without CAP_NET_ADMIN if a number has to be assigned.
 pub(crate) fn namespace_id(namespace: BorrowedFd<'_>) -> Result<i32, Errno> {
     let known = ask(namespace)?;
     if known != NONE {
@@ -31,7 +31,7 @@ pub(crate) fn namespace_id(namespace: BorrowedFd<'_>) -> Result<i32, Errno> {
     let mut body = about(namespace);
     put(&mut body, attribute::NSID, &NONE.to_ne_bytes());
     match Netlink::open(None)?.tell(NEW_NSID, &body) {
-        // Another process was quicker.
+        // Another process has assigned one meanwhile.
         Ok(()) | Err(Errno::EXIST) => ask(namespace),
         Err(error) => Err(error),
     }

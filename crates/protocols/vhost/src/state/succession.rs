@@ -44,25 +44,25 @@ impl<D: Device> Protocol<D> {
         }
     }
 
-    /// Some of a message may have been read from now on.
+    /// Notes that a message may be partially read from now on.
     pub(crate) fn set_reading(&self) {
         self.shared.kept.iter().for_each(crate::SessionMemory::set_reading);
     }
 
-    /// All messages that were begun are served, answered, and known to the process that keeps the session.
+    /// Notes that all begun messages are served and answered, and that the last update was reported.
     pub(crate) fn set_resting(&self) {
         self.shared.kept.iter().for_each(crate::SessionMemory::set_resting);
     }
 
-    /// Whether that was so at the last look. A session that no process keeps has no successor.
+    /// Whether that was so at the last call. A session whose state no process keeps has no successor.
     pub(crate) fn is_resting(&self) -> bool {
         self.shared.kept.as_ref().is_none_or(crate::SessionMemory::is_resting)
     }
 
-    /// Gets ready to go on with the session of a process that may be at work still: not a word of its rings is written.
+    /// Prepares to continue the session of a process that may still be running; writes no word of its rings.
     ///
     /// # Errors
-    /// [`TakeOverError`]: the session cannot continue.
+    /// [`TakeOverError`] if the session cannot continue.
     pub(crate) fn prepare(device: D, mut previous: PreviousSession) -> Result<Self, TakeOverError> {
         let mut this = Self::new(device);
         previous.check_rings(previous.session.offer.rings())?;
@@ -75,17 +75,17 @@ impl<D: Device> Protocol<D> {
         Ok(this)
     }
 
-    /// Has the memory mapped that the rings use now, ring after ring until `is_over`.
+    /// Faults the memory of running rings in, ring after ring until `is_over`.
     pub(crate) fn touch(&self, is_over: impl Fn() -> bool) {
         let running = self.running().into_iter();
         running.take_while(|_| !is_over()).for_each(|index| self.rings.touch(index, &self.shared));
     }
 
-    /// Continues the session; its process is dead or does nothing any more. Its rings run as they ran, and the front end sees
-    /// nothing.
+    /// Continues the session. The old process has died, or does nothing any more. The rings run as before, and the
+    /// front end does not notice.
     ///
     /// # Errors
-    /// [`TakeOverError`]: the session cannot continue.
+    /// [`TakeOverError`] if the session cannot continue.
     pub(crate) fn take_over(&mut self) -> Result<(), TakeOverError> {
         self.shared.kept.as_ref().map_or(Ok(()), |kept| kept.check(self.told.told))?;
         for index in self.running() {
@@ -94,13 +94,13 @@ impl<D: Device> Protocol<D> {
         Ok(())
     }
 
-    /// Rings that ran when the session was told last.
+    /// Rings that were running at the last update.
     fn running(&self) -> Vec<u16> {
         let rings = (0..).zip(&self.told.rings);
         rings.filter(|(_, ring)| ring.is_running).map(|(index, _)| index).collect()
     }
 
-    /// Takes over the state that all rings start with.
+    /// Takes over the state that all rings share.
     fn take_over_shared(&mut self, previous: &mut PreviousSession) -> Result<(), TakeOverError> {
         let session = std::mem::take(&mut previous.session);
         self.offer = session.offer;
@@ -133,7 +133,7 @@ impl<D: Device> Protocol<D> {
         messages: &[MemoryRegionMessage],
         files: &[ForeignFd],
     ) -> Result<(), RequestError> {
-        // It was checked when the front end sent it; a vnic's memory-max that was lowered since is for the next guest.
+        // It was checked when the front end sent it; a lower memory-max of the vnic applies to the next guest.
         let nothing = lasthop_guestmem::MemoryMap::default();
         let map = Arc::new(memory::replaced(&nothing, messages, files, u64::MAX)?);
         self.shared.map = Some(Arc::clone(&map));

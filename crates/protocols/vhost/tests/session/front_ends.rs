@@ -48,7 +48,7 @@ fn uml() {
     assert_eq!(host.device.calls(), [Call::Stop(0), Call::Stop(1)]);
 }
 
-/// QEMU's messages about each ring before all others, and again later.
+/// QEMU's messages about each ring, which it sends first and repeats later.
 fn qemu_prepares(host: &mut Host) {
     for index in 0..4 {
         host.tell_eventfd(request::SET_VRING_CALL, index);
@@ -90,7 +90,7 @@ fn qemu() {
     for index in 0..2 {
         qemu_starts_ring(&mut host, index);
     }
-    // Further pairs repeat the features; the rings that run are left alone.
+    // Further pairs repeat the features; running rings are not affected.
     host.tell_u64(request::SET_FEATURES, OFFERED | BIT_30);
     host.tell_u64(request::SET_STATUS, 15);
     let expected = [

@@ -18,7 +18,7 @@ use lasthop_vhost::{Device, Offer, RingStart, Session, SessionEnd, features};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
-/// Guest and user address of the first region, and how much is in it.
+/// Guest and user address of the first region, and its size.
 pub(crate) const GUEST: u64 = 0x10_0000;
 pub(crate) const USER: u64 = 0x7000_0000;
 pub(crate) const BYTES: u64 = 0x10_0000;
@@ -28,11 +28,11 @@ pub(crate) const ENTRIES: u16 = 256;
 pub(crate) const OFFERED: u64 =
     features::CSUM | features::GUEST_CSUM | features::MRG_RXBUF | features::EVENT_IDX | features::VERSION_1;
 
-/// A call of a device.
+/// A recorded call of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
     Features(u64),
-    /// Regions of the map.
+    /// Number of regions in the map.
     Memory(usize),
     Start {
         index: u16,
@@ -52,13 +52,13 @@ pub(crate) struct Notes {
     pub(crate) calls: Vec<Call>,
     pub(crate) maps: Vec<Arc<MemoryMap>>,
     pub(crate) running: BTreeMap<u16, RingStart>,
-    /// Heads that each ring takes before it is stopped.
+    /// Heads that each ring fetches before it is stopped.
     pub(crate) progress: u16,
     /// The error of `start_ring`.
     pub(crate) failure: Option<String>,
 }
 
-/// A device that only takes notes.
+/// A device that records its calls.
 #[derive(Clone)]
 pub(crate) struct Recorder {
     pub(crate) offer: Offer,
@@ -78,7 +78,7 @@ impl Recorder {
         self.notes.lock().unwrap()
     }
 
-    /// The calls since this was asked last.
+    /// The calls since the last time.
     pub(crate) fn calls(&self) -> Vec<Call> {
         std::mem::take(&mut self.notes().calls)
     }
@@ -134,12 +134,12 @@ impl Device for Recorder {
     }
 }
 
-/// A front end that speaks byte by byte, and the session that it speaks to.
+/// A front end that sends raw messages, and the session that serves it.
 pub(crate) struct Host {
     pub(crate) front: UnixStream,
     pub(crate) session: Option<Session<Recorder>>,
     pub(crate) device: Recorder,
-    /// Flags of every message.
+    /// Flags of all messages.
     pub(crate) flags: u32,
 }
 
@@ -147,7 +147,7 @@ impl Host {
     pub(crate) fn new(device: Recorder) -> Self {
         let (front, back) = UnixStream::pair().unwrap();
         front.set_nonblocking(true).unwrap();
-        // An origin of its own: that of this process counts descriptors of other tests' sessions, too.
+        // A separate origin: the process's own counts descriptors of other tests' sessions, too.
         let socket = ForeignFd::new(back.into(), &Origin::new("session"));
         let session = Session::new(socket, device.clone()).unwrap();
         Self { front, session: Some(session), device, flags: 1 }
@@ -158,7 +158,7 @@ impl Host {
         Self::new(Recorder::new(OFFERED, 1))
     }
 
-    /// As `plain`, with REPLY_ACK negotiated and asked for in every message.
+    /// Like `plain`, with REPLY_ACK negotiated and set in every message.
     pub(crate) fn acknowledged() -> Self {
         let mut host = Self::plain();
         host.negotiate_acks();
@@ -201,7 +201,7 @@ impl Host {
         Some(VhostMessage { request: header.request, flags: header.flags, body })
     }
 
-    /// Sends a message and has it served.
+    /// Sends a message, and serves it.
     pub(crate) fn try_tell(
         &mut self,
         number: u32,
@@ -216,7 +216,7 @@ impl Host {
         Ok(reply)
     }
 
-    /// The word of the reply or the acknowledgement, if there was one.
+    /// The word of the reply or acknowledgement, if there is one.
     pub(crate) fn tell(&mut self, number: u32, body: Vec<u8>, fds: &[BorrowedFd<'_>]) -> Option<u64> {
         let reply = self.try_tell(number, body, fds).unwrap();
         reply.map(|reply| reply.u64().unwrap())
@@ -259,7 +259,7 @@ impl Host {
         self.tell(number, encode_memory_region(region), &fds)
     }
 
-    /// Everything that a ring needs, except for memory and kick.
+    /// Sets everything that a ring needs, except memory and kick.
     pub(crate) fn lay_out(&mut self, index: u32) {
         self.tell_ring(request::SET_VRING_NUM, index, u32::from(ENTRIES));
         self.tell_ring(request::SET_VRING_BASE, index, 0);
@@ -292,7 +292,7 @@ impl Host {
         state.value
     }
 
-    /// Why the last request was refused.
+    /// The reason for the last refusal.
     pub(crate) fn last_refusal(&mut self) -> String {
         self.session().refusals().last.as_ref().unwrap().to_string()
     }
@@ -310,7 +310,7 @@ pub(crate) fn region() -> MemoryRegionMessage {
     MemoryRegionMessage { guest_addr: GUEST, size: BYTES, user_addr: USER, offset: 0 }
 }
 
-/// Where ring `index` lies in the memory at user address `start`.
+/// The addresses of ring `index`, in the memory at user address `start`.
 pub(crate) fn addresses(index: u32, start: u64) -> RingAddressMessage {
     let start = start + u64::from(index) * 0x4000;
     RingAddressMessage {

@@ -49,7 +49,7 @@ fn half_a_message_then_nothing_is_a_hang_up() {
     }
 }
 
-/// A descriptor whose close(2) waits, until its other end is dropped.
+/// A descriptor whose close(2) blocks until its other end is dropped.
 fn lingering() -> (OwnedFd, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -199,13 +199,13 @@ fn waiting_replies_leave_when_there_is_room() {
     assert!(host.reply().is_none());
 }
 
-/// Whether all that was sent is closed here: the other end of a socket sees it.
+/// Whether all sent descriptors are closed here: the other end of a socket sees it.
 fn is_closed(other: &UnixStream) -> bool {
     other.set_nonblocking(true).unwrap();
     matches!(std::io::Read::read(&mut &*other, &mut [0]), Ok(0))
 }
 
-/// Waits until all that was sent is closed, which another thread does.
+/// Waits until another thread has closed all sent descriptors.
 fn await_close(other: &UnixStream) {
     other.set_nonblocking(false).unwrap();
     other.set_read_timeout(Some(std::time::Duration::from_secs(120))).unwrap();
@@ -241,7 +241,7 @@ fn more_than_eight_descriptors_end_the_session() {
     await_close(&other);
 }
 
-/// A body with a good chance to mean something.
+/// A body that is often meaningful.
 fn bodies() -> impl Strategy<Value = Vec<u8>> {
     let words = [0_u32, 1, 2, 3, 8, 64, 256, 0x100, 0x101, 0x7000_0000, u32::MAX];
     prop_oneof![

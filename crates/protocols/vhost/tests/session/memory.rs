@@ -11,7 +11,7 @@ use rustix::io::pwrite;
 
 use crate::host::{BYTES, Call, GUEST, Host, USER, addresses, event, memory_file, region, started};
 
-/// The region behind `region()`.
+/// A region adjacent to `region()`.
 fn second() -> MemoryRegionMessage {
     MemoryRegionMessage { guest_addr: GUEST + BYTES, user_addr: USER + BYTES, ..region() }
 }
@@ -282,7 +282,7 @@ fn regions_have_no_more_together_than_the_device_allows() {
     assert_eq!(add(&mut host, MemoryRegionMessage { size: u64::MAX, ..slice(4) }), Some(1), "no overflow");
     assert_eq!(host.tell(request::REM_MEM_REG, encode_memory_region(slice(1)), &[]), Some(0));
     assert_eq!(host.tell(request::ADD_MEM_REG, encode_memory_region(slice(4)), &[file.as_fd()]), Some(0));
-    // A table is judged as a whole, before any of it is mapped.
+    // A table is checked as a whole before any of it is mapped.
     let table: Vec<_> = (0..8).map(slice).collect();
     let files = [file.as_fd(); 8];
     assert_eq!(host.tell(request::SET_MEM_TABLE, encode_memory_table(&table), &files), Some(1));

@@ -135,7 +135,7 @@ fn the_status_is_kept_and_zero_resets() {
 
 #[test]
 fn the_channel_for_requests_of_the_back_end_is_kept_open() {
-    // User Mode Linux has no interrupt line for its rings without one.
+    // Without one User Mode Linux has no interrupt line for its rings.
     let mut host = Host::plain();
     host.negotiate_acks();
     let (ours, theirs) = rustix::net::socketpair(

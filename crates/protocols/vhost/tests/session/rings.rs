@@ -1,4 +1,4 @@
-//! When rings start, stop and go on.
+//! When rings start, stop and continue.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;

@@ -1,4 +1,4 @@
-//! A session's process dies, and another one continues it: the front end is told nothing and asked nothing.
+//! A session's process dies, and another one continues the session: the front end gets no message.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -35,7 +35,7 @@ impl SupervisorSide {
         (host, Self { memory, connection, session: SavedSession::default(), fds: BTreeMap::new() })
     }
 
-    /// Takes the session's update.
+    /// Takes over the session's update.
     fn hear(&mut self, host: &mut Host) {
         if let Some(update) = host.session().update() {
             self.fds.extend(update.fds);
@@ -47,7 +47,7 @@ impl SupervisorSide {
         host.session().rest();
     }
 
-    /// The process of the session dies, and another one continues it.
+    /// The session's process dies, and another one continues the session.
     fn succeed(self, host: &mut Host) -> Result<Recorder, TakeOverError> {
         // A killed process neither stops rings nor shuts anything down.
         std::mem::forget(host.session.take());

@@ -1,4 +1,4 @@
-//! The back ends that are measured, started for a measurement or found running.
+//! The measured back ends: started for a measurement, or found running.
 
 mod outside;
 mod process;
@@ -25,33 +25,33 @@ pub(crate) struct Setup {
     pub(crate) ports: u16,
     /// The longest frame.
     pub(crate) frame_bytes: u32,
-    /// Addresses behind each port.
+    /// MAC addresses behind each port.
     pub(crate) macs: u32,
     pub(crate) cores: Cores,
-    /// May use huge pages.
+    /// Whether back ends may use huge pages.
     pub(crate) huge_pages: bool,
     /// The program `lasthop`.
     pub(crate) program: PathBuf,
-    /// Set when the result is no longer wanted.
+    /// Set to end the run early.
     pub(crate) stop: Arc<AtomicBool>,
-    /// Where sockets and logs go: an empty directory for each back end.
+    /// The directory for sockets and logs; each back end gets an empty one in it.
     pub(crate) dir: PathBuf,
 }
 
-/// The side that makes the sockets.
+/// Which side listens at the sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SocketRole {
-    /// The back end; guests connect.
+    /// The back end listens; guests connect.
     Listen,
-    /// The guests; the back end connects.
+    /// The guests listen; the back end connects.
     Connect,
 }
 
-/// A back end that is running, or stopped for a while.
+/// A running or frozen back end.
 #[derive(Debug)]
 pub(crate) struct Backend {
     pub(crate) name: String,
-    /// How it is configured, in its own words.
+    /// How it is configured, as it states it.
     pub(crate) settings: Vec<String>,
     kind: Running,
     doors: Vec<Door>,
@@ -61,22 +61,22 @@ pub(crate) struct Backend {
 enum Running {
     Process(process::Started),
     Resident(Resident),
-    /// Runs without us; its CPU time can be seen if its process is known.
+    /// Runs independently of the bench; its CPU time is known if its process is given.
     Outside(Option<ProcessTree>),
 }
 
-/// Where a guest gets in.
+/// How a guest attaches to a port.
 #[derive(Debug)]
 enum Door {
-    /// The back end serves at this path.
+    /// The guest connects to this socket of the back end.
     Knock(PathBuf),
-    /// The back end comes to us, at this path.
+    /// The guest listens at this socket, and the back end connects.
     Wait(PathBuf),
-    /// Inside this process.
+    /// The back end is in this process.
     Inside,
 }
 
-/// A way in that is ready: where the back end comes to us, something listens.
+/// The guest's side of a port, ready to attach; if the back end is to connect, the socket already listens.
 #[derive(Debug)]
 enum GuestSocket<'a> {
     Connect(&'a Path),
@@ -85,7 +85,7 @@ enum GuestSocket<'a> {
 }
 
 impl Backend {
-    /// Starts a back end, which is then frozen.
+    /// Starts a back end, and freezes it.
     pub(crate) fn start(spec: &BackendSpec, setup: &Setup) -> Result<Self, BenchError> {
         match spec {
             BackendSpec::Null => Self::resident(spec, ResidentKind::Null, setup),
@@ -110,7 +110,7 @@ impl Backend {
 
     /// Connects a guest to each port, in order.
     pub(crate) fn guests(&self, options: &GuestOptions) -> Result<Vec<BurstGuest>, BenchError> {
-        // All listen before the first waits: the back end tries each only now and then.
+        // All sockets listen before the first wait: a back end retries each of them only at intervals.
         let sockets = self.doors.iter().map(|door| match door {
             Door::Knock(path) => Ok(GuestSocket::Connect(path)),
             Door::Wait(path) => outside::listen(path).map(GuestSocket::Accept),
@@ -120,7 +120,7 @@ impl Backend {
         (0..).zip(sockets).map(|(port, socket)| self.enter(port, &socket, options.clone())).collect()
     }
 
-    /// The sockets at which guests of other programs get in, and their makers.
+    /// The sockets at which guests of other programs attach, and the side that listens.
     pub(crate) fn sockets(&self) -> Result<Vec<(PathBuf, SocketRole)>, BenchError> {
         let socket = |door: &Door| match door {
             Door::Knock(path) => Ok((path.clone(), SocketRole::Listen)),
@@ -159,7 +159,7 @@ impl Backend {
         }
     }
 
-    /// Lets it run.
+    /// Lets the back end run.
     pub(crate) fn thaw(&self) {
         match &self.kind {
             Running::Process(started) => started.tree().signal(Signal::CONT),
@@ -168,7 +168,7 @@ impl Backend {
         }
     }
 
-    /// Stops it where it is, so that it takes nothing from others. One that was found running continues.
+    /// Stops the back end, so that it takes no CPU time from others. One that was found running continues.
     pub(crate) fn freeze(&self) {
         match &self.kind {
             Running::Process(started) => started.tree().signal(Signal::STOP),
@@ -185,7 +185,7 @@ impl Backend {
         }
     }
 
-    /// Its CPU time so far; unknown inside this process and for an unknown process.
+    /// The back end's CPU time so far; `None` inside this process and for an unknown process.
     pub(crate) fn usage(&self) -> Option<Usage> {
         self.tree().map(ProcessTree::usage)
     }
@@ -194,7 +194,7 @@ impl Backend {
         self.tree().map(ProcessTree::memory)
     }
 
-    /// The frames that it took from its guests and delivered to them, if it is a switch that tells.
+    /// The frames that the back end received from its guests and delivered to them; `None` if it does not count them.
     pub(crate) fn counted(&self) -> Result<Option<Tally>, BenchError> {
         match &self.kind {
             Running::Process(started) => started.counted(),
@@ -202,7 +202,7 @@ impl Backend {
         }
     }
 
-    /// Whether every packet is accounted for, if it is a switch that can tell; ends it.
+    /// Ends the back end; for a Lasthop, first checks that every packet is accounted for.
     pub(crate) fn end(self) -> Result<(), BenchError> {
         self.thaw();
         match &self.kind {

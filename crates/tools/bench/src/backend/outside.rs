@@ -1,4 +1,4 @@
-//! Sockets that others connect to, and back ends that others started.
+//! Sockets of back ends that were started by others.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -41,7 +41,7 @@ pub(super) fn listen(path: &Path) -> Result<GuestListener, BenchError> {
     })
 }
 
-/// The guest that begins when the back end connects.
+/// Accepts the back end's connection and starts a guest on it.
 pub(super) fn accept(listener: &GuestListener, options: GuestOptions) -> Result<BurstGuest, GuestError> {
     let mut fds = [PollFd::new(listener.socket(), PollFlags::IN)];
     let timeout = Timespec::try_from(CONNECTS_WITHIN).ok();

@@ -1,4 +1,4 @@
-//! Back ends that are started for the measurement.
+//! Back ends that the bench starts.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -14,19 +14,19 @@ use crate::BenchError;
 use crate::process::ProcessTree;
 use crate::work::Tally;
 
-/// How long a back end may take to get ready: DPDK clears its memory first.
+/// The time limit of a back end's start: DPDK clears its memory first.
 const READY_WITHIN: Duration = Duration::from_secs(90);
-/// How long it may take to end before it is killed.
+/// The time limit of its end; it is killed afterwards.
 const ENDS_WITHIN: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// Exit status that says: not possible on this machine.
+/// The exit status of a peer that cannot run on this machine.
 const NOT_HERE: i32 = 77;
-/// The module that forwards by flows.
+/// The module that forwards by flow rules.
 const FLOW: &str = "flow";
-/// Sizes of a forwarding table: as it is by default, and the largest there is.
+/// The default and the maximum size of a forwarding table.
 const FDB_ENTRIES_MIN: u64 = 16_384;
 const FDB_ENTRIES_MAX: u64 = 1 << 20;
-/// Lines of a failed back end's output that are shown.
+/// Lines of a failed back end's output to show.
 const LAST_LINES: usize = 4;
 
 /// A child and its output.
@@ -34,16 +34,16 @@ const LAST_LINES: usize = 4;
 pub(super) struct Started {
     child: Child,
     log: PathBuf,
-    /// How to ask whether every packet is accounted for.
+    /// The program and the run directory of a Lasthop, to ask it whether every packet is accounted for.
     accounts: Option<(PathBuf, PathBuf)>,
 }
 
-/// Where port `port`'s socket is.
+/// The path of port `port`'s socket.
 pub(super) fn socket(dir: &Path, port: u16) -> PathBuf {
     dir.join(format!("port{port}.sock"))
 }
 
-/// Starts it and waits until it is ready; returns which side makes the sockets.
+/// Starts the back end and waits until it is ready; returns which side listens.
 pub(super) fn start(spec: &BackendSpec, setup: &Setup) -> Result<(Started, SocketRole), BenchError> {
     let log = setup.dir.join("log");
     let (mut command, accounts) = match spec {
@@ -64,7 +64,7 @@ pub(super) fn start(spec: &BackendSpec, setup: &Setup) -> Result<(Started, Socke
     Ok((started, role))
 }
 
-/// Has flows between each port and its neighbour, as other back ends have that can only join pairs.
+/// Adds flows between each port and its neighbour, for comparison with back ends that can only join pairs.
 fn join_pairs(setup: &Setup, name: &str) -> Result<(), BenchError> {
     for first in (0..setup.ports.saturating_sub(1)).step_by(2) {
         let pair = [first, first + 1].map(|port| format!("port{port}"));
@@ -85,7 +85,7 @@ fn lasthop(module: &str, setup: &Setup) -> Command {
         command.args(["--controller", "none", "--fail-mode", "secure"]);
     }
     command.args(["--cpus", &setup.cores.switch.to_string()]);
-    // Twice as many as will be there, of which each port gets a quarter.
+    // Twice as many entries as there will be addresses; each port gets a quarter of them.
     let entries = (8 * u64::from(setup.macs)).clamp(FDB_ENTRIES_MIN, FDB_ENTRIES_MAX);
     command.args(["--fdb-entries", &entries.to_string()]);
     for port in 0..setup.ports {
@@ -118,7 +118,7 @@ impl Started {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Its lines about how it is set up.
+    /// The lines in which it reports its settings.
     pub(super) fn settings(&self) -> Vec<String> {
         let said = self.said();
         said.lines().filter_map(|line| line.strip_prefix("setting: ")).map(str::to_owned).collect()
@@ -160,7 +160,7 @@ impl Started {
         })
     }
 
-    /// Asks a Lasthop whether every packet is accounted for.
+    /// Checks by `lasthop stats --check` that every packet is accounted for.
     pub(super) fn check_accounts(&self, name: &str) -> Result<(), BenchError> {
         let Some((program, dir)) = &self.accounts else { return Ok(()) };
         let output = Command::new(program).arg("--dir").arg(dir).args(["stats", "--check"]).output()?;
@@ -171,7 +171,7 @@ impl Started {
         Err(BenchError::Backend { name: name.to_owned(), why })
     }
 
-    /// The frames that a Lasthop took from its guests and delivered to them.
+    /// The frames that a Lasthop received from its guests and delivered to them.
     pub(super) fn counted(&self) -> Result<Option<Tally>, BenchError> {
         let Some((program, dir)) = &self.accounts else { return Ok(None) };
         let output = Command::new(program).arg("--dir").arg(dir).args(["stats", "--json"]).output()?;
@@ -183,7 +183,7 @@ impl Started {
 }
 
 impl Drop for Started {
-    /// Ends it in order, and by force if it does not end.
+    /// Terminates the back end, and kills it if it does not end.
     fn drop(&mut self) {
         let all = self.tree().pids();
         self.tree().signal(Signal::CONT);
@@ -193,9 +193,9 @@ impl Drop for Started {
             std::thread::sleep(LOOK_EVERY);
         }
         for pid in all {
-            let _ = kill_process(pid, Signal::KILL); // most are gone
+            let _ = kill_process(pid, Signal::KILL); // most have ended
         }
-        let _ = self.child.wait(); // it is gone in any case
+        let _ = self.child.wait(); // it has ended in any case
     }
 }
 

@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use super::SocketRole;
 
-/// A back end as asked for.
+/// A back end as given on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BackendSpec {
     /// Lasthop itself, with a module.
@@ -12,30 +12,30 @@ pub enum BackendSpec {
         /// `bridge`, `dummy`, or `flow` without a controller, with flows between pairs of ports.
         module: String,
     },
-    /// Moves ring entries and no packet: the most that the generator can do.
+    /// Moves ring entries but no packets: the upper limit of the generator.
     Null,
-    /// The bare algorithm of a single-copy switch, without anything that makes one.
+    /// The bare algorithm of a single-copy switch, without a switch around it.
     Limit,
-    /// A command that starts one and says when it is ready (bench/peers/README.md).
+    /// A command that starts a back end and reports when it is ready (bench/peers/README.md).
     Command {
         /// Its name in reports.
         name: String,
-        /// For the shell.
+        /// The shell command.
         command: String,
     },
-    /// One that runs already.
+    /// A running back end.
     Outside {
         /// One for each port.
         sockets: Vec<PathBuf>,
-        /// The side that makes them.
+        /// The side that listens.
         role: SocketRole,
-        /// Leader of its process group, to see its CPU time.
+        /// The leader of its process group, for its CPU time.
         pid: Option<u32>,
     },
 }
 
 impl BackendSpec {
-    /// Whether it joins ports in pairs and can do nothing else.
+    /// Whether the back end can only join ports in pairs.
     pub(crate) fn is_for_pairs(&self) -> bool {
         match self {
             Self::Null | Self::Limit => true,

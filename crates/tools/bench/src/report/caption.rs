@@ -18,7 +18,7 @@ pub(super) fn headline(workload: &Workload) -> String {
     format!("{kind}, {}-byte frames", workload.frame_bytes)
 }
 
-/// The other properties that tell a workload from others; empty for the usual.
+/// The other properties that distinguish a workload; empty for the defaults.
 pub(super) fn details(workload: &Workload) -> Vec<String> {
     let usual = Workload::default();
     let pause = if let TrafficKind::RoundTrip { pause, .. } = workload.kind { pause } else { Duration::ZERO };
@@ -56,7 +56,7 @@ fn stream(pairs: u16, both_ways: bool) -> String {
     }
 }
 
-/// As in 1.5M for 1500000, where that is exact; else all digits.
+/// As in 1.5M for 1500000 if that is exact; otherwise all digits.
 fn count(number: u64) -> String {
     let short = |unit: u64, sign: &str| {
         (number >= unit && number.is_multiple_of(unit / 10))

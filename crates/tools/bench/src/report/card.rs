@@ -1,9 +1,9 @@
 use super::canvas::{Anchor, Canvas, Font, colour};
 use super::svg::Heading;
 
-/// Width of every picture.
+/// The width of every picture.
 pub(super) const WIDTH_PX: f64 = 980.0;
-/// From the edge to the drawing.
+/// The margin around the drawing.
 pub(super) const MARGIN_PX: f64 = 34.0;
 /// The width in between.
 pub(super) const INNER_WIDTH_PX: f64 = WIDTH_PX - 2.0 * MARGIN_PX;
@@ -11,13 +11,13 @@ pub(super) const INNER_WIDTH_PX: f64 = WIDTH_PX - 2.0 * MARGIN_PX;
 const TITLE: Font = Font::new(22.0, colour::INK).bold();
 const SUBTITLE: Font = Font::new(13.0, colour::FAINT);
 const NOTE: Font = Font::new(11.5, colour::FAINT);
-/// From base line to base line, against the size of the font.
+/// The distance of base lines, relative to the font size.
 const LEADING: f64 = 1.4;
 
-/// A picture that grows downwards: a heading, panels, notes.
+/// A picture that grows downwards: heading, panels, notes.
 pub(super) struct Card {
     pub(super) canvas: Canvas,
-    /// Where the next thing starts.
+    /// The position of the next element.
     pub(super) y: f64,
     title: String,
 }
@@ -39,7 +39,7 @@ impl Card {
         }
     }
 
-    /// Sentences below everything else.
+    /// Adds notes at the bottom.
     pub(super) fn finish(mut self, notes: &[String]) -> String {
         for note in notes {
             self.paragraph(note, NOTE);

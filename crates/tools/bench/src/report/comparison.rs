@@ -6,27 +6,27 @@ use crate::DriverChoice;
 use crate::sample::{Placement, RoundTrip, Sample};
 use crate::workload::{Metric, TrafficKind, Workload};
 
-/// The back end that does next to nothing: its value is the most that the generator can do.
+/// The back end that moves no packet: its value is the upper limit of the generator.
 pub const NULL_BACKEND: &str = "null";
 /// The bare single copy, without a switch around it.
 pub const LIMIT_BACKEND: &str = "limit";
-/// A back end above this share of [`NULL_BACKEND`] is held back by the generator: both take turns on a packet, so a generator
-/// that is not twice as fast as the back end has a part in the result.
+/// A back end above this share of [`NULL_BACKEND`] is limited by the generator: both take turns on a packet, so a
+/// generator that is not twice as fast as the back end affects the result.
 const GENERATOR_SHARE_MAX: f64 = 0.5;
-/// Less than this share of the offered packets is another load than the one that was asked for.
+/// Below this share of the offered packets, the load is not the requested one.
 const OFFERED_SHARE_MIN: f64 = 0.99;
 
-/// A back end's part in a comparison.
+/// A back end's role in a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// Ratios are of this one.
+    /// The base of all ratios.
     Reference,
-    /// The reference with other settings: named like it, with a dash and more behind.
+    /// The reference with other settings: its name is that of the reference, a dash and a suffix.
     Variant,
     /// Another program.
     Peer,
-    /// [`LIMIT_BACKEND`] or [`NULL_BACKEND`]: the most that can be reached at all.
+    /// [`LIMIT_BACKEND`] or [`NULL_BACKEND`]: an upper limit.
     Ceiling,
 }
 
@@ -35,37 +35,37 @@ pub enum Role {
 pub struct Cell {
     /// Name of the back end.
     pub backend: String,
-    /// Its part here.
+    /// Its role.
     pub role: Role,
-    /// In the unit of the row; `None` if the row's placement has no sample with a value.
+    /// In the unit of the row; `None` if no sample of the row's placement has a value.
     pub value: Option<Spread>,
-    /// The reference against this one; `None` for the reference itself.
+    /// The ratio of the reference to this one; `None` for the reference itself.
     pub ratio: Option<Ratio>,
-    /// Medians of the samples' percentiles and maxima, sum of their counts.
+    /// Medians of the samples' percentiles and maxima, and the sum of their counts.
     pub round_trip: Option<RoundTrip>,
-    /// The paths that the driver of stock guests chose, each once.
+    /// The paths that the driver of stock guests chose, without duplicates.
     pub drivers: Vec<DriverChoice>,
-    /// The generator could have been the limit: the value is more than half of that of [`NULL_BACKEND`].
+    /// The generator may have been the limit: the value is more than half of that of [`NULL_BACKEND`].
     pub generator_limited: bool,
-    /// Less than 99 % of the packets offered arrived in the median, so that the load was not the one asked for.
+    /// In the median, less than 99 % of the offered packets arrived, so the load was not the requested one.
     pub short_of_offered: bool,
 }
 
 /// One workload.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// The work that was done.
+    /// The workload.
     pub workload: Workload,
-    /// The measure of it; written as its unit.
+    /// Its metric, written as its unit.
     #[serde(rename = "unit", serialize_with = "unit")]
     pub metric: Metric,
-    /// The class that all figures of this row are from.
+    /// The placement of all samples that the figures of this row come from.
     pub placement: Placement,
-    /// Distances of the cores in that class; `None` if it has no sample.
+    /// The distances of the cores in that placement; `None` without samples.
     pub core_to_core_ns: Option<Spread>,
-    /// The time of a bare wake-up meanwhile, in ns; for workloads with long pauses.
+    /// The time of a bare wake-up during the measurements, in ns; for workloads with long pauses.
     pub wake_up_ns: Option<Spread>,
-    /// Samples of the other class, which are in no figure.
+    /// Samples of the other placement, which are left out.
     pub samples_left_out: usize,
     /// Back ends that have samples of this workload, in the comparison's order.
     pub cells: Vec<Cell>,
@@ -74,16 +74,16 @@ pub struct Row {
 /// All back ends, workload by workload.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
-    /// Name of the back end that ratios are of.
+    /// The back end that ratios refer to.
     pub reference: String,
-    /// Names: the reference, its variants, peers, ceilings; in each of these as they first appeared.
+    /// Names: the reference, its variants, peers, ceilings; within each group in order of first appearance.
     pub backends: Vec<String>,
     /// In order of first appearance.
     pub rows: Vec<Row>,
 }
 
 impl Comparison {
-    /// Compares the samples. A reference without samples is no error: there are no ratios then.
+    /// Compares the samples. Without samples of the reference there are no ratios.
     #[must_use]
     pub fn of(samples: &[Sample], reference: &str) -> Self {
         let mut backends = distinct(samples.iter().map(|sample| sample.backend.clone()));
@@ -183,7 +183,7 @@ fn of_backend<'a>(samples: &[&'a Sample], backend: &str) -> Vec<&'a Sample> {
     samples.iter().copied().filter(|sample| sample.backend == backend).collect()
 }
 
-/// The class in which the back end with the fewest values has the most; near if both are equal.
+/// The placement in which the back end with the fewest values has most of them; near if both are equal.
 fn common_placement(samples: &[&Sample]) -> Placement {
     let measured: Vec<&Sample> =
         samples.iter().copied().filter(|sample| sample.value().is_some_and(f64::is_finite)).collect();
@@ -216,7 +216,7 @@ fn median_round_trip(samples: &[&Sample]) -> Option<RoundTrip> {
     })
 }
 
-/// Each once, in order of first appearance.
+/// Without duplicates, in order of first appearance.
 fn distinct<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<T> {
     let mut seen = Vec::new();
     for item in items {

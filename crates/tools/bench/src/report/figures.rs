@@ -4,7 +4,7 @@ use super::spread::Spread;
 use crate::sample::Placement;
 use crate::workload::Metric;
 
-/// A number with three significant digits, as far as they are behind the point.
+/// A number with three significant digits, but without rounding before the decimal point.
 pub(super) fn figure(value: f64) -> String {
     let decimals = match value.abs() {
         size if size >= 99.95 => 0,
@@ -32,7 +32,7 @@ pub(super) fn times(ratio: &Ratio) -> String {
     format!("{}×", multiple(ratio.of_medians))
 }
 
-/// A number of times: as [`figure`], but not finer than the second digit behind the point.
+/// A factor: as [`figure`], but with at most two decimals.
 fn multiple(value: f64) -> String {
     if (0.095..1.0).contains(&value) { format!("{value:.2}") } else { figure(value) }
 }
@@ -47,7 +47,7 @@ fn range(spread: &Spread, figure: fn(f64) -> String) -> String {
     if min == max { min } else { format!("{min}–{max}") }
 }
 
-/// The things that a metric counts.
+/// The quantity that a metric measures.
 pub(super) fn subject(metric: Metric) -> &'static str {
     match metric {
         Metric::Mpps => "Packets received, Mpps",
@@ -77,7 +77,7 @@ fn other(placement: Placement) -> Placement {
     }
 }
 
-/// As in `cores 42–55 ns apart`, and how many samples of the other class were left out, if any were.
+/// As in `cores 42–55 ns apart`, and how many samples of the other placement were left out, if any.
 pub(super) fn place_in_words(row: &Row) -> Vec<String> {
     let distance = |ns| format!("cores {} ns apart", range(&ns, |ns| format!("{ns:.0}")));
     let mut parts: Vec<String> = row.core_to_core_ns.map(distance).into_iter().collect();
@@ -89,12 +89,12 @@ pub(super) fn place_in_words(row: &Row) -> Vec<String> {
     parts
 }
 
-/// The least time of any switch that sleeps.
+/// The minimum for any switch that sleeps.
 fn wake_up(ns: Spread) -> String {
     format!("bare wake-up {} µs", figure(ns.median / 1e3))
 }
 
-/// As in `near 42–55 ns`, and how many samples of the other class were left out, if any were.
+/// As in `near 42–55 ns`, and how many samples of the other placement were left out, if any.
 pub(super) fn place(row: &Row) -> Vec<String> {
     let name = placement_name(row.placement);
     let distance = |ns| format!("{name} {} ns", range(&ns, |ns| format!("{ns:.0}")));

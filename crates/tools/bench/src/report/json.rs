@@ -4,7 +4,7 @@ use serde_json::Value;
 use super::comparison::{Comparison, Row};
 use crate::sample::Sample;
 
-/// All there is to know about a run. Its fields are the keys.
+/// Everything about a run. Its fields are the keys.
 #[derive(Serialize)]
 struct Run<'a> {
     settings: &'a Value,
@@ -18,7 +18,7 @@ struct Run<'a> {
 ///
 /// # Panics
 ///
-/// Never: every part of a sample has a form in JSON.
+/// Never: every field of a sample can be serialized.
 #[must_use]
 pub fn json(settings: &Value, samples: &[Sample], reference: &str) -> String {
     let comparison = Comparison::of(samples, reference).rows;

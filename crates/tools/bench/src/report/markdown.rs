@@ -58,7 +58,7 @@ fn notes(comparison: &Comparison) -> Vec<String> {
     notes
 }
 
-/// Without a meaning to Markdown.
+/// With Markdown's special characters escaped.
 fn escaped(text: &str) -> String {
     let special = |sign: char| matches!(sign, '\\' | '|' | '*' | '_' | '`' | '<' | '>' | '[' | ']');
     text.chars().flat_map(|sign| special(sign).then_some('\\').into_iter().chain([sign])).collect()

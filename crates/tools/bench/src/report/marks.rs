@@ -3,18 +3,18 @@ use std::collections::BTreeMap;
 use super::comparison::{Cell, Comparison, LIMIT_BACKEND, NULL_BACKEND};
 use crate::sample::Placement;
 
-/// Behind a figure that the generator may have held down.
+/// Follows a figure that the generator may have limited.
 const GENERATOR_LIMITED: &str = "*";
-/// Behind a figure that was taken under less than the load asked for.
+/// Follows a figure that was measured below the requested load.
 const SHORT_OF_OFFERED: &str = "†";
 
-/// The marks of a cell, to be put right behind its value.
+/// The marks of a cell, which directly follow its value.
 pub(super) fn marks(cell: &Cell) -> String {
     let mark = |on, mark| if on { mark } else { "" };
     mark(cell.generator_limited, GENERATOR_LIMITED).to_owned() + mark(cell.short_of_offered, SHORT_OF_OFFERED)
 }
 
-/// Sentences about the marks and the ceilings that are there.
+/// Explains the marks and ceilings that occur.
 pub(super) fn footnotes(comparison: &Comparison) -> Vec<String> {
     let any = |test: fn(&Cell) -> bool| comparison.cells().any(test);
     let notes = [
@@ -41,7 +41,7 @@ pub(super) fn footnotes(comparison: &Comparison) -> Vec<String> {
     notes.into_iter().filter_map(|(applies, note)| applies.then_some(note)).collect()
 }
 
-/// The path that testpmd as a guest chose with each back end, with the features and the back ends.
+/// The path that testpmd as a guest chose with each back end, with its features.
 pub(super) fn driver_notes(comparison: &Comparison) -> Vec<String> {
     let mut backends: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for cell in comparison.cells() {
@@ -58,7 +58,7 @@ pub(super) fn driver_notes(comparison: &Comparison) -> Vec<String> {
     backends.into_iter().map(note).collect()
 }
 
-/// The meaning of the ratios.
+/// Explains the ratios.
 pub(super) fn ratio_note(comparison: &Comparison) -> Option<String> {
     let reference = &comparison.reference;
     let any = comparison.cells().any(|cell| cell.ratio.is_some());
@@ -67,7 +67,7 @@ pub(super) fn ratio_note(comparison: &Comparison) -> Option<String> {
     })
 }
 
-/// The meaning of near and far.
+/// Explains near and far.
 pub(super) fn placement_note() -> String {
     format!(
         "near, far: a cache line goes from the switch's core to the generator's in at most {} ns, or takes longer; \

@@ -1,7 +1,7 @@
 //! Reports on samples, for people and for programs: comparison, text, Markdown, TSV, JSON and two pictures.
 //!
-//! All of it is a pure function of the samples. Figures are compared within one [`Placement`](crate::Placement) only, ratios
-//! say how much better the reference is, and each disturbance of a figure is written next to it.
+//! All reports are pure functions of the samples. Figures are compared within one [`Placement`](crate::Placement) only,
+//! ratios say how much better the reference is, and each disturbance of a figure is written next to it.
 //!
 //! ```text
 //!   samples ──┬──────────────────────────> tsv
@@ -40,5 +40,5 @@ pub use svg::{Heading, svg};
 pub use text::table;
 pub use tsv::tsv;
 
-/// The text in place of a report about no samples.
+/// The text of a report without samples.
 const NOTHING: &str = "Nothing was measured.";

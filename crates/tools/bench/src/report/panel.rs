@@ -15,19 +15,19 @@ const RATIO: Font = Font::new(12.0, colour::FAINT);
 
 const HEADLINE_PX: f64 = 20.0;
 const DETAIL_PX: f64 = 16.0;
-/// From a bar to the next one.
+/// The distance between two bars.
 const PITCH_PX: f64 = 25.0;
 const BAR_PX: f64 = 17.0;
 const CEILING_PITCH_PX: f64 = 19.0;
 const CEILING_BAR_PX: f64 = 6.0;
-/// Between names, bars and values.
+/// The distance between names, bars and values.
 const GAP_PX: f64 = 8.0;
-/// Names take at most this share of the width.
+/// The largest share of the width for names.
 const NAME_SHARE_MAX: f64 = 0.4;
-/// A ceiling this much beyond the longest bar is cut, so that bars can still be told apart; and a 99th percentile.
+/// A ceiling or a 99th percentile further than this beyond the longest bar is cut, so that bars remain distinguishable.
 const CEILING_BEYOND_MAX: f64 = 1.4;
 const P99_BEYOND_MAX: f64 = 2.2;
-/// Estimates of a text's width are generous; this share of them is text for sure.
+/// Text widths are estimated generously; this share of an estimate is surely covered by text.
 const COVERED_SHARE: f64 = 0.9;
 
 /// One workload's bars.
@@ -57,17 +57,17 @@ impl<'a> Panel<'a> {
         }
     }
 
-    /// Height of the words above the bars.
+    /// The height of the text above the bars.
     pub(super) fn head_px(&self) -> f64 {
         self.headlines.len() as f64 * HEADLINE_PX + self.details.len() as f64 * DETAIL_PX + 8.0
     }
 
-    /// Height of the bars.
+    /// The height of the bars.
     pub(super) fn body_px(&self) -> f64 {
         self.row.cells.iter().map(pitch_px).sum()
     }
 
-    /// Draws it with bars that start `head_px` below `at`.
+    /// Draws the panel with bars that start `head_px` below `at`.
     pub(super) fn draw(&self, canvas: &mut Canvas, at: (f64, f64), head_px: f64) {
         canvas.group(&self.row.workload.to_string(), |canvas| {
             self.draw_head(canvas, at);
@@ -101,7 +101,7 @@ impl<'a> Panel<'a> {
         canvas.line((start, y), (start, top), colour::FAINT, "1");
     }
 
-    /// A ceiling's line goes behind all bars, down to its own.
+    /// Draws the lines of ceilings behind all bars, down to their own.
     fn draw_ceiling_lines(&self, canvas: &mut Canvas, (start, y): (f64, f64)) {
         let mut bottom = y;
         for cell in &self.row.cells {
@@ -138,7 +138,7 @@ impl<'a> Panel<'a> {
         self.draw_label(canvas, (start + end + GAP_PX, middle), cell);
     }
 
-    /// Where it is; 0 without one.
+    /// Draws the mark of the 99th percentile and returns its position; 0 if there is none.
     fn draw_p99(&self, canvas: &mut Canvas, (start, middle): (f64, f64), cell: &Cell) -> f64 {
         let Some(p99) = p99_micros(self.row, cell) else { return 0.0 };
         let end = self.scale.at(p99);
@@ -164,7 +164,7 @@ impl<'a> Panel<'a> {
 
 const NOT_MEASURED: &str = "not measured";
 
-/// A line from the least to the most with a stop at both ends.
+/// A line from the minimum to the maximum with a stop at both ends.
 pub(super) fn whisker(canvas: &mut Canvas, (from, to): (f64, f64), middle: f64) {
     canvas.line((from, middle), (to, middle), colour::WHISKER, "1");
     for x in [from, to] {
@@ -172,7 +172,7 @@ pub(super) fn whisker(canvas: &mut Canvas, (from, to): (f64, f64), middle: f64) 
     }
 }
 
-/// A gap in a bar that is longer than can be shown.
+/// A gap in a bar that is too long to be shown.
 fn gap(canvas: &mut Canvas, (x, middle): (f64, f64)) {
     let slant = |canvas: &mut Canvas, x: f64, colour, width| {
         canvas.line((x - 2.0, middle + 6.0), (x + 2.0, middle - 6.0), colour, width);
@@ -182,7 +182,7 @@ fn gap(canvas: &mut Canvas, (x, middle): (f64, f64)) {
     slant(canvas, x + 2.5, colour::CEILING, "1");
 }
 
-/// There is more than can be shown.
+/// Marks a value beyond the scale.
 fn arrow(canvas: &mut Canvas, (x, middle): (f64, f64)) {
     for side in [-3.5, 3.5] {
         canvas.line((x - 3.5, middle + side), (x, middle), colour::WHISKER, "1.2");
@@ -225,7 +225,7 @@ fn unit(metric: Metric) -> &'static str {
     }
 }
 
-/// Parts between dots, broken behind these only if it can be helped.
+/// Joins the parts with dots; breaks lines at the dots where possible.
 fn detail_lines(parts: &[String], width_px: f64) -> Vec<String> {
     let whole = |part: &String| {
         if DETAIL.width_px(part) < 0.9 * width_px { part.replace(' ', "\u{a0}") } else { part.clone() }
@@ -239,7 +239,7 @@ fn p99_micros(row: &Row, cell: &Cell) -> Option<f64> {
     cell.round_trip.filter(|_| shown).map(|trip| trip.p99_ns as f64 / 1e3)
 }
 
-/// The text behind a bar: the value, and the ratio that follows in another colour.
+/// The text behind a bar: the value, and the ratio, which has another colour.
 fn label(row: &Row, cell: &Cell) -> (String, String) {
     let value = cell.median().map_or(NOT_MEASURED.to_owned(), |median| measure(median, row.metric));
     let p99 = p99_micros(row, cell).map_or(String::new(), |p99| format!(", p99 {}", figure(p99)));
@@ -252,7 +252,7 @@ fn label_px(row: &Row, cell: &Cell) -> f64 {
     value_font(cell).width_px(&value) + PART_GAP_PX + RATIO.width_px(&ratio)
 }
 
-/// The longest bar or whisker; ceilings and percentiles may go somewhat beyond.
+/// The end of the scale: the longest bar or whisker; ceilings and percentiles may go somewhat beyond.
 fn scale_max(row: &Row) -> f64 {
     let most = |ceilings: bool| {
         let cells = row.cells.iter().filter(|cell| (cell.role == Role::Ceiling) == ceilings);

@@ -4,17 +4,18 @@ use super::spread::Spread;
 use crate::sample::Sample;
 use crate::workload::Metric;
 
-/// How many times better the reference is than another back end: above 1 it is the better one, for every metric.
+/// How many times better the reference is than another back end: above 1 the reference is better, for every metric.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Ratio {
-    /// Of the two medians.
+    /// The ratio of the medians.
     pub of_medians: f64,
-    /// Of samples of the same round, taken in turns; `None` if no round has both.
+    /// The ratios of samples of the same round; `None` if no round has both.
     pub by_round: Option<Spread>,
 }
 
 impl Ratio {
-    /// Of the reference's samples and another's, all of one workload and placement; `None` if a median is missing or 0.
+    /// The ratio of the reference's samples to another's, all of one workload and placement; `None` if a median is
+    /// missing or 0.
     pub(super) fn of(metric: Metric, reference: &[&Sample], other: &[&Sample]) -> Option<Self> {
         let median = |samples: &[&Sample]| Spread::of(values(samples)).map(|spread| spread.median);
         let of_medians = oriented(metric, median(reference)?, median(other)?)?;
@@ -24,7 +25,7 @@ impl Ratio {
     }
 }
 
-/// The values that could be measured.
+/// The finite values of the samples.
 pub(super) fn values(samples: &[&Sample]) -> impl Iterator<Item = f64> {
     samples.iter().filter_map(|sample| sample.value())
 }

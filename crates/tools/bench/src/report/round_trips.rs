@@ -31,7 +31,7 @@ const PERCENTILES: [Percentile; 4] = [
     ("p99.9", |trip| trip.p999_ns),
 ];
 
-/// Percentiles of round trips, a panel for each such workload, all on one logarithmic axis.
+/// The percentiles of round trips, a panel for each such workload, all on one logarithmic axis.
 #[must_use]
 pub fn svg_round_trips(comparison: &Comparison, heading: &Heading) -> String {
     let mut card = Card::new(heading);
@@ -50,7 +50,7 @@ pub fn svg_round_trips(comparison: &Comparison, heading: &Heading) -> String {
     ])
 }
 
-/// The common parts of all panels.
+/// The axis that all panels share.
 struct Axis {
     names_px: f64,
     scale: Logarithmic,
@@ -58,7 +58,7 @@ struct Axis {
 }
 
 impl Axis {
-    /// `None` without any round trip.
+    /// `None` if there are no round trips.
     fn of(rows: &[&Row]) -> Option<Self> {
         let cells = || rows.iter().flat_map(|row| trips(row));
         let values = || cells().flat_map(|(_, trip)| PERCENTILES.map(|(_, value)| micros(value(&trip))));
@@ -134,7 +134,7 @@ fn trips(row: &Row) -> impl Iterator<Item = (&Cell, RoundTrip)> {
     row.cells.iter().filter_map(|cell| Some((cell, cell.round_trip?)))
 }
 
-/// At least 1 ns, as the axis has no place for 0.
+/// At least 1 ns, as a logarithmic axis has no 0.
 fn micros(ns: u64) -> f64 {
     ns.max(1) as f64 / 1e3
 }

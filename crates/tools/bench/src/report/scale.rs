@@ -1,4 +1,4 @@
-/// From values to places on a line, straight from 0.
+/// A linear scale from 0.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Linear {
     /// The value at the end.
@@ -8,7 +8,7 @@ pub(super) struct Linear {
 }
 
 impl Linear {
-    /// Where a value is; one beyond the end is put there.
+    /// The position of a value; values beyond the end are placed at the end.
     pub(super) fn at(&self, value: f64) -> f64 {
         if self.max > 0.0 { (value / self.max).clamp(0.0, 1.0) * self.length_px } else { 0.0 }
     }
@@ -19,7 +19,7 @@ impl Linear {
     }
 }
 
-/// From values to places on a line, by their logarithm.
+/// A logarithmic scale.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Logarithmic {
     min: f64,
@@ -31,20 +31,20 @@ pub(super) struct Logarithmic {
 const STEPS: [f64; 3] = [1.0, 2.0, 5.0];
 
 impl Logarithmic {
-    /// From the tick below the least value to the tick above the largest; both above 0.
+    /// From the tick below `least` to the tick above `most`; both are above 0.
     pub(super) fn around(least: f64, most: f64, length_px: f64) -> Self {
         let min = ticks(least / 10.0, least).pop().unwrap_or(least);
         let max = ticks(most, most * 10.0).first().copied().unwrap_or(most);
         Self { min, max: if max > min { max } else { min * 10.0 }, length_px }
     }
 
-    /// Where a value is; one beyond an end is put there.
+    /// The position of a value; values beyond an end are placed there.
     pub(super) fn at(&self, value: f64) -> f64 {
         let share = (value / self.min).ln() / (self.max / self.min).ln();
         share.clamp(0.0, 1.0) * self.length_px
     }
 
-    /// Values for ticks: 1, 2 and 5 of each decade, of wide scales only the decades.
+    /// Values of the ticks: 1, 2 and 5 of each decade; on wide scales only the decades.
     pub(super) fn ticks(&self) -> Vec<f64> {
         let ticks = ticks(self.min, self.max);
         let decade = |tick: &f64| (tick.log10() - tick.log10().round()).abs() < 1e-9;
@@ -52,7 +52,7 @@ impl Logarithmic {
     }
 }
 
-/// Ticks from one value to another, these included.
+/// Ticks from one value to another, both included.
 fn ticks(from: f64, to: f64) -> Vec<f64> {
     let decades = from.log10().floor() as i32..=to.log10().ceil() as i32;
     let all = decades.flat_map(|decade| STEPS.map(|step| step * 10f64.powi(decade)));

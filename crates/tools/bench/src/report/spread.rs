@@ -3,18 +3,18 @@ use serde::Serialize;
 /// Several measurements of one thing.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Spread {
-    /// The middle one, or the mean of the two in the middle.
+    /// The median; for an even number, the mean of the two in the middle.
     pub median: f64,
-    /// The least.
+    /// The minimum.
     pub min: f64,
-    /// The most.
+    /// The maximum.
     pub max: f64,
-    /// How many there are, at least 1.
+    /// The number of samples, at least 1.
     pub samples: usize,
 }
 
 impl Spread {
-    /// Of all values that are finite; `None` if no value is.
+    /// The spread of all finite values; `None` if there is none.
     #[must_use]
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
@@ -23,7 +23,7 @@ impl Spread {
         Some(Self { median: median(&values), min, max, samples: values.len() })
     }
 
-    /// How far the value farthest from the median is from it, in percent of the median; 0 if the median is 0.
+    /// The largest deviation from the median, in percent of the median; 0 if the median is 0.
     #[must_use]
     pub fn percent(&self) -> f64 {
         let distance = (self.max - self.median).max(self.median - self.min);

@@ -9,23 +9,23 @@ use crate::workload::Metric;
 /// The lines above a picture.
 #[derive(Clone, Copy, Debug)]
 pub struct Heading<'a> {
-    /// The subject of the picture.
+    /// The title.
     pub title: &'a str,
     /// The machine and the date, in a line.
     pub machine: &'a str,
 }
 
-/// Between panels next to each other.
+/// The horizontal distance of panels.
 const COLUMN_GAP_PX: f64 = 44.0;
-/// Between panels one below the other.
+/// The vertical distance of panels.
 const ROW_GAP_PX: f64 = 26.0;
 const LEGEND: Font = Font::new(11.5, colour::INK);
-/// Room for the sign before each of the legend's words, and behind them.
+/// The width of a symbol of the legend, and of the space after its text.
 const SIGN_PX: f64 = 25.0;
 const LEGEND_GAP_PX: f64 = 20.0;
 const LEGEND_PITCH_PX: f64 = 20.0;
 
-/// The picture to look at first: a panel for each workload with a bar for each back end.
+/// The main picture: a panel for each workload with a bar for each back end.
 #[must_use]
 pub fn svg(comparison: &Comparison, heading: &Heading) -> String {
     let mut card = Card::new(heading);

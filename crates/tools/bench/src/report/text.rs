@@ -3,20 +3,20 @@ use super::comparison::{Cell, Comparison, Role, Row};
 use super::figures::{direction, place, subject, times, times_by_round, with_deviation};
 use super::marks::{driver_notes, footnotes, marks, placement_note, ratio_note};
 
-/// Characters of a line that a usual terminal window has.
+/// Characters in a line of a usual terminal window.
 const LINE_CHARS: usize = 120;
-/// Where a longer name of a back end continues in the next line.
+/// The length at which the name of a back end is broken.
 const NAME_CHARS: usize = 13;
-/// The first column takes the width that the others leave of [`LINE_CHARS`], within these bounds.
+/// The first column takes the rest of [`LINE_CHARS`], within these bounds.
 const LABEL_CHARS_MIN: usize = 22;
 const LABEL_CHARS_MAX: usize = 46;
 /// Between columns.
 const GAP_CHARS: usize = 2;
 
-/// Lines that stand in one cell.
+/// The lines of one cell.
 type Block = Vec<String>;
 
-/// The comparison as plain text: workloads by metric, a column for each back end; within 120 columns up to six of these.
+/// The comparison as plain text: workloads by metric, a column for each back end; up to six of them fit in 120 columns.
 #[must_use]
 pub fn table(comparison: &Comparison) -> String {
     if comparison.rows.is_empty() {
@@ -87,7 +87,7 @@ fn block_chars(block: &Block) -> usize {
     block.iter().map(|line| line.chars().count()).max().unwrap_or(0)
 }
 
-/// Blocks next to each other: the first to the left of its column, others to the right.
+/// Puts blocks next to each other: the first one left-aligned, others right-aligned.
 fn line_up(blocks: &[Block], widths: &[usize]) -> String {
     let height = blocks.iter().map(Vec::len).max().unwrap_or(0);
     let mut text = String::new();
@@ -104,7 +104,7 @@ fn line_up(blocks: &[Block], widths: &[usize]) -> String {
     text
 }
 
-/// Lines of at most this many characters, broken behind blanks, commas and dashes; a longer part stays whole.
+/// Wraps to lines of at most this many characters, at blanks, commas and dashes; longer parts stay whole.
 fn wrap(text: &str, chars_max: usize) -> Block {
     let mut lines = vec![String::new()];
     for part in text.split_inclusive([' ', ',', '-']) {

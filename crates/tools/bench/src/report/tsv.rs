@@ -4,7 +4,7 @@ use super::figures::placement_name;
 use crate::DriverChoice;
 use crate::sample::{MemoryUse, RoundTrip, Sample};
 
-/// A column's name, and its field in the line of a sample.
+/// A column's name, and its value for a sample.
 type Column = (&'static str, fn(&Sample) -> String);
 
 const RUN: [Column; 20] = [
@@ -57,7 +57,7 @@ const ROUND_TRIP: [Column; 6] = [
     ("rtt_max_ns", |sample| of_round_trip(sample, |trip| trip.max_ns)),
 ];
 
-/// Columns that follow from the others, for readers that do not want to compute them.
+/// Columns that can be computed from the others, for convenience.
 const DERIVED: [Column; 5] = [
     ("pps", |sample| number(sample.pps())),
     ("cpu_percent", |sample| known(sample.cpu_percent().map(number))),
@@ -68,8 +68,8 @@ const DERIVED: [Column; 5] = [
 
 const COLUMNS: [&[Column]; 5] = [&RUN, &COUNTS, &MEMORY, &ROUND_TRIP, &DERIVED];
 
-/// All samples, one a line behind a line of names; fields are separated by tabs, and empty where a value is unknown. Columns
-/// and their order do not depend on the samples.
+/// All samples, one in each line after a line of names; fields are separated by tabs, and empty where a value is
+/// unknown. Columns and their order do not depend on the samples.
 #[must_use]
 pub fn tsv(samples: &[Sample]) -> String {
     let heads = line(|(name, _)| (*name).to_owned());
@@ -97,7 +97,7 @@ fn known(value: Option<impl Display>) -> String {
     value.map_or(String::new(), plain)
 }
 
-/// Empty if there is no such number, as for a rate over no time.
+/// Empty for a number that is not finite, as a rate over no time.
 fn number(value: f64) -> String {
     if value.is_finite() { plain(value) } else { String::new() }
 }

@@ -14,13 +14,14 @@ use rustix::io::Errno;
 
 use super::floor::{Floor, RingId};
 
-/// The features that a guest may use. Offload metadata is passed on as it comes; a frame comes in one buffer; no indirect descriptors.
+/// The features that a guest may use. Offload metadata is passed on unchanged; a frame takes one buffer; no indirect
+/// descriptors.
 const FEATURES: u64 = VERSION_1 | MRG_RXBUF | EVENT_IDX | CSUM | GUEST_CSUM | HOST_TSO4 | GUEST_TSO4;
 
-/// A front end's session and the thread that serves it. Dropping it ends both.
+/// A front end's session and its thread. Dropping it ends both.
 #[derive(Debug)]
 pub(super) struct Attendant {
-    /// Another handle of the session's socket, by which the session is ended.
+    /// Another handle of the session's socket, to end the session.
     socket: UnixStream,
     thread: Option<JoinHandle<()>>,
 }
@@ -38,14 +39,14 @@ impl Attendant {
 
 impl Drop for Attendant {
     fn drop(&mut self) {
-        let _ = self.socket.shutdown(Shutdown::Both); // it is hung up already
+        let _ = self.socket.shutdown(Shutdown::Both); // may be shut down already
         if let Some(thread) = self.thread.take() {
-            let _ = thread.join(); // a panic was told already
+            let _ = thread.join(); // a panic was reported already
         }
     }
 }
 
-/// Until the front end hangs up, or the session ends.
+/// Serves the session until the front end hangs up or the session ends.
 fn serve(mut session: Session<Port>) {
     while session.ready().is_ok() {
         let writes = if session.wants_write() { PollFlags::OUT } else { PollFlags::empty() };

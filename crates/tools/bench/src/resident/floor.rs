@@ -7,9 +7,10 @@ use lasthop_vhost::ForeignFd;
 
 use super::ResidentKind;
 
-/// Looks at all lanes between two looks for lanes that need a signal and threads that want the lock. Those cost a fence
-/// for each ring, which waits for cache lines of the other core: not for each batch. Few enough for a guest that sleeps to
-/// be woken within tens of microseconds, and for 65536 entries not to pass by.
+/// Polls of all lanes between two checks for needed signals and for threads that want the lock. These checks cost a
+/// fence for each ring, which waits for cache lines of the other core, so they are not made for each batch. The number
+/// is small enough that a sleeping guest is woken within tens of microseconds, and that fewer than 65536 entries pass
+/// meanwhile.
 const ROUNDS: u32 = 1024;
 
 /// How the data thread moves frames.
@@ -34,7 +35,7 @@ impl Exchange {
     }
 }
 
-/// Which of a guest's rings: by their numbers in a session.
+/// A ring of a guest, by the numbers of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct RingId {
     pub(super) port: u16,
@@ -42,7 +43,7 @@ pub(super) struct RingId {
 }
 
 impl RingId {
-    /// The lane that the ring is an end of: a lane has the number of the port that sends.
+    /// The lane that the ring is one end of: a lane has the number of the sending port.
     fn lane(self) -> usize {
         usize::from(if self.transmits { self.port } else { self.port ^ 1 })
     }
@@ -77,7 +78,7 @@ impl Rings {
         self.set_call(ring, call);
     }
 
-    /// Takes a ring away; where it would go on.
+    /// Removes a ring; returns the index at which it would continue.
     pub(super) fn stop(&mut self, ring: RingId) -> Option<u16> {
         self.calls.remove(&ring);
         self.end(ring).take().map(|end| end.base())
@@ -96,7 +97,7 @@ impl Rings {
         };
     }
 
-    /// Keeps why a guest's ring was not started.
+    /// Records why a guest's ring was not started.
     pub(super) fn refuse(&mut self, port: u16, why: String) {
         self.refusals.insert(port, why);
     }
@@ -109,7 +110,7 @@ impl Rings {
         self.refusals.get(&port).cloned().or(broken)
     }
 
-    /// Wakes guests that sleep.
+    /// Signals sleeping guests.
     fn signal(&mut self) {
         for (lane, port) in self.lanes.iter_mut().zip(0..) {
             let from = (lane.from.as_mut(), RingId { port, transmits: true });
@@ -118,7 +119,7 @@ impl Rings {
                 if end.is_some_and(End::needs_signal)
                     && let Some(call) = self.calls.get(&ring)
                 {
-                    // Full is as good as written: the guest has not read the earlier signal.
+                    // A full counter is as good as a write: the guest has not read the earlier signal.
                     let _ = rustix::io::write(call, &1_u64.to_ne_bytes());
                 }
             }
@@ -126,13 +127,13 @@ impl Rings {
     }
 }
 
-/// The place where the rings are: the data thread holds it while it polls, and lets others in when they ask.
+/// Owns the rings: the data thread holds the lock while it polls, and yields to others that ask for it.
 #[derive(Debug, Default)]
 pub(super) struct Floor {
     rings: Mutex<Rings>,
-    /// The threads that want the lock; the data thread waits for them, since it would win every race for it.
+    /// Number of threads that want the lock; the data thread waits for them, as it would win every race for it.
     asking: AtomicU32,
-    /// A thread has left.
+    /// Signalled when a thread has released the lock.
     left: Condvar,
     polling: AtomicBool,
 }
@@ -142,7 +143,7 @@ impl Floor {
         self.rings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes something while nothing moves.
+    /// Runs `change` while the data thread moves nothing.
     pub(super) fn with<R>(&self, change: impl FnOnce(&mut Rings) -> R) -> R {
         self.asking.fetch_add(1, Ordering::Relaxed);
         let mut rings = self.lock();
@@ -162,7 +163,7 @@ impl Floor {
         });
     }
 
-    /// Whether the data thread has begun to poll since it was told to run.
+    /// Whether the data thread has begun to poll since it was set running.
     pub(super) fn is_polling(&self) -> bool {
         self.polling.load(Ordering::Relaxed)
     }
@@ -175,7 +176,7 @@ impl Floor {
         self.with(|rings| rings.ending = true);
     }
 
-    /// Polls, while it is to run and no other thread wants the lock, until the end.
+    /// Polls while it is running and no other thread wants the lock, until the end.
     pub(super) fn work(&self, exchange: &mut Exchange) {
         let mut rings = self.lock();
         loop {

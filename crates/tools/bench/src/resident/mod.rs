@@ -25,10 +25,10 @@ use floor::{Exchange, Floor};
 
 use crate::workload::GUESTS_MAX;
 
-/// Which ceiling.
+/// The kind of ceiling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ResidentKind {
-    /// Passes ring entries and no bytes: the most that the generator can do.
+    /// Passes ring entries but no bytes: the upper limit of the generator.
     Null,
     /// The bare algorithm of a switch that copies once.
     Limit,
@@ -43,10 +43,10 @@ pub(crate) struct Resident {
 }
 
 impl Resident {
-    /// A data thread, on `cpu` if one is given, that does not poll yet: see [`Self::set_running`].
+    /// Starts a data thread, on `cpu` if given, which does not poll yet: see [`Self::set_running`].
     ///
     /// # Errors
-    /// When there is no such CPU, or no thread to be had.
+    /// The CPU does not exist, or the thread cannot be created.
     pub(crate) fn start(kind: ResidentKind, cpu: Option<usize>) -> io::Result<Self> {
         let floor = Arc::new(Floor::default());
         let (ready, pinned) = sync_channel(1);
@@ -59,11 +59,10 @@ impl Resident {
         Ok(resident)
     }
 
-    /// Serves a front end on `port`, in a thread of its own; an earlier one on that port ends. Ports 2 i and 2 i + 1 are
-    /// joined.
+    /// Serves a front end on `port`, in its own thread; ends the port's earlier one. Ports 2 i and 2 i + 1 are joined.
     ///
     /// # Errors
-    /// A port beyond [`GUESTS_MAX`], or when the system refuses a thread or a descriptor.
+    /// The port is beyond [`GUESTS_MAX`], or the system refuses a thread or a descriptor.
     pub(crate) fn attach(&self, port: u16, socket: UnixStream) -> io::Result<()> {
         if port >= GUESTS_MAX {
             let text = format!("a ceiling has ports 0 to {}, not {port}", GUESTS_MAX - 1);
@@ -76,17 +75,18 @@ impl Resident {
         Ok(())
     }
 
-    /// Polls, or sleeps without using any CPU; returns when it does.
+    /// Starts or stops polling; a stopped data thread sleeps and uses no CPU. Returns once the change is in effect.
     pub(crate) fn set_running(&self, running: bool) {
         self.floor.set_running(running);
-        // Ended early it has panicked: its neighbours will notice.
+        // A thread that ended early has panicked: its guests will notice.
         let ended = || self.worker.as_ref().is_none_or(JoinHandle::is_finished);
         while self.floor.is_polling() != running && !ended() {
             std::thread::yield_now();
         }
     }
 
-    /// The reason why the guest on `port` is not served, if it asked for a feature that a ceiling lacks or broke the rules of a ring.
+    /// Why the guest on `port` is not served, if it asked for a feature that a ceiling lacks or broke the rules of a
+    /// ring.
     pub(crate) fn fault(&self, port: u16) -> Option<String> {
         self.floor.fault(port)
     }
@@ -98,7 +98,7 @@ impl Drop for Resident {
         self.attendants.get_mut().unwrap_or_else(PoisonError::into_inner).clear();
         self.floor.end();
         if let Some(worker) = self.worker.take() {
-            let _ = worker.join(); // a panic was told already
+            let _ = worker.join(); // a panic was reported already
         }
     }
 }
@@ -113,7 +113,7 @@ fn work(floor: &Floor, kind: ResidentKind, cpu: Option<usize>, ready: &SyncSende
     }
 }
 
-/// Keeps this thread on one CPU.
+/// Pins this thread to a CPU.
 fn pin(cpu: usize) -> io::Result<()> {
     let refused = |why: io::Error| io::Error::new(why.kind(), format!("cannot run on CPU {cpu}: {why}"));
     if cpu >= CpuSet::MAX_CPU {

@@ -13,7 +13,7 @@ use super::{Resident, ResidentKind};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 const ENTRIES: u16 = 16;
-/// Metadata that makes no sense: it has to arrive all the same.
+/// Invalid metadata, which has to arrive unchanged.
 const OFFLOAD: Offload =
     Offload { flags: 1, gso_type: 1, hdr_len: 54, gso_size: 1448, csum_start: 34, csum_offset: 16 };
 
@@ -158,7 +158,7 @@ fn stopped_rings_go_on_where_they_stopped() {
         }
         give_back_all(&mut left);
         let (left_bases, right_bases) = (left.stop().unwrap(), right.stop().unwrap());
-        // All was sent and nothing received on the left, so it is the other way round on the right.
+        // On the left all was sent and nothing received; on the right it is the other way round.
         assert_eq!(left_bases, [65_530, 65_530_u16.wrapping_add(10)]);
         assert_eq!(right_bases, [65_530_u16.wrapping_add(10), 65_530]);
         send(&mut left, &frame(10, 64));
@@ -197,7 +197,7 @@ fn a_new_front_end_takes_the_place_of_the_old_one() {
     send(&mut new, &frame(2, 64));
     assert_eq!(receive(&mut right), frame(2, 64));
     new.stop().unwrap();
-    send(&mut right, &frame(3, 64)); // to no port: it waits
+    send(&mut right, &frame(3, 64)); // the port does not exist: the frame waits
     let mut next = join(&resident, 0, options()).unwrap();
     assert_eq!(receive(&mut next), frame(3, 64));
 }
@@ -229,7 +229,7 @@ fn a_driver_that_breaks_its_ring_is_told_of_and_can_start_anew() {
         resident.fault(1).unwrap(),
         "on the way from port 0 to 1: available index jumped by 17 in a ring of 16"
     );
-    send(&mut right, &frame(1, 64)); // the other way is open
+    send(&mut right, &frame(1, 64)); // the other direction works
     assert_eq!(receive(&mut left), frame(1, 64));
     drop(left);
     let mut left = join(&resident, 0, options()).unwrap();

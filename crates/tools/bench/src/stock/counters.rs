@@ -5,11 +5,11 @@
 pub(super) struct PortCounters {
     pub(super) sent: u64,
     pub(super) received: u64,
-    /// Frames received in a second since the answer before, by testpmd's own clock.
+    /// Frames received per second since the previous answer, by testpmd's own clock.
     pub(super) received_pps: u64,
 }
 
-/// The counters of each port, in order, if the text holds a whole answer for `ports` of them.
+/// The counters of each port in order, if the text contains a complete answer for `ports` ports.
 pub(super) fn parse(text: &str, ports: usize) -> Option<Vec<PortCounters>> {
     let answers = text.split("NIC statistics for port ").skip(1);
     let counters: Vec<PortCounters> = answers.map(port).collect::<Option<_>>()?;
@@ -17,7 +17,7 @@ pub(super) fn parse(text: &str, ports: usize) -> Option<Vec<PortCounters>> {
 }
 
 fn port(text: &str) -> Option<PortCounters> {
-    // The last field of an answer: without it, the rest is still to come.
+    // The last field of an answer: without it, the answer is incomplete.
     number(text, "Tx-bps:")?;
     Some(PortCounters {
         sent: number(text, "TX-packets:")?,
@@ -26,7 +26,7 @@ fn port(text: &str) -> Option<PortCounters> {
     })
 }
 
-/// The number behind a name. A blank or a line end has to follow, else digits may be missing.
+/// The number after a name. A blank or a line end has to follow, as digits may be missing otherwise.
 fn number(text: &str, name: &str) -> Option<u64> {
     let rest = text.split_once(name)?.1.trim_start();
     let end = rest.find(|sign: char| !sign.is_ascii_digit())?;

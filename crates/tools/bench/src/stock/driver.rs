@@ -1,4 +1,4 @@
-//! The choices of a stock virtio driver, from its log: features, and the functions that move packets.
+//! The choices of a stock virtio driver, according to its log: features, and the functions that move packets.
 
 use std::fmt;
 
@@ -26,19 +26,19 @@ const FEATURES: &[(u32, &str)] = &[
     (35, "IN_ORDER"),
 ];
 
-/// The features that a driver agreed on with a back end, and the path that it chose because of them.
+/// The features that a driver negotiated with a back end, and the path that it chose because of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct DriverChoice {
     /// Feature bits that both sides have.
     pub features: u64,
-    /// Its way to receive, in its own words, as in "mergeable buffer".
+    /// Its receive path as the log names it, as in "mergeable buffer".
     pub rx_path: String,
-    /// Its way to send.
+    /// Its transmit path.
     pub tx_path: String,
 }
 
 impl DriverChoice {
-    /// The choice that a log of DPDK's virtio driver tells, of the first port in it; `None` if it tells none.
+    /// Parses a log of DPDK's virtio driver, for the first port in it; `None` if it reports no choice.
     pub(super) fn of_log(log: &str) -> Option<Self> {
         let features = log.split("features after negotiate = ").nth(1)?;
         let end = features.find(|sign: char| !sign.is_ascii_hexdigit())?;
@@ -51,7 +51,7 @@ impl DriverChoice {
     }
 }
 
-/// The words between "virtio: using " and `end`.
+/// The text between "virtio: using " and `end`.
 fn path(log: &str, end: &str) -> Option<String> {
     let line = log.lines().find(|line| line.contains(end))?;
     let words = line.split_once("virtio: using ")?.1.split_once(end)?.0;

@@ -1,7 +1,7 @@
-//! Guests that others wrote: DPDK's testpmd on virtio-user ports, which takes the path that a real DPDK guest takes.
+//! Guests of another program: DPDK's testpmd on virtio-user ports, which takes the path of a real DPDK guest.
 //!
-//! **Purpose.** A stock driver chooses its way by the features that a back end offers. The bench's own guests do not, so their
-//! figures alone do not show those of users.
+//! **Purpose.** A stock driver chooses its path by the features that a back end offers. The bench's own guests do not,
+//! so their figures alone do not represent those of users.
 //!
 //! **Contract.** Both ports belong to one testpmd. Its forwarding thread has the generator's CPU for itself. One exception is
 //! `txonly`: a process that sends and a process that only receives, on a third CPU where there is one. After each measurement
@@ -30,15 +30,15 @@ pub use driver::DriverChoice;
 
 use testpmd::{Port, Start, Testpmd};
 
-/// Frames of a burst that testpmd moves at once, which is its default.
+/// Frames that testpmd moves in a burst, which is its default.
 const BURST: u16 = 32;
-/// How long emptying rings takes at least.
+/// The shortest time for emptying rings.
 const DRAIN: Duration = Duration::from_millis(50);
 /// Buffers for frames of Ethernet's usual size, as testpmd has by default, and for larger ones.
 const PLAIN_MBUF_BYTES: u32 = 2_176;
 const JUMBO_MBUF_BYTES: u32 = 9_344;
 
-/// The part of a workload that is settled when guests start.
+/// The part of a workload that is fixed when guests start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StockShape {
     ring_entries: u16,
@@ -46,12 +46,12 @@ pub(crate) struct StockShape {
     in_order: bool,
     flows: u32,
     jumbo: bool,
-    /// A process for each port.
+    /// Whether each port has its own process.
     apart: bool,
 }
 
 impl StockShape {
-    /// Of a workload with stock guests.
+    /// The shape of a workload with stock guests.
     pub(crate) fn of(workload: &Workload) -> Option<Self> {
         let TrafficKind::Stock(traffic) = workload.kind else { return None };
         Some(Self {
@@ -65,10 +65,10 @@ impl StockShape {
     }
 }
 
-/// All that stock guests need to start.
+/// The requirements of stock guests for a start.
 #[derive(Debug)]
 pub(crate) struct StockSetup<'a> {
-    /// The sockets of ports 0 and 1, and their makers.
+    /// The sockets of ports 0 and 1, and which side listens.
     pub(crate) sockets: Vec<(PathBuf, SocketRole)>,
     pub(crate) cores: Cores,
     /// An existing directory for their files.
@@ -79,15 +79,15 @@ pub(crate) struct StockSetup<'a> {
 /// Guests at the two ports of one back end.
 #[derive(Debug)]
 pub(crate) struct StockGuests {
-    /// One with both ports, or the sender and the receiver.
+    /// One process with both ports, or the sender and the receiver.
     processes: Vec<Testpmd>,
-    /// CPUs of their forwarding threads.
+    /// The CPUs of their forwarding threads.
     cpus: Vec<usize>,
     choice: Option<DriverChoice>,
 }
 
 impl StockGuests {
-    /// Starts them and waits until the back end has set up their rings.
+    /// Starts the guests and waits until the back end has set up their rings.
     pub(crate) fn start(shape: StockShape, setup: &StockSetup<'_>) -> Result<Self, BenchError> {
         let ports: Vec<Port> = (0..)
             .zip(&setup.sockets)
@@ -117,22 +117,22 @@ impl StockGuests {
         Ok(Self { processes, cpus, choice })
     }
 
-    /// A reason why there can be no stock guests on this machine.
+    /// Why stock guests cannot run on this machine.
     pub(crate) fn missing_program() -> Option<String> {
         testpmd::missing_program()
     }
 
-    /// The choice of their driver with this back end, if its log tells.
+    /// The choices of their driver with this back end, if its log tells.
     pub(crate) fn choice(&self) -> Option<&DriverChoice> {
         self.choice.as_ref()
     }
 
-    /// CPUs of the threads that send and receive, as in `0`; `0+0` is two processes that share one.
+    /// CPUs of the threads that send and receive, as in `0`; `0+0` means two processes that share one.
     pub(crate) fn cpus(&self) -> String {
         self.cpus.iter().map(ToString::to_string).collect::<Vec<_>>().join("+")
     }
 
-    /// Waits until frames pass both ways, then empties the rings. False: none passed in time.
+    /// Waits until frames pass both ways, then empties the rings. Returns false if none passed in time.
     pub(crate) fn meet(&mut self) -> Result<bool, BenchError> {
         let start = Instant::now();
         let before = self.counters()?;
@@ -154,14 +154,14 @@ impl StockGuests {
     pub(crate) fn begin(&mut self, workload: &Workload) -> Result<(), BenchError> {
         let TrafficKind::Stock(traffic) = workload.kind else { return Ok(()) };
         let burst = if traffic == StockTraffic::RoundTrip { 1 } else { BURST };
-        // As many frames as one ring has entries are on their way, half of them from each side: none is ever lost.
+        // As many frames circulate as one ring has entries, half of them from each side, so none is lost.
         let first = match traffic {
             StockTraffic::FiveTupleSwap | StockTraffic::MacSwap => (workload.ring_entries / 2 / BURST).max(1),
             StockTraffic::RoundTrip => 1,
             StockTraffic::FlowGen | StockTraffic::TxOnly => 0,
         };
         let start = if first > 0 { format!("start tx_first {first}") } else { "start".to_owned() };
-        // The receiver first.
+        // The receiver starts first.
         for (index, process) in self.processes.iter_mut().enumerate().rev() {
             let mode = traffic.mode(index);
             process.say(&format!("set burst {burst}"))?;
@@ -184,7 +184,7 @@ impl StockGuests {
             total(&after).saturating_sub(total(&before))
         };
         let (sent, received) = (sum(|port| port.sent), sum(|port| port.received));
-        // By testpmd's clock, which it reads together with the counters.
+        // The rate by testpmd's clock, which it reads together with the counters.
         let pps: u64 = after.iter().map(|port| port.received_pps).sum();
         let seconds = if pps > 0 && received > 0 { received as f64 / pps as f64 } else { elapsed };
         let busy = cpu_seconds * seconds / elapsed / self.threads() as f64;
@@ -219,7 +219,7 @@ impl StockGuests {
         Ok(Tally { sent: total(|port| port.sent), received: total(|port| port.received) })
     }
 
-    /// CPUs that their threads can take at once.
+    /// CPUs that their threads can use at once.
     fn threads(&self) -> usize {
         let mut cpus = self.cpus.clone();
         cpus.dedup();

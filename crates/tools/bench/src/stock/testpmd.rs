@@ -1,4 +1,4 @@
-//! One process of testpmd, driven by its prompt.
+//! A testpmd process, driven through its prompt.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -15,14 +15,14 @@ use crate::process::{ProcessTree, Usage};
 use crate::{BenchError, SocketRole};
 
 const PROGRAM: &str = "dpdk-testpmd";
-/// How long it may take to set up memory and rings, and for the back end to connect.
+/// The time limit for setting up memory and rings, and for the back end to connect.
 const READY_WITHIN: Duration = Duration::from_secs(60);
-/// How long one answer may take: the prompt's thread shares its CPU with one that polls.
+/// The time limit of an answer: the prompt's thread shares its CPU with one that polls.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(20);
 const ENDS_WITHIN: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 const PROMPT: &str = "testpmd> ";
-/// Its mbufs: those of two full pairs of rings of 1024, and of the caches.
+/// Number of mbufs: enough for two full pairs of rings of 1024, and for the caches.
 const MBUFS: u32 = 10_240;
 const MEMORY_MB: u32 = 384;
 /// Lines of its log that a failure shows.
@@ -31,7 +31,7 @@ const LAST_LINES: usize = 3;
 /// A port of one process.
 #[derive(Clone, Debug)]
 pub(super) struct Port {
-    /// Number among the back end's ports: 0 or 1. Its address follows from it.
+    /// The number of the back end's port: 0 or 1. Its MAC address follows from it.
     pub(super) number: u16,
     pub(super) socket: PathBuf,
     pub(super) role: SocketRole,
@@ -46,9 +46,9 @@ pub(super) struct Start<'a> {
     pub(super) mergeable: bool,
     pub(super) in_order: bool,
     pub(super) flows: u32,
-    /// Bytes of a buffer's data, with 128 of head room.
+    /// Size of a buffer, with 128 bytes of headroom.
     pub(super) mbuf_bytes: u32,
-    /// Where its files go.
+    /// The directory of its files.
     pub(super) directory: &'a Path,
     pub(super) stop: &'a Arc<AtomicBool>,
 }
@@ -63,14 +63,14 @@ pub(super) struct Testpmd {
     stop: Arc<AtomicBool>,
 }
 
-/// Address of the guest at port `port`.
+/// MAC address of the guest at port `port`.
 fn address(port: u16) -> String {
     format!("02:4c:00:00:20:{port:02x}")
 }
 
 fn command(start: &Start<'_>) -> Command {
     let prefix = format!("guest{}", start.ports.first().map_or(0, |port| port.number));
-    // Line by line: its answers are waited for in a file.
+    // Line-buffered: its answers are read from a file.
     let mut command = Command::new("stdbuf");
     command.args(["-oL", PROGRAM, "--no-huge", "-m", &MEMORY_MB.to_string(), "--no-pci", "--no-telemetry"]);
     command.args(["--lcores", &format!("0@{0},1@{0}", start.cpu), "--main-lcore", "0"]);
@@ -97,7 +97,7 @@ fn command(start: &Start<'_>) -> Command {
 }
 
 impl Testpmd {
-    /// Starts one and waits for its prompt, which comes when the back end has set up all ports.
+    /// Starts a process and waits for its prompt, which comes when the back end has set up all ports.
     pub(super) fn start(start: &Start<'_>) -> Result<Self, BenchError> {
         let first = start.ports.first().map_or(0, |port| port.number);
         let log = start.directory.join(format!("testpmd{first}.log"));
@@ -119,7 +119,7 @@ impl Testpmd {
         fs::metadata(&self.log).map_or(0, |meta| meta.len())
     }
 
-    /// The log behind its first `from` bytes, which hold nothing of the answer that is waited for.
+    /// The log from byte `from`, before which there is no part of the expected answer.
     fn log_from(&self, from: u64) -> io::Result<String> {
         let mut file = File::open(&self.log)?;
         file.seek(SeekFrom::Start(from))?;
@@ -132,13 +132,13 @@ impl Testpmd {
         ProcessTree(Pid::from_child(&self.child)).usage()
     }
 
-    /// Gives a command that has no answer.
+    /// Sends a command that has no answer.
     pub(super) fn say(&mut self, command: &str) -> Result<(), BenchError> {
         let said = writeln!(self.input, "{command}").and_then(|()| self.input.flush());
         said.map_err(|error| self.failure(&error.to_string()))
     }
 
-    /// Gives a command and waits until the answer holds `words`.
+    /// Sends a command and waits until the answer contains `words`.
     pub(super) fn ask(&mut self, command: &str, words: &str) -> Result<(), BenchError> {
         let from = self.log_bytes();
         self.say(command)?;
@@ -183,19 +183,19 @@ impl Testpmd {
 }
 
 impl Drop for Testpmd {
-    /// Ends it in order, and by force if it does not end.
+    /// Terminates it, and kills it if it does not end.
     fn drop(&mut self) {
         let _ = writeln!(self.input, "quit"); // it may have ended
         let start = Instant::now();
         while start.elapsed() < ENDS_WITHIN && matches!(self.child.try_wait(), Ok(None)) {
             std::thread::sleep(LOOK_EVERY);
         }
-        let _ = kill_process(Pid::from_child(&self.child), Signal::KILL); // it is gone, mostly
+        let _ = kill_process(Pid::from_child(&self.child), Signal::KILL); // it has mostly ended
         let _ = self.child.wait();
     }
 }
 
-/// Why stock guests are not possible here, if a program is missing.
+/// Names a missing program without which stock guests cannot run.
 pub(super) fn missing_program() -> Option<String> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let is_there =

@@ -8,26 +8,27 @@ use super::round_trip::{histogram, silence, summary};
 use super::traffic::Tally;
 use crate::{RoundTrip, Workload};
 
-/// After this a packet that has not come counts as lost.
+/// A packet that has not arrived after this time counts as lost.
 const LOST_AFTER: Duration = Duration::from_millis(500);
-/// Packets with a known time of departure: more than are sent within [`LOST_AFTER`] at the highest rate.
+/// The number of remembered departure times: more than the packets that are sent within [`LOST_AFTER`] at the highest
+/// rate.
 const DEPARTURES: usize = 1 << 20;
-/// The packets that may be made up for after this thread was kept from running: any more are left out.
+/// The packets that are sent late after this thread was kept from running; further ones are left out.
 const LATE_MAX: u64 = 8;
-/// Packets that are received between two that are sent.
+/// The most packets that are received between two sends.
 const BURST: usize = 32;
 
-/// One guest sends another one packets, each the first of its flow, at a set rate.
+/// One guest sends packets to another at a set rate, each the first of its flow.
 ///
-/// With addresses, flows are pairs of them: the back end has met each address, but not this one of one guest sending to that one of
-/// the other. Else they are pairs of UDP ports.
+/// Flows are pairs of MAC addresses if the workload has several: the back end knows each address, but not this
+/// combination of a sender and a receiver. Otherwise flows are pairs of UDP ports.
 #[derive(Debug)]
 pub(crate) struct FirstPackets {
     frames: Frames,
     flow: fn(&mut Frames, u32, &Workload),
     workload: Workload,
     rate_pps: u64,
-    /// When packets left, in ns from the start; 0: it has come.
+    /// Departure times in ns from the start; 0: the packet has arrived.
     departures: Box<[u64]>,
     sent: u32,
     received: u64,
@@ -48,7 +49,7 @@ impl FirstPackets {
         }
     }
 
-    /// Sends for a while, from flow `first` on; the flow after the last.
+    /// Sends for a while, from flow `first` on; returns the flow after the last one.
     pub(crate) fn run(
         &mut self,
         guests: &mut [BurstGuest],
@@ -57,7 +58,7 @@ impl FirstPackets {
     ) -> Result<u32, GuestError> {
         guests.iter_mut().try_for_each(silence)?;
         let start = Instant::now();
-        // Packets of the schedule that are over: sent or left out.
+        // Packets of the schedule that were sent or left out.
         let mut past = 0;
         while start.elapsed() < duration {
             let due = (start.elapsed().as_secs_f64() * self.rate_pps as f64) as u64;
@@ -74,7 +75,7 @@ impl FirstPackets {
         Ok(first.wrapping_add(self.sent))
     }
 
-    /// Sends one packet if there is room; whether there was.
+    /// Sends a packet if there is room; returns whether there was.
     fn send(&mut self, guest: &mut BurstGuest, start: Instant, first: u32) -> Result<bool, GuestError> {
         if guest.room()? == 0 {
             return Ok(false);
@@ -94,7 +95,7 @@ impl FirstPackets {
             if !is_ours(bytes) || sent.wrapping_sub(number) as usize > DEPARTURES {
                 return;
             }
-            // A packet that comes twice was counted.
+            // A duplicate was counted already.
             let departure = std::mem::take(&mut departures[number as usize % DEPARTURES]);
             if departure > 0 {
                 *received += 1;
@@ -113,7 +114,7 @@ impl FirstPackets {
     }
 }
 
-/// The pair of addresses that flow `flow` is, of as many as there are of different numbers: those of the same number have met.
+/// Sets the pair of addresses for `flow`; pairs of equal numbers are skipped, as the back end knows them.
 fn set_addresses(frames: &mut Frames, flow: u32, workload: &Workload) {
     let [from, to] = address_pair(flow, workload.macs);
     frames.set_addresses(from, to);
@@ -125,7 +126,7 @@ fn address_pair(flow: u32, macs: u32) -> [u32; 2] {
 }
 
 fn set_ports(frames: &mut Frames, flow: u32, workload: &Workload) {
-    // The guests met by the first flow.
+    // Flow 0 is the one by which the guests met.
     frames.set_ports(1 + flow % (workload.flows - 1));
 }
 

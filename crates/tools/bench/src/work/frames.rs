@@ -7,20 +7,20 @@ use crate::Workload;
 const ETHERNET_BYTES: usize = 14;
 const IPV4_BYTES: usize = 20;
 const TCP_BYTES: usize = 20;
-/// Where a frame has its UDP ports.
+/// The position of the UDP ports.
 const PORTS: std::ops::Range<usize> = ETHERNET_BYTES + IPV4_BYTES..ETHERNET_BYTES + IPV4_BYTES + 4;
-/// How each address of ours starts (locally administered): by this the receiver knows our frames among those that a switch
-/// may send by itself.
+/// The first bytes of our MAC addresses (locally administered), by which the receiver tells our frames from those that
+/// a switch sends by itself.
 const OURS: [u8; 2] = [0x02, 0x4c];
-/// Where a UDP datagram's payload begins, which is where a frame's number is if it has one; virtio-net header counted.
+/// The position of a UDP datagram's payload, where a frame's number is, with the virtio-net header counted.
 const NUMBER: usize = HEADER_BYTES + ETHERNET_BYTES + IPV4_BYTES + 8;
 const PROTOCOL_TCP: u8 = 6;
 const PROTOCOL_UDP: u8 = 17;
-/// Payload of a segment on a link of 1500 bytes, with TCP timestamps, as Linux sends it.
+/// The payload of a segment with TCP timestamps at an MTU of 1500, as Linux sends it.
 const SEGMENT_BYTES: u16 = 1448;
 
-/// The frames that one guest sends to another, virtio-net header in front: the same but for addresses and ports, which go
-/// round.
+/// The frames that one guest sends to another, each with its virtio-net header: they differ only in addresses and
+/// ports, which rotate.
 #[derive(Debug)]
 pub(crate) struct Frames {
     bytes: Vec<u8>,
@@ -64,14 +64,14 @@ impl Frames {
         Self { bytes, flows: round(workload.flows), macs: round(workload.macs) }
     }
 
-    /// The next frame, whole, with its header.
+    /// The next frame with its header.
     #[inline(always)]
     pub(crate) fn next(&mut self) -> &[u8] {
         let frame = &mut self.bytes[HEADER_BYTES..];
         if self.flows.end > 1 {
             let [.., high, middle, low] = self.flows.step().to_be_bytes();
             let ports = &mut frame[PORTS];
-            // Source port the low 16 bits, destination port above 0x4000 the rest.
+            // The source port has the low 16 bits, the destination port the rest above 0x4000.
             ports.copy_from_slice(&[middle, low, 0x40, high]);
         }
         if self.macs.end > 1 {
@@ -82,43 +82,43 @@ impl Frames {
         &self.bytes
     }
 
-    /// Its first bytes: all that is different from one frame to the next.
+    /// The first bytes of the next frame: the part that differs between frames.
     #[inline(always)]
     pub(crate) fn next_start(&mut self) -> &[u8; START_BYTES] {
         self.next().first_chunk().unwrap_or(&[0; START_BYTES])
     }
 
-    /// Has all frames be of flow `number`, if there is just one.
+    /// Makes all frames belong to flow `number`, if there is only one flow.
     pub(crate) fn set_ports(&mut self, number: u32) {
         let [.., high, middle, low] = number.to_be_bytes();
         self.bytes[HEADER_BYTES..][PORTS].copy_from_slice(&[middle, low, 0x40, high]);
     }
 
-    /// Has all frames go from address `from` of one guest to address `to` of the other, if each has just one.
+    /// Makes all frames go from address `from` of one guest to address `to` of the other, if each has only one.
     pub(crate) fn set_addresses(&mut self, from: u32, to: u32) {
         let frame = &mut self.bytes[HEADER_BYTES..];
         frame[3..6].copy_from_slice(&to.to_be_bytes()[1..]);
         frame[9..12].copy_from_slice(&from.to_be_bytes()[1..]);
     }
 
-    /// Gives the next frame, a UDP datagram, a number.
+    /// Writes a number into the next frame, a UDP datagram.
     pub(crate) fn set_number(&mut self, number: u32) {
         self.bytes[NUMBER..NUMBER + 4].copy_from_slice(&number.to_be_bytes());
     }
 
-    /// Bytes of each frame with its header.
+    /// The length of each frame with its header.
     #[inline(always)]
     pub(crate) fn len_bytes(&self) -> usize {
         self.bytes.len()
     }
 }
 
-/// The number of a received frame that was given one.
+/// The number of a received frame.
 pub(crate) fn number(start: &[u8; START_BYTES]) -> u32 {
     u32::from_be_bytes(std::array::from_fn(|at| start[NUMBER + at]))
 }
 
-/// Whether a received frame, by its first bytes, header in front, is one of ours.
+/// Whether a received frame is ours, by its first bytes, which begin with the header.
 #[inline(always)]
 pub(crate) fn is_ours(start: &[u8; START_BYTES]) -> bool {
     const DESTINATION: usize = HEADER_BYTES;
@@ -145,11 +145,11 @@ fn udp(frame: &mut [u8]) -> Offload {
     Offload::default()
 }
 
-/// TCP that is still to be cut and summed.
+/// TCP that is still to be segmented and checksummed.
 fn tcp(frame: &mut [u8]) -> Offload {
     let start = ETHERNET_BYTES + IPV4_BYTES;
     let address = |at| std::array::from_fn(|byte| frame[at + byte]);
-    let len_bytes = (frame.len() - start) as u16; // less than an IPv4 packet
+    let len_bytes = (frame.len() - start) as u16; // less than an IPv4 packet's limit
     let pseudo = Sum::pseudo_v4(address(start - 8), address(start - 4), PROTOCOL_TCP, len_bytes);
     let header = &mut frame[start..start + TCP_BYTES];
     header.copy_from_slice(&[0x40, 0, 0x40, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 0xff, 0xff, 0, 0, 0, 0]);

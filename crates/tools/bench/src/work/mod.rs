@@ -1,4 +1,4 @@
-//! Guests at work: the traffic of each workload.
+//! The traffic of the workloads.
 
 mod first_packets;
 mod frames;

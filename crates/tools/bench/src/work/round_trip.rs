@@ -7,12 +7,12 @@ use super::frames::is_ours;
 use super::traffic::Lane;
 use crate::RoundTrip;
 
-/// After this a packet counts as lost, and the next is sent.
+/// A packet counts as lost after this time, and the next one is sent.
 const LOST_AFTER: Duration = Duration::from_millis(500);
-/// Longest time that the histogram holds, in ns; longer ones count as this.
+/// The largest value of the histogram, in ns; longer times count as this.
 const LONGEST_NS: u64 = 10_000_000_000;
 
-/// One packet there and back, again and again.
+/// A packet that goes there and back repeatedly.
 #[derive(Debug)]
 pub(crate) struct PingPong {
     pub(crate) there: Lane,
@@ -31,7 +31,7 @@ impl PingPong {
     }
 
     pub(crate) fn run(&mut self, guests: &mut [BurstGuest], duration: Duration) -> Result<(), GuestError> {
-        // A frame of an earlier exercise that is late would be taken for an answer, and each answer for the next one's.
+        // A late frame of an earlier run would be taken for the answer, and each answer for the next one's.
         guests.iter_mut().try_for_each(silence)?;
         let start = Instant::now();
         while start.elapsed() < duration {
@@ -48,7 +48,7 @@ impl PingPong {
         Ok(())
     }
 
-    /// One packet from one guest to the other; whether it arrived.
+    /// Sends a packet from one guest to the other; returns whether it arrived.
     fn pass(&mut self, guests: &mut [BurstGuest], there: bool) -> Result<bool, GuestError> {
         let (lane, to) =
             if there { (&mut self.there, self.back.from) } else { (&mut self.back, self.there.from) };
@@ -73,7 +73,7 @@ impl PingPong {
     }
 }
 
-/// Percentiles of the entered times.
+/// Percentiles of the recorded times.
 pub(super) fn summary(times: &Histogram<u64>) -> RoundTrip {
     let at = |share| times.value_at_quantile(share);
     RoundTrip {
@@ -86,12 +86,12 @@ pub(super) fn summary(times: &Histogram<u64>) -> RoundTrip {
     }
 }
 
-/// Room for every time there may be: times beyond the end would be entered as others.
+/// A histogram for all possible times: values beyond its end would be recorded wrongly.
 pub(super) fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, LONGEST_NS, 3).unwrap_or_else(|_| unreachable!("these bounds are possible"))
 }
 
-/// Waits for a frame of ours.
+/// Waits for one of our frames.
 fn arrived(guest: &mut BurstGuest, sleeping: bool) -> Result<bool, GuestError> {
     let start = Instant::now();
     let mut ours = 0;
@@ -111,7 +111,7 @@ fn arrived(guest: &mut BurstGuest, sleeping: bool) -> Result<bool, GuestError> {
     }
 }
 
-/// Receives until nothing has come for a while.
+/// Receives until no frame has arrived for a while.
 pub(super) fn silence(guest: &mut BurstGuest) -> Result<(), GuestError> {
     const WHILE: Duration = Duration::from_millis(5);
     let mut last = Instant::now();

@@ -9,10 +9,10 @@ use super::round_trip::PingPong;
 use super::traffic::{Lane, Tally, Traffic};
 use crate::{RoundTrip, TrafficKind, Workload};
 
-/// Until the first frame arrives: some back ends take seconds to set up a guest.
+/// The time limit for the first frame: some back ends take seconds to set up a guest.
 pub(crate) const FIRST_FRAME_SECONDS_MAX: u64 = 30;
 
-/// For how long addresses are shown, each way; packets under way then are finished.
+/// The time limit for learning addresses, in each direction; packets in flight are finished afterwards.
 const LEARNS_WITHIN: Duration = Duration::from_secs(5);
 
 /// The packets of a measurement, counted at the guests.
@@ -20,7 +20,7 @@ const LEARNS_WITHIN: Duration = Duration::from_secs(5);
 pub(crate) struct Done {
     pub(crate) tally: Tally,
     pub(crate) seconds: f64,
-    /// Of this thread.
+    /// CPU time of this thread.
     pub(crate) cpu_seconds: f64,
     pub(crate) round_trip: Option<RoundTrip>,
 }
@@ -29,7 +29,7 @@ pub(crate) struct Done {
 #[derive(Debug)]
 pub(crate) struct Station {
     guests: Vec<BurstGuest>,
-    /// The next flow of which no packet was sent.
+    /// The next flow that is unused.
     new_flow: u32,
 }
 
@@ -38,8 +38,8 @@ impl Station {
         Self { guests, new_flow: 0 }
     }
 
-    /// Waits until frames pass, both ways, between all that will send and receive. False: they do not,
-    /// or `stop` was set.
+    /// Waits until frames pass, both ways, between all guests that will send and receive. Returns false if they do not,
+    /// or if `stop` was set.
     pub(crate) fn meet(&mut self, workload: &Workload, stop: &AtomicBool) -> Result<bool, GuestError> {
         let start = Instant::now();
         let mut lanes = lanes(workload);
@@ -56,8 +56,8 @@ impl Station {
         Ok(true)
     }
 
-    /// Shows the back end every address of both sides, again while it loses some: control planes that decide about each first
-    /// packet are not as fast as this.
+    /// Sends from every address of both sides, repeatedly while frames are lost: control planes that decide about each
+    /// first packet are slower than the sender.
     pub(crate) fn learn(&mut self, workload: &Workload) -> Result<(), GuestError> {
         let there = lanes(workload);
         let back: Vec<_> = there.iter().map(|(from, to)| (*to, *from)).collect();
@@ -73,7 +73,7 @@ impl Station {
         Ok(())
     }
 
-    /// Does the work for a while.
+    /// Runs the workload for a while.
     pub(crate) fn work(&mut self, workload: &Workload, duration: Duration) -> Result<Done, GuestError> {
         let (start, cpu_start) = (Instant::now(), thread_cpu_seconds());
         let mut done = match workload.kind {

@@ -5,37 +5,37 @@ use lasthop_frontend::{BurstGuest, GuestError, ReadDepth};
 use super::frames::{Frames, is_ours};
 use crate::Workload;
 
-/// Frames that are put into a ring before the back end is shown them.
+/// Frames that are put into a ring before they are made available to the back end.
 const BURST: usize = 32;
-/// Turns between two looks at the clock.
+/// Iterations between two reads of the clock.
 const TURNS_PER_LOOK: u32 = 64;
 
 /// Frames counted at the guests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
-    /// Put into a ring, or due while the ring was full.
+    /// Frames that were put into a ring, or due while the ring was full.
     pub(crate) sent: u64,
     pub(crate) received: u64,
 }
 
-/// One guest's frames to another one.
+/// The frames from one guest to another.
 #[derive(Debug)]
 pub(crate) struct Lane {
     pub(crate) from: usize,
     pub(crate) frames: Frames,
-    /// Frames that are written whole: all, or as many as leave their bytes in every buffer.
+    /// Number of frames that are written completely: all, or enough to leave their bytes in every buffer.
     whole: u64,
     sent: u64,
 }
 
 impl Lane {
     pub(crate) fn new(workload: &Workload, from: usize, to: usize) -> Self {
-        let frames = Frames::new(workload, from as u16, to as u16); // guests are at most 256
+        let frames = Frames::new(workload, from as u16, to as u16); // at most 256 guests
         let whole = if workload.touched { u64::MAX } else { u64::from(workload.ring_entries) };
         Self { from, frames, whole, sent: 0 }
     }
 
-    /// Puts up to `frames_max` frames into the ring, and shows them; how many there was room for.
+    /// Puts up to `frames_max` frames into the ring and makes them available; returns how many fitted.
     #[inline(always)]
     pub(crate) fn send(&mut self, guest: &mut BurstGuest, frames_max: usize) -> Result<usize, GuestError> {
         let count = guest.room()?.min(frames_max);
@@ -45,7 +45,7 @@ impl Lane {
         Ok(count)
     }
 
-    /// Puts as many frames, for which there is room.
+    /// Puts `count` frames into the ring, which has room for them.
     #[inline(always)]
     fn put(&mut self, guest: &mut BurstGuest, count: usize) -> Result<(), GuestError> {
         let whole = self.sent < self.whole;
@@ -61,7 +61,7 @@ impl Lane {
         guest.flush()
     }
 
-    /// Fills the ring up, a whole burst at a time: a few frames more would only cost index stores.
+    /// Fills the ring in whole bursts: single frames would only cost index stores.
     #[inline(always)]
     fn saturate(&mut self, guest: &mut BurstGuest, entries: usize) -> Result<(), GuestError> {
         let burst = BURST.min(entries);
@@ -74,21 +74,22 @@ impl Lane {
 struct Pace {
     rate_pps: u64,
     start: Instant,
-    /// Frames of the schedule that are over: sent, refused or left out.
+    /// Frames of the schedule that were sent, refused or left out.
     past: u64,
-    /// Frames that were due while the ring was full: the back end is too slow for them.
+    /// Frames that were due while the ring was full, because the back end is too slow.
     refused: u64,
 }
 
 impl Pace {
-    /// The time that may be made up for after this thread was kept from running; packets beyond it are left out, and were never offered.
+    /// The longest delay that is caught up with after this thread was kept from running; packets beyond it are left out
+    /// and count as not offered.
     const LATE: Duration = Duration::from_millis(1);
 
     fn new(rate_pps: u64) -> Self {
         Self { rate_pps, start: Instant::now(), past: 0, refused: 0 }
     }
 
-    /// Sends the packets that are due by now.
+    /// Sends the packets that are due.
     fn keep(&mut self, lanes: &mut [Lane], guests: &mut [BurstGuest]) -> Result<(), GuestError> {
         let frames = |time: Duration| (time.as_secs_f64() * self.rate_pps as f64) as u64;
         let due = frames(self.start.elapsed());
@@ -104,12 +105,12 @@ impl Pace {
     }
 }
 
-/// The senders and receivers, with their rate.
+/// The senders and receivers, and the rate.
 #[derive(Debug)]
 pub(crate) struct Traffic {
     pub(crate) lanes: Vec<Lane>,
     pub(crate) receivers: Vec<usize>,
-    /// Packets per second of each lane; as fast as possible if there is none.
+    /// Packets per second of each lane; `None`: as fast as possible.
     pub(crate) rate_pps: Option<u64>,
     pub(crate) depth: ReadDepth,
     pub(crate) entries: usize,
@@ -150,7 +151,7 @@ impl Traffic {
     fn receive(&self, guests: &mut [BurstGuest]) -> Result<u64, GuestError> {
         let mut received = 0;
         for index in &self.receivers {
-            // Twice, since a burst of a sender finds two bursts of room here: receiving never falls behind.
+            // Twice, as a sender's burst may meet room for two bursts here: receiving never falls behind.
             for _ in 0..2 {
                 let each = |start: &_, _| received += u64::from(is_ours(start));
                 let count = guests[*index].recv(BURST, self.depth, each)?;
@@ -162,7 +163,7 @@ impl Traffic {
         Ok(received)
     }
 
-    /// The packets still on their way: up to `expected` frames, for a moment.
+    /// Receives packets in flight: up to `expected` frames, for a moment.
     pub(crate) fn rest(&self, guests: &mut [BurstGuest], expected: u64) -> Result<u64, GuestError> {
         const MOMENT: Duration = Duration::from_millis(50);
         let (start, mut received) = (Instant::now(), 0);
@@ -172,7 +173,7 @@ impl Traffic {
         Ok(received)
     }
 
-    /// Sends `count` frames of each lane, receives frames meanwhile, and waits until the back end has taken them all.
+    /// Sends `count` frames of each lane, receives frames meanwhile, and waits until the back end has taken all.
     pub(crate) fn send_all(&mut self, guests: &mut [BurstGuest], count: u64) -> Result<u64, GuestError> {
         const PATIENCE: Duration = Duration::from_secs(5);
         let (start, mut received) = (Instant::now(), 0);

@@ -89,7 +89,7 @@ pub(super) struct AclAddArgs {
     before: Option<RuleName>,
 }
 
-/// A prefix, or one address.
+/// Parses a prefix, or a single address.
 fn prefix(text: &str) -> Result<IpNet, String> {
     let one = || text.parse().map(|address: std::net::IpAddr| IpNet::from(address));
     let refusal = |_| format!("\"{text}\" is no IP prefix such as 10.0.0.0/8 or fd00::/64");

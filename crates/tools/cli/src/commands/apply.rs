@@ -1,4 +1,4 @@
-//! `lasthop check` and `lasthop apply`: a file is checked, and a running switch is brought in line with it.
+//! `lasthop check` checks a file; `lasthop apply` changes a running switch to match it.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -28,13 +28,13 @@ const DIFFERS: u8 = 3;
 /// The file of the service.
 const SERVICE_FILE: &str = "/etc/lasthop/lasthop.toml";
 
-/// Writes the schema of files.
+/// Writes the JSON schema of the file.
 pub(super) fn schema() -> Result<ExitCode, Fault> {
     print(&lasthop_config::json_schema())?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Looks at a file as `run` would, and tells of all mistakes.
+/// Checks a file like `run` does, and reports all mistakes.
 pub(super) fn check(file: Option<&Path>, dir: Option<&Path>, json: bool) -> Result<ExitCode, Fault> {
     let service = Path::new(SERVICE_FILE);
     if file.is_none() && !service.exists() {
@@ -43,7 +43,7 @@ pub(super) fn check(file: Option<&Path>, dir: Option<&Path>, json: bool) -> Resu
         )));
     }
     let file = file.unwrap_or(service);
-    // Without a run directory the default paths of sockets are not known, and nothing is wrong with them.
+    // Without a run directory the default socket paths are unknown, but not wrong.
     let dir = rundir::choose(dir).unwrap_or_default();
     let mistakes = match lasthop_config::read_all(file)? {
         Ok(config) => beyond_the_file(&config, &dir),
@@ -64,7 +64,7 @@ fn located(file: &Path, mistake: &Mistake) -> String {
     if mistake.line == 0 { format!("{file}: {}\n", mistake.message) } else { format!("{file}:{mistake}\n") }
 }
 
-/// Faults of the file's switches and of its ports' switches. `run` may be told of more switches by flags.
+/// Faults of the file's switches and of its ports' switches. Flags may name further switches for `run`.
 fn wrong_switches(config: &Config) -> Vec<Fault> {
     let all = config.all_switches();
     let members = config.ports.iter().filter_map(|port| check_members(&all, [port]).err());
@@ -79,14 +79,14 @@ fn wrong_entries(config: &Config) -> Vec<Fault> {
     }
 }
 
-/// Faults of the file's rules: ports of switches that do not keep them.
+/// Faults of the file's rules: ports of switches that do not enforce them.
 fn wrong_rules(config: &Config) -> Vec<Fault> {
     let all = config.all_switches();
     let check = |port: &PortSpec| acl::check_switch_of(&config.acl, &all, port);
     config.ports.iter().filter_map(|port| check(port).err()).collect()
 }
 
-/// Faults on this machine, or of all of the file.
+/// Faults that depend on this machine or on the whole file.
 fn beyond_the_file(config: &Config, dir: &Path) -> Vec<Mistake> {
     let cpus = config.settings.cpus.as_ref().and_then(|cpus| cpus.check().err());
     let ports = config.ports.iter().filter_map(|port| {
@@ -101,7 +101,7 @@ fn beyond_the_file(config: &Config, dir: &Path) -> Vec<Mistake> {
 }
 
 impl ApiRequest {
-    /// Brings the switch in line with the file, or only says how.
+    /// Changes the switch to match the file, or only shows the steps.
     pub(super) fn apply(&self, file: &Path, is_dry: bool) -> Result<ExitCode, Fault> {
         let config = lasthop_config::read(file)?;
         let wrong = wrong_switches(&config).into_iter().chain(wrong_entries(&config));

@@ -21,18 +21,18 @@ use super::FdbCommand;
 use super::client::{self, ask, ask_within};
 use super::pattern::Pattern;
 
-/// Longest wait for an upgrade; longer than the supervisor's for both programs, which has the better message.
+/// Longest wait for an upgrade: longer than the supervisor's wait for both programs, which has the better message.
 const UPGRADE_PATIENCE: Duration = Duration::from_secs(120);
 
-/// For how long workers are looked at.
+/// Interval for the workers' load.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Whether a command was given one name, so that its answer is about that one and no list.
+/// Whether the command names one thing, so that the answer is not a list.
 pub(super) fn is_one(names: &[Pattern]) -> bool {
     matches!(names, [only] if !only.is_of_many())
 }
 
-/// Where to ask, and how to answer.
+/// Where to send requests, and how to show answers.
 #[derive(Debug)]
 pub(super) struct ApiRequest {
     pub(super) dir: PathBuf,
@@ -40,7 +40,7 @@ pub(super) struct ApiRequest {
 }
 
 impl ApiRequest {
-    /// Answers about several things: one as itself, several as a list.
+    /// Shows one answer as itself, several as a list.
     pub(super) fn show_each<T: Serialize>(
         &self,
         each: &[T],
@@ -95,7 +95,7 @@ impl ApiRequest {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// With `--json` the counters only; else how busy they are at the moment.
+    /// With `--json` shows the counters only; otherwise the workers' load at present.
     pub(super) fn workers(&self) -> Result<ExitCode, Fault> {
         let before = self.counters(&[])?;
         if self.json {
@@ -106,7 +106,7 @@ impl ApiRequest {
         self.show(&self.counters(&[])?, |now| show::workers(&before, now))
     }
 
-    /// With `--json` the counters are shown in any case; the exit status tells.
+    /// With `--json` shows the counters in any case; the exit status has the result.
     fn check(&self, stats: &StatsReport) -> Result<ExitCode, Fault> {
         if self.json {
             print_json(stats)?;
@@ -119,7 +119,7 @@ impl ApiRequest {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// 1 if something is broken.
+    /// Returns 1 if something is broken.
     pub(super) fn doctor(&self, name: Option<&Name>) -> Result<ExitCode, Fault> {
         let scope = name.map_or(Scope::All, |name| Scope::Port(name.as_str()));
         let diagnosis = self.examine(scope, name)?;
@@ -127,7 +127,7 @@ impl ApiRequest {
         Ok(ExitCode::from(u8::from(!diagnosis.ok)))
     }
 
-    /// 2 if something is broken, 1 after a warning.
+    /// Returns 2 if something is broken, 1 after a warning.
     pub(super) fn doctor_of_switch(&self) -> Result<ExitCode, Fault> {
         let diagnosis = self.examine(Scope::Switch, None)?;
         self.show(&diagnosis, Diagnosis::text_of_switch)?;
@@ -153,7 +153,7 @@ impl ApiRequest {
         let asked: Result<VersionReport, Fault> = ask(&self.dir, "version", &json!({}));
         let (running, fault) = match asked {
             Ok(running) => (Some(running), None),
-            // There is one, and it does not answer.
+            // The switch runs, and does not answer.
             Err(fault) if fault.kind == Kind::SwitchDown => return Err(fault),
             Err(_) if client::has_none(&self.dir) => (None, None),
             Err(fault) => (None, Some(fault.message)),

@@ -1,4 +1,4 @@
-//! `lasthop bench`: the program `lasthop-bench`, which stands beside this one.
+//! `lasthop bench`: runs the program `lasthop-bench`, which is installed beside this one.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -9,7 +9,7 @@ use lasthop_runtime::fault::Fault;
 
 const NAME: &str = "lasthop-bench";
 
-/// Becomes the bench, with the words of the command line that are for it. Returns only when that fails.
+/// Executes the bench with the rest of the command line. Returns only on failure.
 pub(super) fn run(words: &[OsString], as_json: bool) -> Result<ExitCode, Fault> {
     let own = std::env::current_exe().map_err(|error| Fault::internal("find this program", error))?;
     let program = beside(&own);

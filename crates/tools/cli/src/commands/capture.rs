@@ -1,4 +1,4 @@
-//! `lasthop capture`: passes the switch's stream on to a file or a pipe, whole blocks at a time, and tells of lost frames.
+//! `lasthop capture`: writes the switch's stream to a file or a pipe, in complete blocks, and reports lost frames.
 
 use std::fs::File;
 use std::io::{BufReader, ErrorKind, IsTerminal, Read, Write};
@@ -24,11 +24,11 @@ use lasthop_runtime::signals::Signals;
 
 use super::client;
 
-/// Read at a time, in bytes.
+/// Bytes that are read at a time.
 const READ_BYTES: usize = 256 << 10;
-/// A pipe with room has room for this many bytes (pipe(7): PIPE_BUF).
+/// A writable pipe has room for this many bytes (pipe(7): PIPE_BUF).
 const PIPE_BYTES: usize = 4096;
-/// How long a reader that takes nothing is waited for once the capture was interrupted.
+/// How long an interrupted capture waits for a reader that takes nothing.
 const LAST_PATIENCE: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
 
 /// The ports to capture, and the output.
@@ -68,7 +68,7 @@ impl CaptureArgs {
         }
     }
 
-    /// The file to be written; none for standard output.
+    /// The output file; `None` for standard output.
     fn file(&self) -> Option<&Path> {
         self.write.as_deref().filter(|path| *path != Path::new("-"))
     }
@@ -90,16 +90,16 @@ struct Begun {
     interfaces: Vec<String>,
 }
 
-/// How a capture came to its end.
+/// Why a capture ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// The switch has sent all of it.
+    /// The switch sent the whole stream.
     Stream,
-    /// The reader wants no more of it.
+    /// The reader takes no more.
     Output,
 }
 
-/// Captures from the switch that runs in `dir`.
+/// Captures from the switch in `dir`.
 pub(super) fn run(dir: &Path, args: &CaptureArgs, json: bool) -> Result<ExitCode, Fault> {
     args.check()?;
     let started = Instant::now();
@@ -108,7 +108,7 @@ pub(super) fn run(dir: &Path, args: &CaptureArgs, json: bool) -> Result<ExitCode
         Some(path) => (create(path)?, path.display().to_string()),
         None => (standard_output()?, "standard output".to_owned()),
     };
-    // Not before: opening a pipe without a reader waits, and Ctrl-C has to end that.
+    // Only now: opening a pipe without a reader blocks, and Ctrl-C has to end that.
     let signals = Signals::take()?;
     info!("capturing {}; Ctrl-C ends it", interfaces.join(", "));
     let piece_bytes = piece_bytes(&output);
@@ -121,13 +121,13 @@ pub(super) fn run(dir: &Path, args: &CaptureArgs, json: bool) -> Result<ExitCode
     capture.summarize(end, is_due, json && args.file().is_some())
 }
 
-/// Unbuffered.
+/// Standard output without a buffer.
 fn standard_output() -> Result<File, Fault> {
     let fd = std::io::stdout().as_fd().try_clone_to_owned();
     fd.map(File::from).map_err(|error| Fault::internal("write to standard output", error))
 }
 
-/// How much may be written at a time without waiting once there is room for anything: a file never waits for anybody.
+/// How many bytes a writable output takes without blocking: a file takes any number.
 fn piece_bytes(output: &File) -> usize {
     let is_file = output.metadata().is_ok_and(|meta| meta.is_file());
     if is_file { READ_BYTES } else { PIPE_BYTES }
@@ -152,7 +152,7 @@ impl CaptureStream {
     fn run(&mut self) -> Result<End, Fault> {
         let mut bytes = vec![0; READ_BYTES];
         loop {
-            // Polling does not see data that came along with the answer.
+            // Polling does not see data that arrived with the answer.
             if self.stream.buffer().is_empty() && !self.wait()? {
                 return Ok(End::Output);
             }
@@ -169,7 +169,7 @@ impl CaptureStream {
         }
     }
 
-    /// Waits for more of the stream. A signal asks the switch for its end; false: no more is wanted.
+    /// Waits for more of the stream. A signal asks the switch to end it. Returns false if no more is wanted.
     fn wait(&mut self) -> Result<bool, Fault> {
         loop {
             let mut polled = [
@@ -194,17 +194,18 @@ impl CaptureStream {
         }
     }
 
-    /// A signal asks the switch for the end; false: it is the second one, and the end is not waited for.
+    /// Asks the switch to end the stream after a signal. Returns false at the second signal: then the end is not
+    /// awaited.
     fn interrupt(&mut self) -> bool {
         if !self.signals.came() {
             return true;
         }
-        // Fails only when the other side is gone, which is the end as well.
+        // This only fails if the other side is gone, which is also the end.
         let _ = self.stream.get_ref().shutdown(Shutdown::Write);
         !std::mem::replace(&mut self.is_interrupted, true)
     }
 
-    /// Waits until the output takes something; false: it does not, and the wait is over.
+    /// Waits until the output is writable; returns false if it does not become so in time.
     fn wait_for_room(&mut self) -> Result<bool, Fault> {
         loop {
             let patience = self.is_interrupted.then_some(&LAST_PATIENCE);
@@ -225,7 +226,7 @@ impl CaptureStream {
         }
     }
 
-    /// Writes whole blocks; false: the reader is gone.
+    /// Writes complete blocks; returns false if the reader is gone.
     fn pass_on(&mut self, piece: &[u8]) -> Result<bool, Fault> {
         let odd = |why: String| Fault::new(Kind::Internal, format!("cannot read the capture: {why}"));
         let blocks = self.blocks.take(piece).map_err(odd)?;

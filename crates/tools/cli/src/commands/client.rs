@@ -15,12 +15,12 @@ use lasthop_api::rundir::{control_socket, option, owner};
 use lasthop_runtime::fault::{Fault, Kind};
 use lasthop_runtime::procfs;
 
-/// Longest wait for an answer; longer than the supervisor's for the switch, which has the better message.
+/// Longest wait for an answer: longer than the supervisor's wait for the switch, which has the better message.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Wait after which a switch that was stopped is not waited for any longer.
+/// Longest wait for an answer of a stopped switch.
 const LOOK_PAUSE: Duration = Duration::from_secs(2);
 
-/// Asks the switch that runs in `dir`.
+/// Sends a request to the switch in `dir`.
 pub(super) fn ask<T: DeserializeOwned>(
     dir: &Path,
     method: &str,
@@ -29,7 +29,7 @@ pub(super) fn ask<T: DeserializeOwned>(
     ask_within(PATIENCE, dir, method, params)
 }
 
-/// As [`ask`], with the longest wait for an answer.
+/// Like [`ask`], with another limit for the wait.
 pub(super) fn ask_within<T: DeserializeOwned>(
     patience: Duration,
     dir: &Path,
@@ -39,7 +39,7 @@ pub(super) fn ask_within<T: DeserializeOwned>(
     begin_within(patience, dir, method, params).map(|(_, answer)| answer)
 }
 
-/// As [`ask`], for an answer that something else comes after.
+/// Like [`ask`], for an answer that is followed by other data.
 pub(super) fn begin<T: DeserializeOwned>(
     dir: &Path,
     method: &str,
@@ -77,7 +77,7 @@ fn connect(dir: &Path) -> Result<UnixStream, Fault> {
     })
 }
 
-/// A switch that takes no connections lets them wait, and all more wait to be one of them.
+/// Connects. A switch that accepts no connections lets them wait in a queue; when that is full, connect blocks, too.
 fn connect_within(patience: Duration, path: &Path) -> std::io::Result<UnixStream> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
@@ -85,7 +85,7 @@ fn connect_within(patience: Duration, path: &Path) -> std::io::Result<UnixStream
     Ok(socket.into())
 }
 
-/// Why there is no answer at `path`, a socket of the switch in `dir`.
+/// Why `path`, a socket of the switch in `dir`, gives no answer.
 pub(super) fn unreachable(dir: &Path, path: &Path, error: &std::io::Error) -> Fault {
     let removed = (error.kind() == ErrorKind::NotFound).then(|| running(dir)).flatten();
     let (shown, option, dir) = (path.display(), option(dir), dir.display());
@@ -108,13 +108,13 @@ pub(super) fn unreachable(dir: &Path, path: &Path, error: &std::io::Error) -> Fa
     Fault::socket(message)
 }
 
-/// Whether there is no switch in `dir`, rather than one that cannot be asked.
+/// Whether no switch runs in `dir`, rather than one that cannot be asked.
 pub(super) fn has_none(dir: &Path) -> bool {
     let refused = connect_within(PATIENCE, &control_socket(dir)).err().map(|error| error.kind());
     matches!(refused, Some(ErrorKind::NotFound | ErrorKind::ConnectionRefused)) && running(dir).is_none()
 }
 
-/// The supervisor that holds a run directory. One that was killed leaves its number behind, which another program may have by now.
+/// The supervisor that holds a run directory. A killed one leaves its id behind, which another program may have now.
 fn running(dir: &Path) -> Option<u32> {
     owner(dir).filter(|pid| procfs::text(pid, "comm").is_some_and(|name| name.trim_end() == "lasthop"))
 }
@@ -137,7 +137,7 @@ fn exchange(
         stream.get_ref().set_read_timeout(Some(patience - LOOK_PAUSE))?;
         read = stream.read_line(&mut line);
     }
-    // A switch that will not serve us says so before it has read anything, and hangs up.
+    // A switch that refuses a client says so before it reads anything, and hangs up.
     match read {
         Ok(_) if !line.is_empty() => Ok(line),
         read => written.and(read).map(|_| line),

@@ -43,7 +43,7 @@ pub(super) enum ConntrackCommand {
     },
 }
 
-/// Which connections.
+/// Selects connections.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(super) struct Which {
     /// Only those of this zone
@@ -54,7 +54,7 @@ pub(super) struct Which {
     address: Option<IpAddr>,
 }
 
-/// One connection, for `--json`.
+/// A connection, for `--json`.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct ConnectionReport {
     protocol: String,
@@ -64,9 +64,9 @@ struct ConnectionReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     state: Option<String>,
     mark: u32,
-    /// In hexadecimal, as ovs-ofctl has them.
+    /// In hexadecimal, like ovs-ofctl.
     labels: String,
-    /// Seconds until it ends, if no packet comes.
+    /// Seconds until it expires without a packet.
     left_s: u32,
     packets: [u64; 2],
     bytes: [u64; 2],
@@ -92,7 +92,7 @@ struct ConnectionList {
     connections: Vec<ConnectionReport>,
 }
 
-/// How many connections there are of a zone, a protocol and a state.
+/// The number of connections of a zone, a protocol and a state.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
 struct ConnectionCounts {
     connections: usize,

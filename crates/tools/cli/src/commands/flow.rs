@@ -47,7 +47,7 @@ pub(super) enum FlowCommand {
     },
 }
 
-/// One flow, for `--json`.
+/// A flow, for `--json`.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct FlowReport {
     datapath: String,
@@ -58,7 +58,7 @@ struct FlowReport {
     actions: String,
     packets: u64,
     bytes: u64,
-    /// Milliseconds since a packet met it last; none did if it is missing.
+    /// Milliseconds since its last packet; missing if it had none.
     #[serde(skip_serializing_if = "Option::is_none")]
     used_ago_ms: Option<u64>,
     tcp_flags: u16,
@@ -69,7 +69,7 @@ struct FlowList {
     flows: Vec<FlowReport>,
 }
 
-/// How flows are shown.
+/// The form of the output.
 #[derive(Clone, Copy, Debug)]
 struct Shown {
     more: bool,
@@ -109,7 +109,7 @@ impl ApiRequest {
 }
 
 impl ApiRequest {
-    /// Refuses a switch whose embedded controller has flows of its own: others go before or behind them as it happens.
+    /// Refuses a switch with the embedded controller, whose flows would conflict with these.
     fn refuse_embedded(&self, switch: &str) -> Result<(), Fault> {
         let config: Value = ask(&self.dir, "config.show", &json!({}))?;
         let others = config["switches"].as_array().into_iter().flatten();
@@ -129,7 +129,7 @@ impl ApiRequest {
     }
 }
 
-/// Why there are no flows to be shown.
+/// Why there are no flows to show.
 #[derive(Debug)]
 enum Failure {
     Client(ClientError),
@@ -201,7 +201,7 @@ impl Table {
     }
 }
 
-/// Flows of one datapath are shown without its name, as ovs-dpctl shows them.
+/// Prints flows of a single datapath without its name, like ovs-dpctl.
 fn text(tables: &[Table], shown: Shown, now_ms: u64) -> String {
     let mut text = String::new();
     for table in tables {

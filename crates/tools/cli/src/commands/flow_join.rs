@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use lasthop_api::rundir::datapath_socket;
 
-/// EtherTypes of tags: a mask for frames without a tag does not hold for those with one.
+/// EtherTypes of tags: a mask for frames without a tag does not match tagged ones.
 const TAGS: [u16; 2] = [0x8100, 0x88a8];
 
 /// The joined ports.
@@ -17,11 +17,11 @@ const TAGS: [u16; 2] = [0x8100, 0x88a8];
 pub(super) struct Joined {
     pub(super) datapath: String,
     pub(super) ports: [String; 2],
-    /// How many were made.
+    /// Number of new flows.
     pub(super) flows: usize,
 }
 
-/// Makes the datapath and gives the ports numbers if need be.
+/// Makes the datapath and adds the ports if necessary.
 pub(super) fn join(dir: &Path, name: &str, ports: [String; 2]) -> Result<Joined, ClientError> {
     let mut client = Client::connect(&datapath_socket(dir))?;
     let datapath = datapath(&mut client, name)?;
@@ -57,7 +57,7 @@ fn port(client: &mut Client, datapath: i32, name: &str) -> Result<u32, ClientErr
     client.port_add(&wanted)?.number.ok_or(ClientError::WrongAnswer("making a port"))
 }
 
-/// Those of frames from one port, without tags and with each kind of one or two.
+/// The flows for frames from one port: without tags, and with each kind of one or two tags.
 fn flows(datapath: i32, from: u32, to: u32) -> impl Iterator<Item = FlowMessage> {
     let pairs = TAGS.into_iter().flat_map(|outer| TAGS.map(|inner| vec![outer, inner]));
     let tags = [vec![]].into_iter().chain(TAGS.map(|outer| vec![outer])).chain(pairs);

@@ -1,4 +1,4 @@
-//! Files that packages ship beside the binary, made from the command line itself: shell completions and manual pages.
+//! Files that packages ship with the binary, generated from the command line: shell completions and manual pages.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -10,7 +10,7 @@ use lasthop_runtime::fault::Fault;
 
 use super::Cli;
 
-/// Shells that there are completions for.
+/// Shells with completions.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(super) enum Shell {
     Bash,
@@ -28,7 +28,7 @@ impl From<Shell> for clap_complete::Shell {
     }
 }
 
-/// Writes the script that teaches a shell this command line.
+/// Writes a shell's completion script.
 pub(super) fn completions(shell: Shell) -> Result<ExitCode, Fault> {
     let mut script = Vec::new();
     clap_complete::generate(clap_complete::Shell::from(shell), &mut Cli::command(), "lasthop", &mut script);

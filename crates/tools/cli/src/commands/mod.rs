@@ -1,4 +1,4 @@
-//! The command line: its words, and which of the binary's roles they ask for.
+//! The command line, and the parts of the program that it starts.
 
 mod acl;
 mod apply;
@@ -361,14 +361,14 @@ enum VlanCommand {
     Show,
 }
 
-/// The part of the system that a command line asks for.
+/// The part of the program that a command line starts.
 #[derive(Debug)]
 pub enum Part {
     /// The process that moves packets between guests.
     SwitchProcess(SwitchSettings),
     /// The process that serves device ports.
     DriverProcess {
-        /// Longest wait for further frames before the switch is told of some.
+        /// How long a thread polls for further frames before it sleeps.
         hysteresis: Hysteresis,
         /// How strict its sandbox is.
         sandbox: sandbox::SandboxMode,
@@ -378,11 +378,11 @@ pub enum Part {
         /// How strict its sandbox is.
         sandbox: sandbox::SandboxMode,
     },
-    /// All that a user asks for: the supervisor, or a question to a running one.
+    /// A user's command: the supervisor, or a request to a running one.
     Command(Box<Invocation>),
 }
 
-/// A command with the options that all commands have.
+/// A command with the options of all commands.
 #[derive(Debug)]
 pub struct Invocation {
     dir: Option<PathBuf>,
@@ -390,7 +390,8 @@ pub struct Invocation {
     command: Command,
 }
 
-/// Reads the command line, and sets up the log of inner processes; ends the process if it is wrong, or asks for help.
+/// Parses the command line, and sets up the log of inner processes. Ends the process after an error or a request for
+/// help.
 #[must_use]
 pub fn parse() -> Part {
     let Cli { dir, json, command } = Cli::parse();
@@ -412,7 +413,7 @@ pub fn parse() -> Part {
 }
 
 impl Invocation {
-    /// Runs the command to its end.
+    /// Runs the command.
     ///
     /// # Errors
     /// One sentence for the user.
@@ -429,7 +430,7 @@ impl Invocation {
     }
 }
 
-/// As `run`, for commands that start or ask a switch.
+/// Runs commands that start or ask a switch.
 fn with_directory(command: Command, dir: Option<&Path>, json: bool) -> Result<ExitCode, Fault> {
     let dir = match (&command, rundir::choose(dir)) {
         // The version is known without a switch.
@@ -465,7 +466,7 @@ fn answer(command: Command, question: ask::ApiRequest) -> Result<ExitCode, Fault
         Command::Doctor { switch: true, .. } => question.doctor_of_switch(),
         Command::Doctor { name, .. } => question.doctor(name.as_ref()),
         Command::Upgrade { binary } => question.upgrade(binary),
-        // The others went elsewhere.
+        // The other commands are handled elsewhere.
         _ => question.version(),
     }
 }
@@ -481,7 +482,7 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    /// The help texts of a command and of those below it.
+    /// The help texts of a command and its subcommands.
     fn help_texts(command: &clap::Command) -> Vec<String> {
         let of_arguments = command.get_arguments().flat_map(|argument| {
             let values = argument.get_possible_values();

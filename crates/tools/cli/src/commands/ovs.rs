@@ -56,7 +56,7 @@ pub(super) enum OvsCommand {
 }
 
 impl ApiRequest {
-    /// None if there is no answer.
+    /// The vhost-user ports; empty without an answer.
     fn guests(&self) -> Vec<Guest> {
         let filter = PortFilter { backend: Some(BackendKind::VhostUser) };
         let list: Option<PortStatusList> = ask(&self.dir, "port.list", &filter).ok();
@@ -78,7 +78,7 @@ impl ApiRequest {
             .collect()
     }
 
-    /// The controller of switches with an external one; none if there is no such switch, or no answer.
+    /// The controllers of switches with an external one; `None` if there is no such switch, or no answer.
     fn control_clients(&self) -> Option<Vec<ControlClient>> {
         let list: SwitchList = ask(&self.dir, "switch.list", &json!({})).ok()?;
         let is_outside = |switch: &SwitchReport| switch.controller == Some(ControllerKind::External);

@@ -1,4 +1,4 @@
-//! `lasthop port show` for a VMM: the text to paste into its command line or configuration.
+//! `lasthop port show` for a VMM: text for its command line or configuration.
 
 use std::process::ExitCode;
 
@@ -13,7 +13,7 @@ use lasthop_runtime::fault::Fault;
 
 use super::ask::ApiRequest;
 
-/// The reader that the port is shown for; none: people.
+/// The VMM for which the port is shown; none for users.
 #[derive(Debug, Args)]
 pub(super) struct Paste {
     /// Arguments for QEMU
@@ -34,7 +34,7 @@ pub(super) struct Paste {
 }
 
 impl ApiRequest {
-    /// The hint goes to standard error, so that standard output can be pasted or substituted as it is.
+    /// The hint goes to standard error, so that standard output can be pasted unchanged.
     pub(super) fn show_for_vmm(
         &self,
         ports: &[PortStatus],

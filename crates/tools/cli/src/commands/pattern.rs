@@ -11,7 +11,7 @@ use lasthop_runtime::fault::{Fault, Kind};
 use super::ask::ApiRequest;
 use super::client::ask;
 
-/// A name, or with `*` (any letters) and `?` (any one) those that look like it.
+/// A name, or a pattern with `*` (any letters) and `?` (one letter).
 #[derive(Clone, Debug)]
 pub(super) struct Pattern(String);
 
@@ -41,7 +41,7 @@ impl Pattern {
         matches(self.0.as_bytes(), name.as_bytes())
     }
 
-    /// Those of `names` that it means, at least one.
+    /// The names that it matches, at least one.
     fn choose(&self, names: &[String]) -> Result<Vec<String>, Fault> {
         if !self.is_of_many() {
             return Ok(vec![self.0.clone()]);
@@ -54,7 +54,8 @@ impl Pattern {
         Ok(chosen)
     }
 
-    /// The names that the patterns match, in the patterns' order, each name once; `names` are looked up if they are needed.
+    /// The names that the patterns match, in the patterns' order without duplicates; looks up `names` only if
+    /// necessary.
     pub(super) fn choose_all(
         patterns: &[Self],
         names: impl FnOnce() -> Result<Vec<String>, Fault>,
@@ -83,7 +84,7 @@ fn matches(pattern: &[u8], name: &[u8]) -> bool {
 }
 
 impl ApiRequest {
-    /// Counters of the ports that are meant, or of all.
+    /// Counters of the selected ports, or of all.
     pub(super) fn counters(&self, patterns: &[Pattern]) -> Result<StatsReport, Fault> {
         let of = |params| ask::<StatsReport>(&self.dir, "stats", &params);
         if let [only] = patterns
@@ -98,7 +99,7 @@ impl ApiRequest {
         let names: Vec<String> = stats.ports.iter().map(|port| port.name.clone()).collect();
         let chosen = Pattern::choose_all(patterns, || Ok(names.clone()))?;
         if let Some(missing) = chosen.iter().find(|name| !names.contains(name)) {
-            return of(json!({"name": missing})); // which lists the names that are there
+            return of(json!({"name": missing})); // The error names the existing ports.
         }
         stats.ports.retain(|port| chosen.contains(&port.name));
         Ok(stats)

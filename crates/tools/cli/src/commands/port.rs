@@ -18,7 +18,7 @@ use super::client::ask;
 use super::paste::Paste;
 use super::pattern::Pattern;
 
-/// A port in the words of `lasthop port` or of `lasthop vnic`.
+/// A port in the form of `lasthop port` or `lasthop vnic`.
 pub(super) trait FormOfPort:
     FromStr<Err = Fault> + Into<PortSpec> + Clone + Send + Sync + 'static
 {
@@ -88,12 +88,12 @@ pub(super) enum PortCommand<P: FormOfPort> {
     },
 }
 
-/// The words in which ports are asked for.
+/// The command by which ports are named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PortWords {
     /// Ports of every backend.
     Port,
-    /// The old name: vhost-user ports alone, and reports in their old form.
+    /// The old name: vhost-user ports only, and reports in their old form.
     Vnic,
 }
 
@@ -150,7 +150,7 @@ impl ApiRequest {
         self.show_answer(ask(&self.dir, &words.method("add"), &port)?, show::port_added)
     }
 
-    /// The last word has the changes, those before it are names.
+    /// The last word has the changes; those before it are names.
     fn set(&self, words: PortWords, names_and_keys: &[String]) -> Result<ExitCode, Fault> {
         let Some((keys, names)) = names_and_keys.split_last() else { return Ok(ExitCode::SUCCESS) };
         let names = names.iter().map(|name| name.parse()).collect::<Result<Vec<Pattern>, Fault>>()?;
@@ -176,7 +176,7 @@ impl ApiRequest {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// The ports that are meant.
+    /// The names of the selected ports.
     fn port_names(&self, words: PortWords, patterns: &[Pattern]) -> Result<Vec<String>, Fault> {
         let all = || -> Result<Vec<String>, Fault> {
             let list: PortStatusList = ask(&self.dir, &words.method("list"), &json!({}))?;
@@ -185,7 +185,7 @@ impl ApiRequest {
         Pattern::choose_all(patterns, all)
     }
 
-    /// With `--json` an answer is printed as it came.
+    /// With `--json` prints an answer as it came.
     fn show_answer<T: DeserializeOwned>(
         &self,
         answer: Value,
@@ -217,7 +217,7 @@ impl ApiRequest {
     }
 }
 
-/// An answer that a switch of this version gives.
+/// Parses an answer of a switch of this version.
 fn read<T: DeserializeOwned>(answer: &Value) -> Result<T, Fault> {
     T::deserialize(answer)
         .map_err(|error| Fault::internal("read the answer of a switch that is of another version", error))

@@ -1,4 +1,4 @@
-//! `lasthop profile`: where the time of a running switch goes.
+//! `lasthop profile`: how a running switch spends its time.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::os::unix::net::UnixStream;
@@ -20,7 +20,7 @@ use super::client;
 use crate::show;
 use crate::usage::{ProfileAnswer, UsageLook, WatchedProcess};
 
-/// How much longer than its time a profile may take.
+/// Longest wait for a profile beyond its duration.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// Longest report in bytes: ten times that of all ports at all workers.
 const REPORT_BYTES_MAX: u64 = 64 << 20;
@@ -79,7 +79,7 @@ impl ApiRequest {
             let name = vnic.name();
             let Some(pid) = vnic.connection.peer_pid else { continue };
             match all.iter_mut().find(|process| process.pid == pid) {
-                // One guest with several vnics.
+                // A guest with several vnics.
                 Some(process) => process.name += &format!("+{name}"),
                 None => {
                     let name = format!("guest {name}");
@@ -91,7 +91,7 @@ impl ApiRequest {
     }
 }
 
-/// Reads the line that ends the profile.
+/// Reads the line at the end of the profile.
 fn read_report(
     stream: BufReader<UnixStream>,
     patience: Duration,
@@ -106,7 +106,7 @@ fn read_report(
     stream.get_ref().set_read_timeout(Some(patience)).map_err(failed)?;
     let mut line = String::new();
     match stream.take(REPORT_BYTES_MAX).read_line(&mut line) {
-        // A connection that is reset has come to its end, too.
+        // A reset connection has ended, too.
         Err(error) if error.kind() != ErrorKind::ConnectionReset => return Err(failed(error)),
         _ => {}
     }

@@ -1,4 +1,4 @@
-//! `lasthop run`: the file and the flags together.
+//! `lasthop run`: combines file and flags.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -19,17 +19,17 @@ use lasthop_supervisor::{Inherited, RunSettings};
 
 use super::RunArgs;
 
-/// Exit status of a service whose file or flags are wrong (sysexits.h, `EX_CONFIG`): another start would not help.
+/// Exit status of a service with a wrong file or wrong flags (sysexits.h, `EX_CONFIG`): another start would not help.
 const WRONG_SETTINGS: u8 = 78;
 /// Pause before a wrong file is read again, while guests wait.
 const READ_PAUSE: Duration = Duration::from_millis(500);
-/// For which service managers are asked each time.
+/// Time by which service managers are asked to extend the start.
 const WAIT: Duration = Duration::from_secs(10);
-/// Shortest time from the start to a failure while guests wait: no more than the unit's `StartLimitBurst=` in its interval, after
-/// which the service manager would close the kept descriptors.
+/// Shortest time from the start to a failure while guests wait. With it, failures in an interval stay below the unit's
+/// `StartLimitBurst=`, at which the service manager would close the kept descriptors.
 const FAILED_START: Duration = Duration::from_secs(4);
 
-/// Runs a switch in `dir` until it is told to end; a service manager is told its state.
+/// Runs a switch in `dir` until it is told to end; reports its state to the service manager.
 pub(super) fn run(dir: PathBuf, args: &RunArgs) -> Result<ExitCode, Fault> {
     let start = Instant::now();
     args.log.set();
@@ -59,8 +59,8 @@ pub(super) fn run(dir: PathBuf, args: &RunArgs) -> Result<ExitCode, Fault> {
     Ok(ExitCode::FAILURE)
 }
 
-/// The settings of the file and the flags, once they are right: ending now would have the service manager let guests go, after some
-/// starts that cannot succeed either.
+/// Waits until the settings of file and flags are right: if this process ended, the service manager would disconnect
+/// guests after some futile restarts.
 fn told_at_last(dir: &Path, args: &RunArgs, manager: &Manager) -> RunSettings {
     let mut said = String::new();
     loop {
@@ -90,7 +90,7 @@ fn told(dir: &Path, args: &RunArgs) -> Result<RunSettings, Fault> {
     settings(dir.to_path_buf(), file, flags)
 }
 
-/// Flags win over the file, and their switches and ports come after its.
+/// Flags override the file; their switches and ports follow the file's.
 fn settings(dir: PathBuf, file: Config, flags: Config) -> Result<RunSettings, Fault> {
     let asked = flags.settings.over(file.settings);
     let (control_group, datapath_devices) = (asked.control_group.clone(), asked.datapath_devices.clone());

@@ -17,11 +17,11 @@ use lasthop_runtime::fault::{Fault, Kind};
 use super::ask::ApiRequest;
 use super::pattern::Pattern;
 
-/// Shortest and longest interval in seconds: no busy loop, no forgotten one.
+/// Shortest and longest interval in seconds.
 const SECONDS_MIN: f64 = 0.1;
 const SECONDS_MAX: f64 = 3600.0;
 
-/// Time between two looks.
+/// Time between two reads.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Interval(Duration);
 
@@ -70,7 +70,7 @@ impl ApiRequest {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// None while the switch process is started again, which then counts from zero.
+    /// The next counters; `None` while the switch process is restarting, which then counts from zero.
     fn later_counters(&self, names: &[Pattern]) -> Result<Option<StatsReport>, Fault> {
         match self.counters(names) {
             Err(fault) if fault.kind == Kind::SwitchDown => {
@@ -81,7 +81,7 @@ impl ApiRequest {
         }
     }
 
-    /// One interval: a screen, a line of JSON, or lines with an empty one behind them.
+    /// Shows one interval: a screen, a line of JSON, or lines followed by an empty one.
     fn block(&self, rates: &Rates, is_screen: bool, sort: Option<Sort>) -> String {
         let rows = if is_screen { screen().map(|screen| screen.rows) } else { None };
         let sort = sort.unwrap_or(if is_screen { Sort::Rate } else { Sort::Name });

@@ -6,15 +6,15 @@ use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
 
-/// `PERF_TYPE_HARDWARE`, and of it `PERF_COUNT_HW_INSTRUCTIONS` and `PERF_COUNT_HW_CACHE_MISSES`.
+/// `PERF_TYPE_HARDWARE` with `PERF_COUNT_HW_INSTRUCTIONS` and `PERF_COUNT_HW_CACHE_MISSES`.
 const INSTRUCTIONS: (u32, u64) = (0, 1);
 const CACHE_MISSES: (u32, u64) = (0, 3);
-/// `exclude_kernel`: without privileges only user space may be counted.
+/// `exclude_kernel`: without privileges only user space can be counted.
 const EXCLUDE_KERNEL: u64 = 1 << 5;
-/// `PERF_FORMAT_TOTAL_TIME_ENABLED` and `PERF_FORMAT_TOTAL_TIME_RUNNING`: several events take turns at a counter.
+/// `PERF_FORMAT_TOTAL_TIME_ENABLED` and `PERF_FORMAT_TOTAL_TIME_RUNNING`: several events may share a counter in turns.
 const WITH_TIMES: u64 = 1 | 2;
 
-/// Both counters of one thread, counting since it was made.
+/// Both counters of a thread, which count since they were opened.
 #[derive(Debug)]
 pub(crate) struct ThreadCounters {
     instructions: OwnedFd,
@@ -29,7 +29,7 @@ pub(crate) struct Counts {
 }
 
 impl ThreadCounters {
-    /// Begins to count; or why that cannot be.
+    /// Starts to count; the error says why that is impossible.
     pub(crate) fn begin(thread: i32) -> Result<Self, String> {
         Ok(Self { instructions: open(INSTRUCTIONS, thread)?, cache_misses: open(CACHE_MISSES, thread)? })
     }
@@ -57,7 +57,7 @@ fn open(event: (u32, u64), thread: i32) -> Result<OwnedFd, String> {
     })
 }
 
-/// A count, scaled to all of the time if others had the counter for some of it.
+/// Reads a count, scaled to the whole time if the event had the counter for a part of it.
 fn read(counter: &OwnedFd) -> Option<u64> {
     let mut bytes = [0; 24];
     if rustix::io::read(counter, &mut bytes).ok()? < bytes.len() {
@@ -73,7 +73,7 @@ fn read(counter: &OwnedFd) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// `PERF_TYPE_SOFTWARE`, `PERF_COUNT_SW_TASK_CLOCK`: there with or without counters in the CPU.
+    /// `PERF_TYPE_SOFTWARE`, `PERF_COUNT_SW_TASK_CLOCK`: available without counters in the CPU.
     const TASK_CLOCK: (u32, u64) = (1, 1);
 
     #[test]

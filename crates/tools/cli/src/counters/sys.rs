@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 
-/// The first version of the kernel's `perf_event_attr`, which every kernel takes.
+/// The first version of the kernel's `perf_event_attr`, which every kernel accepts.
 #[repr(C)]
 #[derive(Default)]
 struct PerfEventAttr {
@@ -20,10 +20,10 @@ struct PerfEventAttr {
     config1: u64,
 }
 
-/// Counts an event of a type in a thread, on any CPU. `flags` and `read_format` as the kernel has them.
+/// Counts an event of a thread on any CPU. `flags` and `read_format` are the kernel's.
 ///
 /// # Errors
-/// As perf_event_open(2) has them: `ENOENT` if the machine does not have the counter.
+/// Those of perf_event_open(2): `ENOENT` if the machine does not have the counter.
 pub(super) fn open(
     (kind, config): (u32, u64),
     thread: i32,

@@ -1,4 +1,4 @@
-//! The controller process, which decides about packets of no flow.
+//! Checks the controller process, which decides about packets without a flow.
 
 use super::finding::Verdict;
 use super::restarts::{Restarts, YOUNG_MS};
@@ -7,7 +7,7 @@ use lasthop_api::readable::{count, time};
 use lasthop_api::report::ControlClient;
 use lasthop_runtime::procfs;
 
-/// Judges the controller process by its facts of now and of `before`.
+/// Judges the controller process by its present facts and by those `before`.
 pub(super) fn controller(before: Option<&ControllerFacts>, facts: &ControllerFacts) -> Verdict {
     let restarts = Restarts {
         process: "controller",
@@ -51,7 +51,7 @@ fn names(clients: &[ControlClient]) -> String {
     clients.iter().map(ControlClient::text).collect::<Vec<_>>().join("; ")
 }
 
-/// Judges the outside controller of switches with `controller = "external"`.
+/// Judges the external controller of switches with `controller = "external"`.
 pub(super) fn external(facts: &ExternalFacts) -> Verdict {
     let ExternalFacts { is_secure, is_asked, clients, .. } = facts;
     let stopped = clients.iter().filter_map(|client| client.pid).find(|pid| procfs::is_stopped(*pid));

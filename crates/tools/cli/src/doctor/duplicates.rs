@@ -1,4 +1,4 @@
-//! An address that is behind two ports at the same time.
+//! Detects an address behind two ports at the same time.
 
 use lasthop_api::facts::{Facts, MoveFacts};
 use lasthop_api::port::change::anew_with;
@@ -6,12 +6,12 @@ use lasthop_api::readable::time;
 
 use super::finding::Verdict;
 
-/// Moves of one address from which on it is no guest that migrates.
+/// Number of moves of an address from which on it does not belong to a migrating guest.
 const MOVES_OF_TWO: u32 = 3;
-/// Moves longer ago than this are over.
+/// Older moves do not matter any more.
 const RECENT_MS: u64 = 60_000;
 
-/// Told at either port.
+/// The fault, reported at either port.
 pub(super) fn duplicate(facts: &Facts, port: &str) -> Option<Verdict> {
     let moved = facts.moves.iter().find(|moved| is_shared(moved, port))?;
     let text = format!(
@@ -29,7 +29,7 @@ fn is_shared(moved: &MoveFacts, name: &str) -> bool {
     moved.count >= MOVES_OF_TWO && moved.age_ms < RECENT_MS && (moved.from == name || moved.to == name)
 }
 
-/// How both get addresses of their own.
+/// How to give both addresses of their own.
 fn distinct(facts: &Facts, moved: &MoveFacts) -> String {
     let port = facts.ports.iter().find(|port| port.name == moved.from || port.name == moved.to);
     match port {

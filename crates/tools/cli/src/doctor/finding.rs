@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// How a link is. The worst comes first.
+/// The state of a link, the worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub(crate) enum State {
     /// Packets do not pass here.
@@ -11,7 +11,7 @@ pub(crate) enum State {
     /// Packets pass, but something is lost or slower than it could be.
     #[serde(rename = "warning")]
     Warning,
-    /// It cannot be told, mostly since a link before it is broken.
+    /// Unknown, mostly since an earlier link is broken.
     #[serde(rename = "unknown")]
     Unknown,
     #[serde(rename = "ok")]
@@ -58,7 +58,7 @@ pub(crate) enum Link {
     Device,
     /// The process that serves it.
     Driver,
-    /// The process that decides about packets of no flow.
+    /// The process that decides about packets without a flow.
     Controller,
 }
 
@@ -94,21 +94,21 @@ impl Link {
     }
 }
 
-/// One sentence on one link.
+/// One sentence about one link.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Finding {
     pub(crate) state: State,
-    /// None for the switch and the host.
+    /// `None` for the switch and the host.
     pub(crate) vnic: Option<String>,
     pub(crate) link: Link,
     pub(crate) text: String,
     pub(crate) remedy: Option<String>,
 }
 
-/// The verdict on links behind a broken one.
+/// The verdict about links after a broken one.
 pub(crate) const NOT_REACHED: &str = "not reached";
 
-/// A judgement on a link, before it is known whose.
+/// A judgement about a link, before it belongs to a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Verdict {
     pub(crate) state: State,
@@ -125,7 +125,7 @@ impl Verdict {
         Self { state: State::Unknown, text: text.into(), remedy: None }
     }
 
-    /// For a link behind a broken one.
+    /// The verdict about a link after a broken one.
     pub(crate) fn not_reached() -> Self {
         Self::unknown(NOT_REACHED)
     }

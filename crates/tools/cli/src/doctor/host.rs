@@ -1,4 +1,4 @@
-//! The switch as a whole and the machine under it.
+//! Checks the whole switch and its machine.
 
 use std::io::ErrorKind;
 use std::os::unix::net::UnixStream;
@@ -19,14 +19,14 @@ use super::restarts::{Restarts, YOUNG_MS};
 use lasthop_api::facts::{Facts, SwitchFacts};
 use lasthop_api::readable::{count, time};
 
-/// Other switches that are named where there is none.
+/// Other switches that are named if none runs here.
 const SWITCHES_SHOWN_MAX: usize = 3;
 /// Descriptors that a guest takes: connection, memory, kicks and calls of a few queue pairs.
 const GUEST_DESCRIPTORS: u64 = 16;
 /// Descriptors left below which the next guest may not fit.
 const SPARE_DESCRIPTORS: u64 = 4 * GUEST_DESCRIPTORS;
 
-/// Why there is no answer from the switch in `dir`, if `fault` says so; else it is the asker's own mistake.
+/// Why the switch in `dir` gives no answer, if `fault` says so; otherwise the mistake is the user's.
 pub(super) fn unanswered(dir: &Path, fault: &Fault, processes: &[Process]) -> Option<Finding> {
     let verdict = match fault.kind {
         Kind::SwitchDown | Kind::Socket => not_running(dir, fault, processes),
@@ -102,7 +102,8 @@ fn not_running(dir: &Path, fault: &Fault, processes: &[Process]) -> Verdict {
     )
 }
 
-/// Switches of this machine whose directories are here, those first that are likely meant: next to `dir`, then of the same user.
+/// Switches of this machine with directories here. The most likely ones are first: those beside `dir`, then those of
+/// the same user.
 fn switches<'a>(dir: &Path, processes: &'a [Process]) -> Vec<(&'a Process, PathBuf)> {
     let own_uid = rustix::process::geteuid().as_raw();
     let all = processes.iter().filter_map(|process| Some((process, process.run_dir()?)));
@@ -114,7 +115,7 @@ fn switches<'a>(dir: &Path, processes: &'a [Process]) -> Vec<(&'a Process, PathB
     switches
 }
 
-/// All about the switch process and its machine, by two looks.
+/// All findings about the switch process and its machine, from facts of two times.
 pub(super) fn findings(before: &Facts, facts: &Facts) -> Vec<Finding> {
     let switch = &facts.switch;
     let scheduler = switch.scheduler.as_ref().map(scheduler);
@@ -132,7 +133,7 @@ pub(super) fn findings(before: &Facts, facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// A switch that no guest can come to.
+/// The finding that the switch has no port.
 pub(super) fn without_ports(facts: &Facts) -> Option<Finding> {
     let none =
         Verdict::broken("the switch has no vnics", "make one: lasthop port add NAME,backend=vhost-user");
@@ -175,7 +176,7 @@ fn process(switch: &SwitchFacts) -> Verdict {
     ))
 }
 
-/// The confinement of processes, should a guest take one over: one line for all of which the same is to be said.
+/// The sandboxes of processes: one line for all with the same verdict.
 fn confinements(sandboxes: &[SandboxReport]) -> Vec<Verdict> {
     let mut groups: Vec<(String, Vec<&SandboxReport>)> = Vec::new();
     for sandbox in sandboxes {
@@ -193,7 +194,7 @@ fn layers_text(sandbox: &SandboxReport) -> String {
     if is_whole { "all layers (lasthop version lists them)".to_owned() } else { summary(&sandbox.layers) }
 }
 
-/// Of processes with the same layers.
+/// The verdict about processes with the same layers.
 fn confinement(layers: &str, group: &[&SandboxReport]) -> Option<Verdict> {
     let SandboxReport { mode, layers: list, .. } = group.first()?;
     let names: Vec<&str> = group.iter().map(|sandbox| sandbox.process.as_str()).collect();
@@ -206,12 +207,12 @@ fn confinement(layers: &str, group: &[&SandboxReport]) -> Option<Verdict> {
             "who takes that process over has its user's rights: run without --sandbox=off",
         ),
         _ if !is_filtered => Verdict::warning(text, "use a kernel with seccomp (CONFIG_SECCOMP_FILTER)"),
-        // Other layers that a kernel or container lacks are no fault of this switch.
+        // Layers that a kernel or container lacks are no fault of this switch.
         _ => Verdict::ok(text),
     })
 }
 
-/// Open files of the switch process against its limit (proc(5): limits, fd).
+/// Open files of the switch process compared with its limit (proc(5): limits, fd).
 fn descriptors(switch: &SwitchFacts) -> Option<Verdict> {
     let pid = switch.switch_pid?;
     let limits = procfs::text(pid, "limits")?;
@@ -248,7 +249,7 @@ fn processors(switch: &SwitchFacts) -> Option<Verdict> {
     })
 }
 
-/// The view of the host's scheduler. Without one packets pass as well, so only missing rights are a warning.
+/// The view of the host's scheduler. Packets pass without one, so only missing rights are a warning.
 fn scheduler(report: &SchedReport) -> Verdict {
     if report.lacks_rights {
         return Verdict::warning(

@@ -1,4 +1,4 @@
-//! How a front end has its guest's memory mapped (proc(5), maps): shared with the switch, or as a copy of its own.
+//! How a front end maps its guest's memory (proc(5), maps): shared with the switch, or as a private copy.
 
 use std::collections::BTreeSet;
 
@@ -12,8 +12,8 @@ pub(super) enum Mapped {
     Private,
 }
 
-/// How a process has these files mapped; none if it has none of them, or may not be looked at. One shared mapping is enough: a private one
-/// may be left over from the start.
+/// How a process maps these files; `None` if it maps none of them, or access is denied. One shared mapping is enough: a
+/// private one may be left from the start.
 pub(super) fn of_process(pid: i32, files: &[FileFacts]) -> Option<Mapped> {
     mapped(&procfs::text(pid, "maps")?, files)
 }

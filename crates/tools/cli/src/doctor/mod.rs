@@ -1,8 +1,7 @@
 //! `lasthop doctor`: why a guest has no network, link by link.
 //!
-//! The switch tells facts (`facts`), twice and some time apart, so that moving rings differ from stopped ones. The asking
-//! process judges them here, and also looks at the machine: sockets in the file system, command lines of front ends,
-//! limits.
+//! The switch reports facts (`facts`) at two times, so that moving rings differ from stopped ones. The asking process
+//! judges them, and also examines the machine: sockets in the file system, command lines of front ends, limits.
 //!
 //! ```text
 //!   socket - peer - negotiation - memory - rings - link - learning - drops      for each vnic (link/)
@@ -35,7 +34,8 @@ use lasthop_api::facts::{Facts, VnicFacts};
 use link::{Case, Sockets};
 use processes::Process;
 
-/// Between two looks: a guest that sends or receives at all does it several times meanwhile, and the wait is short for a person.
+/// Time between the two reads: an active guest sends or receives several times meanwhile, and the user does not wait
+/// long.
 const PAUSE: Duration = Duration::from_millis(400);
 
 /// The scope of an examination.
@@ -64,17 +64,17 @@ impl Scope<'_> {
 pub(crate) struct Diagnosis {
     /// Nothing is broken.
     pub(crate) ok: bool,
-    /// The switch and the host first, then each vnic's chain in its order.
+    /// First those about switch and host, then each vnic's chain in its order.
     findings: Vec<Finding>,
-    /// The facts that it was judged by.
+    /// The facts behind the findings.
     #[serde(skip_serializing_if = "Option::is_none")]
     facts: Option<Facts>,
 }
 
-/// Examines the switch in `dir`, or a part of it; `look` asks it for its facts.
+/// Examines the switch in `dir`, or a part of it; `look` requests its facts.
 ///
 /// # Errors
-/// When there is no such vnic. That there is no switch is a finding.
+/// If there is no such vnic. A missing switch is a finding.
 pub(crate) fn examine(
     dir: &Path,
     scope: Scope<'_>,
@@ -133,7 +133,7 @@ impl Diagnosis {
         complaints
     }
 
-    /// Remedies are for copying: they name the switch that was asked.
+    /// Adds the switch's directory to remedies, so that they can be copied.
     fn address(&mut self, dir: &Path) {
         for remedy in self.findings.iter_mut().filter_map(|finding| finding.remedy.as_mut()) {
             *remedy = addressed(remedy, dir);
@@ -144,7 +144,7 @@ impl Diagnosis {
         show::text(self)
     }
 
-    /// As [`Self::text`], of an examination of the switch alone.
+    /// Like [`Self::text`], for an examination of the switch alone.
     pub(crate) fn text_of_switch(&self) -> String {
         show::text_of_switch(self)
     }
@@ -158,7 +158,7 @@ impl Diagnosis {
         }
     }
 
-    /// Vnics, and those of them that have a guest.
+    /// Number of vnics, and of those with a guest.
     fn guests(&self) -> (usize, usize) {
         let vnics = self.facts.as_ref().map(|facts| &facts.vnics[..]).unwrap_or_default();
         (vnics.len(), vnics.iter().filter(|vnic| vnic.connection.attached_ms.is_some()).count())

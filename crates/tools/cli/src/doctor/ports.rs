@@ -1,4 +1,4 @@
-//! Ports over devices and taps: the device, the process that serves it, its losses.
+//! Checks ports over devices and taps: the device, the driver process, and its losses.
 
 use lasthop_api::facts::Facts;
 use lasthop_api::report::{DeviceStatus, DriverFacts, DropCounts, PortStatus};
@@ -36,10 +36,11 @@ const LOSSES: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// For frames that the driver process did not take in time.
+/// The remedy for frames that the driver process did not read in time.
 const MISSED_REMEDY: &str = "it is short of processor time, or has too few queues= for the device";
 
-/// Everything about one port, by two looks. For the switch's health only losses between them count, and no address of a guest.
+/// All findings about a port, from facts of two times. For the switch's health only losses between them count, and no
+/// address of a guest.
 pub(super) fn chain(
     before: &PortStatus,
     port: &PortStatus,

@@ -1,4 +1,4 @@
-//! Command lines of other processes of this machine, as far as they have to do with vhost-user.
+//! Command lines of other processes of this machine, as far as they concern vhost-user.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
@@ -19,7 +19,7 @@ pub(crate) struct Process {
     pub(crate) arguments: Vec<String>,
     /// The user that it runs as.
     pub(crate) user: Credentials,
-    /// XDG_RUNTIME_DIR, where it may be seen.
+    /// XDG_RUNTIME_DIR, if it is readable.
     pub(crate) runtime_dir: Option<String>,
 }
 
@@ -30,7 +30,7 @@ const FRONT_END_WORDS: &[&str] = &["vhost-user", "vhost_user", "virtio_user", "v
 const UML_DEVICE: &str = "virtio_uml.device=";
 
 impl Process {
-    /// None if there is no such process any more, or it may not be looked at.
+    /// `None` if the process has ended, or access is denied.
     pub(crate) fn read(pid: i32) -> Option<Self> {
         let arguments = procfs::text(pid, "cmdline")?.split_terminator('\0').map(of_others).collect();
         let name = of_others(procfs::text(pid, "comm")?.trim());
@@ -40,7 +40,7 @@ impl Process {
             line.unwrap_or_default().split_whitespace().filter_map(|word| word.parse().ok()).collect()
         };
         let gids = numbers("Gid:").into_iter().skip(1).take(1).chain(numbers("Groups:")).collect();
-        // The directory of a process that may not be dumped is root's.
+        // The directory of a process that may not be dumped belongs to root.
         let uid = *numbers("Uid:").get(1)?;
         let environment = procfs::text(pid, "environ").unwrap_or_default();
         let runtime_dir = procfs::variable(&environment, "XDG_RUNTIME_DIR").map(of_others);
@@ -55,7 +55,7 @@ impl Process {
             .collect()
     }
 
-    /// Whether it only started the front end whose words it has.
+    /// Whether it is a wrapper that started the front end whose words it has.
     fn is_wrapper(&self) -> bool {
         ["timeout", "sudo", "su", "nohup", "setsid", "env", "strace", "setpriv"].contains(&self.name.as_str())
     }
@@ -91,12 +91,13 @@ impl Process {
         paths.filter(|path| path.is_absolute()).collect()
     }
 
-    /// Whether a path leads it to the same file as us, as far as that can be told: it may have a file system of its own.
+    /// Whether a path leads it to the same file as this process, as far as can be told: it may have another file
+    /// system.
     pub(crate) fn sees(&self, path: &Path) -> bool {
         procfs::sees(self.pid, path)
     }
 
-    /// Whether its guest's memory is shared, as far as its command line tells.
+    /// Whether its guest's memory is shared, according to its command line.
     pub(crate) fn sharing(&self) -> Sharing {
         let program = self.arguments.first().map_or("", String::as_str);
         if program.contains("cloud-hypervisor") {
@@ -124,7 +125,7 @@ impl Process {
                 .iter()
                 .any(|other| other.split(',').any(|part| users.iter().any(|user| user == part)))
         };
-        // JSON, as libvirt writes it, is not taken apart.
+        // JSON, which libvirt writes, is not parsed.
         if self
             .arguments
             .iter()
@@ -147,7 +148,7 @@ impl Process {
         }
     }
 
-    /// The run directory, if this is a `lasthop run` and it can be told.
+    /// The run directory, if this is a `lasthop run` and its directory is known.
     pub(crate) fn run_dir(&self) -> Option<PathBuf> {
         let program = Path::new(self.arguments.first()?).file_name()?.to_str()?;
         if !program.starts_with("lasthop") || !self.arguments.iter().any(|argument| argument == "run") {
@@ -166,8 +167,8 @@ fn of_others(text: &str) -> String {
     harmless(text).into_owned()
 }
 
-/// Paths of sockets that are of use: a program listens there, or has a guest that came by it. Here and in the network namespaces of
-/// these processes, each of which knows only of its own, while a path leads from one to the other.
+/// Paths of sockets that are in use: a program listens there, or has a guest that connected there. Includes the network
+/// namespaces of these processes: each namespace lists only its own sockets, while paths are shared.
 pub(crate) fn served_at(processes: &[Process]) -> HashSet<PathBuf> {
     let namespace = |pid: &dyn Display| std::fs::read_link(procfs::dir(pid).join("ns/net")).ok();
     let here = (namespace(&"self"), procfs::text("self", "net/unix"));
@@ -179,7 +180,7 @@ pub(crate) fn served_at(processes: &[Process]) -> HashSet<PathBuf> {
     tables.values().flatten().flat_map(|table| served(table)).collect()
 }
 
-/// Those in one table (proc(5), net/unix).
+/// The paths in one table (proc(5), net/unix).
 fn served(table: &str) -> impl Iterator<Item = PathBuf> {
     /// The flag __SO_ACCEPTCON, as it is printed.
     const ACCEPTS: &str = "00010000";
@@ -192,17 +193,17 @@ fn served(table: &str) -> impl Iterator<Item = PathBuf> {
     })
 }
 
-/// Guest memory by a command line.
+/// A guest's memory by its command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sharing {
     Unknown,
     Shared,
-    /// The memory that it has instead.
+    /// The private memory that it has.
     Private(&'static str),
 }
 
-/// Whether this is the `-netdev` of a vhost-user card at the character device `id`: as people write it, or as JSON, which libvirt
-/// writes.
+/// Whether this is the `-netdev` of a vhost-user card at the character device `id`: as users write it, or as JSON,
+/// which libvirt writes.
 fn is_card_at(argument: &str, id: &str) -> bool {
     if argument.starts_with('{') {
         let Ok(netdev) = serde_json::from_str::<Value>(argument) else { return false };

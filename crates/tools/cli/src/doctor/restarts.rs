@@ -1,4 +1,4 @@
-//! Processes that are started again when they end.
+//! Checks processes that are restarted when they end.
 
 use super::finding::Verdict;
 use lasthop_api::readable::{count, time};
@@ -7,7 +7,7 @@ use lasthop_api::report::Ended;
 /// A process younger than this, after one that died, may die again.
 pub(super) const YOUNG_MS: u64 = 60_000;
 
-/// How often a process had to be started again.
+/// The number of a process's restarts.
 #[derive(Clone, Copy)]
 pub(super) struct Restarts<'a> {
     /// Its name.
@@ -24,12 +24,12 @@ impl Restarts<'_> {
         count(usize::try_from(self.number).unwrap_or(usize::MAX), "restart")
     }
 
-    /// There is none at the moment.
+    /// The finding that it is not running at present.
     pub(super) fn down(self) -> Verdict {
         Verdict::broken(self.story("does not stay up"), self.remedy)
     }
 
-    /// The one before it `ended`, not long ago.
+    /// The finding that it was restarted recently, after its predecessor `ended`.
     pub(super) fn young(self, ended: &str) -> Verdict {
         Verdict::warning(self.story(&format!("{ended} and was started again")), self.remedy)
     }

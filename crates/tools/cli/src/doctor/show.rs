@@ -4,15 +4,15 @@ use super::Diagnosis;
 use super::finding::{Finding, NOT_REACHED, State};
 use lasthop_api::readable::count;
 
-/// Vnics up to which each link of each one has its line; of more, only chains with a complaint are drawn.
+/// Largest number of vnics whose links all have a line; with more, only chains with a complaint are shown.
 const CHAINS_MAX: usize = 4;
-/// Complaints shown with their remedies.
+/// Number of complaints that are shown with their remedies.
 const COMPLAINTS_MAX: usize = 10;
 
 pub(super) fn text(diagnosis: &Diagnosis) -> String {
     let chains: Vec<&[Finding]> = chains(diagnosis).collect();
     let mut text = head(diagnosis, &subjects(diagnosis, &chains));
-    // Faults of switch and host stand above.
+    // Faults of switch and host are shown above.
     let is_sound = |finding: &&Finding| finding.vnic.is_none() && finding.state == State::Ok;
     diagnosis.findings.iter().filter(is_sound).for_each(|finding| text.push_str(&line(finding)));
     let is_long = chains.len() <= CHAINS_MAX;
@@ -42,7 +42,7 @@ fn subjects(diagnosis: &Diagnosis, chains: &[&[Finding]]) -> String {
     }
 }
 
-/// In few lines, the first of which is all that a monitoring system shows.
+/// A few lines; monitoring systems only show the first.
 pub(super) fn text_of_switch(diagnosis: &Diagnosis) -> String {
     let (vnics, guests) = diagnosis.guests();
     let mut text = match diagnosis.complaints().is_empty() {
@@ -64,7 +64,7 @@ fn chains(diagnosis: &Diagnosis) -> impl Iterator<Item = &[Finding]> {
     groups.filter(|links| links.iter().any(|finding| finding.vnic.is_some()))
 }
 
-/// The first broken link of each vnic; or that all is well.
+/// The first broken link of each vnic, or a line that nothing is broken.
 fn head(diagnosis: &Diagnosis, subjects: &str) -> String {
     let complaints = diagnosis.complaints();
     if complaints.is_empty() {
@@ -91,14 +91,14 @@ fn chain(links: &[Finding], is_long: bool) -> String {
     let name = links.first().and_then(|finding| finding.vnic.as_deref()).unwrap_or_default();
     let mut text = format!("{name}: {}\n", marks.join(" - "));
     if is_long {
-        // Behind the broken link there is nothing to tell.
+        // After the broken link there is nothing to report.
         let known = links.iter().filter(|finding| finding.text != NOT_REACHED);
         known.for_each(|finding| text.push_str(&line(finding)));
     }
     text
 }
 
-/// A link of the drawing.
+/// A link in the drawing.
 fn mark(finding: &Finding) -> String {
     let sign = match finding.state {
         State::NotOk => " NOT OK",
@@ -113,7 +113,7 @@ fn line(finding: &Finding) -> String {
     format!("  {:<8} {:<12} {}\n", finding.state.name(), finding.link.name(), finding.text)
 }
 
-/// The same where lines of several ports are below each other.
+/// A line with the port's name, for several ports.
 fn named_line(finding: &Finding) -> String {
     match &finding.vnic {
         Some(name) => {

@@ -1,4 +1,5 @@
-//! Bridges of Open vSwitch with the VLANs of their ports, as its database has them (ovs-vswitchd.conf.db(5), tables Bridge and Port).
+//! Bridges of Open vSwitch with the VLANs of their ports, from its database (ovs-vswitchd.conf.db(5), tables Bridge and
+//! Port).
 
 use std::path::Path;
 
@@ -16,7 +17,7 @@ pub(crate) struct BridgePort {
     pub(crate) access: Option<Vid>,
     /// The VLAN of untagged frames of a trunk.
     pub(crate) native: Option<Vid>,
-    /// None: all.
+    /// `None` for all.
     pub(crate) trunks: Option<VlanSet>,
 }
 
@@ -34,7 +35,7 @@ pub(crate) struct Bridges {
     bridges: Vec<Bridge>,
 }
 
-/// A port, and the others of its bridge.
+/// A port, and the other ports of its bridge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Surroundings<'a> {
     pub(crate) bridge: &'a str,
@@ -43,7 +44,8 @@ pub(crate) struct Surroundings<'a> {
 }
 
 impl Bridges {
-    /// Those of the Open vSwitch that controls the switch in `dir`; none if there is none, or its database does not answer.
+    /// The bridges of the Open vSwitch that controls the switch in `dir`; `None` if there is none, or its database does
+    /// not answer.
     pub(crate) fn ask(dir: &Path) -> Option<Self> {
         let database = Database::find(dir, None)?;
         let mut words = vec!["--format=json", "--", "--columns=name,ports", "list", "Bridge"];
@@ -57,7 +59,7 @@ impl Bridges {
         &self.tool
     }
 
-    /// None if no bridge has a port of this name.
+    /// `None` if no bridge has a port of this name.
     pub(crate) fn around(&self, port: &str) -> Option<Surroundings<'_>> {
         self.bridges.iter().find_map(|bridge| {
             let (own, others) = bridge.ports.iter().partition::<Vec<_>, _>(|other| other.name == port);
@@ -89,7 +91,7 @@ impl Table {
         row.get(self.headings.iter().position(|name| name == heading)?)
     }
 
-    /// A column's elements: the database prints a set of one as the element (RFC 7047, 5.1).
+    /// A column's elements: the database prints a set with one element as that element (RFC 7047, 5.1).
     fn set<'a>(&self, row: &'a [Value], heading: &str) -> &'a [Value] {
         let Some(value) = self.cell(row, heading) else { return &[] };
         match value.as_array().map(Vec::as_slice) {
@@ -112,7 +114,7 @@ fn parse(text: &str) -> Option<Vec<Bridge>> {
     bridges.data.iter().map(bridge).collect()
 }
 
-/// A port by its row, with the database's rules for an absent `vlan_mode`.
+/// Reads a port's row, with the database's rules for a missing `vlan_mode`.
 fn port(table: &Table, row: &[Value]) -> Option<BridgePort> {
     let vid = |value: &Value| Vid::try_from(u16::try_from(value.as_u64()?).ok()?).ok();
     let tag = table.set(row, "tag").first().and_then(vid);

@@ -1,4 +1,4 @@
-//! Where the database of Open vSwitch is that controls this switch.
+//! Finds the database of the Open vSwitch that controls this switch.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,7 +9,7 @@ use lasthop_runtime::procfs;
 use super::processes::daemons;
 use super::{output_of, programs};
 
-/// Where the tools look without OVS_RUNDIR.
+/// The default of Open vSwitch's tools without OVS_RUNDIR.
 const DEFAULT: &str = "unix:/var/run/openvswitch/db.sock";
 
 /// A database, by the word after `--db=`.
@@ -17,8 +17,8 @@ const DEFAULT: &str = "unix:/var/run/openvswitch/db.sock";
 pub(super) struct Database(String);
 
 impl Database {
-    /// That of the Open vSwitch whose datapath is the switch in `dir`: in the directory `asked` for, else in OVS_RUNDIR, as for its tools, else
-    /// the one that the running ovs-vswitchd has. None without any.
+    /// The database of the Open vSwitch whose datapath is the switch in `dir`. Looks in the directory `asked`, else in
+    /// OVS_RUNDIR like its tools, else asks the running ovs-vswitchd. `None` without any.
     pub(super) fn find(dir: &Path, asked: Option<&Path>) -> Option<Self> {
         let variable = std::env::var_os("OVS_RUNDIR").filter(|value| !value.is_empty());
         Self::choose(asked, variable.map(PathBuf::from).as_deref(), || {
@@ -42,7 +42,7 @@ impl Database {
         Self(format!("unix:{}", run.join("db.sock").display()))
     }
 
-    /// That of a daemon with these arguments and this environment, as in `cmdline` and `environ`.
+    /// The database of a daemon with these arguments and this environment, as in `cmdline` and `environ`.
     fn of(words: &str, environment: &str) -> Self {
         if let Some(remote) = words.split('\0').skip(1).find(|word| word.starts_with("unix:")) {
             return Self(remote.to_owned());
@@ -53,7 +53,7 @@ impl Database {
         }
     }
 
-    /// The answer of `ovs-vsctl` to `words`; none if it is not installed, or fails.
+    /// The answer of `ovs-vsctl` to `words`; `None` if it is not installed, or fails.
     pub(super) fn ask(&self, words: &[&str]) -> Option<String> {
         let mut command = Command::new(programs::find("ovs-vsctl")?);
         command.args(["--timeout=5", &format!("--db={}", self.0)]).args(words);

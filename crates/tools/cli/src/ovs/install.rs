@@ -1,4 +1,4 @@
-//! The system's own Open vSwitch service, made to use the switch: a drop-in for its unit.
+//! Makes the system's own Open vSwitch service use the switch, by a drop-in for its unit.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -11,19 +11,19 @@ use super::{PRELOAD_VARIABLE, SOCKET_VARIABLE, library, programs::Programs};
 use lasthop_api::rundir::datapath_socket;
 use lasthop_runtime::fault::Fault;
 
-/// Where an administrator's units are.
+/// The directory of the administrator's units.
 const UNITS: &str = "/etc/systemd/system";
 const DROP_IN: &str = "ovs-vswitchd.service.d/lasthop.conf";
-/// There if systemd runs the system.
+/// Exists if systemd runs the system.
 const SYSTEMD: &str = "/run/systemd/system";
 
-/// The drop-in, and where it goes.
+/// The drop-in and its path.
 #[derive(Debug)]
 pub(crate) struct Unit {
     path: PathBuf,
 }
 
-/// The result of it.
+/// The result of a change.
 #[derive(Debug, Serialize)]
 pub(crate) struct UnitChange {
     path: PathBuf,
@@ -32,7 +32,7 @@ pub(crate) struct UnitChange {
 }
 
 impl Unit {
-    /// Below `units`, or where systemd looks.
+    /// The drop-in below `units`, or in systemd's directory.
     pub(crate) fn new(units: Option<&Path>) -> Self {
         Self { path: units.unwrap_or(Path::new(UNITS)).join(DROP_IN) }
     }
@@ -48,7 +48,7 @@ impl Unit {
     /// Its text for the switch in `dir`.
     ///
     /// # Errors
-    /// When programs or the library are not there.
+    /// If programs or the library are missing.
     pub(crate) fn text(dir: &Path) -> Result<String, Fault> {
         let programs = Programs::find()?;
         Ok(drop_in(&programs.daemon, &library::find()?, &datapath_socket(dir)))
@@ -57,7 +57,7 @@ impl Unit {
     /// Writes it.
     ///
     /// # Errors
-    /// As [`Self::text`], and when it cannot be written.
+    /// As [`Self::text`], and if it cannot be written.
     pub(crate) fn install(&self, dir: &Path) -> Result<UnitChange, Fault> {
         let text = Self::text(dir)?;
         let was_there = self.exists();
@@ -69,10 +69,10 @@ impl Unit {
         Ok(UnitChange { path: self.path.clone(), is_there: true, was_there })
     }
 
-    /// Takes it away again.
+    /// Removes it.
     ///
     /// # Errors
-    /// When it cannot be removed.
+    /// If it cannot be removed.
     pub(crate) fn uninstall(&self) -> Result<UnitChange, Fault> {
         let was_there = match fs::remove_file(&self.path) {
             Ok(()) => true,
@@ -83,7 +83,7 @@ impl Unit {
             }
         };
         if let Some(directory) = self.path.parent() {
-            // Others may have drop-ins there.
+            // Others may have drop-ins in the directory.
             let _ = fs::remove_dir(directory);
         }
         reload()?;
@@ -106,7 +106,7 @@ impl UnitChange {
     }
 }
 
-/// The daemon is started without `ovs-ctl`, which does not start it on kernels that lack the datapath's module.
+/// The daemon is started without `ovs-ctl`, which refuses to start it on kernels without the datapath's module.
 fn drop_in(daemon: &Path, library: &Path, socket: &Path) -> String {
     let [daemon, library, socket] = [daemon, library, socket].map(|path| path.display().to_string());
     format!(
@@ -127,7 +127,7 @@ ExecReload=
     )
 }
 
-/// Has systemd read its units again, if it is there.
+/// Has systemd read its units again, if it is running.
 fn reload() -> Result<(), Fault> {
     if !Path::new(SYSTEMD).exists() {
         return Ok(());

@@ -1,14 +1,14 @@
-//! Where the library is that diverts Open vSwitch's programs.
+//! Finds the library that diverts Open vSwitch's programs.
 
 use std::path::{Path, PathBuf};
 
 use lasthop_runtime::fault::Fault;
 
 const NAME: &str = "liblasthop_ovs_glue.so";
-/// Names it, for those who keep it elsewhere.
+/// Names the library if it is installed elsewhere.
 const VARIABLE: &str = "LASTHOP_OVS_GLUE";
 
-/// Its path: as the environment says, beside this program, or in the `lib/lasthop` that belongs to this program's `bin`.
+/// Its path: from the environment, beside this program, or in the `lib/lasthop` that belongs to this program's `bin`.
 pub(super) fn find() -> Result<PathBuf, Fault> {
     let program = std::env::current_exe().map_err(|error| Fault::internal("find this program", error))?;
     let named = std::env::var_os(VARIABLE).map(PathBuf::from);

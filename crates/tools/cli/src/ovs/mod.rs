@@ -1,7 +1,7 @@
 //! `lasthop ovs`: the stock Open vSwitch, with this switch as its datapath.
 //!
-//! Open vSwitch's programs are those of the system. Those that talk to the kernel's datapath are started with a library in front of
-//! libc (`ovs-glue`) that connects them to the switch's control interface instead.
+//! Open vSwitch's programs are those of the system. Programs that use the kernel's datapath are started with a
+//! preloaded library (`ovs-glue`), which connects them to the switch's control interface instead.
 
 mod bridges;
 mod database;
@@ -24,24 +24,24 @@ pub(crate) use status::{Guest, Status};
 use lasthop_api::rundir::datapath_socket;
 use lasthop_runtime::fault::Fault;
 
-/// How the library is told where the switch is.
+/// Names the switch's socket for the library.
 const SOCKET_VARIABLE: &str = "LASTHOP_DATAPATH";
-/// How the loader is told of the library.
+/// Names the library for the loader.
 const PRELOAD_VARIABLE: &str = "LD_PRELOAD";
 
-/// Has a program talk to the switch in `dir` where it would talk to the kernel's datapath.
+/// Makes a program use the switch in `dir` instead of the kernel's datapath.
 fn divert(command: &mut Command, dir: &Path) -> Result<(), Fault> {
     command.env(PRELOAD_VARIABLE, library::find()?).env(SOCKET_VARIABLE, datapath_socket(dir));
     Ok(())
 }
 
-/// The output of a tool of Open vSwitch; none if it cannot run, or fails.
+/// The output of a tool of Open vSwitch; `None` if it cannot run, or fails.
 fn output_of(mut tool: Command) -> Option<String> {
     let output = tool.stdin(Stdio::null()).output().ok().filter(|output| output.status.success())?;
     Some(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Becomes a program that has the switch in `dir` as its datapath. Returns only to say why not.
+/// Executes a program with the switch in `dir` as its datapath. Returns only on failure.
 pub(crate) fn exec(dir: &Path, words: &[String]) -> Fault {
     let Some((program, arguments)) = words.split_first() else {
         return Fault::params("which command? for example: lasthop ovs exec ovs-dpctl show");

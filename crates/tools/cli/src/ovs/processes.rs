@@ -1,4 +1,4 @@
-//! Running daemons of Open vSwitch, and whether they have the library.
+//! Running daemons of Open vSwitch, and whether they use the library.
 
 use std::path::{Path, PathBuf};
 
@@ -6,19 +6,19 @@ use lasthop_runtime::procfs;
 
 use super::{PRELOAD_VARIABLE, SOCKET_VARIABLE};
 
-/// Where the library looks that is told nothing (`ovs-glue`).
+/// Default socket of the library (`ovs-glue`).
 const SOCKET: &str = "/run/lasthop/datapath.sock";
 
 /// A running ovs-vswitchd.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Daemon {
     pub(super) pid: i32,
-    /// Where its library looks for the switch; none if it has no library and uses the kernel.
+    /// The switch's socket for its library; `None` if it has no library and uses the kernel.
     pub(super) socket: Option<PathBuf>,
 }
 
-/// Those that may be looked at and could use the switch whose control interface is at `own`: others see neither its devices nor its socket,
-/// in network and mount namespaces of their own, where the same path may be another switch's.
+/// Readable daemons that could use the switch whose control interface is at `own`. Daemons in other network and mount
+/// namespaces see neither its devices nor its socket, and the same path may be another switch's there.
 pub(super) fn daemons(own: &Path) -> Vec<Daemon> {
     let is_ours = |daemon: &Daemon| daemon.socket.as_deref() == Some(own) && procfs::sees(daemon.pid, own);
     let is_beside = |daemon: &Daemon| ["net", "mnt"].iter().all(|kind| is_shared(daemon.pid, kind));
@@ -26,14 +26,14 @@ pub(super) fn daemons(own: &Path) -> Vec<Daemon> {
     procfs::pids().filter_map(daemon).filter(is_near).collect()
 }
 
-/// Whether a process has the same namespace of a kind as this one.
+/// Whether a process shares a namespace with this one.
 fn is_shared(pid: i32, kind: &str) -> bool {
     let namespace = |dir: PathBuf| std::fs::read_link(dir.join("ns").join(kind)).ok();
     namespace(procfs::dir(pid)) == namespace(procfs::dir("self"))
 }
 
 fn daemon(pid: i32) -> Option<Daemon> {
-    // Another binary of it for DPDK has a longer name.
+    // Its binary for DPDK has a longer name.
     if !procfs::text(pid, "comm")?.starts_with("ovs-vswitchd") {
         return None;
     }

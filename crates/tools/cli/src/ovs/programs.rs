@@ -1,4 +1,4 @@
-//! Open vSwitch's programs, as the system has them.
+//! Finds Open vSwitch's programs on the system.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -6,18 +6,18 @@ use std::process::{Command, Stdio};
 
 use lasthop_runtime::fault::Fault;
 
-/// The oldest that was tried.
+/// The oldest version that was tried.
 const TRIED: Version = Version { major: 3, minor: 1 };
-/// Older ones do not know of misses by CPU (added in 2.16), on which restarts of the switch process rest.
+/// Older versions have no upcalls by CPU (added in 2.16), which restarts of the switch process need.
 const OLDEST: Version = Version { major: 2, minor: 16 };
-/// Where programs of the system's administrator are, which a user's PATH may lack.
+/// Directories of the administrator's programs, which a user's PATH may lack.
 const ADMIN_DIRECTORIES: [&str; 2] = ["/usr/sbin", "/usr/local/sbin"];
-/// The database's plan, below the prefix that programs were installed to.
+/// The database's schema, below the prefix of the installation.
 const SCHEMA: &str = "share/openvswitch/vswitch.ovsschema";
 /// The prefixes of packages and `make install`.
 const PREFIXES: [&str; 2] = ["/usr", "/usr/local"];
 
-/// Of Open vSwitch.
+/// A version of Open vSwitch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Version {
     major: u32,
@@ -30,7 +30,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// The programs that a switch of Open vSwitch takes.
+/// The programs of Open vSwitch that a switch needs.
 #[derive(Clone, Debug)]
 pub(super) struct Programs {
     pub(super) server: PathBuf,
@@ -43,10 +43,10 @@ pub(super) struct Programs {
 }
 
 impl Programs {
-    /// Those of the system.
+    /// Finds the system's programs.
     ///
     /// # Errors
-    /// When one is not there, or older than can be used.
+    /// If one is missing or too old.
     pub(super) fn find() -> Result<Self, Fault> {
         let daemon = need("ovs-vswitchd")?;
         let version = version(&daemon)?;
@@ -69,13 +69,13 @@ impl Programs {
     }
 }
 
-/// Where the database's plan may be: that of another version lacks columns, so the daemon's own comes first.
+/// Possible paths of the database's schema: one of another version lacks columns, so the daemon's own comes first.
 fn schemas(daemon: &Path) -> impl Iterator<Item = PathBuf> {
     let own = daemon.ancestors().nth(2).map(Path::to_path_buf);
     own.into_iter().chain(PREFIXES.map(PathBuf::from)).map(|prefix| prefix.join(SCHEMA))
 }
 
-/// Where a program is that is named without a path.
+/// Finds a program by its name.
 pub(super) fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let directories = std::env::split_paths(&path).chain(ADMIN_DIRECTORIES.iter().map(PathBuf::from));

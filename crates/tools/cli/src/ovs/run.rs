@@ -21,9 +21,9 @@ use lasthop_runtime::signals::Signals;
 
 /// How long daemons may take to start, and to end before they are killed.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Between two looks at the daemons.
+/// Pause between two checks of the daemons.
 const LOOK: Duration = Duration::from_millis(100);
-/// Between the death of the daemon and its next start.
+/// Pause between the death of the daemon and its next start.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The directories of Open vSwitch.
@@ -36,7 +36,7 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    /// In the switch's run directory, unless a database is named that outlives it.
+    /// In the switch's run directory, unless a database elsewhere is named.
     pub(crate) fn new(dir: &Path, database: Option<PathBuf>) -> Self {
         let run = dir.join("ovs");
         Self { database: database.unwrap_or_else(|| run.join("conf.db")), run }
@@ -50,9 +50,9 @@ impl Places {
         format!("unix:{}", self.server_socket().display())
     }
 
-    /// Removes files that are of no use without the daemons, one of which may have been killed amid its work: all but a database.
+    /// Removes the files of earlier daemons, one of which may have been killed; keeps a database elsewhere.
     fn clear(&self) {
-        // Files that cannot be removed are removed at the next start.
+        // Files that cannot be removed now are removed at the next start.
         if !self.database.starts_with(&self.run) {
             let _ = fs::remove_dir_all(&self.run);
             return;
@@ -70,7 +70,7 @@ impl Places {
     }
 }
 
-/// Runs until it is told to end (SIGTERM, Ctrl-C); then ports and flows go, too.
+/// Runs until it is told to end (SIGTERM, Ctrl-C); then ports and flows are removed, too.
 pub(crate) fn run(dir: &Path, places: &Places) -> Result<(), Fault> {
     let mut signals = Signals::take()?;
     let programs = Programs::find()?;
@@ -120,7 +120,7 @@ impl<'a> Daemons<'a> {
         }
     }
 
-    /// Until a signal comes. A daemon that dies is started again, as Open vSwitch's own monitor does.
+    /// Runs until a signal comes. Restarts a daemon that dies, like Open vSwitch's own monitor.
     fn watch(&mut self, signals: &mut Signals) -> Result<(), Fault> {
         while !comes_within(signals, LOOK)? {
             if let Some(status) = ended(&mut self.server) {
@@ -136,13 +136,13 @@ impl<'a> Daemons<'a> {
         Ok(())
     }
 
-    /// In order: the daemon takes its ports and flows along, then the database ends.
+    /// Ends them in order: the daemon removes its ports and flows, then the database ends.
     fn end(&mut self) {
         let mut exit = Command::new(&self.programs.control);
         exit.args(["--timeout=5", "--target=ovs-vswitchd", "exit", "--cleanup"]);
         exit.env("OVS_RUNDIR", &self.places.run).stdin(Stdio::null()).stdout(Stdio::null());
         if ended(&mut self.daemon).is_none() {
-            // One that does not listen is ended below.
+            // A daemon that does not react is killed below.
             let _ = exit.status();
             end_after(&mut self.daemon, PATIENCE);
         }
@@ -161,7 +161,7 @@ fn prepare(places: &Places, programs: &Programs) -> Result<(), Fault> {
         let run = places.run.display();
         return Err(Fault::refused(format!("Open vSwitch runs in {run} already; end that one first")));
     }
-    // Of a run that was killed.
+    // Left by a killed run.
     let _ = fs::remove_file(places.server_socket());
     if places.database.exists() {
         return Ok(());
@@ -185,7 +185,7 @@ fn initialize(places: &Places, programs: &Programs) -> Result<(), Fault> {
 }
 
 fn start_daemon(dir: &Path, places: &Places, programs: &Programs) -> Result<Child, Fault> {
-    // Of one that died.
+    // Left by a daemon that died.
     let _ = fs::remove_file(places.pid_file());
     let mut daemon = tied(&programs.daemon);
     daemon.arg(places.remote()).arg(format!("--pidfile={}", places.pid_file().display()));
@@ -199,7 +199,7 @@ fn start_daemon(dir: &Path, places: &Places, programs: &Programs) -> Result<Chil
     started.map(|()| daemon)
 }
 
-/// A program that ends when this process does, however it does, where the system has the means.
+/// A program that ends when this process does, if the system can do that.
 fn tied(program: &Path) -> Command {
     let Some(setpriv) = find("setpriv") else { return Command::new(program) };
     let mut command = Command::new(setpriv);
@@ -247,18 +247,18 @@ fn ended(child: &mut Child) -> Option<ExitStatus> {
 fn end(child: &mut Child) {
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     if let Some(pid) = pid.filter(|_| ended(child).is_none()) {
-        // It may have ended just so.
+        // It may have ended meanwhile.
         let _ = kill_process(pid, Signal::TERM);
         end_after(child, PATIENCE);
     }
 }
 
-/// Waits for its end, and makes it end if that takes too long.
+/// Waits for its end, and kills it if that takes too long.
 fn end_after(child: &mut Child, patience: Duration) {
     let until = Instant::now() + patience;
     while ended(child).is_none() {
         if Instant::now() >= until {
-            // Not there any more is as good.
+            // It may have ended meanwhile.
             let _ = child.kill().and_then(|()| child.wait());
             return;
         }
@@ -296,7 +296,7 @@ mod tests {
         for name in ["conf.db", ".conf.db.~lock~", "ovs-vswitchd.pid"] {
             fs::write(places.run.join(name), "x").expect("writable");
         }
-        // Files of sockets stay when those who listen are gone.
+        // Socket files stay when the listener has ended.
         drop(UnixListener::bind(places.run.join("br0.mgmt")).expect("a socket"));
         places.clear();
         assert_eq!(names(&places.run), [".conf.db.~lock~", "conf.db"]);

@@ -1,4 +1,4 @@
-//! `lasthop ovs status`: the parts that Open vSwitch needs, which of them are there, and which are missing.
+//! `lasthop ovs status`: the parts that Open vSwitch needs, and which of them are missing.
 
 use std::path::Path;
 
@@ -15,26 +15,26 @@ use lasthop_api::rundir::{datapath_socket, option};
 use lasthop_runtime::fault::Fault;
 use lasthop_runtime::procfs;
 
-/// One thing that was looked at.
+/// A checked part.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Check {
     name: &'static str,
     is_ok: bool,
-    /// It is there, and has no effect.
+    /// It exists, and has no effect.
     is_warning: bool,
     text: String,
 }
 
-/// A vnic, and the controller that gets its misses.
+/// A vnic and its switch's controller.
 #[derive(Clone, Debug)]
 pub(crate) struct Guest {
     pub(crate) name: String,
     pub(crate) switch: String,
-    /// Ports that Open vSwitch may have.
+    /// Whether Open vSwitch may use its ports.
     pub(crate) is_for_outside: bool,
 }
 
-/// All of them.
+/// All checks.
 #[derive(Debug, Serialize)]
 pub(crate) struct Status {
     ok: bool,
@@ -61,8 +61,9 @@ impl Check {
 }
 
 impl Status {
-    /// Of the switch in `dir`, whose vnics are `guests`, and the Open vSwitch that controls it, whose sockets are in `run` if that is given.
-    /// `clients` decide about packets of switches with an external controller; none if there is no such switch.
+    /// Checks the switch in `dir` with its vnics `guests`, and the Open vSwitch that controls it, whose sockets are in
+    /// `run` if given. `clients` are the controllers of switches with an external one; `None` if there is no such
+    /// switch.
     pub(crate) fn look(
         dir: &Path,
         run: Option<&Path>,
@@ -92,7 +93,7 @@ impl Status {
         self.ok
     }
 
-    /// A line each.
+    /// One line for each.
     pub(crate) fn text(&self) -> String {
         let line = |check: &Check| format!("{:8} {:10} {}\n", check.word(), check.name, check.text);
         self.checks.iter().map(line).collect()
@@ -123,7 +124,7 @@ fn no_datapaths(dir: &Path, error: &ClientError) -> String {
     )
 }
 
-/// The process that takes packets that match no flow. Before the first bridge there is none.
+/// The process that receives misses. Before the first bridge there is none.
 fn controller(clients: &[ControlClient], socket: &Path, dir: &Path) -> Check {
     let stopped = clients.iter().filter_map(|client| client.pid).find(|pid| procfs::is_stopped(*pid));
     if let Some(pid) = stopped {
@@ -145,7 +146,7 @@ fn controller(clients: &[ControlClient], socket: &Path, dir: &Path) -> Check {
     Check::new("controller", Ok(names.join("; ")))
 }
 
-/// Vnics that Open vSwitch can have as ports; none is a mistake if there are any.
+/// Vnics that Open vSwitch can use as ports; none is a fault if there are vnics.
 fn vnics(guests: &[Guest], dir: &Path) -> Option<Result<String, String>> {
     let ours: Vec<&str> =
         guests.iter().filter(|guest| guest.is_for_outside).map(|guest| guest.name.as_str()).collect();
@@ -180,8 +181,8 @@ fn daemon(daemons: &[Daemon], socket: &Path, dir: &Path) -> Result<String, Strin
     }
 }
 
-/// Limits that Open vSwitch sets on devices of the kernel, as far as no packet passes them: policing of all but internal ports, and QoS
-/// of guests.
+/// Limits that Open vSwitch sets on devices of the kernel without effect, since no packet passes them: policing of all
+/// except internal ports, and QoS of guests.
 fn limits(database: &Database, guests: &[Guest]) -> Option<Check> {
     let ask = |table: &str, conditions: &[&str]| -> Option<Vec<String>> {
         let words = [&["--bare", "--columns=name", "find", table], conditions].concat();
@@ -189,7 +190,7 @@ fn limits(database: &Database, guests: &[Guest]) -> Option<Check> {
     };
     let policed = ask("Interface", &["ingress_policing_rate>0", "type!=internal"])?;
     let mut shaped = ask("Port", &["qos!=[]"])?;
-    // Frames that leave by a device do so through its queues.
+    // Frames that leave by a device pass its queues.
     shaped.retain(|name| guests.iter().any(|guest| guest.name == *name));
     no_limits(&policed, &shaped).map(|text| Check::warning("limits", text))
 }

@@ -4,10 +4,10 @@ use crate::remedy::quote;
 use lasthop_api::port::VnicMode;
 use lasthop_api::report::Attachment;
 
-/// Arguments to paste behind `cloud-hypervisor …`. The memory has to be the guest's whole memory, and shared.
+/// Arguments to paste after `cloud-hypervisor …`. The memory has to be the guest's whole memory, and shared.
 pub(crate) fn cloud_hypervisor(port: &Attachment<'_>) -> String {
     let path = port.socket.to_string_lossy();
-    // In quotes a comma is part of the path.
+    // A quoted path may have commas.
     let path = if path.contains([',', '[', ']']) { format!("\"{path}\"") } else { path.into_owned() };
     let role = match port.mode {
         VnicMode::Listen => "client",

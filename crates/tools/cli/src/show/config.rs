@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use lasthop_api::port::change;
 use lasthop_api::report::ConfigReport;
 
-/// A file that `lasthop run -c` takes: keys that are as by default are left out.
+/// A file for `lasthop run -c`, without keys that have default values.
 pub(crate) fn config(config: &ConfigReport) -> String {
     let settings = match serde_json::to_value(&config.settings) {
         Ok(Value::Object(settings)) => lines(&settings),
@@ -44,7 +44,7 @@ fn toml_value(value: &Value) -> String {
         Value::Array(values) => {
             format!("[{}]", values.iter().map(toml_value).collect::<Vec<_>>().join(", "))
         }
-        // Numbers and booleans are written alike.
+        // Numbers and booleans look the same in TOML.
         other => other.to_string(),
     }
 }

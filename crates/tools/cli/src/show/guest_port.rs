@@ -8,7 +8,7 @@ use super::table::Table;
 
 /// A line for each.
 pub(super) fn table<'a>(ports: impl Iterator<Item = &'a PortStatus> + Clone) -> Table {
-    // Said when it is not the default one for all.
+    // The switch is shown if it is not the default one for all.
     let has_several = ports.clone().any(|port| !port.settings.common.switch.is_default());
     let mut table = Table::new(&["NAME", "SWITCH", "STATE", "MODE", "=MAC", ">QUEUES", ">MTU", "SOCKET"]);
     for port in ports {
@@ -37,7 +37,7 @@ pub(super) fn state_text(port: &PortStatus) -> String {
     }
 }
 
-/// Lines before those that ports of every backend have, and lines behind them.
+/// Lines before and after those of ports of every backend.
 pub(super) fn lines(
     port: &PortStatus,
     guest: &GuestStatus,
@@ -62,7 +62,7 @@ pub(super) fn lines(
     (first, rings.chain(refusal).collect())
 }
 
-/// The way to the options of a VMM.
+/// The command for the options of a VMM.
 pub(super) fn attach_text(name: &str) -> String {
     format!("lasthop port show {name} --qemu (or --libvirt, --cloud-hypervisor, --testpmd)")
 }

@@ -7,10 +7,10 @@ use lasthop_api::report::Attachment;
 
 use crate::permissions::Credentials;
 
-/// The users as which libvirt runs QEMU: on Debian and its relatives, and on Fedora and its relatives.
+/// libvirt's users for QEMU: on Debian and its derivatives, and on Fedora and its derivatives.
 const USERS: &[&str] = &["libvirt-qemu", "qemu"];
 
-/// An option of QEMU that libvirt has no element for. Without KVM, QEMU 7.2 crashes when its guest turns on MSI-X.
+/// An option of QEMU without an element in libvirt. Without KVM, QEMU 7.2 crashes when its guest enables MSI-X.
 const TCG: &str = "<!-- in <domain xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>; net0 is its first interface -->
 <qemu:override>
   <qemu:device alias='net0'>
@@ -33,7 +33,7 @@ pub(crate) fn libvirt_hint(port: &Attachment<'_>, tcg: bool) -> Option<String> {
     (!hints.is_empty()).then(|| hints.join("; "))
 }
 
-/// How the user that libvirt runs QEMU as gets to the socket: without that, `virsh start` waits for ever.
+/// How libvirt's user for QEMU gets access to the socket: without that, `virsh start` waits for ever.
 fn access_hint(port: &Attachment<'_>, name: &str, user: &Credentials, closed: &Path) -> String {
     let shown = closed.display();
     if closed != port.socket {

@@ -1,4 +1,4 @@
-//! Answers as text for people. Nothing here writes anything.
+//! Formats answers as text. Nothing here writes output.
 
 mod acl;
 mod change;
@@ -41,7 +41,7 @@ pub(crate) use vlan::{fdb, vlans};
 use lasthop_api::report::{SandboxReport, VersionReport};
 use lasthop_runtime::sandbox::summary;
 
-/// This program and the running switch, or why that is not known.
+/// The versions of this program and of the running switch, or why that is unknown.
 pub(crate) fn version(own: &str, running: Option<&VersionReport>, fault: Option<&str>) -> String {
     match (running, fault) {
         (Some(VersionReport { version, pid, module, driver_pid, sandboxes }), _) => {

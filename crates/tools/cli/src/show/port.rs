@@ -11,10 +11,10 @@ use lasthop_api::report::{DeviceStatus, DriverFacts, PortStatus, PortStatusList}
 use super::guest_port;
 use super::table::Table;
 
-/// The subject of a line, and the rest of it.
+/// The subject of a line, and its text.
 pub(super) type KeyLine = (String, String);
 
-/// A line for each port: those of guests, then those over devices, which have other facts.
+/// A line for each port: first those of guests, then those over devices, which have other facts.
 pub(crate) fn port_list(list: &PortStatusList) -> String {
     if list.ports.is_empty() {
         return "no ports; make one with: lasthop port add NAME,backend=vhost-user, or NAME,device=DEVICE"
@@ -108,7 +108,7 @@ pub(crate) fn port(port: &PortStatus) -> String {
     lines.iter().map(|(key, value)| format!("{key:<14}{value}\n")).collect()
 }
 
-/// Lines before those that ports of every backend have, and lines behind them.
+/// Lines before and after those of ports of every backend.
 fn device_lines(port: &PortStatus, device: &DeviceStatus) -> (Vec<KeyLine>, Vec<KeyLine>) {
     let common = &port.settings.common;
     let line = |key: &str, value: String| (key.to_owned(), value);

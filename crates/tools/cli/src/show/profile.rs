@@ -5,11 +5,11 @@ use lasthop_api::profile::{ProfileReport, ProfiledPort, ProfiledWorker, StageCos
 use super::table::Table;
 use crate::usage::{ProcessUsage, ProfileAnswer};
 
-/// Stages that the line of a port names.
+/// Number of stages in a port's line.
 const DEAREST: usize = 3;
-/// Ports that are shown, those with most packets first. `--json` has all.
+/// Number of ports that are shown, those with most packets first. `--json` has all.
 const PORTS_MAX: usize = 32;
-/// Threads of a process that are shown, and the share of the time below which one is not worth a line.
+/// Number of threads of a process that are shown, and the smallest share of the time that has a line.
 const THREADS_MAX: usize = 8;
 const THREAD_SHARE_MIN: f64 = 0.005;
 
@@ -101,7 +101,7 @@ fn dearest(costs: &[StageCost], packets: f64) -> String {
     sorted.iter().take(DEAREST).map(each).collect::<Vec<_>>().join(", ")
 }
 
-/// How workers spend their time, and whether the stages are all of it.
+/// How workers spend their time, and whether the stages add up to all of it.
 fn workers(report: &ProfileReport) -> String {
     let mut table = Table::new(&[
         "WORKER",

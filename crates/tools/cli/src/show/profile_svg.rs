@@ -6,12 +6,12 @@ use lasthop_api::profile::{ProfileReport, ProfiledPort};
 
 const WIDTH_PX: f64 = 980.0;
 const MARGIN_PX: f64 = 34.0;
-/// For the ports' names in front of the bars, and the numbers behind them.
+/// Widths for the ports' names before the bars, and for the numbers after them.
 const NAME_PX: f64 = 150.0;
 const NUMBER_PX: f64 = 90.0;
 const BAR_PX: f64 = 22.0;
 const PITCH_PX: f64 = 34.0;
-/// Bars of those with most packets; a picture with more shows nothing.
+/// Number of bars, those with most packets; more would not be readable.
 const BARS_MAX: usize = 24;
 const LEGEND_PITCH_PX: f64 = 20.0;
 const SIGN_PX: f64 = 18.0;
@@ -20,7 +20,7 @@ const TITLE: Font = Font::new(22.0, colour::INK).bold();
 const SMALL: Font = Font::new(12.0, colour::FAINT);
 const LABEL: Font = Font::new(13.0, colour::INK);
 
-/// Of neighbouring stages, apart in hue and in lightness.
+/// Colours of neighbouring stages differ in hue and lightness.
 const FILLS: [&str; 12] = [
     "#8c510a", "#1769d2", "#93bbee", "#5e3c99", "#b2abd2", "#d95f02", "#fdb863", "#1b7837", "#a6dba0",
     "#4d4d4d", "#c2c9d2", "#8e99a6",
@@ -73,7 +73,7 @@ fn fill(stage: usize) -> &'static str {
     FILLS[stage % FILLS.len()]
 }
 
-/// The stages that take time anywhere; where the bars start.
+/// The stages that take time at any port; returns where the bars start.
 fn legend(canvas: &mut Canvas, ports: &[&ProfiledPort], mut y: f64) -> f64 {
     let mut x = MARGIN_PX;
     let stages = ports.first().map_or(&[][..], |port| &port.cycles);

@@ -1,14 +1,14 @@
-//! Counters as Prometheus reads them (exposition format 0.0.4), for node_exporter's textfile collector.
+//! Counters in Prometheus' format (exposition format 0.0.4), for node_exporter's textfile collector.
 
 use lasthop_api::report::{DropCounts, PortReport, StatsReport, WorkerReport};
 
 /// A family of samples: name, type, help.
 type Family = (&'static str, &'static str, &'static str);
-/// One whose value is a number of the port's.
+/// A family with a number of each port.
 type OfPort = (Family, fn(&PortReport) -> u64);
-/// One for each reason.
+/// A family with a number for each drop reason of each port.
 type DropsOfPort = (Family, fn(&PortReport) -> &DropCounts);
-/// As [`OfPort`], of a worker.
+/// Same as [`OfPort`], for workers.
 type OfWorker = (Family, fn(&WorkerReport) -> u64);
 
 const COUNTER: &str = "counter";
@@ -104,7 +104,7 @@ const WORKERS: &[OfWorker] = &[
     (("lasthop_worker_batches_total", COUNTER, "Visits that found packets."), |worker| worker.batches),
 ];
 
-/// All counters, family by family.
+/// All counters, by family.
 pub(crate) fn prometheus(stats: &StatsReport) -> String {
     let mut text = String::new();
     for (family, value) in PORTS {

@@ -4,9 +4,9 @@ use crate::remedy::quote;
 use lasthop_api::port::VnicMode;
 use lasthop_api::report::Attachment;
 
-/// Arguments to paste behind `qemu-system-…`. The memory has to be the guest's whole memory, and shared.
+/// Arguments to paste after `qemu-system-…`. The memory has to be the guest's whole memory, and shared.
 ///
-/// `tcg`: there is no KVM.
+/// `tcg`: without KVM.
 pub(crate) fn qemu(port: &Attachment<'_>, tcg: bool) -> String {
     let name = port.name;
     let path = quote(&port.socket.to_string_lossy().replace(',', ",,"));
@@ -27,7 +27,7 @@ pub(crate) fn qemu(port: &Attachment<'_>, tcg: bool) -> String {
     arguments.join(" \\\n") + "\n"
 }
 
-/// A hint about the arguments; apart from them, because a shell takes no comment between arguments.
+/// A hint about the arguments; separate, since a shell accepts no comment between arguments.
 pub(crate) fn qemu_hint(port: &Attachment<'_>, tcg: bool) -> String {
     let role = match port.mode {
         VnicMode::Listen => "since QEMU 9.2 write reconnect-ms=1000 instead of reconnect=1",
@@ -42,7 +42,8 @@ fn device(port: &Attachment<'_>, tcg: bool) -> String {
     if port.queues > 1 {
         device.push_str(",mq=on");
     }
-    // A vector for each queue, one for the control queue, one for configuration changes. Without KVM, QEMU 7.2 crashes when its guest turns on MSI-X.
+    // One vector for each queue, one for the control queue, one for configuration changes. Without KVM, QEMU 7.2
+    // crashes when its guest enables MSI-X.
     match tcg {
         true => device.push_str(",vectors=0"),
         false if port.queues > 1 => device.push_str(&format!(",vectors={}", 2 * port.queues + 2)),

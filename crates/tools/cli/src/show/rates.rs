@@ -1,4 +1,4 @@
-//! Rates as a table for people.
+//! Rates as a table.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::table::Table;
 
 /// Name of the port that the switch itself sends from.
 const INTERNAL: &str = "internal";
-/// Lines around those of vnics: headings, all, those that are left out, and the one that the cursor is in.
+/// Lines beside those of vnics: headings, total, omitted ones, and the cursor's.
 const FRAME_LINES: usize = 4;
 
 /// The order of lines.
@@ -22,11 +22,11 @@ pub(crate) enum Sort {
     Drops,
 }
 
-/// How an interval is shown.
+/// The form of an interval.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct View {
     pub(crate) sort: Sort,
-    /// Lines that there are; of more vnics than fit, those that move are shown.
+    /// Number of lines; if vnics do not fit, the active ones are shown.
     pub(crate) rows: Option<usize>,
 }
 
@@ -48,7 +48,7 @@ fn moved(port: &PortRates) -> f64 {
     port.rx_bits_per_s + port.tx_bits_per_s + port.drops_per_s()
 }
 
-/// One interval: a line for each vnic and one for all, and the drops under it.
+/// One interval: a line for each vnic and one for all, followed by the drops.
 pub(crate) fn rates(rates: &Rates, view: View) -> String {
     let mut ports: Vec<&PortRates> = rates.ports.iter().filter(|port| port.name != INTERNAL).collect();
     if ports.is_empty() {
@@ -65,7 +65,7 @@ pub(crate) fn rates(rates: &Rates, view: View) -> String {
     lines.lines().take(rows).fold(String::new(), |text, line| text + line + "\n")
 }
 
-/// Puts vnics into their order, and leaves out those that do not fit; a line on these.
+/// Sorts vnics, and omits those that do not fit; returns a line about these.
 fn fit(ports: &mut Vec<&PortRates>, view: View) -> String {
     view.sort.order(ports);
     let room = view.rows.map_or(usize::MAX, |rows| rows.saturating_sub(FRAME_LINES).max(1));
@@ -93,7 +93,7 @@ fn row(port: &PortRates) -> Vec<String> {
     [port.name.clone(), port.state.clone()].into_iter().chain(numbers.map(short)).collect()
 }
 
-/// Of all vnics. A packet from one to another counts in both directions, a drop at both its ends.
+/// The sum of all vnics. A packet from one to another counts in both directions, a drop at both its ends.
 fn sum(ports: &[&PortRates]) -> PortRates {
     let sum = |rate: fn(&PortRates) -> f64| ports.iter().map(|port| rate(port)).sum();
     let drops = sum(PortRates::drops_per_s);
@@ -120,7 +120,7 @@ fn drop_lines(port: &PortRates) -> String {
     line("from", &port.rx_drops_per_s) + &line("to", &port.tx_drops_per_s)
 }
 
-/// A number with three digits that count, and its SI prefix: `12.3k`.
+/// A number with three significant digits and its SI prefix: `12.3k`.
 pub(super) fn short(number: f64) -> String {
     let mut scaled = number + 0.0; // the sum of nothing is -0
     for prefix in ["", "k", "M", "G"] {

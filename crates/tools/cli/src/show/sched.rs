@@ -6,7 +6,7 @@ use lasthop_api::sched::{
 
 use super::table::Table;
 
-/// Threads of one guest that are shown; user-mode Linux has one for each program.
+/// Number of threads of one guest that are shown; user-mode Linux has one for each program.
 const THREADS_SHOWN_MAX: usize = 8;
 
 /// The view, the policies, each guest, and the decisions of each worker.
@@ -54,7 +54,7 @@ fn decisions(workers: &[WorkerPolicies]) -> String {
     table.text()
 }
 
-/// Second signals, and what was spared.
+/// Second signals, and the actions that were spared.
 fn savings(workers: &[WorkerPolicies]) -> String {
     let mut table = Table::new(&[
         ">WORKER",

@@ -7,9 +7,9 @@ use super::table::Table;
 /// Name of the port that the switch itself sends from.
 const INTERNAL: &str = "internal";
 
-/// All counters as a table, and the drops under it.
+/// All counters as a table, followed by the drops.
 pub(crate) fn stats(stats: &StatsReport) -> String {
-    // The switch's own port is shown once it was used.
+    // The switch's own port is shown once it has been used.
     let is_used = |port: &&PortReport| port.name != INTERNAL || port.taken_in() + port.tx_packets > 0;
     let ports: Vec<&PortReport> = stats.ports.iter().filter(is_used).collect();
     if ports.is_empty() {
@@ -31,7 +31,7 @@ pub(crate) fn stats(stats: &StatsReport) -> String {
     for port in &ports {
         table.row(counters(port));
     }
-    // Packets that cost one more copy.
+    // Packets that needed one more copy.
     let detached = |port: &PortReport| match port.detached {
         0 => String::new(),
         count => format!("{} detached: {count} packets that waited\n", port.name),
@@ -40,7 +40,7 @@ pub(crate) fn stats(stats: &StatsReport) -> String {
     table.text() + &lines + &stats.workers.iter().map(age_line).collect::<String>()
 }
 
-/// A worker that did not answer.
+/// A line about a worker that did not answer.
 fn age_line(worker: &WorkerReport) -> String {
     let line = |age_ms| {
         format!(
@@ -51,7 +51,7 @@ fn age_line(worker: &WorkerReport) -> String {
     worker.age_ms.map(line).unwrap_or_default()
 }
 
-/// How busy workers were between two looks, in percent of a processor, and their counts since they started.
+/// The load of workers between two reads, in percent of a CPU, and their counts since they started.
 pub(crate) fn workers(before: &StatsReport, stats: &StatsReport) -> String {
     let headings = [
         "WORKER", ">BUSY", ">ON", ">SLEEPS", ">POLLS", ">CROWD", ">VISITS", ">BATCHES", ">CONT", ">LEFT",
@@ -82,7 +82,7 @@ pub(crate) fn workers(before: &StatsReport, stats: &StatsReport) -> String {
     table.text()
 }
 
-/// Percent of the time that the worker's own thread had a processor for.
+/// Percent of the time in which the worker's own thread had a CPU.
 fn busy(before: &WorkerReport, now: &WorkerReport, passed_ms: u64) -> Option<u64> {
     let ran_ns = now.cpu_ns?.checked_sub(before.cpu_ns?)?;
     (ran_ns / 10_000).checked_div(passed_ms).map(|percent| percent.min(100))
@@ -114,21 +114,21 @@ fn drop_lines(port: &PortReport) -> String {
     line("from", &port.rx_drops) + &line("to", &port.tx_drops)
 }
 
-/// Most frequent first.
+/// The most frequent reason first.
 fn reasons(drops: &DropCounts) -> String {
     let mut drops: Vec<_> = drops.iter().collect();
     drops.sort_by_key(|(reason, count)| (std::cmp::Reverse(**count), reason.as_str()));
     drops.iter().map(|(reason, count)| format!("{reason} {count}")).collect::<Vec<_>>().join(", ")
 }
 
-/// One line with the sums if every port's packets are accounted for, else which port's are not.
+/// One line with the sums if every port's packets are accounted for; otherwise the ports whose packets are not.
 pub(crate) fn conservation(stats: &StatsReport) -> Result<String, String> {
     let broken: Vec<String> = stats.ports.iter().filter(|port| !port.conserved).map(broken_line).collect();
     if !broken.is_empty() {
         return Err(format!("packets are not conserved: {}", broken.join("; ")));
     }
     let sum = |value: fn(&PortReport) -> u64| stats.ports.iter().map(value).sum::<u64>();
-    // A packet that came back from the control plane had been delivered to it before: it is one packet.
+    // A packet that returned from the control plane was delivered to it before: it counts once.
     let returned = sum(|port| port.injected.min(port.upcalls));
     Ok(format!(
         "conserved: {} packets in, {} delivered, {} dropped, {} flooded to none, {} waiting",

@@ -9,7 +9,7 @@ use super::table::Table;
 pub(crate) fn switch_list(list: &SwitchList) -> String {
     let mut table = Table::new(&["NAME", "MODULE", ">VNICS", ">ADDRESSES", ">FDB ENTRIES", "CONTROLLER"]);
     for switch in &list.switches {
-        // A module without a table knows no addresses, and a switch process that is not there cannot be asked.
+        // A module without a table has no addresses, and a stopped switch process cannot be asked.
         let addresses = switch.addresses.filter(|_| switch.fdb_entries.is_some());
         table.row([
             switch.name.to_string(),
@@ -23,7 +23,7 @@ pub(crate) fn switch_list(list: &SwitchList) -> String {
     table.text()
 }
 
-/// The controller that is asked about packets without a flow.
+/// The controller that gets packets without a flow.
 fn controller(switch: &SwitchReport) -> String {
     let Some(kind) = switch.controller else { return "-".to_owned() };
     if kind != ControllerKind::External {

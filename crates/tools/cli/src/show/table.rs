@@ -2,28 +2,28 @@
 
 use crate::output::screen;
 
-/// The separator between columns, and the one where there is little room.
+/// The separator between columns, and the one for narrow tables.
 const WIDE: &str = "  ";
 const NARROW: &str = " ";
-/// The width of a table in a file or a pipe, as far as separators can give it.
+/// The width of a table in a file or a pipe, if narrower separators suffice.
 const COLUMNS: usize = 80;
-/// Words that tables have no room for, and the ones that they have.
+/// Words that are too long for tables, and their short forms.
 const SHORT: (&str, &str) = ("waiting for guest", "no guest");
-/// Columns that a name is cut to, at least.
+/// Least width of a shortened name.
 const WORD_MIN: usize = 8;
 
-/// A table whose columns are as wide as they must be.
+/// A table whose columns are as wide as necessary.
 #[derive(Clone, Debug)]
 pub(super) struct Table {
     rows: Vec<Vec<String>>,
-    /// Whether a column is numbers, which end at its right edge.
+    /// Whether a column has numbers, which are aligned to the right.
     is_right: Vec<bool>,
-    /// Whether a column is addresses, which mean nothing when they are cut.
+    /// Whether a column has addresses, which must not be shortened.
     is_whole: Vec<bool>,
 }
 
 impl Table {
-    /// A table with these headings; one that starts with `>` is for a column of numbers, one with `=` for addresses.
+    /// A table with these headings; `>` marks a column of numbers, `=` one of addresses.
     pub(super) fn new(headings: &[&str]) -> Self {
         let starts = |mark: char| headings.iter().map(|heading| heading.starts_with(mark)).collect();
         let row = headings.iter().map(|heading| heading.trim_start_matches(['>', '=']).to_owned()).collect();
@@ -35,7 +35,7 @@ impl Table {
         self.rows.push(cells.into_iter().map(|cell| cell.replacen(long, short, 1)).collect());
     }
 
-    /// The table less one column.
+    /// The table without a column.
     pub(super) fn without(mut self, column: usize) -> Self {
         self.rows.iter_mut().for_each(|row| drop(row.remove(column)));
         self.is_right.remove(column);
@@ -43,7 +43,7 @@ impl Table {
         self
     }
 
-    /// All lines, each with its end; in a terminal as wide as that.
+    /// All lines; for a terminal they fit its width.
     pub(super) fn text(&self) -> String {
         match screen() {
             Some(screen) => self.fitted(screen.columns),
@@ -51,13 +51,13 @@ impl Table {
         }
     }
 
-    /// All lines, with nothing shortened; separators are narrow in a table that would be too wide for a terminal.
+    /// All lines without shortening; separators are narrow in a table that is too wide for a terminal.
     fn whole(&self) -> String {
         self.lines(if self.width(WIDE) > COLUMNS { NARROW } else { WIDE })
     }
 
-    /// All lines, within a limit of columns. A table that does not fit gets narrow separators first, then shorter
-    /// numbers, and in the end names without their middle.
+    /// All lines, within a number of columns. A table that does not fit gets narrow separators first, then shorter
+    /// numbers, and last names without their middle.
     pub(super) fn fitted(&self, columns: usize) -> String {
         if self.width(WIDE) <= columns {
             return self.lines(WIDE);
@@ -94,7 +94,7 @@ impl Table {
         row.iter().zip(&self.is_right).map(short).collect()
     }
 
-    /// Makes the widest column of words narrower, by `excess` at most. False if none can be.
+    /// Narrows the widest column of words by `excess` at most. Returns false if none can be narrowed.
     fn cut_names(&mut self, excess: usize) -> bool {
         let is_word = |column: usize| !self.is_right[column] && !self.is_whole[column];
         let words = self.widths().into_iter().enumerate().filter(|(column, _)| is_word(*column));
@@ -124,7 +124,7 @@ impl Table {
     }
 }
 
-/// A text of at most `width` characters. A longer one keeps its beginning and its end.
+/// A text of at most `width` characters. A longer one keeps its beginning and end.
 fn cut(text: &str, width: usize) -> String {
     let letters: Vec<char> = text.chars().collect();
     if letters.len() <= width {
@@ -135,7 +135,7 @@ fn cut(text: &str, width: usize) -> String {
     ends.collect()
 }
 
-/// A count of five digits and more in four or five characters.
+/// A number of five and more digits in four or five characters.
 fn short_count(count: u64) -> String {
     if count < 10_000 { count.to_string() } else { super::rates::short(count as f64) }
 }

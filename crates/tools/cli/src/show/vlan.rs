@@ -1,10 +1,10 @@
-//! VLANs and addresses, in the shape of the `bridge` tool of iproute2.
+//! VLANs and addresses, in the form of the `bridge` tool of iproute2.
 
 use lasthop_api::report::{FdbLine, FdbReport, VlansReport};
 
 use super::table::Table;
 
-/// Which VLANs each vnic carries.
+/// The VLANs that each vnic carries.
 pub(crate) fn vlans(report: &VlansReport) -> String {
     if report.vnics.is_empty() {
         return "no vnics; make one with: lasthop port add NAME,backend=vhost-user".to_owned();
@@ -26,7 +26,7 @@ pub(crate) fn vlans(report: &VlansReport) -> String {
     table.text()
 }
 
-/// The forwarding tables; the switch is said, as its `master`, when it is not the default one.
+/// The forwarding tables; a switch other than the default one is shown as `master`.
 pub(crate) fn fdb(fdb: &FdbReport) -> String {
     if fdb.entries.is_empty() {
         return "no addresses yet: they are learned from what guests send".to_owned();

@@ -17,7 +17,7 @@ const DUMP: u16 = 0x300;
 
 /// A program's socket, with the calls that `sys` makes for it.
 struct Program {
-    // Open as long as the descriptor in there is used.
+    // Open as long as `socket` uses the descriptor.
     fd: OwnedFd,
     socket: SwitchSocket,
 }
@@ -40,7 +40,7 @@ impl Program {
         self.receive_as(Datagram::Answer)
     }
 
-    /// Takes each answer for what `judge` says.
+    /// Receives, and classifies each answer by `judge`.
     fn receive_as(&self, mut judge: impl FnMut(usize) -> Datagram) -> Result<Vec<u8>, Errno> {
         let mut buffer = vec![0; 65_536];
         let received = self.socket.receive(false, || {
@@ -55,7 +55,7 @@ impl Program {
     }
 }
 
-/// A dump of all datapaths; without any it is one message that says so.
+/// A dump of all datapaths; an empty one is one message.
 fn dump() -> Vec<u8> {
     let header = NetlinkHeader { kind: Family::Datapath.id(), flags: REQUEST | DUMP, seq: 1, port_id: 0 };
     message::encode_datapath(header, (3, 2), 0, |_| {}).expect("short")
@@ -71,12 +71,12 @@ fn nothing_is_there_only_when_nothing_comes() {
         let answer = program.receive().expect("it is waited for, whatever the flags say");
         assert!(Messages::new(&answer).next().is_some_and(|message| message.is_done()));
     }
-    // A hundred ENDs that the program did not ask for are passed over.
+    // A hundred unsolicited ENDs are discarded.
     assert_eq!(program.receive(), Err(Errno::AGAIN));
     assert_eq!(program.socket.missing.load(Ordering::Relaxed), 0);
 }
 
-/// OVS asks once where a port's device is, at the moment at which it moves.
+/// OVS asks once where a port's device is, at the moment when it moves.
 #[test]
 fn a_port_is_asked_about_again_while_the_answer_is_outdated() {
     let rig = Rig::new();
@@ -132,7 +132,7 @@ fn what_may_have_been_lost_is_told_as_netlink_tells_it() {
     assert_eq!(*program.socket.groups.lock().expect("no thread panics"), [group]);
 }
 
-/// OVS reads to the last answer of a dump and no further; a request that comes next was done once, and must not be done again.
+/// OVS reads a dump only up to its last answer; the next request was executed once and must not be executed again.
 #[test]
 fn an_end_that_was_not_read_is_no_loss() {
     let mut rig = Rig::new();
@@ -145,7 +145,7 @@ fn an_end_that_was_not_read_is_no_loss() {
     assert!(program.receive().is_ok(), "it was told of a loss");
 }
 
-/// OVS warns of lost notifications, and asks for all ports.
+/// OVS warns about lost notifications, and asks for all ports.
 #[test]
 fn members_of_a_group_hear_what_became_of_ports_meanwhile() {
     let mut rig = Rig::new();

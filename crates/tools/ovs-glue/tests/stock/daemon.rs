@@ -1,4 +1,4 @@
-//! ovs-vswitchd and its database in a network namespace of their own, where the devices are that it wants to see.
+//! ovs-vswitchd and its database in their own network namespace, which has the devices that ovs-vswitchd needs.
 
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use crate::rig::{Rig, has_dpctl, library, skipped};
 
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
-/// The daemon's bridge, two ports and its datapath's own port are devices; it makes none by itself here.
+/// The daemon's bridge, two ports and its datapath's own port are devices, which the daemon does not create here.
 const START: &str = "for name in ovs-system br0 p1 p2; do ip tuntap add $name mode tap || exit 1; done; \
                      exec env LD_PRELOAD=\"$GLUE\" ovs-vswitchd \"$DATABASE\" -voff";
-/// For events that the daemon causes by itself.
+/// The time limit for events that the daemon causes by itself.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) struct Daemon {
@@ -59,7 +59,7 @@ impl Daemon {
         String::from_utf8(stdout).expect("text")
     }
 
-    /// Changes the database and waits until the daemon has done it.
+    /// Changes the database and waits until the daemon has applied the change.
     pub(crate) fn vsctl(&self, arguments: &[&str]) -> String {
         let remote = format!("--db={}", self.remote());
         self.run("ovs-vsctl", &[&["--timeout=20", "-voff", "--retry", &remote], arguments].concat())
@@ -97,14 +97,14 @@ impl Daemon {
 impl Drop for Daemon {
     fn drop(&mut self) {
         for child in self.children.iter_mut().rev() {
-            // One that ended by itself cannot be killed, and has to be waited for just the same.
+            // A daemon that ended by itself cannot be killed, but has to be reaped.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 }
 
-/// Root, namespaces and the programs.
+/// Whether root, namespaces and the programs are available.
 pub(crate) fn can_run() -> bool {
     let quietly = |arguments: &[&str]| {
         let (program, arguments) = arguments.split_first().expect("a program");

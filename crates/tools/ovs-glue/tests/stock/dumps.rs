@@ -14,10 +14,10 @@ use proptest::test_runner::TestRunner;
 use crate::rig::{FIRST, Rig, has_dpctl};
 use crate::values;
 
-/// Enough that every kind of field, mask and action is among them, in several datagrams.
+/// Enough to include every kind of field, mask and action, in several datagrams.
 const FLOWS: usize = 300;
 
-/// A mask as control planes write them: where the key has a list or something nested, so has the mask.
+/// A mask as control planes write it: nested or a list where the key is.
 fn as_written(key: &FlowKey, mut mask: FlowKey) -> FlowKey {
     let entries = mask.mpls.iter().copied().chain(std::iter::repeat(u32::MAX));
     mask.mpls = entries.take(key.mpls.len()).collect();
@@ -29,7 +29,7 @@ fn as_written(key: &FlowKey, mut mask: FlowKey) -> FlowKey {
     mask
 }
 
-/// Whether Open vSwitch 3.1 knows all actions: the number of `drop`, which later ones have, is another action's there.
+/// Whether Open vSwitch 3.1 knows all actions: there the number of the later `drop` is another action's.
 fn is_known(actions: &[Action]) -> bool {
     !format!("{actions:?}").contains("Drop(")
 }
@@ -82,7 +82,7 @@ fn compare(rig: &Rig, arguments: &[&str], style: Style<'_>) {
     assert_eq!(ours, theirs);
 }
 
-/// Where two lines begin to differ.
+/// The texts around the first difference of two lines.
 fn around(our: &str, their: &str) -> (String, String) {
     let at = our.bytes().zip(their.bytes()).take_while(|(our, their)| our == their).count();
     let cut = |line: &str| line.chars().skip(at.saturating_sub(40)).take(100).collect();

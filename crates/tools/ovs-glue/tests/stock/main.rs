@@ -1,5 +1,5 @@
-//! The stock programs of Open vSwitch, with the library in front of libc, against a datapath in memory. Without them
-//! (Debian: openvswitch-switch), and the daemon without root, there is nothing to try, and the tests say so.
+//! The stock programs of Open vSwitch, with the library in front of libc, against a datapath in memory. Tests are
+//! skipped with a message without these programs (Debian: openvswitch-switch), and those of the daemon without root.
 
 mod commands;
 mod daemon;

@@ -22,7 +22,7 @@ const V4: ([u8; 4], [u8; 4]) = ([10, 0, 0, 1], [10, 0, 0, 2]);
 const V6: ([u8; 16], [u8; 16]) = ([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1], [0xfd; 16]);
 const VLAN: u16 = 7;
 const START: &str = "recirc_id(0),in_port(2),eth(src=02:00:00:00:00:01,dst=02:00:00:00:00:02)";
-/// Number of p1 in the datapath: behind the datapath's own and br0.
+/// Number of p1 in the datapath, after the datapath's own port and br0.
 const P1: u32 = 2;
 
 fn ethernet() -> PacketBuilderStep<etherparse::Ethernet2Header> {
@@ -128,7 +128,7 @@ fn packets_become_flows_and_come_back() {
     daemon.vsctl(&["add-port", "br0", "p2"]);
     daemon.expect_ports(&["ovs-system", "br0", "p1", "p2"]);
     let packets = [tcp(), udp(), tagged(), ping(), udp6(), solicitation(), arp()];
-    // A learning switch looks at nothing but address, tag and protocol.
+    // A learning switch matches only address, tag and protocol.
     let expected: BTreeSet<String> = [
         "eth_type(0x0800),ipv4(frag=no)",
         "eth_type(0x8100),vlan(vid=7),encap(eth_type(0x0800),ipv4(frag=no))",

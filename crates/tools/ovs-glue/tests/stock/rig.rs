@@ -1,4 +1,4 @@
-//! A server in a thread, and programs that are made to talk to it.
+//! A server in a thread, and programs that talk to it.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,7 +16,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 const DPCTL: &str = "ovs-dpctl";
 
-/// Whether there is a program to be tried.
+/// Whether there is a program to test.
 pub(crate) fn has_dpctl() -> bool {
     let is_there = Command::new(DPCTL).arg("--version").output().is_ok_and(|output| output.status.success());
     if !is_there {
@@ -30,7 +30,7 @@ pub(crate) fn skipped(why: &str) {
     println!("skipped: {why}");
 }
 
-/// The library. `cargo test` does not build it, since nothing links to it; `tools/test` does so before.
+/// The library. `cargo test` does not build it, since nothing links to it; `tools/test` builds it first.
 pub(crate) fn library() -> PathBuf {
     let test = std::env::current_exe().expect("a test has a path");
     let directory = test.parent().and_then(Path::parent).expect("below target");
@@ -43,13 +43,13 @@ pub(crate) fn library() -> PathBuf {
     library
 }
 
-/// Datapaths and ports as clients made them.
+/// Datapaths and ports as clients created them.
 pub(crate) type Records = BTreeMap<DatapathId, DatapathRecord>;
 
 /// A datapath in memory behind a socket, until it is dropped.
 pub(crate) struct Rig {
     directory: tempfile::TempDir,
-    /// A byte for each miss; closed, it ends the thread.
+    /// Gets a byte for each miss; closing it ends the thread.
     wake: Option<OwnedFd>,
     misses: Option<Sender<DatapathUpcall>>,
     thread: Option<JoinHandle<(Records, MemoryDatapath)>>,
@@ -71,7 +71,7 @@ impl Rig {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let listener = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
         let listener = listener.expect("a socket");
-        // From the server before, if there was one.
+        // Left by an earlier server.
         let _ = std::fs::remove_file(self.socket());
         rustix::net::bind(&listener, &SocketAddrUnix::new(self.socket()).expect("short")).expect("free");
         rustix::net::listen(&listener, 16).expect("bound");
@@ -89,8 +89,8 @@ impl Rig {
         rustix::io::write(self.wake.as_ref().expect("it runs"), &[0]).expect("a pipe");
     }
 
-    /// Replaces the server process by another one that knows the same datapaths and ports. Between them there is none for as
-    /// long as `meanwhile` takes.
+    /// Replaces the server process by another one that knows the same datapaths and ports. There is no server while
+    /// `meanwhile` runs.
     pub(crate) fn restart_after(&mut self, meanwhile: impl FnOnce()) {
         let (records, _) = self.end();
         meanwhile();
@@ -105,7 +105,7 @@ impl Rig {
         self.start(server, datapath, flows);
     }
 
-    /// Ends the server. Returns its last state.
+    /// Ends the server and returns its last state.
     pub(crate) fn end(&mut self) -> (Records, MemoryDatapath) {
         self.wake = None;
         self.thread.take().expect("it runs").join().expect("it does not panic")
@@ -126,7 +126,7 @@ impl Rig {
         String::from_utf8(output.stdout).expect("text")
     }
 
-    /// Its complaint. It has to fail.
+    /// Its error message. It has to fail.
     pub(crate) fn dpctl_refused(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);
         assert!(!output.status.success(), "{DPCTL} {arguments:?} has to fail");
@@ -145,7 +145,7 @@ impl Drop for Rig {
 /// The datapath that flows are put into by hand.
 pub(crate) const FIRST: DatapathId = DatapathId(1);
 
-/// The thread's end.
+/// The result of the thread.
 struct Served {
     listener: OwnedFd,
     woken: OwnedFd,
@@ -163,7 +163,7 @@ impl Served {
         (connections.server().records().clone(), self.datapath)
     }
 
-    /// Waits for something and does it; false at the end.
+    /// Waits for events and handles them; returns false at the end.
     fn turn(&mut self, connections: &mut Connections) -> bool {
         let fds = [self.listener.as_fd(), connections.fd(), self.woken.as_fd()];
         let mut fds = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));

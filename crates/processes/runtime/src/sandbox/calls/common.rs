@@ -1,8 +1,8 @@
-//! System calls of every process that is a Rust program with threads, an event loop and a channel.
+//! System calls of every process: a Rust program with threads, an event loop and a channel.
 
 use super::{Call, Refusal, Term, Terms, Value, bits, call, int};
 
-/// The flags of pthread_create(3): a thread of this process, and nothing of its own but its stack. musl sets
+/// The flags of pthread_create(3): a thread of this process, which has nothing of its own except its stack. musl sets
 /// CLONE_DETACHED, too, which has meant nothing since Linux 2.6.
 const THREAD: Terms = &[bits(0, !CLONE_DETACHED, THREAD_FLAGS as u64)];
 const THREAD_FLAGS: i32 = libc::CLONE_VM
@@ -28,7 +28,8 @@ const fn futex(operation: i32) -> Term {
 pub(super) const OWN: Term = Term { argument: 0, is: Value::OwnProcess };
 
 pub(in crate::sandbox) const CALLS: &[Call] = &[
-    // Waiting and being woken: the packet path's own, so with any arguments, which costs least (docs/design/sandbox.md).
+    // Sleeping and waking: the packet path's calls are allowed with any arguments, which costs least
+    // (docs/design/sandbox.md).
     Call::any(call!(SYS_epoll_pwait), "event loops wait"),
     Call::any(call!(SYS_write), "eventfds: calls to guests, waking workers; lines of the log"),
     Call::any(call!(SYS_sched_yield), "a polling worker offers its CPU").kept(),
@@ -40,7 +41,7 @@ pub(in crate::sandbox) const CALLS: &[Call] = &[
         "continues a wait after the process was stopped (SIGSTOP) or traced",
     )
     .kept(),
-    // Connections that were handed over. None can be made, so there is no other peer.
+    // Connections that were passed in. The process cannot make any, so there is no other peer.
     Call::any(call!(SYS_recvmsg), "the channel and vhost-user: messages with descriptors"),
     Call::any(call!(SYS_sendmsg), "answers on the channel and vhost-user"),
     Call::any(call!(SYS_close), "received descriptors are closed"),
@@ -114,7 +115,7 @@ pub(in crate::sandbox) const CALLS: &[Call] = &[
     .kept(),
     // Signals.
     Call::any(call!(SYS_rt_sigprocmask), "threads start with signals blocked"),
-    // A handler of this signal could continue after a refused call.
+    // A handler of SIGSYS could continue after a refused call.
     Call::with(
         call!(SYS_rt_sigaction),
         &[&[Term { argument: 0, is: Value::NotInt(libc::SIGSYS as u32) }]],
@@ -124,7 +125,7 @@ pub(in crate::sandbox) const CALLS: &[Call] = &[
     Call::with(call!(SYS_tgkill), &[&[OWN, int(2, libc::SIGABRT)]], "a panic ends the process").kept(),
     Call::any(call!(SYS_getpid), "to signal only this process").kept(),
     Call::any(call!(SYS_exit_group), "the process ends"),
-    // The vDSO does this without a system call as a rule, but not with every clock source.
+    // The vDSO usually does this without a system call, but not with every clock source.
     Call::any(call!(SYS_clock_gettime), "the time, without vDSO; CPU time of a session's thread").kept(),
     Call::any(call!(SYS_getrandom), "keys of hash tables").kept(),
 ];
@@ -135,7 +136,7 @@ const MADV_GUARD_REMOVE: i32 = 103;
 /// `PR_SET_VMA` (linux/prctl.h).
 const PR_SET_VMA: i32 = 0x53_56_4d_41;
 
-/// To end the process for these would be too much: C libraries ask, and do without.
+/// Ending the process for these would be too strict: C libraries try them, and do without.
 pub(in crate::sandbox) const REFUSALS: &[Refusal] = &[
     Call::any(
         call!(SYS_clone3),

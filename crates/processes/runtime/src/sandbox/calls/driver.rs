@@ -1,7 +1,7 @@
-//! Further calls of the driver process: frames to and from devices, and the front end's side of vhost-user.
+//! Further calls of the driver process: for frames of devices, and for the front end's side of vhost-user.
 //!
-//! Its devices are descriptors that the supervisor has opened and bound. XDP sockets alone are bound here, since they take
-//! the memory of the process that uses them.
+//! Its devices are descriptors that the supervisor has opened and bound. Only XDP sockets are bound here, since they
+//! use the memory of this process.
 
 use super::{Call, NO_ADDRESS, Terms, call, int};
 
@@ -15,7 +15,7 @@ const XDP_UMEM_COMPLETION_RING: i32 = 6;
 const XDP_STATISTICS: i32 = 7;
 const XDP_ADDRESS_BYTES: i32 = 16;
 
-/// The option `name` of sockets of `level`.
+/// The socket option `name` of `level`.
 const fn option(level: i32, name: i32) -> [super::Term; 2] {
     [int(1, level), int(2, name)]
 }
@@ -64,7 +64,7 @@ pub(in crate::sandbox) const CALLS: &[Call] = &[
     .kept(),
     Call::any(call!(SYS_clock_nanosleep), "waits while the kernel still holds the last XDP socket's queue")
         .kept(),
-    // A front end waits for the switch's answers.
+    // A front end waits for the switch's replies.
     Call::with(
         call!(SYS_setsockopt),
         &[&option(libc::SOL_SOCKET, libc::SO_RCVTIMEO), &option(libc::SOL_SOCKET, libc::SO_SNDTIMEO)],

@@ -1,7 +1,7 @@
-//! The system calls that each process may make, each with the reason why. All others end the process.
+//! The system calls that each process may make, each with its reason. Any other call ends the process.
 //!
-//! A list is held to the code from both sides by `tests/sandbox.rs`: all that a process does is done under its list, and
-//! each entry that nothing needs is found there, unless it is [`Call::kept`] and says for what.
+//! `tests/sandbox.rs` compares the lists with the code in both directions: everything that a process does is done under
+//! its list, and an entry that no process needs is reported, unless it is [`Call::kept`] for a stated reason.
 
 pub(super) mod common;
 pub(super) mod controller;
@@ -13,7 +13,7 @@ use super::ProcessRole;
 
 pub use names::name_of;
 
-/// A system call of this machine's kind: name and number.
+/// A system call of this architecture: name and number.
 pub(super) type Named = (&'static str, i64);
 
 /// `call!(SYS_read)`: name and number of read(2).
@@ -29,25 +29,25 @@ use call;
 pub(super) struct Call {
     pub(super) name: &'static str,
     pub(super) number: i64,
-    /// With which arguments: one of these sets of conditions holds. None: with any.
+    /// Conditions on the arguments: one set of these must hold. Empty for any arguments.
     pub(super) terms: &'static [Terms],
     /// Its purpose.
     #[cfg_attr(not(test), expect(dead_code, reason = "for readers and tests"))]
     pub(super) why: &'static str,
-    /// Tests need not meet it: another C library, machine or moment does.
+    /// Whether tests need not use it, since another C library, machine or situation does.
     #[cfg_attr(not(test), expect(dead_code, reason = "for tests"))]
     pub(super) kept: bool,
-    /// It is needed before there is any guest, and forbidden from then on: see [`super::Spent`].
+    /// Whether it is needed before there is any guest, and forbidden afterwards: see [`super::Spent`].
     pub(super) is_once: bool,
 }
 
-/// Conditions on arguments that hold together.
+/// Conditions on arguments that must all hold.
 pub(super) type Terms = &'static [Term];
 
 /// A condition on one argument.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Term {
-    /// Its number, 0 to 5.
+    /// Number of the argument, 0 to 5.
     pub(super) argument: u8,
     pub(super) is: Value,
 }
@@ -55,46 +55,46 @@ pub(super) struct Term {
 /// The allowed values of an argument.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Value {
-    /// This number, of 32 bits: the kernel takes it as an int.
+    /// This 32-bit number: the kernel takes it as an int.
     Int(u32),
-    /// Any other number of 32 bits.
+    /// Any other 32-bit number.
     NotInt(u32),
-    /// This number, of 64 bits: the kernel takes it as a long or a pointer.
+    /// This 64-bit number: the kernel takes it as a long or a pointer.
     Long(u64),
-    /// These bits of 64, and others as they may be.
+    /// These bits of 64; others are ignored.
     Bits { mask: u64, value: u64 },
-    /// The process's own number.
+    /// The process's own id.
     OwnProcess,
-    /// The descriptor under which /proc/self/fd is kept open.
+    /// The descriptor of /proc/self/fd.
     DescriptorNames,
 }
 
-/// A call that is neither made nor the end: it fails with ENOSYS, as if the kernel did not have it.
+/// A call that neither succeeds nor ends the process: it fails with ENOSYS, as if the kernel did not have it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Refusal(pub(super) Call);
 
 impl Call {
-    /// With any arguments.
+    /// A call with any arguments.
     pub(super) const fn any((name, number): Named, why: &'static str) -> Self {
         Self { name, number, terms: &[], why, kept: false, is_once: false }
     }
 
-    /// With arguments of which one of `terms` holds.
+    /// A call for which one of `terms` must hold.
     pub(super) const fn with((name, number): Named, terms: &'static [Terms], why: &'static str) -> Self {
         Self { name, number, terms, why, kept: false, is_once: false }
     }
 
-    /// One that not each test machine needs.
+    /// Marks a call that not every test machine uses.
     pub(super) const fn kept(self) -> Self {
         Self { kept: true, ..self }
     }
 
-    /// One that is needed before there is any guest.
+    /// Marks a call that is needed before there is any guest.
     pub(super) const fn once(self) -> Self {
         Self { is_once: true, ..self }
     }
 
-    /// One that fails.
+    /// Makes it a call that fails.
     const fn refused(self) -> Refusal {
         Refusal(self)
     }
@@ -108,14 +108,14 @@ const fn bits(argument: u8, mask: u64, value: u64) -> Term {
     Term { argument, is: Value::Bits { mask, value } }
 }
 
-/// Of sendto(2): to the other end, not to anybody by address.
+/// For sendto(2): to the connected peer, without an address.
 const NO_ADDRESS: Terms = &[Term { argument: 4, is: Value::Long(0) }];
 
 impl ProcessRole {
     #[cfg(test)]
     pub(super) const ALL: [Self; 3] = [Self::Switch, Self::Driver, Self::Controller];
 
-    /// The calls that it may make.
+    /// The calls that the process may make.
     pub(super) fn calls(self) -> impl Iterator<Item = &'static Call> {
         let own = match self {
             Self::Switch => switch::CALLS,

@@ -1,7 +1,7 @@
 //! Names of system calls, for the message about a refused one.
 
-/// Calls that are in no list. An attacker in a process would try them, or a change of the code, of the C library or of std
-/// would bring them.
+/// Calls that are in no list. An attacker in a process would try them, or a change of the code, the C library or std
+/// would cause them.
 macro_rules! strangers {
     ($($name:ident)*) => { &[$(call!($name)),*] };
 }
@@ -38,7 +38,7 @@ const STRANGERS: &[Named] = strangers! {
     SYS_perf_event_open SYS_personality SYS_pivot_root SYS_quotactl SYS_reboot SYS_request_key SYS_swapon SYS_syslog SYS_umount2
 };
 
-/// The name of a system call of this machine, if it is one that is met at all.
+/// The name of a system call of this architecture, if it is known here.
 pub fn name_of(number: i64) -> Option<&'static str> {
     let refused = ProcessRole::Switch.refusals().iter().map(|Refusal(call)| call);
     let listed = ProcessRole::Switch.calls().chain(ProcessRole::Driver.calls()).chain(refused);

@@ -1,10 +1,10 @@
-//! docs/design/sandbox.md has the lists as they are.
+//! docs/design/sandbox.md has the actual lists.
 
 use crate::sandbox::calls::{Call, Refusal, common, controller, driver, switch};
 
 const DOCUMENT: &str = include_str!("../../../../../../docs/design/sandbox.md");
 
-/// A row of the document: the call, whether with certain arguments only, why, whether tests meet it.
+/// A row of the document: the call, whether arguments are restricted, the reason, whether tests use it.
 fn row(call: &Call) -> String {
     let terms = if call.terms.is_empty() { "" } else { " (some)" };
     let kept = if call.kept { "kept" } else { "" };

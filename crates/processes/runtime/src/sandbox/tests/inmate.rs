@@ -1,4 +1,4 @@
-//! A process in a sandbox that tries one thing, and how it ended.
+//! A process in a sandbox that attempts one thing, and its end.
 
 use std::ffi::OsString;
 use std::fs;
@@ -22,7 +22,7 @@ use crate::sandbox::{
 pub(super) const NO_SUCH_CALL: i32 = 3;
 pub(super) const OTHER_ERROR: i32 = 4;
 pub(super) const NOT_HERE: i32 = 5;
-/// Stands for the inmate's own number among the arguments of a call.
+/// A placeholder for the inmate's own id among the arguments of a call.
 pub(super) const OWN_PROCESS: usize = usize::MAX - 4096;
 
 const ATTEMPT: &str = "LASTHOP_INMATE";
@@ -42,23 +42,23 @@ pub(super) struct Attempt {
     role: ProcessRole,
 }
 
-/// How it ended.
+/// The end of an inmate.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum End {
     Status(i32),
-    /// With the name of the call that it told as its last words.
+    /// With the name of the call that it reported.
     BySigsys(Option<String>),
     Otherwise(String),
 }
 
 impl Attempt {
-    /// A system call, in the switch process's sandbox.
+    /// An attempt of a system call in the switch process's sandbox.
     pub(super) fn call(name: &'static str, number: libc::c_long, arguments: [usize; 6]) -> Self {
         let arguments = arguments.map(|argument| argument.to_string()).join(" ");
         Self { name, words: format!("call {number} {arguments}"), role: ProcessRole::Switch }
     }
 
-    /// Something of `attempt` below.
+    /// One of the cases in `attempt` below.
     pub(super) fn named(name: &'static str) -> Self {
         Self { name, words: name.to_owned(), role: ProcessRole::Switch }
     }
@@ -68,7 +68,7 @@ impl Attempt {
         Self { role: ProcessRole::Driver, ..self }
     }
 
-    /// Starts an inmate that makes it.
+    /// Starts an inmate that attempts it.
     pub(super) fn make(&self) -> End {
         let (ours, theirs) = UnixStream::pair().expect("a pair");
         let mut command = Command::new(std::env::current_exe().expect("this program"));

@@ -1,8 +1,9 @@
-//! Another reading of a filter than the kernel's: runs its instructions on one call (linux/filter.h, linux/seccomp.h).
+//! Interprets a filter independently of the kernel: runs its instructions on one call (linux/filter.h,
+//! linux/seccomp.h).
 
 use seccompiler::BpfProgram;
 
-/// A call as a filter sees it: number, machine, address, arguments.
+/// A call as a filter sees it: number, architecture, address, arguments.
 pub(super) struct Data {
     pub(super) number: i64,
     pub(super) arguments: [u64; 6],
@@ -22,12 +23,12 @@ const MACHINE: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
 const MACHINE: u32 = 0xc000_00b7;
 
-/// The answer to a call of this machine's kind.
+/// The answer to a call of this architecture.
 pub(super) fn run(program: &BpfProgram, data: &Data) -> Answer {
     run_on(program, data, MACHINE)
 }
 
-/// The answer to a call of any machine.
+/// The answer to a call of any architecture.
 pub(super) fn run_on(program: &BpfProgram, data: &Data, machine: u32) -> Answer {
     let (mut next, mut value) = (0, 0);
     loop {

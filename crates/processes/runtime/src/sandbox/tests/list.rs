@@ -1,4 +1,4 @@
-//! The filters agree with the lists, for every call that there is.
+//! The filters agree with the lists, for every possible call.
 
 use std::collections::BTreeSet;
 
@@ -8,10 +8,10 @@ use crate::sandbox::calls::{Call, Refusal, Value};
 use crate::sandbox::seccomp::{Own, programs, spent};
 
 const OWN: Own = Own { process: 4711, names: Some(7) };
-/// Beyond all that Linux has today.
+/// More than Linux has today.
 const NUMBERS: i64 = 1024;
 
-/// The answer of all filters together: the strictest counts.
+/// The answer of all filters together: the strictest one.
 fn judge(role: ProcessRole, own: Own, number: i64, arguments: [u64; 6]) -> Answer {
     let [failing, passing] = programs(role, own).expect("filters");
     let data = Data { number, arguments };
@@ -21,7 +21,7 @@ fn judge(role: ProcessRole, own: Own, number: i64, arguments: [u64; 6]) -> Answe
     }
 }
 
-/// Arguments with which a call is listed.
+/// Arguments with which a call is allowed.
 fn fitting(call: &Call) -> Vec<[u64; 6]> {
     let fill = |terms: &&[crate::sandbox::calls::Term]| {
         let mut arguments = [0; 6];
@@ -76,7 +76,7 @@ fn arguments_that_are_not_listed_do_not_pass() {
     );
     assert_eq!(judge(libc::SYS_clone, [libc::SIGCHLD as u64, 0, 0, 0, 0, 0]), Answer::Trap);
     assert_eq!(judge(libc::SYS_futex, [0, libc::FUTEX_LOCK_PI as u64, 0, 0, 0, 0]), Answer::Trap);
-    // An int of the kernel's is compared as one: the upper half counts neither there nor here.
+    // A value that is an int for the kernel is compared as one: the upper half is ignored.
     let padded = 1 << 32 | libc::F_GETFL as u64;
     assert_eq!(judge(libc::SYS_fcntl, [0, padded, 0, 0, 0, 0]), Answer::Allow);
 }
@@ -117,7 +117,7 @@ fn the_driver_process_sets_few_options_and_binds_xdp_sockets_alone() {
     let bind = |len_bytes: usize| judge(libc::SYS_bind, [5, 4096, len_bytes as u64, 0, 0, 0]);
     assert_eq!(bind(size_of::<libc::sockaddr_xdp>()), Answer::Allow);
     assert_eq!(bind(size_of::<libc::sockaddr_ll>()), Answer::Trap);
-    /// TUNSETIFF (linux/if_tun.h), SIOCSIFFLAGS (linux/sockios.h): of another type with each C library.
+    /// TUNSETIFF (linux/if_tun.h), SIOCSIFFLAGS (linux/sockios.h): their type differs between C libraries.
     const REQUESTS: [u64; 2] = [0x4004_54ca, 0x8914];
     for request in REQUESTS {
         assert_eq!(judge(libc::SYS_ioctl, [5, request, 0, 0, 0, 0]), Answer::Trap);

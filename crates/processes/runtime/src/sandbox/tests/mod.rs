@@ -1,4 +1,4 @@
-//! A sandbox is tried from inside, by processes of their own: this test program, started again.
+//! Tests of the sandbox from inside, in child processes: this test program, started again.
 
 mod documented;
 mod inmate;
@@ -11,7 +11,7 @@ use inmate::{Attempt, End};
 
 use super::{SandboxMode, Spent};
 
-/// Attempts of an attacker who has taken the process over.
+/// Attempts of an attacker who controls the process.
 #[test]
 fn what_is_not_in_the_list_ends_the_process_and_is_told_by_name() {
     for attempt in hostile() {
@@ -61,7 +61,7 @@ fn threads_start_and_end_inside() {
 
 #[test]
 fn a_last_filter_that_the_kernel_does_not_take_is_an_error_where_all_layers_are_wanted() {
-    // It takes none without instructions.
+    // The kernel refuses a filter without instructions.
     let spent = |mode| Spent { program: Vec::new(), mode };
     let fault = spent(SandboxMode::Strict).take_away().expect_err("refused");
     assert!(fault.message.starts_with("its sandbox lacks a layer, system calls: "), "{fault}");
@@ -69,7 +69,7 @@ fn a_last_filter_that_the_kernel_does_not_take_is_an_error_where_all_layers_are_
     assert!(spent(SandboxMode::Auto).take_away().is_ok() && spent(SandboxMode::Auto).is_taken_away());
 }
 
-/// Layer by layer: each holds without the others.
+/// Layer by layer: each one works without the others.
 #[test]
 fn each_layer_holds_alone() {
     for layer in ["landlock", "root", "capabilities"] {

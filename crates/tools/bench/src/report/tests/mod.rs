@@ -10,7 +10,7 @@ const BULK: &str = "stream,size=1500,ring=1024,touched";
 const ROUND_TRIP: &str = "rtt";
 const OFFERED: &str = "offered=1000000";
 
-/// One second in which as many frames were received.
+/// A sample of one second in which `frames` frames were received.
 fn received(backend: &str, workload: &str, round: u32, frames: u64) -> Sample {
     let workload: Workload = workload.parse().expect("a workload");
     Sample {
@@ -35,7 +35,7 @@ fn received(backend: &str, workload: &str, round: u32, frames: u64) -> Sample {
     }
 }
 
-/// Round trips with a median of this many ns, and others at multiples of it.
+/// A sample of round trips with this median in ns, and other percentiles at multiples of it.
 fn took(backend: &str, round: u32, p50_ns: u64) -> Sample {
     let trip = RoundTrip {
         count: 1000,

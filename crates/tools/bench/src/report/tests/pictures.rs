@@ -33,7 +33,7 @@ fn area(text: Node) -> Area {
     [left, y - 0.75 * size, left + width, y + 0.2 * size]
 }
 
-/// Checks that texts stand within the picture and not on each other.
+/// Checks that texts are within the picture and do not overlap.
 fn check_texts(picture: &str) {
     let document = Document::parse(picture).expect("well-formed XML");
     let size = ["width", "height"].map(|name| number(document.root_element(), name));

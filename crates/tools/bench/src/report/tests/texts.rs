@@ -13,7 +13,7 @@ fn markdown(samples: &[Sample]) -> String {
     report::markdown(&Comparison::of(samples, "lasthop"))
 }
 
-/// Names of all values within a JSON object, those of objects within it, too.
+/// The names of all values within a JSON object, including nested objects.
 fn leaves(value: &Value) -> Vec<String> {
     let fields = value.as_object().expect("an object").iter();
     fields

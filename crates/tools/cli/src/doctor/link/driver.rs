@@ -1,4 +1,4 @@
-//! The features that the front end and the guest's driver agreed to, and the link state that the guest sees.
+//! Checks the features that front end and guest negotiated, and the link state that the guest sees.
 
 use crate::doctor::finding::Verdict;
 use lasthop_api::facts::SessionFacts;
@@ -8,7 +8,7 @@ use super::{Case, vlans};
 
 /// The driver gave up (virtio 1.2, 2.1).
 const STATUS_FAILED: u8 = 128;
-/// Offloads, and the cost of doing without; both directions of one are told once.
+/// Offloads, and the cost without them; both directions of one are reported once.
 const OFFLOADS: &[(&str, &str)] = &[
     ("HOST_TSO4", "TCP from this guest (IPv4) goes out in packets of one MTU, up to 45 times as many"),
     ("GUEST_TSO4", "TCP to this guest (IPv4) is segmented by the switch, up to 45 packets for one"),
@@ -17,7 +17,7 @@ const OFFLOADS: &[(&str, &str)] = &[
     ("MRG_RXBUF", "each receive buffer has to hold the largest packet"),
 ];
 
-/// Features.
+/// Checks the features.
 pub(super) fn negotiation(case: &Case<'_>) -> Verdict {
     let Some(session) = &case.now.session else { return Verdict::not_reached() };
     if session.messages == 0 {
@@ -36,7 +36,7 @@ pub(super) fn negotiation(case: &Case<'_>) -> Verdict {
         );
     }
     if session.features.is_empty() {
-        // A front end that was refused its memory never gets as far as its guest's driver.
+        // A front end whose memory was refused never starts its guest's driver.
         if let Some(refusal) = case.refusal(&[""]) {
             return Verdict::broken(refusal, "put that right, then start the guest again");
         }
@@ -71,7 +71,7 @@ fn offloads(case: &Case<'_>, session: &SessionFacts) -> Verdict {
     Verdict::warning(text, remedy)
 }
 
-/// The link state that the guest sees.
+/// Checks the link state that the guest sees.
 pub(super) fn link(case: &Case<'_>) -> Verdict {
     let vnic = case.now.common();
     if !vnic.link.is_up() {

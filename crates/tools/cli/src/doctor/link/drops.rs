@@ -1,4 +1,4 @@
-//! Packets lost, by name: which of them are normal, and the remedies for the others.
+//! Checks lost packets by reason: which of them are normal, and the remedies for the others.
 
 use crate::doctor::finding::{State, Verdict};
 use lasthop_api::readable::time;
@@ -6,7 +6,7 @@ use lasthop_api::report::{DropCounts, PortReport};
 
 use super::Case;
 
-/// Losses that mean something is wrong with this vnic: name in the counters, meaning, remedy.
+/// Losses that indicate a fault at this vnic: name in the counters, meaning, remedy.
 const FROM_GUEST: &[(&str, &str, &str)] = &[
     (
         "vlan_tagged",
@@ -159,7 +159,7 @@ const TO_GUEST: &[(&str, &str, &str)] = &[
     ("rx_share", "too much waits for this slow guest", "see the guest's vCPUs' load"),
 ];
 
-/// One kind of loss that matters.
+/// A kind of loss that matters.
 struct Loss {
     text: String,
     remedy: &'static str,
@@ -178,7 +178,7 @@ pub(super) fn drops(case: &Case<'_>, is_whole: bool) -> Verdict {
         return unaccounted;
     }
     if !is_whole {
-        // Behind a broken link, losses are its consequence.
+        // After a broken link, losses are its consequence.
         return if summary.starts_with("none") { Verdict::not_reached() } else { Verdict::unknown(summary) };
     }
     if let Some(starved) = starved(case) {
@@ -200,14 +200,14 @@ pub(super) fn drops(case: &Case<'_>, is_whole: bool) -> Verdict {
     Verdict::ok(summary)
 }
 
-/// As [`starved`], between the two looks only.
+/// Same as [`starved`], only between the two reads.
 pub(super) fn starved_now(case: &Case<'_>) -> Option<Verdict> {
     let is_sending = case.now.counters.as_ref()?.rx_packets > case.before.counters.as_ref()?.rx_packets;
     starved(case).filter(|_| is_sending)
 }
 
-/// All packets from the guest are dropped for lack of a flow, by a flow or by rules: since the first look, or, where none came since then, since
-/// counters count.
+/// All packets from the guest are dropped for lack of a flow, by a flow or by rules: since the first read or, if none
+/// came since then, since the counters began.
 fn starved(case: &Case<'_>) -> Option<Verdict> {
     let now = case.now.counters.as_ref()?;
     let of = |port: &PortReport, name: &str| port.rx_drops.get(name).copied().unwrap_or(0);
@@ -216,7 +216,7 @@ fn starved(case: &Case<'_>) -> Option<Verdict> {
     let packets = now.rx_packets - before.map_or(0, |before| before.rx_packets);
     let (no_flow, flow_drop) = (since("no_flow"), since("flow_drop"));
     let denied = since("acl_denied") + since("acl_invalid");
-    // Some may be under way, to the controller too.
+    // Some packets may be in flight, also to the controller.
     if packets == 0 || no_flow + flow_drop + denied < packets {
         return None;
     }
@@ -244,7 +244,7 @@ fn starved(case: &Case<'_>) -> Option<Verdict> {
     ))
 }
 
-/// Packets that are in none of the counters that they may be in.
+/// Packets that are missing in the counters.
 pub(super) fn unaccounted(case: &Case<'_>) -> Option<Verdict> {
     let port = case.now.counters.as_ref().filter(|port| !port.conserved)?;
     Some(Verdict::broken(

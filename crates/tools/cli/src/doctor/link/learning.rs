@@ -1,11 +1,11 @@
-//! Addresses behind a port: learned, and not elsewhere at the same time.
+//! Checks addresses behind a port: learned, and not elsewhere at the same time.
 
 use crate::doctor::duplicates::duplicate;
 use crate::doctor::finding::Verdict;
 
 use super::Case;
 
-/// Addresses shown.
+/// Number of addresses that are shown.
 const SHOWN_MAX: usize = 4;
 
 pub(super) fn learning(case: &Case<'_>) -> Verdict {

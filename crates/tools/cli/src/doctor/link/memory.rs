@@ -1,4 +1,4 @@
-//! The guest's memory: there, shared, and the one that the guest writes to.
+//! Checks the guest's memory: present, shared, and the memory that the guest uses.
 
 use crate::doctor::finding::Verdict;
 use crate::doctor::mappings::{self, Mapped};
@@ -9,9 +9,9 @@ use lasthop_api::readable::{bytes, count};
 use super::Case;
 
 const SHARE: &str = "start the VM with shared memory: QEMU -object memory-backend-memfd,id=mem,size=...,share=on -machine memory-backend=mem; libvirt <memoryBacking><source type='memfd'/><access mode='shared'/></memoryBacking>; Cloud Hypervisor --memory shared=on";
-/// A guest that has booted has filled more than this of its memory.
+/// A booted guest has filled more of its memory than this.
 const BOOTED_BYTES: u64 = 4 << 20;
-/// Memories smaller than this are no booted guest's: tests and tools.
+/// Smaller memories do not belong to booted guests, but to tests and tools.
 const GUEST_BYTES_MIN: u64 = 64 << 20;
 
 pub(super) fn memory(case: &Case<'_>) -> Verdict {
@@ -28,7 +28,7 @@ pub(super) fn memory(case: &Case<'_>) -> Verdict {
             "restart the guest; no process may truncate its memory file",
         );
     }
-    // Its mapping says more than a command line, and more than the guest's progress so far: it may boot, or hang.
+    // Its mapping tells more than a command line, and more than the guest's progress so far: it may boot, or hang.
     let mapped = peer.and_then(|peer| mappings::of_process(peer.pid, &memory.files));
     let what = match (mapped, &private) {
         (Some(Mapped::Shared), _) | (None, Some((_, Sharing::Shared | Sharing::Unknown)) | None) => None,
@@ -45,8 +45,8 @@ pub(super) fn memory(case: &Case<'_>) -> Verdict {
     }
     let is_shared = mapped == Some(Mapped::Shared) || matches!(private, Some((_, Sharing::Shared)));
     let has_traffic = case.now.counters.as_ref().is_some_and(|port| port.rx_packets + port.tx_packets > 0);
-    // In both looks: a driver that starts may kick before it posts the first buffer. How much of the file is filled tells nothing, since
-    // a private mapping fills it as well.
+    // In both reads: a starting driver may kick before it posts the first buffer. The filled part of the file tells
+    // nothing, since a private mapping fills it as well.
     let was_silent =
         [case.before, case.now].iter().all(|facts| facts.session.as_ref().is_some_and(is_silent));
     if !is_shared && !has_traffic && was_silent {
@@ -72,7 +72,7 @@ fn nothing(case: &Case<'_>, private: Option<(String, Sharing)>) -> Verdict {
     }
 }
 
-/// Rings run and were kicked, and there was never anything in them.
+/// Rings run and were kicked, but never had an entry.
 fn is_silent(session: &SessionFacts) -> bool {
     let running: Vec<&RingFacts> = session.rings.iter().filter(|ring| ring.running).collect();
     let is_empty = |ring: &&RingFacts| {

@@ -1,4 +1,4 @@
-//! A vnic's chain, a file for each subject: each link is judged by its facts.
+//! A vnic's chain of links, with a file for each subject: judges each link by its facts.
 
 mod driver;
 mod drops;
@@ -21,7 +21,7 @@ use super::finding::{Finding, Link, State, Verdict};
 use super::processes::{self, Process, Sharing};
 use lasthop_api::facts::{Facts, VnicFacts};
 
-/// The facts by which a vnic is judged: two looks, some time apart, and the machine around it.
+/// The facts about a vnic: of two times, and of its machine.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Case<'a> {
     pub(super) before: &'a VnicFacts,
@@ -29,15 +29,15 @@ pub(super) struct Case<'a> {
     pub(super) facts: &'a Facts,
     pub(super) processes: &'a [Process],
     pub(super) sockets: &'a Sockets<'a>,
-    /// Of the Open vSwitch that has this switch as its datapath.
+    /// Bridges of the Open vSwitch that uses this switch as its datapath.
     pub(super) bridges: Option<&'a Bridges>,
 }
 
-/// Sockets of this machine's front ends, by their command lines.
+/// Sockets of this machine's front ends, from their command lines.
 #[derive(Debug)]
 pub(super) struct Sockets<'a> {
     all: Vec<(&'a Process, PathBuf)>,
-    /// Those that are no vnic's, and that no process serves: another switch's guest is no stray.
+    /// Sockets that belong to no vnic and that no process serves; another switch's guest is not counted.
     strays: Vec<(&'a Process, PathBuf)>,
 }
 
@@ -56,7 +56,7 @@ impl<'a> Sockets<'a> {
     }
 }
 
-/// The facts of another port that tell whether it is reached.
+/// Facts about another port that decide whether it is reachable.
 struct Neighbour<'a> {
     is_isolated: bool,
     vlan: Option<Vid>,
@@ -83,7 +83,7 @@ impl<'a> From<&'a BridgePort> for Neighbour<'a> {
 }
 
 impl Neighbour<'_> {
-    /// Without VLAN settings it takes frames as they are.
+    /// Without VLAN settings it accepts frames unchanged.
     fn passes_tags(&self) -> bool {
         self.vlan.is_none() && self.trunk.is_none() && self.native.is_none()
     }
@@ -111,7 +111,7 @@ impl<'a> Case<'a> {
         self.processes.iter().find(|process| process.pid == pid)
     }
 
-    /// The peer's command line says that its guest's memory is its own.
+    /// Whether the peer's command line says that its guest's memory is private.
     fn has_private_memory(&self) -> bool {
         self.peer().is_some_and(|peer| matches!(peer.sharing(), Sharing::Private(_)))
     }
@@ -123,7 +123,7 @@ impl<'a> Case<'a> {
     }
 }
 
-/// Complaints that have nothing to do with whether there is a guest, and how it is.
+/// Findings that do not depend on the guest.
 pub(super) fn of_switch(case: &Case<'_>) -> Vec<Finding> {
     let name = Some(case.now.name());
     let socket = outside::socket(case).about(name, Link::Socket);

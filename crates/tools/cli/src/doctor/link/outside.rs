@@ -1,4 +1,4 @@
-//! A vnic's socket, and the process at the other end.
+//! Checks a vnic's socket, and the process at the other end.
 
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -12,10 +12,10 @@ use lasthop_api::rundir::control_socket;
 
 use super::Case;
 
-/// A second guest was sent away so short a time ago that it still tries.
+/// A second guest that was refused this recently still tries.
 const STILL_TRIES_MS: u64 = 10_000;
 
-/// The file of the socket.
+/// Checks the file of the socket.
 pub(super) fn socket(case: &Case<'_>) -> Verdict {
     let (name, socket) = (case.now.name(), case.now.socket());
     let path = socket.display();
@@ -53,7 +53,7 @@ fn add_anew(name: &str) -> String {
     format!("lasthop port del {name} && lasthop port add {name} (with the same options)")
 }
 
-/// The connected process.
+/// Checks the connected process.
 pub(super) fn peer(case: &Case<'_>) -> Verdict {
     let connection = &case.now.connection;
     if let Some(attached_ms) = connection.attached_ms {
@@ -84,7 +84,7 @@ fn connected(case: &Case<'_>, attached_ms: u64) -> Verdict {
     if ago_ms < STILL_TRIES_MS { Verdict::warning(second, remedy) } else { Verdict::ok(second) }
 }
 
-/// The VMM has to make the socket, and has not.
+/// The finding that the VMM has not made the socket.
 fn nobody_listens(case: &Case<'_>) -> Verdict {
     let (name, socket) = (case.now.name(), case.now.socket());
     let path = socket.display();
@@ -134,7 +134,7 @@ fn nobody_came(case: &Case<'_>) -> Verdict {
     Verdict::broken(format!("no guest is connected to {shown}{left}"), start)
 }
 
-/// A process names this very socket.
+/// The finding that a process names this socket, and is not connected.
 fn not_connected(case: &Case<'_>, process: &Process) -> Verdict {
     let path = case.now.socket();
     if let Some(closed) = process.user.closed_at(path) {
@@ -167,10 +167,11 @@ fn not_connected(case: &Case<'_>, process: &Process) -> Verdict {
     )
 }
 
-/// A front end whose socket is no vnic's and that no other process serves: probably meant for this one.
+/// A front end whose socket belongs to no vnic and is not served by another process: it was probably meant for this
+/// vnic.
 fn elsewhere<'a>(case: &Case<'a>) -> Option<(&'a Process, &'a PathBuf)> {
     let own = case.now.socket();
-    // Not a guest of another switch, whether that runs or has left its directory behind.
+    // Excludes guests of another switch, running or not.
     let is_others = |path: &Path| path.parent().is_some_and(|dir| control_socket(dir).exists());
     let is_near = |path: &Path| {
         path.parent() == own.parent() || (path.file_name() == own.file_name() && !is_others(path))

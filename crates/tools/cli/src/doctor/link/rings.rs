@@ -1,4 +1,4 @@
-//! The virtqueues: started, enabled, without errors, with buffers, and moving.
+//! Checks the virtqueues: started, enabled, without errors, with buffers, and moving.
 
 use crate::doctor::finding::Verdict;
 use lasthop_api::facts::{ProgressFacts, RingFacts, SessionFacts};
@@ -60,7 +60,7 @@ fn not_started(case: &Case<'_>, session: &SessionFacts, running: &[&RingFacts]) 
     None
 }
 
-/// The guest leaves its receive ring as it is, while packets wait.
+/// The guest does not use its receive ring, while packets wait.
 fn not_taken(case: &Case<'_>, running: &[&RingFacts]) -> Option<Verdict> {
     let stuck = running.iter().filter(|ring| ring.is_to_guest() && ring.enabled);
     let stuck = stuck.filter_map(|ring| Some((ring, ring.progress?)));
@@ -86,12 +86,12 @@ fn before(case: &Case<'_>, index: u16) -> Option<ProgressFacts> {
     session.rings.iter().find(|ring| ring.index == index)?.progress
 }
 
-/// Heads made available that the switch has not used up.
+/// Available heads that the switch has not used.
 fn posted(at: ProgressFacts) -> u16 {
     at.available.wrapping_sub(at.taken)
 }
 
-/// Never a receive buffer: the interface is down.
+/// The guest never posted a receive buffer: its interface is down.
 fn no_buffers(case: &Case<'_>, running: &[&RingFacts]) -> Option<Verdict> {
     let received = case.now.counters.as_ref().map_or(0, |port| port.tx_packets);
     let mut receive = running.iter().filter(|ring| ring.is_to_guest()).peekable();
@@ -126,7 +126,7 @@ fn fewer_pairs(case: &Case<'_>, session: &SessionFacts) -> Option<Verdict> {
 fn moving(case: &Case<'_>, running: &[&RingFacts]) -> String {
     let is_moving = |ring: &&&RingFacts| match (ring.progress, before(case, ring.index)) {
         (Some(now), Some(before)) => now.available != before.available || now.used != before.used,
-        // A worker was at it during the look.
+        // A worker was using it during the read.
         _ => true,
     };
     let moving = running.iter().filter(is_moving).count();

@@ -1,4 +1,4 @@
-//! VLANs and isolation: whether anybody is left to talk to.
+//! Checks VLANs and isolation: whether the vnic can reach any other port.
 
 use lasthop_module_api::Vid;
 
@@ -7,10 +7,10 @@ use crate::ovs::{Bridges, Surroundings};
 
 use super::{Case, Neighbour};
 
-/// A vnic that no other one can talk to, as they are set up.
+/// A vnic that no other port can reach with the present settings.
 pub(super) fn alone(case: &Case<'_>) -> Option<Verdict> {
     let own = case.now.common();
-    // An outside controller decides about the switch's packets.
+    // An external controller decides about the switch's packets.
     if case.facts.is_for_outside(own.switch.as_str()) {
         return case.bridges.and_then(|bridges| alone_in_bridge(own.name.as_str(), bridges));
     }
@@ -59,7 +59,7 @@ fn alone_in_bridge(name: &str, bridges: &Bridges) -> Option<Verdict> {
     if neighbours().any(|other| carries(&other, vid)) {
         return None;
     }
-    // The bridge's own port comes first, and mostly has no other end than the host.
+    // The bridge's own port comes first; usually only the host is behind it.
     let other = others.iter().find(|other| other.name != bridge)?;
     let rest = if neighbours().any(|other| other.passes_tags()) {
         "; ports without tag= reach it by tagged frames only"
@@ -78,13 +78,14 @@ fn alone_in_bridge(name: &str, bridges: &Bridges) -> Option<Verdict> {
     ))
 }
 
-/// Whether a vnic was given this VLAN. One that was given none passes tags as they are, and its guest mostly has none.
+/// Whether a vnic carries this VLAN by its settings. A vnic without settings passes tags unchanged, and its guest
+/// usually has none.
 fn carries(vnic: &Neighbour<'_>, vid: Vid) -> bool {
     let is_given = vnic.vlan.is_some() || vnic.trunk.is_some() || vnic.native.is_some();
     let in_trunk = |(first, last): &(Vid, Vid)| (first.get()..=last.get()).contains(&vid.get());
     let has_trunk = match vnic.trunk {
         Some(trunk) => trunk.ranges().iter().any(in_trunk),
-        // A native VLAN alone: every VLAN is carried.
+        // With only a native VLAN it carries every VLAN.
         None => vnic.native.is_some(),
     };
     is_given && (vnic.vlan == Some(vid) || vnic.native == Some(vid) || has_trunk)
