@@ -26,10 +26,10 @@ use crate::stats::Counted;
 use crate::tracked_batch::TrackedBatch;
 use crate::tracking::{Tracked, Tracking};
 
-/// Bytes of an output at least, however it is cut.
+/// Smallest length of an output after truncation.
 const TRUNCATED_BYTES_MIN: u32 = ETHERNET_BYTES as u32;
 
-/// Does actions, for one worker and one batch.
+/// Executes actions for one worker and one batch.
 pub(crate) struct Executor<'a> {
     pub(crate) shared: &'a Shared,
     pub(crate) meters: &'a Meters,
@@ -40,15 +40,15 @@ pub(crate) struct Executor<'a> {
     pub(crate) now_ns: u64,
     /// The module's name in upcalls.
     pub(crate) origin: u16,
-    /// Where packets come in.
+    /// The port that received the packets.
     pub(crate) port: PortId,
-    /// Whether packets may wait in their ring behind a crowd of their flow.
+    /// Whether packets may wait in their ring while many packets of their flow are with the control plane.
     pub(crate) may_hold: bool,
 }
 
 /// The source of a packet's actions.
 enum ActionSource<'a> {
-    /// The control plane is asked; the hash of its key, and how others of its flow are known.
+    /// An upcall: the hash of the packet's key, and the key of its flow in the pending filter.
     Upcall(u64, FilterKey),
     /// The actions of its flow, and the flow's tag.
     Flow(u64, u32),
@@ -58,12 +58,12 @@ enum ActionSource<'a> {
 
 /// The result of one packet and its copies.
 struct ActionResult {
-    /// Copies that went somewhere.
+    /// Number of copies that were sent.
     sent: u32,
-    /// Why one that should have did not; said to the verdicts already if there is one that did.
+    /// The drop reason if no copy was sent. `is_said` means that the verdicts have one already.
     why: DropReason,
     is_said: bool,
-    /// Steps, recirculations and lists within lists that are left to it.
+    /// The remaining steps, recirculations and nesting depth.
     steps: u32,
     recirculations: u32,
     depth: u32,
@@ -83,7 +83,7 @@ impl ActionResult {
 }
 
 impl Executor<'_> {
-    /// Counts a packet for its flow, and executes its actions.
+    /// Counts a packet for its flow, and executes the flow's actions.
     #[inline(always)]
     pub(crate) fn act(
         &mut self,
@@ -107,8 +107,8 @@ impl Executor<'_> {
         self.act_at_length(ActionPacket::new(packet, header, *metadata), ActionSource::Flow(flow.0, flow.1));
     }
 
-    /// Forwards packets of IPv4 with a mini key, starting at packet number `first`. It takes those whose flow
-    /// is in the cache and has a single output action, up to the first other one. Returns their number.
+    /// Forwards IPv4 packets with a mini key, starting at packet number `first`, up to the first one whose flow is not
+    /// in the cache or has other actions than a single output. Returns their number.
     // A function of its own, so that values of the cache stay in registers: storing words and reloading them
     // as pairs causes a store-forwarding stall.
     #[inline(never)]
@@ -140,7 +140,7 @@ impl Executor<'_> {
         packet - first
     }
 
-    /// Adds a packet to those in a row that have the same output, if that is all that its flow does.
+    /// Adds a packet to a run of packets with the same output, if its flow has no other action.
     #[inline(always)]
     pub(crate) fn send_in_run(
         &mut self,
@@ -159,24 +159,24 @@ impl Executor<'_> {
         true
     }
 
-    /// The packets in a row end before packet `end`.
+    /// Ends the run before packet `end`.
     #[inline]
     pub(crate) fn end_run(&mut self, run: &SendRun, end: usize) {
         run.end(self.shared, self.verdicts, end);
     }
 
-    /// The flow of a packet, which may have been beheld; none if there is none, or if the packet has to go to the control plane
-    /// behind others.
+    /// Looks up the packet's flow; its cache key may be computed already. `None` on a miss, and if the packet has to
+    /// follow others of its flow to the control plane.
     pub(crate) fn look_up(&mut self, key: &Key, cache_key: Option<&CacheKey>) -> Option<Hit> {
         self.in_turn(key, |lane, shared| lane.look_up(shared, key, cache_key))
     }
 
-    /// As [`Self::look_up`], of a packet that was looked up together with the others.
+    /// The same for a packet whose batch was looked up side by side.
     pub(crate) fn look_up_in_batch(&mut self, packet: usize, key: &Key) -> Option<Hit> {
         self.in_turn(key, |lane, shared| lane.look_up_in_batch(shared, packet, key))
     }
 
-    /// The flow that `find` finds for a packet, unless the packet has to go to the control plane behind others of its flow.
+    /// Calls `find`, unless the packet has to follow others of its flow to the control plane.
     #[inline]
     fn in_turn(&mut self, key: &Key, find: impl FnOnce(&mut Lane, &Shared) -> Option<Hit>) -> Option<Hit> {
         if !self.lane.pending.is_any() {
@@ -186,7 +186,8 @@ impl Executor<'_> {
         match self.lane.pending.turn(&shared.tickets, hash, self.now_ns) {
             Turn::Now => find(self.lane, shared),
             Turn::Behind => None,
-            // It need not wait any more, unless one of the others is being sent: then it goes behind them once more.
+            // The packet waited long enough. If one of the others is being sent at this moment, it follows them to the
+            // control plane.
             Turn::Overdue => {
                 let hit = find(self.lane, shared)?;
                 self.lane.pending.overtake(&shared.tickets, hash).then_some(hit)
@@ -194,7 +195,7 @@ impl Executor<'_> {
         }
     }
 
-    /// Asks the control plane about a packet of no flow.
+    /// Sends an upcall for a packet without a flow.
     #[cold]
     pub(crate) fn miss(
         &mut self,
@@ -207,7 +208,7 @@ impl Executor<'_> {
         self.act_at_length(ActionPacket::new(packet, header, metadata), source);
     }
 
-    /// Executes an action list of the control plane for a packet that it sent.
+    /// Executes the actions that the control plane gave with a packet.
     pub(crate) fn execute(&mut self, packet: usize, header: &Header, execution: &Execution) {
         let Execution { metadata, program, number, tunnel } = execution;
         let source = ActionSource::Execute(program, *number);
@@ -217,7 +218,7 @@ impl Executor<'_> {
         }
     }
 
-    /// The same of a packet that had come through a tunnel.
+    /// The same for a packet that was received through a tunnel.
     #[cold]
     fn execute_tunnelled(
         &mut self,
@@ -287,7 +288,7 @@ impl Executor<'_> {
         }
     }
 
-    /// Does a list; an error ends it, and all that it is part of up to the next copy.
+    /// Executes a list. An error ends it and the enclosing lists up to the next copy.
     fn list(
         &mut self,
         result: &mut ActionResult,
@@ -318,7 +319,7 @@ impl Executor<'_> {
         Ok(())
     }
 
-    /// Does a step; how many words behind it are its own.
+    /// Executes a step, and returns the number of words that follow it as operands.
     fn step(
         &mut self,
         result: &mut ActionResult,
@@ -407,13 +408,15 @@ impl Executor<'_> {
         Ok(0)
     }
 
-    /// Tracks a packet. Its connection counts for the port that the packet came in by, also if the control plane sends it.
+    /// Tracks a packet. Its connection counts for the port that received the packet, also if the control plane sends
+    /// it.
     fn track(&self, copy: &mut ActionPacket<'_>, request: &CtRequest) -> Result<Tracked, DropReason> {
         let port = self.shared.numbers.port(copy.metadata.in_port).unwrap_or(PortId::INTERNAL);
         self.tracking.track(copy, request, (port.0, self.shared.monotonic_ms(self.now_ns)))
     }
 
-    /// Has a packet wait until all of it is at hand. This step, whose words come first, and those behind it in its list are done then.
+    /// Suspends the packet until all of it is available. Then this step, whose words come first, and the rest of its
+    /// list are executed.
     #[cold]
     fn suspend(
         &mut self,
@@ -427,11 +430,11 @@ impl Executor<'_> {
         let words = (0..step.len() + rest.len()).map(word);
         let rest = self.verdicts.suspend(words).ok_or(DropReason::ActionBudget)?;
         self.upcall(result, copy, UpcallReason::Suspended { flow, rest }, Ticket::NONE);
-        // Nothing more is done for what there is of it.
+        // This part of the packet is finished.
         Err(DropReason::FragShare)
     }
 
-    /// A list of which the packet itself sees nothing.
+    /// Executes a list on a clone; the packet itself stays unchanged.
     fn run_on_clone(
         &mut self,
         result: &mut ActionResult,
@@ -516,13 +519,13 @@ impl Executor<'_> {
         }
     }
 
-    /// A copy that should go somewhere does not.
+    /// Records the drop of a copy.
     fn lose(&mut self, result: &mut ActionResult, copy: &ActionPacket<'_>, reason: DropReason) {
         result.is_said = true;
         self.verdicts.drop_packet(usize::from(copy.packet), reason);
     }
 
-    /// The number of the packet's image as it is now.
+    /// Returns the index of the packet's current image.
     fn image(&mut self, copy: &mut ActionPacket<'_>) -> Option<u16> {
         if copy.image.is_none() {
             copy.image = self.verdicts.add_image(*copy.header());
@@ -530,7 +533,8 @@ impl Executor<'_> {
         copy.image
     }
 
-    /// The same for the control plane, which is told of the tunnel that the packet came by, and not of one that it is to go into.
+    /// The same for an upcall: it reports the tunnel that the packet was received through, not one that an action has
+    /// set.
     fn image_for_upcall(&mut self, copy: &mut ActionPacket<'_>) -> Option<u16> {
         match copy.with_first_tunnel() {
             None => self.image(copy),
@@ -547,7 +551,7 @@ impl Executor<'_> {
         self.pass_on(result, &mut copy);
     }
 
-    /// A packet that was in a tracking action and has the next pass in its metadata.
+    /// Continues with the next pass of a packet after a tracking action; the metadata names the pass.
     #[inline(never)]
     pub(crate) fn go_on(&mut self, mut copy: ActionPacket<'_>) {
         let mut result = ActionResult {
@@ -559,7 +563,7 @@ impl Executor<'_> {
         self.end(&result, &copy);
     }
 
-    /// The next pass of a packet through the table.
+    /// Looks the packet up again and executes the actions.
     fn pass_on(&mut self, result: &mut ActionResult, copy: &mut ActionPacket<'_>) {
         let later = self.later_key(copy);
         let is_any_behind = self.lane.pending.is_any();
@@ -585,7 +589,7 @@ impl Executor<'_> {
         self.follow(result, copy, source);
     }
 
-    /// The cache key of a packet in a later pass, if it is a usual one of IPv4 without other metadata.
+    /// The cache key of a packet in a later pass, if it is a usual IPv4 packet without other metadata.
     fn later_key(&self, copy: &ActionPacket<'_>) -> Option<LaterKey> {
         let Metadata { recirc_id, dp_hash, priority, mark, in_port, link, ct } = &copy.metadata;
         if *link != LinkLayer::Ethernet || dp_hash | priority | mark != 0 || copy.came_by_tunnel() {
@@ -595,7 +599,7 @@ impl Executor<'_> {
     }
 }
 
-/// Sends a packet as it is where a step says.
+/// Sends an unchanged packet to the port of an output step.
 #[inline(always)]
 fn send(shared: &Shared, verdicts: &mut Verdicts, packet: usize, step: Step) {
     match shared.numbers.port(step.operand(0, 16) as u16) {
@@ -604,23 +608,23 @@ fn send(shared: &Shared, verdicts: &mut Verdicts, packet: usize, step: Step) {
     }
 }
 
-/// Begins with no code that there is.
+/// Equals no program, since it has no valid code.
 const NO_PROGRAM: u64 = u64::MAX;
 
-/// Packets in a row whose flows have the same output, which is all that they do.
+/// Consecutive packets whose flows have the same single output action.
 pub(crate) struct SendRun {
     program: u64,
-    /// Number of the first.
+    /// Index of the first packet.
     first: usize,
 }
 
 impl SendRun {
-    /// None yet; the first one may be packet `first`.
+    /// Returns an empty run that may start at packet `first`.
     pub(crate) fn from(first: usize) -> Self {
         Self { program: NO_PROGRAM, first }
     }
 
-    /// The last of them is the one before packet `end`.
+    /// Sends the packets of the run; the last one precedes packet `end`.
     #[inline]
     fn end(&self, shared: &Shared, verdicts: &mut Verdicts, end: usize) {
         if self.first == end {
@@ -636,7 +640,7 @@ impl SendRun {
     }
 }
 
-/// Sets a number of the metadata by the word behind the step.
+/// Sets a field of the metadata from the word behind the step.
 fn set_masked(number: &mut u32, rest: &[AtomicU64]) -> usize {
     let word = load(rest, 0);
     let (value, mask) = (word as u32, (word >> 32) as u32);
@@ -644,7 +648,7 @@ fn set_masked(number: &mut u32, rest: &[AtomicU64]) -> usize {
     1
 }
 
-/// Rewrites a group by the words behind the step.
+/// Rewrites a group from the words behind the step.
 fn rewrite_by(copy: &mut ActionPacket<'_>, step: Step, rest: &[AtomicU64]) -> Result<usize, DropReason> {
     let words = (step.operand(8, 8) as usize).div_ceil(8);
     let image = |from: usize| {
@@ -661,7 +665,7 @@ fn rewrite_by(copy: &mut ActionPacket<'_>, step: Step, rest: &[AtomicU64]) -> Re
     Ok(2 * words)
 }
 
-/// Puts the service header in front that the words behind the step hold.
+/// Pushes the service header in the words behind the step.
 fn push_nsh_by(copy: &mut ActionPacket<'_>, step: Step, rest: &[AtomicU64]) -> Result<usize, DropReason> {
     let (len, mut bytes) = (step.operand(0, 8) as usize, [0; PUSH_NSH_BYTES_MAX]);
     let words = len.div_ceil(8);
@@ -672,7 +676,7 @@ fn push_nsh_by(copy: &mut ActionPacket<'_>, step: Step, rest: &[AtomicU64]) -> R
     Ok(words)
 }
 
-/// Sets the tunnel's header that the words behind the step hold.
+/// Sets the tunnel's header from the words behind the step.
 fn set_tunnel_by(copy: &mut ActionPacket<'_>, step: Step, rest: &[AtomicU64]) -> Result<usize, DropReason> {
     let (len, mut bytes) = (step.operand(0, 8) as usize, [0; TUNNEL_BYTES]);
     let words = len.div_ceil(8);

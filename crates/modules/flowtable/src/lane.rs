@@ -20,11 +20,11 @@ use crate::second_pass::{CT4_WORDS, SecondHit, SecondPasses};
 use crate::shared::{COUNTS, HITS, LOOKUPS, MASK_WORDS, MASKS, MISSES, Shared};
 use crate::slot::EntryId;
 
-/// The masks that there are, those first that packets are found by.
+/// The live masks, ordered by use.
 #[derive(Debug)]
 struct Order {
     masks: Vec<u16>,
-    /// By mask: packets found by it lately.
+    /// For each mask, the packets that it found recently.
     hits: Vec<u32>,
     live: [u64; MASK_WORDS],
     version: u64,
@@ -40,7 +40,7 @@ impl Order {
         }
     }
 
-    /// Enters masks that came and takes out those that went. Whether there were any.
+    /// Adds new masks and drops removed ones. Returns whether anything changed.
     #[inline]
     fn follow(&mut self, shared: &Shared) -> bool {
         let version = shared.masks_version.load(Ordering::Acquire);
@@ -73,7 +73,7 @@ impl Order {
         }
     }
 
-    /// The masks that packets are most likely found by, first those that most are.
+    /// The most used masks, in order of use.
     #[inline]
     fn likely(&self) -> &[u16] {
         let hits = |mask: u16| self.hits[usize::from(mask)];
@@ -84,7 +84,7 @@ impl Order {
         &self.masks[..count]
     }
 
-    /// A packet was found by the mask at `at`: it overtakes the one in front if it is used more.
+    /// Counts a packet that the mask at `at` found. The mask swaps places with the one before it if it is used more.
     #[inline]
     fn note(&mut self, at: usize) {
         let mask = usize::from(self.masks[at]);
@@ -98,37 +98,37 @@ impl Order {
     }
 }
 
-/// One worker's side of the table.
+/// One worker's state for the table.
 #[derive(Debug)]
 pub(crate) struct Lane {
     worker: usize,
-    /// Of usual packets of IPv4, of those of IPv6, and of all others.
+    /// Caches for usual IPv4 packets, for usual IPv6 packets, and for all others.
     four: Cache<MINI_KEY4_WORDS>,
     six: Cache<MINI_KEY6_WORDS>,
     other: Cache<PLAIN_KEY_WORDS>,
-    /// Of packets that came through tunnels.
+    /// Cache for packets from tunnels.
     tunnelled: Cache<KEY_WORDS>,
-    /// Of usual packets of IPv4 in a later pass.
+    /// Cache for usual IPv4 packets in a later pass.
     later: Cache<LATER_KEY_WORDS>,
-    /// Of the entries of `four`.
+    /// Second flows for the entries of `four`.
     second: SecondPasses,
     order: Order,
     pub(crate) union: UnionMask,
     pub(crate) rng: Rng,
     pub(crate) pending: Pending,
-    /// Of the table, when this visit began.
+    /// The table's version when this visit began.
     version: u64,
     batch_lookup: BatchLookup,
-    /// Packets of this batch that a cache knew at once, those that were looked for at length, and those of them for which a cache that
-    /// cannot grow had no room.
+    /// Packets of this batch that hit a cache at once; packets that needed a full look-up; and those of the latter for
+    /// which a cache of full size had no room.
     cached: u32,
     sought: u32,
     crowded_out: u32,
-    /// Batches that will not go by the caches, which knew few of the last one that did.
+    /// Remaining batches that bypass the caches, because the caches thrashed.
     cold_batches: u32,
-    /// Of meters, in this batch.
+    /// Tokens borrowed from meters in this batch.
     pub(crate) borrows: Borrows,
-    /// Look-ups, those that a cache knew, those that found nothing; masks that were tried.
+    /// Look-ups, cache hits, misses, and masks that were tried.
     pub(crate) counts: [u64; COUNTS],
 }
 
@@ -159,7 +159,7 @@ impl Lane {
         }
     }
 
-    /// A visit begins; see `grace`.
+    /// Begins a visit; see `grace`.
     #[inline]
     pub(crate) fn begin(&mut self, shared: &Shared) {
         if shared.workers.load(Ordering::Relaxed) <= self.worker {
@@ -176,7 +176,8 @@ impl Lane {
         self.pending.begin(self.union.time());
     }
 
-    /// Masks were added or removed: cached results stay valid as long as the union mask does.
+    /// Recomputes the union mask after masks were added or removed. Cached results stay valid while the union mask
+    /// does.
     #[cold]
     fn look_anew(&mut self, shared: &Shared) {
         let masks = self.order.masks.iter().filter_map(|mask| shared.masks.get(usize::from(*mask)));
@@ -228,7 +229,7 @@ impl Lane {
         self.other.prefetch(sought.hash);
     }
 
-    /// With many flows, their statistics take many cache lines: prefetches those.
+    /// Prefetches the statistics of likely flows. If there are many flows, these take many cache lines.
     #[inline(never)]
     fn prefetch_statistics(&self, shared: &Shared, cache_keys: &[CacheKey]) {
         let of_four = cache_keys.iter().filter(|cache_key| cache_key.kind == Kind::Four);
@@ -242,12 +243,12 @@ impl Lane {
         self.cold_batches == 0
     }
 
-    /// Looks for all packets of a batch without the cache.
+    /// Looks up all packets of a batch side by side, without the caches.
     pub(crate) fn batch_lookup(&mut self, shared: &Shared, keys: &[Key]) {
         self.batch_lookup.look(shared, self.order.likely(), keys);
     }
 
-    /// As [`Self::look_up`], of a packet of the batch that was foreseen.
+    /// As [`Self::look_up`], for a packet of the batch that [`Self::batch_lookup`] has looked up.
     #[inline]
     pub(crate) fn look_up_in_batch(&mut self, shared: &Shared, packet: usize, key: &Key) -> Option<Hit> {
         self.counts[LOOKUPS] += 1;
@@ -261,7 +262,7 @@ impl Lane {
         self.hit(shared, flow?)
     }
 
-    /// A batch is decided on: chooses the path of the next one.
+    /// Ends the decisions of a batch, and chooses whether the next one uses the caches.
     #[inline]
     pub(crate) fn learn(&mut self) {
         let [cached, sought, crowded_out] =
@@ -275,7 +276,7 @@ impl Lane {
         }
     }
 
-    /// A batch is decided on, and its visit is over.
+    /// Ends the decisions of a batch, and its visit.
     #[inline]
     pub(crate) fn finish(&mut self, shared: &Shared, meters: &Meters, now_ns: u64) {
         if self.pending.is_any() {
@@ -286,14 +287,14 @@ impl Lane {
         self.end(shared);
     }
 
-    /// The visit ends, and with it all that was found in it.
+    /// Ends the visit; results of its look-ups must not be used any more.
     #[inline]
     pub(crate) fn end(&mut self, shared: &Shared) {
         shared.counts.show(self.worker, self.counts);
         shared.visits.end(self.worker);
     }
 
-    /// No batch goes by the caches any more, or almost none.
+    /// Makes practically all later batches bypass the caches.
     pub(crate) fn bypass_caches(&mut self) {
         self.cold_batches = u32::MAX;
     }
@@ -308,7 +309,7 @@ impl Lane {
         self.second.clear();
     }
 
-    /// The flow of a packet, if it is a usual one of IPv4 and the cache knows it at once.
+    /// The flow of a usual IPv4 packet, if it hits the cache.
     #[inline(always)]
     pub(crate) fn known4(&self, cache_key: &CacheKey) -> Option<Hit> {
         if cache_key.kind != Kind::Four {
@@ -318,7 +319,7 @@ impl Lane {
         self.is_valid(hit).then_some(hit)
     }
 
-    /// The same, and where it is in the cache.
+    /// The same, with the place in the cache.
     #[inline(always)]
     pub(crate) fn known4_at(&self, cache_key: &CacheKey) -> Option<(CacheSlot, Hit)> {
         if cache_key.kind != Kind::Four {
@@ -327,7 +328,7 @@ impl Lane {
         self.four.find(cache_key.four()).filter(|(_, hit)| self.is_valid(*hit))
     }
 
-    /// Where the cache knows a usual packet of IPv4 to have this program and this entry of statistics.
+    /// The place in the cache of a usual IPv4 packet, if its entry has this program and statistics entry.
     #[inline(always)]
     pub(crate) fn known4_as(&self, cache_key: &CacheKey, (program, stats): (u64, u32)) -> Option<CacheSlot> {
         if cache_key.kind != Kind::Four {
@@ -338,14 +339,14 @@ impl Lane {
         is_it.then_some(slot)
     }
 
-    /// The second flow of a packet that the cache knows there, of a direction and with this first word of connection tracking, while
-    /// flows look at no other.
+    /// The second flow for a cache entry, direction and first word of connection tracking. It is right only while no
+    /// flow matches on further words.
     #[inline(always)]
     pub(crate) fn known_second(&self, at: (CacheSlot, bool), word: u64) -> Option<SecondHit> {
         self.second.find(at, word & self.union.first_ct_word, self.version)
     }
 
-    /// The same by all words under the union mask.
+    /// The same, with all words under the union mask.
     pub(crate) fn known_second_whole(
         &self,
         at: (CacheSlot, bool),
@@ -354,7 +355,7 @@ impl Lane {
         self.second.find_whole(at, ct, self.version)
     }
 
-    /// Remembers that flow.
+    /// Stores a second flow.
     pub(crate) fn note_second(&mut self, at: (CacheSlot, bool), ct: &[u64; CT4_WORDS], hit: Hit) {
         self.second.put(at, ct, hit, *FOUR_ENTRIES.end());
     }
@@ -373,25 +374,25 @@ impl Lane {
         is_valid.then_some(hit)
     }
 
-    /// Whether nothing has changed since. A flow without an entry for statistics asks for it.
+    /// Whether a result is still valid. A flow without a statistics entry needs a new look-up, which requests one.
     #[inline(always)]
     fn is_valid(&self, hit: Hit) -> bool {
         hit.version == self.version && hit.stats != 0
     }
 
-    /// Its worker's number.
+    /// The worker's number.
     #[inline]
     pub(crate) fn worker(&self) -> usize {
         self.worker
     }
 
-    /// Counts hits of a cache.
+    /// Counts cache hits.
     #[inline]
     pub(crate) fn note_cached(&mut self, packets: u32) {
         self.cached += packets;
     }
 
-    /// The flow of a packet, which may have been beheld.
+    /// Looks up a packet's flow; its cache key may be computed already.
     pub(crate) fn look_up(
         &mut self,
         shared: &Shared,
@@ -418,7 +419,7 @@ impl Lane {
         }
     }
 
-    /// The flow of a usual packet in a later pass, if the cache knows it at once.
+    /// The flow of a usual packet in a later pass, if it hits the cache.
     #[inline(always)]
     pub(crate) fn known_later(&self, later: &LaterKey) -> Option<Hit> {
         let (_, hit) = match self.union.has_whole_ct {
@@ -428,7 +429,7 @@ impl Lane {
         self.is_valid(hit).then_some(hit)
     }
 
-    /// The flow of such a packet.
+    /// Looks up the flow of a usual packet in a later pass.
     pub(crate) fn look_up_later(&mut self, shared: &Shared, key: &Key, later: &LaterKey) -> Option<Hit> {
         self.look_up_in(shared, key, later.sought(), |lane| &mut lane.later)
     }
@@ -451,7 +452,7 @@ impl Lane {
         }
         let flow = self.classify(shared, key)?;
         let hit = self.hit(shared, flow)?;
-        // A flow that goes at this very moment is right for this packet and no other.
+        // A flow that is being removed at this moment is right for this packet but must not be cached.
         let is_lasting = hit.generation != 0;
         let (place, is_taken) = cache(self).vacancy(sought);
         if is_taken && !cache(self).crowd_out() {
@@ -466,7 +467,7 @@ impl Lane {
         Some(hit)
     }
 
-    /// The cached result, revalidated.
+    /// Revalidates a cached result.
     #[inline]
     fn is_still(&self, shared: &Shared, hit: Hit) -> Option<Hit> {
         if self.is_valid(hit) {
@@ -482,7 +483,7 @@ impl Lane {
         })
     }
 
-    /// The result for a flow that was just found.
+    /// Builds the result for a flow that was found in the table.
     #[inline]
     fn hit(&self, shared: &Shared, flow: u32) -> Option<Hit> {
         let slot = shared.flows.get(flow as usize)?;
@@ -495,7 +496,7 @@ impl Lane {
         })
     }
 
-    /// One mask after the other (tuple-space search).
+    /// Tries one mask after the other (tuple-space search).
     #[inline(never)]
     fn classify(&mut self, shared: &Shared, key: &Key) -> Option<u32> {
         let found =
