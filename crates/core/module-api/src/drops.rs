@@ -3,7 +3,8 @@
 /// Declares the closed set of drop reasons with their names and meanings.
 macro_rules! drop_reasons {
     ($($variant:ident = $name:literal, $meaning:literal;)*) => {
-        /// Why a packet was not delivered. Closed: every loss of the switch has one of these names.
+        /// The reason that a packet was not delivered. The list is closed: every loss of the switch has one of these
+        /// names.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
         pub enum DropReason { $(#[doc = $meaning] $variant),* }
@@ -90,7 +91,7 @@ drop_reasons! {
 mod tests {
     use super::DropReason;
 
-    /// Reasons in the order in which installed flows, that outlive a process, name them by position.
+    /// Installed flows name reasons by their position in this list, and flows outlive a process.
     const PUBLISHED: &[&str] = &[
         "too_short",
         "too_long",

@@ -1,11 +1,11 @@
-//! The tags of VLAN frames at ingress and egress of a port, for any module.
+//! The tags of VLAN frames when a port receives and sends them, for all modules.
 
 use crate::{NO_VID, TagEdit};
 
-/// How a frame is to leave.
+/// The form in which a frame is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TagForm {
-    /// Frames of no VLAN are not touched.
+    /// A frame of no VLAN, which is not edited.
     AsItIs,
     /// Without its tag.
     Untagged,
@@ -14,8 +14,7 @@ pub enum TagForm {
 }
 
 impl TagForm {
-    /// The form of frames of VLAN `vid` at a port that carries it, and whose untagged frames are of VLAN
-    /// `untagged_vid`.
+    /// The form of frames of VLAN `vid` at a port that carries it; the port's untagged frames belong to `untagged_vid`.
     #[inline]
     #[must_use]
     pub fn of(vid: u16, untagged_vid: u16) -> Self {
@@ -27,19 +26,19 @@ impl TagForm {
     }
 }
 
-/// How a frame came.
+/// The form in which a frame was received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameTag {
     /// Without a tag.
     None,
-    /// With a priority and VID 0, which belongs to the VLAN of untagged frames (IEEE 802.1Q-2022, 6.9.1).
+    /// With a priority tag (VID 0), which belongs to the VLAN of untagged frames (IEEE 802.1Q-2022, 6.9.1).
     PriorityOnly,
     /// With the tag of a VLAN.
     Vlan,
 }
 
 impl FrameTag {
-    /// The edit that a frame of VLAN `vid` needs to leave in `form`.
+    /// The edit that turns a frame of VLAN `vid` into `form`.
     #[inline]
     #[must_use]
     pub fn edit(self, form: TagForm, vid: u16) -> Option<TagEdit> {

@@ -4,25 +4,25 @@ use lasthop_wire::PacketHash;
 
 use crate::BATCH_PACKETS_MAX;
 
-/// The hashes of a batch's packets as their sender tells them: untrusted hints, good for where to look and nothing else.
+/// The hashes that a sender supplied for a batch's packets: untrusted hints, which may only select where to look.
 #[derive(Clone, Debug)]
 pub struct Hashes {
-    /// Packets with hashes from their sender: all of a batch, or none.
+    /// Number of packets with hashes: all of a batch, or none.
     told: usize,
     hashes: [PacketHash; BATCH_PACKETS_MAX],
 }
 
 impl Hashes {
-    /// For packets without hashes.
+    /// Returns hashes for packets without any.
     pub const NONE: Self = Self { told: 0, hashes: [PacketHash::NONE; BATCH_PACKETS_MAX] };
 
-    /// Forgets all.
+    /// Clears the hashes.
     #[inline]
     pub fn clear(&mut self) {
         self.told = 0;
     }
 
-    /// Sets the hash of packet `index`; the packets before it have theirs. Beyond a batch: nothing.
+    /// Sets the hash of packet `index`; all packets before it already have one. Indices beyond a batch are ignored.
     #[inline]
     pub fn tell(&mut self, index: usize, hash: PacketHash) {
         if let Some(place) = self.hashes.get_mut(index) {
@@ -31,7 +31,7 @@ impl Hashes {
         }
     }
 
-    /// The hash of packet `index`, if its sender knows one.
+    /// The hash of packet `index`, if its sender supplied one.
     #[inline]
     #[must_use]
     pub fn get(&self, index: usize) -> Option<PacketHash> {

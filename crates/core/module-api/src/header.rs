@@ -15,7 +15,7 @@ pub const IMAGE_FETCH_BYTES: usize = 128;
 /// service header behind an Ethernet header), or a tunnel's header as metadata ([`Header::set_tunnel`]).
 pub const IMAGE_BYTES: usize = 224;
 
-/// The head of a frame, read from guest memory once. Checks, decisions and delivery use this copy.
+/// The first bytes of a frame, read from guest memory once. Checks, decisions and delivery use this copy.
 ///
 /// ```text
 ///   frame in guest memory   |<---- covers ---->|<------------- rest, copied straight ------------->|
@@ -26,7 +26,8 @@ pub const IMAGE_BYTES: usize = 224;
 pub struct Header {
     bytes: [u8; IMAGE_BYTES],
     len: u16,
-    /// Bytes that the image stands for, at most [`IMAGE_BYTES`]; above them, bytes of a tunnel's header. One store sets both.
+    /// Bytes of the image, at most [`IMAGE_BYTES`]; in the bits above, the bytes of a tunnel's header. One store sets
+    /// both.
     covers_and_tunnel: u16,
     frame_len: u32,
     /// The sender's offload metadata.
@@ -57,7 +58,7 @@ impl Header {
         header
     }
 
-    /// Starts over with the first `image_len` bytes of a frame of `frame_len_bytes`, which the caller writes.
+    /// Resets the image to the first `image_len` bytes of a frame of `frame_len_bytes`; the caller writes the bytes.
     ///
     /// # Panics
     /// If `image_len` is longer than [`IMAGE_BYTES`] or than the frame.
@@ -76,13 +77,13 @@ impl Header {
         &self.bytes[..usize::from(self.len)]
     }
 
-    /// The bytes of the image, to be changed in place.
+    /// The bytes of the image, to be edited in place.
     #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes[..usize::from(self.len)]
     }
 
-    /// Bytes of the frame as it came in that the image stands for.
+    /// How many bytes of the received frame the image replaces.
     #[inline]
     #[must_use]
     pub fn covers_bytes(&self) -> u32 {
@@ -102,31 +103,31 @@ impl Header {
         usize::from(self.covers_and_tunnel >> 8)
     }
 
-    /// Bytes that the image may have.
+    /// The largest image that leaves room for the tunnel's header, in bytes.
     #[inline]
     fn room(&self) -> usize {
         IMAGE_BYTES - self.tunnel_len()
     }
 
-    /// The tunnel's header as metadata (`lasthop_wire::tunnel`): that which the packet came with, or that which it is to get. Empty if there
-    /// is none.
+    /// The tunnel's header as metadata (`lasthop_wire::tunnel`): the one that the packet was received with, or the one
+    /// that it will be sent with. Empty without a tunnel.
     #[inline]
     #[must_use]
     pub fn tunnel(&self) -> &[u8] {
         &self.bytes[IMAGE_BYTES - self.tunnel_len()..]
     }
 
-    /// Whether there is a tunnel's header.
+    /// Whether the packet has a tunnel's header.
     #[inline]
     #[must_use]
     pub fn has_tunnel(&self) -> bool {
         self.covers_and_tunnel > u16::from(u8::MAX)
     }
 
-    /// Sets the tunnel's header, in the place of another one; none if it is empty.
+    /// Sets the tunnel's header and replaces an earlier one; empty `bytes` remove it.
     ///
     /// # Errors
-    /// [`DropReason::TooLong`] if there is no room for it behind the image. Nothing has changed then.
+    /// [`DropReason::TooLong`] if there is no room for it behind the image; nothing has changed then.
     pub fn set_tunnel(&mut self, tunnel: &[u8]) -> Result<(), DropReason> {
         let Some(len) = u8::try_from(tunnel.len())
             .ok()
@@ -147,7 +148,7 @@ impl Header {
         let head = self.bytes().first_chunk::<14>()?;
         let [_, _, _, _, pair @ .., _, _] = head;
         let destination = u64::from_be_bytes(*head.first_chunk()?) >> 16;
-        let source = u64::from_be_bytes(*pair) & 0xffff_ffff_ffff; // the last two bytes of the other are in front
+        let source = u64::from_be_bytes(*pair) & 0xffff_ffff_ffff; // the mask removes two bytes of the destination
         Some((destination, source, u16::from_be_bytes(*head.last_chunk()?)))
     }
 
@@ -155,7 +156,7 @@ impl Header {
     #[inline]
     #[must_use]
     pub fn is_alike(&self, other: &Self) -> bool {
-        // Two words that overlap.
+        // Two overlapping words cover the 14 bytes.
         let words = |header: &Self| {
             let head = header.bytes.first_chunk::<14>().filter(|_| header.len >= 14)?;
             Some([u64::from_ne_bytes(*head.first_chunk()?), u64::from_ne_bytes(*head.last_chunk()?)])

@@ -1,15 +1,15 @@
-//! The contract between the switching fabric and its modules (mSwitch: fabric and lookup function).
+//! The interface between the switching fabric and its modules (mSwitch: fabric and lookup function).
 //!
-//! **Purpose.** The fabric hands a module a [`Batch`] of header images and gets [`Verdicts`] back. The fabric knows
-//! nothing of forwarding decisions, a module knows nothing of rings, guest memory, threads or clocks.
+//! **Purpose.** The fabric hands a module a [`Batch`] of header images and gets [`Verdicts`] back. The fabric has no
+//! knowledge of forwarding decisions; a module has none of rings, guest memory, threads or clocks.
 //!
 //! **Contract.** A module decides every packet of a batch: at least one output, or one drop with a reason. A packet
-//! with neither is counted as dropped for [`DropReason::NoDestination`]. Outputs of one packet to the same port twice
-//! are delivered twice. A copy that is to look different from the packet gets a header image of its own
-//! ([`Verdicts::add_image`]); where that cannot be made, a drop beside the other outputs counts the copy that is not.
-//! Nothing here allocates after construction.
+//! with neither is counted as dropped for [`DropReason::NoDestination`]. A packet with two outputs to one port is
+//! delivered twice. A copy that differs from the packet gets its own header image ([`Verdicts::add_image`]). If there
+//! is no room for that image, the module adds a drop, which counts the missing copy. Nothing here allocates after
+//! construction.
 //!
-//! **Not checked.** Whether an output names a live port: the fabric checks that, and counts `port_gone`.
+//! **Not checked.** A module may name a port that is gone: the fabric checks outputs, and counts `port_gone`.
 //!
 //! **Threading.** A module is shared by all workers and takes `&self`; everything else belongs to one worker.
 //!
@@ -41,7 +41,7 @@ pub use vlan::{NO_VID, PortVlans, Vid, VlanSet, parse_vlan_range};
 use std::fmt;
 use std::net::IpAddr;
 
-/// Packets that a worker takes from one ring at a time.
+/// Packets that a worker fetches from one ring at a time.
 pub const BATCH_PACKETS_MAX: usize = 32;
 /// Ports of one switch, `internal` included.
 pub const PORTS_MAX: usize = 1024;
@@ -57,22 +57,22 @@ impl SwitchId {
     /// The switch of ports that name none, and of the port `internal`.
     pub const DEFAULT: SwitchId = SwitchId(0);
 
-    /// As an index into a table of at most `SWITCHES_MAX` entries.
+    /// The number as an index into a table of at most `SWITCHES_MAX` entries.
     #[must_use]
     pub fn index(self) -> usize {
         usize::from(self.0)
     }
 }
 
-/// A port of the switch; slots are re-used only after every reference to the old port is gone.
+/// A port of the switch. A slot is reused only when no reference to its former port is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PortId(pub u16);
 
 impl PortId {
-    /// The switch's own port: re-injected packets, announcements. Never has a guest.
+    /// The switch's own port, for re-injected packets and announcements. It never has a guest.
     pub const INTERNAL: PortId = PortId(0);
 
-    /// As an index into a table of `PORTS_MAX` entries.
+    /// The number as an index into a table of `PORTS_MAX` entries.
     #[must_use]
     pub fn index(self) -> usize {
         usize::from(self.0)
@@ -96,7 +96,7 @@ impl Mac {
         self.0[0] & 1 != 0
     }
 
-    /// As a number, its first byte highest.
+    /// The address as a number, its first byte most significant.
     #[inline]
     #[must_use]
     pub fn to_bits(self) -> u64 {
@@ -135,31 +135,31 @@ impl std::str::FromStr for Mac {
     }
 }
 
-/// The packets of one visit to one ring, as a module sees them: index `i` is packet `i`.
+/// The packets of one visit to one ring. Index `i` is packet `i` in verdicts.
 #[derive(Debug)]
 pub struct Batch<'a> {
-    /// Where all packets of the batch came in.
+    /// The port that received all packets of the batch.
     pub port: PortId,
     /// One header image per packet.
     pub headers: &'a [Header],
-    /// Hashes from their sender: none, unless it is an uplink's driver.
+    /// Hashes that the sender supplied. Only the driver of an uplink supplies any.
     pub hashes: &'a Hashes,
 }
 
-/// Frames per second that are taken from one port to be flooded; 0 is no limit. Up to a tenth of that, and at least a
-/// batch, may come at once.
+/// Limits of flooded frames from one port, in frames per second; 0 is no limit. A burst of a tenth of the limit, at
+/// least a batch, is allowed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StormLimits {
-    /// To ff:ff:ff:ff:ff:ff.
+    /// Broadcast frames (ff:ff:ff:ff:ff:ff).
     pub broadcast: u32,
-    /// To any other group address.
+    /// Frames to any other group address.
     pub multicast: u32,
-    /// To a unicast address that is not in the forwarding table.
+    /// Frames to unicast addresses that are not in the forwarding table.
     pub unknown: u32,
 }
 
 impl StormLimits {
-    /// Largest limit: more is none.
+    /// The largest limit that can be set.
     pub const RATE_MAX: u32 = 10_000_000;
 }
 
@@ -169,42 +169,42 @@ pub enum PortKind {
     /// A guest, or the host itself.
     #[default]
     Inside,
-    /// A wire. Nothing goes from one wire to another, so that no loop is made by connecting two.
+    /// An uplink. Frames from one uplink never go to another, so that two uplinks cannot form a loop.
     Uplink,
-    /// A wire whose frames may go to other wires that allow it, too.
+    /// An uplink that exchanges frames with other uplinks of this kind.
     TransitUplink,
 }
 
-/// A user's rules for the packets of a port, which a module keeps.
+/// A user's rules for the packets of a port, which a module enforces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortPolicy {
-    /// Static address: never learned elsewhere, and the only source address accepted from the port (anti-spoofing). `None`: the port
-    /// may send from any.
+    /// Static address: it is never learned on another port, and it is the only source address that the port may send
+    /// from (anti-spoofing). `None`: the port may send from any.
     pub mac: Option<Mac>,
-    /// Limits of flooded packets from the port.
+    /// Limits of flooded frames from the port.
     pub storm: StormLimits,
     /// VLANs that the port carries.
     pub vlans: PortVlans,
     /// Packets between two isolated ports are dropped.
     pub is_isolated: bool,
-    /// Checks of what the port claims to be.
+    /// Checks of addresses and services that the port claims.
     pub guard: PortGuard,
-    /// Groups that rules about connections name.
+    /// Port groups that rules for connections name.
     pub groups: Vec<String>,
 }
 
-/// Checks of the network addresses that a port claims, and of services that it offers. A module may not know them.
+/// Checks of the network addresses that a port claims, and of services that it offers. A module may not support them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortGuard {
     /// The port's own network addresses.
     pub addresses: Vec<IpAddr>,
-    /// It has an Ethernet address of its own ([`PortPolicy::mac`]), which is checked anyway.
+    /// The port has a static Ethernet address ([`PortPolicy::mac`]), which is checked in any case.
     pub has_mac: bool,
-    /// It sends IP packets from its own addresses only.
+    /// The port sends IP packets from its own addresses only.
     pub has_ip: bool,
-    /// It claims its own addresses only, by ARP and neighbour advertisements.
+    /// The port claims its own addresses only, in ARP and neighbour advertisements.
     pub has_arp: bool,
-    /// It is no DHCP server, and no router of IPv6.
+    /// The port sends no messages of a DHCP server or an IPv6 router.
     pub has_dhcp: bool,
 }
 
@@ -221,49 +221,50 @@ impl PortGuard {
 pub struct PortSettings {
     /// Unique name.
     pub name: String,
-    /// The switch that it belongs to; for the module that tells switches apart, and no other.
+    /// The switch that the port belongs to; only the module that dispatches to switches uses it.
     pub switch: SwitchId,
     /// The rules for its packets.
     pub policy: PortPolicy,
-    /// Addresses that may be learned from the port; `None` is the module's default.
+    /// How many addresses may be learned from the port; `None` is the module's default.
     pub macs_max: Option<u32>,
     /// Its kind.
     pub kind: PortKind,
 }
 
-/// One line of a forwarding table.
+/// One entry of a forwarding table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FdbEntry {
     /// The address.
     pub mac: Mac,
-    /// In which VLAN; `None` is untagged, or all that a static entry's port carries.
+    /// The VLAN; `None` is untagged, or every VLAN of a static entry's port.
     pub vlan: Option<u16>,
-    /// Where it is reached.
+    /// The port that leads to the address.
     pub port: PortId,
     /// Time since it was last seen as a source, in nanoseconds; 0 for static entries.
     pub age_ns: u64,
-    /// Set by configuration; neither ages nor moves.
+    /// Set by configuration: it neither ages nor moves.
     pub is_static: bool,
 }
 
-/// A learned address that was seen on another port than before.
+/// A learned address that appeared on another port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FdbMove {
     /// The address.
     pub mac: Mac,
-    /// Where it was, the last time that it moved.
+    /// The port before the last move.
     pub from: PortId,
-    /// Where it is since.
+    /// The port since the last move.
     pub to: PortId,
-    /// Times that it moved since it is watched: once is a guest that moved, again and again are two guests.
+    /// Number of moves while it is watched. One move is a guest that migrated; repeated moves are two guests with one
+    /// address.
     pub count: u32,
     /// Time since the last move, in nanoseconds.
     pub age_ns: u64,
 }
 
-/// A forwarding policy. Implementations keep shared state in atomics: `decide` runs on every worker at once.
+/// A forwarding policy. Implementations keep shared state in atomics: all workers call `decide` concurrently.
 pub trait Module: Send + Sync {
-    /// As given to `--module`.
+    /// The name for `--module`.
     fn name(&self) -> &'static str;
     /// Decides every packet of `batch`; `now_ns` is the worker's monotonic clock. Called once per visit to a ring.
     fn decide(&self, batch: &Batch<'_>, now_ns: u64, verdicts: &mut Verdicts);
@@ -285,21 +286,21 @@ pub trait Module: Send + Sync {
         let _ = (port, worker, now_ns);
         false
     }
-    /// A copy for the control plane was decided on and is handed over as one packet more, each of which has its ticket. Told before
-    /// that one is handed over.
+    /// An upcall is handed over as one more packet, with the same ticket as the others. The fabric calls this before it
+    /// hands that packet over.
     fn upcall_split(&self, upcall: &Upcall) {
         let _ = upcall;
     }
-    /// A copy for the control plane was decided on and could not be handed over.
+    /// An upcall could not be handed over.
     fn upcall_lost(&self, upcall: &Upcall) {
         let _ = upcall;
     }
-    /// A port appears; an error (one sentence with the remedy) refuses it.
+    /// Adds a port; an error (one sentence with the remedy) refuses it.
     ///
     /// # Errors
     /// When the module cannot serve the port, for example because its static address is taken.
     fn port_added(&self, port: PortId, settings: &PortSettings) -> Result<(), String>;
-    /// A port's settings change while packets pass; an error (one sentence with the remedy) leaves it as it was.
+    /// Changes a port's settings while packets pass; an error (one sentence with the remedy) leaves them as they were.
     ///
     /// # Errors
     /// When the module cannot serve the port with its new settings.
@@ -307,7 +308,7 @@ pub trait Module: Send + Sync {
         let _ = (port, settings);
         Ok(())
     }
-    /// A port is removed: all references to it are dropped before this returns.
+    /// Removes a port. The module drops all references to it before this returns.
     fn port_removed(&self, port: PortId);
     /// Statistics of the module's tables: counts by name, in a fixed order.
     fn counters(&self) -> Vec<(&'static str, u64)> {
@@ -318,28 +319,29 @@ pub trait Module: Send + Sync {
         let _ = now_ns;
         Vec::new()
     }
-    /// Addresses that changed ports lately, as far as the module keeps them; the most restless first.
+    /// Addresses that moved to other ports recently, as far as the module tracks them; the most moves first.
     fn moves(&self, now_ns: u64) -> Vec<FdbMove> {
         let _ = now_ns;
         Vec::new()
     }
-    /// Enters a static address behind `port`: in one VLAN, or in all that the port carries.
+    /// Adds a static address behind `port`: in one VLAN, or in all that the port carries.
     ///
     /// # Errors
-    /// One sentence with the remedy: the address is another port's, the port does not carry the VLAN, there is no room.
+    /// One sentence with the remedy: another port has the address, the port does not carry the VLAN, or there is no
+    /// room.
     fn fdb_add(&self, mac: Mac, vlan: Option<Vid>, port: PortId) -> Result<(), String> {
         let _ = (mac, vlan, port);
         Err(no_table(self.name()))
     }
-    /// Removes an entry of `fdb_add` with the same arguments.
+    /// Removes an entry that `fdb_add` added with the same arguments.
     ///
     /// # Errors
-    /// One sentence with the remedy: there is no such entry.
+    /// One sentence with the remedy if there is no such entry.
     fn fdb_del(&self, mac: Mac, vlan: Option<Vid>, port: PortId) -> Result<(), String> {
         let _ = (mac, vlan, port);
         Err(no_table(self.name()))
     }
-    /// Forgets learned addresses: of one port or all, of one VLAN or all. Returns how many.
+    /// Removes learned addresses: of one port or all, of one VLAN or all. Returns how many.
     ///
     /// # Errors
     /// One sentence if the module has no forwarding table.

@@ -4,11 +4,11 @@ use lasthop_wire::Metadata;
 
 use crate::{BATCH_PACKETS_MAX, DropReason, Header, PORTS_MAX, PortId};
 
-/// Header images that a module may make for a batch: a tagged and an untagged form of each packet.
+/// Header images that a module may make for a batch: one with and one without a tag for each packet.
 pub const IMAGES_MADE_MAX: usize = 2 * BATCH_PACKETS_MAX;
-/// Packets that go to the control plane out of a batch: each once, and as many again that go there by an action.
+/// Upcalls of a batch: one miss for each packet, and the same number by actions.
 pub const UPCALLS_MAX: usize = 2 * BATCH_PACKETS_MAX;
-/// Words of actions that wait for the rest of a packet, in one batch: 32 packets with 64 words each.
+/// Words of suspended actions in one batch: 32 packets with 64 words each.
 pub const SUSPENDED_WORDS_MAX: usize = 64 * BATCH_PACKETS_MAX;
 
 /// One copy of one packet of the batch.
@@ -18,44 +18,44 @@ pub struct Output {
     pub packet: u16,
     /// Index of the header image to deliver with: the packet's own, or one from [`Verdicts::add_image`].
     pub image: u16,
-    /// Where it goes.
+    /// The port that gets the copy.
     pub port: PortId,
     /// Deliver at most this many bytes; `u32::MAX` is the whole frame.
     pub truncate_len_bytes: u32,
 }
 
-/// Why the control plane gets a packet.
+/// The reason for an upcall.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UpcallReason {
     /// No flow matches it.
     Miss,
-    /// An action says so: number `step` of the userspace actions of the flow in slot `flow`.
+    /// A userspace action of the flow in slot `flow`, number `step` of them.
     Action {
         /// The flow's number.
         flow: u32,
-        /// Which of its userspace actions, from 0 on, in the order in which they are written.
+        /// The index of the userspace action in the flow, from 0 on, in the order of the actions.
         step: u16,
     },
-    /// An action wants more of the packet than its image: the other fragments, or all of the payload. This action and all later ones are
-    /// done then.
+    /// An action needs more of the packet than its image: the other fragments, or the whole payload. This action and
+    /// all later ones are executed when that is there.
     Suspended {
-        /// Number of its flow, which userspace actions among them are of.
+        /// Number of the flow to which userspace actions among them belong.
         flow: u32,
-        /// The module's words of these actions.
+        /// The suspended actions, as words of the module.
         rest: SuspendedWords,
     },
 }
 
-/// Words of actions that wait ([`Verdicts::suspend`]).
+/// Words of suspended actions ([`Verdicts::suspend`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SuspendedWords {
     start: u16,
-    /// How many.
+    /// How many words there are.
     pub len: u16,
 }
 
 impl SuspendedWords {
-    /// Those at the front of their record.
+    /// The words in use, at the front of the record.
     #[must_use]
     pub fn of_len(len: u16) -> Self {
         Self { start: 0, len }
@@ -69,20 +69,20 @@ pub struct Upcall {
     pub packet: u16,
     /// Index of the header image: the packet's own, or one from [`Verdicts::add_image`].
     pub image: u16,
-    /// At most this many bytes; `u32::MAX` is the whole frame.
+    /// Send at most this many bytes; `u32::MAX` is the whole frame.
     pub truncate_len_bytes: u32,
-    /// Why.
+    /// The reason for the upcall.
     pub reason: UpcallReason,
     /// The packet's metadata.
     pub metadata: Metadata,
-    /// By which the module is told that the control plane is done with the packet, for each one that it was cut into; 0 if it
-    /// does not want to know.
+    /// The ticket that the module gets back when the control plane has finished with the packet, once for each segment
+    /// that it was cut into; 0 if the module needs no answer.
     pub ticket: u32,
-    /// The number that the reader gave the module: several modules may use one control plane.
+    /// The number that the reader of upcalls gave the module: several modules may share one control plane.
     pub origin: u16,
 }
 
-/// A module's decisions for a batch. There is room for a flood of every packet to every port from the start.
+/// A module's decisions for a batch. Room for flooding every packet to every port is allocated once.
 #[derive(Debug)]
 pub struct Verdicts {
     outputs: Vec<Output>,
@@ -119,7 +119,7 @@ impl Default for Verdicts {
     }
 }
 
-/// How much was decided at some moment; see [`Verdicts::shift`].
+/// A position in the decisions; see [`Verdicts::shift`].
 #[derive(Clone, Copy, Debug)]
 pub struct Mark {
     outputs: usize,
@@ -128,20 +128,20 @@ pub struct Mark {
 }
 
 impl Verdicts {
-    /// Those of worker `worker`; by default it is the first.
+    /// Returns empty verdicts of worker `worker`; the default is the first worker.
     #[must_use]
     pub fn of_worker(worker: usize) -> Self {
         Self { worker: worker as u16, ..Self::default() }
     }
 
-    /// Number of the worker that asks, for modules that keep something for each.
+    /// Number of the calling worker, for modules with state per worker.
     #[inline]
     #[must_use]
     pub fn worker(&self) -> usize {
         usize::from(self.worker)
     }
 
-    /// Has the packets behind this batch wait in their ring, until [`crate::Module::is_holding`] says no.
+    /// Leaves the packets behind this batch in their ring until [`crate::Module::is_holding`] returns false.
     pub fn hold(&mut self) {
         self.holds = true;
     }
@@ -153,7 +153,7 @@ impl Verdicts {
         self.holds
     }
 
-    /// Sends a copy to the control plane. False, and nothing is sent, beyond [`UPCALLS_MAX`].
+    /// Adds an upcall. Beyond [`UPCALLS_MAX`] it adds nothing and returns false.
     pub fn upcall(&mut self, upcall: Upcall) -> bool {
         let has_room = self.upcalls.len() < UPCALLS_MAX;
         if has_room {
@@ -162,27 +162,27 @@ impl Verdicts {
         has_room
     }
 
-    /// Keeps words of actions for an upcall of this batch. None beyond [`SUSPENDED_WORDS_MAX`].
+    /// Stores words of suspended actions for an upcall of this batch. `None` beyond [`SUSPENDED_WORDS_MAX`].
     #[cold]
     pub fn suspend(&mut self, words: impl ExactSizeIterator<Item = u64>) -> Option<SuspendedWords> {
         let (start, len) = (self.suspended.len(), words.len());
         if start + len > SUSPENDED_WORDS_MAX {
             return None;
         }
-        // Once: most workers never meet a fragment.
+        // Reserved on first use: most workers never meet a fragment.
         self.suspended.reserve_exact(SUSPENDED_WORDS_MAX - start);
         self.suspended.extend(words);
         Some(SuspendedWords { start: start as u16, len: len as u16 })
     }
 
-    /// The words that were kept.
+    /// The stored words.
     #[must_use]
     pub fn suspended(&self, words: SuspendedWords) -> &[u64] {
         let start = usize::from(words.start);
         self.suspended.get(start..start + usize::from(words.len)).unwrap_or_default()
     }
 
-    /// Upcalls, in the order of decision.
+    /// The upcalls in the order of decision.
     #[must_use]
     pub fn upcalls(&self) -> &[Upcall] {
         &self.upcalls
@@ -197,7 +197,7 @@ impl Verdicts {
         }
     }
 
-    /// The same of several packets, the first one with this number.
+    /// The same for several packets; `first` is the index of the first one.
     #[inline]
     pub fn output_run(&mut self, first: usize, count: usize, port: PortId) {
         if !self.continue_common(first, count, port) {
@@ -245,7 +245,8 @@ impl Verdicts {
         self.is_mixed = true;
     }
 
-    /// Where each of the batch's `packets` packets goes, whole and alone, if that is one and the same port, and nothing else was decided.
+    /// The port to which all of the batch's `packets` packets go, whole and unchanged. `None` if they differ or if
+    /// anything else was decided.
     #[inline]
     #[must_use]
     pub fn common_port(&self, packets: usize) -> Option<PortId> {
@@ -263,7 +264,7 @@ impl Verdicts {
         }
     }
 
-    /// Sends a copy as described; beyond the room for outputs it is lost and the fabric counts `verdict_overflow`.
+    /// Adds an output. Beyond the room for outputs it is lost, and the fabric counts `verdict_overflow`.
     #[inline]
     pub fn push(&mut self, output: Output) {
         self.mix();
@@ -280,8 +281,8 @@ impl Verdicts {
         }
     }
 
-    /// Keeps a changed header image for outputs of this batch; its index for [`Output::image`]. `None`: there are
-    /// [`IMAGES_MADE_MAX`] already.
+    /// Stores an edited header image for outputs of this batch, and returns its index for [`Output::image`]. `None` if
+    /// there are [`IMAGES_MADE_MAX`] already.
     pub fn add_image(&mut self, header: Header) -> Option<u16> {
         let index = BATCH_PACKETS_MAX + self.images.len();
         let has_room = self.images.len() < IMAGES_MADE_MAX;
@@ -291,7 +292,7 @@ impl Verdicts {
         })
     }
 
-    /// The same, of a copy that is to be changed in place.
+    /// Stores a copy of an image and returns it for editing in place, with its index.
     #[inline]
     pub fn copy_image(&mut self, header: &Header) -> Option<(u16, &mut Header)> {
         let at = self.images.len();
@@ -303,14 +304,13 @@ impl Verdicts {
         self.images.get_mut(at).map(|image| (index, image))
     }
 
-    /// The images that were made, the first with index `BATCH_PACKETS_MAX`.
+    /// The stored images, the first with index `BATCH_PACKETS_MAX`.
     #[must_use]
     pub fn images(&self) -> &[Header] {
         &self.images
     }
 
-    /// Drops packet `packet` of the batch for `reason`. If the packet has outputs, too, it is one more copy of it that is
-    /// dropped.
+    /// Drops packet `packet` of the batch for `reason`. For a packet with outputs this counts one more copy as dropped.
     #[inline]
     pub fn drop_packet(&mut self, packet: usize, reason: DropReason) {
         if self.drops.len() < self.drops.capacity() {
@@ -318,15 +318,15 @@ impl Verdicts {
         }
     }
 
-    /// How much is decided so far.
+    /// The current position in the decisions.
     #[must_use]
     pub fn mark(&mut self) -> Mark {
         self.list();
         Mark { outputs: self.outputs.len(), drops: self.drops.len(), upcalls: self.upcalls.len() }
     }
 
-    /// Shifts the decisions since `mark`: they were for a part of the batch that begins with packet `by`, and
-    /// are numbered from there.
+    /// Adds `by` to the packet indices of all decisions after `mark`. They were made for a part of the batch that
+    /// begins with packet `by`, and count from there.
     pub fn shift(&mut self, mark: Mark, by: u16) {
         self.mix();
         // Images that were made have numbers of their own.
@@ -347,7 +347,7 @@ impl Verdicts {
         &self.outputs
     }
 
-    /// Takes out those copies that `keep` says no to; the others keep their order.
+    /// Removes the copies for which `keep` returns false; the others keep their order.
     #[inline]
     pub fn retain_outputs(&mut self, keep: impl FnMut(&Output) -> bool) {
         self.mix();
@@ -360,13 +360,13 @@ impl Verdicts {
         &self.drops
     }
 
-    /// Copies that there was no room for.
+    /// Copies that did not fit.
     #[must_use]
     pub fn lost(&self) -> u32 {
         self.lost
     }
 
-    /// Forgets everything; keeps the room.
+    /// Clears all decisions and keeps the memory.
     pub fn clear(&mut self) {
         (self.lost, self.holds, self.is_mixed, self.is_listed) = (0, false, false, false);
         self.common.0 = 0;

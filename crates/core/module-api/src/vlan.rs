@@ -1,24 +1,24 @@
-//! VLANs by number, and which of them a port carries.
+//! VLAN identifiers, and the VLANs that a port carries.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// VLAN identifiers that can be given to frames: 0 is "none" and 4095 is reserved (IEEE 802.1Q-2022, table 9-2).
+/// VLAN identifiers that a frame may have: 0 means "none" and 4095 is reserved (IEEE 802.1Q-2022, table 9-2).
 const VID_MIN: u16 = 1;
 const VID_MAX: u16 = 4094;
 
 /// No VLAN: untagged frames of ports without VLAN settings.
 pub const NO_VID: u16 = 0;
 
-/// The number of a VLAN, 1 to 4094.
+/// A VLAN identifier, 1 to 4094.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Vid(u16);
 
 impl Vid {
-    /// The least and the largest number.
+    /// The smallest and the largest identifier.
     pub const RANGE: std::ops::RangeInclusive<u16> = VID_MIN..=VID_MAX;
 
-    /// As a number.
+    /// The identifier as a number.
     #[must_use]
     pub fn get(self) -> u16 {
         self.0
@@ -57,17 +57,17 @@ impl fmt::Display for Vid {
     }
 }
 
-/// A set of VLANs, not empty: ascending ranges that do not touch.
+/// A set of VLANs that is not empty: ascending ranges with gaps between them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VlanSet {
     ranges: Vec<(Vid, Vid)>,
 }
 
 impl VlanSet {
-    /// The set of all VLANs in `ranges`, each from its first to its last; any order, overlaps included.
+    /// Returns the set of all VLANs in `ranges`, each from its first to its last. They may overlap, in any order.
     ///
     /// # Errors
-    /// A sentence if there is none, or if one ends before it starts.
+    /// A sentence if `ranges` is empty, or if a range ends before it starts.
     pub fn of(ranges: impl IntoIterator<Item = (Vid, Vid)>) -> Result<Self, String> {
         let mut sorted: Vec<_> = ranges.into_iter().collect();
         if let Some((first, last)) = sorted.iter().find(|(first, last)| last < first) {
@@ -94,10 +94,10 @@ impl VlanSet {
     }
 }
 
-/// A range: `VID` or `VID-VID`.
+/// Parses a range: `VID` or `VID-VID`.
 ///
 /// # Errors
-/// A sentence that names the fault.
+/// A sentence that names the error.
 pub fn parse_vlan_range(text: &str) -> Result<(Vid, Vid), String> {
     match text.split_once('-') {
         Some((first, last)) => Ok((first.parse()?, last.parse()?)),
@@ -124,25 +124,26 @@ impl fmt::Display for VlanSet {
     }
 }
 
-/// Which VLANs a port carries, and how frames of them look there.
+/// The VLANs that a port carries, and whether their frames are tagged there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum PortVlans {
-    /// Frames pass as they are: tagged ones belong to the VLAN of their tag, the others to none.
+    /// Frames pass unchanged: a tagged frame belongs to the VLAN of its tag, an untagged one to no VLAN.
     #[default]
     Any,
-    /// Untagged frames of one VLAN.
+    /// The port carries one VLAN, untagged (an access port).
     Access(Vid),
-    /// Tagged frames.
+    /// The port carries tagged frames (a trunk).
     Trunk {
-        /// The VLANs; `None` is every one.
+        /// The VLANs; `None` means all.
         carried: Option<VlanSet>,
-        /// The VLAN of untagged frames, which the port carries as well; without it there are none.
+        /// The VLAN of untagged frames, which the port carries, too (the native VLAN). Without it untagged frames are
+        /// not accepted.
         native: Option<Vid>,
     },
 }
 
 impl PortVlans {
-    /// The VLAN of untagged frames; [`NO_VID`] if there is none.
+    /// The VLAN of untagged frames; [`NO_VID`] if it has none.
     #[must_use]
     pub fn untagged_vid(&self) -> u16 {
         match self {
@@ -152,7 +153,7 @@ impl PortVlans {
         }
     }
 
-    /// Whether frames of VLAN `vid` come from and go to the port; [`NO_VID`] stands for frames of no VLAN.
+    /// Whether the port receives and sends frames of VLAN `vid`; [`NO_VID`] stands for frames of no VLAN.
     #[must_use]
     pub fn carries(&self, vid: u16) -> bool {
         let holds = |set: &VlanSet| set.ranges.iter().any(|(first, last)| (first.0..=last.0).contains(&vid));

@@ -8,67 +8,69 @@ use crate::group::{Arp, Ethernet, Group, Icmp, Ipv4, Ipv6, Lse, NeighbourDiscove
 use crate::key::{Nsh, Vlan};
 use crate::tunnel::Tunnel;
 
-/// One step (`OVS_ACTION_ATTR_*`). The packet that remains after the last one is dropped silently.
+/// One action (`OVS_ACTION_ATTR_*`). The packet that remains after the last one is discarded silently.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// A copy to a port of the datapath. One that does not exist takes no copy.
+    /// Sends a copy to a port of the datapath. If the port does not exist, the copy is dropped.
     Output(u32),
-    /// A copy to the control plane.
+    /// Sends a copy to the control plane.
     Userspace(Userspace),
-    /// Header fields or metadata are rewritten.
+    /// Rewrites header fields or metadata.
     Set(Rewrite),
-    /// A tag is put in front.
+    /// Pushes a VLAN tag.
     PushVlan(Vlan),
-    /// The outermost tag is taken off, if there is one.
+    /// Pops the outermost VLAN tag, if there is one.
     PopVlan,
-    /// Some packets take a detour.
+    /// Executes actions on a random sample of the packets.
     Sample(SampleAction),
-    /// Once more through the table, with this recirculation id.
+    /// Looks the packet up again, with this recirculation id.
     Recirc(u32),
-    /// A hash of the packet becomes its `dp_hash`.
+    /// Sets `dp_hash` to a hash of the packet.
     Hash(Hash),
-    /// A label stack entry is put in front of the network header.
+    /// Pushes a label stack entry before the network header.
     PushMpls(MplsTag),
-    /// The topmost label stack entry is taken off; the EtherType that the packet has then.
+    /// Pops the topmost label stack entry, and sets this EtherType.
     PopMpls(u16),
-    /// A label stack entry in front of the Ethernet header or, with `is_l3` in [`MplsTag`], of the network header.
+    /// Pushes a label stack entry before the Ethernet header or, with `is_l3` in [`MplsTag`], before the network
+    /// header.
     AddMpls(MplsTag),
     /// Connection tracking.
     Ct(Box<Conntrack>),
-    /// The packet is untracked again.
+    /// Makes the packet untracked.
     CtClear,
-    /// The next output takes at most this many bytes, at least 14.
+    /// Truncates the next output to this many bytes, at least 14.
     Truncate(u32),
-    /// An Ethernet header is put in front of a packet without one.
+    /// Pushes an Ethernet header on a packet without one.
     PushEthernet(Ethernet),
-    /// The Ethernet header is taken off.
+    /// Pops the Ethernet header.
     PopEthernet,
-    /// A network service header is put in front.
+    /// Pushes a network service header.
     PushNsh(Box<Nsh>),
-    /// The network service header is taken off.
+    /// Pops the network service header.
     PopNsh,
-    /// Packets beyond the meter's rate are dropped.
+    /// Drops packets that exceed the meter's rate.
     Meter(u32),
-    /// The steps are done to a copy.
+    /// Executes the actions on a copy.
     Clone(Vec<Action>),
-    /// Which steps follow depends on the packet's length.
+    /// Chooses actions by the packet's length.
     CheckLength(CheckLength),
-    /// Nothing more is done; why, as a number of the control plane's own: 0 is no error. See [`Action::drop_for`].
+    /// Drops the packet for a reason, which is a number that the control plane chooses; 0 is no error. See
+    /// [`Action::drop_for`].
     Drop(u32),
 }
 
-/// Numbers of [`Action::Drop`] from here on are reasons by name: beyond those of the kernel and OVS.
+/// Numbers of [`Action::Drop`] from here on are drop reasons of the switch: those of the kernel and OVS are below.
 const DROP_REASONS: u32 = 0x4c48_0000;
 
 impl Action {
-    /// A drop that counts under the name of `reason`.
+    /// A drop that is counted under the name of `reason`.
     #[must_use]
     pub fn drop_for(reason: DropReason) -> Self {
         Self::Drop(DROP_REASONS | reason as u32)
     }
 }
 
-/// The drop reason of this number.
+/// The drop reason of the switch with this number.
 #[must_use]
 pub fn drop_reason(number: u32) -> DropReason {
     let index = number.checked_sub(DROP_REASONS).and_then(|index| usize::try_from(index).ok());
@@ -78,40 +80,40 @@ pub fn drop_reason(number: u32) -> DropReason {
 /// A copy for the control plane (`OVS_USERSPACE_ATTR_*`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Userspace {
-    /// Port id that gets it; 0xffff_ffff where the datapath chooses by worker.
+    /// Port id of the receiving socket; 0xffff_ffff if the datapath chooses it by worker.
     pub port_id: u32,
-    /// Returned to the control plane with the packet.
+    /// Data that is returned to the control plane with the packet.
     pub user_data: Option<Vec<u8>>,
-    /// Port whose tunnel header is returned with it.
+    /// Port whose tunnel header is returned with the packet.
     pub egress_tunnel_port: Option<u32>,
-    /// Whether the flow's actions are wanted along with it.
+    /// Whether the flow's actions are returned with the packet.
     pub has_actions: bool,
 }
 
-/// A value and which bits of it count.
+/// A value and its mask.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Masked<T> {
-    /// Bits outside of the mask are zero.
+    /// The new value; bits outside of the mask are zero.
     pub value: T,
-    /// Set bits are rewritten.
+    /// The bits that are rewritten.
     pub mask: T,
 }
 
 impl<T: Group> Masked<T> {
-    /// All bits of `value`.
+    /// Returns `value` with a full mask.
     #[must_use]
     pub fn exact(value: T) -> Self {
         Self { value, mask: T::ones() }
     }
 
-    /// Whether all bits count.
+    /// Whether the mask is full.
     #[must_use]
     pub fn is_exact(&self) -> bool {
         self.mask == T::ones()
     }
 }
 
-/// A rewritten field (`OVS_ACTION_ATTR_SET`, or `SET_MASKED` where the mask has a zero bit).
+/// A rewritten field (`OVS_ACTION_ATTR_SET`, or `SET_MASKED` if the mask has a zero bit).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rewrite {
     /// Queueing priority.
@@ -142,25 +144,25 @@ pub enum Rewrite {
     Mpls(Masked<Lse>),
     /// Network service header: value and mask.
     Nsh(Box<(Nsh, Nsh)>),
-    /// The outer header that the packet gets when it leaves by a tunnel port; never masked.
+    /// The outer header that a tunnel port will push; never masked.
     Tunnel(Box<Tunnel>),
 }
 
-/// Some packets take a detour (`OVS_SAMPLE_ATTR_*`).
+/// Executes actions on a random sample (`OVS_SAMPLE_ATTR_*`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SampleAction {
-    /// How many: 0 none, 0xffff_ffff all.
+    /// Probability: 0 is none, 0xffff_ffff all packets.
     pub probability: u32,
-    /// The actions for a copy of them.
+    /// The actions for a copy of a sampled packet.
     pub actions: Vec<Action>,
 }
 
 /// `struct ovs_action_hash`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hash {
-    /// Its input.
+    /// The input of the hash.
     pub algorithm: HashAlgorithm,
-    /// Where it starts from.
+    /// Start value.
     pub basis: u32,
 }
 
@@ -169,38 +171,38 @@ pub struct Hash {
 pub enum HashAlgorithm {
     /// Addresses, protocol and ports (0).
     L4,
-    /// The same, equal for both directions (1).
+    /// The same, with equal results for both directions (1).
     SymmetricL4,
 }
 
-/// A label stack entry to be put in front (`struct ovs_action_push_mpls`, `struct ovs_action_add_mpls`).
+/// A label stack entry to be pushed (`struct ovs_action_push_mpls`, `struct ovs_action_add_mpls`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MplsTag {
-    /// The entry.
+    /// The label stack entry.
     pub lse: u32,
     /// 0x8847 or 0x8848.
     pub ether_type: u16,
-    /// In front of the network header; else of the whole packet. Always true for a push.
+    /// Whether it is pushed before the network header; otherwise before the whole packet. Always true for `PushMpls`.
     pub is_l3: bool,
 }
 
-/// Which steps follow depends on the packet's length (`OVS_CHECK_PKT_LEN_ATTR_*`).
+/// Chooses actions by the packet's length (`OVS_CHECK_PKT_LEN_ATTR_*`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckLength {
-    /// Bytes from the Ethernet header on, tags included.
+    /// Length in bytes, including Ethernet header and tags.
     pub len_bytes: u16,
-    /// For longer packets.
+    /// The actions for longer packets.
     pub greater: Vec<Action>,
-    /// For others.
+    /// The actions for all others.
     pub less_equal: Vec<Action>,
 }
 
 /// Connection tracking (`OVS_CT_ATTR_*`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Conntrack {
-    /// The connection is remembered.
+    /// Whether the connection is committed.
     pub is_commit: bool,
-    /// The same, and one that began in the other direction is forgotten.
+    /// As `is_commit`; a connection that began in the other direction is deleted.
     pub is_force_commit: bool,
     /// Zone; absent is 0.
     pub zone: Option<u16>,
@@ -212,7 +214,7 @@ pub struct Conntrack {
     pub helper: Option<String>,
     /// Address translation.
     pub nat: Option<Nat>,
-    /// Which events are notified.
+    /// Mask of the events that are notified.
     pub event_mask: Option<u32>,
     /// Name of a timeout policy.
     pub timeout: Option<String>,
@@ -221,19 +223,20 @@ pub struct Conntrack {
 /// Address translation (`OVS_NAT_ATTR_*`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Nat {
-    /// Which address of a new connection; `None` translates packets of connections that have a translation already.
+    /// The address of a new connection that is translated. `None` translates only packets of connections that have a
+    /// translation.
     pub source: Option<NatSource>,
     /// The range to translate to.
     pub range: NatRange,
-    /// The same client gets the same address again.
+    /// Whether a client keeps its address over several connections.
     pub is_persistent: bool,
-    /// Port by a hash of the addresses.
+    /// Whether the port is chosen by a hash of the addresses.
     pub is_hashed: bool,
-    /// Port at random.
+    /// Whether the port is chosen at random.
     pub is_random: bool,
 }
 
-/// Which address is translated.
+/// The address that is translated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NatSource {
     /// The source.
@@ -242,7 +245,7 @@ pub enum NatSource {
     Dst,
 }
 
-/// Addresses and ports to choose from; absent ones stay.
+/// The range of addresses and ports. Absent parts are not translated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NatRange {
     /// First address.

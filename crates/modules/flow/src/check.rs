@@ -1,4 +1,5 @@
-//! Which keys and masks make sense: the rules of the kernel's datapath, so that a control plane meets no surprise.
+//! Checks keys and masks by the rules of the kernel's datapath, so that control planes find the behaviour that they
+//! know.
 
 use std::fmt;
 
@@ -18,7 +19,7 @@ const LABEL_MAX: u32 = 0xf_ffff;
 /// ICMPv6 types of neighbour solicitation and advertisement (RFC 4861, 4.3 and 4.4).
 const ND_TYPES: [u8; 2] = [135, 136];
 
-/// Why a match is refused: one sentence.
+/// The reason that a match is refused: one sentence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MatchError(pub &'static str);
 
@@ -33,31 +34,31 @@ impl std::error::Error for MatchError {}
 /// A flow's match.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Match {
-    /// The bits wanted.
+    /// The required bits.
     pub key: FlowKey,
-    /// Which of them count; absent is every bit of every field that the key has.
+    /// The mask; without one every bit of every field in the key must match.
     pub mask: Option<FlowKey>,
 }
 
 impl Match {
-    /// The bits that count.
+    /// The mask, or all bits of the key's fields.
     #[must_use]
     pub fn masked_key(&self) -> FlowKey {
         self.mask.as_ref().map_or_else(|| self.key.clone(), |mask| self.key.masked(mask))
     }
 
-    /// The matched packets: the bits that count, and the mask without bits that match anything. Two flows
-    /// that are equal in both match the same packets.
+    /// A canonical form of the match: the key under the mask, and the mask without groups of zeros. Two matches with
+    /// equal canonical forms match the same packets.
     #[must_use]
     pub fn packets(&self) -> (FlowKey, Option<FlowKey>) {
         (self.masked_key(), self.mask.as_ref().map(|mask| mask.masked(mask)))
     }
 
-    /// Checks that the key is complete for its kind of packet, and that the mask has no field whose kind of
-    /// packet it leaves open.
+    /// Checks that the key is complete for its kind of packet, and that the mask has only fields which all matching
+    /// packets have.
     ///
     /// # Errors
-    /// Its fault.
+    /// The first error that is found.
     pub fn check(&self) -> Result<(), MatchError> {
         check_values(&self.key)?;
         let wanted = Layers::of_key(&self.key);
@@ -124,7 +125,7 @@ fn check_tunnel(key: &FlowKey) -> Result<(), MatchError> {
     Ok(())
 }
 
-/// A tag is either looked for or not.
+/// A match requires a tag to be present or absent; it cannot leave that open.
 fn check_vlan_mask(key: &FlowKey, mask: &FlowKey) -> Result<(), MatchError> {
     if mask.vlans.len() > key.vlans.len() {
         return Err(MatchError("the mask has more VLAN tags than the key"));
@@ -138,7 +139,8 @@ fn check_vlan_mask(key: &FlowKey, mask: &FlowKey) -> Result<(), MatchError> {
     Ok(())
 }
 
-/// A field of a mask has to be in the key; input port and tunnel are always there, and zero if absent.
+/// A field of a mask must be in the key. Input port and tunnel are exceptions: every packet has them, and they are zero
+/// if absent.
 fn check_metadata_mask(key: &FlowKey, mask: &FlowKey) -> Result<(), MatchError> {
     fn is_beyond<T: Default + PartialEq>(key: &Option<T>, mask: &Option<T>) -> bool {
         key.is_none() && mask.as_ref().is_some_and(|mask| *mask != T::default())
@@ -157,7 +159,7 @@ fn check_metadata_mask(key: &FlowKey, mask: &FlowKey) -> Result<(), MatchError> 
     if beyond { Err(MatchError("the mask looks at an attribute that the key does not have")) } else { Ok(()) }
 }
 
-/// Geneve options are looked at where they stand, so that there have to be as many bytes of mask.
+/// Geneve options are matched at fixed offsets, so that mask and key must have the same length.
 fn check_options_mask(key: &FlowKey, mask: &FlowKey) -> Result<(), MatchError> {
     let options = |key: &FlowKey| key.tunnel.as_ref().map(|tunnel| tunnel.options.clone());
     match (options(key), options(mask)) {
@@ -168,7 +170,7 @@ fn check_options_mask(key: &FlowKey, mask: &FlowKey) -> Result<(), MatchError> {
     }
 }
 
-/// Which groups behind the Ethernet header are there, or called for: one bit each.
+/// The groups behind the Ethernet header that are present or required, one bit each.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Layers(u16);
 
@@ -208,7 +210,7 @@ impl Layers {
         Self(bits.iter().filter(|(is_there, _)| *is_there).fold(0, |all, (_, bit)| all | bit))
     }
 
-    /// Without groups of the mask `mask` that look at no bit.
+    /// Removes the groups that are zero in `mask`.
     fn without_zeros(self, mask: &FlowKey) -> Self {
         fn zero<T: Default + PartialEq>(group: Option<T>) -> bool {
             group.is_none_or(|group| group == T::default())
@@ -244,8 +246,7 @@ impl Layers {
         }
     }
 
-    /// The fields that a mask may have: those of the key, as far as the mask ensures that the packet has
-    /// them.
+    /// The groups that a mask may have: those of the key, as far as the mask ensures that the packet has them.
     fn of_mask(key: &FlowKey, mask: &FlowKey) -> Self {
         const NETWORK: u16 = Layers::IPV4 | Layers::IPV6 | Layers::ARP | Layers::MPLS | Layers::NSH;
         let mut allowed = Self::of_key(key).0;

@@ -1,4 +1,4 @@
-//! Groups of fields that come and go together, each with its image in bytes.
+//! Groups of fields that are present or absent together, each with its image in bytes.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -6,22 +6,22 @@ use lasthop_module_api::Mac;
 
 /// Fields that are matched and rewritten together: one `OVS_KEY_ATTR_*` of fixed size.
 pub trait Group: Copy + Default + PartialEq {
-    /// The structure's bytes, of fixed length.
+    /// The image: the bytes of the structure, of fixed length.
     type Image: AsRef<[u8]> + AsMut<[u8]> + Copy + for<'a> TryFrom<&'a [u8]>;
 
-    /// As in linux/openvswitch.h; bytes between and behind fields are zero.
+    /// Writes the structure of linux/openvswitch.h; padding is zero.
     fn to_image(self) -> Self::Image;
 
-    /// From the same; bytes between and behind fields are ignored.
+    /// Reads the structure of linux/openvswitch.h; padding is ignored.
     fn from_image(image: &Self::Image) -> Self;
 
-    /// From as many bytes as an image has.
+    /// Reads an image; `None` if the length differs.
     #[must_use]
     fn from_bytes(bytes: &[u8]) -> Option<Self> {
         Self::Image::try_from(bytes).ok().map(|image| Self::from_image(&image))
     }
 
-    /// All bits set: the mask of an exact match.
+    /// A group of all ones: the mask of an exact match.
     #[must_use]
     fn ones() -> Self {
         let mut image = Self::default().to_image();
@@ -29,7 +29,7 @@ pub trait Group: Copy + Default + PartialEq {
         Self::from_image(&image)
     }
 
-    /// The bits of `self` that `mask` has set.
+    /// The bits of `self` under `mask`.
     #[must_use]
     fn masked(self, mask: Self) -> Self {
         let mut image = self.to_image();
@@ -46,7 +46,7 @@ trait Word: Copy {
     fn take(image: &[u8], at: &mut usize) -> Self;
 }
 
-/// The next `N` bytes; sizes are constants that the tests go through, one group after the other.
+/// Reads the next `N` bytes. The sizes are constants, and the tests check them for every group.
 fn next<const N: usize>(image: &[u8], at: &mut usize) -> [u8; N] {
     let bytes = image.get(*at..*at + N).and_then(|bytes| bytes.try_into().ok()).unwrap_or([0; N]);
     *at += N;
@@ -204,11 +204,11 @@ groups! {
 
     /// MPLS label stack entry (`struct ovs_key_mpls`, RFC 3032, 2.1): label, traffic class, bottom of stack, TTL.
     Lse, 4 {
-        /// All of it.
+        /// The whole entry.
         lse: u32 = 0,
     }
 
-    /// The packet that began an IPv4 connection (`struct ovs_key_ct_tuple_ipv4`).
+    /// Addresses, ports and protocol of the packet that began an IPv4 connection (`struct ovs_key_ct_tuple_ipv4`).
     Tuple4, 16 {
         /// Source.
         src: Ipv4Addr = V4,
@@ -222,7 +222,7 @@ groups! {
         proto: u8 = 0,
     }
 
-    /// The packet that began an IPv6 connection (`struct ovs_key_ct_tuple_ipv6`).
+    /// Addresses, ports and protocol of the packet that began an IPv6 connection (`struct ovs_key_ct_tuple_ipv6`).
     Tuple6, 40 {
         /// Source.
         src: Ipv6Addr = V6,
@@ -254,7 +254,7 @@ impl Group for u32 {
 mod tests {
     use super::*;
 
-    /// An image of distinct bytes comes back, but for `pad_bytes` at its end.
+    /// An image of distinct bytes survives reading and writing, except for `pad_bytes` at its end.
     fn round_trip<G: Group + std::fmt::Debug>(pad_bytes: usize) {
         let mut image = G::default().to_image();
         image.as_mut().iter_mut().zip(1..).for_each(|(byte, value)| *byte = value);

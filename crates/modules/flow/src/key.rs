@@ -1,4 +1,4 @@
-//! A packet's fields: the flow key.
+//! The flow key: the header fields and metadata of a packet.
 
 use arrayvec::ArrayVec;
 
@@ -12,7 +12,7 @@ pub const FRAGMENT_NONE: u8 = 0;
 pub const FRAGMENT_FIRST: u8 = 1;
 /// `frag` of a later fragment, which has none.
 pub const FRAGMENT_LATER: u8 = 2;
-/// Bit 12 of a tag control word: not DEI here, but "there is a tag" (`VLAN_CFI_MASK`).
+/// Bit 12 of a tag control word: here it is not DEI, but marks that a tag is present (`VLAN_CFI_MASK`).
 pub const VLAN_PRESENT: u16 = 0x1000;
 
 /// Bits of a connection's state (`OVS_CS_F_*`).
@@ -21,13 +21,13 @@ pub mod ct_state {
     pub const NEW: u32 = 0x01;
     /// Part of an existing connection.
     pub const ESTABLISHED: u32 = 0x02;
-    /// Related to an existing connection.
+    /// Related to an existing connection, as an ICMP error is.
     pub const RELATED: u32 = 0x04;
-    /// In the direction of replies.
+    /// In reply direction.
     pub const REPLY: u32 = 0x08;
     /// Could not be tracked.
     pub const INVALID: u32 = 0x10;
-    /// Went through connection tracking.
+    /// Was tracked.
     pub const TRACKED: u32 = 0x20;
     /// Source was translated.
     pub const SRC_NAT: u32 = 0x40;
@@ -38,9 +38,9 @@ pub mod ct_state {
 /// One VLAN tag.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Vlan {
-    /// 0x8100 or 0x88a8; the EtherType in front of the tag. In a mask 0 is any.
+    /// 0x8100 or 0x88a8: the EtherType before the tag. In a mask, 0 matches any.
     pub tpid: u16,
-    /// Priority, [`VLAN_PRESENT`], VLAN number. In a key 0 is a frame that ends behind its TPID.
+    /// Priority, [`VLAN_PRESENT`], VLAN identifier. In a key, 0 is a frame that ends behind its TPID.
     pub tci: u16,
 }
 
@@ -64,12 +64,12 @@ pub struct Nsh {
 /// Metadata of a network service header.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum NshContext {
-    /// Not said.
+    /// Not specified.
     #[default]
     None,
     /// Four words of metadata type 1.
     Md1([u32; 4]),
-    /// Type-length-values of metadata type 2, as on the wire, at most 244 bytes; pushed, never matched.
+    /// Type-length-values of metadata type 2 in wire format, at most 244 bytes; they can be pushed and not matched.
     Md2(Vec<u8>),
 }
 
@@ -82,32 +82,32 @@ pub struct CtKey {
     pub zone: Option<u16>,
     /// Mark.
     pub mark: Option<u32>,
-    /// Labels: 128 bits, bytes as in the attribute.
+    /// Labels: 128 bits, in the byte order of the attribute.
     pub labels: Option<[u8; 16]>,
-    /// The original direction's addresses, IPv4.
+    /// Addresses and ports of the original direction, IPv4.
     pub tuple4: Option<Tuple4>,
-    /// The same, IPv6.
+    /// Addresses and ports of the original direction, IPv6.
     pub tuple6: Option<Tuple6>,
 }
 
-/// A packet's metadata and headers; or, as a mask, the bits of them that count.
+/// A packet's metadata and headers; or, as a mask, the bits of them that are matched.
 ///
-/// Groups absent in a key are not in the packet. Groups absent in a mask match anything, with one exception:
-/// a packet matches only keys with as many VLAN tags as it has (up to `VLANS_MAX`), and a mask has as many
-/// tags as its key.
+/// A group that a key lacks is not in the packet. A group that a mask lacks matches anything. VLAN tags are an
+/// exception: a packet matches only keys with as many tags as it has (up to `VLANS_MAX`), and a mask has as many tags
+/// as its key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct FlowKey {
-    /// Which pass through the table: 0 is the first.
+    /// Recirculation id; 0 is the first pass through the table.
     pub recirc_id: Option<u32>,
-    /// The result of a hash action; 0 is none.
+    /// Result of a hash action; 0 is none.
     pub dp_hash: Option<u32>,
     /// Queueing priority.
     pub priority: Option<u32>,
-    /// Port of the datapath where the packet came in; absent for packets of the control plane's own.
+    /// Datapath port that received the packet; absent for packets that the control plane made.
     pub in_port: Option<u32>,
     /// Packet mark.
     pub mark: Option<u32>,
-    /// Outer header.
+    /// Outer header of the tunnel.
     pub tunnel: Option<Box<Tunnel>>,
     /// Connection tracking.
     pub ct: CtKey,
@@ -115,7 +115,7 @@ pub struct FlowKey {
     pub ethernet: Option<Ethernet>,
     /// VLAN tags, outermost first.
     pub vlans: ArrayVec<Vlan, VLANS_MAX>,
-    /// EtherType behind all tags; absent in a key is a frame with an 802.2 header instead.
+    /// EtherType behind all tags. A key without it is a frame with an 802.2 header.
     pub ether_type: Option<u16>,
     /// IPv4.
     pub ipv4: Option<Ipv4>,
@@ -139,12 +139,12 @@ pub struct FlowKey {
     pub icmp: Option<Icmp>,
     /// ICMPv6.
     pub icmpv6: Option<Icmp>,
-    /// Neighbour discovery, behind ICMPv6.
+    /// Neighbour discovery, with ICMPv6.
     pub nd: Option<NeighbourDiscovery>,
 }
 
 impl FlowKey {
-    /// The bits of the key that `mask` looks at. Groups of which it looks at none are left out; tags stay.
+    /// Returns the bits of the key under `mask`. Groups whose mask is zero are omitted; tags stay.
     #[must_use]
     pub fn masked(&self, mask: &Self) -> Self {
         let tags = self.vlans.iter().zip(&mask.vlans);

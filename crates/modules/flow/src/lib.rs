@@ -1,17 +1,17 @@
 //! Flow keys, masks and actions as values, shared by the control interface and the flow table.
 //!
-//! **Purpose.** [`FlowKey`] has the fields of a packet; a second one as its mask has the bits that count.
-//! [`Action`] is a step for packets that match. The control interface (the Open vSwitch datapath protocol)
-//! reads and writes these types. The flow table compiles them into its own compact form and back. Neither
-//! knows the other.
+//! **Purpose.** [`FlowKey`] has the fields of a packet; a second one as its mask has the bits that are matched.
+//! [`Action`] is one action on packets that match. The control interface (the Open vSwitch datapath protocol) reads and
+//! writes these types. The flow table compiles them into its own compact form and back. The two do not depend on each
+//! other.
 //!
-//! **Contract.** A value holds exactly the given groups: a group of fields that is absent in a key is absent
-//! here, not zero, so a dump shows the installed flow. In a mask an absent group matches anything. Every
-//! [`Group`] has one image in bytes, that of the structure in linux/openvswitch.h, in which masks are applied
-//! bit by bit. Numbers are in the host's byte order everywhere but in images.
+//! **Contract.** A value holds exactly the given groups: a group that a key lacks is absent here, not zero, so a dump
+//! shows the installed flow. A group that a mask lacks matches anything. Every [`Group`] has one image in bytes, that
+//! of the structure in linux/openvswitch.h, to which masks are applied bit by bit. Numbers are in the host's byte order
+//! except in images.
 //!
-//! **Not checked.** Whether a key makes sense (TCP without IP), but for [`Match::check`], which has the rules of the
-//! kernel's datapath. Whether ports, meters and recirculation ids exist.
+//! **Not checked.** A key may be inconsistent (TCP without IP): only [`Match::check`] applies the rules of the kernel's
+//! datapath. Ports, meters and recirculation ids may not exist.
 //!
 //! **Threading.** Plain values.
 //!
@@ -43,9 +43,9 @@ pub use key::{
 };
 pub use tunnel::{Tunnel, TunnelOptions};
 
-/// VLAN tags of one packet that are matched.
+/// Number of VLAN tags that a key can match.
 pub const VLANS_MAX: usize = 2;
-/// MPLS label stack entries of one packet that are matched.
+/// Number of MPLS label stack entries that a key can match.
 pub const MPLS_MAX: usize = 3;
 
 /// The name that a control plane gives a flow (OVS_FLOW_ATTR_UFID).
@@ -55,12 +55,12 @@ pub struct Ufid(pub [u8; 16]);
 /// A flow's statistics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowStats {
-    /// Packets that matched.
+    /// Number of packets that matched.
     pub packets: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// When the last of them came, in milliseconds of CLOCK_MONOTONIC; 0 is never.
+    /// Time of the last matching packet, in milliseconds of CLOCK_MONOTONIC; 0 is never.
     pub used_ms: u64,
-    /// All TCP flags that were seen, or-ed.
+    /// All TCP flags of matching packets, or-ed.
     pub tcp_flags: u16,
 }

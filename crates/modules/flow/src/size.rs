@@ -1,4 +1,4 @@
-//! The memory of values besides their own size, for the bound of a table.
+//! The heap memory of flows' values, which the bound of a table counts.
 
 use crate::action::{Action, Rewrite, Userspace};
 use crate::check::Match;
@@ -6,7 +6,7 @@ use crate::key::{FlowKey, Nsh, NshContext};
 use crate::tunnel::{Tunnel, TunnelOptions};
 
 impl Action {
-    /// Bytes of memory behind a list of actions, the lists within it and control planes' data included.
+    /// Bytes of a list of actions, with nested lists and data of the control plane.
     #[must_use]
     pub fn memory_bytes(actions: &[Self]) -> usize {
         size_of_val(actions) + actions.iter().map(Self::bytes_behind).sum::<usize>()
@@ -35,7 +35,7 @@ impl Action {
 }
 
 impl Userspace {
-    /// Bytes of memory behind it: the control plane's data.
+    /// Heap bytes of the action: the control plane's data.
     #[must_use]
     pub fn bytes_behind(&self) -> usize {
         self.user_data.as_ref().map_or(0, Vec::len)
@@ -43,7 +43,7 @@ impl Userspace {
 }
 
 impl Match {
-    /// Bytes of memory behind key and mask.
+    /// Heap bytes of key and mask.
     #[must_use]
     pub fn bytes_behind(&self) -> usize {
         self.key.bytes_behind() + self.mask.as_ref().map_or(0, FlowKey::bytes_behind)

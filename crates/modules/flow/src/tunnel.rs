@@ -1,15 +1,15 @@
-//! The outer header of a packet that came through a tunnel, or is to go into one.
+//! The outer header of a tunnelled packet, received or to be sent.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// Outer header and tunnel options (`OVS_KEY_ATTR_TUNNEL`, nested `OVS_TUNNEL_KEY_ATTR_*`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Tunnel {
-    /// Tunnel's key: VNI, GRE key; at the low end of 64 bits.
+    /// Tunnel key (VNI, GRE key), in the low bits.
     pub id: Option<u64>,
     /// Outer source, IPv4.
     pub ipv4_src: Option<Ipv4Addr>,
-    /// Outer destination, IPv4. A packet with this or `ipv6_dst` is from a tunnel.
+    /// Outer destination, IPv4. A key with this or `ipv6_dst` is that of a packet from a tunnel.
     pub ipv4_dst: Option<Ipv4Addr>,
     /// Outer source, IPv6.
     pub ipv6_src: Option<Ipv6Addr>,
@@ -21,7 +21,7 @@ pub struct Tunnel {
     pub ttl: Option<u8>,
     /// Outer DF flag.
     pub dont_fragment: bool,
-    /// Outer checksum.
+    /// Whether there is an outer checksum.
     pub csum: bool,
     /// OAM flag (Geneve).
     pub oam: bool,
@@ -29,27 +29,27 @@ pub struct Tunnel {
     pub tp_src: Option<u16>,
     /// Outer destination port.
     pub tp_dst: Option<u16>,
-    /// The options of its kind of tunnel.
+    /// The tunnel options.
     pub options: TunnelOptions,
-    /// Tunnel information belongs to a bridge (`OVS_TUNNEL_KEY_ATTR_IPV4_INFO_BRIDGE`).
+    /// The tunnel information belongs to a bridge (`OVS_TUNNEL_KEY_ATTR_IPV4_INFO_BRIDGE`).
     pub is_info_bridge: bool,
 }
 
-/// The options of one kind of tunnel. The bytes are as on the wire.
+/// Tunnel options in wire format, of one type.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum TunnelOptions {
-    /// Nothing.
+    /// No options.
     #[default]
     None,
     /// Geneve options (RFC 8926, 3.5), at most 252 bytes.
     Geneve(Vec<u8>),
-    /// VXLAN group-based policy; `None` is the nested attribute without its value.
+    /// VXLAN group-based policy; `None` is the nested attribute without a value.
     VxlanGbp(Option<u32>),
     /// ERSPAN metadata (`struct erspan_metadata` of linux/erspan.h).
     Erspan(Vec<u8>),
 }
 
-/// The bits of a field that its mask looks at; nothing if it looks at none.
+/// Masks a field; `None` if its mask is zero.
 fn and<T: Copy, B: std::ops::BitAnd<Output = B> + Default + PartialEq>(
     key: Option<T>,
     mask: Option<T>,
@@ -61,7 +61,7 @@ fn and<T: Copy, B: std::ops::BitAnd<Output = B> + Default + PartialEq>(
 }
 
 impl Tunnel {
-    /// The bits that `mask` looks at; nothing if it looks at none.
+    /// The header under `mask`; `None` if the mask is zero.
     pub(crate) fn masked(&self, mask: &Self) -> Option<Self> {
         let masked = Self {
             id: and(self.id, mask.id, u64::from, u64::from),

@@ -1,5 +1,5 @@
-//! The flow module's decisions on batches of 32 TCP packets, by the number of flows and masks; and the cost
-//! of changing the table.
+//! Measures the flow module's decisions on batches of 32 TCP packets, by the number of flows and masks, and the cost of
+//! changing the table.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -15,7 +15,7 @@ const SENDER: PortId = PortId(1);
 /// Batches with different packets, so that a large table does not stay in the first-level cache.
 const BATCHES: u32 = 1024;
 
-/// The flow of destination `number`: its address and everything that says that it is TCP.
+/// The flow of destination `number`: it matches the address and the fields of a TCP packet.
 fn flow(number: u32) -> FlowSpec {
     let ip = |dst: u32, proto| Ipv4 { dst: dst.into(), proto, ..Ipv4::default() };
     let key = FlowKey {
@@ -38,7 +38,7 @@ fn flow(number: u32) -> FlowSpec {
     FlowSpec { ufid, matching: Match { key, mask: Some(mask) }, actions, is_probe: false }
 }
 
-/// A flow that no packet meets, by a mask of its own.
+/// A flow with its own mask that no packet matches.
 fn other(number: u32) -> FlowSpec {
     let key = FlowKey { ethernet: Some(Ethernet::default()), mark: Some(u32::MAX), ..FlowKey::default() };
     let mask = FlowKey { mark: Some(number + 1), ..FlowKey::default() };
@@ -80,7 +80,7 @@ fn decide(criterion: &mut Criterion, flows: u32, masks: u32) {
     };
     for _ in 0..5 {
         batches.iter().for_each(|headers| run(headers));
-        module.table().dump(0, 1); // as a control plane does twice a second: workers get room for statistics
+        module.table().dump(0, 1); // a control plane does this twice a second: it allocates workers' statistics entries
     }
     let mut turns = batches.iter().cycle();
     let mut group = criterion.benchmark_group("flowtable/decide");
@@ -90,7 +90,7 @@ fn decide(criterion: &mut Criterion, flows: u32, masks: u32) {
     });
 }
 
-/// One flow in and out again, in a table of 200,000.
+/// Installs and removes one flow in a table of 200,000.
 fn change(criterion: &mut Criterion) {
     let module = module(200_000, 1);
     criterion.bench_function("flowtable/install-and-remove", |bencher| {

@@ -1,4 +1,4 @@
-//! A copy of a packet on its way through actions: headers are pushed and popped.
+//! A copy of a packet while actions are executed on it: headers are pushed and popped.
 
 use lasthop_module_api::{DropReason, Header, IMAGE_FETCH_BYTES};
 use lasthop_wire::headers::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_NSH, ETHERTYPES_MPLS, MACS_BYTES};
@@ -13,7 +13,7 @@ const TAG_BYTES: usize = 4;
 const MPLS_BYTES: usize = 4;
 /// "Transparent Ethernet bridging": an Ethernet header follows.
 const ETHERTYPE_ETHERNET: u16 = 0x6558;
-/// Next protocols of a service header (RFC 8300, 2.2), and the headers they stand for.
+/// Next protocols of a service header (RFC 8300, 2.2), and the first header that each announces.
 const NEXT_PROTOCOLS: [(u8, LinkLayer); 5] = [
     (1, LinkLayer::None(ETHERTYPE_IPV4)),
     (2, LinkLayer::None(ETHERTYPE_IPV6)),
@@ -21,17 +21,17 @@ const NEXT_PROTOCOLS: [(u8, LinkLayer); 5] = [
     (4, LinkLayer::None(ETHERTYPE_NSH)),
     (5, LinkLayer::None(ETHERTYPES_MPLS[0])),
 ];
-/// Where a service header has its next protocol.
+/// Offset of the next protocol in a service header.
 const NEXT_PROTOCOL_AT: usize = 3;
 
-/// A copy of a packet on its way through actions.
+/// A copy of a packet while actions are executed on it.
 #[derive(Clone)]
 pub(crate) struct ActionPacket<'a> {
-    /// Which packet of the batch it is of.
+    /// Index of the packet in the batch.
     pub(crate) packet: u16,
     origin: &'a Header,
     edited: Option<Header>,
-    /// The image among the verdicts' that is as it is now.
+    /// Index of the image in the verdicts that equals the current header; `None` after an edit.
     pub(crate) image: Option<u16>,
     pub(crate) metadata: Metadata,
     pub(crate) truncate_len_bytes: u32,
@@ -44,12 +44,12 @@ impl<'a> ActionPacket<'a> {
         Self { packet, origin, edited: None, image, metadata, truncate_len_bytes }
     }
 
-    /// A packet whose header is none of the verdicts' images.
+    /// Returns a packet whose header is not among the verdicts' images.
     pub(crate) fn without_image(packet: usize, header: &'a Header, metadata: Metadata) -> Self {
         Self { image: None, ..Self::new(packet, header, metadata) }
     }
 
-    /// A packet that looks like one of the verdicts' images by now.
+    /// Returns a packet whose edited header is an image of the verdicts already.
     pub(crate) fn edited(
         packet: usize,
         (origin, edited, image): (&'a Header, Header, u16),
@@ -73,8 +73,8 @@ impl<'a> ActionPacket<'a> {
         self.edited.get_or_insert(*self.origin)
     }
 
-    /// The flow key that the packet would have if it had just come in. It sees no more bytes than of any
-    /// other packet.
+    /// The flow key of the packet in its current form, as if it had just been received. It uses no more bytes than the
+    /// key of a received packet.
     pub(crate) fn key(&self) -> (Key, Offsets) {
         let mut key = Key::default();
         let offsets = extract(self.seen(), &self.metadata, &mut key);
@@ -86,20 +86,20 @@ impl<'a> ActionPacket<'a> {
         (key, offsets)
     }
 
-    /// Whether it came through a tunnel.
+    /// Whether the packet was received through a tunnel.
     #[inline]
     pub(crate) fn came_by_tunnel(&self) -> bool {
         self.origin.has_tunnel()
     }
 
-    /// The header with the tunnel that it came by, if an action has set another one.
+    /// The header with the tunnel that the packet was received through, if an action has set another one.
     pub(crate) fn with_first_tunnel(&self) -> Option<Header> {
         let mut header = self.edited.filter(|edited| edited.tunnel() != self.origin.tunnel())?;
         header.set_tunnel(self.origin.tunnel()).ok()?;
         Some(header)
     }
 
-    /// Its first bytes, no more than of a packet that just came in: so each pass sees the same.
+    /// The first bytes, no more than of a received packet, so that each pass sees the same.
     pub(crate) fn seen(&self) -> &[u8] {
         let bytes = self.header().bytes();
         bytes.get(..IMAGE_FETCH_BYTES).unwrap_or(bytes)
@@ -113,7 +113,7 @@ impl<'a> ActionPacket<'a> {
         self.edit().insert(MACS_BYTES, &[a, b, c, d])
     }
 
-    /// A packet without a tag stays as it is.
+    /// Removes the outer tag; a packet without one stays unchanged.
     pub(crate) fn pop_vlan(&mut self) -> Result<(), DropReason> {
         let is_tagged =
             matches!(self.header().bytes().get(MACS_BYTES..), Some([0x81, 0, ..] | [0x88, 0xa8, ..]));
@@ -123,7 +123,8 @@ impl<'a> ActionPacket<'a> {
         self.edit().remove(MACS_BYTES, TAG_BYTES)
     }
 
-    /// Behind the last EtherType, which becomes that of MPLS; or in front of everything.
+    /// Pushes a label stack entry before the network header, whose EtherType becomes that of MPLS, or before the whole
+    /// packet.
     pub(crate) fn push_mpls(
         &mut self,
         entry: u32,
@@ -161,8 +162,8 @@ impl<'a> ActionPacket<'a> {
         Ok(())
     }
 
-    /// The packet begins with `link` from here on. Its sender chose the header behind a popped one: an
-    /// Ethernet header may be missing, and such a frame could not be forwarded.
+    /// Sets the first header of the packet to `link`. The sender chose the header behind a popped one: an Ethernet
+    /// header may be missing, and such a frame could not be forwarded.
     fn begin_with(&mut self, link: LinkLayer) -> Result<(), DropReason> {
         if link == LinkLayer::Ethernet && (self.header().frame_len_bytes() as usize) < ETHERNET_BYTES {
             return Err(DropReason::TooShort);
@@ -171,7 +172,7 @@ impl<'a> ActionPacket<'a> {
         Ok(())
     }
 
-    /// A packet cannot be segmented if its network header is behind another header.
+    /// Refuses GSO packets: a packet cannot be segmented if another header precedes its network header.
     fn refuse_gso(&self) -> Result<(), DropReason> {
         if self.header().offload.is_gso() { Err(DropReason::BadGso) } else { Ok(()) }
     }
@@ -187,7 +188,7 @@ impl<'a> ActionPacket<'a> {
         Ok(())
     }
 
-    /// Of a packet without tags.
+    /// Removes the Ethernet header of a packet without tags.
     pub(crate) fn pop_ethernet(&mut self) -> Result<(), DropReason> {
         let (key, offsets) = self.key();
         if self.metadata.link != LinkLayer::Ethernet || usize::from(offsets.network) != ETHERNET_BYTES {
@@ -198,7 +199,7 @@ impl<'a> ActionPacket<'a> {
         Ok(())
     }
 
-    /// Pushes `header` in front of the packet. Its next protocol is set here.
+    /// Pushes the service header `header` and sets its next protocol.
     pub(crate) fn push_nsh(&mut self, header: &mut [u8]) -> Result<(), DropReason> {
         self.refuse_gso()?;
         let known = NEXT_PROTOCOLS.iter().find(|(_, link)| *link == self.metadata.link);
@@ -209,7 +210,7 @@ impl<'a> ActionPacket<'a> {
         Ok(())
     }
 
-    /// Of a packet that begins with one.
+    /// Removes the service header at the start of the packet.
     pub(crate) fn pop_nsh(&mut self) -> Result<(), DropReason> {
         let (key, _) = self.key();
         let next = key.get(nsh_field::NEXT_PROTOCOL) as u8;
@@ -222,7 +223,7 @@ impl<'a> ActionPacket<'a> {
         self.begin_with(*link)
     }
 
-    /// Of the longest packet on the wire: a segment, if it is still to be cut.
+    /// The length of the packet on the wire. For a GSO packet this is the length of its longest segment.
     pub(crate) fn len_bytes(&self) -> u32 {
         let (header, offload) = (self.header(), &self.header().offload);
         let whole = header.frame_len_bytes();

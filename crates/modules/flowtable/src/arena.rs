@@ -1,4 +1,4 @@
-//! Where compiled actions of more than one word are: blocks of powers of two, in words that never move.
+//! Memory for compiled actions of more than one word: blocks whose sizes are powers of two, in words that never move.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,13 +8,13 @@ use crate::chunks::Chunks;
 const BLOCK_WORDS_MIN: usize = 4;
 const SIZES: usize = (PROGRAM_WORDS_MAX / BLOCK_WORDS_MIN).ilog2() as usize + 1;
 
-/// The words, for all workers.
+/// The words, which all workers read.
 #[derive(Debug)]
 pub(crate) struct Arena {
     words: Chunks<AtomicU64, PROGRAM_WORDS_MAX>,
 }
 
-/// Which blocks are free, for the writer.
+/// The free blocks; only the writer uses them.
 #[derive(Debug, Default)]
 pub(crate) struct Blocks {
     free: [Vec<u32>; SIZES],
@@ -34,13 +34,13 @@ impl Arena {
         Self { words: Chunks::new(ARENA_WORDS) }
     }
 
-    /// Word `index` of the program at `place`; 0 beyond it.
+    /// The words of the program at `place`; none outside of a chunk.
     #[inline]
     pub(crate) fn words(&self, place: u32, len: usize) -> &[AtomicU64] {
         self.words.rest_of_chunk(place as usize).get(..len).unwrap_or_default()
     }
 
-    /// Puts a program somewhere; `None` if there is no room. It is seen once its place is published.
+    /// Stores a program; `None` if there is no room. Workers see it when its place is published.
     pub(crate) fn put(&self, blocks: &mut Blocks, program: &[u64]) -> Option<u32> {
         let place = blocks.take(program.len())?;
         self.words.make(place as usize)?;
@@ -56,7 +56,7 @@ impl Blocks {
         if let Some(place) = self.free.get_mut(class)?.pop() {
             return Some(place);
         }
-        // A chunk is cut into blocks of one size.
+        // All blocks of a chunk have the same size.
         let start = self.next_chunk * PROGRAM_WORDS_MAX;
         if start >= ARENA_WORDS {
             return None;
@@ -67,7 +67,7 @@ impl Blocks {
         self.free[class].pop()
     }
 
-    /// Frees the program at `place`: no worker reads it any more.
+    /// Frees the program at `place`, which no worker reads any more.
     pub(crate) fn give_back(&mut self, place: u32, len: usize) {
         self.free[size_class(len)].push(place);
     }

@@ -1,4 +1,4 @@
-//! The packets of a batch looked up side by side, in the masks that are used most.
+//! Looks up all packets of a batch side by side, in the most used masks.
 //!
 //! A packet that the cache does not know costs several cache lines: bucket, flow, statistics. Each is found
 //! by reading the one before, so a single packet waits for each line. Here all packets take each step
@@ -7,8 +7,8 @@
 //! ```text
 //!   packets   0 1 2 ... 31
 //!     step 1   hashes by mask, their buckets
-//!     step 2   flows that the buckets lead to
-//!     step 3   whether they are it, and their statistics
+//!     step 2   candidate flows in the buckets
+//!     step 3   comparison with the keys, and statistics entries
 //! ```
 
 use lasthop_module_api::BATCH_PACKETS_MAX;
@@ -19,13 +19,13 @@ use crate::buckets::Homes;
 use crate::shared::Shared;
 use crate::slot::MaskHasher;
 
-/// In the place of a flow: the packet has to be looked up by itself.
+/// Marks a packet that must be looked up on its own.
 const NOBODY: u32 = u32::MAX;
 
-/// Flows of a batch's packets, as far as they were found.
+/// The flows that were found for the packets of a batch.
 #[derive(Debug)]
 pub(crate) struct BatchLookup {
-    /// By packet, and the place of the mask that it was found by.
+    /// For each packet its flow, and the index of the mask that found it.
     flows: [(u32, u8); BATCH_PACKETS_MAX],
     hashes: [[u64; BATCH_LOOKUP_MASKS]; BATCH_PACKETS_MAX],
     /// Of the masks.
@@ -41,14 +41,14 @@ impl BatchLookup {
         }
     }
 
-    /// The flow of a packet and which of the masks it was found by; none if it has to be looked up by itself.
+    /// Returns the flow of a packet and the index of its mask; `None` if the packet must be looked up on its own.
     #[inline]
     pub(crate) fn found(&self, packet: usize) -> Option<(u32, usize)> {
         let (flow, at) = *self.flows.get(packet)?;
         (flow != NOBODY).then_some((flow, usize::from(at)))
     }
 
-    /// Looks all packets up in `masks`, of which [`BATCH_LOOKUP_MASKS`] count.
+    /// Looks all packets up in the first [`BATCH_LOOKUP_MASKS`] of `masks`.
     #[inline(never)]
     pub(crate) fn look(&mut self, shared: &Shared, masks: &[u16], keys: &[Key]) {
         let masks = &masks[..masks.len().min(BATCH_LOOKUP_MASKS)];
@@ -73,7 +73,7 @@ impl BatchLookup {
     }
 }
 
-/// The flow that may be it.
+/// Finds a candidate flow for a packet.
 #[inline]
 fn lead(shared: &Shared, homes: Homes<'_>, hashes: &[u64], found: &mut (u32, u8)) {
     let led = hashes.iter().zip(0..).find_map(|(hash, at)| Some((homes.candidate(*hash)?, at)));
@@ -83,7 +83,7 @@ fn lead(shared: &Shared, homes: Homes<'_>, hashes: &[u64], found: &mut (u32, u8)
     }
 }
 
-/// Whether it is.
+/// Checks whether the candidate matches.
 #[inline]
 fn check(shared: &Shared, hashers: &[MaskHasher], key: &Key, found: &mut (u32, u8)) {
     let (flow, at) = *found;

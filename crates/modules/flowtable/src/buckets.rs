@@ -1,15 +1,15 @@
-//! From a hash to the flows that may have it: one array for the flows of all masks.
+//! Maps a hash to candidate flows: one array for the flows of all masks.
 //!
 //! ```text
 //!   level 0   256 buckets        bucket   | passed by | tag : 32, flow + 1 : 32 | ... seven of them |     a cache line
 //!   level 1   512
-//!   ...       the last one that is there is in use; a fuller table gets the next one
+//!   ...       the last existing level is in use; a fuller table gets the next one
 //! ```
 //!
-//! An entry is in its home bucket or, if that is full, in one of those behind it. Each bucket counts the
-//! entries that passed it by, so a look-up ends at the first bucket that none did. There is one writer.
-//! Entries are single words, so readers see each before or after a change. While the writer fills the next
-//! level, readers use the last one. Memory that they may still read is never freed.
+//! An entry is in its home bucket or, if that is full, in one of those behind it. Each bucket counts the entries that
+//! were placed behind it, so a look-up ends at the first bucket with a count of zero. There is one writer. Entries are
+//! single words, so a reader sees the value before or after a change. While the writer fills the next level, readers
+//! use the last one. Memory that they may still read is never freed.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -22,7 +22,7 @@ use crate::bounds::{FLOWS_MAX, PROBES_MAX};
 const BUCKETS_MIN: usize = 256;
 /// Entries of a bucket.
 const WAYS: usize = 7;
-/// Entries for each bucket on average when the next level is due.
+/// Average entries per bucket at which the next level is made.
 const FULL_WAYS: usize = 4;
 const LEVELS: usize = (FLOWS_MAX as usize / FULL_WAYS / BUCKETS_MIN).ilog2() as usize + 1;
 
@@ -31,12 +31,12 @@ const _: () = assert!(BUCKETS_MIN << (LEVELS - 1) >= FLOWS_MAX as usize / FULL_W
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Bucket {
-    /// Entries that are further behind since there was no room here.
+    /// Entries that are in a bucket behind this one, since this one was full.
     passed: AtomicU64,
     entries: [AtomicU64; WAYS],
 }
 
-/// A flow's number and part of its hash, in one word; 0 is no flow.
+/// A flow's number and part of its hash, in one word; 0 is an empty entry.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Entry(u64);
 
@@ -57,18 +57,18 @@ impl Entry {
     }
 }
 
-/// The array, in use and before.
+/// The levels, of which the last one is in use.
 #[derive(Debug, Default)]
 pub(crate) struct Buckets {
     levels: [OnceLock<Box<[Bucket]>>; LEVELS],
     level: AtomicU32,
 }
 
-/// There is no room for an entry near its home.
+/// Neither the home of an entry nor the buckets behind it have room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Full;
 
-/// The array of some moment. A flow that came since may be missing in it, and one that went may be there.
+/// A snapshot of the array in use. A flow that was added later may be missing, and a removed one may still be there.
 #[derive(Clone, Copy)]
 pub(crate) struct Homes<'a>(&'a [Bucket]);
 
@@ -84,7 +84,7 @@ impl Homes<'_> {
         self.of(hash).into_iter().for_each(prefetch);
     }
 
-    /// A flow that may have this hash, if there is one in its home.
+    /// Returns a flow from the home bucket that may have this hash.
     #[inline]
     pub(crate) fn candidate(&self, hash: u64) -> Option<u32> {
         let home = self.of(hash)?;
@@ -100,13 +100,13 @@ impl Buckets {
         self.levels[level].get().map(|buckets| &**buckets).unwrap_or_default()
     }
 
-    /// Homes of flows, as they are now: the array is found once for a batch.
+    /// Takes a snapshot of the array, once for a batch.
     #[inline]
     pub(crate) fn homes(&self) -> Homes<'_> {
         Homes(self.current())
     }
 
-    /// The first flow with this hash that `is_it`.
+    /// Returns the first flow with this hash for which `is_it` is true.
     #[inline]
     pub(crate) fn find(&self, hash: u64, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
         let buckets = self.current();
@@ -125,8 +125,8 @@ impl Buckets {
         None
     }
 
-    /// Enters a flow. `flows` is the number of flows so far. `everybody` yields all of them with their
-    /// hashes, in case they have to move.
+    /// Adds a flow. `flows` is the number of flows so far. `everybody` yields all flows with their hashes, in case they
+    /// have to move to the next level.
     pub(crate) fn insert(
         &self,
         (hash, flow): (u64, u32),
@@ -144,14 +144,14 @@ impl Buckets {
         enter(self.current(), hash, flow)
     }
 
-    /// Moves all flows to the next level. For readers this happens at once.
+    /// Moves all flows to the next level. Readers see this as one change.
     fn grow(&self, everybody: impl Iterator<Item = (u64, u32)> + Clone) -> Result<(), Full> {
         let is_first = self.current().is_empty();
         let from = self.level.load(Ordering::Relaxed) as usize + usize::from(!is_first);
         for level in from..LEVELS {
             let buckets: Box<[Bucket]> = (0..BUCKETS_MIN << level).map(|_| Bucket::default()).collect();
             if everybody.clone().all(|(hash, flow)| enter(&buckets, hash, flow).is_ok()) {
-                // A level was never tried before: levels only rise.
+                // A new level has no entries yet: levels only rise.
                 let _ = self.levels[level].set(buckets);
                 self.level.store(level as u32, Ordering::Release);
                 return Ok(());
@@ -160,7 +160,7 @@ impl Buckets {
         Err(Full)
     }
 
-    /// Takes a flow out.
+    /// Removes a flow.
     pub(crate) fn remove(&self, hash: u64, flow: u32) {
         let buckets = self.current();
         let entry = Entry::new(hash, flow);
@@ -237,7 +237,7 @@ mod tests {
         fn entries_come_and_go_as_in_a_map(steps in prop::collection::vec((0..40_u32, 0..3_u64, any::<bool>()), 0..400)) {
             let (buckets, mut model) = (Buckets::default(), BTreeMap::new());
             for (flow, home, comes) in steps {
-                // Few homes, near each other, so that buckets overflow.
+                // A few homes near each other, so that buckets overflow.
                 let hash = home | u64::from(flow) << 40;
                 match model.get(&flow).copied() {
                     None if comes => {

@@ -2,17 +2,17 @@
 //!
 //! ```text
 //!   hash ─> [ generation : 32 | flow : 32 ][ version ][ tag : 32 | statistics entry : 32 ][ program ][ key: 4, 8, 10, 26 or 40 words ]
-//!           or the same elsewhere: two places for each key; a usual packet's is one cache line, or two
+//!           each key has two places; an entry of a usual packet takes one or two cache lines
 //! ```
 //!
-//! An entry counts while the table's version is the one that it was made in; after that its flow is looked at again. While
-//! packets find their places taken, places become more.
+//! An entry is valid while the table has the version that the entry was made in. After a change its flow is checked
+//! again. The cache doubles when insertions often find both of their places taken.
 
 use std::ops::RangeInclusive;
 
 use lasthop_sync::prefetch;
 
-/// Words of an entry that are not its key.
+/// Words of an entry without its key.
 const HEAD_WORDS: usize = 4;
 const LINE_WORDS: usize = 8;
 const TAG_SHIFT: u32 = 32;
@@ -25,7 +25,7 @@ pub(crate) struct Hit {
     pub(crate) flow: u32,
     /// The flow's generation; no flow has 0.
     pub(crate) generation: u32,
-    /// The table's version when this was so.
+    /// The table's version when the result was valid.
     pub(crate) version: u64,
     /// The worker's statistics entry for the flow.
     pub(crate) stats: u32,
@@ -33,38 +33,38 @@ pub(crate) struct Hit {
     pub(crate) program: u64,
 }
 
-/// A cache look-up.
+/// The arguments of a cache look-up.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sought<'a, const KEY: usize> {
     pub(crate) hash: u64,
-    /// Common to all keys of one union mask and port. The upper half, the number of the mask, is never 0;
-    /// entries of other masks do not match.
+    /// A value that all keys of one union mask and port share. The upper half, the number of the mask, is never 0.
+    /// Entries of other masks do not match.
     pub(crate) tag: u32,
     pub(crate) key: &'a [u64; KEY],
 }
 
-/// For keys of `KEY` words.
+/// A cache for keys of `KEY` words.
 #[derive(Debug)]
 pub(crate) struct Cache<const KEY: usize> {
     /// Zeros that are never written take no memory.
     words: Vec<u64>,
-    /// The first word that begins a cache line.
+    /// Index of the first word that is aligned to a cache line.
     start: usize,
-    /// Entries in use, less one; a power of two, less one.
+    /// Number of entries in use, minus one; that number is a power of two.
     mask: usize,
     entries: RangeInclusive<usize>,
-    /// Insertions that found no room, since the last growth.
+    /// Insertions since the last growth that found both places taken.
     crowded_out: usize,
 }
 
-/// Where an entry is: its first word.
+/// The place of an entry: the index of its first word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CacheSlot(pub(crate) usize);
 
 impl<const KEY: usize> Cache<KEY> {
     const ENTRY_WORDS: usize = (HEAD_WORDS + KEY).next_multiple_of(LINE_WORDS);
 
-    /// Starts with the first number of entries and grows to the last; both are powers of two.
+    /// Starts with the lower number of entries and may grow to the upper one; both are powers of two.
     pub(crate) fn new(entries: RangeInclusive<usize>) -> Self {
         debug_assert!(entries.start().is_power_of_two() && entries.end().is_power_of_two());
         let words = vec![0; entries.end() * Self::ENTRY_WORDS + LINE_WORDS];
@@ -72,13 +72,13 @@ impl<const KEY: usize> Cache<KEY> {
         Self { words, start, mask: entries.start() - 1, entries, crowded_out: 0 }
     }
 
-    /// Forgets everything.
+    /// Removes all entries.
     pub(crate) fn clear(&mut self) {
         *self = Self::new(self.entries.clone());
     }
 
-    /// An insertion finds no room. After as many as there are entries, the cache doubles; old entries may be
-    /// unreachable then. False if it has its full size already.
+    /// Counts an insertion that found both places taken. After one such insertion for each entry the cache doubles, and
+    /// old entries may become unreachable. Returns false if the cache cannot grow.
     pub(crate) fn crowd_out(&mut self) -> bool {
         let can_grow = self.mask + 1 < *self.entries.end();
         self.crowded_out += usize::from(can_grow);
@@ -88,7 +88,7 @@ impl<const KEY: usize> Cache<KEY> {
         can_grow
     }
 
-    /// Whether it has more entries than at first, and its statistics are as many.
+    /// Whether the cache has grown. If so, its flows have many statistics entries, too.
     #[inline]
     pub(crate) fn is_grown(&self) -> bool {
         self.mask >= *self.entries.start()
@@ -110,7 +110,7 @@ impl<const KEY: usize> Cache<KEY> {
         self.in_use().entry(place)
     }
 
-    /// Prefetches the cache lines where `hash` most likely is.
+    /// Prefetches the cache lines of the first place for `hash`.
     #[inline(always)]
     pub(crate) fn prefetch(&self, hash: u64) {
         let place = self.places(hash)[0].0;
@@ -120,7 +120,7 @@ impl<const KEY: usize> Cache<KEY> {
         }
     }
 
-    /// The statistics entry of the flow in the slot where `hash` most likely is.
+    /// The statistics entry in the first place for `hash`.
     #[inline]
     pub(crate) fn stats_at(&self, hash: u64) -> u32 {
         self.entry(self.places(hash)[0])[2] as u32
@@ -132,7 +132,7 @@ impl<const KEY: usize> Cache<KEY> {
         self.in_use().find(sought)
     }
 
-    /// The slot for a key, and whether another key's entry is there.
+    /// Returns the slot for a key, and whether it holds the entry of another key.
     #[inline]
     pub(crate) fn vacancy(&self, sought: Sought<'_, KEY>) -> (CacheSlot, bool) {
         let places = self.places(sought.hash);
@@ -154,7 +154,7 @@ impl<const KEY: usize> Cache<KEY> {
         self.renew(place, hit);
     }
 
-    /// Updates the result of the key in a slot.
+    /// Updates the result in a slot.
     #[inline]
     pub(crate) fn renew(&mut self, place: CacheSlot, hit: Hit) {
         let entry = &mut self.words[place.0..place.0 + HEAD_WORDS];
@@ -163,7 +163,7 @@ impl<const KEY: usize> Cache<KEY> {
         entry[2] = entry[2] >> TAG_SHIFT << TAG_SHIFT | u64::from(hit.stats);
     }
 
-    /// Forgets an entry.
+    /// Removes an entry.
     pub(crate) fn remove(&mut self, place: CacheSlot) {
         self.words[place.0 + 2] = 0;
     }

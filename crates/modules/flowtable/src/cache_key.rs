@@ -1,11 +1,12 @@
 //! Keys of the caches: all header bits that any flow matches on, from one pass over a packet.
 //!
-//! Packets that differ in other bits go the same way, so they share an entry of the cache: where flows look at Ethernet addresses
-//! only, all connections between two guests are one entry. A change of these bits makes all entries worthless.
+//! Packets that differ in other bits only have the same flow, so they share an entry of the cache. If flows match
+//! Ethernet addresses only, all connections between two guests share one entry. A change of these bits invalidates all
+//! entries.
 //!
 //! ```text
 //!   masks of all flows ── or ──> union ──┐
-//!   header ──> mini key or key ────────────and──> hash, what is compared
+//!   header ──> mini key or key ────────────and──> hash, compared bits
 //! ```
 
 use lasthop_wire::Key;
@@ -18,17 +19,17 @@ use crate::cache::Sought;
 use crate::hash::Secret;
 use crate::second_pass::CT4_WORDS;
 
-/// Which bits flows look at, or somewhat more: it becomes wider at once and narrower once in a while.
+/// The bits that flows match on, or more: it widens at once and narrows after a delay.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UnionMask {
     key: Key,
     mini_key4: MiniKey<MINI_KEY4_WORDS>,
     mini_key6: MiniKey<MINI_KEY6_WORDS>,
-    /// Whether flows look at labels or original tuples of connections.
+    /// Whether flows match on labels or original tuples of connections.
     pub(crate) has_whole_ct: bool,
-    /// The bits of the first word of connection tracking that count.
+    /// The bits of the first word of connection tracking that flows match on.
     pub(crate) first_ct_word: u64,
-    /// Number of the change that it came with; never 0.
+    /// Number of the change that made this mask; never 0.
     time: u16,
     /// The bits that flows match on now, and the batches until the mask narrows to them; 0 if it need not.
     wanted: Key,
@@ -41,7 +42,7 @@ impl Default for UnionMask {
     }
 }
 
-/// The same for packets of one port.
+/// The union mask for packets of one port.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PortUnionMask {
     mini_key4: MiniKey<MINI_KEY4_WORDS>,
@@ -59,8 +60,8 @@ impl UnionMask {
         Self { key, mini_key4, mini_key6, has_whole_ct, first_ct_word, time, wanted: key, batches_left: 0 }
     }
 
-    /// Sets the bits that flows match on. True if a number is used again: old cache entries could be taken
-    /// for new ones.
+    /// Sets the bits that flows match on. Returns true if the number of an earlier mask is used again: the caller must
+    /// empty the caches, since old entries could match.
     #[must_use]
     pub(crate) fn aim(&mut self, bits: Key) -> bool {
         self.wanted = bits;
@@ -75,7 +76,7 @@ impl UnionMask {
         false
     }
 
-    /// A batch begins. True as above.
+    /// Begins a batch. Returns true as [`Self::aim`] does.
     #[inline]
     #[must_use]
     pub(crate) fn begin(&mut self) -> bool {
@@ -94,12 +95,12 @@ impl UnionMask {
         is_over
     }
 
-    /// Number of the change that it came with, which no other has for long; never 0.
+    /// Number of the change that made this mask. It is never 0 and is reused late.
     pub(crate) fn time(&self) -> u16 {
         self.time
     }
 
-    /// For packets of the port with this number, which always counts.
+    /// The mask for packets of the port with this number; the port is always part of the key.
     #[inline]
     pub(crate) fn at(&self, port: u16, secret: &Secret) -> PortUnionMask {
         let tag = u32::from(self.time) << 16 | u32::from(port);
@@ -113,20 +114,20 @@ impl UnionMask {
         key.masked(&self.key)
     }
 
-    /// Keeps of a key without a tunnel what is under the union mask.
+    /// Masks a key without a tunnel.
     #[inline]
     pub(crate) fn mask_plain(&self, key: &mut Key) {
         key.mask_plain(&self.key);
     }
 
-    /// Cache key of a packet without a mini key and without a tunnel; `counted` is its flow key under the union mask.
+    /// The look-up of a packet without a mini key and without a tunnel; `counted` is its flow key under the union mask.
     #[inline]
     pub(crate) fn sought<'a>(&self, counted: &'a Key, secret: &Secret) -> Sought<'a, PLAIN_KEY_WORDS> {
         let key = counted.plain();
         Sought { hash: secret.of_words(key), tag: u32::from(self.time) << 16, key }
     }
 
-    /// The same of one that came through a tunnel.
+    /// The look-up of a packet from a tunnel.
     pub(crate) fn sought_tunnelled<'a>(&self, counted: &'a Key, secret: &Secret) -> Sought<'a, KEY_WORDS> {
         Sought { hash: secret.of_words(&counted.0), tag: u32::from(self.time) << 16, key: &counted.0 }
     }
@@ -135,19 +136,19 @@ impl UnionMask {
 /// The kind of a cache key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// The mini key of IPv4.
+    /// A mini key of IPv4.
     #[default]
     Four,
-    /// The mini key of IPv6.
+    /// A mini key of IPv6.
     Six,
-    /// The key.
+    /// A flow key.
     Other,
 }
 
 /// The cache key of one packet.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CacheKey {
-    /// Its mini key under the union mask.
+    /// The mini key under the union mask.
     words: [u64; MINI_KEY6_WORDS],
     hash: u64,
     tag: u32,
@@ -156,8 +157,8 @@ pub(crate) struct CacheKey {
 }
 
 impl CacheKey {
-    /// Becomes that of the packet that begins with `head`, the first time that it is looked up. False if it is none of IPv4 that is
-    /// usual; nothing is seen of it then.
+    /// Sets this to the key of a received packet that begins with `head`. Returns false and changes nothing if that is
+    /// no usual IPv4 packet.
     #[inline(always)]
     pub(crate) fn see4(&mut self, head: &[u8], union: &PortUnionMask, secret: &Secret) -> bool {
         let Some(whole) = MiniKey::<MINI_KEY4_WORDS>::of(head) else { return false };
@@ -168,7 +169,7 @@ impl CacheKey {
         true
     }
 
-    /// The same of IPv6.
+    /// The same for IPv6.
     #[inline(always)]
     pub(crate) fn see6(&mut self, head: &[u8], union: &PortUnionMask, secret: &Secret) -> bool {
         let Some(whole) = MiniKey::<MINI_KEY6_WORDS>::of(head) else { return false };
@@ -178,30 +179,30 @@ impl CacheKey {
         true
     }
 
-    /// Where it is among others.
+    /// The hash of the key.
     #[inline(always)]
     pub(crate) fn hash(&self) -> u64 {
         self.hash
     }
 
-    /// The time of its union.
+    /// The number of the union mask that the key was made with.
     pub(crate) fn time(&self) -> u16 {
         (self.tag >> 16) as u16
     }
 
-    /// Becomes that of a packet that is none of them.
+    /// Sets this to the key of a packet without a mini key.
     pub(crate) fn see_other(&mut self, sought: Sought<'_, PLAIN_KEY_WORDS>, tcp_flags: u16) {
         (self.hash, self.tag) = (sought.hash, sought.tag);
         (self.tcp_flags, self.kind) = (tcp_flags, Kind::Other);
     }
 
-    /// As it is sought if it is usual and of IPv4.
+    /// The look-up of a usual IPv4 packet.
     #[inline(always)]
     pub(crate) fn four(&self) -> Sought<'_, MINI_KEY4_WORDS> {
         Sought { hash: self.hash, tag: self.tag, key: &self.words.as_chunks().0[0] }
     }
 
-    /// The same of IPv6.
+    /// The look-up of a usual IPv6 packet.
     #[inline]
     pub(crate) fn six(&self) -> Sought<'_, MINI_KEY6_WORDS> {
         Sought { hash: self.hash, tag: self.tag, key: &self.words }
@@ -214,12 +215,13 @@ impl CacheKey {
     }
 }
 
-/// Words of a later key: a mini key, the pass, and those of connection tracking for IPv4.
+/// Words of a later key: a mini key, the recirculation id, and the words of connection tracking for IPv4.
 pub(crate) const LATER_KEY_WORDS: usize = MINI_KEY4_WORDS + 1 + CT4_WORDS;
-/// Those of them that may differ while no flow looks at labels and original tuples.
+/// The words that may differ while no flow matches on labels and original tuples.
 const LATER_KEY_WORDS_SHORT: usize = MINI_KEY4_WORDS + 2;
 
-/// The cache key of a usual packet of IPv4 in a later pass, which has no metadata but its pass and its connection.
+/// The cache key of a usual IPv4 packet in a later pass. Its only metadata are the recirculation id and the state of
+/// its connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LaterKey {
     words: [u64; LATER_KEY_WORDS],
@@ -229,13 +231,13 @@ pub(crate) struct LaterKey {
 }
 
 impl UnionMask {
-    /// The words of connection tracking that count, of IPv4.
+    /// The words of connection tracking for IPv4, under the union mask.
     #[inline(always)]
     pub(crate) fn of_ct(&self, ct: &CtWords) -> [u64; CT4_WORDS] {
         std::array::from_fn(|at| ct.0[at] & self.key.0[CT_WORD + at])
     }
 
-    /// Of a packet as it came in, by what it was looked up by then.
+    /// The key of a packet that still has its received headers; `first` is its key in the first pass.
     #[inline(always)]
     pub(crate) fn later(
         &self,
@@ -247,7 +249,7 @@ impl UnionMask {
         self.later_of([a, b, c, d], (first.hash, first.tag, first.tcp_flags), (recirc_id, ct), secret)
     }
 
-    /// Of a packet that begins with `head`; none if it has no mini key.
+    /// The key of a packet that begins with `head`; `None` if it has no mini key.
     #[inline]
     pub(crate) fn later_at(
         &self,
@@ -279,13 +281,13 @@ impl UnionMask {
 }
 
 impl LaterKey {
-    /// As it is sought.
+    /// The look-up of this key.
     #[inline(always)]
     pub(crate) fn sought(&self) -> Sought<'_, LATER_KEY_WORDS> {
         Sought { hash: self.hash, tag: self.tag, key: &self.words }
     }
 
-    /// The same while no flow looks at labels and original tuples.
+    /// The look-up while no flow matches on labels and original tuples.
     #[inline(always)]
     pub(crate) fn sought_short(&self) -> Option<Sought<'_, LATER_KEY_WORDS_SHORT>> {
         Some(Sought { hash: self.hash, tag: self.tag, key: self.words.first_chunk()? })

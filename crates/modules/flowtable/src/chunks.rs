@@ -1,12 +1,12 @@
-//! An array that grows and never moves: readers index it while the writer makes it longer.
+//! An array that grows without moving: readers index it while the writer extends it.
 
 use std::sync::OnceLock;
 
-/// `CHUNKS` pieces of `LEN` items each, which exist from the first time that one of them is wanted until the end. `LEN`
-/// is a power of two.
+/// `CHUNKS` pieces of `LEN` items each. A piece is allocated when one of its items is needed first, and is never freed
+/// before the array. `LEN` is a power of two.
 ///
 /// ```text
-///   item i = chunks[i / LEN][i % LEN]      [ 0.. | LEN.. | not there yet | ... ]
+///   item i = chunks[i / LEN][i % LEN]      [ 0.. | LEN.. | not allocated | ... ]
 /// ```
 #[derive(Debug)]
 pub(crate) struct Chunks<T, const LEN: usize> {
@@ -14,7 +14,7 @@ pub(crate) struct Chunks<T, const LEN: usize> {
 }
 
 impl<T: Default, const LEN: usize> Chunks<T, LEN> {
-    /// Room for `items_max`, none of which takes memory yet.
+    /// Returns an array for `items_max` items without allocating any.
     pub(crate) fn new(items_max: usize) -> Self {
         Self { chunks: (0..items_max.div_ceil(LEN)).map(|_| OnceLock::new()).collect() }
     }
@@ -25,7 +25,7 @@ impl<T: Default, const LEN: usize> Chunks<T, LEN> {
         self.chunks.get(index / LEN)?.get()?.get(index % LEN)
     }
 
-    /// Item `index`, which exists from now on; `None` beyond the room.
+    /// Returns item `index` and allocates it if necessary; `None` beyond the room.
     pub(crate) fn make(&self, index: usize) -> Option<&T> {
         let chunk = self.chunks.get(index / LEN)?;
         chunk.get_or_init(|| (0..LEN).map(|_| T::default()).collect()).get(index % LEN)

@@ -1,4 +1,4 @@
-//! From keys as the control interface has them to the words that packets are compared by.
+//! Converts keys of the control interface to the words that packets are compared by.
 
 use lasthop_flow::{
     CtKey, FlowKey, Group as _, Ipv4, Ipv6, Match, Nsh, NshContext, Tunnel, TunnelOptions, Tuple4, Tuple6,
@@ -16,12 +16,12 @@ use crate::tunnel::{outer, outer_mask};
 /// A flow's match, as a key and a mask in words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Compact {
-    /// The bits wanted; zero where the mask is.
+    /// The required bits; zero where the mask is zero.
     pub(crate) key: Key,
     pub(crate) mask: Key,
 }
 
-/// A group of fields as it is in a key, or in a mask.
+/// A group of fields in a key or in a mask.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Side {
     Key,
@@ -29,8 +29,8 @@ enum Side {
 }
 
 impl Compact {
-    /// As the Open vSwitch datapath reads a match: fields absent in the mask match anything, except tags,
-    /// which must be as in the key. Without a mask every field of the key counts.
+    /// Reads a match as the Open vSwitch datapath does: fields that the mask lacks match anything, except tags, which
+    /// must equal those of the key. Without a mask every field of the key must match.
     pub(crate) fn of(matching: &Match) -> Result<Self, UnsupportedFlow> {
         let mut key = pack(&matching.key, Side::Key)?;
         let exact;
@@ -57,7 +57,7 @@ impl Compact {
     }
 }
 
-/// All bits of the fields that a key has.
+/// Returns a mask with all bits of the fields that a key has.
 fn ones_of(key: &FlowKey) -> FlowKey {
     fn ones<T: lasthop_flow::Group>(group: Option<T>) -> Option<T> {
         group.map(|_| T::ones())
@@ -99,7 +99,7 @@ fn ones_of_ct(key: &CtKey) -> CtKey {
     }
 }
 
-/// All of a tunnel's header: fields that a key does not have are zero in packets.
+/// Sets all bits of a tunnel's header: fields that a key lacks are zero in packets.
 fn ones_of_tunnel(key: &Tunnel) -> Tunnel {
     let four = Some(u32::MAX.into());
     let six = Some(u128::MAX.into());
@@ -179,7 +179,7 @@ fn pack(from: &FlowKey, side: Side) -> Result<Key, UnsupportedFlow> {
     Ok(key)
 }
 
-/// A mask of a tunnel looks at whether there is one, too.
+/// Sets the presence bit of a tunnel: a mask with a tunnel also matches on its presence.
 fn put_tunnel(key: &mut Key, tunnel: &Tunnel, side: Side) -> Result<(), UnsupportedFlow> {
     match side {
         Side::Key => key.put_tunnel(&outer(tunnel)?),
@@ -244,7 +244,7 @@ fn put_link(key: &mut Key, from: &FlowKey, side: Side) {
     let places = [(field::VLAN_TPID, field::VLAN_TCI), (field::CVLAN_TPID, field::CVLAN_TCI)];
     let mut ethertype = from.ether_type;
     for ((tpid, tci), vlan) in places.into_iter().zip(&from.vlans) {
-        // A frame that ends behind its TPID has no tag but that EtherType.
+        // A frame that ends behind its TPID has that EtherType and no tag.
         if side == Side::Key && vlan.tci & VLAN_PRESENT == 0 {
             ethertype = ethertype.or(Some(vlan.tpid));
             break;
@@ -281,7 +281,7 @@ fn put_ipv6(key: &mut Key, ip: Ipv6) {
     fields.iter().for_each(|(place, number)| key.put(*place, u64::from(*number)));
 }
 
-/// At most one of them is there.
+/// A key has at most one of them.
 fn put_transport(key: &mut Key, from: &FlowKey) {
     let ports = from.tcp.or(from.udp).or(from.sctp).map(|ports| (ports.src, ports.dst));
     let icmp = from.icmp.or(from.icmpv6).map(|icmp| (u16::from(icmp.kind), u16::from(icmp.code)));
@@ -322,7 +322,7 @@ mod tests {
         }
     }
 
-    /// The key of the packet that `udp` describes, behind these tags.
+    /// The key of the packet that `udp` describes, with these tags in front.
     fn packet(tags: &[u8]) -> Key {
         let ip = [0x45, 4, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
         let macs = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
@@ -402,7 +402,7 @@ mod tests {
         Box::new(Tunnel { id: Some(id), ipv4_src, ipv4_dst, ttl: Some(64), options, ..Tunnel::default() })
     }
 
-    /// The key of the packet, which came through this tunnel.
+    /// The key of the packet, received through this tunnel.
     fn tunnelled(tunnel: &Tunnel) -> Key {
         let mut key = packet(&[]);
         key.put_tunnel(&outer(tunnel).expect("it is supported"));

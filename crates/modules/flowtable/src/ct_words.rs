@@ -1,11 +1,11 @@
-//! The state of a packet's connection: as connection tracking has it, and as words of a flow key.
+//! The state of a packet's connection, as connection tracking returns it and as words of a flow key.
 
 use lasthop_conntrack::{CtMetadata, CtTuple, IpBytes, UsualVerdict};
 use lasthop_wire::headers::{PROTO_ICMP, PROTO_ICMPV6};
 use lasthop_wire::key::{CtWords, ct_field};
 use lasthop_wire::{Key, Network};
 
-/// The words of a packet that left `ct(...)` in this state.
+/// The words of a packet for which `ct(...)` returned this state.
 pub(crate) fn words_of(metadata: &CtMetadata) -> CtWords {
     let mut key = Key::default();
     key.put(ct_field::STATE, metadata.state.into());
@@ -18,7 +18,8 @@ pub(crate) fn words_of(metadata: &CtMetadata) -> CtWords {
     CtWords::of(&key)
 }
 
-/// The same of a usual packet. Without labels and original direction they are those under a mask that has none.
+/// The words of a usual packet. If the verdict lacks labels and original direction, the words are right only under a
+/// mask that ignores these.
 pub(crate) fn words_of_usual(verdict: &UsualVerdict, zone: u16) -> CtWords {
     let [labels_high, labels_low] = verdict.labels.map(u64::swap_bytes);
     let ports = u64::from(verdict.original.ports) << 32;
@@ -27,7 +28,7 @@ pub(crate) fn words_of_usual(verdict: &UsualVerdict, zone: u16) -> CtWords {
     CtWords([first, labels_high, labels_low, ports, addresses, 0, 0, 0])
 }
 
-/// The first of them: state, protocol, zone, mark.
+/// The first word: state, protocol, zone, mark.
 #[inline(always)]
 pub(crate) fn first_word_of_usual(verdict: &UsualVerdict, zone: u16) -> u64 {
     u64::from(verdict.state) << 56
@@ -36,7 +37,7 @@ pub(crate) fn first_word_of_usual(verdict: &UsualVerdict, zone: u16) -> u64 {
         | u64::from(verdict.mark)
 }
 
-/// ICMP type and code are in the place of ports, as in `struct ovs_key_ct_tuple_ipv4`.
+/// ICMP type and code take the place of ports, as in `struct ovs_key_ct_tuple_ipv4`.
 fn put_original(key: &mut Key, original: &CtTuple) {
     let (src_port, dst_port) = match original.proto {
         PROTO_ICMP | PROTO_ICMPV6 => (original.dst_port >> 8, original.dst_port & 0xff),
@@ -58,7 +59,7 @@ fn put_original(key: &mut Key, original: &CtTuple) {
     }
 }
 
-/// The state that a packet of this IP version carries. Words do not have the identifier of an ICMP packet.
+/// The state in the words of a packet of this IP version. The words have no identifier of an ICMP packet.
 pub(crate) fn metadata_of(words: &CtWords, l3: Network) -> CtMetadata {
     if *words == CtWords::default() {
         return CtMetadata::default();
@@ -114,7 +115,7 @@ mod tests {
                 }
                 IpBytes(bytes)
             };
-            // An identifier of ICMP is not in the key.
+            // The key has no ICMP identifier.
             let src_port = if matches!(proto, 1 | 58) { 0 } else { src_port };
             let tuple = CtTuple { src: bytes(src), dst: bytes(dst), src_port, dst_port, zone, proto, is_ipv6 };
             let metadata = CtMetadata { state, zone, mark, labels, original: Some(tuple) };

@@ -1,7 +1,7 @@
-//! Decides on a batch: look-ups, then actions.
+//! Decides the packets of a batch: look-ups, then actions.
 //!
 //! ```text
-//!   caches help       all packets: cache_key ─> lines of the cache come in     each: cache, or key ─> caches, masks ─> actions
+//!   caches help       all packets: cache key ─> prefetch lines of the cache     each: cache, or key ─> caches, masks ─> actions
 //!   caches do not     all packets: key ─> masks side by side               each: ─> actions
 //! ```
 
@@ -20,7 +20,7 @@ use crate::pending_filter::FilterKey;
 use crate::send_run::SendRun;
 
 impl FlowModule {
-    /// Decides by flows about packets of a port with a number.
+    /// Decides packets of a port with a number, by flows.
     pub(crate) fn decide_for(
         &self,
         own: &mut Own,
@@ -33,11 +33,11 @@ impl FlowModule {
         let headers = &batch.headers[..batch.headers.len().min(BATCH_PACKETS_MAX)];
         let metadata = Metadata { in_port: number, ..Metadata::default() };
         lane.begin(shared);
-        // Of a tunnel port all of them have.
+        // At a tunnel port all packets have one.
         let is_tunnel = headers.first().is_some_and(Header::has_tunnel);
         let is_warm = lane.is_warm();
         if is_tunnel {
-            // They have keys of their own.
+            // These packets have keys of their own.
         } else if is_warm {
             lane.prepare_batch(shared, (headers, &metadata), (cache_keys, keys));
         } else {
@@ -122,7 +122,7 @@ impl FlowModule {
         executor.end_run(&run, batch.headers.len().min(BATCH_PACKETS_MAX));
     }
 
-    /// Decides about packets that came through a tunnel.
+    /// Decides packets that were received through a tunnel.
     #[inline(never)]
     fn decide_tunnelled(&self, executor: &mut Executor<'_>, batch: &Batch<'_>, metadata: &Metadata) {
         for (packet, header) in batch.headers.iter().enumerate().take(BATCH_PACKETS_MAX) {
@@ -138,7 +138,7 @@ impl FlowModule {
         }
     }
 
-    /// Looks a packet up that no cache knew at once.
+    /// Looks up a packet that missed in the first cache.
     #[inline(never)]
     fn act_at_length(
         &self,
@@ -169,7 +169,7 @@ impl FlowModule {
             None if self.is_asked.load(Ordering::Relaxed) => {
                 executor.miss(packet, header, (key, filter_key), *metadata)
             }
-            // Packets of the flow that a former control plane had may be executed by the next one.
+            // A later control plane may execute packets of the flow that a former one received.
             None if executor.lane.pending.overtake(&shared.tickets, shared.secret.of_key(key)) => {
                 self.stand_in(batch, packet..packet + 1, executor.now_ns, executor.verdicts);
             }

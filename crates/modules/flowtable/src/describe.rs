@@ -1,4 +1,4 @@
-//! Packets as the control plane sees them: from the words that are compared back to fields.
+//! Describes packets for the control plane: converts key words back to fields.
 
 use lasthop_flow::{
     Arp, CtKey, Ethernet, FlowKey, Icmp, Ipv4, Ipv6, NeighbourDiscovery, Nsh, NshContext, Ports, Tuple4,
@@ -23,11 +23,11 @@ const PROTO_ICMPV6: u8 = 58;
 const PROTO_SCTP: u8 = 132;
 /// Neighbour solicitation and advertisement (RFC 4861, 4.3, 4.4).
 const NEIGHBOUR_KINDS: [u8; 2] = [135, 136];
-/// Bit 8 of an MPLS entry: none is below it (RFC 3032, 2.1).
+/// Bit 8 of an MPLS entry: bottom of stack (RFC 3032, 2.1).
 const MPLS_BOTTOM: u32 = 0x100;
 
-/// The key of a frame as the flow table finds it: a flow of this very key matches the frame. Headers that the table does not
-/// see, since they are behind the first 128 bytes, count as absent here, too.
+/// Returns the key of a frame for the control plane: a flow with exactly this key matches the frame. Headers beyond the
+/// first 128 bytes are invisible to the flow table and missing here, too.
 #[must_use]
 pub fn describe(frame: &[u8], metadata: &Metadata) -> FlowKey {
     let mut key = Key::default();
@@ -35,7 +35,7 @@ pub fn describe(frame: &[u8], metadata: &Metadata) -> FlowKey {
     unpack(&key)
 }
 
-/// A field that has no more bits than the type.
+/// Reads a field that fits the type.
 fn number<T: TryFrom<u64> + Default>(key: &Key, place: Field) -> T {
     T::try_from(key.get(place)).unwrap_or_default()
 }
@@ -78,7 +78,7 @@ pub(crate) fn unpack(key: &Key) -> FlowKey {
     told
 }
 
-/// State, zone, mark and labels always; the original direction of a packet that has one of its own IP version.
+/// Adds state, zone, mark and labels, and the original direction if the packet has one of its own IP version.
 fn tracked(key: &Key) -> CtKey {
     let (proto, ethertype) = (number(key, ct_field::PROTO), number::<u16>(key, field::ETH_TYPE));
     let (src_port, dst_port) = (number(key, ct_field::TP_SRC), number(key, ct_field::TP_DST));
@@ -106,7 +106,7 @@ fn tracked(key: &Key) -> CtKey {
     }
 }
 
-/// Tags, and the EtherType behind them. A frame that ends behind a TPID has a tag of nothing.
+/// Adds the tags and the EtherType behind them. A frame that ends behind a TPID has an empty tag.
 fn put_tags(told: &mut FlowKey, key: &Key, ethertype: u16) {
     for (tpid, tci) in [(field::VLAN_TPID, field::VLAN_TCI), (field::CVLAN_TPID, field::CVLAN_TCI)] {
         let vlan = Vlan { tpid: number(key, tpid), tci: number(key, tci) };
@@ -115,7 +115,7 @@ fn put_tags(told: &mut FlowKey, key: &Key, ethertype: u16) {
         }
     }
     if ETHERTYPES_VLAN.contains(&ethertype) {
-        // Beyond two tags it is an EtherType like others.
+        // A third tag is an EtherType like any other.
         let cut = Vlan { tpid: ethertype, tci: 0 };
         if told.vlans.try_push(cut).is_ok() {
             return;
@@ -226,7 +226,7 @@ mod tests {
         [&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1][..], &bytes.concat()].concat()
     }
 
-    /// A flow of the key that is told of a frame matches the frame.
+    /// A flow with the key that is reported for a frame matches the frame.
     fn assert_matches(frame: &[u8]) -> FlowKey {
         assert_matches_of(frame, &METADATA)
     }

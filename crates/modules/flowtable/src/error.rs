@@ -1,13 +1,13 @@
-//! Why a flow could not be installed.
+//! The reasons that a flow cannot be installed.
 
 use std::fmt;
 
 /// A part of a flow that is not supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnsupportedFlow {
-    /// This switch does not have it.
+    /// The switch does not implement it.
     Unsupported(&'static str),
-    /// More than is done for one packet.
+    /// It exceeds a bound on one packet's work.
     TooLong(&'static str),
 }
 
@@ -22,16 +22,16 @@ impl fmt::Display for UnsupportedFlow {
 
 impl std::error::Error for UnsupportedFlow {}
 
-/// Why a flow could not be installed, changed or found.
+/// The reason that a flow could not be installed, changed or found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InstallError {
-    /// A flow with this name, or one that matches the same, is there already.
+    /// A flow with this name or the same match exists.
     Exists,
-    /// There is none with this name, or that matches this.
+    /// No flow has this name or this match.
     Unknown,
-    /// A bound of the table.
+    /// A bound of the table is reached.
     NoRoom(&'static str),
-    /// It is not supported.
+    /// A part of the flow is not supported.
     Refused(UnsupportedFlow),
 }
 

@@ -26,11 +26,11 @@ use crate::slot::EntryId;
 use crate::stats::Counted;
 use crate::tracking::Tracked;
 
-/// Bytes of an output at least, however it is cut.
+/// Smallest length of an output after truncation.
 const TRUNCATED_BYTES_MIN: u32 = ETHERNET_BYTES as u32;
 
 impl Executor<'_> {
-    /// Counts a packet for its flow, and executes its actions.
+    /// Counts a packet for its flow, and executes the flow's actions.
     #[inline(always)]
     pub(crate) fn act(
         &mut self,
@@ -74,7 +74,7 @@ impl Executor<'_> {
         self.in_turn(key, |lane, shared| lane.look_up_in_batch(shared, packet, key))
     }
 
-    /// The flow that `find` finds for a packet, unless the packet has to go to the control plane behind others of its flow.
+    /// Calls `find`, unless the packet has to follow others of its flow to the control plane.
     #[inline]
     pub(crate) fn in_turn(
         &mut self,
@@ -88,7 +88,8 @@ impl Executor<'_> {
         match self.lane.pending.turn(&shared.tickets, hash, self.now_ns) {
             Turn::Now => find(self.lane, shared),
             Turn::Behind => None,
-            // It need not wait any more, unless one of the others is being sent: then it goes behind them once more.
+            // The packet waited long enough. If one of the others is being sent at this moment, it follows them to the
+            // control plane.
             Turn::Overdue => {
                 let hit = find(self.lane, shared)?;
                 self.lane.pending.overtake(&shared.tickets, hash).then_some(hit)
@@ -96,7 +97,7 @@ impl Executor<'_> {
         }
     }
 
-    /// Asks the control plane about a packet of no flow.
+    /// Sends an upcall for a packet without a flow.
     #[cold]
     pub(crate) fn miss(
         &mut self,
@@ -109,7 +110,7 @@ impl Executor<'_> {
         self.act_at_length(ActionPacket::new(packet, header, metadata), source);
     }
 
-    /// Executes an action list of the control plane for a packet that it sent.
+    /// Executes the actions that the control plane gave with a packet.
     pub(crate) fn execute(&mut self, packet: usize, header: &Header, execution: &Execution) {
         let Execution { metadata, program, number, tunnel } = execution;
         let source = ActionSource::Execute(program, *number);
@@ -119,7 +120,7 @@ impl Executor<'_> {
         }
     }
 
-    /// The same of a packet that had come through a tunnel.
+    /// The same for a packet that was received through a tunnel.
     #[cold]
     fn execute_tunnelled(
         &mut self,
@@ -218,7 +219,7 @@ impl<C: Course> Executor<'_, C> {
         Ok(())
     }
 
-    /// Does a step; how many words behind it are its own.
+    /// Executes a step, and returns the number of words that follow it as operands.
     fn step(
         &mut self,
         result: &mut ActionResult,
@@ -321,11 +322,11 @@ impl<C: Course> Executor<'_, C> {
         let words = (0..step.len() + rest.len()).map(word);
         let rest = self.verdicts.suspend(words).ok_or(DropReason::ActionBudget)?;
         self.upcall(result, copy, UpcallReason::Suspended { flow, rest }, Ticket::NONE);
-        // Nothing more is done for what there is of it.
+        // This part of the packet is finished.
         Err(DropReason::FragShare)
     }
 
-    /// A list of which the packet itself sees nothing.
+    /// Executes a list on a clone; the packet itself stays unchanged.
     fn run_on_clone(
         &mut self,
         result: &mut ActionResult,
@@ -421,7 +422,7 @@ impl<C: Course> Executor<'_, C> {
         self.verdicts.drop_packet(usize::from(copy.packet), reason);
     }
 
-    /// The number of the packet's image as it is now.
+    /// Returns the index of the packet's current image.
     fn image(&mut self, copy: &mut ActionPacket<'_>) -> Option<u16> {
         if copy.image.is_none() {
             copy.image = self.verdicts.add_image(*copy.header());
@@ -429,7 +430,8 @@ impl<C: Course> Executor<'_, C> {
         copy.image
     }
 
-    /// The same for the control plane, which is told of the tunnel that the packet came by, and not of one that it is to go into.
+    /// The same for an upcall: it reports the tunnel that the packet was received through, not one that an action has
+    /// set.
     fn image_for_upcall(&mut self, copy: &mut ActionPacket<'_>) -> Option<u16> {
         match copy.with_first_tunnel() {
             None => self.image(copy),
@@ -446,7 +448,7 @@ impl<C: Course> Executor<'_, C> {
         self.pass_on(result, &mut copy);
     }
 
-    /// A packet that was in a tracking action and has the next pass in its metadata.
+    /// Continues with the next pass of a packet after a tracking action; the metadata names the pass.
     #[inline(never)]
     pub(crate) fn go_on(&mut self, mut copy: ActionPacket<'_>) {
         let mut result = ActionResult {
@@ -458,14 +460,14 @@ impl<C: Course> Executor<'_, C> {
         self.end(&result, &copy);
     }
 
-    /// The next pass of a packet through the table.
+    /// Looks the packet up again and executes the actions.
     fn pass_on(&mut self, result: &mut ActionResult, copy: &mut ActionPacket<'_>) {
         let source = C::find(self, copy);
         self.follow(result, copy, source);
     }
 }
 
-/// Sends a packet as it is where a step says.
+/// Sends an unchanged packet to the port of an output step.
 #[inline(always)]
 fn send(shared: &Shared, verdicts: &mut Verdicts, packet: usize, step: Step) {
     match shared.numbers.port(step.operand(0, 16) as u16) {
@@ -482,7 +484,7 @@ fn set_masked(number: &mut u32, rest: &[AtomicU64]) -> usize {
     1
 }
 
-/// Rewrites a group by the words behind the step.
+/// Rewrites a group from the words behind the step.
 fn rewrite_by(copy: &mut ActionPacket<'_>, step: Step, rest: &[AtomicU64]) -> Result<usize, DropReason> {
     let words = (step.operand(8, 8) as usize).div_ceil(8);
     let image = |from: usize| {
@@ -499,7 +501,7 @@ fn rewrite_by(copy: &mut ActionPacket<'_>, step: Step, rest: &[AtomicU64]) -> Re
     Ok(2 * words)
 }
 
-/// Puts the service header in front that the words behind the step hold.
+/// Pushes the service header in the words behind the step.
 fn push_nsh_by(copy: &mut ActionPacket<'_>, step: Step, rest: &[AtomicU64]) -> Result<usize, DropReason> {
     let (len, mut bytes) = (step.operand(0, 8) as usize, [0; PUSH_NSH_BYTES_MAX]);
     let words = len.div_ceil(8);
@@ -510,7 +512,7 @@ fn push_nsh_by(copy: &mut ActionPacket<'_>, step: Step, rest: &[AtomicU64]) -> R
     Ok(words)
 }
 
-/// Sets the tunnel's header that the words behind the step hold.
+/// Sets the tunnel's header from the words behind the step.
 fn set_tunnel_by(copy: &mut ActionPacket<'_>, step: Step, rest: &[AtomicU64]) -> Result<usize, DropReason> {
     let (len, mut bytes) = (step.operand(0, 8) as usize, [0; TUNNEL_BYTES]);
     let words = len.div_ceil(8);

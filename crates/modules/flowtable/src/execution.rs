@@ -9,7 +9,7 @@ use lasthop_wire::{Metadata, OuterHeader};
 use crate::program::{Code, Step, read_ct};
 use crate::{FlowTable, UnsupportedFlow};
 
-/// In the place of a flow's number, for userspace actions of packets that the control plane has executed: this bit, and the
+/// Stands for the flow's number in userspace actions of packets that the control plane executes: this bit, and the
 /// execution's number.
 pub const EXECUTED: u32 = 1 << 31;
 
@@ -19,16 +19,16 @@ pub struct Execution {
     pub(crate) metadata: Metadata,
     pub(crate) program: Box<[AtomicU64]>,
     pub(crate) number: u32,
-    /// The tunnel that the packet came by.
+    /// The tunnel that the packet was received through.
     pub(crate) tunnel: Option<OuterHeader>,
 }
 
 impl Execution {
-    /// Has `actions` of the control plane of `table` done to a packet, which comes from `metadata.in_port` for all that it does. Packets that go back to the
-    /// control plane by an action name `number`, below [`EXECUTED`], in the place of a flow.
+    /// Compiles `actions` of the control plane of `table` for a packet that is treated as received by
+    /// `metadata.in_port`. Upcalls by its userspace actions name `number`, below [`EXECUTED`], in place of a flow.
     ///
     /// # Errors
-    /// If there is something among them that is not done here.
+    /// If an action is not supported.
     pub fn new(
         table: &FlowTable,
         metadata: Metadata,
@@ -39,15 +39,15 @@ impl Execution {
         Ok(Self { metadata, program, number: number | EXECUTED, tunnel: None })
     }
 
-    /// The same for a packet that came by `tunnel`.
+    /// Sets the tunnel that the packet was received through.
     #[must_use]
     pub fn with_tunnel(self, tunnel: Option<OuterHeader>) -> Self {
         Self { tunnel, ..self }
     }
 
-    /// Has the actions done, for the whole packet, that what came of it waited at
-    /// ([`UpcallReason::Suspended`](lasthop_module_api::UpcallReason::Suspended)); `flow` and `words` are of the fragment that came last.
-    /// None if they are not of a flow table.
+    /// Resumes suspended actions ([`UpcallReason::Suspended`](lasthop_module_api::UpcallReason::Suspended)) for the
+    /// whole packet; `flow` and `words` are those of the fragment that arrived last. `None` if the words are not from a
+    /// flow table.
     #[must_use]
     pub fn resumed(metadata: Metadata, flow: u32, words: &[u64]) -> Option<Self> {
         suspended_zone(words)?;
@@ -55,11 +55,12 @@ impl Execution {
         Some(Self { metadata, program, number: flow, tunnel: None })
     }
 
-    /// As [`Self::resumed`], of a packet all of which is in `frame`: the first of the actions is done here, on more of the packet than
-    /// a worker sees. The packet came in by this port, it is `now_ms` by CLOCK_MONOTONIC.
+    /// As [`Self::resumed`], for a packet whose bytes are all in `frame`. The first action, `ct`, is executed here,
+    /// since it needs more of the packet than a worker sees. The packet was received by `port` at `now_ms`
+    /// (CLOCK_MONOTONIC).
     ///
     /// # Errors
-    /// Why it has to be dropped.
+    /// The reason to drop the packet.
     pub fn resumed_behind_ct(
         table: &FlowTable,
         mut metadata: Metadata,
@@ -77,7 +78,7 @@ impl Execution {
     }
 }
 
-/// The zone of the action `ct` that suspended actions begin with; none if they do not.
+/// The zone of the `ct` action at the start of suspended actions; `None` if they start with another action.
 #[must_use]
 pub fn suspended_zone(words: &[u64]) -> Option<u16> {
     let step = Step(*words.first()?);

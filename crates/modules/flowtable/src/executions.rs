@@ -1,4 +1,4 @@
-//! The module of the port `internal`: packets that the control planes of all datapaths send, each with its
+//! The module of the port `internal`: it executes packets that the control planes of all datapaths send, each with its
 //! own actions.
 
 use std::collections::VecDeque;
@@ -9,21 +9,20 @@ use lasthop_module_api::{Batch, DropReason, Module, PortId, PortSettings, Verdic
 use crate::FlowModule;
 use crate::execution::Execution;
 
-/// Hands each packet of the port `internal` to the module that it was announced for.
+/// Hands each packet of the port `internal` to the module that announced it.
 #[derive(Debug, Default)]
 pub struct Executions {
-    /// Its worker alone takes from here, and puts something in right before: the lock is free.
+    /// Only its worker takes entries from here, and adds one right before: the lock is free.
     order: Mutex<VecDeque<Arc<FlowModule>>>,
 }
 
 impl Executions {
-    /// Sets the actions of the next injected packet (`Fabric::inject`), and the module whose flows and ports
-    /// they use. Call it right before, on the worker that injects. `ticket` is that of an earlier upcall of
-    /// the packet: no packet of its flow overtakes it until [`FlowModule::done`], which must be called in
-    /// every case.
+    /// Sets the actions of the next injected packet (`Fabric::inject`), and the module whose flows and ports they use.
+    /// The caller is the worker that injects, and calls this right before. `ticket` is that of an earlier upcall of the
+    /// packet: no packet of its flow overtakes it until [`FlowModule::done`], which must be called in every case.
     ///
     /// # Errors
-    /// Why it is not to be sent: it was overtaken, or as many were announced as may be.
+    /// The reason not to send the packet: it was overtaken, or too many packets are announced.
     pub fn announce(
         &self,
         module: &Arc<FlowModule>,

@@ -1,5 +1,5 @@
-//! Accounts the memory of one table's flows as long as any thread holds them, including removed flows that
-//! are remembered or still read.
+//! Accounts the memory of one table's flows until no thread holds them, including removed flows that are remembered or
+//! still read.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -10,20 +10,20 @@ use lasthop_flow::{Action, Match, Ufid};
 use crate::InstallError;
 use crate::bounds::FLOW_DATA_BYTES_MAX;
 
-/// A flow as it was installed.
+/// A flow in the form in which it was installed.
 #[derive(Debug)]
 pub struct FlowSpec {
-    /// Its name, if it was given one.
+    /// Its UFID, if the control plane gave one.
     pub ufid: Option<Ufid>,
     /// Its match.
     pub matching: Match,
     /// Its actions.
     pub actions: Vec<Action>,
-    /// No packet finds it: the control plane only asks whether there could be such a flow.
+    /// Packets never match it: the control plane only tests whether such a flow is supported.
     pub is_probe: bool,
 }
 
-/// Bytes of one table's flows, besides their fixed parts.
+/// Bytes of one table's flows, without their fixed parts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FlowMemory(Arc<AtomicUsize>);
 
@@ -36,10 +36,10 @@ pub struct Installed {
 }
 
 impl FlowMemory {
-    /// Enters a flow.
+    /// Accounts a flow.
     pub(crate) fn enter(&self, flow: FlowSpec) -> Result<Arc<Installed>, InstallError> {
         let bytes = Action::memory_bytes(&flow.actions) + flow.matching.bytes_behind();
-        // The installing thread has the table's lock; others only decrease this.
+        // The installing thread has the table's lock; other threads only decrease this.
         if self.0.load(Ordering::Relaxed) + bytes > FLOW_DATA_BYTES_MAX {
             return Err(InstallError::NoRoom("flows' actions and data take 256 MiB; remove flows first"));
         }
@@ -47,14 +47,14 @@ impl FlowMemory {
         Ok(Arc::new(Installed { flow, bytes, flow_memory: self.clone() }))
     }
 
-    /// Bytes that are taken.
+    /// Bytes in use.
     pub(crate) fn bytes(&self) -> usize {
         self.0.load(Ordering::Relaxed)
     }
 }
 
 impl Installed {
-    /// Its bytes, besides the fixed part of a flow.
+    /// Bytes of a flow without its fixed part.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }

@@ -1,12 +1,12 @@
 //! Grace periods for removed flows: read-copy-update by counting visits.
 //!
-//! A worker's look-ups happen within visits, one for each batch. Its counter is odd during a visit and even
-//! between two. A removed flow can only be in use by visits that had begun by then. When each of them has
-//! ended, its memory is free. Neither side ever waits.
+//! A worker's look-ups happen within visits, one for each batch. Its counter is odd during a visit and even between two
+//! visits. A removed flow can only be in use by visits that had begun before the removal. When all of them have ended,
+//! its memory is free. Neither side ever waits.
 //!
 //! ```text
 //!   worker   begin: count = odd; fence ── look up, act ── end: count = even (release)
-//!   writer   take out; fence; note all counts ── ... ── each count even when noted, or another one now: free
+//!   writer   remove; fence; note all counts ── ... ── each count even when noted, or changed since: free
 //! ```
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,34 +24,34 @@ pub(crate) struct Visits {
     counts: [Count; WORKERS_MAX],
 }
 
-/// A moment: visits that had begun by then and not ended.
+/// A snapshot of the visits that had begun and not ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moment([u64; WORKERS_MAX]);
 
 impl Visits {
-    /// Worker `worker`, and no other thread, begins to look at the table.
+    /// Begins a visit of worker `worker`; only that worker's thread calls this.
     #[inline]
     pub(crate) fn begin(&self, worker: usize) {
         let count = &self.counts[worker].0;
         count.store(count.load(Ordering::Relaxed) | 1, Ordering::Relaxed);
-        // Either the writer sees the odd count, or this visit sees the flow removed.
+        // Either the writer sees the odd count, or this visit sees the removal.
         full_fence();
     }
 
-    /// Worker `worker` has nothing of the table any more.
+    /// Ends the visit: worker `worker` has no reference to the table any more.
     #[inline]
     pub(crate) fn end(&self, worker: usize) {
         let count = &self.counts[worker].0;
         count.store((count.load(Ordering::Relaxed) | 1).wrapping_add(1), Ordering::Release);
     }
 
-    /// This moment, behind all that the caller has taken out.
+    /// Takes a snapshot after the caller has removed something.
     pub(crate) fn now(&self) -> Moment {
         full_fence();
         Moment(std::array::from_fn(|worker| self.counts[worker].0.load(Ordering::Acquire)))
     }
 
-    /// Whether every visit that was under way at `then` has ended.
+    /// Whether every visit in the snapshot `then` has ended.
     pub(crate) fn have_passed(&self, then: &Moment) -> bool {
         let mut counts = self.counts.iter().zip(&then.0);
         counts.all(|(count, then)| then & 1 == 0 || count.0.load(Ordering::Acquire) != *then)

@@ -1,4 +1,4 @@
-//! Where keys belong in cache and table: keyed hashes, since guests choose their headers.
+//! Keyed hashes of flow keys for caches and table, since guests choose their headers.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -12,11 +12,11 @@ pub(crate) struct Secret([u64; KEY_WORDS]);
 impl Secret {
     pub(crate) fn random() -> Self {
         let state = RandomState::new();
-        // Odd: no word may make the product of two forget the other for all its even values.
+        // All words are odd, so that no even word cancels its secret: a factor of zero would hide the other word.
         Self(std::array::from_fn(|index| state.hash_one(index) | 1))
     }
 
-    /// Of a key.
+    /// The hash of a key.
     pub(crate) fn of_key(&self, key: &Key) -> u64 {
         match key.has_tunnel() {
             true => self.of_words(&key.0),
@@ -24,25 +24,25 @@ impl Secret {
         }
     }
 
-    /// Of a key's first words.
+    /// The hash of a key's first words.
     #[inline]
     pub(crate) fn of_words<const WORDS: usize>(&self, words: &[u64; WORDS]) -> u64 {
         finish(self.of_pairs(words))
     }
 
-    /// Of a mini key of a packet that came in by `port`, which is [`Self::of_word`] of its number.
+    /// The hash of a mini key of a packet from `port`, which is the [`Self::of_word`] of the port's number.
     #[inline(always)]
     pub(crate) fn of_mini_key<const WORDS: usize>(&self, mini_key: &[u64; WORDS], port: u64) -> u64 {
         finish(self.of_pairs(mini_key).wrapping_add(port))
     }
 
-    /// Of a packet in a later pass: what `first` is the hash of, and two words more.
+    /// The hash of a packet in a later pass: `first` is its hash so far, `a` and `b` are two more words.
     #[inline(always)]
     pub(crate) fn of_later(&self, first: u64, a: u64, b: u64) -> u64 {
         first.wrapping_add(fold(a.wrapping_add(self.0[KEY_WORDS - 1]), b.wrapping_add(self.0[KEY_WORDS - 2])))
     }
 
-    /// Two words for one multiplication, all multiplications side by side.
+    /// Takes two words per multiplication; all multiplications are independent.
     #[inline(always)]
     fn of_pairs<const WORDS: usize>(&self, words: &[u64; WORDS]) -> u64 {
         const { assert!(WORDS <= KEY_WORDS && WORDS.is_multiple_of(2)) };
@@ -52,7 +52,7 @@ impl Secret {
         products.fold(0, u64::wrapping_add)
     }
 
-    /// Of one word among those that a mask looks at; to be added up, then finished.
+    /// The hash of one word that a mask matches on; the caller adds them up and calls [`finish`].
     #[inline]
     pub(crate) fn of_word(&self, index: usize, word: u64) -> u64 {
         of_word_by(self.0[index], word)
@@ -65,20 +65,20 @@ impl Secret {
     }
 }
 
-/// As [`Secret::of_word`], by the word's secret.
+/// As [`Secret::of_word`], with the secret word given.
 #[inline]
 pub(crate) fn of_word_by(secret: u64, word: u64) -> u64 {
     fold(word ^ secret.rotate_left(32), secret)
 }
 
-/// The 128-bit product, its high half folded onto its low half.
+/// Multiplies to 128 bits and folds the high half onto the low half.
 #[inline]
 fn fold(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
     product as u64 ^ (product >> 64) as u64
 }
 
-/// Every bit of a sum on every bit.
+/// Mixes every bit of a sum into every bit of the result.
 #[inline]
 pub(crate) fn finish(sum: u64) -> u64 {
     /// 2^64 divided by the golden ratio.
@@ -86,7 +86,7 @@ pub(crate) fn finish(sum: u64) -> u64 {
     fold(sum ^ GOLDEN, GOLDEN)
 }
 
-/// Numbers that look random, from one that was.
+/// A pseudo-random number generator with a random seed.
 #[derive(Debug)]
 pub(crate) struct Rng(u64);
 

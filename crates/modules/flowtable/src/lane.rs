@@ -20,11 +20,11 @@ use crate::second_pass::{CT4_WORDS, SecondHit, SecondPasses};
 use crate::shared::{COUNTS, HITS, LOOKUPS, MASK_WORDS, MASKS, MISSES, Shared};
 use crate::slot::EntryId;
 
-/// The masks that there are, those first that packets are found by.
+/// The live masks, ordered by use.
 #[derive(Debug)]
 struct Order {
     masks: Vec<u16>,
-    /// By mask: packets found by it lately.
+    /// For each mask, the packets that it found recently.
     hits: Vec<u32>,
     live: [u64; MASK_WORDS],
     version: u64,
@@ -40,7 +40,7 @@ impl Order {
         }
     }
 
-    /// Enters masks that came and takes out those that went. Whether there were any.
+    /// Adds new masks and drops removed ones. Returns whether anything changed.
     #[inline]
     fn follow(&mut self, shared: &Shared) -> bool {
         let version = shared.masks_version.load(Ordering::Acquire);
@@ -73,7 +73,7 @@ impl Order {
         }
     }
 
-    /// The masks that packets are most likely found by, first those that most are.
+    /// The most used masks, in order of use.
     #[inline]
     fn likely(&self) -> &[u16] {
         let hits = |mask: u16| self.hits[usize::from(mask)];
@@ -84,7 +84,7 @@ impl Order {
         &self.masks[..count]
     }
 
-    /// A packet was found by the mask at `at`: it overtakes the one in front if it is used more.
+    /// Counts a packet that the mask at `at` found. The mask swaps places with the one before it if it is used more.
     #[inline]
     fn note(&mut self, at: usize) {
         let mask = usize::from(self.masks[at]);
@@ -151,33 +151,33 @@ fn is_valid(hit: Hit, version: u64) -> bool {
 #[derive(Debug)]
 pub(crate) struct Lane {
     worker: usize,
-    /// Of usual packets of IPv4, of those of IPv6, and of all others.
+    /// Caches for usual IPv4 packets, for usual IPv6 packets, and for all others.
     four: Cache<MINI_KEY4_WORDS>,
     six: Cache<MINI_KEY6_WORDS>,
     other: Cache<PLAIN_KEY_WORDS>,
-    /// Of packets that came through tunnels.
+    /// Cache for packets from tunnels.
     tunnelled: Cache<KEY_WORDS>,
-    /// Of usual packets of IPv4 in a later pass.
+    /// Cache for usual IPv4 packets in a later pass.
     later: Cache<LATER_KEY_WORDS>,
-    /// Of the entries of `four`.
+    /// Second flows for the entries of `four`.
     second: SecondPasses,
     order: Order,
     pub(crate) union: UnionMask,
     pub(crate) rng: Rng,
     pub(crate) pending: Pending,
-    /// Of the table, when this visit began.
+    /// The table's version when this visit began.
     version: u64,
     batch_lookup: BatchLookup,
-    /// Packets of this batch that a cache knew at once, those that were looked for at length, and those of them for which a cache that
-    /// cannot grow had no room.
+    /// Packets of this batch that hit a cache at once; packets that needed a full look-up; and those of the latter for
+    /// which a cache of full size had no room.
     cached: u32,
     sought: u32,
     crowded_out: u32,
-    /// Batches that will not go by the caches, which knew few of the last one that did.
+    /// Remaining batches that bypass the caches, because the caches thrashed.
     cold_batches: u32,
-    /// Of meters, in this batch.
+    /// Tokens borrowed from meters in this batch.
     pub(crate) borrows: Borrows,
-    /// Look-ups, those that a cache knew, those that found nothing; masks that were tried.
+    /// Look-ups, cache hits, misses, and masks that were tried.
     pub(crate) counts: [u64; COUNTS],
 }
 
@@ -208,7 +208,7 @@ impl Lane {
         }
     }
 
-    /// A visit begins; see `grace`.
+    /// Begins a visit; see `grace`.
     #[inline]
     pub(crate) fn begin(&mut self, shared: &Shared) {
         if shared.workers.load(Ordering::Relaxed) <= self.worker {
@@ -225,7 +225,8 @@ impl Lane {
         self.pending.begin(self.union.time());
     }
 
-    /// Masks were added or removed: cached results stay valid as long as the union mask does.
+    /// Recomputes the union mask after masks were added or removed. Cached results stay valid while the union mask
+    /// does.
     #[cold]
     fn look_anew(&mut self, shared: &Shared) {
         let masks = self.order.masks.iter().filter_map(|mask| shared.masks.get(usize::from(*mask)));
@@ -279,7 +280,7 @@ impl Lane {
         self.other.prefetch(sought.hash);
     }
 
-    /// With many flows, their statistics take many cache lines: prefetches those.
+    /// Prefetches the statistics of likely flows. If there are many flows, these take many cache lines.
     #[inline(never)]
     fn prefetch_statistics(&self, shared: &Shared, cache_keys: &[CacheKey]) {
         let of_four = cache_keys.iter().filter(|cache_key| cache_key.kind == Kind::Four);
@@ -293,7 +294,7 @@ impl Lane {
         self.cold_batches == 0
     }
 
-    /// Looks for all packets of a batch without the cache.
+    /// Looks up all packets of a batch side by side, without the caches.
     pub(crate) fn batch_lookup(&mut self, shared: &Shared, keys: &[Key]) {
         self.batch_lookup.look(shared, self.order.likely(), keys);
     }
@@ -312,7 +313,7 @@ impl Lane {
         self.hit(shared, flow?)
     }
 
-    /// A batch is decided on: chooses the path of the next one.
+    /// Ends the decisions of a batch, and chooses whether the next one uses the caches.
     #[inline]
     pub(crate) fn learn(&mut self) {
         let [cached, sought, crowded_out] =
@@ -326,7 +327,7 @@ impl Lane {
         }
     }
 
-    /// A batch is decided on, and its visit is over.
+    /// Ends the decisions of a batch, and its visit.
     #[inline]
     pub(crate) fn finish(&mut self, shared: &Shared, meters: &Meters, now_ns: u64) {
         if self.pending.is_any() {
@@ -337,14 +338,14 @@ impl Lane {
         self.end(shared);
     }
 
-    /// The visit ends, and with it all that was found in it.
+    /// Ends the visit; results of its look-ups must not be used any more.
     #[inline]
     pub(crate) fn end(&mut self, shared: &Shared) {
         shared.counts.show(self.worker, self.counts);
         shared.visits.end(self.worker);
     }
 
-    /// No batch goes by the caches any more, or almost none.
+    /// Makes practically all later batches bypass the caches.
     pub(crate) fn bypass_caches(&mut self) {
         self.cold_batches = u32::MAX;
     }
@@ -365,14 +366,14 @@ impl Lane {
         Known4 { four: self.four.in_use(), version: self.version }
     }
 
-    /// The second flow of a packet that the cache knows there, of a direction and with this first word of connection tracking, while
-    /// flows look at no other.
+    /// The second flow for a cache entry, direction and first word of connection tracking. It is right only while no
+    /// flow matches on further words.
     #[inline(always)]
     pub(crate) fn known_second(&self, at: (CacheSlot, bool), word: u64) -> Option<SecondHit> {
         self.second.find(at, word & self.union.first_ct_word, self.version)
     }
 
-    /// The same by all words under the union mask.
+    /// The same, with all words under the union mask.
     pub(crate) fn known_second_whole(
         &self,
         at: (CacheSlot, bool),
@@ -381,7 +382,7 @@ impl Lane {
         self.second.find_whole(at, ct, self.version)
     }
 
-    /// Remembers that flow.
+    /// Stores a second flow.
     pub(crate) fn note_second(&mut self, at: (CacheSlot, bool), ct: &[u64; CT4_WORDS], hit: Hit) {
         self.second.put(at, ct, hit, *FOUR_ENTRIES.end());
     }
@@ -406,13 +407,13 @@ impl Lane {
         self.worker
     }
 
-    /// Counts hits of a cache.
+    /// Counts cache hits.
     #[inline]
     pub(crate) fn note_cached(&mut self, packets: u32) {
         self.cached += packets;
     }
 
-    /// The flow of a packet, which may have been beheld.
+    /// Looks up a packet's flow; its cache key may be computed already.
     pub(crate) fn look_up(
         &mut self,
         shared: &Shared,
@@ -439,7 +440,7 @@ impl Lane {
         }
     }
 
-    /// The flow of a usual packet in a later pass, if the cache knows it at once.
+    /// The flow of a usual packet in a later pass, if it hits the cache.
     #[inline(always)]
     pub(crate) fn known_later(&self, later: &LaterKey) -> Option<Hit> {
         let (_, hit) = match self.union.has_whole_ct {
@@ -449,7 +450,7 @@ impl Lane {
         is_valid(hit, self.version).then_some(hit)
     }
 
-    /// The flow of such a packet.
+    /// Looks up the flow of a usual packet in a later pass.
     pub(crate) fn look_up_later(&mut self, shared: &Shared, key: &Key, later: &LaterKey) -> Option<Hit> {
         self.look_up_in(shared, key, later.sought(), |lane| &mut lane.later)
     }
@@ -472,7 +473,7 @@ impl Lane {
         }
         let flow = self.classify(shared, key)?;
         let hit = self.hit(shared, flow)?;
-        // A flow that goes at this very moment is right for this packet and no other.
+        // A flow that is being removed at this moment is right for this packet but must not be cached.
         let is_lasting = hit.generation != 0;
         let (place, is_taken) = cache(self).vacancy(sought);
         if is_taken && !cache(self).crowd_out() {
@@ -487,7 +488,7 @@ impl Lane {
         Some(hit)
     }
 
-    /// The cached result, revalidated.
+    /// Revalidates a cached result.
     #[inline]
     fn is_still(&self, shared: &Shared, hit: Hit) -> Option<Hit> {
         if is_valid(hit, self.version) {
@@ -503,7 +504,7 @@ impl Lane {
         })
     }
 
-    /// The result for a flow that was just found.
+    /// Builds the result for a flow that was found in the table.
     #[inline]
     fn hit(&self, shared: &Shared, flow: u32) -> Option<Hit> {
         let slot = shared.flows.get(flow as usize)?;
@@ -516,7 +517,7 @@ impl Lane {
         })
     }
 
-    /// One mask after the other (tuple-space search).
+    /// Tries one mask after the other (tuple-space search).
     #[inline(never)]
     fn classify(&mut self, shared: &Shared, key: &Key) -> Option<u32> {
         let found =

@@ -4,15 +4,15 @@
 //! packets up there and turns the actions of their flows into verdicts. A miss is an upcall to the control
 //! plane (Hyper-Switch, 3.1: packet headers, flow table, control interface).
 //!
-//! **Contract.** As of `lasthop-module-api`. The cost of a packet is bounded (`bounds`). A packet like an
-//! earlier one is a hit in its worker's cache, so its cost depends neither on the number of flows nor on that
-//! of masks. Installing, replacing, dumping and removing flows costs workers nothing, except that a removal
-//! makes them revalidate their caches. Flows have no priorities: if several match a packet, one of them is
-//! used. Flows name ports by the control plane's numbers. Packets from a port without a number, and misses
-//! without a control plane, go to the standby module, if there is one.
+//! **Contract.** That of `lasthop-module-api`. The cost of a packet is bounded (`bounds`). A packet like an earlier one
+//! hits its worker's cache, so its cost depends neither on the number of flows nor on that of masks. Installing,
+//! replacing, dumping and removing flows costs workers nothing, except that a removal makes them revalidate their
+//! caches. Flows have no priorities: if several match a packet, one of them is used. Flows name ports by the control
+//! plane's numbers. Packets from a port without a number, and misses without a control plane, go to the standby module,
+//! if there is one.
 //!
-//! **Not checked.** Whether a match makes sense for packets (`lasthop_flow::Match::check` does), whether ports exist (the
-//! fabric does).
+//! **Not checked.** `lasthop_flow::Match::check` checks whether a match can match any packet; the fabric checks whether
+//! ports exist.
 //!
 //! **Threading.** Workers call [`lasthop_module_api::Module::decide`], each with its own number, and never wait.
 //! They share atomic words; memory is reused after all visits that might read it are over. All other calls

@@ -1,11 +1,11 @@
-//! Meters: packets beyond a rate are dropped.
+//! Meters: they drop packets beyond a rate.
 //!
-//! **Token bucket in one word.** As the bridge's storm control: the word holds the time at which the bucket
-//! will be full again (ITU-T I.371's GCRA). A packet advances it by its cost, and is excess if that would be
-//! more than a whole bucket from now. A bucket holds a second's tokens and the burst.
+//! **Token bucket in one word.** As in the bridge's storm control, the word holds the time at which the bucket will be
+//! full again (ITU-T I.371's GCRA). A packet advances it by its cost, and is excess if the time would then be more than
+//! a whole bucket from now. A bucket holds a second's tokens and the burst.
 //!
-//! **Borrowed by batch.** A worker takes the tokens for several packets like the first at once, and returns
-//! the rest when its batch ends. All workers share the word, but none touches it for every packet.
+//! **Borrowed by batch.** A worker takes the tokens of several packets at once, and returns the rest when its
+//! batch ends. All workers share the word, but none writes it for every packet.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -18,15 +18,15 @@ use crate::chunks::Chunks;
 /// Ticks are 1/16 ns.
 const TICKS_SHIFT: u32 = 4;
 const SECOND_TICKS: u64 = 1_000_000_000 << TICKS_SHIFT;
-/// Ticks that a bit takes at one kbit/s.
+/// Ticks of one bit at one kbit/s.
 const KBIT_TICKS: u64 = SECOND_TICKS / 1000;
 
 /// The rate of a meter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MeterRate {
-    /// In kbit/s, or in packets per second.
+    /// The rate, in kbit/s or in packets per second.
     pub rate: u32,
-    /// In the same unit: so much more than a second's worth may come at once.
+    /// The burst in the same unit: the bucket holds this much more than a second's worth.
     pub burst: u32,
     /// Whether `rate` is in kbit/s.
     pub is_kbps: bool,
@@ -35,11 +35,11 @@ pub struct MeterRate {
 /// Statistics of a meter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MeterCounters {
-    /// Packets that came to it.
+    /// Packets that were metered.
     pub packets: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Those of them that it dropped.
+    /// Packets that were dropped.
     pub dropped_packets: u64,
     /// Their bytes.
     pub dropped_bytes: u64,
@@ -51,10 +51,10 @@ impl MeterCounters {
     }
 }
 
-/// A meter. One without a rate lets everything through.
+/// A meter. One without a rate passes every packet.
 #[derive(Debug, Default)]
 pub(crate) struct Meter {
-    /// Ticks of a packet, or of a bit.
+    /// Ticks per packet, or per bit.
     unit: AtomicU64,
     is_kbps: AtomicU64,
     /// Ticks of a full bucket.
@@ -64,7 +64,7 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    /// With a full bucket and nothing counted.
+    /// Returns a meter with a full bucket and zero counters.
     fn begin(&self, rate: MeterRate) {
         self.full_at.store(0, Ordering::Relaxed);
         self.stats.iter().for_each(|word| word.store(0, Ordering::Relaxed));
@@ -81,14 +81,14 @@ impl Meter {
         self.unit.store(unit, Ordering::Release);
     }
 
-    /// Ticks that a packet costs; 0 is nothing.
+    /// Ticks that a packet costs; 0 means that it passes freely.
     fn cost(&self, len_bytes: u32) -> u64 {
         let unit = self.unit.load(Ordering::Acquire);
         let units = if self.is_kbps.load(Ordering::Relaxed) != 0 { 8 * u64::from(len_bytes) } else { 1 };
         unit.saturating_mul(units)
     }
 
-    /// Takes `most` tokens out of the bucket, or else `least`. Returns the tokens taken.
+    /// Takes `most` tokens out of the bucket, or else `least`. Returns the number taken.
     fn take(&self, now: u64, most: u64, least: u64) -> Option<u64> {
         let limit = now.saturating_add(self.full.load(Ordering::Relaxed));
         for _ in 0..BORROW_TRIES {
@@ -109,15 +109,16 @@ impl Meter {
 #[derive(Debug)]
 pub(crate) struct Meters {
     places: Chunks<Meter, 64>,
-    /// Where each number's meter is: number 32, place 32. A number is in the entry that it hashes to, or in one of the next.
+    /// Index by number: number in 32 bits, place in 32 bits. A number is in the entry that it hashes to, or in one of
+    /// the next.
     index: Box<[AtomicU64]>,
-    /// Places that no meter has, and how many there ever were.
+    /// Free places, and the number of places that were ever used.
     free: Mutex<(Vec<u32>, u32)>,
 }
 
-/// An entry that no meter ever had: no number is behind it.
+/// An entry that was never used: a search ends here.
 const EMPTY: u64 = u64::MAX;
-/// An entry that a meter had.
+/// An entry whose meter was removed: a search continues.
 const LEFT: u64 = u64::MAX - 1;
 
 fn entry_of(number: u32, place: u32) -> u64 {
@@ -140,7 +141,7 @@ impl Meters {
         (home..home + METER_PROBES_MAX).filter_map(|at| self.index.get(at % METER_ENTRIES))
     }
 
-    /// Where a number's meter is.
+    /// The place of a number's meter.
     fn find(&self, number: u32) -> Option<usize> {
         let entries = self.entries(number).map(|entry| entry.load(Ordering::Acquire));
         let mut known = entries.take_while(|entry| *entry != EMPTY).filter(|entry| *entry != LEFT);
@@ -151,7 +152,7 @@ impl Meters {
         self.places.get(place)
     }
 
-    /// False: there are as many as there may be.
+    /// Returns false if the table is full.
     pub(crate) fn set(&self, number: u32, rate: MeterRate) -> bool {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(meter) = self.find(number).and_then(|place| self.at(place)) {
@@ -171,8 +172,8 @@ impl Meters {
         true
     }
 
-    /// Packets pass freely from now on. A worker that uses it just now may count one more batch for the next
-    /// meter in its slot.
+    /// Removes a meter: packets pass freely from now on. A worker that is using it may count one more batch for the
+    /// next meter in its slot.
     pub(crate) fn remove(&self, number: u32) {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(place) = self.find(number) else { return };
@@ -200,16 +201,16 @@ impl Meters {
     }
 }
 
-/// A worker's tokens of a meter.
+/// Tokens of one meter that a worker holds.
 #[derive(Debug)]
 struct Borrow {
-    /// Its place.
+    /// The meter's place.
     meter: usize,
     ticks: u64,
     stats: MeterCounters,
 }
 
-/// A worker's tokens for a batch.
+/// The tokens that a worker holds during a batch.
 #[derive(Debug, Default)]
 pub(crate) struct Borrows(ArrayVec<Borrow, BORROWS_MAX>);
 
@@ -246,11 +247,11 @@ impl Borrows {
         passes
     }
 
-    /// The batch ends: returns the remaining tokens, and adds the statistics.
+    /// Ends the batch: returns the remaining tokens, and adds up the statistics.
     pub(crate) fn give_back(&mut self, meters: &Meters) {
         for borrow in self.0.drain(..) {
             let Some(meter) = meters.at(borrow.meter) else { continue };
-            // The bucket was moved on by at least as much.
+            // The worker advanced the bucket's time by at least as much.
             meter.full_at.fetch_sub(borrow.ticks, Ordering::Relaxed);
             for (word, more) in meter.stats.iter().zip(borrow.stats.words()) {
                 word.fetch_add(more, Ordering::Relaxed);
@@ -265,7 +266,7 @@ mod tests {
 
     const SECOND_NS: u64 = 1_000_000_000;
 
-    /// Packets of a meter in `batches` batches of 10, each `step_ns` after the one before; how many pass.
+    /// Sends packets to a meter in `batches` batches of 10, one every `step_ns`. Returns how many pass.
     fn passed(rate: MeterRate, batches: u64, step_ns: u64) -> u64 {
         let meters = Meters::new();
         assert!(meters.set(5, rate));
@@ -287,9 +288,9 @@ mod tests {
         let packets = MeterRate { rate: 1000, burst: 200, is_kbps: false };
         assert_eq!(passed(packets, 1000, 0), 1200);
         assert_eq!(passed(packets, 1000, SECOND_NS / 100), 1000 * 10, "as many as may come");
-        // 20,000 a second for half a second.
+        // 20,000 packets per second for half a second.
         assert_eq!(passed(packets, 1000, SECOND_NS / 2000), 1200 + 499);
-        // 8 Mbit/s: 1000 packets of 1000 bytes a second.
+        // 8 Mbit/s: 1000 packets of 1000 bytes per second.
         assert_eq!(passed(MeterRate { rate: 8000, burst: 0, is_kbps: true }, 1000, 0), 1000);
     }
 

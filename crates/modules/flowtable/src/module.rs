@@ -1,4 +1,4 @@
-//! The module: keys, look-ups, actions, for one batch after the other.
+//! The module: it computes keys, looks flows up and executes actions for each batch.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -24,21 +24,21 @@ use crate::pending::Ticket;
 use crate::tracked_batch::TrackedBatch;
 use crate::{FlowTable, InstallError};
 
-/// Forwards by a flow table.
+/// A module that forwards by a flow table.
 pub struct FlowModule {
     pub(crate) table: FlowTable,
-    /// By worker. Each locks only its own, so the lock is always free.
+    /// State by worker. Each worker locks only its own state, so the lock is always free.
     lanes: Box<[Mutex<Own>]>,
-    /// Actions of the next packets of the port `internal`. Its worker uses try_lock.
+    /// Actions of the next packets of the port `internal`. That port's worker uses try_lock.
     executions: Mutex<VecDeque<Execution>>,
-    /// Its name in upcalls.
+    /// The module's name in upcalls.
     pub(crate) origin: AtomicU16,
-    /// A control plane takes misses.
+    /// Whether a control plane reads upcalls.
     pub(crate) is_asked: AtomicBool,
     /// Decides on misses without a control plane, if enabled.
     standby: Option<Box<dyn Module>>,
     stands_alone: AtomicBool,
-    /// Ports whose packets come from many senders, as bits: no packet there waits behind another sender's.
+    /// Ports with packets of many senders, as bits: there no packet waits for another sender's packets.
     uplinks: Box<[AtomicU64; PORTS_MAX / 64]>,
 }
 
@@ -46,22 +46,22 @@ pub struct FlowModule {
 #[derive(Debug)]
 pub(crate) struct Own {
     pub(crate) lane: Lane,
-    /// Of the packets of a batch: cache keys, or all flow keys.
+    /// Cache keys of a batch's packets, and their flow keys.
     pub(crate) cache_keys: Box<[CacheKey; BATCH_PACKETS_MAX]>,
     pub(crate) keys: Box<[Key; BATCH_PACKETS_MAX]>,
     pub(crate) tracked: Box<TrackedBatch>,
 }
 
-/// Results of look-ups, of all workers.
+/// Counts of look-ups, over all workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LookUps {
-    /// All.
+    /// All look-ups.
     pub all: u64,
     /// Cache hits.
     pub cached: u64,
-    /// Those that found no flow.
+    /// Look-ups without a flow.
     pub missed: u64,
-    /// Masks that were tried for those that the cache did not know.
+    /// Masks that were tried after cache misses.
     pub masks: u64,
 }
 
@@ -78,15 +78,15 @@ impl fmt::Debug for FlowModule {
 }
 
 impl FlowModule {
-    /// A module without flows, for a switch of `workers` workers; requests of other workers are dropped.
-    /// Ports have the switch's own numbers, and misses are upcalls.
+    /// Returns a module without flows, for a switch of `workers` workers; packets of other workers are dropped. Ports
+    /// have the switch's own numbers, and misses are upcalls.
     #[must_use]
     pub fn for_workers(workers: usize) -> Self {
         Self::new(workers, FlowTable::default(), None)
     }
 
-    /// A module without flows. No port has a number, and there is no control plane: `standby` decides on
-    /// packets until there is one.
+    /// Returns a module without flows. No port has a number, and there is no control plane: `standby` decides packets
+    /// until there is one.
     #[must_use]
     pub fn in_waiting(workers: usize, standby: Box<dyn Module>) -> Self {
         let module = Self::new(workers, FlowTable::new(Numbers::none()), Some(standby));
@@ -108,29 +108,29 @@ impl FlowModule {
         Self { table, lanes, executions, origin, is_asked, standby, stands_alone, uplinks }
     }
 
-    /// Its flows.
+    /// The module's flows.
     #[must_use]
     pub fn table(&self) -> &FlowTable {
         &self.table
     }
 
-    /// Sets its name in upcalls. Upcalls under way keep the old name: with a new name for each control plane,
-    /// their upcalls can be told apart.
+    /// Sets the module's name in upcalls. Upcalls in flight keep the old name. A new name for each control plane tells
+    /// their upcalls apart.
     pub fn set_origin(&self, origin: u16) {
         self.origin.store(origin, Ordering::Relaxed);
     }
 
-    /// Whether the control plane is asked about packets of no flow from now on.
+    /// Sets whether misses are upcalls.
     pub fn set_asked(&self, is_asked: bool) {
         self.is_asked.store(is_asked, Ordering::Relaxed);
     }
 
-    /// Whether the standby module decides on misses without a control plane; otherwise they are dropped.
+    /// Sets whether the standby module decides misses without a control plane; otherwise they are dropped.
     pub fn set_stands_alone(&self, stands_alone: bool) {
         self.stands_alone.store(stands_alone, Ordering::Relaxed);
     }
 
-    /// Gives a port of its switch a number that no other has, or takes it away.
+    /// Gives a port a number that no other port of its switch has, or removes its number.
     pub fn set_number(&self, port: PortId, number: Option<u16>) {
         self.table.shared.numbers.set(port, number);
     }
@@ -160,8 +160,8 @@ impl FlowModule {
         LookUps { all, cached, missed, masks }
     }
 
-    /// Sets the actions of the next injected packet (`Fabric::inject`). Call it right before, on the worker
-    /// that injects.
+    /// Sets the actions of the next injected packet (`Fabric::inject`). The caller is the worker that injects, and
+    /// calls this right before.
     ///
     /// # Errors
     /// [`InstallError::NoRoom`] if too many announced packets were never injected.
@@ -178,24 +178,25 @@ impl FlowModule {
         self.executions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The control plane does not send a packet that it was asked about. Packets of the same flow need not go behind it any more.
+    /// The control plane will not send a packet that it received in an upcall. Later packets of the flow need not wait
+    /// for it.
     pub fn settle(&self, ticket: u32) {
         self.table.shared.tickets.settle(Ticket(ticket));
     }
 
-    /// A packet that the control plane was asked about is about to be sent, and those of its flow stay behind it until
-    /// [`Self::done`]. False if they may have overtaken it already: then it goes nowhere. One thread calls this and `done`.
+    /// Begins to send a packet of an upcall: packets of its flow do not overtake it until [`Self::done`]. Returns false
+    /// if they may have overtaken it already; then the caller drops it. One thread calls this and `done`.
     #[must_use]
     pub fn begin(&self, ticket: u32) -> bool {
         self.table.shared.tickets.begin(Ticket(ticket))
     }
 
-    /// It was sent, or not after all. Packets of the same flow need not go behind it any more.
+    /// Ends the sending of a packet, whether it was sent or not. Later packets of the flow need not wait for it.
     pub fn done(&self, ticket: u32) {
         self.table.shared.tickets.done(Ticket(ticket));
     }
 
-    /// Worker `worker` bypasses its caches from now on. For measurements of cache misses.
+    /// Makes worker `worker` bypass its caches from now on, to measure cache misses.
     #[doc(hidden)]
     pub fn bypass_caches(&self, worker: usize) {
         if let Some(Ok(mut own)) = self.lanes.get(worker).map(|own| own.try_lock()) {
@@ -233,8 +234,8 @@ impl FlowModule {
         lane.end(shared);
     }
 
-    /// Packets take another path than those of their port that the control plane still has: those are late
-    /// now. While one of those is being sent, these are dropped.
+    /// Hands a batch to the standby module. The port's packets that the control plane still has may be overtaken and
+    /// are dropped when they come back. If one of those is being sent, this batch is dropped.
     fn stand_in_for_all(&self, batch: &Batch<'_>, now_ns: u64, verdicts: &mut Verdicts) {
         let (all, tickets) = (0..batch.headers.len(), &self.table.shared.tickets);
         let own = self.lanes.get(verdicts.worker()).map(|lane| lane.try_lock());
@@ -248,7 +249,7 @@ impl FlowModule {
         }
     }
 
-    /// Whether packets of many senders come in by a port.
+    /// Whether a port receives packets of many senders.
     #[must_use]
     pub fn is_uplink(&self, port: PortId) -> bool {
         let word = self.uplinks.get(port.index() / 64).map_or(0, |word| word.load(Ordering::Relaxed));
@@ -264,7 +265,7 @@ impl FlowModule {
         };
     }
 
-    /// Has the module behind this one decide about some packets of a batch.
+    /// Lets the standby module decide some packets of a batch.
     pub(crate) fn stand_in(
         &self,
         batch: &Batch<'_>,
@@ -306,7 +307,7 @@ impl Module for FlowModule {
         }
         match self.lanes.get(verdicts.worker()).map(|lane| lane.try_lock()) {
             Some(Ok(mut own)) => self.decide_for(&mut own, (batch, number), now_ns, verdicts),
-            // Two fabrics with one number: not of one switch.
+            // Two fabrics with one number do not belong to one switch.
             _ => all.for_each(|packet| verdicts.drop_packet(packet, DropReason::NoFlow)),
         }
     }
@@ -406,7 +407,7 @@ impl Module for FlowModule {
 }
 
 impl FlowModule {
-    /// None before the first connection.
+    /// Empty before the first connection.
     fn tracked_counters(&self) -> Vec<(&'static str, u64)> {
         let Some(connections) = self.table.connections_made() else { return Vec::new() };
         let counted = connections.counters();

@@ -1,17 +1,17 @@
-//! The ports' numbers in the datapath, which flows use.
+//! The datapath numbers of ports, which flows use.
 //!
-//! The control side stores these words and workers load them: a port's number once a batch, a number's port
-//! once an output. So flows need no translation, and a number may come and go while flows name it.
+//! The control side stores these words and workers load them: the number of a port once a batch, the port of a number
+//! once an output. Flows need no translation, and numbers may change while flows name them.
 
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
 use lasthop_module_api::{PORTS_MAX, PortId};
 
-/// Numbers that there are, as in the Open vSwitch datapath.
+/// How many numbers there are, as in the Open vSwitch datapath.
 pub(crate) const NUMBERS: usize = 1 << 16;
-/// In the place of a port's number: it has none.
+/// Stored for a port without a number.
 const NO_NUMBER: u32 = u32::MAX;
-/// In the place of a number's port: no port has it. Packets are never sent to the port `internal`.
+/// Stored for a number without a port. Packets are never sent to the port `internal`.
 const NOBODY: u16 = PortId::INTERNAL.0;
 
 /// The numbers of one datapath.
@@ -22,13 +22,13 @@ pub(crate) struct Numbers {
 }
 
 impl Numbers {
-    /// No port has a number.
+    /// Returns numbers of a datapath in which no port has one.
     pub(crate) fn none() -> Self {
         let by_port = (0..PORTS_MAX).map(|_| AtomicU32::new(NO_NUMBER)).collect();
         Self { by_port, by_number: (0..NUMBERS).map(|_| AtomicU16::new(NOBODY)).collect() }
     }
 
-    /// Every port has the number that the switch knows it by.
+    /// Returns numbers in which every port has the switch's own number.
     pub(crate) fn identical() -> Self {
         let numbers = Self::none();
         (1..PORTS_MAX as u16).for_each(|port| numbers.set(PortId(port), Some(port)));
@@ -53,7 +53,7 @@ impl Numbers {
     pub(crate) fn set(&self, port: PortId, number: Option<u16>) {
         let Some(place) = self.by_port.get(port.index()) else { return };
         let old = place.swap(number.map_or(NO_NUMBER, u32::from), Ordering::Relaxed);
-        // No number is beyond the table.
+        // No number exceeds the table.
         let store = |number: usize, port: u16| self.by_number[number].store(port, Ordering::Relaxed);
         if old != NO_NUMBER {
             store(old as usize, NOBODY);

@@ -1,18 +1,18 @@
-//! Flows that the control plane has been asked about and has not answered for: their packets keep their order.
+//! Pending flows: the control plane has packets of them in upcalls that it has not settled. Their packets keep their
+//! order.
 //!
 //! ```text
 //!   packet 1 ─ miss ──> up                                                   control plane: sends 1, 2 on, installs the flow,
-//!   packet 2 ─ pending ──> up, behind 1                                                     says that it is done with both
-//!   packet 3 ─ pending: the flow is there, but 2 is not through ──> up
-//!   packet 4 ─ nothing on the way any more ──> by the flow
+//!   packet 2 ─ pending ──> up, behind 1                                                     settles both
+//!   packet 3 ─ pending: the flow is installed, but 2 is not settled ──> up
+//!   packet 4 ─ all are settled ──> by the flow
 //! ```
 //!
-//! An upcall of a flow is followed by all later packets of that flow, with or without a flow entry, until the
-//! control plane is done with each. Their number is bounded. Beyond it, packets wait in their sender's ring:
-//! otherwise a stream that is faster than the control plane would never reach its flow. At an uplink they
-//! would block packets of other senders, so they are dropped there. Packets that the control plane had for
-//! too long may be overtaken; an overtaken one is dropped when it comes back. So packets arrive in order,
-//! except for flows without a slot.
+//! After an upcall of a flow all later packets of that flow are upcalls, too, with or without a flow entry, until the
+//! control plane has settled each. Their number is bounded. Beyond it, packets wait in their sender's ring: otherwise a
+//! stream that is faster than the control plane would never reach its flow. At an uplink they would block packets of
+//! other senders, so they are dropped there. Packets that the control plane had for too long may be overtaken; an
+//! overtaken packet is dropped when it comes back. So packets arrive in order, except for flows without a slot.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -26,14 +26,14 @@ use crate::cache_key::CacheKey;
 use crate::hash::Rng;
 use crate::pending_filter::{FilterKey, PendingFilter};
 
-/// Where the round of a place begins in its word; below are the count and this bit.
+/// Bit position of the round in a slot's word; the count and the next bit are below.
 const ROUND_SHIFT: u32 = 32;
-/// One of the packets is being sent at this moment: nothing overtakes until it is through.
+/// Set while a packet of the slot is being sent: nothing overtakes it.
 const SENDING: u64 = 1 << (ROUND_SHIFT - 1);
 const COUNT_MASK: u64 = SENDING - 1;
 const PLACE_BITS: u32 = 10;
 
-/// A ticket, by which the control plane settles a packet; 0 is none.
+/// Identifies an upcall, so that the control plane can settle it; 0 is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ticket(pub(crate) u32);
 
@@ -64,19 +64,19 @@ fn round_in(word: u64) -> u64 {
     word >> ROUND_SHIFT
 }
 
-/// Whether packets of a place with this word are on the way.
+/// Whether a slot with this word has unsettled packets.
 fn is_on_the_way(word: u64) -> bool {
     word & (SENDING | COUNT_MASK) != 0
 }
 
-/// One packet fewer, if there is any.
+/// Decrements the count if it is above zero.
 fn settled(word: u64) -> u64 {
     word - u64::from(word & COUNT_MASK > 0)
 }
 
-/// Packets of pending flows under way, by worker and slot: the slot's round, whether one is being sent, and
-/// their count. Only the worker begins rounds, and not while one is being sent. A packet that is sent races
-/// with those that would overtake it: the first to change the word wins.
+/// Unsettled packets of pending flows, by worker and slot: the slot's round, whether one is being sent, and their
+/// count. Only the worker begins rounds, and not while a packet is being sent. A packet that is to be sent races with
+/// those that would overtake it: the first to change the word wins.
 #[derive(Debug)]
 pub(crate) struct Tickets(Box<[[AtomicU64; PENDING_FLOWS]]>);
 
@@ -89,23 +89,23 @@ impl Tickets {
         self.0.get(ticket.worker())?.get(ticket.place())
     }
 
-    /// A packet goes up as one more than was thought.
+    /// Counts one more packet of an upcall that was split.
     pub(crate) fn add(&self, ticket: Ticket) {
         self.change(ticket, |word| word + 1);
     }
 
-    /// The control plane is done with a packet that is not sent; one of an earlier round counts no more.
+    /// Settles a packet that is not sent; packets of an earlier round are ignored.
     pub(crate) fn settle(&self, ticket: Ticket) {
         self.change(ticket, settled);
     }
 
-    /// A packet is about to be sent, one at a time: nothing overtakes it until [`Self::done`]. False if something may have; then it
-    /// is not to be sent.
+    /// Begins to send a packet: nothing overtakes it until [`Self::done`]. One is sent at a time. Returns false if
+    /// another packet may have overtaken it; then it must not be sent.
     pub(crate) fn begin(&self, ticket: Ticket) -> bool {
         ticket == Ticket::NONE || self.change(ticket, |word| word | SENDING)
     }
 
-    /// A packet is through, sent or not.
+    /// Ends the sending of a packet, whether it was sent or not.
     pub(crate) fn done(&self, ticket: Ticket) {
         self.change(ticket, |word| settled(word & !SENDING));
     }
@@ -113,14 +113,14 @@ impl Tickets {
     /// Changes the word of a ticket, unless its round is over. Returns whether it did.
     fn change(&self, ticket: Ticket, change: impl Fn(u64) -> u64) -> bool {
         let Some(word) = self.word(ticket).filter(|_| ticket != Ticket::NONE) else { return false };
-        // Release: a thread that sees the packet as done sees all its effects.
+        // Release: a thread that sees the packet as settled sees all effects of sending it.
         word.fetch_update(Ordering::Release, Ordering::Relaxed, |word| {
             (round_in(word) == ticket.round()).then(|| change(word))
         })
         .is_ok()
     }
 
-    /// Whether packets of its flow may have overtaken a packet that is not settled.
+    /// Whether packets of its flow may have overtaken an unsettled packet.
     #[cfg(test)]
     fn is_overtaken(&self, ticket: Ticket) -> bool {
         let round = self.word(ticket).map(|word| round_in(word.load(Ordering::Relaxed)));
@@ -128,34 +128,34 @@ impl Tickets {
     }
 }
 
-/// The way of a packet whose flow may be pending.
+/// The treatment of a packet whose flow may be pending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
     /// Execute its flow, if there is one.
     Now,
-    /// It goes up behind others of its flow.
+    /// Send it up after the others of its flow.
     Behind,
-    /// As `Now`, but if there is a flow, [`Pending::overtake`] comes first.
+    /// As `Now`, but if there is a flow, call [`Pending::overtake`] first.
     Overdue,
 }
 
-/// A pending flow, by the hash of its packets' key.
+/// A pending flow, identified by the hash of its packets' key.
 #[derive(Clone, Copy, Debug, Default)]
 struct PendingSlot {
     hash: u64,
     deadline_ns: u64,
     packets: u32,
     round: u16,
-    /// Where its packets come in.
+    /// The port that receives its packets.
     port: u16,
     filter_key: FilterKey,
     is_taken: bool,
 }
 
-/// Packets of a flow after which further ones wait: the rest of the bound is for the present batch.
+/// Packets of a flow after which the ring is held: the rest of the bound is for the present batch.
 const CROWD_PACKETS: u32 = PENDING_PACKETS_MAX - BATCH_PACKETS_MAX as u32;
 
-/// A flow of which many packets are on the way: those behind them, from this port, wait.
+/// A flow with many unsettled packets: further packets of this port wait.
 #[derive(Clone, Copy, Debug)]
 struct Crowd {
     port: PortId,
@@ -171,13 +171,13 @@ pub(crate) struct Pending {
     taken: usize,
     filter: PendingFilter,
     crowds: Vec<Crowd>,
-    /// Where [`Self::tidy`] continues.
+    /// Index at which [`Self::tidy`] continues.
     next: usize,
 }
 
 impl Pending {
-    /// Without flows. Each slot begins with a random round: packets of a former table that come back are
-    /// late.
+    /// Returns a table without flows. Each slot begins with a random round, so that returning packets of a former table
+    /// count as overtaken.
     pub(crate) fn new(worker: usize, rng: &mut Rng) -> Self {
         let mut place = || PendingSlot { round: (rng.next() >> 48) as u16, ..PendingSlot::default() };
         let places = (0..PENDING_FLOWS).map(|_| place()).collect();
@@ -191,7 +191,7 @@ impl Pending {
         }
     }
 
-    /// Places that a flow may have.
+    /// Slots that a flow may use.
     fn ways(hash: u64) -> std::ops::Range<usize> {
         let first = hash as usize % (PENDING_FLOWS / PENDING_WAYS) * PENDING_WAYS;
         first..first + PENDING_WAYS
@@ -201,26 +201,26 @@ impl Pending {
         Self::ways(hash).find(|at| self.places[*at].is_taken && self.places[*at].hash == hash)
     }
 
-    /// Whether any packets may have to go up behind others.
+    /// Whether any flow is pending.
     #[inline]
     pub(crate) fn is_any(&self) -> bool {
         self.taken > 0
     }
 
-    /// A batch begins, with the union mask of this number.
+    /// Begins a batch; `time` is the number of the union mask.
     #[inline]
     pub(crate) fn begin(&mut self, time: u16) {
         self.filter.begin(time);
     }
 
-    /// Whether a packet with this cache key certainly need not follow an upcall.
+    /// Whether a packet with this cache key certainly belongs to no pending flow.
     #[inline(always)]
     pub(crate) fn is_clear(&self, cache_key: &CacheKey) -> bool {
         self.filter.is_clear(cache_key)
     }
 
-    /// Frees some slots of flows whose packets are settled, so that other packets need no look-up here. Also
-    /// frees slots whose packets were not settled for too long; if they come back, they are late.
+    /// Frees some slots of flows whose packets are settled, so that other packets need no look-up here. It also frees
+    /// slots whose packets were not settled for too long; these count as overtaken if they come back.
     #[cold]
     pub(crate) fn tidy(&mut self, tickets: &Tickets, now_ns: u64) {
         for at in self.next..self.next + PENDING_WAYS {
@@ -248,7 +248,8 @@ impl Pending {
         is_on_the_way(self.word(tickets, at).load(Ordering::Acquire))
     }
 
-    /// Whether others of a packet's flow are on the way.
+    /// Returns the treatment of a packet whose key has this hash. Frees the flow's slot if all of its packets are
+    /// settled.
     pub(crate) fn turn(&mut self, tickets: &Tickets, hash: u64, now_ns: u64) -> Turn {
         let Some(at) = self.find(hash) else { return Turn::Now };
         if !self.is_any_on_the_way(tickets, at) {
@@ -264,8 +265,8 @@ impl Pending {
         self.taken -= 1;
     }
 
-    /// A packet goes by its flow though others are on the way: those are late from now on. False while one of them is being sent:
-    /// then it may not go.
+    /// Lets a packet overtake the unsettled ones of its flow, which are dropped when they come back. Returns false
+    /// while one of them is being sent: then the packet must not overtake.
     #[cold]
     pub(crate) fn overtake(&mut self, tickets: &Tickets, hash: u64) -> bool {
         self.find(hash).is_none_or(|at| self.forget(tickets, at))
@@ -283,7 +284,7 @@ impl Pending {
         may_go
     }
 
-    /// Frees a slot although packets are under way; those are late from now on. False while one of them is
+    /// Frees a slot with unsettled packets, which count as overtaken from now on. Returns false while one of them is
     /// being sent.
     fn forget(&mut self, tickets: &Tickets, at: usize) -> bool {
         let is_begun = self.begin_round(tickets, at, 0);
@@ -297,7 +298,7 @@ impl Pending {
     fn begin_round(&mut self, tickets: &Tickets, at: usize, packets: u64) -> bool {
         let round = self.places[at].round.wrapping_add(1).max(1);
         let next = u64::from(round) << ROUND_SHIFT | packets;
-        // Acquire: the next packets come after those sent before.
+        // Acquire: packets of the next round follow those that were sent before.
         let begun = self
             .word(tickets, at)
             .fetch_update(Ordering::Acquire, Ordering::Relaxed, |word| (word & SENDING == 0).then_some(next));
@@ -307,7 +308,7 @@ impl Pending {
         begun.is_ok()
     }
 
-    /// Whether packets of `port` are to wait from now on, of which one that went up for a flow was the last.
+    /// Whether the ring of `port` is held from now on, since too many packets of the flow with this hash are unsettled.
     pub(crate) fn is_crowded(&mut self, port: PortId, hash: u64) -> bool {
         let Some(at) = self.find(hash).filter(|at| self.places[*at].packets >= CROWD_PACKETS) else {
             return false;
@@ -322,7 +323,7 @@ impl Pending {
         is_known || has_room
     }
 
-    /// Whether packets of `port` still have to wait.
+    /// Whether packets of `port` must still wait.
     pub(crate) fn is_holding(&mut self, tickets: &Tickets, port: PortId, now_ns: u64) -> bool {
         let Self { worker, places, crowds, .. } = self;
         crowds.retain(|crowd| {
@@ -334,7 +335,8 @@ impl Pending {
         crowds.iter().any(|crowd| crowd.port == port)
     }
 
-    /// A packet goes up, others of its flow are known by `filter_key`; none if too many of its flow are on the way.
+    /// Enters a packet that goes up; `filter_key` identifies its flow in the filter. `None` if too many packets of the
+    /// flow are unsettled.
     pub(crate) fn enter(
         &mut self,
         tickets: &Tickets,
@@ -348,7 +350,7 @@ impl Pending {
         let word = self.word(tickets, at);
         let place = &mut self.places[at];
         if now_ns >= place.deadline_ns {
-            // There is no flow yet: it goes up behind the others all the same.
+            // There is no flow yet, so the packet goes up after the others.
             (place.deadline_ns, place.packets) = (deadline_ns, 0);
         }
         if place.packets >= PENDING_PACKETS_MAX {
@@ -395,7 +397,7 @@ impl Pending {
 mod tests {
     use super::*;
 
-    /// A packet with this hash of its key.
+    /// A packet whose key has this hash.
     fn of(hash: u64) -> (PortId, u64, FilterKey) {
         (PortId(1), hash, FilterKey::Unseen)
     }
@@ -565,7 +567,7 @@ mod tests {
         assert!(!is_any_after(&mut pending, &tickets, 0));
     }
 
-    /// Whether any place is taken once all of them were looked at.
+    /// Whether any slot is taken after `tidy` has visited all of them.
     fn is_any_after(pending: &mut Pending, tickets: &Tickets, now_ns: u64) -> bool {
         (0..PENDING_FLOWS / PENDING_WAYS).for_each(|_| pending.tidy(tickets, now_ns));
         pending.is_any()

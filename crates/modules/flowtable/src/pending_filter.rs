@@ -1,26 +1,26 @@
-//! Which packets may have to go to the control plane behind others of their flow, told from their cache_keys alone.
+//! Tells by cache keys alone that a packet belongs to no pending flow.
 //!
-//! The full flow key decides ([`crate::pending`]). Computing it would make every packet dear during any
-//! upcall. So pending flows count in a filter by the cache keys of their packets: a packet whose count is
-//! zero needs no look-up.
+//! The full flow key decides ([`crate::pending`]). Computing it would make every packet expensive during any upcall. So
+//! pending flows are counted in a filter by the cache keys of their packets. A packet whose count is zero needs no
+//! look-up.
 //!
 //! ```text
-//!   cache_key's hash ─> count of pending flows there, of this union     + those of other unions, or of packets that nobody saw
+//!   cache_key's hash ─> count of pending flows there, of this union     + those of other unions, or of packets without a cache key
 //! ```
 
 use crate::cache_key::CacheKey;
 
 const MARKS: usize = 4096;
 
-/// How a pending flow's packets are known again.
+/// The way to find a pending flow's packets in the filter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum FilterKey {
-    /// By the cache_key that was caught of them in the union of this time.
+    /// By their cache key under the union mask of this number.
     Seen { time: u16, at: u16 },
-    /// By their key alone.
+    /// Only by their flow key, since no cache key is known.
     #[default]
     Unseen,
-    /// They were in the table before: recirculated packets are looked up by key anyway.
+    /// They were in the table before: recirculated packets are always looked up by flow key.
     Inner,
 }
 
@@ -34,10 +34,10 @@ impl FilterKey {
 #[derive(Debug)]
 pub(crate) struct PendingFilter {
     counts: Box<[u16; MARKS]>,
-    /// Of the union that the counts are of.
+    /// Number of the union mask to which the counts belong.
     time: u16,
     seen: u32,
-    /// Pending flows that packets of this union are not known by.
+    /// Pending flows that are not in the counts.
     unseen: u32,
 }
 
@@ -46,7 +46,7 @@ impl PendingFilter {
         Self { counts: Box::new([0; MARKS]), time: 0, seen: 0, unseen: 0 }
     }
 
-    /// Another union may have begun: filter of those before say nothing of its cache_keys.
+    /// Begins a batch. Under a new union mask the counts of earlier cache keys are useless.
     #[inline]
     pub(crate) fn begin(&mut self, time: u16) {
         if time != self.time {
@@ -62,7 +62,7 @@ impl PendingFilter {
         (self.time, self.unseen, self.seen) = (time, self.unseen + self.seen, 0);
     }
 
-    /// Whether a packet of this union is none of any marked flow's for sure.
+    /// Whether a packet with a cache key under this mask certainly belongs to no pending flow.
     #[inline(always)]
     pub(crate) fn is_clear(&self, cache_key: &CacheKey) -> bool {
         self.unseen == 0 && self.counts[cache_key.hash() as usize % MARKS] == 0
@@ -78,7 +78,7 @@ impl PendingFilter {
         }
     }
 
-    /// A flow is pending from now on.
+    /// Adds a pending flow.
     pub(crate) fn add(&mut self, filter_key: FilterKey) {
         if let Some((all, here)) = self.count(filter_key) {
             *all += 1;
@@ -86,7 +86,7 @@ impl PendingFilter {
         }
     }
 
-    /// It is not any more.
+    /// Removes a flow that is no longer pending.
     pub(crate) fn remove(&mut self, filter_key: FilterKey) {
         if let Some((all, here)) = self.count(filter_key) {
             *all -= 1;
@@ -105,7 +105,7 @@ mod tests {
     use crate::cache_key::UnionMask;
     use crate::hash::Secret;
 
-    /// A cache_key of something, and how it is known again.
+    /// A cache key made from `number`, with its filter key.
     fn cache_key(union: &UnionMask, number: u64) -> (CacheKey, FilterKey) {
         let mut cache_key = CacheKey::default();
         cache_key.see_other(union.sought(&Key([number; KEY_WORDS]), &Secret::random()), 0);

@@ -1,4 +1,4 @@
-//! Actions as workers execute them: words, checked and bounded when a flow is installed.
+//! Actions in the form that workers execute: words, which are checked and bounded when a flow is installed.
 //!
 //! ```text
 //!   one step      [ operands : 56 | code : 8 ]                             in the flow's slot itself
@@ -21,20 +21,20 @@ use crate::tunnel::outer;
 
 pub(crate) use ct::{PlainCt, read as read_ct};
 
-/// Where the id of [`Code::CtRecirc`] is.
+/// Bit position of the id in [`Code::CtRecirc`].
 const CT_RECIRC_ID_SHIFT: u32 = 24;
 
-/// Bytes of the largest group that is rewritten: IPv6.
+/// Bytes of the largest group that can be rewritten: IPv6.
 pub(crate) const GROUP_BYTES_MAX: usize = 40;
-/// Bytes of a service header up to its context, and of one as it is rewritten.
+/// Bytes of a service header before its context, and of one that is rewritten.
 const NSH_BASE_BYTES: usize = 8;
 const NSH_IMAGE_BYTES: usize = 24;
-/// Probability of a sample that takes everything.
+/// The probability of a sample that takes every packet.
 pub(crate) const ALWAYS: u32 = u32::MAX;
 
 macro_rules! codes {
     ($($name:ident = $doc:literal,)*) => {
-        /// The code of a step; its operands are named from the lowest bit on.
+        /// The code of a step; names list its operands from the lowest bit on.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u8)]
         pub(crate) enum Code { $(#[doc = $doc] $name),* }
@@ -75,7 +75,7 @@ codes! {
     CtRecirc = "As Ct without parts but a plain translation, then Recirc: zone 16, translation 8, id 32.",
 }
 
-/// The header that [`Code::Rewrite`] changes.
+/// The headers that [`Code::Rewrite`] can change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
@@ -130,7 +130,7 @@ impl Step {
         Code::ALL.get(usize::from(self.0 as u8)).copied().unwrap_or(Code::End)
     }
 
-    /// Whether it does this.
+    /// Whether the step has this code.
     #[inline]
     pub(crate) fn is(self, code: Code) -> bool {
         self.0 as u8 == code as u8
@@ -142,12 +142,12 @@ impl Step {
         self.0 >> (8 + shift) & ((1 << bits) - 1)
     }
 
-    /// A program in the arena.
+    /// Returns the word that refers to a program in the arena.
     pub(crate) fn long(place: u32, len: usize) -> Self {
         Self::new(Code::Long, u64::from(place) | (len as u64) << 32)
     }
 
-    /// Where that is and how long.
+    /// The program's place and length in the arena.
     #[inline]
     pub(crate) fn place(self) -> Option<(u32, usize)> {
         let of = || (self.operand(0, 32) as u32, self.operand(32, 24) as usize);
@@ -204,7 +204,7 @@ impl Compiler<'_> {
         Ok(())
     }
 
-    /// A list behind the step at `owner`. The operand at bit `shift` is its length.
+    /// Compiles a nested list behind the step at `owner`; the operand at bit `shift` gets its length.
     fn nested(
         &mut self,
         owner: usize,
@@ -311,7 +311,7 @@ impl Compiler<'_> {
         self.images(kind, [masked.value.masked(masked.mask).to_image(), masked.mask.to_image()]);
     }
 
-    /// Value and mask.
+    /// Appends value and mask.
     fn images<T: AsRef<[u8]>>(&mut self, kind: Kind, images: [T; 2]) {
         let [value, _] = &images;
         self.step(Code::Rewrite, kind as u64 | (value.as_ref().len() as u64) << 8);
@@ -346,7 +346,7 @@ fn nsh_image(header: &Nsh) -> [u8; NSH_IMAGE_BYTES] {
     image
 }
 
-/// As on the wire (RFC 8300, 2.2 to 2.5).
+/// The header in wire format (RFC 8300, 2.2 to 2.5).
 fn nsh_header(header: &Nsh) -> Result<Vec<u8>, UnsupportedFlow> {
     let context = match (header.md_type, &header.context) {
         (1, NshContext::Md1(words)) => words.map(u32::to_be_bytes).as_flattened().to_vec(),
@@ -367,7 +367,7 @@ fn nsh_header(header: &Nsh) -> Result<Vec<u8>, UnsupportedFlow> {
     Ok([base.concat(), context].concat())
 }
 
-/// Up to eight bytes as a word, the first one lowest.
+/// Up to eight bytes as a word, the first byte lowest.
 fn pack(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
 }

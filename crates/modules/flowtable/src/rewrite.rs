@@ -1,7 +1,7 @@
-//! Header fields are rewritten in a packet's image, and its checksums follow (RFC 1624).
+//! Rewrites header fields in a packet's image, and updates its checksums (RFC 1624).
 //!
-//! A complete checksum is updated by the changed words. A partial one holds the sum of the pseudo header
-//! alone, not complemented. It follows the addresses only, since the rest is summed later.
+//! A complete checksum is updated by the changed words. A partial one is the sum of the pseudo header alone, not
+//! complemented. Only changes of addresses affect it, since the rest is summed later.
 
 use lasthop_module_api::{DropReason, Header};
 use lasthop_wire::headers::{
@@ -13,10 +13,10 @@ use lasthop_wire::{Key, Layers, Metadata, Sum, crc32c};
 
 use crate::program::{GROUP_BYTES_MAX, Kind};
 
-/// Common part of an SCTP packet (RFC 9260, 3.1), with the checksum at its end.
+/// The common header of an SCTP packet (RFC 9260, 3.1), with the checksum at its end.
 const SCTP_BYTES: usize = 12;
 const SCTP_CHECKSUM_AT: usize = 8;
-/// Solicitation or advertisement in front of its options.
+/// Bytes of a solicitation or advertisement before its options.
 const ND_BYTES: usize = 24;
 
 /// Value and mask of a group, as images in bytes.
@@ -54,7 +54,7 @@ pub(crate) fn rewrite(
     }
 }
 
-/// The group has the source first, the frame the destination.
+/// The group starts with the source, the frame with the destination.
 fn ethernet(header: &mut Header, link: LinkLayer, masks: &Masks) -> Result<(), DropReason> {
     if link != LinkLayer::Ethernet {
         return Err(DropReason::ActionImpossible);
@@ -65,7 +65,7 @@ fn ethernet(header: &mut Header, link: LinkLayer, masks: &Masks) -> Result<(), D
     Ok(())
 }
 
-/// Writes the group's bytes from `from` on over as many bytes of the packet.
+/// Copies the group's bytes from `from` on into the packet.
 fn apply(bytes: &mut [u8], masks: &Masks, from: usize) {
     for ((byte, value), mask) in bytes.iter_mut().zip(&masks.value[from..]).zip(&masks.mask[from..]) {
         *byte = *byte & !mask | value & mask;
@@ -85,7 +85,7 @@ fn add(a: u16, b: u16) -> u16 {
     sum + u16::from(carry)
 }
 
-/// Where the checksum of a transport protocol is in its header, and whether it covers addresses.
+/// The offset of the checksum in a transport header, and whether it covers addresses.
 fn transport_checksum(proto: u8) -> Option<usize> {
     match proto {
         PROTO_TCP => Some(16),
@@ -129,19 +129,19 @@ impl Editor<'_> {
         Ok(())
     }
 
-    /// A complete checksum at `at` follows a change.
+    /// Updates a complete checksum at `at` for a change.
     fn follow(&mut self, at: usize, (before, after): (u16, u16)) -> Result<(), DropReason> {
         let sum = add(add(!self.word(at)?, !before), after);
         self.put_word(at, !sum)
     }
 
-    /// Whether the checksum at `at` was left to be completed.
+    /// Whether the checksum at `at` is partial.
     fn is_partial(&self, at: usize) -> bool {
         let offload = &self.header.offload;
         offload.needs_csum() && usize::from(offload.csum_start) + usize::from(offload.csum_offset) == at
     }
 
-    /// The transport checksum follows a change of addresses.
+    /// Updates the transport checksum for a change of addresses.
     fn follow_addresses(&mut self, change: (u16, u16)) -> Result<(), DropReason> {
         if change.0 == change.1 || self.key.get(field::IP_FRAG) == u64::from(FRAGMENT_LATER) {
             return Ok(());
@@ -151,7 +151,7 @@ impl Editor<'_> {
             return Ok(()); // its checksum does not cover them
         }
         if self.offsets.transport == 0 {
-            // Either there is no transport header, or it is in the part that is not known here.
+            // There is no transport header, or it is beyond the image.
             let is_whole = self.header.frame_len_bytes() as usize == self.header.bytes().len();
             return if is_whole { Ok(()) } else { Err(DropReason::ActionImpossible) };
         }
@@ -168,7 +168,7 @@ impl Editor<'_> {
         self.follow_transport(at, proto, change)
     }
 
-    /// A complete transport checksum follows a change; UDP may do without one, which is 0.
+    /// Updates a complete transport checksum for a change. UDP may omit it (0).
     fn follow_transport(&mut self, at: usize, proto: u8, change: (u16, u16)) -> Result<(), DropReason> {
         if proto == PROTO_UDP && self.word(at)? == 0 {
             return Ok(());
@@ -181,7 +181,7 @@ impl Editor<'_> {
     }
 
     fn is(&self, ethertype: u16) -> Result<(), DropReason> {
-        // A header that is there has a TTL or addresses, or else nothing to be harmed.
+        // The packet must have the header that the action rewrites.
         let is_it = self.key.ethertype() == ethertype;
         if is_it { Ok(()) } else { Err(DropReason::ActionImpossible) }
     }
@@ -207,7 +207,7 @@ impl Editor<'_> {
     fn ipv6(&mut self, masks: &Masks, link: LinkLayer) -> Result<(), DropReason> {
         self.is(ETHERTYPE_IPV6)?;
         let network = self.network;
-        // With segments left in a routing header, the destination is not the one that is summed.
+        // With segments left in a routing header, the checksum covers another destination.
         let layers = (link == LinkLayer::Ethernet).then(|| Layers::parse(self.header.bytes()).ok()).flatten();
         let is_routed = layers.is_some_and(|layers| layers.is_source_routed);
         let source = self.change((network + 8, 16), |bytes| apply(bytes, masks, 0))?;
@@ -252,7 +252,7 @@ impl Editor<'_> {
         if !is_arp || bytes[..6] != [0, 1, 8, 0, 6, 4] {
             return Err(DropReason::ActionImpossible);
         }
-        // (Where in the packet, how long, where in the group.)
+        // Offset in the packet, length, offset in the group.
         for (at, len, from) in [(14, 4, 0), (24, 4, 4), (6, 2, 8), (8, 6, 10), (18, 6, 16)] {
             apply(&mut bytes[at..at + len], masks, from);
         }
@@ -272,7 +272,7 @@ impl Editor<'_> {
         Ok(())
     }
 
-    /// The end of an IP packet that is no fragment; the bytes behind it on the wire are padding.
+    /// The end of an IP packet that is no fragment; bytes behind it are Ethernet padding.
     fn datagram_end(&mut self) -> Result<usize, DropReason> {
         let network = self.network;
         let end = match self.key.ethertype() {
@@ -284,7 +284,7 @@ impl Editor<'_> {
         if is_here { Ok(end) } else { Err(DropReason::ActionImpossible) }
     }
 
-    /// Target and link-layer addresses of a solicitation or advertisement; options that are not there stay away.
+    /// Rewrites target and link-layer addresses of a solicitation or advertisement; missing options are not added.
     fn neighbour(&mut self, masks: &Masks) -> Result<(), DropReason> {
         let at = self.transport(PROTO_ICMPV6)?;
         let is_neighbour = matches!(self.bytes(at, ND_BYTES)?, [135 | 136, 0, ..]);
@@ -301,7 +301,7 @@ impl Editor<'_> {
         if self.is_partial(at + 2) { Ok(()) } else { self.follow(at + 2, change) }
     }
 
-    /// The first option of a kind, of eight bytes (RFC 4861, 4.6.1).
+    /// Finds the first option of a type with a length of eight bytes (RFC 4861, 4.6.1).
     fn neighbour_option(&mut self, mut at: usize, kind: u8) -> Option<usize> {
         loop {
             let &[found, units] = self.bytes(at, 2).ok()?.first_chunk()?;
@@ -316,7 +316,7 @@ impl Editor<'_> {
         }
     }
 
-    /// Flags, TTL, path, and the context of metadata type 1. There is no checksum.
+    /// Rewrites flags, TTL, path, and the context of metadata type 1. There is no checksum.
     fn nsh(&mut self, masks: &Masks) -> Result<(), DropReason> {
         self.is(ETHERTYPE_NSH)?;
         let (network, md_type) = (self.network, self.key.get(nsh_field::MD_TYPE));

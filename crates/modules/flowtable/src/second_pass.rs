@@ -1,8 +1,8 @@
-//! The second flows of the last packets of a cache entry, for entries whose flow is `ct(...),recirc(...)`.
+//! The second flows of recent packets, for cache entries whose flow is `ct(...),recirc(...)`.
 //!
-//! A packet that the first cache knows differs from others of its entry in nothing that flows look at but the state of its connection. So
-//! its second flow is known by that state, next to the entry, without another key and hash. There is a place for each direction. All
-//! else is looked for in the cache of later passes.
+//! Packets of one entry of the first cache differ only in the state of their connections, as far as flows can tell. So
+//! the state and the entry identify the second flow without another key and hash. There is one place for each
+//! direction. All other packets are looked up in the cache of later passes.
 //!
 //! ```text
 //!   entry of the first cache, direction ─> [ version ][ program ][ statistics entry ][ words of connection tracking: 5 ]
@@ -13,11 +13,11 @@ use crate::cache::{CacheSlot, Hit};
 /// Words of connection tracking, of IPv4.
 pub(crate) const CT4_WORDS: usize = 5;
 
-/// For each entry of a cache.
+/// The second flows for all entries of a cache.
 #[derive(Debug, Default)]
 pub(crate) struct SecondPasses {
-    /// Two for each entry: version, program, statistics entry (0: there is nothing), words of connection tracking. Made when there is
-    /// something to remember, since most flow tables track nothing; zeros take no memory.
+    /// Two lines for each entry: version, program, statistics entry (0: empty), words of connection tracking. They are
+    /// allocated at the first `put`, since most flow tables track nothing; untouched zeros take no memory.
     lines: Vec<[u64; LINE_WORDS]>,
 }
 
@@ -28,7 +28,7 @@ pub(crate) struct SecondHit {
     pub(crate) stats: u32,
 }
 
-/// Words of a cache line: of an entry of the cache, and of a place here.
+/// Words of a cache line, which is the size of a cache entry and of a line here.
 const LINE_WORDS: usize = 8;
 const CT_AT: usize = 3;
 const _: () = assert!(CT_AT + CT4_WORDS == LINE_WORDS);
@@ -39,7 +39,7 @@ fn line(slot: CacheSlot, is_reply: bool) -> usize {
 }
 
 impl SecondPasses {
-    /// The second flow of the last packet, if it had this first word.
+    /// The second flow of the last packet, if its first word was `word`.
     #[inline(always)]
     pub(crate) fn find(
         &self,
@@ -52,7 +52,7 @@ impl SecondPasses {
         is_it.then_some(SecondHit { program, stats: stats as u32 })
     }
 
-    /// The second flow of the last packet, if it had all these words.
+    /// The second flow of the last packet, if all its words were `ct`.
     pub(crate) fn find_whole(
         &self,
         at: (CacheSlot, bool),
@@ -64,7 +64,7 @@ impl SecondPasses {
         (line[CT_AT..] == *ct).then_some(hit)
     }
 
-    /// Remembers it. `entries`: as many as the cache may have.
+    /// Stores the second flow of a packet. `entries`: the largest number of entries of the cache.
     pub(crate) fn put(
         &mut self,
         (slot, is_reply): (CacheSlot, bool),
@@ -73,7 +73,7 @@ impl SecondPasses {
         entries: usize,
     ) {
         if self.lines.is_empty() {
-            // One entry more: the cache's first one begins with a cache line.
+            // One entry more, since the cache's first one is aligned to a cache line.
             self.lines = vec![[0; LINE_WORDS]; 2 * (entries + 1)];
         }
         if let Some(last) = self.lines.get_mut(line(slot, is_reply)) {
@@ -82,7 +82,7 @@ impl SecondPasses {
         }
     }
 
-    /// An entry is another one from now on.
+    /// Clears the lines of a cache entry that was replaced.
     pub(crate) fn forget(&mut self, slot: CacheSlot) {
         let first = line(slot, false);
         if let Some(both) = self.lines.get_mut(first..first + 2) {
@@ -90,7 +90,7 @@ impl SecondPasses {
         }
     }
 
-    /// All are.
+    /// Clears all lines.
     pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }

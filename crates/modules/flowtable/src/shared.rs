@@ -27,12 +27,12 @@ pub(crate) const COUNTS: usize = 4;
 /// Words of a set of masks.
 pub(crate) const MASK_WORDS: usize = MASKS_MAX / 64;
 
-/// Look-ups of one worker: all, those that its cache knew, those that found nothing; and masks that were tried.
+/// Counters of one worker: look-ups, cache hits, misses, and masks that were tried.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct LookUps([AtomicU64; COUNTS]);
 
-/// Look-ups of all workers, as of the end of each one's last batch.
+/// Counters of all workers, each from the end of that worker's last batch.
 #[derive(Debug, Default)]
 pub(crate) struct Counts([LookUps; WORKERS_MAX]);
 
@@ -59,11 +59,11 @@ pub(crate) struct Shared {
     pub(crate) counts: Counts,
     pub(crate) flows: Chunks<FlowSlot, 256>,
     pub(crate) masks: Chunks<MaskSlot, 16>,
-    /// Masks that have flows, one bit each.
+    /// The masks that have flows, one bit each.
     pub(crate) live_masks: [AtomicU64; MASK_WORDS],
-    /// Rises when a mask comes or goes.
+    /// Incremented when a mask is added or removed.
     pub(crate) masks_version: AtomicU64,
-    /// Rises when a flow is removed or gets other actions: cached results have to be revalidated.
+    /// Incremented when a flow is removed or gets other actions: cached results have to be revalidated.
     pub(crate) version: AtomicU64,
     pub(crate) buckets: Buckets,
     pub(crate) arena: Arena,
@@ -72,9 +72,9 @@ pub(crate) struct Shared {
     pub(crate) tickets: Tickets,
     pub(crate) numbers: Numbers,
     pub(crate) secret: Secret,
-    /// CLOCK_MONOTONIC when the workers' clock began, in milliseconds.
+    /// CLOCK_MONOTONIC at the workers' time 0, in milliseconds.
     pub(crate) clock_origin_ms: AtomicU64,
-    /// Workers that were seen here: the highest number, plus one.
+    /// Workers that have used the table: the highest number, plus one.
     pub(crate) workers: AtomicUsize,
 }
 
@@ -99,7 +99,7 @@ impl Shared {
         }
     }
 
-    /// The flow of mask number `number` that `key` belongs to.
+    /// The flow of mask number `number` that matches `key`.
     #[inline]
     pub(crate) fn find(&self, number: u16, key: &Key) -> Option<u32> {
         let mask = self.masks.get(usize::from(number))?;
@@ -109,13 +109,13 @@ impl Shared {
         self.buckets.find(hash, selects)
     }
 
-    /// CLOCK_MONOTONIC in milliseconds when the workers' clock says `now_ns`.
+    /// CLOCK_MONOTONIC in milliseconds at the workers' time `now_ns`.
     #[inline]
     pub(crate) fn monotonic_ms(&self, now_ns: u64) -> u64 {
         self.clock_origin_ms.load(Ordering::Relaxed) + now_ns / 1_000_000
     }
 
-    /// A flow's statistics of all workers.
+    /// A flow's statistics, summed over all workers.
     pub(crate) fn stats_of(&self, slot: &FlowSlot) -> FlowStats {
         let mut stats = self.stats.sum(slot);
         if stats.packets > 0 {
@@ -124,7 +124,7 @@ impl Shared {
         stats
     }
 
-    /// Whether there is no flow that a packet could meet.
+    /// Whether there is no flow that packets can match.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.live_masks.iter().all(|word| word.load(Ordering::Relaxed) == 0)

@@ -1,13 +1,13 @@
-//! Flows and masks as workers see them: words that one writer stores and every worker loads.
+//! Flows and masks for workers: words that one writer stores and every worker loads.
 //!
 //! ```text
 //!   flow   generation : 32 | mask : 16 | 1 : 16      program      statistics of workers      key, masked: 26 words
 //!   mask   used words : 32, one bit each             mask: 26 words
 //! ```
 //!
-//! A slot's memory is never freed, and its contents are not replaced before a grace period is over (see
-//! `grace`). So a slot found in this visit may be read until the visit ends. Later, the generation tells
-//! whether it is still the same flow.
+//! A slot's memory is never freed, and its contents are not replaced before a grace period is over (see `grace`). So a
+//! slot that was found in this visit may be read until the visit ends. Later, the generation tells whether it still
+//! holds the same flow.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -20,7 +20,7 @@ use crate::bounds::FLOWS_MAX;
 use crate::execution::EXECUTED;
 use crate::hash::{Secret, finish, of_word_by};
 
-/// A worker's statistics entry for a flow: its worker and number, plus one so that 0 is none.
+/// A worker's statistics entry for a flow: worker and number, plus one, so that 0 means none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct EntryId(pub(crate) u32);
 
@@ -31,12 +31,12 @@ impl EntryId {
         Self((worker as u32) << Self::NUMBER_BITS | (number + 1))
     }
 
-    /// As a number; 0 is none.
+    /// The entry as a number; 0 is none.
     pub(crate) fn get(self) -> u32 {
         self.0
     }
 
-    /// From the same.
+    /// The entry with this number.
     pub(crate) fn of(number: u32) -> Self {
         Self(number)
     }
@@ -50,7 +50,7 @@ impl EntryId {
     }
 }
 
-/// Which flow a slot holds.
+/// The identity of the flow in a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Identity(u64);
 
@@ -71,7 +71,7 @@ impl Identity {
     }
 }
 
-/// A flow's tag in upcalls: its slot, and enough of its generation to tell it from former flows there.
+/// A flow's tag in upcalls: its slot, and enough of its generation to distinguish it from earlier flows there.
 pub(crate) fn tag_of(slot: u32, generation: u32) -> u32 {
     slot | (generation % TAG_GENERATIONS) << FLOWS_MAX.trailing_zeros()
 }
@@ -81,12 +81,12 @@ pub(crate) fn slot_in(tag: u32) -> u32 {
     tag % FLOWS_MAX
 }
 
-/// The uppermost bit says that it is none of a flow's (`EXECUTED`).
+/// The highest bit is clear: it marks executions (`EXECUTED`).
 const TAG_GENERATIONS: u32 = EXECUTED / FLOWS_MAX;
 
 const _: () = assert!(FLOWS_MAX.is_power_of_two());
 
-/// A place for a flow.
+/// A slot for a flow.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct FlowSlot {
@@ -95,12 +95,12 @@ pub(crate) struct FlowSlot {
     program: AtomicU64,
     /// The newest of its statistics entries; see `stats`.
     pub(crate) stats: AtomicU64,
-    /// Statistics of workers that had no entry left: packets, bytes, used and TCP flags.
+    /// Statistics of workers that had no free entry: packets, bytes, time of last use and TCP flags.
     pub(crate) spill: [AtomicU64; 3],
     key: KeyPlace,
 }
 
-/// A place for a key.
+/// A slot for a key.
 #[derive(Debug)]
 struct KeyPlace([AtomicU64; KEY_WORDS]);
 
@@ -127,7 +127,7 @@ impl FlowSlot {
         self.program.store(program, Ordering::Release);
     }
 
-    /// Puts a flow into an empty slot; it is seen once the table leads to it.
+    /// Stores a flow in an empty slot. Workers find it when the table refers to it.
     pub(crate) fn occupy(&self, identity: Identity, key: &Key, program: u64) {
         self.key.0.iter().zip(&key.0).for_each(|(place, word)| place.store(*word, Ordering::Relaxed));
         self.stats.store(0, Ordering::Relaxed);
@@ -136,17 +136,17 @@ impl FlowSlot {
         self.identity.store(identity.0, Ordering::Release);
     }
 
-    /// Its flow gets another identity, though the same packets belong to it.
+    /// Gives the flow another identity; it matches the same packets.
     pub(crate) fn rename(&self, identity: Identity) {
         self.identity.store(identity.0, Ordering::Release);
     }
 
-    /// Removes its flow for later readers.
+    /// Removes the flow; later readers do not find it.
     pub(crate) fn vacate(&self) {
         self.identity.store(0, Ordering::Release);
     }
 
-    /// The newest of its statistics entries.
+    /// The newest statistics entry of the flow.
     #[inline]
     pub(crate) fn newest_entry(&self) -> EntryId {
         EntryId::of(self.stats.load(Ordering::Acquire) as u32)
@@ -159,7 +159,7 @@ impl FlowSlot {
         prefetch(&self.key.0[KEY_WORDS_SHORT - 1]);
     }
 
-    /// Whether it holds the flow of `mask` that `key` belongs to.
+    /// Whether the slot holds the flow of `mask` that matches `key`.
     #[inline]
     fn matches(&self, mask_number: u16, mask: &MaskSlot, key: &Key) -> bool {
         let identity = self.identity();
@@ -171,7 +171,7 @@ impl FlowSlot {
     }
 }
 
-/// A place for a mask.
+/// A slot for a mask.
 #[derive(Debug, Default)]
 pub(crate) struct MaskSlot {
     used: AtomicU64,
@@ -186,7 +186,7 @@ impl MaskSlot {
         self.used.store(used, Ordering::Release);
     }
 
-    /// The words that look at anything, each with its number.
+    /// The non-zero words, each with its index.
     #[inline]
     fn words(&self) -> impl Iterator<Item = (usize, u64)> {
         let mut used = self.used.load(Ordering::Acquire);
@@ -197,12 +197,12 @@ impl MaskSlot {
         })
     }
 
-    /// Adds its bits to others.
+    /// Adds its bits to those of other masks.
     pub(crate) fn add_to(&self, bits: &mut Key) {
         self.words().for_each(|(index, word)| bits.0[index] |= word);
     }
 
-    /// Where the flow of this mask that `key` belongs to is in the table.
+    /// The hash in the table of the flow of this mask that matches `key`.
     #[inline]
     pub(crate) fn hash(&self, number: u16, key: &Key, secret: &Secret) -> u64 {
         let of = |sum: u64, (index, bits): (usize, u64)| {
@@ -220,7 +220,7 @@ impl MaskSlot {
         hasher.words.extend(self.words().map(|(index, bits)| (index, bits, secret.word(index))));
     }
 
-    /// Whether `slot` holds the flow of this mask that `key` belongs to.
+    /// Whether `slot` holds the flow of this mask that matches `key`.
     #[inline]
     pub(crate) fn selects(&self, number: u16, slot: &FlowSlot, key: &Key) -> bool {
         slot.matches(number, self, key)

@@ -1,14 +1,14 @@
-//! Statistics of flows, counted by each worker for itself.
+//! Statistics of flows, which each worker counts in its own memory.
 //!
 //! ```text
-//!   flow slot ── newest ──> entry of worker 3 ── next ──> entry of worker 0 ── next ──> nobody
+//!   flow slot ── newest ──> entry of worker 3 ── next ──> entry of worker 0 ── next ──> none
 //!                           packets, bytes, used, flags : 16 | next : 40
 //! ```
 //!
-//! A worker has an entry for a flow from its first packet of it on. It is the only one to write it, by plain
-//! stores; readers add up the entries at any time. Entries come from each worker's own stock. The writer of
-//! the table keeps it filled, and returns entries of removed flows. A worker whose stock is empty counts in
-//! the flow itself, with the others, until it has entries.
+//! A worker has an entry for a flow from the flow's first packet there on. Only that worker writes it, by plain stores;
+//! readers add up the entries at any time. Entries come from each worker's own stock. The writer of the table refills
+//! the stock, and returns entries of removed flows. A worker whose stock is empty counts in words of the flow, which
+//! all workers share, until it has entries.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -40,13 +40,13 @@ impl Entry {
         EntryId((self.flags_and_next.load(Ordering::Acquire) & NEXT_MASK) as u32)
     }
 
-    /// Counts a packet. Only its worker does.
+    /// Counts a packet. Only the entry's worker calls this.
     #[inline(always)]
     fn count(&self, packet: Counted) {
         self.count_all(1, (packet.len_bytes.into(), packet.tcp_flags, packet.now_ns));
     }
 
-    /// The same of several packets: their bytes and flags, added up.
+    /// Counts several packets: their bytes and flags, added up.
     #[inline(always)]
     fn count_all(&self, packets: u64, (bytes, tcp_flags, now_ns): (u64, u16, u64)) {
         let add =
@@ -69,7 +69,7 @@ impl Entry {
     }
 }
 
-/// A packet, as statistics see it.
+/// The values of a packet that statistics need.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counted {
     pub(crate) len_bytes: u32,
@@ -77,7 +77,7 @@ pub(crate) struct Counted {
     pub(crate) now_ns: u64,
 }
 
-/// Packets of one moment, added up.
+/// Packets with one time of arrival, added up.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CountedRun {
     pub(crate) packets: u32,
@@ -94,22 +94,22 @@ impl CountedRun {
     }
 }
 
-/// One worker's entries.
+/// One worker's stock of entries.
 #[derive(Debug)]
 pub(crate) struct Stock {
     entries: Chunks<Entry, CHUNK>,
-    /// Entries that exist.
+    /// Number of entries that are allocated.
     made: AtomicU32,
-    /// Entries below `made` that were given out once.
+    /// Number of entries below `made` that were ever given out.
     begun: AtomicU32,
-    /// Times that there was none for a flow since the last time that entries were made.
+    /// How often the stock was empty since entries were last allocated.
     wanted: AtomicU32,
-    /// Entries of removed flows. Its worker uses try_lock and never waits.
+    /// Entries of removed flows. The worker uses try_lock and never waits.
     returned: Mutex<Vec<EntryId>>,
 }
 
 impl Stock {
-    /// Counts a packet in an entry of this worker's. False if there is no such entry.
+    /// Counts a packet in an entry of this worker. Returns false if there is no such entry.
     #[inline(always)]
     pub(crate) fn count(&self, id: EntryId, packet: Counted) -> bool {
         let entry = self.entries.get(id.number() as usize);
@@ -118,7 +118,7 @@ impl Stock {
 }
 
 impl Stock {
-    /// Counts packets in an entry of this worker's, which stays when it was given to a flow.
+    /// Counts packets in an entry of this worker. An entry that was given to a flow exists for good.
     #[inline(never)]
     pub(crate) fn count_run(&self, id: EntryId, run: CountedRun, now_ns: u64) {
         let entry = self.entries.get(id.number() as usize).filter(|_| run.packets > 0);
@@ -128,7 +128,7 @@ impl Stock {
     }
 }
 
-/// Every worker's entries.
+/// The stocks of all workers.
 #[derive(Debug)]
 pub(crate) struct Stats {
     stocks: Box<[Stock]>,
@@ -150,8 +150,8 @@ impl Stats {
         self.stocks.get(id.worker())?.entries.get(id.number() as usize)
     }
 
-    /// Fills the stocks of the first `workers` workers, at least of the first one. For the writer of the
-    /// table.
+    /// Fills the stocks of the first `workers` workers, at least of the first one. Only the writer of the table calls
+    /// this.
     pub(crate) fn refill(&self, workers: usize, flows: usize) {
         for stock in self.stocks.iter().take(workers.max(1)) {
             let (made, begun) = (stock.made.load(Ordering::Relaxed), stock.begun.load(Ordering::Relaxed));
@@ -166,7 +166,8 @@ impl Stats {
         }
     }
 
-    /// Worker `worker`'s entry for a flow, from now on at the latest; none if its stock is empty.
+    /// Worker `worker`'s entry for a flow; it takes one from the stock if the flow has none. Returns none if the stock
+    /// is empty.
     #[inline]
     pub(crate) fn entry_of(&self, worker: usize, slot: &FlowSlot) -> EntryId {
         let newest = slot.newest_entry();
@@ -182,7 +183,7 @@ impl Stats {
         }
         let Some(id) = self.take(worker) else { return EntryId::default() };
         let Some(entry) = self.entry(id) else { return EntryId::default() };
-        // Each other worker can be in between once.
+        // Each other worker can add its entry in between once.
         for _ in 0..=WORKERS_MAX {
             let next = newest();
             entry.clear(next);
@@ -209,7 +210,7 @@ impl Stats {
         returned
     }
 
-    /// Entries from `first` on.
+    /// The chain of entries from `first` on.
     fn chain(&self, first: EntryId) -> impl Iterator<Item = EntryId> {
         let mut next = first;
         let links = std::iter::from_fn(move || {
@@ -228,7 +229,7 @@ impl Stats {
         }
     }
 
-    /// Counts a packet in the entry `id` of the calling worker, or in its flow's `slot` if that is none.
+    /// Counts a packet in the entry `id` of the calling worker, or in the flow's `slot` if there is no entry.
     #[inline]
     pub(crate) fn count<'a>(
         &self,
@@ -242,7 +243,7 @@ impl Stats {
         }
     }
 
-    /// Worker `worker`'s entries.
+    /// The stock of worker `worker`.
     #[inline]
     pub(crate) fn of(&self, worker: usize) -> Option<&Stock> {
         self.stocks.get(worker)
@@ -262,7 +263,7 @@ impl Stats {
         })
     }
 
-    /// Returns the entries of a removed flow that no worker reads any more.
+    /// Returns the entries of a removed flow, which no worker reads any more, to the stocks.
     pub(crate) fn take_back(&self, slot: &FlowSlot) {
         let newest = EntryId(slot.stats.swap(0, Ordering::Relaxed) as u32);
         for id in self.chain(newest).collect::<Vec<_>>() {
@@ -272,14 +273,14 @@ impl Stats {
         }
     }
 
-    /// Bytes of all entries that exist.
+    /// Bytes of all allocated entries.
     pub(crate) fn memory_bytes(&self) -> usize {
         let made = self.stocks.iter().map(|stock| stock.made.load(Ordering::Relaxed) as usize);
         made.sum::<usize>() * size_of::<Entry>()
     }
 }
 
-/// The way without an entry: the flow's own words, which all workers share.
+/// Counts a packet without an entry, in the flow's own words, which all workers share.
 #[cold]
 fn spill(slot: &FlowSlot, packet: Counted) {
     let [packets, bytes, used_and_flags] = &slot.spill;
@@ -288,7 +289,7 @@ fn spill(slot: &FlowSlot, packet: Counted) {
     let seen = used_and_flags.load(Ordering::Relaxed);
     let flags = seen & 0xfff | u64::from(packet.tcp_flags);
     let used = (seen >> 12).max(packet.now_ns / NS_PER_MS);
-    // A worker in between has seen the same time. Its flags come with its next packet.
+    // A worker that changed the word in between saw the same time. These flags are added with the next packet.
     let new = used << 12 | flags;
     let _ = used_and_flags.compare_exchange(seen, new, Ordering::Relaxed, Ordering::Relaxed);
 }

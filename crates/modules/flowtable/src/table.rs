@@ -1,4 +1,4 @@
-//! The table as its writer sees it: one writer, and no worker waits for it.
+//! The writer's side of the table: there is one writer, and no worker waits for it.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -24,19 +24,19 @@ use crate::tally::Tally;
 use crate::tracking::Tracking;
 use crate::{InstallError, UnsupportedFlow};
 
-/// A flow as a dump has it: its slot, itself, and its statistics.
+/// A flow in a dump: its slot, the flow, and its statistics.
 pub type Dumped = (usize, Arc<Installed>, FlowStats);
 
-/// Which flow is meant.
+/// Names a flow.
 #[derive(Clone, Copy, Debug)]
 pub enum FlowSelector<'a> {
-    /// The one with this name.
+    /// The flow with this UFID.
     Ufid(Ufid),
-    /// Of those without a name, the one with this key, for any mask.
+    /// The flow without a UFID that has this key, under any mask.
     Key(&'a FlowKey),
 }
 
-/// A flow that was taken out of the table; see [`FlowTable::final_stats`].
+/// A flow that was removed from the table; see [`FlowTable::final_stats`].
 #[derive(Clone, Debug)]
 pub struct Removed {
     /// The flow.
@@ -64,32 +64,32 @@ enum Retired {
 
 #[derive(Debug, Default)]
 struct Writer {
-    /// By slot.
+    /// Records by slot.
     records: Vec<Option<Record>>,
-    /// By slot: how many flows it has had.
+    /// By slot: the number of flows that it has had.
     generations: Vec<u32>,
     free: Vec<u32>,
     count: usize,
     by_ufid: HashMap<Ufid, u32>,
-    /// Slots of flows without a name, by hash of their key.
+    /// Slots of flows without a UFID, by hash of their key.
     by_key: HashMap<u64, Vec<u32>>,
     key_hasher: RandomState,
-    /// Each mask's number.
+    /// The number of each mask.
     masks: HashMap<Key, u16>,
-    /// By number: the mask and its flows.
+    /// By number: the mask and how many flows it has.
     mask_flows: Vec<(Key, u32)>,
     free_masks: Vec<u16>,
     blocks: Blocks,
     retired: VecDeque<(Moment, Retired)>,
-    /// The last flows that were removed or got other actions, by their tags in upcalls.
+    /// Recently removed or changed flows, by their tags in upcalls.
     former: VecDeque<(u32, Arc<Installed>)>,
     former_bytes: usize,
     flow_memory: FlowMemory,
 }
 
-/// Flows, for several workers to look up and one writer at a time to change.
+/// The flows of a datapath: several workers look them up, and one writer at a time changes them.
 ///
-/// No method makes a worker wait; its cost is the caller's alone.
+/// No method makes a worker wait; only the caller pays its cost.
 #[derive(Debug)]
 pub struct FlowTable {
     pub(crate) shared: Arc<Shared>,
@@ -105,53 +105,55 @@ impl Default for FlowTable {
 }
 
 impl FlowTable {
-    /// Without flows, for ports with these numbers.
+    /// Returns a table without flows, for ports with these numbers.
     pub(crate) fn new(numbers: Numbers) -> Self {
         let (shared, tracking) = (Arc::new(Shared::new(numbers)), Tracking::new());
         Self { shared, meters: Meters::new(), tracking, writer: Mutex::default() }
     }
 
-    /// The words of an action list.
+    /// Compiles an action list to words.
     pub(crate) fn compile(&self, actions: &[Action]) -> Result<Vec<u64>, UnsupportedFlow> {
         let program = compile(actions, &|name| self.tracking.policy(name))?;
         if program.iter().any(|word| Step(*word).is(Code::Ct) || Step(*word).is(Code::CtRecirc)) {
-            // Made here and by no worker: it maps memory.
+            // The connection table is made here and not by a worker: this maps memory.
             let _ = self.connections();
         }
         Ok(program)
     }
 
-    /// The connections that `ct` actions look up and commit. Their table is made by the first call, or by the first flow with such an
-    /// action.
+    /// The connections that `ct` actions look up and commit. The first call, or the first flow with such an action,
+    /// makes their table.
     #[must_use]
     pub fn connections(&self) -> &ConntrackTable {
         self.tracking.connections(self.shared.monotonic_ms(0))
     }
 
-    /// Has connections lie in `memory`, which outlives the process, with those that another process left there: it must not use it any
-    /// more. It is `now_ms` by CLOCK_MONOTONIC. None: the memory is smaller than [`ConntrackTable::memory_bytes_for`] the default bounds, or
-    /// there is a table already; connections do not outlive the process then. [`ConntrackTable::adopt`] is to be called until all were looked at.
+    /// Puts the connection table into `memory`, which outlives the process, with the connections that another process
+    /// left there. That process must not use it any more. `now_ms` is CLOCK_MONOTONIC. Returns `None` if the memory is
+    /// smaller than [`ConntrackTable::memory_bytes_for`] the default bounds, or if there is a table already; then
+    /// connections do not outlive the process. The caller then calls [`ConntrackTable::adopt`] until it has checked all
+    /// connections.
     #[must_use]
     pub fn keep_connections(&self, memory: &Arc<Mapping>, now_ms: u64) -> Option<()> {
         self.tracking.keep_in(memory, now_ms)
     }
 
-    /// The connections, if there is a table of them.
+    /// The connection table, if there is one.
     #[must_use]
     pub fn connections_made(&self) -> Option<&ConntrackTable> {
         self.tracking.made()
     }
 
-    /// Makes the timeout policy of this name and IP protocol (TCP, UDP, ICMP, ICMPv6), of whose timeouts `timeouts` is taken, or replaces it;
-    /// connections that follow it already follow the new one. False: there are as many as there may be
-    /// ([`POLICIES_MAX`](lasthop_conntrack::POLICIES_MAX), those that OVS makes for one of its own counting as one, and one being the
-    /// default). Flows find a policy when they are installed.
+    /// Adds or replaces the timeout policy of this name for an IP protocol (TCP, UDP, ICMP, ICMPv6), with that
+    /// protocol's part of `timeouts`. Connections that follow it follow the new one. Returns false if there are
+    /// [`POLICIES_MAX`](lasthop_conntrack::POLICIES_MAX) policies; the policies that OVS makes for one of its own count
+    /// as one, and the default counts, too. Flows resolve a policy's name when they are installed.
     #[must_use]
     pub fn set_timeout_policy(&self, name: &str, proto: u8, timeouts: &CtPolicy) -> bool {
         self.tracking.set_policy(name, proto, timeouts, self.shared.monotonic_ms(0))
     }
 
-    /// Takes a timeout policy away: connections that follow it follow the default from now on. Whether there was one.
+    /// Removes a timeout policy: its connections follow the default from now on. Returns whether it existed.
     pub fn remove_timeout_policy(&self, name: &str) -> bool {
         self.tracking.remove_policy(name)
     }
@@ -163,14 +165,14 @@ impl FlowTable {
     /// Installs a flow. Workers find it when this returns.
     ///
     /// # Errors
-    /// [`InstallError::Exists`] if there is one with this name or the same match; [`InstallError::NoRoom`];
+    /// [`InstallError::Exists`] if a flow has this name or the same match; [`InstallError::NoRoom`];
     /// [`InstallError::Refused`] if a part is not supported. Nothing has changed then.
     pub fn install(&self, flow: FlowSpec) -> Result<(), InstallError> {
         self.install_counted(flow, FlowStats::default()).map(drop)
     }
 
-    /// Installs a flow whose statistics continue from `stats`. Returns its slot, which it keeps until it is
-    /// removed.
+    /// Installs a flow whose statistics continue from `stats`. Returns its slot, which does not change until the flow
+    /// is removed.
     ///
     /// # Errors
     /// As [`Self::install`].
@@ -187,7 +189,7 @@ impl FlowTable {
         writer.install(&self.shared, (flow, Tally::brought(stats)), &compact, &program)
     }
 
-    /// Gives a flow other actions. Statistics stay.
+    /// Replaces a flow's actions; statistics stay.
     ///
     /// # Errors
     /// [`InstallError::Unknown`], [`InstallError::NoRoom`], [`InstallError::Refused`].
@@ -203,7 +205,7 @@ impl FlowTable {
         writer.replace(&self.shared, slot, actions, &program)
     }
 
-    /// A flow and its statistics.
+    /// Returns a flow and its statistics.
     ///
     /// # Errors
     /// [`InstallError::Unknown`].
@@ -230,13 +232,13 @@ impl FlowTable {
         self.writer().entry(&self.shared, u32::try_from(slot).ok()?)
     }
 
-    /// The slot of a flow, which it has as long as it is there.
+    /// Returns the slot of a flow, which does not change while the flow exists.
     #[must_use]
     pub fn slot(&self, name: FlowSelector<'_>) -> Option<usize> {
         self.writer().slot_of(name).map(|slot| slot as usize)
     }
 
-    /// Begins to count a flow anew.
+    /// Resets a flow's statistics.
     ///
     /// # Errors
     /// [`InstallError::Unknown`].
@@ -250,7 +252,7 @@ impl FlowTable {
         Ok(())
     }
 
-    /// Takes a flow out: no packet that comes from now on finds it.
+    /// Removes a flow: no later packet finds it.
     ///
     /// # Errors
     /// [`InstallError::Unknown`].
@@ -262,8 +264,7 @@ impl FlowTable {
         Ok(removed)
     }
 
-    /// Removes the flows in up to `slots` slots from `cursor` on. Returns where to continue, until there are
-    /// none.
+    /// Removes the flows in up to `slots` slots from `cursor` on. Returns the next cursor, or `None` at the end.
     pub fn flush(&self, cursor: usize, slots: usize) -> Option<usize> {
         let mut writer = self.writer();
         let end = writer.records.len().min(cursor.saturating_add(slots));
@@ -274,14 +275,14 @@ impl FlowTable {
         (end < writer.records.len()).then_some(end)
     }
 
-    /// The flow that an upcall names, as it was when its packet met it, unless that is long ago.
+    /// The flow that an upcall names, with the actions that it had when its packet matched, unless that is long ago.
     #[must_use]
     pub fn named(&self, flow: u32) -> Option<Arc<Installed>> {
         self.writer().tagged(flow)
     }
 
-    /// Flows from `cursor` on, out of up to `slots` slots, with their statistics and slots; and where to
-    /// continue, until there are none. Flows installed or removed between two calls may be among them or not.
+    /// Returns flows of up to `slots` slots from `cursor` on, with their statistics and slots, and the next cursor, or
+    /// `None` at the end. Flows that are installed or removed between two calls may be missing or not.
     pub fn dump(&self, cursor: usize, slots: usize) -> (Vec<Dumped>, Option<usize>) {
         let mut writer = self.writer();
         writer.reclaim(&self.shared);
@@ -292,17 +293,17 @@ impl FlowTable {
         (flows, (end < writer.records.len()).then_some(end))
     }
 
-    /// A removed flow's final statistics; `None` as long as a worker may still count a packet.
+    /// A removed flow's final statistics; `None` while a worker may still count a packet.
     #[must_use]
     pub fn final_stats(&self, removed: &Removed) -> Option<FlowStats> {
         self.writer().reclaim(&self.shared);
         removed.stats.get().copied()
     }
 
-    /// Sets the rate of a meter, with a full bucket and zero statistics; a rate of 0 lets everything pass.
+    /// Sets the rate of a meter, with a full bucket and zero statistics; a rate of 0 passes every packet.
     ///
     /// # Errors
-    /// [`InstallError::NoRoom`] if there are as many as there may be.
+    /// [`InstallError::NoRoom`] if the table of meters is full.
     pub fn set_meter(&self, meter: u32, rate: MeterRate) -> Result<(), InstallError> {
         let is_set = self.meters.set(meter, rate);
         if is_set {
@@ -312,12 +313,12 @@ impl FlowTable {
         }
     }
 
-    /// Takes a meter out: it lets everything through.
+    /// Removes a meter: its packets pass from now on.
     pub fn remove_meter(&self, meter: u32) {
         self.meters.remove(meter);
     }
 
-    /// The statistics of a meter; `None` if there is none.
+    /// The statistics of a meter; `None` if it does not exist.
     #[must_use]
     pub fn meter_stats(&self, meter: u32) -> Option<MeterCounters> {
         self.meters.stats(meter)
@@ -328,20 +329,20 @@ impl FlowTable {
         self.shared.clock_origin_ms.store(origin_ns / 1_000_000, Ordering::Relaxed);
     }
 
-    /// Flows and masks that there are.
+    /// The numbers of flows and masks.
     #[must_use]
     pub fn len(&self) -> (usize, usize) {
         let writer = self.writer();
         (writer.count, writer.masks.len())
     }
 
-    /// Bytes of flows' actions and data, of at most [`crate::bounds::FLOW_DATA_BYTES_MAX`].
+    /// Bytes of flows' actions and data, at most [`crate::bounds::FLOW_DATA_BYTES_MAX`].
     #[must_use]
     pub fn data_bytes(&self) -> usize {
         self.writer().flow_memory.bytes()
     }
 
-    /// Bytes of workers' statistics.
+    /// Bytes of workers' statistics entries.
     #[must_use]
     pub fn stats_memory_bytes(&self) -> usize {
         self.shared.stats.memory_bytes()
@@ -364,7 +365,7 @@ impl Writer {
         present.or_else(former).map(Arc::clone)
     }
 
-    /// Remembers a flow for upcalls that are on their way.
+    /// Keeps a flow for upcalls in flight.
     fn leave(&mut self, slot: u32, flow: &Arc<Installed>) {
         self.former.push_back((self.tag(slot), Arc::clone(flow)));
         self.former_bytes += flow.bytes();
@@ -375,14 +376,14 @@ impl Writer {
         }
     }
 
-    /// The next flow in a slot is none of those before it.
+    /// Gives the next flow of a slot a new generation.
     fn next_generation(&mut self, slot: u32) -> u32 {
         let generation = &mut self.generations[slot as usize];
         *generation = generation.wrapping_add(1).max(1);
         *generation
     }
 
-    /// The flow that matches exactly this.
+    /// The flow that has exactly this match.
     fn find(&self, shared: &Shared, compact: &Compact) -> Option<u32> {
         shared.find(*self.masks.get(&compact.mask)?, &compact.key)
     }
@@ -397,7 +398,7 @@ impl Writer {
         slots.iter().find(has_it).copied()
     }
 
-    /// Enters a flow's name, or takes it out.
+    /// Adds a flow's name to the index, or removes it.
     fn name(&mut self, flow: &FlowSpec, slot: u32, is_there: bool) {
         if let Some(ufid) = flow.ufid {
             if is_there {
@@ -481,7 +482,7 @@ impl Writer {
         })
     }
 
-    /// The number of a mask, which gets one flow more.
+    /// Returns the number of a mask, and counts one more flow for it.
     fn mask(&mut self, shared: &Shared, mask: &Key) -> Option<u16> {
         if let Some(number) = self.masks.get(mask) {
             self.mask_flows[usize::from(*number)].1 += 1;
@@ -502,7 +503,7 @@ impl Writer {
         Some(number)
     }
 
-    /// A mask has one flow less.
+    /// Counts one flow less for a mask.
     fn drop_mask(&mut self, shared: &Shared, number: u16) {
         let (mask, flows) = &mut self.mask_flows[usize::from(number)];
         *flows -= 1;
@@ -513,7 +514,7 @@ impl Writer {
         }
     }
 
-    /// The word that stands for a program.
+    /// Returns the word that refers to a program, and stores the program if it has several words.
     fn place(&mut self, shared: &Shared, program: &[u64]) -> Result<u64, InstallError> {
         match program {
             [] => Ok(Step::END.0),
@@ -559,12 +560,12 @@ impl Writer {
         Ok(flow)
     }
 
-    /// Takes a flow out.
+    /// Removes a flow.
     fn remove(&mut self, shared: &Shared, slot: u32) -> Option<Removed> {
         let record = self.records.get_mut(slot as usize)?.take()?;
         shared.buckets.remove(record.hash, slot);
         shared.flows.get(slot as usize)?.vacate();
-        // Before the grace period starts: later visits revalidate their caches.
+        // This precedes the grace period: later visits revalidate their caches.
         shared.version.fetch_add(1, Ordering::Release);
         self.name(&record.flow, slot, false);
         self.leave(slot, &record.flow);

@@ -1,28 +1,28 @@
-//! The statistics of a flow, from the workers' counters since the flow is in its slot.
+//! The statistics of a flow, relative to the workers' counters of its slot.
 
 use lasthop_flow::FlowStats;
 
-/// Where a flow's counters begin.
+/// Start values of a flow's counters.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
     /// The workers' counters at the time of the last clear.
     before: FlowStats,
-    /// The flow's counters from before it was installed here.
+    /// The flow's counters from before its installation here.
     brought: FlowStats,
 }
 
 impl Tally {
-    /// Of a flow that has these counters already.
+    /// Returns the tally of a flow that has these counters already.
     pub(crate) fn brought(brought: FlowStats) -> Self {
         Self { brought, ..Self::default() }
     }
 
-    /// For a flow whose counters begin at zero while the workers' counters are at `before`.
+    /// Returns the tally of a flow whose counters begin at zero while the workers' counters are at `before`.
     pub(crate) fn cleared(before: FlowStats) -> Self {
         Self { before, ..Self::default() }
     }
 
-    /// The flow's statistics, where the workers' counters stand at `now`.
+    /// The flow's statistics when the workers' counters are at `now`.
     pub(crate) fn told(&self, now: FlowStats) -> FlowStats {
         let Self { before, brought } = self;
         let is_new = now.packets > before.packets;

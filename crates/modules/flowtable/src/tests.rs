@@ -1,4 +1,4 @@
-//! The table against a list that is searched from one end to the other.
+//! Compares the table with a list that is searched from start to end.
 
 use std::collections::HashMap;
 
@@ -37,7 +37,7 @@ fn packet(key: &FlowKey) -> Key {
     Compact::of(&Match { key: key.clone(), mask: None }).expect("it is supported").key
 }
 
-/// A mask of some of the fields by which the keys here differ.
+/// A mask of some of the fields in which the keys here differ.
 fn mask(bits: u8) -> FlowKey {
     let byte = |bit: u8| if bits >> bit & 1 == 1 { 0xff } else { 0 };
     let ip = Ipv4 {
@@ -59,13 +59,13 @@ fn flow(number: u8, key: FlowKey, bits: u8, port: u32) -> FlowSpec {
     FlowSpec { ufid: Some(ufid(number)), matching, actions: vec![Action::Output(port)], is_probe: false }
 }
 
-/// How a packet is looked up.
+/// The way in which a packet is looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// As a usual one, or as any other.
+    /// By its mini key if it has one, or by its flow key.
     Usual,
     Other,
-    /// In a batch that is looked up in parallel.
+    /// In a batch that is looked up side by side.
     Foreseen,
 }
 
@@ -133,7 +133,7 @@ fn any_turn() -> impl Strategy<Value = Turn> {
     ]
 }
 
-/// A flow of the list: its match, its port, and the packets that found it.
+/// A flow of the list: its match, its port, and the number of packets that matched it.
 struct Listed {
     compact: Compact,
     port: u32,
@@ -223,7 +223,7 @@ fn packets_that_differ_where_no_flow_looks_share_an_entry() {
         assert_eq!([8, 9, 10, 9].map(|port| look_up(3, port, way)), [None, Some(8), None, Some(8)]);
     }
     lane.learn();
-    // Those that were not known: the first of each kind twice, and four that are of no flow.
+    // Cache misses: the first packet of each kind twice, and four packets without a flow.
     assert_eq!(lane.counts[LOOKUPS] - lane.counts[HITS], 4 + 4);
     assert_eq!(lane.counts[MISSES], 4);
 }
@@ -302,7 +302,7 @@ fn masks_are_bounded_and_come_back() {
     assert_eq!(table.len(), (0, 0));
 }
 
-/// One of many packets, and the flow that is for it alone.
+/// One of many packets, and the flow that matches only this packet.
 fn numbered(number: u32) -> FlowKey {
     let [_, b, c, d] = number.to_be_bytes();
     let ip = Ipv4 { src: [10, b, c, d].into(), proto: 17, ..Ipv4::default() };
@@ -327,7 +327,7 @@ fn many_flows_take_memory_for_statistics_only_where_they_are_met() {
     for number in (0..FLOWS).step_by(100).cycle().take(1000) {
         assert_eq!(look_up(&table, &mut lane, &numbered(number)), Some((number % 1000) as u16));
     }
-    // Each flow misses once, and again when another one of the 200 has its place in the cache.
+    // Each flow misses once, and again when another of the 200 has taken its place in the cache.
     assert!((700..=800).contains(&lane.counts[HITS]), "{:?}", lane.counts);
     assert!(table.stats_memory_bytes() <= 64 << 10);
     let stats = table.get(FlowSelector::Key(&numbered(100))).unwrap().1;

@@ -1,6 +1,6 @@
-//! The packets of a batch that have one flow, `ct(...),recirc(...)`, on their way: what was found of each.
+//! Intermediate results for packets of a batch whose flow is `ct(...),recirc(...)`.
 //!
-//! Each step is a loop of its own: few values are at hand in each, so they stay in registers.
+//! Each step is a loop of its own, which needs few values, so they stay in registers.
 
 use lasthop_conntrack::{UsualEnds, UsualPacket, UsualVerdict, UsualZone};
 use lasthop_flow::ct_state::REPLY;
@@ -13,14 +13,14 @@ use crate::ct_words::{first_word_of_usual, words_of_usual};
 use crate::lane::Lane;
 use crate::stats::CountedRun;
 
-/// Results of the packets of a run, by the number in the run.
+/// Results of the packets of a run, by index in the run.
 #[derive(Debug)]
 pub(crate) struct TrackedBatch {
-    /// Where the first flow is in the first cache.
+    /// The place of each packet's first flow in the first cache.
     pub(crate) slots: [CacheSlot; BATCH_PACKETS_MAX],
-    /// The first of their words of connection tracking.
+    /// The first word of connection tracking of each packet.
     words: [u64; BATCH_PACKETS_MAX],
-    /// All words, and translations; for runs that need them.
+    /// All words and the translation of each packet; only for runs that need them.
     whole: [(CtWords, Option<UsualEnds>); BATCH_PACKETS_MAX],
 }
 
@@ -33,7 +33,7 @@ impl TrackedBatch {
         }
     }
 
-    /// Packets from the first one on that have this first flow.
+    /// Counts the packets at the start of the run that have this first flow.
     #[inline(never)]
     pub(crate) fn alike(&mut self, lane: &Lane, cache_keys: &[CacheKey], flow: (u64, u32)) -> usize {
         let (mut count, known) = (0, lane.known4());
@@ -47,7 +47,7 @@ impl TrackedBatch {
         count
     }
 
-    /// Tracks packets up to the first one that is not usual; their number.
+    /// Tracks packets up to the first unusual one. Returns their number.
     #[inline(never)]
     pub(crate) fn track(&mut self, zone: &UsualZone<'_>, number: u16, headers: &[Header]) -> usize {
         let mut count = 0;
@@ -59,7 +59,7 @@ impl TrackedBatch {
         count
     }
 
-    /// The same, with all words and translations.
+    /// The same, and stores all words and translations.
     #[inline(never)]
     pub(crate) fn track_whole(&mut self, zone: &UsualZone<'_>, number: u16, headers: &[Header]) -> usize {
         let mut count = 0;
@@ -72,7 +72,8 @@ impl TrackedBatch {
         count
     }
 
-    /// Adds packets from number `at` on up to the first one whose second flow is not known to have these statistics.
+    /// Adds packets from index `at` on to `sent`, up to the first one whose second flow is unknown or has other
+    /// statistics.
     #[inline(never)]
     pub(crate) fn count_alike(
         &self,
@@ -93,7 +94,7 @@ impl TrackedBatch {
         *sent = all;
     }
 
-    /// All words of a packet, those that are not known zero; and its translation.
+    /// All words of a packet and its translation. Without `is_whole` only the first word can be non-zero.
     pub(crate) fn whole(&self, at: usize, is_whole: bool) -> (CtWords, Option<UsualEnds>) {
         if is_whole {
             return self.whole[at];
@@ -110,7 +111,7 @@ fn tracked<const WHOLE: bool>(zone: &UsualZone<'_>, header: &Header) -> Option<U
     zone.track::<WHOLE>(&usual)
 }
 
-/// Whether a first word is that of a packet in reply direction.
+/// Whether a first word belongs to a packet in reply direction.
 #[inline(always)]
 pub(crate) fn is_reply(word: u64) -> bool {
     word >> 56 & u64::from(REPLY) != 0

@@ -1,14 +1,14 @@
-//! Runs of usual packets whose flow is `ct(...),recirc(...)`: tracked, looked up again and sent.
+//! Runs of usual packets whose flow is `ct(...),recirc(...)`: they are tracked, looked up again and sent.
 //!
 //! ```text
 //!   all   cache key ─> flow: the same ct, recirc as the first one's ── other ──> end of the run
-//!   all   connection, the protocol moves on ── not usual ──> end of the run: the long way
+//!   all   connection, protocol state ── not usual ──> end of the run: single look-ups
 //!   each  its state, beside the cache ─> flow of the second pass: output ─> verdict
-//!                │ not known there
-//!                └─> cache of later passes ─> its actions at length
+//!                │ not stored there
+//!                └─> cache of later passes ─> all of its actions
 //! ```
 //!
-//! Statistics of both flows are added up, and counted when the second flow changes.
+//! Statistics of both flows are added up, and stored when the second flow changes.
 
 use lasthop_conntrack::{UsualEnds, UsualPacket};
 use lasthop_module_api::{DropReason, Header, Output, PortId};
@@ -23,18 +23,18 @@ use crate::slot::EntryId;
 use crate::stats::{CountedRun, Stock};
 use crate::tracked_batch::is_reply;
 
-/// Facts that hold for all packets of a run.
+/// Values that hold for all packets of a run.
 struct TrackedRun<'a> {
     stock: &'a Stock,
     recirc_id: u32,
     in_port: u16,
-    /// Statistics of the first flow.
+    /// The statistics entry of the first flow.
     stats: u32,
-    /// Flows look at labels and original tuples, or packets are translated.
+    /// Whether all words are needed: flows match on labels or original tuples, or packets are translated.
     is_whole: bool,
 }
 
-/// A second flow that sends packets as they are.
+/// A second flow that sends packets unchanged.
 #[derive(Clone, Copy)]
 struct SecondFlow {
     stats: u32,
@@ -42,8 +42,8 @@ struct SecondFlow {
 }
 
 impl Executor<'_> {
-    /// Forwards usual packets of established connections, starting at packet number `first`, up to the first other one or one of another
-    /// flow. Returns their number.
+    /// Forwards usual packets of established connections, starting at packet number `first`. It stops at the first
+    /// packet of another kind or flow, and returns the number of forwarded packets.
     #[inline(never)]
     pub(crate) fn send_tracked(
         &mut self,
@@ -56,7 +56,7 @@ impl Executor<'_> {
             return 0;
         };
         let (step, shared, tracking) = (Step(hit.program), self.shared, self.tracking);
-        // Any may be behind others in its second pass.
+        // Any packet may belong to a pending flow in its second pass.
         if !step.is(Code::CtRecirc) || self.lane.pending.is_any() {
             return 0;
         }
@@ -77,7 +77,7 @@ impl Executor<'_> {
         count
     }
 
-    /// The second pass of tracked packets.
+    /// Executes the second pass of tracked packets.
     #[inline(never)]
     fn send_second(
         &mut self,
@@ -108,7 +108,8 @@ impl Executor<'_> {
         }
     }
 
-    /// The second flow of a packet, if that sends it as it is. Else the packet has had its second pass, and is counted.
+    /// Returns the second flow of a packet, if that sends it unchanged. Otherwise this executes the second pass and
+    /// counts the packet.
     #[inline(never)]
     fn second_flow(
         &mut self,
@@ -147,7 +148,7 @@ impl Executor<'_> {
         None
     }
 
-    /// The second pass of a packet that leaves with other addresses or ports.
+    /// Executes the second pass of a packet whose addresses or ports are translated.
     fn send_translated(
         &mut self,
         (packet, header): (usize, &Header),

@@ -20,30 +20,30 @@ use crate::ct_words::{metadata_of, words_of};
 /// Connections, and timeout policies by name.
 #[derive(Debug)]
 pub(crate) struct Tracking {
-    /// Made with the first need of it: most flow tables track nothing.
+    /// Made on first use: most flow tables track nothing.
     made: OnceLock<ConntrackTable>,
     policies: Mutex<BTreeMap<String, PolicyGroup>>,
 }
 
-/// Policies of several protocols that follow one number: as many as OVS makes for one of its own.
+/// Policies of several protocols with one number, like those that OVS makes for one of its own policies.
 #[derive(Debug)]
 struct PolicyGroup {
-    /// From 1 on; 0 is the default.
+    /// From 1 on; 0 is the default policy.
     number: u8,
     timeouts: CtPolicy,
     names: BTreeSet<String>,
 }
 
-/// The state of a packet at `ct(...)`.
+/// The result of `ct(...)` for a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tracked {
-    /// It is tracked, and perhaps translated.
+    /// The packet is tracked, and translated if necessary.
     Done,
-    /// Nothing was done: more of the packet is needed than its image.
+    /// Nothing was done, since the image is not enough of the packet.
     Partial,
 }
 
-/// The group that a policy belongs to. OVS calls those of one group `ovs_tp_ID_PROTOCOL`.
+/// The group of a policy. OVS names the policies of one group `ovs_tp_ID_PROTOCOL`.
 fn group_of(name: &str) -> &str {
     let of_ovs = name.strip_prefix("ovs_tp_").and(name.rsplit_once('_'));
     of_ovs.map_or(name, |(group, _)| group)
@@ -60,12 +60,13 @@ impl Tracking {
         self.made.get_or_init(|| ConntrackTable::new(CtBounds::default(), now_ms))
     }
 
-    /// Makes the table in `memory`, with the connections that another process left there. None if there is one already, or too little memory.
+    /// Makes the table in `memory`, with the connections that another process left there. `None` if there is a table
+    /// already, or if the memory is too small.
     pub(crate) fn keep_in(&self, memory: &Arc<Mapping>, now_ms: u64) -> Option<()> {
         self.made.set(ConntrackTable::in_memory(memory, CtBounds::default(), now_ms)?).ok()
     }
 
-    /// The connections, if there is a table of them.
+    /// The connection table, if there is one.
     pub(crate) fn made(&self) -> Option<&ConntrackTable> {
         self.made.get()
     }
@@ -74,14 +75,14 @@ impl Tracking {
         self.policies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The number of a policy; a name that no policy has stands for the default, as in the kernel.
+    /// The number of a policy. An unknown name stands for the default, as in the kernel.
     pub(crate) fn policy(&self, name: &str) -> u8 {
         let policies = self.policies();
         let group = policies.get(group_of(name)).filter(|group| group.names.contains(name));
         group.map_or(0, |group| group.number)
     }
 
-    /// Makes a policy of one protocol, or replaces it. False: there are as many groups as there may be.
+    /// Adds or replaces a policy of one protocol. Returns false if the number of groups is at its bound.
     pub(crate) fn set_policy(&self, name: &str, proto: u8, timeouts: &CtPolicy, now_ms: u64) -> bool {
         let mut policies = self.policies();
         let group = group_of(name);
@@ -109,7 +110,8 @@ impl Tracking {
         true
     }
 
-    /// With the last one of its group its connections follow the default. Whether there was one.
+    /// Removes a policy and returns whether it existed. Without the last policy of a group its connections follow the
+    /// default.
     pub(crate) fn remove_policy(&self, name: &str) -> bool {
         let mut policies = self.policies();
         let Some(group) = policies.get_mut(group_of(name)) else { return false };
@@ -121,7 +123,8 @@ impl Tracking {
         was_there
     }
 
-    /// `ct(...)` for a packet that came in by `port` of the switch. It is `now_ms` by CLOCK_MONOTONIC, as in every process.
+    /// Executes `ct(...)` for a packet that was received by `port` of the switch; `now_ms` is CLOCK_MONOTONIC, which
+    /// all processes share.
     pub(crate) fn track(
         &self,
         copy: &mut ActionPacket<'_>,
@@ -148,7 +151,7 @@ impl Tracking {
         (tracked, told)
     }
 
-    /// `ct(...)` for a packet of which all bytes are in `frame`, for the one that has no fragments.
+    /// Executes `ct(...)` for a whole packet in `frame` that is no fragment.
     pub(crate) fn track_whole(
         &self,
         (frame, words): (&mut Vec<u8>, &mut CtWords),
@@ -230,7 +233,7 @@ fn reason_of(refusal: CtRefusal) -> DropReason {
     }
 }
 
-/// Translates the packet's headers, and perhaps text in its payload.
+/// Translates the packet's headers, and text in its payload if necessary.
 #[inline(never)]
 fn rewrite(copy: &mut ActionPacket<'_>, rewrites: &CtRewrites) -> Result<(), DropReason> {
     let header = copy.edit();

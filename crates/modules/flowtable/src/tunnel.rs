@@ -1,4 +1,4 @@
-//! Tunnels' headers: as flows have them, and as packets carry them.
+//! Converts tunnel headers between the form of flows and that of packets.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -7,19 +7,19 @@ use lasthop_wire::tunnel::{OptionBytes, OuterHeader, erspan, flag};
 
 use crate::UnsupportedFlow;
 
-/// Every bit of a field.
+/// All bits of a field.
 const EVERY: u8 = u8::MAX;
 
-/// The header that a packet came with, of the key that the control plane tells of it; none if there is none, or one that is not known here.
+/// Returns the tunnel header in a packet's key; `None` if there is none, or one that is not supported here.
 #[must_use]
 pub fn tunnel_of(key: &FlowKey) -> Option<OuterHeader> {
     key.tunnel.as_deref().and_then(|tunnel| outer(tunnel).ok())
 }
 
-/// The header, of a key or of an action.
+/// Converts the tunnel header of a key or of an action.
 ///
 /// # Errors
-/// If there are options of a kind or length that packets do not carry here.
+/// If options have a type or length that packets cannot carry here.
 pub(crate) fn outer(tunnel: &Tunnel) -> Result<OuterHeader, UnsupportedFlow> {
     let options = options(&tunnel.options)?;
     let of_options = match (&tunnel.options, options.get().len()) {
@@ -33,12 +33,12 @@ pub(crate) fn outer(tunnel: &Tunnel) -> Result<OuterHeader, UnsupportedFlow> {
     Ok(OuterHeader { flags, options, ..fields(tunnel) })
 }
 
-/// The bits that count of a header, `mask` being a mask.
+/// Converts the mask of a tunnel header.
 ///
 /// # Errors
 /// As [`outer`].
 pub(crate) fn outer_mask(mask: &Tunnel) -> Result<(OuterHeader, u64), UnsupportedFlow> {
-    // Options count with their length.
+    // A match on options includes their length.
     let options_len = if mask.options == TunnelOptions::None { 0 } else { u64::from(EVERY) };
     let flags = flags(mask) | flag::IPV6;
     Ok((OuterHeader { flags, options: options(&mask.options)?, ..fields(mask) }, options_len))
@@ -82,7 +82,7 @@ fn options(options: &TunnelOptions) -> Result<OptionBytes, UnsupportedFlow> {
     bytes.ok_or(UnsupportedFlow::Unsupported("tunnel options of more than 64 bytes"))
 }
 
-/// A packet's header as the control plane is told of it.
+/// Converts a packet's header for the control plane.
 #[must_use]
 pub fn tunnel_told(outer: &OuterHeader) -> Tunnel {
     let has = |flag| outer.has(flag);

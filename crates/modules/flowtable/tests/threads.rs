@@ -1,5 +1,5 @@
-//! Workers forward while flows are installed, changed and removed: every packet is handled by one of its own
-//! flows, and counted once.
+//! Workers forward while flows are installed, changed and removed. Every packet is handled by one of its own flows, and
+//! counted once.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -9,7 +9,8 @@ use lasthop_module_api::{BATCH_PACKETS_MAX, Batch, Hashes, Header, Mac, Module, 
 use lasthop_wire::Offload;
 
 const WORKERS: usize = 3;
-/// Destinations. Flow `n` sends packets to destination `n` to a port that is `n` modulo this, in any version.
+/// Number of destination addresses. Every version of flow `n` sends packets for address `n` to a port that is `n`
+/// modulo this number.
 const FLOWS: u16 = 64;
 const ROUNDS: u32 = if cfg!(miri) { 20 } else { 20_000 };
 
@@ -18,11 +19,11 @@ fn address(last: u16) -> Mac {
     Mac([2, 0, 0, 0, high, low])
 }
 
-/// A flow for a destination, by one of several masks, with one output or several.
+/// A flow for destination `number`, with one of several masks, and one output or several.
 fn flow(number: u16, version: u32) -> FlowSpec {
     let ethernet = |dst| Some(Ethernet { src: Mac([0; 6]), dst });
     let key = FlowKey { ethernet: ethernet(address(number)), ..FlowKey::default() };
-    let priority = Some(1 << (number % 8)); // no packet has any: a mask of its own
+    let priority = Some(1 << (number % 8)); // no packet has any priority: this makes a mask of its own
     let mask = FlowKey { ethernet: ethernet(Mac([0xff; 6])), priority, ..FlowKey::default() };
     FlowSpec {
         ufid: Some(Ufid(u128::from(number).to_be_bytes())),
@@ -45,7 +46,7 @@ fn batch(from: u16) -> [Header; BATCH_PACKETS_MAX] {
     })
 }
 
-/// Decides batches until told to stop; packets that a flow was found for.
+/// Decides batches until told to stop. Returns the number of packets that matched a flow.
 fn work(module: &FlowModule, worker: usize, stop: &AtomicBool, batches: &AtomicU64) -> u64 {
     let mut verdicts = Verdicts::of_worker(worker);
     let (mut found, mut turn) = (0, 0);
@@ -58,7 +59,7 @@ fn work(module: &FlowModule, worker: usize, stop: &AtomicBool, batches: &AtomicU
             u64::from(turn),
             &mut verdicts,
         );
-        // Those that were asked about are done with: else all behind them would go up, too.
+        // Settles the upcalls; otherwise all later packets of these flows would go up, too.
         verdicts.upcalls().iter().for_each(|upcall| module.settle(upcall.ticket));
         let mut has_output = [false; BATCH_PACKETS_MAX];
         for output in verdicts.outputs() {
@@ -73,7 +74,7 @@ fn work(module: &FlowModule, worker: usize, stop: &AtomicBool, batches: &AtomicU
     found
 }
 
-/// Installs, changes and removes flows by turns; those that it removed.
+/// Installs, changes and removes flows in turn. Returns those that it removed.
 fn change(module: &FlowModule) -> Vec<Removed> {
     let (table, mut removed) = (module.table(), Vec::new());
     for round in 0..ROUNDS {

@@ -1,4 +1,4 @@
-//! The bridge's decisions on a batch of 32 frames, by the number of addresses that it knows.
+//! Measures the bridge's decisions on a batch of 32 frames, by the number of addresses that it knows.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -34,7 +34,7 @@ fn add_ports(module: &dyn Module, count: u16) {
     }
 }
 
-/// A bridge that knows address 0 behind the sender and `macs` others spread over the receivers.
+/// A bridge that knows address 0 behind the sender, and `macs` others spread over the receivers.
 fn bridge(macs: u32) -> Bridge {
     let settings = BridgeSettings { hash_key: [1, 2], ..BridgeSettings::with_entries(FDB_ENTRIES_LIMIT) };
     let bridge = Bridge::new(&settings);
@@ -49,7 +49,7 @@ fn bridge(macs: u32) -> Bridge {
     bridge
 }
 
-/// Batches from the sender to known addresses, far apart from each other.
+/// Batches from the sender to known addresses, which are far apart in the table.
 fn batches(macs: u32) -> Vec<[Header; BATCH_PACKETS_MAX]> {
     let destination = |number: u32| mac(1 + number.wrapping_mul(0x9e37_79b1) % macs);
     let batch = |batch: u32| {
@@ -60,7 +60,7 @@ fn batches(macs: u32) -> Vec<[Header; BATCH_PACKETS_MAX]> {
     (0..BATCHES).map(batch).collect()
 }
 
-/// Times decisions on batches by turns.
+/// Measures decisions on different batches in turn.
 fn decide(
     criterion: &mut Criterion,
     name: &str,

@@ -1,4 +1,4 @@
-//! Joins ports in pairs, in order of appearance, without a look at any header (mSwitch's dummy module).
+//! Joins ports in pairs, in the order in which they are added, and reads no header (mSwitch's dummy module).
 
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,21 +7,21 @@ use lasthop_module_api::{
     Batch, DropReason, Header, Module, PORTS_MAX, PortId, PortSettings, PortVlans, Reasons, Verdicts,
 };
 
-/// Frames from one port of a pair go to the other: the cost of the switch with no decision to make.
+/// Forwards frames from one port of a pair to the other: the cost of the switch without a decision.
 ///
-/// Addresses are not looked at, so a port's `mac` is not enforced. The internal port is never part of a pair.
+/// It does not read addresses, so it cannot enforce a port's `mac`. The internal port is never part of a pair.
 #[derive(Debug)]
 pub struct Dummy {
-    /// By port: the other port of the pair, or `INTERNAL` for none.
+    /// By port: the other port of the pair, or `INTERNAL` if there is none.
     partners: Box<[AtomicU16]>,
     control: Mutex<Control>,
 }
 
-/// Which ports there are; touched by adding and removing only.
+/// The existing ports; only adding and removing ports uses this.
 #[derive(Debug, Default)]
 struct Control {
     ports: Vec<PortId>,
-    /// Ports without a partner, longest waiting first.
+    /// Ports without a partner, the longest waiting first.
     single: Vec<PortId>,
 }
 
@@ -34,7 +34,7 @@ impl Default for Dummy {
 
 impl Dummy {
     fn partner(&self, port: PortId) -> Option<PortId> {
-        // Relaxed: the port's number is all there is to see.
+        // Relaxed: the port's number is the only data.
         let partner = PortId(self.partners.get(port.index())?.load(Ordering::Relaxed));
         (partner != PortId::INTERNAL).then_some(partner)
     }
@@ -126,7 +126,7 @@ impl Module for Dummy {
     }
 }
 
-/// Refuses what needs a look at headers.
+/// Refuses settings that require a look at headers.
 fn refuse_headers(settings: &PortSettings) -> Result<(), String> {
     if settings.policy.vlans == PortVlans::Any && !settings.policy.is_isolated {
         return Ok(());

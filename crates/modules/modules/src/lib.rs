@@ -1,20 +1,18 @@
 //! Forwarding policies: decisions on frames whose headers the fabric has fetched.
 //!
-//! **Purpose.** Each module implements [`Module`]: [`Dummy`] joins ports in pairs, [`Bridge`] learns
-//! addresses as an IEEE 802.1D bridge does. [`by_name`] makes the one that `--module` names. [`Switches`] hands
-//! each port's frames to the module of the port's own switch, and [`Unattached`] is for ports that have none.
+//! **Purpose.** Each module implements [`Module`]: [`Dummy`] joins ports in pairs, [`Bridge`] learns addresses as an
+//! IEEE 802.1D bridge does. [`by_name`] makes the module that `--module` names. [`Switches`] hands each port's frames
+//! to the module of the port's own switch. [`Unattached`] drops the frames of ports without a switch.
 //!
-//! **Contract.** As of `lasthop-module-api`: every packet of a batch gets at least one output or one drop with a
-//! reason. Time and randomness come from the caller: time with each call, the bridge's hash key in its
-//! settings.
+//! **Contract.** That of `lasthop-module-api`: every packet of a batch gets at least one output or one drop with a
+//! reason. Time and randomness come from the caller: the time with each call, the bridge's hash key in its settings.
 //!
-//! **Not checked.** That a batch comes from a port which was added: such frames are forwarded but teach
-//! nothing. That an output's port still has a guest: the fabric does.
+//! **Not checked.** A batch may come from a port that was not added: its frames are forwarded, but nothing is learned
+//! from them. The fabric checks that an output's port still has a guest.
 //!
-//! **Threading.** `decide` runs on every worker at once. Look-ups and refreshing are loads and at most one
-//! compare-and-swap; learning a new or moved address tries a lock a bounded number of times and otherwise
-//! lets the next frame do it, so that no packet ever sleeps. Adding and removing ports, and listing, may
-//! wait.
+//! **Threading.** `decide` runs on all workers concurrently. Look-up and refresh are loads and at most one
+//! compare-and-swap. Learning a new or moved address tries a lock a bounded number of times; if that fails, the next
+//! frame learns the address. So no packet ever sleeps. Adding and removing ports, and listing, may wait.
 //!
 //! ```text
 //!   header ─► source: valid? configured for another port? ─► learn or refresh ─► destination: known ─► one port
@@ -43,7 +41,7 @@ use lasthop_module_api::Module;
 /// The names that [`by_name`] knows.
 pub const NAMES: &[&str] = &["bridge", "dummy"];
 
-/// A module; `None` if `name` is not one of [`NAMES`]. The settings are the bridge's.
+/// Returns a module; `None` if `name` is not one of [`NAMES`]. The settings are for the bridge.
 #[must_use]
 pub fn by_name(name: &str, bridge: &BridgeSettings) -> Option<Box<dyn Module>> {
     match name {

@@ -1,8 +1,8 @@
-//! The one thing that every module asks of a new port.
+//! A check of port numbers that all modules share.
 
 use lasthop_module_api::{PORTS_MAX, PortId, PortSettings};
 
-/// Refuses a port whose number is beyond all tables.
+/// Refuses a port whose number exceeds the tables.
 pub(crate) fn check(port: PortId, settings: &PortSettings) -> Result<(), String> {
     if port.index() < PORTS_MAX {
         return Ok(());

@@ -1,11 +1,11 @@
-//! Several switches in one process: each port's frames are for the module of the port's own switch.
+//! Several switches in one process: the module of a port's own switch decides the port's frames.
 //!
 //! ```text
 //!   batch of port 7 ─► ports[7] = 2 ─► modules[2] ─► decide ─► outputs: ports of switch 2, as no other module knows them
 //! ```
 //!
-//! A module is told of its own switch's ports and of no others, so nothing that it does can bring a frame, an
-//! address or an error of one switch to another. The look-up costs two loads for a batch, not for a packet.
+//! A module knows its own switch's ports and no others. So it cannot leak a frame, an address or an error of one switch
+//! to another. The look-up costs two loads for a batch, not for a packet.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -15,10 +15,10 @@ use lasthop_module_api::{
     SWITCHES_MAX, SwitchId, Upcall, Verdicts, Vid,
 };
 
-/// In the place of a switch's number, for a port that is in none. No switch ever has it.
+/// The entry of a port in no switch. No switch has this number.
 const NOWHERE: u16 = u16::MAX;
 
-/// In the place of a switch's number, for the port `internal` where it has a module of its own. No switch ever has it.
+/// The entry of the port `internal` if it has its own module. No switch has this number.
 const OF_INTERNAL: SwitchId = SwitchId(SWITCHES_MAX as u16);
 
 const _: () = assert!(SWITCHES_MAX < NOWHERE as usize);
@@ -28,17 +28,15 @@ type Members = [AtomicU16; PORTS_MAX];
 
 /// A module that hands each batch to the module of its port's switch.
 ///
-/// The table of switches never changes: [`Self::with`] and [`Self::without`] make another one, of the same
-/// ports, which each worker is given between two visits. So there is nothing to lock and nothing to free on
-/// the way of a frame.
+/// The table of switches never changes: [`Self::with`] and [`Self::without`] make another one for the same ports, and
+/// each worker gets it between two visits. So the path of a frame needs no lock and frees no memory.
 pub struct Switches {
     members: Arc<Members>,
     modules: Vec<Option<Arc<dyn Module>>>,
 }
 
 impl Switches {
-    /// One switch, the default one, on which `module` decides. It decides on packets of the port `internal`,
-    /// too.
+    /// Returns the default switch alone, with `module`, which also decides packets of the port `internal`.
     #[must_use]
     pub fn new(module: Arc<dyn Module>) -> Self {
         let members: Members = std::array::from_fn(|_| AtomicU16::new(NOWHERE));
@@ -46,7 +44,7 @@ impl Switches {
         Self { members: Arc::new(members), modules: vec![Some(module)] }
     }
 
-    /// These switches; `module` decides on packets of the port `internal`, and may send them to ports of all
+    /// Returns these switches with `module` for packets of the port `internal`; it may send them to ports of all
     /// switches.
     #[must_use]
     pub fn with_internal(&self, module: Arc<dyn Module>) -> Self {
@@ -57,14 +55,14 @@ impl Switches {
         Self { members: Arc::clone(&self.members), modules }
     }
 
-    /// The lowest number that no switch has; `None` if there are [`SWITCHES_MAX`].
+    /// The lowest unused number; `None` if there are [`SWITCHES_MAX`] switches.
     #[must_use]
     pub fn vacancy(&self) -> Option<SwitchId> {
         let vacant = self.modules.iter().position(Option::is_none).unwrap_or(self.modules.len());
         (vacant < SWITCHES_MAX).then_some(SwitchId(vacant as u16)) // below SWITCHES_MAX
     }
 
-    /// These switches and one more, which has no ports yet. `switch` is a [`Self::vacancy`].
+    /// Returns these switches and one more, without ports. `switch` is a [`Self::vacancy`].
     ///
     /// # Panics
     /// If `switch` is not below [`SWITCHES_MAX`].
@@ -77,7 +75,7 @@ impl Switches {
         Self { members: Arc::clone(&self.members), modules }
     }
 
-    /// These switches without one, whose ports were removed before.
+    /// Returns these switches without `switch`; its ports must be removed before.
     #[must_use]
     pub fn without(&self, switch: SwitchId) -> Self {
         debug_assert!(self.ports(switch).next().is_none(), "switch {} has ports", switch.0);
@@ -88,7 +86,7 @@ impl Switches {
         Self { members: Arc::clone(&self.members), modules }
     }
 
-    /// The module that decides for a switch.
+    /// The module of a switch.
     #[inline]
     #[must_use]
     pub fn module(&self, switch: SwitchId) -> Option<&dyn Module> {
@@ -101,10 +99,10 @@ impl Switches {
         ports.filter(move |port| self.switch_of(*port) == Some(switch))
     }
 
-    /// The number in a port's entry; `NOWHERE` for numbers that no port has.
+    /// The entry of a port; `NOWHERE` for numbers outside the table.
     #[inline]
     fn entry(&self, port: PortId) -> SwitchId {
-        // Relaxed: the number is all there is to see. A port is entered before a guest can send from it.
+        // Relaxed: the number is the only data. A port's entry is stored before a guest can send from it.
         SwitchId(self.members.get(port.index()).map_or(NOWHERE, |entry| entry.load(Ordering::Relaxed)))
     }
 
@@ -164,7 +162,7 @@ impl Module for Switches {
         self.module_of(port).is_some_and(|module| module.is_holding(port, worker, now_ns))
     }
 
-    /// Each module knows its own by their `origin`.
+    /// All modules are called; each recognizes its own upcalls by their `origin`.
     fn upcall_split(&self, upcall: &Upcall) {
         self.modules.iter().flatten().for_each(|module| module.upcall_split(upcall));
     }
@@ -214,7 +212,7 @@ impl Module for Switches {
         self.module_of(port).ok_or_else(|| in_none(port))?.fdb_del(mac, vlan, port)
     }
 
-    /// Without a port: in all switches that have a table; an error if none has.
+    /// Without a port this flushes all switches. It is an error if none of them has a forwarding table.
     fn fdb_flush(&self, port: Option<PortId>, vlan: Option<Vid>) -> Result<usize, String> {
         if let Some(port) = port {
             return self.module_of(port).ok_or_else(|| in_none(port))?.fdb_flush(Some(port), vlan);
@@ -228,7 +226,7 @@ impl Module for Switches {
         flushed.reduce(sum).unwrap_or(Ok(0))
     }
 
-    /// Of all switches, the most restless first.
+    /// The moves of all switches, the most frequent first.
     fn moves(&self, now_ns: u64) -> Vec<FdbMove> {
         let mut moves: Vec<_> =
             self.modules.iter().flatten().flat_map(|module| module.moves(now_ns)).collect();
@@ -236,7 +234,7 @@ impl Module for Switches {
         moves
     }
 
-    /// Those of all switches together, by name.
+    /// The counters of all switches, summed up by name.
     fn counters(&self) -> Vec<(&'static str, u64)> {
         let mut sums = std::collections::BTreeMap::new();
         let all = self.modules.iter().flatten().flat_map(|module| module.counters());
@@ -244,7 +242,7 @@ impl Module for Switches {
         sums.into_iter().collect()
     }
 
-    /// By switch, then by address: different switches may know the same one.
+    /// The entries ordered by switch, then by address: several switches may know the same address.
     fn fdb(&self, now_ns: u64) -> Vec<FdbEntry> {
         self.modules.iter().flatten().flat_map(|module| module.fdb(now_ns)).collect()
     }
@@ -254,7 +252,7 @@ fn in_none(port: PortId) -> String {
     format!("port {port} is in no switch; add it first")
 }
 
-/// Of a port in no switch, or in one that this worker has not heard of.
+/// Drops packets of a port in no switch, or in one that this worker does not know yet.
 #[cold]
 fn drop_all(batch: &Batch<'_>, verdicts: &mut Verdicts) {
     (0..batch.headers.len()).for_each(|packet| verdicts.drop_packet(packet, DropReason::NoDestination));

@@ -24,13 +24,13 @@ pub(crate) fn frame_of(source: Mac, destination: Mac) -> Vec<u8> {
     [&destination.0[..], &source.0[..], &[0x08, 0x00], &[0; 46]].concat()
 }
 
-/// The frame with a tag.
+/// Returns the frame with a tag inserted.
 pub(crate) fn tagged(tci: u16, frame: &[u8]) -> Vec<u8> {
     let [high, low] = tci.to_be_bytes();
     [&frame[..12], &[0x81, 0, high, low], &frame[12..]].concat()
 }
 
-/// A module, the time it is told, and room for its verdicts.
+/// A module, the time that it is given, and its verdicts.
 pub(crate) struct Lab<M> {
     pub(crate) module: M,
     pub(crate) now_ns: u64,
@@ -51,12 +51,12 @@ impl<M: Module> Lab<M> {
             .port_added(PortId(port), &PortSettings { name: format!("vm{port}"), ..PortSettings::default() })
     }
 
-    /// The result of one frame: the ports that get it, or its drop reason.
+    /// The result of one frame: the ports that receive it, or its drop reason.
     pub(crate) fn send(&mut self, port: u16, frame: Vec<u8>) -> Result<Vec<u16>, DropReason> {
         self.send_batch(port, &[frame]).remove(0)
     }
 
-    /// The result of each frame of one batch; asserts that each has outputs or else exactly one drop.
+    /// The results of a batch's frames. Asserts that each has outputs or exactly one drop.
     pub(crate) fn send_batch(&mut self, port: u16, frames: &[Vec<u8>]) -> Vec<Result<Vec<u16>, DropReason>> {
         let header = |frame: &Vec<u8>| Header::new(frame, frame.len() as u32, Offload::default());
         let headers: Vec<_> = frames.iter().map(header).collect();

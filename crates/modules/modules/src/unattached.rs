@@ -1,8 +1,8 @@
-//! For ports that are there and belong to no switch yet, or not any more.
+//! The module for ports that belong to no switch, before they join one or after they leave it.
 
 use lasthop_module_api::{Batch, DropReason, Header, Module, PortId, PortSettings, Reasons, Verdicts};
 
-/// Drops everything, and brings nothing to any port.
+/// Drops every packet, and sends none to any port.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Unattached;
 

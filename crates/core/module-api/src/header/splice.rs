@@ -1,4 +1,4 @@
-//! Headers put into an image and taken out of it; payload never moves, and metadata follows.
+//! Inserts headers into an image and removes them. Payload never moves; offsets in the metadata follow.
 
 use lasthop_wire::gso::FRAME_BYTES_MAX;
 
@@ -9,15 +9,15 @@ impl Header {
     /// Inserts `bytes` at `at`.
     ///
     /// # Errors
-    /// [`DropReason::TooLong`] if the frame or its image would be, [`DropReason::ActionImpossible`] if the image ends before
-    /// `at`, [`DropReason::BadCsum`] if its checksum begins before. Nothing has changed then.
+    /// [`DropReason::TooLong`] if the frame or its image would be too long, [`DropReason::ActionImpossible`] if the
+    /// image ends before `at`, [`DropReason::BadCsum`] if its checksum starts before `at`. Nothing has changed then.
     pub fn insert(&mut self, at: usize, bytes: &[u8]) -> Result<(), DropReason> {
         let (len, more) = (usize::from(self.len), bytes.len());
         if self.frame_len_bytes() as usize + more > FRAME_BYTES_MAX as usize || len + more > self.room() {
             return Err(DropReason::TooLong);
         }
         self.check_splice(at, at)?;
-        // Both are below 256.
+        // Both values are below 256.
         let more_bytes = more as u16;
         self.move_splice(at, |offset| offset.checked_add(more_bytes))?;
         self.bytes.copy_within(at..len, at + more);
@@ -26,11 +26,11 @@ impl Header {
         Ok(())
     }
 
-    /// Takes out the `count` bytes from `at` on.
+    /// Removes `count` bytes from `at` on.
     ///
     /// # Errors
-    /// [`DropReason::ActionImpossible`] if the image ends before their end, [`DropReason::BadCsum`] if the frame's checksum
-    /// begins before. Nothing has changed then.
+    /// [`DropReason::ActionImpossible`] if the image ends inside them, [`DropReason::BadCsum`] if the frame's checksum
+    /// starts before their end. Nothing has changed then.
     pub fn remove(&mut self, at: usize, count: usize) -> Result<(), DropReason> {
         self.check_splice(at, at + count)?;
         let fewer = count as u16; // below 256
@@ -40,12 +40,12 @@ impl Header {
         Ok(())
     }
 
-    /// Puts `bytes` in the place of the `count` bytes of payload from `at` on. The image has to be of the whole frame. Offsets of
-    /// headers and checksums, which are in front of the payload, stay.
+    /// Replaces the `count` bytes of payload at `at` by `bytes`. The image must hold the whole frame. Offsets of
+    /// headers and checksums do not change, since they precede the payload.
     ///
     /// # Errors
-    /// [`DropReason::ActionImpossible`] if the image is not whole, or not that long; [`DropReason::TooLong`] if it would be too long.
-    /// Nothing has changed then.
+    /// [`DropReason::ActionImpossible`] if the image does not hold the whole frame or ends inside these bytes;
+    /// [`DropReason::TooLong`] if the result would be too long. Nothing has changed then.
     pub fn replace(&mut self, at: usize, count: usize, bytes: &[u8]) -> Result<(), DropReason> {
         let (len, end) = (usize::from(self.len), at + count);
         if self.covers_bytes() != self.frame_len || end > len {
@@ -72,7 +72,7 @@ impl Header {
     fn move_splice(&mut self, at: usize, to: impl Fn(u16) -> Option<u16>) -> Result<(), DropReason> {
         let headers_end = self.offload.hdr_len;
         self.move_offload(to)?;
-        // Headers that end before the place stay where they are.
+        // Headers that end before the edited bytes do not move.
         if usize::from(headers_end) <= at {
             self.offload.hdr_len = headers_end;
         }

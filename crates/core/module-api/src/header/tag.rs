@@ -1,4 +1,4 @@
-//! The outer VLAN tag of a frame (IEEE 802.1Q-2022, 9.6), read and changed in its header image; payload never moves.
+//! The outer VLAN tag of a frame (IEEE 802.1Q-2022, 9.6), read and edited in its header image; payload never moves.
 //!
 //! ```text
 //!   untagged   | destination 6 | source 6 |                       | EtherType 2 | ...
@@ -13,42 +13,43 @@ use crate::DropReason;
 
 /// Bytes of a tag.
 pub const TAG_BYTES: u16 = 4;
-/// The VID of a TCI; the other bits are priority (PCP) and drop eligibility (DEI).
+/// The VID in a TCI; the other bits are priority (PCP) and drop eligibility (DEI).
 const TCI_VID: u16 = 0x0fff;
-/// Bytes of a tagged frame up to the EtherType that its tag is in front of.
+/// Bytes of a tagged frame up to the EtherType that follows the tag.
 const TAGGED_BYTES: usize = MACS_BYTES + TAG_BYTES as usize + 2;
 /// Bytes of an untagged frame up to the end of its EtherType.
 const UNTAGGED_BYTES: usize = MACS_BYTES + 2;
 
-/// A change of the outer tag of a frame.
+/// An edit of a frame's outer tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TagEdit {
-    /// A tag is put in front of the EtherType, with priority 0.
+    /// Insert a tag with priority 0 before the EtherType.
     Push(u16),
-    /// The tag gets another VID and keeps its priority.
+    /// Change the VID of the tag; the priority stays.
     Rename(u16),
-    /// The tag is taken out, and its priority is lost.
+    /// Remove the tag with its priority.
     Pop,
 }
 
 impl Header {
-    /// The VID of the outer tag of a frame whose first EtherType is that of a tag; 0 is a priority tag.
+    /// Returns the VID of the outer tag of a frame whose first EtherType is that of a tag; 0 is a priority tag.
     ///
     /// # Errors
     /// [`DropReason::TooShort`] if the frame ends in its tag, [`DropReason::BadCsum`] if completing its checksum would
-    /// write into the tag or in front of it.
+    /// overwrite the tag or bytes before it.
     pub fn tag_vid(&self) -> Result<u16, DropReason> {
         let tagged = self.bytes().first_chunk::<TAGGED_BYTES>().ok_or(DropReason::TooShort)?;
         self.check_csum(TAGGED_BYTES)?;
         Ok(u16::from_be_bytes([tagged[14], tagged[15]]) & TCI_VID)
     }
 
-    /// The image of the same frame with its outer tag changed. The metadata follows: where checksums are summed from, how
-    /// long the headers are.
+    /// Returns the image of the same frame with its outer tag edited. The metadata follows: checksum start, header
+    /// length.
     ///
     /// # Errors
-    /// Why there is no such frame: [`DropReason::TooLong`], [`DropReason::TooShort`], [`DropReason::BadCsum`], or
-    /// [`DropReason::VlanNested`] where taking the tag out would show a tag of the sender's making.
+    /// The reason that there is no such frame: [`DropReason::TooLong`], [`DropReason::TooShort`],
+    /// [`DropReason::BadCsum`], or [`DropReason::VlanNested`] if removing the tag would expose an inner tag that the
+    /// sender chose.
     pub fn edited(&self, edit: TagEdit) -> Result<Self, DropReason> {
         match edit {
             TagEdit::Push(vid) => self.pushed(vid & TCI_VID),
@@ -102,7 +103,7 @@ impl Header {
             .copy_from_slice(&[kind, of_tag, high, low]);
     }
 
-    /// A checksum starts behind the link header; otherwise it could rewrite bytes that were decided on.
+    /// A checksum starts behind the link header. Otherwise it could overwrite bytes that the module's decision used.
     fn check_csum(&self, link_bytes: usize) -> Result<(), DropReason> {
         let inside = self.offload.needs_csum() && usize::from(self.offload.csum_start) < link_bytes;
         if inside { Err(DropReason::BadCsum) } else { Ok(()) }
@@ -112,7 +113,7 @@ impl Header {
         if self.offload.needs_csum() {
             self.offload.csum_start = to(self.offload.csum_start).ok_or(DropReason::BadCsum)?;
         }
-        // A hint, and zero is none.
+        // The field is a hint, and zero means that there is none.
         if self.offload.hdr_len != 0 {
             self.offload.hdr_len = to(self.offload.hdr_len).unwrap_or(0);
         }

@@ -1,7 +1,7 @@
 //! The action `ct(...)` as words: compiled when a flow is installed, read for each packet.
 //!
 //! ```text
-//!   [ policy : 8 | parts : 8 | helper : 8 | commit : 8 | zone : 16 | Ct ]   then, as far as they are there:
+//!   [ policy : 8 | parts : 8 | helper : 8 | commit : 8 | zone : 16 | Ct ]   then the parts that are present:
 //!   mark        [ value : 32 | mask : 32 ]
 //!   labels      [ value : 128 ][ mask : 128 ]
 //!   translation [ last port : 16 | first port : 16 | presence and flags : 16 ][ first address : 128 ][ last address : 128 ]
@@ -17,11 +17,11 @@ use lasthop_flow::{Conntrack, Masked, Nat, NatRange, NatSource};
 use super::{Code, Step, load};
 use crate::UnsupportedFlow;
 
-/// The parts that follow a step.
+/// The parts that follow a step, as bits.
 const MARK: u64 = 1;
 const LABELS: u64 = 2;
 const NAT: u64 = 4;
-/// Bits of a translation's first word.
+/// Bits of the first word of a translation.
 const SOURCE: u64 = 1;
 const DESTINATION: u64 = 2;
 const PERSISTENT: u64 = 4;
@@ -63,23 +63,23 @@ pub(crate) fn compile(words: &mut Vec<u64>, ct: &Conntrack, policy: u8) -> Resul
     Ok(())
 }
 
-/// Whether an action looks a packet up, and translates it as its connection is, and that is all.
+/// Whether an action only looks the connection up, and translates the packet as that connection requires.
 pub(super) fn is_plain(ct: &Conntrack) -> bool {
     let has_parts = ct.is_commit || ct.is_force_commit || ct.mark.is_some() || ct.labels.is_some();
     let has_names = ct.helper.is_some() || ct.timeout.is_some();
     !has_parts && !has_names && ct.nat.is_none_or(|nat| nat == Nat::default())
 }
 
-/// The operands of such an action, before the id.
+/// The operands of such an action, without the id.
 pub(super) fn plain_operands(ct: &Conntrack) -> u64 {
     u64::from(ct.zone.unwrap_or(0)) | u64::from(ct.nat.is_some()) << 16
 }
 
-/// Words of a translation, and of a plain `ct` with `recirc`.
+/// Words of a translation, and the operands of a plain `ct` with `recirc`.
 const NAT_WORDS: usize = 5;
 const PLAIN_WORDS_MAX: usize = NAT_WORDS + 2;
 
-/// A plain `ct` and the pass that follows.
+/// A plain `ct` with the recirculation that follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PlainCt {
     pub(crate) zone: u16,
@@ -88,7 +88,7 @@ pub(crate) struct PlainCt {
 }
 
 impl PlainCt {
-    /// Of a step with [`Code::CtRecirc`].
+    /// Decodes a step with [`Code::CtRecirc`].
     #[inline(always)]
     pub(crate) fn of(step: Step) -> Self {
         Self {
@@ -98,7 +98,7 @@ impl PlainCt {
         }
     }
 
-    /// The same as two steps, with the words behind the first one.
+    /// The words of the two separate steps, the words of `ct` first.
     pub(crate) fn words(self) -> ArrayVec<u64, PLAIN_WORDS_MAX> {
         let parts = if self.is_translated { NAT } else { 0 };
         let ct = Step::new(Code::Ct, u64::from(self.zone) | parts << 32).0;
@@ -117,7 +117,7 @@ fn unknown_helper() -> UnsupportedFlow {
     UnsupportedFlow::Unsupported("a connection tracking helper other than ftp and tftp")
 }
 
-/// The rules of the kernel's datapath.
+/// Checks the rules of the kernel's datapath.
 fn check(ct: &Conntrack) -> Result<(), UnsupportedFlow> {
     let commits = ct.is_commit || ct.is_force_commit;
     let nat = ct.nat.unwrap_or_default();
@@ -181,7 +181,7 @@ fn wide(words: &[AtomicU64], at: usize) -> u128 {
     u128::from(load(words, at)) << 64 | u128::from(load(words, at + 1))
 }
 
-/// The request of a step, and how many of the words behind it are its own.
+/// Decodes the request of a step, and returns how many words behind it belong to it.
 #[inline]
 pub(crate) fn read(step: Step, rest: &[AtomicU64]) -> (CtRequest, usize) {
     let commit = match step.operand(16, 8) {

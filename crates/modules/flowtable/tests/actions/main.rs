@@ -1,4 +1,4 @@
-//! Actions against packets written by an independent implementation.
+//! Tests actions with packets that an independent implementation writes.
 
 #![allow(missing_docs)]
 

@@ -1,4 +1,4 @@
-//! Packets as the independent implementation writes them, checksums and all.
+//! Packets from an independent implementation, with checksums.
 
 use etherparse::{IpFragOffset, IpNumber, Ipv4Header, Ipv6FlowLabel, Ipv6Header, TcpHeader, UdpHeader};
 use proptest::prelude::*;
@@ -10,7 +10,7 @@ pub(crate) struct Spec {
     pub(crate) net: Net,
     pub(crate) ports: [u16; 2],
     pub(crate) is_tcp: bool,
-    /// UDP without a checksum.
+    /// UDP whose checksum is omitted.
     pub(crate) is_unsummed: bool,
     pub(crate) payload: Vec<u8>,
 }
@@ -22,7 +22,7 @@ pub(crate) enum Net {
 }
 
 impl Spec {
-    /// UDP over IPv4 without anything unusual.
+    /// UDP over IPv4 without options or tags.
     pub(crate) fn plain() -> Self {
         Self {
             macs: [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]],
@@ -117,7 +117,7 @@ impl Spec {
         [&ip, rest].concat()
     }
 
-    /// A frame of another protocol; `rest` follows its IP header.
+    /// A frame of another IP protocol; `rest` follows its IP header.
     pub(crate) fn frame_of(&self, number: u8, rest: &[u8]) -> Vec<u8> {
         let [src, dst] = self.macs;
         [&dst[..], &src, &self.ethertype().to_be_bytes(), &self.l3_bytes_of(IpNumber(number), rest)].concat()
@@ -127,7 +127,7 @@ impl Spec {
         if matches!(self.net, Net::V4 { .. }) { 0x0800 } else { 0x86dd }
     }
 
-    /// The frame, with `between` in front of the packet and in the place of its EtherType.
+    /// The frame, with `between` in place of its EtherType.
     pub(crate) fn frame_with(&self, between: &[u8]) -> Vec<u8> {
         let [src, dst] = self.macs;
         [&dst[..], &src, between, &self.l3_bytes()].concat()
@@ -138,7 +138,7 @@ impl Spec {
     }
 }
 
-/// Bytes that are often all zeros or ones, where ones' complement has its corners.
+/// Bytes that are often all zeros or ones, the corner cases of ones' complement.
 fn byte() -> impl Strategy<Value = u8> {
     prop_oneof![2 => Just(0), 2 => Just(0xff), 3 => any::<u8>()]
 }

@@ -1,4 +1,4 @@
-//! Destinations of copies, and headers pushed on them.
+//! Outputs of copies, and headers that are pushed on them.
 
 use lasthop_flow::{
     Action, CheckLength, Ethernet, Hash, HashAlgorithm, Masked, Match, MplsTag, Ports, Rewrite, SampleAction,
@@ -149,7 +149,8 @@ fn recirculation_finds_flows_by_the_changed_packet() {
 
 #[test]
 fn fields_that_a_tag_pushes_out_of_the_image_are_absent() {
-    // Destination options of 64 bytes: UDP's header ends 126 bytes into the frame, and 130 with a tag, of which 128 are seen.
+    // Destination options of 64 bytes: the UDP header ends 126 bytes into the frame, and 130 with a tag. The image has
+    // 128.
     let net = Net::V6 { src: [1; 16], dst: [2; 16], label: 0, tclass: 0, hlimit: 9 };
     let mut frame = Spec { net, ..Spec::plain() }.frame();
     (frame[20], frame[18], frame[19]) = (60, 0, 92);

@@ -1,4 +1,4 @@
-//! A rewritten packet is the one that would have been written that way.
+//! A rewritten packet equals one that the independent implementation writes with the new fields.
 
 use lasthop_flow::{Action, Arp, Ethernet, Icmp, Ipv4, Ipv6, Lse, Masked, Ports, Rewrite};
 use lasthop_module_api::{DropReason, Mac};
@@ -14,7 +14,7 @@ fn mixed<const N: usize>(old: [u8; N], new: [u8; N], mask: [u8; N]) -> [u8; N] {
     std::array::from_fn(|at| old[at] & !mask[at] | new[at] & mask[at])
 }
 
-/// The rewrite that makes `spec`'s network header that of `new`, as far as `mask` says; and the packet that there is then.
+/// Returns the rewrite of `spec`'s network header to that of `new` under `mask`, and the expected packet.
 fn network_rewrite(spec: &Spec, new: &Net, mask: &Net) -> Option<(Rewrite, Spec)> {
     let mut then = spec.clone();
     let rewrite = match (&mut then.net, new, mask) {
@@ -64,7 +64,7 @@ fn checksum_at(spec: &Spec) -> usize {
     l4 + if spec.is_tcp { 16 } else { 6 }
 }
 
-/// Equal, except that a sum of zero has two forms: one from computing it anew, one from updating it.
+/// Compares frames. A sum of zero has two forms: one from computing it anew, one from updating it.
 fn assert_same(found: &[u8], wanted: &[u8], spec: &Spec) {
     let (mut found, mut wanted) = (found.to_vec(), wanted.to_vec());
     let mut places = vec![checksum_at(spec)];
@@ -79,7 +79,7 @@ fn assert_same(found: &[u8], wanted: &[u8], spec: &Spec) {
     assert_eq!(found, wanted);
 }
 
-/// The same frame with a partial transport checksum: the field has the pseudo header's sum.
+/// The same frame with a partial transport checksum: the field holds the sum of the pseudo header.
 fn left_partial(spec: &Spec) -> (Vec<u8>, Offload) {
     let (mut frame, at) = (spec.frame(), checksum_at(spec));
     let csum_start = if matches!(spec.net, Net::V4 { .. }) { 34 } else { 54 };
@@ -99,7 +99,7 @@ fn left_partial(spec: &Spec) -> (Vec<u8>, Offload) {
     (frame, offload)
 }
 
-/// A frame with a partial checksum as its receiver completes it.
+/// A frame with a partial checksum after its receiver has completed it.
 fn completed(mut frame: Vec<u8>, offload: &Offload) -> Vec<u8> {
     let start = usize::from(offload.csum_start);
     let at = start + usize::from(offload.csum_offset);
@@ -163,7 +163,7 @@ fn later_fragments_have_no_checksum_to_follow() {
 
 #[test]
 fn a_checksum_that_is_not_in_sight_forbids_other_addresses() {
-    // Destination options of 80 bytes: the UDP header begins 134 bytes into the frame, of which 128 are seen.
+    // Destination options of 80 bytes: the UDP header begins 134 bytes into the frame, beyond the image's 128.
     let mut frame =
         Spec { net: Net::V6 { src: [1; 16], dst: [2; 16], label: 0, tclass: 0, hlimit: 9 }, ..Spec::plain() }
             .frame();

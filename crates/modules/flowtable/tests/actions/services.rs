@@ -1,4 +1,4 @@
-//! Service headers, labels in front of everything, SCTP and neighbour discovery.
+//! Tests service headers, MPLS entries before the whole packet, SCTP and neighbour discovery.
 
 use etherparse::Icmpv6Type;
 use lasthop_flow::{
@@ -22,7 +22,7 @@ fn md1(fields: [u8; 2], path: u32, words: [u32; 4]) -> Nsh {
     Nsh { flags, ttl, md_type: 1, next_proto: 0, path, context: NshContext::Md1(words) }
 }
 
-/// The header as it is on the wire, one bit field after the other.
+/// The header in wire format, field by field.
 fn bytes_of(header: &Nsh, next: u8) -> Vec<u8> {
     let mut bits = format!("00{:02b}{:06b}", header.flags, header.ttl);
     let context: Vec<u8> = match &header.context {
@@ -132,13 +132,13 @@ proptest! {
     }
 }
 
-/// Bit by bit, as it is defined (RFC 9260, appendix A).
+/// CRC32c bit by bit, as RFC 9260, appendix A, defines it.
 fn crc32c(bytes: &[u8]) -> u32 {
     let bit = |crc: u32| (crc >> 1) ^ ((crc & 1) * 0x82f6_3b78);
     !bytes.iter().fold(u32::MAX, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), |crc, _| bit(crc)))
 }
 
-/// The packet of `spec` with an SCTP packet in the place of its transport header, as long as its payload.
+/// The packet of `spec` with an SCTP packet of the same length in place of its transport header and payload.
 fn sctp_frame(spec: &Spec, ports: [u16; 2]) -> Vec<u8> {
     let [src, dst] = ports.map(u16::to_be_bytes);
     let mut sctp = [&src[..], &dst, &[0, 0, 0, 7, 0, 0, 0, 0], &spec.payload].concat();
@@ -147,7 +147,7 @@ fn sctp_frame(spec: &Spec, ports: [u16; 2]) -> Vec<u8> {
     spec.frame_of(132, &sctp)
 }
 
-/// Target and both link-layer addresses, as in the group's image.
+/// Target and both link-layer addresses, in the order of the group's image.
 type Neighbour = [u8; 28];
 
 fn neighbour() -> impl Strategy<Value = Neighbour> {
@@ -155,7 +155,7 @@ fn neighbour() -> impl Strategy<Value = Neighbour> {
     prop::collection::vec(byte, 28).prop_map(|bytes| bytes.try_into().expect("as many as wanted"))
 }
 
-/// A solicitation or advertisement with the options that it is to have, summed by the independent implementation.
+/// A solicitation or advertisement with the given options; the independent implementation computes its checksum.
 fn neighbour_frame(kind: u8, [has_source, has_target]: [bool; 2], says: Neighbour) -> Vec<u8> {
     let mut payload = [&says[..16], &[14, 1, 0, 0, 0, 0, 0, 0]].concat();
     for (option, address, _) in [(1, 16..22, has_source), (2, 22..28, has_target)].iter().filter(|it| it.2) {

@@ -1,4 +1,4 @@
-//! A module with one flow that matches everything, or some.
+//! A module with one flow that matches everything, or only some packets.
 
 use std::cell::RefCell;
 
@@ -19,7 +19,7 @@ pub(crate) struct Outcome {
     pub(crate) drops: Vec<DropReason>,
 }
 
-/// A key that any frame of an EtherType has, and the mask that says so.
+/// A key for any frame of an EtherType, and its mask.
 pub(crate) fn all_of(ether_type: Option<u16>, recirc_id: u32) -> Match {
     let key = FlowKey {
         recirc_id: Some(recirc_id),
@@ -39,14 +39,14 @@ pub(crate) fn install(module: &FlowModule, matching: Match, actions: Vec<Action>
         .expect("the flow is all right");
 }
 
-/// A module that does `actions` to untagged frames of any kind.
+/// A module that executes `actions` on untagged frames of any kind.
 pub(crate) fn module(actions: Vec<Action>) -> FlowModule {
     let module = FlowModule::for_workers(1);
     install(&module, all_of(None, 0), actions);
     module
 }
 
-/// The results of `module` for a frame; it sees the first 128 bytes.
+/// The results of `module` for a frame, of which it sees the first 128 bytes.
 pub(crate) fn outcome(module: &FlowModule, frame: &[u8], offload: Offload) -> Outcome {
     outcome_from(module, FROM, (frame, offload), NOW_NS)
 }
@@ -131,7 +131,7 @@ pub(crate) fn told(verdicts: &mut Verdicts, header: &Header, frame: &[u8]) -> Ou
     }
 }
 
-/// The frames that come out of port 2.
+/// The frames that are sent to port 2.
 pub(crate) fn result(actions: Vec<Action>, frame: &[u8]) -> Result<Vec<u8>, DropReason> {
     let actions = [actions, vec![Action::Output(2)]].concat();
     let outcome = outcome(&module(actions), frame, Offload::default());

@@ -1,4 +1,4 @@
-//! Runs of packets of established connections go where packets go that are looked up without caches, one after the other.
+//! Runs of packets of established connections have the same verdicts as single look-ups without caches.
 
 use lasthop_flow::ct_state::{ESTABLISHED, NEW, REPLY, TRACKED};
 use lasthop_flow::{
@@ -14,10 +14,10 @@ use crate::support::{FROM, NOW_NS, all_of, install};
 
 const ZONE: u16 = 5;
 const SECOND_NS: u64 = 1_000_000_000;
-/// Connections, of which the odd ones are TCP.
+/// Number of connections; the odd ones are TCP.
 const CONNECTIONS: u8 = 6;
 
-/// The fields of connections that second flows look at.
+/// The fields of connections that second flows match on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Looks {
     State,
@@ -32,7 +32,7 @@ fn ct(is_commit: bool, nat: Option<Nat>) -> Conntrack {
     Conntrack { zone: Some(ZONE), is_commit, mark, labels, nat, ..Conntrack::default() }
 }
 
-/// A firewall, with these actions in front of its `ct`; answers go to port 4, all else to port 3.
+/// A firewall, with these actions before its `ct`. Replies go to port 4, all other packets to port 3.
 fn firewall(front: Vec<Action>, is_translated: bool, looks: Looks, second: &[Action]) -> FlowModule {
     let module = FlowModule::for_workers(1);
     let range = NatRange { ip_min: "192.0.2.9".parse().ok(), ..NatRange::default() };
@@ -85,7 +85,7 @@ fn frame(connection: u8, is_answer: bool, is_translated: bool) -> Vec<u8> {
     Spec { net, ports, is_tcp, ..Spec::plain() }.frame()
 }
 
-/// Copies of a batch: packet, port and bytes; and drops.
+/// The results of a batch: copies with packet, port and bytes; and drops.
 type Sent = (Vec<(u16, u16, Vec<u8>)>, Vec<(u16, DropReason)>);
 
 fn sent(module: &FlowModule, frames: &[Vec<u8>], now_ns: u64) -> Sent {
@@ -124,12 +124,12 @@ proptest! {
     ) {
         let second = if sets_mark { vec![Action::PopVlan] } else { vec![] };
         let run = firewall(vec![], is_translated, looks, &second);
-        // The action in front makes it no run.
+        // Packets of this module form no run, because of the action before `ct`.
         let single = firewall(vec![Action::CtClear], is_translated, looks, &second);
         single.bypass_caches(0);
         let (mut now_ns, mut is_first) = (NOW_NS, true);
         for (packets, waits_s) in batches {
-            // All connections have both directions, for some seconds.
+            // All connections have seen both directions for some seconds.
             if std::mem::take(&mut is_first) {
                 for (connection, is_answer) in (0..CONNECTIONS).flat_map(|c| [(c, false), (c, true), (c, false)]) {
                     let frames = [frame(connection, is_answer, is_translated)];
@@ -146,7 +146,7 @@ proptest! {
     }
 }
 
-/// A packet that the second pass asks the control plane about holds those behind it back.
+/// A packet whose second pass is an upcall holds later packets of its flow back.
 #[test]
 fn packets_wait_behind_one_that_missed_in_its_second_pass() {
     let module = firewall(vec![], false, Looks::State, &[]);
@@ -165,7 +165,7 @@ fn packets_wait_behind_one_that_missed_in_its_second_pass() {
     assert!(verdicts.outputs().is_empty() && verdicts.drops().is_empty());
 }
 
-/// A fragment waits at the same two actions, however they are compiled.
+/// A fragment is suspended at the same two actions, with and without the combined step.
 #[test]
 fn fragments_wait_at_the_action_of_a_run() {
     let mut fragment = frame(0, false, false);

@@ -1,4 +1,4 @@
-//! Connection tracking as an action, and its fields in keys.
+//! Tests connection tracking as an action, and its fields in keys.
 
 use std::net::Ipv4Addr;
 
@@ -31,14 +31,14 @@ fn ct(conntrack: Conntrack) -> Action {
     Action::Ct(Box::new(conntrack))
 }
 
-/// A module whose first pass does `actions` and sends packets into the next one.
+/// A module whose first pass executes `actions` and recirculates packets.
 fn module_of(actions: Vec<Action>) -> FlowModule {
     let module = FlowModule::for_workers(1);
     install(&module, all_of(None, 0), [actions, vec![Action::Recirc(1)]].concat());
     module
 }
 
-/// Packets of the second pass that have these fields, and those only, go to port 2.
+/// Only packets of the second pass with these fields go to port 2.
 fn install_second(module: &FlowModule, ct: CtKey, mask: CtKey, actions: Vec<Action>) {
     let Match { key, mask: rest } = all_of(None, 1);
     let key = FlowKey { ct, ..key };
@@ -54,7 +54,7 @@ fn ports(outcome: &Outcome) -> Vec<u16> {
     outcome.copies.iter().map(|(port, ..)| *port).collect()
 }
 
-/// The answer to a packet.
+/// The reply to a packet.
 fn answer(spec: &Spec) -> Spec {
     let [a, b] = spec.ports;
     let net = match spec.net {
@@ -68,7 +68,7 @@ fn from(module: &FlowModule, port: u16, spec: &Spec) -> Outcome {
     outcome_from(module, PortId(port), (&spec.frame(), Offload::default()), NOW_NS)
 }
 
-/// The key that the control plane is told of a packet that misses in the second pass.
+/// The key in the upcall of a packet that misses in the second pass.
 fn told(module: &FlowModule, spec: &Spec) -> CtKey {
     let outcome = from(module, 1, spec);
     let [(upcall, frame)] = &outcome.upcalls[..] else { panic!("no upcall: {outcome:?}") };
@@ -130,7 +130,7 @@ fn each_field_of_the_connection_is_matched_and_told() {
         let module = module_of(vec![ct(Conntrack { mark, labels, ..commit() })]);
         install_second(&module, other, mask, vec![Action::Output(9)]);
         assert_eq!(ports(&from(&module, 1, &Spec::plain())), [0_u16; 0], "{other:?}");
-        // Another flow, since the packets of the missed one wait behind it.
+        // Another flow, since packets of the missed one wait for it.
         let module = module_of(vec![ct(Conntrack { mark, labels, ..commit() })]);
         install_second(&module, key, mask, vec![Action::Output(2)]);
         assert_eq!(ports(&from(&module, 1, &Spec::plain())), [2], "{key:?}");
@@ -185,7 +185,7 @@ fn source_nat(to: &str) -> Option<Nat> {
     Some(Nat { source: Some(NatSource::Src), range, ..Nat::default() })
 }
 
-/// From port 1 outwards under another address, back to port 1.
+/// Packets from port 1 get another source address, and their replies return to port 1.
 fn translator() -> FlowModule {
     let module = FlowModule::for_workers(1);
     let from = |port: u32| {
@@ -296,7 +296,7 @@ fn connections_end_with_the_batches_time() {
     let at = |spec: &Spec, now_ns| {
         let outcome = outcome_from(&module, PortId(1), (&spec.frame(), Offload::default()), now_ns);
         let (upcall, frame) = outcome.upcalls[0].clone();
-        // Nothing waits behind it.
+        // No packet waits for this one.
         module.settle(upcall.ticket);
         describe(&frame, &upcall.metadata).ct.state
     };
@@ -306,7 +306,7 @@ fn connections_end_with_the_batches_time() {
     assert_eq!(at(&answer(&Spec::plain()), much_later), Some(TRACKED | NEW), "it begins anew");
 }
 
-/// A flow that looks at every field of a connection, for each state.
+/// A flow for each state, which matches on every field of a connection.
 fn with_flows(actions: Vec<Action>) -> FlowModule {
     let module = module_of(actions);
     let exact = CtKey { state: Some(0xff), zone: Some(u16::MAX), mark: Some(0xf), ..CtKey::default() };
@@ -335,7 +335,7 @@ fn with_flows(actions: Vec<Action>) -> FlowModule {
 }
 
 proptest! {
-    /// The cache and the table say the same of packets that `ct` has seen, in whatever order they come.
+    /// Cache and table agree on packets that `ct` has seen, in any order.
     #[test]
     fn cache_and_table_decide_alike(
         steps in prop::collection::vec((0_u16..4, any::<bool>(), any::<bool>()), 1..60),
@@ -357,7 +357,7 @@ proptest! {
     }
 }
 
-/// Fields of other layers are matched behind `ct`, too.
+/// Fields of other layers are matched after `ct`, too.
 #[test]
 fn headers_are_matched_as_they_are_after_translation() {
     let module = module_of(vec![ct(Conntrack { nat: source_nat("192.0.2.1"), ..commit() })]);

@@ -1,7 +1,7 @@
-//! A port's settings change while its frames pass.
+//! Changes a port's settings while its frames pass.
 //!
-//! Each frame is judged by the old settings or by the new ones: they are one word, stored once. Static addresses are in the table
-//! under both before that store, and under the new ones alone after it.
+//! Each frame is judged by the old settings or by the new ones: they are one word, stored once. Before that store the
+//! table has the static addresses of both settings, after it only those of the new ones.
 
 use lasthop_bridge_policy::{IsolationClass, entry_holds};
 use lasthop_module_api::{Mac, NO_VID, PortId, PortSettings, PortVlans, Vid};
@@ -15,7 +15,7 @@ use super::{Bridge, Control};
 const VIDS: u16 = 4095;
 
 impl Bridge {
-    /// Gives a port other settings; an error leaves it as it was.
+    /// Changes a port's settings; an error leaves them as they were.
     pub(super) fn change(&self, port: PortId, settings: &PortSettings) -> Result<(), String> {
         let control = self.control();
         let (old, old_keys) = (self.vlans.of(port), self.static_keys(port));
@@ -33,7 +33,7 @@ impl Bridge {
         for key in old_keys.iter().filter(|key| !keys.contains(key)) {
             self.forget_static(&control, *key, port);
         }
-        // Learned addresses are removed with the address and with the VLANs: the guest may use neither any more.
+        // Learned addresses are removed if the static address or the VLANs change: the guest may no longer use either.
         if is_other_vlan || mac != old.static_mac() {
             self.forget_learned(&control, Some(port), None);
         }
@@ -46,7 +46,7 @@ impl Bridge {
         own.map(|(_, key, _)| key).collect()
     }
 
-    /// Those keys with the port's new settings: what held in all of its VLANs does so in the new ones.
+    /// Those keys under the new settings: an address for all VLANs of the port is then for all of its new VLANs.
     fn keys_after(
         &self,
         control: &Control,
@@ -113,7 +113,7 @@ impl Bridge {
         }
     }
 
-    /// Enters those of the keys that are not there, in place of learned ones if it must be; all of them, or none.
+    /// Adds the missing keys, and displaces learned entries if necessary. An error adds none of them.
     fn enter(
         &self,
         control: &Control,
@@ -138,7 +138,7 @@ impl Bridge {
     }
 }
 
-/// The filter id of static addresses that hold in all VLANs of a port.
+/// The filter id of static addresses that are valid in all VLANs of a port.
 fn filter_of(vlans: &PortVlans) -> u16 {
     match vlans {
         PortVlans::Any => NO_VID,
@@ -147,7 +147,7 @@ fn filter_of(vlans: &PortVlans) -> u16 {
     }
 }
 
-/// Whether a static address with this key holds in VLAN `vid`, at a port that carries `vlans`.
+/// Whether a static address with this key is valid in VLAN `vid`, at a port that carries `vlans`.
 fn holds(key: u64, vlans: &PortVlans, vid: u16) -> bool {
     entry_holds(one_vlan(key), vid, |vid| vlans.carries(vid))
 }

@@ -1,4 +1,4 @@
-//! Static addresses: the ports' own ones, and those that a user entered.
+//! Static addresses: those of the ports, and those that a user added.
 //!
 //! ```text
 //!   for                                        filter id of the key
@@ -7,8 +7,8 @@
 //!   all VLANs of a trunk                       EVERYWHERE: valid in the VLANs that the port carries
 //! ```
 //!
-//! Frames from a static address are accepted from its port only; in VLANs that the port does not carry the
-//! address is free.
+//! Frames from a static address are accepted from its port only. In VLANs that the port does not carry, other ports may
+//! use the address.
 
 use lasthop_bridge_policy::entry_holds;
 use lasthop_module_api::{Mac, NO_VID, PortId, Vid};
@@ -17,13 +17,14 @@ use super::slot::{FdbValue, Slot, Stamp};
 use super::table::{EVERYWHERE, key_in, mac_bits, vid_of};
 use super::{Bridge, Control};
 
-/// The only VLAN that a static address with this key holds in; none if it holds in all that its port carries.
+/// The only VLAN in which a static address with this key is valid; `None` if it is valid in all VLANs of its port.
 pub(super) fn one_vlan(key: u64) -> Option<u16> {
     Some(vid_of(key)).filter(|vid| !matches!(*vid, NO_VID | EVERYWHERE))
 }
 
 impl Bridge {
-    /// The static place of an address that is not entered for the VLAN of `key` itself, but for all of its port's.
+    /// Finds the static entry of an address that was added for all VLANs of its port, if one of these is the VLAN of
+    /// `key`.
     pub(super) fn find_everywhere(&self, key: u64) -> Option<FdbValue> {
         let vid = vid_of(key);
         if vid == NO_VID {
@@ -43,7 +44,7 @@ impl Bridge {
         found.filter(own).or_else(|| self.find_everywhere(key).filter(own)).is_some()
     }
 
-    /// Enters a static address, in place of learned ones if needed. The VLANs of the port are known.
+    /// Adds a static address, and displaces a learned entry if necessary. The port's VLANs must be set before.
     pub(super) fn configure(
         &self,
         control: &Control,
@@ -76,12 +77,12 @@ impl Bridge {
         key_in(filter, mac)
     }
 
-    /// Whether a static address with this key holds in VLAN `vid`.
+    /// Whether a static address with this key is valid in VLAN `vid`.
     pub(super) fn holds_in(&self, key: u64, port: PortId, vid: u16) -> bool {
         entry_holds(one_vlan(key), vid, |vid| self.vlans.carries(port, vid))
     }
 
-    /// The owner of the address where `key` would put it for `port`.
+    /// The port that already has the address in a VLAN where `key` would be valid for `port`.
     fn owner_in(&self, key: u64, port: PortId) -> Option<PortId> {
         let same = self.table.entries().filter(|(_, other, place)| {
             place.is_static()
@@ -101,7 +102,7 @@ impl Bridge {
         }
     }
 
-    /// An address that is about to be configured is learned nowhere in the same VLANs.
+    /// Removes learned entries of an address in the VLANs in which it is about to be configured.
     pub(super) fn make_way(&self, _lock: &Control, key: u64, holds_in: impl Fn(u16) -> bool) {
         let learned = self.table.entries().filter(|(_, other, place)| {
             !place.is_static() && mac_bits(*other) == mac_bits(key) && holds_in(vid_of(*other))
@@ -112,9 +113,9 @@ impl Bridge {
         }
     }
 
-    /// A slot for a static address; a learned one has to go if all are in use.
+    /// Returns a slot for a static address; it displaces a learned one if all are in use.
     pub(super) fn make_room(&self, key: u64, mac: Mac, name: &str) -> Result<&Slot, String> {
-        // At time zero no entry is aged: takes the empty slot, else the one unseen for longest.
+        // At time zero no entry is aged: this takes an empty slot, or else the least recently seen entry.
         if let Some((slot, _)) = self.table.vacancy(key, Stamp::at(0)) {
             return Ok(slot);
         }
@@ -128,7 +129,7 @@ impl Bridge {
         Ok(slot)
     }
 
-    /// Enters an address for a port that is there.
+    /// Adds a static address for an existing port.
     pub(super) fn add_static(&self, mac: Mac, vlan: Option<Vid>, port: PortId) -> Result<(), String> {
         let mut control = self.control();
         let name = control.name(port)?;
@@ -165,7 +166,7 @@ impl Bridge {
         Ok(())
     }
 
-    /// Takes out the static entry with this key, if it is the port's.
+    /// Removes the static entry with this key if it belongs to the port.
     pub(super) fn forget_static(&self, _lock: &Control, key: u64, port: PortId) {
         let found = self.table.find(key).filter(|(_, place)| place.is_static() && place.port() == port);
         if let Some((slot, _)) = found {
@@ -173,7 +174,7 @@ impl Bridge {
         }
     }
 
-    /// Forgets learned addresses, of one port or all, of one VLAN or all; how many.
+    /// Removes learned addresses of one port or all, and of one VLAN or all. Returns how many.
     pub(super) fn forget_learned(&self, _lock: &Control, port: Option<PortId>, vlan: Option<Vid>) -> usize {
         let chosen = self.table.entries().filter(|(_, key, place)| {
             let in_vlan = vlan.is_none_or(|vid| vid.get() == vid_of(*key));

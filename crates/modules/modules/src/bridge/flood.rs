@@ -1,4 +1,4 @@
-//! Floods: all other ports that carry the frame's VLAN get a copy, each in its form.
+//! Floods: every other port that carries the frame's VLAN gets a copy, tagged or untagged as the port requires.
 
 use lasthop_module_api::{DropReason, FrameTag, Header, Output, PortId, TagEdit, TagForm, Verdicts};
 
@@ -15,7 +15,7 @@ pub(crate) struct Flooded<'a> {
 }
 
 impl Bridge {
-    /// Frames of a VLAN.
+    /// Floods a frame of a VLAN.
     pub(super) fn flood(&self, frame: &Flooded<'_>, verdicts: &mut Verdicts) {
         let mut forms = Forms::default();
         let mut is_lost = false;
@@ -25,7 +25,7 @@ impl Bridge {
             match forms.image(frame, form, verdicts) {
                 Ok(image) => put(frame.packet, image, port, verdicts),
                 Err(reason) if !is_lost => {
-                    is_lost = true; // once, however many would get it in this form
+                    is_lost = true; // counted once, however many ports need this form
                     verdicts.drop_packet(frame.packet, reason);
                 }
                 Err(_) => {}
@@ -36,7 +36,7 @@ impl Bridge {
         }
     }
 
-    /// Untagged frames of ports without VLAN settings, which such ports alone get.
+    /// Floods an untagged frame of a port without VLAN settings. Only ports without VLAN settings get it.
     pub(super) fn flood_as_it_is(&self, packet: usize, from: PortId, verdicts: &mut Verdicts) {
         if self.ports.isolation(from).is_barred() {
             return output_all(packet, self.hearers_as_it_is(from), verdicts);
@@ -44,12 +44,12 @@ impl Bridge {
         output_all(packet, self.ports.others_without_vlans(from), verdicts);
     }
 
-    /// Ports that get a flood in this VLAN.
+    /// Ports that receive a flood in this VLAN.
     pub(super) fn hearers(&self, from: PortId, vid: u16) -> impl Iterator<Item = PortId> {
         self.ports.others(from).filter(move |port| self.vlans.carries(*port, vid))
     }
 
-    /// Ports that get an untagged flood of a port without VLAN settings.
+    /// Ports that receive an untagged flood of a port without VLAN settings.
     pub(super) fn hearers_as_it_is(&self, from: PortId) -> impl Iterator<Item = PortId> {
         let others = self.ports.others_without_vlans(from);
         others.filter(move |port| self.ports.barrier(from, *port).is_none())
@@ -87,7 +87,7 @@ fn add_edited(header: &Header, edit: TagEdit, verdicts: &mut Verdicts) -> Result
     verdicts.add_image(header.edited(edit)?).ok_or(DropReason::VerdictOverflow)
 }
 
-/// The header images of one packet, made when the first port needs them.
+/// The header images of one packet. Each is made when the first port needs it.
 #[derive(Default)]
 struct Forms {
     untagged: Option<Result<u16, DropReason>>,

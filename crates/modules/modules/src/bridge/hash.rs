@@ -1,32 +1,32 @@
-//! Where an address belongs in the table: a keyed hash, since guests choose their addresses.
+//! A keyed hash of addresses for the table, since guests choose their addresses.
 
 use std::hash::{BuildHasher, RandomState};
 
 /// Fractional part of the golden ratio: an odd constant with no structure.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// 128 unguessable bits, from the standard library's source of randomness for hash tables.
+/// Returns 128 unguessable bits, from the standard library's source of randomness for hash tables.
 ///
-/// Each `RandomState` is seeded from the system's random numbers. These are two of its keyed hashes, so not
-/// even its own keys are revealed.
+/// Each `RandomState` is seeded from the system's random numbers. The bits are two of its keyed hashes, so they do not
+/// reveal its keys.
 #[must_use]
 pub fn random_key() -> [u64; 2] {
     [RandomState::new().hash_one(GOLDEN), RandomState::new().hash_one(!GOLDEN)]
 }
 
-/// The hash of `key` under `secret`: two multiplications; the halves of each product are folded together.
+/// The hash of `key` under `secret`: two multiplications, and the halves of each product are folded together.
 ///
-/// Without the secret, no set of addresses is known to collide; with it, guests could fill chosen buckets and
-/// keep others' addresses from being learned.
+/// Without the secret, no set of addresses is known to collide. With it, guests could fill chosen buckets and prevent
+/// the learning of others' addresses.
 pub(crate) fn hash(key: u64, secret: [u64; 2]) -> u64 {
-    // The second factor of each step is odd, so never the 0 that would map everything to one value. Secrets
-    // that a person made up, like 1 or -1, would be poor factors as they are; random ones lose nothing by the
-    // exclusive or.
+    // The second factor of each step is odd, so it is never 0, which would map everything to one value. Secrets that a
+    // person chose, like 1 or -1, would be poor factors; the exclusive or corrects that and does not weaken random
+    // secrets.
     let first = fold(key ^ secret[0], (secret[1] ^ GOLDEN) | 1);
     fold(first ^ secret[1].rotate_left(32), GOLDEN)
 }
 
-/// The 128-bit product, its high half folded onto its low half.
+/// Multiplies to 128 bits and folds the high half onto the low half.
 fn fold(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
     product as u64 ^ (product >> 64) as u64
@@ -36,7 +36,7 @@ fn fold(a: u64, b: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Most keys that any of 1024 buckets gets when `keys` are 4096, so 4 on average.
+    /// The number of keys in the fullest of 1024 buckets. With 4096 `keys` the average is 4.
     fn fullest_bucket(keys: impl Iterator<Item = u64>, secret: [u64; 2]) -> u32 {
         let mut buckets = [0; 1024];
         keys.for_each(|key| buckets[(hash(key, secret) & 1023) as usize] += 1);

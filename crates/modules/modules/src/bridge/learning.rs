@@ -1,8 +1,8 @@
 //! Learning from source addresses.
 //!
-//! An address that has not moved costs one look-up, and one compare-and-swap per 67 ms. A new or moved one
-//! needs the writer lock. A certain refusal (limit reached, no room) comes before the lock, so that a guest
-//! which makes up addresses does not delay others' learning.
+//! An address that has not moved costs one look-up, and one compare-and-swap per 67 ms. A new or moved address needs
+//! the writer lock. A refusal that is certain (limit reached, no room) needs no lock, so that a guest that forges
+//! addresses does not delay the learning of others.
 
 use std::hint;
 use std::sync::atomic::Ordering;
@@ -14,12 +14,11 @@ use lasthop_module_api::PortId;
 use super::slot::{FdbValue, Slot, Stamp};
 use super::{Bridge, Control};
 
-/// Tries to take the writer lock on the way of a frame: some microseconds, longer than a learner holds it. A
-/// frame never sleeps for it; if the holder has lost its core, the next frame from the address teaches the
-/// same.
+/// Attempts to take the writer lock while a frame is decided: some microseconds, longer than a learner holds it. A
+/// frame never sleeps for it. If the holder lost its core, the next frame from the address is learned from.
 const LOCK_TRIES: u32 = 64;
-/// Shortest time between two sweeps, each of which reads the whole table: ports at their limit cannot buy
-/// more work than that, and notice at most this much later that old addresses are gone.
+/// Shortest time between two sweeps, each of which reads the whole table. It bounds the work that ports at their limit
+/// can cause. It is also the longest time until such a port profits from aged addresses.
 const SWEEP_PAUSE_NS: u64 = 1_000_000_000;
 
 /// The result of learning from a source address without a static entry.
@@ -27,7 +26,7 @@ const SWEEP_PAUSE_NS: u64 = 1_000_000_000;
 pub(crate) enum Lesson {
     /// The table's addresses are unchanged.
     Nothing,
-    /// The address is now reached through the port that it came from.
+    /// The address is now reached through the port that received the frame.
     Learned,
 }
 
@@ -76,7 +75,7 @@ impl Bridge {
         if self.table.is_aged(place, now) { Lesson::Learned } else { Lesson::Nothing }
     }
 
-    /// Whether a new address would be refused, as far as can be seen without the lock.
+    /// Whether a new address would be refused, as far as this is known without the lock.
     fn is_hopeless(&self, key: u64, port: PortId, now: Stamp) -> bool {
         if !self.ports.is_live(port) {
             return true;
@@ -97,8 +96,8 @@ impl Bridge {
             self.counts.busy.raise();
             return SourceEntry::None(Lesson::Nothing);
         };
-        // All over again: until the lock was ours, others could change everything. A port that is being
-        // removed has lost its bit before the lock was released, so nothing of it gets into the table
+        // All checks are repeated: other threads could change everything before the lock was taken. A port that is
+        // being removed has lost its bit before the lock was released, so no address of it gets into the table
         // afterwards.
         if !self.ports.is_live(port) {
             return SourceEntry::None(Lesson::Nothing);
@@ -120,8 +119,8 @@ impl Bridge {
         }
     }
 
-    /// An address changes ports. If its new port is at its limit the address is forgotten: frames to it are
-    /// flooded and arrive, instead of going to its old port.
+    /// Moves an address to another port. If the new port is at its limit the address is removed instead: frames to it
+    /// are flooded and arrive, instead of going to its old port.
     fn relocate(&self, _lock: &Control, slot: &Slot, old: FdbValue, new: FdbValue) -> Lesson {
         if self.ports.is_full(new.port()) {
             slot.vacate();
@@ -167,7 +166,7 @@ impl Bridge {
         now.as_ns() >= self.sweep_at_ns.load(Ordering::Relaxed)
     }
 
-    /// Forgets aged entries, so that limits count live addresses only.
+    /// Removes aged entries, so that limits count live addresses only.
     fn sweep(&self, _lock: &Control, now: Stamp) {
         let next_ns = now.as_ns().saturating_add(SWEEP_PAUSE_NS);
         self.sweep_at_ns.store(next_ns, Ordering::Relaxed);
@@ -178,7 +177,7 @@ impl Bridge {
         }
     }
 
-    /// The writer lock if it is free now or in an instant.
+    /// Takes the writer lock if it is free at once or after a few attempts.
     fn control_soon(&self) -> Option<MutexGuard<'_, Control>> {
         for _ in 0..LOCK_TRIES {
             match self.control.try_lock() {
@@ -191,7 +190,7 @@ impl Bridge {
     }
 }
 
-/// A static address teaches nothing; from elsewhere than its port it is a lie.
+/// Static addresses are not learned; a frame from another port than the address's own is spoofed.
 fn static_entry(place: FdbValue, port: PortId) -> SourceEntry<Lesson> {
     if place.port() == port { SourceEntry::Here } else { SourceEntry::Elsewhere }
 }

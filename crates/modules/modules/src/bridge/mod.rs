@@ -1,17 +1,17 @@
 //! A learning Ethernet bridge (IEEE 802.1D-2004, 7.7 to 7.9, without a spanning tree).
 //!
-//! The source address of each frame teaches where it is; the destination address is looked up; unknown and
-//! group addresses go to all other ports. Ageing is lazy: an entry that was not refreshed for 300 s counts as
-//! absent, its slot is used again when needed, and no timer runs.
+//! The bridge learns the source address of each frame, and looks the destination address up. Frames to unknown and
+//! group addresses go to all other ports. Ageing is lazy: an entry that was not refreshed for 300 s counts as absent,
+//! its slot is reused when it is needed, and no timer runs.
 //!
 //! Floods from one port can be limited (`storm.rs`); by default they are not.
 //!
-//! A port with a static address (`mac`) may send from that address only, and no other port may. Nothing is
-//! learned from the internal port and nothing is flooded to it.
+//! A port with a static address (`mac`) may send from that address only, and no other port may. The internal port is
+//! excluded from learning and from floods.
 //!
-//! Each VLAN is a bridge of its own (independent learning, IEEE 802.1Q-2022, 8.8): a frame belongs to the VLAN of its
-//! tag, or to that of its port's untagged frames, and addresses are learned, looked up and flooded within it. A copy
-//! leaves tagged or untagged as its receiver's port wants it.
+//! Each VLAN is a separate bridge (independent learning, IEEE 802.1Q-2022, 8.8). A frame belongs to the VLAN of its
+//! tag, or to that of its port's untagged frames. Addresses are learned, looked up and flooded within the VLAN. A copy
+//! is sent tagged or untagged, as its receiver's port requires.
 //!
 //! The rules and their drop reasons are those of `lasthop_bridge_policy`, which the controller follows, too.
 
@@ -59,25 +59,25 @@ use vlans::Vlans;
 /// Time without a frame from a learned address after which it counts as absent, in nanoseconds
 /// (IEEE 802.1D-2004, table 7-5: 300 s).
 pub const AGEING_NS_DEFAULT: u64 = 300_000_000_000;
-/// Addresses that the table has room for unless told otherwise: 16 for each of 1024 ports, 256 KiB.
+/// Default number of addresses in the table: 16 for each of 1024 ports, 256 KiB.
 pub const FDB_ENTRIES_MAX: usize = 16_384;
-/// Largest table that can be asked for, in entries: 16 MiB.
+/// Largest table that a user may configure, in entries: 16 MiB.
 pub const FDB_ENTRIES_LIMIT: usize = 1 << 20;
-/// Smallest table that a user may ask for, in entries: 16 for each of 4 ports.
+/// Smallest table that a user may configure, in entries: 16 for each of 4 ports.
 pub const FDB_ENTRIES_MIN: usize = 64;
-/// Part of the table that the addresses learned from one port may take: one guest cannot fill it.
+/// The addresses learned from one port may take 1/N of the table: one guest cannot fill it.
 const PORT_SHARE: usize = 4;
 
-/// How a bridge is made.
+/// Settings of a bridge.
 #[derive(Clone, Debug)]
 pub struct BridgeSettings {
     /// Slots of the address table; rounded up to a power of two, at most [`FDB_ENTRIES_LIMIT`].
     pub entries_max: usize,
-    /// Addresses that are learned from one port unless its settings say otherwise.
+    /// Default limit of addresses that are learned from one port.
     pub port_macs_max: u32,
     /// Time without a frame after which an address counts as absent, in nanoseconds; exact to 134 ms.
     pub ageing_ns: u64,
-    /// Secret of the hash; from [`random_key`] unless a run must be repeatable.
+    /// Secret of the hash. It comes from [`random_key`] unless a run must be repeatable.
     pub hash_key: [u64; 2],
 }
 
@@ -88,7 +88,7 @@ impl Default for BridgeSettings {
 }
 
 impl BridgeSettings {
-    /// A table of `entries_max`, of which the addresses behind one port take a quarter at most.
+    /// Settings for a table of `entries_max` addresses, of which one port may take a quarter.
     #[must_use]
     pub fn with_entries(entries_max: usize) -> Self {
         let entries_max = entries_max.min(FDB_ENTRIES_LIMIT);
@@ -106,23 +106,23 @@ pub struct Bridge {
     vlans: Vlans,
     counts: Counts,
     port_macs_max: u32,
-    /// When the table may be swept again.
+    /// Earliest time of the next sweep.
     sweep_at_ns: AtomicU64,
-    /// The writer lock of the table and of `ports`, with state for its holder only.
+    /// The writer lock of the table and of `ports`, with state that only its holder uses.
     control: Mutex<Control>,
 }
 
-/// The ports by number with their names, for refusals.
+/// Names of the ports by number, for error messages.
 #[derive(Debug, Default)]
 struct Control {
     names: BTreeMap<PortId, String>,
-    /// Keys of static entries that were entered for one VLAN, which their port may have for all that it carries.
+    /// Keys of static entries that were added for one VLAN. The same key may also be the one for all VLANs of the port.
     for_one_vlan: BTreeSet<(PortId, u64)>,
     moves: Moves,
 }
 
 impl Bridge {
-    /// A bridge without ports. Allocates all it will ever need for forwarding.
+    /// Returns a bridge without ports. It allocates all memory that forwarding will need.
     #[must_use]
     pub fn new(settings: &BridgeSettings) -> Self {
         let entries = settings.entries_max.min(FDB_ENTRIES_LIMIT);
@@ -144,7 +144,7 @@ impl Bridge {
         self.counts.read()
     }
 
-    /// Learned addresses of the port in the table, aged ones included; its limit counts these.
+    /// Number of learned addresses of the port in the table, aged ones included; the limit applies to it.
     #[must_use]
     pub fn learned_macs(&self, port: PortId) -> u32 {
         self.ports.learned(port)
@@ -154,7 +154,7 @@ impl Bridge {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Floods a frame that is in no VLAN. Kept out of the way of frames to known addresses.
+    /// Floods a frame of no VLAN. It is not inlined into the path of frames to known addresses.
     #[inline(never)]
     fn flood_plain(
         &self,
@@ -183,8 +183,8 @@ impl Bridge {
         }
     }
 
-    /// Prefetches the buckets of a batch's addresses side by side, unless all frames have the same. Those in VLANs have other
-    /// buckets, and are waited for one after the other.
+    /// Prefetches the buckets of a batch's addresses side by side. Equal headers in a row are taken once. Frames in
+    /// VLANs have other buckets, which are not prefetched.
     #[inline(never)]
     fn look_ahead(&self, headers: &[Header]) {
         let mut homes = [[0; 2]; BATCH_PACKETS_MAX];
@@ -200,7 +200,7 @@ impl Bridge {
         self.table.touch(homes[..count].as_flattened());
     }
 
-    /// Decides on a frame of a batch, and on those behind it that go the same way; how many.
+    /// Decides a frame of a batch, and the following ones with the same Ethernet header. Returns how many.
     #[inline(always)]
     fn decide_some(
         &self,
@@ -367,8 +367,8 @@ impl Module for Bridge {
         let mut entries: Vec<_> = live.map(|(_, key, place)| fdb_entry(key, place, now_ns)).collect();
         let place = |entry: &FdbEntry| (entry.mac, entry.vlan, entry.is_static);
         entries.sort_by_key(|entry| (place(entry), entry.age_ns, entry.port));
-        // Without the lock, an address that goes from one slot to another while we look may show up in both. A static
-        // one may be there for several ports that have no VLAN in common.
+        // Without the lock, an address that moves between slots during the listing may appear twice. A static address
+        // may appear for several ports without a common VLAN.
         entries.dedup_by(|later, kept| {
             place(later) == place(kept) && (!kept.is_static || later.port == kept.port)
         });

@@ -1,13 +1,14 @@
-//! Addresses that changed ports lately: two guests with one address take it from each other all the time.
+//! Addresses that changed ports recently: two guests with one address keep moving it between their ports.
 
 use lasthop_module_api::{FdbMove, Mac, PortId};
 
-/// Addresses watched at a time: a person wants to see one, and a guest that makes up addresses shall cost nothing.
+/// Addresses that are tracked at a time. One is enough for an operator, and guests that forge addresses must not cost
+/// memory.
 const MOVES_MAX: usize = 16;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Move {
-    /// 0: none.
+    /// 0 if the entry is empty.
     key: u64,
     from: u16,
     to: u16,
@@ -15,7 +16,7 @@ struct Move {
     last_ns: u64,
 }
 
-/// The addresses that moved last. The one that rests for longest makes room for a new one.
+/// The addresses that moved last. A new one replaces the one that moved longest ago.
 #[derive(Debug, Default)]
 pub(super) struct Moves([Move; MOVES_MAX]);
 
@@ -28,7 +29,7 @@ impl Moves {
         *entry = Move { key, from: from.0, to: to.0, count: before.saturating_add(1), last_ns: now_ns };
     }
 
-    /// A port goes: its number may be another's next.
+    /// Removes the moves of a port that is removed: another port may get its number.
     pub(super) fn forget(&mut self, port: PortId) {
         let of_port = |entry: &&mut Move| entry.from == port.0 || entry.to == port.0;
         self.0.iter_mut().filter(of_port).for_each(|entry| *entry = Move::default());

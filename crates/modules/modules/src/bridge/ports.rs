@@ -10,23 +10,23 @@ use super::vlans::Standing;
 /// Words of a set of ports.
 const SET_WORDS: usize = PORTS_MAX.div_ceil(64);
 
-/// Read by all workers; changed under the bridge's writer lock.
+/// The states of all ports. All workers read them; changes require the bridge's writer lock.
 #[derive(Debug)]
 pub(crate) struct Ports {
-    /// Bit `n` is set while port `n` gets floods and may teach; never set for the internal port. Two cache
-    /// lines, so a flood costs only its receivers, not all possible ports.
+    /// Bit `n` is set while port `n` receives floods and its addresses are learned; it is never set for the internal
+    /// port. The set is two cache lines, so a flood costs only its receivers, not all possible ports.
     live: [AtomicU64; SET_WORDS],
-    /// Those of them without VLAN settings.
+    /// The live ports without VLAN settings.
     without_vlans: [AtomicU64; SET_WORDS],
     ports: Box<[BridgePort]>,
 }
 
 #[derive(Debug, Default)]
 struct BridgePort {
-    /// Slots of the table that hold a learned address of this port, aged ones included.
+    /// Number of slots in the table that hold a learned address of this port, aged ones included.
     learned: AtomicU32,
     learned_max: AtomicU32,
-    /// The ports it may talk to, as the bits of [`IsolationClass`].
+    /// The port's isolation class, as the bits of [`IsolationClass`].
     isolation: AtomicU8,
 }
 
@@ -41,7 +41,7 @@ impl Default for Ports {
 }
 
 impl Ports {
-    /// Makes a port known. Its number is below `PORTS_MAX`, or nothing happens.
+    /// Makes a port live. A number from `PORTS_MAX` on is ignored.
     pub(crate) fn open(&self, port: PortId, learned_max: u32, standing: Standing, isolation: IsolationClass) {
         let Some(state) = self.ports.get(port.index()) else { return };
         state.learned_max.store(learned_max, Ordering::Relaxed);
@@ -56,14 +56,14 @@ impl Ports {
         }
     }
 
-    /// Gives a port that is there others to talk to.
+    /// Changes the isolation class of a port.
     pub(crate) fn set_isolation(&self, port: PortId, isolation: IsolationClass) {
         if let Some(state) = self.ports.get(port.index()) {
             state.isolation.store(isolation.bits(), Ordering::Relaxed);
         }
     }
 
-    /// A port that is there has VLAN settings, or has none any more.
+    /// Updates the set of ports without VLAN settings for a live port.
     pub(crate) fn set_standing(&self, port: PortId, standing: Standing) {
         let Some(word) = self.without_vlans.get(port.index() / 64) else { return };
         match standing.is_any() && self.is_live(port) {
@@ -72,7 +72,7 @@ impl Ports {
         };
     }
 
-    /// Ends floods to the port and learning from it.
+    /// Ends floods to the port, and learning of its addresses.
     pub(crate) fn close(&self, port: PortId) {
         if port.index() >= PORTS_MAX {
             return;
@@ -82,18 +82,18 @@ impl Ports {
         }
     }
 
-    /// Whether the port gets floods and may teach.
+    /// Whether the port receives floods and its addresses are learned.
     pub(crate) fn is_live(&self, port: PortId) -> bool {
         self.live.get(port.index() / 64).is_some_and(|word| word.load(Ordering::Acquire) & bit(port) != 0)
     }
 
-    /// Every live port but `from` that it talks to, in ascending order.
+    /// Every live port other than `from` that may receive its frames, in ascending order.
     pub(crate) fn others(&self, from: PortId) -> impl Iterator<Item = PortId> {
         let is_barred = self.isolation(from).is_barred();
         Self::members(&self.live, from).filter(move |port| !is_barred || self.barrier(from, *port).is_none())
     }
 
-    /// Live ports without VLAN settings but for `from`, whether it talks to them or not, in ascending order.
+    /// Live ports without VLAN settings other than `from`, in ascending order. Isolation is not considered.
     pub(crate) fn others_without_vlans(&self, from: PortId) -> impl Iterator<Item = PortId> {
         Self::members(&self.without_vlans, from)
     }
@@ -113,30 +113,30 @@ impl Ports {
         })
     }
 
-    /// Why nothing passes between two ports; `None` if it does.
+    /// The reason that no frame passes between two ports; `None` if frames pass.
     pub(crate) fn barrier(&self, one: PortId, other: PortId) -> Option<DropReason> {
         self.isolation(one).barrier(self.isolation(other))
     }
 
-    /// Slots that hold a learned address of the port.
+    /// Number of slots that hold a learned address of the port.
     pub(crate) fn learned(&self, port: PortId) -> u32 {
         self.ports.get(port.index()).map_or(0, |state| state.learned.load(Ordering::Relaxed))
     }
 
-    /// Whether the port has as many learned addresses as it may.
+    /// Whether the port is at its limit of learned addresses.
     pub(crate) fn is_full(&self, port: PortId) -> bool {
         let max = self.ports.get(port.index()).map_or(0, |state| state.learned_max.load(Ordering::Relaxed));
         self.learned(port) >= max
     }
 
-    /// One slot more holds an address of the port.
+    /// Counts one more slot for the port.
     pub(crate) fn take_slot(&self, port: PortId) {
         if let Some(state) = self.ports.get(port.index()) {
             state.learned.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// One slot less holds an address of the port.
+    /// Counts one slot less for the port.
     pub(crate) fn release_slot(&self, port: PortId) {
         if let Some(state) = self.ports.get(port.index()) {
             let before = state.learned.fetch_sub(1, Ordering::Relaxed);
@@ -149,7 +149,7 @@ fn bit(port: PortId) -> u64 {
     1 << (port.0 % 64)
 }
 
-/// Numbers of the bits that are set, ascending.
+/// The numbers of the set bits, ascending.
 fn bits(mut word: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let lowest = (word != 0).then(|| word.trailing_zeros() as usize)?;

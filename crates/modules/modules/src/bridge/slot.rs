@@ -1,34 +1,32 @@
-//! One entry of the table: two words that readers see as one, without a lock.
+//! One entry of the table: two words that readers read consistently without a lock.
 //!
 //! ```text
 //!   key    filter id : 16 | address : 48          0 = empty
 //!   value  port : 16 | static : 1 | era : 9 | stamp : 38
 //! ```
 //!
-//! **Writers.** Occupying, moving and emptying happen under the table's writer lock. Refreshing happens
-//! without it, by a compare-and-swap that changes only the stamp.
+//! **Writers.** Occupying, moving and emptying happen under the table's writer lock. A refresh happens without it, by a
+//! compare-and-swap that changes only the stamp.
 //!
-//! **Why a reader never joins one entry's key with another's value.** Each occupation of a slot is an *era*,
-//! numbered in the value. The writer empties the key, then stores the new era's value (release), then the new
-//! key (release). A reader loads value (acquire), key (acquire), value, and accepts if both values are of one
-//! era:
-//! - having seen era `n` in the first value, it sees stores to the key from before that value or later: the
+//! **Why a reader never combines one entry's key with another's value.** Each occupation of a slot is an *era*,
+//! numbered in the value. The writer empties the key, then stores the new era's value (release), then the new key
+//! (release). A reader loads value (acquire), key (acquire), value, and accepts if both values have the same era:
 //!   key is empty, or of era `n` or younger;
 //! - having seen the key of era `m`, it sees the value of era `m` or a younger one;
 //! - so `n <= m <=` era of the second value `= n`: the key, too, is of era `n`.
 //!
-//! A refresh keeps the era, and being a read-modify-write it continues the release sequence of the value that
-//! it replaces. Eras wrap after 512: to be fooled, a reader would have to stand still between two loads while
-//! its slot is given away 512 times, each after 300 s of silence or the removal of a port. A reader that
-//! meets a replacement reports the slot as not matching; the frame is flooded, as if it had come an instant
-//! earlier or later.
+//! A refresh keeps the era. It is a read-modify-write, so it continues the release sequence of the value that it
+//! replaces. Eras wrap after 512. To accept a wrong pair, a reader would have to pause between two loads while its slot
+//! is reused 512 times, each time after 300 s without frames or the removal of a port. A reader that meets a
+//! replacement reports the slot as not matching. The frame is then flooded, as if it had arrived slightly earlier or
+//! later.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use lasthop_module_api::PortId;
 
-/// A stamp counts units of 2^26 ns, about 67 ms: coarse enough that a busy address is written 15 times a
-/// second. All 64 bits of nanoseconds shifted by this fit a stamp, so stamps do not wrap.
+/// A stamp counts units of 2^26 ns, about 67 ms: coarse enough that a busy address is written only 15 times a second.
+/// Nanoseconds of 64 bits shifted by this fit a stamp, so stamps do not wrap.
 const STAMP_UNIT_SHIFT: u32 = 26;
 const STAMP_BITS: u32 = 64 - STAMP_UNIT_SHIFT;
 const STAMP_MASK: u64 = (1 << STAMP_BITS) - 1;
@@ -44,28 +42,28 @@ const _: () = assert!(ERA_MASK & STATIC == 0 && (ERA_MASK | STAMP_MASK | STATIC)
 pub(crate) struct Stamp(u64);
 
 impl Stamp {
-    /// The unit that `now_ns` is in.
+    /// The stamp of `now_ns`.
     pub(crate) fn at(now_ns: u64) -> Self {
         Self(now_ns >> STAMP_UNIT_SHIFT)
     }
 
-    /// Start of the unit, in nanoseconds.
+    /// The start of the unit, in nanoseconds.
     pub(crate) fn as_ns(self) -> u64 {
         self.0 << STAMP_UNIT_SHIFT
     }
 
-    /// This stamp, `span` later.
+    /// This stamp plus `span`.
     pub(crate) fn after(self, span: Self) -> Self {
         Self(self.0 + span.0)
     }
 }
 
-/// Where an address is and since when: the second word of a slot.
+/// The port of an address, and when it was last seen there: the second word of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FdbValue(u64);
 
 impl FdbValue {
-    /// An address seen behind `port` at `stamp`.
+    /// An address that was seen behind `port` at `stamp`.
     pub(crate) fn learned(port: PortId, stamp: Stamp) -> Self {
         Self(u64::from(port.0) << PORT_SHIFT | stamp.0 & STAMP_MASK)
     }
@@ -89,7 +87,7 @@ impl FdbValue {
         self.0 & STATIC != 0
     }
 
-    /// When the address was last seen; zero if static.
+    /// Time at which the address was last seen; zero if static.
     pub(crate) fn stamp(self) -> Stamp {
         Stamp(self.0 & STAMP_MASK)
     }
@@ -115,13 +113,13 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    /// Something of the slot, so that its cache line comes in.
+    /// Loads a word of the slot, to bring its cache line in.
     #[inline]
     pub(crate) fn touch(&self) -> u64 {
         self.key.load(Ordering::Relaxed)
     }
 
-    /// Whether the slot seems to hold `key`; [`Self::place_of`] is exact.
+    /// Whether the slot appears to hold `key`; [`Self::place_of`] is exact.
     #[inline]
     pub(crate) fn holds(&self, key: u64) -> bool {
         self.key.load(Ordering::Relaxed) == key
@@ -142,10 +140,9 @@ impl Slot {
         self.read().and_then(|(found, place)| (found == key).then_some(place))
     }
 
-    /// Sets the stamp of a learned place that was just read, unless it is as young already.
+    /// Updates the stamp of a learned place that was just read, unless the stamp is as recent already.
     ///
-    /// Losing the race against another refresh, a move or a replacement is right in each case: theirs is the
-    /// news.
+    /// The result of the compare-and-swap is ignored: a concurrent refresh, move or replacement is more recent.
     pub(crate) fn refresh(&self, seen: FdbValue, now: Stamp) {
         if seen.stamp() < now {
             let young = seen.with_stamp(now).0;
@@ -153,7 +150,7 @@ impl Slot {
         }
     }
 
-    /// Starts a new era with `key` at `place`. Writer lock only.
+    /// Starts a new era with `key` at `place`. Requires the writer lock.
     pub(crate) fn occupy(&self, key: u64, place: FdbValue) {
         let era = FdbValue(self.value.load(Ordering::Relaxed)).era().wrapping_add(ERA_ONE);
         self.key.store(0, Ordering::Relaxed);
@@ -161,13 +158,13 @@ impl Slot {
         self.key.store(key, Ordering::Release);
     }
 
-    /// Puts the same key elsewhere. Writer lock only.
+    /// Moves the same key to another place. Requires the writer lock.
     pub(crate) fn relocate(&self, place: FdbValue) {
         let era = FdbValue(self.value.load(Ordering::Relaxed)).era();
         self.value.store(place.with_era(era).0, Ordering::Release);
     }
 
-    /// Empties the slot. Writer lock only.
+    /// Empties the slot. Requires the writer lock.
     pub(crate) fn vacate(&self) {
         self.key.store(0, Ordering::Relaxed);
     }

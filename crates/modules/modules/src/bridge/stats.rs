@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A count that any worker may raise.
+/// A count that any worker may increment.
 #[derive(Debug, Default)]
 pub(crate) struct Count(AtomicU64);
 
@@ -12,14 +12,14 @@ impl Count {
     }
 }
 
-/// Declares the counts once: as raised by workers, as told to others, and by name.
+/// Declares the counts once: as atomics of the workers, as values, and by name.
 macro_rules! stats {
     ($($field:ident = $name:literal, $meaning:literal;)*) => {
         #[derive(Debug, Default)]
         pub(crate) struct Counts { $(pub(crate) $field: Count),* }
 
-        /// Events since the bridge was made. All monotonic; none of them is on the way of a frame that finds
-        /// its source address unchanged.
+        /// Events since the bridge was made. All are monotonic. A frame whose source address is unchanged increments
+        /// none of them.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct BridgeStats { $(#[doc = $meaning] pub $field: u64),* }
 
@@ -30,7 +30,7 @@ macro_rules! stats {
         }
 
         impl BridgeStats {
-            /// Each count with its name, in a fixed order.
+            /// The counts with their names, in a fixed order.
             pub fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$(($name, self.$field)),*].into_iter()
             }

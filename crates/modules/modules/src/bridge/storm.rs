@@ -1,28 +1,27 @@
-//! Storm control: how many flooded frames a second the bridge takes from each port.
+//! Storm control: limits the flooded frames per second that the bridge accepts from each port.
 //!
-//! A flooded frame costs as much as there are ports, so floods from one port can be limited by kind:
+//! The cost of a flooded frame grows with the number of ports. So floods from one port can be limited by kind:
 //! broadcast, multicast, unknown unicast. Frames to one known port are never counted and cost nothing here.
 //!
 //! **Token bucket in one word.** A full bucket holds a tenth of a second's frames, at least [`BURST_FRAMES_MIN`].
-//! Instead of tokens, the word holds the time at which the bucket will be full again (the "virtual scheduling"
-//! form of ITU-T I.371's GCRA): each frame moves it on by the time that one token takes, and is excess if that
-//! would be more than a whole bucket from now. All workers share the word by compare-and-swap, so no frame is
-//! counted twice or lost.
+//! Instead of tokens, the word holds the time at which the bucket will be full again (the "virtual scheduling" form of
+//! ITU-T I.371's GCRA). Each frame advances it by the time of one token, and is excess if the time would then be more
+//! than a whole bucket from now. All workers share the word by compare-and-swap, so no frame is counted twice or lost.
 //!
-//! **Error.** In any time `t`, at most `rate * t + burst` frames pass. The token's time is rounded up, which
-//! takes 0.07 % of a rate at most (at [`RATE_MAX`]; less below). Workers read the clock once a visit: a
-//! worker with an older time sees the bucket emptier by one visit's tokens, never fuller.
+//! **Error.** In any time `t`, at most `rate * t + burst` frames pass. The token's time is rounded up, which reduces a
+//! rate by at most 0.07 % (at [`RATE_MAX`]; less below). Workers read the clock once a visit: a worker with an older
+//! time sees the bucket emptier by one visit's tokens, never fuller.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use lasthop_bridge_policy::FloodKind;
 use lasthop_module_api::{DropReason, PORTS_MAX, PortId, StormLimits};
 
-/// Frames that may always come at once: one batch, which is how a ring's frames come.
+/// Smallest burst: one batch, since a ring's frames arrive in batches.
 pub(crate) const BURST_FRAMES_MIN: u64 = lasthop_module_api::BATCH_PACKETS_MAX as u64;
-/// Part of a second that a burst may be.
+/// A burst is 1/N of a second's frames.
 const BURST_DIVISOR: u64 = 10;
-/// Largest limit in frames per second: more than a worker floods.
+/// Largest limit in frames per second: more than a worker can flood.
 const RATE_MAX: u64 = StormLimits::RATE_MAX as u64;
 /// Ticks are 1/16 ns, so that the time of one token is exact enough at any rate; 64 bits last 36 years.
 const TICKS_SHIFT: u32 = 4;
@@ -41,7 +40,7 @@ struct Bucket {
     token: AtomicU64,
     /// Time of a full bucket, in ticks.
     burst: AtomicU64,
-    /// When the bucket is full again, in ticks.
+    /// Time at which the bucket is full again, in ticks.
     full_at: AtomicU64,
 }
 
@@ -88,12 +87,12 @@ impl Default for Storms {
 }
 
 impl Storms {
-    /// Limits of a new port, with full buckets.
+    /// Sets the limits of a new port, with full buckets.
     pub(crate) fn open(&self, port: PortId, limits: StormLimits) {
         self.limited(port, limits).for_each(|(bucket, rate)| bucket.set(rate));
     }
 
-    /// Changes a port's limits; a bucket whose limit stays keeps its level.
+    /// Changes a port's limits. A bucket whose limit does not change keeps its level.
     pub(crate) fn change(&self, port: PortId, limits: StormLimits) {
         let changed = |(bucket, rate): &(&Bucket, u32)| bucket.token.load(Ordering::Relaxed) != token(*rate);
         self.limited(port, limits).filter(changed).for_each(|(bucket, rate)| bucket.set(rate));
@@ -152,7 +151,7 @@ mod tests {
         bucket
     }
 
-    /// Frames that pass of one every `gap_ns` for `seconds`.
+    /// Sends one frame every `gap_ns` for `seconds`. Returns how many pass.
     fn passed(bucket: &Bucket, gap_ns: u64, seconds: u64) -> u64 {
         let times = (0..seconds * SECOND_NS / gap_ns).map(|n| 7 * SECOND_NS + n * gap_ns);
         times.filter(|now_ns| bucket.take(*now_ns)).count() as u64

@@ -5,11 +5,10 @@
 //!            └──► overflow bucket  | key value | key value | key value | key value |   only if the home is full
 //! ```
 //!
-//! An address lives in its home bucket, or in its overflow bucket if the home was full when it was learned.
-//! So nearly every look-up that succeeds touches one line, and one that fails touches two. The second choice
-//! allows a well-filled table. With one choice and a quarter of 16384 slots taken, one new address in 50
-//! would find no room; with two choices it is one in 2500. 1023 static addresses find no room once in 50000
-//! tables.
+//! An address is in its home bucket, or in its overflow bucket if the home was full when it was learned. So nearly
+//! every look-up that succeeds reads one line, and one that fails reads two. The second bucket allows a well-filled
+//! table. With one bucket and a quarter of 16384 slots in use, one new address in 50 would find no room; with two it is
+//! one in 2500. 1023 static addresses find no room once in 50000 tables.
 
 use super::hash::hash;
 use super::slot::{FdbValue, Slot, Stamp};
@@ -17,7 +16,7 @@ use super::slot::{FdbValue, Slot, Stamp};
 /// Slots of a bucket: one cache line.
 const BUCKET_SLOTS: usize = 4;
 
-/// Bytes of a table that a core's own cache holds along with all else that it works on.
+/// Bytes of a table that a core's own cache holds along with the other data in use.
 const CACHED_BYTES_MAX: usize = 512 << 10;
 
 #[derive(Debug, Default)]
@@ -44,8 +43,8 @@ impl Bucket {
     }
 }
 
-/// How the number of a key's overflow bucket differs from that of its home: by other bits of the hash, and odd, so that it is another bucket
-/// whenever there is another.
+/// The number that is XORed with that of a key's home to give its overflow bucket. It comes from other bits of the hash
+/// and is odd, so the overflow bucket differs from the home whenever there are two buckets.
 #[inline]
 fn overflow_bits(hash: u64) -> usize {
     (hash >> 32) as usize | 1
@@ -54,10 +53,10 @@ fn overflow_bits(hash: u64) -> usize {
 /// Bits of a key that are the address; above them is the filter id.
 const MAC_BITS: u32 = 48;
 const MAC_MASK: u64 = (1 << MAC_BITS) - 1;
-/// The filter id of static addresses that hold wherever their port is; not a VID.
+/// The filter id of static addresses that are valid in all VLANs of their port; not a VID.
 pub(crate) const EVERYWHERE: u16 = 1 << 12;
 
-/// The key of the address `mac`, a number, in a table of its own: each VLAN's is named by its VID, that of untagged frames by 0.
+/// The key of the address `mac`, a number, in the table of a filter id: a VID, or 0 for untagged frames.
 #[inline]
 pub(crate) fn key_in(filter: u16, mac: u64) -> u64 {
     u64::from(filter) << MAC_BITS | mac
@@ -75,7 +74,7 @@ pub(crate) fn vid_of(key: u64) -> u16 {
     (key >> MAC_BITS) as u16
 }
 
-/// Addresses and their places. Reading needs no lock. Changes of more than a stamp need the bridge's writer
+/// Addresses and their places. Reading needs no lock. All changes except refreshing a stamp need the bridge's writer
 /// lock.
 #[derive(Debug)]
 pub(crate) struct Table {
@@ -85,8 +84,8 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// At least `entries` slots: rounded up to a power of two, and to one bucket. Entries age out after
-    /// `ageing_ns`.
+    /// Returns a table of at least `entries` slots: rounded up to a power of two, and to one bucket. Entries age out
+    /// after `ageing_ns`.
     pub(crate) fn new(entries: usize, secret: [u64; 2], ageing_ns: u64) -> Self {
         let buckets = entries.div_ceil(BUCKET_SLOTS).next_power_of_two();
         Self {
@@ -109,7 +108,7 @@ impl Table {
     #[inline(always)] // twice for every frame; left to itself the compiler calls it
     pub(crate) fn find(&self, key: u64) -> Option<(&Slot, FdbValue)> {
         if key == 0 {
-            return None; // the contents of empty slots
+            return None; // these are the contents of empty slots
         }
         let hash = hash(key, self.secret);
         match self.bucket(hash as usize).find(key) {
@@ -138,8 +137,8 @@ impl Table {
         }
     }
 
-    /// A slot for the new key: an empty or aged one of its home bucket, else of its overflow bucket. With the
-    /// slot comes the aged place that its taking ends. `None` if all are in use.
+    /// Returns a slot for the new key: an empty or aged one of its home bucket, or else of its overflow bucket. The
+    /// second value is the aged place that the new key replaces. `None` if all slots are in use.
     pub(crate) fn vacancy(&self, key: u64, now: Stamp) -> Option<(&Slot, Option<FdbValue>)> {
         self.candidates(key).find_map(|slot| match slot.read() {
             None => Some((slot, None)),
@@ -147,20 +146,19 @@ impl Table {
         })
     }
 
-    /// The learned entry that a static one may displace: of those in the way of `key`, the one unseen for
-    /// longest.
+    /// The learned entry that a static one may displace: the least recently seen one in the buckets of `key`.
     pub(crate) fn weakest(&self, key: u64) -> Option<(&Slot, FdbValue)> {
         let learned = |slot| Some((slot, Slot::read(slot)?.1)).filter(|(_, place)| !place.is_static());
         self.candidates(key).filter_map(learned).min_by_key(|(_, place)| place.stamp())
     }
 
-    /// Every occupied slot.
+    /// All occupied slots.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (&Slot, u64, FdbValue)> {
         let slots = self.buckets.iter().flat_map(|bucket| &bucket.slots);
         slots.filter_map(|slot| slot.read().map(|(key, place)| (slot, key, place)))
     }
 
-    /// Whether look-ups are worth preparing: in a smaller table, the processor's own looking ahead is enough.
+    /// Whether prefetching pays: for a smaller table the processor's speculation is enough.
     #[inline]
     pub(crate) fn is_large(&self) -> bool {
         size_of_val(&*self.buckets) > CACHED_BYTES_MAX
@@ -172,8 +170,8 @@ impl Table {
         hash(key, self.secret) as usize & (self.buckets.len() - 1)
     }
 
-    /// Prefetches buckets, with loads only: a processor has a bounded number of instructions under way, so
-    /// fewer other instructions mean more lines in parallel.
+    /// Prefetches buckets by plain loads. A processor has a bounded number of instructions in flight, so fewer other
+    /// instructions mean more lines in parallel.
     pub(crate) fn touch(&self, homes: &[usize]) {
         let touched = homes.iter().fold(0, |sum, home| sum ^ self.buckets[*home].slots[0].touch());
         std::hint::black_box(touched);

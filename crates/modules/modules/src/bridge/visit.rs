@@ -1,4 +1,4 @@
-//! The decisions for one batch: all frames of it come from one port at one time.
+//! The decisions for one batch: one port has received all frames of it, and the time is the same for all.
 
 use lasthop_bridge_policy::{GROUP, SourceEntry, Target, Unrecorded, admit, classify, route};
 use lasthop_module_api::{DropReason, FrameTag, Header, PortId, TagEdit};
@@ -10,37 +10,38 @@ use super::slot::{FdbValue, Stamp};
 use super::table::{key_in, mac_bits};
 use super::vlans::{PortRules, Standing};
 
-/// Never a key.
+/// Equals no key.
 const NOTHING: u64 = u64::MAX;
 
-/// Frames of a batch whose next one may have another Ethernet header before nothing looks for runs of the same any more.
+/// Once this number of frames had a successor with another Ethernet header, the rest of the batch is not searched for
+/// runs.
 const SINGLES_MAX: u8 = 2;
 
-/// The destination of a frame of a VLAN, and the change of its tag.
+/// The destination of a frame of a VLAN, and the edit of its tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Route {
     To(PortId, Option<TagEdit>),
     Flood { vid: u16, tag: FrameTag },
 }
 
-/// One batch on its way through the bridge.
+/// The state of the decisions for one batch.
 ///
-/// Frames of a batch often share their addresses, so the last of each kind is remembered. A remembered source
-/// is not refreshed again: time stands still within a batch. A remembered destination is forgotten when a
-/// source of the same batch changes the table; changes of other workers count as made after the batch.
+/// Frames of a batch often share their addresses, so the last source and destination are remembered. A remembered
+/// source is not refreshed again: time stands still within a batch. A remembered destination is dropped when a source
+/// of the same batch changes the table. Changes of other workers count as made after the batch.
 pub(crate) struct Visit<'a> {
     bridge: &'a Bridge,
     port: PortId,
     standing: Standing,
     now: Stamp,
-    /// Key of the last source that was admitted.
+    /// Key of the last source that was accepted.
     admitted: u64,
-    /// Key of the last one that was not, and why.
+    /// Key of the last source that was refused, and the reason.
     refused: (u64, DropReason),
-    /// Key of the last destination, and where it is.
+    /// Key of the last destination; `target` is its port.
     destination: u64,
     target: Result<Target<PortId>, DropReason>,
-    /// Frames so far whose next one had another Ethernet header.
+    /// Number of frames so far whose successor had another Ethernet header.
     singles: u8,
 }
 
@@ -65,27 +66,27 @@ impl<'a> Visit<'a> {
         self.port
     }
 
-    /// Whether the next frames may have the same Ethernet header: it was so, or few were looked at.
+    /// Whether to compare the next frames' Ethernet headers: runs were found, or few frames were compared.
     #[inline]
     pub(crate) fn expects_runs(&self) -> bool {
         self.singles < SINGLES_MAX
     }
 
-    /// A run of `count` frames with the same Ethernet header was found.
+    /// Notes a run of `count` frames with the same Ethernet header.
     #[inline]
     pub(crate) fn note_run(&mut self, count: usize) {
         self.singles += u8::from(count == 1);
     }
 
-    /// Whether frames with this EtherType pass as they are: without tag, from a port without VLAN settings.
+    /// Whether frames with this EtherType pass unchanged: they have no tag, and their port has no VLAN settings.
     #[inline]
     pub(crate) fn is_plain(&self, ethertype: u16) -> bool {
         ethertype != ETHERTYPE_VLAN && self.standing.is_any()
     }
 
-    /// The destination of a frame in no VLAN, or a drop reason. `source` and `destination` are keys of
-    /// addresses. Learns from the source first, for any destination.
-    #[inline(always)] // for every frame; left to itself the compiler calls it
+    /// Returns the destination of a frame in no VLAN, or a drop reason. `source` and `destination` are keys of
+    /// addresses. Before that it learns the source.
+    #[inline(always)] // runs for every frame; without the attribute the compiler does not inline it
     pub(crate) fn direct(&mut self, source: u64, destination: u64) -> Result<Target<PortId>, DropReason> {
         if source != self.admitted {
             self.admit(source)?;
@@ -97,7 +98,7 @@ impl<'a> Visit<'a> {
         self.target
     }
 
-    /// Where a frame goes that may be in a VLAN, or why nowhere.
+    /// Returns the route of a frame that may be in a VLAN, or a drop reason.
     pub(crate) fn route(
         &mut self,
         header: &Header,
@@ -110,7 +111,7 @@ impl<'a> Visit<'a> {
         Ok(Route::To(port, tag.edit(self.bridge.vlans.of(port).form(vid), vid)))
     }
 
-    /// The VLAN that a frame belongs to, and how it says so (IEEE 802.1Q-2022, 6.9.1, 8.6.2).
+    /// The VLAN of a frame, and the tag that it was received with (IEEE 802.1Q-2022, 6.9.1, 8.6.2).
     fn classify(&self, header: &Header, ethertype: u16) -> Result<(u16, FrameTag), DropReason> {
         let tag_vid = if ethertype == ETHERTYPE_VLAN { Some(header.tag_vid()?) } else { None };
         let rules = PortRules { vlans: &self.bridge.vlans, port: self.port, standing: self.standing };

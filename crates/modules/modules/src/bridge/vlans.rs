@@ -1,7 +1,7 @@
-//! Which VLANs each port carries, how frames of them look there, and the port's own address.
+//! The VLANs that each port carries, the form of their frames there, and the port's own address.
 //!
-//! VLAN 0 stands for "none": untagged frames of ports without VLAN settings. Only such ports carry it, and
-//! its frames leave unchanged.
+//! VLAN 0 stands for "none": untagged frames of ports without VLAN settings. Only such ports carry it, and its frames
+//! are sent unchanged.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,11 +11,11 @@ use lasthop_module_api::{NO_VID, PORTS_MAX, PortId, PortVlans, TagForm, Vid, Vla
 
 use super::table::mac_bits;
 
-/// VIDs there can be, those included that mean something else.
+/// Number of VIDs, including those with another meaning.
 const VIDS: usize = 4096;
 const VID_WORDS: usize = VIDS / 64;
 
-/// The settings that every frame from or to a port is checked by, in one word.
+/// The settings that apply to every frame from or to a port, in one word.
 ///
 /// ```text
 ///   BARRED | LISTED | TRUNK | ACCESS | vid of untagged frames : 12, 0 = none | static address : 48, 0 = none
@@ -27,9 +27,9 @@ const VID_SHIFT: u32 = 48;
 const VID_MASK: u64 = 0x0fff;
 const ACCESS: u64 = 1 << 60;
 const TRUNK: u64 = 1 << 61;
-/// The trunk carries the VLANs of its list, and no others.
+/// The trunk carries only the VLANs of its list.
 const LISTED: u64 = 1 << 62;
-/// There may be ports that it does not talk to.
+/// Isolation may forbid frames between this port and some others.
 const BARRED: u64 = 1 << 63;
 
 impl Standing {
@@ -44,13 +44,14 @@ impl Standing {
         Self(kind | untagged | if is_barred { BARRED } else { 0 })
     }
 
-    /// Whether the port has no VLAN settings: frames pass as they are.
+    /// Whether the port has no VLAN settings: frames pass unchanged.
     #[inline]
     pub(crate) fn is_any(self) -> bool {
         self.0 & (ACCESS | TRUNK) == 0
     }
 
-    /// The port's own address, and the only one that it may send from but for entries of the user's; 0 for none.
+    /// The port's own address; 0 for none. The port may send from this address and from entries that a user added for
+    /// it, and no others.
     #[inline]
     pub(crate) fn static_mac(self) -> u64 {
         mac_bits(self.0)
@@ -79,7 +80,7 @@ impl Standing {
     }
 }
 
-/// The VLAN settings of one port; its list is looked at only if it matters.
+/// The VLAN settings of one port; its list is read only if it is needed.
 pub(crate) struct PortRules<'a> {
     pub(crate) vlans: &'a Vlans,
     pub(crate) port: PortId,
@@ -108,11 +109,11 @@ impl VlanRules for PortRules<'_> {
     }
 }
 
-/// Standings of all ports; changed under the bridge's writer lock.
+/// Standings of all ports; changes require the bridge's writer lock.
 #[derive(Debug)]
 pub(crate) struct Vlans {
     standings: Box<[AtomicU64]>,
-    /// Bit `vid` is set if the port's list has it; made for the first list that a port of this number has.
+    /// Bit `vid` is set if the port's list contains it; allocated for the first list of a port of this number.
     lists: Box<[OnceLock<Box<[AtomicU64; VID_WORDS]>>]>,
 }
 
@@ -126,14 +127,14 @@ impl Default for Vlans {
 }
 
 impl Vlans {
-    /// Sets the VLANs of a port; it has no address then. The caller opens the port afterwards, with release
-    /// and acquire.
+    /// Sets the VLANs of a port and removes its address. The caller makes the port live afterwards, with release and
+    /// acquire.
     pub(crate) fn set(&self, port: PortId, vlans: &PortVlans, is_barred: bool) {
         self.change(port, vlans, is_barred, 0);
     }
 
-    /// Sets what a port carries, and its own address, while frames pass; whether it carries something else than before. Of a list that
-    /// becomes another one, each VLAN is there or not at any time.
+    /// Sets the VLANs of a port and its own address while frames pass. Returns whether the VLANs have changed. During a
+    /// change of the list, each VLAN is in it or not at any time.
     pub(crate) fn change(&self, port: PortId, vlans: &PortVlans, is_barred: bool, mac: u64) -> bool {
         let index = port.index();
         let (Some(standing), Some(list)) = (self.standings.get(index), self.lists.get(index)) else {
@@ -147,7 +148,7 @@ impl Vlans {
             }
         }
         let new = Standing::of(vlans, is_barred).0 | mac_bits(mac);
-        // Release: who sees that the port has a list sees this one.
+        // Release: a thread that sees that the port has a list sees this list.
         let old = standing.swap(new, Ordering::Release);
         let carried = |word: u64| word & !BARRED & !mac_bits(u64::MAX);
         is_other_list || carried(old) != carried(new)
@@ -163,11 +164,11 @@ impl Vlans {
 
     #[inline]
     pub(crate) fn of(&self, port: PortId) -> Standing {
-        // Acquire: a list that it names is seen.
+        // Acquire: a thread that sees that the port has a list sees that list.
         Standing(self.standings.get(port.index()).map_or(0, |standing| standing.load(Ordering::Acquire)))
     }
 
-    /// Whether frames of VLAN `vid` come from and go to the port.
+    /// Whether the port receives and sends frames of VLAN `vid`.
     #[inline]
     pub(crate) fn carries(&self, port: PortId, vid: u16) -> bool {
         let standing = self.of(port);
@@ -192,7 +193,7 @@ impl Vlans {
     }
 }
 
-/// The bits of a trunk's list, its native VLAN included.
+/// The bits of a trunk's list, including its native VLAN.
 fn words_of(set: &VlanSet, native: Option<Vid>) -> [u64; VID_WORDS] {
     let mut words = [0_u64; VID_WORDS];
     let ranges = set.ranges().iter().copied().chain(native.map(|vid| (vid, vid)));

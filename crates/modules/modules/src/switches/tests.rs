@@ -30,7 +30,7 @@ fn add(switches: &Switches, port: u16, switch: SwitchId) {
     switches.port_added(PortId(port), &settings(port, switch, None)).expect("a new port is accepted");
 }
 
-/// Ports 1 and 2 in the default switch, 3 to 5 in `RED`, 6 and 7 in `BLUE`.
+/// Ports 1 and 2 are in the default switch, 3 to 5 in `RED`, 6 and 7 in `BLUE`.
 fn lab() -> Lab<Switches> {
     let switches = switches();
     let of = |port| [SwitchId::DEFAULT, RED, BLUE][usize::from(port > 2) + usize::from(port > 5)];
@@ -177,7 +177,7 @@ fn one_batch_is_decided_whole_by_one_module() {
     assert_eq!(fates, [Ok(vec![2]), Err(DropReason::TooShort), Ok(vec![2])], "a bridge");
 }
 
-/// Methods that a module leaves to the trait's defaults are not forwarded to the modules of the switches.
+/// A method that `Switches` does not override would not reach the modules of the switches.
 #[test]
 fn every_method_of_a_module_is_handed_on() {
     let contract = include_str!("../../../../core/module-api/src/lib.rs");
@@ -194,7 +194,7 @@ fn every_method_of_a_module_is_handed_on() {
     assert!(missing.is_empty(), "Switches does not hand on {missing:?}");
 }
 
-/// Every way in which two switches could mix: random ports join, leave and send.
+/// Random ports join, leave and send: no two switches may mix.
 mod random {
     use proptest::prelude::*;
 

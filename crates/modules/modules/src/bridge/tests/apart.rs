@@ -1,5 +1,5 @@
-//! For any frames and any configuration: no frame leaves its VLAN, and none goes between isolated ports, or
-//! between uplinks that do not both allow it.
+//! For random frames and configurations: no frame leaves its VLAN. None passes between isolated ports, or between
+//! uplinks unless both allow it.
 
 use lasthop_module_api::{BATCH_PACKETS_MAX, Hashes, Output};
 use lasthop_wire::Offload;
@@ -18,7 +18,7 @@ struct Raw {
     source: u8,
     destination: Option<u8>,
     tags: Vec<(u16, u16)>,
-    /// Bytes of the frame, at most.
+    /// Largest length of the frame in bytes.
     len: usize,
     csum_start: Option<u16>,
 }
@@ -80,7 +80,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// In which VLAN a frame is that comes from `port`; `None` if it is not taken.
+/// The VLAN of a frame that `port` receives; `None` if the port does not accept it.
 fn vid_of(port: &Port, bytes: &[u8]) -> Option<u16> {
     match bytes {
         [_, _, _, _, _, _, _, _, _, _, _, _, 0x81, 0x00, high, low, ..] => {
@@ -99,7 +99,7 @@ fn assert_apart(ports: &[Port], from: u16, sent: &Raw, output: &Output, header: 
     let vid = vid_of(sender, &sent.bytes());
     assert!(output.port.0 != from && sender.barrier(receiver).is_none(), "{sent:?}: {output:?}");
     assert!(vid.is_some(), "{sent:?} of {sender:?} is not to be taken");
-    // A frame from the receiver in this form would be in the same VLAN.
+    // A frame from the receiver in this form would belong to the same VLAN.
     assert_eq!(vid_of(receiver, header.bytes()), vid, "{sent:?} of {sender:?} to {receiver:?}");
     if !receiver.passes_all() && receiver.untagged == vid {
         assert!(header.bytes()[12..14] != [0x81, 0], "{sent:?} of {sender:?} to {receiver:?} has a tag");

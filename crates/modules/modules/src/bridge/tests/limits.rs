@@ -1,4 +1,4 @@
-//! A port or the table has no room left.
+//! Tests full ports and a full table.
 
 use super::*;
 
@@ -59,7 +59,7 @@ fn the_table_is_not_swept_for_every_frame_beyond_the_limit() {
     with_limit(&lab, 1, 1);
     lab.send(1, frame(11, 99)).expect("flooded");
     lab.now_ns += 300 * SECOND_NS;
-    lab.send(1, frame(12, 99)).expect("flooded"); // sweeps, in vain
+    lab.send(1, frame(12, 99)).expect("flooded"); // sweeps, but no entry is aged
     lab.now_ns += SECOND_NS / 2; // 11 is aged now
     lab.send(1, frame(13, 99)).expect("flooded");
     assert_eq!(lab.module.stats().limit_hit, 2);
@@ -125,7 +125,7 @@ fn a_static_address_displaces_the_one_unseen_for_longest() {
         lab.send(1, frame(source, 99)).expect("flooded");
         lab.now_ns += SECOND_NS;
     }
-    lab.send(1, frame(1, 99)).expect("flooded"); // refreshed, so 2 is the oldest
+    lab.send(1, frame(1, 99)).expect("flooded"); // refreshes 1, so 2 is the oldest
     add_with_mac(&lab, 3, mac(33)).expect("room is made");
     assert_eq!(
         lab.module.fdb(lab.now_ns).iter().map(|entry| entry.mac.0[5]).collect::<Vec<_>>(),

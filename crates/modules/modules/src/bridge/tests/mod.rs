@@ -1,4 +1,4 @@
-//! Each rule of the bridge, by frames.
+//! Tests each rule of the bridge with frames.
 
 mod apart;
 mod limits;
@@ -259,7 +259,7 @@ fn frames_with_the_same_addresses_in_a_row_are_decided_like_others() {
     let mut lab = small(&[1, 2, 3]);
     lab.send(2, frame(22, 99)).expect("flooded");
     lab.send(3, frame(33, 99)).expect("flooded");
-    // Runs first, then frames without any, then runs that nothing looks for any more.
+    // Runs of equal headers first, then enough single frames to end the search for runs, then runs again.
     let destinations = [22, 22, 22, 33, 33, 22, 33, 22, 33, 33, 22, 22, 22];
     let fates = lab.send_batch(1, &destinations.map(|destination| frame(11, destination)));
     let expected = destinations.map(|destination| Ok(vec![u16::from(destination / 11)]));
@@ -321,7 +321,7 @@ fn a_port_gets_another_address_while_frames_pass() {
     assert_counts(&lab.module, &[1, 2, 3]);
 }
 
-/// The number may get another guest: readers of address moves must not see the old guest's.
+/// The number may get another guest: `moves` must not show the old guest's.
 #[test]
 fn moves_from_and_to_a_removed_port_are_forgotten() {
     let mut lab = small(&[1, 2, 3]);

@@ -1,4 +1,4 @@
-//! The bridge against a map that does the same slowly, over random histories with simulated time.
+//! Compares the bridge with a simple map, over random histories with simulated time.
 
 use std::collections::HashMap;
 
@@ -26,7 +26,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Where each address was last seen and when.
+/// The port and the time at which each address was last seen.
 #[derive(Default)]
 struct Model {
     seen: HashMap<u8, (u16, u64)>,
@@ -100,7 +100,7 @@ proptest! {
         }
     }
 
-    /// An address may be missing from a table that is too small, but all entries are right and unique.
+    /// A table that is too small may lack an address, but all of its entries are right and unique.
     #[test]
     fn a_small_table_floods_but_never_errs(steps in prop::collection::vec(step(), 1..200)) {
         let (mut lab, mut model) = (lab(8, &PORTS), Model::default());
@@ -114,7 +114,7 @@ proptest! {
         }
     }
 
-    /// With a limit, learned addresses are right, never more than the limit, and never fewer than the live
+    /// With a limit, learned addresses are right. There are never more than the limit, and never fewer than the live
     /// addresses allow.
     #[test]
     fn limits_hold(steps in prop::collection::vec((step(), 0..8u8), 1..200), max in 0..6u32) {

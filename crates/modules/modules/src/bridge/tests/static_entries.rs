@@ -1,4 +1,4 @@
-//! Static addresses in VLANs, entries that users make, and removal of learned ones.
+//! Tests static addresses in VLANs, entries that users add, and removal of learned ones.
 
 use lasthop_module_api::Vid;
 

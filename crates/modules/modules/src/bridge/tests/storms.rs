@@ -1,11 +1,11 @@
-//! Floods beyond a port's limits.
+//! Tests floods beyond a port's limits.
 
 use lasthop_module_api::{PortPolicy, PortVlans, StormLimits};
 
 use super::*;
 
 const MULTICAST: Mac = Mac([1, 0, 0x5e, 0, 0, 1]);
-/// The burst at 10 frames a second.
+/// The burst at 10 frames per second.
 const BURST: usize = 32;
 
 fn limited(storm: StormLimits) -> Lab<Bridge> {
@@ -20,7 +20,7 @@ fn limited(storm: StormLimits) -> Lab<Bridge> {
     lab
 }
 
-/// How many of 100 frames to `destination` arrive, and why the others do not.
+/// Sends 100 frames to `destination`. Returns how many arrive, and the drop reasons of the others.
 fn arrived(lab: &mut Lab<Bridge>, port: u16, destination: Mac) -> (usize, Option<DropReason>) {
     let fates: Vec<_> = (0..100).map(|_| lab.send(port, frame_of(mac(11), destination))).collect();
     (

@@ -1,17 +1,17 @@
-//! Workers that learn, move, look up, and a control thread that removes and adds ports, all at once.
+//! Workers learn, move and look up while a control thread removes and adds ports.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
 
-/// Addresses in play: more than the table has slots, so that slots are given away all the time.
+/// Addresses in use: more than the table has slots, so that slots are reused all the time.
 const MACS: u64 = 48;
 const PORTS: [u16; 4] = [1, 2, 3, 4];
 const ROUNDS: u64 = 60_000;
-/// Times that one slot is given away: enough for readers to be caught between any two of its stores.
+/// Number of times that one slot is reused: enough to interrupt readers between any two of its stores.
 const SLOT_ROUNDS: u64 = 5_000_000;
 
-/// A small generator of numbers (xorshift), to need no shared state.
+/// A small pseudo-random number generator (xorshift) without shared state.
 struct Rng(u64);
 
 impl Rng {
@@ -23,7 +23,7 @@ impl Rng {
     }
 }
 
-/// Address `n`, which names the two ports that it may ever be seen on.
+/// Address `n`, which encodes the only two ports on which it is seen.
 fn roaming(n: u64) -> Mac {
     let first = n % 4;
     Mac([2, 0, 0, n as u8, PORTS[first as usize] as u8, PORTS[((first + 1 + n / 4 % 3) % 4) as usize] as u8])
@@ -50,7 +50,7 @@ fn add(bridge: &Bridge, port: u16) {
     bridge.port_added(PortId(port), &settings).expect("the number is free");
 }
 
-/// Every look-up's answer is a port where the address may be. Returns how many found something.
+/// Checks that every look-up finds a port where the address may be. Returns how many found one.
 fn look_up(bridge: &Bridge, rng: &mut Rng, now: Stamp) -> u64 {
     let mac = roaming(rng.roll(MACS));
     let Some(place) = bridge.table.look_up(mac.to_bits(), now) else { return 0 };
@@ -58,7 +58,7 @@ fn look_up(bridge: &Bridge, rng: &mut Rng, now: Stamp) -> u64 {
     1
 }
 
-/// One worker: learns addresses of its port, and looks up any. Time runs fast, so that entries age out.
+/// One worker: learns addresses of its port, and looks up any address. Its time runs fast, so that entries age out.
 fn work(bridge: &Bridge, port: u16) -> u64 {
     let mut rng = Rng(0x9e37_79b9 + u64::from(port));
     let mut found = 0;
@@ -104,7 +104,7 @@ fn no_look_up_ever_finds_anothers_port() {
     assert_counts(&bridge, &PORTS);
 }
 
-/// One slot, two addresses that take turns in it, and readers that watch: the eras at work.
+/// Two addresses alternate in one slot while readers read it: this tests the eras.
 #[test]
 fn a_slot_is_never_read_half_old_half_new() {
     let (slot, is_over) = (slot::Slot::default(), AtomicBool::new(false));
@@ -144,7 +144,7 @@ fn nothing_of_a_removed_port_is_left_while_others_learn() {
             let left = bridge.table.entries().filter(|(_, _, place)| place.port() == PortId(1)).count();
             let counted = bridge.learned_macs(PortId(1));
             if left != 0 || counted != 0 {
-                is_over.store(true, Ordering::Relaxed); // or the teacher would never end
+                is_over.store(true, Ordering::Relaxed); // otherwise the learning thread would never end
             }
             assert_eq!((left, counted), (0, 0));
             add(&bridge, 1);

@@ -1,4 +1,4 @@
-//! The bridge with VLANs against a model that does the same slowly, down to the bytes that each receiver gets.
+//! Compares the bridge with VLANs with a simple model, down to the bytes that each receiver gets.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -10,10 +10,10 @@ use crate::testing::tagged;
 
 const PORTS: u16 = 5;
 const MACS: u8 = 8;
-/// Few, so that ports meet; 4 is carried by trunks of everything only.
+/// Few VLANs, so that ports share them; only trunks of all VLANs carry 4.
 const VIDS: u16 = 4;
 
-/// One port as the model sees it.
+/// One port of the model.
 #[derive(Clone, Debug)]
 pub(super) struct Port {
     pub(super) words: String,
@@ -25,7 +25,7 @@ pub(super) struct Port {
     kind: Kind,
 }
 
-/// The kind of a port, as the words of `settings`.
+/// The kind of a port, in the words of `settings`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Inside,
@@ -38,7 +38,7 @@ impl Port {
         self.untagged == Some(0)
     }
 
-    /// Why nothing goes from one to the other.
+    /// The reason that no frame passes from one port to the other.
     pub(super) fn barrier(&self, other: &Self) -> Option<DropReason> {
         let is_uplink = |port: &Self| port.kind != Kind::Inside;
         let is_transit = |port: &Self| port.kind == Kind::Transit;
@@ -51,7 +51,7 @@ impl Port {
         }
     }
 
-    /// Whether both have the same VLAN settings.
+    /// Whether both ports have the same VLAN settings.
     fn carries_what(&self, other: &Self) -> bool {
         let tagged = |port: &Self| port.tagged.iter().copied().collect::<BTreeSet<u16>>();
         self.untagged == other.untagged && tagged(self) == tagged(other)
@@ -137,7 +137,7 @@ impl Model {
         (units(now_ns) - units(*seen_ns) <= units(AGEING_NS_DEFAULT)).then_some(*port)
     }
 
-    /// A frame of VLAN `vid` that came with `tci`, as `port` gets it.
+    /// The frame that `port` sends for a frame of VLAN `vid` that was received with `tci`.
     fn form(&self, port: u16, vid: u16, tci: Option<u16>, plain: &[u8]) -> Vec<u8> {
         let to = self.port(port);
         match tci {

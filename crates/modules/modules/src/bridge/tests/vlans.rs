@@ -1,11 +1,11 @@
-//! Receivers of frames, and the form that each gets.
+//! Tests the receivers of frames, and the form that each gets.
 
 use lasthop_module_api::{Hashes, PortKind, PortVlans};
 
 use super::*;
 use crate::testing::tagged;
 
-/// `vlan=5`, `trunk=10+20-29,native=7`: the words of the command line, as a module is told.
+/// Parses `vlan=5` or `trunk=10+20-29,native=7`, the words of the command line, into settings for a module.
 pub(super) fn settings(port: u16, words: &str) -> PortSettings {
     let mut settings = PortSettings { name: format!("vm{port}"), ..PortSettings::default() };
     let (mut carried, mut native) = (None, None);
@@ -34,7 +34,7 @@ fn kind(word: &str) -> PortKind {
     }
 }
 
-/// A bridge with ports from 1 on, set up as in `ports`.
+/// A bridge with ports from 1 on, configured by `ports`.
 pub(super) fn lab_of(ports: &[&str]) -> Lab<Bridge> {
     let lab = lab(256, &[]);
     for (port, words) in (1..).zip(ports) {
@@ -143,7 +143,7 @@ fn service_tags_are_payload() {
     assert_eq!(lab.deliver(1, service), Ok(expected));
 }
 
-/// A second tag behind the removed one would look like the first one to a receiver.
+/// If the tag were removed, receivers would take the second tag for the first.
 #[test]
 fn no_tag_of_a_senders_making_comes_to_light() {
     let mut lab = lab_of(&["vlan=5", "trunk=6,native=5", "trunk=5"]);
@@ -153,7 +153,7 @@ fn no_tag_of_a_senders_making_comes_to_light() {
     assert_eq!(lab.send(3, tagged(5, &tagged(6, &frame(3, 2)))), Err(DropReason::VlanNested));
 }
 
-/// The trunk's copy is made, the access port's is not: both are accounted for.
+/// The trunk gets its copy, the access port does not: both are counted.
 #[test]
 fn a_flood_loses_the_copies_that_cannot_be_made() {
     let mut lab = lab_of(&["trunk=5", "vlan=5", "vlan=5", "trunk=5"]);
