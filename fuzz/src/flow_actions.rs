@@ -134,7 +134,7 @@ pub fn run(bytes: &[u8]) {
             1 << 40,
             &mut verdicts,
         );
-        check(&header, &verdicts);
+        check(&header, &mut verdicts);
     }
 }
 
@@ -148,7 +148,7 @@ fn checked(offload: Offload, image: &[u8], len: u32) -> Offload {
     if is_partial { Offload { hdr_len: 0, gso_size: 0, ..offload } } else { Offload::default() }
 }
 
-fn check(header: &Header, verdicts: &Verdicts) {
+fn check(header: &Header, verdicts: &mut Verdicts) {
     let made = verdicts.outputs().len() + verdicts.upcalls().len() + verdicts.drops().len();
     assert!(made > 0, "a packet goes somewhere, or is dropped for a reason");
     for image in verdicts.images() {

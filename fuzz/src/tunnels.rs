@@ -1,6 +1,7 @@
 //! Tunnels: any datagram is read or refused, its inner frame lies in it, and what was read is written again as it was.
 
-use lasthop_wire::tunnel::{self, OptionBytes, OuterHeader, flag, geneve, vxlan};
+use lasthop_wire::tunnel::erspan::{self, ErspanStamp};
+use lasthop_wire::tunnel::{self, OptionBytes, OuterHeader, flag, geneve, gre, vxlan};
 
 use crate::input::{Input, Seed};
 
@@ -11,7 +12,9 @@ pub fn run(bytes: &[u8]) {
     match kind & 3 {
         0 => read_geneve(datagram),
         1 => read_vxlan(datagram, kind & 4 != 0),
-        _ => read_metadata(datagram),
+        2 => read_metadata(datagram),
+        _ if kind & 4 != 0 => read_erspan(datagram),
+        _ => read_gre(datagram),
     }
 }
 
@@ -32,6 +35,28 @@ fn read_vxlan(datagram: &[u8], has_policy: bool) {
     let (written, mut again) = (vxlan::write(&tunnel, has_policy), OuterHeader::default());
     let frame = [&written[..], &datagram[at..]].concat();
     assert_eq!((vxlan::read(&frame, has_policy, &mut again), again), (Ok(at), tunnel));
+    come_back(&tunnel);
+}
+
+fn read_gre(datagram: &[u8]) {
+    let mut tunnel = OuterHeader::default();
+    let Ok(at) = gre::read(datagram, &mut tunnel) else { return };
+    assert!(at + 14 <= datagram.len());
+    let (mut out, mut again) = ([0; gre::HEADER_BYTES_MAX], OuterHeader::default());
+    let len = gre::write(&tunnel, &mut out);
+    let frame = [&out[..len], &datagram[at..]].concat();
+    assert_eq!((gre::read(&frame, &mut again), again), (Ok(len), tunnel));
+    come_back(&tunnel);
+}
+
+fn read_erspan(datagram: &[u8]) {
+    let mut tunnel = OuterHeader::default();
+    let Ok(at) = erspan::read(datagram, &mut tunnel) else { return };
+    assert!(at + 14 <= datagram.len() && tunnel.id <= u64::from(erspan::SESSION_MAX));
+    let (mut out, mut again) = ([0; erspan::HEADER_BYTES_MAX], OuterHeader::default());
+    let len = erspan::write(&tunnel, ErspanStamp::default(), &mut out).expect("the options are ERSPAN's");
+    let frame = [&out[..len], &datagram[at..]].concat();
+    assert_eq!((erspan::read(&frame, &mut again), again.id, again.flags), (Ok(len), tunnel.id, tunnel.flags));
     come_back(&tunnel);
 }
 
@@ -69,5 +94,12 @@ pub fn seeds() -> Vec<(String, Vec<u8>)> {
         ("vxlan".into(), seed(1, &[8, 0, 0, 0, 0, 0, 42, 0])),
         ("vxlan-policy".into(), seed(5, &[0x88, 0x48, 1, 2, 0, 0, 42, 0])),
         ("metadata".into(), seed(2, &out[..len])),
+        ("gre".into(), seed(3, &[0, 0, 0x65, 0x58])),
+        ("gre-key".into(), seed(3, &[0xa0, 0, 0x65, 0x58, 0x12, 0x34, 0, 0, 0, 0, 0, 77])),
+        ("erspan-2".into(), seed(7, &[0x10, 0, 0x88, 0xbe, 0, 0, 0, 6, 0x10, 0, 0, 1, 0, 0, 0, 7])),
+        (
+            "erspan-3".into(),
+            seed(7, &[0x10, 0, 0x22, 0xeb, 0, 0, 0, 6, 0x20, 0, 0, 1, 1, 2, 3, 4, 0, 0, 0x80, 0x78]),
+        ),
     ]
 }

@@ -35,6 +35,7 @@ mod destinations;
 mod detach;
 mod frame;
 mod lifecycle;
+mod lone;
 mod meter;
 mod port_link;
 mod progress;
@@ -197,6 +198,15 @@ impl Fabric {
     /// buffers in contended rings. The other two parts follow before any other call to this fabric. Other
     /// fabrics may work in between.
     pub fn begin_visit(&mut self, ring: RingId, now_ns: u64) -> usize {
+        match self.begin_lone_visit(ring, now_ns) {
+            Some(taken) => taken,
+            None => self.begin_batch_visit(ring, now_ns),
+        }
+    }
+
+    // Apart from visits to rings with one chain or none, which need less room.
+    #[inline(never)]
+    fn begin_batch_visit(&mut self, ring: RingId, now_ns: u64) -> usize {
         self.lap(None);
         self.mark(WorkStage::Other);
         if self.is_resting(ring.port, now_ns) {
@@ -214,15 +224,22 @@ impl Fabric {
             self.tap_fetched(ring, taken);
         }
         if self.fetched.len > 0 {
-            self.switch(ring.port, now_ns);
-            if self.verdicts.holds() {
-                self.hold(ring);
-            }
-            if self.senders.take_let_wait() {
-                self.rank_waiting(ring);
-            }
+            let common = self.decide(ring.port, now_ns);
+            self.switch(common, now_ns);
+            self.heed_verdicts(ring);
         }
         taken
+    }
+
+    /// After packets of `ring` were switched.
+    #[inline]
+    fn heed_verdicts(&mut self, ring: RingId) {
+        if self.verdicts.holds() {
+            self.hold(ring);
+        }
+        if self.senders.take_let_wait() {
+            self.rank_waiting(ring);
+        }
     }
 
     #[cold]
@@ -256,15 +273,21 @@ impl Fabric {
         self.publish();
     }
 
-    fn switch(&mut self, port: PortId, now_ns: u64) {
+    /// Has the module decide on the packets of `port` that were fetched. Returns where all of them go, if that is one port.
+    #[inline(always)]
+    fn decide(&mut self, port: PortId, now_ns: u64) -> Option<PortId> {
         self.verdicts.clear();
         let headers = &self.fetched.headers[..self.fetched.len];
         let hashes = &self.fetched.hashes;
         self.module.decide(&Batch { port, headers, hashes }, now_ns, &mut self.verdicts);
         self.mark(WorkStage::LookUp);
         self.lap(None);
-        let common = self.verdicts.common_port(self.fetched.len);
-        if let Some(destination) = common.filter(|port| port.index() < PORTS_MAX) {
+        self.verdicts.common_port(self.fetched.len).filter(|port| port.index() < PORTS_MAX)
+    }
+
+    /// Does what was decided; all packets go to the port `common`, if there is one.
+    fn switch(&mut self, common: Option<PortId>, now_ns: u64) {
+        if let Some(destination) = common {
             self.forward_all(destination, now_ns);
             self.lap(Some(destination));
             return;
@@ -367,11 +390,19 @@ impl Fabric {
     }
 
     /// Publishes completions to senders, once per batch. Receivers were served before.
+    #[inline]
     fn publish(&mut self) {
+        if self.senders.has_news() {
+            self.publish_news();
+        }
+        self.mark(WorkStage::Completion);
+    }
+
+    #[inline(never)]
+    fn publish_news(&mut self) {
         self.senders.publish(&mut self.signals);
         self.detach_obstacles();
         self.wakes |= self.senders.sleepers();
-        self.mark(WorkStage::Completion);
     }
 
     /// Settles packets that other workers delivered or dropped: a chain is completed with its last copy. Returns

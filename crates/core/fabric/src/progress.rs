@@ -45,7 +45,7 @@ impl Fabric {
     /// The destination port of the last batch with outputs; if there were several, one of them.
     #[must_use]
     pub fn last_destination(&self) -> Option<PortId> {
-        self.verdicts.outputs().last().map(|output| output.port)
+        self.verdicts.last_port()
     }
 
     /// Whether the guest of a receive ring has not reacted to its last signal. False if another worker has the claim,

@@ -67,13 +67,19 @@ impl<'m> Window<'m> {
     /// Translates `len` bytes at a guest's address to a segment and a place; `None` unless all are in one region.
     #[inline(always)]
     pub fn locate(&mut self, guest_addr: u64, len: u32) -> Option<(Segment, Place<'m>)> {
-        let mut offset = guest_addr.wrapping_sub(self.range.guest_addr);
+        if let Some(found) = self.locate_near(guest_addr, len) {
+            return Some(found);
+        }
+        (self.region, self.range) = self.map.range_of(guest_addr)?;
+        self.locate_near(guest_addr, len)
+    }
+
+    /// As [`Self::locate`], in the region of the last translation only: nothing is called, so that a loop has the registers to itself.
+    #[inline(always)]
+    pub fn locate_near(&self, guest_addr: u64, len: u32) -> Option<(Segment, Place<'m>)> {
+        let offset = guest_addr.wrapping_sub(self.range.guest_addr);
         if !self.range.holds(offset, len) {
-            (self.region, self.range) = self.map.range_of(guest_addr)?;
-            offset = guest_addr.wrapping_sub(self.range.guest_addr);
-            if !self.range.holds(offset, len) {
-                return None;
-            }
+            return None;
         }
         // SAFETY: offset lies inside the mapping, which the map holds.
         let start = unsafe { self.range.start.add(offset as usize) };
@@ -148,6 +154,22 @@ impl Place<'_> {
             copy_short(source.add(N), image.as_mut_ptr(), image.len());
         }
         Ok(())
+    }
+
+    /// Fills the place with `header` and a frame that is wholly in `image`. If their length differs from the place's,
+    /// writes nothing and returns false.
+    #[inline(always)]
+    pub fn fill_with<const N: usize>(self, header: &[u8; N], image: &[u8]) -> bool {
+        if N + image.len() != self.len as usize {
+            return false;
+        }
+        let out = self.start.as_ptr();
+        // SAFETY: the place has N + image.len() bytes; header and image are ours.
+        unsafe {
+            std::ptr::copy_nonoverlapping(header.as_ptr(), out, N);
+            copy_short(image.as_ptr(), out.add(N), image.len());
+        }
+        true
     }
 
     /// Fills the place with a frame: `header`, `image`, and as much of the rest from its sender's memory as fits.

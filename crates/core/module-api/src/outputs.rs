@@ -86,7 +86,11 @@ pub struct Upcall {
 #[derive(Debug)]
 pub struct Verdicts {
     outputs: Vec<Output>,
-    /// Some output is not the next packet, whole and as it is, to the same port as all before.
+    /// The first so many packets go to this port, whole and as they are.
+    common: (usize, PortId),
+    /// These are in `outputs`. If not, `outputs` is empty.
+    is_listed: bool,
+    /// Some output is not the next packet, whole and as it is, to the same port as all before. Then they are listed.
     is_mixed: bool,
     drops: Vec<(u16, DropReason)>,
     images: Vec<Header>,
@@ -101,6 +105,8 @@ impl Default for Verdicts {
     fn default() -> Self {
         Self {
             outputs: Vec::with_capacity(BATCH_PACKETS_MAX * PORTS_MAX),
+            common: (0, PortId::INTERNAL),
+            is_listed: false,
             is_mixed: false,
             drops: Vec::with_capacity(BATCH_PACKETS_MAX),
             images: Vec::with_capacity(IMAGES_MADE_MAX),
@@ -183,33 +189,60 @@ impl Verdicts {
     }
 
     /// Sends packet `packet` of the batch to `port`, whole and unchanged.
-    #[inline]
+    #[inline(always)] // few instructions, unless packets go different ways
     pub fn output(&mut self, packet: usize, port: PortId) {
-        if !self.is_mixed {
-            self.is_mixed = !self.is_next(packet, port);
+        if !self.continue_common(packet, 1, port) {
+            self.mix();
+            self.add_whole(packet, port);
         }
-        let packet = packet as u16; // below BATCH_PACKETS_MAX
-        self.add(Output { packet, image: packet, port, truncate_len_bytes: u32::MAX });
-    }
-
-    /// Whether all would still go to one port, in their order, if this packet went to `port`.
-    #[inline]
-    fn is_next(&self, packet: usize, port: PortId) -> bool {
-        packet == self.outputs.len() && self.outputs.last().is_none_or(|last| last.port == port)
     }
 
     /// The same of several packets, the first one with this number.
     #[inline]
     pub fn output_run(&mut self, first: usize, count: usize, port: PortId) {
-        let room = self.outputs.capacity() - self.outputs.len();
-        self.is_mixed |= !self.is_next(first, port);
-        let output = |packet: usize| {
-            let packet = packet as u16; // below BATCH_PACKETS_MAX
-            debug_assert!(usize::from(packet) < BATCH_PACKETS_MAX);
-            Output { packet, image: packet, port, truncate_len_bytes: u32::MAX }
-        };
-        self.outputs.extend((first..first + count.min(room)).map(output));
-        self.lost += count.saturating_sub(room) as u32; // a batch at most
+        if !self.continue_common(first, count, port) {
+            self.mix();
+            (first..first + count).for_each(|packet| self.add_whole(packet, port));
+        }
+    }
+
+    /// Whether all packets so far go to `port`, as these do, which are the next ones.
+    #[inline(always)]
+    fn continue_common(&mut self, first: usize, count: usize, port: PortId) -> bool {
+        let (common, to) = self.common;
+        let is_next = !self.is_listed && first == common && (first == 0 || port == to);
+        if is_next {
+            self.common = (first + count, port);
+        }
+        is_next
+    }
+
+    #[inline(always)]
+    fn add_whole(&mut self, packet: usize, port: PortId) {
+        let packet = packet as u16; // below BATCH_PACKETS_MAX
+        self.add(Output { packet, image: packet, port, truncate_len_bytes: u32::MAX });
+    }
+
+    /// Lists the packets that go to one port.
+    #[inline]
+    fn list(&mut self) {
+        if !std::mem::replace(&mut self.is_listed, true) {
+            self.list_common();
+        }
+    }
+
+    #[inline(never)]
+    fn list_common(&mut self) {
+        let (count, port) = self.common;
+        let output = |packet| Output { packet, image: packet, port, truncate_len_bytes: u32::MAX };
+        self.outputs.extend((0..count as u16).map(output)); // a batch at most
+    }
+
+    /// They do not all go to one port, or not as they are.
+    #[inline]
+    fn mix(&mut self) {
+        self.list();
+        self.is_mixed = true;
     }
 
     /// Where each of the batch's `packets` packets goes, whole and alone, if that is one and the same port, and nothing else was decided.
@@ -217,14 +250,23 @@ impl Verdicts {
     #[must_use]
     pub fn common_port(&self, packets: usize) -> Option<PortId> {
         let rest = self.drops.len() + self.upcalls.len() + self.lost as usize;
-        let is_common = !self.is_mixed && rest == 0 && self.outputs.len() == packets;
-        self.outputs.first().filter(|_| is_common).map(|output| output.port)
+        let (common, port) = self.common;
+        (!self.is_mixed && rest == 0 && common == packets && packets > 0).then_some(port)
+    }
+
+    /// The port of the last copy, if there is one.
+    #[must_use]
+    pub fn last_port(&self) -> Option<PortId> {
+        match self.common {
+            (1.., port) if !self.is_mixed => Some(port),
+            _ => self.outputs.last().map(|output| output.port),
+        }
     }
 
     /// Sends a copy as described; beyond the room for outputs it is lost and the fabric counts `verdict_overflow`.
     #[inline]
     pub fn push(&mut self, output: Output) {
-        self.is_mixed = true;
+        self.mix();
         self.add(output);
     }
 
@@ -278,14 +320,15 @@ impl Verdicts {
 
     /// How much is decided so far.
     #[must_use]
-    pub fn mark(&self) -> Mark {
+    pub fn mark(&mut self) -> Mark {
+        self.list();
         Mark { outputs: self.outputs.len(), drops: self.drops.len(), upcalls: self.upcalls.len() }
     }
 
     /// Shifts the decisions since `mark`: they were for a part of the batch that begins with packet `by`, and
     /// are numbered from there.
     pub fn shift(&mut self, mark: Mark, by: u16) {
-        self.is_mixed = true;
+        self.mix();
         // Images that were made have numbers of their own.
         let shifted = |image: u16| if usize::from(image) < BATCH_PACKETS_MAX { image + by } else { image };
         for output in self.outputs.iter_mut().skip(mark.outputs) {
@@ -299,14 +342,15 @@ impl Verdicts {
 
     /// All copies, in the order in which they were decided.
     #[must_use]
-    pub fn outputs(&self) -> &[Output] {
+    pub fn outputs(&mut self) -> &[Output] {
+        self.list();
         &self.outputs
     }
 
     /// Takes out those copies that `keep` says no to; the others keep their order.
     #[inline]
     pub fn retain_outputs(&mut self, keep: impl FnMut(&Output) -> bool) {
-        self.is_mixed = true;
+        self.mix();
         self.outputs.retain(keep);
     }
 
@@ -324,7 +368,8 @@ impl Verdicts {
 
     /// Forgets everything; keeps the room.
     pub fn clear(&mut self) {
-        (self.lost, self.holds, self.is_mixed) = (0, false, false);
+        (self.lost, self.holds, self.is_mixed, self.is_listed) = (0, false, false, false);
+        self.common.0 = 0;
         self.outputs.clear();
         self.drops.clear();
         self.images.clear();
@@ -346,6 +391,44 @@ mod tests {
         assert_eq!((verdicts.outputs().len(), verdicts.lost()), (BATCH_PACKETS_MAX * PORTS_MAX, 3));
         verdicts.clear();
         assert_eq!((verdicts.outputs().len(), verdicts.lost()), (0, 0));
+    }
+
+    #[test]
+    fn packets_with_one_port_are_listed_when_they_are_asked_for() {
+        let told = |verdicts: &mut Verdicts| -> Vec<_> {
+            verdicts.outputs().iter().map(|output| (output.packet, output.image, output.port.0)).collect()
+        };
+        let mut verdicts = Verdicts::default();
+        assert_eq!((verdicts.common_port(0), verdicts.last_port()), (None, None));
+        verdicts.output(0, PortId(4));
+        verdicts.output_run(1, 2, PortId(4));
+        assert_eq!((verdicts.common_port(3), verdicts.common_port(4)), (Some(PortId(4)), None));
+        assert_eq!(
+            (verdicts.last_port(), told(&mut verdicts)),
+            (Some(PortId(4)), vec![(0, 0, 4), (1, 1, 4), (2, 2, 4)])
+        );
+        assert_eq!(verdicts.common_port(3), Some(PortId(4)), "also when they are listed");
+        verdicts.output(3, PortId(4));
+        assert_eq!(
+            (verdicts.common_port(4), told(&mut verdicts).len()),
+            (None, 4),
+            "listed ones count as mixed"
+        );
+        for other in [PortId(4), PortId(5)] {
+            verdicts.clear();
+            verdicts.output_run(0, 2, PortId(4));
+            verdicts.output(if other == PortId(4) { 3 } else { 2 }, other);
+            assert_eq!((verdicts.common_port(3), verdicts.last_port()), (None, Some(other)));
+            assert_eq!(told(&mut verdicts)[..2], [(0, 0, 4), (1, 1, 4)]);
+            assert_eq!(verdicts.outputs().len(), 3);
+        }
+        verdicts.clear();
+        assert!(verdicts.outputs().is_empty());
+        verdicts.output(0, PortId(1));
+        verdicts.drop_packet(0, DropReason::NoFlow);
+        assert_eq!(verdicts.common_port(1), None);
+        verdicts.retain_outputs(|_| false);
+        assert_eq!((verdicts.last_port(), verdicts.outputs().len()), (None, 0));
     }
 
     #[test]

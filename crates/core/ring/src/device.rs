@@ -223,7 +223,7 @@ impl DeviceRing {
 
     /// As `take`, for the given heads, all of which are marked. They may be completed in any order. They are used in
     /// the order of completion or, after [`Self::keep_order`], in the order in which they were taken.
-    #[inline]
+    #[inline(always)] // left to itself the compiler calls it
     pub fn take_marked(&mut self, heads: &[u16]) {
         let count = heads.len() as u16; // at most the ring's entries
         if self.log.is_some() {
@@ -327,12 +327,13 @@ impl DeviceRing {
         self.next_used = position;
     }
 
-    /// Completes the marked chain at `head`, whatever number of outputs was left.
+    /// Completes the marked chain at `head`, no matter how many outputs were left.
+    #[inline]
     pub fn give_up(&mut self, head: u16) {
         self.complete_marked(head);
     }
 
-    #[inline]
+    #[inline(always)]
     fn complete_marked(&mut self, head: u16) {
         if self.used_order.is_some() {
             return self.complete_in_order(head);
@@ -459,7 +460,7 @@ impl DeviceRing {
     }
 
     /// As [`Self::needs_signal`], if this thread passed a full fence after it published the last chains.
-    #[inline]
+    #[inline(always)] // left to itself the compiler calls it
     #[must_use]
     pub fn needs_signal_behind_fence(&mut self) -> bool {
         let (old, new) = (self.signalled, self.published);

@@ -39,7 +39,7 @@ use crate::tunnel::{OPTIONS_BYTES_MAX, OuterHeader, flag};
 mod extract;
 mod mini_key;
 
-pub use extract::{Offsets, extract, ipv6_transport};
+pub use extract::{Offsets, extract, extract_usual4, ipv6_transport};
 pub use mini_key::{MINI_KEY4_WORDS, MINI_KEY6_WORDS, MiniKey};
 
 /// Words of a key.

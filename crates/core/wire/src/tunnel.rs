@@ -1,4 +1,4 @@
-//! Tunnels: the outer header of a packet as metadata, and the headers of Geneve and VXLAN.
+//! Tunnels: the outer header of a packet as metadata, and the headers of Geneve, VXLAN, GRE and ERSPAN.
 //!
 //! A tunnel port exchanges inner frames with the switch. The outer header of each frame follows its virtio-net header,
 //! as metadata:
@@ -11,7 +11,9 @@
 //!
 //! Numbers are big endian. Metadata from a driver is read once and checked ([`OuterHeader::parse`]).
 
+pub mod erspan;
 pub mod geneve;
+pub mod gre;
 pub mod vxlan;
 
 use core::fmt;
@@ -43,6 +45,10 @@ pub mod flag {
     pub const GENEVE: u8 = 0x20;
     /// The options are a VXLAN group policy of four bytes.
     pub const GBP: u8 = 0x40;
+    /// The options are those of ERSPAN; see [`super::erspan::ErspanOptions`].
+    pub const ERSPAN: u8 = GENEVE | GBP;
+    /// The bits that say which kind the options are, if there are any.
+    pub const OPTIONS: u8 = GENEVE | GBP;
     /// An action asks to encapsulate the packet with this header. If not set, the packet came with it.
     pub const SEND: u8 = 0x80;
 }
@@ -98,7 +104,7 @@ pub struct OuterHeader {
     pub tp_src: u16,
     /// Destination port; 0 means that of the tunnel port.
     pub tp_dst: u16,
-    /// Id of the virtual network.
+    /// Id of the virtual network, key of GRE (32 bits) or session of ERSPAN (10 bits).
     pub id: u64,
     /// Source address; an IPv4 address is in the lower 32 bits. 0 lets the host choose.
     pub src: u128,
@@ -114,6 +120,13 @@ impl OuterHeader {
     #[must_use]
     pub fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0
+    }
+
+    /// The options, if they are of `kind`, one of the values of [`flag::OPTIONS`]; else empty.
+    #[inline]
+    #[must_use]
+    pub fn options_of(&self, kind: u8) -> &[u8] {
+        if self.flags & flag::OPTIONS == kind { self.options.get() } else { &[] }
     }
 
     /// Parses metadata; later bytes are ignored. `None` if it is inconsistent.
@@ -142,11 +155,11 @@ impl OuterHeader {
             rest
         };
         let options = rest.get(..usize::from(options_len))?;
-        let fits = match flags & (flag::GENEVE | flag::GBP) {
+        let fits = match flags & flag::OPTIONS {
             0 => options.is_empty(),
             flag::GENEVE => options.len().is_multiple_of(4),
             flag::GBP => options.len() == vxlan::POLICY_BYTES,
-            _ => false,
+            _ => options.len() == erspan::OPTIONS_BYTES,
         };
         tunnel.options = OptionBytes::of(options).filter(|_| fits)?;
         Some(tunnel)
@@ -184,6 +197,12 @@ pub enum TunnelFault {
     Options,
     /// The options are longer than [`OPTIONS_BYTES_MAX`].
     ManyOptions,
+    /// GRE with routing information (RFC 1701), which RFC 2784 removed.
+    Routing,
+    /// The checksum of GRE is wrong.
+    Checksum,
+    /// ERSPAN without GRE's sequence number.
+    Sequence,
 }
 
 impl fmt::Display for TunnelFault {
@@ -194,6 +213,9 @@ impl fmt::Display for TunnelFault {
             Self::Protocol => "no Ethernet frame is inside",
             Self::Options => "the lengths of the options contradict their sum",
             Self::ManyOptions => "the options are longer than 64 bytes",
+            Self::Routing => "the header has routing information",
+            Self::Checksum => "the checksum is wrong",
+            Self::Sequence => "there is no sequence number",
         })
     }
 }

@@ -44,6 +44,7 @@ pub struct Offload {
 
 impl Offload {
     /// Parses the header as a guest wrote it (little endian): 12 bytes, of which the last two are ignored.
+    #[inline]
     #[must_use]
     pub fn parse(bytes: &[u8; HEADER_BYTES]) -> Self {
         let half = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
@@ -58,6 +59,7 @@ impl Offload {
     }
 
     /// The header for a guest; `num_buffers` is the number of receive buffers that the packet spans.
+    #[inline]
     #[must_use]
     pub fn emit(&self, num_buffers: u16) -> [u8; HEADER_BYTES] {
         let mut out = [0; HEADER_BYTES];
@@ -72,12 +74,14 @@ impl Offload {
     }
 
     /// Whether the checksum is partial.
+    #[inline]
     #[must_use]
     pub fn needs_csum(&self) -> bool {
         self.flags & F_NEEDS_CSUM != 0
     }
 
     /// Whether the frame is to be segmented.
+    #[inline]
     #[must_use]
     pub fn is_gso(&self) -> bool {
         self.gso_type != GSO_NONE

@@ -50,4 +50,4 @@ pub use statics::entry_holds;
 pub use vlan::{VlanRules, classify};
 
 /// The individual/group bit of an address (IEEE 802-2014, 8.2.2).
-const GROUP: u64 = 1 << 40;
+pub const GROUP: u64 = 1 << 40;

@@ -45,7 +45,7 @@ pub enum TunnelOptions {
     Geneve(Vec<u8>),
     /// VXLAN group-based policy; `None` is the nested attribute without its value.
     VxlanGbp(Option<u32>),
-    /// ERSPAN metadata.
+    /// ERSPAN metadata (`struct erspan_metadata` of linux/erspan.h).
     Erspan(Vec<u8>),
 }
 

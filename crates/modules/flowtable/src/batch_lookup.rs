@@ -28,11 +28,17 @@ pub(crate) struct BatchLookup {
     /// By packet, and the place of the mask that it was found by.
     flows: [(u32, u8); BATCH_PACKETS_MAX],
     hashes: [[u64; BATCH_LOOKUP_MASKS]; BATCH_PACKETS_MAX],
+    /// Of the masks.
+    hashers: [MaskHasher; BATCH_LOOKUP_MASKS],
 }
 
 impl BatchLookup {
     pub(crate) fn new() -> Self {
-        Self { flows: [(NOBODY, 0); BATCH_PACKETS_MAX], hashes: [[0; BATCH_LOOKUP_MASKS]; BATCH_PACKETS_MAX] }
+        Self {
+            flows: [(NOBODY, 0); BATCH_PACKETS_MAX],
+            hashes: [[0; BATCH_LOOKUP_MASKS]; BATCH_PACKETS_MAX],
+            hashers: Default::default(),
+        }
     }
 
     /// The flow of a packet and which of the masks it was found by; none if it has to be looked up by itself.
@@ -46,11 +52,13 @@ impl BatchLookup {
     #[inline(never)]
     pub(crate) fn look(&mut self, shared: &Shared, masks: &[u16], keys: &[Key]) {
         let masks = &masks[..masks.len().min(BATCH_LOOKUP_MASKS)];
-        let (homes, mut hasher) = (shared.buckets.homes(), MaskHasher::default());
-        for (at, number) in masks.iter().enumerate() {
-            // A mask that is gone has no flows, so any hash will do.
-            let Some(mask) = shared.masks.get(usize::from(*number)) else { continue };
-            mask.set_hasher(*number, &shared.secret, &mut hasher);
+        let homes = shared.buckets.homes();
+        for ((at, number), hasher) in masks.iter().enumerate().zip(&mut self.hashers) {
+            match shared.masks.get(usize::from(*number)) {
+                Some(mask) => mask.set_hasher(*number, &shared.secret, hasher),
+                // A mask that is gone has no flows, so any hash will do.
+                None => hasher.unset(),
+            }
             for (hashes, key) in self.hashes.iter_mut().zip(keys) {
                 hashes[at] = hasher.hash(key);
                 homes.prefetch(hashes[at]);
@@ -60,7 +68,7 @@ impl BatchLookup {
             lead(shared, homes, &hashes[..masks.len()], found);
         }
         for (found, key) in self.flows.iter_mut().zip(keys) {
-            check(shared, masks, key, found);
+            check(shared, &self.hashers, key, found);
         }
     }
 }
@@ -77,11 +85,10 @@ fn lead(shared: &Shared, homes: Homes<'_>, hashes: &[u64], found: &mut (u32, u8)
 
 /// Whether it is.
 #[inline]
-fn check(shared: &Shared, masks: &[u16], key: &Key, found: &mut (u32, u8)) {
+fn check(shared: &Shared, hashers: &[MaskHasher], key: &Key, found: &mut (u32, u8)) {
     let (flow, at) = *found;
     let Some(slot) = shared.flows.get(flow as usize) else { return };
-    let number = masks[usize::from(at)];
-    if shared.masks.get(usize::from(number)).is_some_and(|mask| mask.selects(number, slot, key)) {
+    if hashers.get(usize::from(at)).is_some_and(|hasher| hasher.selects(slot, key)) {
         shared.stats.prefetch(slot.newest_entry());
     } else {
         *found = (NOBODY, 0);

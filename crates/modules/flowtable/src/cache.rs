@@ -94,17 +94,20 @@ impl<const KEY: usize> Cache<KEY> {
         self.mask >= *self.entries.start()
     }
 
+    /// The entries in use, as a value: a loop that stores elsewhere need not find them again after each store.
+    #[inline(always)]
+    pub(crate) fn in_use(&self) -> CacheEntries<'_, KEY> {
+        CacheEntries { words: &self.words, start: self.start, mask: self.mask }
+    }
+
     #[inline(always)]
     fn places(&self, hash: u64) -> [CacheSlot; 2] {
-        let first = hash as usize & self.mask;
-        // Another slot, for any bits.
-        let second = first ^ ((hash >> 32) as usize | 1) & self.mask;
-        [first, second].map(|entry| CacheSlot(self.start + entry * Self::ENTRY_WORDS))
+        self.in_use().places(hash)
     }
 
     #[inline(always)]
     fn entry(&self, place: CacheSlot) -> &[u64] {
-        &self.words[place.0..place.0 + HEAD_WORDS + KEY]
+        self.in_use().entry(place)
     }
 
     /// Prefetches the cache lines where `hash` most likely is.
@@ -123,17 +126,10 @@ impl<const KEY: usize> Cache<KEY> {
         self.entry(self.places(hash)[0])[2] as u32
     }
 
-    /// Looks a key up. One of fewer words is looked up where the others are alike for all keys of its tag.
+    /// As [`CacheEntries::find`].
     #[inline(always)]
     pub(crate) fn find<const WORDS: usize>(&self, sought: Sought<'_, WORDS>) -> Option<(CacheSlot, Hit)> {
-        const { assert!(WORDS <= KEY) };
-        let [first, second] = self.places(sought.hash);
-        let entry = self.entry(first);
-        if is_it(entry, sought) {
-            return Some((first, hit(entry)));
-        }
-        let entry = self.entry(second);
-        is_it(entry, sought).then(|| (second, hit(entry)))
+        self.in_use().find(sought)
     }
 
     /// The slot for a key, and whether another key's entry is there.
@@ -170,6 +166,43 @@ impl<const KEY: usize> Cache<KEY> {
     /// Forgets an entry.
     pub(crate) fn remove(&mut self, place: CacheSlot) {
         self.words[place.0 + 2] = 0;
+    }
+}
+
+/// The entries in use of a cache for keys of `KEY` words.
+#[derive(Clone, Copy)]
+pub(crate) struct CacheEntries<'a, const KEY: usize> {
+    words: &'a [u64],
+    start: usize,
+    mask: usize,
+}
+
+impl<'a, const KEY: usize> CacheEntries<'a, KEY> {
+    #[inline(always)]
+    fn places(self, hash: u64) -> [CacheSlot; 2] {
+        let first = hash as usize & self.mask;
+        // Another slot, for any bits.
+        let second = first ^ ((hash >> 32) as usize | 1) & self.mask;
+        [first, second].map(|entry| CacheSlot(self.start + entry * Cache::<KEY>::ENTRY_WORDS))
+    }
+
+    #[inline(always)]
+    fn entry(self, place: CacheSlot) -> &'a [u64] {
+        // Without a sum that might overflow.
+        &self.words[place.0..][..HEAD_WORDS + KEY]
+    }
+
+    /// Looks a key up. One of fewer words is looked up where the others are alike for all keys of its tag.
+    #[inline(always)]
+    pub(crate) fn find<const WORDS: usize>(self, sought: Sought<'_, WORDS>) -> Option<(CacheSlot, Hit)> {
+        const { assert!(WORDS <= KEY) };
+        let [first, second] = self.places(sought.hash);
+        let entry = self.entry(first);
+        if is_it(entry, sought) {
+            return Some((first, hit(entry)));
+        }
+        let entry = self.entry(second);
+        is_it(entry, sought).then(|| (second, hit(entry)))
     }
 }
 

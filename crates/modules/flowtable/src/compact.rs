@@ -125,7 +125,8 @@ fn ones_of_options(key: &TunnelOptions) -> TunnelOptions {
     match key {
         TunnelOptions::VxlanGbp(_) => TunnelOptions::VxlanGbp(Some(u32::MAX)),
         TunnelOptions::Geneve(bytes) => TunnelOptions::Geneve(vec![u8::MAX; bytes.len()]),
-        TunnelOptions::None | TunnelOptions::Erspan(_) => TunnelOptions::Geneve(Vec::new()),
+        TunnelOptions::Erspan(bytes) => TunnelOptions::Erspan(vec![u8::MAX; bytes.len()]),
+        TunnelOptions::None => TunnelOptions::Geneve(Vec::new()),
     }
 }
 
@@ -431,9 +432,24 @@ mod tests {
     }
 
     #[test]
+    fn options_of_erspan_match_as_far_as_the_mask_looks() {
+        let erspan = |index: u8| {
+            let options = TunnelOptions::Erspan(vec![1, 0, 0, 0, 0, 0, 0, index, 0, 0, 0, 0]);
+            Box::new(Tunnel { options, ..*geneve(7, &[]) })
+        };
+        let key = FlowKey { tunnel: Some(erspan(7)), ..udp() };
+        let exact = Match { key: key.clone(), mask: None };
+        assert!(matches(&exact, &tunnelled(&erspan(7))));
+        assert!(!matches(&exact, &tunnelled(&erspan(8))));
+        let mask = Tunnel { id: Some(u64::MAX), ..Tunnel::default() };
+        let mask = Some(FlowKey { tunnel: Some(Box::new(mask)), ..FlowKey::default() });
+        assert!(matches(&Match { key, mask }, &tunnelled(&erspan(8))), "it does not look at options");
+    }
+
+    #[test]
     fn fields_that_no_packet_has_here_are_refused() {
         let refused = |tunnel| Compact::of(&Match { key: FlowKey { tunnel, ..udp() }, mask: None }).is_err();
-        let erspan = Tunnel { options: TunnelOptions::Erspan(vec![0; 12]), ..Tunnel::default() };
+        let erspan = Tunnel { options: TunnelOptions::Erspan(vec![0; 8]), ..Tunnel::default() };
         assert!(refused(Some(Box::new(erspan))));
         assert!(refused(Some(geneve(7, &[0; 68]))));
         let mask = FlowKey { tunnel: Some(Box::default()), ..FlowKey::default() };

@@ -8,15 +8,16 @@
 use std::sync::atomic::Ordering;
 
 use lasthop_module_api::{BATCH_PACKETS_MAX, Batch, DropReason, Header, Verdicts};
-use lasthop_wire::key::{extract, field};
+use lasthop_wire::key::{extract, extract_usual4, field};
 use lasthop_wire::{Key, Metadata, OuterHeader};
 
 use crate::FlowTable;
 use crate::cache::Hit;
 use crate::cache_key::{CacheKey, Kind};
-use crate::execute::{Executor, SendRun};
+use crate::execute::Executor;
 use crate::module::{FlowModule, Own};
 use crate::pending_filter::FilterKey;
+use crate::send_run::SendRun;
 
 impl FlowModule {
     /// Decides by flows about packets of a port with a number.
@@ -171,7 +172,10 @@ fn extract_all<'a>(
     keys: &'a mut [Key; BATCH_PACKETS_MAX],
 ) -> &'a [Key] {
     for (header, key) in headers.iter().zip(keys.iter_mut()) {
-        extract(header.bytes(), metadata, key);
+        // All metadata of a first pass is its port.
+        if !extract_usual4(header.bytes(), metadata.in_port, key) {
+            extract(header.bytes(), metadata, key);
+        }
     }
     &keys[..headers.len()]
 }

@@ -107,64 +107,6 @@ impl Executor<'_> {
         self.act_at_length(ActionPacket::new(packet, header, *metadata), ActionSource::Flow(flow.0, flow.1));
     }
 
-    /// Forwards packets of IPv4 with a mini key, starting at packet number `first`. It takes those whose flow
-    /// is in the cache and has a single output action, up to the first other one. Returns their number.
-    // A function of its own, so that values of the cache stay in registers: storing words and reloading them
-    // as pairs causes a store-forwarding stall.
-    #[inline(never)]
-    pub(crate) fn send_known(&mut self, headers: &[Header], cache_keys: &[CacheKey], first: usize) -> usize {
-        let (lane, shared, now_ns) = (&*self.lane, self.shared, self.now_ns);
-        let Some(stock) = shared.stats.of(lane.worker()) else { return 0 };
-        let is_any_behind = lane.pending.is_any();
-        let (mut packet, mut run) = (first, SendRun::from(first));
-        for (header, cache_key) in headers.iter().zip(cache_keys) {
-            if is_any_behind && !lane.pending.is_clear(cache_key) {
-                break;
-            }
-            let Some(hit) = lane.known4(cache_key) else { break };
-            if hit.program != run.program {
-                if !Step(hit.program).is(Code::Output) {
-                    break;
-                }
-                run.end(shared, self.verdicts, packet);
-                run = SendRun { program: hit.program, first: packet };
-            }
-            let (len_bytes, tcp_flags) = (header.frame_len_bytes(), cache_key.tcp_flags);
-            if !stock.count(EntryId::of(hit.stats), Counted { len_bytes, tcp_flags, now_ns }) {
-                break;
-            }
-            packet += 1;
-        }
-        run.end(shared, self.verdicts, packet);
-        self.lane.note_cached((packet - first) as u32);
-        packet - first
-    }
-
-    /// Adds a packet to those in a row that have the same output, if that is all that its flow does.
-    #[inline(always)]
-    pub(crate) fn send_in_run(
-        &mut self,
-        run: &mut SendRun,
-        (packet, header, tcp_flags): (usize, &Header, u16),
-        hit: Hit,
-    ) -> bool {
-        if hit.program != run.program {
-            if !Step(hit.program).is(Code::Output) {
-                return false;
-            }
-            self.end_run(run, packet);
-            *run = SendRun { program: hit.program, first: packet };
-        }
-        self.count(header, tcp_flags, hit);
-        true
-    }
-
-    /// The packets in a row end before packet `end`.
-    #[inline]
-    pub(crate) fn end_run(&mut self, run: &SendRun, end: usize) {
-        run.end(self.shared, self.verdicts, end);
-    }
-
     /// The flow of a packet, which may have been beheld; none if there is none, or if the packet has to go to the control plane
     /// behind others.
     pub(crate) fn look_up(&mut self, key: &Key, cache_key: Option<&CacheKey>) -> Option<Hit> {
@@ -172,7 +114,16 @@ impl Executor<'_> {
     }
 
     /// As [`Self::look_up`], of a packet that was looked up together with the others.
+    #[inline(always)]
     pub(crate) fn look_up_in_batch(&mut self, packet: usize, key: &Key) -> Option<Hit> {
+        if !self.lane.pending.is_any() {
+            return self.lane.look_up_in_batch(self.shared, packet, key);
+        }
+        self.look_up_in_turn(packet, key)
+    }
+
+    #[inline(never)]
+    fn look_up_in_turn(&mut self, packet: usize, key: &Key) -> Option<Hit> {
         self.in_turn(key, |lane, shared| lane.look_up_in_batch(shared, packet, key))
     }
 
@@ -601,38 +552,6 @@ fn send(shared: &Shared, verdicts: &mut Verdicts, packet: usize, step: Step) {
     match shared.numbers.port(step.operand(0, 16) as u16) {
         Some(port) => verdicts.output(packet, port),
         None => verdicts.drop_packet(packet, DropReason::PortGone),
-    }
-}
-
-/// Begins with no code that there is.
-const NO_PROGRAM: u64 = u64::MAX;
-
-/// Packets in a row whose flows have the same output, which is all that they do.
-pub(crate) struct SendRun {
-    program: u64,
-    /// Number of the first.
-    first: usize,
-}
-
-impl SendRun {
-    /// None yet; the first one may be packet `first`.
-    pub(crate) fn from(first: usize) -> Self {
-        Self { program: NO_PROGRAM, first }
-    }
-
-    /// The last of them is the one before packet `end`.
-    #[inline]
-    fn end(&self, shared: &Shared, verdicts: &mut Verdicts, end: usize) {
-        if self.first == end {
-            return;
-        }
-        match shared.numbers.port(Step(self.program).operand(0, 16) as u16) {
-            Some(port) if end - self.first == 1 => verdicts.output(self.first, port),
-            Some(port) => verdicts.output_run(self.first, end - self.first, port),
-            None => {
-                (self.first..end).for_each(|packet| verdicts.drop_packet(packet, DropReason::PortGone));
-            }
-        }
     }
 }
 

@@ -11,9 +11,9 @@ use crate::bounds::{
     BATCH_LOOKUP_MASKS, CACHE_REPLACE_ONE_IN, CACHE_TRIED_ONE_IN, FOUR_ENTRIES, LATER_ENTRIES, LIKELY_SHARE,
     MASKS_MAX, OTHER_ENTRIES, SIX_ENTRIES, TUNNELLED_ENTRIES,
 };
-use crate::cache::{Cache, CacheSlot, Hit, Sought};
+use crate::cache::{Cache, CacheEntries, CacheSlot, Hit, Sought};
 use crate::cache_key::{CacheKey, Kind, LATER_KEY_WORDS, LaterKey, PortUnionMask, UnionMask};
-use crate::hash::Rng;
+use crate::hash::{Rng, Secret};
 use crate::meter::{Borrows, Meters};
 use crate::pending::Pending;
 use crate::second_pass::{CT4_WORDS, SecondHit, SecondPasses};
@@ -96,6 +96,55 @@ impl Order {
             self.masks.swap(at - 1, at);
         }
     }
+}
+
+/// Computes the cache keys of the first packets, and prefetches their cache lines, up to the first one that is not a usual one of IPv4;
+/// how many.
+// A function of its own, which calls no other: the loop has the registers to itself.
+#[inline(never)]
+fn see_usual(
+    secret: &Secret,
+    union: &PortUnionMask,
+    four: &Cache<MINI_KEY4_WORDS>,
+    headers: &[Header],
+    cache_keys: &mut [CacheKey],
+) -> usize {
+    let see = |(cache_key, header): (&mut CacheKey, &Header)| {
+        let is_usual = cache_key.see4(header.bytes(), union, secret);
+        if is_usual {
+            four.prefetch(cache_key.hash());
+        }
+        is_usual
+    };
+    cache_keys.iter_mut().zip(headers).map(see).take_while(|is_usual| *is_usual).count()
+}
+
+/// The cache of usual packets of IPv4 at one version of the table: a loop that stores elsewhere need not find it again after
+/// each store.
+#[derive(Clone, Copy)]
+pub(crate) struct Known4<'a> {
+    four: CacheEntries<'a, MINI_KEY4_WORDS>,
+    version: u64,
+}
+
+impl Known4<'_> {
+    /// The flow of a packet and where it is in the cache, if it is a usual one of IPv4 that the cache knows at once.
+    #[inline(always)]
+    pub(crate) fn find(self, cache_key: &CacheKey) -> Option<(CacheSlot, Hit)> {
+        if cache_key.kind != Kind::Four {
+            return None;
+        }
+        match self.four.find(cache_key.four()) {
+            Some((slot, hit)) if is_valid(hit, self.version) => Some((slot, hit)),
+            _ => None,
+        }
+    }
+}
+
+/// Whether nothing has changed since. A flow without an entry for statistics asks for it.
+#[inline(always)]
+fn is_valid(hit: Hit, version: u64) -> bool {
+    hit.version == version && hit.stats != 0
 }
 
 /// One worker's side of the table.
@@ -197,7 +246,9 @@ impl Lane {
         (cache_keys, keys): (&mut [CacheKey; BATCH_PACKETS_MAX], &mut [Key; BATCH_PACKETS_MAX]),
     ) {
         let union = self.union.at(metadata.in_port, &shared.secret);
-        for ((cache_key, header), key) in cache_keys.iter_mut().zip(headers).zip(keys) {
+        let usual = see_usual(&shared.secret, &union, &self.four, headers, cache_keys);
+        let rest = cache_keys.iter_mut().zip(headers).zip(keys).skip(usual);
+        for ((cache_key, header), key) in rest {
             if cache_key.see4(header.bytes(), &union, &shared.secret) {
                 self.four.prefetch(cache_key.hash());
             } else {
@@ -248,7 +299,7 @@ impl Lane {
     }
 
     /// As [`Self::look_up`], of a packet of the batch that was foreseen.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn look_up_in_batch(&mut self, shared: &Shared, packet: usize, key: &Key) -> Option<Hit> {
         self.counts[LOOKUPS] += 1;
         let flow = match self.batch_lookup.found(packet) {
@@ -308,34 +359,10 @@ impl Lane {
         self.second.clear();
     }
 
-    /// The flow of a packet, if it is a usual one of IPv4 and the cache knows it at once.
+    /// Its first cache, as a value.
     #[inline(always)]
-    pub(crate) fn known4(&self, cache_key: &CacheKey) -> Option<Hit> {
-        if cache_key.kind != Kind::Four {
-            return None;
-        }
-        let (_, hit) = self.four.find(cache_key.four())?;
-        self.is_valid(hit).then_some(hit)
-    }
-
-    /// The same, and where it is in the cache.
-    #[inline(always)]
-    pub(crate) fn known4_at(&self, cache_key: &CacheKey) -> Option<(CacheSlot, Hit)> {
-        if cache_key.kind != Kind::Four {
-            return None;
-        }
-        self.four.find(cache_key.four()).filter(|(_, hit)| self.is_valid(*hit))
-    }
-
-    /// Where the cache knows a usual packet of IPv4 to have this program and this entry of statistics.
-    #[inline(always)]
-    pub(crate) fn known4_as(&self, cache_key: &CacheKey, (program, stats): (u64, u32)) -> Option<CacheSlot> {
-        if cache_key.kind != Kind::Four {
-            return None;
-        }
-        let (slot, hit) = self.four.find(cache_key.four())?;
-        let is_it = hit.program == program && hit.stats == stats && hit.version == self.version;
-        is_it.then_some(slot)
+    pub(crate) fn known4(&self) -> Known4<'_> {
+        Known4 { four: self.four.in_use(), version: self.version }
     }
 
     /// The second flow of a packet that the cache knows there, of a direction and with this first word of connection tracking, while
@@ -368,15 +395,9 @@ impl Lane {
             Kind::Six => self.six.find(cache_key.six())?,
             Kind::Other => self.other.find(cache_key.other(counted))?,
         };
-        let is_valid = self.is_valid(hit);
+        let is_valid = is_valid(hit, self.version);
         self.cached += u32::from(is_valid);
         is_valid.then_some(hit)
-    }
-
-    /// Whether nothing has changed since. A flow without an entry for statistics asks for it.
-    #[inline(always)]
-    fn is_valid(&self, hit: Hit) -> bool {
-        hit.version == self.version && hit.stats != 0
     }
 
     /// Its worker's number.
@@ -425,7 +446,7 @@ impl Lane {
             false => self.later.find(later.sought_short()?)?,
             true => self.later.find(later.sought())?,
         };
-        self.is_valid(hit).then_some(hit)
+        is_valid(hit, self.version).then_some(hit)
     }
 
     /// The flow of such a packet.
@@ -469,7 +490,7 @@ impl Lane {
     /// The cached result, revalidated.
     #[inline]
     fn is_still(&self, shared: &Shared, hit: Hit) -> Option<Hit> {
-        if self.is_valid(hit) {
+        if is_valid(hit, self.version) {
             return Some(hit);
         }
         let slot = shared.flows.get(hit.flow as usize)?;

@@ -54,6 +54,7 @@ mod pending_filter;
 mod program;
 mod rewrite;
 mod second_pass;
+mod send_run;
 mod shared;
 mod slot;
 mod stats;

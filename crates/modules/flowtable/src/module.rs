@@ -247,9 +247,10 @@ impl FlowModule {
         let Some(standby) = standby else {
             return packets.for_each(|packet| verdicts.drop_packet(packet, DropReason::NoFlow));
         };
-        let (mark, start) = (verdicts.mark(), packets.start as u16); // below BATCH_PACKETS_MAX
+        let start = packets.start as u16; // below BATCH_PACKETS_MAX
+        let mark = (start > 0).then(|| verdicts.mark());
         standby.decide(&Batch { headers, hashes: &Hashes::NONE, ..*batch }, now_ns, verdicts);
-        if start > 0 {
+        if let Some(mark) = mark {
             verdicts.shift(mark, start);
         }
     }

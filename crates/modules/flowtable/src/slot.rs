@@ -211,11 +211,11 @@ impl MaskSlot {
         finish(self.words().fold(u64::from(number), of))
     }
 
-    /// Makes `hasher` compute [`Self::hash`] for many keys: the mask's words are collected once.
+    /// Makes `hasher` compute [`Self::hash`] for many keys, and [`Self::selects`]: the mask's words are collected once.
     // Into one that is there: a returned one would be moved with all its room.
     #[inline]
     pub(crate) fn set_hasher(&self, number: u16, secret: &Secret, hasher: &mut MaskHasher) {
-        hasher.number = number;
+        (hasher.number, hasher.identity) = (number, Identity::new(0, number).0 as u32);
         hasher.words.clear();
         hasher.words.extend(self.words().map(|(index, bits)| (index, bits, secret.word(index))));
     }
@@ -228,13 +228,39 @@ impl MaskSlot {
 }
 
 /// The words of a mask that look at anything: each with its number and its secret.
-#[derive(Default)]
+#[derive(Debug)]
 pub(crate) struct MaskHasher {
     number: u16,
+    /// The lower half of its flows' identities.
+    identity: u32,
     words: ArrayVec<(usize, u64, u64), KEY_WORDS>,
 }
 
+/// The lower half of no flow's identity.
+const NOBODYS: u32 = u32::MAX;
+
+impl Default for MaskHasher {
+    fn default() -> Self {
+        Self { number: 0, identity: NOBODYS, words: ArrayVec::new() }
+    }
+}
+
 impl MaskHasher {
+    /// Becomes that of no mask: it selects nothing.
+    pub(crate) fn unset(&mut self) {
+        self.identity = NOBODYS;
+    }
+
+    /// Whether `slot` holds the flow of its mask that `key` belongs to.
+    #[inline(always)]
+    pub(crate) fn selects(&self, slot: &FlowSlot, key: &Key) -> bool {
+        let is_there = slot.identity().0 as u32 == self.identity;
+        let is_equal = |(index, bits, _): &(usize, u64, u64)| {
+            slot.key.0[*index].load(Ordering::Relaxed) == key.0[*index] & bits
+        };
+        is_there && self.words.iter().all(is_equal)
+    }
+
     /// Where the flow of its mask that `key` belongs to is in the table.
     #[inline(always)]
     pub(crate) fn hash(&self, key: &Key) -> u64 {
@@ -268,11 +294,17 @@ mod tests {
         for number in [8, 7] {
             mask.set_hasher(number, &secret, &mut hasher);
             assert_eq!(hasher.hash(&key), mask.hash(number, &key, &secret));
+            assert_eq!(hasher.selects(&slot, &key), number == 7);
         }
         key.0[17] ^= 1;
+        assert!(!hasher.selects(&slot, &key));
         assert!(!mask.selects(7, &slot, &key) && mask.hash(7, &key, &secret) != hash);
         assert_eq!((slot.identity().generation(), slot.identity().mask(), slot.program()), (9, 7, 1));
+        key.0[17] ^= 1;
         slot.vacate();
         assert_eq!(slot.identity(), Identity::default());
+        assert!(!hasher.selects(&slot, &key), "it is empty");
+        hasher.unset();
+        assert!(!hasher.selects(&slot, &key), "of no mask");
     }
 }

@@ -36,10 +36,12 @@ impl TrackedBatch {
     /// Packets from the first one on that have this first flow.
     #[inline(never)]
     pub(crate) fn alike(&mut self, lane: &Lane, cache_keys: &[CacheKey], flow: (u64, u32)) -> usize {
-        let mut count = 0;
+        let (mut count, known) = (0, lane.known4());
         for (cache_key, slot) in cache_keys.iter().zip(&mut self.slots) {
-            let Some(at) = lane.known4_as(cache_key, flow) else { break };
-            *slot = at;
+            match known.find(cache_key) {
+                Some((at, hit)) if (hit.program, hit.stats) == flow => *slot = at,
+                _ => break,
+            }
             count += 1;
         }
         count

@@ -51,7 +51,8 @@ impl Executor<'_> {
         cache_keys: &[CacheKey],
         (first, in_port): (usize, u16),
     ) -> usize {
-        let Some((_, hit)) = cache_keys.first().and_then(|cache_key| self.lane.known4_at(cache_key)) else {
+        let Some((_, hit)) = cache_keys.first().and_then(|cache_key| self.lane.known4().find(cache_key))
+        else {
             return 0;
         };
         let (step, shared, tracking) = (Step(hit.program), self.shared, self.tracking);

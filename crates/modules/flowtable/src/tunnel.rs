@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use lasthop_flow::{FlowKey, Tunnel, TunnelOptions};
-use lasthop_wire::tunnel::{OptionBytes, OuterHeader, flag};
+use lasthop_wire::tunnel::{OptionBytes, OuterHeader, erspan, flag};
 
 use crate::UnsupportedFlow;
 
@@ -25,6 +25,7 @@ pub(crate) fn outer(tunnel: &Tunnel) -> Result<OuterHeader, UnsupportedFlow> {
     let of_options = match (&tunnel.options, options.get().len()) {
         (_, 0) => 0,
         (TunnelOptions::VxlanGbp(_), _) => flag::GBP,
+        (TunnelOptions::Erspan(_), _) => flag::ERSPAN,
         _ => flag::GENEVE,
     };
     let is_ipv6 = tunnel.ipv6_dst.is_some_and(|address| !address.is_unspecified());
@@ -73,7 +74,10 @@ fn options(options: &TunnelOptions) -> Result<OptionBytes, UnsupportedFlow> {
         TunnelOptions::None | TunnelOptions::VxlanGbp(None) => return Ok(OptionBytes::default()),
         TunnelOptions::Geneve(bytes) => OptionBytes::of(bytes),
         TunnelOptions::VxlanGbp(Some(policy)) => OptionBytes::of(&policy.to_be_bytes()),
-        TunnelOptions::Erspan(_) => return Err(UnsupportedFlow::Unsupported("ERSPAN")),
+        TunnelOptions::Erspan(bytes) if bytes.len() != erspan::OPTIONS_BYTES => {
+            return Err(UnsupportedFlow::Unsupported("options of ERSPAN that are not 12 bytes"));
+        }
+        TunnelOptions::Erspan(bytes) => OptionBytes::of(bytes),
     };
     bytes.ok_or(UnsupportedFlow::Unsupported("tunnel options of more than 64 bytes"))
 }
@@ -85,11 +89,13 @@ pub fn tunnel_told(outer: &OuterHeader) -> Tunnel {
     let (is_ipv6, bytes) = (has(flag::IPV6), outer.options.get());
     let four = |address: u128| (!is_ipv6).then(|| Ipv4Addr::from(address as u32));
     let six = |address: u128| is_ipv6.then(|| Ipv6Addr::from(address));
-    let options = match *bytes {
-        [a, b, c, d] if has(flag::GBP) => TunnelOptions::VxlanGbp(Some(u32::from_be_bytes([a, b, c, d]))),
-        _ if has(flag::GENEVE) => TunnelOptions::Geneve(bytes.to_vec()),
+    let options = match (outer.flags & flag::OPTIONS, bytes) {
+        (flag::GBP, &[a, b, c, d]) => TunnelOptions::VxlanGbp(Some(u32::from_be_bytes([a, b, c, d]))),
+        (flag::GENEVE, bytes) => TunnelOptions::Geneve(bytes.to_vec()),
+        (flag::ERSPAN, bytes) => TunnelOptions::Erspan(bytes.to_vec()),
         _ => TunnelOptions::None,
     };
+    let port = |port: u16| (port != 0).then_some(port);
     Tunnel {
         id: has(flag::KEY).then_some(outer.id),
         ipv4_src: four(outer.src),
@@ -101,8 +107,8 @@ pub fn tunnel_told(outer: &OuterHeader) -> Tunnel {
         dont_fragment: has(flag::DONT_FRAGMENT),
         csum: has(flag::CSUM),
         oam: has(flag::OAM),
-        tp_src: Some(outer.tp_src),
-        tp_dst: Some(outer.tp_dst),
+        tp_src: port(outer.tp_src),
+        tp_dst: port(outer.tp_dst),
         options,
         is_info_bridge: false,
     }
@@ -129,8 +135,14 @@ mod tests {
 
     #[test]
     fn a_header_is_described_as_flows_have_it() {
-        let kinds =
-            [TunnelOptions::None, TunnelOptions::Geneve(vec![1, 2, 3, 0]), TunnelOptions::VxlanGbp(Some(7))];
+        let kinds = [
+            TunnelOptions::None,
+            TunnelOptions::Geneve(vec![1, 2, 3, 0]),
+            TunnelOptions::VxlanGbp(Some(7)),
+            TunnelOptions::Erspan(vec![1, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0]),
+        ];
+        let of_gre = Tunnel { tp_src: None, tp_dst: None, ..tunnel(TunnelOptions::None) };
+        assert_eq!(outer(&of_gre).map(|outer| tunnel_told(&outer)), Ok(of_gre), "it has no ports");
         for options in kinds {
             let of_ipv4 = tunnel(options.clone());
             assert_eq!(outer(&of_ipv4).map(|outer| tunnel_told(&outer)), Ok(of_ipv4));
@@ -145,7 +157,8 @@ mod tests {
     fn options_that_packets_do_not_carry_are_refused() {
         assert!(outer(&tunnel(TunnelOptions::Geneve(vec![0; 64]))).is_ok());
         assert!(outer(&tunnel(TunnelOptions::Geneve(vec![0; 68]))).is_err());
-        assert!(outer(&tunnel(TunnelOptions::Erspan(vec![0; 12]))).is_err());
+        assert!(outer(&tunnel(TunnelOptions::Erspan(vec![0; 12]))).is_ok());
+        assert!(outer(&tunnel(TunnelOptions::Erspan(vec![0; 8]))).is_err());
         let key = FlowKey { tunnel: Some(Box::new(tunnel(TunnelOptions::None))), ..FlowKey::default() };
         assert_eq!(tunnel_of(&key).map(|outer| outer.dst), Some(0x0a00_0002));
         assert_eq!(tunnel_of(&FlowKey::default()), None);

@@ -119,7 +119,7 @@ impl Switches {
 
     /// Whether no output leaves the switch of the batch's port. A port that is just being removed is in none.
     /// The module of the port `internal` is not restricted.
-    fn is_contained(&self, batch: &Batch<'_>, verdicts: &Verdicts) -> bool {
+    fn is_contained(&self, batch: &Batch<'_>, verdicts: &mut Verdicts) -> bool {
         let switch = self.switch_of(batch.port);
         if matches!(switch, None | Some(OF_INTERNAL)) {
             return true;

@@ -65,14 +65,15 @@ impl<M: Module> Lab<M> {
     /// The result of one short frame, byte by byte: its receivers, and the form that each gets.
     pub(crate) fn deliver(&mut self, port: u16, frame: Vec<u8>) -> Result<Vec<(u16, Vec<u8>)>, DropReason> {
         let ports = self.send(port, frame.clone())?;
+        let outputs = self.verdicts.outputs().to_vec();
         let bytes = |image: u16| match usize::from(image).checked_sub(BATCH_PACKETS_MAX) {
             Some(made) => self.verdicts.images()[made].bytes().to_vec(),
             None => frame.clone(),
         };
-        Ok(ports.into_iter().zip(self.verdicts.outputs().iter().map(|output| bytes(output.image))).collect())
+        Ok(ports.into_iter().zip(outputs.iter().map(|output| bytes(output.image))).collect())
     }
 
-    fn fate(&self, packet: u16) -> Result<Vec<u16>, DropReason> {
+    fn fate(&mut self, packet: u16) -> Result<Vec<u16>, DropReason> {
         let outputs = self.verdicts.outputs().iter().filter(|output| output.packet == packet);
         let ports: Vec<_> = outputs.map(|output| output.port.0).collect();
         let drops: Vec<_> = self.verdicts.drops().iter().filter(|(dropped, _)| *dropped == packet).collect();

@@ -31,14 +31,11 @@ impl Wishes {
         let kind = match wanted.kind {
             VportKind::Netdev => WantedKind::Netdev,
             VportKind::Internal => WantedKind::Internal,
-            VportKind::Geneve => WantedKind::Tunnel(tunnel(TunnelKind::Geneve, geneve::PORT, wanted.options)),
-            VportKind::Vxlan => {
-                let is_gbp = wanted.options.is_some_and(|options| options.is_gbp);
-                let kind = if is_gbp { TunnelKind::VxlanGbp } else { TunnelKind::Vxlan };
-                WantedKind::Tunnel(tunnel(kind, vxlan::PORT, wanted.options))
-            }
-            // Others are refused.
-            _ => return Ok(Readiness::Ready),
+            kind => match tunnel(kind, wanted.options) {
+                Some(facts) => WantedKind::Tunnel(facts),
+                // Others are refused.
+                None => return Ok(Readiness::Ready),
+            },
         };
         match self.asked.get(wanted.name) {
             Some(None) => {}
@@ -98,9 +95,25 @@ impl Wishes {
     }
 }
 
-/// A tunnel's end at the wanted port, or else at the one that IANA assigned.
-fn tunnel(kind: TunnelKind, assigned: u16, options: Option<VportOptions>) -> TunnelFacts {
-    TunnelFacts { kind, port: options.and_then(|options| options.dst_port).unwrap_or(assigned) }
+/// The tunnel's end that such a port is: at the wanted UDP port, or else at the one that IANA assigned. None of ports that are none.
+pub(super) fn tunnel(kind: VportKind, options: Option<VportOptions>) -> Option<TunnelFacts> {
+    let at = |kind: TunnelKind, assigned: u16| {
+        let wanted = options.and_then(|options| options.dst_port);
+        Some(TunnelFacts { kind, port: wanted.unwrap_or(assigned) })
+    };
+    let portless = |kind: TunnelKind| Some(TunnelFacts { kind, port: 0 });
+    match kind {
+        VportKind::Geneve => at(TunnelKind::Geneve, geneve::PORT),
+        VportKind::Vxlan if options.is_some_and(|options| options.is_gbp) => {
+            at(TunnelKind::VxlanGbp, vxlan::PORT)
+        }
+        VportKind::Vxlan => at(TunnelKind::Vxlan, vxlan::PORT),
+        VportKind::Gre => portless(TunnelKind::Gre),
+        VportKind::Ip6Gre => portless(TunnelKind::Ip6Gre),
+        VportKind::Erspan => portless(TunnelKind::Erspan),
+        VportKind::Ip6Erspan => portless(TunnelKind::Ip6Erspan),
+        VportKind::Netdev | VportKind::Internal | VportKind::Other(_) => None,
+    }
 }
 
 #[cfg(test)]
@@ -171,7 +184,11 @@ mod tests {
             panic!("another report")
         };
         assert_eq!(asked, facts);
-        assert_eq!(tunnel(TunnelKind::Geneve, geneve::PORT, None).port, 6081);
-        assert_eq!(wishes.want(WantedPort { kind: VportKind::Gre, ..WANTED }), Ok(Readiness::Ready));
+        let told = |kind| tunnel(kind, None).map(|facts| (facts.kind, facts.port));
+        assert_eq!(told(VportKind::Geneve), Some((TunnelKind::Geneve, 6081)));
+        assert_eq!(told(VportKind::Gre), Some((TunnelKind::Gre, 0)));
+        assert_eq!(told(109.into()), Some((TunnelKind::Ip6Gre, 0)), "a number of Open vSwitch's own");
+        let lisp = VportKind::Other(105);
+        assert_eq!(wishes.want(WantedPort { kind: lisp, ..WANTED }), Ok(Readiness::Ready));
     }
 }

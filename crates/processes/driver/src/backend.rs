@@ -14,7 +14,7 @@ use lasthop_device::{Backend, DeviceFacts};
 /// The vNIC's properties that a device's back end needs.
 pub(crate) fn needs(facts: &DeviceFacts) -> Result<Needs, DriverError> {
     match facts.backend {
-        Backend::AfPacket | Backend::Tap | Backend::Udp => Ok(packet::NEEDS),
+        Backend::AfPacket | Backend::Tap | Backend::Udp | Backend::Raw => Ok(packet::NEEDS),
         Backend::AfXdp => Ok(XdpQueue::needs(facts)?),
     }
 }
@@ -30,7 +30,7 @@ pub(crate) fn queue(
         Backend::AfPacket => Box::new(PacketQueue::new(fd, facts.header_bytes, pair)?),
         Backend::Tap => Box::new(TapQueue::new(fd, pair)?),
         Backend::AfXdp => Box::new(XdpQueue::new(facts, number, fd)?),
-        Backend::Udp => {
+        Backend::Udp | Backend::Raw => {
             let tunnel = facts.tunnel.ok_or_else(|| DriverError::NoTunnel(facts.name.clone()))?;
             Box::new(UdpQueue::new(fd, tunnel, pair)?)
         }

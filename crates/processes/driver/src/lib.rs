@@ -23,7 +23,7 @@
 //! side is counted at its end ([`DriverCounters::is_conserved`]). When a device or a switch goes, nothing else
 //! fails: an event reports it, and the port waits for a replacement. Nothing is allocated for a frame; bounds
 //! are in `bounds.rs`. An idle driver makes no system call. The system calls of a driver that serves packet
-//! sockets, UDP sockets and taps: `recvmmsg`, `sendmmsg`, `read`, `writev`, `write` (eventfds), `epoll_pwait`,
+//! sockets, UDP and raw sockets and taps: `recvmmsg`, `sendmmsg`, `read`, `writev`, `write` (eventfds), `epoll_pwait`,
 //! `epoll_ctl`, `sched_yield`, `getsockname` and `getsockopt` (a socket that says that its link is down;
 //! statistics), `clock_gettime`, `gettid`; on the control side those of a vhost-user front end: `sendmsg`,
 //! `recvmsg`, `memfd_create`, `ftruncate`, `mmap`, `munmap`, `eventfd2`, `fcntl`, `fstat`, `fstatfs`,

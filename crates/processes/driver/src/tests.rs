@@ -51,8 +51,8 @@ impl Device for Hands {
     fn set_mtu(&mut self, _mtu: u16) {}
 }
 
-struct World {
-    pair: VnicPair,
+pub(crate) struct World {
+    pub(crate) pair: VnicPair,
     queue: PacketQueue,
     counters: DriverCounters,
     /// The far end of the device.
@@ -79,7 +79,7 @@ fn switch() -> (UnixStream, Receiver<(u16, DeviceRing)>, Receiver<Arc<MemoryMap>
     (front, ring, map)
 }
 
-fn world() -> World {
+pub(crate) fn world() -> World {
     let (front, rings, maps) = switch();
     let needs = crate::packet::NEEDS;
     let options = lasthop_frontend::VnicOptions {

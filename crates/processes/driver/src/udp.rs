@@ -1,31 +1,32 @@
-//! The back end for tunnels: `recvmmsg` and `sendmmsg` of UDP datagrams, with inner frames in the vNIC's memory.
+//! The back end for tunnels: `recvmmsg` and `sendmmsg` of datagrams, with inner frames in the vNIC's memory.
 //!
 //! ```text
 //!   datagram   | tunnel's header | inner frame |        kernel ──> [ 124 free | header | inner frame ]
 //!                                                       switch <──          [ 124: virtio-net, metadata | inner frame ]
 //! ```
 //!
-//! The socket is of IPv6 and takes IPv4, too. Routes, source addresses, neighbours, IPsec and filters are the host's.
+//! A UDP socket is of IPv6 and takes IPv4, too. A raw socket, of GRE, is of one of them; of IPv4 it hands over IP headers as well. Routes, source addresses, neighbours, IPsec and filters are the host's.
 
 mod control;
 mod fragments;
+mod headers;
 mod sys;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use lasthop_device::{DeviceDropReason, DriverCounters, TunnelFacts, TunnelKind};
+use lasthop_device::{DeviceDropReason, DriverCounters, TunnelFacts};
 use lasthop_frontend::{GuestError, VnicPair};
 use lasthop_guestmem::{Segment, StaleSegment};
 use lasthop_ring::Used;
-use lasthop_wire::tunnel::geneve::{self, HEADER_BYTES_MAX};
-use lasthop_wire::tunnel::{HEADER_BYTES, OuterHeader, TUNNEL_BYTES, TunnelFault, flag, vxlan};
-use lasthop_wire::vnet;
+use lasthop_wire::tunnel::{HEADER_BYTES, OuterHeader, TUNNEL_BYTES, flag, gre};
+use lasthop_wire::{Sum, vnet};
 use rustix::io::Errno;
 
 use self::control::Endpoint;
 use self::fragments::Fragments;
+use self::headers::{Headers, START_BYTES, TAGGED_BYTES, WRITTEN_BYTES_MAX};
 use self::sys::{UdpInbox, UdpOutbox};
 use crate::bounds::{
     BATCH, RECEIVE_SLOT_BYTES, SEND_BYTES_MAX, SEND_PARTS_MAX, SEND_SLOTS, STALE_FRAMES_MAX,
@@ -42,7 +43,7 @@ struct Frame {
     parts: usize,
     /// Its bytes, without header.
     len_bytes: usize,
-    /// No action of its flow set a tunnel for it, or one to nowhere.
+    /// No action of its flow set a tunnel for it, or one to nowhere, or of another kind than the port's.
     is_lost: bool,
     /// By its tunnel.
     fragments: Fragments,
@@ -53,6 +54,7 @@ struct Frame {
 pub(crate) struct UdpQueue {
     fd: OwnedFd,
     facts: TunnelFacts,
+    headers: Headers,
     inbox: UdpInbox,
     inbound: Inbound,
     outbox: UdpOutbox,
@@ -70,9 +72,10 @@ impl UdpQueue {
         Ok(Self {
             fd,
             facts,
+            headers: Headers::new(facts),
             inbox: UdpInbox::new(Arc::clone(&arena)),
             inbound: Inbound::new(),
-            outbox: UdpOutbox::new(arena),
+            outbox: UdpOutbox::new(arena, facts.kind.socket()),
             fragments: None,
             frames: ArrayVec::new(),
             tokens: ArrayVec::new(),
@@ -106,11 +109,7 @@ impl UdpQueue {
         let (len, endpoint) = self.inbox.datagram(index);
         let fits = len <= RECEIVE_SLOT_BYTES - HEADER_BYTES as u32;
         let Some(endpoint) = endpoint.filter(|_| fits) else { return Ok(Err(DeviceDropReason::Truncated)) };
-        let mut start = [0; HEADER_BYTES_MAX + 14];
-        let seen = (len as usize).min(start.len());
-        slot.read(pair, HEADER_BYTES as u32, &mut start[..seen])?;
-        let mut tunnel = endpoint.tunnel(self.facts.port);
-        let Ok(inner) = self.read(&start[..seen], &mut tunnel) else {
+        let Some((inner, tunnel)) = self.read(slot, len, endpoint, pair)? else {
             return Ok(Err(DeviceDropReason::BadTunnel));
         };
         let (mut header, mut metadata) = ([0; HEADER_BYTES], [0; TUNNEL_BYTES]);
@@ -120,13 +119,28 @@ impl UdpQueue {
         Ok(Ok((inner as u32, HEADER_BYTES as u32 + len - inner as u32)))
     }
 
-    /// Where the inner frame begins in a datagram that begins with these bytes.
-    fn read(&self, start: &[u8], tunnel: &mut OuterHeader) -> Result<usize, TunnelFault> {
-        match self.facts.kind {
-            TunnelKind::Geneve => geneve::read(start, tunnel),
-            TunnelKind::Vxlan => vxlan::read(start, false, tunnel),
-            TunnelKind::VxlanGbp => vxlan::read(start, true, tunnel),
+    /// Reads the headers of a datagram of `len` bytes: where the inner frame begins, and its tunnel. None if they are bad.
+    fn read(
+        &self,
+        slot: &Slot,
+        len: u32,
+        told: Endpoint,
+        pair: &VnicPair,
+    ) -> Result<Option<(usize, OuterHeader)>, StaleSegment> {
+        let mut start = [0; START_BYTES];
+        let seen = (len as usize).min(start.len());
+        slot.read(pair, HEADER_BYTES as u32, &mut start[..seen])?;
+        let Ok((ip, endpoint)) = self.headers.read_ip(&start[..seen], told) else { return Ok(None) };
+        let mut tunnel = endpoint.tunnel(self.facts.port);
+        let Ok(inner) = self.headers.read(&start[ip..seen], &mut tunnel) else { return Ok(None) };
+        if self.headers.is_summed(&tunnel) {
+            let sum =
+                sum_of(len - ip as u32, |skip, out| slot.read(pair, (HEADER_BYTES + ip) as u32 + skip, out))?;
+            if gre::is_sound(&tunnel, sum).is_err() {
+                return Ok(None);
+            }
         }
+        Ok(Some((ip + inner, tunnel)))
     }
 
     fn waiting(&self) -> usize {
@@ -182,26 +196,44 @@ impl UdpQueue {
         }
         let tunnel =
             OuterHeader::parse(&header[vnet::HEADER_BYTES..]).filter(|tunnel| tunnel.has(flag::SEND));
-        let (tunnel, is_lost) = (tunnel.unwrap_or_default(), tunnel.is_none_or(|tunnel| tunnel.dst == 0));
-        let mut head = [0; HEADER_BYTES_MAX];
-        let head_len = self.write(&tunnel, &mut head);
+        let mut head = [0; WRITTEN_BYTES_MAX];
+        let head_len = match tunnel {
+            Some(tunnel) => self.write(&tunnel, &spans, pair, &mut head)?,
+            None => None,
+        };
+        let (tunnel, is_lost) = (tunnel.unwrap_or_default(), head_len.is_none());
         let to = Endpoint::of(&tunnel, self.facts.port);
-        let entered = self.outbox.add(&to, &head[..head_len], spans.into_iter());
+        let entered = self.outbox.add(&to, &head[..head_len.unwrap_or(0)], spans.into_iter());
         debug_assert!(entered, "gather sees to the room");
         let frame = Frame { parts, len_bytes, is_lost, fragments: Fragments::of(&tunnel) };
         self.frames.push(frame);
         Ok(frame)
     }
 
-    /// Writes the header in front of a frame; its bytes.
-    fn write(&self, tunnel: &OuterHeader, head: &mut [u8; HEADER_BYTES_MAX]) -> usize {
-        let has_policy = match self.facts.kind {
-            TunnelKind::Geneve => return geneve::write(tunnel, head),
-            TunnelKind::Vxlan => false,
-            TunnelKind::VxlanGbp => true,
-        };
-        head[..vxlan::HEADER_BYTES].copy_from_slice(&vxlan::write(tunnel, has_policy));
-        vxlan::HEADER_BYTES
+    /// Writes the header in front of a frame that lies in these spans; its bytes. None if the tunnel is none of this port's.
+    fn write(
+        &mut self,
+        tunnel: &OuterHeader,
+        frame: &[Span],
+        pair: &VnicPair,
+        head: &mut [u8; WRITTEN_BYTES_MAX],
+    ) -> Result<Option<usize>, StaleSegment> {
+        let mut start = [0; TAGGED_BYTES];
+        let mut seen = 0;
+        if let Some(first) = frame.first().filter(|_| self.facts.kind.is_erspan()) {
+            seen = start.len().min(first.len as usize);
+            read_span(pair, *first, 0, &mut start[..seen])?;
+        }
+        let Some(len) = self.headers.write(tunnel, &start[..seen], head) else { return Ok(None) };
+        if self.headers.is_summed(tunnel) {
+            let mut sum = Sum::default();
+            sum.add(&head[..len]);
+            for span in frame {
+                add_to(&mut sum, span.len, |skip, out| read_span(pair, *span, skip, out))?;
+            }
+            gre::write_checksum(sum, &mut head[..len]);
+        }
+        Ok(Some(len))
     }
 
     /// Sends frames that wait, up to the first that goes nowhere or is sent in another way; how many.
@@ -213,7 +245,7 @@ impl UdpQueue {
         let alike = |frame: &&Frame| !frame.is_lost && frame.fragments == first.fragments;
         let count = waiting.iter().take_while(alike).count();
         if self.fragments != Some(first.fragments) {
-            first.fragments.choose(self.fd.as_fd())?;
+            first.fragments.choose(self.fd.as_fd(), self.facts.kind.socket())?;
             self.fragments = Some(first.fragments);
         }
         self.outbox.send(self.fd.as_fd(), self.done, self.done + count)
@@ -234,6 +266,35 @@ impl UdpQueue {
         let next = if pair.rx.pending()? > 0 { Next::More } else { Next::Idle };
         Ok(Visit { frames, next })
     }
+}
+
+/// Bytes that are copied at a time to be summed.
+const SUMMED_BYTES: u32 = 1024;
+
+/// Sums `len` bytes that `read` copies out, from as many on as it is told.
+fn add_to(
+    sum: &mut Sum,
+    len: u32,
+    read: impl Fn(u32, &mut [u8]) -> Result<(), StaleSegment>,
+) -> Result<(), StaleSegment> {
+    let mut piece = [0; SUMMED_BYTES as usize];
+    for skip in (0..len).step_by(piece.len()) {
+        let piece = &mut piece[..SUMMED_BYTES.min(len - skip) as usize];
+        read(skip, piece)?;
+        sum.add(piece);
+    }
+    Ok(())
+}
+
+fn sum_of(len: u32, read: impl Fn(u32, &mut [u8]) -> Result<(), StaleSegment>) -> Result<Sum, StaleSegment> {
+    let mut sum = Sum::default();
+    add_to(&mut sum, len, read).map(|()| sum)
+}
+
+fn read_span(pair: &VnicPair, span: Span, skip: u32, out: &mut [u8]) -> Result<(), StaleSegment> {
+    let arena = pair.arena();
+    let segment = Segment { offset: arena.offset + u64::from(span.offset), len: span.len, ..arena };
+    pair.map().read(segment, skip, out)
 }
 
 fn read_header(pair: &VnicPair, first: Used) -> Result<[u8; HEADER_BYTES], GuestError> {

@@ -14,8 +14,10 @@ pub enum Backend {
     AfXdp,
     /// The character device behind a tap (the kernel's Documentation/networking/tuntap.rst).
     Tap,
-    /// UDP sockets (udp(7)), one for each version of IP: a tunnel's end.
+    /// A UDP socket (udp(7)) for both versions of IP: a tunnel's end.
     Udp,
+    /// A raw socket (raw(7)) of one version of IP: an end of GRE tunnels.
+    Raw,
 }
 
 impl Backend {
@@ -27,6 +29,7 @@ impl Backend {
             Self::AfXdp => "af_xdp",
             Self::Tap => "tap",
             Self::Udp => "udp",
+            Self::Raw => "raw",
         }
     }
 }
@@ -65,7 +68,7 @@ impl DeviceFacts {
     /// Whether its packets come out of tunnels and go into them.
     #[must_use]
     pub fn is_tunnel(&self) -> bool {
-        self.backend == Backend::Udp
+        matches!(self.backend, Backend::Udp | Backend::Raw)
     }
 }
 
@@ -79,6 +82,43 @@ pub enum TunnelKind {
     Vxlan,
     /// VXLAN with group policy.
     VxlanGbp,
+    /// GRE (RFC 2784) over IPv4.
+    Gre,
+    /// GRE over IPv6.
+    Ip6Gre,
+    /// ERSPAN (draft-foschiano-erspan-03) over IPv4.
+    Erspan,
+    /// ERSPAN over IPv6.
+    Ip6Erspan,
+}
+
+/// The socket of a tunnel's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TunnelSocket {
+    /// A UDP socket for IPv4 and IPv6.
+    Udp,
+    /// A raw socket for GRE over IPv4. Datagrams are received with their IP header.
+    RawIpv4,
+    /// A raw socket for GRE over IPv6.
+    RawIpv6,
+}
+
+impl TunnelKind {
+    /// The socket that its datagrams pass.
+    #[must_use]
+    pub fn socket(self) -> TunnelSocket {
+        match self {
+            Self::Geneve | Self::Vxlan | Self::VxlanGbp => TunnelSocket::Udp,
+            Self::Gre | Self::Erspan => TunnelSocket::RawIpv4,
+            Self::Ip6Gre | Self::Ip6Erspan => TunnelSocket::RawIpv6,
+        }
+    }
+
+    /// Whether GRE carries mirrored frames behind another header.
+    #[must_use]
+    pub fn is_erspan(self) -> bool {
+        matches!(self, Self::Erspan | Self::Ip6Erspan)
+    }
 }
 
 /// Facts about a tunnel's end.
@@ -87,7 +127,7 @@ pub enum TunnelKind {
 pub struct TunnelFacts {
     /// Its kind.
     pub kind: TunnelKind,
-    /// The port that it listens at, and sends to where no other is said.
+    /// The UDP port that it listens at, and sends to where no other is said; 0 of kinds that have none.
     pub port: u16,
 }
 

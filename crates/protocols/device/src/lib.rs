@@ -16,7 +16,7 @@ mod facts;
 mod host;
 
 pub use counters::{DeviceDropReason, DriverCounters, FrameCount};
-pub use facts::{Backend, DeviceFacts, OpenedDevice, TunnelFacts, TunnelKind, XdpFacts};
+pub use facts::{Backend, DeviceFacts, OpenedDevice, TunnelFacts, TunnelKind, TunnelSocket, XdpFacts};
 pub use host::{Host, host_tap};
 
 /// Bytes of the largest MTU with which a device can be used through XDP sockets: one frame fits a slot of their memory.

@@ -90,6 +90,10 @@ pub(crate) mod vport {
     pub(crate) const TYPE_GRE: u32 = 3;
     pub(crate) const TYPE_VXLAN: u32 = 4;
     pub(crate) const TYPE_GENEVE: u32 = 5;
+    // Of Open vSwitch's own, which no kernel has.
+    pub(crate) const TYPE_ERSPAN: u32 = 107;
+    pub(crate) const TYPE_IP6ERSPAN: u32 = 108;
+    pub(crate) const TYPE_IP6GRE: u32 = 109;
 
     pub(crate) const OPTION_DST_PORT: u16 = 1;
     pub(crate) const OPTION_EXTENSION: u16 = 2;

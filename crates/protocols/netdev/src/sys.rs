@@ -56,6 +56,48 @@ pub(crate) fn filter_out(fd: BorrowedFd<'_>, mark: u32) -> Result<(), Errno> {
         step(libc::BPF_RET | libc::BPF_K, 0, 0, 0),
         step(libc::BPF_RET | libc::BPF_K, 0, 0, u32::MAX), // all bytes of it
     ];
+    attach(fd, &mut steps)
+}
+
+/// Has a raw socket for GRE receive datagrams of the two `protocols` only, or all others. Datagrams that end before their protocol count as
+/// others. `has_ip_header`: they come with their header of IPv4.
+///
+/// # Errors
+/// Errors of setsockopt(2).
+pub(crate) fn take_gre(
+    fd: BorrowedFd<'_>,
+    has_ip_header: bool,
+    protocols: [u16; 2],
+    is_only: bool,
+) -> Result<(), Errno> {
+    use libc::{
+        BPF_ALU, BPF_B, BPF_H, BPF_IMM, BPF_IND, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_K, BPF_LD, BPF_LDX, BPF_LEN,
+        BPF_MSH, BPF_RET, BPF_SUB, BPF_W, BPF_X,
+    };
+    let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+    // X: bytes of the IP header.
+    let header = if has_ip_header {
+        step(BPF_LDX | BPF_B | BPF_MSH, 0, 0, 0)
+    } else {
+        step(BPF_LDX | BPF_W | BPF_IMM, 0, 0, 0)
+    };
+    let (of_these, others) = if is_only { (u32::MAX, 0) } else { (0, u32::MAX) };
+    let mut steps = [
+        header,
+        step(BPF_LD | BPF_W | BPF_LEN, 0, 0, 0),
+        step(BPF_ALU | BPF_SUB | BPF_X, 0, 0, 0),
+        step(BPF_JMP | BPF_JGE | BPF_K, 0, 3, 4),
+        step(BPF_LD | BPF_H | BPF_IND, 0, 0, 2),
+        step(BPF_JMP | BPF_JEQ | BPF_K, 2, 0, u32::from(protocols[0])),
+        step(BPF_JMP | BPF_JEQ | BPF_K, 1, 0, u32::from(protocols[1])),
+        step(BPF_RET | BPF_K, 0, 0, others),
+        step(BPF_RET | BPF_K, 0, 0, of_these),
+    ];
+    attach(fd, &mut steps)
+}
+
+fn attach(fd: BorrowedFd<'_>, steps: &mut [libc::sock_filter]) -> Result<(), Errno> {
+    // Of a handful of steps.
     let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
     set_struct(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
 }

@@ -13,6 +13,10 @@ use crate::sys::set_option;
 
 /// linux/udp.h: takes datagrams of IPv6 without a checksum, as tunnels send them (RFC 6936).
 const UDP_NO_CHECK6_RX: libc::c_int = 102;
+/// Datagrams of IPv6 have no flow label, as those of the kernel's tunnel devices. The kernel would make one of addresses and ports, which
+/// are the same for all flows inside.
+pub(crate) const NO_FLOW_LABEL: (libc::c_int, libc::c_int, libc::c_int) =
+    (libc::IPPROTO_IPV6, libc::IPV6_AUTOFLOWLABEL, 0);
 /// The largest packet that a guest may be told of; the outer path bounds packets, datagram by datagram.
 const MTU_BYTES: u32 = 65_000;
 
@@ -21,7 +25,7 @@ const MTU_BYTES: u32 = 65_000;
 ///
 /// # Errors
 /// [`OpenError`]; [`OpenError::PortTaken`] if another socket has the UDP port, as one of a tunnel device of the kernel.
-pub fn tunnel(name: &str, tunnel: TunnelFacts) -> Result<OpenedDevice, OpenError> {
+pub(crate) fn udp(name: &str, tunnel: TunnelFacts) -> Result<OpenedDevice, OpenError> {
     let failed = |what| OpenError::of(name, "CAP_NET_BIND_SERVICE", what);
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::INET6, SocketType::DGRAM, flags, Some(ipproto::UDP));
@@ -32,6 +36,7 @@ pub fn tunnel(name: &str, tunnel: TunnelFacts) -> Result<OpenedDevice, OpenError
         (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1),
         (libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, 1),
         (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO),
+        NO_FLOW_LABEL,
         (libc::IPPROTO_IP, libc::IP_RECVTOS, 1),
         (libc::IPPROTO_IP, libc::IP_RECVTTL, 1),
         (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO),
@@ -46,8 +51,13 @@ pub fn tunnel(name: &str, tunnel: TunnelFacts) -> Result<OpenedDevice, OpenError
         Errno::ADDRINUSE => OpenError::PortTaken { name: name.to_owned(), port: tunnel.port },
         error => failed("bind the UDP socket")(error),
     })?;
+    Ok(end(name, Backend::Udp, tunnel, socket))
+}
+
+/// A tunnel's end with this socket.
+pub(crate) fn end(name: &str, backend: Backend, tunnel: TunnelFacts, socket: OwnedFd) -> OpenedDevice {
     let facts = DeviceFacts {
-        backend: Backend::Udp,
+        backend,
         name: name.to_owned(),
         index: 0,
         queues: 1,
@@ -58,7 +68,7 @@ pub fn tunnel(name: &str, tunnel: TunnelFacts) -> Result<OpenedDevice, OpenError
         xdp: None,
         tunnel: Some(tunnel),
     };
-    Ok(OpenedDevice { facts, queues: vec![socket] })
+    OpenedDevice { facts, queues: vec![socket] }
 }
 
 #[cfg(test)]
@@ -73,10 +83,10 @@ mod tests {
         let free = std::net::UdpSocket::bind("[::]:0").expect("a port");
         let port = free.local_addr().expect("its address").port();
         let facts = TunnelFacts { kind: TunnelKind::Geneve, port };
-        let taken = tunnel("genev_sys", facts).expect_err("it is taken");
+        let taken = udp("genev_sys", facts).expect_err("it is taken");
         assert_eq!(taken, OpenError::PortTaken { name: "genev_sys".to_owned(), port });
         drop(free);
-        let opened = tunnel("genev_sys", facts).expect("it is free");
+        let opened = udp("genev_sys", facts).expect("it is free");
         assert_eq!(
             (opened.queues.len(), opened.facts.tunnel, opened.facts.is_tunnel()),
             (1, Some(facts), true)

@@ -265,12 +265,14 @@ fn store_checksum(mut packet: Cursor<'_>, offload: Offload, sum: Sum) -> Result<
 }
 
 /// The metadata for a receiver, without facts that only the sender claims.
+#[inline]
 pub(crate) fn as_received(offload: Offload) -> Offload {
     if offload.needs_csum() { Offload { flags: F_NEEDS_CSUM, ..offload } } else { Offload::default() }
 }
 
 impl Capabilities {
     /// Whether the receiver takes this GSO frame as it is.
+    #[inline(always)] // left to itself the compiler calls it, which takes registers from loops
     pub(crate) fn takes_gso(&self, offload: Offload) -> bool {
         let kind = match offload.gso_kind() {
             GSO_TCPV4 => self.tso4,

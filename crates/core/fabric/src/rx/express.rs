@@ -15,7 +15,7 @@ use crate::rx::receive_ring::RxQueue;
 use crate::stages::{Stages, WorkStage};
 
 /// The virtio-net header of a frame that needs no offload, in one buffer.
-const PLAIN: [u8; HEADER_BYTES] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+pub(super) const PLAIN: [u8; HEADER_BYTES] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0];
 
 /// Buffers reserved for the first packets of a list.
 ///
@@ -92,7 +92,7 @@ impl Express {
         let found = self.find(queue, capabilities, frames.len());
         let (mut window, mut reserved) = (map.window(queue.hint), 0);
         for ((&head, kept), frame) in self.heads[..found].iter().zip(&mut self.places).zip(frames) {
-            let target = reserve_one(&queue.ring, &mut window, head, &frame, capabilities);
+            let target = reserve_one::<false>(&queue.ring, &mut window, head, &frame, capabilities);
             let (Some((target, place)), Some(source)) = (target, frame.source) else { break };
             let is_gso = frame.offload.is_gso();
             *kept =
@@ -119,29 +119,48 @@ impl Express {
     }
 
     /// Finds buffers for at most one batch of the first `frames`, and prefetches their cache lines.
-    // Not inlined, so that the loop has all registers.
-    #[inline(never)]
+    #[inline]
     fn reserve<'h, 'm>(
         &mut self,
         queue: &mut RxQueue,
         (map, capabilities): (&'m MemoryMap, Capabilities),
-        frames: impl ExactSizeIterator<Item = UsualFrame<'h>>,
+        frames: impl ExactSizeIterator<Item = UsualFrame<'h>> + Clone,
         buffers: &mut Buffers<'m>,
     ) {
         let found = self.find(queue, capabilities, frames.len());
-        let mut window = map.window(queue.hint);
-        buffers.extend(self.heads[..found].iter().zip(frames).map_while(|(&head, frame)| {
-            frame.source?;
-            let (_, place) = reserve_one(&queue.ring, &mut window, head, &frame, capabilities)?;
-            Some(Buffer { place, head })
-        }));
-        queue.hint = window.hint();
+        let (heads, mut window) = (&self.heads[..found], map.window(queue.hint));
+        reserve_all::<true>((&queue.ring, capabilities), &mut window, heads, frames.clone(), buffers);
+        let done = buffers.len();
+        if done < found {
+            let (heads, frames) = (&heads[done..], frames.skip(done));
+            reserve_all::<false>((&queue.ring, capabilities), &mut window, heads, frames, buffers);
+            queue.hint = window.hint();
+        }
     }
 }
 
-/// The part of the buffer at `head` that the frame fills, if both are usual. Prefetches its cache lines.
+/// Finds buffers at `heads` for the first `frames`, and prefetches their cache lines. With `NEAR`, stops at the first
+/// one that needs a function call.
+// Not inlined, so that the loop has all registers.
+#[inline(never)]
+fn reserve_all<'h, 'm, const NEAR: bool>(
+    (ring, capabilities): (&DeviceRing, Capabilities),
+    window: &mut Window<'m>,
+    heads: &[u16],
+    frames: impl Iterator<Item = UsualFrame<'h>>,
+    buffers: &mut Buffers<'m>,
+) {
+    buffers.extend(heads.iter().zip(frames).map_while(|(&head, frame)| {
+        frame.source?;
+        let (_, place) = reserve_one::<NEAR>(ring, window, head, &frame, capabilities)?;
+        Some(Buffer { place, head })
+    }));
+}
+
+/// The part of the buffer at `head` that the frame fills, if both are usual. Prefetches its cache lines. With `NEAR`,
+/// only if this needs no function call.
 #[inline(always)]
-fn reserve_one<'m>(
+pub(super) fn reserve_one<'m, const NEAR: bool>(
     ring: &DeviceRing,
     window: &mut Window<'m>,
     head: u16,
@@ -152,7 +171,10 @@ fn reserve_one<'m>(
     if descriptor.flags != DESC_WRITE {
         return None;
     }
-    let (segment, place) = window.locate(descriptor.addr, descriptor.len)?;
+    let (segment, place) = match NEAR {
+        true => window.locate_near(descriptor.addr, descriptor.len)?,
+        false => window.locate(descriptor.addr, descriptor.len)?,
+    };
     let place = place.first(HEADER_BYTES as u32 + frame.len)?;
     if !is_plain(frame.offload) && !is_taken_as_it_is(frame.offload, capabilities) {
         return None;
@@ -188,18 +210,56 @@ pub(crate) fn copied_from<'h>(
 
 /// Whether the sender left no offload to do.
 #[inline]
-fn is_plain(offload: Offload) -> bool {
+pub(super) fn is_plain(offload: Offload) -> bool {
     offload.flags | offload.gso_type == 0
 }
 
 /// Whether the receiver accepts the frame with its offloads pending.
+#[inline(always)]
 fn is_taken_as_it_is(offload: Offload, capabilities: Capabilities) -> bool {
     (!offload.needs_csum() || capabilities.csum) && (!offload.is_gso() || capabilities.takes_gso(offload))
 }
 
 /// Copies frames into their buffers, up to the first that cannot be copied.
-#[inline(never)]
+#[inline]
 fn copy_all<'h>(
+    source: &MemoryMap,
+    frames: impl Iterator<Item = UsualFrame<'h>> + Clone,
+    buffers: &[Buffer<'_>],
+) -> Delivered {
+    let mut copied = copy_short(frames.clone(), buffers);
+    let done = copied.packets as usize;
+    if done < buffers.len() {
+        copied.add(&copy_any(source, frames.skip(done), &buffers[done..]));
+    }
+    copied
+}
+
+/// The same up to the first frame that is not in its image as a whole, or that is GSO.
+// A function of its own, which calls no other: the loop has the registers to itself.
+#[inline(never)]
+fn copy_short<'h>(frames: impl Iterator<Item = UsualFrame<'h>>, buffers: &[Buffer<'_>]) -> Delivered {
+    let (mut packets, mut bytes) = (0, 0);
+    for (buffer, frame) in buffers.iter().zip(frames) {
+        let vnet = match is_plain(frame.offload) {
+            true => PLAIN,
+            false => as_received(frame.offload).emit(1),
+        };
+        if frame.source.is_none()
+            || frame.offload.is_gso()
+            || !buffer.place.fill_with(&vnet, frame.header.bytes())
+        {
+            break;
+        }
+        packets += 1;
+        bytes += u64::from(buffer.place.len_bytes());
+    }
+    Delivered { packets, bytes: bytes - HEADER_BYTES as u64 * packets, gso_packets: 0, csum_completed: 0 }
+}
+
+/// The same of any frames.
+#[inline(never)]
+fn copy_any<'h>(
     source: &MemoryMap,
     frames: impl Iterator<Item = UsualFrame<'h>>,
     buffers: &[Buffer<'_>],
@@ -219,7 +279,7 @@ fn copy_all<'h>(
 
 /// Copies a frame into the buffer that it fills.
 #[inline(always)]
-fn write(
+pub(super) fn write(
     place: Place<'_>,
     (map, segment): (&MemoryMap, Segment),
     header: &Header,

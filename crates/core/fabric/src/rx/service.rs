@@ -568,9 +568,11 @@ impl<'a, 't> Service<'a, 't> {
             // The fence orders both sides: this one stores its index, then reads the guest's event index; the guest
             // does the reverse.
             full_fence();
-            self.tools.senders.note_fence();
             if queue.ring.needs_signal_behind_fence() {
                 self.tools.signals.push(Signal::receive(self.place.id));
+            }
+            if self.is_last {
+                self.tools.senders.signal_shown(self.tools.signals);
             }
         }
         if let Some(error) = queue.broken {
@@ -581,27 +583,42 @@ impl<'a, 't> Service<'a, 't> {
 
     /// Publishes, releases the claim and checks once more. Returns this worker's follow-up: a worker that queued
     /// packets must drain them.
-    #[inline]
-    pub(crate) fn close(self) -> FollowUp {
-        let mut service = self;
-        service.tools.senders.stages.mark(WorkStage::Completion);
+    #[inline(always)] // few instructions, unless others queue
+    pub(crate) fn close(mut self) -> FollowUp {
+        self.tools.senders.stages.mark(WorkStage::Completion);
+        self.publish();
+        self.tools.senders.stages.mark(WorkStage::Publish);
+        let follow_up = self.claim.follow_up();
+        let Self { place, claim, received, tools, .. } = self;
+        match claim.release() {
+            false => follow_up,
+            true => Self::serve_queued(place, received, tools),
+        }
+    }
+
+    /// Serves on after another worker queued packets or finished copying, unless yet another one has the claim: the
+    /// holder serves those and all waiting packets.
+    #[inline(never)]
+    pub(super) fn serve_queued(
+        place: &'a ReceiveRing,
+        received: &'a mut Received,
+        tools: &'a mut Tools<'t>,
+    ) -> FollowUp {
+        let (mut received, mut tools) = (received, tools);
         for _ in 0..RECLAIMS_MAX {
+            let Some(claim) = place.lock.try_lock() else { return FollowUp::None };
+            let mut service = Self::new(place, claim, received, tools);
+            service.serve();
             service.publish();
             service.tools.senders.stages.mark(WorkStage::Publish);
             let follow_up = service.claim.follow_up();
-            let Self { place, claim, received, tools, .. } = service;
+            let Self { claim, .. } = service;
+            (received, tools) = (service.received, service.tools);
             if !claim.release() {
                 return follow_up;
             }
-            // Another worker queued packets or finished copying. The holder of the claim serves those and all waiting
-            // packets.
-            let Some(claim) = place.lock.try_lock() else { return FollowUp::None };
-            service = Self::new(place, claim, received, tools);
-            service.serve();
         }
-        service.publish();
-        let follow_up = service.claim.follow_up();
-        if service.claim.release() { FollowUp::Now } else { follow_up }
+        FollowUp::Now
     }
 }
 

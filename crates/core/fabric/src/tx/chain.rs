@@ -55,7 +55,7 @@ pub(crate) fn read_one_piece(map: &MemoryMap, header: &mut Header, chain: &Chain
 
 /// As [`read_one_piece`], for the memory of a chain.
 #[inline(always)]
-fn read_place(place: Place<'_>, header: &mut Header) -> Result<(), DropReason> {
+pub(crate) fn read_place(place: Place<'_>, header: &mut Header) -> Result<(), DropReason> {
     let frame_len = place.len_bytes().wrapping_sub(HEADER_BYTES as u32);
     if !FRAME_BYTES.contains(&frame_len) {
         return Err(DropReason::TooShort);

@@ -7,6 +7,7 @@ pub(crate) mod drr;
 pub(crate) mod injected;
 pub(crate) mod injected_counts;
 pub(crate) mod internal;
+pub(crate) mod lone;
 pub(crate) mod metered;
 pub(crate) mod offload;
 pub(crate) mod postponement;

@@ -6,7 +6,7 @@ use lasthop_wire::{Fragmentation, Offload, check_partial, gso};
 
 /// Stores a sender's metadata in `header`, which has the frame's image, if it is true of the frame. From here on
 /// receivers may rely on it.
-#[inline]
+#[inline(always)] // left to itself the compiler calls it
 pub(crate) fn read_offload(header: &mut Header, vnet: [u8; HEADER_BYTES]) -> Result<(), DropReason> {
     header.offload = Offload::default();
     // Without flags and segmentation the other fields have no meaning.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use lasthop_guestmem::{MemoryMap, Place, Segment};
+use lasthop_guestmem::{MemoryMap, Place, Segment, Window};
 use lasthop_module_api::{BATCH_PACKETS_MAX, DropReason, Hashes, Header, IMAGES_MADE_MAX, PortId};
 use lasthop_ring::{
     BufferAccess, DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Descriptor, DeviceRing, RingError, walk_from,
@@ -131,7 +131,7 @@ impl Sender {
         stages: &Stages,
     ) -> usize {
         let Some(Some(queue)) = self.queues.get_mut(usize::from(ring.queue)) else { return 0 };
-        if queue.error.is_some() || queue.closed || queue.held {
+        if !queue.is_ready() {
             return 0;
         }
         let (home, discard) = home;
@@ -258,8 +258,7 @@ fn read_chains<'m>(
 
 /// Reads, checks and marks usual chains, with one buffer in one region each, and adds them to `places`. Stops at an
 /// unusual chain or one that is under way already. Returns their bytes.
-// Not inlined, so that the loop has all registers.
-#[inline(never)]
+#[inline]
 fn read_usual_chains<'m>(
     (ring, hint): (&mut DeviceRing, &mut u16),
     map: &'m MemoryMap,
@@ -267,21 +266,44 @@ fn read_usual_chains<'m>(
     chains: &mut [Chain; BATCH_PACKETS_MAX],
     places: &mut Places<'m>,
 ) -> u64 {
-    let (mut window, mut bytes) = (map.window(*hint), 0);
+    let mut window = map.window(*hint);
+    let bytes = read_chains_in::<true>(ring, &mut window, (heads, chains), places, 0);
+    let done = places.len();
+    if done == heads.len() {
+        return bytes;
+    }
+    let rest = (&heads[done..], &mut chains[done..]);
+    let bytes = read_chains_in::<false>(ring, &mut window, rest, places, bytes);
+    *hint = window.hint();
+    bytes
+}
+
+/// As [`read_usual_chains`], behind chains with these `bytes`; if `NEAR`, up to the first one in another region than the last.
+// A function of its own: the loop has the registers to itself.
+#[inline(never)]
+fn read_chains_in<'m, const NEAR: bool>(
+    ring: &mut DeviceRing,
+    window: &mut Window<'m>,
+    (heads, chains): (&[u16], &mut [Chain]),
+    places: &mut Places<'m>,
+    mut bytes: u64,
+) -> u64 {
     places.extend(heads.iter().zip(chains).map_while(|(&head, chain)| {
         let Descriptor { addr, len, flags, .. } = ring.descriptor(head);
         let is_usual = flags & (DESC_NEXT | DESC_INDIRECT | DESC_WRITE) == 0 && len > 0;
         if !is_usual || bytes >= u64::from(VISIT_BYTES_MAX) || ring.mark(head) > 0 {
             return None;
         }
-        let (first, place) = window.locate(addr, len)?;
+        let (first, place) = match NEAR {
+            true => window.locate_near(addr, len)?,
+            false => window.locate(addr, len)?,
+        };
         place.prefetch();
         ring.set_mark(head, 1);
         *chain = Chain { head, whole: true, bytes: len, first };
         bytes += u64::from(len);
         Some(place)
     }));
-    *hint = window.hint();
     bytes
 }
 

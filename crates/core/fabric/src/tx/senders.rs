@@ -23,17 +23,15 @@ use crate::tx::tx_queue::{Obstacle, TxQueue};
 /// A worker's transmit sides of all ports.
 #[derive(Debug)]
 pub(crate) struct Senders {
-    slots: Vec<Option<Box<Sender>>>,
+    pub(crate) slots: Vec<Option<Box<Sender>>>,
     dirty: Vec<RingId>,
     unblocked: Vec<RingId>,
     /// Rings whose completed chains are held back and should be returned.
-    obstructed: Vec<RingId>,
+    pub(crate) obstructed: Vec<RingId>,
     pub(crate) board: Arc<Board>,
     pub(crate) worker: u8,
     /// Number of references to this worker's packets in the queues of receive rings; bounded.
     lent: usize,
-    /// Number of full fences that this thread passed when it published receive rings.
-    fences: u64,
     /// Workers that got references back since the last publication, as bits.
     returned: u64,
     /// Whether a copy began to wait since the last query.
@@ -67,7 +65,6 @@ impl Senders {
             board,
             worker,
             lent,
-            fences: 0,
             returned,
             has_let_wait,
             handoffs,
@@ -466,24 +463,37 @@ impl Senders {
         &mut self.unblocked
     }
 
-    /// Publishes completions to guests early. If a full fence follows ([`Self::note_fence`]), [`Self::publish`] needs
-    /// none.
+    /// Publishes completions to guests early. A full fence and [`Self::signal_shown`] must follow, with no completion
+    /// in between.
     #[inline]
     pub(crate) fn show_completed(&mut self) {
         for ring in &self.dirty {
             let sender = self.slots.get_mut(ring.port.index()).and_then(Option::as_deref_mut);
             let queue = sender.and_then(|sender| sender.queues.get_mut(usize::from(ring.queue))?.as_mut());
-            if let Some(queue) = queue {
-                queue.publish();
-                queue.shown_at = self.fences;
+            if let Some(queue) = queue
+                && queue.publish()
+            {
+                self.obstructed.push(*ring);
             }
         }
     }
 
-    /// Notes that this thread passed a full fence.
+    /// Ends the early publication: adds the rings whose guest wants a signal to `signals`.
     #[inline]
-    pub(crate) fn note_fence(&mut self) {
-        self.fences += 1;
+    pub(crate) fn signal_shown(&mut self, signals: &mut Vec<crate::Signal>) {
+        while let Some(ring) = self.dirty.pop() {
+            let Some(queue) = self.queue_mut(ring) else { continue };
+            queue.dirty = false;
+            if queue.ring.needs_signal_behind_fence() {
+                signals.push(crate::Signal::transmit(ring));
+            }
+        }
+    }
+
+    /// Whether there is anything that [`Self::publish`] or others are to be told of.
+    #[inline]
+    pub(crate) fn has_news(&self) -> bool {
+        !self.dirty.is_empty() || !self.obstructed.is_empty() || self.returned != 0
     }
 
     /// Publishes all completions. Adds the rings whose guest wants a signal to `signals`.
@@ -497,18 +507,12 @@ impl Senders {
     }
 
     /// As `publish`, for one ring. Returns whether completed chains of it are held back.
-    #[inline(always)]
+    #[inline(never)]
     pub(crate) fn publish_ring(&mut self, ring: RingId, signals: &mut Vec<crate::Signal>) -> bool {
-        let fences = self.fences;
         let Some(queue) = self.queue_mut(ring) else { return false };
         queue.dirty = false;
-        let is_shown = queue.shown_at < fences && !queue.ring.has_unpublished();
         let is_obstructed = queue.publish();
-        let wants_signal = match is_shown {
-            true => queue.ring.needs_signal_behind_fence(),
-            false => queue.ring.needs_signal(),
-        };
-        if wants_signal {
+        if queue.ring.needs_signal() {
             signals.push(crate::Signal::transmit(ring));
         }
         is_obstructed

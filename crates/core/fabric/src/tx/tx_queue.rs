@@ -22,8 +22,6 @@ pub(crate) struct TxQueue {
     pub(crate) error: Option<RingError>,
     /// Chains completed since the last publication.
     pub(crate) dirty: bool,
-    /// Number of fences that the worker had passed when it published completed chains before the end of a visit.
-    pub(crate) shown_at: u64,
     /// Number of chains that wait in internal receive queues.
     pub(crate) waiting: u16,
     /// Heads are pending, but too many long chains wait. The ring is visited again when one is settled.
@@ -72,7 +70,6 @@ impl TxQueue {
             table,
             error,
             dirty,
-            shown_at: u64::MAX,
             waiting: 0,
             blocked,
             closed,
@@ -89,6 +86,12 @@ impl TxQueue {
     /// The part that other workers read.
     pub(crate) fn chains(&self) -> &Arc<Chains> {
         self.table.chains()
+    }
+
+    /// Whether chains may be taken from the ring.
+    #[inline]
+    pub(crate) fn is_ready(&self) -> bool {
+        self.error.is_none() && !self.closed && !self.held
     }
 
     /// Whether a visit can take no chain until a waiting one is settled.
@@ -129,7 +132,7 @@ impl TxQueue {
     }
 
     /// Publishes all chains that may be used. Returns whether completed ones are held back.
-    #[inline]
+    #[inline(always)] // left to itself the compiler calls it
     pub(crate) fn publish(&mut self) -> bool {
         if self.ring.has_unpublished() {
             self.ring.publish();
@@ -195,6 +198,15 @@ impl TxQueue {
             return self.settle_behind_others(heads);
         }
         self.ring.complete_marked_all(heads);
+    }
+
+    /// As [`Self::settle_unlisted`], of one chain.
+    #[inline(always)]
+    pub(crate) fn settle_lone(&mut self, head: u16) {
+        match self.waits {
+            None => self.ring.give_up(head),
+            Some(_) => self.settle_unlisted(std::iter::once(head)),
+        }
     }
 
     #[inline(never)]

@@ -5,7 +5,7 @@
 
 use super::{
     CT_WORD, CT_WORDS, ETHERTYPE_802_2, FRAGMENT_FIRST, FRAGMENT_LATER, FRAGMENT_NONE, Key, LinkLayer,
-    Metadata, VLAN_PRESENT, field, nsh_field, wide_field,
+    Metadata, TUNNEL_WORD, VLAN_PRESENT, field, nsh_field, wide_field,
 };
 use crate::headers::{
     DESTINATION, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_NSH, ETHERTYPE_RARP,
@@ -57,6 +57,41 @@ pub fn extract(head: &[u8], metadata: &Metadata, key: &mut Key) -> Offsets {
     };
     // Far below 64 Ki: at most eight extension headers of 2 KiB.
     Offsets { network: network as u16, transport: transport.unwrap_or(0) as u16 }
+}
+
+/// As [`extract`], of an untagged packet of IPv4 without options and fragments, with TCP or UDP, that came in by `in_port` and has no
+/// other metadata. False if it is none, and then `key` is nothing.
+#[inline(always)]
+pub fn extract_usual4(head: &[u8], in_port: u16, key: &mut Key) -> bool {
+    const NETWORK: usize = MACS_BYTES + 2;
+    const TRANSPORT: usize = NETWORK + IPV4_BYTES_MIN;
+    /// EtherType, version and header length.
+    const PLAIN_IPV4: u64 = (ETHERTYPE_IPV4 as u64) << 8 | 0x45;
+    /// More fragments, or the offset of one.
+    const FRAGMENTS: u64 = 0x3fff << 48;
+    let Some(window) = head.first_chunk::<{ TRANSPORT + 8 }>() else { return false };
+    let word = |at: usize| window[at..].first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes));
+    let (start, middle) = (word(MACS_BYTES), word(MACS_BYTES + 8));
+    if start >> 40 != PLAIN_IPV4 || middle & FRAGMENTS != 0 {
+        return false;
+    }
+    let proto = (middle >> 32) as u8;
+    let flags = match proto {
+        PROTO_UDP => Some(0),
+        PROTO_TCP => tcp_flags(head, TRANSPORT),
+        _ => None,
+    };
+    let Some(flags) = flags else { return false };
+    let tos_and_ttl = (start >> 32 & 0xff) << 48 | (middle >> 40 & 0xff) << 40;
+    key.0[..2].fill(0);
+    key.0[2] = u64::from(in_port) << 48 | word(0) >> 16;
+    key.0[3] = word(4) << 16 | u64::from(ETHERTYPE_IPV4);
+    key.0[4] = 0;
+    key.0[5] = u64::from(proto) << 56 | tos_and_ttl;
+    key.0[6] = word(TRANSPORT) >> 32 << 32 | u64::from(flags) << 16;
+    key.0[7] = word(TRANSPORT - 8);
+    key.0[8..TUNNEL_WORD].fill(0);
+    true
 }
 
 /// `N` bytes at `offset`.

@@ -59,9 +59,22 @@ impl MiniKey<MINI_KEY4_WORDS> {
     #[inline(always)]
     #[must_use]
     pub fn of(head: &[u8]) -> Option<Self> {
+        // Most frames have no tag: one comparison checks that and the EtherType.
+        if let Some(window) = head.first_chunk::<WINDOW4_BYTES>() {
+            let second = load(window, 8);
+            if second >> 32 & 0xff_ffff == PLAIN_IPV4 {
+                return Self::of_ipv4([load(window, 0), second & 0xffff_ffff], head);
+            }
+        }
+        let (macs, behind) = link(head)?;
+        Self::of_ipv4(macs, behind)
+    }
+
+    /// As [`Self::of`], with the words of addresses and tag, and the frame shifted as if it had no tag.
+    #[inline(always)]
+    fn of_ipv4(macs: [u64; 2], behind: &[u8]) -> Option<Self> {
         // "More fragments", or a fragment offset, in network order.
         const FRAGMENTS: u64 = 0xff3f << 32;
-        let (macs, behind) = link(head)?;
         let window: &[u8; WINDOW4_BYTES] = behind.first_chunk()?;
         let (start, middle) = (load(window, 8) >> 32, load(window, 16));
         if start & 0xff_ffff != PLAIN_IPV4 || middle & FRAGMENTS != 0 {

@@ -74,7 +74,7 @@ fn has_critical(mut options: &[u8]) -> bool {
 /// Writes the header of a packet for this tunnel. Returns its length in bytes.
 #[must_use]
 pub fn write(tunnel: &OuterHeader, out: &mut [u8; HEADER_BYTES_MAX]) -> usize {
-    let options = if tunnel.has(flag::GENEVE) { tunnel.options.get() } else { &[] };
+    let options = tunnel.options_of(flag::GENEVE);
     let [_, _, _, _, _, a, b, c] = (tunnel.id & VNI_MAX).to_be_bytes();
     let oam = if tunnel.has(flag::OAM) { OAM } else { 0 };
     let critical = if has_critical(options) { CRITICAL } else { 0 };

@@ -1,5 +1,6 @@
 use proptest::prelude::*;
 
+use super::erspan::{ErspanOptions, ErspanStamp};
 use super::*;
 
 fn geneve(words: u8, options: &[u8]) -> Vec<u8> {
@@ -64,6 +65,109 @@ fn a_vxlan_header_is_what_its_bytes_say() {
     assert_eq!(vxlan::read(&plain[..21], true, &mut tunnel), Err(TunnelFault::Short));
 }
 
+/// A datagram around an empty frame.
+fn around(header: &[u8]) -> Vec<u8> {
+    [header, &[7; INNER_BYTES_MIN]].concat()
+}
+
+fn sum_of(bytes: &[u8]) -> crate::Sum {
+    let mut sum = crate::Sum::default();
+    sum.add(bytes);
+    sum
+}
+
+#[test]
+fn a_gre_header_is_what_its_bytes_say() {
+    let all = around(&[0xb0, 0, 0x65, 0x58, 0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 0, 9]);
+    let mut tunnel = OuterHeader::default();
+    assert_eq!(gre::read(&all, &mut tunnel), Ok(16));
+    assert_eq!((tunnel.flags, tunnel.id), (flag::KEY | flag::CSUM, 0x102));
+    let mut out = [0; gre::HEADER_BYTES_MAX];
+    let len = gre::write(&tunnel, &mut out);
+    assert_eq!(out[..len], [0xa0, 0, 0x65, 0x58, 0, 0, 0, 0, 0, 0, 1, 2], "no sequence number is sent");
+    let mut sent = around(&out[..len]);
+    assert_eq!(gre::is_sound(&tunnel, sum_of(&sent)), Err(TunnelFault::Checksum));
+    let sum = sum_of(&sent);
+    gre::write_checksum(sum, &mut sent);
+    assert_eq!(gre::is_sound(&tunnel, sum_of(&sent)), Ok(()));
+    let plain = OuterHeader::default();
+    assert_eq!((gre::write(&plain, &mut out), &out[..4]), (4, &[0, 0, 0x65, 0x58][..]));
+    assert_eq!(gre::is_sound(&plain, sum_of(&sent[1..])), Ok(()), "there is none");
+}
+
+#[test]
+fn gre_datagrams_are_refused_for_the_fault_that_they_have() {
+    let fault = |bytes: &[u8]| gre::read(bytes, &mut OuterHeader::default()).expect_err("it is bad");
+    let bits =
+        |first: u8, second: u8| around(&[first, second, 0x65, 0x58, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(fault(&[0, 0, 0x65]), TunnelFault::Short);
+    for first in [0x80, 0x20, 0x10] {
+        assert_eq!(fault(&[first, 0, 0x65, 0x58, 0, 0, 0]), TunnelFault::Short, "{first}");
+    }
+    assert_eq!(fault(&bits(0, 0)[..17]), TunnelFault::Short, "no room for an Ethernet header");
+    assert_eq!((fault(&bits(0x40, 0)), fault(&bits(0x08, 0))), (TunnelFault::Routing, TunnelFault::Routing));
+    assert_eq!((fault(&bits(0, 1)), fault(&bits(4, 0))), (TunnelFault::Version, TunnelFault::Version));
+    assert_eq!(fault(&around(&[0, 0, 8, 0])), TunnelFault::Protocol);
+    let reserved = bits(3, 0xf8);
+    assert!(gre::read(&reserved, &mut OuterHeader::default()).is_ok(), "passed over (RFC 2784, 2.3)");
+}
+
+/// As the kernel's device sends them: session 1; index 7, or hardware 7 on the way out.
+const TYPE_2: [u8; 16] = [0x10, 0, 0x88, 0xbe, 0, 0, 0, 6, 0x10, 0, 0, 1, 0, 0, 0, 7];
+const TYPE_3: [u8; 20] = [0x10, 0, 0x22, 0xeb, 0, 0, 0, 6, 0x20, 0, 0, 1, 1, 2, 3, 4, 0, 0, 0x80, 0x78];
+
+#[test]
+fn an_erspan_header_is_what_its_bytes_say() {
+    let (index, mirror) = (ErspanOptions::Index(7), ErspanOptions::Mirror { is_egress: true, hardware: 7 });
+    for (header, options) in [(&TYPE_2[..], index), (&TYPE_3, mirror)] {
+        let mut tunnel = OuterHeader::default();
+        assert_eq!(erspan::read(&around(header), &mut tunnel), Ok(header.len()));
+        assert_eq!((tunnel.id, tunnel.flags), (1, flag::KEY | flag::ERSPAN));
+        assert_eq!(ErspanOptions::of(tunnel.options_of(flag::ERSPAN)), Some(options));
+        let stamp = ErspanStamp { sequence: 6, time_100us: 0x0102_0304, tag: None };
+        let mut out = [0; erspan::HEADER_BYTES_MAX];
+        let len = erspan::write(&tunnel, stamp, &mut out);
+        assert_eq!((len, &out[..header.len()]), (Some(header.len()), header));
+        let stamp = ErspanStamp { tag: Some(0xa123), ..stamp };
+        let _ = erspan::write(&tunnel, stamp, &mut out);
+        let en = if options == index { 0x18 } else { 0 };
+        assert_eq!((out[8] & 0xf, out[9], out[10]), (1, 0x23, 0xa0 | en), "the tag's VLAN and priority");
+        tunnel.flags = flag::GENEVE;
+        assert_eq!(erspan::write(&tunnel, stamp, &mut out), None, "its options are of another kind");
+    }
+}
+
+#[test]
+fn erspan_datagrams_are_refused_for_the_fault_that_they_have() {
+    let fault = |bytes: &[u8]| erspan::read(bytes, &mut OuterHeader::default()).expect_err("it is bad");
+    let with = |header: &[u8], at: usize, byte: u8| {
+        let mut bytes = around(header);
+        bytes[at] = byte;
+        bytes
+    };
+    for header in [&TYPE_2[..], &TYPE_3] {
+        for len in 0..header.len() + INNER_BYTES_MIN {
+            assert_eq!(fault(&around(header)[..len]), TunnelFault::Short, "{len}");
+        }
+        assert_eq!(fault(&with(header, 8, 0)), TunnelFault::Version);
+        assert_eq!(fault(&with(header, 0, 0)), TunnelFault::Sequence);
+        assert_eq!(fault(&with(header, 0, 0x50)), TunnelFault::Routing);
+        assert_eq!(fault(&with(header, 2, 0x65)), TunnelFault::Protocol);
+    }
+    assert_eq!(fault(&with(&TYPE_3, 8, 0x30)), TunnelFault::Version);
+    assert_eq!(fault(&with(&TYPE_3, 18, 0x88)), TunnelFault::Protocol, "an IP packet is inside");
+    let mut of_type_2 = around(&TYPE_3);
+    of_type_2[2..4].copy_from_slice(&TYPE_2[2..4]);
+    assert_eq!(
+        erspan::read(&of_type_2, &mut OuterHeader::default()),
+        Ok(20),
+        "as the first versions of Linux sent it"
+    );
+    let platform = with(&[&TYPE_3[..], &[5; 8]].concat(), 19, 0x79);
+    assert_eq!(erspan::read(&platform, &mut OuterHeader::default()), Ok(28));
+    assert_eq!(fault(&platform[..platform.len() - 1]), TunnelFault::Short);
+}
+
 #[test]
 fn metadata_that_contradicts_itself_is_none() {
     let mut out = [0; TUNNEL_BYTES];
@@ -79,7 +183,7 @@ fn metadata_that_contradicts_itself_is_none() {
     let len = tunnel.emit(&mut out);
     assert_eq!((len, OuterHeader::parse(&out[..len])), (56, Some(tunnel)));
     assert_eq!(OuterHeader::parse(&out[..len - 1]), None);
-    for (at, byte) in [(3, 9), (3, 65), (0, flag::GENEVE | flag::GBP), (0, 0), (0, flag::GBP)] {
+    for (at, byte) in [(3, 9), (3, 65), (0, flag::ERSPAN), (0, 0), (0, flag::GBP)] {
         let mut bad = out;
         bad[at] = byte;
         assert_eq!(OuterHeader::parse(&bad), None, "{at} {byte}");
@@ -91,7 +195,12 @@ fn any_tunnel() -> impl Strategy<Value = OuterHeader> {
     (numbers, 0..=OPTIONS_BYTES_MAX / 4, any::<u8>()).prop_map(
         |((first, ports, id, addresses), words, byte)| {
             let ([flags, tos, ttl], [tp_src, tp_dst], [src, dst]) = (first, ports, addresses);
-            let flags = flags & !(flag::GENEVE | flag::GBP) | if words > 0 { flag::GENEVE } else { 0 };
+            let kind = match words {
+                0 => 0,
+                3 if byte & 1 != 0 => flag::ERSPAN,
+                _ => flag::GENEVE,
+            };
+            let flags = flags & !flag::OPTIONS | kind;
             let bits = if flags & flag::IPV6 != 0 { u128::MAX } else { u128::from(u32::MAX) };
             let (src, dst) = (src & bits, dst & bits);
             let options = OptionBytes::of(&vec![byte; 4 * words]).expect("they fit");
@@ -124,10 +233,37 @@ proptest! {
             prop_assert!(at + INNER_BYTES_MIN <= bytes.len());
             prop_assert_eq!(&vxlan::write(&tunnel, has_policy)[4..7], &bytes[4..7]);
         }
+        let mut tunnel = OuterHeader::default();
+        if let Ok(at) = gre::read(&bytes, &mut tunnel) {
+            prop_assert!(at + INNER_BYTES_MIN <= bytes.len());
+            let (mut out, mut again) = ([0; gre::HEADER_BYTES_MAX], OuterHeader::default());
+            let len = gre::write(&tunnel, &mut out);
+            prop_assert_eq!((gre::read(&around(&out[..len]), &mut again), again), (Ok(len), tunnel));
+        }
         if let Some(tunnel) = OuterHeader::parse(&bytes) {
             let mut out = [0; TUNNEL_BYTES];
             let len = tunnel.emit(&mut out);
             prop_assert_eq!(&out[..len], &bytes[..len]);
+        }
+    }
+
+    #[test]
+    fn any_erspan_header_is_written_as_it_was_read(
+        header: [u8; 12], is_type_3: bool, gre_bits in 0..16_u8, bytes in proptest::collection::vec(any::<u8>(), 0..40),
+    ) {
+        let [high, low] = erspan::PROTOCOLS[usize::from(is_type_3)].to_be_bytes();
+        let version = if is_type_3 { 0x20 } else { 0x10 };
+        let words = usize::from(gre_bits >> 3) + usize::from(gre_bits >> 1 & 1) + usize::from(gre_bits & 1);
+        let gre = [&[gre_bits << 4, 0, high, low][..], &vec![9; 4 * words]].concat();
+        let datagram = [&gre[..], &[version | header[0] & 0xf], &header[1..], &bytes].concat();
+        let mut tunnel = OuterHeader::default();
+        if let Ok(at) = erspan::read(&datagram, &mut tunnel) {
+            prop_assert!(at + INNER_BYTES_MIN <= datagram.len() && tunnel.id <= u64::from(erspan::SESSION_MAX));
+            let (mut out, mut again) = ([0; erspan::HEADER_BYTES_MAX], OuterHeader::default());
+            let len = erspan::write(&tunnel, ErspanStamp::default(), &mut out).expect("its options are ERSPAN's");
+            prop_assert_eq!(erspan::read(&around(&out[..len]), &mut again), Ok(len));
+            let told = |tunnel: &OuterHeader| (tunnel.flags, tunnel.id, ErspanOptions::of(tunnel.options.get()));
+            prop_assert_eq!(told(&again), told(&tunnel));
         }
     }
 

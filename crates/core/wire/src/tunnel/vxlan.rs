@@ -45,8 +45,8 @@ pub fn read(datagram: &[u8], has_policy: bool, tunnel: &mut OuterHeader) -> Resu
 #[must_use]
 pub fn write(tunnel: &OuterHeader, has_policy: bool) -> [u8; HEADER_BYTES] {
     let [_, _, _, _, _, a, b, c] = (tunnel.id & VNI_MAX).to_be_bytes();
-    match *tunnel.options.get() {
-        [_, flags, high, low] if has_policy && tunnel.has(flag::GBP) => {
+    match *tunnel.options_of(flag::GBP) {
+        [_, flags, high, low] if has_policy => {
             [HAS_VNI | HAS_POLICY, flags & POLICY_FLAGS, high, low, a, b, c, 0]
         }
         _ => [HAS_VNI, 0, 0, 0, a, b, c, 0],

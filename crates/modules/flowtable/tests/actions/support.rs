@@ -59,6 +59,7 @@ pub(crate) fn outcome_from(
     let header = Header::new(&frame[..frame.len().min(128)], frame.len() as u32, offload);
     let mut verdicts = Verdicts::default();
     module.decide(&Batch { port, headers: &[header], hashes: &Hashes::NONE }, now_ns, &mut verdicts);
+    let outputs = verdicts.outputs().to_vec();
     let image = |index: u16| match usize::from(index).checked_sub(32) {
         None => &header,
         Some(made) => &verdicts.images()[made],
@@ -67,7 +68,7 @@ pub(crate) fn outcome_from(
         let image = image(index);
         [image.bytes(), &frame[image.covers_bytes() as usize..]].concat()
     };
-    let outputs = verdicts.outputs().iter();
+    let outputs = outputs.iter();
     Outcome {
         copies: outputs
             .clone()

@@ -93,11 +93,12 @@ fn sent(module: &FlowModule, frames: &[Vec<u8>], now_ns: u64) -> Sent {
     let headers = frames.iter().map(header).collect::<Vec<_>>();
     let mut verdicts = Verdicts::default();
     module.decide(&Batch { port: FROM, headers: &headers, hashes: &Hashes::NONE }, now_ns, &mut verdicts);
+    let outputs = verdicts.outputs().to_vec();
     let image = |index: u16| match usize::from(index).checked_sub(32) {
         None => headers[usize::from(index)].bytes().to_vec(),
         Some(made) => verdicts.images()[made].bytes().to_vec(),
     };
-    let outputs = verdicts.outputs().iter().map(|output| (output.packet, output.port.0, image(output.image)));
+    let outputs = outputs.iter().map(|output| (output.packet, output.port.0, image(output.image)));
     assert!(verdicts.upcalls().is_empty());
     let mut outputs = outputs.collect::<Vec<_>>();
     outputs.sort();

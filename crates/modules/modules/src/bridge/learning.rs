@@ -33,6 +33,7 @@ pub(crate) enum Lesson {
 
 impl Bridge {
     /// Learns that `key`, a valid unicast address, is behind `port`, which has no static address.
+    #[inline(never)]
     pub(crate) fn learn(&self, key: u64, port: PortId, now: Stamp) -> SourceEntry<Lesson> {
         match self.table.find(key) {
             Some((_, place)) if place.is_static() => static_entry(place, port),
@@ -44,6 +45,12 @@ impl Bridge {
             },
             Some(_) => self.learn_news(key, port, now),
         }
+    }
+
+    /// Whether [`Self::learn`] has nothing to do: the address is known to be behind `port`, and was seen just now.
+    #[inline(always)]
+    pub(crate) fn is_known(&self, key: u64, port: PortId, now: Stamp) -> bool {
+        self.table.find(key).is_some_and(|(_, place)| place.is_seen(port, now))
     }
 
     fn refresh(&self, slot: &Slot, place: FdbValue, now: Stamp) -> Lesson {

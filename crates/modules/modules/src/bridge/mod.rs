@@ -232,6 +232,44 @@ impl Bridge {
         1
     }
 
+    /// Decides on a batch of several frames. Apart from a lone one, which needs less room.
+    #[inline(never)]
+    fn decide_all(&self, batch: &Batch<'_>, now_ns: u64, verdicts: &mut Verdicts) {
+        if self.table.is_large() {
+            self.look_ahead(batch.headers);
+        }
+        let mut visit = Visit::new(self, batch.port, Stamp::at(now_ns));
+        let mut packet = 0;
+        while let Some(header) = batch.headers.get(packet) {
+            packet += self.decide_some(&mut visit, (batch, packet, header), now_ns, verdicts);
+        }
+    }
+
+    /// Decides on the only frame of a batch: nothing is remembered for a next one.
+    #[inline(always)]
+    fn decide_lone(&self, port: PortId, header: &Header, now_ns: u64, verdicts: &mut Verdicts) {
+        let Some((destination, source, ethertype)) = header.ethernet() else {
+            return verdicts.drop_packet(0, DropReason::TooShort);
+        };
+        let mut visit = Visit::new(self, port, Stamp::at(now_ns));
+        if !visit.is_plain(ethertype) {
+            return self.decide_lone_in_vlan(port, header, now_ns, verdicts);
+        }
+        match visit.direct(source, destination) {
+            Ok(Target::Port(to)) => verdicts.output(0, to),
+            Ok(Target::Flood) => self.flood_plain((0, header), port, now_ns, verdicts),
+            Err(reason) => verdicts.drop_packet(0, reason),
+        }
+    }
+
+    /// As [`Self::decide_in_vlan`], for the only frame of a batch.
+    #[inline(never)]
+    fn decide_lone_in_vlan(&self, port: PortId, header: &Header, now_ns: u64, verdicts: &mut Verdicts) {
+        let Some(ethernet) = header.ethernet() else { return };
+        let mut visit = Visit::new(self, port, Stamp::at(now_ns));
+        self.decide_in_vlan(&mut visit, (0, header), ethernet, now_ns, verdicts);
+    }
+
     /// Decides on a frame that may be in a VLAN. Kept out of the way of those that are in none.
     #[inline(never)]
     fn decide_in_vlan(
@@ -260,14 +298,10 @@ impl Module for Bridge {
     }
 
     fn decide(&self, batch: &Batch<'_>, now_ns: u64, verdicts: &mut Verdicts) {
-        if self.table.is_large() {
-            self.look_ahead(batch.headers);
+        if let [header] = batch.headers {
+            return self.decide_lone(batch.port, header, now_ns, verdicts);
         }
-        let mut visit = Visit::new(self, batch.port, Stamp::at(now_ns));
-        let mut packet = 0;
-        while let Some(header) = batch.headers.get(packet) {
-            packet += self.decide_some(&mut visit, (batch, packet, header), now_ns, verdicts);
-        }
+        self.decide_all(batch, now_ns, verdicts);
     }
 
     fn port_added(&self, port: PortId, settings: &PortSettings) -> Result<(), String> {

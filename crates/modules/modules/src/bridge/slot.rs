@@ -70,6 +70,12 @@ impl FdbValue {
         Self(u64::from(port.0) << PORT_SHIFT | stamp.0 & STAMP_MASK)
     }
 
+    /// Whether it is a learned one, seen behind `port` at `stamp`.
+    #[inline]
+    pub(crate) fn is_seen(self, port: PortId, stamp: Stamp) -> bool {
+        self.0 & !ERA_MASK == Self::learned(port, stamp).0
+    }
+
     /// An address configured for `port`.
     pub(crate) fn configured(port: PortId) -> Self {
         Self(u64::from(port.0) << PORT_SHIFT | STATIC)
@@ -122,6 +128,7 @@ impl Slot {
     }
 
     /// The slot's contents; `None` if it is empty or being given away.
+    #[inline]
     pub(crate) fn read(&self) -> Option<(u64, FdbValue)> {
         let before = FdbValue(self.value.load(Ordering::Acquire));
         let key = self.key.load(Ordering::Acquire);
@@ -129,11 +136,9 @@ impl Slot {
         (key != 0 && before.era() == place.era()).then_some((key, place))
     }
 
-    /// The value of `key` if the slot holds it.
+    /// The value of `key` if the slot holds it; it seemed to ([`Self::holds`]).
+    #[inline]
     pub(crate) fn place_of(&self, key: u64) -> Option<FdbValue> {
-        if !self.holds(key) {
-            return None; // the three ordered loads are for the slot that seems to match only
-        }
         self.read().and_then(|(found, place)| (found == key).then_some(place))
     }
 

@@ -31,13 +31,13 @@ const _: () = assert!(size_of::<Bucket>() == 64 && align_of::<Bucket>() == 64);
 impl Bucket {
     /// The slot and place of `key`. Most are in the first slot. Which of the others it is cannot be foretold, so those are
     /// compared all at once: a branch for each would be mistaken about every other address.
-    #[inline]
+    #[inline(always)]
     fn find(&self, key: u64) -> Option<(&Slot, FdbValue)> {
         let slot = if self.slots[0].holds(key) { &self.slots[0] } else { self.find_behind(key)? };
         slot.place_of(key).map(|place| (slot, place))
     }
 
-    #[inline]
+    #[inline(never)]
     fn find_behind(&self, key: u64) -> Option<&Slot> {
         let holds = |number: usize| u32::from(self.slots[number].holds(key)) << number;
         self.slots.get((holds(1) | holds(2) | holds(3)).trailing_zeros() as usize)
@@ -100,25 +100,42 @@ impl Table {
     ///
     /// All is rounded down to units of 67 ms, so it begins at most one unit before `ageing_ns` and at most
     /// two after it. A stamp of another worker's clock, slightly ahead, is not old.
+    #[inline]
     pub(crate) fn is_aged(&self, place: FdbValue, now: Stamp) -> bool {
         !place.is_static() && place.stamp().after(self.ageing) < now
     }
 
     /// The slot and place of `key`, aged or not.
-    #[inline]
+    #[inline(always)] // twice for every frame; left to itself the compiler calls it
     pub(crate) fn find(&self, key: u64) -> Option<(&Slot, FdbValue)> {
         if key == 0 {
             return None; // the contents of empty slots
         }
         let hash = hash(key, self.secret);
-        let found = |place: usize| self.buckets[place & (self.buckets.len() - 1)].find(key);
-        let home = hash as usize;
-        found(home).or_else(|| found(home ^ overflow_bits(hash)))
+        match self.bucket(hash as usize).find(key) {
+            Some(found) => Some(found),
+            None => self.find_overflowed(key, hash),
+        }
+    }
+
+    #[inline(never)]
+    fn find_overflowed(&self, key: u64, hash: u64) -> Option<(&Slot, FdbValue)> {
+        self.bucket(hash as usize ^ overflow_bits(hash)).find(key)
+    }
+
+    /// The bucket of this number, modulo their number.
+    #[inline(always)]
+    fn bucket(&self, number: usize) -> &Bucket {
+        &self.buckets[number & (self.buckets.len() - 1)]
     }
 
     /// Where `key` is reached at `now`.
+    #[inline(always)]
     pub(crate) fn look_up(&self, key: u64, now: Stamp) -> Option<FdbValue> {
-        self.find(key).map(|(_, place)| place).filter(|place| !self.is_aged(*place, now))
+        match self.find(key) {
+            Some((_, place)) if !self.is_aged(place, now) => Some(place),
+            _ => None,
+        }
     }
 
     /// A slot for the new key: an empty or aged one of its home bucket, else of its overflow bucket. With the
@@ -166,9 +183,8 @@ impl Table {
     #[inline]
     fn choices(&self, key: u64) -> [&Bucket; 2] {
         let hash = hash(key, self.secret);
-        let mask = self.buckets.len() - 1;
         let home = hash as usize;
-        [home, home ^ overflow_bits(hash)].map(|place| &self.buckets[place & mask])
+        [home, home ^ overflow_bits(hash)].map(|number| self.bucket(number))
     }
 
     fn candidates(&self, key: u64) -> impl Iterator<Item = &Slot> {

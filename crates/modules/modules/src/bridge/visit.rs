@@ -1,12 +1,12 @@
 //! The decisions for one batch: all frames of it come from one port at one time.
 
-use lasthop_bridge_policy::{Target, Unrecorded, admit, classify, route};
+use lasthop_bridge_policy::{GROUP, SourceEntry, Target, Unrecorded, admit, classify, route};
 use lasthop_module_api::{DropReason, FrameTag, Header, PortId, TagEdit};
 use lasthop_wire::headers::ETHERTYPE_VLAN;
 
 use super::Bridge;
 use super::learning::Lesson;
-use super::slot::Stamp;
+use super::slot::{FdbValue, Stamp};
 use super::table::{key_in, mac_bits};
 use super::vlans::{PortRules, Standing};
 
@@ -133,32 +133,37 @@ impl<'a> Visit<'a> {
     fn admit_new(&mut self, key: u64) -> Result<(), DropReason> {
         let (bridge, port, now) = (self.bridge, self.port, self.now);
         let is_entered = || bridge.is_configured(key, port);
-        let look_up = || bridge.learn(key, port, now);
         let own_mac = self.standing.static_mac();
+        // Before the rules ask for it: usually nothing has to be called.
+        let is_known = own_mac == 0 && bridge.is_known(key, port, now);
+        let look_up = || match is_known {
+            true => SourceEntry::None(Lesson::Nothing),
+            false => bridge.learn(key, port, now),
+        };
         if admit(mac_bits(key), own_mac, is_entered, look_up, &mut Unrecorded)? == Some(Lesson::Learned) {
             self.destination = NOTHING;
         }
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     fn find(&self, key: u64) -> Result<Target<PortId>, DropReason> {
-        let look_up = || {
-            let found = self.bridge.table.look_up(key, self.now).or_else(|| self.bridge.find_everywhere(key));
-            found.map(|place| place.port())
+        // Before the rules ask for it: usually nothing has to be called.
+        let found = match key & GROUP {
+            0 => self.bridge.table.look_up(key, self.now),
+            _ => None,
         };
-        let barrier = |port| if self.is_barred_from(port) { self.barrier(port) } else { None };
+        let look_up = || found.or_else(|| self.bridge.find_everywhere(key)).map(FdbValue::port);
+        let (bridge, from, is_barred) = (self.bridge, self.port, self.standing.is_barred());
+        let barrier = |port| if is_barred { bridge.barrier(from, port) } else { None };
         route(mac_bits(key), self.port, look_up, barrier, &mut Unrecorded)
     }
+}
 
-    /// Whether it has to be asked if the two talk to each other.
-    #[inline]
-    fn is_barred_from(&self, port: PortId) -> bool {
-        self.standing.is_barred() && self.bridge.vlans.of(port).is_barred()
-    }
-
+impl Bridge {
+    /// Why nothing passes from `from`, which there may be a barrier around, to `port`.
     #[cold]
-    fn barrier(&self, port: PortId) -> Option<DropReason> {
-        self.bridge.ports.barrier(self.port, port)
+    fn barrier(&self, from: PortId, port: PortId) -> Option<DropReason> {
+        if self.vlans.of(port).is_barred() { self.ports.barrier(from, port) } else { None }
     }
 }

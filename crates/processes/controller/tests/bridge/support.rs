@@ -188,12 +188,12 @@ pub(crate) fn decide(module: &dyn Module, port: u16, frame: &[u8], now_ns: u64) 
     let mut verdicts = Verdicts::default();
     let batch = Batch { port: PortId(port), headers: &[header], hashes: &Hashes::NONE };
     module.decide(&batch, now_ns, &mut verdicts);
+    let outputs = verdicts.outputs().to_vec();
     let whole = |index: u16| {
         let image = usize::from(index).checked_sub(32).map_or(&header, |made| &verdicts.images()[made]);
         [image.bytes(), &frame[image.covers_bytes() as usize..]].concat()
     };
-    let mut copies: Copies =
-        verdicts.outputs().iter().map(|output| (output.port.0, whole(output.image))).collect();
+    let mut copies: Copies = outputs.iter().map(|output| (output.port.0, whole(output.image))).collect();
     copies.sort();
     let asked = verdicts.upcalls().iter().map(|upcall| (upcall.metadata, upcall.ticket, whole(upcall.image)));
     let drops = verdicts.drops().iter().map(|(_, reason)| *reason).collect();

@@ -21,7 +21,7 @@ use lasthop_runtime::clock;
 use lasthop_runtime::fault::Fault;
 
 use super::super::datapath::{Datapath, NamedPort};
-use super::super::wishes::Wishes;
+use super::super::wishes::{Wishes, tunnel};
 use super::places::{Member, Place, Places};
 use super::refused_flows::FlowPackets;
 use super::{flows, meters};
@@ -261,11 +261,10 @@ impl Interface for Adapter<'_> {
         let Port { number, name, kind, .. } = port;
         let port = match (*number, kind) {
             (0, VportKind::Internal) if !self.has_own_device(name) => None,
-            (_, VportKind::Netdev | VportKind::Internal | VportKind::Geneve | VportKind::Vxlan) => {
-                Some(self.fetch(id, name)?)
-            }
+            (_, VportKind::Netdev | VportKind::Internal) => Some(self.fetch(id, name)?),
+            (_, kind) if tunnel(*kind, None).is_some() => Some(self.fetch(id, name)?),
             _ => {
-                info!(limited = true, port:% = name; "port {name} is refused: of tunnels, only Geneve and VXLAN are supported (docs/user/open-vswitch.md)");
+                info!(limited = true, port:% = name; "port {name} is refused: of tunnels, only Geneve, VXLAN, GRE and ERSPAN are supported (docs/user/open-vswitch.md)");
                 return Err(Refusal::new(Errno::EOPNOTSUPP, "ports of that type are not there"));
             }
         };

@@ -1,9 +1,11 @@
-//! The fields of a datagram's IP header, as control data of a dual-stack socket (ip(7), ipv6(7)).
+//! The fields of a datagram's IP header, as control data of a socket (ip(7), ipv6(7)).
 
 use lasthop_wire::tunnel::{OuterHeader, flag};
 
-/// Bytes of the control data: a packet information, a TTL and a TOS, each with its header.
-pub(super) const CONTROL_BYTES: usize = 96;
+/// Bytes of the control data: a packet information, a TTL, a TOS and the length of segments, each with its header.
+pub(super) const CONTROL_BYTES: usize = 96 + SEGMENT_BYTES;
+/// Bytes of the length of segments, with its header.
+pub(super) const SEGMENT_BYTES: usize = 24;
 /// Bytes of a `cmsghdr`, to which all of them are aligned.
 const HEADER_BYTES: usize = 16;
 const ALIGN: usize = 8;
@@ -25,19 +27,24 @@ pub(super) struct Endpoint {
     pub(super) ttl: u8,
 }
 
+/// An address of IPv4 among those of IPv6.
+pub(super) fn mapped(address: u32) -> u128 {
+    u128::from(address) | MAPPED
+}
+
 fn is_mapped(address: u128) -> bool {
     address >> 32 == MAPPED >> 32
 }
 
 impl Endpoint {
-    /// Where a packet of this tunnel goes; to `port` unless it names another.
+    /// Where a packet of this tunnel goes; to `port` unless it names another. With 0, there are no ports.
     pub(super) fn of(tunnel: &OuterHeader, port: u16) -> Self {
-        let mapped = |address: u128| if address == 0 { 0 } else { address as u32 as u128 | MAPPED };
+        let of_ipv4 = |address: u128| if address == 0 { 0 } else { mapped(address as u32) };
         let (local, remote) = match tunnel.has(flag::IPV6) {
             true => (tunnel.src, tunnel.dst),
-            false => (mapped(tunnel.src), mapped(tunnel.dst)),
+            false => (of_ipv4(tunnel.src), of_ipv4(tunnel.dst)),
         };
-        let port = if tunnel.tp_dst == 0 { port } else { tunnel.tp_dst };
+        let port = if port == 0 || tunnel.tp_dst == 0 { port } else { tunnel.tp_dst };
         Self { remote, port, local, tos: tunnel.tos, ttl: tunnel.ttl }
     }
 
@@ -91,8 +98,8 @@ fn number(data: &[u8]) -> u8 {
     }
 }
 
-/// Writes the fields of a datagram to be sent; their bytes.
-pub(super) fn write_control(to: &Endpoint, out: &mut [u8; CONTROL_BYTES]) -> usize {
+/// Writes the fields of a datagram to be sent; their bytes. `is_ipv4_only`: the socket is of IPv4 and knows no addresses of IPv6.
+pub(super) fn write_control(to: &Endpoint, is_ipv4_only: bool, out: &mut [u8; CONTROL_BYTES]) -> usize {
     let (tos, ttl) = match is_mapped(to.remote) {
         true => ((libc::SOL_IP, libc::IP_TOS), (libc::SOL_IP, libc::IP_TTL)),
         false => ((libc::SOL_IPV6, libc::IPV6_TCLASS), (libc::SOL_IPV6, libc::IPV6_HOPLIMIT)),
@@ -108,7 +115,11 @@ pub(super) fn write_control(to: &Endpoint, out: &mut [u8; CONTROL_BYTES]) -> usi
         place[HEADER_BYTES..len].copy_from_slice(data);
         at += place.len();
     };
-    if to.local != 0 {
+    if to.local != 0 && is_ipv4_only {
+        let mut info = [0; 12]; // in_pktinfo: any interface, the source address, and one that is not looked at
+        info[4..8].copy_from_slice(&(to.local as u32).to_be_bytes());
+        put((libc::SOL_IP, libc::IP_PKTINFO), &info);
+    } else if to.local != 0 {
         let mut info = [0; 20]; // in6_pktinfo: an address, and any interface
         info[..16].copy_from_slice(&to.local.to_be_bytes());
         put((libc::SOL_IPV6, libc::IPV6_PKTINFO), &info);
@@ -117,6 +128,17 @@ pub(super) fn write_control(to: &Endpoint, out: &mut [u8; CONTROL_BYTES]) -> usi
     // 0 is refused by the kernel, and no packet would get anywhere with it.
     put(ttl, &i32::from(to.ttl.max(1)).to_ne_bytes());
     at
+}
+
+/// Writes the length of the datagrams that a message is cut into (udp(7), UDP_SEGMENT); its bytes, 0 if there is no room.
+pub(super) fn write_segment_len(len: u16, out: &mut [u8]) -> usize {
+    let Some(place) = out.first_chunk_mut::<SEGMENT_BYTES>() else { return 0 };
+    place.fill(0);
+    place[..8].copy_from_slice(&(HEADER_BYTES + size_of::<u16>()).to_ne_bytes());
+    place[8..12].copy_from_slice(&libc::SOL_UDP.to_ne_bytes());
+    place[12..16].copy_from_slice(&libc::UDP_SEGMENT.to_ne_bytes());
+    place[16..18].copy_from_slice(&len.to_ne_bytes());
+    SEGMENT_BYTES
 }
 
 #[cfg(test)]
@@ -128,7 +150,7 @@ mod tests {
         for (remote, local) in [(MAPPED | 0x0a00_0001, MAPPED | 0x0a00_0002), (1 << 127 | 7, 1 << 127 | 8)] {
             let endpoint = Endpoint { remote, port: 9, local, tos: 0xb8, ttl: 63 };
             let mut out = [0; CONTROL_BYTES];
-            let len = write_control(&endpoint, &mut out);
+            let len = write_control(&endpoint, false, &mut out);
             let first = Endpoint { remote, port: 9, ..Endpoint::default() };
             assert_eq!(read_control(&out[..len], first), endpoint);
             assert_eq!(Endpoint::of(&endpoint.tunnel(4), 9).remote, local, "back to where it came to");
@@ -136,10 +158,22 @@ mod tests {
     }
 
     #[test]
+    fn a_socket_of_ipv4_gets_addresses_of_its_own_kind() {
+        let to = Endpoint { remote: mapped(1), local: mapped(0x0a00_0002), tos: 1, ttl: 2, port: 0 };
+        let mut out = [0; CONTROL_BYTES];
+        let len = write_control(&to, true, &mut out);
+        let tunnel = OuterHeader { tp_dst: 9, ..to.tunnel(0) };
+        assert_eq!((Endpoint::of(&tunnel, 0).port, Endpoint::of(&tunnel, 1).port), (0, 9));
+        let kind = (i32::from_ne_bytes([out[8], out[9], out[10], out[11]]), &out[20..24]);
+        assert_eq!((len, kind), (32 + 24 + 24, (libc::SOL_IP, &[10, 0, 0, 2][..])));
+        assert_eq!(read_control(&out[..len], Endpoint::default()).ttl, 2);
+    }
+
+    #[test]
     fn control_data_that_is_cut_is_left_out() {
         let mut out = [0; CONTROL_BYTES];
         let to = Endpoint { remote: MAPPED | 1, local: MAPPED | 2, tos: 1, ttl: 2, port: 3 };
-        let len = write_control(&to, &mut out);
+        let len = write_control(&to, false, &mut out);
         // Behind the last number is padding.
         for cut in 0..len - 4 {
             assert_eq!(read_control(&out[..cut], Endpoint::default()).ttl, 0, "{cut}");

@@ -2,6 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
+use lasthop_device::TunnelSocket;
 use lasthop_wire::tunnel::{OuterHeader, flag};
 use rustix::io::Errno;
 
@@ -23,17 +24,22 @@ impl Fragments {
         if tunnel.has(flag::DONT_FRAGMENT) { Self::Never } else { Self::Allowed }
     }
 
-    /// Has the socket send datagrams so, of both versions of IP.
+    /// Has the socket send datagrams so, of each version of IP that it has.
     ///
     /// # Errors
     /// Errors of setsockopt(2).
-    pub(super) fn choose(self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    pub(super) fn choose(self, fd: BorrowedFd<'_>, socket: TunnelSocket) -> Result<(), Errno> {
         let (ipv4, ipv6) = match self {
             Self::Never => (libc::IP_PMTUDISC_DO, libc::IPV6_PMTUDISC_DO),
             Self::Allowed => (libc::IP_PMTUDISC_DONT, libc::IPV6_PMTUDISC_DONT),
         };
-        set_option(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, ipv4)?;
-        set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, ipv6)
+        if socket != TunnelSocket::RawIpv6 {
+            set_option(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, ipv4)?;
+        }
+        if socket != TunnelSocket::RawIpv4 {
+            set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, ipv6)?;
+        }
+        Ok(())
     }
 }
 
@@ -62,11 +68,11 @@ mod tests {
         let socket = UdpSocket::bind("[::]:0").expect("a socket");
         let itself = ("::1", socket.local_addr().expect("its address").port());
         for _ in 0..2 {
-            Fragments::Never.choose(socket.as_fd()).expect("set");
+            Fragments::Never.choose(socket.as_fd(), TunnelSocket::Udp).expect("set");
             let refused =
                 socket.send_to(&[0; LONG_BYTES], itself).expect_err("it is longer than the path takes");
             assert_eq!(refused.raw_os_error(), Some(libc::EMSGSIZE));
-            Fragments::Allowed.choose(socket.as_fd()).expect("set");
+            Fragments::Allowed.choose(socket.as_fd(), TunnelSocket::Udp).expect("set");
             assert_eq!(socket.send_to(&[0; LONG_BYTES], itself).expect("it is cut"), LONG_BYTES);
         }
     }

@@ -1,4 +1,4 @@
-//! System calls on UDP sockets: datagrams in batches, with addresses and the fields of their IP headers.
+//! System calls on UDP and raw sockets: datagrams in batches, with addresses and the fields of their IP headers.
 //!
 //! As in `crate::sys`, no reference into the vNIC's memory is made: addresses are checked against the arena and passed on.
 #![allow(unsafe_code)]
@@ -6,11 +6,19 @@
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
-use lasthop_wire::tunnel::geneve::HEADER_BYTES_MAX;
+use arrayvec::ArrayVec;
+use lasthop_device::TunnelSocket;
 use rustix::io::Errno;
 
-use super::control::{CONTROL_BYTES, Endpoint, read_control, write_control};
+use super::control::{CONTROL_BYTES, Endpoint, read_control, write_control, write_segment_len};
+use super::headers::WRITTEN_BYTES_MAX;
 use crate::sys::{Arena, BATCH, EMPTY, PARTS_MAX, Span, blank, checked};
+
+const _: () = {
+    use std::mem::offset_of;
+    assert!(offset_of!(libc::sockaddr_in6, sin6_flowinfo) == offset_of!(libc::sockaddr_in, sin_addr));
+    assert!(offset_of!(libc::sockaddr_in6, sin6_family) == offset_of!(libc::sockaddr_in, sin_family));
+};
 
 #[repr(C, align(8))] // a cmsghdr starts with a size_t
 struct Control([u8; CONTROL_BYTES]);
@@ -80,7 +88,8 @@ impl UdpInbox {
         checked(received).map(|received| received as usize)
     }
 
-    /// Bytes of datagram `index` of the last call, and where it came from; none if it was cut.
+    /// Bytes of datagram `index` of the last call, and where it came from; none if it was cut. A raw socket of IPv4 does not say where:
+    /// the datagram does.
     pub(super) fn datagram(&self, index: usize) -> (u32, Option<Endpoint>) {
         let (message, name) = (&self.messages[index], &self.names[index]);
         #[allow(clippy::unnecessary_cast, reason = "a socklen_t with musl")]
@@ -93,15 +102,33 @@ impl UdpInbox {
     }
 }
 
+/// Bytes of datagrams that are sent as one message at most: of the longest datagram of IPv4, less its headers.
+const RUN_BYTES_MAX: usize = 65_535 - 28;
+/// The kernel takes 64 datagrams in a message (UDP_MAX_SEGMENTS).
+const _: () = assert!(BATCH <= 64);
+
 /// Datagrams for `sendmmsg`, each with a header of ours in front of its parts in the arena.
+///
+/// Datagrams of one length to one host are one message with UDP_SEGMENT (udp(7)), so they pass the host's stack as one:
+///
+/// ```text
+///   datagrams   | 1442 | 1442 | 1442 | 300 | 1442 |          other lengths begin another message; a shorter datagram ends one
+///   messages    |<-------- one ----------->|< one >|
+/// ```
 pub(super) struct UdpOutbox {
     arena: Arc<Arena>,
     messages: Box<[libc::mmsghdr; BATCH]>,
     iovecs: Box<[libc::iovec; PARTS_MAX + BATCH]>,
-    heads: Box<[[u8; HEADER_BYTES_MAX]; BATCH]>,
+    heads: Box<[[u8; WRITTEN_BYTES_MAX]; BATCH]>,
     names: Box<[libc::sockaddr_in6; BATCH]>,
     controls: Box<[Control; BATCH]>,
-    /// The first part of each message, and where the last one ends.
+    /// Bytes of the control data of each datagram, and of the datagram itself.
+    lens: Box<[(usize, usize); BATCH]>,
+    /// Its socket knows no addresses of IPv6.
+    is_ipv4_only: bool,
+    /// Its socket is of UDP: several datagrams can be one message.
+    is_udp: bool,
+    /// The first part of each datagram, and where the last one ends.
     starts: Box<[usize; BATCH + 1]>,
     count: usize,
 }
@@ -111,19 +138,22 @@ unsafe impl Send for UdpOutbox {}
 
 impl std::fmt::Debug for UdpOutbox {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "UdpOutbox of {} messages", self.count)
+        write!(f, "UdpOutbox of {} datagrams", self.count)
     }
 }
 
 impl UdpOutbox {
-    pub(super) fn new(arena: Arc<Arena>) -> Self {
+    pub(super) fn new(arena: Arc<Arena>, socket: TunnelSocket) -> Self {
         Self {
             arena,
+            is_ipv4_only: socket == TunnelSocket::RawIpv4,
+            is_udp: socket == TunnelSocket::Udp,
             messages: Box::new([blank(); BATCH]),
             iovecs: Box::new([EMPTY; PARTS_MAX + BATCH]),
-            heads: Box::new([[0; HEADER_BYTES_MAX]; BATCH]),
+            heads: Box::new([[0; WRITTEN_BYTES_MAX]; BATCH]),
             names: Box::new([no_name(); BATCH]),
             controls: Box::new([const { Control([0; CONTROL_BYTES]) }; BATCH]),
+            lens: Box::new([(0, 0); BATCH]),
             starts: Box::new([0; BATCH + 1]),
             count: 0,
         }
@@ -136,50 +166,178 @@ impl UdpOutbox {
     /// Enters a datagram to `to`: `head`, then the parts. False, and nothing is entered, when there is no room.
     pub(super) fn add(&mut self, to: &Endpoint, head: &[u8], parts: impl Iterator<Item = Span>) -> bool {
         let at = self.count;
-        if at == BATCH || head.len() > HEADER_BYTES_MAX {
+        if at == BATCH || head.len() > WRITTEN_BYTES_MAX {
             return false;
         }
         self.heads[at][..head.len()].copy_from_slice(head);
-        let mut end = self.starts[at];
+        let (mut end, mut len) = (self.starts[at], 0);
         let first = libc::iovec { iov_base: self.heads[at].as_mut_ptr().cast(), iov_len: head.len() };
         let rest = parts.map(|span| self.arena.iovec(span));
         for iovec in std::iter::once(first).chain(rest) {
             let Some(place) = self.iovecs.get_mut(end) else { return false };
             *place = iovec;
             end += 1;
+            len += iovec.iov_len;
         }
         let name = &mut self.names[at];
-        name.sin6_family = libc::AF_INET6 as _;
+        name.sin6_family = if self.is_ipv4_only { libc::AF_INET } else { libc::AF_INET6 } as _;
         name.sin6_port = to.port.to_be();
         name.sin6_addr.s6_addr = to.remote.to_be_bytes();
-        let control_len = write_control(to, &mut self.controls[at].0);
-        let header = &mut self.messages[at].msg_hdr;
-        header.msg_controllen = control_len as _;
+        // Where a sockaddr_in has its address; one of IPv6 has no label.
+        name.sin6_flowinfo = if self.is_ipv4_only { (to.remote as u32).to_be() } else { 0 };
+        self.lens[at] = (write_control(to, self.is_ipv4_only, &mut self.controls[at].0), len);
         self.count += 1;
         self.starts[self.count] = end;
         true
     }
 
-    /// Sends the entered messages from number `first` to the one before `end`. Returns the number sent.
+    /// Sends the entered datagrams from number `first` to the one before `end`. Returns the number sent.
     ///
     /// # Errors
     /// Errors of sendmmsg(2) for the first of them.
     pub(super) fn send(&mut self, fd: BorrowedFd<'_>, first: usize, end: usize) -> Result<usize, Errno> {
         let end = end.min(self.count);
-        for at in first..end {
-            let (start, stop) = (self.starts[at], self.starts[at + 1]);
-            let header = &mut self.messages[at].msg_hdr;
-            header.msg_iov = self.iovecs[start..stop].as_mut_ptr();
-            header.msg_iovlen = (stop - start) as _;
-            header.msg_name = std::ptr::from_mut(&mut self.names[at]).cast();
-            header.msg_namelen = size_of::<libc::sockaddr_in6>() as _;
-            header.msg_control = self.controls[at].0.as_mut_ptr().cast();
+        let is_joined = self.is_udp && self.run(first, end) > 1;
+        match self.send_runs(fd, first, end, self.is_udp) {
+            // The kernel does not know UDP_SEGMENT, or cannot cut these: they are longer than their path takes, or IPsec encrypts them.
+            Err(Errno::INVAL | Errno::IO | Errno::MSGSIZE | Errno::OPNOTSUPP) if is_joined => {
+                self.send_runs(fd, first, end, false)
+            }
+            result => result,
         }
-        let messages = self.messages.get_mut(first..end).unwrap_or_default();
-        let (at, count) = (messages.as_mut_ptr(), messages.len() as _);
-        // SAFETY: the messages point to iovecs, names and control buffers of ours, as just set, and the iovecs to heads of ours and into
+    }
+
+    /// Datagrams from number `first` on that one message can have: as long as the first, and to the same host.
+    fn run(&self, first: usize, end: usize) -> usize {
+        let address = |at: usize| (self.names[at].sin6_addr.s6_addr, self.names[at].sin6_port);
+        let control = |at: usize| &self.controls[at].0[..self.lens[at].0];
+        let len = self.lens[first].1;
+        let (mut bytes, mut next) = (len, first + 1);
+        while next < end {
+            let next_len = self.lens[next].1;
+            bytes += next_len;
+            let is_alike = address(next) == address(first) && control(next) == control(first);
+            if next_len > len || bytes > RUN_BYTES_MAX || !is_alike {
+                break;
+            }
+            next += 1;
+            if next_len < len {
+                break;
+            }
+        }
+        next - first
+    }
+
+    fn send_runs(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        first: usize,
+        end: usize,
+        joins: bool,
+    ) -> Result<usize, Errno> {
+        let mut runs: ArrayVec<usize, BATCH> = ArrayVec::new();
+        let mut at = first;
+        while at < end {
+            let run = if joins { self.run(at, end) } else { 1 };
+            self.point(runs.len(), at, run);
+            runs.push(run);
+            at += run;
+        }
+        let messages = self.messages.as_mut_ptr();
+        // SAFETY: these messages point to iovecs, names and control buffers of ours, as just set, and the iovecs to heads of ours and into
         // the arena, which we keep.
-        let sent = unsafe { libc::sendmmsg(fd.as_raw_fd(), at, count, libc::MSG_DONTWAIT as _) };
-        checked(sent).map(|sent| sent as usize)
+        let sent =
+            unsafe { libc::sendmmsg(fd.as_raw_fd(), messages, runs.len() as _, libc::MSG_DONTWAIT as _) };
+        checked(sent).map(|sent| runs.iter().take(sent as usize).sum())
+    }
+
+    /// Has message `index` send `run` datagrams from number `at` on.
+    fn point(&mut self, index: usize, at: usize, run: usize) {
+        let (start, stop) = (self.starts[at], self.starts[at + run]);
+        let (mut control_len, len) = self.lens[at];
+        let control = &mut self.controls[at].0;
+        if run > 1 {
+            control_len += write_segment_len(len as u16, &mut control[control_len..]); // at most RUN_BYTES_MAX
+        }
+        let header = &mut self.messages[index].msg_hdr;
+        header.msg_iov = self.iovecs[start..stop].as_mut_ptr();
+        header.msg_iovlen = (stop - start) as _;
+        header.msg_name = std::ptr::from_mut(&mut self.names[at]).cast();
+        header.msg_namelen = size_of::<libc::sockaddr_in6>() as _;
+        header.msg_control = control.as_mut_ptr().cast();
+        header.msg_controllen = control_len as _;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+    use std::os::fd::AsFd;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::tests::world;
+
+    /// Of datagrams in the order of sending, and the messages that they are.
+    const LENS: [usize; 7] = [40, 40, 40, 30, 40, 50, 50];
+    const RUNS: [usize; 3] = [4, 1, 2];
+
+    /// Sends them to a socket, and checks that it gets them one by one.
+    fn check_datagrams(out: &UdpSocket, here: &UdpSocket) {
+        let world = world();
+        let mut outbox = UdpOutbox::new(Arc::new(Arena::of(&world.pair).expect("memory")), TunnelSocket::Udp);
+        let port = here.local_addr().expect("its address").port();
+        let to = Endpoint { remote: 1, port, ttl: 64, ..Endpoint::default() };
+        for (number, len) in (1..).zip(LENS) {
+            assert!(outbox.add(&to, &[number; WRITTEN_BYTES_MAX][..len], std::iter::empty()));
+        }
+        let mut at = 0;
+        for run in RUNS {
+            assert_eq!(outbox.run(at, LENS.len()), run, "from {at} on");
+            at += run;
+        }
+        assert_eq!(outbox.send(out.as_fd(), 0, LENS.len()).expect("sent"), LENS.len());
+        for (number, len) in (1..).zip(LENS) {
+            let mut got = [0; 256];
+            let bytes = here.recv(&mut got).expect("a datagram");
+            assert_eq!(got[..bytes], [number; WRITTEN_BYTES_MAX][..len]);
+        }
+    }
+
+    fn sockets() -> (UdpSocket, UdpSocket) {
+        let here = UdpSocket::bind("[::1]:0").expect("a socket");
+        here.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
+        (UdpSocket::bind("[::1]:0").expect("a socket"), here)
+    }
+
+    #[test]
+    fn datagrams_of_one_length_are_one_message_and_arrive_one_by_one() {
+        let (out, here) = sockets();
+        check_datagrams(&out, &here);
+    }
+
+    #[test]
+    fn where_the_kernel_does_not_cut_messages_datagrams_are_sent_by_themselves() {
+        let (out, here) = sockets();
+        // Without checksums there is no UDP_SEGMENT.
+        let no_checksums = 101; // linux/udp.h: UDP_NO_CHECK6_TX
+        crate::sys::set_option(out.as_fd(), libc::IPPROTO_UDP, no_checksums, 1).expect("set");
+        crate::sys::set_option(here.as_fd(), libc::IPPROTO_UDP, no_checksums + 1, 1).expect("set");
+        check_datagrams(&out, &here);
+    }
+
+    #[test]
+    fn datagrams_to_other_hosts_or_with_other_headers_are_other_messages() {
+        let world = world();
+        let arena = Arc::new(Arena::of(&world.pair).expect("memory"));
+        let to = Endpoint { remote: 1, port: 9, ttl: 64, ..Endpoint::default() };
+        let others = [Endpoint { remote: 2, ..to }, Endpoint { port: 8, ..to }, Endpoint { tos: 4, ..to }];
+        for other in others {
+            let mut outbox = UdpOutbox::new(Arc::clone(&arena), TunnelSocket::Udp);
+            for to in [to, other, other] {
+                assert!(outbox.add(&to, &[0; 20], std::iter::empty()));
+            }
+            assert_eq!((outbox.run(0, 3), outbox.run(1, 3), outbox.run(1, 2)), (1, 2, 1), "{other:?}");
+        }
     }
 }

@@ -19,6 +19,12 @@ pub enum VportKind {
     Vxlan,
     /// Tunnels.
     Geneve,
+    /// Tunnels of mirrored packets.
+    Erspan,
+    /// The same over IPv6.
+    Ip6Erspan,
+    /// GRE tunnels over IPv6.
+    Ip6Gre,
     /// Kinds of later versions, by number.
     Other(u32),
 }
@@ -31,6 +37,9 @@ impl From<u32> for VportKind {
             uapi::TYPE_GRE => Self::Gre,
             uapi::TYPE_VXLAN => Self::Vxlan,
             uapi::TYPE_GENEVE => Self::Geneve,
+            uapi::TYPE_ERSPAN => Self::Erspan,
+            uapi::TYPE_IP6ERSPAN => Self::Ip6Erspan,
+            uapi::TYPE_IP6GRE => Self::Ip6Gre,
             other => Self::Other(other),
         }
     }
@@ -44,6 +53,9 @@ impl From<VportKind> for u32 {
             VportKind::Gre => uapi::TYPE_GRE,
             VportKind::Vxlan => uapi::TYPE_VXLAN,
             VportKind::Geneve => uapi::TYPE_GENEVE,
+            VportKind::Erspan => uapi::TYPE_ERSPAN,
+            VportKind::Ip6Erspan => uapi::TYPE_IP6ERSPAN,
+            VportKind::Ip6Gre => uapi::TYPE_IP6GRE,
             VportKind::Other(number) => number,
         }
     }

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::Metadata;
-use crate::key::extract;
+use crate::key::{KEY_WORDS, extract, extract_usual4};
 
 const METADATA: Metadata = Metadata {
     recirc_id: 1,
@@ -128,6 +128,22 @@ proptest! {
         mask.0[..12].copy_from_slice(&words);
         check(&packet, &mask, told4(&packet, &mask))?;
         check(&packet, &mask, told6(&packet, &mask))?;
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 8000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn usual_packets_have_their_keys_at_once(packet in any_packet()) {
+        let is_tagged = packet.get(12..14) == Some(&[0x81, 0]);
+        let (mut quick, mut whole) = (Key([u64::MAX; KEY_WORDS]), Key([u64::MAX; KEY_WORDS]));
+        let is_usual = extract_usual4(&packet, 5, &mut quick);
+        prop_assert_eq!(is_usual, has_brief4(&packet) && !is_tagged);
+        if is_usual {
+            extract(&packet, &Metadata { in_port: 5, ..Metadata::default() }, &mut whole);
+            prop_assert_eq!(quick, whole);
+        }
     }
 }
 

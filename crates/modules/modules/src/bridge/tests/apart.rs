@@ -116,13 +116,13 @@ fn send(lab: &Lab<Bridge>, verdicts: &mut Verdicts, ports: &[Port], from: u16, f
         lab.now_ns,
         verdicts,
     );
-    for output in verdicts.outputs() {
+    for output in verdicts.outputs().to_vec() {
         let image = usize::from(output.image);
         let header = match image.checked_sub(BATCH_PACKETS_MAX) {
             None => &headers[image],
             Some(made) => &verdicts.images()[made],
         };
-        assert_apart(ports, from, &frames[usize::from(output.packet)], output, header);
+        assert_apart(ports, from, &frames[usize::from(output.packet)], &output, header);
     }
 }
 

@@ -1,0 +1,160 @@
+//! The only packet of a visit, delivered and published without the passes and arrays that a batch has.
+
+use lasthop_guestmem::MemoryMap;
+use lasthop_module_api::{Header, PortId};
+use lasthop_sync::{CombiningGuard, full_fence};
+use lasthop_wire::Offload;
+use lasthop_wire::vnet::HEADER_BYTES;
+
+use crate::reference::{Delivered, Waiting};
+use crate::rx::express::{PLAIN, UsualFrame, is_plain, reserve_one, write};
+use crate::rx::receive_ring::{FollowUp, ReceiveRing, RxQueue};
+use crate::rx::receiver::{Receiver, Receivers};
+use crate::rx::service::{Service, Tools};
+use crate::stages::{Stages, WorkStage};
+use crate::tx::chain::Chain;
+use crate::tx::sender::{Fetched, Sender};
+use crate::{RingId, Signal};
+
+type Claim<'a> = CombiningGuard<'a, RxQueue, Waiting>;
+
+impl Receivers {
+    /// As [`Self::accept_unlisted`], for the only packet of a visit. False: nothing is done yet.
+    // A function of its own: it has the registers to itself.
+    #[inline(never)]
+    pub(crate) fn accept_lone(
+        &mut self,
+        port: PortId,
+        fetched: &mut Fetched,
+        tools: &mut Tools<'_>,
+        now_ns: u64,
+    ) -> bool {
+        let open = self.board.receiving(port);
+        let Self { slots, leases, .. } = self;
+        let receiver = slots.get_mut(port.index()).and_then(Option::as_deref_mut);
+        let Some(Receiver { queues, received, .. }) = receiver.filter(|_| open.is_power_of_two()) else {
+            return false;
+        };
+        let queue = open.trailing_zeros();
+        let place = queues.get(queue as usize).and_then(Option::as_deref);
+        let Some(place) = place.filter(|place| place.is_calm()) else { return false };
+        let Some(mut claim) = place.lock.try_lock() else { return false };
+        let follow_up = match deliver_lone(place, &mut claim, fetched, tools) {
+            Some(delivered) => {
+                received.delivered.add(&delivered);
+                match claim.release() {
+                    false => FollowUp::None,
+                    true => Service::serve_queued(place, received, tools),
+                }
+            }
+            None => {
+                let mut service = Service::new(place, claim, received, tools);
+                service.accept_rest(fetched, 0, leases, now_ns);
+                service.close()
+            }
+        };
+        let ring = RingId { port, queue: queue as u16 };
+        self.note(ring, follow_up);
+        true
+    }
+}
+
+/// Delivers the packet if nothing is ahead of it and it is a usual one that finds a buffer, settles it, and publishes on both sides.
+#[inline(always)]
+fn deliver_lone(
+    place: &ReceiveRing,
+    claim: &mut Claim<'_>,
+    fetched: &Fetched,
+    tools: &mut Tools<'_>,
+) -> Option<Delivered> {
+    let is_idle = claim.waiting() == 0 && claim.is_clear() && claim.leases.is_empty();
+    if !is_idle || !claim.is_open() || place.capabilities.header_bytes != HEADER_BYTES {
+        return None;
+    }
+    claim.unserved = false;
+    let ring = fetched.name.ring();
+    let Sender { map, queues, counters, charge, .. } =
+        tools.senders.slots.get_mut(ring.port.index())?.as_deref_mut()?;
+    let sent = queues.get_mut(usize::from(ring.queue))?.as_mut()?;
+    let (chain, header) = (&fetched.chains[0], &fetched.headers[0]);
+    let delivered = fill_lone(place, claim, (&**map, chain, header), &tools.senders.stages)?;
+    charge.add_bytes(delivered.bytes);
+    counters.forwarded += 1;
+    sent.settle_lone(chain.head);
+    tools.senders.stages.mark(WorkStage::Completion);
+    claim.ring.publish();
+    let is_obstructed = sent.publish();
+    // Both sides: this one stores the index, then looks at the guest's event index; the guest does the opposite.
+    full_fence();
+    if claim.ring.needs_signal_behind_fence() {
+        tools.signals.push(Signal::receive(place.id));
+    }
+    if sent.ring.needs_signal_behind_fence() {
+        tools.signals.push(Signal::transmit(ring));
+    }
+    if is_obstructed {
+        tools.senders.obstructed.push(ring);
+    }
+    tools.senders.stages.mark(WorkStage::Publish);
+    Some(delivered)
+}
+
+/// Copies the frame into the next buffer, if both are usual ones, and writes its used entry.
+#[inline(always)]
+fn fill_lone(
+    place: &ReceiveRing,
+    queue: &mut RxQueue,
+    lone: (&MemoryMap, &Chain, &Header),
+    stages: &Stages,
+) -> Option<Delivered> {
+    // Most are, and in their image as a whole, and the buffer is in the region of the last one: then nothing is called.
+    if is_plain(lone.2.offload)
+        && let Some(delivered) = fill_lone_with::<true>(place, queue, lone, Offload::default(), stages)
+    {
+        return Some(delivered);
+    }
+    fill_any_lone(place, queue, lone, stages)
+}
+
+#[inline(never)]
+fn fill_any_lone(
+    place: &ReceiveRing,
+    queue: &mut RxQueue,
+    lone: (&MemoryMap, &Chain, &Header),
+    stages: &Stages,
+) -> Option<Delivered> {
+    fill_lone_with::<false>(place, queue, lone, lone.2.offload, stages)
+}
+
+/// As [`reserve_one`] and [`write`]. If `NEAR`, `offload` is plain.
+#[inline(always)]
+fn fill_lone_with<const NEAR: bool>(
+    place: &ReceiveRing,
+    queue: &mut RxQueue,
+    (source, chain, header): (&MemoryMap, &Chain, &Header),
+    offload: Offload,
+    stages: &Stages,
+) -> Option<Delivered> {
+    // An invalid index or head is found and reported by the slow path.
+    if queue.ring.pending().unwrap_or_default() == 0 {
+        return None;
+    }
+    let len = chain.bytes - HEADER_BYTES as u32; // it was read so
+    let frame = UsualFrame { header, len, offload, source: Some(chain.first) };
+    let (head, mut window) = (queue.ring.head(0).ok()?, place.map.window(queue.hint));
+    let (_, buffer) = reserve_one::<NEAR>(&queue.ring, &mut window, head, &frame, place.capabilities)?;
+    if !NEAR {
+        queue.hint = window.hint();
+    }
+    stages.mark(WorkStage::Queue);
+    match NEAR {
+        true => buffer.fill_with(&PLAIN, header.bytes()).then_some(())?,
+        false => write(buffer, (source, chain.first), header, offload).ok()?,
+    }
+    stages.mark(WorkStage::Copy);
+    queue.ring.take(1);
+    queue.ring.complete(head, buffer.len_bytes());
+    queue.ring.note_filled();
+    let gso_packets = u64::from(offload.is_gso());
+    Some(Delivered { packets: 1, bytes: u64::from(len), gso_packets, csum_completed: 0 })
+}

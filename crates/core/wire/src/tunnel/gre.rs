@@ -1,0 +1,124 @@
+//! GRE (RFC 2784) with key and sequence number (RFC 2890), around Ethernet frames.
+//!
+//! ```text
+//!   | C, R, K, S, s, recursion : 3, 0 : 5, version : 3 | protocol : 16 | checksum : 16, 0 : 16 | key : 32 | sequence number : 32 |
+//! ```
+//!
+//! C, K and S say which of the last three are there. R and s are of routing (RFC 1701), and refused. RFC 2784, 2.3 has datagrams with the
+//! first bit of the recursion control dropped, and others of the reserved bits passed over.
+
+use super::{OuterHeader, TunnelFault, flag, inner_at};
+use crate::Sum;
+
+/// Bytes of the header that [`write`] makes, at most.
+pub const HEADER_BYTES_MAX: usize = 16;
+/// Number of the protocol in IP headers.
+pub const IP_PROTOCOL: u8 = 47;
+/// "Transparent Ethernet bridging".
+pub const PROTOCOL_ETHERNET: u16 = 0x6558;
+const CHECKSUM: u16 = 0x8000;
+const ROUTING: u16 = 0x4800;
+const KEY: u16 = 0x2000;
+const SEQUENCE: u16 = 0x1000;
+/// The first bit of the recursion control.
+const RESERVED: u16 = 0x0400;
+const VERSION: u16 = 0x0007;
+/// Where the checksum is, if there is one.
+const CHECKSUM_AT: usize = 4;
+
+/// A header that was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GreHeader {
+    /// The protocol of what is inside: an `EtherType`.
+    pub protocol: u16,
+    /// Bytes of the header.
+    pub len_bytes: usize,
+    /// Sequence number.
+    pub sequence: Option<u32>,
+}
+
+/// Reads the header of a datagram, and its checksum and key bits into `tunnel`. The checksum itself is not looked at:
+/// [`is_sound`] does.
+///
+/// # Errors
+/// [`TunnelFault`].
+pub fn read_header(datagram: &[u8], tunnel: &mut OuterHeader) -> Result<GreHeader, TunnelFault> {
+    let (&[a, b, c, d], mut rest) = datagram.split_first_chunk::<4>().ok_or(TunnelFault::Short)?;
+    let bits = u16::from_be_bytes([a, b]);
+    if bits & ROUTING != 0 {
+        return Err(TunnelFault::Routing);
+    }
+    if bits & (VERSION | RESERVED) != 0 {
+        return Err(TunnelFault::Version);
+    }
+    let mut word = |bit: u16| {
+        if bits & bit == 0 {
+            return Ok(None);
+        }
+        let (word, behind) = rest.split_first_chunk::<4>().ok_or(TunnelFault::Short)?;
+        rest = behind;
+        Ok(Some(u32::from_be_bytes(*word)))
+    };
+    let (checksum, key, sequence) = (word(CHECKSUM)?, word(KEY)?, word(SEQUENCE)?);
+    tunnel.flags |= if checksum.is_some() { flag::CSUM } else { 0 };
+    if let Some(key) = key {
+        (tunnel.flags, tunnel.id) = (tunnel.flags | flag::KEY, u64::from(key));
+    }
+    let len_bytes = datagram.len() - rest.len();
+    Ok(GreHeader { protocol: u16::from_be_bytes([c, d]), len_bytes, sequence })
+}
+
+/// Reads the header of a datagram with an Ethernet frame. Returns where the frame begins.
+///
+/// # Errors
+/// [`TunnelFault`].
+pub fn read(datagram: &[u8], tunnel: &mut OuterHeader) -> Result<usize, TunnelFault> {
+    let header = read_header(datagram, tunnel)?;
+    if header.protocol != PROTOCOL_ETHERNET {
+        return Err(TunnelFault::Protocol);
+    }
+    inner_at(datagram, header.len_bytes)
+}
+
+/// Checks the sum of a whole datagram, if it has a checksum.
+///
+/// # Errors
+/// [`TunnelFault::Checksum`].
+pub fn is_sound(tunnel: &OuterHeader, sum: Sum) -> Result<(), TunnelFault> {
+    if tunnel.has(flag::CSUM) && sum.finish() != 0 { Err(TunnelFault::Checksum) } else { Ok(()) }
+}
+
+/// Writes the header that goes in front of an Ethernet frame of this tunnel; its bytes. A checksum is zero until
+/// [`write_checksum`] has the sum.
+#[must_use]
+pub fn write(tunnel: &OuterHeader, out: &mut [u8; HEADER_BYTES_MAX]) -> usize {
+    let key = tunnel.has(flag::KEY).then_some(tunnel.id as u32);
+    write_header(PROTOCOL_ETHERNET, tunnel.has(flag::CSUM), key, None, out)
+}
+
+/// Writes a header; its bytes.
+pub(super) fn write_header(
+    protocol: u16,
+    has_checksum: bool,
+    key: Option<u32>,
+    sequence: Option<u32>,
+    out: &mut [u8; HEADER_BYTES_MAX],
+) -> usize {
+    let words = [(CHECKSUM, has_checksum.then_some(0)), (KEY, key), (SEQUENCE, sequence)];
+    let (mut bits, mut at) = (0, 4);
+    for (bit, word) in words {
+        let Some(word) = word else { continue };
+        out[at..at + 4].copy_from_slice(&word.to_be_bytes());
+        (bits, at) = (bits | bit, at + 4);
+    }
+    out[..2].copy_from_slice(&bits.to_be_bytes());
+    out[2..4].copy_from_slice(&protocol.to_be_bytes());
+    at
+}
+
+/// Writes the checksum into a header that has one; `sum` is of the header as it was written and of all behind it.
+pub fn write_checksum(sum: Sum, header: &mut [u8]) {
+    if let Some(place) = header.get_mut(CHECKSUM_AT..CHECKSUM_AT + 2) {
+        place.copy_from_slice(&sum.finish().to_be_bytes());
+    }
+}

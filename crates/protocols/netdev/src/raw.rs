@@ -1,0 +1,59 @@
+//! Opens the raw sockets of GRE tunnels' ends.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use lasthop_device::{Backend, OpenedDevice, TunnelFacts, TunnelSocket};
+use lasthop_wire::tunnel::{erspan, gre};
+use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, socket_with};
+
+use crate::OpenError;
+use crate::packet::set_room;
+use crate::sys::{set_option, take_gre};
+use crate::udp::{NO_FLOW_LABEL, end, udp};
+
+/// The end of tunnels of any kind. Datagrams pass the host's own stack, both ways. `name` is for messages.
+///
+/// # Errors
+/// [`OpenError`]; [`OpenError::PortTaken`] if another socket has the UDP port, as one of a tunnel device of the kernel.
+pub fn tunnel(name: &str, tunnel: TunnelFacts) -> Result<OpenedDevice, OpenError> {
+    match tunnel.kind.socket() {
+        TunnelSocket::Udp => udp(name, tunnel),
+        TunnelSocket::RawIpv4 => raw(name, tunnel, AddressFamily::INET, &OPTIONS),
+        TunnelSocket::RawIpv6 => raw(name, tunnel, AddressFamily::INET6, &OPTIONS_6),
+    }
+}
+
+type SocketOption = (libc::c_int, libc::c_int, libc::c_int);
+
+/// With IPv4, the received header says the rest.
+const OPTIONS: [SocketOption; 1] = [(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)];
+const OPTIONS_6: [SocketOption; 5] = [
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, 1),
+    (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO),
+    NO_FLOW_LABEL,
+];
+
+/// The kernel hands every raw socket a copy of each datagram: a filter keeps ERSPAN apart from other GRE.
+fn raw(
+    name: &str,
+    tunnel: TunnelFacts,
+    family: AddressFamily,
+    options: &[SocketOption],
+) -> Result<OpenedDevice, OpenError> {
+    let failed = |what| OpenError::of(name, "CAP_NET_RAW", what);
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let gre = rustix::net::RawProtocol::new(gre::IP_PROTOCOL.into()).map(Protocol::from_raw);
+    let socket = socket_with(family, SocketType::RAW, flags, gre);
+    let socket: OwnedFd = socket.map_err(failed("make a raw socket for GRE"))?;
+    let has_ip_header = family == AddressFamily::INET;
+    take_gre(socket.as_fd(), has_ip_header, erspan::PROTOCOLS, tunnel.kind.is_erspan())
+        .map_err(failed("set the filter of the raw socket"))?;
+    for (level, option, value) in options {
+        set_option(socket.as_fd(), *level, *option, *value)
+            .map_err(failed("set options of the raw socket"))?;
+    }
+    set_room(socket.as_fd());
+    Ok(end(name, Backend::Raw, tunnel, socket))
+}
