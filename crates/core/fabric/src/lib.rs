@@ -204,7 +204,7 @@ impl Fabric {
         }
     }
 
-    // Apart from visits to rings with one chain or none, which need less room.
+    // Not inlined, so that visits to rings with one chain or none need less stack.
     #[inline(never)]
     fn begin_batch_visit(&mut self, ring: RingId, now_ns: u64) -> usize {
         self.lap(None);
@@ -231,7 +231,7 @@ impl Fabric {
         taken
     }
 
-    /// After packets of `ring` were switched.
+    /// Ends the switching of packets of `ring`: pauses the ring if the module asks for it, and ranks waiting packets.
     #[inline]
     fn heed_verdicts(&mut self, ring: RingId) {
         if self.verdicts.holds() {
@@ -273,7 +273,8 @@ impl Fabric {
         self.publish();
     }
 
-    /// Has the module decide on the packets of `port` that were fetched. Returns where all of them go, if that is one port.
+    /// Lets the module decide on the fetched packets of `port`. Returns their destination if it is the same port for
+    /// all.
     #[inline(always)]
     fn decide(&mut self, port: PortId, now_ns: u64) -> Option<PortId> {
         self.verdicts.clear();
@@ -285,7 +286,7 @@ impl Fabric {
         self.verdicts.common_port(self.fetched.len).filter(|port| port.index() < PORTS_MAX)
     }
 
-    /// Does what was decided; all packets go to the port `common`, if there is one.
+    /// Executes the verdicts. If `common` is given, all packets go to that port.
     fn switch(&mut self, common: Option<PortId>, now_ns: u64) {
         if let Some(destination) = common {
             self.forward_all(destination, now_ns);

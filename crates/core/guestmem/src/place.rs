@@ -74,7 +74,8 @@ impl<'m> Window<'m> {
         self.locate_near(guest_addr, len)
     }
 
-    /// As [`Self::locate`], in the region of the last translation only: nothing is called, so that a loop has the registers to itself.
+    /// As [`Self::locate`], but only in the region of the last translation: it makes no call, so that a loop has all
+    /// registers.
     #[inline(always)]
     pub fn locate_near(&self, guest_addr: u64, len: u32) -> Option<(Segment, Place<'m>)> {
         let offset = guest_addr.wrapping_sub(self.range.guest_addr);

@@ -235,8 +235,8 @@ fn copy_all<'h>(
     copied
 }
 
-/// The same up to the first frame that is not in its image as a whole, or that is GSO.
-// A function of its own, which calls no other: the loop has the registers to itself.
+/// As [`copy_all`], up to the first frame that is not wholly in its image, or that is GSO.
+// Not inlined, and without calls, so that the loop has all registers.
 #[inline(never)]
 fn copy_short<'h>(frames: impl Iterator<Item = UsualFrame<'h>>, buffers: &[Buffer<'_>]) -> Delivered {
     let (mut packets, mut bytes) = (0, 0);
@@ -257,7 +257,7 @@ fn copy_short<'h>(frames: impl Iterator<Item = UsualFrame<'h>>, buffers: &[Buffe
     Delivered { packets, bytes: bytes - HEADER_BYTES as u64 * packets, gso_packets: 0, csum_completed: 0 }
 }
 
-/// The same of any frames.
+/// As [`copy_all`], for any frames.
 #[inline(never)]
 fn copy_any<'h>(
     source: &MemoryMap,

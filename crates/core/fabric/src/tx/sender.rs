@@ -278,8 +278,9 @@ fn read_usual_chains<'m>(
     bytes
 }
 
-/// As [`read_usual_chains`], behind chains with these `bytes`; if `NEAR`, up to the first one in another region than the last.
-// A function of its own: the loop has the registers to itself.
+/// As [`read_usual_chains`], after chains with `bytes` bytes. With `NEAR`, stops at the first one outside the region of
+/// the last translation.
+// Not inlined, so that the loop has all registers.
 #[inline(never)]
 fn read_chains_in<'m, const NEAR: bool>(
     ring: &mut DeviceRing,

@@ -490,7 +490,7 @@ impl Senders {
         }
     }
 
-    /// Whether there is anything that [`Self::publish`] or others are to be told of.
+    /// Whether there are completions to publish, or workers to wake.
     #[inline]
     pub(crate) fn has_news(&self) -> bool {
         !self.dirty.is_empty() || !self.obstructed.is_empty() || self.returned != 0

@@ -200,7 +200,7 @@ impl TxQueue {
         self.ring.complete_marked_all(heads);
     }
 
-    /// As [`Self::settle_unlisted`], of one chain.
+    /// As [`Self::settle_unlisted`], for one chain.
     #[inline(always)]
     pub(crate) fn settle_lone(&mut self, head: u16) {
         match self.waits {

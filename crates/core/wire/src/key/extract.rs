@@ -59,15 +59,15 @@ pub fn extract(head: &[u8], metadata: &Metadata, key: &mut Key) -> Offsets {
     Offsets { network: network as u16, transport: transport.unwrap_or(0) as u16 }
 }
 
-/// As [`extract`], of an untagged packet of IPv4 without options and fragments, with TCP or UDP, that came in by `in_port` and has no
-/// other metadata. False if it is none, and then `key` is nothing.
+/// As [`extract`], for a packet that came in by `in_port` and has no other metadata. It must be untagged IPv4 with TCP
+/// or UDP, without options, and not a fragment; for another packet the result is false, and `key` is undefined.
 #[inline(always)]
 pub fn extract_usual4(head: &[u8], in_port: u16, key: &mut Key) -> bool {
     const NETWORK: usize = MACS_BYTES + 2;
     const TRANSPORT: usize = NETWORK + IPV4_BYTES_MIN;
     /// EtherType, version and header length.
     const PLAIN_IPV4: u64 = (ETHERTYPE_IPV4 as u64) << 8 | 0x45;
-    /// More fragments, or the offset of one.
+    /// "More fragments", or a fragment offset.
     const FRAGMENTS: u64 = 0x3fff << 48;
     let Some(window) = head.first_chunk::<{ TRANSPORT + 8 }>() else { return false };
     let word = |at: usize| window[at..].first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes));
