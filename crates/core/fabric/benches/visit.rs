@@ -1,11 +1,11 @@
-//! Visits to a transmit ring, whole; differences between them show stages that have no entry of their own.
+//! Whole visits to a transmit ring. Differences between them show stages without an entry of their own.
 //!
 //! ```text
 //!   fetch           drop: fetched, refused by the module, completed
 //!   sort            gone/...: fetched, sorted, refused by each destination; one and 32 destinations, flood
 //!   deliver         visit/...: all of it
 //! ```
-//! Only `Fabric::visit` is timed; the guests make frames available and take them back in between.
+//! Only `Fabric::visit` is timed. The guests make frames available and take them back in between.
 
 mod traffic;
 
@@ -15,7 +15,7 @@ use criterion::{Criterion, Throughput};
 use traffic::frames::one_flow;
 use traffic::{Decider, Plan, Traffic, scenarios};
 
-/// The time that `iterations` visits took.
+/// The time of `iterations` visits.
 fn run(traffic: &mut Traffic, iterations: u64) -> Duration {
     let mut spent = Duration::ZERO;
     for _ in 0..iterations {
@@ -37,7 +37,7 @@ fn visits(criterion: &mut Criterion, name: &str, plan: &Plan) {
     traffic.check();
 }
 
-/// Packets of 64 bytes whose destinations do not exist: only fetching and sorting are left.
+/// Packets of 64 bytes to destinations that do not exist, so that only fetching and sorting remain.
 fn gone(destinations: u16, flood: bool) -> Plan {
     Plan {
         decider: Decider::Nowhere { destinations, flood },

@@ -9,8 +9,7 @@ use crate::bounds::LENT_PACKETS_MAX;
 use crate::port_link::PortLink;
 use crate::reference::Return;
 
-/// State that the workers of one switch share, besides the receive rings: open queues, links, and completion
-/// queues.
+/// State that the workers of one switch share, besides the receive rings: open queues, links and completion queues.
 #[derive(Debug)]
 pub(crate) struct Board {
     queues: Box<[OpenQueues]>,
@@ -18,24 +17,24 @@ pub(crate) struct Board {
     inboxes: Box<[WorkerInbox]>,
 }
 
-/// One bit per queue pair of a port. Other workers take them as hints; a ring's claim, or its home, decides.
+/// One bit per queue pair of a port. For other workers they are hints; the ring's claim or its home decides.
 #[derive(Debug, Default)]
 struct OpenQueues {
     receive: AtomicU64,
     transmit: AtomicU64,
 }
 
-/// Where one worker is reached.
+/// The queues and flags by which other workers reach one worker.
 #[derive(Debug)]
 pub(crate) struct WorkerInbox {
-    /// Its completion queue: references of its senders that others are done with.
+    /// Its completion queue: references to its packets that other workers have finished.
     pub(crate) returns: Bounded<Return>,
     pub(crate) sleep_flag: SleepFlag,
 }
 
 impl Board {
     pub(crate) fn new(workers: usize) -> Self {
-        // A worker alone gives itself nothing back.
+        // A single worker returns nothing to itself.
         let entries = if workers > 1 { LENT_PACKETS_MAX } else { 0 };
         let inbox = |_| WorkerInbox { returns: Bounded::new(entries), sleep_flag: SleepFlag::default() };
         Self {
@@ -59,21 +58,21 @@ impl Board {
         self.queues[port.index()].receive.load(Ordering::Relaxed)
     }
 
-    /// Why the packets of a transmit queue are discarded; `None`: they are not.
+    /// The reason for which a transmit queue's packets are discarded. `None` if they are not.
     #[inline(always)] // a call of it costs more than it does
     pub(crate) fn discards(&self, port: PortId, queue: u16) -> Option<DropReason> {
         let sends = self.queues[port.index()].transmit.load(Ordering::Relaxed) & bit(queue) != 0;
         if sends { None } else { Some(self.why_discarded(port)) }
     }
 
-    /// Out of the way of packets that pass.
+    /// Not inlined: the usual packet passes.
     #[cold]
     #[inline(never)]
     fn why_discarded(&self, port: PortId) -> DropReason {
         self.link(port).or(DropReason::QueueDisabled)
     }
 
-    /// The port's link: it may be down although the guest would pass packets.
+    /// The port's link. It may be down while the guest has queues open.
     pub(crate) fn link(&self, port: PortId) -> &PortLink {
         &self.links[port.index()]
     }
@@ -92,7 +91,7 @@ impl Board {
         self.show(port, |_| {});
     }
 
-    /// Changes the queues that a port's guest has enabled, and shows the result to all workers.
+    /// Changes the queues that a port's guest has enabled, and publishes the result to all workers.
     fn show(&self, port: PortId, change: impl FnOnce(&mut (u64, u64))) {
         let queues = &self.queues[port.index()];
         self.link(port).update(change, |(receive, transmit)| {

@@ -9,13 +9,13 @@ use crate::tap::{CaptureDirection, Event, Tap};
 use crate::tx::senders::Senders;
 use crate::{Fabric, RingId};
 
-/// A packet of this batch as it came in.
+/// A packet of this batch, as received.
 fn whole<'a>(packet: PacketRef, header: &'a Header) -> PacketCopy<'a> {
     PacketCopy { packet, header, truncate_len_bytes: u32::MAX, image: 0 }
 }
 
 impl Senders {
-    /// Whether any capture is active: asked before anything else of this file is called.
+    /// Whether any capture is active. Callers check it before they call other functions of this file.
     #[inline]
     pub(crate) fn is_tapped(&self) -> bool {
         self.taps.is_some()
@@ -27,7 +27,7 @@ impl Senders {
         self.taps = Some(taps);
     }
 
-    /// A copy on its way to `to` was delivered or dropped. While it waits there is nothing to see.
+    /// Reports a copy to `to` that was delivered or dropped. A waiting copy is not reported.
     #[cold]
     pub(crate) fn tap_copy(&mut self, to: PortId, copy: &PacketCopy<'_>, outcome: Outcome) {
         let dropped = match outcome {
@@ -42,25 +42,25 @@ impl Senders {
         self.tap(Event { port: to, direction: CaptureDirection::Outbound, dropped }, copy);
     }
 
-    /// Copies were delivered whole.
+    /// Reports copies that were delivered whole.
     #[cold]
     pub(crate) fn tap_delivered(&mut self, to: PortId, copies: &[PacketCopy<'_>]) {
         copies.iter().for_each(|copy| self.tap_copy(to, copy, Outcome::Done));
     }
 
-    /// Copies were tried.
+    /// Reports copies that were tried.
     #[cold]
     pub(crate) fn tap_attempts(&mut self, to: PortId, copies: &[PacketCopy<'_>], attempts: &[Attempt]) {
         copies.iter().zip(attempts).for_each(|(copy, attempt)| self.tap_copy(to, copy, attempt.outcome));
     }
 
-    /// A packet was dropped before its destination was known.
+    /// Reports a packet that was dropped before its destination was known.
     fn tap_dropped(&mut self, copy: &PacketCopy<'_>, reason: DropReason) {
         let port = self.account_of(copy.packet);
         self.tap(Event { port, direction: CaptureDirection::Inbound, dropped: Some(reason) }, copy);
     }
 
-    /// The bytes of a frame whose headers were not read.
+    /// Reports a refused frame, whose headers were not read.
     fn tap_refused(&mut self, packet: PacketRef, reason: DropReason) {
         let mut header = Header::default();
         let mut segments = [Segment::default(); CHAIN_SEGMENTS_MAX];
@@ -75,12 +75,12 @@ impl Senders {
 }
 
 impl Fabric {
-    /// `tap` sees the events here from now on.
+    /// Adds `tap` to this worker's captures.
     pub fn add_tap(&mut self, tap: Tap) {
         self.senders.taps.get_or_insert_default().taps.push(tap);
     }
 
-    /// The tap with this number sees nothing more.
+    /// Removes the tap with this id.
     pub fn remove_tap(&mut self, id: u64) {
         let Some(taps) = &mut self.senders.taps else { return };
         taps.taps.retain(|tap| tap.id != id);
@@ -89,15 +89,14 @@ impl Fabric {
         }
     }
 
-    /// A port is removed: the next port with its number is another one.
+    /// Stops watching a removed port: the next port with its number is another one.
     pub(crate) fn untap(&mut self, port: PortId) {
         if let Some(taps) = &mut self.senders.taps {
             taps.forget(port);
         }
     }
 
-    /// The chains that a visit took: frames, and those refused at once; their segments are there until the
-    /// next visit.
+    /// Reports the chains that a visit took: frames and refused ones. Their segments are valid until the next visit.
     #[cold]
     pub(crate) fn tap_fetched(&mut self, ring: RingId, taken: usize) {
         let RingId { port, queue } = ring;
@@ -115,7 +114,7 @@ impl Fabric {
         }
     }
 
-    /// Packets of this visit, and copies, that the module drops. Reads the verdicts again, so that the usual
+    /// Reports packets of this visit, and copies, that the module drops. Reads the verdicts again, so that the usual
     /// path need not keep them.
     #[cold]
     pub(crate) fn tap_decided(&mut self) {

@@ -1,4 +1,4 @@
-//! Counters of ports and of hand-overs between workers, and the equation that they conserve.
+//! Counters of ports and of hand-overs between workers, and the equation that ports' counters fulfil.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ impl Default for Drops {
     }
 }
 
-/// Reasons that occurred, by name: a failed test names the cause.
+/// Prints only reasons that occurred, so that a failed test names the cause.
 impl fmt::Debug for Drops {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_map().entries(self.nonzero().map(|(reason, count)| (reason.name(), count))).finish()
@@ -63,17 +63,17 @@ impl Drops {
     }
 }
 
-/// Counters of a worker's hand-overs to others. All but wake-ups are counted once a batch at most, on paths
-/// that a single worker never takes.
+/// Counters of a worker's hand-overs to others. All but wake-ups are counted at most once per batch, on paths that a
+/// single worker never takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HandoffCounters {
-    /// Batches for one receive ring that found another worker at it, and for longer than a short look.
+    /// Batches for which another worker held the receive ring's claim for longer than the short wait.
     pub contended: u64,
-    /// References that were left for that worker.
+    /// References that were queued for that worker.
     pub left: u64,
-    /// Packets that were copied without the ring's claim, side by side with others.
+    /// Packets that were copied without the ring's claim.
     pub leased: u64,
-    /// References that came back from other workers.
+    /// References that other workers returned.
     pub returned: u64,
 }
 
@@ -86,35 +86,36 @@ pub struct PortCounters {
     pub rx_packets: u64,
     /// Their bytes, without virtio-net headers and without invalid frames.
     pub rx_bytes: u64,
-    /// Those of them that were GSO frames.
+    /// GSO frames among them.
     pub rx_gso_packets: u64,
-    /// Packets that the switch itself put in: its own at the port `internal`, at others those that came back from the control plane.
+    /// Injected packets: at the port `internal` the switch's own, at other ports those that came back from the control
+    /// plane.
     pub injected: u64,
     /// Copies beyond the first that floods made of this port's packets.
     pub copies_added: u64,
     /// Segments beyond the first that software segmentation made of them.
     pub segments_added: u64,
-    /// Packets of this port that were delivered somewhere.
+    /// Packets of this port that were delivered.
     pub forwarded: u64,
-    /// Those of them that the control plane was handed.
+    /// Those of them that went to the control plane.
     pub upcalls: u64,
     /// Packets of this port that were dropped, by reason.
     pub rx_drops: Drops,
-    /// Flooded packets of this port that no port with a running guest was there for. A copy for a port that is down is not
-    /// made, so only a packet without any other copy counts here.
+    /// Flooded packets of this port for which no receiving port had a running guest. A copy for a port that is down is
+    /// not made, so only a packet without any other copy counts here.
     pub flooded_to_none: u64,
-    /// References to packets of this port that wait for receive buffers now.
+    /// References to packets of this port that currently wait for receive buffers.
     pub waiting: u64,
-    /// Packets of this port that were copied out of its guest's memory while they waited, since the guest is to get its chains back in
-    /// order and others were completed behind them.
+    /// Packets of this port that were copied out of its guest's memory while they waited, since they held back
+    /// completed chains and the guest wants its chains in order.
     pub detached: u64,
     /// Packets put into the guest's receive rings.
     pub tx_packets: u64,
     /// Their bytes, without virtio-net headers.
     pub tx_bytes: u64,
-    /// Those of them that were GSO frames.
+    /// GSO frames among them.
     pub tx_gso_packets: u64,
-    /// Packets that were to go to this port and were dropped (each also in its sender's `rx_drops`).
+    /// Packets for this port that were dropped; each also counts in its sender's `rx_drops`.
     pub tx_drops: Drops,
     /// Checksums completed in software for this receiver.
     pub tx_csum_completed: u64,
@@ -123,7 +124,7 @@ pub struct PortCounters {
 }
 
 impl PortCounters {
-    /// Counts an attempt to deliver a copy; true if the copy needs its sender's memory no longer.
+    /// Counts an attempt to deliver a copy. True if the copy no longer needs its sender's memory.
     #[inline]
     pub(crate) fn settle(&mut self, attempt: Attempt) -> bool {
         let delivered = u64::from(attempt.delivered);
@@ -131,7 +132,7 @@ impl PortCounters {
         self.segments_added += delivered;
         match attempt.outcome {
             Outcome::Wait => return false,
-            // The copy itself was counted when it came in or was added; only the other segments are extra.
+            // The copy itself was counted when it was received or added; only the further segments are extra.
             Outcome::Done => self.segments_added -= 1,
             Outcome::Drop(reason) => self.rx_drops.count(reason),
             Outcome::ToNone => self.flooded_to_none += 1,
@@ -141,8 +142,8 @@ impl PortCounters {
 
     /// Adds another worker's counters of the port.
     ///
-    /// Each worker changes its counters of both sides of a packet at once, at the packet's home. So sums over
-    /// workers are conserved, at whatever moments the workers are read.
+    /// The packet's home changes the counters of both sides at once. So sums over workers are conserved, whenever each
+    /// worker is read.
     pub fn merge(&mut self, other: &Self) {
         self.rx_packets += other.rx_packets;
         self.rx_bytes += other.rx_bytes;
@@ -164,13 +165,13 @@ impl PortCounters {
         self.signals += other.signals;
     }
 
-    /// Packets that came in, and copies and segments made of them.
+    /// Packets received, and copies and segments made of them.
     #[must_use]
     pub fn taken_in(&self) -> u64 {
         self.rx_packets + self.injected + self.copies_added + self.segments_added
     }
 
-    /// Packets by their end: delivered, dropped, flooded to no port, or waiting.
+    /// Packets by outcome: delivered, dropped, flooded to none, or waiting.
     #[must_use]
     pub fn accounted_for(&self) -> u64 {
         self.forwarded + self.rx_drops.total() + self.flooded_to_none + self.waiting

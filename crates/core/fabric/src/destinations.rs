@@ -4,7 +4,7 @@ use lasthop_module_api::{BATCH_PACKETS_MAX, Output, PORTS_MAX, PortId};
 
 const END: u32 = u32::MAX;
 
-/// Outputs of a batch as one list per destination; only destinations of this batch are touched (mSwitch, section 3).
+/// Outputs of a batch as one list per destination. Only destinations of this batch are touched (mSwitch, section 3).
 ///
 /// ```text
 ///   touched [ p7, p2 ]      lists[p7] first ─> next ─> next ─> END      lists[p2] first ─> END
@@ -28,7 +28,7 @@ const EMPTY: List = List { first: END, last: END };
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Destination {
     pub(crate) port: PortId,
-    /// Index of the first output; the others follow by `after`.
+    /// Index of the first output; `after` returns the next ones.
     pub(crate) first: usize,
 }
 
@@ -43,7 +43,7 @@ impl Default for Destinations {
 }
 
 impl Destinations {
-    /// Builds the lists of `outputs`, which keep their order within a destination.
+    /// Builds the lists of `outputs`. Within a destination they keep their order.
     #[inline]
     pub(crate) fn sort(&mut self, outputs: &[Output]) {
         for (index, output) in outputs.iter().enumerate() {
@@ -60,13 +60,13 @@ impl Destinations {
         }
     }
 
-    /// All of them, each once.
+    /// All destinations, each once.
     #[inline]
     pub(crate) fn ports(&self) -> impl Iterator<Item = PortId> + '_ {
         self.touched.iter().copied()
     }
 
-    /// The next destination; its list is taken apart.
+    /// Takes the next destination and its list.
     #[inline]
     pub(crate) fn next(&mut self) -> Option<Destination> {
         let port = self.touched.pop()?;

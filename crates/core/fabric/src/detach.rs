@@ -1,12 +1,13 @@
-//! Packets that wait and hold back completed chains of their ring are detached.
+//! Detaches waiting packets that hold back completed chains of their ring.
 
 use crate::rx::receive_ring::FollowUp;
 use crate::tx::tx_queue::Obstacle;
 use crate::{Fabric, RingId, Tools, tools};
 
 impl Fabric {
-    /// Rings were published: where packets that wait hold completed chains back, those packets are detached. One that finds no room stays:
-    /// the guest gets none of the chains behind it back until it is delivered or dropped, or there is room.
+    /// Detaches, after rings were published, the waiting packets that hold back completed chains. A packet that finds
+    /// no room stays: its guest gets no chain behind it back until the packet is delivered or dropped, or there is
+    /// room.
     #[inline]
     pub(crate) fn detach_obstacles(&mut self) {
         while let Some(ring) = self.senders.next_obstructed() {
@@ -35,7 +36,8 @@ impl Fabric {
         }
     }
 
-    /// Detaches the packets of `sender` that wait at `place`; how many. If another worker is there, this one comes back: it is late.
+    /// Detaches the packets of `sender` that wait at `place`. Returns their number. If another worker has the claim,
+    /// sets `is_late`, and this worker tries again.
     fn detach_at(&mut self, place: RingId, sender: RingId, is_late: &mut bool) -> usize {
         let count = self.receivers.with_claim(place, &mut tools!(self), |service| service.detach(sender));
         if count.is_none() && self.receivers.ring(place).is_some() {

@@ -1,4 +1,4 @@
-//! Frames as they are delivered: a header image, and the rest in the sender's memory.
+//! Frames for delivery: a header image, and the rest in the sender's memory.
 
 use lasthop_guestmem::{Cursor, MemoryMap, Segment, StaleSegment, copy, copy_and_sum};
 use lasthop_module_api::Header;
@@ -7,7 +7,7 @@ use lasthop_wire::{Offload, Sum};
 use crate::reference::{PacketCopy, PacketRef};
 use crate::side_table::{Chains, SegmentBuffer};
 
-/// A frame to be delivered: its header image, and the rest in the sender's memory.
+/// A frame for delivery: its header image, and the rest in the sender's memory.
 ///
 /// ```text
 ///   as delivered   |<-- image (len) -->|<------------- rest ------------->|
@@ -23,12 +23,12 @@ pub(crate) struct Frame<'a> {
     pub(crate) header: &'a Header,
     /// Bytes to deliver.
     pub(crate) len: u32,
-    /// The header's, unless the frame is truncated.
+    /// The offload metadata of the header; empty if the frame is truncated.
     pub(crate) offload: Offload,
 }
 
-/// Reads the first bytes of a frame, as it was handed over, into `out`: its header image and the rest from its sender's
-/// memory, as far as that is there. Returns how many there are.
+/// Reads the first bytes of a delivered frame into `out`: the header image, then bytes from the sender's memory as far
+/// as they exist. Returns their number.
 pub(crate) fn gather(
     source: Option<&Source<'_>>,
     copy: &PacketCopy<'_>,
@@ -51,7 +51,7 @@ pub(crate) fn gather(
 pub(crate) fn shape(header: &Header, truncate_len_bytes: u32) -> (u32, Offload) {
     let whole = header.frame_len_bytes();
     let len = whole.min(truncate_len_bytes);
-    // The metadata does not describe the rest of a truncated frame: it is evidence, not a packet.
+    // A truncated frame is for inspection only: the metadata does not describe the rest of it.
     (len, if len == whole { header.offload } else { Offload::default() })
 }
 
@@ -67,7 +67,7 @@ impl<'a> Frame<'a> {
         Self { map, segments, vnet_bytes, header, len, offload }
     }
 
-    /// Copies bytes `from..to` of the frame behind `target`; adds those from `sum_from` on to the sum, if there is one.
+    /// Copies bytes `from..to` of the frame to `target`. Adds those from `sum_from` on to the sum, if there is one.
     #[inline]
     pub(crate) fn copy_range(
         &self,
@@ -102,7 +102,7 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// Where the packets of one transmit ring lie.
+/// The memory of the packets of one transmit ring.
 pub(crate) struct Source<'a> {
     pub(crate) map: &'a MemoryMap,
     pub(crate) chains: &'a Chains,
@@ -119,7 +119,7 @@ impl<'a> Source<'a> {
         self.vnet_bytes
     }
 
-    /// Where a packet's bytes lie, unless its slot is gone.
+    /// The segments of a packet, unless its slot is gone.
     pub(crate) fn segments<'b>(
         &self,
         packet: PacketRef,
@@ -128,7 +128,7 @@ impl<'a> Source<'a> {
         self.chains.segments(packet.head, packet.epoch, buffer)
     }
 
-    /// Where a frame lies that is in one piece, unless its slot is gone.
+    /// The segment of a frame that is in one piece, unless its slot is gone.
     #[inline]
     pub(crate) fn only_segment(&self, packet: PacketRef) -> Option<Segment> {
         self.chains.only_segment(packet.head, packet.epoch)

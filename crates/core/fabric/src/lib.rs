@@ -1,21 +1,21 @@
-//! The switching fabric: packets from transmit rings through a module's verdicts into receive rings, copied once.
+//! The switching fabric moves packets from transmit rings to receive rings as a module decides, with one copy.
 //!
-//! **Purpose.** A [`Fabric`] is one worker's view of a switch: it knows all ports and moves packets between them (mSwitch's batched,
-//! per-destination forwarding; Hyper-Switch's vNIC with its internal receive queue). It knows nothing of forwarding
-//! decisions: those come from a [`Module`].
+//! **Purpose.** A [`Fabric`] is one worker's view of a switch. It knows all ports and moves packets between them (the
+//! batched, per-destination forwarding of mSwitch; the vNIC with an internal receive queue of Hyper-Switch). Forwarding
+//! decisions come from a [`Module`].
 //!
-//! **Contract.** Sans-io: time comes in as a number, signals go out as a list ([`Fabric::signals`]); nothing here
-//! makes a system call, reads a clock or starts a thread, and nothing is allocated per packet. Every packet is accounted
-//! for: [`PortCounters::is_conserved`] holds between any two calls. A chain belongs to the switch from `visit` until its
-//! last copy is delivered or dropped; stopping a ring ends that at once.
+//! **Contract.** Sans-io: the caller passes the time as a number and reads signals from a list ([`Fabric::signals`]).
+//! No code here makes a system call, reads a clock, starts a thread or allocates per packet. Every packet is accounted
+//! for: [`PortCounters::is_conserved`] holds between any two calls. A chain belongs to the switch from `visit` until
+//! its last copy is delivered or dropped. Stopping a ring ends that at once.
 //!
-//! **Not checked.** That maps and rings given to one port belong together: the session ensures it. That every
-//! fabric of a switch is told of every port and ring ([`Fabric::join_ring`]): the engine does that.
+//! **Not checked.** The session ensures that maps and rings of one port belong together. The engine tells every fabric
+//! of a switch about every port and ring ([`Fabric::join_ring`]).
 //!
-//! **Threading.** Each worker owns a fabric; [`Fabric::for_workers`] makes those of one switch. A transmit
-//! ring has a home: the fabric on which it was started. Only the home takes, counts and completes its
-//! packets. Receive rings are shared: the worker with a ring's claim delivers. A worker that finds it taken
-//! queues references there and continues. No worker ever waits.
+//! **Threading.** Each worker owns a fabric; [`Fabric::for_workers`] makes all fabrics of one switch. A transmit ring
+//! has a home: the fabric that started it. Only the home takes, counts and completes its packets. Receive rings are
+//! shared: the worker with a ring's claim delivers. Other workers queue references at the ring and continue. No worker
+//! ever waits.
 //!
 //! ```text
 //!            visit(ring)                                                                     signals(), wakes()
@@ -91,11 +91,11 @@ pub struct Capabilities {
     pub tso6: bool,
     /// Takes unsegmented TCP with congestion marks (GUEST_ECN).
     pub ecn: bool,
-    /// Takes unsegmented UDP (GUEST_USO4 and GUEST_USO6: `gso_type` is the same for both, so half of it counts for none).
+    /// Takes unsegmented UDP. Needs GUEST_USO4 and GUEST_USO6, since `gso_type` is the same for both.
     pub uso: bool,
-    /// Bytes of the virtio-net header: 12, or 10 for legacy guests without MRG_RXBUF, or 124 of tunnel ports.
+    /// Bytes of the virtio-net header: 12, or 10 for legacy guests without MRG_RXBUF, or 124 for tunnel ports.
     pub header_bytes: usize,
-    /// The same of the packets that it sends: 8 more if they tell their hashes.
+    /// Bytes of the header on packets that the guest sends: 8 more if it reports hashes.
     pub sent_header_bytes: usize,
 }
 
@@ -115,7 +115,7 @@ impl Default for Capabilities {
     }
 }
 
-/// A ring of one direction: queue pair `queue` of `port`.
+/// A receive or transmit ring: queue pair `queue` of `port`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RingId {
     /// The port.
@@ -143,7 +143,7 @@ impl Signal {
     }
 }
 
-/// One worker's view of a switch, and everything that it needs to move packets.
+/// One worker's view of a switch, with all state for moving packets.
 pub struct Fabric {
     module: Arc<dyn Module>,
     senders: Senders,
@@ -160,7 +160,7 @@ pub struct Fabric {
     epoch: u32,
 }
 
-/// The tools of a fabric, and its receivers beside them.
+/// Borrows the tools of a fabric and its receivers at the same time.
 macro_rules! tools {
     ($fabric:ident) => {
         Tools {
@@ -174,8 +174,8 @@ macro_rules! tools {
 use tools;
 
 impl Fabric {
-    /// Polls a transmit ring whose home is here: fetches a batch and handles it to the end. Returns the
-    /// packets taken: 0 means the ring is empty, stopped, or waits for slow receivers.
+    /// Polls a transmit ring whose home is here: fetches a batch and completes its processing. Returns the number of
+    /// packets taken; 0 if the ring is empty, stopped, or waits for slow receivers.
     pub fn visit(&mut self, ring: RingId, now_ns: u64) -> usize {
         let taken = self.begin_visit(ring, now_ns);
         if !self.receivers.leases.is_empty() {
@@ -187,8 +187,7 @@ impl Fabric {
         taken
     }
 
-    /// As `visit`, for a [`DrrScheduler`]: returns the result, with the cost of the port's packets since the
-    /// last time.
+    /// As `visit`, for a [`DrrScheduler`]: returns the result, and the cost of the port's packets since the last call.
     pub fn visit_in_turn(&mut self, ring: RingId, now_ns: u64) -> Visited {
         let packets = self.visit(ring, now_ns);
         let cost = self.senders.get_mut(ring.port).map_or(0, |sender| sender.charge.take());
@@ -205,7 +204,7 @@ impl Fabric {
         }
     }
 
-    // Apart from visits to rings with one chain or none, which need less room.
+    // Not inlined, so that visits to rings with one chain or none need less stack.
     #[inline(never)]
     fn begin_batch_visit(&mut self, ring: RingId, now_ns: u64) -> usize {
         self.lap(None);
@@ -232,7 +231,7 @@ impl Fabric {
         taken
     }
 
-    /// After packets of `ring` were switched.
+    /// Ends the switching of packets of `ring`: pauses the ring if the module asks for it, and ranks waiting packets.
     #[inline]
     fn heed_verdicts(&mut self, ring: RingId) {
         if self.verdicts.holds() {
@@ -250,7 +249,7 @@ impl Fabric {
         }
     }
 
-    /// A ring that the module had wait is taken from again if it need not any more.
+    /// Reopens a ring that the module had paused, if the module no longer needs the pause.
     fn release(&mut self, ring: RingId, now_ns: u64) {
         let worker = self.worker();
         if let Some(queue) = self.senders.queue_mut(ring)
@@ -274,7 +273,8 @@ impl Fabric {
         self.publish();
     }
 
-    /// Has the module decide on the packets of `port` that were fetched. Returns where all of them go, if that is one port.
+    /// Lets the module decide on the fetched packets of `port`. Returns their destination if it is the same port for
+    /// all.
     #[inline(always)]
     fn decide(&mut self, port: PortId, now_ns: u64) -> Option<PortId> {
         self.verdicts.clear();
@@ -286,7 +286,7 @@ impl Fabric {
         self.verdicts.common_port(self.fetched.len).filter(|port| port.index() < PORTS_MAX)
     }
 
-    /// Does what was decided; all packets go to the port `common`, if there is one.
+    /// Executes the verdicts. If `common` is given, all packets go to that port.
     fn switch(&mut self, common: Option<PortId>, now_ns: u64) {
         if let Some(destination) = common {
             self.forward_all(destination, now_ns);
@@ -320,7 +320,7 @@ impl Fabric {
         }
     }
 
-    /// All packets of the batch go to `port`, whole and alone: the usual case, spared the lists.
+    /// Delivers all packets of the batch to `port`, whole and alone: the usual case, without lists per destination.
     #[inline]
     fn forward_all(&mut self, port: PortId, now_ns: u64) {
         match self.fetched.is_listed {
@@ -329,13 +329,13 @@ impl Fabric {
         }
     }
 
-    /// Tells each packet's slot how many copies to wait for; packets without any are dropped here.
+    /// Records how many copies each packet has; drops packets that have none.
     fn expect_copies(&mut self) {
         if self.senders.is_tapped() {
             self.tap_decided();
         }
         let mut copies = [0_u16; BATCH_PACKETS_MAX];
-        let mut counts = 0; // all that there were, as bits: above 1 if a packet has several copies
+        let mut counts = 0; // the bitwise or of all counts: above 1 if a packet has several copies
         for output in self.verdicts.outputs() {
             let count = &mut copies[usize::from(output.packet)];
             *count += 1;
@@ -367,9 +367,9 @@ impl Fabric {
         }
     }
 
-    /// Takes the copies of flooded packets, which have several, for ports that are down out of the verdicts: a bridge floods to
-    /// ports with a carrier. `copies` of each packet is brought up to date. Returns the packets that nothing at all becomes of any more,
-    /// as bits.
+    /// Removes from the verdicts the copies of flooded packets for ports that are down, since a bridge floods only to
+    /// ports with a carrier. Updates `copies` of each packet. Returns the packets that have no output, upcall or
+    /// drop left, as bits.
     #[cold]
     fn leave_out_ports_down(&mut self, copies: &mut [u16; BATCH_PACKETS_MAX]) -> u32 {
         let bits =
@@ -390,7 +390,7 @@ impl Fabric {
         flooded & !bits(&mut left.chain(upcalls).chain(drops))
     }
 
-    /// Publishes completions to senders, once per batch; receivers were served before.
+    /// Publishes completions to senders, once per batch. Receivers were served before.
     #[inline]
     fn publish(&mut self) {
         if self.senders.has_news() {
@@ -406,8 +406,8 @@ impl Fabric {
         self.wakes |= self.senders.sleepers();
     }
 
-    /// Settles packets that other workers delivered or dropped: a chain is completed with its last copy. True
-    /// if there were any.
+    /// Settles packets that other workers delivered or dropped: a chain is completed with its last copy. Returns
+    /// whether there were any.
     pub fn take_returns(&mut self) -> bool {
         let mut any = false;
         while let Some(reference) = self.senders.next_return() {
@@ -425,18 +425,18 @@ impl Fabric {
         any
     }
 
-    /// Announces that this worker goes to sleep: others will ask for it to be woken (`wakes`). A full fence and a last
-    /// `take_returns` have to follow; see `lasthop_ring::arm_and_recheck`.
+    /// Announces that this worker goes to sleep: from now on other workers request its wake-up (`wakes`). The caller
+    /// then passes a full fence and calls `take_returns` once more; see `lasthop_ring::arm_and_recheck`.
     pub fn prepare_sleep(&self) {
         self.senders.board.inbox(self.senders.worker).sleep_flag.prepare_sleep();
     }
 
-    /// This worker does not sleep, or not any more.
+    /// Announces that this worker is awake.
     pub fn end_sleep(&self) {
         self.senders.board.inbox(self.senders.worker).sleep_flag.clear();
     }
 
-    /// Workers to be woken, as bits; none afterwards.
+    /// Returns the workers to be woken, as bits, and clears them.
     pub fn wakes(&mut self) -> u64 {
         std::mem::take(&mut self.wakes)
     }
@@ -453,8 +453,8 @@ impl Fabric {
         usize::from(self.senders.worker)
     }
 
-    /// A receive ring may have new buffers: delivers the packets that wait for it. Returns whether none waits
-    /// any more. Also false if another worker has the ring's claim.
+    /// Delivers the packets that wait for a receive ring, which may have new buffers. Returns whether the queue is
+    /// empty. Also false if another worker has the ring's claim.
     pub fn drain(&mut self, ring: RingId) -> bool {
         self.lap(None);
         let empty = self.receivers.drain(ring, &mut tools!(self));
@@ -463,8 +463,8 @@ impl Fabric {
         empty
     }
 
-    /// As `drain`, for a kick, which is heard once and by this worker only: if another one is at the ring, this one looks
-    /// after it, since that one may have looked at the guest's index before the guest moved it.
+    /// As `drain`, after a kick. Only this worker receives the kick. If another worker has the claim, this one tries
+    /// again later, since the holder may have read the guest's index before the guest moved it.
     pub fn receive_kick(&mut self, ring: RingId) {
         self.lap(None);
         self.receivers.drain_kicked(ring, &mut tools!(self));
@@ -472,7 +472,7 @@ impl Fabric {
         self.publish();
     }
 
-    /// Receive rings that this worker looks after, since it let packets wait there.
+    /// Receive rings with a follow-up at this worker, since it queued packets there.
     #[must_use]
     pub fn waiting_rings(&self) -> &[RingId] {
         self.receivers.kept()
@@ -491,7 +491,7 @@ impl Fabric {
         moved
     }
 
-    /// Drops packets that waited too long.
+    /// Drops packets that have waited too long.
     pub fn expire(&mut self, now_ns: u64) {
         for index in (0..self.receivers.kept().len()).rev() {
             let Some(ring) = self.receivers.kept_until(index, now_ns) else { continue };
@@ -500,20 +500,20 @@ impl Fabric {
         self.publish();
     }
 
-    /// When `expire` or `drain_waiting` has something to do, on the clock of `visit`; 0 is at once.
+    /// The time at which `expire` or `drain_waiting` has work, on the clock of `visit`; 0 means at once.
     #[must_use]
     pub fn deadline_ns(&self) -> Option<u64> {
         self.receivers.deadline_ns()
     }
 
-    /// Tells the guest not to kick for a transmit ring: it is visited anyway.
+    /// Suppresses kicks of a transmit ring, since it is polled.
     pub fn suppress_kicks(&mut self, ring: RingId) {
         if let Some(queue) = self.senders.queue_mut(ring) {
             queue.ring.suppress_kicks();
         }
     }
 
-    /// Asks for a kick of a transmit ring and looks once more. True: there is work, do not sleep.
+    /// Arms the kick of a transmit ring and checks once more. True if there is work: the caller must not sleep.
     pub fn arm(&mut self, ring: RingId) -> bool {
         let Some(queue) = self.senders.queue_mut(ring) else { return false };
         // A blocked ring is visited again when a waiting chain is settled (`unblocked`), not by a kick.
@@ -529,30 +529,31 @@ impl Fabric {
         })
     }
 
-    /// Rings to be polled again without a kick: chains that blocked them were settled. Cleared by the caller.
+    /// Rings to be polled without a kick: the chains that blocked them were settled. The caller clears the list.
     pub fn unblocked(&mut self) -> &mut Vec<RingId> {
         self.senders.unblocked()
     }
 
-    /// Asks for a kick of every receive ring of `waiting_rings`, and looks once more. True: a guest has posted buffers.
+    /// Arms the kick of every receive ring of `waiting_rings`, and checks once more. True if a guest has posted
+    /// buffers.
     pub fn arm_waiting(&mut self) -> bool {
         let mut moved = false;
         for index in (0..self.receivers.kept().len()).rev() {
             let Some(&ring) = self.receivers.kept().get(index) else { continue };
             moved |= self.receivers.arm(ring, &mut tools!(self));
         }
-        // Giving a claim up may mean to serve once more.
+        // Releasing a claim may mean serving once more.
         self.publish();
         moved
     }
 
-    /// Guests to be signalled, in order; cleared by the caller.
+    /// Guests to be signalled, in order. The caller clears the list.
     pub fn signals(&mut self) -> &mut Vec<Signal> {
         &mut self.signals
     }
 
-    /// Serves a receive ring, and calls `meanwhile` with the ring's claim taken, as if this worker had lost
-    /// its core there. For tests of the other workers; `None` if the claim was taken.
+    /// Serves a receive ring, and calls `meanwhile` while it holds the ring's claim, as if this worker had lost its
+    /// core there. For tests of other workers; `None` if the claim was taken.
     #[doc(hidden)]
     pub fn while_serving<R>(&mut self, ring: RingId, meanwhile: impl FnOnce() -> R) -> Option<R> {
         let result = self.receivers.with_claim(ring, &mut tools!(self), |service: &mut Service<'_, '_>| {

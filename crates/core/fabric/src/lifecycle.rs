@@ -1,14 +1,14 @@
-//! Adds and removes ports, memory and rings. A removed one takes its references along.
+//! Adds and removes ports, memory and rings. Removing one also ends all references to it.
 //!
-//! With several workers, every fabric is told of every change, so no worker looks anything up in another one:
+//! Every fabric is informed of every change, so that no worker looks anything up in another one:
 //!
 //! ```text
 //!   start   home: prepare_ring ──> others: join_ring ──> home: set_ring_enabled
 //!   stop    home: stop_step until it is done ──> others: leave_ring
 //! ```
 //!
-//! Between two calls a worker holds nothing: it drops its part of a ring when it leaves the ring. The last
-//! reference frees the memory.
+//! Between two calls a worker holds no reference to guest memory: it drops its part of a ring when it leaves the ring.
+//! The last reference frees the memory.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use crate::tx::sender::Sender;
 use crate::tx::tx_queue::TxQueue;
 use crate::{Board, Capabilities, Fabric, InternalPort, PortCounters, RingId, Segment, Tools, tools};
 
-/// A port's ring as seen from outside.
+/// The state of a port's ring for reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingState {
     /// Entries of the ring.
@@ -45,12 +45,12 @@ enum Part {
     Transmit(Arc<Chains>),
 }
 
-/// How far the stop of a ring has come.
+/// The progress of stopping a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stopping {
-    /// Another worker is copying from or into it: ask again.
+    /// Another worker is copying from it or into it: call again.
     Busy,
-    /// It is stopped, and would continue at this available position; `None`: it was not running here.
+    /// It is stopped, and would continue at this available position. `None` if it did not run here.
     Done(Option<u16>),
 }
 
@@ -60,20 +60,20 @@ fn queue_of(index: u16) -> (usize, bool) {
 }
 
 impl Fabric {
-    /// A fabric for a single worker; `module` decides. It has the port `internal` only.
+    /// Makes a fabric for a single worker, with the port `internal` only; `module` decides.
     ///
     /// # Errors
-    /// When the switch's own packet memory cannot be had.
+    /// If the memory for the switch's own packets cannot be allocated.
     pub fn new(module: Arc<dyn Module>) -> Result<Self, String> {
         let mut fabrics = Self::for_workers(&module, 1)?;
         fabrics.pop().ok_or_else(|| "a switch has at least one worker".to_owned())
     }
 
-    /// As `new`, for `workers` of one switch (1 to `WORKERS_MAX`), one fabric each. The first one is the home of port
-    /// `internal`.
+    /// As `new`, for `workers` of one switch (1 to `WORKERS_MAX`): one fabric each. The first one is the home of the
+    /// port `internal`.
     ///
     /// # Errors
-    /// When the switch's own packet memory cannot be had, or for a number out of range.
+    /// If the memory for the switch's own packets cannot be allocated, or the number is out of range.
     pub fn for_workers(module: &Arc<dyn Module>, workers: usize) -> Result<Vec<Self>, String> {
         if !(1..=WORKERS_MAX).contains(&workers) {
             return Err(format!("{workers} workers; choose 1 to {WORKERS_MAX}"));
@@ -111,13 +111,13 @@ impl Fabric {
         }
     }
 
-    /// Sets the secret by which flows are spread over a guest's receive queues, so that no sender can aim at one. The same
-    /// for all workers of a switch, so that a flow keeps its queue wherever it is sent from.
+    /// Sets the secret for spreading flows over a guest's receive queues, so that no sender can select one. All workers
+    /// of a switch use the same, so that a flow keeps its queue wherever it is sent from.
     pub fn set_flow_key(&mut self, key: u64) {
         self.receivers.flow_key = key;
     }
 
-    /// Has `module` decide from the next visit on.
+    /// Lets `module` decide from the next visit on.
     pub fn set_module(&mut self, module: Arc<dyn Module>) {
         self.module = module;
     }
@@ -133,15 +133,15 @@ impl Fabric {
         self.senders.board.set_link(port, true);
     }
 
-    /// Sets the link of `port` up or down, in the fabrics of all workers. While it is down, packets from and
-    /// to its guest are dropped as `link_down`. Other workers see this after their present visit; then
-    /// [`Self::drop_waiting`] is due.
+    /// Sets the link of `port` up or down, in the fabrics of all workers. While it is down, packets from and to its
+    /// guest are dropped as `link_down`. Other workers see the change after their present visit; the caller then calls
+    /// [`Self::drop_waiting`].
     pub fn set_link(&mut self, port: PortId, up: bool) {
         self.senders.board.set_link(port, up);
     }
 
-    /// Drops packets that wait for the guest of `port`, whose link is down. False: another worker has the
-    /// claim of one of its rings; call again.
+    /// Drops packets that wait for the guest of `port`, whose link is down. False if another worker has the claim of
+    /// one of its rings; call again.
     pub fn drop_waiting(&mut self, port: PortId) -> bool {
         let pairs = self.receivers.get(port).map_or(0, |receiver| receiver.queues.len() as u16);
         let mut done = true;
@@ -157,14 +157,14 @@ impl Fabric {
         done
     }
 
-    /// A port goes, with its rings; nothing refers to it afterwards. Returns its last counters. With several workers, its
-    /// rings are stopped at all of them before.
+    /// Removes a port and its rings, and all references to it. Returns its last counters. With several workers, its
+    /// rings must have been stopped at all of them.
     pub fn remove_port(&mut self, port: PortId) -> Option<PortCounters> {
         let pairs = self.senders.get(port)?.queues.len() as u16;
         for index in 0..2 * pairs {
             self.stop_ring(port, index);
         }
-        // Packets on their way back to this worker must not be counted for the next port with this number.
+        // Packets on their way back to this worker must not be counted at the next port with this number.
         self.take_returns();
         let counters = self.counters(port);
         self.untap(port);
@@ -173,14 +173,14 @@ impl Fabric {
         counters
     }
 
-    /// Sets the features that the guest of `port` negotiated. Its rings are stopped at that time.
+    /// Sets the features that the guest of `port` negotiated. Its rings must be stopped.
     pub fn set_capabilities(&mut self, port: PortId, capabilities: Capabilities) {
         if let (Some(sender), Some(receiver)) = (self.senders.get_mut(port), self.receivers.get_mut(port)) {
             (sender.capabilities, receiver.capabilities) = (capabilities, capabilities);
         }
     }
 
-    /// The memory of the guest of `port`. Its rings are stopped at that time, so nothing refers to the old one.
+    /// Sets the memory of the guest of `port`. Its rings must be stopped, so that nothing refers to the old memory.
     pub fn set_memory(&mut self, port: PortId, map: &Arc<MemoryMap>) {
         self.epoch = self.epoch.wrapping_add(1);
         if let (Some(sender), Some(receiver)) = (self.senders.get_mut(port), self.receivers.get_mut(port)) {
@@ -189,16 +189,16 @@ impl Fabric {
         }
     }
 
-    /// Virtqueue `index` of `port` starts, or starts over, on the only worker.
+    /// Starts or restarts virtqueue `index` of `port` on the only worker.
     pub fn start_ring(&mut self, port: PortId, index: u16, ring: DeviceRing, enabled: bool) {
         self.stop_ring(port, index);
         self.prepare_ring(port, index, ring);
         self.set_ring_enabled(port, index, enabled);
     }
 
-    /// Virtqueue `index` of `port`, which is stopped, gets its home here. Packets pass once it is enabled;
-    /// before that, all other workers have to join the returned part. If the ring was taken over, chains that
-    /// the previous device had taken are returned undelivered. `None`: there is no such queue.
+    /// Makes this fabric the home of virtqueue `index` of `port`, which is stopped. All other workers have to join the
+    /// returned part before the ring is enabled and packets pass. If the ring was taken over, chains that the previous
+    /// device had taken are returned undelivered. `None` if there is no such queue.
     pub fn prepare_ring(&mut self, port: PortId, index: u16, ring: DeviceRing) -> Option<RingPart> {
         let (queue, transmit) = queue_of(index);
         let id = RingId { port, queue: queue as u16 };
@@ -216,7 +216,7 @@ impl Fabric {
         Some(part)
     }
 
-    /// A ring starts; its home is another worker.
+    /// Joins a ring whose home is another worker.
     pub fn join_ring(&mut self, port: PortId, index: u16, part: &RingPart) {
         let queue = usize::from(index / 2);
         match &part.0 {
@@ -231,15 +231,15 @@ impl Fabric {
         }
     }
 
-    /// A ring has stopped; its home is another worker. This worker drops its part.
+    /// Leaves a stopped ring whose home is another worker: drops this worker's part of it.
     pub fn leave_ring(&mut self, port: PortId, index: u16) {
         let (queue, transmit) = queue_of(index);
         if transmit {
             let slot = self.senders.get_mut(port).and_then(|sender| sender.chains.get_mut(queue));
             slot.into_iter().for_each(|slot| *slot = None);
         } else {
-            // Packets queued by workers that had seen the ring open, after the last look of the worker that
-            // closed it: the last one to leave drops them all.
+            // Workers that still saw the ring open may have queued packets after the ring was closed. The last worker
+            // to leave drops them all.
             let ring = RingId { port, queue: queue as u16 };
             self.receivers.with_claim(ring, &mut tools!(self), |service| {
                 if !service.claim.is_open() {
@@ -252,8 +252,7 @@ impl Fabric {
         }
     }
 
-    /// As `stop_step`, when no other worker can have the ring: on the only worker, or on one that is not its
-    /// home.
+    /// As `stop_step`, when no other worker can have the ring: on the only worker, or away from the ring's home.
     pub fn stop_ring(&mut self, port: PortId, index: u16) -> Option<u16> {
         match self.stop_step(port, index) {
             Stopping::Done(base) => base,
@@ -261,9 +260,9 @@ impl Fabric {
         }
     }
 
-    /// Virtqueue `index` of `port`, whose home is here, stops. Its waiting packets are dropped and completed;
-    /// packets waiting for it are dropped. Called again until it is done, for as long as other workers'
-    /// visits take at most.
+    /// Stops virtqueue `index` of `port`, whose home is here. Its waiting packets are dropped and completed; packets
+    /// that wait for it are dropped. The caller repeats the call until it is done, at most for as long as other
+    /// workers' visits take.
     pub fn stop_step(&mut self, port: PortId, index: u16) -> Stopping {
         let (queue, transmit) = queue_of(index);
         let ring = RingId { port, queue: queue as u16 };
@@ -297,15 +296,15 @@ impl Fabric {
         }
     }
 
-    /// Drops all packets of one transmit ring, wherever they wait: once all have come back, its guest's memory is not
-    /// needed any more.
+    /// Drops all packets of one transmit ring, wherever they wait. Once all references have come back, its guest's
+    /// memory is unused.
     fn recall(&mut self, sender: RingId) {
         let rings: Vec<RingId> = self.receivers.rings().collect();
         for ring in rings {
             self.receivers.with_claim(ring, &mut tools!(self), |service| {
                 let of_sender = |packet: crate::reference::PacketRef| packet.ring() == sender;
                 service.drop_those(of_sender, DropReason::Recalled);
-                // Another packet is first now: buffers that were too few for the old one may suffice for it.
+                // Another packet is first now; the buffers that were too few for the old one may suffice for it.
                 service.serve();
             });
         }
@@ -328,8 +327,9 @@ impl Fabric {
         stopped.flatten().map_or(Stopping::Busy, |base| Stopping::Done(Some(base)))
     }
 
-    /// Virtqueue `index` of `port` is enabled or disabled. Packets of a disabled transmit ring are discarded, nothing is
-    /// delivered to a disabled receive ring (vhost-user, "Ring states"). False: another worker is at the ring, ask again.
+    /// Enables or disables virtqueue `index` of `port`. Packets of a disabled transmit ring are discarded, and no
+    /// packets are delivered to a disabled receive ring (vhost-user, "Ring states"). False if another worker has the
+    /// ring; call again.
     pub fn set_ring_enabled(&mut self, port: PortId, index: u16, enabled: bool) -> bool {
         let (queue, transmit) = queue_of(index);
         let ring = RingId { port, queue: queue as u16 };
@@ -349,14 +349,14 @@ impl Fabric {
                 service.drop_waiting(DropReason::PortDown);
                 service.publish();
             }
-            // Copies under way are still published: a ring is disabled after them.
+            // Copies under way are published before a ring counts as disabled.
             enabled || service.claim.leases.is_empty()
         });
         self.publish();
         done.unwrap_or(false)
     }
 
-    /// Virtqueue `index` of `port`, if it runs; transmit rings are known at home only.
+    /// The state of virtqueue `index` of `port`, if it runs. Only the home knows a transmit ring.
     #[must_use]
     pub fn ring_state(&self, port: PortId, index: u16) -> Option<RingState> {
         let (queue, transmit) = queue_of(index);
@@ -372,19 +372,19 @@ impl Fabric {
         }
     }
 
-    /// Whether a file behind the port's memory was cut short by its guest or front end.
+    /// Whether the guest or front end of `port` truncated a file behind its memory.
     #[must_use]
     pub fn memory_is_dead(&self, port: PortId) -> bool {
         self.senders.get(port).is_some_and(|sender| sender.map.is_dead())
     }
 
-    /// The port's counters, both sides taken together, as far as this worker counted them.
+    /// The port's counters for both sides, as far as this worker counted them.
     #[must_use]
     pub fn counters(&self, port: PortId) -> Option<PortCounters> {
         let sent = self.senders.get(port)?.counters;
         let Some(receiver) = self.receivers.get(port) else {
-            // The switch's own port: the switch injected the packets taken from its ring, and the control
-            // plane received those delivered to it.
+            // For the port `internal`, the switch injected the packets taken from its ring, and the control plane
+            // received those delivered to it.
             let (delivered, tx_drops) = (&self.upcalls.delivered, self.upcalls.drops);
             return Some(PortCounters {
                 injected: sent.rx_packets,

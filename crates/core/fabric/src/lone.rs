@@ -1,14 +1,15 @@
-//! The way of a lone packet: a visit that finds one usual chain needs no lists, and no passes over a batch.
+//! The fast path of a lone packet: a visit that finds one usual chain needs no lists and no passes over a batch.
 //!
-//! Each step checks all that the batch's step checks, with the same functions. One that finds anything unusual leaves it to the batch's
-//! step, before anything has changed.
+//! Each step makes the same checks as the batch's step, with the same functions. If it finds anything unusual, it
+//! leaves the packet to the batch's step before it changes any state.
 
 use crate::stages::WorkStage;
 use crate::tx::lone::LoneFetch;
 use crate::{Fabric, RingId, Tools, tools};
 
 impl Fabric {
-    /// As [`Self::begin_visit`], if the ring has one chain, a usual one, or none. `None`: nothing has changed.
+    /// As [`Self::begin_visit`], if the ring is empty or has one usual chain. Otherwise `None`, and nothing has
+    /// changed.
     #[inline]
     pub(crate) fn begin_lone_visit(&mut self, ring: RingId, now_ns: u64) -> Option<usize> {
         if self.senders.is_metered() || self.senders.is_tapped() || self.senders.metering.has_resting {

@@ -1,6 +1,7 @@
-//! Costs of access to guests' memory, by port. A front end can make any access to its memory wait, or cost pages.
+//! Measures the cost of access to guests' memory, by port. A front end can make any access to its memory wait, or cost
+//! pages.
 //!
-//! A lap is the work between two calls of the meter. The memory of one port at most is touched in it:
+//! A lap is the work between two calls of the meter. In one lap the memory of at most one port is touched:
 //!
 //! ```text
 //!   visit:  None │ fetch, touch the frames: sender │ decide: None │ copy: receiver
@@ -11,20 +12,20 @@ use lasthop_module_api::PortId;
 
 use crate::{Fabric, RingId};
 
-/// Told whenever a fabric that is metered has been at one port's memory.
+/// Called at the end of each lap while a fabric is metered.
 pub trait VisitMeter: Send {
-    /// The work since the last call was done in the memory of `port`; `None`: in no port's. It stands for `weight` times as
-    /// much. Returns the time in ns that its page faults took, to be charged to the port.
+    /// Ends a lap in the memory of `port`, or in no port's memory if `None`. The lap counts `weight` times. Returns the
+    /// time of its page faults in ns, to be charged to the port.
     fn lap(&mut self, port: Option<PortId>, weight: u64) -> u64;
 }
 
-/// A meter, and its arguments.
+/// A meter and its state.
 #[derive(Default)]
 pub(crate) struct Metering {
     pub(crate) meter: Option<Box<dyn VisitMeter>>,
-    /// 0: it is told nothing.
+    /// The weight of a lap; 0 if metering is off.
     pub(crate) weight: u64,
-    /// A port may have to rest, and none longer than this.
+    /// Whether some port may have to rest.
     pub(crate) has_resting: bool,
     pub(crate) rest_until_ns: u64,
 }
@@ -41,9 +42,9 @@ impl Fabric {
         self.senders.metering.meter = Some(meter);
     }
 
-    /// Starts metering, or stops it if `weight` is 0. While metered, each frame is touched before it is
-    /// delivered, also one that waited. So the cost of its sender's memory is told apart from that of its receivers, and
-    /// packets are copied one by one.
+    /// Starts metering, or stops it if `weight` is 0. While metered, each frame is touched before it is delivered, also
+    /// one that waited. This separates the cost of the sender's memory from that of the receivers'. Packets are then
+    /// copied one by one.
     pub fn set_metered(&mut self, weight: u64) {
         self.receivers.leases.set_off(weight > 0);
         self.senders.metering.weight = weight;
@@ -56,13 +57,13 @@ impl Fabric {
         }
     }
 
-    /// Whether nothing is to be taken from `port` at `now_ns`, since page faults in its memory took long.
+    /// Whether `port` rests at `now_ns` because of page faults in its memory.
     #[inline]
     pub(crate) fn is_resting(&mut self, port: PortId, now_ns: u64) -> bool {
         self.senders.metering.has_resting && self.senders.look_at_rest(port, now_ns)
     }
 
-    /// As [`Self::lap`] of a ring's port, after a batch was fetched from it.
+    /// As [`Self::lap`], for the ring's port after a batch was fetched.
     #[inline]
     pub(crate) fn lap_fetched(&mut self, ring: RingId) {
         if self.senders.is_metered() {
@@ -72,7 +73,7 @@ impl Fabric {
         }
     }
 
-    /// Reads a byte of each page that the frames of this visit and their ring's next used entries are in.
+    /// Reads a byte of each page of this visit's frames and of their ring's next used entries.
     #[cold]
     fn touch_fetched(&mut self, ring: RingId) {
         let packets = &self.fetched.packets[..self.fetched.len];
@@ -81,7 +82,7 @@ impl Fabric {
             let segments = source.segments(*packet, &mut self.segments).unwrap_or_default();
             segments.iter().for_each(|segment| source.map().touch(*segment));
         }
-        let count = packets.len() as u16; // a batch at most
+        let count = packets.len() as u16; // at most a batch
         if let Some(queue) = self.senders.queue_mut(ring) {
             queue.ring.touch_used(count);
         }

@@ -1,26 +1,27 @@
-//! Ring positions, for people who find out why a guest has no network.
+//! Ring positions, for diagnosing a guest without network.
 
 use crate::{Fabric, RingId, Tools, tools};
 use lasthop_module_api::PortId;
 
-/// Positions of a ring, all modulo 65536. Two looks some time apart tell whether it moves.
+/// Positions of a ring, all modulo 65536. Two readings some time apart tell whether it moves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RingProgress {
-    /// The driver's available index: heads that it made available.
+    /// The driver's available index: heads made available.
     pub available: u16,
-    /// Heads that the switch took of them.
+    /// Heads that the switch took.
     pub taken: u16,
-    /// The used index: heads that the switch gave back.
+    /// The used index: heads that the switch returned.
     pub used: u16,
-    /// Packets that wait for this receive ring's buffers, or chains of this transmit ring that were taken and not given back.
+    /// Packets that wait for this receive ring's buffers, or chains of this transmit ring that were taken and not
+    /// returned.
     pub waiting: usize,
     /// The guest of a receive ring let packets expire and has not moved since.
     pub is_stalled: bool,
 }
 
 impl Fabric {
-    /// How far virtqueue `index` of `port` is. Transmit rings are known at home only. `None` if it does not run here, or
-    /// another worker is at it just now: then it moves.
+    /// The positions of virtqueue `index` of `port`. Only the home knows a transmit ring. `None` if it does not run
+    /// here, or another worker has the claim: then it moves.
     pub fn ring_progress(&mut self, port: PortId, index: u16) -> Option<RingProgress> {
         let queue = index / 2;
         if index % 2 == 1 {
@@ -36,19 +37,19 @@ impl Fabric {
                 is_stalled: claim.is_stalled(),
             }
         });
-        // Packets that other workers queued meanwhile are served.
+        // Releasing the claim may have served packets that other workers queued.
         self.publish();
         progress
     }
 
-    /// The port that the last batch with outputs went to; of several, one of them.
+    /// The destination port of the last batch with outputs; if there were several, one of them.
     #[must_use]
     pub fn last_destination(&self) -> Option<PortId> {
         self.verdicts.last_port()
     }
 
-    /// Whether the guest of a receive ring has not reacted to its last signal. False if another worker has
-    /// the ring now: then it is signalled anyway.
+    /// Whether the guest of a receive ring has not reacted to its last signal. False if another worker has the claim,
+    /// since that one signals the guest.
     pub fn is_unheeded(&mut self, ring: RingId) -> bool {
         let unheeded =
             self.receivers.with_claim(ring, &mut tools!(self), |service| service.claim.ring.is_unheeded());
@@ -56,7 +57,7 @@ impl Fabric {
         unheeded == Some(true)
     }
 
-    /// Chains that were taken from transmit rings at home here, and not given back.
+    /// Number of chains that were taken from transmit rings whose home is here, and not returned.
     #[must_use]
     pub fn under_way(&self) -> usize {
         self.senders.taken()

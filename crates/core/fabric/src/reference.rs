@@ -5,8 +5,8 @@ use lasthop_module_api::{DropReason, Header, PortId};
 use crate::RingId;
 use crate::bounds::WAITING_NS_MAX;
 
-/// A packet that is still in its sender's memory. It is valid as long as the sender's slot says so: no count is kept
-/// here, the slot's pending count is changed by its home worker only.
+/// A packet that is still in its sender's memory. It is valid while the sender's slot says so. The reference has no
+/// count of its own; only the home worker changes the slot's count of pending copies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PacketRef {
     /// The source; `PortId::INTERNAL` for the switch's own ring.
@@ -15,13 +15,13 @@ pub(crate) struct PacketRef {
     pub(crate) queue: u16,
     /// Head of the chain.
     pub(crate) head: u16,
-    /// The worker that the transmit queue belongs to.
+    /// The home worker of the transmit queue.
     pub(crate) home: u8,
-    /// Memory map under which the chain was checked.
+    /// Epoch of the memory map under which the chain was checked.
     pub(crate) epoch: u32,
 }
 
-/// In the number of the queue: the packet is detached, and `head` is its slot.
+/// A bit in the queue number: the packet is detached, and `head` is its slot.
 const DETACHED: u16 = 1 << 15;
 
 impl PacketRef {
@@ -36,7 +36,7 @@ impl PacketRef {
         RingId { port: self.port(), queue: self.queue & !DETACHED }
     }
 
-    /// Whether its bytes are in the switch's own memory, and its chain was completed.
+    /// Whether its bytes are in the switch's own memory and its chain is completed.
     #[inline]
     pub(crate) fn is_detached(self) -> bool {
         self.queue & DETACHED != 0
@@ -54,30 +54,30 @@ pub(crate) struct Waiting {
     pub(crate) packet: PacketRef,
     pub(crate) header: Header,
     pub(crate) truncate_len_bytes: u32,
-    /// First segment of a software-segmented frame that is not delivered yet.
+    /// The first undelivered segment of a frame that is segmented in software.
     pub(crate) next_segment: u32,
-    /// When it is dropped.
+    /// The time at which it is dropped.
     pub(crate) deadline_ns: u64,
-    /// Its deliveries that its home does not know yet.
+    /// Its deliveries that were not reported to its home yet.
     pub(crate) delivered: Delivered,
 }
 
 impl Waiting {
-    /// The copy that waits.
+    /// The waiting copy.
     pub(crate) fn copy(&self) -> PacketCopy<'_> {
         let Self { packet, ref header, truncate_len_bytes, .. } = *self;
         PacketCopy { packet, header, truncate_len_bytes, image: 0 }
     }
 }
 
-/// A reference on its way back to its home worker, which alone completes chains and counts.
+/// A reference on its way back to its home worker. Only the home completes chains and counts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Return {
     pub(crate) packet: PacketRef,
-    /// Where it waited.
+    /// The receive ring at which it waited.
     pub(crate) to: RingId,
-    /// `Wait`: it would have to wait longer than the device exists, and nothing of it was delivered. Its
-    /// chain has to be taken again, if this is the only copy.
+    /// `Wait`: the device quiesces before the packet could be delivered, and no part of it was delivered. If this is
+    /// the only copy, the successor takes the chain again.
     pub(crate) outcome: Outcome,
     pub(crate) delivered: Delivered,
 }
@@ -85,13 +85,13 @@ pub(crate) struct Return {
 /// The outcome of one attempt to deliver one copy of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// All of it is in the receiver's ring.
+    /// The whole packet is in the receiver's ring.
     Done,
-    /// No buffers for the rest.
+    /// There are no buffers for the rest.
     Wait,
-    /// The rest is lost.
+    /// The rest was dropped.
     Drop(DropReason),
-    /// It was flooded, and no port that could have taken it had a running guest: nothing is lost.
+    /// The packet was flooded and no receiving port had a running guest. It does not count as lost.
     ToNone,
 }
 
@@ -111,7 +111,7 @@ impl Attempt {
         Self { outcome: Outcome::ToNone, delivered: 0 }
     }
 
-    /// Whether it is dropped since its receiver is slow.
+    /// Whether it was dropped because its receiver is slow.
     #[inline]
     pub(crate) fn is_slow(self) -> bool {
         use DropReason::{RxQueueFull, RxShare, RxStalled, RxTimeout};

@@ -1,4 +1,4 @@
-//! The side table of a transmit ring: checked segments of each chain that was taken and not completed.
+//! The side table of a transmit ring: the checked segments of each chain that was taken and not completed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -9,12 +9,12 @@ use lasthop_module_api::DropReason;
 
 use crate::bounds::{CHAIN_SEGMENTS_MAX, LONG_CHAINS_MAX, SLOT_SEGMENTS};
 
-/// Chunk number of a slot that has none.
+/// Chunk number of a slot without a chunk.
 const NO_CHUNK: u16 = u16::MAX;
 
 /// The segments of a chain while it is walked.
 pub(crate) type ChainSegments = ArrayVec<Segment, CHAIN_SEGMENTS_MAX>;
-/// Where a chain's segments are read to.
+/// A buffer into which a chain's segments are read.
 pub(crate) type SegmentBuffer = [Segment; CHAIN_SEGMENTS_MAX];
 
 /// A segment that one worker writes and others read.
@@ -48,20 +48,20 @@ type Chunk = Box<[Shared; CHAIN_SEGMENTS_MAX]>;
 ///                        `--> chunk: up to 64 segments, for long chains only, from a bounded arena
 /// ```
 ///
-/// Written by the ring's home worker; read by it and by all holders of a reference. A reference is passed on
-/// after its slot was written. The slot is written again only after all its references have come back. So
-/// readers see whole slots, and relaxed atomics suffice. If that failed, a segment of the wrong chain would
-/// fail or read other bytes of the same guest.
+/// The ring's home worker writes a slot; it and all holders of a reference read it. A reference is passed on after its
+/// slot was written, and the slot is written again only after all its references have come back. So readers see whole
+/// slots, and relaxed atomics suffice. Even if that failed, a segment of the wrong chain would be refused or name other
+/// bytes of the same guest.
 #[derive(Debug)]
 pub(crate) struct Chains {
     slots: Box<[Slot]>,
-    /// Made when a long chain first needs them.
+    /// Allocated when a long chain first needs them.
     chunks: Box<[OnceLock<Chunk>]>,
-    /// Made when a packet is first detached.
+    /// Allocated when a packet is first detached.
     pub(crate) detached: OnceLock<Box<DetachedFrames>>,
 }
 
-/// The detached packets of one transmit ring, as all holders of a reference read them.
+/// The detached packets of one transmit ring, for all holders of a reference.
 #[derive(Debug)]
 pub(crate) struct DetachedFrames {
     pub(crate) map: MemoryMap,
@@ -91,7 +91,7 @@ impl Chains {
         let tag = u64::from(epoch) << 32 | u64::from(chunk) << 16 | segments.len() as u64;
         slot.tag.store(tag, Ordering::Relaxed);
         if let [only] = segments {
-            return slot.first[0].store(*only); // the usual chain of a small packet, spared the loop
+            return slot.first[0].store(*only); // the usual chain of a small packet needs no loop
         }
         let places: &[Shared] = match self.chunks.get(usize::from(chunk)) {
             None => &slot.first,
@@ -100,7 +100,7 @@ impl Chains {
         places.iter().zip(segments).for_each(|(place, segment)| place.store(*segment));
     }
 
-    /// The only segment of a chain that a reference is held to, if it was taken under `epoch` and has just one.
+    /// The only segment of the chain of a reference, if the chain was taken under `epoch` and has just one.
     #[inline]
     pub(crate) fn only_segment(&self, head: u16, epoch: u32) -> Option<Segment> {
         let slot = self.slots.get(usize::from(head))?;
@@ -108,7 +108,7 @@ impl Chains {
         ((tag >> 32) as u32 == epoch && tag as u16 == 1).then(|| slot.first[0].load())
     }
 
-    /// Reads the segments of a chain that a reference is held to, if it was taken under `epoch`.
+    /// Reads the segments of the chain of a reference, if it was taken under `epoch`.
     #[inline]
     pub(crate) fn segments<'a>(
         &self,
@@ -136,14 +136,14 @@ impl Chains {
     }
 }
 
-/// One slot per entry of a transmit ring, with the state that only its home worker needs. The number of
-/// copies of a chain that are still to be settled is its mark in the ring's ledger, which a successor reads.
+/// One slot per entry of a transmit ring, with the state that only its home worker needs. The number of unsettled
+/// copies of a chain is its mark in the ring's ledger, which a successor reads.
 #[derive(Debug)]
 pub(crate) struct SideTable {
     chains: Arc<Chains>,
     /// Chunk of each taken long chain.
     chunk_of: Box<[u16]>,
-    /// Why each chain was dropped as soon as it was taken, if it was.
+    /// The reason for which the fetch dropped a chain, by head.
     refusals: Box<[DropReason]>,
     free_chunks: Vec<u16>,
     used_chunks: u16,
@@ -169,18 +169,18 @@ impl SideTable {
         &self.chains
     }
 
-    /// Whether one more long chain can be taken.
+    /// Whether another long chain can be taken.
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
         !self.free_chunks.is_empty() || usize::from(self.used_chunks) < self.chains.chunks.len()
     }
 
-    /// Chains taken and not released.
+    /// Number of chains taken and not released.
     pub(crate) fn taken(&self) -> u16 {
         self.taken
     }
 
-    /// Enters a chain. `has_room` was true.
+    /// Enters a chain. `has_room` must have returned true.
     #[inline]
     pub(crate) fn enter(&mut self, head: u16, epoch: u32, segments: &[Segment]) {
         let chunk = if segments.len() > SLOT_SEGMENTS { self.chunk(head) } else { NO_CHUNK };
@@ -197,18 +197,18 @@ impl SideTable {
         chunk
     }
 
-    /// Notes why a chain is dropped as soon as it is taken.
+    /// Notes the reason for which the fetch drops a chain.
     #[inline]
     pub(crate) fn refuse(&mut self, head: u16, reason: DropReason) {
         self.refusals[usize::from(head)] = reason;
     }
 
-    /// Why the chain at `head` was refused when that happened last.
+    /// The reason of the last refusal of the chain at `head`.
     pub(crate) fn refusal(&self, head: u16) -> DropReason {
         self.refusals[usize::from(head)]
     }
 
-    /// The chain at `head` is completed.
+    /// Releases the slot of the chain at `head`, which is completed.
     #[inline]
     pub(crate) fn release(&mut self, head: u16) {
         let chunk = &mut self.chunk_of[usize::from(head)];

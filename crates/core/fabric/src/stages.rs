@@ -1,7 +1,7 @@
-//! Time by stage of a worker's work, of one round in some: the instrument behind `lasthop profile`.
+//! Measures the time that a worker spends in each stage, in a random sample of its rounds; used by `lasthop profile`.
 //!
-//! A mark ends a stage: the time since the mark before is added to it. Marks stand in the code that always runs, at the ends of
-//! stages and never within the loop over a batch. Without a profile each of them is a branch on one byte.
+//! A mark ends a stage: the time since the previous mark is added to it. Marks are at the ends of stages and never
+//! inside the loop over a batch. Without a profile each mark is a branch on one byte.
 //!
 //! ```text
 //!   round ── visit ──────────────────────────────────────────────────────────── visit ── kicks, tasks, sleep ── round
@@ -41,12 +41,12 @@ pub enum WorkStage {
     Control,
     /// Visits and rounds without packets.
     Poll,
-    /// All between the others.
+    /// All other work.
     Other,
 }
 
 impl WorkStage {
-    /// All, in the order of a packet's way.
+    /// All stages, in the order in which a packet passes them.
     pub const ALL: [Self; STAGES] = [
         Self::Kick,
         Self::Fetch,
@@ -85,11 +85,11 @@ impl WorkStage {
 
 /// Number of stages.
 const STAGES: usize = 12;
-/// A longer lap, in ticks, is no work: the thread lost its CPU. One to two milliseconds of usual time stamp counters.
+/// A longer lap, in ticks, is discarded: the thread lost its CPU. One to two milliseconds of usual time stamp counters.
 const LAP_TICKS_MAX: u64 = 4_000_000;
-/// A round of this length in ns is not compared: the thread lost its CPU, or has very much to do.
+/// Rounds of at least this many ns are not compared: the thread lost its CPU, or had very much work.
 const ROUND_NS_MAX: u64 = 1_000_000;
-/// Marks of which the cost of one is learned, and how often that is tried: the least counts.
+/// The cost of a mark is the least average over this many marks, in several trials.
 const TRIAL_MARKS: u64 = 64;
 const TRIALS: usize = 16;
 
@@ -98,7 +98,7 @@ pub type StageTicks = [u64; STAGES];
 /// Reads a counter that never falls.
 pub type TickClock = fn() -> u64;
 
-/// Sampled visits to one port's transmit rings that found packets.
+/// Sampled visits that found packets in one port's transmit rings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortTicks {
     /// Visits.
@@ -109,7 +109,7 @@ pub struct PortTicks {
     pub ticks: StageTicks,
 }
 
-/// Rounds with packets, without sleep, of a worker alone on its thread, and how long they took.
+/// Rounds with packets and without sleep, of a worker alone on its thread, and their time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RoundTime {
     /// Rounds.
@@ -121,49 +121,49 @@ pub struct RoundTime {
 /// The results of one worker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StageProfile {
-    /// Rounds, and those of them that were sampled.
+    /// Number of rounds.
     pub rounds: u64,
-    /// Of them those that were sampled.
+    /// Number of sampled rounds.
     pub sampled: u64,
-    /// Laps that were left out, since the thread had lost its CPU.
+    /// Laps that were discarded, since the thread had lost its CPU.
     pub interrupted: u64,
-    /// Time in sampled rounds that is no port's.
+    /// Time in sampled rounds that belongs to no port.
     pub own: StageTicks,
-    /// Ticks asleep, in sampled rounds.
+    /// Ticks asleep in sampled rounds.
     pub asleep: u64,
-    /// Ticks from begin to end of sampled rounds, without the marks' own and those that were left out: the sum of all stages and
-    /// sleep, measured apart from them.
+    /// Ticks from start to end of sampled rounds, without the marks' own cost and discarded laps. It is the sum of all
+    /// stages and sleep, measured independently.
     pub outside: u64,
-    /// Those with sampled visits.
+    /// Ports with sampled visits.
     pub ports: Vec<(PortId, PortTicks)>,
-    /// Rounds that were not sampled, in ns: the measure around the stages.
+    /// Rounds that were not sampled, in ns: the reference for the stages.
     pub around: RoundTime,
     /// Sampled rounds of the same kind: the sum of their stages, in ticks.
     pub within: RoundTime,
-    /// Cost of one mark in ticks, which is not in the times of stages.
+    /// Cost of one mark in ticks, which is subtracted from the stages.
     pub mark_ticks: u64,
 }
 
-/// Measures the stages of a worker's work in one round of `every`, at random.
+/// Measures the stages of a worker's work in one random round of `every`.
 #[derive(Debug)]
 pub struct StageMeter {
     clock: TickClock,
     mark_ticks: u64,
     every: u64,
     random: u64,
-    /// Rounds until the next that is sampled.
+    /// Rounds until the next sampled one.
     left: u64,
     at: Cell<u64>,
-    /// Other workers have the thread since the last mark.
+    /// Other workers have used the thread since the last mark.
     is_away: Cell<bool>,
     laps: [Cell<u64>; STAGES],
     asleep: Cell<u64>,
     interrupted: Cell<u64>,
-    /// Of the present round: marks, ticks that are no stage's, and when it began.
+    /// Of the present round: number of marks, ticks outside of stages, and start.
     marks: Cell<u64>,
     lost: Cell<u64>,
     begun: u64,
-    /// Of the present round, sampled or not.
+    /// About the present round, sampled or not.
     has_slept: Cell<bool>,
     is_shared: Cell<bool>,
     round_ns: Option<u64>,
@@ -173,7 +173,7 @@ pub struct StageMeter {
 }
 
 impl StageMeter {
-    /// Samples one round of `every` on average; `seed` chooses which.
+    /// Samples one round of `every` on average; `seed` selects them.
     #[must_use]
     pub fn new(clock: TickClock, every: u32, seed: u64) -> Self {
         let mut meter = Self {
@@ -213,7 +213,8 @@ impl StageMeter {
         least
     }
 
-    /// The time since the last mark, without the mark's own; none if other workers had some of it, or the CPU was lost.
+    /// The time since the last mark, without the mark's own cost. Zero if other workers used the thread or the CPU was
+    /// lost.
     fn lap(&self) -> u64 {
         let now = (self.clock)();
         let ticks = now.saturating_sub(self.at.replace(now)).saturating_sub(self.mark_ticks);
@@ -248,7 +249,7 @@ impl StageMeter {
         laps
     }
 
-    /// A visit to `port` is over.
+    /// Ends a visit to `port`.
     #[cold]
     fn end_visit(&mut self, port: PortId, packets: usize) {
         let laps = self.take_laps();
@@ -262,7 +263,7 @@ impl StageMeter {
         }
     }
 
-    /// A round that began at `round_ns` is over, and the next one begins; whether that is sampled.
+    /// Ends the round that began at `round_ns` and begins the next one. Returns whether that one is sampled.
     fn next_round(&mut self, now_ns: u64, has_worked: bool, was_sampled: bool) -> bool {
         if was_sampled {
             self.mark(WorkStage::Other);
@@ -294,7 +295,7 @@ impl StageMeter {
         true
     }
 
-    /// Adds the time of a round that is no port's. In a round without packets that is looking for some.
+    /// Adds the time of a round that belongs to no port. A round without packets counts as polling.
     fn end_round(&mut self, has_worked: bool) {
         let laps = self.take_laps();
         let not_theirs = self.marks.take() * self.mark_ticks + self.lost.take();
@@ -311,7 +312,7 @@ impl StageMeter {
         }
     }
 
-    /// Xorshift: the choice has to fit no pattern of the traffic, and nothing more.
+    /// Xorshift: the selection must not correlate with a pattern of the traffic.
     fn next_random(&mut self) -> u64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -319,7 +320,7 @@ impl StageMeter {
         self.random
     }
 
-    /// The results. A round that is being sampled ends here: it may have slept for most of the profile.
+    /// Returns the results. A round that is being sampled ends here: it may have slept for most of the profile.
     fn finish(mut self, is_sampled: bool) -> StageProfile {
         if is_sampled {
             self.mark(WorkStage::Control);
@@ -336,7 +337,7 @@ fn add(sum: &mut StageTicks, ticks: &StageTicks) {
     sum.iter_mut().zip(ticks).for_each(|(sum, ticks)| *sum += ticks);
 }
 
-/// A worker's meter, while there is a profile.
+/// A worker's meter while there is a profile.
 #[derive(Debug, Default)]
 pub(crate) struct Stages {
     is_on: bool,
@@ -360,18 +361,18 @@ impl Stages {
 }
 
 impl Fabric {
-    /// Begins a profile. One that runs is forgotten.
+    /// Begins a profile. A running profile is discarded.
     pub fn begin_profile(&mut self, meter: Box<StageMeter>) {
         self.senders.stages = Stages { is_on: false, meter: Some(meter) };
     }
 
-    /// Ends it; its results, if there was one.
+    /// Ends the profile. Returns its results, if there was one.
     pub fn end_profile(&mut self) -> Option<StageProfile> {
         let Stages { is_on, meter } = std::mem::take(&mut self.senders.stages);
         Some(meter?.finish(is_on))
     }
 
-    /// A round begins at `now_ns`. The one before had packets or not.
+    /// Begins a round at `now_ns`. `has_worked`: the previous one had packets.
     #[inline]
     pub fn next_round(&mut self, now_ns: u64, has_worked: bool) {
         let Stages { is_on, meter } = &mut self.senders.stages;
@@ -404,7 +405,7 @@ impl Fabric {
         }
     }
 
-    /// Another worker has the thread until the next mark.
+    /// Notes that another worker uses the thread until the next mark.
     #[inline]
     pub fn mark_away(&self) {
         if let Some(meter) = &self.senders.stages.meter {

@@ -1,11 +1,11 @@
-//! Counters as a row of words, for memory that outlives the process, with names for its reader.
+//! Counters as a row of words, for memory that outlives the process, with names for the reader.
 
 use lasthop_module_api::DropReason;
 
 use crate::counters::PortCounters;
 
 const REASONS: usize = DropReason::ALL.len();
-/// Words in front of the drop counters.
+/// Number of words before the drop counters.
 const PLAIN: usize = 16;
 /// The prefix of the names of drop counters.
 pub const RX_DROPS: &str = "rx_drops.";
@@ -13,7 +13,7 @@ pub const RX_DROPS: &str = "rx_drops.";
 pub const TX_DROPS: &str = "tx_drops.";
 
 impl PortCounters {
-    /// Words that the counters of one port are.
+    /// Number of words for the counters of one port.
     pub const WORDS: usize = PLAIN + 2 * REASONS;
 
     /// The counters as words, in the order of [`Self::names`].
@@ -29,7 +29,7 @@ impl PortCounters {
         words
     }
 
-    /// The counters that [`Self::words`] were; words that are missing count as 0.
+    /// Restores counters from [`Self::words`]; missing words count as 0.
     #[must_use]
     pub fn from_words(words: &[u64]) -> Self {
         let (mut counters, mut left) = (Self::default(), words.iter().copied());
@@ -44,8 +44,7 @@ impl PortCounters {
         counters
     }
 
-    /// The names of the words, in order. Another version of the program may have other ones, in another
-    /// order.
+    /// The names of the words, in order. Another version of the program may have other names in another order.
     pub fn names() -> impl Iterator<Item = String> {
         let plain = Self::default().plain().map(|(name, _)| name.to_owned());
         let drops = [RX_DROPS, TX_DROPS]
@@ -54,7 +53,7 @@ impl PortCounters {
         plain.into_iter().chain(drops)
     }
 
-    /// Adds to the counter of this name; false if there is none.
+    /// Adds to the counter of this name. False if there is none.
     pub fn add_to(&mut self, name: &str, count: u64) -> bool {
         let reason = |name| DropReason::ALL.iter().find(|reason| reason.name() == name);
         if let Some(name) = name.strip_prefix(RX_DROPS) {
@@ -88,9 +87,9 @@ impl PortCounters {
         ]
     }
 
-    /// Makes the counters of a killed worker consistent. Packets under way then are counted by its successor;
-    /// packets counted on one side only are counted on both. `unknown` packets were dropped for reasons that
-    /// have no counter here.
+    /// Makes the counters of a killed worker consistent. Its successor counts the packets that were under way; packets
+    /// counted on one side only are counted on both. `unknown` packets were dropped for reasons that have no counter
+    /// here.
     pub fn close(&mut self, unknown: u64) {
         self.rx_packets = self.rx_packets.saturating_sub(std::mem::take(&mut self.waiting));
         let (taken_in, accounted_for) = (self.taken_in(), self.accounted_for() + unknown);

@@ -1,14 +1,14 @@
-//! Captures: frames that come in, go out or are dropped are copied into rings, which the capture drains.
+//! Captures: received, sent and dropped frames are copied into rings, which the capture drains.
 //!
 //! ```text
 //!   fetched ──in──┐
-//!   delivered ─out┼──> each tap that watches the port: head + frame, at most so many bytes ──> records ──> TapReader
+//!   delivered ─out┼──> each tap that watches the port: head + frame, at most the set length ──> records ──> TapReader
 //!   dropped ──────┘                                    no room: counted as lost
 //! ```
 //!
-//! A fabric without taps pays one branch where a batch comes in, where it goes out, and where a packet is
-//! dropped. With taps each frame costs one more copy, of at most the bytes asked for. Nothing waits or
-//! allocates. The data path never reads the state of a capture's reader.
+//! A fabric without taps pays one branch per received batch, per sent batch and per dropped packet. With taps each
+//! captured frame costs one more copy, of at most the configured length. No code here waits or allocates. The data path
+//! never reads the state of a capture's reader.
 
 use std::collections::TryReserveError;
 use std::fmt;
@@ -24,30 +24,30 @@ use crate::frame::{Source, gather, shape};
 use crate::reference::PacketCopy;
 use crate::side_table::SegmentBuffer;
 
-/// An interface's number of a port that a tap does not watch.
+/// The interface number of ports that a tap does not watch.
 const UNWATCHED: u16 = u16::MAX;
 
-/// Time of day in ns since 1970, for a worker's records.
+/// A clock for records: time of day in ns since 1970.
 pub type TapClock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
-/// The events that a capture wants to see.
+/// The events to be captured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Watch {
-    /// Its ports; interface number 0 is the first.
+    /// The watched ports; interface number 0 is the first.
     pub ports: Vec<PortId>,
-    /// Frames that the switch received from their guests.
+    /// Capture frames that the switch received from their guests.
     pub inbound: bool,
-    /// Frames that it gave to their guests.
+    /// Capture frames that the switch delivered to their guests.
     pub outbound: bool,
-    /// Frames from and to them that it dropped.
+    /// Capture frames from and to these ports that were dropped.
     pub drops: bool,
-    /// Bytes of each frame, at most.
+    /// Bytes captured of each frame, at most.
     pub snap_len_bytes: u32,
-    /// Bytes of frames that may wait for the capture's reader, by worker; [`crate::bounds::TAP_BYTES`] as a rule.
+    /// Bytes of frames that may wait for the capture's reader, for each worker; usually [`crate::bounds::TAP_BYTES`].
     pub buffer_bytes: usize,
 }
 
-/// Which way a frame went, as the switch sees it.
+/// The direction of a frame, from the switch's view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CaptureDirection {
     /// From the guest.
@@ -56,18 +56,18 @@ pub enum CaptureDirection {
     Outbound,
 }
 
-/// A frame in a capture; its bytes come beside it.
+/// Metadata of a captured frame; its bytes are returned beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CapturedFrame {
-    /// When it was seen, on the tap's clock.
+    /// Time of capture, on the tap's clock.
     pub time_ns: u64,
     /// The number of its port in [`Watch::ports`].
     pub interface: u16,
-    /// Which way it went, or was to go.
+    /// The direction in which it went, or would have gone.
     pub direction: CaptureDirection,
     /// Length of the whole frame.
     pub len_bytes: u32,
-    /// Why it was dropped, if it was.
+    /// The drop reason, if it was dropped.
     pub dropped: Option<DropReason>,
 }
 
@@ -90,12 +90,12 @@ impl CapturedFrame {
     }
 }
 
-/// State of both ends of a tap.
+/// State shared by both ends of a tap.
 #[derive(Debug)]
 struct Shared {
-    /// Frames that found no room, by interface.
+    /// Number of frames lost for lack of room, by interface.
     lost: Box<[AtomicU64]>,
-    /// Ports that are still there.
+    /// Number of watched ports that still exist.
     ports: AtomicUsize,
 }
 
@@ -103,7 +103,7 @@ struct Shared {
 pub struct Tap {
     pub(crate) id: u64,
     watch: Watch,
-    /// By port.
+    /// Interface number by port.
     interfaces: Box<[u16; PORTS_MAX]>,
     clock: TapClock,
     records: RecordWriter,
@@ -117,7 +117,7 @@ pub struct TapReader {
     shared: Arc<Shared>,
 }
 
-/// A tap for one worker, and its reader. Taps of one capture have the same `id`, others have others.
+/// Makes a tap for one worker, and its reader. Taps of one capture have the same `id`; other captures have other ids.
 ///
 /// # Errors
 /// When there is no memory for its records.
@@ -143,7 +143,7 @@ impl fmt::Debug for Tap {
 }
 
 impl TapReader {
-    /// When the oldest frame was seen.
+    /// The time at which the oldest waiting frame was captured.
     #[must_use]
     pub fn time_ns(&self) -> Option<u64> {
         self.records.head().map(|head| CapturedFrame::of(head).time_ns)
@@ -154,20 +154,20 @@ impl TapReader {
         self.records.pop(frame).map(CapturedFrame::of)
     }
 
-    /// Frames of an interface that found no room so far.
+    /// Number of frames of an interface lost for lack of room so far.
     #[must_use]
     pub fn lost(&self, interface: u16) -> u64 {
         self.shared.lost.get(usize::from(interface)).map_or(0, |lost| lost.load(Ordering::Relaxed))
     }
 
-    /// Watched ports that are still there.
+    /// Number of watched ports that still exist.
     #[must_use]
     pub fn ports(&self) -> usize {
         self.shared.ports.load(Ordering::Relaxed)
     }
 }
 
-/// Something that happened to a frame at a port.
+/// An event of a frame at a port.
 #[derive(Clone, Copy)]
 pub(crate) struct Event {
     pub(crate) port: PortId,
@@ -204,7 +204,7 @@ impl Tap {
 #[derive(Debug)]
 pub(crate) struct Taps {
     pub(crate) taps: Vec<Tap>,
-    /// A frame on its way from its sender's memory into records.
+    /// A buffer for a frame on its way from its sender's memory into records.
     frame: Box<[u8]>,
     segments: Box<SegmentBuffer>,
 }

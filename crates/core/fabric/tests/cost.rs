@@ -1,4 +1,4 @@
-//! The instructions of a batch. Not a test by itself: run it under callgrind and divide by `PACKETS`.
+//! Measures the instructions of a batch. Not a test by itself: run it under callgrind and divide by `PACKETS`.
 //!
 //! ```sh
 //! cargo test --release -p lasthop-fabric --test cost --no-run

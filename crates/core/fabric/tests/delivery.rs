@@ -1,4 +1,4 @@
-//! Packets through the fabric: copies, floods, waiting, rings that come and go. Conservation is asserted everywhere.
+//! Packets through the fabric: copies, floods, waiting, rings that start and stop. Every test asserts conservation.
 
 mod support;
 
@@ -86,7 +86,7 @@ fn a_flood_is_not_lost_at_ports_that_are_down() {
     let mut sender = TestGuest::attach(&mut fabric, 1, everything(), 16, 2048);
     let mut receiver = TestGuest::attach(&mut fabric, 2, everything(), 16, 2048);
     receiver.post(16);
-    fabric.add_port(PORTS[2], 1); // never has a guest
+    fabric.add_port(PORTS[2], 1); // this port never has a guest
     for to in [0xff, 0x02] {
         let sent = [&[to], &frame(9, 1, 60)[1..]].concat();
         assert!(sender.queue(&sent, Offload::default()));
@@ -156,7 +156,7 @@ fn a_receiver_without_buffers_costs_its_senders_a_bounded_share() {
     fabric.visit(sender.tx_ring(), 0);
     let counters = sender.counters(&fabric);
     assert_eq!((counters.waiting, counters.rx_drops.of(DropReason::RxShare)), (12, 4));
-    // They wait for so long, then the receiver counts as stalled until it moves.
+    // They wait for this long. Then the receiver counts as stalled until it moves.
     assert_eq!(fabric.deadline_ns(), Some(WAITING_NS_MAX));
     fabric.expire(WAITING_NS_MAX);
     assert_eq!(sender.counters(&fabric).rx_drops.of(DropReason::RxTimeout), 12);
@@ -215,7 +215,7 @@ fn a_port_without_guest_and_a_port_that_goes_drop_for_named_reasons() {
     let mut sender = TestGuest::attach(&mut fabric, 1, everything(), 16, 2048);
     let receiver = TestGuest::attach(&mut fabric, 2, everything(), 16, 2048);
     assert!(sender.queue(&frame(2, 1, 60), Offload::default()));
-    fabric.visit(sender.tx_ring(), 0); // waits for port 2; port 3 does not exist
+    fabric.visit(sender.tx_ring(), 0); // one copy waits for port 2; port 3 does not exist
     fabric.stop_ring(PortId(2), 0);
     let drops = sender.counters(&fabric).rx_drops;
     assert_eq!((drops.of(DropReason::PortGone), drops.of(DropReason::PortDown)), (1, 1));

@@ -1,4 +1,4 @@
-//! Ports that all want one worker get equal shares of it, for any frames and any number of rings.
+//! Ports that always have packets get equal shares of one worker, for any frames and any number of rings.
 
 mod support;
 
@@ -11,15 +11,15 @@ use lasthop_wire::Offload;
 use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4};
 use support::{ByLastByte, RX_BUFFERS, TestGuest, assert_conserved, everything, frame, memory};
 
-/// Costs that a worker spends on each test: a hundred turns.
+/// Cost that a worker spends in each test: a hundred turns.
 const WORK: u64 = 100 * TURN_COST as u64;
 
-/// Floods go to ports 3 to 10.
+/// Floods packets to ports 3 to 10.
 fn new_fabric() -> Fabric {
     Fabric::new(std::sync::Arc::new(ByLastByte { flooded: 3..=10 })).unwrap()
 }
 
-/// A guest that always has something to send.
+/// A guest that always has a frame to send.
 struct Greedy {
     pairs: Vec<TestGuest>,
     frame: Vec<u8>,
@@ -46,7 +46,7 @@ impl Greedy {
     }
 }
 
-/// One worker between greedy guests and receivers that take everything.
+/// One worker between greedy guests and receivers that always have buffers.
 struct Bench {
     fabric: Fabric,
     scheduler: DrrScheduler,
@@ -54,12 +54,12 @@ struct Bench {
     receivers: Vec<TestGuest>,
     costs: HashMap<PortId, u64>,
     packets: HashMap<PortId, u64>,
-    /// Most that one port cost in one round.
+    /// The highest cost of one port in one round.
     dearest_turn: u64,
 }
 
 impl Bench {
-    /// Receivers are ports 3 to 10 and have neither segmentation nor checksum offload.
+    /// Receivers are ports 3 to 10, without segmentation and checksum offload.
     fn new() -> Self {
         let mut fabric = new_fabric();
         let plain = Capabilities { csum: false, tso4: false, tso6: false, ..everything() };
@@ -125,7 +125,7 @@ fn small(to: u8) -> (Vec<u8>, Offload) {
     (frame(to, 1, 64), Offload::default())
 }
 
-/// A TCP frame of `len` bytes over IPv4 that its receiver has to have in pieces of 1448 bytes, with checksums.
+/// A TCP frame of `len` bytes over IPv4, which its receiver needs in segments of 1448 bytes, with checksums.
 fn tso(to: u8, len: usize) -> (Vec<u8>, Offload) {
     let mut frame = frame(to, 1, len);
     frame[12..14].copy_from_slice(&[0x08, 0x00]);
@@ -196,10 +196,10 @@ fn no_turn_costs_much_more_than_it_may() {
     let mut bench = Bench::new();
     bench.greedy(1, 1, tso(0xff, 60_000));
     bench.greedy(2, 1, small(3));
-    bench.run(TURN_COST as u64 * 20); // until the first visits have measured the frames
+    bench.run(TURN_COST as u64 * 20); // until the first visits have adapted the batch size
     bench.dearest_turn = 0;
     bench.run(WORK);
-    // One frame to eight receivers, summed and segmented, is the least that can be done.
+    // One frame to eight receivers, summed and segmented, is the least work that can be done at once.
     let frame = 8 * (2 * 60_000 + 42 * (54 * 2 + 512) + 4096);
     let most = TURN_COST as u64 + VISIT_COST_MAX.max(frame);
     assert!(bench.dearest_turn <= most, "a turn of {} instead of {most}", bench.dearest_turn);
@@ -228,7 +228,7 @@ fn an_idle_port_saves_nothing_and_a_debt_is_not_lost_by_a_nap() {
     assert!(bench.scheduler.add(idle, 0));
     bench.costs.clear();
     for _ in 0..WORK / TURN_COST as u64 {
-        // It leaves after each round, and comes back.
+        // The ring is removed after each round, and added again.
         bench.scheduler.remove(dear);
         assert!(bench.scheduler.add(dear, 0));
         bench.run(1);
@@ -236,7 +236,7 @@ fn an_idle_port_saves_nothing_and_a_debt_is_not_lost_by_a_nap() {
     bench.assert_even();
 }
 
-/// The cost of sending a frame of 200 bytes, cut like that, to a guest whose buffers have such pieces.
+/// The cost of sending a frame of 200 bytes, cut at `cuts`, to a guest whose buffers have these pieces.
 fn cost_in_pieces(cuts: &[usize], pieces: &[u32], capabilities: Capabilities) -> u64 {
     let mut fabric = new_fabric();
     let mut sender = TestGuest::attach(&mut fabric, 1, everything(), 64, 2048);
@@ -254,7 +254,8 @@ fn cost_in_pieces(cuts: &[usize], pieces: &[u32], capabilities: Capabilities) ->
     visited.cost
 }
 
-/// Each descriptor is read, checked and translated, and copied from or to on its own: sixty are not to be had for one.
+/// Each descriptor is read, checked and translated, and each piece is copied separately: sixty must not cost as much as
+/// one.
 #[test]
 fn descriptors_are_charged_for() {
     let whole = cost_in_pieces(&[], &[2048], everything());
@@ -266,8 +267,7 @@ fn descriptors_are_charged_for() {
     assert_eq!(cost_in_pieces(&[], &[2048], legacy), whole, "another way, no more pieces");
 }
 
-/// Otherwise a port that fills its ring with long chains, for a receiver without buffers, would be visited
-/// for free.
+/// Otherwise visits would be free for a port that fills its ring with long chains for a receiver without buffers.
 #[test]
 fn a_visit_without_room_for_pending_chains_is_charged() {
     let mut fabric = new_fabric();
@@ -283,7 +283,7 @@ fn a_visit_without_room_for_pending_chains_is_charged() {
     assert_eq!((visited.packets, visited.more, visited.cost), (0, false, VISIT_COST));
 }
 
-/// Else a receiver could have its senders pay for as many attempts as it likes.
+/// Otherwise a receiver could make its senders pay for any number of attempts.
 #[test]
 fn a_receiver_that_posts_too_little_again_and_again_costs_its_sender_nothing_more() {
     let mut fabric = new_fabric();

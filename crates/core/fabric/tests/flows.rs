@@ -1,4 +1,5 @@
-//! A flow table in the fabric, and a control plane in a few lines: misses go up, packets come back, flows take over, in order.
+//! A flow table in the fabric, with a small control plane: misses go up, packets come back, and flows take over in
+//! order.
 
 mod support;
 #[path = "support/tcp.rs"]
@@ -41,7 +42,7 @@ impl Switch {
         Self { fabric, module, reader, guests }
     }
 
-    /// Guest 1 sends frames with these numbers to the guest behind port `to`.
+    /// Guest 1 sends frames with these numbers to the guest at port `to`.
     fn send(&mut self, to: u8, numbers: std::ops::Range<u8>, now_ns: u64) {
         for number in numbers {
             let mut bytes = frame(to, 1, 100);
@@ -52,7 +53,7 @@ impl Switch {
         self.guests[0].reclaim();
     }
 
-    /// The control plane answers for up to `count` packets: each goes to the port that its address names.
+    /// The control plane answers up to `count` upcalls: each packet goes to the port that its address names.
     fn answer(&mut self, count: usize) -> Vec<u8> {
         let (mut numbers, mut bytes) = (Vec::new(), Vec::new());
         while numbers.len() < count
@@ -66,7 +67,7 @@ impl Switch {
         numbers
     }
 
-    /// The control plane executes actions for a packet, unless it is too late.
+    /// The control plane executes actions for a packet, unless its ticket has expired.
     fn execute(&mut self, record: &UpcallRecord, bytes: &[u8], actions: &[Action]) {
         if self.module.begin(record.ticket) {
             self.module
@@ -101,7 +102,7 @@ impl Switch {
             .unwrap();
     }
 
-    /// Numbers of the frames that a guest got.
+    /// Numbers of the frames that a guest received.
     fn received(&mut self, port: usize) -> Vec<u8> {
         let guest = &mut self.guests[port - 1];
         std::iter::from_fn(|| guest.receive()).map(|received| received.frame[20]).collect()
@@ -177,7 +178,7 @@ fn nothing_passes_a_packet_that_is_just_being_sent() {
     assert_conserved(&switch.fabric, &PORTS);
 }
 
-/// Guest 1 sends a packet that goes to the control plane as three.
+/// Guest 1 sends a packet that goes to the control plane as three segments.
 fn send_segments(switch: &mut Switch, now_ns: u64) {
     let (mut bytes, csum_start) = tcp_frame(false, &[7; 300]);
     bytes[..12].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1]);
@@ -217,11 +218,12 @@ fn segments_that_come_back_after_they_were_overtaken_go_nowhere() {
     assert_conserved(&switch.fabric, &PORTS);
 }
 
-/// A stream of guest 1 that is faster than the control plane: packets that were sent, and those that arrived.
+/// Guest 1 sends faster than the control plane answers. Returns the number of packets sent, and the numbers of those
+/// that arrived.
 fn outrun(switch: &mut Switch) -> (u32, Vec<u32>) {
     let (mut arrived, mut sent) = (Vec::new(), 0_u32);
     for round in 0..400 {
-        // For each packet that the control plane is done with, as many come as find room.
+        // For each packet that the control plane answers, guest 1 sends as many as find room.
         loop {
             let mut bytes = frame(2, 1, 100);
             bytes[20..24].copy_from_slice(&sent.to_be_bytes());
@@ -244,7 +246,7 @@ fn outrun(switch: &mut Switch) -> (u32, Vec<u32>) {
     (sent, arrived)
 }
 
-/// Packets that the control plane was asked about.
+/// The number of upcalls.
 fn up(switch: &Switch) -> usize {
     switch.fabric.counters(PortId::INTERNAL).unwrap().tx_packets as usize
 }
@@ -287,8 +289,7 @@ fn a_ring_that_waits_for_a_control_plane_in_vain_goes_on_after_a_while() {
     assert_conserved(&switch.fabric, &PORTS);
 }
 
-/// Packets that the control plane sends on are counted at their input port: dropped, delivered in copies,
-/// waiting.
+/// Packets that the control plane sends are counted at their input port: dropped, delivered in copies, waiting.
 #[test]
 fn packets_that_come_back_count_at_their_port() {
     let mut switch = Switch::new();
@@ -335,7 +336,7 @@ fn packets_that_come_back_and_wait_are_counted_though_their_port_goes() {
     assert_eq!(std::iter::from_fn(|| guest.receive()).count(), 4);
     let own = switch.fabric.counters(PortId::INTERNAL).unwrap();
     assert!(own.is_conserved() && (own.waiting, own.forwarded) == (0, 4), "{own:?}");
-    // The slots are the next ones'.
+    // The next packets use the same slots.
     switch.fabric.inject(&frame(2, 1, 60), Offload::default(), 0).unwrap();
     let own = switch.fabric.counters(PortId::INTERNAL).unwrap();
     assert_eq!((own.rx_drops.of(DropReason::NoFlow), own.is_conserved()), (1, true));

@@ -1,4 +1,5 @@
-//! Fragments at an action `ct`: they wait outside of their guest's ring, and their packet is delivered as fragments, tracked as one.
+//! Fragments at an action `ct`: they wait outside of their guest's ring, and their packet is tracked whole and
+//! delivered as fragments.
 
 mod support;
 
@@ -17,7 +18,7 @@ const LIMITS: UpcallLimits = UpcallLimits { packets: 256, bytes: 400_000, rate: 
 const PORTS: [PortId; 2] = [PortId(1), PortId(2)];
 const ZONE: u16 = 9;
 
-/// A switch with a flow table, and what stands for its main thread.
+/// A switch with a flow table, and the work of its main thread.
 struct Switch {
     fabric: Fabric,
     module: Arc<FlowModule>,
@@ -25,7 +26,7 @@ struct Switch {
     guests: [TestGuest; 2],
     pool: FragmentPool,
     lost: Vec<LostFragments>,
-    /// Frames that the control plane was asked about, with the size of their fragments.
+    /// Frames of the upcalls, with the size of their fragments.
     asked: Vec<(Vec<u8>, u16)>,
 }
 
@@ -41,7 +42,7 @@ impl Switch {
         Self { fabric, module, reader, guests, pool, lost, asked }
     }
 
-    /// All packets of this pass do these actions; `state` is that of those it is for.
+    /// Installs `actions` for all packets of this pass, with this `ct_state` if given.
     fn install(&self, recirc_id: u32, state: Option<u32>, actions: Vec<Action>) {
         let ct = |state| CtKey { state, ..CtKey::default() };
         let ethernet = Some(Ethernet::default());
@@ -53,7 +54,7 @@ impl Switch {
         self.module.table().install(spec).unwrap();
     }
 
-    /// Guest 1 sends frames, and the main thread does its part after each.
+    /// Guest 1 sends frames; the main thread's work is done after each.
     fn send(&mut self, frames: &[Vec<u8>]) {
         for frame in frames {
             assert!(self.guests[0].queue(frame, Offload::default()));
@@ -111,7 +112,7 @@ fn sum_of(frame: &[u8]) -> u16 {
     sum.finish()
 }
 
-/// A UDP packet with a right checksum.
+/// A UDP packet with a valid checksum.
 fn packet(is_ipv6: bool, payload_bytes: usize) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
     let len = (8 + payload_bytes) as u16;
@@ -167,7 +168,7 @@ fn ct(is_commit: bool, nat: Option<Nat>) -> Action {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Any size and order: the receiver gets the same fragments, in order, and one connection is there.
+    /// For any sizes and order the receiver gets the same fragments, in order, and there is one connection.
     #[test]
     fn fragments_pass_as_they_came(
         is_ipv6: bool,
@@ -276,7 +277,7 @@ fn more_fragments_than_the_queue_takes_are_dropped_by_name() {
     let counters = switch.guests[0].counters(&switch.fabric);
     assert!(counters.rx_drops.of(DropReason::FragShare) >= 344, "{counters:?}");
     assert!(switch.received().is_empty());
-    // The first packet of a flow finds its place all the same.
+    // The first packet of a flow still finds room.
     switch.module.table().flush(0, usize::MAX);
     assert!(switch.guests[0].queue(&packet(false, 100), Offload::default()));
     while switch.fabric.visit(switch.guests[0].tx_ring(), 0) > 0 {}

@@ -1,5 +1,5 @@
-//! Guests that get their transmit chains back in order (VIRTIO_F_IN_ORDER): a packet that waits for a slow receiver does not hold back
-//! those behind it, as long as there is room for it.
+//! Guests that get their transmit chains back in order (VIRTIO_F_IN_ORDER): a packet that waits for a slow receiver
+//! does not hold back later chains, while there is room to detach it.
 
 mod support;
 
@@ -17,13 +17,13 @@ const SLOW: u8 = 2;
 const FAST: u8 = 3;
 const BOTH: u8 = 0xff;
 
-/// A sender in order, and two receivers without buffers.
+/// A sender with in-order rings, and two receivers without buffers.
 struct World {
     fabric: Fabric,
     sender: TestGuest,
     slow: TestGuest,
     fast: TestGuest,
-    /// Where chains are cut.
+    /// The offsets at which chains are cut.
     cuts: &'static [usize],
 }
 
@@ -53,7 +53,7 @@ impl World {
         while self.fabric.visit(self.sender.tx_ring(), 0) > 0 {}
     }
 
-    /// The frames that the slow receiver got; asserts that they are those sent.
+    /// The frames that the slow receiver got. Asserts that they equal those sent.
     fn arrived(&mut self) -> Vec<u8> {
         self.fabric.drain(self.slow.tx_ring());
         let frames = std::iter::from_fn(|| self.slow.receive()).map(|received| received.frame);
@@ -142,7 +142,7 @@ fn drops_at_the_slow_receiver_itself_are_no_reason_to_detach() {
     world.visit();
     world.slow.post(2);
     world.fabric.drain(world.slow.tx_ring());
-    // From now on it is stalled, and the others are dropped at once.
+    // From now on the receiver is stalled, and the other packets are dropped at once.
     world.fabric.expire(WAITING_NS_MAX);
     (0..9).for_each(|number| world.send(SLOW, number, 60));
     world.visit();

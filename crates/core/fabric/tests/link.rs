@@ -1,4 +1,4 @@
-//! Links that the operator sets down: nothing passes, either way, and every packet is accounted for.
+//! Links that the operator sets down: no packet passes in either direction, and every packet is accounted for.
 
 mod support;
 
@@ -16,7 +16,7 @@ fn pair() -> (Fabric, TestGuest, TestGuest) {
     (fabric, one, two)
 }
 
-/// Sends one frame; whether it arrived.
+/// Sends one frame. Returns whether it arrived.
 fn passes(fabric: &mut Fabric, from: &mut TestGuest, to: &mut TestGuest) -> bool {
     assert!(from.queue(&frame(2, 1, 60), Offload::default()));
     assert_eq!(fabric.visit(from.tx_ring(), 0), 1);

@@ -1,4 +1,4 @@
-//! Metered visits: whose memory each lap is in, and the rest that a port takes after page faults.
+//! Metered visits: the memory that each lap touches, and the rest of a port after page faults.
 
 mod support;
 
@@ -14,7 +14,7 @@ const SENDER: PortId = PortId(1);
 const RECEIVER: PortId = PortId(2);
 const PORTS: [PortId; 2] = [SENDER, RECEIVER];
 
-/// The laps that it was told of. Those of one port have page faults.
+/// Records laps. Those of one port have page faults.
 #[derive(Clone, Default)]
 struct Laps {
     told: Arc<Mutex<Vec<Option<PortId>>>>,
@@ -59,7 +59,7 @@ fn a_frame_that_waited_is_touched_as_its_senders_before_it_is_copied() {
     for _ in 0..2 {
         assert!(sender.queue(&frame(2, 1, 60), Offload::default()));
     }
-    fabric.visit(sender.tx_ring(), 0); // not metered, and there are no buffers
+    fabric.visit(sender.tx_ring(), 0); // not metered; there are no buffers
     let laps = metered(&mut fabric, None, 0);
     receiver.post(4);
     assert!(fabric.drain_waiting());

@@ -1,4 +1,4 @@
-//! Nothing is allocated per packet, counted by the allocator itself.
+//! No allocation per packet, as counted by the allocator.
 
 mod support;
 
@@ -40,7 +40,7 @@ fn allocations_during(work: impl FnOnce()) -> u64 {
     ALLOCATIONS.with(Cell::get) - before
 }
 
-/// Port 1 sends 32 frames to port 2. Its ring takes some at once, and the others wait; then they are drained.
+/// Port 1 sends 32 frames to port 2. Its ring takes some at once; the others wait and are drained.
 fn visit_and_drain(fabric: &mut Fabric, sender: &TestGuest, receiver: &TestGuest, now_ns: u64) -> u64 {
     allocations_during(|| {
         fabric.visit(sender.tx_ring(), now_ns);
@@ -56,7 +56,7 @@ fn a_visit_allocates_nothing() {
     visits_allocate_nothing(None);
 }
 
-/// The capture's buffer is full after a while: that costs nothing either.
+/// The capture's buffer fills up; frames that find no room cause no allocation either.
 #[test]
 fn a_captured_visit_allocates_nothing() {
     let ports = vec![PortId(1), PortId(2)];

@@ -1,5 +1,5 @@
-//! Offload metadata between guests with different features: byte-exact payload and right checksums at every
-//! receiver. An independent parser (etherparse) is the judge.
+//! Offload metadata between guests with different features: the payload is equal byte for byte, and checksums are right
+//! at every receiver. An independent parser (etherparse) checks them.
 
 mod support;
 #[path = "support/tcp.rs"]
@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use support::{Received, TestGuest, assert_conserved, everything, flooding_fabric};
 use tcp::{capabilities, judge, tcp_frame};
 
-/// Bytes that are read once, checked, and then used (`IMAGE_FETCH_BYTES`), behind the virtio-net header.
+/// Bytes of the frame that are read once, checked, and then used (`IMAGE_FETCH_BYTES`).
 const READ_ONCE: usize = 128;
 
 proptest! {
@@ -71,7 +71,7 @@ proptest! {
             assert_conserved(&fabric, &[PortId(1), PortId(2)]);
         }
         if got.is_empty() {
-            // Only for want of room: a mergeable ring too small for the whole packet.
+            // Drops are allowed only if the whole packet does not fit a mergeable ring.
             let needs = (frame.len() as u32 + 12).div_ceil(room);
             prop_assert!(receiver_takes.mergeable && needs > posted.min(64), "lost: {:?}", sender.counters(&fabric));
             fabric.expire(WAITING_NS_MAX);
@@ -121,7 +121,7 @@ fn headers_that_change_after_the_check_are_delivered_as_they_were_checked() {
         assert!(sender.queue(&frame, offload));
         fabric.visit(sender.tx_ring(), 0);
         assert_eq!(sender.counters(&fabric).waiting, 1, "checked, and there are no buffers yet");
-        // Addresses, lengths, the segment size and where the checksum is: everything that was looked at.
+        // Overwrites all bytes that were checked: addresses, lengths, segment size and checksum position.
         sender.overwrite(&[0xff; lasthop_wire::vnet::HEADER_BYTES + READ_ONCE]);
         receiver.post(64);
         assert!(fabric.drain(receiver.tx_ring()));

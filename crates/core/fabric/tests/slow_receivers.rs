@@ -1,5 +1,5 @@
-//! Receivers that are slow, small, or play with their index: no other port notices, and nothing is retried in
-//! vain.
+//! Receivers that are slow, have small buffers, or store false indices: other ports are not affected, and no retry is
+//! in vain.
 
 mod support;
 

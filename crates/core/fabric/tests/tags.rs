@@ -25,7 +25,7 @@ fn fabric(edits: [Option<TagEdit>; 3]) -> Fabric {
     Fabric::new(Arc::new(Retagging(to))).unwrap()
 }
 
-/// The tag of the copy of a frame that came with `tci`.
+/// The tag of the copy of a frame that arrived with `tci`.
 fn expected_tci(tci: Option<u16>, edit: Option<TagEdit>) -> Option<u16> {
     match edit {
         None => tci,
@@ -46,7 +46,7 @@ fn edit(is_tagged: bool) -> BoxedStrategy<Option<TagEdit>> {
     }
 }
 
-/// The tag of a frame, and those of its three copies.
+/// The tag of a frame, and the edits of its three copies.
 fn way() -> impl Strategy<Value = (Option<u16>, [Option<TagEdit>; 3])> {
     prop::option::of(1..0xffff_u16).prop_flat_map(|tci| {
         let edit = || edit(tci.is_some());
@@ -54,7 +54,7 @@ fn way() -> impl Strategy<Value = (Option<u16>, [Option<TagEdit>; 3])> {
     })
 }
 
-/// Receives until no more frames come; buffers are posted again.
+/// Receives until no frame is left. Posts the buffers again.
 fn receive_all(fabric: &mut Fabric, receiver: &mut TestGuest) -> Vec<Received> {
     let mut got = Vec::new();
     for _ in 0..100 {
@@ -158,8 +158,7 @@ fn short_frames_go_together_in_the_form_of_each_receiver() {
     assert_conserved(&fabric, &PORTS);
 }
 
-/// A tag may make a frame too long: the receiver of the untagged copy gets it, and the other copy is
-/// accounted for.
+/// A tag may make a frame too long: the receiver of the untagged copy gets it, and the tagged copy is accounted for.
 #[test]
 fn a_copy_that_cannot_be_made_is_a_drop_of_its_own() {
     let mut fabric = fabric([Some(TagEdit::Push(5)), None, None]);
@@ -196,7 +195,7 @@ fn a_tag_needs_room_in_the_receivers_buffer() {
     assert_conserved(&fabric, &PORTS);
 }
 
-/// A guest's checksum must not lie in bytes that the switch decides on.
+/// A guest's checksum must not be in bytes that the switch decides on.
 #[test]
 fn a_checksum_in_the_link_header_is_refused() {
     let mut fabric = fabric([None, None, None]);

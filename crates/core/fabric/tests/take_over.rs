@@ -1,5 +1,5 @@
-//! A fabric dies before any one of the stores that others see, and another one takes its rings over: no packet arrives twice or
-//! damaged or late, every chain comes back once, and no more is lost than is counted.
+//! A fabric dies before any of the stores that others see, and another one takes its rings over. No packet arrives
+//! twice, damaged or late; every chain is returned once; every lost packet is counted.
 
 mod support;
 
@@ -17,7 +17,7 @@ use support::{ByLastByte, RX_RINGS, TX_RINGS, TestGuest, assert_conserved, every
 const ENTRIES: u32 = 16;
 const PORTS: u16 = 3;
 
-/// A guest, and the kept memory of its rings.
+/// A guest and its rings' memory that outlives the fabric.
 struct Attached {
     guest: TestGuest,
     kept: Arc<Mapping>,
@@ -70,7 +70,7 @@ struct World {
     /// Whether broadcasts go to all ports.
     floods: bool,
     guests: Vec<Attached>,
-    /// Copies of frames that were to arrive, or to be dropped.
+    /// Number of copies of frames that should arrive or be dropped.
     expected: u64,
     arrived: u64,
     /// The last number that arrived, by receiver and sender.
@@ -111,7 +111,7 @@ impl World {
         fabric.visit(self.guests[port - 1].guest.tx_ring(), now_ns);
     }
 
-    /// The traffic when the fabric dies: frames of all kinds, of which some are dropped and some wait for
+    /// The traffic during which the fabric dies: frames of all kinds, some of which are dropped and some wait for
     /// buffers.
     fn traffic(&mut self, fabric: &mut Fabric) {
         self.post(2, 6);
@@ -138,7 +138,7 @@ impl World {
         self.visit(fabric, 2, 4);
     }
 
-    /// The traffic when a fabric quiesces and resumes itself, twice.
+    /// Traffic during which a fabric quiesces and resumes twice.
     fn traffic_with_rests(&mut self, fabric: &mut Fabric) {
         self.post(2, 2);
         (0..5).for_each(|_| self.send(1, 2, 200, &[]));
@@ -197,18 +197,18 @@ impl World {
         }
     }
 
-    /// Frames dropped by a fabric, for any reason.
+    /// Number of frames that a fabric dropped, for any reason.
     fn dropped(fabric: &Fabric) -> u64 {
         (1..=PORTS).map(|port| fabric.counters(PortId(port)).unwrap().rx_drops.total()).sum()
     }
 
-    /// `dead` died, others did after it perhaps, and `fabric` went on.
+    /// Checks the state after `dead` died, and perhaps others after it, and `fabric` took over.
     fn check(&self, dead: &[Fabric], fabric: &Fabric) {
         let ports: Vec<PortId> = (1..=PORTS).map(PortId).collect();
         assert_conserved(fabric, &ports);
         let dropped: u64 = dead.iter().chain([fabric]).map(Self::dropped).sum();
         let Self { expected, arrived, .. } = self;
-        // A frame that was lost before its two copies were decided on is counted as one.
+        // A frame that was lost before its two copies were decided on counts as one.
         let undecided = u64::from(self.floods);
         assert!(
             arrived + dropped + undecided >= *expected,
@@ -217,7 +217,7 @@ impl World {
     }
 }
 
-/// Waiting packets will be taken from their rings again.
+/// Quiesces: waiting packets will be taken from their rings again.
 fn rest(fabric: &mut Fabric) {
     fabric.withdraw();
     fabric.postpone();
@@ -227,7 +227,7 @@ fn rest(fabric: &mut Fabric) {
     }
 }
 
-/// Runs `work` until the store number `stores`; whether it died.
+/// Runs `work` until store number `stores`. Returns whether it died there.
 fn dies_within(stores: u64, work: impl FnOnce()) -> bool {
     death::after_stores(Some(stores));
     let result = catch_unwind(AssertUnwindSafe(work));
@@ -239,7 +239,7 @@ fn dies_within(stores: u64, work: impl FnOnce()) -> bool {
     }
 }
 
-/// Has a first fabric die before each of its stores while `work` is done; `succeed` takes over.
+/// Runs `work` once for each of its stores, with a fabric that dies before that store; `succeed` takes over.
 fn die_everywhere(
     (floods, in_order): (bool, bool),
     work: impl Fn(&mut World, &mut Fabric),
@@ -275,7 +275,7 @@ fn whenever_a_fabric_dies_the_next_one_goes_on() {
     }
 }
 
-/// A fabric that comes to rest while frames of all guests wait, some of which were taken again before and wait still.
+/// Quiesces a fabric while frames of all guests wait, some of which were postponed and taken before.
 fn rest_twice(world: &mut World, fabric: &mut Fabric) {
     (0..4).for_each(|_| world.send(1, 2, 200, &[]));
     world.send(1, 3, 600, &[]);
@@ -355,12 +355,12 @@ fn take_over_twice(stores: u64, world: &mut World, first: Fabric) {
     world.settle(&mut third);
     match second {
         Some(second) if !has_died => world.check(&[first, second], &third),
-        // Its counters were not read.
+        // The dead fabric's counters were not read.
         _ => {}
     }
 }
 
-/// As it stands after a rest, another one takes over, and dies before each store; so does the one after it.
+/// After quiescing, another fabric takes over and dies before each store; so does its successor.
 #[test]
 fn a_successor_may_die_while_it_takes_postponed_chains() {
     [false, true].into_iter().for_each(die_with_postponed_chains);

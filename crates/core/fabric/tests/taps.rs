@@ -1,4 +1,4 @@
-//! A capture sees each frame at its place, unchanged, counts those it cannot take, and changes nothing else.
+//! A capture sees each frame at its place, unchanged, counts those for which it has no room, and changes nothing else.
 
 mod support;
 
@@ -25,7 +25,7 @@ fn watch(ports: &[u16]) -> Watch {
     }
 }
 
-/// A clock that advances by one with each look.
+/// A clock that advances by one at each read.
 fn clock() -> TapClock {
     let now = AtomicU64::new(100);
     Arc::new(move || now.fetch_add(1, Ordering::Relaxed))
@@ -42,7 +42,7 @@ fn seen(reader: &mut TapReader) -> Vec<(CapturedFrame, Vec<u8>)> {
     std::iter::from_fn(|| reader.pop(&mut frame).map(|captured| (captured, frame.clone()))).collect()
 }
 
-/// Interface, direction and reason.
+/// Interface, direction and drop reason of each captured frame.
 fn events(seen: &[(CapturedFrame, Vec<u8>)]) -> Vec<(u16, CaptureDirection, Option<DropReason>)> {
     seen.iter().map(|(captured, _)| (captured.interface, captured.direction, captured.dropped)).collect()
 }

@@ -1,4 +1,4 @@
-//! Upcalls are whole, finished packets, taken by turns of ports and bounded per port. All are accounted for.
+//! Upcalls are whole, finished packets, taken from ports in turn and bounded per port. All are accounted for.
 
 mod support;
 #[path = "support/tcp.rs"]
@@ -17,7 +17,7 @@ use tcp::{judge, tcp_frame};
 const LIMITS: UpcallLimits = UpcallLimits { packets: 16, bytes: 200_000, rate: 0 };
 const REASON: UpcallReason = UpcallReason::Action { flow: 7, step: 2 };
 
-/// Sends every packet to the control plane, cut, and some to port 2 as well.
+/// Sends every packet to the control plane, truncated, and some to port 2 as well.
 struct UpcallModule {
     truncate_len_bytes: u32,
     also_forwards: bool,

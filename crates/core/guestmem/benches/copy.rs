@@ -1,7 +1,7 @@
-//! The copy from one guest's memory into another's, and the first bytes of a frame out of it.
+//! Copies from one guest's memory to another's, and of a frame's first bytes out of a guest.
 //!
-//! Hot: the same buffers each time, as with few buffers in use. Cold: buffers that were not touched for longer than any
-//! cache remembers, as with many guests; the time is that of the memory.
+//! Hot: the same buffers each time, as with few buffers in use. Cold: buffers that no cache holds any more, as with
+//! many guests; then the time is that of the memory.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use lasthop_guestmem::{Cursor, Mapping, MemoryMap, Region, Segment, copy, copy_a
 
 const MEMORY_BYTES: usize = 256 << 20;
 const SIZES_BYTES: [u32; 5] = [64, 256, 1500, 9000, 65_536];
-/// Bytes of a frame that fetching reads: virtio-net header and image.
+/// Bytes of a frame that a fetch reads: virtio-net header and image.
 const HEAD_BYTES: usize = 12 + 128;
 
-/// A guest's memory, all of it present.
+/// A guest's memory with all pages present.
 fn memory() -> MemoryMap {
     let mapping = Arc::new(Mapping::anonymous(MEMORY_BYTES).unwrap());
     let map = MemoryMap::new(vec![Region { guest_addr: 0, user_addr: 0, mapping }]).unwrap();
@@ -26,7 +26,7 @@ fn memory() -> MemoryMap {
     map
 }
 
-/// Places of buffers in turn, over `span_bytes` of a guest's memory.
+/// Addresses of buffers in turn, over `span_bytes` of a guest's memory.
 struct Places {
     span_bytes: u64,
     step_bytes: u64,
@@ -35,7 +35,7 @@ struct Places {
 
 impl Places {
     fn new(hot: bool, len_bytes: u32) -> Self {
-        // Not a power of two: neighbours in the ring should not meet in the same sets of a cache.
+        // Not a power of two, so that neighbours in the ring do not use the same cache sets.
         let step_bytes = u64::from(len_bytes).next_multiple_of(2048) + 2048 + 64;
         Self { span_bytes: if hot { step_bytes } else { MEMORY_BYTES as u64 }, step_bytes, next: 0 }
     }

@@ -1,23 +1,23 @@
-//! How much of the process's address space mapped files take: guests' memory must leave room for everything else.
+//! Counts the address space that all mapped files take: guests' memory must leave room for everything else.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes of address space that all mapped files of the process take together. A process has 2^47 (x86_64 with page tables of
-/// four levels); a quarter of that is left for its own memory and for gaps.
+/// Bytes of address space that all mapped files of the process may take together. A process has 2^47 (x86_64 with page
+/// tables of four levels); a quarter of that is left for its own memory and for gaps.
 pub const MAPPED_BYTES_MAX: u64 = 96 << 40;
 
-/// Bytes that are mapped now.
+/// Bytes that are mapped at present.
 static MAPPED_BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// The address space of one mapping, until it is dropped.
+/// The address space of one mapping; the drop returns it.
 #[derive(Debug)]
 pub(crate) struct AddressSpace {
     bytes: u64,
 }
 
 impl AddressSpace {
-    /// `None` if all mapped files together would take more than [`MAPPED_BYTES_MAX`].
+    /// Takes address space. `None` if all mapped files together would exceed [`MAPPED_BYTES_MAX`].
     pub(crate) fn take(bytes: u64) -> Option<Self> {
         let with = |mapped: u64| mapped.checked_add(bytes).filter(|sum| *sum <= MAPPED_BYTES_MAX);
         MAPPED_BYTES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, with).ok().map(|_| Self { bytes })
@@ -30,7 +30,7 @@ impl Drop for AddressSpace {
     }
 }
 
-/// An amount of memory as people read it: `64 GiB`, `1.5 MiB`.
+/// Displays an amount of memory for people: `64 GiB`, `1.5 MiB`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ByteSize(pub u64);
 
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn address_space_is_taken_up_to_its_bound_and_given_back() {
-        // Other tests map little meanwhile.
+        // Other tests map little at the same time.
         let most = AddressSpace::take(MAPPED_BYTES_MAX - (1 << 40)).expect("room");
         assert!(AddressSpace::take(1 << 40 | 1).is_none());
         assert!(AddressSpace::take(u64::MAX).is_none(), "no overflow");

@@ -1,5 +1,4 @@
-//! The kind of file behind guest memory; for people who find out why a guest has no network, never for
-//! packets.
+//! The kind of file behind guest memory, for diagnosing a guest without network; not used per packet.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::OnceLock;
@@ -10,7 +9,7 @@ const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
 /// The unit of st_blocks on any file system (stat(3type)).
 const STAT_BLOCK_BYTES: u64 = 512;
 
-/// Where the file of a mapping lives.
+/// The file system of a mapping's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryKind {
     /// memfd_create(2).
@@ -36,26 +35,26 @@ impl MemoryKind {
 /// The file behind a mapping, at the time when it was mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backing {
-    /// Where it lives.
+    /// The file system.
     pub kind: MemoryKind,
-    /// Bytes of the file that have memory. A guest that has booted in it has filled some; one with a private
-    /// copy has left it empty.
+    /// Allocated bytes of the file. A guest that has booted in it has filled some; a guest with a private copy left it
+    /// empty.
     pub filled_bytes: u64,
 }
 
-/// How much of files has memory.
+/// Allocated bytes of files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Filled {
-    /// Bytes that have memory.
+    /// Allocated bytes.
     pub bytes: u64,
-    /// By how many they grew since this was asked last, and by how many they shrank: one of them is 0 for each file.
+    /// Growth since the last query. For each file either this or `shrunk_bytes` is 0.
     pub grown_bytes: u64,
-    /// As `grown_bytes`.
+    /// Decrease since the last query.
     pub shrunk_bytes: u64,
 }
 
 impl Backing {
-    /// The file behind `fd`, which is known to be shared memory. None if the system does not say.
+    /// Describes the file behind `fd`, which is known to be shared memory. `None` if a system call fails.
     pub(crate) fn of(fd: BorrowedFd<'_>) -> Option<Self> {
         let stat = fstat(fd).ok()?;
         let is_huge = fstatfs(fd).ok()?.f_type as i64 == HUGETLBFS_MAGIC;
@@ -68,12 +67,12 @@ impl Backing {
     }
 }
 
-/// Bytes of a shared memory file that have memory; none if the system does not say.
+/// Allocated bytes of a shared memory file. `None` if a system call fails.
 pub(crate) fn filled_bytes(fd: BorrowedFd<'_>) -> Option<u64> {
     Some(fstat(fd).ok()?.st_blocks as u64 * STAT_BLOCK_BYTES)
 }
 
-/// Whether a file is on the kernel's device for memfds, which cannot be mounted.
+/// Whether a file is on the kernel's internal mount for memfds.
 fn is_of_memfds(stat: &Stat) -> bool {
     static DEVICE: OnceLock<Option<u64>> = OnceLock::new();
     let of_probe = || Some(fstat(memfd("lasthop-probe", 0).ok()?.as_fd()).ok()?.st_dev);
@@ -92,7 +91,7 @@ mod tests {
         assert_eq!(fresh, Backing { kind: MemoryKind::Memfd, filled_bytes: 0 });
         rustix::io::pwrite(&file, &[1; 8192], 0).expect("written");
         assert_eq!(Backing::of(file.as_fd()).expect("known").filled_bytes, 8192);
-        // tmpfs is not everywhere, /dev/shm is on any Linux with a usual set-up.
+        // tmpfs is not mounted everywhere; /dev/shm is on any usual Linux.
         let unnamed = OFlags::TMPFILE | OFlags::RDWR;
         if let Ok(file) = open("/dev/shm", unnamed, Mode::RUSR | Mode::WUSR) {
             assert_eq!(Backing::of(file.as_fd()).expect("known").kind, MemoryKind::Tmpfs);
@@ -100,7 +99,7 @@ mod tests {
     }
 }
 
-/// A memfd of `len_bytes`, as a guest or the switch makes for memory to be shared.
+/// Makes a memfd of `len_bytes`, for memory to be shared.
 ///
 /// # Errors
 /// Errors of memfd_create(2) or ftruncate(2).

@@ -14,13 +14,13 @@ pub struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    /// At the first byte of `segments`.
+    /// Starts at the first byte of `segments`.
     #[must_use]
     pub fn new(map: &'a MemoryMap, segments: &'a [Segment]) -> Self {
         Self { map, segments, skip: 0 }
     }
 
-    /// Goes `len` bytes ahead, to the end at most.
+    /// Advances by `len` bytes, at most to the end.
     #[inline]
     pub fn advance(&mut self, mut len: usize) {
         while let Some((first, rest)) = self.segments.split_first() {
@@ -34,7 +34,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Bytes up to the end of the list.
+    /// Number of bytes up to the end of the list.
     #[must_use]
     pub fn remaining_bytes(&self) -> u64 {
         self.segments.iter().map(|segment| u64::from(segment.len)).sum::<u64>() - u64::from(self.skip)
@@ -47,11 +47,11 @@ impl<'a> Cursor<'a> {
         Some((segment, len.min((segment.len - self.skip) as usize)))
     }
 
-    /// Copies out as many bytes as there are, `out.len()` at most, and goes past them.
+    /// Copies out at most `out.len()` bytes, as far as the list reaches, and advances past them.
     ///
     /// # Errors
-    /// [`StaleSegment`] when a segment is not of the map.
-    // Always: with more callers the compiler would call it, and most of its work depends on constants of theirs.
+    /// [`StaleSegment`] if a segment is not of the map.
+    // Always inlined: with several callers the compiler would emit calls, and lose the callers' constants.
     #[inline(always)]
     pub fn read(&mut self, out: &mut [u8]) -> Result<usize, StaleSegment> {
         if let Some(segment) = self.whole(out.len()) {
@@ -73,10 +73,10 @@ impl<'a> Cursor<'a> {
         Ok(done)
     }
 
-    /// Copies in as many bytes as there is room for, and goes past them.
+    /// Copies in as many bytes as there is room for, and advances past them.
     ///
     /// # Errors
-    /// [`StaleSegment`] when a segment is not of the map.
+    /// [`StaleSegment`] if a segment is not of the map.
     #[inline]
     pub fn write(&mut self, bytes: &[u8]) -> Result<usize, StaleSegment> {
         if let Some(segment) = self.whole(bytes.len()) {
@@ -98,13 +98,13 @@ impl<'a> Cursor<'a> {
         Ok(done)
     }
 
-    /// The segment at the cursor, if `len` bytes are left in it: the usual case, spared the loop.
+    /// The segment at the cursor, if it has `len` more bytes: the usual case, which needs no loop.
     #[inline]
     fn whole(&self, len: usize) -> Option<Segment> {
         self.segments.first().copied().filter(|segment| (segment.len - self.skip) as usize >= len)
     }
 
-    /// Goes `len` bytes ahead within `segment`, which is the first.
+    /// Advances by `len` bytes within `segment`, the first one.
     #[inline]
     fn step(&mut self, segment: Segment, len: usize) {
         self.skip += len as u32;
@@ -119,10 +119,10 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Copies `len` bytes from one guest into another (or less, where either list ends); both cursors go past them.
+/// Copies `len` bytes from one guest to another, or fewer if either list ends. Advances both cursors past them.
 ///
 /// # Errors
-/// [`StaleSegment`] when a segment is not of its map.
+/// [`StaleSegment`] if a segment is not of its map.
 #[inline]
 pub fn copy(from: &mut Cursor<'_>, to: &mut Cursor<'_>, len: usize) -> Result<usize, StaleSegment> {
     pieces(from, to, len, |source, target, len| {
@@ -131,11 +131,11 @@ pub fn copy(from: &mut Cursor<'_>, to: &mut Cursor<'_>, len: usize) -> Result<us
     })
 }
 
-/// As [`copy`], and tells `sum` of each piece the sum of its little-endian 16-bit words (the last one zero-padded) and
-/// its length in bytes. The sum is of the bytes as copied: each is read once.
+/// As [`copy`]. Calls `sum` for each piece with the sum of its little-endian 16-bit words (the last one zero-padded)
+/// and its length in bytes. The sum is of the copied bytes: each is read once.
 ///
 /// # Errors
-/// [`StaleSegment`] when a segment is not of its map.
+/// [`StaleSegment`] if a segment is not of its map.
 #[inline]
 pub fn copy_and_sum(
     from: &mut Cursor<'_>,

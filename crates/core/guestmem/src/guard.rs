@@ -1,16 +1,16 @@
-//! Survives a guest that truncates its memory file: zero pages, a mark, and the copy continues.
+//! Survives a guest that truncates its memory file: the mapping gets zero pages and a mark, and the copy continues.
 //!
-//! A read beyond the end of a mapped file raises SIGBUS. The handler looks the address up in a fixed table of
-//! watched mappings, maps zero pages over the whole mapping, sets its `dead` mark and returns. The copy that
-//! faulted continues with zeroes, the thread that sees the mark stops the port, and no other port notices. A
-//! SIGBUS anywhere else ends the process as without the handler.
+//! A read beyond the end of a mapped file raises SIGBUS. The handler looks the address up in a fixed table of watched
+//! mappings, maps zero pages over the whole mapping, sets its `dead` mark and returns. The copy that faulted continues
+//! with zeroes, the thread that sees the mark stops the port, and other ports are not affected. A SIGBUS at any other
+//! address ends the process, as it would without the handler.
 
 use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
-/// Mappings of files in the whole process: more than a hundred guests with all their memory slots. Beyond that a mapping is
-/// refused, since an unwatched one could end the process.
+/// Watched mappings in the process: enough for more than a hundred guests with all their memory slots. Further mappings
+/// are refused, since an unwatched one could end the process.
 pub const WATCHES_MAX: usize = 1 << 16;
 
 struct Watch {
@@ -30,7 +30,7 @@ static WATCHES: [Watch; WATCHES_MAX] = [const {
 
 static FAULTS: AtomicUsize = AtomicUsize::new(0);
 
-/// Mappings that were found cut short since the process started; a changed number says to look for dead ones.
+/// Number of mappings found truncated since the process started. When it changes, callers look for dead mappings.
 pub fn faults() -> usize {
     FAULTS.load(Ordering::Relaxed)
 }
@@ -38,7 +38,7 @@ pub fn faults() -> usize {
 /// Installs the SIGBUS handler for the whole process.
 ///
 /// # Errors
-/// When sigaction(2) refuses.
+/// If sigaction(2) fails.
 pub fn install() -> std::io::Result<()> {
     // SAFETY: an all-zero sigaction is valid; the handler only touches atomics, mmap and sigaction, all async-signal-safe.
     let result = unsafe {
@@ -50,7 +50,7 @@ pub fn install() -> std::io::Result<()> {
     if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }
 
-/// Enters a mapping into the table; the slot to be given to `unwatch`, or `None` when the table is full.
+/// Enters a mapping into the table. Returns the slot for `unwatch`, or `None` if the table is full.
 pub(crate) fn watch(start: usize, bytes: usize, dead: &Arc<AtomicBool>) -> Option<usize> {
     let slot = WATCHES
         .iter()
@@ -62,7 +62,7 @@ pub(crate) fn watch(start: usize, bytes: usize, dead: &Arc<AtomicBool>) -> Optio
     Some(slot)
 }
 
-/// Takes a mapping out of the table, before it is unmapped.
+/// Removes a mapping from the table, before it is unmapped.
 pub(crate) fn unwatch(slot: usize) {
     let watch = &WATCHES[slot];
     watch.start.store(1, Ordering::Release);
@@ -102,7 +102,7 @@ fn replace_by_zeroes(watch: &Watch) {
     FAULTS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// The fault is not a guest's: it shall end the process with the default action when it is taken again.
+/// Restores the default action for a fault that is not a guest's: the fault recurs and ends the process.
 fn restore_default() {
     // SAFETY: an all-zero sigaction is SIG_DFL with no flags.
     unsafe {

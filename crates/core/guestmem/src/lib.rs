@@ -1,20 +1,20 @@
-//! One guest's memory as the switch sees it, and copies between two guests' memories.
+//! One guest's memory, mapped into the switch, and copies between two guests' memories.
 //!
-//! **Purpose.** A front end hands over its memory as regions of files. [`Mapping`] maps one such file range,
+//! **Purpose.** A front end provides its memory as regions of files. [`Mapping`] maps one such file range,
 //! [`MemoryMap`] translates guest and user addresses to [`Segment`]s, [`Cursor`] walks a list of segments, and [`copy`]
-//! moves bytes from one guest straight into another.
+//! copies bytes directly from one guest to another.
 //!
-//! **Contract.** A [`Segment`] is (region, offset, length) of one map. Every access checks it against the map it is used
-//! with, so a stale or mixed-up segment reads or writes other bytes of the same guest at worst, or fails with
-//! [`StaleSegment`]; it never leaves guest memory. A [`Place`] is a checked range as an address. It borrows its map, so it cannot
-//! outlive it, and accesses are checked against its length only. No reference into guest memory is ever made: bytes are copied out or in
+//! **Contract.** A [`Segment`] is (region, offset, length) of one map. Every access checks it against the map that it
+//! is used with, so a stale or wrong segment accesses other bytes of the same guest or fails with [`StaleSegment`]; it
+//! never leaves guest memory. A [`Place`] is a checked range as an address. It borrows its map, so it cannot outlive
+//! it, and accesses are checked only against its length. No reference into guest memory is ever made: bytes are copied
 //! through raw pointers, each byte read once.
 //!
-//! **Not checked.** Guests write their memory at any time. Bytes copied twice may differ; callers copy once, then check.
-//! Whether a segment belongs to the current memory table is the caller's affair (epochs).
+//! **Not checked.** Guests write their memory at any time, so bytes copied twice may differ: callers copy once, then
+//! check. The caller ensures that a segment belongs to the current memory table (epochs).
 //!
-//! **Threading.** Maps are immutable and shared; a mapping is unmapped when its last holder drops it. A file that shrinks
-//! under a mapping raises SIGBUS: [`guard::install`] puts zero pages in its place and marks the mapping dead.
+//! **Threading.** Maps are immutable and shared; a mapping is unmapped when its last holder drops it. Access beyond the
+//! end of a file that shrank raises SIGBUS: [`guard::install`] replaces the mapping by zero pages and marks it dead.
 //!
 //! ```text
 //!   guest address space                      switch address space
@@ -48,7 +48,7 @@ pub use unmapping::Unmapped;
 pub use word::Word;
 pub use words::Words;
 
-/// Memory regions of one guest (vhost-user CONFIGURE_MEM_SLOTS; the most that QEMU asks for).
+/// Memory regions of one guest (vhost-user CONFIGURE_MEM_SLOTS): the maximum that QEMU asks for.
 pub const REGIONS_MAX: usize = 509;
-/// Bytes of one region: more than any guest has, less than would overflow an offset.
+/// Bytes of one region: more than any guest has, and too few to overflow an offset.
 pub const REGION_BYTES_MAX: u64 = 1 << 46;

@@ -32,7 +32,7 @@ impl Region {
     }
 }
 
-/// A checked range of one region: the result of translating an address.
+/// A checked range of one region, as an address translates to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Segment {
     /// Bytes from the start of the region.
@@ -43,19 +43,19 @@ pub struct Segment {
     pub region: u16,
 }
 
-/// The part of a frame that is copied straight from its sender's memory.
+/// The part of a frame that is copied directly from its sender's memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Rest<'a> {
     /// The sender's memory.
     pub map: &'a MemoryMap,
-    /// Where the whole frame lies, the sender's header in front.
+    /// The memory of the whole frame, which begins with the sender's virtio-net header.
     pub segment: Segment,
-    /// Bytes in front of the rest.
+    /// Bytes of the segment before the rest.
     pub skip: u32,
 }
 
 impl Rest<'_> {
-    /// Address in the switch of the rest, which has `len` bytes.
+    /// Address in the switch of the rest, which is `len` bytes long.
     #[inline]
     pub(crate) fn start(&self, len: usize) -> Result<NonNull<u8>, StaleSegment> {
         if self.skip as usize + len > self.segment.len as usize {
@@ -69,11 +69,11 @@ impl Rest<'_> {
 #[derive(Clone, Debug, Default)]
 pub struct MemoryMap {
     regions: Vec<Region>,
-    /// The same, one line of cache for two, for translations and accesses.
+    /// The regions for translations and accesses: two fit a cache line.
     pub(crate) ranges: Vec<Range>,
 }
 
-/// A region as the fast path sees it.
+/// A region in the form for the fast path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Range {
     pub(crate) guest_addr: u64,
@@ -83,10 +83,10 @@ pub(crate) struct Range {
 }
 
 impl Range {
-    /// Nothing lies in it.
+    /// An empty range, which holds no address.
     pub(crate) const EMPTY: Self = Self { guest_addr: 0, len: 0, start: NonNull::dangling() };
 
-    /// Whether `len` bytes from `offset` on are inside. The offset is, even if there are none.
+    /// Whether the range holds `len` bytes from `offset` on. The offset must be inside even if `len` is 0.
     #[inline(always)]
     pub(crate) fn holds(&self, offset: u64, len: u32) -> bool {
         offset < self.len && u64::from(len) <= self.len - offset
@@ -99,10 +99,10 @@ unsafe impl Send for Range {}
 unsafe impl Sync for Range {}
 
 impl MemoryMap {
-    /// A map of `regions`, in any order. The error names their fault.
+    /// Makes a map of `regions`, in any order. The error names their fault.
     ///
     /// # Errors
-    /// More than [`REGIONS_MAX`] regions, guest addresses that overlap or wrap around.
+    /// If there are more than [`REGIONS_MAX`] regions, or guest addresses overlap or wrap around.
     pub fn new(mut regions: Vec<Region>) -> Result<Self, String> {
         if regions.len() > REGIONS_MAX {
             return Err(format!("{} memory regions, at most {REGIONS_MAX} are supported", regions.len()));
@@ -132,13 +132,13 @@ impl MemoryMap {
         &self.regions
     }
 
-    /// Bytes of all regions.
+    /// Number of bytes of all regions.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.regions.iter().map(Region::len).fold(0, u64::saturating_add)
     }
 
-    /// How much of the files behind the map has memory, each file counted once. A system call for each.
+    /// Allocated bytes of the files behind the map, each file counted once. Makes a system call for each.
     #[must_use]
     pub fn measure(&self) -> Filled {
         self.mappings_by_file().map(Mapping::measure).fold(Filled::default(), |sum, filled| Filled {
@@ -148,8 +148,8 @@ impl MemoryMap {
         })
     }
 
-    /// Bytes of the files behind the map that have memory, each file counted once. [`Self::measure`] does not notice that it was asked.
-    /// A system call for each.
+    /// Allocated bytes of the files behind the map, each file counted once. Unlike [`Self::measure`] it does not affect
+    /// the growth that the next call reports. Makes a system call for each.
     #[must_use]
     pub fn filled_bytes(&self) -> u64 {
         self.mappings_by_file().filter_map(Mapping::filled_bytes).fold(0, u64::saturating_add)
@@ -172,14 +172,14 @@ impl MemoryMap {
         self.regions.iter().map(|region| region.mapping.page_bytes()).max().unwrap_or(PAGE_BYTES as u64)
     }
 
-    /// Whether a file behind the map was cut short.
+    /// Whether a file behind the map was truncated.
     #[must_use]
     pub fn is_dead(&self) -> bool {
         self.regions.iter().any(|region| region.mapping.is_dead())
     }
 
-    /// The longest prefix of `len` bytes at `guest_addr` that lies in one region. `hint` is the region that the caller's
-    /// last translation found, and is updated.
+    /// The longest prefix of `len` bytes at `guest_addr` that is in one region. `hint` is the region of the caller's
+    /// last translation, and is updated.
     #[inline]
     #[must_use]
     pub fn translate(&self, guest_addr: u64, len: u32, hint: &mut u16) -> Option<Segment> {
@@ -196,7 +196,7 @@ impl MemoryMap {
         self.within(region, guest_addr, len)
     }
 
-    /// As [`Self::translate`], but all of `len` bytes or nothing.
+    /// As [`Self::translate`], but `None` unless all of `len` bytes are in one region.
     #[inline(always)]
     #[must_use]
     pub fn translate_whole(&self, guest_addr: u64, len: u32, hint: &mut u16) -> Option<Segment> {
@@ -217,7 +217,7 @@ impl MemoryMap {
         Some(Segment { offset, len: u64::from(len).min(room) as u32, region: index as u16 })
     }
 
-    /// All of `len` bytes at an address of the front end's own address space; ring addresses come so.
+    /// Translates `len` bytes at an address of the front end's own address space, in which ring addresses are given.
     #[must_use]
     pub fn translate_user(&self, user_addr: u64, len: u32) -> Option<Segment> {
         self.regions.iter().enumerate().find_map(|(index, region)| {
@@ -227,7 +227,7 @@ impl MemoryMap {
         })
     }
 
-    /// Address in the switch of `len` bytes, `skip` bytes into `segment`, checked against this map.
+    /// Address in the switch of `len` bytes at offset `skip` of `segment`, checked against this map.
     #[inline]
     pub(crate) fn host(&self, segment: Segment, skip: u32, len: usize) -> Result<NonNull<u8>, StaleSegment> {
         let range = self.ranges.get(usize::from(segment.region)).ok_or(StaleSegment)?;
@@ -243,7 +243,7 @@ impl MemoryMap {
     /// Address in the switch of a whole segment, aligned to `align` bytes, with the mapping that keeps it valid.
     ///
     /// # Errors
-    /// [`StaleSegment`] when the segment is not of this map, or not aligned.
+    /// [`StaleSegment`] if the segment is not of this map, or not aligned.
     pub fn pin(&self, segment: Segment, align: usize) -> Result<(NonNull<u8>, Arc<Mapping>), StaleSegment> {
         let pointer = self.host(segment, 0, segment.len as usize)?;
         if !(pointer.as_ptr() as usize).is_multiple_of(align) {
@@ -252,22 +252,22 @@ impl MemoryMap {
         Ok((pointer, Arc::clone(&self.regions[usize::from(segment.region)].mapping)))
     }
 
-    /// Maps all pages of a segment, by a read of a byte of each: later accesses cause no page fault.
+    /// Maps all pages of a segment, by reading a byte of each, so that later accesses cause no page fault.
     pub fn touch(&self, segment: Segment) {
         let last = segment.len.saturating_sub(1);
         for skip in (0..last).step_by(PAGE_BYTES).chain((segment.len > 0).then_some(last)) {
             // A segment that is not of this map has no pages here.
             let Ok(byte) = self.host(segment, skip, 1) else { return };
-            // SAFETY: host checked that the byte is of this map. Volatile: nobody looks at the byte, so an optimizer leaves out any
-            // other read.
+            // SAFETY: host checked that the byte is of this map. Volatile: the byte is not used, so an optimizer would
+            // leave out any other read.
             unsafe { byte.as_ptr().read_volatile() };
         }
     }
 
-    /// Copies bytes out, from `skip` bytes into `segment` on.
+    /// Copies bytes out, from offset `skip` of `segment` on.
     ///
     /// # Errors
-    /// [`StaleSegment`] when the range is not of this map.
+    /// [`StaleSegment`] if the range is not of this map.
     #[inline]
     pub fn read(&self, segment: Segment, skip: u32, out: &mut [u8]) -> Result<(), StaleSegment> {
         let source = self.host(segment, skip, out.len())?;
@@ -277,10 +277,10 @@ impl MemoryMap {
         Ok(())
     }
 
-    /// Copies bytes in, from `skip` bytes into `segment` on.
+    /// Copies bytes in, from offset `skip` of `segment` on.
     ///
     /// # Errors
-    /// [`StaleSegment`] when the range is not of this map.
+    /// [`StaleSegment`] if the range is not of this map.
     #[inline]
     pub fn write(&self, segment: Segment, skip: u32, bytes: &[u8]) -> Result<(), StaleSegment> {
         let target = self.host(segment, skip, bytes.len())?;
@@ -289,7 +289,7 @@ impl MemoryMap {
         Ok(())
     }
 
-    /// Where a segment of this map starts, for prefetching only: a segment of another map is somewhere else.
+    /// Start address of a segment of this map, for prefetching only: for a segment of another map it is meaningless.
     #[inline]
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code))]
     fn hint_address(&self, segment: Segment) -> Option<*const u8> {
@@ -297,7 +297,7 @@ impl MemoryMap {
         Some(range.start.as_ptr().cast_const().wrapping_add(segment.offset as usize))
     }
 
-    /// Asks the processor for the first one or two cache lines of a segment; never faults, never fails.
+    /// Prefetches the first one or two cache lines of a segment; never faults, never fails.
     #[inline]
     pub fn prefetch_start(&self, segment: Segment) {
         #[cfg(target_arch = "x86_64")]
@@ -312,7 +312,7 @@ impl MemoryMap {
         }
     }
 
-    /// Asks the processor to fetch the cache line at `skip` bytes into `segment`; never faults, never fails.
+    /// Prefetches the cache line at offset `skip` of `segment`; never faults, never fails.
     #[inline]
     pub fn prefetch(&self, segment: Segment, skip: u32) {
         #[cfg(target_arch = "x86_64")]

@@ -17,41 +17,41 @@ use crate::backing::{Filled, filled_bytes};
 use crate::unmapping::Unmapping;
 use crate::{Backing, ByteSize, MAPPED_BYTES_MAX, REGION_BYTES_MAX, guard};
 
-/// Why a file range of a front end cannot be guest memory.
+/// The reason why a front end's file range cannot be guest memory.
 #[derive(Debug, Error)]
 pub enum MappingError {
-    /// Not memfd, tmpfs or hugetlbfs.
+    /// The file is not a memfd, and not on tmpfs or hugetlbfs.
     #[error(
         "guest memory lies in a file that is neither a memfd nor on tmpfs or hugetlbfs; use a memfd, for QEMU: -object memory-backend-memfd,share=on"
     )]
     NotSharedMemory,
-    /// The range does not lie inside the file.
+    /// The range is not inside the file.
     #[error("memory region of {len} bytes at file offset {offset} goes beyond its file of {file_len} bytes")]
     BeyondFile {
-        /// Bytes into the file.
+        /// Offset in the file, in bytes.
         offset: u64,
-        /// Bytes of the region.
+        /// Length of the region in bytes.
         len: u64,
-        /// Bytes of the file.
+        /// Length of the file in bytes.
         file_len: u64,
     },
-    /// Empty, or larger than `REGION_BYTES_MAX`.
+    /// The region is empty, or larger than `REGION_BYTES_MAX`.
     #[error("memory region of {0} bytes is outside 1..={REGION_BYTES_MAX}")]
     BadLength(u64),
-    /// All of `guard::WATCHES_MAX` are in use.
+    /// All of `guard::WATCHES_MAX` watches are in use.
     #[error(
         "the switch maps {} memory regions already; give the guests fewer memory slots",
         guard::WATCHES_MAX
     )]
     TooManyMappings,
-    /// All mapped files together would take more than [`MAPPED_BYTES_MAX`].
+    /// All mapped files together would exceed [`MAPPED_BYTES_MAX`].
     #[error(
         "{} more of guest memory, with that of all other guests, would take more than {} of the switch's address space; lower memory-max of the vnics",
         ByteSize(*.0),
         ByteSize(MAPPED_BYTES_MAX)
     )]
     NoAddressSpace(u64),
-    /// The system refused.
+    /// A system call failed.
     #[error("cannot map guest memory: {0}")]
     System(#[from] rustix::io::Errno),
 }
@@ -63,14 +63,14 @@ pub struct FileRange {
     pub device: u64,
     /// Inode of the file.
     pub inode: u64,
-    /// Bytes into the file.
+    /// Offset in the file, in bytes.
     pub offset: u64,
-    /// Bytes of the range.
+    /// Length in bytes.
     pub len: u64,
 }
 
 impl FileRange {
-    /// The range of `fd`, checked to be shared memory that exists.
+    /// Identifies the range of `fd`; checks that it is shared memory and exists.
     ///
     /// # Errors
     /// See [`MappingError`].
@@ -78,8 +78,8 @@ impl FileRange {
         if len == 0 || len > REGION_BYTES_MAX {
             return Err(MappingError::BadLength(len));
         }
-        // Only memfds and files on tmpfs or hugetlbfs have seals (fcntl(2)). To ask is the one thing that no file system of
-        // a front end's own (FUSE) is involved in: even fstat and fstatfs may wait for its answer for ever.
+        // Only memfds and files on tmpfs or hugetlbfs have seals (fcntl(2)). This is the only query that no file system
+        // of a front end's own (FUSE) takes part in: even fstat and fstatfs may wait for its answer for ever.
         if fcntl_get_seals(fd).is_err() {
             return Err(MappingError::NotSharedMemory);
         }
@@ -95,21 +95,21 @@ impl FileRange {
 /// A range of shared memory mapped into the switch: read and write, never execute.
 #[derive(Debug)]
 pub struct Mapping {
-    /// The argument of `munmap`: page aligned.
+    /// The argument of `munmap`; page aligned.
     base: NonNull<u8>,
     mapped_bytes: usize,
-    /// Where the asked-for range starts.
+    /// Start of the requested range.
     start: NonNull<u8>,
     len: usize,
     range: Option<FileRange>,
     backing: Option<Backing>,
-    /// The file, to ask how much of it has memory, and the last answer, in bytes.
+    /// The file, for queries of its allocated bytes, and the last answer.
     file: Option<OwnedFd>,
     measured_bytes: AtomicU64,
     page_bytes: u64,
     dead: Arc<AtomicBool>,
     guard_slot: Option<usize>,
-    /// Of a mapped file.
+    /// For a mapped file.
     _address_space: Option<AddressSpace>,
 }
 
@@ -120,13 +120,13 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps `len` bytes of `fd` from `offset` on; neither needs to be aligned to pages.
+    /// Maps `len` bytes of `fd` from `offset` on. Neither needs to be page aligned.
     ///
     /// # Errors
     /// See [`MappingError`].
     pub fn of_file(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<Self, MappingError> {
         let range = FileRange::of(fd, offset, len)?;
-        // Huge pages must be mapped in whole pages; hugetlbfs tells their size as its block size.
+        // Huge pages must be mapped in whole pages; hugetlbfs reports their size as its block size.
         let page = (fstat(fd)?.st_blksize as u64).max(4096);
         let aligned = offset - offset % page;
         let lead = (offset - aligned) as usize;
@@ -146,13 +146,13 @@ impl Mapping {
         mapping.backing = Backing::of(fd);
         mapping.measured_bytes = AtomicU64::new(mapping.backing.map_or(0, |backing| backing.filled_bytes));
         mapping.page_bytes = page;
-        // Before anything else can fail: the drop ends the watch.
+        // Before any other error: the drop ends the watch.
         mapping.guard_slot = Some(slot.ok_or(MappingError::TooManyMappings)?);
         mapping.file = Some(rustix::io::fcntl_dupfd_cloexec(fd, 0)?);
         Ok(mapping)
     }
 
-    /// Maps `len_bytes` of zeroes of the switch's own.
+    /// Maps `len_bytes` of zeroed private memory.
     ///
     /// # Errors
     /// [`MappingError::BadLength`] and [`MappingError::System`].
@@ -192,32 +192,32 @@ impl Mapping {
         }
     }
 
-    /// Bytes of the range.
+    /// Length of the range in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Never: a mapping has at least one byte.
+    /// Always false: a mapping has at least one byte.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The file range behind it; `None` for the switch's own memory.
+    /// The file range; `None` for private memory.
     #[must_use]
     pub fn range(&self) -> Option<FileRange> {
         self.range
     }
 
-    /// The file behind it when it was mapped; `None` for the switch's own memory.
+    /// The file at the time when it was mapped; `None` for private memory.
     #[must_use]
     pub fn backing(&self) -> Option<Backing> {
         self.backing
     }
 
-    /// Bytes of the file that have memory now, and how many they have grown by since this was asked last; none for the switch's own
-    /// memory. A system call.
+    /// Allocated bytes of the file, and how much they changed since the last query; zero for private memory. Makes a
+    /// system call.
     pub(crate) fn measure(&self) -> Filled {
         let Some(bytes) = self.filled_bytes() else { return Filled::default() };
         let before_bytes = self.measured_bytes.swap(bytes, Ordering::Relaxed);
@@ -226,23 +226,23 @@ impl Mapping {
         Filled { bytes, grown_bytes, shrunk_bytes }
     }
 
-    /// Bytes of the file that have memory now; `None`: it has no file. A system call.
+    /// Allocated bytes of the file; `None` for private memory. Makes a system call.
     pub(crate) fn filled_bytes(&self) -> Option<u64> {
         self.file.as_ref().and_then(|file| filled_bytes(file.as_fd()))
     }
 
-    /// Bytes of a page of the file.
+    /// Page size of the file in bytes.
     pub(crate) fn page_bytes(&self) -> u64 {
         self.page_bytes
     }
 
-    /// Whether the file was cut short under the mapping; the guest's memory now reads as zeroes.
+    /// Whether the file was truncated under the mapping; the guest's memory then reads as zeroes.
     #[must_use]
     pub fn is_dead(&self) -> bool {
         self.dead.load(Ordering::Relaxed)
     }
 
-    /// First byte; valid for `len` bytes as long as the mapping lives.
+    /// Address of the first byte; valid for `len` bytes while the mapping lives.
     #[must_use]
     pub fn start(&self) -> NonNull<u8> {
         self.start
@@ -261,7 +261,7 @@ impl Drop for Mapping {
     }
 }
 
-/// Private memory of whole pages, zeroed.
+/// Maps zeroed private memory of whole pages.
 #[cfg(not(miri))]
 fn zeroes(mapped_bytes: usize) -> rustix::io::Result<*mut c_void> {
     let protection = ProtFlags::READ | ProtFlags::WRITE;
@@ -270,23 +270,24 @@ fn zeroes(mapped_bytes: usize) -> rustix::io::Result<*mut c_void> {
     unsafe { mmap_anonymous(std::ptr::null_mut(), mapped_bytes, protection, flags) }
 }
 
-/// Bytes that are unmapped at a time: whole pages of any size.
+/// Bytes that one munmap takes: whole pages of any size.
 #[cfg(not(miri))]
 const UNMAPPED_BYTES: usize = 1 << 30;
-/// Bytes whose pages are let go at a time before.
+/// Bytes whose pages are freed at a time before that.
 #[cfg(not(miri))]
 const EMPTIED_BYTES: usize = 64 << 20;
 
-/// The kernel takes some 50 ms to unmap 1 GiB of small pages, and no other thread of the process can map, unmap or grow its heap
-/// meanwhile. So the pages are let go first, which keeps no other thread from that, or only for a part at a time (before Linux 6.17).
+/// The kernel takes some 50 ms to unmap 1 GiB of small pages. Meanwhile no other thread of the process can map, unmap
+/// or grow its heap. So the pages are freed first, which blocks no other thread, or (before Linux 6.17) only while one
+/// part is freed.
 ///
 /// # Safety
-/// The whole of one range from mmap, which is not used any more.
+/// `base` and `mapped_bytes` are one whole range from mmap, which is not used any more.
 #[cfg(not(miri))]
 unsafe fn release(base: *mut c_void, mapped_bytes: usize) {
     for at in (0..mapped_bytes).step_by(EMPTIED_BYTES) {
         let bytes = EMPTIED_BYTES.min(mapped_bytes - at);
-        // A part of a large page cannot be let go; then munmap does it.
+        // A part of a huge page cannot be freed; then munmap frees it.
         // SAFETY: a part of the range, and the caller's promise.
         let _ = unsafe { madvise(base.byte_add(at), bytes, Advice::LinuxDontNeed) };
     }
@@ -297,7 +298,7 @@ unsafe fn release(base: *mut c_void, mapped_bytes: usize) {
     }
 }
 
-/// Miri, which checks the accesses to this memory, makes no system calls: pages from the heap.
+/// Takes pages from the heap: Miri, which checks the accesses to this memory, makes no system calls.
 #[cfg(miri)]
 fn zeroes(mapped_bytes: usize) -> rustix::io::Result<*mut c_void> {
     let layout = std::alloc::Layout::from_size_align(mapped_bytes, 4096).expect("a mapping has a layout");
@@ -306,7 +307,7 @@ fn zeroes(mapped_bytes: usize) -> rustix::io::Result<*mut c_void> {
 }
 
 /// # Safety
-/// The whole of one range from `zeroes`, which is not used any more.
+/// `base` and `mapped_bytes` are one whole range from `zeroes`, which is not used any more.
 #[cfg(miri)]
 unsafe fn release(base: *mut c_void, mapped_bytes: usize) {
     let layout = std::alloc::Layout::from_size_align(mapped_bytes, 4096).expect("a mapping has a layout");

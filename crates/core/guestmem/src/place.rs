@@ -1,4 +1,4 @@
-//! Checked ranges of one map as addresses in the switch, for as long as the map is borrowed.
+//! Checked ranges of one map, as addresses that are valid while the map is borrowed.
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
@@ -11,7 +11,8 @@ use crate::{MemoryMap, Rest, Segment, StaleSegment};
 #[cfg(target_arch = "x86_64")]
 const LINE_BYTES: usize = 64;
 
-/// A checked range of a map's memory. The map is borrowed, so the range stays valid, and accesses are checked against its length only.
+/// A checked range of a map's memory. It borrows the map, so the range stays valid, and accesses are checked only
+/// against its length.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'m> {
     start: NonNull<u8>,
@@ -19,7 +20,7 @@ pub struct Place<'m> {
     map: PhantomData<&'m MemoryMap>,
 }
 
-/// A map as one loop of translations uses it: the region of the last one is at hand, and looked at first.
+/// A map for one loop of translations: it keeps the region of the last one, and tries it first.
 #[derive(Debug)]
 pub struct Window<'m> {
     map: &'m MemoryMap,
@@ -28,7 +29,7 @@ pub struct Window<'m> {
 }
 
 impl MemoryMap {
-    /// A window that begins with region `hint`, which the caller's last translation found.
+    /// Makes a window that begins with region `hint`, which the caller's last translation found.
     #[inline]
     #[must_use]
     pub fn window(&self, hint: u16) -> Window<'_> {
@@ -36,17 +37,17 @@ impl MemoryMap {
         Window { map: self, range, region: hint }
     }
 
-    /// A segment of this map as a place.
+    /// The place of a segment of this map.
     ///
     /// # Errors
-    /// [`StaleSegment`] when the segment is not of this map.
+    /// [`StaleSegment`] if the segment is not of this map.
     #[inline]
     pub fn place(&self, segment: Segment) -> Result<Place<'_>, StaleSegment> {
         let start = self.host(segment, 0, segment.len as usize)?;
         Ok(Place { start, len: segment.len, map: PhantomData })
     }
 
-    /// The region that begins at `guest_addr` or is the last one that begins before.
+    /// The last region that begins at or before `guest_addr`.
     #[cold]
     #[inline(never)]
     fn range_of(&self, guest_addr: u64) -> Option<(u16, Range)> {
@@ -63,7 +64,7 @@ impl<'m> Window<'m> {
         self.region
     }
 
-    /// All of `len` bytes at a guest's address, as a segment and as a place; `None` unless they lie in one region.
+    /// Translates `len` bytes at a guest's address to a segment and a place; `None` unless all are in one region.
     #[inline(always)]
     pub fn locate(&mut self, guest_addr: u64, len: u32) -> Option<(Segment, Place<'m>)> {
         if let Some(found) = self.locate_near(guest_addr, len) {
@@ -73,7 +74,8 @@ impl<'m> Window<'m> {
         self.locate_near(guest_addr, len)
     }
 
-    /// As [`Self::locate`], in the region of the last translation only: nothing is called, so that a loop has the registers to itself.
+    /// As [`Self::locate`], but only in the region of the last translation: it makes no call, so that a loop has all
+    /// registers.
     #[inline(always)]
     pub fn locate_near(&self, guest_addr: u64, len: u32) -> Option<(Segment, Place<'m>)> {
         let offset = guest_addr.wrapping_sub(self.range.guest_addr);
@@ -87,21 +89,21 @@ impl<'m> Window<'m> {
 }
 
 impl Place<'_> {
-    /// Bytes.
+    /// Length in bytes.
     #[inline]
     #[must_use]
     pub fn len_bytes(&self) -> u32 {
         self.len
     }
 
-    /// The first `len` bytes of it, if there are as many.
+    /// The first `len` bytes, if there are as many.
     #[inline]
     #[must_use]
     pub fn first(self, len: u32) -> Option<Self> {
         (len <= self.len).then_some(Self { len, ..self })
     }
 
-    /// Asks the processor for the first two cache lines; never faults, never fails.
+    /// Prefetches the first two cache lines; never faults, never fails.
     #[inline]
     pub fn prefetch(self) {
         #[cfg(target_arch = "x86_64")]
@@ -116,7 +118,7 @@ impl Place<'_> {
         }
     }
 
-    /// Asks the processor for the first two cache lines, to be written; never faults, never fails.
+    /// Prefetches the first two cache lines for writing; never faults, never fails.
     #[inline]
     pub fn prefetch_write(self) {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -133,10 +135,10 @@ impl Place<'_> {
         }
     }
 
-    /// Copies the first bytes out: `header`, and behind it `image`. For frames in one piece.
+    /// Copies the first bytes out: to `header`, then to `image`. For frames in one piece.
     ///
     /// # Errors
-    /// [`StaleSegment`] when the place is shorter.
+    /// [`StaleSegment`] if the place is shorter.
     #[inline(always)]
     pub fn read_start<const N: usize>(
         self,
@@ -155,7 +157,8 @@ impl Place<'_> {
         Ok(())
     }
 
-    /// Fills it with a frame that `image` is all of, behind `header`. False, and nothing is written, if they are longer or shorter.
+    /// Fills the place with `header` and a frame that is wholly in `image`. If their length differs from the place's,
+    /// writes nothing and returns false.
     #[inline(always)]
     pub fn fill_with<const N: usize>(self, header: &[u8; N], image: &[u8]) -> bool {
         if N + image.len() != self.len as usize {
@@ -170,11 +173,11 @@ impl Place<'_> {
         true
     }
 
-    /// Fills it with a frame: `header`, `image`, and the rest from its sender's memory, as much of it as there is room for.
+    /// Fills the place with a frame: `header`, `image`, and as much of the rest from its sender's memory as fits.
     ///
     /// # Errors
-    /// [`StaleSegment`] when header and image are longer, or the sender's segment is not of its map or too short; nothing is written
-    /// then.
+    /// [`StaleSegment`] if header and image are longer than the place, or the sender's segment is not of its map or too
+    /// short; then nothing is written.
     #[inline(always)]
     pub fn fill<const N: usize>(
         self,
@@ -209,7 +212,7 @@ mod tests {
     use super::*;
     use crate::{Mapping, Region};
 
-    /// Two regions with a gap, and behind them one that touches the second.
+    /// Two regions with a gap between, and a third one adjacent to the second.
     fn memory() -> MemoryMap {
         let region = |guest_addr, len| {
             let mapping = Arc::new(Mapping::anonymous(len).unwrap());

@@ -1,12 +1,12 @@
-//! Copies of a few cache lines, without a call, and sixteen bytes at a time.
+//! Copies a few cache lines inline, sixteen bytes at a time.
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 pub(crate) mod vector {
     use std::arch::asm;
     use std::arch::x86_64::__m128i;
 
-    /// Reads sixteen bytes, once. In assembly, since a volatile read at any address goes over the stack, and of another one
-    /// the compiler may make two, or see a loop that copies and call memcpy.
+    /// Reads sixteen bytes, once. In assembly: a volatile read at any address goes through the stack, and the compiler
+    /// may split any other read in two, or recognize a copy loop and call memcpy.
     ///
     /// # Safety
     /// `source` is readable for 16 bytes; it needs no alignment.
@@ -20,7 +20,8 @@ pub(crate) mod vector {
         value
     }
 
-    /// Copies the first and the last 32 bytes of `len`. One piece of assembly, so that no address is computed on its own.
+    /// Copies the first and the last 32 bytes of `len`, in one block of assembly, so that the addresses need no
+    /// computation of their own.
     ///
     /// # Safety
     /// `len` is 32 at least. `source` is readable and `target` writable for `len` bytes; neither needs alignment; they do not overlap.
@@ -62,8 +63,8 @@ pub(crate) mod vector {
     }
 }
 
-/// Copies `len` bytes. Unless `len` is a multiple of 16, and from 32 on of 32, some are copied twice, and the second read counts. Meant for up
-/// to a few hundred bytes: `memcpy` is a call, and first selects an algorithm.
+/// Copies `len` bytes. Some are copied twice, and the second read counts, unless `len` is a multiple of 16, and from 32
+/// on of 32. Meant for up to a few hundred bytes: `memcpy` is a call, and selects an algorithm first.
 ///
 /// # Safety
 /// `source` is readable and `target` writable for `len` bytes; neither needs alignment; they do not overlap.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::{Mapping, MemoryMap, Segment, StaleSegment};
 
-/// Equal buffers, one behind the other, pinned: for guests in user space, which know where theirs are.
+/// Buffers of equal size, one after the other, pinned: for guests in user space, which know where their buffers are.
 #[derive(Debug)]
 pub struct SlotArray {
     start: NonNull<u8>,
@@ -19,10 +19,10 @@ pub struct SlotArray {
 unsafe impl Send for SlotArray {}
 
 impl SlotArray {
-    /// `count` buffers, the first of which is `first`, `stride_bytes` from one to the next.
+    /// Makes `count` buffers, the first of which is `first`, at intervals of `stride_bytes`.
     ///
     /// # Errors
-    /// [`StaleSegment`] when they overlap or do not all lie in `map`.
+    /// [`StaleSegment`] if they overlap or are not all in `map`.
     pub fn new(map: &MemoryMap, first: Segment, stride_bytes: u32, count: u32) -> Result<Self, StaleSegment> {
         let all = count.checked_mul(stride_bytes).filter(|_| count > 0 && stride_bytes >= first.len);
         let (start, pin) = map.pin(Segment { len: all.ok_or(StaleSegment)?, ..first }, 1)?;
@@ -30,7 +30,7 @@ impl SlotArray {
         Ok(Self { start, stride_bytes, slot_bytes, count: count as usize, _pin: pin })
     }
 
-    /// Bytes of each buffer.
+    /// Length of each buffer in bytes.
     #[must_use]
     pub fn slot_bytes(&self) -> usize {
         self.slot_bytes
@@ -45,10 +45,10 @@ impl SlotArray {
         Ok(unsafe { self.start.add(slot * self.stride_bytes + skip) })
     }
 
-    /// Writes bytes, from `skip` bytes into a buffer on.
+    /// Writes bytes at offset `skip` of a buffer.
     ///
     /// # Errors
-    /// [`StaleSegment`] when they do not fit.
+    /// [`StaleSegment`] if they do not fit.
     #[inline(always)]
     pub fn write(&self, slot: usize, skip: usize, bytes: &[u8]) -> Result<(), StaleSegment> {
         let target = self.at(slot, skip, bytes.len())?;
@@ -57,10 +57,10 @@ impl SlotArray {
         Ok(())
     }
 
-    /// Reads bytes, from `skip` bytes into a buffer on.
+    /// Reads bytes at offset `skip` of a buffer.
     ///
     /// # Errors
-    /// [`StaleSegment`] when there are not as many.
+    /// [`StaleSegment`] if the buffer is too short.
     #[inline(always)]
     pub fn read(&self, slot: usize, skip: usize, out: &mut [u8]) -> Result<(), StaleSegment> {
         let source = self.at(slot, skip, out.len())?;
@@ -69,7 +69,7 @@ impl SlotArray {
         Ok(())
     }
 
-    /// Asks for the cache line `skip` bytes into a buffer; one that is not there is not asked for.
+    /// Prefetches the cache line at offset `skip` of a buffer; does nothing if the offset is outside.
     #[inline(always)]
     pub fn prefetch(&self, slot: usize, skip: usize) {
         #[cfg(target_arch = "x86_64")]

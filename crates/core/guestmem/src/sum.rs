@@ -1,4 +1,4 @@
-//! Copying and summing in one pass.
+//! Copies and sums in one pass.
 
 /// Copies and sums. Returns the sum of the piece's little-endian 16-bit words, the last one zero-padded,
 /// folded to less than 2^20. Each byte is read once: the sum is that of the copied bytes, even if the guest
@@ -16,13 +16,14 @@ pub(crate) unsafe fn copy_piece_and_sum(source: *const u8, target: *mut u8, len:
     front + back
 }
 
-/// 32-bit halves hold 16-bit words of two weights: folding them once makes the sum one of 16-bit words.
+/// Folds 32-bit halves once: they hold 16-bit words of two weights, and their sum becomes one of 16-bit words.
 #[inline]
 fn fold(sum: u64) -> u64 {
     (sum & 0xffff) + ((sum >> 16) & 0xffff) + ((sum >> 32) & 0xffff) + (sum >> 48)
 }
 
-/// Eight bytes at a time, then single ones. Volatile, so that the compiler cannot read a guest's byte a second time.
+/// Copies and sums eight bytes at a time, then single bytes. Volatile, so that the compiler cannot read a guest's byte
+/// twice.
 ///
 /// # Safety
 /// As [`copy_piece_and_sum`].
@@ -35,7 +36,7 @@ unsafe fn copy_words_and_sum(source: *const u8, target: *mut u8, len: usize) -> 
         // SAFETY: as above, for the target.
         unsafe { target.cast::<Unaligned>().add(word).write(bytes) };
         let value = u64::from_le(bytes.0);
-        // Two 32-bit halves: 2^32 such additions would be needed to overflow 64 bits.
+        // Two 32-bit halves: only 2^32 such additions would overflow 64 bits.
         sum += (value & 0xffff_ffff) + (value >> 32);
     }
     let mut tail = [0_u8; 8];
@@ -67,10 +68,10 @@ mod vector {
     /// A cache line.
     pub(super) const BLOCK_BYTES: usize = 64;
 
-    /// Whole blocks.
+    /// Copies and sums whole blocks.
     ///
     /// # Safety
-    /// As for all of it; `len` is a multiple of [`BLOCK_BYTES`].
+    /// As for [`copy_piece_and_sum`]; `len` is a multiple of [`BLOCK_BYTES`].
     #[inline]
     pub(super) unsafe fn copy_blocks_and_sum(source: *const u8, target: *mut u8, len: usize) -> u64 {
         // SAFETY: SSE2 is part of x86-64; the addresses are as the caller promised.
@@ -82,8 +83,8 @@ mod vector {
                     let place = at + 16 * vector;
                     let (value, zero) = (load(source.add(place)), _mm_setzero_si128());
                     store(target.add(place), value);
-                    // 32-bit words, widened to 64: 2^32 additions would be needed to overflow.
-                    let half = vector % 2; // two, whose additions do not depend on each other
+                    // 32-bit words, widened to 64: only 2^32 additions would overflow.
+                    let half = vector % 2; // two sums, whose additions do not depend on each other
                     sums[2 * half] = _mm_add_epi64(sums[2 * half], _mm_unpacklo_epi32(value, zero));
                     sums[2 * half + 1] = _mm_add_epi64(sums[2 * half + 1], _mm_unpackhi_epi32(value, zero));
                 }
@@ -101,7 +102,7 @@ mod vector {
     /// Eight words.
     pub(super) const BLOCK_BYTES: usize = 64;
 
-    /// Whole blocks, without vectors.
+    /// Copies and sums whole blocks, without vectors.
     ///
     /// # Safety
     /// As for all of it.

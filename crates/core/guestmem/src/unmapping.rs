@@ -1,11 +1,12 @@
-//! When guests' memory is unmapped: kernels before 6.7 let no other thread of the process fault a page of a file in meanwhile.
+//! Records when guests' memory is unmapped: before Linux 6.7, no other thread of the process can fault in a page of a
+//! file meanwhile.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 static BEGUN: AtomicU64 = AtomicU64::new(0);
 static ENDED: AtomicU64 = AtomicU64::new(0);
 
-/// One mapping of a file is being unmapped, until this is dropped.
+/// Marks one mapping of a file as being unmapped, until it is dropped.
 pub(crate) struct Unmapping(());
 
 impl Unmapping {
@@ -21,7 +22,7 @@ impl Drop for Unmapping {
     }
 }
 
-/// The mappings of files that were unmapped up to some moment, or were about to be.
+/// Counts of file mappings whose unmapping had begun, and had ended, at some moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Unmapped {
     begun: u64,
@@ -29,15 +30,15 @@ pub struct Unmapped {
 }
 
 impl Unmapped {
-    /// Up to now.
+    /// The counts at this moment.
     #[must_use]
     pub fn now() -> Self {
-        // In this order: what ends in between counts as under way.
+        // In this order: one that ends in between counts as under way.
         let ended = ENDED.load(Ordering::Acquire);
         Self { begun: BEGUN.load(Ordering::Acquire), ended }
     }
 
-    /// Whether none was under way at any time from `earlier` to this moment.
+    /// Whether no unmapping was under way between `earlier` and `self`.
     #[must_use]
     pub fn none_since(self, earlier: Self) -> bool {
         earlier.begun == earlier.ended && self.begun == earlier.begun

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::Mapping;
 
-/// One 32-bit word of a mapping, pinned: for the switch's own state in memory that outlives its process.
+/// One 32-bit word of a mapping, pinned: for state of the switch in memory that outlives its process.
 #[derive(Clone, Debug)]
 pub struct Word {
     at: NonNull<u32>,
@@ -19,7 +19,7 @@ unsafe impl Send for Word {}
 unsafe impl Sync for Word {}
 
 impl Word {
-    /// The word at byte `offset` of `mapping`; `None` if it does not lie there, aligned.
+    /// The word at byte `offset` of `mapping`; `None` if it is outside or misaligned.
     #[must_use]
     pub fn new(mapping: &Arc<Mapping>, offset_bytes: usize) -> Option<Self> {
         let end = offset_bytes.checked_add(4)?;
@@ -37,13 +37,13 @@ impl Word {
         unsafe { AtomicU32::from_ptr(self.at.as_ptr()) }
     }
 
-    /// The word as it is, and all that was written before it.
+    /// Reads the word; stores before the last [`Self::store`] are visible afterwards.
     #[must_use]
     pub fn load(&self) -> u32 {
         self.atomic().load(Ordering::SeqCst)
     }
 
-    /// Writes the word, after all that was written before.
+    /// Writes the word, after all earlier stores of this thread.
     pub fn store(&self, value: u32) {
         self.atomic().store(value, Ordering::SeqCst);
     }

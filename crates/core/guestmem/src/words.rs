@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::Mapping;
 
-/// A row of 64-bit words of a mapping, pinned: for numbers of the switch's own in memory that outlives its process.
+/// A row of 64-bit words of a mapping, pinned: for counters of the switch in memory that outlives its process.
 #[derive(Debug)]
 pub struct Words {
     start: NonNull<u64>,
@@ -20,7 +20,7 @@ unsafe impl Send for Words {}
 unsafe impl Sync for Words {}
 
 impl Words {
-    /// `count` words from byte `offset` of `mapping` on; `None` if they do not lie there, aligned.
+    /// `count` words from byte `offset` of `mapping` on; `None` if they are outside or misaligned.
     #[must_use]
     pub fn new(mapping: &Arc<Mapping>, offset_bytes: usize, count: usize) -> Option<Self> {
         let end = count.checked_mul(8)?.checked_add(offset_bytes)?;
@@ -39,7 +39,7 @@ impl Words {
         Self { start: NonNull::dangling(), count: 0, _pin: None }
     }
 
-    /// The words, for threads that share them. Other processes may write them at any time.
+    /// The words as atomics, for threads that share them. Other processes may write them at any time.
     #[inline]
     #[must_use]
     pub fn atomics(&self) -> &[AtomicU64] {
@@ -48,12 +48,12 @@ impl Words {
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast::<AtomicU64>(), self.count) }
     }
 
-    /// Writes the first words; those for which there is no room are left out.
+    /// Writes the first words; those beyond the row are left out.
     pub fn write(&self, values: &[u64]) {
         self.write_at(0, values);
     }
 
-    /// Writes words from number `index` on; those for which there is no room are left out. In no order.
+    /// Writes words from number `index` on, in no particular order; those beyond the row are left out.
     pub fn write_at(&self, index: usize, values: &[u64]) {
         let places = index..self.count;
         places
@@ -61,20 +61,20 @@ impl Words {
             .for_each(|(place, value)| self.word(place, |word| word.store(*value, Ordering::Relaxed)));
     }
 
-    /// Writes one word, after all that this thread has written before. None if there is no such word.
+    /// Writes one word, after all earlier stores of this thread. Does nothing if there is no such word.
     pub fn publish(&self, index: usize, value: u64) {
         if index < self.count {
             self.word(index, |word| word.store(value, Ordering::Release));
         }
     }
 
-    /// One word; 0 if there is none. Later reads of the row return values that are at least as new.
+    /// Reads one word; 0 if there is none. Later reads of the row return values that are at least as new.
     #[must_use]
     pub fn read(&self, index: usize) -> u64 {
         if index < self.count { self.word(index, |word| word.load(Ordering::Acquire)) } else { 0 }
     }
 
-    /// Does something with a word that is in the row.
+    /// Calls `with` for a word of the row.
     fn word<R>(&self, index: usize, with: impl FnOnce(&AtomicU64) -> R) -> R {
         assert!(index < self.count, "the row ends before");
         // SAFETY: `new` checked that `count` words lie there, aligned, and the pin keeps them. All access is by atomics.

@@ -1,4 +1,4 @@
-//! Files that do not fit a front end's claims, and files that change while mapped.
+//! Files that do not match a front end's claims, and files that change while mapped.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;

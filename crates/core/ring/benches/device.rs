@@ -1,6 +1,6 @@
-//! The device's side of a ring: taking a batch of 32 chains, and completing and publishing them.
+//! The device's side of a ring: takes a batch of 32 chains, then completes and publishes them.
 //!
-//! Only the device's work is timed; the driver makes chains available and takes them back in between.
+//! Only the device's work is timed. The driver makes chains available and takes them back in between.
 
 #[path = "../tests/ring/fixture.rs"]
 mod fixture;
@@ -19,7 +19,7 @@ const BUFFER_BYTES: u32 = 64;
 const TABLE_AT: u64 = GUEST_ADDR + BUFFERS_AT;
 const BUFFER_AT: u64 = TABLE_AT + 4096;
 
-/// How chains are laid out: descriptors, and whether they are in an indirect table.
+/// The layout of chains: number of descriptors, and whether they are in an indirect table.
 #[derive(Clone, Copy)]
 struct Layout {
     name: &'static str,
@@ -50,7 +50,7 @@ fn make_available(map: &MemoryMap, driver: &mut DriverRing, layout: Layout) {
     driver.publish();
 }
 
-/// Walks all pending chains; returns their bytes.
+/// Walks all pending chains. Returns their bytes.
 fn take(map: &MemoryMap, device: &mut DeviceRing, heads: &mut Vec<u16>) -> u32 {
     let pending = device.pending().unwrap();
     let mut bytes = 0;
@@ -68,7 +68,7 @@ fn take(map: &MemoryMap, device: &mut DeviceRing, heads: &mut Vec<u16>) -> u32 {
     bytes
 }
 
-/// Completes all chains and shows them; returns whether the driver wants to know.
+/// Completes and publishes all chains. Returns whether the driver wants a signal.
 fn complete(device: &mut DeviceRing, heads: &[u16]) -> bool {
     for &head in heads {
         device.complete(head, 0);
@@ -77,7 +77,7 @@ fn complete(device: &mut DeviceRing, heads: &[u16]) -> bool {
     device.needs_signal()
 }
 
-/// The time that `iterations` batches took, taking and completing.
+/// The time of `iterations` batches, for taking and for completing.
 fn run(layout: Layout, iterations: u64) -> [Duration; 2] {
     let map = map();
     let (mut driver, mut device) = pair(&map, ENTRIES, true, 0);

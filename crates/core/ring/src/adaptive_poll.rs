@@ -1,37 +1,36 @@
 //! Adaptive polling: how long a thread busy-polls before it sleeps, learned from recent gaps between packets.
 
-/// Sources with a history of their own; further sources share one.
+/// Number of sources with a history of their own; further sources share one.
 const HABITS: usize = 64;
-/// The short look, as a part of the longest.
+/// The short poll is this part of the longest.
 const SHORT: u64 = 4;
 /// Combinations of the last two pauses, each long or short.
 const COURSES: usize = 4;
-/// Trust is a number up to this; from half of it on it is acted upon.
+/// The upper limit of trust. From half of it on, a prediction is used.
 const TRUST_MAX: u8 = 4;
-/// At most one part in this many of all time is spent on polling in vain.
+/// At most one part in this many of the time is spent on polling in vain.
 const VAIN: u64 = 4;
-/// This many of the longest polls in vain are allowed beyond that.
+/// In addition, this many of the longest polls may be in vain.
 const VAIN_LOOKS: u64 = 8;
 
-/// How long a thread looks for more before it goes to sleep: as long as that has been paying lately.
+/// Predicts how long a thread should busy-poll before it sleeps, from recent gaps between packets.
 ///
-/// The next packet depends on the source of the last one, and on the pause before it. A request is followed
-/// soon by an answer from another source. The answer of a slow client is followed by a long pause, or by an
-/// acknowledgement and then a pause. So the next gap is predicted from the source and the last two pauses, as
-/// a processor predicts branches:
+/// The next packet depends on the source of the last one, and on the gap before it. A request is followed soon by an
+/// answer from another source. The answer of a slow client is followed by a long gap, or by an acknowledgement and then
+/// a gap. So the next gap is predicted from the source and the last two gaps, as a processor predicts branches:
 ///
 /// ```text
-///   nothing for long              do not look, sleep
-///   the next one, at once         look for a quarter of the time
-///   an answer from elsewhere      look for all of the time
+///   nothing for long              do not poll, sleep
+///   the next one, at once         poll for a quarter of the time
+///   an answer from elsewhere      poll for all of the time
 /// ```
 ///
-/// A stream in one direction never causes a long poll, at any pace: its sender does not wait for an answer.
-/// Each long poll in vain was preceded by an answer in time; each two short ones by a packet in time, except
-/// the first few. So polling has paid for itself, and sparse traffic costs nothing. For any arrival times, at
-/// most a quarter of the time and eight of the longest polls are spent in vain.
+/// A stream in one direction never causes a long poll, at any rate: its sender does not wait for an answer. Each long
+/// poll in vain was preceded by an answer in time; each two short ones by a packet in time, except the first few. So
+/// polling has paid off before, and sparse traffic costs nothing. For any arrival times, at most a quarter of the time
+/// and eight of the longest polls are spent in vain.
 ///
-/// Time is a number of ns of any clock that does not go back.
+/// Time is in ns, of any monotonic clock.
 #[derive(Clone, Debug)]
 pub struct AdaptivePoll {
     short_ns: u64,
@@ -39,7 +38,7 @@ pub struct AdaptivePoll {
     /// By source and course.
     habits: [[Habit; COURSES]; HABITS],
     last: Last,
-    /// Time that may still be spent in vain.
+    /// Time that may still be spent on polling in vain.
     credit_ns: u64,
 }
 
@@ -47,17 +46,17 @@ pub struct AdaptivePoll {
 #[derive(Clone, Copy, Debug, Default)]
 struct Last {
     source: usize,
-    /// Which of the last two pauses were short, the later one the lower bit.
+    /// Which of the last two gaps were short; the later one is the lower bit.
     course: usize,
     at_ns: u64,
 }
 
-/// The packets that follow those of one source.
+/// Predictions about the packets that follow those of one source.
 #[derive(Clone, Copy, Debug)]
 struct Habit {
-    /// That something does within the short time.
+    /// Trust that a packet arrives within the short poll.
     soon: u8,
-    /// That an answer does within the long time.
+    /// Trust that an answer arrives within the long poll.
     answer: u8,
 }
 
@@ -76,7 +75,7 @@ fn grown(trust: u8, by: u8) -> u8 {
 }
 
 impl AdaptivePoll {
-    /// Looks for `max_ns` at most; 0: never.
+    /// Polls for at most `max_ns`; 0 for never.
     #[must_use]
     pub fn new(max_ns: u64) -> Self {
         let habit = Habit { soon: TRUST_MAX, answer: 0 };
@@ -89,7 +88,7 @@ impl AdaptivePoll {
         }
     }
 
-    /// How long to look after the last packets, in ns.
+    /// Duration of the poll after the last packets, in ns.
     #[inline]
     #[must_use]
     pub fn ns(&self) -> u64 {
@@ -101,7 +100,7 @@ impl AdaptivePoll {
         look_ns.min(self.credit_ns)
     }
 
-    /// Packets came from `source`, any number that tells sources apart.
+    /// Called when packets arrive from `source`, any number that identifies a source.
     #[inline]
     pub fn found(&mut self, source: usize, now_ns: u64) {
         let source = source % HABITS;
@@ -113,7 +112,7 @@ impl AdaptivePoll {
         self.last = Last { source, course, at_ns: now_ns };
     }
 
-    /// Charges the time that was polled in vain before packets came, after `gap_ns`.
+    /// Charges the time that was polled in vain before packets arrived after `gap_ns`.
     #[inline]
     fn pay(&mut self, gap_ns: u64) {
         let look_ns = self.ns();
@@ -121,7 +120,7 @@ impl AdaptivePoll {
         self.credit_ns = (self.credit_ns - vain_ns + gap_ns / VAIN).min(VAIN_LOOKS * self.long_ns);
     }
 
-    /// After the last packets more came after `gap_ns`, as an answer from elsewhere or not.
+    /// Learns that packets arrived `gap_ns` after the last ones. `is_answer`: they came from another source.
     #[inline]
     fn learn(&mut self, is_answer: bool, gap_ns: u64) {
         let (short_ns, long_ns) = (self.short_ns, self.long_ns);
@@ -130,7 +129,7 @@ impl AdaptivePoll {
             habit.soon = grown(habit.soon, 2);
             return;
         }
-        // A thread that slept sees the packet late: a sleep and a wake-up take about as long as a short poll.
+        // A thread that slept sees the packet late: sleep and wake-up take about as long as a short poll.
         let reach_ns = if habit.expects_an_answer() { long_ns } else { long_ns + short_ns };
         habit.soon = habit.soon.saturating_sub(1);
         habit.answer = if is_answer && gap_ns < reach_ns {
@@ -149,17 +148,17 @@ mod tests {
     const MAX_NS: u64 = 200_000;
     const SHORT_NS: u64 = MAX_NS / SHORT;
 
-    /// A thread that serves packets from sources, each a gap after the last one, on a clock of its own.
+    /// A thread that receives packets from sources, each some gap after the last one, on a clock of its own.
     #[derive(Debug)]
     struct Thread {
         adaptive_poll: AdaptivePoll,
         now_ns: u64,
-        /// Time spent on looking.
+        /// Time spent polling.
         looked_ns: u64,
         sleeps: usize,
-        /// Long and short looks after which nothing came in time.
+        /// Number of long and short polls in which no packet arrived.
         in_vain: [u64; 2],
-        /// Time spent on all that were in vain.
+        /// Time spent on polls in vain.
         vain_ns: u64,
     }
 
@@ -188,7 +187,7 @@ mod tests {
             self.adaptive_poll.found(source, self.now_ns);
         }
 
-        /// Sleeps for a round of `steps` once it knows them, and the time that it looks in a round.
+        /// The number of sleeps in a round of `steps` after ten rounds, and the time spent polling in it.
         fn steady(mut self, steps: &[(usize, u64)]) -> (usize, u64) {
             let round =
                 |thread: &mut Self| steps.iter().for_each(|(source, gap_ns)| thread.meet(*source, *gap_ns));
@@ -252,7 +251,7 @@ mod tests {
     fn habits_that_change_as_they_are_learned_cost_a_quarter_of_the_time() {
         let mut thread = Thread::new(MAX_NS);
         for _ in 0..10_000 {
-            // Whenever an answer is expected, it comes just too late.
+            // Each expected answer arrives just too late.
             let look_ns = thread.adaptive_poll.ns();
             let other = 1 - thread.adaptive_poll.last.source;
             thread.meet(other, look_ns.max(SHORT_NS));
@@ -261,7 +260,7 @@ mod tests {
     }
 
     proptest! {
-        /// Time in vain was earned before, for any arrival times.
+        /// The time spent in vain was earned before, for any arrival times.
         #[test]
         fn looks_in_vain_are_paid_for(steps in prop::collection::vec((0..4_usize, 0..2 * MAX_NS), 0..2000)) {
             let mut thread = Thread::new(MAX_NS);
@@ -279,7 +278,7 @@ mod tests {
             prop_assert!(thread.vain_ns <= allowed_ns, "{} of {allowed_ns} ns in vain", thread.vain_ns);
         }
 
-        /// A clock that stands still, jumps or goes back does no harm.
+        /// A clock that stands still, jumps or goes back does not break it.
         #[test]
         fn any_clock_will_do(times in prop::collection::vec((any::<usize>(), any::<u64>()), 0..200), max_ns in 0..=10_000_000_u64) {
             let mut adaptive_poll = AdaptivePoll::new(max_ns);

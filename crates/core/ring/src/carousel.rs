@@ -1,4 +1,4 @@
-//! The driver's side of a ring, for speed: fixed slots, used in turn.
+//! A fast driver's side of a ring: fixed slots, used in turn.
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -6,11 +6,10 @@ use crate::device::crossed;
 use crate::driver::{AVAIL_NO_INTERRUPT, USED_NO_NOTIFY};
 use crate::{BufferAccess, DESC_WRITE, Descriptor, DriverRingError, RingMemory, arm_and_recheck};
 
-/// The driver's side of a ring whose slots are used in turn: slot `i` is always descriptor `i` and available
-/// entry `i`.
+/// The driver's side of a ring whose slots are used in turn: slot `i` is always descriptor `i` and available entry `i`.
 ///
-/// As fast as a driver can be: once the table stands, making a slot available writes nothing but its part of the one index
-/// store. A device may complete in any order; a slot is there again when all before it are.
+/// Once the table is written, making a slot available writes only its share of one index store. The device may complete
+/// in any order; a slot is free again when all before it have returned.
 ///
 /// ```text
 ///   positions    tail          taken out       published = available index
@@ -22,34 +21,35 @@ pub struct Carousel {
     memory: RingMemory,
     /// Position of the oldest slot that the device has.
     tail: u16,
-    /// Position of the next slot to give.
+    /// Position of the next slot to be given to the device.
     next: u16,
     published: u16,
     /// used.idx as last read.
     seen_used: u16,
     next_used: u16,
-    /// Slots behind the tail that came back out of order.
+    /// Slots after the tail that returned out of order.
     early: Box<[bool]>,
     early_count: u16,
-    /// Bytes of each slot as its descriptor has them.
+    /// Length of each slot in its descriptor, in bytes.
     lens: Box<[u32]>,
     event_idx: bool,
     kicked: u16,
     kicked_valid: bool,
 }
 
-/// A slot that came back.
+/// A slot that the device returned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Returned {
     /// The slot.
     pub slot: u16,
-    /// Bytes that the device says it wrote. Never checked here.
+    /// Bytes that the device claims to have written; not checked.
     pub len: u32,
 }
 
 impl Carousel {
-    /// Over a ring that a [`DriverRing`](crate::DriverRing) made at `position` and gave nothing to, and leaves alone from
-    /// now on; the device may be running. Slot `i` is `slot_bytes` at guest address `first_addr + i * stride_bytes`.
+    /// Uses the ring of a [`DriverRing`](crate::DriverRing) that began at `position` and added no chain; that one must
+    /// not be used any more. The device may be running. Slot `i` is `slot_bytes` at guest address `first_addr + i *
+    /// stride_bytes`.
     #[must_use]
     pub fn new(
         memory: RingMemory,
@@ -65,7 +65,7 @@ impl Carousel {
             memory.set_descriptor(index, Descriptor { addr, len: slot_bytes, flags, next: 0 });
             memory.set_available_entry(index, index);
         }
-        // This driver polls, so it asks for no signals; with EVENT_IDX a stale used_event does the same.
+        // This driver polls, so it suppresses signals; with EVENT_IDX a stale used_event has the same effect.
         memory.set_available_flags(if event_idx { 0 } else { AVAIL_NO_INTERRUPT });
         memory.set_used_event(position.wrapping_sub(1));
         Self {
@@ -89,21 +89,21 @@ impl Carousel {
         position & (self.memory.entries() - 1)
     }
 
-    /// Slots that can be given.
+    /// Number of slots that can be added.
     #[inline(always)]
     #[must_use]
     pub fn room(&self) -> u16 {
         self.memory.entries() - self.next.wrapping_sub(self.tail)
     }
 
-    /// The slot to be given next; only if there is [`Self::room`].
+    /// The next slot to be added; valid only if there is [`Self::room`].
     #[inline(always)]
     #[must_use]
     pub fn next_slot(&self) -> u16 {
         self.slot(self.next)
     }
 
-    /// Gives the next slot, with `len` bytes of it; the device sees it at [`Self::publish`]. There must be room.
+    /// Adds the next slot with `len` bytes; the device sees it at [`Self::publish`]. There must be room.
     #[inline(always)]
     pub fn give(&mut self, len: u32) {
         let slot = self.next_slot();
@@ -115,7 +115,7 @@ impl Carousel {
         self.next = self.next.wrapping_add(1);
     }
 
-    /// Gives all slots that are there, as long as they were.
+    /// Adds all free slots, with their previous lengths.
     #[inline(always)]
     pub fn give_all(&mut self) {
         self.next = self.tail.wrapping_add(self.memory.entries());
@@ -136,7 +136,7 @@ impl Carousel {
         if old == new && self.kicked_valid {
             return false;
         }
-        // As DriverRing::needs_kick: index stored, then the event index looked at.
+        // As in `DriverRing::needs_kick`: the index was stored, then the event index is read.
         fence(Ordering::SeqCst);
         self.kicked = new;
         if !std::mem::replace(&mut self.kicked_valid, true) {
@@ -149,20 +149,20 @@ impl Carousel {
         }
     }
 
-    /// Slots given and not shown yet.
+    /// Number of slots added and not published yet.
     #[inline(always)]
     #[must_use]
     pub fn unpublished(&self) -> u16 {
         self.next.wrapping_sub(self.published)
     }
 
-    /// Slots that the device has.
+    /// Number of slots that the device has.
     #[must_use]
     pub fn in_flight(&self) -> u16 {
         self.published.wrapping_sub(self.tail)
     }
 
-    /// Completions that can be taken now.
+    /// Number of completions that can be taken now.
     ///
     /// # Errors
     /// [`DriverRingError::UsedIndexJump`].
@@ -187,7 +187,7 @@ impl Carousel {
     #[inline(always)]
     pub fn take(&mut self) -> Result<Returned, DriverRingError> {
         let (id, len) = self.memory.used_entry(self.next_used);
-        let slot = id as u16; // compared with all of it below
+        let slot = id as u16; // all of it is compared below
         self.next_used = self.next_used.wrapping_add(1);
         if id == u32::from(self.slot(self.tail)) && self.early_count == 0 {
             self.tail = self.tail.wrapping_add(1);
@@ -197,7 +197,7 @@ impl Carousel {
         Ok(Returned { slot, len })
     }
 
-    /// A slot that came back before older ones, or after younger ones.
+    /// Takes a slot that returned out of order.
     #[cold]
     fn take_unordered(&mut self, id: u32) -> Result<(), DriverRingError> {
         let entries = self.memory.entries();
@@ -217,7 +217,7 @@ impl Carousel {
         Ok(())
     }
 
-    /// Asks for a signal for the next completion, and looks once more. True: there is one, do not sleep.
+    /// Arms the signal for the next completion, and checks once more. True if there is one: the caller must not sleep.
     #[must_use]
     pub fn arm_calls(&mut self) -> bool {
         arm_and_recheck(
@@ -230,7 +230,7 @@ impl Carousel {
         )
     }
 
-    /// Tells the device that it need not signal.
+    /// Suppresses signals of the device.
     pub fn suppress_calls(&mut self) {
         match self.event_idx {
             true => self.memory.set_used_event(self.next_used.wrapping_sub(1)),

@@ -7,14 +7,14 @@ use crate::{
     EMPTY_DESCRIPTORS_MAX, RingError,
 };
 
-/// Which way the buffers of a chain go.
+/// The direction of a chain's buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BufferAccess {
-    /// The device reads: transmit rings.
+    /// The device reads them: transmit rings.
     Readable,
-    /// The device writes: receive rings.
+    /// The device writes them: receive rings.
     Writable,
-    /// Readable ones, then writable ones: control rings.
+    /// Readable buffers, then writable ones: control rings.
     Both,
 }
 
@@ -34,8 +34,8 @@ pub fn walk(
     walk_from(ring, map, ring.descriptor(head), direction, hint, segment)
 }
 
-/// Walks the chain whose first descriptor is `first`, as it was just read. Each descriptor is read once,
-/// checked and translated. `segment` gets every non-empty piece and whether the device writes to it; it ends
+/// Walks the chain that begins with `first`, a descriptor that the caller has read. Each descriptor is read once,
+/// checked and translated. `segment` is called with every non-empty piece and whether the device writes to it; it ends
 /// the walk by returning false. Returns whether the walk reached the end of the chain.
 ///
 /// `hint` is the region of the last translation.
@@ -54,7 +54,7 @@ pub fn walk_from(
     let (budget, empty) = (CHAIN_DESCRIPTORS_MAX, 0);
     let mut walk = Walk { map, direction, hint, writable_seen: false, budget, empty };
     if first.flags & (DESC_INDIRECT | DESC_NEXT) == 0 {
-        // The usual chain of a small packet, spared the loops: one buffer in one region.
+        // The usual chain of a small packet needs no loop: one buffer in one region.
         let writable = walk.check_direction(first)?;
         return match map.translate_whole(first.addr, first.len, walk.hint) {
             Some(piece) if piece.len > 0 => Ok(segment(piece, writable)),
@@ -79,7 +79,7 @@ pub fn walk_from(
         }
         descriptor = ring.descriptor(descriptor.next);
         if descriptor.flags & DESC_INDIRECT != 0 {
-            // The ring's size bounds the direct ones only.
+            // The ring's size bounds only descriptors of the ring's own table.
             walk.budget = CHAIN_DESCRIPTORS_MAX - (direct_max - walk.budget);
             return walk.indirect(descriptor, &mut segment);
         }
@@ -92,12 +92,12 @@ struct Walk<'a> {
     hint: &'a mut u16,
     writable_seen: bool,
     budget: u32,
-    /// Descriptors without a byte so far.
+    /// Number of empty descriptors so far.
     empty: u32,
 }
 
 impl Walk<'_> {
-    /// One buffer; false if the visitor wants no more.
+    /// Visits one buffer. False if `segment` ended the walk.
     #[inline]
     fn buffer(
         &mut self,
@@ -125,11 +125,12 @@ impl Walk<'_> {
         Ok(true)
     }
 
-    /// A descriptor of nothing, which does not end the walk.
+    /// Visits an empty descriptor, which does not end the walk.
     #[cold]
     fn empty(&mut self, descriptor: Descriptor) -> Result<bool, RingError> {
         if self.direction == BufferAccess::Writable {
-            // No driver posts room for nothing; thousands of them would be walked for each packet, and never used up.
+            // No driver posts empty receive buffers. Thousands of them would be walked for each packet and never used
+            // up.
             return Err(RingError::EmptyBuffer(descriptor.addr));
         }
         self.empty += 1;
@@ -148,7 +149,7 @@ impl Walk<'_> {
         if allowed { Ok(writable) } else { Err(RingError::WrongDirection) }
     }
 
-    /// The table behind an indirect descriptor, which ends its chain (virtio 1.2, 2.7.5.3).
+    /// The table of an indirect descriptor, which ends its chain (virtio 1.2, 2.7.5.3).
     fn indirect(
         &mut self,
         table: Descriptor,

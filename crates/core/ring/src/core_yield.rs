@@ -1,22 +1,22 @@
 //! Yields the core of a thread that polls without work, and detects that another thread wanted it.
 
-/// How long a thread without work looks around before it offers its core to others.
+/// Time that a thread polls without work before it yields its core.
 const BLIND_NS: u64 = 20_000;
 /// If the core comes back later than this, another thread wanted it.
 const WANTED_NS: u64 = 10_000;
 
-/// That a thread which looks around without work offers its core to others now and then, and notices whether one took it.
+/// Makes a thread that polls without work yield its core regularly, and detects whether another thread took it.
 ///
-/// Time is a number of ns of any clock that does not go back.
+/// Time is in ns, of any monotonic clock.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CoreYield {
-    /// When the core came back last.
+    /// The time at which the last yield returned.
     back_ns: u64,
 }
 
 impl CoreYield {
-    /// In a round that began at `now_ns`: yields the core by `offer` when it is time to. Returns whether
-    /// another thread took it.
+    /// Called in a round that began at `now_ns`: yields the core by `offer` when it is due. Returns whether another
+    /// thread took it.
     pub fn is_wanted(&mut self, now_ns: u64, clock_ns: impl Fn() -> u64, offer: impl FnOnce()) -> bool {
         if now_ns.saturating_sub(self.back_ns) < BLIND_NS {
             return false;
@@ -33,7 +33,8 @@ mod tests {
     use super::*;
     use std::cell::Cell;
 
-    /// Whether a core that is offered at `now_ns`, if it is, and is away for `away_ns` was wanted; and whether it was offered.
+    /// Whether a core that is yielded at `now_ns` and returns after `away_ns` counts as wanted; and whether it was
+    /// yielded.
     fn ask(core_yield: &mut CoreYield, now_ns: u64, away_ns: u64) -> (bool, bool) {
         let clock_ns = Cell::new(now_ns);
         let is_wanted = core_yield.is_wanted(now_ns, || clock_ns.get(), || clock_ns.set(now_ns + away_ns));

@@ -1,4 +1,4 @@
-//! Tests have a device die before any one of the stores that its successor or its driver will see.
+//! Lets tests kill a device before any of the stores that its successor or its driver sees.
 
 #[cfg(debug_assertions)]
 use std::cell::Cell;
@@ -8,7 +8,7 @@ thread_local! {
     static STORES_LEFT: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-/// This thread panics before the store after this many others; `None`: never. For tests; release builds
+/// Makes this thread panic before the store that follows this many others; `None` for never. For tests; release builds
 /// ignore it.
 pub fn after_stores(stores: Option<u64>) {
     #[cfg(debug_assertions)]
@@ -17,7 +17,7 @@ pub fn after_stores(stores: Option<u64>) {
     let _ = stores;
 }
 
-/// A store to the ring or its ledger is next.
+/// Called before each store to the ring or its ledger.
 #[inline(always)]
 pub(crate) fn may_come() {
     #[cfg(debug_assertions)]

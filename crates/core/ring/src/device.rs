@@ -1,4 +1,4 @@
-//! The device's side of a split ring: take heads, write used entries, publish, and suppress notifications.
+//! The device's side of a split ring: takes heads, writes used entries, publishes, and suppresses notifications.
 //!
 //! ```text
 //!   avail.ring  [ . . t t t|p p p|. . ]      t taken, p pending        next_avail ^ at the first pending one
@@ -24,36 +24,36 @@ const AVAIL_NO_INTERRUPT: u16 = 1;
 pub struct DeviceRing {
     memory: RingMemory,
     ledger: Ledger,
-    /// Position of the next head to take.
+    /// Position of the next head to be taken.
     next_avail: u16,
-    /// Position of the next used entry to write; used.idx follows at `publish`.
+    /// Position of the next used entry to be written; used.idx follows at `publish`.
     next_used: u16,
     /// used.idx as the driver sees it.
     published: u16,
-    /// used.idx when the driver was last considered for a signal.
+    /// used.idx at the last decision whether to signal the driver.
     signalled: u16,
-    /// Whether `signalled` means anything: the first publication after a start always signals.
+    /// Whether `signalled` is valid: the first publication after a start always signals.
     signalled_valid: bool,
-    /// The driver's available index when it was last signalled as it asked for.
+    /// The driver's available index when it was last signalled at its request.
     signalled_available: u16,
     event_idx: bool,
     kicks_armed: bool,
-    /// For a front end that keeps track, too.
+    /// For a front end that also tracks chains in flight.
     log: Option<Box<InflightLog>>,
-    /// Of a ring whose chains, which are marked, are used in order.
+    /// For a ring whose marked chains are used in order.
     used_order: Option<UsedOrder>,
 }
 
 impl DeviceRing {
-    /// As `begin`, without anything being kept for a successor.
+    /// As `begin`, without state for a successor.
     #[must_use]
     pub fn new(memory: RingMemory, base: u16, event_idx: bool) -> Self {
         let ledger = Ledger::private(memory.entries());
         Self::begin(memory, ledger, base, event_idx)
     }
 
-    /// Begins a ring at `base`, the next position of the available ring (GET_VRING_BASE's answer). Its state
-    /// is kept in `ledger`, which has as many entries.
+    /// Begins a ring at `base`, the next position of the available ring (the answer to GET_VRING_BASE). Its state is
+    /// kept in `ledger`, which must have the same number of entries.
     #[must_use]
     pub fn begin(memory: RingMemory, ledger: Ledger, base: u16, event_idx: bool) -> Self {
         let used = memory.used_index();
@@ -61,10 +61,9 @@ impl DeviceRing {
         Self::at(memory, ledger, (base, used), event_idx)
     }
 
-    /// As `begin`, for a ring that completes chains in any order and keeps them in `log`, too. Chains in
-    /// flight there belonged to a device that is gone with its ledger. They are marked, as after
-    /// [`Self::take_over`], and the ring continues behind them; `base` is ignored. Also returns whether there
-    /// were any.
+    /// As `begin`, for a ring that completes chains in any order and also records them in `log`. Chains in flight there
+    /// belonged to a device that is gone with its ledger. They are marked, as after [`Self::take_over`], and the ring
+    /// continues behind them; `base` is ignored. Also returns whether there were any.
     #[must_use]
     pub fn begin_logged(
         memory: RingMemory,
@@ -75,7 +74,7 @@ impl DeviceRing {
     ) -> (Self, bool) {
         let used = memory.used_index();
         let mut heads = log.recover(used);
-        // A driver that began anew in the meantime has made fewer available than were taken.
+        // A driver that restarted meanwhile has made fewer chains available than were taken.
         if usize::from(memory.available_index().wrapping_sub(used)) < heads.len() {
             log.begin(used);
             heads.clear();
@@ -89,10 +88,10 @@ impl DeviceRing {
         (ring, was_taken)
     }
 
-    /// As `take_over`, for a ring that is written down in `log`, too.
+    /// As `take_over`, for a ring that is also recorded in `log`.
     ///
     /// # Errors
-    /// [`LedgerError`]; nothing is changed in the ring then.
+    /// [`LedgerError`]; the ring is unchanged.
     pub fn take_over_logged(
         memory: RingMemory,
         ledger: Ledger,
@@ -109,26 +108,24 @@ impl DeviceRing {
         Ok(ring)
     }
 
-    /// Takes over the ring of a dead device, from its `ledger`. Chains that it had completed are published.
-    /// Chains that it had taken and not completed stay marked ([`Self::marked`]), until [`Self::settle`]
-    /// completes them.
+    /// Takes over the ring of a dead device, from its `ledger`. Publishes chains that the device had completed. Chains
+    /// that it had taken and not completed stay marked ([`Self::marked`]) until [`Self::settle`] completes them.
     ///
     /// # Errors
-    /// [`LedgerError`]; nothing is changed then.
+    /// [`LedgerError`]; the ring is unchanged.
     pub fn take_over(memory: RingMemory, ledger: Ledger, event_idx: bool) -> Result<Self, LedgerError> {
         let (base, used) = ledger.where_marked(memory.used_index())?;
         let mut ring = Self::at(memory, ledger, (base, used), event_idx);
-        // Otherwise a successor of this device would take the next completed chains for untaken ones.
+        // Otherwise a successor of this device would count the next completed chains as not taken.
         ring.ledger.set_taken(base);
         ring.publish();
         Ok(ring)
     }
 
-    /// As `take_over`, for a ring that uses its buffers in order: buffers that were not filled are pending
-    /// again.
+    /// As `take_over`, for a ring that uses its buffers in order: buffers that were not filled are pending again.
     ///
     /// # Errors
-    /// [`LedgerError`]; nothing is changed then.
+    /// [`LedgerError`]; the ring is unchanged.
     pub fn take_over_in_order(
         memory: RingMemory,
         ledger: Ledger,
@@ -163,20 +160,20 @@ impl DeviceRing {
         self.memory.entries()
     }
 
-    /// Where another back end would continue, if every taken chain was completed.
+    /// The position at which another back end would continue, once every taken chain is completed.
     #[must_use]
     pub fn base(&self) -> u16 {
         self.next_avail
     }
 
-    /// The driver's available index as last read and checked.
+    /// The driver's available index, read now. [`Self::pending`] checks it.
     #[inline]
     #[must_use]
     pub fn available_index(&self) -> u16 {
         self.memory.available_index()
     }
 
-    /// Heads that wait to be taken.
+    /// Number of heads available and not taken.
     ///
     /// # Errors
     /// [`RingError::IndexJump`].
@@ -190,7 +187,7 @@ impl DeviceRing {
         }
     }
 
-    /// Head number `ahead` of the pending ones.
+    /// The pending head at offset `ahead`.
     ///
     /// # Errors
     /// [`RingError::DescriptorOutOfRange`].
@@ -204,7 +201,8 @@ impl DeviceRing {
         }
     }
 
-    /// Reads the first pending heads, and prefetches their descriptors. Returns the number in range, and the fault of the next one.
+    /// Reads the first pending heads, and prefetches their descriptors. Returns the number of valid ones, and the fault
+    /// of the next one.
     #[inline(always)]
     pub fn read_heads(&self, heads: &mut [u16]) -> (usize, Option<RingError>) {
         for (ahead, place) in heads.iter_mut().enumerate() {
@@ -217,14 +215,14 @@ impl DeviceRing {
         (heads.len(), None)
     }
 
-    /// Goes past `count` pending heads, which the caller read.
+    /// Takes `count` pending heads, which the caller has read.
     #[inline]
     pub fn take(&mut self, count: u16) {
         self.next_avail = self.next_avail.wrapping_add(count);
     }
 
-    /// As `take`, for the given heads, which were all marked. They are completed in any order, and used in that order or, after
-    /// [`Self::keep_order`], as they were taken.
+    /// As `take`, for the given heads, all of which are marked. They may be completed in any order. They are used in
+    /// the order of completion or, after [`Self::keep_order`], in the order in which they were taken.
     #[inline(always)] // left to itself the compiler calls it
     pub fn take_marked(&mut self, heads: &[u16]) {
         let count = heads.len() as u16; // at most the ring's entries
@@ -238,7 +236,7 @@ impl DeviceRing {
         self.ledger.set_taken(self.next_avail);
     }
 
-    /// Heads are read a second time here. They only go to the log, which the driver's own front end reads.
+    /// Reads the heads again. They go to the log only, which the driver's own front end reads.
     #[cold]
     fn log_taken(&mut self, count: u16) {
         for ahead in 0..count {
@@ -247,45 +245,44 @@ impl DeviceRing {
         }
     }
 
-    /// Outputs still to be done for the chain at `head`; 0: the driver owns it.
+    /// Number of outputs still to be done for the chain at `head`; 0 if the driver owns it.
     #[inline(always)]
     #[must_use]
     pub fn mark(&self, head: u16) -> u16 {
         self.ledger.mark(head)
     }
 
-    /// Notes the outputs still to be done for the chain at `head`, at least 1, before they are done. A
-    /// successor reads this.
+    /// Sets the number of outputs still to be done for the chain at `head`, at least 1, before any is done. A successor
+    /// reads it.
     #[inline(always)]
     pub fn set_mark(&mut self, head: u16, left: u16) {
         self.ledger.set_mark(head, left);
     }
 
-    /// Heads that are marked, but for those of completed chains that are held back.
+    /// Marked heads, without those of completed chains that are held back.
     pub fn marked(&self) -> impl Iterator<Item = u16> + '_ {
         self.ledger.marked().filter(|head| self.ledger.mark(*head) != HELD_BACK)
     }
 
-    /// Chains that are marked with 1 are to be taken once more, in this order and before any other, by this device or its successor:
-    /// nothing was done of them, and nothing is until [`Self::resume`]. How many of them, from the first on: there may not be room
-    /// for all.
+    /// Postpones chains that are marked with 1: this device or its successor takes them once more, in this order and
+    /// before any other. No output of them was done, and none may be done before [`Self::resume`]. Returns how many,
+    /// from the first on, were postponed: there may not be room for all.
     pub fn postpone(&mut self, heads: &[u16]) -> usize {
         self.ledger.postpone(heads)
     }
 
-    /// Takes the next `count` postponed chains: a successor will not take them again.
+    /// Resumes the next `count` postponed chains: a successor will not take them again.
     pub fn resume(&mut self, count: u16) {
         self.ledger.resume(count);
     }
 
-    /// Chains that were postponed and not resumed, in their order.
+    /// Chains that were postponed and not resumed, in order.
     #[must_use]
     pub fn postponed(&self) -> Vec<u16> {
         self.ledger.postponed()
     }
 
-    /// One more output of the marked chain at `head` is done. True if that was the last one: the chain is
-    /// completed.
+    /// Counts one output of the marked chain at `head` as done. True if it was the last one, which completes the chain.
     #[inline]
     pub fn settle(&mut self, head: u16) -> bool {
         let mark = self.ledger.mark(head);
@@ -299,9 +296,9 @@ impl DeviceRing {
         true
     }
 
-    /// As [`Self::settle`] of the chains at `heads`, each of which is marked with 1. If chains are used in the order in which they were
-    /// taken, these are the next ones in that order.
-    // A function of its own: the loop has the registers to itself.
+    /// As [`Self::settle`], for the chains at `heads`, each of which is marked with 1. If the ring is used in order,
+    /// these are the next ones in that order.
+    // Not inlined, so that the loop has all registers.
     #[inline(never)]
     pub fn complete_marked_all(&mut self, heads: impl Iterator<Item = u16>) {
         let (used, marks) = (self.memory.used_entries(), self.ledger.marks());
@@ -319,7 +316,7 @@ impl DeviceRing {
         }
     }
 
-    /// As [`Self::complete`] of several heads.
+    /// As [`Self::complete`], for several heads.
     #[inline(never)]
     pub fn complete_all(&mut self, filled: impl Iterator<Item = (u16, u32)>) {
         let (used, mut position) = (self.memory.used_entries(), self.next_used);
@@ -330,7 +327,7 @@ impl DeviceRing {
         self.next_used = position;
     }
 
-    /// Completes the marked chain at `head`, however much was to be done of it.
+    /// Completes the marked chain at `head`, no matter how many outputs were left.
     #[inline]
     pub fn give_up(&mut self, head: u16) {
         self.complete_marked(head);
@@ -344,7 +341,7 @@ impl DeviceRing {
         self.use_marked(head);
     }
 
-    /// A successor finds the head marked, or its used entry written.
+    /// The order of stores ensures that a successor finds the head marked or its used entry written.
     #[inline]
     fn use_marked(&mut self, head: u16) {
         self.complete(head, 0);
@@ -352,13 +349,13 @@ impl DeviceRing {
         self.ledger.set_mark(head, 0);
     }
 
-    /// All used entries written so far are of filled buffers: a successor publishes them.
+    /// Notes that the buffers of all used entries written so far are filled: a successor publishes them.
     #[inline]
     pub fn note_filled(&mut self) {
         self.ledger.set_filled(self.next_used);
     }
 
-    /// Gives back the `count` heads taken last: they are pending again.
+    /// Returns the `count` heads taken last to the pending ones.
     #[inline]
     pub fn put_back(&mut self, count: u16) {
         self.next_avail = self.next_avail.wrapping_sub(count);
@@ -371,33 +368,33 @@ impl DeviceRing {
         self.memory.descriptor(index)
     }
 
-    /// Asks for the cache line of a descriptor.
+    /// Prefetches the cache line of a descriptor.
     #[inline]
     pub fn prefetch_descriptor(&self, index: u16) {
         self.memory.prefetch_descriptor(index);
     }
 
-    /// Reads the memory of the next `count` used entries, so that a later write need not wait for its pages.
+    /// Reads the next `count` used entries, so that a later write causes no page fault.
     pub fn touch_used(&self, count: u16) {
         let ends = [self.next_used, self.next_used.wrapping_add(count)];
         let entries = ends.map(|position| self.memory.used_entry(position));
         std::hint::black_box((self.memory.used_index(), entries));
     }
 
-    /// Writes a used entry behind those written before; the driver sees it at `publish`.
+    /// Writes the next used entry; the driver sees it at `publish`.
     #[inline]
     pub fn complete(&mut self, head: u16, written_bytes: u32) {
         self.memory.set_used_entry(self.next_used, u32::from(head), written_bytes);
         self.next_used = self.next_used.wrapping_add(1);
     }
 
-    /// Shows the driver all completed entries, by one store.
+    /// Publishes all used entries, by one store.
     #[inline]
     pub fn publish(&mut self) {
         self.publish_up_to(self.next_used);
     }
 
-    /// As [`Self::publish`], but only entries before `position`: those behind it are not finished yet.
+    /// As [`Self::publish`], but only entries before `position`: the others are not finished yet.
     #[inline]
     pub fn publish_up_to(&mut self, position: u16) {
         if self.log.is_some() {
@@ -415,7 +412,7 @@ impl DeviceRing {
         order();
     }
 
-    /// The heads are those of the used entries, as the driver's memory has them: see `log_taken`.
+    /// Reads the heads from the used entries in the driver's memory; see `log_taken`.
     #[cold]
     fn publish_logged(&mut self, position: u16) {
         let (mut at, chains) = (self.published, position.wrapping_sub(self.published));
@@ -428,21 +425,21 @@ impl DeviceRing {
         self.log.iter_mut().for_each(|log| log.published(position, chains));
     }
 
-    /// Position just behind the last used entry written.
+    /// Position after the last used entry written.
     #[inline]
     #[must_use]
     pub fn used_position(&self) -> u16 {
         self.next_used
     }
 
-    /// Whether used entries are written that the driver does not see.
+    /// Whether there are used entries that the driver cannot see yet.
     #[inline]
     #[must_use]
     pub fn has_unpublished(&self) -> bool {
         self.published != self.next_used
     }
 
-    /// Position just behind the last used entry that the driver sees.
+    /// Position after the last published used entry.
     #[inline]
     #[must_use]
     pub fn published_position(&self) -> u16 {
@@ -456,12 +453,13 @@ impl DeviceRing {
         if self.signalled == self.published && self.signalled_valid {
             return false;
         }
-        // The driver stores its event index, then looks at used.idx; we stored used.idx, then look at the event index.
+        // Orders both sides: the driver stores its event index, then reads used.idx; this side stored used.idx, then
+        // reads the event index.
         fence(Ordering::SeqCst);
         self.needs_signal_behind_fence()
     }
 
-    /// As [`Self::needs_signal`], if this thread has passed a full fence since it published the last chains.
+    /// As [`Self::needs_signal`], if this thread passed a full fence after it published the last chains.
     #[inline(always)] // left to itself the compiler calls it
     #[must_use]
     pub fn needs_signal_behind_fence(&mut self) -> bool {
@@ -484,8 +482,8 @@ impl DeviceRing {
         is_wanted
     }
 
-    /// Whether the driver seems to have missed its last signal: since then it made nothing available and
-    /// asked for no other signal. Without EVENT_IDX this is unknown, and counts as reacted.
+    /// Whether the driver seems to have missed its last signal: since then it made no buffer available and asked for no
+    /// other signal. Without EVENT_IDX this cannot be known, and the result is false.
     #[must_use]
     pub fn is_unheeded(&self) -> bool {
         let (end, oldest) = (self.signalled, self.signalled.wrapping_sub(self.entries()));
@@ -495,19 +493,19 @@ impl DeviceRing {
             && crossed(self.memory.used_event(), end, oldest)
     }
 
-    /// Tells the driver that it need not kick: this ring is being looked at anyway.
+    /// Suppresses kicks, since this ring is polled.
     #[inline]
     pub fn suppress_kicks(&mut self) {
         if self.kicks_armed {
             self.kicks_armed = false;
-            // With EVENT_IDX a stale avail_event does the same: it is passed once in 65536 heads.
+            // With EVENT_IDX a stale avail_event has the same effect: the index passes it once in 65536 heads.
             if !self.event_idx {
                 self.memory.set_used_flags(USED_NO_NOTIFY);
             }
         }
     }
 
-    /// Asks for a kick for the next head, and looks once more. True: heads are pending, do not sleep.
+    /// Arms the kick for the next head, and checks once more. True if heads are pending: the caller must not sleep.
     ///
     /// # Errors
     /// [`RingError::IndexJump`].
@@ -517,7 +515,8 @@ impl DeviceRing {
         self.pending().map(|pending| moved || pending > 0)
     }
 
-    /// Asks for a kick once the driver's index passes `seen`, and looks once more. True: it has already.
+    /// Arms the kick for the time when the driver's index passes `seen`, and checks once more. True if it has passed
+    /// already.
     #[must_use]
     pub fn arm_kicks_past(&mut self, seen: u16) -> bool {
         arm_and_recheck(self, |ring| ring.ask_for_kick(seen), |ring| ring.has_moved_past(seen))
@@ -537,7 +536,7 @@ impl DeviceRing {
     }
 }
 
-/// Whether going from `old` to `new` passed `event` (virtio 1.2, 2.7.10.1).
+/// Whether an index that went from `old` to `new` passed `event` (virtio 1.2, 2.7.10.1).
 #[inline]
 pub(crate) fn crossed(event: u16, new: u16, old: u16) -> bool {
     new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)

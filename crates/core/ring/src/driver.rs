@@ -1,4 +1,4 @@
-//! The driver's side of a split ring: add chains, publish, and take used chains back.
+//! The driver's side of a split ring: adds chains, publishes them, and takes used chains back.
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -23,33 +23,33 @@ pub enum DriverRingError {
     /// A used id that is not the head of a chain in flight.
     #[error("used id {0} is not in flight")]
     NotInFlight(u16),
-    /// The device agreed to use chains in order, and used another one first.
+    /// The device agreed to use chains in order, and used a later one first.
     #[error("used id {0} where {1} was made available first")]
     OutOfOrder(u16, u16),
 }
 
-/// A chain that the device has done with.
+/// A chain that the device has used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Used {
     /// Its first descriptor; free again.
     pub head: u16,
     /// The token that was passed when the chain was added.
     pub token: u32,
-    /// Bytes that the device says it wrote. Never checked here.
+    /// Bytes that the device claims to have written; not checked.
     pub len: u32,
 }
 
-/// The driver's private record of a descriptor. The table is shared with the device, so nothing is read back
-/// from it.
+/// The driver's private record of a descriptor. The device can write the table, so the driver reads nothing back from
+/// it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
-    /// As it stands in the table. A store of the same again would take the cache line away from the device for nothing.
+    /// The table's contents. An equal store would only take the cache line away from the device.
     written: Descriptor,
     /// The next descriptor of the chain, or of the free list.
     next: u16,
-    /// Of a head in flight: its last descriptor.
+    /// For a head in flight: its last descriptor.
     tail: u16,
-    /// Of a head in flight: descriptors of the chain; 0 for all others.
+    /// For a head in flight: number of descriptors of the chain; else 0.
     count: u16,
     token: u32,
 }
@@ -58,7 +58,7 @@ struct Slot {
 ///
 /// ```text
 ///   free_head -> [3] -> [1] -> [7] <- free_tail     free_count of them, linked by Slot::next; first in, first out,
-///                                                  so that a device which works in order sees the same table for ever
+///                                                  so that an in-order device always sees the same table
 ///   chain     -> [4] -> [5]                        Slot[4] { tail: 5, count: 2 }, given back in one step
 ///
 ///   avail.ring [ . . p p p|n n|. . ]    used.ring [ . . u u|. . . ]
@@ -68,21 +68,21 @@ struct Slot {
 pub struct DriverRing {
     memory: RingMemory,
     slots: Box<[Slot]>,
-    /// The available entries as they stand in the ring.
+    /// The contents of the available ring.
     heads: Box<[u16]>,
     free_head: u16,
-    /// Means something while `free_count` is not 0.
+    /// Valid unless `free_count` is 0.
     free_tail: u16,
     free_count: u16,
     /// Position of the next head to add; avail.idx follows at `publish`.
     next_avail: u16,
     published: u16,
-    /// avail.idx when the device was last considered for a kick.
+    /// avail.idx at the last decision whether to kick the device.
     kicked: u16,
-    /// Whether `kicked` means anything: the first publication always kicks.
+    /// Whether `kicked` is valid: the first publication always kicks.
     kicked_valid: bool,
     next_used: u16,
-    /// used.idx as last read: saves touching the device's cache line for every entry.
+    /// used.idx as last read, which saves reading the device's cache line for every entry.
     seen_used: u16,
     event_idx: bool,
     calls_armed: bool,
@@ -90,13 +90,13 @@ pub struct DriverRing {
 }
 
 impl DriverRing {
-    /// A fresh ring: everything in `memory` is zeroed. The device must not be running on it.
+    /// Makes a fresh ring in `memory`, which must be zeroed and not in use by a device.
     #[must_use]
     pub fn new(memory: RingMemory, event_idx: bool) -> Self {
         Self::starting_at(memory, event_idx, 0)
     }
 
-    /// As [`Self::new`] with both indices at `position`, which the device has to be told as its base.
+    /// As [`Self::new`] with both indices at `position`, which the device needs as its base.
     #[must_use]
     pub fn starting_at(memory: RingMemory, event_idx: bool, position: u16) -> Self {
         let entries = memory.entries();
@@ -129,8 +129,9 @@ impl DriverRing {
         }
     }
 
-    /// The device has to use chains in the order in which they are made available (VIRTIO_F_IN_ORDER). The free list is first in, first
-    /// out, so descriptors are then used in ring order, as the driver has to (virtio 1.2, 2.7.13.1).
+    /// Expects the device to use chains in the order in which they are made available (VIRTIO_F_IN_ORDER). The free
+    /// list is first in, first out, so descriptors are then used in ring order, which the driver must ensure (virtio
+    /// 1.2, 2.7.13.1).
     #[must_use]
     pub fn in_order(mut self, in_order: bool) -> Self {
         self.in_order = in_order;
@@ -143,39 +144,39 @@ impl DriverRing {
         self.memory.entries()
     }
 
-    /// Descriptors that are not in flight.
+    /// Number of descriptors that are not in flight.
     #[must_use]
     pub fn free_descriptors(&self) -> u16 {
         self.free_count
     }
 
-    /// The head that the next chain will have; `None` when no descriptor is free.
+    /// The head of the next chain; `None` if no descriptor is free.
     #[inline]
     #[must_use]
     pub fn next_head(&self) -> Option<u16> {
         (self.free_count > 0).then_some(self.free_head)
     }
 
-    /// Chains that were published and not yet taken back.
+    /// Number of chains published and not yet taken back.
     #[must_use]
     pub fn in_flight(&self) -> u16 {
         self.published.wrapping_sub(self.next_used)
     }
 
-    /// Position just behind the last published head.
+    /// Position after the last published head.
     #[must_use]
     pub fn published_position(&self) -> u16 {
         self.published
     }
 
-    /// Position of the next used entry to take.
+    /// Position of the next used entry to be taken.
     #[must_use]
     pub fn used_position(&self) -> u16 {
         self.next_used
     }
 
-    /// Adds a chain of buffers (guest address, bytes): those that the device reads, then those that it writes. The device
-    /// sees it at [`Self::publish`]. `None` when there are too few free descriptors, or no buffer at all.
+    /// Adds a chain of buffers (guest address, bytes): first those that the device reads, then those that it writes.
+    /// The device sees it at [`Self::publish`]. `None` if there are too few free descriptors, or no buffer.
     #[inline]
     pub fn add(&mut self, readable: &[(u64, u32)], writable: &[(u64, u32)], token: u32) -> Option<u16> {
         let count = readable.len() + writable.len();
@@ -195,8 +196,8 @@ impl DriverRing {
         Some(head)
     }
 
-    /// Adds a chain whose descriptors are in an indirect table of `len` bytes at guest address `addr`,
-    /// written by the caller (see [`write_table`]). `None` when there is no free descriptor.
+    /// Adds a chain whose descriptors are in an indirect table of `len` bytes at guest address `addr`, which the caller
+    /// wrote (see [`write_table`]). `None` if no descriptor is free.
     #[inline]
     pub fn add_indirect(&mut self, addr: u64, len: u32, token: u32) -> Option<u16> {
         if self.free_count == 0 {
@@ -209,7 +210,7 @@ impl DriverRing {
         Some(head)
     }
 
-    /// Takes the chain off the free list and puts its head behind the last one.
+    /// Removes the chain from the free list and appends its head to the available ring.
     #[inline]
     fn enter(&mut self, head: u16, tail: u16, count: u16, token: u32, free_head: u16) {
         let slot = &mut self.slots[usize::from(head)];
@@ -238,7 +239,7 @@ impl DriverRing {
         self.next_avail = self.next_avail.wrapping_add(1);
     }
 
-    /// Shows the device all added chains, by one store.
+    /// Publishes all added chains, by one store.
     #[inline]
     pub fn publish(&mut self) {
         self.published = self.next_avail;
@@ -253,7 +254,8 @@ impl DriverRing {
         if old == new && self.kicked_valid {
             return false;
         }
-        // The device stores its event index, then looks at avail.idx; we stored avail.idx, then look at the event index.
+        // Orders both sides: the device stores its event index, then reads avail.idx; this side stored avail.idx, then
+        // reads the event index.
         fence(Ordering::SeqCst);
         let was_valid = std::mem::replace(&mut self.kicked_valid, true);
         self.kicked = new;
@@ -266,7 +268,7 @@ impl DriverRing {
         crossed(self.memory.available_event(), new, old)
     }
 
-    /// The next chain that the device has done with; its descriptors are free again.
+    /// Takes the next used chain; its descriptors are free again.
     ///
     /// # Errors
     /// A fault of the device; see [`DriverRingError`].
@@ -287,7 +289,7 @@ impl DriverRing {
         Ok(Some(Used { head, token, len }))
     }
 
-    /// Used entries that wait to be taken.
+    /// Number of used entries to be taken.
     ///
     /// # Errors
     /// [`DriverRingError::UsedIndexJump`].
@@ -297,7 +299,7 @@ impl DriverRing {
         Ok(self.seen_used.wrapping_sub(self.next_used))
     }
 
-    /// Reads the used index; whether there is anything to take.
+    /// Reads the used index. Returns whether there is a used entry to take.
     #[inline]
     fn look(&mut self) -> Result<bool, DriverRingError> {
         let seen = self.memory.used_index();
@@ -326,26 +328,27 @@ impl DriverRing {
         Ok(token)
     }
 
-    /// Tells the device that it need not signal: the used ring is being looked at anyway.
+    /// Suppresses signals, since the used ring is polled.
     #[inline]
     pub fn suppress_calls(&mut self) {
         if self.calls_armed {
             self.calls_armed = false;
-            // With EVENT_IDX a stale used_event does the same: it is passed once in 65536 entries.
+            // With EVENT_IDX a stale used_event has the same effect: the index passes it once in 65536 entries.
             if !self.event_idx {
                 self.memory.set_available_flags(AVAIL_NO_INTERRUPT);
             }
         }
     }
 
-    /// Asks for a signal for the next used entry, and looks once more. True: there is something to take, do not sleep.
+    /// Arms the signal for the next used entry, and checks once more. True if there is an entry: the caller must not
+    /// sleep.
     #[must_use]
     pub fn arm_calls(&mut self) -> bool {
         self.arm_calls_ahead(0)
     }
 
-    /// Asks for a signal once more than `ahead` used entries wait (without EVENT_IDX: for the next one), and looks once
-    /// more. True: they wait already, do not sleep.
+    /// Arms the signal for the time when more than `ahead` used entries wait (without EVENT_IDX: for the next entry),
+    /// and checks once more. True if they wait already: the caller must not sleep.
     #[must_use]
     pub fn arm_calls_ahead(&mut self, ahead: u16) -> bool {
         arm_and_recheck(self, |ring| ring.ask_for_call(ahead), |ring| ring.has_used(ahead))
@@ -372,24 +375,24 @@ impl DriverRing {
         self.memory.set_descriptor(index, descriptor);
     }
 
-    /// For tests of back ends: publishes any head, together with the added chains. It does not count as in
-    /// flight, so its completion is an error here.
+    /// For tests of back ends: publishes any head, together with the added chains. It does not count as in flight, so
+    /// its completion is an error.
     pub fn publish_raw_head(&mut self, head: u16) {
         self.append(head);
         self.publish();
     }
 
-    /// For tests of back ends: stores the available index alone.
+    /// For tests of back ends: stores only the available index.
     pub fn set_raw_index(&mut self, index: u16) {
         self.memory.set_available_index(index);
     }
 }
 
-/// Writes an indirect table of the given buffers (guest address, bytes) at the start of `table`; its length in bytes, as
-/// [`DriverRing::add_indirect`] wants it.
+/// Writes an indirect table of the given buffers (guest address, bytes) at the start of `table`. Returns its length in
+/// bytes, for [`DriverRing::add_indirect`].
 ///
 /// # Errors
-/// [`StaleSegment`] when the table does not hold them or does not lie in `map`.
+/// [`StaleSegment`] if the table is too short or not in `map`.
 pub fn write_table(
     map: &MemoryMap,
     table: Segment,
@@ -403,7 +406,7 @@ pub fn write_table(
     for (number, (addr, len)) in readable.iter().chain(writable).copied().enumerate() {
         let more = if number + 1 < count { DESC_NEXT } else { 0 };
         let direction = if number < readable.len() { 0 } else { DESC_WRITE };
-        // `next` may come out wrong beyond 65535 entries; no device takes as many.
+        // `next` overflows beyond 65535 entries; no device accepts as many.
         let descriptor = Descriptor { addr, len, flags: more | direction, next: (number + 1) as u16 };
         map.write(table, number as u32 * Descriptor::BYTES, &descriptor.to_le_bytes())?;
     }

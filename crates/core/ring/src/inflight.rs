@@ -1,7 +1,8 @@
-//! Which chains a device has, in memory that the front end keeps: for a device that begins when all others are gone.
+//! Records a device's chains in memory that the front end keeps, for a device that starts after all state of the switch
+//! is gone.
 //!
-//! The layout is that of split rings in the vhost-user specification, "Inflight I/O tracking", so any back
-//! end can continue.
+//! The layout is that of split rings in the vhost-user specification, "Inflight I/O tracking", so any back end can
+//! continue.
 //!
 //! ```text
 //!   byte 0    features u64 | version u16 = 1 | entries u16 | last_batch_head u16 | used_idx u16
@@ -20,7 +21,7 @@ use crate::ledger::order;
 
 const HEAD_BYTES: usize = 16;
 const STATE_BYTES: usize = 16;
-/// Regions of rings begin at lines of cache.
+/// Logs of rings begin at cache lines.
 const LINE_BYTES: usize = 64;
 const VERSION: u16 = 1;
 
@@ -34,13 +35,13 @@ const STATE_INFLIGHT: usize = 0;
 const STATE_NEXT: usize = 3;
 const STATE_COUNTER: usize = 4;
 
-/// The log of one ring. The front end can write to it, too. Values that the device reads are bounded. They
-/// decide nothing outside the log, except for the chains found at the start.
+/// The log of one ring. The front end can write to it as well, so values read from it are bounded. They affect nothing
+/// outside the log, except the chains found at the start.
 #[derive(Debug)]
 pub struct InflightLog {
     start: NonNull<u16>,
     entries: u16,
-    /// How many chains were taken.
+    /// Number of chains taken.
     count: u64,
     _pin: Arc<Mapping>,
 }
@@ -55,7 +56,8 @@ impl InflightLog {
         (HEAD_BYTES + STATE_BYTES * usize::from(entries)).next_multiple_of(LINE_BYTES)
     }
 
-    /// The log of a ring of `entries` from byte `offset` of `mapping` on, as it is; `None` if it has no room there, aligned.
+    /// The log of a ring of `entries` at byte `offset` of `mapping`, unchanged; `None` if the mapping has no room
+    /// there, or it is misaligned.
     #[must_use]
     pub fn within(mapping: &Arc<Mapping>, offset_bytes: usize, entries: u16) -> Option<Self> {
         let end = offset_bytes.checked_add(Self::bytes(entries))?;
@@ -94,7 +96,7 @@ impl InflightLog {
         unsafe { AtomicU64::from_ptr(self.start.as_ptr().add(at).cast()) }
     }
 
-    /// Half of the word is unused.
+    /// The state is one byte; the other byte of the half-word is unused.
     fn is_in_flight(&self, head: u16) -> bool {
         self.get(self.state(head, STATE_INFLIGHT)).to_ne_bytes()[0] != 0
     }
@@ -103,8 +105,8 @@ impl InflightLog {
         self.set(self.state(head, STATE_INFLIGHT), u16::from_ne_bytes([u8::from(is_in_flight), 0]));
     }
 
-    /// Chains that another device had taken and not completed, in the order in which it took them. The ring's
-    /// used index is `used`. A log that is fresh, or of another ring, has none and is initialized.
+    /// Returns the chains that another device had taken and not completed, in the order in which it took them. The
+    /// ring's used index is `used`. A fresh log, or one of another ring, has none and is initialized.
     pub(crate) fn recover(&mut self, used: u16) -> Vec<u16> {
         if self.get(WORD_VERSION) != VERSION || self.get(WORD_ENTRIES) != self.entries {
             self.begin(used);
@@ -112,7 +114,7 @@ impl InflightLog {
         }
         self.end_batch(used, self.entries);
         let taken = (0..self.entries).filter(|head| self.is_in_flight(*head));
-        // Read once: sorting by values that change meanwhile panics.
+        // Read once: sorting panics if values change meanwhile.
         let mut taken: Vec<(u64, u16)> =
             taken.map(|head| (self.counter(head).load(Ordering::Relaxed), head)).collect();
         taken.sort_unstable();
@@ -120,7 +122,7 @@ impl InflightLog {
         taken.into_iter().map(|(_, head)| head).collect()
     }
 
-    /// Nothing is in flight.
+    /// Initializes the log: no chain is in flight.
     pub(crate) fn begin(&mut self, used: u16) {
         self.set(WORD_VERSION, 0);
         order();
@@ -131,7 +133,8 @@ impl InflightLog {
         self.set(WORD_VERSION, VERSION);
     }
 
-    /// Writes down that the last batch, of `chains_max` at most, was published. Also for a device that died in between.
+    /// Records that the last batch, of at most `chains_max`, was published. Also completes this for a device that died
+    /// meanwhile.
     fn end_batch(&mut self, used: u16, chains_max: u16) {
         let (mut head, batch) = (self.get(WORD_LAST), used.wrapping_sub(self.get(WORD_USED)));
         for _ in 0..batch.min(chains_max) {
@@ -142,7 +145,7 @@ impl InflightLog {
         self.set(WORD_USED, used);
     }
 
-    /// A chain is the device's from now on.
+    /// Records that the device took a chain.
     pub(crate) fn take(&mut self, head: u16) {
         self.count = self.count.wrapping_add(1);
         self.counter(head).store(self.count, Ordering::Relaxed);
@@ -151,7 +154,7 @@ impl InflightLog {
         order();
     }
 
-    /// Chains are about to be published, each called with this before the used index is stored.
+    /// Adds a chain to the batch that is about to be published. Called for each chain before the used index is stored.
     pub(crate) fn link(&mut self, head: u16) {
         self.set(self.state(head, STATE_NEXT), self.get(WORD_LAST));
         order();
@@ -159,8 +162,8 @@ impl InflightLog {
         order();
     }
 
-    /// The given number of chains is published; the used index is `used`. Walks the linked entries only, for
-    /// any contents.
+    /// Records that `chains` chains are published and the used index is `used`. Walks only the linked entries, for any
+    /// contents.
     pub(crate) fn published(&mut self, used: u16, chains: u16) {
         self.end_batch(used, chains.min(self.entries));
     }

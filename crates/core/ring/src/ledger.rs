@@ -1,5 +1,4 @@
-//! The state of a ring that its successor needs after the device was killed, in memory that outlives the
-//! process.
+//! The state of a ring that its successor needs after the device was killed. It is in memory that outlives the process.
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
@@ -12,15 +11,15 @@ use thiserror::Error;
 use crate::RING_ENTRIES_MAX;
 use crate::death;
 
-/// Words in front of the marks: a line of cache.
+/// Words before the marks: a cache line.
 const HEAD_WORDS: usize = 32;
 /// Words of the smallest page.
 const PAGE_WORDS: usize = 2048;
-/// Of the layout below; another one gets another number.
+/// Identifies the layout below; another layout needs another number.
 const TAG: u16 = 0x4c02;
-/// Of a ring whose chains are used in order: a program that knows of none takes it for blank.
+/// Identifies a ring whose chains are used in order. A program without that feature treats the ledger as blank.
 const TAG_IN_ORDER: u16 = 0x4c03;
-/// The mark of a chain of such a ring that is completed, and not used as long as one before it is not.
+/// The mark of a completed chain that is not used yet, since an earlier one is not completed; for rings used in order.
 pub(crate) const HELD_BACK: u16 = u16::MAX;
 
 const WORD_TAG: usize = 0;
@@ -32,16 +31,16 @@ const WORD_POSTPONED: usize = 5;
 const WORD_POSTPONED_END: usize = 6;
 const WORD_DETACHED: usize = 7;
 
-/// Why a ring cannot be taken over.
+/// The reason why a ring cannot be taken over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum LedgerError {
-    /// No ring was begun there, or by a version that keeps it otherwise.
+    /// No ring was begun in this memory, or a version with another layout began it.
     #[error("nothing is known of the ring")]
     Blank,
     /// The ring has another size.
     #[error("what is known is of a ring of {0} entries, and this one has {1}")]
     OtherSize(u16, u16),
-    /// The ledger and the ring do not fit together: one of them was overwritten.
+    /// Ledger and ring contradict each other: one of them was overwritten.
     #[error("the ring's used index {used} does not fit to what is known of it")]
     Torn {
         /// The used index as the driver sees it.
@@ -49,11 +48,11 @@ pub enum LedgerError {
     },
 }
 
-/// The chains of one ring that its device has, and how far it is.
+/// Records which chains of a ring its device has, and the device's position.
 ///
-/// The ring's device writes it with relaxed stores. A successor reads it when all threads of that device are
-/// dead. A thread is killed between two instructions, so the successor sees all stores up to one of them.
-/// Only the order of stores in the program matters; `order` keeps the compiler from changing it.
+/// The ring's device writes it with relaxed stores. A successor reads it after all threads of that device are dead. A
+/// thread is killed between two instructions, so the successor sees all stores up to one of them. Only the program
+/// order of the stores matters; `order` keeps the compiler from changing it.
 ///
 /// ```text
 ///   byte 0   tag | entries | lag | taken | filled | first, end of those postponed | detached | 0 ...
@@ -69,8 +68,8 @@ pub enum LedgerError {
 ///   detach:    `detached` counts one more copy, then the chain that it was of is settled; one less when it is delivered
 /// ```
 ///
-/// So at any moment it is known how many used entries are written and not published: `taken - used - lag - marks`, if that is
-/// more than none. A driver that writes its used index itself spoils its own ring at worst.
+/// So the number of used entries that are written and not published is always known: `taken - used - lag - marks`, or
+/// zero if that is negative. A driver that writes its used index itself damages only its own ring.
 #[derive(Debug)]
 pub struct Ledger {
     start: NonNull<u16>,
@@ -95,7 +94,7 @@ unsafe impl Sync for Ledger {}
 #[derive(Clone, Copy)]
 pub(crate) struct Marks<'a> {
     start: NonNull<u16>,
-    /// Entries less one.
+    /// Number of entries less one.
     last: u16,
     ledger: PhantomData<&'a Ledger>,
 }
@@ -124,7 +123,8 @@ impl Ledger {
     /// Bytes for a ring of any size: whole pages.
     pub const BYTES: usize = (2 * (HEAD_WORDS + RING_ENTRIES_MAX as usize)).next_multiple_of(4096);
 
-    /// How many chains of a ring of `entries` can be postponed: all, or of the largest ring as many as there is room for.
+    /// Number of chains of a ring of `entries` that can be postponed: all, or for the largest ring as many as there is
+    /// room for.
     fn postponed_max(entries: u16) -> usize {
         usize::from(entries).min(Self::BYTES / 2 - HEAD_WORDS - usize::from(entries))
     }
@@ -134,7 +134,8 @@ impl Ledger {
         HEAD_WORDS + usize::from(entries) + Self::postponed_max(entries)
     }
 
-    /// The ledger of a ring of `entries` from byte `offset` of `mapping` on, as it is; `None` if it has no room there.
+    /// The ledger of a ring of `entries` at byte `offset` of `mapping`, unchanged; `None` if the mapping has no room
+    /// there.
     #[must_use]
     pub fn within(mapping: &Arc<Mapping>, offset_bytes: usize, entries: u16) -> Option<Self> {
         if !entries.is_power_of_two() || entries > RING_ENTRIES_MAX {
@@ -150,7 +151,7 @@ impl Ledger {
         Some(Self { start, entries, _pin: Pin::Mapping(Arc::clone(mapping)) })
     }
 
-    /// A ledger that ends with the process, of a ring of `entries`: a power of two.
+    /// A ledger in private memory, for a ring of `entries`, a power of two.
     #[must_use]
     pub fn private(entries: u16) -> Self {
         let words: Arc<[AtomicU16]> = (0..Self::words(entries)).map(|_| AtomicU16::new(0)).collect();
@@ -165,7 +166,7 @@ impl Ledger {
         unsafe { AtomicU16::from_ptr(self.start.as_ptr().add(index)) }
     }
 
-    /// The heads' marks, as a value: a loop that writes them need not find them again after each store.
+    /// The marks as a value, so that a loop that writes them need not reload their address after each store.
     #[inline(always)]
     pub(crate) fn marks(&self) -> Marks<'_> {
         Marks { start: self.start, last: self.entries - 1, ledger: PhantomData }
@@ -180,12 +181,12 @@ impl Ledger {
         self.word(index).store(value, Ordering::Relaxed);
     }
 
-    /// Maps its pages, so that a successor does not wait for page faults.
+    /// Maps its pages, so that a successor has no page faults.
     pub fn touch(&self) {
         (0..Self::words(self.entries)).step_by(PAGE_WORDS).for_each(|index| _ = self.get(index));
     }
 
-    /// A ring begins, or begins again, at position `base` of its available ring, with `used` as its used index.
+    /// Begins or restarts a ring at position `base` of its available ring, with `used` as its used index.
     pub(crate) fn begin(&self, base: u16, used: u16) {
         self.set(WORD_TAG, 0);
         order();
@@ -201,7 +202,7 @@ impl Ledger {
         self.set(WORD_TAG, TAG);
     }
 
-    /// Its chains are used in order from now on.
+    /// Notes that the ring's chains are used in order from now on.
     pub(crate) fn set_in_order(&self) {
         self.set(WORD_TAG, TAG_IN_ORDER);
     }
@@ -211,7 +212,7 @@ impl Ledger {
         self.get(WORD_LAG)
     }
 
-    /// Copies of packets that were taken out of the driver's memory, whose chains it may have back.
+    /// Number of detached packet copies, whose chains the driver may have back.
     pub(crate) fn detached(&self) -> u16 {
         self.get(WORD_DETACHED)
     }
@@ -222,7 +223,7 @@ impl Ledger {
         order();
     }
 
-    /// Outputs still to be done for the chain at `head`; 0: the driver owns it.
+    /// Number of outputs still to be done for the chain at `head`; 0 if the driver owns it.
     #[inline(always)]
     pub(crate) fn mark(&self, head: u16) -> u16 {
         self.marks().get(head)
@@ -233,7 +234,7 @@ impl Ledger {
         self.marks().set(head, left);
     }
 
-    /// All chains before `position` of the available ring are marked.
+    /// Notes that all chains before `position` of the available ring are marked.
     #[inline]
     pub(crate) fn set_taken(&self, position: u16) {
         order();
@@ -241,7 +242,7 @@ impl Ledger {
         order();
     }
 
-    /// All used entries before `position` are written, and their buffers filled.
+    /// Notes that all used entries before `position` are written, and their buffers filled.
     #[inline]
     pub(crate) fn set_filled(&self, position: u16) {
         order();
@@ -253,11 +254,12 @@ impl Ledger {
         (0..self.entries).filter(|head| self.mark(*head) > 0)
     }
 
-    /// Chains are to be taken once more, in this order and before any other, by this device or its successor: nothing was done of
-    /// them, and nothing is until `resume`. How many of them: there may not be room for all.
+    /// Postpones chains: this device or its successor takes them once more, in this order and before any other. No
+    /// output of them was done, and none may be done before `resume`. Returns how many, from the first on, were
+    /// postponed: there may not be room for all.
     pub(crate) fn postpone(&self, heads: &[u16]) -> usize {
         let heads = &heads[..heads.len().min(Self::postponed_max(self.entries))];
-        // A successor that takes over here finds none: they are lost then, as after any death.
+        // A successor that takes over at this point finds none: they are lost, as after any death.
         self.set(WORD_POSTPONED_END, 0);
         self.set(WORD_POSTPONED, 0);
         order();
@@ -273,14 +275,14 @@ impl Ledger {
         HEAD_WORDS + usize::from(self.entries) + place
     }
 
-    /// The next `count` of those that were postponed are not any more: something may be done of them from now on.
+    /// Resumes the next `count` postponed chains: outputs of them may be done from now on.
     pub(crate) fn resume(&self, count: u16) {
         order();
         self.set(WORD_POSTPONED, self.get(WORD_POSTPONED).wrapping_add(count));
         order();
     }
 
-    /// Postponed heads, in their order. Invalid heads and duplicates are left out.
+    /// Postponed heads, in order. Invalid heads and duplicates are left out.
     pub(crate) fn postponed(&self) -> Vec<u16> {
         let end = usize::from(self.get(WORD_POSTPONED_END)).min(Self::postponed_max(self.entries));
         let mut is_listed = vec![false; usize::from(self.entries)];
@@ -298,8 +300,8 @@ impl Ledger {
         if entries == self.entries { Ok(()) } else { Err(LedgerError::OtherSize(entries, self.entries)) }
     }
 
-    /// Where a ring continues that completes chains in any order, with `used` as its used index: the next
-    /// position of its available ring, and of its used ring. Used entries between `used` and there are
+    /// The positions at which a ring continues that completes chains in any order: the next position of its available
+    /// ring, and that of its used ring, given the used index `used`. Used entries from `used` to that position are
     /// written.
     pub(crate) fn where_marked(&self, used: u16) -> Result<(u16, u16), LedgerError> {
         self.check()?;
@@ -314,8 +316,8 @@ impl Ledger {
         Ok((base.wrapping_add(outstanding), used.wrapping_add(written)))
     }
 
-    /// As `where_marked`, for a ring that completes chains in order and fills them before: filled chains are
-    /// used.
+    /// As `where_marked`, for a ring that completes chains in order and fills them before it does: filled chains count
+    /// as used.
     pub(crate) fn where_filled(&self, used: u16) -> Result<(u16, u16), LedgerError> {
         self.check()?;
         let filled = self.get(WORD_FILLED);
@@ -326,7 +328,7 @@ impl Ledger {
     }
 }
 
-/// Stores before it stay before those that follow, in the program's order.
+/// Keeps the compiler from moving stores across it.
 #[inline(always)]
 pub(crate) fn order() {
     compiler_fence(Ordering::SeqCst);
@@ -346,7 +348,7 @@ mod tests {
     fn taken_completed_and_published_chains_are_known_at_every_step() {
         let ledger = ledger();
         assert_eq!(ledger.where_marked(0), Err(LedgerError::Blank));
-        // The ring wraps, and two heads were lost before it began.
+        // The used index wraps, and available and used positions differ by two heads that were lost before.
         ledger.begin(1, 65_535);
         assert_eq!(ledger.where_marked(65_535), Ok((1, 65_535)));
         ledger.set_mark(3, 1);

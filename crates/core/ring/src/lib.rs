@@ -1,19 +1,19 @@
-//! Split virtqueues (virtio 1.2, 2.7) in memory that the other side writes, too: the device's side and the
-//! driver's side.
+//! Split virtqueues (virtio 1.2, 2.7) in memory that the other side also writes: the device's side and the driver's
+//! side.
 //!
-//! **Purpose.** [`DeviceRing`] is the back end's side: take heads, walk chains, write used entries, publish,
-//! and suppress notifications of both directions. [`DriverRing`] is the other side, for guests in user space.
+//! **Purpose.** [`DeviceRing`] is the back end's side: it takes heads, walks chains, writes used entries, publishes
+//! them, and suppresses notifications in both directions. [`DriverRing`] is the other side, for guests in user space.
 //! [`Carousel`] is a faster driver's side with fewer features.
 //!
-//! **Contract.** For any contents written by the other side, a call ends in bounded time and yields a value
-//! or a [`RingError`]. After an error the ring has to be stopped. Entries are written first and published by
-//! one index store ([`DeviceRing::publish`]). A thread sleeps only after [`DeviceRing::arm_kicks`] returned
-//! false; it uses [`arm_and_recheck`], as every sleeper of the workspace does.
+//! **Contract.** For any contents written by the other side, a call ends in bounded time and returns a value or a
+//! [`RingError`]. After an error the ring has to be stopped. Used entries are written first and published by one index
+//! store ([`DeviceRing::publish`]). A thread may sleep only after [`DeviceRing::arm_kicks`] returned false; like every
+//! sleeper of the workspace, it uses [`arm_and_recheck`].
 //!
-//! **Not checked.** That the driver leaves published descriptors alone: each is read once into a local value,
-//! which is used. That a head is published once: the owner's side table checks it.
+//! **Not checked.** The driver may change published descriptors: each is read once into a local value, and only that is
+//! used. The driver may publish a head twice: the owner's side table detects it.
 //!
-//! **Threading.** One thread at a time owns a ring; the other side runs at the same time in another process. Indices are
+//! **Threading.** One thread at a time owns a ring; the other side runs concurrently in another process. Indices are
 //! atomics, entries are volatile.
 //!
 //! ```text
@@ -58,9 +58,9 @@ use thiserror::Error;
 
 /// Entries of a ring (virtio 1.2, 2.7: "Maximum Queue Size value is 32768").
 pub const RING_ENTRIES_MAX: u16 = 32768;
-/// Descriptors that one chain may visit, indirect ones included: more than any driver chains, little enough to walk.
+/// Descriptors of one chain, indirect ones included: more than any driver uses, and few enough to walk.
 pub const CHAIN_DESCRIPTORS_MAX: u32 = 1024;
-/// Descriptors without a byte that a chain to be read may have: no driver has use for one, and each is walked for nothing.
+/// Empty descriptors in a readable chain: no driver needs them, and walking them is wasted work.
 pub const EMPTY_DESCRIPTORS_MAX: u32 = 32;
 
 /// The chain continues at `next` (virtio 1.2, 2.7.5).
@@ -85,16 +85,16 @@ pub enum RingError {
     /// A head or a next field beyond the table.
     #[error("descriptor index {0} in a table of {1}")]
     DescriptorOutOfRange(u16, u16),
-    /// More descriptors than the table has: a loop.
+    /// More descriptors than the table has: the chain loops.
     #[error("descriptor chain loops")]
     ChainLoops,
     /// A buffer outside guest memory.
     #[error("buffer of {1} bytes at guest address {0:#x} lies outside guest memory")]
     BufferOutside(u64, u32),
-    /// A receive buffer of no bytes.
+    /// An empty receive buffer.
     #[error("receive buffer of no bytes at guest address {0:#x}")]
     EmptyBuffer(u64),
-    /// More than `EMPTY_DESCRIPTORS_MAX` in one chain.
+    /// More than `EMPTY_DESCRIPTORS_MAX` empty descriptors in one chain.
     #[error("more than {EMPTY_DESCRIPTORS_MAX} empty descriptors in one chain")]
     ManyEmpty,
     /// A writable buffer in a transmit chain, a readable one in a receive chain.
@@ -103,13 +103,13 @@ pub enum RingError {
     /// An indirect table inside an indirect table, or followed by a next descriptor.
     #[error("indirect descriptor where none is allowed")]
     NestedIndirect,
-    /// The length of an indirect table is no multiple of 16, zero, or too large.
+    /// The length of an indirect table is not a multiple of 16, zero, or too large.
     #[error("indirect table of {0} bytes")]
     BadIndirectLength(u32),
-    /// The available ring of a ring that is used in order does not have the chains in flight any more.
+    /// The ring was taken over in order, but the driver overwrote available entries of chains in flight.
     #[error("descriptor {0} stands where the driver had made a chain available that is in flight")]
     ChainsInFlight(u16),
-    /// The same head made available twice without having been used.
+    /// The driver made a head available that is in flight.
     #[error("descriptor {0} is available twice")]
     HeadTwice(u16),
 }

@@ -9,14 +9,13 @@ use lasthop_guestmem::{Mapping, MemoryMap};
 
 use crate::{DESC_INDIRECT, RING_ENTRIES_MAX, RingError, death};
 
-/// Descriptors of an indirect table that are touched at most: more than the usual frame has.
+/// Descriptors of an indirect table that are touched, at most: more than a usual frame has.
 const INDIRECT_TOUCHED_MAX: usize = 20;
-/// Pages that are touched for one ring at most: a table full of frames of 64 KiB, or any contents a guest
-/// chooses.
+/// Pages that are touched for one ring, at most: a table full of frames of 64 KiB. A guest may write any contents.
 const TOUCHED_PAGES_MAX: u32 = 4096;
 /// The smallest page, in bytes.
 const PAGE_BYTES: u32 = 4096;
-/// Bytes touched of one buffer at most: enough for any frame.
+/// Bytes touched of one buffer, at most: enough for any frame.
 const TOUCHED_BYTES_MAX: u32 = 64 * 1024;
 
 /// One descriptor, read once (virtio 1.2, 2.7.5).
@@ -59,7 +58,7 @@ impl Descriptor {
     }
 }
 
-/// Where a ring lies, in addresses of the front end's own address space, as SET_VRING_ADDR gives them.
+/// The addresses of a ring in the front end's own address space, as SET_VRING_ADDR gives them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RingAddresses {
     /// Descriptor table.
@@ -78,7 +77,7 @@ struct Touch<'a> {
 }
 
 impl Touch<'_> {
-    /// A buffer, and if it is a table, those that stand there.
+    /// Touches a buffer, and if it is an indirect table, the buffers in it.
     fn chain_from(&mut self, descriptor: Descriptor) {
         self.buffer(descriptor);
         if descriptor.flags & DESC_INDIRECT != 0 {
@@ -96,7 +95,7 @@ impl Touch<'_> {
         self.pages_left = self.pages_left.saturating_sub(segment.len.div_ceil(PAGE_BYTES));
     }
 
-    /// The buffer of the descriptor at `addr`.
+    /// Touches the buffer of the descriptor at `addr`.
     fn buffer_of(&mut self, addr: u64) {
         let mut bytes = [0; Descriptor::BYTES as usize];
         let place = self.map.translate_whole(addr, Descriptor::BYTES, &mut self.hint);
@@ -120,7 +119,7 @@ pub struct RingMemory {
 unsafe impl Send for RingMemory {}
 
 impl RingMemory {
-    /// The ring of `entries` at `addresses`, each area checked to lie aligned in one region of `map`.
+    /// The ring of `entries` at `addresses`. Checks that each area is aligned and in one region of `map`.
     ///
     /// # Errors
     /// [`RingError::BadSize`] and [`RingError::BadArea`].
@@ -145,7 +144,7 @@ impl RingMemory {
         })
     }
 
-    /// Entries of the ring, a power of two.
+    /// Number of entries, a power of two.
     #[must_use]
     pub fn entries(&self) -> u16 {
         self.entries
@@ -156,9 +155,9 @@ impl RingMemory {
         usize::from(position & (self.entries - 1))
     }
 
-    /// Maps the ring's pages, and those of the buffers that its table names in `map`, which is its own. A
-    /// thread that begins to use a ring under way does not wait for page faults then. Values read here are
-    /// not used. The work is bounded for any contents.
+    /// Maps the ring's pages, and those of the buffers that its table names in `map`, the ring's own map. A thread that
+    /// takes over a running ring then has no page faults. Values read here are not used. The work is bounded for any
+    /// contents.
     pub fn touch(&self, map: &MemoryMap) {
         let last = self.entries - 1;
         [0, last].into_iter().for_each(|entry| _ = (self.available_entry(entry), self.used_entry(entry)));
@@ -182,7 +181,8 @@ impl RingMemory {
         unsafe { AtomicU16::from_ptr(self.used.as_ptr().add(index)) }
     }
 
-    /// Half `half` (0 or 1) of a descriptor. Words, since a volatile read of 16 bytes is compiled to 16 reads.
+    /// Half `half` (0 or 1) of a descriptor. Two words, since the compiler turns a volatile read of 16 bytes into 16
+    /// reads.
     #[inline]
     fn descriptor_word(&self, index: u16, half: usize) -> &AtomicU64 {
         debug_assert!(half < 2);
@@ -206,7 +206,7 @@ impl RingMemory {
         }
     }
 
-    /// Changes the bytes of a descriptor; the rest stays as it is in the table.
+    /// Sets the length of a descriptor; the rest in the table is unchanged.
     #[inline]
     pub(crate) fn set_descriptor_len(&self, index: u16, len: u32) {
         let rest = u64::from_le(self.descriptor_word(index, 1).load(Ordering::Relaxed));
@@ -299,7 +299,7 @@ impl RingMemory {
         self.used_entries().set(position, head, len);
     }
 
-    /// The used entries, as a value: a loop that writes them need not find them again after each store.
+    /// The used entries as a value, so that a loop that writes them need not reload their address after each store.
     #[inline]
     pub(crate) fn used_entries(&self) -> UsedEntries<'_> {
         UsedEntries { used: self.used, last: self.entries - 1, ring: PhantomData }
@@ -317,12 +317,12 @@ impl RingMemory {
     }
 }
 
-/// The used entries of a ring. The area is only 4-aligned, so each is two 32-bit words. They are published by the index store, so each
-/// may be written on its own.
+/// The used entries of a ring. The area is only 4-aligned, so each entry is two 32-bit words. The index store publishes
+/// them, so the words may be written separately.
 #[derive(Clone, Copy)]
 pub(crate) struct UsedEntries<'a> {
     used: NonNull<u16>,
-    /// Entries less one.
+    /// Number of entries less one.
     last: u16,
     ring: PhantomData<&'a RingMemory>,
 }

@@ -2,23 +2,23 @@
 
 /// Packets within this time after a second signal count as its result.
 const ANSWER_NS: u64 = 400_000;
-/// Trust is a number up to this; without any, one second signal in [`TRIAL`] is tried.
+/// The upper limit of trust. At zero, one second signal in [`TRIAL`] is sent as a trial.
 const TRUST_MAX: u8 = 4;
 const TRIAL: u8 = 16;
 
-/// Whether guests that have not reacted to a signal are signalled once more: as long as that has been paying lately.
+/// Decides whether guests that did not react to a signal are signalled again, depending on recent success.
 ///
-/// Some guests lose a signal that comes while they go to sleep, and sleep until their next timer. The second
-/// signal saves them milliseconds, and their packets follow at once. For guests that are slow to react it is
-/// one interrupt more.
+/// Some guests lose a signal that arrives while they go to sleep, and sleep until their next timer. The second signal
+/// saves them milliseconds, and their packets follow at once. For a guest that is only slow to react it costs one more
+/// interrupt.
 ///
-/// Time is a number of ns of any clock that does not go back.
+/// Time is in ns, of any monotonic clock.
 #[derive(Clone, Copy, Debug)]
 pub struct SignalRetry {
     trust: u8,
-    /// Second signals that were not sent for want of trust.
+    /// Second signals that were not sent since trust ran out.
     spared: u8,
-    /// When the last one was sent, until something came.
+    /// Time of the last second signal, until packets arrive.
     sent_ns: Option<u64>,
 }
 
@@ -29,7 +29,7 @@ impl Default for SignalRetry {
 }
 
 impl SignalRetry {
-    /// A guest has not reacted. Returns whether to signal it again.
+    /// Called when a guest did not react. Returns whether to signal it again.
     pub fn is_worth_it(&mut self, now_ns: u64) -> bool {
         self.settle(false);
         if self.trust == 0 {
@@ -42,7 +42,7 @@ impl SignalRetry {
         true
     }
 
-    /// Packets came.
+    /// Called when packets arrived.
     #[inline]
     pub fn found(&mut self, now_ns: u64) {
         if let Some(sent_ns) = self.sent_ns {
@@ -62,7 +62,7 @@ impl SignalRetry {
 mod tests {
     use super::*;
 
-    /// How many of `rounds` guests that do not react are signalled again, if something comes `answer_ns` later.
+    /// Returns how many of `rounds` guests without reaction are signalled again, if packets arrive `answer_ns` later.
     fn sent(signal_retry: &mut SignalRetry, rounds: u64, answer_ns: Option<u64>) -> usize {
         let round = |number: &u64| {
             let now_ns = number * 10_000_000;

@@ -1,5 +1,5 @@
-//! Every interleaving of two sides that publish, ask to be woken and go to sleep, one memory access a step:
-//! neither sleeps over work. `tests/threads.rs` adds the processor's store buffers.
+//! Every interleaving of two sides that publish, request wake-ups and go to sleep, one memory access a step: neither
+//! sleeps while there is work. `tests/threads.rs` adds the processor's store buffers.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::{DeviceRing, DriverRing, RingAddresses, RingMemory};
 
 const ENTRIES: u16 = 4;
 const ROUNDS: u16 = 3;
-/// Longer schedules change nothing: the publisher has `2 * ROUNDS` steps.
+/// Longer schedules add no case: the publisher has `2 * ROUNDS` steps.
 const SCHEDULE_BITS: u32 = if cfg!(miri) { 5 } else { 16 };
 
 fn map() -> MemoryMap {
@@ -24,7 +24,7 @@ fn ring(map: &MemoryMap, event_idx: bool, position: u16) -> (DriverRing, DeviceR
     (driver, DeviceRing::new(memory(), position, event_idx))
 }
 
-/// Where the sleeper's loop stands.
+/// The position in the sleeper's loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sleeper {
     Suppress,
@@ -34,7 +34,7 @@ enum Sleeper {
     Asleep,
 }
 
-/// The loop that the engine and guests run, cut into its memory accesses.
+/// The loop of the engine and of guests, split into its memory accesses.
 trait Loop {
     fn suppress(&mut self);
     /// Takes all available entries and returns their number.
@@ -106,8 +106,8 @@ impl Loop for DriverRing {
     }
 }
 
-/// Runs `publish` (even steps) and `wants_wake` (odd steps) against the sleeper's loop, in the order that `schedule` says
-/// and then to the end; how much the sleeper got done, and how often it was woken.
+/// Runs `publish` (even steps) and `wants_wake` (odd steps) against the sleeper's loop, in the order of `schedule` and
+/// then to the end. Returns how much work the sleeper did, and how often it was woken.
 fn run<P, S: Loop>(
     schedule: u32,
     (publisher, sleeper): (&mut P, &mut S),
@@ -199,7 +199,7 @@ fn arming_tells_of_work_that_is_there_already() {
     }
 }
 
-/// Completes one buffer; whether the driver wants to be signalled.
+/// Completes one buffer. Returns whether the driver wants a signal.
 fn fill(device: &mut DeviceRing, round: u16) -> bool {
     device.complete(device.head(round).unwrap(), 0);
     device.publish();

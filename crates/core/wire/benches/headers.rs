@@ -1,4 +1,4 @@
-//! Finding the headers of a frame, and choosing a queue by them: once per packet at most.
+//! Finding the headers of a frame, and selecting a queue by them; done at most once per packet.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use lasthop_wire::{Layers, Offload, Sum, flow_hash};
 
 type Image = (&'static str, Vec<u8>);
 
-/// The heads of frames as guests send them.
+/// The first bytes of frames that guests send.
 fn images() -> Vec<Image> {
     let ethernet = || PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
     let mut images = [("ipv4-tcp", Vec::new()), ("ipv4-udp", Vec::new()), ("ipv6-tcp", Vec::new())];

@@ -1,4 +1,4 @@
-//! Cutting a 64 KiB TCP frame into segments of 1448 bytes: the headers alone, payload is fabric's.
+//! Cuts a 64 KiB TCP frame into segments of 1448 bytes. Only headers: fabric copies the payload.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use lasthop_wire::{Offload, Segmentation};
 const SEGMENTS: usize = 45;
 const PAYLOAD_BYTES: u16 = 1448;
 
-/// The head of a frame of `SEGMENTS` segments, its length in bytes and its offload.
+/// The first bytes of a frame of `SEGMENTS` segments, its length in bytes, and its offload.
 fn frame(v6: bool) -> (Vec<u8>, u32, Offload) {
     let builder = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
     let builder =
@@ -31,7 +31,7 @@ fn frame(v6: bool) -> (Vec<u8>, u32, Offload) {
     (frame[..128].to_vec(), frame.len() as u32, offload)
 }
 
-/// Plans, and writes every segment's headers; returns the bytes of all payloads.
+/// Plans, and writes every segment's headers. Returns the bytes of all payloads.
 fn cut(head: &[u8], len_bytes: u32, offload: &Offload, out: &mut [u8]) -> u32 {
     let plan = Segmentation::plan(head, offload, len_bytes).unwrap();
     (0..plan.count())

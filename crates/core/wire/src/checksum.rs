@@ -1,20 +1,20 @@
-//! The Internet checksum (RFC 1071) over a byte string that arrives in pieces, and the bounds of a partial one.
+//! The Internet checksum (RFC 1071) over bytes that arrive in pieces, and the bounds of a partial checksum.
 
 use crate::headers::decided_on_bytes;
 use crate::vnet::Offload;
 
 /// A ones'-complement sum of 16-bit words.
 ///
-/// The pieces given to it, in order, count as one byte string: a piece of odd length shifts the ones after it by a byte,
-/// so every split of a string gives the same sum. It never overflows.
+/// The pieces added, in order, count as one byte string: a piece of odd length shifts the later ones by a byte, so
+/// every split of a string gives the same sum. It never overflows.
 ///
-/// Words are summed in little-endian order and swapped once at the end, which is the same sum (RFC 1071, 2.B); a piece
-/// that starts at an odd place is summed as if it did not, then swapped.
+/// Words are summed in little-endian order and swapped once at the end, which gives the same sum (RFC 1071, 2.B). A
+/// piece at an odd offset is summed as if its offset were even, then swapped.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sum {
-    /// Congruent, modulo 0xffff, to the sum of little-endian words so far; zero only if all of them are.
+    /// Congruent, modulo 0xffff, to the sum of the little-endian words so far; zero only if all of them are zero.
     words: u64,
-    /// The next byte is the second of its word.
+    /// Whether the next byte is the second one of its word.
     odd: bool,
 }
 
@@ -32,8 +32,8 @@ impl Sum {
         sum
     }
 
-    /// The pseudo header of TCP or UDP over IPv6 (RFC 8200, 8.1). `destination` is the final one, `next_header` that of
-    /// the transport, `l4_len_bytes` counts the transport header and its payload.
+    /// The pseudo header of TCP or UDP over IPv6 (RFC 8200, 8.1). `destination` is the final one, `next_header` is the
+    /// transport's number, and `l4_len_bytes` counts the transport header and its payload.
     #[inline]
     #[must_use]
     pub fn pseudo_v6(source: [u8; 16], destination: [u8; 16], next_header: u8, l4_len_bytes: u32) -> Self {
@@ -48,7 +48,7 @@ impl Sum {
     /// Adds a piece.
     #[inline]
     pub fn add(&mut self, bytes: &[u8]) {
-        // Even, so that each block starts on a word; short enough for its 32-bit words never to overflow 64 bits.
+        // Even, so that each block starts on a word; small enough that sums of 32-bit words do not overflow 64 bits.
         const BLOCK_BYTES: usize = 1 << 16;
         for block in bytes.chunks(BLOCK_BYTES) {
             self.add_partial(sum_block(block), block.len());
@@ -63,28 +63,28 @@ impl Sum {
 
     /// Adds a piece of `len_bytes` bytes that was summed elsewhere.
     ///
-    /// `folded` is the sum of the piece's 16-bit words, each read in little-endian order from the piece's first byte on,
-    /// the last one padded with a zero byte, accumulated in 64 bits without overflow. Sums of little-endian 32-bit words
-    /// or of the halves of 64-bit words are as good, folded or not: 2^16 and 2^32 are 1 modulo 0xffff.
+    /// `folded` is the sum of the piece's little-endian 16-bit words, the last one padded with a zero byte, accumulated
+    /// in 64 bits without overflow. Sums of little-endian 32-bit words or of the halves of 64-bit words are also valid,
+    /// folded or not, since 2^16 and 2^32 are 1 modulo 0xffff.
     #[inline]
     pub fn add_partial(&mut self, folded: u64, len_bytes: usize) {
         let folded = if self.odd { u64::from(fold(folded).swap_bytes()) } else { folded };
         let (words, carry) = self.words.overflowing_add(folded);
-        // End-around carry: 2^64 is 1 modulo 0xffff too.
+        // End-around carry: 2^64 is also 1 modulo 0xffff.
         self.words = words + u64::from(carry);
         self.odd ^= len_bytes % 2 == 1;
     }
 
-    /// The sum, not complemented, as a number whose `to_be_bytes` go into the frame: the value of a partial
-    /// checksum's field (`F_NEEDS_CSUM`).
+    /// The sum, not complemented, as a number whose `to_be_bytes` go into the frame: the value in the field of a
+    /// partial checksum (`F_NEEDS_CSUM`).
     #[inline]
     #[must_use]
     pub fn partial(&self) -> u16 {
         fold(self.words).swap_bytes()
     }
 
-    /// The checksum, as a number whose `to_be_bytes` go into the frame. Zero if the summed bytes contain a
-    /// right checksum.
+    /// The checksum, as a number whose `to_be_bytes` go into the frame. Zero if the summed bytes contain a valid
+    /// checksum.
     #[inline]
     #[must_use]
     pub fn finish(&self) -> u16 {
@@ -102,7 +102,7 @@ impl Sum {
     }
 }
 
-/// The sum of 32-bit words, the last one zero-padded: eight bytes a step, both halves of equal weight.
+/// The sum of 32-bit words, the last one zero-padded: eight bytes per step, as two halves of equal weight.
 #[inline]
 fn sum_block(block: &[u8]) -> u64 {
     let (steps, rest) = block.as_chunks::<8>();
@@ -125,10 +125,9 @@ fn fold(sum: u64) -> u16 {
     ((sum & 0xffff) + (sum >> 16)) as u16
 }
 
-/// Whether a partial checksum can be completed, in a frame of `frame_len_bytes` bytes that starts with
-/// `head`. The 16 bits of the field at `csum_start + csum_offset` must lie in the frame (virtio 1.2,
-/// 5.1.6.2). The sum must start behind the bytes that a switch decides on: otherwise completing it would
-/// write another address or VLAN tag than the switch saw.
+/// Checks that a partial checksum can be completed in a frame of `frame_len_bytes` bytes that starts with `head`. The
+/// 16 bits at `csum_start + csum_offset` must be in the frame (virtio 1.2, 5.1.6.2). The sum must start after the bytes
+/// that a switch decides on; otherwise completing it would change addresses or VLAN tags after the decision.
 #[inline]
 #[must_use]
 pub fn check_partial(offload: &Offload, head: &[u8], frame_len_bytes: u32) -> bool {
@@ -142,7 +141,7 @@ mod tests {
 
     use super::*;
 
-    /// The checksum as RFC 1071 words it: big-endian 16-bit words, carries added in at once.
+    /// The checksum by the definition of RFC 1071: big-endian 16-bit words, with carries added at once.
     fn checksum_of(bytes: &[u8]) -> u16 {
         let mut sum = 0_u16;
         for pair in bytes.chunks(2) {
@@ -207,7 +206,7 @@ mod tests {
         assert!(!check(v4, (34, 16), 51));
         assert!(!check(v4, (100, 0), 99));
         assert!(!check(v4, (u16::MAX, u16::MAX), 65550));
-        // Neither addresses nor tags are ever checksums.
+        // Addresses and tags are never checksums.
         for (ethertype, end) in [
             (v4, 34),
             (&[8, 0, 0x4f], 74),

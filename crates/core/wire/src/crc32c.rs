@@ -1,20 +1,19 @@
-//! How SCTP's checksum, a CRC-32C of the whole packet, follows a change of some of its bytes (RFC 9260, appendix A).
+//! Updates SCTP's checksum, a CRC-32C of the whole packet, after a change of some bytes (RFC 9260, appendix A).
 //!
-//! A CRC is linear: the effect of a change of four bytes depends on their difference and on the number of
-//! bytes behind them, not on those bytes. So it is known without the packet.
+//! A CRC is linear: the effect of a change of four bytes depends on their difference and on the number of bytes behind
+//! them, but not on those bytes. So it can be computed without the packet.
 
 /// Castagnoli's polynomial, bits reflected.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 /// 1, as a polynomial with reflected bits.
 const ONE: u32 = 1 << 31;
-/// x to the power of 2^index.
+/// x to the power of 2^index, for each index.
 const POWERS: [u32; POWERS_COUNT] = powers();
-/// Bits of a length in bits below 2^32 bytes.
+/// Bits needed to count the bits of lengths below 2^32 bytes.
 const POWERS_COUNT: usize = 35;
 
-/// The value to exclusive-or a packet's checksum with, its four bytes read in little-endian order, when four
-/// bytes change by `difference` (the exclusive-or of old and new, read likewise). The first of them is
-/// `len_bytes` before the packet's end.
+/// The value to xor into a packet's checksum, whose four bytes are read in little-endian order, when four bytes change
+/// by `difference` (old xor new, also little-endian). The first of them is `len_bytes` before the packet's end.
 #[must_use]
 pub const fn change(difference: u32, len_bytes: u32) -> u32 {
     product(power_of_bytes(len_bytes), difference)
@@ -43,7 +42,7 @@ const fn powers() -> [u32; POWERS_COUNT] {
     powers
 }
 
-/// Of two polynomials, modulo Castagnoli's.
+/// The product of two polynomials, modulo Castagnoli's.
 const fn product(a: u32, b: u32) -> u32 {
     let (mut sum, mut shifted, mut bit) = (0, b, ONE);
     while bit > 0 {
@@ -62,7 +61,7 @@ mod tests {
 
     use super::*;
 
-    /// Bit by bit, as it is defined.
+    /// Computed bit by bit, by the definition.
     fn crc32c(bytes: &[u8]) -> u32 {
         let one = |crc: u32, byte: &u8| {
             (0..8).fold(crc ^ u32::from(*byte), |crc, _| (crc >> 1) ^ ((crc & 1) * POLYNOMIAL))

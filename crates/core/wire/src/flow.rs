@@ -1,22 +1,21 @@
-//! A number for a flow, to pick one of several receive queues with: the packets of a flow stay in order.
+//! A hash of a flow that selects one of several receive queues, so that the packets of a flow stay in order.
 
 use crate::headers::{Layers, MACS_BYTES, ethertype};
 
-/// 2^64 divided by the golden ratio: odd, and its bits show no pattern.
+/// 2^64 divided by the golden ratio: odd, with an irregular bit pattern.
 const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
-/// 2^64 divided by the root of two: where a key of zero starts from.
+/// 2^64 divided by the root of two: the start value for a key of zero.
 const START: u64 = 0xb504_f333_f9de_6485;
 
-/// Hashes the flow that the frame starting with `head` belongs to.
+/// Hashes the flow of the frame that starts with `head`.
 ///
-/// The hash of a flow: addresses, protocol and ports of an IP packet (no ports where the protocol has none or
-/// `head` ends before); only the addresses of a fragment, since later ones have no ports; MAC addresses and
-/// EtherType of other frames, malformed IP included. VLAN tags do not count. `head` has to be cut at the same
-/// length for every packet.
+/// The hash covers addresses, protocol and ports of an IP packet, without ports if the protocol has none or `head` ends
+/// before them. Of a fragment it covers only the addresses, since later fragments have no ports. Of other frames,
+/// malformed IP included, it covers MAC addresses and EtherType. VLAN tags do not count. `head` has to be cut at the
+/// same length for every packet.
 ///
-/// Different `key`s give unrelated hashes, so a sender without the key cannot aim at a queue; it is no
-/// cryptographic promise. The two directions of a connection have different hashes. All bits are equally
-/// good.
+/// Different `key`s give unrelated hashes, so a sender without the key cannot select a queue; this is not a
+/// cryptographic guarantee. The two directions of a connection have different hashes. All bits are equally good.
 #[inline]
 #[must_use]
 pub fn flow_hash(head: &[u8], key: u64) -> u32 {
@@ -49,10 +48,10 @@ fn hash_frame(head: &[u8], start: u64) -> u64 {
     words.iter().fold(start, |hash, word| mix(hash ^ u64::from_le_bytes(*word)))
 }
 
-/// Every bit of `word` on every bit: the two halves of a 128-bit product.
+/// Makes every bit of `word` affect every bit, by the two halves of a 128-bit product.
 #[inline]
 fn mix(word: u64) -> u64 {
-    // Adding keeps a word of zero from staying zero.
+    // The addition keeps a word of zero from staying zero.
     let product = u128::from(word.wrapping_add(START)) * u128::from(MULTIPLIER);
     product as u64 ^ (product >> 64) as u64
 }
@@ -118,7 +117,7 @@ mod tests {
         assert_eq!(flow_hash(&[], 7), flow_hash(&[1; 13], 7));
     }
 
-    /// 4096 flows over 2 to 9 queues: none gets less than 4/5 or more than 6/5 of its share.
+    /// 4096 flows over 2 to 9 queues: each queue gets 4/5 to 6/5 of its share.
     #[test]
     fn spreads_flows_evenly() {
         for queues in 2..10_usize {

@@ -1,4 +1,4 @@
-//! Fragments of IP packets: reading one, and cutting a packet into some (RFC 791, 3.2; RFC 8200, 4.5).
+//! Fragments of IP packets: parses one, and cuts a packet into fragments (RFC 791, 3.2; RFC 8200, 4.5).
 //!
 //! ```text
 //!               l3_offset        cut_at
@@ -7,7 +7,8 @@
 //!   `--- in each fragment -------'
 //! ```
 //!
-//! A packet that is to be cut travels whole, with [`GSO_FRAGMENTS`] in its metadata. No guest may send that, and none gets it.
+//! A packet that is to be fragmented travels whole, with [`GSO_FRAGMENTS`] in its metadata. Guests must not send that,
+//! and never receive it.
 
 use core::ops::Range;
 
@@ -21,24 +22,24 @@ use crate::vnet::{GSO_FRAGMENTS, Offload};
 
 /// Bytes of the IPv6 fragment header.
 pub const FRAGMENT_HEADER_BYTES: usize = 8;
-/// Fragments begin at multiples of this.
+/// Fragments begin at multiples of this number of bytes.
 pub const FRAGMENT_UNIT_BYTES: u32 = 8;
 /// Bytes of the largest IP packet.
 pub const PACKET_BYTES_MAX: u32 = 65_535;
-/// Bytes of an IP packet that every link carries whole (RFC 791, 3.2): no fragment but the last is shorter.
+/// Bytes of an IP packet that every link carries whole (RFC 791, 3.2): only the last fragment may be shorter.
 const FRAGMENT_BYTES_MIN: usize = 68;
 
 const MORE_FRAGMENTS: u16 = 0x2000;
 const OFFSET_BITS: u16 = 0x1fff;
-/// Bits of both IP versions' traffic class: congestion was experienced (RFC 3168, 5).
+/// The congestion bits of both IP versions' traffic class (RFC 3168, 5).
 const ECN_BITS: u8 = 3;
 
-/// Why a frame is no fragment that could be put together with others.
+/// The reason why a frame is not a fragment that could be reassembled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FragmentFault {
-    /// Its headers or lengths contradict themselves, or it ends before its packet does.
+    /// Its headers or lengths are inconsistent, or it ends before its packet does.
     Malformed,
-    /// More follow, and it is shorter than any link makes them.
+    /// It is not the last one, and shorter than any link makes it.
     TooSmall,
     /// It would end beyond the largest packet.
     TooLarge,
@@ -51,26 +52,27 @@ pub struct Fragment {
     pub l3: Network,
     /// Start of the IP header in the frame.
     pub l3_offset: usize,
-    /// Start of what is not in every fragment: the end of the IPv4 header, the fragment header of IPv6.
+    /// End of the headers that every fragment has: the end of the IPv4 header, or the start of the IPv6 fragment
+    /// header.
     pub cut_at: usize,
-    /// Where its payload lies in the frame.
+    /// Its payload in the frame.
     pub payload: Range<usize>,
-    /// Where that belongs in the payload of the whole packet.
+    /// Offset of that payload in the payload of the whole packet.
     pub offset_bytes: u32,
-    /// It is not the last one.
+    /// Whether more fragments follow.
     pub has_more: bool,
-    /// Told apart by it: packets of one sender.
+    /// Identifies the packet among those of one sender.
     pub identification: u32,
-    /// The protocol of the payload, if this is the first one.
+    /// The protocol of the payload, valid in the first fragment.
     pub proto: u8,
-    /// IPv6: where the number of the fragment header stands.
+    /// For IPv6: offset of the field that has the number of the fragment header.
     next_header_at: usize,
     /// The two bits of explicit congestion notification.
     ecn: u8,
 }
 
 impl Fragment {
-    /// Reads a whole frame that is known to have a fragment.
+    /// Parses a whole frame that is known to have a fragment.
     ///
     /// # Errors
     /// See [`FragmentFault`].
@@ -151,7 +153,7 @@ impl Fragment {
         None
     }
 
-    /// Source and destination address: 8 or 32 bytes of its frame.
+    /// Source and destination address: 8 or 32 bytes of the frame.
     #[must_use]
     pub fn addresses<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
         let at = match self.l3 {
@@ -161,14 +163,14 @@ impl Fragment {
         frame.get(at).unwrap_or_default()
     }
 
-    /// Whether a router on the way had no room (RFC 3168, 5).
+    /// Whether a router on the way marked congestion (RFC 3168, 5).
     #[must_use]
     pub fn has_experienced_congestion(&self) -> bool {
         self.ecn == ECN_BITS
     }
 
-    /// Makes the headers of a frame, which holds those of this first fragment up to `cut_at` and a payload of `payload_bytes` behind
-    /// them, those of a whole packet.
+    /// Turns the headers of this first fragment into those of a whole packet. `frame` has these headers up to `cut_at`,
+    /// and then a payload of `payload_bytes`.
     pub fn make_whole(&self, frame: &mut [u8], payload_bytes: usize, has_experienced_congestion: bool) {
         let len = self.cut_at - self.l3_offset + payload_bytes;
         let Some((header, behind)) =
@@ -209,7 +211,7 @@ fn sum_ipv4(header: &mut [u8], options: &[u8]) {
     put(header, 10, sum.finish());
 }
 
-/// How a whole packet is cut into fragments.
+/// A plan that cuts a whole packet into fragments.
 #[derive(Clone, Copy, Debug)]
 pub struct Fragmentation {
     l3: Network,
@@ -217,14 +219,15 @@ pub struct Fragmentation {
     cut_at: usize,
     next_header_at: usize,
     payload_end: u32,
-    /// Bytes of payload in each fragment but the last.
+    /// Bytes of payload in each fragment except the last.
     size: u32,
     count: u32,
     identification: u32,
 }
 
 impl Fragmentation {
-    /// Plans the fragments of a frame of `frame_len_bytes` bytes that starts with `head`. `offload` is of [`Self::offload`].
+    /// Plans the fragments of a frame of `frame_len_bytes` bytes that starts with `head`. `offload` is from
+    /// [`Self::offload`].
     ///
     /// # Errors
     /// [`GsoError::Kind`], `SegmentSize`, `Length`, `Headers`, `Fragment`, `NoPayload`, `TooManySegments`.
@@ -266,8 +269,8 @@ impl Fragmentation {
         Ok(Self { l3, l3_offset, cut_at, next_header_at, payload_end, size, count, identification })
     }
 
-    /// The metadata of a packet that no packet longer than `mtu_bytes` may be made of; none of one that is short enough.
-    /// `identification` tells its fragments from others of IPv6; one of IPv4 has its own.
+    /// Returns metadata that asks for fragments of at most `mtu_bytes`; a packet that is short enough gets none.
+    /// `identification` identifies its fragments if it is IPv6; an IPv4 packet has its own.
     ///
     /// # Errors
     /// As [`Self::plan`].
@@ -293,7 +296,7 @@ impl Fragmentation {
         Self::plan(head, &offload, frame_len_bytes).map(|_| offload)
     }
 
-    /// Bytes of the largest packet that it is cut into.
+    /// Bytes of the largest IP packet that it is cut into.
     #[must_use]
     pub fn mtu_bytes(&self) -> u16 {
         (self.header_len() - self.l3_offset as u32 + self.size) as u16
@@ -303,7 +306,7 @@ impl Fragmentation {
         self.payload_end - self.cut_at as u32
     }
 
-    /// Bytes in front of each fragment's payload, from the Ethernet header on.
+    /// Bytes before each fragment's payload, from the Ethernet header on.
     #[must_use]
     pub fn header_len(&self) -> u32 {
         let fragment_header = if self.l3 == Network::Ipv6 { FRAGMENT_HEADER_BYTES } else { 0 };
@@ -316,7 +319,7 @@ impl Fragmentation {
         self.count
     }
 
-    /// The bytes of the frame that fragment `index` carries; none from [`Self::count`] on.
+    /// The bytes of the frame that fragment `index` carries; empty from [`Self::count`] on.
     #[must_use]
     pub fn payload(&self, index: u32) -> Range<u32> {
         let start =
@@ -324,8 +327,8 @@ impl Fragmentation {
         start..self.payload_end.min(start + self.size)
     }
 
-    /// Writes the headers of fragment `index` to the first [`Self::header_len`] bytes of `out`. Nothing is written if those, or
-    /// the headers in `head`, are not all there.
+    /// Writes the headers of fragment `index` to the first [`Self::header_len`] bytes of `out`. Writes nothing if `out`
+    /// or `head` is too short for them.
     pub fn write_header(&self, index: u32, head: &[u8], out: &mut [u8]) {
         let (Some(head), Some(out)) = (head.get(..self.cut_at), out.get_mut(..self.header_len() as usize))
         else {
@@ -360,7 +363,8 @@ impl Fragmentation {
     }
 }
 
-/// The end of the IPv6 headers that every fragment has, and where the number of the next one stands (RFC 8200, 4.5).
+/// The end of the IPv6 headers that every fragment has, and the offset of the field that has the next header's number
+/// (RFC 8200, 4.5).
 fn unfragmentable(head: &[u8], l3_offset: usize) -> (usize, usize) {
     let (mut next_header_at, mut at) = (l3_offset + 6, l3_offset + IPV6_BYTES);
     let mut found = (at, next_header_at);
@@ -377,7 +381,7 @@ fn unfragmentable(head: &[u8], l3_offset: usize) -> (usize, usize) {
     found
 }
 
-/// Later fragments have those options only that are to be copied (RFC 791, 3.1). The others' place stays.
+/// Overwrites options that only the first fragment carries (RFC 791, 3.1) with no operation, so that the length stays.
 fn leave_first_options(mut options: &mut [u8]) {
     const COPIED: u8 = 0x80;
     const NO_OPERATION: u8 = 1;
@@ -403,7 +407,7 @@ mod tests {
     use super::*;
     use crate::headers::PROTO_UDP;
 
-    /// A packet with this much payload, with headers in front of it.
+    /// A packet with this much payload, and the given extension headers or options.
     fn packet(is_ipv6: bool, extensions: &[u8], payload_bytes: usize) -> Vec<u8> {
         let mut frame = vec![2; 12];
         let payload: Vec<u8> = (0..payload_bytes).map(|at| ((at * 7) >> 3) as u8).collect();
@@ -488,7 +492,7 @@ mod tests {
 
     #[test]
     fn options_of_the_first_fragment_stay_there() {
-        // Record route, which is not copied; router alert, which is.
+        // Record route, which is not copied to fragments, and router alert, which is.
         let frame = packet(false, &[7, 3, 4, 1, 0x94, 4, 0, 0], 2000);
         let fragments = cut(&frame, 1000);
         assert_eq!(fragments[0][34..42], [7, 3, 4, 1, 0x94, 4, 0, 0]);

@@ -1,4 +1,4 @@
-//! Cutting a TSO or USO frame into the segments that its sender left to be made (virtio 1.2, 5.1.6.2).
+//! Cuts a TSO or USO frame into the segments that its sender left to the device (virtio 1.2, 5.1.6.2).
 
 use core::fmt;
 use core::ops::Range;
@@ -7,9 +7,9 @@ use crate::checksum::Sum;
 use crate::headers::{HeaderError, IPV6_BYTES, Layers, Network, PROTO_TCP};
 use crate::vnet::{F_NEEDS_CSUM, GSO_SIZE_BYTES_MIN, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, Offload};
 
-/// Segments of one frame: bounds the work that a sender can ask for with one descriptor chain.
+/// Segments of one frame: bounds the work that a sender can request with one descriptor chain.
 pub const SEGMENTS_MAX: u32 = 128;
-/// Bytes of a frame to be segmented: Ethernet header, one VLAN tag, the largest IPv4 packet.
+/// Bytes of a frame to be segmented: Ethernet header, one VLAN tag, and the largest IPv4 packet.
 pub const FRAME_BYTES_MAX: u32 = 14 + 4 + 65_535;
 /// Offset of the checksum in a TCP header, in bytes.
 pub const TCP_CSUM_OFFSET: u16 = 16;
@@ -36,22 +36,22 @@ const IPV4_CHECKSUM: usize = 10;
 /// Offset in an IPv6 header, in bytes.
 const IPV6_PAYLOAD_LENGTH: usize = 4;
 
-/// Why a frame cannot be segmented.
+/// The reason why a frame cannot be segmented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GsoError {
-    /// `gso_type` is neither UDP nor TCP over the IP version that the frame has.
+    /// `gso_type` is neither UDP nor TCP over the frame's IP version.
     Kind,
     /// `gso_size` is 0 or, for TCP, below `GSO_SIZE_BYTES_MIN`, or the packets would outgrow their length field.
     SegmentSize,
     /// The frame is longer than [`FRAME_BYTES_MAX`], or its IP packet longer than the frame.
     Length,
-    /// The headers up to the end of the transport's are not all there or contradict themselves.
+    /// The headers up to the end of the transport's are incomplete or inconsistent.
     Headers(HeaderError),
     /// The IP packet is a fragment, or has an IPv6 fragment header, whose identification must be unique.
     Fragment,
     /// The pseudo header is unknown, since the packet is source-routed.
     SourceRouted,
-    /// SYN, RST or URG is set, which belong to one place of the stream.
+    /// SYN, RST or URG is set; these flags belong to one place of the stream.
     Flags,
     /// A checksum is partial, but it is not the transport's.
     ChecksumPlace,
@@ -89,13 +89,13 @@ impl From<HeaderError> for GsoError {
     }
 }
 
-/// The headers of a GSO frame: complete, and as its metadata says.
+/// The headers of a GSO frame: complete, and consistent with its metadata.
 #[derive(Clone, Copy, Debug)]
 struct Checked {
     layers: Layers,
     /// Bytes up to the end of the transport header.
     header_len: u16,
-    /// Where the IP packet ends.
+    /// End of the IP packet in the frame.
     payload_end: u32,
 }
 
@@ -143,12 +143,12 @@ impl Checked {
     }
 }
 
-/// Checks a GSO frame. Returns its fault, or the bytes of its headers, from the Ethernet header to the end of
-/// the transport's. Arguments as for [`Segmentation::plan`].
+/// Checks a GSO frame. Returns the bytes of its headers, from the Ethernet header to the end of the transport's.
+/// Arguments as for [`Segmentation::plan`].
 ///
 /// # Errors
-/// Anything in [`GsoError`] but `TooManySegments`: a receiver that takes the frame whole segments it by
-/// itself. UDP has that bound all the same (so has Linux), since its `gso_size` has no other.
+/// Anything in [`GsoError`] but `TooManySegments` for TCP: a receiver that takes the frame whole segments it by itself.
+/// UDP has that bound as well (as in Linux), since its `gso_size` has no other.
 #[inline]
 pub fn check(head: &[u8], offload: &Offload, frame_len_bytes: u32) -> Result<u16, GsoError> {
     let checked = Checked::of(head, offload, frame_len_bytes)?;
@@ -159,10 +159,10 @@ pub fn check(head: &[u8], offload: &Offload, frame_len_bytes: u32) -> Result<u16
     Ok(checked.header_len)
 }
 
-/// How a frame is cut: which bytes of it each segment carries, and behind which headers.
+/// A plan that cuts a frame: the bytes that each segment carries, and its headers.
 ///
-/// A frame that fits one segment gives one segment, its headers rewritten; one without payload is refused, since a
-/// sender has no reason to ask for it. Bytes behind the end of the IP packet are padding and not carried.
+/// A frame that fits one segment gives one segment, with its headers rewritten. A frame without payload is refused,
+/// since no sender needs to segment it. Bytes after the end of the IP packet are padding, and are not carried.
 #[derive(Clone, Copy, Debug)]
 pub struct Segmentation {
     l3: Network,
@@ -181,9 +181,8 @@ impl Segmentation {
     /// Plans the segments of a frame of `frame_len_bytes` bytes that starts with `head`, which must reach to the end of
     /// the TCP or UDP header.
     ///
-    /// An IP length of zero, which some senders leave behind, means "to the end of the frame"; UDP's is not looked at.
-    /// Where the sender wants its checksum completed, the place must be the transport's; the sum that it put there is not
-    /// used.
+    /// An IP length of zero, which some senders leave, means "to the end of the frame". UDP's length is ignored. If the
+    /// sender requests a checksum, its position must be the transport's; the partial sum in the field is not used.
     ///
     /// # Errors
     /// Anything in [`GsoError`].
@@ -208,7 +207,7 @@ impl Segmentation {
         })
     }
 
-    /// Bytes in front of each segment's payload, from the Ethernet header to the TCP options.
+    /// Bytes before each segment's payload, from the Ethernet header to the TCP options.
     #[inline]
     #[must_use]
     pub fn header_len(&self) -> u32 {
@@ -222,7 +221,7 @@ impl Segmentation {
         self.count
     }
 
-    /// The bytes of the frame that segment `index` carries; none from [`Segmentation::count`] on.
+    /// The bytes of the frame that segment `index` carries; empty from [`Segmentation::count`] on.
     #[inline]
     #[must_use]
     pub fn payload(&self, index: u32) -> Range<u32> {
@@ -233,13 +232,13 @@ impl Segmentation {
 
     /// Writes the headers of segment `index` to the first [`Segmentation::header_len`] bytes of `out`.
     ///
-    /// They are those of `head`, the bytes that were planned with, but for: IPv4 total length, identification (advanced by
-    /// `index`) and header checksum, or IPv6 payload length; the TCP sequence number; FIN and PSH, which go with the last
-    /// segment, and CWR, with the first; the UDP length. The transport's checksum is left partial as the returned
-    /// [`Offload`] tells: the caller completes it, or hands it on.
+    /// They equal those of `head`, the bytes that were planned with, except: IPv4 total length, identification
+    /// (advanced by `index`) and header checksum, or IPv6 payload length; the TCP sequence number; FIN and PSH, which
+    /// only the last segment has, and CWR, which only the first has; the UDP length. The transport's checksum is
+    /// partial, as the returned [`Offload`] says: the caller completes it, or passes it on.
     ///
     /// # Panics
-    /// If `head` or `out` is shorter than [`Segmentation::header_len`].
+    /// for every segment; otherwise the compiler emits a call
     #[inline(always)] // for every segment; left to itself the compiler calls it
     pub fn write_header(&self, index: u32, head: &[u8], out: &mut [u8]) -> Offload {
         let out = &mut out[..self.header_len];
@@ -303,7 +302,7 @@ fn check_packet(layers: &Layers, offload: &Offload) -> Result<(), GsoError> {
     }
 }
 
-/// Where the IP packet ends in the frame.
+/// End of the IP packet in the frame.
 fn packet_end(layers: &Layers, frame_len_bytes: u32) -> Result<u32, GsoError> {
     let end = u32::from(layers.l3_offset) + layers.l3_len_bytes;
     match layers.l3_len_bytes {
@@ -313,7 +312,7 @@ fn packet_end(layers: &Layers, frame_len_bytes: u32) -> Result<u32, GsoError> {
     }
 }
 
-/// The part of the pseudo header that all segments share; its order does not matter to the sum.
+/// The part of the pseudo header that all segments share; the order of words does not matter.
 fn pseudo_header(addresses: &[u8], l4_proto: u8) -> Sum {
     let mut sum = Sum::default();
     sum.add(addresses);
@@ -355,7 +354,7 @@ mod tests {
         csum_offset: TCP_CSUM_OFFSET,
     };
 
-    /// Headers of a TCP over IPv4 frame that leaves its IP length open.
+    /// Headers of a TCP over IPv4 frame without an IP length.
     fn head_v4() -> [u8; HEAD_BYTES] {
         let mut head = [0; HEAD_BYTES];
         head[12..15].copy_from_slice(&[8, 0, 0x45]);

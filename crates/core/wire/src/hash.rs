@@ -5,8 +5,8 @@
 //!   virtio-net header (12)   | value (4) | covers (2) | function (1) | key (1) |  frame ...     numbers little endian
 //! ```
 //!
-//! It is an untrusted hint: two packets of one flow may have different hashes, two flows the same, and a
-//! sender may send any value. It may choose where to look first, never the result.
+//! It is an untrusted hint: packets of one flow may have different hashes, two flows the same, and a sender may send
+//! any value. It may select where a lookup starts, never its result.
 
 use crate::vnet;
 
@@ -17,10 +17,10 @@ pub const HEADER_BYTES: usize = vnet::HEADER_BYTES + HASH_BYTES;
 
 /// Covers nothing: there is no hash (`VIRTIO_NET_HASH_REPORT_NONE`).
 pub const COVERS_NONE: u16 = 0;
-/// Addresses and ports of TCP over IPv4 (`VIRTIO_NET_HASH_REPORT_TCPv4`); the other numbers as there, too.
+/// Addresses and ports of TCP over IPv4 (`VIRTIO_NET_HASH_REPORT_TCPv4`); virtio's other numbers are also valid.
 pub const COVERS_TCPV4: u16 = 2;
 
-/// The function is not known; equal packets of one sender have equal hashes.
+/// The function is unknown; equal packets of one sender have equal hashes.
 pub const FUNCTION_UNKNOWN: u8 = 0;
 /// Toeplitz, as of receive side scaling (virtio 1.2, 5.1.6.4.3).
 pub const FUNCTION_TOEPLITZ: u8 = 1;
@@ -32,9 +32,9 @@ pub struct PacketHash {
     pub value: u32,
     /// The fields of the packet that it covers, by virtio's numbers (`COVERS_*`).
     pub covers: u16,
-    /// How it is computed (`FUNCTION_*`).
+    /// The hash function (`FUNCTION_*`).
     pub function: u8,
-    /// With which key, by a number of the sender's own: hashes with different ones do not compare.
+    /// The key of the function, by a number that the sender chose. Hashes with different keys cannot be compared.
     pub key: u8,
 }
 
@@ -51,7 +51,7 @@ impl PacketHash {
         Self { value, covers, function, key }
     }
 
-    /// As it stands behind the virtio-net header.
+    /// The bytes of the hash behind the virtio-net header.
     #[must_use]
     pub fn emit(&self) -> [u8; HASH_BYTES] {
         let ([a, b, c, d], [e, f]) = (self.value.to_le_bytes(), self.covers.to_le_bytes());

@@ -1,13 +1,13 @@
-//! Where the headers of a frame are: Ethernet, VLAN tags, IPv4, IPv6 with its extension headers, TCP, UDP.
+//! Finds the headers of a frame: Ethernet, VLAN tags, IPv4, IPv6 with its extension headers, TCP, UDP.
 
 use core::fmt;
 
-/// Bytes of the two MAC addresses in front of the first EtherType.
+/// Bytes of the two MAC addresses before the first EtherType.
 pub const MACS_BYTES: usize = 12;
-/// VLAN tags that are looked behind: a service and a customer tag (IEEE 802.1Q-2022, 9.6).
+/// VLAN tags that are parsed: a service and a customer tag (IEEE 802.1Q-2022, 9.6).
 pub const VLAN_TAGS_MAX: usize = 2;
-/// IPv6 extension headers that are looked behind: RFC 8200, 4.1 knows four kinds here, one of them twice; twice that
-/// leaves room for the odd sender and bounds the work.
+/// IPv6 extension headers that are parsed. RFC 8200, 4.1 defines four kinds here, one of which may occur twice; the
+/// limit is generous, and bounds the work.
 pub const EXTENSION_HEADERS_MAX: usize = 8;
 
 /// IPv4 (RFC 894).
@@ -18,7 +18,7 @@ pub const ETHERTYPE_IPV6: u16 = 0x86dd;
 pub const ETHERTYPE_VLAN: u16 = 0x8100;
 /// Service VLAN tag (IEEE 802.1Q, formerly 802.1ad).
 pub const ETHERTYPE_VLAN_SERVICE: u16 = 0x88a8;
-/// Tags that a second EtherType follows.
+/// EtherTypes of tags, which another EtherType follows.
 pub const ETHERTYPES_VLAN: [u16; 2] = [ETHERTYPE_VLAN, ETHERTYPE_VLAN_SERVICE];
 /// ARP (RFC 826).
 pub const ETHERTYPE_ARP: u16 = 0x0806;
@@ -55,10 +55,10 @@ pub(crate) const TCP_BYTES_MIN: usize = 20;
 /// Bytes of a UDP header.
 const UDP_BYTES: u16 = 8;
 
-/// Why the headers of a frame could not be found.
+/// The reason why the headers of a frame could not be found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeaderError {
-    /// The bytes at hand end inside a header; more of the frame may help.
+    /// The given bytes end inside a header; more of the frame may help.
     Truncated,
     /// The EtherType behind the VLAN tags is neither IPv4 nor IPv6.
     NotIp,
@@ -96,29 +96,30 @@ pub enum Network {
     Ipv6,
 }
 
-/// The headers of an IP packet in a frame. Offsets are in bytes from the start of the Ethernet header and lie inside, or
-/// at the end of, the bytes that were parsed.
+/// The headers of an IP packet in a frame. Offsets are in bytes from the start of the Ethernet header, and are inside
+/// or at the end of the parsed bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layers {
     /// The IP version.
     pub l3: Network,
     /// Start of the IP header.
     pub l3_offset: u16,
-    /// Bytes of the IP packet as its header has it; 0 if unknown (some senders of TSO frames; jumbograms).
-    /// May reach beyond the frame: callers that rely on it have to compare.
+    /// Bytes of the IP packet according to its header; 0 if unknown (some senders of TSO frames; jumbograms). It may
+    /// exceed the frame: callers that rely on it have to compare.
     pub l3_len_bytes: u32,
-    /// End of the IP header with its options and extension headers: start of the transport header, or of a fragment.
+    /// End of the IP header with its options and extension headers: start of the transport header, or of a later
+    /// fragment's payload.
     pub l4_offset: u16,
     /// The protocol at `l4_offset`.
     pub l4_proto: u8,
-    /// Part of a fragmented packet. An IPv6 fragment header on a whole packet does not count (RFC 6946).
+    /// Whether it is part of a fragmented packet. An IPv6 fragment header on a whole packet does not count (RFC 6946).
     pub is_fragment: bool,
-    /// There is an IPv6 fragment header, be it of a whole packet (RFC 6946).
+    /// Whether there is an IPv6 fragment header, also on a whole packet (RFC 6946).
     pub has_fragment_header: bool,
-    /// The transport header is at `l4_offset`: false for any fragment but the first.
+    /// Whether the transport header is at `l4_offset`: false for any fragment but the first.
     pub has_l4: bool,
-    /// The IP header's destination is not known to be the final one, which the pseudo header wants: IPv4 source route
-    /// option, or IPv6 routing header with segments left.
+    /// The IP header's destination may not be the final one, which the pseudo header needs: there is an IPv4 source
+    /// route option, or an IPv6 routing header with segments left.
     pub is_source_routed: bool,
 }
 
@@ -137,7 +138,8 @@ impl Layers {
         }
     }
 
-    /// Finds the headers of an IP packet that begins at `offset` of `head`: one without an Ethernet header, or inside of another.
+    /// Finds the headers of an IP packet that begins at `offset` of `head`: without an Ethernet header, or inside of
+    /// another packet.
     ///
     /// # Errors
     /// As [`Self::parse`].
@@ -150,7 +152,7 @@ impl Layers {
         }
     }
 
-    /// Source and destination address: 8 or 32 bytes of `head`, the parsed bytes.
+    /// Source and destination address: 8 or 32 bytes of `head`, which must be the parsed bytes.
     #[inline]
     #[must_use]
     pub fn addresses<'a>(&self, head: &'a [u8]) -> &'a [u8] {
@@ -162,7 +164,7 @@ impl Layers {
         head.get(from..from + len).unwrap_or_default()
     }
 
-    /// Source and destination port of TCP, UDP or SCTP, if their header is in `head`, the parsed bytes.
+    /// Source and destination port of TCP, UDP or SCTP, if the header is in `head`, which must be the parsed bytes.
     #[inline]
     #[must_use]
     pub fn ports(&self, head: &[u8]) -> Option<[u8; 4]> {
@@ -170,7 +172,7 @@ impl Layers {
         if has_ports { fixed(head, usize::from(self.l4_offset)).ok().copied() } else { None }
     }
 
-    /// Bytes of the TCP header, options included; all of them are in `head`, the parsed bytes.
+    /// Bytes of the TCP header, options included; all are in `head`, which must be the parsed bytes.
     ///
     /// # Errors
     /// [`HeaderError::NotTcp`], [`HeaderError::Truncated`], [`HeaderError::Malformed`].
@@ -191,7 +193,7 @@ impl Layers {
         Ok(len as u16)
     }
 
-    /// Bytes of the UDP header; all of them are in `head`, the parsed bytes.
+    /// Bytes of the UDP header; all are in `head`, which must be the parsed bytes.
     ///
     /// # Errors
     /// [`HeaderError::NotUdp`], [`HeaderError::Truncated`].
@@ -205,13 +207,13 @@ impl Layers {
     }
 }
 
-/// The first byte behind those that a switch may decide on: MAC addresses, VLAN tags, and the IPv4 header or
-/// the fixed part of the IPv6 header. None if `head` ends before the EtherType.
+/// Number of bytes that a switch may decide on: MAC addresses, VLAN tags, and the IPv4 header or the fixed part of the
+/// IPv6 header. `None` if `head` ends before the EtherType.
 #[inline]
 #[must_use]
 pub fn decided_on_bytes(head: &[u8]) -> Option<usize> {
     if let Some([8, 0, 0x45, ..]) = head.get(MACS_BYTES..) {
-        return Some(MACS_BYTES + 2 + IPV4_BYTES_MIN); // the usual packet, spared the loop
+        return Some(MACS_BYTES + 2 + IPV4_BYTES_MIN); // the usual packet needs no loop
     }
     let (ethertype, offset) = ethertype(head)?;
     Some(match ethertype {
@@ -224,8 +226,8 @@ pub fn decided_on_bytes(head: &[u8]) -> Option<usize> {
     })
 }
 
-/// The EtherType behind up to [`VLAN_TAGS_MAX`] tags (a further tag's, if there are more) and the offset
-/// behind it; none if `head` ends before.
+/// The EtherType after up to [`VLAN_TAGS_MAX`] tags (that of a further tag, if there are more), and the offset after
+/// it. `None` if `head` ends before.
 #[inline]
 #[must_use]
 pub fn ethertype(head: &[u8]) -> Option<(u16, usize)> {
@@ -275,7 +277,7 @@ fn ipv4(head: &[u8], offset: usize) -> Result<Layers, HeaderError> {
     })
 }
 
-/// Whether there is a loose or strict source route among IPv4 options (RFC 791, 3.1), as far as they make sense.
+/// Whether the valid IPv4 options contain a loose or strict source route (RFC 791, 3.1).
 fn has_source_route(mut options: &[u8]) -> bool {
     const END: u8 = 0;
     const NO_OPERATION: u8 = 1;
@@ -320,10 +322,10 @@ fn is_extension(proto: u8) -> bool {
     matches!(proto, HOP_BY_HOP | ROUTING | FRAGMENT | DESTINATION)
 }
 
-/// Moves `layers` behind the extension headers. Behind the fragment header of a later fragment nothing is a header.
+/// Moves `layers` past the extension headers. After the fragment header of a later fragment there are no headers.
 fn extensions(head: &[u8], mut layers: Layers) -> Result<Layers, HeaderError> {
     for _ in 0..EXTENSION_HEADERS_MAX {
-        // The shortest extension header has 8 bytes; the longest, 2048, so the offset stays far below 64 Ki.
+        // The shortest extension header has 8 bytes, the longest 2048, so the offset stays far below 64 Ki.
         let header: &[u8; 8] = fixed(head, usize::from(layers.l4_offset))?;
         let mut len = 8 * (u16::from(header[1]) + 1);
         match layers.l4_proto {
@@ -476,7 +478,7 @@ mod tests {
         assert_eq!(parse(&ipv6_frame(PROTO_TCP, &tcp)), Err(HeaderError::Malformed));
     }
 
-    /// Random bytes behind a start that gets them past the first checks.
+    /// Random bytes after a start that passes the first checks.
     fn nearly_a_frame() -> impl Strategy<Value = Vec<u8>> {
         let start = prop_oneof![
             Just(vec![]),

@@ -1,4 +1,4 @@
-//! The key of a flow table: a packet's fields in words that are compared and masked at once.
+//! The key of a flow table: a packet's fields, packed into words for fast comparison and masking.
 //!
 //! ```text
 //!   word  bits 63..32             bits 31..0
@@ -28,11 +28,11 @@
 //!  32-39  tunnel options : 512
 //! ```
 //!
-//! An IPv4 packet fills the first eight words, a cache line; absent fields are zero. As in the Open vSwitch
-//! datapath, ICMP type and code are in the place of ports, the ARP operation in that of the IP protocol, and
-//! bit 12 of a TCI says that there is a tag. Eight words are connection tracking's ([`CtWords`]): zero until
-//! an action `ct` has seen the packet. The last ones are the tunnel's that the packet came through ([`Key::put_tunnel`]): zero of other
-//! packets, and [`extract`] leaves them alone.
+//! An IPv4 packet fills the first eight words, a cache line; absent fields are zero. As in the Open vSwitch datapath,
+//! ICMP type and code use the fields of ports, the ARP operation uses that of the IP protocol, and bit 12 of a TCI says
+//! that there is a tag. Eight words are for connection tracking ([`CtWords`]): zero until an action `ct` has processed
+//! the packet. The last words are the tunnel by which the packet came ([`Key::put_tunnel`]): zero for other packets.
+//! [`extract`] does not change them.
 
 use crate::tunnel::{OPTIONS_BYTES_MAX, OuterHeader, flag};
 
@@ -44,31 +44,31 @@ pub use mini_key::{MINI_KEY4_WORDS, MINI_KEY6_WORDS, MiniKey};
 
 /// Words of a key.
 pub const KEY_WORDS: usize = TUNNEL_WORD + TUNNEL_WORDS;
-/// Words of the key of a packet that came through no tunnel.
+/// Words of the key of a packet that did not come by a tunnel.
 pub const PLAIN_KEY_WORDS: usize = TUNNEL_WORD;
 /// Words of a key about a tunnel.
 pub const TUNNEL_WORDS: usize = 6 + OPTIONS_BYTES_MAX / 8;
-/// The first of them.
+/// Number of the first word about a tunnel.
 pub const TUNNEL_WORD: usize = CT_WORD + CT_WORDS;
 /// Words of a key about connection tracking.
 pub const CT_WORDS: usize = 8;
-/// The first of them.
+/// Number of the first word about connection tracking.
 pub const CT_WORD: usize = 18;
-/// Words that may differ from zero unless there is IPv6, ARP, MPLS or a service header.
+/// Words that can differ from zero for a packet without IPv6, ARP, MPLS or a network service header.
 pub const KEY_WORDS_SHORT: usize = 8;
 /// Bit 12 of a TCI in a key: there is a tag.
 pub const VLAN_PRESENT: u16 = 0x1000;
-/// EtherType of frames with an 802.2 header that names none.
+/// EtherType of frames with an 802.2 header that has no EtherType.
 pub const ETHERTYPE_802_2: u16 = 0x0004;
 
-/// `frag` of a whole datagram, a first fragment, and a later one, which has no transport header.
+/// `frag` of a whole datagram, of a first fragment, and of a later one, which has no transport header.
 pub const FRAGMENT_NONE: u8 = 0;
 /// See [`FRAGMENT_NONE`].
 pub const FRAGMENT_FIRST: u8 = 1;
 /// See [`FRAGMENT_NONE`].
 pub const FRAGMENT_LATER: u8 = 2;
 
-/// Where a number is in a key.
+/// The position of a number in a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
     word: u8,
@@ -76,7 +76,7 @@ pub struct Field {
     bits: u8,
 }
 
-/// Where a number of 128 bits is in a key.
+/// The position of a number of 128 bits in a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WideField {
     word: u8,
@@ -88,7 +88,7 @@ macro_rules! fields {
         pub mod field {
             use super::Field;
             $(#[doc = $doc] pub const $name: Field = Field { word: $word, shift: $shift, bits: $bits };)*
-            /// All of them.
+            /// All fields.
             pub const ALL: &[Field] = &[$($name),*];
         }
     };
@@ -135,11 +135,11 @@ pub mod wide_field {
     pub const IPV6_DST: WideField = WideField { word: 10 };
     /// Target of neighbour discovery.
     pub const ND_TARGET: WideField = WideField { word: 12 };
-    /// All of them.
+    /// All fields of 128 bits.
     pub const ALL: &[WideField] = &[IPV6_SRC, IPV6_DST, ND_TARGET];
 }
 
-/// The fields of a network service header (RFC 8300, 2), in the place of IPv6 addresses.
+/// The fields of a network service header (RFC 8300, 2), which share words with IPv6 addresses.
 pub mod nsh_field {
     use super::{Field, WideField};
 
@@ -147,7 +147,7 @@ pub mod nsh_field {
     pub const FLAGS: Field = Field { word: 8, shift: 56, bits: 8 };
     /// Hops left.
     pub const TTL: Field = Field { word: 8, shift: 48, bits: 8 };
-    /// Metadata type; 0 is no header.
+    /// Metadata type; 0 means that there is no header.
     pub const MD_TYPE: Field = Field { word: 8, shift: 40, bits: 8 };
     /// The next protocol.
     pub const NEXT_PROTOCOL: Field = Field { word: 8, shift: 32, bits: 8 };
@@ -163,7 +163,7 @@ pub mod ct_field {
 
     /// State bits (`OVS_CS_F_*`); 0 is untracked.
     pub const STATE: Field = Field { word: 18, shift: 56, bits: 8 };
-    /// Protocol of the original direction; 0 is none.
+    /// Protocol of the original direction; 0 if there is none.
     pub const PROTO: Field = Field { word: 18, shift: 48, bits: 8 };
     /// Zone.
     pub const ZONE: Field = Field { word: 18, shift: 32, bits: 16 };
@@ -191,7 +191,7 @@ pub mod tunnel_field {
 
     const FIRST: u8 = TUNNEL_WORD as u8;
 
-    /// `tunnel::flag` bits, and in the place of SEND, that there is a tunnel.
+    /// `tunnel::flag` bits; the bit of SEND says here that there is a tunnel.
     pub const FLAGS: Field = Field { word: FIRST, shift: 56, bits: 8 };
     /// TOS or traffic class.
     pub const TOS: Field = Field { word: FIRST, shift: 48, bits: 8 };
@@ -210,7 +210,7 @@ pub mod tunnel_field {
 }
 
 impl Field {
-    /// Its lowest bits set: the mask of an exact match, and the largest value.
+    /// All bits of the field set: the mask of an exact match, and the largest value.
     #[inline]
     #[must_use]
     pub const fn ones(self) -> u64 {
@@ -218,7 +218,7 @@ impl Field {
     }
 }
 
-/// A packet's metadata and headers; or, as a mask, which of their bits count.
+/// A packet's metadata and headers; or, as a mask, the bits that count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key(pub [u64; KEY_WORDS]);
 
@@ -250,7 +250,7 @@ impl Key {
         self.get(field::IP_PROTO) as u8
     }
 
-    /// Sets a field; bits that it does not have are left out.
+    /// Sets a field; bits beyond its width are left out.
     #[inline]
     pub const fn put(&mut self, field: Field, value: u64) {
         let word = &mut self.0[field.word as usize];
@@ -272,27 +272,27 @@ impl Key {
         self.0[field.word as usize + 1] = value as u64;
     }
 
-    /// Whether it is of a packet that came through a tunnel.
+    /// Whether the packet came by a tunnel.
     #[inline]
     #[must_use]
     pub const fn has_tunnel(&self) -> bool {
         self.0[TUNNEL_WORD] != 0
     }
 
-    /// The words of a packet that came through no tunnel.
+    /// The words of a packet that did not come by a tunnel.
     #[inline]
     #[must_use]
     pub fn plain(&self) -> &[u64; PLAIN_KEY_WORDS] {
         &self.0.as_chunks().0[0]
     }
 
-    /// Keeps of these words the bits that `mask` has set.
+    /// Clears the bits of these words that `mask` does not have.
     #[inline]
     pub fn mask_plain(&mut self, mask: &Self) {
         self.0.iter_mut().zip(mask.plain()).for_each(|(word, mask)| *word &= mask);
     }
 
-    /// Sets the tunnel that the packet came through; or, of a mask, which of its bits count.
+    /// Sets the tunnel by which the packet came; or, in a mask, the bits that count.
     pub fn put_tunnel(&mut self, tunnel: &OuterHeader) {
         self.put(tunnel_field::FLAGS, u64::from(tunnel.flags | flag::SEND));
         self.put(tunnel_field::TOS, u64::from(tunnel.tos));
@@ -309,7 +309,7 @@ impl Key {
         }
     }
 
-    /// The bits that `mask` has set.
+    /// The key with only the bits that `mask` has.
     #[inline]
     #[must_use]
     pub fn masked(&self, mask: &Self) -> Self {
@@ -319,12 +319,12 @@ impl Key {
     }
 }
 
-/// A key's words about connection tracking, which a packet carries from action to action; all zero is untracked.
+/// A key's words about connection tracking, which a packet carries from action to action. All zero if it is untracked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CtWords(pub [u64; CT_WORDS]);
 
 impl CtWords {
-    /// Those of a key.
+    /// The words of a key.
     #[must_use]
     pub fn of(key: &Key) -> Self {
         let mut words = Self::default();
@@ -332,7 +332,7 @@ impl CtWords {
         words
     }
 
-    /// A key that has them, and nothing else.
+    /// A key that has only these words.
     #[must_use]
     pub fn to_key(&self) -> Key {
         let mut key = Key::default();
@@ -351,10 +351,10 @@ pub enum LinkLayer {
     None(u16),
 }
 
-/// A packet's metadata: facts besides its bytes.
+/// A packet's metadata, which is not in its bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Metadata {
-    /// Which pass through the table; 0 is the first.
+    /// Recirculation id: the pass through the table; 0 is the first.
     pub recirc_id: u32,
     /// The result of a hash action.
     pub dp_hash: u32,
@@ -362,11 +362,11 @@ pub struct Metadata {
     pub priority: u32,
     /// Packet mark.
     pub mark: u32,
-    /// Where the packet came in.
+    /// The input port.
     pub in_port: u16,
     /// Its first header.
     pub link: LinkLayer,
-    /// Its connection.
+    /// Its connection tracking state.
     pub ct: CtWords,
 }
 

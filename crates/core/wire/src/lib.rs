@@ -1,21 +1,20 @@
 //! Parsing of frames: headers, checksums, segmentation, flow keys, and offload metadata.
 //!
-//! **Purpose.** [`Offload`] is the virtio-net header. [`Layers`] finds the headers in the first bytes of a frame, [`Sum`]
-//! computes Internet checksums over pieces in any split, [`Segmentation`] cuts a TSO or USO frame into segments towards a
-//! receiver that did not negotiate that, [`key::extract`] makes
-//! a flow table's [`Key`] of a packet's first bytes, [`tunnel`] reads and writes the headers of Geneve and VXLAN, [`crc32c`] follows changes under SCTP's checksum, [`check_partial`] bounds a sender's checksum offload, and [`flow_hash`] picks a
-//! receive queue.
+//! **Purpose.** [`Offload`] is the virtio-net header. [`Layers`] finds the headers in the first bytes of a frame.
+//! [`Sum`] computes Internet checksums over pieces in any split. [`Segmentation`] cuts a TSO or USO frame into segments
+//! for a receiver that did not negotiate that. [`key::extract`] makes a flow table's [`Key`] from a packet's first
+//! bytes. [`tunnel`] reads and writes the headers of Geneve and VXLAN. [`crc32c`] updates SCTP's checksum after a
+//! change. [`check_partial`] checks the bounds of a sender's checksum offload. [`flow_hash`] selects a receive queue.
 //!
-//! **Contract.** Everything is a pure function of its arguments: no allocation, no clock, no state. No function panics
-//! on any frame, image or offload; [`Segmentation::write_header`] names the one condition on its caller's buffers.
-//! Loops over wire bytes are bounded: two VLAN tags, [`headers::EXTENSION_HEADERS_MAX`] extension headers,
-//! [`gso::SEGMENTS_MAX`] segments.
+//! **Contract.** All functions are pure: no allocation, no clock, no state. No function panics on any frame, image or
+//! offload; [`Segmentation::write_header`] names the one condition on its caller's buffers. Loops over received bytes
+//! are bounded: two VLAN tags, [`headers::EXTENSION_HEADERS_MAX`] extension headers, [`gso::SEGMENTS_MAX`] segments.
 //!
-//! **Not checked.** Checksums that a frame arrives with, Ethernet padding, the meaning of IP and TCP options (but for
-//! source routes, which change the pseudo header), the Home Address option of Mobile IPv6 (which does too). The IPv4
-//! header's own checksum is neither verified nor repaired, except in segments, where it is computed anew.
+//! **Not checked.** Checksums of received frames; Ethernet padding; the meaning of IP and TCP options, except source
+//! routes, which change the pseudo header; the Home Address option of Mobile IPv6, which changes it, too. The IPv4
+//! header's checksum is neither verified nor repaired, except in segments, where it is computed anew.
 //!
-//! **Threading.** Nothing is shared; everything may be used from any thread.
+//! **Threading.** There is no shared state; all functions may be called from any thread.
 //!
 //! ```text
 //!             l3_offset           l4_offset          header_len                                  IP's end

@@ -1,6 +1,7 @@
 //! Tunnels: the outer header of a packet as metadata, and the headers of Geneve, VXLAN, GRE and ERSPAN.
 //!
-//! A tunnel port exchanges inner frames with the switch. The outer header of each travels behind its virtio-net header:
+//! A tunnel port exchanges inner frames with the switch. The outer header of each frame follows its virtio-net header,
+//! as metadata:
 //!
 //! ```text
 //!   virtio-net header (12)  | tunnel (112): metadata, zeroes behind it               |  inner frame ...
@@ -8,7 +9,7 @@
 //!   metadata   | flags | TOS | TTL | options' length | source port : 2 | destination port : 2 | id : 8 | addresses : 8 or 32 | options |
 //! ```
 //!
-//! Numbers are big endian. A driver's words are read once and checked ([`OuterHeader::parse`]).
+//! Numbers are big endian. Metadata from a driver is read once and checked ([`OuterHeader::parse`]).
 
 pub mod erspan;
 pub mod geneve;
@@ -19,13 +20,13 @@ use core::fmt;
 
 use crate::vnet;
 
-/// Bytes of options that metadata has room for: OVN uses 8, and longer ones are refused.
+/// Maximum bytes of options in the metadata: OVN uses 8, and longer ones are refused.
 pub const OPTIONS_BYTES_MAX: usize = 64;
-/// Bytes of metadata in front of the addresses.
+/// Bytes of metadata before the addresses.
 const FIXED_BYTES: usize = 16;
-/// Bytes of the metadata at most.
+/// Maximum bytes of the metadata.
 pub const TUNNEL_BYTES: usize = FIXED_BYTES + 32 + OPTIONS_BYTES_MAX;
-/// Bytes of the virtio-net header with a tunnel behind it.
+/// Bytes of the virtio-net header and the metadata.
 pub const HEADER_BYTES: usize = vnet::HEADER_BYTES + TUNNEL_BYTES;
 
 /// Bits of [`OuterHeader::flags`].
@@ -34,21 +35,21 @@ pub mod flag {
     pub const DONT_FRAGMENT: u8 = 0x01;
     /// The outer datagram has a checksum.
     pub const CSUM: u8 = 0x02;
-    /// Geneve's O bit: a packet for the tunnel's end itself.
+    /// Geneve's O bit: a control packet for the tunnel endpoint.
     pub const OAM: u8 = 0x04;
-    /// There is an id.
+    /// The tunnel has an id.
     pub const KEY: u8 = 0x08;
-    /// The addresses are of IPv6.
+    /// The addresses are IPv6.
     pub const IPV6: u8 = 0x10;
     /// The options are Geneve's.
     pub const GENEVE: u8 = 0x20;
-    /// The options are a group policy of VXLAN: four bytes.
+    /// The options are a VXLAN group policy of four bytes.
     pub const GBP: u8 = 0x40;
-    /// The options are those of ERSPAN, see [`super::erspan::ErspanOptions`].
+    /// The options are those of ERSPAN; see [`super::erspan::ErspanOptions`].
     pub const ERSPAN: u8 = GENEVE | GBP;
-    /// The bits that say of which kind options are, if there are any.
+    /// The bits that say which kind the options are, if there are any.
     pub const OPTIONS: u8 = GENEVE | GBP;
-    /// The header is to be put in front of the packet: an action says so. Without it, it is one that the packet came with.
+    /// An action asks to encapsulate the packet with this header. If not set, the packet came with it.
     pub const SEND: u8 = 0x80;
 }
 
@@ -66,7 +67,7 @@ impl Default for OptionBytes {
 }
 
 impl OptionBytes {
-    /// None if there is no room for them.
+    /// `None` if there is no room for them.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Option<Self> {
         let mut options = Self::default();
@@ -75,14 +76,14 @@ impl OptionBytes {
         Some(options)
     }
 
-    /// As they were given.
+    /// The options as given.
     #[inline]
     #[must_use]
     pub fn get(&self) -> &[u8] {
         self.bytes.get(..usize::from(self.len)).unwrap_or_default()
     }
 
-    /// The same, and zeroes behind them.
+    /// The options, padded with zeroes.
     #[inline]
     #[must_use]
     pub fn padded(&self) -> &[u8; OPTIONS_BYTES_MAX] {
@@ -99,17 +100,17 @@ pub struct OuterHeader {
     pub tos: u8,
     /// TTL or hop limit.
     pub ttl: u8,
-    /// Source port; 0 on sending: chosen by the sender.
+    /// Source port; 0 lets the sender choose.
     pub tp_src: u16,
-    /// Destination port; 0 on sending: that of the tunnel port.
+    /// Destination port; 0 means that of the tunnel port.
     pub tp_dst: u16,
-    /// Virtual network, key of GRE (32 bits) or session of ERSPAN (10 bits).
+    /// Id of the virtual network, key of GRE (32 bits) or session of ERSPAN (10 bits).
     pub id: u64,
-    /// Source; an address of IPv4 is in the lower 32 bits. 0 on sending: chosen by the host.
+    /// Source address; an IPv4 address is in the lower 32 bits. 0 lets the host choose.
     pub src: u128,
-    /// Destination.
+    /// Destination address.
     pub dst: u128,
-    /// Its options.
+    /// The tunnel's options.
     pub options: OptionBytes,
 }
 
@@ -121,14 +122,14 @@ impl OuterHeader {
         self.flags & flag != 0
     }
 
-    /// Its options, if they are of this kind: one of the values of [`flag::OPTIONS`].
+    /// The options, if they are of `kind`, one of the values of [`flag::OPTIONS`]; else empty.
     #[inline]
     #[must_use]
     pub fn options_of(&self, kind: u8) -> &[u8] {
         if self.flags & flag::OPTIONS == kind { self.options.get() } else { &[] }
     }
 
-    /// Reads metadata; bytes behind it are not looked at. None if it contradicts itself.
+    /// Parses metadata; later bytes are ignored. `None` if it is inconsistent.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let (fixed, rest) = bytes.split_first_chunk::<FIXED_BYTES>()?;
@@ -164,7 +165,7 @@ impl OuterHeader {
         Some(tunnel)
     }
 
-    /// Writes metadata; its bytes.
+    /// Writes the metadata. Returns its length in bytes.
     #[must_use]
     pub fn emit(&self, out: &mut [u8; TUNNEL_BYTES]) -> usize {
         let (ports, id) = ([self.tp_src.to_be_bytes(), self.tp_dst.to_be_bytes()], self.id.to_be_bytes());
@@ -183,18 +184,18 @@ impl OuterHeader {
     }
 }
 
-/// Why a datagram is no packet of a tunnel.
+/// The reason why a datagram is not a packet of a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TunnelFault {
-    /// It ends before its header does, or before the Ethernet header behind that.
+    /// It ends before the tunnel header does, or before the inner Ethernet header does.
     Short,
-    /// A version or a flag that is not known.
+    /// Its version or a flag is unknown.
     Version,
-    /// No Ethernet frame is inside.
+    /// The inner packet is not an Ethernet frame.
     Protocol,
-    /// The lengths of Geneve's options contradict their sum.
+    /// The lengths of Geneve's options are inconsistent.
     Options,
-    /// More than [`OPTIONS_BYTES_MAX`].
+    /// The options are longer than [`OPTIONS_BYTES_MAX`].
     ManyOptions,
     /// GRE with routing information (RFC 1701), which RFC 2784 removed.
     Routing,
@@ -226,7 +227,7 @@ const INNER_BYTES_MIN: usize = 14;
 /// The largest virtual network identifier.
 pub const VNI_MAX: u64 = 0xff_ffff;
 
-/// `end` if an inner frame can begin there.
+/// Returns `end` if an inner frame can begin there.
 fn inner_at(datagram: &[u8], end: usize) -> Result<usize, TunnelFault> {
     if datagram.len() >= end + INNER_BYTES_MIN { Ok(end) } else { Err(TunnelFault::Short) }
 }

@@ -1,4 +1,4 @@
-//! The virtio-net packet header (virtio 1.2, 5.1.6): offload metadata that travels with a frame.
+//! The virtio-net header (virtio 1.2, 5.1.6): offload metadata that travels with a frame.
 
 /// The checksum at `csum_start + csum_offset` holds only the pseudo header's sum (virtio 1.2, 5.1.6).
 pub const F_NEEDS_CSUM: u8 = 1;
@@ -13,16 +13,16 @@ pub const GSO_TCPV4: u8 = 1;
 pub const GSO_TCPV6: u8 = 4;
 /// UDP over IPv4 or IPv6, to be cut into datagrams of its own (virtio 1.3, 5.1.6; USO).
 pub const GSO_UDP_L4: u8 = 5;
-/// An IP packet to be cut into fragments ([`crate::Fragmentation`]). It exists inside of the switch only.
+/// An IP packet to be cut into fragments ([`crate::Fragmentation`]). It exists only inside the switch.
 pub const GSO_FRAGMENTS: u8 = 0x40;
-/// TCP with the congestion-window-reduced flag set, to be carried by the first segment only.
+/// TCP with the CWR flag set, which only the first segment carries.
 pub const GSO_ECN: u8 = 0x80;
 
 /// Bytes of the header with `num_buffers` (VERSION_1 or MRG_RXBUF).
 pub const HEADER_BYTES: usize = 12;
 /// Bytes of the legacy header, without `num_buffers`.
 pub const HEADER_BYTES_LEGACY: usize = 10;
-/// Smallest accepted `gso_size` of TCP in bytes; below it one frame would become thousands of segments.
+/// Smallest accepted `gso_size` of TCP in bytes. A smaller one would make thousands of segments of one frame.
 pub const GSO_SIZE_BYTES_MIN: u16 = 48;
 
 /// A frame's offload metadata: the virtio-net header without `num_buffers`.
@@ -32,18 +32,18 @@ pub struct Offload {
     pub flags: u8,
     /// `GSO_*`, with `GSO_ECN` possibly or-ed in.
     pub gso_type: u8,
-    /// Bytes of all headers, for a GSO frame. The sender's value is a hint, and not relied upon.
+    /// Bytes of all headers, for a GSO frame. The sender's value is an untrusted hint.
     pub hdr_len: u16,
     /// Payload bytes per segment.
     pub gso_size: u16,
-    /// First byte to be summed, from the start of the Ethernet header.
+    /// Offset of the first byte to be summed, from the start of the Ethernet header.
     pub csum_start: u16,
-    /// Where the sum goes, from `csum_start`.
+    /// Offset of the checksum field from `csum_start`.
     pub csum_offset: u16,
 }
 
 impl Offload {
-    /// Reads the header as a guest wrote it (little endian); 12 bytes, of which the last two are ignored.
+    /// Parses the header as a guest wrote it (little endian): 12 bytes, of which the last two are ignored.
     #[inline]
     #[must_use]
     pub fn parse(bytes: &[u8; HEADER_BYTES]) -> Self {
@@ -58,7 +58,7 @@ impl Offload {
         }
     }
 
-    /// The header as a guest reads it; `num_buffers` is the number of receive buffers that the packet spans.
+    /// The header for a guest; `num_buffers` is the number of receive buffers that the packet spans.
     #[inline]
     #[must_use]
     pub fn emit(&self, num_buffers: u16) -> [u8; HEADER_BYTES] {
@@ -73,21 +73,21 @@ impl Offload {
         out
     }
 
-    /// Whether the checksum is still to be completed.
+    /// Whether the checksum is partial.
     #[inline]
     #[must_use]
     pub fn needs_csum(&self) -> bool {
         self.flags & F_NEEDS_CSUM != 0
     }
 
-    /// Whether the frame has to be segmented before it reaches a wire.
+    /// Whether the frame is to be segmented.
     #[inline]
     #[must_use]
     pub fn is_gso(&self) -> bool {
         self.gso_type != GSO_NONE
     }
 
-    /// Whether it is a packet that was put together from fragments, and is to be cut into such again.
+    /// Whether the packet was reassembled from fragments and is to be fragmented again.
     #[must_use]
     pub fn is_fragmented(&self) -> bool {
         self.gso_type == GSO_FRAGMENTS

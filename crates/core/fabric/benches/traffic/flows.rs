@@ -1,4 +1,4 @@
-//! A flow table that finds receivers by their addresses, behind masks of other flows.
+//! A flow table that finds receivers by address, behind masks of other flows.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +22,7 @@ fn install_list(module: &FlowModule, key: FlowKey, mask: FlowKey, actions: Vec<A
     module.table().install(FlowSpec { ufid: None, matching, actions, is_probe: false }).unwrap();
 }
 
-/// One flow for each pair of addresses, by these, input port and EtherType; `other_masks` other ones.
+/// One flow for each pair of addresses, matching addresses, input port and EtherType; `other_masks` further ones.
 pub fn module(plan: &Plan, other_masks: u16) -> FlowModule {
     let module = FlowModule::for_workers(1);
     let by_address = |priority| FlowKey {
@@ -43,14 +43,14 @@ pub fn module(plan: &Plan, other_masks: u16) -> FlowModule {
     for (dst, src) in plan.frames.iter().map(macs).collect::<BTreeSet<_>>() {
         let ethernet = Some(Ethernet { src, dst });
         let key = FlowKey { in_port: Some(u32::from(SENDER.0)), ethernet, ..FlowKey::default() };
-        // The address of a port ends with its number.
+        // The last byte of a port's address is its number.
         install(&module, key, by_address(None), u32::from(dst.0[5]));
     }
     module
 }
 
-/// A firewall for traffic between two addresses: `ct,recirc`, and a second pass by `ct_state`. The connections of the frames are
-/// established.
+/// A firewall for traffic between two addresses: `ct,recirc`, and a second pass that matches `ct_state`. The frames'
+/// connections are established.
 pub fn tracked_module(plan: &Plan, is_translated: bool) -> FlowModule {
     let module = FlowModule::for_workers(1);
     let frame = &plan.frames[0];

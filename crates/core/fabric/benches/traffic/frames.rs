@@ -1,4 +1,4 @@
-//! Frames to send: from the sender's address to those of the receivers.
+//! Frames from the sender's address to those of the receivers.
 
 use lasthop_wire::gso::TCP_CSUM_OFFSET;
 use lasthop_wire::headers::PROTO_TCP;
@@ -19,7 +19,7 @@ const TCP_BYTES: u16 = 32;
 /// A frame and its offload metadata.
 #[derive(Clone, Debug)]
 pub struct Frame {
-    /// From the Ethernet header on.
+    /// The frame, from the Ethernet header on.
     pub bytes: Vec<u8>,
     /// The virtio-net header.
     pub offload: Offload,
@@ -35,7 +35,7 @@ pub fn one_flow(count: usize, len_bytes: usize) -> Vec<Frame> {
     vec![plain(0, len_bytes); count]
 }
 
-/// The frame with a UDP datagram in it.
+/// Puts a UDP datagram into the frame.
 pub fn udp(mut frame: Frame) -> Frame {
     let packet_bytes = (frame.bytes.len() - usize::from(ETHERNET_BYTES)) as u16;
     frame.bytes[12..42].copy_from_slice(&[
@@ -47,7 +47,7 @@ pub fn udp(mut frame: Frame) -> Frame {
     frame
 }
 
-/// The same on IPv6, for which it has to have room.
+/// As [`udp`], over IPv6; the frame must have room for it.
 pub fn udp6(mut frame: Frame) -> Frame {
     let payload_bytes = (frame.bytes.len() - usize::from(ETHERNET_BYTES + IPV6_BYTES)) as u16;
     let packet = &mut frame.bytes[12..];
@@ -59,7 +59,7 @@ pub fn udp6(mut frame: Frame) -> Frame {
     frame
 }
 
-/// An unsegmented TCP frame of `segments` segments' payload to the first receiver, its checksum not complete.
+/// An unsegmented TCP frame with the payload of `segments` segments to the first receiver, with a partial checksum.
 pub fn tcp(segments: usize) -> Frame {
     let payload_bytes = segments * usize::from(TCP_PAYLOAD_BYTES);
     let headers_bytes = usize::from(ETHERNET_BYTES + IPV4_BYTES + TCP_BYTES);
@@ -87,19 +87,20 @@ pub fn tcp(segments: usize) -> Frame {
     Frame { bytes, offload }
 }
 
-/// A segment of 64 bytes of established connection `number`, to the first receiver. `is_translated`: answers go to [`TRANSLATED`].
+/// A segment of 64 bytes of established connection `number`, to the first receiver. With `is_translated`, replies go to
+/// [`TRANSLATED`].
 pub fn segment(number: u8, is_reply: bool, is_translated: bool) -> Frame {
     handshake(number, is_reply, is_translated, TCP_ACK)
 }
 
 /// The address that [`segment`]'s sources are translated to.
 pub const TRANSLATED: [u8; 4] = [192, 0, 2, 200];
-/// Flags of the segments that a connection begins with.
+/// TCP flags of the segments that begin a connection.
 pub const TCP_SYN: u8 = 2;
 /// See [`TCP_SYN`].
 pub const TCP_ACK: u8 = 0x10;
 
-/// The same with these flags.
+/// As [`segment`], with these TCP flags.
 pub fn handshake(number: u8, is_reply: bool, is_translated: bool, flags: u8) -> Frame {
     let mut bytes = support::frame(2, 1, 64);
     let (client, server, source) = ([10, 0, 0, number], [198, 51, 100, 1], 1000 + u16::from(number));
@@ -107,7 +108,7 @@ pub fn handshake(number: u8, is_reply: bool, is_translated: bool, flags: u8) -> 
     let (src, dst, sport, dport) =
         if is_reply { (server, seen, 80, source) } else { (client, server, source, 80) };
     let len: u8 = if flags & TCP_SYN != 0 { 40 } else { 50 };
-    // A SYN takes one of the sequence numbers.
+    // A SYN takes one sequence number.
     let behind_syn = u8::from(flags & TCP_SYN == 0);
     let (own, other) = if is_reply { (100, 1) } else { (0, 101) };
     let (seq, ack) = (own + behind_syn, if flags & TCP_ACK != 0 { other } else { 0 });
@@ -127,7 +128,7 @@ pub fn handshake(number: u8, is_reply: bool, is_translated: bool, flags: u8) -> 
     Frame { bytes, offload }
 }
 
-/// The frame with its TCP checksum in it, and nothing said about that.
+/// The frame with a complete TCP checksum and no offload metadata.
 pub fn complete(mut frame: Frame) -> Frame {
     let start = usize::from(frame.offload.csum_start);
     let end =
@@ -137,14 +138,14 @@ pub fn complete(mut frame: Frame) -> Frame {
     Frame { offload: Offload::default(), ..frame }
 }
 
-/// The frame with a VLAN tag, its checksum left as it was.
+/// The frame with a VLAN tag; its checksum is unchanged.
 pub fn tagged(mut frame: Frame) -> Frame {
     frame.bytes.splice(12..12, [0x81, 0, 0, 5]);
     frame.offload.csum_start += 4;
     frame
 }
 
-/// The segment over IPv6, between addresses that end in those of IPv4. Its checksum is not complete.
+/// The segment over IPv6, between addresses that end in those of IPv4. Its checksum is partial.
 pub fn over_ipv6(frame: Frame) -> Frame {
     let Frame { mut bytes, mut offload } = frame;
     let (ethernet, ipv6) = (usize::from(ETHERNET_BYTES), usize::from(IPV6_BYTES));

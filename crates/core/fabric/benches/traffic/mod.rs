@@ -1,5 +1,4 @@
-//! Traffic between simulated guests, in batches. Making and clearing batches can be kept out of a
-//! measurement.
+//! Traffic between simulated guests, in batches. The measurement can exclude making and clearing batches.
 //!
 //! ```text
 //!   queue()  the sender's guest     chains that were laid out once are made available
@@ -31,10 +30,10 @@ use support::{RX_BUFFERS, TestGuest, assert_conserved};
 const RING_ENTRIES: u32 = 256;
 /// The sender's guest.
 const SENDER: PortId = PortId(1);
-/// Where the sender's frames lie, in bytes, each at the start of its own room.
+/// Address of the sender's frames in bytes; each begins at its own stride.
 const FRAMES_AT: u64 = 2 << 20;
 const FRAME_ROOM_BYTES: u64 = 68 << 10;
-/// Where the frames' indirect tables lie, in bytes.
+/// Address of the frames' indirect tables, in bytes.
 const TABLES_AT: u64 = 5 << 20;
 const TABLE_BYTES: u32 = 4096;
 /// Time between two visits.
@@ -43,27 +42,27 @@ const VISIT_NS: u64 = 2_000;
 /// The module of a scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decider {
-    /// The learning bridge; it knows every receiver's address.
+    /// The learning bridge, which has learned every receiver's address.
     Bridge,
-    /// Port pairs; with more or fewer than one receiver the sender has no partner.
+    /// Port pairs; with other than one receiver the sender has no partner.
     Dummy,
     /// A flow table.
     Flows {
-        /// Masks of flows that match nothing here, each installed before those that do.
+        /// Masks of flows that match none of the packets, installed before those that do.
         other_masks: u16,
-        /// Whether the first-level cache knows the packets.
+        /// Whether the packets are in the first-level cache.
         is_cached: bool,
     },
-    /// A flow table that tracks connections (`ct`, then a second pass), all of which are established.
+    /// A flow table with connection tracking (`ct`, then a second pass). All connections are established.
     Tracked {
         /// Whether sources are translated.
         is_translated: bool,
     },
-    /// Each packet goes to one of as many ports, or to all of them; none exists.
+    /// Sends each packet to one of several ports, or to all; none exists.
     Nowhere {
         /// Ports.
         destinations: u16,
-        /// To all of them.
+        /// Whether each packet goes to all of them.
         flood: bool,
     },
 }
@@ -73,7 +72,7 @@ pub enum Decider {
 pub enum Layout {
     /// Descriptors in the ring's own table.
     Direct,
-    /// One descriptor in the ring, the others in an indirect table.
+    /// One descriptor in the ring; the others are in an indirect table.
     Indirect,
 }
 
@@ -84,24 +83,24 @@ pub struct Plan {
     pub decider: Decider,
     /// Guests besides the sender, on ports 2 and up.
     pub receivers: u16,
-    /// Features of the receivers. The sender negotiated all.
+    /// Features of the receivers. The sender negotiated all features.
     pub capabilities: Capabilities,
     /// Whether the sender gets its chains back in order.
     pub in_order: bool,
-    /// Bytes of each of their buffers.
+    /// Bytes of each receive buffer.
     pub rx_buffer_bytes: u32,
     /// The frames of one visit.
     pub frames: Vec<Frame>,
-    /// Where each chain is cut, in bytes; the virtio-net header counts.
+    /// Offsets at which each chain is cut, in bytes; the virtio-net header counts.
     pub cuts: Vec<usize>,
-    /// How it is laid out.
+    /// Layout of each chain.
     pub layout: Layout,
-    /// Receive buffers that one visit's frames take, over all receivers.
+    /// Receive buffers that one visit's frames take at all receivers together.
     pub buffers_expected: usize,
 }
 
 impl Plan {
-    /// `frames` through the bridge to one receiver that takes everything, one buffer for each.
+    /// Sends `frames` through the bridge to one receiver that accepts all offloads, with one buffer for each.
     pub fn bridged(frames: Vec<Frame>) -> Self {
         Self {
             decider: Decider::Bridge,
@@ -117,14 +116,14 @@ impl Plan {
     }
 }
 
-/// A frame as the sender made it available.
+/// A frame that the sender made available.
 struct Chain {
     buffers: Vec<(u64, u32)>,
     /// Guest address and bytes of the indirect table.
     table: Option<(u64, u32)>,
 }
 
-/// A switch, its guests, and the frames that are sent over and over.
+/// A switch, its guests, and the frames that are sent repeatedly.
 pub struct Traffic {
     fabric: Fabric,
     sender: TestGuest,
@@ -135,7 +134,7 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Guests with posted buffers and laid out frames.
+    /// Attaches guests, posts buffers and lays out frames.
     pub fn new(plan: &Plan) -> Self {
         let mut fabric = Fabric::new(module(plan)).unwrap();
         let sender = match plan.in_order {
@@ -174,12 +173,12 @@ impl Traffic {
         self.now_ns += VISIT_NS;
     }
 
-    /// The switch takes the batch and sees it through.
+    /// The switch takes and delivers the batch.
     pub fn visit(&mut self) -> usize {
         self.fabric.visit(RingId { port: SENDER, queue: 0 }, self.now_ns)
     }
 
-    /// The guests take back their buffers; every frame went to its receiver.
+    /// The guests take back their buffers. Asserts that every frame went to its receiver.
     pub fn clear(&mut self) {
         let mut completed = 0;
         while self.sender.tx.take_used().unwrap().is_some() {
@@ -191,7 +190,7 @@ impl Traffic {
         self.fabric.signals().clear();
     }
 
-    /// Nothing was lost uncounted.
+    /// Asserts that no loss went uncounted.
     pub fn check(&self) {
         let ports: Vec<_> =
             std::iter::once(&self.sender).chain(&self.receivers).map(|guest| guest.port).collect();
@@ -230,12 +229,12 @@ fn lay_out(sender: &TestGuest, number: u64, frame: &Frame, plan: &Plan) -> Chain
     Chain { buffers, table }
 }
 
-/// The plan's module, told of its ports.
+/// The plan's module, with its ports.
 fn module(plan: &Plan) -> Arc<dyn Module> {
     let receivers = || (SENDER.0 + 1..).take(usize::from(plan.receivers)).map(PortId);
     let module: Arc<dyn Module> = match plan.decider {
         Decider::Bridge => Arc::new(Bridge::new(&BridgeSettings {
-            hash_key: [1, 2], // every run takes the same way
+            hash_key: [1, 2], // the same hash in every run
             ..BridgeSettings::default()
         })),
         Decider::Dummy => Arc::new(Dummy::default()),
@@ -249,7 +248,7 @@ fn module(plan: &Plan) -> Arc<dyn Module> {
         Decider::Tracked { is_translated } => Arc::new(flows::tracked_module(plan, is_translated)),
         Decider::Nowhere { destinations, flood } => Arc::new(nowhere::Nowhere { destinations, flood }),
     };
-    // As in the product, where one switch is not a case of its own.
+    // As in the product, which has no special case for one switch.
     let module: Arc<dyn Module> = Arc::new(Switches::new(module));
     for port in std::iter::once(SENDER).chain(receivers()) {
         module.port_added(port, &PortSettings { name: format!("p{port}"), ..Default::default() }).unwrap();

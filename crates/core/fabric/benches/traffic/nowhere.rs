@@ -2,10 +2,10 @@
 
 use lasthop_module_api::{Batch, Module, PortId, PortSettings, Verdicts};
 
-/// The first of the ports.
+/// The first of these ports.
 const FIRST: u16 = 500;
 
-/// Sends each packet to one of `destinations` ports by turns, or to all of them.
+/// Sends each packet to one of `destinations` ports in turn, or to all of them.
 pub struct Nowhere {
     pub destinations: u16,
     pub flood: bool,

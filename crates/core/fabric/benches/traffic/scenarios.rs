@@ -1,4 +1,4 @@
-//! The visits of `tools/instructions` (counted) and `benches/visit.rs` (timed).
+//! The visits that `tools/instructions` counts and `benches/visit.rs` times.
 
 use lasthop_fabric::Capabilities;
 
@@ -15,7 +15,7 @@ const LARGE: usize = 4;
 /// A name and its plan.
 pub type Scenario = (&'static str, fn() -> Plan);
 
-/// Every scenario. The names stand in `bench/instructions.tsv`.
+/// All scenarios. Their names are in `bench/instructions.tsv`.
 pub const ALL: &[Scenario] = &[
     ("64-one-flow", || Plan::bridged(one_flow(BATCH, 64))),
     ("64-idle-ports", || Plan { receivers: 250, ..Plan::bridged(one_flow(BATCH, 64)) }),
@@ -56,7 +56,7 @@ pub const ALL: &[Scenario] = &[
     ("flow-cached-ipv6", || Plan { frames: sources().into_iter().map(udp6).collect(), ..flows(0, true) }),
     ("flow-found", || flows(0, false)),
     ("flow-found-100-masks", || flows(100, false)),
-    // The cost of `ct` is the difference of the others to the first one.
+    // The other scenarios minus this one are the cost of `ct`.
     ("flow-cached-tcp", || Plan { decider: flows(0, true).decider, ..tracked(false) }),
     ("ct", || tracked(false)),
     ("ct-summed", || {
@@ -68,7 +68,7 @@ pub const ALL: &[Scenario] = &[
         Plan { frames: plan.frames.into_iter().map(tagged).collect(), ..plan }
     }),
     ("ct-nat", || tracked(true)),
-    // 20 bytes longer than the others, but for that the same.
+    // Frames that are 20 bytes longer than the others, otherwise equal.
     ("ct6", || {
         let plan = tracked(false);
         Plan { frames: plan.frames.into_iter().map(over_ipv6).collect(), ..plan }
@@ -82,13 +82,13 @@ pub fn tracked(is_translated: bool) -> Plan {
     Plan { decider: Decider::Tracked { is_translated }, ..Plan::bridged(frames) }
 }
 
-/// Packets of as many flows.
+/// Packets of different flows.
 pub fn flows(other_masks: u16, is_cached: bool) -> Plan {
     let frames = sources().into_iter().map(udp).collect();
     Plan { decider: Decider::Flows { other_masks, is_cached }, ..Plan::bridged(frames) }
 }
 
-/// From different addresses.
+/// Packets from different addresses.
 fn sources() -> Vec<Frame> {
     let mut frames = one_flow(BATCH, 64);
     for (frame, source) in frames.iter_mut().zip(0..) {
@@ -97,19 +97,19 @@ fn sources() -> Vec<Frame> {
     frames
 }
 
-/// Each packet of a batch to another receiver.
+/// Each packet of a batch goes to another receiver.
 pub fn destinations() -> Plan {
     let frames = (0..BATCH as u8).map(|receiver| plain(receiver, 64)).collect();
     Plan { receivers: BATCH as u16, ..Plan::bridged(frames) }
 }
 
-/// An unknown address: every packet to all `receivers`.
+/// An unknown address: every packet goes to all `receivers`.
 pub fn flood(receivers: u16) -> Plan {
     let frames = vec![plain(200, 64); BATCH];
     Plan { receivers, buffers_expected: BATCH * usize::from(receivers), ..Plan::bridged(frames) }
 }
 
-/// The sender has no partner: fetched, dropped, completed.
+/// The sender has no partner: packets are fetched, dropped and completed.
 pub fn dropped() -> Plan {
     Plan { decider: Decider::Dummy, receivers: 0, buffers_expected: 0, ..Plan::bridged(one_flow(BATCH, 64)) }
 }

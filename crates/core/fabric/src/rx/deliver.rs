@@ -1,4 +1,4 @@
-//! Puts one frame into one receive ring: reserve, copy, publish. Does in software the offloads that the
+//! Puts one frame into one receive ring: reserves buffers, copies, publishes. Does offloads in software that the
 //! receiver did not negotiate.
 
 use lasthop_guestmem::{Cursor, MemoryMap, Segment, StaleSegment};
@@ -14,7 +14,7 @@ use crate::reference::{Attempt, Delivered, Outcome};
 use crate::rx::receive_ring::RxQueue;
 use crate::rx::reservation::{Refusal, Reservation};
 
-/// A receive ring, its guest's memory and abilities, and the worker's scratch: all that a delivery writes to.
+/// A receive ring, its guest's memory and capabilities, and the worker's scratch memory.
 pub(crate) struct Delivery<'a> {
     pub(crate) queue: &'a mut RxQueue,
     pub(crate) map: &'a MemoryMap,
@@ -25,7 +25,7 @@ pub(crate) struct Delivery<'a> {
     pub(crate) segment_head: &'a mut [u8; IMAGE_BYTES],
 }
 
-/// Why a packet was not written.
+/// The reason why a packet was not written.
 enum Failure {
     NoBuffers(u16),
     Drop(DropReason),
@@ -48,17 +48,16 @@ impl From<StaleSegment> for Failure {
     }
 }
 
-/// Where the bytes of one delivered packet come from.
+/// The source of the bytes of one delivered packet.
 enum Body<'a> {
     /// The frame as it is.
     Whole,
-    /// New headers, and bytes `.0` to `.1` of the frame.
+    /// New headers, then bytes `.0` to `.1` of the frame.
     Segment(&'a [u8], u32, u32),
 }
 
 impl Delivery<'_> {
-    /// Delivers `frame`. A frame that needs segmentation continues at segment `next_segment`, which is
-    /// advanced.
+    /// Delivers `frame`. A frame that needs segmentation continues at segment `next_segment`, which is advanced.
     #[inline]
     pub(crate) fn deliver(&mut self, frame: &Frame<'_>, next_segment: &mut u32) -> Attempt {
         let is_gso = frame.offload.is_gso();
@@ -67,7 +66,7 @@ impl Delivery<'_> {
         }
         match self.write(frame, frame.offload, &Body::Whole) {
             Ok(()) => Attempt { outcome: Outcome::Done, delivered: 1 },
-            // A small ring has no room for 64 KiB, ever; its segments may fit.
+            // A small ring never has room for 64 KiB, but the segments may fit.
             Err(Failure::Drop(DropReason::RxBufferSmall)) if is_gso => {
                 self.deliver_segments(frame, next_segment)
             }
@@ -110,7 +109,7 @@ impl Delivery<'_> {
         next_segment: &mut u32,
         out: &mut [u8],
     ) -> Result<(), Failure> {
-        // Headers beyond the image would have to be read again at each attempt, and could differ.
+        // Headers beyond the image would have to be read again at each attempt, and the guest could change them.
         let head = frame.header.bytes();
         let plan = Segmentation::plan(head, &frame.offload, frame.len)
             .map_err(|_| Failure::Drop(DropReason::BadGso))?;
@@ -144,7 +143,7 @@ impl Delivery<'_> {
         Ok(())
     }
 
-    /// Reserve, copy, complete: one packet.
+    /// Reserves, copies and completes one packet.
     #[inline]
     fn write(&mut self, frame: &Frame<'_>, offload: Offload, body: &Body<'_>) -> Result<(), Failure> {
         let header_bytes = self.capabilities.header_bytes;
@@ -172,16 +171,16 @@ impl Delivery<'_> {
     }
 }
 
-/// Where one packet goes.
+/// The buffers that one packet is copied to.
 pub(crate) struct Buffers<'a> {
     pub(crate) segments: &'a [Segment],
-    /// Receive buffers: the header's `num_buffers`.
+    /// Number of receive buffers: the header's `num_buffers`.
     pub(crate) count: u16,
     pub(crate) header_bytes: usize,
 }
 
 impl Buffers<'_> {
-    /// Copies a frame that needs no segmentation; the claim is not needed for it.
+    /// Copies a frame that needs no segmentation. Does not need the claim.
     pub(crate) fn fill(
         &self,
         map: &MemoryMap,
@@ -242,7 +241,8 @@ fn copy_out(
     store_checksum(packet, offload, sum)
 }
 
-/// The virtio-net header, and the tunnel's behind it: of a packet that no action sent into one, the one that it came by, if any.
+/// Writes the virtio-net header and the tunnel metadata behind it. If no action set a tunnel, the packet's own one is
+/// written, if any.
 #[cold]
 fn write_tunnelled(
     target: &mut Cursor<'_>,
@@ -264,7 +264,7 @@ fn store_checksum(mut packet: Cursor<'_>, offload: Offload, sum: Sum) -> Result<
     packet.write(&value.to_be_bytes()).map(|_| ())
 }
 
-/// The metadata that a receiver may get: nothing that only the sender claims.
+/// The metadata for a receiver, without facts that only the sender claims.
 #[inline]
 pub(crate) fn as_received(offload: Offload) -> Offload {
     if offload.needs_csum() { Offload { flags: F_NEEDS_CSUM, ..offload } } else { Offload::default() }

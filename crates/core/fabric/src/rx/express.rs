@@ -1,4 +1,4 @@
-//! The usual delivery, a batch at a time: frames in one piece, into receive buffers in one piece, as they are.
+//! Delivers batches of usual frames: one piece of memory, copied unchanged into one buffer in one piece.
 
 use arrayvec::ArrayVec;
 use lasthop_guestmem::{MemoryMap, Place, Rest, Segment, StaleSegment, Window};
@@ -14,10 +14,10 @@ use crate::rx::deliver::as_received;
 use crate::rx::receive_ring::RxQueue;
 use crate::stages::{Stages, WorkStage};
 
-/// The virtio-net header of a frame to which nothing is left to be done, in one buffer.
+/// The virtio-net header of a frame that needs no offload, in one buffer.
 pub(super) const PLAIN: [u8; HEADER_BYTES] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0];
 
-/// Buffers reserved for the first packets of a list, with their frames.
+/// Buffers reserved for the first packets of a list.
 ///
 /// ```text
 ///   ahead:   head, ask for the descriptor                      x n
@@ -27,13 +27,13 @@ pub(super) const PLAIN: [u8; HEADER_BYTES] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0
 /// ```
 #[derive(Debug)]
 pub(crate) struct Express {
-    /// Of the next buffers.
+    /// Heads of the next buffers.
     heads: [u16; BATCH_PACKETS_MAX],
-    /// Of those that are filled without the claim.
+    /// Frames and buffers that are filled without the claim.
     places: [ReservedFrame; BATCH_PACKETS_MAX],
 }
 
-/// A receive buffer as far as a frame fills it.
+/// The part of a receive buffer that a frame fills.
 struct Buffer<'m> {
     place: Place<'m>,
     head: u16,
@@ -42,7 +42,7 @@ struct Buffer<'m> {
 /// The buffers of one batch.
 type Buffers<'m> = ArrayVec<Buffer<'m>, BATCH_PACKETS_MAX>;
 
-/// A receive buffer that is filled without the claim, and the frame that it is for.
+/// A receive buffer that is filled without the claim, and its frame.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ReservedFrame {
     head: u16,
@@ -58,8 +58,8 @@ impl Default for Express {
 }
 
 impl Express {
-    /// Delivers the first of `frames`, which lie in the memory `source`, up to the first that is not a usual one or finds no buffer; how
-    /// many. The others are for [`crate::rx::deliver::Delivery`].
+    /// Delivers `frames` from the memory `source`, up to the first one that is unusual or finds no buffer. Returns the
+    /// number delivered. [`crate::rx::deliver::Delivery`] handles the others.
     #[inline]
     pub(crate) fn run<'h>(
         &mut self,
@@ -79,7 +79,7 @@ impl Express {
         copied
     }
 
-    /// As `run`, without the copying: used entries are written, the frames are to follow before they are published.
+    /// As `run`, without copying. Writes the used entries; the caller copies the frames before it publishes.
     #[inline]
     pub(crate) fn lease(
         &mut self,
@@ -105,20 +105,20 @@ impl Express {
         places
     }
 
-    /// Reads the heads of the next buffers, `count` at most, and asks for their descriptors; how many.
+    /// Reads the heads of at most `count` next buffers and prefetches their descriptors. Returns their number.
     #[inline(always)]
     fn find(&mut self, queue: &RxQueue, capabilities: Capabilities, count: usize) -> usize {
         if capabilities.header_bytes != HEADER_BYTES {
             return 0;
         }
-        // An invalid index or head is found and reported by the slow path, which takes all packets.
+        // The slow path takes every packet after an invalid index or head, and reports the fault.
         let pending = usize::from(queue.ring.pending().unwrap_or_default());
         let wanted = pending.min(count).min(BATCH_PACKETS_MAX);
         let (found, _) = queue.ring.read_heads(&mut self.heads[..wanted]);
         found
     }
 
-    /// Finds buffers for the first of `frames`, a batch at most, and asks for their lines.
+    /// Finds buffers for at most one batch of the first `frames`, and prefetches their cache lines.
     #[inline]
     fn reserve<'h, 'm>(
         &mut self,
@@ -139,8 +139,9 @@ impl Express {
     }
 }
 
-/// Finds buffers at `heads` for the first of `frames`, and asks for their lines; if `NEAR`, up to the first one that takes a call.
-// A function of its own: the loop has the registers to itself.
+/// Finds buffers at `heads` for the first `frames`, and prefetches their cache lines. With `NEAR`, stops at the first
+/// one that needs a function call.
+// Not inlined, so that the loop has all registers.
 #[inline(never)]
 fn reserve_all<'h, 'm, const NEAR: bool>(
     (ring, capabilities): (&DeviceRing, Capabilities),
@@ -156,8 +157,8 @@ fn reserve_all<'h, 'm, const NEAR: bool>(
     }));
 }
 
-/// The buffer at `head`, as far as the frame fills it, if both are usual ones. Asks for its lines. If `NEAR`, only if nothing has to be
-/// called.
+/// The part of the buffer at `head` that the frame fills, if both are usual. Prefetches its cache lines. With `NEAR`,
+/// only if this needs no function call.
 #[inline(always)]
 pub(super) fn reserve_one<'m, const NEAR: bool>(
     ring: &DeviceRing,
@@ -182,18 +183,18 @@ pub(super) fn reserve_one<'m, const NEAR: bool>(
     Some((segment, place))
 }
 
-/// A frame that may be a usual one.
+/// A frame that may be usual.
 #[derive(Clone, Copy)]
 pub(crate) struct UsualFrame<'h> {
     pub(crate) header: &'h Header,
     /// Bytes to deliver.
     pub(crate) len: u32,
     pub(crate) offload: Offload,
-    /// Where it lies, if that is one piece.
+    /// The frame's memory, if it is one piece.
     pub(crate) source: Option<Segment>,
 }
 
-/// Frames of packets that are listed.
+/// The frames of listed packets.
 #[inline]
 pub(crate) fn copied_from<'h>(
     source: &Source<'_>,
@@ -207,13 +208,13 @@ pub(crate) fn copied_from<'h>(
     })
 }
 
-/// Whether the sender has left nothing to be done.
+/// Whether the sender left no offload to do.
 #[inline]
 pub(super) fn is_plain(offload: Offload) -> bool {
     offload.flags | offload.gso_type == 0
 }
 
-/// Whether the receiver accepts the frame with its offloads undone.
+/// Whether the receiver accepts the frame with its offloads pending.
 #[inline(always)]
 fn is_taken_as_it_is(offload: Offload, capabilities: Capabilities) -> bool {
     (!offload.needs_csum() || capabilities.csum) && (!offload.is_gso() || capabilities.takes_gso(offload))
@@ -234,8 +235,8 @@ fn copy_all<'h>(
     copied
 }
 
-/// The same up to the first frame that is not in its image as a whole, or that is GSO.
-// A function of its own, which calls no other: the loop has the registers to itself.
+/// As [`copy_all`], up to the first frame that is not wholly in its image, or that is GSO.
+// Not inlined, and without calls, so that the loop has all registers.
 #[inline(never)]
 fn copy_short<'h>(frames: impl Iterator<Item = UsualFrame<'h>>, buffers: &[Buffer<'_>]) -> Delivered {
     let (mut packets, mut bytes) = (0, 0);
@@ -256,7 +257,7 @@ fn copy_short<'h>(frames: impl Iterator<Item = UsualFrame<'h>>, buffers: &[Buffe
     Delivered { packets, bytes: bytes - HEADER_BYTES as u64 * packets, gso_packets: 0, csum_completed: 0 }
 }
 
-/// The same of any frames.
+/// As [`copy_all`], for any frames.
 #[inline(never)]
 fn copy_any<'h>(
     source: &MemoryMap,
@@ -293,13 +294,13 @@ pub(super) fn write(
     }
 }
 
-/// As [`write`], with work left to the receiver.
+/// As [`write`], for a frame whose offloads the receiver does.
 #[inline(never)]
 fn write_with(place: Place<'_>, offload: Offload, image: &[u8], rest: Rest<'_>) -> Result<(), StaleSegment> {
     place.fill(&as_received(offload).emit(1), image, rest)
 }
 
-/// Takes the buffers and writes their used entries.
+/// Takes the buffers from the ring and writes their used entries.
 #[inline]
 fn complete(ring: &mut DeviceRing, filled: impl ExactSizeIterator<Item = (u16, u32)>) {
     ring.take(filled.len() as u16); // at most a batch
@@ -307,7 +308,7 @@ fn complete(ring: &mut DeviceRing, filled: impl ExactSizeIterator<Item = (u16, u
 }
 
 impl ReservedFrame {
-    /// The counters of this frame once it is written.
+    /// The counts of this frame once it is written.
     #[inline]
     pub(crate) fn delivered(&self) -> Delivered {
         let bytes = u64::from(self.target.len) - HEADER_BYTES as u64;

@@ -1,4 +1,4 @@
-//! Copies made without the claim, so that several workers copy into one ring side by side.
+//! Copies made without the claim, so that several workers copy into one ring at the same time.
 //!
 //! ```text
 //!   under the claim      used ring  [ published | A A A | B B | ... ]     entries are written when buffers are reserved
@@ -33,7 +33,7 @@ struct Item {
     result: Result<Delivered, DropReason>,
 }
 
-/// A frame that needs nothing done to it, and its one buffer.
+/// A frame that is copied unchanged, and its one buffer.
 #[derive(Debug)]
 struct Usual {
     ring: RingId,
@@ -43,7 +43,7 @@ struct Usual {
     is_copied: bool,
 }
 
-/// The reservations of one visit of a worker. Their memory is allocated at the start.
+/// The reservations of one visit of a worker. Their memory is allocated once, at the start.
 #[derive(Debug)]
 pub(crate) struct Leases {
     usual: Vec<Usual>,
@@ -55,7 +55,7 @@ pub(crate) struct Leases {
 }
 
 impl Leases {
-    /// Room for a visit, unless the worker is alone: then it copies as it reserves.
+    /// Allocates room for a visit. A worker that is alone needs none: it copies when it reserves.
     pub(crate) fn new(workers: usize) -> Self {
         let room = |entries| if workers > 1 { entries } else { 0 };
         Self {
@@ -76,12 +76,12 @@ impl Leases {
         self.is_off
     }
 
-    /// Nothing is reserved from now on, or again.
+    /// Switches reservations off or on.
     pub(crate) fn set_off(&mut self, is_off: bool) {
         self.is_off = is_off;
     }
 
-    /// Usual frames that there is room for.
+    /// Number of usual frames that still fit.
     pub(crate) fn usual_room(&self) -> usize {
         self.usual.capacity() - self.usual.len()
     }
@@ -118,7 +118,7 @@ impl Leases {
         });
     }
 
-    /// Buffers of `ring` were entered.
+    /// Notes that buffers of `ring` were reserved.
     pub(crate) fn begin(&mut self, ring: RingId) {
         self.rings.push(ring);
     }
@@ -127,7 +127,7 @@ impl Leases {
         self.rings.pop()
     }
 
-    /// Copies everything that was entered.
+    /// Copies all reserved packets.
     pub(crate) fn copy<'a>(
         &mut self,
         senders: &Senders,
@@ -155,13 +155,13 @@ impl Leases {
                 let buffers = Buffers { segments, count: item.buffers, header_bytes };
                 buffers.fill(&place.map, place.capabilities, &frame).ok()
             });
-            // Neither memory can have changed since it was reserved: a visit is between two tasks.
+            // Neither memory can have changed since the reservation: no task runs during a visit.
             debug_assert!(delivered.is_some(), "a reserved packet can be copied");
             item.result = delivered.ok_or(DropReason::Recalled);
         }
     }
 
-    /// One of the visit's packets: all are of one ring.
+    /// One of the visit's packets; all come from one ring.
     pub(crate) fn first_packet(&self) -> Option<PacketRef> {
         let usual = self.usual.first().map(|usual| usual.packet);
         usual.or_else(|| self.items.first().map(|item| item.packet))
@@ -194,7 +194,7 @@ impl Leases {
         }
     }
 
-    /// All packets are copied and published: settles them, and frees the room.
+    /// Settles all packets and frees the room. All are copied and published.
     pub(crate) fn settle(&mut self, senders: &mut Senders) {
         let attempt = |result: Result<Delivered, DropReason>| match result {
             Ok(_) => Attempt { outcome: Outcome::Done, delivered: 1 },

@@ -1,4 +1,4 @@
-//! The only packet of a visit, delivered and published without the passes and arrays that a batch has.
+//! Delivers and publishes the only packet of a visit, without the passes and arrays of a batch.
 
 use lasthop_guestmem::MemoryMap;
 use lasthop_module_api::{Header, PortId};
@@ -19,8 +19,8 @@ use crate::{RingId, Signal};
 type Claim<'a> = CombiningGuard<'a, RxQueue, Waiting>;
 
 impl Receivers {
-    /// As [`Self::accept_unlisted`], for the only packet of a visit. False: nothing is done yet.
-    // A function of its own: it has the registers to itself.
+    /// As [`Self::accept_unlisted`], for the only packet of a visit. False if nothing was done.
+    // Not inlined, so that it has all registers.
     #[inline(never)]
     pub(crate) fn accept_lone(
         &mut self,
@@ -59,7 +59,8 @@ impl Receivers {
     }
 }
 
-/// Delivers the packet if nothing is ahead of it and it is a usual one that finds a buffer, settles it, and publishes on both sides.
+/// Delivers the packet if no packet waits ahead of it, it is usual and it finds a buffer; then settles it, and
+/// publishes on both sides.
 #[inline(always)]
 fn deliver_lone(
     place: &ReceiveRing,
@@ -84,7 +85,8 @@ fn deliver_lone(
     tools.senders.stages.mark(WorkStage::Completion);
     claim.ring.publish();
     let is_obstructed = sent.publish();
-    // Both sides: this one stores the index, then looks at the guest's event index; the guest does the opposite.
+    // The fence orders both sides: this one stores its index, then reads the guest's event index; the guest does the
+    // reverse.
     full_fence();
     if claim.ring.needs_signal_behind_fence() {
         tools.signals.push(Signal::receive(place.id));
@@ -99,7 +101,7 @@ fn deliver_lone(
     Some(delivered)
 }
 
-/// Copies the frame into the next buffer, if both are usual ones, and writes its used entry.
+/// Copies the frame into the next buffer, if both are usual, and writes its used entry.
 #[inline(always)]
 fn fill_lone(
     place: &ReceiveRing,
@@ -107,7 +109,8 @@ fn fill_lone(
     lone: (&MemoryMap, &Chain, &Header),
     stages: &Stages,
 ) -> Option<Delivered> {
-    // Most are, and in their image as a whole, and the buffer is in the region of the last one: then nothing is called.
+    // Most frames are plain and wholly in their image, and the buffer is in the region of the last one. That case needs
+    // no call.
     if is_plain(lone.2.offload)
         && let Some(delivered) = fill_lone_with::<true>(place, queue, lone, Offload::default(), stages)
     {
@@ -126,7 +129,7 @@ fn fill_any_lone(
     fill_lone_with::<false>(place, queue, lone, lone.2.offload, stages)
 }
 
-/// As [`reserve_one`] and [`write`]. If `NEAR`, `offload` is plain.
+/// As [`reserve_one`], then [`write`]. With `NEAR`, `offload` must be plain.
 #[inline(always)]
 fn fill_lone_with<const NEAR: bool>(
     place: &ReceiveRing,
@@ -135,7 +138,7 @@ fn fill_lone_with<const NEAR: bool>(
     offload: Offload,
     stages: &Stages,
 ) -> Option<Delivered> {
-    // An invalid index or head is found and reported by the slow path.
+    // The slow path finds and reports an invalid index or head.
     if queue.ring.pending().unwrap_or_default() == 0 {
         return None;
     }

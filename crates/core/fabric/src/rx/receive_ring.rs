@@ -16,24 +16,24 @@ use crate::reference::Waiting;
 use crate::tx::senders::Senders;
 use crate::{Capabilities, RingId};
 
-/// The work that a worker still has at a ring after it released the claim.
+/// The work that remains for a worker at a ring after it released the claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FollowUp {
-    /// Nothing waits, or another worker has the claim.
+    /// No packet waits, or another worker has the claim.
     None,
-    /// Packets wait for buffers; the oldest until this time.
+    /// Packets wait for buffers. The oldest one expires at this time.
     Until(u64),
-    /// There is work that would have kept it too long.
+    /// There is work beyond the budget of one service.
     Now,
 }
 
-/// A receive ring as all workers share it: any of them delivers into it, one at a time.
+/// A receive ring that all workers share. Any of them delivers into it, one at a time.
 ///
 /// ```text
 ///   deliver --> claim? --yes--> buffers? --yes--> ring: used entries, published once per batch
 ///                  | no            | no
 ///                  v               v
-///   left [ oldest ... newest ] > waiting [ oldest ... newest ]     served first by whoever has the claim
+///   left [ oldest ... newest ] > waiting [ oldest ... newest ]     served first by the claim's holder
 /// ```
 #[derive(Debug)]
 pub(crate) struct ReceiveRing {
@@ -42,9 +42,9 @@ pub(crate) struct ReceiveRing {
     pub(crate) map: Arc<MemoryMap>,
     pub(crate) capabilities: Capabilities,
     pub(crate) lock: CombiningLock<RxQueue, Waiting>,
-    /// The guest's fault, for workers without the claim.
+    /// The guest's fault, readable without the claim.
     pub(crate) error: OnceLock<RingError>,
-    /// Batches to go for which copies are made without the claim.
+    /// Number of further batches that are copied without the claim.
     contended: AtomicU8,
 }
 
@@ -68,20 +68,20 @@ impl ReceiveRing {
         }
     }
 
-    /// The claim, unless another worker has it for longer than it takes to reserve a batch's buffers.
+    /// Takes the claim, unless another worker holds it for longer than reserving a batch's buffers takes.
     #[inline]
     pub(crate) fn claim(&self) -> Option<CombiningGuard<'_, RxQueue, Waiting>> {
         self.lock.try_lock().or_else(|| self.claim_contended())
     }
 
-    /// From now on holders copy without the claim for a while, and have it for a short time only.
+    /// For the next batches, holders copy without the claim and hold it only briefly.
     #[inline(never)]
     fn claim_contended(&self) -> Option<CombiningGuard<'_, RxQueue, Waiting>> {
         self.contended.store(CONTENDED_BATCHES, Ordering::Relaxed);
         self.lock.try_lock_spinning(CLAIM_LOOKS_MAX)
     }
 
-    /// Queues a copy of this worker's that began to wait, for the holder of the claim.
+    /// Queues a waiting copy of this worker for the holder of the claim.
     pub(crate) fn enqueue(&self, waiting: Waiting, senders: &mut Senders) -> Result<(), DropReason> {
         match self.lock.enqueue(waiting) {
             Ok(()) => senders.handoffs.left += 1,
@@ -93,14 +93,13 @@ impl ReceiveRing {
         Ok(())
     }
 
-    /// Whether no other worker delivers here, lately.
+    /// Whether no other worker delivered here recently.
     #[inline]
     pub(crate) fn is_calm(&self) -> bool {
         self.contended.load(Ordering::Relaxed) == 0
     }
 
-    /// Whether another worker delivers here too, lately. Counts a batch; only the holder of the claim calls
-    /// this.
+    /// Whether another worker delivered here recently. Counts a batch; only the holder of the claim may call it.
     #[inline]
     pub(crate) fn is_contended(&self) -> bool {
         let batches = self.contended.load(Ordering::Relaxed);
@@ -120,15 +119,15 @@ pub(crate) struct RxQueue {
     pub(crate) closed: bool,
     pub(crate) broken: Option<RingError>,
     pub(crate) hint: u16,
-    /// The guest's available index when buffers were last too few: the kick is armed past it.
+    /// The guest's available index when buffers last ran short. The kick is armed past it.
     pub(crate) seen_available: u16,
-    /// Others' packets were left waiting although there may be buffers: their server had done enough.
+    /// Packets of other workers still wait although there may be buffers: the budget of the service was used up.
     pub(crate) unserved: bool,
-    /// Copies under way without the claim, oldest first: worker, and where its used entries start.
+    /// Copies under way without the claim, oldest first: worker, and position of its first used entry.
     pub(crate) leases: VecDeque<(u8, u16)>,
     waiting: VecDeque<Waiting>,
     waiting_bytes: u64,
-    /// The guest's available index when its queue expired: until it moves, nothing more waits for it.
+    /// The guest's available index when a waiting packet expired. No further packet waits until it moves.
     stalled_at: Option<u16>,
 }
 
@@ -150,7 +149,7 @@ impl RxQueue {
         }
     }
 
-    /// All used entries written so far are of filled buffers, unless a worker is filling some without the
+    /// Notes that the buffers of all used entries written so far are filled, unless a worker fills some without the
     /// claim.
     #[inline]
     pub(crate) fn note_filled(&mut self) {
@@ -159,7 +158,7 @@ impl RxQueue {
         }
     }
 
-    /// Whether it takes packets.
+    /// Whether the ring takes packets.
     #[inline]
     pub(crate) fn is_open(&self) -> bool {
         self.enabled && !self.closed && self.broken.is_none()
@@ -173,23 +172,24 @@ impl RxQueue {
         stalled
     }
 
-    /// It let a packet expire: until its guest moves, nothing waits for it.
+    /// Notes that a packet expired: no further packet waits until the guest moves.
     pub(crate) fn stall(&mut self) {
         self.stalled_at = Some(self.ring.available_index());
     }
 
-    /// Whether there is a point in serving it: its guest has moved since buffers were too few, or it was not served fully.
+    /// Whether serving the ring can succeed: the guest moved since buffers ran short, or the last service was
+    /// incomplete.
     pub(crate) fn is_worth_a_try(&self) -> bool {
         self.unserved || self.ring.available_index() != self.seen_available
     }
 
-    /// The next work here, and its time.
+    /// The next work at this ring, and its time.
     #[inline]
     pub(crate) fn follow_up(&self) -> FollowUp {
         if self.unserved { FollowUp::Now } else { self.deadline_ns().map_or(FollowUp::None, FollowUp::Until) }
     }
 
-    /// Why one more packet of `bytes` may not wait.
+    /// The reason why one more packet of `bytes` may not wait, if any.
     pub(crate) fn full(&mut self, bytes: u32) -> Option<DropReason> {
         if self.is_stalled() {
             return Some(DropReason::RxStalled);
@@ -203,7 +203,7 @@ impl RxQueue {
         self.waiting.len()
     }
 
-    /// When the oldest waiting packet is dropped.
+    /// The time at which the oldest waiting packet is dropped.
     #[inline]
     pub(crate) fn deadline_ns(&self) -> Option<u64> {
         self.waiting.front().map(|front| front.deadline_ns)
@@ -211,7 +211,8 @@ impl RxQueue {
 
     fn reserve(&mut self) {
         if self.waiting.capacity() == 0 {
-            // Once per ring that ever is slow; pages are touched as the queue fills. One more: the front may be put back.
+            // Allocates once per ring that ever becomes slow; pages are touched as the queue fills. One extra place
+            // lets the front be put back.
             self.waiting.reserve_exact(WAITING_PACKETS_MAX + 1);
         }
     }
@@ -222,7 +223,7 @@ impl RxQueue {
         self.waiting.push_back(waiting);
     }
 
-    /// The packets that wait, oldest first.
+    /// The waiting packets, oldest first.
     pub(crate) fn waiting_mut(&mut self) -> impl Iterator<Item = &mut Waiting> {
         self.waiting.iter_mut()
     }

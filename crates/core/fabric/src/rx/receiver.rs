@@ -35,17 +35,17 @@ impl Receiver {
     }
 }
 
-/// All receive sides of a worker, and the rings with follow-ups.
+/// All receive sides of a worker, and its follow-ups.
 #[derive(Debug)]
 pub(crate) struct Receivers {
     pub(super) slots: Vec<Option<Box<Receiver>>>,
     /// Rings where packets of this worker wait, in no order.
     kept: Vec<RingId>,
-    /// The time of the next follow-up of each.
+    /// The time of the next follow-up of each ring in `kept`.
     kept_until_ns: Vec<u64>,
     pub(crate) leases: Leases,
     pub(super) board: Arc<Board>,
-    /// Secret of the choice among a guest's receive queues: senders cannot aim at one.
+    /// Secret for the choice among a guest's receive queues, so that senders cannot select one.
     pub(crate) flow_key: u64,
 }
 
@@ -91,23 +91,23 @@ impl Receivers {
         queues.flatten().map(|place| place.id)
     }
 
-    /// Rings that this worker looks after.
+    /// Rings with a follow-up at this worker.
     pub(crate) fn kept(&self) -> &[RingId] {
         &self.kept
     }
 
-    /// Ring number `index` of them, if it may not be left alone any longer at `now_ns`.
+    /// Kept ring number `index`, if its follow-up is due at `now_ns`.
     pub(crate) fn kept_until(&self, index: usize, now_ns: u64) -> Option<RingId> {
         let due = self.kept_until_ns.get(index).is_some_and(|until_ns| *until_ns <= now_ns);
         due.then(|| self.kept.get(index).copied()).flatten()
     }
 
-    /// When this worker has to look after one of them.
+    /// The time of this worker's first follow-up.
     pub(crate) fn deadline_ns(&self) -> Option<u64> {
         self.kept_until_ns.iter().copied().min()
     }
 
-    /// Sets this worker's next work at `ring`.
+    /// Sets this worker's follow-up at `ring`.
     #[inline]
     pub(crate) fn note(&mut self, ring: RingId, follow_up: FollowUp) {
         let until_ns = match follow_up {
@@ -141,7 +141,7 @@ impl Receivers {
         self.slots.get_mut(ring.port.index())?.as_deref_mut()?.kept_at.get_mut(usize::from(ring.queue))
     }
 
-    /// The last of the kept rings takes the place of the one `at`.
+    /// Removes the kept ring at `at`; the last one takes its place.
     fn let_go(&mut self, at: Option<usize>) {
         let Some(at) = at else { return };
         self.kept.swap_remove(at);
@@ -152,7 +152,8 @@ impl Receivers {
         }
     }
 
-    /// Works at `ring` with its claim; `None` if that is taken or the ring is gone: then it is not this worker's affair.
+    /// Works at `ring` with its claim. `None` if another worker has the claim or the ring is gone; this worker then has
+    /// no follow-up there.
     pub(crate) fn with_claim<R>(
         &mut self,
         ring: RingId,
@@ -171,8 +172,8 @@ impl Receivers {
         done.map(|(result, _)| result)
     }
 
-    /// Delivers copies of one visit's packets to `port`, or lets them wait there, or drops them for a reason; in any case
-    /// each is accounted for.
+    /// Delivers copies of one visit's packets to `port`, queues them there, or drops them for a reason. Each is
+    /// accounted for.
     #[inline]
     pub(crate) fn accept(
         &mut self,
@@ -194,7 +195,7 @@ impl Receivers {
         }
     }
 
-    /// As `accept`, for all packets of a visit, which are not listed: they need not be if they are delivered at once.
+    /// As `accept`, for all packets of a visit that is not listed. Packets that are delivered at once need no listing.
     #[inline]
     pub(crate) fn accept_unlisted(
         &mut self,
@@ -229,7 +230,7 @@ impl Receivers {
         }
     }
 
-    /// As `accept`, for all packets of a visit, which are listed.
+    /// As `accept`, for all packets of a listed visit.
     #[inline(never)]
     pub(crate) fn accept_listed(
         &mut self,
@@ -243,7 +244,8 @@ impl Receivers {
         self.accept(port, &copies, tools, now_ns);
     }
 
-    /// As `accept`, for a guest with several open queues: a flow keeps its queue as long as their set stays.
+    /// As `accept`, for a guest with several open queues. A flow keeps its queue while the set of queues stays the
+    /// same.
     fn accept_by_flow(
         &mut self,
         port: PortId,
@@ -289,7 +291,7 @@ impl Receivers {
         self.note(ring, follow_up);
     }
 
-    /// Whether `port` is there, and takes nothing: it has no running guest, or its link is down.
+    /// Whether `port` exists but takes no packets: it has no running guest, or its link is down.
     #[inline]
     pub(crate) fn is_down(&self, port: PortId) -> bool {
         self.get(port).is_some() && self.board.receiving(port) == 0
@@ -320,7 +322,7 @@ impl Receivers {
         }
     }
 
-    /// Fills the buffers reserved in this visit. The claims are free for others meanwhile.
+    /// Fills the buffers reserved in this visit. Other workers may take the claims meanwhile.
     pub(crate) fn copy_leases(&mut self, headers: &[Header], tools: &mut Tools<'_>) {
         let Self { slots, leases, .. } = self;
         let place = |ring: RingId| {
@@ -365,13 +367,13 @@ impl Receivers {
         self.leases.settle(tools.senders);
     }
 
-    /// Delivers the packets that wait at a ring, as far as there are buffers. True if none waits any more.
+    /// Delivers the packets that wait at a ring while there are buffers. True if none waits any more.
     pub(crate) fn drain(&mut self, ring: RingId, tools: &mut Tools<'_>) -> bool {
         let known = self.ring(ring).is_some();
         self.with_claim(ring, tools, |service| service.serve()).unwrap_or(!known)
     }
 
-    /// As `drain`; if the claim is taken, this worker tries again.
+    /// As `drain`. If another worker has the claim, this one tries again later.
     pub(crate) fn drain_kicked(&mut self, ring: RingId, tools: &mut Tools<'_>) {
         let served = self.with_claim(ring, tools, |service| service.serve());
         if served.is_none() && self.ring(ring).is_some() {
@@ -379,7 +381,7 @@ impl Receivers {
         }
     }
 
-    /// As `drain`, if there is anything new; true if so.
+    /// As `drain`, if the guest posted buffers or packets were queued. Returns whether it was tried.
     pub(crate) fn drain_if_moved(&mut self, ring: RingId, tools: &mut Tools<'_>) -> bool {
         let drained = self.with_claim(ring, tools, |service| {
             let moved = service.claim.is_worth_a_try() || !service.claim.is_clear();
@@ -388,11 +390,10 @@ impl Receivers {
         drained.unwrap_or(false)
     }
 
-    /// Asks for a kick of a ring that packets wait for, and looks once more. True: there is work.
+    /// Arms the kick of a ring that packets wait for, and checks once more. True if there is work.
     pub(crate) fn arm(&mut self, ring: RingId, tools: &mut Tools<'_>) -> bool {
         let armed = self.with_claim(ring, tools, |service| {
-            // Past the index of the last attempt, not past the present one: buffers posted in between would
-            // be missed.
+            // Past the index of the last attempt. The present index would miss buffers that were posted in between.
             let seen = service.claim.seen_available;
             let waits = service.claim.waiting() > 0;
             service.claim.unserved || (waits && service.claim.ring.arm_kicks_past(seen))
@@ -400,7 +401,7 @@ impl Receivers {
         armed.unwrap_or(false)
     }
 
-    /// A reference came back to this worker.
+    /// Counts the outcome in a reference that came back to this worker.
     pub(crate) fn enter(&mut self, reference: &Return) {
         if let Some(receiver) = self.get_mut(reference.to.port) {
             receiver.received.enter(reference.outcome, &reference.delivered);
@@ -408,12 +409,12 @@ impl Receivers {
     }
 }
 
-/// Whether a frame is for a group of stations: no single port must receive it.
+/// Whether a frame has a group address, so that no single port must receive it.
 fn is_to_group(header: &Header) -> bool {
     header.bytes().first().is_some_and(|first| first & 1 != 0) // IEEE 802-2014, 8.2.2
 }
 
-/// The claim is taken: its holder will deliver the copies.
+/// Leaves the copies to the worker that holds the claim.
 fn leave(
     place: &ReceiveRing,
     copies: &[PacketCopy<'_>],

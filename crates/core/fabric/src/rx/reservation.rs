@@ -1,4 +1,4 @@
-//! Reserves receive buffers for one packet, without publishing them.
+//! Reserves receive buffers for one packet without publishing them.
 
 use arrayvec::ArrayVec;
 use lasthop_guestmem::{MemoryMap, Segment};
@@ -6,29 +6,30 @@ use lasthop_ring::{BufferAccess, DeviceRing, RingError, walk};
 
 use crate::bounds::{PACKET_BUFFER_SEGMENTS_MAX, PACKET_BUFFERS_MAX};
 
-/// Receive buffers set aside for one packet: all it needs, or none.
+/// Receive buffers reserved for one packet: all that it needs, or none.
 #[derive(Debug, Default)]
 pub(crate) struct Reservation {
-    /// Head and bytes to be written of each buffer.
+    /// Head of each buffer, and bytes to write to it.
     buffers: ArrayVec<(u16, u32), PACKET_BUFFERS_MAX>,
     segments: ArrayVec<Segment, PACKET_BUFFER_SEGMENTS_MAX>,
-    /// Pieces found since the last call, for packets that no longer wait, without the first piece of each.
+    /// Memory pieces found since the last call, for packets that no longer wait. The first piece of each is not
+    /// counted.
     further_pieces: u64,
 }
 
-/// Why there is no reservation.
+/// The reason why no buffers were reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// Not now: the guest has posted too few buffers, up to this available index.
+    /// The guest has posted too few buffers, up to this available index. A later attempt may succeed.
     NoBuffers(u16),
-    /// Not ever: one buffer (or 64 merged ones) cannot hold the packet.
+    /// Never possible: one buffer (or 64 merged ones) cannot hold the packet.
     TooSmall,
     /// The guest's ring is broken.
     Broken(RingError),
 }
 
 impl Reservation {
-    /// Takes buffers for `len` bytes from `ring`; after a refusal none is taken.
+    /// Takes buffers for `len` bytes from `ring`. After a refusal none is taken.
     #[inline]
     pub(crate) fn take(
         &mut self,
@@ -39,15 +40,15 @@ impl Reservation {
         mergeable: bool,
     ) -> Result<(), Refusal> {
         let taken = self.try_to_take(ring, map, hint, len, mergeable);
-        // A guest that posts a little again and again has others' packets tried as often: that is not their senders' doing.
+        // A guest that keeps posting few buffers causes retries. The packets' senders are not charged for them.
         if !matches!(taken, Err(Refusal::NoBuffers(_))) {
             self.further_pieces += (self.segments.len() as u64).saturating_sub(1);
         }
         taken
     }
 
-    /// Returns the pieces found since the last call, for packets that no longer wait, without the first piece
-    /// of each.
+    /// Returns the memory pieces found since the last call, for packets that no longer wait. The first piece of each is
+    /// not counted.
     pub(crate) fn take_further_pieces(&mut self) -> u64 {
         std::mem::take(&mut self.further_pieces)
     }
@@ -71,7 +72,7 @@ impl Reservation {
                 return Err(Refusal::TooSmall);
             }
             if taken == pending {
-                // The guest has posted all it can: waiting would not help.
+                // The guest has posted all its buffers: waiting would not help.
                 let never = pending == ring.entries();
                 let seen = ring.base().wrapping_add(pending);
                 return Err(if never { Refusal::TooSmall } else { Refusal::NoBuffers(seen) });
@@ -85,7 +86,7 @@ impl Reservation {
         Ok(())
     }
 
-    /// Adds the segments of the buffer at `head`; returns its bytes, counted up to `missing`.
+    /// Adds the segments of the buffer at `head`. Returns its bytes, counted up to `missing`.
     #[inline]
     fn walk_buffer(
         &mut self,
@@ -104,27 +105,27 @@ impl Reservation {
             !overflow && room < missing
         })
         .map_err(Refusal::Broken)?;
-        // A buffer of no bytes would never be used up.
+        // A buffer of no bytes could be taken without end.
         if overflow || room == 0 { Err(Refusal::TooSmall) } else { Ok(room) }
     }
 
-    /// The memory, in order.
+    /// The reserved memory, in order.
     pub(crate) fn segments(&self) -> &[Segment] {
         &self.segments
     }
 
-    /// Buffers taken: the header's `num_buffers`.
+    /// Number of buffers taken: the header's `num_buffers`.
     pub(crate) fn buffers(&self) -> u16 {
         self.buffers.len() as u16
     }
 
-    /// Gives everything back, unused.
+    /// Returns all buffers to the ring, unused.
     pub(crate) fn put_back(&mut self, ring: &mut DeviceRing) {
         ring.put_back(self.buffers());
         self.buffers.clear();
     }
 
-    /// Writes the used entries; the guest sees them at the ring's next publication.
+    /// Writes the used entries. The guest sees them when the ring is published next.
     #[inline]
     pub(crate) fn complete(&self, ring: &mut DeviceRing) {
         for &(head, written_bytes) in &self.buffers {

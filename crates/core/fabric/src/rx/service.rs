@@ -1,4 +1,4 @@
-//! One worker at one receive ring, with the claim.
+//! The work of one worker at one receive ring while it holds the claim.
 
 use arrayvec::ArrayVec;
 use lasthop_module_api::{BATCH_PACKETS_MAX, DropReason, IMAGE_BYTES};
@@ -45,7 +45,7 @@ impl Default for Scratch {
     }
 }
 
-/// A worker's state, for any ring that it serves.
+/// A worker's state for serving any ring.
 pub(crate) struct Tools<'a> {
     pub(crate) senders: &'a mut Senders,
     pub(crate) scratch: &'a mut Scratch,
@@ -62,15 +62,15 @@ pub(crate) struct Service<'a, 't> {
     is_last: bool,
 }
 
-/// Outcomes of the copies of one list that were tried. The last one may have found no buffers.
+/// Outcomes of the copies that were tried. The last one may have found no buffers.
 #[derive(Default)]
 struct Attempts {
     list: ArrayVec<Attempt, BATCH_PACKETS_MAX>,
-    /// The segment at which the last one continues, if it waits.
+    /// The segment at which the last copy continues, if it waits.
     next_segment: u32,
 }
 
-/// A holder's remaining budget for packets of others.
+/// The holder's remaining budget for packets of other workers.
 struct Budget {
     packets: u32,
     bytes: u32,
@@ -96,8 +96,8 @@ impl<'a, 't> Service<'a, 't> {
         Self { place, claim, received, tools, is_last: false }
     }
 
-    /// Delivers copies of one visit's packets, or queues them, or drops them for a reason. Each is accounted
-    /// for. Packets that already wait go first.
+    /// Delivers copies of one visit's packets, queues them, or drops them for a reason. Each is accounted for. Packets
+    /// that already wait go first.
     #[inline]
     pub(crate) fn accept(&mut self, copies: &[PacketCopy<'_>], leases: &mut Leases, now_ns: u64) {
         if !self.claim.is_open() {
@@ -120,7 +120,7 @@ impl<'a, 't> Service<'a, 't> {
         }
     }
 
-    /// As `accept`, for the packets of a visit from number `from` on. They are listed for it.
+    /// As `accept`, for the packets of a visit from number `from` on. Lists them first.
     #[inline(never)]
     pub(crate) fn accept_rest(
         &mut self,
@@ -135,7 +135,7 @@ impl<'a, 't> Service<'a, 't> {
         self.accept(&copies, leases, now_ns);
     }
 
-    /// As `accept`, for unusual packets; `blocked`: there are no buffers anyway.
+    /// As `accept`, for unusual packets. `blocked`: there are no buffers for them.
     #[inline]
     fn accept_one_by_one(&mut self, copies: &[PacketCopy<'_>], blocked: bool, clear: bool, now_ns: u64) {
         let mut attempts = Attempts::default();
@@ -163,8 +163,8 @@ impl<'a, 't> Service<'a, 't> {
         untried.iter().for_each(|copy| self.let_wait_or_drop(copy, 0, clear, now_ns));
     }
 
-    /// Delivers the first packets of a visit, which are not listed, as far as nothing is ahead of them and they are usual ones that find
-    /// buffers; how many.
+    /// Delivers the first packets of a visit that is not listed, if no packet waits ahead of them. Stops at an unusual
+    /// packet or when there are no buffers. Returns the number delivered.
     #[inline]
     pub(crate) fn accept_unlisted(&mut self, fetched: &Fetched) -> usize {
         let is_idle = self.claim.waiting() == 0 && self.claim.is_clear();
@@ -177,7 +177,7 @@ impl<'a, 't> Service<'a, 't> {
         let Some(source) = senders.get(fetched.name.port()) else { return 0 };
         let frames = fetched.frames().map(|(chain, header)| UsualFrame {
             header,
-            len: chain.bytes - HEADER_BYTES as u32, // it was read so
+            len: chain.bytes - HEADER_BYTES as u32, // checked when the chain was read
             offload: header.offload,
             source: Some(chain.first),
         });
@@ -189,13 +189,14 @@ impl<'a, 't> Service<'a, 't> {
         delivered.packets as usize
     }
 
-    /// The visit delivers nothing more: when the buffers are published, its completed chains are, too, and one fence is for both.
+    /// Marks this as the visit's last delivery: the completed chains are published together with the buffers, and share
+    /// one fence.
     #[inline]
     pub(crate) fn be_last(&mut self) {
         self.is_last = true;
     }
 
-    /// Delivers the first copies, as far as they are usual ones that find buffers; how many.
+    /// Delivers the first copies, up to one that is unusual or finds no buffers. Returns the number delivered.
     #[inline]
     fn express(&mut self, copies: &[PacketCopy<'_>]) -> usize {
         let Some(source) = copies.first().and_then(|copy| self.tools.senders.source(copy.packet)) else {
@@ -215,8 +216,8 @@ impl<'a, 't> Service<'a, 't> {
         done
     }
 
-    /// Tries to put copies into the ring, in order, until one finds no buffers. All are of one transmit ring;
-    /// the first continues at its segment `next_segment`.
+    /// Tries to put copies into the ring, in order, until one finds no buffers. All come from one transmit ring. The
+    /// first continues at its segment `next_segment`.
     #[inline]
     fn attempt(
         &mut self,
@@ -251,8 +252,8 @@ impl<'a, 't> Service<'a, 't> {
         self.charge_pieces(copies[0].packet);
     }
 
-    /// Charges the sender of the packets that were just tried, `first` being one, for the pieces of memory that their buffers
-    /// are in.
+    /// Charges the sender of the packets just tried, of which `first` is one, for the memory pieces of their receive
+    /// buffers.
     fn charge_pieces(&mut self, first: PacketRef) {
         let pieces = self.tools.scratch.reservation.take_further_pieces();
         if pieces > 0 {
@@ -260,12 +261,12 @@ impl<'a, 't> Service<'a, 't> {
         }
     }
 
-    /// Reserves buffers for the copies that need no segmentation, to be filled without the claim. Returns the
-    /// number of copies done, and whether the next one found no buffers.
+    /// Reserves buffers for copies that need no segmentation; they are filled without the claim. Returns the number of
+    /// copies done, and whether the next one found no buffers.
     fn lease(&mut self, copies: &[PacketCopy<'_>], leases: &mut Leases) -> (usize, bool) {
         let worker = self.tools.senders.worker;
         if self.claim.leases.iter().any(|lease| lease.0 == worker) {
-            return (0, false); // one at a time: entries written behind it are published with it
+            return (0, false); // one lease per worker: entries written behind it would be published with it
         }
         let start = self.claim.ring.used_position();
         let mut seen = self.lease_usual(copies, leases);
@@ -288,7 +289,7 @@ impl<'a, 't> Service<'a, 't> {
                     (queue.seen_available, blocked) = (available, true);
                     break;
                 }
-                // Its segments may fit.
+                // The segments may fit.
                 Err(Refusal::TooSmall) if offload.is_gso() => break,
                 Err(Refusal::TooSmall) => self.refuse(copy, DropReason::RxBufferSmall),
                 Err(Refusal::Broken(error)) => {
@@ -308,7 +309,7 @@ impl<'a, 't> Service<'a, 't> {
         (seen, blocked)
     }
 
-    /// Reserves buffers for the first copies, as far as they are usual ones that find buffers; how many.
+    /// Reserves buffers for the first copies, up to one that is unusual or finds no buffers. Returns their number.
     #[inline]
     fn lease_usual(&mut self, copies: &[PacketCopy<'_>], leases: &mut Leases) -> usize {
         let copies = &copies[..copies.len().min(leases.usual_room())];
@@ -330,7 +331,7 @@ impl<'a, 't> Service<'a, 't> {
         self.tools.senders.settle(copy.packet, Attempt::dropped(reason));
     }
 
-    /// A copy without buffers waits; beyond the bounds of waiting it is dropped.
+    /// Queues a copy that found no buffers. Drops it if the bounds of waiting are reached.
     fn let_wait_or_drop(&mut self, copy: &PacketCopy<'_>, next_segment: u32, clear: bool, now_ns: u64) {
         if let Err(reason) = self.let_wait(copy, next_segment, clear, now_ns) {
             self.refuse(copy, reason);
@@ -347,8 +348,7 @@ impl<'a, 't> Service<'a, 't> {
         let may_wait = clear || {
             let blocked = self.claim.waiting() > 0;
             self.absorb();
-            // Absorbed packets were never tried. Unless others are in front of them, there may be buffers for
-            // them.
+            // Absorbed packets were never tried. If none waited before them, there may be buffers for them.
             self.claim.unserved |= !blocked && self.claim.waiting() > 0;
             self.claim.is_clear()
         };
@@ -366,11 +366,11 @@ impl<'a, 't> Service<'a, 't> {
             self.claim.push(waiting);
             return Ok(());
         }
-        // A packet of this worker may still be in the queue: this one may not overtake it.
+        // A packet of this worker may still be in the lock's queue: this one must not overtake it.
         self.place.enqueue(waiting, self.tools.senders)
     }
 
-    /// Moves packets that other workers queued to the waiting ones.
+    /// Moves packets that other workers queued to the waiting packets.
     pub(crate) fn absorb(&mut self) {
         while let Some(waiting) = self.claim.dequeue() {
             let drop = self.full(&waiting);
@@ -389,9 +389,9 @@ impl<'a, 't> Service<'a, 't> {
         }
     }
 
-    /// Delivers waiting and queued packets, in order, as far as there are buffers. Other workers' packets are
-    /// bounded, and while metered this worker's, too: each may cost page faults. True if nothing is ahead of this worker's
-    /// next packet.
+    /// Delivers waiting and queued packets, in order, while there are buffers. A budget bounds packets of other
+    /// workers, and while metered also this worker's, since each may cause page faults. True if no packet is ahead of
+    /// this worker's next one.
     #[inline]
     pub(crate) fn serve(&mut self) -> bool {
         self.claim.unserved = false;
@@ -416,14 +416,14 @@ impl<'a, 't> Service<'a, 't> {
                 return false;
             }
             if !self.try_waiting(waiting, left) {
-                // Queued packets wait, too: in the lock's queue they would look like work.
+                // Moves queued packets to the waiting ones: in the lock's queue they would look like pending work.
                 self.absorb();
                 return false;
             }
         }
     }
 
-    /// Tries to deliver a packet that waited; false if it has to wait on.
+    /// Tries to deliver a packet that waited. False if it still has to wait.
     fn try_waiting(&mut self, mut waiting: Waiting, was_left: bool) -> bool {
         if !self.claim.is_open() {
             self.finish(waiting, Outcome::Drop(DropReason::PortDown));
@@ -461,7 +461,8 @@ impl<'a, 't> Service<'a, 't> {
         false
     }
 
-    /// A packet's wait is over: its home is told, or enters it, if that is this worker.
+    /// Ends a packet's wait. If this worker is its home, it settles the packet; otherwise it returns the reference to
+    /// the home.
     pub(crate) fn finish(&mut self, waiting: Waiting, outcome: Outcome) {
         if self.claim.waiting() == 0 {
             self.claim.ring.suppress_kicks();
@@ -480,8 +481,9 @@ impl<'a, 't> Service<'a, 't> {
         self.tools.senders.settle_waiting(packet, attempt);
     }
 
-    /// Sends all that waits or was left back to its homes, to be taken from its rings once more. Packets for a ring that is being
-    /// stopped are dropped instead: later packets of their flow already go to another queue, and may not be overtaken by them.
+    /// Returns all waiting and queued packets to their homes, which take them from their rings once more. Packets for a
+    /// ring that is being stopped are dropped instead: later packets of their flow already go to another queue, and
+    /// these must not arrive after them.
     pub(crate) fn withdraw(&mut self) {
         let RingId { port, queue } = self.place.id;
         let is_wanted = self.tools.senders.board.link(port).is_wanted(usize::from(queue), false);
@@ -495,14 +497,15 @@ impl<'a, 't> Service<'a, 't> {
         }
     }
 
-    /// Drops all that waits or was left.
+    /// Drops all waiting and queued packets.
     pub(crate) fn drop_waiting(&mut self, reason: DropReason) {
         while let Some(waiting) = self.claim.pop().or_else(|| self.claim.dequeue()) {
             self.finish(waiting, Outcome::Drop(reason));
         }
     }
 
-    /// Detaches the packets of the transmit ring `sender` that wait, oldest first, as far as there is room; how many.
+    /// Detaches the waiting packets of the transmit ring `sender`, oldest first, while there is room. Returns their
+    /// number.
     pub(crate) fn detach(&mut self, sender: RingId) -> usize {
         self.serve();
         let Tools { senders, segments, .. } = &mut *self.tools;
@@ -517,7 +520,7 @@ impl<'a, 't> Service<'a, 't> {
         count
     }
 
-    /// Drops waiting packets for which `gone` holds. The others keep their order.
+    /// Drops waiting and queued packets for which `gone` holds. The others keep their order.
     pub(crate) fn drop_those(&mut self, gone: impl Fn(PacketRef) -> bool, reason: DropReason) {
         for _ in 0..self.claim.waiting() {
             let Some(waiting) = self.claim.pop() else { break };
@@ -533,19 +536,18 @@ impl<'a, 't> Service<'a, 't> {
         }
     }
 
-    /// Drops packets that waited too long at `now_ns`. A receiver that let its queue expire is stalled until
-    /// it moves.
+    /// Drops packets that have waited too long at `now_ns`. The receiver then counts as stalled until its guest moves.
     pub(crate) fn expire(&mut self, now_ns: u64) {
         while self.claim.deadline_ns().is_some_and(|deadline| deadline <= now_ns) {
             self.claim.stall();
             let Some(waiting) = self.claim.pop() else { break };
             self.finish(waiting, Outcome::Drop(DropReason::RxTimeout));
-            // Those behind waited for their turn only.
+            // The packets behind only waited for their turn.
             self.serve();
         }
     }
 
-    /// Publishes delivered packets to the guest, up to the oldest one still being copied.
+    /// Publishes delivered packets to the guest, up to the oldest one that is still being copied.
     #[inline]
     pub(crate) fn publish(&mut self) {
         let queue = &mut *self.claim;
@@ -563,7 +565,8 @@ impl<'a, 't> Service<'a, 't> {
             if self.is_last {
                 self.tools.senders.show_completed();
             }
-            // Both sides: this one stores the index, then looks at the guest's event index; the guest does the opposite.
+            // The fence orders both sides: this one stores its index, then reads the guest's event index; the guest
+            // does the reverse.
             full_fence();
             if queue.ring.needs_signal_behind_fence() {
                 self.tools.signals.push(Signal::receive(self.place.id));
@@ -578,8 +581,8 @@ impl<'a, 't> Service<'a, 't> {
         }
     }
 
-    /// Publishes, releases the claim and looks once more. Returns this worker's follow-up: a worker that
-    /// queued packets must drain them.
+    /// Publishes, releases the claim and checks once more. Returns this worker's follow-up: a worker that queued
+    /// packets must drain them.
     #[inline(always)] // few instructions, unless others queue
     pub(crate) fn close(mut self) -> FollowUp {
         self.tools.senders.stages.mark(WorkStage::Completion);
@@ -593,7 +596,8 @@ impl<'a, 't> Service<'a, 't> {
         }
     }
 
-    /// Another worker queued packets, or finished copying. The present holder of the claim serves those and all that wait.
+    /// Serves on after another worker queued packets or finished copying, unless yet another one has the claim: the
+    /// holder serves those and all waiting packets.
     #[inline(never)]
     pub(super) fn serve_queued(
         place: &'a ReceiveRing,
@@ -619,7 +623,7 @@ impl<'a, 't> Service<'a, 't> {
 }
 
 impl Received {
-    /// Enters the outcome of a packet that waited.
+    /// Counts the outcome of a packet that waited.
     pub(crate) fn enter(&mut self, outcome: Outcome, delivered: &Delivered) {
         self.delivered.add(delivered);
         if let Outcome::Drop(reason) = outcome {

@@ -1,3 +1,3 @@
-//! Hand-over of pending chains to a successor.
+//! Hands pending chains over to a successor.
 
 pub(crate) mod postpone;

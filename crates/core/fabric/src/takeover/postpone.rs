@@ -1,5 +1,4 @@
-//! Postpones packets that still wait for receive buffers when their device quiesces: the successor takes them
-//! again.
+//! Postpones packets that still wait for receive buffers when their device quiesces: the successor takes them again.
 //!
 //! ```text
 //!   at rest   one worker: receive rings' queues ──> references, back to their homes
@@ -8,7 +7,7 @@
 //!   then      home, here or in another process: postponed chains are fetched before any other
 //! ```
 //!
-//! A postponed chain counts as never taken. Once fetched again, it is read, checked and decided on again.
+//! A postponed chain counts as never taken. When it is fetched again, it is read, checked and decided on once more.
 
 use lasthop_guestmem::MemoryMap;
 use lasthop_module_api::{BATCH_PACKETS_MAX, DropReason, PortId};
@@ -22,7 +21,7 @@ use crate::tx::tx_queue::TxQueue;
 use crate::{Fabric, RingId, Tools, tools};
 
 impl TxQueue {
-    /// Chains under way that cannot be postponed, or not yet.
+    /// Number of chains under way that cannot be postponed, or not yet.
     fn unpostponable(&self) -> usize {
         if self.taken() == 0 {
             return 0;
@@ -31,13 +30,13 @@ impl TxQueue {
         chains + usize::from(self.detached())
     }
 
-    /// The next `count` postponed chains are not postponed any more.
+    /// Ends the postponement of the next `count` postponed chains.
     fn resume(&mut self, count: usize) {
         self.postponement.next.drain(..count);
         self.ring.resume(count as u16); // at most the ring's entries
     }
 
-    /// Writes the withdrawn chains into the ledger. Returns the heads that find no room.
+    /// Writes the withdrawn chains into the ledger. Returns the heads for which it has no room.
     fn postpone(&mut self) -> Vec<u16> {
         let Some(mut heads) = self.postponement.gather() else { return Vec::new() };
         let beyond = heads.split_off(self.ring.postpone(&heads));
@@ -47,7 +46,7 @@ impl TxQueue {
 }
 
 impl TxQueue {
-    /// As `take_pending`, over chains that were postponed.
+    /// As `take_pending`, for postponed chains.
     #[cold]
     pub(crate) fn take_postponed(
         &mut self,
@@ -59,7 +58,7 @@ impl TxQueue {
         fetched.heads.iter_mut().zip(&self.postponement.next).for_each(|(place, head)| *place = *head);
         let (taken, error) = read_more_chains(self, map, epoch, fetched, ((0, 0), wanted), |_, _| false);
         self.blocked = taken < wanted && error.is_none() && !self.table.has_room();
-        // First: nothing may be done of a chain that a successor would take again.
+        // Before anything is delivered: a successor would take these chains again.
         self.resume(taken);
         fetched.more = self.postponement.is_due() || self.ring.pending().is_ok_and(|pending| pending > 0);
         charge.add_pieces(std::mem::take(&mut self.pieces));
@@ -69,7 +68,7 @@ impl TxQueue {
 }
 
 impl Sender {
-    /// Chains at `heads`, which were postponed and count as not taken, are dropped.
+    /// Drops the postponed chains at `heads`, which count as not taken.
     fn drop_postponed(&mut self, queue: u16, heads: &[u16], reason: DropReason) {
         let Some(Some(queue)) = self.queues.get_mut(usize::from(queue)) else { return };
         heads.iter().for_each(|head| queue.ring.give_up(*head));
@@ -79,14 +78,14 @@ impl Sender {
 }
 
 impl Senders {
-    /// Some segments of a frame that waits were delivered.
+    /// Notes that some segments of a waiting frame were delivered.
     #[cold]
     pub(crate) fn rule_out(&mut self, packet: PacketRef) {
         let queue = self.queue_mut(packet.ring()).filter(|_| !packet.is_detached());
         queue.into_iter().for_each(|queue| queue.postponement.rule_out(packet.head));
     }
 
-    /// The outcome of a copy of this worker's packet, for which another worker knows only its own outcome.
+    /// Corrects the outcome of a copy of this worker's packet. Another worker knows only the state of its own copy.
     pub(crate) fn judge(&self, packet: PacketRef, outcome: Outcome) -> Outcome {
         let queue = || self.get(packet.port())?.queues.get(usize::from(packet.queue))?.as_ref();
         let is_possible = || {
@@ -99,7 +98,7 @@ impl Senders {
         }
     }
 
-    /// Marks a chain to be taken again: until then it counts as not taken.
+    /// Marks a chain to be taken again. Until then it counts as not taken.
     pub(crate) fn withdraw(&mut self, packet: PacketRef) {
         let Some(sender) = self.get_mut(packet.port()) else { return };
         let Some(Some(queue)) = sender.queues.get_mut(usize::from(packet.queue)) else { return };
@@ -110,7 +109,7 @@ impl Senders {
         sender.counters.rx_gso_packets -= u64::from(is_gso);
     }
 
-    /// Chains of `ring` that were postponed are dropped, since it stops.
+    /// Drops the postponed chains of `ring`, which stops.
     pub(crate) fn recall_postponed(&mut self, ring: RingId) {
         let Some(queue) = self.queue_mut(ring) else { return };
         let heads: Vec<u16> = queue.postponement.next.iter().copied().collect();
@@ -130,14 +129,14 @@ impl Senders {
 }
 
 impl Fabric {
-    /// Packets that would be lost if this device ended now: taken from transmit rings at home here, not
-    /// returned and partly done, or detached.
+    /// Number of packets that would be lost if this device ended now: those taken from transmit rings whose home is
+    /// here and partly delivered, or detached.
     #[must_use]
     pub fn unpostponable(&self) -> usize {
         self.senders.queues().map(|(_, queue)| queue.unpostponable()).sum()
     }
 
-    /// Notes in which order packets of the present visit were taken, since some wait.
+    /// Records the order in which the present visit's packets were taken, since some of them wait.
     #[cold]
     pub(crate) fn rank_waiting(&mut self, ring: RingId) {
         if ring.port == PortId::INTERNAL || self.verdicts.lost() > 0 {
@@ -156,9 +155,8 @@ impl Fabric {
         }
     }
 
-    /// Returns all packets that wait for receive buffers to their homes, to be postponed there or dropped.
-    /// Called once for all fabrics of a switch when none polls or serves a ring any more; then each has to
-    /// [`Self::postpone`].
+    /// Returns all packets that wait for receive buffers to their homes, which postpone or drop them. Called once for
+    /// all fabrics of a switch when none polls or serves a ring any more; then each has to [`Self::postpone`].
     pub fn withdraw(&mut self) {
         let rings: Vec<RingId> = self.receivers.rings().collect();
         for ring in rings {
@@ -167,7 +165,7 @@ impl Fabric {
         self.publish();
     }
 
-    /// Writes the withdrawn chains into the ledgers of the rings at home here.
+    /// Writes the withdrawn chains into the ledgers of the rings whose home is here.
     pub fn postpone(&mut self) {
         self.take_returns();
         let rings: Vec<RingId> = self.senders.queues().map(|(ring, _)| ring).collect();

@@ -1,4 +1,4 @@
-//! A transmit chain as it was taken, and its headers: read once, checked, then used.
+//! A transmit chain and its headers: read once, checked, then used.
 
 use std::ops::RangeInclusive;
 
@@ -12,7 +12,7 @@ use lasthop_wire::vnet::HEADER_BYTES;
 use crate::bounds::{FRAME_BYTES_MAX, FRAME_BYTES_MIN};
 use crate::tx::offload::{read_offload, read_own_offload};
 
-/// Bytes of a frame that is neither too short nor too long.
+/// Bytes of a valid frame.
 const FRAME_BYTES: RangeInclusive<u32> = FRAME_BYTES_MIN..=FRAME_BYTES_MAX;
 
 /// A chain as it was taken.
@@ -22,7 +22,7 @@ pub(crate) struct Chain {
     /// Whether all segments were kept.
     pub(crate) whole: bool,
     pub(crate) bytes: u32,
-    /// Usually that is where the headers are.
+    /// The first segment, which usually has the headers.
     pub(crate) first: Segment,
 }
 
@@ -32,7 +32,7 @@ impl Chain {
         self.bytes == self.first.len && self.whole
     }
 
-    /// Bytes of the frame in it.
+    /// Bytes of the chain's frame.
     #[inline]
     pub(crate) fn frame_bytes(&self, vnet_bytes: usize) -> Result<u32, DropReason> {
         if !self.whole {
@@ -53,7 +53,7 @@ pub(crate) fn read_one_piece(map: &MemoryMap, header: &mut Header, chain: &Chain
     read_place(map.place(chain.first).map_err(|_| DropReason::Recalled)?, header)
 }
 
-/// As [`read_one_piece`], where the chain lies.
+/// As [`read_one_piece`], for the memory of a chain.
 #[inline(always)]
 pub(crate) fn read_place(place: Place<'_>, header: &mut Header) -> Result<(), DropReason> {
     let frame_len = place.len_bytes().wrapping_sub(HEADER_BYTES as u32);
@@ -66,7 +66,7 @@ pub(crate) fn read_place(place: Place<'_>, header: &mut Header) -> Result<(), Dr
     read_offload(header, vnet)
 }
 
-/// Frames of a visit that were read.
+/// The frames that one visit has read.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ReadFrames {
     pub(crate) count: usize,
@@ -74,8 +74,8 @@ pub(crate) struct ReadFrames {
     pub(crate) gso_packets: u64,
 }
 
-/// As [`read_one_piece`] for chains that lie at `places`, up to the first frame that is refused.
-// A function of its own: the loop has the registers to itself.
+/// As [`read_one_piece`], for the chains at `places`, up to the first invalid frame.
+// Not inlined, so that the loop has all registers.
 #[inline(never)]
 pub(crate) fn read_usual(places: &[Place<'_>], headers: &mut [Header]) -> ReadFrames {
     let mut read = ReadFrames::default();
@@ -91,8 +91,8 @@ pub(crate) fn read_usual(places: &[Place<'_>], headers: &mut [Header]) -> ReadFr
     read
 }
 
-/// Reads the rest of a packet that came by a tunnel, whose header says nothing about where the packet goes.
-// A function of its own: other packets need no room for that header.
+/// Reads the outer header and the rest of a packet that came by a tunnel.
+// Not inlined, so that other packets need no stack for that header.
 #[inline(never)]
 fn read_tunnelled(
     mut cursor: Cursor<'_>,
@@ -110,8 +110,8 @@ fn read_tunnelled(
     read_offload(header, vnet)
 }
 
-/// As [`read_one_piece`], for a chain in pieces, or with another header. A hash behind the header is told of packet `index`; a tunnel's
-/// header is kept with the image. The switch itself (`is_own`) may send packets that are to be fragmented.
+/// As [`read_one_piece`], for a chain in pieces or with another header. A hash behind the header is stored for packet
+/// `index`; a tunnel's header is kept with the image. The switch's own packets (`is_own`) may ask for fragmentation.
 #[inline(never)]
 pub(crate) fn read_pieces(
     (map, segments): (&MemoryMap, &[Segment]),

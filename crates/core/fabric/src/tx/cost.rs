@@ -1,8 +1,7 @@
 //! The cost of a port's packets to its worker, counted per visit and per list, not per packet.
 //!
-//! The unit is the byte. Bytes written count as they are; everything else counts as the bytes that could be
-//! written in its time. The moment of writing does not matter: a port is charged for all that its packets
-//! caused.
+//! The unit is the byte. A byte that is copied counts as one; other work counts as the bytes that could be copied in
+//! its time. A port is charged for all work that its packets cause, also for work after its visit.
 
 use lasthop_module_api::BATCH_PACKETS_MAX;
 
@@ -16,16 +15,16 @@ use crate::reference::Delivered;
 #[derive(Debug)]
 pub(crate) struct Charge {
     total: u64,
-    /// `total` when it was asked for last.
+    /// `total` at the last query.
     told: u64,
-    /// `total` when the last visit began, less its page faults' rest; and the packets that it took.
+    /// `total` when the last visit began, without the rest after page faults; and the packets that it took.
     visited: u64,
     taken: usize,
-    /// Packets that the next visit may take.
+    /// Number of packets that the next visit may take.
     packets_max: usize,
-    /// Cost of a visit after which that changes; 0 as long as it is to grow.
+    /// A visit that costs more lowers `packets_max`; 0 while it grows.
     cost_max: u64,
-    /// Page faults' rest that has not begun, in ns, and the end of the one that has.
+    /// The rest after page faults that has not begun, in ns, and the end of the one that has.
     rest_due_ns: u64,
     rest_until_ns: u64,
 }
@@ -46,8 +45,8 @@ impl Default for Charge {
 }
 
 impl Charge {
-    /// A visit begins. Returns the packets that it may take. If the last visit cost more than one may, this
-    /// is a number that would not; else up to twice the last number.
+    /// Begins a visit. Returns the number of packets that it may take: if the last visit exceeded the cost of a visit,
+    /// a number that would not have; else up to twice the last number.
     #[inline]
     pub(crate) fn begin_visit(&mut self) -> usize {
         let cost = self.total.wrapping_sub(self.visited);
@@ -68,41 +67,42 @@ impl Charge {
         self.cost_max = if self.packets_max < BATCH_PACKETS_MAX { 0 } else { VISIT_COST_MAX };
     }
 
-    /// The visit took `packets`, or could take none of those that are there: they are fetched, and decided on, and go to one port each.
+    /// Charges for a visit that took `packets`, or could take none of those available: they are fetched, decided on,
+    /// and sent to one port each.
     #[inline]
     pub(crate) fn taken(&mut self, packets: usize) {
         self.taken = packets;
         self.total += VISIT_COST + PACKET_COST * packets as u64;
     }
 
-    /// Pieces of memory, of chains and buffers that are in more than one.
+    /// Charges for the further pieces of memory of chains and buffers.
     #[inline]
     pub(crate) fn add_pieces(&mut self, pieces: u64) {
         self.total += PIECE_COST * pieces;
     }
 
-    /// Packets go to more ports than one, or become more than one.
+    /// Charges for copies beyond the first of each packet.
     #[inline]
     pub(crate) fn add_copies(&mut self, copies: u64) {
         self.total += COPY_COST * copies;
     }
 
-    /// Bytes were written as they are.
+    /// Charges for bytes that were copied.
     #[inline]
     pub(crate) fn add_bytes(&mut self, bytes: u64) {
         self.total += bytes;
     }
 
-    /// `delivered` was made of `packets`. Bytes that are summed count twice.
+    /// Charges for `delivered`, which came from `packets`. Bytes that are copied and summed count twice.
     #[inline]
     pub(crate) fn add_delivered(&mut self, packets: u64, delivered: &Delivered) {
         self.add_copies(delivered.packets.saturating_sub(packets));
         self.add_bytes(delivered.bytes << u32::from(delivered.csum_completed > 0));
     }
 
-    /// Page faults in the port's memory took this time. Cost alone does not protect others: a round without packets of theirs is
-    /// short, so debts are soon paid, and the next packet of others meets the next faults. So the port rests, and its next visit is
-    /// as small as if that rest were a part of this one.
+    /// Charges for page faults in the port's memory that took `ns`. Cost alone does not protect other ports: while they
+    /// have no packets, rounds are short, debts are soon paid, and their next packet waits for the next faults. So the
+    /// port also rests, and its next visit is as small as if the rest were part of this one.
     pub(crate) fn add_faults(&mut self, ns: u64) {
         self.total += NS_COST * ns;
         let rest_ns = FAULT_REST_FACTOR * ns;
@@ -110,7 +110,7 @@ impl Charge {
         self.rest_due_ns = (self.rest_due_ns + rest_ns).min(FAULT_REST_NS_MAX);
     }
 
-    /// Nothing is to be taken from the port before, since page faults in its memory took long; it is `now_ns`.
+    /// The time until which no packets are taken from the port, because of its page faults.
     pub(crate) fn rest_until_ns(&mut self, now_ns: u64) -> u64 {
         if self.rest_due_ns > 0 {
             let from_ns = self.rest_until_ns.max(now_ns);
@@ -120,7 +120,7 @@ impl Charge {
         self.rest_until_ns
     }
 
-    /// The cost since the last call.
+    /// The cost since the last query.
     #[inline]
     pub(crate) fn take(&mut self) -> u64 {
         self.total - std::mem::replace(&mut self.told, self.total)

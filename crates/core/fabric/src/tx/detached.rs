@@ -1,7 +1,7 @@
-//! Packets that wait, copied out of their sender's memory, so that its guest gets the chains behind them back.
+//! Waiting packets that were copied out of their sender's memory, so that its guest gets the chains behind them back.
 //!
-//! A guest that negotiated VIRTIO_F_IN_ORDER gets its chains back in the order in which it made them available. A packet that waits
-//! for a slow receiver would hold back all that were sent behind it to others.
+//! A guest that negotiated VIRTIO_F_IN_ORDER gets its chains back in the order in which it made them available. A
+//! packet that waits for a slow receiver would hold back all later chains, also those to other receivers.
 //!
 //! ```text
 //!   transmit ring   [ a b c d ]      a waits; b, c and d are delivered, and held back
@@ -21,34 +21,35 @@ use crate::side_table::{ChainSegments, DetachedFrames, SegmentBuffer, SideTable}
 /// The detached packets of one transmit ring, at its home.
 #[derive(Debug)]
 pub(crate) struct DetachedPool {
-    /// Where each packet's pieces are.
+    /// The pieces of each packet.
     table: SideTable,
     free_slots: Vec<u16>,
     free_pieces: Vec<u16>,
 }
 
 impl DetachedPool {
-    /// The pool of one of a port's `pairs` rings; others read it at `shared`. `None`: there is no memory for it.
+    /// The pool of one of a port's `pairs` rings; other workers read it at `shared`. `None` if memory is short.
     pub(crate) fn new(pairs: usize, shared: &OnceLock<Box<DetachedFrames>>) -> Option<Self> {
-        let slots = (DETACHED_FRAMES_MAX / pairs).max(DETACHED_FRAMES_MIN) as u16; // below 65536, as the pieces
+        let slots = (DETACHED_FRAMES_MAX / pairs).max(DETACHED_FRAMES_MIN) as u16; // below 65536, as is the number of pieces
         let bytes = (DETACHED_BYTES_MAX / pairs).max(DETACHED_BYTES_MIN);
         let pieces = bytes.div_ceil(DETACHED_PIECE_BYTES as usize);
         let mapping = Arc::new(Mapping::anonymous(pieces * DETACHED_PIECE_BYTES as usize).ok()?);
         let map = MemoryMap::new(vec![Region { guest_addr: 0, user_addr: 0, mapping }]).ok()?;
         let table = SideTable::new(slots);
         shared.set(Box::new(DetachedFrames { map, chains: Arc::clone(table.chains()) })).ok()?;
-        // The lowest ones first: their pages are in memory already.
+        // The lowest slots first: their pages are probably resident.
         let free_slots = (0..slots).rev().collect();
         let free_pieces = (0..pieces as u16).rev().collect();
         Some(Self { table, free_slots, free_pieces })
     }
 
-    /// Packets in it.
+    /// Number of packets in the pool.
     pub(crate) fn taken(&self) -> u16 {
         self.table.taken()
     }
 
-    /// Copies a packet of `segments` here. Returns its slot; `None`: there is no room, or the packet's memory is gone.
+    /// Copies a packet of `segments` into the pool. Returns its slot; `None` if the pool is full or the packet's memory
+    /// is gone.
     pub(crate) fn put(
         &mut self,
         frames: &DetachedFrames,
@@ -82,7 +83,7 @@ impl DetachedPool {
         Some((slot, bytes))
     }
 
-    /// The packet in `slot` was delivered or dropped.
+    /// Frees `slot`: its packet was delivered or dropped.
     pub(crate) fn release(&mut self, slot: u16, epoch: u32, buffer: &mut SegmentBuffer) {
         let segments = self.table.chains().segments(slot, epoch, buffer).unwrap_or_default();
         let piece = |segment: &Segment| (segment.offset / u64::from(DETACHED_PIECE_BYTES)) as u16;

@@ -5,17 +5,16 @@
 //!   turn:    ring a | ring a  b  b  c   |  (owes)         visits, until the port's credit is spent or its rings are empty
 //! ```
 //!
-//! Each round gives each port the same credit. Its turn lasts until the cost of its visits exceeds its
-//! credit; the excess is taken off its next turns. So ports that always have packets get equal shares of a
-//! worker, for any number of rings and any cost per packet. Credit is not saved. Debts stay while others
-//! work.
+//! Each round gives each port the same credit. Its turn lasts until the cost of its visits exceeds its credit; the
+//! excess is subtracted from its next turns. So ports that always have packets get equal shares of a worker, for any
+//! number of rings and any cost per packet. Credit is not saved. Debts stay while other ports have packets.
 
 use lasthop_module_api::PortId;
 
 use crate::RingId;
 use crate::bounds::TURN_COST;
 
-/// Rounds after which every debt is paid: no other port was waiting.
+/// Rounds after which every debt counts as paid, since no other port had packets.
 const ROUNDS_FOR_ALL: u64 = 1 << 32;
 
 /// The result of a visit to a ring.
@@ -34,30 +33,30 @@ pub struct Visited {
 pub struct ActiveRing {
     /// The ring.
     pub ring: RingId,
-    /// When it last yielded a packet.
+    /// The time at which it last yielded a packet.
     pub worked_ns: u64,
 }
 
-/// A port's remaining credit, as of a round.
+/// A port's remaining credit after a given round.
 #[derive(Clone, Copy, Debug, Default)]
 struct PortCredit {
     credit: i64,
     round: u64,
-    /// Which of its rings is first.
+    /// The index of its ring that is visited first.
     first: usize,
 }
 
-/// The rings that a worker visits, those of one port side by side. A ring is either here or armed.
+/// The rings that a worker visits; those of one port are adjacent. A ring is either here or its kicks are armed.
 #[derive(Debug, Default)]
 pub struct DrrScheduler {
     rings: Vec<ActiveRing>,
-    /// By port; as many as ever were needed.
+    /// By port; grows as needed.
     accounts: Vec<PortCredit>,
     round: u64,
 }
 
 impl DrrScheduler {
-    /// Adds a ring; true if it was not here.
+    /// Adds a ring. True if it is new.
     pub fn add(&mut self, ring: RingId, now_ns: u64) -> bool {
         let is_of_port = |active: &ActiveRing| active.ring.port == ring.port;
         if self.rings.iter().any(|active| active.ring == ring) {
@@ -71,7 +70,7 @@ impl DrrScheduler {
         true
     }
 
-    /// Removes a ring. Its port's debt stays as long as other rings are here.
+    /// Removes a ring. Its port's debt stays while any other ring is here.
     pub fn remove(&mut self, ring: RingId) {
         self.rings.retain(|active| active.ring != ring);
         if self.rings.is_empty() {
@@ -79,13 +78,13 @@ impl DrrScheduler {
         }
     }
 
-    /// Rings here.
+    /// Number of rings.
     #[must_use]
     pub fn len(&self) -> usize {
         self.rings.len()
     }
 
-    /// Whether no ring is here.
+    /// Whether there are no rings.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rings.is_empty()
@@ -97,15 +96,15 @@ impl DrrScheduler {
         self.rings.get(index).copied()
     }
 
-    /// Takes a port's cost outside its visits off its next turns.
+    /// Subtracts a port's cost outside its visits from its next turns.
     pub fn charge(&mut self, port: PortId, cost: u64) {
         if let Some(account) = self.accounts.get_mut(port.index()) {
             account.credit = account.credit.saturating_sub_unsigned(cost);
         }
     }
 
-    /// Gives each port its turn, as far as it has credit: `visit` visits a ring. Returns whether there was a packet, or
-    /// may be.
+    /// Gives each port its turn, if it has credit: `visit` visits a ring. Returns whether there was a packet, or may be
+    /// one.
     pub fn round(&mut self, now_ns: u64, mut visit: impl FnMut(RingId) -> Visited) -> bool {
         self.round += 1;
         let (mut worked, mut least_debt) = (false, None);
@@ -115,7 +114,7 @@ impl DrrScheduler {
             let turn = from..from + rings;
             from = turn.end;
             if rings == self.rings.len() {
-                return self.turn_alone(port, now_ns, visit); // the usual case: no other port waits
+                return self.turn_alone(port, now_ns, visit); // the usual case: no other port has rings here
             }
             let credit = self.credit(port);
             if credit > 0 {
@@ -125,7 +124,7 @@ impl DrrScheduler {
             }
         }
         match least_debt {
-            // Only ports with debts have packets: let rounds pass faster.
+            // Only ports with debts have packets: skip rounds until the smallest debt is paid.
             Some(debt) if !worked => self.round += debt.unsigned_abs() / TURN_COST as u64,
             _ => {}
         }
@@ -194,7 +193,7 @@ mod tests {
         let mut scheduler = DrrScheduler::default();
         assert!([1, 2].iter().all(|port| scheduler.add(ring(*port), 0)));
         scheduler.charge(PortId(2), 10 * TURN_COST as u64);
-        scheduler.charge(PortId(9), 1); // nothing of it is here
+        scheduler.charge(PortId(9), 1); // a port without rings here
         let mut visits = [0; 3];
         for _ in 0..20 {
             scheduler.round(0, |ring| {

@@ -1,17 +1,17 @@
-//! The ports that frames of the port `internal` are counted for.
+//! The ports at which frames of the port `internal` are counted.
 
 use lasthop_module_api::PortId;
 
 use crate::bounds::INTERNAL_FRAMES_MAX;
 
-/// The port that a frame is counted for, and its waiting copies.
+/// The port at which a frame is counted, and the number of its waiting copies.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InjectedFrame {
     pub(super) port: PortId,
     pub(super) waiting: u64,
 }
 
-/// By head of the chain in the ring of the port `internal`.
+/// Indexed by the head of the chain in the ring of the port `internal`.
 #[derive(Debug)]
 pub(super) struct InjectedFrames(pub(super) [InjectedFrame; INTERNAL_FRAMES_MAX as usize]);
 

@@ -5,9 +5,8 @@
 //!                                                                           └──> forwarded, dropped, waiting at port 3
 //! ```
 //!
-//! Their bytes lie in the ring of the port `internal`, whose home alone counts them. Each frame there is
-//! counted for one port. When that port is removed, its packets under way are counted at `internal`. So both
-//! sums are conserved.
+//! The frames are in the ring of the port `internal`, and only that ring's home counts them. Each frame is counted at
+//! one port. When that port is removed, its packets under way are counted at `internal`. So both sums are conserved.
 
 use lasthop_module_api::{DropReason, PortId};
 
@@ -19,7 +18,8 @@ use crate::tx::sender::Fetched;
 use crate::tx::senders::Senders;
 
 impl Senders {
-    /// The frame that will be taken from `head` of the port `internal` is counted for `port`, if there is one.
+    /// Opens an account for the next frame with `head` of the port `internal`: it is counted at `port`, if that port
+    /// exists.
     pub(crate) fn open_account(&mut self, head: u16, port: PortId) {
         let port = if self.get(port).is_some() { port } else { PortId::INTERNAL };
         if let Some(account) = self.accounts.0.get_mut(usize::from(head)) {
@@ -27,7 +27,7 @@ impl Senders {
         }
     }
 
-    /// Where a packet is counted.
+    /// The port at which a packet is counted.
     #[inline]
     pub(crate) fn account_of(&self, packet: PacketRef) -> PortId {
         match packet.port() {
@@ -42,7 +42,7 @@ impl Senders {
         self.get_mut(self.account_of(packet)).map(|sender| &mut sender.counters)
     }
 
-    /// Frames were taken from the port `internal`.
+    /// Counts frames taken from the port `internal`.
     #[cold]
     pub(crate) fn enter_accounts(&mut self, fetched: &Fetched) {
         for (packet, header) in fetched.packets[..fetched.len].iter().zip(fetched.headers.iter()) {
@@ -59,7 +59,7 @@ impl Senders {
         }
     }
 
-    /// A copy begins to wait, or waits no more.
+    /// Counts a copy that begins to wait or stops waiting.
     pub(crate) fn count_waiting(&mut self, packet: PacketRef, begins: bool) {
         let step = |count: u64| if begins { count + 1 } else { count - 1 };
         if let Some(counters) = self.counters_of(packet) {
@@ -86,7 +86,7 @@ impl Senders {
         }
     }
 
-    /// A packet comes back for `port`, and is dropped before it is sent.
+    /// Counts a packet that comes back for `port` and is dropped before it is sent.
     pub(crate) fn drop_injected(&mut self, port: PortId, reason: DropReason) {
         let port = if self.get(port).is_some() { port } else { PortId::INTERNAL };
         self.count_injected(port, 1);
@@ -95,7 +95,7 @@ impl Senders {
         }
     }
 
-    /// Packets of the port `internal` itself count as received there.
+    /// Counts injected packets. Those of the port `internal` itself count as received there.
     fn count_injected(&mut self, port: PortId, packets: u64) {
         let Some(sender) = self.get_mut(port) else { return };
         match port {
@@ -104,8 +104,8 @@ impl Senders {
         }
     }
 
-    /// A port is removed: its packets under way are counted at `internal` from now on, as if they had come
-    /// from there.
+    /// Closes the account of a removed port: its packets under way are counted at `internal` from now on, as if they
+    /// had come from there.
     pub(crate) fn close_accounts(&mut self, port: PortId) {
         if port == PortId::INTERNAL {
             return;

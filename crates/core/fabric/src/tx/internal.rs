@@ -1,4 +1,4 @@
-//! The switch's own port. Packets that the switch sends take the usual path, from a ring in its own memory.
+//! The port `internal`. Packets that the switch sends take the usual path, from a ring in its own memory.
 
 use std::sync::Arc;
 
@@ -20,19 +20,19 @@ const AVAILABLE: u64 = DESCRIPTORS + 16 * ENTRIES as u64;
 const USED: u64 = AVAILABLE + 4096;
 const BUFFERS: u64 = USED + 4096;
 const BUFFER_BYTES: u64 = 128 << 10;
-/// Frames of which more ports than one may have several under way: as many as may wait for slow receivers.
+/// Frames under way that ports with more than one of them share: as many as may wait for slow receivers.
 const SHARED_FRAMES: usize = INTERNAL_FRAMES_MAX as usize * WAITING_SHARE_QUARTERS as usize / 4;
 
-/// Why the switch could not put in a frame of its own.
+/// The reason why the switch could not inject a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum InjectError {
-    /// All of `INTERNAL_FRAMES_MAX` are under way, or this port's share of them is.
+    /// All `INTERNAL_FRAMES_MAX` frames are under way, or the port has used its share of them.
     #[error("too many of the {INTERNAL_FRAMES_MAX} frames of the switch's own are under way already")]
     Full,
-    /// This worker is not the home of the switch's own port.
+    /// This worker is not the home of the port `internal`.
     #[error("another worker sends the switch's own frames")]
     Elsewhere,
-    /// Not a frame's length.
+    /// The frame's length is invalid.
     #[error("a frame of {0} bytes is outside {FRAME_BYTES_MIN}..={FRAME_BYTES_MAX}")]
     BadLength(usize),
 }
@@ -42,16 +42,16 @@ pub enum InjectError {
 pub(crate) struct InternalPort {
     driver: DriverRing,
     map: Arc<MemoryMap>,
-    /// Free buffers: their frames are delivered.
+    /// Buffers that are free, since their frames were completed.
     free: Vec<u32>,
-    /// By buffer: the port that its frame came from, while it is under way.
+    /// By buffer: the port that its frame came from, while the frame is under way.
     origins: [Option<PortId>; INTERNAL_FRAMES_MAX as usize],
 }
 
 impl InternalPort {
     pub(crate) const RING: RingId = RingId { port: PortId::INTERNAL, queue: 0 };
 
-    /// The driver's side, and the sending side that the fabric visits.
+    /// The driver's side, and the sender that the fabric visits.
     pub(crate) fn new() -> Result<(Self, Sender), String> {
         let bytes = BUFFERS + u64::from(INTERNAL_FRAMES_MAX) * BUFFER_BYTES;
         let mapping = Arc::new(Mapping::anonymous(bytes as usize).map_err(|error| error.to_string())?);
@@ -77,8 +77,8 @@ impl InternalPort {
         }
     }
 
-    /// Whether `origin` may have one more frame under way: its first one, or no more than what would be left for others. So ports whose
-    /// frames wait for slow receivers leave room for the frames of all others.
+    /// Whether `origin` may have one more frame under way: its first one, or at most as many as are left for other
+    /// ports. So ports whose frames wait for slow receivers leave room for the frames of all others.
     fn has_share(&self, origin: PortId) -> bool {
         let (mut own, mut all) = (0, 0);
         for port in self.origins.iter().flatten() {
@@ -88,7 +88,7 @@ impl InternalPort {
         own == 0 || own + all < SHARED_FRAMES
     }
 
-    /// Whether a frame of `len_bytes` from `origin` could be put.
+    /// Checks whether a frame of `len_bytes` from `origin` could be put.
     fn check(&mut self, origin: PortId, len_bytes: usize) -> Result<(), InjectError> {
         if len_bytes < FRAME_BYTES_MIN as usize || len_bytes > FRAME_BYTES_MAX as usize {
             return Err(InjectError::BadLength(len_bytes));
@@ -98,7 +98,7 @@ impl InternalPort {
         if is_full || !self.has_share(origin) { Err(InjectError::Full) } else { Ok(()) }
     }
 
-    /// The head of the frame's chain.
+    /// Puts a frame into the ring. Returns the head of its chain.
     fn put(&mut self, origin: PortId, frame: &[u8], offload: Offload) -> Result<u16, InjectError> {
         self.check(origin, frame.len())?;
         let buffer = self.free.pop().ok_or(InjectError::Full)?;
@@ -126,20 +126,20 @@ impl Fabric {
         self.internal.as_mut().ok_or(InjectError::Elsewhere)?.check(port, len_bytes)
     }
 
-    /// Puts a frame of the switch's own on its way: announcements, ICMP errors. The module decides
-    /// where it goes; it sees `PortId::INTERNAL` as the source.
+    /// Injects a frame of the switch's own: an announcement or an ICMP error. The module decides on it, with the source
+    /// port `PortId::INTERNAL`.
     ///
     /// # Errors
-    /// See [`InjectError`]; nothing was sent then.
+    /// See [`InjectError`]; the frame was not sent.
     pub fn inject(&mut self, frame: &[u8], offload: Offload, now_ns: u64) -> Result<(), InjectError> {
         self.inject_for(PortId::INTERNAL, frame, offload, now_ns)
     }
 
-    /// As [`Self::inject`], for a frame that came from `port` and comes back. It is counted there, if there
-    /// is such a port.
+    /// As [`Self::inject`], for a frame that came from `port` and comes back from the control plane. It is counted at
+    /// that port, if it exists.
     ///
     /// # Errors
-    /// See [`InjectError`]; nothing was sent then.
+    /// See [`InjectError`]; the frame was not sent.
     pub fn inject_for(
         &mut self,
         port: PortId,
@@ -153,7 +153,7 @@ impl Fabric {
         Ok(())
     }
 
-    /// Counts a frame that came from `port` and would have come back, had it not been lost for `reason`.
+    /// Counts a frame that came from `port` and was lost for `reason` before it could be injected.
     pub fn drop_injected(&mut self, port: PortId, reason: DropReason) {
         self.senders.drop_injected(port, reason);
     }

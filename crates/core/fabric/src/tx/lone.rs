@@ -1,4 +1,4 @@
-//! The only chain of a ring, taken without the passes and arrays that a batch has.
+//! Takes the only chain of a ring, without the passes and arrays of a batch.
 
 use lasthop_guestmem::{MemoryMap, Place, Segment};
 use lasthop_module_api::{Header, PortId};
@@ -13,20 +13,20 @@ use crate::tx::sender::{Fetched, Sender};
 use crate::tx::senders::Senders;
 use crate::tx::tx_queue::TxQueue;
 
-/// The finding of a visit for a single chain.
+/// The result of a visit that looks for a single chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LoneFetch {
-    /// It has it.
+    /// The chain was taken.
     Taken,
     /// The ring is empty.
     Empty,
-    /// Something else. Nothing has changed.
+    /// Anything else. Nothing has changed.
     Unusual,
 }
 
 impl Senders {
-    /// As [`Self::fetch`], for a ring with one chain, a usual one with a valid frame, or none.
-    // A function of its own: it has the registers to itself.
+    /// As [`Self::fetch`], for a ring that is empty or has one usual chain with a valid frame.
+    // Not inlined, so that it has all registers.
     #[inline(never)]
     pub(crate) fn fetch_lone(&mut self, ring: RingId, fetched: &mut Fetched) -> LoneFetch {
         let sender = self.slots.get_mut(ring.port.index()).and_then(Option::as_deref_mut);
@@ -62,7 +62,7 @@ impl Sender {
             return LoneFetch::Unusual;
         }
         let header = &mut fetched.headers[0];
-        // A frame that is refused is read anew by the batch's code; these bytes of it count for nothing.
+        // The batch's code reads a refused frame again; the bytes read here are not used then.
         let Some(chain) = queue.read_lone(&self.map, header, stages) else {
             return LoneFetch::Unusual;
         };
@@ -83,7 +83,7 @@ impl Sender {
 }
 
 impl TxQueue {
-    /// Reads the next chain and its headers, if it is a usual one that is not under way, with a valid frame.
+    /// Reads the next chain and its headers, if it is usual, not under way, and has a valid frame.
     #[inline(always)]
     fn read_lone(&mut self, map: &MemoryMap, header: &mut Header, stages: &Stages) -> Option<Chain> {
         let head = self.ring.head(0).ok()?;
@@ -102,7 +102,7 @@ impl TxQueue {
         Some(Chain { head, whole: true, bytes: len, first })
     }
 
-    /// Not in the region of the last buffer.
+    /// Locates a buffer that is not in the region of the last one.
     #[cold]
     fn locate_elsewhere<'m>(
         &mut self,

@@ -1,4 +1,4 @@
-//! The meter, told by those who touch the memory of senders.
+//! Reports work in senders' memory to the meter.
 
 use lasthop_module_api::PortId;
 
@@ -9,14 +9,14 @@ use crate::stages::WorkStage;
 use crate::tx::senders::Senders;
 
 impl Senders {
-    /// Whether a meter is to be told of what is done.
+    /// Whether a meter is active.
     #[inline]
     pub(crate) fn is_metered(&self) -> bool {
         self.metering.weight > 0
     }
 
-    /// The work since the last call was done in the memory of `port`. The time of its page faults is the port's, if its home is
-    /// here.
+    /// Attributes the work since the last call to the memory of `port`. If the port's home is here, it is charged for
+    /// the page faults.
     #[cold]
     pub(crate) fn tell_lap(&mut self, port: Option<PortId>) {
         let Metering { meter, weight, .. } = &mut self.metering;
@@ -30,7 +30,7 @@ impl Senders {
         self.stages.mark(WorkStage::Other);
     }
 
-    /// Whether nothing is to be taken from `port` at `now_ns`.
+    /// Whether `port` rests at `now_ns`, so that no packets are taken from it.
     #[cold]
     pub(crate) fn look_at_rest(&mut self, port: PortId, now_ns: u64) -> bool {
         let until_ns = self.get_mut(port).map_or(0, |sender| sender.charge.rest_until_ns(now_ns));
@@ -39,7 +39,7 @@ impl Senders {
         now_ns < until_ns
     }
 
-    /// A packet that waited for the receiver `to` is about to be copied: its pages are touched before.
+    /// Touches the pages of a waiting packet before it is copied to the receiver `to`.
     #[cold]
     pub(crate) fn lap_waiting(&mut self, packet: PacketRef, to: PortId, buffer: &mut SegmentBuffer) {
         self.tell_lap(Some(to));

@@ -4,16 +4,16 @@ use lasthop_module_api::{DropReason, Header};
 use lasthop_wire::vnet::HEADER_BYTES;
 use lasthop_wire::{Fragmentation, Offload, check_partial, gso};
 
-/// Takes a sender's metadata into `header`, whose image is there, if it is true of the frame. A receiver may
-/// rely on it from here on, for any sender.
+/// Stores a sender's metadata in `header`, which has the frame's image, if it is true of the frame. From here on
+/// receivers may rely on it.
 #[inline(always)] // left to itself the compiler calls it
 pub(crate) fn read_offload(header: &mut Header, vnet: [u8; HEADER_BYTES]) -> Result<(), DropReason> {
     header.offload = Offload::default();
-    // No flags, no segmentation: the other fields mean nothing.
+    // Without flags and segmentation the other fields have no meaning.
     if vnet[0] | vnet[1] == 0 { Ok(()) } else { parse_offload(header, Offload::parse(&vnet)) }
 }
 
-/// As [`read_offload`], of a frame of the switch's own: it may be a packet that is to be fragmented.
+/// As [`read_offload`], for a frame of the switch's own, which may ask for fragmentation.
 #[inline(never)]
 pub(crate) fn read_own_offload(header: &mut Header, vnet: [u8; HEADER_BYTES]) -> Result<(), DropReason> {
     let offload = Offload::parse(&vnet);

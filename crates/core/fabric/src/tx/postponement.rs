@@ -1,55 +1,55 @@
-//! The chains of a transmit ring that are postponed, or can be.
+//! The chains of a transmit ring that are postponed or may be.
 
 use std::collections::VecDeque;
 
-/// No number: some segments of the frame were delivered.
+/// In place of a number: some segments of the frame were delivered, so the chain cannot be postponed.
 const RULED_OUT: u64 = u64::MAX;
 
-/// The order of a waiting chain, for postponing it.
+/// The position of a waiting chain in the order of postponing.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Rank {
-    /// Which one it is of those that were ranked; 0, or anything if it does not wait: there may be several copies of it.
+    /// Sequence number in the order of ranking. 0 if the chain has several copies; undefined if it does not wait.
     number: u64,
-    /// As it was counted when it was taken.
+    /// Bytes that were counted when the chain was taken.
     pub(crate) frame_bytes: u32,
     pub(crate) is_gso: bool,
 }
 
-/// The chains of one transmit ring that are postponed, or can be.
+/// The chains of one transmit ring that are postponed or may be.
 #[derive(Debug)]
 pub(crate) struct Postponement {
-    /// Heads to be taken before all others; as the ledger has it.
+    /// Heads to be taken before all others, in the ledger's order.
     pub(crate) next: VecDeque<u16>,
-    /// By head.
+    /// Indexed by head.
     ranks: Box<[Rank]>,
     last_number: u64,
-    /// By rank, chains that wait no more and are not in the ledger yet.
+    /// Withdrawn chains that are not in the ledger yet, by rank.
     withdrawn: Vec<(u64, u16)>,
 }
 
 impl Postponement {
-    /// Of a ring with `entries`, where `next` were postponed before.
+    /// For a ring with `entries`, where `next` were postponed before.
     pub(crate) fn new(entries: u16, next: Vec<u16>) -> Self {
         let ranks = vec![Rank::default(); usize::from(entries)].into_boxed_slice();
         let mut postponement = Self { next: VecDeque::new(), ranks, last_number: 0, withdrawn: Vec::new() };
-        // They count as not taken, so there is nothing to be uncounted.
+        // They count as not taken, so no counter has to be corrected.
         next.iter().for_each(|head| postponement.rank(*head, 0, false));
         postponement.next = next.into();
         postponement
     }
 
-    /// Whether there are chains to be taken once more.
+    /// Whether there are postponed chains to take.
     #[inline]
     pub(crate) fn is_due(&self) -> bool {
         !self.next.is_empty()
     }
 
-    /// A copy of the chain at `head` begins to wait. Unless it turns out to be the only one, it cannot be postponed.
+    /// Notes that a copy of the chain at `head` begins to wait. The chain cannot be postponed unless `rank` follows.
     pub(crate) fn forget(&mut self, head: u16) {
         self.ranks[usize::from(head)].number = 0;
     }
 
-    /// Of the chain at `head`, taken after all others that were ranked, there is one copy.
+    /// Ranks the chain at `head`, which has one copy, after all chains ranked before.
     pub(crate) fn rank(&mut self, head: u16, frame_bytes: u32, is_gso: bool) {
         self.last_number += 1;
         let rank = &mut self.ranks[usize::from(head)];
@@ -58,25 +58,25 @@ impl Postponement {
         }
     }
 
-    /// Some of the chain at `head`, which waits, was delivered.
+    /// Notes that the waiting chain at `head` was partly delivered.
     pub(crate) fn rule_out(&mut self, head: u16) {
         self.ranks[usize::from(head)].number = RULED_OUT;
     }
 
-    /// Whether the chain at `head`, which waits, can be postponed.
+    /// Whether the waiting chain at `head` can be postponed.
     pub(crate) fn is_possible(&self, head: u16) -> bool {
         !matches!(self.ranks[usize::from(head)].number, 0 | RULED_OUT)
     }
 
-    /// The chain at `head` does not wait any more.
+    /// Notes that the chain at `head` no longer waits and is to be postponed. Returns its rank.
     pub(crate) fn withdraw(&mut self, head: u16) -> Rank {
         let rank = self.ranks[usize::from(head)];
         self.withdrawn.push((rank.number, head));
         rank
     }
 
-    /// All chains to be taken again, in order: those fetched again that wait come before the others. `None`:
-    /// nothing is new.
+    /// All chains to be taken again, in order: withdrawn chains first, since they were fetched before the others.
+    /// `None` if no chain was withdrawn.
     pub(crate) fn gather(&mut self) -> Option<Vec<u16>> {
         if self.withdrawn.is_empty() {
             return None;

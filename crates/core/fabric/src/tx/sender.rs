@@ -20,43 +20,43 @@ use crate::tx::cost::Charge;
 use crate::tx::tx_queue::TxQueue;
 use crate::{Capabilities, RingId};
 
-/// The transmit side of a port, as one worker has it.
+/// A worker's part of the transmit side of a port.
 #[derive(Debug, Default)]
 pub(crate) struct Sender {
     pub(crate) map: Arc<MemoryMap>,
     pub(crate) epoch: u32,
     pub(crate) capabilities: Capabilities,
-    /// Rings whose home is here.
+    /// The rings whose home is here.
     pub(crate) queues: Vec<Option<TxQueue>>,
-    /// Chains of all its rings, since any worker may hold references to them.
+    /// Chains of all rings of the port, since any worker may hold references to them.
     pub(crate) chains: Vec<Option<Arc<Chains>>>,
     pub(crate) counters: PortCounters,
     pub(crate) charge: Charge,
 }
 
-/// Where the chains of a visit lie, as far as they are in one piece and only the visit knows of them.
+/// The memory of a visit's chains that are in one piece and are not listed.
 pub(crate) type Places<'m> = ArrayVec<Place<'m>, BATCH_PACKETS_MAX>;
 
 /// The packets of one visit to one ring.
 #[derive(Debug)]
 pub(crate) struct Fetched {
-    /// Of the packets, and from `BATCH_PACKETS_MAX` on those that the module made.
+    /// The packets' headers; from `BATCH_PACKETS_MAX` on, the images that the module made.
     pub(crate) headers: Box<[Header; BATCH_PACKETS_MAX + IMAGES_MADE_MAX]>,
-    /// The packets by name, once they are listed.
+    /// References to the packets, once they are listed.
     pub(crate) packets: [PacketRef; BATCH_PACKETS_MAX],
     pub(crate) len: usize,
-    /// Whether the chains stand in the side table, and the packets have names. If not, packet `i` is chain `i`, in one piece of memory,
-    /// and only this visit knows of it.
+    /// Whether the chains are in the side table and the packets have references. If not, packet `i` is chain `i`, in
+    /// one piece of memory, and only this visit knows it.
     pub(crate) is_listed: bool,
-    /// The name that all packets of the visit have, but for their heads.
+    /// The reference of all packets of the visit, without the head.
     pub(crate) name: PacketRef,
-    /// Whether the ring has more. If it is blocked or broken, the next visit takes none of it.
+    /// Whether the ring has more chains. If it is blocked or broken, the next visit takes none.
     pub(crate) more: bool,
     pub(crate) heads: [u16; BATCH_PACKETS_MAX],
-    /// The chains as taken, before frames that are none are left out.
+    /// The chains as taken, before invalid frames are removed.
     pub(crate) chains: [Chain; BATCH_PACKETS_MAX],
     segments: Box<SegmentBuffer>,
-    /// Of the packets.
+    /// The packets' hashes.
     pub(crate) hashes: Box<Hashes>,
 }
 
@@ -84,8 +84,8 @@ impl Fetched {
         self.chains[..self.len].iter().zip(self.headers.iter())
     }
 
-    /// Adds the packets from number `from` on, which are listed, as they came.
-    // The list is the caller's: a returned one would be moved with all its room.
+    /// Adds the listed packets from number `from` on, unchanged.
+    // The caller provides the list: returning one would copy all its room.
     #[inline]
     pub(crate) fn add_copies<'f>(
         &'f self,
@@ -98,14 +98,14 @@ impl Fetched {
         copies.extend((from as u16..).zip(packets).map(copy));
     }
 
-    /// Names the first packets by their chains.
+    /// Makes references to the first packets from their chains.
     pub(crate) fn name_first(&mut self, count: usize) {
         for (packet, chain) in self.packets.iter_mut().zip(&self.chains[..count]) {
             *packet = PacketRef { head: chain.head, ..self.name };
         }
     }
 
-    /// Puts the images that the module made where outputs look for them.
+    /// Stores the images that the module made where outputs find them.
     #[inline]
     pub(crate) fn add_images(&mut self, made: &[Header]) {
         for (place, image) in self.headers[BATCH_PACKETS_MAX..].iter_mut().zip(made) {
@@ -115,13 +115,14 @@ impl Fetched {
 }
 
 impl Sender {
-    /// Copies of the chain at `head` of the only queue that are not settled.
+    /// Number of unsettled copies of the chain at `head` of the only queue.
     pub(crate) fn pending_copies(&self, head: u16) -> u16 {
         self.queues.first().and_then(Option::as_ref).map_or(0, |queue| queue.ring.mark(head))
     }
 
-    /// Takes chains from the queue of `ring`, in two passes so that the descriptors' and the headers' cache lines come in
-    /// side by side: each chain's headers are read once, in the second pass. Returns heads taken. A ring that is broken is marked.
+    /// Takes chains from the queue of `ring`, in two passes, so that the cache misses of descriptors and of headers
+    /// overlap. The second pass reads each chain's headers once. Returns the number of heads taken. Marks a broken
+    /// ring.
     pub(super) fn fetch(
         &mut self,
         ring: RingId,
@@ -160,7 +161,7 @@ impl Sender {
         taken
     }
 
-    /// The second pass for the chains behind those that were read, of any kind. All are listed then. Invalid frames are dropped and completed.
+    /// The second pass for the remaining chains, of any kind. Lists all chains. Drops and completes invalid frames.
     #[inline(never)]
     fn read_others(
         &mut self,
@@ -233,8 +234,8 @@ impl TxQueue {
     }
 }
 
-/// Reads and checks the chains at the first `count` fetched heads, which the driver made available, within the bounds of a visit. If there
-/// are unusual ones among them, all are listed. Returns their number, and the fault of the next one.
+/// Reads and checks the chains at the first `count` fetched heads, within the bounds of a visit. If one is unusual, all
+/// are listed. Returns their number, and the fault of the next one.
 #[inline(always)]
 fn read_chains<'m>(
     queue: &mut TxQueue,
@@ -255,8 +256,8 @@ fn read_chains<'m>(
     read_more_chains(queue, map, epoch, fetched, ((taken, bytes), count), is_under_way)
 }
 
-/// Reads, checks and marks usual chains, one buffer in one region each, up to the first other one or one that is under way, and adds them to
-/// `places`. Returns their bytes.
+/// Reads, checks and marks usual chains, with one buffer in one region each, and adds them to `places`. Stops at an
+/// unusual chain or one that is under way already. Returns their bytes.
 #[inline]
 fn read_usual_chains<'m>(
     (ring, hint): (&mut DeviceRing, &mut u16),
@@ -277,8 +278,9 @@ fn read_usual_chains<'m>(
     bytes
 }
 
-/// As [`read_usual_chains`], behind chains with these `bytes`; if `NEAR`, up to the first one in another region than the last.
-// A function of its own: the loop has the registers to itself.
+/// As [`read_usual_chains`], after chains with `bytes` bytes. With `NEAR`, stops at the first one outside the region of
+/// the last translation.
+// Not inlined, so that the loop has all registers.
 #[inline(never)]
 fn read_chains_in<'m, const NEAR: bool>(
     ring: &mut DeviceRing,
@@ -306,7 +308,8 @@ fn read_chains_in<'m, const NEAR: bool>(
     bytes
 }
 
-/// As [`read_chains`], for chains of any kind behind the first ones, which were read and have these bytes. All are listed.
+/// As [`read_chains`], for the chains of any kind behind the first ones, which were read and have these bytes. Lists
+/// all chains.
 #[inline(never)]
 pub(crate) fn read_more_chains(
     queue: &mut TxQueue,
@@ -335,7 +338,7 @@ pub(crate) fn read_more_chains(
     (taken, None)
 }
 
-/// Reads, checks and enters the chain at `head`, which is not under way.
+/// Reads and checks the chain at `head`, which is not under way, and enters it in the side table.
 #[inline]
 fn take_pieces(queue: &mut TxQueue, map: &MemoryMap, head: u16, epoch: u32) -> Result<Chain, RingError> {
     let descriptor = queue.ring.descriptor(head);

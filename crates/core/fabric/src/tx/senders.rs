@@ -20,31 +20,31 @@ use crate::tx::injected::InjectedFrames;
 use crate::tx::sender::{Fetched, Sender};
 use crate::tx::tx_queue::{Obstacle, TxQueue};
 
-/// All transmit sides, as one worker has them.
+/// A worker's transmit sides of all ports.
 #[derive(Debug)]
 pub(crate) struct Senders {
     pub(crate) slots: Vec<Option<Box<Sender>>>,
     dirty: Vec<RingId>,
     unblocked: Vec<RingId>,
-    /// Rings with completed chains that are to be used, and are held back.
+    /// Rings whose completed chains are held back and should be returned.
     pub(crate) obstructed: Vec<RingId>,
     pub(crate) board: Arc<Board>,
     pub(crate) worker: u8,
-    /// References to packets of this worker in the queues of receive rings; bounded.
+    /// Number of references to this worker's packets in the queues of receive rings; bounded.
     lent: usize,
-    /// Workers that something was given back to since the last publication, as bits.
+    /// Workers that got references back since the last publication, as bits.
     returned: u64,
-    /// Whether a copy began to wait since that was asked last.
+    /// Whether a copy began to wait since the last query.
     has_let_wait: bool,
     /// Hand-overs to other workers.
     pub(crate) handoffs: HandoffCounters,
-    /// The captures here, if any.
+    /// The active captures of this worker, if any.
     pub(crate) taps: Option<Box<Taps>>,
-    /// The profile here, if any.
+    /// The active profile of this worker, if any.
     pub(crate) stages: Stages,
-    /// Of visits that are metered.
+    /// State of metered visits.
     pub(crate) metering: Metering,
-    /// Of the port `internal`, at its home.
+    /// The frames of the port `internal`, at its home.
     pub(super) accounts: InjectedFrames,
 }
 
@@ -75,7 +75,7 @@ impl Senders {
         }
     }
 
-    /// Whether this worker is the packet's home, which alone settles it.
+    /// Whether this worker is the packet's home. Only the home settles a packet.
     #[inline]
     pub(crate) fn owns(&self, packet: PacketRef) -> bool {
         packet.home == self.worker
@@ -89,12 +89,12 @@ impl Senders {
         self.returned |= 1 << home;
     }
 
-    /// The next reference that came back.
+    /// Takes the next reference that came back.
     pub(crate) fn next_return(&mut self) -> Option<Return> {
         self.board.inbox(self.worker).returns.pop()
     }
 
-    /// A reference came back, or was ours all along: its wait is over.
+    /// Ends the wait of a packet whose reference came back or was this worker's own.
     pub(crate) fn settle_waiting(&mut self, packet: PacketRef, attempt: Attempt) {
         self.end_waiting(packet);
         match attempt.outcome {
@@ -103,7 +103,7 @@ impl Senders {
         }
     }
 
-    /// Whether a copy began to wait since this was asked last.
+    /// Whether a copy began to wait since the last query.
     #[inline]
     pub(crate) fn take_let_wait(&mut self) -> bool {
         std::mem::take(&mut self.has_let_wait)
@@ -122,7 +122,7 @@ impl Senders {
         (0..self.board.workers() as u8).filter(is_asleep).fold(0, |bits, worker| bits | 1 << worker)
     }
 
-    /// The rings at home here.
+    /// The rings whose home is here.
     pub(crate) fn queues(&self) -> impl Iterator<Item = (RingId, &TxQueue)> {
         let senders =
             (0..).zip(&self.slots).filter_map(|(port, sender)| Some((PortId(port), sender.as_ref()?)));
@@ -131,7 +131,7 @@ impl Senders {
         queues.filter_map(|(port, queue, tx)| Some((RingId { port, queue }, tx.as_ref()?)))
     }
 
-    /// Chains taken and neither completed nor postponed.
+    /// Number of chains taken and neither completed nor postponed.
     pub(crate) fn taken(&self) -> usize {
         self.queues().map(|(_, queue)| usize::from(queue.taken())).sum()
     }
@@ -157,7 +157,7 @@ impl Senders {
         self.get_mut(ring.port)?.queues.get_mut(usize::from(ring.queue))?.as_mut()
     }
 
-    /// A ring gets its home here. Chains that another device left undone are returned, and counted as
+    /// Makes this worker the home of a ring. Chains that another device left undone are returned and counted as
     /// dropped.
     pub(crate) fn begin(&mut self, ring: RingId, mut queue: TxQueue) -> Option<Arc<Chains>> {
         let (chains_lost, copies_lost) = queue.give_up_taken();
@@ -165,7 +165,7 @@ impl Senders {
         let sender = self.get_mut(ring.port)?;
         *sender.queues.get_mut(usize::from(ring.queue))? = Some(queue);
         sender.counters.rx_packets += chains_lost;
-        sender.counters.copies_added += copies_lost - chains_lost; // each marked chain has one at least
+        sender.counters.copies_added += copies_lost - chains_lost; // each marked chain has at least one copy
         sender.counters.rx_drops.count_all(DropReason::Restart, copies_lost);
         if chains_lost > 0 {
             self.mark_dirty(ring);
@@ -173,8 +173,8 @@ impl Senders {
         Some(chains)
     }
 
-    /// Takes a batch from a ring into `fetched`; frames that are no frames are dropped and completed here. Returns the
-    /// heads taken. A broken ring is marked and yields nothing more.
+    /// Takes a batch from a ring into `fetched`; drops and completes invalid frames. Returns the number of heads taken.
+    /// A broken ring is marked and yields no more.
     #[inline]
     pub(crate) fn fetch(&mut self, ring: RingId, fetched: &mut Fetched) -> usize {
         fetched.len = 0;
@@ -193,7 +193,7 @@ impl Senders {
         taken
     }
 
-    /// The ring and memory that a packet lies in, unless they are gone.
+    /// The memory and chains of a packet's ring, unless they are gone.
     #[inline]
     pub(crate) fn source(&self, packet: PacketRef) -> Option<Source<'_>> {
         let sender = self.get(packet.port())?;
@@ -212,7 +212,8 @@ impl Senders {
         self.settle_all(std::iter::once((packet, attempt)));
     }
 
-    /// Enters the results of attempts to deliver copies of packets of one ring. A chain is completed with its last copy.
+    /// Counts the results of attempts to deliver copies of packets of one ring. A chain is completed with its last
+    /// copy.
     #[inline]
     pub(crate) fn settle_all(&mut self, attempts: impl Iterator<Item = (PacketRef, Attempt)>) {
         let mut attempts = attempts.peekable();
@@ -246,7 +247,7 @@ impl Senders {
         attempts.for_each(|(packet, attempt)| self.settle_detached(packet, attempt));
     }
 
-    /// As `settle`, for a detached packet. There may be room for another one then.
+    /// As `settle`, for a detached packet. Its slot becomes free, so another packet may be detached.
     #[cold]
     fn settle_detached(&mut self, packet: PacketRef, attempt: Attempt) {
         let ring = packet.ring();
@@ -260,8 +261,8 @@ impl Senders {
         self.mark_dirty(ring);
     }
 
-    /// Copies a packet that waits out of its guest's memory, and settles it there. Returns the reference that takes its place; `None`:
-    /// there is no room.
+    /// Copies a waiting packet out of its guest's memory, and settles the chain's copy. Returns the reference to the
+    /// detached packet; `None` if there is no room.
     #[cold]
     pub(crate) fn detach(&mut self, packet: PacketRef, buffer: &mut SegmentBuffer) -> Option<PacketRef> {
         let ring = packet.ring();
@@ -278,19 +279,19 @@ impl Senders {
         Some(packet.detached(slot))
     }
 
-    /// The next ring with completed chains that are obstructed, as it was published last.
+    /// The next ring that was published with completed chains held back.
     #[inline]
     pub(crate) fn next_obstructed(&mut self) -> Option<RingId> {
         self.obstructed.pop()
     }
 
-    /// Where the packet waits that obstructs others of `ring`.
+    /// Where the packet waits that holds back completed chains of `ring`.
     pub(crate) fn obstacle(&self, ring: RingId) -> Option<Obstacle> {
         self.get(ring.port)?.queues.get(usize::from(ring.queue))?.as_ref()?.obstacle()
     }
 
-    /// Charges the port of `first`, if its home is here, for the deliveries of it and the next ones,
-    /// `packets` in all.
+    /// Charges the port of `first`, if its home is here, for the deliveries of `packets` packets, of which it is the
+    /// first.
     #[inline]
     pub(crate) fn charge(&mut self, first: PacketRef, packets: usize, delivered: &Delivered) {
         if let Some(charge) = self.charge_of(first) {
@@ -298,20 +299,21 @@ impl Senders {
         }
     }
 
-    /// Charges the port of `packet`, if this is its home, for pieces of memory beyond one for each packet.
+    /// Charges the port of `packet`, if its home is here, for pieces of memory beyond one for each packet.
     pub(crate) fn charge_pieces(&mut self, packet: PacketRef, pieces: u64) {
         if let Some(charge) = self.charge_of(packet) {
             charge.add_pieces(pieces);
         }
     }
 
-    /// The account of the port of `packet`, if this is its home.
+    /// The account of the port of `packet`, if its home is here.
     #[inline]
     fn charge_of(&mut self, packet: PacketRef) -> Option<&mut Charge> {
         self.owns(packet).then(|| self.get_mut(packet.port())).flatten().map(|sender| &mut sender.charge)
     }
 
-    /// Enters the chains of a visit from number `from` on in their ring's side table, and names all of its packets, unless that is done.
+    /// Enters the visit's chains from number `from` on in the ring's side table, and makes references to all its
+    /// packets, unless that was done.
     #[inline(never)]
     pub(crate) fn list(&mut self, fetched: &mut Fetched, from: usize) {
         if fetched.is_listed {
@@ -325,7 +327,7 @@ impl Senders {
         }
     }
 
-    /// Enters that the first packets of a visit, which are not listed, were delivered whole.
+    /// Settles the first packets of a visit that is not listed: they were delivered whole.
     #[inline]
     pub(crate) fn settle_unlisted(&mut self, fetched: &Fetched, count: usize, bytes: u64) {
         let ring = fetched.name.ring();
@@ -343,7 +345,7 @@ impl Senders {
         }
     }
 
-    /// Enters that packets of one ring were delivered whole.
+    /// Settles packets of one ring that were delivered whole.
     #[inline]
     pub(crate) fn settle_delivered(
         &mut self,
@@ -373,7 +375,7 @@ impl Senders {
         }
     }
 
-    /// Enters the result of [`TxQueue::note_completed`].
+    /// Notes the result of [`TxQueue::note_completed`].
     #[inline]
     fn enlist(&mut self, ring: RingId, (is_news, was_blocked): (bool, bool)) {
         if was_blocked {
@@ -384,7 +386,7 @@ impl Senders {
         }
     }
 
-    /// A chain of `ring` was completed.
+    /// Notes that a chain of `ring` was completed.
     pub(crate) fn note_completed(&mut self, ring: RingId) {
         if let Some(news) = self.queue_mut(ring).map(TxQueue::note_completed) {
             self.enlist(ring, news);
@@ -399,7 +401,7 @@ impl Senders {
         }
     }
 
-    /// Sets how many copies of a packet of this batch there will be; none is a drop for `reason`.
+    /// Sets the number of copies of a packet of this batch. 0 drops the packet for `reason`.
     #[inline]
     pub(crate) fn expect_copies(&mut self, packet: PacketRef, copies: u16, reason: DropReason) {
         let Some(sender) = self.get_mut(packet.port()) else { return };
@@ -418,14 +420,15 @@ impl Senders {
         }
     }
 
-    /// Copies that the module wanted and that could not be made: beyond the room for verdicts, or not in the form wanted.
+    /// Counts copies that the module wanted and that could not be made: no room for verdicts, or an edit that is not
+    /// possible.
     pub(crate) fn count_lost(&mut self, packet: PacketRef, copies: u32, reason: DropReason) {
         let Some(counters) = self.counters_of(packet) else { return };
         counters.copies_added += u64::from(copies);
         counters.rx_drops.count_all(reason, u64::from(copies));
     }
 
-    /// A copy begins to wait at the receive ring `at`, if its sender's share of waiting chains allows.
+    /// Lets a copy wait at the receive ring `at`, if the sender's share of waiting chains allows it.
     pub(crate) fn begin_waiting(&mut self, packet: PacketRef, at: RingId) -> bool {
         if self.lent >= LENT_PACKETS_MAX && self.board.workers() > 1 {
             return false;
@@ -438,7 +441,7 @@ impl Senders {
         }
         queue.begin_waiting(packet.head, at);
         if queue.ring.held_back() > 0 {
-            // It was postponed, and taken again: those behind it are completed.
+            // The packet was postponed and taken again: chains behind it are completed already.
             self.mark_dirty(packet.ring());
         }
         self.lent += 1;
@@ -447,7 +450,7 @@ impl Senders {
         true
     }
 
-    /// A copy waits no more; `settle` follows.
+    /// Ends a copy's wait; `settle` follows.
     pub(crate) fn end_waiting(&mut self, packet: PacketRef) {
         self.lent -= 1;
         let queue = self.queue_mut(packet.ring()).filter(|_| !packet.is_detached());
@@ -455,12 +458,13 @@ impl Senders {
         self.count_waiting(packet, false);
     }
 
-    /// Rings that were blocked and may be visited again; cleared by the caller.
+    /// Rings that are no longer blocked and may be visited again. The caller clears the list.
     pub(crate) fn unblocked(&mut self) -> &mut Vec<RingId> {
         &mut self.unblocked
     }
 
-    /// Shows guests all completions already. A full fence has to follow, and [`Self::signal_shown`]; nothing is completed in between.
+    /// Publishes completions to guests early. A full fence and [`Self::signal_shown`] must follow, with no completion
+    /// in between.
     #[inline]
     pub(crate) fn show_completed(&mut self) {
         for ring in &self.dirty {
@@ -474,7 +478,7 @@ impl Senders {
         }
     }
 
-    /// The rest of publishing what was shown: rings whose guest wants a signal are added to `signals`.
+    /// Ends the early publication: adds the rings whose guest wants a signal to `signals`.
     #[inline]
     pub(crate) fn signal_shown(&mut self, signals: &mut Vec<crate::Signal>) {
         while let Some(ring) = self.dirty.pop() {
@@ -486,13 +490,13 @@ impl Senders {
         }
     }
 
-    /// Whether there is anything that [`Self::publish`] or others are to be told of.
+    /// Whether there are completions to publish, or workers to wake.
     #[inline]
     pub(crate) fn has_news(&self) -> bool {
         !self.dirty.is_empty() || !self.obstructed.is_empty() || self.returned != 0
     }
 
-    /// Publishes all completions. Rings whose guest wants a signal are added to `signals`.
+    /// Publishes all completions. Adds the rings whose guest wants a signal to `signals`.
     #[inline]
     pub(crate) fn publish(&mut self, signals: &mut Vec<crate::Signal>) {
         while let Some(ring) = self.dirty.pop() {
@@ -502,7 +506,7 @@ impl Senders {
         }
     }
 
-    /// As `publish`, for one ring. Whether completed chains of it are obstructed.
+    /// As `publish`, for one ring. Returns whether completed chains of it are held back.
     #[inline(never)]
     pub(crate) fn publish_ring(&mut self, ring: RingId, signals: &mut Vec<crate::Signal>) -> bool {
         let Some(queue) = self.queue_mut(ring) else { return false };

@@ -22,39 +22,39 @@ pub(crate) struct TxQueue {
     pub(crate) error: Option<RingError>,
     /// Chains completed since the last publication.
     pub(crate) dirty: bool,
-    /// Chains that wait in internal receive queues.
+    /// Number of chains that wait in internal receive queues.
     pub(crate) waiting: u16,
-    /// Heads are pending, but too many long chains wait: to be visited again when one is settled.
+    /// Heads are pending, but too many long chains wait. The ring is visited again when one is settled.
     pub(crate) blocked: bool,
-    /// Nothing more is taken: it is being stopped.
+    /// The ring is being stopped: no chains are taken.
     pub(crate) closed: bool,
-    /// Nothing more is taken until the module has nothing against it.
+    /// The module paused the ring: no chains are taken.
     pub(crate) held: bool,
     pub(crate) hint: u16,
-    /// Of chains in more than one, and not charged yet.
+    /// Further memory pieces of chains that are not charged yet.
     pub(crate) pieces: u64,
     pub(crate) postponement: Postponement,
-    /// Of a ring that is used in order, by head.
+    /// By head; only for a ring that is used in order.
     waits: Option<Box<[Wait]>>,
-    /// Chains are held back that a slow receiver has no part in.
+    /// A slow receiver holds back completed chains that went to other receivers.
     is_obstructed: bool,
     detached: Option<DetachedPool>,
 }
 
-/// Where copies of a packet wait.
+/// The wait of a packet's copies.
 #[derive(Clone, Copy, Debug)]
 struct Wait {
     copies: u16,
-    /// The receive ring of the first.
+    /// The receive ring of the first waiting copy.
     at: RingId,
 }
 
-/// The receive rings where the packet waits that holds back others.
+/// The receive rings of the waiting packet that holds back others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Obstacle {
-    /// At this one.
+    /// All copies wait at this ring.
     At(RingId),
-    /// At several.
+    /// Copies wait at several rings.
     Scattered,
 }
 
@@ -88,33 +88,33 @@ impl TxQueue {
         self.table.chains()
     }
 
-    /// Whether chains are taken from it.
+    /// Whether chains may be taken from the ring.
     #[inline]
     pub(crate) fn is_ready(&self) -> bool {
         self.error.is_none() && !self.closed && !self.held
     }
 
-    /// Whether a visit can do nothing until a waiting chain is settled.
+    /// Whether a visit can take no chain until a waiting one is settled.
     pub(crate) fn is_blocked(&self) -> bool {
         self.blocked
     }
 
-    /// Why the chain at `head` was dropped at once, if it was in the last visit.
+    /// The reason why the last visit dropped the chain at `head`, if it did.
     pub(crate) fn refusal(&self, head: u16) -> DropReason {
         self.table.refusal(head)
     }
 
-    /// Packets taken and not settled.
+    /// Number of packets taken and not settled.
     pub(crate) fn taken(&self) -> u16 {
         self.table.taken() + self.detached()
     }
 
-    /// Those of them that are detached.
+    /// Number of detached packets.
     pub(crate) fn detached(&self) -> u16 {
         self.detached.as_ref().map_or(0, DetachedPool::taken)
     }
 
-    /// A copy of the packet at `head` begins to wait at `at`.
+    /// Notes that a copy of the packet at `head` begins to wait at `at`.
     pub(crate) fn begin_waiting(&mut self, head: u16, at: RingId) {
         self.waiting += 1;
         self.postponement.forget(head);
@@ -123,7 +123,7 @@ impl TxQueue {
         }
     }
 
-    /// A copy of the packet at `head` waits no more, or not there.
+    /// Notes that a copy of the packet at `head` no longer waits, or was detached.
     pub(crate) fn end_waiting(&mut self, head: u16) {
         self.waiting -= 1;
         if let Some(wait) = self.waits.as_mut().and_then(|waits| waits.get_mut(usize::from(head))) {
@@ -131,7 +131,7 @@ impl TxQueue {
         }
     }
 
-    /// Shows the guest all chains that can be used; whether others are obstructed.
+    /// Publishes all chains that may be used. Returns whether completed ones are held back.
     #[inline(always)] // left to itself the compiler calls it
     pub(crate) fn publish(&mut self) -> bool {
         if self.ring.has_unpublished() {
@@ -143,7 +143,7 @@ impl TxQueue {
         self.is_obstructed
     }
 
-    /// The packet that waits and obstructs others that are completed, if there is one.
+    /// Where the packet waits that holds back completed chains, if there is one.
     pub(crate) fn obstacle(&self) -> Option<Obstacle> {
         let head = self.ring.holding_back().filter(|_| self.is_obstructed && !self.closed)?;
         match self.waits.as_ref()?.get(usize::from(head))? {
@@ -153,8 +153,8 @@ impl TxQueue {
         }
     }
 
-    /// Copies a copy of the packet at `head`, which waits, out of the guest's memory `map`. The copy of its chain is to be settled then. The
-    /// port has `pairs` queue pairs. Returns its slot and bytes; `None`: there is no room.
+    /// Copies the waiting packet at `head` out of the guest's memory `map`; the caller then settles the copy of its
+    /// chain. The port has `pairs` queue pairs. Returns slot and bytes; `None` if there is no room.
     pub(crate) fn detach(
         &mut self,
         map: &MemoryMap,
@@ -174,14 +174,14 @@ impl TxQueue {
         Some((slot, bytes))
     }
 
-    /// The detached packet in `slot` is settled.
+    /// Settles the detached packet in `slot`.
     pub(crate) fn settle_detached(&mut self, slot: u16, epoch: u32) {
         let Some(pool) = &mut self.detached else { return };
         pool.release(slot, epoch, &mut [Segment::default(); CHAIN_SEGMENTS_MAX]);
         self.ring.set_detached(pool.taken());
     }
 
-    /// Enters those of the chains that a visit took, which are in one piece, in the side table, unless they stand there.
+    /// Enters the given chains of a visit, which are in one piece, in the side table, unless they are there.
     pub(crate) fn list(&mut self, fetched: &mut Fetched, chains: Range<usize>, epoch: u32) {
         if std::mem::replace(&mut fetched.is_listed, true) {
             return;
@@ -189,7 +189,8 @@ impl TxQueue {
         fetched.chains[chains].iter().for_each(|chain| self.table.enter(chain.head, epoch, &[chain.first]));
     }
 
-    /// The chains at `heads`, the oldest of those taken last that are not settled, were not listed, and their only copies are delivered.
+    /// Settles the chains at `heads`, whose only copies are delivered. They were not listed, and are the oldest
+    /// unsettled ones of the last visit.
     #[inline]
     pub(crate) fn settle_unlisted(&mut self, heads: impl Iterator<Item = u16> + Clone) {
         let oldest = heads.clone().next();
@@ -199,7 +200,7 @@ impl TxQueue {
         self.ring.complete_marked_all(heads);
     }
 
-    /// As [`Self::settle_unlisted`], of one chain.
+    /// As [`Self::settle_unlisted`], for one chain.
     #[inline(always)]
     pub(crate) fn settle_lone(&mut self, head: u16) {
         match self.waits {
@@ -217,15 +218,16 @@ impl TxQueue {
         }
     }
 
-    /// Enters the chain at `head`, with one copy to be settled.
+    /// Enters the chain at `head` in the side table, with one copy to be settled.
     #[inline]
     pub(crate) fn enter(&mut self, head: u16, epoch: u32, segments: &[Segment]) {
         self.table.enter(head, epoch, segments);
         self.ring.set_mark(head, 1);
     }
 
-    /// One copy of the chain at `head` is settled; true if it was the last, and the chain is completed. Unless it was dropped at a slow
-    /// receiver (`is_slow`, asked of rings in order only), it is not to wait for a packet in front of it.
+    /// Settles one copy of the chain at `head`. True if it was the last, so that the chain is completed. Unless a slow
+    /// receiver dropped it (`is_slow`, called for rings in order only), the chain should not wait for a packet ahead of
+    /// it.
     #[inline]
     pub(crate) fn settle(&mut self, head: u16, is_slow: impl FnOnce() -> bool) -> bool {
         if self.waits.is_some() {
@@ -238,7 +240,7 @@ impl TxQueue {
         is_last
     }
 
-    /// Apart from `settle`, which is inlined where packets without order are settled.
+    /// Kept apart from `settle`, which is inlined for rings without order.
     #[inline(never)]
     fn settle_in_order(&mut self, head: u16, is_slow: bool) -> bool {
         let held_back = self.ring.held_back();
@@ -250,9 +252,9 @@ impl TxQueue {
         is_last
     }
 
-    /// Completes, undelivered, the chains that the killed device before this one had taken. Returns the
-    /// number of chains, and of copies of their packets, detached ones included. Each may have been delivered, and is not delivered
-    /// again. Postponed ones were not delivered.
+    /// Completes, undelivered, the chains that the killed device had taken: each may have been delivered before, and
+    /// must not be delivered twice. Returns the number of chains, and of copies of their packets, detached ones
+    /// included. Postponed chains are not affected: they were not delivered.
     pub(crate) fn give_up_taken(&mut self) -> (u64, u64) {
         let heads: Vec<u16> =
             self.ring.marked().filter(|head| !self.postponement.is_possible(*head)).collect();
@@ -263,7 +265,7 @@ impl TxQueue {
         (heads.len() as u64 + detached, copies + detached)
     }
 
-    /// Chains were completed. Returns whether the ring was not yet due to be published, and whether it was
+    /// Notes that chains were completed. Returns whether the ring was not yet due to be published, and whether it was
     /// blocked by them.
     #[inline]
     pub(crate) fn note_completed(&mut self) -> (bool, bool) {

@@ -1,20 +1,20 @@
-//! Where packets for the control plane wait in order.
+//! The lines in which packets for the control plane wait.
 
 use lasthop_module_api::{PORTS_MAX, PortId};
 
 use crate::bounds::UPCALL_LINES_OF_INTERNAL;
 
-/// Lines of one kind.
+/// Number of lines of one kind.
 const LINES: u16 = PORTS_MAX as u16 + UPCALL_LINES_OF_INTERNAL;
 
-/// A line in which packets for the control plane wait. Each port has one. Packets of the port `internal`,
-/// which control planes sent, have one per deciding module. Packets of which more is needed than a worker sees, fragments above
-/// all, have as many lines of their own: they keep no first packet of a flow out. Each line has its own turns, bounds and tokens.
+/// A line in which packets for the control plane wait. Each port has one. Packets of the port `internal`, which control
+/// planes sent, have one per deciding module. Suspended packets, mostly fragments, have a second set of lines, so that
+/// they do not displace the first packets of flows. Each line has its own turns, bounds and tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct UpcallLine(u16);
 
 impl UpcallLine {
-    /// That of packets from `port` about which `origin` decided.
+    /// The line of packets from `port` about which `origin` decided.
     pub(crate) fn of(port: PortId, origin: u16, is_suspended: bool) -> Self {
         let first = if is_suspended { LINES } else { 0 };
         match port {

@@ -1,4 +1,4 @@
-//! Upcalls: whole, finished packets for the control plane, in bounded queues that are fair to ports.
+//! Upcalls: whole, finished packets for the control plane, in bounded queues with fair turns of ports.
 //!
 //! ```text
 //!   verdicts: upcall ─ port has room and tokens? ── frame out of its sender's memory ── cut, summed ──> records of worker 0 ─┐
@@ -7,14 +7,13 @@
 //!     UpcallReader::pop  <── lines by turns <── one line for each port, but those held <── taken out as they come ───────────┘
 //! ```
 //!
-//! A worker never waits for the control plane. A port's packets on the way are bounded in packets and bytes
-//! over all workers, and in packets per second at each. So packets of other ports always find room in the
-//! rings, and their turn comes. Packets of the port `internal`, which control planes sent, have one line per
-//! deciding module.
+//! A worker never waits for the control plane. A port's upcalls under way are bounded in packets and bytes over all
+//! workers, and in packets per second at each worker. So packets of other ports always find room in the rings, and get
+//! their turn. Packets of the port `internal`, which control planes sent, have one line per deciding module.
 //!
-//! The control plane gets no virtio-net header. Before an upcall, partial checksums are completed and GSO
-//! frames are segmented. Each segment counts as a packet. An upcall counts as delivered to the port
-//! `internal`, so that sums are conserved.
+//! The control plane gets no virtio-net header: partial checksums are completed and GSO frames are segmented before an
+//! upcall. Each segment counts as a packet. An upcall counts as delivered to the port `internal`, so that sums are
+//! conserved.
 
 pub(crate) mod line;
 
@@ -39,22 +38,22 @@ use crate::reference::{Attempt, Delivered, Outcome, PacketCopy};
 use crate::side_table::SegmentBuffer;
 use crate::upcall::line::UpcallLine;
 
-/// Bytes in front of a record's frame: the packet's metadata.
+/// Bytes of a record before its frame: the packet's metadata.
 const PREFIX_BYTES: usize = NUMBERS_BYTES + 8 * CT_WORDS;
-/// Those of them that are numbers of 32 bits.
+/// Bytes of the numbers of 32 bits in the metadata.
 const NUMBERS_BYTES: usize = 32;
-/// In the number of the module: a tunnel's header is behind the frame.
+/// A bit in the module's number: a tunnel header follows the frame.
 const HAS_TUNNEL: u32 = 1 << 16;
 const MISS: u64 = 0;
 const ACTION: u64 = 1;
 const SUSPENDED: u64 = 2;
-/// Bytes of a record at most.
+/// Maximum bytes of a record.
 const RECORD_BYTES_MAX: usize = PREFIX_BYTES + 8 * SUSPENDED_WORDS_MAX + TAP_FRAME_BYTES_MAX + TUNNEL_BYTES;
 const SECOND_NS: u64 = 1_000_000_000;
-/// Part of a second that a burst of one port may be.
+/// A port's burst is this part of its packets per second.
 const BURST_DIVISOR: u64 = 10;
 
-/// An EtherType, or more than there are for an Ethernet header.
+/// An EtherType, or a larger number for an Ethernet header.
 fn number_of(link: LinkLayer) -> u32 {
     match link {
         LinkLayer::Ethernet => u32::MAX,
@@ -66,43 +65,43 @@ fn link_of(number: u32) -> LinkLayer {
     u16::try_from(number).map_or(LinkLayer::Ethernet, LinkLayer::None)
 }
 
-/// Bounds of one port's packets on the way to the control plane.
+/// Bounds of one port's upcalls under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UpcallLimits {
     /// Packets.
     pub packets: u32,
-    /// Bytes of them.
+    /// Their bytes.
     pub bytes: u32,
-    /// Packets per second and worker, a tenth of them at once; 0 is no limit.
+    /// Packets per second and worker, of which a tenth may come at once; 0 for no limit.
     pub rate: u32,
 }
 
-/// A packet for the control plane, besides its bytes.
+/// Metadata of an upcall; its bytes are returned beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UpcallRecord {
-    /// Why it is handed over.
+    /// The reason of the upcall.
     pub reason: UpcallReason,
-    /// Its input port, whose queue it is in; `internal` for packets that the control plane sent, for any
-    /// input port they have.
+    /// Its input port, in whose queue it is; `internal` for packets that the control plane sent, whatever input port it
+    /// gave them.
     pub port: PortId,
     /// Metadata of the packet.
     pub metadata: Metadata,
-    /// The worker that it came through.
+    /// The worker that sent it.
     pub worker: u8,
-    /// Its bytes, of which not all may be there.
+    /// Length of the whole packet; the record may have fewer bytes.
     pub len_bytes: u32,
-    /// Bytes of the largest packet that it may be cut into, if it was put together from fragments; else 0.
+    /// Bytes of the largest packet that it may be fragmented into, if it was reassembled from fragments; else 0.
     pub mtu_bytes: u16,
     /// See [`Upcall::ticket`].
     pub ticket: u32,
     /// See [`Upcall::origin`].
     pub origin: u16,
-    /// The tunnel that it came by.
+    /// The tunnel by which it came.
     pub tunnel: Option<OuterHeader>,
 }
 
 impl UpcallRecord {
-    /// The line that it waits in.
+    /// The line in which it waits.
     #[must_use]
     pub fn line(&self) -> UpcallLine {
         let is_suspended = matches!(self.reason, UpcallReason::Suspended { .. });
@@ -167,7 +166,7 @@ impl UpcallRecord {
         (record, has_tunnel)
     }
 
-    /// The words of suspended actions, which the bytes begin with: taken off them.
+    /// Removes the words of suspended actions from the front of the bytes, and returns them.
     #[must_use]
     pub fn take_suspended(&self, bytes: &mut Vec<u8>) -> Vec<u64> {
         let UpcallReason::Suspended { rest, .. } = self.reason else { return Vec::new() };
@@ -177,14 +176,14 @@ impl UpcallRecord {
     }
 }
 
-/// Packets of a line on the way.
+/// The packets of a line that are under way.
 #[derive(Debug, Default)]
 struct OnTheWay {
     packets: AtomicU32,
     bytes: AtomicU32,
 }
 
-/// State of both ends.
+/// State that both ends share.
 #[derive(Debug)]
 struct Shared {
     limits: UpcallLimits,
@@ -213,19 +212,19 @@ impl Shared {
     }
 }
 
-/// One worker's end.
+/// One worker's end of the upcalls.
 pub struct UpcallWriter {
     records: RecordWriter,
     shared: Arc<Shared>,
-    /// By line: when its tokens will all be there again.
+    /// By line: the time at which its token bucket is full again.
     full_at_ns: Box<[u64]>,
-    /// A frame on its way, and a record of it.
+    /// Buffers for a frame and its record.
     frame: Box<[u8]>,
     record: Vec<u8>,
     segments: Box<SegmentBuffer>,
 }
 
-/// The control plane's end. It belongs to one thread.
+/// The control plane's end of the upcalls. It belongs to one thread.
 #[derive(Debug)]
 pub struct UpcallReader {
     records: Vec<RecordReader>,
@@ -243,10 +242,10 @@ struct Line {
     is_held: bool,
 }
 
-/// An end for each of `workers` workers, and the one that reads them all.
+/// Makes an end for each of `workers` workers, and the reader of all.
 ///
 /// # Errors
-/// When there is no memory for the records.
+/// If the memory for the records cannot be allocated.
 pub fn upcalls(
     workers: usize,
     limits: UpcallLimits,
@@ -278,7 +277,7 @@ impl fmt::Debug for UpcallWriter {
 }
 
 impl UpcallReader {
-    /// The next packet, of the line whose turn it is. Its bytes replace those in `frame`.
+    /// Takes the next packet, from the line whose turn it is. Its bytes replace those in `frame`.
     pub fn pop(&mut self, frame: &mut Vec<u8>) -> Option<UpcallRecord> {
         self.take_all();
         let turn = self.turns.pop_front()?;
@@ -293,7 +292,7 @@ impl UpcallReader {
         Some(record)
     }
 
-    /// Skips a line from now on: the reader of its packets is behind.
+    /// Skips a line from now on, since the reader of its packets is behind.
     pub fn hold(&mut self, held: UpcallLine) {
         if let Some(line) = self.lines.get_mut(held.index()) {
             line.is_held = true;
@@ -301,7 +300,7 @@ impl UpcallReader {
         }
     }
 
-    /// Gives a line its turns again.
+    /// Ends the hold of a line.
     pub fn release(&mut self, held: UpcallLine) {
         let Some(line) = self.lines.get_mut(held.index()) else { return };
         if std::mem::take(&mut line.is_held) && !line.queue.is_empty() {
@@ -309,13 +308,13 @@ impl UpcallReader {
         }
     }
 
-    /// Whether so much waits in all lines together that nothing more is taken out of the rings.
+    /// Whether the lines have so many bytes that no more packets are taken out of the rings.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.bytes >= UPCALL_READER_BYTES
     }
 
-    /// Moves the records of the workers to their lines.
+    /// Moves the records of all workers to their lines.
     fn take_all(&mut self) {
         for reader in &mut self.records {
             while self.bytes < UPCALL_READER_BYTES {
@@ -339,7 +338,7 @@ impl UpcallReader {
 }
 
 impl UpcallWriter {
-    /// Hands a copy over; as many packets as it was cut into, of which `split` is told one by one, but of the first.
+    /// Sends a copy to the control plane, cut into packets if needed. `split` is called for each further packet.
     fn take(
         &mut self,
         (source, copy): (&Source<'_>, &PacketCopy<'_>),
@@ -376,8 +375,7 @@ impl UpcallWriter {
         Ok(delivered)
     }
 
-    /// One packet for each segment, all or none. All have the same ticket: it is settled when the last of
-    /// them is.
+    /// Sends one packet for each segment, or none. All have the same ticket, which is settled with the last of them.
     fn segment(
         &mut self,
         len: usize,
@@ -420,10 +418,10 @@ impl UpcallWriter {
         let line = record.line();
         if let Some(tunnel) = &record.tunnel {
             let mut place = [0; TUNNEL_BYTES];
-            let _ = tunnel.emit(&mut place); // its length is in it
+            let _ = tunnel.emit(&mut place); // it contains its length
             self.record.extend_from_slice(&place);
         }
-        // Before the reader can take it away again.
+        // Before the reader can take it out.
         self.shared.enter(line, bytes);
         if !self.records.push(record.words(), &self.record) {
             self.shared.leave(line, bytes);
@@ -434,7 +432,7 @@ impl UpcallWriter {
         Ok(())
     }
 
-    /// A token of the line's bucket (GCRA, as storm control has it).
+    /// Takes a token from the line's bucket (GCRA).
     fn has_token(&mut self, line: UpcallLine, now_ns: u64) -> bool {
         let rate = u64::from(self.shared.limits.rate);
         let Some(full_at_ns) = self.full_at_ns.get_mut(line.index()).filter(|_| rate > 0) else {
@@ -457,7 +455,7 @@ fn no_room_for(record: &UpcallRecord) -> DropReason {
     }
 }
 
-/// Bytes of the largest packet that a packet is to be cut into; 0 of one that was not put together from fragments.
+/// Bytes of the largest packet that a packet is to be fragmented into; 0 if it was not reassembled from fragments.
 fn mtu_bytes(header: &Header) -> u16 {
     if !header.offload.is_fragmented() {
         return 0;
@@ -485,17 +483,17 @@ pub(crate) struct Upcalls {
     writer: Option<Box<UpcallWriter>>,
     pub(crate) delivered: Delivered,
     pub(crate) drops: Drops,
-    /// There are upcalls that the control plane was not woken for.
+    /// Whether there are upcalls for which the control plane was not woken.
     is_news: bool,
 }
 
 impl Fabric {
-    /// Where packets for the control plane go from now on; without one they are dropped as `no_flow`.
+    /// Sets the destination of upcalls; without one they are dropped as `no_flow`.
     pub fn set_upcalls(&mut self, writer: Option<UpcallWriter>) {
         self.upcalls.writer = writer.map(Box::new);
     }
 
-    /// Whether the control plane was handed anything since the last time that this was asked.
+    /// Whether there were upcalls since the last query.
     pub fn take_upcalled(&mut self) -> bool {
         std::mem::take(&mut self.upcalls.is_news)
     }
@@ -520,7 +518,7 @@ impl Fabric {
         };
         let (port, worker) = (copy.packet.port(), senders.worker);
         let (len_bytes, mtu_bytes) = (0, 0);
-        let tunnel = None; // the writer finds it
+        let tunnel = None; // the writer finds the tunnel
         let record =
             UpcallRecord { reason, port, metadata, worker, len_bytes, mtu_bytes, ticket, origin, tunnel };
         let suspended = match reason {

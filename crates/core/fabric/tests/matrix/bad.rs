@@ -1,6 +1,5 @@
-//! Senders with false metadata. Their frames are dropped for a named reason, or arrive harmlessly: without
-//! metadata that the receiver did not negotiate or that is not true of the frame, and with all bytes that the
-//! switch decided on unchanged.
+//! Senders with false metadata. Their frames are dropped for a named reason or arrive harmlessly: with no metadata that
+//! the receiver did not negotiate or that is false, and with all bytes unchanged that the switch decided on.
 
 use etherparse::{LaxNetSlice, LaxSlicedPacket, TransportSlice};
 use lasthop_module_api::DropReason::{self, BadCsum, BadGso};
@@ -22,16 +21,16 @@ fn packet(name: &str) -> Packet {
     samples().into_iter().find(|sample| sample.name == name).unwrap().packet
 }
 
-/// A right request to segment 3000 bytes of TCP.
+/// A valid request to segment 3000 bytes of TCP.
 fn request() -> Sent {
     let gso_size = Some(1448);
     Sent { packet: packet("TCP"), checksum: Checksum::Partial, gso_size }
 }
 
-/// Headers and frames that two receivers got.
+/// Headers and frames received by two guests.
 type Both = [Vec<Received>; 2];
 
-/// The result of a frame with this header at two receivers: one takes everything, the other nothing.
+/// The result of a frame with this header at two receivers: one accepts all offloads, the other none.
 fn fate(header: VnetHeader, frame: &[u8]) -> Result<Both, DropReason> {
     let (received, drops) = both_fates(header, frame);
     match drops[..] {
@@ -79,7 +78,7 @@ fn a_receiver_with_all_features_takes_everything() {
 fn impossible_checksums_are_dropped() {
     let one = Sent { gso_size: None, ..request() };
     let len = one.frame().len() as u16;
-    // The field ends at the frame's end, and lies on its last two bytes.
+    // The field ends at the frame's end: it is the last two bytes.
     assert!(fate(VnetHeader { csum_start: len - 18, ..one.header() }, &one.frame()).is_ok());
     for (csum_start, csum_offset) in [
         (len - 17, 16),
@@ -140,7 +139,7 @@ fn impossible_requests_to_segment_are_dropped() {
     }
 }
 
-/// Edits of a right frame after which it is none that could be segmented.
+/// Edits of a valid frame after which it cannot be segmented.
 #[test]
 fn frames_that_cannot_be_segmented_are_dropped() {
     let request = request();
@@ -203,8 +202,7 @@ fn metadata_that_means_nothing_is_not_passed_on() {
     assert_eq!(all, [(partial.header(), partial.frame())]);
 }
 
-/// A sender that negotiated nothing uses everything: its metadata is checked all the same, and true metadata
-/// is accepted.
+/// A sender that negotiated nothing uses all offloads: its metadata is still checked, and true metadata is accepted.
 #[test]
 fn true_metadata_is_accepted_without_negotiation() {
     let sets = Offloads::all();
@@ -217,7 +215,7 @@ fn true_metadata_is_accepted_without_negotiation() {
     }
 }
 
-/// More segments than software makes: a receiver that takes the frame whole may have it.
+/// More segments than software makes: only a receiver that takes the frame whole may get it.
 #[test]
 fn too_many_segments_are_not_made() {
     let of = |payload_bytes| {
@@ -274,7 +272,8 @@ fn headers() -> impl Strategy<Value = VnetHeader> {
     )
 }
 
-/// Where the judge finds the transport header, and the payload behind it, of a packet that may be segmented as `kind`.
+/// The offsets at which etherparse finds the transport header and the payload of a packet that may be segmented as
+/// `kind`.
 fn places(frame: &[u8], kind: u8) -> Option<(usize, usize)> {
     let packet = LaxSlicedPacket::from_ethernet(frame).ok()?;
     let at = |part: &[u8]| part.as_ptr() as usize - frame.as_ptr() as usize;
@@ -291,7 +290,7 @@ fn places(frame: &[u8], kind: u8) -> Option<(usize, usize)> {
     }
 }
 
-/// Bytes of MAC addresses, tags, and the IP header's fixed part: these must not change on the way.
+/// Bytes of MAC addresses, tags, and the IP header's fixed part, which must not change on the way.
 fn decided_on(frame: &[u8]) -> &[u8] {
     let tags = frame[12..]
         .chunks(4)
@@ -307,7 +306,7 @@ fn decided_on(frame: &[u8]) -> &[u8] {
     &frame[..(ethertype + 2 + ip_bytes).min(frame.len())]
 }
 
-/// The part of them that segments share: all but the lengths, the identification and checksum of IPv4.
+/// The part of them that all segments share: without lengths, and the identification and checksum of IPv4.
 fn unsegmented(decided_on: &[u8]) -> Vec<u8> {
     let (end, is_v6) = (decided_on.len(), decided_on.len() % 4 == 2 && decided_on.len() >= 54);
     let mut bytes = decided_on.to_vec();

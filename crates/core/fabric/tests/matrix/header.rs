@@ -1,4 +1,4 @@
-//! The virtio-net header (virtio 1.2, 5.1.6), written down a second time.
+//! A second, independent definition of the virtio-net header (virtio 1.2, 5.1.6).
 
 pub(crate) const NEEDS_CSUM: u8 = 1;
 pub(crate) const DATA_VALID: u8 = 2;

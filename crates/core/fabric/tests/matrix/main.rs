@@ -1,9 +1,8 @@
-//! Every guest with every other: for all negotiated features, the receiver gets the sender's bytes, segmented
-//! and summed as it needs, behind a virtio-net header that says so.
+//! Every guest with every other: for all negotiated features, the receiver gets the sender's bytes, segmented and
+//! summed as it needs, behind a virtio-net header that describes them.
 //!
-//! The judge is an independent implementation: etherparse writes packets, their segments and their checksums;
-//! `header.rs` writes virtio-net headers; received frames are compared byte by byte. Nothing of
-//! `lasthop-wire` is used.
+//! The reference is an independent implementation: etherparse writes packets, their segments and their checksums;
+//! `header.rs` writes virtio-net headers; received frames are compared byte by byte. No code of `lasthop-wire` is used.
 //!
 //! ```text
 //!   packet.rs   a packet in parts; its segments; its bytes, the checksum complete or partial

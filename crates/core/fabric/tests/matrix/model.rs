@@ -1,15 +1,15 @@
-//! Frames that guests send and have to receive, by negotiated features.
+//! The frames that guests send and should receive, by negotiated features.
 
 use lasthop_fabric::Capabilities;
 
 use crate::header::{ECN, NEEDS_CSUM, TCPV4, TCPV6, UDP_L4, VnetHeader};
 use crate::packet::{Checksum, Packet};
 
-/// Bytes of a frame that the switch looks at: a frame to be segmented has all its headers there.
+/// Bytes of a frame that the switch reads: a frame to be segmented has all its headers there.
 pub(crate) const LOOKED_AT_BYTES: usize = 128;
 
-/// Offloads that a guest leaves to its device, or accepts from it: CSUM, HOST_TSO4 and so on of a sender,
-/// GUEST_CSUM, GUEST_TSO4 and so on of a receiver.
+/// Offloads that a guest leaves to its device, or accepts from it: CSUM, HOST_TSO4 and so on of a sender; GUEST_CSUM,
+/// GUEST_TSO4 and so on of a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Offloads {
     pub(crate) csum: bool,
@@ -38,7 +38,7 @@ impl Offloads {
         Capabilities { mergeable, csum, tso4, tso6, ecn, uso, header_bytes, sent_header_bytes: header_bytes }
     }
 
-    /// Whether a packet may be handed over to be segmented.
+    /// Whether a packet may be sent unsegmented.
     pub(crate) fn segments(self, packet: &Packet) -> bool {
         match packet.tcp() {
             Some(tcp) => (if packet.is_v6() { self.tso6 } else { self.tso4 }) && (self.ecn || !tcp.cwr),
@@ -46,13 +46,13 @@ impl Offloads {
         }
     }
 
-    /// Whether anything is handed over to be segmented.
+    /// Whether any packet may be sent unsegmented.
     pub(crate) fn takes_large(self) -> bool {
         self.tso4 || self.tso6 || self.uso
     }
 }
 
-/// A frame as a receiver finds it.
+/// A frame as received, with its header.
 pub(crate) type Received = (VnetHeader, Vec<u8>);
 
 /// An entry of a sender's ring: a packet, and the largest payload of its segments if it needs segmentation.
@@ -63,7 +63,7 @@ pub(crate) struct Sent {
     pub(crate) gso_size: Option<usize>,
 }
 
-/// The entries by which a guest sends `packet` in segments of at most `size` bytes.
+/// The entries with which a guest sends `packet` in segments of at most `size` bytes.
 pub(crate) fn sent(packet: &Packet, size: usize, sender: Offloads) -> Vec<Sent> {
     let offloadable = packet.ip.is_some() && !packet.is_fragment();
     let checksum = if sender.csum && offloadable { Checksum::Partial } else { Checksum::Complete };
@@ -78,7 +78,7 @@ pub(crate) fn sent(packet: &Packet, size: usize, sender: Offloads) -> Vec<Sent> 
 }
 
 impl Sent {
-    /// The virtio-net header for it.
+    /// The virtio-net header of this entry.
     pub(crate) fn header(&self) -> VnetHeader {
         let mut header = VnetHeader::default();
         if self.checksum == Checksum::Partial {
@@ -103,7 +103,7 @@ impl Sent {
         self.packet.bytes(self.checksum)
     }
 
-    /// Headers and frames that a receiver is to find.
+    /// Headers and frames that a receiver should get.
     pub(crate) fn received(&self, receiver: Offloads) -> Vec<Received> {
         if self.gso_size.is_some() && self.packet.headers_bytes() > LOOKED_AT_BYTES {
             return Vec::new();

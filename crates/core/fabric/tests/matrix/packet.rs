@@ -1,15 +1,15 @@
-//! Packets in parts, as etherparse knows them.
+//! Packets in parts, as etherparse represents them.
 
 use etherparse::{IpHeaders, IpNumber, TcpHeader, TransportHeader};
 
-/// Whether the transport's checksum is right, or only the pseudo header's sum stands in its field.
+/// Whether the transport's checksum is complete, or its field has only the pseudo header's sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Checksum {
     Complete,
     Partial,
 }
 
-/// A packet, or a frame without IP, of which only link and payload count.
+/// A packet, or a frame without IP, which has only link and payload.
 #[derive(Clone, Debug)]
 pub(crate) struct Packet {
     /// MAC addresses and VLAN tags.
@@ -72,7 +72,7 @@ impl Packet {
         self.payload.chunks(size).enumerate().map(part).collect()
     }
 
-    /// The frame, all lengths and the IPv4 header's checksum right.
+    /// The frame, with valid lengths and IPv4 header checksum.
     pub(crate) fn bytes(&self, checksum: Checksum) -> Vec<u8> {
         let mut bytes = self.link.clone();
         let Some((mut ip, mut transport)) = self.ip.clone() else {

@@ -11,17 +11,17 @@ use crate::header::VnetHeader;
 use crate::model::Received;
 use crate::support::{RX_BUFFERS, RX_RINGS, TX_RINGS, memory, ring_at};
 
-/// Where frames to be sent are written, and receive buffers are: far apart, within the memory that `support` makes.
+/// Addresses of frames to send and of receive buffers, far apart within the memory that `support` makes.
 const TX_BUFFER: u64 = 2 << 20;
 const TX_TABLE: u64 = 3 << 20;
 const RX_TABLES: u64 = 4 << 20;
 const TABLE_BYTES: u64 = 1 << 10;
 const ENTRIES: u32 = 256;
 
-/// How a chain looks.
+/// The layout of a chain.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Layout {
-    /// Where one descriptor ends and the next begins, in bytes of header and frame.
+    /// The offsets of cuts between descriptors, in bytes of header and frame.
     pub(crate) cuts: Vec<usize>,
     pub(crate) indirect: bool,
 }
@@ -92,13 +92,13 @@ impl Peer {
         bytes
     }
 
-    /// The indirect table for `parts` at `addr`; its bytes.
+    /// Writes the indirect table for the given parts at `addr`. Returns its length in bytes.
     fn table(&self, addr: u64, readable: &[(u64, u32)], writable: &[(u64, u32)]) -> u32 {
         let table = self.map.translate(addr, TABLE_BYTES as u32, &mut 0).unwrap();
         write_table(&self.map, table, readable, writable).unwrap()
     }
 
-    /// Sends one frame and sees it through on the switch's side; its chain is given back.
+    /// Sends one frame and has the switch deliver it and return its chain.
     pub(crate) fn send(&mut self, fabric: &mut Fabric, header: VnetHeader, frame: &[u8], layout: &Layout) {
         self.put(header, frame, layout);
         assert_eq!(fabric.visit(self.ring(), 0), 1);
@@ -121,7 +121,7 @@ impl Peer {
         self.tx.publish();
     }
 
-    /// Whether the switch has given all chains back.
+    /// Whether the switch has returned all chains.
     pub(crate) fn is_done(&mut self) -> bool {
         while self.tx.take_used().unwrap().is_some() {}
         self.tx.in_flight() == 0
@@ -148,7 +148,7 @@ impl Peer {
         self.rx.publish();
     }
 
-    /// The next frame, with its header; its buffers are posted again.
+    /// The next frame with its header. Posts its buffers again.
     pub(crate) fn receive(&mut self) -> Option<Received> {
         let mut bytes = self.take_buffer()?;
         let header = VnetHeader::of(&bytes);
@@ -161,7 +161,7 @@ impl Peer {
         Some((header, bytes.split_off(self.header_bytes)))
     }
 
-    /// Whether there is anything to receive.
+    /// Whether there is a frame to receive.
     pub(crate) fn has_received(&mut self) -> bool {
         self.rx.used_pending().unwrap() > 0
     }

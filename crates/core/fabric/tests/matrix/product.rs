@@ -1,4 +1,5 @@
-//! All features with all others. Receivers of one framing are at one switch, so each frame is sent once to all of them.
+//! All features with all others. Receivers with one header length share a switch, so that each frame is sent once to
+//! all of them.
 
 use std::collections::HashMap;
 
@@ -12,7 +13,7 @@ use crate::peer::{Layout, Peer};
 use crate::samples::{Sample, not_to_be_segmented, samples};
 use crate::support::{assert_conserved, flooding_fabric};
 
-/// How a receiver posts buffers.
+/// The buffers that a receiver posts.
 #[derive(Clone, Copy, Debug)]
 struct Framing {
     mergeable: bool,
@@ -68,7 +69,7 @@ impl Switch {
     }
 }
 
-/// The effect of a receiver's features on one frame: whether it has to be segmented, and completed.
+/// The effect of a receiver's features on one frame: whether it is segmented, and whether its checksum is completed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Outcome(bool, bool);
 
@@ -78,7 +79,7 @@ impl Outcome {
     }
 }
 
-/// A frame to be sent, and the expected frames. They are made once, since etherparse is slow in debug builds.
+/// A frame to send, and the expected frames. They are made once, since etherparse is slow in debug builds.
 struct Prepared<'a> {
     name: &'a str,
     sent: Sent,
@@ -96,7 +97,7 @@ impl<'a> Prepared<'a> {
         Self { name, header: sent.header(), frame: sent.frame(), sent, expected }
     }
 
-    /// The frames of all senders. A sender's features only show in its frames, so equal ones are sent once.
+    /// The frames of all senders. Senders with different features may send equal frames, which are sent once.
     fn all(sample: &'a Sample) -> impl Iterator<Item = Self> {
         let mut different = Vec::new();
         let of_all = Offloads::all().into_iter().map(|sender| sent(&sample.packet, sample.size, sender));
@@ -106,7 +107,7 @@ impl<'a> Prepared<'a> {
             different.push(key(items));
             is_new
         });
-        // Of those that a sender cut itself, the ones in the middle are all alike.
+        // If the sender segmented the packet itself, the segments in the middle are all alike.
         let some = |items: Vec<Sent>| {
             let last = items.len() - 1;
             let chosen = move |(at, item)| (at < 2 || at == last).then_some(item);
@@ -116,7 +117,7 @@ impl<'a> Prepared<'a> {
     }
 }
 
-/// A receiver with room for the largest packet that it takes.
+/// A receiver with room for the largest packet that it accepts.
 fn receiver(fabric: &mut Fabric, port: u16, framing: Framing, offloads: Offloads) -> Peer {
     let Framing { mergeable, header_bytes, indirect } = framing;
     let mut peer = Peer::attach(fabric, port, offloads.capabilities(mergeable, header_bytes));
@@ -125,14 +126,14 @@ fn receiver(fabric: &mut Fabric, port: u16, framing: Framing, offloads: Offloads
         (false, true) => (65_562 + 12, 200),
         (false, false) => (1600, 200),
     };
-    // Linux gives the header a descriptor of its own where buffers are large and not merged.
+    // Linux uses a separate descriptor for the header if buffers are large and not merged.
     let cuts = if offloads.takes_large() && !mergeable { vec![header_bytes] } else { Vec::new() };
     let count = if cuts.is_empty() || indirect { count } else { 128 };
     (0..count).for_each(|_| peer.post(len, &Layout { cuts: cuts.clone(), indirect }));
     peer
 }
 
-/// `assert_eq` would print 64 KiB.
+/// Replaces `assert_eq`, which would print 64 KiB.
 fn compare(received: Option<Received>, expected: &Received, pair: impl Fn() -> String) {
     let (header, frame) = received.unwrap_or_else(|| panic!("nothing received: {}", pair()));
     assert_eq!(header, expected.0, "{}", pair());
@@ -177,7 +178,7 @@ framings! {
     to_legacy_receivers_with_indirect_buffers: false, 10, true;
 }
 
-/// An impossible request gets the same drop, whether or not a receiver would take the frame whole.
+/// An invalid request gets the same drop, whether or not a receiver would take the frame whole.
 #[test]
 fn unsegmentable_frames_are_dropped_for_all() {
     let framing = Framing { mergeable: true, header_bytes: 12, indirect: false };
@@ -195,7 +196,7 @@ fn unsegmentable_frames_are_dropped_for_all() {
         let counters = switch.fabric.counters(switch.senders[0].port).unwrap();
         assert_eq!(counters.rx_drops.of(DropReason::BadGso), 1, "{}", sample.name);
         assert!(counters.is_conserved() && switch.senders[0].is_done());
-        // The same packet arrives when nothing is asked for.
+        // The same packet arrives without a request.
         let plain = Sent { gso_size: None, checksum: Checksum::Complete, ..request };
         switch.senders[0].send(&mut switch.fabric, plain.header(), &plain.frame(), &Layout::default());
         for (takes, receiver) in &mut switch.receivers {

@@ -1,4 +1,4 @@
-//! Random packets between random guests, in chains and buffers cut anywhere, with buffers that come late.
+//! Random packets between random guests, with chains and buffers cut anywhere, and buffers that are posted late.
 
 use etherparse::{
     IpHeaders, IpNumber, Ipv4Header, Ipv6Extensions, Ipv6Header, Ipv6RawExtHeader, Ipv6RoutingExtensions,
@@ -26,7 +26,7 @@ fn link() -> impl Strategy<Value = Vec<u8>> {
 }
 
 fn v4() -> impl Strategy<Value = IpHeaders> {
-    // No operation and router alert: nothing that names a route.
+    // No operation and router alert, but no source route.
     let option = prop_oneof![Just(vec![1; 4]), Just(vec![148, 4, 0, 0])];
     let numbers = (any::<u16>(), any::<u8>(), any::<bool>());
     (any::<[[u8; 4]; 2]>(), vec(option, 0..=5), numbers).prop_map(
@@ -90,14 +90,14 @@ fn udp() -> impl Strategy<Value = TransportHeader> {
     })
 }
 
-/// A packet of up to 64 KiB, and the largest payload of its segments: not more than 128 of them.
+/// A packet of up to 64 KiB, and the largest payload of its segments, of which there are at most 128.
 fn packet() -> impl Strategy<Value = (Packet, usize)> {
     let len = prop_oneof![0..100_usize, 100..5000_usize, 5000..65_200_usize];
     let ip = prop_oneof![v4(), v6()];
     (link(), ip, prop_oneof![tcp(), udp()], len, 48..9000_usize).prop_map(
         |(link, ip, transport, len, size)| {
             let mut packet = Packet { link, ip: Some((ip, transport)), payload: Vec::new() };
-            // The Ethernet header aside, with its tags.
+            // Without the Ethernet header and its tags.
             let room = 65_535 + 14 - packet.headers_bytes();
             packet.payload = payload(len.min(room));
             let least = packet.payload.len().div_ceil(128);
@@ -106,7 +106,7 @@ fn packet() -> impl Strategy<Value = (Packet, usize)> {
     )
 }
 
-/// Cuts that keep a chain within 64 segments.
+/// Cuts such that a chain has at most 64 segments.
 fn layout() -> impl Strategy<Value = Layout> {
     let cuts =
         prop_oneof![vec(0..200_usize, 0..4), vec(0..65_000_usize, 0..20), Just(vec![12]), Just(vec![10])];
@@ -116,7 +116,7 @@ fn layout() -> impl Strategy<Value = Layout> {
     })
 }
 
-/// A receiver's features, whether it merges, its header's length, its buffers.
+/// A receiver's features, whether it merges buffers, its header's length, and its buffers.
 fn receiver() -> impl Strategy<Value = (Offloads, bool, usize, Vec<(usize, Layout)>)> {
     let cuts = (vec(1..1000_usize, 0..3), any::<bool>()).prop_map(|(mut cuts, indirect)| {
         cuts.sort_unstable();
@@ -131,7 +131,7 @@ fn receiver() -> impl Strategy<Value = (Offloads, bool, usize, Vec<(usize, Layou
     })
 }
 
-/// As `assert_eq`, which would print 64 KiB.
+/// Replaces `assert_eq`, which would print 64 KiB.
 fn same(received: &[Received], expected: &[Received]) -> Result<(), TestCaseError> {
     prop_assert_eq!(received.len(), expected.len());
     for ((header, frame), (expected_header, expected)) in received.iter().zip(expected) {

@@ -1,4 +1,4 @@
-//! Receivers that negotiated large frames and have no room for one: they get its segments.
+//! Receivers that negotiated large frames and have no room for one get its segments.
 
 use lasthop_fabric::bounds::PACKET_BUFFERS_MAX;
 use lasthop_module_api::DropReason;
@@ -10,8 +10,8 @@ use crate::peer::{Layout, Peer};
 use crate::samples::samples;
 use crate::support::{assert_conserved, flooding_fabric};
 
-/// Sends 64 KiB of each kind to a receiver that takes everything, into `count` posted buffers of
-/// `buffer_bytes` each. Returns the received frames, and the expected ones, cut or whole.
+/// Sends 64 KiB of each kind to a receiver that accepts all offloads, into `count` posted buffers of `buffer_bytes`
+/// each. Returns the received frames, and the expected ones, segmented or whole.
 fn send_to(mergeable: bool, buffer_bytes: usize, count: u32) -> Vec<[Vec<Received>; 3]> {
     let sets = Offloads::all();
     let (none, everything) = (sets[0], sets[sets.len() - 1]);
@@ -41,7 +41,7 @@ fn send_to(mergeable: bool, buffer_bytes: usize, count: u32) -> Vec<[Vec<Receive
 
 #[test]
 fn small_rings_get_segments() {
-    // 16 buffers of 1536 bytes are all that such a guest ever posts.
+    // Such a guest never posts more than 16 buffers of 1536 bytes.
     for [received, cut, _] in send_to(true, 1536, 16) {
         assert!(received == cut && cut.len() > 40 && cut[0].0.flags == NEEDS_CSUM);
     }

@@ -1,4 +1,4 @@
-//! Packets of every shape, once.
+//! One packet of every shape.
 
 use etherparse::{
     IpFragOffset, IpHeaders, IpNumber, Ipv4Header, Ipv6Extensions, Ipv6FragmentHeader, Ipv6Header,
@@ -40,7 +40,7 @@ pub(crate) fn v6(extensions: Ipv6Extensions) -> IpHeaders {
 }
 
 fn extension(units: usize) -> Ipv6RawExtHeader {
-    // Padding options fill it.
+    // Padding options fill the rest.
     let mut payload = vec![0; 6 + 8 * units];
     (payload[0], payload[1]) = (1, (4 + 8 * units) as u8);
     Ipv6RawExtHeader::new_raw(IpNumber::TCP, &payload).unwrap()
@@ -75,7 +75,7 @@ fn packet(tags: &[u8], ip: IpHeaders, transport: TransportHeader, payload_bytes:
     Packet { link, ip: Some((ip, transport)), payload: payload(payload_bytes) }
 }
 
-/// A packet that sums up to nought, which UDP's checksum may not say (RFC 768).
+/// A packet whose checksum computes to zero, which UDP must not send (RFC 768).
 fn sums_up_to_nought(ip: IpHeaders, transport: TransportHeader) -> Packet {
     let mut packet = packet(&[], ip, transport, 400);
     packet.payload[..2].fill(0);
@@ -118,8 +118,7 @@ pub(crate) fn samples() -> Vec<Sample> {
     ]
 }
 
-/// Packets that are whole and valid, but cannot be segmented: a sender that asks for segmentation gets a
-/// drop.
+/// Whole, valid packets that cannot be segmented: a request to segment them is a drop.
 pub(crate) fn not_to_be_segmented() -> Vec<Sample> {
     let fragment = |offset, more| {
         let offset = IpFragOffset::try_new(offset).unwrap();

@@ -1,4 +1,4 @@
-//! Simulated guests around a fabric: their own memory, their own rings, no threads, no clock.
+//! Simulated guests for a fabric: each has its own memory and rings; there are no threads and no clock.
 #![allow(dead_code, unreachable_pub)] // each test file uses its own part of this module
 
 use std::ops::RangeInclusive;
@@ -45,7 +45,7 @@ pub fn memory(pairs: usize) -> Arc<MemoryMap> {
     Arc::new(MemoryMap::new(vec![Region { guest_addr: 0, user_addr: 0, mapping }]).unwrap())
 }
 
-/// A frame as a guest received it.
+/// A frame as received by a guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Received {
     pub offload: Offload,
@@ -57,7 +57,7 @@ pub struct Received {
 pub struct TestGuest {
     pub port: PortId,
     pub queue: u16,
-    /// Guest address of the part of its memory that the pair uses.
+    /// Guest address of the memory that the pair uses.
     base: u64,
     pub map: Arc<MemoryMap>,
     pub tx: DriverRing,
@@ -65,7 +65,7 @@ pub struct TestGuest {
     pub rx_buffer_bytes: u32,
     pub rx_buffers: u32,
     pub capabilities: Capabilities,
-    /// Its transmit chains are to come back in the order in which they were made available.
+    /// Whether its transmit chains are returned in the order in which they were made available.
     pub in_order: bool,
     entries: u32,
     free_tx: Vec<u32>,
@@ -122,7 +122,7 @@ impl TestGuest {
         }
     }
 
-    /// As `self`, with VIRTIO_F_IN_ORDER negotiated; its rings do not run.
+    /// Sets whether VIRTIO_F_IN_ORDER is negotiated; its rings must not run.
     pub fn in_order(mut self, in_order: bool) -> Self {
         let rings = [self.tx, self.rx].map(|ring| ring.in_order(in_order));
         [self.tx, self.rx] = rings;
@@ -143,13 +143,13 @@ impl TestGuest {
         self.ordered(index, DeviceRing::new(self.ring_memory(index), position, true))
     }
 
-    /// The switch's side of virtqueue `index % 2`, which uses transmit chains as was negotiated.
+    /// Sets the negotiated order of transmit chains on the switch's side `ring` of virtqueue `index % 2`.
     pub fn ordered(&self, index: u16, ring: DeviceRing) -> DeviceRing {
         let is_marked = self.in_order && index % 2 == 1;
         if is_marked { ring.keep_order().unwrap() } else { ring }
     }
 
-    /// Where virtqueue `index % 2` of the pair lies.
+    /// The memory of virtqueue `index % 2` of the pair.
     pub fn ring_memory(&self, index: u16) -> RingMemory {
         let base = self.base + if index.is_multiple_of(2) { RX_RINGS } else { TX_RINGS };
         ring_at(&self.map, self.entries, base)
@@ -195,7 +195,7 @@ impl TestGuest {
         true
     }
 
-    /// Queues as many chains of one frame, which share its memory.
+    /// Queues `count` chains of one frame, which share its memory.
     pub fn queue_shared(&mut self, frame: &[u8], cuts: &[usize], count: usize) {
         let buffer = self.free_tx.pop().expect("a free buffer");
         let parts = self.lay_out(buffer, frame, Offload::default(), cuts);
@@ -205,7 +205,7 @@ impl TestGuest {
         self.tx.publish();
     }
 
-    /// Writes a frame to a buffer; its pieces.
+    /// Writes a frame to a buffer. Returns its pieces.
     fn lay_out(&self, buffer: u32, frame: &[u8], offload: Offload, cuts: &[usize]) -> Vec<(u64, u32)> {
         let addr = self.base + TX_BUFFERS + u64::from(buffer) * TX_BUFFER_BYTES;
         let header = &offload.emit(0)[..self.capabilities.header_bytes];
@@ -225,7 +225,7 @@ impl TestGuest {
         self.queue_cut(frame, offload, &[])
     }
 
-    /// Writes over the start of every transmit buffer, at any owner.
+    /// Overwrites the start of every transmit buffer, whether the switch has it or not.
     pub fn overwrite(&self, bytes: &[u8]) {
         for buffer in 0..u64::from(TX_BUFFERS_COUNT) {
             self.write(self.base + TX_BUFFERS + buffer * TX_BUFFER_BYTES, bytes);
@@ -242,12 +242,12 @@ impl TestGuest {
         count
     }
 
-    /// Frames under way: published and not completed.
+    /// Number of chains published and not completed.
     pub fn in_flight(&self) -> u16 {
         self.tx.in_flight()
     }
 
-    /// The next received frame; its buffers are posted again.
+    /// The next received frame. Posts its buffers again.
     pub fn receive(&mut self) -> Option<Received> {
         let mut bytes = self.take_buffer()?;
         let header = bytes.first_chunk::<HEADER_BYTES>().copied().unwrap();
@@ -277,7 +277,7 @@ impl TestGuest {
     }
 }
 
-/// Every port's equation, and forwarded = delivered over all.
+/// Asserts every port's equation, and that the sums of forwarded and delivered packets are equal.
 pub fn assert_conserved(fabric: &Fabric, ports: &[PortId]) {
     let mut totals = (0, 0);
     for &port in ports.iter().chain(&[PortId::INTERNAL]) {
@@ -336,7 +336,8 @@ pub fn flooding_pair(rx_entries: u32) -> (Fabric, TestGuest, TestGuest) {
     (fabric, sender, receiver)
 }
 
-/// Sends to the port that the last byte of the destination names; 0xff is all ports of `flooded` but the sender's, 0 is none.
+/// Sends to the port that the last byte of the destination names; 0xff is all ports of `flooded` but the sender's, 0 is
+/// no port.
 pub struct ByLastByte {
     pub flooded: RangeInclusive<u16>,
 }

@@ -1,4 +1,4 @@
-//! VLAN tags on frames, put in and taken out by the book.
+//! Inserts and removes VLAN tags in a simple way, as a reference.
 #![allow(dead_code, unreachable_pub)] // each test file uses its own part of this module
 
 use lasthop_module_api::{Batch, Module, Output, PortId, PortSettings, TagEdit, Verdicts};
@@ -6,7 +6,7 @@ use lasthop_wire::Offload;
 
 use crate::support::Received;
 
-/// The frame with a tag, and its metadata.
+/// The frame with a tag inserted, and its metadata.
 pub fn tagged(frame: &[u8], offload: Offload, tci: u16) -> (Vec<u8>, Offload) {
     let [high, low] = tci.to_be_bytes();
     let bytes = [&frame[..12], &[0x81, 0, high, low], &frame[12..]].concat();
@@ -15,7 +15,7 @@ pub fn tagged(frame: &[u8], offload: Offload, tci: u16) -> (Vec<u8>, Offload) {
     (bytes, Offload { csum_start, hdr_len, ..offload })
 }
 
-/// The received frame without the tag that it must have.
+/// The received frame with its tag removed, which it must have.
 pub fn untagged(received: &Received, tci: u16) -> Received {
     let Received { mut offload, num_buffers, mut frame } = received.clone();
     let [high, low] = tci.to_be_bytes();
@@ -28,7 +28,7 @@ pub fn untagged(received: &Received, tci: u16) -> Received {
     Received { offload, num_buffers, frame }
 }
 
-/// A module that sends every packet to a list of ports, with its tag changed; a copy that cannot be made is dropped.
+/// A module that sends every packet to a list of ports, with its tag edited. A copy that cannot be made is dropped.
 pub struct Retagging(pub Vec<(PortId, Option<TagEdit>)>);
 
 impl Module for Retagging {
@@ -51,7 +51,7 @@ impl Module for Retagging {
     fn port_removed(&self, _: PortId) {}
 }
 
-/// Sends a packet of a batch to `port`, with its tag changed.
+/// Sends a packet of a batch to `port`, with its tag edited.
 pub fn send(
     packet: usize,
     header: &lasthop_module_api::Header,

@@ -1,4 +1,4 @@
-//! TCP frames as guests send and receive them, with an independent parser (etherparse) as the judge.
+//! TCP frames as guests send and receive them, checked by an independent parser (etherparse).
 #![allow(dead_code, unreachable_pub)] // each test file uses its own part of this module
 
 use etherparse::{PacketBuilder, SlicedPacket, TransportSlice};
@@ -36,7 +36,7 @@ fn partial_checksum(frame: &[u8], csum_start: usize) -> u16 {
     sum as u16
 }
 
-/// Sequence number and payload of a frame. Its checksum is right, or is completed here as the receiver would.
+/// Sequence number and payload of a frame. Asserts that its checksum is right, or completes it as the receiver would.
 pub fn judge(received: &Received) -> (u32, Vec<u8>) {
     let mut frame = received.frame.clone();
     if received.offload.needs_csum() {
@@ -67,7 +67,7 @@ pub fn judge(received: &Received) -> (u32, Vec<u8>) {
     (tcp.sequence_number(), tcp.payload().to_vec())
 }
 
-/// Any features of a receiver.
+/// Any combination of a receiver's features.
 pub fn capabilities() -> impl Strategy<Value = Capabilities> {
     (any::<[bool; 5]>()).prop_map(|[mergeable, csum, tso4, tso6, ecn]| Capabilities {
         mergeable,

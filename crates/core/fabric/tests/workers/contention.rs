@@ -1,4 +1,4 @@
-//! Two workers at one ring, in the orders that matter.
+//! Two workers at one ring, in selected orders of their steps.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::support::{Everywhere, TestGuest, everything, frame, memory};
 
 const RECEIVER: PortId = PortId(1);
 
-/// A receiver at home at worker 0, and a sender to it for each of `homes`, as ports 2, 3, ...
+/// A receiver whose home is worker 0, and a sender to it at each of `homes`, as ports 2, 3, ...
 fn fan_in(workers: usize, homes: &[usize], rx_entries: u32) -> (Vec<Fabric>, TestGuest, Vec<TestGuest>) {
     let module: Arc<dyn Module> = Arc::new(Everywhere(vec![RECEIVER]));
     let mut crew = Fabric::for_workers(&module, workers).unwrap();
@@ -57,7 +57,7 @@ fn counters(crew: &[Fabric], port: PortId) -> PortCounters {
     sum
 }
 
-/// Has worker 1's sender find the claim taken once.
+/// Makes worker 1's sender find the claim taken once.
 fn collide(crew: &mut [Fabric], receiver: &TestGuest, sender: &mut TestGuest) {
     send(sender, 1);
     let (first, others) = crew.split_first_mut().unwrap();
@@ -182,7 +182,7 @@ fn packets_queued_at_a_ring_without_buffers_keep_no_worker_awake() {
 
 #[test]
 fn a_holder_hands_over_after_a_while_and_nothing_is_forgotten() {
-    // Each sender may have 48 of its 64 chains waiting: far more than a holder delivers for others at a time.
+    // Each sender may have 48 of its 64 chains waiting: far more than a holder delivers for others in one service.
     let (mut crew, mut receiver, mut senders) = fan_in(2, &[1; 5], 256);
     let (first, others) = crew.split_first_mut().unwrap();
     first.while_serving(receiver.tx_ring(), || {
@@ -203,7 +203,7 @@ fn a_holder_hands_over_after_a_while_and_nothing_is_forgotten() {
     assert!(senders.iter_mut().all(|sender| sender.reclaim() == 48));
 }
 
-/// 43 KiB of TCP for 30 segments, which a ring of 16 buffers of 2 KiB has no room for.
+/// 43 KiB of TCP in 30 segments: too much for a ring of 16 buffers of 2 KiB.
 fn tso_frame() -> (Vec<u8>, Offload) {
     let mut frame = frame(1, 2, 14 + 40 + 30 * 1448);
     let len = (frame.len() as u16 - 14).to_be_bytes();
@@ -245,14 +245,14 @@ fn a_kick_that_finds_the_claim_taken_is_not_lost() {
     let ring = receiver.tx_ring();
     let (first, others) = crew.split_first_mut().unwrap();
     others[0].while_serving(ring, || {
-        // It has looked for buffers in vain, and has still the claim, when the guest posts them and kicks.
+        // It has found no buffers and still has the claim when the guest posts some and kicks.
         assert_eq!(arrived(&mut receiver).len(), 32);
         first.receive_kick(ring);
         assert_eq!(first.deadline_ns(), Some(0), "who heard the kick looks again");
     });
     assert!(first.drain_waiting());
     assert_eq!(arrived(&mut receiver), [(2, 0), (2, 1)]);
-    // The other one let them wait on, so it has the ring in its care: it finds that nothing is left to do there.
+    // The other worker left packets waiting, so it has a follow-up at the ring, and finds no more work there.
     assert_eq!(first.deadline_ns(), None);
     assert!(!others[0].arm_waiting());
 }
@@ -269,7 +269,7 @@ fn queued_packets_stay_within_bounds_when_a_sender_stops() {
     senders[..3].iter_mut().for_each(|sender| large(sender, &mut others[0]));
     first.while_serving(receiver.tx_ring(), || {
         senders[3..].iter_mut().for_each(|sender| large(sender, &mut others[0]));
-        // There are buffers, so the holder stops when it has done enough for others: some remain left.
+        // There are buffers, so the holder stops at its budget for others: some packets remain queued.
         while receiver.receive().is_some() {}
     });
     while crew[1].stop_step(senders[0].port, 1) == Stopping::Busy {

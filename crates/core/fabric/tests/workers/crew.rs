@@ -1,4 +1,4 @@
-//! A switch with several workers and its guests, one step at a time.
+//! A switch with several workers and its guests, executed one step at a time.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::frames::{frame, judge};
 use crate::support::{TestGuest, memory};
 use crate::tags::{send, untagged};
 
-/// Ports with even numbers get their frames with a tag, the number.
+/// Ports with even numbers get their frames with a tag that is the port's number.
 fn edit_for(port: PortId) -> Option<TagEdit> {
     port.0.is_multiple_of(2).then_some(TagEdit::Push(port.0))
 }
@@ -51,8 +51,8 @@ impl Module for ByLastByte {
     fn port_removed(&self, _: PortId) {}
 }
 
-/// Workers; of each guest its queue pairs, whether it merges buffers, takes partial checksums, takes GSO, and the size of
-/// its buffers.
+/// The number of workers; and of each guest its queue pairs, whether it merges buffers, takes partial checksums, takes
+/// GSO, and the size of its buffers.
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
     pub(crate) workers: usize,
@@ -83,17 +83,17 @@ enum Visit {
 /// One queue pair: its guest's side, its home, and the positions at which its stopped rings would continue.
 struct Pair {
     guest: TestGuest,
-    /// The memory that a successor finds.
+    /// The memory that outlives the switch.
     kept: Arc<Mapping>,
     home: usize,
     next_number: u32,
     stopped: [Option<u16>; 2],
-    /// A stop has begun, and was told to ask again.
+    /// Whether a stop of the ring has begun and is to be repeated.
     stopping: [bool; 2],
 }
 
 impl Pair {
-    /// The switch's side of a ring: begun at a position, or as a dead switch left it.
+    /// The switch's side of a ring: begun at a position, or taken over from a dead switch.
     fn ring(&self, index: u16, position: Option<u16>) -> DeviceRing {
         let ledger = Ledger::within(&self.kept, usize::from(index) * Ledger::BYTES, 64).unwrap();
         let memory = self.guest.ring_memory(index);
@@ -110,11 +110,11 @@ pub(crate) struct ModelSwitch {
     setup: Setup,
     deaths: u32,
     rests: u32,
-    /// A receive queue opened while packets waited: those of a flow may belong into another queue than they wait for.
+    /// A receive queue was opened while packets waited: packets of one flow may be in two queues.
     is_mixed: bool,
-    /// Packets taken in and delivered by workers that quiesced before they died.
+    /// Packets received and delivered by workers that quiesced before they died.
     past: (u64, u64),
-    /// `None`: at work further down the stack.
+    /// `None` while a caller on the stack uses the worker.
     workers: Vec<Option<Fabric>>,
     visits: Vec<Option<Visit>>,
     pairs: Vec<Pair>,
@@ -123,7 +123,7 @@ pub(crate) struct ModelSwitch {
     seen: HashMap<(usize, [u8; 2]), u32>,
     received: u64,
     now_ns: u64,
-    /// A capture of everything, and how many frames it saw by port, direction and whether they were dropped.
+    /// A capture of all frames, and the number of frames by port, direction and whether they were dropped.
     taps: Vec<TapReader>,
     sights: HashMap<(u16, bool, bool), u64>,
 }
@@ -174,12 +174,12 @@ impl ModelSwitch {
         crew
     }
 
-    /// New workers that know the ports and no ring.
+    /// Makes new workers that know the ports and no ring.
     fn hire(&mut self) {
         let module: Arc<dyn Module> = Arc::new(ByLastByte(self.setup.guests.len() as u16));
         let mut fabrics = Fabric::for_workers(&module, self.setup.workers).unwrap();
         let watch = Watch {
-            ports: self.ports.clone(), // a port's number is its interface's
+            ports: self.ports.clone(), // a port's number is its interface number
             inbound: true,
             outbound: true,
             drops: true,
@@ -202,7 +202,7 @@ impl ModelSwitch {
         self.workers = fabrics.into_iter().map(Some).collect();
     }
 
-    /// All workers die, wherever they are, and others take over.
+    /// All workers die in any state, and others take over.
     fn die(&mut self) {
         if self.workers.iter().any(Option::is_none) {
             return; // those are on the stack
@@ -211,7 +211,7 @@ impl ModelSwitch {
         self.succeed();
     }
 
-    /// All quiesce. Then they continue, or others do; only partly done packets are lost.
+    /// All workers quiesce. Then they or others continue; only partly delivered packets are lost.
     fn rest(&mut self, how: u16) {
         if self.workers.iter().any(Option::is_none) {
             return; // those are on the stack
@@ -234,18 +234,18 @@ impl ModelSwitch {
         }
     }
 
-    /// Copies that wait for receive buffers.
+    /// Number of copies that wait for receive buffers.
     fn waiting(&self) -> u64 {
         self.ports.iter().map(|port| self.counters(*port).waiting).sum()
     }
 
-    /// Packets received from guests, and delivered.
+    /// Numbers of packets received from guests, and delivered.
     fn sums(&self) -> (u64, u64) {
         let counters = self.ports.iter().map(|port| self.counters(*port));
         counters.fold((0, 0), |sum, counters| (sum.0 + counters.rx_packets, sum.1 + counters.tx_packets))
     }
 
-    /// Others take over.
+    /// Other workers take over.
     fn succeed(&mut self) {
         self.sights.clear();
         self.visits.fill(None);
@@ -265,12 +265,12 @@ impl ModelSwitch {
         usize::from(from) % self.pairs.len()
     }
 
-    /// A worker that can do something new: neither amid a visit nor without its core.
+    /// The worker, if it can begin a task: it is not in a visit and has its core.
     fn free(&mut self, worker: usize) -> Option<&mut Fabric> {
         self.visits[worker].is_none().then_some(self.workers[worker].as_mut()).flatten()
     }
 
-    /// One step, chosen by three numbers.
+    /// Executes one step, which three numbers select.
     pub(crate) fn step(&mut self, [what, which, how]: [u16; 3]) {
         self.read_taps();
         let pair = self.pick(which);
@@ -287,7 +287,7 @@ impl ModelSwitch {
                 let ring = self.pairs[pair].guest.tx_ring();
                 let worker = usize::from(how) % self.workers.len();
                 self.on(worker, |fabric, _| fabric.drain(ring));
-                // Looking at a ring changes nothing, at any worker.
+                // Reading a ring's progress changes nothing, at any worker.
                 self.on(worker, |fabric, _| fabric.ring_progress(ring.port, 2 * ring.queue + how % 2));
             }
             27 => self.receive(pair),
@@ -340,7 +340,7 @@ impl ModelSwitch {
         }
     }
 
-    /// The next part of the visit that a worker is in.
+    /// Executes the next part of the worker's visit.
     fn go_on(&mut self, worker: usize) {
         let (Some(visit), Some(fabric)) = (self.visits[worker], self.workers[worker].as_mut()) else {
             return;
@@ -363,7 +363,7 @@ impl ModelSwitch {
         }
     }
 
-    /// A worker loses its core while it serves a ring; others continue meanwhile.
+    /// A worker loses its core while it serves a ring; the others continue.
     fn lose_core(&mut self, pair: usize, how: u16) {
         let worker = usize::from(how) % self.workers.len();
         let ring = self.pairs[pair].guest.tx_ring();
@@ -383,7 +383,7 @@ impl ModelSwitch {
     fn start(&mut self, pair: usize, index: u16) {
         let Some(position) = self.pairs[pair].stopped[usize::from(index)] else { return };
         if self.workers.iter().any(Option::is_none) {
-            return; // all have to hear of it
+            return; // all workers have to be told
         }
         self.pairs[pair].stopped[usize::from(index)] = None;
         self.is_mixed |= index == 0 && self.waiting() > 0;
@@ -457,7 +457,7 @@ impl ModelSwitch {
     }
 
     fn check(&self) {
-        // A worker in the middle of a visit or of serving is not at a moment at which its counters are read.
+        // The counters of a worker are not consistent in the middle of a visit or of a service.
         if self.visits.iter().any(Option::is_some) || self.workers.iter().any(Option::is_none) {
             return;
         }
@@ -484,7 +484,7 @@ impl ModelSwitch {
         }
     }
 
-    /// The events of a capture equal the counters: every frame that came in, every drop on both sides, every
+    /// Compares the events of a capture with the counters: every received frame, every drop on both sides, every
     /// delivery (one for a segmented frame).
     fn check_taps(&mut self) {
         self.read_taps();
@@ -505,7 +505,7 @@ impl ModelSwitch {
         assert_eq!(done.0, done.1, "every frame that was delivered was seen going out, once");
     }
 
-    /// All workers finish their work by their own follow-ups: nothing stays behind.
+    /// All workers finish their work by their own follow-ups: no packet waits any more.
     pub(crate) fn settle(&mut self) {
         (0..self.workers.len()).for_each(|worker| self.end_visit(worker));
         self.check();

@@ -1,4 +1,4 @@
-//! Frames that carry their sender, their number, and a payload that follows from it.
+//! Frames that carry their sender, their number, and a payload derived from it.
 
 use etherparse::{PacketBuilder, SlicedPacket, TransportSlice};
 use lasthop_wire::Offload;
@@ -48,7 +48,7 @@ fn pseudo_header_sum(frame: &[u8]) -> u16 {
     sum as u16
 }
 
-/// Sender and position of a frame that came out right.
+/// Sender and position of a received frame. Asserts that its bytes are right.
 pub(crate) fn judge(received: &Received) -> ([u8; 2], u32) {
     let mut frame = received.frame.clone();
     if received.offload.needs_csum() {

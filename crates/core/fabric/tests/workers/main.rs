@@ -1,7 +1,7 @@
-//! Several workers, stepped in random order by one thread: visits are cut between reserving, copying and
-//! publishing, and workers lose their core while they serve a ring. For all orders: every loss has a name,
-//! nothing comes twice, each sender's order is kept, and every byte is right. The same holds when all workers
-//! die and others take their rings over, except for packets under way.
+//! Several workers, stepped in random order by one thread: visits are cut between reserving, copying and publishing,
+//! and workers lose their core while they serve a ring. For all orders every loss has a name, no packet arrives twice,
+//! each sender's order is kept, and every byte is right. The same holds when all workers die and others take their
+//! rings over, except for packets under way.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,4 +1,4 @@
-//! Chains that are completed in any order, and used in the order in which they were made available (VIRTIO_F_IN_ORDER,
+//! Chains that are completed in any order and used in the order in which they were made available (VIRTIO_F_IN_ORDER,
 //! virtio 1.2, 2.7.9).
 //!
 //! ```text
@@ -10,19 +10,19 @@ use super::DeviceRing;
 use crate::RingError;
 use crate::ledger::HELD_BACK;
 
-/// The chains of a ring that were taken and not used, in their order.
+/// The chains of a ring that were taken and not used, in order.
 #[derive(Debug)]
 pub(super) struct UsedOrder {
-    /// Heads by position of the available ring, as they were checked.
+    /// Checked heads, by position of the available ring.
     heads: Box<[u16]>,
-    /// How far that is ahead of the position of the used ring.
+    /// How far positions of the available ring are ahead of those of the used ring.
     lag: u16,
-    /// Chains that are completed, and wait for one before them.
+    /// Number of completed chains that wait for one before them.
     held_back: u16,
 }
 
 impl UsedOrder {
-    /// Heads were taken, the first one at `position`.
+    /// Notes heads that were taken, the first one at `position`.
     #[inline(never)]
     pub(super) fn note(&mut self, position: u16, heads: &[u16]) {
         for (ahead, head) in (0..).zip(heads) {
@@ -35,7 +35,7 @@ impl UsedOrder {
         usize::from(position) & (self.heads.len() - 1)
     }
 
-    /// The head whose used entry is to be at position `used`.
+    /// The head of the chain whose used entry belongs at position `used`.
     #[inline]
     fn head(&self, used: u16) -> u16 {
         self.heads[self.slot(used.wrapping_add(self.lag))]
@@ -43,8 +43,8 @@ impl UsedOrder {
 }
 
 impl DeviceRing {
-    /// From now on the marked chains are used in the order in which they were taken. If the ring was taken over, that is the order in
-    /// which the driver's available ring has them still.
+    /// Makes the marked chains be used in the order in which they were taken. For a ring that was taken over, this
+    /// order is read from the driver's available ring.
     ///
     /// # Errors
     /// [`RingError::ChainsInFlight`] if the driver overwrote those entries.
@@ -79,28 +79,28 @@ impl DeviceRing {
         self.used_order.is_some()
     }
 
-    /// Completed chains that wait for one before them to be used.
+    /// Number of completed chains that wait for one before them.
     #[inline]
     #[must_use]
     pub fn held_back(&self) -> u16 {
         self.used_order.as_ref().map_or(0, |used_order| used_order.held_back)
     }
 
-    /// Whether the chain at `head`, which was taken, is the oldest that is not used.
+    /// Whether the taken chain at `head` is the oldest one that is not used.
     #[inline]
     #[must_use]
     pub fn is_next_used(&self, head: u16) -> bool {
         self.used_order.as_ref().is_some_and(|used_order| used_order.head(self.next_used) == head)
     }
 
-    /// The chain that others are held back by, if there are such.
+    /// The oldest chain, if it holds back completed ones.
     #[must_use]
     pub fn holding_back(&self) -> Option<u16> {
         let used_order = self.used_order.as_ref().filter(|used_order| used_order.held_back > 0)?;
         Some(used_order.head(self.next_used))
     }
 
-    /// The chain at `head` is completed: it is used if it is the oldest, together with those that waited for it.
+    /// Completes the chain at `head`. If it is the oldest, uses it and those that waited for it.
     #[inline(never)]
     pub(super) fn complete_in_order(&mut self, head: u16) {
         let Some(used_order) = &mut self.used_order else { return };
@@ -124,14 +124,14 @@ impl DeviceRing {
         }
     }
 
-    /// Copies of packets that were taken out of the driver's memory and are not delivered yet: lost if this device ends now. The
+    /// Number of detached packet copies that are not delivered yet: they are lost if this device ends now, and the
     /// driver may have their chains back.
     #[must_use]
     pub fn detached(&self) -> u16 {
         self.ledger.detached()
     }
 
-    /// Notes their number for a successor.
+    /// Sets the number of detached copies, for a successor.
     pub fn set_detached(&mut self, count: u16) {
         self.ledger.set_detached(count);
     }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use lasthop_guestmem::{Mapping, MemoryMap, Region};
 use lasthop_ring::{DeviceRing, DriverRing, RingAddresses, RingMemory};
 
-/// Guest address of the first byte; differs from the user address so that mixing them up shows.
+/// Guest address of the first byte; it differs from the user address, so that tests notice when code mixes them up.
 pub(crate) const GUEST_ADDR: u64 = 0x10_0000;
 pub(crate) const USER_ADDR: u64 = 0x7000_0000;
-/// First byte behind the ring, bytes from the start: room for rings of 256.
+/// Offset of the first byte after the ring: room for rings of 256.
 pub(crate) const BUFFERS_AT: u64 = 16384;
 pub(crate) const MEMORY_BYTES: u64 = 65536;
 pub(crate) const AVAILABLE_AT: u64 = 8192;

@@ -26,7 +26,7 @@ fn put(map: &MemoryMap, offset: u64, bytes: &[u8]) {
     map.write(Segment { offset, len: bytes.len() as u32, region: 0 }, 0, bytes).unwrap();
 }
 
-/// Entry `index` of the indirect table at [`TABLE`].
+/// Writes entry `index` of the indirect table at [`TABLE`].
 fn put_in_table(map: &MemoryMap, index: u64, descriptor: Descriptor) {
     let mut bytes = Vec::from(descriptor.addr.to_le_bytes());
     bytes.extend(descriptor.len.to_le_bytes());
@@ -35,7 +35,7 @@ fn put_in_table(map: &MemoryMap, index: u64, descriptor: Descriptor) {
     put(map, TABLE - GUEST_ADDR + 16 * index, &bytes);
 }
 
-/// The result of walking chain 0, with the number of buffers seen, for a table of these first descriptors.
+/// The result of walking chain 0, with the number of buffers visited, for a table that begins with these descriptors.
 fn walk_of(
     map: &MemoryMap,
     descriptors: &[Descriptor],
@@ -173,7 +173,7 @@ fn a_buffer_over_two_regions_comes_in_two_pieces() {
     assert_eq!((result, pieces), (Ok(true), vec![first, Segment { offset: 0, len: 20, region: 1 }]));
 }
 
-/// They would all be read for a packet that has a byte or none.
+/// All of them would be read for a packet of one byte or none.
 #[test]
 fn some_descriptors_may_be_empty_but_not_hundreds() {
     let map = map();
@@ -270,7 +270,7 @@ fn a_driver_refuses_chains_not_in_flight() {
     complete(&mut device, added);
     assert_eq!(driver.take_used(), Err(DriverRingError::NotInFlight(added)));
     assert_ne!(other, added);
-    // The second descriptor of a chain is no head either.
+    // The second descriptor of a chain is not a head.
     let (mut driver, mut device) = pair(&map, ENTRIES, false, 0);
     driver.add(&[(BUFFER, 1), (BUFFER, 1)], &[], 9).unwrap();
     driver.publish();
@@ -309,7 +309,8 @@ fn descriptor() -> impl Strategy<Value = Descriptor> {
 }
 
 proptest! {
-    /// Descriptors, tables and available ring all from the other side: a bounded walk over bytes of its own memory.
+    /// The other side writes descriptors, tables and available ring: the walk is bounded and stays in that side's
+    /// memory.
     #[test]
     fn any_chain_ends_inside_memory(
         descriptors in prop::collection::vec(descriptor(), usize::from(ENTRIES)),
@@ -334,7 +335,7 @@ proptest! {
         prop_assert!(visits <= CHAIN_DESCRIPTORS_MAX + u32::from(ENTRIES));
     }
 
-    /// A used ring full of anything never takes the driver's own books apart.
+    /// No contents of the used ring corrupt the driver's private records.
     #[test]
     fn any_used_ring_keeps_the_books(
         used in prop::collection::vec(any::<u8>(), 4 + 8 * usize::from(ENTRIES)),

@@ -1,5 +1,5 @@
-//! Chains that are completed in any order and used in the order in which they were made available, by devices that die and drivers that
-//! do not keep to it.
+//! Chains that are completed in any order and used in the order in which they were made available, with devices that
+//! die and drivers that break the rules.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -37,7 +37,7 @@ impl World {
         DeviceRing::begin(memory(&self.map), self.ledger(), START, true).keep_order().unwrap()
     }
 
-    /// Another device, which gives up the chains of the one before.
+    /// The next device, which gives up the chains of the previous one.
     fn next(&self) -> DeviceRing {
         let ring = DeviceRing::take_over(memory(&self.map), self.ledger(), true).unwrap();
         let mut ring = ring.keep_order().unwrap();
@@ -48,7 +48,7 @@ impl World {
         ring
     }
 
-    /// Chains of one and two descriptors, as many as there is room for; those that came back did so in order.
+    /// Takes used chains back, asserting their order, and adds chains of one and two descriptors while there is room.
     fn drive(&mut self) {
         while let Some(used) = self.driver.take_used().expect("in order") {
             assert_eq!(used.token, self.returned);
@@ -68,7 +68,7 @@ fn memory(map: &MemoryMap) -> RingMemory {
     RingMemory::new(map, u32::from(ENTRIES), addresses()).unwrap()
 }
 
-/// Takes all that is pending; each chain has two copies to be settled.
+/// Takes all pending chains. Each has two copies to be settled.
 fn take(ring: &mut DeviceRing) -> Vec<u16> {
     let heads: Vec<u16> = (0..ring.pending().unwrap()).map(|ahead| ring.head(ahead).unwrap()).collect();
     heads.iter().for_each(|head| ring.set_mark(*head, 2));
@@ -76,7 +76,7 @@ fn take(ring: &mut DeviceRing) -> Vec<u16> {
     heads
 }
 
-/// Settles all chains, in an order that `seed` chooses, or all at once, and publishes after some.
+/// Settles all chains, in an order that `seed` selects, or all at once, and publishes after some of them.
 fn serve(ring: &mut DeviceRing, seed: usize) {
     let mut heads = take(ring);
     heads.iter().for_each(|head| assert!(!ring.settle(*head)));
@@ -122,7 +122,7 @@ fn a_chain_that_is_completed_first_waits_for_those_before_it() {
 #[test]
 fn chains_come_back_once_and_in_order_wherever_devices_die() {
     if !cfg!(debug_assertions) {
-        return; // no death there
+        return; // this device did not die
     }
     let mut died = 0;
     for stores in 0..300 {

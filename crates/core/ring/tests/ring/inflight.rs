@@ -1,4 +1,4 @@
-//! A device that dies before any of its stores, with its ledger; the next one has the front end's log and nothing else.
+//! A device dies before any of its stores, and its ledger is lost; the next device has only the front end's log.
 
 use std::sync::Arc;
 
@@ -9,12 +9,12 @@ use crate::fixture::{GUEST_ADDR, addresses, map};
 
 const ENTRIES: u16 = 8;
 const START: u16 = 65_533;
-/// Chains that the driver sends in all.
+/// Number of chains that the driver sends.
 const CHAINS: u32 = 20;
 /// More stores than a device makes.
 const STORES_MAX: u64 = 400;
 
-/// A driver, its ring's memory and the log of its front end.
+/// A driver, its ring's memory, and the log of its front end.
 struct World {
     map: lasthop_guestmem::MemoryMap,
     log: Arc<Mapping>,
@@ -33,8 +33,8 @@ impl World {
         Self { map, log, driver, in_order, sent: 0, returned: Vec::new() }
     }
 
-    /// The next device. Its ring begins at the used index that the front end sees; it returns the chains that
-    /// it finds.
+    /// The next device. Its ring begins at the used index that the front end sees. It returns the chains that it finds
+    /// in the log.
     fn device(&mut self) -> DeviceRing {
         let memory = || RingMemory::new(&self.map, u32::from(ENTRIES), addresses()).unwrap();
         let log = InflightLog::within(&self.log, 0, ENTRIES).unwrap();
@@ -62,7 +62,7 @@ impl World {
         self.driver.publish();
     }
 
-    /// Takes all that is pending, and completes it in another order, in two batches.
+    /// Takes all pending chains, and completes them in another order, in two batches.
     fn serve(ring: &mut DeviceRing) {
         let heads: Vec<u16> = (0..ring.pending().unwrap()).map(|ahead| ring.head(ahead).unwrap()).collect();
         heads.iter().for_each(|head| ring.set_mark(*head, 1));
@@ -75,7 +75,7 @@ impl World {
     }
 }
 
-/// Two devices die one after the other, the first before its store number `stores`.
+/// Two devices die in turn, the first before its store number `stores`.
 fn dies_before(stores: u64, in_order: bool) -> bool {
     let mut world = World::new(in_order);
     let mut deaths = 0;
@@ -90,12 +90,12 @@ fn dies_before(stores: u64, in_order: bool) -> bool {
         }));
         death::after_stores(None);
         if let Err(why) = died {
-            // Anything else is a failure.
+            // Any other panic is a failure.
             assert_eq!(why.downcast_ref::<&str>(), Some(&"killed"));
             deaths += 1;
         }
     }
-    // The front end sees the used index, and so does the driver, before the next device begins.
+    // Front end and driver see the used index before the next device begins.
     world.drive();
     let mut ring = world.device();
     while world.returned.len() < CHAINS as usize {
@@ -113,7 +113,7 @@ fn dies_before(stores: u64, in_order: bool) -> bool {
 #[test]
 fn each_chain_comes_back_once_wherever_devices_die() {
     if !cfg!(debug_assertions) {
-        return; // no death there
+        return; // this device did not die
     }
     for in_order in [false, true] {
         let died = (0..STORES_MAX).filter(|stores| dies_before(*stores, in_order)).count();

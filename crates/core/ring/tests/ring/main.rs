@@ -1,4 +1,4 @@
-//! The two sides of a ring against each other.
+//! Tests of both sides of a ring against each other.
 
 mod fixture;
 mod hostile;

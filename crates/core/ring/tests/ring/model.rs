@@ -1,5 +1,5 @@
-//! Both sides of a ring against a model of queues: added chains come out once, whole, in order; completed
-//! ones come back once, with their length.
+//! Both sides of a ring against a model of queues: added chains arrive once, whole and in order; completed ones return
+//! once, with their length.
 
 use std::collections::VecDeque;
 
@@ -33,7 +33,7 @@ struct World {
     driver: DriverRing,
     device: DeviceRing,
     next_token: u32,
-    /// Which chain's indirect table is in which place.
+    /// The chain whose indirect table is at each place.
     tables: [Option<u32>; ENTRIES as usize],
     added: VecDeque<Chain>,
     published: VecDeque<Chain>,
@@ -110,7 +110,7 @@ impl World {
         }
     }
 
-    /// With the table in a place of its own as long as the chain is in flight.
+    /// The table has a place of its own while the chain is in flight.
     fn add_indirect(&mut self, readable: &[(u64, u32)], writable: &[(u64, u32)], free: u16) -> Option<u16> {
         if readable.len() + writable.len() == 0 {
             return None;
@@ -169,7 +169,7 @@ impl World {
         }
     }
 
-    /// Lets everything come home.
+    /// Completes and takes back all chains.
     fn drain(&mut self) {
         self.step(&Step::Publish);
         self.step(&Step::Take { max: ENTRIES, put_back: 0 });
@@ -182,7 +182,7 @@ impl World {
     }
 }
 
-/// Up to the last byte of memory, empty ones among them.
+/// Buffers anywhere up to the last byte of memory, some of them empty.
 fn buffers() -> impl Strategy<Value = Vec<(u64, u32)>> {
     let first = GUEST_ADDR + BUFFERS_AT;
     let buffer = (first..GUEST_ADDR + MEMORY_BYTES, 0..2000_u32)
@@ -202,7 +202,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Anywhere, and often close to where the 16-bit positions wrap around.
+/// Any position, often close to the wrap-around of 16 bits.
 fn position() -> impl Strategy<Value = u16> {
     prop_oneof![any::<u16>(), (0..32_u16).prop_map(|back| 0_u16.wrapping_sub(back))]
 }

@@ -1,4 +1,5 @@
-//! Both sides in threads of their own, sleeping whenever they may: real store buffers, real reordering.
+//! Both sides in threads of their own, sleeping whenever they may, with the real processor's store buffers and
+//! reordering.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -9,7 +10,7 @@ use lasthop_ring::{DeviceRing, DriverRing};
 
 const ENTRIES: u16 = 4;
 const CHAINS: u32 = if cfg!(miri) { 40 } else { 200_000 };
-/// Fails instead of hanging for ever; no bound on speed.
+/// Fails instead of hanging; not a limit of speed.
 const HANG: Duration = Duration::from_secs(120);
 
 /// An eventfd: several unread signals count as one.
@@ -77,21 +78,22 @@ fn no_side_sleeps_over_work() {
     }
 }
 
-/// Often enough for a store buffer to hide a store where a fence is missing; how soon that shows depends on the machine.
+/// Enough rounds for a store buffer to hide a store if a fence is missing; how soon that happens depends on the
+/// machine.
 const ROUNDS: u32 = if cfg!(miri) { 20 } else { 100_000 };
 
-/// Where both threads meet before each step of a round.
+/// The point at which both threads meet before each step of a round.
 #[derive(Default)]
 struct Meeting {
     arrived: AtomicU32,
-    /// Whether one of the two failed.
+    /// Whether one of the two threads failed.
     left: AtomicBool,
-    /// Whether the publisher was asked to wake the other, in this round.
+    /// Whether the publisher was asked to wake the other in this round.
     wakes: AtomicBool,
 }
 
 impl Meeting {
-    /// Waits for the other; by turning, since both are to leave at the same moment, or `late_turns` later.
+    /// Waits for the other thread by spinning, since both should leave at the same moment, or `late_turns` later.
     fn meet(&self, late_turns: u32) {
         let both = (self.arrived.fetch_add(1, Ordering::SeqCst) + 2) & !1;
         let mut turns = 0_u32;
@@ -106,7 +108,7 @@ impl Meeting {
     }
 }
 
-/// One of the two. If it fails, the other must not wait for it for ever.
+/// One of the two threads. If it fails, the other one must not wait for it for ever.
 struct Side<'a>(&'a Meeting);
 
 impl Drop for Side<'_> {
@@ -117,8 +119,8 @@ impl Drop for Side<'_> {
     }
 }
 
-/// Each round: one publishes and looks whether to wake, the other arms and looks whether there is work, both at once. At
-/// least one of them must see the other. Then they change sides, for the used ring.
+/// In each round one thread publishes and checks whether to wake, while the other arms and checks for work. At least
+/// one of them must see the other. Then they swap roles, for the used ring.
 fn publish_while_arming(event_idx: bool) {
     let map = map();
     let (mut driver, mut device) = pair(&map, ENTRIES, event_idx, 0);

@@ -1,7 +1,7 @@
-//! From a packet's first bytes to its key.
+//! Extracts the key from a packet's first bytes.
 //!
-//! Finds the same as the Open vSwitch datapath: a truncated or inconsistent header counts as absent, and its
-//! fields as zero. Headers behind the given bytes count as absent, too.
+//! The result equals that of the Open vSwitch datapath: a truncated or inconsistent header counts as absent, and its
+//! fields are zero. Headers beyond the given bytes also count as absent.
 
 use super::{
     CT_WORD, CT_WORDS, ETHERTYPE_802_2, FRAGMENT_FIRST, FRAGMENT_LATER, FRAGMENT_NONE, Key, LinkLayer,
@@ -14,23 +14,23 @@ use crate::headers::{
     ROUTING, TCP_BYTES_MIN,
 };
 
-/// Lower numbers in the place of an EtherType are lengths (IEEE 802.3, 3.2.6).
+/// Smaller numbers in the EtherType field are lengths (IEEE 802.3, 3.2.6).
 const ETHERTYPE_MIN: u16 = 0x0600;
 
-/// A further IPv6 extension header (RFC 4302), and "nothing follows" (RFC 8200, 4.7).
+/// A further IPv6 extension header (RFC 4302), and "no next header" (RFC 8200, 4.7).
 const AUTHENTICATION: u8 = 51;
 const NO_NEXT_HEADER: u8 = 59;
 
-/// Where a packet's headers begin, in bytes.
+/// Offsets of a packet's headers, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offsets {
-    /// The header behind the last EtherType: network header or MPLS entries.
+    /// The header after the last EtherType: network header or MPLS entries.
     pub network: u16,
-    /// The transport header of the key's fields; 0 is none.
+    /// The transport header whose fields are in the key; 0 if there is none.
     pub transport: u16,
 }
 
-/// Makes `key` the key of the packet that starts with `head`. Its words about a tunnel stay as they are.
+/// Extracts into `key` the key of the packet that starts with `head`. Words about a tunnel are unchanged.
 #[inline]
 pub fn extract(head: &[u8], metadata: &Metadata, key: &mut Key) -> Offsets {
     let (seen, tracked) = key.0.split_at_mut(CT_WORD);
@@ -59,15 +59,15 @@ pub fn extract(head: &[u8], metadata: &Metadata, key: &mut Key) -> Offsets {
     Offsets { network: network as u16, transport: transport.unwrap_or(0) as u16 }
 }
 
-/// As [`extract`], of an untagged packet of IPv4 without options and fragments, with TCP or UDP, that came in by `in_port` and has no
-/// other metadata. False if it is none, and then `key` is nothing.
+/// As [`extract`], for a packet that came in by `in_port` and has no other metadata. It must be untagged IPv4 with TCP
+/// or UDP, without options, and not a fragment; for another packet the result is false, and `key` is undefined.
 #[inline(always)]
 pub fn extract_usual4(head: &[u8], in_port: u16, key: &mut Key) -> bool {
     const NETWORK: usize = MACS_BYTES + 2;
     const TRANSPORT: usize = NETWORK + IPV4_BYTES_MIN;
     /// EtherType, version and header length.
     const PLAIN_IPV4: u64 = (ETHERTYPE_IPV4 as u64) << 8 | 0x45;
-    /// More fragments, or the offset of one.
+    /// "More fragments", or a fragment offset.
     const FRAGMENTS: u64 = 0x3fff << 48;
     let Some(window) = head.first_chunk::<{ TRANSPORT + 8 }>() else { return false };
     let word = |at: usize| window[at..].first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes));
@@ -105,14 +105,14 @@ fn u16_at(head: &[u8], offset: usize) -> Option<u16> {
     fixed(head, offset).map(|bytes| u16::from_be_bytes(*bytes))
 }
 
-/// Addresses and tags; the EtherType behind them, and the offset behind it.
+/// Extracts addresses and tags. Returns the last EtherType, and the offset after it.
 #[inline]
 fn ethernet(head: &[u8], key: &mut Key) -> (u16, usize) {
     let Some(bytes) = head.first_chunk::<14>() else { return (0, head.len()) };
     let [_, _, _, _, last @ .., _, _] = bytes;
     let first = bytes.first_chunk::<8>().map_or(0, |first| u64::from_be_bytes(*first));
     key.0[2] |= first >> 16;
-    key.0[3] = u64::from_be_bytes(*last) << 16; // the last two bytes of the destination go out at the top
+    key.0[3] = u64::from_be_bytes(*last) << 16; // the last two bytes of the destination are shifted out
     let ethertype = u16::from_be_bytes([bytes[12], bytes[13]]);
     if ethertype >= ETHERTYPE_MIN && !is_tag(ethertype) {
         return (ethertype, MACS_BYTES + 2);
@@ -129,7 +129,7 @@ fn is_tag(ethertype: u16) -> bool {
 fn behind_tags(head: &[u8], key: &mut Key) -> (u16, usize) {
     let mut offset = MACS_BYTES;
     for (tpid, tci) in [(field::VLAN_TPID, field::VLAN_TCI), (field::CVLAN_TPID, field::CVLAN_TCI)] {
-        // A tag counts if there is an EtherType behind it.
+        // A tag counts only if an EtherType follows it.
         let Some(&[a, b, c, d, _, _]) = fixed(head, offset) else { break };
         let ethertype = u16::from_be_bytes([a, b]);
         if !is_tag(ethertype) {
@@ -146,7 +146,7 @@ fn behind_tags(head: &[u8], key: &mut Key) -> (u16, usize) {
     }
 }
 
-/// The EtherType that an 802.2 SNAP header names, if it is there.
+/// The EtherType in an 802.2 SNAP header, if there is one, and the offset after the header.
 fn behind_802_2(head: &[u8], offset: usize) -> (u16, usize) {
     match fixed(head, offset) {
         Some(&[0xaa, 0xaa, _, 0, 0, 0, a, b]) => {
@@ -183,13 +183,13 @@ fn ipv4(head: &[u8], offset: usize, key: &mut Key) -> Option<usize> {
     transport(head, offset + header_len, proto, PROTO_ICMP, key)
 }
 
-/// Ports or ICMP's type and code; where they are.
+/// Extracts ports, or ICMP type and code. Returns the transport header's offset.
 #[inline]
 fn transport(head: &[u8], offset: usize, proto: u8, icmp: u8, key: &mut Key) -> Option<usize> {
     let flags = match proto {
         PROTO_TCP => tcp_flags(head, offset)?,
         PROTO_UDP => 0,
-        // Their common part, of which ports are the first half.
+        // The common header, which begins with the ports.
         PROTO_SCTP if head.len() >= offset + 12 => 0,
         _ if proto == icmp => {
             let &[kind, code, ..] = fixed::<8>(head, offset)?;
@@ -204,7 +204,7 @@ fn transport(head: &[u8], offset: usize, proto: u8, icmp: u8, key: &mut Key) -> 
     Some(offset)
 }
 
-/// The flags of a TCP header that is whole.
+/// The flags of a TCP header, if it is whole.
 #[inline]
 fn tcp_flags(head: &[u8], offset: usize) -> Option<u16> {
     let header: &[u8; TCP_BYTES_MIN] = fixed(head, offset)?;
@@ -229,8 +229,8 @@ fn ipv6(head: &[u8], offset: usize, key: &mut Key) -> Option<usize> {
     transport(head, at, proto, PROTO_ICMPV6, key)
 }
 
-/// Protocol, fragment, and offset of the transport header, of an IPv6 header at `offset` of `head`, as a key
-/// has them: the protocol of a later fragment is 44. It is 59 if the extension headers cannot be followed.
+/// Protocol, fragment type, and offset of the transport header, of an IPv6 header at `offset` of `head`, as they are in
+/// a key: the protocol of a later fragment is 44. It is 59 if the extension headers are invalid.
 #[must_use]
 pub fn ipv6_transport(head: &[u8], offset: usize) -> (u8, u8, Option<usize>) {
     let mut proto = head.get(offset + 6).copied().unwrap_or(NO_NEXT_HEADER);
@@ -258,7 +258,7 @@ pub fn ipv6_transport(head: &[u8], offset: usize) -> (u8, u8, Option<usize>) {
     (NO_NEXT_HEADER, frag, None)
 }
 
-/// Type and code, and the fields of neighbour solicitations and advertisements (RFC 4861, 4.3 and 4.4).
+/// Extracts type and code, and the fields of neighbour solicitations and advertisements (RFC 4861, 4.3 and 4.4).
 fn icmpv6(head: &[u8], offset: usize, key: &mut Key) -> Option<usize> {
     const SOLICITATION: u8 = 135;
     const ADVERTISEMENT: u8 = 136;
@@ -277,7 +277,8 @@ fn icmpv6(head: &[u8], offset: usize, key: &mut Key) -> Option<usize> {
     Some(offset)
 }
 
-/// Enters the link-layer addresses among a message's options, as far as they make sense; false if one is there twice.
+/// Extracts the link-layer addresses from a message's options, up to the first invalid one. False if an address occurs
+/// twice.
 fn neighbour_options(mut options: &[u8], key: &mut Key) -> bool {
     while let [kind, units, ..] = *options {
         let len = usize::from(units) * 8;
@@ -297,7 +298,7 @@ fn neighbour_options(mut options: &[u8], key: &mut Key) -> bool {
     true
 }
 
-/// ARP of Ethernet for IPv4 (RFC 826); anything else has an EtherType only.
+/// Extracts ARP for Ethernet and IPv4 (RFC 826); for other kinds of ARP the key has only an EtherType.
 fn arp(head: &[u8], offset: usize, key: &mut Key) -> Option<usize> {
     let bytes: &[u8; 28] = fixed(head, offset)?;
     let (kind, addresses) = bytes.split_first_chunk::<8>()?;
@@ -314,7 +315,7 @@ fn arp(head: &[u8], offset: usize, key: &mut Key) -> Option<usize> {
     None
 }
 
-/// The topmost entries, up to the bottom of the stack.
+/// Extracts the topmost MPLS entries, up to the bottom of the stack.
 fn mpls(head: &[u8], offset: usize, key: &mut Key) -> Option<usize> {
     const BOTTOM: u32 = 0x100;
     for (index, place) in [field::MPLS_0, field::MPLS_1, field::MPLS_2].into_iter().enumerate() {
@@ -327,7 +328,7 @@ fn mpls(head: &[u8], offset: usize, key: &mut Key) -> Option<usize> {
     None
 }
 
-/// A service header that is whole and of a known type of metadata (RFC 8300, 2.2 to 2.5).
+/// Extracts a network service header that is whole and of a known metadata type (RFC 8300, 2.2 to 2.5).
 fn nsh(head: &[u8], offset: usize, key: &mut Key) -> Option<usize> {
     const VERSION: u16 = 0xc000;
     let &[a, b, md_type, next, path @ ..] = fixed::<8>(head, offset)?;

@@ -1,8 +1,8 @@
-//! A usual packet's key in half a cache line, or a whole one.
+//! The key of a usual packet in half a cache line (IPv4) or a whole one (IPv6).
 //!
-//! Most packets are TCP or UDP, with one VLAN tag at most, no options or extension headers and no fragments. All that tells the keys
-//! of two such packets from each other, if they came in by one port for the first time, fits four words for IPv4 and eight for IPv6, in
-//! the order in which the wire has it:
+//! Most packets are TCP or UDP, with at most one VLAN tag, and without options, extension headers and fragments. The
+//! keys of such packets, on their first pass and from one input port, differ only in fields that fit four words for
+//! IPv4 and eight for IPv6, in the order of the wire:
 //!
 //! ```text
 //!   word  byte 0                                        IPv4                                         byte 7
@@ -22,30 +22,30 @@
 use super::{Key, VLAN_PRESENT, field, wide_field};
 use crate::headers::{IPV4_BYTES_MIN, IPV6_BYTES, PROTO_TCP, PROTO_UDP, TCP_BYTES_MIN};
 
-/// Words of a mini key of IPv4, and of one of IPv6.
+/// Words of an IPv4 mini key and of an IPv6 one.
 pub const MINI_KEY4_WORDS: usize = 4;
 /// See [`MINI_KEY4_WORDS`].
 pub const MINI_KEY6_WORDS: usize = 8;
 
-/// The headers of a packet up to UDP.
+/// Bytes of a packet's headers up to UDP.
 const WINDOW4_BYTES: usize = ETHERNET_BYTES + IPV4_BYTES_MIN + UDP_BYTES;
 const WINDOW6_BYTES: usize = ETHERNET_BYTES + IPV6_BYTES + UDP_BYTES;
 const UDP_BYTES: usize = 8;
 /// An untagged Ethernet header.
 const ETHERNET_BYTES: usize = 14;
 const TAG_BYTES: usize = 4;
-/// EtherTypes as a little-endian load has them: of a tag; with the version and header length of IPv4 without options; with the version
-/// of IPv6.
+/// EtherTypes in a little-endian load: of a tag; of IPv4 with version and header length without options; of IPv6 with
+/// its version.
 const TAG: u64 = 0x00_81;
 const PLAIN_IPV4: u64 = 0x45_00_08;
 const PLAIN_IPV6: u64 = 0x60_dd_86;
 
-/// A usual packet's key; or, as a mask, which of its bits count.
+/// A usual packet's key; or, as a mask, the bits that count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MiniKey<const WORDS: usize>(pub [u64; WORDS]);
 
 impl<const WORDS: usize> MiniKey<WORDS> {
-    /// The bits that `mask` has set.
+    /// The mini key with only the bits that `mask` has.
     #[inline(always)]
     #[must_use]
     pub fn masked(&self, mask: &Self) -> Self {
@@ -54,12 +54,12 @@ impl<const WORDS: usize> MiniKey<WORDS> {
 }
 
 impl MiniKey<MINI_KEY4_WORDS> {
-    /// Of the packet that starts with `head`; `None` if it is not a usual one of IPv4. Two packets that have mini keys have the same mini key
-    /// if, and only if, [`super::extract`] gives them the same key for the same metadata.
+    /// The mini key of the packet that starts with `head`; `None` unless it is a usual IPv4 packet. Two packets with
+    /// mini keys have the same one if and only if [`super::extract`] gives them the same key for the same metadata.
     #[inline(always)]
     #[must_use]
     pub fn of(head: &[u8]) -> Option<Self> {
-        // Most have no tag: that is found out along with the rest.
+        // Most frames have no tag: one comparison checks that and the EtherType.
         if let Some(window) = head.first_chunk::<WINDOW4_BYTES>() {
             let second = load(window, 8);
             if second >> 32 & 0xff_ffff == PLAIN_IPV4 {
@@ -70,10 +70,10 @@ impl MiniKey<MINI_KEY4_WORDS> {
         Self::of_ipv4(macs, behind)
     }
 
-    /// The same with these words for addresses and tag, and the frame as one without tag.
+    /// As [`Self::of`], with the words of addresses and tag, and the frame shifted as if it had no tag.
     #[inline(always)]
     fn of_ipv4(macs: [u64; 2], behind: &[u8]) -> Option<Self> {
-        // More fragments, or the offset of one, in network order.
+        // "More fragments", or a fragment offset, in network order.
         const FRAGMENTS: u64 = 0xff3f << 32;
         let window: &[u8; WINDOW4_BYTES] = behind.first_chunk()?;
         let (start, middle) = (load(window, 8) >> 32, load(window, 16));
@@ -86,8 +86,8 @@ impl MiniKey<MINI_KEY4_WORDS> {
         Some(Self([macs[0], macs[1] | start >> 24 << 56, addresses, ports]))
     }
 
-    /// The mask for mini keys; `mask` is that for keys. Bits that all packets with mini keys share never
-    /// count; the presence of a tag always does.
+    /// The mask for mini keys that corresponds to `mask`, a mask for keys. Bits that are equal in all packets with mini
+    /// keys never count; the presence of a tag always does.
     #[must_use]
     pub fn mask_of(mask: &Key) -> Self {
         let bits = |field| mask.get(field);
@@ -99,7 +99,7 @@ impl MiniKey<MINI_KEY4_WORDS> {
         Self([first, second | bits(field::IP_TOS), third, fourth].map(u64::swap_bytes))
     }
 
-    /// The packet's TCP flags, 12 bits; 0 of other packets.
+    /// The packet's TCP flags, 12 bits; 0 for UDP.
     #[inline(always)]
     #[must_use]
     pub const fn tcp_flags(&self) -> u16 {
@@ -108,7 +108,7 @@ impl MiniKey<MINI_KEY4_WORDS> {
 }
 
 impl MiniKey<MINI_KEY6_WORDS> {
-    /// As that of IPv4.
+    /// As [`Self::of`] for IPv4.
     #[inline(always)]
     #[must_use]
     pub fn of(head: &[u8]) -> Option<Self> {
@@ -124,7 +124,7 @@ impl MiniKey<MINI_KEY6_WORDS> {
         Some(Self([macs[0], macs[1] | middle << 48, a, b, c, d, class_and_ports, flags]))
     }
 
-    /// As that of IPv4.
+    /// As [`Self::mask_of`] for IPv4.
     #[must_use]
     pub fn mask_of(mask: &Key) -> Self {
         let bits = |field| mask.get(field);
@@ -138,7 +138,7 @@ impl MiniKey<MINI_KEY6_WORDS> {
         Self([first, second, a, b, c, d, seventh, flags].map(u64::swap_bytes))
     }
 
-    /// As that of IPv4.
+    /// As [`Self::tcp_flags`] for IPv4.
     #[inline(always)]
     #[must_use]
     pub const fn tcp_flags(&self) -> u16 {
@@ -146,14 +146,14 @@ impl MiniKey<MINI_KEY6_WORDS> {
     }
 }
 
-/// Eight bytes of the window.
+/// Loads eight bytes of the window.
 #[inline(always)]
 fn load<const BYTES: usize>(window: &[u8; BYTES], at: usize) -> u64 {
     window[at..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
-/// The words for a frame's addresses and tag; and the frame, with the headers behind them at the offsets of
-/// one without tag.
+/// The words with a frame's addresses and tag; and the frame, shifted such that the headers after a tag are at the
+/// offsets of an untagged frame.
 #[inline(always)]
 fn link(head: &[u8]) -> Option<([u64; 2], &[u8])> {
     let window: &[u8; 16] = head.first_chunk()?;
@@ -165,7 +165,7 @@ fn link(head: &[u8]) -> Option<([u64; 2], &[u8])> {
     Some(([first, second & 0xffff_ffff | tci << 32], head.get(TAG_BYTES..)?))
 }
 
-/// The flags of a TCP header, as a little-endian load has them; none of one that is not whole; 0 of UDP.
+/// The flags of a TCP header in a little-endian load; `None` if the header is not whole; 0 for UDP.
 #[inline(always)]
 fn tcp_flags(proto: u8, header: &[u8]) -> Option<u64> {
     match proto {
@@ -180,7 +180,7 @@ fn tcp_flags(proto: u8, header: &[u8]) -> Option<u64> {
     }
 }
 
-/// Of addresses and tag, in network order.
+/// The mask of addresses and tag, in network order.
 fn link_mask(mask: &Key) -> [u64; 2] {
     let source = mask.get(field::ETH_SRC);
     let tci = mask.get(field::VLAN_TCI) | u64::from(VLAN_PRESENT);

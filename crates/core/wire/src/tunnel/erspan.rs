@@ -6,7 +6,7 @@
 //!   type III | time stamp : 32 | security group : 16 | P : 1, frame type : 5, hardware : 6, direction : 1, granularity : 2, O : 1 |
 //! ```
 //!
-//! O says that eight bytes of a platform's own follow; they are passed over.
+//! O says that eight platform specific bytes follow; they are skipped.
 
 use super::gre::{self, GreHeader};
 use super::{OptionBytes, OuterHeader, TunnelFault, flag, inner_at};
@@ -21,13 +21,13 @@ pub const INDEX_MAX: u32 = 0xf_ffff;
 pub const HARDWARE_MAX: u8 = 0x3f;
 /// Bytes of the options of ERSPAN in metadata and flows: `struct erspan_metadata` of linux/erspan.h.
 pub const OPTIONS_BYTES: usize = 12;
-/// Bytes of the header that [`write`] makes, at most.
+/// Maximum bytes of the header that [`write`] makes.
 pub const HEADER_BYTES_MAX: usize = gre::HEADER_BYTES_MAX + TYPE_3_BYTES;
 const TYPE_2_BYTES: usize = 8;
 const TYPE_3_BYTES: usize = 12;
-/// Bytes of a platform's own behind the header of type III.
+/// Bytes of the platform specific part after the header of type III.
 const PLATFORM_BYTES: usize = 8;
-/// "En": a VLAN tag is in the frame as it was.
+/// "En": the frame still has its VLAN tag.
 const TAG_IN_FRAME: u16 = 0x1800;
 /// The frame type is valid.
 const HAS_FRAME_TYPE: u8 = 0x80;
@@ -35,25 +35,25 @@ const FRAME_TYPE: u8 = 0x7c;
 const EGRESS: u8 = 0x08;
 const HAS_PLATFORM: u8 = 0x01;
 
-/// A header of ERSPAN as options of a tunnel.
+/// An ERSPAN header as options of a tunnel.
 ///
-/// Their bytes are `struct erspan_metadata`: the version in host order, then the index of type II; or of type III time stamp, security
-/// group and the last 16 bits.
+/// The bytes are `struct erspan_metadata`: the version in host order; then the index for type II, or time stamp,
+/// security group and the last 16 bits for type III.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErspanOptions {
     /// Type II.
     Index(u32),
     /// Type III.
     Mirror {
-        /// The frame left the mirrored port; else it came in.
+        /// Whether the frame left the mirrored port; otherwise it came in.
         is_egress: bool,
-        /// Of the engine that mirrors, at most [`HARDWARE_MAX`].
+        /// Id of the mirroring engine, at most [`HARDWARE_MAX`].
         hardware: u8,
     },
 }
 
 impl ErspanOptions {
-    /// None if their version is not known, or their length not theirs.
+    /// Parses options. `None` if the version is unknown or the length is wrong.
     #[must_use]
     pub fn of(options: &[u8]) -> Option<Self> {
         let (version, rest) = options.split_first_chunk::<4>()?;
@@ -71,9 +71,10 @@ impl ErspanOptions {
     }
 }
 
-/// Reads the header of a datagram into `tunnel`. Returns where the mirrored frame begins.
+/// Parses the header of a datagram into `tunnel`. Returns the offset of the mirrored frame.
 ///
-/// The version says which header it is, in either protocol: the first versions of Linux sent type III in the protocol of type II.
+/// The version, not the protocol, says which header it is: the first versions of Linux sent type III in the protocol of
+/// type II.
 ///
 /// # Errors
 /// [`TunnelFault`].
@@ -110,19 +111,19 @@ pub fn read(datagram: &[u8], tunnel: &mut OuterHeader) -> Result<usize, TunnelFa
     inner_at(datagram, end)
 }
 
-/// Fields of a header that are of the packet, and not of its tunnel.
+/// Fields of a header that belong to the packet, not to its tunnel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ErspanStamp {
-    /// Of GRE.
+    /// Sequence number of GRE.
     pub sequence: u32,
-    /// Of type III, in units of 100 us.
+    /// Time stamp of type III, in units of 100 us.
     pub time_100us: u32,
     /// The frame's VLAN tag, if it has one: priority, DEI and VLAN.
     pub tag: Option<u16>,
 }
 
-/// Writes the header that goes in front of a frame of this tunnel; its bytes. None if the tunnel does not say which header. A
-/// checksum is zero until [`gre::write_checksum`] has the sum.
+/// Writes the header of a frame for this tunnel. Returns its length in bytes; `None` if the tunnel has no valid ERSPAN
+/// options. [`gre::write_checksum`] fills in the checksum.
 #[must_use]
 pub fn write(tunnel: &OuterHeader, stamp: ErspanStamp, out: &mut [u8; HEADER_BYTES_MAX]) -> Option<usize> {
     let options = ErspanOptions::of(tunnel.options_of(flag::ERSPAN))?;
@@ -138,7 +139,7 @@ pub fn write(tunnel: &OuterHeader, stamp: ErspanStamp, out: &mut [u8; HEADER_BYT
     Some(at + len_bytes)
 }
 
-/// A header of type III, or one of type II with zeroes behind it.
+/// A header of type III, or one of type II padded with zeroes.
 fn header(options: ErspanOptions, session: u16, stamp: ErspanStamp) -> [u8; TYPE_3_BYTES] {
     let tag = stamp.tag.unwrap_or(0);
     let [vlan_high, vlan_low] = (tag & 0xfff).to_be_bytes();

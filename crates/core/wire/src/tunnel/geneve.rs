@@ -8,9 +8,9 @@ use super::{OPTIONS_BYTES_MAX, OptionBytes, OuterHeader, TunnelFault, VNI_MAX, f
 
 /// The port that IANA assigned.
 pub const PORT: u16 = 6081;
-/// Bytes in front of the options.
+/// Bytes of the header before the options.
 pub const BASE_BYTES: usize = 8;
-/// Bytes of the header that [`write`] makes, at most.
+/// Maximum bytes of the header that [`write`] makes.
 pub const HEADER_BYTES_MAX: usize = BASE_BYTES + OPTIONS_BYTES_MAX;
 /// "Transparent Ethernet bridging".
 const PROTOCOL: [u8; 2] = [0x65, 0x58];
@@ -18,12 +18,12 @@ const VERSION: u8 = 0xc0;
 const OPTIONS_WORDS: u8 = 0x3f;
 const OAM: u8 = 0x80;
 const CRITICAL: u8 = 0x40;
-/// Bytes of an option in front of its data.
+/// Bytes of an option before its data.
 const OPTION_BYTES: usize = 4;
 
-/// Reads the header of a datagram into `tunnel`. Returns where the inner frame begins.
+/// Parses the header of a datagram into `tunnel`. Returns the offset of the inner frame.
 ///
-/// Options are taken as they are, critical ones too: flows match on them, and decide about the packet.
+/// Options are not interpreted, not even critical ones: flows match on them and decide about the packet.
 ///
 /// # Errors
 /// [`TunnelFault`].
@@ -60,7 +60,7 @@ fn check_options(mut options: &[u8]) -> Result<(), TunnelFault> {
     Ok(())
 }
 
-/// Whether there is an option that its receiver has to know.
+/// Whether there is a critical option, which the receiver has to know.
 fn has_critical(mut options: &[u8]) -> bool {
     while let [_, _, kind, length, ..] = *options {
         if kind & 0x80 != 0 {
@@ -71,7 +71,7 @@ fn has_critical(mut options: &[u8]) -> bool {
     false
 }
 
-/// Writes the header that goes in front of a packet of this tunnel; its bytes.
+/// Writes the header of a packet for this tunnel. Returns its length in bytes.
 #[must_use]
 pub fn write(tunnel: &OuterHeader, out: &mut [u8; HEADER_BYTES_MAX]) -> usize {
     let options = tunnel.options_of(flag::GENEVE);

@@ -4,13 +4,13 @@
 //!   | C, R, K, S, s, recursion : 3, 0 : 5, version : 3 | protocol : 16 | checksum : 16, 0 : 16 | key : 32 | sequence number : 32 |
 //! ```
 //!
-//! C, K and S say which of the last three are there. R and s are of routing (RFC 1701), and refused. RFC 2784, 2.3 has datagrams with the
-//! first bit of the recursion control dropped, and others of the reserved bits passed over.
+//! C, K and S say which of the last three fields exist. R and s belong to routing (RFC 1701), and are refused. By RFC
+//! 2784, 2.3 datagrams with the first bit of the recursion control are dropped, and other reserved bits are ignored.
 
 use super::{OuterHeader, TunnelFault, flag, inner_at};
 use crate::Sum;
 
-/// Bytes of the header that [`write`] makes, at most.
+/// Maximum bytes of the header that [`write`] makes.
 pub const HEADER_BYTES_MAX: usize = 16;
 /// Number of the protocol in IP headers.
 pub const IP_PROTOCOL: u8 = 47;
@@ -23,13 +23,13 @@ const SEQUENCE: u16 = 0x1000;
 /// The first bit of the recursion control.
 const RESERVED: u16 = 0x0400;
 const VERSION: u16 = 0x0007;
-/// Where the checksum is, if there is one.
+/// Offset of the checksum, if there is one.
 const CHECKSUM_AT: usize = 4;
 
-/// A header that was read.
+/// A parsed header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GreHeader {
-    /// The protocol of what is inside: an `EtherType`.
+    /// The EtherType of the inner packet.
     pub protocol: u16,
     /// Bytes of the header.
     pub len_bytes: usize,
@@ -37,8 +37,8 @@ pub struct GreHeader {
     pub sequence: Option<u32>,
 }
 
-/// Reads the header of a datagram, and its checksum and key bits into `tunnel`. The checksum itself is not looked at:
-/// [`is_sound`] does.
+/// Parses the header of a datagram, and stores its checksum and key bits in `tunnel`. [`is_sound`] verifies the
+/// checksum.
 ///
 /// # Errors
 /// [`TunnelFault`].
@@ -68,7 +68,7 @@ pub fn read_header(datagram: &[u8], tunnel: &mut OuterHeader) -> Result<GreHeade
     Ok(GreHeader { protocol: u16::from_be_bytes([c, d]), len_bytes, sequence })
 }
 
-/// Reads the header of a datagram with an Ethernet frame. Returns where the frame begins.
+/// Parses the header of a datagram with an Ethernet frame. Returns the offset of the frame.
 ///
 /// # Errors
 /// [`TunnelFault`].
@@ -80,7 +80,7 @@ pub fn read(datagram: &[u8], tunnel: &mut OuterHeader) -> Result<usize, TunnelFa
     inner_at(datagram, header.len_bytes)
 }
 
-/// Checks the sum of a whole datagram, if it has a checksum.
+/// Verifies the checksum, if there is one; `sum` is that of the whole datagram.
 ///
 /// # Errors
 /// [`TunnelFault::Checksum`].
@@ -88,15 +88,15 @@ pub fn is_sound(tunnel: &OuterHeader, sum: Sum) -> Result<(), TunnelFault> {
     if tunnel.has(flag::CSUM) && sum.finish() != 0 { Err(TunnelFault::Checksum) } else { Ok(()) }
 }
 
-/// Writes the header that goes in front of an Ethernet frame of this tunnel; its bytes. A checksum is zero until
-/// [`write_checksum`] has the sum.
+/// Writes the header of an Ethernet frame for this tunnel. Returns its length in bytes. [`write_checksum`] fills in the
+/// checksum.
 #[must_use]
 pub fn write(tunnel: &OuterHeader, out: &mut [u8; HEADER_BYTES_MAX]) -> usize {
     let key = tunnel.has(flag::KEY).then_some(tunnel.id as u32);
     write_header(PROTOCOL_ETHERNET, tunnel.has(flag::CSUM), key, None, out)
 }
 
-/// Writes a header; its bytes.
+/// Writes a header. Returns its length in bytes.
 pub(super) fn write_header(
     protocol: u16,
     has_checksum: bool,
@@ -116,7 +116,8 @@ pub(super) fn write_header(
     at
 }
 
-/// Writes the checksum into a header that has one; `sum` is of the header as it was written and of all behind it.
+/// Writes the checksum into a header that has one; `sum` is of the header, with a zero checksum, and of all
+/// bytes after it.
 pub fn write_checksum(sum: Sum, header: &mut [u8]) {
     if let Some(place) = header.get_mut(CHECKSUM_AT..CHECKSUM_AT + 2) {
         place.copy_from_slice(&sum.finish().to_be_bytes());

@@ -10,15 +10,15 @@ use super::{OptionBytes, OuterHeader, TunnelFault, VNI_MAX, flag, inner_at, vni}
 pub const PORT: u16 = 4789;
 /// Bytes of the header.
 pub const HEADER_BYTES: usize = 8;
-/// Bytes of a group policy among the options: D and A in the second one, the policy behind.
+/// Bytes of a group policy in the options: the second byte has D and A, the policy follows.
 pub const POLICY_BYTES: usize = 4;
 const HAS_VNI: u8 = 0x08;
 const HAS_POLICY: u8 = 0x80;
 /// "Do not learn" and "policy applied".
 const POLICY_FLAGS: u8 = 0x48;
 
-/// Reads the header of a datagram into `tunnel`. Returns where the inner frame begins. `has_policy`: the port has the extension; without it,
-/// its flags are not known.
+/// Parses the header of a datagram into `tunnel`. Returns the offset of the inner frame. `has_policy`: the port has the
+/// group policy extension; without it, its flags are refused.
 ///
 /// # Errors
 /// [`TunnelFault`].
@@ -41,7 +41,7 @@ pub fn read(datagram: &[u8], has_policy: bool, tunnel: &mut OuterHeader) -> Resu
     inner_at(datagram, HEADER_BYTES)
 }
 
-/// The header that goes in front of a packet of this tunnel.
+/// The header of a packet for this tunnel.
 #[must_use]
 pub fn write(tunnel: &OuterHeader, has_policy: bool) -> [u8; HEADER_BYTES] {
     let [_, _, _, _, _, a, b, c] = (tunnel.id & VNI_MAX).to_be_bytes();

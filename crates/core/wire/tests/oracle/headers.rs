@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use crate::packets::{any_packet, tcp_packet};
 
-/// The independent parser's result, in our terms: (version, addresses, protocol, length, fragment?).
+/// The independent parser's result, in the crate's terms: (version, addresses, protocol, length, fragment?).
 fn network_of(net: &NetSlice<'_>) -> (Network, Vec<u8>, u8, u32, bool) {
     let proto = net.ip_payload_ref().unwrap().ip_number.0;
     match net {

@@ -14,7 +14,7 @@ fn key_of(bytes: &[u8]) -> Key {
     key
 }
 
-/// The key as the independent parser's findings make it.
+/// The key built from the independent parser's results.
 #[derive(Default)]
 struct Oracle(Key);
 
@@ -135,7 +135,8 @@ fn oracle_of(bytes: &[u8]) -> Key {
     oracle.0
 }
 
-/// The oracle does not look into fragments, not even first ones, unless they are whole packets.
+/// The independent parser does not parse the payload of fragments, not even of first ones, unless they are whole
+/// packets.
 fn without_ports(mut key: Key) -> Key {
     key.0[6] = 0;
     key

@@ -1,4 +1,4 @@
-//! Packets of every shape that the crate knows, written by the independent implementation.
+//! Packets of every shape that the crate supports, written by an independent implementation.
 
 use etherparse::{
     ArpEthIpv4Packet, ArpOperation, IpFragOffset, IpHeaders, IpNumber, Ipv4Header, Ipv6Extensions,
@@ -10,7 +10,7 @@ use proptest::collection::vec;
 use proptest::option::of;
 use proptest::prelude::*;
 
-/// A frame, and where its parts are.
+/// A frame and the offsets of its parts.
 #[derive(Clone, Debug)]
 pub(crate) struct Packet {
     pub(crate) bytes: Vec<u8>,
@@ -19,10 +19,10 @@ pub(crate) struct Packet {
     pub(crate) payload_offset: usize,
 }
 
-/// Which part of a fragmented packet: (more fragments, offset in 8 bytes).
+/// The part of a fragmented packet: (more fragments, offset in 8 bytes).
 pub(crate) type Fragment = (bool, u16);
 
-/// MAC addresses and up to two VLAN tags, up to where the EtherType goes.
+/// MAC addresses and up to two VLAN tags, up to the EtherType.
 fn link() -> impl Strategy<Value = Vec<u8>> {
     let tag = (prop_oneof![Just([0x81, 0x00]), Just([0x88, 0xa8])], any::<[u8; 2]>());
     (vec(any::<u8>(), 12), vec(tag, 0..=2)).prop_map(|(macs, tags)| {
@@ -31,7 +31,7 @@ fn link() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// No-operation and router-alert-like options: nothing that names a route.
+/// No operation and options like router alert, but no source route.
 fn ipv4_options() -> impl Strategy<Value = Vec<u8>> {
     (vec(
         prop_oneof![Just(vec![1; 4]), any::<[u8; 2]>().prop_map(|data| vec![148, 4, data[0], data[1]])],
@@ -76,7 +76,7 @@ fn routing() -> impl Strategy<Value = Ipv6RoutingExtensions> {
     })
 }
 
-/// A whole packet may have a fragment header, too, if `atomic`.
+/// If `may_be_atomic`, a whole packet may also have a fragment header.
 fn ipv6(fragment: Fragment, may_be_atomic: bool) -> impl Strategy<Value = IpHeaders> {
     let addresses = (uniform16(any::<u8>()), uniform16(any::<u8>()));
     let fragment_header = (any::<bool>(), any::<u32>()).prop_map(move |(atomic, identification)| {
@@ -124,7 +124,7 @@ fn udp() -> impl Strategy<Value = TransportHeader> {
     })
 }
 
-/// The frame with right lengths and IPv4 header checksum; the TCP checksum is anything.
+/// The frame with valid lengths and IPv4 header checksum; the TCP checksum is arbitrary.
 fn frame(link: Vec<u8>, mut ip: IpHeaders, transport: &TransportHeader, payload: &[u8]) -> Packet {
     let mut bytes = link;
     let (ethertype, proto) = match (&ip, transport) {

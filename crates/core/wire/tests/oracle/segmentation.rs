@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use crate::packets::{Packet, gso_packet, tcp_packet};
 
-/// As many bytes as 128 of the smallest segments have.
+/// Payload of 128 segments of the smallest size.
 const PAYLOAD_BYTES_MAX: usize = 128 * 48;
 
 fn offload_of(packet: &Packet, gso_size: u16, ecn: bool) -> Offload {
@@ -22,7 +22,7 @@ fn offload_of(packet: &Packet, gso_size: u16, ecn: bool) -> Offload {
     Offload { flags: F_NEEDS_CSUM, gso_type, hdr_len: 0, gso_size, csum_start, csum_offset }
 }
 
-/// Segment `index` as a wire would carry it, its checksum completed.
+/// Segment `index` as sent on the wire, with its checksum completed.
 fn segment(plan: &Segmentation, index: u32, packet: &Packet, head: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; plan.header_len() as usize];
     let offload = plan.write_header(index, head, &mut bytes);
@@ -54,7 +54,7 @@ fn datagram_checksum(udp: &etherparse::UdpHeader, net: &NetHeaders, payload: &[u
     }
 }
 
-/// The headers that segment `index` of `count` is to have, from those of the frame.
+/// The expected headers of segment `index` of `count`, from those of the frame.
 fn expected<'a>(
     whole: &PacketHeaders<'a>,
     payload: &[u8],

@@ -192,7 +192,7 @@ fn mpls_entries_end_at_the_bottom_of_the_stack() {
     assert_eq!(of(&[0x1040]), [0x1040, 0, 0]);
 }
 
-/// A frame with a service header of these parts, in words of its length's own.
+/// A frame with a network service header of these parts, with a length in the header's own units.
 fn service_frame(first: u16, md_type: u8, rest: &[u8]) -> Vec<u8> {
     let [a, b] = first.to_be_bytes();
     frame(ETHERTYPE_NSH, &[&[a, b, md_type, 3, 0, 0x12, 0x34, 0xfe], rest].concat())

@@ -20,7 +20,7 @@ fn key_of(head: &[u8]) -> Key {
     key
 }
 
-/// A packet's mini key, as it is tested: its key, the key of the masked mini key, and TCP flags.
+/// The results for a packet: its key, the key made from the masked mini key, and TCP flags.
 type KeyParts = (Key, Key, u16);
 
 fn told4(head: &[u8], mask: &Key) -> Option<KeyParts> {
@@ -83,7 +83,7 @@ fn put_transport(key: &mut Key, ports: u64, flags: u64) {
     key.put(field::TCP_FLAGS, flags);
 }
 
-/// Bytes by which a packet is known to be a usual one, and those of which its transport header is the first.
+/// Bytes that make a packet a usual one, and the offset of its transport header.
 const USUAL4: (&[(usize, u8)], usize) = (&[(12, 8), (13, 0), (14, 0x45), (20, 0x40), (21, 0)], 34);
 const USUAL6: (&[(usize, u8)], usize) = (&[(12, 0x86), (13, 0xdd), (14, 0x6f)], 54);
 
@@ -114,7 +114,7 @@ fn check(packet: &[u8], mask: &Key, told: Option<KeyParts>) -> Result<(), TestCa
     let key = key_of(packet);
     prop_assert_eq!(whole, key);
     prop_assert_eq!(u64::from(flags), key.get(field::TCP_FLAGS));
-    // The masked mini key keeps all bits of the key that the mask has.
+    // The masked mini key keeps exactly the bits of the key that the mask has.
     prop_assert_eq!(masked.masked(mask), key.masked(mask));
     Ok(())
 }
@@ -161,7 +161,8 @@ fn changed(packet: &[u8], (at, byte): (usize, u8)) -> Vec<u8> {
     bytes
 }
 
-/// The usual TCP packet that is as short as it can be, one of UDP, tagged once and twice; `proto_at` is where its protocol is.
+/// Checks the shortest usual TCP packet, one of UDP, and packets with one and two tags. `proto_at` is the offset of the
+/// protocol.
 fn check_lengths(
     has_brief: fn(&[u8]) -> bool,
     packet: &[u8],
