@@ -31,7 +31,7 @@ NICE = 5
 # The counters of a killed process's last interval of this length are lost.
 UNKNOWN_S = 0.01
 RING_ENTRIES = 256
-# No frame is in flight if counters were unchanged at so many checks, 50 ms apart.
+# No frame is in flight if counters were unchanged at this number of checks, 50 ms apart.
 STILL_LOOKS = 20
 # The file that is sent repeatedly over TCP.
 FILE = shutil.which("busybox")

@@ -86,7 +86,7 @@ pub struct Upcall {
 #[derive(Debug)]
 pub struct Verdicts {
     outputs: Vec<Output>,
-    /// The first so many packets go to this port, whole and as they are.
+    /// A count N and a port: packets 0 to N - 1 go to this port, whole and unchanged.
     common: (usize, PortId),
     /// These are in `outputs`. If not, `outputs` is empty.
     is_listed: bool,

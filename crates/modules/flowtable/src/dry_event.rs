@@ -28,7 +28,7 @@ pub enum DryEvent {
     },
     /// This and the next events up to the end of the list happen to a share of such packets, in 2^32.
     Sampled(u32),
-    /// It is longer than so many bytes, or not.
+    /// The packet's length was compared with a limit.
     LengthChecked {
         /// The length that it is compared with.
         limit_bytes: u32,

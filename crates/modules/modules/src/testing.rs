@@ -38,7 +38,7 @@ pub(crate) struct Lab<M> {
     foretold: u32,
 }
 
-/// The forwarding table is compared before and after one of so many explanations: that takes long for a large one.
+/// The forwarding table is compared before and after one explanation in this number: for a large table that takes long.
 const COMPARED_ONE_IN: u32 = 64;
 
 impl<M: Module> Lab<M> {

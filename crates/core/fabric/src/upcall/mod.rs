@@ -308,7 +308,7 @@ impl UpcallReader {
         }
     }
 
-    /// Whether the lines have so many bytes that no more packets are taken out of the rings.
+    /// Whether the lines hold enough bytes that packets should wait in their rings.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.bytes >= UPCALL_READER_BYTES

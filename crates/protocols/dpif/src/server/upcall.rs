@@ -39,7 +39,7 @@ pub struct DatapathUpcall {
 pub struct Reader {
     /// The client.
     pub client: PeerId,
-    /// Whether so many bytes wait for it that further upcalls should wait in the ports' queues.
+    /// Whether enough bytes wait for it that further upcalls should wait in the ports' queues.
     pub is_busy: bool,
     /// Number of datagrams that its socket has taken.
     pub taken: u64,
