@@ -173,7 +173,8 @@ fn packets_are_taken_from_captures_and_written_as_bytes() {
 
 #[test]
 fn without_a_control_plane_the_bridge_stands_in_or_nothing_does() {
-    let switch = Switch::start(&["--controller", "external", "--vnic", "one", "--vnic", "two"]);
+    let words = ["--module", "flow", "--controller", "external", "--vnic", "one", "--vnic", "two"];
+    let switch = Switch::start(&words);
     let (_one, _two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
     let secure = explain(&switch, &[&format!("udp,{TO_TWO}")]);
     assert_eq!((last_line(&secure), secure.code), ("dropped: no_flow", Some(3)), "{}", secure.out);

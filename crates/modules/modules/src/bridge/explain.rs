@@ -202,15 +202,16 @@ impl Bridge {
             NO_VID => self.hearers_as_it_is(frame.port).count(),
             vid => self.hearers(frame.port, vid).count(),
         };
+        let ports = if hearers == 1 { "port" } else { "ports" };
         let kind = FloodKind::of(frame.destination);
         let (is_limited, admitted) = self.storms.would_admit(frame.port, kind, hearers > 0, frame.now_ns);
         match admitted {
             Err(DropReason::NoDestination) => reasons.tell("flood", "no other port would get it"),
             Err(_) => reasons.tell("flood", "the port has used up its storm limit for now"),
             Ok(()) if is_limited => {
-                reasons.tell("flood", format!("within the storm limit, to {hearers} ports"))
+                reasons.tell("flood", format!("within the storm limit, to {hearers} {ports}"));
             }
-            Ok(()) => reasons.tell("flood", format!("without a storm limit, to {hearers} ports")),
+            Ok(()) => reasons.tell("flood", format!("without a storm limit, to {hearers} {ports}")),
         }
         match admitted {
             Err(reason) => verdicts.drop_packet(0, reason),
