@@ -54,7 +54,7 @@ class Namespace:
         check(f"{count} packets received" in said, f"pinging {ip}: {said[-200:]}")
 
     def serve_iperf(self, directory):
-        return Process(free_name(directory, "iperf3"), [*self.prefix, "iperf3", "-s"])
+        return Process(free_name(directory, "iperf3"), [*self.prefix, "iperf3", "-s", "--forceflush"])
 
     def tcpdump(self, directory, device, words):
         command = [*self.prefix, "tcpdump", "-n", "-vv", "-i", device, "--immediate-mode", "-l", *words.split()]
