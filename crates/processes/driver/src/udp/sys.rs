@@ -198,10 +198,11 @@ impl UdpOutbox {
     /// Errors of sendmmsg(2) for the first of them.
     pub(super) fn send(&mut self, fd: BorrowedFd<'_>, first: usize, end: usize) -> Result<usize, Errno> {
         let end = end.min(self.count);
-        let is_joined = self.is_udp && self.run(first, end) > 1;
         match self.send_runs(fd, first, end, self.is_udp) {
             // The kernel does not know UDP_SEGMENT, or cannot cut these: they are longer than their path takes, or IPsec encrypts them.
-            Err(Errno::INVAL | Errno::IO | Errno::MSGSIZE | Errno::OPNOTSUPP) if is_joined => {
+            Err(Errno::INVAL | Errno::IO | Errno::MSGSIZE | Errno::OPNOTSUPP)
+                if self.is_udp && self.run(first, end) > 1 =>
+            {
                 self.send_runs(fd, first, end, false)
             }
             result => result,
