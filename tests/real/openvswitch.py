@@ -7,8 +7,10 @@ import re
 import signal
 import subprocess
 
-from realguests import Failure, Process, binary, check, free_name, need, wait_until
+from realguests import PATIENCE_S, Failure, Process, binary, check, free_name, need, wait_until
 
+# How long Open vSwitch's tools wait for an answer.
+TIMEOUT = f"--timeout={PATIENCE_S // 2}"
 # ovs-vswitchd's name of its datapath; the switch has further ones.
 DATAPATH = "ovs-system"
 SCHEMA = pathlib.Path("/usr/share/openvswitch/vswitch.ovsschema")
@@ -104,7 +106,7 @@ class OpenVSwitch(contextlib.ExitStack):
     def run(self, *command, env=None, in_namespace=False):
         prefix = self.namespace.prefix if in_namespace else []
         words = [*prefix, *map(str, command)]
-        return subprocess.run(words, capture_output=True, text=True, timeout=60, env=env or self.env, check=False)
+        return subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S, env=env or self.env, check=False)
 
     def succeed(self, *command, **options):
         done = self.run(*command, **options)
@@ -113,7 +115,7 @@ class OpenVSwitch(contextlib.ExitStack):
         return done.stdout
 
     def vsctl(self, *words):
-        return self.succeed("ovs-vsctl", f"--db={self.remote}", "--timeout=30", "-voff", *words)
+        return self.succeed("ovs-vsctl", f"--db={self.remote}", TIMEOUT, "-voff", *words)
 
     def get(self, interface, *columns):
         """Columns of an interface, as text."""
@@ -125,13 +127,13 @@ class OpenVSwitch(contextlib.ExitStack):
         return {name: int(count) for name, count in pairs}
 
     def appctl(self, *words):
-        return self.succeed("ovs-appctl", "--timeout=30", "-t", self.control(), *words)
+        return self.succeed("ovs-appctl", TIMEOUT, "-t", self.control(), *words)
 
     def dpctl(self, *words):
-        return self.succeed("ovs-dpctl", "--timeout=30", *words, env=self.glued, in_namespace=True)
+        return self.succeed("ovs-dpctl", TIMEOUT, *words, env=self.glued, in_namespace=True)
 
     def ofctl(self, *words):
-        return self.succeed("ovs-ofctl", "--timeout=30", *words)
+        return self.succeed("ovs-ofctl", TIMEOUT, *words)
 
     def ports(self):
         """Names of its datapath's ports, by number."""

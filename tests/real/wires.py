@@ -5,7 +5,7 @@ import os
 import re
 import subprocess
 
-from realguests import Process, Skip, check, free_name, need
+from realguests import PATIENCE_S, Process, Skip, check, free_name, need
 
 # Device names have 15 bytes at most, and all tests of a machine share its namespaces' names.
 UNIQUE = f"lh{os.getpid()}"
@@ -40,7 +40,7 @@ class Namespace:
 
     def try_run(self, command):
         words = [*self.prefix, *command.split()]
-        return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
     def run(self, command):
         """A command's output; it has to succeed."""

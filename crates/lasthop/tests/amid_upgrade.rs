@@ -13,7 +13,7 @@ use support::guests::{ONE, TWO, frame, guest, receive, running, send};
 use support::rogue::send_with_fds;
 use support::successors::late_successor;
 use support::talkers::Talker;
-use support::{Answer, Switch, eventually, fds, signal};
+use support::{Answer, Switch, eventually, fds, signal, stop};
 
 const FOUR: [u8; 6] = [0x02, 0, 0, 0, 0, 4];
 /// Longer than the life of a switch process for whose death the supervisor blames its guests.
@@ -194,7 +194,7 @@ fn guests_that_change_while_the_old_process_comes_to_rest_go_on_as_they_are() {
         let (mut two_changes, mut four_comes) = (None, None);
         let (path, two) = (switch.path("four.sock"), &mut two);
         let answer = upgrade_slowly(&switch, &lasthop(), || {
-            signal(old, Signal::STOP);
+            stop(old);
             // It is asked to rest meanwhile, and finds all of this when it continues.
             two_changes = Some(scope.spawn(move || two.share_anew(4).expect("another memory table")));
             four_comes = Some(scope.spawn(move || {

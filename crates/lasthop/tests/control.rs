@@ -11,7 +11,7 @@ use lasthop_wire::Offload;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 use serde_json::{Value, json};
 use support::guests::{ONE, WAIT, frame, guest};
-use support::{Switch, eventually, lasthop, module, signal};
+use support::{Switch, eventually, lasthop, module, signal, stop};
 
 #[test]
 fn vnics_are_added_listed_shown_and_deleted() {
@@ -366,7 +366,7 @@ fn an_address_is_not_kept_for_a_vnic_that_came_after_the_one_it_was_for() {
         exchange(client, &version);
     }
     // All three reach the supervisor before the switch process answers one of them.
-    signal(process, Signal::STOP);
+    stop(process);
     let entry = r#"{"mac":"02:00:00:00:00:07","vnic":"a"}"#;
     let calls = [("fdb.add", entry), ("vnic.del", r#"{"name":"a"}"#), ("vnic.add", r#"{"name":"a"}"#)];
     for (at, (method, params)) in calls.into_iter().enumerate() {
@@ -391,7 +391,7 @@ fn a_removal_is_done_though_the_switch_process_dies_before_it_answers() {
     for client in &mut clients {
         exchange(client, version);
     }
-    signal(process, Signal::STOP);
+    stop(process);
     for (at, (method, name)) in [("vnic.del", "a"), ("switch.del", "red")].into_iter().enumerate() {
         let call = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": {"name": name}});
         writeln!(clients[at], "{call}").expect("written");

@@ -9,14 +9,13 @@ use lasthop_dpif::client::Client;
 use rustix::process::Signal;
 use serde_json::Value;
 use support::guests::{ONE, TWO, check_balance, frame, guest, receive, send};
-use support::{Switch, copy_of_lasthop, eventually, open_files, signal};
+use support::{Switch, copy_of_lasthop, eventually, open_files, signal, stop};
 
 const FLOW: [&str; 2] = ["--module", "flow"];
 
-/// A count of the switch "default", by name.
+/// A count of the switch "default", by name. An answer leaves out a controller that is slow to answer.
 fn count(switch: &Switch, name: &str) -> u64 {
-    let list = switch.json(&["switch", "list"]);
-    list["switches"][0]["counters"][name].as_u64().unwrap_or(0)
+    eventually(name, || switch.json(&["switch", "list"])["switches"][0]["counters"][name].as_u64())
 }
 
 /// A switch with all its ports ready.
@@ -50,7 +49,7 @@ fn a_switch_that_says_that_it_runs_has_its_controller() {
             std::thread::yield_now();
         }
         std::thread::sleep(moment * Duration::from_micros(100));
-        signal(switch.pid(), Signal::STOP);
+        stop(switch.pid());
         std::thread::sleep(Duration::from_millis(60));
         signal(switch.pid(), Signal::CONT);
         eventually("the switch", || switch.log().contains("switch is running").then_some(()));
@@ -261,10 +260,17 @@ fn connections_of_its_rules_are_listed() {
     let ip = [0x45, 0, 0, 36, 0, 0, 0, 0, 64, 17, 0x66, 0xc7, 10, 0, 0, 1, 10, 0, 0, 2];
     let udp = [3, 232, 0, 53, 0, 16, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
     let question = [&TWO[..], &ONE, &[8, 0], &ip, &udp, &[0; 10]].concat();
+    let mut sent = 0;
     eventually("the connection", || {
         send(&mut one, &question);
+        sent += 1;
         let all = switch.ask(&["conntrack", "list"]).ok();
         all.contains("udp,orig=(src=10.0.0.1,dst=10.0.0.2,sport=1000,dport=53)").then_some(())
+    });
+    // A packet that is still at the controller would make the connection again.
+    eventually("all packets", || {
+        let port = switch.port("one");
+        (port["rx_packets"] == sent && port["injected"] == port["upcalls"]).then_some(())
     });
     assert_eq!(switch.json(&["conntrack", "stats"])["by_protocol"]["udp"], 1);
     switch.ask(&["conntrack", "flush", "--all"]).ok();
@@ -343,7 +349,7 @@ fn a_rule_that_flows_do_not_follow_yet_is_kept_and_said_to_be_late() {
     let switch = start(&["one"]);
     switch.ask(&["switch", "set", "default", "fail-mode=secure"]).ok();
     let controller = controller_pid(&switch).expect("a controller process");
-    signal(controller, Signal::STOP);
+    stop(controller);
     let deny = ["acl", "add", "late", "--port", "one", "--direction", "egress", "--action", "deny"];
     let refusal = switch.ask(&deny).refused();
     signal(controller, Signal::CONT);
@@ -403,7 +409,7 @@ fn vnics_and_switches_come_and_go_under_it() {
 
 #[test]
 fn a_bridge_becomes_a_switch_of_flows_under_its_guests_and_one_again() {
-    let switch = Switch::start(&["--vnic", "one", "--vnic", "two"]);
+    let switch = Switch::start(&["--module", "bridge", "--vnic", "one", "--vnic", "two"]);
     let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
     let mut number = 0;
     let mut talk = || {
@@ -431,7 +437,7 @@ fn a_controller_that_hangs_is_ended_and_another_one_answers() {
     send(&mut one, &frame(TWO, ONE, 1, 60));
     assert_eq!(receive(&mut two), frame(TWO, ONE, 1, 60));
     let pid = controller_pid(&switch).expect("a controller process");
-    signal(pid, Signal::STOP);
+    stop(pid);
     // Without a flow, so the controller is asked.
     let unasked = frame([2, 0, 0, 0, 7, 7], [2, 0, 0, 0, 9, 9], 2, 60);
     send(&mut one, &unasked);

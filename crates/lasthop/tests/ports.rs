@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use support::guests::{ONE, TWO, WAIT, check_balance, frame, guest, receive, send};
 use support::namespaces::{Namespace, may};
-use support::{Switch, eventually, is_alive, signal};
+use support::{Switch, eventually, is_alive, signal, stop};
 
 /// A switch in a namespace with the device `wire`, which leads to `eth0` in another namespace.
 struct Lab {
@@ -223,7 +223,7 @@ fn a_driver_that_stands_still_holds_nobody_up() {
     lab.until("wire", "up");
     let pid = lab.show("wire")["driver"]["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
     let pid = pid.expect("a driver process");
-    signal(pid, Signal::STOP);
+    stop(pid);
     // Floods also go to the wire, more of them than it has buffers for.
     for number in 0..2000 {
         send(&mut vm1, &frame([0xff; 6], ONE, number, 200));

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use rustix::process::{Gid, Signal, Uid};
 use rustix::thread::{set_thread_gid, set_thread_groups, set_thread_uid};
-use support::{Switch, copy_of_lasthop, eventually, lasthop, module, signal};
+use support::{Switch, copy_of_lasthop, eventually, lasthop, module, signal, stop};
 use tempfile::TempDir;
 
 /// The receiving end of a service manager.
@@ -223,7 +223,7 @@ fn clients_of_a_control_group_do_not_keep_root_out() {
     switch.ask(&["version"]).ok();
     assert_eq!(idle[0].read(&mut [0]).expect("closed"), 0, "four made room for others, and one for root");
     // Clients that wait for an answer are not evicted.
-    signal(process, Signal::STOP);
+    stop(process);
     let mut busy = connect_as_nobody(&switch, 16);
     for client in &mut busy {
         client.write_all(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"stats\"}\n").expect("written");

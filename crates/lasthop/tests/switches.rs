@@ -5,7 +5,7 @@ mod support;
 use lasthop_frontend::Guest;
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use support::guests::{ONE, TWO, check_balance, frame, guest, receive, send};
+use support::guests::{ONE, TWO, check_balance, controlled, frame, guest, receive, send};
 use support::{Switch, eventually, lasthop, module, signal};
 
 const BROADCAST: [u8; 6] = [0xff; 6];
@@ -15,7 +15,9 @@ fn start() -> Switch {
     let vnics = ["a1", "a2", "b1,switch=red", "b2,switch=red", "c1,switch=blue", "c2,switch=blue"];
     let mut words = vec!["--switch", "red,module=bridge,fdb-entries=64", "--switch", "blue,module=dummy"];
     words.extend(vnics.iter().flat_map(|vnic| ["--vnic", vnic]));
-    Switch::start(&words)
+    let switch = Switch::start(&words);
+    controlled(&switch);
+    switch
 }
 
 /// Guests on both vnics of a switch, with the same two addresses in each switch.

@@ -7,12 +7,13 @@ use std::time::Duration;
 use lasthop_frontend::{Guest, GuestListener, GuestOptions};
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use support::guests::{ONE, TWO, WAIT, check_balance, frame, guest, receive, running, send};
+use support::guests::{ONE, TWO, WAIT, check_balance, controlled, frame, guest, receive, running, send};
 use support::{Switch, eventually, fds, signal};
 
 #[test]
 fn frames_pass_between_two_guests_unchanged() {
     let switch = Switch::start(&["--vnic", "one", "--vnic", "two"]);
+    controlled(&switch);
     let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
     for (number, len) in (0..40).zip([60, 61, 1514, 1400, 18].into_iter().cycle()) {
         let there = frame(TWO, ONE, number, len);

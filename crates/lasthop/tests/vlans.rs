@@ -4,7 +4,7 @@ mod support;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use support::guests::{guest, receive, send};
+use support::guests::{controlled, guest, receive, send};
 use support::{Switch, eventually, lasthop, signal};
 
 const BROADCAST: [u8; 6] = [0xff; 6];
@@ -51,6 +51,7 @@ fn start(file: &str) -> Switch {
     std::fs::write(&path, file).expect("written");
     let switch = Switch::spawn(base, &["--config", path.to_str().expect("text")]);
     eventually("the switch", || switch.log().contains("switch is running").then_some(()));
+    controlled(&switch);
     switch
 }
 

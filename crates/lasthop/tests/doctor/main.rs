@@ -10,7 +10,7 @@ mod rings;
 mod support;
 
 use lasthop_frontend::Guest;
-use support::guests::{ONE, TWO, frame, guest, guest_with};
+use support::guests::{ONE, TWO, controlled, frame, guest, guest_with, receive};
 use support::{Answer, Switch, eventually, module};
 
 /// The lines that a user reads first.
@@ -82,9 +82,12 @@ fn send(guest: &mut Guest, to: [u8; 6], from: [u8; 6], len: usize) {
 #[test]
 fn two_guests_that_talk_are_well() {
     let switch = Switch::start(&["--vnic", "one", "--vnic", "two"]);
+    controlled(&switch);
     let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
     send(&mut one, TWO, ONE, 60);
+    receive(&mut two);
     send(&mut two, ONE, TWO, 60);
+    receive(&mut one);
     let answer = diagnosed(&switch, &["ok: nothing is wrong with 2 vnics"]);
     assert_eq!(answer.code, Some(0), "{}", answer.out);
     let drawing = "one: socket ok - peer ok - negotiation ok - memory ok - rings ok - link ok - learning ok - drops ok\n";

@@ -3,7 +3,7 @@
 use rustix::process::Signal;
 
 use crate::support::successors::{own_version, report, successor_of_version};
-use crate::support::{Switch, eventually, signal};
+use crate::support::{Switch, eventually, signal, stop};
 
 /// Replaces the switch process by one that runs `lines`, lines of sh, once it is the current one.
 fn taken_over_by(switch: &Switch, lines: &str) {
@@ -40,7 +40,7 @@ fn what_a_switch_process_writes_to_standard_error_neither_steers_a_terminal_nor_
 fn a_switch_process_that_somebody_has_stopped_is_named_and_goes_on() {
     let switch = Switch::start(&["--vnic", "one"]);
     let pid = switch.switch_pid().expect("a switch process");
-    signal(pid, Signal::STOP);
+    stop(pid);
     let named = format!("the switch process (process {pid}) does not answer: it is stopped (T)");
     let list = switch.ask(&["vnic", "list"]).ok();
     assert!(list.contains("one"), "what is known without it: {list}");
@@ -74,7 +74,7 @@ fn a_switch_process_that_hangs_is_named_and_another_one_takes_its_place() {
 #[test]
 fn a_switch_that_somebody_has_stopped_is_named_by_every_command() {
     let switch = Switch::start(&["--vnic", "one"]);
-    signal(switch.pid(), Signal::STOP);
+    stop(switch.pid());
     let named = format!("the switch (process {}) does not answer: it is stopped (T)", switch.pid());
     std::thread::scope(|scope| {
         for words in [&["vnic", "list"][..], &["version"], &["stats"], &["doctor"]] {

@@ -149,12 +149,11 @@ fn packets_are_taken_from_captures_and_written_as_bytes() {
             "60",
         ])
     });
-    for number in 0..200 {
+    let mut number = 0;
+    while !capturing.is_finished() {
         send(&mut one, &frame(TWO, ONE, number, 60 + usize::from(number % 2 == 1)));
         receive(&mut two);
-        if capturing.is_finished() {
-            break;
-        }
+        number += 1;
         std::thread::sleep(Duration::from_millis(20));
     }
     capturing.join().expect("the capture").ok();

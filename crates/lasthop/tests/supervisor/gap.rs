@@ -9,12 +9,7 @@ use rustix::process::Signal;
 
 use crate::service::Service;
 use crate::support::guests::{ONE, TWO, WAIT, frame, guest, receive, running, send};
-use crate::support::{ProcessStat, eventually, signal};
-
-/// Lets a stopped process run for a moment.
-fn is_stopped(pid: u32) -> bool {
-    ProcessStat::of(pid).expect("a process").state == 'T'
-}
+use crate::support::{eventually, signal, stop};
 
 /// Ends the supervisor, and runs `work` before the next one starts.
 fn in_the_gap<T>(service: &Service, work: impl FnOnce() -> T) -> T {
@@ -22,9 +17,8 @@ fn in_the_gap<T>(service: &Service, work: impl FnOnce() -> T) -> T {
     let (manager, pid) = (service.switch.pid(), service.pid());
     // Neither process serves anyone from now on.
     let inner = service.inner().expect("a switch process");
-    signal(manager, Signal::STOP);
-    signal(inner, Signal::STOP);
-    eventually("that it stands still", || is_stopped(inner).then_some(()));
+    stop(manager);
+    stop(inner);
     signal(pid, Signal::KILL);
     let done = work();
     let times = service.said("switch is running");

@@ -70,14 +70,13 @@ impl Service {
     }
 
     pub(crate) fn pid(&self) -> u32 {
-        u32::try_from(self.state()["pid"].as_u64().expect("a number")).expect("a process")
+        pid_in(&self.state())
     }
 
     /// Names of the kept descriptors.
     pub(crate) fn kept(&self) -> Vec<String> {
         let state = self.state();
-        let names = state["names"].as_array().expect("names");
-        names.iter().map(|name| name.as_str().expect("a name").to_owned()).collect()
+        names_in(&state).iter().map(|name| name.as_str().expect("a name").to_owned()).collect()
     }
 
     /// How often it became ready.
@@ -92,11 +91,7 @@ impl Service {
 
     /// The switch process, if there is one.
     pub(crate) fn inner(&self) -> Option<u32> {
-        let is_switch = |pid: &u32| {
-            let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            line.split(|byte| *byte == 0).any(|word| word == b"switch-process")
-        };
-        children(self.pid()).into_iter().find(is_switch)
+        switch_process_of(self.pid())
     }
 
     /// Kills the supervisor; waits for its successor.
@@ -120,7 +115,9 @@ impl Service {
     /// The numbers of descriptors of supervisor, switch process and manager.
     fn count(&self) -> [usize; 3] {
         let count = |pid: u32| std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count);
-        [count(self.pid()), self.inner().map_or(0, count), self.kept().len()]
+        let state = self.state();
+        let supervisor = pid_in(&state);
+        [count(supervisor), switch_process_of(supervisor).map_or(0, count), names_in(&state).len()]
     }
 
     /// The same, once they have been constant for a while.
@@ -178,6 +175,25 @@ impl Drop for Service {
             signal(pid, Signal::KILL);
         }
     }
+}
+
+/// The supervisor in the manager's state.
+fn pid_in(state: &Value) -> u32 {
+    u32::try_from(state["pid"].as_u64().expect("a number")).expect("a process")
+}
+
+/// Names of the kept descriptors in the manager's state.
+fn names_in(state: &Value) -> &[Value] {
+    state["names"].as_array().expect("names")
+}
+
+/// The switch process of a supervisor, if there is one.
+fn switch_process_of(supervisor: u32) -> Option<u32> {
+    let is_switch = |pid: &u32| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.split(|byte| *byte == 0).any(|word| word == b"switch-process")
+    };
+    children(supervisor).into_iter().find(is_switch)
 }
 
 /// The number of names of each kind.

@@ -7,7 +7,7 @@ use crate::service::Service;
 use crate::support::fuse::{self, FuseServer, opcode};
 use crate::support::guests::{ONE, TWO, frame, guest, receive, send};
 use crate::support::rogue::Rogue;
-use crate::support::{eventually, is_alive, signal};
+use crate::support::{eventually, is_alive, signal, stop};
 
 fn guests_go_on_after(end: impl Fn(&Service)) {
     if !fuse::may() {
@@ -17,7 +17,7 @@ fn guests_go_on_after(end: impl Fn(&Service)) {
     let (mut one, mut two) = (guest(&service.switch, "one", ONE), guest(&service.switch, "two", TWO));
     let rogue = Rogue::connect(&service.switch, "bad");
     let inner = service.inner().expect("a switch process");
-    signal(inner, Signal::STOP);
+    stop(inner);
     let server = FuseServer::send(&[opcode::FLUSH], |file| {
         rogue.send(request::GET_FEATURES, &[], &[file]).expect("sent");
     });

@@ -34,9 +34,12 @@ pub(crate) fn running(switch: &Switch, port: &str) {
     eventually("the guest", || (switch.port(port)["state"] == "running").then_some(()));
 }
 
+/// Sends a frame; waits while the ring is full.
 pub(crate) fn send(guest: &mut Guest, frame: &[u8]) {
-    guest.reclaim(0).expect("a sound ring");
-    assert!(guest.send(0, frame, Offload::default()).expect("sent"), "the ring is full");
+    eventually("room in the ring", || {
+        guest.reclaim(0).expect("a sound ring");
+        guest.send(0, frame, Offload::default()).expect("sent").then_some(())
+    });
     guest.flush(0).expect("flushed");
 }
 
@@ -45,6 +48,19 @@ pub(crate) fn receive(guest: &mut Guest) -> Vec<u8> {
     assert!(guest.wait(Some(WAIT)).expect("connected"), "no frame came");
     guest.recv(0, &mut frame).expect("a sound ring").expect("a frame");
     frame
+}
+
+/// Waits until the embedded controllers serve all vnics. Before that a bridge stands in for them, which keeps learned
+/// addresses to itself and installs no flows.
+pub(crate) fn controlled(switch: &Switch) {
+    let is_served = |line: &Value| {
+        let vnics = line["vnics"].as_array().map_or(0, Vec::len);
+        line["controller"] != "embedded" || line["counters"]["ports_served"] == vnics
+    };
+    eventually("the controllers", || {
+        let list = switch.json(&["switch", "list"]);
+        list["switches"].as_array().expect("switches").iter().all(is_served).then_some(())
+    });
 }
 
 fn sum(stats: &Value, key: &str) -> u64 {

@@ -22,6 +22,9 @@ use crate::sleep::{Deadline, sleep};
 use crate::tx::TxQueue;
 use crate::{DeviceConfig, GuestError, GuestOptions, ReceivedFrame};
 
+/// How long a guest waits for a reply: a machine with many guests may leave its back end no CPU for a while.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
+
 /// Frames and bytes (without virtio-net headers) since the rings were made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GuestCounters {
@@ -71,7 +74,7 @@ impl Guest {
         options.check()?;
         let layout = Layout::new(&options);
         let memory = Memory::new(layout.len_bytes)?;
-        let (front, agreement) = (FrontEnd::new(stream)?, Agreement::default());
+        let (front, agreement) = (front_end(stream)?, Agreement::default());
         let mut guest = Self { front, options, agreement, layout, memory, pairs: Vec::new(), inflight: None };
         guest.introduce()?;
         Ok(guest)
@@ -82,7 +85,7 @@ impl Guest {
     /// # Errors
     /// As [`Self::over`].
     pub fn reconnect(&mut self, stream: UnixStream) -> Result<(), GuestError> {
-        self.front = FrontEnd::new(stream)?;
+        self.front = front_end(stream)?;
         self.introduce()
     }
 
@@ -105,7 +108,7 @@ impl Guest {
     /// # Errors
     /// As [`Self::over`]; [`GuestError::Options`] if the offered features have changed.
     pub fn resume(&mut self, stream: UnixStream) -> Result<(), GuestError> {
-        self.front = FrontEnd::new(stream)?;
+        self.front = front_end(stream)?;
         self.front.set_owner()?;
         let agreement = negotiate(&mut self.front, self.options.request())?;
         if agreement.features != self.agreement.features {
@@ -443,4 +446,10 @@ impl Guest {
         pair.rx.eventfds.kick()?;
         Ok(pair.tx.eventfds.kick()?)
     }
+}
+
+fn front_end(stream: UnixStream) -> std::io::Result<FrontEnd> {
+    let mut front = FrontEnd::new(stream)?;
+    front.set_reply_timeout(REPLY_TIMEOUT)?;
+    Ok(front)
 }
