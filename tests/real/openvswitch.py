@@ -21,6 +21,8 @@ if OTHER:
     SCHEMA = pathlib.Path(OTHER) / ("vswitchd/vswitch.ovsschema" if is_built else "usr/share/openvswitch/vswitch.ovsschema")
     parts = ("vswitchd", "ovsdb", "utilities") if is_built else ("usr/sbin", "usr/bin")
     os.environ["PATH"] = ":".join([*(f"{OTHER}/{part}" for part in parts), os.environ["PATH"]])
+# Words for `lasthop ovs relay`; with OVS_RELAY, all tests have it between ovs-vswitchd and its database.
+RELAY = [] if os.environ.get("OVS_RELAY") else None
 # Open vSwitch's own suite treats all other warnings as failures (OVS_TRAFFIC_VSWITCHD_STOP). These are caused by a busy
 # machine, and by unreachable tables.
 HARMLESS = re.compile("timeval|poll interval|context switches|faults|disk|blocked .* ms waiting for|overran|Broken pipe")
@@ -53,7 +55,7 @@ def database(directory):
 class OpenVSwitch(contextlib.ExitStack):
     """Both daemons; ovs-vswitchd runs in the switch's `namespace`, since it looks for devices there."""
 
-    def __init__(self, switch, namespace):
+    def __init__(self, switch, namespace, relay=RELAY):
         super().__init__()
         need("ovsdb-server", "ovs-vswitchd", "ovs-vsctl", "ovs-appctl", "ovs-ofctl", "ovsdb-tool")
         self.switch = switch
@@ -63,7 +65,9 @@ class OpenVSwitch(contextlib.ExitStack):
         self.env = environment(self.dir)
         self.glued = self.env | {"LD_PRELOAD": str(glue()), "LASTHOP_DATAPATH": str(switch.run_dir / "datapath.sock")}
         self.remote = f"unix:{self.dir}/db.sock"
-        self.daemon = None
+        self.relay_words = relay
+        self.daemons_remote = self.remote if relay is None else f"unix:{self.dir}/relay.sock"
+        self.relay = self.daemon = None
 
     def __enter__(self):
         super().__enter__()
@@ -75,14 +79,24 @@ class OpenVSwitch(contextlib.ExitStack):
         return self
 
     def end(self):
-        """Ends the running ovs-vswitchd, if there is one."""
-        if self.daemon:
-            self.daemon.__exit__()
+        """Ends the running ovs-vswitchd and the relay, if there are any."""
+        for process in filter(None, (self.daemon, self.relay)):
+            process.__exit__()
+
+    def start_relay(self):
+        """Starts what makes vnics of OVS-DPDK's vhost-user ports."""
+        socket = self.dir / "relay.sock"
+        command = [binary(), "--dir", self.switch.run_dir, "ovs", "relay", "--database", self.dir / "db.sock", "--listen", socket]
+        self.relay = Process(free_name(self.dir, "relay"), [*command, *self.relay_words])
+        self.relay.__enter__()
+        wait_until("the relay", socket.exists)
 
     def start(self):
         """Starts ovs-vswitchd and waits until it has done what the database says."""
+        if self.relay_words is not None and not self.relay:
+            self.start_relay()
         log = free_name(self.dir, "vswitchd")
-        command = [*self.namespace.prefix, "ovs-vswitchd", self.remote, "-vconsole:info", "-vsyslog:off"]
+        command = [*self.namespace.prefix, "ovs-vswitchd", self.daemons_remote, "-vconsole:info", "-vsyslog:off"]
         self.daemon = Process(log, command, env=self.glued)
         self.daemon.__enter__()
         self.vsctl("--no-wait", "init")

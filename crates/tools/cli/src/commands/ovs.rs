@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Subcommand;
-use serde_json::json;
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
 
 use super::ask::ApiRequest;
 use super::client::ask;
 use crate::output::print;
-use crate::ovs::{self, Guest, Places, Status, Unit};
+use crate::ovs::{self, Guest, Places, Status, Unit, VhostUser};
 use crate::remedy::addressed;
 use lasthop_api::port::BackendKind;
 use lasthop_api::report::{
@@ -18,6 +18,11 @@ use lasthop_api::report::{
 use lasthop_api::switches::{ControllerKind, SwitchName};
 use lasthop_runtime::fault::Fault;
 
+/// Where TripleO and the charms of OpenStack have VMMs make their sockets.
+const DIRECTORIES: [&str; 2] = ["/var/lib/vhost_sockets", "/run/libvirt-vhost-user"];
+/// Nova asks for as many as the guest has CPUs, and QEMU fails beyond the number.
+const QUEUES: u16 = 16;
+
 #[derive(Debug, Subcommand)]
 pub(super) enum OvsCommand {
     /// Run the installed ovsdb-server and ovs-vswitchd over this switch, in the foreground, until told to end
@@ -25,12 +30,16 @@ pub(super) enum OvsCommand {
         /// Open vSwitch's configuration, made if it does not exist [default: RUNDIR/ovs/conf.db, lost at a reboot]
         #[arg(long, value_name = "FILE")]
         database: Option<PathBuf>,
+        #[command(flatten)]
+        vhost_user: VhostUserChoice,
     },
     /// Have the system's own Open vSwitch service use this switch from its next start on (systemd)
     Install {
         /// Only show the drop-in for its unit
         #[arg(long)]
         print: bool,
+        #[command(flatten)]
+        vhost_user: VhostUserChoice,
         /// Where units are [default: /etc/systemd/system]
         #[arg(long, value_name = "DIR")]
         units: Option<PathBuf>,
@@ -40,6 +49,17 @@ pub(super) enum OvsCommand {
         /// Where units are [default: /etc/systemd/system]
         #[arg(long, value_name = "DIR")]
         units: Option<PathBuf>,
+    },
+    /// Relay a database to ovs-vswitchd with vnics in the place of OVS-DPDK's vhost-user ports; `run` and `install` start it
+    Relay {
+        /// The socket of the database
+        #[arg(long, value_name = "SOCKET")]
+        database: PathBuf,
+        /// The socket for ovs-vswitchd
+        #[arg(long, value_name = "SOCKET")]
+        listen: PathBuf,
+        #[command(flatten)]
+        settings: VhostUserSettings,
     },
     /// Show the requirements that are met, and those that are missing; exits with 1 if one is missing
     Status {
@@ -53,6 +73,62 @@ pub(super) enum OvsCommand {
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
         words: Vec<String>,
     },
+}
+
+/// Whether vnics are made, and how.
+#[derive(Debug, Args)]
+pub(super) struct VhostUserChoice {
+    /// Make vnics of interfaces of type dpdkvhostuser and dpdkvhostuserclient, as OpenStack and libvirt add them
+    #[arg(long)]
+    vhost_user: bool,
+    #[command(flatten)]
+    settings: VhostUserSettings,
+}
+
+/// How vnics are made.
+#[derive(Debug, Args)]
+pub(super) struct VhostUserSettings {
+    /// A directory for sockets of VMMs, beside Open vSwitch's own; may be repeated [default: /var/lib/vhost_sockets, /run/libvirt-vhost-user]
+    #[arg(long, value_name = "DIR")]
+    vhost_user_dir: Vec<PathBuf>,
+    /// Queue pairs that a guest may use
+    #[arg(long, value_name = "NUMBER", default_value_t = QUEUES, value_parser = clap::value_parser!(u16).range(1..=32))]
+    vhost_user_queues: u16,
+    /// The group of sockets that the switch makes (type dpdkvhostuser) [default: that of the switch]
+    #[arg(long, value_name = "GROUP")]
+    vhost_user_group: Option<String>,
+}
+
+impl VhostUserChoice {
+    /// The words after `lasthop ovs relay`, if vnics are to be made.
+    fn words(&self) -> Result<Option<Vec<String>>, Fault> {
+        let VhostUserSettings { vhost_user_dir, vhost_user_queues, vhost_user_group } = &self.settings;
+        if !self.vhost_user {
+            let has_settings =
+                !vhost_user_dir.is_empty() || vhost_user_group.is_some() || *vhost_user_queues != QUEUES;
+            return if has_settings {
+                Err(Fault::params("--vhost-user-... has no effect without --vhost-user"))
+            } else {
+                Ok(None)
+            };
+        }
+        let mut words = Vec::new();
+        for dir in vhost_user_dir {
+            let dir = std::path::absolute(dir).map_err(|error| Fault::internal("find a directory", error))?;
+            words.push(format!("--vhost-user-dir={}", dir.display()));
+        }
+        words.push(format!("--vhost-user-queues={vhost_user_queues}"));
+        words.extend(vhost_user_group.iter().map(|group| format!("--vhost-user-group={group}")));
+        Ok(Some(words))
+    }
+}
+
+impl VhostUserSettings {
+    fn read(self) -> VhostUser {
+        let defaults = || DIRECTORIES.map(PathBuf::from).to_vec();
+        let directories = if self.vhost_user_dir.is_empty() { defaults() } else { self.vhost_user_dir };
+        VhostUser { directories, queues: self.vhost_user_queues, socket_group: self.vhost_user_group }
+    }
 }
 
 impl ApiRequest {
@@ -87,16 +163,24 @@ impl ApiRequest {
 
     pub(super) fn ovs(&self, command: OvsCommand) -> Result<ExitCode, Fault> {
         match command {
-            OvsCommand::Run { database } => {
+            OvsCommand::Run { database, vhost_user } => {
                 let database = database.map(std::path::absolute).transpose();
                 let database = database.map_err(|error| Fault::internal("find the database", error))?;
-                ovs::run(&self.dir, &Places::new(&self.dir, database)).map(|()| ExitCode::SUCCESS)
+                let places = Places::new(&self.dir, database, vhost_user.words()?);
+                ovs::run(&self.dir, &places).map(|()| ExitCode::SUCCESS)
             }
-            OvsCommand::Install { print: true, .. } => {
-                print(&Unit::text(&self.dir)?).map(|()| ExitCode::SUCCESS)
+            OvsCommand::Relay { database, listen, settings } => {
+                let ask = |method: &str, params: &Value| ask(&self.dir, method, params);
+                ovs::relay(&self.dir, &ask, &database, &listen, &settings.read()).map(|()| ExitCode::SUCCESS)
             }
-            OvsCommand::Install { units, .. } => {
-                self.show(&Unit::new(units.as_deref()).install(&self.dir)?, ovs::UnitChange::text)
+            OvsCommand::Install { print: true, vhost_user, .. } => {
+                let (text, relay) = Unit::texts(&self.dir, vhost_user.words()?.as_deref())?;
+                print(&[text, relay.unwrap_or_default()].concat()).map(|()| ExitCode::SUCCESS)
+            }
+            OvsCommand::Install { units, vhost_user, .. } => {
+                let change =
+                    Unit::new(units.as_deref()).install(&self.dir, vhost_user.words()?.as_deref())?;
+                self.show(&change, ovs::UnitChange::text)
             }
             OvsCommand::Uninstall { units } => {
                 self.show(&Unit::new(units.as_deref()).uninstall()?, ovs::UnitChange::text)

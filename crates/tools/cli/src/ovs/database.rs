@@ -7,7 +7,7 @@ use lasthop_api::rundir::datapath_socket;
 use lasthop_runtime::procfs;
 
 use super::processes::daemons;
-use super::{output_of, programs};
+use super::{DATABASE_VARIABLE, output_of, programs};
 
 /// The default of Open vSwitch's tools without OVS_RUNDIR.
 const DEFAULT: &str = "unix:/var/run/openvswitch/db.sock";
@@ -44,6 +44,9 @@ impl Database {
 
     /// The database of a daemon with these arguments and this environment, as in `cmdline` and `environ`.
     fn of(words: &str, environment: &str) -> Self {
+        if let Some(remote) = procfs::variable(environment, DATABASE_VARIABLE) {
+            return Self(remote.to_owned());
+        }
         if let Some(remote) = words.split('\0').skip(1).find(|word| word.starts_with("unix:")) {
             return Self(remote.to_owned());
         }
@@ -89,6 +92,8 @@ mod tests {
         assert_eq!(of("ovs-vswitchd\0unix:/run/y.sock\0--pidfile\0", environment), "unix:/run/y.sock");
         assert_eq!(of("ovs-vswitchd\0--pidfile\0", environment), "unix:/run/x/db.sock");
         assert_eq!(of("ovs-vswitchd\0", "HOME=/\0"), DEFAULT);
+        let relayed = "LASTHOP_OVSDB=unix:/run/y.sock\0";
+        assert_eq!(of("ovs-vswitchd\0unix:/run/relay.sock\0", relayed), "unix:/run/y.sock");
         assert_eq!(Database(DEFAULT.to_owned()).tool(), "ovs-vsctl");
     }
 }

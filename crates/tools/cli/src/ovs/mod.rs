@@ -9,6 +9,7 @@ mod install;
 mod library;
 mod processes;
 mod programs;
+mod relay;
 mod run;
 mod status;
 
@@ -18,6 +19,7 @@ use std::process::{Command, Stdio};
 
 pub(crate) use bridges::{BridgePort, Bridges, Surroundings};
 pub(crate) use install::{Unit, UnitChange};
+pub(crate) use relay::{VhostUser, serve as relay};
 pub(crate) use run::{Places, run};
 pub(crate) use status::{Guest, Status};
 
@@ -28,6 +30,8 @@ use lasthop_runtime::fault::Fault;
 const SOCKET_VARIABLE: &str = "LASTHOP_DATAPATH";
 /// Names the library for the loader.
 const PRELOAD_VARIABLE: &str = "LD_PRELOAD";
+/// Tells the other commands the database of an ovs-vswitchd, which may be connected to a relay.
+const DATABASE_VARIABLE: &str = "LASTHOP_OVSDB";
 
 /// Makes a program use the switch in `dir` instead of the kernel's datapath.
 fn divert(command: &mut Command, dir: &Path) -> Result<(), Fault> {

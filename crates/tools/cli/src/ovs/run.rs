@@ -12,8 +12,8 @@ use log::{error, info};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::divert;
 use super::programs::{Programs, find};
+use super::{DATABASE_VARIABLE, divert};
 use lasthop_api::rundir::{datapath_socket, option};
 use lasthop_runtime::fault::Fault;
 use lasthop_runtime::poller::timespec;
@@ -33,13 +33,19 @@ pub(crate) struct Places {
     pub(crate) run: PathBuf,
     /// Its configuration.
     pub(crate) database: PathBuf,
+    /// The words after `lasthop ovs relay` that say how vnics of interfaces are made, if they are.
+    pub(crate) vhost_user: Option<Vec<String>>,
 }
 
 impl Places {
     /// In the switch's run directory, unless a database elsewhere is named.
-    pub(crate) fn new(dir: &Path, database: Option<PathBuf>) -> Self {
+    pub(crate) fn new(dir: &Path, database: Option<PathBuf>, vhost_user: Option<Vec<String>>) -> Self {
         let run = dir.join("ovs");
-        Self { database: database.unwrap_or_else(|| run.join("conf.db")), run }
+        Self { database: database.unwrap_or_else(|| run.join("conf.db")), run, vhost_user }
+    }
+
+    fn relay_socket(&self) -> PathBuf {
+        self.run.join("relay.sock")
     }
 
     fn server_socket(&self) -> PathBuf {
@@ -101,6 +107,7 @@ struct Daemons<'a> {
     places: &'a Places,
     programs: &'a Programs,
     server: Child,
+    relay: Option<Child>,
     daemon: Child,
 }
 
@@ -108,11 +115,20 @@ impl<'a> Daemons<'a> {
     fn start(dir: &'a Path, places: &'a Places, programs: &'a Programs) -> Result<Self, Fault> {
         prepare(places, programs)?;
         let mut server = start_server(places, programs)?;
-        let started = await_file(&places.server_socket(), &mut server, "ovsdb-server")
+        let relay = await_file(&places.server_socket(), &mut server, "ovsdb-server")
             .and_then(|()| initialize(places, programs))
-            .and_then(|()| start_daemon(dir, places, programs));
+            .and_then(|()| {
+                places.vhost_user.as_deref().map(|words| start_relay(dir, places, words)).transpose()
+            });
+        let started = relay.and_then(|mut relay| match start_daemon(dir, places, programs) {
+            Ok(daemon) => Ok((relay, daemon)),
+            Err(fault) => {
+                relay.as_mut().map(end);
+                Err(fault)
+            }
+        });
         match started {
-            Ok(daemon) => Ok(Self { dir, places, programs, server, daemon }),
+            Ok((relay, daemon)) => Ok(Self { dir, places, programs, server, relay, daemon }),
             Err(fault) => {
                 end(&mut server);
                 Err(fault)
@@ -126,6 +142,7 @@ impl<'a> Daemons<'a> {
             if let Some(status) = ended(&mut self.server) {
                 return Err(Fault::refused(format!("ovsdb-server ended ({status}); see what it said above")));
             }
+            self.renew_relay()?;
             let Some(status) = ended(&mut self.daemon) else { continue };
             error!("ovs-vswitchd ended ({status}); it is started again");
             if comes_within(signals, PAUSE)? {
@@ -133,6 +150,15 @@ impl<'a> Daemons<'a> {
             }
             self.daemon = start_daemon(self.dir, self.places, self.programs)?;
         }
+        Ok(())
+    }
+
+    /// Starts the relay again if it died. The daemon connects to it again by itself.
+    fn renew_relay(&mut self) -> Result<(), Fault> {
+        let (Some(relay), Some(words)) = (&mut self.relay, &self.places.vhost_user) else { return Ok(()) };
+        let Some(status) = ended(relay) else { return Ok(()) };
+        error!("the relay of the database ended ({status}); it is started again");
+        *relay = start_relay(self.dir, self.places, words)?;
         Ok(())
     }
 
@@ -146,6 +172,7 @@ impl<'a> Daemons<'a> {
             let _ = exit.status();
             end_after(&mut self.daemon, PATIENCE);
         }
+        self.relay.as_mut().map(end);
         end(&mut self.server);
         self.places.clear();
     }
@@ -184,11 +211,31 @@ fn initialize(places: &Places, programs: &Programs) -> Result<(), Fault> {
     succeed(init, "prepare Open vSwitch's database")
 }
 
+fn start_relay(dir: &Path, places: &Places, words: &[String]) -> Result<Child, Fault> {
+    // Left by a relay that died.
+    let _ = fs::remove_file(places.relay_socket());
+    let program = std::env::current_exe().map_err(|error| Fault::internal("find this program", error))?;
+    let mut relay = tied(&program);
+    relay.arg("--dir").arg(dir).args(["ovs", "relay"]).args(words);
+    relay.arg("--database").arg(places.server_socket()).arg("--listen").arg(places.relay_socket());
+    let mut relay = spawn(relay, places, "the relay of the database")?;
+    let started = await_file(&places.relay_socket(), &mut relay, "the relay of the database");
+    if started.is_err() {
+        end(&mut relay);
+    }
+    started.map(|()| relay)
+}
+
 fn start_daemon(dir: &Path, places: &Places, programs: &Programs) -> Result<Child, Fault> {
     // Left by a daemon that died.
     let _ = fs::remove_file(places.pid_file());
     let mut daemon = tied(&programs.daemon);
-    daemon.arg(places.remote()).arg(format!("--pidfile={}", places.pid_file().display()));
+    let remote = match places.vhost_user {
+        Some(_) => format!("unix:{}", places.relay_socket().display()),
+        None => places.remote(),
+    };
+    daemon.env(DATABASE_VARIABLE, places.remote());
+    daemon.arg(remote).arg(format!("--pidfile={}", places.pid_file().display()));
     daemon.args(["-vconsole:warn", "-vsyslog:off", "--log-file"]);
     divert(&mut daemon, dir)?;
     let mut daemon = spawn(daemon, places, "ovs-vswitchd")?;
@@ -291,7 +338,7 @@ mod tests {
     #[test]
     fn what_daemons_that_were_killed_leave_goes_and_the_database_stays() {
         let dir = tempfile::tempdir().expect("a directory");
-        let places = Places::new(dir.path(), None);
+        let places = Places::new(dir.path(), None, None);
         fs::create_dir(&places.run).expect("writable");
         for name in ["conf.db", ".conf.db.~lock~", "ovs-vswitchd.pid"] {
             fs::write(places.run.join(name), "x").expect("writable");
@@ -300,7 +347,7 @@ mod tests {
         drop(UnixListener::bind(places.run.join("br0.mgmt")).expect("a socket"));
         places.clear();
         assert_eq!(names(&places.run), [".conf.db.~lock~", "conf.db"]);
-        let elsewhere = Places::new(dir.path(), Some(dir.path().join("conf.db")));
+        let elsewhere = Places::new(dir.path(), Some(dir.path().join("conf.db")), None);
         elsewhere.clear();
         assert_eq!(names(dir.path()), Vec::<String>::new());
     }

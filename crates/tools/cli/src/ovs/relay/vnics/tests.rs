@@ -1,0 +1,195 @@
+use std::cell::RefCell;
+
+use super::super::value::Texts;
+use super::super::wish::TYPES;
+use super::*;
+
+/// A switch that keeps ports in memory.
+#[derive(Default)]
+struct Fake {
+    ports: RefCell<BTreeMap<String, Value>>,
+    is_down: RefCell<bool>,
+    /// An error for `port.add`.
+    refusal: RefCell<Option<Fault>>,
+    asked: RefCell<usize>,
+}
+
+impl Fake {
+    fn ask(&self, method: &str, params: &Value) -> Result<Value, Fault> {
+        *self.asked.borrow_mut() += 1;
+        if *self.is_down.borrow() {
+            return Err(Fault::socket("no switch is running"));
+        }
+        let name = params["name"].as_str().unwrap_or_default().to_owned();
+        let mut ports = self.ports.borrow_mut();
+        match method {
+            "switch.list" => Ok(
+                json!({"switches": [{"name": "default", "controller": "external"}, {"name": "ovs-system", "controller": "external"}]}),
+            ),
+            "port.show" => {
+                ports.get(&name).cloned().ok_or_else(|| Fault::new(Kind::NoSuchVnic, "no such port"))
+            }
+            "port.del" => Ok(ports.remove(&name).map(|_| json!(true)).expect("it is there")),
+            "port.add" => {
+                if let Some(fault) = self.refusal.borrow().clone() {
+                    return Err(fault);
+                }
+                ports.insert(name, json!({"settings": params, "socket": params["socket"]}));
+                Ok(json!({}))
+            }
+            _ => panic!("{method} is not needed"),
+        }
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.ports.borrow().keys().cloned().collect()
+    }
+}
+
+/// The switch, and a directory for sockets and the record.
+struct Rig {
+    fake: Fake,
+    dir: tempfile::TempDir,
+}
+
+impl Rig {
+    fn new() -> Self {
+        Self { fake: Fake::default(), dir: tempfile::tempdir().expect("a directory") }
+    }
+
+    fn run(&self, test: impl FnOnce(Guests<'_>)) {
+        let ask = |method: &str, params: &Value| self.fake.ask(method, params);
+        let directories =
+            Directories { run: self.dir.path().canonicalize().expect("it is there"), others: Vec::new() };
+        let settings = Settings { directories, queues: 4, socket_group: Some("kvm".into()) };
+        test(Guests::new(&ask, settings, self.dir.path().join("record")));
+    }
+
+    fn client(&self, name: &str, socket: &str) -> Wish {
+        let path = self.dir.path().join(socket).display().to_string();
+        let options: Texts = [("vhost-server-path".to_owned(), path)].into();
+        Wish { name: name.into(), kind: TYPES[1].into(), options, socket_dir: None }
+    }
+}
+
+fn server(name: &str) -> Wish {
+    Wish { name: name.into(), kind: TYPES[0].into(), options: Texts::new(), socket_dir: None }
+}
+
+fn later() -> Instant {
+    Instant::now() + RETRY * 2
+}
+
+#[test]
+fn vnics_come_with_their_interfaces_and_go_after_them() {
+    let rig = Rig::new();
+    rig.run(|mut guests| {
+        guests.want(&rig.client("vm1", "s1")).expect("made");
+        guests.want(&server("vm2")).expect("made");
+        let made = rig.fake.ports.borrow()["vm1"]["settings"].clone();
+        assert_eq!(
+            (&made["mode"], &made["switch"], &made["queues"]),
+            (&json!("connect"), &json!("ovs-system"), &json!(4))
+        );
+        assert_eq!(made.get("socket_group"), None, "QEMU makes that socket");
+        let made = rig.fake.ports.borrow()["vm2"]["settings"].clone();
+        assert_eq!((&made["mode"], &made["socket_group"]), (&json!("listen"), &json!("kvm")));
+        guests.release("vm1");
+        guests.act(Instant::now());
+        assert_eq!(rig.fake.names(), ["vm1", "vm2"], "ovs-vswitchd still has it");
+        guests.act(later());
+        assert_eq!(rig.fake.names(), ["vm2"]);
+        guests.release("vm2");
+        guests.want(&server("vm2")).expect("it is there");
+        guests.act(later());
+        assert_eq!(rig.fake.names(), ["vm2"], "it came back");
+        guests.want(&rig.client("vm2", "s2")).expect("made anew");
+        assert_eq!(rig.fake.ports.borrow()["vm2"]["settings"]["mode"], "connect");
+        assert_eq!(guests.due(), None, "nothing is to be done");
+    });
+}
+
+#[test]
+fn a_restart_finds_its_own_vnics_and_leaves_those_of_others() {
+    let rig = Rig::new();
+    let others = json!({"name": "vm3", "backend": "vhost-user", "mode": "listen", "socket": rig.dir.path().canonicalize().expect("it is there").join("vm3")});
+    rig.fake.ask("port.add", &others).expect("added");
+    rig.run(|mut guests| {
+        for wish in [server("vm1"), server("vm2"), server("vm3")] {
+            guests.want(&wish).expect("made, or used");
+        }
+    });
+    rig.run(|mut guests| {
+        guests.begin();
+        guests.want(&server("vm1")).expect("it is there");
+        guests.end();
+        guests.act(later());
+        assert_eq!(rig.fake.names(), ["vm1", "vm3"]);
+        let told = guests.want(&rig.client("vm3", "s3")).expect_err("another port");
+        assert!(told.is_final && told.text.contains("lasthop port del vm3"), "{told:?}");
+    });
+}
+
+#[test]
+fn a_vnic_that_was_changed_by_others_is_not_removed() {
+    let rig = Rig::new();
+    rig.run(|mut guests| {
+        guests.want(&server("vm1")).expect("made");
+        rig.fake.ports.borrow_mut().get_mut("vm1").expect("made")["socket"] = json!("/elsewhere");
+        guests.release("vm1");
+        guests.act(later());
+        assert_eq!(rig.fake.names(), ["vm1"]);
+        assert_eq!(guests.due(), None);
+    });
+}
+
+#[test]
+fn vnics_come_when_the_switch_does() {
+    let rig = Rig::new();
+    rig.run(|mut guests| {
+        *rig.fake.is_down.borrow_mut() = true;
+        for number in 0..50 {
+            let told = guests.want(&server(&format!("vm{number}"))).expect_err("no switch");
+            assert!(!told.is_final);
+        }
+        assert_eq!(*rig.fake.asked.borrow(), 1, "it is not asked for each");
+        *rig.fake.is_down.borrow_mut() = false;
+        guests.act(later());
+        assert_eq!(rig.fake.names().len(), 50);
+        assert_eq!(guests.due(), None);
+        rig.fake.ports.borrow_mut().clear();
+        guests.renew();
+        assert_eq!(rig.fake.names().len(), 50, "a new switch has them, too");
+        guests.release("vm0");
+        *rig.fake.is_down.borrow_mut() = true;
+        guests.act(later());
+        assert!(guests.due().is_some(), "it is removed when the switch answers");
+    });
+}
+
+#[test]
+fn one_refusal_does_not_concern_other_vnics() {
+    let rig = Rig::new();
+    rig.run(|mut guests| {
+        *rig.fake.refusal.borrow_mut() = Some(Fault::params("there is no group kvm"));
+        let told = guests.want(&server("vm1")).expect_err("refused");
+        assert!(!told.is_final && told.text.contains("group"), "{told:?}");
+        *rig.fake.refusal.borrow_mut() = None;
+        guests.want(&server("vm2")).expect("made");
+        guests.act(later());
+        assert_eq!(rig.fake.names(), ["vm1", "vm2"]);
+    });
+}
+
+#[test]
+fn thousands_of_interfaces_cost_nothing_but_their_rows() {
+    let rig = Rig::new();
+    rig.run(|mut guests| {
+        *rig.fake.is_down.borrow_mut() = true;
+        for number in 0..5000 {
+            let told = guests.want(&server(&format!("vm{number}"))).expect_err("no switch");
+            assert_eq!(told.is_final, number >= WANTED_MAX, "{told:?}");
+        }
+        assert_eq!(guests.late.len(), WANTED_MAX);
+    });
+}
