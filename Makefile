@@ -5,7 +5,7 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 BINARY = $(or $(CARGO_TARGET_DIR),target)/release/lasthop
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-ovn build check test test-systemd lint bench chaos soak install deb clean
+.PHONY: help demo demo-ovn build check test test-systemd lint bench figures chaos soak install deb clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -41,6 +41,10 @@ bench: build ## next to DPDK's vhost forwarder, OVS-DPDK and the bare algorithm;
 	@tools/deps bench
 	@bench/run $(if $(SUITE),--suite $(SUITE) --rounds 3 --seconds 0.5)
 	@bench/uml-vs-testpmd
+
+figures: build ## the papers' workloads as figures in docs/results/img, in half an hour at most; SUITE=full for longer; as root
+	@tools/deps bench
+	@bench/figures $(if $(SUITE),--suite $(SUITE))
 
 chaos: ## random trouble over random traffic for an hour; SECONDS=n SEED=n GUESTS=n WORKERS=n
 	@tools/deps build

@@ -3,7 +3,7 @@
 use std::ptr::NonNull;
 
 use crate::sum::copy_piece_and_sum;
-use crate::{MemoryMap, Segment, StaleSegment};
+use crate::{MemoryMap, Segment, StaleSegment, counted};
 
 /// A position in a list of segments of one guest.
 #[derive(Clone, Copy, Debug)]
@@ -161,6 +161,7 @@ fn pieces(
         let Some((source, source_len)) = from.piece(len - done) else { break };
         let Some((target, piece_len)) = to.piece(source_len) else { break };
         each(from.host(source, piece_len)?, to.host(target, piece_len)?, piece_len);
+        counted::moved(piece_len);
         from.advance(piece_len);
         to.advance(piece_len);
         done += piece_len;

@@ -25,6 +25,7 @@
 
 mod address_space;
 mod backing;
+pub mod counted;
 mod cursor;
 pub mod guard;
 mod map;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-use crate::{Filled, Mapping, REGIONS_MAX};
+use crate::{Filled, Mapping, REGIONS_MAX, counted};
 
 /// The smallest page, in bytes.
 const PAGE_BYTES: usize = 4096;
@@ -271,6 +271,7 @@ impl MemoryMap {
     #[inline]
     pub fn read(&self, segment: Segment, skip: u32, out: &mut [u8]) -> Result<(), StaleSegment> {
         let source = self.host(segment, skip, out.len())?;
+        counted::read(out.len());
         // SAFETY: host checked the source; `out` is ours and not guest memory. The guest may write meanwhile: the bytes
         // that arrive are any mix, and are checked by the caller after this one read.
         unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), out.as_mut_ptr(), out.len()) };
@@ -284,6 +285,7 @@ impl MemoryMap {
     #[inline]
     pub fn write(&self, segment: Segment, skip: u32, bytes: &[u8]) -> Result<(), StaleSegment> {
         let target = self.host(segment, skip, bytes.len())?;
+        counted::written(bytes.len());
         // SAFETY: host checked the target; `bytes` is ours and not guest memory.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), target.as_ptr(), bytes.len()) };
         Ok(())

@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 
 use crate::map::Range;
 use crate::short::copy_short;
-use crate::{MemoryMap, Rest, Segment, StaleSegment};
+use crate::{MemoryMap, Rest, Segment, StaleSegment, counted};
 
 /// Bytes of a cache line.
 #[cfg(target_arch = "x86_64")]
@@ -148,6 +148,7 @@ impl Place<'_> {
         if N + image.len() > self.len as usize {
             return Err(StaleSegment);
         }
+        counted::read(N + image.len());
         let source = self.start.as_ptr();
         // SAFETY: the place has N + image.len() bytes; both targets are ours. Of bytes read twice the second read counts.
         unsafe {
@@ -164,6 +165,7 @@ impl Place<'_> {
         if N + image.len() != self.len as usize {
             return false;
         }
+        counted::written(N + image.len());
         let out = self.start.as_ptr();
         // SAFETY: the place has N + image.len() bytes; header and image are ours.
         unsafe {
@@ -190,6 +192,8 @@ impl Place<'_> {
             0 => std::ptr::null(),
             len => rest.start(len)?.as_ptr().cast_const(),
         };
+        counted::written(N + image.len());
+        counted::moved(rest_len);
         let out = self.start.as_ptr();
         // SAFETY: the place has N + image.len() + rest_len bytes; header and image are ours.
         unsafe {

@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-use lasthop_guestmem::{Mapping, MemoryMap};
+use lasthop_guestmem::{Mapping, MemoryMap, counted};
 
 use crate::{DESC_INDIRECT, RING_ENTRIES_MAX, RingError, death};
 
@@ -169,6 +169,7 @@ impl RingMemory {
     #[inline]
     fn available_word(&self, index: usize) -> &AtomicU16 {
         debug_assert!(index < 3 + usize::from(self.entries));
+        counted::ring_word();
         // SAFETY: the area has 3 + entries half-words, pinned and 2-aligned. Both sides access them as atomics.
         unsafe { AtomicU16::from_ptr(self.available.as_ptr().add(index)) }
     }
@@ -177,6 +178,7 @@ impl RingMemory {
     #[inline]
     fn used_word(&self, index: usize) -> &AtomicU16 {
         debug_assert!(index < 3 + 4 * usize::from(self.entries));
+        counted::ring_word();
         // SAFETY: the area has 3 + 4 * entries half-words, pinned and 4-aligned. Both sides access them as atomics.
         unsafe { AtomicU16::from_ptr(self.used.as_ptr().add(index)) }
     }
@@ -186,6 +188,7 @@ impl RingMemory {
     #[inline]
     fn descriptor_word(&self, index: u16, half: usize) -> &AtomicU64 {
         debug_assert!(half < 2);
+        counted::ring_word();
         // SAFETY: slot() is below entries; the table is pinned, 16-aligned, and has two words for each entry.
         unsafe {
             AtomicU64::from_ptr(self.descriptors.as_ptr().add(self.slot(index)).cast::<u64>().add(half))
@@ -331,6 +334,7 @@ impl UsedEntries<'_> {
     #[inline]
     fn word(&self, position: u16, index: usize) -> &AtomicU32 {
         debug_assert!(index < 2);
+        counted::ring_word();
         // SAFETY: the area has 3 + 4 * entries half-words, pinned by the ring that is borrowed; behind flags and index, entry
         // `position & last` has four of them. It is 4-aligned, and so are these words.
         unsafe {
