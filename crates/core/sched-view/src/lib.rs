@@ -31,10 +31,13 @@ mod programs;
 mod reader;
 mod rights;
 mod thread;
+mod wake_ups;
 mod writer;
 
 pub use offsets::OffsetError;
 pub use reader::ViewReader;
 pub use rights::has_rights;
+pub use lasthop_bpf::EventQueue;
 pub use thread::{ThreadError, ThreadId};
+pub use wake_ups::WakeUps;
 pub use writer::{TrackError, TrackedThread, ViewOpenError, ViewWriter};
