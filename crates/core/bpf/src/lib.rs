@@ -29,8 +29,8 @@ mod words;
 
 pub use assembler::{Assembler, Code, CodeError, Label};
 pub use btf::Btf;
-pub use instruction::{Condition, Operand, Operation, Register, Width};
 pub use event_queue::EventQueue;
+pub use instruction::{Condition, Operand, Operation, Register, Width};
 pub use map::Map;
 pub use program::{Hook, Licence, Link, LoadError, Program, ProgramKind};
 pub use words::{ReadWords, WritableWords};

@@ -3,8 +3,8 @@
 use std::os::fd::AsFd;
 
 use lasthop_bpf::{
-    Assembler, Btf, Condition, EventQueue, Licence, Map, Operation, Program, ProgramKind, ReadWords, Register, Width,
-    WritableWords, helper,
+    Assembler, Btf, Condition, EventQueue, Licence, Map, Operation, Program, ProgramKind, ReadWords,
+    Register, Width, WritableWords, helper,
 };
 
 use Register::{R0, R1, R2, R3, R4, R10};

@@ -10,8 +10,8 @@ use rustix::time::{ClockId, clock_gettime};
 use thiserror::Error;
 
 use crate::layout::{
-    BUCKETS, CPUS_MAX, LOOKUP_WORDS, QUEUE_BYTES, Slot, THREADS_MAX, VIEW_WORDS, WAKE_UP_WORDS, WAKERS_MAX, WAYS,
-    is_free, thread_word,
+    BUCKETS, CPUS_MAX, LOOKUP_WORDS, QUEUE_BYTES, Slot, THREADS_MAX, VIEW_WORDS, WAKE_UP_WORDS, WAKERS_MAX,
+    WAYS, is_free, thread_word,
 };
 use crate::offsets::{MigrateEvent, OffsetError, SwitchEvent, TaskEvent, TaskOffsets};
 use crate::programs::{self, ProgramError, ViewMaps};
