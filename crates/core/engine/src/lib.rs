@@ -64,6 +64,7 @@ mod stalls;
 mod stats;
 mod sys;
 mod threads;
+mod timed_rings;
 mod transmit_timers;
 mod upcalls;
 mod watchdog;

@@ -10,17 +10,15 @@
 //! A visit is due 50 us after the last one, or when the kernel reports that a thread of the sender went to sleep. That
 //! event may be missing; the timer is the bound.
 
-use lasthop_fabric::{ActiveRing, RingId};
-use lasthop_sched::{Transmit, TransmitRing};
-
-use crate::worker::Worker;
+use lasthop_fabric::RingId;
+use lasthop_sched::TransmitRing;
 
 /// A ring whose kicks stay suppressed though it is not active.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct TimedRing {
-    ring: RingId,
-    visits: TransmitRing,
-    due_ns: u64,
+pub(crate) struct TimedRing {
+    pub(crate) ring: RingId,
+    pub(crate) visits: TransmitRing,
+    pub(crate) due_ns: u64,
 }
 
 /// The timed rings of a worker. Each of its transmit rings is active, timed or armed.
@@ -43,71 +41,23 @@ impl TransmitTimers {
         due_ns.map(|due_ns| if self.has_event { 0 } else { due_ns })
     }
 
+    /// Takes all rings if one of them is due; those that stay are added again.
+    pub(crate) fn take_if_due(&mut self, now_ns: u64) -> Vec<TimedRing> {
+        if self.due_ns().is_none_or(|due_ns| now_ns < due_ns) {
+            return Vec::new();
+        }
+        self.has_event = false;
+        std::mem::take(&mut self.rings)
+    }
+
     /// Removes a ring that is active again, or stops.
     pub(crate) fn remove(&mut self, ring: RingId) {
         self.rings.retain(|timed| timed.ring != ring);
     }
 
-    fn add(&mut self, timed: TimedRing) {
-        self.remove(timed.ring);
+    /// Adds a ring that is not here.
+    pub(crate) fn add(&mut self, timed: TimedRing) {
         self.rings.push(timed);
-    }
-}
-
-impl Worker {
-    /// Whether a quiet active ring, which has no packets now, gets a timer instead of kicks.
-    pub(crate) fn is_to_be_timed(&mut self, active: ActiveRing, now: u64) -> bool {
-        let ring = active.ring;
-        if !self.scheduling.times_transmits() || self.must_poll(ring) || self.fabric.is_posted(ring) {
-            return false;
-        }
-        let visits = TransmitRing { visited_ns: now, worked_ns: active.worked_ns };
-        match self.scheduling.transmit(visits, ring.port, self.number(), now) {
-            Transmit::VisitBy(due_ns) => {
-                self.scheduling.note_timed(now, ring.port);
-                self.timers.add(TimedRing { ring, visits, due_ns });
-                true
-            }
-            Transmit::Arm | Transmit::Visit => false,
-        }
-    }
-
-    /// Visits the timed rings that are due.
-    #[inline]
-    pub(crate) fn visit_timed(&mut self, now: u64) {
-        if self.timers.due_ns().is_some_and(|due_ns| now >= due_ns) {
-            self.timers.has_event = false;
-            for timed in std::mem::take(&mut self.timers.rings) {
-                self.visit_timed_ring(timed, now);
-            }
-        }
-    }
-
-    fn visit_timed_ring(&mut self, mut timed: TimedRing, now: u64) {
-        let (ring, worker) = (timed.ring, self.number());
-        let mut decision = self.scheduling.transmit(timed.visits, ring.port, worker, now);
-        if decision == Transmit::Visit {
-            let is_posted = self.fabric.is_posted(ring);
-            self.scheduling.note_timed_visit(now, ring.port, is_posted);
-            if is_posted {
-                self.activate(ring, now);
-                return;
-            }
-            timed.visits.visited_ns = now;
-            decision = self.scheduling.transmit(timed.visits, ring.port, worker, now);
-        }
-        match decision {
-            Transmit::VisitBy(due_ns) => self.timers.add(TimedRing { due_ns, ..timed }),
-            Transmit::Arm | Transmit::Visit => self.arm_timed(ring, now),
-        }
-    }
-
-    fn arm_timed(&mut self, ring: RingId, now: u64) {
-        if self.fabric.arm(ring) {
-            self.activate(ring, now);
-        } else if self.must_poll(ring) {
-            self.polled.add(ring, now);
-        }
     }
 }
 
@@ -129,12 +79,15 @@ mod tests {
         timers.note_event();
         assert_eq!(timers.due_ns(), None, "there is no ring");
         timers.has_event = false;
-        [timed(0, 500), timed(1, 300), timed(1, 400)].into_iter().for_each(|timed| timers.add(timed));
+        [timed(0, 500), timed(1, 400)].into_iter().for_each(|timed| timers.add(timed));
         assert_eq!((timers.due_ns(), timers.rings.len()), (Some(400), 2));
         timers.note_event();
         assert_eq!(timers.due_ns(), Some(0));
         timers.has_event = false;
         timers.remove(ring(1));
         assert_eq!(timers.due_ns(), Some(500));
+        assert!(timers.take_if_due(499).is_empty());
+        assert_eq!(timers.take_if_due(500), [timed(0, 500)]);
+        assert_eq!(timers.due_ns(), None);
     }
 }

@@ -10,7 +10,7 @@ pub fn halt_polls() -> bool {
     std::fs::read_to_string(HALT_POLL_NS).is_ok_and(|text| is_positive(&text))
 }
 
-/// What is no number counts as one: then a vCPU may halt-poll.
+/// A text that is no number counts as one: then a vCPU may halt-poll.
 fn is_positive(text: &str) -> bool {
     text.trim().parse::<u64>().map_or(true, |ns| ns > 0)
 }

@@ -276,8 +276,7 @@ impl Watched {
         let pid = front_end.pid.cast_unsigned();
         let snapshot = ProcessSnapshot::read(pid)
             .map_err(|error| format!("the threads of process {pid} cannot be read: {error}"))?;
-        let mut found =
-            snapshot.guest_threads(&self.guest.choice).map_err(|error| error.to_string())?;
+        let mut found = snapshot.guest_threads(&self.guest.choice).map_err(|error| error.to_string())?;
         found.may_halt_poll &= !self.guest.is_device && lasthop_sched_view::halt_polls();
         Ok(found)
     }
