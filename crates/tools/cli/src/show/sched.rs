@@ -187,16 +187,18 @@ mod tests {
             ..SchedReport::default()
         };
         let expected = "view of the scheduler: open\n\n\
-                        POLICY         MODE  USED\nlook           auto  yes\nyield          auto  no\n\
-                        second-signal  auto  yes\nnotify         auto  no\n\
+                        POLICY          MODE  USED\n\
+                        look            auto  yes\n\
+                        yield           auto  no\n\
+                        second-signal   auto  yes\n\
+                        notify          auto  no\n\
                         transmit-timer  auto  no\n\n\
                         VNIC  PROCESS  KIND  THREADS\n\
                         vm1   7        vmm   0 running on 1, 1 running on 1\n\
                         vm2   7        -     no names\n\n\
-                        WORKER  POLLS  YIELDS  SLEEPS  UNSEEN  KEPT  OFFERS  TAKEN\n     \
-                        0      3       0       0       0     5       0      0\n\n\
-                        WORKER  2ND SIGNALS  ANSWERED  SPARED  DELAYED  JOINED  POLLING SPARED, us\n     \
-                        0            4         0       0        0       0                   0\n";
+                        WORKER  POLLS  YIELDS  SLEEPS  UNSEEN  KEPT  OFFERS  TAKEN\n     0      3       0       0       0     5       0      0\n\n\
+                        WORKER 2ND SIGNALS ANSWERED SPARED DELAYED JOINED DRAINED POLLING SPARED, us\n     0           4        0      0       0      0       0                  0\n\n\
+                        WORKER  TIMERS  KICKS SPARED  EMPTY VISITS  SLEEPERS\n     0       0             0             0         0\n";
         assert_eq!(sched(&report), expected);
         assert!(threads_text(&(0..11).map(thread).collect::<Vec<_>>()).ends_with("and 3 more"));
     }
