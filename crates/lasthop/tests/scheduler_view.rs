@@ -4,7 +4,9 @@
 mod support;
 
 use std::process::Command;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Sender, TryRecvError, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use lasthop_frontend::Guest;
 use rustix::process::{Signal, geteuid};
@@ -44,10 +46,12 @@ fn exchange(one: &mut Guest, two: &mut Guest, number: u32) {
 
 /// The decisions of all workers that used the view of the guest.
 fn decisions(report: &Value) -> u64 {
-    let of = |worker: &Value| {
-        let counts = ["look_polls", "look_yields", "look_sleeps"];
-        counts.iter().filter_map(|count| worker[count].as_u64()).sum::<u64>()
-    };
+    sum_of(report, &["look_polls", "look_yields", "look_sleeps"])
+}
+
+/// The sum of these counters of all workers.
+fn sum_of(report: &Value, counts: &[&str]) -> u64 {
+    let of = |worker: &Value| counts.iter().filter_map(|count| worker[count].as_u64()).sum::<u64>();
     report["workers"].as_array().expect("workers").iter().map(of).sum()
 }
 
@@ -61,6 +65,26 @@ fn decides_by_the_view(switch: &Switch, one: &mut Guest, two: &mut Guest) {
     });
 }
 
+/// A thread that acts as a vCPU which works and sleeps by turns, from a message on until its sender is gone.
+fn napping_vcpu() -> (JoinHandle<()>, Sender<()>) {
+    const TURN: Duration = Duration::from_millis(1);
+    let (begin, begun) = channel();
+    let nap = move || {
+        if begun.recv().is_err() {
+            return;
+        }
+        while begun.try_recv() != Err(TryRecvError::Disconnected) {
+            let start = Instant::now();
+            while start.elapsed() < TURN {
+                std::hint::spin_loop();
+            }
+            std::thread::sleep(TURN);
+        }
+    };
+    let napper = std::thread::Builder::new().name("CPU 1/TCG".to_owned()).spawn(nap);
+    (napper.expect("a thread"), begin)
+}
+
 /// Threads of this process act as the guests' vCPUs, by their names. A single test uses them, as each switch here sees
 /// all of them.
 #[test]
@@ -70,11 +94,13 @@ fn guests_are_seen_from_the_first_to_the_last_by_each_switch_process() {
     }
     let (end, ended) = channel::<()>();
     let (tell, told) = channel();
-    let vcpu = std::thread::Builder::new().name("vcpu0".to_owned()).spawn(move || {
+    // Not of KVM, whose vCPUs may halt-poll.
+    let vcpu = std::thread::Builder::new().name("CPU 0/TCG".to_owned()).spawn(move || {
         tell.send(rustix::thread::gettid().as_raw_nonzero().get()).expect("heard");
         let _ = ended.recv();
     });
     let (vcpu, tid) = (vcpu.expect("a thread"), told.recv().expect("its number"));
+    let (napper, begin_naps) = napping_vcpu();
     let switch = start(&VNICS);
     let none = report(&switch);
     assert_eq!((&none["is_open"], &none["why"]), (&false.into(), &"no guest is attached".into()), "{none}");
@@ -103,7 +129,20 @@ fn guests_are_seen_from_the_first_to_the_last_by_each_switch_process() {
     assert_eq!((&policies[0]["mode"], &policies[0]["is_used"]), (&"off".into(), &false.into()));
     assert!(switch.ask(&["sched", "set", "telepathy=on"]).err.contains("look, yield"));
 
-    drop((one, two));
+    switch.ask(&["sched", "set", "transmit-timer=on"]).ok();
+    begin_naps.send(()).expect("it waits");
+    let mut number = 0;
+    eventually("a timer, a thread that goes to sleep, and their trace", || {
+        number += 1;
+        exchange(&mut one, &mut two, number);
+        let report = report(&switch);
+        let traced = switch.json(&["sched", "trace"])["decisions"].to_string().contains("transmit-timer");
+        let has = |count| sum_of(&report, &[count]) > 0;
+        (has("transmits_timed") && has("sleep_events") && traced).then_some(())
+    });
+
+    drop((begin_naps, one, two));
+    napper.join().expect("it ended");
     eventually("the end of the view", || (report(&switch)["is_open"] == false).then_some(()));
     drop(end);
     vcpu.join().expect("it ended");

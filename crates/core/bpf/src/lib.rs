@@ -20,6 +20,7 @@
 mod assembler;
 mod bounds;
 pub mod btf;
+mod event_queue;
 mod instruction;
 mod map;
 mod program;
@@ -28,6 +29,7 @@ mod words;
 
 pub use assembler::{Assembler, Code, CodeError, Label};
 pub use btf::Btf;
+pub use event_queue::EventQueue;
 pub use instruction::{Condition, Operand, Operation, Register, Width};
 pub use map::Map;
 pub use program::{Hook, Licence, Link, LoadError, Program, ProgramKind};
@@ -35,6 +37,8 @@ pub use words::{ReadWords, WritableWords};
 
 /// Numbers of helper functions (linux/bpf.h, `enum bpf_func_id`).
 pub mod helper {
+    /// `bpf_map_lookup_elem(map, key)`.
+    pub const MAP_LOOKUP: i32 = 1;
     /// `bpf_ktime_get_ns()`: CLOCK_MONOTONIC.
     pub const KTIME_NS: i32 = 5;
     /// `bpf_get_smp_processor_id()`.
@@ -45,4 +49,8 @@ pub mod helper {
     pub const REDIRECT: i32 = 23;
     /// `bpf_redirect_map(map, key, flags)`.
     pub const REDIRECT_MAP: i32 = 51;
+    /// `bpf_ringbuf_output(map, data, size, flags)`.
+    pub const RING_BUFFER_OUTPUT: i32 = 130;
+    /// A flag of it: wakes the reader in any case.
+    pub const FORCE_WAKE_UP: u32 = 1 << 1;
 }

@@ -1,7 +1,7 @@
 //! Maps: memory shared by programs and processes.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use crate::sys::{KEY_BYTES, MapFd, MapShape};
 
@@ -9,7 +9,9 @@ use crate::sys::{KEY_BYTES, MapFd, MapShape};
 mod number {
     pub(super) const HASH: u32 = 1;
     pub(super) const ARRAY: u32 = 2;
+    pub(super) const ARRAY_OF_MAPS: u32 = 12;
     pub(super) const XSKMAP: u32 = 17;
+    pub(super) const RING_BUFFER: u32 = 27;
     pub(super) const MMAPABLE: u32 = 1 << 10;
 }
 
@@ -18,7 +20,7 @@ mod number {
 pub struct Map(MapFd);
 
 impl Map {
-    fn new(name: &str, shape: MapShape) -> io::Result<Self> {
+    fn new(name: &str, shape: MapShape<'_>) -> io::Result<Self> {
         MapFd::create(name, shape).map(Self)
     }
 
@@ -55,6 +57,34 @@ impl Map {
     /// As [`Self::array`].
     pub fn hash(name: &str, value_bytes: u32, entries: u32) -> io::Result<Self> {
         Self::new(name, MapShape { map_type: number::HASH, ..array(value_bytes, entries) })
+    }
+
+    /// A queue of events from programs to one process: [`EventQueue`](crate::EventQueue). `data_bytes` is a power of two and
+    /// a multiple of the page size.
+    ///
+    /// # Errors
+    /// As [`Self::array`].
+    pub fn ring_buffer(name: &str, data_bytes: u32) -> io::Result<Self> {
+        let map_type = number::RING_BUFFER;
+        Self::new(name, MapShape { map_type, entries_max: data_bytes, ..Default::default() })
+    }
+
+    /// These maps by number; all have the same shape, and there is at least one.
+    ///
+    /// # Errors
+    /// As [`Self::array`]; EINVAL for maps of different shapes.
+    pub fn array_of_maps(name: &str, maps: &[Self]) -> io::Result<Self> {
+        let first = maps.first().ok_or(io::ErrorKind::InvalidInput)?;
+        let shape = MapShape {
+            map_type: number::ARRAY_OF_MAPS,
+            inner: Some(first.as_fd()),
+            ..array(KEY_BYTES, maps.len() as u32) // the kernel refuses more than it can have
+        };
+        let outer = Self::new(name, shape)?;
+        for (number, map) in (0..).zip(maps) {
+            outer.set(number, &map.as_fd().as_raw_fd().to_ne_bytes())?;
+        }
+        Ok(outer)
     }
 
     /// XDP sockets by receive queue, 0 to `queues` - 1.
@@ -102,7 +132,7 @@ impl Map {
     }
 }
 
-fn array(value_bytes: u32, entries_max: u32) -> MapShape {
+fn array(value_bytes: u32, entries_max: u32) -> MapShape<'static> {
     MapShape { map_type: number::ARRAY, key_bytes: KEY_BYTES, value_bytes, entries_max, ..Default::default() }
 }
 

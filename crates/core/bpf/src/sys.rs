@@ -146,13 +146,15 @@ fn number(fd: BorrowedFd<'_>) -> u32 {
 
 /// The properties of a new map.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct MapShape {
+pub(crate) struct MapShape<'a> {
     pub(crate) map_type: u32,
     /// 0, or [`KEY_BYTES`].
     pub(crate) key_bytes: u32,
     pub(crate) value_bytes: u32,
     pub(crate) entries_max: u32,
     pub(crate) flags: u32,
+    /// A map with the shape of a map's values, if those are maps.
+    pub(crate) inner: Option<BorrowedFd<'a>>,
 }
 
 /// A map's descriptor with the size of its values; keys have four bytes, or there are none.
@@ -163,7 +165,7 @@ pub(crate) struct MapFd {
 }
 
 impl MapFd {
-    pub(crate) fn create(name: &str, shape: MapShape) -> io::Result<Self> {
+    pub(crate) fn create(name: &str, shape: MapShape<'_>) -> io::Result<Self> {
         if !matches!(shape.key_bytes, 0 | KEY_BYTES) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
@@ -173,6 +175,7 @@ impl MapFd {
             value_bytes: shape.value_bytes,
             entries_max: shape.entries_max,
             flags: shape.flags,
+            inner_map_fd: shape.inner.map_or(0, number),
             name: name_of(name),
             ..Default::default()
         };
@@ -314,10 +317,21 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     pub(crate) fn new(map: BorrowedFd<'_>, words: usize, is_writable: bool) -> io::Result<Self> {
+        Self::at(map, 0, words, is_writable)
+    }
+
+    /// Maps words from `offset_bytes` on, a multiple of the page size.
+    pub(crate) fn at(
+        map: BorrowedFd<'_>,
+        offset_bytes: u64,
+        words: usize,
+        is_writable: bool,
+    ) -> io::Result<Self> {
         let bytes = words.checked_mul(WORD_BYTES).ok_or(io::ErrorKind::InvalidInput)?;
         let protection = if is_writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
         // SAFETY: the kernel chooses a fresh address range; nothing existing is replaced.
-        let base = unsafe { mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, map, 0)? };
+        let base =
+            unsafe { mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, map, offset_bytes)? };
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Self { base, words, is_writable })
     }

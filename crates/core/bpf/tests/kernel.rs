@@ -4,11 +4,11 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use lasthop_bpf::{
-    Assembler, Btf, Condition, Licence, Map, Operation, Program, ProgramKind, ReadWords, Register, Width,
-    WritableWords, helper,
+    Assembler, Btf, Condition, EventQueue, Licence, Map, Operation, Program, ProgramKind, ReadWords,
+    Register, Width, WritableWords, helper,
 };
 
-use Register::{R0, R1, R2, R3, R10};
+use Register::{R0, R1, R2, R3, R4, R10};
 
 /// The longest wait, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -122,4 +122,32 @@ fn the_verifiers_message_is_reported() {
     let stack = stack.finish().unwrap();
     let error = Program::load(ProgramKind::RawTracepoint, Licence::Apache, "stack", &stack).unwrap_err();
     assert!(error.to_string().contains("invalid read from stack"), "{error}");
+}
+
+#[test]
+#[ignore = "needs root"]
+fn events_reach_the_queue_that_a_program_selects_by_number() {
+    const PAGE: u32 = 4096;
+    let maps = [(); 2].map(|()| Map::ring_buffer("lasthop_test", PAGE).unwrap());
+    let outer = Map::array_of_maps("lasthop_test", &maps).unwrap();
+    let queues = maps.each_ref().map(|map| EventQueue::map(map.as_fd()).unwrap());
+    let mut code = Assembler::new();
+    let out = code.label();
+    code.load(Width::U64, R2, R1, 0).store(Width::U64, R10, -8, R2);
+    code.set_map(R1, &outer).copy(R2, R10).compute(Operation::Add, R2, -8).call(helper::MAP_LOOKUP);
+    code.jump_if(Condition::Equal, R0, 0, out).copy(R1, R0);
+    code.copy(R2, R10).compute(Operation::Add, R2, -8).set(R3, 8).set(R4, helper::FORCE_WAKE_UP);
+    code.call(helper::RING_BUFFER_OUTPUT).place(out).set(R0, 0).exit();
+    let program = load(ProgramKind::RawTracepoint, code);
+
+    assert!(!queues[0].clear() && !queues[1].clear(), "none yet");
+    program.run(None, &[1]).unwrap();
+    program.run(None, &[2]).unwrap();
+    assert!(!queues[0].clear() && queues[1].clear() && !queues[1].clear());
+    // More events than fit, and then there is room again.
+    (0..PAGE).for_each(|_| _ = program.run(None, &[0]).unwrap());
+    assert!(queues[0].clear() && !queues[0].clear());
+    program.run(None, &[0]).unwrap();
+    assert!(queues[0].clear());
+    assert!(Map::array_of_maps("lasthop_test", &[]).is_err());
 }

@@ -25,6 +25,16 @@ pub enum PolicyDecision {
     SecondSignal,
     /// Second signal: not sent, since the guest runs or waits for a CPU.
     NoSecondSignal,
+    /// Notify: delayed, or part of a delayed one.
+    SignalDelayed,
+    /// Notify: a delayed signal was not sent, since the guest has taken the packets.
+    SignalDrained,
+    /// Transmit timer: a quiet ring has a timer instead of kicks.
+    Timed,
+    /// Transmit timer: a visit found packets.
+    TimedPackets,
+    /// Transmit timer: a visit found none.
+    TimedInVain,
 }
 
 /// A decision, and how often it was repeated without another one in between.

@@ -3,12 +3,14 @@
 //!
 //! ```text
 //!   a ring is to be signalled ──notify: now──────────────> signalled
-//!                             └─notify: later─> held back ─┬─ each round: now? ──> signalled
+//!                             └─notify: later─> held back ─┬─ each round: now? ──> signalled, if still wanted
+//!                                                          ├─ a thread of the guest goes to sleep: the worker wakes
 //!                                                          └─ 50 us after its first packet
 //! ```
 //!
-//! A signal that the ring itself asks for is never omitted. A delayed one is sent in the end, also when the ring stops,
-//! the policy is turned off, or the worker goes to sleep.
+//! A delayed signal is sent in the end, also when the ring stops, the policy is turned off, or the worker rests. It is
+//! omitted only if its guest has taken the packets, or polls, by the ring's own event index or flag. Packets are in the
+//! ring before: a delay changes no order.
 
 use std::collections::HashMap;
 
@@ -36,6 +38,10 @@ impl DelayedSignals {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.held.is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.held.len()
     }
 
     /// The time at which the oldest signal has to be sent.

@@ -10,6 +10,8 @@ use rustix::event::{Timespec, epoll};
 
 /// Events read from the kernel at a time.
 const EVENTS_MAX: usize = 64;
+/// Above the tokens of kicks.
+const SLEEPER_TOKEN: u64 = u64::MAX - 1;
 
 /// The cause of a wake-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,18 +20,25 @@ pub(crate) enum Event {
     Mailbox,
     /// A guest kicked virtqueue `index` of a port.
     Kick(PortId, u16),
+    /// A thread went to sleep that a guest's packets depend on.
+    Sleeper,
 }
 
 impl Event {
     fn token(self) -> u64 {
         match self {
             Self::Mailbox => u64::MAX,
+            Self::Sleeper => SLEEPER_TOKEN,
             Self::Kick(port, index) => u64::from(port.0) << 16 | u64::from(index),
         }
     }
 
     fn of_token(token: u64) -> Self {
-        if token == u64::MAX { Self::Mailbox } else { Self::Kick(PortId((token >> 16) as u16), token as u16) }
+        match token {
+            u64::MAX => Self::Mailbox,
+            SLEEPER_TOKEN => Self::Sleeper,
+            _ => Self::Kick(PortId((token >> 16) as u16), token as u16),
+        }
     }
 }
 

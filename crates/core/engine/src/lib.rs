@@ -64,6 +64,8 @@ mod stalls;
 mod stats;
 mod sys;
 mod threads;
+mod timed_rings;
+mod transmit_timers;
 mod upcalls;
 mod watchdog;
 mod worker;
@@ -497,7 +499,7 @@ impl Engine {
         view: Option<Arc<dyn SchedulerView>>,
         modes: Modes,
     ) -> Result<(), EngineError> {
-        self.pool.call_all(move |worker| worker.scheduling.set(view.clone(), modes)).map(drop)
+        self.pool.call_all(move |worker| worker.set_scheduler_view(view.clone(), modes)).map(drop)
     }
 
     /// Each worker's last decisions by the view, oldest first, and the time on their clock.

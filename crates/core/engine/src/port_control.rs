@@ -85,8 +85,11 @@ impl PortControl {
         self.check_adrift(port, index)?;
         self.check_held(port)?;
         let home = self.assign_home(port, index / 2);
-        let signals =
-            GuestSignals { is_polled: kick.is_none(), call: call.map(|fd| Arc::new(CallFd::new(fd))) };
+        let signals = GuestSignals {
+            is_polled: kick.is_none(),
+            has_event_index: ring.has_event_index(),
+            call: call.map(|fd| Arc::new(CallFd::new(fd))),
+        };
         let prepared = self.pool.call(home, move |worker| worker.prepare_ring(port, index, ring))?;
         let Some(part) = prepared else { return Ok(Ok(())) };
         self.pool.call_all(move |worker| join(worker, port, index, &part, &signals))?;
@@ -116,8 +119,11 @@ impl PortControl {
         self.check_adrift(port, index)?;
         self.check_held(port)?;
         let home = self.assign_home(port, index / 2);
-        let signals =
-            GuestSignals { is_polled: kick.is_none(), call: call.map(|fd| Arc::new(CallFd::new(fd))) };
+        let signals = GuestSignals {
+            is_polled: kick.is_none(),
+            has_event_index: control.ring.has_event_index(),
+            call: call.map(|fd| Arc::new(CallFd::new(fd))),
+        };
         self.pool.call(home, move |worker| worker.start_control(port, control, kick, signals))
     }
 

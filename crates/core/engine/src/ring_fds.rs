@@ -17,6 +17,9 @@ pub(crate) struct GuestSignals {
     pub(crate) call: Option<Arc<CallFd>>,
     /// The guest gave no kick descriptor.
     pub(crate) is_polled: bool,
+    /// The ring uses event indices (VIRTIO_F_EVENT_IDX): a wanted signal shows that the guest has taken the packets of
+    /// the last one.
+    pub(crate) has_event_index: bool,
 }
 
 /// A guest's call descriptor.

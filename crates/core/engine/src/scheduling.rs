@@ -10,12 +10,13 @@
 //! policy that is off, nothing here has an effect.
 
 use std::fmt::Debug;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use lasthop_module_api::PortId;
 use lasthop_sched::{
     CpuState, GuestView, LastOffer, Look, LookRound, Modes, Notification, Notify, Occupancy, Policy,
-    Reminder, UnansweredSignal, look, notify, occupy, remind,
+    Reminder, Transmit, TransmitRing, UnansweredSignal, look, notify, occupy, remind, transmit,
 };
 
 use crate::decision_trace::{DecisionTrace, PolicyDecision, TracedDecision};
@@ -25,10 +26,18 @@ const TAKEN_NS: u64 = 10_000;
 /// Time in ns within which packets count as the result of a second signal, as in `ring/signal_retry.rs`.
 const ANSWER_NS: u64 = 400_000;
 
-/// The state of the host's scheduler, read from shared memory. Times in it are not used and may be 0.
+/// The state of the host's scheduler, read from shared memory. Times in it are 0 unless stated.
 pub trait SchedulerView: Debug + Send + Sync {
     /// The threads of the guest behind a port, relative to a CPU; `None` if they are not known.
     fn guest(&self, port: PortId, own_cpu: u16) -> Option<GuestView>;
+    /// The same with the times for which threads have slept.
+    fn timed_guest(&self, port: PortId, own_cpu: u16) -> Option<GuestView>;
+    /// Asks for an event of `worker` when a thread of the guest behind a port goes to sleep next. It may be missing.
+    fn wake_when_asleep(&self, port: PortId, worker: usize);
+    /// The descriptor that is readable while `worker` has such events, edge-triggered; `None` if there are none.
+    fn sleep_events(&self, worker: usize) -> Option<BorrowedFd<'_>>;
+    /// Makes room for further events of `worker`.
+    fn clear_events(&self, worker: usize);
     /// The state of a CPU; `None` if it is not known.
     fn cpu(&self, number: u16) -> Option<CpuState>;
 }
@@ -60,6 +69,16 @@ pub struct PolicyCounters {
     pub signals_delayed: u64,
     /// Notify: signals that were omitted, since one of their ring was delayed already.
     pub signals_joined: u64,
+    /// Notify: delayed signals that were not sent, since the guest had taken the packets by then.
+    pub signals_drained: u64,
+    /// Transmit timer: quiet rings that got a timer instead of kicks.
+    pub transmits_timed: u64,
+    /// Transmit timer: visits that found packets, each of which spared a kick.
+    pub kicks_spared: u64,
+    /// Transmit timer: visits that found none.
+    pub timed_in_vain: u64,
+    /// Events of threads that went to sleep.
+    pub sleep_events: u64,
     /// Second signal: not sent to a guest that was awake, where one would have been sent without a view.
     pub second_signals_spared: u64,
 }
@@ -131,11 +150,65 @@ impl Scheduling {
         if self.notifies() { notify(pending, self.guest(Some(port)).as_ref(), now) } else { Notify::Now }
     }
 
-    /// Counts a signal that is delayed, or omitted since one is delayed already.
-    pub(crate) fn count_delay(&mut self, is_joined: bool) {
-        let counters = &mut self.counters;
-        let counter = if is_joined { &mut counters.signals_joined } else { &mut counters.signals_delayed };
-        *counter += 1;
+    /// Counts a signal of `worker` to the guest of `port` that is delayed, or omitted since one is delayed already. The
+    /// first one asks for an event when the guest goes to sleep.
+    pub(crate) fn note_delay(&mut self, port: PortId, worker: usize, is_joined: bool, now: u64) {
+        if is_joined {
+            self.counters.signals_joined += 1;
+        } else {
+            self.counters.signals_delayed += 1;
+            self.view.iter().for_each(|view| view.wake_when_asleep(port, worker));
+        }
+        self.trace.enter(now, PolicyDecision::SignalDelayed, Some(port), None);
+    }
+
+    /// Counts a delayed signal that was not sent, since the guest of `port` has taken the packets.
+    pub(crate) fn note_drained(&mut self, port: PortId, now: u64) {
+        self.counters.signals_drained += 1;
+        self.trace.enter(now, PolicyDecision::SignalDrained, Some(port), None);
+    }
+
+    /// Whether senders that run may have a timer instead of kicks.
+    #[inline]
+    pub(crate) fn times_transmits(&self) -> bool {
+        self.view.is_some() && self.modes.is_used(Policy::TransmitTimer)
+    }
+
+    /// Decides about a quiet transmit ring of the guest of `port`, whose home is `worker`.
+    pub(crate) fn transmit(&self, ring: TransmitRing, port: PortId, worker: usize, now: u64) -> Transmit {
+        let Some(view) = self.view.as_ref().filter(|_| self.times_transmits()) else { return Transmit::Arm };
+        // Before the state is read: a thread that goes to sleep in between makes an event.
+        view.wake_when_asleep(port, worker);
+        transmit(ring, view.timed_guest(port, own_cpu()).as_ref(), now)
+    }
+
+    /// Counts a ring of `port` that got a timer.
+    pub(crate) fn note_timed(&mut self, now: u64, port: PortId) {
+        self.counters.transmits_timed += 1;
+        self.trace.enter(now, PolicyDecision::Timed, Some(port), None);
+    }
+
+    /// Counts a visit to a timed ring of `port`.
+    pub(crate) fn note_timed_visit(&mut self, now: u64, port: PortId, has_packets: bool) {
+        let decision = if has_packets {
+            self.counters.kicks_spared += 1;
+            PolicyDecision::TimedPackets
+        } else {
+            self.counters.timed_in_vain += 1;
+            PolicyDecision::TimedInVain
+        };
+        self.trace.enter(now, decision, Some(port), None);
+    }
+
+    /// The descriptor of this worker's events, if the view has any.
+    pub(crate) fn sleep_events(&self, worker: usize) -> Option<BorrowedFd<'_>> {
+        self.view.as_ref()?.sleep_events(worker)
+    }
+
+    /// Counts an event, and makes room for further ones.
+    pub(crate) fn clear_events(&mut self, worker: usize) {
+        self.counters.sleep_events += 1;
+        self.view.iter().for_each(|view| view.clear_events(worker));
     }
 
     /// Whether this is the first call for a signal of this time.
@@ -269,6 +342,18 @@ mod tests {
         fn guest(&self, port: PortId, _: u16) -> Option<GuestView> {
             (port == PORT).then(|| *self.guest.lock().unwrap())
         }
+
+        fn timed_guest(&self, port: PortId, own_cpu: u16) -> Option<GuestView> {
+            self.guest(port, own_cpu)
+        }
+
+        fn wake_when_asleep(&self, _: PortId, _: usize) {}
+
+        fn sleep_events(&self, _: usize) -> Option<BorrowedFd<'_>> {
+            None
+        }
+
+        fn clear_events(&self, _: usize) {}
 
         fn cpu(&self, _: u16) -> Option<CpuState> {
             Some(CpuState { occupant: Occupant::Thread(1), waiting: *self.waiting.lock().unwrap() })

@@ -155,7 +155,7 @@ impl<W: PoolMember> SignalSender<W> {
         let mut clock_ns = now_ns(self.started);
         let mut signals = std::mem::take(fabric.signals());
         for Signal { port, index } in signals.drain(..) {
-            if !self.delays(fabric, scheduling, (port, index), clock_ns) {
+            if !self.delays((&*fabric, fds), scheduling, (port, index), clock_ns) {
                 self.signal_ring(fabric, fds, (port, index), &mut clock_ns);
             }
         }
@@ -182,7 +182,7 @@ impl<W: PoolMember> SignalSender<W> {
     #[inline]
     fn delays(
         &mut self,
-        fabric: &Fabric,
+        (fabric, fds): (&Fabric, &RingFdMap),
         scheduling: &mut Scheduling,
         (port, index): (PortId, u16),
         now: u64,
@@ -192,50 +192,55 @@ impl<W: PoolMember> SignalSender<W> {
         }
         let held = self.delayed.find(port, index);
         let signal = held.unwrap_or(DelayedSignal { port, index, first_ns: now });
-        if is_now(fabric, scheduling, &self.delayed, &signal, now) {
+        if is_now((fabric, fds), scheduling, &self.delayed, &signal, now) {
             self.delayed.forget(port, index);
             self.delayed.note(port, index, now);
             return false;
         }
-        scheduling.count_delay(held.is_some());
+        scheduling.note_delay(port, self.worker, held.is_some(), now);
         self.delayed.hold(signal);
         true
     }
 
-    /// Sends delayed signals that are due.
+    /// Sends delayed signals that are due, unless the guest has taken their packets. Returns whether there were any: then
+    /// other signals may have become necessary.
     #[inline]
     pub(crate) fn send_delayed(
         &mut self,
         fabric: &mut Fabric,
         fds: &RingFdMap,
-        scheduling: &Scheduling,
+        scheduling: &mut Scheduling,
         now: u64,
-    ) {
-        if !self.delayed.is_empty() {
-            self.send_held(fabric, fds, |fabric, delayed, signal| {
-                is_now(fabric, scheduling, delayed, signal, now)
-            });
+    ) -> bool {
+        if self.delayed.is_empty() {
+            return false;
         }
+        let mut clock_ns = now_ns(self.started);
+        let mut delayed = std::mem::take(&mut self.delayed);
+        let held = delayed.len();
+        while let Some(signal) =
+            delayed.take_if(|delayed, signal| is_now((&*fabric, fds), scheduling, delayed, signal, now))
+        {
+            let ring = RingId { port: signal.port, queue: signal.index / 2 };
+            if fabric.wants_delayed_signal(ring) {
+                delayed.note(signal.port, signal.index, clock_ns);
+                self.signal_ring(fabric, fds, (signal.port, signal.index), &mut clock_ns);
+            } else {
+                scheduling.note_drained(signal.port, now);
+            }
+        }
+        let is_any_due = delayed.len() < held;
+        self.delayed = delayed;
+        is_any_due
     }
 
     /// Sends all delayed signals.
     pub(crate) fn flush(&mut self, fabric: &mut Fabric, fds: &RingFdMap) {
-        self.send_held(fabric, fds, |_, _, _| true);
-    }
-
-    fn send_held(
-        &mut self,
-        fabric: &mut Fabric,
-        fds: &RingFdMap,
-        mut is_now: impl FnMut(&Fabric, &DelayedSignals, &DelayedSignal) -> bool,
-    ) {
         let mut clock_ns = now_ns(self.started);
-        let mut delayed = std::mem::take(&mut self.delayed);
-        while let Some(signal) = delayed.take_if(|delayed, signal| is_now(fabric, delayed, signal)) {
-            delayed.note(signal.port, signal.index, clock_ns);
+        while let Some(signal) = self.delayed.take_if(|_, _| true) {
+            self.delayed.note(signal.port, signal.index, clock_ns);
             self.signal_ring(fabric, fds, (signal.port, signal.index), &mut clock_ns);
         }
-        self.delayed = delayed;
     }
 
     /// The time at which the oldest delayed signal has to be sent.
@@ -267,10 +272,9 @@ impl<W: PoolMember> SignalSender<W> {
     }
 }
 
-/// Whether a signal is due at `now`. The ring requests it: with EVENT_IDX its guest has read the ring since the last
-/// signal.
+/// Whether a signal that the ring requested is due at `now`.
 fn is_now(
-    fabric: &Fabric,
+    (fabric, fds): (&Fabric, &RingFdMap),
     scheduling: &Scheduling,
     delayed: &DelayedSignals,
     signal: &DelayedSignal,
@@ -281,7 +285,8 @@ fn is_now(
         is_wanted: true,
         first_ns: signal.first_ns,
         signalled_ns: delayed.signalled_ns(signal.port, signal.index),
-        has_progressed: true,
+        // The guest moves its event index behind the packets that it has taken, which made the ring request this one.
+        has_progressed: fds.get(&(signal.port, signal.index)).is_some_and(|fds| fds.signals.has_event_index),
         is_full: fabric.waiting_rings().contains(&ring),
     };
     scheduling.notify(&pending, signal.port, now) == Notify::Now

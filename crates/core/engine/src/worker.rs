@@ -11,6 +11,7 @@ use lasthop_fabric::{DrrScheduler, Fabric, RingId, RingPart, Stopping, Visited, 
 use lasthop_guestmem::{Mapping, guard};
 use lasthop_module_api::PortId;
 use lasthop_ring::{AdaptivePoll, DeviceRing, arm_and_recheck};
+use lasthop_sched::Modes;
 use lasthop_vhost::ForeignFd;
 
 use crate::clock::now_ns;
@@ -24,9 +25,10 @@ use crate::offences::Offence;
 use crate::persistent_counters::PersistentCounters;
 use crate::polled::{PolledRings, UNKICKED_NS};
 use crate::ring_fds::{CallFd, GuestSignals, RingFdMap, RingFds, calls};
-use crate::scheduling::Scheduling;
+use crate::scheduling::{SchedulerView, Scheduling};
 use crate::signals::SignalSender;
 use crate::stats::WorkerStats;
+use crate::transmit_timers::TransmitTimers;
 use crate::worker_pool::{PoolMember, WorkerPool};
 
 /// How long stopping a ring waits for other workers' visits, which take some 100 us, before the control side waits for
@@ -46,6 +48,7 @@ pub(crate) struct Worker {
     pub(crate) controls: ControlQueues,
     pub(crate) polled: PolledRings,
     pub(crate) unheard: UnheardRings,
+    pub(crate) timers: TransmitTimers,
     sampling: Sampling,
     /// Start of the last round, if it found packets.
     busy_since_ns: Option<u64>,
@@ -96,6 +99,7 @@ impl Worker {
             controls: ControlQueues::default(),
             polled: PolledRings::default(),
             unheard: UnheardRings::default(),
+            timers: TransmitTimers::default(),
             sampling: Sampling::new(RandomState::new().hash_one(0)),
             busy_since_ns: None,
             failures: HashMap::new(),
@@ -145,7 +149,9 @@ impl Worker {
     /// Does a round; returns whether there were packets.
     pub(crate) fn step(&mut self, now: u64, adaptive_poll: &mut AdaptivePoll) -> bool {
         self.fabric.next_round(now, self.has_worked);
-        self.signals.send_delayed(&mut self.fabric, &self.fds, &self.scheduling, now);
+        if self.signals.send_delayed(&mut self.fabric, &self.fds, &mut self.scheduling, now) {
+            self.send_signals();
+        }
         if let Some(since_ns) = self.busy_since_ns.take() {
             self.sampling.note_round(now, now - since_ns);
             self.sampling.note_alarms(now, self.pool.memory_costs().alarms());
@@ -197,6 +203,7 @@ impl Worker {
         }
         self.hear_again(now);
         self.look_at_polled(now);
+        self.visit_timed(now);
         let mut active = std::mem::take(&mut self.active);
         let mut worked = active.round(now, |ring| self.visit(ring, now, adaptive_poll));
         self.active = active;
@@ -260,7 +267,9 @@ impl Worker {
         for index in (0..self.active.len()).rev() {
             let Some(active) = self.active.get(index) else { continue };
             if now.saturating_sub(active.worked_ns) >= look_ns {
-                if self.fabric.arm(active.ring) {
+                if self.is_to_be_timed(active, now) {
+                    self.active.remove(active.ring);
+                } else if self.fabric.arm(active.ring) {
                     self.fabric.suppress_kicks(active.ring);
                 } else {
                     self.active.remove(active.ring);
@@ -305,6 +314,7 @@ impl Worker {
             .chain(self.unheard.due_ns())
             .chain(late)
             .chain(self.signals.delayed_until_ns())
+            .chain(self.timers.due_ns())
             .map(|at| at.saturating_sub(now));
         deadline.map(shortened).into_iter().chain(due).chain(looks).min().unwrap_or(u64::MAX)
     }
@@ -330,6 +340,10 @@ impl Worker {
                 Event::Mailbox => {
                     self.run_tasks();
                     self.fabric.mark(WorkStage::Control);
+                }
+                Event::Sleeper => {
+                    self.scheduling.clear_events(self.stats.index);
+                    self.timers.note_event();
                 }
                 Event::Kick(port, index) => {
                     self.kicked(port, index, now);
@@ -414,6 +428,7 @@ impl Worker {
 
     pub(crate) fn activate(&mut self, ring: RingId, now: u64) {
         self.polled.remove(ring);
+        self.timers.remove(ring);
         if self.active.add(ring, now) {
             self.fabric.suppress_kicks(ring);
         }
@@ -468,7 +483,7 @@ impl Worker {
     /// Prepares a ring of this worker; no packet passes yet.
     pub(crate) fn prepare_ring(&mut self, port: PortId, index: u16, ring: DeviceRing) -> Option<RingPart> {
         let part = self.fabric.prepare_ring(port, index, ring)?;
-        let signals = GuestSignals { call: None, is_polled: false };
+        let signals = GuestSignals { call: None, is_polled: false, has_event_index: false };
         self.fds.insert((port, index), RingFds::new(signals, true));
         Some(part)
     }
@@ -550,6 +565,7 @@ impl Worker {
         if index % 2 == 1 {
             self.active.remove(RingId { port, queue: index / 2 });
             self.polled.remove(RingId { port, queue: index / 2 });
+            self.timers.remove(RingId { port, queue: index / 2 });
         }
         if let Some(kick) = self.fds.remove(&(port, index)).and_then(|fds| fds.kick) {
             self.events.forget(kick.as_fd());
@@ -644,6 +660,20 @@ impl Worker {
     pub(crate) fn failure(&self, port: PortId) -> Option<String> {
         let control = self.controls.error(port);
         self.failures.get(&port).cloned().or_else(|| control.map(|error| format!("control queue: {error}")))
+    }
+
+    /// Decides by this view from now on, as far as `modes` enables it.
+    pub(crate) fn set_scheduler_view(&mut self, view: Option<Arc<dyn SchedulerView>>, modes: Modes) {
+        let number = self.number();
+        if let Some(events) = self.scheduling.sleep_events(number) {
+            self.events.forget(events);
+        }
+        self.scheduling.set(view, modes);
+        if let Some(events) = self.scheduling.sleep_events(number) {
+            // The kernel has no memory for it: timers are the bound.
+            let _ = self.events.listen(events, Event::Sleeper);
+        }
+        self.timers.note_event();
     }
 
     pub(crate) fn stop(&mut self) {

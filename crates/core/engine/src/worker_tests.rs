@@ -1,17 +1,26 @@
-//! A worker that stops a ring while another one uses it.
+//! A worker that stops a ring while another one uses it, and one whose transmit rings have timers.
 
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use lasthop_fabric::RingId;
 use lasthop_frontend::{Guest, GuestOptions};
 use lasthop_module_api::PortId;
 use lasthop_modules::{BridgeSettings, by_name};
+use lasthop_ring::AdaptivePoll;
+use lasthop_sched::bounds::TRANSMIT_DELAY_MAX_NS;
+use lasthop_sched::{CpuState, GuestView, Mode, Modes, Policy};
 use lasthop_vhost::Session;
+use lasthop_wire::Offload;
 use rustix::event::{PollFd, PollFlags, poll};
 
-use crate::{Engine, EngineSettings, Gathering, PortConfig};
+use crate::clock::now_ns;
+use crate::worker::Worker;
+use crate::{Engine, EngineSettings, Gathering, PortConfig, SchedulerView};
 
 /// Long enough for the slowest machine; nothing is asserted about time.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -58,4 +67,154 @@ fn a_ring_that_another_worker_is_slow_to_leave_is_stopped_in_the_end() {
         assert!(Instant::now() < until, "it is not stopped");
         std::thread::yield_now();
     }
+}
+
+/// A view with one state for each guest, which a test sets.
+#[derive(Debug, Default)]
+struct SetView(Mutex<GuestView>);
+
+impl SchedulerView for SetView {
+    fn guest(&self, _: PortId, _: u16) -> Option<GuestView> {
+        Some(*self.0.lock().unwrap())
+    }
+
+    fn timed_guest(&self, port: PortId, own_cpu: u16) -> Option<GuestView> {
+        self.guest(port, own_cpu)
+    }
+
+    fn wake_when_asleep(&self, _: PortId, _: usize) {}
+
+    fn sleep_events(&self, _: usize) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn clear_events(&self, _: usize) {}
+
+    fn cpu(&self, _: u16) -> Option<CpuState> {
+        None
+    }
+}
+
+/// A sender whose packets a worker takes, by a simulated clock.
+struct Simulation<'a> {
+    worker: &'a mut Worker,
+    view: Arc<SetView>,
+    port: PortId,
+    guest: Guest,
+    now_ns: u64,
+    /// When the oldest packet was posted that the worker has not taken, and the longest such wait.
+    posted_ns: Option<u64>,
+    waited_max_ns: u64,
+}
+
+impl Simulation<'_> {
+    /// One turn of the worker, and of the guest before it.
+    fn turn(&mut self, guest: GuestView, sends: bool) {
+        *self.view.0.lock().unwrap() = guest;
+        if sends {
+            self.guest.reclaim(0).unwrap();
+            if self.guest.send(0, &[0; 64], Offload::default()).unwrap() {
+                self.guest.flush(0).unwrap();
+                self.posted_ns.get_or_insert(self.now_ns);
+            }
+        }
+        self.worker.take_events(Some(0));
+        self.worker.step(self.now_ns, &mut AdaptivePoll::new(0));
+        self.worker.arm_idle_rings(self.now_ns, 0);
+        let progress = self.worker.fabric.ring_progress(self.port, 1).unwrap();
+        if progress.available == progress.taken {
+            self.posted_ns = None;
+        }
+        let waited_ns = self.posted_ns.map_or(0, |posted_ns| self.now_ns - posted_ns);
+        self.waited_max_ns = self.waited_max_ns.max(waited_ns);
+    }
+}
+
+/// Runs `simulate` with the only worker of a switch while its thread does nothing else.
+fn simulated<R: Send + 'static>(
+    policy: Policy,
+    simulate: impl FnOnce(&mut Simulation<'_>) -> R + Send + 'static,
+) -> R {
+    let settings = EngineSettings { workers: 1, ..EngineSettings::default() };
+    let engine =
+        Engine::start(by_name("dummy", &BridgeSettings::default()).unwrap().into(), &settings).unwrap();
+    let (port, guest) = attach(&engine);
+    let run = move |worker: &mut Worker| {
+        let (view, mut modes) = (Arc::new(SetView::default()), Modes::default());
+        modes.set(policy, Mode::On);
+        worker.set_scheduler_view(Some(Arc::clone(&view) as _), modes);
+        // Later than all times that the worker knows.
+        let now_ns = now_ns(worker.started) + 1_000_000_000;
+        simulate(&mut Simulation { worker, view, port, guest, now_ns, posted_ns: None, waited_max_ns: 0 })
+    };
+    engine.pool.call(0, run).unwrap()
+}
+
+const RUNS: GuestView = GuestView {
+    running: 1,
+    waiting_elsewhere: 0,
+    waiting_here: 0,
+    blocked: 0,
+    unknown: 0,
+    blocked_for_ns: 0,
+    may_halt_poll: false,
+};
+
+#[test]
+fn a_timer_takes_packets_without_a_kick_and_so_does_an_event() {
+    let (counters, kicks, last) = simulated(Policy::TransmitTimer, |run| {
+        run.turn(RUNS, true);
+        let kicks = run.worker.kicks(run.port, 1);
+        // Posted after the worker's visit: it waits for the timer.
+        run.now_ns += 10_000;
+        run.turn(RUNS, true);
+        let waits = run.posted_ns.is_some();
+        run.now_ns += TRANSMIT_DELAY_MAX_NS - 10_000;
+        run.turn(RUNS, false);
+        let by_timer = run.posted_ns.is_none();
+        // The sender goes to sleep 5 us after the last visit.
+        run.now_ns += 10_000;
+        run.worker.timers.note_event();
+        run.turn(GuestView { running: 0, blocked: 1, blocked_for_ns: 5_000, ..RUNS }, true);
+        let by_event = run.posted_ns.is_none();
+        run.now_ns += 10_000;
+        run.worker.timers.note_event();
+        run.turn(GuestView { running: 0, blocked: 1, blocked_for_ns: 15_000, ..RUNS }, false);
+        let is_armed = run.worker.timers.due_ns().is_none() && !run.worker.is_active();
+        let kicks = run.worker.kicks(run.port, 1) - kicks;
+        (run.worker.scheduling.counters, kicks, [waits, by_timer, by_event, is_armed])
+    });
+    assert_eq!(last, [true; 4], "{counters:?}");
+    assert_eq!((counters.kicks_spared, kicks), (2, 0), "{counters:?}");
+}
+
+/// States of the view, times and packets at random: the bound holds for each packet, whatever the view shows.
+#[test]
+fn no_packet_waits_for_a_timer_beyond_its_bound() {
+    let mut spared = 0;
+    for seed in 0..20_u64 {
+        let (waited_max_ns, counters) = simulated(Policy::TransmitTimer, move |run| {
+            for step in 0..500_u64 {
+                let bits = BuildHasherDefault::<DefaultHasher>::default().hash_one((seed, step));
+                let guest = match bits >> 32 & 7 {
+                    0 => GuestView { running: 0, blocked: 1, blocked_for_ns: bits >> 40, ..RUNS },
+                    1 => GuestView { blocked: 1, blocked_for_ns: bits & 0xffff, ..RUNS },
+                    2 => GuestView { unknown: 1, ..RUNS },
+                    _ => RUNS,
+                };
+                let end_ns = run.now_ns + (bits & 0x7fff);
+                // The worker sleeps until its next deadline at most.
+                while let Some(due_ns) = run.worker.timers.due_ns().filter(|due_ns| *due_ns < end_ns) {
+                    run.now_ns = due_ns.max(run.now_ns);
+                    run.turn(guest, false);
+                }
+                run.now_ns = end_ns;
+                run.turn(guest, bits >> 36 & 3 == 0);
+            }
+            (run.waited_max_ns, run.worker.scheduling.counters)
+        });
+        assert!(waited_max_ns <= TRANSMIT_DELAY_MAX_NS, "seed {seed}: {waited_max_ns} ns, {counters:?}");
+        spared += counters.kicks_spared;
+    }
+    assert!(spared > 0);
 }

@@ -3,14 +3,16 @@
 mod support;
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use lasthop_engine::{Gathering, SchedulerView, TRACE_ENTRIES_MAX};
-use lasthop_frontend::GuestOptions;
+use lasthop_engine::{Gathering, PolicyCounters, SchedulerView, TRACE_ENTRIES_MAX};
+use lasthop_frontend::{ALL_FEATURES, Guest, GuestOptions};
 use lasthop_module_api::PortId;
 use lasthop_sched::{CpuState, GuestView, Mode, Modes, Occupant, Policy};
-use support::{TestSwitch, TestWorkers, config, frame, receive, send};
+use lasthop_vhost::features as virtio;
+use support::{TestSwitch, TestWorkers, config, eventually, frame, receive, send};
 
 /// Frames of each direction for each schedule.
 const FRAMES: u32 = 300;
@@ -43,8 +45,22 @@ impl SchedulerView for RandomView {
             blocked: count(14),
             unknown: u16::from(bits >> 16 & 15 == 0),
             blocked_for_ns: bits >> 40,
+            may_halt_poll: bits >> 20 & 7 == 0,
         })
     }
+
+    fn timed_guest(&self, port: PortId, own_cpu: u16) -> Option<GuestView> {
+        self.guest(port, own_cpu)
+    }
+
+    /// Events are missing, as they may be.
+    fn wake_when_asleep(&self, _: PortId, _: usize) {}
+
+    fn sleep_events(&self, _: usize) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn clear_events(&self, _: usize) {}
 
     fn cpu(&self, _: u16) -> Option<CpuState> {
         let bits = self.next();
@@ -84,4 +100,117 @@ fn frames_arrive_once_and_in_order_with_any_view() {
         assert!(view.looks.load(Ordering::Relaxed) > 0 && decisions.iter().any(|all| !all.is_empty()));
         assert!(decisions.iter().all(|all| all.len() <= TRACE_ENTRIES_MAX));
     }
+}
+
+/// A view in which each guest has one thread that runs, and an event whenever a test writes it.
+#[derive(Debug)]
+struct RunningView {
+    event: OwnedFd,
+    requests: AtomicU64,
+}
+
+impl SchedulerView for RunningView {
+    fn guest(&self, _: PortId, _: u16) -> Option<GuestView> {
+        Some(GuestView { running: 1, ..GuestView::default() })
+    }
+
+    fn timed_guest(&self, port: PortId, own_cpu: u16) -> Option<GuestView> {
+        self.guest(port, own_cpu)
+    }
+
+    fn wake_when_asleep(&self, _: PortId, _: usize) {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn sleep_events(&self, _: usize) -> Option<BorrowedFd<'_>> {
+        Some(self.event.as_fd())
+    }
+
+    /// The descriptor is edge-triggered and never full.
+    fn clear_events(&self, _: usize) {}
+
+    fn cpu(&self, _: u16) -> Option<CpuState> {
+        None
+    }
+}
+
+fn only(policy: Policy) -> Modes {
+    let mut modes = Modes::default();
+    Policy::ALL.into_iter().for_each(|other| modes.set(other, Mode::Off));
+    modes.set(policy, Mode::On);
+    modes
+}
+
+/// A switch of one worker, two guests, and that view.
+fn running(policy: Policy) -> (TestSwitch, Arc<RunningView>, [Guest; 2]) {
+    let mut switch = TestSwitch::start("dummy", 1);
+    let guests = ["one", "other"].map(|name| switch.attach(config(name), GuestOptions::default()).1);
+    let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
+    let view = Arc::new(RunningView { event, requests: AtomicU64::new(0) });
+    switch.engine.set_scheduler_view(Some(Arc::clone(&view) as _), only(policy)).unwrap();
+    (switch, view, guests)
+}
+
+fn counters(switch: &TestSwitch) -> PolicyCounters {
+    switch.engine.stats().unwrap().workers[0].policies
+}
+
+#[test]
+fn an_event_wakes_the_worker() {
+    let (switch, view, [mut one, mut other]) = running(Policy::TransmitTimer);
+    let sleeps = counters(&switch).sleep_events;
+    rustix::io::write(&view.event, &1_u64.to_ne_bytes()).unwrap();
+    eventually("the event", || counters(&switch).sleep_events == sleeps + 1);
+    eventually("a ring with a timer", || {
+        send(&mut one, &frame(2, 1, 7, 64));
+        assert_eq!(receive(&mut other), frame(2, 1, 7, 64));
+        counters(&switch).transmits_timed > 0
+    });
+    assert!(view.requests.load(Ordering::Relaxed) > 0);
+}
+
+#[test]
+fn a_ring_with_a_timer_stops_with_its_guest() {
+    let (mut switch, _view, [mut one, mut other]) = running(Policy::TransmitTimer);
+    eventually("a ring with a timer", || {
+        send(&mut one, &frame(2, 1, 7, 64));
+        assert_eq!(receive(&mut other), frame(2, 1, 7, 64));
+        counters(&switch).transmits_timed > 0
+    });
+    drop((one, other));
+    switch.join_sessions();
+    assert_eq!(switch.engine.stats().unwrap().workers[0].active_rings, 0);
+    switch.assert_conserved();
+}
+
+#[test]
+fn signals_to_a_receiver_that_runs_are_delayed_and_none_is_lost() {
+    let (switch, _view, [mut one, mut other]) = running(Policy::Notify);
+    let mut number = 0;
+    eventually("delayed signals", || {
+        let first = number;
+        number += 64;
+        for number in first..number {
+            send(&mut one, &frame(2, 1, number, 64));
+            assert_eq!(receive(&mut other), frame(2, 1, number, 64));
+        }
+        counters(&switch).signals_delayed > 0
+    });
+    switch.assert_conserved();
+}
+
+#[test]
+fn signals_to_a_receiver_without_event_index_are_not_delayed() {
+    let mut switch = TestSwitch::start("dummy", 1);
+    let (_, mut one) = switch.attach(config("one"), GuestOptions::default());
+    let options = GuestOptions { features: ALL_FEATURES & !virtio::EVENT_IDX, ..GuestOptions::default() };
+    let (_, mut other) = switch.attach(config("other"), options);
+    let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
+    let view = Arc::new(RunningView { event, requests: AtomicU64::new(0) });
+    switch.engine.set_scheduler_view(Some(view), only(Policy::Notify)).unwrap();
+    for number in 0..300 {
+        send(&mut one, &frame(2, 1, number, 64));
+        assert_eq!(receive(&mut other), frame(2, 1, number, 64));
+    }
+    assert_eq!(counters(&switch).signals_delayed, 0, "its progress is unknown");
 }

@@ -57,6 +57,26 @@ impl Fabric {
         unheeded == Some(true)
     }
 
+    /// Whether the guest of a receive ring still wants a signal that was delayed. True if another worker has the claim.
+    /// The caller looks for signals to others afterwards.
+    pub fn wants_delayed_signal(&mut self, ring: RingId) -> bool {
+        let wanted = self
+            .receivers
+            .with_claim(ring, &mut tools!(self), |service| service.claim.ring.wants_delayed_signal());
+        self.publish();
+        wanted != Some(false)
+    }
+
+    /// Whether a transmit ring whose home is here has packets that a visit would take.
+    #[must_use]
+    pub fn is_posted(&self, ring: RingId) -> bool {
+        let queue = self.senders.get(ring.port).and_then(|sender| sender.queues.get(usize::from(ring.queue)));
+        let Some(Some(queue)) = queue else { return false };
+        let is_open = queue.error.is_none() && !queue.closed && !queue.is_blocked();
+        // The visit reports an error.
+        is_open && (queue.postponement.is_due() || queue.ring.pending().map_or(true, |heads| heads > 0))
+    }
+
     /// Number of chains that were taken from transmit rings whose home is here, and not returned.
     #[must_use]
     pub fn under_way(&self) -> usize {

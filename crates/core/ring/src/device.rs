@@ -493,6 +493,23 @@ impl DeviceRing {
             && crossed(self.memory.used_event(), end, oldest)
     }
 
+    /// Whether the driver still wants the signal of the last [`Self::needs_signal`] that was true, which was not sent yet.
+    /// False if it has taken all published chains, or polls: then it looks at the ring once more before it waits.
+    #[must_use]
+    pub fn wants_delayed_signal(&self) -> bool {
+        if !self.event_idx {
+            return self.memory.available_flags() & AVAIL_NO_INTERRUPT == 0;
+        }
+        let (end, oldest) = (self.signalled, self.signalled.wrapping_sub(self.entries()));
+        crossed(self.memory.used_event(), end, oldest)
+    }
+
+    /// Whether a wanted signal shows that the driver has taken the chains of the last one. Without EVENT_IDX it does not.
+    #[must_use]
+    pub fn has_event_index(&self) -> bool {
+        self.event_idx
+    }
+
     /// Suppresses kicks, since this ring is polled.
     #[inline]
     pub fn suppress_kicks(&mut self) {

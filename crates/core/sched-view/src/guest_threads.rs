@@ -22,6 +22,8 @@ pub const GUEST_THREADS_MAX: usize = 256;
 const VCPUS: [&str; 4] = ["CPU ", "vcpu", "fc_vcpu ", "crosvm_vcpu"];
 /// Prefixes of the names of DPDK's threads; the first thread has the program's name.
 const LCORES: [&str; 3] = ["rte-worker-", "lcore-worker-", "dpdk-worker"];
+/// The end of the names of QEMU's vCPUs that it emulates itself.
+const TCG: &str = "/TCG";
 const QEMU: &str = "qemu-system-";
 
 /// A process at one moment, as /proc shows it.
@@ -62,6 +64,8 @@ pub struct GuestThreads {
     pub kind: GuestKind,
     /// Its threads; at least one.
     pub threads: Vec<ThreadId>,
+    /// Whether they may be vCPUs of KVM, which halt-poll: only threads with names of other kinds are known not to be.
+    pub may_halt_poll: bool,
 }
 
 /// Why a guest's threads are unknown. The remedy is part of the message.
@@ -152,17 +156,21 @@ impl ProcessSnapshot {
     fn by_names(&self) -> Result<GuestThreads, UnknownThreads> {
         let vcpus = self.named(|name| is_numbered(name, &VCPUS));
         if !vcpus.is_empty() {
-            return Ok(GuestThreads { kind: GuestKind::Vmm, threads: vcpus });
+            let is_kvm = |name: &str| is_numbered(name, &VCPUS) && !name.ends_with(TCG);
+            let may_halt_poll = !self.named(is_kvm).is_empty();
+            return Ok(GuestThreads { kind: GuestKind::Vmm, threads: vcpus, may_halt_poll });
         }
         let first = self.threads.first();
         let with_first =
             |others: Vec<ThreadId>| first.map(|first| first.id).into_iter().chain(others).collect();
         let lcores = self.named(|name| is_numbered(name, &LCORES));
         if !lcores.is_empty() {
-            return Ok(GuestThreads { kind: GuestKind::Dpdk, threads: with_first(lcores) });
+            let (kind, threads) = (GuestKind::Dpdk, with_first(lcores));
+            return Ok(GuestThreads { kind, threads, may_halt_poll: false });
         }
         if !self.traced.is_empty() {
-            return Ok(GuestThreads { kind: GuestKind::UserMode, threads: with_first(self.traced.clone()) });
+            let (kind, threads) = (GuestKind::UserMode, with_first(self.traced.clone()));
+            return Ok(GuestThreads { kind, threads, may_halt_poll: false });
         }
         let name = first.map(|first| first.name.clone()).unwrap_or_default();
         Err(if name.starts_with(QEMU) { UnknownThreads::Unnamed } else { UnknownThreads::NoneNamed(name) })
@@ -182,7 +190,7 @@ impl ProcessSnapshot {
         if threads.is_empty() {
             return Err(UnknownThreads::NoneChosen);
         }
-        Ok(GuestThreads { kind: GuestKind::Chosen, threads })
+        Ok(GuestThreads { kind: GuestKind::Chosen, threads, may_halt_poll: true })
     }
 }
 
@@ -228,6 +236,20 @@ mod tests {
         let dpdk = process(&["dpdk-testpmd", "eal-intr-thread", "rte_mp_handle", "rte-worker-1"], &[]);
         assert_eq!(found(&dpdk), (GuestKind::Dpdk, vec![100, 103]));
         assert_eq!(found(&process(&["linux"], &[300, 301])), (GuestKind::UserMode, vec![100, 300, 301]));
+    }
+
+    #[test]
+    fn only_guests_of_other_kinds_are_known_not_to_halt_poll() {
+        let may = |names: &[&str], traced: &[u32], choice: &str| {
+            let threads = process(names, traced).guest_threads(&choice.parse().unwrap());
+            threads.unwrap().may_halt_poll
+        };
+        for kvm in [&["qemu-system-x86", "CPU 0/TCG", "CPU 1/KVM"], &["vmm", "fc_vcpu 0", "vcpu1"]] {
+            assert!(may(kvm, &[], "auto"), "{kvm:?}");
+        }
+        assert!(may(&["mine"], &[], "name:mine"), "the user's choice says nothing of it");
+        assert!(!may(&["qemu-system-x86", "CPU 0/TCG"], &[], "auto"));
+        assert!(!may(&["linux"], &[300], "auto") && !may(&["testpmd", "rte-worker-1"], &[], "auto"));
     }
 
     #[test]

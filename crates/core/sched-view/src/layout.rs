@@ -22,6 +22,9 @@
 //! thread that has a CPU leaves these bits zero in the CPU's word: reading the clock is half of a switch's cost.
 //! Activity 0 means that the slot is free. A slot's generation is another one for its next thread.
 //!
+//! A third map, the wake-ups, has a word for each slot: the worker that an event wakes when the thread goes to sleep, plus
+//! 1; 0: none. The switch process sets it, the event clears it.
+//!
 //! The programs find a thread's slot in another map, the lookup, which only the supervisor can map: buckets of four words,
 //! one for each value of a thread's lower 12 bits. A thread that is not tracked costs four loads from one cache line.
 
@@ -57,6 +60,12 @@ pub(crate) const BUCKETS: usize = 4096;
 pub(crate) const WAYS: usize = 4;
 /// Words of the lookup.
 pub(crate) const LOOKUP_WORDS: usize = BUCKETS * WAYS;
+/// Words of the wake-ups.
+pub(crate) const WAKE_UP_WORDS: usize = THREADS_MAX as usize;
+/// The most workers that events can wake, those of one switch.
+pub const WAKERS_MAX: usize = 16;
+/// Bytes of a worker's event queue: 256 events.
+pub(crate) const QUEUE_BYTES: u32 = 4096;
 /// The position of the thread's number in a word of the lookup.
 pub(crate) const LOOKUP_TID_SHIFT: u32 = 32;
 pub(crate) const GENERATION_SHIFT: u32 = 12;

@@ -24,6 +24,7 @@
 #![forbid(unsafe_code)]
 
 pub mod guest_threads;
+mod halt_polling;
 pub mod layout;
 mod offsets;
 mod process;
@@ -31,10 +32,14 @@ mod programs;
 mod reader;
 mod rights;
 mod thread;
+mod wake_ups;
 mod writer;
 
+pub use halt_polling::halt_polls;
+pub use lasthop_bpf::EventQueue;
 pub use offsets::OffsetError;
 pub use reader::ViewReader;
 pub use rights::has_rights;
 pub use thread::{ThreadError, ThreadId};
+pub use wake_ups::WakeUps;
 pub use writer::{TrackError, TrackedThread, ViewOpenError, ViewWriter};

@@ -1,7 +1,8 @@
 //! The BPF programs that write the view.
 //!
 //! Each runs with interrupts off, in the kernel's scheduler: a few dozen instructions, no loop. The clock is read only for
-//! threads that are tracked, and for a CPU that becomes idle.
+//! threads that are tracked, and for a CPU that becomes idle. A thread that goes to sleep makes an event if the switch
+//! process has asked for it.
 
 use lasthop_bpf::{
     Assembler, CodeError, Condition, Label, Licence, LoadError, Map, Operand, Operation, Program,
@@ -13,11 +14,13 @@ use Register::{R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10};
 
 use crate::layout::{
     BUCKETS, CPU_SHIFT, CPUS_MAX, ENTRY_SHIFT, GENERATION_MASK, GENERATION_SHIFT, KNOWN, LOOKUP_TID_SHIFT,
-    THREADS_AT, THREADS_MAX, TID_MASK, TIME_SHIFT, TIME_UNIT_SHIFT, WAITING_WORD, WAYS, activity,
+    THREADS_AT, THREADS_MAX, TID_MASK, TIME_SHIFT, TIME_UNIT_SHIFT, WAITING_WORD, WAKERS_MAX, WAYS, activity,
 };
 use crate::offsets::{MigrateEvent, SwitchEvent, TaskEvent, TaskOffsets};
 
 const WORD_BYTES: usize = 8;
+/// The shift from a slot's number to the position of its wake-up in bytes.
+const WAKE_UP_SHIFT: i32 = 3;
 const WAITING: i16 = (WAITING_WORD * WORD_BYTES) as i16;
 /// TASK_DEAD (linux/sched.h): the last switch of a thread that has ended.
 const TASK_DEAD: u32 = 0x80;
@@ -25,6 +28,8 @@ const TASK_DEAD: u32 = 0x80;
 const BUCKET_SHIFT: i32 = 5;
 /// The place of a lookup word on a program's stack.
 const FOUND: i16 = -8;
+/// The place of the lookup word of a thread that goes to sleep.
+const SLEEPER: i16 = FOUND - 8;
 
 /// The mask of the generation in a word.
 const GENERATION_BITS: i32 = (GENERATION_MASK as i32) << GENERATION_SHIFT;
@@ -47,6 +52,12 @@ pub(crate) struct ViewMaps {
     pub(crate) view: Map,
     /// `layout`: the slots of tracked threads.
     pub(crate) lookup: Map,
+    /// `layout`: the workers to be woken by events.
+    pub(crate) wake_ups: Map,
+    /// The workers' event queues.
+    pub(crate) queues: [Map; WAKERS_MAX],
+    /// The same for programs, by the worker's number.
+    pub(crate) queue_of_worker: Map,
 }
 
 /// A program under construction, with the parts that all programs share.
@@ -139,6 +150,23 @@ impl<'maps> Code<'maps> {
         self.code.store(Width::U64, R1, 0, R2);
     }
 
+    /// Makes the event that the switch process has asked for, now that the thread of the lookup word at `SLEEPER` sleeps.
+    /// If there is none, jumps to `done`. Changes r0 to r5.
+    fn wake_worker(&mut self, done: Label) {
+        self.code.load(Width::U64, R3, R10, SLEEPER);
+        self.code.compute(Operation::And, R3, THREADS_MAX.cast_signed() - 1);
+        self.code.compute(Operation::ShiftLeft, R3, WAKE_UP_SHIFT);
+        self.code.set_map_value(R1, &self.maps.wake_ups).compute(Operation::Add, R1, R3);
+        self.code.load(Width::U64, R4, R1, 0).jump_if(Condition::Equal, R4, 0, done);
+        self.code.store(Width::U64, R1, 0, 0);
+        self.code.compute(Operation::Add, R4, -1).store(Width::U32, R10, SLEEPER, R4);
+        self.code.set_map(R1, &self.maps.queue_of_worker).copy(R2, R10);
+        self.code.compute(Operation::Add, R2, i32::from(SLEEPER)).call(helper::MAP_LOOKUP);
+        self.code.jump_if(Condition::Equal, R0, 0, done).copy(R1, R0).copy(R2, R10);
+        self.code.compute(Operation::Add, R2, i32::from(SLEEPER)).set(R3, WORD_BYTES as u32);
+        self.code.set(R4, helper::FORCE_WAKE_UP).call(helper::RING_BUFFER_OUTPUT);
+    }
+
     /// Sets r9 to the task that the context, r1, has at `offset`, and r6 to its thread's number.
     fn task(&mut self, offset: i16, task: &TaskOffsets) {
         self.code.load(Width::U64, R9, R1, offset).load(Width::U32, R6, R9, task.pid);
@@ -146,7 +174,7 @@ impl<'maps> Code<'maps> {
 }
 
 /// For `sched_switch`: records the CPU's next occupant, the waiting threads, and the states of the two threads if they
-/// are tracked.
+/// are tracked. Makes an event if prev goes to sleep and the switch process has asked for that.
 ///
 /// r6: the context, later prev's activity; r7: the CPU; r8: the time, 0 while unknown; r9: next's number; on the stack:
 /// prev's.
@@ -155,7 +183,7 @@ pub(crate) fn on_switch(
     event: &SwitchEvent,
     task: &TaskOffsets,
 ) -> Result<Program, ProgramError> {
-    const PREV: i16 = FOUND - 8;
+    const PREV: i16 = FOUND - 16;
     let mut view = Code::new(maps);
     view.code.copy(R6, R1).call(helper::CPU).copy(R7, R0);
     view.code.load(Width::U64, R9, R6, event.next).load(Width::U32, R9, R9, task.pid);
@@ -170,7 +198,10 @@ pub(crate) fn on_switch(
     view.find(R5, prev_done);
     // Another thread may soon have its number.
     view.code.jump_if(Condition::NotEqual, R6, 0, goes_on).store(Width::U64, R2, 0, 0).place(goes_on);
+    view.code.store(Width::U64, R10, SLEEPER, R3);
     view.write_thread(R6);
+    view.code.jump_if(Condition::NotEqual, R6, activity::BLOCKED.cast_signed(), prev_done);
+    view.wake_worker(prev_done);
     view.code.place(prev_done);
     view.find(R9, view.out);
     view.write_thread(activity::RUNNING.cast_signed());

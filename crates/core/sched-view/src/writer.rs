@@ -10,7 +10,8 @@ use rustix::time::{ClockId, clock_gettime};
 use thiserror::Error;
 
 use crate::layout::{
-    BUCKETS, CPUS_MAX, LOOKUP_WORDS, Slot, THREADS_MAX, VIEW_WORDS, WAYS, is_free, thread_word,
+    BUCKETS, CPUS_MAX, LOOKUP_WORDS, QUEUE_BYTES, Slot, THREADS_MAX, VIEW_WORDS, WAKE_UP_WORDS, WAKERS_MAX,
+    WAYS, is_free, thread_word,
 };
 use crate::offsets::{MigrateEvent, OffsetError, SwitchEvent, TaskEvent, TaskOffsets};
 use crate::programs::{self, ProgramError, ViewMaps};
@@ -150,6 +151,12 @@ impl ViewWriter {
         self.maps.view.as_fd()
     }
 
+    /// The descriptors by which another process asks for wake-ups: [`WakeUps`](crate::WakeUps), then the event queues of
+    /// worker 0 and the following ones.
+    pub fn wake_up_descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        std::iter::once(self.maps.wake_ups.as_fd()).chain(self.maps.queues.iter().map(AsFd::as_fd))
+    }
+
     /// The view, in this process.
     #[must_use]
     pub fn reader(&self) -> &ViewReader {
@@ -275,9 +282,16 @@ fn bucket(tid: u32) -> std::ops::Range<usize> {
 }
 
 fn new_maps() -> io::Result<ViewMaps> {
+    let mut queues = Vec::with_capacity(WAKERS_MAX);
+    for _ in 0..WAKERS_MAX {
+        queues.push(Map::ring_buffer("lasthop_events", QUEUE_BYTES.max(rustix::param::page_size() as u32))?);
+    }
     Ok(ViewMaps {
         view: Map::shared_read_only("lasthop_view", VIEW_WORDS as u32 * WORD_BYTES)?,
         lookup: Map::shared("lasthop_lookup", LOOKUP_WORDS as u32 * WORD_BYTES)?,
+        wake_ups: Map::shared("lasthop_wakeups", WAKE_UP_WORDS as u32 * WORD_BYTES)?,
+        queue_of_worker: Map::array_of_maps("lasthop_queues", &queues)?,
+        queues: queues.try_into().map_err(|_| io::ErrorKind::InvalidInput)?,
     })
 }
 

@@ -2,13 +2,17 @@
 //!
 //! No test asserts a duration: each waits for the state that the view has to show, and hangs if that never comes.
 
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 use lasthop_sched::{Activity, Occupant, ThreadState};
-use lasthop_sched_view::{ThreadError, ThreadId, TrackError, TrackedThread, ViewReader, ViewWriter};
+use lasthop_sched_view::layout::WAKERS_MAX;
+use lasthop_sched_view::{
+    EventQueue, ThreadError, ThreadId, TrackError, TrackedThread, ViewReader, ViewWriter, WakeUps,
+};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -208,4 +212,50 @@ fn many_threads_come_and_go() {
         }
     }
     sweep_all(&mut view);
+}
+
+/// Waits until a queue has an event.
+fn hear(queue: &EventQueue<BorrowedFd<'_>>) {
+    while !queue.clear() {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_thread_that_goes_to_sleep_wakes_the_worker_that_asked_for_it() {
+    let mut view = attached();
+    let (to_thread, told): (_, Receiver<()>) = channel();
+    let (to_here, heard) = channel();
+    let sleeper = std::thread::spawn(move || {
+        to_here.send(ThreadId::current().unwrap()).unwrap();
+        while told.recv().is_ok() {
+            to_here.send(ThreadId::current().unwrap()).unwrap();
+        }
+    });
+    let tracked = view.track(heard.recv().unwrap()).unwrap();
+    let [wake_ups, queues @ ..] = &view.wake_up_descriptors().collect::<Vec<_>>()[..] else { panic!("none") };
+    let wake_ups = WakeUps::map(*wake_ups).unwrap();
+    let queues: Vec<_> = queues.iter().map(|queue| EventQueue::map(*queue).unwrap()).collect();
+    let sleeps = || see(view.reader(), tracked, |state| state.activity == Activity::Blocked);
+    // The thread runs for a moment, and sleeps again.
+    let turn = || {
+        sleeps();
+        to_thread.send(()).unwrap();
+        heard.recv().unwrap();
+        sleeps();
+    };
+    for worker in [3, 0, WAKERS_MAX - 1] {
+        sleeps();
+        wake_ups.ask(tracked.slot, worker);
+        turn();
+        hear(&queues[worker]);
+        turn();
+        assert!(!queues[worker].clear(), "a request is for one event");
+    }
+    wake_ups.ask(tracked.slot, WAKERS_MAX);
+    turn();
+    assert!(queues.iter().all(|queue| !queue.clear()), "no worker has that number");
+    drop(to_thread);
+    sleeper.join().unwrap();
 }

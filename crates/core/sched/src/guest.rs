@@ -2,7 +2,7 @@
 
 use crate::state::{Activity, ThreadState};
 
-/// The numbers of threads of one guest in each state. The caller counts threads of a guest that halt-polls as blocked.
+/// The numbers of threads of one guest in each state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GuestView {
     /// Threads that run on another CPU.
@@ -17,6 +17,9 @@ pub struct GuestView {
     pub unknown: u16,
     /// The time since the last of the sleeping threads went to sleep, in ns; 0 if none sleeps.
     pub blocked_for_ns: u64,
+    /// A thread that runs may halt-poll (KVM): its vCPU sleeps, and its thread waits for an interrupt for some time before
+    /// it does. No event marks the start of that, so such a guest is never known to work.
+    pub may_halt_poll: bool,
 }
 
 impl GuestView {
@@ -56,6 +59,14 @@ impl GuestView {
         self.unknown == 0 && self.running + self.waiting_elsewhere + self.waiting_here + self.blocked > 0
     }
 
+    /// Whether all threads run, and none of them may halt-poll.
+    #[must_use]
+    pub fn is_working(&self) -> bool {
+        self.is_known()
+            && !self.may_halt_poll
+            && self.blocked + self.waiting_elsewhere + self.waiting_here == 0
+    }
+
     /// Whether all threads sleep.
     #[must_use]
     pub fn is_blocked(&self) -> bool {
@@ -91,6 +102,7 @@ mod tests {
             blocked: 2,
             unknown: 0,
             blocked_for_ns: 300,
+            may_halt_poll: false,
         };
         assert_eq!(guest, expected);
         assert!(guest.is_known() && !guest.is_blocked());
@@ -102,5 +114,18 @@ mod tests {
         assert!(!guest.is_known() && !guest.is_blocked());
         assert!(!GuestView::new(0, []).is_known(), "nor one without threads");
         assert!(GuestView::new(0, [thread(Activity::Blocked, 0, 1)]).is_blocked());
+    }
+
+    #[test]
+    fn a_guest_works_if_all_its_threads_run_and_none_may_halt_poll() {
+        let of = |threads: &[(Activity, u16)]| {
+            GuestView::new(0, threads.iter().map(|(activity, cpu)| thread(*activity, *cpu, 1)))
+        };
+        let works = of(&[(Activity::Running, 1), (Activity::Running, 2)]);
+        assert!(works.is_working() && !GuestView { may_halt_poll: true, ..works }.is_working());
+        for other in [(Activity::Blocked, 1), (Activity::Runnable, 1), (Activity::Running, 0)] {
+            assert!(!of(&[(Activity::Running, 1), other]).is_working(), "{other:?}");
+        }
+        assert!(!GuestView { unknown: 1, ..works }.is_working() && !of(&[]).is_working());
     }
 }

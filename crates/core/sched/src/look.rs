@@ -63,6 +63,7 @@ mod tests {
         blocked: 0,
         unknown: 0,
         blocked_for_ns: 0,
+        may_halt_poll: false,
     };
 
     #[test]

@@ -6,7 +6,8 @@ use crate::guest::GuestView;
 /// Packets in a receive ring of which its guest was not notified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notification {
-    /// Whether the guest wants a signal, by its event index or flag.
+    /// Whether the guest wants a signal, by its event index or flag. A guest that has taken these packets, or polls, does
+    /// not.
     pub is_wanted: bool,
     /// When the first of these packets was published.
     pub first_ns: u64,
@@ -25,25 +26,21 @@ pub enum Notify {
     Now,
     /// At this time, unless a later view says earlier.
     At(u64),
-    /// Not at all: the guest polls.
+    /// Not at all: the guest polls, or has taken the packets.
     Unwanted,
 }
 
 /// Decides by the receiver; `None` without a view.
 ///
 /// A receiver that sleeps is signalled at once, one that was interrupted recently and still runs a little later. All
-/// its threads have to run, as it is unknown which thread an interrupt goes to.
+/// its threads have to run, as it is unknown which thread an interrupt goes to. A guest that may halt-poll counts as one
+/// that sleeps.
 #[must_use]
 pub fn notify(pending: &Notification, receiver: Option<&GuestView>, now_ns: u64) -> Notify {
     if !pending.is_wanted {
         return Notify::Unwanted;
     }
-    let is_working = receiver.is_some_and(|guest| {
-        guest.is_known()
-            && guest.running > 0
-            && guest.blocked == 0
-            && guest.waiting_elsewhere + guest.waiting_here == 0
-    });
+    let is_working = receiver.is_some_and(GuestView::is_working);
     let was_interrupted = pending.has_progressed
         && pending.signalled_ns.is_some_and(|at_ns| now_ns.saturating_sub(at_ns) < RECENT_NS);
     let due_ns = pending.first_ns.saturating_add(NOTIFY_DELAY_MAX_NS);
@@ -73,6 +70,7 @@ mod tests {
         blocked: 0,
         unknown: 0,
         blocked_for_ns: 0,
+        may_halt_poll: false,
     };
 
     #[test]
@@ -89,6 +87,7 @@ mod tests {
         assert!(now(PENDING, GuestView { running: 1, blocked: 1, ..WORKS }), "a thread sleeps");
         assert!(now(PENDING, GuestView { waiting_here: 1, ..WORKS }), "a thread waits for a CPU");
         assert!(now(PENDING, GuestView { unknown: 1, ..WORKS }), "a thread is not seen");
+        assert!(now(PENDING, GuestView { may_halt_poll: true, ..WORKS }), "a thread may halt-poll");
         assert!(now(Notification { signalled_ns: None, ..PENDING }, WORKS), "it was never signalled");
         assert!(
             now(Notification { signalled_ns: Some(910_000), ..PENDING }, WORKS),

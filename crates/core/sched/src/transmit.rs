@@ -1,6 +1,6 @@
 //! Transmit timer and block edge: whether a sender kicks, or the switch polls (Hyper-Switch, 3.3 and 3.5).
 
-use crate::bounds::TRANSMIT_DELAY_MAX_NS;
+use crate::bounds::{TRANSMIT_DELAY_MAX_NS, TRANSMIT_WATCH_NS};
 use crate::guest::GuestView;
 
 /// A transmit ring that was empty for the useful polling time.
@@ -8,6 +8,8 @@ use crate::guest::GuestView;
 pub struct TransmitRing {
     /// When it was polled last.
     pub visited_ns: u64,
+    /// When it had its last packet.
+    pub worked_ns: u64,
 }
 
 /// The decision about the ring.
@@ -17,22 +19,30 @@ pub enum Transmit {
     Arm,
     /// The sender does not kick; the ring is polled at this time at the latest, or when the sender goes to sleep.
     VisitBy(u64),
-    /// The ring is polled now: the sender went to sleep after the last poll.
+    /// The ring is polled now: the timer has ended, or a thread of the sender went to sleep after the last poll.
     Visit,
 }
 
 /// Decides by the sender; `None` without a view.
 ///
 /// A running sender posts packets without kicks, each of which would cost it an exit, and they wait for the timer. When
-/// it goes to sleep, its packets are fetched at once. A sleeping sender posts nothing, and its first packet is worth a
-/// kick.
+/// one of its threads goes to sleep, its packets are fetched at once: it may be the one that sent them. A sender that
+/// sleeps as a whole posts nothing, and its first packet is worth a kick. So is that of one that sent nothing for a while,
+/// and of one that may halt-poll: it may wait for the answer while it looks as if it ran.
 #[must_use]
 pub fn transmit(ring: TransmitRing, sender: Option<&GuestView>, now_ns: u64) -> Transmit {
-    let Some(sender) = sender.filter(|sender| sender.is_known()) else { return Transmit::Arm };
+    let Some(sender) = sender.filter(|sender| sender.is_known() && !sender.may_halt_poll) else {
+        return Transmit::Arm;
+    };
+    if now_ns.saturating_sub(ring.worked_ns) >= TRANSMIT_WATCH_NS {
+        return Transmit::Arm;
+    }
     let due_ns = ring.visited_ns.saturating_add(TRANSMIT_DELAY_MAX_NS);
     let visited_ago_ns = now_ns.saturating_sub(ring.visited_ns);
-    if sender.is_blocked() {
-        if sender.blocked_for_ns < visited_ago_ns { Transmit::Visit } else { Transmit::Arm }
+    if sender.blocked > 0 && sender.blocked_for_ns < visited_ago_ns {
+        Transmit::Visit
+    } else if sender.is_blocked() {
+        Transmit::Arm
     } else if now_ns >= due_ns {
         Transmit::Visit
     } else {
@@ -45,12 +55,12 @@ pub fn transmit(ring: TransmitRing, sender: Option<&GuestView>, now_ns: u64) -> 
 mod tests {
     use super::*;
 
-    const RING: TransmitRing = TransmitRing { visited_ns: 1_000_000 };
+    const RING: TransmitRing = TransmitRing { visited_ns: 1_000_000, worked_ns: 900_000 };
 
     #[test]
     fn a_sender_that_runs_does_not_kick_and_its_packets_wait_for_the_timer() {
         for awake in [
-            GuestView { running: 1, blocked: 1, ..GuestView::default() },
+            GuestView { running: 1, blocked: 1, blocked_for_ns: 70_000, ..GuestView::default() },
             GuestView { waiting_here: 1, ..GuestView::default() },
         ] {
             assert_eq!(transmit(RING, Some(&awake), 1_010_000), Transmit::VisitBy(1_050_000));
@@ -64,6 +74,26 @@ mod tests {
         assert_eq!(transmit(RING, Some(&sleeps(5_000)), 1_010_000), Transmit::Visit);
         assert_eq!(transmit(RING, Some(&sleeps(10_000)), 1_010_000), Transmit::Arm);
         assert_eq!(transmit(RING, Some(&sleeps(u64::MAX)), 1_010_000), Transmit::Arm);
+    }
+
+    #[test]
+    fn each_thread_of_a_sender_may_be_the_one_that_sent() {
+        let half_asleep = GuestView { running: 1, blocked: 1, blocked_for_ns: 5_000, ..GuestView::default() };
+        assert_eq!(transmit(RING, Some(&half_asleep), 1_010_000), Transmit::Visit);
+    }
+
+    #[test]
+    fn a_sender_without_packets_for_a_while_kicks() {
+        let awake = GuestView { running: 1, ..GuestView::default() };
+        let (last_ns, end_ns) = (RING.worked_ns + TRANSMIT_WATCH_NS - 1, RING.worked_ns + TRANSMIT_WATCH_NS);
+        assert_eq!(transmit(RING, Some(&awake), last_ns), Transmit::Visit);
+        assert_eq!(transmit(RING, Some(&awake), end_ns), Transmit::Arm);
+    }
+
+    #[test]
+    fn a_sender_that_may_halt_poll_kicks() {
+        let guest = GuestView { running: 1, may_halt_poll: true, ..GuestView::default() };
+        assert_eq!(transmit(RING, Some(&guest), 1_010_000), Transmit::Arm);
     }
 
     #[test]

@@ -307,8 +307,8 @@ impl Switch {
             Order::Denied { name, errno } => return self.interface.port_denied(&name, errno),
             Order::Switches => Ok(Answer::Switches(self.switches())),
             Order::Scheduler { policies, guests } => {
-                let view = fds.and_then(|mut fds| fds.pop());
-                self.datapath.see_scheduler(view.as_ref(), &policies, &guests).map(|()| Answer::Done)
+                let fds = fds.unwrap_or_default();
+                self.datapath.see_scheduler(fds, &policies, &guests).map(|()| Answer::Done)
             }
             Order::SchedTrace => self.datapath.trace_scheduling().map(Answer::SchedTrace),
             Order::Explain { spec, consultations } => {
@@ -329,6 +329,7 @@ impl Switch {
                 prepares: true,
                 keeps_flows: true,
                 sees_scheduler: true,
+                hears_sleepers: true,
                 traces_decisions: true,
                 program: env!("CARGO_PKG_VERSION").to_owned(),
                 vnic_keys: PortSpec::KEYS.iter().map(|key| (*key).to_owned()).collect(),

@@ -1,49 +1,102 @@
 //! The view of the host's scheduler that the supervisor passes: assigns threads to ports' guests.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use lasthop_engine::{PolicyDecision, SchedulerView, TracedDecision};
 use lasthop_foreign::ForeignFd;
 use lasthop_module_api::PortId;
 use lasthop_sched::{CpuState, GuestView, Policy};
-use lasthop_sched_view::ViewReader;
 use lasthop_sched_view::layout::Slot;
+use lasthop_sched_view::{EventQueue, ViewReader, WakeUps};
+use rustix::time::{ClockId, clock_gettime};
 
 use lasthop_api::sched::{DecisionLine, GuestThreadCounts, PolicyModes, SchedTrace, SeenGuest};
 use lasthop_runtime::fault::Fault;
 
 use super::datapath::Datapath;
 
-/// The engine and its policies use the states alone, without times.
+/// Most decisions use the states alone, without times.
 const NO_TIME: u64 = 0;
 
 /// The view and the guests in it; replaced by each order.
 #[derive(Debug)]
 struct SeenGuests {
     view: ViewReader,
-    /// By port number; empty for a port whose guest is unknown.
-    slots: Vec<Box<[Slot]>>,
+    sleepers: Option<Sleepers>,
+    /// By port number.
+    guests: Vec<GuestSlots>,
+}
+
+/// The threads of a port's guest; none if it is unknown.
+#[derive(Clone, Debug, Default)]
+struct GuestSlots {
+    slots: Box<[Slot]>,
+    may_halt_poll: bool,
+}
+
+/// Events of threads that go to sleep.
+#[derive(Debug)]
+struct Sleepers {
+    wake_ups: WakeUps,
+    /// By worker.
+    queues: Vec<EventQueue<ForeignFd>>,
+}
+
+impl Sleepers {
+    /// Maps the descriptors behind that of the view; `None` if there are none, or the kernel refuses: timers are the
+    /// bound then.
+    fn map(mut descriptors: impl Iterator<Item = ForeignFd>) -> Option<Self> {
+        let wake_ups = WakeUps::map(descriptors.next()?.as_fd()).ok()?;
+        let queues = descriptors.map(EventQueue::map).collect::<io::Result<_>>().ok()?;
+        Some(Self { wake_ups, queues })
+    }
 }
 
 impl SeenGuests {
-    fn map(view: &ForeignFd, guests: &[(PortId, &SeenGuest)]) -> io::Result<Self> {
+    fn map(view: &ForeignFd, sleepers: Option<Sleepers>, seen: &[(PortId, &SeenGuest)]) -> io::Result<Self> {
         let view = ViewReader::map(view.as_fd())?;
-        let mut slots =
-            vec![Box::default(); guests.iter().map(|(port, _)| port.index() + 1).max().unwrap_or(0)];
-        for (port, guest) in guests {
+        let mut guests =
+            vec![GuestSlots::default(); seen.iter().map(|(port, _)| port.index() + 1).max().unwrap_or(0)];
+        for (port, guest) in seen {
             let all = guest.slots.iter().map(|(number, generation)| Slot::new(*number, *generation));
-            slots[port.index()] = all.collect::<Option<Box<[Slot]>>>().unwrap_or_default();
+            let slots = all.collect::<Option<Box<[Slot]>>>().unwrap_or_default();
+            guests[port.index()] = GuestSlots { slots, may_halt_poll: guest.may_halt_poll };
         }
-        Ok(Self { view, slots })
+        Ok(Self { view, sleepers, guests })
+    }
+
+    fn guest_at(&self, port: PortId, own_cpu: u16, now_ns: u64) -> Option<GuestView> {
+        let guest = self.guests.get(port.index()).filter(|guest| !guest.slots.is_empty())?;
+        let threads = guest.slots.iter().map(|slot| self.view.thread(*slot, now_ns));
+        Some(GuestView { may_halt_poll: guest.may_halt_poll, ..GuestView::new(own_cpu, threads) })
     }
 }
 
 impl SchedulerView for SeenGuests {
     fn guest(&self, port: PortId, own_cpu: u16) -> Option<GuestView> {
-        let slots = self.slots.get(port.index()).filter(|slots| !slots.is_empty())?;
-        Some(GuestView::new(own_cpu, slots.iter().map(|slot| self.view.thread(*slot, NO_TIME))))
+        self.guest_at(port, own_cpu, NO_TIME)
+    }
+
+    fn timed_guest(&self, port: PortId, own_cpu: u16) -> Option<GuestView> {
+        self.guest_at(port, own_cpu, monotonic_ns())
+    }
+
+    fn wake_when_asleep(&self, port: PortId, worker: usize) {
+        if let (Some(sleepers), Some(guest)) = (&self.sleepers, self.guests.get(port.index())) {
+            guest.slots.iter().for_each(|slot| sleepers.wake_ups.ask(*slot, worker));
+        }
+    }
+
+    fn sleep_events(&self, worker: usize) -> Option<BorrowedFd<'_>> {
+        Some(self.sleepers.as_ref()?.queues.get(worker)?.as_fd())
+    }
+
+    fn clear_events(&self, worker: usize) {
+        if let Some(queue) = self.sleepers.as_ref().and_then(|sleepers| sleepers.queues.get(worker)) {
+            queue.clear();
+        }
     }
 
     fn cpu(&self, number: u16) -> Option<CpuState> {
@@ -51,18 +104,27 @@ impl SchedulerView for SeenGuests {
     }
 }
 
+fn monotonic_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
+}
+
 impl Datapath {
-    /// Has the workers use the view behind the descriptor; without a descriptor they use none.
+    /// Has the workers use the view behind the first descriptor, and the events behind the others; without a descriptor
+    /// they use none.
     pub(super) fn see_scheduler(
         &self,
-        view: Option<&ForeignFd>,
+        descriptors: Vec<ForeignFd>,
         policies: &PolicyModes,
         guests: &[SeenGuest],
     ) -> Result<(), Fault> {
         // The port may have been removed since the supervisor's order.
         let number = |guest: &SeenGuest| self.port_named(&guest.port).map(|port| port.number);
         let guests: Vec<_> = guests.iter().filter_map(|guest| Some((number(guest)?, guest))).collect();
-        let seen = view.map(|view| SeenGuests::map(view, &guests)).transpose();
+        let mut descriptors = descriptors.into_iter();
+        let view = descriptors.next();
+        let sleepers = Sleepers::map(descriptors);
+        let seen = view.map(|view| SeenGuests::map(&view, sleepers, &guests)).transpose();
         let seen = seen.map_err(|error| Fault::internal("map the view of the scheduler", error))?;
         let seen = seen.map(|seen| Arc::new(seen) as Arc<dyn SchedulerView>);
         self.engine()
@@ -107,6 +169,11 @@ fn decision_words(decision: PolicyDecision) -> (Policy, &'static str) {
         PolicyDecision::Offer => (Policy::Yield, "offer"),
         PolicyDecision::SecondSignal => (Policy::SecondSignal, "signal"),
         PolicyDecision::NoSecondSignal => (Policy::SecondSignal, "none"),
+        PolicyDecision::SignalDelayed => (Policy::Notify, "later"),
+        PolicyDecision::SignalDrained => (Policy::Notify, "drained"),
+        PolicyDecision::Timed => (Policy::TransmitTimer, "timer"),
+        PolicyDecision::TimedPackets => (Policy::TransmitTimer, "packets"),
+        PolicyDecision::TimedInVain => (Policy::TransmitTimer, "empty"),
     }
 }
 

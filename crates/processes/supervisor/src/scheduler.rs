@@ -12,7 +12,6 @@
 //! tracked: see `lasthop_sched_view::guest_threads`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use lasthop_foreign::ForeignFd;
@@ -78,8 +77,9 @@ pub(super) struct Scheduler {
     /// Start number of the switch process that was asked whether it knows the order, and of one that does.
     asked: u64,
     knows: u64,
-    /// Start number of the one that reports its decisions.
+    /// Start number of the one that reports its decisions, and of one that hears of threads that go to sleep.
     traces: u64,
+    hears: u64,
     /// The last reported guests; `None` if they have to be reported in any case.
     told: Option<Vec<SeenGuest>>,
     /// Whether the reason for a missing view was logged.
@@ -158,11 +158,12 @@ impl Scheduler {
     fn seen(&self, name: impl Fn(u32) -> Option<String>) -> Vec<SeenGuest> {
         let slots = self.slots();
         let seen = |(port, guest): (&u32, &Watched)| {
+            let may_halt_poll = guest.threads.as_ref().is_ok_and(|found| found.may_halt_poll);
             let slots: Option<Vec<Slot>> =
                 guest.threads().map(|thread| slots.get(&key(thread)).copied()).collect();
             let slots = slots.filter(|slots| !slots.is_empty())?;
             let slots = slots.into_iter().map(|slot| (slot.number(), slot.generation())).collect();
-            Some(SeenGuest { port: name(*port)?, slots })
+            Some(SeenGuest { port: name(*port)?, slots, may_halt_poll })
         };
         self.guests.iter().filter_map(seen).collect()
     }
@@ -275,7 +276,9 @@ impl Watched {
         let pid = front_end.pid.cast_unsigned();
         let snapshot = ProcessSnapshot::read(pid)
             .map_err(|error| format!("the threads of process {pid} cannot be read: {error}"))?;
-        snapshot.guest_threads(&self.guest.choice).map_err(|error| error.to_string())
+        let mut found = snapshot.guest_threads(&self.guest.choice).map_err(|error| error.to_string())?;
+        found.may_halt_poll &= !self.guest.is_device && lasthop_sched_view::halt_polls();
+        Ok(found)
     }
 }
 
@@ -327,8 +330,8 @@ impl Scheduler {
             return;
         }
         let view = match &self.view {
-            Some(Ok(view)) => match view.descriptor().as_fd().try_clone_to_owned() {
-                Ok(view) => vec![ForeignFd::from(view)],
+            Some(Ok(view)) => match descriptors(view, self.hears == starts) {
+                Ok(descriptors) => descriptors,
                 // No descriptor is left: retried at the next event.
                 Err(_) => return,
             },
@@ -347,8 +350,9 @@ impl Scheduler {
 
     /// Handles the answer of the switch process of this start about the order.
     pub(super) fn known(&mut self, starts: u64, answer: Result<Answer, Fault>) {
-        if let Ok(Answer::Knows { sees_scheduler: true, traces_decisions, .. }) = answer {
+        if let Ok(Answer::Knows { sees_scheduler: true, hears_sleepers, traces_decisions, .. }) = answer {
             (self.knows, self.told) = (starts, None);
+            self.hears = if hears_sleepers { starts } else { 0 };
             self.traces = if traces_decisions { starts } else { 0 };
         }
     }
@@ -360,6 +364,15 @@ impl Scheduler {
         self.told = None;
         Ok(Value::Bool(true))
     }
+}
+
+/// The view's descriptors for a switch process; those of events only if it `hears` them.
+fn descriptors(view: &ViewWriter, hears: bool) -> std::io::Result<Vec<ForeignFd>> {
+    let events = view.wake_up_descriptors().take(if hears { usize::MAX } else { 0 });
+    std::iter::once(view.descriptor())
+        .chain(events)
+        .map(|fd| fd.try_clone_to_owned().map(ForeignFd::from))
+        .collect()
 }
 
 fn key(thread: ThreadId) -> (u32, u64) {

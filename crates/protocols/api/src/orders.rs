@@ -90,8 +90,9 @@ pub enum Order {
     Connect,
     /// Same, for a connection of the controller process.
     ConnectController,
-    /// The attached descriptor is the view of the host's scheduler, with these guests in it; without a descriptor there
-    /// is no view. Only for a process that knows this order ([`Answer::Knows`]).
+    /// The first attached descriptor is the view of the host's scheduler, with these guests in it; without a descriptor there
+    /// is no view. Only for a process that knows this order ([`Answer::Knows`]). The others, if that process knows them, are
+    /// the requests for wake-ups and the workers' event queues.
     Scheduler { policies: PolicyModes, guests: Vec<SeenGuest> },
     /// Report the last decisions by that view. Only for a process that knows this order ([`Answer::Knows`]).
     SchedTrace,
@@ -260,6 +261,9 @@ pub enum Answer {
         keeps_flows: bool,
         #[serde(default)]
         sees_scheduler: bool,
+        /// Whether it knows the further descriptors of [`Order::Scheduler`].
+        #[serde(default)]
+        hears_sleepers: bool,
         /// Whether it knows [`Order::SchedTrace`].
         #[serde(default)]
         traces_decisions: bool,

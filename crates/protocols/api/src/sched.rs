@@ -33,8 +33,8 @@ impl FromStr for ViewMode {
     }
 }
 
-/// Policies of `lasthop_sched` that the engine implements.
-pub const POLICIES: [Policy; 4] = [Policy::Look, Policy::Yield, Policy::SecondSignal, Policy::Notify];
+/// The policies.
+pub const POLICIES: [Policy; 5] = Policy::ALL;
 
 /// The mode of each policy by name, in orders and reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -118,6 +118,15 @@ impl FromStr for PolicyChange {
 pub struct SeenGuest {
     pub port: String,
     pub slots: Vec<(u16, u16)>,
+    /// Whether a vCPU that sleeps may look as if it ran: it halt-polls (KVM). Earlier supervisors do not tell.
+    #[serde(default = "SeenGuest::may_by_default")]
+    pub may_halt_poll: bool,
+}
+
+impl SeenGuest {
+    fn may_by_default() -> bool {
+        true
+    }
 }
 
 /// Counters of a worker's decisions by the view, since it started.
@@ -148,6 +157,16 @@ pub struct PolicyCounts {
     pub signals_delayed: u64,
     /// Signals that were omitted, since one was delayed already.
     pub signals_joined: u64,
+    /// Delayed signals that were not sent, since the guest had taken the packets.
+    pub signals_drained: u64,
+    /// Quiet transmit rings that got a timer instead of kicks.
+    pub transmits_timed: u64,
+    /// Visits by such timers that found packets; each spared a kick.
+    pub kicks_spared: u64,
+    /// Visits by such timers that found none.
+    pub timed_in_vain: u64,
+    /// Wake-ups of the worker by guests' threads that went to sleep.
+    pub sleep_events: u64,
     /// Second signals that were not sent since the guest was awake, although they were due without a view.
     pub second_signals_spared: u64,
 }

@@ -29,6 +29,7 @@ pub(crate) fn sched(report: &SchedReport) -> String {
     if !report.workers.is_empty() {
         parts.push(decisions(&report.workers));
         parts.push(savings(&report.workers));
+        parts.push(timers(&report.workers));
     }
     parts.join("\n")
 }
@@ -63,6 +64,7 @@ fn savings(workers: &[WorkerPolicies]) -> String {
         ">SPARED",
         ">DELAYED",
         ">JOINED",
+        ">DRAINED",
         ">POLLING SPARED, us",
     ]);
     for worker in workers {
@@ -74,7 +76,25 @@ fn savings(workers: &[WorkerPolicies]) -> String {
             counts.second_signals_spared,
             counts.signals_delayed,
             counts.signals_joined,
+            counts.signals_drained,
             counts.look_spared_us,
+        ];
+        table.row(numbers.map(|number| number.to_string()));
+    }
+    table.text()
+}
+
+/// Transmit timers, and threads that went to sleep.
+fn timers(workers: &[WorkerPolicies]) -> String {
+    let mut table = Table::new(&[">WORKER", ">TIMERS", ">KICKS SPARED", ">EMPTY VISITS", ">SLEEPERS"]);
+    for worker in workers {
+        let counts = &worker.counts;
+        let numbers = [
+            worker.index as u64,
+            counts.transmits_timed,
+            counts.kicks_spared,
+            counts.timed_in_vain,
+            counts.sleep_events,
         ];
         table.row(numbers.map(|number| number.to_string()));
     }
@@ -167,15 +187,18 @@ mod tests {
             ..SchedReport::default()
         };
         let expected = "view of the scheduler: open\n\n\
-                        POLICY         MODE  USED\nlook           auto  yes\nyield          auto  no\n\
-                        second-signal  auto  yes\nnotify         auto  no\n\n\
+                        POLICY          MODE  USED\n\
+                        look            auto  yes\n\
+                        yield           auto  no\n\
+                        second-signal   auto  yes\n\
+                        notify          auto  no\n\
+                        transmit-timer  auto  no\n\n\
                         VNIC  PROCESS  KIND  THREADS\n\
                         vm1   7        vmm   0 running on 1, 1 running on 1\n\
                         vm2   7        -     no names\n\n\
-                        WORKER  POLLS  YIELDS  SLEEPS  UNSEEN  KEPT  OFFERS  TAKEN\n     \
-                        0      3       0       0       0     5       0      0\n\n\
-                        WORKER  2ND SIGNALS  ANSWERED  SPARED  DELAYED  JOINED  POLLING SPARED, us\n     \
-                        0            4         0       0        0       0                   0\n";
+                        WORKER  POLLS  YIELDS  SLEEPS  UNSEEN  KEPT  OFFERS  TAKEN\n     0      3       0       0       0     5       0      0\n\n\
+                        WORKER 2ND SIGNALS ANSWERED SPARED DELAYED JOINED DRAINED POLLING SPARED, us\n     0           4        0      0       0      0       0                  0\n\n\
+                        WORKER  TIMERS  KICKS SPARED  EMPTY VISITS  SLEEPERS\n     0       0             0             0         0\n";
         assert_eq!(sched(&report), expected);
         assert!(threads_text(&(0..11).map(thread).collect::<Vec<_>>()).ends_with("and 3 more"));
     }
