@@ -11,6 +11,7 @@ use lasthop_dpif::memory::MemoryDatapath;
 use lasthop_dpif::message::Messages;
 use lasthop_dpif::private::{END, Hello};
 use lasthop_dpif::server::{DatapathRecord, DatapathUpcall, Family, PeerId, Server, UpcallKind, Upcalled};
+use lasthop_dpif::talk;
 use lasthop_flow::{FlowKey, Match};
 
 use crate::input::{Input, Seed};
@@ -86,7 +87,7 @@ impl World {
         let message = PacketMessage { datapath: 1, packet: vec![0; 1500], key, ..PacketMessage::default() };
         let upcall = DatapathUpcall { kind: UpcallKind::Miss, port: 1, worker: client as usize, message };
         self.misses += 1;
-        self.told += u64::from(self.server.upcall(upcall) == Upcalled::Queued);
+        self.told += u64::from(self.server.upcall(upcall) != Upcalled::Lost);
     }
 
     fn read(&mut self, client: u64, count: usize) {
@@ -97,8 +98,8 @@ impl World {
             let length: usize =
                 Messages::new(&datagram).map(|message| (16 + message.body.len()).next_multiple_of(4)).sum();
             assert_eq!(length, datagram.len(), "what is told can be read to its end");
-            let is_end = Messages::new(&datagram).next().is_some_and(|message| message.header.kind == END);
-            self.open[client as usize] -= usize::from(is_end);
+            let ends = Messages::new(&datagram).filter(|message| message.header.kind == END).count();
+            self.open[client as usize] -= ends;
         }
     }
 
@@ -190,7 +191,21 @@ pub fn seeds() -> Vec<(String, Vec<u8>)> {
         let pieces = datagrams.chunks(count).map(seed).collect::<Vec<_>>();
         pieces.into_iter().enumerate().map(move |(at, bytes)| (format!("{name}-{at:02}"), bytes))
     };
-    pieces("vswitchd", daemon, 16).chain(pieces("dpctl", tool, 2)).collect()
+    let ovs = pieces("vswitchd", daemon, 16).chain(pieces("dpctl", tool, 2));
+    ovs.chain([("batches".to_owned(), batches())]).collect()
+}
+
+/// A client that takes batches sends requests and gets misses; it reads them together.
+fn batches() -> Vec<u8> {
+    let mut seed = Seed::default();
+    let ask = talk::batch();
+    seed.u8(7).u8(1).u16(ask.len() as u16).bytes(&ask);
+    for _ in 0..6 {
+        seed.u8(7).u8(1).u16(0);
+        seed.u8(1).u8(1);
+    }
+    seed.u8(2).u8(1).u8(9);
+    seed.into_bytes()
 }
 
 #[cfg(test)]
@@ -207,6 +222,19 @@ mod tests {
         }
         assert_eq!(world.datapath.flow_count(FIRST), 2);
         assert_eq!((world.misses, world.told), (2, 2));
+        world.check();
+    }
+
+    #[test]
+    fn a_client_that_takes_batches_reads_each_end() {
+        let bytes = batches();
+        let mut input = Input::new(&bytes);
+        let mut world = World::new();
+        while !input.is_empty() {
+            world.step(&mut input);
+        }
+        assert_eq!((world.misses, world.told, world.open[1]), (6, 6, 0));
+        assert_eq!(world.server.output(PeerId(1)), None);
         world.check();
     }
 }

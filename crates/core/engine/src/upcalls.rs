@@ -22,6 +22,31 @@ pub struct Upcalls {
     pool: Arc<WorkerPool<Worker>>,
 }
 
+/// The control plane's part in a frame that it sends.
+pub trait InjectedPacket: Send + 'static {
+    /// Tells the module the frame's actions, right before the frame is sent.
+    ///
+    /// # Errors
+    /// Why they must not be executed.
+    fn announce(&mut self) -> Result<(), DropReason>;
+
+    /// Called in any case, once the frame is sent or dropped.
+    fn done(self);
+}
+
+/// A frame of the control plane.
+#[derive(Debug)]
+pub struct Injected<P> {
+    /// The port that it came from.
+    pub origin: PortId,
+    /// The frame from its Ethernet header on.
+    pub frame: Vec<u8>,
+    /// Its offloads.
+    pub offload: Offload,
+    /// The control plane's part.
+    pub packet: P,
+}
+
 impl Engine {
     /// Sends upcalls to the returned queue from now on, and to no earlier one.
     ///
@@ -42,23 +67,22 @@ impl Engine {
         Ok(upcalls)
     }
 
-    /// Sends a frame that came from `origin` from the port `internal`, soon and in the order of calls: `announce` tells
-    /// the module its actions, or why they must not be executed; `done` is called afterwards. The frame is refused if
-    /// [`lasthop_fabric::bounds::INTERNAL_FRAMES_MAX`] frames are pending, if the share of `origin` in them is used up,
-    /// or while workers are quiesced ([`Engine::quiesce`]). Its result is counted at `origin`.
-    pub fn inject(
-        &self,
-        origin: PortId,
-        (frame, offload): (Vec<u8>, Offload),
-        announce: impl FnOnce() -> Result<(), DropReason> + Send + 'static,
-        done: impl FnOnce() + Send + 'static,
-    ) {
+    /// Sends frames from the port `internal`, soon and in their order, also among calls. A frame is refused if
+    /// [`lasthop_fabric::bounds::INTERNAL_FRAMES_MAX`] frames are pending, if the share of its origin in them is used
+    /// up, or while workers are quiesced ([`Engine::quiesce`]). Its result is counted at its origin.
+    pub fn inject(&self, packets: Vec<Injected<impl InjectedPacket>>) {
+        if packets.is_empty() {
+            return;
+        }
         self.pool.mailbox(0).post(Box::new(move |worker| {
-            match worker.can_inject(origin, frame.len()).and_then(|()| announce()) {
-                Ok(()) => worker.inject(origin, &frame, offload),
-                Err(reason) => worker.fabric.drop_injected(origin, reason),
+            for Injected { origin, frame, offload, mut packet } in packets {
+                match worker.can_inject(origin, frame.len()).and_then(|()| packet.announce()) {
+                    Ok(()) => worker.inject(origin, &frame, offload),
+                    Err(reason) => worker.fabric.drop_injected(origin, reason),
+                }
+                packet.done();
             }
-            done();
+            worker.send_signals();
         }));
     }
 
@@ -147,11 +171,10 @@ impl Worker {
         self.fabric.can_inject(origin, len_bytes).map_err(|_| DropReason::RxShare)
     }
 
-    /// Sends a frame of the control plane.
+    /// Sends a frame of the control plane, without its signals.
     fn inject(&mut self, origin: PortId, frame: &[u8], offload: Offload) {
         let now_ns = now_ns(self.started);
         let sent = self.fabric.inject_for(origin, frame, offload, now_ns);
         debug_assert!(sent.is_ok(), "it was asked whether it could be: {sent:?}");
-        self.send_signals();
     }
 }

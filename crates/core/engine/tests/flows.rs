@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
-use lasthop_engine::{UpcallLimits, Upcalls};
+use lasthop_engine::{Injected, InjectedPacket, UpcallLimits, Upcalls};
 use lasthop_flow::{Action, Ethernet, FlowKey, Match};
 use lasthop_flowtable::{Execution, FlowModule, FlowSelector, FlowSpec};
 use lasthop_frontend::{Guest, GuestOptions};
@@ -22,6 +22,26 @@ const WORKERS: usize = 2;
 /// control plane's frames. Beyond it a slow receiver costs its sender packets, which are dropped as `rx_share`.
 const WINDOW: usize = 48;
 const LIMITS: UpcallLimits = UpcallLimits { packets: 4096, bytes: 4 << 20, rate: 0 };
+
+/// The control plane's part in a packet, as two closures.
+struct Packet<A, D> {
+    announce: A,
+    done: D,
+}
+
+impl<A, D> InjectedPacket for Packet<A, D>
+where
+    A: FnMut() -> Result<(), DropReason> + Send + 'static,
+    D: FnOnce() + Send + 'static,
+{
+    fn announce(&mut self) -> Result<(), DropReason> {
+        (self.announce)()
+    }
+
+    fn done(self) {
+        (self.done)();
+    }
+}
 
 /// Forwards packets to the port of their destination address, and installs a flow for that.
 struct ControlPlane {
@@ -53,15 +73,13 @@ impl ControlPlane {
             let (to, actions) = (bytes[5], vec![Action::Output(u32::from(bytes[5]))]);
             let (announcer, settler) = (Arc::clone(&self.module), Arc::clone(&self.module));
             let (metadata, todo) = (record.metadata, actions.clone());
-            switch.engine.inject(
-                record.port,
-                (bytes.clone(), Offload::default()),
-                move || {
-                    let execution = Execution::new(announcer.table(), metadata, &todo, 0).unwrap();
-                    announcer.execute_next(execution).map_err(|_| DropReason::NoFlow)
-                },
-                move || settler.settle(record.ticket),
-            );
+            let announce = move || {
+                let execution = Execution::new(announcer.table(), metadata, &todo, 0).unwrap();
+                announcer.execute_next(execution).map_err(|_| DropReason::NoFlow)
+            };
+            let packet = Packet { announce, done: move || settler.settle(record.ticket) };
+            let (origin, frame, offload) = (record.port, bytes.clone(), Offload::default());
+            switch.engine.inject(vec![Injected { origin, frame, offload, packet }]);
             let matching = key(to, record.metadata.in_port);
             // The flow may exist already, since several packets caused upcalls.
             let _ = self.module.table().install(FlowSpec { ufid: None, matching, actions, is_probe: false });
@@ -151,15 +169,17 @@ fn packets_of_the_control_plane_are_lost_by_name_while_workers_stand_still() {
     let mut switch = TestSwitch::with(Arc::new(FlowModule::default()), WORKERS);
     let (port, _one) = switch.attach(config("one"), GuestOptions::default());
     let inject = |switch: &TestSwitch| {
-        let announce = || Err(DropReason::FlowDrop);
-        switch.engine.inject(port, (frame(2, 1, 0, 100), Offload::default()), announce, || {});
+        let packet = || Packet { announce: || Err(DropReason::FlowDrop), done: || {} };
+        let (frame, offload) = (frame(2, 1, 0, 100), Offload::default());
+        let injected = || Injected { origin: port, frame: frame.clone(), offload, packet: packet() };
+        switch.engine.inject(vec![injected(), injected()]);
         let counters = switch.port(port).counters;
         [DropReason::Recalled, DropReason::FlowDrop].map(|reason| counters.rx_drops.of(reason))
     };
     switch.engine.quiesce(Duration::from_secs(1)).unwrap();
-    assert_eq!(inject(&switch), [1, 0], "nobody is asked what is done with it");
+    assert_eq!(inject(&switch), [2, 0], "nobody is asked what is done with it");
     switch.engine.resume().unwrap();
-    assert_eq!(inject(&switch), [1, 1]);
+    assert_eq!(inject(&switch), [2, 2], "each packet of a batch counts");
     switch.assert_conserved();
 }
 

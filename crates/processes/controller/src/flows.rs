@@ -8,6 +8,8 @@ use lasthop_bridge_policy::MAC_ONES;
 use lasthop_flow::{Action, Ufid};
 
 use crate::addresses::FdbKey;
+use crate::claims::Claims;
+use crate::connection::Connection;
 use crate::frame::{Frame, Looked};
 
 /// Prefix of the names of a controller's flows.
@@ -56,7 +58,9 @@ type Likeness = (Frame, Looked);
 /// All flows of one switch.
 #[derive(Debug, Default)]
 pub(crate) struct Flows {
-    flows: HashMap<Ufid, Flow>,
+    /// Boxed, so that growth moves little.
+    flows: HashMap<Ufid, Box<Flow>>,
+    /// Names of flows that have another one than [`Flows::own_name`]: those of an earlier controller.
     names: HashMap<Likeness, Ufid>,
     /// The secret for new names: guests choose the packets, and must not be able to choose the name of another flow.
     secret: RandomState,
@@ -75,24 +79,47 @@ impl Flows {
 
     /// The name of the flow for these packets, existing or new.
     pub(crate) fn name(&self, frame: &Frame, looked: &Looked) -> Ufid {
-        self.names.get(&(*frame, *looked)).copied().unwrap_or_else(|| self.new_name(frame, looked))
+        self.earlier_name(frame, looked).unwrap_or_else(|| self.own_name(frame, looked))
     }
 
-    fn new_name(&self, frame: &Frame, looked: &Looked) -> Ufid {
+    fn earlier_name(&self, frame: &Frame, looked: &Looked) -> Option<Ufid> {
+        // Mostly there are none, and a look-up hashes some hundred bytes.
+        if self.names.is_empty() { None } else { self.names.get(&(*frame, *looked)).copied() }
+    }
+
+    fn own_name(&self, frame: &Frame, looked: &Looked) -> Ufid {
         let mut bytes = [0; 16];
         let (head, tail) = bytes.split_at_mut(MARK.len());
         head.copy_from_slice(&MARK);
-        let digest = |salt: u8| self.secret.hash_one((salt, frame, looked)).to_be_bytes();
-        tail.copy_from_slice(&[digest(0), digest(1)].as_flattened()[..tail.len()]);
+        // Two of 200,000 names are the same with a probability of 1e-9; then packets of one flow miss each time.
+        let digest = self.digest(frame, looked);
+        let more = self.secret.hash_one(digest);
+        tail.copy_from_slice(&[digest.to_be_bytes(), more.to_be_bytes()].as_flattened()[..tail.len()]);
         Ufid(bytes)
+    }
+
+    /// The keyed hash of all fields. Most flows depend on addresses only, so it skips groups without a bit.
+    fn digest(&self, frame: &Frame, looked: &Looked) -> u64 {
+        let Frame { port, src, dst, ether_type, outer, inner, recirc_id, protocol, icmpv6_type, .. } = frame;
+        let fields = (port, src, dst, ether_type, outer, inner, recirc_id, protocol, icmpv6_type);
+        let Looked { src, dst, ether_type, tci, protocol, icmpv6_type, .. } = looked;
+        let bits = (src, dst, ether_type, tci, protocol, icmpv6_type);
+        let claims = [&frame.claims, &looked.claims]
+            .map(|claims| Some(claims).filter(|one| **one != Claims::default()));
+        let connections = [&frame.connection, &looked.connection];
+        let connections = connections.map(|one| Some(one).filter(|one| **one != Connection::default()));
+        self.secret.hash_one((fields, bits, claims, connections))
     }
 
     /// Whether the flow for these packets may have this name: no other flow has the name, and the flow has no other
     /// name.
     pub(crate) fn is_free_for(&self, ufid: Ufid, frame: &Frame, looked: &Looked) -> bool {
-        let likeness = (*frame, *looked);
-        let is_own = |flow: &Flow| (flow.frame, flow.looked) == likeness;
-        self.flows.get(&ufid).is_none_or(is_own) && self.names.get(&likeness).is_none_or(|name| *name == ufid)
+        let is_for = |flow: &Flow| (&flow.frame, &flow.looked) == (frame, looked);
+        let own = self.own_name(frame, looked);
+        let has_own_name = || own != ufid && self.get(own).is_some_and(is_for);
+        self.get(ufid).is_none_or(is_for)
+            && self.earlier_name(frame, looked).is_none_or(|name| name == ufid)
+            && !has_own_name()
     }
 
     /// Number of flows of packets from a port.
@@ -108,11 +135,11 @@ impl Flows {
     }
 
     pub(crate) fn get(&self, ufid: Ufid) -> Option<&Flow> {
-        self.flows.get(&ufid)
+        self.flows.get(&ufid).map(Box::as_ref)
     }
 
     pub(crate) fn get_mut(&mut self, ufid: Ufid) -> Option<&mut Flow> {
-        self.flows.get_mut(&ufid)
+        self.flows.get_mut(&ufid).map(Box::as_mut)
     }
 
     pub(crate) fn insert(&mut self, ufid: Ufid, flow: Flow) {
@@ -121,8 +148,10 @@ impl Flows {
         self.by_destination.extend(flow.destination().map(|fdb_key| (fdb_key, ufid)));
         self.unlearned.extend(flow.is_unlearned.then_some((flow.frame.port, ufid)));
         self.by_port.entry(flow.frame.port).or_default().insert(ufid);
-        self.names.insert((flow.frame, flow.looked), ufid);
-        self.flows.insert(ufid, flow);
+        if self.own_name(&flow.frame, &flow.looked) != ufid {
+            self.names.insert((flow.frame, flow.looked), ufid);
+        }
+        self.flows.insert(ufid, Box::new(flow));
     }
 
     pub(crate) fn remove(&mut self, ufid: Ufid) -> Option<Flow> {
@@ -133,9 +162,8 @@ impl Flows {
             fdb_key.map(|fdb_key| index.remove(&(fdb_key, ufid)));
         }
         self.unlearned.remove(&(flow.frame.port, ufid));
-        let likeness = (flow.frame, flow.looked);
-        if self.names.get(&likeness) == Some(&ufid) {
-            self.names.remove(&likeness);
+        if self.earlier_name(&flow.frame, &flow.looked) == Some(ufid) {
+            self.names.remove(&(flow.frame, flow.looked));
         }
         if let Entry::Occupied(mut own) = self.by_port.entry(flow.frame.port) {
             own.get_mut().remove(&ufid);
@@ -143,7 +171,7 @@ impl Flows {
                 own.remove();
             }
         }
-        Some(flow)
+        Some(*flow)
     }
 
     /// Flows that depend on an address.
@@ -164,10 +192,79 @@ impl Flows {
     }
 
     pub(crate) fn into_flows(self) -> impl Iterator<Item = Flow> {
-        self.flows.into_values()
+        self.flows.into_values().map(|flow| *flow)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Ufid, &Flow)> {
-        self.flows.iter().map(|(ufid, flow)| (*ufid, flow))
+        self.flows.iter().map(|(ufid, flow)| (*ufid, &**flow))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flow(frame: Frame) -> Flow {
+        let (actions, vid, used_ns, packets, round, is_unlearned) = Default::default();
+        Flow { frame, looked: Looked::default(), actions, vid, used_ns, packets, round, is_unlearned }
+    }
+
+    #[test]
+    fn a_flow_keeps_the_name_that_an_earlier_controller_gave_it() {
+        let (mut flows, looked) = (Flows::default(), Looked::default());
+        let [own, earlier] = [1, 2].map(|port| Frame { port, ..Frame::default() });
+        let name = flows.name(&own, &looked);
+        flows.insert(name, flow(own));
+        assert!(flows.names.is_empty(), "an own name needs no entry");
+        let given = Ufid(*b"LHc1 given name.");
+        assert!(flows.is_free_for(given, &earlier, &looked));
+        flows.insert(given, flow(earlier));
+        assert_eq!(flows.name(&earlier, &looked), given);
+        assert!(!flows.is_free_for(given, &own, &looked), "it is another flow's");
+        let other = Ufid(*b"LHc1 other name.");
+        for frame in [own, earlier] {
+            assert!(!flows.is_free_for(other, &frame, &looked), "the flow has a name: {frame:?}");
+        }
+        flows.remove(given);
+        assert!(flows.names.is_empty() && flows.is_free_for(other, &earlier, &looked));
+        assert_eq!(flows.name(&own, &looked), name);
+    }
+
+    #[test]
+    fn each_field_of_a_packet_changes_its_flows_name() {
+        let flows = Flows::default();
+        let claims = Claims { udp_src: 1, ..Claims::default() };
+        let connection = Connection { mark: 1, ..Connection::default() };
+        let frame = Frame::default();
+        let frames = [
+            frame,
+            Frame { port: 1, ..frame },
+            Frame { src: 1, ..frame },
+            Frame { dst: 1, ..frame },
+            Frame { ether_type: 1, ..frame },
+            Frame { outer: (1, 0), ..frame },
+            Frame { inner: 1, ..frame },
+            Frame { recirc_id: 1, ..frame },
+            Frame { protocol: 1, ..frame },
+            Frame { icmpv6_type: 1, ..frame },
+            Frame { claims, ..frame },
+            Frame { connection, ..frame },
+        ];
+        let bits = Looked::default();
+        let looked = [
+            Looked { src: 1, ..bits },
+            Looked { dst: 1, ..bits },
+            Looked { ether_type: 1, ..bits },
+            Looked { tci: 1, ..bits },
+            Looked { protocol: 1, ..bits },
+            Looked { icmpv6_type: 1, ..bits },
+            Looked { claims, ..bits },
+            Looked { connection, ..bits },
+        ];
+        let by_frame = frames.iter().map(|frame| flows.name(frame, &bits));
+        let names: BTreeSet<Ufid> =
+            by_frame.chain(looked.iter().map(|bits| flows.name(&frame, bits))).collect();
+        assert_eq!(names.len(), frames.len() + looked.len());
+        assert!(names.iter().all(|name| is_ours(*name)));
     }
 }

@@ -117,7 +117,8 @@ impl<W: Clone> DatapathLink<W> {
                 DpifReply::Nothing => {}
                 DpifReply::Hello(port_id) => {
                     self.port_id = Some(port_id);
-                    for first in [talk::listen(), talk::watch(Family::Vport), talk::watch(Family::Datapath)] {
+                    let groups = [Family::Vport, Family::Datapath].map(talk::watch);
+                    for first in [talk::listen(), talk::batch()].into_iter().chain(groups) {
                         self.out.push_back(first);
                         self.open.push_back(Vec::new());
                     }

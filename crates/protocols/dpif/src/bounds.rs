@@ -36,6 +36,12 @@ pub const NEWS_MAX: usize = 1024;
 /// Bytes waiting for one client after which misses should wait in the ports' queues, where ports have turns: nothing
 /// overtakes packets in the client's queue.
 pub const UPCALL_BYTES_READY: usize = 16 * 1024;
+/// Bytes of misses and ENDs in one datagram for a client that takes batches.
+pub const UPCALL_BATCH_BYTES_MAX: usize = UPCALL_BYTES_READY;
+/// ENDs that may wait together for later output, for a client that takes batches.
+pub const PATIENT_ENDS_MAX: usize = 16;
+/// How long they may wait, in milliseconds: as long as the shortest wait of the main thread for a time.
+pub const PATIENT_MS_MAX: u64 = 1;
 /// Bytes that may wait for all clients together; beyond, only answers are queued, of which each client has few.
 pub const QUEUED_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// How long a client may wait for a port's device, in milliseconds; then the request is refused. Making a device takes

@@ -7,6 +7,7 @@
 //!   JOIN group, LEAVE group, LISTEN on/off   ──>            as setsockopt(2)
 //!                                            <──   the same, with an error number
 //!   SEE_ALL on/off                           ──>            the same
+//!   BATCH on/off                             ──>            the same
 //!   REJOIN group                             ──>            as JOIN, by a client of an earlier switch process
 //!                                            <──   the same, with 0, and the group's notifications since then; or
 //!                                                  with ENOBUFS: the client has to request everything
@@ -16,6 +17,9 @@
 //!                                            <──   END     this datagram is done: no further answer
 //!                                                          will come
 //! ```
+//!
+//! A client that wants BATCH gets several misses and ENDs in one datagram. ENDs for it wait a millisecond for other
+//! output, so that they do not wake it each time.
 
 use crate::message::{self, NetlinkHeader, NetlinkMessage};
 
@@ -34,6 +38,9 @@ pub const LISTEN: u16 = 0xff05;
 pub const SEE_ALL: u16 = 0xff06;
 /// Join a multicast group in which the client was a member in an earlier switch process.
 pub const REJOIN: u16 = 0xff07;
+
+/// Put several misses and ENDs into one datagram, if the number is not 0. Open vSwitch reads one miss from each datagram.
+pub const BATCH: u16 = 0xff08;
 
 /// The first message of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

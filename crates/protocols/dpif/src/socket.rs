@@ -15,7 +15,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use lasthop_foreign::{ForeignFd, Shortage, discard};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -24,7 +24,7 @@ use rustix::net::{RecvFlags, SendFlags};
 
 use crate::bounds::{
     DATAGRAM_BYTES_MAX, DATAGRAMS_PER_VISIT, EVENTS_PER_TURN, MESSAGES_PER_TURN, MESSAGES_PER_VISIT,
-    PEERS_MAX,
+    PATIENT_MS_MAX, PEERS_MAX,
 };
 use crate::datapath::Datapath;
 use crate::server::{DatapathUpcall, PeerId, Server, Upcalled};
@@ -97,6 +97,8 @@ struct Connection {
     is_full: bool,
     /// State after a send that failed for lack of memory.
     shortage: Shortage,
+    /// When output that waits for later output is sent at latest.
+    patient_until: Option<Instant>,
     /// Whether the other end is closed.
     has_hung_up: bool,
     /// Whether it waits for its turn.
@@ -180,8 +182,9 @@ impl Connections {
         self.last += 1;
         let (id, interest) = (PeerId(self.last), EventFlags::IN);
         epoll::add(&self.epoll, &socket, EventData::new_u64(id.0), interest)?;
-        let (is_full, shortage, has_hung_up, is_queued) = Default::default();
-        let connection = Connection { socket, interest, is_full, shortage, has_hung_up, is_queued };
+        let (is_full, shortage, patient_until, has_hung_up, is_queued) = Default::default();
+        let connection =
+            Connection { socket, interest, is_full, shortage, patient_until, has_hung_up, is_queued };
         self.connections.insert(id, connection);
         Ok(id)
     }
@@ -193,7 +196,7 @@ impl Connections {
     /// If epoll fails.
     pub fn turn(&mut self, datapath: &mut dyn Datapath) -> io::Result<Vec<(PeerId, Closed)>> {
         self.listen()?;
-        self.end_shortages(Instant::now());
+        self.end_waits(Instant::now());
         let (mut closed, mut left) = (Vec::new(), MESSAGES_PER_TURN);
         // An unfinished client goes to the end of the queue, and has no second turn in this call.
         for _ in 0..self.turns.len() {
@@ -217,18 +220,21 @@ impl Connections {
         !self.turns.is_empty()
     }
 
-    /// When [`Connections::turn`] has work without an event, since the system had no memory for a datagram.
+    /// When [`Connections::turn`] has work without an event: the system had no memory for a datagram, or output waits
+    /// for later output.
     #[must_use]
     pub fn due(&self) -> Option<Instant> {
-        self.connections.values().filter_map(|connection| connection.shortage.due()).min()
+        let dues = |connection: &Connection| [connection.shortage.due(), connection.patient_until];
+        self.connections.values().flat_map(dues).flatten().min()
     }
 
-    /// Queues clients for which there may be memory again.
-    fn end_shortages(&mut self, now: Instant) {
+    /// Queues clients for which there may be memory again, and those whose output has waited long enough.
+    fn end_waits(&mut self, now: Instant) {
         let over = self.connections.iter_mut().filter_map(|(id, connection)| {
             let is_over = connection.shortage.take_over(now);
             connection.is_full &= !is_over;
-            is_over.then_some(*id)
+            let has_waited = connection.patient_until.is_some_and(|until| until <= now);
+            (is_over || has_waited).then_some(*id)
         });
         let over: Vec<PeerId> = over.collect();
         over.into_iter().for_each(|id| self.queue(id));
@@ -274,13 +280,18 @@ impl Connections {
         self.server.is_settling()
     }
 
-    /// Queues an upcall, or counts it as lost.
+    /// Queues an upcall, or counts it as lost. Upcalls in batches are sent by [`Connections::send_batches`].
     pub fn upcall(&mut self, upcall: DatapathUpcall, datapath: &mut dyn Datapath) -> Upcalled {
         let upcalled = self.server.upcall(upcall);
         if upcalled == Upcalled::Queued {
             self.flush(datapath);
         }
         upcalled
+    }
+
+    /// Sends the upcalls that were put into batches.
+    pub fn send_batches(&mut self, datapath: &mut dyn Datapath) {
+        self.flush(datapath);
     }
 
     /// Removes a datapath; clients are notified.
@@ -356,6 +367,15 @@ impl Connections {
     /// Sends waiting datagrams while the socket takes them.
     fn write(&mut self, id: PeerId, datapath: &mut dyn Datapath) -> Result<(), Closed> {
         let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
+        let until = connection.patient_until.take();
+        if self.server.is_patient(id) {
+            let now = Instant::now();
+            let until = until.unwrap_or(now + Duration::from_millis(PATIENT_MS_MAX));
+            if now < until {
+                connection.patient_until = Some(until);
+                return Ok(());
+            }
+        }
         while !connection.is_full
             && let Some(datagram) = self.server.output(id)
         {
@@ -387,7 +407,8 @@ impl Connections {
         interest.set(EventFlags::IN, self.server.wants_input(id));
         // When memory is short, the socket looks writable all the time.
         let is_short = connection.shortage.due().is_some();
-        interest.set(EventFlags::OUT, self.server.output(id).is_some() && !is_short);
+        let is_patient = connection.patient_until.is_some();
+        interest.set(EventFlags::OUT, self.server.output(id).is_some() && !is_short && !is_patient);
         if interest != connection.interest {
             epoll::modify(&self.epoll, &connection.socket, EventData::new_u64(id.0), interest)?;
             connection.interest = interest;
@@ -403,6 +424,8 @@ mod tests {
 
     use super::*;
     use crate::memory::MemoryDatapath;
+    use crate::message::Messages;
+    use crate::private::END;
     use crate::talk;
 
     fn is_readable(fd: BorrowedFd<'_>) -> bool {
@@ -433,5 +456,40 @@ mod tests {
             assert!(connections.turn(&mut datapath).expect("a turn").is_empty());
         }
         assert!(is_readable(far.as_fd()), "it is answered");
+    }
+
+    /// A datagram's messages, and whether one is an END; `None` if there is no datagram.
+    fn read(socket: &OwnedFd) -> Option<(usize, bool)> {
+        let mut buffer = [0; 4096];
+        let (_, len) = rustix::net::recv(socket, &mut buffer, RecvFlags::DONTWAIT).ok()?;
+        let kinds = || Messages::new(&buffer[..len]).map(|message| message.header.kind);
+        Some((kinds().count(), kinds().any(|kind| kind == END)))
+    }
+
+    #[test]
+    fn ends_for_a_client_that_takes_batches_wait_for_their_time_and_not_for_ever() {
+        let mut datapath = MemoryDatapath::new();
+        let mut connections = Connections::new(Server::new(), Access::Asked).expect("a set");
+        let flags = SocketFlags::CLOEXEC;
+        let (near, far) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("a pair");
+        connections.add(near.into()).expect("a client");
+        for datagram in [talk::hello(7), talk::batch(), talk::listen(), talk::listen()] {
+            rustix::net::send(&far, &datagram, SendFlags::NOSIGNAL).expect("sent");
+        }
+        let mut heard = Vec::new();
+        assert!(connections.turn(&mut datapath).expect("a turn").is_empty());
+        loop {
+            heard.extend(std::iter::from_fn(|| read(&far)));
+            let Some(due) = connections.due() else { break };
+            assert!(!is_readable(connections.fd()), "room in the socket is no event meanwhile");
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            assert!(connections.turn(&mut datapath).expect("a turn").is_empty());
+        }
+        let ends: usize = heard.iter().filter(|(_, has_end)| *has_end).map(|(messages, _)| messages).sum();
+        assert_eq!(ends, 3, "{heard:?}");
+        // The answers to HELLO and to the three settings.
+        assert_eq!(heard.iter().filter(|(_, has_end)| !has_end).count(), 4, "{heard:?}");
+        assert!(!is_readable(connections.fd()) && !connections.has_more());
     }
 }

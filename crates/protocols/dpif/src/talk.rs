@@ -7,7 +7,7 @@
 use crate::attr::{Attrs, Writer};
 use crate::family::{DatapathMessage, FlowMessage, MeterMessage, PacketMessage, VportMessage};
 use crate::message::{self, Messages, NetlinkHeader, NetlinkMessage};
-use crate::private::{self, END, HELLO, Hello, JOIN, LISTEN, SEE_ALL, decode_number};
+use crate::private::{self, BATCH, END, HELLO, Hello, JOIN, LISTEN, SEE_ALL, decode_number};
 use crate::refusal::Refusal;
 use crate::server::Family;
 use crate::uapi::{command, flow, meter, nlm, packet, protocol};
@@ -96,6 +96,12 @@ pub fn listen() -> Vec<u8> {
 #[must_use]
 pub fn see_all() -> Vec<u8> {
     private::number(SEE_ALL, 0, 1)
+}
+
+/// Requests misses and ENDs in batches. A server of an earlier version ignores it, and sends a datagram for each.
+#[must_use]
+pub fn batch() -> Vec<u8> {
+    private::number(BATCH, 0, 1)
 }
 
 /// Requests notifications of other clients' changes in this family.

@@ -166,9 +166,18 @@ impl Interface {
 
     /// Serves clients; all flows are restored before.
     pub(super) fn serve(&mut self, inside: &mut Datapath) {
-        if !self.returning.is_empty() {
-            return;
+        if self.returning.is_empty() {
+            self.serve_some(inside);
+            self.send_out(inside);
         }
+    }
+
+    /// Has a worker send the packets that clients sent in this turn: one message for all.
+    fn send_out(&mut self, inside: &Datapath) {
+        inside.engine().inject(std::mem::take(&mut self.places.outgoing));
+    }
+
+    fn serve_some(&mut self, inside: &mut Datapath) {
         self.is_served = true;
         let mut adapter = Adapter::new(inside, &mut self.places, &mut self.wishes);
         match self.connections.turn(&mut adapter) {
@@ -184,6 +193,12 @@ impl Interface {
 
     /// Delivers upcalls to the clients, to each as fast as it reads; the others wait in their lines.
     pub(super) fn ask(&mut self, inside: &mut Datapath) {
+        self.ask_some(inside);
+        self.connections.send_batches(&mut Adapter::new(inside, &mut self.places, &mut self.wishes));
+        self.send_out(inside);
+    }
+
+    fn ask_some(&mut self, inside: &mut Datapath) {
         let Some(upcalls) = &mut self.upcalls else { return };
         upcalls.hear();
         if upcalls.is_full() {
@@ -212,7 +227,12 @@ impl Interface {
 
     /// Delivers an upcall, unless its client has enough to read: then it waits, and its line with it.
     fn hand_over(&mut self, held: Held, has_waited: bool, inside: &mut Datapath) -> bool {
-        let reader = self.connections.server().reader_of(&held.upcall);
+        let mut reader = self.connections.server().reader_of(&held.upcall);
+        if reader.is_some_and(|reader| reader.is_busy) {
+            // It may have room for the batch so far.
+            self.connections.send_batches(&mut Adapter::new(inside, &mut self.places, &mut self.wishes));
+            reader = self.connections.server().reader_of(&held.upcall);
+        }
         let busy = reader.filter(|reader| self.waiting.is_waited_for(*reader));
         if let Some(upcalls) = &mut self.upcalls {
             upcalls.hold(held.line, busy.is_some());
@@ -277,6 +297,7 @@ impl Interface {
             self.is_settling =
                 self.connections.settle(&mut Adapter::new(inside, &mut self.places, &mut self.wishes));
         }
+        self.send_out(inside);
     }
 
     /// Enables upcalls once there is a client to receive them.

@@ -8,11 +8,13 @@ use lasthop_dpif::datapath::{DatapathId, Execute};
 use lasthop_dpif::family::PacketMessage;
 use lasthop_dpif::server::{DatapathUpcall, UpcallKind};
 use lasthop_dpif::{Errno, Refusal};
-use lasthop_engine::UpcallRecord;
+use lasthop_engine::{Injected, InjectedPacket, UpcallRecord};
 use lasthop_fabric::bounds::{FRAME_BYTES_MAX, FRAME_BYTES_MIN};
 use lasthop_flow::{Action, FlowKey, Userspace};
-use lasthop_flowtable::{EXECUTED, Execution, FlowModule, describe, tracked, tunnel_of, tunnel_told};
-use lasthop_module_api::{PORTS_MAX, PortId, UpcallReason};
+use lasthop_flowtable::{
+    EXECUTED, Execution, Executions, FlowModule, describe, tracked, tunnel_of, tunnel_told,
+};
+use lasthop_module_api::{DropReason, PORTS_MAX, PortId, UpcallReason};
 use lasthop_wire::key::LinkLayer;
 use lasthop_wire::{Metadata, Offload};
 
@@ -183,6 +185,30 @@ fn link(key: &FlowKey) -> LinkLayer {
     }
 }
 
+/// A packet of the control plane on its way through a worker.
+pub(super) struct OutgoingPacket {
+    executions: Arc<Executions>,
+    module: Arc<FlowModule>,
+    /// Taken when it is announced.
+    execution: Option<Execution>,
+    ticket: u32,
+    under_way: Arc<UnderWay>,
+    port: PortId,
+    len_bytes: usize,
+}
+
+impl InjectedPacket for OutgoingPacket {
+    fn announce(&mut self) -> Result<(), DropReason> {
+        let execution = self.execution.take().ok_or(DropReason::NoFlow)?;
+        self.executions.announce(&self.module, execution, self.ticket)
+    }
+
+    fn done(self) {
+        self.module.done(self.ticket);
+        self.under_way.leave(self.port, self.len_bytes);
+    }
+}
+
 impl Adapter<'_> {
     /// Executes a packet of the control plane, unless this is a probe.
     pub(super) fn send(&mut self, id: DatapathId, execute: Execute) -> Result<(), Refusal> {
@@ -239,26 +265,22 @@ impl Adapter<'_> {
         Execution::new(place.module.table(), metadata, actions, number).map_err(flows::unsupported)
     }
 
-    /// Has a worker send a packet.
+    /// Has a worker send a packet, with others of this turn ([`Places::outgoing`]).
     pub(super) fn inject(
-        &self,
+        &mut self,
         (origin, ticket): (PortId, u32),
         module: Arc<FlowModule>,
         execution: Execution,
         packet: (Vec<u8>, Offload),
     ) {
         let (executions, under_way) = (self.inside.executions(), Arc::clone(&self.places.under_way));
-        let (len_bytes, announced) = (packet.0.len(), Arc::clone(&module));
+        let (frame, offload) = packet;
+        let len_bytes = frame.len();
         under_way.enter(origin, len_bytes);
-        self.inside.engine().inject(
-            origin,
-            packet,
-            move || executions.announce(&announced, execution, ticket),
-            move || {
-                module.done(ticket);
-                under_way.leave(origin, len_bytes);
-            },
-        );
+        let execution = Some(execution);
+        let packet =
+            OutgoingPacket { executions, module, execution, ticket, under_way, port: origin, len_bytes };
+        self.places.outgoing.push(Injected { origin, frame, offload, packet });
     }
 }
 

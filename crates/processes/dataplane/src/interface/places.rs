@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use lasthop_dpif::datapath::{DatapathId, Meter, RemovalId};
 use lasthop_dpif::server::PeerId;
-use lasthop_engine::{Engine, EngineStats, PortStats};
+use lasthop_engine::{Engine, EngineStats, Injected, PortStats};
 use lasthop_flowtable::{FlowModule, Removed};
 use lasthop_module_api::{PortId, SwitchId};
 
@@ -14,7 +14,7 @@ use super::super::flow_memory::{FlowMemory, RecordPlace};
 use super::connection_memory::ConnectionMemories;
 use super::connections::CtSettings;
 use super::executed::Executed;
-use super::packets::UnderWay;
+use super::packets::{OutgoingPacket, UnderWay};
 use super::refused_flows::RefusedFlows;
 
 /// A port in a datapath.
@@ -51,6 +51,8 @@ pub(super) struct Places {
     pub(super) last_removal: u64,
     last_origin: u16,
     pub(super) under_way: Arc<UnderWay>,
+    /// Packets of clients that go to a worker together at the end of the turn; they count as under way.
+    pub(super) outgoing: Vec<Injected<OutgoingPacket>>,
     /// Clients that are embedded controllers. They use existing switches and ports; nothing is made for them.
     pub(super) controllers: BTreeSet<PeerId>,
     pub(super) refused_flows: RefusedFlows,

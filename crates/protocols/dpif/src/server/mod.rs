@@ -41,7 +41,7 @@ pub use upcall::{DatapathUpcall, Reader, UpcallKind, Upcalled};
 use crate::bounds::{DUMP_MESSAGES, QUEUED_BYTES_MAX};
 use crate::datapath::{Datapath, DatapathId, Port, RemovalId};
 use crate::family::FamilyMessage;
-use crate::message::{self, Messages, NetlinkHeader, NetlinkMessage};
+use crate::message::{self, NetlinkHeader, NetlinkMessage};
 use crate::private as private_messages;
 use crate::refusal::{Errno, Refusal};
 use crate::uapi::{command, ctrl, nlm, protocol};
@@ -50,7 +50,7 @@ use dump::Dump;
 use news::PortNews;
 use parked::Parked;
 use peer::{Peer, Removal};
-use request::{Outcome, Request};
+use request::{Outcome, Request, RequestDatagram};
 use state::State;
 
 /// Smaller types are netlink's own, and no requests.
@@ -68,11 +68,6 @@ pub enum Goodbye {
     /// A request while an earlier one is not done.
     #[error("a client sent a request before the last one was done")]
     OutOfTurn,
-}
-
-/// The bytes behind a message of `len` bytes in its datagram.
-fn behind(datagram: &[u8], len: usize) -> Vec<u8> {
-    datagram.get(len.next_multiple_of(4)..).unwrap_or_default().to_vec()
 }
 
 /// Clients and their pending requests.
@@ -127,7 +122,7 @@ impl Server {
             None => self.greet(id, &datagram),
             Some(peer) if peer.is_idle() => {
                 peer.heard += 1;
-                peer.request = Some(datagram);
+                peer.request = Some(RequestDatagram::new(datagram));
                 Ok(())
             }
             Some(_) => Err(Goodbye::OutOfTurn),
@@ -196,6 +191,12 @@ impl Server {
             self.queued_bytes -= before - peer.output_bytes();
             self.advance(id, datapath);
         }
+    }
+
+    /// Whether all output of a client may wait for later output for a while: it has ENDs only, and few of them.
+    #[must_use]
+    pub fn is_patient(&self, id: PeerId) -> bool {
+        self.peers.get(&id).is_some_and(Peer::is_patient)
     }
 
     /// Takes the clients that have unsolicited output since the last call.
@@ -317,18 +318,20 @@ impl Server {
     }
 
     /// Serves the next message of a request datagram, or its end.
-    fn serve_next(&mut self, id: PeerId, request: Vec<u8>, datapath: &mut dyn Datapath) {
-        let Some(message) = Messages::new(&request).next() else {
-            return self.push(id, private_messages::end());
+    fn serve_next(&mut self, id: PeerId, mut request: RequestDatagram, datapath: &mut dyn Datapath) {
+        let Some(message) = request.first() else {
+            return self.push_end(id);
         };
         let len = message::HEADER_BYTES + message.body.len();
         self.serve(id, &message, len, datapath);
         let is_parked = self.parked.contains_key(&id);
         // Retrying a parked request is frequent and cheap, so it is not counted.
         self.spend(usize::from(!is_parked));
-        let rest = if is_parked { request } else { behind(&request, len) };
+        if !is_parked {
+            request.skip(len);
+        }
         if let Some(peer) = self.peers.get_mut(&id) {
-            peer.request = Some(rest);
+            peer.request = Some(request);
         }
     }
 
@@ -457,6 +460,13 @@ impl Server {
         }
     }
 
+    /// Queues the END of a request datagram.
+    fn push_end(&mut self, id: PeerId) {
+        if let Some(peer) = self.peers.get_mut(&id) {
+            self.queued_bytes += peer.push_end(private_messages::end());
+        }
+    }
+
     /// Whether there is room for a miss or a notification; counts it as lost otherwise.
     fn has_room(&mut self, id: PeerId, len_bytes: usize) -> bool {
         let has_room_for_all = self.queued_bytes + len_bytes <= QUEUED_BYTES_MAX;
@@ -471,6 +481,16 @@ impl Server {
         let has_room = self.has_room(id, datagram.len());
         if has_room {
             self.push(id, datagram);
+            self.told.insert(id);
+        }
+        has_room
+    }
+
+    /// Queues a miss, in a datagram with earlier ones if the client takes batches; without room it is lost.
+    fn push_miss(&mut self, id: PeerId, message: Vec<u8>) -> bool {
+        let has_room = self.has_room(id, message.len());
+        if let Some(peer) = self.peers.get_mut(&id).filter(|_| has_room) {
+            self.queued_bytes += peer.push_miss(message);
             self.told.insert(id);
         }
         has_room

@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use super::peer::Peer;
-use super::{PeerId, Server, behind};
+use super::{PeerId, Server};
 use crate::bounds::PARKED_MS_MAX;
 use crate::datapath::Datapath;
-use crate::message::{self, Messages};
+use crate::message;
 use crate::refusal::{Errno, Refusal};
 
 /// A client's request: the first message in the rest of its datagram.
@@ -52,14 +52,15 @@ impl Server {
 
     /// Refuses the next message in a client's datagram without parsing it.
     fn refuse_next(&mut self, id: PeerId) {
-        let Some(request) = self.peers.get_mut(&id).and_then(|peer| peer.request.take()) else { return };
-        let Some(message) = Messages::new(&request).next() else { return };
+        let Some(mut request) = self.peers.get_mut(&id).and_then(|peer| peer.request.take()) else { return };
+        let Some(message) = request.first() else { return };
         let len = message::HEADER_BYTES + message.body.len();
         let late =
             Refusal::new(Errno::ETIMEDOUT, "the port's device was not there in time; see the switch's log");
         self.acknowledge(id, message.header, len, Err(late));
+        request.skip(len);
         if let Some(peer) = self.peers.get_mut(&id) {
-            peer.request = Some(behind(&request, len));
+            peer.request = Some(request);
         }
     }
 

@@ -5,7 +5,10 @@ use std::collections::VecDeque;
 use arrayvec::ArrayVec;
 
 use super::dump::Dump;
-use crate::bounds::{ANSWER_BYTES_MAX, GROUPS_MAX, UPCALL_BYTES_MAX};
+use super::request::RequestDatagram;
+use crate::bounds::{
+    ANSWER_BYTES_MAX, GROUPS_MAX, PATIENT_ENDS_MAX, UPCALL_BATCH_BYTES_MAX, UPCALL_BYTES_MAX,
+};
 use crate::datapath::{DatapathId, RemovalId};
 use crate::message::NetlinkHeader;
 
@@ -22,7 +25,27 @@ pub(super) struct Removal {
 #[derive(Debug)]
 enum Waiting {
     Datagram(Vec<u8>),
+    /// Misses and ENDs in one datagram.
+    Batch(Batch),
     Removal(Removal),
+}
+
+/// A datagram that grows until it is sent.
+#[derive(Debug, Default)]
+struct Batch {
+    bytes: Vec<u8>,
+    ends: usize,
+    has_misses: bool,
+}
+
+impl Batch {
+    /// Adds a message at a multiple of four bytes; returns the bytes that it takes.
+    fn add(&mut self, message: &[u8]) -> usize {
+        let before = self.bytes.len();
+        self.bytes.resize(before.next_multiple_of(4), 0);
+        self.bytes.extend_from_slice(message);
+        self.bytes.len() - before
+    }
 }
 
 impl Waiting {
@@ -30,6 +53,7 @@ impl Waiting {
     fn len_bytes(&self) -> usize {
         match self {
             Waiting::Datagram(datagram) => datagram.len(),
+            Waiting::Batch(batch) => batch.bytes.len(),
             Waiting::Removal(_) => size_of::<Self>(),
         }
     }
@@ -44,9 +68,11 @@ pub(super) struct Peer {
     pub(super) is_extended: bool,
     /// Whether its lists include datapaths of embedded controllers.
     pub(super) sees_all: bool,
+    /// Whether it takes several misses and ENDs in one datagram.
+    pub(super) takes_batches: bool,
     pub(super) groups: ArrayVec<u32, GROUPS_MAX>,
     /// The rest of a request datagram during a dump.
-    pub(super) request: Option<Vec<u8>>,
+    pub(super) request: Option<RequestDatagram>,
     pub(super) dump: Option<Dump>,
     output: VecDeque<Waiting>,
     output_bytes: usize,
@@ -64,6 +90,7 @@ impl Peer {
             protocol,
             is_extended: false,
             sees_all: false,
+            takes_batches: false,
             groups: ArrayVec::new(),
             request: None,
             dump: None,
@@ -94,6 +121,45 @@ impl Peer {
         self.enqueue(Waiting::Datagram(datagram));
     }
 
+    /// Adds a miss; returns the bytes that it takes.
+    pub(super) fn push_miss(&mut self, message: Vec<u8>) -> usize {
+        let len = message.len();
+        if !self.takes_batches {
+            self.push(message);
+            return len;
+        }
+        self.add_to_batch(&message, |batch| batch.has_misses = true)
+    }
+
+    /// Adds the END of a request datagram; returns the bytes that it takes.
+    pub(super) fn push_end(&mut self, message: Vec<u8>) -> usize {
+        let len = message.len();
+        if !self.takes_batches {
+            self.push(message);
+            return len;
+        }
+        self.add_to_batch(&message, |batch| batch.ends += 1)
+    }
+
+    /// Adds a message to the last datagram if that is a batch with room, else to a new one.
+    fn add_to_batch(&mut self, message: &[u8], note: impl FnOnce(&mut Batch)) -> usize {
+        let has_room = |batch: &Batch| batch.bytes.len() + message.len() <= UPCALL_BATCH_BYTES_MAX;
+        if !matches!(self.output.back(), Some(Waiting::Batch(batch)) if has_room(batch)) {
+            self.output.push_back(Waiting::Batch(Batch::default()));
+        }
+        let Some(Waiting::Batch(batch)) = self.output.back_mut() else { return 0 };
+        note(batch);
+        let len = batch.add(message);
+        self.output_bytes += len;
+        len
+    }
+
+    /// Whether all that waits are ENDs, and few of them.
+    pub(super) fn is_patient(&self) -> bool {
+        let front = self.output.front().filter(|_| self.output.len() == 1);
+        matches!(front, Some(Waiting::Batch(batch)) if !batch.has_misses && batch.ends < PATIENT_ENDS_MAX)
+    }
+
     pub(super) fn push_removal(&mut self, removal: Removal) {
         self.enqueue(Waiting::Removal(removal));
     }
@@ -107,12 +173,13 @@ impl Peer {
     pub(super) fn output(&self) -> Option<&[u8]> {
         match self.output.front()? {
             Waiting::Datagram(datagram) => Some(datagram),
+            Waiting::Batch(batch) => Some(&batch.bytes),
             Waiting::Removal(_) => None,
         }
     }
 
     pub(super) fn pop(&mut self) {
-        if let Some(waiting) = self.output.pop_front_if(|waiting| matches!(waiting, Waiting::Datagram(_))) {
+        if let Some(waiting) = self.output.pop_front_if(|waiting| !matches!(waiting, Waiting::Removal(_))) {
             self.output_bytes -= waiting.len_bytes();
             self.taken += 1;
         }
@@ -122,7 +189,7 @@ impl Peer {
     pub(super) fn removals(&self) -> impl Iterator<Item = Removal> {
         self.output.iter().filter_map(|waiting| match waiting {
             Waiting::Removal(removal) => Some(*removal),
-            Waiting::Datagram(_) => None,
+            Waiting::Datagram(_) | Waiting::Batch(_) => None,
         })
     }
 

@@ -5,7 +5,7 @@ use super::peer::Peer;
 use super::{Goodbye, PeerId, Server};
 use crate::bounds::PEERS_MAX;
 use crate::message::{Messages, NetlinkMessage};
-use crate::private::{HELLO, Hello, JOIN, LEAVE, LISTEN, REJOIN, SEE_ALL, decode_number, number};
+use crate::private::{BATCH, HELLO, Hello, JOIN, LEAVE, LISTEN, REJOIN, SEE_ALL, decode_number, number};
 use crate::refusal::Errno;
 
 /// First assigned port id: it is beyond those of processes, which use their own number for a socket.
@@ -46,7 +46,7 @@ impl Server {
     /// Serves a message if it is private; returns whether it was.
     pub(super) fn serve_private(&mut self, id: PeerId, message: &NetlinkMessage<'_>) -> bool {
         let kind = message.header.kind;
-        let is_known = matches!(kind, JOIN | LEAVE | LISTEN | SEE_ALL | REJOIN);
+        let is_known = matches!(kind, JOIN | LEAVE | LISTEN | SEE_ALL | REJOIN | BATCH);
         let Some(peer) = self.peers.get_mut(&id).filter(|_| is_known) else { return false };
         let argument = decode_number(message, kind);
         let errno = argument.map_or(Errno::EINVAL.0, |argument| change(peer, kind, argument));
@@ -79,6 +79,10 @@ fn change(peer: &mut Peer, kind: u16, argument: u32) -> i32 {
         }
         SEE_ALL => {
             peer.sees_all = argument != 0;
+            0
+        }
+        BATCH => {
+            peer.takes_batches = argument != 0;
             0
         }
         _ => {

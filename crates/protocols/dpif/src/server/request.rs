@@ -6,9 +6,33 @@ use super::families::Family;
 use crate::attr::Attrs;
 use crate::datapath::PeerId;
 use crate::datapath::{DatapathId, RemovalId};
-use crate::message::{NetlinkHeader, NetlinkMessage};
+use crate::message::{Messages, NetlinkHeader, NetlinkMessage};
 use crate::refusal::{Errno, Refusal};
 use crate::uapi::{command, nlm};
+
+/// A client's request datagram, from the first message that is not served yet.
+#[derive(Debug)]
+pub(super) struct RequestDatagram {
+    bytes: Vec<u8>,
+    /// Bytes of served messages.
+    served: usize,
+}
+
+impl RequestDatagram {
+    pub(super) fn new(bytes: Vec<u8>) -> Self {
+        Self { bytes, served: 0 }
+    }
+
+    /// The next message; `None` once all are served.
+    pub(super) fn first(&self) -> Option<NetlinkMessage<'_>> {
+        Messages::new(self.bytes.get(self.served..)?).next()
+    }
+
+    /// Notes that the next message, of `len` bytes, is served.
+    pub(super) fn skip(&mut self, len: usize) {
+        self.served = self.served.saturating_add(len.next_multiple_of(4));
+    }
+}
 
 /// A message of a datapath family.
 #[derive(Clone, Debug)]

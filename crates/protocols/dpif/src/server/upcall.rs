@@ -52,6 +52,8 @@ pub struct Reader {
 pub enum Upcalled {
     /// It waits for its client to read it.
     Queued,
+    /// The same, in a datagram that may get more: [`Server::take_told`] names its client.
+    Batched,
     /// It has no reader, or there is no room. It counts in the datapath's `lost`.
     Lost,
 }
@@ -60,9 +62,10 @@ impl Server {
     /// Queues an upcall. Never waits: without room it is lost.
     pub fn upcall(&mut self, upcall: DatapathUpcall) -> Upcalled {
         let id = DatapathId(upcall.message.datapath);
-        let is_queued = self.target(id, &upcall).is_some_and(|peer| self.queue_upcall(peer, upcall));
-        if is_queued {
-            return Upcalled::Queued;
+        let target = self.target(id, &upcall);
+        if let Some(peer) = target.filter(|peer| self.queue_upcall(*peer, upcall)) {
+            let takes_batches = self.peers.get(&peer).is_some_and(|peer| peer.takes_batches);
+            return if takes_batches { Upcalled::Batched } else { Upcalled::Queued };
         }
         if let Some(known) = self.state.datapath_mut(id) {
             known.lost += 1;
@@ -110,6 +113,6 @@ impl Server {
         let header = NetlinkHeader { kind: Family::Packet.id(), ..NetlinkHeader::default() };
         let message = Answer::Packet(Box::new(upcall.message)).message(header, command, 0);
         // A packet of more than 65531 bytes does not fit an attribute.
-        message.is_ok_and(|bytes| self.push_droppable(id, bytes))
+        message.is_ok_and(|bytes| self.push_miss(id, bytes))
     }
 }

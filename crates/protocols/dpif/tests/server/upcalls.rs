@@ -1,11 +1,14 @@
 //! The readers of upcalls.
 
+use lasthop_dpif::bounds::{PATIENT_ENDS_MAX, UPCALL_BATCH_BYTES_MAX};
 use lasthop_dpif::family::PacketMessage;
 use lasthop_dpif::message::Messages;
+use lasthop_dpif::private::END;
 use lasthop_dpif::server::{DatapathUpcall, PeerId, Server, UpcallKind, Upcalled};
+use lasthop_dpif::talk::{self, DpifReply, batch};
 use lasthop_flow::FlowKey;
 
-use crate::wire::{SET, Wire, new_datapath, new_port, request};
+use crate::wire::{GET, SET, Wire, new_datapath, new_port, request};
 use lasthop_dpif::family::DatapathMessage;
 use lasthop_dpif::server::Family;
 
@@ -153,4 +156,80 @@ fn misses_without_a_reader_go_to_one_client_at_once() {
     wire.ask(id, direct(second_id));
     assert_eq!([0, 1, 2, 3].map(|port| reader(&wire, port)), [None, Some(first), Some(second), Some(second)]);
     assert!(wire.server.changes() > changes, "to be kept for the next process");
+}
+
+/// The kinds of a datagram's messages.
+fn kinds(datagram: &[u8]) -> Vec<u16> {
+    Messages::new(datagram).map(|message| message.header.kind).collect()
+}
+
+/// A datapath with one port, whose misses go to one client, which may take batches.
+fn reader_of_one_port(takes_batches: bool) -> (Wire, PeerId) {
+    let mut wire = Wire::new();
+    let (reader, port_id) = readers(&mut wire, 1)[0];
+    if takes_batches {
+        wire.ask(reader, batch());
+        assert_eq!(wire.next(reader), None);
+    }
+    let id = wire.client();
+    wire.ask(id, new_datapath("dp0", 3));
+    wire.ask(id, new_port("vm1", None, vec![port_id]));
+    (wire, reader)
+}
+
+#[test]
+fn misses_and_ends_share_a_datagram_for_a_client_that_takes_batches() {
+    let miss_kind = Family::Packet.id();
+    let (mut wire, reader) = reader_of_one_port(true);
+    let empty = || request(Family::Datapath, GET, 0, 1, |_| {});
+    assert!(!wire.server.is_patient(reader), "nothing waits");
+    // The answer is a datagram of its own, and its END waits for more.
+    wire.server.received(reader, empty(), &mut wire.datapath).expect("in turn");
+    assert!(!wire.server.is_patient(reader), "an answer waits");
+    assert_eq!(kinds(&wire.next(reader).expect("an answer")), [Family::Datapath.id()]);
+    assert!(wire.server.is_patient(reader));
+    for hash in 0..3 {
+        assert_eq!(wire.server.upcall(miss(1, 0, hash)), Upcalled::Batched);
+        assert!(!wire.server.is_patient(reader), "a miss does not wait");
+    }
+    let datagram = wire.next(reader).expect("a batch");
+    assert_eq!(kinds(&datagram), [END, miss_kind, miss_kind, miss_kind]);
+    let told = talk::read(&datagram).filter_map(|told| match told {
+        DpifReply::Miss(packet) => packet.hash,
+        _ => None,
+    });
+    assert_eq!(told.collect::<Vec<_>>(), [0, 1, 2]);
+    assert_eq!(wire.next(reader), None);
+}
+
+#[test]
+fn a_batch_is_bounded_and_so_are_ends_that_wait() {
+    let (mut wire, reader) = reader_of_one_port(true);
+    let mut sent = 0;
+    while wire.server.reader(reader).is_some_and(|reader| !reader.is_busy) {
+        assert_eq!(wire.server.upcall(miss(1, 0, sent)), Upcalled::Batched);
+        sent += 1;
+    }
+    let mut heard = 0;
+    while let Some(datagram) = wire.next(reader) {
+        assert!(datagram.len() <= UPCALL_BATCH_BYTES_MAX, "{}", datagram.len());
+        heard += Messages::new(&datagram).count() as u64;
+    }
+    assert_eq!(heard, sent);
+    for ends in 1..=PATIENT_ENDS_MAX {
+        wire.server.received(reader, Vec::new(), &mut wire.datapath).expect("in turn");
+        assert_eq!(wire.server.is_patient(reader), ends < PATIENT_ENDS_MAX);
+    }
+    assert_eq!(kinds(&wire.next(reader).expect("all ENDs")), [END; PATIENT_ENDS_MAX]);
+    assert_eq!(wire.next(reader), None);
+}
+
+#[test]
+fn other_clients_get_a_datagram_for_each_miss_and_end() {
+    let (mut wire, reader) = reader_of_one_port(false);
+    (0..2).for_each(|hash| assert_eq!(wire.server.upcall(miss(1, 0, hash)), Upcalled::Queued));
+    wire.server.received(reader, Vec::new(), &mut wire.datapath).expect("in turn");
+    assert!(!wire.server.is_patient(reader));
+    let datagrams: Vec<_> = std::iter::from_fn(|| wire.next(reader)).map(|bytes| kinds(&bytes)).collect();
+    assert_eq!(datagrams, [[Family::Packet.id()], [Family::Packet.id()], [END]]);
 }
