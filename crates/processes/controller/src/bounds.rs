@@ -28,8 +28,12 @@ pub const COUNTING_NS: u64 = 1_000_000_000;
 pub const PORTS_NS: u64 = 5_000_000_000;
 /// Pause before a refused request is repeated, in ns.
 pub const AGAIN_NS: u64 = 200_000_000;
-/// Flows that are revalidated in one turn after a change: some milliseconds, in which new packets wait.
-pub const REVALIDATED_PER_TURN: usize = 10_000;
+/// Flows that are revalidated, or checked for idleness, in one turn: less than a millisecond, in which new packets wait.
+pub const FLOWS_PER_TURN: usize = 1000;
+/// Changes of flows in one turn that no packet waits for: one datagram.
+pub const CHANGES_PER_TURN: usize = BATCH_REQUESTS;
+/// Waiting datagrams from which on no such changes are made: answers to packets wait behind them.
+pub const CHANGES_OPEN_MAX: usize = 2;
 /// Largest number of flows that depend on one address and are revalidated each time it moves.
 pub const ABOUT_FEW: usize = 64;
 /// Pause between two revalidations of larger numbers, in ns, for an address that moves between two guests that use it.

@@ -20,7 +20,8 @@ use lasthop_module_api::{DropReason, Mac, NO_VID, PortSettings, Vid};
 
 use crate::LINKS;
 use crate::bounds::{
-    AGAIN_NS, BEHIND_MAX, COUNTING_NS, GIVEN_BACK_MAX, PORT_PACKETS_MIN, PORTS_NS, WAITING_MAX,
+    AGAIN_NS, BEHIND_MAX, CHANGES_OPEN_MAX, COUNTING_NS, GIVEN_BACK_MAX, PORT_PACKETS_MIN, PORTS_NS,
+    WAITING_MAX,
 };
 use crate::config::{Address, MovedAddress, StaticAddress, SwitchConfig};
 use crate::link::{Answer, DatapathLink};
@@ -314,9 +315,14 @@ impl Controller {
         let names: Vec<String> = self.switches.keys().cloned().collect();
         let mut has_more = false;
         for name in &names {
+            // If the switch is behind, its next reply causes another turn.
+            let is_behind = self.links[MAIN].open_count() >= CHANGES_OPEN_MAX;
             if let Some(served) = self.switches.get_mut(name) {
                 served.switch.revalidate_late(now_ns);
+            }
+            if let Some(served) = self.switches.get_mut(name).filter(|_| !is_behind) {
                 has_more |= served.switch.has_to_revalidate() && served.switch.revalidate_some(now_ns);
+                has_more |= served.check_some(now_ns);
             }
             self.apply_changes(name);
             self.step(name, now_ns);

@@ -1,13 +1,15 @@
 //! The installed flows as the controller remembers them: by name, and by the addresses that they depend on.
 
-use std::collections::hash_map::Entry;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
+use std::ops::Bound;
 
 use lasthop_bridge_policy::MAC_ONES;
 use lasthop_flow::{Action, Ufid};
 
 use crate::addresses::FdbKey;
+use crate::bounds::ABOUT_FEW;
 use crate::claims::Claims;
 use crate::connection::Connection;
 use crate::frame::{Frame, Looked};
@@ -19,6 +21,12 @@ const MARK: [u8; 4] = *b"LHc1";
 pub(crate) fn is_ours(ufid: Ufid) -> bool {
     ufid.0.starts_with(&MARK)
 }
+
+/// A flow's port and name.
+pub(crate) type FlowPlace = (u32, Ufid);
+
+/// In front of all flows.
+pub(crate) const FIRST_PLACE: FlowPlace = (0, LOWEST);
 
 const LOWEST: Ufid = Ufid([0; 16]);
 const HIGHEST: Ufid = Ufid([0xff; 16]);
@@ -69,7 +77,7 @@ pub(crate) struct Flows {
     /// Flows whose source could not be learned, by port.
     unlearned: BTreeSet<(u32, Ufid)>,
     /// Flows by their packets' input port.
-    by_port: HashMap<u32, BTreeSet<Ufid>>,
+    by_port: BTreeMap<u32, BTreeSet<Ufid>>,
 }
 
 impl Flows {
@@ -197,6 +205,20 @@ impl Flows {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Ufid, &Flow)> {
         self.flows.iter().map(|(ufid, flow)| (*ufid, &**flow))
+    }
+
+    /// Whether more than a few flows of a port have sources that could not be learned.
+    pub(crate) fn has_many_unlearned(&self, port: u32) -> bool {
+        self.unlearned.range((port, LOWEST)..=(port, HIGHEST)).nth(ABOUT_FEW).is_some()
+    }
+
+    /// Up to `max` flows behind a place, by port and name; the next place is that of the last one.
+    pub(crate) fn behind(&self, (port, ufid): FlowPlace, max: usize) -> Vec<FlowPlace> {
+        let of_port = |(number, flows): (&u32, &BTreeSet<Ufid>)| -> Vec<FlowPlace> {
+            let from = if *number == port { Bound::Excluded(ufid) } else { Bound::Unbounded };
+            flows.range((from, Bound::Unbounded)).take(max).map(|ufid| (*number, *ufid)).collect()
+        };
+        self.by_port.range(port..).flat_map(of_port).take(max).collect()
     }
 }
 

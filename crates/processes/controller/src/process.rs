@@ -33,8 +33,9 @@ use lasthop_runtime::signals;
 
 /// The channel's number in the poller; connections have the next ones.
 const CHANNEL: u64 = 0;
-/// Datagrams read from one connection in a row; then its requests are sent.
-const DATAGRAMS_PER_TURN: usize = 64;
+/// Datagrams read from each connection in a row; then its requests are sent. Those of a list have some hundred flows,
+/// and packets wait meanwhile.
+const DATAGRAMS_PER_TURN: [usize; LINKS] = [64, 4];
 
 /// Runs until the supervisor is gone.
 pub fn run(mode: sandbox::SandboxMode) -> Result<(), Fault> {
@@ -354,7 +355,7 @@ impl Process {
 
     /// Reads datagrams from the switch process.
     fn receive(&mut self, link: usize) {
-        for _ in 0..DATAGRAMS_PER_TURN {
+        for _ in 0..DATAGRAMS_PER_TURN.get(link).copied().unwrap_or_default() {
             let Some(socket) = self.sockets.get(link) else { return };
             match recv(&socket.fd, self.buffer.as_mut_slice(), RecvFlags::empty()) {
                 Ok((0, _)) => return self.lose_connection(),

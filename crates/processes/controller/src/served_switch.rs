@@ -123,8 +123,24 @@ impl ServedSwitch {
 
     /// Notes the end of the counters. Without traffic they are read when a flow or address may age out.
     pub(crate) fn counted(&mut self, now_ns: u64) {
-        self.switch.end_round(now_ns);
+        self.switch.end_round();
         self.switch.sweep(now_ns);
+        self.check_some(now_ns);
+    }
+
+    /// Checks some flows for idleness after all counters were read. The next round may begin once all are checked.
+    /// Returns whether there are more.
+    pub(crate) fn check_some(&mut self, now_ns: u64) -> bool {
+        if self.switch.is_checking() {
+            self.switch.check_some(now_ns);
+            if !self.switch.is_checking() {
+                self.end_counting(now_ns);
+            }
+        }
+        self.switch.is_checking()
+    }
+
+    fn end_counting(&mut self, now_ns: u64) {
         self.counters.end();
         self.is_busy = false;
         if self.switch.take_use() {

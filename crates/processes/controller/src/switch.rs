@@ -1,6 +1,6 @@
 //! A switch: its ports, addresses and flows, and the changes that its datapath needs.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 use lasthop_api::acl::AclRule;
@@ -12,15 +12,15 @@ use lasthop_module_api::{DropReason, Mac, PortSettings, PortVlans, Vid};
 use crate::acl::PortAcl;
 use crate::addresses::{AddressLimits, Addresses, FdbKey, LearnResult, Static};
 use crate::bounds::{
-    ABOUT_FEW, ADDRESSES_PORT_SHARE, AGEING_NS, COUNTING_NS, FLOWS_MAX, FLOWS_PORT_SHARE, IDLE_CROWDED_NS,
-    IDLE_NS, REVALIDATED_PER_TURN,
+    ABOUT_FEW, ADDRESSES_PORT_SHARE, AGEING_NS, CHANGES_PER_TURN, COUNTING_NS, FLOWS_MAX, FLOWS_PER_TURN,
+    FLOWS_PORT_SHARE, IDLE_CROWDED_NS, IDLE_NS,
 };
 use crate::config::{StaticAddress, SwitchConfig};
 use crate::consult::consult;
 use crate::decide::{Admitted, Decision, View, admit, forward, meter};
 use crate::denial_log::DenialLog;
 use crate::flap_damping::FlapDamping;
-use crate::flows::{self, Flow, Flows};
+use crate::flows::{self, FIRST_PLACE, Flow, FlowPlace, Flows};
 use crate::frame::{Frame, Looked};
 use crate::gate::Stage;
 use crate::groups::Groups;
@@ -56,6 +56,14 @@ pub(crate) struct FlowCounts {
     pub(crate) refused: u64,
 }
 
+/// The end of a round of counters: flows are checked in turns, since one turn for all would hold up packets.
+#[derive(Clone, Copy, Debug)]
+struct IdleCheck {
+    /// The last flow that was checked.
+    at: FlowPlace,
+    idle_ns: u64,
+}
+
 /// A switch of module flow.
 #[derive(Debug)]
 pub(crate) struct Switch {
@@ -76,6 +84,9 @@ pub(crate) struct Switch {
     changes: VecDeque<DatapathChange>,
     /// Flows to revalidate.
     to_revalidate: Vec<Ufid>,
+    /// Ports with many flows to revalidate whose sources could not be learned.
+    ports_to_revalidate: BTreeSet<u32>,
+    idle_check: Option<IdleCheck>,
     flaps: FlapDamping,
     round: u64,
     round_began_ns: u64,
@@ -102,6 +113,8 @@ impl Switch {
             former: Vec::new(),
             changes: VecDeque::new(),
             to_revalidate: Vec::new(),
+            ports_to_revalidate: BTreeSet::new(),
+            idle_check: None,
             flaps: FlapDamping::default(),
             round: 0,
             round_began_ns: 0,
@@ -361,9 +374,14 @@ impl Switch {
         let has_room = |(number, port): &(&u32, &Port)| {
             (is_unblocked || freed.contains(number)) && self.addresses.has_room(**number, port)
         };
-        let ports = self.ports.iter().filter(has_room).map(|(number, _)| *number);
-        let unlearned: Vec<Ufid> = ports.flat_map(|port| self.flows.unlearned(port)).collect();
-        unlearned.into_iter().for_each(|ufid| self.revalidate(ufid, now_ns));
+        let ports: Vec<u32> = self.ports.iter().filter(has_room).map(|(number, _)| *number).collect();
+        for port in ports {
+            if self.flows.has_many_unlearned(port) {
+                self.ports_to_revalidate.insert(port);
+            } else {
+                self.flows.unlearned(port).into_iter().for_each(|ufid| self.revalidate(ufid, now_ns));
+            }
+        }
     }
 
     /// Revalidates flows that depend on an address: a few at once, many in turns, and then not again for a while.
@@ -393,11 +411,19 @@ impl Switch {
     /// Revalidates some of the pending flows; returns whether there are more.
     pub(crate) fn revalidate_some(&mut self, now_ns: u64) -> bool {
         self.revalidate_unlearned(now_ns);
-        for _ in 0..REVALIDATED_PER_TURN {
-            let Some(ufid) = self.to_revalidate.pop() else { return false };
+        if self.to_revalidate.is_empty() {
+            let ports = std::mem::take(&mut self.ports_to_revalidate);
+            self.to_revalidate = ports.into_iter().flat_map(|port| self.flows.unlearned(port)).collect();
+        }
+        let changes = self.changes.len();
+        for _ in 0..FLOWS_PER_TURN {
+            let Some(ufid) = self.to_revalidate.pop_if(|_| self.changes.len() < changes + CHANGES_PER_TURN)
+            else {
+                break;
+            };
             self.revalidate(ufid, now_ns);
         }
-        !self.to_revalidate.is_empty()
+        self.has_to_revalidate()
     }
 
     /// Decides again about a flow's packets.
@@ -457,6 +483,8 @@ impl Switch {
         }
         self.changes.clear();
         self.to_revalidate.clear();
+        self.ports_to_revalidate.clear();
+        self.idle_check = None;
         self.flaps.clear();
     }
 
@@ -554,18 +582,37 @@ impl Switch {
         }
     }
 
-    /// Ends the round: removes idle flows, and forgets flows that the datapath has lost.
-    pub(crate) fn end_round(&mut self, now_ns: u64) {
+    /// Ends the round. [`Self::check_some`] follows until it is over.
+    pub(crate) fn end_round(&mut self) {
+        self.idle_check = Some(IdleCheck { at: FIRST_PLACE, idle_ns: self.idle_ns() });
+    }
+
+    /// Whether the end of a round is not over.
+    pub(crate) fn is_checking(&self) -> bool {
+        self.idle_check.is_some()
+    }
+
+    /// Checks some flows at the end of a round: removes idle ones, and forgets those that the datapath has lost.
+    pub(crate) fn check_some(&mut self, now_ns: u64) {
+        let Some(IdleCheck { at, idle_ns }) = self.idle_check else { return };
         // A recently installed flow may be missing in the counters.
         let sure_ns = self.round_began_ns.saturating_sub(2 * COUNTING_NS);
-        let lost = self.flows.iter().filter(|(_, flow)| flow.round < self.round && flow.used_ns < sure_ns);
-        let lost: Vec<Ufid> = lost.map(|(ufid, _)| ufid).collect();
-        lost.into_iter().for_each(|ufid| self.forget_flow(ufid));
-        let idle_ns = self.idle_ns();
-        let idle = self.flows.iter().filter(|(_, flow)| flow.used_ns.saturating_add(idle_ns) < now_ns);
-        let idle: Vec<Ufid> = idle.map(|(ufid, _)| ufid).collect();
-        self.counts.idle += idle.len() as u64;
-        idle.into_iter().for_each(|ufid| self.remove(ufid));
+        let (places, changes) = (self.flows.behind(at, FLOWS_PER_TURN), self.changes.len());
+        let is_last = places.len() < FLOWS_PER_TURN;
+        for at in places {
+            if self.changes.len() >= changes + CHANGES_PER_TURN {
+                return;
+            }
+            self.idle_check = Some(IdleCheck { at, idle_ns });
+            let Some(flow) = self.flows.get(at.1) else { continue };
+            if flow.round < self.round && flow.used_ns < sure_ns {
+                self.forget_flow(at.1);
+            } else if flow.used_ns.saturating_add(idle_ns) < now_ns {
+                self.counts.idle += 1;
+                self.remove(at.1);
+            }
+        }
+        self.idle_check.take_if(|_| is_last);
     }
 
     /// How long an unused flow stays.
@@ -605,7 +652,12 @@ impl Switch {
 
     /// Revalidates flows from forgotten addresses: the next packet has to be seen to learn the address again.
     fn forgotten(&mut self, fdb_keys: &[FdbKey], now_ns: u64) {
-        fdb_keys.iter().for_each(|fdb_key| self.revalidate_about(*fdb_key, now_ns));
+        if fdb_keys.len() <= ABOUT_FEW {
+            fdb_keys.iter().for_each(|fdb_key| self.revalidate_about(*fdb_key, now_ns));
+        } else {
+            let about = fdb_keys.iter().flat_map(|fdb_key| self.flows.about(*fdb_key));
+            self.to_revalidate.extend(about);
+        }
         self.revalidate_unlearned(now_ns);
     }
 
@@ -633,7 +685,7 @@ impl Switch {
 
     /// Whether flows have to be revalidated.
     pub(crate) fn has_to_revalidate(&self) -> bool {
-        !self.to_revalidate.is_empty()
+        !self.to_revalidate.is_empty() || !self.ports_to_revalidate.is_empty()
     }
 
     pub(crate) fn flow_count(&self) -> usize {

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use lasthop_frontend::{Guest, GuestOptions};
@@ -14,7 +15,7 @@ use crate::support::guests::{TWO, frame};
 use crate::support::odd_fds::{LingeringSocket, assortment, nested, watched, watched_eventfd};
 use crate::support::rogue::{Desk, FEATURES, GUEST_ADDR, Rogue, event_fd, kick, region, sparse_memory};
 
-use super::senders::{again_and_again, attach, connect};
+use super::senders::{again_and_again, attach, connect, while_it_goes_on};
 use super::{Attack, Ground, NEIGHBOURS, socket_of};
 
 const LINGER: Duration = Duration::from_secs(3600);
@@ -260,33 +261,33 @@ fn control_queue(ground: &Ground<'_>) {
     });
 }
 
-/// Each port floods another of the four with frames from new source addresses.
+/// Each port floods another of the four with frames from new source addresses. It has begun when all of them do.
 fn start_flows(ground: &Ground<'_>) {
-    std::thread::scope(|scope| {
-        for port in 0..4_u8 {
-            scope.spawn(move || {
-                super::lowest_priority();
-                let vnic = format!("bad{port}");
-                let (own, other) = ([2, 0, 0, 0, 7, port], [2, 0, 0, 0, 7, port ^ 1]);
-                let mut number = 0_u32;
-                again_and_again(ground, || {
-                    let (rogue, mut desk) = attach(ground.dir, &vnic, 1, &[])?;
-                    // From here on its address is known, and frames to it are not flooded.
-                    desk.send(0, &frame(TWO, own, 0, 60));
-                    std::thread::sleep(Duration::from_millis(100));
-                    while ground.goes_on() && !rogue.is_ended() {
-                        for _ in 0..64 {
-                            number += 1;
-                            let [b, c, d] = [number >> 16, number >> 8, number].map(|part| part as u8);
-                            desk.send(0, &frame(other, [2, 6, port, b, c, d], number, 60));
-                        }
-                        std::thread::sleep(Duration::from_millis(1));
-                    }
-                    Some(())
-                });
-            });
-        }
-    });
+    let flooding = AtomicUsize::new(0);
+    let flood_from = |port: u8| {
+        super::lowest_priority();
+        let (own, other) = ([2, 0, 0, 0, 7, port], [2, 0, 0, 0, 7, port ^ 1]);
+        let mut number = 0_u32;
+        while_it_goes_on(ground, || {
+            let (rogue, mut desk) = attach(ground.dir, &format!("bad{port}"), 1, &[])?;
+            // From here on its address is known, and frames to it are not flooded.
+            desk.send(0, &frame(TWO, own, 0, 60));
+            std::thread::sleep(Duration::from_millis(100));
+            while ground.goes_on() && !rogue.is_ended() {
+                for _ in 0..64 {
+                    number += 1;
+                    let [b, c, d] = [number >> 16, number >> 8, number].map(|part| part as u8);
+                    desk.send(0, &frame(other, [2, 6, port, b, c, d], number, 60));
+                }
+                if number == 64 && flooding.fetch_add(1, Ordering::Relaxed) == 3 {
+                    ground.begin();
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Some(())
+        });
+    };
+    std::thread::scope(|scope| (0..4).for_each(|port| drop(scope.spawn(move || flood_from(port)))));
 }
 
 fn without_kick(ground: &Ground<'_>) {

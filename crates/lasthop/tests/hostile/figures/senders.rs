@@ -16,8 +16,13 @@ const PAUSE: Duration = Duration::from_millis(10);
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Opens sessions, one after the other, until the attack is over: each continues until `act` fails.
-pub(super) fn again_and_again(ground: &Ground<'_>, mut act: impl FnMut() -> Option<()>) {
+pub(super) fn again_and_again(ground: &Ground<'_>, act: impl FnMut() -> Option<()>) {
     ground.begin();
+    while_it_goes_on(ground, act);
+}
+
+/// The same for an attack that says itself when it has begun.
+pub(super) fn while_it_goes_on(ground: &Ground<'_>, mut act: impl FnMut() -> Option<()>) {
     while ground.goes_on() {
         if act().is_none() {
             std::thread::sleep(PAUSE);

@@ -45,6 +45,9 @@ fn to(rig: &mut Rig, port: u16, frame: &[u8]) -> Vec<u16> {
     rig.send(port, frame).into_iter().map(|(port, _)| port).collect()
 }
 
+/// Their removals fill 31 datagrams.
+const MANY_FLOWS: u32 = 2000;
+
 fn wait(rig: &mut Rig, seconds: u64) {
     for _ in 0..seconds {
         rig.now_ns += SECOND_NS;
@@ -224,6 +227,35 @@ fn packets_of_other_ports_are_answered_for_while_some_have_the_switch_behind() {
     assert_eq!(rig.controller.stats().overrun, dropped);
     rig.settle();
     assert_eq!(rig.executed.last(), Some(&None), "it was sent on");
+}
+
+#[test]
+fn first_packets_are_answered_at_once_while_many_idle_flows_are_removed() {
+    let mut rig = rig(3);
+    for number in 0..MANY_FLOWS {
+        let [_, a, b, c] = number.to_be_bytes();
+        rig.ask(1, &ip(mac(3), [2, 9, 9, a, b, c]));
+        if number % 16 == 0 {
+            rig.settle();
+        }
+    }
+    rig.settle();
+    assert!(rig.flow_count() > MANY_FLOWS as usize / 2, "{} flows", rig.flow_count());
+    rig.now_ns += 12 * SECOND_NS;
+    rig.controller.turn(rig.now_ns);
+    // From here on the controller knows that they are idle.
+    rig.list();
+    rig.controller.turn(rig.now_ns);
+    let before = rig.executed.len();
+    rig.ask(2, &ip(mac(1), mac(2)));
+    rig.hear();
+    assert_eq!(rig.controller.stats().overrun, 0);
+    let datagrams = (0..).take_while(|_| !rig.has_execution() && rig.obey_one()).count();
+    assert!(rig.has_execution() && datagrams <= 4, "{datagrams} datagrams with changes came before");
+    rig.settle();
+    assert_eq!(rig.executed[before..], [None], "it was sent on");
+    wait(&mut rig, 2);
+    assert_eq!(rig.flow_count(), 1, "all idle flows are gone");
 }
 
 #[test]

@@ -142,9 +142,16 @@ impl Datapath for Tables {
         cursor: u64,
         visit: &mut dyn FnMut(FlowView<'_>) -> ControlFlow<()>,
     ) -> Option<u64> {
-        let flows = self.flows();
-        let at = flows.iter().skip(cursor as usize).position(|flow| visit(flow.view()).is_break());
-        at.map(|at| cursor + at as u64)
+        let mut cursor = Some(cursor as usize);
+        while let Some(from) = cursor {
+            let (some, next) = self.module.table().dump(from, 4096);
+            let stopped = some.iter().find(|(_, found, stats)| visit(flow(found, *stats).view()).is_break());
+            if let Some((slot, ..)) = stopped {
+                return Some(*slot as u64);
+            }
+            cursor = next;
+        }
+        None
     }
 
     fn execute(&mut self, _: DatapathId, execute: Execute) -> Result<(), Refusal> {
@@ -276,6 +283,11 @@ impl Rig {
             self.controller.received(0, &answer, self.now_ns);
         }
         true
+    }
+
+    /// Whether the controller's last changes had a packet among them.
+    pub(crate) fn has_execution(&self) -> bool {
+        !self.tables.executions.is_empty()
     }
 
     /// Answers pending list requests.

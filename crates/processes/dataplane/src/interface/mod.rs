@@ -30,7 +30,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lasthop_dpif::datapath::{Datapath as _, DatapathId};
-use lasthop_dpif::server::{DatapathUpcall, PeerId, Server, Upcalled};
+use lasthop_dpif::server::{DatapathUpcall, PeerId, Reader, Server, Upcalled};
 use lasthop_dpif::socket::{Access, Closed, Connections};
 use lasthop_engine::{UpcallLimits, UpcallLine, Upcalls};
 use lasthop_flowtable::FlowModule;
@@ -158,6 +158,7 @@ impl Interface {
             Ok(client) if is_own => {
                 self.unanswered.watch(client);
                 self.places.controllers.insert(client);
+                self.places.to_answer.forget();
             }
             Ok(client) => drop(self.outsiders.insert(client, number)),
             Err(why) => warn!(limited = true; "refused a control connection: {why}"),
@@ -204,8 +205,12 @@ impl Interface {
         if upcalls.is_full() {
             self.waiting.give_up_slowest();
         }
-        let server = self.connections.server();
-        let mut ready = self.waiting.ready(|client| server.reader(client), Instant::now());
+        let (server, places) = (self.connections.server(), &self.places);
+        let reader = |client| server.reader(client).map(|reader| places.reader(reader));
+        let mut ready = self.waiting.ready(reader, Instant::now());
+        if self.places.controllers.iter().any(|client| self.waiting.is_given_up(*client)) {
+            self.places.to_answer.forget();
+        }
         self.is_behind = false;
         for _ in 0..UPCALLS_PER_TURN {
             let client = ready.pop_front();
@@ -225,13 +230,18 @@ impl Interface {
         self.is_behind = true;
     }
 
+    /// The client that an upcall is for.
+    fn reader_of(&self, held: &Held) -> Option<Reader> {
+        self.connections.server().reader_of(&held.upcall).map(|reader| self.places.reader(reader))
+    }
+
     /// Delivers an upcall, unless its client has enough to read: then it waits, and its line with it.
     fn hand_over(&mut self, held: Held, has_waited: bool, inside: &mut Datapath) -> bool {
-        let mut reader = self.connections.server().reader_of(&held.upcall);
+        let mut reader = self.reader_of(&held);
         if reader.is_some_and(|reader| reader.is_busy) {
             // It may have room for the batch so far.
             self.connections.send_batches(&mut Adapter::new(inside, &mut self.places, &mut self.wishes));
-            reader = self.connections.server().reader_of(&held.upcall);
+            reader = self.reader_of(&held);
         }
         let busy = reader.filter(|reader| self.waiting.is_waited_for(*reader));
         if let Some(upcalls) = &mut self.upcalls {
@@ -245,6 +255,8 @@ impl Interface {
         if self.connections.upcall(held.upcall, &mut adapter) == Upcalled::Lost {
             held.module.settle(held.ticket);
             inside.engine().upcalls_lost(held.port, 1);
+        } else if reader.is_some_and(|reader| self.places.controllers.contains(&reader.client)) {
+            self.places.to_answer.asked();
         }
         reader.into_iter().for_each(|reader| self.unanswered.asked(reader));
         true

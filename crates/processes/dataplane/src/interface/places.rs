@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use lasthop_dpif::datapath::{DatapathId, Meter, RemovalId};
-use lasthop_dpif::server::PeerId;
+use lasthop_dpif::server::{PeerId, Reader};
 use lasthop_engine::{Engine, EngineStats, Injected, PortStats};
 use lasthop_flowtable::{FlowModule, Removed};
 use lasthop_module_api::{PortId, SwitchId};
@@ -16,6 +16,7 @@ use super::connections::CtSettings;
 use super::executed::Executed;
 use super::packets::{OutgoingPacket, UnderWay};
 use super::refused_flows::RefusedFlows;
+use super::unanswered::ToAnswer;
 
 /// A port in a datapath.
 #[derive(Clone, Debug)]
@@ -55,6 +56,8 @@ pub(super) struct Places {
     pub(super) outgoing: Vec<Injected<OutgoingPacket>>,
     /// Clients that are embedded controllers. They use existing switches and ports; nothing is made for them.
     pub(super) controllers: BTreeSet<PeerId>,
+    /// Upcalls to them that they have not answered.
+    pub(super) to_answer: ToAnswer,
     pub(super) refused_flows: RefusedFlows,
     /// Whether upcalls are enabled.
     pub(super) can_ask: bool,
@@ -125,6 +128,18 @@ impl Places {
     pub(super) fn has(&self, port: PortId) -> bool {
         let mut members = self.all.values().flat_map(|place| place.members.values());
         members.any(|member| member.port == Some(port))
+    }
+
+    /// The state of a client as a reader of upcalls.
+    pub(super) fn reader(&self, reader: Reader) -> Reader {
+        if self.controllers.contains(&reader.client) { self.to_answer.of(reader) } else { reader }
+    }
+
+    /// Notes that a packet came back from a client of a datapath.
+    pub(super) fn answered(&mut self, id: DatapathId) {
+        if self.all.get(&id).is_some_and(|place| place.is_reserved) {
+            self.to_answer.answered();
+        }
     }
 
     /// Has the next turn read counters again.

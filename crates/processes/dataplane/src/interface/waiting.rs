@@ -91,6 +91,11 @@ impl<T> Waiting<T> {
         self.slow.keys().filter(is_ready).copied().collect()
     }
 
+    /// Whether a client was given up.
+    pub(super) fn is_given_up(&self, client: PeerId) -> bool {
+        self.stalled.contains(&client)
+    }
+
     /// Takes the upcall that has waited longest for a client.
     pub(super) fn take(&mut self, client: PeerId) -> Option<T> {
         let slow = self.slow.get_mut(&client)?;
