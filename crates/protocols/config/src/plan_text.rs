@@ -52,7 +52,7 @@ fn entry_text(entry: &StaticEntry) -> String {
 
 fn effect(change: &Change) -> &'static str {
     match change.when {
-        When::Attach => " (its guest is told when it attaches next)",
+        When::Attach => " (for the next guest that attaches)",
         When::Now | When::Anew => "",
     }
 }

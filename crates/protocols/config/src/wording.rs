@@ -1,10 +1,10 @@
-//! Mistakes that the parser finds, with the key and the remedy in place of its own words.
+//! Mistakes that the parser finds, as messages with the key and the remedy.
 
 use std::ops::Range;
 
 use lasthop_api::names;
 
-/// The words for `message`, which the parser says of the `span` of `text`.
+/// The message for the user; the parser reports `message` for the `span` of `text`.
 pub(crate) fn of(text: &str, span: Range<usize>, message: &str) -> String {
     let place = text.get(span.clone()).unwrap_or_default();
     let known = names::unknown_key(message)
@@ -13,7 +13,7 @@ pub(crate) fn of(text: &str, span: Range<usize>, message: &str) -> String {
     known.unwrap_or_else(|| message.trim().replace('\n', ", "))
 }
 
-/// `[vnic]` where there may be several: everybody's first mistake.
+/// `[vnic]` where there may be several: a frequent mistake.
 fn single_table(heading: &str, message: &str) -> Option<String> {
     let name = heading.trim_start().strip_prefix('[')?.split(']').next()?;
     let is_single = message.starts_with("invalid type: map, expected a sequence") && !name.starts_with('[');

@@ -178,10 +178,7 @@ impl ApiRequest {
     fn order(&self, method: &str, params: &Value) -> Result<(), Fault> {
         let done: Result<Value, Fault> = ask(&self.dir, method, params);
         done.map(drop).map_err(|fault| {
-            let why = format!(
-                "{}; what comes after it was not done: apply again when it is remedied",
-                fault.message
-            );
+            let why = format!("{}; later steps were not done: remedy this, then apply again", fault.message);
             Fault { message: why, ..fault }
         })
     }

@@ -41,7 +41,7 @@ pub(super) enum FlowCommand {
         one: String,
         /// The other one
         other: String,
-        /// The datapath that they are in; made if it is not there
+        /// Their datapath; created if missing
         #[arg(long, value_name = "NAME", default_value = "default")]
         datapath: String,
     },

@@ -128,7 +128,7 @@ fn no_datapaths(dir: &Path, error: &ClientError) -> String {
 fn controller(clients: &[ControlClient], socket: &Path, dir: &Path) -> Check {
     let stopped = clients.iter().filter_map(|client| client.pid).find(|pid| procfs::is_stopped(*pid));
     if let Some(pid) = stopped {
-        let text = format!("process {pid} is connected and stopped (T): have it go on: kill -CONT {pid}");
+        let text = format!("process {pid} is connected and stopped (T): continue it: kill -CONT {pid}");
         return Check::new("controller", Err(text));
     }
     if clients.is_empty() {

@@ -24,7 +24,7 @@ pub(super) fn memory(case: &Case<'_>) -> Verdict {
     }
     if memory.is_dead {
         return Verdict::broken(
-            "the guest's memory file was cut short: what was behind it is lost",
+            "the guest's memory file was truncated: memory behind its end is lost",
             "restart the guest; no process may truncate its memory file",
         );
     }
@@ -66,7 +66,7 @@ fn nothing(case: &Case<'_>, private: Option<(String, Sharing)>) -> Verdict {
     match case.refusal(&["memory", "region"]) {
         Some(refusal) => Verdict::broken(format!("the guest's memory cannot be used: {refusal}"), SHARE),
         None => Verdict::broken(
-            "the front end has handed over no memory: it is not shared, or the guest boots still",
+            "the front end has sent no memory: it is not shared, or the guest is still booting",
             SHARE,
         ),
     }
