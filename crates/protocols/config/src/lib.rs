@@ -41,10 +41,8 @@
 
 mod mistakes;
 pub mod plan;
-pub mod plan_text;
 mod schema;
 mod sense;
-mod wording;
 
 pub use mistakes::Mistake;
 pub use schema::json_schema;
@@ -297,7 +295,7 @@ fn distinct_switches(text: &str, switches: Vec<Spanned<SwitchSpec>>) -> Result<V
 fn mistake(text: &str, error: &toml::de::Error) -> Mistake {
     let span = error.span().unwrap_or_default();
     let lines = line_of(text, span.start)..=line_of(text, span.end.saturating_sub(1).max(span.start));
-    Mistake::new(lines, wording::of(text, span, error.message()))
+    Mistake::new(lines, mistakes::reworded(text, span, error.message()))
 }
 
 fn line_of(text: &str, offset: usize) -> usize {
