@@ -9,7 +9,6 @@ mod client;
 mod conntrack;
 mod explain;
 mod flow;
-mod flow_join;
 mod generate;
 mod ovs;
 mod paste;

@@ -3,8 +3,8 @@
 use lasthop_api::facts::Facts;
 use lasthop_api::report::{DeviceStatus, DriverFacts, DropCounts, PortStatus};
 
-use super::duplicates::duplicate;
 use super::finding::{Finding, Link, Verdict};
+use super::link::learning::duplicate;
 use super::restarts::{Restarts, YOUNG_MS};
 
 /// Losses of the driver process: name in the counters, meaning, remedy.

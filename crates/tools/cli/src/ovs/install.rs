@@ -7,7 +7,8 @@ use std::process::{Command, Stdio};
 
 use serde::Serialize;
 
-use super::{PRELOAD_VARIABLE, SOCKET_VARIABLE, library, programs::Programs};
+use super::programs::{self, Programs};
+use super::{PRELOAD_VARIABLE, SOCKET_VARIABLE};
 use lasthop_api::rundir::datapath_socket;
 use lasthop_runtime::fault::Fault;
 
@@ -51,7 +52,7 @@ impl Unit {
     /// If programs or the library are missing.
     pub(crate) fn text(dir: &Path) -> Result<String, Fault> {
         let programs = Programs::find()?;
-        Ok(drop_in(&programs.daemon, &library::find()?, &datapath_socket(dir)))
+        Ok(drop_in(&programs.daemon, &programs::library()?, &datapath_socket(dir)))
     }
 
     /// Writes it.

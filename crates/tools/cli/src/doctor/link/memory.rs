@@ -1,8 +1,8 @@
 //! Checks the guest's memory: present, shared, and the memory that the guest uses.
 
 use crate::doctor::finding::Verdict;
-use crate::doctor::mappings::{self, Mapped};
 use crate::doctor::processes::Sharing;
+use crate::doctor::processes::{self, Mapped};
 use lasthop_api::facts::{RingFacts, SessionFacts};
 use lasthop_api::readable::{bytes, count};
 
@@ -29,7 +29,7 @@ pub(super) fn memory(case: &Case<'_>) -> Verdict {
         );
     }
     // Its mapping tells more than a command line, and more than the guest's progress so far: it may boot, or hang.
-    let mapped = peer.and_then(|peer| mappings::of_process(peer.pid, &memory.files));
+    let mapped = peer.and_then(|peer| processes::of_process(peer.pid, &memory.files));
     let what = match (mapped, &private) {
         (Some(Mapped::Shared), _) | (None, Some((_, Sharing::Shared | Sharing::Unknown)) | None) => None,
         (_, Some((_, Sharing::Private(what)))) => Some(*what),
