@@ -13,9 +13,9 @@ use lasthop_module_api::{PortId, SwitchId};
 use super::super::flow_memory::{FlowMemory, RecordPlace};
 use super::connection_memory::ConnectionMemories;
 use super::connections::CtSettings;
-use super::executed::Executed;
+use super::flows::RefusedFlows;
+use super::packets::Executed;
 use super::packets::UnderWay;
-use super::refused_flows::RefusedFlows;
 
 /// A port in a datapath.
 #[derive(Clone, Debug)]
