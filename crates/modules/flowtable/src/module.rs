@@ -324,7 +324,8 @@ impl Module for FlowModule {
             reasons.tell("standby", "no controller decides about it, so the switch forwards as a bridge");
             return standby.explain(packet, now_ns, verdicts, reasons);
         }
-        reasons.tell("standby", "no controller decides about it, and with fail-mode secure the switch drops it");
+        reasons
+            .tell("standby", "no controller decides about it, and with fail-mode secure the switch drops it");
         verdicts.drop_packet(0, DropReason::NoFlow);
         true
     }
