@@ -25,15 +25,13 @@ mod instruction;
 mod map;
 mod program;
 mod sys;
-mod words;
 
 pub use assembler::{Assembler, Code, CodeError, Label};
 pub use btf::Btf;
 pub use event_queue::EventQueue;
 pub use instruction::{Condition, Operand, Operation, Register, Width};
-pub use map::Map;
+pub use map::{Map, ReadWords, WritableWords};
 pub use program::{Hook, Licence, Link, LoadError, Program, ProgramKind};
-pub use words::{ReadWords, WritableWords};
 
 /// Numbers of helper functions (linux/bpf.h, `enum bpf_func_id`).
 pub mod helper {

@@ -46,13 +46,13 @@ drop_reasons! {
     VlanUntagged = "vlan_untagged", "An untagged frame from a trunk port without a native VLAN.";
     VlanNotCarried = "vlan_not_carried", "The frame's VLAN is none of those that its port carries.";
     VlanNested = "vlan_nested", "Without its VLAN tag, a second tag in the frame would pass for the first.";
-    Isolated = "isolated", "Sender and destination are isolated ports, which talk to others only.";
-    NoTransit = "no_transit", "Sender and destination are uplinks, of which at least one is not to carry others' frames (transit).";
+    Isolated = "isolated", "Sender and destination are isolated ports.";
+    NoTransit = "no_transit", "Sender and destination are uplinks, of which at least one has no transit.";
     PortGone = "port_gone", "The destination port no longer exists.";
     PortDown = "port_down", "The destination port has no running guest. Flooded packets are not sent there, and not lost there.";
     LinkDown = "link_down", "The sender's or the receiver's link was set down by the operator.";
     QueueDisabled = "queue_disabled", "The sender's queue is disabled; its packets are discarded.";
-    RxQueueFull = "rx_queue_full", "The receiver has no buffers and its internal receive queue is full; or another worker was at its ring, with as much left for it as may be.";
+    RxQueueFull = "rx_queue_full", "The receiver has no buffers and its internal receive queue is full; or another worker had the ring, and its queue of copies was full.";
     RxShare = "rx_share", "Too much of the sender's ring already waits for slow receivers, or too many packets of its worker do.";
     RxTimeout = "rx_timeout", "The receiver gave no buffers in time.";
     RxStalled = "rx_stalled", "The receiver let its queue expire and has not moved since.";
@@ -60,15 +60,15 @@ drop_reasons! {
     RxRingBroken = "rx_ring_broken", "The receiver's ring holds an invalid descriptor and is stopped.";
     Recalled = "recalled", "The sender's ring or memory was taken away while the packet waited.";
     Restart = "restart", "The switch process died while it had the packet, and the next one gave it back undelivered.";
-    NoFlow = "no_flow", "No flow matches the packet and the control plane cannot be asked: its queue for the port is full, or nobody listens.";
+    NoFlow = "no_flow", "No flow matches the packet and the control plane cannot be asked: its queue for the port is full, or no controller listens.";
     FlowDrop = "flow_drop", "The actions of the packet's flow send it nowhere.";
     MeterExceeded = "meter_exceeded", "More packets than a meter lets through.";
-    ActionImpossible = "action_impossible", "An action of its flow cannot be done to this packet, or not with what is known of its headers (the first 128 bytes).";
-    ActionBudget = "action_budget", "The flows that it goes through have more actions than are done for one packet.";
-    VerdictOverflow = "verdict_overflow", "The module decided more copies than there is room for.";
-    OutOfOrder = "out_of_order", "Packets of its flow were with the control plane: as many as may be (256), others passed before it came back (after 50 ms), or one was just being sent when nobody was asked any more.";
+    ActionImpossible = "action_impossible", "An action of its flow is impossible for this packet, or needs headers beyond its first 128 bytes.";
+    ActionBudget = "action_budget", "Its flows have more actions than the limit for one packet.";
+    VerdictOverflow = "verdict_overflow", "The module decided on more copies than fit.";
+    OutOfOrder = "out_of_order", "Packets of its flow were with the control plane: 256, the most that may be, others passed before it came back (after 50 ms), or one was just being sent when upcalls ended.";
     CtTableFull = "ct_table_full", "The table of connections is full, and none of them may be evicted.";
-    CtPortShare = "ct_port_share", "Packets of its port began as many connections as those of one port may, and none of them may be evicted.";
+    CtPortShare = "ct_port_share", "Its port has as many connections as one port may, and none of them may be evicted.";
     CtZoneLimit = "ct_zone_limit", "The connection's zone has as many connections as its limit allows.";
     CtNatExhausted = "ct_nat_exhausted", "Address translation has no address and port left for a new connection.";
     CtTupleTaken = "ct_tuple_taken", "Another connection has the addresses and ports that a new one would have.";
@@ -84,7 +84,7 @@ drop_reasons! {
     IpSpoofed = "ip_spoofed", "An IP source address that is not one of the port's own (guard=ip).";
     ArpSpoofed = "arp_spoofed", "ARP, or a neighbour advertisement, that claims an address that is not the port's own (guard=arp).";
     RogueServer = "rogue_server", "An answer of a DHCP server, or a router advertisement, from a port that is neither (guard=dhcp).";
-    BadTunnel = "bad_tunnel", "The tunnel's header that the driver tells with a packet contradicts itself.";
+    BadTunnel = "bad_tunnel", "The tunnel header that the driver passed with a packet contradicts itself.";
 }
 
 #[cfg(test)]

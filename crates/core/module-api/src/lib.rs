@@ -268,8 +268,8 @@ pub trait Module: Send + Sync {
     fn name(&self) -> &'static str;
     /// Decides every packet of `batch`; `now_ns` is the worker's monotonic clock. Called once per visit to a ring.
     fn decide(&self, batch: &Batch<'_>, now_ns: u64, verdicts: &mut Verdicts);
-    /// Decides about one packet as [`Self::decide`] would now, and tells the reasons. Nothing changes: no address is learned, nothing is
-    /// counted. False: this module cannot, and has decided nothing.
+    /// Decides about one packet as [`Self::decide`] would now, and records the reasons. Nothing changes: no address is
+    /// learned, nothing is counted. Returns false, without a decision, if the module has no explanations.
     fn explain(
         &self,
         packet: (PortId, &Header),

@@ -107,7 +107,7 @@ fn a_link_that_was_set_down_is_told() {
     let switch = Switch::start(&["--vnic", "vm1", "--vnic", "vm2"]);
     let (_one, _two) = (guest(&switch, "vm1", ONE), guest(&switch, "vm2", TWO));
     switch.ask(&["vnic", "set", "vm2", "link=down"]).ok();
-    blames(&switch, &["vm2 link", "link is down", "port set vm2 link=up"]);
+    blames(&switch, &["vm2 link", "link was set down", "port set vm2 link=up"]);
 }
 
 #[test]

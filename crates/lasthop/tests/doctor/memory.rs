@@ -59,5 +59,5 @@ fn memory_that_was_cut_short_is_told() {
     let mut guest = guest(&switch, "vm1", ONE);
     rustix::fs::ftruncate(guest.memory_file(), 0).expect("cut short");
     guest.kick(0).expect("kicked");
-    blames(&switch, &["vm1 memory", "cut short", "restart the guest"]);
+    blames(&switch, &["vm1 memory", "truncated", "restart the guest"]);
 }

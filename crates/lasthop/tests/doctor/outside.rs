@@ -186,7 +186,7 @@ fn a_socket_file_that_was_removed_is_told() {
 fn somebody_who_says_nothing_is_told() {
     let switch = Switch::start(&["--vnic", "vm1"]);
     let _silent = UnixStream::connect(switch.path("vm1.sock")).expect("connected");
-    blames(&switch, &["vm1 negotiation", "said nothing", "vhost-user front end"]);
+    blames(&switch, &["vm1 negotiation", "sent nothing", "vhost-user front end"]);
 }
 
 #[test]
@@ -204,7 +204,7 @@ fn a_second_guest_at_one_vnic_is_told() {
     let _first = guest(&switch, "vm1", ONE);
     let mut others = vec![UnixStream::connect(switch.path("vm1.sock")).expect("connected")];
     others.push(UnixStream::connect(switch.path("vm1.sock")).expect("connected"));
-    let answer = diagnosed(&switch, &["vm1 peer", "second guest was sent away", "port of its own"]);
+    let answer = diagnosed(&switch, &["vm1 peer", "second guest was refused", "port of its own"]);
     assert_eq!(answer.code, Some(0), "{}", answer.out);
 }
 

@@ -27,7 +27,7 @@ fn a_driver_that_gave_up_is_told() {
     let switch = Switch::start(&["--vnic", "vm1"]);
     let mut fake = Fake::negotiated(&switch, "vm1");
     fake.front.set_status(128 | 3).expect("status");
-    blames(&switch, &["vm1 negotiation", "gave up", "dmesg"]);
+    blames(&switch, &["vm1 negotiation", "status FAILED", "dmesg"]);
 }
 
 #[test]

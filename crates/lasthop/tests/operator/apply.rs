@@ -82,7 +82,7 @@ fn a_plan_is_shown_and_then_carried_out() {
                 [[vnic]]\nname = \"vm3\"\n[[vnic]]\nname = \"vm4\"\nqueues = 2\n";
     let plan = "- port vm1\n\
                 ~ port vm2 mac: 02:00:00:00:00:02 -> 02:00:00:00:00:12\n\
-                ~ port vm2 mtu: - -> 1400 (its guest is told when it attaches next)\n\
+                ~ port vm2 mtu: - -> 1400 (for the next guest that attaches)\n\
                 ~ port vm4 queues: 1 -> 2 (made anew: its guest attaches again)\n\
                 + port vm3\n";
     let dry = apply(&switch, text, &["--dry-run"]);

@@ -93,7 +93,7 @@ fn what_a_guest_is_told_at_its_next_attachment_is_said() {
     let switch = pair();
     let first = guest(&switch, "one", ONE);
     let said = switch.ask(&["vnic", "set", "one", "mtu=1400,features-off=TSO"]).ok();
-    assert_eq!(said.matches("(its guest is told when it attaches next)").count(), 2, "{said}");
+    assert_eq!(said.matches("(for the next guest that attaches)").count(), 2, "{said}");
     assert_eq!(first.config().mtu, 0);
     drop(first);
     eventually("the hang-up", || (switch.port("one")["state"] == "waiting for guest").then_some(()));

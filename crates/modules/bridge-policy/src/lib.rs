@@ -36,19 +36,13 @@
 #![forbid(unsafe_code)]
 
 mod destination;
-mod flood;
-mod isolation;
 mod recorder;
 mod source;
-mod statics;
 mod vlan;
 
-pub use destination::{Target, route};
-pub use flood::FloodKind;
-pub use isolation::IsolationClass;
+pub use destination::{FloodKind, IsolationClass, Target, route};
 pub use recorder::{MAC_ONES, Recorder, TCI_VID, Unrecorded, digits_apart, mac_digits_apart};
-pub use source::{SourceEntry, admit, refused_source_bits};
-pub use statics::entry_holds;
+pub use source::{SourceEntry, admit, entry_holds, refused_source_bits};
 pub use vlan::{VlanRules, classify};
 
 /// The individual/group bit of an address (IEEE 802-2014, 8.2.2).

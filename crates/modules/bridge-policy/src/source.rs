@@ -1,4 +1,4 @@
-//! Which source addresses a port may use.
+//! Source addresses that a port may use, and its static addresses.
 
 use lasthop_module_api::DropReason;
 
@@ -61,4 +61,12 @@ pub fn admit<T>(
 #[must_use]
 pub fn refused_source_bits(source: u64, addresses: impl Iterator<Item = u64>) -> u64 {
     addresses.chain([0]).fold(GROUP, |bits, address| bits | mac_digits_apart(source, address))
+}
+
+/// Whether an entry applies in VLAN `vid`: one for a VLAN only in that VLAN, others in all VLANs that their port
+/// carries.
+#[inline]
+#[must_use]
+pub fn entry_holds(entered_for: Option<u16>, vid: u16, port_carries: impl FnOnce(u16) -> bool) -> bool {
+    entered_for.map_or_else(|| port_carries(vid), |own| own == vid)
 }

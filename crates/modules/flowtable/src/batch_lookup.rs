@@ -20,7 +20,7 @@ use crate::shared::Shared;
 use crate::slot::MaskHasher;
 
 /// Marks a packet that must be looked up on its own.
-const NOBODY: u32 = u32::MAX;
+const NO_FLOW: u32 = u32::MAX;
 
 /// The flows that were found for the packets of a batch.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub(crate) struct BatchLookup {
 impl BatchLookup {
     pub(crate) fn new() -> Self {
         Self {
-            flows: [(NOBODY, 0); BATCH_PACKETS_MAX],
+            flows: [(NO_FLOW, 0); BATCH_PACKETS_MAX],
             hashes: [[0; BATCH_LOOKUP_MASKS]; BATCH_PACKETS_MAX],
             hashers: Default::default(),
         }
@@ -45,7 +45,7 @@ impl BatchLookup {
     #[inline]
     pub(crate) fn found(&self, packet: usize) -> Option<(u32, usize)> {
         let (flow, at) = *self.flows.get(packet)?;
-        (flow != NOBODY).then_some((flow, usize::from(at)))
+        (flow != NO_FLOW).then_some((flow, usize::from(at)))
     }
 
     /// Looks all packets up in the first [`BATCH_LOOKUP_MASKS`] of `masks`.
@@ -77,7 +77,7 @@ impl BatchLookup {
 #[inline]
 fn lead(shared: &Shared, homes: Homes<'_>, hashes: &[u64], found: &mut (u32, u8)) {
     let led = hashes.iter().zip(0..).find_map(|(hash, at)| Some((homes.candidate(*hash)?, at)));
-    *found = led.unwrap_or((NOBODY, 0));
+    *found = led.unwrap_or((NO_FLOW, 0));
     if let Some(slot) = shared.flows.get(found.0 as usize) {
         slot.prefetch();
     }
@@ -91,6 +91,6 @@ fn check(shared: &Shared, hashers: &[MaskHasher], key: &Key, found: &mut (u32, u
     if hashers.get(usize::from(at)).is_some_and(|hasher| hasher.selects(slot, key)) {
         shared.stats.prefetch(slot.newest_entry());
     } else {
-        *found = (NOBODY, 0);
+        *found = (NO_FLOW, 0);
     }
 }

@@ -1,7 +1,7 @@
-//! The effects of actions besides verdicts: statistics, meters, connections, questions to the control plane.
+//! The effects of actions besides verdicts: statistics, meters, connections, upcalls.
 //!
-//! Packets take the [`Live`] course. A packet that is only explained takes one without effects ([`crate::dry_run`]). Both run the same
-//! programs with the same executor, so an explanation cannot differ from what happens.
+//! Real packets use the [`Live`] course. An explanation uses one without effects ([`crate::dry_run`]). Both run the same
+//! programs with the same executor, so an explanation cannot differ from the real decision.
 
 use lasthop_conntrack::CtRequest;
 use lasthop_module_api::{DropReason, PortId, UpcallReason};

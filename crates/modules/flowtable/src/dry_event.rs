@@ -69,7 +69,7 @@ pub struct DryPass {
 pub struct DryTracked {
     /// The request.
     pub request: CtRequest,
-    /// The answer; none if the packet is not one that can be tracked, or only a fragment.
+    /// The result; `None` if the packet cannot be tracked, or is a fragment.
     pub trial: Option<CtTrial>,
     /// Why it is dropped, if it is.
     pub refused: Option<DropReason>,

@@ -1,10 +1,11 @@
-//! The way of a packet through the flow table, told and not taken.
+//! Explains the path of a packet through the flow table, without sending it.
 //!
-//! The packet's flows are looked up in the same table, and their programs run by the same code ([`crate::course`]) as for any packet.
-//! Only effects are missing: no statistics, no tokens of meters, no connections, no questions. So it may run on any thread, beside workers.
+//! The same table and the same executor ([`crate::course`]) are used as for any packet.
+//! Only effects are missing: no statistics, no tokens of meters, no connections, no upcalls. So it may run on any thread,
+//! beside workers.
 //!
-//! **Limits.** If several flows match a packet, workers use any of them; the story names one and counts the others. Caches are not asked.
-//! Packets of the same flow that are with the control plane are not looked at: a packet goes behind those.
+//! **Limits.** If several flows match a packet, workers use any of them; the explanation names
+//! one and counts the others. Caches are not used. Pending upcalls of the flow, which a packet must follow, are not considered.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -34,7 +35,7 @@ use crate::tracking::Tracked;
 use crate::tunnel::tunnel_told;
 use crate::{FlowTable, UnsupportedFlow};
 
-/// Events that are told of one packet; more happen, and are counted. A flood to all ports fits.
+/// Events in the explanation of one packet; further ones are only counted. A flood to all ports fits.
 pub const EVENTS_MAX: usize = 4096;
 
 /// Memory for packets that are explained, one after the other.
@@ -183,8 +184,9 @@ fn tunnel_by(copy: &ActionPacket<'_>) -> Option<Box<lasthop_flow::Tunnel>> {
 }
 
 impl FlowModule {
-    /// Tells what becomes of a packet that comes in by a port with this number, at `now_ns`, and why. Nothing changes. `answers` are actions that the
-    /// control plane would answer in each pass, the first one first, if the packet has no flow there. Without an answer the story ends there.
+    /// Explains the decisions about a packet that is received at the port with this number at `now_ns`. Nothing changes.
+    /// `answers` are the actions that the control plane would return in each pass without a flow, in order. Without an
+    /// answer the explanation ends at that pass.
     ///
     /// # Errors
     /// If an answer has an action that is not done here.

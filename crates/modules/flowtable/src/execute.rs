@@ -54,8 +54,8 @@ impl Executor<'_> {
         self.act_at_length(ActionPacket::new(packet, header, *metadata), ActionSource::Flow(flow.0, flow.1));
     }
 
-    /// The flow of a packet, which may have been beheld; none if there is none, or if the packet has to go to the control plane
-    /// behind others.
+    /// Looks up the packet's flow; its cache key may already be computed. `None` on a miss, or if the packet must follow
+    /// earlier upcalls of its flow.
     pub(crate) fn look_up(&mut self, key: &Key, cache_key: Option<&CacheKey>) -> Option<Hit> {
         self.in_turn(key, |lane, shared| lane.look_up(shared, key, cache_key))
     }
@@ -308,7 +308,8 @@ impl<C: Course> Executor<'_, C> {
         Ok(0)
     }
 
-    /// Has a packet wait until all of it is at hand. This step, whose words come first, and those behind it in its list are done then.
+    /// Suspends a packet until all its bytes or fragments are available. Then this step, whose words come first, and the
+    /// steps behind it are executed.
     #[cold]
     fn suspend(
         &mut self,

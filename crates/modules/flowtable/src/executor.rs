@@ -38,7 +38,7 @@ pub(crate) struct Executor<'a, C = Live> {
 
 /// The source of a packet's actions.
 pub(crate) enum ActionSource<'a> {
-    /// The control plane is asked; the hash of its key, and how others of its flow are known.
+    /// An upcall: the hash of the packet's key, and the filter key of its flow's packets.
     Upcall(u64, FilterKey),
     /// The actions of its flow, and the flow's tag.
     Flow(u64, u32),

@@ -98,9 +98,9 @@ impl Order {
     }
 }
 
-/// Computes the cache keys of the first packets, and prefetches their cache lines, up to the first one that is not a usual one of IPv4;
-/// how many.
-// A function of its own, which calls no other: the loop has the registers to itself.
+/// Computes the cache keys of the first packets and prefetches their cache lines, up to the first one that is not a usual
+/// IPv4 packet. Returns their number.
+// A separate function without calls, so that the loop keeps its values in registers.
 #[inline(never)]
 fn see_usual(
     secret: &Secret,
@@ -119,8 +119,8 @@ fn see_usual(
     cache_keys.iter_mut().zip(headers).map(see).take_while(|is_usual| *is_usual).count()
 }
 
-/// The cache of usual packets of IPv4 at one version of the table: a loop that stores elsewhere need not find it again after
-/// each store.
+/// The cache of usual IPv4 packets at one version of the table. As a value, it is not loaded again after each store to
+/// other memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Known4<'a> {
     four: CacheEntries<'a, MINI_KEY4_WORDS>,
@@ -128,7 +128,7 @@ pub(crate) struct Known4<'a> {
 }
 
 impl Known4<'_> {
-    /// The flow of a packet and where it is in the cache, if it is a usual one of IPv4 that the cache knows at once.
+    /// The flow of a usual IPv4 packet and its slot, if the first place in the cache holds it.
     #[inline(always)]
     pub(crate) fn find(self, cache_key: &CacheKey) -> Option<(CacheSlot, Hit)> {
         if cache_key.kind != Kind::Four {

@@ -184,7 +184,8 @@ impl Meters {
         }
     }
 
-    /// The ticks that a packet would cost a meter now, which has given it `taken` before; none if it would not pass. Nothing is taken.
+    /// The ticks that a packet would take from a meter now, after it took `taken` before; `None` if it would not pass.
+    /// Nothing is taken.
     pub(crate) fn cost_now(&self, number: u32, len_bytes: u32, taken: u64, now_ns: u64) -> Option<u64> {
         let Some(meter) = self.find(number).and_then(|place| self.at(place)) else { return Some(0) };
         let now = now_ns << TICKS_SHIFT;

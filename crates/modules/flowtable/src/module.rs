@@ -147,7 +147,7 @@ impl FlowModule {
         self.number_of(port).is_some() && (self.has_asker() || !self.table.shared.is_empty())
     }
 
-    /// Whether a control plane is asked about packets of no flow.
+    /// Whether packets without a flow cause upcalls.
     #[must_use]
     pub fn has_asker(&self) -> bool {
         self.is_asked.load(Ordering::Relaxed)
@@ -312,7 +312,7 @@ impl Module for FlowModule {
         }
     }
 
-    /// Of packets about which the module behind this one decides; [`FlowModule::dry_run`] is for others.
+    /// For packets that the standby module decides about; [`FlowModule::dry_run`] explains the others.
     fn explain(
         &self,
         packet: (PortId, &Header),
@@ -321,13 +321,11 @@ impl Module for FlowModule {
         reasons: &mut Reasons<'_>,
     ) -> bool {
         if let Some(standby) = self.standby.as_ref().filter(|_| self.stands_alone.load(Ordering::Relaxed)) {
-            reasons.tell("standby", "no control plane decides about it, so the switch is a bridge meanwhile");
+            reasons.tell("standby", "no controller decides about it, so the switch forwards as a bridge");
             return standby.explain(packet, now_ns, verdicts, reasons);
         }
-        reasons.tell(
-            "standby",
-            "no control plane decides about it, and with fail-mode secure nothing else does",
-        );
+        reasons
+            .tell("standby", "no controller decides about it, and with fail-mode secure the switch drops it");
         verdicts.drop_packet(0, DropReason::NoFlow);
         true
     }

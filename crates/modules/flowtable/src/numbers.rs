@@ -12,7 +12,7 @@ pub(crate) const NUMBERS: usize = 1 << 16;
 /// Stored for a port without a number.
 const NO_NUMBER: u32 = u32::MAX;
 /// Stored for a number without a port. Packets are never sent to the port `internal`.
-const NOBODY: u16 = PortId::INTERNAL.0;
+const NO_PORT: u16 = PortId::INTERNAL.0;
 
 /// The numbers of one datapath.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ impl Numbers {
     /// Returns numbers of a datapath in which no port has one.
     pub(crate) fn none() -> Self {
         let by_port = (0..PORTS_MAX).map(|_| AtomicU32::new(NO_NUMBER)).collect();
-        Self { by_port, by_number: (0..NUMBERS).map(|_| AtomicU16::new(NOBODY)).collect() }
+        Self { by_port, by_number: (0..NUMBERS).map(|_| AtomicU16::new(NO_PORT)).collect() }
     }
 
     /// Returns numbers in which every port has the switch's own number.
@@ -46,7 +46,7 @@ impl Numbers {
     #[inline]
     pub(crate) fn port(&self, number: u16) -> Option<PortId> {
         let port = self.by_number.get(usize::from(number))?.load(Ordering::Relaxed);
-        (port != NOBODY).then_some(PortId(port))
+        (port != NO_PORT).then_some(PortId(port))
     }
 
     /// Gives a port an unused number, or takes its number away.
@@ -56,7 +56,7 @@ impl Numbers {
         // No number exceeds the table.
         let store = |number: usize, port: u16| self.by_number[number].store(port, Ordering::Relaxed);
         if old != NO_NUMBER {
-            store(old as usize, NOBODY);
+            store(old as usize, NO_PORT);
         }
         if let Some(number) = number {
             store(usize::from(number), port.0);

@@ -120,9 +120,9 @@ impl Executor<'_> {
     }
 }
 
-/// Counts packets for their flows that the cache knows, up to the first one whose program is not that of the first packet, a single
-/// output. Returns the program, and their number.
-// A function of its own, which calls no other: the loop has the registers to itself.
+/// Counts cached packets for their flows, up to the first one with another program than the first packet's, which is a
+/// single output. Returns the program and the number of packets.
+// A separate function without calls, so that the loop keeps its values in registers.
 #[inline(never)]
 fn count_alike(
     known: Known4<'_>,

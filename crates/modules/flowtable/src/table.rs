@@ -215,7 +215,8 @@ impl FlowTable {
         slot.and_then(|slot| writer.entry(&self.shared, slot)).ok_or(InstallError::Unknown)
     }
 
-    /// Calls `run` with a look-up of flows by slot, while no flow comes or goes and no memory of one is used again. Workers do not notice.
+    /// Calls `run` with a look-up of flows by slot. Meanwhile no flow is installed or removed, and no flow's memory is
+    /// reused. Workers are not delayed.
     pub(crate) fn unchanged<R>(&self, run: impl FnOnce(&dyn Fn(u32) -> Option<Arc<Installed>>) -> R) -> R {
         let writer = self.writer();
         run(&|slot| writer.record(slot).map(|record| Arc::clone(&record.flow)))

@@ -136,7 +136,7 @@ impl Tracking {
         })
     }
 
-    /// The same, of which nothing remains. Also the trial, if the packet was looked for among connections.
+    /// The same without effects. Also returns the trial, if the packet was looked up among connections.
     pub(crate) fn try_out(
         &self,
         (copy, dry_run): (&mut ActionPacket<'_>, &CtDryRun),

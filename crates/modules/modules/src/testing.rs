@@ -70,7 +70,7 @@ impl<M: Module> Lab<M> {
         (0..frames.len()).map(|packet| self.fate(packet as u16)).collect()
     }
 
-    /// The decision about a single frame as it is explained beforehand, which changes nothing.
+    /// The explained decision about a single frame, which changes nothing.
     fn foretell(&mut self, port: PortId, headers: &[Header]) -> Option<String> {
         let [header] = headers else { return None };
         self.foretold += 1;

@@ -24,8 +24,6 @@
 mod child;
 mod liveness;
 mod log_relay;
-mod orphans;
-mod previous;
 mod reaper;
 #[cfg(test)]
 mod sleeper;
@@ -34,6 +32,5 @@ mod spawner;
 
 pub use child::{ChildRole, RestartingChild, RunningChild};
 pub use liveness::{Liveness, LivenessStep};
-pub use previous::{await_end, is_process};
-pub use reaper::Reaper;
+pub use reaper::{Reaper, await_end, is_process};
 pub use slice_boost::SliceBoost;

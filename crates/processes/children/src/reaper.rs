@@ -1,4 +1,5 @@
-//! Child processes and their ends, without waiting for any.
+//! Child processes and their ends, without waiting for any; ends of processes that another supervisor started, by their
+//! pidfds; and zombies without a parent, if the supervisor is the first process of a container.
 //!
 //! ```text
 //!   started ── its pidfd is watched ──> readable: it has ended, and is reaped
@@ -11,24 +12,28 @@
 //! A stuck process counts as dead. SIGKILL is pending for each of its threads, so none of them returns to its program,
 //! and that program never writes to shared memory again. Its descriptors stay open, so nothing may wait for these to
 //! close.
+//!
+//! The process that holds a dead switch process's memory ends shortly after it (`dataplane/keeper.rs`). Its parent is
+//! then the first process, which has to reap it, or it stays a zombie.
 
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitStatus};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use libc::SIGSYS;
-use log::{error, info};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
-
+use lasthop_foreign::ForeignFd;
 use lasthop_runtime::clock::{Pause, earlier};
 use lasthop_runtime::fault::{Fault, Kind};
 use lasthop_runtime::poller::{Interest, Poller, timespec};
-use lasthop_runtime::procfs::{self, Standing};
+use lasthop_runtime::procfs;
+use lasthop_runtime::procfs::Standing;
+use libc::SIGSYS;
+use log::{error, info};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal, waitpid};
 
 use crate::log_relay::LogRelay;
 use crate::spawner::{Job, Spawner};
@@ -394,6 +399,72 @@ fn core_text() -> String {
         Some(program) => format!(", with a core for {}", program.split(' ').next().unwrap_or_default()),
         None => format!(", with a core: {}", pattern.trim()),
     }
+}
+
+impl Reaper {
+    /// Reaps orphans that have ended, if this is the first process. `own` are running children.
+    pub fn reap_orphans(&self, own: &[Option<u32>]) {
+        if std::process::id() != 1 {
+            return;
+        }
+        let is_own = |pid: &u32| own.contains(&Some(*pid)) || self.is_to_reap(*pid);
+        for pid in children().filter(|pid| !is_own(pid)) {
+            let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+            // A process that still runs is checked again after the next restart.
+            let _ = waitpid(pid, WaitOptions::NOHANG);
+        }
+    }
+}
+
+/// All children of this process, whichever of its threads started them.
+fn children() -> impl Iterator<Item = u32> {
+    let listed =
+        procfs::threads("self").filter_map(|thread| procfs::text("self", &format!("task/{thread}/children")));
+    let pids: Vec<u32> = listed
+        .flat_map(|listed| listed.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
+        .collect();
+    pids.into_iter()
+}
+
+/// How long the last switch process may take to end by itself after its supervisor's end.
+const END_PATIENCE: Duration = Duration::from_millis(100);
+
+/// Whether a descriptor is a pidfd (pidfd_open(2)).
+pub fn is_process(fd: &ForeignFd) -> bool {
+    let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap_or_default();
+    let link = link.to_string_lossy();
+    // Since Linux 6.9 they have inodes of their own.
+    link == "anon_inode:[pidfd]" || link.starts_with("pidfd:[")
+}
+
+/// Kills a process, and waits until it has ended or is stuck: then none of its threads runs its program (`reaper`). No
+/// guest is served before that, since two switch processes must never serve the same guest.
+pub fn await_end(process: &ForeignFd) -> Result<(), Fault> {
+    if ends(process, END_PATIENCE) {
+        return Ok(());
+    }
+    let _ = pidfd_send_signal(process, Signal::KILL);
+    let mut looks = Looks::begin(Instant::now());
+    while let Some(due) = looks.due() {
+        if ends(process, due.saturating_duration_since(Instant::now())) {
+            return Ok(());
+        }
+        let pid = procfs::pid_of(process).unwrap_or_default();
+        let standing = procfs::standing(pid);
+        let look = looks.note(matches!(standing, Standing::Stuck(_)), Instant::now());
+        if let (Look::IsStuck, Standing::Stuck(thread)) = (look, standing) {
+            error!("{}", stuck_text("the last supervisor's switch process", pid, &thread));
+            return Ok(());
+        }
+    }
+    let why = "the switch process of the last supervisor does not end, though it was killed; guests wait until it has";
+    Err(Fault::new(Kind::Internal, why))
+}
+
+fn ends(process: &ForeignFd, patience: Duration) -> bool {
+    let timeout = Timespec::try_from(patience).ok();
+    let mut fds = [PollFd::new(process, PollFlags::IN)];
+    poll(&mut fds, timeout.as_ref()).is_ok_and(|count| count > 0)
 }
 
 #[cfg(test)]

@@ -287,7 +287,7 @@ fn goes(plan: &Plan, port: &Name) -> bool {
 
 /// The differences from the former state; empty if there are none.
 fn plan_text(plan: &Plan) -> String {
-    lasthop_config::plan_text::lines(plan).lines().map(|line| format!("; {line}")).collect()
+    lasthop_config::plan::lines(plan).lines().map(|line| format!("; {line}")).collect()
 }
 
 fn parse<T: DeserializeOwned>(text: &[u8]) -> Result<T, String> {

@@ -41,7 +41,7 @@ pub enum ControllerOrder {
     Tell { round: u64 },
     /// Report when the flows agree with all earlier orders.
     Settle { round: u64 },
-    /// Tell what would be answered for packets of a switch with these keys, and why. Nothing is learned, and no flow made.
+    /// Explain the answers to upcalls with these keys at a switch. Nothing is learned, and no flow made.
     Consult { round: u64, switch: SwitchName, keys: Vec<ConsultedKey> },
     /// Give a sign of life.
     Live { round: u64 },

@@ -24,7 +24,7 @@ pub struct StaticEntry {
     #[serde(default, with = "vid_number", skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::vlan")]
     pub vlan: Option<Vid>,
-    /// The name of the port that the address is behind.
+    /// Name of the port behind which the address is.
     #[serde(alias = "vnic")]
     #[schemars(extend("examples" = ["vm1"]))]
     pub port: Name,

@@ -98,7 +98,8 @@ pub enum Order {
     SchedTrace,
     /// Report all counters.
     Stats,
-    /// Tell what becomes of a packet, which is not sent. `consultations` are the embedded controller's answers about its passes, in order.
+    /// Explain the decisions about a packet, which is not sent. `consultations` are the embedded controller's answers about
+    /// its passes, in order.
     Explain { spec: ExplainSpec, consultations: Vec<Consultation> },
     /// How far all guests have come, or the one of the named port.
     Inspect { name: Option<String> },

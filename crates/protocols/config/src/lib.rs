@@ -41,10 +41,8 @@
 
 mod mistakes;
 pub mod plan;
-pub mod plan_text;
 mod schema;
 mod sense;
-mod wording;
 
 pub use mistakes::Mistake;
 pub use schema::json_schema;
@@ -123,7 +121,7 @@ impl Config {
     }
 }
 
-/// The file that lasthop run, check and apply take (TOML).
+/// The file of lasthop run, check and apply (TOML).
 // The settings stand here once more, since a flattened table has no unknown keys.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
@@ -146,21 +144,21 @@ struct File {
     upcalls: Option<UpcallBounds>,
     /// Threads that move packets. If left out: one for each of cpus; without it 2, or 1 with fewer than 4 CPUs.
     workers: Option<Workers>,
-    /// Microseconds for which a thread that moves packets looks for more before it sleeps, at most.
+    /// Longest time in microseconds for which a worker polls for packets before it sleeps.
     hysteresis_us: Option<Hysteresis>,
-    /// The sandbox of the inner processes: as much as this kernel allows, everything or no start, or none.
+    /// The sandbox of the inner processes: all layers that this kernel supports, all layers or no start, or none.
     #[schemars(with = "String", extend("enum" = SandboxMode::ALL.map(SandboxMode::as_str), "default" = SandboxMode::default()))]
     sandbox: Option<SandboxMode>,
     /// Group, by name or number, whose members may use the control socket, beside the switch's own user.
     #[schemars(length(min = 1), extend("examples" = ["lasthop"]))]
     control_group: Option<String>,
-    /// Network devices that a controller outside may have as ports, and taps that it may have made; * stands for any part of a name. If left out: all if a switch has controller = external, else none.
+    /// Network devices that an external controller may use as ports, and taps that it may create; * stands for any part of a name. If left out: all if a switch has controller = external, else none.
     #[schemars(extend("examples" = [["eth1", "br*"]]))]
     datapath_devices: Option<DevicePatterns>,
-    /// Have workers look and yield by the state of the host's scheduler while a guest is attached, where the kernel permits that.
+    /// Workers poll and yield by the state of the host's scheduler while a guest is attached, where the kernel permits that.
     #[schemars(extend("default" = ViewMode::default()))]
     scheduler_view: Option<ViewMode>,
-    /// Switches beside the one that is always there, default, [[switch]] each.
+    /// Switches besides default, which always exists, [[switch]] each.
     #[serde(default)]
     #[schemars(with = "Vec<SwitchSpec>", length(max = SWITCHES_MAX - 1))]
     switch: Vec<Spanned<SwitchSpec>>,
@@ -297,7 +295,7 @@ fn distinct_switches(text: &str, switches: Vec<Spanned<SwitchSpec>>) -> Result<V
 fn mistake(text: &str, error: &toml::de::Error) -> Mistake {
     let span = error.span().unwrap_or_default();
     let lines = line_of(text, span.start)..=line_of(text, span.end.saturating_sub(1).max(span.start));
-    Mistake::new(lines, wording::of(text, span, error.message()))
+    Mistake::new(lines, mistakes::reworded(text, span, error.message()))
 }
 
 fn line_of(text: &str, offset: usize) -> usize {

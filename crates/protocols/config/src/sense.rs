@@ -1,4 +1,4 @@
-//! Whether a port or a switch makes sense beside the others of its file.
+//! Conflicts of a port or a switch with others of its file.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use lasthop_api::port::{self, PortSpec};
 use lasthop_api::switches::{self, SwitchSpec};
 use lasthop_runtime::fault::Fault;
 
-/// Refuses settings that the switch would refuse, as far as the file tells.
+/// Refuses settings that the switch would refuse, as far as the file shows.
 pub(super) fn check_port(port: &PortSpec, earlier: &[PortSpec]) -> Result<(), Fault> {
     port::check_beside(port, earlier)?;
     let name = port.name();
@@ -36,13 +36,13 @@ fn socket(port: &PortSpec) -> Option<&PathBuf> {
     port.vhost_user()?.socket.as_ref()
 }
 
-/// Refuses a switch that cannot be beside the others of its file.
+/// Refuses a switch that conflicts with another one of its file.
 pub(super) fn check_switch(switch: &SwitchSpec, earlier: &[SwitchSpec]) -> Result<(), Fault> {
     switches::check_beside(switch, earlier)
 }
 
-/// Whether two ports with one address would be in each other's way: in one switch, in a VLAN that both carry, or as trunks, whose addresses
-/// are kept together.
+/// Whether one address at two ports is a conflict: in one switch, in a VLAN that both carry, or as trunks, which share one
+/// table.
 fn share_addresses(one: &PortSpec, other: &PortSpec) -> bool {
     let (one, other) = (&one.common, &other.common);
     if one.switch != other.switch {

@@ -9,7 +9,7 @@ use lasthop_vhost::features;
 use lasthop_wire::vnet::HEADER_BYTES;
 
 use crate::eventfds::RingEventFds;
-use crate::layout::{GUEST_ADDR, Slots};
+use crate::memory::{GUEST_ADDR, Slots};
 use crate::sleep::{Deadline, sleep};
 use crate::{Guest, GuestError, GuestOptions};
 

@@ -15,7 +15,7 @@ use lasthop_wire::{PacketHash, hash};
 
 use crate::eventfds::RingEventFds;
 use crate::handshake::{Agreement, RingSetup, enable_rings, negotiate, share_memory, start_ring};
-use crate::layout::Layout;
+use crate::memory::Layout;
 use crate::memory::Memory;
 use crate::rx::{RxQueue, RxShape};
 use crate::sleep::{Deadline, sleep};

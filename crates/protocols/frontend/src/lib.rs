@@ -33,7 +33,6 @@ mod error;
 mod eventfds;
 mod guest;
 mod handshake;
-mod layout;
 mod listener;
 mod memory;
 mod options;

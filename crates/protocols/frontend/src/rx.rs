@@ -5,7 +5,7 @@ use lasthop_ring::{DriverRing, Used};
 use lasthop_wire::vnet::{HEADER_BYTES, Offload};
 
 use crate::eventfds::RingEventFds;
-use crate::layout::{PairSlots, Slots};
+use crate::memory::{PairSlots, Slots};
 use crate::{GuestError, PARTS_MAX};
 
 /// Returned buffers that are published together: an index store for each would bounce the cache line.

@@ -4,7 +4,7 @@ use lasthop_guestmem::Segment;
 use lasthop_ring::{DeviceRing, DriverRing, DriverRingError, RingMemory};
 
 use crate::eventfds::RingEventFds;
-use crate::layout::Layout;
+use crate::memory::Layout;
 use crate::memory::Memory;
 use crate::rx::{RxQueue, RxShape};
 use crate::{GuestError, GuestOptions};

@@ -6,7 +6,7 @@ use lasthop_wire::PacketHash;
 use lasthop_wire::vnet::{HEADER_BYTES, Offload};
 
 use crate::eventfds::RingEventFds;
-use crate::layout::{PairSlots, Slots};
+use crate::memory::{PairSlots, Slots};
 use crate::{GuestError, PARTS_MAX};
 
 /// A transmit ring with its buffers.

@@ -10,8 +10,8 @@ use lasthop_vhost::front::FrontEnd;
 
 use crate::eventfds::RingEventFds;
 use crate::handshake::{Agreement, RingSetup, enable_rings, negotiate, share_memory, start_ring};
-use crate::layout::{GUEST_ADDR, Plan};
 use crate::memory::Memory;
+use crate::memory::{GUEST_ADDR, Plan};
 use crate::options::FeatureRequest;
 use crate::{DeviceConfig, GuestError, QUEUE_PAIRS_MAX};
 

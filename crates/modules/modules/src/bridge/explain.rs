@@ -1,7 +1,7 @@
 //! The decision about one frame with its reasons, and without effects.
 //!
-//! It takes the same steps by the same rules (`lasthop_bridge_policy`) as a [`super::visit::Visit`]. The tests of the bridge have each decision
-//! about a single frame explained beforehand.
+//! It applies the same rules (`lasthop_bridge_policy`) in the same order as a [`super::visit::Visit`]. The bridge's tests
+//! compare each decision about a single frame with its explanation.
 
 use lasthop_bridge_policy::{FloodKind, SourceEntry, Target, Unrecorded, admit, classify, route};
 use lasthop_module_api::{DropReason, FrameTag, Header, Mac, NO_VID, PortId, Reasons, TagForm, Verdicts};

@@ -52,8 +52,8 @@ impl Bridge {
         self.table.find(key).is_some_and(|(_, place)| place.is_seen(port, now))
     }
 
-    /// Whether [`Self::learn`] would enter a valid unicast address without a static entry behind `port`, or it is there already; and the port
-    /// where it is known until now.
+    /// Whether a valid unicast address without a static entry is learned behind `port`, or would be by [`Self::learn`];
+    /// and the port behind which it is at present.
     pub(crate) fn would_learn(&self, key: u64, port: PortId, now: Stamp) -> (bool, Option<PortId>) {
         let known = self.table.find(key).map(|(_, place)| place);
         let seen = known.filter(|place| !self.table.is_aged(*place, now)).map(FdbValue::port);

@@ -103,7 +103,8 @@ impl Storms {
         self.0.get(port.index()).into_iter().flatten().zip(rates)
     }
 
-    /// Whether floods of a kind from a port are limited; and what [`Self::admit`] would say to one more now, of which nothing is counted.
+    /// Whether floods of a kind from a port are limited, and the result of [`Self::admit`] for one more now. Nothing is
+    /// counted.
     pub(crate) fn would_admit(
         &self,
         port: PortId,
@@ -120,8 +121,8 @@ impl Storms {
         }
     }
 
-    /// Counts a frame before flooding; an error if it exceeds the limit. A flood that no port gets does no harm: it takes no token, and
-    /// has no destination, however many came before. Of unlimited ports it is not asked whether it `is_heard`.
+    /// Counts a frame before flooding; an error if it exceeds the limit. A flood that no port gets takes no token
+    /// and has no destination. `is_heard` is not called for unlimited ports.
     #[inline]
     pub(crate) fn admit(
         &self,

@@ -28,8 +28,8 @@ struct Bucket {
 const _: () = assert!(size_of::<Bucket>() == 64 && align_of::<Bucket>() == 64);
 
 impl Bucket {
-    /// The slot and place of `key`. Most are in the first slot. Which of the others it is cannot be foretold, so those are
-    /// compared all at once: a branch for each would be mistaken about every other address.
+    /// The slot and place of `key`. Most are in the first slot. A branch predictor cannot predict the others, so
+    /// those are compared all at once: with a branch for each, every second address would be mispredicted.
     #[inline(always)]
     fn find(&self, key: u64) -> Option<(&Slot, FdbValue)> {
         let slot = if self.slots[0].holds(key) { &self.slots[0] } else { self.find_behind(key)? };

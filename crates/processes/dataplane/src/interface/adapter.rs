@@ -22,8 +22,8 @@ use lasthop_runtime::fault::Fault;
 
 use super::super::datapath::{Datapath, NamedPort};
 use super::super::wishes::{Wishes, tunnel};
+use super::flows::FlowPackets;
 use super::places::{Member, Place, Places};
-use super::refused_flows::FlowPackets;
 use super::{flows, meters};
 
 /// Access to the switch, for one request.

@@ -12,7 +12,6 @@
 mod adapter;
 mod connection_memory;
 mod connections;
-mod executed;
 mod flows;
 mod fragments;
 mod kept;
@@ -20,7 +19,6 @@ mod meters;
 mod own_devices;
 mod packets;
 mod places;
-mod refused_flows;
 mod survival;
 mod unanswered;
 mod waiting;

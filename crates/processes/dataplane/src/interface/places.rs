@@ -13,9 +13,8 @@ use lasthop_module_api::{PortId, SwitchId};
 use super::super::flow_memory::{FlowMemory, RecordPlace};
 use super::connection_memory::ConnectionMemories;
 use super::connections::CtSettings;
-use super::executed::Executed;
-use super::packets::{OutgoingPacket, UnderWay};
-use super::refused_flows::RefusedFlows;
+use super::flows::RefusedFlows;
+use super::packets::{Executed, OutgoingPacket, UnderWay};
 use super::unanswered::ToAnswer;
 
 /// A port in a datapath.

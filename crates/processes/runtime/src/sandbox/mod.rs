@@ -25,10 +25,7 @@ mod capabilities;
 mod landlock;
 mod layer;
 mod limits;
-mod mode;
 mod namespaces;
-mod refusal;
-mod root;
 mod seccomp;
 mod sys;
 #[cfg(test)]
@@ -41,9 +38,8 @@ use serde::Serialize;
 use crate::fault::{Fault, Kind};
 
 pub use calls::name_of;
-pub use layer::{Layer, summary};
-pub use mode::SandboxMode;
-pub use refusal::ForbiddenCall;
+pub use layer::{Layer, SandboxMode, summary};
+pub use seccomp::ForbiddenCall;
 
 /// A process with its own list of system calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,14 +118,14 @@ pub fn enter<M: Serialize>(
     }
     look_up();
     // The driver process gets descriptors from the supervisor only.
-    let names = if role == ProcessRole::Switch { root::descriptor_names() } else { None };
+    let names = if role == ProcessRole::Switch { namespaces::descriptor_names() } else { None };
     let mut layers = namespaces::separate();
-    layers.push(Layer::new("empty root", root::empty(&layers)));
+    layers.push(Layer::new("empty root", namespaces::empty_root(&layers)));
     layers.push(Layer::new("limits", limits::lower(role)));
     layers.push(Layer::new("capabilities", capabilities::drop_all()));
     layers.push(Layer::new("no new privileges", capabilities::renounce_new()));
     layers.push(Layer::new("landlock", landlock::restrict()));
-    let told = refusal::tell(kept.channel, tell);
+    let told = seccomp::tell(kept.channel, tell);
     let calls = told.and_then(|()| seccomp::restrict(role, names.as_ref().map(AsFd::as_fd)));
     layers.push(Layer::new(CALLS, calls));
     if let Some(names) = names {

@@ -35,7 +35,7 @@ const PATTERNS_MAX: usize = 64;
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "acl", rename_all = "kebab-case", extend("anyOf" = [{ "required": ["port"] }, { "required": ["group"] }]))]
 pub struct AclRule {
-    /// Unique name, by which a rule is deleted, and named in the log; rule-N by position if left out.
+    /// Unique name for deletion and the log; rule-N by position if left out.
     #[serde(default = "RuleName::none")]
     #[schemars(!default, extend("examples" = ["https"]))]
     pub name: RuleName,
@@ -49,7 +49,7 @@ pub struct AclRule {
     pub group: GroupNames,
     /// The direction in which the connection begins, as the guest sees it.
     pub direction: AclDirection,
-    /// The fate of such connections.
+    /// The action on such connections.
     pub action: AclAction,
     /// tcp, udp, icmp, icmp6, sctp, arp, or an IP protocol by number; all but ARP, neighbour discovery and answers of DHCP servers if left out.
     #[schemars(extend("examples" = ["tcp", 47]))]
@@ -59,7 +59,7 @@ pub struct AclRule {
     #[schemars(schema_with = "schema::network", extend("examples" = ["10.0.0.0/8", "fd00::/64"]))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remote: Option<IpNet>,
-    /// Groups of which the other side is a port, by the addresses of the ports in them.
+    /// Groups of the other side: the addresses of the ports in them.
     #[serde(default, alias = "remote-group", skip_serializing_if = "GroupNames::is_empty")]
     #[schemars(!default, extend("examples" = ["lb", ["lb", "admin"]]))]
     pub remote_group: GroupNames,

@@ -23,7 +23,7 @@ use super::{
     VhostUserBackend, VnicMode, check_device, limits, mac_text, vid_number, vlan_list, vlans,
 };
 
-/// All keys that a port of any backend may have; none if it was not given. Written with `_`, read with `-`, too.
+/// All keys of ports of any backend; none if it was not given. Written with `_`, read with `-`, too.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "port", rename_all = "kebab-case", transform = limit_keys_to_backends)]
@@ -64,7 +64,7 @@ pub struct PortKeys {
     #[serde(default, deserialize_with = "limits::queues", skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = limits::QUEUE_PAIRS_MAX), extend("default" = 1))]
     pub(super) queues: Option<u16>,
-    /// The MTU told to the guest, or that of the tap, in bytes; none if left out.
+    /// The MTU that the guest gets, or that of the tap, in bytes; none if left out.
     #[serde(default, deserialize_with = "limits::mtu", skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = limits::MTU_MIN, max = limits::MTU_MAX))]
     pub(super) mtu: Option<u16>,
@@ -114,11 +114,11 @@ pub struct PortKeys {
     #[serde(default, with = "vid_number", skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::vlan")]
     pub(super) native: Option<Vid>,
-    /// Isolated ports talk only to those that are not.
+    /// Isolated ports exchange packets only with ports that are not isolated.
     #[serde(default, deserialize_with = "vlans::flag", skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = false))]
     pub(super) isolated: Option<bool>,
-    /// Checks of what the port claims: mac (needs mac), ip and arp (need addresses), dhcp.
+    /// Checks of the port's claims: mac (needs mac), ip and arp (need addresses), dhcp.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("examples" = [["dhcp"]]))]
     pub(super) guard: Option<GuardChecks>,
@@ -126,7 +126,7 @@ pub struct PortKeys {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("examples" = [["10.0.0.5", "fd00::5"]]))]
     pub(super) addresses: Option<GuardAddresses>,
-    /// Groups of ports that it is in, by which rules about connections name it.
+    /// Groups that the port is in, for rules about connections.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("examples" = [["web"]]))]
     pub(super) groups: Option<GroupNames>,
@@ -146,7 +146,7 @@ pub struct PortKeys {
     #[serde(default, alias = "socket-group", skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1), extend("examples" = ["kvm", "108"]))]
     pub(super) socket_group: Option<String>,
-    /// Threads of the guest's front end that the view of the scheduler takes for its vCPUs: auto (by their names), none, name:BEGINNING of names, or numbers with + between them.
+    /// Threads of the guest's front end that count as its vCPUs in the view of the scheduler: auto (by their names), none, name:BEGINNING of names, or numbers with + between them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("examples" = ["name:CPU "]))]
     pub(super) vcpus: Option<Vcpus>,
@@ -158,11 +158,11 @@ pub struct PortKeys {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = true))]
     pub(super) uplink: Option<bool>,
-    /// Whether frames pass between this uplink and others that say so, too.
+    /// Whether frames pass between this uplink and others with this key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = false))]
     pub(super) transit: Option<bool>,
-    /// Whether guests of its switch have a link only while an uplink that says so has one.
+    /// Whether guests of its switch have a link only while an uplink with this key has one.
     #[serde(default, alias = "link-tracking", skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = false))]
     pub(super) link_tracking: Option<bool>,

@@ -1,7 +1,7 @@
 //! A user's settings of a port: in the configuration file, on the command line, in a request.
 //!
 //! ```text
-//!   PortSpec ─┬─ common: PortCommon ── name, switch, queues, …, policy: PortPolicy    the switch process is told this
+//!   PortSpec ─┬─ common: PortCommon ── name, switch, queues, …, policy: PortPolicy    for the switch process
 //!             └─ backend: PortBackend                                                 the supervisor's own
 //!                  VhostUser: a guest's socket    Device: a network device    Tap: a tap of the switch
 //! ```
@@ -72,7 +72,7 @@ pub struct PortCommon {
     pub switch: SwitchName,
     /// Queue pairs towards the switch, for a guest or for queues of the device: 1 to 32.
     pub queues: u16,
-    /// The MTU that a guest is told, or that a tap gets, in bytes: 68 to 65,535 (virtio 1.2, 5.1.4.1). A device keeps its own.
+    /// The MTU of a guest or a tap in bytes: 68 to 65,535 (virtio 1.2, 5.1.4.1). A device keeps its own.
     pub mtu: Option<u16>,
     /// Largest memory of a guest: 1 MiB to 64 TiB.
     pub memory_max: Option<MemoryMax>,

@@ -15,7 +15,7 @@ use lasthop_runtime::fault::Fault;
 #[serde(rename_all = "snake_case", try_from = "String")]
 #[schemars(inline, !try_from)]
 pub enum BackendChoice {
-    /// A network device, by the best way that it and the kernel can do.
+    /// A network device, by the fastest way that it and the kernel support.
     #[default]
     Auto,
     /// A network device, by packet sockets.
@@ -112,7 +112,7 @@ pub enum HostAccess {
     /// The host's own stack, as before.
     #[default]
     Shared,
-    /// No packet: the device belongs to the switch alone.
+    /// No packet: only the switch uses the device.
     Off,
     /// The host's stack, by a port of its own at the switch.
     Port,

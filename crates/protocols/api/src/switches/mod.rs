@@ -4,13 +4,11 @@
 
 mod change;
 mod controller;
-mod fail_mode;
 mod name;
 mod parse;
 
 pub use change::SwitchChange;
-pub use controller::ControllerKind;
-pub use fail_mode::FailMode;
+pub use controller::{ControllerKind, FailMode};
 pub use name::SwitchName;
 
 use lasthop_module_api::SWITCHES_MAX;

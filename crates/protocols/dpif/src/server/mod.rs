@@ -20,9 +20,7 @@ mod families;
 mod flows;
 mod meters;
 mod netfilter;
-mod news;
 mod packets;
-mod parked;
 mod peer;
 mod private;
 mod removals;
@@ -47,11 +45,11 @@ use crate::refusal::{Errno, Refusal};
 use crate::uapi::{command, ctrl, nlm, protocol};
 use answer::Answer;
 use dump::Dump;
-use news::PortNews;
-use parked::Parked;
 use peer::{Peer, Removal};
 use request::{Outcome, Request, RequestDatagram};
 use state::State;
+use vports::Parked;
+use vports::PortNews;
 
 /// Smaller types are netlink's own, and no requests.
 const TYPE_MIN: u16 = 0x10;

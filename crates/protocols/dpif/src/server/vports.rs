@@ -1,15 +1,21 @@
-//! Requests of family `ovs_vport`.
+//! Requests of family `ovs_vport`, those that wait until their device is made, and notifications of ports.
+//!
+//! Clients that reconnect from another process get the notifications that they missed. So they need not request everything
+//! again, as netlink makes them do (ENOBUFS), with a warning of OVS.
 
-use super::answer::Answer;
-use super::families::Family;
-use super::request::DumpCursor;
-use super::request::{Outcome, Request, unknown_command};
-use super::state::State;
-use crate::bounds::PORTS_MAX;
-use crate::datapath::PeerId;
-use crate::datapath::{Datapath, DatapathId, Port, Readiness, WantedPort};
+use std::time::{Duration, Instant};
+
+use crate::bounds::{NEWS_MAX, PARKED_MS_MAX, PORTS_MAX};
+use crate::datapath::{Datapath, DatapathId, PeerId, Port, Readiness, WantedPort};
 use crate::family::VportMessage;
+use crate::message;
 use crate::refusal::{Errno, Refusal};
+use crate::server::Server;
+use crate::server::answer::Answer;
+use crate::server::families::Family;
+use crate::server::peer::Peer;
+use crate::server::request::{DumpCursor, Outcome, Request, unknown_command};
+use crate::server::state::State;
 use crate::uapi::command;
 
 pub(super) fn serve(
@@ -141,4 +147,123 @@ fn change(state: &mut State, datapath: &mut dyn Datapath, wanted: &VportMessage)
     known.ports.insert(number, port);
     state.left_port = is_left.then_some((id, number));
     Ok(changed(answer(state, datapath, id, number)?, command::SET))
+}
+
+/// Notifications, oldest first.
+#[derive(Debug, Default)]
+pub(super) struct PortNews {
+    told: Vec<Vec<u8>>,
+    /// Whether the datapaths are those of another process, as clients know them.
+    is_restored: bool,
+    has_overflowed: bool,
+}
+
+impl PortNews {
+    /// Notes that datapaths are those of another process.
+    pub(super) fn restored(&mut self) {
+        self.is_restored = true;
+    }
+
+    pub(super) fn note(&mut self, notification: &[u8]) {
+        if self.told.len() < NEWS_MAX {
+            self.told.push(notification.to_vec());
+        } else {
+            self.has_overflowed = true;
+        }
+    }
+
+    /// All notifications; `None` if some are lost.
+    pub(super) fn since_start(&self) -> Option<&[Vec<u8>]> {
+        (self.is_restored && !self.has_overflowed).then_some(&self.told)
+    }
+}
+
+/// A client's request: the first message in the rest of its datagram.
+#[derive(Debug)]
+pub(super) struct Parked {
+    /// The port's name.
+    pub(super) name: String,
+    /// Time of the first retry.
+    since: Option<Instant>,
+}
+
+impl Server {
+    /// Parks a client's request until the device of a port exists.
+    pub(super) fn park(&mut self, id: PeerId, name: String) {
+        self.parked.insert(id, Parked { name, since: None });
+    }
+
+    /// Retries requests that wait for a device.
+    pub(super) fn try_parked(&mut self, now: Instant, datapath: &mut dyn Datapath) {
+        for (id, mut parked) in std::mem::take(&mut self.parked) {
+            let since = *parked.since.get_or_insert(now);
+            if now.saturating_duration_since(since) > Duration::from_millis(PARKED_MS_MAX) {
+                self.refuse_next(id);
+                self.unwanted.push(parked.name);
+                self.advance(id, datapath);
+            } else if self.granted() == 0 || !self.peers.get(&id).is_some_and(Peer::has_room) {
+                // A retry does not count before the client reads, or before its turn.
+                parked.since = Some(since);
+                self.parked.insert(id, parked);
+            } else {
+                self.advance(id, datapath);
+                // The same request again, or the next one of its datagram, which waits from here on.
+                self.parked.entry(id).and_modify(|again| again.take_place_of(&parked));
+                if self.parked.get(&id).is_none_or(|again| again.name != parked.name) {
+                    // It may have been refused for another reason: then the device is not needed.
+                    self.unwanted.push(parked.name);
+                }
+            }
+            self.told.insert(id);
+        }
+        self.forget_unwanted(datapath);
+    }
+
+    /// Refuses the next message in a client's datagram without parsing it.
+    fn refuse_next(&mut self, id: PeerId) {
+        let Some(mut request) = self.peers.get_mut(&id).and_then(|peer| peer.request.take()) else { return };
+        let Some(message) = request.first() else { return };
+        let len = message::HEADER_BYTES + message.body.len();
+        let late =
+            Refusal::new(Errno::ETIMEDOUT, "the port's device was not there in time; see the switch's log");
+        self.acknowledge(id, message.header, len, Err(late));
+        request.skip(len);
+        if let Some(peer) = self.peers.get_mut(&id) {
+            peer.request = Some(request);
+        }
+    }
+
+    /// Reports ports whose devices no client waits for any more.
+    fn forget_unwanted(&mut self, datapath: &mut dyn Datapath) {
+        for name in std::mem::take(&mut self.unwanted) {
+            let is_wanted = self.parked.values().any(|parked| parked.name == name);
+            if !is_wanted && self.state.port_named(&name).is_none() {
+                datapath.port_unwanted(&name);
+            }
+        }
+    }
+}
+
+impl Parked {
+    fn take_place_of(&mut self, before: &Self) {
+        self.since = before.since.filter(|_| self.name == before.name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn news_are_told_whole_or_not_at_all() {
+        let mut news = PortNews::default();
+        news.note(&[1]);
+        assert_eq!(news.since_start(), None, "clients may know of ports that nobody told us of");
+        news.restored();
+        assert_eq!(news.since_start(), Some(&[vec![1]][..]));
+        (1..NEWS_MAX).for_each(|_| news.note(&[2]));
+        assert!(news.since_start().is_some_and(|told| told.len() == NEWS_MAX));
+        news.note(&[3]);
+        assert_eq!(news.since_start(), None);
+    }
 }

@@ -42,7 +42,7 @@ pub(super) struct AclAddArgs {
     /// Ports that it protects; * stands for letters: 'web*'. May be repeated
     #[arg(long, value_name = "NAME")]
     port: Vec<String>,
-    /// Groups whose ports it protects: those that have groups=NAME. May be repeated
+    /// Groups of ports that it protects (groups=NAME). May be repeated
     #[arg(long, value_name = "NAME")]
     group: Vec<String>,
     /// Where the connection comes from: ingress is to the port, egress is from it
@@ -57,7 +57,7 @@ pub(super) struct AclAddArgs {
     /// Addresses of the other side: 10.0.0.0/8
     #[arg(long, value_name = "PREFIX", value_parser = prefix)]
     remote: Option<IpNet>,
-    /// Groups of which the other side is a port, by the ports' addresses=. May be repeated
+    /// Groups of the other side, by their ports' addresses=. May be repeated
     #[arg(long, value_name = "NAME")]
     remote_group: Vec<String>,
     /// Addresses of the port itself

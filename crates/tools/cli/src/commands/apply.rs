@@ -14,8 +14,8 @@ use lasthop_api::port::{Name, PortSpec, check_members};
 use lasthop_api::report::ConfigReport;
 use lasthop_api::switches::SwitchChange;
 use lasthop_api::{rundir, switches};
+use lasthop_config::plan;
 use lasthop_config::plan::{Plan, Step};
-use lasthop_config::plan_text;
 use lasthop_config::{Config, Mistake};
 use lasthop_runtime::fault::Fault;
 
@@ -114,7 +114,7 @@ impl ApiRequest {
                 &json!({"steps": plan.steps, "applied": applied, "needs_restart": plan.needs_restart()}),
             )?;
         } else {
-            print(&plan_text::lines(&plan))?;
+            print(&plan::lines(&plan))?;
         }
         if !is_dry {
             self.carry_out(&plan)?;
@@ -178,10 +178,7 @@ impl ApiRequest {
     fn order(&self, method: &str, params: &Value) -> Result<(), Fault> {
         let done: Result<Value, Fault> = ask(&self.dir, method, params);
         done.map(drop).map_err(|fault| {
-            let why = format!(
-                "{}; what comes after it was not done: apply again when it is remedied",
-                fault.message
-            );
+            let why = format!("{}; later steps were not done: remedy this, then apply again", fault.message);
             Fault { message: why, ..fault }
         })
     }
@@ -203,7 +200,7 @@ fn sum(plan: &Plan, file: &Path, is_dry: bool) -> String {
     let file = file.display();
     match (plan.is_empty(), is_dry) {
         (true, _) => format!("nothing to do: the switch is as {file} says"),
-        (false, true) => format!("{} if this were applied", plan_text::sum(plan)),
-        (false, false) => plan_text::sum(plan),
+        (false, true) => format!("{} if this were applied", plan::sum(plan)),
+        (false, false) => plan::sum(plan),
     }
 }

@@ -154,7 +154,7 @@ fn no_answer(dir: &Path, error: &std::io::Error, patience: Duration) -> Fault {
         _ if !is_late(error) => format!("the switch in {shown} gave no answer: {error}"),
         Some(pid) if procfs::is_stopped(pid) => {
             let state = procfs::state_text(pid);
-            format!("the switch (process {pid}) does not answer: {state}; let it go on: kill -CONT {pid}")
+            format!("the switch (process {pid}) does not answer: {state}; continue it: kill -CONT {pid}")
         }
         Some(pid) => {
             let (seconds, state) = (patience.as_secs(), procfs::state_text(pid));

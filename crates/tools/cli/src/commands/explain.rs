@@ -1,4 +1,4 @@
-//! `lasthop explain`: tells what becomes of a packet, without sending it.
+//! `lasthop explain`: shows the decisions on a packet, without sending it.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -22,10 +22,10 @@ const DROPPED: u8 = 3;
 /// Exit status of a packet that the control plane decides about, or that waits for its other fragments.
 const OPEN: u8 = 4;
 
-/// The packet, and where it would come in.
+/// The packet and its input port.
 #[derive(Debug, Args)]
 pub(super) struct ExplainArgs {
-    /// The port that the packet would come in by
+    /// The port that receives the packet
     #[arg(long, value_name = "NAME")]
     from: Name,
     /// The packet: fields in Open vSwitch's words, or hexadecimal bytes of a frame from the destination address on

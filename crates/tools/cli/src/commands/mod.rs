@@ -9,7 +9,6 @@ mod client;
 mod conntrack;
 mod explain;
 mod flow;
-mod flow_join;
 mod generate;
 mod ovs;
 mod paste;
@@ -62,7 +61,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run a switch until it is told to end (SIGTERM, Ctrl-C)
+    /// Run a switch until a signal ends it (SIGTERM, Ctrl-C)
     Run(RunArgs),
     /// Make, change, remove and show ports: for guests (vhost-user), over network devices and taps
     #[command(subcommand)]
@@ -140,7 +139,7 @@ enum Command {
     },
     /// Capture packets with the reason of their drop, as pcapng: lasthop capture vm1 | tcpdump -nr -
     Capture(capture::CaptureArgs),
-    /// Tell what becomes of a packet, without sending it: lasthop explain --from vm1 'tcp,nw_dst=10.0.0.2,tp_dst=443'
+    /// Show the decisions on a packet, without sending it: lasthop explain --from vm1 'tcp,nw_dst=10.0.0.2,tp_dst=443'
     ///
     /// The code that switches packets decides, and nothing changes: no counter, no address, no flow, no connection. A packet is written as
     /// Open vSwitch's flows are: a protocol (ip, tcp, udp, icmp, arp, ipv6, tcp6, udp6, icmp6, sctp) and fields (dl_src, dl_dst, dl_vlan,
@@ -149,10 +148,10 @@ enum Command {
     /// Exit status: 0 if a port gets it, 1 if something failed, 3 if it is dropped, 4 if the control plane decides, or it waits for the
     /// other fragments of its packet.
     Explain(explain::ExplainArgs),
-    /// Measure where the switch's time goes: cycles for a packet by stage, CPU time by process
+    /// Measure the switch's time: cycles for a packet by stage, CPU time by process
     ///
-    /// The switch works on meanwhile, and reads the CPU's time stamp counter around the stages of one round in some. Guests
-    /// notice nothing. One profile runs at a time.
+    /// The switch keeps working. In some rounds it reads the CPU's time stamp counter around each stage. Guests are not
+    /// affected. One profile runs at a time.
     Profile(profile::ProfileArgs),
     /// Say why a guest has no network
     ///
@@ -220,7 +219,7 @@ enum Command {
 
 #[derive(Clone, Debug, Args)]
 struct RunArgs {
-    /// Configuration file; flags add to it and win over it
+    /// Configuration file; flags add to it and override it
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// A switch besides "default", which always exists: NAME[,module=flow|bridge|dummy]
@@ -342,7 +341,7 @@ struct FdbEntryArgs {
     /// The address
     #[arg(value_parser = unicast)]
     mac: Mac,
-    /// The port that it is behind
+    /// The port behind which it is
     port: Name,
     /// The VLAN that it is in [default: all that the port carries]
     #[arg(long, value_name = "VID")]

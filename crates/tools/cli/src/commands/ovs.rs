@@ -25,7 +25,7 @@ const QUEUES: u16 = 16;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum OvsCommand {
-    /// Run the installed ovsdb-server and ovs-vswitchd over this switch, in the foreground, until told to end
+    /// Run the installed ovsdb-server and ovs-vswitchd over this switch, in the foreground, until a signal ends it
     Run {
         /// Open vSwitch's configuration, made if it does not exist [default: RUNDIR/ovs/conf.db, lost at a reboot]
         #[arg(long, value_name = "FILE")]
@@ -46,7 +46,7 @@ pub(super) enum OvsCommand {
     },
     /// Undo `install`: the service uses the kernel's datapath again
     Uninstall {
-        /// Where units are [default: /etc/systemd/system]
+        /// Directory of units [default: /etc/systemd/system]
         #[arg(long, value_name = "DIR")]
         units: Option<PathBuf>,
     },
@@ -63,7 +63,7 @@ pub(super) enum OvsCommand {
     },
     /// Show the requirements that are met, and those that are missing; exits with 1 if one is missing
     Status {
-        /// Where Open vSwitch's sockets are [default: $OVS_RUNDIR, else where those of the running ovs-vswitchd are]
+        /// Directory of Open vSwitch's sockets [default: $OVS_RUNDIR, else that of the running ovs-vswitchd]
         #[arg(long, value_name = "DIR")]
         ovs_rundir: Option<PathBuf>,
     },

@@ -33,13 +33,13 @@ pub(super) enum PortCommand<P: FormOfPort> {
     Add {
         /// Its name, and options
         ///
-        /// backend=vhost-user (a guest's socket), tap (a tap, made if it is not there), or a network device, by auto (the
+        /// backend=vhost-user (a guest's socket), tap (a tap, created if missing), or a network device, by auto (the
         /// default), af_packet or af_xdp.
         ///
         /// Ports of every backend: switch=NAME [default: default], queues=N (pairs), features-off=CSUM+TSO4 (not offered to
-        /// the guest), vlan=VID (untagged), trunk=VID+VID-VID (tagged), native=VID (untagged on a trunk), isolated=true (talks
-        /// to others only), guard=mac+ip+arp+dhcp and addresses=ADDRESS+ADDRESS (checks of what it claims), groups=NAME+NAME (by
-        /// which rules name it), storm-broadcast=N, storm-multicast=N, storm-unknown=N (packets per second from the port that
+        /// the guest), vlan=VID (untagged), trunk=VID+VID-VID (tagged), native=VID (untagged on a trunk), isolated=true (no packets
+        /// to or from other isolated ports), guard=mac+ip+arp+dhcp and addresses=ADDRESS+ADDRESS (checks of the guest's claims), groups=NAME+NAME (for
+        /// rules), storm-broadcast=N, storm-multicast=N, storm-unknown=N (packets per second from the port that
         /// may be flooded; 0, the default, is no limit).
         ///
         /// vhost-user: socket=PATH, mode=listen (the switch makes the socket) or connect (the VMM does), mac=ADDRESS
@@ -48,7 +48,7 @@ pub(super) enum PortCommand<P: FormOfPort> {
         /// (threads of the VMM that are the guest's vCPUs, for the view of the scheduler).
         ///
         /// Devices: device=DEVICE [default: NAME], host=shared|off|port (other users of the device's packets), transit=true
-        /// (packets may go to other uplinks that say so), link-tracking=true (guests have a link only while an uplink has
+        /// (packets may go to other uplinks with transit), link-tracking=true (guests have a link only while an uplink has
         /// one), qdisc-bypass=true, uplink=false (no wire, but another VMM's tap).
         ///
         /// Taps: tap=TAP [default: NAME], address=ADDRESS/LEN+ADDRESS/LEN, mac=ADDRESS, mtu=BYTES.

@@ -29,7 +29,7 @@ const WAIT: Duration = Duration::from_secs(10);
 /// `StartLimitBurst=`, at which the service manager would close the kept descriptors.
 const FAILED_START: Duration = Duration::from_secs(4);
 
-/// Runs a switch in `dir` until it is told to end; reports its state to the service manager.
+/// Runs a switch in `dir` until a signal ends it; reports its state to the service manager.
 pub(super) fn run(dir: PathBuf, args: &RunArgs) -> Result<ExitCode, Fault> {
     let start = Instant::now();
     args.log.set();

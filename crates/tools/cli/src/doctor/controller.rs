@@ -13,14 +13,14 @@ pub(super) fn controller(before: Option<&ControllerFacts>, facts: &ControllerFac
         process: "controller",
         number: facts.restarts,
         last_end: facts.last_end.as_ref(),
-        remedy: "see the log of lasthop run, and report it as a bug; known flows go on meanwhile",
+        remedy: "see the log of lasthop run, and report it as a bug; installed flows stay in use meanwhile",
     };
     let Some((pid, up_ms)) = facts.pid.zip(facts.up_ms) else { return restarts.down() };
     if !facts.has_answered {
         return Verdict::broken(
             format!("the controller process {pid} does not answer: packets of new flows are lost or late"),
             format!(
-                "is it stopped, or short of CPU? kill {pid} has another one started, which takes over its flows"
+                "check whether it is stopped or short of CPU; after kill {pid} another one starts and takes over its flows"
             ),
         );
     }
@@ -36,13 +36,13 @@ pub(super) fn controller(before: Option<&ControllerFacts>, facts: &ControllerFac
     if limited_now > 0 {
         return Verdict::warning(
             format!(
-                "there are as many flows as there may be: {limited_now} packets had none made (now; {limited} in all); {text}"
+                "the flow limit is reached: {limited_now} packets got no flow (now; {limited} in all); {text}"
             ),
-            "see who has them: lasthop flow show; guests that talk to very many others are better off with module = \"bridge\"",
+            "lasthop flow show lists the flows; for guests that talk to very many others use module = \"bridge\"",
         );
     }
     if dropped > 0 {
-        return Verdict::ok(format!("{text}; {dropped} packets of no flow were left unanswered"));
+        return Verdict::ok(format!("{text}; {dropped} packets without a flow got no answer"));
     }
     Verdict::ok(text)
 }
@@ -58,7 +58,7 @@ pub(super) fn external(facts: &ExternalFacts) -> Verdict {
     if let Some(pid) = stopped {
         return Verdict::broken(
             format!("the controller {} is stopped (T): packets of new flows are lost", names(clients)),
-            format!("have it go on: kill -CONT {pid}"),
+            format!("continue it: kill -CONT {pid}"),
         );
     }
     let nobody = "no controller is connected to datapath.sock";
@@ -67,7 +67,7 @@ pub(super) fn external(facts: &ExternalFacts) -> Verdict {
         (true, _) if clients.is_empty() => Verdict::ok("a controller is connected to datapath.sock"),
         (true, _) => Verdict::ok(format!("external: {}", names(clients))),
         (false, true) => {
-            Verdict::broken(format!("{nobody}, and fail-mode=secure drops what has no flow"), remedy)
+            Verdict::broken(format!("{nobody}, and fail-mode=secure drops packets without a flow"), remedy)
         }
         (false, false) => {
             Verdict::warning(format!("{nobody}: no process decides about packets without a flow"), remedy)
@@ -105,7 +105,7 @@ mod tests {
         assert_eq!(controller(Some(&hit(5)), &hit(5)).state, State::Ok);
         let verdict = controller(Some(&hit(5)), &hit(8));
         assert_eq!(verdict.state, State::Warning);
-        assert!(verdict.text.contains("3 packets had none made (now; 8 in all)"), "{}", verdict.text);
+        assert!(verdict.text.contains("3 packets got no flow (now; 8 in all)"), "{}", verdict.text);
     }
 
     #[test]
@@ -120,7 +120,7 @@ mod tests {
         assert_eq!(external(&facts(false, false)).state, State::Warning);
         let verdict = external(&facts(true, false));
         assert_eq!(verdict.state, State::NotOk);
-        assert!(verdict.text.ends_with("drops what has no flow"), "{}", verdict.text);
+        assert!(verdict.text.ends_with("drops packets without a flow"), "{}", verdict.text);
         assert_eq!(verdict.remedy.as_deref(), Some("start it: lasthop ovs run"));
     }
 

@@ -66,13 +66,13 @@ fn not_running(dir: &Path, fault: &Fault, processes: &[Process]) -> Verdict {
         if procfs::is_stopped(process.pid) {
             return Verdict::broken(
                 format!("the switch in {shown} cannot be asked: {why}"),
-                format!("let it go on: kill -CONT {}", process.pid),
+                format!("continue it: kill -CONT {}", process.pid),
             );
         }
         return Verdict::broken(
             format!("the switch in {shown} (process {}) cannot be asked: {why}", process.pid),
             format!(
-                "restart it: systemctl restart lasthop, which guests stay attached to; without a service kill {} and start it again, and \
+                "restart it: systemctl restart lasthop (guests stay attached); without a service kill {} and start it again, and \
                  guests have to connect again",
                 process.pid
             ),
@@ -146,14 +146,14 @@ fn process(switch: &SwitchFacts) -> Verdict {
         process: "switch",
         number: switch.restarts,
         last_end: switch.last_end.as_ref(),
-        remedy: "see the log of lasthop run; if a guest causes it, `lasthop port del` that one, and report it as a bug",
+        remedy: "see the log of lasthop run; report it as a bug; if a guest causes it, remove its port (lasthop port del)",
     };
     let Some((pid, up_ms)) = switch.switch_pid.zip(switch.up_ms) else { return restarts.down() };
     if let Some(why) = &switch.deaf {
         return Verdict::broken(
             why,
             format!(
-                "let it go on if it was stopped (kill -CONT {pid}); one that hangs is ended and started again by itself"
+                "if it was stopped, continue it (kill -CONT {pid}); the supervisor restarts one that hangs"
             ),
         );
     }
@@ -204,7 +204,7 @@ fn confinement(layers: &str, group: &[&SandboxReport]) -> Option<Verdict> {
     Some(match mode {
         SandboxMode::Off => Verdict::warning(
             text,
-            "who takes that process over has its user's rights: run without --sandbox=off",
+            "an attacker in that process has its user's rights: run without --sandbox=off",
         ),
         _ if !is_filtered => Verdict::warning(text, "use a kernel with seccomp (CONFIG_SECCOMP_FILTER)"),
         // Layers that a kernel or container lacks are no fault of this switch.
@@ -243,7 +243,7 @@ fn processors(switch: &SwitchFacts) -> Option<Verdict> {
     let text = format!("{} on {}", count(switch.workers, "worker"), count(cpus, "CPU"));
     let remedy = "start it with fewer --workers, or more --cpus";
     Some(if switch.workers > cpus {
-        Verdict::warning(format!("{text}: they get in each other's way"), remedy)
+        Verdict::warning(format!("{text}: some share a CPU"), remedy)
     } else {
         Verdict::ok(text)
     })

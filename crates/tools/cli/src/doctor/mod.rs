@@ -9,11 +9,9 @@
 //! ```
 
 mod controller;
-mod duplicates;
 mod finding;
 mod host;
 mod link;
-mod mappings;
 mod ports;
 mod processes;
 mod restarts;

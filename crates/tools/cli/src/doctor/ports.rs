@@ -3,15 +3,15 @@
 use lasthop_api::facts::Facts;
 use lasthop_api::report::{DeviceStatus, DriverFacts, DropCounts, PortStatus};
 
-use super::duplicates::duplicate;
 use super::finding::{Finding, Link, Verdict};
+use super::link::learning::duplicate;
 use super::restarts::{Restarts, YOUNG_MS};
 
 /// Losses of the driver process: name in the counters, meaning, remedy.
 const LOSSES: &[(&str, &str, &str)] = &[
     (
         "device_full",
-        "the device was full: it is slower than what is sent to it",
+        "the device's queue was full: it is slower than the ports that send to it",
         "a longer queue: ip link set DEVICE txqueuelen 10000; or more queues= at the port",
     ),
     (
@@ -26,7 +26,7 @@ const LOSSES: &[(&str, &str, &str)] = &[
     ),
     (
         "bad_offload",
-        "frames from the device ask for what cannot be said to a guest",
+        "frames from the device have offloads that virtio cannot express",
         "turn off offloads there: ethtool -K DEVICE gro off lro off",
     ),
     (
@@ -37,7 +37,7 @@ const LOSSES: &[(&str, &str, &str)] = &[
 ];
 
 /// The remedy for frames that the driver process did not read in time.
-const MISSED_REMEDY: &str = "it is short of processor time, or has too few queues= for the device";
+const MISSED_REMEDY: &str = "give the driver process more CPU time, or the port more queues=";
 
 /// All findings about a port, from facts of two times. For the switch's health only losses between them count, and no
 /// address of a guest.
@@ -63,7 +63,7 @@ fn driver(driver: &DriverFacts) -> Verdict {
         process: "driver",
         number: driver.restarts,
         last_end: driver.last_end.as_ref(),
-        remedy: "see the log of lasthop run; if a device causes it, `lasthop port del` that one, and report it as a bug",
+        remedy: "see the log of lasthop run; report it as a bug; if a device causes it, remove its port (lasthop port del)",
     };
     match driver.pid {
         None => restarts.down(),
@@ -77,7 +77,7 @@ fn device(port: &PortStatus, now: &DeviceStatus) -> Verdict {
     match port.state.as_str() {
         "up" if now.is_of_bridge => Verdict::warning(
             format!(
-                "{name} is a port of a Linux bridge, too: the host and the switch both forward each frame, and frames may go round"
+                "{name} is a port of a Linux bridge, too: the host and the switch both forward each frame, and frames may loop"
             ),
             format!(
                 "take it out of the bridge: ip link set {name} nomaster; or lasthop port del {}",
@@ -92,7 +92,7 @@ fn device(port: &PortStatus, now: &DeviceStatus) -> Verdict {
         "no device" => Verdict::broken(
             why,
             format!(
-                "ip link shows which there are; one of another namespace: ip netns exec THERE ip link set {name} netns PID, that of lasthop run"
+                "ip link shows the devices; for one of another namespace: ip netns exec THERE ip link set {name} netns PID, with the PID of lasthop run"
             ),
         ),
         "down" if port.requested && port.settings.tap().is_some() => {
@@ -101,7 +101,7 @@ fn device(port: &PortStatus, now: &DeviceStatus) -> Verdict {
         "down" => Verdict::broken(why, format!("ip link set {name} up")),
         "no carrier" => Verdict::broken(
             format!("{name} has no carrier"),
-            "see to its cable, or to the other end; ethtool tells what the device sees",
+            format!("check its cable and the other end; ethtool {name} shows the device's link"),
         ),
         "driver restarting" | "switch restarting" => Verdict::not_reached(),
         state if why.is_empty() => {
@@ -109,7 +109,7 @@ fn device(port: &PortStatus, now: &DeviceStatus) -> Verdict {
         }
         state => Verdict::broken(
             format!("{name} is not served ({state}): {why}"),
-            format!("put that right; or do without it: lasthop port del {}", port.name),
+            format!("remedy the cause, or remove the port: lasthop port del {}", port.name),
         ),
     }
 }
@@ -131,7 +131,7 @@ fn drops(before: &DeviceStatus, port: &DeviceStatus, is_of_switch: bool) -> Verd
     let mut found: Vec<_> = [missed].into_iter().chain(dropped).filter(|(_, _, _, now)| *now > 0).collect();
     found.sort_by_key(|(_, _, before, now)| now <= before);
     let Some((what, remedy, before, lost)) = found.first() else {
-        return Verdict::ok("none that mean trouble");
+        return Verdict::ok("none that indicate a fault");
     };
     let is_going_on = lost > before;
     let text = format!("{what} ({lost} lost, {})", if is_going_on { "now" } else { "earlier" });

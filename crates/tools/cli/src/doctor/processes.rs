@@ -1,15 +1,16 @@
-//! Command lines of other processes of this machine, as far as they concern vhost-user.
+//! Other processes of this machine, as far as they concern vhost-user: command lines, and the mapping of guests' memory.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
-
-use crate::permissions::Credentials;
+use lasthop_api::facts::FileFacts;
 use lasthop_api::rundir;
 use lasthop_runtime::harmless::harmless;
 use lasthop_runtime::procfs;
+use serde_json::Value;
+
+use crate::permissions::Credentials;
 
 /// A process and its arguments.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -225,6 +226,38 @@ fn paths(argument: &str) -> Vec<PathBuf> {
     ["path", "socket"].iter().filter_map(|key| value(argument, key)).map(PathBuf::from).collect()
 }
 
+/// How files are mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mapped {
+    Shared,
+    Private,
+}
+
+/// How a process maps these files; `None` if it maps none of them, or access is denied. One shared mapping is enough: a
+/// private one may be left from the start.
+pub(super) fn of_process(pid: i32, files: &[FileFacts]) -> Option<Mapped> {
+    mapped(&procfs::text(pid, "maps")?, files)
+}
+
+fn mapped(maps: &str, files: &[FileFacts]) -> Option<Mapped> {
+    let device = |file: &FileFacts| {
+        format!("{:02x}:{:02x}", rustix::fs::major(file.device), rustix::fs::minor(file.device))
+    };
+    let wanted: BTreeSet<(String, u64)> = files.iter().map(|file| (device(file), file.inode)).collect();
+    // START-END PERMISSIONS OFFSET DEVICE INODE PATH
+    let of_files = maps.lines().filter_map(|line| {
+        let mut words = line.split_ascii_whitespace().skip(1);
+        let (permissions, _offset, device) = (words.next()?, words.next()?, words.next()?);
+        let inode = words.next()?.parse().ok()?;
+        wanted.contains(&(device.to_owned(), inode)).then_some(permissions)
+    });
+    let kinds: Vec<&str> = of_files.collect();
+    match kinds.iter().any(|permissions| permissions.ends_with('s')) {
+        true => Some(Mapped::Shared),
+        false => (!kinds.is_empty()).then_some(Mapped::Private),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -295,5 +328,22 @@ mod tests {
                      00000000d: 00000002 00000000 00010000 0001 01 4\n";
         let paths: Vec<PathBuf> = served(table).collect();
         assert_eq!(paths, ["/r/listens.sock", "/r/connected.sock"].map(PathBuf::from));
+    }
+
+    #[test]
+    fn files_are_found_by_device_and_inode() {
+        let line = |permissions: &str, device: &str, inode: u64| {
+            format!(
+                "7f0000000000-7f0000100000 {permissions} 00000000 {device} {inode}    /memfd:mem (deleted)\n"
+            )
+        };
+        let file = |inode| FileFacts { device: rustix::fs::makedev(0, 1), inode };
+        let look = |maps: &str| mapped(maps, &[file(7), file(9)]);
+        assert_eq!(look(""), None);
+        assert_eq!(look(&line("rw-s", "00:01", 8)), None, "another file");
+        assert_eq!(look(&line("rw-s", "00:02", 7)), None, "another device");
+        assert_eq!(look(&line("rw-s", "00:01", 7)), Some(Mapped::Shared));
+        assert_eq!(look(&line("rw-p", "00:01", 9)), Some(Mapped::Private));
+        assert_eq!(look(&(line("rw-p", "00:01", 9) + &line("rw-s", "00:01", 7))), Some(Mapped::Shared));
     }
 }

@@ -7,7 +7,7 @@ use lasthop_module_api::{Vid, VlanSet};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::database::Database;
+use super::programs::Database;
 
 /// A port of a bridge: its name, and the frames that it carries.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,7 +7,8 @@ use std::process::{Command, Stdio};
 
 use serde::Serialize;
 
-use super::{DATABASE_VARIABLE, PRELOAD_VARIABLE, SOCKET_VARIABLE, library, programs::Programs};
+use super::programs::{self, Programs};
+use super::{DATABASE_VARIABLE, PRELOAD_VARIABLE, SOCKET_VARIABLE};
 use lasthop_api::rundir::datapath_socket;
 use lasthop_runtime::fault::Fault;
 
@@ -65,7 +66,7 @@ impl Unit {
         let programs = Programs::find()?;
         let program = std::env::current_exe().map_err(|error| Fault::internal("find this program", error))?;
         let relay = vhost_user.map(|words| relay(&program, dir, words));
-        let text = drop_in(&programs.daemon, &library::find()?, &datapath_socket(dir), relay.is_some());
+        let text = drop_in(&programs.daemon, &programs::library()?, &datapath_socket(dir), relay.is_some());
         Ok((text, relay))
     }
 

@@ -4,10 +4,7 @@
 //! preloaded library (`ovs-glue`), which connects them to the switch's control interface instead.
 
 mod bridges;
-mod database;
 mod install;
-mod library;
-mod processes;
 mod programs;
 mod relay;
 mod run;
@@ -35,7 +32,7 @@ const DATABASE_VARIABLE: &str = "LASTHOP_OVSDB";
 
 /// Makes a program use the switch in `dir` instead of the kernel's datapath.
 fn divert(command: &mut Command, dir: &Path) -> Result<(), Fault> {
-    command.env(PRELOAD_VARIABLE, library::find()?).env(SOCKET_VARIABLE, datapath_socket(dir));
+    command.env(PRELOAD_VARIABLE, programs::library()?).env(SOCKET_VARIABLE, datapath_socket(dir));
     Ok(())
 }
 

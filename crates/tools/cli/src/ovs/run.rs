@@ -76,7 +76,7 @@ impl Places {
     }
 }
 
-/// Runs until it is told to end (SIGTERM, Ctrl-C); then ports and flows are removed, too.
+/// Runs until a signal ends it (SIGTERM, Ctrl-C); then ports and flows are removed, too.
 pub(crate) fn run(dir: &Path, places: &Places) -> Result<(), Fault> {
     let mut signals = Signals::take()?;
     let programs = Programs::find()?;
@@ -140,7 +140,7 @@ impl<'a> Daemons<'a> {
     fn watch(&mut self, signals: &mut Signals) -> Result<(), Fault> {
         while !comes_within(signals, LOOK)? {
             if let Some(status) = ended(&mut self.server) {
-                return Err(Fault::refused(format!("ovsdb-server ended ({status}); see what it said above")));
+                return Err(Fault::refused(format!("ovsdb-server ended ({status}); see its messages above")));
             }
             self.renew_relay()?;
             let Some(status) = ended(&mut self.daemon) else { continue };
@@ -277,7 +277,7 @@ fn await_file(path: &Path, daemon: &mut Child, name: &str) -> Result<(), Fault> 
     let until = Instant::now() + PATIENCE;
     while !path.exists() {
         if let Some(status) = ended(daemon) {
-            return Err(Fault::refused(format!("{name} ended ({status}); see what it said above")));
+            return Err(Fault::refused(format!("{name} ended ({status}); see its messages above")));
         }
         if Instant::now() >= until {
             return Err(Fault::refused(format!("{name} did not start within {} s", PATIENCE.as_secs())));

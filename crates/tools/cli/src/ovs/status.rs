@@ -5,10 +5,8 @@ use std::path::Path;
 use lasthop_dpif::client::{Client, ClientError};
 use serde::Serialize;
 
-use super::database::Database;
-use super::processes::{Daemon, daemons};
-use super::programs::Programs;
-use super::{Unit, library};
+use super::Unit;
+use super::programs::{self, Daemon, Database, Programs, daemons};
 use lasthop_api::readable::count;
 use lasthop_api::report::ControlClient;
 use lasthop_api::rundir::{datapath_socket, option};
@@ -74,7 +72,7 @@ impl Status {
         let version = told(programs.as_ref(), |found| format!("Open vSwitch {}", found.version));
         let mut checks = vec![
             Check::new("programs", version),
-            Check::new("library", told(library::find().as_ref(), |path| path.display().to_string())),
+            Check::new("library", told(programs::library().as_ref(), |path| path.display().to_string())),
             Check::new("switch", datapaths(dir).map_err(|error| no_datapaths(dir, &error))),
             Check::new("daemon", daemon(&daemons(&datapath_socket(dir)), &datapath_socket(dir), dir)),
         ];
@@ -128,7 +126,7 @@ fn no_datapaths(dir: &Path, error: &ClientError) -> String {
 fn controller(clients: &[ControlClient], socket: &Path, dir: &Path) -> Check {
     let stopped = clients.iter().filter_map(|client| client.pid).find(|pid| procfs::is_stopped(*pid));
     if let Some(pid) = stopped {
-        let text = format!("process {pid} is connected and stopped (T): have it go on: kill -CONT {pid}");
+        let text = format!("process {pid} is connected and stopped (T): continue it: kill -CONT {pid}");
         return Check::new("controller", Err(text));
     }
     if clients.is_empty() {

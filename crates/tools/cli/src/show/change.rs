@@ -14,7 +14,7 @@ pub(crate) fn port_set(set: &SetReport) -> String {
 
 fn effect(change: &Change, set: &SetReport) -> String {
     match (change.when, change.key.as_str(), set.guest_told) {
-        (When::Attach, ..) => " (its guest is told when it attaches next)".to_owned(),
+        (When::Attach, ..) => " (for the next guest that attaches)".to_owned(),
         (_, "link", Some(true)) => " (its guest was told)".to_owned(),
         (_, "link", Some(false)) => format!(
             " (its guest cannot be told: its VMM takes no link state from a switch; QEMU: set_link net-{} {}; \
@@ -42,7 +42,7 @@ mod tests {
     fn each_change_is_shown_with_its_effect() {
         assert_eq!(
             text("mtu", json!(1400), When::Attach, None),
-            "vm1 mtu: - -> 1400 (its guest is told when it attaches next)\n"
+            "vm1 mtu: - -> 1400 (for the next guest that attaches)\n"
         );
         assert_eq!(text("link", json!("down"), When::Now, None), "vm1 link: - -> down\n");
         assert!(text("link", json!("down"), When::Now, Some(true)).ends_with("down (its guest was told)\n"));

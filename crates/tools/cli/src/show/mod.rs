@@ -2,41 +2,37 @@
 
 mod acl;
 mod change;
-mod cloud_hypervisor;
 mod config;
 mod explain;
 mod guest_port;
-mod libvirt;
 mod port;
 mod profile;
 mod profile_svg;
 mod prometheus;
-mod qemu;
 mod rates;
 mod sched;
 mod stats;
 mod switch;
 mod table;
-mod testpmd;
 mod vlan;
+mod vmm;
 
 pub(crate) use acl::{acl, acl_added};
 pub(crate) use change::port_set;
-pub(crate) use cloud_hypervisor::{cloud_hypervisor, cloud_hypervisor_hint};
 pub(crate) use config::config;
 pub(crate) use explain::explanation;
-pub(crate) use libvirt::{libvirt, libvirt_hint};
 pub(crate) use port::{port, port_added, port_list};
 pub(crate) use profile::profile;
 pub(crate) use profile_svg::profile_svg;
 pub(crate) use prometheus::prometheus;
-pub(crate) use qemu::{qemu, qemu_hint};
 pub(crate) use rates::{Sort, View, rates};
 pub(crate) use sched::{sched, sched_trace};
 pub(crate) use stats::{conservation, stats, workers};
 pub(crate) use switch::{switch_added, switch_list};
-pub(crate) use testpmd::{TESTPMD_HINT, testpmd};
 pub(crate) use vlan::{fdb, vlans};
+pub(crate) use vmm::{
+    TESTPMD_HINT, cloud_hypervisor, cloud_hypervisor_hint, libvirt, libvirt_hint, qemu, qemu_hint, testpmd,
+};
 
 use lasthop_api::report::{SandboxReport, VersionReport};
 use lasthop_runtime::sandbox::summary;

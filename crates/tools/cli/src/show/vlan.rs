@@ -29,7 +29,7 @@ pub(crate) fn vlans(report: &VlansReport) -> String {
 /// The forwarding tables; a switch other than the default one is shown as `master`.
 pub(crate) fn fdb(fdb: &FdbReport) -> String {
     if fdb.entries.is_empty() {
-        return "no addresses yet: they are learned from what guests send".to_owned();
+        return "no addresses yet: they are learned from packets of guests".to_owned();
     }
     fdb.entries.iter().map(fdb_line).collect()
 }

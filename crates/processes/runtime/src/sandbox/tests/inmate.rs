@@ -14,8 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ipc::Channel;
 use crate::sandbox::{
-    ForbiddenCall, KeptFds, Layer, ProcessRole, SandboxMode, capabilities, enter, landlock, namespaces, root,
-    sys,
+    ForbiddenCall, KeptFds, Layer, ProcessRole, SandboxMode, capabilities, enter, landlock, namespaces, sys,
 };
 
 /// Exit statuses of an inmate.
@@ -170,8 +169,8 @@ fn landlock_alone() -> i32 {
 }
 
 fn root_alone() -> i32 {
-    let names = root::descriptor_names().expect("there is a /proc");
-    if root::empty(&namespaces::separate()).is_err() {
+    let names = namespaces::descriptor_names().expect("there is a /proc");
+    if namespaces::empty_root(&namespaces::separate()).is_err() {
         return NOT_HERE;
     }
     assert_eq!(fs::File::open("/etc/passwd").expect_err("nothing").kind(), ErrorKind::NotFound);

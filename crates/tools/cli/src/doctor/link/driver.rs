@@ -22,8 +22,8 @@ pub(super) fn negotiation(case: &Case<'_>) -> Verdict {
     let Some(session) = &case.now.session else { return Verdict::not_reached() };
     if session.messages == 0 {
         return Verdict::broken(
-            format!("the connected program has said nothing {}", since(case)),
-            "is it a vhost-user front end? QEMU: -netdev vhost-user,chardev=...; not a plain -netdev stream",
+            format!("the connected program has sent nothing {}", since(case)),
+            "connect a vhost-user front end; QEMU: -netdev vhost-user,chardev=..., not a plain -netdev stream",
         );
     }
     if let Some(refusal) = case.refusal(&["features that were not offered", "packed rings"]) {
@@ -31,21 +31,21 @@ pub(super) fn negotiation(case: &Case<'_>) -> Verdict {
     }
     if session.status & STATUS_FAILED != 0 {
         return Verdict::broken(
-            "the guest's virtio-net driver gave up (status FAILED)",
-            "see the guest's log (dmesg | grep virtio); leave out what you added to the device's options",
+            "the guest's virtio-net driver failed (status FAILED)",
+            "see the guest's log (dmesg | grep virtio); remove options that you added to the device",
         );
     }
     if session.features.is_empty() {
         // A front end whose memory was refused never starts its guest's driver.
         if let Some(refusal) = case.refusal(&[""]) {
-            return Verdict::broken(refusal, "put that right, then start the guest again");
+            return Verdict::broken(refusal, "remedy the cause, then start the guest again");
         }
         if case.has_private_memory() {
-            return Verdict::unknown("the driver has not started, and its memory would not do");
+            return Verdict::unknown("the driver has not started, and its memory could not be used");
         }
         return Verdict::broken(
             format!("the guest's virtio-net driver has not started {}", since(case)),
-            "the guest boots still, or has no driver: in it, lspci must show a virtio network device, and modprobe virtio_net must load one",
+            "wait until the guest has booted; then lspci in it must show a virtio network device, and modprobe virtio_net must load its driver",
         );
     }
     offloads(case, session)
@@ -66,7 +66,7 @@ fn offloads(case: &Case<'_>, session: &SessionFacts) -> Verdict {
     let remedy = if !off.is_empty() && names.iter().any(|name| is_masked(name)) {
         format!("this vnic has features-off={}; leave that out", off.joined())
     } else {
-        "the guest's driver or VMM did not want them: for QEMU leave out csum=off, host_tso4=off, guest_tso4=off, mrg_rxbuf=off; DPDK has none by default".to_owned()
+        "the guest's driver or VMM did not accept them: for QEMU leave out csum=off, host_tso4=off, guest_tso4=off, mrg_rxbuf=off; DPDK has none by default".to_owned()
     };
     Verdict::warning(text, remedy)
 }
@@ -76,13 +76,13 @@ pub(super) fn link(case: &Case<'_>) -> Verdict {
     let vnic = case.now.common();
     if !vnic.link.is_up() {
         return Verdict::broken(
-            "the link is down, as it was set: what comes and goes is dropped",
+            "the link was set down: all packets to and from the guest are dropped",
             format!("lasthop port set {} link=up", vnic.name),
         );
     }
     if case.now.port.guest.as_ref().is_some_and(|guest| guest.uplinks_down) {
         return Verdict::broken(
-            "the link is down with its switch's uplinks (link-tracking): none of them has one",
+            "the link is down with its switch's uplinks (link-tracking): none of them has a link",
             "see which device is down: lasthop port list; or leave out link-tracking there",
         );
     }

@@ -30,19 +30,19 @@ const FROM_GUEST: &[(&str, &str, &str)] = &[
     ),
     (
         "source_spoofed",
-        "the guest sends from another address than the vnic's mac=, or from one that is another vnic's",
+        "the guest sends from another address than the vnic's mac=, or from the address of another vnic",
         "give the guest that address (QEMU: mac=... at -device), or leave mac= out at the vnic; if a port of the host has it (lasthop port list; \
          ip link), give one of the two another",
     ),
     (
         "ip_spoofed",
-        "the guest sends from an IP address that is none of its port's addresses=",
-        "give the guest one of these addresses, or the port that of the guest: addresses=",
+        "the guest sends from an IP address that is not in its port's addresses=",
+        "give the guest one of these addresses, or add the guest's address to the port: addresses=",
     ),
     (
         "arp_spoofed",
-        "the guest claims an address that is none of its port's addresses=, or for another Ethernet address than mac=",
-        "give the guest one of these addresses, or the port that of the guest: addresses=",
+        "the guest claims an address that is not in its port's addresses=, or claims it for another Ethernet address than mac=",
+        "give the guest one of these addresses, or add the guest's address to the port: addresses=",
     ),
     (
         "rogue_server",
@@ -72,11 +72,11 @@ const FROM_GUEST: &[(&str, &str, &str)] = &[
     ),
     (
         "bad_gso",
-        "the guest asks for segmentation of what cannot be segmented",
+        "the guest asks to segment frames that cannot be segmented",
         "in the guest: ethtool -K eth0 tso off gso off",
     ),
     ("bad_csum", "the guest asks for checksums outside of frames", "in the guest: ethtool -K eth0 tx off"),
-    ("verdict_overflow", "the module decided more copies than there is room for", "report this as a bug"),
+    ("verdict_overflow", "the module decided on more copies than fit", "report this as a bug"),
     (
         "ct_table_full",
         "the table of connections is full of established ones (ct_table_full)",
@@ -84,7 +84,7 @@ const FROM_GUEST: &[(&str, &str, &str)] = &[
     ),
     (
         "ct_port_share",
-        "the guest has as many connections as those of one port may be tracked (ct_port_share)",
+        "the guest has as many tracked connections as one port may have (ct_port_share)",
         "lasthop conntrack list shows them; shorter timeouts: ovs-vsctl add-zone-tp",
     ),
     (
@@ -100,7 +100,7 @@ const FROM_GUEST: &[(&str, &str, &str)] = &[
     (
         "ct_tuple_taken",
         "another connection has the addresses and ports that its new ones would have (ct_tuple_taken)",
-        "lasthop conntrack list --address ADDRESS shows both; zones of their own for guests with equal addresses, or nat(...) with ports to choose from",
+        "lasthop conntrack list --address ADDRESS shows both; use separate zones for guests with equal addresses, or nat(...) with ports to choose from",
     ),
     (
         "ct_contended",
@@ -109,12 +109,12 @@ const FROM_GUEST: &[(&str, &str, &str)] = &[
     ),
     (
         "frag_share",
-        "the guest sends more fragments than are held for one port until their packets are whole (frag_share)",
-        "a smaller datagram or a larger MTU in the guest; if it sends half packets only, it is hostile or its network loses many",
+        "the guest has sent more incomplete packets than the switch holds for one port (frag_share)",
+        "use smaller datagrams or a larger MTU in the guest; a guest that sends incomplete packets only is hostile, or its network loses many",
     ),
     (
         "frag_timeout",
-        "fragments from the guest wait in vain for the rest of their packets (frag_timeout)",
+        "fragments from the guest expired before their packets were complete (frag_timeout)",
         "look for lost packets in front of the switch: ip -s link in the guest; frag_share, rx_queue_full here",
     ),
     (
@@ -156,7 +156,7 @@ const TO_GUEST: &[(&str, &str, &str)] = &[
     ),
     ("rx_stalled", "the guest does not take packets any more", "see the guest's console and its vCPUs' load"),
     ("rx_ring_broken", "the guest's receive ring was broken by its driver", "restart the guest"),
-    ("rx_share", "too much waits for this slow guest", "see the guest's vCPUs' load"),
+    ("rx_share", "too many packets wait for this slow guest", "see the guest's vCPUs' load"),
 ];
 
 /// A kind of loss that matters.
@@ -220,27 +220,27 @@ fn starved(case: &Case<'_>) -> Option<Verdict> {
     if packets == 0 || no_flow + flow_drop + denied < packets {
         return None;
     }
-    let when = if before.is_some() { "now" } else { "since counters count" };
+    let when = if before.is_some() { "now" } else { "since the counters began" };
     let summary = summary(now, case.facts.switch.up_ms);
     if no_flow > 0 {
         let why = "no flow matches them, and no controller makes one";
         let text = format!("every packet from the guest is dropped ({when}): {why} (no_flow); {summary}");
         return Some(Verdict::broken(
             text,
-            "lasthop ovs status says who decides; lasthop flow show has the flows",
+            "lasthop ovs status names the controller; lasthop flow show lists the flows",
         ));
     }
     if denied > 0 {
         let text = format!("every packet from the guest is denied by rules ({when}, acl_denied); {summary}");
         return Some(Verdict::broken(
             text,
-            "lasthop acl list has the rules of all ports, sender and receiver",
+            "lasthop acl list shows the rules of all ports, sender and receiver",
         ));
     }
     let text = format!("every packet from the guest is dropped by a flow ({when}, flow_drop); {summary}");
     Some(Verdict::broken(
         text,
-        "lasthop flow show has the flows; with Open vSwitch: ovs-ofctl dump-flows BRIDGE",
+        "lasthop flow show lists the flows; with Open vSwitch: ovs-ofctl dump-flows BRIDGE",
     ))
 }
 
@@ -249,7 +249,7 @@ pub(super) fn unaccounted(case: &Case<'_>) -> Option<Verdict> {
     let port = case.now.counters.as_ref().filter(|port| !port.conserved)?;
     Some(Verdict::broken(
         format!("packets are not accounted for: {}", summary(port, case.facts.switch.up_ms)),
-        "lasthop stats --check tells whose; report this as a bug",
+        "lasthop stats --check names the ports; report this as a bug",
     ))
 }
 

@@ -1,8 +1,8 @@
 //! Checks the guest's memory: present, shared, and the memory that the guest uses.
 
 use crate::doctor::finding::Verdict;
-use crate::doctor::mappings::{self, Mapped};
 use crate::doctor::processes::Sharing;
+use crate::doctor::processes::{self, Mapped};
 use lasthop_api::facts::{RingFacts, SessionFacts};
 use lasthop_api::readable::{bytes, count};
 
@@ -24,12 +24,12 @@ pub(super) fn memory(case: &Case<'_>) -> Verdict {
     }
     if memory.is_dead {
         return Verdict::broken(
-            "the guest's memory file was cut short: what was behind it is lost",
+            "the guest's memory file was truncated: memory behind its end is lost",
             "restart the guest; no process may truncate its memory file",
         );
     }
     // Its mapping tells more than a command line, and more than the guest's progress so far: it may boot, or hang.
-    let mapped = peer.and_then(|peer| mappings::of_process(peer.pid, &memory.files));
+    let mapped = peer.and_then(|peer| processes::of_process(peer.pid, &memory.files));
     let what = match (mapped, &private) {
         (Some(Mapped::Shared), _) | (None, Some((_, Sharing::Shared | Sharing::Unknown)) | None) => None,
         (_, Some((_, Sharing::Private(what)))) => Some(*what),
@@ -66,7 +66,7 @@ fn nothing(case: &Case<'_>, private: Option<(String, Sharing)>) -> Verdict {
     match case.refusal(&["memory", "region"]) {
         Some(refusal) => Verdict::broken(format!("the guest's memory cannot be used: {refusal}"), SHARE),
         None => Verdict::broken(
-            "the front end has handed over no memory: it is not shared, or the guest boots still",
+            "the front end has sent no memory: it is not shared, or the guest is still booting",
             SHARE,
         ),
     }

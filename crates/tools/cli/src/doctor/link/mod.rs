@@ -2,7 +2,7 @@
 
 mod driver;
 mod drops;
-mod learning;
+pub(super) mod learning;
 mod memory;
 mod outside;
 mod rings;

@@ -26,7 +26,7 @@ pub(super) fn socket(case: &Case<'_>) -> Verdict {
     match socket.symlink_metadata() {
         Ok(meta) if meta.file_type().is_socket() => Verdict::ok(format!("{path}, where the switch listens")),
         Ok(_) => Verdict::broken(
-            format!("\"{path}\" is no socket: something else took its place"),
+            format!("\"{path}\" is no socket: another file replaced it"),
             format!("remove it, then: {}", add_anew(name)),
         ),
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
@@ -34,7 +34,7 @@ pub(super) fn socket(case: &Case<'_>) -> Verdict {
         }
         Err(error) if case.now.connection.attached_ms.is_some() => Verdict::warning(
             format!(
-                "the socket file \"{path}\" is gone ({error}): its guest stays, the next one cannot come"
+                "the socket file \"{path}\" is gone ({error}): its guest stays attached, but the next one cannot attach"
             ),
             add_anew(name),
         ),
@@ -62,7 +62,7 @@ pub(super) fn peer(case: &Case<'_>) -> Verdict {
     if let Some(end) = connection.last_end.as_ref().filter(|end| end.why != HUNG_UP) {
         return Verdict::broken(
             format!("the connection was ended {} ago: {}", time(end.ago_ms), end.why),
-            "put that right, then start the guest again",
+            "remedy the cause, then start the guest again",
         );
     }
     if connects(case) { nobody_listens(case) } else { nobody_came(case) }
@@ -76,7 +76,7 @@ fn connected(case: &Case<'_>, attached_ms: u64) -> Verdict {
     let text = format!("{who}, connected for {}", time(attached_ms));
     let Some(ago_ms) = connection.refused_ago_ms else { return Verdict::ok(text) };
     let second = format!(
-        "{text}; a second guest was sent away {} ago ({} in all): a vnic has one guest",
+        "{text}; a second guest was refused {} ago ({} in all): a vnic has one guest",
         time(ago_ms),
         connection.refused_guests
     );
@@ -106,7 +106,7 @@ fn nobody_listens(case: &Case<'_>) -> Verdict {
             format!(
                 "no program listens at {path}: there is no such socket, the VMM is not running or uses another path{other}"
             ),
-            format!("lasthop port show {name} --qemu prints what the VMM needs; or use mode=listen"),
+            format!("lasthop port show {name} --qemu prints the VMM's options; or use mode=listen"),
         ),
     }
 }
@@ -114,7 +114,7 @@ fn nobody_listens(case: &Case<'_>) -> Verdict {
 fn nobody_came(case: &Case<'_>) -> Verdict {
     let (name, path) = (case.now.name(), case.now.socket());
     let shown = path.display();
-    let start = format!("lasthop port show {name} --qemu (or --libvirt) prints what the VMM needs");
+    let start = format!("lasthop port show {name} --qemu (or --libvirt) prints the VMM's options");
     if let Some((process, _)) = case.sockets.all.iter().find(|(_, named)| named == path) {
         return not_connected(case, process);
     }
@@ -143,7 +143,7 @@ fn not_connected(case: &Case<'_>, process: &Process) -> Verdict {
             format!("lasthop port set {} socket-group={group}", case.now.name())
         } else {
             format!(
-                "let it into {}: chgrp, chmod g+x; or give the vnic a socket=PATH elsewhere",
+                "give it access to {}: chgrp, chmod g+x; or give the vnic a socket=PATH elsewhere",
                 closed.display()
             )
         };
@@ -163,7 +163,7 @@ fn not_connected(case: &Case<'_>, process: &Process) -> Verdict {
     }
     Verdict::broken(
         text,
-        "QEMU comes back after a restart only with reconnect=1 at its -chardev (since 9.2: reconnect-ms=1000); start it again",
+        "QEMU reconnects after a restart only with reconnect=1 at its -chardev (since 9.2: reconnect-ms=1000); start it again",
     )
 }
 

@@ -39,16 +39,16 @@ fn direction(ring: &RingFacts) -> &'static str {
 fn not_started(case: &Case<'_>, session: &SessionFacts, running: &[&RingFacts]) -> Option<Verdict> {
     if let Some(ring) = session.rings.iter().find(|ring| ring.started && !ring.running) {
         let refusal = case.refusal(&["ring", "eventfd", "open files"]);
-        let why = refusal.unwrap_or("its size, its place or the memory around it is missing");
+        let why = refusal.unwrap_or("its size, its addresses or their memory is missing");
         return Some(Verdict::broken(
             format!("ring {} ({}) cannot be started: {why}", ring.index, direction(ring)),
-            "restart the guest; if it stays, the switch's log has more",
+            "restart the guest; if this happens again, see the switch's log",
         ));
     }
     if running.is_empty() {
         return Some(Verdict::broken(
             "no ring was started: the guest's driver has agreed to features, but is not ready (DRIVER_OK is missing)",
-            "the guest boots still, or its driver hangs: see the guest's log (dmesg | grep virtio)",
+            "the guest is still booting, or its driver hangs: see the guest's log (dmesg | grep virtio)",
         ));
     }
     if !running.iter().any(|ring| ring.enabled) {
@@ -71,7 +71,7 @@ fn not_taken(case: &Case<'_>, running: &[&RingFacts]) -> Option<Verdict> {
     let (ring, at) = stuck.next()?;
     Some(Verdict::broken(
         format!(
-            "the guest does not take packets: its receive ring {} stands still with {} posted, {} wait{}",
+            "the guest does not take packets: its receive ring {} does not advance with {} posted, {} wait{}",
             ring.index,
             count(usize::from(posted(at)), "buffer"),
             at.waiting,
