@@ -381,7 +381,7 @@ fn a_guarded_port_sends_from_its_own_addresses() {
         switch.port("one")["rx_drops"]["ip_spoofed"].as_u64()
     });
     let doctor = switch.ask(&["doctor", "one"]).out;
-    assert!(doctor.contains("an IP address that is none of its port's addresses="), "{doctor}");
+    assert!(doctor.contains("an IP address that is not in its port's addresses="), "{doctor}");
     let shown = switch.json(&["port", "show", "one"]);
     assert_eq!(shown["settings"]["guard"], serde_json::json!(["mac", "ip", "arp", "dhcp"]));
     assert_eq!(shown["settings"]["addresses"], serde_json::json!(["10.0.0.1"]));

@@ -334,7 +334,10 @@ impl Worker {
             Some(0) => self.fabric.mark(WorkStage::Kick),
             _ => self.fabric.mark_sleep(),
         }
-        let now = now_ns(self.started);
+        self.handle_events(events, now_ns(self.started));
+    }
+
+    pub(crate) fn handle_events(&mut self, events: impl IntoIterator<Item = Event>, now: u64) {
         for event in events {
             match event {
                 Event::Mailbox => {

@@ -102,7 +102,7 @@ struct Simulation<'a> {
     port: PortId,
     guest: Guest,
     now_ns: u64,
-    /// When the oldest packet was posted that the worker has not taken, and the longest such wait.
+    /// When the oldest packet was posted whose ring is not polled, and the longest such wait.
     posted_ns: Option<u64>,
     waited_max_ns: u64,
 }
@@ -118,15 +118,22 @@ impl Simulation<'_> {
                 self.posted_ns.get_or_insert(self.now_ns);
             }
         }
-        self.worker.take_events(Some(0));
+        let events = self.worker.events.wait(Some(0));
+        self.worker.handle_events(events, self.now_ns);
         self.worker.step(self.now_ns, &mut AdaptivePoll::new(0));
         self.worker.arm_idle_rings(self.now_ns, 0);
-        let progress = self.worker.fabric.ring_progress(self.port, 1).unwrap();
-        if progress.available == progress.taken {
+        // An active ring is polled without a pause. Its port's turn depends on the real time of earlier visits.
+        if self.worker.is_active() || !self.is_posted() {
             self.posted_ns = None;
         }
         let waited_ns = self.posted_ns.map_or(0, |posted_ns| self.now_ns - posted_ns);
         self.waited_max_ns = self.waited_max_ns.max(waited_ns);
+    }
+
+    /// Whether the worker has not taken all packets of the guest.
+    fn is_posted(&mut self) -> bool {
+        let progress = self.worker.fabric.ring_progress(self.port, 1).unwrap();
+        progress.available != progress.taken
     }
 }
 
@@ -143,9 +150,15 @@ fn simulated<R: Send + 'static>(
         let (view, mut modes) = (Arc::new(SetView::default()), Modes::default());
         modes.set(policy, Mode::On);
         worker.set_scheduler_view(Some(Arc::clone(&view) as _), modes);
-        // Later than all times that the worker knows.
-        let now_ns = now_ns(worker.started) + 1_000_000_000;
-        simulate(&mut Simulation { worker, view, port, guest, now_ns, posted_ns: None, waited_max_ns: 0 })
+        // Later than all times that the worker knows, also at the end of a simulation on a busy machine.
+        let begin_ns = now_ns(worker.started) + 2_000_000_000;
+        let mut run =
+            Simulation { worker, view, port, guest, now_ns: begin_ns, posted_ns: None, waited_max_ns: 0 };
+        let result = simulate(&mut run);
+        // The worker's own clock must not be behind times of the simulation.
+        let ahead_ns = run.now_ns.saturating_sub(now_ns(run.worker.started));
+        std::thread::sleep(Duration::from_nanos(ahead_ns));
+        result
     };
     engine.pool.call(0, run).unwrap()
 }
@@ -160,61 +173,32 @@ const RUNS: GuestView = GuestView {
     may_halt_poll: false,
 };
 
-#[test]
-fn a_timer_takes_packets_without_a_kick_and_so_does_an_event() {
-    let (counters, kicks, last) = simulated(Policy::TransmitTimer, |run| {
-        run.turn(RUNS, true);
-        let kicks = run.worker.kicks(run.port, 1);
-        // Posted after the worker's visit: it waits for the timer.
-        run.now_ns += 10_000;
-        run.turn(RUNS, true);
-        let waits = run.posted_ns.is_some();
-        run.now_ns += TRANSMIT_DELAY_MAX_NS - 10_000;
-        run.turn(RUNS, false);
-        let by_timer = run.posted_ns.is_none();
-        // The sender goes to sleep 5 us after the last visit.
-        run.now_ns += 10_000;
-        run.worker.timers.note_event();
-        run.turn(GuestView { running: 0, blocked: 1, blocked_for_ns: 5_000, ..RUNS }, true);
-        let by_event = run.posted_ns.is_none();
-        run.now_ns += 10_000;
-        run.worker.timers.note_event();
-        run.turn(GuestView { running: 0, blocked: 1, blocked_for_ns: 15_000, ..RUNS }, false);
-        let is_armed = run.worker.timers.due_ns().is_none() && !run.worker.is_active();
-        let kicks = run.worker.kicks(run.port, 1) - kicks;
-        (run.worker.scheduling.counters, kicks, [waits, by_timer, by_event, is_armed])
-    });
-    assert_eq!(last, [true; 4], "{counters:?}");
-    assert_eq!((counters.kicks_spared, kicks), (2, 0), "{counters:?}");
-}
-
-/// States of the view, times and packets at random: the bound holds for each packet, whatever the view shows.
+/// States of the view, events, times and packets at random: the bound holds for each packet, whatever the view shows.
 #[test]
 fn no_packet_waits_for_a_timer_beyond_its_bound() {
-    let mut spared = 0;
-    for seed in 0..20_u64 {
-        let (waited_max_ns, counters) = simulated(Policy::TransmitTimer, move |run| {
-            for step in 0..500_u64 {
-                let bits = BuildHasherDefault::<DefaultHasher>::default().hash_one((seed, step));
-                let guest = match bits >> 32 & 7 {
-                    0 => GuestView { running: 0, blocked: 1, blocked_for_ns: bits >> 40, ..RUNS },
-                    1 => GuestView { blocked: 1, blocked_for_ns: bits & 0xffff, ..RUNS },
-                    2 => GuestView { unknown: 1, ..RUNS },
-                    _ => RUNS,
-                };
-                let end_ns = run.now_ns + (bits & 0x7fff);
-                // The worker sleeps until its next deadline at most.
-                while let Some(due_ns) = run.worker.timers.due_ns().filter(|due_ns| *due_ns < end_ns) {
-                    run.now_ns = due_ns.max(run.now_ns);
-                    run.turn(guest, false);
-                }
-                run.now_ns = end_ns;
-                run.turn(guest, bits >> 36 & 3 == 0);
+    let (waited_max_ns, counters) = simulated(Policy::TransmitTimer, |run| {
+        for step in 0..10_000_u64 {
+            let bits = BuildHasherDefault::<DefaultHasher>::default().hash_one(step);
+            let guest = match bits >> 32 & 7 {
+                0 => GuestView { running: 0, blocked: 1, blocked_for_ns: bits >> 40, ..RUNS },
+                1 => GuestView { blocked: 1, blocked_for_ns: bits & 0xffff, ..RUNS },
+                2 => GuestView { unknown: 1, ..RUNS },
+                _ => RUNS,
+            };
+            let end_ns = run.now_ns + (bits & 0x7fff);
+            // The worker sleeps until its next deadline at most.
+            while let Some(due_ns) = run.worker.timers.due_ns().filter(|due_ns| *due_ns < end_ns) {
+                run.now_ns = due_ns.max(run.now_ns);
+                run.turn(guest, false);
             }
-            (run.waited_max_ns, run.worker.scheduling.counters)
-        });
-        assert!(waited_max_ns <= TRANSMIT_DELAY_MAX_NS, "seed {seed}: {waited_max_ns} ns, {counters:?}");
-        spared += counters.kicks_spared;
-    }
-    assert!(spared > 0);
+            run.now_ns = end_ns;
+            if bits >> 38 & 3 == 0 {
+                run.worker.timers.note_event();
+            }
+            run.turn(guest, bits >> 36 & 3 == 0);
+        }
+        (run.waited_max_ns, run.worker.scheduling.counters)
+    });
+    assert!(waited_max_ns <= TRANSMIT_DELAY_MAX_NS, "{waited_max_ns} ns, {counters:?}");
+    assert!(counters.kicks_spared > 0, "{counters:?}");
 }

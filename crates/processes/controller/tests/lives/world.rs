@@ -254,7 +254,7 @@ impl World {
         let message = PacketMessage { datapath: id.0, packet, key, ..PacketMessage::default() };
         let upcall = DatapathUpcall { kind: UpcallKind::Miss, port: number, worker: 0, message };
         let before = self.controller.stats_of(switch).expect("it is served");
-        assert_eq!(self.server.upcall(upcall), Upcalled::Queued);
+        assert_eq!(self.server.upcall(upcall), Upcalled::Batched);
         self.settle_soon();
         let after = self.controller.stats_of(switch).expect("it is served");
         let (misses, strange) = (after.misses - before.misses, after.strange - before.strange);
