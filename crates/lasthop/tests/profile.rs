@@ -47,12 +47,18 @@ fn start(switch: &Switch, seconds: &str) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs")
 }
 
-/// Whether a profile runs, by the thread that waits for its end.
-fn is_running(switch: &Switch) -> bool {
+/// The sleeps of the thread that waits for the profile's end; `None` if no profile runs.
+fn sleeps(switch: &Switch) -> Option<u64> {
     let pid = switch.switch_pid().expect("there");
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("a process").flatten();
-    let name = |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("comm")).ok();
-    threads.filter_map(name).any(|name| name.trim_end() == "profile")
+    let status = |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("status")).ok();
+    let status = threads.filter_map(status).find(|status| status.starts_with("Name:\tprofile\n"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+    line.trim().parse().ok()
+}
+
+fn is_running(switch: &Switch) -> bool {
+    sleeps(switch).is_some()
 }
 
 fn cycles(of: &Value) -> u64 {
@@ -126,7 +132,8 @@ fn a_profile_ends_with_its_client() {
 fn a_switch_process_that_dies_meanwhile_is_named_and_the_next_one_can_be_profiled() {
     let switch = Switch::start(SWITCH);
     let client = start(&switch, "60");
-    eventually("the profile", || is_running(&switch).then_some(()));
+    // Its thread answers the client first, and then sleeps from tick to tick.
+    eventually("the profile", || sleeps(&switch).filter(|sleeps| *sleeps >= 5));
     let pid = switch.switch_pid().expect("there");
     signal(pid, Signal::KILL);
     let output = client.wait_with_output().expect("our child");
