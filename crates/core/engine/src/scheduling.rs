@@ -31,13 +31,18 @@ pub trait SchedulerView: Debug + Send + Sync {
     /// The threads of the guest behind a port, relative to a CPU; `None` if they are not known.
     fn guest(&self, port: PortId, own_cpu: u16) -> Option<GuestView>;
     /// The same with the times for which threads have slept.
-    fn timed_guest(&self, port: PortId, own_cpu: u16) -> Option<GuestView>;
-    /// Asks for an event of `worker` when a thread of the guest behind a port goes to sleep next. It may be missing.
-    fn wake_when_asleep(&self, port: PortId, worker: usize);
+    fn timed_guest(&self, port: PortId, own_cpu: u16) -> Option<GuestView> {
+        self.guest(port, own_cpu)
+    }
+    /// Asks for an event of `worker` when a thread of the guest behind a port goes to sleep next. It may be missing, as all
+    /// are without a descriptor.
+    fn wake_when_asleep(&self, _port: PortId, _worker: usize) {}
     /// The descriptor that is readable while `worker` has such events, edge-triggered; `None` if there are none.
-    fn sleep_events(&self, worker: usize) -> Option<BorrowedFd<'_>>;
+    fn sleep_events(&self, _worker: usize) -> Option<BorrowedFd<'_>> {
+        None
+    }
     /// Makes room for further events of `worker`.
-    fn clear_events(&self, worker: usize);
+    fn clear_events(&self, _worker: usize) {}
     /// The state of a CPU; `None` if it is not known.
     fn cpu(&self, number: u16) -> Option<CpuState>;
 }
@@ -342,18 +347,6 @@ mod tests {
         fn guest(&self, port: PortId, _: u16) -> Option<GuestView> {
             (port == PORT).then(|| *self.guest.lock().unwrap())
         }
-
-        fn timed_guest(&self, port: PortId, own_cpu: u16) -> Option<GuestView> {
-            self.guest(port, own_cpu)
-        }
-
-        fn wake_when_asleep(&self, _: PortId, _: usize) {}
-
-        fn sleep_events(&self, _: usize) -> Option<BorrowedFd<'_>> {
-            None
-        }
-
-        fn clear_events(&self, _: usize) {}
 
         fn cpu(&self, _: u16) -> Option<CpuState> {
             Some(CpuState { occupant: Occupant::Thread(1), waiting: *self.waiting.lock().unwrap() })

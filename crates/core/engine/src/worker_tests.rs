@@ -1,7 +1,6 @@
 //! A worker that stops a ring while another one uses it, and one whose transmit rings have timers.
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
-use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex};
@@ -78,18 +77,6 @@ impl SchedulerView for SetView {
         Some(*self.0.lock().unwrap())
     }
 
-    fn timed_guest(&self, port: PortId, own_cpu: u16) -> Option<GuestView> {
-        self.guest(port, own_cpu)
-    }
-
-    fn wake_when_asleep(&self, _: PortId, _: usize) {}
-
-    fn sleep_events(&self, _: usize) -> Option<BorrowedFd<'_>> {
-        None
-    }
-
-    fn clear_events(&self, _: usize) {}
-
     fn cpu(&self, _: u16) -> Option<CpuState> {
         None
     }
@@ -163,27 +150,18 @@ fn simulated<R: Send + 'static>(
     engine.pool.call(0, run).unwrap()
 }
 
-const RUNS: GuestView = GuestView {
-    running: 1,
-    waiting_elsewhere: 0,
-    waiting_here: 0,
-    blocked: 0,
-    unknown: 0,
-    blocked_for_ns: 0,
-    may_halt_poll: false,
-};
-
 /// States of the view, events, times and packets at random: the bound holds for each packet, whatever the view shows.
 #[test]
 fn no_packet_waits_for_a_timer_beyond_its_bound() {
-    let (waited_max_ns, counters) = simulated(Policy::TransmitTimer, |run| {
+    let runs = GuestView { running: 1, ..GuestView::default() };
+    let (waited_max_ns, counters) = simulated(Policy::TransmitTimer, move |run| {
         for step in 0..10_000_u64 {
             let bits = BuildHasherDefault::<DefaultHasher>::default().hash_one(step);
             let guest = match bits >> 32 & 7 {
-                0 => GuestView { running: 0, blocked: 1, blocked_for_ns: bits >> 40, ..RUNS },
-                1 => GuestView { blocked: 1, blocked_for_ns: bits & 0xffff, ..RUNS },
-                2 => GuestView { unknown: 1, ..RUNS },
-                _ => RUNS,
+                0 => GuestView { running: 0, blocked: 1, blocked_for_ns: bits >> 40, ..runs },
+                1 => GuestView { blocked: 1, blocked_for_ns: bits & 0xffff, ..runs },
+                2 => GuestView { unknown: 1, ..runs },
+                _ => runs,
             };
             let end_ns = run.now_ns + (bits & 0x7fff);
             // The worker sleeps until its next deadline at most.

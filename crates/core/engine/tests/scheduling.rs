@@ -49,19 +49,6 @@ impl SchedulerView for RandomView {
         })
     }
 
-    fn timed_guest(&self, port: PortId, own_cpu: u16) -> Option<GuestView> {
-        self.guest(port, own_cpu)
-    }
-
-    /// Events are missing, as they may be.
-    fn wake_when_asleep(&self, _: PortId, _: usize) {}
-
-    fn sleep_events(&self, _: usize) -> Option<BorrowedFd<'_>> {
-        None
-    }
-
-    fn clear_events(&self, _: usize) {}
-
     fn cpu(&self, _: u16) -> Option<CpuState> {
         let bits = self.next();
         (bits & 15 != 0)
@@ -114,20 +101,14 @@ impl SchedulerView for RunningView {
         Some(GuestView { running: 1, ..GuestView::default() })
     }
 
-    fn timed_guest(&self, port: PortId, own_cpu: u16) -> Option<GuestView> {
-        self.guest(port, own_cpu)
-    }
-
     fn wake_when_asleep(&self, _: PortId, _: usize) {
         self.requests.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// The descriptor is edge-triggered and never full.
     fn sleep_events(&self, _: usize) -> Option<BorrowedFd<'_>> {
         Some(self.event.as_fd())
     }
-
-    /// The descriptor is edge-triggered and never full.
-    fn clear_events(&self, _: usize) {}
 
     fn cpu(&self, _: u16) -> Option<CpuState> {
         None

@@ -10,9 +10,9 @@ use lasthop_module_api::PortId;
 use lasthop_sched::{CpuState, GuestView, Policy};
 use lasthop_sched_view::layout::Slot;
 use lasthop_sched_view::{EventQueue, ViewReader, WakeUps};
-use rustix::time::{ClockId, clock_gettime};
 
 use lasthop_api::sched::{DecisionLine, GuestThreadCounts, PolicyModes, SchedTrace, SeenGuest};
+use lasthop_runtime::clock;
 use lasthop_runtime::fault::Fault;
 
 use super::datapath::Datapath;
@@ -80,7 +80,7 @@ impl SchedulerView for SeenGuests {
     }
 
     fn timed_guest(&self, port: PortId, own_cpu: u16) -> Option<GuestView> {
-        self.guest_at(port, own_cpu, monotonic_ns())
+        self.guest_at(port, own_cpu, clock::now_ns())
     }
 
     fn wake_when_asleep(&self, port: PortId, worker: usize) {
@@ -102,11 +102,6 @@ impl SchedulerView for SeenGuests {
     fn cpu(&self, number: u16) -> Option<CpuState> {
         self.view.cpu(number, NO_TIME)
     }
-}
-
-fn monotonic_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
 }
 
 impl Datapath {

@@ -433,14 +433,19 @@ mod tests {
         poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&now)).expect("polled") > 0
     }
 
-    #[test]
-    fn a_socket_without_memory_is_left_alone_for_a_while_and_then_tried_again() {
-        let mut datapath = MemoryDatapath::new();
+    /// A server with one client, and the client's end.
+    fn with_a_client() -> (MemoryDatapath, Connections, OwnedFd) {
         let mut connections = Connections::new(Server::new(), Access::Asked).expect("a set");
         let flags = SocketFlags::CLOEXEC;
         let (near, far) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("a pair");
         connections.add(near.into()).expect("a client");
+        (MemoryDatapath::new(), connections, far)
+    }
+
+    #[test]
+    fn a_socket_without_memory_is_left_alone_for_a_while_and_then_tried_again() {
+        let (mut datapath, mut connections, far) = with_a_client();
         connections.send = |_, _| Err(SystemErrno::NOBUFS);
         rustix::net::send(&far, &talk::hello(7), SendFlags::NOSIGNAL).expect("sent");
         assert!(connections.turn(&mut datapath).expect("a turn").is_empty());
@@ -468,12 +473,7 @@ mod tests {
 
     #[test]
     fn ends_for_a_client_that_takes_batches_wait_for_their_time_and_not_for_ever() {
-        let mut datapath = MemoryDatapath::new();
-        let mut connections = Connections::new(Server::new(), Access::Asked).expect("a set");
-        let flags = SocketFlags::CLOEXEC;
-        let (near, far) =
-            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("a pair");
-        connections.add(near.into()).expect("a client");
+        let (mut datapath, mut connections, far) = with_a_client();
         for datagram in [talk::hello(7), talk::batch(), talk::listen(), talk::listen()] {
             rustix::net::send(&far, &datagram, SendFlags::NOSIGNAL).expect("sent");
         }

@@ -1,7 +1,8 @@
 //! The view of the host's scheduler.
 
 use lasthop_api::sched::{
-    DecisionLine, GuestReport, GuestThreadCounts, SchedReport, SchedTrace, ThreadReport, WorkerPolicies,
+    DecisionLine, GuestReport, GuestThreadCounts, PolicyCounts, SchedReport, SchedTrace, ThreadReport,
+    WorkerPolicies,
 };
 
 use super::table::Table;
@@ -34,14 +35,25 @@ pub(crate) fn sched(report: &SchedReport) -> String {
     parts.join("\n")
 }
 
+/// A table of the workers' counts. The first heading is that of their numbers.
+fn counts<const N: usize>(
+    headings: &[&'static str],
+    workers: &[WorkerPolicies],
+    of: impl Fn(&PolicyCounts) -> [u64; N],
+) -> String {
+    let mut table = Table::new(headings);
+    for worker in workers {
+        let numbers = std::iter::once(worker.index as u64).chain(of(&worker.counts));
+        table.row(numbers.map(|number| number.to_string()));
+    }
+    table.text()
+}
+
 /// How often look and yield decided.
 fn decisions(workers: &[WorkerPolicies]) -> String {
-    let mut table =
-        Table::new(&[">WORKER", ">POLLS", ">YIELDS", ">SLEEPS", ">UNSEEN", ">KEPT", ">OFFERS", ">TAKEN"]);
-    for worker in workers {
-        let counts = &worker.counts;
-        let numbers = [
-            worker.index as u64,
+    let headings = [">WORKER", ">POLLS", ">YIELDS", ">SLEEPS", ">UNSEEN", ">KEPT", ">OFFERS", ">TAKEN"];
+    counts(&headings, workers, |counts| {
+        [
             counts.look_polls,
             counts.look_yields,
             counts.look_sleeps,
@@ -49,15 +61,13 @@ fn decisions(workers: &[WorkerPolicies]) -> String {
             counts.offers_spared,
             counts.offers,
             counts.offers_taken,
-        ];
-        table.row(numbers.map(|number| number.to_string()));
-    }
-    table.text()
+        ]
+    })
 }
 
 /// Second signals, and the actions that were spared.
 fn savings(workers: &[WorkerPolicies]) -> String {
-    let mut table = Table::new(&[
+    let headings = [
         ">WORKER",
         ">2ND SIGNALS",
         ">ANSWERED",
@@ -66,11 +76,9 @@ fn savings(workers: &[WorkerPolicies]) -> String {
         ">JOINED",
         ">DRAINED",
         ">POLLING SPARED, us",
-    ]);
-    for worker in workers {
-        let counts = &worker.counts;
-        let numbers = [
-            worker.index as u64,
+    ];
+    counts(&headings, workers, |counts| {
+        [
             counts.second_signals,
             counts.second_signals_answered,
             counts.second_signals_spared,
@@ -78,27 +86,16 @@ fn savings(workers: &[WorkerPolicies]) -> String {
             counts.signals_joined,
             counts.signals_drained,
             counts.look_spared_us,
-        ];
-        table.row(numbers.map(|number| number.to_string()));
-    }
-    table.text()
+        ]
+    })
 }
 
 /// Transmit timers, and threads that went to sleep.
 fn timers(workers: &[WorkerPolicies]) -> String {
-    let mut table = Table::new(&[">WORKER", ">TIMERS", ">KICKS SPARED", ">EMPTY VISITS", ">SLEEPERS"]);
-    for worker in workers {
-        let counts = &worker.counts;
-        let numbers = [
-            worker.index as u64,
-            counts.transmits_timed,
-            counts.kicks_spared,
-            counts.timed_in_vain,
-            counts.sleep_events,
-        ];
-        table.row(numbers.map(|number| number.to_string()));
-    }
-    table.text()
+    let headings = [">WORKER", ">TIMERS", ">KICKS SPARED", ">EMPTY VISITS", ">SLEEPERS"];
+    counts(&headings, workers, |counts| {
+        [counts.transmits_timed, counts.kicks_spared, counts.timed_in_vain, counts.sleep_events]
+    })
 }
 
 /// The last decisions.
