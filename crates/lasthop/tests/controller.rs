@@ -358,6 +358,24 @@ fn a_rule_that_flows_do_not_follow_yet_is_kept_and_said_to_be_late() {
     switch.ask(&["acl", "del", "late"]).ok();
 }
 
+/// A table without a silent controller's addresses says so.
+#[test]
+fn addresses_that_a_silent_controller_knows_are_said_to_be_missing() {
+    let switch = start(&["one"]);
+    let controller = controller_pid(&switch).expect("a controller process");
+    stop(controller);
+    let fdb = switch.json(&["fdb", "show"]);
+    let shown = switch.ask(&["fdb", "show"]).ok();
+    let switches = switch.json(&["switch", "list"]);
+    signal(controller, Signal::CONT);
+    assert_eq!(fdb["unanswered"], serde_json::json!(["default"]), "{fdb}");
+    assert!(shown.contains("addresses of switch default are left out"), "{shown}");
+    assert!(switches["switches"][0]["addresses"].is_null(), "{switches}");
+    served(&switch, 1);
+    let complete = || Some(switch.json(&["fdb", "show"])).filter(|fdb| fdb["unanswered"].is_null());
+    eventually("all addresses", complete);
+}
+
 #[test]
 fn a_guarded_port_sends_from_its_own_addresses() {
     let switch = start(&["one", "two"]);

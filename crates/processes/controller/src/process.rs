@@ -337,7 +337,7 @@ impl Process {
                 is_static: address.is_static,
             }));
         }
-        (FdbReport { entries }, switches)
+        (FdbReport::whole(entries), switches)
     }
 
     /// Addresses that moved recently.

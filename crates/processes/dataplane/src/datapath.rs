@@ -306,7 +306,7 @@ impl Datapath {
         // Entries of other switches have no name here, and neither have entries of a port that was removed since.
         let named =
             |entry: FdbEntry| names.get(&entry.port).map(|(name, switch)| fdb_line(&entry, name, switch));
-        FdbReport { entries: self.engine.fdb().into_iter().filter_map(named).collect() }
+        FdbReport::whole(self.engine.fdb().into_iter().filter_map(named).collect())
     }
 
     /// The running rings of each named port.

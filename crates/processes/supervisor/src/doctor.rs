@@ -34,7 +34,7 @@ impl Reports<'_> {
         vnics.sort_by(|one, other| one.port.name.cmp(&other.port.name));
         let external = inside.as_ref().and_then(|inside| self.external_facts(inside));
         let (fdb, mut moves) = inside.map(|inside| (inside.fdb, inside.moves)).unwrap_or_default();
-        let fdb = self.with_controlled(told, None, FdbReport { entries: fdb }).entries;
+        let fdb = self.with_controlled(told, None, FdbReport::whole(fdb)).entries;
         moves.extend(told.moves.iter().cloned());
         let moves = merged(moves);
         let switch = self.switch_facts();

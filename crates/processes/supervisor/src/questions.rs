@@ -157,7 +157,7 @@ impl Reports<'_> {
                 Some(self.conclude(question, &nothing, Answer::Stats(StatsReport::default())))
             }
             Question::Doctor { name } => Some(self.facts(name.as_deref(), None, &nothing)),
-            Question::Switches => Some(self.list_switches(&[])),
+            Question::Switches => Some(to_json(&self.list_switches(&[]))),
             Question::Stats { .. } | Question::SchedTrace | Question::Fdb { .. } => None,
             Question::Flush(_) | Question::Rules(_) | Question::Explain(_) => None,
         }

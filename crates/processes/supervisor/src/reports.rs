@@ -6,17 +6,20 @@ use std::path::Path;
 
 use lasthop_api::device_patterns::DevicePatterns;
 use lasthop_api::facts::ControllerFacts;
-use lasthop_api::report::{FdbLine, FdbReport, StatsReport};
+use lasthop_api::report::{FdbLine, FdbReport, StatsReport, SwitchInside};
 use lasthop_api::sched::{SchedReport, ViewMode};
 use lasthop_api::settings::SwitchSettings;
+
 use lasthop_api::switches::SwitchName;
+use lasthop_runtime::fault::Fault;
+use serde_json::Value;
 
 use super::Supervisor;
 use super::controller::{ControllerProcess, is_controlled};
 use super::datapath_clients::DatapathClients;
 use super::driver::Driver;
 use super::port_table::PortTable;
-use super::question::ControllerAnswer;
+use super::question::{ControllerAnswer, to_json};
 use super::scheduler::Scheduler;
 use super::stage::Stage;
 use super::switch_process::SwitchProcess;
@@ -68,7 +71,7 @@ impl Reports<'_> {
     }
 
     /// Replaces the switch process's tables of embedded controllers' switches by the controller's: those switches learn
-    /// only while it is away.
+    /// only while it is away. Those whose addresses are unknown, as the controller process does not answer, are named.
     pub(super) fn with_controlled(
         &self,
         controller: &ControllerAnswer,
@@ -83,7 +86,32 @@ impl Reports<'_> {
         let place = |line: &SwitchName| self.switches.all.iter().position(|switch| switch.name == *line);
         // The addresses of one switch are sorted already.
         entries.sort_by_key(|line| place(&line.switch));
-        FdbReport { entries }
+        let unanswered = self.unanswered(controller).into_iter();
+        let unanswered = unanswered.filter(|name| wanted.is_none_or(|wanted| name.as_str() == wanted));
+        FdbReport { entries, unanswered: unanswered.collect() }
+    }
+
+    /// The switches of a controller process that is up and did not answer.
+    fn unanswered(&self, controller: &ControllerAnswer) -> Vec<SwitchName> {
+        if controller.has_answered || !self.controller.process.is_up() {
+            return Vec::new();
+        }
+        let controlled = self.switches.all.iter().filter(|switch| is_controlled(switch));
+        controlled.map(|switch| switch.name.clone()).collect()
+    }
+
+    /// The answer to "switch.list". Numbers of addresses that only a silent controller process knows are left out.
+    pub(super) fn switch_list(
+        &self,
+        controller: &ControllerAnswer,
+        inside: Vec<SwitchInside>,
+    ) -> Result<Value, Fault> {
+        let mut list = self.list_switches(&controller.with_controlled(inside));
+        let unanswered = self.unanswered(controller);
+        for switch in list.switches.iter_mut().filter(|switch| unanswered.contains(&switch.name)) {
+            switch.addresses = None;
+        }
+        to_json(&list)
     }
 
     /// The facts of the controller process for `lasthop doctor`, after it was asked; `None` if no switch needs it.

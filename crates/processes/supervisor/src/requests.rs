@@ -308,9 +308,7 @@ impl Reports<'_> {
             (Question::Flush(_), Answer::Flushed(flushed)) => {
                 to_json(&FlushReport { flushed: flushed + controller.flushed })
             }
-            (Question::Switches, Answer::Switches(inside)) => {
-                self.list_switches(&controller.with_controlled(inside))
-            }
+            (Question::Switches, Answer::Switches(inside)) => self.switch_list(controller, inside),
             (Question::Stats { name }, Answer::Stats(stats)) => to_json(&only(stats, name.as_deref())),
             (Question::Doctor { name }, Answer::Inspection(inside)) => {
                 self.facts(name.as_deref(), Some(inside), controller)

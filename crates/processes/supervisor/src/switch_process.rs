@@ -41,9 +41,9 @@ impl Waiting {
     /// The whole answer, with this last part.
     fn whole(&mut self, answer: Answer) -> Answer {
         match answer {
-            Answer::Fdb(FdbReport { entries }) => {
+            Answer::Fdb(FdbReport { entries, .. }) => {
                 self.addresses.extend(entries);
-                Answer::Fdb(FdbReport { entries: std::mem::take(&mut self.addresses) })
+                Answer::Fdb(FdbReport::whole(std::mem::take(&mut self.addresses)))
             }
             answer => answer,
         }
@@ -322,7 +322,7 @@ mod tests {
         let mut waiting = Waiting::new(OrderPurpose::Restored, None);
         waiting.addresses.extend([line(1), line(2)]);
         waiting.addresses.extend([line(3)]);
-        let Answer::Fdb(whole) = waiting.whole(Answer::Fdb(FdbReport { entries: vec![line(4)] })) else {
+        let Answer::Fdb(whole) = waiting.whole(Answer::Fdb(FdbReport::whole(vec![line(4)]))) else {
             panic!("an answer to the same question")
         };
         assert_eq!(whole.entries, [1, 2, 3, 4].map(line));

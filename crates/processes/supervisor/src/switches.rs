@@ -152,9 +152,9 @@ impl Supervisor {
 }
 
 impl Reports<'_> {
-    pub(super) fn list_switches(&self, inside: &[SwitchInside]) -> Result<Value, Fault> {
+    pub(super) fn list_switches(&self, inside: &[SwitchInside]) -> SwitchList {
         let switches = self.switches.all.iter().map(|spec| self.describe_switch(spec, inside)).collect();
-        to_json(&SwitchList { switches })
+        SwitchList { switches }
     }
 
     /// The numbers of vnics, device ports and workers, for the log.

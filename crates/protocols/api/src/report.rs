@@ -188,18 +188,27 @@ pub struct WorkerReport {
 pub struct FdbReport {
     /// One for each address and VLAN.
     pub entries: Vec<FdbLine>,
+    /// Switches with addresses that are left out, as their controller does not answer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unanswered: Vec<SwitchName>,
 }
 
 impl FdbReport {
+    /// A table, or a part, that leaves out nothing.
+    #[must_use]
+    pub fn whole(entries: Vec<FdbLine>) -> Self {
+        Self { entries, unanswered: Vec::new() }
+    }
+
     /// Splits the addresses into parts that fit a message each; the last part is separate.
     pub fn in_parts(self) -> (Vec<Self>, Self) {
         let mut last = self.entries;
         let mut parts = Vec::new();
         while last.len() > ADDRESSES_PER_PART {
             let rest = last.split_off(ADDRESSES_PER_PART);
-            parts.push(Self { entries: std::mem::replace(&mut last, rest) });
+            parts.push(Self::whole(std::mem::replace(&mut last, rest)));
         }
-        (parts, Self { entries: last })
+        (parts, Self::whole(last))
     }
 }
 
@@ -487,7 +496,7 @@ mod tests {
         let count = 150_000;
         let entries =
             (0..count).map(|age_ms| FdbLine { age_ms: u64::MAX - age_ms, ..line.clone() }).collect();
-        let whole = FdbReport { entries };
+        let whole = FdbReport::whole(entries);
         let (mut parts, last) = whole.clone().in_parts();
         parts.push(last);
         for fdb in parts.clone() {
@@ -498,7 +507,7 @@ mod tests {
         }
         let told: Vec<FdbLine> = parts.into_iter().flat_map(|part| part.entries).collect();
         assert!(told == whole.entries, "none is missing, and all are in order");
-        let (parts, last) = FdbReport { entries: Vec::new() }.in_parts();
+        let (parts, last) = FdbReport::whole(Vec::new()).in_parts();
         assert!(parts.is_empty() && last.entries.is_empty());
     }
 }

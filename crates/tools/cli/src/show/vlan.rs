@@ -1,6 +1,7 @@
 //! VLANs and addresses, in the form of the `bridge` tool of iproute2.
 
 use lasthop_api::report::{FdbLine, FdbReport, VlansReport};
+use lasthop_api::switches::SwitchName;
 
 use super::table::Table;
 
@@ -28,10 +29,19 @@ pub(crate) fn vlans(report: &VlansReport) -> String {
 
 /// The forwarding tables; a switch other than the default one is shown as `master`.
 pub(crate) fn fdb(fdb: &FdbReport) -> String {
-    if fdb.entries.is_empty() {
+    if fdb.entries.is_empty() && fdb.unanswered.is_empty() {
         return "no addresses yet: they are learned from packets of guests".to_owned();
     }
-    fdb.entries.iter().map(fdb_line).collect()
+    let lines = fdb.entries.iter().map(fdb_line);
+    lines.chain(fdb.unanswered.iter().map(left_out)).collect()
+}
+
+/// Instead of the addresses of a switch with a silent controller.
+fn left_out(switch: &SwitchName) -> String {
+    format!(
+        "the addresses of switch {switch} are left out, as its controller process does not answer: try again, or see: \
+         lasthop doctor\n"
+    )
 }
 
 fn fdb_line(entry: &FdbLine) -> String {
@@ -60,10 +70,18 @@ mod tests {
             vec![line("02:00:00:00:00:01", None, 0, true), line("02:00:00:00:00:02", Some(5), 12_345, false)];
         entries.push(line("02:00:00:00:00:01", Some(5), 1000, false));
         entries[2].switch = "red".parse().expect("a name");
-        let text = fdb(&FdbReport { entries });
+        let text = fdb(&FdbReport::whole(entries));
         let expected = "02:00:00:00:00:01 dev vm1 static\n02:00:00:00:00:02 dev vm1 vlan 5 age 12 s\n\
                         02:00:00:00:00:01 dev vm1 vlan 5 master red age 1 s\n";
         assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn a_switch_whose_controller_is_silent_is_named() {
+        let mut silent = FdbReport::whole(Vec::new());
+        silent.unanswered.push("red".parse().expect("a name"));
+        let text = fdb(&silent);
+        assert!(text.starts_with("the addresses of switch red are left out"), "{text}");
     }
 
     #[test]
