@@ -81,10 +81,10 @@ class Crew(contextlib.ExitStack):
     is given.
     """
 
-    def __init__(self, directory, kinds=KINDS, rate=20_000, mbit=200, workers=2, other=None):
+    def __init__(self, directory, kinds=KINDS, rate=20_000, mbit=200, workers=2, other=None, standby="off"):
         super().__init__()
         self.directory, self.kinds = directory, kinds
-        self.rate, self.mbit, self.workers, self.other = rate, mbit, workers, other
+        self.rate, self.mbit, self.workers, self.other, self.standby = rate, mbit, workers, other, standby
 
     def __enter__(self):
         super().__enter__()
@@ -103,7 +103,7 @@ class Crew(contextlib.ExitStack):
         self.outside.run(f"ip addr add {OUTSIDE}/24 dev eth0")
         vnics = ["own1", "own2", "pinger", "linux1", "linux2", "qemu"]
         vnics += [f"{name},switch=pairs" for name in ("left", "dpdk0", "dpdk1", "right")]
-        words = ["--switch", "pairs,module=dummy", "--uplink", "wire", "--workers", str(self.workers)]
+        words = ["--switch", "pairs,module=dummy", "--uplink", "wire", "--workers", str(self.workers), "--standby", self.standby]
         self.switch = self.enter_context(Switch(self.directory, vnics, prefix=self.host.prefix, words=words))
         self.enter_context(self.outside.serve_iperf(self.directory))
         for kind, start in (("testpmd", self.start_testpmd), ("qemu", self.start_qemu), ("linux", self.start_linux)):

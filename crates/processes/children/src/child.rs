@@ -424,6 +424,19 @@ impl<Out: Serialize, In: DeserializeOwned> RestartingChild<Out, In> {
         RunningChild::start(&self.role, program, &self.reaper)
     }
 
+    /// The same, of the program of the present one.
+    pub fn stand_by_own(&self) -> Result<RunningChild<Out, In>, Fault> {
+        self.stand_by(&self.program)
+    }
+
+    /// Has `successor` continue after a process that is over.
+    pub fn promote(&mut self, mut successor: RunningChild<Out, In>) {
+        successor.started = Instant::now();
+        self.next = None;
+        self.starts += 1;
+        self.current = Some(successor);
+    }
+
     /// Replaces the present process by `successor`, of `program`, which later starts use, too. Returns the replaced
     /// process.
     pub fn replace(

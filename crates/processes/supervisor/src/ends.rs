@@ -57,6 +57,7 @@ impl Supervisor {
             let over = self.upgrades.is_over(&mut self.ports, &mut self.out);
             self.clients.answer_any(over);
         }
+        self.standby.look_for_end(&mut self.ports, now);
         self.reaper.tend(now);
     }
 }

@@ -26,6 +26,7 @@ impl Supervisor {
             let why = "an upgrade is for root and the user who started the switch; ask one of them";
             return Err(Fault::refused(why));
         }
+        self.standby.end(&mut self.ports);
         self.upgrades.begin(params, asker, &self.switches, self.settings.controller, &mut self.out)
     }
 
@@ -87,7 +88,7 @@ impl Supervisor {
 
 impl Ports {
     /// Handles the ports that the new switch process refused.
-    fn taken(&mut self, mut refused: BTreeMap<u32, Fault>, out: &mut Outputs) {
+    pub(super) fn taken(&mut self, mut refused: BTreeMap<u32, Fault>, out: &mut Outputs) {
         let ports: Vec<u32> = self.table.all.keys().copied().collect();
         for port in ports {
             let result = refused.remove(&port).map_or(Ok(()), Err);

@@ -72,6 +72,7 @@ mod sessions;
 mod showing;
 mod source;
 mod stage;
+mod standby;
 mod successor;
 mod switch_process;
 mod switch_table;
@@ -91,7 +92,7 @@ use lasthop_api::fdb::StaticEntry;
 use lasthop_api::port::PortSpec;
 use lasthop_api::rundir::{RunDir, control_socket, datapath_socket};
 use lasthop_api::sched::ViewMode;
-use lasthop_api::settings::SwitchSettings;
+use lasthop_api::settings::{StandbyMode, SwitchSettings};
 use lasthop_api::switches::SwitchSpec;
 use lasthop_children::Reaper;
 use lasthop_fd_store::RecordStore;
@@ -116,6 +117,7 @@ use records::ConfiguredNames;
 use scheduler::Scheduler;
 use source::Source;
 use stage::Stage;
+use standby::Standby;
 use switch_process::SwitchProcess;
 use switch_table::SwitchTable;
 use upgrade::Upgrades;
@@ -134,6 +136,8 @@ pub struct RunSettings {
     pub datapath_devices: Option<DevicePatterns>,
     /// Whether the view of the host's scheduler is opened.
     pub scheduler_view: ViewMode,
+    /// Whether a second switch process waits for the end of the first.
+    pub standby: StandbyMode,
     /// Settings of the inner processes.
     pub switch: SwitchSettings,
     /// The switches; the default one first.
@@ -200,6 +204,7 @@ struct Supervisor {
     switches: SwitchTable,
     ports: Ports,
     upgrades: Upgrades,
+    standby: Standby,
     clients: ApiClients,
     datapath_clients: DatapathClients,
     datapaths: SavedDatapaths,
@@ -237,6 +242,7 @@ impl Supervisor {
             settings,
             switches: SwitchTable::new(run.switches.clone()),
             upgrades: Upgrades::default(),
+            standby: Standby::new(run.standby),
             clients,
             datapath_clients,
             datapaths: SavedDatapaths::default(),
@@ -270,6 +276,8 @@ impl Supervisor {
             let serves = matches!(self.stage, Stage::Serving) && !self.upgrades.is_under_way();
             let driver = self.ports.driver.process.pid();
             self.scheduler.settle(&self.ports.table, driver, serves, &mut self.out.switch, Instant::now());
+            let states = (serves && self.out.switch.process.is_up(), !is_quiet);
+            self.standby.settle(states, &mut self.ports, &self.switches, &mut self.out, Instant::now());
             self.proceed_with_clients();
             self.watch_channels();
             self.deposit(Instant::now());
@@ -296,6 +304,7 @@ impl Supervisor {
                 let refused = self.upgrades.hear(&mut self.ports, &self.switches, &mut self.out);
                 self.clients.answer_any(refused);
             }
+            Some(Source::Standby) => self.standby.hear(&mut self.ports, &self.switches, Instant::now()),
             Some(Source::Links) => self.ports.hear_links(&self.switches, &mut self.out),
             // Clients that come with the end of the switch process wait for the next one.
             Some(Source::DatapathListener) if self.takes_datapath_clients() => {
@@ -323,6 +332,7 @@ impl Supervisor {
             self.stage.due(),
             self.ports.devices_due(),
             self.upgrades.due(),
+            self.standby.due(),
             self.scheduler.due(),
         ];
         let others = others.into_iter().chain([

@@ -7,6 +7,7 @@ use log::{error, info};
 use lasthop_api::orders::Order;
 use lasthop_api::rundir;
 use lasthop_runtime::fault::{Fault, Kind};
+use lasthop_runtime::poller::Interest;
 use lasthop_runtime::sandbox::Layer;
 
 use super::Supervisor;
@@ -19,6 +20,7 @@ use super::question::{ControllerAnswer, OrderPurpose};
 use super::sessions::SessionVersions;
 use super::source::Source;
 use super::stage::Stage;
+use super::standby::ReadyStandby;
 use super::upgrade::Upgrades;
 
 /// How long the switch may take to release its guests, or to come to rest: less than service managers wait for us.
@@ -103,6 +105,9 @@ impl Supervisor {
             info!("the switch process is running again, as process {pid}");
         }
         self.upgraded();
+        if let Some(refused) = self.standby.take_refused() {
+            self.ports.taken(refused.into_iter().collect(), &mut self.out);
+        }
         // MTU requests that came while there was no switch process.
         self.ports.heed_placeholders(|_| true, &mut self.out);
         // A successor is a child that is not listed yet.
@@ -111,6 +116,7 @@ impl Supervisor {
                 self.out.switch.process.pid(),
                 self.ports.driver.process.pid(),
                 self.controller.process.pid(),
+                self.standby.pid(),
             ];
             self.reaper.reap_orphans(&own);
         }
@@ -145,6 +151,16 @@ impl Supervisor {
         self.out.switch.note_life();
         let failed = self.upgrades.fail(&mut self.ports, &mut self.out);
         self.clients.answer_any(failed);
+        let standby = match self.stage {
+            // One that dies soon after its start is started after a pause.
+            Stage::Serving if !self.out.switch.process.is_hasty() => {
+                self.standby.take(&mut self.ports, &self.switches)
+            }
+            _ => None,
+        };
+        if standby.is_none() {
+            self.standby.end(&mut self.ports);
+        }
         let counters = self.ports.counters.close_books(&mut self.out.store);
         self.ports.sessions.judge(&mut self.ports.table, &mut self.out.store);
         self.datapaths.judge(&self.out.switch, &mut self.out.store);
@@ -154,14 +170,33 @@ impl Supervisor {
                 self.fail_start(Fault::new(Kind::Internal, format!("the switch process {how}")))
             }
             Stage::Serving => {
-                let pause_ms = self.out.switch.process.plan().as_millis();
-                let what = final_counters_text(&counters);
-                error!("the switch process {pid} {how}; {what}; starting it again in {pause_ms} ms");
+                let next = match &standby {
+                    Some(standby) => format!("process {} continues", standby.process.pid()),
+                    None => format!("starting it again in {} ms", self.out.switch.process.plan().as_millis()),
+                };
+                error!("the switch process {pid} {how}; {}; {next}", final_counters_text(&counters));
             }
             Stage::Ending { .. } => self.stage = Stage::Over(Ok(())),
             Stage::Leaving { .. } | Stage::Over(_) => {}
         }
         self.fail_waiting();
+        standby.into_iter().for_each(|standby| self.promote(standby));
+    }
+
+    /// Has the stand-by continue with the guests of a process that has ended.
+    fn promote(&mut self, ReadyStandby { process, introduction }: ReadyStandby) {
+        let Outputs { switch, poller, .. } = &mut self.out;
+        switch.process.promote(process);
+        switch.boost_slices(None);
+        if let Some(process) = switch.process.current() {
+            // This only fails for lack of memory; then the process is not heard, and is replaced as one that hangs.
+            let _ = poller.modify(&process.channel, Source::Switch.into(), Interest::READ);
+        }
+        self.deposit_head();
+        self.tell_of_guests(&introduction.known);
+        let ports: Vec<u32> = self.ports.table.all.keys().copied().collect();
+        ports.into_iter().for_each(|port| drop(self.ports.table.note_told(port)));
+        self.standby.note_continued(introduction.refused);
     }
 
     /// Begins to end: accepts no more guests and questions, and has the switch release its guests.
@@ -265,6 +300,7 @@ impl Supervisor {
     /// Ends all processes before the supervisor ends.
     pub(super) fn end_all(&mut self) {
         self.upgrades = Upgrades::default();
+        self.standby.end(&mut self.ports);
         self.out.switch.process.bury();
         self.ports.driver = Driver::retired(&self.settings, &self.reaper);
         self.controller = ControllerProcess::new(&self.settings, &self.reaper);

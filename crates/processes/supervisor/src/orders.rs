@@ -27,6 +27,9 @@ impl Supervisor {
         if let Some(successor) = self.upgrades.successor() {
             successor.watch(&self.out.poller, Source::Successor.into());
         }
+        if let Some(process) = self.standby.process() {
+            process.watch(&self.out.poller, Source::Standby.into());
+        }
     }
 
     /// Reads the switch's messages.

@@ -22,6 +22,7 @@ use super::port_table::PortTable;
 use super::question::{ControllerAnswer, to_json};
 use super::scheduler::Scheduler;
 use super::stage::Stage;
+use super::standby::Standby;
 use super::switch_process::SwitchProcess;
 use super::switch_table::SwitchTable;
 
@@ -37,6 +38,7 @@ pub(super) struct Reports<'a> {
     pub(super) driver: &'a Driver,
     pub(super) controller: &'a ControllerProcess,
     pub(super) scheduler: &'a Scheduler,
+    pub(super) standby: &'a Standby,
     pub(super) datapath_clients: &'a DatapathClients,
 }
 
@@ -54,6 +56,7 @@ impl Supervisor {
             driver: &self.ports.driver,
             controller: &self.controller,
             scheduler: &self.scheduler,
+            standby: &self.standby,
             datapath_clients: &self.datapath_clients,
         }
     }

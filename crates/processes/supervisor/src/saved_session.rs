@@ -217,7 +217,7 @@ impl SavedSession {
 /// A state of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SessionVersion {
-    attachment: u64,
+    pub(super) attachment: u64,
     changes: u64,
 }
 

@@ -20,6 +20,8 @@ pub(super) enum Source {
     LentConnections(u32),
     /// Ends of inner processes, or their output on standard error.
     Ends,
+    /// The switch process that stands by.
+    Standby,
 }
 
 impl From<Source> for u64 {
@@ -37,6 +39,7 @@ impl From<Source> for u64 {
             Source::ControllerProcess => (9, 0),
             Source::Ends => (10, 0),
             Source::LentConnections(number) => (11, number),
+            Source::Standby => (12, 0),
         };
         kind << 32 | u64::from(number)
     }
@@ -52,7 +55,7 @@ impl Source {
             Self::Listener(_) => "guests that attach",
             Self::Driver => "messages of the driver process",
             Self::Links => "news of network devices",
-            Self::Successor => "messages of another switch process",
+            Self::Successor | Self::Standby => "messages of another switch process",
             Self::DatapathListener | Self::LentConnections(_) => "clients of the datapath socket",
             Self::ControllerProcess => "messages of the controller process",
             Self::Ends => "ends and output of processes",
@@ -78,6 +81,7 @@ impl Source {
             9 => Some(Self::ControllerProcess),
             10 => Some(Self::Ends),
             11 => Some(Self::LentConnections(low)),
+            12 => Some(Self::Standby),
             _ => None,
         }
     }
@@ -96,11 +100,12 @@ mod tests {
             Source::Driver,
             Source::Links,
             Source::Successor,
+            Source::Standby,
         ];
         let all = all.into_iter().chain([Source::DatapathListener, Source::ControllerProcess, Source::Ends]);
         for source in all.chain([Source::Listener(7), Source::LentConnections(8), Source::Client(u32::MAX)]) {
             assert_eq!(Source::of(source.into()), Some(source));
         }
-        assert_eq!(Source::of(12 << 32), None);
+        assert_eq!(Source::of(13 << 32), None);
     }
 }

@@ -22,6 +22,8 @@ const TURNS_MAX: u32 = 4;
 /// takes as long.
 const TOUCH: Duration = Duration::from_millis(100);
 const LAST_TOUCH: Duration = Duration::from_millis(1);
+/// The same for one that stands by, each time sessions have changed: once a second at most.
+const STANDBY_TOUCH: Duration = Duration::from_millis(10);
 
 /// The process, until it takes over.
 pub(super) type Successor = RunningChild<Request, Report>;
@@ -75,6 +77,22 @@ impl Introduction {
         }
         self.turns_left -= 1;
         let orders = [Order::Touch { for_us: TOUCH.as_micros() as u64 }, Order::Know];
+        orders.into_iter().for_each(|order| _ = successor.channel.send(&Request { id: 0, order }, None));
+        true
+    }
+
+    /// Sends a process that waits for long the sessions that have changed, and has it fault guests' memory in; returns
+    /// whether it did.
+    pub(super) fn follow(
+        &mut self,
+        successor: &mut Successor,
+        sessions: &Sessions,
+        ports: &PortTable,
+    ) -> bool {
+        if !sessions.prepare(ports, successor, &mut self.known) {
+            return false;
+        }
+        let orders = [Order::Touch { for_us: STANDBY_TOUCH.as_micros() as u64 }, Order::Know];
         orders.into_iter().for_each(|order| _ = successor.channel.send(&Request { id: 0, order }, None));
         true
     }

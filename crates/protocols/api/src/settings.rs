@@ -1,6 +1,9 @@
 //! Settings that need a restart: as requested, and as the switch process uses them.
 
+use std::str::FromStr;
+
 use clap::Args;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::cpus::CpuList;
@@ -68,6 +71,43 @@ pub struct Settings {
     #[arg(long, value_name = "auto|off")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheduler_view: Option<ViewMode>,
+    /// Keep a second switch process that continues with all guests as soon as the first dies (on), or start one then (off)
+    /// [default: off]
+    #[arg(long, value_name = "on|off")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub standby: Option<StandbyMode>,
+}
+
+/// Whether a second switch process waits for the end of the first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum StandbyMode {
+    /// While the switch serves.
+    On,
+    /// Never: a process is started when the last one has ended.
+    #[default]
+    Off,
+}
+
+impl StandbyMode {
+    /// Whether there is one.
+    #[must_use]
+    pub fn is_on(self) -> bool {
+        self == Self::On
+    }
+}
+
+impl FromStr for StandbyMode {
+    type Err = Fault;
+
+    fn from_str(text: &str) -> Result<Self, Fault> {
+        match text {
+            "on" => Ok(Self::On),
+            "off" => Ok(Self::Off),
+            _ => Err(Fault::params(format!("standby must be \"on\" or \"off\", not \"{text}\""))),
+        }
+    }
 }
 
 impl Settings {
@@ -86,6 +126,7 @@ impl Settings {
             control_group: self.control_group.or(other.control_group),
             datapath_devices: self.datapath_devices.or(other.datapath_devices),
             scheduler_view: self.scheduler_view.or(other.scheduler_view),
+            standby: self.standby.or(other.standby),
         }
     }
 }
@@ -132,6 +173,7 @@ impl SwitchSettings {
             control_group: _,
             datapath_devices: _,
             scheduler_view: _,
+            standby: _,
         } = asked;
         cpus.as_ref().map_or(Ok(()), CpuList::check)?;
         Ok(Self {

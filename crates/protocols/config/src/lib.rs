@@ -62,7 +62,7 @@ use lasthop_api::hysteresis::Hysteresis;
 use lasthop_api::modules::{FdbEntries, ModuleName};
 use lasthop_api::port::{KeyFault, PortKeys, PortSpec, VnicForm};
 use lasthop_api::sched::ViewMode;
-use lasthop_api::settings::Settings;
+use lasthop_api::settings::{Settings, StandbyMode};
 use lasthop_api::switches::{ControllerKind, FailMode, SwitchName, SwitchSpec};
 use lasthop_api::upcalls::UpcallBounds;
 use lasthop_api::workers::Workers;
@@ -158,6 +158,9 @@ struct File {
     /// Workers poll and yield by the state of the host's scheduler while a guest is attached, where the kernel permits that.
     #[schemars(extend("default" = ViewMode::default()))]
     scheduler_view: Option<ViewMode>,
+    /// A second switch process waits for the end of the first, and then continues with all guests.
+    #[schemars(extend("default" = StandbyMode::default()))]
+    standby: Option<StandbyMode>,
     /// Switches besides default, which always exists, [[switch]] each.
     #[serde(default)]
     #[schemars(with = "Vec<SwitchSpec>", length(max = SWITCHES_MAX - 1))]
@@ -232,6 +235,7 @@ fn parse(text: &str) -> Result<Config, Mistake> {
         control_group: file.control_group,
         datapath_devices: file.datapath_devices,
         scheduler_view: file.scheduler_view,
+        standby: file.standby,
     };
     let acl = checked_rules(text, file.acl)?;
     Ok(Config { settings, switches, ports, fdb: file.fdb, acl }.secured())
