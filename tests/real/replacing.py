@@ -179,7 +179,8 @@ class Crew(contextlib.ExitStack):
         for pid in [supervisor, *children(supervisor)]:
             with contextlib.suppress(OSError):
                 words = pathlib.Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-                found[words[1] if len(words) > 1 else words[0]] = pid
+                # A switch process that stands by is younger than the present one.
+                found.setdefault(words[1] if len(words) > 1 else words[0], pid)
         return found
 
     def descriptors(self):
