@@ -21,7 +21,7 @@ const RETRY: Duration = Duration::from_secs(5);
 const DATAPATH: &str = "ovs-system";
 
 /// Asks the running switch: a method of its API, and the parameters.
-pub(crate) type Ask<'a> = dyn Fn(&str, &Value) -> Result<Value, Fault> + 'a;
+pub type Ask<'a> = dyn Fn(&str, &Value) -> Result<Value, Fault> + 'a;
 
 /// Settings of all vnics.
 #[derive(Clone, Debug)]
