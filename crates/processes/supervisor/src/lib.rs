@@ -49,7 +49,6 @@ mod flows;
 mod front_end;
 mod handover;
 mod lifecycle;
-mod lifetime_counters;
 mod opening;
 mod orders;
 mod outputs;
