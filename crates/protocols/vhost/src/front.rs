@@ -162,7 +162,7 @@ impl FrontEnd {
         self.tell(request::REM_MEM_REG, encode_memory_region(region), &[])
     }
 
-    /// Largest number of regions that the back end accepts one by one.
+    /// Largest number of regions that the back end accepts one by one. For tests of back ends: our own guests share few regions.
     ///
     /// # Errors
     /// See [`FrontError`].
@@ -260,7 +260,7 @@ impl FrontEnd {
         self.tell_u64(request::SET_STATUS, u64::from(status), &[])
     }
 
-    /// The back end's device status.
+    /// The back end's device status. For tests of back ends: our own guests set it and need no answer.
     ///
     /// # Errors
     /// See [`FrontError`].
