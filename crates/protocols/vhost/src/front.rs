@@ -146,7 +146,7 @@ impl FrontEnd {
         self.tell(request::SET_MEM_TABLE, encode_memory_table(regions), fds)
     }
 
-    /// Adds a region to guest memory.
+    /// Adds a region to guest memory. For tests of back ends: our own guests share one table.
     ///
     /// # Errors
     /// See [`FrontError`].
@@ -154,7 +154,7 @@ impl FrontEnd {
         self.tell(request::ADD_MEM_REG, encode_memory_region(region), &[fd])
     }
 
-    /// Removes a region from guest memory.
+    /// Removes a region from guest memory. For tests of back ends, as above.
     ///
     /// # Errors
     /// See [`FrontError`].
