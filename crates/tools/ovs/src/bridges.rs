@@ -57,7 +57,7 @@ impl Bridges {
         Self::read(database.tool(), &database.ask(&words)?)
     }
 
-    /// Reads what `tool` printed: table Bridge on the first line, table Port on the second.
+    /// Reads the output of `tool`: table Bridge on the first line, table Port on the second.
     pub fn read(tool: String, text: &str) -> Option<Self> {
         Some(Self { tool, bridges: parse(text)? })
     }

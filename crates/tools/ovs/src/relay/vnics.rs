@@ -177,7 +177,7 @@ impl<'a> Guests<'a> {
         })
     }
 
-    /// Removes a vnic if it was made here and nobody has changed it.
+    /// Removes a vnic if it was made here and has not been changed since.
     fn remove(&mut self, name: &str) -> Result<(), Fault> {
         let Some(made) = self.made.get(name) else { return Ok(()) };
         if self.found(name)?.is_some_and(|found| is_same(&found, made)) {
