@@ -1,7 +1,7 @@
 //! Any packets in any order through connection tracking: no panic, states that make sense, checksums that stay right, bounds
 //! that hold.
 //!
-//! A table's secrets are random, and with them the ports of translations: what is asserted holds for any.
+//! A table's secrets are random, and with them the ports of translations: assertions hold for any of them.
 
 use lasthop_conntrack::{
     ConntrackTable, CtBounds, CtCommit, CtHelper, CtMetadata, CtRefusal, CtRequest, CtVerdict, PacketImage,
@@ -18,7 +18,7 @@ const CONNECTIONS_MAX: u32 = 12;
 /// Packets of an input.
 const STEPS_MAX: usize = 64;
 
-/// A packet and what is asked for it.
+/// A packet and its request.
 struct Step<'a> {
     request: CtRequest,
     frame: &'a [u8],
@@ -26,7 +26,7 @@ struct Step<'a> {
     image: usize,
     offload: Offload,
     in_port: u16,
-    /// Once more with what the first look left.
+    /// The same packet again, with the metadata of the first look.
     goes_on: bool,
     pause_ms: u64,
 }
@@ -230,7 +230,7 @@ fn unreachable(about: &[u8]) -> Vec<u8> {
     frame([SERVER, to], 1, l4, 2)
 }
 
-/// Packets with what is asked for them: how, what, where.
+/// Packets with their requests.
 fn sequence(steps: &[([u8; 3], Vec<u8>)]) -> Vec<u8> {
     let mut seed = Seed::default();
     for ([how, what, where_], frame) in steps {

@@ -1,5 +1,5 @@
-//! Clients of the control interface that say anything: each request datagram ends, what they are told can be read, what is kept
-//! of what they said is said again as it was, and no miss is neither told nor counted.
+//! Clients of the control interface that send anything. Each request datagram is answered to its end, answers can be read, kept
+//! flows are reported unchanged, and each miss is delivered or counted as lost.
 
 use std::time::Instant;
 
@@ -152,7 +152,7 @@ fn look_at_flow(flow: &FlowMessage) {
     }
 }
 
-/// Panics when something does not hold for what clients say.
+/// Panics if a property does not hold for the messages of clients.
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let mut world = World::new();

@@ -92,7 +92,7 @@ impl World {
         }
     }
 
-    /// The switch's turn: what it granted.
+    /// The switch's turn; returns the number of queue pairs that it granted, if it granted any.
     fn serve(&mut self) -> Option<u16> {
         let (before, broken) = (self.read(), self.queue.error.is_some());
         let done = self.queue.serve();
@@ -118,7 +118,7 @@ fn changed<'a>(before: &'a [u8], after: &'a [u8]) -> impl Iterator<Item = usize>
     differing.flatten().filter(|at| before[*at] != after[*at])
 }
 
-/// Panics when something does not hold for what a guest writes.
+/// Panics if a property does not hold for the writes of a guest.
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let mut world = World::new(&mut input);

@@ -1,6 +1,6 @@
 //! Any actions, done to any packet: nothing is lost without a name, no image outgrows its room, and metadata stays true.
 //!
-//! A table's secrets are random, and with them which packets a sample takes: what is asserted holds for any.
+//! A table's secrets are random, and with them which packets a sample takes: assertions hold for any of them.
 
 use lasthop_flow::{
     Action, Arp, CheckLength, Ethernet, FlowKey, Group, Hash, HashAlgorithm, Icmp, Ipv4, Ipv6, Lse, Masked,

@@ -1,7 +1,7 @@
 //! Any fragments in any order: each is held, lost for a reason or part of a packet, bounds hold, and a packet that was put together can be
 //! cut again.
 
-use lasthop_conntrack::{FragmentBounds, FragmentPlace, FragmentPool, FragmentShare};
+use lasthop_reassembly::{FragmentBounds, FragmentPlace, FragmentPool, FragmentShare};
 use lasthop_wire::{Fragment, Fragmentation, Layers};
 
 use crate::headers::checksum_of;

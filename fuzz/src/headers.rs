@@ -1,4 +1,4 @@
-//! Frames: what is found in their headers, how they are cut, their checksums; against an independent parser.
+//! Frames: their headers against an independent parser, how they are cut, their checksums.
 
 use etherparse::{InternetSlice, Ipv6ExtensionSlice, NetSlice, SlicedPacket, TransportSlice};
 use lasthop_wire::headers::{ETHERTYPE_IPV4, PROTO_TCP, PROTO_UDP, ethertype};
@@ -13,7 +13,7 @@ use crate::input::{Input, Seed};
 /// Bytes of a frame behind those of the input: enough for more segments than one frame may become.
 const PADDING_BYTES_MAX: usize = 0x3fff;
 
-/// A frame and what its sender wants done to it.
+/// A frame and the offloads that its sender asks for.
 struct Case {
     offload: Offload,
     /// Where the head, or a piece, is cut.
@@ -69,7 +69,7 @@ fn find_headers(case: &Case) {
     }
 }
 
-/// A key says of a packet what is found in its headers, where both find something.
+/// A key and the headers of a packet have the same values, where both have one.
 fn make_key(case: &Case) {
     let head = &case.frame[..case.cut];
     let mut key = Key::default();

@@ -1,4 +1,4 @@
-//! A fuzzer's bytes as numbers, in both directions: what a target reads from the front, a seed is written with.
+//! A fuzzer's bytes as numbers, in both directions: targets read them from the front, seeds are written with them.
 
 /// Bytes that are taken off the front; when they have run out, everything is zero.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +24,7 @@ impl<'a> Input<'a> {
         taken
     }
 
-    /// The next `count` bytes, or what is left.
+    /// The next `count` bytes, or the rest if it is shorter.
     pub fn bytes(&mut self, count: usize) -> &'a [u8] {
         let (taken, rest) = self.0.split_at(count.min(self.0.len()));
         self.0 = rest;
@@ -84,12 +84,12 @@ impl Seed {
         self.bytes(&[value])
     }
 
-    /// Adds what [`Input::u16`] reads.
+    /// Adds a number for [`Input::u16`].
     pub fn u16(&mut self, value: u16) -> &mut Self {
         self.bytes(&value.to_le_bytes())
     }
 
-    /// Adds what [`Input::u64`] reads.
+    /// Adds a number for [`Input::u64`].
     pub fn u64(&mut self, value: u64) -> &mut Self {
         self.bytes(&value.to_le_bytes())
     }

@@ -1,11 +1,10 @@
-//! Fuzz targets for everything that takes a stranger's bytes: as plain functions, with seeds and what they assert.
+//! Fuzz targets for all code that takes a stranger's bytes: plain functions with seeds and assertions.
 //!
 //! **Purpose.** [`headers`] takes frames, [`vhost_messages`] a front end's messages and file descriptors,
-//! [`descriptor_tables`] and [`control_queue`] a guest's ring memory, [`control_messages`] what clients of the control
-//! interface say, [`flow_actions`] what flows have done to packets, [`connections`] packets in any order through connection tracking,
-//! [`fragments`] fragments in any order, [`tunnels`] datagrams of tunnels,
-//! [`kernel_types`] the kernel's description of its types. Each has a `run`, which panics when something does not hold, and `seeds`,
-//! inputs made of what real senders send.
+//! [`descriptor_tables`] and [`control_queue`] a guest's ring memory, [`control_messages`] messages of clients of the
+//! control interface, [`flow_actions`] packets and the actions of their flows, [`connections`] packets in any order through connection
+//! tracking, [`fragments`] fragments in any order, [`tunnels`] datagrams of tunnels, [`kernel_types`] the kernel's description of its
+//! types. Each has a `run`, which panics if a property does not hold, and `seeds`, inputs made of the packets of real senders.
 //!
 //! **Contract.** A target is a pure function of its bytes: no clock, no thread, nothing random, so that an input that
 //! fails once fails always. It ends in bounded time and leaves no descriptor and no mapping behind.

@@ -1,4 +1,4 @@
-//! Tunnels: any datagram is read or refused, its inner frame lies in it, and what was read is written again as it was.
+//! Tunnels: any datagram is read or refused, its inner frame lies in it, and a header that was read is written again unchanged.
 
 use lasthop_wire::tunnel::erspan::{self, ErspanStamp};
 use lasthop_wire::tunnel::{self, OptionBytes, OuterHeader, flag, geneve, gre, vxlan};

@@ -245,12 +245,14 @@ def children(pid):
     return found
 
 
-def cpu_seconds(pids):
-    """Processor time that these processes took so far."""
+def cpu_seconds(pids, with_ended=False):
+    """CPU time of processes so far. `with_ended`: also of their children that ended, and some of the processes may have ended."""
     ticks = 0
     for pid in pids:
-        fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        ticks += int(fields[11]) + int(fields[12])
+        with contextlib.suppress(*((FileNotFoundError, ProcessLookupError) if with_ended else ())):
+            # proc_pid_stat(5): utime, stime, and those of children that were waited for.
+            fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += sum(int(field) for field in fields[11 : 15 if with_ended else 13])
     return ticks / os.sysconf("SC_CLK_TCK")
 
 

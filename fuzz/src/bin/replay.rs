@@ -1,5 +1,5 @@
 //! Runs targets on a stable compiler: `replay` tries every seed and inputs near them, `replay TARGET FILE...` tries files,
-//! `replay --write-seeds` writes what the targets' `seeds` give to the seed directory.
+//! `replay --write-seeds` writes the targets' seeds to the seed directory.
 //!
 //! Prints `ok fuzz-TARGET` or `not ok fuzz-TARGET: how to try again`, and fails when something did not hold.
 

@@ -1,4 +1,4 @@
-//! Where things lie in a guest's memory, and what a chain in it means, read the plainest way.
+//! The layout of a guest's memory, and a plain reader of the chains in it.
 
 use lasthop_ring::RingAddresses;
 
@@ -111,7 +111,7 @@ impl Raw {
     }
 }
 
-/// The buffers of the chain at `head`, in order; what cannot be followed ends it.
+/// The buffers of the chain at `head`, in order, up to a descriptor that cannot be followed.
 pub(crate) fn chain(memory: &[u8], areas: Areas, entries: u16, head: u16) -> Vec<Raw> {
     let (mut buffers, mut table, mut index, mut entries) = (Vec::new(), areas.descriptors, head, entries);
     for _ in 0..VISITS_MAX {

@@ -17,12 +17,12 @@ pub use seeds::seeds;
 /// Steps of one input: enough for a ring to go around.
 const STEPS_MAX: usize = 96;
 
-/// Panics when something does not hold for what two guests write.
+/// Panics if a property does not hold for the writes of two guests.
 pub fn run(bytes: &[u8]) {
     play(bytes);
 }
 
-/// The packets that were delivered and compared with what their senders had in memory.
+/// The packets that were delivered and compared with their senders' memory.
 fn play(bytes: &[u8]) -> usize {
     let mut input = Input::new(bytes);
     let mut world = World::new(&mut input);

@@ -67,7 +67,7 @@ fn takes(receiver: Capabilities, offload: Offload) -> bool {
     kind && receiver.csum && (receiver.ecn || offload.gso_type & GSO_ECN == 0)
 }
 
-/// A packet as the receiver sees it: what it did not negotiate is made good.
+/// A packet as the receiver sees it: offloads that it did not negotiate are completed.
 fn shown(offload: Offload, mut frame: Vec<u8>, receiver: Capabilities) -> Vec<u8> {
     let mut told = Offload::default();
     if offload.needs_csum() && receiver.csum {

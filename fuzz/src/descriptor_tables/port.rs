@@ -1,4 +1,4 @@
-//! A guest's memory and rings, and the books that are kept of what the switch does to them.
+//! A guest's memory and rings, and a record of the switch's changes to them.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -53,7 +53,7 @@ pub(super) struct Port {
     regions: Vec<Region>,
     /// The regions one by one, in any map.
     halves: [MemoryMap; 2],
-    /// Memory as last read: before the switch's turn, what the guest wrote.
+    /// Memory as last read: before the switch's turn, the state after the guest's writes.
     pub(super) before: Vec<u8>,
     /// As read the time before.
     earlier: Vec<u8>,
@@ -167,7 +167,7 @@ impl Port {
         }
     }
 
-    /// Reads memory anew: what was `before` is `earlier` then.
+    /// Reads memory anew: `before` becomes `earlier`.
     fn look(&mut self) {
         let mut memory = std::mem::take(&mut self.earlier);
         self.read(&mut memory);
@@ -205,7 +205,7 @@ impl Port {
         self.rings.iter().any(|ring| overlaps(ring.areas.used_range(self.entries)))
     }
 
-    /// Before the switch's turn: what is in memory, and what may be written.
+    /// Before the switch's turn: notes the memory, and the parts that the switch may write.
     pub(super) fn prepare(&mut self) {
         if !std::mem::take(&mut self.touched) {
             return;

@@ -16,7 +16,7 @@ pub(super) const TWICE: u8 = 0x33;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct FrameSpec {
     /// Bit 0: IPv6; bits 1 and 2: VLAN tags; bit 3: no offload; bit 4: legacy lengths of zero; bits 5
-    /// and 6: what the module does.
+    /// and 6: the module's verdict.
     pub(super) shape: u8,
     /// Bytes.
     pub(super) payload: u16,
@@ -66,7 +66,7 @@ impl FrameSpec {
     }
 }
 
-/// Which ring of which port; taken modulo what there is.
+/// The ring and its port, each modulo their number.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Place {
     pub(super) port: u8,

@@ -1,4 +1,4 @@
-//! A fabric and two guests, and what has to hold between any two steps.
+//! A fabric and two guests, with the properties that hold between any two steps.
 
 use std::sync::Arc;
 

@@ -47,7 +47,7 @@ pub fn run(bytes: &[u8]) {
 fn play_to_the_last_close(input: &mut Input<'_>) {
     let before = open_descriptors();
     play(input);
-    // Other threads close what was sent.
+    // Other threads close descriptors that were sent.
     let until = Instant::now() + CLOSES_MAX;
     while open_descriptors() != before && Instant::now() < until {
         std::thread::sleep(CLOSES_LOOK);

@@ -65,7 +65,7 @@ impl Model {
         self.lost = true;
     }
 
-    /// Takes in a message, what was said to it, and what the device was asked to do meanwhile.
+    /// Takes in a message, the reply to it, and the requests to the device meanwhile.
     pub(super) fn follow(
         &mut self,
         message: &VhostMessage,

@@ -1,4 +1,4 @@
-//! A device that checks what a session may ask of it, and writes down what it was asked.
+//! A device that checks and records the requests of a session.
 
 use std::cell::{RefCell, RefMut};
 use std::collections::BTreeMap;

@@ -71,7 +71,7 @@ impl Side {
     }
 }
 
-/// A session takes nothing while too much of what it was sent is to be closed: by other threads.
+/// A session takes nothing while too many descriptors that it was sent wait to be closed by other threads.
 fn await_closes(session: &Session<Recorder>) {
     while session.socket().origin().is_full() {
         std::thread::sleep(Duration::from_micros(100));

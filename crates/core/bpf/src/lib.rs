@@ -3,7 +3,7 @@
 //! ```text
 //!   Assembler ──finish──> Code ──Program::load──> Program ──attach_*──> Link
 //!      ^    ^                     (the verifier judges)          (its drop detaches)
-//!      │    └── Map: what programs and processes share; WritableWords: a map in this process's memory
+//!      │    └── Map: memory of programs and processes; WritableWords: a map in this process's memory
 //!      └── Btf: where the running kernel keeps the members of its structures
 //! ```
 //!

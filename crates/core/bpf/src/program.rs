@@ -1,6 +1,6 @@
 //! Programs and their attach points.
 
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -143,16 +143,7 @@ impl Program {
     /// # Errors
     /// Errors of bpf(2).
     pub fn attach(&self) -> io::Result<Link> {
-        sys::open_raw_tracepoint(self.0.as_fd(), None).map(Link)
-    }
-
-    /// Attaches a program of the kind [`RawTracepoint`](ProgramKind::RawTracepoint) to the tracepoint `name`.
-    ///
-    /// # Errors
-    /// Errors of bpf(2); ENOENT if there is no such tracepoint.
-    pub fn attach_to_tracepoint(&self, name: &str) -> io::Result<Link> {
-        let name = CString::new(name).map_err(|_| io::ErrorKind::InvalidInput)?;
-        sys::open_raw_tracepoint(self.0.as_fd(), Some(&name)).map(Link)
+        sys::open_raw_tracepoint(self.0.as_fd()).map(Link)
     }
 
     /// Runs a program of the kind [`RawTracepoint`](ProgramKind::RawTracepoint) once, with `context` as its arguments;

@@ -274,12 +274,10 @@ pub(crate) fn run_program(program: BorrowedFd<'_>, cpu: Option<u32>, context: &[
     Ok(attr.result)
 }
 
-/// Attaches a program to a tracepoint until the link is closed: to the named one, or to the one for which a program of
-/// the kind tracing was loaded.
-pub(crate) fn open_raw_tracepoint(program: BorrowedFd<'_>, name: Option<&CStr>) -> io::Result<OwnedFd> {
-    let name = name.map_or(0, |name| name.as_ptr() as u64);
-    let mut attr = RawTracepointOpen { name, prog_fd: number(program), ..Default::default() };
-    // SAFETY: laid out as for BPF_RAW_TRACEPOINT_OPEN; the name outlives the call.
+/// Attaches a program of the kind tracing to the tracepoint for which it was loaded, until the link is closed.
+pub(crate) fn open_raw_tracepoint(program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let mut attr = RawTracepointOpen { prog_fd: number(program), ..Default::default() };
+    // SAFETY: laid out as for BPF_RAW_TRACEPOINT_OPEN, without a name: the program has its tracepoint.
     unsafe { bpf_fd(RAW_TRACEPOINT_OPEN, &mut attr) }
 }
 

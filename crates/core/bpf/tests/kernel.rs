@@ -95,21 +95,6 @@ fn a_typed_tracepoint_is_attached_until_its_link_goes() {
 
 #[test]
 #[ignore = "needs root"]
-fn an_untyped_tracepoint_is_found_by_name() {
-    let counter = Map::shared_read_only("lasthop_test", 8).unwrap();
-    let mut code = Assembler::new();
-    code.set_map_value(R3, &counter).compute(Operation::Copy, R1, 1).atomic_add(R3, 0, R1).set(R0, 0).exit();
-    let program = load(ProgramKind::RawTracepoint, code);
-    assert!(program.attach_to_tracepoint("no_such_tracepoint").is_err());
-    let _link = program.attach_to_tracepoint("sched_switch").unwrap();
-    let words = ReadWords::map(counter.as_fd(), 1).unwrap();
-    while words.load(0) == Some(0) {
-        std::thread::yield_now();
-    }
-}
-
-#[test]
-#[ignore = "needs root"]
 fn the_verifiers_message_is_reported() {
     let mut code = Assembler::new();
     code.exit();

@@ -1,4 +1,4 @@
-//! Virtio features: those that a port offers, and what they mean for packets once negotiated.
+//! Virtio features: those that a port offers, and the meaning for packets of those that were negotiated.
 
 use lasthop_fabric::Capabilities;
 use lasthop_module_api::PortKind;

@@ -5,11 +5,11 @@ mod support;
 
 use std::sync::Arc;
 
-use lasthop_conntrack::{FragmentLoss, FragmentPlace, FragmentPool, LostFragments};
 use lasthop_fabric::{Fabric, UpcallLimits, UpcallReader, upcalls};
 use lasthop_flow::{Action, Conntrack, CtKey, Ethernet, FlowKey, Match, Nat, NatRange, NatSource, ct_state};
 use lasthop_flowtable::{Execution, FlowModule, FlowSpec, describe, suspended_zone};
 use lasthop_module_api::{DropReason, PortId, UpcallReason};
+use lasthop_reassembly::{FragmentLoss, FragmentPlace, FragmentPool, LostFragments};
 use lasthop_wire::{Fragment, Fragmentation, Layers, Metadata, Offload, Sum};
 use proptest::prelude::*;
 use support::{TestGuest, assert_conserved, everything};

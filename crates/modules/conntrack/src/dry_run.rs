@@ -166,7 +166,7 @@ impl Table<'_> {
         self.copy(beneath, (found, connection), now_ms, left)
     }
 
-    /// Copies what is expected for a packet of this tuple.
+    /// Copies the expectation that a packet of this tuple meets, if there is one.
     fn bring_expectation(&mut self, tuple: &CtTuple, now_ms: u64) {
         let Some(beneath) = self.beneath else { return };
         let shard = beneath.shared.shard(tuple.zone);

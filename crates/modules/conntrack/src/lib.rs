@@ -14,8 +14,8 @@
 //! than 300 bytes, its part of the index included. Each reason to refuse a request has a name ([`CtRefusal`]) and a
 //! counter.
 //!
-//! **Not checked.** [`ConntrackTable::track`] treats fragments as invalid: a caller reassembles them first, with a
-//! [`FragmentPool`]. Checksums are verified where the whole packet is in the image; otherwise the caller states the
+//! **Not checked.** [`ConntrackTable::track`] treats fragments as invalid: a caller reassembles them first
+//! (`lasthop-reassembly`). Checksums are verified where the whole packet is in the image; otherwise the caller states the
 //! result ([`ChecksumState`]). SCTP chunks behind the image are not seen, and its CRC is not verified. GRE has no ports
 //! here. A line of FTP that does not begin its segment is not read. At most eight addresses of a range are tried for
 //! one packet. The kernel changes some source ports against port shadowing; this crate does not.
@@ -47,7 +47,6 @@ mod dry_run;
 mod edit;
 mod established;
 mod expect;
-mod fragments;
 mod hash;
 mod helper;
 mod index;
@@ -79,10 +78,6 @@ pub use connection::CtId;
 pub use conntrack_table::{CT_BATCH_MAX, ConntrackTable};
 pub use dry_run::{CtDryRun, CtTrial};
 pub use edit::{CtPatch, CtRewrites, CtSplice};
-pub use fragments::{
-    DATAGRAM_FRAGMENTS_MAX, FragmentBounds, FragmentLoss, FragmentPlace, FragmentPool, FragmentShare,
-    LostFragments, WholePacket,
-};
 pub use helper::{CtHelper, HELPER_IMAGE_BYTES};
 pub use packet::{ChecksumState, PacketImage};
 pub use policy::{CtPolicy, POLICIES_MAX};

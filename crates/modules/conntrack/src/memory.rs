@@ -54,7 +54,7 @@ impl TableMemory {
         Self::of(&Arc::new(Mapping::anonymous(Self::bytes_for(places)).ok()?), places)
     }
 
-    /// Uses `memory`, with what another process has left there. Returns `None` if it is too small.
+    /// Uses `memory`, with the connections that another process has left there. Returns `None` if it is too small.
     pub(crate) fn of(memory: &Arc<Mapping>, places: u32) -> Option<Self> {
         let words = |range: Range<usize>| Words::new(memory, range.start * size_of::<u64>(), range.len());
         let header = words(0..HEADER_WORDS)?;

@@ -48,6 +48,7 @@ impl FlowMemory {
     }
 
     /// Bytes in use.
+    #[cfg(test)]
     pub(crate) fn bytes(&self) -> usize {
         self.0.load(Ordering::Relaxed)
     }

@@ -274,6 +274,7 @@ impl Stats {
     }
 
     /// Bytes of all allocated entries.
+    #[cfg(test)]
     pub(crate) fn memory_bytes(&self) -> usize {
         let made = self.stocks.iter().map(|stock| stock.made.load(Ordering::Relaxed) as usize);
         made.sum::<usize>() * size_of::<Entry>()

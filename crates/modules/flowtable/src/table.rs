@@ -336,17 +336,13 @@ impl FlowTable {
         let writer = self.writer();
         (writer.count, writer.masks.len())
     }
+}
 
+#[cfg(test)]
+impl FlowTable {
     /// Bytes of flows' actions and data, at most [`crate::bounds::FLOW_DATA_BYTES_MAX`].
-    #[must_use]
-    pub fn data_bytes(&self) -> usize {
+    pub(crate) fn data_bytes(&self) -> usize {
         self.writer().flow_memory.bytes()
-    }
-
-    /// Bytes of workers' statistics entries.
-    #[must_use]
-    pub fn stats_memory_bytes(&self) -> usize {
-        self.shared.stats.memory_bytes()
     }
 }
 

@@ -323,13 +323,13 @@ fn many_flows_take_memory_for_statistics_only_where_they_are_met() {
     lane.end(&table.shared);
     const FLOWS: u32 = 20_000;
     (0..FLOWS).for_each(|number| table.install(exact(number)).unwrap());
-    assert!(table.stats_memory_bytes() <= 64 << 10, "{}", table.stats_memory_bytes());
+    assert!(table.shared.stats.memory_bytes() <= 64 << 10, "{}", table.shared.stats.memory_bytes());
     for number in (0..FLOWS).step_by(100).cycle().take(1000) {
         assert_eq!(look_up(&table, &mut lane, &numbered(number)), Some((number % 1000) as u16));
     }
     // Each flow misses once, and again when another of the 200 has taken its place in the cache.
     assert!((700..=800).contains(&lane.counts[HITS]), "{:?}", lane.counts);
-    assert!(table.stats_memory_bytes() <= 64 << 10);
+    assert!(table.shared.stats.memory_bytes() <= 64 << 10);
     let stats = table.get(FlowSelector::Key(&numbered(100))).unwrap().1;
     assert_eq!((stats.packets, stats.bytes), (5, 300));
 }

@@ -1,4 +1,4 @@
-//! Relays what inner processes write to standard error: their log, and the last words of one that panics.
+//! Relays the lines that inner processes write to standard error: their log, and the last words of one that panics.
 //!
 //! Standard error of each process is a pipe. So lines of a compromised process are harmless and bounded: they start
 //! with its name, and can neither control a terminal nor fill a disk. No process waits for room in the pipe: lines

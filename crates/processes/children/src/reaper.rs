@@ -150,7 +150,7 @@ impl Watched {
     }
 }
 
-/// A log line about a stuck process: its name, its state, and what that means.
+/// A log line about a stuck process: its name, its state, and the meaning of that.
 pub(crate) fn stuck_text(name: &str, pid: impl std::fmt::Display, thread: &str) -> String {
     format!(
         "{name} {pid} was killed and cannot end: its thread {thread} waits in a system call that nothing interrupts (D), mostly for a file \

@@ -248,7 +248,8 @@ impl Driver {
         })
     }
 
-    /// Counters of each of a port's queues, since it got this device and switch.
+    /// Counters of each of a port's queues, since it got this device and switch. Reports have their sum; tests see here that the queues
+    /// share the port's flows.
     ///
     /// # Errors
     /// [`DriverError::NoSuchPort`], [`DriverError::NoAnswer`].

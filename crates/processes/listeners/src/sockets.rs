@@ -51,7 +51,9 @@ impl ListenSocket {
     }
 
     fn begin(listener: OwnedFd, path: &Path, access: SocketAccess) -> Result<Self, Fault> {
-        let this = Self { listener: foreign(listener), path: path.to_path_buf(), identity: identity(path) };
+        // Closing it also closes connections that were not accepted, with descriptors that were sent over them.
+        let listener = ForeignFd::new(listener, &Origin::new("a listening socket"));
+        let this = Self { listener, path: path.to_path_buf(), identity: identity(path) };
         ioctl_fionbio(&this.listener, true).map_err(|error| cannot_bind(path, &error.into()))?;
         access.apply(None, path)?;
         Ok(this)
@@ -99,11 +101,6 @@ impl Drop for ListenSocket {
             let _ = std::fs::remove_file(&self.path);
         }
     }
-}
-
-/// A listening socket. Closing it also closes unaccepted connections, with descriptors that were sent over them.
-fn foreign(listener: OwnedFd) -> ForeignFd {
-    ForeignFd::new(listener, &Origin::new("a listening socket"))
 }
 
 fn listen_sequenced(path: &Path) -> rustix::io::Result<OwnedFd> {

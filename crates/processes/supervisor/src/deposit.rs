@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use lasthop_api::orders::STATE_VERSION;
 use lasthop_fd_store::{RecordContents, RecordKey};
 use lasthop_listeners::ApiClients;
+use lasthop_port_counters::LifetimeCounters;
 
 use super::Supervisor;
 use super::flows::SavedDatapaths;
-use super::lifetime_counters::LifetimeCounters;
 use super::port::Port;
 use super::ports::Ports;
 use super::records::{ConfiguredNames, HeadRecord, Listening, PortRecord, RECORD_VERSION};

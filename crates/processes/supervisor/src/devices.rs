@@ -9,12 +9,12 @@ use rustix::io::Errno;
 
 use lasthop_api::driver_orders::DriverOrder;
 use lasthop_api::port::TapBackend;
+use lasthop_device_ports::opening;
 use lasthop_netdev::links::Links;
 use lasthop_runtime::clock::earlier;
 use lasthop_runtime::fault::Fault;
 use lasthop_runtime::poller::{Interest, Poller};
 
-use super::opening;
 use super::outputs::Outputs;
 use super::port::Port;
 use super::port_table::PortTable;

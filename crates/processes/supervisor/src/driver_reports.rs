@@ -5,9 +5,9 @@ use std::time::Instant;
 use log::error;
 
 use lasthop_api::driver_orders::DriverReport;
+use lasthop_device_ports::DevicePort;
 use lasthop_netdev::lift_memory_lock;
 
-use super::device::DevicePort;
 use super::outputs::Outputs;
 use super::port::Port;
 use super::ports::Ports;

@@ -6,6 +6,7 @@ use log::{error, info};
 
 use lasthop_api::orders::Order;
 use lasthop_api::rundir;
+use lasthop_port_counters::final_counters_text;
 use lasthop_runtime::fault::{Fault, Kind};
 use lasthop_runtime::poller::Interest;
 use lasthop_runtime::sandbox::Layer;
@@ -13,7 +14,6 @@ use lasthop_runtime::sandbox::Layer;
 use super::Supervisor;
 use super::controller::ControllerProcess;
 use super::driver::Driver;
-use super::lifetime_counters::final_counters_text;
 use super::outputs::Outputs;
 use super::port::Port;
 use super::question::{ControllerAnswer, OrderPurpose};

@@ -165,7 +165,8 @@ impl Supervisor {
             }
             OrderPurpose::Question(question, controller) => result.and_then(|answer| {
                 let pid = self.out.switch.process.pid();
-                let answer = self.ports.counters.with_past(answer, pid, &self.ports.table);
+                let name = |port: u32| Some(self.ports.table.all.get(&port)?.spec.common.name.as_str());
+                let answer = self.ports.counters.with_past(answer, pid, name);
                 self.reports().conclude(&question, &controller, answer)
             }),
         };

@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use lasthop_device_ports::DevicePort;
 use lasthop_foreign::{ForeignFd, HoldReason, PendingCloses};
 use log::{info, warn};
 use rustix::io::Errno;
@@ -24,7 +25,6 @@ use lasthop_listeners::{ListenSocket, SocketAccess, check_length, connect_to};
 use lasthop_runtime::clock::{Pause, earlier};
 use lasthop_runtime::fault::Fault;
 
-use super::device::DevicePort;
 use super::front_end::FrontEnd;
 use super::placeholder::Placeholder;
 

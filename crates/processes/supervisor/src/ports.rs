@@ -17,11 +17,11 @@ use lasthop_api::port::PortSpec;
 use lasthop_api::report::HUNG_UP;
 use lasthop_fd_store::RecordKey;
 use lasthop_listeners::{Asker, check_absolute};
+use lasthop_port_counters::PortCounterTable;
 use lasthop_runtime::fault::{Fault, Kind};
 use lasthop_runtime::poller::Poller;
 
 use super::driver::Driver;
-use super::lifetime_counters::PortCounterTable;
 use super::outputs::Outputs;
 use super::port::Port;
 use super::port_table::PortTable;

@@ -25,10 +25,10 @@ use lasthop_children::{await_end, is_process};
 use lasthop_config::plan::{Plan, Step};
 use lasthop_fd_store::{Inherited, RecordKey};
 use lasthop_listeners::ListenSocket;
+use lasthop_port_counters::LifetimeCounters;
 use lasthop_runtime::fault::Fault;
 
 use super::flows::KeptFlows;
-use super::lifetime_counters::LifetimeCounters;
 use super::outputs::Outputs;
 use super::port::Port;
 use super::ports::Ports;

@@ -119,7 +119,7 @@ impl Supervisor {
         is_any
     }
 
-    /// The switch process has told what becomes of a packet: the embedded controller is asked about it, unless it was.
+    /// The switch process has told the way of a packet: the embedded controller is asked about it, unless it was.
     pub(super) fn answer_explanation(
         &mut self,
         question: &ExplainQuestion,

@@ -10,6 +10,8 @@
 
 use std::time::Instant;
 
+use lasthop_device_ports::DevicePort;
+use lasthop_device_ports::opening::{self, Opening};
 use lasthop_netdev::{OpenError, ethernet_device};
 use log::warn;
 use rustix::io::Errno;
@@ -20,8 +22,6 @@ use lasthop_api::port::{DeviceBackend, Name, PortBackend, PortCommon, PortSpec, 
 use lasthop_api::switches::SwitchSpec;
 use lasthop_runtime::fault::{Fault, Kind};
 
-use super::device::DevicePort;
-use super::opening::{self, Opening};
 use super::outputs::Outputs;
 use super::port::Port;
 use super::port_table::PortTable;

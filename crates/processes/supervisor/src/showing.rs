@@ -5,10 +5,10 @@ use lasthop_api::report::{
     DeviceCounters, DeviceStatus, DriverFacts, PortFilter, PortReport, PortStatus, PortStatusList,
     StatsReport,
 };
+use lasthop_device_ports::DevicePort;
 use lasthop_netdev::links::Links;
 use lasthop_runtime::fault::{Fault, Kind};
 
-use super::device::DevicePort;
 use super::port::Port;
 use super::reports::Reports;
 use super::warnings::WarningContext;

@@ -102,8 +102,8 @@ impl Introduction {
         self.told == SuccessorConfig::new(ports, switches)
     }
 
-    /// Handles the new process's refusal of an order. It may refuse what a restarted switch process may refuse, too;
-    /// any other refusal is returned.
+    /// Handles the new process's refusal of an order. Refusals that a restarted switch process may make, too, are
+    /// accepted; any other one is returned.
     pub(super) fn note_refusal(&mut self, order: u64, fault: Fault, ports: &PortTable) -> Result<(), Fault> {
         match self.told.about(order) {
             Some(About::Entry) => warn!("{fault}"),

@@ -6,9 +6,9 @@ use log::info;
 
 use lasthop_api::orders::Order;
 use lasthop_api::switches::SwitchName;
+use lasthop_device_ports::DevicePort;
 use lasthop_netdev::links::Links;
 
-use super::device::DevicePort;
 use super::port::Port;
 use super::port_table::PortTable;
 use super::question::OrderPurpose;

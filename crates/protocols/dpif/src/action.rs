@@ -209,7 +209,7 @@ fn encode_one(writer: &mut Writer, action: &Action) {
                 [algorithm(hash.algorithm).to_ne_bytes(), hash.basis.to_ne_bytes()].as_flattened(),
             );
         }
-        Action::PushMpls(tag) => writer.put(uapi::PUSH_MPLS, &push_mpls(tag)),
+        Action::PushMpls(tag) => writer.put(uapi::PUSH_MPLS, &add_mpls(&MplsTag { is_l3: false, ..*tag })),
         Action::PopMpls(ether_type) => writer.put(uapi::POP_MPLS, &ether_type.to_be_bytes()),
         Action::AddMpls(tag) => writer.put(uapi::ADD_MPLS, &add_mpls(tag)),
         Action::Ct(conntrack) => writer.nest(uapi::CT, |nested| conntrack::encode(nested, conntrack)),
@@ -247,10 +247,6 @@ fn algorithm(algorithm: HashAlgorithm) -> u32 {
 }
 
 /// Encodes all eight bytes of the C structure; the last two are padding, or flags.
-fn push_mpls(tag: &MplsTag) -> [u8; 8] {
-    add_mpls(&MplsTag { is_l3: false, ..*tag })
-}
-
 fn add_mpls(tag: &MplsTag) -> [u8; 8] {
     let ([a, b, c, d], [e, f]) = (tag.lse.to_be_bytes(), tag.ether_type.to_be_bytes());
     let [g, h] = if tag.is_l3 { uapi::MPLS_L3.to_ne_bytes() } else { [0, 0] };

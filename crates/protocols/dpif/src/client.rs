@@ -262,7 +262,7 @@ impl Client {
         told.into_iter().next().ok_or(ClientError::WrongAnswer(WHAT))
     }
 
-    /// Removes a port from its datapath.
+    /// Removes a port from its datapath. No program of ours does so: it is for control planes that add ports by [`Self::port_add`].
     ///
     /// # Errors
     /// When the switch refuses, and when the connection ends.
@@ -350,14 +350,6 @@ impl Client {
         let request = message::encode(header, |writer| connection::encode_request(writer, zone));
         let refused = |refusal: Refusal| ClientError::Refused { what, errno: refusal.errno.0, why: None };
         self.transact(what, &request.map_err(refused)?)
-    }
-
-    /// Joins the ports' group: the client is notified of added and removed ports from then on.
-    ///
-    /// # Errors
-    /// When the switch refuses, and when the connection ends.
-    pub fn watch_ports(&mut self) -> Result<(), ClientError> {
-        self.transact("watching ports", &talk::watch(Family::Vport)).map(drop)
     }
 }
 

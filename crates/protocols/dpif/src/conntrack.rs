@@ -70,7 +70,10 @@ fn decode_nat(attrs: Attrs<'_>) -> Result<Nat, Refusal> {
     for attr in attrs {
         let attr = attr?;
         match attr.kind {
-            uapi::NAT_SRC | uapi::NAT_DST if nat.source.is_some() => return Err(twice()),
+            uapi::NAT_SRC | uapi::NAT_DST if nat.source.is_some() => {
+                let why = "a translation is of the source or of the destination, not of both";
+                return Err(Refusal::invalid(why));
+            }
             uapi::NAT_SRC => nat.source = flag(&attr)?.then_some(NatSource::Src),
             uapi::NAT_DST => nat.source = flag(&attr)?.then_some(NatSource::Dst),
             uapi::NAT_IP_MIN => nat.range.ip_min = Some(address(&attr)?),
@@ -84,10 +87,6 @@ fn decode_nat(attrs: Attrs<'_>) -> Result<Nat, Refusal> {
         }
     }
     Ok(nat)
-}
-
-fn twice() -> Refusal {
-    Refusal::invalid("a translation is of the source or of the destination, not of both")
 }
 
 fn address(attr: &Attr<'_>) -> Result<IpAddr, Refusal> {

@@ -98,7 +98,7 @@ impl MemoryDatapath {
         self.tables.get(&id).map_or(0, |table| table.flows.len())
     }
 
-    /// Number of removed flows whose statistics were not read.
+    /// Number of removed flows whose statistics were not read. Tests and fuzzing of the server ask for it: each removal has to be told.
     #[must_use]
     pub fn removed_count(&self) -> usize {
         self.removed.len()

@@ -10,8 +10,9 @@ use lasthop_dpif::datapath::{Datapath as _, DatapathId};
 use lasthop_dpif::family::{DatapathMessage, FlowMessage, PacketMessage, VportKind, VportMessage};
 use lasthop_dpif::memory::MemoryDatapath;
 use lasthop_dpif::message::Messages;
-use lasthop_dpif::server::{DatapathUpcall, Server, UpcallKind};
+use lasthop_dpif::server::{DatapathUpcall, Family, Server, UpcallKind};
 use lasthop_dpif::socket::{Access, Connections};
+use lasthop_dpif::talk;
 use lasthop_flow::{Action, Ethernet, FlowKey, Ufid};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
@@ -173,7 +174,7 @@ fn a_client_can_act_as_a_controller() {
 fn others_ports_are_heard_of() {
     let served = Served::new();
     let (mut watcher, mut actor) = (served.client(), served.client());
-    watcher.watch_ports().expect("a group");
+    watcher.transact("watching ports", &talk::watch(Family::Vport)).expect("a group");
     let datapath = make_datapath(&mut actor, Vec::new());
     actor.port_add(&vport(datapath, "vm1")).expect("it is new");
     let told = watcher.receive().expect("a notification");

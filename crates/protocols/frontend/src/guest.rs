@@ -276,7 +276,8 @@ impl Guest {
         pair.tx.send(map, frame, (offload, PacketHash::default()), &[])
     }
 
-    /// Like [`Self::send`], with the packet's hash if the back end accepts hashes (see [`Self::tells_hashes`]).
+    /// Like [`Self::send`], with the packet's hash if the back end accepts hashes (see [`Self::tells_hashes`]). For tests of back ends:
+    /// the driver process sends by the parts of a guest, as its lanes have threads of their own.
     ///
     /// # Errors
     /// As [`Self::send`].

@@ -146,7 +146,7 @@ impl FrontEnd {
         self.tell(request::SET_MEM_TABLE, encode_memory_table(regions), fds)
     }
 
-    /// Adds a region to guest memory.
+    /// Adds a region to guest memory. For tests of back ends: our own guests share one table.
     ///
     /// # Errors
     /// See [`FrontError`].
@@ -154,7 +154,7 @@ impl FrontEnd {
         self.tell(request::ADD_MEM_REG, encode_memory_region(region), &[fd])
     }
 
-    /// Removes a region from guest memory.
+    /// Removes a region from guest memory. For tests of back ends, as above.
     ///
     /// # Errors
     /// See [`FrontError`].
@@ -162,7 +162,7 @@ impl FrontEnd {
         self.tell(request::REM_MEM_REG, encode_memory_region(region), &[])
     }
 
-    /// Largest number of regions that the back end accepts one by one.
+    /// Largest number of regions that the back end accepts one by one. For tests of back ends: our own guests share few regions.
     ///
     /// # Errors
     /// See [`FrontError`].
@@ -260,7 +260,7 @@ impl FrontEnd {
         self.tell_u64(request::SET_STATUS, u64::from(status), &[])
     }
 
-    /// The back end's device status.
+    /// The back end's device status. For tests of back ends: our own guests set it and need no answer.
     ///
     /// # Errors
     /// See [`FrontError`].

@@ -3,7 +3,7 @@
 //! **Purpose.** [`Session`] reads messages from a connected socket, [`Protocol`] is the state machine behind it, and
 //! both control a [`Device`]. [`front::FrontEnd`] is the other side, for guests in user space.
 //!
-//! **Contract.** Whatever a front end sends, each call returns, uses bounded memory, and either continues the session
+//! **Contract.** For any message of a front end, each call returns, uses bounded memory, and either continues the session
 //! or ends it with a [`SessionEnd`]. Its text names the reason and, where there is one, the remedy. A ring runs exactly
 //! while it has memory, size, addresses and a kick. The session stops it before one of these changes and when the
 //! session is dropped; it continues at its position. If the front end asked for acknowledgements (REPLY_ACK), a failure

@@ -10,7 +10,6 @@ mod console;
 mod generate;
 mod options;
 
-use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -88,10 +87,6 @@ fn stop_flag() -> Result<Arc<AtomicBool>> {
     Ok(flag)
 }
 
-fn save(path: &Path, text: &str) -> Result<()> {
-    std::fs::write(path, text).with_context(|| format!("cannot write \"{}\"", path.display()))
-}
-
 /// The outcome of a run, and its plan.
 struct Results {
     outcome: Outcome,
@@ -142,6 +137,9 @@ impl Results {
             (&options.svg, &|| report::svg(&comparison, &heading)),
             (&options.svg_round_trips, &|| report::svg_round_trips(&comparison, &heading)),
         ];
-        files.iter().try_for_each(|(path, text)| path.as_deref().map_or(Ok(()), |path| save(path, &text())))
+        for (path, text) in files.iter().filter_map(|(path, text)| Some((path.as_deref()?, text))) {
+            std::fs::write(path, text()).with_context(|| format!("cannot write \"{}\"", path.display()))?;
+        }
+        Ok(())
     }
 }

@@ -36,7 +36,7 @@ pub(crate) struct Options {
     /// A workload, as in stream,size=1500,touched (may be repeated). Pattern: stream, both, pairs=N, fan-in=N, all-to-all=N,
     /// offered=PPS, first=PPS (each packet begins a flow), rtt[,sleep][,pause-us=N], idle=N; with DPDK's testpmd as the guests
     /// testpmd=flowgen, 5tswap, macswap, txonly or rtt. Options: size=BYTES, ring=ENTRIES, flows=N, macs=N, touched, idle-ports=N (further guests, silent); mrg=off, in-order=off (testpmd only)
-    #[arg(long = "workload", value_name = "WORK", value_parser = parse_workload)]
+    #[arg(long = "workload", value_name = "WORK")]
     workloads: Vec<Workload>,
     /// Named list of workloads: quick, standard, full [default: quick]
     #[arg(long, conflicts_with = "workloads")]
@@ -92,10 +92,6 @@ pub(crate) struct Options {
 enum SocketMode {
     Listen,
     Connect,
-}
-
-fn parse_workload(text: &str) -> Result<Workload, String> {
-    text.parse()
 }
 
 fn parse_seconds(text: &str) -> Result<f64, String> {

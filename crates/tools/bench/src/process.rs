@@ -7,7 +7,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::MemoryUse;
 
-/// A process and all its descendants, whatever their process groups.
+/// A process and all its descendants, of any process group.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ProcessTree(pub(crate) Pid);
 

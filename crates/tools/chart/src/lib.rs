@@ -1,4 +1,4 @@
-//! Pictures of figures as SVG: what the bench and the command line draw with.
+//! Pictures of figures as SVG: for the bench and the command line.
 //!
 //! **Purpose.** [`Canvas`] takes shapes and texts and makes a document of them; [`Font`] says how much room a text needs.
 //!

@@ -23,7 +23,6 @@ mod commands;
 mod counters;
 mod doctor;
 mod output;
-mod ovs;
 mod packet;
 mod permissions;
 mod rates;

@@ -317,15 +317,14 @@ unsafe fn datagram(fd: RawFd, len: usize, message: &msghdr) -> Datagram {
         items(piece.iov_base.cast::<u8>(), piece.iov_len.min(len))
     };
     match what(len, start.get(..START_BYTES).unwrap_or(start)) {
-        Datagram::Answer(len) => moved::outdated(start, |index| device_name(fd, index))
-            .map_or(Datagram::Answer(len), |device| Datagram::Outdated(len, device)),
+        Datagram::Answer(len) => {
+            // Of the socket's network namespace.
+            let name = |index| rustix::net::netdevice::index_to_name(borrow(fd), index).ok();
+            let outdated = moved::outdated(start, name);
+            outdated.map_or(Datagram::Answer(len), |device| Datagram::Outdated(len, device))
+        }
         other => other,
     }
-}
-
-/// The name of a device in the network namespace of a socket.
-fn device_name(fd: RawFd, index: u32) -> Option<String> {
-    rustix::net::netdevice::index_to_name(borrow(fd), index).ok()
 }
 
 fn what(len: usize, start: &[u8]) -> Datagram {

@@ -11,9 +11,12 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use frames::{ACK, FIN, RST, SYN, Tcp, at, ends, udp};
-use lasthop_conntrack::{ConntrackTable, CtBounds, CtCommit, CtMetadata, CtRequest, CtVerdict, PacketImage};
+use lasthop_conntrack::{
+    ConntrackTable, CtBounds, CtCommit, CtMetadata, CtRequest, CtTuple, CtVerdict, PacketImage,
+};
 use lasthop_flow::{Nat, NatRange, NatSource, ct_state};
 use lasthop_wire::Offload;
+use lasthop_wire::headers::PROTO_UDP;
 use proptest::prelude::*;
 
 const EST: u32 = ct_state::TRACKED | ct_state::ESTABLISHED;
@@ -285,10 +288,20 @@ fn a_connection_that_stays_is_always_found() {
                 }
                 for number in 0..1500_u32 {
                     let from = host(50_000 + (number * 7 + round) % 1500);
-                    let mut records = Vec::new();
-                    let verdict = track(&table, &udp(from, at("198.51.100.1:53"), b""), &look(0), 2);
-                    records.extend(verdict.connection.and_then(|id| table.record_of(id, NOW_MS)));
-                    records.iter().for_each(|record| assert!(table.delete(&record.tuples[1], NOW_MS)));
+                    let to = at("198.51.100.1:53");
+                    let verdict = track(&table, &udp(from, to, b""), &look(0), 2);
+                    let tuple = CtTuple {
+                        src: from.ip().into(),
+                        dst: to.ip().into(),
+                        src_port: from.port(),
+                        dst_port: to.port(),
+                        zone: 0,
+                        proto: PROTO_UDP,
+                        is_ipv6: false,
+                    };
+                    let record = verdict.connection.and_then(|_| table.find(&tuple, NOW_MS));
+                    assert_eq!(record.map(|record| record.id), verdict.connection);
+                    record.iter().for_each(|record| assert!(table.delete(&record.tuples[1], NOW_MS)));
                 }
             }
             is_over.store(true, Ordering::Relaxed);

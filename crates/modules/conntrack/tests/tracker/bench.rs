@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use lasthop_conntrack::{
-    ConntrackTable, CtBounds, CtCommit, CtDryRun, CtMetadata, CtRecord, CtRequest, CtTrial, CtVerdict,
+    ConntrackTable, CtBounds, CtCommit, CtDryRun, CtId, CtMetadata, CtRecord, CtRequest, CtTrial, CtVerdict,
     PacketImage,
 };
 use lasthop_flow::{Nat, NatRange, NatSource, ct_state};
@@ -35,6 +35,18 @@ impl Default for Bench {
 pub(crate) trait Records {
     /// The next connection at or behind a place, and the place behind it.
     fn next_record(&self, place: u32, now_ms: u64) -> Option<(u32, CtRecord)>;
+
+    /// The connection with this identity.
+    fn record_of(&self, id: CtId, now_ms: u64) -> Option<CtRecord> {
+        let mut place = 0;
+        while let Some((next, record)) = self.next_record(place, now_ms) {
+            if record.id == id {
+                return Some(record);
+            }
+            place = next;
+        }
+        None
+    }
 }
 
 impl Records for ConntrackTable {
@@ -104,8 +116,10 @@ impl Bench {
         if request.nat.is_none_or(|nat| nat.source.is_none()) && request.helper.is_none() {
             assert_eq!(foretold.rewrites, verdict.rewrites);
         }
-        let record = verdict.connection.and_then(|id| self.tracker.record_of(id, self.now_ms));
-        if let (Some(told), Some(record)) = (trial.connection, record) {
+        let (Some(told), Some(id)) = (trial.connection, verdict.connection) else { return };
+        // By its tuple it is found without a search of all; if that is not the foretold one, by its identity.
+        let by_tuple = self.tracker.find(&told.tuples[0], self.now_ms).filter(|record| record.id == id);
+        if let Some(record) = by_tuple.or_else(|| self.tracker.record_of(id, self.now_ms)) {
             let shape = |record: CtRecord| (record.tuples[0], record.mark, record.labels, record.protocol);
             assert_eq!(shape(told), shape(record));
             assert_eq!((told.left_ms, told.packets), (record.left_ms, record.packets));

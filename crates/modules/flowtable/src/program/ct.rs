@@ -36,7 +36,8 @@ const LAST_PORT: u64 = 0x200;
 /// Appends the words of `ct`, whose timeout policy has this number.
 pub(crate) fn compile(words: &mut Vec<u64>, ct: &Conntrack, policy: u8) -> Result<(), UnsupportedFlow> {
     check(ct)?;
-    let helper = ct.helper.as_deref().map(|name| CtHelper::named(name).ok_or_else(unknown_helper));
+    let unknown = || UnsupportedFlow::Unsupported("a connection tracking helper other than ftp and tftp");
+    let helper = ct.helper.as_deref().map(|name| CtHelper::named(name).ok_or_else(unknown));
     let helper = match helper.transpose()? {
         None => 0,
         Some(CtHelper::Ftp) => 1,
@@ -111,10 +112,6 @@ impl PlainCt {
         let nat = self.is_translated.then(Nat::default);
         CtRequest { zone: self.zone, nat, ..CtRequest::default() }
     }
-}
-
-fn unknown_helper() -> UnsupportedFlow {
-    UnsupportedFlow::Unsupported("a connection tracking helper other than ftp and tftp")
 }
 
 /// Checks the rules of the kernel's datapath.

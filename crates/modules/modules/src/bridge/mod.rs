@@ -144,12 +144,6 @@ impl Bridge {
         self.counts.read()
     }
 
-    /// Number of learned addresses of the port in the table, aged ones included; the limit applies to it.
-    #[must_use]
-    pub fn learned_macs(&self, port: PortId) -> u32 {
-        self.ports.learned(port)
-    }
-
     fn control(&self) -> MutexGuard<'_, Control> {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }

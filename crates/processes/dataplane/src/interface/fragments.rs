@@ -15,11 +15,11 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lasthop_conntrack::{FragmentLoss, FragmentPlace, FragmentPool, LostFragments, WholePacket};
 use lasthop_dpif::datapath::DatapathId;
 use lasthop_engine::UpcallRecord;
 use lasthop_flowtable::{Execution, FlowModule, suspended_zone};
 use lasthop_module_api::{DropReason, PortId};
+use lasthop_reassembly::{FragmentLoss, FragmentPlace, FragmentPool, LostFragments, WholePacket};
 use lasthop_runtime::clock;
 use lasthop_wire::{Fragmentation, Layers, Offload};
 

@@ -79,15 +79,13 @@ impl<Out: Serialize, In: DeserializeOwned> Channel<Out, In> {
         let payload = serde_json::to_vec(message)?;
         let fds = fds.into_iter().collect();
         match self.writer.push(&payload, fds, precedence) {
-            Err(FrameError::QueueFull) => self.overrun(),
+            Err(FrameError::QueueFull) => {
+                self.is_overrun = true;
+                self.writer = FrameWriter::default();
+            }
             pushed => pushed.map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?,
         }
         self.flush()
-    }
-
-    fn overrun(&mut self) {
-        self.is_overrun = true;
-        self.writer = FrameWriter::default();
     }
 
     /// Whether the other side has read so little that the channel has ended.

@@ -37,7 +37,10 @@ impl FamilyMessage {
                 uapi::ATTR_FAMILY_NAME => message.name = Some(attr.string(FAMILY_BYTES_MAX)?),
                 uapi::ATTR_VERSION => message.version = Some(attr.u32()?),
                 uapi::ATTR_MAXATTR => message.attr_max = Some(attr.u32()?),
-                uapi::ATTR_MCAST_GROUPS => message.groups = decode_groups(attr.nested())?,
+                uapi::ATTR_MCAST_GROUPS => {
+                    let groups = attr.nested().map(|group| decode_group(group?.nested()));
+                    message.groups = groups.collect::<Result<_, _>>()?;
+                }
                 _ => {}
             }
         }
@@ -66,10 +69,6 @@ impl FamilyMessage {
             });
         }
     }
-}
-
-fn decode_groups(attrs: Attrs<'_>) -> Result<Vec<(String, u32)>, Refusal> {
-    attrs.map(|attr| decode_group(attr?.nested())).collect()
 }
 
 fn decode_group(attrs: Attrs<'_>) -> Result<(String, u32), Refusal> {

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::attributes::{aligned, find, push};
+use crate::netlink::attributes::{aligned, find, put};
 
 /// Length, kind, flags, number, port (linux/netlink.h, `struct nlmsghdr`).
 const HEAD_BYTES: usize = 16;
@@ -188,8 +188,8 @@ pub(super) fn add_address(number: u32, index: u32, address: IpAddr, len_bits: u8
     // Family, prefix length, flags, scope, index (linux/if_addr.h, `struct ifaddrmsg`).
     let mut payload = vec![family, len_bits, 0, 0];
     payload.extend_from_slice(&index.to_ne_bytes());
-    push(&mut payload, IFA_LOCAL, &bytes);
-    push(&mut payload, IFA_ADDRESS, &bytes);
+    put(&mut payload, IFA_LOCAL, &bytes);
+    put(&mut payload, IFA_ADDRESS, &bytes);
     finish(RTM_NEWADDR, NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE, number, &payload)
 }
 
@@ -217,8 +217,8 @@ mod tests {
 
     fn told(kind: u16, index: u32, flags: u32, name: &str) -> Vec<u8> {
         let mut payload = link(index, flags);
-        push(&mut payload, IFLA_IFNAME, format!("{name}\0").as_bytes());
-        push(&mut payload, IFLA_MTU, &9000_u32.to_ne_bytes());
+        put(&mut payload, IFLA_IFNAME, format!("{name}\0").as_bytes());
+        put(&mut payload, IFLA_MTU, &9000_u32.to_ne_bytes());
         finish(kind, 0, 7, &payload)
     }
 
@@ -267,7 +267,7 @@ mod tests {
     fn limits_are_told_and_other_disciplines_are_not() {
         let told = |kind: u16, index: u32, discipline: &str| {
             let mut payload = [0, index, 0, 0, 0].map(u32::to_ne_bytes).concat();
-            push(&mut payload, TCA_KIND, format!("{discipline}\0").as_bytes());
+            put(&mut payload, TCA_KIND, format!("{discipline}\0").as_bytes());
             finish(kind, 0, 0, &payload)
         };
         let bytes = [

@@ -11,7 +11,6 @@
 //!          ──NLMSG_ERROR──> Done                   answers to these, by number
 //! ```
 
-mod attributes;
 mod message;
 mod socket;
 mod table;

@@ -3,7 +3,8 @@
 use rustix::io::Errno;
 use rustix::net::netlink;
 
-use super::message::{NESTED, Netlink, each, find, put, text, u16_at, u32_at, u64_at};
+use super::attributes::{NESTED, attributes, find, put, text};
+use super::message::{Netlink, u16_at, u32_at, u64_at};
 
 /// Bytes of `struct genlmsghdr`.
 const HEADER_BYTES: usize = 4;
@@ -89,9 +90,9 @@ pub(crate) fn takes_tags_out(index: u32) -> bool {
     let ask = || Family::find("ethtool")?.ask(ethtool::GET_FEATURES, &about(index));
     let answer = ask().unwrap_or_default();
     let active = find(&answer, ethtool::ATTRIBUTE_ACTIVE).and_then(|set| find(set, ethtool::SET_BITS));
-    let is_it =
-        |bit: &[u8]| find(bit, ethtool::BIT_NAME).map(text).as_deref() == Some(ethtool::TAKES_TAGS_OUT);
-    each(active.unwrap_or_default()).any(is_it)
+    let name = |bit: &[u8]| find(bit, ethtool::BIT_NAME).map(text);
+    let mut bits = attributes(active.unwrap_or_default());
+    bits.any(|(_, bit)| name(bit).as_deref() == Some(ethtool::TAKES_TAGS_OUT))
 }
 
 /// Number of active receive queues of interface `index`; 1 for a driver that does not tell.

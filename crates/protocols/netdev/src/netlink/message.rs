@@ -18,11 +18,6 @@ const REQUEST: u16 = 1;
 const ACK: u16 = 4;
 /// `NLMSG_ERROR`.
 const ERROR: u16 = 2;
-/// A nested attribute's bit (`NLA_F_NESTED`).
-pub(super) const NESTED: u16 = 0x8000;
-/// The nested bit and the bit of network byte order (`NLA_F_NET_BYTEORDER`).
-const KIND_FLAGS: u16 = NESTED | 0x4000;
-
 /// A netlink socket with one request at a time.
 #[derive(Debug)]
 pub(super) struct Netlink(OwnedFd);
@@ -92,57 +87,11 @@ pub(super) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }
 
-/// Appends an attribute.
-pub(super) fn put(body: &mut Vec<u8>, kind: u16, value: &[u8]) {
-    body.extend(((4 + value.len()) as u16).to_ne_bytes());
-    body.extend(kind.to_ne_bytes());
-    body.extend(value);
-    body.resize(body.len().next_multiple_of(4), 0);
-}
-
-/// The valid attributes with their kinds.
-fn parse(mut attributes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    std::iter::from_fn(move || {
-        let len = usize::from(u16_at(attributes, 0)?);
-        let (kind, value) = (u16_at(attributes, 2)? & !KIND_FLAGS, attributes.get(4..len)?);
-        attributes = attributes.get(len.next_multiple_of(4)..).unwrap_or_default();
-        Some((kind, value))
-    })
-}
-
-/// The values of all attributes.
-pub(super) fn each(attributes: &[u8]) -> impl Iterator<Item = &[u8]> {
-    parse(attributes).map(|(_, value)| value)
-}
-
-/// The value of the first attribute of `kind`.
-pub(super) fn find(attributes: &[u8], kind: u16) -> Option<&[u8]> {
-    parse(attributes).find(|(found, _)| *found == kind).map(|(_, value)| value)
-}
-
-/// A text attribute without its final NUL.
-pub(super) fn text(value: &[u8]) -> String {
-    String::from_utf8_lossy(value).trim_end_matches('\0').to_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    #[test]
-    fn attributes_are_found_by_kind() {
-        let mut body = Vec::new();
-        put(&mut body, 3, b"eth1\0");
-        put(&mut body, 7 | 0x8000, &[1, 2, 3, 4]);
-        assert_eq!(body.len(), 20);
-        assert_eq!(
-            (find(&body, 3).map(text), find(&body, 7)),
-            (Some("eth1".to_owned()), Some(&[1, 2, 3, 4][..]))
-        );
-        assert_eq!(find(&body, 4), None);
-    }
 
     #[test]
     fn an_error_is_told_as_such() {
@@ -154,8 +103,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..80), kind in 0_u16..4) {
-            let _ = find(&bytes, kind);
+        fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
             let _ = answer(&bytes);
         }
     }

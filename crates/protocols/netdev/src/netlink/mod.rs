@@ -3,6 +3,7 @@
 //!
 //! One request, one answer; this module does not watch for changes.
 
+pub(crate) mod attributes;
 mod generic;
 mod link;
 mod message;
@@ -10,4 +11,4 @@ mod namespace;
 
 pub(crate) use generic::{channels, has_zero_copy, takes_tags_out};
 pub(crate) use link::{Interface, interface};
-pub(crate) use namespace::namespace_id;
+pub use namespace::tap_namespace_id;

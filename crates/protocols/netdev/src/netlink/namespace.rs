@@ -1,10 +1,13 @@
-//! Numbers of network namespaces over rtnetlink(7).
+//! Numbers of network namespaces over rtnetlink(7), for taps that were moved to another one.
 
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
+use rustix::fs::{Mode, OFlags, fstat, open};
 use rustix::io::Errno;
 
-use super::message::{Netlink, find, put, u32_at};
+use super::attributes::{find, put};
+use super::message::{Netlink, u32_at};
+use crate::sys::tap_namespace;
 
 /// `RTM_NEWNSID`, `RTM_GETNSID` (linux/rtnetlink.h).
 const NEW_NSID: u16 = 88;
@@ -19,11 +22,26 @@ mod attribute {
 /// `NETNSA_NSID_NOT_ASSIGNED`: in an answer, that there is no number; in a request, any number.
 const NONE: i32 = -1;
 
+/// This network namespace's number for the one to which a tap was moved; `None` if the tap is in this one. `queue` is
+/// any descriptor of the tap.
+///
+/// # Errors
+/// `BADFD` if the tap is gone; other errors of ioctl(2) and rtnetlink(7).
+pub fn tap_namespace_id(queue: BorrowedFd<'_>) -> Result<Option<i32>, Errno> {
+    let theirs = tap_namespace(queue)?;
+    let own = open("/proc/thread-self/ns/net", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let (one, other) = (fstat(&theirs)?, fstat(&own)?);
+    if (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino) {
+        return Ok(None);
+    }
+    namespace_id(theirs.as_fd()).map(Some)
+}
+
 /// The number of another network namespace in the caller's; assigns one if there is none.
 ///
 /// # Errors
 /// Errors of the kernel; `PERM` without CAP_NET_ADMIN if a number has to be assigned.
-pub(crate) fn namespace_id(namespace: BorrowedFd<'_>) -> Result<i32, Errno> {
+fn namespace_id(namespace: BorrowedFd<'_>) -> Result<i32, Errno> {
     let known = ask(namespace)?;
     if known != NONE {
         return Ok(known);

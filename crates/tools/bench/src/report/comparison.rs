@@ -1,7 +1,6 @@
 use serde::{Serialize, Serializer};
 
-use super::ratio::{Ratio, values};
-use super::spread::Spread;
+use super::spread::{Ratio, Spread, values};
 use crate::DriverChoice;
 use crate::sample::{Placement, RoundTrip, Sample};
 use crate::workload::{Metric, TrafficKind, Workload};

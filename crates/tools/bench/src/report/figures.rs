@@ -1,6 +1,5 @@
 use super::comparison::Row;
-use super::ratio::Ratio;
-use super::spread::Spread;
+use super::spread::{Ratio, Spread};
 use crate::sample::Placement;
 use crate::workload::Metric;
 

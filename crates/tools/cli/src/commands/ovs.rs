@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 use super::ask::ApiRequest;
 use super::client::ask;
 use crate::output::print;
-use crate::ovs::{self, Guest, Places, Status, Unit, VhostUser};
 use crate::remedy::addressed;
 use lasthop_api::port::BackendKind;
 use lasthop_api::report::{
     ConfigReport, ControlClient, PortFilter, PortStatusList, SwitchList, SwitchReport,
 };
 use lasthop_api::switches::{ControllerKind, SwitchName};
+use lasthop_ovs::{self as ovs, ControlledVnic, Places, Status, Unit, VhostUser};
 use lasthop_runtime::fault::Fault;
 
 /// Where TripleO and the charms of OpenStack have VMMs make their sockets.
@@ -133,7 +133,7 @@ impl VhostUserSettings {
 
 impl ApiRequest {
     /// The vhost-user ports; empty without an answer.
-    fn guests(&self) -> Vec<Guest> {
+    fn guests(&self) -> Vec<ControlledVnic> {
         let filter = PortFilter { backend: Some(BackendKind::VhostUser) };
         let list: Option<PortStatusList> = ask(&self.dir, "port.list", &filter).ok();
         let config: Option<ConfigReport> = ask(&self.dir, "config.show", &json!({})).ok();
@@ -146,7 +146,7 @@ impl ApiRequest {
         };
         let vnics = list.into_iter().flat_map(|list| list.ports);
         vnics
-            .map(|vnic| Guest {
+            .map(|vnic| ControlledVnic {
                 is_for_outside: is_for_outside(&vnic.settings.common.switch),
                 switch: vnic.settings.common.switch.to_string(),
                 name: vnic.name,

@@ -25,10 +25,10 @@ use serde::Serialize;
 
 use lasthop_runtime::fault::Fault;
 
-use crate::ovs::Bridges;
 use crate::remedy::addressed;
 use finding::{Finding, State};
 use lasthop_api::facts::{Facts, VnicFacts};
+use lasthop_ovs::Bridges;
 use link::{Case, Sockets};
 use processes::Process;
 

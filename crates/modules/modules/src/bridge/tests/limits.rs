@@ -17,7 +17,7 @@ fn beyond_its_limit_a_port_teaches_nothing_but_still_sends() {
     }
     assert_eq!(lab.send(2, frame(22, 12)), Ok(vec![1]));
     assert_eq!(lab.send(2, frame(22, 13)), Ok(vec![1, 3]), "answers are flooded");
-    assert_eq!((lab.module.learned_macs(PortId(1)), lab.module.stats().limit_hit), (2, 2));
+    assert_eq!((lab.module.ports.learned(PortId(1)), lab.module.stats().limit_hit), (2, 2));
 }
 
 #[test]
@@ -35,7 +35,7 @@ fn the_default_limit_is_a_quarter_of_the_default_table() {
         let [high, low] = n.to_be_bytes();
         lab.send(1, frame_of(Mac([2, 0, 0, 1, high, low]), mac(99))).expect("flooded");
     }
-    let (stats, learned) = (lab.module.stats(), lab.module.learned_macs(PortId(1)));
+    let (stats, learned) = (lab.module.stats(), lab.module.ports.learned(PortId(1)));
     assert_eq!(u64::from(learned), 5000 - stats.limit_hit - stats.bucket_full);
     assert_eq!(learned as usize, FDB_ENTRIES_MAX / 4);
 }
@@ -49,7 +49,7 @@ fn aged_addresses_do_not_count_against_the_limit() {
     lab.now_ns += 301 * SECOND_NS;
     lab.send(1, frame(13, 99)).expect("flooded");
     assert_eq!(lab.send(2, frame(22, 13)), Ok(vec![1]));
-    assert_eq!(lab.module.learned_macs(PortId(1)), 1);
+    assert_eq!(lab.module.ports.learned(PortId(1)), 1);
     assert_eq!((lab.module.stats().aged_out, lab.module.stats().limit_hit), (2, 0));
 }
 

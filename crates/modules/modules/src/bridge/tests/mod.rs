@@ -45,7 +45,7 @@ pub(crate) fn assert_counts(bridge: &Bridge, ports: &[u16]) {
     for port in ports {
         let of_port = |place: &FdbValue| place.port() == PortId(*port) && !place.is_static();
         let held = bridge.table.entries().filter(|(_, _, place)| of_port(place)).count();
-        assert_eq!(bridge.learned_macs(PortId(*port)) as usize, held, "port {port}");
+        assert_eq!(bridge.ports.learned(PortId(*port)) as usize, held, "port {port}");
     }
 }
 
@@ -145,7 +145,7 @@ fn an_address_moves_at_once() {
     lab.send(1, frame(11, 99)).expect("flooded");
     lab.send(2, frame(11, 99)).expect("flooded");
     assert_eq!(lab.send(3, frame(33, 11)), Ok(vec![2]));
-    assert_eq!((lab.module.learned_macs(PortId(1)), lab.module.learned_macs(PortId(2))), (0, 1));
+    assert_eq!((lab.module.ports.learned(PortId(1)), lab.module.ports.learned(PortId(2))), (0, 1));
     assert_eq!(lab.module.stats(), BridgeStats { learned: 2, moved: 1, ..BridgeStats::default() });
 }
 
@@ -166,7 +166,7 @@ fn a_port_with_a_static_address_sends_from_no_other() {
     assert_eq!(lab.send(1, frame(12, 99)), Err(DropReason::SourceSpoofed));
     assert_eq!(lab.send(1, frame(11, 99)), Ok(vec![2]));
     assert_eq!(lab.send(1, frame_of(BROADCAST, mac(99))), Err(DropReason::SourceInvalid));
-    assert_eq!(lab.module.learned_macs(PortId(1)), 0, "static addresses are not counted as learned");
+    assert_eq!(lab.module.ports.learned(PortId(1)), 0, "static addresses are not counted as learned");
 }
 
 #[test]
@@ -218,7 +218,7 @@ fn a_removed_port_is_forgotten() {
     lab.module.port_removed(PortId(9));
     lab.module.port_removed(PortId(u16::MAX));
     assert_eq!(lab.module.fdb(lab.now_ns), []);
-    assert_eq!(lab.module.learned_macs(PortId(1)), 0);
+    assert_eq!(lab.module.ports.learned(PortId(1)), 0);
     assert_eq!(lab.send(2, frame(22, 11)), Ok(vec![3]));
     add_with_mac(&lab, 1, mac(44)).expect("the address is free again");
     lab.add(4).expect("the number is free again");

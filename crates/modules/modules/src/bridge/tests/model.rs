@@ -129,7 +129,7 @@ proptest! {
                 continue;
             };
             lab.send(1, frame(source + 1, 99)).expect("flooded");
-            let (after, of_port) = (lab.module.stats(), lab.module.learned_macs(PortId(1)));
+            let (after, of_port) = (lab.module.stats(), lab.module.ports.learned(PortId(1)));
             prop_assert!(of_port <= max);
             prop_assert!(after.limit_hit == before.limit_hit || of_port == max);
             let is_known = live.iter().any(|(known, _)| *known == mac(source + 1));

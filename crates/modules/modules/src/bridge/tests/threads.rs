@@ -142,7 +142,7 @@ fn nothing_of_a_removed_port_is_left_while_others_learn() {
         for _ in 0..2_000 {
             bridge.port_removed(PortId(1));
             let left = bridge.table.entries().filter(|(_, _, place)| place.port() == PortId(1)).count();
-            let counted = bridge.learned_macs(PortId(1));
+            let counted = bridge.ports.learned(PortId(1));
             if left != 0 || counted != 0 {
                 is_over.store(true, Ordering::Relaxed); // otherwise the learning thread would never end
             }

@@ -15,7 +15,7 @@ use lasthop_module_api::{PortVlans, Vid, VlanSet};
 
 use lasthop_api::port::PortCommon;
 
-use crate::ovs::{BridgePort, Bridges};
+use lasthop_ovs::{BridgePort, Bridges};
 
 use super::finding::{Finding, Link, State, Verdict};
 use super::processes::{self, Process, Sharing};

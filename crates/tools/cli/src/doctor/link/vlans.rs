@@ -3,7 +3,7 @@
 use lasthop_module_api::Vid;
 
 use crate::doctor::finding::Verdict;
-use crate::ovs::{Bridges, Surroundings};
+use lasthop_ovs::{Bridges, Surroundings};
 
 use super::{Case, Neighbour};
 
@@ -103,11 +103,12 @@ mod tests {
             format!(r#"[["uuid","{name}"],"{name}",["set",[{tag}]],["set",[{trunks}]],["set",[]]]"#)
         });
         let ids = names.map(|name| format!(r#"["uuid","{name}"]"#)).join(",");
-        Bridges::of(&format!(
+        let text = format!(
             "{{\"headings\":[\"name\",\"ports\"],\"data\":[[\"br0\",[\"set\",[{ids}]]]]}}\n\
              {{\"headings\":[\"_uuid\",\"name\",\"tag\",\"trunks\",\"vlan_mode\"],\"data\":[{}]}}",
             rows.collect::<Vec<_>>().join(",")
-        ))
+        );
+        Bridges::read("ovs-vsctl".to_owned(), &text).expect("two tables")
     }
 
     #[test]

@@ -1,4 +1,20 @@
 //! The ports' counters over all switch processes: a new process continues them.
+//!
+//! **Purpose.** [`PortCounterTable`] has the memory in which a switch process counts for each port, and the counters of all dead processes.
+//! It adds these to the reports of the present one.
+//!
+//! **Contract.** No counter decreases when a process dies. The sums of all ports are balanced when it has died, so packets are conserved. A
+//! counter that this version does not know is kept under its name.
+//!
+//! **Not checked.** The numbers that a switch process wrote: a wrong one harms reports only.
+//!
+//! **Threading.** All values belong to one thread.
+//!
+//! ```text
+//!   switch process ──counts──> memory of a port ──its end──> past ──┬─> record of the port (`lasthop-fd-store`)
+//!   its successor  <──next──── another memory                       └─> reports
+//! ```
+#![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -14,8 +30,6 @@ use lasthop_api::report::{self, PortReport, WorkerReport};
 use lasthop_fd_store::{RecordKey, RecordStore};
 use lasthop_runtime::procfs;
 
-use super::port_table::PortTable;
-
 /// The name of a worker's thread, without its number.
 const THREAD_NAME: &str = "worker";
 
@@ -24,7 +38,7 @@ const INTERNAL: &str = "internal";
 
 /// A port's counters: those of all dead switch processes, and the memory in which the present one keeps its own.
 #[derive(Debug)]
-pub(super) struct LifetimeCounters {
+pub struct LifetimeCounters {
     book: OwnedFd,
     /// The memory for a switch process that is about to take over.
     next: Option<OwnedFd>,
@@ -34,12 +48,13 @@ pub(super) struct LifetimeCounters {
 }
 
 impl LifetimeCounters {
-    pub(super) fn open() -> io::Result<Self> {
+    /// Counters that begin now.
+    fn open() -> io::Result<Self> {
         Ok(Self { book: blank()?, next: None, past: SavedCounters::default(), since_ms: time_ms() })
     }
 
     /// Counters that another supervisor kept.
-    pub(super) fn of_kept(book: OwnedFd, past: &BTreeMap<String, u64>, since_ms: Option<u64>) -> Self {
+    pub fn of_kept(book: OwnedFd, past: &BTreeMap<String, u64>, since_ms: Option<u64>) -> Self {
         let since_ms = since_ms.unwrap_or_else(time_ms);
         let mut counters = Self { book, next: None, past: SavedCounters::default(), since_ms };
         past.iter().for_each(|(name, count)| counters.past.add(name, *count));
@@ -51,7 +66,7 @@ impl LifetimeCounters {
     }
 
     /// The counters of all dead processes, by name.
-    pub(super) fn past_by_name(&self) -> BTreeMap<String, u64> {
+    pub fn past_by_name(&self) -> BTreeMap<String, u64> {
         let known = PortCounters::names().zip(self.past.counters.words());
         let known = known.map(|(name, count)| (name.to_string(), count));
         let all = known.chain(self.past.unknown.clone());
@@ -59,12 +74,12 @@ impl LifetimeCounters {
     }
 
     /// The start of its counters, in milliseconds since 1970.
-    pub(super) fn since_ms(&self) -> u64 {
+    pub fn since_ms(&self) -> u64 {
         self.since_ms
     }
 
     /// A copy of the descriptor, for the switch.
-    pub(super) fn book(&self) -> io::Result<OwnedFd> {
+    fn book(&self) -> io::Result<OwnedFd> {
         self.book.try_clone()
     }
 
@@ -109,15 +124,21 @@ fn blank() -> io::Result<OwnedFd> {
 
 /// The counters of all ports.
 #[derive(Debug, Default)]
-pub(super) struct PortCounterTable {
-    pub(super) by_port: BTreeMap<u32, LifetimeCounters>,
+pub struct PortCounterTable {
+    /// Counters by the number of their port.
+    pub by_port: BTreeMap<u32, LifetimeCounters>,
     /// Counters of the last supervisor's ports that no client has requested again, by name.
     left: BTreeMap<String, LifetimeCounters>,
 }
 
 impl PortCounterTable {
-    /// Adds the counters of earlier switch processes to the answer of the present one, `pid`.
-    pub(super) fn with_past(&self, mut answer: Answer, pid: Option<u32>, table: &PortTable) -> Answer {
+    /// Adds the counters of earlier switch processes to the answer of the present one, `pid`. `name` has the ports' names.
+    pub fn with_past<'a>(
+        &self,
+        mut answer: Answer,
+        pid: Option<u32>,
+        name: impl Fn(u32) -> Option<&'a str>,
+    ) -> Answer {
         let ports = match &mut answer {
             Answer::Stats(stats) => {
                 stats.time_ms = time_ms();
@@ -127,10 +148,7 @@ impl PortCounterTable {
             Answer::Inspection(inspection) => &mut inspection.ports,
             _ => return answer,
         };
-        let booked = self.by_port.iter().filter_map(|(number, counters)| {
-            let port = table.all.get(number)?;
-            Some((port.spec.common.name.as_str(), counters))
-        });
+        let booked = self.by_port.iter().filter_map(|(number, counters)| Some((name(*number)?, counters)));
         let past: HashMap<&str, &LifetimeCounters> = booked.collect();
         let upcalls: u64 = past.values().map(|counters| counters.past.counters.upcalls).sum();
         for port in ports {
@@ -144,9 +162,10 @@ impl PortCounterTable {
         }
         answer
     }
+
     /// Memory for the counters of port `number`; `None` if the system has none: then they start at 0 with each switch
     /// process.
-    pub(super) fn book(&mut self, number: u32, name: &str, store: &mut RecordStore) -> Option<OwnedFd> {
+    pub fn book(&mut self, number: u32, name: &str, store: &mut RecordStore) -> Option<OwnedFd> {
         if let Some(counters) = self.by_port.get(&number) {
             return counters.book().ok();
         }
@@ -158,24 +177,24 @@ impl PortCounterTable {
     }
 
     /// Keeps the counters of a port over a device, which starts over with each supervisor when it is requested.
-    pub(super) fn leave(&mut self, port: &str, counters: LifetimeCounters) {
+    pub fn leave(&mut self, port: &str, counters: LifetimeCounters) {
         self.left.insert(port.to_owned(), counters);
     }
 
     /// Memory for the counters of port `number` in the switch process that is about to take over; `None` as for `book`.
-    pub(super) fn next_book(&mut self, number: u32) -> Option<OwnedFd> {
+    pub fn next_book(&mut self, number: u32) -> Option<OwnedFd> {
         self.by_port.get_mut(&number)?.next_book().ok()
     }
 
     /// Drops the memory for a successor, since none takes over.
-    pub(super) fn forget_next_books(&mut self) {
+    pub fn forget_next_books(&mut self) {
         self.by_port.values_mut().for_each(|counters| counters.next = None);
     }
 
     /// Adds the counters of a switch process that has stopped to those of earlier processes.
     ///
     /// Returns its counters, summed over all ports.
-    pub(super) fn close_books(&mut self, store: &mut RecordStore) -> PortCounters {
+    pub fn close_books(&mut self, store: &mut RecordStore) -> PortCounters {
         let counters = self.by_port.values_mut();
         let mut closed: Vec<(&mut LifetimeCounters, SavedCounters)> = counters
             .filter_map(|counters| counters.close_book().ok().map(|booked| (counters, booked)))
@@ -221,7 +240,7 @@ fn balance(mut ports: Vec<&mut PortCounters>) {
 }
 
 /// The counters of a dead process, in one line.
-pub(super) fn final_counters_text(counters: &PortCounters) -> String {
+pub fn final_counters_text(counters: &PortCounters) -> String {
     let mut drops = counters.rx_drops;
     drops.merge(&counters.tx_drops);
     let mut reasons: Vec<_> = drops.nonzero().collect();

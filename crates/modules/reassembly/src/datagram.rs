@@ -3,14 +3,27 @@
 use lasthop_wire::Fragment;
 use lasthop_wire::fragment::PACKET_BYTES_MAX;
 
-use super::{DATAGRAM_FRAGMENTS_MAX, FragmentShare, WholePacket};
+use crate::bounds::{DATAGRAM_FRAGMENTS_MAX, FragmentShare};
+
+/// A packet that was put together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WholePacket {
+    /// Its frame.
+    pub frame: Vec<u8>,
+    /// Bytes of the IP packet of its largest fragment.
+    pub mtu_bytes: u16,
+    /// The identification of its fragments.
+    pub identification: u32,
+    /// The number of its fragments.
+    pub fragments: u32,
+}
 
 /// The fragments of one packet that have arrived.
 #[derive(Debug)]
-pub(super) struct Datagram {
+pub(crate) struct Datagram {
     /// A number higher than those of all earlier datagrams.
-    pub(super) number: u64,
-    pub(super) began_ms: u64,
+    pub(crate) number: u64,
+    pub(crate) began_ms: u64,
     /// Fragments by their offset in the packet; none overlaps another.
     pieces: Vec<(Fragment, Vec<u8>)>,
     /// Bytes of the packet's payload, once the last fragment is there.
@@ -19,7 +32,7 @@ pub(super) struct Datagram {
 
 /// The result of adding a fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Entered {
+pub(crate) enum Entered {
     Held,
     /// The packet is complete.
     All,
@@ -36,18 +49,18 @@ fn end(fragment: &Fragment) -> u32 {
 }
 
 impl Datagram {
-    pub(super) fn new(number: u64, began_ms: u64) -> Self {
+    pub(crate) fn new(number: u64, began_ms: u64) -> Self {
         Self { number, began_ms, pieces: Vec::new(), payload_bytes: None }
     }
 
-    pub(super) fn share(&self) -> FragmentShare {
+    pub(crate) fn share(&self) -> FragmentShare {
         let bytes = self.pieces.iter().map(|(_, frame)| frame.len() as u32).sum();
         FragmentShare { fragments: self.pieces.len() as u32, bytes }
     }
 
     /// An overlap, or a second end, indicates an attempt to evade a filter: the packet is lost (RFC 5722). A link may
     /// have sent an exact duplicate twice.
-    pub(super) fn enter(&mut self, fragment: Fragment, frame: Vec<u8>) -> Entered {
+    pub(crate) fn enter(&mut self, fragment: Fragment, frame: Vec<u8>) -> Entered {
         let (start, end_here) = (fragment.offset_bytes, end(&fragment));
         let at = self.pieces.partition_point(|(other, _)| other.offset_bytes < start);
         let next = self.pieces.get(at).map(|(other, _)| other);
@@ -85,7 +98,7 @@ impl Datagram {
     }
 
     /// Puts the complete packet together.
-    pub(super) fn whole(&self) -> WholePacket {
+    pub(crate) fn whole(&self) -> WholePacket {
         let payload_bytes = self.payload_bytes.unwrap_or(0) as usize;
         let mut frame = Vec::new();
         if let Some((first, head)) = self.pieces.first() {

@@ -13,7 +13,7 @@ const READ_BYTES: usize = 64 << 10;
 /// While more bytes wait for a reader, no more are read for it.
 const WAITING_BYTES_MAX: usize = 1 << 20;
 
-/// A socket, what was received, and what waits to be sent.
+/// A socket, with the bytes that were received, and those that wait to be sent.
 #[derive(Debug)]
 pub(super) struct End {
     stream: UnixStream,

@@ -5,8 +5,8 @@ use std::path::Path;
 use lasthop_dpif::client::{Client, ClientError};
 use serde::Serialize;
 
-use super::Unit;
-use super::programs::{self, Daemon, Database, Programs, daemons};
+use crate::Unit;
+use crate::programs::{self, Daemon, Database, Programs, daemons};
 use lasthop_api::readable::count;
 use lasthop_api::report::ControlClient;
 use lasthop_api::rundir::{datapath_socket, option};
@@ -25,16 +25,18 @@ struct Check {
 
 /// A vnic and its switch's controller.
 #[derive(Clone, Debug)]
-pub(crate) struct Guest {
-    pub(crate) name: String,
-    pub(crate) switch: String,
+pub struct ControlledVnic {
+    /// The vnic's name.
+    pub name: String,
+    /// The name of its switch.
+    pub switch: String,
     /// Whether Open vSwitch may use its ports.
-    pub(crate) is_for_outside: bool,
+    pub is_for_outside: bool,
 }
 
 /// All checks.
 #[derive(Debug, Serialize)]
-pub(crate) struct Status {
+pub struct Status {
     ok: bool,
     checks: Vec<Check>,
 }
@@ -62,10 +64,10 @@ impl Status {
     /// Checks the switch in `dir` with its vnics `guests`, and the Open vSwitch that controls it, whose sockets are in
     /// `run` if given. `clients` are the controllers of switches with an external one; `None` if there is no such
     /// switch.
-    pub(crate) fn look(
+    pub fn look(
         dir: &Path,
         run: Option<&Path>,
-        guests: &[Guest],
+        guests: &[ControlledVnic],
         clients: Option<&[ControlClient]>,
     ) -> Self {
         let programs = Programs::find();
@@ -87,12 +89,12 @@ impl Status {
     }
 
     /// Whether nothing is missing.
-    pub(crate) fn is_ok(&self) -> bool {
+    pub fn is_ok(&self) -> bool {
         self.ok
     }
 
     /// One line for each.
-    pub(crate) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         let line = |check: &Check| format!("{:8} {:10} {}\n", check.word(), check.name, check.text);
         self.checks.iter().map(line).collect()
     }
@@ -145,7 +147,7 @@ fn controller(clients: &[ControlClient], socket: &Path, dir: &Path) -> Check {
 }
 
 /// Vnics that Open vSwitch can use as ports; none is a fault if there are vnics.
-fn vnics(guests: &[Guest], dir: &Path) -> Option<Result<String, String>> {
+fn vnics(guests: &[ControlledVnic], dir: &Path) -> Option<Result<String, String>> {
     let ours: Vec<&str> =
         guests.iter().filter(|guest| guest.is_for_outside).map(|guest| guest.name.as_str()).collect();
     let first = guests.first()?;
@@ -181,7 +183,7 @@ fn daemon(daemons: &[Daemon], socket: &Path, dir: &Path) -> Result<String, Strin
 
 /// Limits that Open vSwitch sets on devices of the kernel without effect, since no packet passes them: policing of all
 /// except internal ports, and QoS of guests.
-fn limits(database: &Database, guests: &[Guest]) -> Option<Check> {
+fn limits(database: &Database, guests: &[ControlledVnic]) -> Option<Check> {
     let ask = |table: &str, conditions: &[&str]| -> Option<Vec<String>> {
         let words = [&["--bare", "--columns=name", "find", table], conditions].concat();
         Some(database.ask(&words)?.split_whitespace().map(str::to_owned).collect())
@@ -227,12 +229,12 @@ mod tests {
 
     #[test]
     fn vnics_that_open_vswitch_cannot_have_are_told_with_the_remedy() {
-        let guest = |name: &str, is_for_outside| Guest {
+        let guest = |name: &str, is_for_outside| ControlledVnic {
             name: name.into(),
             switch: "default".into(),
             is_for_outside,
         };
-        let look = |guests: &[Guest]| vnics(guests, Path::new("/run/lasthop"));
+        let look = |guests: &[ControlledVnic]| vnics(guests, Path::new("/run/lasthop"));
         assert_eq!(look(&[]), None);
         let forgotten =
             look(&[guest("vm1", false), guest("vm2", false)]).expect("vnics").expect_err("no port");

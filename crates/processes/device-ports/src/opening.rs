@@ -13,16 +13,20 @@ const LOCAL: [u8; 3] = [0x02, 0x6c, 0x68];
 
 /// The open device of a port.
 #[derive(Debug)]
-pub(super) struct Opening {
-    pub(super) device: OpenedDevice,
+pub struct Opening {
+    /// The device.
+    pub device: OpenedDevice,
     /// The reason for this back end.
-    pub(super) why: String,
+    pub why: String,
     /// `None` for a tap.
-    pub(super) uplink: Option<Uplink>,
+    pub uplink: Option<Uplink>,
 }
 
-/// Opens the device of a port. An error names the obstacle and the remedy.
-pub(super) fn open(spec: &PortSpec) -> Result<Opening, String> {
+/// Opens the device of a port.
+///
+/// # Errors
+/// A sentence with the obstacle and the remedy.
+pub fn open(spec: &PortSpec) -> Result<Opening, String> {
     let opened = match &spec.backend {
         PortBackend::Tap(backend) => tap(&backend.tap, spec),
         PortBackend::Device(backend) => uplink(backend, spec),
@@ -51,20 +55,29 @@ fn uplink(device: &DeviceBackend, spec: &PortSpec) -> Result<Opening, OpenError>
 }
 
 /// Makes the tap of an internal port; the controller that requested it configures it and sets it up.
-pub(super) fn internal(name: &str) -> Result<Opening, OpenError> {
+///
+/// # Errors
+/// Errors of the kernel.
+pub fn internal(name: &str) -> Result<Opening, OpenError> {
     let device = lasthop_netdev::tap(name, TapOptions { up: false, ..TapOptions::default() })?;
     Ok(Opening { device, why: "a controller asked for an internal port".to_owned(), uplink: None })
 }
 
 /// Makes the tunnel port that a controller requested.
-pub(super) fn tunnel(name: &str, facts: TunnelFacts) -> Result<Opening, OpenError> {
+///
+/// # Errors
+/// Errors of the kernel.
+pub fn tunnel(name: &str, facts: TunnelFacts) -> Result<Opening, OpenError> {
     let device = lasthop_netdev::tunnel(name, facts)?;
     Ok(Opening { device, why: "a controller asked for tunnels".to_owned(), uplink: None })
 }
 
 /// Opens a device that a controller requested. Detaches it from the host's stack if this kernel can do that, as with
 /// the kernel's datapath.
-pub(super) fn requested(spec: &PortSpec) -> Result<Opening, String> {
+///
+/// # Errors
+/// As [`open`].
+pub fn requested(spec: &PortSpec) -> Result<Opening, String> {
     let mut alone = spec.clone();
     if let PortBackend::Device(device) = &mut alone.backend {
         device.host = HostAccess::Off;

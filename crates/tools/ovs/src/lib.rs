@@ -1,7 +1,22 @@
-//! `lasthop ovs`: the stock Open vSwitch, with this switch as its datapath.
+//! The stock Open vSwitch, with a switch as its datapath: `lasthop ovs`.
 //!
-//! Open vSwitch's programs are those of the system. Programs that use the kernel's datapath are started with a
-//! preloaded library (`ovs-glue`), which connects them to the switch's control interface instead.
+//! **Purpose.** [`run()`] starts the system's Open vSwitch in the foreground, [`Unit`] makes its service use the switch, and [`exec`] runs one
+//! of its tools. Programs that use the kernel's datapath are started with a preloaded library (`ovs-glue`), which connects them to the
+//! switch's control interface instead. [`relay()`] makes vnics of the interfaces that OpenStack and libvirt add for OVS-DPDK. [`Status`] names the
+//! parts that are missing, and [`Bridges`] has the VLANs of bridges, for `lasthop doctor`.
+//!
+//! **Contract.** Nothing of Open vSwitch is changed but the drop-in that [`Unit`] writes and removes. A message of the database that the relay
+//! does not understand passes unchanged. Messages and bytes that wait are bounded. Errors are one sentence with the remedy.
+//!
+//! **Not checked.** Open vSwitch's programs and its database: they belong to the administrator. Specifications of vnics: the supervisor decides.
+//!
+//! **Threading.** One thread; [`run()`] and [`relay()`] have it until a signal comes.
+//!
+//! ```text
+//!   ovs-vsctl ──> ovsdb-server <── relay <── ovs-vswitchd ── ovs-glue ──> datapath.sock
+//!                                    └── port.add, port.del ──> control.sock
+//! ```
+#![forbid(unsafe_code)]
 
 mod bridges;
 mod install;
@@ -14,11 +29,11 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-pub(crate) use bridges::{BridgePort, Bridges, Surroundings};
-pub(crate) use install::{Unit, UnitChange};
-pub(crate) use relay::{VhostUser, serve as relay};
-pub(crate) use run::{Places, run};
-pub(crate) use status::{Guest, Status};
+pub use bridges::{BridgePort, Bridges, Surroundings};
+pub use install::{Unit, UnitChange};
+pub use relay::{Ask, VhostUser, serve as relay};
+pub use run::{Places, run};
+pub use status::{ControlledVnic, Status};
 
 use lasthop_api::rundir::datapath_socket;
 use lasthop_runtime::fault::Fault;
@@ -43,7 +58,7 @@ fn output_of(mut tool: Command) -> Option<String> {
 }
 
 /// Executes a program with the switch in `dir` as its datapath. Returns only on failure.
-pub(crate) fn exec(dir: &Path, words: &[String]) -> Fault {
+pub fn exec(dir: &Path, words: &[String]) -> Fault {
     let Some((program, arguments)) = words.split_first() else {
         return Fault::params("which command? for example: lasthop ovs exec ovs-dpctl show");
     };

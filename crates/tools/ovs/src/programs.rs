@@ -8,7 +8,7 @@ use lasthop_api::rundir::datapath_socket;
 use lasthop_runtime::fault::Fault;
 use lasthop_runtime::procfs;
 
-use crate::ovs::{DATABASE_VARIABLE, PRELOAD_VARIABLE, SOCKET_VARIABLE, output_of};
+use crate::{DATABASE_VARIABLE, PRELOAD_VARIABLE, SOCKET_VARIABLE, output_of};
 
 /// The oldest version that was tried.
 const TRIED: Version = Version { major: 3, minor: 1 };
@@ -23,7 +23,7 @@ const PREFIXES: [&str; 2] = ["/usr", "/usr/local"];
 
 /// A version of Open vSwitch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Version {
+pub(crate) struct Version {
     major: u32,
     minor: u32,
 }
@@ -36,14 +36,14 @@ impl fmt::Display for Version {
 
 /// The programs of Open vSwitch that a switch needs.
 #[derive(Clone, Debug)]
-pub(super) struct Programs {
-    pub(super) server: PathBuf,
-    pub(super) daemon: PathBuf,
-    pub(super) tool: PathBuf,
-    pub(super) control: PathBuf,
-    pub(super) database: PathBuf,
-    pub(super) schema: PathBuf,
-    pub(super) version: Version,
+pub(crate) struct Programs {
+    pub(crate) server: PathBuf,
+    pub(crate) daemon: PathBuf,
+    pub(crate) tool: PathBuf,
+    pub(crate) control: PathBuf,
+    pub(crate) database: PathBuf,
+    pub(crate) schema: PathBuf,
+    pub(crate) version: Version,
 }
 
 impl Programs {
@@ -51,7 +51,7 @@ impl Programs {
     ///
     /// # Errors
     /// If one is missing or too old.
-    pub(super) fn find() -> Result<Self, Fault> {
+    pub(crate) fn find() -> Result<Self, Fault> {
         let daemon = need("ovs-vswitchd")?;
         let version = version(&daemon)?;
         if version < OLDEST {
@@ -80,7 +80,7 @@ fn schemas(daemon: &Path) -> impl Iterator<Item = PathBuf> {
 }
 
 /// Finds a program by its name.
-pub(super) fn find(name: &str) -> Option<PathBuf> {
+pub(crate) fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let directories = std::env::split_paths(&path).chain(ADMIN_DIRECTORIES.iter().map(PathBuf::from));
     directories.map(|directory| directory.join(name)).find(|program| program.is_file())
@@ -116,7 +116,7 @@ const NAME: &str = "liblasthop_ovs_glue.so";
 const VARIABLE: &str = "LASTHOP_OVS_GLUE";
 
 /// Its path: from the environment, beside this program, or in the `lib/lasthop` that belongs to this program's `bin`.
-pub(super) fn library() -> Result<PathBuf, Fault> {
+pub(crate) fn library() -> Result<PathBuf, Fault> {
     let program = std::env::current_exe().map_err(|error| Fault::internal("find this program", error))?;
     let named = std::env::var_os(VARIABLE).map(PathBuf::from);
     let places = places(named, &program);
@@ -146,15 +146,15 @@ const SOCKET: &str = "/run/lasthop/datapath.sock";
 
 /// A running ovs-vswitchd.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Daemon {
-    pub(super) pid: i32,
+pub(crate) struct Daemon {
+    pub(crate) pid: i32,
     /// The switch's socket for its library; `None` if it has no library and uses the kernel.
-    pub(super) socket: Option<PathBuf>,
+    pub(crate) socket: Option<PathBuf>,
 }
 
 /// Readable daemons that could use the switch whose control interface is at `own`. Daemons in other network and mount
 /// namespaces see neither its devices nor its socket, and the same path may be another switch's there.
-pub(super) fn daemons(own: &Path) -> Vec<Daemon> {
+pub(crate) fn daemons(own: &Path) -> Vec<Daemon> {
     let is_ours = |daemon: &Daemon| daemon.socket.as_deref() == Some(own) && procfs::sees(daemon.pid, own);
     let is_beside = |daemon: &Daemon| ["net", "mnt"].iter().all(|kind| is_shared(daemon.pid, kind));
     let is_near = |daemon: &Daemon| is_ours(daemon) || is_beside(daemon);
@@ -186,12 +186,12 @@ const DEFAULT: &str = "unix:/var/run/openvswitch/db.sock";
 
 /// A database, by the word after `--db=`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Database(String);
+pub(crate) struct Database(String);
 
 impl Database {
     /// The database of the Open vSwitch whose datapath is the switch in `dir`. Looks in the directory `asked`, else in
     /// OVS_RUNDIR like its tools, else asks the running ovs-vswitchd. `None` without any.
-    pub(super) fn find(dir: &Path, asked: Option<&Path>) -> Option<Self> {
+    pub(crate) fn find(dir: &Path, asked: Option<&Path>) -> Option<Self> {
         let variable = std::env::var_os("OVS_RUNDIR").filter(|value| !value.is_empty());
         Self::choose(asked, variable.map(PathBuf::from).as_deref(), || {
             let socket = datapath_socket(dir);
@@ -229,14 +229,14 @@ impl Database {
     }
 
     /// The answer of `ovs-vsctl` to `words`; `None` if it is not installed, or fails.
-    pub(super) fn ask(&self, words: &[&str]) -> Option<String> {
+    pub(crate) fn ask(&self, words: &[&str]) -> Option<String> {
         let mut command = Command::new(find("ovs-vsctl")?);
         command.args(["--timeout=5", &format!("--db={}", self.0)]).args(words);
         output_of(command)
     }
 
     /// `ovs-vsctl`, with the option by which it finds this database.
-    pub(super) fn tool(&self) -> String {
+    pub(crate) fn tool(&self) -> String {
         if self.0 == DEFAULT { "ovs-vsctl".to_owned() } else { format!("ovs-vsctl --db={}", self.0) }
     }
 }

@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 
 use serde::Serialize;
 
-use super::programs::{self, Programs};
-use super::{DATABASE_VARIABLE, PRELOAD_VARIABLE, SOCKET_VARIABLE};
+use crate::programs::{self, Programs};
+use crate::{DATABASE_VARIABLE, PRELOAD_VARIABLE, SOCKET_VARIABLE};
 use lasthop_api::rundir::datapath_socket;
 use lasthop_runtime::fault::Fault;
 
@@ -24,14 +24,14 @@ const SYSTEMD: &str = "/run/systemd/system";
 
 /// The drop-in and its path, and that of the relay's unit.
 #[derive(Debug)]
-pub(crate) struct Unit {
+pub struct Unit {
     path: PathBuf,
     relay: PathBuf,
 }
 
 /// The result of a change.
 #[derive(Debug, Serialize)]
-pub(crate) struct UnitChange {
+pub struct UnitChange {
     path: PathBuf,
     #[serde(skip_serializing_if = "Option::is_none")]
     relay: Option<PathBuf>,
@@ -41,16 +41,16 @@ pub(crate) struct UnitChange {
 
 impl Unit {
     /// The drop-in below `units`, or in systemd's directory.
-    pub(crate) fn new(units: Option<&Path>) -> Self {
+    pub fn new(units: Option<&Path>) -> Self {
         let units = units.unwrap_or(Path::new(UNITS));
         Self { path: units.join(DROP_IN), relay: units.join(RELAY) }
     }
 
-    pub(super) fn exists(&self) -> bool {
+    pub(crate) fn exists(&self) -> bool {
         self.path.exists()
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
@@ -59,10 +59,7 @@ impl Unit {
     ///
     /// # Errors
     /// If programs or the library are missing.
-    pub(crate) fn texts(
-        dir: &Path,
-        vhost_user: Option<&[String]>,
-    ) -> Result<(String, Option<String>), Fault> {
+    pub fn texts(dir: &Path, vhost_user: Option<&[String]>) -> Result<(String, Option<String>), Fault> {
         let programs = Programs::find()?;
         let program = std::env::current_exe().map_err(|error| Fault::internal("find this program", error))?;
         let relay = vhost_user.map(|words| relay(&program, dir, words));
@@ -74,7 +71,7 @@ impl Unit {
     ///
     /// # Errors
     /// As [`Self::texts`], and if they cannot be written.
-    pub(crate) fn install(&self, dir: &Path, vhost_user: Option<&[String]>) -> Result<UnitChange, Fault> {
+    pub fn install(&self, dir: &Path, vhost_user: Option<&[String]>) -> Result<UnitChange, Fault> {
         let (text, relay) = Self::texts(dir, vhost_user)?;
         let was_there = self.exists();
         let directory = self.path.parent().unwrap_or(Path::new("/"));
@@ -96,7 +93,7 @@ impl Unit {
     ///
     /// # Errors
     /// If they cannot be removed.
-    pub(crate) fn uninstall(&self) -> Result<UnitChange, Fault> {
+    pub fn uninstall(&self) -> Result<UnitChange, Fault> {
         let was_there = remove(&self.path)?;
         let relay = self.remove_relay()?.then(|| self.relay.clone());
         if let Some(directory) = self.path.parent() {
@@ -130,7 +127,8 @@ fn remove(path: &Path) -> Result<bool, Fault> {
 }
 
 impl UnitChange {
-    pub(crate) fn text(&self) -> String {
+    /// The result as a sentence, with the next step.
+    pub fn text(&self) -> String {
         let relay = self.relay.iter().map(|path| format!(" and {}", path.display()));
         let path = format!("{}{}", self.path.display(), relay.collect::<String>());
         match (self.is_there, self.was_there) {

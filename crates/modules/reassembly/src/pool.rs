@@ -1,63 +1,12 @@
-//! Fragments that wait for the others of their packet (RFC 791, RFC 8200 4.5, RFC 5722).
-//!
-//! ```text
-//!   frame of a fragment ─> parse ─> datagram of its addresses, identification, zone, source ─┬─ more to come: held
-//!                            │                                                               ├─ all there: the whole packet
-//!                            └─ a fault: lost                                                └─ overlap: all of it is lost
-//! ```
-//!
-//! Each fragment is a copy in memory of its own. [`FragmentBounds`] limit fragments and bytes of each source (the port
-//! that they came in by), of each zone, and in all. A source at its limit loses its own oldest datagram. A zone or the
-//! pool at its limit loses the oldest datagram of the source that holds most bytes there. So a flooding source takes
-//! nothing from sources that hold less.
+//! All fragments that are held, by datagram, and the limits of their holders.
 
 use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
 
-use lasthop_wire::{Fragment, FragmentFault, Network};
+use lasthop_wire::{Fragment, FragmentFault};
 
-use crate::tuple::IpBytes;
-
-mod datagram;
-
-use datagram::{Datagram, Entered};
-
-/// Bounds of the fragments that are held.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FragmentBounds {
-    /// Limit for the whole pool.
-    pub all: FragmentShare,
-    /// Limit for one zone.
-    pub zone: FragmentShare,
-    /// Limit for one source in one datapath.
-    pub source: FragmentShare,
-    /// Longest time that a datagram is held after its first fragment arrived, in milliseconds.
-    pub time_ms: u64,
-}
-
-/// A number of fragments, and the bytes of their frames.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FragmentShare {
-    /// Fragments.
-    pub fragments: u32,
-    /// Bytes.
-    pub bytes: u32,
-}
-
-impl Default for FragmentBounds {
-    /// A source may hold four datagrams of 64 KiB in many pieces, a zone four times that, and the pool 16 times that.
-    /// The time is Linux's for IPv4.
-    fn default() -> Self {
-        Self {
-            all: FragmentShare { fragments: 8192, bytes: 8 << 20 },
-            zone: FragmentShare { fragments: 2048, bytes: 2 << 20 },
-            source: FragmentShare { fragments: 512, bytes: 512 << 10 },
-            time_ms: 30_000,
-        }
-    }
-}
-
-/// Fragments of one datagram: as many as the switch cuts a packet into.
-pub const DATAGRAM_FRAGMENTS_MAX: usize = lasthop_wire::gso::SEGMENTS_MAX as usize;
+use crate::bounds::{FragmentBounds, FragmentShare};
+use crate::datagram::{Datagram, Entered, WholePacket};
 
 /// The fields that fragments of one packet share besides addresses and identification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -108,27 +57,13 @@ pub struct LostFragments {
     pub fragments: u32,
 }
 
-/// A packet that was put together.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WholePacket {
-    /// Its frame.
-    pub frame: Vec<u8>,
-    /// Bytes of the IP packet of its largest fragment.
-    pub mtu_bytes: u16,
-    /// The identification of its fragments.
-    pub identification: u32,
-    /// The number of its fragments.
-    pub fragments: u32,
-}
-
 /// The key of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct DatagramKey {
     place: FragmentPlace,
-    src: IpBytes,
-    dst: IpBytes,
+    src: IpAddr,
+    dst: IpAddr,
     identification: u32,
-    is_ipv6: bool,
     /// The protocol; zero for IPv6.
     proto: u8,
 }
@@ -165,12 +100,6 @@ impl Holder {
             Self::Place(datapath, zone, source),
             Self::Source(datapath, source),
         ]
-    }
-}
-
-impl FragmentShare {
-    fn fits(self, more_bytes: u32, bound: Self) -> bool {
-        self.fragments < bound.fragments && self.bytes.saturating_add(more_bytes) <= bound.bytes
     }
 }
 
@@ -363,15 +292,20 @@ impl FragmentPool {
 fn key_of(place: FragmentPlace, fragment: &Fragment, frame: &[u8]) -> Option<DatagramKey> {
     let addresses = fragment.addresses(frame);
     let (src, dst) = addresses.split_at(addresses.len() / 2);
-    let is_ipv6 = fragment.l3 == Network::Ipv6;
+    let src = address(src)?;
     Some(DatagramKey {
         place,
-        src: IpBytes::from_slice(src)?,
-        dst: IpBytes::from_slice(dst)?,
+        src,
+        dst: address(dst)?,
         identification: fragment.identification,
-        is_ipv6,
-        proto: if is_ipv6 { 0 } else { fragment.proto },
+        proto: if src.is_ipv6() { 0 } else { fragment.proto },
     })
+}
+
+/// Reads 4 or 16 bytes; `None` for any other length.
+fn address(bytes: &[u8]) -> Option<IpAddr> {
+    let ipv4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+    ipv4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use lasthop_api::orders::HostDevice;
 use lasthop_netdev::links::LinkDevice;
 use lasthop_runtime::clock::Pause;
 
-use super::opening::Opening;
+use crate::opening::Opening;
 
 /// Pause before a failed device is opened again; doubles.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
@@ -29,18 +29,18 @@ const PATIENCE: Duration = Duration::from_millis(500);
 
 /// The supervisor's state of a device port.
 #[derive(Debug)]
-pub(super) struct DevicePort {
+pub struct DevicePort {
     /// Whether the switch makes its device.
     is_tap: bool,
     /// Whether a controller requested it; neither file nor flags have it.
-    pub(super) is_requested: bool,
+    pub is_requested: bool,
     /// The facts of the host's device that the switch was told.
-    pub(super) told: Option<HostDevice>,
+    pub told: Option<HostDevice>,
     /// The device in the kernel's last message; `None` if there is none.
-    pub(super) seen: Option<LinkDevice>,
+    pub seen: Option<LinkDevice>,
     opened: Option<Opened>,
     /// Whether the driver process has the port.
-    pub(super) is_driven: bool,
+    pub is_driven: bool,
     /// When a useless connection to the switch is closed, unless it ends by itself.
     stale: Option<Instant>,
     /// The last logged fault.
@@ -50,7 +50,7 @@ pub(super) struct DevicePort {
     pause: Pause,
     /// Counters of earlier driver processes, and the last ones of the present one: they start at zero with each
     /// process.
-    pub(super) counters: DriverCounters,
+    pub counters: DriverCounters,
 }
 
 #[derive(Debug)]
@@ -82,7 +82,8 @@ impl Opened {
 }
 
 impl DevicePort {
-    pub(super) fn new(is_tap: bool) -> Self {
+    /// A port without a device. `is_tap`: whether the switch makes it.
+    pub fn new(is_tap: bool) -> Self {
         Self {
             is_tap,
             is_requested: false,
@@ -99,7 +100,7 @@ impl DevicePort {
     }
 
     /// Whether a device has to be opened. It must be up: a device that is down fails at once.
-    pub(super) fn wants_opening(&self, now: Instant) -> bool {
+    pub fn wants_opening(&self, now: Instant) -> bool {
         self.could_open() && self.retry.is_none_or(|at| at <= now)
     }
 
@@ -115,12 +116,12 @@ impl DevicePort {
 
     /// Whether it is a tap that a controller requested. It is made once; its user may move it to another network
     /// namespace, rename and delete it.
-    pub(super) fn is_internal(&self) -> bool {
+    pub fn is_internal(&self) -> bool {
         self.is_requested && self.is_tap
     }
 
     /// Notes an opened device.
-    pub(super) fn open(&mut self, opening: Opening, now: Instant) {
+    pub fn open(&mut self, opening: Opening, now: Instant) {
         let Opening { device: OpenedDevice { facts, queues }, why, uplink } = opening;
         let copies = queues.iter().map(OwnedFd::try_clone).collect::<Result<_, _>>();
         let kept = if self.is_tap { copies.unwrap_or_default() } else { Vec::new() };
@@ -138,7 +139,7 @@ impl DevicePort {
     }
 
     /// Notes that the device could not be opened. Returns true if the reason is new.
-    pub(super) fn failed(&mut self, why: &str, now: Instant) -> bool {
+    pub fn failed(&mut self, why: &str, now: Instant) -> bool {
         self.retry = Some(now + self.pause.take());
         let is_news = self.trouble.as_deref() != Some(why);
         self.trouble = Some(why.to_owned());
@@ -146,7 +147,7 @@ impl DevicePort {
     }
 
     /// Notes that the device is gone, or was replaced by another one of the same name.
-    pub(super) fn lost(&mut self, now: Instant) {
+    pub fn lost(&mut self, now: Instant) {
         let is_internal = self.is_internal();
         let Some(opened) = &mut self.opened else { return };
         let was_sound = now.saturating_duration_since(opened.since) >= SOUND;
@@ -162,14 +163,14 @@ impl DevicePort {
     }
 
     /// Gets descriptors of the same tap for the next driver process.
-    pub(super) fn renew(&mut self) {
+    pub fn renew(&mut self) {
         if let Some(opened) = &mut self.opened {
             (opened.unsent, opened.is_spent) = (opened.renew(), false);
         }
     }
 
     /// Finds the namespace of a tap that others may have moved. Returns false if it is gone.
-    pub(super) fn look_for_tap(&mut self) -> bool {
+    pub fn look_for_tap(&mut self) -> bool {
         let Some(opened) = &mut self.opened else { return false };
         let Some(queue) = opened.kept.first() else { return true };
         match tap_namespace_id(queue.as_fd()) {
@@ -180,12 +181,12 @@ impl DevicePort {
     }
 
     /// Whether the tap was moved to another network namespace.
-    pub(super) fn is_elsewhere(&self) -> bool {
+    pub fn is_elsewhere(&self) -> bool {
         self.opened.as_ref().is_some_and(|opened| opened.namespace.is_some())
     }
 
     /// The device as programs on the host find it.
-    pub(super) fn host_device(&self) -> Option<HostDevice> {
+    pub fn host_device(&self) -> Option<HostDevice> {
         let seen = self.seen.as_ref().map(|device| device.index);
         // A tunnel port has none.
         let index = self.facts().map(|facts| facts.index).or(seen).filter(|index| *index > 0)?;
@@ -193,14 +194,14 @@ impl DevicePort {
     }
 
     /// Reopens the device at once, since the tap for the host is a new one. Returns `number`.
-    pub(super) fn is_wanted_again(&mut self, number: u32, now: Instant) -> u32 {
+    pub fn is_wanted_again(&mut self, number: u32, now: Instant) -> u32 {
         self.lost(now);
         self.retry = None;
         number
     }
 
     /// Handles the kernel's message about the device: a change ends any pause.
-    pub(super) fn see(&mut self, seen: Option<&LinkDevice>, now: Instant) {
+    pub fn see(&mut self, seen: Option<&LinkDevice>, now: Instant) {
         let is_same = match (&self.opened, seen) {
             (Some(opened), Some(device)) => opened.facts.index == device.index,
             (Some(_), None) => false,
@@ -217,7 +218,7 @@ impl DevicePort {
     }
 
     /// Handles the end of the driver process, which had all descriptors.
-    pub(super) fn driver_gone(&mut self) {
+    pub fn driver_gone(&mut self) {
         (self.is_driven, self.stale) = (false, None);
         if let Some(opened) = &mut self.opened {
             opened.unsent = opened.renew();
@@ -226,77 +227,80 @@ impl DevicePort {
     }
 
     /// Takes the descriptors that the driver process has to get.
-    pub(super) fn take_unsent(&mut self) -> Option<(DeviceFacts, Vec<OwnedFd>)> {
+    pub fn take_unsent(&mut self) -> Option<(DeviceFacts, Vec<OwnedFd>)> {
         let opened = self.opened.as_mut()?;
         Some((opened.facts.clone(), opened.unsent.take()?))
     }
 
-    pub(super) fn has_unsent(&self) -> bool {
+    /// Whether the driver process has to get descriptors.
+    pub fn has_unsent(&self) -> bool {
         self.opened.as_ref().is_some_and(|opened| opened.unsent.is_some())
     }
 
     /// Notes that the driver process has a new connection to the switch.
-    pub(super) fn joined(&mut self) {
+    pub fn joined(&mut self) {
         (self.is_driven, self.stale) = (true, None);
     }
 
     /// Notes the driver process's report that its connection to the switch has ended. Usually the switch reports it,
     /// too.
-    pub(super) fn left(&mut self, now: Instant) {
+    pub fn left(&mut self, now: Instant) {
         self.stale = Some(now + PATIENCE);
     }
 
     /// Whether the connection has not ended in time.
-    pub(super) fn is_stale(&self, now: Instant) -> bool {
+    pub fn is_stale(&self, now: Instant) -> bool {
         self.stale.is_some_and(|at| at <= now)
     }
 
     /// Notes that the driver process has released the port.
-    pub(super) fn undrive(&mut self) {
+    pub fn undrive(&mut self) {
         (self.is_driven, self.stale) = (false, None);
     }
 
-    pub(super) fn facts(&self) -> Option<&DeviceFacts> {
+    /// The facts of the open device.
+    pub fn facts(&self) -> Option<&DeviceFacts> {
         self.opened.as_ref().map(|opened| &opened.facts)
     }
 
     /// The reason for this back end.
-    pub(super) fn choice(&self) -> Option<&str> {
+    pub fn choice(&self) -> Option<&str> {
         self.opened.as_ref().map(|opened| opened.why.as_str())
     }
 
-    pub(super) fn trouble(&self) -> Option<&str> {
+    /// The last fault of the device; `None` since it was opened.
+    pub fn trouble(&self) -> Option<&str> {
         self.trouble.as_deref()
     }
 
     /// Notes a fault of an open device.
-    pub(super) fn note(&mut self, trouble: String) {
+    pub fn note(&mut self, trouble: String) {
         self.trouble = Some(trouble);
     }
 
     /// Whether the device's link is up.
-    pub(super) fn has_link(&self) -> bool {
+    pub fn has_link(&self) -> bool {
         self.seen.as_ref().is_some_and(|device| device.has_link)
     }
 
     /// Whether the device is also a port of a Linux bridge.
-    pub(super) fn is_of_bridge(&self) -> bool {
+    pub fn is_of_bridge(&self) -> bool {
         self.seen.as_ref().is_some_and(|device| device.is_of_bridge)
     }
 
     /// The device's MTU in bytes, if it is known.
-    pub(super) fn mtu_bytes(&self) -> Option<u32> {
+    pub fn mtu_bytes(&self) -> Option<u32> {
         let seen = self.seen.as_ref().map(|device| device.mtu_bytes);
         seen.or_else(|| self.facts().map(|facts| facts.mtu_bytes))
     }
 
     /// When a useless connection is closed.
-    pub(super) fn stale(&self) -> Option<Instant> {
+    pub fn stale(&self) -> Option<Instant> {
         self.stale
     }
 
     /// When the device is opened again.
-    pub(super) fn due(&self) -> Option<Instant> {
+    pub fn due(&self) -> Option<Instant> {
         self.retry.filter(|_| self.could_open())
     }
 }

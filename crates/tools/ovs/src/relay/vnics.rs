@@ -21,7 +21,7 @@ const RETRY: Duration = Duration::from_secs(5);
 const DATAPATH: &str = "ovs-system";
 
 /// Asks the running switch: a method of its API, and the parameters.
-pub(crate) type Ask<'a> = dyn Fn(&str, &Value) -> Result<Value, Fault> + 'a;
+pub type Ask<'a> = dyn Fn(&str, &Value) -> Result<Value, Fault> + 'a;
 
 /// Settings of all vnics.
 #[derive(Clone, Debug)]
@@ -177,7 +177,7 @@ impl<'a> Guests<'a> {
         })
     }
 
-    /// Removes a vnic if it was made here and nobody has changed it.
+    /// Removes a vnic if it was made here and has not been changed since.
     fn remove(&mut self, name: &str) -> Result<(), Fault> {
         let Some(made) = self.made.get(name) else { return Ok(()) };
         if self.found(name)?.is_some_and(|found| is_same(&found, made)) {

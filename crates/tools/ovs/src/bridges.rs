@@ -7,18 +7,19 @@ use lasthop_module_api::{Vid, VlanSet};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::programs::Database;
+use crate::programs::Database;
 
 /// A port of a bridge: its name, and the frames that it carries.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct BridgePort {
-    pub(crate) name: String,
+pub struct BridgePort {
+    /// The name, which is also that of the interface.
+    pub name: String,
     /// The VLAN of untagged frames of an access port.
-    pub(crate) access: Option<Vid>,
+    pub access: Option<Vid>,
     /// The VLAN of untagged frames of a trunk.
-    pub(crate) native: Option<Vid>,
-    /// `None` for all.
-    pub(crate) trunks: Option<VlanSet>,
+    pub native: Option<Vid>,
+    /// The VLANs of tagged frames; `None` for all.
+    pub trunks: Option<VlanSet>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,7 +30,7 @@ struct Bridge {
 
 /// All bridges of one Open vSwitch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Bridges {
+pub struct Bridges {
     /// `ovs-vsctl`, with the option by which it finds this database.
     tool: String,
     bridges: Vec<Bridge>,
@@ -37,41 +38,41 @@ pub(crate) struct Bridges {
 
 /// A port, and the other ports of its bridge.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Surroundings<'a> {
-    pub(crate) bridge: &'a str,
-    pub(crate) port: &'a BridgePort,
-    pub(crate) others: Vec<&'a BridgePort>,
+pub struct Surroundings<'a> {
+    /// The name of the bridge.
+    pub bridge: &'a str,
+    /// The port itself.
+    pub port: &'a BridgePort,
+    /// The others.
+    pub others: Vec<&'a BridgePort>,
 }
 
 impl Bridges {
     /// The bridges of the Open vSwitch that controls the switch in `dir`; `None` if there is none, or its database does
     /// not answer.
-    pub(crate) fn ask(dir: &Path) -> Option<Self> {
+    pub fn ask(dir: &Path) -> Option<Self> {
         let database = Database::find(dir, None)?;
         let mut words = vec!["--format=json", "--", "--columns=name,ports", "list", "Bridge"];
         words.extend(["--", "--columns=_uuid,name,tag,trunks,vlan_mode", "list", "Port"]);
-        let bridges = parse(&database.ask(&words)?)?;
-        Some(Self { tool: database.tool(), bridges })
+        Self::read(database.tool(), &database.ask(&words)?)
+    }
+
+    /// Reads the output of `tool`: table Bridge on the first line, table Port on the second.
+    pub fn read(tool: String, text: &str) -> Option<Self> {
+        Some(Self { tool, bridges: parse(text)? })
     }
 
     /// The command that changes these bridges.
-    pub(crate) fn tool(&self) -> &str {
+    pub fn tool(&self) -> &str {
         &self.tool
     }
 
-    /// `None` if no bridge has a port of this name.
-    pub(crate) fn around(&self, port: &str) -> Option<Surroundings<'_>> {
+    /// The port of this name and those beside it; `None` if no bridge has one.
+    pub fn around(&self, port: &str) -> Option<Surroundings<'_>> {
         self.bridges.iter().find_map(|bridge| {
             let (own, others) = bridge.ports.iter().partition::<Vec<_>, _>(|other| other.name == port);
             Some(Surroundings { bridge: &bridge.name, port: own.first()?, others })
         })
-    }
-}
-
-#[cfg(test)]
-impl Bridges {
-    pub(crate) fn of(text: &str) -> Self {
-        Self { tool: "ovs-vsctl".to_owned(), bridges: parse(text).expect("two tables") }
     }
 }
 
@@ -101,7 +102,6 @@ impl Table {
     }
 }
 
-/// Table Bridge on the first line, table Port on the second.
 fn parse(text: &str) -> Option<Vec<Bridge>> {
     let mut tables = text.lines().map(Table::read);
     let (bridges, ports) = (tables.next()??, tables.next()??);
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn ports_are_read_with_their_bridges_and_vlans() {
-        let bridges = Bridges::of(TEXT);
+        let bridges = Bridges::read("ovs-vsctl".to_owned(), TEXT).expect("two tables");
         let around = bridges.around("vm1").expect("a port of br0");
         assert_eq!((around.bridge, around.port.access), ("br0", Some(vid(10))));
         let names: Vec<&str> = around.others.iter().map(|port| port.name.as_str()).collect();

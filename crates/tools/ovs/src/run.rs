@@ -12,8 +12,8 @@ use log::{error, info};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::programs::{Programs, find};
-use super::{DATABASE_VARIABLE, divert};
+use crate::programs::{Programs, find};
+use crate::{DATABASE_VARIABLE, divert};
 use lasthop_api::rundir::{datapath_socket, option};
 use lasthop_runtime::fault::Fault;
 use lasthop_runtime::poller::timespec;
@@ -28,18 +28,18 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// The directories of Open vSwitch.
 #[derive(Clone, Debug)]
-pub(crate) struct Places {
+pub struct Places {
     /// Sockets and process numbers (`OVS_RUNDIR`).
-    pub(crate) run: PathBuf,
+    pub run: PathBuf,
     /// Its configuration.
-    pub(crate) database: PathBuf,
+    pub database: PathBuf,
     /// The words after `lasthop ovs relay` that say how vnics of interfaces are made, if they are.
-    pub(crate) vhost_user: Option<Vec<String>>,
+    pub vhost_user: Option<Vec<String>>,
 }
 
 impl Places {
     /// In the switch's run directory, unless a database elsewhere is named.
-    pub(crate) fn new(dir: &Path, database: Option<PathBuf>, vhost_user: Option<Vec<String>>) -> Self {
+    pub fn new(dir: &Path, database: Option<PathBuf>, vhost_user: Option<Vec<String>>) -> Self {
         let run = dir.join("ovs");
         Self { database: database.unwrap_or_else(|| run.join("conf.db")), run, vhost_user }
     }
@@ -77,7 +77,10 @@ impl Places {
 }
 
 /// Runs until a signal ends it (SIGTERM, Ctrl-C); then ports and flows are removed, too.
-pub(crate) fn run(dir: &Path, places: &Places) -> Result<(), Fault> {
+///
+/// # Errors
+/// If programs are missing, no switch answers in `dir`, or a daemon does not start.
+pub fn run(dir: &Path, places: &Places) -> Result<(), Fault> {
     let mut signals = Signals::take()?;
     let programs = Programs::find()?;
     Client::connect(&datapath_socket(dir)).map_err(|error| no_switch(dir, &error))?;

@@ -33,7 +33,7 @@ use lasthop_runtime::fault::Fault;
 use lasthop_runtime::poller::{Interest, Poller};
 use lasthop_runtime::signals::Signals;
 use translation::Translation;
-pub(crate) use vnics::Ask;
+pub use vnics::Ask;
 use vnics::{Guests, Settings};
 use wish::Directories;
 
@@ -50,13 +50,13 @@ const SERVER: u64 = 4;
 
 /// How vnics are made for interfaces.
 #[derive(Clone, Debug)]
-pub(crate) struct VhostUser {
+pub struct VhostUser {
     /// Where sockets may be, beside the directory of Open vSwitch's own.
-    pub(crate) directories: Vec<PathBuf>,
+    pub directories: Vec<PathBuf>,
     /// Queue pairs that a guest may use.
-    pub(crate) queues: u16,
+    pub queues: u16,
     /// The group of sockets that the switch makes.
-    pub(crate) socket_group: Option<String>,
+    pub socket_group: Option<String>,
 }
 
 /// A relay of one database for one ovs-vswitchd.
@@ -82,7 +82,7 @@ struct Connection {
 ///
 /// # Errors
 /// If it cannot listen.
-pub(crate) fn serve(
+pub fn serve(
     dir: &Path,
     ask: &Ask<'_>,
     database: &Path,
