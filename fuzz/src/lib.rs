@@ -3,7 +3,7 @@
 //! **Purpose.** [`headers`] takes frames, [`vhost_messages`] a front end's messages and file descriptors,
 //! [`descriptor_tables`] and [`control_queue`] a guest's ring memory, [`control_messages`] what clients of the control
 //! interface say, [`flow_actions`] what flows have done to packets, [`connections`] packets in any order through connection tracking,
-//! [`fragments`] fragments in any order, [`tunnels`] datagrams of tunnels,
+//! [`fragments`] fragments in any order, [`tunnels`] datagrams of tunnels, [`coalescing`] TCP segments that may be joined,
 //! [`kernel_types`] the kernel's description of its types. Each has a `run`, which panics when something does not hold, and `seeds`,
 //! inputs made of what real senders send.
 //!
@@ -24,6 +24,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod coalescing;
 pub mod connections;
 pub mod control_messages;
 pub mod control_queue;
@@ -52,7 +53,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 10] = [
+pub const TARGETS: [Target; 11] = [
     Target { name: "headers", run: headers::run, seeds: headers::seeds, input_bytes_max: 1024 },
     Target {
         name: "vhost_messages",
@@ -93,4 +94,5 @@ pub const TARGETS: [Target; 10] = [
         input_bytes_max: 2048,
     },
     Target { name: "tunnels", run: tunnels::run, seeds: tunnels::seeds, input_bytes_max: 512 },
+    Target { name: "coalescing", run: coalescing::run, seeds: coalescing::seeds, input_bytes_max: 1024 },
 ];
