@@ -373,6 +373,7 @@ mod tests {
             control_group: None,
             datapath_devices: None,
             scheduler_view: Default::default(),
+            tunnel_gro: Default::default(),
             switch: SwitchSettings::new(Settings::default()).expect("defaults"),
             switches: switches.iter().map(|switch| switch.parse().expect("a switch")).collect(),
             ports: vnics.iter().map(|name| vnic(name)).collect(),

@@ -259,6 +259,7 @@ impl Reports<'_> {
             control_group: self.control_group.clone(),
             datapath_devices: self.datapath_devices.clone(),
             scheduler_view: self.scheduler.setting(),
+            tunnel_gro: Some(self.ports.tunnel_gro),
         };
         let own = self.ports.all.values().filter(|port| !port.is_requested());
         let mut ports: Vec<PortSpec> =

@@ -65,6 +65,7 @@ const OF_THE_WHOLE: &[&str] = &[
     "control-group",
     "datapath-devices",
     "scheduler-view",
+    "tunnel-gro",
 ];
 
 /// The error about a key that is a setting of the whole program, not of a vnic or switch.

@@ -9,6 +9,7 @@ use crate::hysteresis::Hysteresis;
 use crate::modules::{FdbEntries, ModuleName};
 use crate::sched::ViewMode;
 use crate::switches::{ControllerKind, FailMode, SwitchSpec};
+use crate::tunnel_gro::TunnelGro;
 use crate::upcalls::UpcallBounds;
 use crate::workers::Workers;
 use lasthop_runtime::fault::Fault;
@@ -68,6 +69,11 @@ pub struct Settings {
     #[arg(long, value_name = "auto|off")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheduler_view: Option<ViewMode>,
+    /// Join packets out of Geneve and VXLAN tunnels on receipt, so that guests get large frames: where the kernel coalesces datagrams
+    /// (auto), or never (off) [default: auto]
+    #[arg(long, value_name = "auto|off")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tunnel_gro: Option<TunnelGro>,
 }
 
 impl Settings {
@@ -86,6 +92,7 @@ impl Settings {
             control_group: self.control_group.or(other.control_group),
             datapath_devices: self.datapath_devices.or(other.datapath_devices),
             scheduler_view: self.scheduler_view.or(other.scheduler_view),
+            tunnel_gro: self.tunnel_gro.or(other.tunnel_gro),
         }
     }
 }
@@ -132,6 +139,7 @@ impl SwitchSettings {
             control_group: _,
             datapath_devices: _,
             scheduler_view: _,
+            tunnel_gro: _,
         } = asked;
         cpus.as_ref().map_or(Ok(()), CpuList::check)?;
         Ok(Self {

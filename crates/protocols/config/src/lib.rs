@@ -64,6 +64,7 @@ use lasthop_api::port::{KeyFault, PortKeys, PortSpec, VnicForm};
 use lasthop_api::sched::ViewMode;
 use lasthop_api::settings::Settings;
 use lasthop_api::switches::{ControllerKind, FailMode, SwitchName, SwitchSpec};
+use lasthop_api::tunnel_gro::TunnelGro;
 use lasthop_api::upcalls::UpcallBounds;
 use lasthop_api::workers::Workers;
 use lasthop_runtime::fault::Fault;
@@ -158,6 +159,9 @@ struct File {
     /// Workers poll and yield by the state of the host's scheduler while a guest is attached, where the kernel permits that.
     #[schemars(extend("default" = ViewMode::default()))]
     scheduler_view: Option<ViewMode>,
+    /// Packets out of Geneve and VXLAN tunnels are joined on receipt, where the kernel coalesces datagrams.
+    #[schemars(extend("default" = TunnelGro::default()))]
+    tunnel_gro: Option<TunnelGro>,
     /// Switches besides default, which always exists, [[switch]] each.
     #[serde(default)]
     #[schemars(with = "Vec<SwitchSpec>", length(max = SWITCHES_MAX - 1))]
@@ -232,6 +236,7 @@ fn parse(text: &str) -> Result<Config, Mistake> {
         control_group: file.control_group,
         datapath_devices: file.datapath_devices,
         scheduler_view: file.scheduler_view,
+        tunnel_gro: file.tunnel_gro,
     };
     let acl = checked_rules(text, file.acl)?;
     Ok(Config { settings, switches, ports, fdb: file.fdb, acl }.secured())
