@@ -3,8 +3,8 @@
 //! **Purpose.** [`headers`] takes frames, [`vhost_messages`] a front end's messages and file descriptors,
 //! [`descriptor_tables`] and [`control_queue`] a guest's ring memory, [`control_messages`] messages of clients of the
 //! control interface, [`flow_actions`] packets and the actions of their flows, [`connections`] packets in any order through connection
-//! tracking, [`fragments`] fragments in any order, [`tunnels`] datagrams of tunnels, [`kernel_types`] the kernel's description of its
-//! types. Each has a `run`, which panics if a property does not hold, and `seeds`, inputs made of the packets of real senders.
+//! tracking, [`fragments`] fragments in any order, [`tunnels`] datagrams of tunnels, [`coalescing`] TCP segments that
+//! may be joined, [`kernel_types`] the kernel's description of its types. Each has a `run`, which panics if a property does not hold, and `seeds`, inputs made of the packets of real senders.
 //!
 //! **Contract.** A target is a pure function of its bytes: no clock, no thread, nothing random, so that an input that
 //! fails once fails always. It ends in bounded time and leaves no descriptor and no mapping behind.
@@ -23,6 +23,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod coalescing;
 pub mod connections;
 pub mod control_messages;
 pub mod control_queue;
@@ -51,7 +52,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 10] = [
+pub const TARGETS: [Target; 11] = [
     Target { name: "headers", run: headers::run, seeds: headers::seeds, input_bytes_max: 1024 },
     Target {
         name: "vhost_messages",
@@ -92,4 +93,5 @@ pub const TARGETS: [Target; 10] = [
         input_bytes_max: 2048,
     },
     Target { name: "tunnels", run: tunnels::run, seeds: tunnels::seeds, input_bytes_max: 512 },
+    Target { name: "coalescing", run: coalescing::run, seeds: coalescing::seeds, input_bytes_max: 1024 },
 ];

@@ -2,7 +2,7 @@
 //!
 //! **Purpose.** [`Offload`] is the virtio-net header. [`Layers`] finds the headers in the first bytes of a frame.
 //! [`Sum`] computes Internet checksums over pieces in any split. [`Segmentation`] cuts a TSO or USO frame into segments
-//! for a receiver that did not negotiate that. [`key::extract`] makes a flow table's [`Key`] from a packet's first
+//! for a receiver that did not negotiate that; [`Coalesced`] joins TCP segments again. [`key::extract`] makes a flow table's [`Key`] from a packet's first
 //! bytes. [`tunnel`] reads and writes the headers of Geneve and VXLAN. [`crc32c`] updates SCTP's checksum after a
 //! change. [`check_partial`] checks the bounds of a sender's checksum offload. [`flow_hash`] selects a receive queue.
 //!
@@ -12,7 +12,7 @@
 //!
 //! **Not checked.** Checksums of received frames; Ethernet padding; the meaning of IP and TCP options, except source
 //! routes, which change the pseudo header; the Home Address option of Mobile IPv6, which changes it, too. The IPv4
-//! header's checksum is neither verified nor repaired, except in segments, where it is computed anew.
+//! header's checksum is neither verified nor repaired, except in segments, where it is computed anew, and before they are joined.
 //!
 //! **Threading.** There is no shared state; all functions may be called from any thread.
 //!
@@ -27,6 +27,7 @@
 #![forbid(unsafe_code)]
 
 pub mod checksum;
+pub mod coalesce;
 pub mod crc32c;
 pub mod flow;
 pub mod fragment;
@@ -38,6 +39,7 @@ pub mod tunnel;
 pub mod vnet;
 
 pub use checksum::{Sum, check_partial};
+pub use coalesce::{Coalesced, TcpSegment};
 pub use flow::flow_hash;
 pub use fragment::{Fragment, FragmentFault, Fragmentation};
 pub use gso::{GsoError, Segmentation};

@@ -1,12 +1,13 @@
 //! Opens devices for their ports.
 
-use lasthop_device::{OpenedDevice, TunnelFacts};
-use lasthop_netdev::{OpenError, TapOptions, Uplink, UplinkOptions};
+use lasthop_device::{OpenedDevice, TunnelFacts, TunnelSocket};
+use lasthop_netdev::{Coalescing, OpenError, TapOptions, Uplink, UplinkOptions};
 
 use lasthop_module_api::Mac;
 
 use lasthop_api::mac;
 use lasthop_api::port::{BackendChoice, DeviceBackend, HostAccess, PortBackend, PortSpec};
+use lasthop_api::tunnel_gro::TunnelGro;
 
 /// The first bytes of a generated address: locally administered (IEEE 802-2014, 8.4).
 const LOCAL: [u8; 3] = [0x02, 0x6c, 0x68];
@@ -26,11 +27,11 @@ pub struct Opening {
 ///
 /// # Errors
 /// A sentence with the obstacle and the remedy.
-pub fn open(spec: &PortSpec) -> Result<Opening, String> {
+pub fn open(spec: &PortSpec, gro: TunnelGro) -> Result<Opening, String> {
     let opened = match &spec.backend {
         PortBackend::Tap(backend) => tap(&backend.tap, spec),
         PortBackend::Device(backend) => uplink(backend, spec),
-        PortBackend::Tunnel(facts) => tunnel(spec.device_name(), *facts),
+        PortBackend::Tunnel(facts) => tunnel(spec.device_name(), *facts, gro),
         PortBackend::VhostUser(_) => return Err("a vhost-user port has no device".to_owned()),
     };
     opened.map_err(|error| error.to_string())
@@ -67,9 +68,22 @@ pub fn internal(name: &str) -> Result<Opening, OpenError> {
 ///
 /// # Errors
 /// Errors of the kernel.
-pub fn tunnel(name: &str, facts: TunnelFacts) -> Result<Opening, OpenError> {
-    let device = lasthop_netdev::tunnel(name, facts)?;
-    Ok(Opening { device, why: "a controller asked for tunnels".to_owned(), uplink: None })
+pub fn tunnel(name: &str, facts: TunnelFacts, gro: TunnelGro) -> Result<Opening, OpenError> {
+    let coalescing = match gro {
+        TunnelGro::Auto => Coalescing::Wanted,
+        TunnelGro::Off => Coalescing::Off,
+    };
+    let device = lasthop_netdev::tunnel(name, facts, coalescing)?;
+    let mut why = "a controller asked for tunnels".to_owned();
+    if facts.kind.socket() == TunnelSocket::Udp && device.facts.features == 0 {
+        why += match gro {
+            TunnelGro::Auto => {
+                "; packets are not joined on receipt, since this kernel has no UDP_GRO (Linux 5.0)"
+            }
+            TunnelGro::Off => "; packets are not joined on receipt (tunnel-gro = \"off\")",
+        };
+    }
+    Ok(Opening { device, why, uplink: None })
 }
 
 /// Opens a device that a controller requested. Detaches it from the host's stack if this kernel can do that, as with
@@ -77,16 +91,16 @@ pub fn tunnel(name: &str, facts: TunnelFacts) -> Result<Opening, OpenError> {
 ///
 /// # Errors
 /// As [`open`].
-pub fn requested(spec: &PortSpec) -> Result<Opening, String> {
+pub fn requested(spec: &PortSpec, gro: TunnelGro) -> Result<Opening, String> {
     let mut alone = spec.clone();
     if let PortBackend::Device(device) = &mut alone.backend {
         device.host = HostAccess::Off;
     }
-    let why_shared = match open(&alone) {
+    let why_shared = match open(&alone, gro) {
         Ok(opening) => return Ok(opening),
         Err(why) => why,
     };
-    let mut opening = open(spec)?;
+    let mut opening = open(spec, gro)?;
     opening.why += &format!("; the host's stack gets the device's frames, too: {why_shared}");
     Ok(opening)
 }

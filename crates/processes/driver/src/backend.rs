@@ -6,7 +6,7 @@ use lasthop_frontend::VnicPair;
 
 use crate::packet::{self, PacketQueue};
 use crate::tap::TapQueue;
-use crate::udp::UdpQueue;
+use crate::udp::{self, UdpQueue};
 use crate::xdp::XdpQueue;
 use crate::{DriverError, Needs, Queue};
 use lasthop_device::{Backend, DeviceFacts};
@@ -14,7 +14,8 @@ use lasthop_device::{Backend, DeviceFacts};
 /// The properties of the vNIC that a device's back end needs.
 pub(crate) fn needs(facts: &DeviceFacts) -> Result<Needs, DriverError> {
     match facts.backend {
-        Backend::AfPacket | Backend::Tap | Backend::Udp | Backend::Raw => Ok(packet::NEEDS),
+        Backend::AfPacket | Backend::Tap => Ok(packet::NEEDS),
+        Backend::Udp | Backend::Raw => Ok(udp::needs(facts)),
         Backend::AfXdp => Ok(XdpQueue::needs(facts)?),
     }
 }
@@ -32,7 +33,7 @@ pub(crate) fn queue(
         Backend::AfXdp => Box::new(XdpQueue::new(facts, number, fd)?),
         Backend::Udp | Backend::Raw => {
             let tunnel = facts.tunnel.ok_or_else(|| DriverError::NoTunnel(facts.name.clone()))?;
-            Box::new(UdpQueue::new(fd, tunnel, pair)?)
+            Box::new(UdpQueue::new(fd, facts.features, tunnel, pair)?)
         }
     })
 }

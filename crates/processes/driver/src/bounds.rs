@@ -8,8 +8,11 @@
 //! | [`SEND_SLOT_BYTES`] | 4096 | bytes | any frame of 1500 bytes in one, 64 KiB in 17 |
 //! | [`SEND_PARTS_MAX`] | 32 | buffers | more than the longest frame needs, fewer than a system call accepts |
 //! | [`RECEIVE_SLOTS`] | 256 | buffers | frames that the switch may have not copied yet |
-//! | [`RECEIVE_SLOT_BYTES`] | 65600 | bytes | the longest frame with its header and room for a tag |
+//! | [`RECEIVE_SLOT_BYTES`] | 65728 | bytes | the longest frame with its header and room for a tag; the longest coalesced datagrams (65535) with a tunnel's |
 //! | [`STALE_FRAMES_MAX`] | 4096 | frames | dropped at once when a switch comes back; any beyond it are older than any timeout |
+//! | [`DATAGRAMS_MAX`] | 128 | datagrams | of one message with UDP_GRO: as many as a kernel sends as one (UDP_MAX_SEGMENTS); further ones are `truncated` |
+//! | [`TUNNEL_ENTRIES`] | 2048 | entries | of a tunnel's ring to the switch: of eight messages each datagram a frame in two pieces, or 40 large frames |
+//! | [`PIECES_MAX`] | 64 | pieces | of a frame: as many as the switch accepts; 64 KiB of segments of 1400 bytes have 48 |
 //! | [`XDP_FRAMES`] | 1024 | frames | of an XDP socket's memory for each direction: 1.2 ms of a 10 Gbit/s link; both take 4 MiB of lockable memory, or 8 above an MTU of 1774 |
 //! | [`XDP_ENTRIES`] | 2048 | entries | of each of its rings: the kernel frees an entry after it has passed its frame on, so with twice the frames none is ever full |
 //! | [`XDP_BATCH`] | 64 | frames | of one visit: the other direction waits for some 10 us |
@@ -33,10 +36,22 @@ pub(crate) const SEND_PARTS_MAX: usize = 32;
 /// Buffers for frames from the device.
 pub(crate) const RECEIVE_SLOTS: u16 = 256;
 /// Bytes of each; an odd number of cache lines, see [`SEND_STRIDE_BYTES`].
-pub(crate) const RECEIVE_SLOT_BYTES: u32 = 1025 * 64;
+pub(crate) const RECEIVE_SLOT_BYTES: u32 = 1027 * 64;
 
 /// Frames that waited at a device without a switch, and are dropped when there is one.
 pub(crate) const STALE_FRAMES_MAX: usize = 4096;
+
+/// Datagrams of one message that are looked at.
+pub(crate) const DATAGRAMS_MAX: usize = 128;
+/// Entries of the ring for frames out of tunnels.
+pub(crate) const TUNNEL_ENTRIES: u16 = 2048;
+pub(crate) use lasthop_frontend::PIECES_MAX;
+/// Distance of places for the headers of such frames, one for each entry.
+pub(crate) const PLACE_BYTES: u32 = 128;
+/// Bytes of the buffers of such a pair: its places are last.
+pub(crate) const TUNNEL_ARENA_BYTES: u32 = ARENA_BYTES + TUNNEL_ENTRIES as u32 * PLACE_BYTES;
+const _: () = assert!(PLACE_BYTES as usize >= lasthop_wire::tunnel::HEADER_BYTES);
+const _: () = assert!(RECEIVE_SLOT_BYTES as usize >= 65_535 + lasthop_wire::tunnel::HEADER_BYTES);
 
 /// Bytes of a pair's buffers; those for sending are first.
 pub(crate) const ARENA_BYTES: u32 = RECEIVE_AT + RECEIVE_SLOTS as u32 * RECEIVE_SLOT_BYTES;

@@ -24,7 +24,8 @@ struct Hands {
 
 impl Device for Hands {
     fn offer(&self) -> Offer {
-        let features = features::VERSION_1 | features::MRG_RXBUF | features::EVENT_IDX;
+        let offloads = features::CSUM | features::HOST_TSO4 | features::HOST_TSO6;
+        let features = features::VERSION_1 | features::MRG_RXBUF | features::EVENT_IDX | offloads;
         Offer { features, queue_pairs: 1, mac: None, mtu: None, private: 0 }
     }
 
@@ -62,7 +63,7 @@ pub(crate) struct World {
     _vnic: Vnic,
 }
 
-fn switch() -> (UnixStream, Receiver<(u16, DeviceRing)>, Receiver<Arc<MemoryMap>>) {
+pub(crate) fn switch() -> (UnixStream, Receiver<(u16, DeviceRing)>, Receiver<Arc<MemoryMap>>) {
     let (front, back) = UnixStream::pair().unwrap();
     let ((rings, ring), (maps, map)) = (channel(), channel());
     std::thread::spawn(move || {

@@ -7,34 +7,57 @@
 //!
 //! A UDP socket is of IPv6 and takes IPv4, too. A raw socket, of GRE, is of one of them; of IPv4 it hands over IP headers as well. Routes, source addresses, neighbours, IPsec and filters are the host's.
 
+mod arena;
+mod arrivals;
 mod control;
 mod fragments;
 mod headers;
 mod sys;
+#[cfg(test)]
+mod tests;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use lasthop_device::{DeviceDropReason, DriverCounters, TunnelFacts};
+use lasthop_device::{DeviceDropReason, DeviceFacts, DriverCounters, TunnelFacts};
 use lasthop_frontend::{GuestError, VnicPair};
 use lasthop_guestmem::{Segment, StaleSegment};
 use lasthop_ring::Used;
-use lasthop_wire::tunnel::{HEADER_BYTES, OuterHeader, TUNNEL_BYTES, flag, gre};
-use lasthop_wire::{Sum, vnet};
+use lasthop_vhost::features;
+use lasthop_wire::tunnel::{HEADER_BYTES, OuterHeader, flag, gre};
+use lasthop_wire::{Sum, TcpSegment, vnet};
 use rustix::io::Errno;
 
+use self::arena::{add_to, read_span};
+use self::arrivals::{Arrivals, Arrived};
 use self::control::Endpoint;
 use self::fragments::Fragments;
 use self::headers::{Headers, START_BYTES, TAGGED_BYTES, WRITTEN_BYTES_MAX};
-use self::sys::{UdpInbox, UdpOutbox};
+use self::sys::{Message, UdpInbox, UdpOutbox};
 use crate::bounds::{
-    BATCH, RECEIVE_SLOT_BYTES, SEND_BYTES_MAX, SEND_PARTS_MAX, SEND_SLOTS, STALE_FRAMES_MAX,
+    BATCH, DATAGRAMS_MAX, SEND_BYTES_MAX, SEND_PARTS_MAX, SEND_SLOTS, STALE_FRAMES_MAX, TUNNEL_ARENA_BYTES,
+    TUNNEL_ENTRIES,
 };
-use crate::inbound::{Inbound, Slot};
 use crate::outbound::{at, broken, lend, take_buffer};
 use crate::sys::{Arena, PARTS_MAX, Span};
-use crate::{Next, Queue, QueueError, Visit};
+use crate::{Needs, Next, Queue, QueueError, Visit, packet};
+
+/// Features of a vNIC for a socket that joins datagrams: frames of several segments go to the switch.
+pub(crate) const JOINS: u64 = features::CSUM | features::HOST_TSO4 | features::HOST_TSO6;
+
+/// Whether messages of a socket with these features may have several datagrams.
+fn has_several(features: u64) -> bool {
+    features & JOINS == JOINS
+}
+
+/// The properties of the vNIC that a tunnel's end needs.
+pub(crate) fn needs(facts: &DeviceFacts) -> Needs {
+    if !has_several(facts.features) {
+        return packet::NEEDS;
+    }
+    Needs { rx_entries: SEND_SLOTS, tx_entries: TUNNEL_ENTRIES, arena_bytes: TUNNEL_ARENA_BYTES }
+}
 
 /// A frame that was taken from the ring.
 #[derive(Clone, Copy, Debug)]
@@ -56,7 +79,7 @@ pub(crate) struct UdpQueue {
     facts: TunnelFacts,
     headers: Headers,
     inbox: UdpInbox,
-    inbound: Inbound,
+    arrivals: Arrivals,
     outbox: UdpOutbox,
     /// As the socket sends; not known of one that another process had.
     fragments: Option<Fragments>,
@@ -67,14 +90,20 @@ pub(crate) struct UdpQueue {
 }
 
 impl UdpQueue {
-    pub(crate) fn new(fd: OwnedFd, facts: TunnelFacts, pair: &VnicPair) -> Result<Self, QueueError> {
+    /// `features`: of the device.
+    pub(crate) fn new(
+        fd: OwnedFd,
+        features: u64,
+        facts: TunnelFacts,
+        pair: &VnicPair,
+    ) -> Result<Self, QueueError> {
         let arena = Arc::new(Arena::of(pair).map_err(GuestError::from)?);
         Ok(Self {
             fd,
             facts,
             headers: Headers::new(facts),
             inbox: UdpInbox::new(Arc::clone(&arena)),
-            inbound: Inbound::new(),
+            arrivals: Arrivals::new(has_several(features), has_several(features) && pair.has(JOINS)),
             outbox: UdpOutbox::new(arena, facts.kind.socket()),
             fragments: None,
             frames: ArrayVec::new(),
@@ -84,11 +113,9 @@ impl UdpQueue {
         })
     }
 
-    /// Receives datagrams into free buffers, behind room for a frame's header; returns their number.
-    fn take_datagrams(&mut self, count: usize) -> Result<usize, QueueError> {
-        let room = HEADER_BYTES as u32;
-        let behind = |slot: Span| Span { offset: slot.offset + room, len: slot.len - room };
-        match self.inbox.receive(self.fd.as_fd(), self.inbound.spans().take(count).map(behind)) {
+    /// Receives messages into free buffers; returns their number.
+    fn take_messages(&mut self, count: usize) -> Result<usize, QueueError> {
+        match self.inbox.receive(self.fd.as_fd(), self.arrivals.spans().take(count)) {
             Ok(count) => Ok(count),
             // Errors that other datagrams caused on their way are transient, too.
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNREFUSED | Errno::HOSTUNREACH | Errno::NETUNREACH) => {
@@ -98,49 +125,55 @@ impl UdpQueue {
         }
     }
 
-    /// Makes datagram `index`, which is in `slot`, a frame for the switch. Returns its offset in the slot and its
-    /// length including the header, or the reason to drop it.
-    fn prepare(
-        &self,
-        index: usize,
-        slot: &Slot,
-        pair: &VnicPair,
-    ) -> Result<Result<(u32, u32), DeviceDropReason>, StaleSegment> {
-        let (len, endpoint) = self.inbox.datagram(index);
-        let fits = len <= RECEIVE_SLOT_BYTES - HEADER_BYTES as u32;
-        let Some(endpoint) = endpoint.filter(|_| fits) else { return Ok(Err(DeviceDropReason::Truncated)) };
-        let Some((inner, tunnel)) = self.read(slot, len, endpoint, pair)? else {
-            return Ok(Err(DeviceDropReason::BadTunnel));
-        };
-        let (mut header, mut metadata) = ([0; HEADER_BYTES], [0; TUNNEL_BYTES]);
-        let _ = tunnel.emit(&mut metadata); // its length is in it
-        header[vnet::HEADER_BYTES..].copy_from_slice(&metadata);
-        slot.write(pair, inner as u32, &header)?;
-        Ok(Ok((inner as u32, HEADER_BYTES as u32 + len - inner as u32)))
+    /// Makes each datagram of a message, which begins at `offset` of the arena, a frame for the switch, or joins it to the one before. Returns
+    /// the number of datagrams.
+    fn take_datagrams(
+        &mut self,
+        message: Message,
+        offset: u32,
+        pair: &mut VnicPair,
+        counters: &mut DriverCounters,
+    ) -> Result<usize, StaleSegment> {
+        let mut count = 0;
+        for (start, len) in message.datagrams() {
+            counters.from_device.count(len as usize);
+            let datagram = Span { offset: offset + start, len };
+            let arrived = match message.endpoint.filter(|_| count < DATAGRAMS_MAX) {
+                Some(endpoint) => self.read(datagram, endpoint, pair)?.ok_or(DeviceDropReason::BadTunnel),
+                None => Err(DeviceDropReason::Truncated),
+            };
+            match arrived {
+                Ok(mut arrived) => {
+                    arrived.has_room = start == 0;
+                    self.arrivals.add(arrived, pair, counters)?;
+                }
+                Err(reason) => counters.drop(reason),
+            }
+            count += 1;
+        }
+        Ok(count)
     }
 
-    /// Reads the headers of a datagram of `len` bytes: where the inner frame begins, and its tunnel. None if they are bad.
-    fn read(
-        &self,
-        slot: &Slot,
-        len: u32,
-        told: Endpoint,
-        pair: &VnicPair,
-    ) -> Result<Option<(usize, OuterHeader)>, StaleSegment> {
+    /// Reads the headers of a datagram. None if they are bad.
+    fn read(&self, datagram: Span, told: Endpoint, pair: &VnicPair) -> Result<Option<Arrived>, StaleSegment> {
         let mut start = [0; START_BYTES];
-        let seen = (len as usize).min(start.len());
-        slot.read(pair, HEADER_BYTES as u32, &mut start[..seen])?;
+        let seen = (datagram.len as usize).min(start.len());
+        read_span(pair, datagram, 0, &mut start[..seen])?;
         let Ok((ip, endpoint)) = self.headers.read_ip(&start[..seen], told) else { return Ok(None) };
         let mut tunnel = endpoint.tunnel(self.facts.port);
         let Ok(inner) = self.headers.read(&start[ip..seen], &mut tunnel) else { return Ok(None) };
         if self.headers.is_summed(&tunnel) {
-            let sum =
-                sum_of(len - ip as u32, |skip, out| slot.read(pair, (HEADER_BYTES + ip) as u32 + skip, out))?;
+            let (mut sum, skip) = (Sum::default(), ip as u32);
+            add_to(&mut sum, datagram.len - skip, |from, out| read_span(pair, datagram, skip + from, out))?;
             if gre::is_sound(&tunnel, sum).is_err() {
                 return Ok(None);
             }
         }
-        Ok(Some((ip + inner, tunnel)))
+        let skip = (ip + inner) as u32;
+        let span = Span { offset: datagram.offset + skip, len: datagram.len - skip };
+        let head = start.get(ip + inner..seen).filter(|_| self.arrivals.joins());
+        let segment = head.and_then(|head| TcpSegment::parse(head, span.len));
+        Ok(Some(Arrived { span, tunnel, segment, has_room: false }))
     }
 
     fn waiting(&self) -> usize {
@@ -268,35 +301,6 @@ impl UdpQueue {
     }
 }
 
-/// Bytes that are copied at a time to be summed.
-const SUMMED_BYTES: u32 = 1024;
-
-/// Sums `len` bytes that `read` copies out, from as many on as it is told.
-fn add_to(
-    sum: &mut Sum,
-    len: u32,
-    read: impl Fn(u32, &mut [u8]) -> Result<(), StaleSegment>,
-) -> Result<(), StaleSegment> {
-    let mut piece = [0; SUMMED_BYTES as usize];
-    for skip in (0..len).step_by(piece.len()) {
-        let piece = &mut piece[..SUMMED_BYTES.min(len - skip) as usize];
-        read(skip, piece)?;
-        sum.add(piece);
-    }
-    Ok(())
-}
-
-fn sum_of(len: u32, read: impl Fn(u32, &mut [u8]) -> Result<(), StaleSegment>) -> Result<Sum, StaleSegment> {
-    let mut sum = Sum::default();
-    add_to(&mut sum, len, read).map(|()| sum)
-}
-
-fn read_span(pair: &VnicPair, span: Span, skip: u32, out: &mut [u8]) -> Result<(), StaleSegment> {
-    let arena = pair.arena();
-    let segment = Segment { offset: arena.offset + u64::from(span.offset), len: span.len, ..arena };
-    pair.map().read(segment, skip, out)
-}
-
 fn read_header(pair: &VnicPair, first: Used) -> Result<[u8; HEADER_BYTES], GuestError> {
     let mut header = [0; HEADER_BYTES];
     if (first.len as usize) < HEADER_BYTES {
@@ -325,15 +329,15 @@ impl Queue for UdpQueue {
     }
 
     fn start(&mut self, pair: &mut VnicPair, counters: &mut DriverCounters) -> Result<(), QueueError> {
-        self.inbound.start();
+        self.arrivals.start();
         self.clear();
         for slot in 0..SEND_SLOTS {
             lend(pair, slot);
         }
         for _ in 0..STALE_FRAMES_MAX / BATCH {
-            let count = self.take_datagrams(BATCH)?;
-            for index in 0..count {
-                counters.from_device.count(self.inbox.datagram(index).0 as usize);
+            let count = self.take_messages(BATCH)?;
+            for (_, len) in (0..count).flat_map(|index| self.inbox.message(index).datagrams()) {
+                counters.from_device.count(len as usize);
                 counters.drop(DeviceDropReason::NoSwitch);
             }
             if count < BATCH {
@@ -344,31 +348,20 @@ impl Queue for UdpQueue {
     }
 
     fn receive(&mut self, pair: &mut VnicPair, counters: &mut DriverCounters) -> Result<Visit, QueueError> {
-        self.inbound.reclaim(pair)?;
-        let room = self.inbound.room().min(BATCH);
+        self.arrivals.reclaim(pair)?;
+        let room = self.arrivals.room(pair);
         if room == 0 {
             return Ok(Visit { frames: 0, next: Next::Blocked });
         }
-        let count = self.take_datagrams(room)?;
-        let mut unused: ArrayVec<Slot, BATCH> = ArrayVec::new();
+        let (count, mut frames) = (self.take_messages(room)?, 0);
         for index in 0..count {
-            let Some(slot) = self.inbound.take() else { break };
-            counters.from_device.count(self.inbox.datagram(index).0 as usize);
-            match self.prepare(index, &slot, pair).map_err(GuestError::from)? {
-                Ok((skip, len)) => {
-                    slot.lend(pair, skip, len);
-                    counters.to_switch.count(len as usize - HEADER_BYTES);
-                }
-                Err(reason) => {
-                    counters.drop(reason);
-                    unused.push(slot);
-                }
-            }
+            let Some(offset) = self.arrivals.next_message() else { break };
+            let message = self.inbox.message(index);
+            frames += self.take_datagrams(message, offset, pair, counters).map_err(GuestError::from)?;
         }
-        // Only now: the next datagram is in the next free slot.
-        unused.into_iter().for_each(|slot| self.inbound.give_back(slot));
+        self.arrivals.finish(pair, counters).map_err(GuestError::from)?;
         let next = if count == room { Next::More } else { Next::Idle };
-        Ok(Visit { frames: count, next })
+        Ok(Visit { frames, next })
     }
 
     fn send(&mut self, pair: &mut VnicPair, counters: &mut DriverCounters) -> Result<Visit, QueueError> {

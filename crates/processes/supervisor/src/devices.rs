@@ -110,7 +110,11 @@ impl Ports {
         if device.is_internal() {
             return device.renew();
         }
-        let opened = if device.is_requested { opening::requested(&spec) } else { opening::open(&spec) };
+        let opened = if device.is_requested {
+            opening::requested(&spec, self.table.tunnel_gro)
+        } else {
+            opening::open(&spec, self.table.tunnel_gro)
+        };
         match opened {
             Ok(opening) => {
                 let facts = &opening.device.facts;

@@ -91,6 +91,7 @@ use lasthop_api::rundir::{RunDir, control_socket, datapath_socket};
 use lasthop_api::sched::ViewMode;
 use lasthop_api::settings::{StandbyMode, SwitchSettings};
 use lasthop_api::switches::SwitchSpec;
+use lasthop_api::tunnel_gro::TunnelGro;
 use lasthop_children::Reaper;
 use lasthop_fd_store::RecordStore;
 use lasthop_listeners::{ApiClients, ApiSources, ListenSocket};
@@ -135,6 +136,8 @@ pub struct RunSettings {
     pub scheduler_view: ViewMode,
     /// Whether a second switch process waits for the end of the first.
     pub standby: StandbyMode,
+    /// Whether packets out of tunnels are joined.
+    pub tunnel_gro: TunnelGro,
     /// Settings of the inner processes.
     pub switch: SwitchSettings,
     /// The switches; the default one first.
@@ -231,7 +234,7 @@ impl Supervisor {
         let switch = SwitchProcess::new(&settings, &reaper);
         Ok(Self {
             dir: dir.to_path_buf(),
-            ports: Ports::new(dir, Driver::new(&settings, &reaper)),
+            ports: Ports::new(dir, Driver::new(&settings, &reaper), run.tunnel_gro),
             out: Outputs { poller, switch, store: RecordStore::of_environment() },
             signals,
             controller: ControllerProcess::new(&settings, &reaper),

@@ -12,6 +12,7 @@ use lasthop_api::names;
 use lasthop_api::orders::Order;
 use lasthop_api::port::{self, PortSpec};
 use lasthop_api::switches::SwitchName;
+use lasthop_api::tunnel_gro::TunnelGro;
 use lasthop_netdev::links::{Limited, Links};
 use lasthop_runtime::fault::{Fault, Kind};
 use lasthop_runtime::poller::{Interest, Poller};
@@ -33,17 +34,20 @@ pub(super) struct PortTable {
     next_number: u32,
     /// The run directory, which has the sockets without a configured path.
     pub(super) dir: PathBuf,
+    /// Of tunnel ports that are opened.
+    pub(super) tunnel_gro: TunnelGro,
 }
 
 impl PortTable {
     /// A table without ports.
-    pub(super) fn new(dir: &Path) -> Self {
+    pub(super) fn new(dir: &Path, tunnel_gro: TunnelGro) -> Self {
         Self {
             all: BTreeMap::new(),
             links: None,
             is_tracking_late: false,
             next_number: 0,
             dir: dir.to_path_buf(),
+            tunnel_gro,
         }
     }
 

@@ -15,6 +15,7 @@ use serde_json::Value;
 use lasthop_api::orders::{Answer, Order};
 use lasthop_api::port::PortSpec;
 use lasthop_api::report::HUNG_UP;
+use lasthop_api::tunnel_gro::TunnelGro;
 use lasthop_fd_store::RecordKey;
 use lasthop_listeners::{Asker, check_absolute};
 use lasthop_port_counters::PortCounterTable;
@@ -50,9 +51,9 @@ impl PortTable {
 
 impl Ports {
     /// Starts without ports and without a driver process.
-    pub(super) fn new(dir: &Path, driver: Driver) -> Self {
+    pub(super) fn new(dir: &Path, driver: Driver, tunnel_gro: TunnelGro) -> Self {
         let (sessions, counters) = (Sessions::default(), PortCounterTable::default());
-        Self { table: PortTable::new(dir), sessions, counters, driver }
+        Self { table: PortTable::new(dir, tunnel_gro), sessions, counters, driver }
     }
 
     /// Adds a port. The reply comes when the switch has it.

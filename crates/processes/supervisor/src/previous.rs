@@ -374,6 +374,7 @@ mod tests {
             datapath_devices: None,
             scheduler_view: Default::default(),
             standby: Default::default(),
+            tunnel_gro: Default::default(),
             switch: SwitchSettings::new(Settings::default()).expect("defaults"),
             switches: switches.iter().map(|switch| switch.parse().expect("a switch")).collect(),
             ports: vnics.iter().map(|name| vnic(name)).collect(),

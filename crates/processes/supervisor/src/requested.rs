@@ -148,7 +148,7 @@ impl Ports {
         self.table.check_beside(&spec)?;
         let opening = match wanted.kind {
             WantedKind::Internal => Some(make(&wanted.name)?),
-            WantedKind::Tunnel(facts) => Some(opening::tunnel(&wanted.name, facts)?),
+            WantedKind::Tunnel(facts) => Some(opening::tunnel(&wanted.name, facts, self.table.tunnel_gro)?),
             WantedKind::Netdev => {
                 ethernet_device(&wanted.name)?;
                 None

@@ -260,6 +260,7 @@ impl Reports<'_> {
             datapath_devices: self.datapath_devices.clone(),
             scheduler_view: self.scheduler.setting(),
             standby: self.standby.setting(),
+            tunnel_gro: Some(self.ports.tunnel_gro),
         };
         let own = self.ports.all.values().filter(|port| !port.is_requested());
         let mut ports: Vec<PortSpec> =

@@ -50,5 +50,6 @@ pub mod sched;
 mod schema;
 pub mod settings;
 pub mod switches;
+pub mod tunnel_gro;
 pub mod upcalls;
 pub mod workers;

@@ -66,6 +66,7 @@ const OF_THE_WHOLE: &[&str] = &[
     "datapath-devices",
     "scheduler-view",
     "standby",
+    "tunnel-gro",
 ];
 
 /// The error about a key that is a setting of the whole program, not of a vnic or switch.

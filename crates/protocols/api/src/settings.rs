@@ -12,6 +12,7 @@ use crate::hysteresis::Hysteresis;
 use crate::modules::{FdbEntries, ModuleName};
 use crate::sched::ViewMode;
 use crate::switches::{ControllerKind, FailMode, SwitchSpec};
+use crate::tunnel_gro::TunnelGro;
 use crate::upcalls::UpcallBounds;
 use crate::workers::Workers;
 use lasthop_runtime::fault::Fault;
@@ -76,6 +77,11 @@ pub struct Settings {
     #[arg(long, value_name = "on|off")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub standby: Option<StandbyMode>,
+    /// Join packets out of Geneve and VXLAN tunnels on receipt, so that guests get large frames: where the kernel coalesces datagrams
+    /// (auto), or never (off) [default: auto]
+    #[arg(long, value_name = "auto|off")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tunnel_gro: Option<TunnelGro>,
 }
 
 /// Whether a second switch process waits for the end of the first.
@@ -127,6 +133,7 @@ impl Settings {
             datapath_devices: self.datapath_devices.or(other.datapath_devices),
             scheduler_view: self.scheduler_view.or(other.scheduler_view),
             standby: self.standby.or(other.standby),
+            tunnel_gro: self.tunnel_gro.or(other.tunnel_gro),
         }
     }
 }
@@ -174,6 +181,7 @@ impl SwitchSettings {
             datapath_devices: _,
             scheduler_view: _,
             standby: _,
+            tunnel_gro: _,
         } = asked;
         cpus.as_ref().map_or(Ok(()), CpuList::check)?;
         Ok(Self {

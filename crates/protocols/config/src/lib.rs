@@ -64,6 +64,7 @@ use lasthop_api::port::{KeyFault, PortKeys, PortSpec, VnicForm};
 use lasthop_api::sched::ViewMode;
 use lasthop_api::settings::{Settings, StandbyMode};
 use lasthop_api::switches::{ControllerKind, FailMode, SwitchName, SwitchSpec};
+use lasthop_api::tunnel_gro::TunnelGro;
 use lasthop_api::upcalls::UpcallBounds;
 use lasthop_api::workers::Workers;
 use lasthop_runtime::fault::Fault;
@@ -161,6 +162,9 @@ struct File {
     /// A second switch process waits for the end of the first, and then continues with all guests.
     #[schemars(extend("default" = StandbyMode::default()))]
     standby: Option<StandbyMode>,
+    /// Packets out of Geneve and VXLAN tunnels are joined on receipt, where the kernel coalesces datagrams.
+    #[schemars(extend("default" = TunnelGro::default()))]
+    tunnel_gro: Option<TunnelGro>,
     /// Switches besides default, which always exists, [[switch]] each.
     #[serde(default)]
     #[schemars(with = "Vec<SwitchSpec>", length(max = SWITCHES_MAX - 1))]
@@ -236,6 +240,7 @@ fn parse(text: &str) -> Result<Config, Mistake> {
         datapath_devices: file.datapath_devices,
         scheduler_view: file.scheduler_view,
         standby: file.standby,
+        tunnel_gro: file.tunnel_gro,
     };
     let acl = checked_rules(text, file.acl)?;
     Ok(Config { settings, switches, ports, fdb: file.fdb, acl }.secured())

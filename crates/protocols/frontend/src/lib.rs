@@ -50,4 +50,4 @@ pub use guest::{Guest, GuestCounters};
 pub use listener::GuestListener;
 pub use options::{ALL_FEATURES, GuestOptions, PARTS_MAX, QUEUE_PAIRS_MAX, SLOT_BYTES_MAX};
 pub use rx::ReceivedFrame;
-pub use vnic::{Vnic, VnicOptions, VnicPair, VnicRing};
+pub use vnic::{PIECES_MAX, Vnic, VnicOptions, VnicPair, VnicRing};

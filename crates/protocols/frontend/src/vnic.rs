@@ -159,7 +159,7 @@ impl Vnic {
             map: self.memory.map.clone(),
             arena: place.arena,
             header_bytes: self.agreement.header_bytes(),
-            is_mergeable: self.agreement.has(features::MRG_RXBUF),
+            features: self.agreement.features,
         })
     }
 
@@ -198,7 +198,7 @@ pub struct VnicPair {
     map: MemoryMap,
     arena: Segment,
     header_bytes: usize,
-    is_mergeable: bool,
+    features: u64,
 }
 
 impl VnicPair {
@@ -223,9 +223,18 @@ impl VnicPair {
     /// Whether a frame may use several buffers.
     #[must_use]
     pub fn is_mergeable(&self) -> bool {
-        self.is_mergeable
+        self.has(features::MRG_RXBUF)
+    }
+
+    /// Whether all of these virtio features were negotiated.
+    #[must_use]
+    pub fn has(&self, features: u64) -> bool {
+        self.features & features == features
     }
 }
+
+/// Pieces of a frame that [`VnicRing::lend_pieces`] takes: as many as a back end accepts for a frame.
+pub const PIECES_MAX: usize = 64;
 
 /// A ring of a [`Vnic`], by which buffers are lent to the back end and returned.
 #[derive(Debug)]
@@ -254,6 +263,27 @@ impl VnicRing {
         };
         self.is_published &= head.is_none();
         head.is_some()
+    }
+
+    /// As [`Self::lend`], for a frame in several pieces (offset, bytes), which the back end reads. Returns false if there are more than
+    /// [`PIECES_MAX`] or than there is room for.
+    #[must_use]
+    pub fn lend_pieces(&mut self, pieces: &[(u32, u32)], token: u32) -> bool {
+        let mut buffers = [(0, 0); PIECES_MAX];
+        let Some(buffers) = buffers.get_mut(..pieces.len()) else { return false };
+        let start = GUEST_ADDR + self.arena.offset;
+        for (buffer, (offset, len)) in buffers.iter_mut().zip(pieces) {
+            *buffer = (start + u64::from(*offset), *len);
+        }
+        let head = self.ring.add(buffers, &[], token);
+        self.is_published &= head.is_none();
+        head.is_some()
+    }
+
+    /// A number that no lent buffer has, and that the next one will have, below the entries of the ring; `None` if it is full.
+    #[must_use]
+    pub fn next_number(&self) -> Option<u16> {
+        self.ring.next_head()
     }
 
     /// Takes the next buffer that the back end has used: its token, and in a receive ring the bytes that the back end

@@ -42,5 +42,6 @@ pub use netlink::tap_namespace_id;
 pub use packet::{PacketOptions, packet};
 pub use raw::tunnel;
 pub use tap::{TapOptions, TrafficLimits, set_carrier, tap};
+pub use udp::Coalescing;
 pub use uplink::{Uplink, UplinkOptions};
 pub use xdp::{XdpDevice, XdpError, lift_memory_lock};

@@ -9,15 +9,15 @@ use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, socket_with}
 use crate::OpenError;
 use crate::packet::set_room;
 use crate::sys::{set_option, take_gre};
-use crate::udp::{NO_FLOW_LABEL, end, udp};
+use crate::udp::{Coalescing, NO_FLOW_LABEL, end, udp};
 
 /// The end of tunnels of any kind. Datagrams pass the host's own stack, both ways. `name` is for messages.
 ///
 /// # Errors
 /// [`OpenError`]; [`OpenError::PortTaken`] if another socket has the UDP port, as one of a tunnel device of the kernel.
-pub fn tunnel(name: &str, tunnel: TunnelFacts) -> Result<OpenedDevice, OpenError> {
+pub fn tunnel(name: &str, tunnel: TunnelFacts, coalescing: Coalescing) -> Result<OpenedDevice, OpenError> {
     match tunnel.kind.socket() {
-        TunnelSocket::Udp => udp(name, tunnel),
+        TunnelSocket::Udp => udp(name, tunnel, coalescing),
         TunnelSocket::RawIpv4 => raw(name, tunnel, AddressFamily::INET, &OPTIONS),
         TunnelSocket::RawIpv6 => raw(name, tunnel, AddressFamily::INET6, &OPTIONS_6),
     }

@@ -4,6 +4,7 @@ use std::net::Ipv6Addr;
 use std::os::fd::{AsFd, OwnedFd};
 
 use lasthop_device::{Backend, DeviceFacts, OpenedDevice, TunnelFacts};
+use lasthop_vhost::features;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrV6, SocketFlags, SocketType, bind, ipproto, socket_with};
 
@@ -20,12 +21,30 @@ pub(crate) const NO_FLOW_LABEL: (libc::c_int, libc::c_int, libc::c_int) =
 /// The largest packet that a guest may be told of; the outer path bounds packets, datagram by datagram.
 const MTU_BYTES: u32 = 65_000;
 
+/// Whether a tunnel's socket hands over datagrams that belong together as one message (udp(7), UDP_GRO).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Coalescing {
+    /// If the kernel can, from Linux 5.0 on.
+    Wanted,
+    /// Never.
+    Off,
+}
+
+/// linux/udp.h.
+const UDP_GRO: libc::c_int = 104;
+/// Features of the vNIC: frames may go to the switch as large ones.
+const LARGE_FRAMES: u64 = features::CSUM | features::HOST_TSO4 | features::HOST_TSO6;
+
 /// Opens a tunnel port at a UDP port, for IPv4 and IPv6. Datagrams pass the host's own stack, both ways. `name` is for
-/// messages.
+/// messages. The facts have the offloads of frames from the port if datagrams are coalesced.
 ///
 /// # Errors
 /// [`OpenError`]; [`OpenError::PortTaken`] if another socket has the UDP port, as one of a tunnel device of the kernel.
-pub(crate) fn udp(name: &str, tunnel: TunnelFacts) -> Result<OpenedDevice, OpenError> {
+pub(crate) fn udp(
+    name: &str,
+    tunnel: TunnelFacts,
+    coalescing: Coalescing,
+) -> Result<OpenedDevice, OpenError> {
     let failed = |what| OpenError::of(name, "CAP_NET_BIND_SERVICE", what);
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::INET6, SocketType::DGRAM, flags, Some(ipproto::UDP));
@@ -51,7 +70,11 @@ pub(crate) fn udp(name: &str, tunnel: TunnelFacts) -> Result<OpenedDevice, OpenE
         Errno::ADDRINUSE => OpenError::PortTaken { name: name.to_owned(), port: tunnel.port },
         error => failed("bind the UDP socket")(error),
     })?;
-    Ok(end(name, Backend::Udp, tunnel, socket))
+    let coalesces =
+        coalescing == Coalescing::Wanted && set_option(socket.as_fd(), libc::IPPROTO_UDP, UDP_GRO, 1).is_ok();
+    let mut opened = end(name, Backend::Udp, tunnel, socket);
+    opened.facts.features = if coalesces { LARGE_FRAMES } else { 0 };
+    Ok(opened)
 }
 
 /// A tunnel's end with this socket.
@@ -83,13 +106,16 @@ mod tests {
         let free = std::net::UdpSocket::bind("[::]:0").expect("a port");
         let port = free.local_addr().expect("its address").port();
         let facts = TunnelFacts { kind: TunnelKind::Geneve, port };
-        let taken = udp("genev_sys", facts).expect_err("it is taken");
+        let taken = udp("genev_sys", facts, Coalescing::Wanted).expect_err("it is taken");
         assert_eq!(taken, OpenError::PortTaken { name: "genev_sys".to_owned(), port });
         drop(free);
-        let opened = udp("genev_sys", facts).expect("it is free");
+        let opened = udp("genev_sys", facts, Coalescing::Wanted).expect("it is free");
         assert_eq!(
             (opened.queues.len(), opened.facts.tunnel, opened.facts.is_tunnel()),
             (1, Some(facts), true)
         );
+        drop(opened);
+        let opened = udp("genev_sys", facts, Coalescing::Off).expect("it is free");
+        assert_eq!(opened.facts.features, 0);
     }
 }

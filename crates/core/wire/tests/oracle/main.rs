@@ -2,6 +2,7 @@
 
 #![allow(missing_docs)]
 
+mod coalesce;
 mod headers;
 mod key;
 mod packets;

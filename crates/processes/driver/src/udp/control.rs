@@ -2,7 +2,7 @@
 
 use lasthop_wire::tunnel::{OuterHeader, flag};
 
-/// Bytes of the control data: a packet information, a TTL, a TOS and the length of segments, each with its header.
+/// Bytes of the control data: a packet information, a TTL, a TOS and the length of datagrams, each with its header.
 pub(super) const CONTROL_BYTES: usize = 96 + SEGMENT_BYTES;
 /// Bytes of the length of segments, with its header.
 pub(super) const SEGMENT_BYTES: usize = 24;
@@ -65,8 +65,12 @@ impl Endpoint {
     }
 }
 
-/// Parses the kernel's control data, and adds its fields to `endpoint`.
-pub(super) fn read_control(mut control: &[u8], mut endpoint: Endpoint) -> Endpoint {
+/// linux/udp.h: joins datagrams on receipt, and says the length of each (udp(7)).
+const UDP_GRO: i32 = 104;
+
+/// Parses the kernel's control data, and adds its fields to `endpoint`; with the length of each datagram, if the message has several.
+pub(super) fn read_control(mut control: &[u8], mut endpoint: Endpoint) -> (Endpoint, Option<u32>) {
+    let mut datagram_bytes = None;
     while let Some((header, rest)) = control.split_first_chunk::<HEADER_BYTES>() {
         let [a, b, c, d, e, f, g, h, level @ .., i, j, k, l] = *header;
         let len = usize::from_ne_bytes([a, b, c, d, e, f, g, h]);
@@ -83,11 +87,15 @@ pub(super) fn read_control(mut control: &[u8], mut endpoint: Endpoint) -> Endpoi
             ((libc::SOL_IP, libc::IP_TTL) | (libc::SOL_IPV6, libc::IPV6_HOPLIMIT), data) => {
                 endpoint.ttl = number(data);
             }
+            ((libc::SOL_UDP, UDP_GRO), &[a, b, c, d, ..]) => {
+                datagram_bytes =
+                    u32::try_from(i32::from_ne_bytes([a, b, c, d])).ok().filter(|bytes| *bytes > 0);
+            }
             _ => {}
         }
         control = rest.get(data.len().next_multiple_of(ALIGN)..).unwrap_or_default();
     }
-    endpoint
+    (endpoint, datagram_bytes)
 }
 
 fn number(data: &[u8]) -> u8 {
@@ -152,9 +160,25 @@ mod tests {
             let mut out = [0; CONTROL_BYTES];
             let len = write_control(&endpoint, false, &mut out);
             let first = Endpoint { remote, port: 9, ..Endpoint::default() };
-            assert_eq!(read_control(&out[..len], first), endpoint);
+            assert_eq!(read_control(&out[..len], first), (endpoint, None));
             assert_eq!(Endpoint::of(&endpoint.tunnel(4), 9).remote, local, "back to where it came to");
         }
+    }
+
+    #[test]
+    fn the_length_of_coalesced_datagrams_is_a_positive_number() {
+        let told = |bytes: &[u8]| {
+            let mut control = (HEADER_BYTES + bytes.len()).to_ne_bytes().to_vec();
+            control.extend(libc::SOL_UDP.to_ne_bytes());
+            control.extend(UDP_GRO.to_ne_bytes());
+            control.extend(bytes);
+            read_control(&control, Endpoint::default()).1
+        };
+        assert_eq!(told(&1450_i32.to_ne_bytes()), Some(1450));
+        for bytes in [0_i32, -1, i32::MIN] {
+            assert_eq!(told(&bytes.to_ne_bytes()), None);
+        }
+        assert_eq!((told(&[1, 0, 0]), told(&[])), (None, None));
     }
 
     #[test]
@@ -166,7 +190,7 @@ mod tests {
         assert_eq!((Endpoint::of(&tunnel, 0).port, Endpoint::of(&tunnel, 1).port), (0, 9));
         let kind = (i32::from_ne_bytes([out[8], out[9], out[10], out[11]]), &out[20..24]);
         assert_eq!((len, kind), (32 + 24 + 24, (libc::SOL_IP, &[10, 0, 0, 2][..])));
-        assert_eq!(read_control(&out[..len], Endpoint::default()).ttl, 2);
+        assert_eq!(read_control(&out[..len], Endpoint::default()).0.ttl, 2);
     }
 
     #[test]
@@ -176,8 +200,8 @@ mod tests {
         let len = write_control(&to, false, &mut out);
         // Behind the last number is padding.
         for cut in 0..len - 4 {
-            assert_eq!(read_control(&out[..cut], Endpoint::default()).ttl, 0, "{cut}");
+            assert_eq!(read_control(&out[..cut], Endpoint::default()).0.ttl, 0, "{cut}");
         }
-        assert_eq!(read_control(&out[..len - 4], Endpoint::default()).ttl, 2);
+        assert_eq!(read_control(&out[..len - 4], Endpoint::default()).0.ttl, 2);
     }
 }

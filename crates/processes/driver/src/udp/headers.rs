@@ -3,6 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use lasthop_device::{TunnelFacts, TunnelKind, TunnelSocket};
+use lasthop_wire::coalesce::HEAD_BYTES_MAX;
 use lasthop_wire::headers::ETHERTYPE_VLAN;
 use lasthop_wire::tunnel::erspan::{self, ErspanStamp};
 use lasthop_wire::tunnel::{OuterHeader, TunnelFault, flag, geneve, gre, vxlan};
@@ -12,8 +13,8 @@ use super::control::{Endpoint, mapped};
 /// Bytes of the longest header that is written.
 pub(super) const WRITTEN_BYTES_MAX: usize = geneve::HEADER_BYTES_MAX;
 const _: () = assert!(erspan::HEADER_BYTES_MAX <= WRITTEN_BYTES_MAX);
-/// Bytes of a datagram that are looked at: the longest header of IPv4, that of a tunnel, and an Ethernet header.
-pub(super) const START_BYTES: usize = 60 + WRITTEN_BYTES_MAX + 14;
+/// Bytes of a datagram that are looked at: the longest header of IPv4, that of a tunnel, and the headers of a TCP segment.
+pub(super) const START_BYTES: usize = 60 + WRITTEN_BYTES_MAX + HEAD_BYTES_MAX;
 /// Bytes of a frame in which its VLAN tag is.
 pub(super) const TAGGED_BYTES: usize = 16;
 

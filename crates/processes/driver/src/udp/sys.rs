@@ -89,17 +89,38 @@ impl UdpInbox {
         checked(received).map(|received| received as usize)
     }
 
-    /// Bytes of datagram `index` of the last call, and where it came from; none if it was cut. A raw socket of IPv4 does not say where:
-    /// the datagram does.
-    pub(super) fn datagram(&self, index: usize) -> (u32, Option<Endpoint>) {
+    /// Message `index` of the last call.
+    pub(super) fn message(&self, index: usize) -> Message {
         let (message, name) = (&self.messages[index], &self.names[index]);
         #[allow(clippy::unnecessary_cast, reason = "a socklen_t with musl")]
         let control_len = (message.msg_hdr.msg_controllen as usize).min(CONTROL_BYTES);
         let is_whole = message.msg_hdr.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) == 0;
         let remote = u128::from_be_bytes(name.sin6_addr.s6_addr);
         let first = Endpoint { remote, port: u16::from_be(name.sin6_port), ..Endpoint::default() };
-        let endpoint = read_control(&self.controls[index].0[..control_len], first);
-        (message.msg_len, is_whole.then_some(endpoint))
+        let (endpoint, datagram_bytes) = read_control(&self.controls[index].0[..control_len], first);
+        let len = message.msg_len;
+        // An empty datagram is one, too.
+        let datagram_bytes = datagram_bytes.unwrap_or(len).clamp(1, len.max(1));
+        Message { len, datagram_bytes, endpoint: is_whole.then_some(endpoint) }
+    }
+}
+
+/// A received message: a datagram, or several of one sender with the same fields.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Message {
+    /// Bytes.
+    pub(super) len: u32,
+    /// Bytes of each datagram; the last one may have fewer.
+    pub(super) datagram_bytes: u32,
+    /// Where it came from; none if it was cut. A raw socket of IPv4 does not say where: the datagram does.
+    pub(super) endpoint: Option<Endpoint>,
+}
+
+impl Message {
+    /// Where each datagram begins, and its bytes.
+    pub(super) fn datagrams(self) -> impl Iterator<Item = (u32, u32)> {
+        let starts = (0..self.len.max(1)).step_by(self.datagram_bytes as usize);
+        starts.map(move |start| (start, self.datagram_bytes.min(self.len - start)))
     }
 }
 

@@ -144,6 +144,9 @@ pub struct DeviceCounters {
     pub from_device: FrameCount,
     /// Delivered to the switch.
     pub to_switch: FrameCount,
+    /// Received from the device and joined to a frame before them, which was delivered as one.
+    #[serde(default)]
+    pub joined: u64,
     /// Fetched from the switch.
     pub from_switch: FrameCount,
     /// Delivered to the device.
@@ -166,6 +169,7 @@ impl From<&DriverCounters> for DeviceCounters {
         Self {
             from_device: counters.from_device,
             to_switch: counters.to_switch,
+            joined: counters.joined,
             from_switch: counters.from_switch,
             to_device: counters.to_device,
             missed: counters.missed,

@@ -94,8 +94,9 @@ fn told(dir: &Path, args: &RunArgs) -> Result<RunSettings, Fault> {
 fn settings(dir: PathBuf, file: Config, flags: Config) -> Result<RunSettings, Fault> {
     let asked = flags.settings.over(file.settings);
     let (control_group, datapath_devices) = (asked.control_group.clone(), asked.datapath_devices.clone());
-    let scheduler_view = asked.scheduler_view.unwrap_or_default();
     let standby = asked.standby.unwrap_or_default();
+    let (scheduler_view, tunnel_gro) =
+        (asked.scheduler_view.unwrap_or_default(), asked.tunnel_gro.unwrap_or_default());
     let switch = SwitchSettings::new(asked)?;
     let named = file.switches.into_iter().chain(flags.switches);
     let switches: Vec<_> = std::iter::once(switch.default_switch()).chain(named).collect();
@@ -115,6 +116,7 @@ fn settings(dir: PathBuf, file: Config, flags: Config) -> Result<RunSettings, Fa
         datapath_devices,
         scheduler_view,
         standby,
+        tunnel_gro,
         switch,
         switches,
         ports,

@@ -2,6 +2,7 @@
 
 use lasthop_api::facts::Facts;
 use lasthop_api::report::{DeviceStatus, DriverFacts, DropCounts, PortStatus};
+use lasthop_device::Backend;
 
 use super::finding::{Finding, Link, Verdict};
 use super::link::learning::duplicate;
@@ -35,6 +36,12 @@ const LOSSES: &[(&str, &str, &str)] = &[
         "see the host's log (dmesg), and that the device takes such frames",
     ),
 ];
+
+/// Of `too_long` at a tunnel port, whose path has the MTU: there is no device.
+const TUNNEL_TOO_LONG: (&str, &str) = (
+    "guests send packets longer than the path of their tunnel takes",
+    "give them a smaller MTU: 50 bytes less than the path over IPv4, 70 over IPv6, with OVN 8 more; or the tunnel options:df_default=false",
+);
 
 /// The remedy for frames that the driver process did not read in time.
 const MISSED_REMEDY: &str = "give the driver process more CPU time, or the port more queues=";
@@ -125,8 +132,11 @@ fn drops(before: &DeviceStatus, port: &DeviceStatus, is_of_switch: bool) -> Verd
     let missed = ("frames were lost before the driver process took them", MISSED_REMEDY);
     let missed = (missed.0, missed.1, earlier.missed, counters.missed);
     let of = |drops: &DropCounts, reason: &str| drops.get(reason).copied().unwrap_or(0);
+    let is_tunnel = matches!(port.backend, Some(Backend::Udp | Backend::Raw));
     let dropped = LOSSES.iter().map(|(reason, what, remedy)| {
-        (*what, *remedy, of(&earlier.drops, reason), of(&counters.drops, reason))
+        let is_of_path = is_tunnel && *reason == "too_long";
+        let (what, remedy) = if is_of_path { TUNNEL_TOO_LONG } else { (*what, *remedy) };
+        (what, remedy, of(&earlier.drops, reason), of(&counters.drops, reason))
     });
     let mut found: Vec<_> = [missed].into_iter().chain(dropped).filter(|(_, _, _, now)| *now > 0).collect();
     found.sort_by_key(|(_, _, before, now)| now <= before);
@@ -208,6 +218,15 @@ mod tests {
             let verdict = lost(&one, &three, true);
             assert!(verdict.state == State::Warning && verdict.text.contains("(3 lost, now)"), "{verdict:?}");
         }
+    }
+
+    #[test]
+    fn packets_too_long_for_a_tunnel_are_no_matter_of_a_device() {
+        let mut tunnel = port("up", json!({"too_long": 3}));
+        tunnel.device.as_mut().expect("a device").backend = Some(Backend::Udp);
+        let verdict = lost(&tunnel, &tunnel, false);
+        assert!(verdict.text.contains("path of their tunnel"), "{verdict:?}");
+        assert!(verdict.remedy.is_some_and(|remedy| remedy.contains("df_default=false")));
     }
 
     #[test]

@@ -1,0 +1,72 @@
+"""Namespaces as hosts with a switch and a stock Open vSwitch each, and namespaces as their guests, for tests and measurements of tunnels."""
+
+import contextlib
+import json
+
+from openvswitch import OpenVSwitch
+from ovslab import driven
+from realguests import Switch, check, wait_until
+from wires import Namespace, need_namespaces
+
+# Of guests: room for the outer headers, those of IPv6 and eight bytes of options as well.
+MTU = 1400
+OUTER = {4: ("10.7.0.1", "10.7.0.2", 24), 6: ("fd07::1", "fd07::2", 64)}
+GUESTS = ("10.8.0.1", "10.8.0.2")
+
+
+class Host(contextlib.ExitStack):
+    """A namespace with a switch, an Open vSwitch with the bridge br0, and a namespace as its guest."""
+
+    def __init__(self, directory, number, namespace, program=None, words=()):
+        super().__init__()
+        self.directory = directory / f"host{number}"
+        self.directory.mkdir()
+        self.number, self.namespace = number, namespace
+        self.program, self.words = program, words
+        self.guest = self.switch = self.ovs = None
+
+    def __enter__(self):
+        super().__enter__()
+        self.guest = self.enter_context(Namespace(f"guest{self.number}"))
+        self.namespace.run(f"ip link add p1 type veth peer name eth0 netns {self.guest.name}")
+        self.namespace.run("ip link set p1 up")
+        add_guest(self.guest, "eth0", self.number)
+        words = ["--controller", "external", *self.words]
+        options = {"program": self.program, "prefix": self.namespace.prefix, "words": words}
+        self.switch = self.enter_context(Switch(self.directory, [], **options))
+        self.ovs = self.enter_context(OpenVSwitch(self.switch, self.namespace))
+        self.ovs.vsctl("add-br", "br0", "--", "add-port", "br0", "p1")
+        wait_until("the guest's wire", lambda: driven(self.switch).get("p1") == "up")
+        return self
+
+    def add_tunnel(self, kind, options, name="tun0"):
+        settings = [f"options:{key}={value}" for key, value in options.items()]
+        self.ovs.vsctl("add-port", "br0", name, "--", "set", "interface", name, f"type={kind}", *settings)
+
+    def sound(self):
+        self.switch.check_alive()
+        self.switch.check_conserved()
+        check(not self.ovs.warnings(), f"ovs-vswitchd warns: {self.ovs.warnings()}")
+
+
+def counters(host, port="genev_sys_6081"):
+    """The tunnel port's counters of the driver process."""
+    return json.loads(host.switch.ask("port", "show", port, "--json").stdout)["counters"]
+
+
+def add_guest(namespace, device, number):
+    namespace.run(f"ip link set {device} mtu {MTU} up")
+    namespace.run(f"ip addr add {GUESTS[number - 1]}/24 dev {device}")
+
+
+@contextlib.contextmanager
+def wired():
+    """Two namespaces as hosts, with a wire between them."""
+    need_namespaces()
+    with Namespace("host1") as one, Namespace("host2") as two:
+        one.run(f"ip link add wire type veth peer name wire netns {two.name}")
+        for number, host in enumerate((one, two)):
+            for first, second, length in OUTER.values():
+                host.run(f"ip addr add {(first, second)[number]}/{length} dev wire nodad")
+            host.run("ip link set wire up")
+        yield one, two
