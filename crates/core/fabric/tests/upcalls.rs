@@ -6,6 +6,7 @@ mod tcp;
 
 use std::sync::Arc;
 
+use lasthop_fabric::bounds::{PACKET_COST, UPCALL_COST, UPCALLS_SPARSE, VISIT_COST};
 use lasthop_fabric::{Fabric, UpcallLimits, UpcallReader, UpcallRecord, upcalls};
 use lasthop_module_api::{Batch, DropReason, Module, PortId, PortSettings, Upcall, UpcallReason, Verdicts};
 use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4, GSO_TCPV6};
@@ -165,6 +166,44 @@ fn a_port_has_so_many_on_the_way_and_others_have_their_turns() {
     fabric.visit(guests[0].tx_ring(), 0);
     assert_eq!(popped(&mut reader).len(), 1, "what was taken is not on the way any more");
     assert_conserved(&fabric, &[1, 2, 3].map(PortId));
+}
+
+#[test]
+fn a_port_with_few_packets_goes_ahead_of_those_with_many() {
+    let (mut fabric, mut reader) = fabric(LIMITS, whole());
+    let mut guests = [1, 2, 3, 4, 5].map(|port| TestGuest::attach(&mut fabric, port, everything(), 64, 2048));
+    let mut ask = |port: usize, count: usize, fabric: &mut Fabric| {
+        let guest = &mut guests[port - 1];
+        (0..count).for_each(|_| assert!(guest.queue(&frame(9, 1, 100), Offload::default())));
+        while fabric.visit(guest.tx_ring(), 0) > 0 {}
+    };
+    (1..=4).for_each(|port| ask(port, 16, &mut fabric));
+    let next = |count: usize, reader: &mut UpcallReader| -> Vec<(u16, bool)> {
+        let records = std::iter::from_fn(|| reader.pop(&mut Vec::new()));
+        records.take(count).map(|record| (record.metadata.in_port, record.is_sparse)).collect()
+    };
+    let begun = next(4 * UPCALLS_SPARSE as usize, &mut reader);
+    assert!(begun.iter().all(|(_, is_sparse)| *is_sparse), "each of them was quiet before: {begun:?}");
+    assert_eq!(next(3, &mut reader), [(1, false), (2, false), (3, false)]);
+    ask(5, 1, &mut fabric);
+    assert_eq!(next(2, &mut reader), [(5, true), (4, false)]);
+    ask(5, UPCALLS_SPARSE as usize + 1, &mut fabric);
+    let ports: Vec<_> = next(9, &mut reader);
+    assert_eq!(ports[..4], [(5, true); 4], "what a guest begins at once");
+    assert_eq!(ports[4..], [1, 2, 3, 4, 5].map(|port| (port, false)), "the rest has turns");
+    popped(&mut reader);
+    assert_conserved(&fabric, &[1, 2, 3, 4, 5].map(PortId));
+}
+
+#[test]
+fn packets_for_the_control_plane_are_charged_for_also_if_there_is_no_room() {
+    let (mut fabric, _reader) = fabric(LIMITS, whole());
+    let mut guest = TestGuest::attach(&mut fabric, 1, everything(), 64, 2048);
+    let (count, len) = (LIMITS.packets + 4, 100);
+    (0..count).for_each(|_| assert!(guest.queue(&frame(9, 1, len), Offload::default())));
+    let visited = fabric.visit_in_turn(guest.tx_ring(), 0);
+    let bytes = u64::from(LIMITS.packets) * len as u64;
+    assert_eq!(visited.cost, VISIT_COST + u64::from(count) * (PACKET_COST + UPCALL_COST) + bytes);
 }
 
 #[test]

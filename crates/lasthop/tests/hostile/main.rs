@@ -8,6 +8,7 @@ mod descriptors;
 mod figures;
 mod fuse;
 mod memory;
+mod new_flows;
 mod sessions;
 mod storm;
 #[path = "../support/mod.rs"]

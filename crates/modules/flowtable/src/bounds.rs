@@ -93,7 +93,10 @@ pub const CROWDS_MAX: usize = 64;
 /// Time in ns until a packet with the control plane may be overtaken, much longer than a decision takes. If it was
 /// overtaken, it is dropped.
 pub const PENDING_NS_MAX: u64 = 50_000_000;
-/// Further time in ns for which a flow keeps its slot: the control plane may still execute its packets.
-pub const FORGOTTEN_NS: u64 = 1_000_000_000;
+/// Further time in ns for which a flow keeps its slot: the control plane may still execute its packets. A packet that
+/// returns later is dropped. A client may take a second to read an upcall, and counts as silent two seconds after it.
+pub const FORGOTTEN_NS: u64 = 3_000_000_000;
+/// The same for a slot that another flow needs, if that finds no other one.
+pub const REUSED_NS: u64 = 1_000_000_000;
 /// Announced executions whose packets are not injected yet.
 pub const EXECUTIONS_MAX: usize = 64;

@@ -20,7 +20,7 @@ use lasthop_module_api::{BATCH_PACKETS_MAX, PortId};
 use lasthop_sync::WORKERS_MAX;
 
 use crate::bounds::{
-    CROWDS_MAX, FORGOTTEN_NS, PENDING_FLOWS, PENDING_NS_MAX, PENDING_PACKETS_MAX, PENDING_WAYS,
+    CROWDS_MAX, FORGOTTEN_NS, PENDING_FLOWS, PENDING_NS_MAX, PENDING_PACKETS_MAX, PENDING_WAYS, REUSED_NS,
 };
 use crate::cache_key::CacheKey;
 use crate::hash::Rng;
@@ -229,15 +229,15 @@ impl Pending {
             }
             if !self.is_any_on_the_way(tickets, at) {
                 self.free(at);
-            } else if self.is_forgotten(at, now_ns) {
+            } else if self.is_overdue_by(FORGOTTEN_NS, at, now_ns) {
                 self.forget(tickets, at);
             }
         }
         self.next = (self.next + PENDING_WAYS) % PENDING_FLOWS;
     }
 
-    fn is_forgotten(&self, at: usize, now_ns: u64) -> bool {
-        now_ns >= self.places[at].deadline_ns.saturating_add(FORGOTTEN_NS)
+    fn is_overdue_by(&self, time_ns: u64, at: usize, now_ns: u64) -> bool {
+        now_ns >= self.places[at].deadline_ns.saturating_add(time_ns)
     }
 
     fn word<'a>(&self, tickets: &'a Tickets, at: usize) -> &'a AtomicU64 {
@@ -367,14 +367,14 @@ impl Pending {
         (port, hash, filter_key): (PortId, u64, FilterKey),
         now_ns: u64,
     ) -> Ticket {
+        let is_sent = |at: usize| self.word(tickets, at).load(Ordering::Relaxed) & SENDING != 0;
         let is_free = |at: &usize| {
-            let place = &self.places[*at];
-            if self.word(tickets, *at).load(Ordering::Relaxed) & SENDING != 0 {
-                return false;
-            }
-            !place.is_taken || self.is_forgotten(*at, now_ns) || !self.is_any_on_the_way(tickets, *at)
+            !is_sent(*at) && (!self.places[*at].is_taken || !self.is_any_on_the_way(tickets, *at))
         };
-        let Some(at) = self.find(hash).or_else(|| Self::ways(hash).find(is_free)) else {
+        // A packet that is not settled yet loses its slot only if there is no other one.
+        let is_reusable = |at: &usize| !is_sent(*at) && self.is_overdue_by(REUSED_NS, *at, now_ns);
+        let found = self.find(hash).or_else(|| Self::ways(hash).find(is_free));
+        let Some(at) = found.or_else(|| Self::ways(hash).find(is_reusable)) else {
             return Ticket::NONE;
         };
         if !self.begin_round(tickets, at, 1) {
@@ -588,6 +588,32 @@ mod tests {
         let next = pending.enter(&tickets, of(77), forgotten_ns).expect("there is room");
         tickets.done(lost);
         assert!(next != lost && pending.turn(&tickets, 77, forgotten_ns) == Turn::Behind);
+    }
+
+    #[test]
+    fn a_packet_that_nothing_overtook_is_sent_though_the_control_plane_had_it_for_two_seconds() {
+        let (tickets, mut pending) = (Tickets::new(), pending(0));
+        let ticket = pending.enter(&tickets, of(77), 0).expect("there is room");
+        // A main thread that is busy for a second, and a client that takes another one to read.
+        let late_ns = 2_000_000_000 + PENDING_NS_MAX;
+        assert!(is_any_after(&mut pending, &tickets, late_ns));
+        assert!(tickets.begin(ticket));
+    }
+
+    #[test]
+    fn an_overdue_packet_loses_its_slot_only_if_there_is_no_other_one() {
+        let (tickets, mut pending) = (Tickets::new(), pending(0));
+        let hash = |number: usize| 5 + (number * PENDING_FLOWS) as u64;
+        let late_ns = PENDING_NS_MAX + REUSED_NS;
+        let first = pending.enter(&tickets, of(hash(0)), 0).expect("there is room");
+        for number in 1..PENDING_WAYS {
+            let other = pending.enter(&tickets, of(hash(number)), late_ns).expect("there is room");
+            assert_ne!((other, other.place()), (Ticket::NONE, first.place()));
+        }
+        assert!(!tickets.is_overtaken(first));
+        let last = pending.enter(&tickets, of(hash(99)), late_ns).expect("there is room");
+        assert_eq!(last.place(), first.place());
+        assert!(tickets.is_overtaken(first) && !tickets.begin(first));
     }
 
     #[test]

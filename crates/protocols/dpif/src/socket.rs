@@ -9,8 +9,8 @@
 //!                              └──────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! A turn ends after a number of messages, whatever their clients. A client that sends without end, in datagrams of any
-//! length, delays others by its visits, and other work of the thread by a turn.
+//! A turn ends after a number of messages, whatever their clients, or after a time. A client that sends without end, in
+//! datagrams of any length, delays others by its visits, and other work of the thread by a turn.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -24,7 +24,7 @@ use rustix::net::{RecvFlags, SendFlags};
 
 use crate::bounds::{
     DATAGRAM_BYTES_MAX, DATAGRAMS_PER_VISIT, EVENTS_PER_TURN, MESSAGES_PER_TURN, MESSAGES_PER_VISIT,
-    PATIENT_MS_MAX, PEERS_MAX,
+    PATIENT_MS_MAX, PEERS_MAX, TURN_MS_MAX,
 };
 use crate::datapath::Datapath;
 use crate::server::{DatapathUpcall, PeerId, Server, Upcalled};
@@ -126,6 +126,7 @@ pub struct Connections {
     buffer: Vec<u8>,
     /// The system's call, except in tests.
     send: Send,
+    now: fn() -> Instant,
 }
 
 type Send = fn(BorrowedFd<'_>, &[u8]) -> rustix::io::Result<usize>;
@@ -149,6 +150,7 @@ impl Connections {
             access,
             buffer: vec![0; DATAGRAM_BYTES_MAX],
             send,
+            now: Instant::now,
         })
     }
 
@@ -189,7 +191,7 @@ impl Connections {
         Ok(id)
     }
 
-    /// Serves clients with input or with room again: some of them, and a bounded number of messages. Returns the
+    /// Serves clients with input or with room again: some of them, for a bounded time and number of messages. Returns the
     /// connections that ended, and why. If there is more work ([`Connections::has_more`]), call it again soon.
     ///
     /// # Errors
@@ -198,9 +200,10 @@ impl Connections {
         self.listen()?;
         self.end_waits(Instant::now());
         let (mut closed, mut left) = (Vec::new(), MESSAGES_PER_TURN);
+        let (by, mut is_time_over) = ((self.now)() + Duration::from_millis(TURN_MS_MAX), false);
         // An unfinished client goes to the end of the queue, and has no second turn in this call.
         for _ in 0..self.turns.len() {
-            let Some(id) = self.turns.pop_front_if(|_| left > 0) else { break };
+            let Some(id) = self.turns.pop_front_if(|_| left > 0 && !is_time_over) else { break };
             let granted = left.min(MESSAGES_PER_VISIT);
             self.server.grant(granted);
             if let Err(why) = self.visit(id, datapath) {
@@ -209,6 +212,7 @@ impl Connections {
             }
             // A visit without a message counts as one.
             left = left.saturating_sub((granted - self.server.granted()).max(1));
+            is_time_over = (self.now)() >= by;
         }
         self.server.report_readers(datapath);
         Ok(closed)
@@ -419,6 +423,8 @@ impl Connections {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
@@ -461,6 +467,28 @@ mod tests {
             assert!(connections.turn(&mut datapath).expect("a turn").is_empty());
         }
         assert!(is_readable(far.as_fd()), "it is answered");
+    }
+
+    #[test]
+    fn a_turn_that_takes_long_serves_the_other_clients_in_the_next_ones() {
+        thread_local!(static NOW: Cell<Instant> = Cell::new(Instant::now()));
+        let (mut datapath, mut connections, first) = with_a_client();
+        // Each visit takes as long as a turn may.
+        connections.now = || NOW.replace(NOW.get() + Duration::from_millis(TURN_MS_MAX));
+        let (near, second) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+                .expect("a pair");
+        connections.add(near.into()).expect("a client");
+        for client in [&first, &second] {
+            rustix::net::send(client, &talk::hello(0), SendFlags::NOSIGNAL).expect("sent");
+        }
+        let answered = || [&first, &second].map(|client| is_readable(client.as_fd()));
+        assert!(connections.turn(&mut datapath).expect("a turn").is_empty());
+        assert_eq!(answered().iter().filter(|is_answered| **is_answered).count(), 1);
+        assert!(connections.has_more());
+        assert!(connections.turn(&mut datapath).expect("a turn").is_empty());
+        assert_eq!(answered(), [true, true]);
+        assert!(!connections.has_more());
     }
 
     /// A datagram's messages, and whether one is an END; `None` if there is no datagram.

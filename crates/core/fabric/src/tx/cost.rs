@@ -6,8 +6,8 @@
 use lasthop_module_api::BATCH_PACKETS_MAX;
 
 use crate::bounds::{
-    COPY_COST, FAULT_REST_FACTOR, FAULT_REST_NS_MAX, NS_COST, PACKET_COST, PIECE_COST, VISIT_COST,
-    VISIT_COST_MAX,
+    COPY_COST, FAULT_REST_FACTOR, FAULT_REST_NS_MAX, NS_COST, PACKET_COST, PIECE_COST, UPCALL_COST,
+    VISIT_COST, VISIT_COST_MAX,
 };
 use crate::reference::Delivered;
 
@@ -85,6 +85,11 @@ impl Charge {
     #[inline]
     pub(crate) fn add_copies(&mut self, copies: u64) {
         self.total += COPY_COST * copies;
+    }
+
+    /// Charges for a packet for the control plane.
+    pub(crate) fn add_upcall(&mut self) {
+        self.total += UPCALL_COST;
     }
 
     /// Charges for bytes that were copied.

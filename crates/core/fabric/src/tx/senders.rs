@@ -299,6 +299,14 @@ impl Senders {
         }
     }
 
+    /// Charges the port of `packet`, if its home is here, for an upcall or the attempt.
+    pub(crate) fn charge_upcall(&mut self, packet: PacketRef, delivered: &Delivered) {
+        if let Some(charge) = self.charge_of(packet) {
+            charge.add_upcall();
+            charge.add_delivered(1, delivered);
+        }
+    }
+
     /// Charges the port of `packet`, if its home is here, for pieces of memory beyond one for each packet.
     pub(crate) fn charge_pieces(&mut self, packet: PacketRef, pieces: u64) {
         if let Some(charge) = self.charge_of(packet) {

@@ -4,7 +4,7 @@
 //!   verdicts: upcall ─ port has room and tokens? ── frame out of its sender's memory ── cut, summed ──> records of worker 0 ─┐
 //!                        └ no: dropped as no_flow                                                       records of worker 1 ─┤
 //!                                                                                                                            v
-//!     UpcallReader::pop  <── lines by turns <── one line for each port, but those held <── taken out as they come ───────────┘
+//!     UpcallReader::pop  <── sparse first   <── one line for each port, but those held <── taken out as they come ───────────┘
 //! ```
 //!
 //! A worker never waits for the control plane. A port's upcalls under way are bounded in packets and bytes over all
@@ -16,8 +16,9 @@
 //! conserved.
 
 pub(crate) mod line;
+mod turns;
 
-use std::collections::{TryReserveError, VecDeque};
+use std::collections::TryReserveError;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -37,6 +38,7 @@ use crate::frame::{Source, gather};
 use crate::reference::{Attempt, Delivered, Outcome, PacketCopy};
 use crate::side_table::SegmentBuffer;
 use crate::upcall::line::UpcallLine;
+use crate::upcall::turns::UpcallTurns;
 
 /// Bytes of a record before its frame: the packet's metadata.
 const PREFIX_BYTES: usize = NUMBERS_BYTES + 8 * CT_WORDS;
@@ -98,6 +100,8 @@ pub struct UpcallRecord {
     pub origin: u16,
     /// The tunnel by which it came.
     pub tunnel: Option<OuterHeader>,
+    /// Whether its line had few packets: then it goes ahead of those of busy lines. Known once it leaves its line.
+    pub is_sparse: bool,
 }
 
 impl UpcallRecord {
@@ -161,8 +165,9 @@ impl UpcallRecord {
         let metadata = Metadata { recirc_id, dp_hash, priority, mark, in_port, link: link_of(link), ct };
         let (worker, port) = ((first >> 40) as u8, PortId((first >> 48) as u16));
         let len_bytes = (second >> 32) as u32;
-        let tunnel = None;
-        let record = Self { reason, port, metadata, worker, len_bytes, mtu_bytes, ticket, origin, tunnel };
+        let (tunnel, is_sparse) = (None, false);
+        let record =
+            Self { reason, port, metadata, worker, len_bytes, mtu_bytes, ticket, origin, tunnel, is_sparse };
         (record, has_tunnel)
     }
 
@@ -229,17 +234,9 @@ pub struct UpcallWriter {
 pub struct UpcallReader {
     records: Vec<RecordReader>,
     shared: Arc<Shared>,
-    lines: Vec<Line>,
-    /// Lines that are neither empty nor held, the next one first.
-    turns: VecDeque<UpcallLine>,
+    turns: UpcallTurns,
     bytes: usize,
     buffer: Vec<u8>,
-}
-
-#[derive(Debug, Default)]
-struct Line {
-    queue: VecDeque<(UpcallRecord, Vec<u8>)>,
-    is_held: bool,
 }
 
 /// Makes an end for each of `workers` workers, and the reader of all.
@@ -265,9 +262,8 @@ pub fn upcalls(
             segments: Box::new([Default::default(); CHAIN_SEGMENTS_MAX]),
         });
     }
-    let lines = UpcallLine::all().map(|_| Line::default()).collect();
-    let (turns, buffer) = (VecDeque::new(), Vec::new());
-    Ok((writers, UpcallReader { records: readers, shared, lines, turns, bytes: 0, buffer }))
+    let (turns, buffer) = (UpcallTurns::new(), Vec::new());
+    Ok((writers, UpcallReader { records: readers, shared, turns, bytes: 0, buffer }))
 }
 
 impl fmt::Debug for UpcallWriter {
@@ -277,35 +273,24 @@ impl fmt::Debug for UpcallWriter {
 }
 
 impl UpcallReader {
-    /// Takes the next packet, from the line whose turn it is. Its bytes replace those in `frame`.
+    /// Takes the next packet, from the line whose turn it is: sparse lines first. Its bytes replace those in `frame`.
     pub fn pop(&mut self, frame: &mut Vec<u8>) -> Option<UpcallRecord> {
         self.take_all();
-        let turn = self.turns.pop_front()?;
-        let line = self.lines.get_mut(turn.index())?;
-        let (record, bytes) = line.queue.pop_front()?;
-        if !line.queue.is_empty() {
-            self.turns.push_back(turn);
-        }
+        let (record, bytes) = self.turns.pop()?;
         self.bytes -= bytes.len();
-        self.shared.leave(turn, bytes.len() as u32);
+        self.shared.leave(record.line(), bytes.len() as u32);
         *frame = bytes;
         Some(record)
     }
 
     /// Skips a line from now on, since the reader of its packets is behind.
     pub fn hold(&mut self, held: UpcallLine) {
-        if let Some(line) = self.lines.get_mut(held.index()) {
-            line.is_held = true;
-            self.turns.retain(|turn| *turn != held);
-        }
+        self.turns.hold(held);
     }
 
     /// Ends the hold of a line.
     pub fn release(&mut self, held: UpcallLine) {
-        let Some(line) = self.lines.get_mut(held.index()) else { return };
-        if std::mem::take(&mut line.is_held) && !line.queue.is_empty() {
-            self.turns.push_back(held);
-        }
+        self.turns.release(held);
     }
 
     /// Whether the lines hold enough bytes that packets should wait in their rings.
@@ -325,13 +310,8 @@ impl UpcallReader {
                 if has_tunnel && let Some((front, tunnel)) = frame.split_last_chunk::<TUNNEL_BYTES>() {
                     (frame, record.tunnel) = (front, OuterHeader::parse(tunnel));
                 }
-                let turn = record.line();
-                let Some(line) = self.lines.get_mut(turn.index()) else { continue };
-                if line.queue.is_empty() && !line.is_held {
-                    self.turns.push_back(turn);
-                }
-                line.queue.push_back((record, frame.to_vec()));
                 self.bytes += frame.len();
+                self.turns.push(record, frame.to_vec());
             }
         }
     }
@@ -517,10 +497,20 @@ impl Fabric {
             image: upcall.image,
         };
         let (port, worker) = (copy.packet.port(), senders.worker);
-        let (len_bytes, mtu_bytes) = (0, 0);
+        let (len_bytes, mtu_bytes, is_sparse) = (0, 0, false);
         let tunnel = None; // the writer finds the tunnel
-        let record =
-            UpcallRecord { reason, port, metadata, worker, len_bytes, mtu_bytes, ticket, origin, tunnel };
+        let record = UpcallRecord {
+            reason,
+            port,
+            metadata,
+            worker,
+            len_bytes,
+            mtu_bytes,
+            ticket,
+            origin,
+            tunnel,
+            is_sparse,
+        };
         let suspended = match reason {
             UpcallReason::Suspended { rest, .. } => verdicts.suspended(rest),
             UpcallReason::Miss | UpcallReason::Action { .. } => &[],
@@ -548,7 +538,7 @@ impl Fabric {
         if senders.is_tapped() {
             senders.tap_copy(PortId::INTERNAL, &copy, outcome);
         }
-        senders.charge(copy.packet, 1, &delivered);
+        senders.charge_upcall(copy.packet, &delivered);
         senders.settle(copy.packet, Attempt { outcome, delivered: delivered.packets as u32 });
     }
 }
@@ -567,9 +557,19 @@ mod tests {
                 Metadata { recirc_id: 1, dp_hash: u32::MAX, priority: 3, mark: 4, in_port: 1023, link, ct };
             let (port, len_bytes) = (PortId(1022), u32::MAX);
             let (worker, ticket, origin) = (15, 0x1_0007, 0xfedc);
-            let (mtu_bytes, tunnel) = (0x89ab, None);
-            let record =
-                UpcallRecord { reason, port, metadata, worker, len_bytes, mtu_bytes, ticket, origin, tunnel };
+            let (mtu_bytes, tunnel, is_sparse) = (0x89ab, None, false);
+            let record = UpcallRecord {
+                reason,
+                port,
+                metadata,
+                worker,
+                len_bytes,
+                mtu_bytes,
+                ticket,
+                origin,
+                tunnel,
+                is_sparse,
+            };
             assert_eq!(UpcallRecord::of(record.words(), &record.prefix()), (record, false));
             let tunnelled = UpcallRecord { tunnel: Some(OuterHeader::default()), ..record };
             assert_eq!(UpcallRecord::of(tunnelled.words(), &tunnelled.prefix()), (record, true));

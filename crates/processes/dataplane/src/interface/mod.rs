@@ -10,6 +10,7 @@
 //! thread, a part in each turn.
 
 mod adapter;
+mod busy_time;
 mod connection_memory;
 mod connections;
 mod flows;
@@ -20,6 +21,7 @@ mod own_devices;
 mod packets;
 mod places;
 mod survival;
+mod to_answer;
 mod unanswered;
 mod waiting;
 
@@ -54,11 +56,14 @@ use kept::{Beside, KeptDatapath, KeptDatapaths};
 use own_devices::OwnDevices;
 use places::Places;
 use survival::Returning;
+use to_answer::{AskingPort, Audience, Traffic};
 use unanswered::Unanswered;
 use waiting::Waiting;
 
 /// Upcalls that are delivered in a row; then guests and clients have their turn.
 const UPCALLS_PER_TURN: usize = 256;
+/// Upcalls of sparse lines that are delivered in a row while those of busy ones wait and may go.
+const SPARSE_IN_A_ROW: usize = 8;
 /// Flows of another process that are installed before guests continue: the most recently used ones, within one or two
 /// milliseconds. The others follow, the same number in each turn, before clients are served.
 const FLOWS_PER_TURN: usize = 512;
@@ -83,6 +88,13 @@ struct Held {
     ticket: u32,
     /// The line of the queue that waits behind it.
     line: UpcallLine,
+    traffic: Traffic,
+    /// Whether it has waited for its client.
+    has_waited: bool,
+}
+
+fn asking_port(upcall: &DatapathUpcall) -> AskingPort {
+    (upcall.message.datapath, upcall.port)
 }
 
 pub(super) struct Interface {
@@ -203,66 +215,81 @@ impl Interface {
         if upcalls.is_full() {
             self.waiting.give_up_slowest();
         }
+        let now = Instant::now();
+        self.places.to_answer.pass(now);
         let (server, places) = (self.connections.server(), &self.places);
-        let reader = |client| server.reader(client).map(|reader| places.reader(reader));
-        let mut ready = self.waiting.ready(reader, Instant::now());
+        self.waiting.look(|audience| reader_in(server, places, audience), now);
         if self.places.controllers.iter().any(|client| self.waiting.is_given_up(*client)) {
             self.places.to_answer.forget();
         }
         self.is_behind = false;
+        let mut sparse_in_a_row = 0;
         for _ in 0..UPCALLS_PER_TURN {
-            let client = ready.pop_front();
-            let held = match client {
-                Some(client) => self.waiting.take(client),
-                None => self.next(inside),
-            };
-            match (held, client) {
-                (None, None) => return,
-                (None, Some(_)) => {}
-                (Some(held), _) => {
-                    let is_taken = self.hand_over(held, client.is_some(), inside);
-                    ready.extend(client.filter(|_| is_taken));
-                }
+            let Some(held) = self.next(sparse_in_a_row >= SPARSE_IN_A_ROW, inside) else { return };
+            match held.traffic {
+                Traffic::Sparse => sparse_in_a_row += 1,
+                Traffic::Busy if held.has_waited => sparse_in_a_row = 0,
+                // It waits behind others first.
+                Traffic::Busy => {}
             }
+            self.hand_over(held, inside);
         }
         self.is_behind = true;
     }
 
-    /// The client that an upcall is for.
-    fn reader_of(&self, held: &Held) -> Option<Reader> {
-        self.connections.server().reader_of(&held.upcall).map(|reader| self.places.reader(reader))
+    /// The next upcall: of a sparse line, or of a busy one if there is none, or if it is that one's turn.
+    fn next(&mut self, is_turn_of_busy: bool, inside: &mut Datapath) -> Option<Held> {
+        let first = if is_turn_of_busy { self.take_waiting(Traffic::Busy) } else { None };
+        first
+            .or_else(|| self.take_waiting(Traffic::Sparse))
+            .or_else(|| self.pop(inside))
+            .or_else(|| self.take_waiting(Traffic::Busy))
     }
 
-    /// Delivers an upcall, unless its client has enough to read: then it waits, and its line with it.
-    fn hand_over(&mut self, held: Held, has_waited: bool, inside: &mut Datapath) -> bool {
+    fn take_waiting(&mut self, traffic: Traffic) -> Option<Held> {
+        let (server, places) = (self.connections.server(), &self.places);
+        let held = self.waiting.take(traffic, |audience| reader_in(server, places, audience))?;
+        Some(Held { has_waited: true, ..held })
+    }
+
+    /// The client that an upcall is for.
+    fn reader_of(&self, held: &Held) -> Option<Reader> {
+        let reader = self.connections.server().reader_of(&held.upcall)?;
+        Some(self.places.reader(reader, held.traffic))
+    }
+
+    /// Delivers an upcall, unless its client has enough to read: then it waits, and its line with it. One of a busy line
+    /// waits in any case, until there is none of a sparse one.
+    fn hand_over(&mut self, held: Held, inside: &mut Datapath) {
         let mut reader = self.reader_of(&held);
         if reader.is_some_and(|reader| reader.is_busy) {
             // It may have room for the batch so far.
             self.connections.send_batches(&mut Adapter::new(inside, &mut self.places, &mut self.wishes));
             reader = self.reader_of(&held);
         }
-        let busy = reader.filter(|reader| self.waiting.is_waited_for(*reader));
+        let (traffic, has_waited) = (held.traffic, held.has_waited);
+        let is_early = traffic == Traffic::Busy && !has_waited;
+        let slow = reader.filter(|reader| is_early || self.waiting.is_waited_for(*reader, traffic));
         if let Some(upcalls) = &mut self.upcalls {
-            upcalls.hold(held.line, busy.is_some());
+            upcalls.hold(held.line, slow.is_some());
         }
-        if let Some(reader) = busy {
-            self.waiting.hold(held, reader, has_waited);
-            return false;
+        if let Some(reader) = slow {
+            return self.waiting.hold(held, (reader, traffic), has_waited);
         }
+        let (hash, port) = (held.upcall.message.hash, asking_port(&held.upcall));
         let mut adapter = Adapter::new(inside, &mut self.places, &mut self.wishes);
         if self.connections.upcall(held.upcall, &mut adapter) == Upcalled::Lost {
             held.module.settle(held.ticket);
             inside.engine().upcalls_lost(held.port, 1);
         } else if reader.is_some_and(|reader| self.places.controllers.contains(&reader.client)) {
-            self.places.to_answer.asked();
+            self.places.to_answer.asked(hash, (port, traffic), Instant::now());
         }
         reader.into_iter().for_each(|reader| self.unanswered.asked(reader));
-        true
     }
 
-    /// The next upcall of an existing datapath. Upcalls of other datapaths, and of forgotten actions, are dropped for a
-    /// named reason.
-    fn next(&mut self, inside: &mut Datapath) -> Option<Held> {
+    /// The next upcall of an existing datapath out of the lines. Upcalls of other datapaths, and of forgotten actions, are
+    /// dropped for a named reason.
+    fn pop(&mut self, inside: &mut Datapath) -> Option<Held> {
         let upcalls = self.upcalls.as_mut()?;
         let mut fragments_left = FRAGMENTS_PER_PACKET;
         while let Some(record) = upcalls.pop(&mut self.frame) {
@@ -279,7 +306,8 @@ impl Interface {
             }
             if let Some((upcall, module)) = self.places.upcall(&record, &mut self.frame) {
                 let (port, ticket, line) = (record.port, record.ticket, record.line());
-                return Some(Held { upcall, module, port, ticket, line });
+                let traffic = self.places.to_answer.traffic(asking_port(&upcall), record.is_sparse);
+                return Some(Held { upcall, module, port, ticket, line, traffic, has_waited: false });
             }
             // Its ticket is not valid: its flow table is gone, or no packet waits for this one.
             inside.engine().upcalls_lost(record.port, 1);
@@ -335,7 +363,8 @@ impl Interface {
             return Some(Instant::now());
         }
         let settling = self.is_settling.then(|| Instant::now() + SETTLE_PAUSE);
-        let waiting = earlier(self.waiting.due(), self.connections.due());
+        let rest = self.places.to_answer.due().filter(|_| !self.waiting.is_empty());
+        let waiting = earlier(earlier(self.waiting.due(), rest), self.connections.due());
         let own = earlier(self.own_devices.due(), earlier(self.unanswered.due(), self.fragments.due()));
         earlier(settling, earlier(self.sweeps.due(&self.places), earlier(waiting, own)))
     }
@@ -464,6 +493,11 @@ impl Interface {
         self.returning.bring_back(&mut self.places, FLOWS_PER_TURN);
         Ok(())
     }
+}
+
+/// The state of a client as a reader of upcalls.
+fn reader_in(server: &Server, places: &Places, (client, traffic): Audience) -> Option<Reader> {
+    server.reader(client).map(|reader| places.reader(reader, traffic))
 }
 
 /// Logs why a client was disconnected, unless it hung up.

@@ -214,8 +214,8 @@ impl Adapter<'_> {
     /// Executes a packet of the control plane, unless this is a probe.
     pub(super) fn send(&mut self, id: DatapathId, execute: Execute) -> Result<(), Refusal> {
         let Execute { packet, metadata: key, actions, is_probe, mru_bytes, hash } = execute;
-        if hash.is_some() {
-            self.places.answered(id);
+        if let Some(hash) = hash {
+            self.places.answered(id, hash);
         }
         let place = self.place(id)?;
         let (module, metadata) = (Arc::clone(&place.module), metadata(&key));
@@ -241,7 +241,7 @@ impl Adapter<'_> {
 
     /// Gives up a returned packet that cannot be parsed: no packet waits for it any more.
     pub(super) fn give_up(&mut self, id: DatapathId, hash: u64) {
-        self.places.answered(id);
+        self.places.answered(id, hash);
         if let Ok(place) = self.place(id) {
             place.module.settle(ticket_in(hash));
         }

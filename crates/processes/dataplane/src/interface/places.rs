@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Instant;
 
 use lasthop_dpif::datapath::{DatapathId, Meter, RemovalId};
 use lasthop_dpif::server::{PeerId, Reader};
@@ -15,7 +16,7 @@ use super::connection_memory::ConnectionMemories;
 use super::connections::CtSettings;
 use super::flows::RefusedFlows;
 use super::packets::{Executed, OutgoingPacket, UnderWay};
-use super::unanswered::ToAnswer;
+use super::to_answer::{ToAnswer, Traffic};
 
 /// A port in a datapath.
 #[derive(Clone, Debug)]
@@ -129,15 +130,18 @@ impl Places {
         members.any(|member| member.port == Some(port))
     }
 
-    /// The state of a client as a reader of upcalls.
-    pub(super) fn reader(&self, reader: Reader) -> Reader {
-        if self.controllers.contains(&reader.client) { self.to_answer.of(reader) } else { reader }
+    /// The state of a client as a reader of upcalls of sparse lines, or of busy ones.
+    pub(super) fn reader(&self, reader: Reader, traffic: Traffic) -> Reader {
+        match self.controllers.contains(&reader.client) {
+            true => self.to_answer.of(reader, traffic, Instant::now()),
+            false => reader,
+        }
     }
 
     /// Notes that a packet came back from a client of a datapath.
-    pub(super) fn answered(&mut self, id: DatapathId) {
+    pub(super) fn answered(&mut self, id: DatapathId, hash: u64) {
         if self.all.get(&id).is_some_and(|place| place.is_reserved) {
-            self.to_answer.answered();
+            self.to_answer.answered(hash, Instant::now());
         }
     }
 

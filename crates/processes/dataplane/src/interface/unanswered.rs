@@ -11,39 +11,6 @@ use lasthop_dpif::server::{PeerId, Reader};
 /// Longest time without a message from the controller after an upcall. It answers within a millisecond.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Upcalls that the embedded controller has to answer, beyond which the next ones wait in their ports' lines. There ports
-/// have turns, and nothing overtakes packets on their way. They are a fraction of a millisecond's work.
-const TO_ANSWER_MAX: usize = 32;
-
-/// Upcalls to the embedded controller that it has not answered.
-#[derive(Debug, Default)]
-pub(super) struct ToAnswer {
-    open: usize,
-    answered: u64,
-}
-
-impl ToAnswer {
-    pub(super) fn asked(&mut self) {
-        self.open += 1;
-    }
-
-    pub(super) fn answered(&mut self) {
-        self.open = self.open.saturating_sub(1);
-        self.answered += 1;
-    }
-
-    /// Forgets what is open: another controller begins, or this one does not answer for some.
-    pub(super) fn forget(&mut self) {
-        self.open = 0;
-    }
-
-    /// The state of the controller as a reader. It has enough to read also while it has enough to answer.
-    pub(super) fn of(&self, reader: Reader) -> Reader {
-        let is_busy = reader.is_busy || self.open >= TO_ANSWER_MAX;
-        Reader { is_busy, taken: reader.taken.wrapping_add(self.answered), ..reader }
-    }
-}
-
 /// Time of the first unanswered upcall, and the number of bytes received until then.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
@@ -112,25 +79,6 @@ mod tests {
         unanswered.asked(reader(heard)(OWN).expect("there"));
         let due = unanswered.due().expect("it was asked");
         (unanswered, due)
-    }
-
-    #[test]
-    fn a_controller_has_as_many_upcalls_at_once_as_it_answers_soon() {
-        let (mut to_answer, reader) = (ToAnswer::default(), reader(0)(OWN).expect("there"));
-        (1..TO_ANSWER_MAX).for_each(|_| to_answer.asked());
-        assert!(!to_answer.of(reader).is_busy);
-        to_answer.asked();
-        assert!(to_answer.of(reader).is_busy);
-        to_answer.answered();
-        let after = to_answer.of(reader);
-        assert!(!after.is_busy && after.taken != reader.taken, "that is progress");
-        assert!(to_answer.of(Reader { is_busy: true, ..reader }).is_busy, "it has enough to read");
-        to_answer.asked();
-        to_answer.forget();
-        assert!(!to_answer.of(reader).is_busy);
-        (0..2).for_each(|_| to_answer.answered());
-        to_answer.asked();
-        assert!(!to_answer.of(reader).is_busy);
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Upcalls for clients that have enough to read: one from each line, which is held meanwhile.
+//! Upcalls for clients that have enough to read: one from each line, which is held meanwhile. Those of sparse lines do not
+//! wait behind those of busy ones.
 //!
 //! ```text
 //!   lines ── next upcall ──> does its client have enough to read? ── no ──> the client
@@ -14,6 +15,8 @@ use std::time::{Duration, Instant};
 
 use lasthop_dpif::server::{PeerId, Reader};
 
+use super::to_answer::{Audience, Traffic};
+
 /// How long upcalls wait for a client that does not read; later ones are lost. A slow client reads for some time from
 /// its socket before that accepts more.
 pub(super) const READ_PATIENCE: Duration = Duration::from_secs(1);
@@ -21,7 +24,7 @@ pub(super) const READ_PATIENCE: Duration = Duration::from_secs(1);
 /// The longest pause between turns that counts against the client: in a longer one this thread may have been delayed.
 const GRACE: Duration = Duration::from_millis(50);
 
-/// Upcalls that wait for one client.
+/// Upcalls that wait for one client, of sparse lines or of busy ones.
 struct Slow<T> {
     held: VecDeque<T>,
     /// When it last read, and how much it had read by then.
@@ -37,11 +40,11 @@ impl<T> Slow<T> {
     }
 }
 
-/// Waiting upcalls, by client.
+/// Waiting upcalls.
 pub(super) struct Waiting<T> {
-    slow: BTreeMap<PeerId, Slow<T>>,
+    slow: BTreeMap<Audience, Slow<T>>,
     /// Clients that were given up.
-    stalled: BTreeSet<PeerId>,
+    stalled: BTreeSet<Audience>,
 }
 
 impl<T> Default for Waiting<T> {
@@ -56,54 +59,63 @@ impl<T> Waiting<T> {
     }
 
     /// Whether upcalls for a client have to wait.
-    pub(super) fn is_waited_for(&self, reader: Reader) -> bool {
-        reader.is_busy && !self.stalled.contains(&reader.client)
+    pub(super) fn is_waited_for(&self, reader: Reader, traffic: Traffic) -> bool {
+        reader.is_busy && !self.stalled.contains(&(reader.client, traffic))
     }
 
-    /// Adds an upcall behind others for its client, or in front if it has waited before.
-    pub(super) fn hold(&mut self, held: T, Reader { client, taken, .. }: Reader, has_waited: bool) {
+    /// Adds an upcall behind others of its kind for its client, or in front if it has waited before.
+    pub(super) fn hold(
+        &mut self,
+        held: T,
+        (Reader { client, taken, .. }, traffic): (Reader, Traffic),
+        has_waited: bool,
+    ) {
         let fresh = || Slow { held: VecDeque::new(), since: Instant::now(), taken, is_last_chance: false };
-        let slow = self.slow.entry(client).or_insert_with(fresh);
+        let slow = self.slow.entry((client, traffic)).or_insert_with(fresh);
         match has_waited {
             true => slow.held.push_front(held),
             false => slow.held.push_back(held),
         }
     }
 
-    /// Clients whose upcalls need not wait any more: those that have read, are gone or are given up.
-    pub(super) fn ready(
-        &mut self,
-        reader: impl Fn(PeerId) -> Option<Reader>,
-        now: Instant,
-    ) -> VecDeque<PeerId> {
-        self.stalled.retain(|client| reader(*client).is_some_and(|reader| reader.is_busy));
-        for (client, slow) in &mut self.slow {
-            let taken = reader(*client).map_or(slow.taken, |reader| reader.taken);
+    /// Notes which clients have read, and gives up those that have not for too long.
+    pub(super) fn look(&mut self, reader: impl Fn(Audience) -> Option<Reader>, now: Instant) {
+        self.stalled.retain(|audience| reader(*audience).is_some_and(|reader| reader.is_busy));
+        for (audience, slow) in &mut self.slow {
+            let taken = reader(*audience).map_or(slow.taken, |reader| reader.taken);
             if slow.taken != taken {
                 (slow.taken, slow.since, slow.is_last_chance) = (taken, now, false);
             } else if slow.is_last_chance && now >= slow.due() {
-                self.stalled.insert(*client);
+                self.stalled.insert(*audience);
             } else if !slow.is_last_chance && now >= slow.due() {
                 (slow.since, slow.is_last_chance) = (now - READ_PATIENCE, true);
             }
         }
-        let is_ready = |client: &&PeerId| reader(**client).is_none_or(|reader| !self.is_waited_for(reader));
-        self.slow.keys().filter(is_ready).copied().collect()
+    }
+
+    /// Takes the upcall of this kind that has waited longest for a client which it need not wait for any more: one that
+    /// has read, is gone or is given up.
+    pub(super) fn take(
+        &mut self,
+        traffic: Traffic,
+        reader: impl Fn(Audience) -> Option<Reader>,
+    ) -> Option<T> {
+        let is_ready = |audience: &Audience| {
+            audience.1 == traffic
+                && reader(*audience).is_none_or(|reader| !self.is_waited_for(reader, traffic))
+        };
+        let audience = *self.slow.keys().find(|audience| is_ready(audience))?;
+        let slow = self.slow.get_mut(&audience)?;
+        let held = slow.held.pop_front();
+        if slow.held.is_empty() {
+            self.slow.remove(&audience);
+        }
+        held
     }
 
     /// Whether a client was given up.
     pub(super) fn is_given_up(&self, client: PeerId) -> bool {
-        self.stalled.contains(&client)
-    }
-
-    /// Takes the upcall that has waited longest for a client.
-    pub(super) fn take(&mut self, client: PeerId) -> Option<T> {
-        let slow = self.slow.get_mut(&client)?;
-        let held = slow.held.pop_front();
-        if slow.held.is_empty() {
-            self.slow.remove(&client);
-        }
-        held
+        self.stalled.iter().any(|(stalled, _)| *stalled == client)
     }
 
     /// Gives up the client with most waiting upcalls, since there is no room for more.
@@ -124,67 +136,89 @@ mod tests {
 
     const A: PeerId = PeerId(1);
     const B: PeerId = PeerId(2);
+    const SPARSE: Traffic = Traffic::Sparse;
 
     fn busy(client: PeerId) -> Reader {
         Reader { client, is_busy: true, taken: 0, heard: 0 }
     }
 
+    fn everybody((client, _): Audience) -> Option<Reader> {
+        Some(busy(client))
+    }
+
     fn holding(count: usize) -> (Waiting<usize>, Instant) {
         let mut waiting = Waiting::default();
-        (0..count).for_each(|number| waiting.hold(number, busy(A), false));
-        let since = waiting.slow.get(&A).map(|slow| slow.since);
+        (0..count).for_each(|number| waiting.hold(number, (busy(A), SPARSE), false));
+        let since = waiting.slow.get(&(A, SPARSE)).map(|slow| slow.since);
         (waiting, since.expect("it waits"))
     }
 
     #[test]
     fn a_client_that_does_not_read_is_waited_for_and_nobody_else() {
         let (mut waiting, now) = holding(2);
-        assert!(waiting.ready(|client| Some(busy(client)), now).is_empty());
-        assert!(waiting.is_waited_for(busy(A)));
-        assert!(!waiting.is_waited_for(Reader { is_busy: false, ..busy(B) }), "others read");
-        waiting.hold(7, busy(B), false);
-        let has_read = |client| Some(Reader { is_busy: client == A, ..busy(client) });
-        assert_eq!(waiting.ready(has_read, now), [B]);
-        assert_eq!((waiting.take(B), waiting.take(B)), (Some(7), None));
+        waiting.look(everybody, now);
+        assert_eq!(waiting.take(SPARSE, everybody), None);
+        assert!(waiting.is_waited_for(busy(A), SPARSE));
+        assert!(!waiting.is_waited_for(Reader { is_busy: false, ..busy(B) }, SPARSE), "others read");
+        waiting.hold(7, (busy(B), SPARSE), false);
+        let has_read = |(client, _)| Some(Reader { is_busy: client == A, ..busy(client) });
+        assert_eq!((waiting.take(SPARSE, has_read), waiting.take(SPARSE, has_read)), (Some(7), None));
         assert!(!waiting.is_empty());
+    }
+
+    #[test]
+    fn upcalls_of_sparse_lines_do_not_wait_behind_those_of_busy_ones() {
+        let mut waiting = Waiting::default();
+        waiting.hold(1, (busy(A), Traffic::Busy), false);
+        waiting.hold(2, (busy(A), Traffic::Busy), false);
+        waiting.hold(3, (busy(A), SPARSE), false);
+        let has_room = |(client, traffic)| Some(Reader { is_busy: traffic != SPARSE, ..busy(client) });
+        assert_eq!(waiting.take(Traffic::Busy, has_room), None);
+        assert_eq!(waiting.take(SPARSE, has_room), Some(3));
+        let reads = |(client, _)| Some(Reader { is_busy: false, ..busy(client) });
+        assert_eq!(waiting.take(SPARSE, reads), None);
+        assert_eq!([(); 3].map(|()| waiting.take(Traffic::Busy, reads)), [Some(1), Some(2), None]);
     }
 
     #[test]
     fn patience_is_with_a_client_that_takes_nothing_and_begins_again_when_it_does() {
         let (mut waiting, now) = holding(2);
         let (nearly, over) = (now + READ_PATIENCE / 2, now + READ_PATIENCE);
-        let takes = |taken| move |client| Some(Reader { taken, ..busy(client) });
-        assert!(waiting.ready(takes(1), nearly).is_empty());
-        assert!(waiting.ready(takes(1), over).is_empty(), "it took something meanwhile");
+        let takes = |taken| move |(client, _): Audience| Some(Reader { taken, ..busy(client) });
+        waiting.look(takes(1), nearly);
+        waiting.look(takes(1), over);
+        assert_eq!(waiting.take(SPARSE, takes(1)), None, "it took something meanwhile");
         assert_eq!(waiting.due(), Some(nearly + READ_PATIENCE));
-        assert!(waiting.ready(takes(1), nearly + READ_PATIENCE).is_empty(), "one more turn");
+        waiting.look(takes(1), nearly + READ_PATIENCE);
+        assert_eq!(waiting.take(SPARSE, takes(1)), None, "one more turn");
         assert_eq!(waiting.due(), Some(nearly + READ_PATIENCE + GRACE));
-        assert_eq!(waiting.ready(takes(1), nearly + READ_PATIENCE + GRACE), [A]);
-        assert!(!waiting.is_waited_for(busy(A)), "it loses its own from now on");
-        assert_eq!(waiting.take(A), Some(0));
-        waiting.hold(0, busy(A), true);
-        assert_eq!((waiting.take(A), waiting.take(A), waiting.take(A)), (Some(0), Some(1), None));
+        waiting.look(takes(1), nearly + READ_PATIENCE + GRACE);
+        assert!(waiting.is_given_up(A) && !waiting.is_waited_for(busy(A), SPARSE));
+        assert_eq!(waiting.take(SPARSE, takes(1)), Some(0), "it loses its own from now on");
+        waiting.hold(0, (busy(A), SPARSE), true);
+        assert_eq!([(); 3].map(|()| waiting.take(SPARSE, takes(1))), [Some(0), Some(1), None]);
         assert!(waiting.is_empty() && waiting.due().is_none());
-        waiting.ready(|client| Some(Reader { is_busy: false, ..busy(client) }), over);
-        assert!(waiting.is_waited_for(busy(A)), "it has read, and is waited for again");
+        waiting.look(|(client, _)| Some(Reader { is_busy: false, ..busy(client) }), over);
+        assert!(waiting.is_waited_for(busy(A), SPARSE), "it has read, and is waited for again");
     }
 
     #[test]
     fn packets_of_a_client_that_is_gone_do_not_wait() {
         let (mut waiting, now) = holding(1);
-        assert_eq!(waiting.ready(|_| None, now), [A]);
-        assert_eq!(waiting.take(A), Some(0));
+        waiting.look(|_| None, now);
+        assert_eq!(waiting.take(SPARSE, |_| None), Some(0));
     }
 
     #[test]
     fn without_room_the_one_with_most_lines_is_given_up_first() {
         let (mut waiting, now) = holding(2);
-        waiting.hold(9, busy(B), false);
-        let everybody = |client| Some(busy(client));
+        waiting.hold(9, (busy(B), SPARSE), false);
         waiting.give_up_slowest();
-        assert_eq!(waiting.ready(everybody, now), [A]);
+        waiting.look(everybody, now);
+        let given_up = |waiting: &Waiting<usize>| [A, B].map(|client| waiting.is_given_up(client));
+        assert_eq!(given_up(&waiting), [true, false]);
         waiting.give_up_slowest();
-        assert_eq!(waiting.ready(everybody, now), [A, B]);
+        assert_eq!(given_up(&waiting), [true, true]);
         waiting.give_up_slowest();
     }
 }
