@@ -44,7 +44,9 @@ fn it_continues_with_the_guests_of_each_process_that_dies() {
         std::thread::sleep(LIFE);
         signal(process, Signal::KILL);
         talkers.iter().for_each(|talker| talker.hear(200));
-        let log = eventually("the news", || Some(switch.log()).filter(|log| log.matches("running again").count() == death));
+        let log = eventually("the news", || {
+            Some(switch.log()).filter(|log| log.matches("running again").count() == death)
+        });
         assert!(log.contains(&format!("process {standby} continues")), "{log}");
         assert!(log.contains(&format!("the switch process is running again, as process {standby}")), "{log}");
     }
