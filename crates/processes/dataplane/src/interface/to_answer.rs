@@ -17,6 +17,8 @@ const TO_ANSWER_MAX: usize = 32;
 /// The same of busy lines while several ports make upcalls: another port's packet waits behind these. With fewer, each
 /// would wake the controller by itself.
 const BUSY_TO_ANSWER_MAX: usize = 4;
+/// How long an upcall counts as one that will be answered: one that never is must not take others' room.
+const ANSWER_WAIT_MAX: Duration = Duration::from_secs(1);
 /// How long a port counts as one that makes upcalls.
 const RECENT: Duration = Duration::from_millis(100);
 
@@ -39,6 +41,7 @@ struct Open {
     hash: Option<u64>,
     port: AskingPort,
     traffic: Traffic,
+    since: Instant,
 }
 
 /// Upcalls to the embedded controller that it has not answered.
@@ -59,7 +62,7 @@ impl ToAnswer {
             self.recent[1] = last;
         }
         self.recent[0] = Some((port, now));
-        self.open.push(Open { hash, port, traffic });
+        self.open.push(Open { hash, port, traffic, since: now });
     }
 
     pub(super) fn answered(&mut self, hash: u64, now: Instant) {
@@ -96,6 +99,7 @@ impl ToAnswer {
     pub(super) fn pass(&mut self, now: Instant) {
         let is_taken = self.busy() > 0 && self.is_shared(now);
         self.time.pass(now, is_taken);
+        self.open.retain(|open| now.saturating_duration_since(open.since) < ANSWER_WAIT_MAX);
     }
 
     fn has_room(&self, traffic: Traffic, now: Instant) -> bool {
@@ -147,6 +151,19 @@ mod tests {
         to_answer.forget();
         (0..2).for_each(|_| to_answer.answered(1, now));
         assert_eq!(fill(&mut to_answer, 1, Traffic::Busy, now), TO_ANSWER_MAX, "late answers count for none");
+    }
+
+    #[test]
+    fn an_upcall_that_is_never_answered_takes_no_room_for_long() {
+        let (mut to_answer, now) = (ToAnswer::default(), Instant::now());
+        fill(&mut to_answer, 1, Traffic::Busy, now);
+        to_answer.answered(77, now + ANSWER_WAIT_MAX - MS);
+        assert!(
+            to_answer.of(READER, Traffic::Sparse, now + ANSWER_WAIT_MAX - MS).is_busy,
+            "the answer of another one"
+        );
+        to_answer.pass(now + ANSWER_WAIT_MAX);
+        assert!(!to_answer.of(READER, Traffic::Sparse, now + ANSWER_WAIT_MAX).is_busy);
     }
 
     #[test]
