@@ -182,9 +182,6 @@ impl Scheduling {
     /// Decides about a quiet transmit ring of the guest of `port`, whose home is `worker`.
     pub(crate) fn transmit(&self, ring: TransmitRing, port: PortId, worker: usize, now: u64) -> Transmit {
         let Some(view) = self.view.as_ref().filter(|_| self.times_transmits()) else { return Transmit::Arm };
-        if !ring.is_busy(now) {
-            return Transmit::Arm; // no event is asked for
-        }
         // Before the state is read: a thread that goes to sleep in between makes an event.
         view.wake_when_asleep(port, worker);
         transmit(ring, view.timed_guest(port, own_cpu()).as_ref(), now)

@@ -13,8 +13,7 @@ impl Worker {
         if !self.scheduling.times_transmits() || self.must_poll(ring) || self.fabric.is_posted(ring) {
             return false;
         }
-        let gap_ns = self.timers.gap_ns(ring);
-        let visits = TransmitRing { visited_ns: now, worked_ns: active.worked_ns, gap_ns };
+        let visits = TransmitRing { visited_ns: now, worked_ns: active.worked_ns };
         match self.scheduling.transmit(visits, ring.port, self.number(), now) {
             Transmit::VisitBy(due_ns) => {
                 self.scheduling.note_timed(now, ring.port);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lasthop_fabric::bounds::{PACKET_COST, VISIT_COST};
-use lasthop_fabric::{ActiveRing, DrrScheduler, Fabric, RingId, RingPart, Stopping, Visited, WorkStage};
+use lasthop_fabric::{DrrScheduler, Fabric, RingId, RingPart, Stopping, Visited, WorkStage};
 use lasthop_guestmem::{Mapping, guard};
 use lasthop_module_api::PortId;
 use lasthop_ring::{AdaptivePoll, DeviceRing, arm_and_recheck};
@@ -268,11 +268,11 @@ impl Worker {
             let Some(active) = self.active.get(index) else { continue };
             if now.saturating_sub(active.worked_ns) >= look_ns {
                 if self.is_to_be_timed(active, now) {
-                    self.deactivate(active);
+                    self.active.remove(active.ring);
                 } else if self.fabric.arm(active.ring) {
                     self.fabric.suppress_kicks(active.ring);
                 } else {
-                    self.deactivate(active);
+                    self.active.remove(active.ring);
                     if self.must_poll(active.ring) {
                         self.polled.add(active.ring, now);
                     }
@@ -431,17 +431,9 @@ impl Worker {
 
     pub(crate) fn activate(&mut self, ring: RingId, now: u64) {
         self.polled.remove(ring);
-        self.timers.note_active(ring, now);
+        self.timers.remove(ring);
         if self.active.add(ring, now) {
             self.fabric.suppress_kicks(ring);
-        }
-    }
-
-    /// Removes a ring without packets from the active ones.
-    fn deactivate(&mut self, active: ActiveRing) {
-        self.active.remove(active.ring);
-        if self.scheduling.times_transmits() {
-            self.timers.note_quiet(active.ring, active.worked_ns);
         }
     }
 
@@ -576,7 +568,7 @@ impl Worker {
         if index % 2 == 1 {
             self.active.remove(RingId { port, queue: index / 2 });
             self.polled.remove(RingId { port, queue: index / 2 });
-            self.timers.forget(RingId { port, queue: index / 2 });
+            self.timers.remove(RingId { port, queue: index / 2 });
         }
         if let Some(kick) = self.fds.remove(&(port, index)).and_then(|fds| fds.kick) {
             self.events.forget(kick.as_fd());

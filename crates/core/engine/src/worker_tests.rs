@@ -2,7 +2,6 @@
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -12,7 +11,7 @@ use lasthop_frontend::{Guest, GuestOptions};
 use lasthop_module_api::PortId;
 use lasthop_modules::{BridgeSettings, by_name};
 use lasthop_ring::AdaptivePoll;
-use lasthop_sched::bounds::{TRANSMIT_DELAY_MAX_NS, TRANSMIT_GAP_MAX_NS};
+use lasthop_sched::bounds::TRANSMIT_DELAY_MAX_NS;
 use lasthop_sched::{CpuState, GuestView, Mode, Modes, Policy};
 use lasthop_vhost::Session;
 use lasthop_wire::Offload;
@@ -69,17 +68,13 @@ fn a_ring_that_another_worker_is_slow_to_leave_is_stopped_in_the_end() {
     }
 }
 
-/// A view with one state for each guest, which a test sets, and the number of events that were asked for.
+/// A view with one state for each guest, which a test sets.
 #[derive(Debug, Default)]
-struct SetView(Mutex<GuestView>, AtomicU64);
+struct SetView(Mutex<GuestView>);
 
 impl SchedulerView for SetView {
     fn guest(&self, _: PortId, _: u16) -> Option<GuestView> {
         Some(*self.0.lock().unwrap())
-    }
-
-    fn wake_when_asleep(&self, _: PortId, _: usize) {
-        self.1.fetch_add(1, Ordering::Relaxed);
     }
 
     fn cpu(&self, _: u16) -> Option<CpuState> {
@@ -158,7 +153,7 @@ fn simulated<R: Send + 'static>(
 /// States of the view, events, times and packets at random: the bound holds for each packet, whatever the view shows.
 #[test]
 fn no_packet_waits_for_a_timer_beyond_its_bound() {
-    let runs = running_guest();
+    let runs = GuestView { running: 1, ..GuestView::default() };
     let (waited_max_ns, counters) = simulated(Policy::TransmitTimer, move |run| {
         for step in 0..10_000_u64 {
             let bits = BuildHasherDefault::<DefaultHasher>::default().hash_one(step);
@@ -184,39 +179,4 @@ fn no_packet_waits_for_a_timer_beyond_its_bound() {
     });
     assert!(waited_max_ns <= TRANSMIT_DELAY_MAX_NS, "{waited_max_ns} ns, {counters:?}");
     assert!(counters.kicks_spared > 0, "{counters:?}");
-}
-
-fn running_guest() -> GuestView {
-    GuestView { running: 1, ..GuestView::default() }
-}
-
-/// A sender that runs posts packets with a gap of `gap_ns`; the numbers of timers and of events that were asked for.
-fn paced(gap_ns: u64) -> (u64, u64) {
-    simulated(Policy::TransmitTimer, move |run| {
-        for _ in 0..100 {
-            run.now_ns += gap_ns;
-            run.turn(running_guest(), true);
-        }
-        (run.worker.scheduling.counters.transmits_timed, run.view.1.load(Ordering::Relaxed))
-    })
-}
-
-#[test]
-fn a_ring_has_a_timer_only_while_its_packets_are_close_together() {
-    let (timers, events) = paced(TRANSMIT_GAP_MAX_NS);
-    assert!(timers > 50 && events >= timers, "{timers} timers, {events} events");
-    assert_eq!(paced(TRANSMIT_GAP_MAX_NS + 1000), (0, 0));
-}
-
-#[test]
-fn a_ring_with_a_timer_stops() {
-    simulated(Policy::TransmitTimer, |run| {
-        while run.worker.timers.due_ns().is_none() {
-            run.now_ns += 10_000;
-            run.turn(running_guest(), true);
-        }
-        run.worker.leave_ring(run.port, 1);
-        assert_eq!(run.worker.timers.due_ns(), None);
-        assert!(!run.worker.is_active());
-    });
 }

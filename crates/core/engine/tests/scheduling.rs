@@ -93,11 +93,16 @@ fn frames_arrive_once_and_in_order_with_any_view() {
 #[derive(Debug)]
 struct RunningView {
     event: OwnedFd,
+    requests: AtomicU64,
 }
 
 impl SchedulerView for RunningView {
     fn guest(&self, _: PortId, _: u16) -> Option<GuestView> {
         Some(GuestView { running: 1, ..GuestView::default() })
+    }
+
+    fn wake_when_asleep(&self, _: PortId, _: usize) {
+        self.requests.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The descriptor is edge-triggered and never full.
@@ -122,7 +127,7 @@ fn running(policy: Policy) -> (TestSwitch, Arc<RunningView>, [Guest; 2]) {
     let mut switch = TestSwitch::start("dummy", 1);
     let guests = ["one", "other"].map(|name| switch.attach(config(name), GuestOptions::default()).1);
     let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
-    let view = Arc::new(RunningView { event });
+    let view = Arc::new(RunningView { event, requests: AtomicU64::new(0) });
     switch.engine.set_scheduler_view(Some(Arc::clone(&view) as _), only(policy)).unwrap();
     (switch, view, guests)
 }
@@ -133,10 +138,30 @@ fn counters(switch: &TestSwitch) -> PolicyCounters {
 
 #[test]
 fn an_event_wakes_the_worker() {
-    let (switch, view, _guests) = running(Policy::TransmitTimer);
+    let (switch, view, [mut one, mut other]) = running(Policy::TransmitTimer);
     let sleeps = counters(&switch).sleep_events;
     rustix::io::write(&view.event, &1_u64.to_ne_bytes()).unwrap();
     eventually("the event", || counters(&switch).sleep_events == sleeps + 1);
+    eventually("a ring with a timer", || {
+        send(&mut one, &frame(2, 1, 7, 64));
+        assert_eq!(receive(&mut other), frame(2, 1, 7, 64));
+        counters(&switch).transmits_timed > 0
+    });
+    assert!(view.requests.load(Ordering::Relaxed) > 0);
+}
+
+#[test]
+fn a_ring_with_a_timer_stops_with_its_guest() {
+    let (mut switch, _view, [mut one, mut other]) = running(Policy::TransmitTimer);
+    eventually("a ring with a timer", || {
+        send(&mut one, &frame(2, 1, 7, 64));
+        assert_eq!(receive(&mut other), frame(2, 1, 7, 64));
+        counters(&switch).transmits_timed > 0
+    });
+    drop((one, other));
+    switch.join_sessions();
+    assert_eq!(switch.engine.stats().unwrap().workers[0].active_rings, 0);
+    switch.assert_conserved();
 }
 
 #[test]
@@ -162,7 +187,7 @@ fn signals_to_a_receiver_without_event_index_are_not_delayed() {
     let options = GuestOptions { features: ALL_FEATURES & !virtio::EVENT_IDX, ..GuestOptions::default() };
     let (_, mut other) = switch.attach(config("other"), options);
     let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
-    let view = Arc::new(RunningView { event });
+    let view = Arc::new(RunningView { event, requests: AtomicU64::new(0) });
     switch.engine.set_scheduler_view(Some(view), only(Policy::Notify)).unwrap();
     for number in 0..300 {
         send(&mut one, &frame(2, 1, number, 64));

@@ -5,11 +5,8 @@
 pub const NOTIFY_DELAY_MAX_NS: u64 = 50_000;
 /// From the last visit of a transmit ring whose sender does not kick to the next one.
 pub const TRANSMIT_DELAY_MAX_NS: u64 = 50_000;
-/// A transmit ring without packets for this time is armed, even if its sender runs. Four visits in vain.
-pub const TRANSMIT_WATCH_NS: u64 = 200_000;
-/// A transmit ring whose packets are further apart than this on average is armed: more than two visits would be needed
-/// for each kick that is spared. A round trip between guests takes longer.
-pub const TRANSMIT_GAP_MAX_NS: u64 = 100_000;
+/// A transmit ring without packets for this time is armed, even if its sender runs. Eight visits in vain.
+pub const TRANSMIT_WATCH_NS: u64 = 400_000;
 /// A receiver that was signalled within this time was recently interrupted.
 pub const RECENT_NS: u64 = 100_000;
 /// A woken thread has a CPU, or waits for one, after this time. Earlier the view may not show it.

@@ -36,7 +36,7 @@ pub use occupy::{LastOffer, Occupancy, occupy};
 pub use policy::{Mode, Modes, Policy};
 pub use remind::{Reminder, UnansweredSignal, remind};
 pub use state::{Activity, CpuState, Occupant, ThreadState};
-pub use transmit::{Transmit, TransmitRing, mean_gap_ns, transmit};
+pub use transmit::{Transmit, TransmitRing, transmit};
 
 #[cfg(test)]
 mod schedules;

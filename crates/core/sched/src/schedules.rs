@@ -90,7 +90,7 @@ proptest! {
 
     #[test]
     fn a_sender_s_packets_are_taken_in_time(steps in steps()) {
-        let mut ring = TransmitRing { visited_ns: 1_000_000, worked_ns: 1_000_000, gap_ns: 0 };
+        let mut ring = TransmitRing { visited_ns: 1_000_000, worked_ns: 1_000_000 };
         // When the oldest pending packet was posted; whether the sender kicks.
         let (mut now_ns, mut posted_ns, mut is_armed, mut due_ns) = (1_000_000, None, false, None);
         for step in steps {
@@ -104,7 +104,7 @@ proptest! {
                 prop_assert!(waited_ns <= TRANSMIT_DELAY_MAX_NS, "{waited_ns} ns");
                 if is_armed && posted_ns.is_some() {
                     // It has kicked.
-                    ring = TransmitRing { visited_ns: at_ns, worked_ns: at_ns, gap_ns: 0 };
+                    ring = TransmitRing { visited_ns: at_ns, worked_ns: at_ns };
                     (posted_ns, is_armed) = (None, false);
                 } else if is_armed {
                     continue;
@@ -114,7 +114,7 @@ proptest! {
                     Transmit::Arm => (posted_ns, is_armed, due_ns) = (None, true, None),
                     Transmit::Visit => {
                         let worked_ns = if posted_ns.is_some() { at_ns } else { ring.worked_ns };
-                        (ring, posted_ns) = (TransmitRing { visited_ns: at_ns, worked_ns, gap_ns: 0 }, None);
+                        (ring, posted_ns) = (TransmitRing { visited_ns: at_ns, worked_ns }, None);
                         due_ns = Some(at_ns + TRANSMIT_DELAY_MAX_NS);
                     }
                     Transmit::VisitBy(by_ns) => {
@@ -129,7 +129,7 @@ proptest! {
     /// A sender that runs for ever and sends nothing costs no more than the visits of one watch.
     #[test]
     fn visits_in_vain_end(steps in steps()) {
-        let (mut ring, mut now_ns) = (TransmitRing { visited_ns: 1, worked_ns: 1, gap_ns: 0 }, 1);
+        let (mut ring, mut now_ns) = (TransmitRing { visited_ns: 1, worked_ns: 1 }, 1);
         for step in steps {
             now_ns += step.pause_ns;
             match transmit(ring, step.guest.as_ref(), now_ns) {

@@ -1,6 +1,6 @@
 //! Transmit timer and block edge: whether a sender kicks, or the switch polls (Hyper-Switch, 3.3 and 3.5).
 
-use crate::bounds::{TRANSMIT_DELAY_MAX_NS, TRANSMIT_GAP_MAX_NS, TRANSMIT_WATCH_NS};
+use crate::bounds::{TRANSMIT_DELAY_MAX_NS, TRANSMIT_WATCH_NS};
 use crate::guest::GuestView;
 
 /// A transmit ring that was empty for the useful polling time.
@@ -10,25 +10,6 @@ pub struct TransmitRing {
     pub visited_ns: u64,
     /// When it had its last packet.
     pub worked_ns: u64,
-    /// The time from a packet to the next one after the ring was empty, on average ([`mean_gap_ns`]).
-    pub gap_ns: u64,
-}
-
-impl TransmitRing {
-    /// Whether its packets are close together, and the last one is not long ago: otherwise it is armed, whatever the view
-    /// shows.
-    #[must_use]
-    pub fn is_busy(&self, now_ns: u64) -> bool {
-        self.gap_ns <= TRANSMIT_GAP_MAX_NS && now_ns.saturating_sub(self.worked_ns) < TRANSMIT_WATCH_NS
-    }
-}
-
-/// The average of gaps after one more: an eighth of it is the last one. A first one is the average itself. Gaps beyond
-/// the watch count as such, so that a burst after a long pause is recognised soon.
-#[must_use]
-pub fn mean_gap_ns(before_ns: Option<u64>, gap_ns: u64) -> u64 {
-    let gap_ns = gap_ns.min(TRANSMIT_WATCH_NS);
-    before_ns.map_or(gap_ns, |before_ns| before_ns - before_ns / 8 + gap_ns / 8)
 }
 
 /// The decision about the ring.
@@ -47,14 +28,13 @@ pub enum Transmit {
 /// A running sender posts packets without kicks, each of which would cost it an exit, and they wait for the timer. When
 /// one of its threads goes to sleep, its packets are fetched at once: it may be the one that sent them. A sender that
 /// sleeps as a whole posts nothing, and its first packet is worth a kick. So is that of one that sent nothing for a while,
-/// and of one that may halt-poll: it may wait for the answer while it looks as if it ran. Packets that are far apart are
-/// worth a kick each: a timer would find most visits in vain, and delay each packet.
+/// and of one that may halt-poll: it may wait for the answer while it looks as if it ran.
 #[must_use]
 pub fn transmit(ring: TransmitRing, sender: Option<&GuestView>, now_ns: u64) -> Transmit {
     let Some(sender) = sender.filter(|sender| sender.is_known() && !sender.may_halt_poll) else {
         return Transmit::Arm;
     };
-    if !ring.is_busy(now_ns) {
+    if now_ns.saturating_sub(ring.worked_ns) >= TRANSMIT_WATCH_NS {
         return Transmit::Arm;
     }
     let due_ns = ring.visited_ns.saturating_add(TRANSMIT_DELAY_MAX_NS);
@@ -75,7 +55,7 @@ pub fn transmit(ring: TransmitRing, sender: Option<&GuestView>, now_ns: u64) -> 
 mod tests {
     use super::*;
 
-    const RING: TransmitRing = TransmitRing { visited_ns: 1_000_000, worked_ns: 990_000, gap_ns: 30_000 };
+    const RING: TransmitRing = TransmitRing { visited_ns: 1_000_000, worked_ns: 900_000 };
 
     #[test]
     fn a_sender_that_runs_does_not_kick_and_its_packets_wait_for_the_timer() {
@@ -108,28 +88,6 @@ mod tests {
         let (last_ns, end_ns) = (RING.worked_ns + TRANSMIT_WATCH_NS - 1, RING.worked_ns + TRANSMIT_WATCH_NS);
         assert_eq!(transmit(RING, Some(&awake), last_ns), Transmit::Visit);
         assert_eq!(transmit(RING, Some(&awake), end_ns), Transmit::Arm);
-    }
-
-    #[test]
-    fn a_sender_whose_packets_are_far_apart_kicks() {
-        let awake = GuestView { running: 1, ..GuestView::default() };
-        let ring = |gap_ns| TransmitRing { gap_ns, ..RING };
-        let decision = |gap_ns| transmit(ring(gap_ns), Some(&awake), 1_010_000);
-        assert_eq!(decision(TRANSMIT_GAP_MAX_NS), Transmit::VisitBy(1_050_000));
-        assert_eq!(decision(TRANSMIT_GAP_MAX_NS + 1), Transmit::Arm);
-    }
-
-    #[test]
-    fn the_mean_follows_a_burst_after_a_pause_within_some_packets() {
-        assert_eq!(mean_gap_ns(None, 10_000), 10_000);
-        let mut gap_ns = mean_gap_ns(Some(10_000), u64::MAX);
-        assert!((10_000..TRANSMIT_GAP_MAX_NS).contains(&gap_ns), "one pause ends no timer: {gap_ns}");
-        gap_ns = mean_gap_ns(None, u64::MAX);
-        let packets = std::iter::repeat_with(|| {
-            gap_ns = mean_gap_ns(Some(gap_ns), 10_000);
-            gap_ns
-        });
-        assert_eq!(packets.take_while(|gap_ns| *gap_ns > TRANSMIT_GAP_MAX_NS).take(100).count(), 5);
     }
 
     #[test]

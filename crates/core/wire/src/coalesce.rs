@@ -5,7 +5,7 @@
 //!   large frame  | headers   | 1400 | 1400 | 300 |              gso_size 1400, checksum partial
 //! ```
 //!
-//! Only segments are joined that [`crate::gso::Segmentation`] makes again byte for byte: whoever gets the large frame can
+//! Only segments are joined that [`crate::gso::Segmentation`] makes again byte for byte: the receiver of the large frame can
 //! restore the packets that came. So their headers are alike, except for fields that it counts on, and their checksums are right.
 
 use crate::checksum::Sum;
