@@ -57,18 +57,23 @@ impl Supervisor {
         self.deposit_head();
         // Guests wait for this, and for nothing after it: the old process is at rest.
         self.tell_of_guests(&introduction.known);
-        let Outputs { poller, switch, store } = &mut self.out;
+        let Outputs { poller, store, .. } = &mut self.out;
         self.datapath_clients.end_all(poller);
         // It is killed, and reaped once it has ended; its last messages are ignored.
         predecessor.iter().for_each(|process| poller.remove(&process.channel));
         drop(predecessor);
-        if let Some(process) = switch.process.current() {
-            // This only fails for lack of memory; then the new process is not heard, and is replaced after its
-            // deadline.
-            let _ = poller.modify(&process.channel, Source::Switch.into(), Interest::READ);
-        }
         self.ports.counters.close_books(store);
         self.ports.table.down(&self.ports.sessions, poller);
+        self.note_introduced();
+    }
+
+    /// Notes that the switch process had all ports before it became that, and hears it from now on.
+    pub(super) fn note_introduced(&mut self) {
+        if let Some(process) = self.out.switch.process.current() {
+            // This only fails for lack of memory; then the process is not heard, and is replaced after its deadline, or as
+            // one that hangs.
+            let _ = self.out.poller.modify(&process.channel, Source::Switch.into(), Interest::READ);
+        }
         let ports: Vec<u32> = self.ports.table.all.keys().copied().collect();
         ports.into_iter().for_each(|port| drop(self.ports.table.note_told(port)));
     }

@@ -8,7 +8,6 @@ use lasthop_api::orders::Order;
 use lasthop_api::rundir;
 use lasthop_port_counters::final_counters_text;
 use lasthop_runtime::fault::{Fault, Kind};
-use lasthop_runtime::poller::Interest;
 use lasthop_runtime::sandbox::Layer;
 
 use super::Supervisor;
@@ -185,17 +184,11 @@ impl Supervisor {
 
     /// Has the stand-by continue with the guests of a process that has ended.
     fn promote(&mut self, ReadyStandby { process, introduction }: ReadyStandby) {
-        let Outputs { switch, poller, .. } = &mut self.out;
-        switch.process.promote(process);
-        switch.boost_slices(None);
-        if let Some(process) = switch.process.current() {
-            // This only fails for lack of memory; then the process is not heard, and is replaced as one that hangs.
-            let _ = poller.modify(&process.channel, Source::Switch.into(), Interest::READ);
-        }
+        self.out.switch.process.promote(process);
+        self.out.switch.boost_slices(None);
         self.deposit_head();
         self.tell_of_guests(&introduction.known);
-        let ports: Vec<u32> = self.ports.table.all.keys().copied().collect();
-        ports.into_iter().for_each(|port| drop(self.ports.table.note_told(port)));
+        self.note_introduced();
         self.standby.note_continued(introduction.refused);
     }
 

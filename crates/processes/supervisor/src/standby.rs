@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 
 use log::{info, warn};
 
-use lasthop_api::orders::{Answer, Order, Report, Request, STATE_VERSION};
+use lasthop_api::orders::{Answer, Report, STATE_VERSION};
 use lasthop_api::settings::StandbyMode;
-use lasthop_runtime::clock::earlier;
+use lasthop_runtime::clock::{Pause, earlier};
 use lasthop_runtime::fault::Fault;
 use lasthop_runtime::poller::Interest;
 
@@ -25,7 +25,7 @@ use super::outputs::Outputs;
 use super::ports::Ports;
 use super::saved_session::SessionVersion;
 use super::source::Source;
-use super::successor::{Introduction, Skills, Successor};
+use super::successor::{Introduction, Skills, Successor, send_know};
 use super::switch_table::SwitchTable;
 
 /// From a change until the stand-by is told: changes often come together.
@@ -44,7 +44,7 @@ pub(super) struct Standby {
     /// When to start one, or to look whether it knows everything.
     due: Option<Instant>,
     /// The pause before the next one.
-    pause: Duration,
+    pause: Pause,
     /// The ports that the process refused which continues with the guests now, until it has them.
     refused: Option<Vec<(u32, Fault)>>,
 }
@@ -69,7 +69,7 @@ pub(super) struct ReadyStandby {
 
 impl Standby {
     pub(super) fn new(mode: StandbyMode) -> Self {
-        Self { mode, process: None, due: None, pause: SETTLING, refused: None }
+        Self { mode, process: None, due: None, pause: Pause::new(SETTLING, PAUSE_MAX), refused: None }
     }
 
     /// The mode, unless it is the default.
@@ -109,15 +109,13 @@ impl Standby {
             return self.end(ports);
         }
         if self.process.as_ref().is_some_and(|candidate| candidate.holds_left_guests(ports)) {
-            self.begin_anew(ports, now, self.pause);
+            self.begin_anew(ports, now);
         }
         if self.answer_due().is_some_and(|due| due <= now) {
-            warn!("the stand-by switch process did not answer in time");
-            self.begin_anew(ports, now, PAUSE_MAX);
+            self.fail(ports, "it did not answer in time", now);
         }
         if is_active || self.process.is_none() {
-            let pause = if self.process.is_none() { self.pause } else { SETTLING };
-            self.due.get_or_insert(now + pause);
+            self.due.get_or_insert(now + SETTLING);
         }
         if self.due.take_if(|due| *due <= now).is_some() {
             self.follow(ports, switches, out, now);
@@ -136,7 +134,7 @@ impl Standby {
             Some(candidate) if candidate.answer_due.is_some() => self.due = Some(now + SETTLING),
             Some(candidate) => match candidate.follow(ports, switches, now) {
                 true => {}
-                false => self.begin_anew(ports, now, self.pause),
+                false => self.begin_anew(ports, now),
             },
         }
     }
@@ -144,7 +142,7 @@ impl Standby {
     fn start(&mut self, out: &mut Outputs, now: Instant) {
         let started = out.switch.process.stand_by_own().and_then(|mut process| {
             out.poller.add(&process.channel, Source::Standby.into(), Interest::READ)?;
-            let _ = process.channel.send(&Request { id: 0, order: Order::Know }, None);
+            send_know(&mut process);
             Ok(process)
         });
         match started {
@@ -171,8 +169,7 @@ impl Standby {
             (Ok(()), _) => Some("it ended".to_owned()),
         };
         if let Some(why) = failed {
-            warn!("the stand-by switch process is ended: {why}");
-            self.begin_anew(ports, now, PAUSE_MAX);
+            self.fail(ports, &why, now);
         }
     }
 
@@ -180,16 +177,25 @@ impl Standby {
     pub(super) fn look_for_end(&mut self, ports: &mut Ports, now: Instant) {
         if self.process.as_mut().is_some_and(|candidate| candidate.process.is_over(now)) {
             warn!("the stand-by switch process ended");
-            self.begin_anew(ports, now, self.pause);
+            self.begin_anew(ports, now);
         }
     }
 
-    fn begin_anew(&mut self, ports: &mut Ports, now: Instant, pause: Duration) {
+    /// Ends the process, and starts another one after a pause.
+    fn begin_anew(&mut self, ports: &mut Ports, now: Instant) {
         let ready_since = self.process.as_ref().and_then(|candidate| candidate.ready_since);
-        let was_long = ready_since.is_some_and(|since| now.saturating_duration_since(since) >= PAUSE_MAX);
+        if ready_since.is_some_and(|since| now.saturating_duration_since(since) >= PAUSE_MAX) {
+            self.pause.reset();
+        }
         self.end(ports);
-        self.due = Some(now + pause);
-        self.pause = if was_long { SETTLING } else { PAUSE_MAX.min(2 * self.pause) };
+        self.due = Some(now + self.pause.take());
+    }
+
+    /// Ends a process that cannot stand by.
+    fn fail(&mut self, ports: &mut Ports, why: &str, now: Instant) {
+        warn!("the stand-by switch process is ended: {why}");
+        self.end(ports);
+        self.due = Some(now + PAUSE_MAX);
     }
 
     /// Ends the process: it is not needed, or knows too little.

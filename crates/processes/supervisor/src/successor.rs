@@ -59,7 +59,7 @@ impl Introduction {
             ports.sessions.prepare(&ports.table, successor, &mut known);
             turns_left = TURNS_MAX;
         }
-        let _ = successor.channel.send(&Request { id: 0, order: Order::Know }, None);
+        send_know(successor);
         Self { told, refused: Vec::new(), known, turns_left, keeps_flows: skills.keeps_flows }
     }
 
@@ -76,8 +76,8 @@ impl Introduction {
             return false;
         }
         self.turns_left -= 1;
-        let orders = [Order::Touch { for_us: TOUCH.as_micros() as u64 }, Order::Know];
-        orders.into_iter().for_each(|order| _ = successor.channel.send(&Request { id: 0, order }, None));
+        send_touch(successor, TOUCH);
+        send_know(successor);
         true
     }
 
@@ -92,8 +92,8 @@ impl Introduction {
         if !sessions.prepare(ports, successor, &mut self.known) {
             return false;
         }
-        let orders = [Order::Touch { for_us: STANDBY_TOUCH.as_micros() as u64 }, Order::Know];
-        orders.into_iter().for_each(|order| _ = successor.channel.send(&Request { id: 0, order }, None));
+        send_touch(successor, STANDBY_TOUCH);
+        send_know(successor);
         true
     }
 
@@ -116,6 +116,17 @@ impl Introduction {
     }
 }
 
+/// Has it report its version once it has obeyed all orders before.
+pub(super) fn send_know(successor: &mut Successor) {
+    let _ = successor.channel.send(&Request { id: 0, order: Order::Know }, None);
+}
+
+/// Has it fault guests' memory in, for this long at most.
+fn send_touch(successor: &mut Successor, patience: Duration) {
+    let order = Order::Touch { for_us: patience.as_micros() as u64 };
+    let _ = successor.channel.send(&Request { id: 0, order }, None);
+}
+
 /// The capabilities of a new program that not all programs of its state version have.
 #[derive(Debug)]
 pub(super) struct Skills {
@@ -132,8 +143,7 @@ impl Skills {
     /// Has it fault guests' memory in while the old one comes to rest.
     pub(super) fn prepare_last(&self, successor: &mut Successor) {
         if self.prepares {
-            let for_us = LAST_TOUCH.as_micros() as u64;
-            let _ = successor.channel.send(&Request { id: 0, order: Order::Touch { for_us } }, None);
+            send_touch(successor, LAST_TOUCH);
         }
     }
 

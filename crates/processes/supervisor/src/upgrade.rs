@@ -20,7 +20,7 @@ use rustix::fs::{Access, access};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use lasthop_api::orders::{Answer, Order, Report, Request, STATE_VERSION};
+use lasthop_api::orders::{Answer, Order, Report, STATE_VERSION};
 use lasthop_api::switches::{ControllerKind, SwitchSpec};
 use lasthop_children::RunningChild;
 use lasthop_listeners::Asker;
@@ -31,7 +31,7 @@ use super::outputs::Outputs;
 use super::ports::Ports;
 use super::question::{OrderPurpose, switch_down};
 use super::source::Source;
-use super::successor::{Introduction, Skills, Successor};
+use super::successor::{Introduction, Skills, Successor, send_know};
 use super::switch_table::SwitchTable;
 
 /// How long the new program may be silent while the old one serves guests, and the old one until it has come to rest.
@@ -155,7 +155,7 @@ impl Upgrades {
         check_program(&program)?;
         let mut successor = out.switch.process.stand_by(&program)?;
         out.poller.add(&successor.channel, Source::Successor.into(), Interest::READ)?;
-        let _ = successor.channel.send(&Request { id: 0, order: Order::Know }, None);
+        send_know(&mut successor);
         let now = Instant::now();
         let (deadline, born) = (Deadline { asked: now, heard: now }, switches.all.clone());
         let step = Step::Preparing { successor, deadline, born, controller, introduction: None };
