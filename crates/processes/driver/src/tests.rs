@@ -24,7 +24,7 @@ struct Hands {
 
 impl Device for Hands {
     fn offer(&self) -> Offer {
-        let offloads = features::CSUM | features::HOST_TSO4 | features::HOST_TSO6;
+        let offloads = features::HOST_TSO;
         let features = features::VERSION_1 | features::MRG_RXBUF | features::EVENT_IDX | offloads;
         Offer { features, queue_pairs: 1, mac: None, mtu: None, private: 0 }
     }

@@ -43,12 +43,9 @@ use crate::outbound::{at, broken, lend, take_buffer};
 use crate::sys::{Arena, PARTS_MAX, Span};
 use crate::{Needs, Next, Queue, QueueError, Visit, packet};
 
-/// Features of a vNIC for a socket that joins datagrams: frames of several segments go to the switch.
-pub(crate) const JOINS: u64 = features::CSUM | features::HOST_TSO4 | features::HOST_TSO6;
-
-/// Whether messages of a socket with these features may have several datagrams.
-fn has_several(features: u64) -> bool {
-    features & JOINS == JOINS
+/// Whether messages of a socket with these features may have several datagrams. Then frames of several segments go to the switch.
+fn has_several(offered: u64) -> bool {
+    offered & features::HOST_TSO == features::HOST_TSO
 }
 
 /// The properties of the vNIC that a tunnel's end needs.
@@ -90,10 +87,10 @@ pub(crate) struct UdpQueue {
 }
 
 impl UdpQueue {
-    /// `features`: of the device.
+    /// `offered`: the features of the device.
     pub(crate) fn new(
         fd: OwnedFd,
-        features: u64,
+        offered: u64,
         facts: TunnelFacts,
         pair: &VnicPair,
     ) -> Result<Self, QueueError> {
@@ -103,7 +100,10 @@ impl UdpQueue {
             facts,
             headers: Headers::new(facts),
             inbox: UdpInbox::new(Arc::clone(&arena)),
-            arrivals: Arrivals::new(has_several(features), has_several(features) && pair.has(JOINS)),
+            arrivals: Arrivals::new(
+                has_several(offered),
+                has_several(offered) && pair.has(features::HOST_TSO),
+            ),
             outbox: UdpOutbox::new(arena, facts.kind.socket()),
             fragments: None,
             frames: ArrayVec::new(),

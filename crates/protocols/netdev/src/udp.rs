@@ -30,11 +30,6 @@ pub enum Coalescing {
     Off,
 }
 
-/// linux/udp.h.
-const UDP_GRO: libc::c_int = 104;
-/// Features of the vNIC: frames may go to the switch as large ones.
-const LARGE_FRAMES: u64 = features::CSUM | features::HOST_TSO4 | features::HOST_TSO6;
-
 /// Opens a tunnel port at a UDP port, for IPv4 and IPv6. Datagrams pass the host's own stack, both ways. `name` is for
 /// messages. The facts have the offloads of frames from the port if datagrams are coalesced.
 ///
@@ -70,10 +65,10 @@ pub(crate) fn udp(
         Errno::ADDRINUSE => OpenError::PortTaken { name: name.to_owned(), port: tunnel.port },
         error => failed("bind the UDP socket")(error),
     })?;
-    let coalesces =
-        coalescing == Coalescing::Wanted && set_option(socket.as_fd(), libc::IPPROTO_UDP, UDP_GRO, 1).is_ok();
+    let coalesces = coalescing == Coalescing::Wanted
+        && set_option(socket.as_fd(), libc::IPPROTO_UDP, libc::UDP_GRO, 1).is_ok();
     let mut opened = end(name, Backend::Udp, tunnel, socket);
-    opened.facts.features = if coalesces { LARGE_FRAMES } else { 0 };
+    opened.facts.features = if coalesces { features::HOST_TSO } else { 0 };
     Ok(opened)
 }
 

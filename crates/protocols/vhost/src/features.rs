@@ -186,6 +186,9 @@ fn bit_name(bit: u32, table: &[(u64, &str)]) -> String {
     named.map_or_else(|| format!("bit{bit}"), |(_, name)| (*name).to_owned())
 }
 
+/// The device takes TCP segmentation requests, which need checksum requests.
+pub const HOST_TSO: u64 = CSUM | HOST_TSO4 | HOST_TSO6;
+
 #[cfg(test)]
 mod tests {
     use super::*;

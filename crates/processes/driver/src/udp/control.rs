@@ -65,9 +65,6 @@ impl Endpoint {
     }
 }
 
-/// linux/udp.h: joins datagrams on receipt, and says the length of each (udp(7)).
-const UDP_GRO: i32 = 104;
-
 /// Parses the kernel's control data, and adds its fields to `endpoint`; with the length of each datagram, if the message has several.
 pub(super) fn read_control(mut control: &[u8], mut endpoint: Endpoint) -> (Endpoint, Option<u32>) {
     let mut datagram_bytes = None;
@@ -87,7 +84,7 @@ pub(super) fn read_control(mut control: &[u8], mut endpoint: Endpoint) -> (Endpo
             ((libc::SOL_IP, libc::IP_TTL) | (libc::SOL_IPV6, libc::IPV6_HOPLIMIT), data) => {
                 endpoint.ttl = number(data);
             }
-            ((libc::SOL_UDP, UDP_GRO), &[a, b, c, d, ..]) => {
+            ((libc::SOL_UDP, libc::UDP_GRO), &[a, b, c, d, ..]) => {
                 datagram_bytes =
                     u32::try_from(i32::from_ne_bytes([a, b, c, d])).ok().filter(|bytes| *bytes > 0);
             }
@@ -170,7 +167,7 @@ mod tests {
         let told = |bytes: &[u8]| {
             let mut control = (HEADER_BYTES + bytes.len()).to_ne_bytes().to_vec();
             control.extend(libc::SOL_UDP.to_ne_bytes());
-            control.extend(UDP_GRO.to_ne_bytes());
+            control.extend(libc::UDP_GRO.to_ne_bytes());
             control.extend(bytes);
             read_control(&control, Endpoint::default()).1
         };

@@ -8,19 +8,17 @@ use lasthop_device::{DeviceDropReason, DriverCounters, TunnelFacts, TunnelKind};
 use lasthop_frontend::{Vnic, VnicOptions, VnicPair};
 use lasthop_guestmem::MemoryMap;
 use lasthop_ring::{DESC_NEXT, DeviceRing};
+use lasthop_vhost::features::HOST_TSO;
 use lasthop_wire::tunnel::{HEADER_BYTES, OuterHeader, geneve};
 use lasthop_wire::vnet::{GSO_TCPV4, HEADER_BYTES as VNET_BYTES};
 use lasthop_wire::{Offload, Sum};
 
-use super::{JOINS, UdpQueue};
+use super::UdpQueue;
 use crate::bounds::{DATAGRAMS_MAX, RECEIVE_SLOTS, TUNNEL_ARENA_BYTES, TUNNEL_ENTRIES};
 use crate::sys::set_option;
 use crate::tests::switch;
 use crate::{Next, Queue};
 
-/// linux/udp.h.
-const UDP_SEGMENT: i32 = 103;
-const UDP_GRO: i32 = 104;
 /// Bytes of the headers of `segment`.
 const HEAD_BYTES: usize = 54;
 
@@ -58,12 +56,12 @@ fn tunnel(coalesces: bool) -> Tunnel {
     let socket = UdpSocket::bind("[::1]:0").expect("a socket");
     socket.set_nonblocking(true).expect("set");
     if coalesces {
-        set_option(socket.as_fd(), libc::IPPROTO_UDP, UDP_GRO, 1).expect("Linux 5.0");
+        set_option(socket.as_fd(), libc::IPPROTO_UDP, libc::UDP_GRO, 1).expect("Linux 5.0");
     }
     let sender = UdpSocket::bind("[::1]:0").expect("a socket");
     sender.connect(socket.local_addr().expect("its address")).expect("connected");
     let facts = TunnelFacts { kind: TunnelKind::Geneve, port: 6081 };
-    let features = if coalesces { JOINS } else { 0 };
+    let features = if coalesces { HOST_TSO } else { 0 };
     let mut queue = UdpQueue::new(socket.into(), features, facts, &pair).expect("a queue");
     let mut counters = DriverCounters::default();
     queue.start(&mut pair, &mut counters).expect("started");
@@ -76,7 +74,7 @@ impl Tunnel {
     /// Sends datagrams of one length, but the last, as one message.
     fn send(&self, datagrams: &[Vec<u8>]) {
         let len = datagrams[0].len() as i32;
-        set_option(self.sender.as_fd(), libc::IPPROTO_UDP, UDP_SEGMENT, len).expect("Linux 4.18");
+        set_option(self.sender.as_fd(), libc::IPPROTO_UDP, libc::UDP_SEGMENT, len).expect("Linux 4.18");
         self.sender.send(&datagrams.concat()).expect("sent");
     }
 
