@@ -63,9 +63,11 @@ pub const MESSAGES_PER_VISIT: usize = 64;
 /// Messages that are served in one turn, which takes one or two milliseconds; then the main thread does its other work.
 pub const MESSAGES_PER_TURN: usize = 512;
 /// Time in ms after which a turn serves no further client: messages take longer on a busy machine, and some take long
-/// anywhere. One client's visit is always finished.
+/// anywhere. One client's visit is always finished: up to `MESSAGES_PER_VISIT`.
 pub const TURN_MS_MAX: u64 = 2;
 /// The weight of a dump's datagram, in messages: it holds a hundred flows, each of which is read and encoded.
 pub const DUMP_MESSAGES: usize = 16;
+/// The weight of a part of a flush, in messages: some hundred flows are removed.
+pub const FLUSH_MESSAGES: usize = 16;
 /// Events that are read at a time.
 pub const EVENTS_PER_TURN: usize = 32;

@@ -265,8 +265,9 @@ pub trait Datapath {
     /// A removed flow's last state, once; `None` while its last packets are not counted. The server repeats the call,
     /// so that a datagram with many removals waits only once.
     fn flow_removed(&mut self, removal: RemovalId) -> Option<DatapathFlow>;
-    /// Removes all flows.
-    fn flows_flush(&mut self, id: DatapathId);
+    /// Removes some flows from `cursor` on (0 is the first). Returns the cursor to continue with; `None` at the end.
+    /// Flows that are installed between two calls may be removed or not.
+    fn flows_flush(&mut self, id: DatapathId, cursor: u64) -> Option<u64>;
     /// Passes flows from `cursor` on (0 is the first) to `visit`, until it breaks. Returns the cursor of the last flow,
     /// to continue there; `None` at the end. Flows that are installed or removed meanwhile may be missing.
     fn flows_visit(

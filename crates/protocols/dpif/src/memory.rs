@@ -15,6 +15,8 @@ use crate::refusal::{Errno, Refusal};
 
 /// Executed packets that are remembered.
 const EXECUTED_MAX: usize = 256;
+/// Flows that are removed in one part of a flush.
+const FLOWS_PER_FLUSH: usize = 8;
 /// Number of meters that it reports.
 const METERS_MAX: u32 = 1024;
 
@@ -236,11 +238,13 @@ impl Datapath for MemoryDatapath {
         if self.is_counting { None } else { self.removed.remove(&removal) }
     }
 
-    fn flows_flush(&mut self, id: DatapathId) {
-        if let Ok(table) = self.table(id) {
-            let (ports, meters) = (std::mem::take(&mut table.ports), std::mem::take(&mut table.meters));
-            *table = Table { ports, meters, last_flow: table.last_flow, ..Table::default() };
-        }
+    fn flows_flush(&mut self, id: DatapathId, cursor: u64) -> Option<u64> {
+        let table = self.tables.get_mut(&id)?;
+        let numbers: Vec<u64> =
+            table.flows.range(cursor..).map(|(number, _)| *number).take(FLOWS_PER_FLUSH).collect();
+        let last = numbers.last().copied()?;
+        numbers.into_iter().for_each(|number| drop(table.remove(number)));
+        Some(last + 1)
     }
 
     fn flows_visit(

@@ -132,8 +132,8 @@ impl Datapath for Tables {
         None
     }
 
-    fn flows_flush(&mut self, _: DatapathId) {
-        while self.module.table().flush(0, usize::MAX).is_some() {}
+    fn flows_flush(&mut self, _: DatapathId, cursor: u64) -> Option<u64> {
+        self.module.table().flush(cursor as usize, usize::MAX).map(|next| next as u64)
     }
 
     fn flows_visit(

@@ -204,7 +204,10 @@ impl Interface for Adapter<'_> {
         let numbers: Vec<u32> =
             self.places.get(id).into_iter().flat_map(|place| place.members.keys().copied()).collect();
         numbers.into_iter().for_each(|number| self.release(id, number));
-        self.places.flush(id);
+        let mut cursor = Some(0);
+        while let Some(at) = cursor {
+            cursor = self.places.flush(id, at);
+        }
         let Some(place) = self.places.remove(id) else { return };
         self.places.connection_memory.take_back(id);
         place.module.set_asked(false);
@@ -330,8 +333,8 @@ impl Interface for Adapter<'_> {
         self.places.last_of(removal)
     }
 
-    fn flows_flush(&mut self, id: DatapathId) {
-        self.places.flush(id);
+    fn flows_flush(&mut self, id: DatapathId, cursor: u64) -> Option<u64> {
+        self.places.flush(id, cursor)
     }
 
     fn flows_visit(

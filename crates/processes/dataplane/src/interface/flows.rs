@@ -116,17 +116,16 @@ impl Places {
         Ok((module, removed))
     }
 
-    /// Removes all flows.
-    pub(super) fn flush(&mut self, id: DatapathId) {
-        let (Some(place), memory) = self.with_memory(id) else { return };
-        let records = std::mem::take(&mut place.records);
-        if let Some(memory) = memory {
-            records.into_iter().flatten().for_each(|record| memory.remove(record));
+    /// Removes the flows of some slots from `cursor` on, and returns the next cursor.
+    pub(super) fn flush(&mut self, id: DatapathId, cursor: u64) -> Option<u64> {
+        let (Some(place), memory) = self.with_memory(id) else { return None };
+        let at = usize::try_from(cursor).ok()?;
+        let records = place.records.iter_mut().skip(at).take(SLOTS_PER_LOOK).filter_map(Option::take);
+        match memory {
+            Some(memory) => records.for_each(|record| memory.remove(record)),
+            None => records.for_each(drop),
         }
-        let mut cursor = Some(0);
-        while let Some(at) = cursor {
-            cursor = place.module.table().flush(at, SLOTS_PER_LOOK);
-        }
+        place.module.table().flush(at, SLOTS_PER_LOOK).map(|next| next as u64)
     }
 
     /// Reports flows from `cursor` on until `visit` breaks, and returns the next cursor. A successor starts its flows

@@ -105,8 +105,7 @@ fn remove(
     is_told: bool,
 ) -> Result<Outcome, Refusal> {
     let Some(name) = name(wanted) else {
-        datapath.flows_flush(id);
-        return Ok(Outcome::Done);
+        return Ok(Outcome::Flush(id));
     };
     let removal = datapath.flow_remove(id, &name, is_told)?;
     let omitted = wanted.omitted.unwrap_or(0);

@@ -36,7 +36,7 @@ pub use families::Family;
 pub use state::DatapathRecord;
 pub use upcall::{DatapathUpcall, Reader, UpcallKind, Upcalled};
 
-use crate::bounds::{DUMP_MESSAGES, QUEUED_BYTES_MAX};
+use crate::bounds::{DUMP_MESSAGES, FLUSH_MESSAGES, QUEUED_BYTES_MAX};
 use crate::datapath::{Datapath, DatapathId, Port, RemovalId};
 use crate::family::FamilyMessage;
 use crate::message::{self, NetlinkHeader, NetlinkMessage};
@@ -45,7 +45,7 @@ use crate::refusal::{Errno, Refusal};
 use crate::uapi::{command, ctrl, nlm, protocol};
 use answer::Answer;
 use dump::Dump;
-use peer::{Peer, Removal};
+use peer::{Flush, Peer, Removal};
 use request::{Outcome, Request, RequestDatagram};
 use state::State;
 use vports::Parked;
@@ -153,7 +153,7 @@ impl Server {
     pub fn has_work(&self, id: PeerId) -> bool {
         self.peers.get(&id).is_some_and(|peer| {
             let has_request = peer.request.is_some() && !self.parked.contains_key(&id);
-            peer.has_room() && (peer.dump.is_some() || has_request)
+            peer.has_room() && (peer.dump.is_some() || peer.flush.is_some() || has_request)
         })
     }
 
@@ -295,7 +295,7 @@ impl Server {
         missing
     }
 
-    /// Continues a client's dump and request while there is room for answers, and messages are granted.
+    /// Continues a client's dump, flush and request while there is room for answers, and messages are granted.
     pub(crate) fn advance(&mut self, id: PeerId, datapath: &mut dyn Datapath) {
         while self.granted() > 0
             && let Some(peer) = self.peers.get_mut(&id).filter(|peer| peer.has_room())
@@ -305,6 +305,9 @@ impl Server {
                 peer.dump.take_if(|_| is_last);
                 self.push(id, datagram);
                 self.spend(DUMP_MESSAGES);
+            } else if let Some(flush) = peer.flush.take() {
+                self.flush_some(id, flush, datapath);
+                self.spend(FLUSH_MESSAGES);
             } else if !self.parked.contains_key(&id)
                 && let Some(request) = peer.request.take()
             {
@@ -342,7 +345,9 @@ impl Server {
         let result = if is_request { self.serve_request(id, message, datapath) } else { Ok(()) };
         let is_dump = self.peers.get(&id).is_some_and(|peer| peer.dump.is_some());
         let is_owed = header.has(nlm::ACK) && !is_dump && !self.parked.contains_key(&id);
-        if result.is_err() || is_owed {
+        if let Some(flush) = self.peers.get_mut(&id).and_then(|peer| peer.flush.as_mut()) {
+            flush.owed = is_owed.then_some((header, len));
+        } else if result.is_err() || is_owed {
             self.acknowledge(id, header, len, result);
         }
     }
@@ -351,6 +356,16 @@ impl Server {
         let is_extended = self.peers.get(&id).is_some_and(|peer| peer.is_extended);
         let len = u32::try_from(len).unwrap_or(u32::MAX);
         self.push(id, message::acknowledgement(header, len, result, is_extended));
+    }
+
+    /// Continues a removal of all flows; acknowledges it at the end.
+    fn flush_some(&mut self, id: PeerId, flush: Flush, datapath: &mut dyn Datapath) {
+        let next = datapath.flows_flush(flush.id, flush.cursor);
+        if let (Some(cursor), Some(peer)) = (next, self.peers.get_mut(&id)) {
+            peer.flush = Some(Flush { cursor, ..flush });
+        } else if let Some((header, len)) = flush.owed {
+            self.acknowledge(id, header, len, Ok(()));
+        }
     }
 
     fn serve_request(
@@ -411,6 +426,11 @@ impl Server {
             Outcome::Dump(what) => {
                 if let Some(peer) = self.peers.get_mut(&id) {
                     peer.dump = Some(Dump { header: request, what });
+                }
+            }
+            Outcome::Flush(datapath_id) => {
+                if let Some(peer) = self.peers.get_mut(&id) {
+                    peer.flush = Some(Flush { id: datapath_id, cursor: 0, owed: None });
                 }
             }
         }

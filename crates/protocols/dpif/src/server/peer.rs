@@ -21,6 +21,16 @@ pub(super) struct Removal {
     pub(super) omitted: u32,
 }
 
+/// A removal of all flows in progress; later messages of the client wait for it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Flush {
+    pub(super) id: DatapathId,
+    /// Where to continue: see [`Datapath::flows_flush`](crate::datapath::Datapath::flows_flush).
+    pub(super) cursor: u64,
+    /// The request to acknowledge at the end, and its length in bytes.
+    pub(super) owed: Option<(NetlinkHeader, usize)>,
+}
+
 /// Messages waiting for a client, in order.
 #[derive(Debug)]
 enum Waiting {
@@ -74,6 +84,7 @@ pub(super) struct Peer {
     /// The rest of a request datagram during a dump.
     pub(super) request: Option<RequestDatagram>,
     pub(super) dump: Option<Dump>,
+    pub(super) flush: Option<Flush>,
     output: VecDeque<Waiting>,
     output_bytes: usize,
     pub(super) lost: u64,
@@ -94,6 +105,7 @@ impl Peer {
             groups: ArrayVec::new(),
             request: None,
             dump: None,
+            flush: None,
             output: VecDeque::new(),
             output_bytes: 0,
             lost: 0,

@@ -96,6 +96,8 @@ pub(super) enum Outcome {
     NotYet { name: String },
     /// Several objects for the requester.
     Dump(DumpCursor),
+    /// All flows are removed, some at a time.
+    Flush(DatapathId),
 }
 
 /// The refusal for a command that a family does not have.

@@ -1,6 +1,7 @@
 //! The server without sockets: replies to datagrams, and bounds for any client.
 
 mod bounds;
+mod flushes;
 mod parked;
 mod requests;
 mod upcalls;

@@ -58,7 +58,7 @@ fn rig(flows: Vec<FlowInstall>) -> Rig {
     let (mut server, mut datapath) = (Server::new(), MemoryDatapath::new());
     let record = DatapathRecord::named("dp0");
     assert_eq!(server.restore([(FIRST, record)].into(), &mut datapath), Vec::<String>::new());
-    datapath.flows_flush(FIRST);
+    while datapath.flows_flush(FIRST, 0).is_some() {}
     rig.restart(server, datapath, flows);
     rig
 }
