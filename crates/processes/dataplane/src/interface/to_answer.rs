@@ -216,7 +216,7 @@ mod tests {
         assert_eq!(alone, 1000 * TO_ANSWER_MAX, "it has all of it");
         let later = start + 2000 * MS;
         let together = answered_within(&mut to_answer, &[1, 2, 3, 4], later, 1000 * MS);
-        let share = 500 * BUSY_TO_ANSWER_MAX;
+        let share = 250 * BUSY_TO_ANSWER_MAX;
         assert!((share..share + 20 * BUSY_TO_ANSWER_MAX).contains(&together), "{together}");
         assert!(to_answer.due().is_some() || to_answer.open.is_empty());
         let rested = answered_within(&mut to_answer, &[1], later + 1200 * MS, 10 * MS);
