@@ -52,6 +52,11 @@ pub(crate) fn may_die(seed: u64) -> bool {
     seed.is_multiple_of(2)
 }
 
+/// Whether a process stands by in the run with this seed: the switch process dies there, too.
+pub(crate) fn has_standby(seed: u64) -> bool {
+    seed.is_multiple_of(4)
+}
+
 impl Action {
     /// The next action, its guest (from 1), and the pause after it.
     pub(crate) fn next(random: &mut Random, guests: u8, may_die: bool) -> (Self, u8, Duration) {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::action::{Action, garbage, half, may_die, rogue};
+use crate::action::{Action, garbage, half, has_standby, may_die, rogue};
 use crate::crew::{Count, Member, Setting, vnic};
 use crate::outsiders::{self, Outsiders};
 use crate::support::random::Random;
@@ -21,6 +21,8 @@ const CHECKPOINT_ACTIONS: u64 = 50;
 const GROWTH_KIB_MAX: u64 = 16 * 1024;
 /// The log line of a new switch process.
 const RUNNING_AGAIN: &str = "the switch process is running again";
+/// The log line of a stand-by, before its process id.
+const STANDS_BY: &str = "a stand-by switch process is ready, as process ";
 /// The shortest life of a switch process.
 const PROOF: Duration = Duration::from_millis(300);
 /// A vnic without a guest.
@@ -64,6 +66,9 @@ pub(crate) struct Storm {
     reborn: Instant,
     actions: BTreeMap<&'static str, u64>,
     compared: u64,
+    /// Deaths of the switch process, and those after which the stand-by continued.
+    deaths: usize,
+    continued: usize,
     /// The last counts of guests and ports.
     counted: Vec<(Count, Value)>,
 }
@@ -91,7 +96,8 @@ impl Storm {
         let vnics = (1..=plan.guests).map(|guest| format!("{},queues=2", vnic(guest)));
         let vnics: Vec<String> = vnics.chain([NOBODY.to_owned()]).collect();
         let workers = plan.workers.to_string();
-        let mut words = vec!["--workers", &workers];
+        let standby = if has_standby(plan.seed) { "on" } else { "off" };
+        let mut words = vec!["--workers", &workers, "--standby", standby];
         words.extend(vnics.iter().flat_map(|vnic| ["--vnic", vnic]));
         let outside = outsiders::words();
         words.extend(outside.iter().map(String::as_str));
@@ -120,6 +126,8 @@ impl Storm {
             reborn: Instant::now(),
             actions,
             compared: 0,
+            deaths: 0,
+            continued: 0,
             counted: Vec::new(),
         }
     }
@@ -227,6 +235,11 @@ impl Storm {
         if self.reborn.elapsed() < PROOF {
             return; // if it died early, the supervisor would blame its guests
         }
+        // Other deaths find none, or one that is being prepared.
+        if has_standby(self.plan.seed) && self.deaths.is_multiple_of(2) {
+            eventually("a stand-by", || self.standby());
+        }
+        self.deaths += 1;
         let log = self.switch.log();
         let starts = log.matches(RUNNING_AGAIN).count();
         signal(self.switch_pid, Signal::KILL);
@@ -237,6 +250,7 @@ impl Storm {
         self.reborn = Instant::now();
         self.first = None;
         let news = self.switch.log().split_off(log.len());
+        self.continued += usize::from(news.contains(&format!("process {} continues", self.switch_pid)));
         for (guest, place) in (1..).zip(&mut self.places) {
             // The last counts are unknown.
             place.base = None;
@@ -249,6 +263,14 @@ impl Storm {
         let given_up = news.matches("has to connect again").count();
         let explained = news.matches("has to connect again: it was in the middle of a message").count();
         assert_eq!(given_up, explained, "{news}");
+    }
+
+    /// The stand-by that is ready.
+    fn standby(&self) -> Option<u32> {
+        let log = self.switch.log();
+        let (_, last) = log.rsplit_once(STANDS_BY)?;
+        let pid = last.lines().next()?.parse().expect("a process id");
+        (pid != self.switch_pid && is_alive(pid)).then_some(pid)
     }
 
     /// A connection to the vnic without a guest, and one to a guest's, which has to wait or is refused.
@@ -337,16 +359,22 @@ impl Storm {
         });
         eventually("no guest's memory", || (guest_mappings(pid) == 0).then_some(()));
         self.switch.ask(&["stats", "--check"]).ok();
+        if has_standby(self.plan.seed) && self.deaths > 0 {
+            let standby = eventually("a stand-by at the end", || self.standby());
+            eventually("no guest's memory in the stand-by", || (guest_mappings(standby) == 0).then_some(()));
+            assert!(self.continued > 0, "no stand-by continued: {}", self.switch.log());
+        }
         let status = self.switch.end();
         assert!(status.success() && !self.switch.log().contains("panicked"), "{}", self.switch.log());
         assert!(!is_alive(pid) && !self.switch.dir().exists(), "something is left");
         format!(
-            "{} actions {:?}; {}; {} times a guest's counters were compared with its port's; drops since vnics were last \
-             added {drops:?}; {outsiders}",
+            "{} actions {:?}; {}; {} times a guest's counters were compared with its port's; the stand-by continued {} times; \
+             drops since vnics were last added {drops:?}; {outsiders}",
             self.actions.values().sum::<u64>(),
             self.actions,
             self.traffic(),
-            self.compared
+            self.compared,
+            self.continued
         )
     }
 }
