@@ -99,7 +99,7 @@ enter_namespace() {
 ask() { "$@" >"$dir/answer.log" 2>&1 || fail 1 "'$*' failed: $(tail -n 2 "$dir/answer.log")"; }
 
 pids=
-# start NAME COMMAND...: a child whose output goes to DIR/NAME.log and whose input never ends. It ends with this script,
+# start NAME COMMAND...: a child with its output in DIR/NAME.log and an input that never ends. It ends with this script,
 # even when that is killed.
 start() {
     log=$dir/$1.log

@@ -1,4 +1,4 @@
-//! Segments of TCP, and frames that look like some: whatever is joined can be cut into the frames that came, with the switch's own
+//! Segments of TCP, and frames that look like some: a joined frame can be cut into the frames that came, with the switch's own
 //! segmentation.
 
 use lasthop_wire::coalesce::HEAD_BYTES_MAX;

@@ -40,7 +40,7 @@ pub mod vhost_messages;
 
 /// A target by name.
 #[derive(Clone, Copy)]
-pub struct Target {
+pub struct FuzzTarget {
     /// As in `fuzz/libfuzzer/targets` and `fuzz/seeds`.
     pub name: &'static str,
     /// Panics when something does not hold for these bytes.
@@ -52,46 +52,51 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 11] = [
-    Target { name: "headers", run: headers::run, seeds: headers::seeds, input_bytes_max: 1024 },
-    Target {
+pub const TARGETS: [FuzzTarget; 11] = [
+    FuzzTarget { name: "headers", run: headers::run, seeds: headers::seeds, input_bytes_max: 1024 },
+    FuzzTarget {
         name: "vhost_messages",
         run: vhost_messages::run,
         seeds: vhost_messages::seeds,
         input_bytes_max: 4096,
     },
-    Target {
+    FuzzTarget {
         name: "descriptor_tables",
         run: descriptor_tables::run,
         seeds: descriptor_tables::seeds,
         input_bytes_max: 4096,
     },
-    Target {
+    FuzzTarget {
         name: "control_queue",
         run: control_queue::run,
         seeds: control_queue::seeds,
         input_bytes_max: 2048,
     },
-    Target {
+    FuzzTarget {
         name: "control_messages",
         run: control_messages::run,
         seeds: control_messages::seeds,
         input_bytes_max: 4096,
     },
-    Target {
+    FuzzTarget {
         name: "flow_actions",
         run: flow_actions::run,
         seeds: flow_actions::seeds,
         input_bytes_max: 1024,
     },
-    Target { name: "connections", run: connections::run, seeds: connections::seeds, input_bytes_max: 2048 },
-    Target { name: "fragments", run: fragments::run, seeds: fragments::seeds, input_bytes_max: 4096 },
-    Target {
+    FuzzTarget {
+        name: "connections",
+        run: connections::run,
+        seeds: connections::seeds,
+        input_bytes_max: 2048,
+    },
+    FuzzTarget { name: "fragments", run: fragments::run, seeds: fragments::seeds, input_bytes_max: 4096 },
+    FuzzTarget {
         name: "kernel_types",
         run: kernel_types::run,
         seeds: kernel_types::seeds,
         input_bytes_max: 2048,
     },
-    Target { name: "tunnels", run: tunnels::run, seeds: tunnels::seeds, input_bytes_max: 512 },
-    Target { name: "coalescing", run: coalescing::run, seeds: coalescing::seeds, input_bytes_max: 1024 },
+    FuzzTarget { name: "tunnels", run: tunnels::run, seeds: tunnels::seeds, input_bytes_max: 512 },
+    FuzzTarget { name: "coalescing", run: coalescing::run, seeds: coalescing::seeds, input_bytes_max: 1024 },
 ];

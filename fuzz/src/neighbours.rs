@@ -5,7 +5,7 @@ use std::io;
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 
-use crate::Target;
+use crate::FuzzTarget;
 use crate::mutation::{Numbers, mutated};
 
 /// Inputs near the seeds for each target: a few seconds for all of them.
@@ -13,12 +13,12 @@ const MUTATIONS: usize = 10_000;
 const HERE: &str = env!("CARGO_MANIFEST_DIR");
 
 /// Tries them; the line that says how the target did, and whether it did well.
-pub fn try_all(target: &Target) -> (String, bool) {
+pub fn try_all(target: &FuzzTarget) -> (String, bool) {
     said(target, first_failure(target))
 }
 
 /// Tries a file; the line that says how the target did, and whether it did well.
-pub fn try_file(target: &Target, path: &Path) -> io::Result<(String, bool)> {
+pub fn try_file(target: &FuzzTarget, path: &Path) -> io::Result<(String, bool)> {
     let bytes = fs::read(path)
         .map_err(|error| io::Error::other(format!("cannot read \"{}\": {error}", path.display())))?;
     let failure = fails(target, &bytes).then(|| format!("{}", path.display()));
@@ -26,12 +26,12 @@ pub fn try_file(target: &Target, path: &Path) -> io::Result<(String, bool)> {
 }
 
 /// Where the seed files of a target are.
-pub fn seed_directory(target: &Target) -> PathBuf {
+pub fn seed_directory(target: &FuzzTarget) -> PathBuf {
     Path::new(HERE).join("seeds").join(target.name)
 }
 
 /// `failure` is the input that failed: a file.
-fn said(target: &Target, failure: Option<String>) -> (String, bool) {
+fn said(target: &FuzzTarget, failure: Option<String>) -> (String, bool) {
     let name = target.name;
     match failure {
         None => (format!("ok fuzz-{name}"), true),
@@ -43,7 +43,7 @@ fn said(target: &Target, failure: Option<String>) -> (String, bool) {
 }
 
 /// The first input that fails, as a file. Where it failed is seen when the file is tried.
-fn first_failure(target: &Target) -> Option<String> {
+fn first_failure(target: &FuzzTarget) -> Option<String> {
     std::panic::set_hook(Box::new(|_| {}));
     let seeds = seed_files(target);
     if let Some((path, _)) = seeds.iter().find(|(_, bytes)| fails(target, bytes)) {
@@ -61,12 +61,12 @@ fn first_failure(target: &Target) -> Option<String> {
     None
 }
 
-fn fails(target: &Target, bytes: &[u8]) -> bool {
+fn fails(target: &FuzzTarget, bytes: &[u8]) -> bool {
     catch_unwind(|| (target.run)(bytes)).is_err()
 }
 
 /// Where a failing input can be found; the input itself if it cannot be written.
-fn kept(target: &Target, bytes: &[u8]) -> String {
+fn kept(target: &FuzzTarget, bytes: &[u8]) -> String {
     let path = std::env::temp_dir().join(format!("fuzz-{}-{}", target.name, std::process::id()));
     match fs::write(&path, bytes) {
         Ok(()) => path.display().to_string(),
@@ -74,7 +74,7 @@ fn kept(target: &Target, bytes: &[u8]) -> String {
     }
 }
 
-fn seed_files(target: &Target) -> Vec<(PathBuf, Vec<u8>)> {
+fn seed_files(target: &FuzzTarget) -> Vec<(PathBuf, Vec<u8>)> {
     let entries = fs::read_dir(seed_directory(target)).into_iter().flatten().flatten();
     let mut files: Vec<_> = entries
         .map(|entry| entry.path())

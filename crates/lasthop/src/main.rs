@@ -1,7 +1,13 @@
 //! `lasthop`: one binary for all processes of the switch.
 //!
-//! The command line selects the process. `lasthop run` is the supervisor; it starts this binary again as switch
+//! **Purpose.** The command line selects the process. `lasthop run` is the supervisor; it starts this binary again as switch
 //! process, driver process and controller process. All other commands ask a running supervisor.
+//!
+//! **Contract.** The exit status is that of the process; an error is one sentence on standard error.
+//!
+//! **Not checked.** That the supervisor started an inner process: one that a user starts has no channel.
+//!
+//! **Threading.** That of the process.
 //!
 //! ```text
 //!   lasthop COMMAND ──asks──> lasthop run (supervisor) ──starts──> switch-process, driver-process, controller-process

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use lasthop_fuzz::neighbours::{seed_directory, try_all, try_file};
-use lasthop_fuzz::{TARGETS, Target};
+use lasthop_fuzz::{FuzzTarget, TARGETS};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -52,7 +52,7 @@ fn replay(name: &str, files: &[&str]) -> io::Result<bool> {
     Ok(is_well)
 }
 
-fn write_seeds(target: &Target) -> io::Result<()> {
+fn write_seeds(target: &FuzzTarget) -> io::Result<()> {
     let directory = seed_directory(target);
     fs::create_dir_all(&directory)?;
     (target.seeds)().into_iter().try_for_each(|(name, bytes)| fs::write(directory.join(name), bytes))

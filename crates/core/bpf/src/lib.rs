@@ -1,5 +1,8 @@
 //! BPF programs of a few dozen instructions, written in Rust: they need no compiler, no library and no object file.
 //!
+//! **Purpose.** [`Assembler`] makes [`Code`], [`Program`] loads and attaches it, [`Map`] is memory that programs and processes share, and
+//! [`Btf`] finds members of the running kernel's structures.
+//!
 //! ```text
 //!   Assembler ──finish──> Code ──Program::load──> Program ──attach_*──> Link
 //!      ^    ^                     (the verifier judges)          (its drop detaches)
@@ -7,14 +10,15 @@
 //!      └── Btf: where the running kernel keeps the members of its structures
 //! ```
 //!
-//! - A program lives as long as a descriptor of it, or of its link. Nothing is pinned, so nothing remains when the
-//!   process ends, however it ends.
-//! - Offsets in the kernel's structures come from its BTF. A missing name is an error for the caller, never a guess by
-//!   kernel version.
-//! - BTF and map contents are read with bounds checks: no content causes a panic.
+//! **Contract.** A program lives as long as a descriptor of it, or of its link. Nothing is pinned, so nothing remains when
+//! the process ends, however it ends. Offsets in the kernel's structures come from its BTF. A missing name is an error for
+//! the caller, never a guess by kernel version. BTF and map contents are read with bounds checks: no content causes a panic.
 //!
-//! Not checked here: whether a program is correct. The kernel's verifier does that at [`Program::load`], and its message
-//! is part of [`LoadError`].
+//! **Not checked.** Whether a program is correct. The kernel's verifier does that at [`Program::load`], and its message is
+//! part of [`LoadError`].
+//!
+//! **Threading.** A value belongs to one thread, which makes all system calls. Programs run in the kernel, on any CPU; words of
+//! maps are read and written atomically.
 #![deny(unsafe_code)]
 
 mod assembler;

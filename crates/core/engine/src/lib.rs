@@ -143,7 +143,7 @@ pub enum EngineError {
     RingBusy(PortId, u16),
     /// A worker did not answer in time when the virtqueue was to be stopped.
     #[error(
-        "virtqueue {1} of port {0} was not stopped in time, so where it would go on is not known; restart its guest"
+        "virtqueue {1} of port {0} was not stopped in time, so its position is not known; restart its guest"
     )]
     Adrift(PortId, u16),
     /// The front end blocked workers too often.

@@ -150,7 +150,7 @@ fn simulated<R: Send + 'static>(
     engine.pool.call(0, run).unwrap()
 }
 
-/// States of the view, events, times and packets at random: the bound holds for each packet, whatever the view shows.
+/// States of the view, events, times and packets at random: the bound holds for each packet, also if the view is wrong.
 #[test]
 fn no_packet_waits_for_a_timer_beyond_its_bound() {
     let runs = GuestView { running: 1, ..GuestView::default() };

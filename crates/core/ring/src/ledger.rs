@@ -38,10 +38,10 @@ pub enum LedgerError {
     #[error("nothing is known of the ring")]
     Blank,
     /// The ring has another size.
-    #[error("what is known is of a ring of {0} entries, and this one has {1}")]
+    #[error("the ledger is of a ring of {0} entries, and this one has {1}")]
     OtherSize(u16, u16),
     /// Ledger and ring contradict each other: one of them was overwritten.
-    #[error("the ring's used index {used} does not fit to what is known of it")]
+    #[error("the ring's used index {used} contradicts its ledger")]
     Torn {
         /// The used index as the driver sees it.
         used: u16,

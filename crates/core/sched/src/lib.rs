@@ -17,6 +17,8 @@
 //!
 //! **Not checked.** The caller acts on each decision, and asks again whenever it has read the view: once a round, never
 //! per packet.
+//!
+//! **Threading.** Functions without side effects, for any thread.
 #![forbid(unsafe_code)]
 
 pub mod bounds;

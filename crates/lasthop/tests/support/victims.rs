@@ -95,7 +95,7 @@ impl Victims {
         took.unwrap_or_else(|| self.fail())
     }
 
-    /// A frame did not arrive: reports what happened to it.
+    /// A frame did not arrive: reports its loss with the counters.
     fn fail(&self) -> ! {
         panic!("no frame came: {}, {}", self.switch.port("one"), self.switch.port("two"))
     }

@@ -384,7 +384,7 @@ impl<'a> Place<'a> {
         self.store(SHIFTS_AT + 1, offsets);
     }
 
-    /// Clears a place that another process left, whatever its state.
+    /// Clears a place that another process left in any state.
     pub(crate) fn clear(self) {
         let version = self.version();
         if version.is_live() {

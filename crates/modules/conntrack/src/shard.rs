@@ -58,7 +58,7 @@ pub(crate) struct ShardState {
 #[derive(Debug)]
 pub(crate) struct Shard {
     pub(crate) index: Index,
-    /// Connections that packets have changed, and whose lists need an update.
+    /// Connections that packets have changed, so that their lists need an update.
     changed: MarkedStack,
     /// Number of expectations.
     pub(crate) expected: AtomicU32,

@@ -31,7 +31,7 @@ pub(crate) struct Executor<'a, C = Live> {
     pub(crate) origin: u16,
     /// Where packets come in.
     pub(crate) port: PortId,
-    /// Whether packets may wait in their ring behind a crowd of their flow.
+    /// Whether packets may wait in their ring behind many others of their flow.
     pub(crate) may_hold: bool,
     pub(crate) course: C,
 }

@@ -8,7 +8,7 @@
 //! hits its worker's cache, so its cost depends neither on the number of flows nor on that of masks. Installing,
 //! replacing, dumping and removing flows costs workers nothing, except that a removal makes them revalidate their
 //! caches. Flows have no priorities: if several match a packet, one of them is used. Flows name ports by the control
-//! plane's numbers. Packets from a port without a number, and misses without a control plane, go to the standby module,
+//! plane's numbers. Packets from a port without a number, and misses without a control plane, go to the fallback bridge,
 //! if there is one.
 //!
 //! **Not checked.** `lasthop_flow::Match::check` checks whether a match can match any packet; the fabric checks whether

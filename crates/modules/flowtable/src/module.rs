@@ -36,7 +36,7 @@ pub struct FlowModule {
     /// Whether a control plane reads upcalls.
     pub(crate) is_asked: AtomicBool,
     /// Decides on misses without a control plane, if enabled.
-    standby: Option<Box<dyn Module>>,
+    fallback: Option<Box<dyn Module>>,
     stands_alone: AtomicBool,
     /// Ports with packets of many senders, as bits: there no packet waits for another sender's packets.
     uplinks: Box<[AtomicU64; PORTS_MAX / 64]>,
@@ -85,16 +85,16 @@ impl FlowModule {
         Self::new(workers, FlowTable::default(), None)
     }
 
-    /// Returns a module without flows. No port has a number, and there is no control plane: `standby` decides packets
+    /// Returns a module without flows. No port has a number, and there is no control plane: `fallback` decides packets
     /// until there is one.
     #[must_use]
-    pub fn in_waiting(workers: usize, standby: Box<dyn Module>) -> Self {
-        let module = Self::new(workers, FlowTable::new(Numbers::none()), Some(standby));
+    pub fn in_waiting(workers: usize, fallback: Box<dyn Module>) -> Self {
+        let module = Self::new(workers, FlowTable::new(Numbers::none()), Some(fallback));
         module.set_asked(false);
         module
     }
 
-    fn new(workers: usize, table: FlowTable, standby: Option<Box<dyn Module>>) -> Self {
+    fn new(workers: usize, table: FlowTable, fallback: Option<Box<dyn Module>>) -> Self {
         let mut seeds = Rng::new(table.shared.secret.of_word(1, 1));
         let own = |worker| Own {
             lane: Lane::new(worker, seeds.next()),
@@ -105,7 +105,7 @@ impl FlowModule {
         let lanes = (0..workers.min(WORKERS_MAX)).map(own).map(Mutex::new).collect();
         let (executions, origin, is_asked) = (Mutex::default(), AtomicU16::new(0), AtomicBool::new(true));
         let (stands_alone, uplinks) = (AtomicBool::new(true), Box::new([const { AtomicU64::new(0) }; _]));
-        Self { table, lanes, executions, origin, is_asked, standby, stands_alone, uplinks }
+        Self { table, lanes, executions, origin, is_asked, fallback, stands_alone, uplinks }
     }
 
     /// The module's flows.
@@ -125,7 +125,7 @@ impl FlowModule {
         self.is_asked.store(is_asked, Ordering::Relaxed);
     }
 
-    /// Sets whether the standby module decides misses without a control plane; otherwise they are dropped.
+    /// Sets whether the fallback bridge decides misses without a control plane; otherwise they are dropped.
     pub fn set_stands_alone(&self, stands_alone: bool) {
         self.stands_alone.store(stands_alone, Ordering::Relaxed);
     }
@@ -234,7 +234,7 @@ impl FlowModule {
         lane.end(shared);
     }
 
-    /// Hands a batch to the standby module. The port's packets that the control plane still has may be overtaken and
+    /// Hands a batch to the fallback bridge. The port's packets that the control plane still has may be overtaken and
     /// are dropped when they come back. If one of those is being sent, this batch is dropped.
     fn stand_in_for_all(&self, batch: &Batch<'_>, now_ns: u64, verdicts: &mut Verdicts) {
         let (all, tickets) = (0..batch.headers.len(), &self.table.shared.tickets);
@@ -265,7 +265,7 @@ impl FlowModule {
         };
     }
 
-    /// Lets the standby module decide some packets of a batch.
+    /// Lets the fallback bridge decide some packets of a batch.
     pub(crate) fn stand_in(
         &self,
         batch: &Batch<'_>,
@@ -274,13 +274,13 @@ impl FlowModule {
         verdicts: &mut Verdicts,
     ) {
         let headers = batch.headers.get(packets.clone()).unwrap_or_default();
-        let standby = self.standby.as_ref().filter(|_| self.stands_alone.load(Ordering::Relaxed));
-        let Some(standby) = standby else {
+        let fallback = self.fallback.as_ref().filter(|_| self.stands_alone.load(Ordering::Relaxed));
+        let Some(fallback) = fallback else {
             return packets.for_each(|packet| verdicts.drop_packet(packet, DropReason::NoFlow));
         };
         let start = packets.start as u16; // below BATCH_PACKETS_MAX
         let mark = (start > 0).then(|| verdicts.mark());
-        standby.decide(&Batch { headers, hashes: &Hashes::NONE, ..*batch }, now_ns, verdicts);
+        fallback.decide(&Batch { headers, hashes: &Hashes::NONE, ..*batch }, now_ns, verdicts);
         if let Some(mark) = mark {
             verdicts.shift(mark, start);
         }
@@ -312,7 +312,7 @@ impl Module for FlowModule {
         }
     }
 
-    /// For packets that the standby module decides about; [`FlowModule::dry_run`] explains the others.
+    /// For packets that the fallback bridge decides about; [`FlowModule::dry_run`] explains the others.
     fn explain(
         &self,
         packet: (PortId, &Header),
@@ -320,31 +320,33 @@ impl Module for FlowModule {
         verdicts: &mut Verdicts,
         reasons: &mut Reasons<'_>,
     ) -> bool {
-        if let Some(standby) = self.standby.as_ref().filter(|_| self.stands_alone.load(Ordering::Relaxed)) {
-            reasons.tell("standby", "no controller decides about it, so the switch forwards as a bridge");
-            return standby.explain(packet, now_ns, verdicts, reasons);
+        if let Some(fallback) = self.fallback.as_ref().filter(|_| self.stands_alone.load(Ordering::Relaxed)) {
+            reasons.tell("fail-mode", "no controller decides about it, so the switch forwards as a bridge");
+            return fallback.explain(packet, now_ns, verdicts, reasons);
         }
-        reasons
-            .tell("standby", "no controller decides about it, and with fail-mode secure the switch drops it");
+        reasons.tell(
+            "fail-mode",
+            "no controller decides about it, and with fail-mode secure the switch drops it",
+        );
         verdicts.drop_packet(0, DropReason::NoFlow);
         true
     }
 
     fn port_added(&self, port: PortId, settings: &PortSettings) -> Result<(), String> {
         self.set_uplink(port, settings.kind);
-        self.standby.as_ref().map_or(Ok(()), |standby| standby.port_added(port, settings))
+        self.fallback.as_ref().map_or(Ok(()), |fallback| fallback.port_added(port, settings))
     }
 
     fn port_changed(&self, port: PortId, settings: &PortSettings) -> Result<(), String> {
         self.set_uplink(port, settings.kind);
-        self.standby.as_ref().map_or(Ok(()), |standby| standby.port_changed(port, settings))
+        self.fallback.as_ref().map_or(Ok(()), |fallback| fallback.port_changed(port, settings))
     }
 
     fn port_removed(&self, port: PortId) {
         self.set_number(port, None);
         self.set_uplink(port, PortKind::Inside);
-        if let Some(standby) = &self.standby {
-            standby.port_removed(port);
+        if let Some(fallback) = &self.fallback {
+            fallback.port_removed(port);
         }
     }
 
@@ -379,28 +381,28 @@ impl Module for FlowModule {
         let tracked = self.tracked_counters();
         own.into_iter()
             .chain(tracked)
-            .chain(self.standby.iter().flat_map(|standby| standby.counters()))
+            .chain(self.fallback.iter().flat_map(|fallback| fallback.counters()))
             .collect()
     }
 
     fn fdb(&self, now_ns: u64) -> Vec<FdbEntry> {
-        self.standby.as_ref().map(|standby| standby.fdb(now_ns)).unwrap_or_default()
+        self.fallback.as_ref().map(|fallback| fallback.fdb(now_ns)).unwrap_or_default()
     }
 
     fn moves(&self, now_ns: u64) -> Vec<FdbMove> {
-        self.standby.as_ref().map(|standby| standby.moves(now_ns)).unwrap_or_default()
+        self.fallback.as_ref().map(|fallback| fallback.moves(now_ns)).unwrap_or_default()
     }
 
     fn fdb_add(&self, mac: Mac, vlan: Option<Vid>, port: PortId) -> Result<(), String> {
-        self.standby()?.fdb_add(mac, vlan, port)
+        self.fallback()?.fdb_add(mac, vlan, port)
     }
 
     fn fdb_del(&self, mac: Mac, vlan: Option<Vid>, port: PortId) -> Result<(), String> {
-        self.standby()?.fdb_del(mac, vlan, port)
+        self.fallback()?.fdb_del(mac, vlan, port)
     }
 
     fn fdb_flush(&self, port: Option<PortId>, vlan: Option<Vid>) -> Result<usize, String> {
-        self.standby()?.fdb_flush(port, vlan)
+        self.fallback()?.fdb_flush(port, vlan)
     }
 }
 
@@ -423,8 +425,8 @@ impl FlowModule {
         ]
     }
 
-    fn standby(&self) -> Result<&dyn Module, String> {
+    fn fallback(&self) -> Result<&dyn Module, String> {
         let none = || "a flow table alone has no forwarding table".to_owned();
-        self.standby.as_deref().ok_or_else(none)
+        self.fallback.as_deref().ok_or_else(none)
     }
 }

@@ -35,7 +35,7 @@ pub(crate) struct Lab<M> {
     pub(crate) module: M,
     pub(crate) now_ns: u64,
     verdicts: Verdicts,
-    foretold: u32,
+    predicted: u32,
 }
 
 /// The forwarding table is compared before and after one explanation in this number: for a large table that takes long.
@@ -43,7 +43,7 @@ const COMPARED_ONE_IN: u32 = 64;
 
 impl<M: Module> Lab<M> {
     pub(crate) fn new(module: M) -> Self {
-        Self { module, now_ns: 1_000 * SECOND_NS, verdicts: Verdicts::default(), foretold: 0 }
+        Self { module, now_ns: 1_000 * SECOND_NS, verdicts: Verdicts::default(), predicted: 0 }
     }
 
     pub(crate) fn add(&mut self, port: u16) -> Result<(), String> {
@@ -60,12 +60,12 @@ impl<M: Module> Lab<M> {
     pub(crate) fn send_batch(&mut self, port: u16, frames: &[Vec<u8>]) -> Vec<Result<Vec<u16>, DropReason>> {
         let header = |frame: &Vec<u8>| Header::new(frame, frame.len() as u32, Offload::default());
         let headers: Vec<_> = frames.iter().map(header).collect();
-        let foretold = self.foretell(PortId(port), &headers);
+        let predicted = self.foretell(PortId(port), &headers);
         self.verdicts.clear();
         let batch = Batch { port: PortId(port), headers: &headers, hashes: &Hashes::NONE };
         self.module.decide(&batch, self.now_ns, &mut self.verdicts);
-        if let Some(foretold) = foretold {
-            assert_eq!(foretold, decided(&mut self.verdicts), "as it was explained");
+        if let Some(predicted) = predicted {
+            assert_eq!(predicted, decided(&mut self.verdicts), "as it was explained");
         }
         (0..frames.len()).map(|packet| self.fate(packet as u16)).collect()
     }
@@ -73,8 +73,8 @@ impl<M: Module> Lab<M> {
     /// The explained decision about a single frame, which changes nothing.
     fn foretell(&mut self, port: PortId, headers: &[Header]) -> Option<String> {
         let [header] = headers else { return None };
-        self.foretold += 1;
-        let fdb = || self.foretold.is_multiple_of(COMPARED_ONE_IN).then(|| self.module.fdb(self.now_ns));
+        self.predicted += 1;
+        let fdb = || self.predicted.is_multiple_of(COMPARED_ONE_IN).then(|| self.module.fdb(self.now_ns));
         let state = || (self.module.counters(), fdb(), self.module.moves(self.now_ns));
         let (before, mut verdicts) = (state(), Verdicts::default());
         let name = |port: PortId| format!("vm{port}");

@@ -57,7 +57,7 @@ impl Inquiry<'_> {
         let Some((fdb_key, from)) = learner.zip(self.view.ports.get(&self.frame.port)) else {
             return self.forward(&admitted, looked);
         };
-        // Its own address is its destination, and where that is depends on what is learned: in a copy.
+        // Its own address is its destination, and its port depends on learned addresses: in a copy.
         let mut addresses = self.view.addresses.clone();
         addresses.learn(fdb_key, self.frame.port, from, self.view.now_ns);
         let view = View { addresses: &addresses, ..self.view };

@@ -102,7 +102,7 @@ fn memory(map: &MemoryMap) -> MemoryFacts {
     let mut kinds: Vec<String> = backings().map(|(_, backing)| backing.kind.name().to_owned()).collect();
     kinds.sort();
     kinds.dedup();
-    // A file counts once, whatever the number of its regions.
+    // A file counts once, with any number of regions.
     let mut files: Vec<_> =
         backings().map(|(range, backing)| ((range.device, range.inode), backing.filled_bytes)).collect();
     files.sort_unstable();

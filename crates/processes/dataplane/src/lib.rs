@@ -348,7 +348,7 @@ impl Switch {
         self.reports.reply(id, result);
     }
 
-    /// Tells what becomes of a packet.
+    /// Shows the way of a packet without sending it.
     fn explain(&self, spec: &ExplainSpec, consultations: &[Consultation]) -> Result<Explained, Fault> {
         let names = self.interface.names_at(self.datapath.named(&spec.from)?.at);
         explain::explain((spec, consultations), &self.datapath, &names)

@@ -1,4 +1,4 @@
-//! The driver: network devices as ports of the switch, in a process of their own.
+//! The driver: network devices and tunnels as ports of the switch, in a process of their own.
 //!
 //! **Purpose.** For the switch the driver is a guest: a vNIC over vhost-user, with memory of its own. On its other side
 //! it reads and writes devices. `lasthop-netdev` opens them in the privileged process and configures their descriptors.

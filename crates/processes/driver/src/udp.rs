@@ -1,4 +1,4 @@
-//! The back end for tunnels: `recvmmsg` and `sendmmsg` of datagrams, with inner frames in the vNIC's memory.
+//! The back end for tunnels over UDP and raw sockets (GRE, ERSPAN): `recvmmsg` and `sendmmsg` of datagrams, with inner frames in the vNIC's memory.
 //!
 //! ```text
 //!   datagram   | tunnel's header | inner frame |        kernel ──> [ 124 free | header | inner frame ]

@@ -126,7 +126,7 @@ impl Standby {
         self.process.as_ref().and_then(|candidate| candidate.answer_due)
     }
 
-    /// Starts a process, or tells it of what has changed.
+    /// Starts a process, or tells it of changes.
     fn follow(&mut self, ports: &mut Ports, switches: &SwitchTable, out: &mut Outputs, now: Instant) {
         match &mut self.process {
             None => self.start(out, now),

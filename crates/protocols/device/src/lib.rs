@@ -8,7 +8,12 @@
 //!
 //! **Not checked.** Whether facts are true: only the supervisor makes them.
 //!
-//! **Threading.** None.
+//! **Threading.** None: plain values.
+//!
+//! ```text
+//!   netdev (supervisor) ── DeviceFacts, descriptors ──> driver process ── DriverCounters ──> reports
+//!                                                          └ a dropped frame: DeviceDropReason
+//! ```
 #![forbid(unsafe_code)]
 
 mod counters;

@@ -99,8 +99,9 @@ impl<'a> Attrs<'a> {
     }
 
     fn take(&mut self) -> Result<Attr<'a>, Refusal> {
-        let wrong =
-            Refusal::invalid("an attribute is longer than what holds it, or than its own header shorter");
+        let wrong = Refusal::invalid(
+            "an attribute is longer than the message around it, or shorter than its own header",
+        );
         let rest = std::mem::take(&mut self.rest);
         let (header, _) = rest.split_first_chunk::<HEADER_BYTES>().ok_or(wrong)?;
         let len = usize::from(u16::from_ne_bytes([header[0], header[1]]));

@@ -9,7 +9,7 @@
 //!                              └──────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! A turn ends after a number of messages, whatever their clients, or after a time. A client that sends without end, in
+//! A turn ends after a number of messages of all clients together, or after a time. A client that sends without end, in
 //! datagrams of any length, delays others by its visits, and other work of the thread by a turn.
 
 use std::collections::{BTreeMap, VecDeque};

@@ -1,9 +1,18 @@
 //! Descriptors from other processes, which must not block this one.
 //!
-//! The sender of a descriptor can make its close(2) take any time: a TCP socket lingers over unsent data (SO_LINGER), a
-//! file of a FUSE file system waits for its daemon (FLUSH), and a UNIX socket closes all unread descriptors in it. So a
-//! [`ForeignFd`] is closed by a thread that nothing else waits for. A send that fails for lack of memory is retried
-//! after a pause ([`Shortage`]).
+//! **Purpose.** The sender of a descriptor can make its close(2) take any time: a TCP socket lingers over unsent data
+//! (SO_LINGER), a file of a FUSE file system waits for its daemon (FLUSH), and a UNIX socket closes all unread descriptors in
+//! it. So a [`ForeignFd`] is closed by a thread that nothing else waits for. [`receive`] takes messages with descriptors.
+//! A send that fails for lack of memory is retried after a pause ([`Shortage`]).
+//!
+//! **Contract.** To drop a [`ForeignFd`] never waits. At most [`THREADS_MAX`] threads close, one at a time for each
+//! [`Origin`], and an origin with [`WAITING_MAX`] unclosed descriptors is to be read no further. [`PendingCloses`] says when a
+//! port has to be held.
+//!
+//! **Not checked.** The kind of a descriptor: its receiver asks [`is_memory`] and its neighbours. They ask the kernel only, never
+//! the file system behind it.
+//!
+//! **Threading.** Any thread may drop a [`ForeignFd`]. [`start`] starts the first closing thread; it starts others when it is busy.
 //!
 //! ```text
 //!   recvmsg ──> ForeignFd ── dropped by any thread ──> queue of its Origin ──> closing threads: one at a time for each origin

@@ -14,7 +14,7 @@ use crate::{GuestError, GuestOptions, PARTS_MAX};
 #[derive(Debug)]
 pub(crate) struct Memory {
     pub(crate) file: OwnedFd,
-    /// One region, whatever regions the back end sees.
+    /// One region, also if the back end sees several.
     pub(crate) map: MemoryMap,
 }
 

@@ -215,7 +215,7 @@ pub enum TakeOverError {
     #[error("it was in the middle of a message")]
     AmidMessage,
     /// The last update is missing.
-    #[error("what its front end said last did not arrive")]
+    #[error("the last message of its front end did not arrive")]
     NewsLost,
     /// A descriptor is missing, since a process could not open more.
     #[error("file descriptor {0} of it is missing; raise the limit of open files (ulimit -n, LimitNOFILE=)")]

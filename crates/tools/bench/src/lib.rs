@@ -7,6 +7,16 @@
 //! **Contract.** A [`Sample`] is one measurement of one [`Workload`] on one back end; it carries the distance of the
 //! two cores as probed before and after it, and only samples of one [`Placement`] are compared. A run leaves no process
 //! behind.
+//!
+//! **Not checked.** Whether the machine does other work: spreads and the probed distances show it.
+//!
+//! **Threading.** One thread has the turns and drives the bench's own guests, pinned to a core of [`Cores`]. Back ends within this process have
+//! a thread pinned to another one.
+//!
+//! ```text
+//!   BenchPlan ──> run: each round ── each back end in turns ──> guests ── ring ──> back end ── ring ──> guests
+//!                                                                └──> Sample ──> report: text, JSON, markdown, SVG
+//! ```
 #![forbid(unsafe_code)]
 
 mod backend;

@@ -4,6 +4,10 @@
 //!
 //! **Contract.** The table or the JSON goes to standard output, progress and settings to standard error. Exit status:
 //! 0, 1 when the reference failed or a request is invalid, 2 for arguments that clap refuses.
+//!
+//! **Not checked.** Back ends that the user names: one that does not start is a failure by name.
+//!
+//! **Threading.** The library's; a signal ends the run in order.
 #![forbid(unsafe_code)]
 
 mod console;

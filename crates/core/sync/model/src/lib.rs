@@ -1,4 +1,17 @@
 //! The code of `lasthop-sync`, run on loom's primitives instead of the standard library's.
+//!
+//! **Purpose.** The tests have loom try the orders of loads and stores that the memory model allows.
+//!
+//! **Contract.** The sources are those of `lasthop-sync` (`#[path]`). Only the primitives below differ, and bounds are small.
+//!
+//! **Not checked.** More than two workers, and more preemptions than LOOM_MAX_PREEMPTIONS (CONTRIBUTING.md).
+//!
+//! **Threading.** loom's: each test is run once for each order.
+//!
+//! ```text
+//!   sync/src/queue.rs ─┬─ use crate::sync: std::sync ───────────> lasthop-sync, in the switch
+//!                      └─ use crate::sync: loom::sync ──────────> this crate, in tests
+//! ```
 #![allow(dead_code)] // items that the models do not use
 
 #[path = "../../src/combining_lock.rs"]

@@ -1,4 +1,4 @@
-//! Joined segments: cut again they are what they were, and as many are joined as a naive model can join.
+//! Joined segments: cut again they have the same bytes as before, and as many are joined as a naive model can join.
 
 use lasthop_wire::coalesce::HEAD_BYTES_MAX;
 use lasthop_wire::gso::check;
@@ -90,7 +90,7 @@ fn complete(frame: &mut [u8], l4_offset: usize) {
     frame[l4_offset + 16..l4_offset + 18].copy_from_slice(&sum.finish().to_be_bytes());
 }
 
-/// Makes a frame's checksums right, whatever it is.
+/// Makes the checksums of any frame right.
 fn mend(frame: &mut [u8]) {
     let Ok(layers) = Layers::parse(frame) else { return };
     let (l3, l4) = (usize::from(layers.l3_offset), usize::from(layers.l4_offset));

@@ -36,7 +36,7 @@ def set_up(nat):
             write(f"/proc/sys/net/ipv6/conf/{side}{end}/disable_ipv6", "1")
             run("ip", "link", "set", f"{side}{end}", "up")
         run("ip", "address", "add", f"10.0.{net}.254/24", "dev", f"{side}1")
-        # An address that no device here has, so that nothing but this program takes what comes out.
+        # An address that no device here has, so that nothing but this program takes packets that come out.
         for host in "1", "2", "3", "4", "5":
             run("ip", "neighbour", "replace", f"10.0.{net}.{host}", "lladdr", "02:00:00:00:00:99", "dev", f"{side}1")
         write(f"/proc/sys/net/ipv4/conf/{side}1/rp_filter", "0")

@@ -87,7 +87,7 @@ impl Bench {
         Self { tracker: ConntrackTable::new(bounds, now_ms), now_ms, dry_run: CtDryRun::default() }
     }
 
-    /// One action for a packet. A dry run has foretold the answer and changed nothing.
+    /// One action for a packet. A dry run has predicted the answer and changed nothing.
     pub(crate) fn track(&mut self, frame: &[u8], before: &CtMetadata, request: &CtRequest) -> CtVerdict {
         let image =
             PacketImage::parse(frame, frame.len() as u32, Offload::default(), 1).expect("an IP packet");
@@ -103,21 +103,21 @@ impl Bench {
         let is_known = known.is_some_and(|tuple| self.tracker.find(&tuple, self.now_ms).is_some());
         assert_eq!(is_known, trial.is_known);
         let verdict = self.tracker.track(&image, before, request, self.now_ms);
-        self.assert_foretold(&trial, &verdict, request);
+        self.assert_predicted(&trial, &verdict, request);
         verdict
     }
 
     /// Addresses and ports that are chosen at random may be others.
-    fn assert_foretold(&self, trial: &CtTrial, verdict: &CtVerdict, request: &CtRequest) {
-        let foretold = &trial.verdict;
-        assert_eq!(foretold.metadata, verdict.metadata);
-        assert_eq!((foretold.refused, foretold.wants_whole), (verdict.refused, verdict.wants_whole));
-        assert_eq!(foretold.connection.is_some(), verdict.connection.is_some());
+    fn assert_predicted(&self, trial: &CtTrial, verdict: &CtVerdict, request: &CtRequest) {
+        let predicted = &trial.verdict;
+        assert_eq!(predicted.metadata, verdict.metadata);
+        assert_eq!((predicted.refused, predicted.wants_whole), (verdict.refused, verdict.wants_whole));
+        assert_eq!(predicted.connection.is_some(), verdict.connection.is_some());
         if request.nat.is_none_or(|nat| nat.source.is_none()) && request.helper.is_none() {
-            assert_eq!(foretold.rewrites, verdict.rewrites);
+            assert_eq!(predicted.rewrites, verdict.rewrites);
         }
         let (Some(told), Some(id)) = (trial.connection, verdict.connection) else { return };
-        // By its tuple it is found without a search of all; if that is not the foretold one, by its identity.
+        // By its tuple it is found without a search of all; if that is not the predicted one, by its identity.
         let by_tuple = self.tracker.find(&told.tuples[0], self.now_ms).filter(|record| record.id == id);
         if let Some(record) = by_tuple.or_else(|| self.tracker.record_of(id, self.now_ms)) {
             let shape = |record: CtRecord| (record.tuples[0], record.mark, record.labels, record.protocol);

@@ -1,4 +1,4 @@
-//! Random tables and random packets: a dry run foretells what the data path does, and changes nothing.
+//! Random tables and random packets: a dry run has the result of the data path, and changes nothing.
 
 use lasthop_flow::{
     Action, CheckLength, Conntrack, Ethernet, FlowKey, Hash, HashAlgorithm, Ipv4, Masked, Match, Nat,
@@ -236,7 +236,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: TABLES, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_dry_run_foretells_what_becomes_of_packets(seed in any::<u64>()) {
+    fn a_dry_run_predicts_the_way_of_packets(seed in any::<u64>()) {
         let (mut dice, mut memory) = (Dice(seed), DryRun::default());
         let module = table(&mut dice);
         let mut now_ns = NOW_NS;
@@ -248,7 +248,7 @@ proptest! {
             let is_compared = number % 50 == 0;
             let before = is_compared.then(|| state(&module));
             let story = module.dry_run(&mut memory, (port.0, &header), &[], now_ns).expect("no answers");
-            let foretold = untimely(&told(story.verdicts, &header, &frame));
+            let predicted = untimely(&told(story.verdicts, &header, &frame));
             let is_chance = story.events.iter().any(is_chance);
             prop_assert_eq!(before, is_compared.then(|| state(&module)));
             let mut verdicts = Verdicts::default();
@@ -261,9 +261,9 @@ proptest! {
                     let copies: Vec<_> = outcome.copies.iter().map(|(port, bytes, cut)| (*port, bytes.len(), *cut)).collect();
                     (copies, outcome.upcalls.len(), outcome.drops.clone())
                 };
-                prop_assert_eq!(shape(&foretold), shape(&outcome));
+                prop_assert_eq!(shape(&predicted), shape(&outcome));
             } else {
-                prop_assert_eq!(foretold, outcome);
+                prop_assert_eq!(predicted, outcome);
             }
         }
     }

@@ -55,7 +55,7 @@ thread_local! {
     static DRY_RUN: RefCell<DryRun> = RefCell::default();
 }
 
-/// The same for a frame that comes in by a port at a time. A dry run has foretold it.
+/// The same for a frame that comes in by a port at a time. A dry run has predicted it.
 pub(crate) fn outcome_from(
     module: &FlowModule,
     port: PortId,
@@ -63,12 +63,12 @@ pub(crate) fn outcome_from(
     now_ns: u64,
 ) -> Outcome {
     let header = Header::new(&frame[..frame.len().min(128)], frame.len() as u32, offload);
-    let foretold = foretell(module, port, &header, frame, now_ns);
+    let predicted = foretell(module, port, &header, frame, now_ns);
     let mut verdicts = Verdicts::default();
     module.decide(&Batch { port, headers: &[header], hashes: &Hashes::NONE }, now_ns, &mut verdicts);
     let outcome = told(&mut verdicts, &header, frame);
-    if let Some(foretold) = foretold {
-        assert_eq!(foretold, untimely(&outcome));
+    if let Some(predicted) = predicted {
+        assert_eq!(predicted, untimely(&outcome));
     }
     outcome
 }

@@ -362,7 +362,7 @@ fn acl_of(rules: &[ModelRule]) -> Vec<AclRule> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Datagrams pass as the model says, whatever rules there were before.
+    /// Datagrams pass as the model says, after any rules before.
     #[test]
     fn datagrams_pass_as_rules_say(steps in steps()) {
         let mut rig = rig(3, &[]);

@@ -221,17 +221,17 @@ pub(crate) struct Rig {
     pub(crate) drops: Vec<DropReason>,
     /// For each executed packet, why it was dropped, if it was.
     pub(crate) executed: Vec<Option<DropReason>>,
-    /// Packets that were asked about and not answered yet; and the answer to the only one, as it was foretold.
+    /// Packets that were asked about and not answered yet; and the answer to the only one, as it was predicted.
     open: usize,
-    foretold: Option<Vec<Action>>,
+    predicted: Option<Vec<Action>>,
 }
 
 impl Rig {
     pub(crate) fn new(controller: Controller) -> Self {
         let (server, tables) = (Server::new(), Tables::new());
         let (peers, now_ns) = ([PeerId(1), PeerId(2)], 1_000 * SECOND_NS);
-        let (drops, executed, foretold) = (Vec::new(), Vec::new(), None);
-        Self { server, tables, controller, peers, now_ns, misses: 0, drops, executed, open: 0, foretold }
+        let (drops, executed, predicted) = (Vec::new(), Vec::new(), None);
+        Self { server, tables, controller, peers, now_ns, misses: 0, drops, executed, open: 0, predicted }
     }
 
     /// The controller dies, and another one starts.
@@ -336,8 +336,8 @@ impl Rig {
         let switch = self.server.records().values().next().map(|record| record.name.clone());
         let is_served =
             switch.is_some_and(|switch| self.controller.addresses(&switch, self.now_ns).is_some());
-        if let Some(foretold) = self.foretold.take().filter(|_| is_served) {
-            assert_eq!(foretold, execute.actions, "as the controller said before it was asked");
+        if let Some(predicted) = self.predicted.take().filter(|_| is_served) {
+            assert_eq!(predicted, execute.actions, "as the controller said before it was asked");
         }
         let in_port = execute.metadata.in_port.expect("it came from somewhere") as u16;
         let metadata = Metadata { in_port, ..Metadata::default() };
@@ -381,7 +381,7 @@ impl Rig {
             let told =
                 switch.and_then(|switch| self.controller.consult(&switch, &upcall.message.key, self.now_ns));
             let actions = told.and_then(|(actions, reasons)| actions.filter(|_| !reasons.is_empty()));
-            self.foretold = actions.filter(|_| self.open == 1 && self.controller.is_settled());
+            self.predicted = actions.filter(|_| self.open == 1 && self.controller.is_settled());
             self.server.upcall(upcall);
         }
     }

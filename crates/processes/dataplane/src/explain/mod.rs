@@ -1,4 +1,4 @@
-//! Tells what becomes of a packet that is not sent: a question of the supervisor, answered on the main thread.
+//! Shows the way of a packet that is not sent: a question of the supervisor, answered on the main thread.
 //!
 //! The module of the port's switch decides as for any packet, without effects ([`lasthop_module_api::Module::explain`],
 //! [`FlowModule::dry_run`]). Here its answer becomes a story with names, and the ports at both ends are looked at.

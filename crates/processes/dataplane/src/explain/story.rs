@@ -83,7 +83,7 @@ impl<'a> Story<'a> {
         }
     }
 
-    /// So many events more have happened.
+    /// That many more events have happened.
     pub(super) fn untold(&mut self, count: usize) {
         self.steps.extend((count > 0).then(|| note(format!("{count} events more"))));
     }

@@ -13,6 +13,7 @@ mod adapter;
 mod busy_time;
 mod connection_memory;
 mod connections;
+mod controller_silence;
 mod flows;
 mod fragments;
 mod kept;
@@ -22,7 +23,6 @@ mod packets;
 mod places;
 mod survival;
 mod to_answer;
-mod unanswered;
 mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -51,13 +51,13 @@ use super::wishes::Wishes;
 use adapter::Adapter;
 use connection_memory::ConnectionMemories;
 use connections::{Adoptions, CtSettings, Sweeps};
+use controller_silence::ControllerSilence;
 use fragments::Fragments;
 use kept::{Beside, KeptDatapath, KeptDatapaths};
 use own_devices::OwnDevices;
 use places::Places;
 use survival::Returning;
 use to_answer::{AskingPort, Audience, Traffic};
-use unanswered::Unanswered;
 use waiting::Waiting;
 
 /// Upcalls that are delivered in a row; then guests and clients have their turn.
@@ -113,7 +113,7 @@ pub(super) struct Interface {
     is_served: bool,
     /// Upcalls for clients that have enough to read.
     waiting: Waiting<Held>,
-    unanswered: Unanswered,
+    silence: ControllerSilence,
     returning: Returning,
     /// Whether clients wait for removed flows.
     is_settling: bool,
@@ -143,7 +143,7 @@ impl Interface {
             is_behind: false,
             is_served: false,
             waiting: Waiting::default(),
-            unanswered: Unanswered::default(),
+            silence: ControllerSilence::default(),
             returning: Returning::default(),
             is_settling: false,
             told: (0, 0),
@@ -166,7 +166,7 @@ impl Interface {
         self.listen(poller, inside);
         match self.connections.add(socket) {
             Ok(client) if is_own => {
-                self.unanswered.watch(client);
+                self.silence.watch(client);
                 self.places.controllers.insert(client);
                 self.places.to_answer.forget();
             }
@@ -193,7 +193,7 @@ impl Interface {
         let mut adapter = Adapter::new(inside, &mut self.places, &mut self.wishes);
         match self.connections.turn(&mut adapter) {
             Ok(closed) => closed.iter().for_each(|(client, why)| {
-                self.unanswered.forget(*client);
+                self.silence.forget(*client);
                 self.places.controllers.remove(client);
                 self.outsiders.remove(client);
                 complain(why);
@@ -284,7 +284,7 @@ impl Interface {
         } else if reader.is_some_and(|reader| self.places.controllers.contains(&reader.client)) {
             self.places.to_answer.asked(hash, (port, traffic), Instant::now());
         }
-        reader.into_iter().for_each(|reader| self.unanswered.asked(reader));
+        reader.into_iter().for_each(|reader| self.silence.asked(reader));
     }
 
     /// The next upcall of an existing datapath out of the lines. Upcalls of other datapaths, and of forgotten actions, are
@@ -365,7 +365,7 @@ impl Interface {
         let settling = self.is_settling.then(|| Instant::now() + SETTLE_PAUSE);
         let rest = self.places.to_answer.due().filter(|_| !self.waiting.is_empty());
         let waiting = earlier(earlier(self.waiting.due(), rest), self.connections.due());
-        let own = earlier(self.own_devices.due(), earlier(self.unanswered.due(), self.fragments.due()));
+        let own = earlier(self.own_devices.due(), earlier(self.silence.due(), self.fragments.due()));
         earlier(settling, earlier(self.sweeps.due(&self.places), earlier(waiting, own)))
     }
 
@@ -421,7 +421,7 @@ impl Interface {
     pub(super) fn take_reports(&mut self) -> Vec<Report> {
         let mut reports = self.wishes.take_reports();
         let server = self.connections.server();
-        let is_silent = self.unanswered.is_silent(|client| server.reader(client), Instant::now());
+        let is_silent = self.silence.is_silent(|client| server.reader(client), Instant::now());
         reports.extend(is_silent.then_some(Report::Unanswered));
         reports.extend(self.news().map(Report::Datapaths));
         reports

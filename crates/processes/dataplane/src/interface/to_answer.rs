@@ -1,4 +1,4 @@
-//! Upcalls that the embedded controller has to answer: how many at once, and whose.
+//! Upcalls that the embedded controller has to answer: how many at once, and of which ports.
 //!
 //! An upcall waits behind those that the controller has already. So it has few at once while several ports make upcalls:
 //! any number up to a bound from ports with few, and a handful of all busy ones together. These also get a share of its
@@ -73,7 +73,7 @@ impl ToAnswer {
         }
     }
 
-    /// Forgets what is open: another controller begins, or this one does not answer for some.
+    /// Forgets all upcalls under way: another controller begins, or this one does not answer for some.
     pub(super) fn forget(&mut self) {
         self.open.clear();
     }

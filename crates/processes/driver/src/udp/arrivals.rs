@@ -168,7 +168,7 @@ impl Arrivals {
         self.joins
     }
 
-    /// Takes back what the switch has used.
+    /// Takes back pieces that the switch has used.
     ///
     /// # Errors
     /// A fault of the switch in the ring.

@@ -6,7 +6,7 @@
 //!   upcall() ──────────────────────────────────────────────────────┐  │
 //!                                                                  v  v
 //!                                                           │ room again ──> continues the dump, then the request
-//!                                                           │ room again ──> the dump goes on, then the request
+//!                                                           │ room again ──> the dump continues, then the request
 //! ```
 //!
 //! The server stops reading requests of a client that does not read its answers. Misses and notifications that find no

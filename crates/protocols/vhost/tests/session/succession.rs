@@ -121,7 +121,7 @@ fn what_cannot_be_gone_on_with_ends() {
         drop(host.session().update());
         host.session().rest();
     });
-    assert_eq!(news_lost, "what its front end said last did not arrive");
+    assert_eq!(news_lost, "the last message of its front end did not arrive");
     let without_ledger = take_over(|_, supervisor| {
         let mut told = [0; 4];
         rustix::io::pread(&supervisor.memory, &mut told[..], 8).unwrap();
@@ -182,5 +182,5 @@ fn updates_between_preparation_and_takeover_are_noticed() {
     host.session().rest();
     std::mem::forget(host.session.take());
     let error = successor.take_over().err().unwrap().to_string();
-    assert_eq!(error, "what its front end said last did not arrive");
+    assert_eq!(error, "the last message of its front end did not arrive");
 }

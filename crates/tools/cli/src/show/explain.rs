@@ -1,4 +1,4 @@
-//! The fate of a packet, as a story from its port to its end.
+//! The way of a packet, in text from its port to its end.
 
 use lasthop_api::explain::{ExplainFlow, ExplainReport, ExplainStep};
 

@@ -231,7 +231,7 @@ fn other_messages_pass_byte_by_byte() {
     }
 }
 
-/// A row as ovs-vswitchd builds it from what it is told.
+/// A row as ovs-vswitchd builds it from messages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Seen {
     kind: String,

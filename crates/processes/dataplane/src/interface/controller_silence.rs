@@ -20,11 +20,11 @@ struct Asked {
 
 /// The connections of the embedded controller.
 #[derive(Debug, Default)]
-pub(super) struct Unanswered {
+pub(super) struct ControllerSilence {
     own: BTreeMap<PeerId, Option<Asked>>,
 }
 
-impl Unanswered {
+impl ControllerSilence {
     /// Adds a connection of the controller.
     pub(super) fn watch(&mut self, client: PeerId) {
         self.own.insert(client, None);
@@ -71,34 +71,34 @@ mod tests {
         move |client| Some(Reader { client, is_busy: false, taken: 0, heard })
     }
 
-    fn asked(heard: u64) -> (Unanswered, Instant) {
-        let mut unanswered = Unanswered::default();
-        unanswered.watch(OWN);
-        assert!(!unanswered.is_silent(|_| None, Instant::now()), "it has not said who it is");
-        assert!(unanswered.due().is_none());
-        unanswered.asked(reader(heard)(OWN).expect("there"));
-        let due = unanswered.due().expect("it was asked");
-        (unanswered, due)
+    fn asked(heard: u64) -> (ControllerSilence, Instant) {
+        let mut silence = ControllerSilence::default();
+        silence.watch(OWN);
+        assert!(!silence.is_silent(|_| None, Instant::now()), "it has not said who it is");
+        assert!(silence.due().is_none());
+        silence.asked(reader(heard)(OWN).expect("there"));
+        let due = silence.due().expect("it was asked");
+        (silence, due)
     }
 
     #[test]
     fn who_is_asked_and_says_nothing_is_noticed_once_for_each_patience() {
-        let (mut unanswered, due) = asked(5);
-        assert!(!unanswered.is_silent(reader(5), due - PATIENCE / 2));
-        assert!(unanswered.is_silent(reader(5), due));
-        assert!(!unanswered.is_silent(reader(5), due));
-        assert!(unanswered.is_silent(reader(5), due + PATIENCE));
+        let (mut silence, due) = asked(5);
+        assert!(!silence.is_silent(reader(5), due - PATIENCE / 2));
+        assert!(silence.is_silent(reader(5), due));
+        assert!(!silence.is_silent(reader(5), due));
+        assert!(silence.is_silent(reader(5), due + PATIENCE));
     }
 
     #[test]
     fn who_says_anything_is_not_and_nor_is_who_was_not_asked_or_is_gone() {
-        let (mut unanswered, due) = asked(5);
-        assert!(!unanswered.is_silent(reader(6), due) && unanswered.due().is_none());
-        assert!(!unanswered.is_silent(reader(6), due + 2 * PATIENCE));
-        let (mut unanswered, due) = asked(5);
-        unanswered.forget(OWN);
-        assert!(!unanswered.is_silent(reader(5), due) && unanswered.due().is_none());
-        let mut others = Unanswered::default();
+        let (mut silence, due) = asked(5);
+        assert!(!silence.is_silent(reader(6), due) && silence.due().is_none());
+        assert!(!silence.is_silent(reader(6), due + 2 * PATIENCE));
+        let (mut silence, due) = asked(5);
+        silence.forget(OWN);
+        assert!(!silence.is_silent(reader(5), due) && silence.due().is_none());
+        let mut others = ControllerSilence::default();
         others.asked(reader(0)(PeerId(2)).expect("there"));
         assert!(others.due().is_none(), "somebody else's controller is none of ours");
     }
