@@ -1,7 +1,7 @@
 //! Frames that are too long for the path of their tunnel. They are lost, and their sender is told by ICMP how long its packets may be.
 //!
 //! The answer comes out of the same tunnel, as if the other host had sent it. So it goes through the flows as any packet from there, and
-//! the data path has no other way for it. Linux does the same (`skb_tunnel_check_pmtu`).
+//! the data path has no other way for it. Linux does the same (its `ip_tunnel_core.c`).
 //!
 //! ```text
 //!   to the other host     | outer: local to remote | tunnel's header | Ethernet: A to B | IP: a to b | ...     refused: EMSGSIZE

@@ -67,7 +67,7 @@ pub(super) fn is_of_icmp(error: Errno) -> bool {
     )
 }
 
-/// What the queue had.
+/// Errors that the queue had.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Heard {
     /// Errors that ICMP caused.
