@@ -3,6 +3,7 @@
 use etherparse::{InternetSlice, Ipv6ExtensionSlice, NetSlice, SlicedPacket, TransportSlice};
 use lasthop_wire::headers::{ETHERTYPE_IPV4, PROTO_TCP, PROTO_UDP, ethertype};
 use lasthop_wire::key::{MINI_KEY4_WORDS, MINI_KEY6_WORDS, MiniKey, extract, field};
+use lasthop_wire::too_big::{ANSWER_BYTES_MAX, answer};
 use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4, GSO_TCPV6, HEADER_BYTES};
 use lasthop_wire::{
     HeaderError, Key, Layers, Metadata, Network, Offload, Segmentation, Sum, check_partial, flow_hash,
@@ -41,6 +42,22 @@ pub fn run(bytes: &[u8]) {
     make_key(&case);
     complete_checksum(&case);
     cut_into_segments(&case);
+    answer_too_long(&case);
+}
+
+/// An answer to a packet that is too long goes back to its sender, and is the last.
+fn answer_too_long(case: &Case) {
+    let (head, room) = (&case.frame[..case.cut], u32::from(case.offload.gso_size));
+    let mut out = [0; ANSWER_BYTES_MAX];
+    let Some(len) = answer(head, room, &mut out) else { return };
+    let reply = &out[..len];
+    let (Ok(layers), Ok(found)) = (Layers::parse(head), Layers::parse(reply)) else { panic!("{head:?}") };
+    assert_eq!((&reply[..6], &reply[6..12]), (&head[6..12], &head[..6]));
+    assert_eq!((found.l3, found.l3_offset), (layers.l3, layers.l3_offset));
+    let (from, to) = found.addresses(reply).split_at(found.addresses(reply).len() / 2);
+    assert_eq!([to, from].concat(), layers.addresses(head));
+    assert_eq!(len, usize::from(found.l3_offset) + found.l3_len_bytes as usize);
+    assert_eq!(answer(reply, 0, &mut [0; ANSWER_BYTES_MAX]), None);
 }
 
 fn find_headers(case: &Case) {

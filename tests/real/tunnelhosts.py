@@ -6,12 +6,16 @@ import json
 from openvswitch import OpenVSwitch
 from ovslab import driven
 from realguests import Switch, check, wait_until
-from wires import Namespace, need_namespaces
+from wires import Namespace, need_namespaces, wire
 
 # Of guests: room for the outer headers, those of IPv6 and eight bytes of options as well.
 MTU = 1400
 OUTER = {4: ("10.7.0.1", "10.7.0.2", 24), 6: ("fd07::1", "fd07::2", 64)}
+# Of hosts with a router in between, and its addresses.
+FAR = {4: ("10.7.1.1", "10.7.2.2", 24), 6: ("fd07:1::1", "fd07:2::2", 64)}
+ROUTER = {4: ("10.7.1.254", "10.7.2.254"), 6: ("fd07:1::fe", "fd07:2::fe")}
 GUESTS = ("10.8.0.1", "10.8.0.2")
+GUESTS_6 = ("fd08::1", "fd08::2")
 
 
 class Host(contextlib.ExitStack):
@@ -57,6 +61,23 @@ def counters(host, port="genev_sys_6081"):
 def add_guest(namespace, device, number):
     namespace.run(f"ip link set {device} mtu {MTU} up")
     namespace.run(f"ip addr add {GUESTS[number - 1]}/24 dev {device}")
+
+
+@contextlib.contextmanager
+def routed(mtu):
+    """Two namespaces as hosts, with a router between them, whose wire to the second host has this MTU."""
+    need_namespaces()
+    with Namespace("host1") as one, Namespace("host2") as two, Namespace("router") as router:
+        router.run("busybox sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1")
+        wire(one, "wire", router, "to1")
+        wire(two, "wire", router, "to2", mtu)
+        for number, host in enumerate((one, two)):
+            for version, (first, second, length) in FAR.items():
+                gateway = ROUTER[version][number]
+                router.run(f"ip addr add {gateway}/{length} dev to{number + 1} nodad")
+                host.run(f"ip addr add {(first, second)[number]}/{length} dev wire nodad")
+                host.run(f"ip -{version} route add default via {gateway}")
+        yield one, two
 
 
 @contextlib.contextmanager

@@ -3,7 +3,8 @@
 //! **Purpose.** [`Offload`] is the virtio-net header. [`Layers`] finds the headers in the first bytes of a frame.
 //! [`Sum`] computes Internet checksums over pieces in any split. [`Segmentation`] cuts a TSO or USO frame into segments
 //! for a receiver that did not negotiate that; [`Coalesced`] joins TCP segments again. [`key::extract`] makes a flow table's [`Key`] from a packet's first
-//! bytes. [`tunnel`] reads and writes the headers of Geneve, VXLAN, GRE and ERSPAN. [`crc32c`] updates SCTP's checksum after a
+//! bytes. [`tunnel`] reads and writes the headers of Geneve, VXLAN, GRE and ERSPAN. [`too_big`] makes ICMP answers to packets
+//! that are too long for their path. [`crc32c`] updates SCTP's checksum after a
 //! change. [`check_partial`] checks the bounds of a sender's checksum offload. [`flow_hash`] selects a receive queue.
 //!
 //! **Contract.** All functions are pure: no allocation, no clock, no state. No function panics on any frame, image or
@@ -35,6 +36,7 @@ pub mod gso;
 pub mod hash;
 pub mod headers;
 pub mod key;
+pub mod too_big;
 pub mod tunnel;
 pub mod vnet;
 

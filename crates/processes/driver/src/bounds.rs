@@ -13,6 +13,11 @@
 //! | [`DATAGRAMS_MAX`] | 128 | datagrams | of one message with UDP_GRO: as many as a kernel sends as one (UDP_MAX_SEGMENTS); further ones are `truncated` |
 //! | [`TUNNEL_ENTRIES`] | 2048 | entries | of a tunnel's ring to the switch: of eight messages each datagram a frame in two pieces, or 40 large frames |
 //! | [`PIECES_MAX`] | 64 | pieces | of a frame: as many as the switch accepts; 64 KiB of segments of 1400 bytes have 48 |
+//! | [`PEERS`] | 256 | hosts | whose address for us is known, of a tunnel port: 8 KiB; one that is not gets no answers until it has sent something |
+//! | [`ANSWERS_AT_ONCE`] | 16 | answers | by ICMP to packets that are too long for their tunnel, for each place: of some connections that begin |
+//! | [`ANSWER_INTERVAL`] | 20 | ms | between further ones: a sender needs one for each other host |
+//! | [`ANSWERS_PLACES`] | 64 | places | of senders by their Ethernet address: of a port up to 1024 answers at once, and 3200 a second |
+//! | [`FOREIGN_ERRORS_MAX`] | 8 | attempts | of one visit to send after errors that other hosts caused; then a frame may be `refused` for one |
 //! | [`XDP_FRAMES`] | 1024 | frames | of an XDP socket's memory for each direction: 1.2 ms of a 10 Gbit/s link; both take 4 MiB of lockable memory, or 8 above an MTU of 1774 |
 //! | [`XDP_ENTRIES`] | 2048 | entries | of each of its rings: the kernel frees an entry after it has passed its frame on, so with twice the frames none is ever full |
 //! | [`XDP_BATCH`] | 64 | frames | of one visit: the other direction waits for some 10 us |
@@ -52,6 +57,17 @@ pub(crate) const PLACE_BYTES: u32 = 128;
 pub(crate) const TUNNEL_ARENA_BYTES: u32 = ARENA_BYTES + TUNNEL_ENTRIES as u32 * PLACE_BYTES;
 const _: () = assert!(PLACE_BYTES as usize >= lasthop_wire::tunnel::HEADER_BYTES);
 const _: () = assert!(RECEIVE_SLOT_BYTES as usize >= 65_535 + lasthop_wire::tunnel::HEADER_BYTES);
+
+/// Hosts whose address for us a tunnel port knows.
+pub(crate) const PEERS: usize = 256;
+/// Answers to packets that are too long for their tunnel, at once.
+pub(crate) const ANSWERS_AT_ONCE: u32 = 16;
+/// Between further ones.
+pub(crate) const ANSWER_INTERVAL: std::time::Duration = std::time::Duration::from_millis(20);
+/// Groups of senders that have a limit each.
+pub(crate) const ANSWERS_PLACES: usize = 64;
+/// Attempts of a visit to send again after errors of ICMP.
+pub(crate) const FOREIGN_ERRORS_MAX: usize = 8;
 
 /// Bytes of a pair's buffers; those for sending are first.
 pub(crate) const ARENA_BYTES: u32 = RECEIVE_AT + RECEIVE_SLOTS as u32 * RECEIVE_SLOT_BYTES;

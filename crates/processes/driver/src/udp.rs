@@ -7,11 +7,14 @@
 //!
 //! A UDP socket is of IPv6 and takes IPv4, too. A raw socket, of GRE, is of one of them; of IPv4 it hands over IP headers as well. Routes, source addresses, neighbours, IPsec and filters are the host's.
 
+mod answers;
 mod arena;
 mod arrivals;
 mod control;
+mod errors;
 mod fragments;
 mod headers;
+mod peers;
 mod sys;
 #[cfg(test)]
 mod tests;
@@ -29,15 +32,18 @@ use lasthop_wire::tunnel::{HEADER_BYTES, OuterHeader, flag, gre};
 use lasthop_wire::{Sum, TcpSegment, vnet};
 use rustix::io::Errno;
 
+use self::answers::AnswerLimit;
 use self::arena::{add_to, read_span};
 use self::arrivals::{Arrivals, Arrived};
 use self::control::Endpoint;
+use self::errors::{ErrorQueue, Heard, is_of_icmp};
 use self::fragments::Fragments;
 use self::headers::{Headers, START_BYTES, TAGGED_BYTES, WRITTEN_BYTES_MAX};
+use self::peers::Peers;
 use self::sys::{Message, UdpInbox, UdpOutbox};
 use crate::bounds::{
-    BATCH, DATAGRAMS_MAX, SEND_BYTES_MAX, SEND_PARTS_MAX, SEND_SLOTS, STALE_FRAMES_MAX, TUNNEL_ARENA_BYTES,
-    TUNNEL_ENTRIES,
+    BATCH, DATAGRAMS_MAX, FOREIGN_ERRORS_MAX, SEND_BYTES_MAX, SEND_PARTS_MAX, SEND_SLOTS, STALE_FRAMES_MAX,
+    TUNNEL_ARENA_BYTES, TUNNEL_ENTRIES,
 };
 use crate::outbound::{at, broken, lend, take_buffer};
 use crate::sys::{Arena, PARTS_MAX, Span};
@@ -67,6 +73,12 @@ struct Frame {
     is_lost: bool,
     /// By its tunnel.
     fragments: Fragments,
+    /// Where it begins.
+    first: Span,
+    /// Bytes of the tunnel's header in front of it.
+    head_bytes: usize,
+    /// The address of ours that its flow chose; 0 leaves it to the host.
+    local: u128,
 }
 
 /// One socket of a tunnel port.
@@ -78,6 +90,9 @@ pub(crate) struct UdpQueue {
     inbox: UdpInbox,
     arrivals: Arrivals,
     outbox: UdpOutbox,
+    errors: ErrorQueue,
+    peers: Peers,
+    limit: AnswerLimit,
     /// As the socket sends; not known of one that another process had.
     fragments: Option<Fragments>,
     frames: ArrayVec<Frame, BATCH>,
@@ -105,6 +120,9 @@ impl UdpQueue {
                 has_several(offered) && pair.has(features::HOST_TSO),
             ),
             outbox: UdpOutbox::new(arena, facts.kind.socket()),
+            errors: ErrorQueue::new(facts.kind.socket()),
+            peers: Peers::new(),
+            limit: AnswerLimit::new(),
             fragments: None,
             frames: ArrayVec::new(),
             tokens: ArrayVec::new(),
@@ -115,14 +133,16 @@ impl UdpQueue {
 
     /// Receives messages into free buffers; returns their number.
     fn take_messages(&mut self, count: usize) -> Result<usize, QueueError> {
-        match self.inbox.receive(self.fd.as_fd(), self.arrivals.spans().take(count)) {
-            Ok(count) => Ok(count),
-            // Errors that other datagrams caused on their way are transient, too.
-            Err(Errno::AGAIN | Errno::INTR | Errno::CONNREFUSED | Errno::HOSTUNREACH | Errno::NETUNREACH) => {
-                Ok(0)
+        for _ in 0..2 {
+            match self.inbox.receive(self.fd.as_fd(), self.arrivals.spans().take(count)) {
+                Ok(count) => return Ok(count),
+                Err(Errno::AGAIN | Errno::INTR) => break,
+                // An error that other datagrams caused on their way. There may be datagrams behind it.
+                Err(error) if is_of_icmp(error) => drop(self.errors.take(self.fd.as_fd())),
+                Err(error) => return Err(QueueError::Failed(error)),
             }
-            Err(error) => Err(QueueError::Failed(error)),
         }
+        Ok(0)
     }
 
     /// Makes each datagram of a message, which begins at `offset` of the arena, a frame for the switch, or joins it to the one before. Returns
@@ -155,13 +175,19 @@ impl UdpQueue {
     }
 
     /// Reads the headers of a datagram. None if they are bad.
-    fn read(&self, datagram: Span, told: Endpoint, pair: &VnicPair) -> Result<Option<Arrived>, StaleSegment> {
+    fn read(
+        &mut self,
+        datagram: Span,
+        told: Endpoint,
+        pair: &VnicPair,
+    ) -> Result<Option<Arrived>, StaleSegment> {
         let mut start = [0; START_BYTES];
         let seen = (datagram.len as usize).min(start.len());
         read_span(pair, datagram, 0, &mut start[..seen])?;
         let Ok((ip, endpoint)) = self.headers.read_ip(&start[..seen], told) else { return Ok(None) };
         let mut tunnel = endpoint.tunnel(self.facts.port);
         let Ok(inner) = self.headers.read(&start[ip..seen], &mut tunnel) else { return Ok(None) };
+        self.peers.note(&endpoint);
         if self.headers.is_summed(&tunnel) {
             let (mut sum, skip) = (Sum::default(), ip as u32);
             add_to(&mut sum, datagram.len - skip, |from, out| read_span(pair, datagram, skip + from, out))?;
@@ -236,9 +262,17 @@ impl UdpQueue {
         };
         let (tunnel, is_lost) = (tunnel.unwrap_or_default(), head_len.is_none());
         let to = Endpoint::of(&tunnel, self.facts.port);
-        let entered = self.outbox.add(&to, &head[..head_len.unwrap_or(0)], spans.into_iter());
+        let entered = self.outbox.add(&to, &head[..head_len.unwrap_or(0)], spans.iter().copied());
         debug_assert!(entered, "gather sees to the room");
-        let frame = Frame { parts, len_bytes, is_lost, fragments: Fragments::of(&tunnel) };
+        let frame = Frame {
+            parts,
+            len_bytes,
+            is_lost,
+            fragments: Fragments::of(&tunnel),
+            first: spans[0],
+            head_bytes: head_len.unwrap_or(0),
+            local: to.local,
+        };
         self.frames.push(frame);
         Ok(frame)
     }
@@ -284,6 +318,41 @@ impl UdpQueue {
         self.outbox.send(self.fd.as_fd(), self.done, self.done + count)
     }
 
+    /// Reads the error queue if the last call failed; with the number of datagrams of the message that it failed at.
+    fn hear(&mut self) -> (usize, Heard) {
+        match self.outbox.take_failed() {
+            Some(failed) => (failed, self.errors.take(self.fd.as_fd())),
+            None => (1, Heard::default()),
+        }
+    }
+
+    /// Marks waiting frames as sent; returns their number.
+    fn sent(&mut self, count: usize, pair: &mut VnicPair, counters: &mut DriverCounters) -> usize {
+        let count = count.min(self.waiting());
+        for _ in 0..count {
+            let frame = self.give_back(pair, counters);
+            counters.to_device.count(frame.len_bytes);
+        }
+        count
+    }
+
+    /// Loses the first waiting frame, of a message of `failed` datagrams; returns the number of frames. A full queue of a device has taken none
+    /// of them, as a message passes the host's stack as one.
+    fn lose(
+        &mut self,
+        reason: DeviceDropReason,
+        failed: usize,
+        pair: &mut VnicPair,
+        counters: &mut DriverCounters,
+    ) -> usize {
+        let count = if reason == DeviceDropReason::DeviceFull { failed.clamp(1, self.waiting()) } else { 1 };
+        for _ in 0..count {
+            self.give_back(pair, counters);
+            counters.drop(reason);
+        }
+        count
+    }
+
     /// Finishes the first waiting frame: lends its buffers again.
     fn give_back(&mut self, pair: &mut VnicPair, counters: &mut DriverCounters) -> Frame {
         let frame = self.frames[self.done];
@@ -312,14 +381,12 @@ fn read_header(pair: &VnicPair, first: Used) -> Result<[u8; HEADER_BYTES], Guest
     Ok(header)
 }
 
-/// Why a frame is lost after an error of the socket (udp(7)); `None` if it waits.
-fn reason_of(error: Errno) -> Option<DeviceDropReason> {
+/// Why a frame is lost after an error of the socket (udp(7)).
+fn reason_of(error: Errno) -> DeviceDropReason {
     match error {
-        Errno::AGAIN | Errno::INTR => None,
-        Errno::NOBUFS | Errno::NOMEM => Some(DeviceDropReason::DeviceFull),
-        Errno::MSGSIZE => Some(DeviceDropReason::TooLong),
-        Errno::DESTADDRREQ => Some(DeviceDropReason::NoTunnel),
-        _ => Some(DeviceDropReason::Refused),
+        Errno::NOBUFS | Errno::NOMEM => DeviceDropReason::DeviceFull,
+        Errno::DESTADDRREQ => DeviceDropReason::NoTunnel,
+        _ => DeviceDropReason::Refused,
     }
 }
 
@@ -331,6 +398,8 @@ impl Queue for UdpQueue {
     fn start(&mut self, pair: &mut VnicPair, counters: &mut DriverCounters) -> Result<(), QueueError> {
         self.arrivals.start();
         self.clear();
+        // Errors that another process left there.
+        let _ = self.errors.take(self.fd.as_fd());
         for slot in 0..SEND_SLOTS {
             lend(pair, slot);
         }
@@ -366,24 +435,26 @@ impl Queue for UdpQueue {
 
     fn send(&mut self, pair: &mut VnicPair, counters: &mut DriverCounters) -> Result<Visit, QueueError> {
         self.gather(pair, counters)?;
-        let mut frames = 0;
+        let (mut frames, mut attempts) = (0, FOREIGN_ERRORS_MAX);
         while self.waiting() > 0 {
-            match self.push().map_err(reason_of) {
-                Ok(count) => {
-                    let count = count.min(self.waiting());
-                    for _ in 0..count {
-                        let frame = self.give_back(pair, counters);
-                        counters.to_device.count(frame.len_bytes);
+            let pushed = self.push();
+            let (failed, heard) = self.hear();
+            frames += match pushed {
+                Ok(count) => self.sent(count, pair, counters),
+                Err(Errno::AGAIN | Errno::INTR) => return Ok(Visit { frames, next: Next::Blocked }),
+                Err(error) => {
+                    let mtu = heard.mtu(self.outbox.destination(self.done).0);
+                    // The error of another datagram, for which this one was not sent.
+                    if is_of_icmp(error) && heard.has_foreign && mtu.is_none() && attempts > 0 {
+                        attempts -= 1;
+                        continue;
                     }
-                    frames += count;
+                    match error {
+                        Errno::MSGSIZE => self.lose_long(mtu, pair, counters)?,
+                        error => self.lose(reason_of(error), failed, pair, counters),
+                    }
                 }
-                Err(None) => return Ok(Visit { frames, next: Next::Blocked }),
-                Err(Some(reason)) => {
-                    self.give_back(pair, counters);
-                    counters.drop(reason);
-                    frames += 1;
-                }
-            }
+            };
         }
         Self::visited(frames, pair)
     }

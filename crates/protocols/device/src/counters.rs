@@ -43,7 +43,7 @@ pub enum DeviceDropReason {
     DeviceDown,
     /// To the device: its queue was full.
     DeviceFull,
-    /// To the device: longer than the device's MTU.
+    /// To the device: longer than the device's MTU, or than the path of its tunnel takes.
     TooLong,
     /// To the device: the kernel refused it for another reason.
     Refused,
@@ -95,11 +95,17 @@ impl DeviceDropReason {
 pub struct DriverCounters {
     /// Taken from the device.
     pub from_device: FrameCount,
-    /// Of these, put into the transmit ring towards the switch.
+    /// Of these, and of answers, put into the transmit ring towards the switch.
     pub to_switch: FrameCount,
     /// Datagrams whose frames became the rest of a large frame, which counts once as put into the ring.
     #[serde(default)]
     pub joined: u64,
+    /// ICMP errors made for packets that are too long for the path of their tunnel, and put into the ring as if received.
+    #[serde(default)]
+    pub answers: u64,
+    /// Packets that would have been answered so, but for a limit, or without a known address of the host.
+    #[serde(default)]
+    pub withheld: u64,
     /// Taken from the receive ring, where the switch puts them.
     pub from_switch: FrameCount,
     /// Of these, given to the device.
@@ -132,7 +138,7 @@ impl DriverCounters {
             let reasons = DeviceDropReason::ALL.into_iter().filter(|reason| reason.is_inbound() == inbound);
             reasons.map(|reason| self.dropped(reason)).sum()
         };
-        self.from_device.frames == self.to_switch.frames + self.joined + sum(true)
+        self.from_device.frames + self.answers == self.to_switch.frames + self.joined + sum(true)
             && self.from_switch.frames == self.to_device.frames + sum(false) + self.waiting
     }
 }
@@ -142,6 +148,8 @@ impl AddAssign for DriverCounters {
         self.from_device += other.from_device;
         self.to_switch += other.to_switch;
         self.joined += other.joined;
+        self.answers += other.answers;
+        self.withheld += other.withheld;
         self.from_switch += other.from_switch;
         self.to_device += other.to_device;
         self.missed += other.missed;
@@ -175,6 +183,10 @@ mod tests {
         counters.from_device.count(60);
         assert!(!counters.is_conserved());
         counters.joined += 1;
+        assert!(counters.is_conserved());
+        counters.answers += 1;
+        assert!(!counters.is_conserved());
+        counters.to_switch.count(60);
         assert!(counters.is_conserved());
         counters.from_switch.count(60);
         assert!(!counters.is_conserved());

@@ -9,7 +9,7 @@ use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, socket_with}
 use crate::OpenError;
 use crate::packet::set_room;
 use crate::sys::{set_option, take_gre};
-use crate::udp::{Coalescing, NO_FLOW_LABEL, end, udp};
+use crate::udp::{Coalescing, ERRORS, ERRORS_6, NO_FLOW_LABEL, end, udp};
 
 /// The end of tunnels of any kind. Datagrams pass the host's own stack, both ways. `name` is for messages.
 ///
@@ -26,8 +26,9 @@ pub fn tunnel(name: &str, tunnel: TunnelFacts, coalescing: Coalescing) -> Result
 type SocketOption = (libc::c_int, libc::c_int, libc::c_int);
 
 /// With IPv4, the received header says the rest.
-const OPTIONS: [SocketOption; 1] = [(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)];
-const OPTIONS_6: [SocketOption; 5] = [
+const OPTIONS: [SocketOption; 2] = [(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO), ERRORS];
+const OPTIONS_6: [SocketOption; 6] = [
+    ERRORS_6,
     (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1),
     (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1),
     (libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, 1),

@@ -18,6 +18,11 @@ const UDP_NO_CHECK6_RX: libc::c_int = 102;
 /// are the same for all flows inside.
 pub(crate) const NO_FLOW_LABEL: (libc::c_int, libc::c_int, libc::c_int) =
     (libc::IPPROTO_IPV6, libc::IPV6_AUTOFLOWLABEL, 0);
+/// The kernel queues errors at the socket: they say the MTU of a path for which a datagram was too long.
+pub(crate) const ERRORS: (libc::c_int, libc::c_int, libc::c_int) = (libc::IPPROTO_IP, libc::IP_RECVERR, 1);
+/// Same for IPv6.
+pub(crate) const ERRORS_6: (libc::c_int, libc::c_int, libc::c_int) =
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1);
 /// The largest packet that a guest may be told of; the outer path bounds packets, datagram by datagram.
 const MTU_BYTES: u32 = 65_000;
 
@@ -50,10 +55,12 @@ pub(crate) fn udp(
         (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1),
         (libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, 1),
         (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO),
+        ERRORS_6,
         NO_FLOW_LABEL,
         (libc::IPPROTO_IP, libc::IP_RECVTOS, 1),
         (libc::IPPROTO_IP, libc::IP_RECVTTL, 1),
         (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO),
+        ERRORS,
         (libc::IPPROTO_UDP, UDP_NO_CHECK6_RX, 1),
     ];
     for (level, option, value) in options {

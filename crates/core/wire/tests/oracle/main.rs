@@ -7,3 +7,4 @@ mod headers;
 mod key;
 mod packets;
 mod segmentation;
+mod too_big;

@@ -32,7 +32,8 @@ pub(super) fn mapped(address: u32) -> u128 {
     u128::from(address) | MAPPED
 }
 
-fn is_mapped(address: u128) -> bool {
+/// Whether an address is one of IPv4 among those of IPv6.
+pub(super) fn is_mapped(address: u128) -> bool {
     address >> 32 == MAPPED >> 32
 }
 
@@ -65,15 +66,23 @@ impl Endpoint {
     }
 }
 
-/// Parses the kernel's control data, and adds its fields to `endpoint`; with the length of each datagram, if the message has several.
-pub(super) fn read_control(mut control: &[u8], mut endpoint: Endpoint) -> (Endpoint, Option<u32>) {
-    let mut datagram_bytes = None;
-    while let Some((header, rest)) = control.split_first_chunk::<HEADER_BYTES>() {
+/// The entries of control data, each with its level and type. One that is cut ends them.
+pub(super) fn entries(mut control: &[u8]) -> impl Iterator<Item = ((i32, i32), &[u8])> {
+    std::iter::from_fn(move || {
+        let (header, rest) = control.split_first_chunk::<HEADER_BYTES>()?;
         let [a, b, c, d, e, f, g, h, level @ .., i, j, k, l] = *header;
         let len = usize::from_ne_bytes([a, b, c, d, e, f, g, h]);
-        let kind = (i32::from_ne_bytes(level), i32::from_ne_bytes([i, j, k, l]));
-        let Some(data) = len.checked_sub(HEADER_BYTES).and_then(|len| rest.get(..len)) else { break };
-        match (kind, data) {
+        let data = len.checked_sub(HEADER_BYTES).and_then(|len| rest.get(..len))?;
+        control = rest.get(data.len().next_multiple_of(ALIGN)..).unwrap_or_default();
+        Some(((i32::from_ne_bytes(level), i32::from_ne_bytes([i, j, k, l])), data))
+    })
+}
+
+/// Parses the kernel's control data, and adds its fields to `endpoint`; with the length of each datagram, if the message has several.
+pub(super) fn read_control(control: &[u8], mut endpoint: Endpoint) -> (Endpoint, Option<u32>) {
+    let mut datagram_bytes = None;
+    for entry in entries(control) {
+        match entry {
             ((libc::SOL_IPV6, libc::IPV6_PKTINFO), data) => {
                 endpoint.local = data.first_chunk().map_or(0, |address| u128::from_be_bytes(*address));
             }
@@ -90,7 +99,6 @@ pub(super) fn read_control(mut control: &[u8], mut endpoint: Endpoint) -> (Endpo
             }
             _ => {}
         }
-        control = rest.get(data.len().next_multiple_of(ALIGN)..).unwrap_or_default();
     }
     (endpoint, datagram_bytes)
 }

@@ -153,6 +153,8 @@ pub(super) struct UdpOutbox {
     /// The first part of each datagram, and where the last one ends.
     starts: Box<[usize; BATCH + 1]>,
     count: usize,
+    /// Datagrams of the message that the last call failed at, if there is one.
+    failed: Option<usize>,
 }
 
 // SAFETY: as for UdpInbox.
@@ -178,11 +180,40 @@ impl UdpOutbox {
             lens: Box::new([(0, 0); BATCH]),
             starts: Box::new([0; BATCH + 1]),
             count: 0,
+            failed: None,
         }
     }
 
     pub(super) fn clear(&mut self) {
         self.count = 0;
+    }
+
+    /// Takes the number of datagrams of the message that the last [`Self::send`] failed at. None if it did not fail: then the socket's error
+    /// queue has nothing new.
+    pub(super) fn take_failed(&mut self) -> Option<usize> {
+        self.failed.take()
+    }
+
+    /// Where an entered datagram goes, and the port there.
+    pub(super) fn destination(&self, at: usize) -> (u128, u16) {
+        let name = &self.names[at];
+        (u128::from_be_bytes(name.sin6_addr.s6_addr), u16::from_be(name.sin6_port))
+    }
+
+    /// The first bytes of an entered datagram: all of the tunnel's header, and behind it nothing of use.
+    pub(super) fn head(&self, at: usize) -> &[u8; WRITTEN_BYTES_MAX] {
+        &self.heads[at]
+    }
+
+    /// Whether datagram `at` would be refused for its length where `other` was: it is no shorter, and takes the same path.
+    pub(super) fn is_as_long(&self, at: usize, other: usize) -> bool {
+        self.lens[at].1 >= self.lens[other].1 && self.is_alike(at, other)
+    }
+
+    /// Whether two datagrams go to the same host with the same fields.
+    fn is_alike(&self, at: usize, other: usize) -> bool {
+        let control = |at: usize| &self.controls[at].0[..self.lens[at].0];
+        self.destination(at) == self.destination(other) && control(at) == control(other)
     }
 
     /// Adds a datagram to `to`: `head`, then the parts. Returns false, without adding it, if there is no room.
@@ -232,15 +263,12 @@ impl UdpOutbox {
 
     /// Datagrams from number `first` on that one message can have: as long as the first, and to the same host.
     fn run(&self, first: usize, end: usize) -> usize {
-        let address = |at: usize| (self.names[at].sin6_addr.s6_addr, self.names[at].sin6_port);
-        let control = |at: usize| &self.controls[at].0[..self.lens[at].0];
         let len = self.lens[first].1;
         let (mut bytes, mut next) = (len, first + 1);
         while next < end {
             let next_len = self.lens[next].1;
             bytes += next_len;
-            let is_alike = address(next) == address(first) && control(next) == control(first);
-            if next_len > len || bytes > RUN_BYTES_MAX || !is_alike {
+            if next_len > len || bytes > RUN_BYTES_MAX || !self.is_alike(next, first) {
                 break;
             }
             next += 1;
@@ -271,7 +299,11 @@ impl UdpOutbox {
         // the arena, which we keep.
         let sent =
             unsafe { libc::sendmmsg(fd.as_raw_fd(), messages, runs.len() as _, libc::MSG_DONTWAIT as _) };
-        checked(sent).map(|sent| runs.iter().take(sent as usize).sum())
+        let sent = checked(sent).map(|sent| sent as usize);
+        if let Some(run) = runs.get(sent.unwrap_or(0)) {
+            self.failed = Some(*run);
+        }
+        sent.map(|sent| runs.iter().take(sent).sum())
     }
 
     /// Has message `index` send `run` datagrams from number `at` on.

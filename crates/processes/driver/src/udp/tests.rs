@@ -1,7 +1,9 @@
 //! Datagrams of a real socket on their way to a switch that is played here.
 
+mod long;
+
 use std::net::UdpSocket;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use lasthop_device::{DeviceDropReason, DriverCounters, TunnelFacts, TunnelKind};
@@ -27,6 +29,7 @@ struct Tunnel {
     pair: VnicPair,
     counters: DriverCounters,
     sender: UdpSocket,
+    rx: DeviceRing,
     tx: DeviceRing,
     map: Arc<MemoryMap>,
     _vnic: Vnic,
@@ -42,6 +45,17 @@ struct Frame {
 }
 
 fn tunnel(coalesces: bool) -> Tunnel {
+    let socket = UdpSocket::bind("[::1]:0").expect("a socket");
+    socket.set_nonblocking(true).expect("set");
+    if coalesces {
+        set_option(socket.as_fd(), libc::IPPROTO_UDP, libc::UDP_GRO, 1).expect("Linux 5.0");
+    }
+    let port = socket.local_addr().expect("its address").port();
+    over(socket.into(), port, 6081, coalesces)
+}
+
+/// A tunnel's end with this socket at a port; `told` is the port in its facts.
+fn over(socket: OwnedFd, port: u16, told: u16, coalesces: bool) -> Tunnel {
     let (front, rings, maps) = switch();
     let options = VnicOptions {
         features: u64::MAX,
@@ -53,21 +67,17 @@ fn tunnel(coalesces: bool) -> Tunnel {
     };
     let (vnic, mut pairs) = Vnic::over(front, options).expect("a vNIC");
     let mut pair = pairs.pop().expect("a pair");
-    let socket = UdpSocket::bind("[::1]:0").expect("a socket");
-    socket.set_nonblocking(true).expect("set");
-    if coalesces {
-        set_option(socket.as_fd(), libc::IPPROTO_UDP, libc::UDP_GRO, 1).expect("Linux 5.0");
-    }
     let sender = UdpSocket::bind("[::1]:0").expect("a socket");
-    sender.connect(socket.local_addr().expect("its address")).expect("connected");
-    let facts = TunnelFacts { kind: TunnelKind::Geneve, port: 6081 };
+    sender.connect(("::1", port)).expect("connected");
+    let facts = TunnelFacts { kind: TunnelKind::Geneve, port: told };
     let features = if coalesces { HOST_TSO } else { 0 };
-    let mut queue = UdpQueue::new(socket.into(), features, facts, &pair).expect("a queue");
+    let mut queue = UdpQueue::new(socket, features, facts, &pair).expect("a queue");
     let mut counters = DriverCounters::default();
     queue.start(&mut pair, &mut counters).expect("started");
-    let _ = rings.recv().expect("the receive ring");
+    pair.rx.flush().expect("published");
+    let rx = rings.recv().expect("the receive ring").1;
     let (tx, map) = (rings.recv().expect("the transmit ring").1, maps.recv().expect("memory"));
-    Tunnel { queue, pair, counters, sender, tx, map, _vnic: vnic }
+    Tunnel { queue, pair, counters, sender, rx, tx, map, _vnic: vnic }
 }
 
 impl Tunnel {

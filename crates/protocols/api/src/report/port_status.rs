@@ -147,6 +147,12 @@ pub struct DeviceCounters {
     /// Received from the device and joined to a frame before them, which was delivered as one.
     #[serde(default)]
     pub joined: u64,
+    /// ICMP errors that were made for packets too long for the path of their tunnel, and delivered to the switch.
+    #[serde(default)]
+    pub answers: u64,
+    /// Packets that were to be answered so, and were not: too many at once, or from a host that had sent nothing.
+    #[serde(default)]
+    pub withheld: u64,
     /// Fetched from the switch.
     pub from_switch: FrameCount,
     /// Delivered to the device.
@@ -170,6 +176,8 @@ impl From<&DriverCounters> for DeviceCounters {
             from_device: counters.from_device,
             to_switch: counters.to_switch,
             joined: counters.joined,
+            answers: counters.answers,
+            withheld: counters.withheld,
             from_switch: counters.from_switch,
             to_device: counters.to_device,
             missed: counters.missed,

@@ -37,11 +37,19 @@ const LOSSES: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// Of `too_long` at a tunnel port, whose path has the MTU: there is no device.
-const TUNNEL_TOO_LONG: (&str, &str) = (
-    "guests send packets longer than the path of their tunnel takes",
-    "give them a smaller MTU: 50 bytes less than the path over IPv4, 70 over IPv6, with OVN 8 more; or the tunnel options:df_default=false",
-);
+/// Same for a tunnel port, where they differ: there is no device, and the path has the MTU.
+const TUNNEL_LOSSES: &[(&str, &str, &str)] = &[
+    (
+        "device_full",
+        "a queue of the host's device was full: it is slower than the guests that send into tunnels",
+        "see tc -s qdisc show for the device that the tunnel's packets leave by",
+    ),
+    (
+        "too_long",
+        "guests send packets longer than the path of their tunnel takes",
+        "give them a smaller MTU: 50 bytes less than the path over IPv4, 70 over IPv6, with OVN 8 more; or the tunnel options:df_default=false",
+    ),
+];
 
 /// The remedy for frames that the driver process did not read in time.
 const MISSED_REMEDY: &str = "give the driver process more CPU time, or the port more queues=";
@@ -133,9 +141,9 @@ fn drops(before: &DeviceStatus, port: &DeviceStatus, is_of_switch: bool) -> Verd
     let missed = (missed.0, missed.1, earlier.missed, counters.missed);
     let of = |drops: &DropCounts, reason: &str| drops.get(reason).copied().unwrap_or(0);
     let is_tunnel = matches!(port.backend, Some(Backend::Udp | Backend::Raw));
-    let dropped = LOSSES.iter().map(|(reason, what, remedy)| {
-        let is_of_path = is_tunnel && *reason == "too_long";
-        let (what, remedy) = if is_of_path { TUNNEL_TOO_LONG } else { (*what, *remedy) };
+    let dropped = LOSSES.iter().map(|loss| {
+        let of_tunnel = TUNNEL_LOSSES.iter().find(|(reason, _, _)| is_tunnel && *reason == loss.0);
+        let (reason, what, remedy) = *of_tunnel.unwrap_or(loss);
         (what, remedy, of(&earlier.drops, reason), of(&counters.drops, reason))
     });
     let mut found: Vec<_> = [missed].into_iter().chain(dropped).filter(|(_, _, _, now)| *now > 0).collect();
@@ -227,6 +235,10 @@ mod tests {
         let verdict = lost(&tunnel, &tunnel, false);
         assert!(verdict.text.contains("path of their tunnel"), "{verdict:?}");
         assert!(verdict.remedy.is_some_and(|remedy| remedy.contains("df_default=false")));
+        let mut tunnel = port("up", json!({"device_full": 3}));
+        tunnel.device.as_mut().expect("a device").backend = Some(Backend::Raw);
+        let verdict = lost(&tunnel, &tunnel, false);
+        assert!(verdict.remedy.is_some_and(|remedy| remedy.contains("tc -s qdisc")));
     }
 
     #[test]

@@ -176,6 +176,10 @@ fn counter_lines(port: &DeviceStatus) -> Vec<(&'static str, String)> {
             drops.iter().map(|(why, count)| format!("{why} {count}")).collect::<Vec<_>>().join(", "),
         ));
     }
+    let (answers, withheld) = (counters.answers, counters.withheld);
+    if answers + withheld > 0 {
+        lines.push(("too big", format!("{answers} answered by ICMP, {withheld} held back")));
+    }
     if let Some(inside) = &port.inside {
         let (rx, tx) = (inside.rx_packets, inside.tx_packets);
         lines.push(("in the switch", format!("{rx} frames in, {tx} out, {} dropped", inside.dropped())));

@@ -1,0 +1,173 @@
+//! Frames that are too long for the path of their tunnel. They are lost, and their sender is told by ICMP how long its packets may be.
+//!
+//! The answer comes out of the same tunnel, as if the other host had sent it. So it goes through the flows as any packet from there, and
+//! the data path has no other way for it. Linux does the same (its `ip_tunnel_core.c`).
+//!
+//! ```text
+//!   to the other host     | outer: local to remote | tunnel's header | Ethernet: A to B | IP: a to b | ...     refused: EMSGSIZE
+//!   to the switch         | outer: remote to local | the same        | Ethernet: B to A | IP: b to a | ICMP: MTU | IP: a to b | ...
+//! ```
+
+use std::time::{Duration, Instant};
+
+use lasthop_device::{DeviceDropReason, DriverCounters, TunnelSocket};
+use lasthop_frontend::{GuestError, VnicPair};
+use lasthop_guestmem::StaleSegment;
+use lasthop_wire::flow_hash;
+use lasthop_wire::headers::{IPV6_BYTES, MACS_BYTES};
+use lasthop_wire::too_big::{ANSWER_BYTES_MAX, ANSWERED_BYTES, answer};
+use lasthop_wire::tunnel::OuterHeader;
+
+use super::arena::{read_span, write_at};
+use super::arrivals::Arrived;
+use super::control::{Endpoint, is_mapped};
+use super::headers::WRITTEN_BYTES_MAX;
+use super::{Frame, UdpQueue};
+use crate::QueueError;
+use crate::bounds::{ANSWER_INTERVAL, ANSWERS_AT_ONCE, ANSWERS_PLACES};
+use crate::sys::Span;
+
+/// Bytes of the headers of IPv4 without options, and of UDP.
+const IPV4_BYTES: u32 = 20;
+const UDP_BYTES: u32 = 8;
+/// The TTL of packets out of a tunnel, as if sent by the other host.
+const TTL: u8 = 64;
+/// Bytes of an Ethernet header, behind which no parser of a tunnel's header looks.
+const ETHERNET_BYTES: usize = 14;
+
+/// The limit of answers: some at once, then one an interval, for all senders that share a place by their Ethernet address. So a guest
+/// that is answered all the time leaves others theirs.
+#[derive(Debug)]
+pub(super) struct AnswerLimit {
+    /// For each place, since `start`, the time at which it has all its answers again.
+    full_at: Box<[Duration; ANSWERS_PLACES]>,
+    start: Instant,
+}
+
+impl AnswerLimit {
+    pub(super) fn new() -> Self {
+        Self { full_at: Box::new([Duration::ZERO; ANSWERS_PLACES]), start: Instant::now() }
+    }
+
+    /// Takes an answer for a sender, if there is one, `now` after the start.
+    fn take(&mut self, sender: [u8; 6], now: Duration) -> bool {
+        let place = sender.iter().fold(0_usize, |hash, byte| (hash * 31 + usize::from(*byte)) % 65_521);
+        let full_at = &mut self.full_at[place % ANSWERS_PLACES];
+        let next = now.max(*full_at) + ANSWER_INTERVAL;
+        let is_due = next <= now + ANSWER_INTERVAL * ANSWERS_AT_ONCE;
+        if is_due {
+            *full_at = next;
+        }
+        is_due
+    }
+}
+
+impl UdpQueue {
+    /// Loses the first waiting frame, and those behind it that are as long and take the same path; `mtu`: of the path, if it is known. Of
+    /// frames of one connection that are lost together one is answered. Returns their number.
+    pub(super) fn lose_long(
+        &mut self,
+        mtu: Option<u32>,
+        pair: &mut VnicPair,
+        counters: &mut DriverCounters,
+    ) -> Result<usize, QueueError> {
+        let (first, mut answered) = (self.done, None);
+        loop {
+            if let Some(mtu) = mtu {
+                self.answer(mtu, &mut answered, pair, counters).map_err(GuestError::from)?;
+            }
+            self.give_back(pair, counters);
+            counters.drop(DeviceDropReason::TooLong);
+            // Without an MTU, the error may have been of something else.
+            let goes_on = mtu.is_some() && self.waiting() > 0 && self.goes_as(first);
+            if !goes_on {
+                return Ok(self.done - first);
+            }
+        }
+    }
+
+    /// Whether the first waiting frame would be refused as frame `first` was.
+    fn goes_as(&self, first: usize) -> bool {
+        let (frame, other) = (self.frames[self.done], self.frames[first]);
+        !frame.is_lost && frame.fragments == other.fragments && self.outbox.is_as_long(self.done, first)
+    }
+
+    /// Answers the first waiting frame, unless it is of the connection that was `answered` last.
+    fn answer(
+        &mut self,
+        mtu: u32,
+        answered: &mut Option<u32>,
+        pair: &mut VnicPair,
+        counters: &mut DriverCounters,
+    ) -> Result<(), StaleSegment> {
+        let frame = self.frames[self.done];
+        let (mut head, mut out) = ([0; ANSWERED_BYTES], [0; ANSWER_BYTES_MAX]);
+        let seen = head.len().min(frame.first.len as usize);
+        read_span(pair, frame.first, 0, &mut head[..seen])?;
+        let head = &head[..seen];
+        let room = mtu.saturating_sub(self.outer_bytes(&frame));
+        let answer = answer(head, room, &mut out).filter(|_| !self.facts.kind.is_erspan());
+        let Some((len, flow)) = answer.map(|len| (len, flow_hash(head, 0))) else { return Ok(()) };
+        if answered.replace(flow) == Some(flow) {
+            return Ok(());
+        }
+        let tunnel = self.tunnel_back(&frame, head).filter(|_| self.arrivals.room(pair) > 0);
+        let (sender, now) = (head[6..MACS_BYTES].first_chunk().copied(), self.limit.start.elapsed());
+        let is_due = tunnel.is_some() && sender.is_some_and(|sender: [u8; 6]| self.limit.take(sender, now));
+        let (Some(tunnel), true) = (tunnel, is_due) else {
+            counters.withheld += 1;
+            return Ok(());
+        };
+        let Some(offset) = self.arrivals.next_message() else { return Ok(()) }; // there is room
+        write_at(pair, offset, &out[..len])?;
+        counters.answers += 1;
+        let span = Span { offset, len: len as u32 }; // at most ANSWER_BYTES_MAX
+        let lent = self.arrivals.add(Arrived { span, tunnel, segment: None, has_room: true }, pair, counters);
+        self.arrivals.finish(pair, counters).and(lent)
+    }
+
+    /// Bytes of the headers in front of a frame outside.
+    fn outer_bytes(&self, frame: &Frame) -> u32 {
+        let (remote, _) = self.outbox.destination(self.done);
+        let ip = if is_mapped(remote) { IPV4_BYTES } else { IPV6_BYTES as u32 };
+        let udp = if self.facts.kind.socket() == TunnelSocket::Udp { UDP_BYTES } else { 0 };
+        ip + udp + frame.head_bytes as u32
+    }
+
+    /// The header of a packet that the other host sends through the tunnel of the first waiting frame. None if it is not known which address of
+    /// ours it would send it to.
+    fn tunnel_back(&self, frame: &Frame, head: &[u8]) -> Option<OuterHeader> {
+        let (remote, port) = self.outbox.destination(self.done);
+        let local = Some(frame.local).filter(|local| *local != 0).or_else(|| self.peers.local(remote))?;
+        let mut tunnel = Endpoint { remote, port, local, tos: 0, ttl: TTL }.tunnel(self.facts.port);
+        let mut start = [0; WRITTEN_BYTES_MAX + ETHERNET_BYTES];
+        let end = frame.head_bytes + ETHERNET_BYTES;
+        start[..frame.head_bytes].copy_from_slice(self.outbox.head(self.done).get(..frame.head_bytes)?);
+        start[frame.head_bytes..end].copy_from_slice(head.get(..ETHERNET_BYTES)?);
+        self.headers.read(&start[..end], &mut tunnel).ok()?;
+        Some(tunnel)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_limited_for_each_sender() {
+        let mut limit = AnswerLimit::new();
+        let (loud, quiet) = ([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
+        let mut taken = |sender, now_ms, tries: u32| {
+            (0..tries).filter(|_| limit.take(sender, Duration::from_millis(now_ms))).count()
+        };
+        assert_eq!(taken(loud, 0, 1000), 16);
+        assert_eq!(taken(loud, 19, 1000), 0);
+        assert_eq!(taken(loud, 20, 1000), 1);
+        assert_eq!(taken(quiet, 20, 1000), 16, "it has its own");
+        assert_eq!(taken(loud, 1020, 1000), 16, "no more than at once");
+        for now_ms in 2000..3000 {
+            taken(loud, now_ms, 1);
+        }
+        assert_eq!(taken(loud, 3000, 1000), 1);
+    }
+}
