@@ -188,7 +188,9 @@ impl Interface {
 
     /// Has a worker send the packets that clients sent in this turn: one message for all.
     fn send_out(&mut self, inside: &Datapath) {
-        inside.engine().inject(std::mem::take(&mut self.places.outgoing));
+        // The next turn sends about as many.
+        let room = Vec::with_capacity(self.places.outgoing.len());
+        inside.engine().inject(std::mem::replace(&mut self.places.outgoing, room));
     }
 
     fn serve_some(&mut self, inside: &mut Datapath) {
